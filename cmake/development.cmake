@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# What tests, examples and benchmarks share. None of it reaches a user of the library.
+include(CheckCXXCompilerFlag)
+include(CheckLanguage)
+
+# The options of our own programs. The library's headers are not system headers here, so their warnings count.
+add_library(graft_development INTERFACE)
+target_compile_options(graft_development INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>
+  # A new op must not be forgotten in any pass: the switches have no default.
+  $<$<COMPILE_LANGUAGE:CXX>:-Werror=switch>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # g++ 12 sees overlapping copies inside its own std::string at -O3 (GCC bug 105651).
+  target_compile_options(graft_development INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
+if(GRAFT_WERROR)
+  target_compile_options(graft_development INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror> "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
+endif()
+if(GRAFT_NATIVE)
+  check_cxx_compiler_flag(-march=native GRAFT_HAS_MARCH_NATIVE)
+  if(GRAFT_HAS_MARCH_NATIVE)
+    target_compile_options(graft_development INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+  endif()
+endif()
+if(GRAFT_SANITIZE)
+  # -O1 and line tables only: g++ needs several times as long for an instrumented Eigen product at -O2.
+  target_compile_options(graft_development INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${GRAFT_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-O1;-g1>)
+  target_link_options(graft_development INTERFACE -fsanitize=${GRAFT_SANITIZE})
+endif()
+
+# Instrumented Eigen products compile three times as slowly with these two checks. The first finds nothing that the
+# address sanitizer misses; the second stays on wherever bytes of a file become numbers.
+function(graft_sanitize_lightly target)
+  if(GRAFT_SANITIZE)
+    target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment)
+  endif()
+endfunction()
+
+# A program of ours: links the whole library as far as this machine offers it.
+function(graft_add_program name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE graft_development graft::graft $<TARGET_NAME_IF_EXISTS:graft::cpu>
+                                        $<TARGET_NAME_IF_EXISTS:graft::io>)
+endfunction()
+
+# nvcc only where it works; machines that compile need no GPU, so the architectures are named and never "native".
+if(GRAFT_CUDA AND TARGET graft_cuda)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+    endif()
+    enable_language(CUDA)
+    set(graft_nvcc ON)
+  endif()
+endif()

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// No adapter: W' = W. The base layer itself, and what a disabled adapter computes.
+#pragma once
+#include <graft/adapter/adapter.h>
+
+namespace graft {
+
+struct none {
+  static constexpr const char* name = "none";
+  static constexpr ex weight(scope, ex W) { return W; }
+};
+
+}  // namespace graft

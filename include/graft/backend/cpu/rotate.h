@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotations of the last axis by butterfly factors (Liu et al. 2023): x R with R = B_{m-1} … B_0. Factor i works on the
+// activations in its butterfly order p_i: scatter by p_i, multiply the blocks, gather by p_i. No in x in matrix exists.
+#pragma once
+#include <graft/backend/cpu/tensor.h>
+
+#include <vector>
+
+namespace graft::cpu {
+
+// Within each stretch of b 2^i entries, chunks of half a block: the even ones first, then the odd ones.
+inline long long butterfly(long long at, long long block, long long factor) {
+  if (factor == 0) return at;
+  const long long half = block / 2, chunks = 2LL << factor, span = half * chunks;
+  const long long chunk = at % span / half, from = chunk < chunks / 2 ? 2 * chunk : 2 * chunk - chunks + 1;
+  return at / span * span + from * half + at % half;
+}
+
+struct rotation {
+  long long factors, blocks, b, in;
+  bool shared, transposed;
+  template <class Real> rotation(tensor<Real> q, long long width, bool t)
+      : factors(q.d[0]), blocks(q.d[1]), b(q.d[3]), in(width), shared(q.d[1] == 1), transposed(t) {}
+  long long order(long long step) const { return transposed ? step : factors - 1 - step; }   // which factor comes when
+  long long count() const { return in / b; }
+  long long block_at(long long factor, long long k) const { return (factor * blocks + (shared ? 0 : k)) * b * b; }
+};
+
+template <class Real> void permute(const Real* from, Real* to, long long rows, const rotation& r, long long factor, bool scatter) {
+  for (long long c = 0; c < r.in; ++c) {
+    const long long p = butterfly(c, r.b, factor);
+    for (long long t = 0; t < rows; ++t) {
+      if (scatter) to[t * r.in + p] = from[t * r.in + c];
+      else to[t * r.in + c] = from[t * r.in + p];
+    }
+  }
+}
+
+template <int B, class Real> void multiply_small(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
+  using block = Eigen::Matrix<Real, B, B, Eigen::RowMajor>;
+  using piece = Eigen::Matrix<Real, 1, B>;
+  for (long long k = 0; k < r.count(); ++k) {
+    const block m = flip ? block(Eigen::Map<const block>(q + r.block_at(f, k)).transpose())
+                         : block(Eigen::Map<const block>(q + r.block_at(f, k)));
+    for (long long t = 0; t < rows; ++t) {
+      const Eigen::Map<const piece> from(x + t * r.in + k * B);
+      Eigen::Map<piece>(y + t * r.in + k * B).noalias() = from * m;
+    }
+  }
+}
+template <class Real> using strided = Eigen::Map<row_major<Real>, 0, Eigen::OuterStride<>>;
+template <class Real> using const_strided = Eigen::Map<const row_major<Real>, 0, Eigen::OuterStride<>>;
+
+// y = x blockdiag(Q) or x blockdiag(Q)ᵀ for one factor, already in its order.
+template <class Real> void multiply_blocks(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
+  if (r.b == 2) return multiply_small<2>(x, y, rows, r, q, f, flip);
+  if (r.b == 4) return multiply_small<4>(x, y, rows, r, q, f, flip);
+  if (r.b == 8) return multiply_small<8>(x, y, rows, r, q, f, flip);
+  for (long long k = 0; k < r.count(); ++k) {
+    const const_strided<Real> from(x + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
+    strided<Real> to(y + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
+    const const_matrix_map<Real> m(q + r.block_at(f, k), r.b, r.b);
+    if (flip) to.noalias() = from * m.transpose();
+    else to.noalias() = from * m;
+  }
+}
+
+template <class Real> void rotate(tensor<Real> out, tensor<Real> x, tensor<Real> q, bool transposed) {
+  const rotation r(q, x.d[3], transposed);
+  const long long rows = x.count() / x.d[3];
+  if (r.factors == 1) return multiply_blocks(x.p, out.p, rows, r, q.p, 0, transposed);
+  std::vector<Real> in_order(static_cast<std::size_t>(x.count())), turned(in_order.size());
+  const Real* from = x.p;
+  for (long long s = 0; s < r.factors; ++s) {
+    const long long f = r.order(s);
+    permute(from, in_order.data(), rows, r, f, true);
+    multiply_blocks(in_order.data(), turned.data(), rows, r, q.p, f, transposed);
+    permute(turned.data(), out.p, rows, r, f, false);
+    from = out.p;
+  }
+}
+
+// Adds the gradient of every block: with z the input and dw the output gradient of a factor in its order,
+// dQ = zᵀ dw (or dwᵀ z when transposed), and dz = dw Qᵀ goes on to the factor before.
+template <class Real> void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> q, bool transposed) {
+  const rotation r(q, x.d[3], transposed);
+  const long long rows = x.count() / x.d[3];
+  const auto size = static_cast<std::size_t>(x.count());
+  std::vector<std::vector<Real>> z(static_cast<std::size_t>(r.factors), std::vector<Real>(size));
+  std::vector<Real> now(x.p, x.p + x.count()), turned(size);
+  for (long long s = 0; s < r.factors; ++s) {
+    auto& in = z[static_cast<std::size_t>(s)];
+    permute(now.data(), in.data(), rows, r, r.order(s), true);
+    multiply_blocks(in.data(), turned.data(), rows, r, q.p, r.order(s), transposed);
+    permute(turned.data(), now.data(), rows, r, r.order(s), false);
+  }
+  now.assign(t.p, t.p + t.count());
+  for (long long s = r.factors - 1; s >= 0; --s) {
+    const long long f = r.order(s);
+    permute(now.data(), turned.data(), rows, r, f, true);
+    const auto& in = z[static_cast<std::size_t>(s)];
+    for (long long k = 0; k < r.count(); ++k) {
+      const const_strided<Real> a(in.data() + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
+      const const_strided<Real> d(turned.data() + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
+      matrix_map<Real> to(out.p + r.block_at(f, k), r.b, r.b);
+      if (transposed) to.noalias() += d.transpose() * a;
+      else to.noalias() += a.transpose() * d;
+    }
+    multiply_blocks(turned.data(), now.data(), rows, r, q.p, f, !transposed);
+    turned = now;
+    permute(turned.data(), now.data(), rows, r, f, false);
+  }
+}
+
+// The oracle's way: R as a dense matrix, then one product.
+template <class Real> row_major<Real> dense_rotation(tensor<Real> q, long long in) {
+  const rotation r(q, in, false);
+  row_major<Real> all = row_major<Real>::Identity(in, in);
+  for (long long s = 0; s < r.factors; ++s) {
+    row_major<Real> factor = row_major<Real>::Zero(in, in);
+    const long long f = r.order(s);
+    for (long long i = 0; i < in; ++i)
+      for (long long j = 0; j < in; ++j) {
+        const long long pi = butterfly(i, r.b, f), pj = butterfly(j, r.b, f);
+        if (pi / r.b == pj / r.b) factor(i, j) = q.p[r.block_at(f, pi / r.b) + pi % r.b * r.b + pj % r.b];
+      }
+    all = all * factor;
+  }
+  return all;
+}
+
+}  // namespace graft::cpu

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads through OpenMP where the compiler has it, else one after the other.
+#pragma once
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace graft::cpu {
+
+inline int thread_count() {
+#if defined(_OPENMP)
+  return omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+// f(thread) for every thread below n, at the same time.
+template <class F> void on_threads(int n, F f) {
+#if defined(_OPENMP)
+#pragma omp parallel for schedule(static, 1) num_threads(n)
+#endif
+  for (int t = 0; t < n; ++t) f(t);
+}
+
+}  // namespace graft::cpu

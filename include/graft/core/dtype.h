@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types and storage encodings. A *storage* type says how a tensor lies in memory; products accumulate in
+// its *compute* type: float for every narrow storage, double for double.
+#pragma once
+#include <cstdint>
+
+namespace graft {
+
+enum class dtype : unsigned char { f32, f64, bf16, i64, nf4, int8 };
+
+// bfloat16: the upper half of a float. Rounds to nearest even, as the hardware does; NaN stays NaN.
+struct bf16 {
+  std::uint16_t bits = 0;
+};
+
+// Encodings of a frozen base weight, decoded on the way into the product. Block is the number of weights that share
+// one scale.
+template <int Block> struct nf4 {};
+struct int8 {};
+
+template <class Storage> struct storage;
+template <> struct storage<float> {
+  using compute = float;
+  static constexpr dtype type = dtype::f32;
+};
+template <> struct storage<double> {
+  using compute = double;
+  static constexpr dtype type = dtype::f64;
+};
+template <> struct storage<bf16> {
+  using compute = float;
+  static constexpr dtype type = dtype::bf16;
+};
+template <int Block> struct storage<nf4<Block>> {
+  using compute = float;
+  static constexpr dtype type = dtype::nf4;
+};
+template <> struct storage<int8> {
+  using compute = float;
+  static constexpr dtype type = dtype::int8;
+};
+
+constexpr const char* name_of(dtype t) {
+  switch (t) {
+    case dtype::f32: return "f32";
+    case dtype::f64: return "f64";
+    case dtype::bf16: return "bf16";
+    case dtype::i64: return "i64";
+    case dtype::nf4: return "nf4";
+    case dtype::int8: return "int8";
+  }
+  return "?";
+}
+constexpr int bits_of(dtype t) {
+  switch (t) {
+    case dtype::f64:
+    case dtype::i64: return 64;
+    case dtype::f32: return 32;
+    case dtype::bf16: return 16;
+    case dtype::int8: return 8;
+    case dtype::nf4: return 4;
+  }
+  return 0;
+}
+
+}  // namespace graft

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// apply: x W'ᵀ without building W'. Distributes over sums, associates products from the activation's side, pulls row and
+// column factors out, pushes rotations onto x, and knows two identities:
+//     x (A1 B1 ⊙ A2 B2)ᵀ = (x (B1 ⋆ B2)ᵀ) (A1 • A2)ᵀ        Khatri–Rao and face-splitting products, rank r1 r2
+//     x (w1 ⊗ w2)ᵀ       = vec(w1 X w2ᵀ),  X = x as [c, d]     the vec trick
+// A factor that is no larger than the chain it replaces is computed once per change of the parameters. select: the same for look-ups, rows ids of W'.
+#pragma once
+#include <graft/derive/walk.h>
+#include <graft/graph/rules_algebra.h>
+
+namespace graft {
+
+// Multiplications per token when w is applied through its structure.
+constexpr long long chain_cost(const graph& g, id w) {
+  const node& v = g[w];
+  const long long own = nominal_count(g, w);
+  switch (v.what) {
+    case op::add:
+    case op::sub: return chain_cost(g, v.a) + chain_cost(g, v.b);
+    case op::div: return chain_cost(g, v.a);
+    case op::mul:
+      if (nominal_count(g, v.a) < own) return chain_cost(g, v.b);
+      if (nominal_count(g, v.b) < own) return chain_cost(g, v.a);
+      if (g[v.a].what == op::matmul && g[v.b].what == op::matmul) {
+        const node &p = g[v.a], &q = g[v.b];
+        const long long rank = g.sizes.nominal(p.ta ? g[p.a].d[2] : g[p.a].d[3]) *
+                               g.sizes.nominal(q.ta ? g[q.a].d[2] : g[q.a].d[3]);
+        return rank * (g.sizes.nominal(v.d[2]) + g.sizes.nominal(v.d[3]));
+      }
+      return own;
+    case op::matmul: return chain_cost(g, v.a) + chain_cost(g, v.b);
+    case op::transpose: return chain_cost(g, v.a);
+    case op::rotate: return chain_cost(g, v.a) + nominal_count(g, v.b);
+    case op::tile: return chain_cost(g, v.a) + g.sizes.nominal(v.d[3]);
+    case op::kron: return nominal_count(g, v.a) * g.sizes.nominal(g[v.b].d[2]) + nominal_count(g, v.b) * g.sizes.nominal(g[v.a].d[3]);
+    default: return own;
+  }
+}
+constexpr long long base_count(const graph& g, id w) {  // elements of the base weight below w
+  if (w < 0) return 0;
+  if (g[w].what == op::base) return nominal_count(g, w);
+  const long long a = base_count(g, g[w].a), b = base_count(g, g[w].b);
+  return a > b ? a : b;
+}
+// No larger than the chain it replaces, and no second copy of the base weight.
+constexpr bool worth_computing_once(const graph& g, id w) {
+  const long long own = nominal_count(g, w), base = base_count(g, w);
+  return own <= chain_cost(g, w) && (base == 0 || 4 * own <= base);
+}
+constexpr bool is_matrix_like(const builder& g, id a, id w) { return same_shape(g.n[a], g.n[w]); }
+constexpr bool is_column(const builder& g, id a) { return g.n[a].d[3] == dim{1} && g.n[a].d[1] == dim{1}; }
+constexpr bool is_row(const builder& g, id a) { return g.n[a].d[2] == dim{1} && g.n[a].d[1] == dim{1}; }
+
+constexpr id apply(builder& g, id w, id x, bool transposed = false);
+
+// x ⊙ v or y ⊙ v, where v scales the rows or the columns of the weight.
+constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed) {
+  const bool column = is_column(g, v);
+  const id across = column ? make::as_row(g, v) : v;
+  const bool on_output = column != transposed;
+  auto scale = [&](id a) { return how == op::mul ? make::mul(g, a, across) : make::div(g, a, across); };
+  return is_scalar(g.n[v]) || on_output ? scale(apply(g, w, x, transposed)) : apply(g, w, scale(x), transposed);
+}
+constexpr id apply_kron(builder& g, id w1, id w2, id x) {
+  const node p = g.n[w1], q = g.n[w2], in = g.n[x];
+  const dim tokens = g.times(in.d[1], in.d[2]);
+  const id blocks = make::reshape(g, x, {1}, tokens, p.d[3], q.d[3]);              // [tokens, c, d]
+  const id right = make::matmul(g, blocks, w2, false, true);                       // [tokens, c, b]
+  const id left = make::matmul(g, w1, right);                                      // [tokens, a, b]
+  return make::reshape(g, left, in.d[0], in.d[1], in.d[2], g.times(p.d[2], q.d[2]));
+}
+constexpr id apply_hadamard(builder& g, id m1, id m2, id x) {
+  const node p = g.n[m1], q = g.n[m2];
+  auto rows = [&](id a, bool flipped) { return flipped ? make::transpose(g, a) : a; };
+  const id left = make::row_kron(g, rows(p.a, p.ta), rows(q.a, q.ta));
+  const id right = make::row_kron(g, rows(p.b, !p.tb), rows(q.b, !q.tb));
+  return make::matmul(g, make::matmul(g, x, right), left, false, true);
+}
+// W (I - P Q) = W - (W P) Q: a low-rank side branch whose left factor is computed once.
+constexpr id multiply_out_identity(builder& g, id w) {
+  const node v = g.n[w];
+  if (v.what != op::matmul || v.ta || v.tb) return none_id;
+  const node sum = g.n[v.b];
+  if ((sum.what != op::sub && sum.what != op::add) || !g.is(sum.a, op::eye) || !g.is(sum.b, op::matmul)) return none_id;
+  const node low = g.n[sum.b];
+  const id left = make::matmul(g, v.a, low.a, false, low.ta);
+  const id side = make::matmul(g, left, low.b, false, low.tb);
+  return sum.what == op::sub ? make::sub(g, v.a, side) : make::add(g, v.a, side);
+}
+
+constexpr id apply(builder& g, id w, id x, bool transposed) {
+  const node v = g.n[w];
+  if (v.what == op::eye) return x;
+  if (!worth_computing_once(g, w)) switch (v.what) {
+      case op::add:
+      case op::sub:
+        if (!is_matrix_like(g, v.a, w) || !is_matrix_like(g, v.b, w)) break;
+        return make::pointwise(g, v.what, apply(g, v.a, x, transposed), apply(g, v.b, x, transposed), v.line);
+      case op::mul:
+        if (is_scalar(g.n[v.a]) || (!is_matrix_like(g, v.a, w) && (is_column(g, v.a) || is_row(g, v.a))))
+          return apply_scaled(g, op::mul, v.b, v.a, x, transposed);
+        if (is_scalar(g.n[v.b]) || (!is_matrix_like(g, v.b, w) && (is_column(g, v.b) || is_row(g, v.b))))
+          return apply_scaled(g, op::mul, v.a, v.b, x, transposed);
+        if (!transposed && g.is(v.a, op::matmul) && g.is(v.b, op::matmul)) return apply_hadamard(g, v.a, v.b, x);
+        break;
+      case op::div:
+        if (is_scalar(g.n[v.b]) || (!is_matrix_like(g, v.b, w) && (is_column(g, v.b) || is_row(g, v.b))))
+          return apply_scaled(g, op::div, v.a, v.b, x, transposed);
+        break;
+      case op::matmul: {
+        const id expanded = multiply_out_identity(g, w);
+        if (expanded >= 0) return apply(g, expanded, x, transposed);
+        if (transposed) return apply(g, v.b, apply(g, v.a, x, !v.ta), !v.tb);
+        return apply(g, v.a, apply(g, v.b, x, v.tb), v.ta);
+      }
+      case op::transpose: return apply(g, v.a, x, !transposed);
+      case op::rotate:
+        if (transposed) return make::rotate(g, apply(g, v.a, x, true), v.b, v.tb, v.line);
+        return apply(g, v.a, make::rotate(g, x, v.b, !v.tb, v.line), false);
+      case op::tile:
+        if (transposed) return make::tile(g, apply(g, v.a, x, true), v.d[3]);
+        return apply(g, v.a, make::fold(g, x, g.n[v.a].d[3]), false);
+      case op::kron:
+        if (!transposed) return apply_kron(g, v.a, v.b, x);
+        break;
+      default: break;
+    }
+  return make::matmul(g, x, w, false, !transposed, v.line);
+}
+
+constexpr id select(builder& g, id w, id ids, bool by_column = false) {
+  const node v = g.n[w];
+  switch (v.what) {
+    case op::add:
+    case op::sub:
+      if (!is_matrix_like(g, v.a, w) || !is_matrix_like(g, v.b, w)) break;
+      return make::pointwise(g, v.what, select(g, v.a, ids, by_column), select(g, v.b, ids, by_column), v.line);
+    case op::mul:
+    case op::div: {
+      const bool first = v.what == op::mul && !is_matrix_like(g, v.a, w);
+      const id factor = first ? v.a : v.b, matrix = first ? v.b : v.a;
+      if (is_matrix_like(g, factor, w) || by_column || (!is_scalar(g.n[factor]) && !is_row(g, factor))) break;
+      return make::pointwise(g, v.what, select(g, matrix, ids, by_column), factor, v.line);
+    }
+    case op::matmul:
+      if (by_column) return make::matmul(g, select(g, v.b, ids, !v.tb), v.a, false, !v.ta);
+      return make::matmul(g, select(g, v.a, ids, v.ta), v.b, false, v.tb);
+    case op::transpose: return select(g, v.a, ids, !by_column);
+    case op::rotate:
+      if (by_column) break;
+      return make::rotate(g, select(g, v.a, ids, false), v.b, v.tb, v.line);
+    default: break;
+  }
+  return make::gather(g, w, ids, by_column);
+}
+
+}  // namespace graft

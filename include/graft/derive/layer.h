@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kinds of base layer. A kind declares its leaves and says how an adapted weight and bias act on the input; the
+// adapter says what the weight and bias become. `literal` follows the formula to the letter and builds W'; `fast` is
+// what apply and select derive.
+#pragma once
+#include <graft/adapter/adapter.h>
+#include <graft/derive/apply.h>
+
+namespace graft {
+
+enum class lowering : unsigned char { literal, fast };
+
+struct linear_kind {  // y = x W'ᵀ + b'
+  static constexpr const char* name = "linear";
+  static constexpr extent outputs(scope p) { return p.size("out", dyn, 4096); }
+  static constexpr ex weight(scope p) {
+    return p.leaf(op::base, "weight", 2, 1, 1, outputs(p), p.size("in", dyn, 4096));
+  }
+  static constexpr ex matrix(scope, ex W) { return W; }
+  static constexpr ex stored(scope, ex M) { return M; }
+  static constexpr ex run(scope p, ex M, ex b, lowering how) {
+    builder& g = *p.g;
+    const ex x = p.leaf(op::input, "x", 2, 1, 1, p.size("tokens", dyn, 4096), M.cols());
+    const id product = how == lowering::fast ? apply(g, M.i, x.i) : make::matmul(g, x.i, M.i, false, true);
+    return {&g, make::add(g, product, make::as_row(g, b.i))};
+  }
+};
+
+struct conv2d_kind {  // the same on patches; `tokens` counts images
+  static constexpr const char* name = "conv2d";
+  static constexpr extent outputs(scope p) { return p.size("out", dyn, 256); }
+  static constexpr ex weight(scope p) {
+    return p.leaf(op::base, "weight", 4, outputs(p), p.size("channels", dyn, 256), p.size("kernel_h", dyn, 3),
+                  p.size("kernel_w", dyn, 3));
+  }
+  static constexpr ex matrix(scope p, ex W) {
+    const node& v = *W;
+    return {p.g, make::reshape(*p.g, W.i, {1}, {1}, v.d[0], p.g->times(v.d[1], p.g->times(v.d[2], v.d[3])))};
+  }
+  static constexpr ex stored(scope p, ex M) { return {p.g, make::reshape_like(*p.g, M.i, weight(p).i)}; }
+  static constexpr ex run(scope p, ex M, ex b, lowering how) {
+    builder& g = *p.g;
+    const node w = *weight(p);
+    const ex x = p.leaf(op::input, "x", 4, p.size("tokens", dyn, 8), {&g, w.d[1]}, p.size("height", dyn, 32),
+                        p.size("width", dyn, 32));
+    const make::patch_geometry s{w.d[2], w.d[3], p.size("stride", dyn, 1).d, p.size("padding", dyn, 1).d};
+    const id rows = make::patches(g, x.i, s);
+    const id product = how == lowering::fast ? apply(g, M.i, rows) : make::matmul(g, rows, M.i, false, true);
+    const id planes = make::transpose(g, make::add(g, product, make::as_row(g, b.i)));
+    const node v = *x;
+    return {&g, make::reshape(g, planes, v.d[0], w.d[0], g.window(v.d[2], s.kernel_h, s.stride, s.pad),
+                              g.window(v.d[3], s.kernel_w, s.stride, s.pad))};
+  }
+};
+
+struct embedding_kind {  // y = rows ids of W'
+  static constexpr const char* name = "embedding";
+  static constexpr extent outputs(scope p) { return p.size("dim", dyn, 4096); }
+  static constexpr ex weight(scope p) { return p.leaf(op::base, "weight", 2, 1, 1, p.size("vocab", dyn, 4096), outputs(p)); }
+  static constexpr ex matrix(scope, ex W) { return W; }
+  static constexpr ex stored(scope, ex M) { return M; }
+  static constexpr ex run(scope p, ex M, ex, lowering how) {
+    builder& g = *p.g;
+    const ex ids = p.leaf(op::ids, "x", 1, 1, 1, 1, p.size("tokens", dyn, 4096));
+    return {&g, how == lowering::fast ? select(g, M.i, ids.i) : make::gather(g, M.i, ids.i, false)};
+  }
+};
+
+template <bool Rms> struct norm_kind {  // y = normalize(x) ⊙ w' + b'
+  static constexpr const char* name = Rms ? "rms_norm" : "layer_norm";
+  static constexpr extent outputs(scope p) { return p.size("n", dyn, 4096); }
+  static constexpr ex weight(scope p) { return p.leaf(op::base, "weight", 1, 1, 1, outputs(p), 1); }
+  static constexpr ex matrix(scope, ex w) { return w; }
+  static constexpr ex stored(scope, ex w) { return w; }
+  static constexpr ex run(scope p, ex w, ex b, lowering) {
+    builder& g = *p.g;
+    const ex x = p.leaf(op::input, "x", 2, 1, 1, p.size("tokens", dyn, 4096), outputs(p));
+    const id unit = make::normalize(g, x.i, p.scalar("eps").i, Rms);
+    return {&g, make::add(g, make::mul(g, unit, make::as_row(g, w.i)), make::as_row(g, b.i))};
+  }
+};
+
+}  // namespace graft

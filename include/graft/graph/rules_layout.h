@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shape rules of the ops that rearrange: transpose, reshape, tiles, triangles, Kronecker products, look-ups, patches.
+#pragma once
+#include <graft/graph/rules.h>
+
+namespace graft::make {
+
+constexpr id transpose(builder& g, id a, int line = 0) {
+  if (g.is(a, op::transpose)) return g.n[a].a;
+  node v = g.shaped(op::transpose, a, a, none_id, none_id, line);
+  v.d[2] = g.n[a].d[3], v.d[3] = g.n[a].d[2];
+  if (g.is(a, op::zero)) v.what = op::zero, v.a = none_id, v.name = "0";
+  return g.emit(v);
+}
+// The same elements in the same order under other sizes. The caller states sizes of equal count.
+constexpr id reshape(builder& g, id a, dim d0, dim d1, dim d2, dim d3, int line = 0) {
+  while (g.is(a, op::reshape)) a = g.n[a].a;
+  node v = g.shaped(op::reshape, a, a, none_id, none_id, line);
+  v.d[0] = d0, v.d[1] = d1, v.d[2] = d2, v.d[3] = d3;
+  if (same_shape(v, g.n[a])) return a;
+  if (g.is(a, op::zero)) v.what = op::zero, v.a = none_id, v.name = "0";
+  return g.emit(v);
+}
+constexpr id reshape_like(builder& g, id a, id like) {
+  const node& s = g.n[like];
+  return reshape(g, a, s.d[0], s.d[1], s.d[2], s.d[3]);
+}
+constexpr id as_row(builder& g, id column) { return reshape(g, column, {1}, {1}, {1}, g.n[column].d[2]); }
+constexpr id swap_inner(builder& g, id a) {  // [p, q, r, s] -> [p, r, q, s]
+  node v = g.shaped(op::swap_inner, a, a);
+  v.d[1] = g.n[a].d[2], v.d[2] = g.n[a].d[1];
+  return g.emit(v);
+}
+// tile repeats the columns of a until there are `cols` of them; fold, its adjoint, sums column i into i mod cols.
+constexpr id tile(builder& g, id a, dim cols, int line = 0) {
+  if (g.n[a].d[3] == cols) return a;
+  node v = g.shaped(op::tile, a, a, none_id, none_id, line);
+  v.d[3] = cols;
+  return g.emit(v);
+}
+constexpr id fold(builder& g, id a, dim cols, int line = 0) {
+  if (g.n[a].d[3] == cols) return a;
+  node v = g.shaped(op::fold, a, a, none_id, none_id, line);
+  v.d[3] = cols;
+  return g.emit(v);
+}
+// skew spreads row i of a packed strict upper triangle into the i-th skew-symmetric matrix; unskew is its adjoint.
+constexpr id skew(builder& g, id packed, dim b, int line = 0) {
+  const node& p = g.n[packed];
+  node v = g.shaped(op::skew, packed, packed, none_id, none_id, line);
+  v.d[0] = {1}, v.d[1] = p.d[2], v.d[2] = b, v.d[3] = b;
+  const id made = g.emit(v);
+  g.require(requirement::kind::same, g.n[packed].d[3], g.triangle(b), made, line);
+  return made;
+}
+constexpr id unskew(builder& g, id full, id like) { return g.emit(g.shaped(op::unskew, like, full)); }
+
+constexpr id kron(builder& g, id a, id b, int line = 0) {
+  node v = g.shaped(op::kron, a, a, b, none_id, line);
+  v.d[2] = g.times(g.n[a].d[2], g.n[b].d[2]);
+  v.d[3] = g.times(g.n[a].d[3], g.n[b].d[3]);
+  return g.emit(v);
+}
+constexpr id row_kron(builder& g, id a, id b, int line = 0) {
+  node v = g.shaped(op::row_kron, a, a, b, none_id, line);
+  v.d[3] = g.times(g.n[a].d[3], g.n[b].d[3]);
+  const id made = g.emit(v);
+  g.require(requirement::kind::same, g.n[a].d[2], g.n[b].d[2], made, line);
+  return made;
+}
+
+// Row ids[t] of w, or column ids[t] when by_column.
+constexpr id gather(builder& g, id w, id ids, bool by_column) {
+  node v = g.shaped(op::gather, w, w, ids);
+  v.ta = by_column;
+  v.d[2] = g.n[ids].d[3];
+  v.d[3] = by_column ? g.n[w].d[2] : g.n[w].d[3];
+  return g.emit(v);
+}
+constexpr id scatter(builder& g, id rows, id ids, bool by_column, id like) {
+  node v = g.shaped(op::scatter, like, rows, ids);
+  v.ta = by_column;
+  return g.emit(v);
+}
+
+struct patch_geometry {
+  dim kernel_h{1}, kernel_w{1}, stride{1}, pad{0};
+};
+// Image [n, c, h, w] to rows of patches [1, n, oh ow, c kh kw], zero padded.
+constexpr id patches(builder& g, id image, patch_geometry s) {
+  const node& p = g.n[image];
+  node v = g.shaped(op::patches, image, image);
+  v.k[0] = s.kernel_h, v.k[1] = s.kernel_w, v.k[2] = s.stride, v.k[3] = s.pad;
+  const dim oh = g.window(p.d[2], s.kernel_h, s.stride, s.pad), ow = g.window(p.d[3], s.kernel_w, s.stride, s.pad);
+  v.d[0] = {1}, v.d[1] = p.d[0], v.d[2] = g.times(oh, ow);
+  v.d[3] = g.times(p.d[1], g.times(s.kernel_h, s.kernel_w));
+  return g.emit(v);
+}
+constexpr id unpatch(builder& g, id rows, id image, const node& from) {
+  node v = g.shaped(op::unpatch, image, rows);
+  for (int i = 0; i < 4; ++i) v.k[i] = from.k[i];
+  return g.emit(v);
+}
+
+}  // namespace graft::make

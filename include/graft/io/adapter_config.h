@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A PEFT folder: adapter_config.json and adapter_model.safetensors (peft, docs/source/developer_guides/checkpoint.md).
+// An absent key takes PEFT's default (adapter_fields.h); peft_type, target_modules and oft_block_size have none. A key
+// that is present but wrong is an error. adapter_model.bin is a pickle and is refused: reading one can run code.
+#pragma once
+#include <graft/io/config_methods.h>
+#include <graft/io/safetensors.h>
+
+namespace graft::io {
+
+inline constexpr std::uint64_t largest_config = std::uint64_t{16} << 20;
+
+inline bool is_pickle_name(const std::filesystem::path& p) {
+  const std::string e = p.extension().string();
+  return e == ".bin" || e == ".pt" || e == ".pth" || e == ".pkl" || e == ".ckpt";
+}
+
+inline error pickle_refused(const std::filesystem::path& p) {
+  return fail_in(p.string(),
+                 "this is a pickle checkpoint, which can run code when it is read; save it with safetensors "
+                 "(save_pretrained with safe_serialization=True)");
+}
+
+inline result<adapter_config> parse_adapter_config(std::string_view content, std::string_view file) {
+  const auto parsed = parse_json_as<nlohmann::ordered_json>(content, file);
+  if (!parsed) return parsed.failure();
+  if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
+  return guarded(file, [&]() -> result<adapter_config> {
+    config_reader in{*parsed, std::string(file)};
+    adapter_config c;
+    read_type(in, c);
+    if (in.problem) return *in.problem;
+    refuse_unsupported(in);
+    read_common(in, c);
+    read_method(in, c);
+    if (in.problem) return *in.problem;
+    return c;
+  });
+}
+
+// `where` is the folder or the adapter_config.json in it.
+inline result<adapter_config> read_adapter_config(const std::filesystem::path& where) {
+  if (is_pickle_name(where)) return pickle_refused(where);
+  std::error_code ec;
+  const std::filesystem::path file = std::filesystem::is_directory(where, ec) ? where / "adapter_config.json" : where;
+  const result<std::vector<std::byte>> bytes = read_file(file, largest_config);
+  if (!bytes) return bytes.failure();
+  return parse_adapter_config(as_chars(*bytes), file.string());
+}
+
+// `where` is the folder or the adapter_model.safetensors in it.
+inline result<safetensors> read_adapter_weights(const std::filesystem::path& where) {
+  if (is_pickle_name(where)) return pickle_refused(where);
+  std::error_code ec;
+  if (!std::filesystem::is_directory(where, ec)) return read_safetensors(where);
+  const std::filesystem::path file = where / "adapter_model.safetensors", pickle = where / "adapter_model.bin";
+  if (!std::filesystem::exists(file, ec) && std::filesystem::exists(pickle, ec)) return pickle_refused(pickle);
+  return read_safetensors(file);
+}
+
+}  // namespace graft::io

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of adapter_config.json that all methods of PEFT share: which method, which modules, rank, trained biases.
+// target_modules has no default: PEFT resolves it before it saves, so a file without it was not written by PEFT.
+#pragma once
+#include <graft/io/adapter_fields.h>
+#include <graft/io/config_refused.h>
+
+namespace graft::io {
+
+inline void read_type(config_reader& in, adapter_config& c) {
+  const auto* v = in.at("peft_type");
+  text known;
+  for (const peft_method& m : peft_methods) known << (known.empty() ? "" : ", ") << m.name;
+  if (v == nullptr) return in.reject("the key 'peft_type' is missing, expected one of ", known);
+  int index = 0;
+  for (const peft_method& m : peft_methods) {
+    if (*v == m.name) c.type = static_cast<peft_type>(index);
+    if (*v == m.name) return;
+    ++index;
+  }
+  in.expected("peft_type", *v, "one of ", known, " (in capitals)");
+}
+
+inline void read_names(config_reader& in, const char* key, name_pattern& out) {
+  const auto* v = in.set(key);
+  if (v == nullptr || !v->is_string()) return in.words(key, out.names);
+  out.regex = v->get<std::string>();
+  out.kind = name_pattern::form::regex;
+}
+
+inline bool says_all_linear(std::string s) {
+  for (char& ch : s) ch = ch >= 'A' && ch <= 'Z' ? static_cast<char>(ch + ('a' - 'A')) : ch;
+  return s == "all-linear";
+}
+
+inline void read_bias(config_reader& in, adapter_config& c) {
+  const auto* v = in.at("bias");
+  const char* only = facts(c.type).bias_only;
+  if (v == nullptr || only == nullptr) return;
+  if (*v == "none")
+    c.bias = trained_bias::none;
+  else if (*v == "all")
+    c.bias = trained_bias::all;
+  else if (*v == only)
+    c.bias = trained_bias::targeted;
+  else
+    in.expected("bias", *v, "\"none\", \"all\" or \"", only, '"');
+}
+
+inline void read_layers(config_reader& in, adapter_config& c) {
+  in.words("layers_pattern", c.layers_pattern, true);
+  const auto* v = in.set("layers_to_transform");
+  if (v == nullptr) return;
+  const auto index = [](const nlohmann::ordered_json& e) {
+    return e.is_number_unsigned() && e.get<std::uint64_t>() <= std::numeric_limits<int>::max();
+  };
+  if (index(*v)) return c.layers_to_transform.assign(1, v->get<int>());
+  if (!v->is_array() || !std::all_of(v->begin(), v->end(), index))
+    return in.expected("layers_to_transform", *v, "a layer number, a list of layer numbers or null");
+  for (const auto& e : *v) c.layers_to_transform.push_back(e.get<int>());
+  if (c.target_modules.kind != name_pattern::form::list && !c.layers_to_transform.empty())
+    in.reject("'layers_to_transform' is set although 'target_modules' is not a list, expected one or the other");
+}
+
+inline void read_common(config_reader& in, adapter_config& c) {
+  in.word("peft_version", c.peft_version);
+  in.word("base_model_name_or_path", c.base_model);
+  in.word("task_type", c.task_type);
+  if (in.set("target_modules") == nullptr)
+    in.reject(
+        "'target_modules' is missing or null, expected the list of module names or the regular expression that "
+        "PEFT writes when it saves");
+  read_names(in, "target_modules", c.target_modules);
+  if (says_all_linear(c.target_modules.regex)) c.target_modules.kind = name_pattern::form::all_linear;
+  read_names(in, "exclude_modules", c.exclude_modules);
+  in.words("modules_to_save", c.modules_to_save);
+  read_layers(in, c);
+  read_bias(in, c);
+  in.flag("fan_in_fan_out", c.fan_in_fan_out);
+  c.r = facts(c.type).default_r;
+  if (c.r != 0) in.integer("r", c.r, 1);
+}
+
+}  // namespace graft::io

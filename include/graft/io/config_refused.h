@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys of PEFT that change what an adapter computes in a way this library does not: ignoring one would give wrong
+// numbers without a word, so a file in which one is set is refused by name. Everything else that is unknown is let
+// pass, because each release of PEFT adds keys. Unset means absent, null, false or an empty list or object.
+#pragma once
+#include <graft/io/config_reader.h>
+
+namespace graft::io {
+
+struct refused_key {
+  const char* key;
+  const char* why;
+};
+
+inline constexpr refused_key refused_keys[] = {
+    {"use_qalora", "QALoRA pools the input by groups"},
+    {"alora_invocation_tokens", "activated LoRA applies from a token sequence on"},
+    {"use_bdlora", "block-diagonal LoRA has other shapes"},
+    {"layer_replication", "it builds a deeper base model"},
+    {"target_parameters", "parameters are adapted instead of modules"},
+    {"megatron_config", "layers are those of Megatron"},
+    {"arrow_config", "adapters are routed per token"},
+    {"kasa_config", "KaSA changes the base weight and adds a diagonal"},
+    {"monteclora_config", "MonteCLoRA samples the adapter"},
+    {"velora_config", "VeLoRA changes the backward pass"},
+    {"trainable_token_indices", "rows of the embedding are replaced"},
+    {"ensure_weight_tying", "tied modules follow the adapter"},
+};
+
+inline bool is_unset(const nlohmann::ordered_json& v) {
+  return v.is_null() || v == false || (v.is_structured() && v.empty());
+}
+
+inline void refuse_unsupported(config_reader& in) {
+  for (const refused_key& k : refused_keys)
+    if (const auto* v = in.at(k.key); v != nullptr && !is_unset(*v))
+      in.reject('\'', k.key, "' is ", found(*v), ", which is not supported (", k.why, "), expected it to be unset");
+}
+
+// PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA subtract from the base weight when the adapter is made: on the original base
+// the saved adapter alone is wrong. PEFT can convert it while saving, and then writes true here.
+inline void refuse_changed_base(config_reader& in) {
+  const auto* v = in.at("init_lora_weights");
+  if (v == nullptr || v->is_boolean()) return;
+  if (v->is_string()) {
+    const std::string& name = v->get_ref<const std::string&>();
+    for (const char* harmless : {"gaussian", "eva", "orthogonal", "mica"})
+      if (name == harmless) return;
+    for (const char* changes : {"pissa", "olora", "corda", "loftq", "lora_ga"})
+      if (name.starts_with(changes))
+        return in.expected("init_lora_weights", *v,
+                           "an adapter for the original base weights; this one changed them: save "
+                           "it with path_initial_model_for_weight_conversion");
+  }
+  in.expected("init_lora_weights", *v, "true, false, \"gaussian\", \"eva\", \"orthogonal\" or \"mica\"");
+}
+
+}  // namespace graft::io

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// safetensors: 8 bytes little-endian header length N, N bytes of JSON, then the data (safetensors/src/tensor.rs).
+//     {"__metadata__": {string: string}, name: {"dtype": D, "shape": [..], "data_offsets": [begin, end)}, ..}
+// The tensors must tile the data exactly: no hole, no overlap, nothing after the last one. Stricter than the reference:
+// a name may occur once and is neither empty nor holds NUL, and no shape may overflow even when one dimension is 0.
+#pragma once
+#include <graft/io/json.h>
+#include <graft/io/tensor_view.h>
+
+#include <bit>
+#include <cstring>
+#include <map>
+
+namespace graft::io {
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+inline constexpr std::uint64_t largest_header = 100'000'000;
+using metadata_map = std::map<std::string, std::string>;
+
+// Copies share the bytes, so views stay valid as long as any copy lives.
+struct safetensors {
+  std::string file;
+  std::shared_ptr<const std::vector<std::byte>> bytes;
+  metadata_map metadata;
+  std::vector<tensor_view> tensors;  // in name order
+
+  auto begin() const { return tensors.begin(); }
+  auto end() const { return tensors.end(); }
+  const tensor_view* get(std::string_view name) const {
+    const auto at = std::lower_bound(begin(), end(), name, [](const tensor_view& t, auto n) { return t.name < n; });
+    return at != end() && at->name == name ? &*at : nullptr;
+  }
+  result<tensor_view> find(std::string_view name) const {
+    if (const tensor_view* t = get(name)) return *t;
+    return fail_in(file, "there is no tensor ", in_quotes(name), " among the ", number(tensors.size()),
+                   " of this file");
+  }
+};
+
+inline std::optional<std::vector<std::uint64_t>> unsigned_list(const nlohmann::json& v) {
+  if (!v.is_array()) return std::nullopt;
+  std::vector<std::uint64_t> out;
+  out.reserve(v.size());
+  for (const auto& e : v) {
+    if (!e.is_number_unsigned()) return std::nullopt;
+    out.push_back(e.get<std::uint64_t>());
+  }
+  return out;
+}
+
+// One entry of the header. `data` is still the whole data part here; the offsets come back in `range`.
+inline result<tensor_view> parse_tensor(std::string_view file, const std::string& name, const nlohmann::json& info,
+                                        std::pair<std::uint64_t, std::uint64_t>& range) {
+  const auto bad = [&](const auto&... parts) { return fail_in(file, "tensor ", in_quotes(name), ": ", parts...); };
+  if (const status s = check_tensor_name(file, name); !s) return s.failure();
+  if (!info.is_object()) return bad("expected an object with dtype, shape and data_offsets");
+  for (const char* key : {"dtype", "shape", "data_offsets"})
+    if (!info.contains(key)) return bad("the key '", key, "' is missing");
+  const nlohmann::json& type_name = info["dtype"];
+  if (!type_name.is_string()) return bad("dtype is not a string, expected one like \"F32\"");
+  const std::optional<dtype> type = dtype_named(type_name.get_ref<const std::string&>());
+  if (!type)
+    return bad("unknown dtype ", in_quotes(type_name.get_ref<const std::string&>()), ", expected one like \"F32\"");
+  std::optional<std::vector<std::uint64_t>> shape = unsigned_list(info["shape"]);
+  if (!shape) return bad("shape must be a list of integers from 0 to 2^64-1");
+  const std::optional<std::vector<std::uint64_t>> offsets = unsigned_list(info["data_offsets"]);
+  if (!offsets || offsets->size() != 2) return bad("data_offsets must be two integers, [begin, end)");
+  range = {(*offsets)[0], (*offsets)[1]};
+  if (range.second < range.first)
+    return bad("data_offsets [", number(range.first), ", ", number(range.second), ") end before they begin");
+  const std::optional<std::uint64_t> need = byte_count(*type, *shape);
+  if (!need)
+    return bad("shape ", shape_text(*shape), " of ", name_of(*type), " overflows or is not a whole number of bytes");
+  if (*need != range.second - range.first)
+    return bad("data_offsets hold ", number(range.second - range.first), " bytes, expected ", number(*need),
+               " for shape ", shape_text(*shape), " of ", name_of(*type));
+  return tensor_view{name, *type, std::move(*shape), {}};
+}
+
+inline status parse_header(const nlohmann::json& header, std::span<const std::byte> data, safetensors& out) {
+  using range = std::pair<std::uint64_t, std::uint64_t>;
+  std::vector<std::pair<range, std::size_t>> order;
+  for (const auto& [name, info] : header.items()) {
+    if (name == "__metadata__") {
+      if (!info.is_object()) return fail_in(out.file, "__metadata__ must be an object of strings");
+      for (const auto& [key, value] : info.items()) {
+        if (!value.is_string()) return fail_in(out.file, "__metadata__ ", in_quotes(key), " must be a string");
+        out.metadata[key] = value.template get<std::string>();
+      }
+      continue;
+    }
+    range r;
+    result<tensor_view> t = parse_tensor(out.file, name, info, r);
+    if (!t) return t.failure();
+    order.push_back({r, out.tensors.size()});
+    out.tensors.push_back(std::move(*t));
+  }
+  std::sort(order.begin(), order.end());
+  std::uint64_t filled = 0;
+  for (const auto& [r, index] : order) {
+    tensor_view& t = out.tensors[index];
+    if (r.first != filled)
+      return fail_in(out.file, "tensor ", in_quotes(t.name), ": data_offsets begin at ", number(r.first), ", expected ",
+                     number(filled), ", the end of the tensor before it (no holes, no overlaps)");
+    if (r.second > data.size())
+      return fail_in(out.file, "tensor ", in_quotes(t.name), ": data_offsets end at ", number(r.second),
+                     ", expected at most the ", number(data.size()), " bytes of data in the file");
+    t.data = data.subspan(r.first, r.second - r.first);
+    filled = r.second;
+  }
+  if (filled != data.size())
+    return fail_in(out.file, "the file holds ", number(data.size()), " bytes of data, expected the ", number(filled),
+                   " bytes of its tensors");
+  return ok;
+}
+
+inline result<safetensors> parse_safetensors(std::vector<std::byte> content, std::string file) {
+  return guarded(file, [&]() -> result<safetensors> {
+    safetensors out{file, std::make_shared<const std::vector<std::byte>>(std::move(content)), {}, {}};
+    const std::span<const std::byte> all = *out.bytes;
+    const std::string_view chars = as_chars(all);
+    if (all.size() < 8) return fail_in(file, "the file has ", number(all.size()), " bytes, expected at least 8");
+    std::uint64_t n = 0;
+    std::memcpy(&n, all.data(), 8);
+    if (n > largest_header && (chars.starts_with("PK\x03\x04") || chars.starts_with("\x80")))
+      return fail_in(file, "this is a pickle checkpoint, which can run code when it is read; save it with safetensors");
+    if (n > largest_header)
+      return fail_in(file, "the header length is ", number(n), ", expected at most ", number(largest_header));
+    if (n > all.size() - 8)
+      return fail_in(file, "the header length is ", number(n), ", expected at most the ", number(all.size() - 8),
+                     " bytes that follow it");
+    const result<nlohmann::json> header = parse_json(chars.substr(8, n), file + " (header)", 4);
+    if (!header) return header.failure();
+    if (!header->is_object()) return fail_in(file, "the header must be a JSON object");
+    const status good = parse_header(*header, all.subspan(8 + n), out);
+    if (!good) return good.failure();
+    return out;
+  });
+}
+
+inline result<safetensors> read_safetensors(const std::filesystem::path& path) {
+  result<std::vector<std::byte>> bytes = read_file(path);
+  if (!bytes) return bytes.failure();
+  return parse_safetensors(std::move(*bytes), path.string());
+}
+
+}  // namespace graft::io

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes safetensors the way the reference does, byte for byte: tensors by type (largest alignment first) and then by
+// name, the header in that order, padded with spaces so that the data starts at a multiple of 8. PEFT and PyTorch
+// expect the metadata {"format": "pt"}. The file appears by rename, so a failed write leaves the old one as it was.
+#pragma once
+#include <graft/io/safetensors.h>
+
+namespace graft::io {
+
+inline metadata_map pt_metadata() { return {{"format", "pt"}}; }
+
+// Bad bytes are replaced in one and dropped in the other, so the two differ exactly when there are any.
+inline bool is_utf8(const std::string& s) {
+  using handler = nlohmann::json::error_handler_t;
+  const nlohmann::json v(s);
+  return v.dump(-1, ' ', false, handler::replace) == v.dump(-1, ' ', false, handler::ignore);
+}
+
+inline status check_tensors(const std::vector<const tensor_view*>& sorted, std::string_view file) {
+  std::set<std::string_view> names;
+  for (const tensor_view* t : sorted) {
+    if (const status s = check_tensor_name(file, t->name); !s) return s;
+    if (t->name == "__metadata__") return fail_in(file, "no tensor may be called __metadata__");
+    if (!is_utf8(t->name)) return fail_in(file, "tensor ", in_quotes(t->name), ": the name is not UTF-8");
+    if (!names.insert(t->name).second) return fail_in(file, "two tensors are called ", in_quotes(t->name));
+    const std::optional<std::uint64_t> need = byte_count(t->type, t->shape);
+    if (!need || *need != t->data.size())
+      return fail_in(file, "tensor ", in_quotes(t->name), " has ", number(t->data.size()), " bytes, expected ",
+                     need ? number(*need) : text("a size that fits"), " for shape ", shape_text(t->shape), " of ",
+                     name_of(t->type));
+  }
+  return ok;
+}
+
+inline std::string header_text(const std::vector<const tensor_view*>& sorted, const metadata_map& metadata) {
+  std::string out = "{";
+  if (!metadata.empty()) out += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+  std::uint64_t at = 0;
+  for (const tensor_view* t : sorted) {
+    if (out.size() > 1) out += ',';
+    out += nlohmann::json(t->name).dump() + ":{\"dtype\":\"" + name_of(t->type) +
+           "\",\"shape\":" + nlohmann::json(t->shape).dump() + ",\"data_offsets\":[" + std::to_string(at) + ',' +
+           std::to_string(at + t->data.size()) + "]}";
+    at += t->data.size();
+  }
+  out += '}';
+  out.resize((out.size() + 7) / 8 * 8, ' ');
+  return out;
+}
+
+inline result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_view> tensors,
+                                                       const metadata_map& metadata = pt_metadata(),
+                                                       std::string_view file = "safetensors") {
+  return guarded(file, [&]() -> result<std::vector<std::byte>> {
+    std::vector<const tensor_view*> sorted;
+    for (const tensor_view& t : tensors) sorted.push_back(&t);
+    std::sort(sorted.begin(), sorted.end(), [](const tensor_view* a, const tensor_view* b) {
+      return a->type != b->type ? a->type > b->type : a->name < b->name;
+    });
+    if (const status good = check_tensors(sorted, file); !good) return good.failure();
+    for (const auto& [key, value] : metadata)
+      if (!is_utf8(key) || !is_utf8(value)) return fail_in(file, "metadata ", in_quotes(key), " is not UTF-8");
+    const std::string header = header_text(sorted, metadata);
+    if (header.size() > largest_header)
+      return fail_in(file, "the header has ", number(header.size()), " bytes, expected at most ",
+                     number(largest_header));
+    const std::uint64_t n = header.size();
+    std::size_t size = 8 + header.size();
+    for (const tensor_view* t : sorted) size += t->data.size();
+    std::vector<std::byte> out;
+    out.reserve(size);
+    const auto append = [&](std::span<const std::byte> part) { out.insert(out.end(), part.begin(), part.end()); };
+    append(std::as_bytes(std::span(&n, 1)));
+    append(std::as_bytes(std::span(header)));
+    for (const tensor_view* t : sorted) append(t->data);
+    return out;
+  });
+}
+
+inline status write_safetensors(const std::filesystem::path& path, std::span<const tensor_view> tensors,
+                                const metadata_map& metadata = pt_metadata()) {
+  const result<std::vector<std::byte>> packed = pack_safetensors(tensors, metadata, path.string());
+  if (!packed) return packed.failure();
+  return write_file(path, *packed);
+}
+
+}  // namespace graft::io

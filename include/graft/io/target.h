@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which modules an adapter changes, by the rules of PEFT (peft/tuners/tuners_utils.py): exclude_modules,
+// modules_to_save, target_modules, layers_to_transform, in this order. A list matches a path that is the name or ends
+// with "." + name; a string is a regular expression for the whole path. rank_pattern and alpha_pattern: the first key
+// in file order for which
+//     ^(.*\.)?(key)$      matches the path
+#pragma once
+#include <graft/io/adapter_fields.h>
+#include <graft/io/pattern_parse.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace graft::io {
+
+inline bool ends_with_name(std::string_view path, std::string_view name) {
+  return path == name ||
+         (path.size() > name.size() && path.ends_with(name) && path[path.size() - name.size() - 1] == '.');
+}
+
+inline result<bool> matches(const name_pattern& p, std::string_view path) {
+  if (p.kind == name_pattern::form::regex) return full_match(p.regex, path);
+  if (p.kind == name_pattern::form::all_linear)
+    return fail(
+        "target_modules is \"all-linear\", which names no modules: expected the list PEFT writes when it saves");
+  return std::any_of(p.names.begin(), p.names.end(), [&](const auto& n) { return ends_with_name(path, n); });
+}
+
+// The number after a container: "model.layers.3.mlp" has 3. PEFT wants something before the container and after it.
+inline result<std::optional<int>> layer_number(std::string_view path, const std::vector<std::string>& containers) {
+  const auto first_after = [&](std::string_view container) -> result<std::optional<int>> {
+    const result<pattern> before = parse_pattern(std::string(".*?\\.").append(container));
+    if (!before) return before.failure();
+    for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+      int n = 0;
+      std::size_t k = dot + 1;
+      for (; k < path.size() && path[k] >= '0' && path[k] <= '9' && n < 100'000'000; ++k) n = n * 10 + (path[k] - '0');
+      if (k == dot + 1 || k >= path.size() || path[k] != '.') continue;
+      const result<bool> hit = full_match(*before, path.substr(0, dot));
+      if (!hit) return hit.failure();
+      if (*hit) return std::optional<int>(n);
+    }
+    return std::optional<int>();
+  };
+  if (containers.empty()) return first_after("[^.]*");
+  for (const std::string& c : containers)
+    if (const auto n = first_after(c); !n || *n) return n;
+  return std::optional<int>();
+}
+
+// Modules saved whole are replaced, not adapted, and neither is anything inside them.
+inline result<bool> inside_saved_module(const adapter_config& c, std::string_view path) {
+  for (const std::string& name : c.modules_to_save)
+    if (const result<bool> hit = full_match("(^|.*\\.)" + name + "($|\\..*)", path); !hit || *hit) return hit;
+  return false;
+}
+
+// Which modules those are; PEFT compares the plain end of the path here, without a dot before the name.
+inline bool is_saved_module(const adapter_config& c, std::string_view path) {
+  return std::any_of(c.modules_to_save.begin(), c.modules_to_save.end(),
+                     [&](const auto& n) { return path.ends_with(n); });
+}
+
+inline result<bool> is_target(const adapter_config& c, std::string_view path) {
+  if (const result<bool> out = matches(c.exclude_modules, path); !out || *out) return out ? result<bool>(false) : out;
+  if (const result<bool> out = inside_saved_module(c, path); !out || *out) return out ? result<bool>(false) : out;
+  const result<bool> hit = matches(c.target_modules, path);
+  if (!hit || !*hit || c.layers_to_transform.empty() || c.target_modules.kind != name_pattern::form::list) return hit;
+  const std::vector<std::string>& names = c.target_modules.names;
+  if (std::find(names.begin(), names.end(), path) != names.end()) return true;
+  const result<std::optional<int>> layer = layer_number(path, c.layers_pattern);
+  if (!layer) return layer.failure();
+  if (!*layer) return false;
+  return std::find(c.layers_to_transform.begin(), c.layers_to_transform.end(), **layer) != c.layers_to_transform.end();
+}
+
+// IA3 compares the plain end of the path, without a dot before the name: "proj" also names "down_proj".
+inline result<bool> is_feedforward(const adapter_config& c, std::string_view path) {
+  const name_pattern& p = c.feedforward_modules;
+  if (p.kind != name_pattern::form::list) return full_match(p.regex, path);
+  return std::any_of(p.names.begin(), p.names.end(), [&](const auto& n) { return path.ends_with(n); });
+}
+
+template <class T>
+result<T> value_of(const std::vector<std::pair<std::string, T>>& patterns, std::string_view path, T otherwise) {
+  for (const auto& [key, value] : patterns) {
+    const result<bool> hit = full_match("^(.*\\.)?(" + key + ")$", path);
+    if (!hit) return hit.failure();
+    if (*hit) return value;
+  }
+  return otherwise;
+}
+
+// AdaLoRA reads neither pattern; its rank is init_r until tensors are pruned.
+inline result<int> rank_of(const adapter_config& c, std::string_view path) {
+  if (c.type == peft_type::adalora) return c.adalora.init_r;
+  return value_of(c.rank_pattern, path, c.r);
+}
+inline result<double> alpha_of(const adapter_config& c, std::string_view path) {
+  if (c.type == peft_type::adalora) return c.alpha;
+  return value_of(c.alpha_pattern, path, c.alpha);
+}
+
+// The factor s of the update: alpha / r, alpha / sqrt(r) for rsLoRA, alpha / (init_r + 1e-5) for AdaLoRA, else 1.
+inline result<double> scaling_of(const adapter_config& c, std::string_view path) {
+  const result<int> r = rank_of(c, path);
+  if (!r) return r.failure();
+  const result<double> alpha = alpha_of(c, path);
+  if (!alpha) return alpha;
+  switch (c.type) {
+    case peft_type::lora: return c.use_rslora ? *alpha / std::sqrt(*r) : *alpha / *r;
+    case peft_type::loha:
+    case peft_type::lokr: return *alpha / *r;
+    case peft_type::adalora: return (*alpha > 0 ? *alpha : *r) / (*r + 1e-5);
+    case peft_type::oft:
+    case peft_type::boft:
+    case peft_type::hra:
+    case peft_type::ia3:
+    case peft_type::vera:
+    case peft_type::ln_tuning:
+    case peft_type::miss:
+    case peft_type::vblora: break;
+  }
+  return 1.0;
+}
+
+}  // namespace graft::io

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer types: a base layer, its element type and its adapter, by name. Sizes are numbers or `dyn`.
+//     struct q_proj : linear<4096, 4096, bf16, lora<16>> {};
+#pragma once
+#include <graft/adapter/none.h>
+#include <graft/core/dtype.h>
+#include <graft/derive/derived.h>
+
+namespace graft {
+
+enum class bias : bool { no, yes };
+
+struct named_size {
+  const char* name;
+  int value;
+};
+
+template <int Out, int In, class Element = float, class Adapter = none, bias Bias = bias::no> struct linear {
+  using kind = linear_kind;
+  using adapter = Adapter;
+  using element = Element;
+  static constexpr bool has_bias = Bias == bias::yes;
+  static constexpr named_size sizes[] = {{"out", Out}, {"in", In}};
+};
+template <int Vocabulary, int Dim, class Element = float, class Adapter = none> struct embedding {
+  using kind = embedding_kind;
+  using adapter = Adapter;
+  using element = Element;
+  static constexpr bool has_bias = false;
+  static constexpr named_size sizes[] = {{"vocab", Vocabulary}, {"dim", Dim}};
+};
+template <int Out, int Channels, int Kernel, class Element = float, class Adapter = none, bias Bias = bias::no,
+          int Stride = 1, int Padding = 0>
+struct conv2d {
+  using kind = conv2d_kind;
+  using adapter = Adapter;
+  using element = Element;
+  static constexpr bool has_bias = Bias == bias::yes;
+  static constexpr named_size sizes[] = {{"out", Out},        {"channels", Channels}, {"kernel_h", Kernel},
+                                         {"kernel_w", Kernel}, {"stride", Stride},    {"padding", Padding}};
+};
+template <int N, class Element = float, class Adapter = none, bias Bias = bias::yes> struct layer_norm {
+  using kind = norm_kind<false>;
+  using adapter = Adapter;
+  using element = Element;
+  static constexpr bool has_bias = Bias == bias::yes;
+  static constexpr named_size sizes[] = {{"n", N}};
+};
+template <int N, class Element = float, class Adapter = none> struct rms_norm {
+  using kind = norm_kind<true>;
+  using adapter = Adapter;
+  using element = Element;
+  static constexpr bool has_bias = false;
+  static constexpr named_size sizes[] = {{"n", N}};
+};
+
+template <class Layer> using derived_of = derived<typename Layer::kind, typename Layer::adapter, Layer::has_bias>;
+template <class Layer> using base_of = derived<typename Layer::kind, none, Layer::has_bias>;
+
+// The sizes that the type itself fixes, for any of its graphs.
+template <class Layer> constexpr size_values static_sizes(const graph& g) {
+  size_values s;
+  long long out = unknown, in = unknown;
+  for (const named_size& n : Layer::sizes) {
+    if (n.value == dyn) continue;
+    if (const int at = g.sizes.find(n.name); at >= 0) s.v[at] = n.value;
+    if (same_text(n.name, "out")) out = n.value;
+    if (same_text(n.name, "in")) in = n.value;
+  }
+  if (out == unknown || in == unknown) return s;
+  for (int i = 0; i < g.sizes.count; ++i)
+    if (g.sizes.e[i].what == size_entry::kind::name && s.v[i] == unknown)
+      s.v[i] = adapter_size<typename Layer::adapter>(g.sizes.e[i].name, out, in);
+  return s;
+}
+
+}  // namespace graft

@@ -1,0 +1,43 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The order of the floors: an include goes to the same floor or down, never up; the umbrellas stand on top.
+# Floors 0 to 4 also have to stay light and usable in device code: no Eigen, no CUDA, no container, no stream.
+# usage: check.sh INCLUDE/graft        prints FILE:LINE: REASON for each offence and fails if there is one
+set -eu
+cd "$1"
+find . -type f \( -name '*.h' -o -name '*.cuh' \) | sed 's,^\./,,' | LC_ALL=C sort | xargs awk '
+  BEGIN {
+    n = split("core graph adapter derive plan backend run model io", name, " ")
+    for (i = 1; i <= n; i++) level[name[i]] = i - 1
+    umbrella = n
+    m = split("bit compare concepts cstddef cstdint initializer_list limits type_traits utility", word, " ")
+    for (i = 1; i <= m; i++) light[word[i]] = 1
+  }
+  function floor_of(path,    part) {
+    if (split(path, part, "/") == 1) return umbrella
+    return part[1] in level ? level[part[1]] : -1
+  }
+  function offence(reason) { printf "%s:%d: %s\n", FILENAME, FNR, reason; bad = 1 }
+  FNR == 1 {
+    here = floor_of(FILENAME)
+    # graft.h is the umbrella of floors 0 to 4 and as light as they are.
+    low = here <= 4 || FILENAME == "graft.h"
+    if (here < 0) offence("not on any floor")
+  }
+  /^[ \t]*#[ \t]*include[ \t]*"/ { offence("write #include <graft/...>, which reads the same from everywhere") }
+  /^[ \t]*#[ \t]*include[ \t]*</ {
+    what = $0
+    sub(/^[^<]*</, "", what)
+    sub(/>.*/, "", what)
+    if (what ~ /^graft\//) {
+      sub(/^graft\//, "", what)
+      there = floor_of(what)
+      if (there < 0) offence("<graft/" what "> is not on any floor")
+      else if (there > here) offence("<graft/" what "> is on a higher floor")
+      else if (FILENAME == "graft.h" && there > 4) offence("<graft/" what "> is above floor 4")
+    } else if (low && !(what in light) && !(what == "variant" && FILENAME == "core/result.h")) {
+      offence("<" what "> is not for floors 0 to 4")
+    }
+  }
+  END { exit bad }
+'

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// One golden case: a base layer and an adapter that PEFT saved, and the numbers PEFT computed. Everything is read from
+// the folder: nothing here knows a shape, a rank or a method.
+#pragma once
+#include <graft/io/peft_layer.h>
+
+#include <filesystem>
+
+namespace golden {
+
+using namespace graft;
+
+struct array {
+  std::vector<float> data;
+  std::vector<long long> shape;
+  mutable_view into() { return {data.data(), dtype::f32, {static_cast<long long>(data.size()), 1, 1, 1}, 1}; }
+};
+
+inline result<array> load(const io::safetensors& f, const std::string& name) {
+  const auto t = f.find(name);
+  if (!t) return t.failure();
+  auto values = io::to_float(*t);
+  if (!values) return values.failure();
+  array a{std::move(*values), {}};
+  for (const auto n : t->shape) a.shape.push_back(static_cast<long long>(n));
+  return a;
+}
+// A view with the leading axes gathered into one, so that it has `rank` axes.
+inline view flattened(const array& a, int rank) {
+  view v{a.data.data(), dtype::f32, {1, 1, 1, 1}, rank};
+  const int extra = static_cast<int>(a.shape.size()) - rank;
+  for (int k = 0; k < static_cast<int>(a.shape.size()); ++k) v.size[std::max(0, k - extra)] *= a.shape[static_cast<std::size_t>(k)];
+  return v;
+}
+
+struct comparison {
+  std::string name;
+  double error = 0;
+};
+// max |ours - theirs| / max |theirs|; a value that is not a number is never close.
+inline double relative_error(const std::vector<float>& ours, const std::vector<float>& theirs) {
+  double most = 0, scale = 0;
+  if (ours.size() != theirs.size()) return INFINITY;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double d = std::abs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i]));
+    if (!(d <= most)) most = std::isnan(d) ? INFINITY : d;
+    scale = std::max(scale, std::abs(static_cast<double>(theirs[i])));
+  }
+  return scale > 0 ? most / scale : most;
+}
+
+// What a base layer has beside its tensors. The files do not say: the first one that reproduces y_disabled is taken.
+struct geometry {
+  long long stride = 1, padding = 0;
+  bool rms = false;
+  double eps = 1e-5;
+};
+
+class golden_case {
+ public:
+  static result<std::vector<comparison>> run(const std::filesystem::path& folder, backend how) {
+    golden_case c;
+    c.how_ = how;
+    if (status s = c.open(folder); !s) return s.failure();
+    if (status s = c.compute(); !s) return s.failure();
+    return c.found_;
+  }
+
+ private:
+  status open(const std::filesystem::path& folder) {
+    auto base = io::read_safetensors(folder / "base.safetensors");
+    if (!base) return base.failure();
+    auto config = io::read_adapter_config(folder / "adapter");
+    if (!config) return config.failure();
+    auto weights = io::read_adapter_weights(folder / "adapter");
+    if (!weights) return weights.failure();
+    auto expected = io::read_safetensors(folder / "expected.safetensors");
+    if (!expected) return expected.failure();
+    expected_ = std::move(*expected);
+    for (const auto& t : base->tensors)
+      if (t.name.ends_with(".weight")) layer_.module = t.name.substr(0, t.name.size() - 7);
+    auto w = load(*base, layer_.module + ".weight");
+    if (!w) return w.failure();
+    weight_ = std::move(*w);
+    if (auto b = load(*base, layer_.module + ".bias")) {
+      bias_ = std::move(*b);
+      layer_.bias = true;
+    }
+    if (status s = read_input(); !s) return s;
+    auto adapter = io::read_peft_layer(*config, *weights, layer_);
+    if (!adapter) return adapter.failure();
+    adapter_ = std::move(*adapter);
+    return ok;
+  }
+  status read_input() {
+    const auto x = expected_.find("x");
+    if (!x) return x.failure();
+    layer_.shape = weight_.shape;
+    layer_.out = weight_.shape[0];
+    layer_.in = static_cast<long long>(weight_.data.size()) / weight_.shape[0];
+    const auto axes = weight_.shape.size();
+    if (x->type == io::dtype::i64) {
+      layer_.kind = layer_kind::embedding;
+      auto ids = io::to_int64(*x);
+      if (!ids) return ids.failure();
+      ids_ = std::move(*ids);
+      return ok;
+    }
+    layer_.kind = axes == 1 ? layer_kind::layer_norm : axes == 4 ? layer_kind::conv2d : layer_kind::linear;
+    auto values = load(expected_, "x");
+    if (!values) return values.failure();
+    x_ = std::move(*values);
+    return ok;
+  }
+  bool is_norm() const { return layer_.kind == layer_kind::layer_norm || layer_.kind == layer_kind::rms_norm; }
+  int axes() const { return layer_.kind == layer_kind::conv2d ? 4 : is_norm() ? 1 : 2; }
+  view x() const {
+    if (layer_.kind == layer_kind::embedding) return view_of(ids_.data(), static_cast<long long>(ids_.size()));
+    return flattened(x_, layer_.kind == layer_kind::conv2d ? 4 : 2);
+  }
+
+  status bind(executor<float>& e, const geometry& s, const array& weight, const array& bias) const {
+    if (layer_.kind == layer_kind::conv2d) {
+      if (status r = e.size("stride", s.stride); !r) return r;
+      if (status r = e.size("padding", s.padding); !r) return r;
+    }
+    if (is_norm())
+      if (status r = e.set("eps", s.eps); !r) return r;
+    if (status r = e.set("weight", flattened(weight, axes())); !r) return r;
+    return layer_.bias ? e.set("bias", flattened(bias, 1)) : status(ok);
+  }
+  layer_kind kind(const geometry& s) const { return is_norm() && s.rms ? layer_kind::rms_norm : layer_.kind; }
+
+  // The base layer alone, with any weight and bias.
+  result<array> base_forward(const geometry& s, const array& weight, const array& bias) const {
+    executor<float> e(graphs_for(kind(s), method::none, layer_.bias), how_);
+    if (status r = bind(e, s, weight, bias); !r) return r.failure();
+    auto like = load(expected_, "y_disabled");
+    if (!like) return like.failure();
+    if (status r = e.forward(x(), like->into()); !r) return r.failure();
+    return like;
+  }
+  result<geometry> find_geometry() const {
+    std::vector<geometry> candidates;
+    if (is_norm()) candidates = {{1, 0, false, 1e-5}, {1, 0, true, 1e-6}, {1, 0, true, 1e-5}, {1, 0, false, 1e-12}, {1, 0, false, 1e-6}};
+    else if (layer_.kind != layer_kind::conv2d) return geometry{};
+    for (long long stride = 1; candidates.size() < 32 && stride <= 4; ++stride)
+      for (long long pad = 0; pad < 8; ++pad) candidates.push_back({stride, pad, false, 1e-5});
+    auto expected = load(expected_, "y_disabled");
+    if (!expected) return expected.failure();
+    for (const geometry& s : candidates)
+      if (auto y = base_forward(s, weight_, bias_); y && relative_error(y->data, expected->data) < 2e-5) return s;
+    return fail("no stride, padding or eps reproduces y_disabled: the base layer cannot be represented");
+  }
+
+  status compare(const std::string& name, const std::vector<float>& ours) {
+    auto theirs = load(expected_, name);
+    if (!theirs) return theirs.failure();
+    found_.push_back({name, relative_error(ours, theirs->data)});
+    return ok;
+  }
+  // grad.base_model.model.<module>.<name>.<adapter>[.weight] is the gradient of <name>[.weight].
+  std::string parameter_of(std::string key) const {
+    key.erase(0, std::string("grad.base_model.model.").size() + layer_.module.size() + 1);
+    const auto dot = key.find('.'), next = key.find('.', dot + 1);
+    std::string name = key.substr(0, dot) + (next == key.npos ? "" : key.substr(next));
+    if (!adapter_.tensors.contains(name) && name.ends_with(".weight")) name.resize(name.size() - 7);
+    return name;
+  }
+
+  status compute() {
+    const auto g = find_geometry();
+    if (!g) return g.failure();
+    const layer_graphs graphs = graphs_for(kind(*g), adapter_.formula, layer_.bias);
+    if (graphs.forward == nullptr) return fail("this method does not exist for this kind of layer");
+    executor<float> e(graphs, how_);
+    if (status s = bind(e, *g, weight_, bias_); !s) return s;
+    if (status s = io::attach(e, adapter_); !s) return s;
+
+    auto y = load(expected_, "y");
+    if (!y) return y.failure();
+    std::fill(y->data.begin(), y->data.end(), NAN);
+    if (status s = e.forward(x(), y->into()); !s) return s;
+    if (status s = compare("y", y->data); !s) return s;
+    if (status s = compare("y_eval", y->data); !s) return s;
+    if (status s = gradients(e); !s) return s;
+
+    array merged = weight_, merged_bias = bias_, unmerged = weight_;
+    const bool bias_too = graphs.merge->result("bias") >= 0;
+    if (status s = e.merge(merged.into(), bias_too ? merged_bias.into() : mutable_view{}); !s) return s;
+    if (status s = compare("W_merged", merged.data); !s) return s;
+    auto y_merged = base_forward(*g, merged, merged_bias);
+    if (!y_merged) return y_merged.failure();
+    if (status s = compare("y_merged", y_merged->data); !s) return s;
+    if (graphs.unmerge_weight->possible) {   // else the formula replaces the weight, and the base was kept
+      std::fill(unmerged.data.begin(), unmerged.data.end(), NAN);
+      if (status s = e.unmerge("weight", flattened(merged, axes()), unmerged.into()); !s) return s;
+    }
+    if (status s = compare("W_unmerged", unmerged.data); !s) return s;
+    e.enable(false);
+    if (status s = e.forward(x(), y->into()); !s) return s;
+    return compare("y_disabled", y->data);
+  }
+  status gradients(executor<float>& e) {
+    auto dy = load(expected_, "dy");
+    if (!dy) return dy.failure();
+    std::vector<std::string> keys;
+    std::vector<array> values;
+    for (const auto& t : expected_.tensors)
+      if (t.name.starts_with("grad.")) {
+        auto like = load(expected_, t.name);
+        if (!like) return like.failure();
+        std::fill(like->data.begin(), like->data.end(), NAN);
+        keys.push_back(t.name);
+        values.push_back(std::move(*like));
+      }
+    std::vector<gradient> into;
+    for (std::size_t k = 0; k < keys.size(); ++k) into.push_back({parameter_of(keys[k]), values[k].into()});
+    const bool has_dx = layer_.kind != layer_kind::embedding;
+    array dx = has_dx ? x_ : array{};
+    const view d = flattened(*dy, layer_.kind == layer_kind::conv2d ? 4 : 2);
+    if (status s = e.backward(x(), d, has_dx ? dx.into() : mutable_view{}, into); !s) return s;
+    if (has_dx)
+      if (status s = compare("dx", dx.data); !s) return s;
+    for (std::size_t k = 0; k < keys.size(); ++k)
+      if (status s = compare(keys[k], values[k].data); !s) return s;
+    return ok;
+  }
+
+  backend how_ = backend::fused;
+  io::base_layer layer_;
+  io::safetensors expected_;
+  io::peft_layer adapter_;
+  array weight_, bias_, x_;
+  std::vector<std::int64_t> ids_;
+  std::vector<comparison> found_;
+};
+
+}  // namespace golden

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# What all three consumers build once they have the targets.
+enable_testing()
+add_executable(consumer ../consumer.cpp)
+target_link_libraries(consumer PRIVATE graft::graft)
+add_test(NAME consumer COMMAND consumer)
+set_tests_properties(consumer PROPERTIES PASS_REGULAR_EXPRESSION "^graft ${VERSION}\n$")
+
+# A component is found together with what it needs, also from a directory other than the one that looked for it.
+string(REPLACE "," ";" components "${COMPONENTS}")
+set(includes "")
+foreach(component IN LISTS components)
+  if(component STREQUAL "cpu")
+    string(APPEND includes "#include <Eigen/Core>\n")
+  elseif(component STREQUAL "io")
+    string(APPEND includes "#include <nlohmann/json.hpp>\n")
+  elseif(component STREQUAL "cuda")
+    string(APPEND includes "#include <cuda_runtime_api.h>\n")
+  endif()
+endforeach()
+file(CONFIGURE OUTPUT components.cpp CONTENT "${includes}#include <graft/graft.h>\nint main() {}\n")
+add_executable(components ${CMAKE_CURRENT_BINARY_DIR}/components.cpp)
+list(TRANSFORM components PREPEND graft::)
+target_link_libraries(components PRIVATE ${components})
+add_test(NAME components COMMAND components)
