@@ -3,7 +3,7 @@
 // kind, an adapter and the question whether there is a bias share these graphs, whatever their shapes.
 #pragma once
 #include <graft/derive/grad.h>
-#include <graft/derive/layer.h>
+#include <graft/derive/kinds.h>
 #include <graft/derive/merge.h>
 
 namespace graft {
@@ -38,6 +38,8 @@ template <class Kind, class Adapter, bool Bias> struct derived {
   static constexpr builder literal = capture<Kind, Adapter, Bias>(lowering::literal, true);
   static constexpr builder literal_backward = compact(grad(literal));
   static constexpr builder forward = capture<Kind, Adapter, Bias>(lowering::fast, false);
+  // W' built once per change of the parameters: for adapters whose side branch costs more than that copy.
+  static constexpr builder folded = compact(values_only(capture<Kind, Adapter, Bias>(lowering::literal, false)));
   static constexpr builder backward = compact(values_only(grad(capture<Kind, Adapter, Bias>(lowering::fast, true))));
   static constexpr builder merge = capture_merge<Kind, Adapter, Bias>();
   static constexpr unmerging unmerge_weight = unmerge(merge, "weight", "weight");

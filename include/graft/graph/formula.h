@@ -20,9 +20,14 @@ constexpr extent operator*(extent a, extent b) {
   builder* g = either(a.g, b.g);
   return g == nullptr ? extent(a.d.v * b.d.v) : extent(g, g->times(a.d, b.d));
 }
-constexpr extent operator/(extent a, extent b) {  // exact; the layer is rejected when b does not divide a
-  builder* g = either(a.g, b.g);
-  return g == nullptr ? extent(a.d.v / b.d.v) : extent(g, g->over(a.d, b.d));
+struct divisor {
+  extent e;
+  int line;
+  constexpr divisor(extent by, int where = __builtin_LINE()) : e(by), line(where) {}
+};
+constexpr extent operator/(extent a, divisor b) {  // exact; the layer is rejected when b does not divide a
+  builder* g = either(a.g, b.e.g);
+  return g == nullptr ? extent(a.d.v / b.e.d.v) : extent(g, g->over(a.d, b.e.d, b.line));
 }
 
 struct ex {
@@ -96,6 +101,15 @@ constexpr ex orthogonal(ex a) {
 constexpr ex host(const char* name, at a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
+  return {a.e.g, a.e.g->emit(v)};
+}
+
+// The same with a number of rows that is known only after it ran.
+constexpr ex host_rows(const char* name, extent rows, at a) {
+  node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
+  v.name = name;
+  v.tb = true;
+  v.d[2] = rows.d;
   return {a.e.g, a.e.g->emit(v)};
 }
 

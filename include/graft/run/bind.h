@@ -4,7 +4,7 @@
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/view.h>
-#include <graft/graph/print.h>
+#include <graft/plan/require.h>
 
 #include <map>
 #include <string>
@@ -49,31 +49,6 @@ inline status fit(const graph& g, id i, const view& v, size_values& s) {
     return fail("tensor '", g[i].name, "' has shape ", shape_of(v), ", expected ", expected_shape(g, i, s));
   s = trial;
   return ok;
-}
-
-// The first requirement of the graph that the sizes do not meet, as a sentence.
-constexpr text describe(const graph& g, const requirement& r, const size_values& s) {
-  text t;
-  const long long lhs = g.sizes.value(r.lhs, s), rhs = g.sizes.value(r.rhs, s);
-  switch (r.what) {
-    case requirement::kind::inner: t << "inner sizes differ: " << lhs << " and " << rhs; break;
-    case requirement::kind::same: t << "sizes differ: " << lhs << " and " << rhs; break;
-    case requirement::kind::square: t << "the matrix is not square: " << lhs << " x " << rhs; break;
-    case requirement::kind::divides: t << rhs << " does not divide " << lhs; break;
-  }
-  if (r.at >= 0) t << " in " << expression(g, r.at, {nullptr, 4});
-  if (r.line > 0) t << ", line " << r.line << " of the formula";
-  return t;
-}
-constexpr bool holds(const graph& g, const requirement& r, const size_values& s) {
-  const long long lhs = g.sizes.value(r.lhs, s), rhs = g.sizes.value(r.rhs, s);
-  if (lhs == unknown || rhs == unknown) return true;   // not decided yet
-  return r.what == requirement::kind::divides ? rhs > 0 && lhs % rhs == 0 : lhs == rhs;
-}
-constexpr const requirement* first_violated(const graph& g, const size_values& s) {
-  for (int i = 0; i < g.needs; ++i)
-    if (!holds(g, g.need[i], s)) return &g.need[i];
-  return nullptr;
 }
 
 }  // namespace graft

@@ -20,14 +20,14 @@ template <int Out, int In, class Element = float, class Adapter = none, bias Bia
   using adapter = Adapter;
   using element = Element;
   static constexpr bool has_bias = Bias == bias::yes;
-  static constexpr named_size sizes[] = {{"out", Out}, {"in", In}};
+  static constexpr named_size sizes[2] = {{"out", Out}, {"in", In}};
 };
 template <int Vocabulary, int Dim, class Element = float, class Adapter = none> struct embedding {
   using kind = embedding_kind;
   using adapter = Adapter;
   using element = Element;
   static constexpr bool has_bias = false;
-  static constexpr named_size sizes[] = {{"vocab", Vocabulary}, {"dim", Dim}};
+  static constexpr named_size sizes[2] = {{"vocab", Vocabulary}, {"dim", Dim}};
 };
 template <int Out, int Channels, int Kernel, class Element = float, class Adapter = none, bias Bias = bias::no,
           int Stride = 1, int Padding = 0>
@@ -36,7 +36,7 @@ struct conv2d {
   using adapter = Adapter;
   using element = Element;
   static constexpr bool has_bias = Bias == bias::yes;
-  static constexpr named_size sizes[] = {{"out", Out},        {"channels", Channels}, {"kernel_h", Kernel},
+  static constexpr named_size sizes[6] = {{"out", Out},        {"channels", Channels}, {"kernel_h", Kernel},
                                          {"kernel_w", Kernel}, {"stride", Stride},    {"padding", Padding}};
 };
 template <int N, class Element = float, class Adapter = none, bias Bias = bias::yes> struct layer_norm {
@@ -44,14 +44,14 @@ template <int N, class Element = float, class Adapter = none, bias Bias = bias::
   using adapter = Adapter;
   using element = Element;
   static constexpr bool has_bias = Bias == bias::yes;
-  static constexpr named_size sizes[] = {{"n", N}};
+  static constexpr named_size sizes[1] = {{"n", N}};
 };
 template <int N, class Element = float, class Adapter = none> struct rms_norm {
   using kind = norm_kind<true>;
   using adapter = Adapter;
   using element = Element;
   static constexpr bool has_bias = false;
-  static constexpr named_size sizes[] = {{"n", N}};
+  static constexpr named_size sizes[1] = {{"n", N}};
 };
 
 template <class Layer> using derived_of = derived<typename Layer::kind, typename Layer::adapter, Layer::has_bias>;

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// cost: what a graph does on given sizes, before it runs. Flops of each stage, and the bytes that must move at data-time
+// when every value between the ends stays on the chip: inputs, weights and cached values read once, outputs written once.
+#pragma once
+#include <graft/core/dtype.h>
+#include <graft/derive/stage.h>
+#include <graft/derive/walk.h>
+
+namespace graft {
+
+struct device {  // what a machine can do; the floor of a cost on it
+  const char* name;
+  double flops_per_second, bytes_per_second;
+};
+
+struct cost {
+  long long load_flops = 0, parameter_flops = 0, flops = 0;   // once per load, per change of parameters, per call
+  long long bytes = 0;                                        // per call
+  long long cached_bytes = 0;                                 // load- and parameter-time values kept for the calls
+  long long largest_cached = 0;                               // elements of the largest of them
+  constexpr double floor_seconds(device d) const {
+    const double compute = static_cast<double>(flops) / d.flops_per_second;
+    const double move = static_cast<double>(bytes) / d.bytes_per_second;
+    return compute > move ? compute : move;
+  }
+};
+
+constexpr long long flops_of(const graph& g, id i, const size_values& s) {
+  const node& v = g[i];
+  const long long n = count(g, i, s);
+  auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };
+  switch (row(v.what).kind) {
+    case op_class::leaf:
+    case op_class::layout:
+    case op_class::lookup: return 0;
+    case op_class::pointwise: return v.what == op::detach ? 0 : n;
+    case op_class::product: {
+      const long long inner = size(v.a, v.ta ? 2 : 3);
+      const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
+      return 2 * n * inner * matrices;
+    }
+    case op_class::reduction: return (v.what == op::row_dot ? 2 : 1) * count(g, v.a, s);
+    case op_class::rotation: {
+      const id blocks = v.what == op::rotate ? v.b : v.c;
+      const long long each = 2 * size(blocks, 3) * size(blocks, 0) * count(g, v.a, s);
+      return v.what == op::rotate ? each : 3 * each;
+    }
+    case op_class::algebra:
+      if (v.what == op::kron || v.what == op::row_kron) return n;
+      if (v.what == op::inverse) return 2 * n * size(v.a, 3);
+      return 2 * n * size(v.a, 3) * g.sizes.value(v.k[0], s);
+    case op_class::rowwise: return 8 * n;
+    case op_class::opaque: return 0;
+  }
+  return 0;
+}
+
+// The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
+constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype moved) {
+  cost c;
+  const stages when = schedule(g);
+  const node_set live = reachable(g);
+  auto bytes = [&](id i, dtype t) { return (count(g, i, s) * bits_of(t) + 7) / 8; };
+  for (int k = 0; k < g.size; ++k) {
+    const id i = static_cast<id>(k);
+    const node& v = g.n[k];
+    if (!live.in[k]) continue;
+    const long long f = flops_of(g, i, s);
+    (when.of[k] == stage::data ? c.flops : when.of[k] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
+    bool read = false;
+    for (int r = 0; r < g.size; ++r)
+      read = read || (live.in[r] && when.of[r] == stage::data && (g.n[r].a == i || g.n[r].b == i || g.n[r].c == i));
+    if (!read || v.what == op::reshape || v.what == op::constant || v.what == op::zero) continue;
+    if (v.what == op::base) c.bytes += bytes(i, stored);
+    else if (v.what == op::ids) c.bytes += bytes(i, dtype::i64);
+    else if (is_leaf(v.what)) c.bytes += bytes(i, moved);
+    else if (when.of[k] != stage::data) {
+      c.bytes += bytes(i, moved);
+      c.cached_bytes += bytes(i, moved);
+      if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);
+    }
+  }
+  for (int k = 0; k < g.outs; ++k) c.bytes += bytes(g.out[k].at, moved);
+  return c;
+}
+
+}  // namespace graft

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// compile<Layer, Options…>: the layer's plan as compile-time facts, and its verdict. The type inherits from the verdict;
+// where something is wrong the verdict is a diagnostic, whose one static_assert is the one error of the program.
+//     using q = compile<q_proj, fullgraph>;
+//     static_assert(q::kernels == 1 && q::mergeable);
+#pragma once
+#include <graft/adapter/erased.h>
+#include <graft/derive/cost.h>
+#include <graft/derive/layers.h>
+#include <graft/plan/diagnostic.h>
+#include <graft/plan/program.h>
+#include <graft/plan/require.h>
+
+#include <type_traits>
+
+namespace graft {
+
+struct fullgraph {};   // no graph break
+struct training {};    // a gradient for every parameter
+
+namespace detail {
+
+template <class Wanted, class... Options> inline constexpr bool asked = (std::is_same_v<Wanted, Options> || ...);
+
+template <class T> struct type_is {
+  using type = T;   // names a diagnostic without instantiating it: that would already be the error
+};
+
+template <class Layer> struct facts {
+  using d = derived_of<Layer>;
+  static constexpr size_values sizes = static_sizes<Layer>(d::literal);
+  static constexpr const requirement* violated = first_violated(d::literal, sizes);
+  static constexpr plan whole = fuse(d::forward);
+};
+template <class Layer> struct size_mistake {
+  static constexpr requirement r = *facts<Layer>::violated;
+  static constexpr long long lhs = facts<Layer>::d::literal.sizes.value(r.lhs, facts<Layer>::sizes);
+  static constexpr long long rhs = facts<Layer>::d::literal.sizes.value(r.rhs, facts<Layer>::sizes);
+  static constexpr text where = located(facts<Layer>::d::literal, r);
+  using words = decltype(diagnostic::quoted<where>());
+};
+template <class Layer> struct graph_break {
+  static constexpr int count = facts<Layer>::whole.breaks;
+  static constexpr node at = facts<Layer>::d::forward[facts<Layer>::whole.first_break];
+  static constexpr text where = located(facts<Layer>::d::forward, facts<Layer>::whole.first_break);
+  using words = decltype(diagnostic::quoted<where>());
+};
+template <class Layer> struct no_gradient {
+  static constexpr failure at = facts<Layer>::d::backward.bad;
+  static constexpr text where = located(facts<Layer>::d::backward, at.at);
+  using words = decltype(diagnostic::quoted<where>());
+};
+
+template <class Layer> constexpr auto size_verdict() {
+  using m = size_mistake<Layer>;
+  using enum requirement::kind;
+  if constexpr (m::r.what == inner) return type_is<diagnostic::inner_sizes_differ<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+  else if constexpr (m::r.what == same) return type_is<diagnostic::sizes_differ<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+  else if constexpr (m::r.what == square) return type_is<diagnostic::matrix_is_not_square<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+  else return type_is<diagnostic::size_is_not_divisible<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+}
+template <class Layer> constexpr auto break_verdict() {
+  using m = graph_break<Layer>;
+  if constexpr (same_text(m::at.name, erased_name)) return type_is<diagnostic::type_erased_adapter_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
+  else if constexpr (m::at.tb) return type_is<diagnostic::data_dependent_size_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
+  else return type_is<diagnostic::host_function_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
+}
+
+template <class Layer, bool FullGraph, bool Training> constexpr auto verdict() {
+  using adapter = typename Layer::adapter;
+  using element = typename Layer::element;
+  if constexpr (!adapter_formula<adapter>) {
+    return type_is<diagnostic::not_an_adapter<adapter, false>>{};
+  } else if constexpr (!requires { storage<element>::type; }) {
+    return type_is<diagnostic::not_an_element_type<element, false>>{};
+  } else if constexpr (facts<Layer>::d::literal.bad.what == fault::too_many_nodes) {
+    return type_is<diagnostic::formula_is_too_large<facts<Layer>::d::literal.size, max_nodes>>{};
+  } else if constexpr (facts<Layer>::violated != nullptr) {
+    return size_verdict<Layer>();
+  } else if constexpr (FullGraph && facts<Layer>::whole.breaks > 0) {
+    return break_verdict<Layer>();
+  } else if constexpr (FullGraph && (storage<element>::type == dtype::nf4 || storage<element>::type == dtype::int8)) {
+    return type_is<diagnostic::storage_has_no_lowering<element, false>>{};
+  } else if constexpr (Training && facts<Layer>::d::backward.bad.what == fault::not_differentiable) {
+    using m = no_gradient<Layer>;
+    return type_is<diagnostic::not_differentiable<typename m::words, m::at.line, false>>{};
+  } else {
+    return type_is<diagnostic::none>{};
+  }
+}
+
+}  // namespace detail
+
+template <class Layer, class... Options>
+struct compile : decltype(detail::verdict<Layer, detail::asked<fullgraph, Options...>, detail::asked<training, Options...>>())::type {
+  using layer = Layer;
+  using d = derived_of<Layer>;
+  static constexpr plan forward = fuse(d::forward);
+  static constexpr int kernels = forward.kernels;
+  static constexpr int graph_breaks = forward.breaks;
+  static constexpr unsigned long long key = encode(d::forward, forward).key;
+  // Merging is evaluating W'; unmerging from W' alone is possible where W occurs once in the formula. Where it occurs
+  // again in a small factor (DoRA's norm) the merge keeps `kept` tensors for the way back.
+  static constexpr bool mergeable = d::merge.bad.what == fault::none;
+  static constexpr bool unmergeable = d::unmerge_weight.possible && d::unmerge_weight.kept == 0;
+  static constexpr int kept = d::unmerge_weight.kept;
+};
+
+template <class Layer> inline constexpr bool mergeable = compile<Layer>::mergeable;
+template <class Layer> inline constexpr bool unmergeable = compile<Layer>::unmergeable;
+
+template <class Layer> constexpr bool static_sizes_known() {
+  for (const named_size& n : Layer::sizes)
+    if (n.value == dyn) return false;
+  const size_table& z = derived_of<Layer>::literal.sizes;
+  const size_values s = static_sizes<Layer>(derived_of<Layer>::literal);
+  for (int i = 0; i < z.count; ++i)
+    if (z.e[i].what == size_entry::kind::name && s.v[i] == unknown && !same_text(z.e[i].name, "tokens")) return false;
+  return true;
+}
+// The cost of a forward or backward call on `tokens` tokens of a layer whose sizes are all known.
+template <class Layer> constexpr size_values sizes_at(const graph& g, long long tokens) {
+  size_values s = static_sizes<Layer>(g);
+  if (const int at = g.sizes.find("tokens"); at >= 0) s.v[at] = tokens;
+  return s;
+}
+template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
+  constexpr dtype stored = storage<typename Layer::element>::type;
+  return cost_of(g, sizes_at<Layer>(g, tokens), stored, stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored);
+}
+// A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
+constexpr bool worth_folding(const cost& branch, const cost& folded) { return 4 * branch.flops > 5 * folded.flops; }
+
+template <class Layer> constexpr bool folds(long long tokens) {
+  return worth_folding(cost_for<Layer>(derived_of<Layer>::forward, tokens), cost_for<Layer>(derived_of<Layer>::folded, tokens));
+}
+template <class Layer> constexpr cost forward_cost(long long tokens) {
+  return cost_for<Layer>(folds<Layer>(tokens) ? derived_of<Layer>::folded : derived_of<Layer>::forward, tokens);
+}
+template <class Layer> constexpr cost backward_cost(long long tokens) { return cost_for<Layer>(derived_of<Layer>::backward, tokens); }
+
+}  // namespace graft

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// explain: the layer in words. Formula, what is derived from it, the kernels with their slots, flops and bytes, and the
+// graph breaks if any. Lines go to a sink, any callable that takes a `const text&`; nothing here allocates.
+#pragma once
+#include <graft/plan/compile.h>
+
+namespace graft {
+
+constexpr void print_big(text& t, long long n) {  // 33554432 as 33.6 M
+  constexpr const char* units[] = {"", " k", " M", " G", " T"};
+  int u = 0;
+  double v = static_cast<double>(n);
+  while (v >= 1000 && u < 4) v /= 1000, ++u;
+  const auto tenths = static_cast<long long>(v * 10 + 0.5);
+  t << tenths / 10;
+  if (u > 0 && tenths < 1000) t << '.' << tenths % 10;
+  t << units[u];
+}
+
+// Values that are computed once and reused, or that cross from one kernel into another, get a name.
+constexpr node_set named_values(const graph& g, const plan& p) {
+  node_set named;
+  const node_set live = reachable(g);
+  for (int r = 0; r < g.size; ++r)
+    for (int o = 0; live.in[r] && g.n[r].what != op::reshape && o < 3; ++o) {
+      id a = g.n[r].operand(o);
+      while (a >= 0 && g[a].what == op::reshape) a = g[a].a;
+      if (a < 0 || is_leaf(g[a].what)) continue;
+      const bool earlier = p.when.of[a] != p.when.of[r];
+      const bool elsewhere = p.when.of[a] == stage::data && p.kernel_of[a] != p.kernel_of[r];
+      if (earlier || elsewhere) named.in[a] = true;
+    }
+  return named;
+}
+
+template <class Sink> constexpr void explain_outputs(const graph& g, const char* title, Sink&& line) {
+  for (int k = 0; k < g.outs; ++k) {
+    text t;
+    t << "  " << title << "  " << g.out[k].name;
+    print_shape(t, g, g.out[k].at);
+    t << " = ";
+    print(t, g, g.out[k].at, {nullptr, 9});
+    line(t);
+  }
+}
+
+template <class Sink> constexpr void explain_graph(const graph& g, const char* title, const cost* price, Sink&& line) {
+  const plan p = fuse(g);
+  const node_set named = named_values(g, p), live = reachable(g);
+  const print_style style{named.in, 12};
+  text head;
+  head << "  " << title << ": " << p.kernels << (p.kernels == 1 ? " kernel" : " kernels");
+  if (price != nullptr) {
+    head << ", ", print_big(head, price->flops), head << "flop, ", print_big(head, price->bytes), head << "B per call";
+    if (price->parameter_flops + price->load_flops > 0) {
+      head << "; once per change of the parameters ", print_big(head, price->parameter_flops), head << "flop";
+      head << ", kept ", print_big(head, price->cached_bytes), head << 'B';
+    }
+  }
+  if (p.breaks > 0) head << ", " << p.breaks << " graph break" << (p.breaks == 1 ? "" : "s");
+  line(head);
+  auto assignment = [&](id i, text& t) {
+    t << 't' << static_cast<int>(i), print_shape(t, g, i), t << " = ", print(t, g, i, style);
+  };
+  for (const stage s : {stage::load, stage::parameter})
+    for (int k = 0; k < g.size; ++k)
+      if (live.in[k] && named.in[k] && p.when.of[k] == s) {
+        text t;
+        t << (s == stage::load ? "    once per load        " : "    once per parameters  ");
+        assignment(static_cast<id>(k), t);
+        line(t);
+      }
+  for (int kernel = 0; kernel < p.kernels; ++kernel) {
+    text t;
+    t << "    kernel " << kernel << ' ' << name_of(p.what[kernel]) << ':';
+    for (const slot s : {slot::pre, slot::product, slot::side, slot::post, slot::reduce, slot::small}) {
+      bool first = true;
+      for (int k = 0; k < g.size; ++k) {
+        if (p.kernel_of[k] != kernel || p.place[k] != s || g.n[k].what == op::reshape) continue;
+        t << (first ? " " : ",");
+        if (first) t << name_of(s) << '=';
+        t << row(g.n[k].what).name;
+        first = false;
+      }
+    }
+    line(t);
+    for (int k = 0; k < g.size; ++k) {
+      bool shown = p.kernel_of[k] == kernel && named.in[k];
+      const char* as = nullptr;
+      for (int o = 0; o < g.outs; ++o)
+        if (g.out[o].at == k && p.kernel_of[k] == kernel) as = g.out[o].name;
+      if (!shown && as == nullptr) continue;
+      text v;
+      v << "      ";
+      if (as != nullptr) v << as << " = ";
+      assignment(static_cast<id>(k), v);
+      line(v);
+    }
+  }
+  for (int k = 0; k < g.size; ++k)
+    if (live.in[k] && g.n[k].what == op::host) {
+      text t;
+      t << "    graph break: " << located(g, static_cast<id>(k)) << ", line " << g.n[k].line << " of the formula";
+      line(t);
+    }
+}
+
+template <class Layer, class Sink> constexpr void explain(Sink&& line, long long tokens = dyn) {
+  using d = derived_of<Layer>;
+  text head;
+  head << Layer::adapter::name << " on " << Layer::kind::name;
+  for (const named_size& s : Layer::sizes) {
+    head << ' ' << s.name << '=';
+    s.value == dyn ? head << "dyn" : head << s.value;
+  }
+  head << ' ' << name_of(storage<typename Layer::element>::type);
+  if (tokens != dyn) head << ", " << tokens << " tokens";
+  line(head);
+  explain_outputs(d::merge, "formula ", line);
+  const bool priced = tokens != dyn && static_sizes_known<Layer>();
+  const bool folded = priced && folds<Layer>(tokens);
+  cost f, b;
+  if (priced) f = forward_cost<Layer>(tokens), b = backward_cost<Layer>(tokens);
+  explain_graph(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward", priced ? &f : nullptr, line);
+  if (d::backward.bad.what == fault::none) explain_graph(d::backward, "backward", priced ? &b : nullptr, line);
+  if (d::unmerge_weight.possible) explain_outputs(d::unmerge_weight.g, "unmerge ", line);
+  else line(text("  unmerge   the formula replaces the weight: keep the base"));
+  for (int k = 0; k < d::unmerge_weight.kept; ++k) {
+    text t;
+    t << "            " << kept_names[k] << " is the value at the merge of ";
+    print(t, d::merge, d::unmerge_weight.kept_from[k], {nullptr, 6});
+    line(t);
+  }
+}
+
+}  // namespace graft
