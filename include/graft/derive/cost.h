@@ -55,6 +55,15 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   return 0;
 }
 
+// Does a data-time node read i, directly or reshaped?
+constexpr bool read_at_data_time(const graph& g, const stages& when, const node_set& live, id i) {
+  for (int r = 0; r < g.size; ++r) {
+    const node& v = g.n[r];
+    if (!live.in[r] || (v.a != i && v.b != i && v.c != i)) continue;
+    if (when.of[r] == stage::data || (v.what == op::reshape && read_at_data_time(g, when, live, static_cast<id>(r)))) return true;
+  }
+  return false;
+}
 // The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
 constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype moved) {
   cost c;
@@ -67,10 +76,7 @@ constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype
     if (!live.in[k]) continue;
     const long long f = flops_of(g, i, s);
     (when.of[k] == stage::data ? c.flops : when.of[k] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
-    bool read = false;
-    for (int r = 0; r < g.size; ++r)
-      read = read || (live.in[r] && when.of[r] == stage::data && (g.n[r].a == i || g.n[r].b == i || g.n[r].c == i));
-    if (!read || v.what == op::reshape || v.what == op::constant || v.what == op::zero) continue;
+    if (!read_at_data_time(g, when, live, i) || v.what == op::reshape || v.what == op::constant || v.what == op::zero) continue;
     if (v.what == op::base) c.bytes += bytes(i, stored);
     else if (v.what == op::ids) c.bytes += bytes(i, dtype::i64);
     else if (is_leaf(v.what)) c.bytes += bytes(i, moved);
@@ -83,5 +89,8 @@ constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype
   for (int k = 0; k < g.outs; ++k) c.bytes += bytes(g.out[k].at, moved);
   return c;
 }
+
+// A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
+constexpr bool worth_folding(const cost& branch, const cost& folded) { return 4 * branch.flops > 5 * folded.flops; }
 
 }  // namespace graft

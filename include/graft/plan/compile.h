@@ -128,9 +128,6 @@ template <class Layer> constexpr cost cost_for(const graph& g, long long tokens)
   constexpr dtype stored = storage<typename Layer::element>::type;
   return cost_of(g, sizes_at<Layer>(g, tokens), stored, stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored);
 }
-// A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
-constexpr bool worth_folding(const cost& branch, const cost& folded) { return 4 * branch.flops > 5 * folded.flops; }
-
 template <class Layer> constexpr bool folds(long long tokens) {
   return worth_folding(cost_for<Layer>(derived_of<Layer>::forward, tokens), cost_for<Layer>(derived_of<Layer>::folded, tokens));
 }

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one adapted layer on the CPU: forward, backward, merge, unmerge, with or without its adapter. Parameter-time
 // values are cached until parameters_changed(); tensors stay where their owner keeps them.
-//     executor<float> layer(graphs_of<q_proj>());
+//     executor<float> layer(graphs_of<linear_kind, lora<>, false>());
 //     layer.set("weight", view_of(w, out, in)); …; layer.set("scaling", 2.0);
 //     layer.forward(view_of(x, tokens, in), view_into(y, tokens, out));
 #pragma once
-#include <graft/backend/cpu/fused.h>
-#include <graft/run/layer_state.h>
+#include <graft/derive/cost.h>
+#include <graft/run/bound_graph.h>
 
 namespace graft {
-
-enum class backend : unsigned char { fused, eager };
 
 struct gradient {
   std::string name;   // the parameter's name
@@ -20,143 +18,115 @@ struct gradient {
 template <class Real> class executor {
  public:
   explicit executor(const layer_graphs& graphs, backend how = backend::fused)
-      : state_(graphs), how_(how), forward_(*graphs.forward), backward_(*graphs.backward), base_(*graphs.base_forward) {}
+      : state_(graphs), forward_(how == backend::eager ? *graphs.literal : *graphs.forward, how),
+        folded_(*graphs.folded, how), base_(*graphs.base_forward, how),
+        backward_(how == backend::eager ? *graphs.literal_backward : *graphs.backward, how), how_(how) {}
 
   status set(const char* name, const view& v) { return touched(state_.set(name, v)); }
   status set(const char* name, double v) { return touched(state_.set(name, v)); }
   status size(const char* name, long long v) { return touched(state_.size(name, v)); }
-  // Tell the layer that the memory behind a tensor was written.
+  // The memory behind a parameter was written: cached values that follow from it are stale.
   void parameters_changed() {
-    forward_.parameters_changed();
-    backward_.parameters_changed();
+    for (bound_graph<Real>* g : {&forward_, &folded_, &base_, &backward_}) g->parameters_changed();
   }
+  // A disabled adapter costs nothing: the base layer runs as if it were alone.
   void enable(bool adapter) { enabled_ = adapter; }
   bool enabled() const { return enabled_; }
   void host(cpu::host_function<Real> f) { host_ = std::move(f); }
 
   status forward(const view& x, const mutable_view& y) {
-    const builder& fast = enabled_ ? *state_.graphs().forward : *state_.graphs().base_forward;
-    const builder& g = enabled_ && how_ == backend::eager ? *state_.graphs().literal : fast;
-    return run(g, enabled_ ? forward_ : base_, {{"x", x}}, {{"y", y}});
+    bound_graph<Real>& g = !enabled_ ? base_ : folds(x) ? folded_ : forward_;
+    return g(state_, {{"x", x}}, {{"y", y}}, host_);
   }
+  // dx and any of the parameters' gradients; those not asked for are not written.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
-    const builder& g = how_ == backend::eager ? *state_.graphs().literal_backward : *state_.graphs().backward;
-    std::map<std::string, mutable_view, std::less<>> out{{"dx", dx}};
+    const builder& g = backward_.graph_value();
+    if (g.bad.what == fault::not_differentiable) return fail("no gradient for ", located(g, g.bad.at));
+    output_map out{{"dx", dx}};
     for (const gradient& d : gradients) {
       if (g.result(d.name.c_str()) < 0) return fail("this layer has no parameter '", d.name.c_str(), "'");
       out.insert_or_assign(d.name, d.into);
     }
-    return run(g, backward_, {{"x", x}, {"dy", dy}}, out);
+    return backward_(state_, {{"x", x}, {"dy", dy}}, out, host_);
   }
+
   // W' and, where the adapter changes it, b'. What unmerge() will need is kept.
   status merge(const mutable_view& weight, const mutable_view& bias = {}) {
     const builder& g = *state_.graphs().merge;
-    size_values s;
-    cpu::leaf_views leaves;
-    if (status bound = state_.resolve(g, s, leaves, {}); !bound) return bound;
-    cpu::values<Real> v = cpu::run_eager<Real>(g, s, leaves, cpu::rotations::blockwise);
-    for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}})
-      if (const id at = g.result(name); at >= 0 && to->data != nullptr) {
-        if (to->count() != v[at].count()) return fail("'", name, "' has ", to->count(), " elements, expected ", v[at].count());
-      } else if (to->data != nullptr) {
-        return fail("the adapter leaves '", name, "' as it is");
-      }
+    result<bound_leaves> b = state_.bind(g);
+    if (!b) return b.failure();
+    for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
+      if (to->data == nullptr) continue;
+      const id at = g.result(name);
+      if (at < 0) return fail("the adapter leaves '", name, "' as it is");
+      if (const long long n = count(g, at, b->sizes); to->count() != n) return fail("'", name, "' has ", to->count(), " elements, expected ", n);
+    }
+    cpu::values<Real> v = cpu::run_eager<Real>(g, b->sizes, b->leaf, cpu::rotations::blockwise, &host_);
     const unmerging& u = *state_.graphs().unmerge_weight;
     kept_.clear();
     for (int k = 0; k < u.kept; ++k) {
       const cpu::tensor<Real> t = v[u.kept_from[k]];
-      kept_.emplace_back(t.p, t.p + t.count());
+      kept_.push_back({{t.p, t.p + t.count()}, {t.d[0], t.d[1], t.d[2], t.d[3]}});
     }
     for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}})
       if (to->data != nullptr) cpu::encode(v[g.result(name)].p, to->count(), to->data, to->type, 0);
     return ok;
   }
+  // `what` is "weight" or "bias": the base tensor from the merged one.
   status unmerge(const char* what, const view& merged, const mutable_view& original) {
     const unmerging& u = same_text(what, "bias") ? *state_.graphs().unmerge_bias : *state_.graphs().unmerge_weight;
     if (!u.possible) return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
-    if (static_cast<int>(kept_.size()) != u.kept) return fail("merge() first: unmerging needs a value that it keeps");
-    size_values s;
-    cpu::leaf_views leaves;
+    if (static_cast<int>(kept_.size()) < u.kept) return fail("merge() first: unmerging needs a value that it keeps");
+    result<bound_leaves> b = state_.bind(u.g);
+    if (!b) return b.failure();
     tensor_map data{{"merged", merged}};
-    std::vector<size_values> unused;
     for (int k = 0; k < u.kept; ++k) {
-      const node& v = u.g.n[u.g.find(kept_names[k])];
-      view kept{kept_[static_cast<std::size_t>(k)].data(), cpu::real_type<Real>, {}, 4};
-      size_values known;
-      cpu::leaf_views ignored;
-      if (status bound = state_.resolve(*state_.graphs().merge, known, ignored, {}); !bound) return bound;
-      for (int d = 0; d < 4; ++d) kept.size[d] = state_.graphs().merge->sizes.value(v.d[d], known);
-      data.insert_or_assign(kept_names[k], kept);
+      const kept_value& from = kept_[static_cast<std::size_t>(k)];
+      view v{from.data.data(), cpu::real_type<Real>, {}, 4};
+      std::copy_n(from.size, 4, v.size);
+      data.insert_or_assign(kept_names[k], v);
     }
-    if (status bound = state_.resolve(u.g, s, leaves, data); !bound) return bound;
-    cpu::values<Real> v = cpu::run_eager<Real>(u.g, s, leaves, cpu::rotations::blockwise);
-    const cpu::tensor<Real> w = v[u.g.out[0].at];
-    if (original.count() != w.count()) return fail("'", what, "' has ", original.count(), " elements, expected ", w.count());
-    cpu::encode(w.p, w.count(), original.data, original.type, 0);
+    if (status s = layer_state::bind_data(u.g, data, *b); !s) return s;
+    const id at = u.g.out[0].at;
+    if (const long long n = count(u.g, at, b->sizes); original.count() != n) return fail("'", what, "' has ", original.count(), " elements, expected ", n);
+    cpu::values<Real> v = cpu::run_eager<Real>(u.g, b->sizes, b->leaf, cpu::rotations::blockwise, &host_);
+    cpu::encode(v[at].p, original.count(), original.data, original.type, 0);
     return ok;
   }
 
  private:
+  struct kept_value {
+    std::vector<Real> data;
+    long long size[4];
+  };
   status touched(status s) {
-    if (s) {
-      for (bool& b : bound_) b = false;
-    }
+    if (s)
+      for (bound_graph<Real>* g : {&forward_, &folded_, &base_, &backward_}) g->unbind();
     return s;
   }
-  using outputs = std::map<std::string, mutable_view, std::less<>>;
-
-  status run(const builder& g, cpu::fused<Real>& program, const tensor_map& data, const outputs& out) {
-    size_values s;
-    cpu::leaf_views leaves;
-    if (status bound = state_.resolve(g, s, leaves, data); !bound) return bound;
-    std::vector<mutable_view> to(static_cast<std::size_t>(g.outs));
-    for (int k = 0; k < g.outs; ++k) {
-      const auto found = out.find(g.out[k].name);
-      if (found == out.end() || found->second.data == nullptr) continue;
-      const long long expected = count(g, g.out[k].at, s);
-      if (found->second.count() != expected)
-        return fail("output '", g.out[k].name, "' has ", found->second.count(), " elements, expected ", expected);
-      to[static_cast<std::size_t>(k)] = found->second;
-    }
-    if (status valid = check_ids(g, s, leaves); !valid) return valid;
-    for (int k = 0; k < g.size; ++k)
-      if (g.n[k].what == op::host && (!host_ || how_ == backend::fused))
-        return fail("host function '", g.n[k].name, "' runs in eager mode only, with host() set");
-    if (how_ == backend::eager) {
-      cpu::values<Real> v = cpu::run_eager<Real>(g, s, leaves, cpu::rotations::dense, &host_);
-      for (int k = 0; k < g.outs; ++k)
-        if (const mutable_view& o = to[static_cast<std::size_t>(k)]; o.data != nullptr) {
-          const cpu::tensor<Real> t = v[g.out[k].at];
-          cpu::encode(t.p, t.count(), o.data, o.type, 0);
-        }
-      return ok;
-    }
-    const int which = &program == &forward_ ? 0 : &program == &backward_ ? 1 : 2;
-    if (!bound_[which]) program.bind(s, leaves), bound_[which] = true;
-    program.run(s.v[g.sizes.find("tokens")], leaves, to);
-    return ok;
-  }
-  static status check_ids(const graph& g, const size_values& s, const cpu::leaf_views& leaves) {
-    for (int k = 0; k < g.size; ++k) {
-      const node& v = g.n[k];
-      if (v.what != op::gather) continue;
-      const long long rows = g.sizes.value(g[v.a].d[v.ta ? 3 : 2], s), tokens = g.sizes.value(v.d[2], s);
-      const view& ids = leaves[static_cast<std::size_t>(v.b)];
-      if (ids.type != dtype::i64) return fail("ids are stored as ", name_of(ids.type), ", expected i64");
-      for (long long t = 0; t < tokens; ++t)
-        if (const auto at = static_cast<const std::int64_t*>(ids.data)[t]; at < 0 || at >= rows)
-          return fail("id ", static_cast<long long>(at), " at position ", t, " is outside the table of ", rows, " rows");
-    }
-    return ok;
+  // Is a copy of the weight with the adapter in it cheaper than the side branch? Asked once per number of tokens.
+  bool folds(const view& x) {
+    if (how_ == backend::eager || x.rank == 0) return false;
+    if (asked_for_ == x.size[0]) return folds_;
+    const graph &branch = *state_.graphs().forward, &folded = *state_.graphs().folded;
+    result<bound_leaves> b = state_.bind(branch);
+    asked_for_ = x.size[0];
+    folds_ = false;
+    if (!b || !layer_state::bind_data(branch, {{"x", x}}, *b)) return false;   // forward() will say why
+    size_values s = b->sizes, t;
+    for (int i = 0; i < folded.sizes.count; ++i)
+      if (const int at = branch.sizes.find(folded.sizes.e[i].name); at >= 0 && folded.sizes.e[i].what == size_entry::kind::name) t.v[i] = s.v[at];
+    folds_ = worth_folding(cost_of(branch, s, dtype::f32, dtype::f32), cost_of(folded, t, dtype::f32, dtype::f32));
+    return folds_;
   }
 
   layer_state state_;
+  bound_graph<Real> forward_, folded_, base_, backward_;
   backend how_;
-  cpu::fused<Real> forward_, backward_, base_;
-  bool bound_[3] = {false, false, false};
-  bool enabled_ = true;
+  bool enabled_ = true, folds_ = false;
+  long long asked_for_ = -1;
   cpu::host_function<Real> host_;
-  std::vector<std::vector<Real>> kept_;
+  std::vector<kept_value> kept_;
 };
 
 }  // namespace graft

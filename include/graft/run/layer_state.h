@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors, scalars and sizes of one adapted layer, by name, and how they become the leaves of a graph.
 #pragma once
+#include <graft/adapter/none.h>
 #include <graft/derive/derived.h>
 #include <graft/run/bind.h>
 
@@ -11,11 +12,24 @@ struct layer_graphs {
   const builder* literal = nullptr;
   const builder* literal_backward = nullptr;
   const builder* forward = nullptr;
+  const builder* folded = nullptr;
   const builder* backward = nullptr;
   const builder* merge = nullptr;
   const builder* base_forward = nullptr;   // without the adapter
   const unmerging* unmerge_weight = nullptr;
   const unmerging* unmerge_bias = nullptr;
+};
+
+template <class Kind, class Adapter, bool Bias> layer_graphs graphs_of() {
+  using d = derived<Kind, Adapter, Bias>;
+  return {&d::literal, &d::literal_backward, &d::forward, &d::folded, &d::backward, &d::merge,
+          &derived<Kind, none, Bias>::forward, &d::unmerge_weight, &d::unmerge_bias};
+}
+
+// The leaves of one graph with the sizes that follow from them. Data-time leaves are still empty.
+struct bound_leaves {
+  size_values sizes;
+  std::vector<view> leaf;
 };
 
 class layer_state {
@@ -26,8 +40,8 @@ class layer_state {
   status set(const char* name, const view& v) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
-    if (i < 0 || g[i].what == op::input || g[i].what == op::ids)
-      return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
+    if (i < 0 || leaf_stage(g[i].what) == stage::data) return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
+    if (v.data == nullptr) return fail("tensor '", name, "' has no data");
     if (v.type == dtype::nf4 || v.type == dtype::int8 || v.type == dtype::i64)
       return fail("tensor '", name, "' is stored as ", name_of(v.type), "; the CPU reads f32, f64 and bf16");
     tensor_map trial = tensors_;
@@ -38,58 +52,73 @@ class layer_state {
     return ok;
   }
   status set(const char* name, double value) {
-    for (const graph* g : {static_cast<const graph*>(graphs_.literal), static_cast<const graph*>(graphs_.merge)})
-      if (const id i = g->find(name); i >= 0 && (*g)[i].what == op::scalar) {
-        scalars_.insert_or_assign(name, value);
-        return ok;
-      }
-    return fail("this layer has no scalar '", name, "'; it has ", leaf_list());
+    const graph& g = graph_with(name);
+    const id i = g.find(name);
+    if (i < 0 || g[i].what != op::scalar) return fail("this layer has no scalar '", name, "'; it has ", leaf_list());
+    scalars_.insert_or_assign(name, value);
+    return ok;
   }
   status size(const char* name, long long value) {
     if (graphs_.literal->sizes.find(name) < 0) return fail("this layer has no size '", name, "'");
     if (value < 0) return fail("size '", name, "' is ", value, ", expected a number that is not negative");
-    given_.insert_or_assign(name, value);
-    return ok;
+    size_map trial = given_;
+    trial.insert_or_assign(name, value);
+    std::swap(trial, given_);
+    size_values s;
+    status fits = solve(*graphs_.literal, tensors_, s);
+    if (!fits) std::swap(trial, given_);
+    return fits;
   }
-  void forget(const char* name) { tensors_.erase(name); }
 
-  // Sizes and leaves for one graph; an error names the first leaf that is missing or does not fit.
-  status resolve(const graph& g, size_values& s, std::vector<view>& leaves, const tensor_map& data) const {
-    tensor_map all = tensors_;
-    for (const auto& [name, v] : data) all.insert_or_assign(name, v);
-    if (status solved = solve(g, all, s); !solved) return solved;
-    leaves.assign(static_cast<std::size_t>(g.size), view{});
+  // Everything a graph needs that does not come with a call; an error names the first leaf that is missing.
+  result<bound_leaves> bind(const graph& g) const {
+    bound_leaves b;
+    if (status solved = solve(g, tensors_, b.sizes); !solved) return solved.failure();
+    b.leaf.resize(static_cast<std::size_t>(g.size));
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
-      if (!is_leaf(v.what) || v.what == op::eye || v.what == op::zero || v.what == op::constant) continue;
-      view& to = leaves[static_cast<std::size_t>(k)];
       if (v.what == op::scalar) {
         const auto found = scalars_.find(v.name);
         if (found == scalars_.end()) return fail("scalar '", v.name, "' is not set");
-        to = view_of(&found->second, 1);
-        continue;
+        b.leaf[static_cast<std::size_t>(k)] = view_of(&found->second, 1);
+      } else if (v.what == op::base || v.what == op::frozen || v.what == op::param) {
+        const auto found = tensors_.find(v.name);
+        if (found == tensors_.end())
+          return fail("tensor '", v.name, "' is not set, expected ", expected_shape(g, static_cast<id>(k), b.sizes));
+        b.leaf[static_cast<std::size_t>(k)] = found->second;
       }
-      const auto found = all.find(v.name);
-      if (found == all.end()) return fail("tensor '", v.name, "' is not set, expected ", expected_shape(g, static_cast<id>(k), s));
-      to = found->second;
+    }
+    return b;
+  }
+  // Adds the tensors of one call.
+  static status bind_data(const graph& g, const tensor_map& data, bound_leaves& b) {
+    for (int k = 0; k < g.size; ++k) {
+      const node& v = g.n[k];
+      if (v.what != op::input && v.what != op::ids && v.what != op::kept) continue;
+      const auto found = data.find(v.name);
+      if (found == data.end()) return fail("tensor '", v.name, "' is missing in this call");
+      if (found->second.data == nullptr) return fail("tensor '", v.name, "' has no data");
+      if ((v.what == op::ids) != (found->second.type == dtype::i64))
+        return fail("tensor '", v.name, "' is stored as ", name_of(found->second.type), ", expected ", v.what == op::ids ? "i64" : "f32, f64 or bf16");
+      if (status fits = fit(g, static_cast<id>(k), found->second, b.sizes); !fits) return fits;
+      b.leaf[static_cast<std::size_t>(k)] = found->second;
     }
     for (int i = 0; i < g.sizes.count; ++i)
-      if (g.sizes.e[i].what == size_entry::kind::name && s.v[i] == unknown)
+      if (g.sizes.e[i].what == size_entry::kind::name && b.sizes.v[i] == unknown)
         return fail("size '", g.sizes.e[i].name, "' follows from no tensor; give it by name");
+    if (const requirement* r = first_violated(g, b.sizes)) return error{describe(g, *r, b.sizes)};
     return ok;
   }
 
   const layer_graphs& graphs() const { return graphs_; }
-  const tensor_map& tensors() const { return tensors_; }
 
  private:
   status solve(const graph& g, const tensor_map& tensors, size_values& s) const {
     for (const auto& [name, value] : given_)
       if (const int at = g.sizes.find(name.c_str()); at >= 0) s.v[at] = value;
-    for (int pass = 0; pass < 2; ++pass)
+    for (int pass = 0; pass < 2; ++pass)   // a second pass sees the names that the first one found
       for (int k = 0; k < g.size; ++k) {
-        if (!is_leaf(g.n[k].what)) continue;
-        const auto found = tensors.find(g.n[k].name);
+        const auto found = is_leaf(g.n[k].what) ? tensors.find(g.n[k].name) : tensors.end();
         if (found == tensors.end()) continue;
         if (status fits = fit(g, static_cast<id>(k), found->second, s); !fits) return fits;
       }
@@ -103,12 +132,11 @@ class layer_state {
   }
   text leaf_list() const {
     text t;
-    for (const graph* g : {static_cast<const graph*>(graphs_.literal), static_cast<const graph*>(graphs_.merge)})
-      for (int k = 0; k < g->size; ++k) {
-        const node& v = g->n[k];
-        const bool listed = v.what == op::base || v.what == op::frozen || v.what == op::param || v.what == op::scalar;
-        if (listed && !contains(t.c_str(), v.name)) t << (t.empty() ? "" : ", ") << v.name;
-      }
+    for (int k = 0; k < graphs_.literal->size; ++k) {
+      const node& v = graphs_.literal->n[k];
+      const bool listed = v.what == op::base || v.what == op::frozen || v.what == op::param || v.what == op::scalar;
+      if (listed) t << (t.empty() ? "" : ", ") << v.name;
+    }
     return t;
   }
 

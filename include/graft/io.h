@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files: safetensors, PEFT folders. Needs nlohmann-json and the CPU backend.
+#pragma once
+#include <graft/cpu.h>
+#include <graft/io/peft_layer.h>
+#include <graft/io/safetensors.h>
+#include <graft/io/safetensors_write.h>
