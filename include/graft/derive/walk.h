@@ -19,8 +19,10 @@ template <class Starts> constexpr node_set dependents(const graph& g, Starts sta
   }
   return s;
 }
+// What the outputs need. Inputs are the signature of a graph and stay, read or not: sizes follow from them.
 constexpr node_set reachable(const graph& g) {
   node_set s;
+  for (int i = 0; i < g.size; ++i) s.in[i] = g.n[i].what == op::input;
   for (int i = 0; i < g.outs; ++i) s.in[g.out[i].at] = true;
   for (int i = g.size - 1; i >= 0; --i)
     if (s.in[i])

@@ -103,9 +103,14 @@ class layer_state {
       if (status fits = fit(g, static_cast<id>(k), found->second, b.sizes); !fits) return fits;
       b.leaf[static_cast<std::size_t>(k)] = found->second;
     }
-    for (int i = 0; i < g.sizes.count; ++i)
-      if (g.sizes.e[i].what == size_entry::kind::name && b.sizes.v[i] == unknown)
-        return fail("size '", g.sizes.e[i].name, "' follows from no tensor; give it by name");
+    for (int i = 0; i < g.sizes.count; ++i) {
+      const bool named = g.sizes.e[i].what == size_entry::kind::name;
+      if (g.sizes.value(entry_dim(i), b.sizes) != unknown) continue;
+      if (named) return fail("size '", g.sizes.e[i].name, "' follows from no tensor; give it by name");
+      text t;
+      print(t, g.sizes, entry_dim(i));
+      return fail("the size ", t, " does not exist for these tensors: a window is larger than what it slides over");
+    }
     if (const requirement* r = first_violated(g, b.sizes)) return error{describe(g, *r, b.sizes)};
     return ok;
   }

@@ -52,24 +52,26 @@ template <class Real> class fused {
   }
 
   // Data-time leaves come with the call, named as in the graph; outputs in the graph's order, empty ones are skipped.
-  void run(long long tokens, const leaf_views& data, const std::vector<mutable_view>& outputs) {
+  void run(const size_values& sizes, const leaf_views& data, const std::vector<mutable_view>& outputs) {
     prepare();
+    const long long tokens = sizes.v[g_.sizes.find("tokens")];
     const int threads = can_tile() && tokens >= 2 * split_tokens ? thread_count() : 1;
     const long long share = (tokens + threads - 1) / threads;
     const long long tile = can_tile() && tokens > 0 ? std::min(tile_tokens, share) : tokens;
     std::vector<worker> crew(static_cast<std::size_t>(threads));
-    for (worker& w : crew) start(w, tile, data, outputs);
+    for (worker& w : crew) start(w, sizes, tile, data, outputs);
     on_threads(threads, [&](int t) {
       worker& w = crew[static_cast<std::size_t>(t)];
       const long long end = std::min(tokens, (t + 1) * share);
       for (long long from = t * share; from < end; from += tile) run_tile(w, from, std::min(tile, end - from), data, outputs);
     });
-    finish(crew, tokens, data, outputs);
+    finish(crew, sizes, data, outputs);
   }
 
-  long long workspace_bytes(long long tokens) const {
-    size_values s = sizes_;
-    s.v[g_.sizes.find("tokens")] = can_tile() ? std::min(tile_tokens, tokens) : tokens;
+  // Per thread, known before the call.
+  long long workspace_bytes(size_values s) const {
+    long long& tokens = s.v[g_.sizes.find("tokens")];
+    if (can_tile()) tokens = std::min(tile_tokens, tokens);
     const std::vector<long long> need = slot_sizes(s);
     return std::accumulate(need.begin(), need.end(), 0LL) * static_cast<long long>(sizeof(Real));
   }
@@ -142,8 +144,8 @@ template <class Real> class fused {
     return need;
   }
 
-  void start(worker& w, long long tile, const leaf_views& data, const std::vector<mutable_view>& outputs) {
-    w.sizes = sizes_;
+  void start(worker& w, const size_values& sizes, long long tile, const leaf_views& data, const std::vector<mutable_view>& outputs) {
+    w.sizes = sizes;
     w.sizes.v[g_.sizes.find("tokens")] = tile;
     const std::vector<long long> need = slot_sizes(w.sizes);
     w.arena.resize(static_cast<std::size_t>(std::accumulate(need.begin(), need.end(), 0LL)));
@@ -244,9 +246,7 @@ template <class Real> class fused {
   }
 
   // Adds up the threads' sums and computes what follows from them.
-  void finish(std::vector<worker>& crew, long long tokens, const leaf_views& data, const std::vector<mutable_view>& outputs) {
-    size_values s = sizes_;
-    s.v[g_.sizes.find("tokens")] = tokens;
+  void finish(std::vector<worker>& crew, const size_values& s, const leaf_views& data, const std::vector<mutable_view>& outputs) {
     values<Real> rest(g_, s, data);
     const evaluator<Real> evaluate{g_, s};
     for (int k = 0; k < g_.size; ++k) {

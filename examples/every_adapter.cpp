@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every adapter in a loop. Nothing below knows an adapter: the loop asks the graph of each layer which tensors it has,
+// fills them with random numbers, and runs the layer twice. `eager` follows the formula to the letter, one operation
+// after the other, and builds W'; `fused` runs the kernels of the derived plan.
+#include <cstdio>
+
+#include "random_tensors.h"
+
+using namespace graft;
+
+template <class... Layers> struct list {};
+
+template <class Adapter> using on_linear = linear<256, 192, float, Adapter, bias::yes>;
+template <class Adapter> using on_table = embedding<256, 192, float, Adapter>;
+template <class Adapter> using on_image = conv2d<96, 64, 3, float, Adapter>;
+
+// clang-format off
+using everything = list<
+    on_linear<none>,
+    on_linear<lora<8>>, on_linear<lora_with_bias<8>>, on_linear<dora<8>>, on_linear<adalora<8>>,
+    on_linear<oft<16>>, on_linear<oft<16, oft_blocks::shared, oft_constraint::projected>>, on_linear<oft_neumann<16>>,
+    on_linear<boft<8, 3>>, on_linear<hra<8>>, on_linear<hra_gram_schmidt<8>>,
+    on_linear<ia3>, on_linear<ia3_feedforward>,
+    on_linear<loha<4>>, on_linear<lokr<4>>, on_linear<lokr<2, -1, lokr_form::low_rank, lokr_form::low_rank>>,
+    on_linear<vera<16>>, on_linear<miss<8>>, on_linear<miss_mini<8, 4>>, on_linear<miss_bat<8>>, on_linear<vblora<4>>,
+    layer_norm<192, float, ln_tuning>, rms_norm<192, float, ln_tuning_weight>,
+    on_table<lora_embedding<8>>, on_table<dora_embedding<8>>,
+    on_image<lora<8>>, on_image<loha_conv<4>>>;
+// clang-format on
+
+template <class Layer> bool agrees() {
+  using derived = derived_of<Layer>;
+  constexpr long long tokens = 32;
+  const random_tensors<Layer> numbers(
+      {{"tokens", tokens}, {"height", 8}, {"width", 8}, {"num_vectors", 24}, {"vector_length", 16}});
+
+  // Naming these options is already a check: one fused graph, and a gradient for every parameter.
+  cpu::layer<Layer, fullgraph, training> fused;
+  cpu::layer<Layer> eager(backend::eager);
+  std::vector<float> y(numbers.outputs()), expected(numbers.outputs());
+  for (const status& s : {numbers.bind(fused), fused.forward(numbers.x(), whole(y)),  //
+                          numbers.bind(eager), eager.forward(numbers.x(), whole(expected))})
+    if (!s) return std::printf("%-22s %s\n", Layer::adapter::name, s.message()), false;
+  const double error = relative_error(y, expected);
+
+  // Where the side branch would cost too much, the fused backend keeps a copy of W' instead.
+  const auto price = [&](const graph& g) { return cost_of(g, numbers.sizes_in(g), dtype::f32, dtype::f32); };
+  const cost branch = price(derived::forward), folded = price(derived::folded);
+  const cost cheaper = worth_folding(branch, folded) ? folded : branch;
+  const char* way_back = fused.unmergeable ? "yes" : fused.kept > 0 ? "with one kept tensor" : "no: keep the base";
+  std::printf("%-22s %-10s %8.1e %14lld %8d %7s  %s\n", Layer::adapter::name, Layer::kind::name, error,
+              cheaper.flops / tokens, fused.kernels, fused.mergeable ? "yes" : "no", way_back);
+  return error < 1e-5;
+}
+
+int main() {
+  std::printf("%-22s %-10s %8s %14s %8s %7s  %s\n", "adapter", "on", "error", "flops / token", "kernels", "merges",
+              "unmerges");
+  const bool good = []<class... Layers>(list<Layers...>) { return (agrees<Layers>() & ...); }(everything{});
+  return good ? 0 : 1;
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers for every tensor of a layer, found by walking the leaves of its graph: nothing here knows an adapter.
+//     random_tensors<q_proj> numbers({{"tokens", 16}});
+//     graft::cpu::layer<q_proj> q;
+//     numbers.bind(q);
+//     q.forward(numbers.x(), whole(y));
+#pragma once
+#include <graft/cpu.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+template <class Layer> class random_tensors {
+ public:
+  using real = typename graft::storage<typename Layer::element>::compute;
+  struct tensor {
+    std::vector<real> data;
+    graft::view shape;
+    bool trained = false;
+    operator graft::view() const {
+      return {data.data(), shape.type, {shape.size[0], shape.size[1], shape.size[2], shape.size[3]}, shape.rank};
+    }
+  };
+
+  // `sizes` are those that the type leaves open; the number of tokens always is.
+  explicit random_tensors(graft::size_map sizes) : sizes_(std::move(sizes)) {
+    add_leaves(graft::derived_of<Layer>::literal);
+    add_leaves(graft::base_of<Layer>::literal);  // LN tuning replaces its base tensors: only this graph has them
+  }
+
+  std::map<std::string, tensor> tensors;
+  std::map<std::string, double> scalars;
+
+  graft::status bind(graft::executor<real>& layer) const {
+    for (const auto& [name, value] : scalars)
+      if (graft::status s = layer.set(name.c_str(), value); !s) return s;
+    for (const auto& [name, t] : tensors)
+      if (graft::status s = layer.set(name.c_str(), t); !s) return s;
+    return graft::ok;
+  }
+  graft::view x() const { return ids_.empty() ? graft::view(x_) : graft::view_of(ids_.data(), ids_.size()); }
+  std::size_t outputs() const {
+    const graft::graph& g = graft::derived_of<Layer>::literal;
+    return static_cast<std::size_t>(graft::count(g, g.result("y"), sizes_in(g)));
+  }
+  // The sizes as a graph of this layer numbers them.
+  graft::size_values sizes_in(const graft::graph& g) const {
+    graft::size_values s = graft::static_sizes<Layer>(g);
+    for (const auto& [name, size] : sizes_)
+      if (const int at = g.sizes.find(name.c_str()); at >= 0) s.v[at] = size;
+    return s;
+  }
+
+ private:
+  void add_leaves(const graft::graph& g) {
+    using graft::op;
+    for (int i = 0; i < g.size; ++i) {
+      const graft::node& leaf = g.n[i];
+      if (leaf.what == op::scalar) scalars[leaf.name] = 0.5;
+      if (leaf.what == op::input) x_ = random(g, leaf, 0);
+      if (leaf.what == op::ids && ids_.empty())
+        for (const real v : random(g, leaf, 0).data) ids_.push_back(static_cast<std::int64_t>(std::abs(v) * 70));
+      // A vector scales something, so it is near one; a matrix is small and of either sign.
+      const bool vector = leaf.d[2] == graft::dim{1} || leaf.d[3] == graft::dim{1};
+      if (leaf.what == op::base || leaf.what == op::frozen || leaf.what == op::param)
+        tensors.try_emplace(leaf.name, random(g, leaf, vector ? 1 : 0));
+    }
+  }
+  tensor random(const graft::graph& g, const graft::node& leaf, double center) {
+    tensor t{{}, {nullptr, graft::dtype_of<real>()}, leaf.what == graft::op::param};
+    const graft::axes listed = graft::listed_axes(leaf);
+    for (int axis = listed.first; axis < listed.last; ++axis)
+      t.shape.size[t.shape.rank++] = g.sizes.value(leaf.d[axis], sizes_in(g));
+    t.data.resize(static_cast<std::size_t>(t.shape.count()));
+    for (real& v : t.data) v = static_cast<real>(center + small_(engine_));
+    return t;
+  }
+
+  graft::size_map sizes_;
+  tensor x_;
+  std::vector<std::int64_t> ids_;
+  std::mt19937 engine_{1};
+  std::uniform_real_distribution<double> small_{-0.1, 0.1};
+};
+
+template <class Real> graft::mutable_view whole(std::vector<Real>& v) { return graft::view_into(v.data(), v.size()); }
+
+// max |a - b| / max |b|; a value that is not a number is never close.
+template <class Real> double relative_error(const std::vector<Real>& a, const std::vector<Real>& b) {
+  double error = 0, largest = 0;
+  if (a.size() != b.size()) return INFINITY;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    if (!(difference <= error)) error = std::isnan(difference) ? INFINITY : difference;
+    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
+  }
+  return largest > 0 ? error / largest : error;
+}

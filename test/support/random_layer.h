@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any layer filled with random numbers: the leaves of its graphs say which tensors there are and how large. No test
+// that uses this knows an adapter by name.
+#pragma once
+#include <graft/model/methods.h>
+
+#include <random>
+
+namespace test {
+
+using namespace graft;
+using sizes = std::map<std::string, long long>;
+
+inline const sizes& usual_sizes() {
+  static const sizes s{{"out", 24},       {"in", 32},      {"tokens", 7},      {"r", 4},         {"b", 8},
+                       {"m", 2},          {"a", 4},        {"c", 8},           {"terms", 5},     {"topk", 2},
+                       {"num_vectors", 6}, {"mini_r", 4},   {"vector_length", 8}, {"vocab", 13},   {"dim", 24},
+                       {"channels", 3},   {"kernel_h", 3}, {"kernel_w", 3},    {"stride", 2},    {"padding", 1},
+                       {"height", 5},     {"width", 6},    {"n", 32}};
+  return s;
+}
+// Nothing a multiple of a vector, a tile or a thread count, where the formula allows it.
+inline const sizes& ragged_sizes() {
+  static const sizes s{{"out", 35},       {"in", 45},      {"tokens", 1},      {"r", 5},         {"b", 5},
+                       {"m", 1},          {"a", 7},        {"c", 9},           {"terms", 3},     {"topk", 3},
+                       {"num_vectors", 7}, {"mini_r", 7},   {"vector_length", 5}, {"vocab", 11},   {"dim", 17},
+                       {"channels", 2},   {"kernel_h", 1}, {"kernel_w", 1},    {"stride", 1},    {"padding", 0},
+                       {"height", 3},     {"width", 7},    {"n", 33}};
+  return s;
+}
+
+inline size_values values_of(const graph& g, const sizes& s) {
+  size_values v;
+  for (const auto& [name, n] : s)
+    if (const int at = g.sizes.find(name.c_str()); at >= 0) v.v[at] = n;
+  return v;
+}
+
+template <class Real> struct random_layer {
+  layer_graphs graphs;
+  sizes shape;
+  std::map<std::string, std::vector<Real>> data;
+  std::map<std::string, view> views;
+  std::map<std::string, double> scalars{{"scaling", 0.7}, {"eps", 1e-5}, {"coft_limit", 0.2}};
+  std::vector<std::int64_t> ids;
+
+  random_layer(const layer_graphs& g, const sizes& s, unsigned seed = 1) : graphs(g), shape(s) {
+    std::mt19937 engine(seed);
+    for (const builder* b : {g.literal_backward, g.merge, g.literal, g.base_forward}) fill(*b, engine);
+  }
+  void fill(const graph& g, std::mt19937& engine) {
+    const size_values s = values_of(g, shape);
+    std::uniform_real_distribution<double> uniform(-1, 1);
+    for (int k = 0; k < g.size; ++k) {
+      const node& v = g.n[k];
+      if (!is_leaf(v.what) || v.what == op::scalar || v.what == op::constant || v.what == op::eye || v.what == op::zero) continue;
+      if (views.contains(v.name)) continue;
+      const auto n = static_cast<std::size_t>(count(g, static_cast<id>(k), s));
+      const axes a = listed_axes(v);
+      view w{nullptr, storage<Real>::type, {1, 1, 1, 1}, a.last - a.first};
+      for (int d = a.first; d < a.last; ++d) w.size[d - a.first] = g.sizes.value(v.d[d], s);
+      if (v.what == op::ids) {
+        std::uniform_int_distribution<std::int64_t> row(0, shape.at("vocab") - 1);
+        for (std::size_t i = 0; i < n; ++i) ids.push_back(row(engine));
+        w.data = ids.data();
+        w.type = dtype::i64;
+      } else {
+        auto& to = data[v.name];
+        // Away from zero, so that a division in an inverse formula stays tame.
+        for (std::size_t i = 0; i < n; ++i) to.push_back(static_cast<Real>(uniform(engine) + (v.d[3] == dim{1} ? 1.5 : 0)));
+        w.data = to.data();
+      }
+      views[v.name] = w;
+    }
+  }
+  status bind(executor<Real>& e) const {
+    for (const auto& [name, n] : shape)
+      if (graphs.literal->sizes.find(name.c_str()) >= 0 && name != "tokens" && name != "height" && name != "width")
+        if (status s = e.size(name.c_str(), n); !s) return s;
+    for (const auto& [name, v] : scalars)
+      if (graphs.literal->find(name.c_str()) >= 0)
+        if (status s = e.set(name.c_str(), v); !s) return s;
+    for (const auto& [name, v] : views)
+      if (name != "x" && name != "dy")
+        if (status s = e.set(name.c_str(), v); !s) return s;
+    return ok;
+  }
+  view x() const { return views.at("x"); }
+  view dy() const { return views.at("dy"); }
+  std::vector<Real> room(const char* output, const builder& g) const {
+    size_values s = values_of(g, shape);
+    return std::vector<Real>(static_cast<std::size_t>(count(g, g.result(output), s)), std::numeric_limits<Real>::quiet_NaN());
+  }
+  std::vector<std::string> parameters() const {
+    std::vector<std::string> names;
+    for (int k = 0; k < graphs.backward->outs; ++k)
+      if (!same_text(graphs.backward->out[k].name, "dx")) names.emplace_back(graphs.backward->out[k].name);
+    return names;
+  }
+};
+template <class Real> mutable_view into(std::vector<Real>& v) { return view_into(v.data(), v.size()); }
+
+template <class A, class B> double difference(const std::vector<A>& a, const std::vector<B>& b) {
+  double most = 0, scale = 1e-30;
+  if (a.size() != b.size()) return INFINITY;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    most = d <= most ? most : std::isnan(d) ? INFINITY : d;
+    scale = std::max(scale, std::abs(static_cast<double>(b[i])));
+  }
+  return most / scale;
+}
+
+// Every method on every kind of layer where it exists, with and without a bias.
+struct combination {
+  layer_kind kind;
+  method what;
+  bool bias;
+  layer_graphs graphs;
+  std::string name;
+};
+inline std::vector<combination> every_combination() {
+  std::vector<combination> all;
+  const char* kinds[] = {"linear", "embedding", "conv2d", "layer_norm", "rms_norm"};
+  for (int k = 0; k <= static_cast<int>(layer_kind::rms_norm); ++k)
+    for (int m = 0; m <= static_cast<int>(method::ln_tuning_weight); ++m)
+      for (const bool bias : {false, true}) {
+        const auto kind = static_cast<layer_kind>(k);
+        const auto what = static_cast<method>(m);
+        if (kind == layer_kind::embedding && bias) continue;
+        const layer_graphs g = graphs_for(kind, what, bias);
+        if (g.forward == nullptr) continue;
+        all.push_back({kind, what, bias, g, std::string(kinds[k]) + (bias ? " with bias" : "") + ", method " + std::to_string(m)});
+      }
+  return all;
+}
+
+}  // namespace test
