@@ -38,11 +38,21 @@ function(graft_sanitize_lightly target)
   endif()
 endfunction()
 
+# The executors, compiled once for all our programs: Eigen's products are nearly all that these cost to build. Users
+# include the headers and see nothing of this.
+if(TARGET graft::cpu)
+  set(instances ${PROJECT_SOURCE_DIR}/test/support/instances)
+  add_library(graft_instances STATIC ${instances}.cpp)
+  target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
+  target_compile_options(graft_instances INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${instances}.h>")
+  graft_sanitize_lightly(graft_instances)
+endif()
+
 # A program of ours: links the whole library as far as this machine offers it.
 function(graft_add_program name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE graft_development graft::graft $<TARGET_NAME_IF_EXISTS:graft::cpu>
-                                        $<TARGET_NAME_IF_EXISTS:graft::io>)
+  target_link_libraries(${name} PRIVATE graft_development graft::graft $<TARGET_NAME_IF_EXISTS:graft_instances>
+                                        $<TARGET_NAME_IF_EXISTS:graft::cpu> $<TARGET_NAME_IF_EXISTS:graft::io>)
 endfunction()
 
 # nvcc only where it works; machines that compile need no GPU, so the architectures are named and never "native".

@@ -29,7 +29,8 @@ inline result<array> load(const io::safetensors& f, const std::string& name) {
 inline view flattened(const array& a, int rank) {
   view v{a.data.data(), dtype::f32, {1, 1, 1, 1}, rank};
   const int extra = static_cast<int>(a.shape.size()) - rank;
-  for (int k = 0; k < static_cast<int>(a.shape.size()); ++k) v.size[std::max(0, k - extra)] *= a.shape[static_cast<std::size_t>(k)];
+  for (int k = 0; k < static_cast<int>(a.shape.size()); ++k)
+    v.size[std::max(0, k - extra)] *= a.shape[static_cast<std::size_t>(k)];
   return v;
 }
 
@@ -142,8 +143,11 @@ class golden_case {
   }
   result<geometry> find_geometry() const {
     std::vector<geometry> candidates;
-    if (is_norm()) candidates = {{1, 0, false, 1e-5}, {1, 0, true, 1e-6}, {1, 0, true, 1e-5}, {1, 0, false, 1e-12}, {1, 0, false, 1e-6}};
-    else if (layer_.kind != layer_kind::conv2d) return geometry{};
+    if (is_norm())
+      candidates = {
+          {1, 0, false, 1e-5}, {1, 0, true, 1e-6}, {1, 0, true, 1e-5}, {1, 0, false, 1e-12}, {1, 0, false, 1e-6}};
+    else if (layer_.kind != layer_kind::conv2d)
+      return geometry{};
     for (long long stride = 1; candidates.size() < 32 && stride <= 4; ++stride)
       for (long long pad = 0; pad < 8; ++pad) candidates.push_back({stride, pad, false, 1e-5});
     auto expected = load(expected_, "y_disabled");
@@ -192,7 +196,7 @@ class golden_case {
     auto y_merged = base_forward(*g, merged, merged_bias);
     if (!y_merged) return y_merged.failure();
     if (status s = compare("y_merged", y_merged->data); !s) return s;
-    if (graphs.unmerge_weight->possible) {   // else the formula replaces the weight, and the base was kept
+    if (graphs.unmerge_weight->possible) {  // else the formula replaces the weight, and the base was kept
       std::fill(unmerged.data.begin(), unmerged.data.end(), NAN);
       if (status s = e.unmerge("weight", flattened(merged, axes()), unmerged.into()); !s) return s;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // golden DIR [--on fused|eager]: every case under DIR/layers through the library, one line a case with the largest
 // relative error of each tensor. A case that cannot be represented is a failure.
-#include "case.h"
-
 #include <cstdio>
 #include <cstring>
+
+#include "case.h"
 
 namespace {
 
@@ -39,10 +39,14 @@ int main(int argc, char** argv) {
   auto how = graft::backend::fused;
   for (int i = 1; i < argc; ++i) {
     const bool on = std::strcmp(argv[i], "--on") == 0;
-    if (on && i + 1 < argc && std::strcmp(argv[i + 1], "eager") == 0) how = graft::backend::eager, ++i;
-    else if (on && i + 1 < argc && (std::strcmp(argv[i + 1], "cpu") == 0 || std::strcmp(argv[i + 1], "fused") == 0)) ++i;
-    else if (on) return std::fprintf(stderr, "golden: --on takes cpu, fused or eager; the GPU backend is not there yet\n"), 2;
-    else dir = argv[i];
+    if (on && i + 1 < argc && std::strcmp(argv[i + 1], "eager") == 0)
+      how = graft::backend::eager, ++i;
+    else if (on && i + 1 < argc && (std::strcmp(argv[i + 1], "cpu") == 0 || std::strcmp(argv[i + 1], "fused") == 0))
+      ++i;
+    else if (on)
+      return std::fprintf(stderr, "golden: --on takes cpu, fused or eager; the GPU backend is not there yet\n"), 2;
+    else
+      dir = argv[i];
   }
   std::error_code ec;
   if (!std::filesystem::is_directory(dir / "layers", ec))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The laws every adapter obeys, for every method, kind of layer, bias and set of sizes, without one line about any of
 // them: merge(W) x = forward(x); unmerge(merge(W)) = W; disabled = base; fused = eager; gradients = differences.
-#include "../support/random_layer.h"
-
 #include <doctest/doctest.h>
+
+#include "../support/random_layer.h"
 
 using namespace test;
 
@@ -12,7 +12,7 @@ namespace {
 template <class F> void for_all(F f) {
   for (const combination& c : every_combination())
     for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
-      if (c.what == method::miss_bat && s.at("out") % s.at("r") != 0) continue;   // the formula asks for whole blocks
+      if (c.what == method::miss_bat && s.at("out") % s.at("r") != 0) continue;  // the formula asks for whole blocks
       INFO(c.name, ", in ", s.at("in"));
       f(c, s);
     }
@@ -34,7 +34,7 @@ TEST_CASE("the base layer with the merged weight computes what the adapted layer
     REQUIRE(bool(l.bind(adapted)));
     std::vector<double> weight = l.data.at("weight"), bias = c.bias ? l.data.at("bias") : std::vector<double>{};
     const bool bias_too = c.graphs.merge->result("bias") >= 0;
-    if (bias_too && !c.bias) return;   // lora_bias without a base bias: nowhere to merge it
+    if (bias_too && !c.bias) return;  // lora_bias without a base bias: nowhere to merge it
     REQUIRE(bool(adapted.merge(into(weight), bias_too ? into(bias) : mutable_view{})));
     random_layer<double> merged(graphs_for(c.kind, method::none, c.bias), s);
     for (auto& [name, v] : merged.views) v = l.views.at(name);
@@ -85,7 +85,7 @@ TEST_CASE("fused computes what eager computes, forward and backward") {
     REQUIRE(bool(l.bind(fused)));
     REQUIRE(bool(l.bind(eager)));
     CHECK(difference(forward(fused, l), forward(eager, l)) < 2e-5);
-    if (c.graphs.backward->outs == 0) return;   // a bare embedding: nothing to differentiate
+    if (c.graphs.backward->outs == 0) return;  // a bare embedding: nothing to differentiate
     std::map<std::string, std::vector<float>> ours, theirs;
     for (auto* e : {&fused, &eager}) {
       auto& to = e == &fused ? ours : theirs;
@@ -119,8 +119,10 @@ double loss(const random_layer<double>& l, const cpu::pins<double>& pinned, cpu:
   cpu::leaf_views leaves(static_cast<std::size_t>(g.size));
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
-    if (const auto found = l.scalars.find(v.name); v.what == op::scalar) leaves[static_cast<std::size_t>(k)] = view_of(&found->second, 1);
-    else if (const auto tensor = l.views.find(v.name); is_leaf(v.what) && tensor != l.views.end()) leaves[static_cast<std::size_t>(k)] = tensor->second;
+    if (const auto found = l.scalars.find(v.name); v.what == op::scalar)
+      leaves[static_cast<std::size_t>(k)] = view_of(&found->second, 1);
+    else if (const auto tensor = l.views.find(v.name); is_leaf(v.what) && tensor != l.views.end())
+      leaves[static_cast<std::size_t>(k)] = tensor->second;
   }
   auto v = cpu::run_eager<double>(g, s, leaves, cpu::rotations::dense, nullptr, &pinned);
   if (record != nullptr)
@@ -161,7 +163,7 @@ TEST_CASE("gradients are the derivatives of the formula: central differences in 
     loss(l, {}, &pinned);
     for (const auto& [name, g] : found) {
       auto& leaf = l.data.at(name);
-      const std::size_t stride = leaf.size() / 40 + 1;   // a sample of the elements
+      const std::size_t stride = leaf.size() / 40 + 1;  // a sample of the elements
       for (std::size_t i = 0; i < leaf.size(); i += stride) {
         const double at = leaf[i];
         leaf[i] = at + eps;

@@ -12,20 +12,56 @@ using namespace graft;
 using sizes = std::map<std::string, long long>;
 
 inline const sizes& usual_sizes() {
-  static const sizes s{{"out", 24},       {"in", 32},      {"tokens", 7},      {"r", 4},         {"b", 8},
-                       {"m", 2},          {"a", 4},        {"c", 8},           {"terms", 5},     {"topk", 2},
-                       {"num_vectors", 6}, {"mini_r", 4},   {"vector_length", 8}, {"vocab", 13},   {"dim", 24},
-                       {"channels", 3},   {"kernel_h", 3}, {"kernel_w", 3},    {"stride", 2},    {"padding", 1},
-                       {"height", 5},     {"width", 6},    {"n", 32}};
+  static const sizes s{{"out", 24},
+                       {"in", 32},
+                       {"tokens", 7},
+                       {"r", 4},
+                       {"b", 8},
+                       {"m", 2},
+                       {"a", 4},
+                       {"c", 8},
+                       {"terms", 5},
+                       {"topk", 2},
+                       {"num_vectors", 6},
+                       {"mini_r", 4},
+                       {"vector_length", 8},
+                       {"vocab", 13},
+                       {"dim", 24},
+                       {"channels", 3},
+                       {"kernel_h", 3},
+                       {"kernel_w", 3},
+                       {"stride", 2},
+                       {"padding", 1},
+                       {"height", 5},
+                       {"width", 6},
+                       {"n", 32}};
   return s;
 }
 // Nothing a multiple of a vector, a tile or a thread count, where the formula allows it.
 inline const sizes& ragged_sizes() {
-  static const sizes s{{"out", 35},       {"in", 45},      {"tokens", 1},      {"r", 5},         {"b", 5},
-                       {"m", 1},          {"a", 7},        {"c", 9},           {"terms", 3},     {"topk", 3},
-                       {"num_vectors", 7}, {"mini_r", 7},   {"vector_length", 5}, {"vocab", 11},   {"dim", 17},
-                       {"channels", 2},   {"kernel_h", 1}, {"kernel_w", 1},    {"stride", 1},    {"padding", 0},
-                       {"height", 3},     {"width", 7},    {"n", 33}};
+  static const sizes s{{"out", 35},
+                       {"in", 45},
+                       {"tokens", 1},
+                       {"r", 5},
+                       {"b", 5},
+                       {"m", 1},
+                       {"a", 7},
+                       {"c", 9},
+                       {"terms", 3},
+                       {"topk", 3},
+                       {"num_vectors", 7},
+                       {"mini_r", 7},
+                       {"vector_length", 5},
+                       {"vocab", 11},
+                       {"dim", 17},
+                       {"channels", 2},
+                       {"kernel_h", 1},
+                       {"kernel_w", 1},
+                       {"stride", 1},
+                       {"padding", 0},
+                       {"height", 3},
+                       {"width", 7},
+                       {"n", 33}};
   return s;
 }
 
@@ -53,7 +89,8 @@ template <class Real> struct random_layer {
     std::uniform_real_distribution<double> uniform(-1, 1);
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
-      if (!is_leaf(v.what) || v.what == op::scalar || v.what == op::constant || v.what == op::eye || v.what == op::zero) continue;
+      if (!is_leaf(v.what) || v.what == op::scalar || v.what == op::constant || v.what == op::eye || v.what == op::zero)
+        continue;
       if (views.contains(v.name)) continue;
       const auto n = static_cast<std::size_t>(count(g, static_cast<id>(k), s));
       const axes a = listed_axes(v);
@@ -67,7 +104,8 @@ template <class Real> struct random_layer {
       } else {
         auto& to = data[v.name];
         // Away from zero, so that a division in an inverse formula stays tame.
-        for (std::size_t i = 0; i < n; ++i) to.push_back(static_cast<Real>(uniform(engine) + (v.d[3] == dim{1} ? 1.5 : 0)));
+        for (std::size_t i = 0; i < n; ++i)
+          to.push_back(static_cast<Real>(uniform(engine) + (v.d[3] == dim{1} ? 1.5 : 0)));
         w.data = to.data();
       }
       views[v.name] = w;
@@ -89,7 +127,8 @@ template <class Real> struct random_layer {
   view dy() const { return views.at("dy"); }
   std::vector<Real> room(const char* output, const builder& g) const {
     size_values s = values_of(g, shape);
-    return std::vector<Real>(static_cast<std::size_t>(count(g, g.result(output), s)), std::numeric_limits<Real>::quiet_NaN());
+    return std::vector<Real>(static_cast<std::size_t>(count(g, g.result(output), s)),
+                             std::numeric_limits<Real>::quiet_NaN());
   }
   std::vector<std::string> parameters() const {
     std::vector<std::string> names;
@@ -130,7 +169,8 @@ inline std::vector<combination> every_combination() {
         if (kind == layer_kind::embedding && bias) continue;
         const layer_graphs g = graphs_for(kind, what, bias);
         if (g.forward == nullptr) continue;
-        all.push_back({kind, what, bias, g, std::string(kinds[k]) + (bias ? " with bias" : "") + ", method " + std::to_string(m)});
+        all.push_back({kind, what, bias, g,
+                       std::string(kinds[k]) + (bias ? " with bias" : "") + ", method " + std::to_string(m)});
       }
   return all;
 }

@@ -11,18 +11,23 @@
 
 namespace graft {
 
-template <class A> concept adapter_formula = requires(scope p, ex W) {
-  { A::weight(p, W) };
-  { A::name };
+template <class A>
+concept adapter_formula = requires(scope p, ex W) {
+  {A::weight(p, W)};
+  {A::name};
 };
 
 template <class A> constexpr ex adapted_bias(scope p, ex b) {
-  if constexpr (requires { A::bias(p, b); }) return A::bias(p, b);
-  else return b;
+  if constexpr (requires { A::bias(p, b); })
+    return A::bias(p, b);
+  else
+    return b;
 }
 template <class A> constexpr long long adapter_size(const char* name, long long out, long long in) {
-  if constexpr (requires { A::size(name, out, in); }) return A::size(name, out, in);
-  else return unknown;
+  if constexpr (requires { A::size(name, out, in); })
+    return A::size(name, out, in);
+  else
+    return unknown;
 }
 
 }  // namespace graft

@@ -23,8 +23,10 @@ using view = basic_view<const void>;
 using mutable_view = basic_view<void>;
 
 template <class Element> constexpr dtype dtype_of() {
-  if constexpr (requires { storage<Element>::type; }) return storage<Element>::type;
-  else return dtype::i64;
+  if constexpr (requires { storage<Element>::type; })
+    return storage<Element>::type;
+  else
+    return dtype::i64;
 }
 template <class Element, class... Sizes> constexpr view view_of(const Element* data, Sizes... sizes) {
   return {data, dtype_of<Element>(), {static_cast<long long>(sizes)...}, static_cast<int>(sizeof...(sizes))};

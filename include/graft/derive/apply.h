@@ -23,8 +23,8 @@ constexpr long long chain_cost(const graph& g, id w) {
       if (nominal_count(g, v.b) < own) return chain_cost(g, v.a);
       if (g[v.a].what == op::matmul && g[v.b].what == op::matmul) {
         const node &p = g[v.a], &q = g[v.b];
-        const long long rank = g.sizes.nominal(p.ta ? g[p.a].d[2] : g[p.a].d[3]) *
-                               g.sizes.nominal(q.ta ? g[q.a].d[2] : g[q.a].d[3]);
+        const long long rank =
+            g.sizes.nominal(p.ta ? g[p.a].d[2] : g[p.a].d[3]) * g.sizes.nominal(q.ta ? g[q.a].d[2] : g[q.a].d[3]);
         return rank * (g.sizes.nominal(v.d[2]) + g.sizes.nominal(v.d[3]));
       }
       return own;
@@ -32,7 +32,9 @@ constexpr long long chain_cost(const graph& g, id w) {
     case op::transpose: return chain_cost(g, v.a);
     case op::rotate: return chain_cost(g, v.a) + nominal_count(g, v.b);
     case op::tile: return chain_cost(g, v.a) + g.sizes.nominal(v.d[3]);
-    case op::kron: return nominal_count(g, v.a) * g.sizes.nominal(g[v.b].d[2]) + nominal_count(g, v.b) * g.sizes.nominal(g[v.a].d[3]);
+    case op::kron:
+      return nominal_count(g, v.a) * g.sizes.nominal(g[v.b].d[2]) +
+             nominal_count(g, v.b) * g.sizes.nominal(g[v.a].d[3]);
     default: return own;
   }
 }
@@ -64,9 +66,9 @@ constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed)
 constexpr id apply_kron(builder& g, id w1, id w2, id x) {
   const node p = g.n[w1], q = g.n[w2], in = g.n[x];
   const dim tokens = g.times(in.d[1], in.d[2]);
-  const id blocks = make::reshape(g, x, {1}, tokens, p.d[3], q.d[3]);              // [tokens, c, d]
-  const id right = make::matmul(g, blocks, w2, false, true);                       // [tokens, c, b]
-  const id left = make::matmul(g, w1, right);                                      // [tokens, a, b]
+  const id blocks = make::reshape(g, x, {1}, tokens, p.d[3], q.d[3]);  // [tokens, c, d]
+  const id right = make::matmul(g, blocks, w2, false, true);           // [tokens, c, b]
+  const id left = make::matmul(g, w1, right);                          // [tokens, a, b]
   return make::reshape(g, left, in.d[0], in.d[1], in.d[2], g.times(p.d[2], q.d[2]));
 }
 constexpr id apply_hadamard(builder& g, id m1, id m2, id x) {

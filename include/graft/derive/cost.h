@@ -14,10 +14,10 @@ struct device {  // what a machine can do; the floor of a cost on it
 };
 
 struct cost {
-  long long load_flops = 0, parameter_flops = 0, flops = 0;   // once per load, per change of parameters, per call
-  long long bytes = 0;                                        // per call
-  long long cached_bytes = 0;                                 // load- and parameter-time values kept for the calls
-  long long largest_cached = 0;                               // elements of the largest of them
+  long long load_flops = 0, parameter_flops = 0, flops = 0;  // once per load, per change of parameters, per call
+  long long bytes = 0;                                       // per call
+  long long cached_bytes = 0;                                // load- and parameter-time values kept for the calls
+  long long largest_cached = 0;                              // elements of the largest of them
   constexpr double floor_seconds(device d) const {
     const double compute = static_cast<double>(flops) / d.flops_per_second;
     const double move = static_cast<double>(bytes) / d.bytes_per_second;
@@ -60,7 +60,8 @@ constexpr bool read_at_data_time(const graph& g, const stages& when, const node_
   for (int r = 0; r < g.size; ++r) {
     const node& v = g.n[r];
     if (!live.in[r] || (v.a != i && v.b != i && v.c != i)) continue;
-    if (when.of[r] == stage::data || (v.what == op::reshape && read_at_data_time(g, when, live, static_cast<id>(r)))) return true;
+    if (when.of[r] == stage::data || (v.what == op::reshape && read_at_data_time(g, when, live, static_cast<id>(r))))
+      return true;
   }
   return false;
 }
@@ -76,10 +77,14 @@ constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype
     if (!live.in[k]) continue;
     const long long f = flops_of(g, i, s);
     (when.of[k] == stage::data ? c.flops : when.of[k] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
-    if (!read_at_data_time(g, when, live, i) || v.what == op::reshape || v.what == op::constant || v.what == op::zero) continue;
-    if (v.what == op::base) c.bytes += bytes(i, stored);
-    else if (v.what == op::ids) c.bytes += bytes(i, dtype::i64);
-    else if (is_leaf(v.what)) c.bytes += bytes(i, moved);
+    if (!read_at_data_time(g, when, live, i) || v.what == op::reshape || v.what == op::constant || v.what == op::zero)
+      continue;
+    if (v.what == op::base)
+      c.bytes += bytes(i, stored);
+    else if (v.what == op::ids)
+      c.bytes += bytes(i, dtype::i64);
+    else if (is_leaf(v.what))
+      c.bytes += bytes(i, moved);
     else if (when.of[k] != stage::data) {
       c.bytes += bytes(i, moved);
       c.cached_bytes += bytes(i, moved);

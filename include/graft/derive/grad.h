@@ -9,7 +9,7 @@ namespace graft {
 
 struct adjoints {
   builder& g;
-  node_set wanted;         // nodes that lead to an input or a parameter
+  node_set wanted;  // nodes that lead to an input or a parameter
   id d[max_nodes]{};
 
   constexpr void push(id to, id value) {
@@ -24,7 +24,8 @@ struct adjoints {
     // One operand may be shared by all matrices of the other: its gradient sums over them inside the product.
     auto product = [&](id a, id b, bool ta, bool tb, const node& like) {
       bool shared = false;
-      for (int i = 0; i < 2; ++i) shared = shared || (like.d[i] == dim{1} && (g.n[a].d[i] != dim{1} || g.n[b].d[i] != dim{1}));
+      for (int i = 0; i < 2; ++i)
+        shared = shared || (like.d[i] == dim{1} && (g.n[a].d[i] != dim{1} || g.n[b].d[i] != dim{1}));
       return make::matmul(g, a, b, ta, tb, v.line, shared);
     };
     if (wanted[v.a]) push(v.a, v.ta ? product(v.b, t, v.tb, true, p) : product(t, v.b, false, !v.tb, p));
@@ -32,7 +33,7 @@ struct adjoints {
   }
   constexpr void kron(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
-    const id blocks = make::swap_inner(g, make::reshape(g, t, p.d[2], q.d[2], p.d[3], q.d[3]));   // [a, c, b, d]
+    const id blocks = make::swap_inner(g, make::reshape(g, t, p.d[2], q.d[2], p.d[3], q.d[3]));  // [a, c, b, d]
     const id flat = make::reshape(g, blocks, {1}, {1}, g.times(p.d[2], p.d[3]), g.times(q.d[2], q.d[3]));
     const id w1 = make::reshape(g, v.a, {1}, {1}, g.times(p.d[2], p.d[3]), {1});
     const id w2 = make::reshape(g, v.b, {1}, {1}, g.times(q.d[2], q.d[3]), {1});
@@ -50,8 +51,18 @@ struct adjoints {
   constexpr void visit(id i, id t) {
     const node v = g.n[i];
     switch (v.what) {
-      case op::input: case op::ids: case op::base: case op::frozen: case op::param: case op::scalar:
-      case op::constant: case op::eye: case op::zero: case op::kept: case op::detach: case op::step: return;
+      case op::input:
+      case op::ids:
+      case op::base:
+      case op::frozen:
+      case op::param:
+      case op::scalar:
+      case op::constant:
+      case op::eye:
+      case op::zero:
+      case op::kept:
+      case op::detach:
+      case op::step: return;
       case op::add: push(v.a, t), push(v.b, t); return;
       case op::sub: push(v.a, t), push(v.b, make::negate(g, t)); return;
       case op::mul:
@@ -80,7 +91,9 @@ struct adjoints {
       case op::fold: push(v.a, make::tile(g, t, g.n[v.a].d[3])); return;
       case op::upper: push(v.a, make::unary(g, op::upper, t)); return;
       case op::skew: push(v.a, make::unskew(g, t, v.a)); return;
-      case op::inverse: push(v.a, make::negate(g, make::matmul(g, make::matmul(g, i, t, true), i, false, true))); return;
+      case op::inverse:
+        push(v.a, make::negate(g, make::matmul(g, make::matmul(g, i, t, true), i, false, true)));
+        return;
       case op::neumann: push(v.a, make::neumann_grad(g, v.a, t, v.k[0])); return;
       case op::rotate:
         if (wanted[v.a]) push(v.a, make::rotate(g, t, v.b, !v.tb));
@@ -92,10 +105,15 @@ struct adjoints {
       case op::topk_softmax: push(v.a, g.emit(g.shaped(op::softmax_grad, i, i, t))); return;
       case op::normalize: push(v.a, make::normalize_grad(g, v.a, v.b, t, v.k[0] == dim{1})); return;
       case op::patches: push(v.a, make::unpatch(g, t, v.a, v)); return;
-      case op::sum_to: case op::unskew: case op::neumann_grad: case op::rotate_grad: case op::scatter:
-      case op::softmax_grad: case op::normalize_grad: case op::unpatch: case op::host:
-        g.stop(fault::not_differentiable, i, v.line);
-        return;
+      case op::sum_to:
+      case op::unskew:
+      case op::neumann_grad:
+      case op::rotate_grad:
+      case op::scatter:
+      case op::softmax_grad:
+      case op::normalize_grad:
+      case op::unpatch:
+      case op::host: g.stop(fault::not_differentiable, i, v.line); return;
     }
   }
 };
@@ -104,8 +122,8 @@ struct adjoints {
 constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");
-  const node_set wanted =
-      dependents(f, [](const node& v) { return v.what == op::param || v.what == op::input; }, false);
+  const node_set wanted = dependents(
+      f, [](const node& v) { return v.what == op::param || v.what == op::input; }, false);
   adjoints a{g, wanted};
   for (id& v : a.d) v = none_id;
   const node shape = f.n[y];

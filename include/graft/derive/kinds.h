@@ -56,7 +56,9 @@ struct conv2d_kind {  // the same on patches; `tokens` counts images
 struct embedding_kind {  // y = rows ids of W'
   static constexpr const char* name = "embedding";
   static constexpr extent outputs(scope p) { return p.size("dim", dyn, 4096); }
-  static constexpr ex weight(scope p) { return p.leaf(op::base, "weight", 2, 1, 1, p.size("vocab", dyn, 4096), outputs(p)); }
+  static constexpr ex weight(scope p) {
+    return p.leaf(op::base, "weight", 2, 1, 1, p.size("vocab", dyn, 4096), outputs(p));
+  }
   static constexpr ex matrix(scope, ex W) { return W; }
   static constexpr ex stored(scope, ex M) { return M; }
   static constexpr ex run(scope p, ex M, ex, lowering how) {

@@ -36,8 +36,8 @@ struct conv2d {
   using adapter = Adapter;
   using element = Element;
   static constexpr bool has_bias = Bias == bias::yes;
-  static constexpr named_size sizes[6] = {{"out", Out},        {"channels", Channels}, {"kernel_h", Kernel},
-                                         {"kernel_w", Kernel}, {"stride", Stride},    {"padding", Padding}};
+  static constexpr named_size sizes[6] = {{"out", Out},         {"channels", Channels}, {"kernel_h", Kernel},
+                                          {"kernel_w", Kernel}, {"stride", Stride},     {"padding", Padding}};
 };
 template <int N, class Element = float, class Adapter = none, bias Bias = bias::yes> struct layer_norm {
   using kind = norm_kind<false>;

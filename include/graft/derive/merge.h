@@ -10,8 +10,8 @@ namespace graft {
 struct unmerging {
   builder g;
   bool possible = true;
-  int kept = 0;            // values of the merge graph that the unmerge needs
-  id kept_from[4]{};       // where they are in the merge graph
+  int kept = 0;       // values of the merge graph that the unmerge needs
+  id kept_from[4]{};  // where they are in the merge graph
 };
 
 inline constexpr const char* kept_names[4] = {"kept0", "kept1", "kept2", "kept3"};
@@ -25,7 +25,8 @@ constexpr unmerging unmerge(const builder& merge, const char* base, const char* 
     u.possible = false;
     return u;
   }
-  const node_set has_w = dependents(merge, [&](const node& v) { return v.what == op::base && same_text(v.name, base); });
+  const node_set has_w =
+      dependents(merge, [&](const node& v) { return v.what == op::base && same_text(v.name, base); });
   if (!has_w[at]) {
     u.possible = false;
     return u;
@@ -60,7 +61,8 @@ constexpr unmerging unmerge(const builder& merge, const char* base, const char* 
         break;
       }
       case op::rotate:
-        rhs = merge.n[v.b].orthogonal ? make::rotate(g, rhs, v.b, !v.tb) : make::rotate(g, rhs, make::inverse(g, v.b), v.tb);
+        rhs = merge.n[v.b].orthogonal ? make::rotate(g, rhs, v.b, !v.tb)
+                                      : make::rotate(g, rhs, make::inverse(g, v.b), v.tb);
         break;
       default: u.possible = false; break;
     }

@@ -33,7 +33,7 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
           }
           if (r.what == op::mul && is_scalar(g.n[r.a])) return make::mul(g, r.a, row_inner(g, p, r.b, budget - 1));
           if (r.what == op::matmul && !r.ta && nominal_count(g, r.a) < nominal_count(g, q)) {
-            const id gram = make::matmul(g, r.b, v.b, r.tb, !v.tb);   // A Aᵀ, r x r
+            const id gram = make::matmul(g, r.b, v.b, r.tb, !v.tb);  // A Aᵀ, r x r
             return make::row_dot(g, v.a, make::matmul(g, r.a, gram));
           }
           return make::row_dot(g, v.a, times_A(q));
@@ -42,9 +42,9 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
       default: break;
     }
   const node r = g.n[q];
-  const bool splits = r.what == op::add || r.what == op::sub || (r.what == op::mul && is_scalar(g.n[r.a])) ||
-                      (r.what == op::matmul && !r.ta && !contains(g, q, op::base) &&
-                       nominal_count(g, r.a) < nominal_count(g, q));
+  const bool splits =
+      r.what == op::add || r.what == op::sub || (r.what == op::mul && is_scalar(g.n[r.a])) ||
+      (r.what == op::matmul && !r.ta && !contains(g, q, op::base) && nominal_count(g, r.a) < nominal_count(g, q));
   if (budget > 0 && splits) return row_inner(g, q, p, budget - 1);
   return make::row_dot(g, p, q);
 }

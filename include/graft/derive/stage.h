@@ -24,7 +24,7 @@ constexpr stage leaf_stage(op o) {
 
 struct stages {
   stage of[max_nodes]{};
-  bool by_token[max_nodes]{};   // the value has a row, or several, for every token
+  bool by_token[max_nodes]{};  // the value has a row, or several, for every token
 };
 
 constexpr bool depends(const size_table& z, dim d, int name) {

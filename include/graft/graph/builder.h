@@ -66,8 +66,10 @@ struct builder : graph {
     if (k == requirement::kind::divides && lhs.known() && rhs.known() && rhs.v > 0 && lhs.v % rhs.v == 0) return;
     for (int i = 0; i < needs; ++i)
       if (need[i].what == k && need[i].lhs == lhs && need[i].rhs == rhs) return;
-    if (needs < max_requirements) need[needs++] = {k, lhs, rhs, at, line};
-    else stop(fault::too_many_nodes, none_id, line);
+    if (needs < max_requirements)
+      need[needs++] = {k, lhs, rhs, at, line};
+    else
+      stop(fault::too_many_nodes, none_id, line);
   }
 
   // ---- nodes
@@ -87,8 +89,10 @@ struct builder : graph {
     return static_cast<id>(size++);
   }
   constexpr void give(id i, const char* name) {
-    if (outs < max_outputs) out[outs++] = {i, name};
-    else stop(fault::too_many_nodes, i, 0);
+    if (outs < max_outputs)
+      out[outs++] = {i, name};
+    else
+      stop(fault::too_many_nodes, i, 0);
   }
   // A node that keeps the shape of `like`; the start of most rules below.
   constexpr node shaped(op o, id like, id a, id b = none_id, id c = none_id, int line = 0) const {

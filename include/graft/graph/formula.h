@@ -79,9 +79,7 @@ constexpr ex neumann(ex q, extent terms, int line = __builtin_LINE()) {
   return {q.g, make::neumann(*q.g, q.i, terms.d, line)};
 }
 constexpr ex kron(ex a, at b) { return {a.g, make::kron(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex tile(ex a, extent cols, int line = __builtin_LINE()) {
-  return {a.g, make::tile(*a.g, a.i, cols.d, line)};
-}
+constexpr ex tile(ex a, extent cols, int line = __builtin_LINE()) { return {a.g, make::tile(*a.g, a.i, cols.d, line)}; }
 constexpr ex topk_softmax(ex a, extent k, int line = __builtin_LINE()) {
   return {a.g, make::topk_softmax(*a.g, a.i, k.d, line)};
 }

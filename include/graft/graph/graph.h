@@ -15,10 +15,10 @@ inline constexpr int max_requirements = 32;
 
 struct node {
   op what = op::zero;
-  bool ta = false, tb = false;   // operand a, b is used transposed; gather, scatter: columns instead of rows
-  bool sum = false;              // matmul: the products of all matrices are summed into one
-  bool orthogonal = false;       // a fact stated by the formula: the inverse is the transpose
-  signed char rank = 4;          // leaves: number of sizes in a file
+  bool ta = false, tb = false;  // operand a, b is used transposed; gather, scatter: columns instead of rows
+  bool sum = false;             // matmul: the products of all matrices are summed into one
+  bool orthogonal = false;      // a fact stated by the formula: the inverse is the transpose
+  signed char rank = 4;         // leaves: number of sizes in a file
   id a = none_id, b = none_id, c = none_id;
   dim d[4]{};                    // sizes, right aligned
   dim k[4]{{0}, {0}, {0}, {0}};  // whole-number arguments of an op: terms, top-k, kernel, stride, padding

@@ -6,6 +6,7 @@
 #pragma once
 namespace graft {
 
+// clang-format off
 enum class op : unsigned char {
   // leaves
   input, ids, base, frozen, param, scalar, constant, eye, zero, kept,
@@ -30,12 +31,24 @@ enum class op : unsigned char {
   // a callable the compiler cannot see into
   host,
 };
+// clang-format on
 
-enum class op_class : unsigned char { leaf, pointwise, product, reduction, layout, algebra, rotation, lookup, rowwise, opaque };
+enum class op_class : unsigned char {
+  leaf,
+  pointwise,
+  product,
+  reduction,
+  layout,
+  algebra,
+  rotation,
+  lookup,
+  rowwise,
+  opaque
+};
 
 struct op_row {
-  const char* name;    // as explain() and the errors print it
-  const char* infix;   // printed between two operands where not empty
+  const char* name;   // as explain() and the errors print it
+  const char* infix;  // printed between two operands where not empty
   op_class kind;
   int arity;
 };

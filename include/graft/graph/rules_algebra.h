@@ -26,8 +26,10 @@ constexpr id rotate(builder& g, id x, id blocks, bool transposed, int line = 0) 
   const id made = g.emit(v);
   const node p = g.n[x], q = g.n[blocks];
   g.require(requirement::kind::square, q.d[2], q.d[3], blocks, line);
-  if (q.d[1] == dim{1}) g.require(requirement::kind::divides, p.d[3], q.d[3], made, line);
-  else g.require(requirement::kind::inner, p.d[3], g.times(q.d[1], q.d[3]), made, line);
+  if (q.d[1] == dim{1})
+    g.require(requirement::kind::divides, p.d[3], q.d[3], made, line);
+  else
+    g.require(requirement::kind::inner, p.d[3], g.times(q.d[1], q.d[3]), made, line);
   return made;
 }
 constexpr id rotate_grad(builder& g, id x, id t, id blocks, bool transposed) {

@@ -12,9 +12,9 @@ namespace graft {
 struct size_entry {
   enum class kind : unsigned char { name, product, quotient, triangle, window };
   kind what = kind::name;
-  dim a{}, b{}, c{}, d{};     // window: size, kernel, stride, padding
+  dim a{}, b{}, c{}, d{};  // window: size, kernel, stride, padding
   const char* name = "";
-  int nominal = 16;           // what cost comparisons assume while the size is only a name
+  int nominal = 16;  // what cost comparisons assume while the size is only a name
 };
 
 inline constexpr int max_entries = 32;
@@ -61,7 +61,8 @@ struct size_table {
     const long long a = value(t.a, s), b = value(t.b, s);
     if (t.what == size_entry::kind::product && a > 0 && b == unknown) return n % a == 0 && solve(t.b, n / a, s);
     if (t.what == size_entry::kind::product && b > 0 && a == unknown) return n % b == 0 && solve(t.a, n / b, s);
-    if (t.what == size_entry::kind::quotient && a > 0 && b == unknown) return n > 0 && a % n == 0 && solve(t.b, a / n, s);
+    if (t.what == size_entry::kind::quotient && a > 0 && b == unknown)
+      return n > 0 && a % n == 0 && solve(t.b, a / n, s);
     if (t.what == size_entry::kind::quotient && b > 0 && a == unknown) return solve(t.a, n * b, s);
     if (t.what == size_entry::kind::triangle && a == unknown)
       for (long long k = 1; k * (k - 1) / 2 <= n; ++k)

@@ -15,7 +15,7 @@
 namespace graft::io {
 
 struct loaded_tensor {
-  std::string key;             // as in the file
+  std::string key;  // as in the file
   std::vector<float> data;
   std::vector<long long> shape;
 };
@@ -43,9 +43,11 @@ class peft_layer_reader {
   }
   result<peft_layer> read() {
     if (c_.bias != trained_bias::none)
-      return fail_in(f_.file, "the adapter was trained with bias other than \"none\": it holds base biases, which are not read");
+      return fail_in(f_.file,
+                     "the adapter was trained with bias other than \"none\": it holds base biases, which are not read");
     if (c_.fan_in_fan_out)
-      return fail_in(f_.file, "fan_in_fan_out is true: the adapter is for a transposed (Conv1D) layer, expected a Linear one");
+      return fail_in(f_.file,
+                     "fan_in_fan_out is true: the adapter is for a transposed (Conv1D) layer, expected a Linear one");
     if (status s = read_method(); !s) return s.failure();
     if (status s = all_keys_used(); !s) return s.failure();
     return std::move(layer_);
@@ -138,7 +140,7 @@ class peft_layer_reader {
     if (b_.kind != layer_kind::conv2d) return ok;
     if (c_.use_dora) {
       loaded_tensor& m = layer_.tensors["lora_magnitude_vector"];
-      if (m.shape.size() == 4) m.shape = {m.shape[1]};   // stored as [1, out, 1, 1]
+      if (m.shape.size() == 4) m.shape = {m.shape[1]};  // stored as [1, out, 1, 1]
     }
     if (status s = flatten("lora_A.weight", {b_.shape[2], b_.shape[3]}); !s) return s;
     return flatten("lora_B.weight", {1, 1});
@@ -169,8 +171,9 @@ class peft_layer_reader {
     const long long b = o.block_size > 0 ? nearest_divisor(b_.in, o.block_size) : b_.in / nearest_divisor(b_.in, c_.r);
     layer_.sizes["b"] = b;
     if (o.use_cayley_neumann) layer_.sizes["terms"] = o.num_cayley_neumann_terms;
-    const double blocks = o.block_share ? 1 : static_cast<double>(b_.in / b);
-    if (o.coft) layer_.scalars["coft_limit"] = o.eps / std::sqrt(2 * blocks);   // ||Q||_F = sqrt(2) ||v||
+    const long long blocks = o.block_share ? 1 : b_.in / b;
+    if (o.coft)
+      layer_.scalars["coft_limit"] = o.eps / std::sqrt(2.0 * static_cast<double>(blocks));  // ||Q||_F = sqrt(2) ||v||
     return ok;
   }
   status read_loha() {
@@ -185,7 +188,7 @@ class peft_layer_reader {
     const bool first_low = has("lokr_w1_a"), second_low = has("lokr_w2_a");
     layer_.formula = first_low ? (second_low ? method::lokr_both_low : method::lokr_first_low)
                                : (second_low ? method::lokr : method::lokr_second_full);
-    if (!first_low && !second_low) layer_.sizes.erase("r");   // no factor has a rank then
+    if (!first_low && !second_low) layer_.sizes.erase("r");  // no factor has a rank then
     layer_.sizes["a"] = factorize(b_.out, c_.lokr.decompose_factor).m;
     layer_.sizes["c"] = factorize(b_.in, c_.lokr.decompose_factor).m;
     if (status s = first_low ? take_all({"lokr_w1_a", "lokr_w1_b"}) : take("lokr_w1"); !s) return s;
@@ -210,7 +213,8 @@ class peft_layer_reader {
   status slice_projections() {
     loaded_tensor &a = layer_.tensors["vera_A"], &b = layer_.tensors["vera_B"];
     if (a.shape.size() != 2 || b.shape.size() != 2 || a.shape[1] < b_.in || b.shape[0] < b_.out)
-      return fail_in(f_.file, "the shared projections vera_A and vera_B are smaller than the layer, expected at least [r, ",
+      return fail_in(f_.file,
+                     "the shared projections vera_A and vera_B are smaller than the layer, expected at least [r, ",
                      b_.in, "] and [", b_.out, ", r]");
     std::vector<float> cut;
     for (long long r = 0; r < a.shape[0]; ++r)

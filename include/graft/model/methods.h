@@ -23,10 +23,39 @@ namespace graft {
 enum class layer_kind : unsigned char { linear, embedding, conv2d, layer_norm, rms_norm };
 
 enum class method : unsigned char {
-  none, lora, lora_with_bias, dora, adalora, ia3, ia3_feedforward, loha, lokr, lokr_second_full, lokr_first_low,
-  lokr_both_low, vera, hra, hra_gram_schmidt, oft, oft_shared, oft_projected, oft_shared_projected, oft_neumann,
-  oft_neumann_shared, oft_neumann_projected, oft_neumann_shared_projected, boft, miss, miss_mini, miss_bat, vblora,
-  lora_embedding, dora_embedding, loha_conv, ln_tuning, ln_tuning_weight,
+  none,
+  lora,
+  lora_with_bias,
+  dora,
+  adalora,
+  ia3,
+  ia3_feedforward,
+  loha,
+  lokr,
+  lokr_second_full,
+  lokr_first_low,
+  lokr_both_low,
+  vera,
+  hra,
+  hra_gram_schmidt,
+  oft,
+  oft_shared,
+  oft_projected,
+  oft_shared_projected,
+  oft_neumann,
+  oft_neumann_shared,
+  oft_neumann_projected,
+  oft_neumann_shared_projected,
+  boft,
+  miss,
+  miss_mini,
+  miss_bat,
+  vblora,
+  lora_embedding,
+  dora_embedding,
+  loha_conv,
+  ln_tuning,
+  ln_tuning_weight,
 };
 
 template <class Kind> layer_graphs graphs_for_matrix(method m, bool bias) {
@@ -90,7 +119,9 @@ inline layer_graphs graphs_for(layer_kind kind, method m, bool bias) {
       if (m == method::dora_embedding) return graphs_of<embedding_kind, dora_embedding<>, false>();
       return {};
     case layer_kind::conv2d: {
-      auto of = [&]<class A>(A) { return bias ? graphs_of<conv2d_kind, A, true>() : graphs_of<conv2d_kind, A, false>(); };
+      auto of = [&]<class A>(A) {
+        return bias ? graphs_of<conv2d_kind, A, true>() : graphs_of<conv2d_kind, A, false>();
+      };
       if (m == method::none) return of(none{});
       if (m == method::lora) return of(lora<>{});
       if (m == method::lora_with_bias) return of(lora_with_bias<>{});

@@ -6,27 +6,29 @@
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
 
+#include <initializer_list>
+
 namespace graft {
 
 struct buffers {
-  short slot[max_nodes]{};      // workspace slot of a per-token value; -1: none
-  id into[max_nodes]{};         // a product that is accumulated into this later node; -1: computed on its own
-  id inplace[max_nodes]{};      // the operand whose storage the node takes over; -1: own storage
-  id same_as[max_nodes]{};      // a reshaped leaf is that leaf; -1: not so
-  short writes_to[max_nodes]{}; // output whose memory holds the value; -1: none
+  short slot[max_nodes]{};       // workspace slot of a per-token value; -1: none
+  id into[max_nodes]{};          // a product that is accumulated into this later node; -1: computed on its own
+  id inplace[max_nodes]{};       // the operand whose storage the node takes over; -1: own storage
+  id same_as[max_nodes]{};       // a reshaped leaf is that leaf; -1: not so
+  short writes_to[max_nodes]{};  // output whose memory holds the value; -1: none
   int slots = 0;
 };
 
 struct use_counts {
   int of[max_nodes]{};
-  id reader[max_nodes]{};       // the last reader
+  id reader[max_nodes]{};  // the last reader
 };
 constexpr use_counts count_uses(const graph& g, const node_set& live) {
   use_counts u;
   for (int i = 0; i < g.size; ++i)
     for (int k = 0; live.in[i] && k < 3; ++k)
       if (const id o = g.n[i].operand(k); o >= 0) ++u.of[o], u.reader[o] = static_cast<id>(i);
-  for (int i = 0; i < g.outs; ++i) u.of[g.out[i].at] += 2;   // an output is never overwritten
+  for (int i = 0; i < g.outs; ++i) u.of[g.out[i].at] += 2;  // an output is never overwritten
   return u;
 }
 
@@ -49,8 +51,10 @@ constexpr buffers assign_buffers(const graph& g, const stages& when) {
       return own(m) && g[m].what == op::matmul && !g[m].sum && uses.of[m] == 1 && same_shape(g[m], v);
     };
     auto target = [&](id o) { return per_token(o) && same_shape(g[o], v); };
-    if (deferrable(v.b) && target(v.a)) b.into[v.b] = static_cast<id>(i);
-    else if (v.what == op::add && deferrable(v.a) && target(v.b)) b.into[v.a] = static_cast<id>(i);
+    if (deferrable(v.b) && target(v.a))
+      b.into[v.b] = static_cast<id>(i);
+    else if (v.what == op::add && deferrable(v.a) && target(v.b))
+      b.into[v.a] = static_cast<id>(i);
   }
   // Storage taken over from an operand.
   for (int i = 0; i < g.size; ++i) {
@@ -76,7 +80,7 @@ constexpr buffers assign_buffers(const graph& g, const stages& when) {
   int last[max_nodes]{};
   for (int i = 0; i < g.size; ++i) {
     if (!live.in[i]) continue;
-    const id at = b.into[i] >= 0 ? b.into[i] : static_cast<id>(i);   // when the node is really computed
+    const id at = b.into[i] >= 0 ? b.into[i] : static_cast<id>(i);  // when the node is really computed
     for (int k = 0; k < 3; ++k)
       for (id o = g.n[i].operand(k); o >= 0; o = b.inplace[o])
         if (last[o] < at) last[o] = at;

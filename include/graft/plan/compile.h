@@ -15,15 +15,15 @@
 
 namespace graft {
 
-struct fullgraph {};   // no graph break
-struct training {};    // a gradient for every parameter
+struct fullgraph {};  // no graph break
+struct training {};   // a gradient for every parameter
 
 namespace detail {
 
 template <class Wanted, class... Options> inline constexpr bool asked = (std::is_same_v<Wanted, Options> || ...);
 
 template <class T> struct type_is {
-  using type = T;   // names a diagnostic without instantiating it: that would already be the error
+  using type = T;  // names a diagnostic without instantiating it: that would already be the error
 };
 
 template <class Layer> struct facts {
@@ -54,16 +54,23 @@ template <class Layer> struct no_gradient {
 template <class Layer> constexpr auto size_verdict() {
   using m = size_mistake<Layer>;
   using enum requirement::kind;
-  if constexpr (m::r.what == inner) return type_is<diagnostic::inner_sizes_differ<typename m::words, m::r.line, m::lhs, m::rhs>>{};
-  else if constexpr (m::r.what == same) return type_is<diagnostic::sizes_differ<typename m::words, m::r.line, m::lhs, m::rhs>>{};
-  else if constexpr (m::r.what == square) return type_is<diagnostic::matrix_is_not_square<typename m::words, m::r.line, m::lhs, m::rhs>>{};
-  else return type_is<diagnostic::size_is_not_divisible<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+  if constexpr (m::r.what == inner)
+    return type_is<diagnostic::inner_sizes_differ<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+  else if constexpr (m::r.what == same)
+    return type_is<diagnostic::sizes_differ<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+  else if constexpr (m::r.what == square)
+    return type_is<diagnostic::matrix_is_not_square<typename m::words, m::r.line, m::lhs, m::rhs>>{};
+  else
+    return type_is<diagnostic::size_is_not_divisible<typename m::words, m::r.line, m::lhs, m::rhs>>{};
 }
 template <class Layer> constexpr auto break_verdict() {
   using m = graph_break<Layer>;
-  if constexpr (same_text(m::at.name, erased_name)) return type_is<diagnostic::type_erased_adapter_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
-  else if constexpr (m::at.tb) return type_is<diagnostic::data_dependent_size_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
-  else return type_is<diagnostic::host_function_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
+  if constexpr (same_text(m::at.name, erased_name))
+    return type_is<diagnostic::type_erased_adapter_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
+  else if constexpr (m::at.tb)
+    return type_is<diagnostic::data_dependent_size_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
+  else
+    return type_is<diagnostic::host_function_breaks_the_graph<typename m::words, m::at.line, m::count>>{};
 }
 
 template <class Layer, bool FullGraph, bool Training> constexpr auto verdict() {
@@ -92,7 +99,8 @@ template <class Layer, bool FullGraph, bool Training> constexpr auto verdict() {
 }  // namespace detail
 
 template <class Layer, class... Options>
-struct compile : decltype(detail::verdict<Layer, detail::asked<fullgraph, Options...>, detail::asked<training, Options...>>())::type {
+struct compile : decltype(detail::verdict<Layer, detail::asked<fullgraph, Options...>,
+                                          detail::asked<training, Options...>>())::type {
   using layer = Layer;
   using d = derived_of<Layer>;
   static constexpr plan forward = fuse(d::forward);
@@ -126,14 +134,18 @@ template <class Layer> constexpr size_values sizes_at(const graph& g, long long 
 }
 template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
   constexpr dtype stored = storage<typename Layer::element>::type;
-  return cost_of(g, sizes_at<Layer>(g, tokens), stored, stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored);
+  return cost_of(g, sizes_at<Layer>(g, tokens), stored,
+                 stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored);
 }
 template <class Layer> constexpr bool folds(long long tokens) {
-  return worth_folding(cost_for<Layer>(derived_of<Layer>::forward, tokens), cost_for<Layer>(derived_of<Layer>::folded, tokens));
+  return worth_folding(cost_for<Layer>(derived_of<Layer>::forward, tokens),
+                       cost_for<Layer>(derived_of<Layer>::folded, tokens));
 }
 template <class Layer> constexpr cost forward_cost(long long tokens) {
   return cost_for<Layer>(folds<Layer>(tokens) ? derived_of<Layer>::folded : derived_of<Layer>::forward, tokens);
 }
-template <class Layer> constexpr cost backward_cost(long long tokens) { return cost_for<Layer>(derived_of<Layer>::backward, tokens); }
+template <class Layer> constexpr cost backward_cost(long long tokens) {
+  return cost_for<Layer>(derived_of<Layer>::backward, tokens);
+}
 
 }  // namespace graft

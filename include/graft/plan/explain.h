@@ -123,8 +123,10 @@ template <class Layer, class Sink> constexpr void explain(Sink&& line, long long
   if (priced) f = forward_cost<Layer>(tokens), b = backward_cost<Layer>(tokens);
   explain_graph(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward", priced ? &f : nullptr, line);
   if (d::backward.bad.what == fault::none) explain_graph(d::backward, "backward", priced ? &b : nullptr, line);
-  if (d::unmerge_weight.possible) explain_outputs(d::unmerge_weight.g, "unmerge ", line);
-  else line(text("  unmerge   the formula replaces the weight: keep the base"));
+  if (d::unmerge_weight.possible)
+    explain_outputs(d::unmerge_weight.g, "unmerge ", line);
+  else
+    line(text("  unmerge   the formula replaces the weight: keep the base"));
   for (int k = 0; k < d::unmerge_weight.kept; ++k) {
     text t;
     t << "            " << kept_names[k] << " is the value at the merge of ";

@@ -26,11 +26,11 @@ inline constexpr int max_kernels = 32;
 struct plan {
   stages when{};
   slot place[max_nodes]{};
-  short kernel_of[max_nodes]{};     // -1: not a data-time node
+  short kernel_of[max_nodes]{};  // -1: not a data-time node
   family what[max_kernels]{};
   id anchor[max_kernels]{};
   int kernels = 0;
-  int breaks = 0;                   // nodes that no kernel can hold
+  int breaks = 0;  // nodes that no kernel can hold
   id first_break = none_id;
 };
 
@@ -80,8 +80,10 @@ constexpr plan fuse(const graph& g) {
     if (v.what == op::host) {
       p.kernel_of[k] = begin(family::host, i);
     } else if (when.by_token[k]) {
-      if (is_anchor(g, when, i)) p.kernel_of[k] = begin(family_of(v), i), p.place[k] = slot::product;
-      else if (from >= 0) p.kernel_of[k] = from, p.place[k] = slot::post;
+      if (is_anchor(g, when, i))
+        p.kernel_of[k] = begin(family_of(v), i), p.place[k] = slot::product;
+      else if (from >= 0)
+        p.kernel_of[k] = from, p.place[k] = slot::post;
     } else if (per_token) {
       p.kernel_of[k] = begin(family::reduce, i), p.place[k] = slot::reduce;
     } else {
@@ -98,7 +100,8 @@ constexpr plan fuse(const graph& g) {
       if (!member(static_cast<id>(r)) || p.kernel_of[r] < 0 || (v.a != i && v.b != i && v.c != i)) continue;
       if (p.kernel_of[k] >= 0 && p.kernel_of[k] <= p.kernel_of[r]) continue;
       p.kernel_of[k] = p.kernel_of[r];
-      p.place[k] = p.place[r] == slot::product || p.place[r] == slot::pre || p.place[r] == slot::reduce ? slot::pre : slot::side;
+      p.place[k] =
+          p.place[r] == slot::product || p.place[r] == slot::pre || p.place[r] == slot::reduce ? slot::pre : slot::side;
     }
     if (p.kernel_of[k] < 0) p.kernel_of[k] = begin(family::pointwise, i), p.place[k] = slot::post;
   }

@@ -9,7 +9,7 @@ namespace graft {
 struct program {
   unsigned word[max_nodes]{};
   int size = 0;
-  unsigned long long key = 14695981039346656037ULL;   // FNV-1a over the words
+  unsigned long long key = 14695981039346656037ULL;  // FNV-1a over the words
 
   constexpr void add(unsigned w) {
     if (size < max_nodes) word[size++] = w;
@@ -33,7 +33,9 @@ constexpr program encode(const graph& g, const plan& p) {
     const node& v = g.n[k];
     if (!live.in[k] || p.when.of[k] != stage::data) continue;
     position[k] = next++;
-    auto operand = [&](id i) { return i < 0 ? 0xffU : p.when.of[i] == stage::data ? static_cast<unsigned>(position[i]) : 0xfeU; };
+    auto operand = [&](id i) {
+      return i < 0 ? 0xffU : p.when.of[i] == stage::data ? static_cast<unsigned>(position[i]) : 0xfeU;
+    };
     const unsigned head = static_cast<unsigned>(v.what) | (v.ta ? 0x100U : 0U) | (v.tb ? 0x200U : 0U);
     out.add(head | (static_cast<unsigned>(p.place[k]) << 10U) | (operand(v.a) << 16U) | (operand(v.b) << 24U));
   }

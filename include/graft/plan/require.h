@@ -15,8 +15,10 @@ constexpr text located(const graph& g, id i) {
   for (int k = 0; k < row(v.what).arity; ++k) {
     if (k > 0) t << " and ";
     const id o = v.operand(k);
-    if (is_leaf(g[o].what)) t << g[o].name;
-    else t << "(", print(t, g, o, {nullptr, 1}), t << ")";
+    if (is_leaf(g[o].what))
+      t << g[o].name;
+    else
+      t << "(", print(t, g, o, {nullptr, 1}), t << ")";
     print_shape(t, g, o);
   }
   return t;
@@ -24,7 +26,8 @@ constexpr text located(const graph& g, id i) {
 constexpr text located(const graph& g, const requirement& r) {
   if (r.at >= 0) return located(g, r.at);
   text t;
-  print(t, g.sizes, r.lhs, true), t << (r.what == requirement::kind::divides ? " / " : " = "), print(t, g.sizes, r.rhs, true);
+  print(t, g.sizes, r.lhs, true), t << (r.what == requirement::kind::divides ? " / " : " = "),
+      print(t, g.sizes, r.rhs, true);
   return t;
 }
 constexpr text describe(const graph& g, const requirement& r, const size_values& s) {
@@ -42,7 +45,7 @@ constexpr text describe(const graph& g, const requirement& r, const size_values&
 }
 constexpr bool holds(const graph& g, const requirement& r, const size_values& s) {
   const long long lhs = g.sizes.value(r.lhs, s), rhs = g.sizes.value(r.rhs, s);
-  if (lhs == unknown || rhs == unknown) return true;   // not decided yet
+  if (lhs == unknown || rhs == unknown) return true;  // not decided yet
   return r.what == requirement::kind::divides ? rhs > 0 && lhs % rhs == 0 : lhs == rhs;
 }
 constexpr const requirement* first_violated(const graph& g, const size_values& s) {

@@ -28,7 +28,8 @@ template <class Real> class bound_graph {
     bound_ = true;
     return ok;
   }
-  status operator()(const layer_state& state, const tensor_map& data, const output_map& out, const cpu::host_function<Real>& host) {
+  status operator()(const layer_state& state, const tensor_map& data, const output_map& out,
+                    const cpu::host_function<Real>& host) {
     if (status s = prepare(state); !s) return s;
     bound_leaves call = leaves_;
     if (status s = layer_state::bind_data(g_, data, call); !s) return s;
@@ -54,9 +55,11 @@ template <class Real> class bound_graph {
     program_.run(call.sizes, call.leaf, to);
     return ok;
   }
-  status run_eager(const bound_leaves& call, const std::vector<mutable_view>& to, const cpu::host_function<Real>& host) {
+  status run_eager(const bound_leaves& call, const std::vector<mutable_view>& to,
+                   const cpu::host_function<Real>& host) {
     for (int k = 0; k < g_.size; ++k)
-      if (g_.n[k].what == op::host && !host) return fail("host function '", g_.n[k].name, "' is not set; give it with host()");
+      if (g_.n[k].what == op::host && !host)
+        return fail("host function '", g_.n[k].name, "' is not set; give it with host()");
     cpu::values<Real> v = cpu::run_eager<Real>(g_, call.sizes, call.leaf, cpu::rotations::dense, &host);
     for (int k = 0; k < g_.outs; ++k)
       if (const mutable_view& o = to[static_cast<std::size_t>(k)]; o.data != nullptr) {
@@ -69,11 +72,13 @@ template <class Real> class bound_graph {
     for (int k = 0; k < g_.size; ++k) {
       const node& v = g_.n[k];
       if (v.what != op::gather) continue;
-      const long long rows = g_.sizes.value(g_[v.a].d[v.ta ? 3 : 2], call.sizes), tokens = g_.sizes.value(v.d[2], call.sizes);
+      const long long rows = g_.sizes.value(g_[v.a].d[v.ta ? 3 : 2], call.sizes),
+                      tokens = g_.sizes.value(v.d[2], call.sizes);
       const auto* ids = static_cast<const std::int64_t*>(call.leaf[static_cast<std::size_t>(v.b)].data);
       for (long long t = 0; t < tokens; ++t)
         if (ids[t] < 0 || ids[t] >= rows)
-          return fail("id ", static_cast<long long>(ids[t]), " at position ", t, " is outside the table of ", rows, " rows");
+          return fail("id ", static_cast<long long>(ids[t]), " at position ", t, " is outside the table of ", rows,
+                      " rows");
     }
     return ok;
   }

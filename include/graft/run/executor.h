@@ -11,16 +11,19 @@
 namespace graft {
 
 struct gradient {
-  std::string name;   // the parameter's name
+  std::string name;  // the parameter's name
   mutable_view into;
 };
 
 template <class Real> class executor {
  public:
   explicit executor(const layer_graphs& graphs, backend how = backend::fused)
-      : state_(graphs), forward_(how == backend::eager ? *graphs.literal : *graphs.forward, how),
-        folded_(*graphs.folded, how), base_(*graphs.base_forward, how),
-        backward_(how == backend::eager ? *graphs.literal_backward : *graphs.backward, how), how_(how) {}
+      : state_(graphs),
+        forward_(how == backend::eager ? *graphs.literal : *graphs.forward, how),
+        folded_(*graphs.folded, how),
+        base_(*graphs.base_forward, how),
+        backward_(how == backend::eager ? *graphs.literal_backward : *graphs.backward, how),
+        how_(how) {}
 
   status set(const char* name, const view& v) { return touched(state_.set(name, v)); }
   status set(const char* name, double v) { return touched(state_.set(name, v)); }
@@ -59,7 +62,8 @@ template <class Real> class executor {
       if (to->data == nullptr) continue;
       const id at = g.result(name);
       if (at < 0) return fail("the adapter leaves '", name, "' as it is");
-      if (const long long n = count(g, at, b->sizes); to->count() != n) return fail("'", name, "' has ", to->count(), " elements, expected ", n);
+      if (const long long n = count(g, at, b->sizes); to->count() != n)
+        return fail("'", name, "' has ", to->count(), " elements, expected ", n);
     }
     cpu::values<Real> v = cpu::run_eager<Real>(g, b->sizes, b->leaf, cpu::rotations::blockwise, &host_);
     const unmerging& u = *state_.graphs().unmerge_weight;
@@ -88,7 +92,8 @@ template <class Real> class executor {
     }
     if (status s = layer_state::bind_data(u.g, data, *b); !s) return s;
     const id at = u.g.out[0].at;
-    if (const long long n = count(u.g, at, b->sizes); original.count() != n) return fail("'", what, "' has ", original.count(), " elements, expected ", n);
+    if (const long long n = count(u.g, at, b->sizes); original.count() != n)
+      return fail("'", what, "' has ", original.count(), " elements, expected ", n);
     cpu::values<Real> v = cpu::run_eager<Real>(u.g, b->sizes, b->leaf, cpu::rotations::blockwise, &host_);
     cpu::encode(v[at].p, original.count(), original.data, original.type, 0);
     return ok;
@@ -112,10 +117,12 @@ template <class Real> class executor {
     result<bound_leaves> b = state_.bind(branch);
     asked_for_ = x.size[0];
     folds_ = false;
-    if (!b || !layer_state::bind_data(branch, {{"x", x}}, *b)) return false;   // forward() will say why
+    if (!b || !layer_state::bind_data(branch, {{"x", x}}, *b)) return false;  // forward() will say why
     size_values s = b->sizes, t;
     for (int i = 0; i < folded.sizes.count; ++i)
-      if (const int at = branch.sizes.find(folded.sizes.e[i].name); at >= 0 && folded.sizes.e[i].what == size_entry::kind::name) t.v[i] = s.v[at];
+      if (const int at = branch.sizes.find(folded.sizes.e[i].name);
+          at >= 0 && folded.sizes.e[i].what == size_entry::kind::name)
+        t.v[i] = s.v[at];
     folds_ = worth_folding(cost_of(branch, s, dtype::f32, dtype::f32), cost_of(folded, t, dtype::f32, dtype::f32));
     return folds_;
   }

@@ -15,8 +15,9 @@ class layer : public compile<Layer, Options...>, public executor<typename storag
       : executor<real>(graphs_of<typename Layer::kind, typename Layer::adapter, Layer::has_bias>(), how) {
     const graph& g = derived_of<Layer>::literal;
     const size_values fixed = static_sizes<Layer>(g);
-    for (int i = 0; i < g.sizes.count; ++i)   // numbers of a checked type: setting them cannot fail
-      if (g.sizes.e[i].what == size_entry::kind::name && fixed.v[i] != unknown) static_cast<void>(this->size(g.sizes.e[i].name, fixed.v[i]));
+    for (int i = 0; i < g.sizes.count; ++i)  // numbers of a checked type: setting them cannot fail
+      if (g.sizes.e[i].what == size_entry::kind::name && fixed.v[i] != unknown)
+        static_cast<void>(this->size(g.sizes.e[i].name, fixed.v[i]));
   }
 };
 

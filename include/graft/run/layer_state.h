@@ -15,15 +15,22 @@ struct layer_graphs {
   const builder* folded = nullptr;
   const builder* backward = nullptr;
   const builder* merge = nullptr;
-  const builder* base_forward = nullptr;   // without the adapter
+  const builder* base_forward = nullptr;  // without the adapter
   const unmerging* unmerge_weight = nullptr;
   const unmerging* unmerge_bias = nullptr;
 };
 
 template <class Kind, class Adapter, bool Bias> layer_graphs graphs_of() {
   using d = derived<Kind, Adapter, Bias>;
-  return {&d::literal, &d::literal_backward, &d::forward, &d::folded, &d::backward, &d::merge,
-          &derived<Kind, none, Bias>::forward, &d::unmerge_weight, &d::unmerge_bias};
+  return {&d::literal,
+          &d::literal_backward,
+          &d::forward,
+          &d::folded,
+          &d::backward,
+          &d::merge,
+          &derived<Kind, none, Bias>::forward,
+          &d::unmerge_weight,
+          &d::unmerge_bias};
 }
 
 // The leaves of one graph with the sizes that follow from them. Data-time leaves are still empty.
@@ -40,7 +47,8 @@ class layer_state {
   status set(const char* name, const view& v) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
-    if (i < 0 || leaf_stage(g[i].what) == stage::data) return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
+    if (i < 0 || leaf_stage(g[i].what) == stage::data)
+      return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
     if (v.data == nullptr) return fail("tensor '", name, "' has no data");
     if (v.type == dtype::nf4 || v.type == dtype::int8 || v.type == dtype::i64)
       return fail("tensor '", name, "' is stored as ", name_of(v.type), "; the CPU reads f32, f64 and bf16");
@@ -99,7 +107,8 @@ class layer_state {
       if (found == data.end()) return fail("tensor '", v.name, "' is missing in this call");
       if (found->second.data == nullptr) return fail("tensor '", v.name, "' has no data");
       if ((v.what == op::ids) != (found->second.type == dtype::i64))
-        return fail("tensor '", v.name, "' is stored as ", name_of(found->second.type), ", expected ", v.what == op::ids ? "i64" : "f32, f64 or bf16");
+        return fail("tensor '", v.name, "' is stored as ", name_of(found->second.type), ", expected ",
+                    v.what == op::ids ? "i64" : "f32, f64 or bf16");
       if (status fits = fit(g, static_cast<id>(k), found->second, b.sizes); !fits) return fits;
       b.leaf[static_cast<std::size_t>(k)] = found->second;
     }
@@ -121,7 +130,7 @@ class layer_state {
   status solve(const graph& g, const tensor_map& tensors, size_values& s) const {
     for (const auto& [name, value] : given_)
       if (const int at = g.sizes.find(name.c_str()); at >= 0) s.v[at] = value;
-    for (int pass = 0; pass < 2; ++pass)   // a second pass sees the names that the first one found
+    for (int pass = 0; pass < 2; ++pass)  // a second pass sees the names that the first one found
       for (int k = 0; k < g.size; ++k) {
         const auto found = is_leaf(g.n[k].what) ? tensors.find(g.n[k].name) : tensors.end();
         if (found == tensors.end()) continue;
@@ -133,7 +142,7 @@ class layer_state {
   const graph& graph_with(const char* name) const {
     for (const builder* g : {graphs_.literal, graphs_.merge})
       if (g->find(name) >= 0) return *g;
-    return *graphs_.base_forward;   // a base tensor that the adapter replaces
+    return *graphs_.base_forward;  // a base tensor that the adapter replaces
   }
   text leaf_list() const {
     text t;

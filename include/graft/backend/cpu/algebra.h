@@ -35,7 +35,7 @@ template <class Real> void neumann(tensor<Real> out, tensor<Real> a, long long t
   for (long long m = 0; m < a.matrices(); ++m) {
     const small_matrix q = const_matrix_map<Real>(a.p + m * b * b, b, b).template cast<double>();
     small_matrix r = c.back() * eye;
-    for (auto k = c.size() - 1; k-- > 0;) r = c[k] * eye + q * r;   // Horner
+    for (auto k = c.size() - 1; k-- > 0;) r = c[k] * eye + q * r;  // Horner
     matrix_map<Real>(out.p + m * b * b, b, b) = r.template cast<Real>();
   }
 }

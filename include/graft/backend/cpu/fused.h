@@ -40,7 +40,7 @@ template <class Real> class fused {
       const id i = static_cast<id>(k);
       if (!live_.in[k] || when_.of[k] == stage::data) continue;
       if (when_.of[k] == stage::load && loaded_ && cached_->has(i)) continue;
-      if (is_leaf(g_[i].what)) cached_->forget(i);   // the tensor behind it may have changed
+      if (is_leaf(g_[i].what)) cached_->forget(i);  // the tensor behind it may have changed
       cached_->compute(i, evaluate);
     }
     for (int k = 0; k < g_.size; ++k) {
@@ -63,7 +63,8 @@ template <class Real> class fused {
     on_threads(threads, [&](int t) {
       worker& w = crew[static_cast<std::size_t>(t)];
       const long long end = std::min(tokens, (t + 1) * share);
-      for (long long from = t * share; from < end; from += tile) run_tile(w, from, std::min(tile, end - from), data, outputs);
+      for (long long from = t * share; from < end; from += tile)
+        run_tile(w, from, std::min(tile, end - from), data, outputs);
     });
     finish(crew, sizes, data, outputs);
   }
@@ -80,8 +81,8 @@ template <class Real> class fused {
   struct worker {
     std::vector<Real> arena;
     std::vector<Real*> slot;
-    std::vector<std::vector<Real>> sum;     // per node that sums over tokens
-    std::vector<std::vector<Real>> side;    // outputs and inputs whose stored type is not Real, one tile
+    std::vector<std::vector<Real>> sum;   // per node that sums over tokens
+    std::vector<std::vector<Real>> side;  // outputs and inputs whose stored type is not Real, one tile
     size_values sizes;
   };
 
@@ -89,7 +90,8 @@ template <class Real> class fused {
   bool feeds(id i, bool per_token) const {
     for (int k = 0; k < g_.size; ++k) {
       const node& v = g_.n[k];
-      if (live_.in[k] && when_.of[k] == stage::data && when_.by_token[k] == per_token && (v.a == i || v.b == i || v.c == i))
+      if (live_.in[k] && when_.of[k] == stage::data && when_.by_token[k] == per_token &&
+          (v.a == i || v.b == i || v.c == i))
         return true;
     }
     return false;
@@ -101,7 +103,7 @@ template <class Real> class fused {
   }
   bool outlives(id i) const {
     if (is_output(i)) return true;
-    for (int k = 0; k < g_.size; ++k)   // a reshaped value is the same memory
+    for (int k = 0; k < g_.size; ++k)  // a reshaped value is the same memory
       if (live_.in[k] && g_.n[k].what == op::reshape && g_.n[k].a == i && outlives(static_cast<id>(k))) return true;
     return feeds(i, true) || feeds(i, false);
   }
@@ -111,7 +113,8 @@ template <class Real> class fused {
   }
   // A bf16 base weight stays in storage and is widened inside the product.
   bool stays_narrow(id leaf) const {
-    return leaves_[static_cast<std::size_t>(leaf)].type == dtype::bf16 && real_type<Real> == dtype::f32 && g_[leaf].rank > 1;
+    return leaves_[static_cast<std::size_t>(leaf)].type == dtype::bf16 && real_type<Real> == dtype::f32 &&
+           g_[leaf].rank > 1;
   }
 
   // A tile is a range of tokens: they must be the outermost axis everywhere, and sums over them must add up.
@@ -144,7 +147,8 @@ template <class Real> class fused {
     return need;
   }
 
-  void start(worker& w, const size_values& sizes, long long tile, const leaf_views& data, const std::vector<mutable_view>& outputs) {
+  void start(worker& w, const size_values& sizes, long long tile, const leaf_views& data,
+             const std::vector<mutable_view>& outputs) {
     w.sizes = sizes;
     w.sizes.v[g_.sizes.find("tokens")] = tile;
     const std::vector<long long> need = slot_sizes(w.sizes);
@@ -160,21 +164,25 @@ template <class Real> class fused {
       if (sums_tokens(at)) w.sum[k].assign(static_cast<std::size_t>(count(g_, at, w.sizes)), Real(0));
       const bool converted_leaf = g_[at].what == op::input && data[k].type != real_type<Real>;
       const int out = where_.writes_to[i];
-      const bool converted_output = out >= 0 && where_.inplace[i] < 0 && !direct(outputs[static_cast<std::size_t>(out)]);
+      const bool converted_output =
+          out >= 0 && where_.inplace[i] < 0 && !direct(outputs[static_cast<std::size_t>(out)]);
       if (converted_leaf || converted_output) w.side[k].resize(static_cast<std::size_t>(count(g_, at, w.sizes)));
     }
   }
   static bool direct(const mutable_view& v) { return v.data != nullptr && v.type == real_type<Real>; }
 
-  void run_tile(worker& w, long long from, long long n, const leaf_views& data, const std::vector<mutable_view>& outputs) {
+  void run_tile(worker& w, long long from, long long n, const leaf_views& data,
+                const std::vector<mutable_view>& outputs) {
     w.sizes.v[g_.sizes.find("tokens")] = n;
     const evaluator<Real> evaluate{g_, w.sizes};
     auto value = [&](id i) { return tile_value(w, i, from, n, data, outputs); };
     auto gather_operands = [&](const node& v) {
       operands<Real> x;
       if (v.a >= 0) x.a = value(v.a);
-      if (v.b >= 0 && g_[v.b].what == op::ids) x.ids = static_cast<const std::int64_t*>(data[static_cast<std::size_t>(v.b)].data) + from;
-      else if (v.b >= 0) x.b = v.what == op::matmul && when_.of[v.b] != stage::data ? weight(v.b) : value(v.b);
+      if (v.b >= 0 && g_[v.b].what == op::ids)
+        x.ids = static_cast<const std::int64_t*>(data[static_cast<std::size_t>(v.b)].data) + from;
+      else if (v.b >= 0)
+        x.b = v.what == op::matmul && when_.of[v.b] != stage::data ? weight(v.b) : value(v.b);
       if (v.c >= 0) x.c = value(v.c);
       return x;
     };
@@ -189,11 +197,14 @@ template <class Real> class fused {
       }
       if (is_leaf(v.what) || where_.into[k] >= 0 || where_.same_as[k] >= 0) continue;
       if (!when_.by_token[k]) {
-        if (sums_tokens(i)) evaluate(i, shaped(g_, i, w.sizes, w.sum[static_cast<std::size_t>(k)].data()), gather_operands(v), 1);
+        if (sums_tokens(i))
+          evaluate(i, shaped(g_, i, w.sizes, w.sum[static_cast<std::size_t>(k)].data()), gather_operands(v), 1);
         continue;
       }
       const tensor<Real> out = value(i);
-      const id product = where_.into[std::max(v.a, id{0})] == i ? v.a : v.b >= 0 && where_.into[v.b] == i ? v.b : none_id;
+      const id product = where_.into[std::max(v.a, id{0})] == i ? v.a
+                         : v.b >= 0 && where_.into[v.b] == i    ? v.b
+                                                                : none_id;
       if (product >= 0) {
         const id start_from = product == v.a ? v.b : v.a;
         const tensor<Real> begin = value(start_from);
@@ -207,7 +218,8 @@ template <class Real> class fused {
     for (int k = 0; k < g_.outs; ++k) write_tile(w, k, from, n, data, outputs);
   }
 
-  tensor<Real> tile_value(worker& w, id i, long long from, long long n, const leaf_views& data, const std::vector<mutable_view>& outputs) {
+  tensor<Real> tile_value(worker& w, id i, long long from, long long n, const leaf_views& data,
+                          const std::vector<mutable_view>& outputs) {
     const auto k = static_cast<std::size_t>(i);
     if (when_.of[k] != stage::data) return (*cached_)[i];
     const id leaf = where_.same_as[k] >= 0 ? where_.same_as[k] : i;
@@ -235,18 +247,22 @@ template <class Real> class fused {
     t.narrow = static_cast<const bf16*>(leaves_[static_cast<std::size_t>(leaf)].data);
     return t;
   }
-  void write_tile(worker& w, int k, long long from, long long n, const leaf_views& data, const std::vector<mutable_view>& outputs) {
+  void write_tile(worker& w, int k, long long from, long long n, const leaf_views& data,
+                  const std::vector<mutable_view>& outputs) {
     const id i = g_.out[k].at;
     const mutable_view& to = outputs[static_cast<std::size_t>(k)];
     if (!when_.by_token[i] || to.data == nullptr) return;
     const tensor<Real> v = tile_value(w, i, from, n, data, outputs);
     const long long each = v.count() / n;
-    if (!direct(to)) encode(v.p, v.count(), to.data, to.type, from * each);
-    else if (v.p != static_cast<Real*>(to.data) + from * each) std::copy_n(v.p, v.count(), static_cast<Real*>(to.data) + from * each);
+    if (!direct(to))
+      encode(v.p, v.count(), to.data, to.type, from * each);
+    else if (v.p != static_cast<Real*>(to.data) + from * each)
+      std::copy_n(v.p, v.count(), static_cast<Real*>(to.data) + from * each);
   }
 
   // Adds up the threads' sums and computes what follows from them.
-  void finish(std::vector<worker>& crew, const size_values& s, const leaf_views& data, const std::vector<mutable_view>& outputs) {
+  void finish(std::vector<worker>& crew, const size_values& s, const leaf_views& data,
+              const std::vector<mutable_view>& outputs) {
     values<Real> rest(g_, s, data);
     const evaluator<Real> evaluate{g_, s};
     for (int k = 0; k < g_.size; ++k) {

@@ -9,7 +9,8 @@ namespace graft::cpu {
 
 template <class Real> void transpose(tensor<Real> out, tensor<Real> a) {
   for (long long m = 0; m < a.matrices(); ++m)
-    matrix_map<Real>(out.p + m * a.area(), a.d[3], a.d[2]) = const_matrix_map<Real>(a.p + m * a.area(), a.d[2], a.d[3]).transpose();
+    matrix_map<Real>(out.p + m * a.area(), a.d[3], a.d[2]) =
+        const_matrix_map<Real>(a.p + m * a.area(), a.d[2], a.d[3]).transpose();
 }
 template <class Real> void swap_inner(tensor<Real> out, tensor<Real> a) {
   for (long long i = 0; i < a.d[0]; ++i)
@@ -70,14 +71,17 @@ template <class Real> void sum_to(tensor<Real> out, tensor<Real> a) {
         const long long x = out.d[0] == 1 ? 0 : i, y = out.d[1] == 1 ? 0 : j, z = out.d[2] == 1 ? 0 : k;
         Real* to = out.p + ((x * out.d[1] + y) * out.d[2] + z) * out.d[3];
         const const_array_map<Real> from(a.p + ((i * a.d[1] + j) * a.d[2] + k) * a.d[3], a.d[3]);
-        if (out.d[3] == 1) *to += from.sum();
-        else array_map<Real>(to, out.d[3]) += from;
+        if (out.d[3] == 1)
+          *to += from.sum();
+        else
+          array_map<Real>(to, out.d[3]) += from;
       }
 }
 template <class Real> void row_dot(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
   const long long rows = a.count() / a.d[3];
   for (long long r = 0; r < rows; ++r)
-    out.p[r] = (const_array_map<Real>(a.p + r * a.d[3], a.d[3]) * const_array_map<Real>(b.p + r * a.d[3], a.d[3])).sum();
+    out.p[r] =
+        (const_array_map<Real>(a.p + r * a.d[3], a.d[3]) * const_array_map<Real>(b.p + r * a.d[3], a.d[3])).sum();
 }
 template <class Real> void kron(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
   matrix_map<Real> o(out.p, out.d[2], out.d[3]);

@@ -11,16 +11,21 @@ namespace graft::cpu {
 
 struct product_mode {
   bool ta = false, tb = false, sum = false;
-  int accumulate = 0;   // 0: overwrite, +1 or -1: add or subtract
+  int accumulate = 0;  // 0: overwrite, +1 or -1: add or subtract
 };
 
-template <class Real> void product(matrix_map<Real> c, const_matrix_map<Real> a, const_matrix_map<Real> b, product_mode m) {
+template <class Real>
+void product(matrix_map<Real> c, const_matrix_map<Real> a, const_matrix_map<Real> b, product_mode m) {
   if (m.accumulate == 0) c.setZero();
   const Real sign = m.accumulate < 0 ? Real(-1) : Real(1);
-  if (m.ta && m.tb) c.noalias() += sign * a.transpose() * b.transpose();
-  else if (m.ta) c.noalias() += sign * a.transpose() * b;
-  else if (m.tb) c.noalias() += sign * a * b.transpose();
-  else c.noalias() += sign * a * b;
+  if (m.ta && m.tb)
+    c.noalias() += sign * a.transpose() * b.transpose();
+  else if (m.ta)
+    c.noalias() += sign * a.transpose() * b;
+  else if (m.tb)
+    c.noalias() += sign * a * b.transpose();
+  else
+    c.noalias() += sign * a * b;
 }
 
 // c = a op(W), W in storage: panels of rows of W, which are columns of c (tb) or a slice of the inner sum.
@@ -35,19 +40,21 @@ template <class Real> void decoded_product(tensor<Real> c, tensor<Real> a, tenso
     const long long n = std::min(panel, w.d[2] - r);
     decode(w.narrow, dtype::bf16, r * w.d[3], n * w.d[3], wide.data());
     const const_matrix_map<Real> part(wide.data(), n, w.d[3]);
-    if (m.tb) out.middleCols(r, n).noalias() += sign * left * part.transpose();
-    else out.noalias() += sign * left.middleCols(r, n) * part;
+    if (m.tb)
+      out.middleCols(r, n).noalias() += sign * left * part.transpose();
+    else
+      out.noalias() += sign * left.middleCols(r, n) * part;
   }
 }
 
 template <class Real> void matmul(tensor<Real> out, tensor<Real> a, tensor<Real> b, product_mode m) {
   if (b.narrow != nullptr) return decoded_product(out, a, b, m);
-  const bool flat = !m.ta && !m.sum && b.matrices() == 1;   // one product for the whole stack
+  const bool flat = !m.ta && !m.sum && b.matrices() == 1;  // one product for the whole stack
   if (flat) {
     const long long rows = a.count() / a.d[3];
     return product<Real>({out.p, rows, out.d[3]}, {a.p, rows, a.d[3]}, {b.p, b.d[2], b.d[3]}, m);
   }
-  if (m.sum && m.ta && !m.tb && a.matrices() == b.matrices()) {   // Σ aᵀ b over a stack is one tall product
+  if (m.sum && m.ta && !m.tb && a.matrices() == b.matrices()) {  // Σ aᵀ b over a stack is one tall product
     const long long rows = a.count() / a.d[3];
     return product<Real>({out.p, out.d[2], out.d[3]}, {a.p, rows, a.d[3]}, {b.p, rows, b.d[3]}, m);
   }

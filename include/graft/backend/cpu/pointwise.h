@@ -13,7 +13,8 @@ template <class Real, class F> void each_row(tensor<Real> out, tensor<Real> a, t
     return true;
   };
   const bool whole_a = same(a), whole_b = same(b);
-  if ((whole_a || a.count() == 1) && (whole_b || b.count() == 1)) return f(out.p, a.p, whole_a, b.p, whole_b, out.count());
+  if ((whole_a || a.count() == 1) && (whole_b || b.count() == 1))
+    return f(out.p, a.p, whole_a, b.p, whole_b, out.count());
   const long long n = out.d[3];
   auto at = [](const tensor<Real>& t, long long i, long long j, long long k) {
     const long long x = t.d[0] == 1 ? 0 : i, y = t.d[1] == 1 ? 0 : j, z = t.d[2] == 1 ? 0 : k;
@@ -40,10 +41,14 @@ template <class Real> void binary(op what, tensor<Real> out, tensor<Real> a, ten
     };
     const const_array_map<Real> p(x, wide_x ? n : 1), q(y, wide_y ? n : 1);
     using all = Eigen::Array<Real, Eigen::Dynamic, 1>;
-    if (wide_x && wide_y) with(p, q);
-    else if (wide_x) with(p, all::Constant(n, *y));
-    else if (wide_y) with(all::Constant(n, *x), q);
-    else with(all::Constant(n, *x), all::Constant(n, *y));
+    if (wide_x && wide_y)
+      with(p, q);
+    else if (wide_x)
+      with(p, all::Constant(n, *y));
+    else if (wide_y)
+      with(all::Constant(n, *x), q);
+    else
+      with(all::Constant(n, *x), all::Constant(n, *y));
   });
 }
 

@@ -19,24 +19,29 @@ inline long long butterfly(long long at, long long block, long long factor) {
 struct rotation {
   long long factors, blocks, b, in;
   bool shared, transposed;
-  template <class Real> rotation(tensor<Real> q, long long width, bool t)
+  template <class Real>
+  rotation(tensor<Real> q, long long width, bool t)
       : factors(q.d[0]), blocks(q.d[1]), b(q.d[3]), in(width), shared(q.d[1] == 1), transposed(t) {}
-  long long order(long long step) const { return transposed ? step : factors - 1 - step; }   // which factor comes when
+  long long order(long long step) const { return transposed ? step : factors - 1 - step; }  // which factor comes when
   long long count() const { return in / b; }
   long long block_at(long long factor, long long k) const { return (factor * blocks + (shared ? 0 : k)) * b * b; }
 };
 
-template <class Real> void permute(const Real* from, Real* to, long long rows, const rotation& r, long long factor, bool scatter) {
+template <class Real>
+void permute(const Real* from, Real* to, long long rows, const rotation& r, long long factor, bool scatter) {
   for (long long c = 0; c < r.in; ++c) {
     const long long p = butterfly(c, r.b, factor);
     for (long long t = 0; t < rows; ++t) {
-      if (scatter) to[t * r.in + p] = from[t * r.in + c];
-      else to[t * r.in + c] = from[t * r.in + p];
+      if (scatter)
+        to[t * r.in + p] = from[t * r.in + c];
+      else
+        to[t * r.in + c] = from[t * r.in + p];
     }
   }
 }
 
-template <int B, class Real> void multiply_small(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
+template <int B, class Real>
+void multiply_small(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
   using block = Eigen::Matrix<Real, B, B, Eigen::RowMajor>;
   using piece = Eigen::Matrix<Real, 1, B>;
   for (long long k = 0; k < r.count(); ++k) {
@@ -52,7 +57,8 @@ template <class Real> using strided = Eigen::Map<row_major<Real>, 0, Eigen::Oute
 template <class Real> using const_strided = Eigen::Map<const row_major<Real>, 0, Eigen::OuterStride<>>;
 
 // y = x blockdiag(Q) or x blockdiag(Q)ᵀ for one factor, already in its order.
-template <class Real> void multiply_blocks(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
+template <class Real>
+void multiply_blocks(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
   if (r.b == 2) return multiply_small<2>(x, y, rows, r, q, f, flip);
   if (r.b == 4) return multiply_small<4>(x, y, rows, r, q, f, flip);
   if (r.b == 8) return multiply_small<8>(x, y, rows, r, q, f, flip);
@@ -60,8 +66,10 @@ template <class Real> void multiply_blocks(const Real* x, Real* y, long long row
     const const_strided<Real> from(x + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
     strided<Real> to(y + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
     const const_matrix_map<Real> m(q + r.block_at(f, k), r.b, r.b);
-    if (flip) to.noalias() = from * m.transpose();
-    else to.noalias() = from * m;
+    if (flip)
+      to.noalias() = from * m.transpose();
+    else
+      to.noalias() = from * m;
   }
 }
 
@@ -82,7 +90,8 @@ template <class Real> void rotate(tensor<Real> out, tensor<Real> x, tensor<Real>
 
 // Adds the gradient of every block: with z the input and dw the output gradient of a factor in its order,
 // dQ = zᵀ dw (or dwᵀ z when transposed), and dz = dw Qᵀ goes on to the factor before.
-template <class Real> void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> q, bool transposed) {
+template <class Real>
+void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> q, bool transposed) {
   const rotation r(q, x.d[3], transposed);
   const long long rows = x.count() / x.d[3];
   const auto size = static_cast<std::size_t>(x.count());
@@ -103,8 +112,10 @@ template <class Real> void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<
       const const_strided<Real> a(in.data() + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
       const const_strided<Real> d(turned.data() + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
       matrix_map<Real> to(out.p + r.block_at(f, k), r.b, r.b);
-      if (transposed) to.noalias() += d.transpose() * a;
-      else to.noalias() += a.transpose() * d;
+      if (transposed)
+        to.noalias() += d.transpose() * a;
+      else
+        to.noalias() += a.transpose() * d;
     }
     multiply_blocks(turned.data(), now.data(), rows, r, q.p, f, !transposed);
     turned = now;

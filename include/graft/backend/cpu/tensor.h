@@ -13,7 +13,7 @@ namespace graft::cpu {
 template <class Real> struct tensor {
   Real* p = nullptr;
   long long d[4] = {1, 1, 1, 1};
-  const bf16* narrow = nullptr;   // a weight still in storage, decoded panel by panel inside the product
+  const bf16* narrow = nullptr;  // a weight still in storage, decoded panel by panel inside the product
 
   long long count() const { return d[0] * d[1] * d[2] * d[3]; }
   long long matrices() const { return d[0] * d[1]; }
@@ -46,7 +46,7 @@ template <class Real> void decode(const void* data, dtype type, long long from, 
       for (long long k = 0; k < n; ++k) to[k] = static_cast<Real>(widen(static_cast<const bf16*>(data)[from + k]));
       return;
     case dtype::nf4:
-    case dtype::int8: return;   // refused before any call gets here
+    case dtype::int8: return;  // refused before any call gets here
   }
 }
 template <class Real> void encode(const Real* from, long long n, void* data, dtype type, long long at) {

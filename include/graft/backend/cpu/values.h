@@ -9,7 +9,7 @@
 
 namespace graft::cpu {
 
-using leaf_views = std::vector<view>;   // one per node; only leaves have data
+using leaf_views = std::vector<view>;  // one per node; only leaves have data
 
 template <class Real> constexpr dtype real_type = storage<Real>::type;
 
@@ -40,7 +40,9 @@ template <class Real> class values {
     at_[static_cast<std::size_t>(i)] = nullptr;
   }
   void put(id i, Real* p) { at_[static_cast<std::size_t>(i)] = p; }
-  const std::int64_t* ids(id i) const { return static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(i)].data); }
+  const std::int64_t* ids(id i) const {
+    return static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(i)].data);
+  }
 
   tensor<Real> make(id i) {
     const auto k = static_cast<std::size_t>(i);
@@ -54,8 +56,10 @@ template <class Real> class values {
     if (v.what == op::reshape) return put(i, (*this)[v.a].p);
     operands<Real> x;
     if (v.a >= 0) x.a = (*this)[v.a];
-    if (v.b >= 0 && g_[v.b].what == op::ids) x.ids = ids(v.b);
-    else if (v.b >= 0) x.b = (*this)[v.b];
+    if (v.b >= 0 && g_[v.b].what == op::ids)
+      x.ids = ids(v.b);
+    else if (v.b >= 0)
+      x.b = (*this)[v.b];
     if (v.c >= 0) x.c = (*this)[v.c];
     evaluate(i, make(i), x);
   }
