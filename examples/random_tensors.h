@@ -35,6 +35,7 @@ template <class Layer> class random_tensors {
 
   std::map<std::string, tensor> tensors;
   std::map<std::string, double> scalars;
+  tensor input;  // empty where the layer takes ids
 
   graft::status bind(graft::executor<real>& layer) const {
     for (const auto& [name, value] : scalars)
@@ -43,7 +44,7 @@ template <class Layer> class random_tensors {
       if (graft::status s = layer.set(name.c_str(), t); !s) return s;
     return graft::ok;
   }
-  graft::view x() const { return ids_.empty() ? graft::view(x_) : graft::view_of(ids_.data(), ids_.size()); }
+  graft::view x() const { return ids_.empty() ? graft::view(input) : graft::view_of(ids_.data(), ids_.size()); }
   std::size_t outputs() const {
     const graft::graph& g = graft::derived_of<Layer>::literal;
     return static_cast<std::size_t>(graft::count(g, g.result("y"), sizes_in(g)));
@@ -62,7 +63,7 @@ template <class Layer> class random_tensors {
     for (int i = 0; i < g.size; ++i) {
       const graft::node& leaf = g.n[i];
       if (leaf.what == op::scalar) scalars[leaf.name] = 0.5;
-      if (leaf.what == op::input) x_ = random(g, leaf, 0);
+      if (leaf.what == op::input) input = random(g, leaf, 0);
       if (leaf.what == op::ids && ids_.empty())
         for (const real v : random(g, leaf, 0).data) ids_.push_back(static_cast<std::int64_t>(std::abs(v) * 70));
       // A vector scales something, so it is near one; a matrix is small and of either sign.
@@ -82,7 +83,6 @@ template <class Layer> class random_tensors {
   }
 
   graft::size_map sizes_;
-  tensor x_;
   std::vector<std::int64_t> ids_;
   std::mt19937 engine_{1};
   std::uniform_real_distribution<double> small_{-0.1, 0.1};

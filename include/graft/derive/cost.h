@@ -55,44 +55,70 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   return 0;
 }
 
-// Does a data-time node read i, directly or reshaped?
-constexpr bool read_at_data_time(const graph& g, const stages& when, const node_set& live, id i) {
-  for (int r = 0; r < g.size; ++r) {
-    const node& v = g.n[r];
-    if (!live.in[r] || (v.a != i && v.b != i && v.c != i)) continue;
-    if (when.of[r] == stage::data || (v.what == op::reshape && read_at_data_time(g, when, live, static_cast<id>(r))))
-      return true;
-  }
-  return false;
-}
-// The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
-constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype moved) {
-  cost c;
+// What of a node counts, whatever the sizes: found once per graph, so that pricing a further shape is one short loop.
+struct cost_basis {
+  enum class role : unsigned char { dead, silent, base_weight, ids, leaf, cached };
+  stage when[max_nodes]{};
+  role moves[max_nodes]{};  // what of it moves at data-time
+};
+constexpr cost_basis basis_of(const graph& g) {
+  cost_basis b;
   const stages when = schedule(g);
   const node_set live = reachable(g);
+  using enum cost_basis::role;
+  for (int k = 0; k < g.size; ++k) {
+    b.when[k] = when.of[k];
+    b.moves[k] = live.in[k] ? silent : dead;
+  }
+  auto read_by = [&](id i, stage at) {
+    while (i >= 0 && g[i].what == op::reshape) i = g[i].a;
+    if (i < 0 || at != stage::data || b.moves[i] != silent) return;
+    const op o = g[i].what;
+    if (o == op::constant || o == op::zero || o == op::eye) return;
+    if (o == op::base)
+      b.moves[i] = base_weight;
+    else if (o == op::ids)
+      b.moves[i] = ids;
+    else if (is_leaf(o))
+      b.moves[i] = leaf;
+    else if (b.when[i] != stage::data)
+      b.moves[i] = cached;
+  };
+  for (int r = 0; r < g.size; ++r)
+    for (int o = 0; live.in[r] && g.n[r].what != op::reshape && o < 3; ++o) read_by(g.n[r].operand(o), b.when[r]);
+  return b;
+}
+
+// The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
+constexpr cost cost_of(const graph& g, const cost_basis& b, const size_values& s, dtype stored, dtype moved) {
+  cost c;
   auto bytes = [&](id i, dtype t) { return (count(g, i, s) * bits_of(t) + 7) / 8; };
+  using enum cost_basis::role;
   for (int k = 0; k < g.size; ++k) {
     const id i = static_cast<id>(k);
-    const node& v = g.n[k];
-    if (!live.in[k]) continue;
-    const long long f = flops_of(g, i, s);
-    (when.of[k] == stage::data ? c.flops : when.of[k] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
-    if (!read_at_data_time(g, when, live, i) || v.what == op::reshape || v.what == op::constant || v.what == op::zero)
-      continue;
-    if (v.what == op::base)
-      c.bytes += bytes(i, stored);
-    else if (v.what == op::ids)
-      c.bytes += bytes(i, dtype::i64);
-    else if (is_leaf(v.what))
-      c.bytes += bytes(i, moved);
-    else if (when.of[k] != stage::data) {
-      c.bytes += bytes(i, moved);
-      c.cached_bytes += bytes(i, moved);
-      if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);
+    if (b.moves[k] == dead) continue;
+    if (!is_leaf(g.n[k].what)) {
+      const long long f = flops_of(g, i, s);
+      (b.when[k] == stage::data ? c.flops : b.when[k] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
+    }
+    switch (b.moves[k]) {
+      case dead:
+      case silent: break;
+      case base_weight: c.bytes += bytes(i, stored); break;
+      case ids: c.bytes += bytes(i, dtype::i64); break;
+      case leaf: c.bytes += bytes(i, moved); break;
+      case cached:
+        c.bytes += bytes(i, moved);
+        c.cached_bytes += bytes(i, moved);
+        if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);
+        break;
     }
   }
   for (int k = 0; k < g.outs; ++k) c.bytes += bytes(g.out[k].at, moved);
   return c;
+}
+constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype moved) {
+  return cost_of(g, basis_of(g), s, stored, moved);
 }
 
 // A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.

@@ -11,16 +11,24 @@
 #include <graft/plan/program.h>
 #include <graft/plan/require.h>
 
-#include <type_traits>
-
 namespace graft {
 
 struct fullgraph {};  // no graph break
 struct training {};   // a gradient for every parameter
 
+// Plans hold no sizes: like the graphs, they are shared by all layers of a kind with one adapter.
+template <class Derived> struct plans {
+  static constexpr plan forward = fuse(Derived::forward);
+  static constexpr unsigned long long key = encode(Derived::forward, forward).key;
+  static constexpr cost_basis forward_basis = basis_of(Derived::forward), folded_basis = basis_of(Derived::folded),
+                              backward_basis = basis_of(Derived::backward);
+};
+
 namespace detail {
 
-template <class Wanted, class... Options> inline constexpr bool asked = (std::is_same_v<Wanted, Options> || ...);
+template <class A, class B> inline constexpr bool same_type = false;
+template <class A> inline constexpr bool same_type<A, A> = true;
+template <class Wanted, class... Options> inline constexpr bool asked = (same_type<Wanted, Options> || ...);
 
 template <class T> struct type_is {
   using type = T;  // names a diagnostic without instantiating it: that would already be the error
@@ -30,7 +38,6 @@ template <class Layer> struct facts {
   using d = derived_of<Layer>;
   static constexpr size_values sizes = static_sizes<Layer>(d::literal);
   static constexpr const requirement* violated = first_violated(d::literal, sizes);
-  static constexpr plan whole = fuse(d::forward);
 };
 template <class Layer> struct size_mistake {
   static constexpr requirement r = *facts<Layer>::violated;
@@ -40,9 +47,9 @@ template <class Layer> struct size_mistake {
   using words = decltype(diagnostic::quoted<where>());
 };
 template <class Layer> struct graph_break {
-  static constexpr int count = facts<Layer>::whole.breaks;
-  static constexpr node at = facts<Layer>::d::forward[facts<Layer>::whole.first_break];
-  static constexpr text where = located(facts<Layer>::d::forward, facts<Layer>::whole.first_break);
+  static constexpr int count = plans<derived_of<Layer>>::forward.breaks;
+  static constexpr node at = facts<Layer>::d::forward[plans<derived_of<Layer>>::forward.first_break];
+  static constexpr text where = located(facts<Layer>::d::forward, plans<derived_of<Layer>>::forward.first_break);
   using words = decltype(diagnostic::quoted<where>());
 };
 template <class Layer> struct no_gradient {
@@ -84,7 +91,7 @@ template <class Layer, bool FullGraph, bool Training> constexpr auto verdict() {
     return type_is<diagnostic::formula_is_too_large<facts<Layer>::d::literal.size, max_nodes>>{};
   } else if constexpr (facts<Layer>::violated != nullptr) {
     return size_verdict<Layer>();
-  } else if constexpr (FullGraph && facts<Layer>::whole.breaks > 0) {
+  } else if constexpr (FullGraph && plans<derived_of<Layer>>::forward.breaks > 0) {
     return break_verdict<Layer>();
   } else if constexpr (FullGraph && (storage<element>::type == dtype::nf4 || storage<element>::type == dtype::int8)) {
     return type_is<diagnostic::storage_has_no_lowering<element, false>>{};
@@ -101,12 +108,10 @@ template <class Layer, bool FullGraph, bool Training> constexpr auto verdict() {
 template <class Layer, class... Options>
 struct compile : decltype(detail::verdict<Layer, detail::asked<fullgraph, Options...>,
                                           detail::asked<training, Options...>>())::type {
-  using layer = Layer;
   using d = derived_of<Layer>;
-  static constexpr plan forward = fuse(d::forward);
-  static constexpr int kernels = forward.kernels;
-  static constexpr int graph_breaks = forward.breaks;
-  static constexpr unsigned long long key = encode(d::forward, forward).key;
+  static constexpr int kernels = plans<d>::forward.kernels;
+  static constexpr int graph_breaks = plans<d>::forward.breaks;
+  static constexpr unsigned long long key = plans<d>::key;
   // Merging is evaluating W'; unmerging from W' alone is possible where W occurs once in the formula. Where it occurs
   // again in a small factor (DoRA's norm) the merge keeps `kept` tensors for the way back.
   static constexpr bool mergeable = d::merge.bad.what == fault::none;
@@ -132,20 +137,26 @@ template <class Layer> constexpr size_values sizes_at(const graph& g, long long 
   if (const int at = g.sizes.find("tokens"); at >= 0) s.v[at] = tokens;
   return s;
 }
-template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
+template <class Layer> constexpr cost cost_for(const graph& g, const cost_basis& b, long long tokens) {
   constexpr dtype stored = storage<typename Layer::element>::type;
-  return cost_of(g, sizes_at<Layer>(g, tokens), stored,
-                 stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored);
+  constexpr dtype moved = stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored;
+  return cost_of(g, b, sizes_at<Layer>(g, tokens), stored, moved);
+}
+template <class Layer> constexpr cost branch_cost(long long tokens) {
+  return cost_for<Layer>(derived_of<Layer>::forward, plans<derived_of<Layer>>::forward_basis, tokens);
+}
+template <class Layer> constexpr cost folded_cost(long long tokens) {
+  return cost_for<Layer>(derived_of<Layer>::folded, plans<derived_of<Layer>>::folded_basis, tokens);
 }
 template <class Layer> constexpr bool folds(long long tokens) {
-  return worth_folding(cost_for<Layer>(derived_of<Layer>::forward, tokens),
-                       cost_for<Layer>(derived_of<Layer>::folded, tokens));
+  return worth_folding(branch_cost<Layer>(tokens), folded_cost<Layer>(tokens));
 }
 template <class Layer> constexpr cost forward_cost(long long tokens) {
-  return cost_for<Layer>(folds<Layer>(tokens) ? derived_of<Layer>::folded : derived_of<Layer>::forward, tokens);
+  const cost branch = branch_cost<Layer>(tokens), folded = folded_cost<Layer>(tokens);
+  return worth_folding(branch, folded) ? folded : branch;
 }
 template <class Layer> constexpr cost backward_cost(long long tokens) {
-  return cost_for<Layer>(derived_of<Layer>::backward, tokens);
+  return cost_for<Layer>(derived_of<Layer>::backward, plans<derived_of<Layer>>::backward_basis, tokens);
 }
 
 }  // namespace graft

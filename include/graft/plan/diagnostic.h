@@ -4,8 +4,6 @@
 #pragma once
 #include <graft/core/text.h>
 
-#include <utility>
-
 namespace graft {
 namespace diagnostic {
 
@@ -14,19 +12,20 @@ template <int N> struct str { char s[N]{}; };
 template <str> struct expression {};
 template <char...> struct spelled {};
 
-template <const text& T> constexpr auto quoted() {
 #if defined(__clang__) && __clang_major__ < 15
-  return []<std::size_t... I>(std::index_sequence<I...>) { return spelled<T.s[I]...>{}; }
-  (std::make_index_sequence<static_cast<std::size_t>(T.n)>{});
+template <class, int... I> struct positions {};
+template <const text& T, int... I> constexpr spelled<T.s[I]...> letters(positions<int, I...>) { return {}; }
+template <const text& T> constexpr auto quoted() { return letters<T>(__make_integer_seq<positions, int, T.n>{}); }
 #else
+template <const text& T> constexpr auto quoted() {
   constexpr auto cut = [] {
     str<T.n + 1> r{};
     for (int i = 0; i < T.n; ++i) r.s[i] = T.s[i];
     return r;
   }();
   return expression<cut>{};
-#endif
 }
+#endif
 
 struct none {};
 

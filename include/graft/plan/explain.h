@@ -4,6 +4,8 @@
 #pragma once
 #include <graft/plan/compile.h>
 
+#include <initializer_list>
+
 namespace graft {
 
 constexpr void print_big(text& t, long long n) {  // 33554432 as 33.6 M

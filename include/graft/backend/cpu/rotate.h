@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cpu/tensor.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace graft::cpu {
@@ -27,17 +28,17 @@ struct rotation {
   long long block_at(long long factor, long long k) const { return (factor * blocks + (shared ? 0 : k)) * b * b; }
 };
 
+// Into a factor's order or back out of it, half a block at a time. The first factor's order is the natural one.
 template <class Real>
 void permute(const Real* from, Real* to, long long rows, const rotation& r, long long factor, bool scatter) {
-  for (long long c = 0; c < r.in; ++c) {
-    const long long p = butterfly(c, r.b, factor);
-    for (long long t = 0; t < rows; ++t) {
-      if (scatter)
-        to[t * r.in + p] = from[t * r.in + c];
-      else
-        to[t * r.in + c] = from[t * r.in + p];
+  const long long half = factor == 0 ? r.b : r.b / 2;
+  std::vector<long long> order(static_cast<std::size_t>(r.in / half));
+  for (std::size_t c = 0; c < order.size(); ++c) order[c] = butterfly(static_cast<long long>(c) * half, r.b, factor);
+  for (long long t = 0; t < rows; ++t, from += r.in, to += r.in)
+    for (std::size_t c = 0; c < order.size(); ++c) {
+      const long long here = static_cast<long long>(c) * half, there = order[c];
+      std::copy_n(from + (scatter ? here : there), half, to + (scatter ? there : here));
     }
-  }
 }
 
 template <int B, class Real>
@@ -77,14 +78,25 @@ template <class Real> void rotate(tensor<Real> out, tensor<Real> x, tensor<Real>
   const rotation r(q, x.d[3], transposed);
   const long long rows = x.count() / x.d[3];
   if (r.factors == 1) return multiply_blocks(x.p, out.p, rows, r, q.p, 0, transposed);
-  std::vector<Real> in_order(static_cast<std::size_t>(x.count())), turned(in_order.size());
-  const Real* from = x.p;
-  for (long long s = 0; s < r.factors; ++s) {
-    const long long f = r.order(s);
-    permute(from, in_order.data(), rows, r, f, true);
-    multiply_blocks(in_order.data(), turned.data(), rows, r, q.p, f, transposed);
-    permute(turned.data(), out.p, rows, r, f, false);
-    from = out.p;
+  // A few rows at a time: all factors on them while they are in the cache.
+  const long long few = 16;
+  std::vector<Real> in_order(static_cast<std::size_t>(few * r.in)), turned(in_order.size());
+  for (long long t = 0; t < rows; t += few) {
+    const long long n = std::min(few, rows - t);
+    const Real* from = x.p + t * r.in;
+    Real* to = out.p + t * r.in;
+    for (long long s = 0; s < r.factors; ++s) {
+      const long long f = r.order(s);
+      if (f == 0) {
+        multiply_blocks(from, turned.data(), n, r, q.p, f, transposed);
+        std::copy_n(turned.data(), n * r.in, to);
+      } else {
+        permute(from, in_order.data(), n, r, f, true);
+        multiply_blocks(in_order.data(), turned.data(), n, r, q.p, f, transposed);
+        permute(turned.data(), to, n, r, f, false);
+      }
+      from = to;
+    }
   }
 }
 

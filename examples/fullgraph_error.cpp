@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two mistakes in formulas: what the compiler says about them, and what a program says that learns the sizes only when
+// it runs. As it stands this file compiles; -DSHOW_THE_ERROR=1 or =2 asks for one of the errors.
+#include <graft/cpu.h>
+
+#include <cstdio>
+#include <vector>
+
+using graft::ex, graft::scope, graft::view_into, graft::view_of;
+
+// 1. A step of the formula is a function of the host program. No kernel can hold what the compiler cannot look into.
+template <int Rank> struct clipped_lora {
+  static constexpr const char* name = "clipped LoRA";
+  static constexpr ex weight(scope p, ex W) {
+    auto A = p.param("lora_A.weight", Rank, W.cols()), B = p.param("lora_B.weight", W.rows(), Rank);
+    return W + host("clip", B * A);
+  }
+};
+struct clipped : graft::linear<64, 96, float, clipped_lora<4>> {};
+#if defined SHOW_THE_ERROR && SHOW_THE_ERROR == 1
+static_assert(graft::compile<clipped, graft::fullgraph>::kernels == 1);
+#endif
+// What g++ 12 prints, folded to fit the page, without the list of includes and the line numbers of the headers:
+//
+//   include/graft/plan/diagnostic.h: In instantiation of ‘struct graft::diagnostic::host_function_breaks_the_graph<
+//     graft::diagnostic::expression<graft::diagnostic::str<82>{"clip(lora_B.weight @ lora_A.weight) with
+//     (lora_B.weight @ lora_A.weight)[out, in]"}>, 16, 1>’:
+//   include/graft/plan/compile.h:   required from ‘struct graft::compile<clipped, graft::fullgraph>’
+//   examples/fullgraph_error.cpp:21:56:   required from here
+//   include/graft/plan/diagnostic.h: error: static assertion failed: graft: fullgraph, but a host function cannot
+//     be compiled into a kernel; write it with the operations of the language, or drop fullgraph and run it in eager mode
+//
+// Read the struct's name first: it is the mistake. Its arguments are the expression with the shapes of its operands, the
+// line of the formula (16), and the number of breaks (1). "required from here" is where the layer was compiled, and the
+// sentence after "graft:" is the cure.
+
+// 2. B is stored transposed, and the formula forgets to say t(B).
+template <int Rank> struct transposed_lora {
+  static constexpr const char* name = "LoRA with a transposed factor";
+  static constexpr ex weight(scope p, ex W) {
+    auto A = p.param("lora_A.weight", Rank, W.cols()), B = p.param("lora_B.weight", Rank, W.rows());
+    return W + B * A;
+  }
+};
+#if defined SHOW_THE_ERROR && SHOW_THE_ERROR == 2
+struct transposed : graft::linear<64, 96, float, transposed_lora<4>> {};
+static_assert(graft::compile<transposed, graft::fullgraph>::kernels == 1);
+#endif
+//   include/graft/plan/diagnostic.h: In instantiation of ‘struct graft::diagnostic::inner_sizes_differ<
+//     graft::diagnostic::expression<graft::diagnostic::str<82>{"lora_B.weight @ lora_A.weight with
+//     lora_B.weight[4, out] and lora_A.weight[4, in]"}>, 42, 64, 4>’:
+//   … error: static assertion failed: graft: a matrix product whose inner sizes differ; expression, line of the formula
+//     and both sizes are the arguments above
+//
+// Line 42 multiplies [4, out] by [4, in]; the sizes that should be equal are 64 and 4.
+
+int main() {
+  // Without fullgraph the first layer is accepted: explain shows the break, the fused backend refuses, eager runs it.
+  graft::explain<clipped>([](const graft::text& line) { std::printf("%s\n", line.c_str()); });
+  std::vector<float> W(64 * 96, 1), A(4 * 96, 1), B(64 * 4, 1), x(96, 1), y(64);
+  graft::cpu::layer<clipped> fused, eager(graft::backend::eager);
+  for (auto* q : {&fused, &eager})
+    for (const graft::status& s :
+         {q->set("weight", view_of(W.data(), 64, 96)), q->set("lora_A.weight", view_of(A.data(), 4, 96)),
+          q->set("lora_B.weight", view_of(B.data(), 64, 4))})
+      if (!s) return std::fprintf(stderr, "%s\n", s.message()), 1;
+  const graft::status refused = fused.forward(view_of(x.data(), 1, 96), view_into(y.data(), 64));
+  eager.host([](const char*, graft::cpu::tensor<float> in, graft::cpu::tensor<float> out) {
+    for (long long i = 0; i < in.count(); ++i) out.p[i] = in.p[i] > 3 ? 3 : in.p[i];
+  });
+  const graft::status ran = eager.forward(view_of(x.data(), 1, 96), view_into(y.data(), 64));
+  std::printf("\nfused: %s\neager: %s, y[0] = %g\n", refused.message(), ran ? "ran" : ran.message(), y[0]);
+
+  // With sizes that are known only now, the second mistake is an error value with the same words. Nothing was changed.
+  graft::cpu::layer<graft::linear<graft::dyn, graft::dyn, float, transposed_lora<4>>> loaded;
+  const graft::status wrong = loaded.set("weight", view_of(W.data(), 64, 96));
+  std::printf("dyn:   %s\n", wrong.message());
+  return !refused && ran && y[0] == 96 * (1 + 3) && !wrong ? 0 : 1;
+}
