@@ -3,9 +3,8 @@
 // bare Eigen product of the base layer. The table at the end gives the ratios; they come from interleaved repetitions
 // of one process (best of each), the only figures here that mean anything on another machine. GRAFT_RATIOS names a file
 // for them.
-#include <graft/cpu.h>
-
 #include <benchmark/benchmark.h>
+#include <graft/cpu.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -32,18 +31,21 @@ std::vector<float> random_values(std::size_t n, unsigned seed) {
 template <class Layer> struct filled {
   cpu::layer<Layer> layer;
   std::vector<std::vector<float>> data;
-  std::vector<float> x = random_values(std::size_t{tokens} * size, 1), y = std::vector<float>(std::size_t{tokens} * size);
+  std::vector<float> x = random_values(std::size_t{tokens} * size, 1),
+                     y = std::vector<float>(std::size_t{tokens} * size);
 
   explicit filled(backend how) : layer(how) {
     const graph& g = derived_of<Layer>::literal;
     size_values s = sizes_at<Layer>(g, tokens);
-    for (const auto& [name, value] : {named_size{"num_vectors", 256}, named_size{"vector_length", 256}, named_size{"mini_r", 64}})
+    for (const auto& [name, value] :
+         {named_size{"num_vectors", 256}, named_size{"vector_length", 256}, named_size{"mini_r", 64}})
       if (const int at = g.sizes.find(name); at >= 0) s.v[at] = value;
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
       if (v.what == op::scalar) require(layer.set(v.name, 0.5));
       if (v.what != op::base && v.what != op::frozen && v.what != op::param) continue;
-      data.push_back(random_values(static_cast<std::size_t>(count(g, static_cast<id>(k), s)), 7U + static_cast<unsigned>(k)));
+      data.push_back(
+          random_values(static_cast<std::size_t>(count(g, static_cast<id>(k), s)), 7U + static_cast<unsigned>(k)));
       const axes a = listed_axes(v);
       view w{data.back().data(), dtype::f32, {1, 1, 1, 1}, a.last - a.first};
       for (int d = a.first; d < a.last; ++d) w.size[d - a.first] = g.sizes.value(v.d[d], s);
@@ -99,7 +101,8 @@ class best_times : public benchmark::ConsoleReporter {
 // The ratios as a table, and as JSON for bench/results.
 void report(const best_times& best, const std::vector<std::string>& adapters, const char* file) {
   std::FILE* json = file != nullptr ? std::fopen(file, "w") : nullptr;
-  if (json != nullptr) std::fprintf(json, "{\n  \"layer\": \"%d x %d, %d tokens, float\",\n  \"ratios\": [", size, size, tokens);
+  if (json != nullptr)
+    std::fprintf(json, "{\n  \"layer\": \"%d x %d, %d tokens, float\",\n  \"ratios\": [", size, size, tokens);
   std::printf("\n%-22s %14s %14s %10s\n", "adapter", "fused / bare", "eager / fused", "us fused");
   bool first = true;
   for (const std::string& a : adapters) {

@@ -1,38 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the library makes of each adapter's formula, checked and timed:
 //     demo [DIR]      DIR/layers holds layers that PEFT saved and the numbers it computed (test/golden)
-// For each adapter: the formula and all that is derived from it; a layer of PEFT against PEFT's numbers; and the time of
-// a layer of 1024 x 1024 on 512 tokens, fused against op by op (eager) and against the bare base layer, in one run.
+// For each adapter: the formula and all that is derived from it; a layer of PEFT's against PEFT's numbers; and the time
+// of a 1024 x 1024 layer on 512 tokens, fused against op by op (eager) and against the bare base layer, in one run.
 // run: demo
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include "../test/golden/case.h"
 #include "random_tensors.h"
 
 namespace {
 
-constexpr int width = 118;
+constexpr int page = 118;
 constexpr double tolerance = 2e-5;
 
-// Long formulas continue below themselves, indented.
+// A long line continues below the place where its formula began.
 void print_wrapped(const std::string& line) {
-  const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
-  std::size_t from = 0, room = width;
-  while (line.size() - from > room) {
-    std::size_t cut = line.rfind(' ', from + room);
-    if (cut == line.npos || cut <= from + indent) cut = line.find(' ', from + room);
-    if (cut == line.npos) break;
-    std::printf("%s%.*s\n", from > 0 ? std::string(indent + 6, ' ').c_str() : "", static_cast<int>(cut - from),
-                &line[from]);
+  const std::size_t first = std::min(line.find_first_not_of(' '), line.size()), gap = line.find("  ", first);
+  const std::size_t below = gap == line.npos ? first + 4 : line.find_first_not_of(' ', gap);
+  std::size_t from = 0, indent = 0;
+  while (line.size() - from > page - indent) {
+    const std::size_t cut = line.rfind(' ', from + page - indent);
+    if (cut == line.npos || cut <= from + below) break;  // one word wider than the page
+    std::printf("%*s%.*s\n", static_cast<int>(indent), "", static_cast<int>(cut - from), &line[from]);
     from = cut + 1;
-    room = width - indent - 6;
+    indent = below;
   }
-  std::printf("%s%s\n", from > 0 ? std::string(indent + 6, ' ').c_str() : "", &line[from]);
+  std::printf("%*s%s\n", static_cast<int>(indent), "", &line[from]);
+}
+void print_heading(const std::string& title) {
+  std::printf("\n==== %s %s\n", title.c_str(),
+              std::string(page - std::min<std::size_t>(page, title.size() + 6), '=').c_str());
 }
 
 struct summary {
-  std::string adapter, golden_case;
+  std::string adapter, layer, golden_case;
   double error = INFINITY, fused_to_bare = NAN, eager_to_fused = NAN;
   bool good = false;
 };
@@ -48,20 +52,20 @@ bool against_peft(const std::filesystem::path& folder, summary& s) {
     w = std::max(w, c.error);
     s.error = std::max(s.error, c.error);
   }
-  std::string line = "  PEFT      largest relative error on its layer '" + s.golden_case + "':";
-  for (const char* name : {"y", "dx", "gradients", "W_merged", "y_merged", "W_unmerged", "y_disabled"})
-    if (worst.contains(name)) {
-      char part[64];
-      std::snprintf(part, sizeof part, " %s %.1e", name, worst[name]);
-      line += part;
-    }
+  std::string line = "  PEFT      relative errors on its layer '" + s.golden_case + "':";
+  for (const char* name : {"y", "dx", "gradients", "W_merged", "y_merged", "W_unmerged", "y_disabled"}) {
+    if (!worst.contains(name)) continue;  // an embedding has no dx
+    char part[64];
+    std::snprintf(part, sizeof part, " %s %.1e,", name, worst[name]);
+    line += part;
+  }
+  line.pop_back();
   print_wrapped(line);
   return s.error <= tolerance;
 }
 
-// The best of several repetitions of each, interleaved, so that a busy machine slows all of them alike.
-template <class Layer> bool against_eager(const graft::size_map& sizes, summary& s) {
-  const random_tensors<Layer> numbers(sizes);
+// The best of several repetitions of each, interleaved and in changing order, so that a busy machine slows all alike.
+template <class Layer> bool against_eager(const random_tensors<Layer>& numbers, summary& s) {
   graft::cpu::layer<Layer, graft::fullgraph> fused;
   graft::cpu::layer<Layer> eager(graft::backend::eager);
   std::vector<float> y(numbers.outputs());
@@ -73,42 +77,56 @@ template <class Layer> bool against_eager(const graft::size_map& sizes, summary&
     graft::executor<float>& layer;
     bool adapter;
     double best = INFINITY;
-  } bare{fused, false}, adapted{fused, true}, literal{eager, true};
+  } contest[] = {{fused, false}, {fused, true}, {eager, true}};
   const auto start = clock::now();
-  for (int round = 0; round < 6 || (round < 200 && clock::now() - start < std::chrono::milliseconds(300)); ++round)
-    for (contestant* c : {&bare, &adapted, &literal}) {
-      c->layer.enable(c->adapter);
+  for (int round = 0; round < 7 || (round < 300 && clock::now() - start < std::chrono::milliseconds(400)); ++round)
+    for (int turn = 0; turn < 3; ++turn) {
+      contestant& c = contest[(round + turn) % 3];
+      c.layer.enable(c.adapter);
       const auto before = clock::now();
-      const graft::status ran = c->layer.forward(numbers.x(), whole(y));
+      const graft::status ran = c.layer.forward(numbers.x(), whole(y));
       const std::chrono::duration<double, std::milli> took = clock::now() - before;
       if (!ran) return std::printf("  time      %s\n", ran.message()), false;
-      if (round > 0) c->best = std::min(c->best, took.count());  // the first round computes what is kept
+      if (round > 0) c.best = std::min(c.best, took.count());  // the first round computes what is kept
     }
+  const auto& [bare, adapted, literal] = contest;
   s.fused_to_bare = adapted.best / bare.best;
   s.eager_to_fused = literal.best / adapted.best;
-  std::printf("  time      bare %.3g ms, fused %.3g ms = %.2f x bare, eager %.3g ms = %.2f x fused\n", bare.best,
+  std::printf("  time      bare %.3g ms, fused %.3g ms (%.2f x bare), eager %.3g ms (%.2f x fused)\n", bare.best,
               adapted.best, s.fused_to_bare, literal.best, s.eager_to_fused);
   return true;
+}
+
+// explain() prices what the type's own sizes decide; here the sizes come with the tensors.
+template <class Layer> void print_cost(const random_tensors<Layer>& numbers) {
+  const auto price = [&](const graft::graph& g, const char* name) {
+    const graft::cost c = graft::cost_of(g, numbers.sizes_in(g), graft::dtype::f32, graft::dtype::f32);
+    graft::text t(name);
+    graft::print_big(t, c.flops), t << "flop, ", graft::print_big(t, c.bytes), t << "B";
+    return t;
+  };
+  std::printf("  cost      %s; %s\n", price(graft::derived_of<Layer>::forward, "forward ").c_str(),
+              price(graft::derived_of<Layer>::backward, "backward ").c_str());
 }
 
 template <class Layer>
 summary show(const std::filesystem::path& layers, const char* golden_case,
              const graft::size_map& sizes = {{"tokens", 512}}) {
-  using derived = graft::derived_of<Layer>;
-  summary s{Layer::adapter::name, golden_case};
-  std::printf("\n---- %s %s\n", s.adapter.c_str(), std::string(width - 6 - s.adapter.size(), '-').c_str());
+  using plan = graft::compile<Layer, graft::fullgraph, graft::training>;
   bool heading = true;
   graft::explain<Layer>(
       [&](const graft::text& line) {
-        if (!heading) print_wrapped(line.c_str());
-        heading = false;  // explain's own first line says what ours says
+        if (std::strncmp(line.c_str(), "  unmerge", 9) == 0)
+          std::printf("  merge     evaluates the formula into a tensor of the base's shape%s\n",
+                      plan::kept > 0 ? "; a small tensor is kept for the way back" : "");
+        heading ? print_heading(line.c_str()) : print_wrapped(line.c_str());
+        heading = false;
       },
       sizes.at("tokens"));
-  const char* back = graft::unmergeable<Layer>          ? "unmerging needs the adapter alone"
-                     : derived::unmerge_weight.possible ? "one small tensor is kept for unmerging"
-                                                        : "unmerging puts the base tensors back";
-  std::printf("  merge     evaluates the formula into a tensor of the base's shape; %s\n", back);
-  const bool same = against_peft(layers / golden_case, s), ran = against_eager<Layer>(sizes, s);
+  const random_tensors<Layer> numbers(sizes);
+  if (!graft::static_sizes_known<Layer>()) print_cost(numbers);
+  summary s{Layer::adapter::name, Layer::kind::name, golden_case};
+  const bool same = against_peft(layers / golden_case, s), ran = against_eager(numbers, s);
   s.good = same && ran;
   return s;
 }
@@ -153,13 +171,13 @@ int main(int argc, char** argv) {
       show<image<loha_conv<4>>>(layers, "loha_conv2d", pictures),
   };
 
-  std::printf("\n---- summary %s\n", std::string(width - 13, '-').c_str());
-  std::printf("%-24s %-16s %14s %14s %14s\n", "adapter", "golden case", "largest error", "fused / bare",
+  print_heading("summary");
+  std::printf("%-22s %-11s %-15s %14s %13s %14s\n", "adapter", "layer", "golden case", "largest error", "fused / bare",
               "eager / fused");
   bool good = true;
   for (const summary& s : all) {
-    std::printf("%-24s %-16s %14.1e %14.2f %14.2f%s\n", s.adapter.c_str(), s.golden_case.c_str(), s.error,
-                s.fused_to_bare, s.eager_to_fused, s.good ? "" : "   WRONG");
+    std::printf("%-22s %-11s %-15s %14.1e %13.2f %14.2f%s\n", s.adapter.c_str(), s.layer.c_str(), s.golden_case.c_str(),
+                s.error, s.fused_to_bare, s.eager_to_fused, s.good ? "" : "   WRONG");
     good = good && s.good;
   }
   return good ? 0 : 1;

@@ -48,13 +48,19 @@ graft::result<double> run(const std::filesystem::path& folder) {
                             static_cast<bool>(bias)};
   const auto adapter = io::read_peft_layer(*config, *adapter_file, base);
   if (!adapter) return adapter.failure();
-  std::printf("%s on a %lld x %lld layer%s\n", name_of(config->type), base.out, base.in, base.bias ? " with bias" : "");
-  for (const auto& [name, tensor] : adapter->tensors)
-    std::printf("  %-24s %6zu numbers\n", name.c_str(), tensor.data.size());
+  std::printf("peft_type %s, a layer of %lld x %lld%s\n", name_of(config->type), base.out, base.in,
+              base.bias ? " with a bias" : "");
+  for (const auto& [name, tensor] : adapter->tensors) {
+    std::printf("  %-24s", name.c_str());
+    for (const long long size : tensor.shape) std::printf(" %lld", size);
+    std::printf("\n");
+  }
   for (const auto& [name, value] : adapter->scalars) std::printf("  %-24s %g\n", name.c_str(), value);
   for (const auto& [name, value] : adapter->sizes) std::printf("  %-24s %lld\n", name.c_str(), value);
 
-  graft::executor<float> layer(graft::graphs_for(base.kind, adapter->formula, base.bias));
+  const graft::layer_graphs graphs = graft::graphs_for(base.kind, adapter->formula, base.bias);
+  if (!graphs.exists()) return graft::fail(name_of(config->type), " has no formula for a linear layer");
+  graft::executor<float> layer(graphs);
   if (status s = layer.set("weight", weight->view()); !s) return s.failure();
   if (bias)
     if (status s = layer.set("bias", graft::view_of(bias->data.data(), bias->cols)); !s) return s.failure();
@@ -62,12 +68,13 @@ graft::result<double> run(const std::filesystem::path& folder) {
   std::vector<float> y(expected->data.size());
   if (status s = layer.forward(x->view(), graft::view_into(y.data(), y.size())); !s) return s.failure();
 
-  float difference = 0, largest = 0;
+  float error = 0, largest = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
-    difference = std::max(difference, std::abs(y[i] - expected->data[i]));
+    const float difference = std::abs(y[i] - expected->data[i]);
+    if (!(difference <= error)) error = std::isnan(difference) ? INFINITY : difference;
     largest = std::max(largest, std::abs(expected->data[i]));
   }
-  return static_cast<double>(difference / largest);
+  return static_cast<double>(error / largest);
 }
 
 int main(int argc, char** argv) {

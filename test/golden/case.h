@@ -176,7 +176,7 @@ class golden_case {
     const auto g = find_geometry();
     if (!g) return g.failure();
     const layer_graphs graphs = graphs_for(kind(*g), adapter_.formula, layer_.bias);
-    if (graphs.forward == nullptr) return fail("this method does not exist for this kind of layer");
+    if (!graphs.exists()) return fail("this method does not exist for this kind of layer");
     executor<float> e(graphs, how_);
     if (status s = bind(e, *g, weight_, bias_); !s) return s;
     if (status s = io::attach(e, adapter_); !s) return s;
@@ -190,13 +190,13 @@ class golden_case {
     if (status s = gradients(e); !s) return s;
 
     array merged = weight_, merged_bias = bias_, unmerged = weight_;
-    const bool bias_too = graphs.merge->result("bias") >= 0;
+    const bool bias_too = graphs.merge.result("bias") >= 0;
     if (status s = e.merge(merged.into(), bias_too ? merged_bias.into() : mutable_view{}); !s) return s;
     if (status s = compare("W_merged", merged.data); !s) return s;
     auto y_merged = base_forward(*g, merged, merged_bias);
     if (!y_merged) return y_merged.failure();
     if (status s = compare("y_merged", y_merged->data); !s) return s;
-    if (graphs.unmerge_weight->possible) {  // else the formula replaces the weight, and the base was kept
+    if (graphs.weight_facts.possible) {  // else the formula replaces the weight, and the base was kept
       std::fill(unmerged.data.begin(), unmerged.data.end(), NAN);
       if (status s = e.unmerge("weight", flattened(merged, axes()), unmerged.into()); !s) return s;
     }

@@ -18,7 +18,7 @@ template <class F> void for_all(F f) {
     }
 }
 template <class Real> std::vector<Real> forward(executor<Real>& e, const random_layer<Real>& l) {
-  auto y = l.room("y", *l.graphs.literal);
+  auto y = l.room("y", l.graphs.literal);
   const status s = e.forward(l.x(), into(y));
   INFO(std::string(s.message()));
   REQUIRE(bool(s));
@@ -33,7 +33,7 @@ TEST_CASE("the base layer with the merged weight computes what the adapted layer
     executor<double> adapted(c.graphs), base(graphs_for(c.kind, method::none, c.bias));
     REQUIRE(bool(l.bind(adapted)));
     std::vector<double> weight = l.data.at("weight"), bias = c.bias ? l.data.at("bias") : std::vector<double>{};
-    const bool bias_too = c.graphs.merge->result("bias") >= 0;
+    const bool bias_too = c.graphs.merge.result("bias") >= 0;
     if (bias_too && !c.bias) return;  // lora_bias without a base bias: nowhere to merge it
     REQUIRE(bool(adapted.merge(into(weight), bias_too ? into(bias) : mutable_view{})));
     random_layer<double> merged(graphs_for(c.kind, method::none, c.bias), s);
@@ -47,11 +47,11 @@ TEST_CASE("the base layer with the merged weight computes what the adapted layer
 
 TEST_CASE("unmerging gives the base weight back") {
   for_all([](const combination& c, const sizes& s) {
-    if (!c.graphs.unmerge_weight->possible) return;
+    if (!c.graphs.weight_facts.possible) return;
     const random_layer<double> l(c.graphs, s);
     executor<double> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
-    std::vector<double> merged = l.data.at("weight"), back = l.room("weight", *c.graphs.merge);
+    std::vector<double> merged = l.data.at("weight"), back = l.room("weight", c.graphs.merge);
     REQUIRE(bool(e.merge(into(merged))));
     view m = l.views.at("weight");
     m.data = merged.data();
@@ -85,18 +85,18 @@ TEST_CASE("fused computes what eager computes, forward and backward") {
     REQUIRE(bool(l.bind(fused)));
     REQUIRE(bool(l.bind(eager)));
     CHECK(difference(forward(fused, l), forward(eager, l)) < 2e-5);
-    if (c.graphs.backward->outs == 0) return;  // a bare embedding: nothing to differentiate
+    if (c.graphs.backward.outs == 0) return;  // a bare embedding: nothing to differentiate
     std::map<std::string, std::vector<float>> ours, theirs;
     for (auto* e : {&fused, &eager}) {
       auto& to = e == &fused ? ours : theirs;
       std::vector<gradient> wanted;
       for (const std::string& p : l.parameters()) {
-        to[p] = l.room(p.c_str(), *c.graphs.backward);
+        to[p] = l.room(p.c_str(), c.graphs.backward);
         wanted.push_back({p, into(to[p])});
       }
       mutable_view dx{};
       if (c.kind != layer_kind::embedding) {
-        to["dx"] = l.room("dx", *c.graphs.backward);
+        to["dx"] = l.room("dx", c.graphs.backward);
         dx = into(to["dx"]);
       }
       const status b = e->backward(l.x(), l.dy(), dx, wanted);
@@ -114,7 +114,7 @@ namespace {
 
 // Σ y ⊙ dy of the literal graph, with the detached values of the unperturbed run.
 double loss(const random_layer<double>& l, const cpu::pins<double>& pinned, cpu::pins<double>* record) {
-  const builder& g = *l.graphs.literal;
+  const graph& g = l.graphs.literal;
   const size_values s = values_of(g, l.shape);
   cpu::leaf_views leaves(static_cast<std::size_t>(g.size));
   for (int k = 0; k < g.size; ++k) {
@@ -142,7 +142,7 @@ double loss(const random_layer<double>& l, const cpu::pins<double>& pinned, cpu:
 TEST_CASE("gradients are the derivatives of the formula: central differences in double") {
   constexpr double eps = 1e-6, absolute = 1e-5, relative = 1e-3;
   for (const combination& c : every_combination()) {
-    if (c.graphs.backward->outs == 0) continue;
+    if (c.graphs.backward.outs == 0) continue;
     INFO(c.name);
     random_layer<double> l(c.graphs, usual_sizes());
     executor<double> e(c.graphs);
@@ -150,12 +150,12 @@ TEST_CASE("gradients are the derivatives of the formula: central differences in 
     std::map<std::string, std::vector<double>> found;
     std::vector<gradient> wanted;
     for (const std::string& p : l.parameters()) {
-      found[p] = l.room(p.c_str(), *c.graphs.backward);
+      found[p] = l.room(p.c_str(), c.graphs.backward);
       wanted.push_back({p, into(found[p])});
     }
     mutable_view dx{};
     if (c.kind != layer_kind::embedding) {
-      found["x"] = l.room("dx", *c.graphs.backward);
+      found["x"] = l.room("dx", c.graphs.backward);
       dx = into(found["x"]);
     }
     REQUIRE(bool(e.backward(l.x(), l.dy(), dx, wanted)));

@@ -82,7 +82,7 @@ template <class Real> struct random_layer {
 
   random_layer(const layer_graphs& g, const sizes& s, unsigned seed = 1) : graphs(g), shape(s) {
     std::mt19937 engine(seed);
-    for (const builder* b : {g.literal_backward, g.merge, g.literal, g.base_forward}) fill(*b, engine);
+    for (const graph* b : {&g.literal_backward, &g.merge, &g.literal, &g.base_forward}) fill(*b, engine);
   }
   void fill(const graph& g, std::mt19937& engine) {
     const size_values s = values_of(g, shape);
@@ -113,10 +113,10 @@ template <class Real> struct random_layer {
   }
   status bind(executor<Real>& e) const {
     for (const auto& [name, n] : shape)
-      if (graphs.literal->sizes.find(name.c_str()) >= 0 && name != "tokens" && name != "height" && name != "width")
+      if (graphs.literal.sizes.find(name.c_str()) >= 0 && name != "tokens" && name != "height" && name != "width")
         if (status s = e.size(name.c_str(), n); !s) return s;
     for (const auto& [name, v] : scalars)
-      if (graphs.literal->find(name.c_str()) >= 0)
+      if (graphs.literal.find(name.c_str()) >= 0)
         if (status s = e.set(name.c_str(), v); !s) return s;
     for (const auto& [name, v] : views)
       if (name != "x" && name != "dy")
@@ -125,15 +125,15 @@ template <class Real> struct random_layer {
   }
   view x() const { return views.at("x"); }
   view dy() const { return views.at("dy"); }
-  std::vector<Real> room(const char* output, const builder& g) const {
+  std::vector<Real> room(const char* output, const graph& g) const {
     size_values s = values_of(g, shape);
     return std::vector<Real>(static_cast<std::size_t>(count(g, g.result(output), s)),
                              std::numeric_limits<Real>::quiet_NaN());
   }
   std::vector<std::string> parameters() const {
     std::vector<std::string> names;
-    for (int k = 0; k < graphs.backward->outs; ++k)
-      if (!same_text(graphs.backward->out[k].name, "dx")) names.emplace_back(graphs.backward->out[k].name);
+    for (int k = 0; k < graphs.backward.outs; ++k)
+      if (!same_text(graphs.backward.out[k].name, "dx")) names.emplace_back(graphs.backward.out[k].name);
     return names;
   }
 };
@@ -168,7 +168,7 @@ inline std::vector<combination> every_combination() {
         const auto what = static_cast<method>(m);
         if (kind == layer_kind::embedding && bias) continue;
         const layer_graphs g = graphs_for(kind, what, bias);
-        if (g.forward == nullptr) continue;
+        if (!g.exists()) continue;
         all.push_back({kind, what, bias, g,
                        std::string(kinds[k]) + (bias ? " with bias" : "") + ", method " + std::to_string(m)});
       }

@@ -34,16 +34,28 @@ template <class Kind, class Adapter, bool Bias> constexpr builder capture_merge(
   return compact(g);
 }
 
+// The `_made` graphs exist only while the compiler works; what a program keeps has just the nodes it needs.
 template <class Kind, class Adapter, bool Bias> struct derived {
-  static constexpr builder literal = capture<Kind, Adapter, Bias>(lowering::literal, true);
-  static constexpr builder literal_backward = compact(grad(literal));
-  static constexpr builder forward = capture<Kind, Adapter, Bias>(lowering::fast, false);
+  static constexpr builder literal_made = capture<Kind, Adapter, Bias>(lowering::literal, true);
+  static constexpr builder literal_backward_made = compact(grad(literal_made));
+  static constexpr builder forward_made = capture<Kind, Adapter, Bias>(lowering::fast, false);
+  static constexpr builder folded_made = compact(values_only(capture<Kind, Adapter, Bias>(lowering::literal, false)));
+  static constexpr builder backward_made =
+      compact(values_only(grad(capture<Kind, Adapter, Bias>(lowering::fast, true))));
+  static constexpr builder merge_made = capture_merge<Kind, Adapter, Bias>();
+  static constexpr unmerging unmerge_weight_made = unmerge(merge_made, "weight", "weight");
+  static constexpr unmerging unmerge_bias_made = unmerge(merge_made, "bias", "bias");
+
+  static constexpr auto literal = store<literal_made.size>(literal_made);
+  static constexpr auto literal_backward = store<literal_backward_made.size>(literal_backward_made);
+  static constexpr auto forward = store<forward_made.size>(forward_made);
   // W' built once per change of the parameters: for adapters whose side branch costs more than that copy.
-  static constexpr builder folded = compact(values_only(capture<Kind, Adapter, Bias>(lowering::literal, false)));
-  static constexpr builder backward = compact(values_only(grad(capture<Kind, Adapter, Bias>(lowering::fast, true))));
-  static constexpr builder merge = capture_merge<Kind, Adapter, Bias>();
-  static constexpr unmerging unmerge_weight = unmerge(merge, "weight", "weight");
-  static constexpr unmerging unmerge_bias = unmerge(merge, "bias", "bias");
+  static constexpr auto folded = store<folded_made.size>(folded_made);
+  static constexpr auto backward = store<backward_made.size>(backward_made);
+  static constexpr auto merge = store<merge_made.size>(merge_made);
+  static constexpr auto unmerge_weight = store<unmerge_weight_made.g.size>(unmerge_weight_made.g);
+  static constexpr auto unmerge_bias = store<unmerge_bias_made.g.size>(unmerge_bias_made.g);
+  static constexpr unmerge_facts weight_facts = unmerge_weight_made.facts, bias_facts = unmerge_bias_made.facts;
 };
 
 }  // namespace graft

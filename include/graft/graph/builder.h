@@ -6,7 +6,7 @@
 
 namespace graft {
 
-struct builder : graph {
+struct builder : stored_graph<max_nodes> {
   // ---- sizes
   constexpr dim entry(size_entry t) {
     for (int i = 0; i < sizes.count; ++i) {

@@ -9,9 +9,9 @@ namespace graft {
 
 using id = short;
 inline constexpr id none_id = -1;
-inline constexpr int max_nodes = 192;
+inline constexpr int max_nodes = 384;
 inline constexpr int max_outputs = 16;
-inline constexpr int max_requirements = 32;
+inline constexpr int max_requirements = 64;
 
 struct node {
   op what = op::zero;
@@ -54,15 +54,17 @@ struct output {
   const char* name = "";
 };
 
+// A view of a graph: what passes read and executors keep. The nodes lie in a builder while a graph is being made, and
+// in a stored_graph of just their number afterwards.
 struct graph {
-  node n[max_nodes]{};
-  int size = 0;
-  size_table sizes{};
-  requirement need[max_requirements]{};
-  int needs = 0;
-  output out[max_outputs]{};
-  int outs = 0;
-  failure bad{};
+  const node* n;
+  int size;
+  const size_table& sizes;
+  const requirement* need;
+  int needs;
+  const output* out;
+  int outs;
+  failure bad;
 
   constexpr const node& operator[](id i) const { return n[i]; }
   constexpr id find(const char* name) const {
@@ -76,6 +78,36 @@ struct graph {
     return none_id;
   }
 };
+
+template <int Nodes> struct stored_graph {
+  node n[Nodes > 0 ? Nodes : 1]{};
+  int size = 0;
+  size_table sizes{};
+  requirement need[max_requirements]{};
+  int needs = 0;
+  output out[max_outputs]{};
+  int outs = 0;
+  failure bad{};
+
+  constexpr operator graph() const { return {n, size, sizes, need, needs, out, outs, bad}; }
+  constexpr const node& operator[](id i) const { return n[i]; }
+  constexpr id find(const char* name) const { return graph(*this).find(name); }
+  constexpr id result(const char* name) const { return graph(*this).result(name); }
+};
+inline constexpr stored_graph<0> empty_graph{};
+
+template <int Nodes, class Made> constexpr stored_graph<Nodes> store(const Made& from) {
+  stored_graph<Nodes> g;
+  for (int i = 0; i < from.size; ++i) g.n[i] = from.n[i];
+  g.size = from.size;
+  g.sizes = from.sizes;
+  for (int i = 0; i < from.needs; ++i) g.need[i] = from.need[i];
+  g.needs = from.needs;
+  for (int i = 0; i < from.outs; ++i) g.out[i] = from.out[i];
+  g.outs = from.outs;
+  g.bad = from.bad;
+  return g;
+}
 
 constexpr bool same_shape(const node& p, const node& q) {
   for (int i = 0; i < 4; ++i)

@@ -17,7 +17,7 @@ struct size_entry {
   int nominal = 16;  // what cost comparisons assume while the size is only a name
 };
 
-inline constexpr int max_entries = 32;
+inline constexpr int max_entries = 64;
 inline constexpr long long unknown = -1;
 
 struct size_values {

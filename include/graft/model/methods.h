@@ -107,7 +107,7 @@ template <class Kind> layer_graphs graphs_for_norm(method m, bool bias) {
   return {};
 }
 
-// The graphs of a method on a kind of layer; `forward` is null where the method does not exist there.
+// The graphs of a method on a kind of layer; it does not exist() where the method does not exist there.
 inline layer_graphs graphs_for(layer_kind kind, method m, bool bias) {
   switch (kind) {
     case layer_kind::linear: return graphs_for_matrix<linear_kind>(m, bias);

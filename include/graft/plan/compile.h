@@ -115,8 +115,8 @@ struct compile : decltype(detail::verdict<Layer, detail::asked<fullgraph, Option
   // Merging is evaluating W'; unmerging from W' alone is possible where W occurs once in the formula. Where it occurs
   // again in a small factor (DoRA's norm) the merge keeps `kept` tensors for the way back.
   static constexpr bool mergeable = d::merge.bad.what == fault::none;
-  static constexpr bool unmergeable = d::unmerge_weight.possible && d::unmerge_weight.kept == 0;
-  static constexpr int kept = d::unmerge_weight.kept;
+  static constexpr bool unmergeable = d::weight_facts.possible && d::weight_facts.kept == 0;
+  static constexpr int kept = d::weight_facts.kept;
 };
 
 template <class Layer> inline constexpr bool mergeable = compile<Layer>::mergeable;

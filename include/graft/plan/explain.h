@@ -123,16 +123,17 @@ template <class Layer, class Sink> constexpr void explain(Sink&& line, long long
   const bool folded = priced && folds<Layer>(tokens);
   cost f, b;
   if (priced) f = forward_cost<Layer>(tokens), b = backward_cost<Layer>(tokens);
-  explain_graph(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward", priced ? &f : nullptr, line);
+  explain_graph(folded ? graph(d::folded) : graph(d::forward), folded ? "forward (folded)" : "forward",
+                priced ? &f : nullptr, line);
   if (d::backward.bad.what == fault::none) explain_graph(d::backward, "backward", priced ? &b : nullptr, line);
-  if (d::unmerge_weight.possible)
-    explain_outputs(d::unmerge_weight.g, "unmerge ", line);
+  if (d::weight_facts.possible)
+    explain_outputs(d::unmerge_weight, "unmerge ", line);
   else
     line(text("  unmerge   the formula replaces the weight: keep the base"));
-  for (int k = 0; k < d::unmerge_weight.kept; ++k) {
+  for (int k = 0; k < d::weight_facts.kept; ++k) {
     text t;
     t << "            " << kept_names[k] << " is the value at the merge of ";
-    print(t, d::merge, d::unmerge_weight.kept_from[k], {nullptr, 6});
+    print(t, d::merge, d::weight_facts.kept_from[k], {nullptr, 6});
     line(t);
   }
 }

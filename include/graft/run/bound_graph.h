@@ -13,11 +13,11 @@ using output_map = std::map<std::string, mutable_view, std::less<>>;
 
 template <class Real> class bound_graph {
  public:
-  bound_graph(const builder& g, backend how) : g_(g), how_(how), program_(g) {}
+  bound_graph(const graph& g, backend how) : g_(g), how_(how), program_(g) {}
 
   void unbind() { bound_ = false; }
   void parameters_changed() { program_.parameters_changed(); }
-  const builder& graph_value() const { return g_; }
+  const graph& value() const { return g_; }
 
   status prepare(const layer_state& state) {
     if (bound_) return ok;
@@ -83,7 +83,7 @@ template <class Real> class bound_graph {
     return ok;
   }
 
-  const builder& g_;
+  graph g_;
   backend how_;
   cpu::fused<Real> program_;
   bound_leaves leaves_;

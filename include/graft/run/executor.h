@@ -19,10 +19,10 @@ template <class Real> class executor {
  public:
   explicit executor(const layer_graphs& graphs, backend how = backend::fused)
       : state_(graphs),
-        forward_(how == backend::eager ? *graphs.literal : *graphs.forward, how),
-        folded_(*graphs.folded, how),
-        base_(*graphs.base_forward, how),
-        backward_(how == backend::eager ? *graphs.literal_backward : *graphs.backward, how),
+        forward_(how == backend::eager ? graphs.literal : graphs.forward, how),
+        folded_(graphs.folded, how),
+        base_(graphs.base_forward, how),
+        backward_(how == backend::eager ? graphs.literal_backward : graphs.backward, how),
         how_(how) {}
 
   status set(const char* name, const view& v) { return touched(state_.set(name, v)); }
@@ -43,7 +43,7 @@ template <class Real> class executor {
   }
   // dx and any of the parameters' gradients; those not asked for are not written.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
-    const builder& g = backward_.graph_value();
+    const graph& g = backward_.value();
     if (g.bad.what == fault::not_differentiable) return fail("no gradient for ", located(g, g.bad.at));
     output_map out{{"dx", dx}};
     for (const gradient& d : gradients) {
@@ -55,7 +55,7 @@ template <class Real> class executor {
 
   // W' and, where the adapter changes it, b'. What unmerge() will need is kept.
   status merge(const mutable_view& weight, const mutable_view& bias = {}) {
-    const builder& g = *state_.graphs().merge;
+    const graph& g = state_.graphs().merge;
     result<bound_leaves> b = state_.bind(g);
     if (!b) return b.failure();
     for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
@@ -66,7 +66,7 @@ template <class Real> class executor {
         return fail("'", name, "' has ", to->count(), " elements, expected ", n);
     }
     cpu::values<Real> v = cpu::run_eager<Real>(g, b->sizes, b->leaf, cpu::rotations::blockwise, &host_);
-    const unmerging& u = *state_.graphs().unmerge_weight;
+    const unmerge_facts& u = state_.graphs().weight_facts;
     kept_.clear();
     for (int k = 0; k < u.kept; ++k) {
       const cpu::tensor<Real> t = v[u.kept_from[k]];
@@ -78,10 +78,12 @@ template <class Real> class executor {
   }
   // `what` is "weight" or "bias": the base tensor from the merged one.
   status unmerge(const char* what, const view& merged, const mutable_view& original) {
-    const unmerging& u = same_text(what, "bias") ? *state_.graphs().unmerge_bias : *state_.graphs().unmerge_weight;
+    const bool is_bias = same_text(what, "bias");
+    const graph& g = is_bias ? state_.graphs().unmerge_bias : state_.graphs().unmerge_weight;
+    const unmerge_facts& u = is_bias ? state_.graphs().bias_facts : state_.graphs().weight_facts;
     if (!u.possible) return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
     if (static_cast<int>(kept_.size()) < u.kept) return fail("merge() first: unmerging needs a value that it keeps");
-    result<bound_leaves> b = state_.bind(u.g);
+    result<bound_leaves> b = state_.bind(g);
     if (!b) return b.failure();
     tensor_map data{{"merged", merged}};
     for (int k = 0; k < u.kept; ++k) {
@@ -90,11 +92,11 @@ template <class Real> class executor {
       std::copy_n(from.size, 4, v.size);
       data.insert_or_assign(kept_names[k], v);
     }
-    if (status s = layer_state::bind_data(u.g, data, *b); !s) return s;
-    const id at = u.g.out[0].at;
-    if (const long long n = count(u.g, at, b->sizes); original.count() != n)
+    if (status s = layer_state::bind_data(g, data, *b); !s) return s;
+    const id at = g.out[0].at;
+    if (const long long n = count(g, at, b->sizes); original.count() != n)
       return fail("'", what, "' has ", original.count(), " elements, expected ", n);
-    cpu::values<Real> v = cpu::run_eager<Real>(u.g, b->sizes, b->leaf, cpu::rotations::blockwise, &host_);
+    cpu::values<Real> v = cpu::run_eager<Real>(g, b->sizes, b->leaf, cpu::rotations::blockwise, &host_);
     cpu::encode(v[at].p, original.count(), original.data, original.type, 0);
     return ok;
   }
@@ -113,7 +115,7 @@ template <class Real> class executor {
   bool folds(const view& x) {
     if (how_ == backend::eager || x.rank == 0) return false;
     if (asked_for_ == x.size[0]) return folds_;
-    const graph &branch = *state_.graphs().forward, &folded = *state_.graphs().folded;
+    const graph &branch = state_.graphs().forward, &folded = state_.graphs().folded;
     result<bound_leaves> b = state_.bind(branch);
     asked_for_ = x.size[0];
     folds_ = false;

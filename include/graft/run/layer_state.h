@@ -9,28 +9,20 @@ namespace graft {
 
 // The graphs of a layer, by address: everything below works for any layer without being compiled again for each.
 struct layer_graphs {
-  const builder* literal = nullptr;
-  const builder* literal_backward = nullptr;
-  const builder* forward = nullptr;
-  const builder* folded = nullptr;
-  const builder* backward = nullptr;
-  const builder* merge = nullptr;
-  const builder* base_forward = nullptr;  // without the adapter
-  const unmerging* unmerge_weight = nullptr;
-  const unmerging* unmerge_bias = nullptr;
+  graph literal = empty_graph, literal_backward = empty_graph;
+  graph forward = empty_graph, folded = empty_graph, backward = empty_graph;
+  graph base_forward = empty_graph;  // without the adapter
+  graph merge = empty_graph, unmerge_weight = empty_graph, unmerge_bias = empty_graph;
+  unmerge_facts weight_facts{}, bias_facts{};
+  bool exists() const { return forward.size > 0; }
 };
 
 template <class Kind, class Adapter, bool Bias> layer_graphs graphs_of() {
   using d = derived<Kind, Adapter, Bias>;
-  return {&d::literal,
-          &d::literal_backward,
-          &d::forward,
-          &d::folded,
-          &d::backward,
-          &d::merge,
-          &derived<Kind, none, Bias>::forward,
-          &d::unmerge_weight,
-          &d::unmerge_bias};
+  return {d::literal,      d::literal_backward, d::forward,
+          d::folded,       d::backward,         derived<Kind, none, Bias>::forward,
+          d::merge,        d::unmerge_weight,   d::unmerge_bias,
+          d::weight_facts, d::bias_facts};
 }
 
 // The leaves of one graph with the sizes that follow from them. Data-time leaves are still empty.
@@ -67,13 +59,13 @@ class layer_state {
     return ok;
   }
   status size(const char* name, long long value) {
-    if (graphs_.literal->sizes.find(name) < 0) return fail("this layer has no size '", name, "'");
+    if (graphs_.literal.sizes.find(name) < 0) return fail("this layer has no size '", name, "'");
     if (value < 0) return fail("size '", name, "' is ", value, ", expected a number that is not negative");
     size_map trial = given_;
     trial.insert_or_assign(name, value);
     std::swap(trial, given_);
     size_values s;
-    status fits = solve(*graphs_.literal, tensors_, s);
+    status fits = solve(graphs_.literal, tensors_, s);
     if (!fits) std::swap(trial, given_);
     return fits;
   }
@@ -140,14 +132,14 @@ class layer_state {
     return ok;
   }
   const graph& graph_with(const char* name) const {
-    for (const builder* g : {graphs_.literal, graphs_.merge})
+    for (const graph* g : {&graphs_.literal, &graphs_.merge})
       if (g->find(name) >= 0) return *g;
-    return *graphs_.base_forward;  // a base tensor that the adapter replaces
+    return graphs_.base_forward;  // a base tensor that the adapter replaces
   }
   text leaf_list() const {
     text t;
-    for (int k = 0; k < graphs_.literal->size; ++k) {
-      const node& v = graphs_.literal->n[k];
+    for (int k = 0; k < graphs_.literal.size; ++k) {
+      const node& v = graphs_.literal.n[k];
       const bool listed = v.what == op::base || v.what == op::frozen || v.what == op::param || v.what == op::scalar;
       if (listed) t << (t.empty() ? "" : ", ") << v.name;
     }

@@ -288,7 +288,7 @@ template <class Real> class fused {
     }
   }
 
-  const graph& g_;
+  graph g_;
   stages when_;
   buffers where_;
   node_set live_;

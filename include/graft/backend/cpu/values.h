@@ -65,7 +65,7 @@ template <class Real> class values {
   }
 
  private:
-  const graph& g_;
+  graph g_;
   const size_values& s_;
   const leaf_views& leaves_;
   std::vector<Real*> at_;
