@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Regenerates the golden layer cases with the real PEFT.
+
+    pip install torch peft safetensors
+    python3 test/golden/make.py OUT [--seed N] [NAME...]
+
+Every case is one base layer and one adapter, float32 on the CPU, with the adapter's parameters drawn at random after
+initialisation so that no zero hides an error. Layout of OUT/layers/NAME: case.json, base.safetensors, adapter/ (exactly
+what save_pretrained writes) and expected.safetensors. A seed other than 0 also draws other sizes.
+"""
+import argparse
+import json
+import pathlib
+import random
+import warnings
+
+import peft
+import torch
+from safetensors.torch import save_file
+
+warnings.filterwarnings("ignore")
+PREFIX = "base_model.model."
+
+
+class Base(torch.nn.Module):
+    """A model of one layer; the attribute's name is the module path in the files."""
+
+    def __init__(self, name, layer):
+        super().__init__()
+        self.name = name
+        setattr(self, name, layer)
+
+    def forward(self, x):
+        return getattr(self, self.name)(x)
+
+
+def linear(s, bias=True, out=None, inner=None):
+    return Base("lin", torch.nn.Linear(inner or s["in"], out or s["out"], bias=bias))
+
+
+def embedding(s):
+    return Base("emb", torch.nn.Embedding(s["vocab"], s["in"]))
+
+
+def conv(s):
+    return Base("conv", torch.nn.Conv2d(8, 12, 3, padding=1))
+
+
+def norm(s):
+    return Base("norm", torch.nn.LayerNorm(s["in"]))
+
+
+def cases(s):
+    """name -> (base layer, PEFT config). The sizes s divide where a method asks for it."""
+    lora = dict(r=8, lora_alpha=16, target_modules=["lin"], lora_dropout=0.0)
+    of = lambda kind, **kw: kind(**{"target_modules": ["lin"], **kw})
+    c = {
+        "lora": (linear, peft.LoraConfig(**lora)),
+        "lora_nobias": (lambda s: linear(s, bias=False), peft.LoraConfig(**lora)),
+        "lora_bias": (linear, peft.LoraConfig(**lora, lora_bias=True)),
+        "lora_rslora": (linear, peft.LoraConfig(**lora, use_rslora=True)),
+        "lora_rank1": (linear, peft.LoraConfig(**{**lora, "r": 1, "lora_alpha": 3})),
+        "lora_rank_over": (lambda s: linear(s, out=20, inner=24), peft.LoraConfig(**{**lora, "r": 32})),
+        "lora_embedding": (embedding, peft.LoraConfig(**{**lora, "target_modules": ["emb"]})),
+        "lora_conv2d": (conv, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["conv"])),
+        "dora": (linear, peft.LoraConfig(**lora, use_dora=True)),
+        "dora_nobias": (lambda s: linear(s, bias=False), peft.LoraConfig(**lora, use_dora=True)),
+        "dora_embedding": (embedding, peft.LoraConfig(**{**lora, "target_modules": ["emb"]}, use_dora=True)),
+        "adalora": (linear, of(peft.AdaLoraConfig, init_r=8, target_r=4, lora_alpha=16, total_step=10)),
+        "ia3": (linear, of(peft.IA3Config, feedforward_modules=[])),
+        "ia3_ff": (linear, of(peft.IA3Config, feedforward_modules=["lin"])),
+        "ln_tuning": (norm, peft.LNTuningConfig(target_modules=["norm"])),
+        "loha": (linear, of(peft.LoHaConfig, r=8, alpha=16)),
+        "loha_conv2d": (conv, peft.LoHaConfig(r=4, alpha=8, target_modules=["conv"], use_effective_conv2d=True)),
+        "lokr": (linear, of(peft.LoKrConfig, r=8, alpha=16)),
+        "lokr_lowrank": (linear, of(peft.LoKrConfig, r=2, alpha=4)),
+        "lokr_both": (linear, of(peft.LoKrConfig, r=2, alpha=4, decompose_both=True)),
+        "lokr_factor": (linear, of(peft.LoKrConfig, r=2, alpha=4, decompose_factor=4)),
+        "vera": (linear, of(peft.VeraConfig, r=8, projection_prng_key=1)),
+        "hra": (linear, of(peft.HRAConfig, r=8)),
+        "hra_gs": (linear, of(peft.HRAConfig, r=8, apply_GS=True)),
+        "oft_cayley": (linear, of(peft.OFTConfig, oft_block_size=8, use_cayley_neumann=False)),
+        "oft_neumann": (linear, of(peft.OFTConfig, oft_block_size=8, use_cayley_neumann=True)),
+        "oft_shared": (linear, of(peft.OFTConfig, oft_block_size=8, block_share=True, use_cayley_neumann=False)),
+        "oft_coft": (linear, of(peft.OFTConfig, oft_block_size=8, coft=True, eps=6e-3, use_cayley_neumann=False)),
+        "vblora": (linear, of(peft.VBLoRAConfig, r=4, num_vectors=16, vector_length=8)),
+    }
+    for name, b, m in (("boft_1", 4, 1), ("boft_2", 4, 2), ("boft_3", 4, 3), ("boft_8", 8, 1)):
+        c[name] = (linear, of(peft.BOFTConfig, boft_block_size=b, boft_n_butterfly_factor=m))
+    c["boft_square"] = (
+        lambda s: linear(s, out=64, inner=64),
+        of(peft.BOFTConfig, boft_block_size=8, boft_n_butterfly_factor=3),
+    )
+    if hasattr(peft, "MissConfig"):
+        c["miss"] = (linear, of(peft.MissConfig, r=8))
+        c["miss_mini"] = (linear, of(peft.MissConfig, r=8, mini_r=4, init_weights="mini"))
+        c["miss_bat"] = (linear, of(peft.MissConfig, r=8, init_weights="bat"))
+    return c
+
+
+def scatter_blocks_in_torch():
+    """PEFT's CUDA extension for BOFT no longer builds, and without it PEFT silently uses one butterfly factor. The
+    extension only scatters blocks [m, n, b, b] onto the diagonals of [m, n b, n b]: do that in torch instead."""
+    from peft.tuners.boft import layer
+
+    class scatter:
+        @staticmethod
+        def apply(blocks):
+            return torch.stack([torch.block_diag(*factor) for factor in blocks])
+
+    for name in ("get_fbd_cuda",):
+        if hasattr(layer, name):
+            setattr(layer, name, lambda: object())
+    layer.FastBlockDiag = scatter
+
+
+def randomise(model, generator):
+    """Every trainable value away from its initial zero or one, small enough for the series to converge."""
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            with torch.no_grad():
+                p.add_(torch.randn(p.shape, generator=generator) * 0.1)
+
+
+def weight_of(model, name):
+    for key, module in model.named_modules():
+        if key.endswith("." + name) and hasattr(module, "get_base_layer"):
+            return module.get_base_layer().weight.detach().clone()
+    raise RuntimeError(f"no base layer {name}")
+
+
+def make(name, build, config, sizes, folder, seed):
+    torch.manual_seed(1000 * seed + sum(map(ord, name)))
+    generator = torch.Generator().manual_seed(seed + sum(map(ord, name)))
+    base = build(sizes)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({f"{base.name}.{k}": v.detach().clone() for k, v in getattr(base, base.name).state_dict().items()},
+              folder / "base.safetensors")
+    layer = base.name
+    if layer == "emb":
+        x = torch.randint(0, sizes["vocab"], (2, 5), generator=generator)
+    elif layer == "conv":
+        x = torch.randn(2, 8, 6, 6, generator=generator)
+    else:
+        x = torch.randn(2, 5, getattr(base, layer).weight.shape[-1], generator=generator)
+    model = peft.get_peft_model(base, config)
+    randomise(model, generator)
+    model.save_pretrained(folder / "adapter")
+    (folder / "adapter" / "README.md").unlink(missing_ok=True)
+    trainable = {k: list(p.shape) for k, p in model.named_parameters() if p.requires_grad}
+
+    inputs = x.clone().requires_grad_(True) if x.is_floating_point() else x
+    model.train()
+    y = model(inputs)
+    dy = torch.randn(y.shape, generator=generator)
+    (y * dy).sum().backward()
+    out = {"x": x, "y": y, "dy": dy}
+    if x.is_floating_point():
+        out["dx"] = inputs.grad
+    for k, p in model.named_parameters():
+        if p.requires_grad:
+            out["grad." + k] = p.grad
+    model.eval()
+    with torch.no_grad():
+        out["y_eval"] = model(x)
+        with model.disable_adapter():
+            out["y_disabled"] = model(x)
+        model.merge_adapter()
+        out["y_merged"] = model(x)
+        out["W_merged"] = weight_of(model, layer)
+        model.unmerge_adapter()
+        out["W_unmerged"] = weight_of(model, layer)
+    save_file({k: v.detach().contiguous().clone() for k, v in out.items()}, folder / "expected.safetensors")
+    (folder / "case.json").write_text(json.dumps(
+        {"case": name, "peft_type": str(config.peft_type.value), "note": "", "trainable": trainable,
+         "peft": peft.__version__, "torch": torch.__version__}, indent=1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("names", nargs="*", help="cases to make; all when none is given")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    rng = random.Random(args.seed)
+    sizes = {"out": 64, "in": 48, "vocab": 50} if args.seed == 0 else {
+        "out": 16 * rng.randint(2, 8), "in": 16 * rng.randint(2, 8), "vocab": rng.randint(20, 80)}
+    scatter_blocks_in_torch()
+    for name, (build, config) in cases(sizes).items():
+        if args.names and name not in args.names:
+            continue
+        make(name, build, config, sizes, args.out / "layers" / name, args.seed)
+        print(name)
+
+
+if __name__ == "__main__":
+    main()
