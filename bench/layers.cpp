@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an adapter costs on the CPU: every adapter on a 1024 x 1024 layer with 512 tokens, fused and eager, beside the
-// bare Eigen product of the base layer. The table at the end gives the ratios; they come from interleaved repetitions
+// What an adapter costs on the CPU: every adapter on a 1024 x 1024 layer, fused and eager, beside the bare
+// Eigen product of the base layer. The table at the end gives the ratios; they come from interleaved repetitions
 // of one process (best of each), the only figures here that mean anything on another machine. GRAFT_RATIOS names a file
 // for them.
 #include <benchmark/benchmark.h>
@@ -15,7 +15,8 @@ namespace {
 
 using namespace graft;
 
-constexpr int size = 1024, tokens = 512;
+constexpr int size = 1024, usual_tokens = 512;
+constexpr int token_counts[] = {1, 16, 64, 2048};
 
 template <class Adapter> struct on_layer : linear<size, size, float, Adapter> {};
 
@@ -31,10 +32,11 @@ std::vector<float> random_values(std::size_t n, unsigned seed) {
 template <class Layer> struct filled {
   cpu::layer<Layer> layer;
   std::vector<std::vector<float>> data;
-  std::vector<float> x = random_values(std::size_t{tokens} * size, 1),
-                     y = std::vector<float>(std::size_t{tokens} * size);
+  long long tokens;
+  std::vector<float> x, y;
 
-  explicit filled(backend how) : layer(how) {
+  filled(backend how, long long n)
+      : layer(how), tokens(n), x(random_values(static_cast<std::size_t>(n * size), 1)), y(x.size()) {
     const graph& g = derived_of<Layer>::literal;
     size_values s = sizes_at<Layer>(g, tokens);
     for (const auto& [name, value] :
@@ -61,7 +63,9 @@ template <class Layer> struct filled {
 
 void bare(benchmark::State& state) {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  const auto xs = random_values(std::size_t{tokens} * size, 1), ws = random_values(std::size_t{size} * size, 2);
+  const auto tokens = state.range(0);
+  const auto xs = random_values(static_cast<std::size_t>(tokens * size), 1),
+             ws = random_values(std::size_t{size} * size, 2);
   const Eigen::Map<const matrix> x(xs.data(), tokens, size), w(ws.data(), size, size);
   matrix y(tokens, size);
   for (auto _ : state) {
@@ -70,12 +74,12 @@ void bare(benchmark::State& state) {
   }
 }
 template <class Adapter, backend How> void adapted(benchmark::State& state) {
-  filled<on_layer<Adapter>> l(How);
+  filled<on_layer<Adapter>> l(How, state.range(0));
   for (auto _ : state) {
     l.run();
     benchmark::DoNotOptimize(l.y.data());
   }
-  state.counters["flops"] = static_cast<double>(forward_cost<on_layer<Adapter>>(tokens).flops);
+  state.counters["flops"] = static_cast<double>(forward_cost<on_layer<Adapter>>(state.range(0)).flops);
 }
 
 // Keeps the best time of every name over all rounds.
@@ -84,7 +88,7 @@ class best_times : public benchmark::ConsoleReporter {
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& r : runs) {
       if (r.run_type != Run::RT_Iteration) continue;
-      auto [at, fresh] = best_.try_emplace(r.run_name.function_name, r.GetAdjustedRealTime());
+      auto [at, fresh] = best_.try_emplace(r.run_name.function_name + " " + r.run_name.args, r.GetAdjustedRealTime());
       if (!fresh) at->second = std::min(at->second, r.GetAdjustedRealTime());
     }
     ConsoleReporter::ReportRuns(runs);
@@ -98,57 +102,71 @@ class best_times : public benchmark::ConsoleReporter {
   std::map<std::string, double> best_;
 };
 
+struct contender {
+  std::string adapter;
+  int tokens;
+};
+
 // The ratios as a table, and as JSON for bench/results.
-void report(const best_times& best, const std::vector<std::string>& adapters, const char* file) {
+void report(const best_times& best, const std::vector<contender>& all, const char* file) {
   std::FILE* json = file != nullptr ? std::fopen(file, "w") : nullptr;
-  if (json != nullptr)
-    std::fprintf(json, "{\n  \"layer\": \"%d x %d, %d tokens, float\",\n  \"ratios\": [", size, size, tokens);
-  std::printf("\n%-22s %14s %14s %10s\n", "adapter", "fused / bare", "eager / fused", "us fused");
+  if (json != nullptr) std::fprintf(json, "{\n  \"layer\": \"%d x %d, float\",\n  \"ratios\": [", size, size);
+  std::printf("\n%-20s %8s %14s %14s %12s\n", "adapter", "tokens", "fused / bare", "eager / fused", "us, fused");
   bool first = true;
-  for (const std::string& a : adapters) {
-    const double bare_time = best("bare"), fused = best(a + "/fused"), eager = best(a + "/eager");
-    if (bare_time <= 0 || fused <= 0 || eager <= 0) continue;
-    std::printf("%-22s %14.3f %14.2f %10.0f\n", a.c_str(), fused / bare_time, eager / fused, fused / 1e3);
+  for (const contender& c : all) {
+    const std::string at = " " + std::to_string(c.tokens);
+    const double base = best("bare" + at), fused = best(c.adapter + "/fused" + at),
+                 eager = best(c.adapter + "/eager" + at);
+    if (base <= 0 || fused <= 0 || eager <= 0) continue;
+    std::printf("%-20s %8d %14.3f %14.2f %12.1f\n", c.adapter.c_str(), c.tokens, fused / base, eager / fused,
+                fused / 1e3);
     if (json != nullptr)
-      std::fprintf(json, "%s\n    {\"adapter\": \"%s\", \"fused_over_bare\": %.3f, \"eager_over_fused\": %.3f}",
-                   first ? "" : ",", a.c_str(), fused / bare_time, eager / fused);
+      std::fprintf(
+          json, "%s\n    {\"adapter\": \"%s\", \"tokens\": %d, \"fused_over_bare\": %.3f, \"eager_over_fused\": %.3f}",
+          first ? "" : ",", c.adapter.c_str(), c.tokens, fused / base, eager / fused);
     first = false;
   }
   if (json != nullptr) std::fprintf(json, "\n  ]\n}\n"), std::fclose(json);
 }
 
-template <class Adapter> void add(std::vector<std::string>& names, const char* name) {
-  names.emplace_back(name);
-  benchmark::RegisterBenchmark((names.back() + "/fused").c_str(), adapted<Adapter, backend::fused>)->UseRealTime();
-  benchmark::RegisterBenchmark((names.back() + "/eager").c_str(), adapted<Adapter, backend::eager>)->UseRealTime();
+template <class Adapter> void add(std::vector<contender>& all, const char* name, int tokens = usual_tokens) {
+  all.push_back({name, tokens});
+  benchmark::RegisterBenchmark((std::string(name) + "/fused").c_str(), adapted<Adapter, backend::fused>)
+      ->Arg(tokens)
+      ->UseRealTime();
+  benchmark::RegisterBenchmark((std::string(name) + "/eager").c_str(), adapted<Adapter, backend::eager>)
+      ->Arg(tokens)
+      ->UseRealTime();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  benchmark::AddCustomContext("layer", "1024 x 1024, 512 tokens, float");
-  benchmark::RegisterBenchmark("bare", bare)->UseRealTime();
-  std::vector<std::string> names;
-  names.reserve(32);
-  add<none>(names, "none");
-  add<lora<16>>(names, "lora r16");
-  add<dora<16>>(names, "dora r16");
-  add<adalora<16>>(names, "adalora r16");
-  add<oft<32>>(names, "oft b32");
-  add<oft_neumann<32>>(names, "oft neumann b32");
-  add<boft<8, 2>>(names, "boft b8 m2");
-  add<hra<8>>(names, "hra r8");
-  add<ia3>(names, "ia3");
-  add<ia3_feedforward>(names, "ia3 feed-forward");
-  add<loha<8>>(names, "loha r8");
-  add<lokr<8>>(names, "lokr r8");
-  add<vera<256>>(names, "vera r256");
-  add<miss<64>>(names, "miss r64");
-  add<vblora<4>>(names, "vblora r4");
+  std::vector<contender> all;
+  benchmark::RegisterBenchmark("bare", bare)->Arg(usual_tokens)->UseRealTime();
+  add<none>(all, "none");
+  add<lora<16>>(all, "lora r16");
+  add<dora<16>>(all, "dora r16");
+  add<adalora<16>>(all, "adalora r16");
+  add<oft<32>>(all, "oft b32");
+  add<oft_neumann<32>>(all, "oft neumann b32");
+  add<boft<8, 2>>(all, "boft b8 m2");
+  add<hra<8>>(all, "hra r8");
+  add<ia3>(all, "ia3");
+  add<ia3_feedforward>(all, "ia3 feed-forward");
+  add<loha<8>>(all, "loha r8");
+  add<lokr<8>>(all, "lokr r8");
+  add<vera<256>>(all, "vera r256");
+  add<miss<64>>(all, "miss r64");
+  add<vblora<4>>(all, "vblora r4");
+  for (const int n : token_counts) {
+    benchmark::RegisterBenchmark("bare", bare)->Arg(n)->UseRealTime();
+    add<lora<16>>(all, "lora r16", n);
+    add<dora<16>>(all, "dora r16", n);
+  }
   // Round after round through all of them, so that a change of the machine's speed meets every contender.
   best_times best;
-  const char* ratios = std::getenv("GRAFT_RATIOS");
   for (int round = 0; round < 5; ++round) benchmark::RunSpecifiedBenchmarks(&best);
-  report(best, names, ratios);
+  report(best, all, std::getenv("GRAFT_RATIOS"));
 }

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages. One class per mistake; its static_assert is the sentence, its template arguments are the facts: the
-// expression, the line of the formula, the sizes. docs/errors.md lists them with examples and cures.
+// layer, its adapter, the expression, the line of the formula, the sizes. The sentence says what to do and what the
+// arguments are, because not every compiler prints their names. docs/errors.md lists them with examples and cures.
+//
+// Where a layer is wrong, compile<Layer> is the message itself, so that the compiler shows few steps on the way to it. A
+// message still has the layer's facts, so that what uses them is no second error.
 #pragma once
 #include <graft/core/text.h>
 
 namespace graft {
+
+template <class Layer> struct plan_of;  // plan/compile.h
+namespace detail {
+template <class Layer> struct without_adapter;
+}
+
 namespace diagnostic {
 
 template <int N> struct str { char s[N]{}; };
@@ -27,61 +37,103 @@ template <const text& T> constexpr auto quoted() {
 }
 #endif
 
-struct none {};
+// False, for messages about a type instead of numbers.
+template <class...> inline constexpr bool supported = false;
 
-template <class Expression, int formula_line, long long left, long long right> struct inner_sizes_differ {
+// ---- sizes
+template <class Layer, class Adapter, class Expression, int formula_line, long long left_columns, long long right_rows>
+struct inner_sizes_differ : plan_of<Layer> {
+  static_assert(left_columns == right_rows,
+                "graft: this matrix product does not fit: make the columns of the left operand equal to the rows of "
+                "the right operand (inner_sizes_differ lists layer, adapter, expression, line of the formula, columns, "
+                "rows)");
+};
+template <class Layer, class Adapter, class Expression, int formula_line, long long left, long long right>
+struct sizes_differ : plan_of<Layer> {
   static_assert(left == right,
-                "graft: a matrix product whose inner sizes differ; expression, line of the formula and both sizes are "
-                "the arguments above");
+                "graft: these operands do not fit: make the two sizes equal (sizes_differ lists layer, adapter, "
+                "expression, line of the formula, size on the left, size on the right)");
 };
-template <class Expression, int formula_line, long long left, long long right> struct sizes_differ {
-  static_assert(
-      left == right,
-      "graft: operands whose sizes differ; expression, line of the formula and both sizes are the arguments above");
-};
-template <class Expression, int formula_line, long long rows, long long columns> struct matrix_is_not_square {
+template <class Layer, class Adapter, class Expression, int formula_line, long long rows, long long columns>
+struct matrix_is_not_square : plan_of<Layer> {
   static_assert(rows == columns,
-                "graft: this op needs square matrices; expression, line of the formula, rows and columns are the "
-                "arguments above");
+                "graft: an inverse, a Neumann series or a rotation needs square matrices: make rows and columns equal "
+                "(matrix_is_not_square lists layer, adapter, matrix, line of the formula, rows, columns)");
 };
-template <class Expression, int formula_line, long long size, long long divisor> struct size_is_not_divisible {
+template <class Layer, class Adapter, class Expression, int formula_line, long long size, long long divisor>
+struct size_is_not_divisible : plan_of<Layer> {
   static_assert(divisor > 0 && size % (divisor > 0 ? divisor : 1) == 0,
-                "graft: a size is not divisible; choose a block size or factor that divides the layer's size, both are "
-                "the arguments above");
+                "graft: this division leaves a remainder: choose a block size or factor that divides the size of the "
+                "layer (size_is_not_divisible lists layer, adapter, expression, line of the formula, size, divisor)");
 };
-template <class Expression, int formula_line, int graph_breaks> struct host_function_breaks_the_graph {
+template <class Layer, class Adapter, class Expression, int formula_line, long long size>
+struct size_is_not_positive : plan_of<Layer> {
+  static_assert(size > 0,
+                "graft: this size must be at least 1, or dyn where it is known only at run time (size_is_not_positive "
+                "lists layer, adapter, tensor or size, line of the formula, value)");
+};
+template <class Layer, class Adapter, class Expression, int formula_line, long long size, long long expected>
+struct formula_changes_the_shape : plan_of<Layer> {
+  static_assert(size == expected,
+                "graft: the formula must return a weight of the shape of W and a bias of the shape of b "
+                "(formula_changes_the_shape lists layer, adapter, expression, line of the formula, size, expected "
+                "size)");
+};
+
+// ---- graph breaks
+template <class Layer, class Adapter, class Expression, int formula_line, int graph_breaks>
+struct host_function_breaks_the_graph : plan_of<Layer> {
   static_assert(graph_breaks == 0,
-                "graft: fullgraph, but a host function cannot be compiled into a kernel; write it with the operations "
-                "of the language, or drop fullgraph and run it in eager mode");
+                "graft: fullgraph, but a host function cannot become part of a kernel: write it with the operations of "
+                "the language, or drop fullgraph and run the layer in eager mode (host_function_breaks_the_graph lists "
+                "layer, adapter, expression, line of the formula, number of breaks)");
 };
-template <class Expression, int formula_line, int graph_breaks> struct type_erased_adapter_breaks_the_graph {
+template <class Layer, class Adapter, class Expression, int formula_line, int graph_breaks>
+struct type_erased_adapter_breaks_the_graph : plan_of<Layer> {
   static_assert(graph_breaks == 0,
-                "graft: fullgraph, but the adapter is type-erased, so its formula is not known while compiling; name "
-                "the adapter's type in the layer");
+                "graft: fullgraph, but the formula of a type-erased adapter is not known while compiling: name the "
+                "adapter's type in the layer, or drop fullgraph and run the layer in eager mode "
+                "(type_erased_adapter_breaks_the_graph lists layer, adapter, expression, line of the formula, number "
+                "of breaks)");
 };
-template <class Expression, int formula_line, int graph_breaks> struct data_dependent_size_breaks_the_graph {
-  static_assert(
-      graph_breaks == 0,
-      "graft: fullgraph, but a size depends on the data; mask the rows instead of dropping them, or drop fullgraph");
+template <class Layer, class Adapter, class Expression, int formula_line, int graph_breaks>
+struct data_dependent_size_breaks_the_graph : plan_of<Layer> {
+  static_assert(graph_breaks == 0,
+                "graft: fullgraph, but a number of rows depends on the data: keep every row and multiply the unwanted "
+                "ones by 0, or drop fullgraph and run the layer in eager mode (data_dependent_size_breaks_the_graph "
+                "lists layer, adapter, expression, line of the formula, number of breaks)");
 };
-template <class Storage, bool supported> struct storage_has_no_lowering {
-  static_assert(supported,
-                "graft: fullgraph, but this backend has no kernel for the layer's storage type; the CPU computes on "
-                "float, double and bf16");
+
+// ---- types
+template <class Layer, class Storage> struct storage_has_no_lowering : plan_of<Layer> {
+  static_assert(supported<Storage>,
+                "graft: fullgraph, but no kernel reads this storage type yet: store the weight as float, double or "
+                "bf16, or drop fullgraph (storage_has_no_lowering lists layer, storage type)");
 };
-template <class Type, bool is_element_type> struct not_an_element_type {
-  static_assert(is_element_type, "graft: the layer's element type is not one of float, double, bf16, nf4<Block>, int8");
+template <class Layer, class Type> struct not_an_element_type : plan_of<Layer> {
+  static_assert(supported<Type>,
+                "graft: this is not an element type: use float, double, bf16, nf4<Block> or int8 (not_an_element_type "
+                "lists layer, type)");
 };
-template <class Type, bool is_an_adapter> struct not_an_adapter {
-  static_assert(
-      is_an_adapter,
-      "graft: the layer's adapter has no formula; it needs `static constexpr ex weight(scope, ex)` and a `name`");
+template <class Layer, class Type> struct not_an_adapter : plan_of<detail::without_adapter<Layer>> {
+  static_assert(supported<Type>,
+                "graft: this is not an adapter: it needs a static constexpr const char* name and a static constexpr ex "
+                "weight(scope, ex) that the compiler can evaluate (not_an_adapter lists layer, type)");
 };
-template <class Expression, int formula_line, bool differentiable> struct not_differentiable {
-  static_assert(differentiable, "graft: training, but this op has no gradient; use detach() around it or another op");
+
+// ---- what a graph cannot do
+template <class Layer, class Adapter, class Expression, int formula_line> struct not_differentiable : plan_of<Layer> {
+  static_assert(supported<Expression>,
+                "graft: training, but this has no gradient: write it with the operations of the language, or put "
+                "detach() around it to make it a constant of the backward pass (not_differentiable lists layer, "
+                "adapter, expression, line of the formula)");
 };
-template <int nodes, int limit> struct formula_is_too_large {
-  static_assert(nodes < limit, "graft: the formula needs more nodes or sizes than a graph holds; split the layer");
+template <class Layer, class Adapter, int formula_line, int operations>
+struct formula_is_too_large : plan_of<detail::without_adapter<Layer>> {
+  static_assert(supported<Adapter>,
+                "graft: this formula, or what is derived from it, needs more operations or sizes than a graph holds, "
+                "or more steps than the compiler allows: shorten the formula (formula_is_too_large lists layer, "
+                "adapter, line of the formula, operations that a graph holds)");
 };
 
 }  // namespace diagnostic

@@ -5,21 +5,27 @@
 
 namespace graft {
 
+// A value with its sizes: B[out, r], (B @ A)[out, in].
+constexpr void print_shaped(text& t, const graph& g, id i, int depth) {
+  if (is_leaf(g[i].what))
+    t << g[i].name;
+  else
+    t << '(', print(t, g, i, {nullptr, depth}), t << ')';
+  print_shape(t, g, i);
+}
+constexpr text shaped(const graph& g, id i) {
+  text t;
+  if (i >= 0) print_shaped(t, g, i, 3);
+  return t;
+}
 // An expression with the sizes of its operands: what an error points at.
 constexpr text located(const graph& g, id i) {
+  if (i < 0 || is_leaf(g[i].what)) return shaped(g, i);
   text t;
-  if (i < 0) return t;
   print(t, g, i, {nullptr, 3});
-  t << " with ";
-  const node& v = g[i];
-  for (int k = 0; k < row(v.what).arity; ++k) {
-    if (k > 0) t << " and ";
-    const id o = v.operand(k);
-    if (is_leaf(g[o].what))
-      t << g[o].name;
-    else
-      t << "(", print(t, g, o, {nullptr, 1}), t << ")";
-    print_shape(t, g, o);
+  for (int k = 0; k < row(g[i].what).arity; ++k) {
+    t << (k == 0 ? " with " : " and ");
+    print_shaped(t, g, g[i].operand(k), 1);
   }
   return t;
 }
@@ -36,7 +42,9 @@ constexpr text describe(const graph& g, const requirement& r, const size_values&
   switch (r.what) {
     case requirement::kind::inner: t << "inner sizes differ: " << lhs << " and " << rhs; break;
     case requirement::kind::same: t << "sizes differ: " << lhs << " and " << rhs; break;
-    case requirement::kind::square: t << "the matrix is not square: " << lhs << " x " << rhs; break;
+    case requirement::kind::square:
+      t << "the matrix is not square: " << lhs << " rows and " << rhs << " columns";
+      break;
     case requirement::kind::divides: t << rhs << " does not divide " << lhs; break;
   }
   t << " in " << located(g, r);
@@ -52,6 +60,21 @@ constexpr const requirement* first_violated(const graph& g, const size_values& s
   for (int i = 0; i < g.needs; ++i)
     if (!holds(g, g.need[i], s)) return &g.need[i];
   return nullptr;
+}
+
+constexpr long long smallest_size(const graph& g, id i, const size_values& s) {
+  long long least = unknown;
+  for (dim d : g[i].d)
+    if (const long long n = g.sizes.value(d, s); n != unknown && (least == unknown || n < least)) least = n;
+  return least;
+}
+// A leaf that holds nothing, whatever the sizes that are still unknown.
+constexpr id first_empty(const graph& g, const size_values& s) {
+  for (int i = 0; i < g.size; ++i) {
+    if (!is_leaf(g.n[i].what)) continue;
+    if (const long long n = smallest_size(g, static_cast<id>(i), s); n != unknown && n < 1) return static_cast<id>(i);
+  }
+  return none_id;
 }
 
 }  // namespace graft

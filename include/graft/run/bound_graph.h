@@ -52,7 +52,7 @@ template <class Real> class bound_graph {
     for (int k = 0; k < g_.size; ++k)
       if (g_.n[k].what == op::host)
         return fail("host function '", g_.n[k].name, "' breaks the graph; run the layer in eager mode");
-    program_.run(call.sizes, call.leaf, to);
+    program_.run({call.sizes, call.leaf, to});
     return ok;
   }
   status run_eager(const bound_leaves& call, const std::vector<mutable_view>& to,

@@ -23,11 +23,6 @@ template <class Real> struct operands {
   const std::int64_t* ids = nullptr;
 };
 
-// Ops that add into their value must find zeros, or the sum so far, there.
-constexpr bool adds_up(const node& v) {
-  return v.what == op::sum_to || v.what == op::scatter || v.what == op::rotate_grad || v.what == op::unpatch;
-}
-
 template <class Real> struct evaluator {
   const graph& g;
   const size_values& s;

@@ -13,6 +13,11 @@ using leaf_views = std::vector<view>;  // one per node; only leaves have data
 
 template <class Real> constexpr dtype real_type = storage<Real>::type;
 
+// A base weight in bf16 is used where it lies and widened inside the product.
+template <class Real> bool stays_narrow(const view& base) {
+  return base.type == dtype::bf16 && real_type<Real> == dtype::f32 && base.rank > 1;
+}
+
 template <class Real> class values {
  public:
   values(const graph& g, const size_values& s, const leaf_views& leaves)

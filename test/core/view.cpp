@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <graft/core/view.h>
+
+#include "../support/both.h"
+
+using namespace graft;
+
+namespace {
+
+constexpr float numbers[24]{};
+constexpr bf16 halves[6]{};
+constexpr std::int64_t ids[3]{};
+
+}  // namespace
+
+TEST_CASE("view: the element type follows from the pointer") {
+  BOTH(view_of(numbers, 24).type == dtype::f32);
+  BOTH(view_of(halves, 6).type == dtype::bf16);
+  BOTH(view_of(ids, 3).type == dtype::i64);
+  BOTH(dtype_of<double>() == dtype::f64);
+}
+
+TEST_CASE("view: sizes are listed as in a file") {
+  BOTH(view_of(numbers, 24).rank == 1);
+  BOTH(view_of(numbers, 4, 6).rank == 2);
+  BOTH(view_of(numbers, 1, 2, 3, 4).rank == 4);
+  BOTH(view_of(numbers, 4, 6).count() == 24);
+  BOTH(view_of(numbers, 0, 6).count() == 0);
+  BOTH(view{}.count() == 1);  // a scalar
+  BOTH(view{}.data == nullptr);
+  SAYS(shape_of(view_of(numbers, 24)), "[24]");
+  SAYS(shape_of(view_of(numbers, 4, 6)), "[4, 6]");
+  SAYS(shape_of(view_of(numbers, 2, 3, 4, 1)), "[2, 3, 4, 1]");
+  SAYS(shape_of(view{}), "[]");
+}
+
+TEST_CASE("view: counts beyond 32 bits") { BOTH(view_of(numbers, 1LL << 32, 1LL << 20).count() == 1LL << 52); }
+
+TEST_CASE("view_into: the same for memory to write") {
+  float room[6]{};
+  const mutable_view v = view_into(room, 2, 3);
+  CHECK(v.data == room);
+  CHECK(v.count() == 6);
+  CHECK(v.type == dtype::f32);
+}
+
+TEST_CASE("dtype: names and widths, all of them") {
+  struct fact {
+    dtype type;
+    const char* name;
+    int bits;
+  };
+  for (const fact f : {fact{dtype::f32, "f32", 32}, fact{dtype::f64, "f64", 64}, fact{dtype::bf16, "bf16", 16},
+                       fact{dtype::i64, "i64", 64}, fact{dtype::nf4, "nf4", 4}, fact{dtype::int8, "int8", 8}}) {
+    CHECK(std::string(name_of(f.type)) == f.name);
+    CHECK(bits_of(f.type) == f.bits);
+  }
+  BOTH(storage<nf4<64>>::type == dtype::nf4);
+  BOTH(storage<int8>::type == dtype::int8);
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shape of every op's value, and what its operands must satisfy: kind, both sizes, line.
+#include <graft/graph/rules_algebra.h>
+
+#include "../support/both.h"
+
+using namespace graft;
+
+namespace {
+
+struct sample {
+  builder g{};
+  constexpr id tensor(dim d0, dim d1, dim d2, dim d3) { return g.leaf(op::param, "t", 4, d0, d1, d2, d3); }
+  constexpr id matrix(dim rows, dim cols) { return tensor({1}, {1}, rows, cols); }
+};
+template <class F> constexpr auto in_sample(F f) {
+  sample s;
+  return f(s);
+}
+struct shape {
+  int d[4];
+  friend constexpr bool operator==(const shape&, const shape&) = default;
+};
+constexpr shape shape_of(const builder& g, id i) {
+  const node& v = g.n[i];
+  return {{v.d[0].v, v.d[1].v, v.d[2].v, v.d[3].v}};
+}
+template <class F> constexpr shape made(F f) {
+  sample s;
+  const id i = f(s);
+  return shape_of(s.g, i);
+}
+// The requirements that making a node leaves, in order.
+struct left {
+  int count = 0;
+  requirement::kind what{};
+  int lhs = 0, rhs = 0, line = 0;
+  bool at_result = false;
+  friend constexpr bool operator==(const left&, const left&) = default;
+};
+template <class F> constexpr left required(F f) {
+  sample s;
+  const id i = f(s);
+  if (s.g.needs == 0) return {};
+  const requirement& r = s.g.need[0];
+  return {s.g.needs, r.what, r.lhs.v, r.rhs.v, r.line, r.at == i};
+}
+constexpr left nothing{};
+using kind = requirement::kind;
+
+}  // namespace
+
+TEST_CASE("shapes: elementwise ops repeat axes of size 1, on either side") {
+  BOTH(made([](sample& s) { return make::add(s.g, s.matrix({3}, {4}), s.matrix({3}, {4})); }) == shape{{1, 1, 3, 4}});
+  BOTH(made([](sample& s) { return make::mul(s.g, s.matrix({3}, {1}), s.matrix({3}, {4})); }) == shape{{1, 1, 3, 4}});
+  BOTH(made([](sample& s) { return make::sub(s.g, s.matrix({3}, {1}), s.matrix({1}, {4})); }) == shape{{1, 1, 3, 4}});
+  BOTH(made([](sample& s) { return make::div(s.g, s.matrix({3}, {4}), s.tensor({2}, {5}, {1}, {4})); }) ==
+       shape{{2, 5, 3, 4}});
+  BOTH(made([](sample& s) { return make::unary(s.g, op::sqrt, s.tensor({2}, {5}, {1}, {4})); }) == shape{{2, 5, 1, 4}});
+}
+
+TEST_CASE("shapes: products, with every pair of transpositions, stacks and sums over stacks") {
+  BOTH(made([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.matrix({4}, {5})); }) ==
+       shape{{1, 1, 3, 5}});
+  BOTH(made([](sample& s) { return make::matmul(s.g, s.matrix({4}, {3}), s.matrix({4}, {5}), true); }) ==
+       shape{{1, 1, 3, 5}});
+  BOTH(made([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.matrix({5}, {4}), false, true); }) ==
+       shape{{1, 1, 3, 5}});
+  BOTH(made([](sample& s) { return make::matmul(s.g, s.matrix({4}, {3}), s.matrix({5}, {4}), true, true); }) ==
+       shape{{1, 1, 3, 5}});
+  BOTH(made([](sample& s) { return make::matmul(s.g, s.tensor({2}, {6}, {3}, {4}), s.matrix({4}, {5})); }) ==
+       shape{{2, 6, 3, 5}});
+  BOTH(made([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.tensor({2}, {6}, {4}, {5})); }) ==
+       shape{{2, 6, 3, 5}});
+  BOTH(made([](sample& s) {
+         const id a = s.tensor({2}, {6}, {4}, {3}), b = s.tensor({2}, {6}, {4}, {5});
+         return make::matmul(s.g, a, b, true, false, 0, true);
+       }) == shape{{1, 1, 3, 5}});
+}
+
+TEST_CASE("shapes: reductions and rearrangements") {
+  BOTH(made([](sample& s) { return make::row_dot(s.g, s.matrix({3}, {4}), s.matrix({3}, {4})); }) ==
+       shape{{1, 1, 3, 1}});
+  BOTH(made([](sample& s) { return make::sum_to(s.g, s.matrix({3}, {4}), s.matrix({1}, {4})); }) ==
+       shape{{1, 1, 1, 4}});
+  BOTH(made([](sample& s) { return make::transpose(s.g, s.tensor({2}, {5}, {3}, {4})); }) == shape{{2, 5, 4, 3}});
+  BOTH(made([](sample& s) { return make::swap_inner(s.g, s.tensor({2}, {5}, {3}, {4})); }) == shape{{2, 3, 5, 4}});
+  BOTH(made([](sample& s) { return make::as_row(s.g, s.matrix({7}, {1})); }) == shape{{1, 1, 1, 7}});
+  BOTH(made([](sample& s) { return make::tile(s.g, s.matrix({3}, {4}), {10}); }) == shape{{1, 1, 3, 10}});
+  BOTH(made([](sample& s) { return make::fold(s.g, s.matrix({3}, {10}), {4}); }) == shape{{1, 1, 3, 4}});
+  BOTH(made([](sample& s) { return make::skew(s.g, s.matrix({6}, {28}), {8}); }) == shape{{1, 6, 8, 8}});
+  BOTH(made([](sample& s) { return make::unskew(s.g, s.tensor({1}, {6}, {8}, {8}), s.matrix({6}, {28})); }) ==
+       shape{{1, 1, 6, 28}});
+}
+
+TEST_CASE("shapes: Kronecker products, look-ups, patches, rotations, rows") {
+  BOTH(made([](sample& s) { return make::kron(s.g, s.matrix({2}, {3}), s.matrix({4}, {5})); }) == shape{{1, 1, 8, 15}});
+  BOTH(made([](sample& s) { return make::row_kron(s.g, s.matrix({7}, {3}), s.matrix({7}, {5})); }) ==
+       shape{{1, 1, 7, 15}});
+  BOTH(made([](sample& s) {
+         const id ids = s.g.leaf(op::ids, "x", 1, {1}, {1}, {1}, {9});
+         return make::gather(s.g, s.matrix({50}, {12}), ids, false);
+       }) == shape{{1, 1, 9, 12}});
+  BOTH(made([](sample& s) {
+         const id ids = s.g.leaf(op::ids, "x", 1, {1}, {1}, {1}, {9});
+         return make::gather(s.g, s.matrix({12}, {50}), ids, true);
+       }) == shape{{1, 1, 9, 12}});
+  BOTH(made([](sample& s) {
+         const id ids = s.g.leaf(op::ids, "x", 1, {1}, {1}, {1}, {9});
+         return make::scatter(s.g, s.matrix({9}, {12}), ids, false, s.matrix({50}, {12}));
+       }) == shape{{1, 1, 50, 12}});
+  BOTH(made([](sample& s) { return make::rotate(s.g, s.matrix({5}, {48}), s.tensor({2}, {6}, {8}, {8}), true); }) ==
+       shape{{1, 1, 5, 48}});
+  BOTH(made([](sample& s) {
+         const id q = s.tensor({2}, {6}, {8}, {8});
+         return make::rotate_grad(s.g, s.matrix({5}, {48}), s.matrix({5}, {48}), q, true);
+       }) == shape{{2, 6, 8, 8}});
+  BOTH(made([](sample& s) { return make::topk_softmax(s.g, s.matrix({3}, {9}), {2}); }) == shape{{1, 1, 3, 9}});
+  BOTH(made([](sample& s) { return make::normalize(s.g, s.matrix({3}, {9}), s.g.constant(1e-5), true); }) ==
+       shape{{1, 1, 3, 9}});
+}
+
+TEST_CASE("shapes: patches of an image, and back") {
+  static constexpr builder g = [] {
+    sample s;
+    const id x = s.tensor({2}, {3}, {5}, {6}), rows = make::patches(s.g, x, {{3}, {2}, {2}, {1}});
+    s.g.give(rows, "rows");
+    s.g.give(make::unpatch(s.g, rows, x, s.g.n[rows]), "image");
+    return s.g;
+  }();
+  constexpr size_values v;
+  BOTH(g.sizes.value(g.n[g.result("rows")].d[1], v) == 2);
+  BOTH(g.sizes.value(g.n[g.result("rows")].d[2], v) == 12);  // 3 windows down, 4 across
+  BOTH(g.sizes.value(g.n[g.result("rows")].d[3], v) == 18);
+  BOTH(same_shape(g.n[g.result("image")], g.n[g.find("t")]));
+}
+
+// ---- requirements
+
+TEST_CASE("requirements: equal inner sizes need nothing") {
+  BOTH(required([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.matrix({4}, {5}), false, false, 9); }) ==
+       nothing);
+}
+
+TEST_CASE("requirements: inner") {
+  BOTH(required([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.matrix({6}, {5}), false, false, 9); }) ==
+       left{1, kind::inner, 4, 6, 9, true});
+  BOTH(required([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.matrix({6}, {5}), true, true, 9); }) ==
+       left{1, kind::inner, 3, 5, 9, true});
+  BOTH(required([](sample& s) {  // stacks of different numbers as well
+         return make::matmul(s.g, s.tensor({1}, {2}, {3}, {4}), s.tensor({1}, {7}, {4}, {5}), false, false, 9);
+       }) == left{1, kind::same, 2, 7, 9, true});
+}
+
+TEST_CASE("requirements: same") {
+  BOTH(required([](sample& s) { return make::add(s.g, s.matrix({3}, {4}), s.matrix({3}, {5}), 12); }) ==
+       left{1, kind::same, 4, 5, 12, true});
+  BOTH(required([](sample& s) { return make::add(s.g, s.matrix({3}, {4}), s.matrix({1}, {4}), 12); }) == nothing);
+  BOTH(required([](sample& s) { return make::row_dot(s.g, s.matrix({3}, {4}), s.matrix({2}, {4}), 5); }) ==
+       left{1, kind::same, 3, 2, 5, true});
+  BOTH(required([](sample& s) { return make::row_kron(s.g, s.matrix({3}, {4}), s.matrix({2}, {4}), 5); }) ==
+       left{1, kind::same, 3, 2, 5, true});
+  BOTH(required([](sample& s) { return make::skew(s.g, s.matrix({6}, {27}), {8}, 7); }) ==
+       left{1, kind::same, 27, 28, 7, true});
+}
+
+TEST_CASE("requirements: square") {
+  BOTH(required([](sample& s) { return make::inverse(s.g, s.matrix({3}, {4}), 6); }) ==
+       left{1, kind::square, 3, 4, 6, false});  // it is the operand that is not square
+  BOTH(required([](sample& s) { return make::inverse(s.g, s.matrix({4}, {4}), 6); }) == nothing);
+  BOTH(required([](sample& s) { return make::neumann(s.g, s.matrix({3}, {4}), {5}, 6); }) ==
+       left{1, kind::square, 3, 4, 6, false});
+}
+
+TEST_CASE("requirements: divides") {
+  BOTH(required([](sample& s) {
+         s.g.over({48}, {7}, 21);
+         return none_id;
+       }) == left{1, kind::divides, 48, 7, 21, true});
+  BOTH(required([](sample& s) {
+         s.g.over({48}, {8}, 21);
+         return none_id;
+       }) == nothing);
+  BOTH(required([](sample& s) {  // shared blocks must divide the input
+         return make::rotate(s.g, s.matrix({5}, {50}), s.tensor({1}, {1}, {8}, {8}), true, 4);
+       }) == left{1, kind::divides, 50, 8, 4, true});
+  BOTH(required([](sample& s) {  // own blocks must cover it
+         return make::rotate(s.g, s.matrix({5}, {50}), s.tensor({1}, {6}, {8}, {8}), true, 4);
+       }) == left{1, kind::inner, 50, 48, 4, true});
+}
+
+TEST_CASE("requirements: named sizes are compared later, one requirement for one pair") {
+  BOTH(in_sample([](sample& s) {
+    const dim in = s.g.size_named("in", 8), other = s.g.size_named("other", 8);
+    const id a = s.matrix({3}, in), b = s.matrix(other, {5});
+    make::matmul(s.g, a, b, false, false, 2);
+    make::matmul(s.g, a, b, false, false, 2);
+    return s.g.needs == 1 && s.g.need[0].lhs == in && s.g.need[0].rhs == other;
+  }));
+}

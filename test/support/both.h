@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fact of the language is checked twice: by the compiler, and by the same code at run time, where a failure shows
+// the values.
+#pragma once
+#include <doctest/doctest.h>
+#include <graft/core/text.h>
+
+#include <string>
+
+// BOTH(a == b)
+#define BOTH(...)               \
+  do {                          \
+    static_assert(__VA_ARGS__); \
+    CHECK(__VA_ARGS__);         \
+  } while (false)
+
+// SAYS(text, "what it must say"): a text, or a message
+#define SAYS(what, ...)                                                    \
+  do {                                                                     \
+    static_assert(graft::same_text(::test::letters(what), __VA_ARGS__));   \
+    CHECK(std::string(::test::letters(what)) == std::string(__VA_ARGS__)); \
+  } while (false)
+
+namespace test {
+
+constexpr const char* letters(const graft::text& t) { return t.c_str(); }
+constexpr const char* letters(const char* t) { return t; }
+
+}  // namespace test
