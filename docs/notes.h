@@ -331,7 +331,7 @@ inline const adapter miss_mini{.file = "miss_mini",
                                .letters = "W'[o, i] = W[o, i] + D[i mod r, o mod mini_r]",
                                .about = "MiSS whose shard is itself repeated along the output.",
                                .numbers = {miss64, {"mini_r", "columns of the shard", "`mini_r`", 16}},
-                               .cases = "",
+                               .cases = "`miss_mini`",
                                .traps = {"Chosen by `init_weights` = \"mini\".",
                                          "On the CPU, with the adapter in fp16 or bf16, PEFT's merge overwrites the "
                                          "parameter with its repeated form. A merge changes no parameter here."}};
@@ -347,7 +347,7 @@ inline const adapter miss_bat{
         "Every block of the weight is multiplied and shifted by a small matrix of its row of blocks. No cheaper form "
         "on activations exists, so W' is computed once per change of the parameters and kept.",
     .numbers = {miss64},
-    .cases = "",
+    .cases = "`miss_bat`",
     .traps = {"Chosen by `init_weights` = \"bat\".", "r must divide both sizes of the layer.",
               "PEFT builds W' on every call, does not call the base layer and ignores dropout.",
               "The gradient passes through a matrix of the size of the weight, here as in PEFT."}};

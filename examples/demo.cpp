@@ -65,23 +65,19 @@ bool against_peft(const std::filesystem::path& folder, summary& s) {
 }
 
 // The best of several repetitions, interleaved and in changing order, so that a busy machine slows all alike.
-template <class Layer> bool against_eager(const random_tensors<Layer>& numbers, summary& s) {
-  graft::cpu::layer<Layer, graft::fullgraph> fused;
-  graft::cpu::layer<Layer> eager(graft::backend::eager);
-  std::vector<float> y(numbers.outputs());
-  for (const graft::status& bound : {numbers.bind(fused), numbers.bind(eager)})
-    if (!bound) return std::printf("  time      %s\n", bound.message()), false;
-
+bool against_eager(graft::executor<float>& fused, graft::executor<float>& eager, const graft::view& x,
+                   std::size_t outputs, summary& s) {
   using clock = std::chrono::steady_clock;
   struct contestant {
     graft::executor<float>& layer;
     bool adapter;
     double best = INFINITY;
   } bare{fused, false}, adapted{fused, true}, literal{eager, true};
+  std::vector<float> y(outputs);
   const auto time = [&](contestant& c) {
     c.layer.enable(c.adapter);
     const auto before = clock::now();
-    const graft::status ran = c.layer.forward(numbers.x(), whole(y));
+    const graft::status ran = c.layer.forward(x, whole(y));
     const std::chrono::duration<double, std::milli> took = clock::now() - before;
     if (!ran) std::printf("  time      %s\n", ran.message());
     c.best = std::min(c.best, took.count());
@@ -99,40 +95,48 @@ template <class Layer> bool against_eager(const random_tensors<Layer>& numbers, 
   return true;
 }
 
+// What explain() says, with a line about merging before the one about unmerging. One type for all layers, so that
+// explain's own functions are compiled once.
+struct explanation {
+  graft::text merge;
+  bool heading = true;
+  void operator()(const graft::text& line) {
+    if (std::strncmp(line.c_str(), "  unmerge", 9) == 0) std::printf("%s\n", merge.c_str());
+    heading ? print_heading(line.c_str()) : print_wrapped(line.c_str());
+    heading = false;
+  }
+};
+void print_cost(graft::text& t, const graft::cost& c) {
+  graft::print_big(t, c.flops), t << "flop, ", graft::print_big(t, c.bytes), t << "B";
+}
+
 template <class Layer>
 summary show(const std::filesystem::path& layers, const char* golden_case,
              const graft::size_map& sizes = {{"tokens", 512}}) {
   using derived = graft::derived_of<Layer>;
-  using plan = graft::compile<Layer, graft::fullgraph, graft::training>;
   const random_tensors<Layer> numbers(sizes);
+  graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused;
+  graft::cpu::layer<Layer> eager(graft::backend::eager);
   const auto price = [&](const graft::graph& g) {
     return graft::cost_of(g, numbers.sizes_in(g), graft::dtype::f32, graft::dtype::f32);
   };
-  const auto print_merge = [&] {
-    const graft::cost c = price(derived::merge);
-    graft::text t("  merge     evaluates the formula, ");
-    graft::print_big(t, c.load_flops + c.parameter_flops), t << "flop";
-    if (plan::kept > 0) t << ", and keeps a small tensor for the way back";
-    std::printf("%s\n", t.c_str());
-  };
-  bool heading = true;
-  graft::explain<Layer>(
-      [&](const graft::text& line) {
-        if (std::strncmp(line.c_str(), "  unmerge", 9) == 0) print_merge();
-        heading ? print_heading(line.c_str()) : print_wrapped(line.c_str());
-        heading = false;
-      },
-      sizes.at("tokens"));
+
+  graft::text merge("  merge     evaluates the formula, ");
+  const graft::cost once = price(derived::merge);
+  graft::print_big(merge, once.load_flops + once.parameter_flops), merge << "flop";
+  if (fused.kept > 0) merge << ", and keeps a small tensor for the way back";
+  graft::explain<Layer>(explanation{merge}, sizes.at("tokens"));
   if (!graft::static_sizes_known<Layer>()) {  // explain() prices the sizes of the type; here some are the tensors'
-    const graft::cost f = price(derived::forward), b = price(derived::backward);
     graft::text t("  cost      forward ");
-    graft::print_big(t, f.flops), t << "flop, ", graft::print_big(t, f.bytes), t << "B; backward ";
-    graft::print_big(t, b.flops), t << "flop, ", graft::print_big(t, b.bytes), t << "B";
+    print_cost(t, price(derived::forward)), t << "; backward ", print_cost(t, price(derived::backward));
     std::printf("%s\n", t.c_str());
   }
+
   summary s{Layer::adapter::name, Layer::kind::name, golden_case};
-  const bool same = against_peft(layers / golden_case, s), ran = against_eager(numbers, s);
-  s.good = same && ran;
+  const bool same = against_peft(layers / golden_case, s);
+  for (const graft::status& bound : {numbers.bind(fused), numbers.bind(eager)})
+    if (!bound) return std::printf("  time      %s\n", bound.message()), s;
+  s.good = against_eager(fused, eager, numbers.x(), numbers.outputs(), s) && same;
   return s;
 }
 

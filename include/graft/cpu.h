@@ -5,3 +5,4 @@
 #pragma once
 #include <graft/graft.h>
 #include <graft/run/layer.h>
+#include <graft/run/print.h>

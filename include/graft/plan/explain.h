@@ -107,7 +107,9 @@ template <class Sink> constexpr void explain_graph(const graph& g, const char* t
     }
 }
 
-template <class Layer, class Sink> constexpr void explain(Sink&& line, long long tokens = dyn) {
+template <class Layer, class Sink>
+requires requires(Sink& line, const text& t) { line(t); }
+constexpr void explain(Sink&& line, long long tokens = dyn) {
   using d = derived_of<Layer>;
   text head;
   head << Layer::adapter::name << " on " << Layer::kind::name;

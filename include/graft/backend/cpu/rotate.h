@@ -49,8 +49,10 @@ void multiply_small(const Real* x, Real* y, long long rows, const rotation& r, c
     const block m = flip ? block(Eigen::Map<const block>(q + r.block_at(f, k)).transpose())
                          : block(Eigen::Map<const block>(q + r.block_at(f, k)));
     for (long long t = 0; t < rows; ++t) {
-      const Eigen::Map<const piece> from(x + t * r.in + k * B);
-      Eigen::Map<piece>(y + t * r.in + k * B).noalias() = from * m;
+      const Real* from = x + t * r.in + k * B;
+      piece sum = from[0] * m.row(0);
+      for (int i = 1; i < B; ++i) sum += from[i] * m.row(i);
+      Eigen::Map<piece>(y + t * r.in + k * B) = sum;
     }
   }
 }
@@ -78,24 +80,25 @@ template <class Real> void rotate(tensor<Real> out, tensor<Real> x, tensor<Real>
   const rotation r(q, x.d[3], transposed);
   const long long rows = x.count() / x.d[3];
   if (r.factors == 1) return multiply_blocks(x.p, out.p, rows, r, q.p, 0, transposed);
-  // A few rows at a time: all factors on them while they are in the cache.
+  // A few rows at a time: all factors on them while they are in the cache, the last one straight into out.
   const long long few = 16;
-  std::vector<Real> in_order(static_cast<std::size_t>(few * r.in)), turned(in_order.size());
+  std::vector<Real> natural(static_cast<std::size_t>(few * r.in)), ordered(natural.size()), turned(natural.size());
   for (long long t = 0; t < rows; t += few) {
     const long long n = std::min(few, rows - t);
     const Real* from = x.p + t * r.in;
-    Real* to = out.p + t * r.in;
     for (long long s = 0; s < r.factors; ++s) {
       const long long f = r.order(s);
+      Real* const last = s + 1 == r.factors ? out.p + t * r.in : nullptr;
       if (f == 0) {
-        multiply_blocks(from, turned.data(), n, r, q.p, f, transposed);
-        std::copy_n(turned.data(), n * r.in, to);
-      } else {
-        permute(from, in_order.data(), n, r, f, true);
-        multiply_blocks(in_order.data(), turned.data(), n, r, q.p, f, transposed);
-        permute(turned.data(), to, n, r, f, false);
+        Real* const to = last != nullptr ? last : natural.data();
+        multiply_blocks(from, to, n, r, q.p, f, transposed);
+        from = to;
+        continue;
       }
-      from = to;
+      permute(from, ordered.data(), n, r, f, true);
+      multiply_blocks(ordered.data(), turned.data(), n, r, q.p, f, transposed);
+      permute(turned.data(), last != nullptr ? last : natural.data(), n, r, f, false);
+      from = natural.data();
     }
   }
 }

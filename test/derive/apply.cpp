@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward that is derived: x is never multiplied by a W' that was built for it.
+#include "../support/formula_text.h"
+
+using namespace test;
+using enum lokr_form;
+
+TEST_CASE("apply: additive updates are a side branch, the scaling is on the small factor") {
+  SAYS(of<none>::forward, "x @ weight'");
+  SAYS(of<lora<>>::forward, "x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)'");
+  SAYS(of<adalora<>>::forward, "x @ weight' + x @ (lora_E * lora_A)' @ (scaling * lora_B)'");
+  SAYS((of<lora<>, linear_kind, true>::forward),
+       "x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)' + bias");
+  SAYS((of<lora_with_bias<>, linear_kind, true>::forward),
+       "x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)' + bias + scaling * lora_B.bias");
+}
+
+TEST_CASE("apply: VeRA's vectors are folded into its projections") {
+  SAYS(of<vera<>>::forward, "x @ weight' + x @ (vera_lambda_d * vera_A)' @ (vera_lambda_b * vera_B)'");
+}
+
+TEST_CASE("apply: DoRA scales the output, and its norm is taken apart") {
+  SAYS(of<dora<>>::forward,
+       "(x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)') * lora_magnitude_vector / "
+       "sqrt(row_dot(weight, weight) + scaling * row_dot(lora_B.weight, weight @ lora_A.weight') + "
+       "scaling * (row_dot(lora_B.weight, weight @ lora_A.weight') + "
+       "scaling * row_dot(lora_B.weight, lora_B.weight @ (lora_A.weight @ lora_A.weight'))))");
+}
+
+TEST_CASE("apply: LoHa goes through Khatri-Rao products of rank r r") {
+  SAYS(of<loha<>>::forward,
+       "x @ weight' + x @ row_kron(hada_w1_b', hada_w2_b') @ (scaling * row_kron(hada_w1_a, hada_w2_a))'");
+}
+
+TEST_CASE("apply: LoKr by the vec trick, whatever the form of its factors") {
+  SAYS((of<lokr<dyn, -1, full, full>>::forward), "x @ weight' + lokr_w1 @ (x @ lokr_w2') * scaling");
+  SAYS((of<lokr<dyn, -1, full, low_rank>>::forward),
+       "x @ weight' + lokr_w1 @ (x @ (lokr_w2_a @ lokr_w2_b)') * scaling");
+  SAYS((of<lokr<dyn, -1, low_rank, full>>::forward), "x @ weight' + lokr_w1_a @ lokr_w1_b @ (x @ lokr_w2') * scaling");
+  SAYS((of<lokr<dyn, -1, low_rank, low_rank>>::forward),
+       "x @ weight' + lokr_w1_a @ lokr_w1_b @ (x @ (lokr_w2_a @ lokr_w2_b)') * scaling");
+}
+
+TEST_CASE("apply: HRA in compact WY form is a side branch") {
+  SAYS(of<hra_gram_schmidt<>>::forward,
+       "x @ weight' - x @ hra_u @ (weight @ (hra_u @ (2 * inverse(hra_u' @ hra_u))))'");
+  SAYS(of<hra<>>::forward,
+       "x @ weight' - x @ (hra_u / sqrt(row_dot(hra_u', hra_u'))') @ (weight @ ((hra_u / sqrt(row_dot(hra_u', "
+       "hra_u'))') @ inverse(0.5 * I + strict_upper((hra_u / sqrt(row_dot(hra_u', hra_u'))')' @ (hra_u / "
+       "sqrt(row_dot(hra_u', hra_u'))')))))'");
+}
+
+TEST_CASE("apply: rotations turn the activations") {
+  SAYS(of<oft<dyn>>::forward, "rotate(x, (I - skew(oft_R.weight)) @ inverse(I + skew(oft_R.weight))) @ weight'");
+  SAYS((of<oft_neumann<dyn, dyn>>::forward), "rotate(x, neumann(skew(oft_R.weight), terms)) @ weight'");
+  SAYS((of<boft<dyn, dyn>>::forward),
+       "rotate(x, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R'))) @ weight' * boft_s");
+  // the projection of constrained OFT, whose detached part is gone with the gradient
+  SAYS((of<oft<dyn, oft_blocks::own, oft_constraint::projected>>::forward),
+       "rotate(x, (I - skew(min(1, coft_limit / sqrt(row_dot(oft_R.weight, oft_R.weight))) * oft_R.weight)) @ "
+       "inverse(I + skew(min(1, coft_limit / sqrt(row_dot(oft_R.weight, oft_R.weight))) * oft_R.weight))) @ weight'");
+}
+
+TEST_CASE("apply: IA3 scales outputs or inputs") {
+  SAYS(of<ia3>::forward, "x @ weight' * ia3_l");
+  SAYS((of<ia3, linear_kind, true>::forward), "x @ weight' * ia3_l + ia3_l * bias");
+  SAYS(of<ia3_feedforward>::forward, "(x * ia3_l) @ weight'");
+}
+
+TEST_CASE("apply: MiSS folds x") {
+  SAYS(of<miss<>>::forward, "x @ weight' + fold(x) @ miss_block");
+  SAYS(of<miss_mini<>>::forward, "x @ weight' + tile(fold(x) @ miss_block)");
+  SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + tile(miss_block))'");  // no cheaper form
+}
+
+TEST_CASE("apply: VB-LoRA composes its factors once per change of the parameters") {
+  SAYS((of<vblora<dyn, dyn>>::forward),
+       "x @ weight' + x @ (topk_softmax(vblora_logits_A, topk) @ vblora_vector_bank)' @ "
+       "(topk_softmax(vblora_logits_B, topk) @ vblora_vector_bank)''");
+}
+
+TEST_CASE("select: look-ups reach through sums, factors and products") {
+  SAYS((of<none, embedding_kind>::forward), "gather(weight, x)");
+  SAYS((of<lora_embedding<>, embedding_kind>::forward),
+       "gather(weight, x) + gather(lora_embedding_A, x) @ (scaling * lora_embedding_B)'");
+  static_assert(contains(of<dora_embedding<>, embedding_kind>::forward.c_str(),
+                         "(gather(weight, x) + gather(lora_embedding_A, x) @ (scaling * lora_embedding_B)') * "
+                         "lora_magnitude_vector' / sqrt("));
+}
+
+TEST_CASE("apply: convolutions are products with patches") {
+  SAYS((of<none, conv2d_kind>::forward), "(patches(x) @ weight')'");
+  SAYS((of<lora<>, conv2d_kind>::forward),
+       "(patches(x) @ weight' + patches(x) @ lora_A.weight' @ (scaling * lora_B.weight)')'");
+}
+
+TEST_CASE("norms: the adapter's tensors take the place of the base's") {
+  SAYS((of<none, norm_kind<false>, true>::forward), "normalize(x, eps) * weight + bias");
+  SAYS((of<ln_tuning, norm_kind<false>, true>::forward),
+       "normalize(x, eps) * ln_tuning_layers.weight + ln_tuning_layers.bias");
+  SAYS((of<ln_tuning_weight, norm_kind<true>>::forward), "normalize(x, eps) * ln_tuning_layers.weight");
+}
+
+// ---- rules that no method uses alone
+
+namespace {
+
+struct difference_of_products {
+  static constexpr ex weight(scope p, ex W) {
+    auto r = p.size("r");
+    auto A = p.param("A", r, W.cols()), B = p.param("B", W.rows(), r);
+    return W - B * A;
+  }
+};
+struct rows_divided {
+  static constexpr ex weight(scope p, ex W) { return W / p.param("d", W.rows()); }
+};
+struct columns_divided {
+  static constexpr ex weight(scope p, ex W) { return W / p.param("d", 1, W.cols()); }
+};
+struct through_a_transpose {
+  static constexpr ex weight(scope p, ex W) {
+    auto r = p.size("r");
+    return W + t(p.param("A", W.cols(), r) * p.param("B", r, W.rows()));
+  }
+};
+struct nonlinear {
+  static constexpr ex weight(scope, ex W) { return tanh(W); }
+};
+
+}  // namespace
+
+TEST_CASE("apply: differences, divisions, transpositions; and W' itself where nothing else holds") {
+  SAYS(of<difference_of_products>::forward, "x @ weight' - x @ A' @ B'");
+  SAYS(of<rows_divided>::forward, "x @ weight' / d");
+  SAYS(of<columns_divided>::forward, "(x / d) @ weight'");
+  SAYS(of<through_a_transpose>::forward, "x @ weight' + x @ A @ B");
+  SAYS(of<nonlinear>::forward, "x @ tanh(weight)'");
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a graph does on given sizes, counted by hand.
+#include "../support/formula_text.h"
+
+using namespace test;
+
+namespace {
+
+constexpr long long T = 512, out = 1024, in = 768, r = 16;
+
+constexpr size_values sizes(const graph& g) {
+  size_values s;
+  for (const auto& [name, n] :
+       {std::pair{"tokens", T}, std::pair{"out", out}, std::pair{"in", in}, std::pair{"r", r}, std::pair{"b", 32LL},
+        std::pair{"m", 2LL}, std::pair{"vocab", 5000LL}, std::pair{"dim", in}, std::pair{"n", in}})
+    if (const int at = g.sizes.find(name); at >= 0) s.v[at] = n;
+  return s;
+}
+template <class Adapter, class Kind = linear_kind, bool Bias = false>
+constexpr cost forward(dtype stored = dtype::f32, dtype moved = dtype::f32) {
+  const graph g = derived<Kind, Adapter, Bias>::forward;
+  return cost_of(g, sizes(g), stored, moved);
+}
+template <class Adapter> constexpr cost backward() {
+  const graph g = derived<linear_kind, Adapter, false>::backward;
+  return cost_of(g, sizes(g), dtype::f32, dtype::f32);
+}
+constexpr long long base = 2 * T * out * in;
+
+}  // namespace
+
+TEST_CASE("cost: flops of a call") {
+  BOTH(forward<none>().flops == base);
+  BOTH(forward<none, linear_kind, true>().flops == base + T * out);  // the bias
+  BOTH(forward<lora<>>().flops == base + 2 * T * r * (in + out) + T * out);
+  BOTH(forward<dora<>>().flops == base + 2 * T * r * (in + out) + 2 * T * out);
+  BOTH(forward<ia3>().flops == base + T * out);
+  BOTH(forward<ia3_feedforward>().flops == base + T * in);
+  BOTH(forward<loha<>>().flops == base + 2 * T * r * r * (in + out) + T * out);
+  BOTH(forward<hra<>>().flops == base + 2 * T * r * (in + out) + T * out);
+  BOTH(forward<oft<dyn>>().flops == base + 2 * T * in * 32);
+  BOTH(forward<boft<dyn, dyn>>().flops == base + 2 * T * in * 32 * 2 + T * out);
+  BOTH(forward<miss<>>().flops == base + 2 * T * r * out + T * out);  // folding only adds up
+}
+
+TEST_CASE("cost: flops once per change of the parameters, and once per load") {
+  BOTH(forward<none>().parameter_flops == 0);
+  BOTH(forward<none>().load_flops == 0);
+  BOTH(forward<lora<>>().parameter_flops == out * r);  // the scaling
+  BOTH(forward<vera<>>().parameter_flops == out * r + r * in);
+  BOTH(forward<dora<>>().load_flops == 2 * out * in);  // ||W||
+  // W A', A A', B (A A'), two dots of rows, and columns of numbers
+  constexpr long long columns = forward<dora<>>().parameter_flops - 2 * out * in * r - 2 * r * in * r -
+                                2 * out * r * r - 2 * (2 * out * r) - out * r;
+  BOTH(columns > 0);
+  BOTH(columns <= 10 * out);
+}
+
+TEST_CASE("cost: LoKr's side branch is two small products") {
+  static constexpr size_values s = [] {
+    const graph g = derived<linear_kind, lokr<>, false>::forward;
+    size_values v = sizes(g);
+    v.v[g.sizes.find("a")] = 32;
+    v.v[g.sizes.find("c")] = 24;
+    return v;
+  }();
+  constexpr cost c = cost_of(derived<linear_kind, lokr<>, false>::forward, s, dtype::f32, dtype::f32);
+  BOTH(c.flops == base + 2 * T * (24 * 32 * 32 + 32 * 24 * 32) + 2 * T * out);
+  BOTH(c.parameter_flops == 2 * 32 * 32 * r);
+}
+
+TEST_CASE("cost: look-ups and rows") {
+  BOTH(forward<none, embedding_kind>().flops == 0);
+  BOTH(forward<lora_embedding<>, embedding_kind>().flops == 2 * T * r * in + T * in);
+  BOTH(forward<none, norm_kind<true>>().flops == 8 * T * in + T * in);
+}
+
+TEST_CASE("cost: the bytes of a call are what it reads and writes once") {
+  BOTH(forward<none>().bytes == 4 * (T * in + out * in + T * out));
+  BOTH(forward<lora<>>().bytes == 4 * (T * in + out * in + r * in + out * r + T * out));
+  BOTH(forward<lora<>>(dtype::bf16, dtype::bf16).bytes == 2 * (T * in + out * in + r * in + out * r + T * out));
+  BOTH(forward<none>(dtype::nf4, dtype::bf16).bytes == out * in / 2 + 2 * (T * in + T * out));
+  BOTH(forward<none>(dtype::int8, dtype::bf16).bytes == out * in + 2 * (T * in + T * out));
+  BOTH(forward<none, embedding_kind>().bytes == 4 * (5000 * in + T * in) + 8 * T);
+}
+
+TEST_CASE("cost: what is cached, and the largest of it") {
+  BOTH(forward<none>().cached_bytes == 0);
+  BOTH(forward<lora<>>().cached_bytes == 4 * out * r);
+  BOTH(forward<lora<>>().largest_cached == out * r);
+  BOTH(forward<dora<>>().cached_bytes == 4 * (out * r + out));
+  BOTH(forward<oft<dyn>>().largest_cached == in * 32);
+  BOTH(forward<miss_bat<>>().largest_cached == out * in);  // the one method that keeps a second weight
+}
+
+TEST_CASE("cost: the backward of LoRA") {
+  // dy W, dy (s B), that times A, x A', and the two gradients; an addition for dx, a scaling for B
+  BOTH(backward<lora<>>().flops == base + 2 * T * r * (3 * in + 2 * out) + T * in + out * r);
+  BOTH(backward<none>().flops == base);
+}
+
+TEST_CASE("cost: the floor is the slower of computing and moving") {
+  constexpr device fast_memory{"", 1e12, 1e30}, fast_units{"", 1e30, 1e9};
+  constexpr cost c = forward<lora<>>();
+  BOTH(c.floor_seconds(fast_memory) == static_cast<double>(c.flops) / 1e12);
+  BOTH(c.floor_seconds(fast_units) == static_cast<double>(c.bytes) / 1e9);
+}
+
+TEST_CASE("cost: a side branch above a quarter of the layer is folded into the weight") {
+  auto costs = [](long long flops) {
+    cost c;
+    c.flops = flops;
+    return c;
+  };
+  CHECK_FALSE(worth_folding(costs(100), costs(100)));
+  CHECK_FALSE(worth_folding(costs(125), costs(100)));
+  CHECK(worth_folding(costs(126), costs(100)));
+  CHECK_FALSE(worth_folding(costs(0), costs(0)));
+}
+
+TEST_CASE("cost: unknown sizes cost nothing that could be mistaken for a number of flops") {
+  const graph g = derived<linear_kind, lora<>, false>::forward;
+  CHECK(count(g, g.result("y"), size_values{}) == unknown);
+  CHECK(count(g, g.result("y"), sizes(g)) == T * out);
+  CHECK(nominal_count(g, g.find("weight")) == 4096 * 4096);
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a value is computed: once per load, once per change of the parameters, or on every call.
+#include "../support/formula_text.h"
+
+using namespace test;
+
+namespace {
+
+// The node that reads so.
+constexpr id reading(const graph& g, const char* text_of_it) {
+  for (int i = 0; i < g.size; ++i)
+    if (same_text(expression(g, static_cast<id>(i), {nullptr, 40}).c_str(), text_of_it)) return static_cast<id>(i);
+  return none_id;
+}
+template <class Adapter, class Kind = linear_kind> constexpr int when(const char* what) {
+  const graph g = derived<Kind, Adapter, false>::forward;
+  const id i = reading(g, what);
+  return i < 0 ? -1 : static_cast<int>(schedule(g).of[i]);
+}
+template <class Adapter, class Kind = linear_kind> constexpr bool per_token(const char* what) {
+  const graph g = derived<Kind, Adapter, false>::backward;
+  return schedule(g).by_token[reading(g, what)];
+}
+constexpr int load = static_cast<int>(stage::load), parameter = static_cast<int>(stage::parameter),
+              data = static_cast<int>(stage::data);
+
+}  // namespace
+
+TEST_CASE("stage: leaves") {
+  BOTH(leaf_stage(op::input) == stage::data);
+  BOTH(leaf_stage(op::ids) == stage::data);
+  BOTH(leaf_stage(op::param) == stage::parameter);
+  BOTH(leaf_stage(op::scalar) == stage::parameter);
+  BOTH(leaf_stage(op::kept) == stage::parameter);
+  BOTH(leaf_stage(op::base) == stage::load);
+  BOTH(leaf_stage(op::frozen) == stage::load);
+  BOTH(leaf_stage(op::constant) == stage::load);
+  BOTH(leaf_stage(op::eye) == stage::load);
+}
+
+TEST_CASE("stage: a value is as late as its latest operand") {
+  BOTH(when<lora<>>("weight") == load);
+  BOTH(when<lora<>>("scaling * lora_B.weight") == parameter);
+  BOTH(when<lora<>>("x @ weight'") == data);
+  BOTH(when<lora<>>("x @ lora_A.weight'") == data);
+  BOTH(when<vera<>>("vera_A") == load);
+  BOTH(when<vera<>>("vera_lambda_d * vera_A") == parameter);
+  BOTH(when<hra<>>("0.5 * I") == load);
+  BOTH(when<oft<dyn>>("inverse(I + skew(oft_R.weight))") == parameter);
+  BOTH(when<lora_embedding<>, embedding_kind>("gather(weight, x)") == data);
+}
+
+TEST_CASE("stage: the large part of DoRA's norm is computed once per load") {
+  BOTH(when<dora<>>("row_dot(weight, weight)") == load);
+  BOTH(when<dora<>>("weight @ lora_A.weight'") == parameter);
+  BOTH(when<dora<>>("lora_A.weight @ lora_A.weight'") == parameter);
+  BOTH(when<dora<>>("weight + scaling * lora_B.weight @ lora_A.weight") == -1);  // V exists nowhere
+  BOTH(when<dora<>>("lora_B.weight @ lora_A.weight") == -1);
+}
+
+TEST_CASE("stage: values with a row per token, and sums over tokens") {
+  BOTH(per_token<lora<>>("dy @ (scaling * lora_B.weight)"));
+  BOTH(per_token<lora<>>("x"));
+  BOTH(!per_token<lora<>>("dy' @ (x @ lora_A.weight')"));
+  BOTH(!per_token<lora<>>("scaling * lora_B.weight"));
+}
+
+TEST_CASE("stage: a derived size depends on the names in it") {
+  static constexpr builder g = [] {
+    builder b{};
+    const dim tokens = b.size_named("tokens", 1), in = b.size_named("in", 1);
+    b.times(b.over(tokens, in), b.size_named("c", 1));
+    return b;
+  }();
+  constexpr dim derived_size = entry_dim(g.sizes.count - 1);
+  BOTH(depends(g.sizes, derived_size, g.sizes.find("tokens")));
+  BOTH(depends(g.sizes, derived_size, g.sizes.find("c")));
+  BOTH(!depends(g.sizes, entry_dim(g.sizes.find("in")), g.sizes.find("tokens")));
+  BOTH(!depends(g.sizes, dim{7}, g.sizes.find("tokens")));
+}
+
+TEST_CASE("stage: names") {
+  SAYS(name_of(stage::load), "load");
+  SAYS(name_of(stage::parameter), "parameter");
+  SAYS(name_of(stage::data), "data");
+}
