@@ -397,7 +397,9 @@ std::string costs(const layer& l) {
     }
   return s +
          "\n*moved* are the bytes that must cross the memory bus when every value between the ends stays on the chip: "
-         "inputs, weights and kept values once, outputs once.\n\n";
+         "inputs, weights and kept values once, outputs once." +
+         (std::string(l.kind) == "embedding" ? " A look-up counts as reading its whole table: an upper bound." : "") +
+         "\n\n";
 }
 
 std::string compatibility(const layer& l) {

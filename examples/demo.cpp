@@ -115,8 +115,7 @@ summary show(const std::filesystem::path& layers, const char* golden_case,
              const graft::size_map& sizes = {{"tokens", 512}}) {
   using derived = graft::derived_of<Layer>;
   const random_tensors<Layer> numbers(sizes);
-  graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused;
-  graft::cpu::layer<Layer> eager(graft::backend::eager);
+  graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused, eager(graft::backend::eager);
   const auto price = [&](const graft::graph& g) {
     return graft::cost_of(g, numbers.sizes_in(g), graft::dtype::f32, graft::dtype::f32);
   };

@@ -35,8 +35,7 @@ template <class Layer> bool agrees() {
       {{"tokens", tokens}, {"height", 8}, {"width", 8}, {"num_vectors", 24}, {"vector_length", 16}});
 
   // Naming these options is already a check: one fused graph, and a gradient for every parameter.
-  cpu::layer<Layer, fullgraph, training> fused;
-  cpu::layer<Layer> eager(backend::eager);
+  cpu::layer<Layer, fullgraph, training> fused, eager(backend::eager);
   std::vector<float> y(numbers.outputs()), expected(numbers.outputs());
   for (const status& s : {numbers.bind(fused), fused.forward(numbers.x(), whole(y)),  //
                           numbers.bind(eager), eager.forward(numbers.x(), whole(expected))})

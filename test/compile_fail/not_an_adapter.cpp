@@ -14,7 +14,7 @@ struct settings {
 #ifdef GRAFT_SHOULD_FAIL
 struct q_proj : graft::linear<64, 32, float, settings> {};
 #else
-struct q_proj : graft::linear<64, 32, float, graft::lora<settings::rank>> {};
+struct q_proj : graft::linear<64, 32, float, graft::lora<settings::rank> > {};
 #endif
 using q = graft::compile<q_proj, graft::fullgraph>;
 static_assert(q::kernels == 1 && q::mergeable);

@@ -16,7 +16,9 @@ struct wanted {};
 struct shifted {
   static constexpr const char* name = "shifted";
   static constexpr graft::ex weight(graft::scope, graft::ex W) { return W; }
-  static constexpr graft::ex bias(graft::scope p, graft::ex b) { return b + host("my_shift", p.param("beta", b.rows())); }
+  static constexpr graft::ex bias(graft::scope p, graft::ex b) {
+    return b + host("my_shift", p.param("beta", b.rows()));
+  }
 };
 
 struct q_proj : graft::linear<64, 32, float, shifted, graft::bias::yes> {};

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The facts a user can assert of a layer type.
+#include "../support/all_layers.h"
+#include "../support/both.h"
+
+using namespace test;
+
+TEST_CASE("compile: kernels, breaks and merging of every method") {
+  for_all_layers([](const char* name, auto tag) {
+    using layer = typename decltype(tag)::type;
+    using c = compile<layer, fullgraph, training>;
+    static_assert(c::kernels == 1 && c::graph_breaks == 0 && c::mergeable);
+    INFO(name);
+    CHECK(c::kernels == 1);
+    CHECK(mergeable<layer>);
+  });
+}
+
+TEST_CASE("compile: which methods can be unmerged from W' alone") {
+  BOTH((unmergeable<linear<64, 48, float, lora<8>>>));
+  BOTH((unmergeable<linear<64, 48, float, oft_neumann<8>>>));
+  BOTH((unmergeable<linear<64, 48, float, boft<4, 2>>>));
+  BOTH((!unmergeable<linear<64, 48, float, dora<8>>>));
+  BOTH((compile<linear<64, 48, float, dora<8>>>::kept == 1));
+  BOTH((compile<linear<64, 48, float, lora<8>>>::kept == 0));
+  BOTH((!unmergeable<layer_norm<64, float, ln_tuning>>));
+}
+
+TEST_CASE("compile: options that ask for less") {
+  using broken = compile<linear<64, 48, float, erased>>;
+  BOTH(broken::graph_breaks == 1);
+  BOTH(compile<linear<64, 48, nf4<64>, lora<8>>>::kernels == 1);
+  BOTH(compile<linear<dyn, dyn, float, lora<>>, fullgraph>::kernels == 1);
+}
+
+TEST_CASE("compile: the sizes a type fixes") {
+  BOTH((static_sizes_known<linear<64, 48, float, lora<8>>>()));
+  BOTH((!static_sizes_known<linear<64, 48, float, lora<>>>()));
+  BOTH((!static_sizes_known<linear<64, dyn, float, lora<8>>>()));
+  BOTH((static_sizes_known<linear<64, 48, float, lokr<2>>>()));  // LoKr's factors follow from the layer's sizes
+  using z = linear<64, 48, float, lokr<2>>;
+  static constexpr graph g = derived_of<z>::literal;
+  static constexpr size_values s = static_sizes<z>(g);
+  BOTH(s.v[g.sizes.find("a")] == 8);
+  BOTH(s.v[g.sizes.find("c")] == 6);
+}
+
+TEST_CASE("compile: costs of a layer type") {
+  using layer = linear<1024, 1024, bf16, lora<16>>;
+  constexpr long long T = 512, n = 1024, r = 16;
+  BOTH(forward_cost<layer>(T).flops == 2 * T * n * n + 2 * T * r * 2 * n + T * n);
+  BOTH(forward_cost<layer>(T).bytes == 2 * (T * n + n * n + 2 * r * n + T * n));
+  BOTH(backward_cost<layer>(T).flops > forward_cost<layer>(T).flops);
+  BOTH((forward_cost<linear<1024, 1024, nf4<64>, none>>(T).bytes == n * n / 2 + 2 * 2 * T * n));
+  BOTH((forward_cost<linear<1024, 1024, double, none>>(T).bytes == 8 * (n * n + 2 * T * n)));
+}
+
+TEST_CASE("compile: a side branch of more than a quarter of the layer is folded into the weight") {
+  BOTH((!folds<linear<1024, 1024, bf16, lora<16>>>(512)));
+  BOTH((!folds<linear<1024, 1024, bf16, lora<127>>>(512)));
+  BOTH((folds<linear<1024, 1024, bf16, lora<128>>>(512)));
+  BOTH((folds<linear<1024, 1024, bf16, loha<16>>>(512)));
+  BOTH((!folds<linear<4096, 4096, bf16, loha<16>>>(512)));
+  BOTH((!folds<linear<1024, 1024, bf16, none>>(512)));
+  BOTH((!folds<linear<1024, 1024, bf16, dora<16>>>(1)));
+  // The cost that is reported is the one of the form that runs.
+  BOTH((forward_cost<linear<1024, 1024, bf16, loha<16>>>(512).flops == 2LL * 512 * 1024 * 1024));
+  BOTH((forward_cost<linear<1024, 1024, bf16, loha<16>>>(512).largest_cached == 1024 * 1024));
+}
+
+TEST_CASE("compile: no method moves or computes much more than the base layer") {
+  for_matrix_adapters([](const char* name, auto tag) {
+    using layer = typename decltype(tag)::type;
+    if constexpr (static_sizes_known<layer>()) {
+      constexpr cost c = forward_cost<layer>(512), base = forward_cost<linear<1024, 1024, bf16, none>>(512);
+      static_assert(4 * c.flops <= 5 * base.flops && 4 * c.bytes <= 5 * base.bytes);
+      INFO(name);
+      CHECK(4 * c.flops <= 5 * base.flops);
+    }
+  });
+}

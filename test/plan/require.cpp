@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words that point at a size that does not fit; the compiler and the program use the same.
+#include <graft/plan/require.h>
+
+#include "../support/formula_text.h"
+
+using namespace test;
+
+namespace {
+
+struct broken {
+  builder g{};
+  constexpr broken() {
+    const scope p{&g};
+    const ex W = p.leaf(op::base, "W", 2, 1, 1, 8, 12), A = p.param("A", 5, 12), B = p.param("B", 8, 4);
+    make::matmul(g, B.i, A.i, false, false, 31);
+    make::add(g, W.i, p.param("C", 8, 11).i, 32);
+    inverse(W);
+    g.over({12}, {5}, 77);
+  }
+};
+constexpr broken b{};
+constexpr size_values nothing{};
+
+}  // namespace
+
+TEST_CASE("require: sentences") {
+  BOTH(b.g.needs == 4);
+  SAYS(describe(b.g, b.g.need[0], nothing),
+       "inner sizes differ: 4 and 5 in B @ A with B[8, 4] and A[5, 12], line 31 of the formula");
+  SAYS(describe(b.g, b.g.need[1], nothing),
+       "sizes differ: 12 and 11 in W + C with W[8, 12] and C[8, 11], line 32 of the formula");
+  BOTH(contains(describe(b.g, b.g.need[2], nothing).c_str(), "the matrix is not square: 8"));
+  BOTH(contains(describe(b.g, b.g.need[2], nothing).c_str(), "12"));
+  SAYS(describe(b.g, b.g.need[3], nothing), "5 does not divide 12 in 12 / 5, line 77 of the formula");
+}
+
+TEST_CASE("require: what is not known yet does not fail") {
+  static constexpr graph g = derived<linear_kind, oft<dyn>, false>::literal;
+  constexpr auto sizes = [](long long in, long long block) {
+    size_values s;
+    s.v[g.sizes.find("in")] = in;
+    s.v[g.sizes.find("b")] = block;
+    return s;
+  };
+  BOTH(first_violated(g, size_values{}) == nullptr);
+  BOTH(first_violated(g, sizes(64, unknown)) == nullptr);
+  BOTH(first_violated(g, sizes(64, 8)) == nullptr);
+  BOTH(first_violated(g, sizes(64, 7)) != nullptr);
+  BOTH(first_violated(g, sizes(64, 0)) != nullptr);
+  BOTH(contains(describe(g, *first_violated(g, sizes(64, 7)), sizes(64, 7)).c_str(),
+                "7 does not divide 64 in in / b, line "));
+}
+
+TEST_CASE("require: the first one that fails is named") { BOTH(first_violated(b.g, nothing) == &b.g.need[0]); }
