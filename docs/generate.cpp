@@ -398,7 +398,6 @@ std::string costs(const layer& l) {
   return s +
          "\n*moved* are the bytes that must cross the memory bus when every value between the ends stays on the chip: "
          "inputs, weights and kept values once, outputs once." +
-         (std::string(l.kind) == "embedding" ? " A look-up counts as reading its whole table: an upper bound." : "") +
          "\n\n";
 }
 
@@ -471,7 +470,7 @@ std::string notation(const std::set<op>& used) {
   std::string s =
       "## Notation\n\nThe pages print formulas as the library does, in `explain` and in its errors.\n\n"
       "| printed | means |\n|---|---|\n"
-      "| `A @ B` | the matrix product; it binds tighter than `*` |\n"
+      "| `A @ B` | the matrix product; beside `*` it is always in parentheses |\n"
       "| `a + b`, `a - b`, `a * b`, `a / b` | element by element; an axis of size 1 is repeated |\n"
       "| `A'` | the transpose |\n"
       "| `const(a)` | a, but a constant in the backward pass |\n"

@@ -84,10 +84,10 @@ void check(const graph& g, const picture& p) {
   CHECK(p.odd == "");
   CHECK(p.subgraphs == fuse(g).kernels);
   CHECK(p.ends == p.subgraphs);
-  for (const auto& [from, to] : p.edges) {
-    INFO(from, " to ", to);
-    CHECK(p.nodes.contains(from));
-    CHECK(p.nodes.contains(to));
+  for (const auto& e : p.edges) {
+    INFO(e.first, " to ", e.second);
+    CHECK(p.nodes.contains(e.first));
+    CHECK(p.nodes.contains(e.second));
   }
   for (const std::string& n : p.nodes) {  // nothing stands alone, except an input that is part of the signature only
     const bool joined =

@@ -86,8 +86,8 @@ template <class Layer> constexpr lines said(long long tokens) {
 }  // namespace
 
 TEST_CASE("explain: large numbers in short") {
-  SAYS(big(0), "0");
-  SAYS(big(999), "999");
+  SAYS(big(0), "0 ");
+  SAYS(big(999), "999 ");
   SAYS(big(1000), "1.0 k");
   SAYS(big(33554432), "33.6 M");
   SAYS(big(123456789), "123 M");

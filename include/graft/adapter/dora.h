@@ -18,7 +18,7 @@ template <int Rank = dyn> struct dora {
 
 // On an embedding the norm runs over the vocabulary, one magnitude per dimension.
 template <int Rank = dyn> struct dora_embedding {
-  static constexpr const char* name = "DoRA on embeddings";
+  static constexpr const char* name = "DoRA";
   static constexpr ex weight(scope p, ex W) {
     auto m = t(p.param("lora_magnitude_vector", W.cols()));
     auto V = lora_embedding<Rank>::weight(p, W);

@@ -24,7 +24,7 @@ template <int Rank = dyn> struct loha {
 enum class loha_gradient : unsigned char { as_peft, exact };
 
 template <int Rank = dyn, loha_gradient Gradient = loha_gradient::as_peft> struct loha_conv {
-  static constexpr const char* name = "LoHa on convolutions";
+  static constexpr const char* name = "LoHa (effective)";
   static constexpr ex right(scope p, ex W, const char* core, const char* b) {
     auto r = p.size("r", Rank), kh = p.size("kernel_h"), kw = p.size("kernel_w");
     auto T = reshape(p.param(core, r, r, kh, kw), r, r, kh * kw);

@@ -24,7 +24,7 @@ template <int Rank = dyn> struct lora_with_bias {
 
 // On an embedding the table is [vocabulary, dimension] and the factors are stored transposed:  W' = W + s (B A)ᵀ
 template <int Rank = dyn> struct lora_embedding {
-  static constexpr const char* name = "LoRA on embeddings";
+  static constexpr const char* name = "LoRA";
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r", Rank);
     auto A = p.param("lora_embedding_A", r, W.rows()), B = p.param("lora_embedding_B", W.cols(), r);

@@ -84,8 +84,12 @@ constexpr cost_basis basis_of(const graph& g) {
     else if (b.when[i] != stage::data)
       b.moves[i] = cached;
   };
-  for (int r = 0; r < g.size; ++r)
-    for (int o = 0; live.in[r] && g.n[r].what != op::reshape && o < 3; ++o) read_by(g.n[r].operand(o), b.when[r]);
+  for (int r = 0; r < g.size; ++r) {
+    if (!live.in[r] || g.n[r].what == op::reshape) continue;
+    const bool by_row = g.n[r].what == op::gather;  // only the rows that are asked for move, not the table
+    if (by_row) b.moves[r] = leaf;
+    for (int o = by_row ? 1 : 0; o < 3; ++o) read_by(g.n[r].operand(o), b.when[r]);
+  }
   return b;
 }
 
@@ -122,6 +126,9 @@ constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype
 }
 
 // A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
-constexpr bool worth_folding(const cost& branch, const cost& folded) { return 4 * branch.flops > 5 * folded.flops; }
+// A look-up does no arithmetic to save.
+constexpr bool worth_folding(const cost& branch, const cost& folded) {
+  return folded.flops > 0 && 4 * branch.flops > 5 * folded.flops;
+}
 
 }  // namespace graft

@@ -118,7 +118,7 @@ struct adjoints {
   }
 };
 
-// The forward graph `f` with output "y" becomes the backward graph: input "dy", outputs "dx" and "grad.<parameter>".
+// The forward graph `f` with output "y" becomes the backward graph: input "dy", outputs "dx" and one under the name of each parameter.
 constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");

@@ -9,8 +9,22 @@
 
 namespace graft {
 
+// (a + b)' = a' + b',  (s a)' = s a',  (A B)' = B' A':  one step of moving a transposition inwards.
+constexpr id pushed_transpose(builder& g, id i) {
+  if (!g.is(i, op::transpose)) return i;
+  const node v = g.n[g.n[i].a];
+  auto t = [&](id a) { return make::transpose(g, a); };
+  if (v.what == op::add) return make::add(g, t(v.a), t(v.b));
+  if (v.what == op::sub) return make::sub(g, t(v.a), t(v.b));
+  if (v.what == op::mul && is_scalar(g.n[v.a])) return make::mul(g, v.a, t(v.b));
+  if (v.what == op::matmul && !v.sum) return make::matmul(g, v.b, v.a, !v.tb, !v.ta, v.line);
+  return i;
+}
+
 // <p, q> row by row, expanded bilinearly; a product B A is moved to the side where its inner size is smaller.
 constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
+  p = pushed_transpose(g, p);
+  q = pushed_transpose(g, q);
   const node v = g.n[p];
   if (budget > 0) switch (v.what) {
       case op::add:

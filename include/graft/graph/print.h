@@ -31,7 +31,7 @@ constexpr void print_shape(text& t, const graph& g, id i) {
   const node& v = g[i];
   int first = 0;
   if (is_leaf(v.what) && v.rank == 1) {
-    t << '[', print(t, g.sizes, v.d[2]), t << ']';
+    t << '[', print(t, g.sizes, v.what == op::ids ? v.d[3] : v.d[2]), t << ']';
     return;
   }
   while (first < 2 && v.d[first] == dim{1}) ++first;
@@ -49,10 +49,15 @@ struct print_style {
   int depth = 12;
 };
 
-constexpr int binding(op o) {  // how tightly an infix op holds its operands
-  if (o == op::add || o == op::sub) return 1;
-  if (o == op::mul || o == op::div) return 2;
-  return o == op::matmul ? 3 : 4;
+// Does an operand need parentheses? Products of matrices and of elements are never left to precedence.
+constexpr bool needs_parentheses(op child, op parent, bool right) {
+  auto sum = [](op o) { return o == op::add || o == op::sub; };
+  auto factor = [](op o) { return o == op::mul || o == op::div; };
+  if (row(child).infix[0] == '\0' || row(parent).kind == op_class::leaf) return false;
+  if (sum(parent)) return sum(child) && right && parent == op::sub;
+  if (factor(parent)) return !factor(child) || (right && (parent == op::div || child == op::div));
+  if (parent == op::matmul) return child != op::matmul || right;
+  return parent == op::transpose;
 }
 constexpr void print_number(text& t, double v) {
   if (v < 0) t << '-', v = -v;
@@ -69,7 +74,9 @@ constexpr void print_number(text& t, double v) {
   }
 }
 
-constexpr void print(text& t, const graph& g, id i, print_style style = {}, int outer = 0, bool root = true) {
+// `parent` is the op around node i; a leaf stands for none.
+constexpr void print(text& t, const graph& g, id i, print_style style = {}, op parent = op::zero, bool right = false,
+                     bool root = true) {
   const node& v = g[i];
   if (v.what == op::constant) return print_number(t, v.value);
   if (is_leaf(v.what)) {
@@ -82,35 +89,29 @@ constexpr void print(text& t, const graph& g, id i, print_style style = {}, int 
   }
   --style.depth;
   const op_row r = row(v.what);
-  if (v.what == op::reshape || v.what == op::detach) {
-    if (v.what == op::reshape) return print(t, g, v.a, style, outer, false);
-    t << "const(", print(t, g, v.a, style, 0, false), t << ')';
-    return;
-  }
+  auto inner = [&](id o, op around, bool on_right) { print(t, g, o, style, around, on_right, false); };
+  if (v.what == op::reshape) return inner(v.a, parent, right);
   if (v.what == op::transpose) {
-    print(t, g, v.a, style, 4, false), t << "'";
+    inner(v.a, op::transpose, false), t << "'";
     return;
   }
   if (r.infix[0] != '\0') {
-    const int own = binding(v.what);
-    const bool wrap = own < outer;
+    const bool wrap = needs_parentheses(v.what, parent, right);
     if (wrap) t << '(';
-    print(t, g, v.a, style, v.ta ? 4 : own, false);
-    if (v.ta) t << "'";
-    t << r.infix;
-    print(t, g, v.b, style, v.tb ? 4 : own + (v.what == op::add || v.what == op::mul ? 0 : 1), false);
-    if (v.tb) t << "'";
-    if (wrap) t << ')';
+    inner(v.a, v.ta ? op::transpose : v.what, false), t << (v.ta ? "'" : "") << r.infix;
+    inner(v.b, v.tb ? op::transpose : v.what, true), t << (v.tb ? "'" : "") << (wrap ? ")" : "");
     return;
   }
-  t << (v.what == op::host ? v.name : r.name);
+  t << (v.what == op::host ? v.name : v.what == op::detach ? "const" : r.name);
   if (v.what == op::rotate && v.tb) t << "_back";
+  if (v.what == op::gather && v.ta) t << "_columns";
   t << '(';
   for (int k = 0; k < r.arity; ++k) {
     if (k > 0) t << ", ";
-    print(t, g, v.operand(k), style, 0, false);
+    inner(v.operand(k), op::zero, false);
   }
   if (v.what == op::neumann || v.what == op::topk_softmax) t << ", ", print(t, g.sizes, v.k[0]);
+  if (v.what == op::tile || v.what == op::fold) t << ", ", print(t, g.sizes, v.d[3]);
   t << ')';
 }
 

@@ -23,6 +23,10 @@ inline status read_lora(peft_source& s) {
   if (s.base.kind == layer_kind::embedding) {
     s.layer.formula = s.config.use_dora ? method::dora_embedding : method::lora_embedding;
     if (status got = s.take_all({"lora_embedding_A", "lora_embedding_B"}); !got) return got;
+    if (s.has("base_layer.weight")) {
+      if (status got = s.take("base_layer.weight"); !got) return got;
+      s.layer.base_weight = std::move(s.layer.tensors.extract("base_layer.weight").mapped());
+    }
   } else {
     s.layer.formula = s.config.use_dora ? method::dora : s.config.lora_bias ? method::lora_with_bias : method::lora;
     if (status got = s.take_all({"lora_A.weight", "lora_B.weight"}); !got) return got;
@@ -110,12 +114,12 @@ inline status read_vera(peft_source& s) {
   s.layer.sizes["r"] = s.config.r;
   if (status got = s.take_all({"vera_lambda_b", "vera_lambda_d"}); !got) return got;
   if (!s.config.vera.save_projection) {
-    const result<vera_projection> p =
-        make_vera_projection(s.config.vera.projection_prng_key, s.config.r, s.base.in, s.base.out);
+    const long long in = std::max(s.base.in, s.base.largest_in), out = std::max(s.base.out, s.base.largest_out);
+    const result<vera_projection> p = make_vera_projection(s.config.vera.projection_prng_key, s.config.r, in, out);
     if (!p) return p.failure();
-    s.layer.tensors["vera_A"] = {"vera_A from projection_prng_key", p->A, {s.config.r, s.base.in}};
-    s.layer.tensors["vera_B"] = {"vera_B from projection_prng_key", p->B, {s.base.out, s.config.r}};
-    return ok;
+    s.layer.tensors["vera_A"] = {"vera_A from projection_prng_key", p->A, {s.config.r, in}};
+    s.layer.tensors["vera_B"] = {"vera_B from projection_prng_key", p->B, {out, s.config.r}};
+    return slice_projections(s);
   }
   if (status got = s.take("vera_A", "base_model.vera_A"); !got) return got;
   if (status got = s.take("vera_B", "base_model.vera_B"); !got) return got;

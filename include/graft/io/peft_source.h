@@ -7,6 +7,7 @@
 #include <graft/model/methods.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
 
 namespace graft::io {
@@ -22,6 +23,8 @@ struct peft_layer {
   std::map<std::string, double> scalars;
   std::map<std::string, long long> sizes;
   std::string file;
+  // PEFT may save an embedding's base table with the adapter (a resized vocabulary): the layer's owner decides.
+  std::optional<loaded_tensor> base_weight;
 };
 
 // The base layer an adapter is read for: its module path and its sizes (a convolution's inputs are channels kh kw).
@@ -31,6 +34,8 @@ struct base_layer {
   long long out = 0, in = 0;
   std::vector<long long> shape;
   bool bias = false;
+  // The largest layer the adapter targets, where that is another one: VeRA draws its shared projections at this size.
+  long long largest_out = 0, largest_in = 0;
 };
 
 struct peft_source {

@@ -9,7 +9,7 @@
 namespace graft {
 
 constexpr void print_big(text& t, long long n) {  // 33554432 as 33.6 M
-  constexpr const char* units[] = {"", " k", " M", " G", " T"};
+  constexpr const char* units[] = {" ", " k", " M", " G", " T"};
   int u = 0;
   double v = static_cast<double>(n);
   while (v >= 1000 && u < 4) v /= 1000, ++u;
@@ -19,10 +19,11 @@ constexpr void print_big(text& t, long long n) {  // 33554432 as 33.6 M
   t << units[u];
 }
 
-// Values that are computed once and reused, or that cross from one kernel into another, get a name.
+// Values that are read twice, computed once and reused, or handed from one kernel to another get a name.
 constexpr node_set named_values(const graph& g, const plan& p) {
   node_set named;
   const node_set live = reachable(g);
+  int readers[max_nodes]{};
   for (int r = 0; r < g.size; ++r)
     for (int o = 0; live.in[r] && g.n[r].what != op::reshape && o < 3; ++o) {
       id a = g.n[r].operand(o);
@@ -30,20 +31,40 @@ constexpr node_set named_values(const graph& g, const plan& p) {
       if (a < 0 || is_leaf(g[a].what)) continue;
       const bool earlier = p.when.of[a] != p.when.of[r];
       const bool elsewhere = p.when.of[a] == stage::data && p.kernel_of[a] != p.kernel_of[r];
-      if (earlier || elsewhere) named.in[a] = true;
+      const bool again = readers[a]++ > 0 && g[a].what != op::transpose;
+      if (earlier || elsewhere || again) named.in[a] = true;
     }
   return named;
 }
 
+constexpr node_set read_twice(const graph& g) {
+  const node_set live = reachable(g);
+  int readers[max_nodes]{};
+  node_set named;
+  for (int r = 0; r < g.size; ++r)
+    for (int o = 0; live.in[r] && o < 3; ++o) {
+      const id a = g.n[r].operand(o);
+      if (a < 0 || is_leaf(g[a].what) || g[a].what == op::transpose || g[a].what == op::reshape) continue;
+      named.in[a] = ++readers[a] > 1;
+    }
+  return named;
+}
+// A graph as equations: what is read twice first, then the outputs.
 template <class Sink> constexpr void explain_outputs(const graph& g, const char* title, Sink&& line) {
-  for (int k = 0; k < g.outs; ++k) {
+  const node_set named = read_twice(g);
+  const print_style style{named.in, 16};
+  auto equation = [&](id i, const char* name) {
     text t;
-    t << "  " << title << "  " << g.out[k].name;
-    print_shape(t, g, g.out[k].at);
+    t << "  " << title << "  ";
+    name == nullptr ? t << 't' << static_cast<int>(i) : t << name;
+    print_shape(t, g, i);
     t << " = ";
-    print(t, g, g.out[k].at, {nullptr, 9});
+    print(t, g, i, style);
     line(t);
-  }
+  };
+  for (int k = 0; k < g.size; ++k)
+    if (named.in[k]) equation(static_cast<id>(k), nullptr);
+  for (int k = 0; k < g.outs; ++k) equation(g.out[k].at, g.out[k].name);
 }
 
 template <class Sink> constexpr void explain_graph(const graph& g, const char* title, const cost* price, Sink&& line) {
@@ -135,7 +156,8 @@ constexpr void explain(Sink&& line, long long tokens = dyn) {
   for (int k = 0; k < d::weight_facts.kept; ++k) {
     text t;
     t << "            " << kept_names[k] << " is the value at the merge of ";
-    print(t, d::merge, d::weight_facts.kept_from[k], {nullptr, 6});
+    const node_set named = read_twice(d::merge);
+    print(t, d::merge, d::weight_facts.kept_from[k], {named.in, 8});
     line(t);
   }
 }
