@@ -38,15 +38,25 @@ function(graft_sanitize_lightly target)
   endif()
 endfunction()
 
-# The executors, compiled once for all our programs: Eigen's products are nearly all that these cost to build. Users
-# include the headers and see nothing of this.
+# The executors and the table of methods, compiled once for all our programs: they are nearly all that these cost to
+# build. Users include the headers and see nothing of this.
 if(TARGET graft::cpu)
-  set(instances ${PROJECT_SOURCE_DIR}/test/support/instances)
-  add_library(graft_instances STATIC ${instances}.cpp)
+  set(support ${PROJECT_SOURCE_DIR}/test/support)
+  add_library(graft_instances STATIC ${support}/instance_float.cpp ${support}/instance_double.cpp
+                                     ${support}/instance_methods.cpp)
   target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
-  target_compile_options(graft_instances INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${instances}.h>")
+  target_compile_options(graft_instances INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${support}/instances.h>")
+  # Only tests compute in double, and the table of methods is data: nothing to optimise.
+  set_source_files_properties(${support}/instance_double.cpp ${support}/instance_methods.cpp
+                              PROPERTIES COMPILE_OPTIONS -O1)
   graft_sanitize_lightly(graft_instances)
 endif()
+
+# Tests check, they do not race, and the arithmetic they call is in graft_instances: unoptimised they build in a third of
+# the time. (An optimising compiler would instantiate those templates again, to inline them.)
+function(graft_build_quickly target)
+  target_compile_options(${target} PRIVATE -O0)
+endfunction()
 
 # A program of ours: links the whole library as far as this machine offers it.
 function(graft_add_program name)

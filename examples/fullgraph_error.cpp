@@ -23,16 +23,16 @@ static_assert(graft::compile<clipped, graft::fullgraph>::kernels == 1);
 // What g++ 12 prints, folded to fit the page, without the list of includes and the line numbers of the headers:
 //
 //   include/graft/plan/diagnostic.h: In instantiation of ‘struct graft::diagnostic::host_function_breaks_the_graph<
-//     graft::diagnostic::expression<graft::diagnostic::str<82>{"clip(lora_B.weight @ lora_A.weight) with
-//     (lora_B.weight @ lora_A.weight)[out, in]"}>, 16, 1>’:
-//   include/graft/plan/compile.h:   required from ‘struct graft::compile<clipped, graft::fullgraph>’
+//     clipped, clipped_lora<4>, graft::diagnostic::expression<graft::diagnostic::str<82>{"clip(lora_B.weight @
+//     lora_A.weight) with (lora_B.weight @ lora_A.weight)[out, in]"}>, 16, 1>’:
 //   examples/fullgraph_error.cpp:21:56:   required from here
-//   include/graft/plan/diagnostic.h: error: static assertion failed: graft: fullgraph, but a host function cannot
-//     be compiled into a kernel; write it with the operations of the language, or drop fullgraph and run it in eager mode
+//   include/graft/plan/diagnostic.h: error: static assertion failed: graft: fullgraph, but a host function cannot become
+//     part of a kernel: write it with the operations of the language, or drop fullgraph and run the layer in eager mode
+//     (host_function_breaks_the_graph lists layer, adapter, expression, line of the formula, number of breaks)
 //
-// Read the struct's name first: it is the mistake. Its arguments are the expression with the shapes of its operands, the
-// line of the formula (16), and the number of breaks (1). "required from here" is where the layer was compiled, and the
-// sentence after "graft:" is the cure.
+// Read the struct's name first: it is the mistake. Its arguments say where: the layer, its adapter, the expression with
+// the shapes of its operands, the line of the formula (16), the number of breaks (1). "required from here" is where the
+// layer was compiled, and the sentence after "graft:" is the cure.
 
 // 2. B is stored transposed, and the formula forgets to say t(B).
 template <int Rank> struct transposed_lora {
@@ -46,17 +46,17 @@ template <int Rank> struct transposed_lora {
 struct transposed : graft::linear<64, 96, float, transposed_lora<4>> {};
 static_assert(graft::compile<transposed, graft::fullgraph>::kernels == 1);
 #endif
-//   include/graft/plan/diagnostic.h: In instantiation of ‘struct graft::diagnostic::inner_sizes_differ<
-//     graft::diagnostic::expression<graft::diagnostic::str<82>{"lora_B.weight @ lora_A.weight with
+//   include/graft/plan/diagnostic.h: In instantiation of ‘struct graft::diagnostic::inner_sizes_differ<transposed,
+//     transposed_lora<4>, graft::diagnostic::expression<graft::diagnostic::str<82>{"lora_B.weight @ lora_A.weight with
 //     lora_B.weight[4, out] and lora_A.weight[4, in]"}>, 42, 64, 4>’:
-//   … error: static assertion failed: graft: a matrix product whose inner sizes differ; expression, line of the formula
-//     and both sizes are the arguments above
+//   … error: static assertion failed: graft: this matrix product does not fit: make the columns of the left operand equal
+//     to the rows of the right operand (inner_sizes_differ lists layer, adapter, expression, line of the formula, …)
 //
 // Line 42 multiplies [4, out] by [4, in]; the sizes that should be equal are 64 and 4.
 
 int main() {
   // Without fullgraph the first layer is accepted: explain shows the break, the fused backend refuses, eager runs it.
-  graft::explain<clipped>([](const graft::text& line) { std::printf("%s\n", line.c_str()); });
+  graft::explain<clipped>();
   std::vector<float> W(64 * 96, 1), A(4 * 96, 1), B(64 * 4, 1), x(96, 1), y(64);
   graft::cpu::layer<clipped> fused, eager(graft::backend::eager);
   for (auto* q : {&fused, &eager})

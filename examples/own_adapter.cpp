@@ -81,7 +81,7 @@ struct proof {
 };
 
 int main() {
-  graft::explain<q_proj>([](const graft::text& line) { std::printf("%s\n", line.c_str()); }, 512);
+  graft::explain<q_proj>(512);
   proof p;
   if (!fine(p.numbers.bind(p.q))) return 1;
   std::printf("\nderived gradients against central differences, and the way back from a merged weight\n");

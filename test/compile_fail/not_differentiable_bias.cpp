@@ -2,9 +2,9 @@
 // The same in the formula of the bias, where nothing that the backward pass computes needs the value.
 // expected: graft: training, but this has no gradient
 // expected: my_shift\(beta\) with beta\[out\]|'m', 'y', '_', 's', 'h', 'i', 'f', 't', '\(', 'b', 'e', 't', 'a', '\)'
-// expected-gcc: >, 19>'
-// expected-clang: >, 19>'
-// expected-nvcc: formula_line=19
+// expected-gcc: >, 20>'
+// expected-clang: >, 20>'
+// expected-nvcc: formula_line=20
 #include <graft/graft.h>
 
 #ifdef GRAFT_SHOULD_FAIL

@@ -52,6 +52,9 @@ struct builder : stored_graph<max_nodes> {
   constexpr dim triangle(dim a) {
     return a.known() ? dim{a.v * (a.v - 1) / 2} : entry({size_entry::kind::triangle, a, {}, {}, {}, "", 1});
   }
+  constexpr dim butterfly(dim block, dim factors) {
+    return factors == dim{1} ? block : entry({size_entry::kind::butterfly, block, factors, {}, {}, "", 1});
+  }
   constexpr dim window(dim length, dim kernel, dim stride, dim pad) {
     return entry({size_entry::kind::window, length, kernel, stride, pad, "", 1});
   }

@@ -24,6 +24,7 @@ struct divisor {
   extent e;
   int line;
   constexpr divisor(extent by, int where = __builtin_LINE()) : e(by), line(where) {}
+  constexpr divisor(int by, int where = __builtin_LINE()) : e(by), line(where) {}
 };
 constexpr extent operator/(extent a, divisor b) {  // exact; the layer is rejected when b does not divide a
   builder* g = either(a.g, b.e.g);
@@ -83,8 +84,12 @@ constexpr ex tile(ex a, extent cols, int line = __builtin_LINE()) { return {a.g,
 constexpr ex topk_softmax(ex a, extent k, int line = __builtin_LINE()) {
   return {a.g, make::topk_softmax(*a.g, a.i, k.d, line)};
 }
-constexpr ex reshape(ex a, extent d1, extent d2, extent d3) {
-  return {a.g, make::reshape(*a.g, a.i, {1}, d1.d, d2.d, d3.d)};
+constexpr ex reshape(ex a, extent d1, extent d2, extent d3, int line = __builtin_LINE()) {
+  const node& v = *a;
+  const dim before = a.g->times(a.g->times(v.d[0], v.d[1]), a.g->times(v.d[2], v.d[3]));
+  const id made = make::reshape(*a.g, a.i, {1}, d1.d, d2.d, d3.d, line);
+  a.g->require(requirement::kind::same, before, a.g->times(d1.d, a.g->times(d2.d, d3.d)), made, line);
+  return {a.g, made};
 }
 constexpr ex reshape(ex a, extent rows, extent cols) { return reshape(a, 1, rows, cols); }
 // W Rᵀ, R the rotation that activations undergo as x R.

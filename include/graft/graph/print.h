@@ -23,6 +23,7 @@ constexpr void print(text& t, const size_table& z, dim d, bool nested = false) {
     case quotient: print(t, z, e.a, true), t << '/', print(t, z, e.b, true); break;
     case triangle: print(t, z, e.a, true), t << '(', print(t, z, e.a, true), t << "-1)/2"; break;
     case window: t << "out_", print(t, z, e.a); break;
+    case butterfly: print(t, z, e.a, true), t << " 2^(", print(t, z, e.b, true), t << "-1)"; break;
   }
   if (nested) t << ')';
 }

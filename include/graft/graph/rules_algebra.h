@@ -30,6 +30,7 @@ constexpr id rotate(builder& g, id x, id blocks, bool transposed, int line = 0) 
     g.require(requirement::kind::divides, p.d[3], q.d[3], made, line);
   else
     g.require(requirement::kind::inner, p.d[3], g.times(q.d[1], q.d[3]), made, line);
+  if (q.d[0] != dim{1}) g.require(requirement::kind::divides, p.d[3], g.butterfly(q.d[3], q.d[0]), made, line);
   return made;
 }
 constexpr id rotate_grad(builder& g, id x, id t, id blocks, bool transposed) {

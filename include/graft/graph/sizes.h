@@ -10,7 +10,7 @@
 namespace graft {
 
 struct size_entry {
-  enum class kind : unsigned char { name, product, quotient, triangle, window };
+  enum class kind : unsigned char { name, product, quotient, triangle, window, butterfly };
   kind what = kind::name;
   dim a{}, b{}, c{}, d{};  // window: size, kernel, stride, padding
   const char* name = "";
@@ -42,6 +42,8 @@ struct size_table {
       case size_entry::kind::product: return a * b;
       case size_entry::kind::quotient: return b == 0 ? unknown : a / b;
       case size_entry::kind::triangle: return a * (a - 1) / 2;
+      // What b factors of blocks of a mix: a 2^(b-1) entries. Blocks are split in halves, so an odd one mixes nothing.
+      case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : a << (b - 1);
       case size_entry::kind::window: {
         const long long stride = value(t.c, s), pad = value(t.d, s);
         return stride <= 0 || pad == unknown || a + 2 * pad < b ? unknown : (a + 2 * pad - b) / stride + 1;

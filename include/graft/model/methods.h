@@ -108,7 +108,8 @@ template <class Kind> layer_graphs graphs_for_norm(method m, bool bias) {
 }
 
 // The graphs of a method on a kind of layer; it does not exist() where the method does not exist there.
-inline layer_graphs graphs_for(layer_kind kind, method m, bool bias) {
+// A template only so that a program with many files can compile the table once (extern template graphs_for<>).
+template <class Unit = void> layer_graphs graphs_for(layer_kind kind, method m, bool bias) {
   switch (kind) {
     case layer_kind::linear: return graphs_for_matrix<linear_kind>(m, bias);
     case layer_kind::layer_norm: return graphs_for_norm<norm_kind<false>>(m, bias);

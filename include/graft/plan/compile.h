@@ -79,7 +79,7 @@ template <class Kind, class Adapter, bool Bias> constexpr formula_graph capture_
 }
 template <class Kind, class Adapter, bool Bias> struct formula {
   static constexpr formula_graph value = capture_formula<Kind, Adapter, Bias>();
-  static constexpr bool large = value.g.size > 32;
+  static constexpr bool large = value.g.size > 40;
 };
 template <class Layer> using formula_of = formula<typename Layer::kind, typename Layer::adapter, Layer::has_bias>;
 
@@ -98,9 +98,10 @@ concept graphs_evaluate = !formula<Kind, Adapter, Bias>::large || requires {
   typename constant<unmerge(capture_merge<Kind, Adapter, Bias>(), "weight", "weight").facts.possible>;
 };
 
+void as_expression(ex);  // only named: what converts to an expression
 template <class Layer>
 concept has_formula = adapter_formula<typename Layer::adapter> && requires(scope p, ex W) {
-  ex(Layer::adapter::weight(p, W));
+  as_expression(Layer::adapter::weight(p, W));
 } && formula_evaluates<typename Layer::kind, typename Layer::adapter, Layer::has_bias>;
 
 template <class Layer> constexpr failure forward_fault() {

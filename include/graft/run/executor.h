@@ -45,6 +45,7 @@ template <class Real> class executor {
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
     const graph& g = backward_.value();
     if (g.bad.what == fault::not_differentiable) return fail("no gradient for ", located(g, g.bad.at));
+    if (g.bad.what != fault::none) return fail("the gradient of this formula needs more nodes than a graph holds");
     output_map out{{"dx", dx}};
     for (const gradient& d : gradients) {
       if (g.result(d.name.c_str()) < 0) return fail("this layer has no parameter '", d.name.c_str(), "'");

@@ -8,13 +8,15 @@
 namespace graft::cpu {
 
 template <class Layer, class... Options>
-class layer : public compile<Layer, Options...>, public executor<typename storage<typename Layer::element>::compute> {
+class layer : public compile<Layer, Options...>, public executor<typename compile<Layer, Options...>::real> {
+  using checked = typename compile<Layer, Options...>::layer;  // sound even where Layer is not: no second error
+
  public:
-  using real = typename storage<typename Layer::element>::compute;
+  using real = typename compile<Layer, Options...>::real;
   explicit layer(backend how = backend::fused)
-      : executor<real>(graphs_of<typename Layer::kind, typename Layer::adapter, Layer::has_bias>(), how) {
-    const graph& g = derived_of<Layer>::literal;
-    const size_values fixed = static_sizes<Layer>(g);
+      : executor<real>(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how) {
+    const graph& g = derived_of<checked>::literal;
+    const size_values fixed = static_sizes<checked>(g);
     for (int i = 0; i < g.sizes.count; ++i)  // numbers of a checked type: setting them cannot fail
       if (g.sizes.e[i].what == size_entry::kind::name && fixed.v[i] != unknown)
         static_cast<void>(this->size(g.sizes.e[i].name, fixed.v[i]));

@@ -41,7 +41,7 @@ class layer_state {
     const id i = g.find(name);
     if (i < 0 || leaf_stage(g[i].what) == stage::data)
       return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
-    if (v.data == nullptr) return fail("tensor '", name, "' has no data");
+    if (v.data == nullptr || v.count() == 0) return fail("tensor '", name, "' has no data");
     if (v.type == dtype::nf4 || v.type == dtype::int8 || v.type == dtype::i64)
       return fail("tensor '", name, "' is stored as ", name_of(v.type), "; the CPU reads f32, f64 and bf16");
     tensor_map trial = tensors_;

@@ -2,4 +2,3 @@
 #include <graft/run/executor.h>
 
 template class graft::executor<float>;
-template class graft::executor<double>;

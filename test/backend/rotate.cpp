@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/rotate.h>
+
+#include "../support/tensors.h"
+
+using namespace test;
+
+namespace {
+
+struct sizes {
+  long long b, factors, blocks;
+  bool shared, transposed;
+};
+// Every block size with one factor; butterflies need an even size and 2^(factors - 1) blocks per stretch.
+template <class F> void every_rotation(F f) {
+  for (const long long b : {2, 3, 4, 5, 8, 16})
+    for (const long long factors : {1, 2, 3}) {
+      if (factors > 1 && b % 2 != 0) continue;
+      for (const bool shared : {false, true})
+        for (const bool transposed : {false, true}) {
+          INFO("b ", b, ", factors ", factors, ", shared ", shared, ", transposed ", transposed);
+          f(sizes{b, factors, 8, shared, transposed});
+        }
+    }
+}
+owned<double> blocks_for(const sizes& s) {
+  return random_tensor<double>({s.factors, s.shared ? 1 : s.blocks, s.b, s.b}, 11);
+}
+// x R or x R' by the dense matrix.
+owned<double> dense(owned<double> x, owned<double> q, bool transposed) {
+  const cpu::row_major<double> r = cpu::dense_rotation(q.t(), x.shape.d[3]);
+  owned<double> y(x.shape);
+  const long long rows = static_cast<long long>(x.v.size()) / x.shape.d[3];
+  cpu::matrix_map<double> to(y.v.data(), rows, x.shape.d[3]);
+  const cpu::const_matrix_map<double> from(x.v.data(), rows, x.shape.d[3]);
+  if (transposed)
+    to = from * r.transpose();
+  else
+    to = from * r;
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("rotate: block by block is what the dense matrix does") {
+  every_rotation([](const sizes& s) {
+    owned<double> q = blocks_for(s);
+    for (const long long rows : {1, 15, 16, 17, 40}) {
+      owned<double> x = random_tensor<double>({1, 1, rows, s.b * s.blocks}, 12), y(x.shape);
+      cpu::rotate(y.t(), x.t(), q.t(), s.transposed);
+      CHECK(furthest(y.v, dense(x, q, s.transposed).v) < 1e-12);
+    }
+  });
+}
+
+TEST_CASE("rotate: stacks of rows") {
+  owned<double> q = random_tensor<double>({2, 4, 4, 4}, 1), x = random_tensor<double>({2, 3, 5, 16}, 2), y(x.shape);
+  cpu::rotate(y.t(), x.t(), q.t(), false);
+  CHECK(furthest(y.v, dense(x, q, false).v) < 1e-13);
+}
+
+TEST_CASE("rotate: orthogonal blocks and their transpose undo each other") {
+  owned<double> q = random_tensor<double>({2, 4, 4, 4}, 3);
+  for (long long m = 0; m < 8; ++m) {  // QR of each block
+    cpu::matrix_map<double> block(q.v.data() + m * 16, 4, 4);
+    for (int c = 0; c < 4; ++c) {
+      for (int p = 0; p < c; ++p) block.col(c) -= block.col(p).dot(block.col(c)) * block.col(p);
+      block.col(c) /= block.col(c).norm();
+    }
+  }
+  owned<double> x = random_tensor<double>({1, 1, 5, 16}, 4), y(x.shape), back(x.shape);
+  cpu::rotate(y.t(), x.t(), q.t(), false);
+  cpu::rotate(back.t(), y.t(), q.t(), true);
+  CHECK(furthest(back.v, x.v) < 1e-12);
+  CHECK(furthest(y.v, x.v) > 0.1);
+}
+
+TEST_CASE("rotate: the gradient of the blocks, by differences") {
+  every_rotation([](const sizes& s) {
+    owned<double> q = blocks_for(s), x = random_tensor<double>({1, 1, 3, s.b * s.blocks}, 13), y(x.shape);
+    owned<double> t = random_tensor<double>(x.shape, 14), gradient(q.shape);
+    cpu::rotate_grad(gradient.t(), x.t(), t.t(), q.t(), s.transposed);
+    auto loss = [&] {
+      cpu::rotate(y.t(), x.t(), q.t(), s.transposed);
+      return dot(y.v, t.v);
+    };
+    const std::size_t stride = q.v.size() / 17 + 1;
+    for (std::size_t i = 0; i < q.v.size(); i += stride) {
+      const double at = q.v[i], eps = 1e-6;
+      q.v[i] = at + eps;
+      const double above = loss();
+      q.v[i] = at - eps;
+      const double below = loss();
+      q.v[i] = at;
+      CHECK(gradient.v[i] == doctest::Approx((above - below) / (2 * eps)).epsilon(1e-6));
+    }
+  });
+}
+
+TEST_CASE("rotate: the gradient is added to what is there") {
+  owned<double> q = random_tensor<double>({2, 4, 4, 4}, 1), x = random_tensor<double>({1, 1, 3, 16}, 2),
+                t = random_tensor<double>({1, 1, 3, 16}, 3), once(q.shape), twice(q.shape);
+  cpu::rotate_grad(once.t(), x.t(), t.t(), q.t(), false);
+  cpu::rotate_grad(twice.t(), x.t(), t.t(), q.t(), false);
+  cpu::rotate_grad(twice.t(), x.t(), t.t(), q.t(), false);
+  for (double& v : once.v) v *= 2;
+  CHECK(furthest(once.v, twice.v) < 1e-13);
+}
+
+TEST_CASE("rotate: the butterfly order is a permutation, and couples chunk j with chunk j + 2^i") {
+  for (const long long b : {2, 4, 8})
+    for (const long long factor : {0, 1, 2}) {
+      const long long in = b * 8;
+      std::vector<int> hit(static_cast<std::size_t>(in), 0);
+      for (long long i = 0; i < in; ++i) ++hit[static_cast<std::size_t>(cpu::butterfly(i, b, factor))];
+      CHECK(std::all_of(hit.begin(), hit.end(), [](int n) { return n == 1; }));
+    }
+  // b = 4, factor 1: stretches of 8 in four chunks of 2; even chunks first.
+  const long long expected[] = {0, 1, 4, 5, 2, 3, 6, 7};
+  for (long long i = 0; i < 8; ++i) CHECK(cpu::butterfly(i, 4, 1) == expected[i]);
+  CHECK(cpu::butterfly(13, 4, 0) == 13);
+}

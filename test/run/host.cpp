@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the compiler cannot see into runs in eager mode only: functions of the host, and adapters whose type was erased.
+#include <doctest/doctest.h>
+#include <graft/adapter/erased.h>
+
+#include "../support/random_layer.h"
+
+using namespace test;
+
+namespace {
+
+struct halved {  // W' = f(W) + W
+  static constexpr ex weight(scope, ex W) { return host("halve", W) + W; }
+};
+struct graphs {
+  layer_graphs value = graphs_of<linear_kind, halved, false>(), erased_value = graphs_of<linear_kind, erased, false>(),
+               plain = graphs_of<linear_kind, none, false>();
+};
+const graphs& g() {
+  static const graphs all;
+  return all;
+}
+void halve(const char* name, cpu::tensor<float> in, cpu::tensor<float> out) {
+  REQUIRE(std::string(name) == "halve");
+  REQUIRE(in.count() == out.count());
+  for (long long i = 0; i < in.count(); ++i) out.p[i] = in.p[i] / 2;
+}
+std::vector<float> times(std::vector<float> v, float s) {
+  for (float& x : v) x *= s;
+  return v;
+}
+std::vector<float> forward(executor<float>& e, const random_layer<float>& l) {
+  std::vector<float> y = l.room("y", l.graphs.literal);
+  const status s = e.forward(l.x(), into(y));
+  INFO(std::string(s.message()));
+  REQUIRE(bool(s));
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("host: runs in eager mode") {
+  const random_layer<float> l(g().value, usual_sizes());
+  executor<float> e(g().value, backend::eager), base(g().plain);
+  REQUIRE(bool(l.bind(e)));
+  REQUIRE(bool(base.set("weight", l.views.at("weight"))));
+  e.host(halve);
+  CHECK(difference(forward(e, l), times(forward(base, l), 1.5F)) < 1e-6);
+}
+
+TEST_CASE("host: merging calls it too") {
+  const random_layer<float> l(g().value, usual_sizes());
+  executor<float> e(g().value, backend::eager);
+  REQUIRE(bool(l.bind(e)));
+  e.host(halve);
+  std::vector<float> merged(768);
+  REQUIRE(bool(e.merge(into(merged))));
+  CHECK(difference(merged, times(l.data.at("weight"), 1.5F)) < 1e-6);
+}
+
+TEST_CASE("host: refused in fused mode, and where no function was given") {
+  const random_layer<float> l(g().value, usual_sizes());
+  std::vector<float> y = l.room("y", g().value.literal);
+  executor<float> fused(g().value), eager(g().value, backend::eager);
+  REQUIRE(bool(l.bind(fused)));
+  REQUIRE(bool(l.bind(eager)));
+  fused.host(halve);
+  CHECK(std::string(fused.forward(l.x(), into(y)).message()) ==
+        "host function 'halve' breaks the graph; run the layer in eager mode");
+  CHECK(std::string(eager.forward(l.x(), into(y)).message()) ==
+        "host function 'halve' is not set; give it with host()");
+  fused.enable(false);  // the base layer alone has no break
+  CHECK(bool(fused.forward(l.x(), into(y))));
+}
+
+TEST_CASE("host: there is no gradient through it where a parameter is behind it") {
+  struct behind {
+    static constexpr ex weight(scope p, ex W) { return W + host("f", p.param("a", W.rows(), W.cols())); }
+  };
+  const layer_graphs b = graphs_of<linear_kind, behind, false>();
+  const random_layer<float> l(b, usual_sizes());
+  executor<float> e(b, backend::eager);
+  std::vector<float> dx(224);
+  const std::string said = e.backward(l.x(), l.dy(), into(dx), {}).message();
+  CHECK(said.starts_with("no gradient for f(a) with a[out, in]"));
+}
+
+TEST_CASE("type-erased: an adapter that is a function of W") {
+  const random_layer<float> l(g().erased_value, usual_sizes());
+  executor<float> eager(g().erased_value, backend::eager), fused(g().erased_value), base(g().plain);
+  REQUIRE(bool(l.bind(eager)));
+  REQUIRE(bool(l.bind(fused)));
+  REQUIRE(bool(base.set("weight", l.views.at("weight"))));
+  int calls = 0;
+  eager.host([&](const char* name, cpu::tensor<float> in, cpu::tensor<float> out) {
+    CHECK(std::string(name) == "type_erased_adapter");
+    CHECK(in.d[2] == 24);
+    CHECK(in.d[3] == 32);
+    ++calls;
+    for (long long i = 0; i < in.count(); ++i) out.p[i] = -2 * in.p[i];
+  });
+  CHECK(difference(forward(eager, l), times(forward(base, l), -2)) < 1e-6);
+  CHECK(calls == 1);
+  std::vector<float> y = l.room("y", g().erased_value.literal), w(768);
+  CHECK(std::string(fused.forward(l.x(), into(y)).message()) ==
+        "host function 'type_erased_adapter' breaks the graph; run the layer in eager mode");
+  CHECK(std::string(eager.unmerge("weight", view_of(w.data(), 24, 32), into(w)).message()) ==
+        "the formula cannot be solved for 'weight'; keep a copy of the base tensor");
+}

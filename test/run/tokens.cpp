@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several tiles and threads, one token, no token, and rows that must not see each other.
+#include <doctest/doctest.h>
+
+#include "../support/random_layer.h"
+
+using namespace test;
+
+namespace {
+
+sizes with_tokens(long long n) {
+  sizes s = usual_sizes();
+  s["tokens"] = n;
+  return s;
+}
+template <class Real> struct results {
+  std::vector<Real> y;
+  std::map<std::string, std::vector<Real>> gradients;
+};
+template <class Real> results<Real> all_of(const random_layer<Real>& l, backend how, layer_kind kind) {
+  executor<Real> e(l.graphs, how);
+  REQUIRE(bool(l.bind(e)));
+  results<Real> r;
+  r.y = l.room("y", l.graphs.literal);
+  const status f = e.forward(l.x(), into(r.y));
+  INFO(std::string(f.message()));
+  REQUIRE(bool(f));
+  if (l.graphs.backward.outs == 0) return r;
+  std::vector<gradient> wanted;
+  for (const std::string& p : l.parameters()) {
+    r.gradients[p] = l.room(p.c_str(), l.graphs.backward);
+    wanted.push_back({p, into(r.gradients[p])});
+  }
+  mutable_view dx{};
+  if (kind != layer_kind::embedding) {
+    r.gradients["dx"] = l.room("dx", l.graphs.backward);
+    dx = into(r.gradients["dx"]);
+  }
+  const status b = e.backward(l.x(), l.dy(), dx, wanted);
+  INFO(std::string(b.message()));
+  REQUIRE(bool(b));
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("tokens: around the edges of tiles and threads, fused is eager") {
+  for (const long long n : {1LL, 63LL, 64LL, 65LL, 256LL, 257LL, 600LL, 1000LL})
+    for (const combination& c : every_combination()) {
+      if (n < 600 && c.bias) continue;
+      const random_layer<float> l(c.graphs, with_tokens(n));
+      INFO(c.name, ", ", n, " tokens");
+      const results<float> fused = all_of(l, backend::fused, c.kind), eager = all_of(l, backend::eager, c.kind);
+      CHECK(difference(fused.y, eager.y) < 2e-5);
+      for (const auto& [name, g] : fused.gradients) {
+        const std::string of = name;
+        INFO("gradient of ", of);
+        CHECK(difference(g, eager.gradients.at(of)) < 2e-4);  // sums of up to a thousand floats in another order
+      }
+    }
+}
+
+TEST_CASE("tokens: a call on some of the rows gives those rows") {
+  for (const combination& c : every_combination()) {
+    const random_layer<float> l(c.graphs, with_tokens(300));
+    INFO(c.name);
+    executor<float> e(c.graphs);
+    REQUIRE(bool(l.bind(e)));
+    std::vector<float> all = l.room("y", c.graphs.literal);
+    REQUIRE(bool(e.forward(l.x(), into(all))));
+    view some = l.x();
+    some.size[0] = 11;
+    std::vector<float> part(all.size() / 300 * 11);
+    REQUIRE(bool(e.forward(some, into(part))));
+    all.resize(part.size());
+    CHECK(difference(part, all) < 2e-5);
+  }
+}
+
+TEST_CASE("tokens: none at all: nothing to compute, gradients of zero") {
+  for (const combination& c : every_combination())
+    for (const backend how : {backend::fused, backend::eager}) {
+      random_layer<float> l(c.graphs, with_tokens(0));
+      // An empty tensor still lies somewhere.
+      static const float nowhere[1]{};
+      static const std::int64_t no_ids[1]{};
+      l.views["x"].data = c.kind == layer_kind::embedding ? static_cast<const void*>(no_ids) : nowhere;
+      if (l.views.contains("dy")) l.views["dy"].data = nowhere;
+      INFO(c.name, how == backend::fused ? ", fused" : ", eager");
+      executor<float> e(c.graphs, how);
+      REQUIRE(bool(l.bind(e)));
+      float y[1] = {7};
+      const status f = e.forward(l.x(), view_into(y, 0));
+      INFO(std::string(f.message()));
+      CHECK(bool(f));
+      CHECK(y[0] == 7);
+      if (c.graphs.backward.outs == 0) continue;
+      for (const std::string& p : l.parameters()) {
+        std::vector<float> d = l.room(p.c_str(), c.graphs.backward);
+        REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{p, into(d)}})));
+        CHECK(difference(d, std::vector<float>(d.size(), 0.0F)) == 0);
+      }
+    }
+}
+
+TEST_CASE("tokens: a row that holds no number spoils no other row") {
+  for (const combination& c : every_combination()) {
+    if (c.kind == layer_kind::embedding) continue;
+    random_layer<float> l(c.graphs, with_tokens(70));
+    INFO(c.name);
+    executor<float> e(c.graphs);
+    REQUIRE(bool(l.bind(e)));
+    std::vector<float> clean = l.room("y", c.graphs.literal), y = clean;
+    REQUIRE(bool(e.forward(l.x(), into(clean))));
+    const std::size_t in_row = l.data.at("x").size() / 70, out_row = y.size() / 70;
+    l.data.at("x")[33 * in_row + 1] = NAN;
+    REQUIRE(bool(e.forward(l.x(), into(y))));
+    bool spoiled = false, others = true;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      if (i / out_row == 33)
+        spoiled = spoiled || std::isnan(y[i]);
+      else
+        others = others && y[i] == clean[i];
+    }
+    CHECK(spoiled);
+    CHECK(others);
+  }
+}
