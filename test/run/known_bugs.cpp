@@ -92,6 +92,39 @@ TEST_CASE("known bug: a bf16 embedding on several threads" * doctest::may_fail()
   }));
 }
 
+// A weight that is widened panel by panel is multiplied as if the other operand were never transposed: dy' W of a
+// convolution.
+TEST_CASE("known bug: backward of a convolution whose weight is bf16" * doctest::should_fail()) {
+  CHECK(apart("known bug: backward of a convolution whose weight is bf16", [] {
+    random_layer<float> l(graphs_for(layer_kind::conv2d, method::lora, false), usual_sizes());
+    std::vector<bf16> half;
+    for (float& v : l.data.at("weight")) half.push_back(narrow(v)), v = widen(half.back());
+    executor<float> wide(l.graphs), stored(l.graphs);
+    if (!l.bind(wide) || !l.bind(stored)) return false;
+    view w = l.views.at("weight");
+    w.data = half.data(), w.type = dtype::bf16;
+    if (!stored.set("weight", w)) return false;
+    std::vector<float> expected = l.room("dx", l.graphs.backward), dx = expected;
+    return wide.backward(l.x(), l.dy(), into(expected), {}) && stored.backward(l.x(), l.dy(), into(dx), {}) &&
+           difference(dx, expected) < 1e-5;
+  }));
+}
+
+// A stack of no matrices against one of one matrix: the larger number is taken, and one product is written nowhere.
+TEST_CASE("known bug: no images in an eager convolution" * doctest::should_fail()) {
+  CHECK(apart("known bug: no images in an eager convolution", [] {
+    sizes s = usual_sizes();
+    s["tokens"] = 0;
+    const random_layer<float> l(graphs_for(layer_kind::conv2d, method::lora, false), s);
+    executor<float> e(l.graphs, backend::eager);
+    if (!l.bind(e)) return false;
+    view x = l.x(), dy = l.dy();
+    x.data = dy.data = numbers;
+    std::vector<float> d = l.room("lora_A.weight", l.graphs.backward);
+    return e.backward(x, dy, {}, {{"lora_A.weight", into(d)}}) && d[0] == 0;
+  }));
+}
+
 // bind_data() tells ids from numbers and nothing else: nf4 and int8 are read as zeros.
 TEST_CASE("known bug: an input of a type the CPU does not read is refused" * doctest::should_fail()) {
   lora_layer t;

@@ -97,14 +97,24 @@ template <class Real> void row_kron(tensor<Real> out, tensor<Real> a, tensor<Rea
 }
 
 template <class Real> void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_column) {
-  for (long long t = 0; t < out.d[2]; ++t)
-    for (long long c = 0; c < out.d[3]; ++c)
-      out.p[t * out.d[3] + c] = by_column ? w.p[c * w.d[3] + ids[t]] : w.p[ids[t] * w.d[3] + c];
+  const long long n = out.d[3];
+  for (long long t = 0; t < out.d[2]; ++t) {
+    Real* to = out.p + t * n;
+    if (!by_column)
+      std::copy_n(w.p + ids[t] * n, n, to);
+    else
+      for (long long c = 0; c < n; ++c) to[c] = w.p[c * w.d[3] + ids[t]];
+  }
 }
 template <class Real> void scatter(tensor<Real> w, tensor<Real> rows, const std::int64_t* ids, bool by_column) {
-  for (long long t = 0; t < rows.d[2]; ++t)
-    for (long long c = 0; c < rows.d[3]; ++c)
-      (by_column ? w.p[c * w.d[3] + ids[t]] : w.p[ids[t] * w.d[3] + c]) += rows.p[t * rows.d[3] + c];
+  const long long n = rows.d[3];
+  for (long long t = 0; t < rows.d[2]; ++t) {
+    const const_array_map<Real> from(rows.p + t * n, n);
+    if (!by_column)
+      array_map<Real>(w.p + ids[t] * n, n) += from;
+    else
+      for (long long c = 0; c < n; ++c) w.p[c * w.d[3] + ids[t]] += from[c];
+  }
 }
 
 struct window {
