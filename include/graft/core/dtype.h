@@ -51,6 +51,9 @@ constexpr const char* name_of(dtype t) {
   }
   return "?";
 }
+// Types that values are computed from and into; the others are encodings or indices.
+constexpr bool computes_in(dtype t) { return t == dtype::f32 || t == dtype::f64 || t == dtype::bf16; }
+
 constexpr int bits_of(dtype t) {
   switch (t) {
     case dtype::f64:

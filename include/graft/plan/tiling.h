@@ -20,6 +20,7 @@ struct tiling {
   node_set sums{};                          // one value for all tokens, computed from per-token values
   node_set read_by_tile{}, read_by_rest{};  // read by per-token work; by what follows from the sums
   node_set kept{};       // earlier values that either of them or the caller reads: these stay in memory
+  node_set streamed{};   // base tensors that only products and look-ups read: they may stay as they are stored
   bool possible = true;  // tokens are the outermost axis everywhere, and every sum over them adds up
 };
 
@@ -55,6 +56,15 @@ constexpr tiling tile(const graph& g) {
     } else if (t.sums.in[k]) {
       t.possible = t.possible && (v.what == op::matmul || adds_up(v));
     }
+  }
+  for (int k = 0; k < g.size; ++k) t.streamed.in[k] = base_leaf(g, static_cast<id>(k)) >= 0 && !t.read_by_rest.in[k];
+  for (int k = 0; k < g.size; ++k) {
+    const node& v = g.n[k];
+    if (!t.live.in[k] || !t.when.by_token[k]) continue;
+    const bool product = v.what == op::matmul && !v.ta && !v.sum, look_up = v.what == op::gather;
+    if (v.a >= 0 && !look_up) t.streamed.in[v.a] = false;
+    if (v.b >= 0 && !product) t.streamed.in[v.b] = false;
+    if (v.c >= 0) t.streamed.in[v.c] = false;
   }
   for (int k = g.size - 1; k >= 0; --k) {
     const id i = static_cast<id>(k);

@@ -30,6 +30,7 @@ template <class Real> class bound_graph {
   }
   status operator()(const layer_state& state, const tensor_map& data, const output_map& out,
                     const cpu::host_function<Real>& host) {
+    if (g_.size == 0) return fail("this method does not exist for this kind of layer");
     if (status s = prepare(state); !s) return s;
     bound_leaves call = leaves_;
     if (status s = layer_state::bind_data(g_, data, call); !s) return s;
@@ -37,6 +38,8 @@ template <class Real> class bound_graph {
     for (int k = 0; k < g_.outs; ++k) {
       const auto found = out.find(g_.out[k].name);
       if (found == out.end() || found->second.data == nullptr) continue;
+      if (!computes_in(found->second.type))
+        return fail("output '", g_.out[k].name, "' is ", name_of(found->second.type), ", expected f32, f64 or bf16");
       const long long expected = count(g_, g_.out[k].at, call.sizes);
       if (found->second.count() != expected)
         return fail("output '", g_.out[k].name, "' has ", found->second.count(), " elements, expected ", expected);
@@ -71,9 +74,10 @@ template <class Real> class bound_graph {
   status check_ids(const bound_leaves& call) const {
     for (int k = 0; k < g_.size; ++k) {
       const node& v = g_.n[k];
-      if (v.what != op::gather) continue;
-      const long long rows = g_.sizes.value(g_[v.a].d[v.ta ? 3 : 2], call.sizes),
-                      tokens = g_.sizes.value(v.d[2], call.sizes);
+      if (v.what != op::gather && v.what != op::scatter) continue;
+      const node& table = v.what == op::gather ? g_[v.a] : v;
+      const long long rows = g_.sizes.value(table.d[v.ta ? 3 : 2], call.sizes);
+      const long long tokens = g_.sizes.value(g_[v.b].d[3], call.sizes);
       const auto* ids = static_cast<const std::int64_t*>(call.leaf[static_cast<std::size_t>(v.b)].data);
       for (long long t = 0; t < tokens; ++t)
         if (ids[t] < 0 || ids[t] >= rows)

@@ -22,6 +22,7 @@ template <class Real> class executor {
         forward_(how == backend::eager ? graphs.literal : graphs.forward, how),
         folded_(graphs.folded, how),
         base_(graphs.base_forward, how),
+        base_backward_(graphs.base_backward, how),
         backward_(how == backend::eager ? graphs.literal_backward : graphs.backward, how),
         how_(how) {}
 
@@ -30,7 +31,7 @@ template <class Real> class executor {
   status size(const char* name, long long v) { return touched(state_.size(name, v)); }
   // The memory behind a parameter was written: cached values that follow from it are stale.
   void parameters_changed() {
-    for (bound_graph<Real>* g : {&forward_, &folded_, &base_, &backward_}) g->parameters_changed();
+    for (bound_graph<Real>* g : {&forward_, &folded_, &base_, &base_backward_, &backward_}) g->parameters_changed();
   }
   // A disabled adapter costs nothing: the base layer runs as if it were alone.
   void enable(bool adapter) { enabled_ = adapter; }
@@ -47,6 +48,10 @@ template <class Real> class executor {
     if (g.bad.what == fault::not_differentiable) return fail("no gradient for ", located(g, g.bad.at));
     if (g.bad.what != fault::none) return fail("the gradient of this formula needs more nodes than a graph holds");
     output_map out{{"dx", dx}};
+    if (!enabled_) {
+      if (!gradients.empty()) return fail("the adapter is disabled: its parameters have no gradient, only dx exists");
+      return base_backward_(state_, {{"x", x}, {"dy", dy}}, out, host_);
+    }
     for (const gradient& d : gradients) {
       if (g.result(d.name.c_str()) < 0) return fail("this layer has no parameter '", d.name.c_str(), "'");
       out.insert_or_assign(d.name, d.into);
@@ -80,6 +85,7 @@ template <class Real> class executor {
   // `what` is "weight" or "bias": the base tensor from the merged one.
   status unmerge(const char* what, const view& merged, const mutable_view& original) {
     const bool is_bias = same_text(what, "bias");
+    if (!is_bias && !same_text(what, "weight")) return fail("'", what, "' cannot be unmerged, expected weight or bias");
     const graph& g = is_bias ? state_.graphs().unmerge_bias : state_.graphs().unmerge_weight;
     const unmerge_facts& u = is_bias ? state_.graphs().bias_facts : state_.graphs().weight_facts;
     if (!u.possible) return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
@@ -109,7 +115,7 @@ template <class Real> class executor {
   };
   status touched(status s) {
     if (s)
-      for (bound_graph<Real>* g : {&forward_, &folded_, &base_, &backward_}) g->unbind();
+      for (bound_graph<Real>* g : {&forward_, &folded_, &base_, &base_backward_, &backward_}) g->unbind();
     return s;
   }
   // Is a copy of the weight with the adapter in it cheaper than the side branch? Asked once per number of tokens.
@@ -131,7 +137,7 @@ template <class Real> class executor {
   }
 
   layer_state state_;
-  bound_graph<Real> forward_, folded_, base_, backward_;
+  bound_graph<Real> forward_, folded_, base_, base_backward_, backward_;
   backend how_;
   bool enabled_ = true, folds_ = false;
   long long asked_for_ = -1;

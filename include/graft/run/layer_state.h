@@ -11,7 +11,7 @@ namespace graft {
 struct layer_graphs {
   graph literal = empty_graph, literal_backward = empty_graph;
   graph forward = empty_graph, folded = empty_graph, backward = empty_graph;
-  graph base_forward = empty_graph;  // without the adapter
+  graph base_forward = empty_graph, base_backward = empty_graph;  // without the adapter
   graph merge = empty_graph, unmerge_weight = empty_graph, unmerge_bias = empty_graph;
   unmerge_facts weight_facts{}, bias_facts{};
   bool exists() const { return forward.size > 0; }
@@ -19,10 +19,19 @@ struct layer_graphs {
 
 template <class Kind, class Adapter, bool Bias> layer_graphs graphs_of() {
   using d = derived<Kind, Adapter, Bias>;
-  return {d::literal,      d::literal_backward, d::forward,
-          d::folded,       d::backward,         derived<Kind, none, Bias>::forward,
-          d::merge,        d::unmerge_weight,   d::unmerge_bias,
-          d::weight_facts, d::bias_facts};
+  using base = derived<Kind, none, Bias>;
+  return {.literal = d::literal,
+          .literal_backward = d::literal_backward,
+          .forward = d::forward,
+          .folded = d::folded,
+          .backward = d::backward,
+          .base_forward = base::forward,
+          .base_backward = base::backward,
+          .merge = d::merge,
+          .unmerge_weight = d::unmerge_weight,
+          .unmerge_bias = d::unmerge_bias,
+          .weight_facts = d::weight_facts,
+          .bias_facts = d::bias_facts};
 }
 
 // The leaves of one graph with the sizes that follow from them. Data-time leaves are still empty.
@@ -39,10 +48,12 @@ class layer_state {
   status set(const char* name, const view& v) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
-    if (i < 0 || leaf_stage(g[i].what) == stage::data)
-      return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
+    const bool tensor = i >= 0 && (g[i].what == op::base || g[i].what == op::frozen || g[i].what == op::param);
+    if (!tensor) return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
     if (v.data == nullptr || v.count() == 0) return fail("tensor '", name, "' has no data");
-    if (v.type == dtype::nf4 || v.type == dtype::int8 || v.type == dtype::i64)
+    for (int k = 0; k < v.rank; ++k)
+      if (v.size[k] < 1) return fail("tensor '", name, "' has shape ", shape_of(v), ", expected sizes of at least 1");
+    if (!computes_in(v.type))
       return fail("tensor '", name, "' is stored as ", name_of(v.type), "; the CPU reads f32, f64 and bf16");
     tensor_map trial = tensors_;
     trial.insert_or_assign(name, v);
@@ -97,9 +108,10 @@ class layer_state {
       if (v.what != op::input && v.what != op::ids && v.what != op::kept) continue;
       const auto found = data.find(v.name);
       if (found == data.end()) return fail("tensor '", v.name, "' is missing in this call");
-      if (found->second.data == nullptr) return fail("tensor '", v.name, "' has no data");
-      if ((v.what == op::ids) != (found->second.type == dtype::i64))
-        return fail("tensor '", v.name, "' is stored as ", name_of(found->second.type), ", expected ",
+      if (found->second.data == nullptr && found->second.count() != 0) return fail("tensor '", v.name, "' has no data");
+      const dtype type = found->second.type;
+      if (v.what == op::ids ? type != dtype::i64 : !computes_in(type))
+        return fail("tensor '", v.name, "' is stored as ", name_of(type), ", expected ",
                     v.what == op::ids ? "i64" : "f32, f64 or bf16");
       if (status fits = fit(g, static_cast<id>(k), found->second, b.sizes); !fits) return fits;
       b.leaf[static_cast<std::size_t>(k)] = found->second;

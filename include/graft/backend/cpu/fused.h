@@ -67,8 +67,7 @@ template <class Real> class fused {
       const id i = static_cast<id>(k);
       if (!t_.live.in[k] || t_.when.of[k] == stage::data) continue;
       const id leaf = base_leaf(g_, i);
-      const bool narrow =
-          leaf >= 0 && stays_narrow<Real>(leaves_[static_cast<std::size_t>(leaf)]) && !t_.read_by_rest[i];
+      const bool narrow = t_.streamed[i] && stays_narrow<Real>(leaves_[static_cast<std::size_t>(leaf)]);
       if (narrow || (t_.when.of[k] == stage::parameter && !t_.kept[i]))
         cached_->forget(i);
       else if (t_.kept[i])

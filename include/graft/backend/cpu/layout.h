@@ -100,7 +100,10 @@ template <class Real> void gather(tensor<Real> out, tensor<Real> w, const std::i
   const long long n = out.d[3];
   for (long long t = 0; t < out.d[2]; ++t) {
     Real* to = out.p + t * n;
-    if (!by_column)
+    if (w.narrow != nullptr)
+      for (long long c = 0; c < n; ++c)
+        to[c] = static_cast<Real>(widen(w.narrow[by_column ? c * w.d[3] + ids[t] : ids[t] * n + c]));
+    else if (!by_column)
       std::copy_n(w.p + ids[t] * n, n, to);
     else
       for (long long c = 0; c < n; ++c) to[c] = w.p[c * w.d[3] + ids[t]];

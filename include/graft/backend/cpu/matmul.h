@@ -58,7 +58,8 @@ template <class Real> void matmul(tensor<Real> out, tensor<Real> a, tensor<Real>
     const long long rows = a.count() / a.d[3];
     return product<Real>({out.p, out.d[2], out.d[3]}, {a.p, rows, a.d[3]}, {b.p, rows, b.d[3]}, m);
   }
-  const long long n0 = std::max(a.d[0], b.d[0]), n1 = std::max(a.d[1], b.d[1]);
+  const long long n0 = a.d[0] == 1 ? b.d[0] : a.d[0], n1 = a.d[1] == 1 ? b.d[1] : a.d[1];
+  if (m.sum && m.accumulate == 0 && n0 * n1 == 0) std::fill_n(out.p, out.count(), Real(0));
   for (long long i = 0; i < n0; ++i)
     for (long long j = 0; j < n1; ++j) {
       const long long in_a = (a.d[0] == 1 ? 0 : i) * a.d[1] + (a.d[1] == 1 ? 0 : j);

@@ -98,7 +98,7 @@ template <class Real> class tile_worker {
   }
   operands<Real> operands_of(const node& v) {
     operands<Real> x;
-    if (v.a >= 0) x.a = value(v.a);
+    if (v.a >= 0) x.a = v.what == op::gather ? weight(v.a) : value(v.a);
     if (v.b >= 0 && g_[v.b].what == op::ids)
       x.ids = static_cast<const std::int64_t*>(at(call_.data, v.b).data) + from_;
     else if (v.b >= 0)
@@ -125,7 +125,7 @@ template <class Real> class tile_worker {
   // A base weight that is not stored as Real is widened inside the product.
   tensor<Real> weight(id i) {
     const id leaf = base_leaf(g_, i);
-    if (leaf < 0 || !stays_narrow<Real>(at(stored_, leaf))) return earlier_[i];
+    if (!t_.streamed[i] || !stays_narrow<Real>(at(stored_, leaf))) return earlier_[i];
     tensor<Real> t = shaped<Real>(g_, i, sizes_, nullptr);
     t.narrow = static_cast<const bf16*>(at(stored_, leaf).data);
     return t;

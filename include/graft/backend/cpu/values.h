@@ -20,8 +20,8 @@ template <class Real> bool stays_narrow(const view& base) {
 
 template <class Real> class values {
  public:
-  values(const graph& g, const size_values& s, const leaf_views& leaves)
-      : g_(g), s_(s), leaves_(leaves), at_(static_cast<std::size_t>(g.size)), own_(at_.size()) {}
+  values(const graph& g, const size_values& s, leaf_views leaves)
+      : g_(g), s_(s), leaves_(std::move(leaves)), at_(static_cast<std::size_t>(g.size)), own_(at_.size()) {}
 
   // A tensor for node i: the leaf's memory where it has the right type, else a widened copy.
   tensor<Real> operator[](id i) {
@@ -71,8 +71,8 @@ template <class Real> class values {
 
  private:
   graph g_;
-  const size_values& s_;
-  const leaf_views& leaves_;
+  size_values s_;
+  leaf_views leaves_;
   std::vector<Real*> at_;
   std::vector<std::vector<Real>> own_;
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What these tests found and what is not mended yet. Each says what should be, and is expected to fail: the day it
-// holds, the suite complains, and the mark comes off.
+// Mistakes that were here once. Each test says what must hold; the comment above it says what went wrong.
 #include <doctest/doctest.h>
 
 #include "../support/apart.h"
@@ -22,9 +21,9 @@ struct lora_layer {
 
 }  // namespace
 
-// bound_graph::check_ids looks at gather nodes; the literal backward graph of an embedding has only a scatter.
-TEST_CASE("known bug: ids outside the table are refused in an eager backward" * doctest::should_fail()) {
-  CHECK(apart("known bug: ids outside the table are refused in an eager backward", [] {
+// Only gather nodes were looked at; the literal backward graph of an embedding has only a scatter.
+TEST_CASE("ids outside the table are refused in an eager backward") {
+  CHECK(apart("ids outside the table are refused in an eager backward", [] {
     const layer_graphs g = graphs_for(layer_kind::embedding, method::lora_embedding, false);
     const random_layer<float> l(g, usual_sizes());
     executor<float> e(g, backend::eager);
@@ -35,9 +34,9 @@ TEST_CASE("known bug: ids outside the table are refused in an eager backward" * 
   }));
 }
 
-// The butterfly order of an odd block, or of blocks that do not come in twos, leaves the row: a write past its end.
-TEST_CASE("known bug: BOFT factors that do not fit are refused" * doctest::should_fail()) {
-  CHECK(apart("known bug: BOFT factors that do not fit are refused", [] {
+// The butterfly order of an odd block, or of blocks that do not come in twos, left the row: a write past its end.
+TEST_CASE("BOFT factors that do not fit are refused") {
+  CHECK(apart("BOFT factors that do not fit are refused", [] {
     bool all_refused = true;
     struct shape {
       long long m, n, b;
@@ -55,9 +54,9 @@ TEST_CASE("known bug: BOFT factors that do not fit are refused" * doctest::shoul
   }));
 }
 
-// cpu::values keeps references to members of the executor: moved, they point at the old place.
-TEST_CASE("known bug: an executor can be moved after a call" * doctest::should_fail()) {
-  CHECK(apart("known bug: an executor can be moved after a call", [] {
+// cpu::values kept references to members of the executor; after a move they pointed at the old place.
+TEST_CASE("an executor can be moved after a call") {
+  CHECK(apart("an executor can be moved after a call", [] {
     lora_layer t;
     if (!t.e.forward(t.l.x(), into(t.y))) return false;
     std::vector<executor<float>> several;
@@ -68,18 +67,18 @@ TEST_CASE("known bug: an executor can be moved after a call" * doctest::should_f
   }));
 }
 
-// graphs_for() says by exists() that a method does not exist for a layer; whoever does not ask gets no error.
-TEST_CASE("known bug: a layer without graphs says so" * doctest::should_fail()) {
-  CHECK(apart("known bug: a layer without graphs says so", [] {
+// Whoever did not ask exists() got no error.
+TEST_CASE("a layer without graphs says so") {
+  CHECK(apart("a layer without graphs says so", [] {
     executor<float> e(graphs_for(layer_kind::embedding, method::oft, false));
     std::vector<float> y(24);
     return !e.forward(view_of(numbers, 1, 32), into(y));
   }));
 }
 
-// A table in bf16 is widened on first use, by all threads at once. Not every run meets it.
-TEST_CASE("known bug: a bf16 embedding on several threads" * doctest::may_fail()) {
-  CHECK(apart("known bug: a bf16 embedding on several threads", [] {
+// A table in bf16 was widened on first use, by all threads at once. Not every run met it.
+TEST_CASE("a bf16 embedding on several threads") {
+  CHECK(apart("a bf16 embedding on several threads", [] {
     executor<float> e(graphs_for(layer_kind::embedding, method::none, false));
     const std::vector<bf16> table(20000 * 64, narrow(1.5F));
     const std::vector<std::int64_t> ids(1000, 3);
@@ -92,10 +91,10 @@ TEST_CASE("known bug: a bf16 embedding on several threads" * doctest::may_fail()
   }));
 }
 
-// A weight that is widened panel by panel is multiplied as if the other operand were never transposed: dy' W of a
+// A weight that is widened panel by panel was multiplied as if the other operand were never transposed: dy' W of a
 // convolution.
-TEST_CASE("known bug: backward of a convolution whose weight is bf16" * doctest::should_fail()) {
-  CHECK(apart("known bug: backward of a convolution whose weight is bf16", [] {
+TEST_CASE("backward of a convolution whose weight is bf16") {
+  CHECK(apart("backward of a convolution whose weight is bf16", [] {
     random_layer<float> l(graphs_for(layer_kind::conv2d, method::lora, false), usual_sizes());
     std::vector<bf16> half;
     for (float& v : l.data.at("weight")) half.push_back(narrow(v)), v = widen(half.back());
@@ -110,9 +109,9 @@ TEST_CASE("known bug: backward of a convolution whose weight is bf16" * doctest:
   }));
 }
 
-// A stack of no matrices against one of one matrix: the larger number is taken, and one product is written nowhere.
-TEST_CASE("known bug: no images in an eager convolution" * doctest::should_fail()) {
-  CHECK(apart("known bug: no images in an eager convolution", [] {
+// A stack of no matrices against one of one matrix: the larger number was taken, and one product was written nowhere.
+TEST_CASE("no images in an eager convolution") {
+  CHECK(apart("no images in an eager convolution", [] {
     sizes s = usual_sizes();
     s["tokens"] = 0;
     const random_layer<float> l(graphs_for(layer_kind::conv2d, method::lora, false), s);
@@ -125,22 +124,22 @@ TEST_CASE("known bug: no images in an eager convolution" * doctest::should_fail(
   }));
 }
 
-// bind_data() tells ids from numbers and nothing else: nf4 and int8 are read as zeros.
-TEST_CASE("known bug: an input of a type the CPU does not read is refused" * doctest::should_fail()) {
+// bind_data() told ids from numbers and nothing else: nf4 and int8 were read as zeros.
+TEST_CASE("an input of a type the CPU does not read is refused") {
   lora_layer t;
   for (const dtype type : {dtype::nf4, dtype::int8})
     CHECK_FALSE(bool(t.e.forward(view{numbers, type, {7, 32, 1, 1}, 2}, into(t.y))));
 }
 
-// encode() does nothing for such a type, and the call says that all is well.
-TEST_CASE("known bug: an output of a type the CPU does not write is refused" * doctest::should_fail()) {
+// encode() did nothing for such a type, and the call said that all was well.
+TEST_CASE("an output of a type the CPU does not write is refused") {
   lora_layer t;
   std::vector<std::int64_t> y(168);
   CHECK_FALSE(bool(t.e.forward(t.l.x(), into(y))));
 }
 
-// forward() and backward() of one layer then belong to different functions.
-TEST_CASE("known bug: backward of a disabled adapter is that of the base layer" * doctest::should_fail()) {
+// forward() and backward() of one layer belonged to different functions.
+TEST_CASE("backward of a disabled adapter is that of the base layer") {
   lora_layer t;
   std::vector<float> dx(224), base_dx(224);
   executor<float> base(graphs_for(layer_kind::linear, method::none, false));
@@ -151,30 +150,30 @@ TEST_CASE("known bug: backward of a disabled adapter is that of the base layer" 
   CHECK(difference(dx, base_dx) == 0);
 }
 
-// unmerge() takes every name that is not "bias" for "weight".
-TEST_CASE("known bug: unmerging something that is neither weight nor bias is refused" * doctest::should_fail()) {
+// unmerge() took every name that is not "bias" for "weight".
+TEST_CASE("unmerging something that is neither weight nor bias is refused") {
   lora_layer t;
   std::vector<float> w(768);
   CHECK_FALSE(bool(t.e.unmerge("lora_A.weight", view_of(numbers, 24, 32), into(w))));
 }
 
-// The leaves of the language itself, I and constants, and scalars are found by set(name, view) as if they were tensors.
-TEST_CASE("known bug: the identity and a scalar are no tensors" * doctest::should_fail()) {
+// The leaves of the language itself, I and constants, and scalars were found by set(name, view) as if they were tensors.
+TEST_CASE("the identity and a scalar are no tensors") {
   lora_layer t;
   executor<float> rotated(graphs_for(layer_kind::linear, method::oft, false));
   CHECK_FALSE(bool(rotated.set("I", view_of(numbers, 8, 8))));
   CHECK_FALSE(bool(t.e.set("scaling", view{numbers, dtype::f32, {1, 1, 1, 1}, 0})));
 }
 
-// A view whose sizes are negative is a view of nothing.
-TEST_CASE("known bug: negative sizes of a view are refused" * doctest::should_fail()) {
+// A view whose sizes are negative was taken for a view of something.
+TEST_CASE("negative sizes of a view are refused") {
   executor<float> e(graphs_for(layer_kind::linear, method::lora, false));
   CHECK_FALSE(bool(e.set("weight", view_of(numbers, -2, 32))));
   CHECK_FALSE(bool(e.set("weight", view_of(numbers, -1, 32))));
 }
 
 // An empty std::vector has no address, and zero tokens need none.
-TEST_CASE("known bug: no tokens need no memory" * doctest::should_fail()) {
+TEST_CASE("no tokens need no memory") {
   lora_layer t;
   CHECK(bool(t.e.forward(view_of(static_cast<const float*>(nullptr), 0, 32), mutable_view{})));
 }
