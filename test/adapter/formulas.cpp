@@ -8,15 +8,16 @@ using enum lokr_form;
 
 TEST_CASE("adapters: the formulas of methods on matrices") {
   SAYS(of<none>::formula, "weight");
-  SAYS(of<lora<>>::formula, "weight + scaling * lora_B.weight @ lora_A.weight");
-  SAYS(of<lora_with_bias<>>::formula, "weight + scaling * lora_B.weight @ lora_A.weight");
+  SAYS(of<lora<>>::formula, "weight + scaling * (lora_B.weight @ lora_A.weight)");
+  SAYS(of<lora_with_bias<>>::formula, "weight + scaling * (lora_B.weight @ lora_A.weight)");
   SAYS(of<dora<>>::formula,
-       "lora_magnitude_vector / const(sqrt(row_dot(weight + scaling * lora_B.weight @ lora_A.weight, "
-       "weight + scaling * lora_B.weight @ lora_A.weight))) * (weight + scaling * lora_B.weight @ lora_A.weight)");
-  SAYS(of<adalora<>>::formula, "weight + scaling * lora_B @ (lora_E * lora_A)");
+       "lora_magnitude_vector / const(sqrt(row_dot(weight + scaling * (lora_B.weight @ lora_A.weight), "
+       "weight + scaling * (lora_B.weight @ lora_A.weight)))) * (weight + scaling * (lora_B.weight @ "
+       "lora_A.weight))");
+  SAYS(of<adalora<>>::formula, "weight + scaling * (lora_B @ (lora_E * lora_A))");
   SAYS(of<ia3>::formula, "ia3_l * weight");
   SAYS(of<ia3_feedforward>::formula, "weight * ia3_l");
-  SAYS(of<loha<>>::formula, "weight + scaling * hada_w1_a @ hada_w1_b * hada_w2_a @ hada_w2_b");
+  SAYS(of<loha<>>::formula, "weight + scaling * (hada_w1_a @ hada_w1_b) * (hada_w2_a @ hada_w2_b)");
   SAYS(of<lokr<>>::formula, "weight + scaling * kron(lokr_w1, lokr_w2_a @ lokr_w2_b)");
   SAYS((of<lokr<dyn, -1, full, full>>::formula), "weight + scaling * kron(lokr_w1, lokr_w2)");
   SAYS((of<lokr<dyn, -1, low_rank, full>>::formula), "weight + scaling * kron(lokr_w1_a @ lokr_w1_b, lokr_w2)");
@@ -36,9 +37,9 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
   SAYS((of<oft_neumann<dyn, dyn>>::formula), "rotate_back(weight, neumann(skew(oft_R.weight), terms))");
   SAYS((of<boft<dyn, dyn>>::formula),
        "boft_s * rotate_back(weight, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R')))");
-  SAYS(of<miss<>>::formula, "weight + tile(miss_block')");
-  SAYS(of<miss_mini<>>::formula, "weight + tile(tile(miss_block)')");
-  SAYS(of<miss_bat<>>::formula, "weight @ (I + miss_block) + tile(miss_block)");
+  SAYS(of<miss<>>::formula, "weight + tile(miss_block', in)");
+  SAYS(of<miss_mini<>>::formula, "weight + tile(tile(miss_block, out)', in)");
+  SAYS(of<miss_bat<>>::formula, "weight @ (I + miss_block) + tile(miss_block, in)");
   SAYS((of<vblora<dyn, dyn>>::formula),
        "weight + (topk_softmax(vblora_logits_B, topk) @ vblora_vector_bank)' @ "
        "(topk_softmax(vblora_logits_A, topk) @ vblora_vector_bank)");
@@ -46,15 +47,15 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
 }
 
 TEST_CASE("adapters: the formulas on embeddings, convolutions and norms") {
-  SAYS((of<lora_embedding<>, embedding_kind>::formula), "weight + scaling * lora_embedding_A' @ lora_embedding_B'");
+  SAYS((of<lora_embedding<>, embedding_kind>::formula), "weight + scaling * (lora_embedding_A' @ lora_embedding_B')");
   SAYS((of<dora_embedding<>, embedding_kind>::formula),
-       "(weight + scaling * lora_embedding_A' @ lora_embedding_B') * lora_magnitude_vector' / "
-       "const(sqrt(row_dot((weight + scaling * lora_embedding_A' @ lora_embedding_B')', "
-       "(weight + scaling * lora_embedding_A' @ lora_embedding_B')'))')");
-  SAYS((of<lora<>, conv2d_kind>::formula), "weight + scaling * lora_B.weight @ lora_A.weight");
-  SAYS((of<loha<>, conv2d_kind>::formula), "weight + scaling * hada_w1_a @ hada_w1_b * hada_w2_a @ hada_w2_b");
+       "(weight + scaling * (lora_embedding_A' @ lora_embedding_B')) * (lora_magnitude_vector' / "
+       "const(sqrt(row_dot((weight + scaling * (lora_embedding_A' @ lora_embedding_B'))', (weight + scaling "
+       "* (lora_embedding_A' @ lora_embedding_B'))'))'))");
+  SAYS((of<lora<>, conv2d_kind>::formula), "weight + scaling * (lora_B.weight @ lora_A.weight)");
+  SAYS((of<loha<>, conv2d_kind>::formula), "weight + scaling * (hada_w1_a @ hada_w1_b) * (hada_w2_a @ hada_w2_b)");
   SAYS((of<loha_conv<dyn, loha_gradient::exact>, conv2d_kind>::formula),
-       "weight + scaling * hada_w1_a' @ (hada_w1_b' @ hada_t1) * hada_w2_a' @ (hada_w2_b' @ hada_t2)");
+       "weight + scaling * (hada_w1_a' @ (hada_w1_b' @ hada_t1)) * (hada_w2_a' @ (hada_w2_b' @ hada_t2))");
   SAYS((of<ln_tuning, norm_kind<false>, true>::formula), "ln_tuning_layers.weight");
   SAYS((of<ln_tuning_weight, norm_kind<true>>::formula), "ln_tuning_layers.weight");
 }

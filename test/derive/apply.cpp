@@ -21,10 +21,10 @@ TEST_CASE("apply: VeRA's vectors are folded into its projections") {
 
 TEST_CASE("apply: DoRA scales the output, and its norm is taken apart") {
   SAYS(of<dora<>>::forward,
-       "(x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)') * lora_magnitude_vector / "
-       "sqrt(row_dot(weight, weight) + scaling * row_dot(lora_B.weight, weight @ lora_A.weight') + "
-       "scaling * (row_dot(lora_B.weight, weight @ lora_A.weight') + "
-       "scaling * row_dot(lora_B.weight, lora_B.weight @ (lora_A.weight @ lora_A.weight'))))");
+       "(x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)') * (lora_magnitude_vector / "
+       "sqrt(row_dot(weight, weight) + scaling * row_dot(lora_B.weight, weight @ lora_A.weight') + scaling * "
+       "(row_dot(lora_B.weight, weight @ lora_A.weight') + scaling * row_dot(lora_B.weight, lora_B.weight @ "
+       "(lora_A.weight @ lora_A.weight')))))");
 }
 
 TEST_CASE("apply: LoHa goes through Khatri-Rao products of rank r r") {
@@ -33,12 +33,13 @@ TEST_CASE("apply: LoHa goes through Khatri-Rao products of rank r r") {
 }
 
 TEST_CASE("apply: LoKr by the vec trick, whatever the form of its factors") {
-  SAYS((of<lokr<dyn, -1, full, full>>::forward), "x @ weight' + lokr_w1 @ (x @ lokr_w2') * scaling");
+  SAYS((of<lokr<dyn, -1, full, full>>::forward), "x @ weight' + (lokr_w1 @ (x @ lokr_w2')) * scaling");
   SAYS((of<lokr<dyn, -1, full, low_rank>>::forward),
-       "x @ weight' + lokr_w1 @ (x @ (lokr_w2_a @ lokr_w2_b)') * scaling");
-  SAYS((of<lokr<dyn, -1, low_rank, full>>::forward), "x @ weight' + lokr_w1_a @ lokr_w1_b @ (x @ lokr_w2') * scaling");
+       "x @ weight' + (lokr_w1 @ (x @ (lokr_w2_a @ lokr_w2_b)')) * scaling");
+  SAYS((of<lokr<dyn, -1, low_rank, full>>::forward),
+       "x @ weight' + (lokr_w1_a @ lokr_w1_b @ (x @ lokr_w2')) * scaling");
   SAYS((of<lokr<dyn, -1, low_rank, low_rank>>::forward),
-       "x @ weight' + lokr_w1_a @ lokr_w1_b @ (x @ (lokr_w2_a @ lokr_w2_b)') * scaling");
+       "x @ weight' + (lokr_w1_a @ lokr_w1_b @ (x @ (lokr_w2_a @ lokr_w2_b)')) * scaling");
 }
 
 TEST_CASE("apply: HRA in compact WY form is a side branch") {
@@ -54,7 +55,8 @@ TEST_CASE("apply: rotations turn the activations") {
   SAYS(of<oft<dyn>>::forward, "rotate(x, (I - skew(oft_R.weight)) @ inverse(I + skew(oft_R.weight))) @ weight'");
   SAYS((of<oft_neumann<dyn, dyn>>::forward), "rotate(x, neumann(skew(oft_R.weight), terms)) @ weight'");
   SAYS((of<boft<dyn, dyn>>::forward),
-       "rotate(x, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R'))) @ weight' * boft_s");
+       "(rotate(x, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R'))) @ weight') * "
+       "boft_s");
   // the projection of constrained OFT, whose detached part is gone with the gradient
   SAYS((of<oft<dyn, oft_blocks::own, oft_constraint::projected>>::forward),
        "rotate(x, (I - skew(min(1, coft_limit / sqrt(row_dot(oft_R.weight, oft_R.weight))) * oft_R.weight)) @ "
@@ -62,15 +64,15 @@ TEST_CASE("apply: rotations turn the activations") {
 }
 
 TEST_CASE("apply: IA3 scales outputs or inputs") {
-  SAYS(of<ia3>::forward, "x @ weight' * ia3_l");
-  SAYS((of<ia3, linear_kind, true>::forward), "x @ weight' * ia3_l + ia3_l * bias");
+  SAYS(of<ia3>::forward, "(x @ weight') * ia3_l");
+  SAYS((of<ia3, linear_kind, true>::forward), "(x @ weight') * ia3_l + ia3_l * bias");
   SAYS(of<ia3_feedforward>::forward, "(x * ia3_l) @ weight'");
 }
 
 TEST_CASE("apply: MiSS folds x") {
-  SAYS(of<miss<>>::forward, "x @ weight' + fold(x) @ miss_block");
-  SAYS(of<miss_mini<>>::forward, "x @ weight' + tile(fold(x) @ miss_block)");
-  SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + tile(miss_block))'");  // no cheaper form
+  SAYS(of<miss<>>::forward, "x @ weight' + fold(x, r) @ miss_block");
+  SAYS(of<miss_mini<>>::forward, "x @ weight' + tile(fold(x, r) @ miss_block, out)");
+  SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + tile(miss_block, in))'");  // no cheaper form
 }
 
 TEST_CASE("apply: VB-LoRA composes its factors once per change of the parameters") {
@@ -82,10 +84,12 @@ TEST_CASE("apply: VB-LoRA composes its factors once per change of the parameters
 TEST_CASE("select: look-ups reach through sums, factors and products") {
   SAYS((of<none, embedding_kind>::forward), "gather(weight, x)");
   SAYS((of<lora_embedding<>, embedding_kind>::forward),
-       "gather(weight, x) + gather(lora_embedding_A, x) @ (scaling * lora_embedding_B)'");
-  static_assert(contains(of<dora_embedding<>, embedding_kind>::forward.c_str(),
-                         "(gather(weight, x) + gather(lora_embedding_A, x) @ (scaling * lora_embedding_B)') * "
-                         "lora_magnitude_vector' / sqrt("));
+       "gather(weight, x) + gather_columns(lora_embedding_A, x) @ (scaling * lora_embedding_B)'");
+  SAYS((of<dora_embedding<>, embedding_kind>::forward),
+       "(gather(weight, x) + gather_columns(lora_embedding_A, x) @ (scaling * lora_embedding_B)') * "
+       "(lora_magnitude_vector' / sqrt(row_dot(weight', weight') + scaling * row_dot(lora_embedding_B, "
+       "weight' @ lora_embedding_A') + scaling * (row_dot(lora_embedding_B, weight' @ lora_embedding_A') + "
+       "scaling * row_dot(lora_embedding_B, lora_embedding_B @ (lora_embedding_A @ lora_embedding_A'))))')");
 }
 
 TEST_CASE("apply: convolutions are products with patches") {
@@ -132,7 +136,7 @@ struct nonlinear {
 
 TEST_CASE("apply: differences, divisions, transpositions; and W' itself where nothing else holds") {
   SAYS(of<difference_of_products>::forward, "x @ weight' - x @ A' @ B'");
-  SAYS(of<rows_divided>::forward, "x @ weight' / d");
+  SAYS(of<rows_divided>::forward, "(x @ weight') / d");
   SAYS(of<columns_divided>::forward, "(x / d) @ weight'");
   SAYS(of<through_a_transpose>::forward, "x @ weight' + x @ A @ B");
   SAYS(of<nonlinear>::forward, "x @ tanh(weight)'");

@@ -32,13 +32,14 @@ constexpr size_values roomy_sizes(const graph& g) {
 
 // The first value computed after load that is as large as the smallest of out x in, in x in, out x out; for values with
 // a row per token, one whose row is longer than x and y together. none_id when there is none.
-constexpr id weight_sized(const graph& g) {
+constexpr id weight_sized(const graph& g, bool only_matrices = false) {
   const long long least = 96 * 96, longest_row = 96 + 128;
   const size_values s = roomy_sizes(g);
   const stages when = schedule(g);
   const node_set live = reachable(g);
   for (int i = 0; i < g.size; ++i) {
     if (!live.in[i] || is_leaf(g.n[i].what) || when.of[i] == stage::load) continue;
+    if (when.by_token[i] && only_matrices) continue;
     const long long n = count(g, static_cast<id>(i), s);
     if (when.by_token[i] ? n > roomy_size("tokens") * longest_row : n >= least) return static_cast<id>(i);
   }

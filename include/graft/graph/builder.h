@@ -82,7 +82,7 @@ struct builder : stored_graph<max_nodes> {
     if (p.value != q.value || !same_shape(p, q)) return false;
     for (int i = 0; i < 4; ++i)
       if (p.k[i] != q.k[i]) return false;
-    return !is_leaf(p.what) || same_text(p.name, q.name);
+    return (!is_leaf(p.what) && p.what != op::host) || same_text(p.name, q.name);
   }
   constexpr id emit(const node& v) {
     for (int i = 0; i < size; ++i)

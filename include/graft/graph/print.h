@@ -62,17 +62,20 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
 }
 constexpr void print_number(text& t, double v) {
   if (v < 0) t << '-', v = -v;
+  int exponent = 0;
+  if (v > 0 && v < 1e-4)
+    while (v < 1) v *= 10, --exponent;
   const auto whole = static_cast<long long>(v);
   t << whole;
   double rest = v - static_cast<double>(whole);
-  if (rest <= 0) return;
-  t << '.';
+  if (rest > 1e-7) t << '.';
   for (int k = 0; k < 6 && rest > 1e-7; ++k) {
     rest *= 10;
     const auto digit = static_cast<int>(rest);
     t << digit;
     rest -= digit;
   }
+  if (exponent < 0) t << 'e' << exponent;
 }
 
 // `parent` is the op around node i; a leaf stands for none.

@@ -69,6 +69,7 @@ struct size_table {
     if (t.what == size_entry::kind::triangle && a == unknown)
       for (long long k = 1; k * (k - 1) / 2 <= n; ++k)
         if (k * (k - 1) / 2 == n && n > 0) return solve(t.a, k, s);
+    if (t.what == size_entry::kind::triangle && a == unknown) return false;
     const long long now = value(d, s);
     return now == unknown || now == n;
   }

@@ -23,8 +23,8 @@ struct program {
   }
 };
 
-// 8 bits op, 2 bits transposition, 3 bits slot, then two operands of 8 bits: data-time values by position, everything
-// computed earlier as the operand class 0xfe, absent ones as 0xff.
+// 8 bits op, 2 bits transposition, 3 bits slot, 2 bits variant, then two operands of 8 bits: data-time values by
+// position, everything computed earlier as the operand class 0xfe, absent ones as 0xff. A third operand is a word more.
 constexpr program encode(const graph& g, const plan& p) {
   program out;
   const node_set live = reachable(g);
@@ -36,8 +36,11 @@ constexpr program encode(const graph& g, const plan& p) {
     auto operand = [&](id i) {
       return i < 0 ? 0xffU : p.when.of[i] == stage::data ? static_cast<unsigned>(position[i]) : 0xfeU;
     };
-    const unsigned head = static_cast<unsigned>(v.what) | (v.ta ? 0x100U : 0U) | (v.tb ? 0x200U : 0U);
-    out.add(head | (static_cast<unsigned>(p.place[k]) << 10U) | (operand(v.a) << 16U) | (operand(v.b) << 24U));
+    const bool rms = row(v.what).kind == op_class::rowwise && v.k[0] == dim{1};
+    const unsigned flags = (v.ta ? 0x100U : 0U) | (v.tb ? 0x200U : 0U) | (v.sum ? 0x2000U : 0U) | (rms ? 0x4000U : 0U);
+    out.add(static_cast<unsigned>(v.what) | flags | (static_cast<unsigned>(p.place[k]) << 10U) | (operand(v.a) << 16U) |
+            (operand(v.b) << 24U));
+    if (v.c >= 0) out.add(operand(v.c));
   }
   return out;
 }

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+// PEFT folders that do not fit their layer or themselves: each golden case, spoilt in one place. The error names the
+// file, the key and what was expected; nothing is skipped and nothing guessed.
+#include <doctest/doctest.h>
+#include <graft/io/peft_layer.h>
+#include <graft/io/safetensors_write.h>
+
+#include <fstream>
+
+#include "support.h"
+
+using namespace graft;
+using namespace graft::io;
+using graft::io::test::temp_folder;
+
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+struct stored {
+  io::dtype type = io::dtype::f32;
+  std::vector<std::uint64_t> shape;
+  std::vector<std::byte> bytes;
+};
+std::vector<std::byte> bytes_of(const std::vector<float>& v) {
+  const auto* p = reinterpret_cast<const std::byte*>(v.data());
+  return {p, p + v.size() * sizeof(float)};
+}
+stored floats(std::vector<std::uint64_t> shape, float fill = 0.25F) {
+  std::size_t n = 1;
+  for (const auto d : shape) n *= d;
+  return {io::dtype::f32, std::move(shape), bytes_of(std::vector<float>(n, fill))};
+}
+
+// A golden case in memory: change what you like, then load() it from a folder of its own.
+struct peft_case {
+  json config;
+  std::map<std::string, stored> tensors;
+  base_layer base;
+  std::vector<float> weight, bias;
+  temp_folder folder;
+
+  explicit peft_case(const fs::path& from) {
+    std::ifstream(from / "adapter" / "adapter_config.json") >> config;
+    const auto file = read_adapter_weights(from / "adapter");
+    REQUIRE(bool(file));
+    for (const tensor_view& t : file->tensors) tensors[t.name] = {t.type, t.shape, {t.data.begin(), t.data.end()}};
+    const auto b = read_safetensors(from / "base.safetensors");
+    REQUIRE(bool(b));
+    for (const tensor_view& t : b->tensors) {
+      const bool is_weight = t.name.ends_with(".weight");
+      (is_weight ? weight : bias) = *to_float(t);
+      if (!is_weight) continue;
+      base.module = t.name.substr(0, t.name.size() - 7);
+      for (const auto d : t.shape) base.shape.push_back(static_cast<long long>(d));
+    }
+    base.bias = !bias.empty();
+    base.kind = base.module == "emb"    ? layer_kind::embedding
+                : base.module == "conv" ? layer_kind::conv2d
+                : base.module == "norm" ? layer_kind::layer_norm
+                                        : layer_kind::linear;
+    resize(base.shape[0], static_cast<long long>(weight.size()) / base.shape[0]);
+  }
+  void resize(long long out, long long in) {  // the layer, not the adapter
+    base.out = out, base.in = in;
+    if (base.shape.size() == 2) base.shape = {out, in};
+    weight.resize(static_cast<std::size_t>(out * in));
+    if (base.bias) bias.resize(static_cast<std::size_t>(base.kind == layer_kind::layer_norm ? in * out : out));
+  }
+  std::string key(const char* name) const { return "base_model.model." + base.module + "." + name; }
+  stored& operator[](const char* name) { return tensors.at(key(name)); }
+
+  fs::path file() const { return folder.path / "adapter_model.safetensors"; }
+  result<peft_layer> read() {
+    std::ofstream(folder.path / "adapter_config.json") << config.dump(2);
+    std::vector<tensor_view> views;
+    for (const auto& [name, t] : tensors) views.push_back({name, t.type, t.shape, t.bytes});
+    if (const status s = write_safetensors(file(), views); !s) return s.failure();
+    const auto c = read_adapter_config(folder.path);
+    if (!c) return c.failure();
+    const auto f = read_adapter_weights(folder.path);
+    if (!f) return f.failure();
+    return read_peft_layer(*c, *f, base);
+  }
+  // Reads and attaches to a layer, as a program would; the first error, or "".
+  std::string load() {
+    const auto layer = read();
+    if (!layer) return layer.message();
+    const layer_graphs g = graphs_for(base.kind, layer->formula, base.bias);
+    if (!g.exists()) return "no such method";
+    executor<float> e(g);
+    view w{weight.data(), graft::dtype::f32, {1, 1, 1, 1}, static_cast<int>(base.shape.size())};
+    for (std::size_t k = 0; k < base.shape.size(); ++k) w.size[k] = base.shape[k];
+    if (const status s = e.set("weight", w); !s) return s.message();
+    if (base.bias)
+      if (const status s = e.set("bias", view_of(bias.data(), bias.size())); !s) return s.message();
+    return attach(e, *layer).message();
+  }
+};
+
+peft_case golden(const char* name) { return peft_case(fs::path(GRAFT_GOLDEN_DIR) / "layers" / name); }
+std::vector<fs::path> all_cases() {
+  std::vector<fs::path> found;
+  for (const auto& e : fs::directory_iterator(fs::path(GRAFT_GOLDEN_DIR) / "layers"))
+    if (e.is_directory()) found.push_back(e.path());
+  std::sort(found.begin(), found.end());
+  REQUIRE(found.size() >= 35);
+  return found;
+}
+bool says(const std::string& sentence, const std::string& part) { return sentence.find(part) != sentence.npos; }
+
+}  // namespace
+
+// ---- every golden case
+
+TEST_CASE("peft layer: every golden case fits as it is") {
+  for (const fs::path& p : all_cases()) {
+    peft_case c(p);
+    INFO(p.filename().string());
+    CHECK(c.load() == "");
+  }
+}
+
+TEST_CASE("peft layer: a tensor that is missing, each of every case") {
+  for (const fs::path& p : all_cases()) {
+    peft_case c(p);
+    const auto whole = c.tensors;
+    for (const auto& one : whole) {
+      c.tensors = whole;
+      c.tensors.erase(one.first);
+      const std::string said = c.load();
+      INFO(p.filename().string(), ", ", one.first, ": ", said);
+      CHECK(says(said, c.file().string() + ": "));
+      // The other one of a pair may be what is then wrong: LoKr and LoHa are read by what they have.
+      const bool pair = says(one.first, "lokr_w1_a") || says(one.first, "lokr_w2_a") || says(one.first, "hada_t1");
+      CHECK((says(said, "'" + one.first + "'") || pair));
+    }
+  }
+}
+
+TEST_CASE("peft layer: a tensor too many, in every case") {
+  for (const fs::path& p : all_cases()) {
+    peft_case c(p);
+    c.tensors[c.key("lora_C.weight")] = floats({4, 4});
+    const std::string said = c.load();
+    INFO(p.filename().string(), ": ", said);
+    CHECK(says(said, c.file().string() + ": tensor '" + c.key("lora_C.weight") + "' is not part of this adapter ("));
+  }
+}
+
+TEST_CASE("peft layer: a tensor with another number of dimensions, each of every case") {
+  for (const fs::path& p : all_cases()) {
+    peft_case c(p);
+    const auto whole = c.tensors;
+    for (const auto& one : whole) {
+      c.tensors = whole;
+      stored& t = c.tensors.at(one.first);
+      if (t.shape.size() == 4 && says(one.first, "magnitude")) continue;  // a convolution's is stored so
+      t.shape = {t.shape[0], 1, 1, 1, t.bytes.size() / 4 / t.shape[0]};   // five
+      const std::string said = c.load();
+      INFO(p.filename().string(), ", ", one.first, ": ", said);
+      CHECK(says(said, c.file().string() + ": "));
+      CHECK((says(said, one.first) || says(said, one.first.substr(11))));  // VeRA's shared ones are named vera_A
+    }
+  }
+}
+
+TEST_CASE("peft layer: a tensor that is one row longer, each of every case") {
+  for (const fs::path& p : all_cases()) {
+    peft_case c(p);
+    const auto whole = c.tensors;
+    for (const auto& one : whole) {
+      if (says(one.first, "base_model.vera_")) continue;  // the shared pair may be larger than the layer
+      c.tensors = whole;
+      stored& t = c.tensors.at(one.first);
+      const auto more = t.shape[0] + 1;
+      // BOFT has as many factors as its tensor says; shared blocks are one, or own ones.
+      if (says(one.first, "boft_R")) continue;
+      t.bytes.resize(t.bytes.size() / t.shape[0] * more);
+      t.shape[0] = more;
+      const std::string said = c.load();
+      INFO(p.filename().string(), ", ", one.first, ": ", said);
+      CHECK(says(said, c.file().string() + ": key '"));
+      CHECK(says(said, "expected ["));
+    }
+  }
+}
+
+TEST_CASE("peft layer: a value that is not finite, in each tensor of every case") {
+  for (const fs::path& p : all_cases()) {
+    peft_case c(p);
+    const auto whole = c.tensors;
+    for (const auto& one : whole) {
+      c.tensors = whole;
+      const float bad = INFINITY;
+      auto& bytes = c.tensors.at(one.first).bytes;
+      std::memcpy(bytes.data() + (bytes.size() / 4 - 1) * 4, &bad, 4);
+      INFO(p.filename().string());
+      CHECK(c.load() == c.file().string() + ": tensor '" + one.first + "' holds a value that is not finite");
+    }
+  }
+}
+
+TEST_CASE("peft layer: half floats are read, and an infinity in them is found") {
+  peft_case c = golden("lora");
+  stored& b = c["lora_B.weight"];
+  b.type = io::dtype::f16;
+  b.bytes.assign(64 * 8 * 2, std::byte{0});
+  CHECK(c.load() == "");
+  b.bytes[1] = std::byte{0x7c};
+  CHECK(c.load() == c.file().string() + ": tensor '" + c.key("lora_B.weight") + "' holds a value that is not finite");
+}
+
+// ---- the configuration against the tensors
+
+TEST_CASE("peft layer: a rank in the configuration that is not the tensors'") {
+  peft_case c = golden("lora");
+  c.config["r"] = 4;
+  CHECK(c.load() == c.file().string() + ": key '" + c.key("lora_A.weight") +
+                        "': tensor 'lora_A.weight' has shape [8, 48], expected [r, in] = [4, 48]");
+  for (const char* name :
+       {"dora", "loha", "hra", "miss", "vblora", "vera", "lora_embedding", "lora_conv2d", "lokr_factor"}) {
+    peft_case other = golden(name);
+    other.config["r"] = 3;
+    const std::string said = other.load();
+    INFO(name, ": ", said);
+    CHECK(says(said, other.file().string() + ": key '"));
+    CHECK(says(said, "expected ["));
+  }
+  peft_case a = golden("adalora");
+  a.config["init_r"] = 11;
+  CHECK(says(a.load(),
+             ": key '" + a.key("lora_A") + "': tensor 'lora_A' has shape [8, 48], expected [r, in] = [11, 48]"));
+}
+
+TEST_CASE("peft layer: a rank for this layer alone") {
+  peft_case c = golden("lora");
+  c.config["r"] = 4;
+  c.config["rank_pattern"] = {{"lin", 8}};
+  CHECK(c.load() == "");
+}
+
+TEST_CASE("peft layer: an adapter for another layer") {
+  for (const char* name : {"lora", "dora", "adalora", "loha", "lokr", "vblora"}) {
+    peft_case c = golden(name);
+    c.resize(c.base.out + 8, c.base.in);
+    const std::string wide = c.load();
+    INFO(name, ": ", wide);
+    CHECK(says(wide, c.file().string() + ": key '"));
+    CHECK(says(wide, "expected ["));
+  }
+  for (const char* name :
+       {"lora", "dora", "adalora", "loha", "lokr", "vblora", "hra", "oft_cayley", "boft_1", "ia3_ff"}) {
+    peft_case c = golden(name);
+    c.resize(c.base.out, c.base.in + 8);
+    const std::string deep = c.load();
+    INFO(name, ": ", deep);
+    CHECK(says(deep, c.file().string() + ": key '"));
+    CHECK(says(deep, "expected ["));
+  }
+  peft_case larger = golden("vera");
+  larger.resize(larger.base.out, larger.base.in + 1);
+  CHECK(says(
+      larger.load(),
+      ": the shared projections vera_A and vera_B are smaller than the layer, expected at least [r, 49] and [64, r]"));
+}
+
+TEST_CASE("peft layer: transposed factors are not taken for others") {
+  peft_case c = golden("lora");
+  std::swap(c["lora_A.weight"].shape[0], c["lora_A.weight"].shape[1]);
+  CHECK(says(c.load(), "'lora_A.weight' has shape [48, 8], expected [r, in] = [8, 48]"));
+}
+
+TEST_CASE("peft layer: the file is for another module") {
+  peft_case c = golden("lora");
+  c.base.module = "other";
+  const std::string said = c.load();
+  INFO(said);
+  CHECK(says(said, c.file().string()));
+  CHECK(says(said, "'base_model.model.other.lora_A.weight'"));
+}
+
+// ---- method by method
+
+TEST_CASE("peft layer: DoRA and its magnitude belong together") {
+  peft_case without = golden("lora");
+  without.config["use_dora"] = true;
+  const std::string said = without.load();
+  INFO(said);
+  CHECK(says(said, without.file().string()));
+  CHECK(says(said, "'" + without.key("lora_magnitude_vector") + "'"));
+  peft_case with = golden("dora");
+  with.config["use_dora"] = false;
+  CHECK(with.load() == with.file().string() + ": tensor '" + with.key("lora_magnitude_vector") +
+                           "' is not part of this adapter (LORA)");
+  peft_case wrong = golden("dora");
+  wrong["lora_magnitude_vector"].shape = {1, 64};
+  CHECK(says(wrong.load(), "key '" + wrong.key("lora_magnitude_vector") +
+                               "': tensor 'lora_magnitude_vector' has shape [1, 64], expected [out] = [64]"));
+}
+
+TEST_CASE("peft layer: lora_bias and its tensor belong together") {
+  peft_case with = golden("lora_bias");
+  with.config["lora_bias"] = false;
+  CHECK(says(with.load(), "tensor '" + with.key("lora_B.bias") + "' is not part of this adapter (LORA)"));
+  peft_case without = golden("lora");
+  without.config["lora_bias"] = true;
+  CHECK(says(without.load(), "'" + without.key("lora_B.bias") + "'"));
+}
+
+TEST_CASE("peft layer: an OFT block size that does not divide is what PEFT adjusts it to, or an error") {
+  for (const int asked : {8, 9, 10}) {  // PEFT takes the nearest divisor of 48, the smaller of two
+    peft_case c = golden("oft_cayley");
+    c.config["oft_block_size"] = asked;
+    INFO(asked);
+    CHECK(c.load() == "");
+  }
+  for (const int asked : {7, 11, 6, 16}) {
+    peft_case c = golden("oft_cayley");
+    c.config["oft_block_size"] = asked;
+    const std::string said = c.load();
+    INFO(asked, ": ", said);
+    CHECK(says(said,
+               c.file().string() + ": key '" + c.key("oft_R.weight") + "': tensor 'oft_R.weight' has shape [6, 28]"));
+    CHECK(says(said, "expected [in/b, b(b-1)/2] = ["));
+  }
+  peft_case by_number = golden("oft_cayley");  // six blocks of eight
+  by_number.config["oft_block_size"] = 0;
+  by_number.config["r"] = 6;
+  CHECK(by_number.load() == "");
+  by_number.config["r"] = 5;  // adjusted to 4: no
+  CHECK(says(by_number.load(), "'oft_R.weight' has shape [6, 28], expected [in/b, b(b-1)/2] = [4, 66]"));
+}
+
+TEST_CASE("peft layer: PEFT's adjustment of a block size, its own examples") {
+  CHECK(nearest_divisor(16, 5) == 4);
+  CHECK(nearest_divisor(16, 12) == 8);
+  CHECK(nearest_divisor(100, 32) == 25);
+  CHECK(nearest_divisor(50, 32) == 25);
+  CHECK(nearest_divisor(30, 7) == 6);
+  CHECK(nearest_divisor(30, 30) == 30);
+  CHECK(nearest_divisor(30, 1000) == 30);
+}
+
+TEST_CASE("peft layer: shared blocks are one, own blocks are as many as fit") {
+  peft_case shared = golden("oft_cayley");
+  shared.config["block_share"] = true;
+  CHECK(says(shared.load(), "'oft_R.weight' has shape [6, 28], expected [1, b(b-1)/2] = [1, 28]"));
+  peft_case own = golden("oft_shared");
+  own.config["block_share"] = false;
+  CHECK(says(own.load(), "'oft_R.weight' has shape [1, 28], expected [in/b, b(b-1)/2] = [6, 28]"));
+}
+
+TEST_CASE("peft layer: LoKr factors that are not those of its factor") {
+  peft_case c = golden("lokr_factor");
+  c.config["decompose_factor"] = 8;
+  CHECK(says(c.load(), c.file().string() + ": key '" + c.key("lokr_w1") +
+                           "': tensor 'lokr_w1' has shape [4, 4], expected [a, c] = [8, 8]"));
+  c.config["decompose_factor"] = -1;
+  CHECK(says(c.load(), "'lokr_w1' has shape [4, 4], expected [a, c] = [8, 6]"));
+}
+
+TEST_CASE("peft layer: IA3 of the other kind") {
+  peft_case c = golden("ia3");
+  c.config["feedforward_modules"] = {"lin"};
+  CHECK(says(c.load(), "key '" + c.key("ia3_l") + "': tensor 'ia3_l' has shape [64, 1], expected [1, in] = [1, 48]"));
+  peft_case f = golden("ia3_ff");
+  f.config["feedforward_modules"] = json::array();
+  CHECK(says(f.load(), "key '" + f.key("ia3_l") + "': tensor 'ia3_l' has shape [1, 48], expected [out, 1] = [64, 1]"));
+}
+
+TEST_CASE("peft layer: BOFT's tensors tell the number of factors, its configuration the block") {
+  peft_case c = golden("boft_2");
+  c.config["boft_n_butterfly_factor"] = 1;  // PEFT writes what was asked for, not what it could do
+  CHECK(c.load() == "");
+  // Blocks that do not come in twos, or of an odd size, have no second factor.
+  for (const auto& shape : {std::vector<std::uint64_t>{2, 3, 16, 16}, std::vector<std::uint64_t>{2, 16, 3, 3},
+                            std::vector<std::uint64_t>{3, 6, 8, 8}}) {
+    peft_case odd = golden("boft_2");
+    odd["boft_R"] = floats(shape);
+    odd.config["boft_block_size"] = shape[3];
+    const std::string said = odd.load();
+    INFO(shape[0], " ", shape[1], " ", shape[2], ": ", said);
+    CHECK(says(said, odd.file().string() + ": key '" + odd.key("boft_R") + "'"));
+  }
+}
+
+// Found by this test: the block size of the configuration is not compared with the tensor's.
+TEST_CASE("known bug: peft layer: a BOFT block size that is not the tensors'" * doctest::should_fail()) {
+  peft_case c = golden("boft_2");
+  c.config["boft_block_size"] = 8;
+  CHECK(c.load() != "");
+  peft_case n = golden("boft_2");
+  n.config["boft_block_size"] = 0;
+  n.config["boft_block_num"] = 6;
+  CHECK(n.load() != "");
+}
+
+TEST_CASE("peft layer: VeRA's projections, stored or drawn again from the key") {
+  peft_case kept = golden("vera"), drawn = golden("vera");
+  drawn.config["save_projection"] = false;
+  drawn.tensors.erase("base_model.vera_A");
+  drawn.tensors.erase("base_model.vera_B");
+  const auto a = kept.read(), b = drawn.read();
+  REQUIRE(bool(a));
+  REQUIRE(bool(b));
+  CHECK(a->tensors.at("vera_A").data == b->tensors.at("vera_A").data);
+  CHECK(a->tensors.at("vera_B").data == b->tensors.at("vera_B").data);
+  CHECK(drawn.load() == "");
+
+  drawn.config["projection_prng_key"] = 2;
+  const auto other = drawn.read();
+  REQUIRE(bool(other));
+  CHECK(other->tensors.at("vera_A").data != b->tensors.at("vera_A").data);
+
+  peft_case missing = golden("vera");
+  missing.tensors.erase("base_model.vera_A");
+  const std::string said = missing.load();
+  INFO(said);
+  CHECK(says(said, missing.file().string()));
+  CHECK(says(said, "'base_model.vera_A'"));
+}
+
+TEST_CASE("peft layer: VeRA draws at the size of the largest layer, and each layer takes its corner") {
+  peft_case c = golden("vera");
+  c.config["save_projection"] = false;
+  c.tensors.erase("base_model.vera_A");
+  c.tensors.erase("base_model.vera_B");
+  c.base.largest_in = 100, c.base.largest_out = 90;
+  const auto layer = c.read();
+  REQUIRE(bool(layer));
+  const auto whole = make_vera_projection(1, 8, 100, 90);
+  REQUIRE(bool(whole));
+  const auto& A = layer->tensors.at("vera_A").data;
+  const auto& B = layer->tensors.at("vera_B").data;
+  REQUIRE(A.size() == 8 * 48);
+  REQUIRE(B.size() == 64 * 8);
+  bool corner = true;
+  for (std::size_t r = 0; r < 8; ++r)
+    for (std::size_t i = 0; i < 48; ++i) corner = corner && A[r * 48 + i] == whole->A[r * 100 + i];
+  for (std::size_t i = 0; i < B.size(); ++i) corner = corner && B[i] == whole->B[i];
+  CHECK(corner);
+}
+
+TEST_CASE("peft layer: a layer that shares larger stored projections takes its corner") {
+  peft_case c = golden("vera");
+  c.resize(40, 30);
+  c["vera_lambda_b"] = floats({40});
+  CHECK(c.load() == "");
+  const auto layer = c.read();
+  REQUIRE(bool(layer));
+  CHECK(layer->tensors.at("vera_A").shape == std::vector<long long>{8, 30});
+  CHECK(layer->tensors.at("vera_B").shape == std::vector<long long>{40, 8});
+}
+
+TEST_CASE("peft layer: AdaLoRA keeps the rank that its pattern counts") {
+  peft_case c = golden("adalora");
+  json flags = json::array();
+  for (int i = 0; i < c.config.at("init_r").get<int>(); ++i) flags.push_back(i < 5);
+  c.config["rank_pattern"] = {{"lin.lora_E", flags}};
+  CHECK(says(c.load(), "expected [r, in] = [5, 48]"));
+  c["lora_A"] = floats({5, 48});
+  c["lora_B"] = floats({64, 5});
+  c["lora_E"] = floats({5, 1});
+  CHECK(c.load() == "");
+  const auto layer = c.read();
+  REQUIRE(bool(layer));
+  const double r = c.config.at("init_r").get<int>();  // not 5
+  CHECK(layer->scalars.at("scaling") == doctest::Approx(c.config.at("lora_alpha").get<double>() / (r + 1e-5)));
+}
+
+TEST_CASE("peft layer: VB-LoRA saved without its logits is refused") {
+  peft_case c = golden("vblora");
+  c.config["save_only_topk_weights"] = true;
+  CHECK(says(c.load(), c.file().string() + ": save_only_topk_weights is true"));
+}
+
+// ---- what the library does not do
+
+TEST_CASE("peft layer: base biases trained with the adapter, and layers stored the other way round") {
+  for (const char* value : {"all", "lora_only"}) {
+    peft_case c = golden("lora");
+    c.config["bias"] = value;
+    CHECK(c.load() ==
+          c.file().string() +
+              ": the adapter was trained with bias other than \"none\": it holds base biases, which are not read");
+  }
+  peft_case t = golden("lora");
+  t.config["fan_in_fan_out"] = true;
+  CHECK(t.load() ==
+        t.file().string() +
+            ": fan_in_fan_out is true: the adapter is for a transposed (Conv1D) layer, expected a Linear one");
+}
+
+TEST_CASE("peft layer: a method that does not exist for the kind of layer") {
+  peft_case c = golden("hra");
+  c.base.kind = layer_kind::embedding;
+  c.base.bias = false;
+  CHECK(c.load() == "no such method");  // graphs_for() says so; nothing is guessed
+}
+
+TEST_CASE("peft layer: numbers that follow from the configuration") {
+  CHECK(golden("lora").read()->scalars.at("scaling") == 2.0);  // 16 / 8
+  peft_case c = golden("lora");
+  c.config["use_rslora"] = true;
+  CHECK(c.read()->scalars.at("scaling") == doctest::Approx(16 / std::sqrt(8.0)));
+  c.config["alpha_pattern"] = {{"lin", 4}};
+  CHECK(c.read()->scalars.at("scaling") == doctest::Approx(4 / std::sqrt(8.0)));
+  peft_case coft = golden("oft_coft");
+  CHECK(coft.read()->scalars.at("coft_limit") ==
+        doctest::Approx(coft.config.at("eps").get<double>() / std::sqrt(2.0 * 6)));
+}
