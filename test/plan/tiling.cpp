@@ -54,9 +54,8 @@ TEST_CASE("tiling: a weight may stay as it is stored where only products and loo
   BOTH((forward_of<linear_kind, lora<>>::t.streamed[forward_of<linear_kind, lora<>>::g.find("weight")]));
   BOTH((backward_of<linear_kind, lora<>>::t.streamed[backward_of<linear_kind, lora<>>::g.find("weight")]));
   BOTH((forward_of<embedding_kind, none>::t.streamed[forward_of<embedding_kind, none>::g.find("weight")]));
-  // HRA's gradient multiplies W from the other side, after the sums; a norm's weight is elementwise
+  // HRA's gradient multiplies W from the other side, after the sums
   BOTH((!backward_of<linear_kind, hra<>>::t.streamed[backward_of<linear_kind, hra<>>::g.find("weight")]));
-  BOTH((!forward_of<norm_kind<true>, none>::t.streamed[forward_of<norm_kind<true>, none>::g.find("weight")]));
   BOTH((!forward_of<linear_kind, lora<>>::t.streamed[forward_of<linear_kind, lora<>>::g.find("lora_A.weight")]));
 }
 

@@ -5,6 +5,8 @@
 #pragma once
 #include <graft/model/methods.h>
 
+extern template struct graft::cpu::evaluator<float>;
+extern template struct graft::cpu::evaluator<double>;
 extern template class graft::executor<float>;
 extern template class graft::executor<double>;
 extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);

@@ -36,73 +36,77 @@ template <class Real> struct evaluator {
     return {argument(v, 0), kw, stride, pad, (g.sizes.value(x.d[3], s) + 2 * pad - kw) / stride + 1};
   }
 
-  void operator()(id i, tensor<Real> out, const operands<Real>& x, int accumulate = 0) const {
-    const node& v = g[i];
-    switch (v.what) {
-      case op::input:
-      case op::ids:
-      case op::base:
-      case op::frozen:
-      case op::param:
-      case op::scalar:
-      case op::kept: return;
-      case op::constant: *out.p = static_cast<Real>(v.value); return;
-      case op::zero: std::fill_n(out.p, out.count(), Real(0)); return;
-      case op::eye: matrix_map<Real>(out.p, out.d[2], out.d[3]).setIdentity(); return;
-      case op::add:
-      case op::sub:
-      case op::mul:
-      case op::div:
-      case op::minimum: binary(v.what, out, x.a, x.b); return;
-      case op::sqrt:
-      case op::exp:
-      case op::tanh:
-      case op::sigmoid:
-      case op::relu:
-      case op::step:
-      case op::detach: unary(v.what, out, x.a); return;
-      case op::matmul: matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}); return;
-      case op::row_dot: row_dot(out, x.a, x.b); return;
-      case op::sum_to: sum_to(out, x.a); return;
-      case op::transpose: transpose(out, x.a); return;
-      case op::reshape: std::copy_n(x.a.p, out.count(), out.p); return;
-      case op::swap_inner: swap_inner(out, x.a); return;
-      case op::tile: tile(out, x.a); return;
-      case op::fold: fold(out, x.a); return;
-      case op::upper: strict_upper(out, x.a); return;
-      case op::skew: skew(out, x.a); return;
-      case op::unskew: unskew(out, x.a); return;
-      case op::inverse: inverse(out, x.a); return;
-      case op::neumann: neumann(out, x.a, argument(v, 0)); return;
-      case op::neumann_grad: neumann_grad(out, x.a, x.b, argument(v, 0)); return;
-      case op::rotate: {
-        if (how == rotations::blockwise) return rotate(out, x.a, x.b, v.tb);
-        const row_major<Real> r = dense_rotation(x.b, x.a.d[3]);
-        const long long rows = x.a.count() / x.a.d[3];
-        return product<Real>({out.p, rows, out.d[3]}, {x.a.p, rows, x.a.d[3]}, {r.data(), r.rows(), r.cols()},
-                             {false, v.tb});
-      }
-      case op::rotate_grad: rotate_grad(out, x.a, x.b, x.c, v.tb); return;
-      case op::kron: kron(out, x.a, x.b); return;
-      case op::row_kron: row_kron(out, x.a, x.b); return;
-      case op::gather: gather(out, x.a, x.ids, v.ta); return;
-      case op::scatter: scatter(out, x.a, x.ids, v.ta); return;
-      case op::topk_softmax: topk_softmax(out, x.a, argument(v, 0)); return;
-      case op::softmax_grad: softmax_grad(out, x.a, x.b); return;
-      case op::normalize: normalize(out, x.a, *x.b.p, v.k[0] == dim{1}); return;
-      case op::normalize_grad: normalize_grad(out, x.a, *x.b.p, x.c, v.k[0] == dim{1}); return;
-      case op::patches:
-        std::fill_n(out.p, out.count(), Real(0));
-        each_patch(x.a.d, {1, out.d[1], out.d[2], out.d[3]}, patch_window(v, v.a),
-                   [&](long long at, long long to) { out.p[to] = x.a.p[at]; });
-        return;
-      case op::unpatch:
-        each_patch(out.d, {1, x.a.d[1], x.a.d[2], x.a.d[3]}, patch_window(v, i),
-                   [&](long long at, long long from) { out.p[at] += x.a.p[from]; });
-        return;
-      case op::host: (*host)(v.name, x.a, out); return;
-    }
-  }
+  void operator()(id i, tensor<Real> out, const operands<Real>& x, int accumulate = 0) const;
 };
+
+// Outside the class, so that a program may compile it once (extern template): behind it is all of Eigen.
+template <class Real>
+void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x, int accumulate) const {
+  const node& v = g[i];
+  switch (v.what) {
+    case op::input:
+    case op::ids:
+    case op::base:
+    case op::frozen:
+    case op::param:
+    case op::scalar:
+    case op::kept: return;
+    case op::constant: *out.p = static_cast<Real>(v.value); return;
+    case op::zero: std::fill_n(out.p, out.count(), Real(0)); return;
+    case op::eye: matrix_map<Real>(out.p, out.d[2], out.d[3]).setIdentity(); return;
+    case op::add:
+    case op::sub:
+    case op::mul:
+    case op::div:
+    case op::minimum: binary(v.what, out, x.a, x.b); return;
+    case op::sqrt:
+    case op::exp:
+    case op::tanh:
+    case op::sigmoid:
+    case op::relu:
+    case op::step:
+    case op::detach: unary(v.what, out, x.a); return;
+    case op::matmul: matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}); return;
+    case op::row_dot: row_dot(out, x.a, x.b); return;
+    case op::sum_to: sum_to(out, x.a); return;
+    case op::transpose: transpose(out, x.a); return;
+    case op::reshape: std::copy_n(x.a.p, out.count(), out.p); return;
+    case op::swap_inner: swap_inner(out, x.a); return;
+    case op::tile: tile(out, x.a); return;
+    case op::fold: fold(out, x.a); return;
+    case op::upper: strict_upper(out, x.a); return;
+    case op::skew: skew(out, x.a); return;
+    case op::unskew: unskew(out, x.a); return;
+    case op::inverse: inverse(out, x.a); return;
+    case op::neumann: neumann(out, x.a, argument(v, 0)); return;
+    case op::neumann_grad: neumann_grad(out, x.a, x.b, argument(v, 0)); return;
+    case op::rotate: {
+      if (how == rotations::blockwise) return rotate(out, x.a, x.b, v.tb);
+      const row_major<Real> r = dense_rotation(x.b, x.a.d[3]);
+      const long long rows = x.a.count() / x.a.d[3];
+      return product<Real>({out.p, rows, out.d[3]}, {x.a.p, rows, x.a.d[3]}, {r.data(), r.rows(), r.cols()},
+                           {false, v.tb});
+    }
+    case op::rotate_grad: rotate_grad(out, x.a, x.b, x.c, v.tb); return;
+    case op::kron: kron(out, x.a, x.b); return;
+    case op::row_kron: row_kron(out, x.a, x.b); return;
+    case op::gather: gather(out, x.a, x.ids, v.ta); return;
+    case op::scatter: scatter(out, x.a, x.ids, v.ta); return;
+    case op::topk_softmax: topk_softmax(out, x.a, argument(v, 0)); return;
+    case op::softmax_grad: softmax_grad(out, x.a, x.b); return;
+    case op::normalize: normalize(out, x.a, *x.b.p, v.k[0] == dim{1}); return;
+    case op::normalize_grad: normalize_grad(out, x.a, *x.b.p, x.c, v.k[0] == dim{1}); return;
+    case op::patches:
+      std::fill_n(out.p, out.count(), Real(0));
+      each_patch(x.a.d, {1, out.d[1], out.d[2], out.d[3]}, patch_window(v, v.a),
+                 [&](long long at, long long to) { out.p[to] = x.a.p[at]; });
+      return;
+    case op::unpatch:
+      each_patch(out.d, {1, x.a.d[1], x.a.d[2], x.a.d[3]}, patch_window(v, i),
+                 [&](long long at, long long from) { out.p[at] += x.a.p[from]; });
+      return;
+    case op::host: (*host)(v.name, x.a, out); return;
+  }
+}
 
 }  // namespace graft::cpu

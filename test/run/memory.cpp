@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a layer keeps between calls: no second copy of its weight.
+#include <doctest/doctest.h>
+
+#include "../support/random_layer.h"
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+using namespace test;
+
+namespace {
+
+// Bytes of the heap in use; 0 where nobody counts (other libraries, sanitizers).
+long long heap_in_use() {
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+  const auto m = ::mallinfo2();
+  return static_cast<long long>(m.uordblks + m.hblkhd);
+#else
+  return 0;
+#endif
+}
+constexpr long long side = 1024;
+
+sizes large() {
+  sizes s = usual_sizes();
+  s["out"] = s["in"] = s["dim"] = s["vocab"] = side;
+  s["a"] = s["c"] = 32;
+  return s;
+}
+// What is still in use after a forward and a backward call that was not before them.
+long long kept_by(layer_kind kind, method m) {
+  random_layer<float> l(graphs_for(kind, m, false), large());
+  std::vector<bf16> half;
+  for (const float v : l.data.at("weight")) half.push_back(narrow(v));
+  l.views["weight"].data = half.data(), l.views["weight"].type = dtype::bf16;
+  std::vector<float> y = l.room("y", l.graphs.literal);
+  executor<float> e(l.graphs);
+  REQUIRE(bool(l.bind(e)));
+  const long long before = heap_in_use();
+  const status s = e.forward(l.x(), into(y));
+  INFO(std::string(s.message()));
+  REQUIRE(bool(s));
+  return heap_in_use() - before;
+}
+
+}  // namespace
+
+TEST_CASE("memory: a weight in bf16 is never kept as floats") {
+  for (const method m :
+       {method::none, method::lora, method::vera, method::ia3, method::oft, method::miss, method::lokr}) {
+    INFO("method ", static_cast<int>(m));
+    CHECK(kept_by(layer_kind::linear, m) < side * side);  // a quarter of W as floats
+  }
+  CHECK(kept_by(layer_kind::embedding, method::none) < side * side);
+  CHECK(kept_by(layer_kind::embedding, method::lora_embedding) < side * side);
+}
+
+// Found by this test: values::forget() assigns `{}`, an empty list, which keeps the vector's capacity; and values of the
+// load are never forgotten (the transposed table of DoRA on embeddings). Mind when mending it that a reshaped weight is
+// the memory of its leaf: a convolution's leaf is forgotten while its reshape is still read.
+TEST_CASE("known bug: memory: nor where the parameters' own values read it" * doctest::should_fail()) {
+  if (heap_in_use() == 0) FAIL("nobody counts here");
+  CHECK(kept_by(layer_kind::linear, method::dora) < side * side);
+  CHECK(kept_by(layer_kind::linear, method::hra) < side * side);
+  CHECK(kept_by(layer_kind::embedding, method::dora_embedding) < side * side);
+}
