@@ -128,6 +128,20 @@ struct through_a_transpose {
     return W + t(p.param("A", W.cols(), r) * p.param("B", r, W.rows()));
   }
 };
+struct rows_of_a_transpose {  // the column scales the inputs
+  static constexpr ex weight(scope p, ex W) {
+    auto r = p.size("r");
+    auto low = p.param("A", W.cols(), r) * p.param("B", r, W.rows());
+    return W + t(mul(p.param("c", W.cols()), low));
+  }
+};
+struct columns_of_a_transpose {  // the row scales the outputs
+  static constexpr ex weight(scope p, ex W) {
+    auto r = p.size("r");
+    auto low = p.param("A", W.cols(), r) * p.param("B", r, W.rows());
+    return W + t(mul(low, p.param("c", 1, W.rows())));
+  }
+};
 struct nonlinear {
   static constexpr ex weight(scope, ex W) { return tanh(W); }
 };
@@ -139,5 +153,7 @@ TEST_CASE("apply: differences, divisions, transpositions; and W' itself where no
   SAYS(of<rows_divided>::forward, "(x @ weight') / d");
   SAYS(of<columns_divided>::forward, "(x / d) @ weight'");
   SAYS(of<through_a_transpose>::forward, "x @ weight' + x @ A @ B");
+  SAYS(of<rows_of_a_transpose>::forward, "x @ weight' + (x * c) @ A @ B");
+  SAYS(of<columns_of_a_transpose>::forward, "x @ weight' + (x @ A @ B) * c");
   SAYS(of<nonlinear>::forward, "x @ tanh(weight)'");
 }

@@ -109,6 +109,12 @@ template <op Op> struct through {
     return W + ex{p.g, make::unary(*p.g, Op, a.i)};
   }
 };
+struct subtracted {
+  static constexpr ex weight(scope p, ex W) { return W - p.param("a", W.rows(), W.cols()); }
+};
+struct divided {
+  static constexpr ex weight(scope p, ex W) { return W / p.param("a", W.rows(), W.cols()); }
+};
 struct through_min {
   static constexpr ex weight(scope p, ex W) { return W + min(p.param("a", W.rows(), W.cols()), W); }
 };
@@ -123,5 +129,7 @@ TEST_CASE("grad: elementwise functions") {
   SAYS(gradient<through<op::sqrt>>("a"), "0.5 * (dy' @ x) / sqrt(a)");
   SAYS(gradient<through<op::step>>("a"), "0");
   SAYS(gradient<through<op::upper>>("a"), "strict_upper(dy' @ x)");
+  SAYS(gradient<subtracted>("a"), "(-1 * dy)' @ x");
+  SAYS(gradient<divided>("a"), "-1 * ((dy' @ x) * (weight / a) / a)");
   SAYS(gradient<through_min>("a"), "(dy' @ x) * step(weight - a)");
 }

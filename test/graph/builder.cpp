@@ -46,6 +46,12 @@ TEST_CASE("builder: equal nodes are made once") {
 TEST_CASE("builder: what differs in anything is another node") {
   BOTH(in_sample([](sample& s) { return make::matmul(s.g, s.B, s.A) != make::matmul(s.g, s.A, s.B); }));
   BOTH(in_sample([](sample& s) { return make::matmul(s.g, s.W, s.A, true) != make::matmul(s.g, s.W, s.A, false); }));
+  BOTH(in_sample([](sample& s) {  // square, so that only the transposition differs
+    const id q = s.matrix(op::param, "Q", s.r, s.r), p = s.matrix(op::param, "P", s.r, s.r);
+    const id plain = make::matmul(s.g, q, p), left = make::matmul(s.g, q, p, true),
+             right = make::matmul(s.g, q, p, false, true);
+    return plain != left && plain != right && left != right;
+  }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::param, "A2", s.r, s.in) != s.A; }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::param, "A", s.in, s.r) != s.A; }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::frozen, "A", s.r, s.in) != s.A; }));

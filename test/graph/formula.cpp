@@ -33,6 +33,7 @@ TEST_CASE("formula: * with a scalar scales, with a column on the left scales the
   BOTH(made([](scope p) { return column(p) * p.param("row", 1, p.size("in")); }).what == op::matmul);
   BOTH(made([](scope p) { return p.param("e", p.size("r"), 1) * W(p); }).what == op::matmul);
   BOTH(made([](scope p) { return column(p) * t(column(p)); }).what == op::matmul);
+  BOTH(made([](scope p) { return column(p) * column(p); }).what == op::matmul);  // an error, not a product of elements
 }
 
 TEST_CASE("formula: mul is elementwise") {

@@ -76,6 +76,7 @@ TEST_CASE("sizes: solve through a product") {
   BOTH(solved(s.product, 512, s.b, given({{s.in, 64}})) == 8);
   BOTH(solved(s.product, 512, s.in, given({{s.b, 8}})) == 64);
   BOTH(solved(s.product, 513, s.b, given({{s.in, 64}})) == refused);
+  BOTH(solved(s.product, 513, s.in, given({{s.b, 8}})) == refused);
   BOTH(solved(s.product, 512, s.b, given({{s.in, 64}, {s.b, 8}})) == 8);
   BOTH(solved(s.product, 511, s.b, given({{s.in, 64}, {s.b, 8}})) == refused);
   BOTH(solved(s.product, 512, s.b) == unknown);  // two names: no answer yet, and no contradiction

@@ -126,6 +126,26 @@ std::string first_clobbered(const graph& g) {
 
 }  // namespace
 
+// x A' B' is deferred into the last sum, after x C' D': x A' must outlive everything in between.
+TEST_CASE("buffers: the operands of a deferred product live until the sum") {
+  static constexpr builder g = [] {
+    builder b{};
+    const scope p{&b};
+    const extent n = p.size("n"), r = p.size("r");
+    const ex x = p.leaf(op::input, "x", 2, 1, 1, p.size("tokens"), n);
+    auto times = [&](id a, const char* name, extent rows, extent cols) {
+      return make::matmul(b, a, p.param(name, rows, cols).i, false, true);
+    };
+    const id deferred = times(times(x.i, "A", r, n), "B", n, r);
+    b.give(make::add(b, times(times(x.i, "C", r, n), "D", n, r), deferred), "y");
+    return b;
+  }();
+  constexpr planned p{graph(g)};
+  CHECK(p.where.into[p.g[p.g.result("y")].b] == p.g.result("y"));
+  CHECK(p.where.slots == 2);
+  CHECK(first_clobbered(g) == "");
+}
+
 TEST_CASE("buffers: nothing is read after its memory was given away, in any graph") {
   for_all_layers([](const char* name, auto tag) {
     using d = derived_of<typename decltype(tag)::type>;
