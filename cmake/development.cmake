@@ -45,7 +45,6 @@ if(TARGET graft::cpu)
   add_library(graft_instances STATIC ${support}/instance_float.cpp ${support}/instance_double.cpp
                                      ${support}/instance_methods.cpp)
   target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
-  target_compile_options(graft_instances INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${support}/instances.h>")
   # Only tests compute in double, and the table of methods is data: nothing to optimise.
   set_source_files_properties(${support}/instance_double.cpp ${support}/instance_methods.cpp
                               PROPERTIES COMPILE_OPTIONS -O1)
@@ -58,11 +57,21 @@ function(graft_build_quickly target)
   target_compile_options(${target} PRIVATE -O0)
 endfunction()
 
+# Every file of the target knows that the instances exist.
+function(graft_use_instances target)
+  if(TARGET graft_instances)
+    target_link_libraries(${target} PRIVATE graft_instances)
+    target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${PROJECT_SOURCE_DIR}/test/support/instances.h>")
+  endif()
+endfunction()
+
 # A program of ours: links the whole library as far as this machine offers it.
 function(graft_add_program name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE graft_development graft::graft $<TARGET_NAME_IF_EXISTS:graft_instances>
-                                        $<TARGET_NAME_IF_EXISTS:graft::cpu> $<TARGET_NAME_IF_EXISTS:graft::io>)
+  target_link_libraries(${name} PRIVATE graft_development graft::graft $<TARGET_NAME_IF_EXISTS:graft::cpu>
+                                        $<TARGET_NAME_IF_EXISTS:graft::io>)
+  graft_use_instances(${name})
 endfunction()
 
 # nvcc only where it works; machines that compile need no GPU, so the architectures are named and never "native".
