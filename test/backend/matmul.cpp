@@ -56,12 +56,19 @@ TEST_CASE("matmul: an old value that is not a number does not survive being over
   CHECK(furthest(c.v, clean.v) == 0);
 }
 
-TEST_CASE("matmul: sizes of zero") {
+TEST_CASE("matmul: no rows, and stacks of no matrices") {
   owned<double> a({1, 1, 0, 4}), b = random_tensor<double>({1, 1, 4, 2}, 2), none({1, 1, 0, 2});
   cpu::matmul(none.t(), a.t(), b.t(), {});
-  owned<double> c({1, 1, 3, 0}), d({1, 1, 0, 2}), out({1, 1, 3, 2}, 5.0);
-  cpu::matmul(out.t(), c.t(), d.t(), {});  // an empty sum is zero
-  CHECK(furthest(out.v, owned<double>({1, 1, 3, 2}).v) == 0);
+  CHECK(none.v.empty());
+  owned<double> stack({1, 0, 3, 4}), one = random_tensor<double>({1, 1, 5, 3}, 3), out({1, 0, 5, 4});
+  cpu::matmul(out.t(), one.t(), stack.t(), {});
+  CHECK(out.v.empty());
+  owned<double> left({1, 0, 3, 4}), sum({1, 1, 3, 3}, 5.0);
+  cpu::matmul(sum.t(), left.t(), left.t(), {false, true, true});  // the sum over none is zero
+  CHECK(furthest(sum.v, owned<double>({1, 1, 3, 3}).v) == 0);
+  owned<double> wide({1, 1, 3, 0}), tall({1, 1, 0, 3}), empty_sum({1, 1, 3, 3}, 5.0);
+  cpu::matmul(empty_sum.t(), wide.t(), tall.t(), {});
+  CHECK(furthest(empty_sum.v, owned<double>({1, 1, 3, 3}).v) == 0);
 }
 
 TEST_CASE("matmul: a weight in bf16 gives what its widened copy gives") {

@@ -386,8 +386,7 @@ TEST_CASE("peft layer: BOFT's tensors tell the number of factors, its configurat
   }
 }
 
-// Found by this test: the block size of the configuration is not compared with the tensor's.
-TEST_CASE("known bug: peft layer: a BOFT block size that is not the tensors'" * doctest::should_fail()) {
+TEST_CASE("peft layer: a BOFT block size that is not the tensors'") {
   peft_case c = golden("boft_2");
   c.config["boft_block_size"] = 8;
   CHECK(c.load() != "");

@@ -149,7 +149,12 @@ inline status read_method(peft_source& s) {
     case peft_type::lora: return read_lora(s);
     case peft_type::adalora: return read_adalora(s);
     case peft_type::oft: return read_oft(s);
-    case peft_type::boft: s.layer.formula = method::boft; return s.take_all({"boft_R", "boft_s"});
+    case peft_type::boft: {  // the number of factors is the tensor's: PEFT may have used fewer than its file says
+      const boft_fields& o = s.config.boft;
+      s.layer.formula = method::boft;
+      s.layer.sizes["b"] = o.block_size > 0 ? o.block_size : s.base.in / o.block_num;
+      return s.take_all({"boft_R", "boft_s"});
+    }
     case peft_type::hra:
       s.layer.formula = s.config.apply_gs ? method::hra_gram_schmidt : method::hra;
       s.layer.sizes["r"] = s.config.r;

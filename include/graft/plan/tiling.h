@@ -66,6 +66,9 @@ constexpr tiling tile(const graph& g) {
     if (v.b >= 0 && !product) t.streamed.in[v.b] = false;
     if (v.c >= 0) t.streamed.in[v.c] = false;
   }
+  for (int k = g.size - 1; k >= 0; --k)  // a reshaped tensor is the memory of its leaf
+    if (g.n[k].what == op::reshape && base_leaf(g, static_cast<id>(k)) >= 0 && !t.streamed.in[k])
+      t.streamed.in[g.n[k].a] = false;
   for (int k = g.size - 1; k >= 0; --k) {
     const id i = static_cast<id>(k);
     if (!t.live.in[k] || t.when.of[k] == stage::data) continue;

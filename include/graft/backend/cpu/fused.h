@@ -59,7 +59,7 @@ template <class Real> class fused {
     for (int k = 0; k < g_.size; ++k) {
       const id i = static_cast<id>(k);
       if (!t_.live.in[k] || t_.when.of[k] == stage::data) continue;
-      if (t_.when.of[k] == stage::load && loaded_ && cached_->has(i)) continue;
+      if (t_.when.of[k] == stage::load && loaded_) continue;
       if (is_leaf(g_[i].what)) cached_->forget(i);  // the tensor behind it may have changed
       cached_->compute(i, evaluate);
     }
@@ -68,12 +68,22 @@ template <class Real> class fused {
       if (!t_.live.in[k] || t_.when.of[k] == stage::data) continue;
       const id leaf = base_leaf(g_, i);
       const bool narrow = t_.streamed[i] && stays_narrow<Real>(leaves_[static_cast<std::size_t>(leaf)]);
-      if (narrow || (t_.when.of[k] == stage::parameter && !t_.kept[i]))
+      if (narrow || (!t_.kept[i] && !is_leaf(g_[i].what) && !read_again(i)))
         cached_->forget(i);
       else if (t_.kept[i])
         static_cast<void>((*cached_)[i]);  // widened now, not by several threads at once
     }
     ready_ = loaded_ = true;
+  }
+
+  // Is a value of the load read whenever the parameters change, directly or reshaped?
+  bool read_again(id i) const {
+    for (int k = 0; k < g_.size && t_.when.of[i] == stage::load; ++k) {
+      const node& v = g_.n[k];
+      const bool reads = t_.live.in[k] && (v.a == i || v.b == i || v.c == i);
+      if (reads && (t_.when.of[k] == stage::parameter || v.what == op::reshape)) return true;
+    }
+    return false;
   }
 
   // Adds up the threads' sums and computes what follows from them.

@@ -30,7 +30,7 @@ void product(matrix_map<Real> c, const_matrix_map<Real> a, const_matrix_map<Real
 
 // c = a op(W), W in storage: panels of rows of W, which are columns of c (tb) or a slice of the inner sum.
 template <class Real> void decoded_product(tensor<Real> c, tensor<Real> a, tensor<Real> w, product_mode m) {
-  const long long rows = a.count() / a.d[3], k = a.d[3], panel = 128;
+  const long long rows = a.matrices() * a.d[2], k = a.d[3], panel = 128;
   std::vector<Real> wide(static_cast<std::size_t>(std::min(panel, w.d[2]) * w.d[3]));
   matrix_map<Real> out(c.p, rows, m.tb ? w.d[2] : w.d[3]);
   const const_matrix_map<Real> left(a.p, rows, k);
@@ -51,11 +51,11 @@ template <class Real> void matmul(tensor<Real> out, tensor<Real> a, tensor<Real>
   if (b.narrow != nullptr) return decoded_product(out, a, b, m);
   const bool flat = !m.ta && !m.sum && b.matrices() == 1;  // one product for the whole stack
   if (flat) {
-    const long long rows = a.count() / a.d[3];
+    const long long rows = a.matrices() * a.d[2];
     return product<Real>({out.p, rows, out.d[3]}, {a.p, rows, a.d[3]}, {b.p, b.d[2], b.d[3]}, m);
   }
   if (m.sum && m.ta && !m.tb && a.matrices() == b.matrices()) {  // Σ aᵀ b over a stack is one tall product
-    const long long rows = a.count() / a.d[3];
+    const long long rows = a.matrices() * a.d[2];
     return product<Real>({out.p, out.d[2], out.d[3]}, {a.p, rows, a.d[3]}, {b.p, rows, b.d[3]}, m);
   }
   const long long n0 = a.d[0] == 1 ? b.d[0] : a.d[0], n1 = a.d[1] == 1 ? b.d[1] : a.d[1];

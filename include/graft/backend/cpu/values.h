@@ -41,7 +41,7 @@ template <class Real> class values {
   }
   bool has(id i) const { return at_[static_cast<std::size_t>(i)] != nullptr; }
   void forget(id i) {
-    own_[static_cast<std::size_t>(i)] = {};
+    std::vector<Real>().swap(own_[static_cast<std::size_t>(i)]);  // gives the memory back, which = {} does not
     at_[static_cast<std::size_t>(i)] = nullptr;
   }
   void put(id i, Real* p) { at_[static_cast<std::size_t>(i)] = p; }
