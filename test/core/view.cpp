@@ -51,7 +51,8 @@ TEST_CASE("dtype: names and widths, all of them") {
     int bits;
   };
   for (const fact f : {fact{dtype::f32, "f32", 32}, fact{dtype::f64, "f64", 64}, fact{dtype::bf16, "bf16", 16},
-                       fact{dtype::i64, "i64", 64}, fact{dtype::nf4, "nf4", 4}, fact{dtype::int8, "int8", 8}}) {
+                       fact{dtype::f16, "f16", 16}, fact{dtype::i64, "i64", 64}, fact{dtype::nf4, "nf4", 4},
+                       fact{dtype::int8, "int8", 8}}) {
     CHECK(std::string(name_of(f.type)) == f.name);
     CHECK(bits_of(f.type) == f.bits);
   }

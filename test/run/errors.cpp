@@ -70,10 +70,10 @@ TEST_CASE("errors: data and element types") {
   executor<float> e(graphs_for(layer_kind::linear, method::lora, false));
   CHECK(said(e.set("weight", view_of(static_cast<const float*>(nullptr), 24, 32))) == "tensor 'weight' has no data");
   CHECK(said(e.set("weight", view_of(whole, 8, 8))) ==
-        "tensor 'weight' is stored as i64; the CPU reads f32, f64 and bf16");
+        "tensor 'weight' is stored as i64, expected f32, f64, bf16 or f16");
   for (const dtype t : {dtype::nf4, dtype::int8})
     CHECK(said(e.set("weight", view{numbers, t, {24, 32, 1, 1}, 2})) ==
-          std::string("tensor 'weight' is stored as ") + name_of(t) + "; the CPU reads f32, f64 and bf16");
+          std::string("tensor 'weight' is stored as ") + name_of(t) + ", expected f32, f64, bf16 or f16");
 }
 
 TEST_CASE("errors: something is missing when a call comes") {
@@ -117,7 +117,7 @@ TEST_CASE("errors: the tensors of a call") {
         "tensor 'x' has shape [1, 7, 32], expected [tokens, in] = [?, 32]");
   CHECK(said(t.e.forward(view_of(static_cast<const float*>(nullptr), 7, 32), into(t.y))) == "tensor 'x' has no data");
   CHECK(said(t.e.forward(view_of(whole, 2, 32), into(t.y))) ==
-        "tensor 'x' is stored as i64, expected f32, f64 or bf16");
+        "tensor 'x' is stored as i64, expected f32, f64, bf16 or f16");
   CHECK(said(t.e.forward(t.l.x(), into(t.small))) == "output 'y' has 3 elements, expected 168");
   CHECK(said(t.e.backward(t.l.x(), view_of(numbers, 6, 24), {}, {})) ==
         "tensor 'dy' has shape [6, 24], expected [tokens, out] = [7, 24]");

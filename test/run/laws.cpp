@@ -103,9 +103,9 @@ TEST_CASE("fused computes what eager computes, forward and backward") {
       INFO(std::string(b.message()));
       REQUIRE(bool(b));
     }
-    for (const auto& [name, g] : ours) {
-      INFO("gradient of ", name);
-      CHECK(difference(g, theirs.at(name)) < 5e-5);
+    for (const auto& ours_of : ours) {
+      INFO("gradient of ", ours_of.first);
+      CHECK(difference(ours_of.second, theirs.at(ours_of.first)) < 5e-5);
     }
   });
 }
@@ -161,7 +161,9 @@ TEST_CASE("gradients are the derivatives of the formula: central differences in 
     REQUIRE(bool(e.backward(l.x(), l.dy(), dx, wanted)));
     cpu::pins<double> pinned;
     loss(l, {}, &pinned);
-    for (const auto& [name, g] : found) {
+    for (const auto& entry : found) {
+      const std::string& name = entry.first;
+      const std::vector<double>& g = entry.second;
       auto& leaf = l.data.at(name);
       const std::size_t stride = leaf.size() / 40 + 1;  // a sample of the elements
       for (std::size_t i = 0; i < leaf.size(); i += stride) {

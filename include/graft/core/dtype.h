@@ -6,10 +6,14 @@
 
 namespace graft {
 
-enum class dtype : unsigned char { f32, f64, bf16, i64, nf4, int8 };
+enum class dtype : unsigned char { f32, f64, bf16, f16, i64, nf4, int8 };
 
 // bfloat16: the upper half of a float. Rounds to nearest even, as the hardware does; NaN stays NaN.
 struct bf16 {
+  std::uint16_t bits = 0;
+};
+// IEEE half precision: 5 bits of exponent, 10 of fraction.
+struct f16 {
   std::uint16_t bits = 0;
 };
 
@@ -31,6 +35,10 @@ template <> struct storage<bf16> {
   using compute = float;
   static constexpr dtype type = dtype::bf16;
 };
+template <> struct storage<f16> {
+  using compute = float;
+  static constexpr dtype type = dtype::f16;
+};
 template <int Block> struct storage<nf4<Block>> {
   using compute = float;
   static constexpr dtype type = dtype::nf4;
@@ -45,6 +53,7 @@ constexpr const char* name_of(dtype t) {
     case dtype::f32: return "f32";
     case dtype::f64: return "f64";
     case dtype::bf16: return "bf16";
+    case dtype::f16: return "f16";
     case dtype::i64: return "i64";
     case dtype::nf4: return "nf4";
     case dtype::int8: return "int8";
@@ -52,14 +61,17 @@ constexpr const char* name_of(dtype t) {
   return "?";
 }
 // Types that values are computed from and into; the others are encodings or indices.
-constexpr bool computes_in(dtype t) { return t == dtype::f32 || t == dtype::f64 || t == dtype::bf16; }
+constexpr bool computes_in(dtype t) {
+  return t == dtype::f32 || t == dtype::f64 || t == dtype::bf16 || t == dtype::f16;
+}
 
 constexpr int bits_of(dtype t) {
   switch (t) {
     case dtype::f64:
     case dtype::i64: return 64;
     case dtype::f32: return 32;
-    case dtype::bf16: return 16;
+    case dtype::bf16:
+    case dtype::f16: return 16;
     case dtype::int8: return 8;
     case dtype::nf4: return 4;
   }

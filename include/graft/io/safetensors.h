@@ -92,7 +92,7 @@ inline status parse_header(const nlohmann::json& header, std::span<const std::by
     range r;
     result<tensor_view> t = parse_tensor(out.file, name, info, r);
     if (!t) return t.failure();
-    order.push_back({r, out.tensors.size()});
+    order.emplace_back(r, out.tensors.size());
     out.tensors.push_back(std::move(*t));
   }
   std::sort(order.begin(), order.end());

@@ -3,6 +3,8 @@
 // to_int64 takes integers only and refuses what does not fit. Bytes are copied out one by one: they may be unaligned.
 //     small floats: (-1)^s 2^(e-bias) (1 + m/2^M), subnormal for e = 0; FNUZ and E8M0 as in ONNX's float8 types
 #pragma once
+#include <graft/core/bf16.h>
+#include <graft/core/f16.h>
 #include <graft/io/tensor_view.h>
 
 #include <bit>
@@ -10,14 +12,6 @@
 #include <cstring>
 
 namespace graft::io {
-
-constexpr float from_bf16(std::uint16_t v) { return std::bit_cast<float>(static_cast<std::uint32_t>(v) << 16); }
-
-constexpr float from_f16(std::uint16_t v) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(v & 0x8000) << 16, e = (v >> 10) & 31, m = v & 0x3ff;
-  if (e == 0) return (sign != 0 ? -0x1p-24f : 0x1p-24f) * static_cast<float>(m);
-  return std::bit_cast<float>(sign | (e == 31 ? 0x7f800000u : (e + 112) << 23) | (m << 13));
-}
 
 inline float from_f8(dtype t, std::uint8_t v) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -48,18 +42,19 @@ template <class Raw, class Out, class Decode> std::vector<Out> decode_each(const
 template <class Out> result<std::vector<Out>> to_real(const tensor_view& t) {
   return guarded(t.name, [&]() -> result<std::vector<Out>> {
     const auto same = [](auto v) { return v; };
+    const auto wide = [](auto v) { return widen(v); };
     switch (t.type) {
       case dtype::f64: return decode_each<double, Out>(t, same);
       case dtype::f32: return decode_each<float, Out>(t, same);
-      case dtype::f16: return decode_each<std::uint16_t, Out>(t, from_f16);
-      case dtype::bf16: return decode_each<std::uint16_t, Out>(t, from_bf16);
+      case dtype::f16: return decode_each<graft::f16, Out>(t, wide);
+      case dtype::bf16: return decode_each<graft::bf16, Out>(t, wide);
       case dtype::i64: return decode_each<std::int64_t, Out>(t, same);
       case dtype::u64: return decode_each<std::uint64_t, Out>(t, same);
       case dtype::i32: return decode_each<std::int32_t, Out>(t, same);
       case dtype::u32: return decode_each<std::uint32_t, Out>(t, same);
       case dtype::i16: return decode_each<std::int16_t, Out>(t, same);
       case dtype::u16: return decode_each<std::uint16_t, Out>(t, same);
-      case dtype::i8: return decode_each<std::int8_t, Out>(t, same);
+      case dtype::i8: return decode_each<std::int8_t, Out>(t, [](std::int8_t v) { return static_cast<int>(v); });
       case dtype::u8: return decode_each<std::uint8_t, Out>(t, same);
       case dtype::boolean: return decode_each<std::uint8_t, Out>(t, [](std::uint8_t v) { return v != 0; });
       case dtype::f8_e5m2:
@@ -83,6 +78,7 @@ inline result<std::vector<double>> to_double(const tensor_view& t) { return to_r
 inline result<std::vector<std::int64_t>> to_int64(const tensor_view& t) {
   return guarded(t.name, [&]() -> result<std::vector<std::int64_t>> {
     const auto same = [](auto v) { return v; };
+    const auto wide = [](auto v) { return widen(v); };
     switch (t.type) {
       case dtype::u64: {
         std::vector<std::int64_t> v = decode_each<std::uint64_t, std::int64_t>(t, same);

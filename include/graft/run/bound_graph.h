@@ -39,7 +39,8 @@ template <class Real> class bound_graph {
       const auto found = out.find(g_.out[k].name);
       if (found == out.end() || found->second.data == nullptr) continue;
       if (!computes_in(found->second.type))
-        return fail("output '", g_.out[k].name, "' is ", name_of(found->second.type), ", expected f32, f64 or bf16");
+        return fail("output '", g_.out[k].name, "' is ", name_of(found->second.type),
+                    ", expected f32, f64, bf16 or f16");
       const long long expected = count(g_, g_.out[k].at, call.sizes);
       if (found->second.count() != expected)
         return fail("output '", g_.out[k].name, "' has ", found->second.count(), " elements, expected ", expected);

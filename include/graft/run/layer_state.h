@@ -54,7 +54,7 @@ class layer_state {
     for (int k = 0; k < v.rank; ++k)
       if (v.size[k] < 1) return fail("tensor '", name, "' has shape ", shape_of(v), ", expected sizes of at least 1");
     if (!computes_in(v.type))
-      return fail("tensor '", name, "' is stored as ", name_of(v.type), "; the CPU reads f32, f64 and bf16");
+      return fail("tensor '", name, "' is stored as ", name_of(v.type), ", expected f32, f64, bf16 or f16");
     tensor_map trial = tensors_;
     trial.insert_or_assign(name, v);
     size_values s;
@@ -112,7 +112,7 @@ class layer_state {
       const dtype type = found->second.type;
       if (v.what == op::ids ? type != dtype::i64 : !computes_in(type))
         return fail("tensor '", v.name, "' is stored as ", name_of(type), ", expected ",
-                    v.what == op::ids ? "i64" : "f32, f64 or bf16");
+                    v.what == op::ids ? "i64" : "f32, f64, bf16 or f16");
       if (status fits = fit(g, static_cast<id>(k), found->second, b.sizes); !fits) return fits;
       b.leaf[static_cast<std::size_t>(k)] = found->second;
     }

@@ -2,6 +2,7 @@
 // What the CPU kernels work on: a pointer and four numbers, row-major and contiguous; and the way in and out of storage.
 #pragma once
 #include <graft/core/bf16.h>
+#include <graft/core/f16.h>
 #include <graft/core/view.h>
 #include <graft/graph/graph.h>
 
@@ -45,6 +46,9 @@ template <class Real> void decode(const void* data, dtype type, long long from, 
     case dtype::bf16:
       for (long long k = 0; k < n; ++k) to[k] = static_cast<Real>(widen(static_cast<const bf16*>(data)[from + k]));
       return;
+    case dtype::f16:
+      for (long long k = 0; k < n; ++k) to[k] = static_cast<Real>(widen(static_cast<const f16*>(data)[from + k]));
+      return;
     case dtype::nf4:
     case dtype::int8: return;  // refused before any call gets here
   }
@@ -59,6 +63,9 @@ template <class Real> void encode(const Real* from, long long n, void* data, dty
       return;
     case dtype::bf16:
       for (long long k = 0; k < n; ++k) static_cast<bf16*>(data)[at + k] = narrow(static_cast<float>(from[k]));
+      return;
+    case dtype::f16:
+      for (long long k = 0; k < n; ++k) static_cast<f16*>(data)[at + k] = narrow_to_f16(static_cast<float>(from[k]));
       return;
     case dtype::i64:
     case dtype::nf4:
