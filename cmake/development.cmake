@@ -80,5 +80,10 @@ if(GRAFT_CUDA AND TARGET graft_cuda)
     endif()
     enable_language(CUDA)
     set(graft_nvcc ON)
+    # A layer on the GPU, one file per element type, for every program that is compiled by the host compiler.
+    set(gpu ${PROJECT_SOURCE_DIR}/test/support)
+    add_library(graft_gpu STATIC ${gpu}/gpu_layer.cu ${gpu}/gpu_layer_f32.cu ${gpu}/gpu_layer_bf16.cu
+                                 ${gpu}/gpu_layer_f16.cu)
+    target_link_libraries(graft_gpu PRIVATE graft_development graft::graft PUBLIC graft::cuda)
   endif()
 endif()

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 
+#include "engine.h"
+
 namespace golden {
 
 using namespace graft;
@@ -59,7 +61,7 @@ struct geometry {
 
 class golden_case {
  public:
-  static result<std::vector<comparison>> run(const std::filesystem::path& folder, backend how) {
+  static result<std::vector<comparison>> run(const std::filesystem::path& folder, const mode& how) {
     golden_case c;
     c.how_ = how;
     if (status s = c.open(folder); !s) return s.failure();
@@ -120,7 +122,7 @@ class golden_case {
     return flattened(x_, layer_.kind == layer_kind::conv2d ? 4 : 2);
   }
 
-  status bind(executor<float>& e, const geometry& s, const array& weight, const array& bias) const {
+  status bind(engine& e, const geometry& s, const array& weight, const array& bias) const {
     if (layer_.kind == layer_kind::conv2d) {
       if (status r = e.size("stride", s.stride); !r) return r;
       if (status r = e.size("padding", s.padding); !r) return r;
@@ -134,11 +136,11 @@ class golden_case {
 
   // The base layer alone, with any weight and bias.
   result<array> base_forward(const geometry& s, const array& weight, const array& bias) const {
-    executor<float> e(graphs_for(kind(s), method::none, layer_.bias), how_);
-    if (status r = bind(e, s, weight, bias); !r) return r.failure();
+    const auto e = how_.make(graphs_for(kind(s), method::none, layer_.bias));
+    if (status r = bind(*e, s, weight, bias); !r) return r.failure();
     auto like = load(expected_, "y_disabled");
     if (!like) return like.failure();
-    if (status r = e.forward(x(), like->into()); !r) return r.failure();
+    if (status r = e->forward(x(), like->into()); !r) return r.failure();
     return like;
   }
   result<geometry> find_geometry() const {
@@ -177,7 +179,8 @@ class golden_case {
     if (!g) return g.failure();
     const layer_graphs graphs = graphs_for(kind(*g), adapter_.formula, layer_.bias);
     if (!graphs.exists()) return fail("this method does not exist for this kind of layer");
-    executor<float> e(graphs, how_);
+    const auto made = how_.make(graphs);
+    engine& e = *made;
     if (status s = bind(e, *g, weight_, bias_); !s) return s;
     if (status s = io::attach(e, adapter_); !s) return s;
 
@@ -187,7 +190,8 @@ class golden_case {
     if (status s = e.forward(x(), y->into()); !s) return s;
     if (status s = compare("y", y->data); !s) return s;
     if (status s = compare("y_eval", y->data); !s) return s;
-    if (status s = gradients(e); !s) return s;
+    if (!how_.gpu)
+      if (status s = gradients(e); !s) return s;
 
     array merged = weight_, merged_bias = bias_, unmerged = weight_;
     const bool bias_too = graphs.merge.result("bias") >= 0;
@@ -205,7 +209,7 @@ class golden_case {
     if (status s = e.forward(x(), y->into()); !s) return s;
     return compare("y_disabled", y->data);
   }
-  status gradients(executor<float>& e) {
+  status gradients(engine& e) {
     auto dy = load(expected_, "dy");
     if (!dy) return dy.failure();
     std::vector<std::string> keys;
@@ -231,7 +235,7 @@ class golden_case {
     return ok;
   }
 
-  backend how_ = backend::fused;
+  mode how_;
   io::base_layer layer_;
   io::safetensors expected_;
   io::peft_layer adapter_;

@@ -15,7 +15,7 @@ std::string short_name(const std::string& key) {
   return grad ? "d" + key.substr(key.find("model.model.") == key.npos ? 5 : key.find("model.model.") + 12) : key;
 }
 
-bool report(const std::filesystem::path& folder, graft::backend how) {
+bool report(const std::filesystem::path& folder, const golden::mode& how) {
   const auto r = golden::golden_case::run(folder, how);
   std::printf("%-18s", folder.filename().c_str());
   if (!r) {
@@ -36,21 +36,28 @@ bool report(const std::filesystem::path& folder, graft::backend how) {
 
 int main(int argc, char** argv) {
   std::filesystem::path dir;
-  auto how = graft::backend::fused;
+  golden::mode how;
   for (int i = 1; i < argc; ++i) {
-    const bool on = std::strcmp(argv[i], "--on") == 0;
-    if (on && i + 1 < argc && std::strcmp(argv[i + 1], "eager") == 0)
-      how = graft::backend::eager, ++i;
-    else if (on && i + 1 < argc && (std::strcmp(argv[i + 1], "cpu") == 0 || std::strcmp(argv[i + 1], "fused") == 0))
-      ++i;
-    else if (on)
-      return std::fprintf(stderr, "golden: --on takes cpu, fused or eager; the GPU backend is not there yet\n"), 2;
-    else
+    if (std::strcmp(argv[i], "--on") != 0) {
       dir = argv[i];
+      continue;
+    }
+    const std::string on = i + 1 < argc ? argv[++i] : "";
+    how.gpu = on.starts_with("cuda");
+    if (on.ends_with("eager"))
+      how.how = graft::backend::eager;
+    else if (on != "cpu" && on != "cuda")
+      return std::fprintf(stderr, "golden: --on takes cpu, eager, cuda or cuda-eager\n"), 2;
   }
+#ifdef GRAFT_GOLDEN_CUDA
+  if (const std::string why = how.gpu ? test::why_no_gpu() : ""; !why.empty())
+    return std::fprintf(stderr, "golden: no GPU to run on: %s\n", why.c_str()), 3;
+#else
+  if (how.gpu) return std::fprintf(stderr, "golden: built without nvcc; install the CUDA Toolkit and build again\n"), 3;
+#endif
   std::error_code ec;
   if (!std::filesystem::is_directory(dir / "layers", ec))
-    return std::fprintf(stderr, "usage: golden DIR [--on cpu|eager]   DIR holds layers/NAME/…\n"), 2;
+    return std::fprintf(stderr, "usage: golden DIR [--on cpu|eager|cuda|cuda-eager]   DIR holds layers/NAME/…\n"), 2;
   std::vector<std::filesystem::path> cases;
   for (const auto& e : std::filesystem::directory_iterator(dir / "layers"))
     if (e.is_directory()) cases.push_back(e.path());

@@ -4,6 +4,7 @@
 // Included by force into the programs of this project.
 #pragma once
 #include <graft/model/methods.h>
+#include <graft/run/executor.h>
 
 extern template struct graft::cpu::evaluator<float>;
 extern template struct graft::cpu::evaluator<double>;

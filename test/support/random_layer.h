@@ -111,7 +111,7 @@ template <class Real> struct random_layer {
       views[v.name] = w;
     }
   }
-  status bind(executor<Real>& e) const {
+  template <class Executor> status bind(Executor& e) const {
     for (const auto& [name, n] : shape)
       if (graphs.literal.sizes.find(name.c_str()) >= 0 && name != "tokens" && name != "height" && name != "width")
         if (status s = e.size(name.c_str(), n); !s) return s;

@@ -193,7 +193,7 @@ inline result<peft_layer> read_peft_layer(const adapter_config& c, const safeten
 }
 
 // Hands everything to an executor made for the layer's method; an error names the file and the key.
-template <class Real> status attach(executor<Real>& to, const peft_layer& layer) {
+template <class Executor> status attach(Executor& to, const peft_layer& layer) {
   for (const auto& [name, value] : layer.sizes)
     if (status s = to.size(name.c_str(), value); !s) return fail_in(layer.file, s.message());
   for (const auto& [name, value] : layer.scalars)

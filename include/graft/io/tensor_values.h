@@ -78,7 +78,6 @@ inline result<std::vector<double>> to_double(const tensor_view& t) { return to_r
 inline result<std::vector<std::int64_t>> to_int64(const tensor_view& t) {
   return guarded(t.name, [&]() -> result<std::vector<std::int64_t>> {
     const auto same = [](auto v) { return v; };
-    const auto wide = [](auto v) { return widen(v); };
     switch (t.type) {
       case dtype::u64: {
         std::vector<std::int64_t> v = decode_each<std::uint64_t, std::int64_t>(t, same);

@@ -16,7 +16,7 @@
 #include <graft/adapter/oft.h>
 #include <graft/adapter/vblora.h>
 #include <graft/adapter/vera.h>
-#include <graft/run/executor.h>
+#include <graft/run/layer_state.h>
 
 namespace graft {
 

@@ -3,11 +3,10 @@
 // only looks at the tensors it brings.
 #pragma once
 #include <graft/backend/cpu/fused.h>
+#include <graft/run/backend.h>
 #include <graft/run/layer_state.h>
 
 namespace graft {
-
-enum class backend : unsigned char { fused, eager };
 
 using output_map = std::map<std::string, mutable_view, std::less<>>;
 

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// An adapted linear layer on the GPU against the bare one through cuBLASLt, in one process. Every sample is the replay of a
+// CUDA graph of several calls over rotating weights, more than the L2 cache holds, timed by events; Google Benchmark takes
+// the repetitions of all contenders in random order. GRAFT_HOT=1 leaves out the pause before each sample: the power limit
+// then slows everything above about a thousand tokens.
+//     bench_cuda_linear --benchmark_filter='/4096/' --benchmark_out=linear.json
+#include <benchmark/benchmark.h>
+#include <graft/model/methods.h>
+
+#include <chrono>
+#include <graft/run/cuda_together.cuh>
+#include <map>
+#include <thread>
+
+#include "opponents.h"
+
+extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);
+
+namespace {
+
+using namespace graft;
+using bf = __nv_bfloat16;
+using layer = cuda::executor<bf>;
+
+constexpr int k = 4096;
+
+__global__ void fill_random(bf* p, long long n, unsigned long long seed, float scale) {
+  for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) {
+    unsigned long long z = (static_cast<unsigned long long>(i) + seed * 0x9E3779B97F4A7C15ULL) * 0xBF58476D1CE4E5B9ULL;
+    z = (z ^ (z >> 31)) * 0x94D049BB133111EBULL;
+    p[i] = __float2bfloat16((static_cast<float>((z ^ (z >> 29)) >> 40) / 8388608.0F - 1) * scale);
+  }
+}
+bf* random_matrix(long long n, float scale) {
+  static unsigned long long seed = 0;
+  bf* p = nullptr;
+  bench::require(cudaMalloc(&p, static_cast<std::size_t>(n) * sizeof(bf)) == cudaSuccess, "cudaMalloc");
+  fill_random<<<1024, 256>>>(p, n, ++seed, scale);
+  return p;
+}
+view matrix_of(const bf* p, long long rows, long long cols) { return {p, dtype::bf16, {rows, cols, 1, 1}, 2}; }
+void must(const status& s, const char* what) {
+  if (!s) std::fprintf(stderr, "bench: %s: %s\n", what, s.message()), std::exit(1);
+}
+
+cudaStream_t stream() {
+  static cudaStream_t s = [] {
+    cudaStream_t made;
+    cudaStreamCreate(&made);
+    return made;
+  }();
+  return s;
+}
+
+// One layer shape with rotating weights. Memory lives as long as the process: a benchmark has no second use for it.
+struct setting {
+  int m, n, rotation, calls;
+  bf *x, *y, *s;
+  std::vector<bf*> w;
+
+  setting(int tokens, int out) : m(tokens), n(out) {
+    rotation = m > 64 ? (n > 8192 ? 3 : 6) : (n > 8192 ? 6 : 16);
+    calls = m > 8192 ? 3 : m > 1024 ? 6 : m > 64 ? 12 : 2 * rotation;
+    x = random_matrix(static_cast<long long>(m) * k, 1), y = random_matrix(static_cast<long long>(m) * n, 1);
+    s = random_matrix(static_cast<long long>(m) * 256, 1);
+    for (int i = 0; i < rotation; ++i) w.push_back(weight(n, i));
+  }
+  static bf* weight(int n, int i) {  // shared by all settings of one width
+    static std::map<std::pair<int, int>, bf*> made;
+    bf*& p = made[{n, i}];
+    return p != nullptr ? p : p = random_matrix(static_cast<long long>(n) * k, 0.027F);
+  }
+};
+
+struct adapter {
+  const char* name;
+  method what;
+  int rank;
+};
+// Random tensors for every leaf of a method: their sizes follow from the graph.
+std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a) {
+  const layer_graphs graphs = graphs_for(layer_kind::linear, a.what, false);
+  auto l = std::make_unique<layer>(graphs);
+  std::map<std::string, long long> sizes{{"out", at.n}, {"in", k}, {"r", a.rank}, {"a", 64}, {"c", 64}};
+  const graph& g = graphs.literal;
+  size_values s;
+  for (const auto& [name, value] : sizes)
+    if (const int e = g.sizes.find(name.c_str()); e >= 0) s.v[e] = value, must(l->size(name.c_str(), value), "size");
+  must(l->set("weight", matrix_of(at.w[static_cast<std::size_t>(i)], at.n, k)), "weight");
+  for (int e = 0; e < g.size; ++e) {
+    const node& v = g.n[e];
+    if (v.what == op::scalar) must(l->set(v.name, 1.0), v.name);
+    if (v.what != op::param && v.what != op::frozen) continue;
+    const axes listed = listed_axes(v);
+    view t{nullptr, dtype::bf16, {1, 1, 1, 1}, listed.last - listed.first};
+    for (int d = listed.first; d < listed.last; ++d) t.size[d - listed.first] = g.sizes.value(v.d[d], s);
+    t.data = random_matrix(t.count(), t.size[t.rank - 1] > 1000 ? 0.027F : 0.3F);
+    must(l->set(v.name, t), v.name);
+  }
+  must(l->prepare(stream(), matrix_of(at.x, at.m, k)), "prepare");
+  return l;
+}
+
+void measure(benchmark::State& state, const bench::replay& r, double flops, double bytes) {
+  static const bool hot = std::getenv("GRAFT_HOT") != nullptr;
+  for (auto _ : state) {
+    if (!hot) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    r.untimed();
+    state.SetIterationTime(r.microseconds() * 1e-6);
+  }
+  state.counters["flops"] = flops;
+  state.counters["bytes"] = bytes;
+}
+void add(const std::string& name, int calls, double flops, double bytes,
+         const std::function<void(cudaStream_t)>& enqueue) {
+  enqueue(stream());
+  bench::require(cudaStreamSynchronize(stream()) == cudaSuccess, name.c_str());
+  auto r = std::make_shared<bench::replay>(stream(), calls, enqueue);  // enqueue owns what the graph reads: it stays
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [=](benchmark::State& s) { measure(s, *r, flops, bytes), static_cast<void>(enqueue); })
+      ->UseManualTime()
+      ->Iterations(1)
+      ->Unit(benchmark::kMicrosecond);
+}
+
+void add_case(int m, int n, const std::vector<adapter>& adapters) {
+  static cublasLtHandle_t handle = [] {
+    cublasLtHandle_t h;
+    cublasLtCreate(&h);
+    return h;
+  }();
+  constexpr std::size_t room = 128U << 20U;
+  static void* workspace = random_matrix(room / 2, 0);
+  const auto at = std::make_shared<setting>(m, n);
+  const std::string shape = "/" + std::to_string(m) + "/" + std::to_string(n);
+  const double flops = 2.0 * m * n * k, bytes = 2.0 * (static_cast<double>(n) * k + static_cast<double>(m) * (n + k));
+  const auto base = std::make_shared<bench::lt_product>(handle, workspace, room, m, n, k);
+  const auto bare = [=](cudaStream_t s) {
+    for (int c = 0; c < at->calls; ++c)
+      base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
+  };
+  base->choose(stream(), at->calls, bare);
+  add("cublaslt bare" + shape, at->calls, flops, bytes, bare);
+
+  const auto shrink = std::make_shared<bench::lt_product>(handle, workspace, room, m, 16, k);
+  const auto expand = std::make_shared<bench::lt_product>(handle, workspace, room, m, n, 16);
+  bf *a = random_matrix(16 * k, 0.027F), *b = random_matrix(16LL * n, 0.3F);
+  shrink->choose(stream(), 1, [&](cudaStream_t s) { shrink->run(s, at->x, a, at->s, 0); });
+  expand->choose(stream(), 1, [&](cudaStream_t s) { expand->run(s, at->s, b, at->y, 1); });
+  add("cublaslt lora r16 in three calls" + shape, at->calls, flops, bytes, [=](cudaStream_t s) {
+    for (int c = 0; c < at->calls; ++c) {
+      base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
+      shrink->run(s, at->x, a, at->s, 0);
+      expand->run(s, at->s, b, at->y, 1);
+    }
+  });
+  for (const adapter& what : adapters) {
+    auto layers = std::make_shared<std::vector<std::unique_ptr<layer>>>();
+    const int copies = m > 64 ? std::min(3, at->rotation) : at->rotation;
+    for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what));
+    std::fprintf(stderr, "%s%s: %s\n", what.name, shape.c_str(), (*layers)[0]->describe(m).c_str());
+    add(what.name + shape, at->calls, flops, bytes, [=](cudaStream_t s) {
+      for (int c = 0; c < at->calls; ++c)
+        must((*layers)[static_cast<std::size_t>(c % copies)]->forward(s, matrix_of(at->x, at->m, k),
+                                                                      {at->y, dtype::bf16, {at->m, at->n, 1, 1}, 2}),
+             "forward");
+    });
+  }
+}
+// Projections of one input in one launch: widths of Q, K and V, or of gate and up.
+void add_together(int m, const std::vector<int>& widths, const char* name) {
+  struct group {
+    std::vector<std::unique_ptr<layer>> layers;
+  };
+  constexpr int rotation = 6;
+  auto groups = std::make_shared<std::vector<group>>(rotation);
+  auto settings = std::make_shared<std::vector<std::unique_ptr<setting>>>();
+  double bytes = 0;
+  for (const int n : widths) {
+    settings->push_back(std::make_unique<setting>(m, n));
+    bytes += 2.0 * (static_cast<double>(n) * k + 16.0 * (n + k) + static_cast<double>(m) * n);
+  }
+  bytes += 2.0 * m * k;
+  for (int i = 0; i < rotation; ++i)
+    for (auto& s : *settings) {
+      s->w[0] = random_matrix(static_cast<long long>(s->n) * k, 0.027F);
+      (*groups)[static_cast<std::size_t>(i)].layers.push_back(adapted(*s, 0, {"lora", method::lora, 16}));
+    }
+  add(std::string(name) + "/" + std::to_string(m) + "/together", rotation * 2, 0, bytes, [=](cudaStream_t s) {
+    for (int c = 0; c < rotation * 2; ++c) {
+      std::vector<cuda::projection<bf>> all;
+      for (std::size_t i = 0; i < settings->size(); ++i)
+        all.push_back({(*groups)[static_cast<std::size_t>(c % rotation)].layers[i].get(),
+                       {(*settings)[i]->y, dtype::bf16, {m, (*settings)[i]->n, 1, 1}, 2}});
+      must(cuda::forward_together<bf>(s, all, matrix_of((*settings)[0]->x, m, k)), "together");
+    }
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
+  // GRAFT_CASES picks by number of tokens, so that a short lease of a machine is enough for a part: "16,4096".
+  const char* wanted = std::getenv("GRAFT_CASES");
+  auto chosen = [&](int m) {
+    return wanted == nullptr ||
+           ("," + std::string(wanted) + ",").find("," + std::to_string(m) + ",") != std::string::npos;
+  };
+  const adapter none{"plain", method::none, 0}, lora{"lora r16", method::lora, 16},
+      lora64{"lora r64", method::lora, 64};
+  const std::vector<adapter> all{none,
+                                 lora,
+                                 lora64,
+                                 {"dora r16", method::dora, 16},
+                                 {"ia3", method::ia3, 0},
+                                 {"adalora r16", method::adalora, 16},
+                                 {"hra r8", method::hra, 8},
+                                 {"vera r256", method::vera, 256},
+                                 {"loha r16", method::loha, 16},
+                                 {"lokr r16", method::lokr, 16}};
+  for (const int m : {1, 8, 64})
+    if (chosen(m)) add_case(m, 4096, {none, lora}), add_case(m, 14336, {none, lora});
+  if (chosen(16)) add_case(16, 4096, all), add_case(16, 14336, {none, lora});
+  for (const int m : {1, 16})
+    if (chosen(m)) add_together(m, {4096, 1024, 1024}, "qkv"), add_together(m, {14336, 14336}, "gate and up");
+  if (chosen(512)) add_case(512, 4096, {none, lora, lora64});
+  if (chosen(4096)) add_case(4096, 4096, all), add_case(4096, 14336, {none, lora});
+  if (chosen(16384)) add_case(16384, 4096, {none, lora});
+
+  std::vector<char*> arguments(argv, argv + argc);
+  char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=15",
+       short_report[] = "--benchmark_report_aggregates_only=true";
+  arguments.insert(arguments.begin() + 1, {interleave, median, short_report});
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA runtime answers, as the library's own kind of answer.
+#pragma once
+#include <cuda_runtime_api.h>
+#include <graft/core/result.h>
+
+namespace graft::cuda {
+
+inline status check(cudaError_t e, const char* what) {
+  if (e == cudaSuccess) return ok;
+  return fail("CUDA: ", what, ": ", cudaGetErrorString(e), " (", cudaGetErrorName(e), ")");
+}
+// A launch says nothing itself; what it has to say is asked for right after it.
+inline status launched(const char* kernel) { return check(cudaGetLastError(), kernel); }
+
+}  // namespace graft::cuda

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// gemm: many tokens, sm_90a. y = post(x Wᵀ + (x Aᵀ) Bᵀ) by a persistent kernel of thread block pairs that share each tile of W.
+//
+// A block computes tiles of 128 x TileN, 64 deep per step. Warpgroup 0 produces: one thread fills a ring of stages by
+// tensor copies; warpgroups 1 and 2 consume 64 rows each. The side branch is an extension of the inner axis,
+// [x | S] · [W | B]ᵀ with S = x Aᵀ:
+//   Rank = 0   S comes from an earlier launch (or there is no side branch): `extra` more steps read S and B instead of x, W.
+//   Rank > 0   S is made on the way, in the same launch. The first `owners` tiles of each row of tiles multiply their part
+//              of the inner axis with A as well and publish the partial sums; the idle warps of warpgroup 0 add them up in
+//              a fixed order, round them and bring S to every tile of the row before its last step.
+// Phases of a consumer: wait for a stage, issue its products, release the stage before; then the extension; then post,
+// shared memory and a tensor store. On entry to a tile the accumulators are undefined, on exit all stages are released.
+#pragma once
+#include <graft/backend/cuda/gemm_shape.h>
+
+#include <graft/backend/cuda/post.cuh>
+#include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/wgmma.cuh>
+
+namespace graft::cuda {
+
+template <class T, int TileN, int Rank> struct gemm_block {
+  using shape = gemm_shape<TileN, Rank>;
+  static constexpr int held = Rank > 0 ? Rank : 16;  // keeps the arrays of the plain kernel well formed
+
+  const gemm_maps& maps;
+  const gemm_args& g;
+  std::uint32_t base, rank;
+  int k_steps, tiles, first, stride;
+
+  __device__ std::uint32_t full(int q) const { return base + shape::barriers + 8 * q; }
+  __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
+  __device__ std::uint32_t slice_stored() const { return full(2 * shape::stages); }
+  __device__ std::uint32_t s_ready() const { return slice_stored() + 8; }
+  __device__ std::uint32_t s_read() const { return slice_stored() + 16; }
+  __device__ std::uint32_t stage(int q) const { return base + q * shape::stage; }
+
+  __device__ void start() {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < shape::stages; ++i) {
+        ptx::barrier_init(full(i), 1);
+        ptx::barrier_init(empty(i), 4);  // two warpgroups of two blocks
+      }
+      ptx::barrier_init(slice_stored(), 256);
+      ptx::barrier_init(s_ready(), helpers);
+      ptx::barrier_init(s_read(), 256);
+      ptx::barrier_init_fence();
+    }
+    ptx::cluster_sync();
+  }
+
+  // ---- producer: one thread -----------------------------------------------------------------------------------------
+  __device__ void produce() {
+    int q = 0;
+    std::uint32_t phase = 1;
+    auto advance = [&] {
+      if (++q == shape::stages) q = 0, phase ^= 1;
+    };
+    bool acquired = false;  // late: the first tiles of x and W need not wait for it
+    auto acquire = [&] {
+      if (acquired) return;
+      ptx::acquire_map(&g.slot->a);
+      ptx::acquire_map(&g.slot->b);
+      acquired = true;
+    };
+    for (int t = first; t < tiles; t += stride) {
+      const tile_place at = g.place(t, rank);
+      const k_slice mine = g.slice(at.n_tile, k_steps);
+      const bool owner = Rank > 0 && at.n_tile < g.owners;
+      int k = owner ? mine.start : 0;
+      for (int s = 0; s < k_steps; ++s) {
+        const bool with_a = owner && s >= mine.from && s < mine.to;
+        ptx::barrier_wait(empty(q), phase);
+        ptx::barrier_expect(full(q), shape::x + shape::w + (with_a ? shape::a : 0));
+        ptx::load_tile(stage(q), &maps.x, k * 64, at.m_block * 128, full(q));
+        ptx::load_tile_multicast(stage(q) + shape::x + rank * (shape::w / 2), &maps.w, k * 64,
+                                 at.n_tile * TileN + rank * (TileN / 2), full(q), 3);
+        if (with_a) acquire(), ptx::load_tile(stage(q) + shape::x + shape::w, &g.slot->a, k * 64, 0, full(q));
+        if (++k == k_steps) k = 0;
+        advance();
+      }
+      const int extra = Rank > 0 ? 1 : g.extra;
+      for (int s = 0; s < extra; ++s) {
+        acquire();
+        ptx::barrier_wait(empty(q), phase);
+        ptx::barrier_expect(full(q), shape::w + (Rank > 0 ? 0 : shape::x));
+        if (Rank == 0) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
+        for (int i = 0; i < TileN / 2; i += 64)
+          ptx::load_tile_multicast(stage(q) + shape::x + (rank * (TileN / 2) + i) * 128, &g.slot->b, s * 64,
+                                   at.n_tile * TileN + rank * (TileN / 2) + i, full(q), 3);
+        advance();
+      }
+    }
+  }
+
+  // ---- helpers: three warps -----------------------------------------------------------------------------------------
+  static constexpr int helpers = 96;
+  static constexpr int block_quads = 128 * held / 4;
+
+  // Adds up this block's share of the partial sums, always in the order of the owners, and writes S.
+  __device__ void reduce(const tile_place& at, int thread) {
+    const int quads = block_quads / g.owners;
+    const float4* from = reinterpret_cast<const float4*>(g.partial) +
+                         static_cast<long long>(at.m_block) * g.owners * block_quads + at.n_tile * quads;
+    T* s = static_cast<T*>(g.s);
+#pragma unroll 1
+    for (int e = thread; e < quads; e += helpers) {
+      float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+      for (int j = 0; j < g.owners; j += 4) {
+        float4 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = __ldcg(from + static_cast<long long>(j + i) * block_quads + e);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum.x += v[i].x, sum.y += v[i].y, sum.z += v[i].z, sum.w += v[i].w;
+      }
+      const long long to = static_cast<long long>(at.m_block) * 128 * held + (at.n_tile * quads + e) * 4;
+      if (to < static_cast<long long>(g.m) * held)
+        *reinterpret_cast<uint2*>(s + to) = make_uint2(pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w));
+    }
+  }
+  // The rows of S that belong to this block of 128 tokens, into shared memory.
+  __device__ void fetch(const tile_place& at, int thread) {
+    const T* s = static_cast<const T*>(g.s);
+    constexpr int pieces = 128 * held / 8, in_flight = 4;
+#pragma unroll 1
+    for (int e0 = thread; e0 < pieces; e0 += helpers * in_flight) {
+      uint4 v[in_flight];
+#pragma unroll
+      for (int i = 0; i < in_flight; ++i) {
+        const int e = e0 + helpers * i, row = e / (held / 8), col = e % (held / 8) * 8;
+        v[i] = make_uint4(0, 0, 0, 0);
+        if (e < pieces && at.m_block * 128 + row < g.m)
+          v[i] =
+              __ldcg(reinterpret_cast<const uint4*>(s + static_cast<long long>(at.m_block * 128 + row) * held + col));
+      }
+#pragma unroll
+      for (int i = 0; i < in_flight; ++i) {
+        const int e = e0 + helpers * i, row = e / (held / 8), col = e % (held / 8) * 8;
+        if (e < pieces) ptx::store_shared(base + shape::s_at + row * shape::s_pitch + col * 2, v[i]);
+      }
+    }
+  }
+  __device__ void help() {
+    const int helper = threadIdx.x - 32;
+    std::uint32_t slice_phase = 0, s_phase = 1;
+    for (int t = first; t < tiles; t += stride) {
+      const tile_place at = g.place(t, rank);
+      std::uint32_t* published = g.counters + at.m_block * 4;
+      int thread = helper;
+      asm volatile("" : "+r"(thread));  // keeps the addresses below out of the loop's invariants, where they spilled
+      if (at.n_tile < g.owners) {
+        ptx::barrier_wait(slice_stored(), slice_phase), slice_phase ^= 1;
+        if (helper == 0) {
+          ptx::add_acquire_release(published, 1);  // releases the consumers' stores as well: it is cumulative
+          while (ptx::load_acquire(published) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
+        }
+        ptx::named_barrier(1, helpers);
+        reduce(at, thread);
+        ptx::named_barrier(1, helpers);
+        if (helper == 0) ptx::add_acquire_release(published + 1, 1);
+      }
+      if (helper == 0)
+        while (ptx::load_acquire(published + 1) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
+      ptx::named_barrier(1, helpers);
+      ptx::barrier_wait(s_read(), s_phase), s_phase ^= 1;
+      fetch(at, thread);
+      ptx::barrier_arrive(s_ready());
+      // The last tile of the row leaves the counters as it found them: zero, for the next launch or replay.
+      if (helper == 0 && ptx::add_acquire_release(published + 2, 1) == static_cast<std::uint32_t>(g.n_tiles()) - 1)
+        published[0] = published[1] = published[2] = 0;
+    }
+  }
+
+  // ---- consumers: two warpgroups ------------------------------------------------------------------------------------
+  struct consumer {
+    int group, thread, warp, lane;  // group 0 or 1; thread, warp and lane inside it
+    int q = 0, step = 0, before = -1;
+    std::uint32_t phase = 0, s_phase = 0;
+  };
+  __device__ __forceinline__ void release(const consumer& c, int q) const {
+    if (c.thread < 2) ptx::barrier_arrive_at(empty(q), c.thread);
+  }
+  __device__ __forceinline__ std::uint32_t next_stage(const consumer& c) const {
+    ptx::barrier_wait(full(c.q), c.phase);
+    return stage(c.q);
+  }
+  // One group of products stays in flight; the stage before it is free.
+  __device__ __forceinline__ void finish_step(consumer& c) const {
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (c.before >= 0) release(c, c.before);
+    c.before = c.q;
+    ++c.step;
+    if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
+  }
+  template <bool Shrink>
+  __device__ __forceinline__ void k_step(consumer& c, float (&acc)[TileN / 2], float (&s)[held / 2],
+                                         bool first_shrink) const {
+    const std::uint32_t at = next_stage(c);
+    const std::uint64_t x = tile_descriptor(at + c.group * 64 * 128), w = tile_descriptor(at + shape::x),
+                        a = tile_descriptor(at + shape::x + shape::w);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; ++kk) {
+      wgmma<T, TileN>::shared(acc, x + 2 * kk, w + 2 * kk, c.step > 0 || kk > 0);
+      if constexpr (Shrink) wgmma<T, held>::shared(s, x + 2 * kk, a + 2 * kk, !(first_shrink && kk == 0));
+    }
+    finish_step(c);
+  }
+  // A step on S and B, which are `deep` times 16 wide.
+  __device__ __forceinline__ void side_step(consumer& c, float (&acc)[TileN / 2], int deep) const {
+    const std::uint32_t at = next_stage(c);
+    const std::uint64_t s = tile_descriptor(at + c.group * 64 * 128), b = tile_descriptor(at + shape::x);
+    for (int kk = 0; kk < deep; ++kk) {
+      wgmma_fence();
+      wgmma<T, TileN>::shared(acc, s + 2 * kk, b + 2 * kk, true);
+      wgmma_commit();
+      wgmma_wait<0>();
+    }
+    finish_step(c);
+  }
+  // An owner's tile up to the publication of its part of S; the step after the slice is already in flight.
+  __device__ __forceinline__ void shrink(consumer& c, float (&acc)[TileN / 2], const tile_place& at) const {
+    const k_slice mine = g.slice(at.n_tile, k_steps);
+    float s[held / 2];
+    while (c.step < mine.from) k_step<false>(c, acc, s, false);
+    while (c.step < mine.to) k_step<true>(c, acc, s, c.step == mine.from);
+    if (c.step < k_steps)
+      k_step<false>(c, acc, s, false);
+    else
+      wgmma_wait<0>();
+    float* to = g.partial + (static_cast<long long>(at.m_block) * g.owners + at.n_tile) * 128 * held;
+    const int row = c.group * 64 + c.warp * 16 + c.lane / 4, col = (c.lane % 4) * 2;
+#pragma unroll
+    for (int j = 0; j < held / 8; ++j) {
+      *reinterpret_cast<float2*>(to + row * held + j * 8 + col) = make_float2(s[4 * j], s[4 * j + 1]);
+      *reinterpret_cast<float2*>(to + (row + 8) * held + j * 8 + col) = make_float2(s[4 * j + 2], s[4 * j + 3]);
+    }
+    ptx::barrier_arrive(slice_stored());
+  }
+  // The last step of a tile with a side branch of its own: S from shared memory through registers.
+  __device__ __forceinline__ void expand(consumer& c, float (&acc)[TileN / 2]) const {
+    ptx::barrier_wait(s_ready(), c.s_phase), c.s_phase ^= 1;
+    const std::uint32_t from =
+        base + shape::s_at + (c.group * 64 + c.warp * 16 + c.lane / 4) * shape::s_pitch + (c.lane % 4) * 4;
+    std::uint32_t s[held / 16][4];
+#pragma unroll
+    for (int kk = 0; kk < held / 16; ++kk) {
+      s[kk][0] = ptx::load_shared(from + kk * 32), s[kk][1] = ptx::load_shared(from + kk * 32 + 8 * shape::s_pitch);
+      s[kk][2] = ptx::load_shared(from + kk * 32 + 16);
+      s[kk][3] = ptx::load_shared(from + kk * 32 + 16 + 8 * shape::s_pitch);
+    }
+    ptx::barrier_arrive(s_read());
+    const std::uint64_t b = tile_descriptor(next_stage(c) + shape::x);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < held / 16; ++kk) wgmma<T, TileN>::registers(acc, s[kk], b + 2 * kk, true);
+    finish_step(c);
+  }
+  // Post, then 64 columns at a time through shared memory to y.
+  __device__ __forceinline__ void write(const consumer& c, float (&acc)[TileN / 2], const tile_place& at,
+                                        const post_slot<T>& post) const {
+    const std::uint32_t out = base + shape::out + c.group * shape::chunks * shape::chunk;
+    const int row = c.warp * 16 + (c.lane % 8) + 8 * ((c.lane / 8) & 1);
+    const int token = at.m_block * 128 + c.group * 64;
+#pragma unroll
+    for (int c0 = 0; c0 < TileN / 64; c0 += shape::round) {
+      if (post.affine()) {
+#pragma unroll
+        for (int j = c0 * 8; j < (c0 + shape::round) * 8; ++j) {
+          const int column = at.n_tile * TileN + j * 8 + (c.lane % 4) * 2;
+          const float2 scale = __ldg(reinterpret_cast<const float2*>(post.scale + column)),
+                       shift = __ldg(reinterpret_cast<const float2*>(post.shift + column));
+#pragma unroll
+          for (int i = 0; i < 4; i += 2) {
+            acc[4 * j + i] = fmaf(acc[4 * j + i], scale.x, shift.x);
+            acc[4 * j + i + 1] = fmaf(acc[4 * j + i + 1], scale.y, shift.y);
+          }
+        }
+      }
+      if (post.more()) {
+#pragma unroll
+        for (int e = c0 * 32; e < (c0 + shape::round) * 32; ++e)
+          acc[e] = post.finish(acc[e], token + c.warp * 16 + c.lane / 4 + 8 * ((e >> 1) & 1),
+                               at.n_tile * TileN + e / 4 * 8 + (c.lane % 4) * 2 + (e & 1));
+      }
+      if (c.thread == 0) {  // the store that used this part of shared memory has read it
+        if (c0 == 0)
+          ptx::stores_have_read<0>();
+        else
+          ptx::stores_have_read<shape::chunks - 1>();
+      }
+      ptx::named_barrier(2 + c.group, 128);
+#pragma unroll
+      for (int chunk = c0; chunk < c0 + shape::round; ++chunk)
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+          const float* v = acc + chunk * 32 + j * 4;
+          const std::uint32_t packed[4] = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]),
+                                           pack<T>(v[6], v[7])};
+          ptx::store_matrix(
+              out + (chunk % shape::chunks) * shape::chunk + row * 128 + (((j + c.lane / 16) ^ (row & 7)) << 4),
+              packed);
+        }
+      ptx::fence_async_shared();
+      ptx::named_barrier(2 + c.group, 128);
+      if (c.thread == 0) {
+#pragma unroll
+        for (int chunk = c0; chunk < c0 + shape::round; ++chunk)
+          ptx::store_tile(&maps.y, at.n_tile * TileN + chunk * 64, token, out + (chunk % shape::chunks) * shape::chunk);
+      }
+    }
+  }
+  __device__ void consume() {
+    consumer c{static_cast<int>(threadIdx.x / 128) - 1, static_cast<int>(threadIdx.x % 128),
+               static_cast<int>(threadIdx.x / 32 % 4), static_cast<int>(threadIdx.x % 32)};
+    const post_slot<T> post{g.slot->scale, g.slot->shift, static_cast<const T*>(g.residual), g.act, g.m, g.n};
+    for (int t = first; t < tiles; t += stride) {
+      const tile_place at = g.place(t, rank);
+      float acc[TileN / 2], none[held / 2];
+      c.step = 0, c.before = -1;
+      if constexpr (Rank > 0)
+        if (at.n_tile < g.owners) shrink(c, acc, at);
+      while (c.step < k_steps) k_step<false>(c, acc, none, false);
+      if constexpr (Rank > 0)
+        expand(c, acc);
+      else
+        for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
+      wgmma_wait<0>();
+      release(c, c.before);
+      write(c, acc, at, post);
+    }
+    if (c.thread == 0) ptx::stores_done();
+  }
+};
+
+template <class T, int TileN, int Rank>
+__global__ void __launch_bounds__(384, 1)
+    gemm_kernel(const __grid_constant__ gemm_maps maps, const __grid_constant__ gemm_args g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ std::uint8_t raw[];
+  gemm_block<T, TileN, Rank> block{maps,
+                                   g,
+                                   (ptx::shared_address(raw) + 1023) & ~1023U,
+                                   ptx::cluster_rank(),
+                                   (g.k + 63) / 64,
+                                   g.m_pairs() * g.n_tiles(),
+                                   static_cast<int>(blockIdx.x / 2),
+                                   static_cast<int>(gridDim.x / 2)};
+  block.start();
+  if (threadIdx.x < 128) {
+    ptx::give_registers<(Rank > 0 ? 56 : 40)>();
+    if (threadIdx.x == 0)
+      block.produce();
+    else if (Rank > 0 && threadIdx.x >= 32)
+      block.help();
+  } else {
+    ptx::take_registers<(Rank > 0 ? 224 : 232)>();
+    block.consume();
+  }
+  ptx::cluster_sync();  // nobody leaves while the other block may still write into its shared memory
+#endif
+}
+
+}  // namespace graft::cuda

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gemm family without tensor cores: float in full precision, and 16-bit types of any size and alignment. Same slots,
+// same two launches as gemm_mma. A block of 256 threads computes 64 x 64, 16 deep per step, a thread 4 x 4.
+#pragma once
+#include <graft/backend/cuda/tile_args.h>
+
+#include <graft/backend/cuda/post.cuh>
+
+namespace graft::cuda {
+
+namespace simt {
+inline constexpr int tile = 64, deep = 16, threads = 256, pitch = tile + 4;
+
+// [64 rows, 16 columns] of a matrix into shared memory as [column][row], zeros beyond its edge.
+template <class T>
+__device__ __forceinline__ void copy_tile(float (&to)[deep][pitch], const T* from, long long rows, int cols,
+                                          long long row0, int col0) {
+#pragma unroll
+  for (int e = threadIdx.x; e < tile * deep; e += threads) {
+    const int row = e / deep, col = e % deep;
+    const bool inside = row0 + row < rows && col0 + col < cols;
+    to[col][row] = inside ? to_float(from[(row0 + row) * cols + col0 + col]) : 0.0F;
+  }
+}
+}  // namespace simt
+
+template <class T> __global__ void __launch_bounds__(simt::threads) gemm_simt_kernel(const tile_args g) {
+  using namespace simt;
+  __shared__ float x[deep][pitch], w[deep][pitch];
+  const long long m0 = static_cast<long long>(blockIdx.y) * tile;
+  const int n0 = static_cast<int>(blockIdx.x) * tile;
+  const int tm = static_cast<int>(threadIdx.x / 16) * 4, tn = static_cast<int>(threadIdx.x % 16) * 4;
+  float acc[4][4] = {};
+  auto accumulate = [&](const T* left, const T* right, int cols) {
+    for (int k = 0; k < cols; k += deep) {
+      copy_tile(x, left, g.m, cols, m0, k);
+      copy_tile(w, right, g.n, cols, n0, k);
+      __syncthreads();
+#pragma unroll
+      for (int kk = 0; kk < deep; ++kk)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) acc[i][j] = fmaf(x[kk][tm + i], w[kk][tn + j], acc[i][j]);
+      __syncthreads();
+    }
+  };
+  accumulate(static_cast<const T*>(g.x), static_cast<const T*>(g.w), g.k);
+  if (g.rank() > 0) accumulate(static_cast<const T*>(g.s), static_cast<const T*>(g.slot->b_data), g.rank());
+  const post_slot<T> post = g.template post<T>();
+  T* y = static_cast<T*>(g.y);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const long long row = m0 + tm + i;
+      const int col = n0 + tn + j;
+      if (row < g.m && col < g.n) y[row * g.n + col] = from_float<T>(post(acc[i][j], row, col));
+    }
+}
+
+}  // namespace graft::cuda

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory with an owner. Allocation happens while a layer is prepared, never during a call.
+#pragma once
+#include <graft/backend/cuda/error.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace graft::cuda {
+
+class buffer {
+ public:
+  buffer() = default;
+  buffer(buffer&& other) noexcept : p_(std::exchange(other.p_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  buffer& operator=(buffer&& other) noexcept {
+    std::swap(p_, other.p_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  buffer(const buffer&) = delete;
+  buffer& operator=(const buffer&) = delete;
+  ~buffer() { static_cast<void>(cudaFree(p_)); }
+
+  // At least this many bytes; what the buffer held is lost when it has to grow.
+  status reserve(long long bytes) {
+    if (bytes <= bytes_) return ok;
+    static_cast<void>(cudaFree(std::exchange(p_, nullptr)));
+    bytes_ = 0;
+    if (status s = check(cudaMalloc(&p_, static_cast<std::size_t>(bytes)), "allocating device memory"); !s)
+      return fail(s.message(), "; ", bytes, " bytes were asked for");
+    bytes_ = bytes;
+    return ok;
+  }
+  void* data() const { return p_; }
+  template <class T> T* as() const { return static_cast<T*>(p_); }
+  long long bytes() const { return bytes_; }
+
+ private:
+  void* p_ = nullptr;
+  long long bytes_ = 0;
+};
+
+}  // namespace graft::cuda

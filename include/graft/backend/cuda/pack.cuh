@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// From parameter-time values in float to what the kernels read: A and B in the layer's type with their scaling inside, zeros
+// up to the padded rank, and the post slot as one factor and one summand per output. Runs once per change of a parameter.
+#pragma once
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/post.cuh>
+
+namespace graft::cuda {
+
+// to[row0 + r][col0 + c] = ± factor * from[r][c], for a `from` of [rows, cols] or, transposed, of [cols, rows].
+template <class T> struct pack_matrix {
+  const float* from;
+  const float* factor;  // null: 1
+  T* to;
+  long long rows, cols, row0, col0, pitch;
+  bool transposed, minus;
+
+  __device__ void operator()(long long i) const {
+    const long long r = i / cols, c = i % cols;
+    float v = from[transposed ? c * rows + r : i];
+    if (factor != nullptr) v *= *factor;
+    to[(row0 + r) * pitch + col0 + c] = from_float<T>(minus ? -v : v);
+  }
+};
+// The A that adds up every rank-th column: fold(x) = x Aᵀ.
+template <class T> struct pack_fold {
+  T* to;
+  long long rank, row0, cols;
+
+  __device__ void operator()(long long i) const {
+    const long long r = i / cols, c = i % cols;
+    to[(row0 + r) * cols + c] = from_float<T>(c % rank == r ? 1.0F : 0.0F);
+  }
+};
+struct fill_vector {
+  float* to;
+  float value;
+  __device__ void operator()(long long i) const { to[i] = value; }
+};
+// v -> v ∘ operand, applied to v = scale * acc + shift.
+struct apply_post {
+  float* scale;
+  float* shift;
+  const float* operand;
+  long long n, stride;  // stride 0: one number for all columns
+  int what;             // 0 add, 1 subtract, 2 multiply, 3 divide
+
+  __device__ void operator()(long long i) const {
+    const float v = i < n ? operand[i * stride] : (what < 2 ? 0.0F : 1.0F);
+    if (what == 0) shift[i] += v;
+    if (what == 1) shift[i] -= v;
+    if (what == 2) scale[i] *= v, shift[i] *= v;
+    if (what == 3) scale[i] /= v, shift[i] /= v;
+  }
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The post slot: what happens to an accumulator on its way out, act(scale * v + shift) + residual.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <graft/backend/cuda/slot.h>
+
+#include <cstdint>
+
+namespace graft::cuda {
+
+__device__ __forceinline__ float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ float to_float(__half v) { return __half2float(v); }
+__device__ __forceinline__ float to_float(float v) { return v; }
+template <class T> __device__ __forceinline__ T from_float(float v);
+template <> __device__ __forceinline__ __nv_bfloat16 from_float(float v) { return __float2bfloat16_rn(v); }
+template <> __device__ __forceinline__ __half from_float(float v) { return __float2half_rn(v); }
+template <> __device__ __forceinline__ float from_float(float v) { return v; }
+
+// Two neighbouring elements in one register.
+template <class T> __device__ __forceinline__ std::uint32_t pack(float low, float high);
+template <> __device__ __forceinline__ std::uint32_t pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&v);
+}
+template <> __device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
+  const __half2 v = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&v);
+}
+
+__device__ __forceinline__ float activate(activation what, float v) {
+  switch (what) {
+    case activation::none: return v;
+    case activation::relu: return fmaxf(v, 0.0F);
+    case activation::gelu: return 0.5F * v * (1 + tanhf(0.7978845608F * (v + 0.044715F * v * v * v)));
+    case activation::silu: return v / (1 + __expf(-v));
+  }
+  return v;
+}
+
+// Rows are tokens, columns outputs. The vectors are padded, so that every column of a tile may be read.
+template <class T> struct post_slot {
+  const float* scale;
+  const float* shift;
+  const T* residual;  // [tokens, columns] or null
+  activation act;
+  long long tokens;
+  int columns;
+
+  __device__ __forceinline__ bool affine() const { return scale != nullptr; }
+  __device__ __forceinline__ bool more() const { return residual != nullptr || act != activation::none; }
+  // What follows the affine part. Not inlined: it is called for each of up to 128 unrolled accumulators, and code that
+  // runs once per tile costs what its instructions cost to fetch.
+  __device__ __noinline__ float finish(float v, long long token, int column) const {
+    if (act != activation::none) v = activate(act, v);
+    if (residual != nullptr && token < tokens && column < columns) v += to_float(residual[token * columns + column]);
+    return v;
+  }
+  __device__ __forceinline__ float operator()(float v, long long token, int column) const {
+    if (affine()) v = fmaf(v, __ldg(scale + column), __ldg(shift + column));
+    return more() ? finish(v, token, column) : v;
+  }
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products on the ordinary cores, for every size, stack and transposition: c = a b, or c += sign a b. A block
+// computes 64 x 64 of a result, 16 terms at a time out of shared memory, a thread 4 x 4 of that. A transposed operand is
+// one with its steps exchanged; either way neighbouring threads load along the step of 1.
+#pragma once
+#include <graft/backend/cuda/tensor.h>
+
+#include <algorithm>
+#include <graft/backend/cuda/each.cuh>
+
+namespace graft::cuda {
+
+// One operand: `step` leads to the next row (of a) or column (of b) of the result, `inner` to the next term of the sum,
+// outer[] to the next matrix along the two axes of the stack, 0 where it is read again.
+template <class Real> struct factor {
+  const Real* p;
+  long long step, inner, outer[2];
+};
+template <class Real> struct products {
+  factor<Real> a, b;
+  Real* c;  // matrices of rows x cols, one after the other
+  long long rows, cols, depth;
+  long long stack[2];  // products to compute
+  bool sum = false;    // all into one result
+  int accumulate = 0;  // 0: overwrite, +1 or -1: add or subtract
+
+  __host__ __device__ long long count() const { return stack[0] * stack[1]; }
+  __host__ __device__ const Real* matrix(const factor<Real>& f, long long m) const {
+    return f.p + m / stack[1] * f.outer[0] + m % stack[1] * f.outer[1];
+  }
+  __host__ __device__ void store(long long m, long long row, long long col, Real v) const {
+    Real& to = c[(m * rows + row) * cols + col];
+    to = accumulate == 0 ? v : accumulate < 0 ? to - v : to + v;
+  }
+};
+
+struct product_mode {
+  bool ta = false, tb = false, sum = false;
+  int accumulate = 0;
+};
+template <class Real> products<Real> products_of(tensor<Real> out, tensor<Real> a, tensor<Real> b, product_mode m) {
+  // One product for the whole stack; and Σ aᵀ b over a stack is one tall product.
+  const bool flat = !m.ta && !m.sum && b.matrices() == 1;
+  const bool tall = m.sum && m.ta && !m.tb && a.matrices() == b.matrices();
+  for (tensor<Real>* t : {&a, &b})
+    if ((flat && t == &a) || tall) t->d[2] *= t->matrices(), t->d[0] = t->d[1] = 1;
+  auto side = [](const tensor<Real>& t, bool by_column) {
+    return factor<Real>{t.p,
+                        by_column ? 1 : t.d[3],
+                        by_column ? t.d[3] : 1,
+                        {t.d[0] == 1 ? 0 : t.d[1] * t.area(), t.d[1] == 1 ? 0 : t.area()}};
+  };
+  return {side(a, m.ta),
+          side(b, !m.tb),
+          out.p,
+          m.ta ? a.d[3] : a.d[2],
+          m.tb ? b.d[2] : b.d[3],
+          m.ta ? a.d[2] : a.d[3],
+          {a.d[0] == 1 ? b.d[0] : a.d[0], a.d[1] == 1 ? b.d[1] : a.d[1]},
+          m.sum,
+          m.accumulate};
+}
+
+inline constexpr int product_side = 64, product_depth = 16, product_threads = 256;
+
+// Two spare columns: threads that load along the depth write to different banks.
+template <class Real> using product_tile = Real[product_depth][product_side + 2];
+
+// Four elements a thread: 16 neighbours along the depth where that is contiguous, else 64 along the side of the tile.
+template <class Real>
+__device__ void load_factor(product_tile<Real>& to, const Real* p, const factor<Real>& f, long long from, long long end,
+                            long long k0, long long depth) {
+  const bool along = f.inner == 1;
+  const int t = static_cast<int>(threadIdx.x), next_k = along ? 0 : product_threads / product_side,
+            next_i = along ? product_threads / product_depth : 0;
+  int k = along ? t % product_depth : t / product_side, i = along ? t / product_depth : t % product_side;
+  for (int e = 0; e < product_side * product_depth / product_threads; ++e, k += next_k, i += next_i) {
+    const bool inside = from + i < end && k0 + k < depth;
+    to[k][i] = inside ? p[(from + i) * f.step + (k0 + k) * f.inner] : Real(0);
+  }
+}
+
+template <class Real> __global__ void __launch_bounds__(product_threads) tiled_products(products<Real> p) {
+  __shared__ product_tile<Real> left, right;
+  const long long across = (p.cols + product_side - 1) / product_side;
+  const long long row0 = blockIdx.x / across * product_side, col0 = blockIdx.x % across * product_side;
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+  const long long results = p.sum ? 1 : p.count(), each = p.sum ? p.count() : 1;
+  for (long long m = blockIdx.z; m < results; m += gridDim.z) {
+    Real acc[4][4] = {};
+    for (long long s = m * each; s < (m + 1) * each; ++s)
+      for (long long k0 = 0; k0 < p.depth; k0 += product_depth) {
+        __syncthreads();
+        load_factor(left, p.matrix(p.a, s), p.a, row0, p.rows, k0, p.depth);
+        load_factor(right, p.matrix(p.b, s), p.b, col0, p.cols, k0, p.depth);
+        __syncthreads();
+        for (int k = 0; k < product_depth; ++k) {
+          Real x[4], y[4];
+          for (int i = 0; i < 4; ++i) x[i] = left[k][ty + 16 * i], y[i] = right[k][tx + 16 * i];
+          for (int i = 0; i < 4; ++i)
+            for (int j = 0; j < 4; ++j) acc[i][j] += x[i] * y[j];
+        }
+      }
+    for (int i = 0; i < 4; ++i)
+      for (int j = 0; j < 4; ++j)
+        if (const long long r = row0 + ty + 16 * i, c = col0 + tx + 16 * j; r < p.rows && c < p.cols)
+          p.store(m, r, c, acc[i][j]);
+  }
+}
+
+template <class Real> status multiply(const on_stream& on, const products<Real>& p) {
+  const long long results = p.sum ? 1 : p.count();
+  if (p.rows * p.cols * results == 0) return ok;
+  const long long tiles = (p.rows + product_side - 1) / product_side * ((p.cols + product_side - 1) / product_side);
+  if (tiles > 0x7fffffffLL) return fail("a product of ", p.rows, " x ", p.cols, " has more tiles than a grid");
+  const dim3 grid(static_cast<unsigned>(tiles), 1, static_cast<unsigned>(std::min(results, 65535LL)));
+  tiled_products<<<grid, product_threads, 0, on.stream>>>(p);
+  return launched("matmul");
+}
+
+}  // namespace graft::cuda

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instructions of sm_90 that cuda::ptx of CUDA 13.0 does not have, or not in the form needed: barriers in shared
+// memory, tensor copies with cache hints, clusters, register budgets, dependent launches, flags between thread blocks.
+// Shared memory is addressed by its 32-bit window address.
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace graft::cuda::ptx {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- mbarrier --------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ void barrier_init(std::uint32_t bar, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_expect(std::uint32_t bar, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(std::uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+// The same barrier in block `rank` of the cluster. The default semantics: .release.cluster would cost a microsecond per
+// call, and all that follows a released stage is an asynchronous copy, which the barrier itself orders.
+__device__ __forceinline__ void barrier_arrive_at(std::uint32_t bar, std::uint32_t rank) {
+  asm volatile(
+      "{.reg .b32 r;\n mapa.shared::cluster.u32 r, %0, %1;\n mbarrier.arrive.shared::cluster.b64 _, [r];}" ::"r"(bar),
+      "r"(rank)
+      : "memory");
+}
+__device__ __forceinline__ void barrier_wait(std::uint32_t bar, std::uint32_t parity) {
+  asm volatile(
+      "{.reg .pred p;\nWAIT_%=:\n mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra DONE_%=;\n"
+      " bra WAIT_%=;\nDONE_%=:\n}" ::"r"(bar),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- tensor copies ---------------------------------------------------------------------------------------------------
+// Cache policies as createpolicy.fractional.L2 encodes them for the whole access.
+inline constexpr std::uint64_t evict_first = 0x12F0000000000000ULL, evict_last = 0x14F0000000000000ULL;
+
+__device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* map, int col, int row,
+                                          std::uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(map), "r"(col), "r"(row), "r"(bar)
+      : "memory");
+}
+__device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* map, int col, int row, std::uint32_t bar,
+                                          std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3}], "
+      "[%4], %5;" ::"r"(to),
+      "l"(map), "r"(col), "r"(row), "r"(bar), "l"(policy)
+      : "memory");
+}
+// The same offset in every block of `mask` receives the tile, and its barrier the bytes.
+__device__ __forceinline__ void load_tile_multicast(std::uint32_t to, const CUtensorMap* map, int col, int row,
+                                                    std::uint32_t bar, std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+      "%3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(col), "r"(row), "r"(bar), "h"(mask)
+      : "memory");
+}
+__device__ __forceinline__ void store_tile(const CUtensorMap* map, int col, int row, std::uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n cp.async.bulk.commit_group;" ::"l"(
+          map),
+      "r"(col), "r"(row), "r"(from)
+      : "memory");
+}
+// At most Pending stores have not yet read their shared memory.
+template <int Pending> __device__ __forceinline__ void stores_have_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+__device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// A tensor map that lies in global memory may have been rewritten by the host since the last launch.
+__device__ __forceinline__ void acquire_map(const CUtensorMap* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
+// Shared memory written by ordinary stores is read next by a copy or by the tensor cores.
+__device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- thread blocks ---------------------------------------------------------------------------------------------------
+__device__ __forceinline__ std::uint32_t cluster_rank() {
+  std::uint32_t r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+template <int Registers> __device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers> __device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+// Four floats into the shared memory of block `rank`, counted on that block's barrier.
+__device__ __forceinline__ void store_at(std::uint32_t address, std::uint32_t bar, std::uint32_t rank, float4 v) {
+  asm volatile(
+      "{.reg .b32 to, at;\n mapa.shared::cluster.u32 to, %0, %2;\n mapa.shared::cluster.u32 at, %1, %2;\n"
+      " st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, [at];}" ::"r"(address),
+      "r"(bar), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+      : "memory");
+}
+__device__ __forceinline__ float4 load_shared_float4(std::uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
+}
+__device__ __forceinline__ void store_matrix(std::uint32_t address, const std::uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
+               "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
+// ---- between kernels, and between thread blocks of one kernel ---------------------------------------------------------
+__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
+  std::uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ std::uint32_t add_acquire_release(std::uint32_t* p, std::uint32_t v) {
+  std::uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+}
+
+}  // namespace graft::cuda::ptx

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels work on: a device pointer and four numbers, row-major and contiguous.
+#pragma once
+#include <cuda_runtime_api.h>
+#include <graft/graph/graph.h>
+
+#include <cstdint>
+
+namespace graft::cuda {
+
+template <class Real> struct tensor {
+  Real* p = nullptr;
+  long long d[4] = {1, 1, 1, 1};
+
+  __host__ __device__ long long count() const { return d[0] * d[1] * d[2] * d[3]; }
+  __host__ __device__ long long matrices() const { return d[0] * d[1]; }
+  __host__ __device__ long long area() const { return d[2] * d[3]; }
+  __host__ __device__ long long rows() const { return d[0] * d[1] * d[2]; }
+};
+
+template <class Real> tensor<Real> shaped(const graph& g, id i, const size_values& s, Real* p) {
+  tensor<Real> t;
+  t.p = p;
+  for (int k = 0; k < 4; ++k) t.d[k] = g.sizes.value(g[i].d[k], s);
+  return t;
+}
+
+// Scalars are tensors of one element: their values are read on the device.
+template <class Real> struct operands {
+  tensor<Real> a, b, c;
+  const std::int64_t* ids = nullptr;
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs one adapted layer on the GPU. All tensors are device memory of their owner; T is the type of x, y and the weight.
+//     cuda::executor<__nv_bfloat16> q(graphs_of<linear_kind, lora<>, false>());
+//     q.set("weight", w); …; q.set("scaling", 2.0);
+//     q.prepare(stream, x);                // allocates; computes and packs what does not depend on x
+//     q.forward(stream, x, y);             // launches, and nothing else: it may be captured
+// A changed parameter is seen after the next prepare(). One call at a time: a layer has one workspace.
+#pragma once
+#include <graft/run/backend.h>
+#include <graft/run/layer_state.h>
+
+#include <graft/backend/cuda/program.cuh>
+#include <memory>
+
+namespace graft::cuda {
+
+struct call_options {
+  const void* residual = nullptr;  // like y, added after the activation
+  activation act = activation::none;
+};
+
+template <class T> class executor {
+ public:
+  explicit executor(const layer_graphs& graphs, backend how = backend::fused) : how_(how) { add(graphs); }
+
+  // A further adapter on the same base; its number. Before any tensor is set.
+  int add(const layer_graphs& graphs) {
+    parts_.push_back(std::make_unique<part>(graphs));
+    return static_cast<int>(parts_.size()) - 1;
+  }
+  // Tensors of the base belong to all adapters.
+  status set(const char* name, const view& v, int adapter = 0) {
+    return on_parts(name, adapter, [&](layer_state& s) { return s.set(name, v); });
+  }
+  status set(const char* name, double v, int adapter = 0) {
+    return on_parts(name, adapter, [&](layer_state& s) { return s.set(name, v); });
+  }
+  status size(const char* name, long long v, int adapter = 0) {
+    return on_parts(name, adapter, [&](layer_state& s) { return s.size(name, v); });
+  }
+
+  // Ready for calls with an x like this one, or with fewer tokens. A side branch of a rank above 64 is folded into a copy
+  // of the weight unless `fold` is false.
+  status prepare(cudaStream_t stream, const view& like, bool fold = true) {
+    ready_ = false;
+    auto facts = current_device();
+    if (!facts) return facts.failure();
+    device_ = *facts;
+    if (status s = ask_residency(); !s) return s;
+    base_ = std::make_unique<program<T>>(parts_[0]->state.graphs().base_forward);
+    if (status s = bind(*base_, parts_[0]->state, like); !s) return s;
+    if (status s = base_->refresh(stream); !s) return s;
+    rank_ = 0;
+    for (auto& p : parts_)
+      if (status s = choose_graph(*p, like, fold); !s) return s;
+    for (auto& p : parts_)
+      if (status s = pack(stream, *p); !s) return s;
+    if (status s = reserve(stream, like); !s) return s;
+    tokens_ = like.size[0];
+    if (status s = activate(stream, {0}); !s) return s;
+    ready_ = true;
+    chained_ = false;
+    return check(cudaStreamSynchronize(stream), "preparing a layer");
+  }
+  // One adapter: a record of device memory is copied, and kernels captured before see the new one. Several: their side
+  // branches are put next to each other, which allocates and may need a larger rank.
+  status activate(cudaStream_t stream, const std::vector<int>& adapters) {
+    if (adapters.empty()) return fail("activate() needs an adapter; enable(false) runs the base alone");
+    for (const int a : adapters)
+      if (a < 0 || a >= static_cast<int>(parts_.size()))
+        return fail("there is no adapter ", a, "; this layer has ", static_cast<long long>(parts_.size()));
+    if (adapters.size() > 1)
+      if (status s = pack_together(stream, adapters); !s) return s;
+    const packed_adapter<T>& active =
+        adapters.size() > 1 ? together_ : parts_[static_cast<std::size_t>(adapters[0])]->packed;
+    active_ = adapters[0];
+    active_rank_ = active.record.rank;
+    active_a_ = active.a.data();
+    return check(cudaMemcpyAsync(slots_.data(), &active.record, sizeof(adapter_slot), cudaMemcpyHostToDevice, stream),
+                 "writing the adapter's record");
+  }
+  void enable(bool adapter) { enabled_ = adapter; }
+
+  status forward(cudaStream_t stream, const view& x, const mutable_view& y, const call_options& options = {}) {
+    if (!ready_) return fail("prepare() the layer before a call");
+    part& p = *parts_[static_cast<std::size_t>(active_)];
+    program<T>& run = enabled_ ? *p.forward : *base_;
+    result<bound_leaves> call = bind_call(run, p.state, x);
+    if (!call) return call.failure();
+    const long long expected = count(run.value(), run.value().out[0].at, call->sizes);
+    if (y.data == nullptr || y.count() != expected)
+      return fail("output 'y' has ", y.count(), " elements, expected ", expected);
+    if (x.size[0] > tokens_) return fail("x has ", x.size[0], " rows, the layer was prepared for ", tokens_);
+    if (!run.fused()) {
+      if (options.residual != nullptr || options.act != activation::none)
+        return fail("this layer runs node by node: it takes neither a residual nor an activation");
+      return run.run_unfused(stream, call->sizes, call->leaf, y);
+    }
+    if (y.type != dtype_of<T>)
+      return fail("output 'y' is ", name_of(y.type), ", this layer computes in ", name_of(dtype_of<T>));
+    if (run.one_kernel() && x.type != dtype_of<T>)
+      return fail("tensor 'x' is ", name_of(x.type), ", this layer computes in ", name_of(dtype_of<T>));
+    linear_problem problem = run.problem(x.size[0], enabled_ ? active_rank_ : 0);
+    for (const void* pointer : {static_cast<const void*>(y.data), x.data})
+      problem.aligned = problem.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+    linear_operands o;
+    o.x = x.data, o.y = y.data, o.residual = options.residual, o.act = options.act;
+    o.slot = slots_.as<adapter_slot>() + (enabled_ ? 0 : 1), o.bare = slots_.as<adapter_slot>() + 2;
+    o.a = active_a_, o.workspace = workspace_.data(), o.counters = counters_.as<std::uint32_t>();
+    o.chained = std::exchange(chained_, true);
+    return run.run(stream, call->sizes, call->leaf, problem, choose(problem, device_), o);
+  }
+  // What forward() launches for so many tokens.
+  text describe(long long tokens) const {
+    text t;
+    if (!ready_) return t << "not prepared", t;
+    const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(active_)]->forward : *base_;
+    if (!run.fused()) return t << "unfused: a kernel per operation", t;
+    const linear_choice c = choose(run.problem(tokens, enabled_ ? active_rank_ : 0), device_);
+    t << name_of(c.how) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
+    if (!run.one_kernel()) t << "; its input unfused: a kernel per operation";
+    if (enabled_ && parts_[static_cast<std::size_t>(active_)]->folded)
+      t << "; adapter folded into a copy of the weight";
+    return t;
+  }
+  long long workspace_bytes() const { return workspace_.bytes() + counters_.bytes(); }
+
+  // What a launch that serves several layers needs of this one: its weight, its record and its sizes, if all of the layer
+  // is one product.
+  struct segment {
+    linear_problem problem;
+    const void* weight;
+    const adapter_slot* slot;
+  };
+  result<segment> as_segment(long long tokens) const {
+    if (!ready_) return fail("prepare() the layer before a call");
+    const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(active_)]->forward : *base_;
+    if (!run.one_kernel()) return fail("this layer is more than one product");
+    return segment{run.problem(tokens, enabled_ ? active_rank_ : 0), run.weight(),
+                   slots_.as<adapter_slot>() + (enabled_ ? 0 : 1)};
+  }
+
+  // W' and, where the adapter changes it, b'. What unmerge() will need is kept.
+  status merge(cudaStream_t stream, const mutable_view& weight, const mutable_view& bias = {}) {
+    const layer_state& state = parts_[static_cast<std::size_t>(active_)]->state;
+    const graph& g = state.graphs().merge;
+    result<bound_leaves> b = state.bind(g);
+    if (!b) return b.failure();
+    values v(g, b->sizes, b->leaf);
+    for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
+      if (to->data == nullptr) continue;
+      const id at = g.result(name);
+      if (at < 0) return fail("the adapter leaves '", name, "' as it is");
+      if (to->count() != v.elements(at))
+        return fail("'", name, "' has ", to->count(), " elements, expected ", v.elements(at));
+    }
+    if (status s = v.compute(stream, reachable(g)); !s) return s;
+    for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}})
+      if (to->data != nullptr)
+        if (status s = convert(stream, v[g.result(name)].p, dtype::f32, to->data, to->type, to->count()); !s) return s;
+    const unmerge_facts& u = state.graphs().weight_facts;
+    kept_.clear();
+    for (int k = 0; k < u.kept; ++k) {
+      const tensor<float> t = v[u.kept_from[k]];
+      kept_.push_back({v.take(u.kept_from[k]), {t.d[0], t.d[1], t.d[2], t.d[3]}});
+    }
+    return check(cudaStreamSynchronize(stream), "merging");  // the values live until here
+  }
+  // `what` is "weight" or "bias": the base tensor from the merged one.
+  status unmerge(cudaStream_t stream, const char* what, const view& merged, const mutable_view& original) {
+    const bool is_bias = same_text(what, "bias");
+    if (!is_bias && !same_text(what, "weight")) return fail("'", what, "' cannot be unmerged, expected weight or bias");
+    const layer_state& state = parts_[static_cast<std::size_t>(active_)]->state;
+    const graph& g = is_bias ? state.graphs().unmerge_bias : state.graphs().unmerge_weight;
+    const unmerge_facts& u = is_bias ? state.graphs().bias_facts : state.graphs().weight_facts;
+    if (!u.possible) return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
+    if (static_cast<int>(kept_.size()) < u.kept) return fail("merge() first: unmerging needs a value that it keeps");
+    result<bound_leaves> b = state.bind(g);
+    if (!b) return b.failure();
+    tensor_map data{{"merged", merged}};
+    for (int k = 0; k < u.kept; ++k) {
+      const kept_value& from = kept_[static_cast<std::size_t>(k)];
+      view v{from.data.data(), dtype::f32, {}, 4};
+      std::copy_n(from.size, 4, v.size);
+      data.insert_or_assign(kept_names[k], v);
+    }
+    if (status s = layer_state::bind_data(g, data, *b); !s) return s;
+    const id at = g.out[0].at;
+    values v(g, b->sizes, b->leaf);
+    if (original.count() != v.elements(at))
+      return fail("'", what, "' has ", original.count(), " elements, expected ", v.elements(at));
+    if (status s = v.compute(stream, reachable(g)); !s) return s;
+    if (status s = convert(stream, v[at].p, dtype::f32, original.data, original.type, original.count()); !s) return s;
+    return check(cudaStreamSynchronize(stream), "unmerging");
+  }
+
+ private:
+  struct part {
+    explicit part(const layer_graphs& graphs) : state(graphs) {}
+    layer_state state;
+    std::unique_ptr<program<T>> forward;
+    packed_adapter<T> packed;
+    bool folded = false;
+  };
+  struct kept_value {
+    buffer data;
+    long long size[4];
+  };
+
+  template <class F> status on_parts(const char* name, int adapter, F f) {
+    if (adapter < 0 || adapter >= static_cast<int>(parts_.size()))
+      return fail("there is no adapter ", adapter, "; this layer has ", static_cast<long long>(parts_.size()));
+    ready_ = false;
+    const graph& g = parts_[static_cast<std::size_t>(adapter)]->state.graphs().base_forward;
+    if (g.find(name) < 0) return f(parts_[static_cast<std::size_t>(adapter)]->state);
+    for (auto& p : parts_)
+      if (status s = f(p->state); !s) return s;
+    return ok;
+  }
+  status ask_residency() {
+    if constexpr (sizeof(T) == 2) {
+      if (!device_.hopper()) return ok;
+      const void* kernel = detail::gemm_of<T, 256>(16);
+      cudaLaunchAttribute cluster;
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {2, 1, 1};
+      const std::size_t shared = detail::gemm_shared<256>(16);
+      if (status s =
+              check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+                    "the gemm kernel");
+          !s)
+        return s;
+      const cudaLaunchConfig_t config{dim3(2 * device_.processors), dim3(384), shared, nullptr, &cluster, 1};
+      return check(cudaOccupancyMaxActiveClusters(&device_.resident_pairs, kernel, &config),
+                   "asking how many blocks fit");
+    }
+    return ok;
+  }
+  static result<bound_leaves> bind_call(const program<T>& p, const layer_state& state, const view& x) {
+    if (p.value().size == 0) return fail("this method does not exist for this kind of layer");
+    result<bound_leaves> b = state.bind(p.value());
+    if (!b) return b;
+    if (status s = layer_state::bind_data(p.value(), {{"x", x}}, *b); !s) return s.failure();
+    return b;
+  }
+  static status bind(program<T>& p, const layer_state& state, view like) {
+    if (like.data == nullptr) like.data = &like;  // only sizes and type count here
+    result<bound_leaves> b = bind_call(p, state, like);
+    if (!b) return b.failure();
+    p.bind(b->sizes, b->leaf);
+    return ok;
+  }
+  status choose_graph(part& p, const view& like, bool fold) {
+    const layer_graphs& graphs = p.state.graphs();
+    p.forward = std::make_unique<program<T>>(how_ == backend::eager ? graphs.literal : graphs.forward);
+    if (status s = bind(*p.forward, p.state, like); !s) return s;
+    p.folded = false;
+    const bool fits = p.forward->fused() && (p.forward->side_rank() <= 64 || !fold);
+    if (how_ == backend::fused && !fits) {
+      auto folded = std::make_unique<program<T>>(graphs.folded);
+      if (folded->fused() && folded->one_kernel()) {
+        if (status s = bind(*folded, p.state, like); !s) return s;
+        p.forward = std::move(folded);
+        p.folded = true;
+      }
+    }
+    if (p.forward->fused()) rank_ = std::max(rank_, padded_rank(p.forward->side_rank()));
+    return ok;
+  }
+  status pack(cudaStream_t stream, part& p) {
+    if (status s = p.forward->refresh(stream); !s || !p.forward->fused()) return s;
+    if (status s = p.packed.reserve(stream, p.forward->out_size(), p.forward->in_size(), rank_); !s) return s;
+    if (status s = p.forward->pack_sides(stream, p.packed, 0); !s) return s;
+    return p.forward->pack_post(stream, p.packed);
+  }
+  status pack_together(cudaStream_t stream, const std::vector<int>& adapters) {
+    int rank = 0;
+    for (const int a : adapters) {
+      const program<T>& f = *parts_[static_cast<std::size_t>(a)]->forward;
+      if (!f.one_kernel() || parts_[static_cast<std::size_t>(a)]->folded || f.slots().posts != base_->slots().posts)
+        return fail("adapter ", a, " is more than a side branch of the product; only side branches add up");
+      rank += f.side_rank();
+    }
+    const program<T>& first = *parts_[static_cast<std::size_t>(adapters[0])]->forward;
+    if (status s = together_.reserve(stream, first.out_size(), first.in_size(), padded_rank(rank)); !s) return s;
+    rank = 0;
+    for (const int a : adapters) {
+      const program<T>& f = *parts_[static_cast<std::size_t>(a)]->forward;
+      if (status s = f.pack_sides(stream, together_, rank); !s) return s;
+      rank += f.side_rank();
+    }
+    if (status s = first.pack_post(stream, together_); !s) return s;
+    return workspace_.reserve(workspace_bound(tokens_, padded_rank(rank)));
+  }
+  // Workspace, counters, and three records: the active adapter, the base with its bias, nothing at all.
+  status reserve(cudaStream_t stream, const view& like) {
+    if (!base_->fused()) return slots_.reserve(3 * sizeof(adapter_slot));
+    if (status s = workspace_.reserve(workspace_bound(like.size[0], rank_)); !s) return s;
+    if (status s = counters_.reserve(counter_bytes(like.size[0])); !s) return s;
+    if (status s = check(cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream),
+                         "clearing");
+        !s)
+      return s;
+    if (status s = bare_.reserve(stream, base_->out_size(), base_->in_size(), 0); !s) return s;
+    if (status s = slots_.reserve(3 * sizeof(adapter_slot)); !s) return s;
+    const adapter_slot nothing{};
+    if (status s = check(
+            cudaMemcpyAsync(slots_.as<adapter_slot>() + 2, &nothing, sizeof nothing, cudaMemcpyHostToDevice, stream),
+            "writing a record");
+        !s)
+      return s;
+    if (status s = base_->pack_post(stream, bare_); !s) return s;
+    return check(
+        cudaMemcpyAsync(slots_.as<adapter_slot>() + 1, &bare_.record, sizeof nothing, cudaMemcpyHostToDevice, stream),
+        "writing the base's record");
+  }
+
+  std::vector<std::unique_ptr<part>> parts_;
+  std::unique_ptr<program<T>> base_;
+  packed_adapter<T> together_, bare_;
+  buffer slots_, workspace_, counters_;
+  std::vector<kept_value> kept_;
+  device_facts device_;
+  backend how_;
+  int rank_ = 0, active_ = 0, active_rank_ = 0;
+  const void* active_a_ = nullptr;
+  long long tokens_ = 0;
+  bool enabled_ = true, ready_ = false, chained_ = false;
+};
+
+}  // namespace graft::cuda

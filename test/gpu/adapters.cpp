@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several adapters on one layer: switching, below a captured graph as well; adding up; and what is refused.
+#include "gpu.h"
+
+using namespace test;
+
+namespace {
+
+const layer_graphs lora_graphs = graphs_for(layer_kind::linear, method::lora, true);
+
+// Two adapters of one base: the second layer's adapter tensors under number 1.
+struct pair_of_adapters {
+  random_layer<float> first, second;
+  explicit pair_of_adapters(long long tokens, long long r0, long long r1)
+      : first(representable(lora_graphs, shape(tokens, r0), dtype::bf16, 1)),
+        second(representable(lora_graphs, shape(tokens, r1), dtype::bf16, 2)) {
+    for (const char* name : {"weight", "bias", "x"}) second.data.at(name) = first.data.at(name);
+    for (const char* name : {"weight", "bias", "x"}) second.views.at(name).data = second.data.at(name).data();
+  }
+  static sizes shape(long long tokens, long long r) {
+    return with(usual_sizes(), {{"tokens", tokens}, {"out", 512}, {"in", 264}, {"r", r}});
+  }
+  gpu_layer bound() const {
+    gpu_layer g(lora_graphs, dtype::bf16, backend::fused);
+    REQUIRE(g.add(lora_graphs) == 1);
+    REQUIRE(bool(first.bind(g)));
+    for (const char* name : {"lora_A.weight", "lora_B.weight"}) REQUIRE(bool(g.set(name, second.views.at(name), 1)));
+    REQUIRE(bool(g.set("scaling", 0.7, 1)));
+    return g;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gpu: an adapter is switched, also below a captured graph") {
+  if (no_gpu()) return;
+  for (const long long tokens : {6, 300}) {
+    INFO(tokens, " tokens");
+    const pair_of_adapters p(tokens, 16, 5);
+    gpu_layer g = p.bound();
+    std::vector<float> y = p.first.room("y", lora_graphs.forward);
+    REQUIRE(bool(g.forward(p.first.x(), into(y))));
+    CHECK(distance(y, reference(p.first)) < 5e-3);
+    REQUIRE(bool(g.activate({1})));
+    REQUIRE(bool(g.forward(p.first.x(), into(y))));
+    CHECK(distance(y, reference(p.second)) < 5e-3);
+    REQUIRE(bool(g.activate({0})));
+    const status s = g.replay(p.first.x(), into(y), 1);
+    INFO(std::string(s.message()));
+    REQUIRE(bool(s));
+    CHECK(distance(y, reference(p.second)) < 5e-3);
+  }
+}
+TEST_CASE("gpu: several active adapters add up") {
+  if (no_gpu()) return;
+  for (const long long tokens : {6, 300}) {
+    const pair_of_adapters p(tokens, 8, 20);
+    gpu_layer g = p.bound();
+    REQUIRE(bool(g.prepare(p.first.x())));
+    REQUIRE(bool(g.activate({0, 1})));
+    std::vector<float> y = p.first.room("y", lora_graphs.forward);
+    REQUIRE(bool(g.forward(p.first.x(), into(y))));
+    const std::vector<double> base = reference(p.first, false), other = reference(p.second);
+    std::vector<double> sum = reference(p.first);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i] - base[i];
+    CHECK(distance(y, sum) < 5e-3);
+  }
+}
+TEST_CASE("gpu: what is refused, and in which words") {
+  if (no_gpu()) return;
+  const pair_of_adapters p(6, 8, 8);
+  gpu_layer g = p.bound();
+  CHECK(std::string(g.activate({2}).message()) == "there is no adapter 2; this layer has 2");
+  CHECK(std::string(g.activate({}).message()) == "activate() needs an adapter; enable(false) runs the base alone");
+  std::vector<float> y(3);
+  CHECK(std::string(g.forward(p.first.x(), into(y)).message()) == "output 'y' has 3 elements, expected 3072");
+  CHECK(std::string(g.set("lora_C", 1.0).message()).starts_with("this layer has no scalar 'lora_C'"));
+}

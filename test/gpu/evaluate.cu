@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA evaluator against the CPU's in double: every op by hand, then every node of every graph of every method. The
+// functors are run by a loop on the host everywhere, and by the kernels where there is a device.
+#include <doctest/doctest.h>
+
+#include <graft/backend/cuda/convert.cuh>
+#include <graft/backend/cuda/evaluate.cuh>
+#include <set>
+
+#include "../support/random_layer.h"
+
+using namespace test;
+
+namespace {
+
+struct on_host {
+  template <class Element> status elements(long long n, const Element& e, const char*) const {
+    for (long long i = 0; i < n; ++i) e(i);
+    return ok;
+  }
+  template <class Row> status rows(long long n, const Row& r, const char*) const {
+    for (long long i = 0; i < n; ++i) r(i, cuda::alone{});
+    return ok;
+  }
+  template <class Column> status columns(long long n, const Column& c, const char* name) const {
+    return rows(n, c, name);
+  }
+  template <class Matrix> status matrices(long long n, long long, const Matrix& m, const char* name) const {
+    return rows(n, m, name);
+  }
+};
+// The tiled kernel has no host side; its description of the operands has.
+template <class Real> status multiply(const on_host&, const cuda::products<Real>& p) {
+  const long long results = p.sum ? 1 : p.count(), each = p.sum ? p.count() : 1;
+  for (long long m = 0; m < results; ++m)
+    for (long long r = 0; r < p.rows; ++r)
+      for (long long c = 0; c < p.cols; ++c) {
+        Real sum = 0;
+        for (long long s = m * each; s < (m + 1) * each; ++s)
+          for (long long k = 0; k < p.depth; ++k)
+            sum += p.matrix(p.a, s)[r * p.a.step + k * p.a.inner] * p.matrix(p.b, s)[c * p.b.step + k * p.b.inner];
+        p.store(m, r, c, sum);
+      }
+  return ok;
+}
+
+bool has_device() {
+  static const bool found = [] {
+    int n = 0;
+    const cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess || n == 0) MESSAGE("kernels are not run: ", std::string(cudaGetErrorString(e)));
+    return e == cudaSuccess && n > 0;
+  }();
+  return found;
+}
+// One piece of device memory, handed out from the start for every comparison.
+class device_memory {
+ public:
+  template <class T> T* room(long long n) {
+    if (base_ == nullptr) REQUIRE(cudaMalloc(&base_, size) == cudaSuccess);
+    T* const p = reinterpret_cast<T*>(base_ + used_);
+    used_ += (static_cast<std::size_t>(n) * sizeof(T) + 255) / 256 * 256;
+    REQUIRE(used_ <= size);
+    return p;
+  }
+  template <class T> T* put(const T* from, long long n) {
+    T* const p = room<T>(n);
+    if (n > 0) REQUIRE(cudaMemcpy(p, from, static_cast<std::size_t>(n) * sizeof(T), cudaMemcpyDefault) == cudaSuccess);
+    return p;
+  }
+  void reset() { used_ = 0; }
+
+ private:
+  static constexpr std::size_t size = 64U << 20U;
+  char* base_ = nullptr;
+  std::size_t used_ = 0;
+};
+device_memory& device() {
+  static device_memory d;
+  return d;
+}
+
+// The largest difference over the largest number; NaN where NaN is expected is none.
+template <class Real> double distance(const std::vector<Real>& found, const std::vector<double>& expected) {
+  double most = 0, scale = 1e-30;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const double f = static_cast<double>(found[i]), e = expected[i];
+    if (std::isfinite(e)) scale = std::max(scale, std::abs(e));
+    if ((std::isnan(f) && std::isnan(e)) || f == e) continue;
+    const double d = std::abs(f - e);
+    most = std::isnan(d) ? INFINITY : std::max(most, d);
+  }
+  return most / scale;
+}
+
+template <class Real> struct wide {  // an operand in double
+  std::vector<double> v;
+  cpu::tensor<double> t;
+  explicit wide(const cuda::tensor<Real>& x) {
+    if (x.p != nullptr) v.assign(x.p, x.p + x.count());
+    t = {v.data(), {x.d[0], x.d[1], x.d[2], x.d[3]}};
+  }
+};
+
+std::set<op> met;
+
+// Node i of g from operands on the host, every way there is. The result begins as one half: some ops add to it.
+template <class Real>
+void agree(const graph& g, id i, const size_values& s, const cuda::operands<Real>& x, double tolerance) {
+  const node& v = g[i];
+  met.insert(v.what);
+  const cuda::evaluator<Real> evaluate{g, s};
+  const long long n = count(g, i, s), extra = evaluate.scratch(i);
+  wide<Real> a(x.a), b(x.b), c(x.c);
+  for (const int accumulate : {0, 1, -1}) {
+    if (accumulate != 0 && v.what != op::matmul) continue;
+    INFO("op ", std::string(row(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n);
+    std::vector<double> expected(static_cast<std::size_t>(n), 0.5);
+    cpu::evaluator<double>{g, s}(i, cpu::shaped(g, i, s, expected.data()), {a.t, b.t, c.t, x.ids}, accumulate);
+
+    const std::vector<Real> begin(expected.size(), Real(0.5));
+    std::vector<Real> found = begin;
+    std::vector<double> scratch(static_cast<std::size_t>(extra), NAN);  // aligned for doubles
+    const status here = evaluate.run(on_host{}, i, cuda::shaped(g, i, s, found.data()), x,
+                                     reinterpret_cast<Real*>(scratch.data()), accumulate);
+    CHECK(bool(here));
+    CHECK(distance(found, expected) <= tolerance);
+
+    if (!has_device()) continue;
+    device().reset();
+    auto there = [](cuda::tensor<Real> t) {
+      if (t.p != nullptr) t.p = device().put(t.p, t.count());
+      return t;
+    };
+    cuda::operands<Real> y{there(x.a), there(x.b), there(x.c)};
+    if (x.ids != nullptr) y.ids = device().put(x.ids, count(g, v.b, s));
+    Real* const out = device().put(begin.data(), n);
+    Real* const room = device().put(reinterpret_cast<const Real*>(scratch.data()), extra);
+    const status done = evaluate(nullptr, i, cuda::shaped(g, i, s, out), y, room, accumulate);
+    INFO(std::string(done.message()));
+    CHECK(bool(done));
+    CHECK(std::string(cudaGetErrorString(cudaDeviceSynchronize())) == "no error");
+    if (n > 0) REQUIRE(cudaMemcpy(found.data(), out, found.size() * sizeof(Real), cudaMemcpyDefault) == cudaSuccess);
+    CHECK(distance(found, expected) <= tolerance);
+  }
+}
+
+struct shape {
+  int d[4];
+};
+// One op on random operands.
+template <class Real> struct lone {
+  node n[4];
+  int operands = 0;
+  size_table sizes;
+  std::vector<Real> data[3];
+  std::vector<std::int64_t> ids;
+
+  lone(op what, const std::vector<shape>& in, shape out, double around = 0) {
+    std::mt19937 engine(7);
+    std::uniform_real_distribution<double> uniform(around - 1, around + 1);
+    for (const shape& from : in) {
+      node& v = n[operands];
+      v.what = op::input;
+      for (int k = 0; k < 4; ++k) v.d[k] = {from.d[k]};
+      for (int k = 0; k < from.d[0] * from.d[1] * from.d[2] * from.d[3]; ++k)
+        data[operands].push_back(static_cast<Real>(uniform(engine)));
+      ++operands;
+    }
+    op_node().what = what;
+    for (int k = 0; k < 4; ++k) op_node().d[k] = {out.d[k]};
+    id* const from[3] = {&op_node().a, &op_node().b, &op_node().c};
+    for (int k = 0; k < operands; ++k) *from[k] = static_cast<id>(k);
+  }
+  node& op_node() { return n[operands]; }
+  lone& with(int k0, int k1 = 0, int k2 = 0, int k3 = 0) {
+    dim* const k = op_node().k;
+    k[0] = {k0}, k[1] = {k1}, k[2] = {k2}, k[3] = {k3};
+    return *this;
+  }
+  lone& flags(bool ta, bool tb = false, bool sum = false) {
+    op_node().ta = ta, op_node().tb = tb, op_node().sum = sum;
+    return *this;
+  }
+  lone& look_up(std::vector<std::int64_t> which) {
+    ids = std::move(which);
+    n[operands + 1] = n[operands];
+    n[operands].what = op::ids;
+    for (int k = 0; k < 4; ++k) n[operands].d[k] = {k < 3 ? 1 : static_cast<int>(ids.size())};
+    n[operands + 1].b = static_cast<id>(operands);
+    ++operands;
+    return *this;
+  }
+  void check(double tolerance = sizeof(Real) == 4 ? 1e-5 : 1e-11) {
+    const graph g{n, operands + 1, sizes, nullptr, 0, nullptr, 0, {}};
+    const size_values none;
+    cuda::operands<Real> x;
+    cuda::tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
+    for (int k = 0; k < operands; ++k)
+      if (n[k].what != op::ids) *to[k] = cuda::shaped(g, static_cast<id>(k), none, data[k].data());
+    x.ids = ids.empty() ? nullptr : ids.data();
+    agree<Real>(g, static_cast<id>(operands), none, x, tolerance);
+  }
+};
+
+template <class Real> void pointwise_ops() {
+  for (const op what : {op::add, op::sub, op::mul, op::div, op::minimum})
+    for (int m = 0; m < 16; ++m)
+      for (int k = 0; k < 16; ++k) {
+        auto of = [](int mask) {
+          const int full[4] = {2, 3, 4, 5};
+          shape s{};
+          for (int d = 0; d < 4; ++d) s.d[d] = (mask >> d & 1) != 0 ? full[d] : 1;
+          return s;
+        };
+        lone<Real>(what, {of(m), of(k)}, of(m | k), 1.5).check();
+      }
+  for (const op what : {op::exp, op::tanh, op::sigmoid, op::relu, op::step, op::detach, op::reshape})
+    lone<Real>(what, {{1, 2, 3, 7}}, {1, 2, 3, 7}).check();
+  lone<Real>(op::sqrt, {{1, 2, 3, 7}}, {1, 2, 3, 7}, 1.5).check();
+  lone<Real>(op::add, {{1, 1, 0, 5}, {1, 1, 1, 5}}, {1, 1, 0, 5}).check();
+}
+template <class Real> void layout_ops() {
+  lone<Real> constant(op::constant, {}, {1, 1, 1, 1});
+  constant.op_node().value = 0.3;
+  constant.check();
+  lone<Real>(op::eye, {}, {1, 1, 5, 5}).check();
+  lone<Real>(op::zero, {}, {2, 1, 5, 3}).check();
+  lone<Real>(op::transpose, {{2, 3, 4, 5}}, {2, 3, 5, 4}).check();
+  lone<Real>(op::swap_inner, {{2, 3, 4, 5}}, {2, 4, 3, 5}).check();
+  for (const int width : {4, 8, 10, 3}) {
+    lone<Real>(op::tile, {{1, 2, 3, 4}}, {1, 2, 3, width}).check();
+    lone<Real>(op::fold, {{1, 2, 3, width}}, {1, 2, 3, 4}).check();
+  }
+  lone<Real>(op::upper, {{1, 2, 4, 4}}, {1, 2, 4, 4}).check();
+  lone<Real>(op::skew, {{1, 1, 3, 10}}, {1, 3, 5, 5}).check();
+  lone<Real>(op::unskew, {{1, 3, 5, 5}}, {1, 1, 3, 10}).check();
+  lone<Real>(op::kron, {{1, 1, 3, 4}, {1, 1, 2, 5}}, {1, 1, 6, 20}).check();
+  lone<Real>(op::row_kron, {{1, 1, 3, 4}, {1, 1, 3, 5}}, {1, 1, 3, 20}).check();
+  lone<Real>(op::gather, {{1, 1, 7, 3}}, {1, 1, 5, 3}).look_up({4, 0, 4, 2, 6}).check();
+  lone<Real>(op::gather, {{1, 1, 3, 7}}, {1, 1, 5, 3}).flags(true).look_up({4, 0, 4, 2, 6}).check();
+  lone<Real>(op::scatter, {{1, 1, 5, 70}}, {1, 1, 7, 70}).look_up({4, 0, 4, 2, 6}).check();
+  lone<Real>(op::scatter, {{1, 1, 5, 3}}, {1, 1, 3, 7}).flags(true).look_up({4, 0, 4, 2, 6}).check();
+  const int geometry[][4] = {{1, 1, 1, 0}, {3, 3, 1, 1}, {3, 2, 2, 1}, {5, 6, 1, 0}, {2, 2, 3, 2}};
+  for (const auto& k : geometry) {
+    const int h = 5, w = 6, oh = (h + 2 * k[3] - k[0]) / k[2] + 1, ow = (w + 2 * k[3] - k[1]) / k[2] + 1;
+    const shape image{2, 3, h, w}, rows{1, 2, oh * ow, 3 * k[0] * k[1]};
+    lone<Real>(op::patches, {image}, rows).with(k[0], k[1], k[2], k[3]).check();
+    lone<Real>(op::unpatch, {rows}, image).with(k[0], k[1], k[2], k[3]).check();
+  }
+}
+template <class Real> void algebra_ops() {
+  for (const int b : {1, 2, 5, 16, 33, 70}) {
+    lone<Real> f(op::inverse, {{2, 3, b, b}}, {2, 3, b, b});
+    for (int m = 0; m < 6; ++m)  // far from singular, with pivots off the diagonal
+      for (int r = 0; r < b; ++r) f.data[0][static_cast<std::size_t>((m * b + r) * b + (r + m) % b)] += Real(b);
+    f.check();
+  }
+  for (const int b : {1, 4, 17})
+    for (int terms = 0; terms <= 6; ++terms) {
+      lone<Real>(op::neumann, {{1, 2, b, b}}, {1, 2, b, b}).with(terms).check();
+      lone<Real>(op::neumann_grad, {{1, 2, b, b}, {1, 2, b, b}}, {1, 2, b, b}).with(terms).check();
+    }
+  for (const int b : {2, 3, 4, 5, 8, 16})
+    for (const int factors : {1, 2, 3})
+      for (const int blocks : {1, 8})
+        for (const bool flip : {false, true}) {
+          if (factors > 1 && b % 2 != 0) continue;
+          const shape x{2, 1, 9, 8 * b}, q{factors, blocks, b, b};
+          lone<Real>(op::rotate, {x, q}, x).flags(false, flip).check();
+          lone<Real>(op::rotate_grad, {x, x, q}, q).flags(false, flip).check();
+        }
+}
+template <class Real> void row_ops() {
+  for (const int n : {1, 5, 32, 100, 16384}) {
+    const shape x{1, 2, 3, n}, one{1, 1, 1, 1};
+    lone<Real>(op::row_dot, {x, x}, {1, 2, 3, 1}, 1.5).check();
+    for (const int rms : {0, 1}) {
+      lone<Real> f(op::normalize, {x, one}, x, 0.3), d(op::normalize_grad, {x, one, x}, x, 0.3);
+      f.data[1][0] = d.data[1][0] = Real(0.1);
+      f.with(rms).check();
+      d.with(rms).check();
+    }
+    if (n > 1000) continue;
+    lone<Real>(op::softmax_grad, {x, x}, x).check();
+    for (const int k : {1, 2, 7, 200}) {
+      lone<Real>(op::topk_softmax, {x}, x).with(k).check();
+      lone<Real> ties(op::topk_softmax, {x}, x);
+      for (Real& z : ties.data[0]) z = std::round(z * 2);
+      ties.with(k).check();
+    }
+  }
+  for (int mask = 0; mask < 16; ++mask) {
+    const int full[2][4] = {{2, 3, 4, 5}, {2, 3, 50, 70}};
+    for (const auto& s : full) {
+      shape out{};
+      for (int k = 0; k < 4; ++k) out.d[k] = (mask >> k & 1) != 0 ? 1 : s[k];
+      lone<Real>(op::sum_to, {{s[0], s[1], s[2], s[3]}}, out, 1.5).check();
+    }
+  }
+  lone<Real>(op::sum_to, {{1, 1, 16384, 5}}, {1, 1, 1, 5}, 1.5).check();
+  lone<Real>(op::sum_to, {{1, 1, 5, 16384}}, {1, 1, 5, 1}, 1.5).check();
+}
+template <class Real> void products() {
+  const int sizes[][3] = {{1, 1, 1}, {64, 64, 16}, {65, 63, 17}, {7, 130, 33}, {200, 5, 70}, {3, 4, 0}, {0, 4, 3}};
+  const int stacks[][4] = {{1, 1, 1, 1}, {2, 3, 1, 1}, {1, 1, 2, 3}, {2, 3, 2, 3}, {2, 1, 1, 3}, {1, 0, 1, 0}};
+  for (const auto& s : sizes)
+    for (const auto& t : stacks)
+      for (int flags = 0; flags < 8; ++flags) {
+        const bool ta = (flags & 1) != 0, tb = (flags & 2) != 0, sum = (flags & 4) != 0;
+        const shape a{t[0], t[1], ta ? s[2] : s[0], ta ? s[0] : s[2]},
+            b{t[2], t[3], tb ? s[1] : s[2], tb ? s[2] : s[1]};
+        const int n0 = t[0] == 1 ? t[2] : t[0], n1 = t[1] == 1 ? t[3] : t[1];
+        lone<Real>(op::matmul, {a, b}, {sum ? 1 : n0, sum ? 1 : n1, s[0], s[1]}).flags(ta, tb, sum).check();
+      }
+  lone<Real>(op::matmul, {{1, 70000, 1, 2}, {1, 70000, 2, 1}}, {1, 70000, 1, 1}).check();  // more than a grid is deep
+}
+
+template <class Real> void every_node(const graph& g, const random_layer<Real>& l, double tolerance) {
+  if (g.size == 0 || g.bad.what != fault::none) return;
+  random_layer<Real> own = l;  // what only this graph reads, as the merged weight, is filled in
+  std::mt19937 engine(5);
+  own.fill(g, engine);
+  const size_values s = values_of(g, l.shape);
+  cpu::leaf_views leaves(static_cast<std::size_t>(g.size));
+  for (int k = 0; k < g.size; ++k) {
+    const node& v = g.n[k];
+    if (v.what == op::scalar)
+      leaves[static_cast<std::size_t>(k)] = view_of(&l.scalars.at(v.name), 1);
+    else if (const auto found = own.views.find(v.name); is_leaf(v.what) && found != own.views.end())
+      leaves[static_cast<std::size_t>(k)] = found->second;
+  }
+  auto values = cpu::run_eager<Real>(g, s, leaves, cpu::rotations::blockwise);
+  for (int k = 0; k < g.size; ++k) {
+    const node& v = g.n[k];
+    if (leaves[static_cast<std::size_t>(k)].data != nullptr || v.what == op::host) continue;
+    cuda::operands<Real> x;
+    cuda::tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
+    for (int o = 0; o < 3; ++o) {
+      if (v.operand(o) < 0) continue;
+      if (g[v.operand(o)].what == op::ids)
+        x.ids = values.ids(v.operand(o));
+      else
+        *to[o] = cuda::shaped(g, v.operand(o), s, values[v.operand(o)].p);
+    }
+    agree<Real>(g, static_cast<id>(k), s, x, tolerance);
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cuda: every op computes what it computes on the CPU", Real, float, double) {
+  met.clear();
+  pointwise_ops<Real>();
+  layout_ops<Real>();
+  algebra_ops<Real>();
+  row_ops<Real>();
+  products<Real>();
+  for (int k = 0; k <= static_cast<int>(op::host); ++k) {
+    const op what = static_cast<op>(k);
+    const bool computed = !is_leaf(what) || what == op::constant || what == op::eye || what == op::zero;
+    INFO(std::string(row(what).name));
+    CHECK((!computed || what == op::host || met.contains(what)));
+  }
+}
+
+TEST_CASE_TEMPLATE("cuda: every node of every graph", Real, float, double) {
+  for (const combination& c : every_combination())
+    for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
+      if (c.what == method::miss_bat && s.at("out") % s.at("r") != 0) continue;  // the formula asks for whole blocks
+      INFO(c.name, ", in ", s.at("in"));
+      const random_layer<Real> l(c.graphs, s);
+      const layer_graphs& g = c.graphs;
+      for (const graph* each : {&g.literal, &g.literal_backward, &g.forward, &g.folded, &g.backward, &g.base_forward,
+                                &g.base_backward, &g.merge, &g.unmerge_weight, &g.unmerge_bias})
+        every_node<Real>(*each, l, sizeof(Real) == 4 ? 1e-5 : 1e-12);
+    }
+}
+
+TEST_CASE("cuda: a matrix of 256 rows is inverted in double, whatever its type") {
+  lone<float> f(op::inverse, {{1, 1, 256, 256}}, {1, 1, 256, 256});
+  f.check(1e-5);
+  lone<float> close(op::inverse, {{1, 1, 2, 2}}, {1, 1, 2, 2});
+  close.data[0] = {1.0001F, 1, 1, 1.0001F};  // float alone would lose most of the difference
+  close.check(1e-6);
+}
+
+TEST_CASE("cuda: a host function is refused") {
+  lone<float> f(op::host, {{1, 1, 2, 2}}, {1, 1, 2, 2});
+  f.op_node().name = "clip";
+  const graph g{f.n, 2, f.sizes, nullptr, 0, nullptr, 0, {}};
+  const size_values none;
+  const status s = cuda::evaluator<float>{g, none}(nullptr, 1, {}, {}, nullptr);
+  CHECK(std::string(s.message()) == "host function 'clip' cannot run on the GPU");
+}
+
+namespace {
+
+template <class From, class To> void conversion(const std::vector<double>& numbers, dtype from_type, dtype to_type) {
+  const auto n = static_cast<long long>(numbers.size());
+  std::vector<From> from(numbers.size());
+  std::vector<To> found(numbers.size());
+  cpu::encode(numbers.data(), n, from.data(), from_type, 0);
+  std::vector<double> exact(numbers.size()), back(numbers.size()), expected(numbers.size());
+  cpu::decode(from.data(), from_type, 0, n, exact.data());
+  cpu::encode(exact.data(), n, found.data(), to_type, 0);
+  cpu::decode(found.data(), to_type, 0, n, expected.data());
+  INFO(std::string(name_of(from_type)), " to ", std::string(name_of(to_type)));
+  for (long long i = 0; i < n; ++i) cuda::converted<From, To>{from.data(), found.data()}(i);
+  cpu::decode(found.data(), to_type, 0, n, back.data());
+  CHECK(distance(back, expected) == 0);
+  if (!has_device()) return;
+  device().reset();
+  const From* const source = device().put(from.data(), n);
+  To* const target = device().room<To>(n);
+  CHECK(bool(cuda::convert(nullptr, source, from_type, target, to_type, n)));
+  REQUIRE(cudaMemcpy(found.data(), target, found.size() * sizeof(To), cudaMemcpyDefault) == cudaSuccess);
+  cpu::decode(found.data(), to_type, 0, n, back.data());
+  CHECK(distance(back, expected) == 0);
+}
+template <class From> void conversions(const std::vector<double>& numbers, dtype from) {
+  conversion<From, float>(numbers, from, dtype::f32);
+  conversion<From, double>(numbers, from, dtype::f64);
+  conversion<From, __nv_bfloat16>(numbers, from, dtype::bf16);
+  conversion<From, __half>(numbers, from, dtype::f16);
+}
+
+}  // namespace
+
+TEST_CASE("cuda: conversions round to nearest even, as on the CPU") {
+  std::vector<double> numbers{0,      -0.0, 1,        -1.5,       1e-20,          3e38,    1e300,
+                              -1e300, NAN,  INFINITY, 1 + 0x1p-8, 1 + 3 * 0x1p-8, 0x1p-140};
+  std::mt19937 engine(3);
+  std::uniform_real_distribution<double> uniform(-10, 10);
+  for (int i = 0; i < 5000; ++i) numbers.push_back(uniform(engine));
+  conversions<float>(numbers, dtype::f32);
+  conversions<double>(numbers, dtype::f64);
+  conversions<__nv_bfloat16>(numbers, dtype::bf16);
+  conversions<__half>(numbers, dtype::f16);
+  for (const dtype t : {dtype::i64, dtype::nf4, dtype::int8}) {
+    CHECK(!cuda::convert(nullptr, nullptr, t, nullptr, dtype::f32, 1));
+    CHECK(!cuda::convert(nullptr, nullptr, dtype::f32, nullptr, t, 1));
+  }
+  CHECK(bool(cuda::convert(nullptr, nullptr, dtype::f32, nullptr, dtype::bf16, 0)));
+}

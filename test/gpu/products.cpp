@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product kernels in 16 bit: every family, ragged edges, every rank, against double; and no worse than the sequence of
+// products that rounds in between.
+#include "gpu.h"
+
+using namespace test;
+
+namespace {
+
+struct shape {
+  long long tokens, out, in, r;
+};
+
+double error_of(method m, bool bias, const shape& s, dtype type, bool fold = true) {
+  const layer_graphs graphs = graphs_for(layer_kind::linear, m, bias);
+  const random_layer<float> l = representable(
+      graphs, with(usual_sizes(), {{"tokens", s.tokens}, {"out", s.out}, {"in", s.in}, {"r", s.r}}), type);
+  gpu_layer g(graphs, type, backend::fused);
+  REQUIRE(bool(l.bind(g)));
+  REQUIRE(bool(g.prepare(l.x(), fold)));
+  std::vector<float> y = l.room("y", graphs.forward), again = y;
+  const status done = g.forward(l.x(), into(y));
+  INFO(g.describe(s.tokens), ": ", std::string(done.message()));
+  REQUIRE(bool(done));
+  REQUIRE(bool(g.forward(l.x(), into(again))));
+  CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);  // the same each time
+  return distance(y, reference(l));
+}
+// y, S and the update each rounded to the type, as separate products do.
+double unfused_error(const shape& s, dtype type) {
+  const layer_graphs graphs = graphs_for(layer_kind::linear, method::lora, false);
+  const random_layer<float> l = representable(
+      graphs, with(usual_sizes(), {{"tokens", s.tokens}, {"out", s.out}, {"in", s.in}, {"r", s.r}}), type);
+  auto product = [&](const std::vector<float>& a, const std::vector<float>& b, long long m, long long n, long long k) {
+    std::vector<float> y(static_cast<std::size_t>(m * n));
+    for (long long i = 0; i < m; ++i)
+      for (long long j = 0; j < n; ++j) {
+        float sum = 0;
+        for (long long e = 0; e < k; ++e)
+          sum += rounded(a[static_cast<std::size_t>(i * k + e)], type) *
+                 rounded(b[static_cast<std::size_t>(j * k + e)], type);
+        y[static_cast<std::size_t>(i * n + j)] = rounded(sum, type);
+      }
+    return y;
+  };
+  const auto base = product(l.data.at("x"), l.data.at("weight"), s.tokens, s.out, s.in);
+  const auto shrunk = product(l.data.at("x"), l.data.at("lora_A.weight"), s.tokens, s.r, s.in);
+  auto y = product(shrunk, l.data.at("lora_B.weight"), s.tokens, s.out, s.r);
+  for (std::size_t i = 0; i < y.size(); ++i)
+    y[i] = rounded(base[i] + rounded(static_cast<float>(l.scalars.at("scaling")) * y[i], type), type);
+  return distance(y, reference(l));
+}
+
+}  // namespace
+
+TEST_CASE("gpu: LoRA in 16 bit, all families, ragged sizes, all ranks") {
+  if (no_gpu()) return;
+  for (const dtype type : {dtype::bf16, dtype::f16})
+    for (const shape s : {shape{1, 64, 64, 16},
+                          {3, 40, 72, 1},
+                          {8, 1024, 512, 16},
+                          {16, 776, 1032, 5},
+                          {17, 100, 136, 20},
+                          {33, 520, 264, 32},
+                          {64, 1024, 1024, 64},
+                          {64, 36, 520, 40},
+                          {65, 1024, 512, 16},
+                          {100, 776, 1032, 8},
+                          {128, 264, 200, 33},
+                          {257, 1032, 648, 16},
+                          {300, 2048, 1024, 64},
+                          {512, 2056, 584, 17},
+                          {700, 1160, 776, 32},
+                          {70, 36, 56, 4},
+                          {90, 35, 45, 5},
+                          {5, 33, 7, 2}}) {
+      INFO(name_of(type), " ", s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
+      CHECK(error_of(method::lora, true, s, type) < 5e-3);
+    }
+}
+TEST_CASE("gpu: ranks above 64, folded and in two launches") {
+  if (no_gpu()) return;
+  for (const bool fold : {true, false})
+    for (const shape s : {shape{300, 1024, 512, 65}, {40, 256, 264, 100}, {513, 2048, 520, 256}}) {
+      INFO((fold ? "folded " : "two launches "), s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
+      CHECK(error_of(method::lora, false, s, dtype::bf16, fold) < 5e-3);
+    }
+}
+TEST_CASE("gpu: every method on a linear layer, few and many tokens, in bf16") {
+  if (no_gpu()) return;
+  for (int m = 0; m <= static_cast<int>(method::vblora); ++m)
+    for (const bool bias : {false, true})
+      for (const long long tokens : {5, 300}) {
+        INFO("method ", m, bias ? " with bias, " : ", ", tokens, " tokens");
+        CHECK(error_of(static_cast<method>(m), bias, {tokens, 512, 256, 8}, dtype::bf16) < 1e-2);
+      }
+}
+TEST_CASE("gpu: the fused product rounds less than separate products") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{4, 512, 512, 16}, {260, 512, 512, 16}}) {
+    const double fused = error_of(method::lora, false, s, dtype::bf16), unfused = unfused_error(s, dtype::bf16);
+    INFO("fused ", fused, ", unfused ", unfused);
+    CHECK(fused < 1.02 * unfused);
+  }
+}
