@@ -76,6 +76,7 @@ struct adapter {
   const char* name;
   method what;
   int rank;
+  bool alone = false;  // see call_options
 };
 // Random tensors for every leaf of a method: their sizes follow from the graph.
 std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a) {
@@ -161,8 +162,8 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
     std::fprintf(stderr, "%s%s: %s\n", what.name, shape.c_str(), (*layers)[0]->describe(m).c_str());
     add(what.name + shape, at->calls, flops, bytes, [=](cudaStream_t s) {
       for (int c = 0; c < at->calls; ++c)
-        must((*layers)[static_cast<std::size_t>(c % copies)]->forward(s, matrix_of(at->x, at->m, k),
-                                                                      {at->y, dtype::bf16, {at->m, at->n, 1, 1}, 2}),
+        must((*layers)[static_cast<std::size_t>(c % copies)]->forward(
+                 s, matrix_of(at->x, at->m, k), {at->y, dtype::bf16, {at->m, at->n, 1, 1}, 2}, {.alone = what.alone}),
              "forward");
     });
   }
@@ -225,7 +226,8 @@ int main(int argc, char** argv) {
   if (chosen(16)) add_case(16, 4096, all), add_case(16, 14336, {none, lora});
   for (const int m : {1, 16})
     if (chosen(m)) add_together(m, {4096, 1024, 1024}, "qkv"), add_together(m, {14336, 14336}, "gate and up");
-  if (chosen(512)) add_case(512, 4096, {none, lora, lora64});
+  const adapter lora_alone{"lora r16 alone", method::lora, 16, true};
+  if (chosen(512)) add_case(512, 4096, {none, lora, lora_alone, lora64});
   if (chosen(4096)) add_case(4096, 4096, all), add_case(4096, 14336, {none, lora});
   if (chosen(16384)) add_case(16384, 4096, {none, lora});
 

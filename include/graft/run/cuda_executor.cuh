@@ -17,6 +17,10 @@ namespace graft::cuda {
 struct call_options {
   const void* residual = nullptr;  // like y, added after the activation
   activation act = activation::none;
+  // The side branch of many tokens is computed by thread blocks that wait for each other, in a cooperative launch: it finds
+  // them all resident or fails. Where no other layer runs on the device at the same time, that is so anyway, and without
+  // it a layer can begin before the one ahead of it has ended.
+  bool alone = false;
 };
 
 template <class T> class executor {
@@ -50,40 +54,34 @@ template <class T> class executor {
     base_ = std::make_unique<program<T>>(parts_[0]->state.graphs().base_forward);
     if (status s = bind(*base_, parts_[0]->state, like); !s) return s;
     if (status s = base_->refresh(stream); !s) return s;
-    rank_ = 0;
+    rank_ = 0, scales_ = shifts_ = false;
     for (auto& p : parts_)
       if (status s = choose_graph(*p, like, fold); !s) return s;
     for (auto& p : parts_)
       if (status s = pack(stream, *p); !s) return s;
     if (status s = reserve(stream, like); !s) return s;
     tokens_ = like.size[0];
-    if (status s = activate(stream, {0}); !s) return s;
+    if (status s = make_active(stream, {0}); !s) return s;
     ready_ = true;
     chained_ = false;
     return check(cudaStreamSynchronize(stream), "preparing a layer");
   }
-  // One adapter: a record of device memory is copied, and kernels captured before see the new one. Several: their side
-  // branches are put next to each other, which allocates and may need a larger rank.
+  // One adapter: it is copied to where the kernels look, in the order of the stream, so that kernels captured before see it;
+  // one that is folded into the weight cannot be switched below them. Several: their side branches are put next to each
+  // other, which allocates, may need a larger rank, and is seen by calls from now on.
   status activate(cudaStream_t stream, const std::vector<int>& adapters) {
     if (adapters.empty()) return fail("activate() needs an adapter; enable(false) runs the base alone");
     for (const int a : adapters)
       if (a < 0 || a >= static_cast<int>(parts_.size()))
         return fail("there is no adapter ", a, "; this layer has ", static_cast<long long>(parts_.size()));
-    if (adapters.size() > 1)
-      if (status s = pack_together(stream, adapters); !s) return s;
-    const packed_adapter<T>& active =
-        adapters.size() > 1 ? together_ : parts_[static_cast<std::size_t>(adapters[0])]->packed;
-    active_ = adapters[0];
-    active_rank_ = active.record.rank;
-    active_a_ = active.a.data();
-    return check(cudaMemcpyAsync(slots_.data(), &active.record, sizeof(adapter_slot), cudaMemcpyHostToDevice, stream),
-                 "writing the adapter's record");
+    if (!ready_) return fail("prepare() the layer before activate()");
+    return make_active(stream, adapters);
   }
   void enable(bool adapter) { enabled_ = adapter; }
 
   status forward(cudaStream_t stream, const view& x, const mutable_view& y, const call_options& options = {}) {
     if (!ready_) return fail("prepare() the layer before a call");
-    part& p = *parts_[static_cast<std::size_t>(active_)];
+    part& p = *parts_[static_cast<std::size_t>(shown_)];
     program<T>& run = enabled_ ? *p.forward : *base_;
     result<bound_leaves> call = bind_call(run, p.state, x);
     if (!call) return call.failure();
@@ -100,13 +98,13 @@ template <class T> class executor {
       return fail("output 'y' is ", name_of(y.type), ", this layer computes in ", name_of(dtype_of<T>));
     if (run.one_kernel() && x.type != dtype_of<T>)
       return fail("tensor 'x' is ", name_of(x.type), ", this layer computes in ", name_of(dtype_of<T>));
-    linear_problem problem = run.problem(x.size[0], enabled_ ? active_rank_ : 0);
+    linear_problem problem = run.problem(x.size[0], enabled_ ? active_->record.rank : 0);
     for (const void* pointer : {static_cast<const void*>(y.data), x.data})
       problem.aligned = problem.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
     linear_operands o;
-    o.x = x.data, o.y = y.data, o.residual = options.residual, o.act = options.act;
-    o.slot = slots_.as<adapter_slot>() + (enabled_ ? 0 : 1), o.bare = slots_.as<adapter_slot>() + 2;
-    o.a = active_a_, o.workspace = workspace_.data(), o.counters = counters_.as<std::uint32_t>();
+    o.x = x.data, o.y = y.data, o.residual = options.residual, o.act = options.act, o.alone = options.alone;
+    o.slot = enabled_ ? active_->record : bare_.record, o.a = active_->a.data();
+    o.workspace = workspace_.data(), o.counters = counters_.as<std::uint32_t>();
     o.chained = std::exchange(chained_, true);
     return run.run(stream, call->sizes, call->leaf, problem, choose(problem, device_), o);
   }
@@ -114,13 +112,12 @@ template <class T> class executor {
   text describe(long long tokens) const {
     text t;
     if (!ready_) return t << "not prepared", t;
-    const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(active_)]->forward : *base_;
+    const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(shown_)]->forward : *base_;
     if (!run.fused()) return t << "unfused: a kernel per operation", t;
-    const linear_choice c = choose(run.problem(tokens, enabled_ ? active_rank_ : 0), device_);
+    const linear_choice c = choose(run.problem(tokens, enabled_ ? active_->record.rank : 0), device_);
     t << name_of(c.how) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
     if (!run.one_kernel()) t << "; its input unfused: a kernel per operation";
-    if (enabled_ && parts_[static_cast<std::size_t>(active_)]->folded)
-      t << "; adapter folded into a copy of the weight";
+    if (enabled_ && parts_[static_cast<std::size_t>(shown_)]->folded) t << "; adapter folded into a copy of the weight";
     return t;
   }
   long long workspace_bytes() const { return workspace_.bytes() + counters_.bytes(); }
@@ -130,19 +127,19 @@ template <class T> class executor {
   struct segment {
     linear_problem problem;
     const void* weight;
-    const adapter_slot* slot;
+    adapter_slot slot;
   };
   result<segment> as_segment(long long tokens) const {
     if (!ready_) return fail("prepare() the layer before a call");
-    const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(active_)]->forward : *base_;
+    const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(shown_)]->forward : *base_;
     if (!run.one_kernel()) return fail("this layer is more than one product");
-    return segment{run.problem(tokens, enabled_ ? active_rank_ : 0), run.weight(),
-                   slots_.as<adapter_slot>() + (enabled_ ? 0 : 1)};
+    return segment{run.problem(tokens, enabled_ ? active_->record.rank : 0), run.weight(),
+                   enabled_ ? active_->record : bare_.record};
   }
 
   // W' and, where the adapter changes it, b'. What unmerge() will need is kept.
   status merge(cudaStream_t stream, const mutable_view& weight, const mutable_view& bias = {}) {
-    const layer_state& state = parts_[static_cast<std::size_t>(active_)]->state;
+    const layer_state& state = parts_[static_cast<std::size_t>(shown_)]->state;
     const graph& g = state.graphs().merge;
     result<bound_leaves> b = state.bind(g);
     if (!b) return b.failure();
@@ -170,7 +167,7 @@ template <class T> class executor {
   status unmerge(cudaStream_t stream, const char* what, const view& merged, const mutable_view& original) {
     const bool is_bias = same_text(what, "bias");
     if (!is_bias && !same_text(what, "weight")) return fail("'", what, "' cannot be unmerged, expected weight or bias");
-    const layer_state& state = parts_[static_cast<std::size_t>(active_)]->state;
+    const layer_state& state = parts_[static_cast<std::size_t>(shown_)]->state;
     const graph& g = is_bias ? state.graphs().unmerge_bias : state.graphs().unmerge_weight;
     const unmerge_facts& u = is_bias ? state.graphs().bias_facts : state.graphs().weight_facts;
     if (!u.possible) return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
@@ -264,14 +261,17 @@ template <class T> class executor {
         p.folded = true;
       }
     }
-    if (p.forward->fused()) rank_ = std::max(rank_, padded_rank(p.forward->side_rank()));
+    if (!p.forward->fused()) return ok;
+    rank_ = std::max(rank_, padded_rank(p.forward->side_rank()));
+    scales_ = scales_ || p.forward->scales(), shifts_ = shifts_ || p.forward->shifts();
     return ok;
   }
   status pack(cudaStream_t stream, part& p) {
     if (status s = p.forward->refresh(stream); !s || !p.forward->fused()) return s;
     if (status s = p.packed.reserve(stream, p.forward->out_size(), p.forward->in_size(), rank_); !s) return s;
     if (status s = p.forward->pack_sides(stream, p.packed, 0); !s) return s;
-    return p.forward->pack_post(stream, p.packed);
+    if (status s = p.packed.tile(stream, p.forward->out_size(), p.forward->in_size()); !s) return s;
+    return p.forward->pack_post(stream, p.packed, scales_, shifts_);
   }
   status pack_together(cudaStream_t stream, const std::vector<int>& adapters) {
     int rank = 0;
@@ -289,12 +289,29 @@ template <class T> class executor {
       if (status s = f.pack_sides(stream, together_, rank); !s) return s;
       rank += f.side_rank();
     }
-    if (status s = first.pack_post(stream, together_); !s) return s;
+    if (status s = together_.tile(stream, first.out_size(), first.in_size()); !s) return s;
+    if (status s = first.pack_post(stream, together_, scales_, shifts_); !s) return s;
     return workspace_.reserve(workspace_bound(tokens_, padded_rank(rank)));
   }
-  // Workspace, counters, and three records: the active adapter, the base with its bias, nothing at all.
+  status make_active(cudaStream_t stream, const std::vector<int>& adapters) {
+    part& first = *parts_[static_cast<std::size_t>(adapters[0])];
+    shown_ = adapters[0];
+    if (adapters.size() > 1) {
+      active_ = &together_;
+      return pack_together(stream, adapters);
+    }
+    active_ = parts_.size() > 1 ? &switched_ : &first.packed;
+    if (parts_.size() == 1 || !first.forward->fused()) return ok;
+    if (switched_.record.rank != rank_ || switched_.post.bytes() == 0)
+      if (status s = switched_.reserve(stream, first.forward->out_size(), first.forward->in_size(), rank_); !s)
+        return s;
+    const long long columns = padded_rows(first.forward->out_size()) + row_padding;
+    switched_.record.scale = scales_ ? switched_.post.template as<float>() : nullptr;
+    switched_.record.shift = shifts_ ? switched_.post.template as<float>() + columns : nullptr;
+    return switched_.copy_from(stream, first.packed);
+  }
   status reserve(cudaStream_t stream, const view& like) {
-    if (!base_->fused()) return slots_.reserve(3 * sizeof(adapter_slot));
+    if (!base_->fused()) return ok;
     if (status s = workspace_.reserve(workspace_bound(like.size[0], rank_)); !s) return s;
     if (status s = counters_.reserve(counter_bytes(like.size[0])); !s) return s;
     if (status s = check(cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream),
@@ -302,28 +319,20 @@ template <class T> class executor {
         !s)
       return s;
     if (status s = bare_.reserve(stream, base_->out_size(), base_->in_size(), 0); !s) return s;
-    if (status s = slots_.reserve(3 * sizeof(adapter_slot)); !s) return s;
-    const adapter_slot nothing{};
-    if (status s = check(
-            cudaMemcpyAsync(slots_.as<adapter_slot>() + 2, &nothing, sizeof nothing, cudaMemcpyHostToDevice, stream),
-            "writing a record");
-        !s)
-      return s;
-    if (status s = base_->pack_post(stream, bare_); !s) return s;
-    return check(
-        cudaMemcpyAsync(slots_.as<adapter_slot>() + 1, &bare_.record, sizeof nothing, cudaMemcpyHostToDevice, stream),
-        "writing the base's record");
+    return base_->pack_post(stream, bare_, base_->scales(), base_->shifts());
   }
 
   std::vector<std::unique_ptr<part>> parts_;
   std::unique_ptr<program<T>> base_;
-  packed_adapter<T> together_, bare_;
-  buffer slots_, workspace_, counters_;
+  packed_adapter<T> switched_, together_,
+      bare_;  // what kernels read: of several adapters the active one, or their sum; the base's bias
+  const packed_adapter<T>* active_ = nullptr;
+  buffer workspace_, counters_;
   std::vector<kept_value> kept_;
   device_facts device_;
   backend how_;
-  int rank_ = 0, active_ = 0, active_rank_ = 0;
-  const void* active_a_ = nullptr;
+  int rank_ = 0, shown_ = 0;  // shown_: the adapter that merge() and describe() speak of
+  bool scales_ = false, shifts_ = false;
   long long tokens_ = 0;
   bool enabled_ = true, ready_ = false, chained_ = false;
 };

@@ -23,30 +23,27 @@ status forward_together(cudaStream_t stream, const std::vector<projection<T>>& l
   if (!facts->hopper() || x.size[0] < 1 || x.size[0] > max_stream_tokens || x.size[1] % 8 != 0)
     return fail("layers run together on compute capability 9.0, with 1 to ", max_stream_tokens,
                 " tokens and an inner size that is a multiple of 8");
-  stream_args g{};
-  g.m = static_cast<int>(x.size[0]), g.k = static_cast<int>(x.size[1]), g.segments = static_cast<int>(layers.size());
-  const void* weight[max_segments];
-  int n[max_segments];
-  for (int i = 0; i < g.segments; ++i) {
+  const auto count = static_cast<int>(layers.size());
+  stream_layer rows[max_segments];
+  int n[max_segments], rank = 0;
+  for (int i = 0; i < count; ++i) {
     const projection<T>& layer = layers[static_cast<std::size_t>(i)];
     auto s = layer.layer->as_segment(x.size[0]);
     if (!s) return fail("layer ", i, ": ", s.message());
-    if (s->problem.k != g.k) return fail("layer ", i, " has an inner size of ", s->problem.k, ", x has ", g.k);
+    if (s->problem.k != x.size[1])
+      return fail("layer ", i, " has an inner size of ", s->problem.k, ", x has ", x.size[1]);
     if (layer.y.count() != x.size[0] * s->problem.n || layer.y.type != dtype_of<T>)
       return fail("output ", i, " has ", layer.y.count(), " elements of ", name_of(layer.y.type), ", expected ",
                   x.size[0] * s->problem.n, " of ", name_of(dtype_of<T>));
-    if (i > 0 && s->problem.rank != g.rank)
-      return fail("layer ", i, " has a padded rank of ", s->problem.rank, ", layer 0 has ", g.rank,
+    if (i > 0 && s->problem.rank != rank)
+      return fail("layer ", i, " has a padded rank of ", s->problem.rank, ", layer 0 has ", rank,
                   "; layers run together need the same");
     if (s->problem.rank > max_stream_rank) return fail("layer ", i, " has a rank above ", max_stream_rank);
-    g.rank = s->problem.rank;
-    weight[i] = s->weight, n[i] = s->problem.n;
-    g.segment[i] = {i, n[i], 0, s->slot, layer.y.data, nullptr};
+    rank = s->problem.rank, n[i] = s->problem.n;
+    rows[i] = {s->weight, {layer.y.data, s->slot, nullptr, n[i], i}};
   }
-  const stream_choice c = choose_stream(n, g.segments, g.m, g.k, g.rank, facts->processors);
-  for (int i = 1; i < g.segments; ++i)
-    g.segment[i].first_tile = g.segment[i - 1].first_tile + (n[i - 1] + c.rows - 1) / c.rows;
-  return run_stream<T>(stream, c, g, x.data, weight, chained);
+  const stream_choice c = choose_stream(n, count, x.size[0], static_cast<int>(x.size[1]), rank, facts->processors);
+  return run_stream<T>(stream, c, stream_args{}, {x.data, x.size[0], x.size[1]}, rank, rows, count, chained);
 }
 
 }  // namespace graft::cuda

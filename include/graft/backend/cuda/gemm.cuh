@@ -47,6 +47,7 @@ template <class T, int TileN, int Rank> struct gemm_block {
       ptx::barrier_init_fence();
     }
     ptx::cluster_sync();
+    ptx::let_next_kernel_start();
   }
 
   // ---- producer: one thread -----------------------------------------------------------------------------------------
@@ -56,38 +57,43 @@ template <class T, int TileN, int Rank> struct gemm_block {
     auto advance = [&] {
       if (++q == shape::stages) q = 0, phase ^= 1;
     };
-    bool acquired = false;  // late: the first tiles of x and W need not wait for it
-    auto acquire = [&] {
-      if (acquired) return;
-      ptx::acquire_map(&g.slot->a);
-      ptx::acquire_map(&g.slot->b);
-      acquired = true;
-    };
+    const char* const a_tiles = static_cast<const char*>(g.slot.a_tiles);
+    const char* const b_tiles = static_cast<const char*>(g.slot.b_tiles);
+    const int pitch = Rank > 0 ? 2 * Rank : g.side_pitch();
     for (int t = first; t < tiles; t += stride) {
       const tile_place at = g.place(t, rank);
       const k_slice mine = g.slice(at.n_tile, k_steps);
       const bool owner = Rank > 0 && at.n_tile < g.owners;
-      int k = owner ? mine.start : 0;
+      const int begin = owner ? mine.start : 0;
+      auto with_a = [&](int s) { return owner && s >= mine.from && s < mine.to; };
+      auto load_w = [&](int s, int to) {
+        const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
+        ptx::barrier_expect(full(to), shape::x + shape::w + (with_a(s) ? shape::a : 0));
+        ptx::load_tile_multicast(stage(to) + shape::x + rank * (shape::w / 2), &maps.w, k * 64,
+                                 at.n_tile * TileN + rank * (TileN / 2), full(to), 3);
+      };
+      int early = 0;  // the first weights depend on no kernel before
+      if (t == first) {
+        for (; early < shape::stages && early < k_steps; ++early) load_w(early, early);
+        ptx::wait_for_previous_kernel();
+      }
       for (int s = 0; s < k_steps; ++s) {
-        const bool with_a = owner && s >= mine.from && s < mine.to;
-        ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_expect(full(q), shape::x + shape::w + (with_a ? shape::a : 0));
+        const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
+        if (s >= early) ptx::barrier_wait(empty(q), phase), load_w(s, q);
         ptx::load_tile(stage(q), &maps.x, k * 64, at.m_block * 128, full(q));
-        ptx::load_tile_multicast(stage(q) + shape::x + rank * (shape::w / 2), &maps.w, k * 64,
-                                 at.n_tile * TileN + rank * (TileN / 2), full(q), 3);
-        if (with_a) acquire(), ptx::load_tile(stage(q) + shape::x + shape::w, &g.slot->a, k * 64, 0, full(q));
-        if (++k == k_steps) k = 0;
+        if (with_a(s))
+          ptx::load_bytes(stage(q) + shape::x + shape::w, a_tiles + static_cast<long long>(k) * shape::a, shape::a,
+                          full(q));
         advance();
       }
       const int extra = Rank > 0 ? 1 : g.extra;
       for (int s = 0; s < extra; ++s) {
-        acquire();
         ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_expect(full(q), shape::w + (Rank > 0 ? 0 : shape::x));
+        ptx::barrier_expect(full(q), TileN * pitch + (Rank > 0 ? 0 : 128 * pitch));
         if (Rank == 0) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
-        for (int i = 0; i < TileN / 2; i += 64)
-          ptx::load_tile_multicast(stage(q) + shape::x + (rank * (TileN / 2) + i) * 128, &g.slot->b, s * 64,
-                                   at.n_tile * TileN + rank * (TileN / 2) + i, full(q), 3);
+        const long long row = at.n_tile * TileN + rank * (TileN / 2);
+        ptx::load_bytes_multicast(stage(q) + shape::x + rank * (TileN / 2) * pitch,
+                                  b_tiles + (s * padded_rows(g.n) + row) * pitch, TileN / 2 * pitch, full(q), 3);
         advance();
       }
     }
@@ -144,6 +150,7 @@ template <class T, int TileN, int Rank> struct gemm_block {
   __device__ void help() {
     const int helper = threadIdx.x - 32;
     std::uint32_t slice_phase = 0, s_phase = 1;
+    ptx::wait_for_previous_kernel();  // it may be this layer's: then the counters are its own until it ends
     for (int t = first; t < tiles; t += stride) {
       const tile_place at = g.place(t, rank);
       std::uint32_t* published = g.counters + at.m_block * 4;
@@ -210,8 +217,9 @@ template <class T, int TileN, int Rank> struct gemm_block {
   }
   // A step on S and B, which are `deep` times 16 wide.
   __device__ __forceinline__ void side_step(consumer& c, float (&acc)[TileN / 2], int deep) const {
-    const std::uint32_t at = next_stage(c);
-    const std::uint64_t s = tile_descriptor(at + c.group * 64 * 128), b = tile_descriptor(at + shape::x);
+    const std::uint32_t at = next_stage(c), pitch = g.side_pitch();
+    const std::uint64_t s = tile_descriptor(at + c.group * 64 * pitch, pitch),
+                        b = tile_descriptor(at + shape::x, pitch);
     for (int kk = 0; kk < deep; ++kk) {
       wgmma_fence();
       wgmma<T, TileN>::shared(acc, s + 2 * kk, b + 2 * kk, true);
@@ -252,32 +260,40 @@ template <class T, int TileN, int Rank> struct gemm_block {
       s[kk][3] = ptx::load_shared(from + kk * 32 + 16 + 8 * shape::s_pitch);
     }
     ptx::barrier_arrive(s_read());
-    const std::uint64_t b = tile_descriptor(next_stage(c) + shape::x);
+    const std::uint64_t b = tile_descriptor(next_stage(c) + shape::x, 2 * held);
     wgmma_fence();
 #pragma unroll
     for (int kk = 0; kk < held / 16; ++kk) wgmma<T, TileN>::registers(acc, s[kk], b + 2 * kk, true);
     finish_step(c);
   }
+  // Factors or summands of the columns that are written next.
+  struct column_values {
+    float2 v[8 * shape::round];
+  };
+  __device__ __forceinline__ void load_columns(column_values& to, const float* from, const consumer& c,
+                                               const tile_place& at, int chunk) const {
+    from += at.n_tile * TileN + chunk * 64 + (c.lane % 4) * 2;
+#pragma unroll
+    for (int j = 0; j < 8 * shape::round; ++j) to.v[j] = __ldg(reinterpret_cast<const float2*>(from + 8 * j));
+  }
   // Post, then 64 columns at a time through shared memory to y.
   __device__ __forceinline__ void write(const consumer& c, float (&acc)[TileN / 2], const tile_place& at,
-                                        const post_slot<T>& post) const {
+                                        const post_slot<T>& post, column_values& scale) const {
     const std::uint32_t out = base + shape::out + c.group * shape::chunks * shape::chunk;
     const int row = c.warp * 16 + (c.lane % 8) + 8 * ((c.lane / 8) & 1);
     const int token = at.m_block * 128 + c.group * 64;
 #pragma unroll
     for (int c0 = 0; c0 < TileN / 64; c0 += shape::round) {
-      if (post.affine()) {
+      if (post.scale != nullptr) {
 #pragma unroll
-        for (int j = c0 * 8; j < (c0 + shape::round) * 8; ++j) {
-          const int column = at.n_tile * TileN + j * 8 + (c.lane % 4) * 2;
-          const float2 scale = __ldg(reinterpret_cast<const float2*>(post.scale + column)),
-                       shift = __ldg(reinterpret_cast<const float2*>(post.shift + column));
+        for (int e = 0; e < shape::round * 32; ++e) acc[c0 * 32 + e] *= e & 1 ? scale.v[e / 4].y : scale.v[e / 4].x;
+        if (c0 + shape::round < TileN / 64) load_columns(scale, post.scale, c, at, c0 + shape::round);
+      }
+      if (post.shift != nullptr) {
+        column_values shift;
+        load_columns(shift, post.shift, c, at, c0);
 #pragma unroll
-          for (int i = 0; i < 4; i += 2) {
-            acc[4 * j + i] = fmaf(acc[4 * j + i], scale.x, shift.x);
-            acc[4 * j + i + 1] = fmaf(acc[4 * j + i + 1], scale.y, shift.y);
-          }
-        }
+        for (int e = 0; e < shape::round * 32; ++e) acc[c0 * 32 + e] += e & 1 ? shift.v[e / 4].y : shift.v[e / 4].x;
       }
       if (post.more()) {
 #pragma unroll
@@ -315,7 +331,7 @@ template <class T, int TileN, int Rank> struct gemm_block {
   __device__ void consume() {
     consumer c{static_cast<int>(threadIdx.x / 128) - 1, static_cast<int>(threadIdx.x % 128),
                static_cast<int>(threadIdx.x / 32 % 4), static_cast<int>(threadIdx.x % 32)};
-    const post_slot<T> post{g.slot->scale, g.slot->shift, static_cast<const T*>(g.residual), g.act, g.m, g.n};
+    const post_slot<T> post{g.slot.scale, g.slot.shift, static_cast<const T*>(g.residual), g.act, g.m, g.n};
     for (int t = first; t < tiles; t += stride) {
       const tile_place at = g.place(t, rank);
       float acc[TileN / 2], none[held / 2];
@@ -327,9 +343,11 @@ template <class T, int TileN, int Rank> struct gemm_block {
         expand(c, acc);
       else
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
+      column_values scale;  // asked for before they are needed
+      if (post.scale != nullptr) load_columns(scale, post.scale, c, at, 0);
       wgmma_wait<0>();
       release(c, c.before);
-      write(c, acc, at, post);
+      write(c, acc, at, post, scale);
     }
     if (c.thread == 0) ptx::stores_done();
   }

@@ -78,7 +78,7 @@ template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kern
       const bool side = step >= k_steps;
       const int col = (side ? step - k_steps : step) * deep, cols = side ? g.rank() : g.k;
       copy_tile(to, static_cast<const T*>(side ? g.s : g.x), g.m, cols, m0, col);
-      copy_tile(to + stage_bytes / 2, static_cast<const T*>(side ? g.slot->b_data : g.w), g.n, cols, n0, col);
+      copy_tile(to + stage_bytes / 2, static_cast<const T*>(side ? g.slot.b : g.w), g.n, cols, n0, col);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };

@@ -2,6 +2,7 @@
 // The gemm family in numbers: shared memory of a thread block, the order of the tiles, who owns which part of the inner
 // axis in the cooperative side branch, and when that scheme may run.
 #pragma once
+#include <cuda.h>
 #include <graft/backend/cuda/slot.h>
 
 #include <cstdint>
@@ -42,7 +43,7 @@ struct gemm_args {
   int owners;  // tiles of a row that make S together: a multiple of 4
   int rank, extra;
   activation act;
-  const adapter_slot* slot;
+  adapter_slot slot;
   const void* residual;
   float* partial;           // [rows of 128][owners][128][rank]
   void* s;                  // [tokens][rank]
@@ -50,6 +51,8 @@ struct gemm_args {
 
   // Two blocks of 128 tokens make a row of tiles.
   __host__ __device__ int m_pairs() const { return (m + 255) / 256; }
+  // Bytes of a row of the extension: S and B are cut into slabs of at most 64 columns.
+  __host__ __device__ int side_pitch() const { return rank < 64 ? rank * 2 : 128; }
   __host__ __device__ int n_tiles() const { return (n + tile_n - 1) / tile_n; }
   // Rows first inside a group, then columns.
   __host__ __device__ tile_place place(int t, int rank_in_pair) const {

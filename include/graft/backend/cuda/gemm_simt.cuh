@@ -46,7 +46,7 @@ template <class T> __global__ void __launch_bounds__(simt::threads) gemm_simt_ke
     }
   };
   accumulate(static_cast<const T*>(g.x), static_cast<const T*>(g.w), g.k);
-  if (g.rank() > 0) accumulate(static_cast<const T*>(g.s), static_cast<const T*>(g.slot->b_data), g.rank());
+  if (g.rank() > 0) accumulate(static_cast<const T*>(g.s), static_cast<const T*>(g.slot.b), g.rank());
   const post_slot<T> post = g.template post<T>();
   T* y = static_cast<T*>(g.y);
 #pragma unroll

@@ -16,19 +16,19 @@ template <class T> constexpr dtype dtype_of = dtype::f32;
 template <> inline constexpr dtype dtype_of<__nv_bfloat16> = dtype::bf16;
 template <> inline constexpr dtype dtype_of<__half> = dtype::f16;
 
-// Pointers of one call. `slot` and `bare` lie in device memory: the adapter, and a record without one.
+// Pointers of one call.
 struct linear_operands {
   const void* x = nullptr;
   const void* w = nullptr;
   void* y = nullptr;
   const void* residual = nullptr;
   activation act = activation::none;
-  const adapter_slot* slot = nullptr;
-  const adapter_slot* bare = nullptr;
+  adapter_slot slot{};
   const void* a = nullptr;            // the packed A of the slot, for a shrink of its own
   void* workspace = nullptr;          // choice.workspace_bytes()
   std::uint32_t* counters = nullptr;  // four for every 128 tokens; zero, and zero again after the call
   bool chained = true;                // the weights may be read before the kernel ahead in the stream has finished
+  bool alone = false;                 // no kernel that waits for its own thread blocks runs beside this one
 };
 
 namespace detail {
@@ -73,36 +73,60 @@ template <int TileN> constexpr std::size_t gemm_shared(int rank) {
          : rank == 64 ? gemm_shape<TileN, 64>::bytes
                       : gemm_shape<TileN, 0>::bytes;
 }
-template <class T, int Tokens> const void* stream_of(int blocks) {
-  if (blocks == 1) return reinterpret_cast<const void*>(&stream_kernel<T, Tokens, 1>);
-  if constexpr (Tokens <= 32)
-    if (blocks == 4) return reinterpret_cast<const void*>(&stream_kernel<T, Tokens, 4>);
-  return reinterpret_cast<const void*>(&stream_kernel<T, Tokens, 2>);
+struct stream_program {
+  const void* kernel;
+  std::size_t shared;
+  unsigned threads;
+};
+template <class T, int Tokens, int Rows, int Splits> stream_program stream_of(int rank) {
+  auto of = [](auto kernel, auto shape) {
+    return stream_program{reinterpret_cast<const void*>(kernel), decltype(shape)::bytes,
+                          static_cast<unsigned>(decltype(shape)::threads)};
+  };
+  if (rank == 16) return of(&stream_kernel<T, Tokens, Rows, Splits, 16>, stream_shape<Tokens, Rows, Splits, 16>{});
+  if (rank == 32) return of(&stream_kernel<T, Tokens, Rows, Splits, 32>, stream_shape<Tokens, Rows, Splits, 32>{});
+  if constexpr (Rows + 64 <= 256)
+    if (rank == 64) return of(&stream_kernel<T, Tokens, Rows, Splits, 64>, stream_shape<Tokens, Rows, Splits, 64>{});
+  return of(&stream_kernel<T, Tokens, Rows, Splits, 0>, stream_shape<Tokens, Rows, Splits, 0>{});
 }
-template <class T> const void* stream_of(const stream_choice& c) {
-  switch (c.tokens) {
-    case 8: return stream_of<T, 8>(c.blocks);
-    case 16: return stream_of<T, 16>(c.blocks);
-    case 32: return stream_of<T, 32>(c.blocks);
-    default: return stream_of<T, 64>(c.blocks);
+template <class T, int Tokens> stream_program stream_of(int rows, int rank) {
+  switch (rows) {
+    case 48: return stream_of<T, Tokens, 48, 1>(rank);
+    case 64: return stream_of<T, Tokens, 64, 2>(rank);
+    case 112: return stream_of<T, Tokens, 112, 1>(rank);
+    default: return stream_of<T, Tokens, 224, 1>(rank);
   }
+}
+template <class T> stream_program stream_of(const stream_choice& c, int rank) {
+  if (c.tokens == 8) return stream_of<T, 8>(c.rows, rank);
+  return c.tokens == 16 ? stream_of<T, 16>(c.rows, rank) : stream_of<T, 64>(c.rows, rank);
 }
 }  // namespace detail
 
-// The stream family: segments that share x. `w` holds a weight for each.
+// The stream family: layers that share x, each with its weight, its adapter of the same rank, and its output.
+struct stream_layer {
+  const void* w;
+  stream_segment to;
+};
 template <class T>
-status run_stream(cudaStream_t stream, const stream_choice& c, stream_args g, const void* x, const void* const* w,
-                  bool chained) {
+status run_stream(cudaStream_t stream, const stream_choice& c, stream_args g, const matrix& x, int rank,
+                  const stream_layer* layers, int count, bool chained) {
   stream_maps maps;
-  g.rows = c.rows;
-  g.splits = c.splits;
-  g.at = lay_out(c, g.rank);
-  if (status s = make_map(maps.x, dtype_of<T>, {x, g.m, g.k}, c.tokens, 64); !s) return s;
-  for (int i = 0; i < g.segments; ++i)
-    if (status s = make_map(maps.w[i], dtype_of<T>, {w[i], g.segment[i].n, g.k}, c.rows, 64); !s) return s;
-  void* arguments[] = {&maps, &g};
-  return detail::launch(detail::stream_of<T>(c), dim3(c.splits, c.tiles), dim3(160), g.at.bytes, stream, c.splits,
-                        chained, false, arguments, "stream");
+  g.m = static_cast<int>(x.rows);
+  g.k_steps = static_cast<int>((x.cols + 63) / 64);
+  if (status s = make_map(maps.x, dtype_of<T>, x, c.tokens, 64); !s) return s;
+  for (int i = 0, tile = 0; i < max_segments; ++i) {
+    g.first_tile[i] = i < count ? tile : c.tiles;
+    g.segment[i] = layers[i < count ? i : 0].to;
+    g.segment[i].index = i;
+    if (i >= count) continue;
+    tile += (g.segment[i].n + c.rows - 1) / c.rows;
+    if (status s = make_map(maps.w[i], dtype_of<T>, {layers[i].w, g.segment[i].n, x.cols}, c.rows, 64); !s) return s;
+  }
+  void* arguments[] = {&g, &maps};
+  const detail::stream_program p = detail::stream_of<T>(c, rank);
+  return detail::launch(p.kernel, dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(c.tiles)),
+                        dim3(p.threads), p.shared, stream, c.splits, chained, false, arguments, "stream");
 }
 
 namespace detail {
@@ -130,12 +154,12 @@ status run_gemm(cudaStream_t stream, const linear_problem& p, const linear_choic
   if (status s = make_map(maps.y, dtype_of<T>, {o.y, p.m, p.n}, 64, 64); !s) return s;
   maps.s = maps.x;
   if (extra > 0)
-    if (status s = make_map(maps.s, dtype_of<T>, {s_at, p.m, p.rank}, 128, 64); !s) return s;
+    if (status s = make_map(maps.s, dtype_of<T>, {s_at, p.m, p.rank}, 128, g.side_pitch() / 2); !s) return s;
   void* arguments[] = {&maps, &g};
   const bool wide = c.tile_n == 256;
   return launch(wide ? gemm_of<T, 256>(kernel_rank) : gemm_of<T, 128>(kernel_rank), dim3(2 * c.pairs), dim3(384),
-                wide ? gemm_shared<256>(kernel_rank) : gemm_shared<128>(kernel_rank), stream, 2, false, kernel_rank > 0,
-                arguments, "gemm");
+                wide ? gemm_shared<256>(kernel_rank) : gemm_shared<128>(kernel_rank), stream, 2, o.chained,
+                kernel_rank > 0 && !o.alone, arguments, "gemm");
 }
 // S = x Aᵀ in a launch of its own.
 template <class T>
@@ -143,9 +167,9 @@ status run_shrink(cudaStream_t stream, const linear_problem& p, const linear_cho
   void* s = place_of_s(o.workspace, c);
   if (p.rank <= max_stream_tokens) {  // x takes the place of the weight, A that of the tokens
     stream_args g{};
-    g.m = p.rank, g.k = p.k, g.segments = 1, g.by_row = g.keep_rows = true;
-    g.segment[0] = {0, static_cast<int>(p.m), 0, o.bare, s, nullptr};
-    return run_stream<T>(stream, c.stream, g, o.a, &o.x, false);
+    g.by_row = true;
+    const stream_layer rows{o.x, {s, {}, nullptr, static_cast<int>(p.m), 0}};
+    return run_stream<T>(stream, c.stream, g, {o.a, p.rank, p.k}, 0, &rows, 1, false);
   }
   linear_problem shrink = p;
   shrink.n = p.rank, shrink.rank = 0;
@@ -154,7 +178,7 @@ status run_shrink(cudaStream_t stream, const linear_problem& p, const linear_cho
   plain.pairs = static_cast<int>((p.m + 255) / 256) * ((p.rank + 127) / 128);
   plain.pairs = launched_pairs(plain.pairs, c.pairs > 0 ? c.pairs : 1);
   linear_operands to = o;
-  to.w = o.a, to.y = s, to.slot = o.bare, to.residual = nullptr, to.act = activation::none;
+  to.w = o.a, to.y = s, to.slot = {}, to.residual = nullptr, to.act = activation::none;
   return run_gemm<T>(stream, shrink, plain, to);
 }
 // The kernels without tensor maps: the shrink is the same kernel with A as its weight.
@@ -197,9 +221,9 @@ status run_linear(cudaStream_t stream, const linear_problem& p, const linear_cho
   if constexpr (sizeof(T) == 2) {
     if (c.how == way::stream) {
       stream_args g{};
-      g.m = static_cast<int>(p.m), g.k = p.k, g.rank = p.rank, g.segments = 1, g.act = o.act;
-      g.segment[0] = {0, p.n, 0, o.slot, o.y, o.residual};
-      return run_stream<T>(stream, c.stream, g, o.x, &o.w, o.chained);
+      g.act = o.act;
+      const stream_layer layer{o.w, {o.y, o.slot, o.residual, p.n, 0}};
+      return run_stream<T>(stream, c.stream, g, {o.x, p.m, p.k}, p.rank, &layer, 1, o.chained);
     }
     if (c.how == way::gemm_two)
       if (status s = detail::run_shrink<T>(stream, p, c, o); !s) return s;

@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/post.cuh>
+#include <graft/backend/cuda/wgmma.cuh>
 
 namespace graft::cuda {
 
@@ -30,6 +31,32 @@ template <class T> struct pack_fold {
   __device__ void operator()(long long i) const {
     const long long r = i / cols, c = i % cols;
     to[(row0 + r) * cols + c] = from_float<T>(c % rank == r ? 1.0F : 0.0F);
+  }
+};
+// A [rank, cols] as tiles of [rank][64], each as it lies in shared memory; zeros beyond the last column.
+template <class T> struct tile_a {
+  const T* from;
+  T* to;
+  int rank;
+  long long cols;
+
+  __device__ void operator()(long long i) const {
+    const long long tile = i / (rank * 64LL), col = tile * 64 + i % 64;
+    const int r = static_cast<int>(i / 64 % rank);
+    to[tile * rank * 64 + tile_offset(r, static_cast<int>(i % 64), 128) / 2] =
+        col < cols ? from[r * cols + col] : T(0.0F);
+  }
+};
+// B [rows, rank] as it lies in shared memory, in slabs of at most 64 columns.
+template <class T> struct tile_b {
+  const T* from;
+  T* to;
+  int rank;
+  long long slab_rows;
+
+  __device__ void operator()(long long i) const {
+    const int row = static_cast<int>(i / rank), col = static_cast<int>(i % rank), width = rank < 64 ? rank : 64;
+    to[col / 64 * slab_rows * 64 + tile_offset(row, col % 64, static_cast<std::uint32_t>(2 * width)) / 2] = from[i];
   }
 };
 struct fill_vector {

@@ -47,7 +47,6 @@ template <class T> struct post_slot {
   long long tokens;
   int columns;
 
-  __device__ __forceinline__ bool affine() const { return scale != nullptr; }
   __device__ __forceinline__ bool more() const { return residual != nullptr || act != activation::none; }
   // What follows the affine part. Not inlined: it is called for each of up to 128 unrolled accumulators, and code that
   // runs once per tile costs what its instructions cost to fetch.
@@ -57,7 +56,8 @@ template <class T> struct post_slot {
     return v;
   }
   __device__ __forceinline__ float operator()(float v, long long token, int column) const {
-    if (affine()) v = fmaf(v, __ldg(scale + column), __ldg(shift + column));
+    if (scale != nullptr) v *= __ldg(scale + column);
+    if (shift != nullptr) v += __ldg(shift + column);
     return more() ? finish(v, token, column) : v;
   }
 };

@@ -13,27 +13,59 @@ namespace graft::cuda {
 
 // The side branch and post slot of one or several adapters, ready for the kernels.
 template <class T> struct packed_adapter {
-  buffer a, b, post;
+  buffer a, b, a_tiles, b_tiles, post;
   adapter_slot record{};
 
-  // Room for a side branch of `rank` (padded) on an [n, k] weight, and an empty record.
+  // Room for a side branch of `rank` (padded) on an [n, k] weight, and an empty record. A tile of rows may reach beyond the
+  // last one by less than row_padding: there are zeros behind it.
   status reserve(cudaStream_t stream, int n, int k, int rank) {
-    const long long columns = (static_cast<long long>(n) + column_padding - 1) / column_padding * column_padding;
     record = adapter_slot{};
-    if (status s = post.reserve(2 * columns * 4); !s) return s;
+    if (status s = post.reserve(2 * (padded_rows(n) + row_padding) * 4); !s) return s;
     record.rank = rank;
     if (rank == 0) return ok;
-    if (status s = a.reserve(static_cast<long long>(rank) * k * sizeof(T)); !s) return s;
-    if (status s = b.reserve(static_cast<long long>(n) * rank * sizeof(T)); !s) return s;
-    for (const buffer* to : {&a, &b})
-      if (status s = check(cudaMemsetAsync(to->data(), 0, static_cast<std::size_t>(to->bytes()), stream), "clearing");
+    const long long size = sizeof(T), slabs = (rank + 63) / 64, width = rank < 64 ? rank : 64;
+    if (status s = clear(stream, a, static_cast<long long>(rank) * k * size); !s) return s;
+    if (status s = clear(stream, b, static_cast<long long>(n) * rank * size); !s) return s;
+    record.b = b.data();
+    if (sizeof(T) != 2) return ok;  // no kernel would read tiles
+    if (status s = clear(stream, a_tiles, (k + 63) / 64 * 64LL * rank * size); !s) return s;
+    if (status s = clear(stream, b_tiles, (slabs * padded_rows(n) + row_padding) * width * size); !s) return s;
+    record.a_tiles = a_tiles.data(), record.b_tiles = b_tiles.data();
+    return ok;
+  }
+  // A and B are complete: lay them out for the kernels that copy tiles.
+  status tile(cudaStream_t stream, int n, int k) {
+    const int rank = record.rank;
+    if (record.a_tiles == nullptr) return ok;
+    if constexpr (sizeof(T) == 2) {
+      const long long columns = (k + 63) / 64 * 64LL;
+      if (status s = each(stream, columns * rank, tile_a<T>{a.template as<T>(), a_tiles.template as<T>(), rank, k},
+                          "tiles of A");
           !s)
         return s;
-    record.a_data = a.data(), record.b_data = b.data();
-    if (sizeof(T) != 2 || k % 8 != 0) return ok;  // no tensor maps, and no kernel that would read them
-    if (status s = make_map(record.a, dtype_of<T>, {a.data(), rank, k}, rank < 256 ? rank : 256, 64); !s) return s;
-    if (status s = make_map(record.b, dtype_of<T>, {b.data(), n, rank}, 64, 64); !s) return s;
-    return rank > max_stream_rank ? status(ok) : make_map(record.b_stream, dtype_of<T>, {b.data(), n, rank}, 16, rank);
+      return each(stream, static_cast<long long>(n) * rank,
+                  tile_b<T>{b.template as<T>(), b_tiles.template as<T>(), rank, padded_rows(n)}, "tiles of B");
+    }
+    return ok;
+  }
+  // Another adapter of the same sizes, ordered after what the stream has queued: kernels that read this one see it.
+  status copy_from(cudaStream_t stream, const packed_adapter& other) {
+    for (const auto& [to, from] :
+         {std::pair{&a, &other.a}, std::pair{&b, &other.b}, std::pair{&a_tiles, &other.a_tiles},
+          std::pair{&b_tiles, &other.b_tiles}, std::pair{&post, &other.post}})
+      if (from->bytes() > 0)
+        if (status s = check(cudaMemcpyAsync(to->data(), from->data(), static_cast<std::size_t>(from->bytes()),
+                                             cudaMemcpyDeviceToDevice, stream),
+                             "switching the adapter");
+            !s)
+          return s;
+    return ok;
+  }
+
+ private:
+  static status clear(cudaStream_t stream, buffer& what, long long bytes) {
+    if (status s = what.reserve(bytes); !s) return s;
+    return check(cudaMemsetAsync(what.data(), 0, static_cast<std::size_t>(what.bytes()), stream), "clearing");
   }
 };
 
@@ -109,10 +141,12 @@ template <class T> class program {
     }
     return ok;
   }
-  // The post slot as one factor and one summand per output.
-  status pack_post(cudaStream_t stream, packed_adapter<T>& to) const {
-    if (slots_.posts == 0) return ok;
-    const long long columns = to.post.bytes() / 8, n = out_size();
+  bool scales() const { return has_post(op::mul) || has_post(op::div); }
+  bool shifts() const { return has_post(op::add) || has_post(op::sub); }
+  // The post slot as one factor and one summand per output; ones or zeros where the layer has another adapter that needs
+  // them.
+  status pack_post(cudaStream_t stream, packed_adapter<T>& to, bool with_scale, bool with_shift) const {
+    const long long n = out_size(), columns = padded_rows(n) + row_padding;
     float *scale = to.post.template as<float>(), *shift = scale + columns;
     if (status s = each(stream, columns, fill_vector{scale, 1}, "ones"); !s) return s;
     if (status s = each(stream, columns, fill_vector{shift, 0}, "zeros"); !s) return s;
@@ -123,7 +157,7 @@ template <class T> class program {
       if (status s = each(stream, columns, apply_post{scale, shift, v.p, n, v.count() == 1 ? 0 : 1, what}, "post"); !s)
         return s;
     }
-    to.record.scale = scale, to.record.shift = shift;
+    to.record.scale = with_scale ? scale : nullptr, to.record.shift = with_shift ? shift : nullptr;
     return ok;
   }
 
@@ -159,6 +193,11 @@ template <class T> class program {
   }
 
  private:
+  bool has_post(op what) const {
+    for (int k = 0; k < slots_.posts; ++k)
+      if (slots_.post[k].what == what) return true;
+    return false;
+  }
   long long size_of(id i, int axis) const { return g_.sizes.value(g_[i].d[axis], sizes_); }
   // Everything node i needs that is known before the data.
   void need(id i) {

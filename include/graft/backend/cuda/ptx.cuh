@@ -72,6 +72,22 @@ __device__ __forceinline__ void load_tile_multicast(std::uint32_t to, const CUte
       "l"(map), "r"(col), "r"(row), "r"(bar), "h"(mask)
       : "memory");
 }
+// Contiguous bytes, a multiple of 16.
+__device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "l"(evict_last)
+      : "memory");
+}
+__device__ __forceinline__ void load_bytes_multicast(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                                     std::uint32_t bar, std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "h"(mask)
+      : "memory");
+}
 __device__ __forceinline__ void store_tile(const CUtensorMap* map, int col, int row, std::uint32_t from) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n cp.async.bulk.commit_group;" ::"l"(
@@ -84,10 +100,6 @@ template <int Pending> __device__ __forceinline__ void stores_have_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 __device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// A tensor map that lies in global memory may have been rewritten by the host since the last launch.
-__device__ __forceinline__ void acquire_map(const CUtensorMap* map) {
-  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
-}
 // Shared memory written by ordinary stores is read next by a copy or by the tensor cores.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The adapter as the kernels see it: packed once per change of the parameters, and found through one record in device
-// memory. Writing another record there switches the adapter, also below a captured CUDA graph; only the padded rank is
-// part of the captured kernel.
+// The adapter as the kernels see it: packed once per change of the parameters into device memory whose addresses stay. To
+// switch adapters is to copy another one there, in the order of the stream: kernels captured before see the new one, and
+// no kernel has to look up where its adapter lies. Only the padded rank is part of a captured kernel.
 //     y = act(scale ⊙ (x · Wᵀ + (x · Aᵀ) · Bᵀ) + shift) + residual
 #pragma once
-#include <cuda.h>
 
 namespace graft::cuda {
 
 enum class activation : unsigned char { none, relu, gelu, silu };  // gelu: the tanh form
 
-// Rows and columns beyond the matrix are zero: A is [rank, in], B is [out, rank], the vectors reach to the next multiple of
-// column_padding; either both vectors are there or none.
-inline constexpr int column_padding = 256;
+// Columns of the post slot and rows of the tiled B reach to the next multiple of this; what is beyond the matrix is zero.
+inline constexpr int row_padding = 256;
+constexpr long long padded_rows(long long n) { return (n + row_padding - 1) / row_padding * row_padding; }
 constexpr int padded_rank(int rank) {
   return rank <= 0 ? 0 : rank <= 16 ? 16 : rank <= 32 ? 32 : (rank + 63) / 64 * 64;
 }
 
-struct alignas(128) adapter_slot {
-  CUtensorMap a;         // boxes of 64 columns and all rows
-  CUtensorMap b;         // boxes of 64 columns and 64 rows, for gemm
-  CUtensorMap b_stream;  // boxes of the padded rank and 16 rows, for stream
-  const void* a_data = nullptr;
-  const void* b_data = nullptr;
-  const float* scale = nullptr;
-  const float* shift = nullptr;
-  int rank = 0;  // padded; 0: no side branch
+struct adapter_slot {
+  // In the order and with the swizzle in which they lie in shared memory: a copy needs an address and nothing else.
+  // A: tiles of [rank][64]; B: [rows][rank], or slabs of 64 columns where the rank is larger than that.
+  const void* a_tiles = nullptr;
+  const void* b_tiles = nullptr;
+  const float* scale = nullptr;  // null: ones
+  const float* shift = nullptr;  // null: zeros
+  const void* b = nullptr;       // [out, rank], for the kernels without tensor copies
+  int rank = 0;                  // padded; 0: no side branch
 };
 
 }  // namespace graft::cuda

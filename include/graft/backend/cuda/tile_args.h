@@ -16,12 +16,11 @@ struct tile_args {
   const void* s = nullptr;  // [m, rank]; null: no side branch
   const void* residual = nullptr;
   activation act = activation::none;
-  const adapter_slot* slot = nullptr;  // null: no side branch, no post
+  adapter_slot slot{};
 
-  __device__ int rank() const { return s == nullptr ? 0 : slot->rank; }
+  __device__ int rank() const { return s == nullptr ? 0 : slot.rank; }
   template <class T> __device__ post_slot<T> post() const {
-    const bool bare = slot == nullptr;
-    return {bare ? nullptr : slot->scale, bare ? nullptr : slot->shift, static_cast<const T*>(residual), act, m, n};
+    return {slot.scale, slot.shift, static_cast<const T*>(residual), act, m, n};
   }
 };
 
