@@ -40,7 +40,7 @@ status forward_together(cudaStream_t stream, const std::vector<projection<T>>& l
                   "; layers run together need the same");
     if (s->problem.rank > max_stream_rank) return fail("layer ", i, " has a rank above ", max_stream_rank);
     rank = s->problem.rank, n[i] = s->problem.n;
-    rows[i] = {s->weight, {layer.y.data, s->slot, nullptr, n[i], i}};
+    rows[i] = {s->weight, {layer.y.data, s->slot, nullptr, n[i]}};
   }
   const stream_choice c = choose_stream(n, count, x.size[0], static_cast<int>(x.size[1]), rank, facts->processors);
   return run_stream<T>(stream, c, stream_args{}, {x.data, x.size[0], x.size[1]}, rank, rows, count, chained);

@@ -118,7 +118,6 @@ status run_stream(cudaStream_t stream, const stream_choice& c, stream_args g, co
   for (int i = 0, tile = 0; i < max_segments; ++i) {
     g.first_tile[i] = i < count ? tile : c.tiles;
     g.segment[i] = layers[i < count ? i : 0].to;
-    g.segment[i].index = i;
     if (i >= count) continue;
     tile += (g.segment[i].n + c.rows - 1) / c.rows;
     if (status s = make_map(maps.w[i], dtype_of<T>, {layers[i].w, g.segment[i].n, x.cols}, c.rows, 64); !s) return s;
@@ -168,7 +167,7 @@ status run_shrink(cudaStream_t stream, const linear_problem& p, const linear_cho
   if (p.rank <= max_stream_tokens) {  // x takes the place of the weight, A that of the tokens
     stream_args g{};
     g.by_row = true;
-    const stream_layer rows{o.x, {s, {}, nullptr, static_cast<int>(p.m), 0}};
+    const stream_layer rows{o.x, {s, {}, nullptr, static_cast<int>(p.m)}};
     return run_stream<T>(stream, c.stream, g, {o.a, p.rank, p.k}, 0, &rows, 1, false);
   }
   linear_problem shrink = p;
@@ -222,7 +221,7 @@ status run_linear(cudaStream_t stream, const linear_problem& p, const linear_cho
     if (c.how == way::stream) {
       stream_args g{};
       g.act = o.act;
-      const stream_layer layer{o.w, {o.y, o.slot, o.residual, p.n, 0}};
+      const stream_layer layer{o.w, {o.y, o.slot, o.residual, p.n}};
       return run_stream<T>(stream, c.stream, g, {o.x, p.m, p.k}, p.rank, &layer, 1, o.chained);
     }
     if (c.how == way::gemm_two)

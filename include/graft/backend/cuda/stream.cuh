@@ -26,6 +26,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank> struct stream_blo
   const stream_maps& maps;
   const stream_args& g;
   const stream_segment& seg;
+  const CUtensorMap& w_map;
   std::uint32_t base;
   int row0, split, k_begin, k_end;
 
@@ -35,13 +36,11 @@ template <class T, int Tokens, int Rows, int Splits, int Rank> struct stream_blo
   __device__ std::uint32_t received() const { return b_ready() + 8; }
 
   __device__ void start() const {
-    if (threadIdx.x == 0) {
-#pragma unroll 1
-      for (int i = 0; i < shape::stages; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 1);
-      ptx::barrier_init(b_ready(), 1);
-      ptx::barrier_init(received(), 1);
+    if (threadIdx.x < 2 * shape::stages + 2) {  // all barriers take one arrival
+      ptx::barrier_init(full(static_cast<int>(threadIdx.x)), 1);
       ptx::barrier_init_fence();
-      if (Splits > 1) ptx::barrier_expect(received(), shape::inbox_bytes);
+      if (Splits > 1 && full(static_cast<int>(threadIdx.x)) == received())
+        ptx::barrier_expect(received(), shape::inbox_bytes);
     }
     if (Splits > 1)
       ptx::cluster_sync();
@@ -72,7 +71,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank> struct stream_blo
     request_all(
         [&](int k, int q) {
           ptx::barrier_expect(full(q), shape::stage);
-          ptx::load_tile(base + q * shape::stage, &maps.w[seg.index], k * 64, row0, full(q), policy);
+          ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full(q), policy);
         },
         [] {});  // depends on no kernel before
   }
@@ -281,6 +280,7 @@ __global__ void __launch_bounds__(stream_shape<Tokens, Rows, Splits, Rank>::thre
   const stream_block<T, Tokens, Rows, Splits, Rank> block{maps,
                                                           g,
                                                           g.segment[s],
+                                                          maps.w[s],
                                                           (ptx::shared_address(raw) + 1023) & ~1023U,
                                                           (tile - g.first_tile[s]) * Rows,
                                                           split,

@@ -33,7 +33,7 @@ struct stream_segment {
   void* y;
   adapter_slot slot;
   const void* residual;
-  int n, index;
+  int n;
 };
 struct stream_maps {
   CUtensorMap x, w[max_segments];
