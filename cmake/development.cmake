@@ -40,6 +40,7 @@ if(TARGET graft::cpu)
   add_library(graft_instances STATIC ${support}/instance_float.cpp ${support}/instance_double.cpp
                                      ${support}/instance_methods.cpp)
   target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
+  set_target_properties(graft_instances PROPERTIES POSITION_INDEPENDENT_CODE ON)
   # Only tests compute in double, and the table of methods is data: nothing to optimise.
   set_source_files_properties(${support}/instance_double.cpp ${support}/instance_methods.cpp
                               PROPERTIES COMPILE_OPTIONS -O1)

@@ -99,6 +99,7 @@ template <class T> class executor {
     if (run.one_kernel() && x.type != dtype_of<T>)
       return fail("tensor 'x' is ", name_of(x.type), ", this layer computes in ", name_of(dtype_of<T>));
     linear_problem problem = run.problem(x.size[0], enabled_ ? active_->record.rank : 0);
+    problem.plain = options.residual == nullptr && options.act == activation::none;
     for (const void* pointer : {static_cast<const void*>(y.data), x.data})
       problem.aligned = problem.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
     linear_operands o;

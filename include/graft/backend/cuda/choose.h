@@ -13,6 +13,7 @@ struct linear_problem {
   int n = 0, k = 0;
   int rank = 0;         // padded; 0: no side branch
   bool aligned = true;  // all pointers are multiples of 16 bytes
+  bool plain = true;    // neither activation nor residual
 };
 
 enum class way : unsigned char { stream, gemm, gemm_two, mma, simt };
@@ -68,7 +69,7 @@ inline void choose_gemm(const linear_problem& p, const device_facts& device, lin
   c.owners = 0;
   c.launches = 2;
   const int rows = static_cast<int>(p.m);
-  if (p.rank <= max_stream_tokens) c.stream = choose_stream(&rows, 1, p.rank, p.k, 0, device.processors);
+  if (p.rank <= max_stream_tokens) c.stream = choose_stream(&rows, 1, p.rank, p.k, 0, device.processors, true);
 }
 
 inline linear_choice choose(const linear_problem& p, const device_facts& device) {
@@ -76,7 +77,7 @@ inline linear_choice choose(const linear_problem& p, const device_facts& device)
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
   if (copies && device.hopper() && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
     c.how = way::stream;
-    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors);
+    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.n % 2 != 0);
     return c;
   }
   if (copies && device.hopper() && p.n % 8 == 0) {

@@ -78,28 +78,30 @@ struct stream_program {
   std::size_t shared;
   unsigned threads;
 };
-template <class T, int Tokens, int Rows, int Splits> stream_program stream_of(int rank) {
+template <class T, int Tokens, int Rows, int Splits, bool Any> stream_program stream_of(int rank) {
   auto of = [](auto kernel, auto shape) {
     return stream_program{reinterpret_cast<const void*>(kernel), decltype(shape)::bytes,
                           static_cast<unsigned>(decltype(shape)::threads)};
   };
-  if (rank == 16) return of(&stream_kernel<T, Tokens, Rows, Splits, 16>, stream_shape<Tokens, Rows, Splits, 16>{});
-  if (rank == 32) return of(&stream_kernel<T, Tokens, Rows, Splits, 32>, stream_shape<Tokens, Rows, Splits, 32>{});
+  if (rank == 16) return of(&stream_kernel<T, Tokens, Rows, Splits, 16, Any>, stream_shape<Tokens, Rows, Splits, 16>{});
+  if (rank == 32) return of(&stream_kernel<T, Tokens, Rows, Splits, 32, Any>, stream_shape<Tokens, Rows, Splits, 32>{});
   if constexpr (Rows + 64 <= 256)
-    if (rank == 64) return of(&stream_kernel<T, Tokens, Rows, Splits, 64>, stream_shape<Tokens, Rows, Splits, 64>{});
-  return of(&stream_kernel<T, Tokens, Rows, Splits, 0>, stream_shape<Tokens, Rows, Splits, 0>{});
+    if (rank == 64)
+      return of(&stream_kernel<T, Tokens, Rows, Splits, 64, Any>, stream_shape<Tokens, Rows, Splits, 64>{});
+  return of(&stream_kernel<T, Tokens, Rows, Splits, 0, Any>, stream_shape<Tokens, Rows, Splits, 0>{});
 }
-template <class T, int Tokens> stream_program stream_of(int rows, int rank) {
-  switch (rows) {
-    case 48: return stream_of<T, Tokens, 48, 1>(rank);
-    case 64: return stream_of<T, Tokens, 64, 2>(rank);
-    case 112: return stream_of<T, Tokens, 112, 1>(rank);
-    default: return stream_of<T, Tokens, 224, 1>(rank);
+template <class T, int Tokens> stream_program stream_of(const stream_choice& c, int rank) {
+  if (c.any) return stream_of<T, Tokens, 48, 1, true>(rank);
+  switch (c.rows) {
+    case 48: return stream_of<T, Tokens, 48, 1, false>(rank);
+    case 64: return stream_of<T, Tokens, 64, 2, false>(rank);
+    case 112: return stream_of<T, Tokens, 112, 1, false>(rank);
+    default: return stream_of<T, Tokens, 224, 1, false>(rank);
   }
 }
 template <class T> stream_program stream_of(const stream_choice& c, int rank) {
-  if (c.tokens == 8) return stream_of<T, 8>(c.rows, rank);
-  return c.tokens == 16 ? stream_of<T, 16>(c.rows, rank) : stream_of<T, 64>(c.rows, rank);
+  if (c.tokens == 8) return stream_of<T, 8>(c, rank);
+  return c.tokens == 16 ? stream_of<T, 16>(c, rank) : stream_of<T, 64>(c, rank);
 }
 }  // namespace detail
 
@@ -122,7 +124,7 @@ status run_stream(cudaStream_t stream, const stream_choice& c, stream_args g, co
     tile += (g.segment[i].n + c.rows - 1) / c.rows;
     if (status s = make_map(maps.w[i], dtype_of<T>, {layers[i].w, g.segment[i].n, x.cols}, c.rows, 64); !s) return s;
   }
-  void* arguments[] = {&g, &maps};
+  void* arguments[] = {&maps, &g};
   const detail::stream_program p = detail::stream_of<T>(c, rank);
   return detail::launch(p.kernel, dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(c.tiles)),
                         dim3(p.threads), p.shared, stream, c.splits, chained, false, arguments, "stream");

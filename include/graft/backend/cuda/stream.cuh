@@ -5,7 +5,8 @@
 // shared memory, so that Sᵀ = A xᵀ falls out of the same products. By linearity each block expands its own part of S into
 // its own partial sums: the side branch needs no exchange. The parts of the inner axis meet in the block that finishes a
 // unit of 16 rows, written there by the others of the cluster and added in a fixed order. Several layers with the same
-// input (Q, K, V) are segments of one launch.
+// input (Q, K, V) are segments of one launch. A layer runs for ten microseconds and most of the code runs once: what its
+// instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any).
 //
 // Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent launch);
 // the warpgroup accumulates; expands; exchanges; applies post; stores.
@@ -18,7 +19,7 @@
 
 namespace graft::cuda {
 
-template <class T, int Tokens, int Rows, int Splits, int Rank> struct stream_block {
+template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct stream_block {
   using shape = stream_shape<Tokens, Rows, Splits, Rank>;
   static constexpr int blocks = shape::blocks;
   using accumulators = float[blocks][Tokens / 2];
@@ -67,7 +68,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank> struct stream_blo
   }
   __device__ void request_w() const {
     // As the shrink before a gemm, the rows are those of x and will be read again.
-    const std::uint64_t policy = Rank == 0 && g.by_row ? ptx::evict_last : ptx::evict_first;
+    const std::uint64_t policy = Any && g.by_row ? ptx::evict_last : ptx::evict_first;
     request_all(
         [&](int k, int q) {
           ptx::barrier_expect(full(q), shape::stage);
@@ -214,17 +215,18 @@ template <class T, int Tokens, int Rows, int Splits, int Rank> struct stream_blo
     const int unit = e / (Tokens / 2) * 4 + threadIdx.x / 32;
     return unit < shape::units && unit / shape::owned == split;
   }
-  // Code that runs once costs what its instructions cost to fetch. What is rarely wanted, activations, residuals, odd sizes
-  // and the shrink's own layout, is a short loop over a copy of the accumulators, out of the way of the rest.
-  __device__ __noinline__ void store_slowly(const float* v, const post_slot<T>& post) const {
+  // Activations, residuals, odd sizes and the shrink's own layout.
+  __device__ __forceinline__ void store_any(const accumulators& acc, const post_slot<T>& post) const {
     T* y = static_cast<T*>(seg.y);
+#pragma unroll
     for (int e = 0; e < held; ++e) {
       const int token = token_of(e), row = row_of(e);
       if (!finishes(e) || token >= g.m || row >= seg.n) continue;
+      const float v = acc[e / (Tokens / 2)][e % (Tokens / 2)];
       if (g.by_row)
-        y[static_cast<long long>(row) * g.m + token] = from_float<T>(v[e]);
+        y[static_cast<long long>(row) * g.m + token] = from_float<T>(v);
       else
-        y[static_cast<long long>(token) * seg.n + row] = from_float<T>(post.finish(v[e], token, row));
+        y[static_cast<long long>(token) * seg.n + row] = from_float<T>(post.finish(v, token, row));
     }
   }
   __device__ __forceinline__ void store(const accumulators& acc) const {
@@ -260,32 +262,30 @@ template <class T, int Tokens, int Rows, int Splits, int Rank> struct stream_blo
 #pragma unroll
       for (int e = 0; e < Tokens / 2; ++e)
         acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
-    if (!g.by_row && !post.more() && seg.n % 2 == 0) return store(acc);
-    float copy[held];
-#pragma unroll
-    for (int e = 0; e < held; ++e) copy[e] = acc[e / (Tokens / 2)][e % (Tokens / 2)];
-    const stream_block self = *this;  // its address goes out of sight; the one the rest works with stays in registers
-    self.store_slowly(copy, post);
+    if constexpr (Any)
+      store_any(acc, post);
+    else
+      store(acc);
   }
 };
 
-template <class T, int Tokens, int Rows, int Splits, int Rank>
+template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any>
 __global__ void __launch_bounds__(stream_shape<Tokens, Rows, Splits, Rank>::threads)
-    stream_kernel(const __grid_constant__ stream_args g, const __grid_constant__ stream_maps maps) {
+    stream_kernel(const __grid_constant__ stream_maps maps, const __grid_constant__ stream_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
   const int s =
       (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
-  const stream_block<T, Tokens, Rows, Splits, Rank> block{maps,
-                                                          g,
-                                                          g.segment[s],
-                                                          maps.w[s],
-                                                          (ptx::shared_address(raw) + 1023) & ~1023U,
-                                                          (tile - g.first_tile[s]) * Rows,
-                                                          split,
-                                                          g.k_steps * split / Splits,
-                                                          g.k_steps * (split + 1) / Splits};
+  const stream_block<T, Tokens, Rows, Splits, Rank, Any> block{maps,
+                                                               g,
+                                                               g.segment[s],
+                                                               maps.w[s],
+                                                               (ptx::shared_address(raw) + 1023) & ~1023U,
+                                                               (tile - g.first_tile[s]) * Rows,
+                                                               split,
+                                                               g.k_steps * split / Splits,
+                                                               g.k_steps * (split + 1) / Splits};
   block.start();
   if (threadIdx.x < 128)
     block.consume();

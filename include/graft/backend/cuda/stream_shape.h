@@ -23,7 +23,10 @@ template <int Tokens, int Rows, int Splits, int Rank> struct stream_shape {
   static constexpr std::uint32_t behind = b_bytes + s_bytes + inbox_bytes;
   static constexpr std::uint32_t pad = ((behind > reach ? behind : reach) + 1023) / 1024 * 1024;
   static constexpr int fitting = (shared_memory_limit - 1024 - 512 - pad) / stage;
-  static constexpr int stages = fitting < 24 ? fitting : 24;
+  // Enough to cover the latency of memory, and so many that the next kernel's block does not fit beside this one: it would
+  // take its share of the bandwidth before it is its turn. More only make the first x wait behind more requests.
+  static constexpr int crowd = (116 * 1024 - pad) / stage + 1, wanted = crowd > 12 ? crowd : 12;
+  static constexpr int stages = fitting < wanted ? fitting : wanted;
   static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, inbox = s_at + s_bytes;
   static constexpr std::uint32_t barriers = b_at + pad, bytes = barriers + 512 + 1024;
   static_assert(units % Splits == 0 && stages >= 2 && bytes <= shared_memory_limit && inbox % 128 == 0);
@@ -49,23 +52,25 @@ struct stream_args {
 
 struct stream_choice {
   int tokens = 0, rows = 0, splits = 0, tiles = 0;
+  bool any = false;  // the kernels that can do everything: one shape
 };
 
 inline int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
 
 // Rows and splits that keep every multiprocessor busy once. What counts is the rows that pass through the busiest one, those
 // of x and A as much as those of W; an exchange between two blocks costs as much as four rows.
-inline stream_choice choose_stream(const int* n, int segments, long long m, int k, int rank, int processors) {
+inline stream_choice choose_stream(const int* n, int segments, long long m, int k, int rank, int processors,
+                                   bool any = false) {
   constexpr struct { int rows, splits; } kernels[] = {{48, 1}, {64, 2}, {112, 1}, {224, 1}};
   stream_choice best;
   int least = 0;
   for (const auto& c : kernels) {
-    if (c.splits > (k + 63) / 64 || c.rows + rank > 256) continue;
+    if (c.splits > (k + 63) / 64 || c.rows + rank > 256 || (any && c.rows != 48)) continue;
     int tiles = 0;
     for (int s = 0; s < segments; ++s) tiles += (n[s] + c.rows - 1) / c.rows;
     const int waves = (tiles * c.splits + processors - 1) / processors;
     const int time = waves * ((c.rows + rank + padded_tokens(m)) / c.splits + (c.splits > 1 ? 4 : 0));
-    if (best.rows == 0 || time < least) best = {padded_tokens(m), c.rows, c.splits, tiles}, least = time;
+    if (best.rows == 0 || time < least) best = {padded_tokens(m), c.rows, c.splits, tiles, any}, least = time;
   }
   return best;
 }

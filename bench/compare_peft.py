@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""PEFT and this library on the same GPU, in one process, on the same tensors.
+
+    python3 bench/compare_peft.py BUILD/bench/libgraft_capi.so [--tokens 16 4096] [--adapters lora dora ...] [--json FILE]
+
+Needs torch with CUDA and peft. Four adapted 4096 x 4096 layers in bf16 with the same input make one sample, so that their
+weights (134 MB) do not stay in the L2 cache; times are GPU time per layer. Everything that can be captured is replayed as a
+CUDA graph; torch.compile's reduce-overhead and max-autotune bring their own graphs and are timed as they are called. All
+contenders take turns, with a pause before each sample; the median counts.
+"""
+import argparse
+import ctypes
+import json
+import statistics
+import sys
+import time
+
+import peft
+import torch
+
+SIZE, LAYERS, ROUNDS = 4096, 4, 15
+METHODS = {"lora": 1, "dora": 3, "adalora": 4, "ia3": 5, "loha": 7, "lokr": 8, "vera": 12, "hra": 13}
+
+
+class Stack(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for i in range(LAYERS):
+            setattr(self, f"lin{i}", torch.nn.Linear(SIZE, SIZE, bias=False))
+
+    def forward(self, x):
+        return [getattr(self, f"lin{i}")(x) for i in range(LAYERS)]
+
+
+def config(name):
+    targets = [f"lin{i}" for i in range(LAYERS)]
+    return {
+        "lora": lambda: peft.LoraConfig(r=16, lora_alpha=32, target_modules=targets),
+        "dora": lambda: peft.LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=True),
+        "adalora": lambda: peft.AdaLoraConfig(init_r=16, target_r=16, lora_alpha=32, total_step=10, target_modules=targets),
+        "ia3": lambda: peft.IA3Config(target_modules=targets, feedforward_modules=[]),
+        "loha": lambda: peft.LoHaConfig(r=16, alpha=32, target_modules=targets),
+        "lokr": lambda: peft.LoKrConfig(r=16, alpha=32, target_modules=targets),
+        "vera": lambda: peft.VeraConfig(r=256, target_modules=targets, projection_prng_key=0),
+        "hra": lambda: peft.HRAConfig(r=8, target_modules=targets),
+    }[name]()
+
+
+def adapted(name, float_adapters=False):
+    torch.manual_seed(0)
+    model = peft.get_peft_model(Stack().to("cuda", torch.bfloat16), config(name), autocast_adapter_dtype=float_adapters)
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if any(part in key for part in ("lora_B", "lora_E", "hada_w2_a", "lokr_w2_a", "lokr_w1", "vera_lambda_b", "ia3_l")):
+                p.copy_(torch.randn_like(p) * (0.1 if "ia3" not in key else 1.0))
+    return model.to("cuda").eval()
+
+
+class Ours:
+    """The layers of a PEFT model through the library: its tensors, where they lie."""
+
+    def __init__(self, lib, name, model, x):
+        self.lib, self.layers, self.kept = lib, [], []
+        for i in range(LAYERS):
+            module = getattr(model.base_model.model, f"lin{i}")
+            layer = ctypes.c_void_p(lib.graft_layer(METHODS[name]))
+            self.set(layer, "weight", module.get_base_layer().weight)
+            for key, tensor in self.tensors(name, module):
+                self.set(layer, key, tensor)
+            if name != "ia3" and name not in ("vera", "hra"):
+                scaling = module.scaling["default"]
+                if name == "adalora":
+                    scaling /= float(module.ranknum["default"]) + 1e-5
+                self.check(lib.graft_set_scalar(layer, b"scaling", ctypes.c_double(float(scaling))))
+            self.check(lib.graft_prepare(layer, self.stream(), ctypes.c_void_p(x.data_ptr()), x.shape[0], x.shape[1]))
+            self.layers.append(layer)
+        self.how = lib.graft_describe(self.layers[0], x.shape[0]).decode()
+
+    @staticmethod
+    def tensors(name, module):
+        for key, tensor in list(module.named_parameters()) + list(module.named_buffers()):
+            if key.startswith("base_layer") or "ranknum" in key:
+                continue
+            short = ".".join(part for part in key.split(".") if part != "default")
+            if short == "lora_magnitude_vector.weight":
+                short = "lora_magnitude_vector"
+            yield short, tensor
+
+    @staticmethod
+    def stream():
+        return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+    def check(self, failed):
+        if failed:
+            sys.exit("graft: " + self.lib.graft_error().decode())
+
+    def set(self, layer, name, tensor):
+        tensor = tensor.detach().contiguous()
+        self.kept.append(tensor)
+        shape = [tensor.numel()] if name == "lora_magnitude_vector" else list(tensor.shape)
+        sizes = (ctypes.c_longlong * 4)(*shape)
+        self.check(self.lib.graft_set(layer, name.encode(), ctypes.c_void_p(tensor.data_ptr()),
+                                      int(tensor.dtype == torch.float32), len(shape), sizes))
+
+    def __call__(self, x, out):
+        for layer, y in zip(self.layers, out):
+            self.check(self.lib.graft_forward(layer, self.stream(), ctypes.c_void_p(x.data_ptr()),
+                                              ctypes.c_void_p(y.data_ptr()), x.shape[0], SIZE, SIZE))
+        return out
+
+
+def captured(call):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.no_grad():
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        kept = call()
+    graph.kept = kept
+    return graph.replay, graph
+
+
+def launches(call):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p, torch.no_grad():
+        call()
+        torch.cuda.synchronize()
+    return sum(e.device_type == torch.autograd.DeviceType.CUDA for e in p.events()) / LAYERS
+
+
+def sample(call):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    time.sleep(0.03)
+    with torch.no_grad():
+        call()
+        begin.record()
+        call()
+        end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1000 / LAYERS
+
+
+def compare(lib, name, tokens, modes, with_float):
+    x = torch.randn(tokens, SIZE, device="cuda", dtype=torch.bfloat16)
+    model, bare = adapted(name), Stack().to("cuda", torch.bfloat16)
+    out = [torch.full((tokens, SIZE), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(LAYERS)]
+    ours = Ours(lib, name, model, x)
+    contenders, keep = {}, []
+
+    def add(label, call, capture=True):
+        entry = {"launches": launches(call)}
+        if capture:
+            run, graph = captured(call)
+            keep.append(graph)
+        else:
+            run = call
+            with torch.no_grad():
+                for _ in range(4):
+                    run()
+        entry["run"], entry["us"] = run, []
+        contenders[label] = entry
+
+    add("bare torch linear", lambda: bare(x))
+    add("graft", lambda: ours(x, out))
+    add("PEFT eager", lambda: model(x))
+    if with_float:
+        wide = adapted(name, float_adapters=True)
+        add("PEFT eager, float adapters", lambda: wide(x))
+    for mode in modes:
+        torch._dynamo.reset()
+        begin = time.time()
+        compiled = torch.compile(model, mode=mode)
+        with torch.no_grad():
+            for _ in range(3):
+                compiled(x)
+        torch.cuda.synchronize()
+        add(f"PEFT compile {mode}", lambda c=compiled: c(x), capture=mode == "default")
+        contenders[f"PEFT compile {mode}"]["cold start s"] = round(time.time() - begin, 1)
+    with torch.no_grad():
+        theirs = model(x)
+    contenders["graft"]["run"]()
+    torch.cuda.synchronize()
+    error = max(float((a.double() - b.double()).norm() / b.double().norm()) for a, b in zip(out, theirs))
+    for _ in range(ROUNDS):
+        for entry in contenders.values():
+            entry["us"].append(sample(entry["run"]))
+    rows = []
+    base = statistics.median(contenders["bare torch linear"]["us"])
+    peft_time = statistics.median(contenders["PEFT eager"]["us"])
+    floor = max(2 * tokens * SIZE * SIZE / 790e12, 2 * (SIZE * SIZE + 2 * tokens * SIZE) / 4.3e12) * 1e6
+    for label, entry in contenders.items():
+        us = statistics.median(entry["us"])
+        rows.append({"adapter": name, "tokens": tokens, "contender": label, "us": round(us, 2), "to_bare": round(us / base, 3),
+                     "to_peft": round(us / peft_time, 3), "percent_of_floor": round(100 * floor / us, 1),
+                     "launches": entry["launches"], **({"cold_start_s": entry["cold start s"]} if "cold start s" in entry else {}),
+                     **({"difference_to_peft": float(f"{error:.2e}"), "kernels": ours.how} if label == "graft" else {})})
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 4096])
+    parser.add_argument("--adapters", nargs="+", default=list(METHODS))
+    parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead", "max-autotune"])
+    parser.add_argument("--modes-for", nargs="+", default=["lora", "dora"], help="the others are compiled in default mode only")
+    parser.add_argument("--json")
+    a = parser.parse_args()
+    lib = ctypes.CDLL(a.library)
+    for f in ("graft_layer",):
+        getattr(lib, f).restype = ctypes.c_void_p
+    for f in ("graft_error", "graft_describe"):
+        getattr(lib, f).restype = ctypes.c_char_p
+    lib.graft_prepare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong]
+    lib.graft_forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 3
+    lib.graft_describe.argtypes = [ctypes.c_void_p, ctypes.c_longlong]
+    results = []
+    header = f"{'adapter':8} {'tokens':>6} {'contender':28} {'us':>8} {'x bare':>7} {'x PEFT':>7} {'% floor':>7} {'launches':>8}"
+    print(header)
+    for name in a.adapters:
+        for tokens in a.tokens:
+            modes = a.modes if name in a.modes_for else [m for m in a.modes if m == "default"]
+            try:
+                rows = compare(lib, name, tokens, modes, name == "lora")
+            except Exception as e:  # one adapter that PEFT or torch cannot run must not end the table
+                print(f"{name:8} {tokens:6} failed: {type(e).__name__}: {str(e)[:200]}")
+                torch.cuda.synchronize()
+                continue
+            results += rows
+            for r in rows:
+                print(f"{r['adapter']:8} {r['tokens']:6} {r['contender']:28} {r['us']:8.1f} {r['to_bare']:7.2f} {r['to_peft']:7.2f} "
+                      f"{r['percent_of_floor']:7.1f} {r['launches']:8.1f}" + (f"  difference {r['difference_to_peft']:.1e}"
+                                                                             if "difference_to_peft" in r else ""), flush=True)
+            if a.json:
+                with open(a.json, "w") as f:
+                    json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "peft": peft.__version__,
+                               "date": time.strftime("%Y-%m-%d"), "command": "python3 bench/compare_peft.py BUILD/bench/libgraft_capi.so",
+                               "results": results}, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU executor behind a few C functions, so that bench/compare_peft.py can run it in the process, on the stream and on the
+// tensors of the opponent. Every function returns 0, or 1 with a message in graft_error().
+#include <graft/model/methods.h>
+
+#include <graft/run/cuda_executor.cuh>
+
+extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);
+
+namespace {
+
+using namespace graft;
+using layer = cuda::executor<__nv_bfloat16>;
+
+std::string message;
+
+int report(const status& s) {
+  if (!s) message = s.message();
+  return s ? 0 : 1;
+}
+view tensor_of(const void* data, int is_float, int rank, const long long* sizes) {
+  view v{data, is_float != 0 ? dtype::f32 : dtype::bf16, {1, 1, 1, 1}, rank};
+  for (int k = 0; k < rank; ++k) v.size[k] = sizes[k];
+  return v;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* graft_error() { return message.c_str(); }
+void* graft_layer(int method_number) {
+  return new layer(graphs_for(layer_kind::linear, static_cast<method>(method_number), false));
+}
+void graft_free(void* l) { delete static_cast<layer*>(l); }
+int graft_set(void* l, const char* name, const void* data, int is_float, int rank, const long long* sizes) {
+  return report(static_cast<layer*>(l)->set(name, tensor_of(data, is_float, rank, sizes)));
+}
+int graft_set_scalar(void* l, const char* name, double value) {
+  return report(static_cast<layer*>(l)->set(name, value));
+}
+int graft_set_size(void* l, const char* name, long long value) {
+  return report(static_cast<layer*>(l)->size(name, value));
+}
+int graft_prepare(void* l, cudaStream_t stream, const void* x, long long tokens, long long in) {
+  const long long sizes[] = {tokens, in};
+  return report(static_cast<layer*>(l)->prepare(stream, tensor_of(x, 0, 2, sizes)));
+}
+int graft_forward(void* l, cudaStream_t stream, const void* x, void* y, long long tokens, long long in, long long out) {
+  const long long sizes[] = {tokens, in};
+  return report(
+      static_cast<layer*>(l)->forward(stream, tensor_of(x, 0, 2, sizes), {y, dtype::bf16, {tokens, out, 1, 1}, 2}));
+}
+const char* graft_describe(void* l, long long tokens) {
+  static text t;
+  t = static_cast<layer*>(l)->describe(tokens);
+  return t.c_str();
+}
+}
