@@ -182,6 +182,9 @@ def compare(lib, name, tokens, modes, with_float):
         contenders[f"PEFT compile {mode}"]["cold start s"] = round(time.time() - begin, 1)
     with torch.no_grad():
         theirs = model(x)
+        with model.disable_adapter():
+            without = model(x)
+    share = max(float((a.double() - b.double()).norm() / a.double().norm()) for a, b in zip(theirs, without))
     contenders["graft"]["run"]()
     torch.cuda.synchronize()
     error = max(float((a.double() - b.double()).norm() / b.double().norm()) for a, b in zip(out, theirs))
@@ -197,7 +200,7 @@ def compare(lib, name, tokens, modes, with_float):
         rows.append({"adapter": name, "tokens": tokens, "contender": label, "us": round(us, 2), "to_bare": round(us / base, 3),
                      "to_peft": round(us / peft_time, 3), "percent_of_floor": round(100 * floor / us, 1),
                      "launches": entry["launches"], **({"cold_start_s": entry["cold start s"]} if "cold start s" in entry else {}),
-                     **({"difference_to_peft": float(f"{error:.2e}"), "kernels": ours.how} if label == "graft" else {})})
+                     **({"difference_to_peft": float(f"{error:.2e}"), "adapter_share_of_y": round(share, 3), "kernels": ours.how} if label == "graft" else {})})
     return rows
 
 

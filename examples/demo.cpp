@@ -49,7 +49,7 @@ std::string aspect(const std::string& tensor) {  // W_merged and y_merged both t
 }
 // One layer that PEFT saved, against the numbers PEFT computed.
 bool against_peft(const std::filesystem::path& folder, summary& s) {
-  const auto found = golden::golden_case::run(folder, graft::backend::fused);
+  const auto found = golden::golden_case::run(folder, {});
   if (!found) return std::printf("  PEFT      %s\n", found.message()), false;
   std::map<std::string, double> worst;
   for (const golden::comparison& c : *found) worst[aspect(c.name)] = std::max(worst[aspect(c.name)], c.error);

@@ -3,7 +3,7 @@
 // tensors of the opponent. Every function returns 0, or 1 with a message in graft_error().
 #include <graft/model/methods.h>
 
-#include <graft/run/cuda_executor.cuh>
+#include "../../test/support/gpu_instances.h"
 
 extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);
 

@@ -8,10 +8,10 @@
 #include <graft/model/methods.h>
 
 #include <chrono>
-#include <graft/run/cuda_together.cuh>
 #include <map>
 #include <thread>
 
+#include "../../test/support/gpu_instances.h"
 #include "opponents.h"
 
 extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);

@@ -41,7 +41,7 @@ template <class Raw, class Out, class Decode> std::vector<Out> decode_each(const
 
 template <class Out> result<std::vector<Out>> to_real(const tensor_view& t) {
   return guarded(t.name, [&]() -> result<std::vector<Out>> {
-    const auto same = [](auto v) { return v; };
+    const auto same = [](auto v) { return +v; };  // a small integer as an int
     const auto wide = [](auto v) { return widen(v); };
     switch (t.type) {
       case dtype::f64: return decode_each<double, Out>(t, same);
@@ -54,7 +54,7 @@ template <class Out> result<std::vector<Out>> to_real(const tensor_view& t) {
       case dtype::u32: return decode_each<std::uint32_t, Out>(t, same);
       case dtype::i16: return decode_each<std::int16_t, Out>(t, same);
       case dtype::u16: return decode_each<std::uint16_t, Out>(t, same);
-      case dtype::i8: return decode_each<std::int8_t, Out>(t, [](std::int8_t v) { return static_cast<int>(v); });
+      case dtype::i8: return decode_each<std::int8_t, Out>(t, same);
       case dtype::u8: return decode_each<std::uint8_t, Out>(t, same);
       case dtype::boolean: return decode_each<std::uint8_t, Out>(t, [](std::uint8_t v) { return v != 0; });
       case dtype::f8_e5m2:
@@ -77,7 +77,7 @@ inline result<std::vector<double>> to_double(const tensor_view& t) { return to_r
 
 inline result<std::vector<std::int64_t>> to_int64(const tensor_view& t) {
   return guarded(t.name, [&]() -> result<std::vector<std::int64_t>> {
-    const auto same = [](auto v) { return v; };
+    const auto same = [](auto v) { return +v; };  // a small integer as an int
     switch (t.type) {
       case dtype::u64: {
         std::vector<std::int64_t> v = decode_each<std::uint64_t, std::int64_t>(t, same);
