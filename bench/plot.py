@@ -47,7 +47,72 @@ def compile_time():
     fig.savefig(out / "compile_time.svg", metadata={"Date": None})
 
 
+def results(name):
+    return json.loads((root / "results" / name).read_text())["results"]
+
+
+def gpu_tokens():
+    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("cuda-linear-cool.json")}
+    fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
+    for axis, width in zip(axes, (4096, 14336)):
+        tokens = sorted({t for c, t, o in rows if o == width and c == "lora r16"})
+        for contender, color, label in (("plain", "#999999", "this library, no adapter"), ("lora r16", "#3b7ea1", "this library, LoRA r16"),
+                                        ("cublaslt lora r16 in three calls", "#c4820e", "cuBLASLt in three calls, LoRA r16")):
+            axis.plot([str(t) for t in tokens], [rows[contender, t, width]["to_bare"] for t in tokens], marker="o", color=color,
+                      label=label)
+        axis.axhline(1, color="black", linewidth=1)
+        axis.set_xlabel("tokens")
+        axis.set_title(f"4096 x {width}, bf16")
+    axes[0].set_ylabel("time / bare layer by cuBLASLt")
+    axes[0].set_ylim(bottom=0)
+    axes[0].legend(frameon=False)
+    fig.tight_layout()
+    fig.savefig(out / "gpu_tokens.svg", metadata={"Date": None})
+
+
+def gpu_peft():
+    rows = results("cuda-peft.json")
+    names = ["lora", "dora", "adalora", "ia3", "vera", "loha", "lokr", "hra"]
+    fig, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
+    for axis, tokens in zip(axes, (16, 4096)):
+        for k, (contender, color) in enumerate((("graft", "#3b7ea1"), ("PEFT eager", "#c4820e"), ("PEFT compile default", "#d9b36c"))):
+            values = [next((r["to_bare"] for r in rows if (r["adapter"], r["tokens"], r["contender"]) == (n, tokens, contender)), 0)
+                      for n in names]
+            axis.bar([i + 0.27 * (k - 1) for i in range(len(names))], values, 0.27, color=color,
+                     label={"graft": "this library"}.get(contender, contender))
+        axis.axhline(1, color="black", linewidth=1)
+        axis.set_yscale("log")
+        axis.set_xticks(range(len(names)), names)
+        axis.set_title(f"{tokens} tokens")
+    axes[0].set_ylabel("time / bare torch linear")
+    axes[0].legend(frameon=False)
+    fig.tight_layout()
+    fig.savefig(out / "gpu_peft.svg", metadata={"Date": None})
+
+
+def gpu_roofline():
+    fig, axis = plt.subplots(figsize=(7, 4.2))
+    intensity = [0.5 * 1.3 ** i for i in range(40)]
+    axis.plot(intensity, [min(790, 4.3 * i) for i in intensity], color="black", linewidth=1, label="4.3 TB/s, 790 TF")
+    for contender, color in (("cublaslt bare", "#999999"), ("lora r16", "#3b7ea1"), ("dora r16", "#76a03a"), ("cublaslt lora r16 in three calls", "#c4820e")):
+        points = []
+        for r in results("cuda-linear-cool.json"):
+            if r["contender"] != contender or not isinstance(r["out"], int):
+                continue
+            m, n = r["tokens"], r["out"]
+            flops, moved = 2 * m * n * 4096, 2 * (n * 4096 + m * (n + 4096))
+            points.append((flops / moved, flops / r["us"] * 1e-6))
+        axis.scatter(*zip(*points), color=color, s=18, label=contender.replace("cublaslt", "cuBLASLt"), zorder=3)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("flop per byte of the base layer")
+    axis.set_ylabel("TFLOP/s of the base layer")
+    axis.legend(frameon=False)
+    fig.tight_layout()
+    fig.savefig(out / "gpu_roofline.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    adapters()
-    compile_time()
+    for draw in (adapters, compile_time, gpu_tokens, gpu_peft, gpu_roofline):
+        draw()

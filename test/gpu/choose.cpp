@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernels are chosen: a function of sizes and device, so it is tested where there is no GPU.
+#include <doctest/doctest.h>
+#include <graft/backend/cuda/choose.h>
+
+#include <vector>
+
+using namespace graft;
+using namespace graft::cuda;
+
+namespace {
+
+const device_facts h200{132, 90, 66}, a100{108, 80, 54}, slice{16, 90, 8};
+
+linear_choice chosen(long long m, int n, int k, int rank, const device_facts& on = h200, dtype type = dtype::bf16) {
+  return choose({type, m, n, k, rank}, on);
+}
+
+}  // namespace
+
+TEST_CASE("choose: few tokens stream, many are multiplied in tiles, each with its adapter in one launch") {
+  for (const long long m : {1, 8, 16, 33, 64}) CHECK(chosen(m, 4096, 4096, 16).how == way::stream);
+  for (const long long m : {65, 512, 4096, 16384}) {
+    CHECK(chosen(m, 4096, 4096, 16).how == way::gemm);
+    CHECK(chosen(m, 4096, 4096, 16).launches == 1);
+  }
+  CHECK(chosen(4096, 4096, 4096, 256).how == way::gemm_two);  // more accumulators than there are registers
+  CHECK(chosen(4096, 4096, 4096, 256).launches == 2);
+}
+TEST_CASE("choose: sizes that the copy engine cannot address, and other devices") {
+  CHECK(chosen(16, 4096, 4095, 16).how == way::simt);
+  CHECK(chosen(16, 4095, 4096, 16).how == way::stream);
+  CHECK(chosen(512, 4095, 4096, 16).how == way::mma);
+  CHECK(choose({dtype::bf16, 512, 4096, 4096, 16, false}, h200).how == way::simt);  // not aligned
+  CHECK(chosen(16, 4096, 4096, 16, a100).how == way::mma);
+  CHECK(chosen(512, 4096, 4096, 16, h200, dtype::f32).how == way::simt);
+}
+TEST_CASE("choose: blocks that wait for each other only where they are all resident") {
+  CHECK(owners_are_resident(8, 8, 16, 64));
+  CHECK(!owners_are_resident(8, 8, 16, 56));
+  CHECK(chosen(4096, 4096, 4096, 16, slice).how == way::gemm_two);  // a slice of a GPU
+  CHECK(chosen(256, 4096, 4096, 16, slice).how == way::gemm);       // one row of tiles: its owners come first
+  CHECK(chosen(512, 256, 4096, 16).how == way::gemm_two);           // too few tiles to share the work
+  CHECK(chosen(512, 4096, 256, 16).how == way::gemm_two);           // too short an inner axis to share
+}
+TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") {
+  const int square = 4096, wide = 14336, heads[] = {4096, 1024, 1024}, gate_up[] = {14336, 14336};
+  const stream_choice s = choose_stream(&square, 1, 1, 4096, 16, 132), w = choose_stream(&wide, 1, 16, 4096, 16, 132);
+  CHECK((s.rows == 64 && s.splits == 2));
+  CHECK((w.rows == 112 && w.splits == 1));
+  for (const stream_choice& c :
+       {s, w, choose_stream(heads, 3, 1, 4096, 16, 132), choose_stream(gate_up, 2, 1, 4096, 16, 132)}) {
+    CHECK(c.tiles * c.splits <= 132);
+    CHECK(c.tiles * c.splits > 120);
+  }
+  CHECK(choose_stream(&square, 1, 1, 48, 16, 132).splits == 1);  // one step of the inner axis cannot be split
+}
+TEST_CASE("choose: the slices of the owners cover the inner axis once, whatever its length") {
+  for (int steps = 8; steps < 70; ++steps)
+    for (const int owners : {4, 8}) {
+      gemm_args g{};
+      g.owners = owners;
+      std::vector<int> seen(static_cast<std::size_t>(steps), 0);
+      for (int o = 0; o < owners; ++o) {
+        const k_slice s = g.slice(o, steps);
+        CHECK(s.from < s.to);
+        for (int i = s.from; i < s.to; ++i) ++seen[static_cast<std::size_t>((s.start + i) % steps)];
+      }
+      for (const int n : seen) CHECK(n == 1);
+    }
+}
+TEST_CASE("choose: the order of the tiles visits each once") {
+  for (const int m : {1, 300, 4096, 5000})
+    for (const int n : {64, 1000, 4096}) {
+      gemm_args g{};
+      g.m = m, g.n = n, g.tile_n = 256, g.group = 8;
+      std::vector<int> seen(static_cast<std::size_t>(g.m_pairs() * g.n_tiles()), 0);
+      for (int t = 0; t < g.m_pairs() * g.n_tiles(); ++t) {
+        const tile_place p = g.place(t, 0);
+        ++seen[static_cast<std::size_t>(p.m_block / 2 * g.n_tiles() + p.n_tile)];
+      }
+      for (const int times : seen) CHECK(times == 1);
+    }
+}
