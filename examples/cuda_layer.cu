@@ -43,7 +43,8 @@ status run(cudaStream_t stream) {
   if (status s = q.set("lora_magnitude_vector", view_of(m, n)); !s) return s;
   if (status s = q.set("scaling", 2.0); !s) return s;
 
-  if (status s = q.prepare(stream, tensor(x, tokens, n)); !s) return s;  // allocates, computes what does not depend on x
+  if (status s = q.prepare(stream, tensor(x, tokens, n)); !s)
+    return s;  // allocates, computes what does not depend on x
   q.explain([](const text& line) { std::puts(line.c_str()); }, tokens);
   const mutable_view to{y, dtype::bf16, {tokens, n, 1, 1}, 2};
   if (status s = q.forward(stream, tensor(x, tokens, n), to); !s) return s;  // one launch; may be captured

@@ -90,7 +90,8 @@ TEST_CASE("gpu: layers that cannot run together say why") {
   lora_layer a(64, 64, 16), b(64, 64, 40);
   a.prepare(x.seen()), b.prepare(x.seen());
   device_matrix ya(4, 64, 1), yb(4, 64, 1);
-  const status ranks = cuda::forward_together<bf>(nullptr, {{&a.layer, ya.written()}, {&b.layer, yb.written()}}, x.seen());
+  const status ranks =
+      cuda::forward_together<bf>(nullptr, {{&a.layer, ya.written()}, {&b.layer, yb.written()}}, x.seen());
   CHECK(std::string(ranks.message()) ==
         "layer 1 has a padded rank of 64, layer 0 has 16; layers run together need the same");
   CHECK(!cuda::forward_together<bf>(nullptr, {{&a.layer, ya.written()}}, long_x.seen()));

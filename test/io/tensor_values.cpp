@@ -34,7 +34,8 @@ TEST_CASE("tensor_values: integers of every width, signed and unsigned") {
   CHECK(*to_double(stored<std::int64_t>(dtype::i64, {-3, 4}).view) == std::vector<double>{-3, 4});
   CHECK(*to_float(stored<std::uint8_t>(dtype::u8, {200}).view) == std::vector<float>{200});
   CHECK(graft::contains(to_int64(stored<std::uint64_t>(dtype::u64, {~0ULL}).view).message(), "larger than 2^63-1"));
-  CHECK(graft::contains(to_int64(stored<float>(dtype::f32, {1}).view).message(), "tensor 't': F32 values are not integers"));
+  CHECK(graft::contains(to_int64(stored<float>(dtype::f32, {1}).view).message(),
+                        "tensor 't': F32 values are not integers"));
 }
 
 TEST_CASE("tensor_values: floats, also NaN and infinity") {

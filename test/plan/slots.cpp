@@ -55,7 +55,8 @@ TEST_CASE("slots: every adapter of a linear layer fits, as it is or folded") {
   for_matrix_adapters([](const char* name, auto tag) {
     using d = derived_of<typename decltype(tag)::type>;
     INFO(std::string(name));
-    const bool fits = slots_of(d::forward, schedule(d::forward)).found || slots_of(d::folded, schedule(d::folded)).found;
+    const bool fits =
+        slots_of(d::forward, schedule(d::forward)).found || slots_of(d::folded, schedule(d::folded)).found;
     CHECK(fits);
   });
 }

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <graft/run/cuda_together.cuh>
+#include <graft/backend/cuda/linear.cuh>
 
-template class graft::cuda::executor<__nv_bfloat16>;
-template graft::status graft::cuda::run_stream<__nv_bfloat16>(cudaStream_t, const graft::cuda::stream_choice&,
-                                                              graft::cuda::stream_args, const graft::cuda::matrix&, int,
-                                                              const graft::cuda::stream_layer*, int, bool);
+namespace graft::cuda {
+
+template status run_linear<__nv_bfloat16>(cudaStream_t, const linear_problem&, const linear_choice&,
+                                          const linear_operands&);
+template status run_stream<__nv_bfloat16>(cudaStream_t, const stream_choice&, stream_args, const matrix&, int,
+                                          const stream_layer*, int, bool);
+template const void* detail::gemm_of<__nv_bfloat16, 256>(int);
+
+}  // namespace graft::cuda

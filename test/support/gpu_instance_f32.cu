@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <graft/run/cuda_together.cuh>
+#include <graft/backend/cuda/evaluate.cuh>
+#include <graft/backend/cuda/linear.cuh>
 
-template class graft::cuda::executor<float>;
+namespace graft::cuda {
+
+template struct evaluator<float>;
+template status run_linear<float>(cudaStream_t, const linear_problem&, const linear_choice&, const linear_operands&);
+
+}  // namespace graft::cuda

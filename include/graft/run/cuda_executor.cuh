@@ -6,10 +6,10 @@
 //     q.forward(stream, x, y);             // launches, and nothing else: it may be captured
 // A changed parameter is seen after the next prepare(). One call at a time: a layer has one workspace.
 #pragma once
-#include <graft/run/backend.h>
-#include <graft/run/layer_state.h>
-
 #include <graft/backend/cuda/program.cuh>
+#include <graft/run/backend.h>
+#include <graft/run/cuda_merge.cuh>
+
 #include <memory>
 
 namespace graft::cuda {
@@ -138,58 +138,12 @@ template <class T> class executor {
                    enabled_ ? active_->record : bare_.record};
   }
 
-  // W' and, where the adapter changes it, b'. What unmerge() will need is kept.
+  // W' and, where the adapter changes it, b'; and back. See cuda_merge.cuh.
   status merge(cudaStream_t stream, const mutable_view& weight, const mutable_view& bias = {}) {
-    const layer_state& state = parts_[static_cast<std::size_t>(shown_)]->state;
-    const graph& g = state.graphs().merge;
-    result<bound_leaves> b = state.bind(g);
-    if (!b) return b.failure();
-    values v(g, b->sizes, b->leaf);
-    for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
-      if (to->data == nullptr) continue;
-      const id at = g.result(name);
-      if (at < 0) return fail("the adapter leaves '", name, "' as it is");
-      if (to->count() != v.elements(at))
-        return fail("'", name, "' has ", to->count(), " elements, expected ", v.elements(at));
-    }
-    if (status s = v.compute(stream, reachable(g)); !s) return s;
-    for (const auto& [name, to] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}})
-      if (to->data != nullptr)
-        if (status s = convert(stream, v[g.result(name)].p, dtype::f32, to->data, to->type, to->count()); !s) return s;
-    const unmerge_facts& u = state.graphs().weight_facts;
-    kept_.clear();
-    for (int k = 0; k < u.kept; ++k) {
-      const tensor<float> t = v[u.kept_from[k]];
-      kept_.push_back({v.take(u.kept_from[k]), {t.d[0], t.d[1], t.d[2], t.d[3]}});
-    }
-    return check(cudaStreamSynchronize(stream), "merging");  // the values live until here
+    return merger_.merge(stream, parts_[static_cast<std::size_t>(shown_)]->state, weight, bias);
   }
-  // `what` is "weight" or "bias": the base tensor from the merged one.
   status unmerge(cudaStream_t stream, const char* what, const view& merged, const mutable_view& original) {
-    const bool is_bias = same_text(what, "bias");
-    if (!is_bias && !same_text(what, "weight")) return fail("'", what, "' cannot be unmerged, expected weight or bias");
-    const layer_state& state = parts_[static_cast<std::size_t>(shown_)]->state;
-    const graph& g = is_bias ? state.graphs().unmerge_bias : state.graphs().unmerge_weight;
-    const unmerge_facts& u = is_bias ? state.graphs().bias_facts : state.graphs().weight_facts;
-    if (!u.possible) return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
-    if (static_cast<int>(kept_.size()) < u.kept) return fail("merge() first: unmerging needs a value that it keeps");
-    result<bound_leaves> b = state.bind(g);
-    if (!b) return b.failure();
-    tensor_map data{{"merged", merged}};
-    for (int k = 0; k < u.kept; ++k) {
-      const kept_value& from = kept_[static_cast<std::size_t>(k)];
-      view v{from.data.data(), dtype::f32, {}, 4};
-      std::copy_n(from.size, 4, v.size);
-      data.insert_or_assign(kept_names[k], v);
-    }
-    if (status s = layer_state::bind_data(g, data, *b); !s) return s;
-    const id at = g.out[0].at;
-    values v(g, b->sizes, b->leaf);
-    if (original.count() != v.elements(at))
-      return fail("'", what, "' has ", original.count(), " elements, expected ", v.elements(at));
-    if (status s = v.compute(stream, reachable(g)); !s) return s;
-    if (status s = convert(stream, v[at].p, dtype::f32, original.data, original.type, original.count()); !s) return s;
-    return check(cudaStreamSynchronize(stream), "unmerging");
+    return merger_.unmerge(stream, parts_[static_cast<std::size_t>(shown_)]->state, what, merged, original);
   }
 
  private:
@@ -199,10 +153,6 @@ template <class T> class executor {
     std::unique_ptr<program<T>> forward;
     packed_adapter<T> packed;
     bool folded = false;
-  };
-  struct kept_value {
-    buffer data;
-    long long size[4];
   };
 
   template <class F> status on_parts(const char* name, int adapter, F f) {
@@ -329,7 +279,7 @@ template <class T> class executor {
       bare_;  // what kernels read: of several adapters the active one, or their sum; the base's bias
   const packed_adapter<T>* active_ = nullptr;
   buffer workspace_, counters_;
-  std::vector<kept_value> kept_;
+  merger merger_;
   device_facts device_;
   backend how_;
   int rank_ = 0, shown_ = 0;  // shown_: the adapter that merge() and describe() speak of

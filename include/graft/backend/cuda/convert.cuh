@@ -4,9 +4,8 @@
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <graft/core/dtype.h>
-
 #include <graft/backend/cuda/each.cuh>
+#include <graft/core/dtype.h>
 
 namespace graft::cuda {
 

@@ -12,7 +12,6 @@
 // shared memory and a tensor store. On entry to a tile the accumulators are undefined, on exit all stages are released.
 #pragma once
 #include <graft/backend/cuda/gemm_shape.h>
-
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
 #include <graft/backend/cuda/wgmma.cuh>

@@ -6,9 +6,8 @@
 // computes 64 x 32. Sixteen-byte pieces are swizzled so that neither copies nor ldmatrix meet a bank twice. Rows and
 // pieces beyond the matrices are filled with zeros; the inner size is a multiple of 8.
 #pragma once
-#include <graft/backend/cuda/tile_args.h>
-
 #include <graft/backend/cuda/post.cuh>
+#include <graft/backend/cuda/tile_args.h>
 
 namespace graft::cuda {
 

@@ -2,9 +2,8 @@
 // The gemm family without tensor cores: float in full precision, and 16-bit types of any size and alignment. Same slots,
 // same two launches as gemm_mma. A block of 256 threads computes 64 x 64, 16 deep per step, a thread 4 x 4.
 #pragma once
-#include <graft/backend/cuda/tile_args.h>
-
 #include <graft/backend/cuda/post.cuh>
+#include <graft/backend/cuda/tile_args.h>
 
 namespace graft::cuda {
 

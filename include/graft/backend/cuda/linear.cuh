@@ -3,12 +3,11 @@
 // allocates, waits, or touches memory of the device; a captured call can be replayed.
 #pragma once
 #include <graft/backend/cuda/choose.h>
-#include <graft/backend/cuda/tensor_map.h>
-
 #include <graft/backend/cuda/gemm.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/gemm_simt.cuh>
 #include <graft/backend/cuda/stream.cuh>
+#include <graft/backend/cuda/tensor_map.h>
 
 namespace graft::cuda {
 

@@ -2,11 +2,11 @@
 // One forward graph on the GPU. Where it has the form of a product with its slots (plan/slots.h) it runs as that product,
 // after the nodes that make its input, if any; else node by node. Values known before the data are computed by refresh().
 #pragma once
-#include <graft/plan/slots.h>
-
 #include <graft/backend/cuda/linear.cuh>
 #include <graft/backend/cuda/pack.cuh>
 #include <graft/backend/cuda/values.cuh>
+#include <graft/plan/slots.h>
+
 #include <optional>
 
 namespace graft::cuda {

@@ -4,6 +4,7 @@
 // between factors lie in scratch memory of the caller.
 #pragma once
 #include <graft/backend/cuda/product.cuh>
+
 #include <utility>
 
 namespace graft::cuda {

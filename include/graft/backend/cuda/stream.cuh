@@ -11,10 +11,9 @@
 // Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent launch);
 // the warpgroup accumulates; expands; exchanges; applies post; stores.
 #pragma once
-#include <graft/backend/cuda/stream_shape.h>
-
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/stream_shape.h>
 #include <graft/backend/cuda/wgmma.cuh>
 
 namespace graft::cuda {

@@ -2,12 +2,12 @@
 // The values of the nodes of one graph in device memory, each computed in float by a kernel of its own: what is known
 // before the data, what no fused kernel covers, and, with the literal graph, the oracle for everything else.
 #pragma once
+#include <graft/backend/cuda/convert.cuh>
+#include <graft/backend/cuda/evaluate.cuh>
 #include <graft/backend/cuda/memory.h>
 #include <graft/core/view.h>
 #include <graft/plan/tiling.h>
 
-#include <graft/backend/cuda/convert.cuh>
-#include <graft/backend/cuda/evaluate.cuh>
 #include <vector>
 
 namespace graft::cuda {

@@ -2,9 +2,9 @@
 // The CUDA evaluator against the CPU's in double: every op by hand, then every node of every graph of every method. The
 // functors are run by a loop on the host everywhere, and by the kernels where there is a device.
 #include <doctest/doctest.h>
-
 #include <graft/backend/cuda/convert.cuh>
 #include <graft/backend/cuda/evaluate.cuh>
+
 #include <set>
 
 #include "../support/random_layer.h"
