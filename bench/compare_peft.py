@@ -52,7 +52,7 @@ def adapted(name, float_adapters=False):
     model = peft.get_peft_model(Stack().to("cuda", torch.bfloat16), config(name), autocast_adapter_dtype=float_adapters)
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if any(part in key for part in ("lora_B", "lora_E", "hada_w2_a", "lokr_w2_a", "lokr_w1", "vera_lambda_b", "ia3_l")):
+            if any(part in key for part in ("lora_B", "lora_E", "hada_", "lokr_", "hra_u", "vera_lambda_b", "ia3_l")):
                 p.copy_(torch.randn_like(p) * (0.1 if "ia3" not in key else 1.0))
     return model.to("cuda").eval()
 
