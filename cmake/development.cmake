@@ -46,7 +46,8 @@ if(TARGET graft::cpu)
   set_source_files_properties(${support}/instance_double.cpp ${support}/instance_methods.cpp
                               PROPERTIES COMPILE_OPTIONS -O1)
   if(GRAFT_SANITIZE)
-    target_compile_options(graft_instances PRIVATE -O1)
+    set_source_files_properties(${support}/instance_float.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(${support}/instance_double.cpp PROPERTIES COMPILE_OPTIONS -O0)
   endif()
 endif()
 
