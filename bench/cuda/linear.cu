@@ -203,7 +203,7 @@ void add_together(int m, const std::vector<int>& widths, const char* name) {
 int main(int argc, char** argv) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
-  // GRAFT_CASES picks by number of tokens, so that a short lease of a machine is enough for a part: "16,4096".
+  // GRAFT_CASES picks by number of tokens, so that a part can be measured alone: "16,4096".
   const char* wanted = std::getenv("GRAFT_CASES");
   auto chosen = [&](int m) {
     return wanted == nullptr ||
