@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <graft/adapter/erased.h>
 
-#include "../support/random_layer.h"
+#include "../support/forward.h"
 
 using namespace test;
 
@@ -28,13 +28,6 @@ void halve(const char* name, cpu::tensor<float> in, cpu::tensor<float> out) {
 std::vector<float> times(std::vector<float> v, float s) {
   for (float& x : v) x *= s;
   return v;
-}
-std::vector<float> forward(executor<float>& e, const random_layer<float>& l) {
-  std::vector<float> y = l.room("y", l.graphs.literal);
-  const status s = e.forward(l.x(), into(y));
-  INFO(std::string(s.message()));
-  REQUIRE(bool(s));
-  return y;
 }
 
 }  // namespace

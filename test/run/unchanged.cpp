@@ -2,21 +2,9 @@
 // Bad input changes nothing: the layer computes afterwards what it computed before, and no memory was written.
 #include <doctest/doctest.h>
 
-#include "../support/random_layer.h"
+#include "../support/forward.h"
 
 using namespace test;
-
-namespace {
-
-std::vector<float> forward(executor<float>& e, const random_layer<float>& l) {
-  std::vector<float> y = l.room("y", l.graphs.literal);
-  const status s = e.forward(l.x(), into(y));
-  INFO(std::string(s.message()));
-  REQUIRE(bool(s));
-  return y;
-}
-
-}  // namespace
 
 TEST_CASE("unchanged: after a refused tensor, scalar or size, for every method") {
   static const float junk[4096]{};

@@ -88,10 +88,11 @@ template <class T> class executor {
     const long long expected = count(run.value(), run.value().out[0].at, call->sizes);
     if (y.data == nullptr || y.count() != expected)
       return fail("output 'y' has ", y.count(), " elements, expected ", expected);
-    if (x.size[0] > tokens_) return fail("x has ", x.size[0], " rows, the layer was prepared for ", tokens_);
+    if (x.size[0] > tokens_)
+      return fail("x has ", x.size[0], " rows, the layer was prepared for ", tokens_, "; prepare() it with this x");
     if (!run.fused()) {
       if (options.residual != nullptr || options.act != activation::none)
-        return fail("this layer runs node by node: it takes neither a residual nor an activation");
+        return fail("this layer runs node by node and takes neither a residual nor an activation; apply them to y");
       return run.run_unfused(stream, call->sizes, call->leaf, y);
     }
     if (y.type != dtype_of<T>)
@@ -133,7 +134,7 @@ template <class T> class executor {
   result<segment> as_segment(long long tokens) const {
     if (!ready_) return fail("prepare() the layer before a call");
     const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(shown_)]->forward : *base_;
-    if (!run.one_kernel()) return fail("this layer is more than one product");
+    if (!run.one_kernel()) return fail("this layer is more than one product; call its forward()");
     return segment{run.problem(tokens, enabled_ ? active_->record.rank : 0), run.weight(),
                    enabled_ ? active_->record : bare_.record};
   }

@@ -71,7 +71,7 @@ template <class T> struct packed_adapter {
 
 template <class T> class program {
  public:
-  explicit program(const graph& g) : g_(g), when_(schedule(g)), slots_(slots_of(g, when_)), live_(reachable(g)) {}
+  explicit program(const graph& g) : g_(g), when_(schedule(g)), slots_(slots_of(g, when_)) {}
   program(const program&) = delete;
   program& operator=(const program&) = delete;
 
@@ -225,7 +225,7 @@ template <class T> class program {
   graph g_;
   stages when_;
   linear_slots slots_;
-  node_set live_, needed_, before_;  // needed_: known before the data; before_: of a call, ahead of the product
+  node_set needed_, before_;  // needed_: known before the data; before_: of a call, ahead of the product
   size_values sizes_;
   std::vector<view> leaves_;
   std::optional<values> values_;
