@@ -216,6 +216,7 @@ int main(int argc, char** argv) {
                                  lora64,
                                  {"dora r16", method::dora, 16},
                                  {"ia3", method::ia3, 0},
+                                 {"ia3 feed-forward", method::ia3_feedforward, 0},
                                  {"adalora r16", method::adalora, 16},
                                  {"hra r8", method::hra, 8},
                                  {"vera r256", method::vera, 256},

@@ -35,6 +35,16 @@ TEST_CASE("choose: sizes that the copy engine cannot address, and other devices"
   CHECK(chosen(16, 4096, 4096, 16, a100).how == way::mma);
   CHECK(chosen(512, 4096, 4096, 16, h200, dtype::f32).how == way::simt);
 }
+TEST_CASE("choose: what is rarely wanted takes the kernels that can do everything") {
+  linear_problem p{dtype::bf16, 16, 4096, 4096, 0};
+  CHECK(!choose(p, h200).stream.any);
+  p.pre = true;
+  CHECK(choose(p, h200).stream.any);
+  p.pre = false, p.plain = false;
+  CHECK(choose(p, h200).stream.any);
+  p.plain = true, p.n = 4095;
+  CHECK(choose(p, h200).stream.any);
+}
 TEST_CASE("choose: blocks that wait for each other only where they are all resident") {
   CHECK(owners_are_resident(8, 8, 16, 64));
   CHECK(!owners_are_resident(8, 8, 16, 56));
@@ -54,6 +64,8 @@ TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") 
     CHECK(c.tiles * c.splits > 120);
   }
   CHECK(choose_stream(&square, 1, 1, 48, 16, 132).splits == 1);  // one step of the inner axis cannot be split
+  const stream_choice any = choose_stream(&square, 1, 1, 48, 64, 132, true);
+  CHECK((any.any && any.rows == any_rows));  // a part may be without a step there
 }
 TEST_CASE("choose: the slices of the owners cover the inner axis once, whatever its length") {
   for (int steps = 8; steps < 70; ++steps)

@@ -51,6 +51,34 @@ TEST_CASE("gpu: an adapter is switched, also below a captured graph") {
     CHECK(distance(y, reference(p.second)) < 5e-3);
   }
 }
+TEST_CASE("gpu: factors of the input are switched, and live beside a side branch") {
+  if (no_gpu()) return;
+  const layer_graphs factor = graphs_for(layer_kind::linear, method::ia3_feedforward, true);
+  for (const long long tokens : {6, 300})
+    for (const bool side : {false, true}) {
+      INFO(tokens, side ? " tokens, LoRA and IA3" : " tokens, IA3 and IA3");
+      const layer_graphs& other = side ? lora_graphs : factor;
+      const sizes shape = pair_of_adapters::shape(tokens, 16);
+      const random_layer<float> first = representable(factor, shape, dtype::bf16, 1);
+      random_layer<float> second = representable(other, shape, dtype::bf16, 2);
+      for (const char* name : {"weight", "bias", "x"}) second.data.at(name) = first.data.at(name);
+      gpu_layer g(factor, dtype::bf16, backend::fused);
+      REQUIRE(g.add(other) == 1);
+      REQUIRE(bool(first.bind(g)));
+      for (const auto& [name, v] : second.views)
+        if (name != "weight" && name != "bias" && name != "x") REQUIRE(bool(g.set(name.c_str(), v, 1)));
+      if (side) REQUIRE(bool(g.set("scaling", second.scalars.at("scaling"), 1)));
+      std::vector<float> y = first.room("y", factor.forward);
+      for (const int which : {0, 1, 0}) {
+        REQUIRE(bool(g.prepare(first.x())));
+        REQUIRE(bool(g.activate({which})));
+        REQUIRE(bool(g.forward(first.x(), into(y))));
+        CHECK(distance(y, reference(which == 0 ? first : second)) < 6e-3);
+      }
+      const std::string refused = g.activate({0, 1}).message();
+      CHECK(refused == "adapter 0 is more than a side branch of the product; only side branches add up");
+    }
+}
 TEST_CASE("gpu: several active adapters add up") {
   if (no_gpu()) return;
   for (const long long tokens : {6, 300}) {

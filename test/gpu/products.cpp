@@ -22,6 +22,8 @@ double error_of(method m, bool bias, const shape& s, dtype type, bool fold = tru
   const status done = g.forward(l.x(), into(y));
   INFO(g.describe(s.tokens), ": ", std::string(done.message()));
   REQUIRE(bool(done));
+  if (m == method::lora || m == method::ia3_feedforward)
+    CHECK(g.describe(s.tokens).find("unfused") == std::string::npos);
   REQUIRE(bool(g.forward(l.x(), into(again))));
   CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);  // the same each time
   return distance(y, reference(l));
@@ -76,6 +78,23 @@ TEST_CASE("gpu: LoRA in 16 bit, all families, ragged sizes, all ranks") {
                           {5, 33, 7, 2}}) {
       INFO(name_of(type), " ", s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
       CHECK(error_of(method::lora, true, s, type) < 5e-3);
+    }
+}
+TEST_CASE("gpu: a factor of the input inside the product, all families, ragged sizes") {
+  if (no_gpu()) return;
+  for (const dtype type : {dtype::f32, dtype::bf16, dtype::f16})
+    for (const shape s : {shape{1, 64, 64, 1},
+                          {3, 40, 56, 1},
+                          {16, 776, 1032, 1},
+                          {50, 101, 520, 1},
+                          {64, 1024, 1024, 1},
+                          {128, 264, 200, 1},
+                          {300, 2048, 1024, 1},
+                          {700, 1160, 776, 1},
+                          {90, 35, 45, 1},
+                          {5, 33, 7, 1}}) {
+      INFO(name_of(type), " ", s.tokens, " x ", s.out, " x ", s.in);
+      CHECK(error_of(method::ia3_feedforward, true, s, type) < (type == dtype::f32 ? 2e-5 : 6e-3));
     }
 }
 TEST_CASE("gpu: ranks above 64, folded and in two launches") {

@@ -38,6 +38,14 @@ TEST_CASE("slots: the input may be computed, or folded") {
   BOTH((forward_slots<oft<32>>().found && input(forward_slots<oft<32>>().x) == op::rotate));
   BOTH((forward_slots<miss<16>>().sides == 1 && forward_slots<miss<16>>().side[0].a == none_id));
 }
+TEST_CASE("slots: a factor of the input is the pre slot, where nothing else reads the input") {
+  constexpr auto what = [](id i) { return derived_of<linear<1024, 1024, bf16, ia3_feedforward>>::forward.n[i].what; };
+  BOTH((forward_slots<ia3_feedforward>().found && forward_slots<ia3_feedforward>().posts == 0));
+  BOTH((what(forward_slots<ia3_feedforward>().pre) == op::param));
+  BOTH((what(forward_slots<ia3_feedforward>().unscaled) == op::input));
+  BOTH((forward_slots<ia3>().pre == none_id && forward_slots<lora<16>>().pre == none_id));
+  BOTH(forward_slots<oft<32>>().pre == none_id);
+}
 TEST_CASE("slots: a Kronecker product has no rank; folded into the weight it is a plain product") {
   BOTH(!forward_slots<lokr<16>>().found);
   BOTH((folded_slots<lokr<16>>().found && folded_slots<lokr<16>>().sides == 0));

@@ -4,6 +4,6 @@
 namespace graft::cuda {
 
 template status run_linear<__half>(cudaStream_t, const linear_problem&, const linear_choice&, const linear_operands&);
-template const void* detail::gemm_of<__half, 256>(int);
+template const void* detail::gemm_of<__half, 256>(int, bool);
 
 }  // namespace graft::cuda

@@ -15,7 +15,7 @@ extern template status run_linear<__half>(cudaStream_t, const linear_problem&, c
                                           const linear_operands&);
 extern template status run_stream<__nv_bfloat16>(cudaStream_t, const stream_choice&, stream_args, const matrix&, int,
                                                  const stream_layer*, int, bool);
-extern template const void* detail::gemm_of<__nv_bfloat16, 256>(int);
-extern template const void* detail::gemm_of<__half, 256>(int);
+extern template const void* detail::gemm_of<__nv_bfloat16, 256>(int, bool);
+extern template const void* detail::gemm_of<__half, 256>(int, bool);
 
 }  // namespace graft::cuda

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // slots: a forward graph read as one product with its surroundings,
-//     y = post(x · Wᵀ + Σ ± factor · (x · Aᵀ) · Bᵀ)
-// where W, A, B, the factors and the operands of post are all known before the data comes. A backend that has a kernel of
-// this form runs the whole graph with it; x may itself be computed (a rotation), which then happens before.
+//     y = post(x · Wᵀ + Σ ± factor · (x · Aᵀ) · Bᵀ),   or   y = post((unscaled ⊙ pre) · Wᵀ)
+// where W, A, B, pre, the factors and the operands of post are all known before the data comes. A backend that has a
+// kernel of this form runs the whole graph with it; x may itself be computed (a rotation), which then happens before.
 #pragma once
 #include <graft/plan/fuse.h>
 
@@ -26,7 +26,8 @@ inline constexpr int max_sides = 4, max_posts = 8;
 struct linear_slots {
   bool found = false;
   id x = none_id, weight = none_id;
-  bool weight_by_row = true;  // W is stored [out, in], else [in, out]
+  id unscaled = none_id, pre = none_id;  // where x is no more than an input with a factor per column
+  bool weight_by_row = true;             // W is stored [out, in], else [in, out]
   side_branch side[max_sides]{};
   int sides = 0;
   post_step post[max_posts]{};  // in the order they are applied
@@ -95,6 +96,12 @@ struct slot_reader {
     out.post[out.posts++] = {v.what, left ? v.b : v.a};
     return true;
   }
+  constexpr void read_pre() {
+    const node& v = g[out.x];
+    if (out.sides > 0 || v.what != op::mul) return;
+    const bool left = data(v.a) && per_column(v.b), right = per_column(v.a) && data(v.b);
+    if (left || right) out.unscaled = left ? v.a : v.b, out.pre = left ? v.b : v.a;
+  }
 };
 }  // namespace detail
 
@@ -102,6 +109,7 @@ constexpr linear_slots slots_of(const graph& g, const stages& when) {
   detail::slot_reader r{g, when};
   if (g.outs != 1 || !when.by_token[g.out[0].at] || !detail::one_matrix(g[g.out[0].at])) return linear_slots{};
   r.out.found = r.root(g.out[0].at) && r.out.weight >= 0;
+  if (r.out.found) r.read_pre();
   return r.out.found ? r.out : linear_slots{};
 }
 

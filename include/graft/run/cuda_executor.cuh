@@ -54,9 +54,12 @@ template <class T> class executor {
     base_ = std::make_unique<program<T>>(parts_[0]->state.graphs().base_forward);
     if (status s = bind(*base_, parts_[0]->state, like); !s) return s;
     if (status s = base_->refresh(stream); !s) return s;
-    rank_ = 0, scales_ = shifts_ = false;
+    rank_ = 0, scales_ = shifts_ = pre_ = false;
     for (auto& p : parts_)
       if (status s = choose_graph(*p, like, fold); !s) return s;
+    pre_ = pre_ && rank_ == 0;
+    for (auto& p : parts_)
+      if (pre_ && p->forward->has_pre()) p->forward->fuse_pre();
     for (auto& p : parts_)
       if (status s = pack(stream, *p); !s) return s;
     if (status s = reserve(stream, like); !s) return s;
@@ -64,7 +67,10 @@ template <class T> class executor {
     if (status s = make_active(stream, {0}); !s) return s;
     ready_ = true;
     chained_ = false;
-    return check(cudaStreamSynchronize(stream), "preparing a layer");
+    const status done = check(cudaStreamSynchronize(stream), "preparing a layer");
+    for (auto& p : parts_) p->forward->forget_values();
+    base_->forget_values();
+    return done;
   }
   // One adapter: it is copied to where the kernels look, in the order of the stream, so that kernels captured before see it;
   // one that is folded into the weight cannot be switched below them. Several: their side branches are put next to each
@@ -101,6 +107,7 @@ template <class T> class executor {
       return fail("tensor 'x' is ", name_of(x.type), ", this layer computes in ", name_of(dtype_of<T>));
     linear_problem problem = run.problem(x.size[0], enabled_ ? active_->record.rank : 0);
     problem.plain = options.residual == nullptr && options.act == activation::none;
+    problem.pre = enabled_ && active_->record.pre != nullptr;
     for (const void* pointer : {static_cast<const void*>(y.data), x.data})
       problem.aligned = problem.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
     linear_operands o;
@@ -116,7 +123,9 @@ template <class T> class executor {
     if (!ready_) return t << "not prepared", t;
     const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(shown_)]->forward : *base_;
     if (!run.fused()) return t << "unfused: a kernel per operation", t;
-    const linear_choice c = choose(run.problem(tokens, enabled_ ? active_->record.rank : 0), device_);
+    linear_problem problem = run.problem(tokens, enabled_ ? active_->record.rank : 0);
+    problem.pre = enabled_ && active_->record.pre != nullptr;
+    const linear_choice c = choose(problem, device_);
     t << name_of(c.how) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
     if (!run.one_kernel()) t << "; its input unfused: a kernel per operation";
     if (enabled_ && parts_[static_cast<std::size_t>(shown_)]->folded) t << "; adapter folded into a copy of the weight";
@@ -216,33 +225,39 @@ template <class T> class executor {
     if (!p.forward->fused()) return ok;
     rank_ = std::max(rank_, padded_rank(p.forward->side_rank()));
     scales_ = scales_ || p.forward->scales(), shifts_ = shifts_ || p.forward->shifts();
+    pre_ = pre_ || p.forward->has_pre();
     return ok;
   }
   status pack(cudaStream_t stream, part& p) {
     if (status s = p.forward->refresh(stream); !s || !p.forward->fused()) return s;
-    if (status s = p.packed.reserve(stream, p.forward->out_size(), p.forward->in_size(), rank_); !s) return s;
+    if (status s = p.packed.reserve(stream, p.forward->out_size(), p.forward->in_size(), rank_, pre_); !s) return s;
     if (status s = p.forward->pack_sides(stream, p.packed, 0); !s) return s;
     if (status s = p.packed.tile(stream, p.forward->out_size(), p.forward->in_size()); !s) return s;
+    if (status s = p.forward->pack_pre(stream, p.packed); !s) return s;
     return p.forward->pack_post(stream, p.packed, scales_, shifts_);
   }
   status pack_together(cudaStream_t stream, const std::vector<int>& adapters) {
     int rank = 0;
     for (const int a : adapters) {
       const program<T>& f = *parts_[static_cast<std::size_t>(a)]->forward;
-      if (!f.one_kernel() || parts_[static_cast<std::size_t>(a)]->folded || f.slots().posts != base_->slots().posts)
+      if (!f.one_kernel() || f.has_pre() || parts_[static_cast<std::size_t>(a)]->folded ||
+          f.slots().posts != base_->slots().posts)
         return fail("adapter ", a, " is more than a side branch of the product; only side branches add up");
       rank += f.side_rank();
     }
     const program<T>& first = *parts_[static_cast<std::size_t>(adapters[0])]->forward;
-    if (status s = together_.reserve(stream, first.out_size(), first.in_size(), padded_rank(rank)); !s) return s;
+    if (status s = together_.reserve(stream, first.out_size(), first.in_size(), padded_rank(rank), false); !s) return s;
     rank = 0;
     for (const int a : adapters) {
-      const program<T>& f = *parts_[static_cast<std::size_t>(a)]->forward;
+      program<T>& f = *parts_[static_cast<std::size_t>(a)]->forward;
+      if (status s = f.refresh(stream); !s) return s;
       if (status s = f.pack_sides(stream, together_, rank); !s) return s;
+      if (a == adapters[0])
+        if (status s = f.pack_post(stream, together_, scales_, shifts_); !s) return s;
+      f.forget_values();
       rank += f.side_rank();
     }
     if (status s = together_.tile(stream, first.out_size(), first.in_size()); !s) return s;
-    if (status s = first.pack_post(stream, together_, scales_, shifts_); !s) return s;
     return workspace_.reserve(workspace_bound(tokens_, padded_rank(rank)));
   }
   status make_active(cudaStream_t stream, const std::vector<int>& adapters) {
@@ -254,8 +269,8 @@ template <class T> class executor {
     }
     active_ = parts_.size() > 1 ? &switched_ : &first.packed;
     if (parts_.size() == 1 || !first.forward->fused()) return ok;
-    if (switched_.record.rank != rank_ || switched_.post.bytes() == 0)
-      if (status s = switched_.reserve(stream, first.forward->out_size(), first.forward->in_size(), rank_); !s)
+    if (switched_.record.rank != rank_ || (switched_.record.pre != nullptr) != pre_ || switched_.post.bytes() == 0)
+      if (status s = switched_.reserve(stream, first.forward->out_size(), first.forward->in_size(), rank_, pre_); !s)
         return s;
     const long long columns = padded_rows(first.forward->out_size()) + row_padding;
     switched_.record.scale = scales_ ? switched_.post.template as<float>() : nullptr;
@@ -270,7 +285,7 @@ template <class T> class executor {
                          "clearing");
         !s)
       return s;
-    if (status s = bare_.reserve(stream, base_->out_size(), base_->in_size(), 0); !s) return s;
+    if (status s = bare_.reserve(stream, base_->out_size(), base_->in_size(), 0, false); !s) return s;
     return base_->pack_post(stream, bare_, base_->scales(), base_->shifts());
   }
 
@@ -283,8 +298,8 @@ template <class T> class executor {
   merger merger_;
   device_facts device_;
   backend how_;
-  int rank_ = 0, shown_ = 0;  // shown_: the adapter that merge() and describe() speak of
-  bool scales_ = false, shifts_ = false;
+  int rank_ = 0, shown_ = 0;                            // shown_: the adapter that merge() and describe() speak of
+  bool scales_ = false, shifts_ = false, pre_ = false;  // what the adapters need of the slots
   long long tokens_ = 0;
   bool enabled_ = true, ready_ = false, chained_ = false;
 };

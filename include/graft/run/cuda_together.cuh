@@ -26,7 +26,7 @@ status forward_together(cudaStream_t stream, const std::vector<projection<T>>& l
   const auto count = static_cast<int>(layers.size());
   stream_layer rows[max_segments];
   int n[max_segments], rank = 0;
-  bool odd = false;
+  bool any = false;
   for (int i = 0; i < count; ++i) {
     const projection<T>& layer = layers[static_cast<std::size_t>(i)];
     auto s = layer.layer->as_segment(x.size[0]);
@@ -40,10 +40,10 @@ status forward_together(cudaStream_t stream, const std::vector<projection<T>>& l
       return fail("layer ", i, " has a padded rank of ", s->problem.rank, ", layer 0 has ", rank,
                   "; layers run together need the same");
     if (s->problem.rank > max_stream_rank) return fail("layer ", i, " has a rank above ", max_stream_rank);
-    rank = s->problem.rank, n[i] = s->problem.n, odd = odd || n[i] % 2 != 0;
+    rank = s->problem.rank, n[i] = s->problem.n, any = any || n[i] % 2 != 0 || s->slot.pre != nullptr;
     rows[i] = {s->weight, {layer.y.data, s->slot, nullptr, n[i]}};
   }
-  const stream_choice c = choose_stream(n, count, x.size[0], static_cast<int>(x.size[1]), rank, facts->processors, odd);
+  const stream_choice c = choose_stream(n, count, x.size[0], static_cast<int>(x.size[1]), rank, facts->processors, any);
   return run_stream<T>(stream, c, stream_args{}, {x.data, x.size[0], x.size[1]}, rank, rows, count, chained);
 }
 

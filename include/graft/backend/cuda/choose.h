@@ -14,6 +14,7 @@ struct linear_problem {
   int rank = 0;         // padded; 0: no side branch
   bool aligned = true;  // all pointers are multiples of 16 bytes
   bool plain = true;    // neither activation nor residual
+  bool pre = false;     // a factor for each column of x
 };
 
 enum class way : unsigned char { stream, gemm, gemm_two, mma, simt };
@@ -77,7 +78,7 @@ inline linear_choice choose(const linear_problem& p, const device_facts& device)
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
   if (copies && device.hopper() && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
     c.how = way::stream;
-    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.n % 2 != 0);
+    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.pre || p.n % 2 != 0);
     return c;
   }
   if (copies && device.hopper() && p.n % 8 == 0) {

@@ -8,6 +8,7 @@
 //   Rank > 0   S is made on the way, in the same launch. The first `owners` tiles of each row of tiles multiply their part
 //              of the inner axis with A as well and publish the partial sums; the idle warps of warpgroup 0 add them up in
 //              a fixed order, round them and bring S to every tile of the row before its last step.
+//   Pre        no side branch, but a factor for each column of x.
 // Phases of a consumer: wait for a stage, issue its products, release the stage before; then the extension; then post,
 // shared memory and a tensor store. On entry to a tile the accumulators are undefined, on exit all stages are released.
 #pragma once
@@ -18,7 +19,8 @@
 
 namespace graft::cuda {
 
-template <class T, int TileN, int Rank> struct gemm_block {
+template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
+  static_assert(!Pre || Rank == 0);
   using shape = gemm_shape<TileN, Rank>;
   static constexpr int held = Rank > 0 ? Rank : 16;  // keeps the arrays of the plain kernel well formed
 
@@ -49,6 +51,9 @@ template <class T, int TileN, int Rank> struct gemm_block {
     ptx::let_next_kernel_start();
   }
 
+  // More would only stand in the way of the first x.
+  static constexpr int weights_ahead = 2;
+
   // ---- producer: one thread -----------------------------------------------------------------------------------------
   __device__ void produce() {
     int q = 0;
@@ -73,7 +78,7 @@ template <class T, int TileN, int Rank> struct gemm_block {
       };
       int early = 0;  // the first weights depend on no kernel before
       if (t == first) {
-        for (; early < shape::stages && early < k_steps; ++early) load_w(early, early);
+        for (; early < weights_ahead && early < k_steps; ++early) load_w(early, early);
         ptx::wait_for_previous_kernel();
       }
       for (int s = 0; s < k_steps; ++s) {
@@ -192,9 +197,9 @@ template <class T, int TileN, int Rank> struct gemm_block {
     return stage(c.q);
   }
   // One group of products stays in flight; the stage before it is free.
-  __device__ __forceinline__ void finish_step(consumer& c) const {
+  template <int InFlight = 1> __device__ __forceinline__ void finish_step(consumer& c) const {
     wgmma_commit();
-    wgmma_wait<1>();
+    wgmma_wait<InFlight>();
     if (c.before >= 0) release(c, c.before);
     c.before = c.q;
     ++c.step;
@@ -213,6 +218,32 @@ template <class T, int TileN, int Rank> struct gemm_block {
       if constexpr (Shrink) wgmma<T, held>::shared(s, x + 2 * kk, a + 2 * kk, !(first_shrink && kk == 0));
     }
     finish_step(c);
+  }
+  // The factors of the columns that a thread holds of a step of x.
+  struct input_factors {
+    std::uint32_t v[8];
+  };
+  __device__ __forceinline__ void load_factors(input_factors& to, const consumer& c, int step) const {
+    const auto* from = static_cast<const std::uint32_t*>(g.slot.pre) + step * 32 + c.lane % 4;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to.v[i] = __ldg(from + 4 * i);
+  }
+  // A step on x ⊙ pre: x goes through registers. While one warpgroup scales, the other multiplies.
+  __device__ __forceinline__ void scaled_step(consumer& c, float (&acc)[TileN / 2], input_factors& factors) const {
+    const std::uint32_t at = next_stage(c);
+    const int row = c.warp * 16 + c.lane % 16;
+    std::uint32_t x[4][4];
+#pragma unroll
+    for (int kk = 0; kk < 4; ++kk)
+      ptx::load_matrix(x[kk], at + (c.group * 64 + row) * 128 + (((2 * kk + c.lane / 16) ^ (row & 7)) << 4));
+#pragma unroll
+    for (int e = 0; e < 16; ++e) x[e / 4][e % 4] = times<T>(x[e / 4][e % 4], factors.v[e / 4 * 2 + e % 4 / 2]);
+    const std::uint64_t w = tile_descriptor(at + shape::x);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; ++kk) wgmma<T, TileN>::registers(acc, x[kk], w + 2 * kk, c.step > 0 || kk > 0);
+    load_factors(factors, c, c.step + 1);
+    finish_step<0>(c);
   }
   // A step on S and B, which are `deep` times 16 wide.
   __device__ __forceinline__ void side_step(consumer& c, float (&acc)[TileN / 2], int deep) const {
@@ -337,10 +368,16 @@ template <class T, int TileN, int Rank> struct gemm_block {
       c.step = 0, c.before = -1;
       if constexpr (Rank > 0)
         if (at.n_tile < g.owners) shrink(c, acc, at);
-      while (c.step < k_steps) k_step<false>(c, acc, none, false);
+      if constexpr (Pre) {
+        input_factors factors;
+        load_factors(factors, c, 0);
+        while (c.step < k_steps) scaled_step(c, acc, factors);
+      } else {
+        while (c.step < k_steps) k_step<false>(c, acc, none, false);
+      }
       if constexpr (Rank > 0)
         expand(c, acc);
-      else
+      else if constexpr (!Pre)
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
       column_values scale;  // asked for before they are needed
       if (post.scale != nullptr) load_columns(scale, post.scale, c, at, 0);
@@ -352,19 +389,19 @@ template <class T, int TileN, int Rank> struct gemm_block {
   }
 };
 
-template <class T, int TileN, int Rank>
+template <class T, int TileN, int Rank, bool Pre>
 __global__ void __launch_bounds__(384, 1)
     gemm_kernel(const __grid_constant__ gemm_maps maps, const __grid_constant__ gemm_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
-  gemm_block<T, TileN, Rank> block{maps,
-                                   g,
-                                   (ptx::shared_address(raw) + 1023) & ~1023U,
-                                   ptx::cluster_rank(),
-                                   (g.k + 63) / 64,
-                                   g.m_pairs() * g.n_tiles(),
-                                   static_cast<int>(blockIdx.x / 2),
-                                   static_cast<int>(gridDim.x / 2)};
+  gemm_block<T, TileN, Rank, Pre> block{maps,
+                                        g,
+                                        (ptx::shared_address(raw) + 1023) & ~1023U,
+                                        ptx::cluster_rank(),
+                                        (g.k + 63) / 64,
+                                        g.m_pairs() * g.n_tiles(),
+                                        static_cast<int>(blockIdx.x / 2),
+                                        static_cast<int>(gridDim.x / 2)};
   block.start();
   if (threadIdx.x < 128) {
     ptx::give_registers<(Rank > 0 ? 56 : 40)>();

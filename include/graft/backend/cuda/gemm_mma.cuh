@@ -7,6 +7,7 @@
 // pieces beyond the matrices are filled with zeros; the inner size is a multiple of 8.
 #pragma once
 #include <graft/backend/cuda/post.cuh>
+#include <graft/backend/cuda/ptx.cuh>
 #include <graft/backend/cuda/tile_args.h>
 
 namespace graft::cuda {
@@ -15,18 +16,9 @@ namespace mma {
 inline constexpr int tile = 128, deep = 32, stages = 3, threads = 256;
 inline constexpr int stage_bytes = 2 * tile * deep * 2;
 
-__device__ __forceinline__ std::uint32_t address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
 // `bytes` is 16 or 0; the rest of the sixteen is zeroed.
 __device__ __forceinline__ void copy(std::uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void load_matrices(std::uint32_t (&v)[4], std::uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-               : "r"(from)
-               : "memory");
 }
 template <class T> __device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t* b);
 template <>
@@ -64,7 +56,7 @@ template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kern
 #if __CUDA_ARCH__ >= 800
   using namespace mma;
   __shared__ alignas(128) std::uint8_t ring[stages * stage_bytes];
-  const std::uint32_t base = address(ring);
+  const std::uint32_t base = ptx::shared_address(ring);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int warp_m = warp / 4 * 64, warp_n = warp % 4 * 32;
   const long long m0 = static_cast<long long>(blockIdx.y) * tile;
@@ -93,10 +85,17 @@ template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kern
       std::uint32_t a[4][4], b[2][4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        load_matrices(a[i], x + piece_offset(warp_m + i * 16 + lane % 16, kk * 2 + lane / 16));
+        ptx::load_matrix(a[i], x + piece_offset(warp_m + i * 16 + lane % 16, kk * 2 + lane / 16));
+      if (g.slot.pre != nullptr && step < k_steps) {
+        const auto* pre = static_cast<const std::uint32_t*>(g.slot.pre) + step * 16 + kk * 8 + lane % 4;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) a[i][e] = times<T>(a[i][e], __ldg(pre + e / 2 * 4));
+      }
 #pragma unroll
       for (int j = 0; j < 2; ++j)  // sixteen rows of W: two operands of eight
-        load_matrices(b[j], w + piece_offset(warp_n + j * 16 + lane % 8 + lane / 16 * 8, kk * 2 + (lane / 8) % 2));
+        ptx::load_matrix(b[j], w + piece_offset(warp_n + j * 16 + lane % 8 + lane / 16 * 8, kk * 2 + (lane / 8) % 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll

@@ -58,12 +58,13 @@ inline status launch(const void* kernel, dim3 grid, dim3 block, std::size_t shar
   return check(cudaLaunchKernelExC(&config, kernel, arguments), name);
 }
 
-template <class T, int TileN> const void* gemm_of(int rank) {
+template <class T, int TileN> const void* gemm_of(int rank, bool pre = false) {
+  if (pre) return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 0, true>);
   switch (rank) {
-    case 16: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 16>);
-    case 32: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 32>);
-    case 64: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 64>);
-    default: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 0>);
+    case 16: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 16, false>);
+    case 32: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 32, false>);
+    case 64: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 64, false>);
+    default: return reinterpret_cast<const void*>(&gemm_kernel<T, TileN, 0, false>);
   }
 }
 template <int TileN> constexpr std::size_t gemm_shared(int rank) {
@@ -90,10 +91,10 @@ template <class T, int Tokens, int Rows, int Splits, bool Any> stream_program st
   return of(&stream_kernel<T, Tokens, Rows, Splits, 0, Any>, stream_shape<Tokens, Rows, Splits, 0>{});
 }
 template <class T, int Tokens> stream_program stream_of(const stream_choice& c, int rank) {
-  if (c.any) return stream_of<T, Tokens, 48, 1, true>(rank);
+  if (c.any) return stream_of<T, Tokens, any_rows, 2, true>(rank);
   switch (c.rows) {
-    case 48: return stream_of<T, Tokens, 48, 1, false>(rank);
     case 64: return stream_of<T, Tokens, 64, 2, false>(rank);
+    case 96: return stream_of<T, Tokens, 96, 2, false>(rank);
     case 112: return stream_of<T, Tokens, 112, 1, false>(rank);
     default: return stream_of<T, Tokens, 224, 1, false>(rank);
   }
@@ -157,8 +158,9 @@ status run_gemm(cudaStream_t stream, const linear_problem& p, const linear_choic
     if (status s = make_map(maps.s, dtype_of<T>, {s_at, p.m, p.rank}, 128, g.side_pitch() / 2); !s) return s;
   void* arguments[] = {&maps, &g};
   const bool wide = c.tile_n == 256;
-  return launch(wide ? gemm_of<T, 256>(kernel_rank) : gemm_of<T, 128>(kernel_rank), dim3(2 * c.pairs), dim3(384),
-                wide ? gemm_shared<256>(kernel_rank) : gemm_shared<128>(kernel_rank), stream, 2, o.chained,
+  const bool pre = o.slot.pre != nullptr;
+  return launch(wide ? gemm_of<T, 256>(kernel_rank, pre) : gemm_of<T, 128>(kernel_rank, pre), dim3(2 * c.pairs),
+                dim3(384), wide ? gemm_shared<256>(kernel_rank) : gemm_shared<128>(kernel_rank), stream, 2, o.chained,
                 kernel_rank > 0 && !o.alone, arguments, "gemm");
 }
 // S = x Aᵀ in a launch of its own.

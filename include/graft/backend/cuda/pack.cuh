@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From parameter-time values in float to what the kernels read: A and B in the layer's type with their scaling inside, zeros
-// up to the padded rank, and the post slot as one factor and one summand per output. Runs once per change of a parameter.
+// up to the padded rank, the pre slot in the layer's type, and the post slot as one factor and one summand per output. Runs once per change of a parameter.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/post.cuh>
@@ -59,10 +59,10 @@ template <class T> struct tile_b {
     to[col / 64 * slab_rows * 64 + tile_offset(row, col % 64, static_cast<std::uint32_t>(2 * width)) / 2] = from[i];
   }
 };
-struct fill_vector {
-  float* to;
+template <class T> struct fill_vector {
+  T* to;
   float value;
-  __device__ void operator()(long long i) const { to[i] = value; }
+  __device__ void operator()(long long i) const { to[i] = from_float<T>(value); }
 };
 // v -> v ∘ operand, applied to v = scale * acc + shift.
 struct apply_post {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The post slot: what happens to an accumulator on its way out, act(scale * v + shift) + residual.
+// The post slot: what happens to an accumulator on its way out, act(scale * v + shift) + residual. And, with the conversions
+// both need, the pre slot: what happens to x on its way in.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -25,6 +26,18 @@ template <> __device__ __forceinline__ std::uint32_t pack<__nv_bfloat16>(float l
 }
 template <> __device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
   const __half2 v = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&v);
+}
+
+// Two neighbouring elements with a factor each, rounded to their type: the pre slot.
+template <class T> __device__ __forceinline__ std::uint32_t times(std::uint32_t a, std::uint32_t b);
+template <> __device__ __forceinline__ std::uint32_t times<__nv_bfloat16>(std::uint32_t a, std::uint32_t b) {
+  const __nv_bfloat162 v =
+      __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&v);
+}
+template <> __device__ __forceinline__ std::uint32_t times<__half>(std::uint32_t a, std::uint32_t b) {
+  const __half2 v = __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
   return *reinterpret_cast<const std::uint32_t*>(&v);
 }
 

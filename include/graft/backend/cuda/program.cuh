@@ -13,13 +13,17 @@ namespace graft::cuda {
 
 // The side branch and post slot of one or several adapters, ready for the kernels.
 template <class T> struct packed_adapter {
-  buffer a, b, a_tiles, b_tiles, post;
+  buffer a, b, a_tiles, b_tiles, pre, post;
   adapter_slot record{};
 
-  // Room for a side branch of `rank` (padded) on an [n, k] weight, and an empty record. A tile of rows may reach beyond the
+  // Room for a side branch of `rank` (padded) or a pre slot on an [n, k] weight, and an empty record. A tile of rows may reach beyond the
   // last one by less than row_padding: there are zeros behind it.
-  status reserve(cudaStream_t stream, int n, int k, int rank) {
+  status reserve(cudaStream_t stream, int n, int k, int rank, bool with_pre) {
     record = adapter_slot{};
+    if (with_pre) {
+      if (status s = clear(stream, pre, padded_inputs(k) * static_cast<long long>(sizeof(T))); !s) return s;
+      record.pre = pre.data();
+    }
     if (status s = post.reserve(2 * (padded_rows(n) + row_padding) * 4); !s) return s;
     record.rank = rank;
     if (rank == 0) return ok;
@@ -52,7 +56,7 @@ template <class T> struct packed_adapter {
   status copy_from(cudaStream_t stream, const packed_adapter& other) {
     for (const auto& [to, from] :
          {std::pair{&a, &other.a}, std::pair{&b, &other.b}, std::pair{&a_tiles, &other.a_tiles},
-          std::pair{&b_tiles, &other.b_tiles}, std::pair{&post, &other.post}})
+          std::pair{&b_tiles, &other.b_tiles}, std::pair{&pre, &other.pre}, std::pair{&post, &other.post}})
       if (from->bytes() > 0)
         if (status s = check(cudaMemcpyAsync(to->data(), from->data(), static_cast<std::size_t>(from->bytes()),
                                              cudaMemcpyDeviceToDevice, stream),
@@ -77,7 +81,13 @@ template <class T> class program {
 
   bool fused() const { return slots_.found; }
   // Nothing but the product: the input is the caller's x.
-  bool one_kernel() const { return fused() && g_[slots_.x].what == op::input; }
+  bool one_kernel() const { return fused() && g_[input()].what == op::input; }
+  // The input is the caller's x with a factor per column, which the product can take over.
+  bool has_pre() const { return fused() && slots_.pre >= 0 && g_[slots_.unscaled].what == op::input; }
+  void fuse_pre() {
+    pre_fused_ = true;
+    collect();
+  }
   const linear_slots& slots() const { return slots_; }
   const graph& value() const { return g_; }
 
@@ -86,16 +96,7 @@ template <class T> class program {
     leaves_ = leaves;
     values_.emplace(g_, sizes, leaves);
     sizes_ = sizes;
-    needed_ = before_ = node_set{};
-    if (fused()) {
-      for (int k = 0; k < slots_.sides; ++k)
-        need(slots_.side[k].a), need(slots_.side[k].b), need(slots_.side[k].factor);
-      for (int k = 0; k < slots_.posts; ++k) need(slots_.post[k].operand);
-      if (!weight_in_place()) need(slots_.weight);
-      if (!one_kernel()) before(slots_.x);
-    } else {
-      for (int k = 0; k < g_.outs; ++k) before(g_.out[k].at);
-    }
+    collect();
   }
   int out_size() const { return static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 2 : 3)); }
   int in_size() const { return static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 3 : 2)); }
@@ -121,6 +122,10 @@ template <class T> class program {
     if (status s = values_->reserve(before_); !s) return s;
     return x_.reserve(values_->elements(slots_.x) * static_cast<long long>(sizeof(T)));
   }
+  // Gives back what was only needed to pack, which may be a copy of the weight in float. refresh() computes it again.
+  void forget_values() {
+    if (one_kernel()) values_->forget();
+  }
   // Adds the side branches to the adapter, from rank `rank0` on.
   status pack_sides(cudaStream_t stream, packed_adapter<T>& to, int rank0) const {
     for (int k = 0; k < slots_.sides; ++k) {
@@ -141,6 +146,13 @@ template <class T> class program {
     }
     return ok;
   }
+  // The pre slot, where the record has one: ones if this adapter has no factor of the input.
+  status pack_pre(cudaStream_t stream, packed_adapter<T>& to) const {
+    if (to.record.pre == nullptr) return ok;
+    T* pre = to.pre.template as<T>();
+    if (!pre_fused_) return each(stream, in_size(), fill_vector<T>{pre, 1}, "ones");
+    return put(stream, slots_.pre, {nullptr, nullptr, pre, 1, in_size(), 0, 0, in_size(), false, false});
+  }
   bool scales() const { return has_post(op::mul) || has_post(op::div); }
   bool shifts() const { return has_post(op::add) || has_post(op::sub); }
   // The post slot as one factor and one summand per output; ones or zeros where the layer has another adapter that needs
@@ -148,8 +160,8 @@ template <class T> class program {
   status pack_post(cudaStream_t stream, packed_adapter<T>& to, bool with_scale, bool with_shift) const {
     const long long n = out_size(), columns = padded_rows(n) + row_padding;
     float *scale = to.post.template as<float>(), *shift = scale + columns;
-    if (status s = each(stream, columns, fill_vector{scale, 1}, "ones"); !s) return s;
-    if (status s = each(stream, columns, fill_vector{shift, 0}, "zeros"); !s) return s;
+    if (status s = each(stream, columns, fill_vector<float>{scale, 1}, "ones"); !s) return s;
+    if (status s = each(stream, columns, fill_vector<float>{shift, 0}, "zeros"); !s) return s;
     for (int k = 0; k < slots_.posts; ++k) {
       const post_step& step = slots_.post[k];
       const int what = step.what == op::add ? 0 : step.what == op::sub ? 1 : step.what == op::mul ? 2 : 3;
@@ -193,6 +205,21 @@ template <class T> class program {
   }
 
  private:
+  id input() const { return pre_fused_ ? slots_.unscaled : slots_.x; }
+  // Which nodes are computed when.
+  void collect() {
+    needed_ = before_ = node_set{};
+    if (fused()) {
+      for (int k = 0; k < slots_.sides; ++k)
+        need(slots_.side[k].a), need(slots_.side[k].b), need(slots_.side[k].factor);
+      for (int k = 0; k < slots_.posts; ++k) need(slots_.post[k].operand);
+      if (!weight_in_place()) need(slots_.weight);
+      if (pre_fused_) need(slots_.pre);
+      if (!one_kernel()) before(slots_.x);
+    } else {
+      for (int k = 0; k < g_.outs; ++k) before(g_.out[k].at);
+    }
+  }
   bool has_post(op what) const {
     for (int k = 0; k < slots_.posts; ++k)
       if (slots_.post[k].what == what) return true;
@@ -230,6 +257,7 @@ template <class T> class program {
   std::vector<view> leaves_;
   std::optional<values> values_;
   buffer weight_, x_;
+  bool pre_fused_ = false;
 };
 
 }  // namespace graft::cuda

@@ -137,6 +137,14 @@ __device__ __forceinline__ float4 load_shared_float4(std::uint32_t address) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint4 load_shared_uint4(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
   std::uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
@@ -148,6 +156,12 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
+}
+__device__ __forceinline__ void load_matrix(std::uint32_t (&v)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
 }
 __device__ __forceinline__ void store_matrix(std::uint32_t address, const std::uint32_t (&v)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),

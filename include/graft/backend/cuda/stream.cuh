@@ -98,13 +98,39 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   }
 
   // ---- one warpgroup ------------------------------------------------------------------------------------------------
+  // The pre slot: a thread scales the same eight columns of every sixteenth token, in place.
+  __device__ __forceinline__ uint4 factors_of(const T* pre, int k) const {
+    return __ldg(reinterpret_cast<const uint4*>(pre + k * 64LL) + threadIdx.x % 8);
+  }
+  __device__ __forceinline__ void scale_x(std::uint32_t x, const uint4& factors) const {
+#pragma unroll
+    for (int e = threadIdx.x; e < Tokens * 8; e += 128) {
+      const std::uint32_t at = x + tile_offset(e / 8, e % 8 * 8, 128);
+      const uint4 v = ptx::load_shared_uint4(at);
+      ptx::store_shared(at, make_uint4(times<T>(v.x, factors.x), times<T>(v.y, factors.y), times<T>(v.z, factors.z),
+                                       times<T>(v.w, factors.w)));
+    }
+    ptx::fence_async_shared();
+    ptx::named_barrier(1, 128);
+  }
   __device__ __forceinline__ void accumulate(accumulators& acc) const {
     int q = 0, before = -1;
     std::uint32_t phase = 0;
+    const T* const pre = Any ? static_cast<const T*>(seg.slot.pre) : nullptr;
+    uint4 factors{};
+    if constexpr (Any) {
+      if (pre != nullptr) factors = factors_of(pre, k_begin);
+      for (auto& block : acc)
+        for (float& v : block) v = 0;  // a short inner axis leaves a part without a step
+    }
 #pragma unroll 1
     for (int k = k_begin; k < k_end; ++k) {
       ptx::barrier_wait(full(q), phase);
       const std::uint32_t at = base + q * shape::stage;
+      if (Any && pre != nullptr) {
+        scale_x(at + shape::w + shape::a, factors);
+        factors = factors_of(pre, k + 1);
+      }
       const std::uint64_t w = tile_descriptor(at), x = tile_descriptor(at + shape::w + shape::a);
       wgmma_fence();
 #pragma unroll
@@ -214,7 +240,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
     const int unit = e / (Tokens / 2) * 4 + threadIdx.x / 32;
     return unit < shape::units && unit / shape::owned == split;
   }
-  // Activations, residuals, odd sizes and the shrink's own layout.
+  // Activations, residuals, odd sizes and the shrink's own layout. (Any)
   __device__ __forceinline__ void store_any(const accumulators& acc, const post_slot<T>& post) const {
     T* y = static_cast<T*>(seg.y);
 #pragma unroll

@@ -52,8 +52,10 @@ struct stream_args {
 
 struct stream_choice {
   int tokens = 0, rows = 0, splits = 0, tiles = 0;
-  bool any = false;  // the kernels that can do everything: one shape
+  bool any = false;  // the kernels that can do everything: one shape, for any inner size
 };
+
+inline constexpr int any_rows = 64;
 
 inline int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
 
@@ -61,11 +63,11 @@ inline int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
 // of x and A as much as those of W; an exchange between two blocks costs as much as four rows.
 inline stream_choice choose_stream(const int* n, int segments, long long m, int k, int rank, int processors,
                                    bool any = false) {
-  constexpr struct { int rows, splits; } kernels[] = {{48, 1}, {64, 2}, {112, 1}, {224, 1}};
+  constexpr struct { int rows, splits; } kernels[] = {{64, 2}, {96, 2}, {112, 1}, {224, 1}};
   stream_choice best;
   int least = 0;
   for (const auto& c : kernels) {
-    if (c.splits > (k + 63) / 64 || c.rows + rank > 256 || (any && c.rows != 48)) continue;
+    if (any ? c.rows != any_rows : c.splits > (k + 63) / 64 || c.rows + rank > 256) continue;
     int tiles = 0;
     for (int s = 0; s < segments; ++s) tiles += (n[s] + c.rows - 1) / c.rows;
     const int waves = (tiles * c.splits + processors - 1) / processors;

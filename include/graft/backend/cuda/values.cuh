@@ -49,6 +49,10 @@ class values {
   tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[static_cast<std::size_t>(i)]); }
   void put(id i, float* p) { at_[static_cast<std::size_t>(i)] = p; }
   void forget(id i) { own_[static_cast<std::size_t>(i)] = buffer(), at_[static_cast<std::size_t>(i)] = nullptr; }
+  void forget() {
+    for (int k = 0; k < g_->size; ++k) forget(static_cast<id>(k));
+    scratch_ = buffer();
+  }
   buffer take(id i) { return std::move(own_[static_cast<std::size_t>(i)]); }
   long long elements(id i) const { return count(*g_, i, s_); }
 
