@@ -11,7 +11,7 @@ constexpr double tolerance = 2e-5;
 std::vector<float> to_float(const std::vector<double>& v) { return {v.begin(), v.end()}; }
 
 void obeys(const combination& c, const sizes& shape, backend how) {
-  INFO(c.name, how == backend::eager ? ", eager" : ", fused");
+  INFO(c.name, std::string(how == backend::eager ? ", eager" : ", fused"));
   const random_layer<float> l = representable(c.graphs, shape, dtype::f32);
   gpu_layer g(c.graphs, dtype::f32, how);
   REQUIRE(bool(l.bind(g)));

@@ -76,7 +76,7 @@ TEST_CASE("gpu: LoRA in 16 bit, all families, ragged sizes, all ranks") {
                           {70, 36, 56, 4},
                           {90, 35, 45, 5},
                           {5, 33, 7, 2}}) {
-      INFO(name_of(type), " ", s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
+      INFO(std::string(name_of(type)), " ", s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
       CHECK(error_of(method::lora, true, s, type) < 5e-3);
     }
 }
@@ -93,7 +93,7 @@ TEST_CASE("gpu: a factor of the input inside the product, all families, ragged s
                           {700, 1160, 776, 1},
                           {90, 35, 45, 1},
                           {5, 33, 7, 1}}) {
-      INFO(name_of(type), " ", s.tokens, " x ", s.out, " x ", s.in);
+      INFO(std::string(name_of(type)), " ", s.tokens, " x ", s.out, " x ", s.in);
       CHECK(error_of(method::ia3_feedforward, true, s, type) < (type == dtype::f32 ? 2e-5 : 6e-3));
     }
 }
@@ -101,7 +101,7 @@ TEST_CASE("gpu: ranks above 64, folded and in two launches") {
   if (no_gpu()) return;
   for (const bool fold : {true, false})
     for (const shape s : {shape{300, 1024, 512, 65}, {40, 256, 264, 100}, {513, 2048, 520, 256}}) {
-      INFO((fold ? "folded " : "two launches "), s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
+      INFO(std::string(fold ? "folded " : "two launches "), s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
       CHECK(error_of(method::lora, false, s, dtype::bf16, fold) < 5e-3);
     }
 }
@@ -110,7 +110,7 @@ TEST_CASE("gpu: every method on a linear layer, few and many tokens, in bf16") {
   for (int m = 0; m <= static_cast<int>(method::vblora); ++m)
     for (const bool bias : {false, true})
       for (const long long tokens : {5, 300}) {
-        INFO("method ", m, bias ? " with bias, " : ", ", tokens, " tokens");
+        INFO("method ", m, std::string(bias ? " with bias, " : ", "), tokens, " tokens");
         CHECK(error_of(static_cast<method>(m), bias, {tokens, 512, 256, 8}, dtype::bf16) < 1e-2);
       }
 }

@@ -12,9 +12,8 @@
 // Phases of a consumer: wait for a stage, issue its products, release the stage before; then the extension; then post,
 // shared memory and a tensor store. On entry to a tile the accumulators are undefined, on exit all stages are released.
 #pragma once
-#include <graft/backend/cuda/gemm_shape.h>
-#include <graft/backend/cuda/post.cuh>
-#include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/gemm_pre.cuh>
+#include <graft/backend/cuda/gemm_write.cuh>
 #include <graft/backend/cuda/wgmma.cuh>
 
 namespace graft::cuda {
@@ -184,11 +183,7 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
   }
 
   // ---- consumers: two warpgroups ------------------------------------------------------------------------------------
-  struct consumer {
-    int group, thread, warp, lane;  // group 0 or 1; thread, warp and lane inside it
-    int q = 0, step = 0, before = -1;
-    std::uint32_t phase = 0, s_phase = 0;
-  };
+  using consumer = gemm_consumer;
   __device__ __forceinline__ void release(const consumer& c, int q) const {
     if (c.thread < 2) ptx::barrier_arrive_at(empty(q), c.thread);
   }
@@ -197,9 +192,9 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
     return stage(c.q);
   }
   // One group of products stays in flight; the stage before it is free.
-  template <int InFlight = 1> __device__ __forceinline__ void finish_step(consumer& c) const {
+  __device__ __forceinline__ void finish_step(consumer& c) const {
     wgmma_commit();
-    wgmma_wait<InFlight>();
+    wgmma_wait<1>();
     if (c.before >= 0) release(c, c.before);
     c.before = c.q;
     ++c.step;
@@ -219,31 +214,31 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
     }
     finish_step(c);
   }
-  // The factors of the columns that a thread holds of a step of x.
-  struct input_factors {
-    std::uint32_t v[8];
-  };
-  __device__ __forceinline__ void load_factors(input_factors& to, const consumer& c, int step) const {
-    const auto* from = static_cast<const std::uint32_t*>(g.slot.pre) + step * 32 + c.lane % 4;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) to.v[i] = __ldg(from + 4 * i);
-  }
-  // A step on x ⊙ pre: x goes through registers. While one warpgroup scales, the other multiplies.
-  __device__ __forceinline__ void scaled_step(consumer& c, float (&acc)[TileN / 2], input_factors& factors) const {
-    const std::uint32_t at = next_stage(c);
-    const int row = c.warp * 16 + c.lane % 16;
-    std::uint32_t x[4][4];
-#pragma unroll
-    for (int kk = 0; kk < 4; ++kk)
-      ptx::load_matrix(x[kk], at + (c.group * 64 + row) * 128 + (((2 * kk + c.lane / 16) ^ (row & 7)) << 4));
-#pragma unroll
-    for (int e = 0; e < 16; ++e) x[e / 4][e % 4] = times<T>(x[e / 4][e % 4], factors.v[e / 4 * 2 + e % 4 / 2]);
-    const std::uint64_t w = tile_descriptor(at + shape::x);
+  // A step on x ⊙ pre: x goes through registers, and the next one is brought there while this one is multiplied.
+  __device__ __forceinline__ void scaled_step(consumer& c, float (&acc)[TileN / 2], const scaled_input<T>& now,
+                                              scaled_input<T>& next) const {
+    const int q = c.q;
+    const std::uint64_t w = tile_descriptor(stage(q) + shape::x);
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < 4; ++kk) wgmma<T, TileN>::registers(acc, x[kk], w + 2 * kk, c.step > 0 || kk > 0);
-    load_factors(factors, c, c.step + 1);
-    finish_step<0>(c);
+    for (int kk = 0; kk < 4; ++kk) wgmma<T, TileN>::registers(acc, now.x[kk], w + 2 * kk, c.step > 0 || kk > 0);
+    wgmma_commit();
+    ++c.step;
+    if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
+    if (c.step < k_steps) next.load(next_stage(c), c), next.load_factors(g.slot.pre, c, c.step + 2);
+    wgmma_wait<0>();
+    release(c, q);
+  }
+  __device__ __forceinline__ void scaled_steps(consumer& c, float (&acc)[TileN / 2]) const {
+    scaled_input<T> even, odd;
+    even.load_factors(g.slot.pre, c, 0), odd.load_factors(g.slot.pre, c, 1);
+    even.load(next_stage(c), c), even.load_factors(g.slot.pre, c, 2);
+    while (true) {
+      scaled_step(c, acc, even, odd);
+      if (c.step == k_steps) return;
+      scaled_step(c, acc, odd, even);
+      if (c.step == k_steps) return;
+    }
   }
   // A step on S and B, which are `deep` times 16 wide.
   __device__ __forceinline__ void side_step(consumer& c, float (&acc)[TileN / 2], int deep) const {
@@ -296,68 +291,6 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
     for (int kk = 0; kk < held / 16; ++kk) wgmma<T, TileN>::registers(acc, s[kk], b + 2 * kk, true);
     finish_step(c);
   }
-  // Factors or summands of the columns that are written next.
-  struct column_values {
-    float2 v[8 * shape::round];
-  };
-  __device__ __forceinline__ void load_columns(column_values& to, const float* from, const consumer& c,
-                                               const tile_place& at, int chunk) const {
-    from += at.n_tile * TileN + chunk * 64 + (c.lane % 4) * 2;
-#pragma unroll
-    for (int j = 0; j < 8 * shape::round; ++j) to.v[j] = __ldg(reinterpret_cast<const float2*>(from + 8 * j));
-  }
-  // Post, then 64 columns at a time through shared memory to y.
-  __device__ __forceinline__ void write(const consumer& c, float (&acc)[TileN / 2], const tile_place& at,
-                                        const post_slot<T>& post, column_values& scale) const {
-    const std::uint32_t out = base + shape::out + c.group * shape::chunks * shape::chunk;
-    const int row = c.warp * 16 + (c.lane % 8) + 8 * ((c.lane / 8) & 1);
-    const int token = at.m_block * 128 + c.group * 64;
-#pragma unroll
-    for (int c0 = 0; c0 < TileN / 64; c0 += shape::round) {
-      if (post.scale != nullptr) {
-#pragma unroll
-        for (int e = 0; e < shape::round * 32; ++e) acc[c0 * 32 + e] *= e & 1 ? scale.v[e / 4].y : scale.v[e / 4].x;
-        if (c0 + shape::round < TileN / 64) load_columns(scale, post.scale, c, at, c0 + shape::round);
-      }
-      if (post.shift != nullptr) {
-        column_values shift;
-        load_columns(shift, post.shift, c, at, c0);
-#pragma unroll
-        for (int e = 0; e < shape::round * 32; ++e) acc[c0 * 32 + e] += e & 1 ? shift.v[e / 4].y : shift.v[e / 4].x;
-      }
-      if (post.more()) {
-#pragma unroll
-        for (int e = c0 * 32; e < (c0 + shape::round) * 32; ++e)
-          acc[e] = post.finish(acc[e], token + c.warp * 16 + c.lane / 4 + 8 * ((e >> 1) & 1),
-                               at.n_tile * TileN + e / 4 * 8 + (c.lane % 4) * 2 + (e & 1));
-      }
-      if (c.thread == 0) {  // the store that used this part of shared memory has read it
-        if (c0 == 0)
-          ptx::stores_have_read<0>();
-        else
-          ptx::stores_have_read<shape::chunks - 1>();
-      }
-      ptx::named_barrier(2 + c.group, 128);
-#pragma unroll
-      for (int chunk = c0; chunk < c0 + shape::round; ++chunk)
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-          const float* v = acc + chunk * 32 + j * 4;
-          const std::uint32_t packed[4] = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]),
-                                           pack<T>(v[6], v[7])};
-          ptx::store_matrix(
-              out + (chunk % shape::chunks) * shape::chunk + row * 128 + (((j + c.lane / 16) ^ (row & 7)) << 4),
-              packed);
-        }
-      ptx::fence_async_shared();
-      ptx::named_barrier(2 + c.group, 128);
-      if (c.thread == 0) {
-#pragma unroll
-        for (int chunk = c0; chunk < c0 + shape::round; ++chunk)
-          ptx::store_tile(&maps.y, at.n_tile * TileN + chunk * 64, token, out + (chunk % shape::chunks) * shape::chunk);
-      }
-    }
-  }
   __device__ void consume() {
     consumer c{static_cast<int>(threadIdx.x / 128) - 1, static_cast<int>(threadIdx.x % 128),
                static_cast<int>(threadIdx.x / 32 % 4), static_cast<int>(threadIdx.x % 32)};
@@ -368,22 +301,18 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
       c.step = 0, c.before = -1;
       if constexpr (Rank > 0)
         if (at.n_tile < g.owners) shrink(c, acc, at);
-      if constexpr (Pre) {
-        input_factors factors;
-        load_factors(factors, c, 0);
-        while (c.step < k_steps) scaled_step(c, acc, factors);
-      } else {
-        while (c.step < k_steps) k_step<false>(c, acc, none, false);
-      }
+      if constexpr (Pre) scaled_steps(c, acc);
+      while (c.step < k_steps) k_step<false>(c, acc, none, false);
       if constexpr (Rank > 0)
         expand(c, acc);
       else if constexpr (!Pre)
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
-      column_values scale;  // asked for before they are needed
-      if (post.scale != nullptr) load_columns(scale, post.scale, c, at, 0);
+      const tile_writer<T, TileN, shape> write{maps.y, post, base + shape::out, c, at};
+      column_values<shape::round> scale;  // asked for before they are needed
+      if (post.scale != nullptr) write.load(scale, post.scale, 0);
       wgmma_wait<0>();
-      release(c, c.before);
-      write(c, acc, at, post, scale);
+      if (!Pre) release(c, c.before);
+      write(acc, scale);
     }
     if (c.thread == 0) ptx::stores_done();
   }

@@ -69,6 +69,13 @@ struct gemm_args {
   }
 };
 
+// A thread that multiplies, and how far it is.
+struct gemm_consumer {
+  int group, thread, warp, lane;  // group 0 or 1; thread, warp and lane inside it
+  int q = 0, step = 0, before = -1;
+  std::uint32_t phase = 0, s_phase = 0;
+};
+
 // A tile waits for owners at most (owners - 1) * group tiles ahead of it. They are running when that many blocks are
 // resident at once, and they wait for nobody but each other.
 __host__ __device__ constexpr bool owners_are_resident(int owners, int group, int m_pairs, int resident_pairs) {

@@ -78,17 +78,17 @@ struct stream_program {
   std::size_t shared;
   unsigned threads;
 };
+template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> stream_program the_stream() {
+  return {reinterpret_cast<const void*>(&stream_kernel<T, Tokens, Rows, Splits, Rank, Any>),
+          stream_shape<Tokens, Rows, Splits, Rank>::bytes,
+          static_cast<unsigned>(stream_block<T, Tokens, Rows, Splits, Rank, Any>::threads)};
+}
 template <class T, int Tokens, int Rows, int Splits, bool Any> stream_program stream_of(int rank) {
-  auto of = [](auto kernel, auto shape) {
-    return stream_program{reinterpret_cast<const void*>(kernel), decltype(shape)::bytes,
-                          static_cast<unsigned>(decltype(shape)::threads)};
-  };
-  if (rank == 16) return of(&stream_kernel<T, Tokens, Rows, Splits, 16, Any>, stream_shape<Tokens, Rows, Splits, 16>{});
-  if (rank == 32) return of(&stream_kernel<T, Tokens, Rows, Splits, 32, Any>, stream_shape<Tokens, Rows, Splits, 32>{});
+  if (rank == 16) return the_stream<T, Tokens, Rows, Splits, 16, Any>();
+  if (rank == 32) return the_stream<T, Tokens, Rows, Splits, 32, Any>();
   if constexpr (Rows + 64 <= 256)
-    if (rank == 64)
-      return of(&stream_kernel<T, Tokens, Rows, Splits, 64, Any>, stream_shape<Tokens, Rows, Splits, 64>{});
-  return of(&stream_kernel<T, Tokens, Rows, Splits, 0, Any>, stream_shape<Tokens, Rows, Splits, 0>{});
+    if (rank == 64) return the_stream<T, Tokens, Rows, Splits, 64, Any>();
+  return the_stream<T, Tokens, Rows, Splits, 0, Any>();
 }
 template <class T, int Tokens> stream_program stream_of(const stream_choice& c, int rank) {
   if (c.any) return stream_of<T, Tokens, any_rows, 2, true>(rank);

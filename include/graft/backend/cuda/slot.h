@@ -12,8 +12,8 @@ enum class activation : unsigned char { none, relu, gelu, silu };  // gelu: the 
 // Columns of the post slot and rows of the tiled B reach to the next multiple of this; what is beyond the matrix is zero.
 inline constexpr int row_padding = 256;
 constexpr long long padded_rows(long long n) { return (n + row_padding - 1) / row_padding * row_padding; }
-// A factor of the input is read a step of 64 ahead.
-constexpr long long padded_inputs(long long k) { return (k + 63) / 64 * 64 + 64; }
+// The factors of the input are asked for two steps of 64 before they are needed.
+constexpr long long padded_inputs(long long k) { return (k + 63) / 64 * 64 + 128; }
 constexpr int padded_rank(int rank) {
   return rank <= 0 ? 0 : rank <= 16 ? 16 : rank <= 32 ? 32 : (rank + 63) / 64 * 64;
 }

@@ -21,6 +21,8 @@ namespace graft::cuda {
 template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct stream_block {
   using shape = stream_shape<Tokens, Rows, Splits, Rank>;
   static constexpr int blocks = shape::blocks;
+  static constexpr bool scales = Any && Rank == 0;  // has a warpgroup for the pre slot
+  static constexpr int threads = shape::threads + (scales ? 128 : 0);
   using accumulators = float[blocks][Tokens / 2];
 
   const stream_maps& maps;
@@ -34,10 +36,12 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
   __device__ std::uint32_t b_ready() const { return full(2 * shape::stages); }
   __device__ std::uint32_t received() const { return b_ready() + 8; }
+  __device__ std::uint32_t x_here(int q) const { return received() + 8 + 8 * q; }
+  __device__ const T* pre() const { return scales ? static_cast<const T*>(seg.slot.pre) : nullptr; }
 
   __device__ void start() const {
-    if (threadIdx.x < 2 * shape::stages + 2) {  // all barriers take one arrival
-      ptx::barrier_init(full(static_cast<int>(threadIdx.x)), 1);
+    if (threadIdx.x < (scales ? 3 : 2) * shape::stages + 2) {  // one arrival; with a pre slot two for a stage
+      ptx::barrier_init(full(static_cast<int>(threadIdx.x)), threadIdx.x < shape::stages && pre() != nullptr ? 2 : 1);
       ptx::barrier_init_fence();
       if (Splits > 1 && full(static_cast<int>(threadIdx.x)) == received())
         ptx::barrier_expect(received(), shape::inbox_bytes);
@@ -70,7 +74,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
     const std::uint64_t policy = Any && g.by_row ? ptx::evict_last : ptx::evict_first;
     request_all(
         [&](int k, int q) {
-          ptx::barrier_expect(full(q), shape::stage);
+          ptx::barrier_expect(full(q), pre() != nullptr ? shape::stage - shape::x : shape::stage);
           ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full(q), policy);
         },
         [] {});  // depends on no kernel before
@@ -78,7 +82,9 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   __device__ void request_x() const {
     request_all(
         [&](int k, int q) {
-          ptx::load_tile(base + q * shape::stage + shape::w + shape::a, &maps.x, k * 64, 0, full(q), ptx::evict_last);
+          const std::uint32_t here = pre() != nullptr ? x_here(q) : full(q);
+          if (pre() != nullptr) ptx::barrier_expect(here, shape::x);
+          ptx::load_tile(base + q * shape::stage + shape::w + shape::a, &maps.x, k * 64, 0, here, ptx::evict_last);
         },
         [] { ptx::wait_for_previous_kernel(); });
   }
@@ -97,40 +103,51 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
         });
   }
 
-  // ---- one warpgroup ------------------------------------------------------------------------------------------------
-  // The pre slot: a thread scales the same eight columns of every sixteenth token, in place.
-  __device__ __forceinline__ uint4 factors_of(const T* pre, int k) const {
-    return __ldg(reinterpret_cast<const uint4*>(pre + k * 64LL) + threadIdx.x % 8);
-  }
-  __device__ __forceinline__ void scale_x(std::uint32_t x, const uint4& factors) const {
+  // ---- a warpgroup for the pre slot -----------------------------------------------------------------------------------
+  // x ⊙ pre, in place, before the stage is complete. Each warp takes every fourth stage: all of the first x come at once, and
+  // nothing is multiplied before they are scaled. A thread has the same eight columns of every fourth token.
+  __device__ void scale() const {
+    const int thread = static_cast<int>(threadIdx.x) - shape::threads, lane = thread % 32, column = lane % 8 * 8;
+    constexpr int ahead = 3;  // factors asked for, in stages of this warp
+    uint4 factors[ahead];
+    auto ask = [&](int i, int k) {
+      if (k < k_end) factors[i] = __ldg(reinterpret_cast<const uint4*>(pre() + k * 64LL + column));
+    };
+    const int first = k_begin + thread / 32;
 #pragma unroll
-    for (int e = threadIdx.x; e < Tokens * 8; e += 128) {
-      const std::uint32_t at = x + tile_offset(e / 8, e % 8 * 8, 128);
-      const uint4 v = ptx::load_shared_uint4(at);
-      ptx::store_shared(at, make_uint4(times<T>(v.x, factors.x), times<T>(v.y, factors.y), times<T>(v.z, factors.z),
-                                       times<T>(v.w, factors.w)));
-    }
-    ptx::fence_async_shared();
-    ptx::named_barrier(1, 128);
+    for (int i = 0; i < ahead; ++i) ask(i, first + 4 * i);
+    for (int k0 = first; k0 < k_end; k0 += 4 * ahead)
+#pragma unroll
+      for (int i = 0; i < ahead; ++i) {
+        const int k = k0 + 4 * i, q = (k - k_begin) % shape::stages;
+        if (k >= k_end) break;
+        ptx::barrier_wait(x_here(q), (k - k_begin) / shape::stages % 2);
+        const std::uint32_t x = base + q * shape::stage + shape::w + shape::a;
+#pragma unroll
+        for (int token = lane / 8; token < Tokens; token += 4) {
+          const std::uint32_t at = x + tile_offset(token, column, 128);
+          const uint4 v = ptx::load_shared_uint4(at);
+          ptx::store_shared(at, make_uint4(times<T>(v.x, factors[i].x), times<T>(v.y, factors[i].y),
+                                           times<T>(v.z, factors[i].z), times<T>(v.w, factors[i].w)));
+        }
+        ptx::fence_async_shared();
+        __syncwarp();
+        if (lane == 0) ptx::barrier_arrive(full(q));
+        ask(i, k + 4 * ahead);
+      }
   }
+
+  // ---- one warpgroup ------------------------------------------------------------------------------------------------
   __device__ __forceinline__ void accumulate(accumulators& acc) const {
     int q = 0, before = -1;
     std::uint32_t phase = 0;
-    const T* const pre = Any ? static_cast<const T*>(seg.slot.pre) : nullptr;
-    uint4 factors{};
-    if constexpr (Any) {
-      if (pre != nullptr) factors = factors_of(pre, k_begin);
+    if constexpr (Any)
       for (auto& block : acc)
         for (float& v : block) v = 0;  // a short inner axis leaves a part without a step
-    }
 #pragma unroll 1
     for (int k = k_begin; k < k_end; ++k) {
       ptx::barrier_wait(full(q), phase);
       const std::uint32_t at = base + q * shape::stage;
-      if (Any && pre != nullptr) {
-        scale_x(at + shape::w + shape::a, factors);
-        factors = factors_of(pre, k + 1);
-      }
       const std::uint64_t w = tile_descriptor(at), x = tile_descriptor(at + shape::w + shape::a);
       wgmma_fence();
 #pragma unroll
@@ -287,7 +304,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
 #pragma unroll
       for (int e = 0; e < Tokens / 2; ++e)
         acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
-    if constexpr (Any)
+    if (Any && (post.more() || g.by_row || seg.n % 2 != 0))
       store_any(acc, post);
     else
       store(acc);
@@ -295,7 +312,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
 };
 
 template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any>
-__global__ void __launch_bounds__(stream_shape<Tokens, Rows, Splits, Rank>::threads)
+__global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, Any>::threads)
     stream_kernel(const __grid_constant__ stream_maps maps, const __grid_constant__ stream_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
@@ -320,6 +337,8 @@ __global__ void __launch_bounds__(stream_shape<Tokens, Rows, Splits, Rank>::thre
     block.request_x();
   else if (Rank > 0 && threadIdx.x == 192)
     block.request_adapter();
+  else if (block.pre() != nullptr && threadIdx.x >= 192)
+    block.scale();
 #endif
 }
 

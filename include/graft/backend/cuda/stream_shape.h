@@ -29,6 +29,7 @@ template <int Tokens, int Rows, int Splits, int Rank> struct stream_shape {
   static constexpr int stages = fitting < wanted ? fitting : wanted;
   static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, inbox = s_at + s_bytes;
   static constexpr std::uint32_t barriers = b_at + pad, bytes = barriers + 512 + 1024;
+  static_assert(3 * stages + 2 <= 64);  // room for the barriers
   static_assert(units % Splits == 0 && stages >= 2 && bytes <= shared_memory_limit && inbox % 128 == 0);
 };
 
