@@ -20,7 +20,7 @@ import peft
 import torch
 
 SIZE, LAYERS, ROUNDS = 4096, 4, 15
-METHODS = {"lora": 1, "dora": 3, "adalora": 4, "ia3": 5, "loha": 7, "lokr": 8, "vera": 12, "hra": 13}
+METHODS = {"lora": 1, "dora": 3, "adalora": 4, "ia3": 5, "ia3_ff": 6, "loha": 7, "lokr": 8, "vera": 12, "hra": 13}
 
 
 class Stack(torch.nn.Module):
@@ -40,6 +40,7 @@ def config(name):
         "dora": lambda: peft.LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=True),
         "adalora": lambda: peft.AdaLoraConfig(init_r=16, target_r=16, lora_alpha=32, total_step=10, target_modules=targets),
         "ia3": lambda: peft.IA3Config(target_modules=targets, feedforward_modules=[]),
+        "ia3_ff": lambda: peft.IA3Config(target_modules=targets, feedforward_modules=targets),
         "loha": lambda: peft.LoHaConfig(r=16, alpha=32, target_modules=targets),
         "lokr": lambda: peft.LoKrConfig(r=16, alpha=32, target_modules=targets),
         "vera": lambda: peft.VeraConfig(r=256, target_modules=targets, projection_prng_key=0),
@@ -68,7 +69,7 @@ class Ours:
             self.set(layer, "weight", module.get_base_layer().weight)
             for key, tensor in self.tensors(name, module):
                 self.set(layer, key, tensor)
-            if name != "ia3" and name not in ("vera", "hra"):
+            if name not in ("ia3", "ia3_ff", "vera", "hra"):
                 scaling = module.scaling["default"]
                 if name == "adalora":
                     scaling /= float(module.ranknum["default"]) + 1e-5

@@ -40,11 +40,13 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   __device__ const T* pre() const { return scales ? static_cast<const T*>(seg.slot.pre) : nullptr; }
 
   __device__ void start() const {
-    if (threadIdx.x < (scales ? 3 : 2) * shape::stages + 2) {  // one arrival; with a pre slot two for a stage
-      ptx::barrier_init(full(static_cast<int>(threadIdx.x)), threadIdx.x < shape::stages && pre() != nullptr ? 2 : 1);
+    const int i = static_cast<int>(threadIdx.x);
+    constexpr int barriers = (scales ? 3 : 2) * shape::stages + 2;
+    if (i < barriers) {
+      // A stage is complete with its bytes and, where x is scaled, when that is done.
+      ptx::barrier_init(full(i), i < shape::stages && pre() != nullptr ? 2 : 1);
       ptx::barrier_init_fence();
-      if (Splits > 1 && full(static_cast<int>(threadIdx.x)) == received())
-        ptx::barrier_expect(received(), shape::inbox_bytes);
+      if (Splits > 1 && full(i) == received()) ptx::barrier_expect(received(), shape::inbox_bytes);
     }
     if (Splits > 1)
       ptx::cluster_sync();

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Turns what bench_cuda_linear wrote into the form of bench/results: a line per contender, ratios to the bare layer.
+
+    python3 bench/collect.py linear.json --command 'bench_cuda_linear --benchmark_out=FILE' --driver 580.159.04 \
+        --regime 'cool: a pause of 30 ms and an untimed replay before each sample' > bench/results/cuda-linear-cool.json
+"""
+import argparse
+import json
+import time
+
+MEMORY, TENSOR = 4.3e12, 790e12  # bytes and operations per second that an H200 sustains
+
+
+def rows_of(benchmarks):
+    kinds = {"median": {}, "stddev": {}}
+    for b in benchmarks:
+        if b.get("aggregate_name") in kinds:
+            kinds[b["aggregate_name"]][b["run_name"].split("/iterations")[0]] = b
+    median, spread = kinds["median"], kinds["stddev"]
+    for name in sorted(median, key=lambda n: (n.split("/")[2], int(n.split("/")[1]), n)):
+        contender, tokens, out = name.split("/")
+        b = median[name]
+        us, floor = b["real_time"], 1e6 * max(b["bytes"] / MEMORY, b["flops"] / TENSOR)
+        row = {"contender": contender, "tokens": int(tokens), "out": int(out) if out.isdigit() else out, "us": round(us, 2),
+               "spread_us": round(spread[name]["real_time"], 2)}
+        bare = median.get(f"cublaslt bare/{tokens}/{out}")
+        if bare:
+            row["to_bare"] = round(us / bare["real_time"], 3)
+        yield {**row, "percent_of_floor": round(100 * floor / us, 1)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    for name, default in (("gpu", "NVIDIA H200"), ("driver", None), ("toolkit", "CUDA 13.0, nvcc 13.0, cuBLASLt of the toolkit"),
+                          ("regime", None), ("command", None), ("date", time.strftime("%Y-%m-%d"))):
+        parser.add_argument("--" + name, default=default, required=default is None)
+    given = vars(parser.parse_args())
+    with open(given.pop("file")) as file:
+        rows = list(rows_of(json.load(file)["benchmarks"]))
+    given["layer"] = ("in = 4096, bf16; weights rotate past the L2 cache; CUDA graph replay; median of 15 interleaved "
+                      "repetitions; floor = max(bytes / 4.3 TB/s, flops / 790 TF)")
+    head = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in given.items())
+    body = ",\n".join("    " + json.dumps(r) for r in rows)
+    print(f'{{\n{head},\n  "results": [\n{body}\n  ]\n}}')
+
+
+main()
