@@ -72,7 +72,7 @@ def gpu_tokens():
 
 def gpu_peft():
     rows = results("cuda-peft.json")
-    names = ["lora", "dora", "adalora", "ia3", "vera", "loha", "lokr", "hra"]
+    names = ["lora", "dora", "adalora", "ia3", "ia3_ff", "vera", "loha", "lokr", "hra"]
     fig, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for axis, tokens in zip(axes, (16, 4096)):
         for k, (contender, color) in enumerate((("graft", "#3b7ea1"), ("PEFT eager", "#c4820e"), ("PEFT compile default", "#d9b36c"))):
@@ -88,6 +88,27 @@ def gpu_peft():
     axes[0].legend(frameon=False)
     fig.tight_layout()
     fig.savefig(out / "gpu_peft.svg", metadata={"Date": None})
+
+
+def gpu_stream_parts():
+    rows = results("cuda-stream-parts.json")
+    kernels = list(dict.fromkeys(r["kernel"] for r in rows))
+    labels = ["exchange of halves", "cluster", "expansion of S", "waiting for the kernel before", "memory"]
+    colors = ["#c4820e", "#d9b36c", "#7d9c5b", "#a1453b", "#3b7ea1"]
+    cases = [("lora r16/1/4096", "LoRA r16"), ("plain/1/4096", "no adapter"), ("qkv/1/together", "Q, K and V")]
+    fig, axis = plt.subplots(figsize=(8, 2.4))
+    for y, (case, name) in enumerate(cases):
+        us = [next(r["us"] for r in rows if (r["kernel"], r["case"]) == (k, case)) for k in kernels] + [0]
+        left = 0
+        for part in reversed(range(len(labels))):
+            width = max(0, us[part] - us[part + 1])
+            axis.barh(y, width, left=left, color=colors[part], label=labels[part] if y == 0 else None)
+            left += width
+    axis.set_yticks(range(len(cases)), [name for _, name in cases])
+    axis.set_xlabel("µs per launch in a chain of layers, 1 token, 4096 inputs")
+    axis.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.35))
+    fig.tight_layout()
+    fig.savefig(out / "gpu_stream_parts.svg", metadata={"Date": None})
 
 
 def gpu_roofline():
@@ -114,5 +135,5 @@ def gpu_roofline():
 
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    for draw in (adapters, compile_time, gpu_tokens, gpu_peft, gpu_roofline):
+    for draw in (adapters, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline):
         draw()

@@ -89,5 +89,6 @@ if(GRAFT_CUDA AND TARGET graft_cuda)
                                  ${gpu}/gpu_instance_f16.cu)
     target_link_libraries(graft_gpu PRIVATE graft_development graft::graft PUBLIC graft::cuda)
     set_target_properties(graft_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    set_source_files_properties(${gpu}/gpu_layer.cu PROPERTIES COMPILE_OPTIONS -O0)  # of the host; it only launches
   endif()
 endif()

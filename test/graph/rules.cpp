@@ -164,6 +164,16 @@ TEST_CASE("requirements: same") {
        left{1, kind::same, 27, 28, 7, true});
 }
 
+TEST_CASE("requirements: operations on one matrix refuse stacks of them") {
+  BOTH(required([](sample& s) { return make::kron(s.g, s.tensor({1}, {2}, {3}, {4}), s.matrix({3}, {4}), 5); }) ==
+       left{1, kind::same, 2, 1, 5, true});
+  BOTH(required([](sample& s) { return make::row_kron(s.g, s.matrix({3}, {4}), s.tensor({2}, {1}, {3}, {4}), 5); }) ==
+       left{1, kind::same, 2, 1, 5, true});
+  BOTH(required([](sample& s) { return make::row_dot(s.g, s.tensor({1}, {2}, {3}, {4}), s.matrix({3}, {4}), 5); }) ==
+       left{1, kind::same, 2, 1, 5, true});
+  BOTH(required([](sample& s) { return make::gather(s.g, s.tensor({1}, {2}, {3}, {4}), s.matrix({1}, {6}), false); }) ==
+       left{1, kind::same, 2, 1, 0, true});
+}
 TEST_CASE("requirements: square") {
   BOTH(required([](sample& s) { return make::inverse(s.g, s.matrix({3}, {4}), 6); }) ==
        left{1, kind::square, 3, 4, 6, false});  // it is the operand that is not square

@@ -51,6 +51,17 @@ TEST_CASE("slots: a Kronecker product has no rank; folded into the weight it is 
   BOTH((folded_slots<lokr<16>>().found && folded_slots<lokr<16>>().sides == 0));
   BOTH(!forward_slots<miss_mini<16, 16>>().found);
 }
+TEST_CASE("slots: the form in which a layer runs") {
+  constexpr auto form = []<class A>(std::type_identity<A>, long long rank) {
+    using d = derived_of<linear<1024, 1024, bf16, A>>;
+    return form_of(d::forward, forward_slots<A>(), d::folded, folded_slots<A>(), rank);
+  };
+  BOTH((form(std::type_identity<lora<16>>{}, 16) == slot_form::product));
+  BOTH((form(std::type_identity<lora<16>>{}, max_branch_rank + 1) == slot_form::folded));
+  BOTH((form(std::type_identity<ia3_feedforward>{}, 0) == slot_form::product));
+  BOTH((form(std::type_identity<lokr<16>>{}, 0) == slot_form::folded));
+  BOTH((form(std::type_identity<oft<32>>{}, 0) == slot_form::input_first));
+}
 TEST_CASE("slots: other kinds of layers, and gradients, are not one product") {
   using e = derived_of<embedding<1024, 1024, bf16, lora_embedding<16>>>;
   using n = derived_of<layer_norm<1024, bf16, ln_tuning>>;

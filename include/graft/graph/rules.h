@@ -82,7 +82,7 @@ constexpr id row_dot(builder& g, id a, id b, int line = 0) {
   node v = g.shaped(op::row_dot, a, a, b, none_id, line);
   v.d[3] = dim{1};
   const id made = g.emit(v);
-  for (int i = 2; i < 4; ++i) g.require(requirement::kind::same, g.n[a].d[i], g.n[b].d[i], made, line);
+  for (int i = 0; i < 4; ++i) g.require(requirement::kind::same, g.n[a].d[i], g.n[b].d[i], made, line);
   return made;
 }
 // Sums a over the axes along which `like` has size 1: the adjoint of repeating them.

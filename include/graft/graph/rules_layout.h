@@ -55,17 +55,24 @@ constexpr id skew(builder& g, id packed, dim b, int line = 0) {
 }
 constexpr id unskew(builder& g, id full, id like) { return g.emit(g.shaped(op::unskew, like, full)); }
 
+// These take one matrix each, no stacks of them.
+constexpr void require_one_matrix(builder& g, id a, id made, int line) {
+  for (int i = 0; i < 2; ++i) g.require(requirement::kind::same, g.n[a].d[i], dim{1}, made, line);
+}
 constexpr id kron(builder& g, id a, id b, int line = 0) {
   node v = g.shaped(op::kron, a, a, b, none_id, line);
   v.d[2] = g.times(g.n[a].d[2], g.n[b].d[2]);
   v.d[3] = g.times(g.n[a].d[3], g.n[b].d[3]);
-  return g.emit(v);
+  const id made = g.emit(v);
+  require_one_matrix(g, a, made, line), require_one_matrix(g, b, made, line);
+  return made;
 }
 constexpr id row_kron(builder& g, id a, id b, int line = 0) {
   node v = g.shaped(op::row_kron, a, a, b, none_id, line);
   v.d[3] = g.times(g.n[a].d[3], g.n[b].d[3]);
   const id made = g.emit(v);
   g.require(requirement::kind::same, g.n[a].d[2], g.n[b].d[2], made, line);
+  require_one_matrix(g, a, made, line), require_one_matrix(g, b, made, line);
   return made;
 }
 
@@ -75,7 +82,9 @@ constexpr id gather(builder& g, id w, id ids, bool by_column) {
   v.ta = by_column;
   v.d[2] = g.n[ids].d[3];
   v.d[3] = by_column ? g.n[w].d[2] : g.n[w].d[3];
-  return g.emit(v);
+  const id made = g.emit(v);
+  require_one_matrix(g, w, made, 0);
+  return made;
 }
 constexpr id scatter(builder& g, id rows, id ids, bool by_column, id like) {
   node v = g.shaped(op::scatter, like, rows, ids);

@@ -3,6 +3,7 @@
 // graph breaks if any. Lines go to a sink, any callable that takes a `const text&`; nothing here allocates.
 #pragma once
 #include <graft/plan/compile.h>
+#include <graft/plan/slots.h>
 
 #include <initializer_list>
 
@@ -128,6 +129,29 @@ template <class Sink> constexpr void explain_graph(const graph& g, const char* t
     }
 }
 
+// What runs on the GPU, where fewer nodes have a place in a kernel.
+template <class Layer, class Sink> constexpr void explain_gpu(Sink&& line) {
+  using d = derived_of<Layer>;
+  const linear_slots branch = slots_of(d::forward, schedule(d::forward)),
+                     plain = slots_of(d::folded, schedule(d::folded));
+  long long rank = 0;
+  for (int k = 0; k < branch.sides; ++k) {
+    const long long r = d::forward.sizes.value(branch.side[k].rank, static_sizes<Layer>(d::forward));
+    if (r != unknown) rank += r;
+  }
+  text t("  on the GPU: ");
+  switch (form_of(d::forward, branch, d::folded, plain, rank)) {
+    case slot_form::product:
+      t << "one product" << (branch.pre >= 0 ? ", pre" : "") << (branch.sides > 0 ? ", side" : "");
+      t << (branch.posts > 0 ? ", post" : "");
+      break;
+    case slot_form::input_first: t << "the input unfused, a kernel per operation; then one product"; break;
+    case slot_form::folded: t << "one product with a copy of the weight that holds the adapter"; break;
+    case slot_form::unfused: t << "unfused, a kernel per operation"; break;
+  }
+  line(t);
+}
+
 template <class Layer, class Sink>
 requires requires(Sink& line, const text& t) { line(t); }
 constexpr void explain(Sink&& line, long long tokens = dyn) {
@@ -148,6 +172,7 @@ constexpr void explain(Sink&& line, long long tokens = dyn) {
   if (priced) f = forward_cost<Layer>(tokens), b = backward_cost<Layer>(tokens);
   explain_graph(folded ? graph(d::folded) : graph(d::forward), folded ? "forward (folded)" : "forward",
                 priced ? &f : nullptr, line);
+  if (fuse(d::forward).breaks == 0) explain_gpu<Layer>(line);
   if (d::backward.bad.what == fault::none) explain_graph(d::backward, "backward", priced ? &b : nullptr, line);
   if (d::weight_facts.possible)
     explain_outputs(d::unmerge_weight, "unmerge ", line);

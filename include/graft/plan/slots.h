@@ -22,6 +22,8 @@ struct post_step {
 };
 
 inline constexpr int max_sides = 4, max_posts = 8;
+// A side branch of a larger rank is folded into a copy of the weight.
+inline constexpr int max_branch_rank = 64;
 
 struct linear_slots {
   bool found = false;
@@ -111,6 +113,21 @@ constexpr linear_slots slots_of(const graph& g, const stages& when) {
   r.out.found = r.root(g.out[0].at) && r.out.weight >= 0;
   if (r.out.found) r.read_pre();
   return r.out.found ? r.out : linear_slots{};
+}
+
+// What a backend with such a kernel makes of a layer: its forward graph as one product, the same after nodes that make its
+// input, one product with the adapter inside the weight, or a kernel per node.
+enum class slot_form : unsigned char { product, input_first, folded, unfused };
+
+constexpr slot_form form_of(const graph& forward, const linear_slots& branch, const graph& folded,
+                            const linear_slots& plain, long long side_rank) {
+  auto reads_input = [](const graph& g, const linear_slots& s) {
+    return s.found && (g[s.x].what == op::input || (s.pre >= 0 && g[s.unscaled].what == op::input));
+  };
+  const bool fits = branch.found && side_rank <= max_branch_rank;
+  if (!fits && reads_input(folded, plain)) return slot_form::folded;
+  if (!branch.found) return slot_form::unfused;
+  return reads_input(forward, branch) ? slot_form::product : slot_form::input_first;
 }
 
 }  // namespace graft

@@ -43,8 +43,8 @@ template <class T> class executor {
     return on_parts(name, adapter, [&](layer_state& s) { return s.size(name, v); });
   }
 
-  // Ready for calls with an x like this one, or with fewer tokens. A side branch of a rank above 64 is folded into a copy
-  // of the weight unless `fold` is false.
+  // Ready for calls with an x like this one, or with fewer tokens. A side branch of a rank above max_branch_rank is
+  // folded into a copy of the weight unless `fold` is false.
   status prepare(cudaStream_t stream, const view& like, bool fold = true) {
     ready_ = false;
     auto facts = current_device();
@@ -81,6 +81,7 @@ template <class T> class executor {
       if (a < 0 || a >= static_cast<int>(parts_.size()))
         return fail("there is no adapter ", a, "; this layer has ", static_cast<long long>(parts_.size()));
     if (!ready_) return fail("prepare() the layer before activate()");
+    chained_ = false;  // the next call reads what is copied here
     return make_active(stream, adapters);
   }
   void enable(bool adapter) { enabled_ = adapter; }
@@ -150,9 +151,11 @@ template <class T> class executor {
 
   // W' and, where the adapter changes it, b'; and back. See cuda_merge.cuh.
   status merge(cudaStream_t stream, const mutable_view& weight, const mutable_view& bias = {}) {
+    chained_ = false;  // `weight` may be the one that the next call reads
     return merger_.merge(stream, parts_[static_cast<std::size_t>(shown_)]->state, weight, bias);
   }
   status unmerge(cudaStream_t stream, const char* what, const view& merged, const mutable_view& original) {
+    chained_ = false;
     return merger_.unmerge(stream, parts_[static_cast<std::size_t>(shown_)]->state, what, merged, original);
   }
 
@@ -213,7 +216,7 @@ template <class T> class executor {
     p.forward = std::make_unique<program<T>>(how_ == backend::eager ? graphs.literal : graphs.forward);
     if (status s = bind(*p.forward, p.state, like); !s) return s;
     p.folded = false;
-    const bool fits = p.forward->fused() && (p.forward->side_rank() <= 64 || !fold);
+    const bool fits = p.forward->fused() && (p.forward->side_rank() <= max_branch_rank || !fold);
     if (how_ == backend::fused && !fits) {
       auto folded = std::make_unique<program<T>>(graphs.folded);
       if (folded->fused() && folded->one_kernel()) {
@@ -301,7 +304,8 @@ template <class T> class executor {
   int rank_ = 0, shown_ = 0;                            // shown_: the adapter that merge() and describe() speak of
   bool scales_ = false, shifts_ = false, pre_ = false;  // what the adapters need of the slots
   long long tokens_ = 0;
-  bool enabled_ = true, ready_ = false, chained_ = false;
+  bool enabled_ = true, ready_ = false;
+  bool chained_ = false;  // the next call may read weights and adapter before the kernel ahead of it has finished
 };
 
 }  // namespace graft::cuda

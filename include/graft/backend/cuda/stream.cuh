@@ -8,8 +8,8 @@
 // input (Q, K, V) are segments of one launch. A layer runs for ten microseconds and most of the code runs once: what its
 // instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any).
 //
-// Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent launch);
-// the warpgroup accumulates; expands; exchanges; applies post; stores.
+// Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent launch),
+// and scaled where there is a pre slot; the warpgroup accumulates; expands; exchanges; applies post; stores.
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
