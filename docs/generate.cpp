@@ -5,6 +5,7 @@
 //     generate --check DOCS     compares instead, names the first line that differs, and fails if there is one
 #include <graft/graft.h>
 
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -246,6 +247,12 @@ std::string explained(const graph& g, const char* title, const cost& c) {
   graft::explain_graph(g, title, &c, [&](const text& t) { body += wrapped(std::string(t.c_str()).substr(2)); });
   return block("", body);
 }
+std::string on_gpu(const layer& l, const base_shape& shape, long long tokens) {
+  std::string sentence;
+  graft::explain_gpu(l.forward, l.folded, bind(l, l.forward, shape, tokens),
+                     [&](const text& t) { sentence = std::string(t.c_str()).substr(2); });
+  return std::string(1, static_cast<char>(std::toupper(sentence[0]))) + sentence.substr(1) + ".\n\n";
+}
 std::string drawn(const graph& g) {
   std::string body;
   graft::draw(g, graft::drawing::mermaid, [&](const text& t) { body += std::string(t.c_str()) + "\n"; });
@@ -317,6 +324,7 @@ std::string plans(const layer& l) {
   const std::string on = shape.label + ", bf16, " + std::to_string(k.explained) + " " + k.token + "s";
   std::string s = "## Forward\n\nOn " + on + ":\n\n";
   s += explained(l.forward, "forward", price(l, l.forward, shape, k.explained)) + drawn(l.forward);
+  s += on_gpu(l, shape, k.explained);
   std::string where;
   const base_shape* first = nullptr;
   bool always = true;

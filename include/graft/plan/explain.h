@@ -130,17 +130,16 @@ template <class Sink> constexpr void explain_graph(const graph& g, const char* t
 }
 
 // What runs on the GPU, where fewer nodes have a place in a kernel.
-template <class Layer, class Sink> constexpr void explain_gpu(Sink&& line) {
-  using d = derived_of<Layer>;
-  const linear_slots branch = slots_of(d::forward, schedule(d::forward)),
-                     plain = slots_of(d::folded, schedule(d::folded));
+template <class Sink>
+constexpr void explain_gpu(const graph& forward, const graph& folded, const size_values& sizes, Sink&& line) {
+  const linear_slots branch = slots_of(forward, schedule(forward)), plain = slots_of(folded, schedule(folded));
   long long rank = 0;
   for (int k = 0; k < branch.sides; ++k) {
-    const long long r = d::forward.sizes.value(branch.side[k].rank, static_sizes<Layer>(d::forward));
+    const long long r = forward.sizes.value(branch.side[k].rank, sizes);
     if (r != unknown) rank += r;
   }
   text t("  on the GPU: ");
-  switch (form_of(d::forward, branch, d::folded, plain, rank)) {
+  switch (form_of(forward, branch, folded, plain, rank)) {
     case slot_form::product:
       t << "one product" << (branch.pre >= 0 ? ", pre" : "") << (branch.sides > 0 ? ", side" : "");
       t << (branch.posts > 0 ? ", post" : "");
@@ -172,7 +171,7 @@ constexpr void explain(Sink&& line, long long tokens = dyn) {
   if (priced) f = forward_cost<Layer>(tokens), b = backward_cost<Layer>(tokens);
   explain_graph(folded ? graph(d::folded) : graph(d::forward), folded ? "forward (folded)" : "forward",
                 priced ? &f : nullptr, line);
-  if (fuse(d::forward).breaks == 0) explain_gpu<Layer>(line);
+  if (fuse(d::forward).breaks == 0) explain_gpu(d::forward, d::folded, static_sizes<Layer>(d::forward), line);
   if (d::backward.bad.what == fault::none) explain_graph(d::backward, "backward", priced ? &b : nullptr, line);
   if (d::weight_facts.possible)
     explain_outputs(d::unmerge_weight, "unmerge ", line);
