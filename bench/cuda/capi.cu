@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU executor behind a few C functions, so that bench/compare_peft.py can run it in the process, on the stream and on the
-// tensors of the opponent. Every function returns 0, or 1 with a message in graft_error().
+// The GPU executor behind a few C functions, so that bench/compare_peft.py can run it in the process, on the stream and
+// on the tensors of the opponent. Every function returns 0, or 1 with a message in graft_error().
 #include <graft/model/methods.h>
 
 #include "../../test/support/gpu_instances.h"

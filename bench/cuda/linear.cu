@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapted linear layer on the GPU against the bare one through cuBLASLt, in one process. Every sample is the replay of a
-// CUDA graph of several calls over rotating weights, more than the L2 cache holds, timed by events; Google Benchmark takes
-// the repetitions of all contenders in random order. GRAFT_HOT=1 leaves out the pause before each sample: the power limit
-// then slows everything above about a thousand tokens.
+// An adapted linear layer on the GPU against the bare one through cuBLASLt, in one process. Every sample is the replay
+// of a CUDA graph of several calls over rotating weights, more than the L2 cache holds, timed by events; Google
+// Benchmark takes the repetitions of all contenders in random order. GRAFT_HOT=1 leaves out the pause before each
+// sample: the power limit then slows everything above about a thousand tokens.
 //     bench_cuda_linear --benchmark_filter='/4096/' --benchmark_out=linear.json
 #include <benchmark/benchmark.h>
 #include <graft/model/methods.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between float and IEEE half precision, as the hardware does them: subnormals are kept, the narrowing rounds to
-// nearest even and overflows to infinity; a NaN keeps its sign and gets a quiet payload.
+// Conversions between float and IEEE half precision, as the hardware does them: subnormals are kept, the narrowing
+// rounds to nearest even and overflows to infinity; a NaN keeps its sign and gets a quiet payload.
 #pragma once
 #include <graft/core/dtype.h>
 

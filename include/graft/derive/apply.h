@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// apply: x W'ᵀ without building W'. Distributes over sums, associates products from the activation's side, pulls row and
-// column factors out, pushes rotations onto x, and knows two identities:
+// apply: x W'ᵀ without building W'. Distributes over sums, associates products from the activation's side, pulls row
+// and column factors out, pushes rotations onto x, and knows two identities:
 //     x (A1 B1 ⊙ A2 B2)ᵀ = (x (B1 ⋆ B2)ᵀ) (A1 • A2)ᵀ        Khatri–Rao and face-splitting products, rank r1 r2
 //     x (w1 ⊗ w2)ᵀ       = vec(w1 X w2ᵀ),  X = x as [c, d]     the vec trick
-// A factor that is no larger than the chain it replaces is computed once per change of the parameters. select: the same for look-ups, rows ids of W'.
+// A factor that is no larger than the chain it replaces is computed once per change of the parameters. select: the same
+// for look-ups, rows ids of W'.
 #pragma once
 #include <graft/derive/walk.h>
 #include <graft/graph/rules_algebra.h>

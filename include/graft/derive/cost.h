@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cost: what a graph does on given sizes, before it runs. Flops of each stage, and the bytes that must move at data-time
-// when every value between the ends stays on the chip: inputs, weights and cached values read once, outputs written once.
+// cost: what a graph does on given sizes, before it runs. Flops of each stage, and the bytes that must move at
+// data-time when every value between the ends stays on the chip: inputs, weights and cached values read once, outputs
+// written once.
 #pragma once
 #include <graft/core/dtype.h>
 #include <graft/derive/stage.h>

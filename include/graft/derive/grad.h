@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grad: one loop over the forward graph, backwards. Given dy, the graph gains dx and the gradient of every parameter the
-// output depends on; detach and the frozen leaves stop it. The rule of an op is its adjoint, stated with other ops.
+// grad: one loop over the forward graph, backwards. Given dy, the graph gains dx and the gradient of every parameter
+// the output depends on; detach and the frozen leaves stop it. The rule of an op is its adjoint, stated with other ops.
 #pragma once
 #include <graft/derive/walk.h>
 #include <graft/graph/rules_algebra.h>
@@ -118,7 +118,8 @@ struct adjoints {
   }
 };
 
-// The forward graph `f` with output "y" becomes the backward graph: input "dy", outputs "dx" and one under the name of each parameter.
+// The forward graph `f` with output "y" becomes the backward graph: input "dy", outputs "dx" and one under the name of
+// each parameter.
 constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");

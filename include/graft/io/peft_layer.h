@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of a PEFT folder that belongs to one layer: which method it is, its tensors under the names of the formula,
-// its scalars and sizes. VeRA's projections and VB-LoRA's bank are shared by all layers and stand at `base_model.<name>`.
+// its scalars and sizes. VeRA's projections and VB-LoRA's bank are shared by all layers and stand at
+// `base_model.<name>`.
 #pragma once
 #include <graft/io/peft_source.h>
 #include <graft/io/target.h>

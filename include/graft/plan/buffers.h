@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// buffers: where the data-time values of a graph live. A value whose only reader is elementwise is overwritten in place;
-// a product that is only added to something is accumulated straight into it; the rest share slots by lifetime. What is
-// left is the workspace, known before the first call.
+// buffers: where the data-time values of a graph live. A value whose only reader is elementwise is overwritten in
+// place; a product that is only added to something is accumulated straight into it; the rest share slots by lifetime.
+// What is left is the workspace, known before the first call.
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>

@@ -3,8 +3,8 @@
 // layer, its adapter, the expression, the line of the formula, the sizes. The sentence says what to do and what the
 // arguments are, because not every compiler prints their names. docs/errors.md lists them with examples and cures.
 //
-// Where a layer is wrong, compile<Layer> is the message itself, so that the compiler shows few steps on the way to it. A
-// message still has the layer's facts, so that what uses them is no second error.
+// Where a layer is wrong, compile<Layer> is the message itself, so that the compiler shows few steps on the way to it.
+// A message still has the layer's facts, so that what uses them is no second error.
 #pragma once
 #include <graft/core/text.h>
 

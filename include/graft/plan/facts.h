@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of a layer once its type is named: the plan and the facts a user can assert. Plans hold no sizes, so all
-// layers of a kind with one adapter share them.
+// What is known of a layer once its type is named: the plan and the facts a user can assert. Plans hold no sizes, so
+// all layers of a kind with one adapter share them.
 #pragma once
 #include <graft/derive/cost.h>
 #include <graft/derive/layers.h>

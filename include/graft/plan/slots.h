@@ -115,8 +115,8 @@ constexpr linear_slots slots_of(const graph& g, const stages& when) {
   return r.out.found ? r.out : linear_slots{};
 }
 
-// What a backend with such a kernel makes of a layer: its forward graph as one product, the same after nodes that make its
-// input, one product with the adapter inside the weight, or a kernel per node.
+// What a backend with such a kernel makes of a layer: its forward graph as one product, the same after nodes that make
+// its input, one product with the adapter inside the weight, or a kernel per node.
 enum class slot_form : unsigned char { product, input_first, folded, unfused };
 
 constexpr slot_form form_of(const graph& forward, const linear_slots& branch, const graph& folded,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one adapted layer on the GPU. All tensors are device memory of their owner; T is the type of x, y and the weight.
+// Runs one adapted layer on the GPU. All tensors are device memory of their owner; T is the type of x, y and the
+// weight.
 //     cuda::executor<__nv_bfloat16> q(graphs_of<linear_kind, lora<>, false>());
 //     q.set("weight", w); …; q.set("scaling", 2.0);
 //     q.prepare(stream, x);                // allocates; computes and packs what does not depend on x
@@ -17,9 +18,9 @@ namespace graft::cuda {
 struct call_options {
   const void* residual = nullptr;  // like y, added after the activation
   activation act = activation::none;
-  // The side branch of many tokens is computed by thread blocks that wait for each other, in a cooperative launch: it finds
-  // them all resident or fails. Where no other layer runs on the device at the same time, that is so anyway, and without
-  // it a layer can begin before the one ahead of it has ended.
+  // The side branch of many tokens is computed by thread blocks that wait for each other, in a cooperative launch: it
+  // finds them all resident or fails. Where no other layer runs on the device at the same time, that is so anyway, and
+  // without it a layer can begin before the one ahead of it has ended.
   bool alone = false;
 };
 
@@ -72,9 +73,9 @@ template <class T> class executor {
     base_->forget_values();
     return done;
   }
-  // One adapter: it is copied to where the kernels look, in the order of the stream, so that kernels captured before see it;
-  // one that is folded into the weight cannot be switched below them. Several: their side branches are put next to each
-  // other, which allocates, may need a larger rank, and is seen by calls from now on.
+  // One adapter: it is copied to where the kernels look, in the order of the stream, so that kernels captured before
+  // see it; one that is folded into the weight cannot be switched below them. Several: their side branches are put next
+  // to each other, which allocates, may need a larger rank, and is seen by calls from now on.
   status activate(cudaStream_t stream, const std::vector<int>& adapters) {
     if (adapters.empty()) return fail("activate() needs an adapter; enable(false) runs the base alone");
     for (const int a : adapters)
@@ -134,8 +135,8 @@ template <class T> class executor {
   }
   long long workspace_bytes() const { return workspace_.bytes() + counters_.bytes(); }
 
-  // What a launch that serves several layers needs of this one: its weight, its record and its sizes, if all of the layer
-  // is one product.
+  // What a launch that serves several layers needs of this one: its weight, its record and its sizes, if all of the
+  // layer is one product.
   struct segment {
     linear_problem problem;
     const void* weight;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer type on the GPU: its compile-time facts and its executor in one object. Instantiating it captures the graph, and is
-// an error where the layer is wrong.
+// A layer type on the GPU: its compile-time facts and its executor in one object. Instantiating it captures the graph,
+// and is an error where the layer is wrong.
 #pragma once
 #include <graft/plan/compile.h>
 #include <graft/plan/explain.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merging on the GPU: W' node by node from the merge graph, and the base weight back from it. Both wait for the stream: their
-// intermediate values live no longer than the call.
+// Merging on the GPU: W' node by node from the merge graph, and the base weight back from it. Both wait for the stream:
+// their intermediate values live no longer than the call.
 #pragma once
 #include <graft/backend/cuda/values.cuh>
 #include <graft/run/layer_state.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers with the same input in one launch (Q, K and V; gate and up), for up to 64 tokens: their weights stream through as
-// one matrix, each row of it finds its own adapter and its own output.
+// Layers with the same input in one launch (Q, K and V; gate and up), for up to 64 tokens: their weights stream through
+// as one matrix, each row of it finds its own adapter and its own output.
 #pragma once
 #include <graft/run/cuda_executor.cuh>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementwise ops. Rows are contiguous, so each is one vectorised Eigen expression; an operand of size 1 along an axis is
-// read again. The output may be one of the operands.
+// Elementwise ops. Rows are contiguous, so each is one vectorised Eigen expression; an operand of size 1 along an axis
+// is read again. The output may be one of the operands.
 #pragma once
 #include <graft/backend/cpu/tensor.h>
 

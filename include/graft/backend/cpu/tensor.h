@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU kernels work on: a pointer and four numbers, row-major and contiguous; and the way in and out of storage.
+// What the CPU kernels work on: a pointer and four numbers, row-major and contiguous; and the way in and out of
+// storage.
 #pragma once
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of the nodes of one graph, and the eager way to compute them: one node after the other, each on all tokens.
-// With the literal graph this is the oracle that everything else is tested against.
+// The values of the nodes of one graph, and the eager way to compute them: one node after the other, each on all
+// tokens. With the literal graph this is the oracle that everything else is tested against.
 #pragma once
 #include <graft/backend/cpu/evaluate.h>
 #include <graft/derive/stage.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels run one product with its slots, decided from sizes and device alone: a plain function that needs no GPU.
+// Which kernels run one product with its slots, decided from sizes and device alone: a plain function that needs no
+// GPU.
 #pragma once
 #include <graft/backend/cuda/device.h>
 #include <graft/backend/cuda/stream_shape.h>

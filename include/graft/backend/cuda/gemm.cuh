@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gemm: many tokens, sm_90a. y = post(x Wᵀ + (x Aᵀ) Bᵀ) by a persistent kernel of thread block pairs that share each tile of W.
+// gemm: many tokens, sm_90a. y = post(x Wᵀ + (x Aᵀ) Bᵀ) by a persistent kernel of thread block pairs that share each
+// tile of W.
 //
 // A block computes tiles of 128 x TileN, 64 deep per step. Warpgroup 0 produces: one thread fills a ring of stages by
 // tensor copies; warpgroups 1 and 2 consume 64 rows each. The side branch is an extension of the inner axis,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gemm family for sm_80 and later: 16-bit operands by mma.sync m16n8k16, float accumulators, two launches where there
-// is a side branch (S = x Aᵀ by the same kernel, then the extension of the inner axis by S and B).
+// The gemm family for sm_80 and later: 16-bit operands by mma.sync m16n8k16, float accumulators, two launches where
+// there is a side branch (S = x Aᵀ by the same kernel, then the extension of the inner axis by S and B).
 //
-// A block of 8 warps computes 128 x 128, 32 deep per step, through three stages of shared memory filled by cp.async; a warp
-// computes 64 x 32. Sixteen-byte pieces are swizzled so that neither copies nor ldmatrix meet a bank twice. Rows and
-// pieces beyond the matrices are filled with zeros; the inner size is a multiple of 8.
+// A block of 8 warps computes 128 x 128, 32 deep per step, through three stages of shared memory filled by cp.async; a
+// warp computes 64 x 32. Sixteen-byte pieces are swizzled so that neither copies nor ldmatrix meet a bank twice. Rows
+// and pieces beyond the matrices are filled with zeros; the inner size is a multiple of 8.
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pre slot of gemm: what a thread holds of a 64 x 64 tile of x ⊙ pre, as the left operand of four products. The factors
-// of a step are asked for two steps before.
+// The pre slot of gemm: what a thread holds of a 64 x 64 tile of x ⊙ pre, as the left operand of four products. The
+// factors of a step are asked for two steps before.
 #pragma once
 #include <graft/backend/cuda/gemm_shape.h>
 #include <graft/backend/cuda/post.cuh>

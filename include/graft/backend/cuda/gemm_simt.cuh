@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gemm family without tensor cores: float in full precision, and 16-bit types of any size and alignment. Same slots,
-// same two launches as gemm_mma. A block of 256 threads computes 64 x 64, 16 deep per step, a thread 4 x 4.
+// The gemm family without tensor cores: float in full precision, and 16-bit types of any size and alignment. Same
+// slots, same two launches as gemm_mma. A block of 256 threads computes 64 x 64, 16 deep per step, a thread 4 x 4.
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/tile_args.h>
@@ -10,8 +10,8 @@ namespace graft::cuda {
 namespace simt {
 inline constexpr int tile = 64, deep = 16, threads = 256, pitch = tile + 4;
 
-// [64 rows, 16 columns] of a matrix into shared memory as [column][row], zeros beyond its edge, with a factor per column
-// where there is one.
+// [64 rows, 16 columns] of a matrix into shared memory as [column][row], zeros beyond its edge, with a factor per
+// column where there is one.
 template <class T>
 __device__ __forceinline__ void copy_tile(float (&to)[deep][pitch], const T* from, long long rows, int cols,
                                           long long row0, int col0, const T* factor = nullptr) {

@@ -120,7 +120,8 @@ template <class Real> struct patched {
     out.p[i] = inside ? image.p[((n * image.d[1] + c) * image.d[2] + h) * image.d[3] + w] : Real(0);
   }
 };
-// A pixel lies in the patch at (oh, ow) as its element (y, x) where oh stride + y - pad is its row, likewise its column.
+// A pixel lies in the patch at (oh, ow) as its element (y, x) where oh stride + y - pad is its row, likewise its
+// column.
 template <class Real> struct unpatched {
   tensor<Real> image, rows;
   window s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One product with its slots on a stream: tensor maps, launch attributes, and the kernel that choose() named. Nothing here
-// allocates, waits, or touches memory of the device; a captured call can be replayed.
+// One product with its slots on a stream: tensor maps, launch attributes, and the kernel that choose() named. Nothing
+// here allocates, waits, or touches memory of the device; a captured call can be replayed.
 #pragma once
 #include <graft/backend/cuda/choose.h>
 #include <graft/backend/cuda/gemm.cuh>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From parameter-time values in float to what the kernels read: A and B in the layer's type with their scaling inside, zeros
-// up to the padded rank, the pre slot in the layer's type, and the post slot as one factor and one summand per output. Runs once per change of a parameter.
+// From parameter-time values in float to what the kernels read: A and B in the layer's type with their scaling inside,
+// zeros up to the padded rank, the pre slot in the layer's type, and the post slot as one factor and one summand per
+// output. Runs once per change of a parameter.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/post.cuh>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The post slot: what happens to an accumulator on its way out, act(scale * v + shift) + residual. And, with the conversions
-// both need, the pre slot: what happens to x on its way in.
+// The post slot: what happens to an accumulator on its way out, act(scale * v + shift) + residual. And, with the
+// conversions both need, the pre slot: what happens to x on its way in.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products on the ordinary cores, for every size, stack and transposition: c = a b, or c += sign a b. A block
-// computes 64 x 64 of a result, 16 terms at a time out of shared memory, a thread 4 x 4 of that. A transposed operand is
-// one with its steps exchanged; either way neighbouring threads load along the step of 1.
+// computes 64 x 64 of a result, 16 terms at a time out of shared memory, a thread 4 x 4 of that. A transposed operand
+// is one with its steps exchanged; either way neighbouring threads load along the step of 1.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/tensor.h>

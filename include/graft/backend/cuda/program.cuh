@@ -1,77 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One forward graph on the GPU. Where it has the form of a product with its slots (plan/slots.h) it runs as that product,
-// after the nodes that make its input, if any; else node by node. Values known before the data are computed by refresh().
+// One forward graph on the GPU. Where it has the form of a product with its slots (plan/slots.h) it runs as that
+// product, after the nodes that make its input, if any; else node by node. Values known before the data are computed by
+// refresh().
 #pragma once
 #include <graft/backend/cuda/linear.cuh>
-#include <graft/backend/cuda/pack.cuh>
+#include <graft/backend/cuda/packed.cuh>
 #include <graft/backend/cuda/values.cuh>
 #include <graft/plan/slots.h>
 
 #include <optional>
 
 namespace graft::cuda {
-
-// The side branch and post slot of one or several adapters, ready for the kernels.
-template <class T> struct packed_adapter {
-  buffer a, b, a_tiles, b_tiles, pre, post;
-  adapter_slot record{};
-
-  // Room for a side branch of `rank` (padded) or a pre slot on an [n, k] weight, and an empty record. A tile of rows may reach beyond the
-  // last one by less than row_padding: there are zeros behind it.
-  status reserve(cudaStream_t stream, int n, int k, int rank, bool with_pre) {
-    record = adapter_slot{};
-    if (with_pre) {
-      if (status s = clear(stream, pre, padded_inputs(k) * static_cast<long long>(sizeof(T))); !s) return s;
-      record.pre = pre.data();
-    }
-    if (status s = post.reserve(2 * (padded_rows(n) + row_padding) * 4); !s) return s;
-    record.rank = rank;
-    if (rank == 0) return ok;
-    const long long size = sizeof(T), slabs = (rank + 63) / 64, width = rank < 64 ? rank : 64;
-    if (status s = clear(stream, a, static_cast<long long>(rank) * k * size); !s) return s;
-    if (status s = clear(stream, b, static_cast<long long>(n) * rank * size); !s) return s;
-    record.b = b.data();
-    if (sizeof(T) != 2) return ok;  // no kernel would read tiles
-    if (status s = clear(stream, a_tiles, (k + 63) / 64 * 64LL * rank * size); !s) return s;
-    if (status s = clear(stream, b_tiles, (slabs * padded_rows(n) + row_padding) * width * size); !s) return s;
-    record.a_tiles = a_tiles.data(), record.b_tiles = b_tiles.data();
-    return ok;
-  }
-  // A and B are complete: lay them out for the kernels that copy tiles.
-  status tile(cudaStream_t stream, int n, int k) {
-    const int rank = record.rank;
-    if (record.a_tiles == nullptr) return ok;
-    if constexpr (sizeof(T) == 2) {
-      const long long columns = (k + 63) / 64 * 64LL;
-      if (status s = each(stream, columns * rank, tile_a<T>{a.template as<T>(), a_tiles.template as<T>(), rank, k},
-                          "tiles of A");
-          !s)
-        return s;
-      return each(stream, static_cast<long long>(n) * rank,
-                  tile_b<T>{b.template as<T>(), b_tiles.template as<T>(), rank, padded_rows(n)}, "tiles of B");
-    }
-    return ok;
-  }
-  // Another adapter of the same sizes, ordered after what the stream has queued: kernels that read this one see it.
-  status copy_from(cudaStream_t stream, const packed_adapter& other) {
-    for (const auto& [to, from] :
-         {std::pair{&a, &other.a}, std::pair{&b, &other.b}, std::pair{&a_tiles, &other.a_tiles},
-          std::pair{&b_tiles, &other.b_tiles}, std::pair{&pre, &other.pre}, std::pair{&post, &other.post}})
-      if (from->bytes() > 0)
-        if (status s = check(cudaMemcpyAsync(to->data(), from->data(), static_cast<std::size_t>(from->bytes()),
-                                             cudaMemcpyDeviceToDevice, stream),
-                             "switching the adapter");
-            !s)
-          return s;
-    return ok;
-  }
-
- private:
-  static status clear(cudaStream_t stream, buffer& what, long long bytes) {
-    if (status s = what.reserve(bytes); !s) return s;
-    return check(cudaMemsetAsync(what.data(), 0, static_cast<std::size_t>(what.bytes()), stream), "clearing");
-  }
-};
 
 template <class T> class program {
  public:
@@ -155,8 +94,8 @@ template <class T> class program {
   }
   bool scales() const { return has_post(op::mul) || has_post(op::div); }
   bool shifts() const { return has_post(op::add) || has_post(op::sub); }
-  // The post slot as one factor and one summand per output; ones or zeros where the layer has another adapter that needs
-  // them.
+  // The post slot as one factor and one summand per output; ones or zeros where the layer has another adapter that
+  // needs them.
   status pack_post(cudaStream_t stream, packed_adapter<T>& to, bool with_scale, bool with_shift) const {
     const long long n = out_size(), columns = padded_rows(n) + row_padding;
     float *scale = to.post.template as<float>(), *shift = scale + columns;

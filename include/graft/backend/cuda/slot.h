@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The adapter as the kernels see it: packed once per change of the parameters into device memory whose addresses stay. To
-// switch adapters is to copy another one there, in the order of the stream: kernels captured before see the new one, and
-// no kernel has to look up where its adapter lies. Only the padded rank is part of a captured kernel.
+// The adapter as the kernels see it: packed once per change of the parameters into device memory whose addresses stay.
+// To switch adapters is to copy another one there, in the order of the stream: kernels captured before see the new one,
+// and no kernel has to look up where its adapter lies. Only the padded rank is part of a captured kernel.
 //     y = act(scale ⊙ (x · Wᵀ + (x · Aᵀ) · Bᵀ) + shift) + residual,   or   y = act(scale ⊙ (x ⊙ pre) · Wᵀ + shift) + residual
 #pragma once
 
@@ -9,7 +9,8 @@ namespace graft::cuda {
 
 enum class activation : unsigned char { none, relu, gelu, silu };  // gelu: the tanh form
 
-// Columns of the post slot and rows of the tiled B reach to the next multiple of this; what is beyond the matrix is zero.
+// Columns of the post slot and rows of the tiled B reach to the next multiple of this; what is beyond the matrix is
+// zero.
 inline constexpr int row_padding = 256;
 constexpr long long padded_rows(long long n) { return (n + row_padding - 1) / row_padding * row_padding; }
 // The factors of the input are asked for two steps of 64 before they are needed.

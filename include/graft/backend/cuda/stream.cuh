@@ -2,14 +2,14 @@
 // stream: 1 to 64 tokens, sm_90a. The weights pass through once, at the speed of memory; y = post(x Wᵀ + (x Aᵀ) Bᵀ).
 //
 // Rows of W are the 64-row operand of the products, tokens the narrow one. The rows of A lie right behind those of W in
-// shared memory, so that Sᵀ = A xᵀ falls out of the same products. By linearity each block expands its own part of S into
-// its own partial sums: the side branch needs no exchange. The parts of the inner axis meet in the block that finishes a
-// unit of 16 rows, written there by the others of the cluster and added in a fixed order. Several layers with the same
-// input (Q, K, V) are segments of one launch. A layer runs for ten microseconds and most of the code runs once: what its
-// instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any).
+// shared memory, so that Sᵀ = A xᵀ falls out of the same products. By linearity each block expands its own part of S
+// into its own partial sums: the side branch needs no exchange. The parts of the inner axis meet in the block that
+// finishes a unit of 16 rows, written there by the others of the cluster and added in a fixed order. Several layers
+// with the same input (Q, K, V) are segments of one launch. A layer runs for ten microseconds and most of the code runs
+// once: what its instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any).
 //
-// Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent launch),
-// and scaled where there is a pre slot; the warpgroup accumulates; expands; exchanges; applies post; stores.
+// Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent
+// launch), and scaled where there is a pre slot; the warpgroup accumulates; expands; exchanges; applies post; stores.
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
@@ -56,8 +56,8 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   }
 
   // ---- three threads ------------------------------------------------------------------------------------------------
-  // A thread needs tens of nanoseconds to request a tile: W, x and A are requested by a thread of a warp of its own each.
-  // `ahead` stages are free at the start; then each waits until the consumers have released a stage.
+  // A thread needs tens of nanoseconds to request a tile: W, x and A are requested by a thread of a warp of its own
+  // each. `ahead` stages are free at the start; then each waits until the consumers have released a stage.
   template <class Request, class Pause>
   __device__ __forceinline__ void request_all(const Request& request, const Pause& pause) const {
     const int ahead = shape::stages < k_end - k_begin ? shape::stages : k_end - k_begin;
@@ -106,8 +106,8 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   }
 
   // ---- a warpgroup for the pre slot -----------------------------------------------------------------------------------
-  // x ⊙ pre, in place, before the stage is complete. Each warp takes every fourth stage: all of the first x come at once, and
-  // nothing is multiplied before they are scaled. A thread has the same eight columns of every fourth token.
+  // x ⊙ pre, in place, before the stage is complete. Each warp takes every fourth stage: all of the first x come at
+  // once, and nothing is multiplied before they are scaled. A thread has the same eight columns of every fourth token.
   __device__ void scale() const {
     const int thread = static_cast<int>(threadIdx.x) - shape::threads, lane = thread % 32, column = lane % 8 * 8;
     constexpr int ahead = 3;  // factors asked for, in stages of this warp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream family in numbers: the kernels there are, what lies where in their shared memory, and which of them to take.
-// A layer of few tokens runs for ten microseconds: a size that is only known at run time costs a visible part of that.
+// The stream family in numbers: the kernels there are, what lies where in their shared memory, and which of them to
+// take. A layer of few tokens runs for ten microseconds: a size that is only known at run time costs a visible part of
+// that.
 #pragma once
 #include <graft/backend/cuda/gemm_shape.h>
 
@@ -8,8 +9,8 @@ namespace graft::cuda {
 
 inline constexpr int max_segments = 4, max_stream_rank = 64, max_stream_tokens = 64;
 
-// A thread block multiplies Rows rows of W and Rank rows of A with up to Tokens tokens, on one of Splits parts of the inner
-// axis. Offsets in bytes.
+// A thread block multiplies Rows rows of W and Rank rows of A with up to Tokens tokens, on one of Splits parts of the
+// inner axis. Offsets in bytes.
 template <int Tokens, int Rows, int Splits, int Rank> struct stream_shape {
   static constexpr int threads = Rank > 0 ? 224 : 192;    // a warpgroup, and a warp for each of W, x and the adapter
   static constexpr int blocks = (Rows + Rank + 63) / 64;  // 64-row operands
@@ -23,8 +24,8 @@ template <int Tokens, int Rows, int Splits, int Rank> struct stream_shape {
   static constexpr std::uint32_t behind = b_bytes + s_bytes + inbox_bytes;
   static constexpr std::uint32_t pad = ((behind > reach ? behind : reach) + 1023) / 1024 * 1024;
   static constexpr int fitting = (shared_memory_limit - 1024 - 512 - pad) / stage;
-  // Enough to cover the latency of memory, and so many that the next kernel's block does not fit beside this one: it would
-  // take its share of the bandwidth before it is its turn. More only make the first x wait behind more requests.
+  // Enough to cover the latency of memory, and so many that the next kernel's block does not fit beside this one: it
+  // would take its share of the bandwidth before it is its turn. More only make the first x wait behind more requests.
   static constexpr int crowd = (116 * 1024 - pad) / stage + 1, wanted = crowd > 12 ? crowd : 12;
   static constexpr int stages = fitting < wanted ? fitting : wanted;
   static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, inbox = s_at + s_bytes;
@@ -60,8 +61,8 @@ inline constexpr int any_rows = 64;
 
 inline int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
 
-// Rows and splits that keep every multiprocessor busy once. What counts is the rows that pass through the busiest one, those
-// of x and A as much as those of W; an exchange between two blocks costs as much as four rows.
+// Rows and splits that keep every multiprocessor busy once. What counts is the rows that pass through the busiest one,
+// those of x and A as much as those of W; an exchange between two blocks costs as much as four rows.
 inline stream_choice choose_stream(const int* n, int segments, long long m, int k, int rank, int processors,
                                    bool any = false) {
   constexpr struct { int rows, splits; } kernels[] = {{64, 2}, {96, 2}, {112, 1}, {224, 1}};
