@@ -45,7 +45,7 @@ template <class Real> results<Real> all_of(const random_layer<Real>& l, backend 
 }  // namespace
 
 TEST_CASE("tokens: around the edges of tiles and threads, fused is eager") {
-  for (const long long n : {1LL, 63LL, 64LL, 65LL, 256LL, 257LL, 600LL, 1000LL})
+  for (const long long n : {1LL, 63LL, 64LL, 65LL, 255LL, 256LL, 257LL, 600LL, 1000LL})
     for (const combination& c : every_combination()) {
       if (n < 600 && c.bias) continue;
       const random_layer<float> l(c.graphs, with_tokens(n));

@@ -11,12 +11,20 @@ namespace graft::cpu {
 
 // Tokens per tile: enough to amortise the packing of the weight inside the product, few enough to stay in the cache.
 inline constexpr long long tile_tokens = 256;
-// Below this many tokens per thread one tile with threads inside the product is faster than a tile per thread.
-inline constexpr long long split_tokens = 32;
+// Below this many tokens one tile with threads inside its products is faster than tiles on all threads. Where there is
+// other work than products (rotations, look-ups), which has no threads inside, tiles pay earlier.
+inline constexpr long long split_tokens = 256, split_other_work = 64;
 
 template <class Real> class fused {
  public:
-  explicit fused(const graph& g) : g_(g), t_(tile(g)) {}
+  explicit fused(const graph& g) : g_(g), t_(tile(g)) {
+    for (int k = 0; k < g_.size; ++k) {
+      const op what = g_.n[k].what;
+      const op_class kind = row(what).kind;
+      const bool none = kind == op_class::leaf || kind == op_class::pointwise || what == op::reshape;
+      if (t_.live.in[k] && t_.when.of[k] == stage::data && !none && what != op::matmul) split_ = split_other_work;
+    }
+  }
 
   // Binds sizes and leaves and forgets everything cached.
   void bind(const size_values& s, const leaf_views& leaves) {
@@ -30,7 +38,7 @@ template <class Real> class fused {
   void run(const call& c) {
     prepare();
     const long long tokens = c.sizes.v[g_.sizes.find("tokens")];
-    const int threads = t_.possible && tokens >= 2 * split_tokens ? thread_count() : 1;
+    const int threads = t_.possible && tokens >= split_ ? thread_count() : 1;
     const long long share = (tokens + threads - 1) / threads;
     const long long tile = t_.possible ? std::min(tile_tokens, share) : tokens;
     std::vector<tile_worker<Real>> crew;
@@ -116,6 +124,7 @@ template <class Real> class fused {
 
   graph g_;
   tiling t_;
+  long long split_ = split_tokens;
   size_values sizes_;
   leaf_views leaves_;
   std::unique_ptr<values<Real>> cached_;

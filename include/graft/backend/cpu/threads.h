@@ -14,8 +14,10 @@ inline int thread_count() {
   return 1;
 #endif
 }
-// f(thread) for every thread below n, at the same time.
+// f(thread) for every thread below n, at the same time. One thread is the caller's own: inside a parallel region, even of
+// one thread, the products in f would have their threads created anew each time.
 template <class F> void on_threads(int n, F f) {
+  if (n == 1) return f(0);
 #if defined(_OPENMP)
 #pragma omp parallel for schedule(static, 1) num_threads(n)
 #endif
