@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns what bench_cuda_linear wrote into the form of bench/results: a line per contender, ratios to the bare layer.
 
-    python3 bench/collect.py linear.json --command 'bench_cuda_linear --benchmark_out=FILE' --driver 580.159.04 \
+    python3 bench/collect.py linear.json --gpu 'NVIDIA H200' --driver 580.159.04 --toolkit 'CUDA 13.0' \
+        --command 'bench_cuda_linear --benchmark_out=FILE' \
         --regime 'cool: a pause of 30 ms and an untimed replay before each sample' > bench/results/cuda-linear-cool.json
 """
 import argparse
@@ -33,9 +34,9 @@ def rows_of(benchmarks):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
-    for name, default in (("gpu", "NVIDIA H200"), ("driver", None), ("toolkit", "CUDA 13.0, nvcc 13.0, cuBLASLt of the toolkit"),
-                          ("regime", None), ("command", None), ("date", time.strftime("%Y-%m-%d"))):
-        parser.add_argument("--" + name, default=default, required=default is None)
+    for name in ("gpu", "driver", "toolkit", "regime", "command"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--date", default=time.strftime("%Y-%m-%d"))
     given = vars(parser.parse_args())
     with open(given.pop("file")) as file:
         rows = list(rows_of(json.load(file)["benchmarks"]))

@@ -107,14 +107,13 @@ template <class T> class executor {
       return fail("output 'y' is ", name_of(y.type), ", this layer computes in ", name_of(dtype_of<T>));
     if (run.one_kernel() && x.type != dtype_of<T>)
       return fail("tensor 'x' is ", name_of(x.type), ", this layer computes in ", name_of(dtype_of<T>));
-    linear_problem problem = run.problem(x.size[0], enabled_ ? active_->record.rank : 0);
+    linear_problem problem = run.problem(x.size[0], slot());
     problem.plain = options.residual == nullptr && options.act == activation::none;
-    problem.pre = enabled_ && active_->record.pre != nullptr;
     for (const void* pointer : {static_cast<const void*>(y.data), x.data})
       problem.aligned = problem.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
     linear_operands o;
     o.x = x.data, o.y = y.data, o.residual = options.residual, o.act = options.act, o.alone = options.alone;
-    o.slot = enabled_ ? active_->record : bare_.record, o.a = active_->a.data();
+    o.slot = slot(), o.a = active_->a.data();
     o.workspace = workspace_.data(), o.counters = counters_.as<std::uint32_t>();
     o.chained = std::exchange(chained_, true);
     return run.run(stream, call->sizes, call->leaf, problem, choose(problem, device_), o);
@@ -125,9 +124,7 @@ template <class T> class executor {
     if (!ready_) return t << "not prepared", t;
     const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(shown_)]->forward : *base_;
     if (!run.fused()) return t << "unfused: a kernel per operation", t;
-    linear_problem problem = run.problem(tokens, enabled_ ? active_->record.rank : 0);
-    problem.pre = enabled_ && active_->record.pre != nullptr;
-    const linear_choice c = choose(problem, device_);
+    const linear_choice c = choose(run.problem(tokens, slot()), device_);
     t << name_of(c.how) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
     if (!run.one_kernel()) t << "; its input unfused: a kernel per operation";
     if (enabled_ && parts_[static_cast<std::size_t>(shown_)]->folded) t << "; adapter folded into a copy of the weight";
@@ -146,8 +143,7 @@ template <class T> class executor {
     if (!ready_) return fail("prepare() the layer before a call");
     const program<T>& run = enabled_ ? *parts_[static_cast<std::size_t>(shown_)]->forward : *base_;
     if (!run.one_kernel()) return fail("this layer is more than one product; call its forward()");
-    return segment{run.problem(tokens, enabled_ ? active_->record.rank : 0), run.weight(),
-                   enabled_ ? active_->record : bare_.record};
+    return segment{run.problem(tokens, slot()), run.weight(), slot()};
   }
 
   // W' and, where the adapter changes it, b'; and back. See cuda_merge.cuh.
@@ -168,6 +164,9 @@ template <class T> class executor {
     packed_adapter<T> packed;
     bool folded = false;
   };
+
+  // What the kernels read now.
+  const adapter_slot& slot() const { return enabled_ ? active_->record : bare_.record; }
 
   template <class F> status on_parts(const char* name, int adapter, F f) {
     if (adapter < 0 || adapter >= static_cast<int>(parts_.size()))
@@ -217,14 +216,13 @@ template <class T> class executor {
     p.forward = std::make_unique<program<T>>(how_ == backend::eager ? graphs.literal : graphs.forward);
     if (status s = bind(*p.forward, p.state, like); !s) return s;
     p.folded = false;
-    const bool fits = p.forward->fused() && (p.forward->side_rank() <= max_branch_rank || !fold);
-    if (how_ == backend::fused && !fits) {
-      auto folded = std::make_unique<program<T>>(graphs.folded);
-      if (folded->fused() && folded->one_kernel()) {
-        if (status s = bind(*folded, p.state, like); !s) return s;
-        p.forward = std::move(folded);
-        p.folded = true;
-      }
+    auto folded = std::make_unique<program<T>>(graphs.folded);
+    const slot_form form = form_of(p.forward->value(), p.forward->slots(), folded->value(), folded->slots(),
+                                   fold ? p.forward->side_rank() : 0);
+    if (how_ == backend::fused && form == slot_form::folded) {
+      if (status s = bind(*folded, p.state, like); !s) return s;
+      p.forward = std::move(folded);
+      p.folded = true;
     }
     if (!p.forward->fused()) return ok;
     rank_ = std::max(rank_, padded_rank(p.forward->side_rank()));

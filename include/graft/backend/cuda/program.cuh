@@ -116,8 +116,9 @@ template <class T> class program {
   const void* weight() const {
     return weight_in_place() ? leaves_[static_cast<std::size_t>(base_leaf(g_, slots_.weight))].data : weight_.data();
   }
-  linear_problem problem(long long tokens, int rank) const {
-    linear_problem p{dtype_of<T>, tokens, out_size(), in_size(), rank};
+  linear_problem problem(long long tokens, const adapter_slot& slot) const {
+    linear_problem p{dtype_of<T>, tokens, out_size(), in_size(), slot.rank};
+    p.pre = slot.pre != nullptr;
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
     return p;
   }
