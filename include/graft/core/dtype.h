@@ -6,7 +6,9 @@
 
 namespace graft {
 
-enum class dtype : unsigned char { f32, f64, bf16, f16, i64, nf4, int8 };
+// f32 to f16 are numbers that are computed with, i64 are indices; the rest are codes of encodings (core/encoding.h). Of
+// nf4 and fp4 the first of two codes is in the upper half of a byte; ggml stands for blocks with a layout of their own.
+enum class dtype : unsigned char { f32, f64, bf16, f16, i64, nf4, fp4, int8, u8, f8_e4m3, f8_e5m2, f8_e8m0, ggml };
 
 // bfloat16: the upper half of a float. Rounds to nearest even, as the hardware does; NaN stays NaN.
 struct bf16 {
@@ -40,6 +42,7 @@ template <> struct storage<f16> {
   static constexpr dtype type = dtype::f16;
 };
 template <int Block> struct storage<nf4<Block>> {
+  static constexpr int block = Block;
   using compute = float;
   static constexpr dtype type = dtype::nf4;
 };
@@ -56,7 +59,13 @@ constexpr const char* name_of(dtype t) {
     case dtype::f16: return "f16";
     case dtype::i64: return "i64";
     case dtype::nf4: return "nf4";
+    case dtype::fp4: return "fp4";
     case dtype::int8: return "int8";
+    case dtype::u8: return "u8";
+    case dtype::f8_e4m3: return "f8_e4m3";
+    case dtype::f8_e5m2: return "f8_e5m2";
+    case dtype::f8_e8m0: return "f8_e8m0";
+    case dtype::ggml: return "ggml";
   }
   return "?";
 }
@@ -72,8 +81,14 @@ constexpr int bits_of(dtype t) {
     case dtype::f32: return 32;
     case dtype::bf16:
     case dtype::f16: return 16;
-    case dtype::int8: return 8;
-    case dtype::nf4: return 4;
+    case dtype::int8:
+    case dtype::u8:
+    case dtype::f8_e4m3:
+    case dtype::f8_e5m2:
+    case dtype::f8_e8m0: return 8;
+    case dtype::nf4:
+    case dtype::fp4: return 4;
+    case dtype::ggml: break;  // follows from its blocks
   }
   return 0;
 }

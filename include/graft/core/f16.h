@@ -10,12 +10,10 @@ namespace graft {
 
 constexpr float widen(f16 v) {
   const std::uint32_t sign = (v.bits & 0x8000U) << 16U, exponent = (v.bits >> 10U) & 0x1fU, fraction = v.bits & 0x3ffU;
-  if (exponent == 0) {  // zero or subnormal: fraction units of 2^-24
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
-  }
+  // Zero or subnormal: fraction units of 2^-24. Both are computed, so that a loop over many has no branch.
+  const auto small = std::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24F);
   const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return std::bit_cast<float>(sign | (wide << 23U) | (fraction << 13U));
+  return std::bit_cast<float>(sign | (exponent == 0 ? small : (wide << 23U) | (fraction << 13U)));
 }
 
 constexpr f16 narrow_to_f16(float f) {

@@ -15,8 +15,9 @@ struct error {
   text what;
 };
 
-// Builds the sentence from its parts: fail("expected ", 4, " bytes").
-template <class... Parts> constexpr error fail(const Parts&... parts) {
+// Builds the sentence from its parts: fail("expected ", 4, " bytes"). Cold: optimising what runs at most once would be
+// most of what a file of ours costs to compile.
+template <class... Parts> [[gnu::cold, gnu::noinline]] constexpr error fail(const Parts&... parts) {
   error e;
   (e.what << ... << parts);
   return e;

@@ -17,12 +17,12 @@ struct text {
     if (n < capacity) s[n++] = c;
     return *this;
   }
-  constexpr text& operator<<(const char* t) {
+  [[gnu::noinline]] constexpr text& operator<<(const char* t) {
     while (*t != '\0') *this << *t++;
     return *this;
   }
   constexpr text& operator<<(const text& t) { return *this << t.s; }
-  constexpr text& operator<<(long long v) {
+  [[gnu::noinline]] constexpr text& operator<<(long long v) {
     char digits[24]{};
     int k = 0;
     unsigned long long u = v < 0 ? 0ULL - static_cast<unsigned long long>(v) : static_cast<unsigned long long>(v);

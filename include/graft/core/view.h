@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor somebody else owns: where it lies, how its elements are stored, and its row-major sizes. The same row-major
-// order as torch and safetensors, so a loaded tensor is used where it lies.
+// A tensor somebody else owns: where it lies, how its elements are stored, its sizes, and how many elements apart
+// neighbours along each axis are. Row-major unless said otherwise, the order of torch and safetensors, so a loaded
+// tensor is used where it lies; a transposed one, or a part of a larger one, is a view too.
 #pragma once
 #include <graft/core/dtype.h>
 #include <graft/core/text.h>
@@ -12,11 +13,37 @@ template <class Void> struct basic_view {
   dtype type = dtype::f32;
   long long size[4] = {1, 1, 1, 1};
   int rank = 0;
+  long long apart[4] = {0, 0, 0, 0};  // elements from one to the next along an axis; 0: as in row-major order
 
   constexpr long long count() const {
     long long n = 1;
     for (int i = 0; i < rank; ++i) n *= size[i];
     return n;
+  }
+  constexpr long long stride(int axis) const {
+    if (apart[axis] != 0) return apart[axis];
+    long long n = 1;
+    for (int i = axis + 1; i < rank; ++i) n *= size[i];
+    return n;
+  }
+  // Are the elements one after the other, in row-major order?
+  constexpr bool contiguous() const {
+    long long n = 1;
+    for (int i = rank - 1; i >= 0; n *= size[i--])
+      if (size[i] > 1 && stride(i) != n) return false;
+    return true;
+  }
+  // The last two axes change places; the elements stay where they are.
+  constexpr basic_view transposed() const {
+    basic_view t = *this;
+    if (rank < 2) return t;
+    for (int i = 0; i < rank; ++i) t.apart[i] = stride(i);
+    for (long long(*of)[4] : {&t.size, &t.apart}) {
+      const long long last = (*of)[rank - 1];
+      (*of)[rank - 1] = (*of)[rank - 2];
+      (*of)[rank - 2] = last;
+    }
+    return t;
   }
 };
 using view = basic_view<const void>;

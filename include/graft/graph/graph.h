@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The captured graph is a value: nodes in topological order, a table of sizes, and the requirements that the sizes must
-// meet. Every pass is an ordinary constexpr function on it; a test or a debugger can run the same pass at run time.
+// The captured graph is a value: nodes in topological order, tables of sizes and paths, and the requirements that the
+// sizes must meet. Every pass is an ordinary constexpr function on it; a test or a debugger can run the same pass at run
+// time, and a program that learns its formula from a file does.
 #pragma once
 #include <graft/graph/op.h>
 #include <graft/graph/sizes.h>
 
 namespace graft {
 
-using id = short;
+using id = int;
 inline constexpr id none_id = -1;
-inline constexpr int max_nodes = 384;
-inline constexpr int max_outputs = 16;
-inline constexpr int max_requirements = 64;
 
 struct node {
   op what = op::zero;
@@ -21,9 +19,10 @@ struct node {
   signed char rank = 4;         // leaves: number of sizes in a file
   id a = none_id, b = none_id, c = none_id;
   dim d[4]{};                    // sizes, right aligned
-  dim k[4]{{0}, {0}, {0}, {0}};  // whole-number arguments of an op: terms, top-k, kernel, stride, padding
+  dim k[4]{{0}, {0}, {0}, {0}};  // whole-number arguments of an op: terms, top-k, axes, kernel, stride, padding
   double value = 0;              // constants
   const char* name = "";
+  int path = 0;  // leaves: where in a model
   int line = 0;
 
   constexpr dim rows() const { return d[2]; }
@@ -31,92 +30,112 @@ struct node {
   constexpr id operand(int i) const { return i == 0 ? a : i == 1 ? b : c; }
 };
 
-// What a graph cannot do whatever the sizes are. The numbers are part of docs/errors.md.
-enum class fault : unsigned char { none, too_many_nodes, not_differentiable, not_invertible, not_a_matrix };
+// What a formula cannot do whatever the sizes are.
+enum class fault : unsigned char { none, too_many_sizes, name_is_taken, size_is_negative, not_differentiable };
 
 struct failure {
   fault what = fault::none;
   id at = none_id;
   int line = 0;
+  const char* name = "";  // the leaf or size that it is about
+  int number = 0;         // size_is_negative: the size
 };
 
 // What the sizes must satisfy; checked when numbers are bound, at compile time or at run time.
 struct requirement {
-  enum class kind : unsigned char { inner, same, square, divides };
+  enum class kind : unsigned char { inner, same, square, divides, at_most };
   kind what = kind::same;
   dim lhs{}, rhs{};
   id at = none_id;
   int line = 0;
 };
 
+// A result, by the name of a leaf or by one of its own. The gradient of a parameter has the parameter's name, the one of
+// an input a "d" before it.
 struct output {
   id at = none_id;
   const char* name = "";
+  int path = 0;
+  bool of_input = false;
 };
 
 // A view of a graph: what passes read and executors keep. The nodes lie in a builder while a graph is being made, and
 // in a stored_graph of just their number afterwards.
 struct graph {
-  const node* n;
-  int size;
-  const size_table& sizes;
-  const requirement* need;
-  int needs;
-  const output* out;
-  int outs;
-  failure bad;
-
-  constexpr const node& operator[](id i) const { return n[i]; }
-  constexpr id find(const char* name) const {
-    for (int i = 0; i < size; ++i)
-      if (is_leaf(n[i].what) && same_text(n[i].name, name)) return static_cast<id>(i);
-    return none_id;
-  }
-  constexpr id result(const char* name) const {
-    for (int i = 0; i < outs; ++i)
-      if (same_text(out[i].name, name)) return out[i].at;
-    return none_id;
-  }
-};
-
-template <int Nodes> struct stored_graph {
-  node n[Nodes > 0 ? Nodes : 1]{};
+  const node* n = nullptr;
   int size = 0;
   size_table sizes{};
-  requirement need[max_requirements]{};
+  const requirement* need = nullptr;
   int needs = 0;
-  output out[max_outputs]{};
+  const output* out = nullptr;
   int outs = 0;
   failure bad{};
 
-  constexpr operator graph() const { return {n, size, sizes, need, needs, out, outs, bad}; }
   constexpr const node& operator[](id i) const { return n[i]; }
-  constexpr id find(const char* name) const { return graph(*this).find(name); }
-  constexpr id result(const char* name) const { return graph(*this).result(name); }
+  constexpr const path_table& paths() const { return sizes.paths; }
+  constexpr text name(id i) const { return paths().full(n[i].path, n[i].name); }
+  constexpr text output_name(int k) const {
+    text t;
+    paths().print(t, out[k].path), t << (out[k].of_input ? "d" : "") << out[k].name;
+    return t;
+  }
+  // A leaf, or a result, by its name with its path.
+  constexpr id find(const char* full) const {
+    for (id i = 0; i < size; ++i)
+      if (is_leaf(n[i].what) && paths().is(n[i].path, n[i].name, full)) return i;
+    return none_id;
+  }
+  constexpr int find_output(const char* full) const {
+    for (int k = 0; k < outs; ++k) {
+      const char* const rest = paths().behind(out[k].path, full);
+      if (rest == nullptr || (out[k].of_input && *rest != 'd')) continue;
+      if (same_text(out[k].of_input ? rest + 1 : rest, out[k].name)) return k;
+    }
+    return -1;
+  }
+  constexpr id result(const char* full) const {
+    const int k = find_output(full);
+    return k < 0 ? none_id : out[k].at;
+  }
 };
-inline constexpr stored_graph<0> empty_graph{};
+inline constexpr graph empty_graph{};
 
-template <int Nodes, class Made> constexpr stored_graph<Nodes> store(const Made& from) {
-  stored_graph<Nodes> g;
-  for (int i = 0; i < from.size; ++i) g.n[i] = from.n[i];
-  g.size = from.size;
-  g.sizes = from.sizes;
-  for (int i = 0; i < from.needs; ++i) g.need[i] = from.need[i];
-  g.needs = from.needs;
-  for (int i = 0; i < from.outs; ++i) g.out[i] = from.out[i];
-  g.outs = from.outs;
+// How many of each a graph has: what an exact copy of it needs.
+struct graph_counts {
+  int nodes = 0, sizes = 0, paths = 0, needs = 0, outs = 0;
+};
+constexpr graph_counts counts_of(const graph& g) { return {g.size, g.sizes.count, g.paths().count, g.needs, g.outs}; }
+
+template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_graph {
+  node n[Nodes > 0 ? Nodes : 1]{};
+  size_entry sizes[Sizes > 0 ? Sizes : 1]{};
+  path_entry paths[Paths > 0 ? Paths : 1]{};
+  requirement need[Needs > 0 ? Needs : 1]{};
+  output out[Outs > 0 ? Outs : 1]{};
+  failure bad{};
+
+  constexpr operator graph() const { return {n, Nodes, {sizes, Sizes, {paths, Paths}}, need, Needs, out, Outs, bad}; }
+};
+template <int Nodes, int Sizes, int Paths, int Needs, int Outs>
+constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from) {
+  stored_graph<Nodes, Sizes, Paths, Needs, Outs> g;
+  for (int i = 0; i < Nodes; ++i) g.n[i] = from.n[i];
+  for (int i = 0; i < Sizes; ++i) g.sizes[i] = from.sizes.e[i];
+  for (int i = 0; i < Paths; ++i) g.paths[i] = from.paths().e[i];
+  for (int i = 0; i < Needs; ++i) g.need[i] = from.need[i];
+  for (int i = 0; i < Outs; ++i) g.out[i] = from.out[i];
   g.bad = from.bad;
   return g;
 }
 
 constexpr bool same_shape(const node& p, const node& q) {
   for (int i = 0; i < 4; ++i)
-    if (p.d[i] != q.d[i]) return false;
+    if (p.d[i].v != q.d[i].v) return false;
   return true;
 }
 constexpr bool is_scalar(const node& v) {
-  for (dim d : v.d)
-    if (d != dim{1}) return false;
+  for (int i = 3; i >= 0; --i)
+    if (v.d[i].v != 1) return false;
   return true;
 }
 constexpr long long count(const graph& g, id i, const size_values& s) {
@@ -130,7 +149,8 @@ constexpr long long count(const graph& g, id i, const size_values& s) {
 }
 constexpr long long nominal_count(const graph& g, id i) {
   long long n = 1;
-  for (dim d : g[i].d) n *= g.sizes.nominal(d);
+  for (dim d : g.n[i].d)
+    if (d.v != 1) n *= g.sizes.nominal(d);
   return n;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op table: every operation a graph may hold, one row each. A new op is a row here and a `case` in each pass;
-// the switches have no default, so the compiler names the pass that forgot it.
+// The op table: every operation a graph may hold, one row each, and every fact about it a column. A new op is a row here
+// and a `case` in each pass that computes it; the switches have no default, so the compiler names the pass that forgot.
 //
 // Tensors have four sizes, the last two are rows and columns, the first two count independent matrices.
 #pragma once
@@ -9,23 +9,24 @@ namespace graft {
 // clang-format off
 enum class op : unsigned char {
   // leaves
-  input, ids, base, frozen, param, scalar, constant, eye, zero, kept,
+  input, ids, base, frozen, index, param, scalar, constant, number, eye, zero, kept,
   // element by element; an operand of size 1 along an axis is repeated
-  add, sub, mul, div, minimum, sqrt, exp, tanh, sigmoid, relu, step, detach,
+  add, sub, mul, div, minimum, maximum,
+  sqrt, exp, log, sin, cos, tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh, step, detach,
   // products and reductions
   matmul, row_dot, sum_to,
   // rearrangements
-  transpose, reshape, swap_inner, tile, fold, upper, skew, unskew,
+  transpose, permute, reshape, slice, pad, concat, repeat, fold, upper, skew, unskew,
   // small dense algebra on each matrix
   inverse, neumann, neumann_grad,
   // rotations of the last axis by block-diagonal butterfly factors
   rotate, rotate_grad,
   // Kronecker products: of matrices, and of each pair of rows
   kron, row_kron,
-  // look-up of rows, and its adjoint
-  gather, scatter,
+  // look-up of rows and its adjoint; values put at places of a zero matrix and its adjoint
+  gather, scatter, place, pick,
   // row by row
-  topk_softmax, softmax_grad, normalize, normalize_grad,
+  softmax, topk_softmax, softmax_grad, normalize, normalize_grad,
   // convolution as a product: image to patches, and its adjoint
   patches, unpatch,
   // a callable the compiler cannot see into
@@ -46,70 +47,136 @@ enum class op_class : unsigned char {
   opaque
 };
 
-struct op_row {
-  const char* name;   // as explain() and the errors print it
-  const char* infix;  // printed between two operands where not empty
-  op_class kind;
-  int arity;
+// When a value is known. Load-time values depend on frozen tensors only, parameter-time values change with the
+// parameters (once per load in inference, once per step in training), data-time values with every call.
+enum class stage : unsigned char { load, parameter, data };
+
+// Where the axes of the operands are found again in the result: what may be computed a few rows at a time, and what
+// needs all rows at once. graph/axes.h reads it.
+enum class flow : unsigned char {
+  none,     // a leaf
+  each,     // every axis stays; nothing mixes
+  last,     // the last axis mixes within itself, the others stay
+  first,    // the same, and only the first operand has rows: the others are read whole
+  outer,    // the same for the first and the third operand
+  matrix,   // rows and columns mix, the first two axes stay
+  product,  // a matrix product
+  swap,     // rows and columns change places
+  reorder,  // the four axes in another order
+  regroup,  // the same elements under other sizes: the outermost axis stays outermost
+  along,    // one axis, a whole-number argument, mixes; the others stay
+  spread,   // rows become matrices
+  collect,  // matrices become rows
+  look_up,  // one row for every id
+  unfold,   // an image becomes a matrix of patches
+  all,      // everything mixes
+  // these add into their place, which must hold zeros or the sum so far
+  reduce,      // axes that the result does not have are summed
+  add_rows,    // rows are summed by id
+  add_blocks,  // rows are summed into blocks
+  add_places,  // numbers are put where an index says
+  refold,      // patches become an image
 };
 
-constexpr op_row row(op o) {
-  using enum op_class;
-  switch (o) {
-    case op::input: return {"input", "", leaf, 0};
-    case op::ids: return {"ids", "", leaf, 0};
-    case op::base: return {"base", "", leaf, 0};
-    case op::frozen: return {"frozen", "", leaf, 0};
-    case op::param: return {"param", "", leaf, 0};
-    case op::scalar: return {"scalar", "", leaf, 0};
-    case op::constant: return {"constant", "", leaf, 0};
-    case op::eye: return {"I", "", leaf, 0};
-    case op::zero: return {"0", "", leaf, 0};
-    case op::kept: return {"kept", "", leaf, 0};
-    case op::add: return {"add", " + ", pointwise, 2};
-    case op::sub: return {"sub", " - ", pointwise, 2};
-    case op::mul: return {"mul", " * ", pointwise, 2};
-    case op::div: return {"div", " / ", pointwise, 2};
-    case op::minimum: return {"min", "", pointwise, 2};
-    case op::sqrt: return {"sqrt", "", pointwise, 1};
-    case op::exp: return {"exp", "", pointwise, 1};
-    case op::tanh: return {"tanh", "", pointwise, 1};
-    case op::sigmoid: return {"sigmoid", "", pointwise, 1};
-    case op::relu: return {"relu", "", pointwise, 1};
-    case op::step: return {"step", "", pointwise, 1};
-    case op::detach: return {"detach", "", pointwise, 1};
-    case op::matmul: return {"matmul", " @ ", product, 2};
-    case op::row_dot: return {"row_dot", "", reduction, 2};
-    case op::sum_to: return {"sum_to", "", reduction, 1};
-    case op::transpose: return {"transpose", "", layout, 1};
-    case op::reshape: return {"reshape", "", layout, 1};
-    case op::swap_inner: return {"swap_inner", "", layout, 1};
-    case op::tile: return {"tile", "", layout, 1};
-    case op::fold: return {"fold", "", layout, 1};
-    case op::upper: return {"strict_upper", "", layout, 1};
-    case op::skew: return {"skew", "", layout, 1};
-    case op::unskew: return {"unskew", "", layout, 1};
-    case op::inverse: return {"inverse", "", algebra, 1};
-    case op::neumann: return {"neumann", "", algebra, 1};
-    case op::neumann_grad: return {"neumann_grad", "", algebra, 2};
-    case op::rotate: return {"rotate", "", rotation, 2};
-    case op::rotate_grad: return {"rotate_grad", "", rotation, 3};
-    case op::kron: return {"kron", "", algebra, 2};
-    case op::row_kron: return {"row_kron", "", algebra, 2};
-    case op::gather: return {"gather", "", lookup, 2};
-    case op::scatter: return {"scatter", "", lookup, 2};
-    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1};
-    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2};
-    case op::normalize: return {"normalize", "", rowwise, 2};
-    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3};
-    case op::patches: return {"patches", "", layout, 1};
-    case op::unpatch: return {"unpatch", "", layout, 1};
-    case op::host: return {"host", "", opaque, 1};
-  }
-  return {"?", "", opaque, 0};
-}
+// Where the value of a leaf comes from: a caller brings numbers, integers or one number by name; the rest is made.
+enum class source : unsigned char { nobody, tensor, integers, scalar };
 
+struct op_row {
+  const char* name = "";   // as explain() and the errors print it
+  const char* infix = "";  // printed between two operands where not empty
+  op_class kind = op_class::leaf;
+  signed char arity = 0;
+  flow axes = flow::none;
+  stage known = stage::load;     // leaves: when; other values are known when their operands are
+  source from = source::nobody;  // leaves
+};
+
+namespace detail {
+constexpr op_row row_of(op o) {
+  using enum op_class;
+  using enum stage;
+  switch (o) {
+    case op::input: return {"input", "", leaf, 0, flow::none, data, source::tensor};
+    case op::ids: return {"ids", "", leaf, 0, flow::none, data, source::integers};
+    case op::base: return {"base", "", leaf, 0, flow::none, load, source::tensor};
+    case op::frozen: return {"frozen", "", leaf, 0, flow::none, load, source::tensor};
+    case op::index: return {"index", "", leaf, 0, flow::none, load, source::integers};
+    case op::param: return {"param", "", leaf, 0, flow::none, parameter, source::tensor};
+    case op::scalar: return {"scalar", "", leaf, 0, flow::none, parameter, source::scalar};
+    case op::constant: return {"constant", "", leaf, 0, flow::none, load};
+    case op::number: return {"number", "", leaf, 0, flow::none, load};
+    case op::eye: return {"I", "", leaf, 0, flow::none, load};
+    case op::zero: return {"0", "", leaf, 0, flow::none, load};
+    case op::kept: return {"kept", "", leaf, 0, flow::none, parameter, source::tensor};
+    case op::add: return {"add", " + ", pointwise, 2, flow::each};
+    case op::sub: return {"sub", " - ", pointwise, 2, flow::each};
+    case op::mul: return {"mul", " * ", pointwise, 2, flow::each};
+    case op::div: return {"div", " / ", pointwise, 2, flow::each};
+    case op::minimum: return {"min", "", pointwise, 2, flow::each};
+    case op::maximum: return {"max", "", pointwise, 2, flow::each};
+    case op::sqrt: return {"sqrt", "", pointwise, 1, flow::each};
+    case op::exp: return {"exp", "", pointwise, 1, flow::each};
+    case op::log: return {"log", "", pointwise, 1, flow::each};
+    case op::sin: return {"sin", "", pointwise, 1, flow::each};
+    case op::cos: return {"cos", "", pointwise, 1, flow::each};
+    case op::tanh: return {"tanh", "", pointwise, 1, flow::each};
+    case op::erf: return {"erf", "", pointwise, 1, flow::each};
+    case op::sigmoid: return {"sigmoid", "", pointwise, 1, flow::each};
+    case op::relu: return {"relu", "", pointwise, 1, flow::each};
+    case op::silu: return {"silu", "", pointwise, 1, flow::each};
+    case op::gelu: return {"gelu", "", pointwise, 1, flow::each};
+    case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, flow::each};
+    case op::step: return {"step", "", pointwise, 1, flow::each};
+    case op::detach: return {"const", "", pointwise, 1, flow::each};
+    case op::matmul: return {"matmul", " @ ", product, 2, flow::product};
+    case op::row_dot: return {"row_dot", "", reduction, 2, flow::last};
+    case op::sum_to: return {"sum_to", "", reduction, 1, flow::reduce};
+    case op::transpose: return {"transpose", "", layout, 1, flow::swap};
+    case op::permute: return {"permute", "", layout, 1, flow::reorder};
+    case op::reshape: return {"reshape", "", layout, 1, flow::regroup};
+    case op::slice: return {"slice", "", layout, 1, flow::along};
+    case op::pad: return {"pad", "", layout, 1, flow::along};
+    case op::concat: return {"concat", "", layout, 2, flow::along};
+    case op::repeat: return {"repeat", "", layout, 1, flow::last};
+    case op::fold: return {"fold", "", layout, 1, flow::last};
+    case op::upper: return {"strict_upper", "", layout, 1, flow::matrix};
+    case op::skew: return {"skew", "", layout, 1, flow::spread};
+    case op::unskew: return {"unskew", "", layout, 1, flow::collect};
+    case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
+    case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
+    case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};
+    case op::rotate: return {"rotate", "", rotation, 2, flow::first};
+    case op::rotate_grad: return {"rotate_grad", "", rotation, 3, flow::add_blocks};
+    case op::kron: return {"kron", "", algebra, 2, flow::all};
+    case op::row_kron: return {"row_kron", "", algebra, 2, flow::last};
+    case op::gather: return {"gather", "", lookup, 2, flow::look_up};
+    case op::scatter: return {"scatter", "", lookup, 2, flow::add_rows};
+    case op::place: return {"place", "", lookup, 2, flow::add_places};
+    case op::pick: return {"pick", "", lookup, 2, flow::all};
+    case op::softmax: return {"softmax", "", rowwise, 1, flow::last};
+    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, flow::last};
+    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, flow::last};
+    case op::normalize: return {"normalize", "", rowwise, 2, flow::first};
+    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, flow::outer};
+    case op::patches: return {"patches", "", layout, 1, flow::unfold};
+    case op::unpatch: return {"unpatch", "", layout, 1, flow::refold};
+    case op::host: return {"host", "", opaque, 1, flow::all};
+  }
+  return {"?", "", opaque, 0, flow::all};
+}
+struct op_rows {
+  op_row of[static_cast<int>(op::host) + 1]{};
+  constexpr op_rows() {
+    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = row_of(static_cast<op>(i));
+  }
+};
+inline constexpr op_rows table{};  // passes ask often: finding a case anew costs a constant evaluation many steps
+}  // namespace detail
+
+constexpr const op_row& row(op o) { return detail::table.of[static_cast<int>(o)]; }
 constexpr bool is_leaf(op o) { return row(o).kind == op_class::leaf; }
 constexpr bool is_pointwise(op o) { return row(o).kind == op_class::pointwise; }
+constexpr bool is_named(op o) { return row(o).from != source::nobody; }
+constexpr bool adds_up(op o) { return row(o).axes >= flow::reduce; }
 
 }  // namespace graft

@@ -12,13 +12,12 @@ constexpr void print(text& t, const size_table& z, dim d, bool nested = false) {
   }
   const size_entry& e = z.e[d.entry()];
   using enum size_entry::kind;
-  if (e.what == name) {
-    t << e.name;
-    return;
-  }
+  if (e.what == name) return z.paths.print(t, e.path), void(t << e.name);
   if (nested) t << '(';
   switch (e.what) {
     case name: break;
+    case sum: print(t, z, e.a, true), t << " + ", print(t, z, e.b, true); break;
+    case difference: print(t, z, e.a, true), t << " - ", print(t, z, e.b, true); break;
     case product: print(t, z, e.a, true), t << ' ', print(t, z, e.b, true); break;
     case quotient: print(t, z, e.a, true), t << '/', print(t, z, e.b, true); break;
     case triangle: print(t, z, e.a, true), t << '(', print(t, z, e.a, true), t << "-1)/2"; break;
@@ -83,12 +82,11 @@ constexpr void print(text& t, const graph& g, id i, print_style style = {}, op p
                      bool root = true) {
   const node& v = g[i];
   if (v.what == op::constant) return print_number(t, v.value);
-  if (is_leaf(v.what)) {
-    t << v.name;
-    return;
-  }
+  if (v.what == op::number) return print(t, g.sizes, v.k[0], true);
+  if (v.what == op::kept) return void(t << v.name << v.k[0].v);
+  if (is_leaf(v.what)) return g.paths().print(t, v.path), void(t << v.name);
   if (!root && (style.depth == 0 || (style.named != nullptr && style.named[i]))) {
-    t << 't' << static_cast<int>(i);
+    t << 't' << i;
     return;
   }
   --style.depth;
@@ -106,7 +104,7 @@ constexpr void print(text& t, const graph& g, id i, print_style style = {}, op p
     inner(v.b, v.tb ? op::transpose : v.what, true), t << (v.tb ? "'" : "") << (wrap ? ")" : "");
     return;
   }
-  t << (v.what == op::host ? v.name : v.what == op::detach ? "const" : r.name);
+  t << (v.what == op::host ? v.name : r.name);
   if (v.what == op::rotate && v.tb) t << "_back";
   if (v.what == op::gather && v.ta) t << "_columns";
   t << '(';
@@ -115,7 +113,11 @@ constexpr void print(text& t, const graph& g, id i, print_style style = {}, op p
     inner(v.operand(k), op::zero, false);
   }
   if (v.what == op::neumann || v.what == op::topk_softmax) t << ", ", print(t, g.sizes, v.k[0]);
-  if (v.what == op::tile || v.what == op::fold) t << ", ", print(t, g.sizes, v.d[3]);
+  if (row(v.what).axes == flow::along) t << ", axis " << v.k[0].v;
+  if (v.what == op::slice) t << " from ", print(t, g.sizes, v.k[1]), t << " size ", print(t, g.sizes, v.d[v.k[0].v]);
+  if (v.what == op::permute)
+    for (const dim axis : v.k) t << ", " << axis.v;
+  if (v.what == op::repeat || v.what == op::fold) t << ", ", print(t, g.sizes, v.d[3]);
   t << ')';
 }
 

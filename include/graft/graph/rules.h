@@ -5,15 +5,17 @@
 
 namespace graft::make {
 
-constexpr id pointwise(builder& g, op o, id a, id b, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id pointwise(builder& g, op o, id a, id b, int line = 0) {
   node v = g.shaped(o, a, a, b, none_id, line);
-  for (int i = 0; i < 4; ++i)
-    if (v.d[i] == dim{1}) v.d[i] = g.n[b].d[i];
-  const id made = g.emit(v);
+  dim p[4]{}, q[4]{};
+  const node& right = g.n[b];
   for (int i = 0; i < 4; ++i) {
-    const dim p = g.n[a].d[i], q = g.n[b].d[i];
-    if (p != dim{1} && q != dim{1}) g.require(requirement::kind::same, p, q, made, line);
+    p[i] = v.d[i], q[i] = right.d[i];
+    if (p[i].v == 1) v.d[i] = q[i];
   }
+  const id made = g.emit(v);
+  for (int i = 0; i < 4; ++i)
+    if (p[i].v != 1 && q[i].v != 1 && p[i].v != q[i].v) g.require(requirement::kind::same, p[i], q[i], made, line);
   return made;
 }
 constexpr id unary(builder& g, op o, id a, int line = 0) { return g.emit(g.shaped(o, a, a, none_id, none_id, line)); }
@@ -26,35 +28,37 @@ constexpr id zero_of(builder& g, id a, id b) {  // the zero of a broadcast shape
   return g.emit(v);
 }
 constexpr bool covers(const builder& g, id a, id b) {  // a already has the shape that a and b have together
+  const node &p = g.n[a], &q = g.n[b];
   for (int i = 0; i < 4; ++i)
-    if (g.n[a].d[i] != g.n[b].d[i] && g.n[b].d[i] != dim{1}) return false;
+    if (q.d[i].v != 1 && p.d[i].v != q.d[i].v) return false;
   return true;
 }
 
-constexpr id add(builder& g, id a, id b, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id add(builder& g, id a, id b, int line = 0) {
   if (g.is(a, op::zero) && covers(g, b, a)) return b;
   if (g.is(b, op::zero) && covers(g, a, b)) return a;
   return pointwise(g, op::add, a, b, line);
 }
-constexpr id sub(builder& g, id a, id b, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id sub(builder& g, id a, id b, int line = 0) {
   if (g.is(b, op::zero) && covers(g, a, b)) return a;
   return pointwise(g, op::sub, a, b, line);
 }
-constexpr id mul(builder& g, id a, id b, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id mul(builder& g, id a, id b, int line = 0) {
   if (g.is_value(a, 1) && covers(g, b, a)) return b;
   if (g.is_value(b, 1) && covers(g, a, b)) return a;
   if (g.is(a, op::zero) || g.is(b, op::zero)) return zero_of(g, a, b);
   if (g.is(a, op::constant) && g.is(b, op::constant)) return g.constant(g.n[a].value * g.n[b].value);
   return pointwise(g, op::mul, a, b, line);
 }
-constexpr id div(builder& g, id a, id b, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id div(builder& g, id a, id b, int line = 0) {
   if (g.is_value(b, 1) && covers(g, a, b)) return a;
   if (g.is(a, op::zero)) return zero_of(g, a, b);
   return pointwise(g, op::div, a, b, line);
 }
 constexpr id negate(builder& g, id a) { return mul(g, g.constant(-1), a); }
 
-constexpr id matmul(builder& g, id a, id b, bool ta = false, bool tb = false, int line = 0, bool sum = false) {
+[[gnu::cold, gnu::noinline]] constexpr id matmul(builder& g, id a, id b, bool ta = false, bool tb = false, int line = 0,
+                                                 bool sum = false) {
   while (g.is(a, op::transpose)) a = g.n[a].a, ta = !ta;
   while (g.is(b, op::transpose)) b = g.n[b].a, tb = !tb;
   const node p = g.n[a], q = g.n[b];

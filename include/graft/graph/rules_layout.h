@@ -5,7 +5,7 @@
 
 namespace graft::make {
 
-constexpr id transpose(builder& g, id a, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id transpose(builder& g, id a, int line = 0) {
   if (g.is(a, op::transpose)) return g.n[a].a;
   node v = g.shaped(op::transpose, a, a, none_id, none_id, line);
   v.d[2] = g.n[a].d[3], v.d[3] = g.n[a].d[2];
@@ -13,7 +13,7 @@ constexpr id transpose(builder& g, id a, int line = 0) {
   return g.emit(v);
 }
 // The same elements in the same order under other sizes. The caller states sizes of equal count.
-constexpr id reshape(builder& g, id a, dim d0, dim d1, dim d2, dim d3, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id reshape(builder& g, id a, dim d0, dim d1, dim d2, dim d3, int line = 0) {
   while (g.is(a, op::reshape)) a = g.n[a].a;
   node v = g.shaped(op::reshape, a, a, none_id, none_id, line);
   v.d[0] = d0, v.d[1] = d1, v.d[2] = d2, v.d[3] = d3;
@@ -26,15 +26,47 @@ constexpr id reshape_like(builder& g, id a, id like) {
   return reshape(g, a, s.d[0], s.d[1], s.d[2], s.d[3]);
 }
 constexpr id as_row(builder& g, id column) { return reshape(g, column, {1}, {1}, {1}, g.n[column].d[2]); }
-constexpr id swap_inner(builder& g, id a) {  // [p, q, r, s] -> [p, r, q, s]
-  node v = g.shaped(op::swap_inner, a, a);
-  v.d[1] = g.n[a].d[2], v.d[2] = g.n[a].d[1];
+// The axes in another order: axis i of the result is axis p_i of a.
+constexpr id permute(builder& g, id a, int p0, int p1, int p2, int p3, int line = 0) {
+  if (p0 == 0 && p1 == 1 && p2 == 2 && p3 == 3) return a;
+  if (p0 == 0 && p1 == 1) return transpose(g, a, line);
+  node v = g.shaped(op::permute, a, a, none_id, none_id, line);
+  const int from[4] = {p0, p1, p2, p3};
+  for (int i = 0; i < 4; ++i) v.k[i] = {from[i]}, v.d[i] = g.n[a].d[from[i]];
   return g.emit(v);
 }
-// tile repeats the columns of a until there are `cols` of them; fold, its adjoint, sums column i into i mod cols.
-constexpr id tile(builder& g, id a, dim cols, int line = 0) {
+constexpr id unpermute(builder& g, id a, const node& how) {
+  int back[4]{};
+  for (int i = 0; i < 4; ++i) back[how.k[i].v] = i;
+  return permute(g, a, back[0], back[1], back[2], back[3]);
+}
+// `size` entries of one axis, from the one numbered `from` on; pad is its adjoint: the same place in a zero tensor.
+constexpr id slice(builder& g, id a, int axis, dim from, dim size, int line = 0) {
+  if (g.n[a].d[axis] == size) return a;
+  node v = g.shaped(op::slice, a, a, none_id, none_id, line);
+  v.k[0] = {axis}, v.k[1] = from, v.d[axis] = size;
+  const id made = g.emit(v);
+  g.require(requirement::kind::at_most, g.plus(from, size), g.n[a].d[axis], made, line);
+  return made;
+}
+constexpr id pad(builder& g, id a, id like, const node& how) {
+  node v = g.shaped(op::pad, like, a);
+  v.k[0] = how.k[0], v.k[1] = how.k[1];
+  return g.emit(v);
+}
+// b behind a along one axis.
+constexpr id concat(builder& g, id a, id b, int axis, int line = 0) {
+  node v = g.shaped(op::concat, a, a, b, none_id, line);
+  v.k[0] = {axis}, v.d[axis] = g.plus(g.n[a].d[axis], g.n[b].d[axis]);
+  const id made = g.emit(v);
+  for (int i = 0; i < 4; ++i)
+    if (i != axis) g.require(requirement::kind::same, g.n[a].d[i], g.n[b].d[i], made, line);
+  return made;
+}
+// repeat writes the columns of a until there are `cols` of them; fold, its adjoint, sums column i into i mod cols.
+constexpr id repeat(builder& g, id a, dim cols, int line = 0) {
   if (g.n[a].d[3] == cols) return a;
-  node v = g.shaped(op::tile, a, a, none_id, none_id, line);
+  node v = g.shaped(op::repeat, a, a, none_id, none_id, line);
   v.d[3] = cols;
   return g.emit(v);
 }
@@ -67,7 +99,7 @@ constexpr id kron(builder& g, id a, id b, int line = 0) {
   require_one_matrix(g, a, made, line), require_one_matrix(g, b, made, line);
   return made;
 }
-constexpr id row_kron(builder& g, id a, id b, int line = 0) {
+[[gnu::cold, gnu::noinline]] constexpr id row_kron(builder& g, id a, id b, int line = 0) {
   node v = g.shaped(op::row_kron, a, a, b, none_id, line);
   v.d[3] = g.times(g.n[a].d[3], g.n[b].d[3]);
   const id made = g.emit(v);
@@ -91,6 +123,20 @@ constexpr id scatter(builder& g, id rows, id ids, bool by_column, id like) {
   v.ta = by_column;
   return g.emit(v);
 }
+
+// The numbers of a column put at the places (row, column) that an index [2, n] lists, zeros elsewhere; pick, its adjoint,
+// reads them there.
+constexpr id place(builder& g, id values, id index, dim rows, dim cols, int line = 0) {
+  node v = g.shaped(op::place, values, values, index, none_id, line);
+  v.d[0] = v.d[1] = {1}, v.d[2] = rows, v.d[3] = cols;
+  const id made = g.emit(v);
+  require_one_matrix(g, values, made, line);
+  g.require(requirement::kind::same, g.n[values].d[3], dim{1}, made, line);
+  g.require(requirement::kind::same, g.n[values].d[2], g.n[index].d[3], made, line);
+  g.require(requirement::kind::same, g.n[index].d[2], dim{2}, made, line);
+  return made;
+}
+constexpr id pick(builder& g, id from, id index, id like) { return g.emit(g.shaped(op::pick, like, from, index)); }
 
 struct patch_geometry {
   dim kernel_h{1}, kernel_w{1}, stride{1}, pad{0};

@@ -5,47 +5,62 @@
 // finds the names from the shapes of actual tensors, also through the derived entries (28 = b (b - 1) / 2 gives b = 8).
 #pragma once
 #include <graft/core/dim.h>
-#include <graft/core/text.h>
+#include <graft/graph/path.h>
 
 namespace graft {
 
 struct size_entry {
-  enum class kind : unsigned char { name, product, quotient, triangle, window, butterfly };
+  enum class kind : unsigned char { name, sum, difference, product, quotient, triangle, window, butterfly };
   kind what = kind::name;
   dim a{}, b{}, c{}, d{};  // window: size, kernel, stride, padding
   const char* name = "";
-  int nominal = 16;  // what cost comparisons assume while the size is only a name
+  int path = 0;
+  int slot = -1;        // names: which number of size_values
+  int nominal = 0;      // what cost comparisons assume while the size is only a name; 0: nobody said
+  bool tokens = false;  // counts the rows of a call
+
+  constexpr int assumed() const { return nominal > 0 ? nominal : 16; }
 };
 
-inline constexpr int max_entries = 64;
+inline constexpr int max_names = 192;
 inline constexpr long long unknown = -1;
 
+// Numbers for the names, by slot.
 struct size_values {
-  long long v[max_entries];
+  long long v[max_names];
   constexpr size_values() : v{} {
     for (long long& x : v) x = unknown;
   }
 };
 
 struct size_table {
-  size_entry e[max_entries]{};
+  const size_entry* e = nullptr;
   int count = 0;
+  path_table paths{};
 
-  constexpr long long value(dim d, const size_values& s) const {
+  constexpr long long value(dim d, const size_values& s) const { return value(d, &s); }
+  // The nominal value, for comparing costs before the sizes are known.
+  constexpr long long nominal(dim d) const {
+    const long long n = value(d, nullptr);
+    return n > 0 ? n : 1;
+  }
+  [[gnu::noinline]] constexpr long long value(dim d, const size_values* named) const {  // null: nominal numbers
     if (d.known()) return d.v;
     const size_entry& t = e[d.entry()];
-    if (t.what == size_entry::kind::name) return s.v[d.entry()];
-    const long long a = value(t.a, s), b = value(t.b, s);
+    if (t.what == size_entry::kind::name) return named == nullptr ? t.assumed() : named->v[t.slot];
+    const long long a = value(t.a, named), b = value(t.b, named);
     if (a == unknown || b == unknown) return unknown;
     switch (t.what) {
       case size_entry::kind::name: break;
+      case size_entry::kind::sum: return a + b;
+      case size_entry::kind::difference: return a < b ? unknown : a - b;
       case size_entry::kind::product: return a * b;
       case size_entry::kind::quotient: return b == 0 ? unknown : a / b;
       case size_entry::kind::triangle: return a * (a - 1) / 2;
       // What b factors of blocks of a mix: a 2^(b-1) entries. Blocks are split in halves, so an odd one mixes nothing.
       case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : a << (b - 1);
       case size_entry::kind::window: {
-        const long long stride = value(t.c, s), pad = value(t.d, s);
+        const long long stride = value(t.c, named), pad = value(t.d, named);
         return stride <= 0 || pad == unknown || a + 2 * pad < b ? unknown : (a + 2 * pad - b) / stride + 1;
       }
     }
@@ -57,34 +72,73 @@ struct size_table {
     if (d.known()) return d.v == n;
     const size_entry& t = e[d.entry()];
     if (t.what == size_entry::kind::name) {
-      if (s.v[d.entry()] == unknown) s.v[d.entry()] = n;
-      return s.v[d.entry()] == n;
+      if (s.v[t.slot] == unknown) s.v[t.slot] = n;
+      return s.v[t.slot] == n;
     }
     const long long a = value(t.a, s), b = value(t.b, s);
-    if (t.what == size_entry::kind::product && a > 0 && b == unknown) return n % a == 0 && solve(t.b, n / a, s);
-    if (t.what == size_entry::kind::product && b > 0 && a == unknown) return n % b == 0 && solve(t.a, n / b, s);
-    if (t.what == size_entry::kind::quotient && a > 0 && b == unknown)
-      return n > 0 && a % n == 0 && solve(t.b, a / n, s);
-    if (t.what == size_entry::kind::quotient && b > 0 && a == unknown) return solve(t.a, n * b, s);
-    if (t.what == size_entry::kind::triangle && a == unknown)
+    using enum size_entry::kind;
+    if (t.what == sum && (a == unknown) != (b == unknown))
+      return a == unknown ? n > b && solve(t.a, n - b, s) : n > a && solve(t.b, n - a, s);
+    if (t.what == difference && (a == unknown) != (b == unknown))
+      return a == unknown ? solve(t.a, n + b, s) : a > n && solve(t.b, a - n, s);
+    if (t.what == product && a > 0 && b == unknown) return n % a == 0 && solve(t.b, n / a, s);
+    if (t.what == product && b > 0 && a == unknown) return n % b == 0 && solve(t.a, n / b, s);
+    if (t.what == quotient && a > 0 && b == unknown) return n > 0 && a % n == 0 && solve(t.b, a / n, s);
+    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, n * b, s);
+    if (t.what == triangle && a == unknown) {
       for (long long k = 1; k * (k - 1) / 2 <= n; ++k)
         if (k * (k - 1) / 2 == n && n > 0) return solve(t.a, k, s);
-    if (t.what == size_entry::kind::triangle && a == unknown) return false;
+      return false;
+    }
     const long long now = value(d, s);
     return now == unknown || now == n;
   }
 
-  constexpr int find(const char* name) const {
+  // The slot of a name with its path, "self_attn.q_proj.r"; -1: there is none.
+  [[gnu::noinline]] constexpr int find(const char* full) const {
     for (int i = 0; i < count; ++i)
-      if (e[i].what == size_entry::kind::name && same_text(e[i].name, name)) return i;
+      if (e[i].what == size_entry::kind::name && paths.is(e[i].path, e[i].name, full)) return e[i].slot;
     return -1;
   }
-  // The nominal value, for comparing costs before the sizes are known.
-  constexpr long long nominal(dim d) const {
-    size_values s;
-    for (int i = 0; i < count; ++i) s.v[i] = e[i].nominal;
-    const long long n = value(d, s);
-    return n > 0 ? n : 1;
+  // The same for the name of another table: nothing is written out.
+  constexpr int find_like(const size_table& other, const size_entry& name) const {
+    for (int i = 0; i < count; ++i)
+      if (e[i].slot >= 0 && same_text(e[i].name, name.name) && paths.same(e[i].path, other.paths, name.path))
+        return e[i].slot;
+    return -1;
+  }
+  // Does d count rows of the call, alone or as a factor?
+  constexpr bool by_token(dim d) const {
+    if (d.known()) return false;
+    const size_entry& t = e[d.entry()];
+    return t.what == size_entry::kind::name ? t.tokens : by_token(t.a) || by_token(t.b);
+  }
+  // The slots of the sizes that count rows get this number.
+  constexpr void set_tokens(size_values& s, long long n) const {
+    for (int i = 0; i < count; ++i)
+      if (e[i].tokens) s.v[e[i].slot] = n;
+  }
+  constexpr long long tokens(const size_values& s) const {
+    for (int i = 0; i < count; ++i)
+      if (e[i].tokens) return s.v[e[i].slot];
+    return unknown;
+  }
+  // An order of sizes that depends on what they say, not on when they were made: numbers, names, then derived ones.
+  [[gnu::noinline]] constexpr int order(dim p, dim q) const {
+    auto sign = [](long long n) { return n < 0 ? -1 : n > 0 ? 1 : 0; };
+    if (p == q) return 0;
+    if (p.known() || q.known()) return p.known() && q.known() ? sign(p.v - q.v) : p.known() ? -1 : 1;
+    const size_entry &s = e[p.entry()], &t = e[q.entry()];
+    if (s.what != t.what) return sign(static_cast<int>(s.what) - static_cast<int>(t.what));
+    if (s.what == size_entry::kind::name) {
+      const char *a = s.name, *b = t.name;
+      while (*a != '\0' && *a == *b) ++a, ++b;
+      return *a != *b ? sign(*a - *b) : paths.order(s.path, t.path);
+    }
+    if (const int first = order(s.a, t.a); first != 0) return first;
+    if (const int second = order(s.b, t.b); second != 0) return second;
+    if (const int third = order(s.c, t.c); third != 0) return third;
+    return order(s.d, t.d);
   }
 };
 
