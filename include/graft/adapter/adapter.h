@@ -6,6 +6,7 @@
 //     static constexpr ex bias(scope p, ex b);        b' from the base bias, which is zero where the layer has none
 // A size that depends on the layer's (LoKr's factors) is given by
 //     static constexpr long long size(const char* name, long long out, long long in);     -1: no opinion
+// As a value it is these functions: passes take it so, and a program can hold a list of them.
 #pragma once
 #include <graft/graph/formula.h>
 
@@ -17,17 +18,31 @@ concept adapter_formula = requires(scope p, ex W) {
   {A::name};
 };
 
-template <class A> constexpr ex adapted_bias(scope p, ex b) {
-  if constexpr (requires { A::bias(p, b); })
-    return A::bias(p, b);
-  else
-    return b;
-}
-template <class A> constexpr long long adapter_size(const char* name, long long out, long long in) {
-  if constexpr (requires { A::size(name, out, in); })
-    return A::size(name, out, in);
-  else
-    return unknown;
+struct formula {
+  const char* name = "";
+  ex (*weight)(scope, ex) = nullptr;
+  ex (*bias)(scope, ex) = nullptr;                                        // null: it stays as it is
+  long long (*size)(const char*, long long out, long long in) = nullptr;  // null: no size depends on the layer's
+
+  constexpr ex adapted_bias(scope p, ex b) const { return bias == nullptr ? b : bias(p, b); }
+  constexpr long long adapter_size(const char* what, long long out, long long in) const {
+    return size == nullptr ? unknown : size(what, out, in);
+  }
+};
+
+namespace detail {
+// Captured once per program, if at all: not worth the time an optimiser spends on it.
+template <class A> struct formula_functions {
+  [[gnu::cold]] static constexpr ex weight(scope p, ex W) { return A::weight(p, W); }
+  [[gnu::cold]] static constexpr ex bias(scope p, ex b) { return A::bias(p, b); }
+};
+}  // namespace detail
+
+template <class A> constexpr formula formula_of() {
+  formula f{A::name, &detail::formula_functions<A>::weight};
+  if constexpr (requires(scope p, ex b) { A::bias(p, b); }) f.bias = &detail::formula_functions<A>::bias;
+  if constexpr (requires { A::size("", 1LL, 1LL); }) f.size = &A::size;
+  return f;
 }
 
 }  // namespace graft

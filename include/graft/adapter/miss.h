@@ -12,7 +12,7 @@ template <int Rank = dyn> struct miss {
   static constexpr const char* name = "MiSS";
   static constexpr ex weight(scope p, ex W) {
     auto D = p.param("miss_block", p.size("r", Rank), W.rows());
-    return W + tile(t(D), W.cols());
+    return W + repeat(t(D), W.cols());
   }
 };
 
@@ -20,7 +20,7 @@ template <int Rank = dyn, int MiniRank = dyn> struct miss_mini {
   static constexpr const char* name = "MiSS (mini)";
   static constexpr ex weight(scope p, ex W) {
     auto D = p.param("miss_block", p.size("r", Rank), p.size("mini_r", MiniRank));
-    return W + tile(t(tile(D, W.rows())), W.cols());
+    return W + repeat(t(repeat(D, W.rows())), W.cols());
   }
 };
 
@@ -31,7 +31,7 @@ template <int Rank = dyn> struct miss_bat {
     auto B = p.param("miss_block", row_blocks, r, r);
     auto blocks = reshape(W, row_blocks, r * col_blocks, r);
     auto turned = reshape(blocks * (p.eye(r) + B), row_blocks, r, W.cols());
-    return reshape(turned + tile(B, W.cols()), W.rows(), W.cols());
+    return reshape(turned + repeat(B, W.cols()), W.rows(), W.cols());
   }
 };
 

@@ -12,7 +12,7 @@
 namespace graft {
 
 // Multiplications per token when w is applied through its structure.
-constexpr long long chain_cost(const graph& g, id w) {
+[[gnu::cold, gnu::noinline]] constexpr long long chain_cost(const graph& g, id w) {
   const node& v = g[w];
   const long long own = nominal_count(g, w);
   switch (v.what) {
@@ -32,39 +32,47 @@ constexpr long long chain_cost(const graph& g, id w) {
     case op::matmul: return chain_cost(g, v.a) + chain_cost(g, v.b);
     case op::transpose: return chain_cost(g, v.a);
     case op::rotate: return chain_cost(g, v.a) + nominal_count(g, v.b);
-    case op::tile: return chain_cost(g, v.a) + g.sizes.nominal(v.d[3]);
+    case op::repeat: return chain_cost(g, v.a) + g.sizes.nominal(v.d[3]);
     case op::kron:
       return nominal_count(g, v.a) * g.sizes.nominal(g[v.b].d[2]) +
              nominal_count(g, v.b) * g.sizes.nominal(g[v.a].d[3]);
     default: return own;
   }
 }
-constexpr long long base_count(const graph& g, id w) {  // elements of the base weight below w
-  if (w < 0) return 0;
-  if (g[w].what == op::base) return nominal_count(g, w);
-  const long long a = base_count(g, g[w].a), b = base_count(g, g[w].b);
-  return a > b ? a : b;
+[[gnu::cold, gnu::noinline]] constexpr long long base_count(const graph& g,
+                                                            id w) {  // elements of the largest base weight below w
+  const node_set s = below(g, w);
+  const bool* const in = s.in.data();
+  long long most = 0;
+  for (id i = 0; i <= w; ++i)
+    if (in[i] && g.n[i].what == op::base && nominal_count(g, i) > most) most = nominal_count(g, i);
+  return most;
 }
 // No larger than the chain it replaces, and no second copy of the base weight.
 constexpr bool worth_computing_once(const graph& g, id w) {
-  const long long own = nominal_count(g, w), base = base_count(g, w);
-  return own <= chain_cost(g, w) && (base == 0 || 4 * own <= base);
+  const long long own = nominal_count(g, w);
+  if (is_leaf(g.n[w].what) || own > chain_cost(g, w)) return false;
+  const long long base = base_count(g, w);
+  return base == 0 || 4 * own <= base;
 }
 constexpr bool is_matrix_like(const builder& g, id a, id w) { return same_shape(g.n[a], g.n[w]); }
 constexpr bool is_column(const builder& g, id a) { return g.n[a].d[3] == dim{1} && g.n[a].d[1] == dim{1}; }
 constexpr bool is_row(const builder& g, id a) { return g.n[a].d[2] == dim{1} && g.n[a].d[1] == dim{1}; }
 
 constexpr id apply(builder& g, id w, id x, bool transposed = false);
+constexpr id absorb_factor(builder& g, op how, id m, id f);
 
 // x ⊙ v or y ⊙ v, where v scales the rows or the columns of the weight.
 constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed) {
+  if (!is_scalar(g.n[v]))
+    if (const id absorbed = absorb_factor(g, how, w, v); absorbed >= 0) return apply(g, absorbed, x, transposed);
   const bool column = is_column(g, v);
   const id across = column ? make::as_row(g, v) : v;
   const bool on_output = column != transposed;
   auto scale = [&](id a) { return how == op::mul ? make::mul(g, a, across) : make::div(g, a, across); };
   return is_scalar(g.n[v]) || on_output ? scale(apply(g, w, x, transposed)) : apply(g, w, scale(x), transposed);
 }
-constexpr id apply_kron(builder& g, id w1, id w2, id x) {
+[[gnu::cold, gnu::noinline]] constexpr id apply_kron(builder& g, id w1, id w2, id x) {
   const node p = g.n[w1], q = g.n[w2], in = g.n[x];
   const dim tokens = g.times(in.d[1], in.d[2]);
   const id blocks = make::reshape(g, x, {1}, tokens, p.d[3], q.d[3]);  // [tokens, c, d]
@@ -72,7 +80,7 @@ constexpr id apply_kron(builder& g, id w1, id w2, id x) {
   const id left = make::matmul(g, w1, right);                          // [tokens, a, b]
   return make::reshape(g, left, in.d[0], in.d[1], in.d[2], g.times(p.d[2], q.d[2]));
 }
-constexpr id apply_hadamard(builder& g, id m1, id m2, id x) {
+[[gnu::cold, gnu::noinline]] constexpr id apply_hadamard(builder& g, id m1, id m2, id x) {
   const node p = g.n[m1], q = g.n[m2];
   auto rows = [&](id a, bool flipped) { return flipped ? make::transpose(g, a) : a; };
   const id left = make::row_kron(g, rows(p.a, p.ta), rows(q.a, q.ta));
@@ -89,6 +97,19 @@ constexpr id multiply_out_identity(builder& g, id w) {
   const id left = make::matmul(g, v.a, low.a, false, low.ta);
   const id side = make::matmul(g, left, low.b, false, low.tb);
   return sum.what == op::sub ? make::sub(g, v.a, side) : make::add(g, v.a, side);
+}
+
+// (P Q) ⊙ f = P (Q ⊙ f) for a row of factors, (f ⊙ P) Q for a column: where the brackets stand does not decide what fuses.
+// Both forms scale the smaller operand once per change of the parameters instead of the activations at every call.
+constexpr id absorb_factor(builder& g, op how, id m, id f) {
+  const node v = g.n[m];
+  if (v.what != op::matmul || v.sum || contains(g, m, op::base)) return none_id;
+  auto scaled = [&](id operand, bool flipped) {  // the factor along the axis of the operand that it scales
+    const id across = flipped ? make::transpose(g, f) : f;
+    return how == op::mul ? make::mul(g, operand, across) : make::div(g, operand, across);
+  };
+  if (is_row(g, f)) return make::matmul(g, v.a, scaled(v.b, v.tb), v.ta, v.tb, v.line);
+  return make::matmul(g, scaled(v.a, v.ta), v.b, v.ta, v.tb, v.line);
 }
 
 constexpr id apply(builder& g, id w, id x, bool transposed) {
@@ -120,8 +141,8 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
       case op::rotate:
         if (transposed) return make::rotate(g, apply(g, v.a, x, true), v.b, v.tb, v.line);
         return apply(g, v.a, make::rotate(g, x, v.b, !v.tb, v.line), false);
-      case op::tile:
-        if (transposed) return make::tile(g, apply(g, v.a, x, true), v.d[3]);
+      case op::repeat:
+        if (transposed) return make::repeat(g, apply(g, v.a, x, true), v.d[3]);
         return apply(g, v.a, make::fold(g, x, g.n[v.a].d[3]), false);
       case op::kron:
         if (!transposed) return apply_kron(g, v.a, v.b, x);

@@ -56,80 +56,58 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   return 0;
 }
 
-// What of a node counts, whatever the sizes: found once per graph, so that pricing a further shape is one short loop.
-struct cost_basis {
-  enum class role : unsigned char { dead, silent, base_weight, ids, leaf, cached };
-  stage when[max_nodes]{};
-  role moves[max_nodes]{};  // what of it moves at data-time
-};
-constexpr cost_basis basis_of(const graph& g) {
-  cost_basis b;
+// Flops of a call alone.
+[[gnu::cold]] constexpr long long call_flops(const graph& g, const size_values& s) {
+  long long flops = 0;
+  sequence<bool> data(g.size, false);
+  for (id i = 0; i < g.size; ++i) {
+    const node& v = g.n[i];
+    data[i] = row(v.what).known == stage::data;
+    for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
+    if (data[i]) flops += flops_of(g, i, s);
+  }
+  return flops;
+}
+// The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
+[[gnu::cold]] constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype moved) {
+  cost c;
   const stages when = schedule(g);
   const node_set live = reachable(g);
-  using enum cost_basis::role;
-  for (int k = 0; k < g.size; ++k) {
-    b.when[k] = when.of[k];
-    b.moves[k] = live.in[k] ? silent : dead;
-  }
-  auto read_by = [&](id i, stage at) {
-    while (i >= 0 && g[i].what == op::reshape) i = g[i].a;
-    if (i < 0 || at != stage::data || b.moves[i] != silent) return;
-    const op o = g[i].what;
-    if (o == op::constant || o == op::zero || o == op::eye) return;
-    if (o == op::base)
-      b.moves[i] = base_weight;
-    else if (o == op::ids)
-      b.moves[i] = ids;
-    else if (is_leaf(o))
-      b.moves[i] = leaf;
-    else if (b.when[i] != stage::data)
-      b.moves[i] = cached;
-  };
-  for (int r = 0; r < g.size; ++r) {
-    if (!live.in[r] || g.n[r].what == op::reshape) continue;
-    const bool by_row = g.n[r].what == op::gather;  // only the rows that are asked for move, not the table
-    if (by_row) b.moves[r] = leaf;
-    for (int o = by_row ? 1 : 0; o < 3; ++o) read_by(g.n[r].operand(o), b.when[r]);
-  }
-  return b;
-}
-
-// The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
-constexpr cost cost_of(const graph& g, const cost_basis& b, const size_values& s, dtype stored, dtype moved) {
-  cost c;
+  node_set counted(g.size);
   auto bytes = [&](id i, dtype t) { return (count(g, i, s) * bits_of(t) + 7) / 8; };
-  using enum cost_basis::role;
-  for (int k = 0; k < g.size; ++k) {
-    const id i = static_cast<id>(k);
-    if (b.moves[k] == dead) continue;
-    if (!is_leaf(g.n[k].what)) {
-      const long long f = flops_of(g, i, s);
-      (b.when[k] == stage::data ? c.flops : b.when[k] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
-    }
-    switch (b.moves[k]) {
-      case dead:
-      case silent: break;
-      case base_weight: c.bytes += bytes(i, stored); break;
-      case ids: c.bytes += bytes(i, dtype::i64); break;
-      case leaf: c.bytes += bytes(i, moved); break;
-      case cached:
-        c.bytes += bytes(i, moved);
-        c.cached_bytes += bytes(i, moved);
-        if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);
-        break;
-    }
+  auto read_at_data_time = [&](id i) {
+    i = unshaped(g, i);
+    if (i < 0 || counted[i]) return;
+    const node& v = g[i];
+    const bool computed = !is_leaf(v.what);
+    if (computed ? when.of[i] == stage::data : row(v.what).from == source::nobody) return;
+    counted.add(i);
+    if (row(v.what).from == source::integers)
+      c.bytes += bytes(i, dtype::i64);
+    else
+      c.bytes += bytes(i, v.what == op::base ? stored : moved);
+    if (!computed) return;
+    c.cached_bytes += bytes(i, moved);
+    if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);
+  };
+  for (id i = 0; i < g.size; ++i) {
+    const node& v = g[i];
+    if (!live[i] || is_leaf(v.what)) continue;
+    const long long f = flops_of(g, i, s);
+    (when.of[i] == stage::data ? c.flops : when.of[i] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
+    if (when.of[i] != stage::data || v.what == op::reshape) continue;
+    const bool by_row = row(v.what).axes == flow::look_up;  // only the rows that are asked for move, not the table
+    if (by_row) c.bytes += bytes(i, moved);
+    for (int o = by_row ? 1 : 0; o < 3; ++o) read_at_data_time(v.operand(o));
   }
   for (int k = 0; k < g.outs; ++k) c.bytes += bytes(g.out[k].at, moved);
   return c;
 }
-constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype moved) {
-  return cost_of(g, basis_of(g), s, stored, moved);
-}
 
 // A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
 // A look-up does no arithmetic to save.
-constexpr bool worth_folding(const cost& branch, const cost& folded) {
-  return folded.flops > 0 && 4 * branch.flops > 5 * folded.flops;
+constexpr bool worth_folding(long long branch_flops, long long folded_flops) {
+  return folded_flops > 0 && 4 * branch_flops > 5 * folded_flops;
 }
 
 }  // namespace graft

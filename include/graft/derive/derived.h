@@ -1,61 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that follows from one formula, captured by instantiation. The sizes are names, so all layers that share a
-// kind, an adapter and the question whether there is a bias share these graphs, whatever their shapes.
+// Everything that follows from one formula. Each graph is a plain function of a layer_formula: a kind of layer, an adapter,
+// and whether there is a bias, all as values. The sizes are names, so all layers that share these share the graphs,
+// whatever their shapes. derived<> evaluates the functions while compiling; model/methods.h runs them at load.
 #pragma once
+#include <graft/adapter/none.h>
 #include <graft/derive/grad.h>
 #include <graft/derive/kinds.h>
 #include <graft/derive/merge.h>
 
 namespace graft {
 
-template <class Kind, bool Bias> constexpr ex base_bias(scope p) {
-  const extent n = Kind::outputs(p);
-  return Bias ? p.leaf(op::base, "bias", 1, 1, 1, n, 1) : p.leaf(op::zero, {"0", 0}, 2, 1, 1, n, 1);
+struct layer_formula {
+  kind_rules kind{};
+  formula adapter{};
+  bool has_bias = false;
+  // Further adapters on the same base, each applied to what the ones before it made of the weight; their tensors lie in a
+  // path of their own.
+  const formula* more = nullptr;
+  const char* const* more_paths = nullptr;
+  int mores = 0;
+};
+template <class Kind, class Adapter, bool Bias> constexpr layer_formula layer_of() {
+  return {rules_of<Kind>(), formula_of<Adapter>(), Bias};
+}
+constexpr layer_formula without_adapter(layer_formula f) {
+  f.adapter = formula_of<none>(), f.mores = 0;
+  return f;
+}
+
+constexpr ex base_bias(const layer_formula& f, scope p) {
+  const extent n = f.kind.outputs(p);
+  if (f.has_bias) return p.leaf(op::base, "bias", 1, 1, 1, n, 1);
+  return {p.g, p.g->leaf(op::zero, "0", 0, 2, {1}, {1}, n.d, {1})};
+}
+constexpr ex adapted_weight(const layer_formula& f, scope p) {
+  ex w = f.adapter.weight(p, f.kind.matrix(p, f.kind.weight(p)));
+  for (int i = 0; i < f.mores; ++i) w = f.more[i].weight(p.in(f.more_paths[i]), w);
+  return w;
+}
+constexpr ex adapted_bias(const layer_formula& f, scope p) {
+  ex b = f.adapter.adapted_bias(p, base_bias(f, p));
+  for (int i = 0; i < f.mores; ++i) b = f.more[i].adapted_bias(p.in(f.more_paths[i]), b);
+  return b;
 }
 
 // y of the adapted layer. `keep_gradients`: detach still matters, because grad() follows.
-template <class Kind, class Adapter, bool Bias> constexpr builder capture(lowering how, bool keep_gradients) {
-  builder formula{};
-  const scope p{&formula};
-  formula.give(Adapter::weight(p, Kind::matrix(p, Kind::weight(p))).i, "weight");
-  formula.give(adapted_bias<Adapter>(p, base_bias<Kind, Bias>(p)).i, "bias");
-  builder g = keep_gradients ? formula : values_only(formula);
-  const id w = g.result("weight"), b = g.result("bias");
-  g.outs = 0;
-  g.give(Kind::run({&g}, {&g, w}, {&g, b}, how).i, "y");
-  return how == lowering::fast ? simplify(g) : compact(g);
-}
-template <class Kind, class Adapter, bool Bias> constexpr builder capture_merge() {
-  builder g{};
+constexpr builder capture(const layer_formula& f, lowering how, bool keep_gradients) {
+  builder g;
   const scope p{&g};
-  g.give(Kind::stored(p, Adapter::weight(p, Kind::matrix(p, Kind::weight(p)))).i, "weight");
-  const ex b = adapted_bias<Adapter>(p, base_bias<Kind, Bias>(p));
+  g.give(adapted_weight(f, p).i, "weight");
+  g.give(adapted_bias(f, p).i, "bias");
+  if (!keep_gradients) g = rewrite(g, value_rule);
+  const id w = g.result("weight"), b = g.result("bias");
+  g.out.clear();
+  const ex x = f.kind.input(p, {&g, w});
+  g.give(f.kind.run(p, {&g, w}, {&g, b}, x, how).i, "y");
+  if (how == lowering::fast) return simplify(g);
+  return canonical(g);
+}
+constexpr builder capture_literal(const layer_formula& f) { return capture(f, lowering::literal, true); }
+constexpr builder capture_forward(const layer_formula& f) { return capture(f, lowering::fast, false); }
+// W' built once per change of the parameters: for adapters whose side branch costs more than that copy.
+constexpr builder capture_folded(const layer_formula& f) { return values_only(capture(f, lowering::literal, false)); }
+constexpr builder capture_literal_backward(const layer_formula& f) { return canonical(grad(capture_literal(f))); }
+constexpr builder capture_backward(const layer_formula& f) {
+  return simplify(rewrite(grad(capture(f, lowering::fast, true)), value_rule));
+}
+constexpr builder capture_weight(const layer_formula& f) {
+  builder g;
+  const scope p{&g};
+  g.give(f.kind.stored(p, adapted_weight(f, p)).i, "weight");
+  const ex b = adapted_bias(f, p);
   if ((*b).what != op::zero) g.give(b.i, "bias");
-  return compact(g);
+  return canonical(g);
+}
+constexpr builder capture_unmerge_weight(const layer_formula& f) {
+  return unmerge(capture_weight(f), "weight", "weight").g;
+}
+constexpr builder capture_unmerge_bias(const layer_formula& f) { return unmerge(capture_weight(f), "bias", "bias").g; }
+// W' and b', and the values that unmerging the weight will need.
+constexpr builder capture_merge(const layer_formula& f) {
+  builder g = capture_weight(f);
+  for (const id i : unmerge(g, "weight", "weight").kept_from) g.give(i, "kept");
+  return g;
+}
+struct unmerge_facts {
+  bool weight = false, bias = false;  // the formula can be solved for it
+  int kept = 0;                       // values of the merge that solving it for the weight needs
+};
+constexpr unmerge_facts unmerge_facts_of(const layer_formula& f) {
+  const builder g = capture_weight(f);
+  const unmerging w = unmerge(g, "weight", "weight"), b = unmerge(g, "bias", "bias");
+  return {w.possible, b.possible && b.kept_from.empty(), w.kept_from.size()};
 }
 
-// The `_made` graphs exist only while the compiler works; what a program keeps has just the nodes it needs.
-template <class Kind, class Adapter, bool Bias> struct derived {
-  static constexpr builder literal_made = capture<Kind, Adapter, Bias>(lowering::literal, true);
-  static constexpr builder literal_backward_made = compact(grad(literal_made));
-  static constexpr builder forward_made = capture<Kind, Adapter, Bias>(lowering::fast, false);
-  static constexpr builder folded_made = compact(values_only(capture<Kind, Adapter, Bias>(lowering::literal, false)));
-  static constexpr builder backward_made =
-      compact(values_only(grad(capture<Kind, Adapter, Bias>(lowering::fast, true))));
-  static constexpr builder merge_made = capture_merge<Kind, Adapter, Bias>();
-  static constexpr unmerging unmerge_weight_made = unmerge(merge_made, "weight", "weight");
-  static constexpr unmerging unmerge_bias_made = unmerge(merge_made, "bias", "bias");
+// A graph of just the size it needs. The compiler evaluates the function twice: for the counts, and for the nodes.
+template <auto Function, class Layer> struct captured {
+  static constexpr graph_counts n = counts_of(Function(Layer::value));
+  static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
+};
 
-  static constexpr auto literal = store<literal_made.size>(literal_made);
-  static constexpr auto literal_backward = store<literal_backward_made.size>(literal_backward_made);
-  static constexpr auto forward = store<forward_made.size>(forward_made);
-  // W' built once per change of the parameters: for adapters whose side branch costs more than that copy.
-  static constexpr auto folded = store<folded_made.size>(folded_made);
-  static constexpr auto backward = store<backward_made.size>(backward_made);
-  static constexpr auto merge = store<merge_made.size>(merge_made);
-  static constexpr auto unmerge_weight = store<unmerge_weight_made.g.size>(unmerge_weight_made.g);
-  static constexpr auto unmerge_bias = store<unmerge_bias_made.g.size>(unmerge_bias_made.g);
-  static constexpr unmerge_facts weight_facts = unmerge_weight_made.facts, bias_facts = unmerge_bias_made.facts;
+template <class Kind, class Adapter, bool Bias> struct derived {
+  static constexpr layer_formula value = layer_of<Kind, Adapter, Bias>();
+  static constexpr graph literal = captured<capture_literal, derived>::stored;
+  static constexpr graph literal_backward = captured<capture_literal_backward, derived>::stored;
+  static constexpr graph forward = captured<capture_forward, derived>::stored;
+  static constexpr graph folded = captured<capture_folded, derived>::stored;
+  static constexpr graph backward = captured<capture_backward, derived>::stored;
+  static constexpr graph merge = captured<capture_merge, derived>::stored;
+  static constexpr graph unmerge_weight = captured<capture_unmerge_weight, derived>::stored;
+  static constexpr graph unmerge_bias = captured<capture_unmerge_bias, derived>::stored;
+  static constexpr unmerge_facts unmerging = unmerge_facts_of(value);
 };
 
 }  // namespace graft

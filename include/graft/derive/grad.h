@@ -10,7 +10,7 @@ namespace graft {
 struct adjoints {
   builder& g;
   node_set wanted;  // nodes that lead to an input or a parameter
-  id d[max_nodes]{};
+  sequence<id> d;
 
   constexpr void push(id to, id value) {
     if (!wanted[to]) return;
@@ -18,6 +18,34 @@ struct adjoints {
     d[to] = d[to] < 0 ? fitted : make::add(g, d[to], fitted);
   }
   constexpr id half_over(id t, id v) { return make::div(g, make::mul(g, g.constant(0.5), t), v); }
+
+  // c exp(-k x²)
+  constexpr id bell(id x, double k, double c) {
+    const id square = make::mul(g, g.constant(-k), make::mul(g, x, x));
+    return make::mul(g, g.constant(c), make::unary(g, op::exp, square));
+  }
+  // x σ(x):  σ + y (1 - σ)
+  constexpr id silu_slope(id x, id y) {
+    const id s = make::unary(g, op::sigmoid, x), rest = make::sub(g, g.constant(1), s);
+    return make::add(g, s, make::mul(g, y, rest));
+  }
+  // x Φ(x):  Φ(x) + x φ(x), the normal distribution
+  constexpr id gelu_slope(id x) {
+    const id inner = make::unary(g, op::erf, make::mul(g, g.constant(0.70710678118654752440), x));
+    const id cumulative = make::add(g, g.constant(0.5), make::mul(g, g.constant(0.5), inner));
+    return make::add(g, cumulative, make::mul(g, x, bell(x, 0.5, 0.39894228040143267794)));
+  }
+  // x (1 + tanh u) / 2 with u = c (x + k x³):  (1 + tanh u) / 2 + x (1 - tanh² u) u' / 2
+  constexpr id gelu_tanh_slope(id x) {
+    const double c = 0.79788456080286535588, k = 0.044715;
+    const id square = make::mul(g, x, x);
+    const id u = make::mul(g, x, make::add(g, g.constant(c), make::mul(g, g.constant(c * k), square)));
+    const id du = make::add(g, g.constant(c), make::mul(g, g.constant(3 * c * k), square));
+    const id curve = make::unary(g, op::tanh, u);
+    const id half = make::mul(g, g.constant(0.5), make::add(g, curve, g.constant(1)));
+    const id rest = make::sub(g, g.constant(1), make::mul(g, curve, curve));
+    return make::add(g, half, make::mul(g, g.constant(0.5), make::mul(g, x, make::mul(g, rest, du))));
+  }
 
   constexpr void matmul(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
@@ -33,7 +61,8 @@ struct adjoints {
   }
   constexpr void kron(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
-    const id blocks = make::swap_inner(g, make::reshape(g, t, p.d[2], q.d[2], p.d[3], q.d[3]));  // [a, c, b, d]
+    const id blocks =
+        make::permute(g, make::reshape(g, t, p.d[2], q.d[2], p.d[3], q.d[3]), 0, 2, 1, 3);  // [a, c, b, d]
     const id flat = make::reshape(g, blocks, {1}, {1}, g.times(p.d[2], p.d[3]), g.times(q.d[2], q.d[3]));
     const id w1 = make::reshape(g, v.a, {1}, {1}, g.times(p.d[2], p.d[3]), {1});
     const id w2 = make::reshape(g, v.b, {1}, {1}, g.times(q.d[2], q.d[3]), {1});
@@ -55,9 +84,11 @@ struct adjoints {
       case op::ids:
       case op::base:
       case op::frozen:
+      case op::index:
       case op::param:
       case op::scalar:
       case op::constant:
+      case op::number:
       case op::eye:
       case op::zero:
       case op::kept:
@@ -77,18 +108,38 @@ struct adjoints {
         push(v.a, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.b, v.a))));
         push(v.b, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.a, v.b))));
         return;
+      case op::maximum:
+        push(v.a, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.a, v.b))));
+        push(v.b, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.b, v.a))));
+        return;
       case op::sqrt: push(v.a, half_over(t, i)); return;
       case op::exp: push(v.a, make::mul(g, t, i)); return;
+      case op::log: push(v.a, make::div(g, t, v.a)); return;
+      case op::sin: push(v.a, make::mul(g, t, make::unary(g, op::cos, v.a))); return;
+      case op::cos: push(v.a, make::negate(g, make::mul(g, t, make::unary(g, op::sin, v.a)))); return;
+      case op::erf: push(v.a, make::mul(g, t, bell(v.a, 1.0, 2 * 0.56418958354775628695))); return;
       case op::tanh: push(v.a, make::mul(g, t, make::sub(g, g.constant(1), make::mul(g, i, i)))); return;
       case op::sigmoid: push(v.a, make::mul(g, t, make::mul(g, i, make::sub(g, g.constant(1), i)))); return;
       case op::relu: push(v.a, make::mul(g, t, make::unary(g, op::step, v.a))); return;
+      case op::silu: push(v.a, make::mul(g, t, silu_slope(v.a, i))); return;
+      case op::gelu: push(v.a, make::mul(g, t, gelu_slope(v.a))); return;
+      case op::gelu_tanh: push(v.a, make::mul(g, t, gelu_tanh_slope(v.a))); return;
       case op::matmul: matmul(v, t); return;
       case op::row_dot: push(v.a, make::mul(g, t, v.b)), push(v.b, make::mul(g, t, v.a)); return;
       case op::transpose: push(v.a, make::transpose(g, t)); return;
       case op::reshape: push(v.a, make::reshape_like(g, t, v.a)); return;
-      case op::swap_inner: push(v.a, make::swap_inner(g, t)); return;
-      case op::tile: push(v.a, make::fold(g, t, g.n[v.a].d[3])); return;
-      case op::fold: push(v.a, make::tile(g, t, g.n[v.a].d[3])); return;
+      case op::permute: push(v.a, make::unpermute(g, t, v)); return;
+      case op::slice: push(v.a, make::pad(g, t, v.a, v)); return;
+      case op::pad: push(v.a, make::slice(g, t, v.k[0].v, v.k[1], g.n[v.a].d[v.k[0].v])); return;
+      case op::concat: {
+        const int axis = v.k[0].v;
+        const dim first = g.n[v.a].d[axis], second = g.n[v.b].d[axis];
+        if (wanted[v.a]) push(v.a, make::slice(g, t, axis, {0}, first));
+        if (wanted[v.b]) push(v.b, make::slice(g, t, axis, first, second));
+        return;
+      }
+      case op::repeat: push(v.a, make::fold(g, t, g.n[v.a].d[3])); return;
+      case op::fold: push(v.a, make::repeat(g, t, g.n[v.a].d[3])); return;
       case op::upper: push(v.a, make::unary(g, op::upper, t)); return;
       case op::skew: push(v.a, make::unskew(g, t, v.a)); return;
       case op::inverse:
@@ -102,6 +153,9 @@ struct adjoints {
       case op::kron: kron(v, t); return;
       case op::row_kron: row_kron(v, t); return;
       case op::gather: push(v.a, make::scatter(g, t, v.b, v.ta, v.a)); return;
+      case op::place: push(v.a, make::pick(g, t, v.b, v.a)); return;
+      case op::pick: push(v.a, g.emit(g.shaped(op::place, v.a, t, v.b))); return;
+      case op::softmax:
       case op::topk_softmax: push(v.a, g.emit(g.shaped(op::softmax_grad, i, i, t))); return;
       case op::normalize: push(v.a, make::normalize_grad(g, v.a, v.b, t, v.k[0] == dim{1})); return;
       case op::patches: push(v.a, make::unpatch(g, t, v.a, v)); return;
@@ -113,31 +167,30 @@ struct adjoints {
       case op::softmax_grad:
       case op::normalize_grad:
       case op::unpatch:
-      case op::host: g.stop(fault::not_differentiable, i, v.line); return;
+      case op::host: g.stop({fault::not_differentiable, i, v.line}); return;
     }
   }
 };
 
-// The forward graph `f` with output "y" becomes the backward graph: input "dy", outputs "dx" and one under the name of
-// each parameter.
+// The forward graph `f` with output "y" becomes the backward graph: input "dy", and a gradient for every input and every
+// parameter, by path and name.
 constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");
   const node_set wanted = dependents(
       f, [](const node& v) { return v.what == op::param || v.what == op::input; }, false);
-  adjoints a{g, wanted};
-  for (id& v : a.d) v = none_id;
+  const int before = f.n.size();
+  adjoints a{g, wanted, sequence<id>(before, none_id)};
   const node shape = f.n[y];
   const int rank = shape.d[0] == dim{1} && shape.d[1] == dim{1} ? 2 : 4;
-  a.d[y] = g.leaf(op::input, "dy", rank, shape.d[0], shape.d[1], shape.d[2], shape.d[3]);
-  for (int i = f.size - 1; i >= 0; --i)
-    if (a.d[i] >= 0) a.visit(static_cast<id>(i), a.d[i]);
-  g.outs = 0;
-  for (int i = 0; i < f.size; ++i) {
-    const node& v = f.n[i];
+  a.d[y] = g.leaf(op::input, "dy", 0, rank, shape.d[0], shape.d[1], shape.d[2], shape.d[3]);
+  for (id i = before - 1; i >= 0; --i)
+    if (a.d[i] >= 0) a.visit(i, a.d[i]);
+  g.out.clear();
+  for (id i = 0; i < before; ++i) {
+    const node v = f.n[i];
     if (v.what != op::param && v.what != op::input) continue;
-    const id d = a.d[i] >= 0 ? a.d[i] : g.zero_like(static_cast<id>(i));
-    g.give(d, v.what == op::input ? "dx" : v.name);
+    g.give(a.d[i] >= 0 ? a.d[i] : g.zero_like(i), v.name, v.path, v.what == op::input);
   }
   return g;
 }

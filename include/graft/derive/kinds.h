@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of base layer. A kind declares its leaves and says how an adapted weight and bias act on the input; the
+// The kinds of base layer. A kind declares its leaves and says how an adapted weight and bias act on an input; the
 // adapter says what the weight and bias become. `literal` follows the formula to the letter and builds W'; `fast` is
-// what apply and select derive.
+// what apply and select derive. As a value a kind is its functions.
 #pragma once
 #include <graft/adapter/adapter.h>
 #include <graft/derive/apply.h>
@@ -18,9 +18,9 @@ struct linear_kind {  // y = x W'ᵀ + b'
   }
   static constexpr ex matrix(scope, ex W) { return W; }
   static constexpr ex stored(scope, ex M) { return M; }
-  static constexpr ex run(scope p, ex M, ex b, lowering how) {
+  static constexpr ex input(scope p, ex M) { return p.leaf(op::input, "x", 2, 1, 1, p.tokens(), M.cols()); }
+  static constexpr ex run(scope p, ex M, ex b, ex x, lowering how) {
     builder& g = *p.g;
-    const ex x = p.leaf(op::input, "x", 2, 1, 1, p.size("tokens", dyn, 4096), M.cols());
     const id product = how == lowering::fast ? apply(g, M.i, x.i) : make::matmul(g, x.i, M.i, false, true);
     return {&g, make::add(g, product, make::as_row(g, b.i))};
   }
@@ -34,15 +34,18 @@ struct conv2d_kind {  // the same on patches; `tokens` counts images
                   p.size("kernel_w", dyn, 3));
   }
   static constexpr ex matrix(scope p, ex W) {
-    const node& v = *W;
+    const node v = *W;
     return {p.g, make::reshape(*p.g, W.i, {1}, {1}, v.d[0], p.g->times(v.d[1], p.g->times(v.d[2], v.d[3])))};
   }
   static constexpr ex stored(scope p, ex M) { return {p.g, make::reshape_like(*p.g, M.i, weight(p).i)}; }
-  static constexpr ex run(scope p, ex M, ex b, lowering how) {
+  static constexpr ex input(scope p, ex) {
+    const node w = *weight(p);
+    const extent height = p.size("height", dyn, 32), width = p.size("width", dyn, 32);
+    return p.leaf(op::input, "x", 4, p.tokens(8), {p.g, w.d[1]}, height, width);
+  }
+  static constexpr ex run(scope p, ex M, ex b, ex x, lowering how) {
     builder& g = *p.g;
     const node w = *weight(p);
-    const ex x = p.leaf(op::input, "x", 4, p.size("tokens", dyn, 8), {&g, w.d[1]}, p.size("height", dyn, 32),
-                        p.size("width", dyn, 32));
     const make::patch_geometry s{w.d[2], w.d[3], p.size("stride", dyn, 1).d, p.size("padding", dyn, 1).d};
     const id rows = make::patches(g, x.i, s);
     const id product = how == lowering::fast ? apply(g, M.i, rows) : make::matmul(g, rows, M.i, false, true);
@@ -61,9 +64,9 @@ struct embedding_kind {  // y = rows ids of W'
   }
   static constexpr ex matrix(scope, ex W) { return W; }
   static constexpr ex stored(scope, ex M) { return M; }
-  static constexpr ex run(scope p, ex M, ex, lowering how) {
+  static constexpr ex input(scope p, ex) { return p.leaf(op::ids, "x", 1, 1, 1, 1, p.tokens()); }
+  static constexpr ex run(scope p, ex M, ex, ex ids, lowering how) {
     builder& g = *p.g;
-    const ex ids = p.leaf(op::ids, "x", 1, 1, 1, 1, p.size("tokens", dyn, 4096));
     return {&g, how == lowering::fast ? select(g, M.i, ids.i) : make::gather(g, M.i, ids.i, false)};
   }
 };
@@ -74,12 +77,25 @@ template <bool Rms> struct norm_kind {  // y = normalize(x) ⊙ w' + b'
   static constexpr ex weight(scope p) { return p.leaf(op::base, "weight", 1, 1, 1, outputs(p), 1); }
   static constexpr ex matrix(scope, ex w) { return w; }
   static constexpr ex stored(scope, ex w) { return w; }
-  static constexpr ex run(scope p, ex w, ex b, lowering) {
+  static constexpr ex input(scope p, ex) { return p.leaf(op::input, "x", 2, 1, 1, p.tokens(), outputs(p)); }
+  static constexpr ex run(scope p, ex w, ex b, ex x, lowering) {
     builder& g = *p.g;
-    const ex x = p.leaf(op::input, "x", 2, 1, 1, p.size("tokens", dyn, 4096), outputs(p));
     const id unit = make::normalize(g, x.i, p.scalar("eps").i, Rms);
     return {&g, make::add(g, make::mul(g, unit, make::as_row(g, w.i)), make::as_row(g, b.i))};
   }
 };
+
+struct kind_rules {
+  const char* name = "";
+  extent (*outputs)(scope) = nullptr;
+  ex (*weight)(scope) = nullptr;      // as it is stored
+  ex (*matrix)(scope, ex) = nullptr;  // the weight as the formula sees it
+  ex (*stored)(scope, ex) = nullptr;  // and back
+  ex (*input)(scope, ex) = nullptr;   // the leaf that a call brings
+  ex (*run)(scope, ex matrix, ex bias, ex x, lowering) = nullptr;
+};
+template <class Kind> constexpr kind_rules rules_of() {
+  return {Kind::name, &Kind::outputs, &Kind::weight, &Kind::matrix, &Kind::stored, &Kind::input, &Kind::run};
+}
 
 }  // namespace graft

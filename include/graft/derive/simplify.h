@@ -2,9 +2,11 @@
 // simplify: rebuilds the nodes that the outputs need, applying what makes them cheaper without changing the value:
 //     s (x Bᵀ) = x (s B)ᵀ                  a parameter-time scalar moves onto the parameter-time operand
 //     ||W + s B A||²_row = ||W||²_row + 2 s <W Aᵀ, B>_row + s² <B (A Aᵀ), B>_row       DoRA's norm without V
+//     x P + x Q = x (P + Q)                one product instead of two where both matrices are known before the data
 // so that the largest part, ||W||², is computed once per load and the rest from rank-r products.
 #pragma once
 #include <graft/derive/walk.h>
+#include <graft/graph/canonical.h>
 #include <graft/graph/rules_algebra.h>
 
 namespace graft {
@@ -37,7 +39,7 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
         if (is_scalar(g.n[v.b])) return make::mul(g, v.b, row_inner(g, v.a, q, budget - 1));
         break;
       case op::matmul:
-        if (!v.ta && !contains(g, p, op::base) && nominal_count(g, v.a) < nominal_count(g, p)) {
+        if (!v.ta && nominal_count(g, v.a) < nominal_count(g, p) && !contains(g, p, op::base)) {
           // <B A, q> = <B, q Aᵀ>, and q Aᵀ is expanded in turn
           const node r = g.n[q];
           auto times_A = [&](id m) { return make::matmul(g, m, v.b, false, !v.tb); };
@@ -58,17 +60,41 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
   const node r = g.n[q];
   const bool splits =
       r.what == op::add || r.what == op::sub || (r.what == op::mul && is_scalar(g.n[r.a])) ||
-      (r.what == op::matmul && !r.ta && !contains(g, q, op::base) && nominal_count(g, r.a) < nominal_count(g, q));
+      (r.what == op::matmul && !r.ta && nominal_count(g, r.a) < nominal_count(g, q) && !contains(g, q, op::base));
   if (budget > 0 && splits) return row_inner(g, q, p, budget - 1);
   return make::row_dot(g, p, q);
 }
 
-// The rule of simplify for one node whose operands are already in g.
-constexpr id rebuild(builder& g, const node& v, const node_set& data) {
+// u + x Q where u has a term x P: the matrices are added instead of the products.
+constexpr id add_product(builder& g, op how, id sum, const node& product, const sequence<bool>& data) {
+  const node u = g.n[sum];
+  auto known_before = [&](id i) { return !data[i]; };
+  if (u.what == op::matmul) {
+    const bool fits = u.a == product.a && u.ta == product.ta && u.tb == product.tb && !u.sum && data[u.a] &&
+                      known_before(u.b) && same_shape(g.n[u.b], g.n[product.b]);
+    if (!fits) return none_id;
+    const id both = make::pointwise(g, how, u.b, product.b, product.line);
+    return make::matmul(g, u.a, both, u.ta, u.tb, product.line);
+  }
+  if (u.what != op::add) return none_id;
+  if (const id right = add_product(g, how, u.b, product, data); right >= 0) return make::add(g, u.a, right, u.line);
+  if (const id left = add_product(g, how, u.a, product, data); left >= 0) return make::add(g, left, u.b, u.line);
+  return none_id;
+}
+
+// The rule of simplify for one node whose operands are already in g. `data`: which nodes of g depend on the call's data.
+constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
   switch (v.what) {
     case op::row_dot:
       if (v.a == v.b && contains(g, v.a, op::base) && !is_leaf(g.n[v.a].what)) return row_inner(g, v.a, v.b);
       break;
+    case op::add:
+    case op::sub: {
+      const node p = g.n[v.b];
+      if (p.what != op::matmul || p.sum || data[p.b] || !data[p.a]) break;
+      if (const id folded = add_product(g, v.what, v.a, p, data); folded >= 0) return folded;
+      break;
+    }
     case op::mul: {
       const bool first = is_scalar(g.n[v.a]);
       const id s = first ? v.a : v.b, m = first ? v.b : v.a;
@@ -84,45 +110,46 @@ constexpr id rebuild(builder& g, const node& v, const node_set& data) {
   return g.emit(v);
 }
 
-// Copies the nodes that the outputs need into a new graph, each through `rule`.
+// Copies the nodes that the outputs need into a new graph, each through `rule`. What is kept or looked at afterwards is put
+// into canonical order; a step between two others need not be.
 template <class Rule> constexpr builder rewrite(const builder& from, Rule rule) {
-  builder g{};
-  g.sizes = from.sizes;
+  builder g;
+  g.size_list = from.size_list, g.path_list = from.path_list, g.names = from.names;
   g.bad = from.bad;
   const node_set live = reachable(from);
-  id to[max_nodes]{};
-  node_set data{};
-  for (int i = 0; i < from.size; ++i) {
+  sequence<id> place(from.n.size(), none_id);
+  sequence<bool> data;
+  g.reserve(from.n.size()), data.reserve(from.n.size());
+  id* const to = place.data();
+  const node* const nodes = from.n.data();
+  for (id i = 0, end = from.n.size(); i < end; ++i) {
     if (!live.in[i]) continue;
-    node v = from.n[i];
+    node v = nodes[i];
     if (v.a >= 0) v.a = to[v.a];
     if (v.b >= 0) v.b = to[v.b];
     if (v.c >= 0) v.c = to[v.c];
-    const int before = g.size;
     to[i] = rule(g, v, data);
     if (v.orthogonal) g.n[to[i]].orthogonal = true;
-    for (int k = before; k < g.size; ++k) {
-      const node& made = g.n[k];
-      data.in[k] = made.what == op::input || made.what == op::ids || data[made.a] || data[made.b] || data[made.c];
+    const node* const made = g.n.data();
+    for (id k = data.size(), size = g.n.size(); k < size; ++k) {
+      const node& m = made[k];
+      data.push((m.a < 0 && row(m.what).known == stage::data) || (m.a >= 0 && data[m.a]) || (m.b >= 0 && data[m.b]) ||
+                (m.c >= 0 && data[m.c]));
     }
   }
-  for (int i = 0; i < from.outs; ++i) g.give(to[from.out[i].at], from.out[i].name);
-  for (int i = 0; i < from.needs; ++i) {
-    g.need[i] = from.need[i];
-    g.need[i].at = live[from.need[i].at] ? to[from.need[i].at] : none_id;
+  for (const output& o : from.out) g.give(to[o.at], o.name, o.path, o.of_input);
+  for (requirement r : from.need) {
+    r.at = r.at >= 0 ? to[r.at] : none_id;
+    g.need.push(r);
   }
-  g.needs = from.needs;
-  if (g.bad.at >= 0) g.bad.at = live[from.bad.at] ? to[from.bad.at] : none_id;
+  if (g.bad.at >= 0) g.bad.at = to[from.bad.at];
   return g;
 }
 
-constexpr builder compact(const builder& from) {
-  return rewrite(from, [](builder& g, const node& v, const node_set&) { return g.emit(v); });
-}
-constexpr builder simplify(const builder& from) { return compact(rewrite(from, rebuild)); }
+constexpr builder simplify(const builder& from) { return canonical(rewrite(from, rebuild)); }
 
 // Once the gradient is taken, or where none will be, only values count:  const(a) = a,  a - a = 0,  a + (b - a) = b.
-constexpr id value_rule(builder& g, const node& v, const node_set&) {
+constexpr id value_rule(builder& g, const node& v, const sequence<bool>&) {
   switch (v.what) {
     case op::detach: return v.a;
     case op::sub: return v.a == v.b ? g.zero_like(v.a) : make::sub(g, v.a, v.b, v.line);
@@ -137,6 +164,6 @@ constexpr id value_rule(builder& g, const node& v, const node_set&) {
     default: return g.emit(v);
   }
 }
-constexpr builder values_only(const builder& from) { return rewrite(from, value_rule); }
+constexpr builder values_only(const builder& from) { return canonical(rewrite(from, value_rule)); }
 
 }  // namespace graft

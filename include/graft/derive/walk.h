@@ -1,39 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions about the nodes below a node, shared by the passes.
 #pragma once
+#include <graft/core/sequence.h>
 #include <graft/graph/graph.h>
 
 namespace graft {
 
-// Which nodes depend on a node for which `starts` holds; `stops` cuts the dependence (detach in the backward pass).
 struct node_set {
-  bool in[max_nodes]{};
-  constexpr bool operator[](id i) const { return i >= 0 && in[i]; }
+  sequence<bool> in;
+  constexpr node_set() = default;
+  constexpr explicit node_set(int nodes) : in(nodes) {}
+  constexpr bool operator[](id i) const { return i >= 0 && i < in.size() && in[i]; }
+  constexpr void add(id i) { in[i] = true; }
 };
 
+// Which nodes depend on a node for which `starts` holds; detach cuts the dependence in the backward pass.
 template <class Starts> constexpr node_set dependents(const graph& g, Starts starts, bool through_detach = true) {
-  node_set s;
-  for (int i = 0; i < g.size; ++i) {
+  node_set s(g.size);
+  bool* const in = s.in.data();
+  for (id i = 0; i < g.size; ++i) {
     const node& v = g.n[i];
-    s.in[i] = starts(v) || ((through_detach || v.what != op::detach) && (s[v.a] || s[v.b] || s[v.c]));
+    in[i] = starts(v) || ((through_detach || v.what != op::detach) &&
+                          ((v.a >= 0 && in[v.a]) || (v.b >= 0 && in[v.b]) || (v.c >= 0 && in[v.c])));
   }
   return s;
 }
 // What the outputs need. Inputs are the signature of a graph and stay, read or not: sizes follow from them.
 constexpr node_set reachable(const graph& g) {
-  node_set s;
-  for (int i = 0; i < g.size; ++i) s.in[i] = g.n[i].what == op::input;
-  for (int i = 0; i < g.outs; ++i) s.in[g.out[i].at] = true;
-  for (int i = g.size - 1; i >= 0; --i)
-    if (s.in[i])
-      for (int k = 0; k < 3; ++k)
-        if (g.n[i].operand(k) >= 0) s.in[g.n[i].operand(k)] = true;
+  node_set s(g.size);
+  for (id i = 0; i < g.size; ++i) s.in[i] = g[i].what == op::input;
+  for (int k = 0; k < g.outs; ++k) s.add(g.out[k].at);
+  bool* const in = s.in.data();
+  for (id i = g.size - 1; i >= 0; --i) {
+    const node& v = g.n[i];
+    if (!in[i]) continue;
+    if (v.a >= 0) in[v.a] = true;
+    if (v.b >= 0) in[v.b] = true;
+    if (v.c >= 0) in[v.c] = true;
+  }
+  return s;
+}
+// The nodes that a node is computed from, itself included: each once, however often it is read.
+constexpr node_set below(const graph& g, id root) {
+  node_set s(root + 1);
+  bool* const in = s.in.data();
+  if (root >= 0) in[root] = true;
+  for (id i = root; i >= 0; --i) {
+    if (!in[i]) continue;
+    const node& v = g.n[i];
+    if (v.a >= 0) in[v.a] = true;
+    if (v.b >= 0) in[v.b] = true;
+    if (v.c >= 0) in[v.c] = true;
+  }
   return s;
 }
 constexpr bool contains(const graph& g, id root, op what) {
-  if (root < 0) return false;
-  const node& v = g[root];
-  return v.what == what || contains(g, v.a, what) || contains(g, v.b, what) || contains(g, v.c, what);
+  if (root < 0 || g.n[root].what == what) return root >= 0;
+  if (g.n[root].a < 0) return false;
+  const node_set s = below(g, root);
+  const bool* const in = s.in.data();
+  for (id i = 0; i <= root; ++i)
+    if (in[i] && g.n[i].what == what) return true;
+  return false;
+}
+constexpr bool is_output(const graph& g, id i) {
+  for (int k = 0; k < g.outs; ++k)
+    if (g.out[k].at == i) return true;
+  return false;
+}
+// The value whose memory a reshaped one is.
+constexpr id unshaped(const graph& g, id i) {
+  while (i >= 0 && g[i].what == op::reshape) i = g[i].a;
+  return i;
+}
+// The base tensor behind a value that is no more than one, reshaped.
+constexpr id base_leaf(const graph& g, id i) {
+  i = unshaped(g, i);
+  return i >= 0 && g[i].what == op::base ? i : none_id;
 }
 
 }  // namespace graft

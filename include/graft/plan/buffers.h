@@ -1,105 +1,131 @@
 // SPDX-License-Identifier: Apache-2.0
-// buffers: where the data-time values of a graph live. A value whose only reader is elementwise is overwritten in
-// place; a product that is only added to something is accumulated straight into it; the rest share slots by lifetime.
-// What is left is the workspace, known before the first call.
+// buffers: where the values of launches by rows live. A value whose only reader is elementwise is overwritten in place; a
+// product that is only added to something is accumulated straight into it; the rest share cells of a workspace by
+// lifetime. A value that another launch reads is stored for all rows. What is needed is known before the first call.
 #pragma once
-#include <graft/derive/stage.h>
-#include <graft/derive/walk.h>
+#include <graft/plan/plan.h>
 
 #include <initializer_list>
 
 namespace graft {
 
 struct buffers {
-  short slot[max_nodes]{};       // workspace slot of a per-token value; -1: none
-  id into[max_nodes]{};          // a product that is accumulated into this later node; -1: computed on its own
-  id inplace[max_nodes]{};       // the operand whose storage the node takes over; -1: own storage
-  id same_as[max_nodes]{};       // a reshaped leaf is that leaf; -1: not so
-  short writes_to[max_nodes]{};  // output whose memory holds the value; -1: none
-  int slots = 0;
+  sequence<int> cell;       // of the workspace, for a piece of a value; -1: none
+  sequence<id> into;        // a product that is accumulated into this later node; -1: computed on its own
+  sequence<id> inplace;     // the operand whose storage the node takes over; -1: own storage
+  sequence<id> same_as;     // a reshaped leaf, or a reshaped value of another launch, is that value; -1: not so
+  sequence<int> writes_to;  // output whose memory holds the value; -1: none
+  node_set stored;          // for all rows, because another launch reads it
+  int cells = 0;
 };
 
-struct use_counts {
-  int of[max_nodes]{};
-  id reader[max_nodes]{};  // the last reader
-};
-constexpr use_counts count_uses(const graph& g, const node_set& live) {
-  use_counts u;
-  for (int i = 0; i < g.size; ++i)
-    for (int k = 0; live.in[i] && k < 3; ++k)
-      if (const id o = g.n[i].operand(k); o >= 0) ++u.of[o], u.reader[o] = static_cast<id>(i);
-  for (int i = 0; i < g.outs; ++i) u.of[g.out[i].at] += 2;  // an output is never overwritten
-  return u;
-}
+namespace detail {
 
-constexpr buffers assign_buffers(const graph& g, const stages& when) {
+struct buffer_planner {
+  const graph& g;
+  const plan& p;
+  sequence<int> readers;
   buffers b;
-  for (int i = 0; i < max_nodes; ++i) {
-    b.slot[i] = b.writes_to[i] = -1;
-    b.into[i] = b.inplace[i] = b.same_as[i] = none_id;
-  }
-  const node_set live = reachable(g);
-  const use_counts uses = count_uses(g, live);
-  auto per_token = [&](id i) { return i >= 0 && live.in[i] && when.by_token[i]; };
-  auto own = [&](id i) { return per_token(i) && !is_leaf(g[i].what) && b.same_as[i] < 0; };
 
-  // Products that can be accumulated into the sum that reads them.
-  for (int i = 0; i < g.size; ++i) {
-    const node& v = g.n[i];
-    if (!per_token(static_cast<id>(i)) || (v.what != op::add && v.what != op::sub)) continue;
-    auto deferrable = [&](id m) {
-      return own(m) && g[m].what == op::matmul && !g[m].sum && uses.of[m] == 1 && same_shape(g[m], v);
-    };
-    auto target = [&](id o) { return per_token(o) && same_shape(g[o], v); };
-    if (deferrable(v.b) && target(v.a))
-      b.into[v.b] = static_cast<id>(i);
-    else if (v.what == op::add && deferrable(v.a) && target(v.b))
-      b.into[v.a] = static_cast<id>(i);
-  }
-  // Storage taken over from an operand.
-  for (int i = 0; i < g.size; ++i) {
-    const node& v = g.n[i];
-    if (!per_token(static_cast<id>(i)) || is_leaf(v.what)) continue;
-    if (v.what == op::reshape && (is_leaf(g[v.a].what) || b.same_as[v.a] >= 0)) {
-      b.same_as[i] = b.same_as[v.a] >= 0 ? b.same_as[v.a] : v.a;
-      continue;
+  constexpr buffer_planner(const graph& of, const plan& by)
+      : g(of), p(by), readers(count_readers(of, by.live)), b{sequence<int>(of.size, -1),
+                                                             sequence<id>(of.size, none_id),
+                                                             sequence<id>(of.size, none_id),
+                                                             sequence<id>(of.size, none_id),
+                                                             sequence<int>(of.size, -1),
+                                                             node_set(of.size)} {}
+
+  constexpr bool piece(id i) const { return i >= 0 && p.live[i] && p.rows.how[i] == reach::piece; }
+  constexpr bool own(id i) const { return piece(i) && b.same_as[i] < 0; }
+  // Read once, by a piece of the same launch: its storage may be somebody else's.
+  constexpr bool passing(id i) const { return own(i) && readers[i] == 1 && !is_output(g, i) && !b.stored[i]; }
+
+  [[gnu::cold]] constexpr void find_stored() {
+    for (id i = 0; i < g.size; ++i) {
+      if (!p.live[i] || p.when.of[i] != stage::data) continue;
+      // A reshaped value is one memory under two names.
+      if (g[i].what == op::reshape) {
+        const id from = b.same_as[g[i].a] >= 0 ? b.same_as[g[i].a] : g[i].a;
+        if (is_leaf(g[from].what) || (piece(i) && b.stored[from])) b.same_as[i] = from;
+      }
+      if (!piece(i)) continue;
+      if (b.same_as[i] < 0 && crosses_launches(g, p, i)) b.stored.add(i);
     }
-    if (!is_pointwise(v.what) && v.what != op::reshape) continue;
-    for (const id o : {v.a, v.b}) {
-      const bool fits = own(o) && uses.of[o] == 1 && b.into[o] < 0 && (v.what == op::reshape || same_shape(g[o], v));
-      if (fits && b.inplace[i] < 0) b.inplace[i] = o;
+  }
+  // Products that can be accumulated into the sum that reads them.
+  [[gnu::cold]] constexpr void find_accumulated() {
+    for (id i = 0; i < g.size; ++i) {
+      const node& v = g[i];
+      if (!own(i) || (v.what != op::add && v.what != op::sub)) continue;
+      auto deferrable = [&](id m) {
+        return passing(m) && g[m].what == op::matmul && !g[m].sum && same_shape(g[m], v) &&
+               p.launch_of[m] == p.launch_of[i];
+      };
+      auto takes = [&](id o) { return o >= 0 && g.sizes.by_token(g[o].d[p.rows.axis[i]]) && same_shape(g[o], v); };
+      if (deferrable(v.b) && takes(v.a))
+        b.into[v.b] = i;
+      else if (v.what == op::add && deferrable(v.a) && takes(v.b))
+        b.into[v.a] = i;
+    }
+  }
+  [[gnu::cold]] constexpr void find_inplace() {
+    for (id i = 0; i < g.size; ++i) {
+      const node& v = g[i];
+      if (!own(i) || b.stored[i] || (!is_pointwise(v.what) && v.what != op::reshape)) continue;
+      for (const id o : {v.a, v.b}) {
+        const bool fits = o >= 0 && passing(o) && b.into[o] < 0 && p.launch_of[o] == p.launch_of[i] &&
+                          (v.what == op::reshape || same_shape(g[o], v));
+        if (fits && b.inplace[i] < 0) b.inplace[i] = o;
+      }
     }
   }
   // Outputs claim the chain of nodes whose storage they take over.
-  for (int k = 0; k < g.outs; ++k)
-    for (id i = g.out[k].at; own(i) && b.writes_to[i] < 0; i = b.inplace[i]) {
-      b.writes_to[i] = static_cast<short>(k);
-      if (b.inplace[i] < 0) break;
-    }
-  // Slots by lifetime: a slot is free again after the last reader of everything it held.
-  int last[max_nodes]{};
-  for (int i = 0; i < g.size; ++i) {
-    if (!live.in[i]) continue;
-    const id at = b.into[i] >= 0 ? b.into[i] : static_cast<id>(i);  // when the node is really computed
-    for (int k = 0; k < 3; ++k)
-      for (id o = g.n[i].operand(k); o >= 0; o = b.inplace[o])
-        if (last[o] < at) last[o] = at;
+  [[gnu::cold]] constexpr void find_outputs() {
+    for (int k = 0; k < g.outs; ++k)
+      for (id i = g.out[k].at; own(i) && !b.stored[i] && b.writes_to[i] < 0; i = b.inplace[i]) {
+        b.writes_to[i] = k;
+        if (b.inplace[i] < 0) break;
+      }
   }
-  int busy_until[max_nodes]{};
-  for (int i = 0; i < g.size; ++i) {
-    if (!own(static_cast<id>(i)) || b.into[i] >= 0 || b.writes_to[i] >= 0) continue;
-    if (b.inplace[i] >= 0) {
-      b.slot[i] = b.slot[b.inplace[i]];
-      if (b.slot[i] >= 0 && busy_until[b.slot[i]] < last[i]) busy_until[b.slot[i]] = last[i];
-      continue;
+  // Cells by lifetime: one is free again after the last reader of everything it held.
+  [[gnu::cold]] constexpr void assign_cells() {
+    sequence<id> last(g.size, none_id);
+    for (id i = 0; i < g.size; ++i) {
+      if (!p.live[i]) continue;
+      const id at = b.into[i] >= 0 ? b.into[i] : i;  // when the node is really computed
+      for (int k = 0; k < 3; ++k)
+        for (id o = g[i].operand(k); o >= 0; o = b.inplace[o])
+          if (last[o] < at) last[o] = at;
     }
-    int s = 0;
-    while (s < b.slots && busy_until[s] >= i) ++s;
-    if (s == b.slots) ++b.slots;
-    b.slot[i] = static_cast<short>(s);
-    busy_until[s] = last[i] > i ? last[i] : i;
+    sequence<id> busy_until;
+    for (id i = 0; i < g.size; ++i) {
+      if (!own(i) || b.stored[i] || b.into[i] >= 0 || b.writes_to[i] >= 0) continue;
+      const id until = last[i] > i ? last[i] : i;
+      if (b.inplace[i] >= 0) {
+        b.cell[i] = b.cell[b.inplace[i]];
+        if (b.cell[i] >= 0 && busy_until[b.cell[i]] < until) busy_until[b.cell[i]] = until;
+        continue;
+      }
+      int c = 0;
+      while (c < busy_until.size() && busy_until[c] >= i) ++c;
+      if (c == busy_until.size()) busy_until.push(none_id);
+      b.cell[i] = c;
+      busy_until[c] = until;
+    }
+    b.cells = busy_until.size();
   }
-  return b;
+};
+
+}  // namespace detail
+
+[[gnu::cold]] constexpr buffers assign_buffers(const graph& g, const plan& p) {
+  detail::buffer_planner m(g, p);
+  m.find_stored();
+  m.find_accumulated();
+  m.find_inplace();
+  m.find_outputs();
+  m.assign_cells();
+  return m.b;
 }
 
 }  // namespace graft

@@ -7,10 +7,11 @@
 // A message still has the layer's facts, so that what uses them is no second error.
 #pragma once
 #include <graft/core/text.h>
+#include <graft/plan/target.h>
 
 namespace graft {
 
-template <class Layer> struct plan_of;  // plan/compile.h
+template <class Layer, const target& To = cpu_target> struct plan_of;  // plan/facts.h
 namespace detail {
 template <class Layer> struct without_adapter;
 }
@@ -18,11 +19,11 @@ template <class Layer> struct without_adapter;
 namespace diagnostic {
 
 template <int N> struct str { char s[N]{}; };
-// The compiler prints the argument of the first form as a string; clang before 15 prints numbers, and gets letters.
+// The compiler prints the argument of the first form as a string; clang prints numbers, or cuts it short, and gets letters.
 template <str> struct expression {};
 template <char...> struct spelled {};
 
-#if defined(__clang__) && __clang_major__ < 15
+#if defined(__clang__)
 template <class, int... I> struct positions {};
 template <const text& T, int... I> constexpr spelled<T.s[I]...> letters(positions<int, I...>) { return {}; }
 template <const text& T> constexpr auto quoted() { return letters<T>(__make_integer_seq<positions, int, T.n>{}); }
@@ -65,6 +66,12 @@ struct size_is_not_divisible : plan_of<Layer> {
   static_assert(divisor > 0 && size % (divisor > 0 ? divisor : 1) == 0,
                 "graft: this division leaves a remainder: choose a block size or factor that divides the size of the "
                 "layer (size_is_not_divisible lists layer, adapter, expression, line of the formula, size, divisor)");
+};
+template <class Layer, class Adapter, class Expression, int formula_line, long long size, long long limit>
+struct size_is_too_large : plan_of<Layer> {
+  static_assert(size <= limit,
+                "graft: this takes more than there is: choose a start and a size within the operand "
+                "(size_is_too_large lists layer, adapter, expression, line of the formula, size, limit)");
 };
 template <class Layer, class Adapter, class Expression, int formula_line, long long size>
 struct size_is_not_positive : plan_of<Layer> {
@@ -128,12 +135,25 @@ template <class Layer, class Adapter, class Expression, int formula_line> struct
                 "detach() around it to make it a constant of the backward pass (not_differentiable lists layer, "
                 "adapter, expression, line of the formula)");
 };
-template <class Layer, class Adapter, int formula_line, int operations>
-struct formula_is_too_large : plan_of<detail::without_adapter<Layer>> {
+template <class Layer, class Adapter> struct formula_is_too_large : plan_of<detail::without_adapter<Layer>> {
   static_assert(supported<Adapter>,
-                "graft: this formula, or what is derived from it, needs more operations or sizes than a graph holds, "
-                "or more steps than the compiler allows: shorten the formula (formula_is_too_large lists layer, "
-                "adapter, line of the formula, operations that a graph holds)");
+                "graft: this formula, or what is derived from it, takes more steps than the compiler allows for a "
+                "constant expression: shorten the formula, or raise the limit (g++: -fconstexpr-ops-limit, "
+                "-fconstexpr-depth; clang: -fconstexpr-steps, -fconstexpr-depth) (formula_is_too_large lists layer, "
+                "adapter)");
+};
+template <class Layer, class Adapter, int names>
+struct formula_has_too_many_sizes : plan_of<detail::without_adapter<Layer>> {
+  static_assert(supported<Adapter>,
+                "graft: this formula names more sizes than a graph holds: express some of them by others "
+                "(formula_has_too_many_sizes lists layer, adapter, names that a graph holds)");
+};
+template <class Layer, class Adapter, class Name, int formula_line>
+struct name_is_taken : plan_of<detail::without_adapter<Layer>> {
+  static_assert(supported<Name>,
+                "graft: two tensors of this formula have one name but differ in kind or shape: give the second one "
+                "another name; \"weight\", \"bias\" and \"x\" belong to the layer itself (name_is_taken lists layer, "
+                "adapter, name, line of the formula)");
 };
 
 }  // namespace diagnostic

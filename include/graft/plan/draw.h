@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan as a picture: Graphviz or Mermaid. One box per kernel around its nodes; what is computed earlier stands
+// The plan as a picture: Graphviz or Mermaid. One box per launch around its nodes; what is computed earlier stands
 // outside, leaves are rounded.
 #pragma once
 #include <graft/plan/explain.h>
@@ -12,7 +12,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing how
   const node& v = g[i];
   text t;
   const bool leaf = is_leaf(v.what);
-  t << "    n" << static_cast<int>(i);
+  t << "    n" << i;
   if (how == drawing::graphviz)
     t << (leaf ? " [shape=ellipse, label=\"" : " [label=\"");
   else
@@ -20,7 +20,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing how
   if (v.what == op::constant)
     print(t, g, i);
   else
-    t << (leaf ? v.name : row(v.what).name);
+    leaf ? t << g.name(i) : t << row(v.what).name;
   t << ' ', print_shape(t, g, i);
   if (how == drawing::graphviz)
     t << "\"];";
@@ -29,48 +29,41 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing how
   line(t);
 }
 
-template <class Sink> constexpr void draw(const graph& g, drawing how, Sink&& line) {
-  const plan p = fuse(g);
-  const node_set live = reachable(g);
-  auto visible = [&](id i) { return i >= 0 && live.in[i] && g[i].what != op::reshape; };
-  auto source = [&](id i) {  // a reshape is not drawn
-    while (i >= 0 && g[i].what == op::reshape) i = g[i].a;
-    return i;
-  };
-  line(text(how == drawing::graphviz ? "digraph plan {\n  rankdir=TB; node [shape=box, fontname=Helvetica];"
-                                     : "flowchart TB"));
-  for (int k = 0; k < g.size; ++k)
-    if (visible(static_cast<id>(k)) && p.kernel_of[k] < 0) draw_node(g, static_cast<id>(k), how, line);
-  for (int kernel = 0; kernel < p.kernels; ++kernel) {
+template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing how, Sink&& line) {
+  const bool graphviz = how == drawing::graphviz;
+  auto visible = [&](id i) { return i >= 0 && p.live[i] && g[i].what != op::reshape; };  // a reshape is not drawn
+  line(text(graphviz ? "digraph plan {\n  rankdir=TB; node [shape=box, fontname=Helvetica];" : "flowchart TB"));
+  for (id i = 0; i < g.size; ++i)
+    if (visible(i) && p.launch_of[i] < 0) draw_node(g, i, how, line);
+  for (int k = 0; k < p.launches.size(); ++k) {
+    const launch& l = p.launches[k];
     text t;
-    t << "  subgraph " << (how == drawing::graphviz ? "cluster_" : "k") << kernel;
-    if (how == drawing::graphviz)
-      t << " { label=\"kernel " << kernel << ": " << name_of(p.what[kernel]) << "\";";
-    else
-      t << "[\"kernel " << kernel << ": " << name_of(p.what[kernel]) << "\"]";
+    t << "  subgraph " << (graphviz ? "cluster_" : "k") << k;
+    t << (graphviz ? " { label=\"" : "[\"") << "launch " << k << ": " << name_of(l.what);
+    t << (graphviz ? "\";" : "\"]");
     line(t);
-    for (int k = 0; k < g.size; ++k)
-      if (visible(static_cast<id>(k)) && p.kernel_of[k] == kernel) draw_node(g, static_cast<id>(k), how, line);
-    line(text(how == drawing::graphviz ? "  }" : "  end"));
+    for (int n = 0; n < l.count; ++n)
+      if (visible(p.nodes[l.first + n])) draw_node(g, p.nodes[l.first + n], how, line);
+    line(text(graphviz ? "  }" : "  end"));
   }
-  for (int k = 0; k < g.size; ++k)
-    for (int o = 0; visible(static_cast<id>(k)) && o < 3; ++o)
-      if (const id a = source(g.n[k].operand(o)); a >= 0) {
+  for (id i = 0; i < g.size; ++i)
+    for (int o = 0; visible(i) && o < 3; ++o)
+      if (const id a = unshaped(g, g[i].operand(o)); a >= 0) {
         text t;
-        t << "  n" << static_cast<int>(a) << (how == drawing::graphviz ? " -> n" : " --> n") << k;
-        if (how == drawing::graphviz) t << ';';
+        t << "  n" << a << (graphviz ? " -> n" : " --> n") << i;
+        if (graphviz) t << ';';
         line(t);
       }
   for (int k = 0; k < g.outs; ++k) {
     text t;
-    t << "  n" << static_cast<int>(source(g.out[k].at)) << (how == drawing::graphviz ? " -> out_" : " --> out_") << k;
-    if (how == drawing::graphviz)
-      t << "; out_" << k << " [shape=plaintext, label=\"" << g.out[k].name << "\"];";
+    t << "  n" << unshaped(g, g.out[k].at) << (graphviz ? " -> out_" : " --> out_") << k;
+    if (graphviz)
+      t << "; out_" << k << " [shape=plaintext, label=\"" << g.output_name(k) << "\"];";
     else
-      t << "[/\"" << g.out[k].name << "\"/]";
+      t << "[/\"" << g.output_name(k) << "\"/]";
     line(t);
   }
-  if (how == drawing::graphviz) line(text("}"));
+  if (graphviz) line(text("}"));
 }
 
 }  // namespace graft

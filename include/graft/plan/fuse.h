@@ -1,110 +1,163 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse: the data-time nodes of a graph become few kernels. A product with the base weight, a look-up in it or a
-// normalisation anchors a kernel, and everything that lives per token is placed around it, in one of the four slots of
-//     y = post ⊙ (pre(x) · decode(W)ᵀ + side(x)) + bias
-// Sums over tokens (gradients) are kernels of their own; what follows from them alone is small work at the end.
+// fuse: a graph becomes a plan. How nodes are gathered is the target's: by rows (the CPU: a round of rows.h is one
+// launch), by products (a GPU: a product takes in what its slots have room for, every other node is a launch of its own),
+// or not at all (eager).
 #pragma once
 #include <graft/derive/apply.h>
-#include <graft/derive/stage.h>
+#include <graft/plan/plan.h>
 
 namespace graft {
 
-enum class slot : unsigned char { none, pre, product, side, post, reduce, small };
-enum class family : unsigned char { gemm, lookup, rowwise, pointwise, reduce, small, host };
-
-constexpr const char* name_of(slot s) {
-  constexpr const char* names[] = {"", "pre", "product", "side", "post", "reduce", "small"};
-  return names[static_cast<int>(s)];
+constexpr family family_of(const node& v) {
+  switch (row(v.what).kind) {
+    case op_class::product: return family::product;
+    case op_class::lookup: return adds_up(v.what) ? family::reduce : family::lookup;
+    case op_class::rotation: return adds_up(v.what) ? family::reduce : family::rotate;
+    case op_class::rowwise: return family::rowwise;
+    case op_class::reduction: return family::reduce;
+    case op_class::pointwise:
+    case op_class::layout: return family::pointwise;
+    case op_class::leaf:
+    case op_class::algebra: return family::small;
+    case op_class::opaque: return family::host;
+  }
+  return family::small;
 }
-constexpr const char* name_of(family f) {
-  constexpr const char* names[] = {"gemm", "lookup", "rowwise", "pointwise", "reduce", "small", "host"};
-  return names[static_cast<int>(f)];
-}
 
-inline constexpr int max_kernels = 32;
+namespace detail {
 
-struct plan {
-  stages when{};
-  slot place[max_nodes]{};
-  short kernel_of[max_nodes]{};  // -1: not a data-time node
-  family what[max_kernels]{};
-  id anchor[max_kernels]{};
-  int kernels = 0;
-  int breaks = 0;  // nodes that no kernel can hold
-  id first_break = none_id;
+struct planner {
+  const graph& g;
+  plan p{};
+
+  constexpr bool member(id i) const { return p.live[i] && p.when.of[i] == stage::data && !is_leaf(g[i].what); }
+  constexpr void open(family what, id anchor, bool by_rows = false) {
+    p.launches.push({what, anchor, by_rows, p.nodes.size()});
+  }
+  constexpr void add(id i, slot where) {
+    p.launch_of[i] = p.launches.size() - 1;
+    p.place[i] = where;
+    p.nodes.push(i);
+    ++p.launches.back().count;
+  }
+
+  // ---- by rows; a reshaped whole is the same memory: nothing to launch
+  // A product with the base weight, a look-up or a norm: what a launch is built around.
+  constexpr bool is_anchor(id i) const {
+    const node& v = g[i];
+    if (p.rows.how[i] != reach::piece) return false;
+    if (row(v.what).kind == op_class::rowwise || row(v.what).axes == flow::look_up) return true;
+    if (v.what != op::matmul || p.when.of[v.b] == stage::data) return false;
+    const long long base = base_count(g, v.b);
+    return base > 0 && 4 * nominal_count(g, v.b) > base;
+  }
+  [[gnu::cold]] constexpr void gather_rows() {
+    p.rows = flow_of_rows(g, p.when, p.live);
+    for (int round = 0; round < p.rows.rounds; ++round) {
+      bool opened = false;
+      for (id i = 0; i < g.size; ++i)
+        if (member(i) && p.rows.round[i] == round && p.rows.how[i] == reach::whole && g[i].what != op::reshape) {
+          const family what = family_of(g[i]);
+          if (!opened || what == family::host) open(what == family::host ? what : family::small, i);
+          opened = what != family::host;
+          add(i, slot::alone);
+        }
+      id anchor = none_id, first = none_id;
+      for (id i = 0; i < g.size; ++i)
+        if (member(i) && p.rows.round[i] == round && p.rows.how[i] != reach::whole) {
+          if (first < 0) first = i;
+          const bool better = anchor < 0 || (g[i].what == op::matmul && g[anchor].what != op::matmul);
+          if (is_anchor(i) && better) anchor = i;
+        }
+      if (first < 0) continue;
+      const id at = anchor >= 0 ? anchor : first;
+      open(family_of(g[at]), at, true);
+      for (id i = 0; i < g.size; ++i)
+        if (member(i) && p.rows.round[i] == round && p.rows.how[i] != reach::whole)
+          add(i, p.rows.how[i] == reach::sum ? slot::reduce : i == anchor ? slot::product : slot::side);
+      place_around(p.launches.size() - 1, anchor);
+    }
+  }
+  // What follows from the anchor is post, what it follows from is pre; the rest stands beside it.
+  [[gnu::cold]] constexpr void place_around(int launch, id anchor) {
+    for (id i = 0; i < g.size; ++i) {
+      if (p.launch_of[i] != launch || p.place[i] != slot::side) continue;
+      for (int k = 0; k < 3; ++k)
+        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch)
+          if (p.place[o] == slot::product || p.place[o] == slot::post) p.place[i] = slot::post;
+      if (anchor < 0) p.place[i] = slot::post;
+    }
+    if (anchor < 0) return;
+    node_set before(g.size);
+    before.add(anchor);
+    for (id i = anchor; i >= 0; --i)
+      for (int k = 0; before[i] && k < 3; ++k)
+        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.place[o] != slot::reduce)
+          before.add(o), p.place[o] = slot::pre;
+  }
+
+  // ---- by products, by nodes
+  [[gnu::cold]] constexpr void gather_nodes() {
+    p.rows = {sequence<reach>(g.size, reach::none), sequence<int>(g.size, -1), sequence<int>(g.size, 0)};
+    for (id i = 0; i < g.size; ++i)
+      if (member(i)) p.rows.how[i] = reach::whole;
+    const sequence<int> readers = count_readers(g, p.live);
+    sequence<int> part_of(g.size, -1);  // the product that takes a node in
+    sequence<product_slots> found;
+    for (id i = g.size - 1; i >= 0; --i) {
+      if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0) continue;
+      const product_slots s = product_at(g, p.when, readers, i, p.to);
+      if (!s.found) continue;
+      for (const id inside : s.inside) part_of[inside] = found.size();
+      found.push(s);
+    }
+    for (id i = 0; i < g.size; ++i) {
+      if (!member(i) || g[i].what == op::reshape) continue;  // the same memory: nothing to launch
+      if (part_of[i] < 0) {
+        open(family_of(g[i]), i);
+        add(i, slot::alone);
+      } else if (found[part_of[i]].result == i) {
+        add_product(found[part_of[i]]);
+      }
+    }
+  }
+  [[gnu::cold]] constexpr void add_product(const product_slots& s) {
+    open(family::product, s.result);
+    p.launches.back().product = p.products.size();
+    p.products.push(s);
+    node_set inside(g.size);
+    for (const id i : s.inside) inside.add(i);
+    const id x = s.pre >= 0 ? s.scaled : s.x;
+    for (id i = 0; i < g.size; ++i) {
+      if (!inside[i]) continue;
+      const node& v = g[i];
+      const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
+      const bool side = v.what == op::fold || v.what == op::matmul;
+      add(i, base ? slot::product : side ? slot::side : i == s.scaled ? slot::pre : slot::post);
+      if (base) p.launches.back().anchor = i;
+    }
+  }
 };
 
-constexpr bool is_anchor(const graph& g, const stages& when, id i) {
-  const node& v = g[i];
-  if (!when.by_token[i]) return false;
-  if (v.what == op::normalize || v.what == op::normalize_grad) return true;
-  if (v.what == op::gather) return contains(g, v.a, op::base);
-  if (v.what != op::matmul || when.of[v.b] == stage::data) return false;
-  return 4 * nominal_count(g, v.b) > base_count(g, v.b) && base_count(g, v.b) > 0;
-}
-constexpr family family_of(const node& v) {
-  if (v.what == op::matmul) return family::gemm;
-  return v.what == op::gather ? family::lookup : family::rowwise;
-}
-constexpr bool free_of_work(const node& v) { return row(v.what).kind == op_class::layout || is_pointwise(v.what); }
+}  // namespace detail
 
-constexpr plan fuse(const graph& g) {
-  plan p;
+[[gnu::cold]] constexpr plan fuse(const graph& g, const target& to = cpu_target) {
+  detail::planner m{g};
+  plan& p = m.p;
+  p.to = to;
   p.when = schedule(g);
-  const node_set live = reachable(g);
-  const stages& when = p.when;
-  auto begin = [&](family f, id at) {
-    if (p.kernels == max_kernels) return static_cast<short>(max_kernels - 1);
-    p.what[p.kernels] = f;
-    p.anchor[p.kernels] = at;
-    return static_cast<short>(p.kernels++);
-  };
-  auto member = [&](id i) { return i >= 0 && live.in[i] && when.of[i] == stage::data && !is_leaf(g[i].what); };
-  for (short& k : p.kernel_of) k = -1;
-
-  for (int k = 0; k < g.size; ++k) {  // what is anchored, or follows from something that is
-    const id i = static_cast<id>(k);
-    const node& v = g.n[k];
-    if (live.in[k] && v.what == op::host) {
+  p.live = reachable(g);
+  p.launch_of = sequence<int>(g.size, -1);
+  p.place = sequence<slot>(g.size, slot::none);
+  for (id i = 0; i < g.size; ++i)
+    if (p.live[i] && g[i].what == op::host) {
       ++p.breaks;
       if (p.first_break < 0) p.first_break = i;
     }
-    if (!member(i)) continue;
-    short from = -1;
-    bool per_token = false;
-    for (int o = 0; o < 3; ++o)
-      if (const id a = v.operand(o); a >= 0) {
-        if (p.kernel_of[a] > from) from = p.kernel_of[a];
-        per_token = per_token || when.by_token[a];
-      }
-    if (v.what == op::host) {
-      p.kernel_of[k] = begin(family::host, i);
-    } else if (when.by_token[k]) {
-      if (is_anchor(g, when, i))
-        p.kernel_of[k] = begin(family_of(v), i), p.place[k] = slot::product;
-      else if (from >= 0)
-        p.kernel_of[k] = from, p.place[k] = slot::post;
-    } else if (per_token) {
-      p.kernel_of[k] = begin(family::reduce, i), p.place[k] = slot::reduce;
-    } else {
-      const bool joins = from >= 0 && free_of_work(v);
-      p.kernel_of[k] = joins ? from : begin(family::small, i);
-      p.place[k] = joins ? slot::post : slot::small;
-    }
-  }
-  for (int k = g.size - 1; k >= 0; --k) {  // what only leads there belongs to its first reader
-    const id i = static_cast<id>(k);
-    if (!member(i) || p.kernel_of[k] >= 0) continue;
-    for (int r = k + 1; r < g.size; ++r) {
-      const node& v = g.n[r];
-      if (!member(static_cast<id>(r)) || p.kernel_of[r] < 0 || (v.a != i && v.b != i && v.c != i)) continue;
-      if (p.kernel_of[k] >= 0 && p.kernel_of[k] <= p.kernel_of[r]) continue;
-      p.kernel_of[k] = p.kernel_of[r];
-      p.place[k] =
-          p.place[r] == slot::product || p.place[r] == slot::pre || p.place[r] == slot::reduce ? slot::pre : slot::side;
-    }
-    if (p.kernel_of[k] < 0) p.kernel_of[k] = begin(family::pointwise, i), p.place[k] = slot::post;
-  }
+  if (to.gathers == target::work::by_rows)
+    m.gather_rows();
+  else
+    m.gather_nodes();
   return p;
 }
 

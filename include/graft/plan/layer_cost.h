@@ -12,35 +12,32 @@ template <class Layer> constexpr bool static_sizes_known() {
   const size_table& z = derived_of<Layer>::literal.sizes;
   const size_values s = static_sizes<Layer>(derived_of<Layer>::literal);
   for (int i = 0; i < z.count; ++i)
-    if (z.e[i].what == size_entry::kind::name && s.v[i] == unknown && !same_text(z.e[i].name, "tokens")) return false;
+    if (z.e[i].slot >= 0 && s.v[z.e[i].slot] == unknown && !z.e[i].tokens) return false;
   return true;
 }
 // The cost of a forward or backward call on `tokens` tokens of a layer whose sizes are all known.
 template <class Layer> constexpr size_values sizes_at(const graph& g, long long tokens) {
   size_values s = static_sizes<Layer>(g);
-  if (const int at = g.sizes.find("tokens"); at >= 0) s.v[at] = tokens;
+  g.sizes.set_tokens(s, tokens);
   return s;
 }
-template <class Layer> constexpr cost cost_for(const graph& g, const cost_basis& b, long long tokens) {
+template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
   constexpr dtype stored = storage<typename Layer::element>::type;
   constexpr dtype moved = stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored;
-  return cost_of(g, b, sizes_at<Layer>(g, tokens), stored, moved);
+  return cost_of(g, sizes_at<Layer>(g, tokens), stored, moved);
 }
 template <class Layer> constexpr cost branch_cost(long long tokens) {
-  return cost_for<Layer>(derived_of<Layer>::forward, plans<derived_of<Layer>>::forward_basis, tokens);
+  return cost_for<Layer>(derived_of<Layer>::forward, tokens);
 }
 template <class Layer> constexpr cost folded_cost(long long tokens) {
-  return cost_for<Layer>(derived_of<Layer>::folded, plans<derived_of<Layer>>::folded_basis, tokens);
+  return cost_for<Layer>(derived_of<Layer>::folded, tokens);
 }
-template <class Layer> constexpr bool folds(long long tokens) {
-  return worth_folding(branch_cost<Layer>(tokens), folded_cost<Layer>(tokens));
-}
-template <class Layer> constexpr cost forward_cost(long long tokens) {
-  const cost branch = branch_cost<Layer>(tokens), folded = folded_cost<Layer>(tokens);
-  return worth_folding(branch, folded) ? folded : branch;
+// What runs: the branch, or the copy of the weight with the adapter in it.
+template <class Layer, const target& To = cpu_target> constexpr cost forward_cost(long long tokens) {
+  return plan_of<Layer, To>::folded ? folded_cost<Layer>(tokens) : branch_cost<Layer>(tokens);
 }
 template <class Layer> constexpr cost backward_cost(long long tokens) {
-  return cost_for<Layer>(derived_of<Layer>::backward, plans<derived_of<Layer>>::backward_basis, tokens);
+  return cost_for<Layer>(derived_of<Layer>::backward, tokens);
 }
 
 }  // namespace graft

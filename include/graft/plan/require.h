@@ -8,7 +8,7 @@ namespace graft {
 // A value with its sizes: B[out, r], (B @ A)[out, in].
 constexpr void print_shaped(text& t, const graph& g, id i, int depth) {
   if (is_leaf(g[i].what))
-    t << g[i].name;
+    print(t, g, i);
   else
     t << '(', print(t, g, i, {nullptr, depth}), t << ')';
   print_shape(t, g, i);
@@ -45,6 +45,7 @@ constexpr text describe(const graph& g, const requirement& r, const size_values&
     case requirement::kind::square:
       t << "the matrix is not square: " << lhs << " rows and " << rhs << " columns";
       break;
+    case requirement::kind::at_most: t << lhs << " is more than " << rhs; break;
     case requirement::kind::divides: t << rhs << " does not divide " << lhs; break;
   }
   t << " in " << located(g, r);
@@ -54,6 +55,7 @@ constexpr text describe(const graph& g, const requirement& r, const size_values&
 constexpr bool holds(const graph& g, const requirement& r, const size_values& s) {
   const long long lhs = g.sizes.value(r.lhs, s), rhs = g.sizes.value(r.rhs, s);
   if (lhs == unknown || rhs == unknown) return true;  // not decided yet
+  if (r.what == requirement::kind::at_most) return lhs <= rhs;
   return r.what == requirement::kind::divides ? rhs > 0 && lhs % rhs == 0 : lhs == rhs;
 }
 constexpr const requirement* first_violated(const graph& g, const size_values& s) {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many kernels a plan takes on its target, and whether the adapter is folded into a copy of the weight: decided from
+// the graphs, the target and the sizes, by the same functions that a backend calls before it runs.
+#pragma once
+#include <graft/derive/cost.h>
+#include <graft/plan/fuse.h>
+
+namespace graft {
+
+// The numbers of one graph's names for another graph of the same layer.
+[[gnu::cold]] constexpr size_values sizes_for(const graph& to, const graph& from, const size_values& s) {
+  size_values t;
+  for (int i = 0; i < to.sizes.count; ++i) {
+    const size_entry& e = to.sizes.e[i];
+    if (e.slot < 0) continue;
+    if (const int slot = from.sizes.find_like(to.sizes, e); slot >= 0) t.v[e.slot] = s.v[slot];
+  }
+  return t;
+}
+// Names without a number get their nominal one: for decisions that a type with open sizes asks for.
+constexpr size_values with_nominals(const graph& g, size_values s) {
+  for (int i = 0; i < g.sizes.count; ++i)
+    if (const size_entry& e = g.sizes.e[i]; e.slot >= 0 && s.v[e.slot] == unknown) s.v[e.slot] = e.assumed();
+  return s;
+}
+
+constexpr product_shape shape_of(const graph& g, const product_slots& p, const size_values& s, dtype type) {
+  auto size = [&](id i, int axis) { return g.sizes.value(g[i].d[axis], s); };
+  product_shape shape;
+  shape.type = type;
+  shape.m = size(p.result, 2);
+  shape.n = static_cast<int>(size(p.weight, p.weight_by_row ? 2 : 3));
+  shape.k = static_cast<int>(size(p.weight, p.weight_by_row ? 3 : 2));
+  shape.rank = static_cast<int>(side_rank(g, p, s));
+  shape.plain = p.act == op::detach && p.residual < 0;
+  shape.pre = p.pre >= 0;
+  return shape;
+}
+
+constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dtype type) {
+  int n = 0;
+  for (const launch& l : p.launches)
+    if (l.product >= 0)
+      n +=
+          p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(shape_of(g, p.products[l.product], s, type), p.to);
+    else
+      n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s);
+  return n;
+}
+
+// Is a copy of the weight with the adapter in it cheaper than the side branch, or the only thing a target can fuse?
+[[gnu::cold]] constexpr bool folds(const target& to, const graph& branch, const graph& folded, const size_values& s) {
+  const size_values of_branch = with_nominals(branch, s),
+                    of_folded = with_nominals(folded, sizes_for(folded, branch, of_branch));
+  if (to.gathers == target::work::by_nodes) return false;
+  if (to.gathers == target::work::by_rows)
+    return worth_folding(call_flops(branch, of_branch), call_flops(folded, of_folded));
+  const plan side = fuse(branch, to), plain = fuse(folded, to);
+  auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
+  if (!one_product(plain)) return false;
+  // A branch inside the one product, whose input may be computed first (OFT); else there are launches beside it (LoKr).
+  const bool inside = side.products.size() == 1 && side.products[0].residual < 0;
+  return !inside || side_rank(branch, side.products[0], of_branch) > to.largest_branch_rank;
+}
+
+}  // namespace graft

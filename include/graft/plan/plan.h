@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan: the data-time nodes of a graph as a list of launches for a target. Backends execute exactly this list;
+// explain, drawings, facts, costs and errors read the same one.
+#pragma once
+#include <graft/plan/product.h>
+#include <graft/plan/rows.h>
+
+namespace graft {
+
+// What a launch is: named after the work that it is built around.
+enum class family : unsigned char { product, lookup, rotate, rowwise, pointwise, reduce, small, host };
+// Where a node stands in its launch: around the product of  y = post ⊙ (pre(x) · decode(W)ᵀ + side(x)) + bias,  in a sum
+// over tokens, or alone.
+enum class slot : unsigned char { none, pre, product, side, post, reduce, alone };
+
+constexpr const char* name_of(slot s) {
+  constexpr const char* names[] = {"", "pre", "product", "side", "post", "reduce", "alone"};
+  return names[static_cast<int>(s)];
+}
+constexpr const char* name_of(family f) {
+  constexpr const char* names[] = {"product", "lookup", "rotate", "rowwise", "pointwise", "reduce", "small", "host"};
+  return names[static_cast<int>(f)];
+}
+
+struct launch {
+  family what = family::small;
+  id anchor = none_id;       // the node it is built around
+  bool by_rows = false;      // a few rows at a time; else all nodes on all rows, one after the other
+  int first = 0, count = 0;  // its nodes: [first, first + count) of plan::nodes
+  int product = -1;          // its slots: one of plan::products
+};
+
+struct plan {
+  target to{};
+  stages when{};
+  node_set live{};
+  row_flow rows{};
+  sequence<launch> launches;
+  sequence<id> nodes;  // of all launches, in the order in which they are computed
+  sequence<product_slots> products;
+  sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
+  sequence<slot> place;
+  int breaks = 0;  // nodes that no launch can hold
+  id first_break = none_id;
+};
+
+constexpr bool reads_by_piece(const graph& g, const plan& p, id i, int k) {
+  return detail::read_by_piece(g, p.rows, i, k);
+}
+// A value that is read by a later launch, or as a whole: it is stored for all rows.
+constexpr bool crosses_launches(const graph& g, const plan& p, id i) {
+  for (id r = i + 1; r < g.size; ++r)
+    for (int k = 0; p.live[r] && k < 3; ++k)
+      if (g[r].operand(k) == i)
+        if (p.launch_of[r] != p.launch_of[i] || (p.launches[p.launch_of[i]].by_rows && !reads_by_piece(g, p, r, k)))
+          return true;
+  return false;
+}
+
+}  // namespace graft

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// product: part of a graph read as one product with its slots,
+//     y = act(scale ⊙ (x · Wᵀ + Σ ± factor · (x · Aᵀ) · Bᵀ) + shift) + residual,   or the same with x = unscaled ⊙ pre
+// where W, A, B, pre, the factors, scale and shift are all known before the data comes. A backend that has a kernel of
+// this form runs all nodes of it in one launch; x and the residual may themselves be computed, which happens before.
+#pragma once
+#include <graft/derive/stage.h>
+#include <graft/derive/walk.h>
+#include <graft/plan/target.h>
+
+#include <initializer_list>
+
+namespace graft {
+
+struct side_branch {
+  id a = none_id, b = none_id;  // values known before the data; a is none where the input is folded (MiSS)
+  bool a_by_rank = true;        // A is stored [rank, in], else [in, rank]
+  bool b_by_row = true;         // B is stored [out, rank], else [rank, out]
+  bool minus = false;
+  id factor = none_id;  // one number, if any
+  dim rank{};
+};
+struct post_step {
+  op what = op::mul;
+  id operand = none_id;  // a value per output column, or one number
+};
+
+struct product_slots {
+  bool found = false;
+  id result = none_id, x = none_id, weight = none_id;
+  id pre = none_id, scaled = none_id;  // a factor per column of x, and x ⊙ pre, which the launch makes for itself
+  bool weight_by_row = true;           // W is stored [out, in], else [in, out]
+  sequence<side_branch> sides;
+  sequence<post_step> posts;  // in the order they are applied
+  op act = op::detach;        // behind them; detach: none
+  id residual = none_id;      // like the result, added last
+  sequence<id> inside;        // every node of the launch, the result included
+};
+
+namespace detail {
+constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1}; }
+constexpr bool is_activation(op o) { return o == op::relu || o == op::silu || o == op::gelu || o == op::gelu_tanh; }
+
+// Reads the slots from the result towards the inputs. A value that somebody else reads too must be stored, so it ends
+// what the launch can take in.
+struct slot_reader {
+  const graph& g;
+  const stages& when;
+  const sequence<int>& readers;  // how often a value is read; an output counts as read once more
+  bool with_sides = true;
+  product_slots out{};
+
+  constexpr bool data(id i) const { return i >= 0 && when.of[i] == stage::data; }
+  constexpr bool known(id i) const { return i >= 0 && when.of[i] != stage::data; }
+  constexpr bool inner(id i) const { return readers[i] == 1; }
+  constexpr bool product(id i) const {
+    const node& v = g[i];
+    return v.what == op::matmul && !v.ta && !v.sum && data(v.a) && known(v.b) && one_matrix(v) && one_matrix(g[v.b]);
+  }
+  constexpr bool per_column(id i) const { return known(i) && one_matrix(g[i]) && g[i].d[2] == dim{1}; }
+  constexpr bool take(id i) { return out.inside.push(i), true; }
+
+  constexpr bool branch(id i, bool minus, id factor) {
+    const node& v = g[i];
+    if (!with_sides || is_leaf(g[v.a].what) || !inner(v.a)) return false;
+    const node& s = g[v.a];
+    const bool low_rank = product(v.a), folded = s.what == op::fold && data(s.a) && one_matrix(s);
+    if (!low_rank && !folded) return false;
+    if (out.x >= 0 && out.x != s.a) return false;  // another input than the base product's
+    side_branch b;
+    b.b = v.b, b.b_by_row = v.tb, b.minus = minus, b.factor = factor, b.rank = s.d[3];
+    if (low_rank) b.a = s.b, b.a_by_rank = s.tb;
+    out.x = s.a;
+    out.sides.push(b);
+    return take(v.a) && take(i);
+  }
+  // A term of the sum: the base product, or a side branch with at most one factor.
+  constexpr bool term(id i, bool minus, id factor, bool root) {
+    const node& v = g[i];
+    if (!data(i) || is_leaf(v.what) || (!root && !inner(i))) return false;
+    if ((v.what == op::add || v.what == op::sub) && data(v.a) && data(v.b) && factor < 0)
+      return term(v.a, minus, factor, false) && term(v.b, minus != (v.what == op::sub), factor, false) && take(i);
+    if (v.what == op::mul && factor < 0) {
+      const id value = data(v.a) ? v.a : v.b, number = data(v.a) ? v.b : v.a;
+      return known(number) && is_scalar(g[number]) && term(value, minus, number, false) && take(i);
+    }
+    if (!product(i)) return false;
+    if (branch(i, minus, factor)) return true;
+    if (out.weight >= 0 || minus || factor >= 0 || (out.x >= 0 && out.x != v.a)) return false;
+    out.x = v.a, out.weight = v.b, out.weight_by_row = v.tb;
+    return take(i);
+  }
+  // What is applied to the sum as a whole.
+  constexpr bool affine(id i, bool root) {
+    const node& v = g[i];
+    if (!data(i) || is_leaf(v.what) || (!root && !inner(i))) return false;
+    const bool any = v.what == op::add || v.what == op::sub || v.what == op::mul || v.what == op::div;
+    const bool left = any && data(v.a) && per_column(v.b);
+    const bool right = (v.what == op::add || v.what == op::mul) && per_column(v.a) && data(v.b);
+    if (!left && !right) return term(i, false, none_id, root);
+    if (!affine(left ? v.a : v.b, false)) return false;
+    out.posts.push({v.what, left ? v.b : v.a});
+    return take(i);
+  }
+  constexpr bool activated(id i, bool root) {
+    const node& v = g[i];
+    if (!is_activation(v.what)) return affine(i, root);
+    if ((!root && !inner(i)) || !affine(v.a, false)) return false;
+    out.act = v.what;
+    return take(i);
+  }
+  // A sum with a value like the result, where it is not all one product. Either side may be the product; the first that
+  // can be is.
+  constexpr bool with_residual(id i) {
+    const product_slots before = out;
+    if (activated(i, true) && out.weight >= 0) return true;
+    const node v = g[i];
+    if (v.what != op::add || !data(v.a) || !data(v.b) || !same_shape(g[v.a], v) || !same_shape(g[v.b], v)) return false;
+    for (int k = 0; k < 2; ++k) {
+      out = before;
+      if (activated(v.operand(k), false) && out.weight >= 0) {
+        out.residual = v.operand(1 - k);
+        return take(i);
+      }
+    }
+    return false;
+  }
+  // x ⊙ pre, where nothing else reads it.
+  constexpr void read_pre(bool beside_side) {
+    if (is_leaf(g[out.x].what) || (!beside_side && !out.sides.empty())) return;
+    const node& v = g[out.x];
+    const int uses = 1 + out.sides.size();
+    if (v.what != op::mul || readers[out.x] != uses) return;
+    const bool left = data(v.a) && per_column(v.b), right = per_column(v.a) && data(v.b);
+    if (!left && !right) return;
+    take(out.x);
+    out.scaled = out.x, out.pre = left ? v.b : v.a, out.x = left ? v.a : v.b;
+  }
+};
+
+constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
+  sequence<int> readers(g.size, 0);
+  for (id i = 0; i < g.size; ++i)
+    for (int k = 0; live[i] && k < 3; ++k)
+      if (const id o = g[i].operand(k); o >= 0) ++readers[o];
+  for (int k = 0; k < g.outs; ++k) ++readers[g.out[k].at];
+  return readers;
+}
+}  // namespace detail
+
+// The product whose result is node i. What would be a side branch and nothing beside it, x Aᵀ Bᵀ, is two products.
+[[gnu::cold]] constexpr product_slots product_at(const graph& g, const stages& when, const sequence<int>& readers, id i,
+                                                 const target& to) {
+  if (!when.by_token[i] || !detail::one_matrix(g[i])) return {};
+  for (const bool with_sides : {true, false}) {
+    detail::slot_reader r{g, when, readers, with_sides};
+    if (!r.with_residual(i)) continue;
+    const bool lies_across = !r.out.weight_by_row && base_leaf(g, r.out.weight) >= 0;  // and is not copied
+    if (lies_across && !to.weight_either_way) return {};
+    r.out.found = true, r.out.result = i;
+    if (to.takes_pre) r.read_pre(to.pre_beside_side);
+    return r.out;
+  }
+  return {};
+}
+
+// The rank of all side branches together; unknown where one of them is.
+constexpr long long side_rank(const graph& g, const product_slots& p, const size_values& s) {
+  long long rank = 0;
+  for (const side_branch& b : p.sides) {
+    const long long r = g.sizes.value(b.rank, s);
+    if (r == unknown) return unknown;
+    rank += r;
+  }
+  return rank;
+}
+
+}  // namespace graft

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a machine can do, as a value: a plan is made for one. The CPU runs everything that acts row by row a few tokens at a
+// time in one launch; a GPU runs products with their slots as one launch each, and every other operation by a kernel of
+// its own. No backend's constant lives in this folder: the targets for GPUs are stated beside their kernels
+// (backend/cuda/targets.h).
+#pragma once
+#include <graft/core/dtype.h>
+#include <graft/graph/graph.h>
+
+namespace graft {
+
+// One product with its slots, as a backend is asked for it.
+struct product_shape {
+  dtype type = dtype::bf16;
+  long long m = 0;
+  int n = 0, k = 0;
+  int rank = 0;         // of the side branch; 0: none
+  bool aligned = true;  // all pointers are multiples of 16 bytes
+  bool plain = true;    // neither activation nor residual
+  bool pre = false;     // a factor for each column of x
+};
+
+struct target {
+  enum class work : unsigned char { by_rows, by_products, by_nodes };  // how nodes are gathered into launches
+  const char* name = "";
+  work gathers = work::by_rows;
+  int capability = 0;              // of a CUDA device: 90 for compute capability 9.0
+  int processors = 0;              // multiprocessors
+  int resident_pairs = 0;          // pairs of thread blocks of the gemm family that run at the same time
+  int largest_branch_rank = 0;     // of a side branch inside a product; one of a larger rank is folded into a copy of W
+  bool weight_either_way = false;  // a product reads a stored weight [out, in] and [in, out]
+  bool takes_pre = true;           // a product has room for a factor of its input,
+  bool pre_beside_side = false;    // and beside a side branch as well
+  // How many kernels one product takes, and one node on its own; null: one.
+  int (*product_kernels)(const product_shape&, const target&) = nullptr;
+  int (*node_kernels)(const graph&, id, const size_values&) = nullptr;
+
+  constexpr bool is_cpu() const { return capability == 0; }
+};
+
+inline constexpr target cpu_target{.name = "cpu"};
+// One launch per node: what the oracle runs, and what a formula costs without fusion.
+inline constexpr target eager_target{.name = "eager", .gathers = target::work::by_nodes};
+
+// compile<q_proj, fullgraph, on<sm_90>>
+template <const target& Target> struct on {};
+
+}  // namespace graft
