@@ -1,21 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small dense algebra, matrix by matrix: inverses and PEFT's truncated Cayley series. These run once per change of the
-// parameters on matrices of a few dozen rows, so they are done in double whatever the layer's type.
+// parameters on matrices of a few dozen rows, so they are done in double whatever the layer's type, and with loops of
+// our own: Eigen's LU and its products in a second element type would take longer to compile than all else here.
 #pragma once
+#include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
 
-#include <Eigen/LU>
+#include <cmath>
 #include <vector>
 
 namespace graft::cpu {
 
-using small_matrix = row_major<double>;
+// A square matrix by rows.
+using small_matrix = std::vector<double>;
 
+template <class Real> small_matrix in_double(const Real* from, long long n) { return {from, from + n * n}; }
+
+// Gauss and Jordan with partial pivoting: the steps that turn a into the identity turn the identity into its inverse.
+// A matrix without an inverse gives infinities or NaN.
+inline small_matrix inverse_of(small_matrix matrix, long long n) {
+  small_matrix result(matrix.size());
+  double *a = matrix.data(), *r = result.data();
+  for (long long i = 0; i < n; ++i) r[i * n + i] = 1;
+  for (long long c = 0; c < n; ++c) {
+    long long pivot = c;
+    for (long long i = c + 1; i < n; ++i)
+      if (std::abs(a[i * n + c]) > std::abs(a[pivot * n + c])) pivot = i;
+    for (double* m : {a, r})
+      if (pivot != c) std::swap_ranges(m + c * n, m + c * n + n, m + pivot * n);
+    const double scale = 1 / a[c * n + c];
+    for (double* m : {a, r}) put_scaled(m + c * n, scale, m + c * n, n);
+    for (long long i = 0; i < n; ++i) {
+      const double f = -a[i * n + c];
+      if (i == c) continue;
+      add_scaled(a + i * n + c, f, a + c * n + c, n - c);
+      add_scaled(r + i * n, f, r + c * n, n);
+    }
+  }
+  return result;
+}
 template <class Real> void inverse(tensor<Real> out, tensor<Real> a) {
-  const long long b = a.d[3];
+  const long long n = a.d[3];
   for (long long m = 0; m < a.matrices(); ++m) {
-    const small_matrix x = const_matrix_map<Real>(a.p + m * b * b, b, b).template cast<double>();
-    matrix_map<Real>(out.p + m * b * b, b, b) = x.partialPivLu().inverse().eval().template cast<Real>();
+    const small_matrix r = inverse_of(in_double(a.p + m * n * n, n), n);
+    for (long long i = 0; i < n * n; ++i) out.p[m * n * n + i] = static_cast<Real>(r[static_cast<std::size_t>(i)]);
   }
 }
 
@@ -28,34 +56,44 @@ inline std::vector<double> neumann_coefficients(long long terms) {
   c.front() = c.back() = 1;
   return c;
 }
+// Horner's scheme, R_k = c_k I + Q R_{k+1}: all R_k, one behind the other.
+inline small_matrix neumann_steps(const small_matrix& q, long long n, const std::vector<double>& c) {
+  small_matrix steps(q.size() * c.size());
+  for (auto k = c.size(); k-- > 0;) {
+    double* const r = steps.data() + k * q.size();
+    for (long long i = 0; i < n; ++i) {
+      r[i * n + i] = c[k];
+      for (long long j = 0; k + 1 < c.size() && j < n; ++j)
+        add_scaled(r + i * n, q[static_cast<std::size_t>(i * n + j)], r + n * n + j * n, n);
+    }
+  }
+  return steps;
+}
 template <class Real> void neumann(tensor<Real> out, tensor<Real> a, long long terms) {
-  const auto c = neumann_coefficients(terms);
-  const long long b = a.d[3];
-  const small_matrix eye = small_matrix::Identity(b, b);
+  const long long n = a.d[3];
   for (long long m = 0; m < a.matrices(); ++m) {
-    const small_matrix q = const_matrix_map<Real>(a.p + m * b * b, b, b).template cast<double>();
-    small_matrix r = c.back() * eye;
-    for (auto k = c.size() - 1; k-- > 0;) r = c[k] * eye + q * r;  // Horner
-    matrix_map<Real>(out.p + m * b * b, b, b) = r.template cast<Real>();
+    const small_matrix r = neumann_steps(in_double(a.p + m * n * n, n), n, neumann_coefficients(terms));
+    for (long long i = 0; i < n * n; ++i) out.p[m * n * n + i] = static_cast<Real>(r[static_cast<std::size_t>(i)]);
   }
 }
-// The adjoint of Horner's scheme: with R_k = c_k I + Q R_{k+1}, dQ = Σ_k G_k R_{k+1}ᵀ and G_{k+1} = Qᵀ G_k.
+// Its adjoint: dQ = Σ_k G_k R_{k+1}ᵀ and G_{k+1} = Qᵀ G_k.
 template <class Real> void neumann_grad(tensor<Real> out, tensor<Real> a, tensor<Real> t, long long terms) {
-  const auto c = neumann_coefficients(terms);
-  const long long b = a.d[3];
-  const small_matrix eye = small_matrix::Identity(b, b);
+  const long long n = a.d[3];
+  const std::vector<double> c = neumann_coefficients(terms);
   for (long long m = 0; m < a.matrices(); ++m) {
-    const small_matrix q = const_matrix_map<Real>(a.p + m * b * b, b, b).template cast<double>();
-    small_matrix g = const_matrix_map<Real>(t.p + m * b * b, b, b).template cast<double>();
-    std::vector<small_matrix> r(c.size());
-    r.back() = c.back() * eye;
-    for (auto k = c.size() - 1; k-- > 0;) r[k] = c[k] * eye + q * r[k + 1];
-    small_matrix d = small_matrix::Zero(b, b);
-    for (std::size_t k = 0; k + 1 < c.size(); ++k) {
-      d += g * r[k + 1].transpose();
-      g = q.transpose() * g;
+    const small_matrix q = in_double(a.p + m * n * n, n), r = neumann_steps(q, n, c);
+    small_matrix g = in_double(t.p + m * n * n, n), next(g.size()), d(g.size());
+    for (std::size_t k = 1; k < c.size(); ++k) {
+      next.assign(g.size(), 0.0);
+      for (long long i = 0; i < n; ++i)
+        for (long long j = 0; j < n; ++j) {
+          const auto at = static_cast<std::size_t>(i * n + j);
+          d[at] += dot(g.data() + i * n, r.data() + k * r.size() / c.size() + j * n, n);
+          add_scaled(next.data() + j * n, q[at], g.data() + i * n, n);
+        }
+      g.swap(next);
     }
-    matrix_map<Real>(out.p + m * b * b, b, b) = d.template cast<Real>();
+    for (long long i = 0; i < n * n; ++i) out.p[m * n * n + i] = static_cast<Real>(d[static_cast<std::size_t>(i)]);
   }
 }
 

@@ -4,8 +4,11 @@
 #pragma once
 #include <graft/backend/cpu/algebra.h>
 #include <graft/backend/cpu/layout.h>
+#include <graft/backend/cpu/lookup.h>
 #include <graft/backend/cpu/matmul.h>
+#include <graft/backend/cpu/patches.h>
 #include <graft/backend/cpu/pointwise.h>
+#include <graft/backend/cpu/reduce.h>
 #include <graft/backend/cpu/rotate.h>
 #include <graft/backend/cpu/rowwise.h>
 
@@ -20,7 +23,7 @@ enum class rotations : unsigned char { blockwise, dense };
 
 template <class Real> struct operands {
   tensor<Real> a, b, c;
-  const std::int64_t* ids = nullptr;
+  const std::int64_t* ids = nullptr;  // of a look-up: instead of the operand that is one
 };
 
 template <class Real> struct evaluator {
@@ -48,22 +51,34 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
     case op::ids:
     case op::base:
     case op::frozen:
+    case op::index:
     case op::param:
     case op::scalar:
     case op::kept: return;
     case op::constant: *out.p = static_cast<Real>(v.value); return;
+    case op::number: *out.p = static_cast<Real>(argument(v, 0)); return;
     case op::zero: std::fill_n(out.p, out.count(), Real(0)); return;
-    case op::eye: matrix_map<Real>(out.p, out.d[2], out.d[3]).setIdentity(); return;
+    case op::eye:
+      for (long long k = 0; k < out.area(); ++k) out.p[k] = k / out.d[3] == k % out.d[3] ? Real(1) : Real(0);
+      return;
     case op::add:
     case op::sub:
     case op::mul:
     case op::div:
-    case op::minimum: binary(v.what, out, x.a, x.b); return;
+    case op::minimum:
+    case op::maximum: binary(v.what, out, x.a, x.b); return;
     case op::sqrt:
     case op::exp:
+    case op::log:
+    case op::sin:
+    case op::cos:
     case op::tanh:
+    case op::erf:
     case op::sigmoid:
     case op::relu:
+    case op::silu:
+    case op::gelu:
+    case op::gelu_tanh:
     case op::step:
     case op::detach: unary(v.what, out, x.a); return;
     case op::matmul: matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}); return;
@@ -71,8 +86,11 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
     case op::sum_to: sum_to(out, x.a); return;
     case op::transpose: transpose(out, x.a); return;
     case op::reshape: std::copy_n(x.a.p, out.count(), out.p); return;
-    case op::swap_inner: swap_inner(out, x.a); return;
-    case op::tile: tile(out, x.a); return;
+    case op::permute: permute(out, x.a, {v.k[0].v, v.k[1].v, v.k[2].v, v.k[3].v}); return;
+    case op::slice: slice(out, x.a, v.k[0].v, argument(v, 1)); return;
+    case op::pad: pad(out, x.a, v.k[0].v, argument(v, 1)); return;
+    case op::concat: concat(out, x.a, x.b, v.k[0].v); return;
+    case op::repeat: repeat(out, x.a); return;
     case op::fold: fold(out, x.a); return;
     case op::upper: strict_upper(out, x.a); return;
     case op::skew: skew(out, x.a); return;
@@ -82,16 +100,18 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
     case op::neumann_grad: neumann_grad(out, x.a, x.b, argument(v, 0)); return;
     case op::rotate: {
       if (how == rotations::blockwise) return rotate(out, x.a, x.b, v.tb);
-      const row_major<Real> r = dense_rotation(x.b, x.a.d[3]);
-      const long long rows = x.a.count() / x.a.d[3];
-      return product<Real>({out.p, rows, out.d[3]}, {x.a.p, rows, x.a.d[3]}, {r.data(), r.rows(), r.cols()},
-                           {false, v.tb});
+      const long long in = x.a.d[3];
+      const std::vector<Real> r = dense_rotation(x.b, in);
+      return product(out.p, x.a.count() / in, in, x.a.p, r.data(), in, {false, v.tb});
     }
     case op::rotate_grad: rotate_grad(out, x.a, x.b, x.c, v.tb); return;
     case op::kron: kron(out, x.a, x.b); return;
     case op::row_kron: row_kron(out, x.a, x.b); return;
     case op::gather: gather(out, x.a, x.ids, v.ta); return;
     case op::scatter: scatter(out, x.a, x.ids, v.ta); return;
+    case op::place: place(out, x.a, x.ids); return;
+    case op::pick: pick(out, x.a, x.ids); return;
+    case op::softmax: softmax(out, x.a); return;
     case op::topk_softmax: topk_softmax(out, x.a, argument(v, 0)); return;
     case op::softmax_grad: softmax_grad(out, x.a, x.b); return;
     case op::normalize: normalize(out, x.a, *x.b.p, v.k[0] == dim{1}); return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that move or sum elements without arithmetic of their own.
+// Ops that move elements without arithmetic of their own.
 #pragma once
+#include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
 
 #include <algorithm>
@@ -8,18 +9,47 @@
 namespace graft::cpu {
 
 template <class Real> void transpose(tensor<Real> out, tensor<Real> a) {
+  const long long rows = a.d[2], cols = a.d[3], side = 16;  // squares of a side stay in the cache
   for (long long m = 0; m < a.matrices(); ++m)
-    matrix_map<Real>(out.p + m * a.area(), a.d[3], a.d[2]) =
-        const_matrix_map<Real>(a.p + m * a.area(), a.d[2], a.d[3]).transpose();
+    for (long long r = 0; r < rows; r += side)
+      for (long long c = 0; c < cols; c += side)
+        for (long long i = r; i < std::min(r + side, rows); ++i)
+          for (long long j = c; j < std::min(c + side, cols); ++j)
+            out.p[m * a.area() + j * rows + i] = a.p[m * a.area() + i * cols + j];
 }
-template <class Real> void swap_inner(tensor<Real> out, tensor<Real> a) {
-  for (long long i = 0; i < a.d[0]; ++i)
-    for (long long j = 0; j < a.d[1]; ++j)
-      for (long long k = 0; k < a.d[2]; ++k)
-        std::copy_n(a.p + ((i * a.d[1] + j) * a.d[2] + k) * a.d[3], a.d[3],
-                    out.p + ((i * a.d[2] + k) * a.d[1] + j) * a.d[3]);
+// Axis i of the result is axis from[i] of a.
+template <class Real> void permute(tensor<Real> out, tensor<Real> a, const int (&from)[4]) {
+  const long long stride[4] = {a.d[1] * a.area(), a.area(), a.d[3], 1};
+  Real* to = out.p;
+  for (long long i = 0; i < out.d[0]; ++i)
+    for (long long j = 0; j < out.d[1]; ++j)
+      for (long long k = 0; k < out.d[2]; ++k, to += out.d[3]) {
+        const Real* row = a.p + i * stride[from[0]] + j * stride[from[1]] + k * stride[from[2]];
+        for (long long l = 0; l < out.d[3]; ++l) to[l] = row[l * stride[from[3]]];
+      }
 }
-template <class Real> void tile(tensor<Real> out, tensor<Real> a) {
+
+// n places of an axis, from one tensor into another; the other axes agree.
+template <class Real>
+void copy_along(int axis, tensor<Real> to, long long to_at, tensor<Real> from, long long from_at, long long n) {
+  long long outer = 1, inner = 1;
+  for (int k = 0; k < 4; ++k) (k < axis ? outer : inner) *= k == axis ? 1 : to.d[k];
+  for (long long i = 0; i < outer; ++i)
+    std::copy_n(from.p + (i * from.d[axis] + from_at) * inner, n * inner, to.p + (i * to.d[axis] + to_at) * inner);
+}
+template <class Real> void slice(tensor<Real> out, tensor<Real> a, int axis, long long start) {
+  copy_along(axis, out, 0, a, start, out.d[axis]);
+}
+template <class Real> void pad(tensor<Real> out, tensor<Real> a, int axis, long long start) {
+  std::fill_n(out.p, out.count(), Real(0));
+  copy_along(axis, out, start, a, 0, a.d[axis]);
+}
+template <class Real> void concat(tensor<Real> out, tensor<Real> a, tensor<Real> b, int axis) {
+  copy_along(axis, out, 0, a, 0, a.d[axis]);
+  copy_along(axis, out, a.d[axis], b, 0, b.d[axis]);
+}
+
+template <class Real> void repeat(tensor<Real> out, tensor<Real> a) {
   const long long rows = a.count() / a.d[3];
   for (long long r = 0; r < rows; ++r)
     for (long long c = 0; c < out.d[3]; c += a.d[3])
@@ -28,12 +58,8 @@ template <class Real> void tile(tensor<Real> out, tensor<Real> a) {
 template <class Real> void fold(tensor<Real> out, tensor<Real> a) {
   const long long rows = a.count() / a.d[3], r = out.d[3];
   for (long long i = 0; i < rows; ++i) {
-    array_map<Real> sum(out.p + i * r, r);
-    sum.setZero();
-    for (long long c = 0; c < a.d[3]; c += r) {
-      const long long n = std::min(r, a.d[3] - c);
-      sum.head(n) += const_array_map<Real>(a.p + i * a.d[3] + c, n);
-    }
+    std::fill_n(out.p + i * r, r, Real(0));
+    for (long long c = 0; c < a.d[3]; c += r) add(out.p + i * r, a.p + i * a.d[3] + c, std::min(r, a.d[3] - c));
   }
 }
 template <class Real> void strict_upper(tensor<Real> out, tensor<Real> a) {
@@ -48,93 +74,19 @@ template <class Real> void skew(tensor<Real> out, tensor<Real> packed) {
   const long long b = out.d[3];
   for (long long m = 0; m < out.matrices(); ++m) {
     const Real* v = packed.p + m * packed.d[3];
-    matrix_map<Real> q(out.p + m * b * b, b, b);
-    q.setZero();
+    Real* q = out.p + m * b * b;
+    std::fill_n(q, b * b, Real(0));
     for (long long r = 0; r < b; ++r)
-      for (long long c = r + 1; c < b; ++c, ++v) q(r, c) = *v, q(c, r) = -*v;
+      for (long long c = r + 1; c < b; ++c, ++v) q[r * b + c] = *v, q[c * b + r] = -*v;
   }
 }
 template <class Real> void unskew(tensor<Real> packed, tensor<Real> full) {
   const long long b = full.d[3];
   for (long long m = 0; m < full.matrices(); ++m) {
     Real* v = packed.p + m * packed.d[3];
-    const const_matrix_map<Real> q(full.p + m * b * b, b, b);
+    const Real* q = full.p + m * b * b;
     for (long long r = 0; r < b; ++r)
-      for (long long c = r + 1; c < b; ++c) *v++ = q(r, c) - q(c, r);
+      for (long long c = r + 1; c < b; ++c) *v++ = q[r * b + c] - q[c * b + r];
   }
 }
-// Sums over the axes along which out has size 1; adds to what is there.
-template <class Real> void sum_to(tensor<Real> out, tensor<Real> a) {
-  for (long long i = 0; i < a.d[0]; ++i)
-    for (long long j = 0; j < a.d[1]; ++j)
-      for (long long k = 0; k < a.d[2]; ++k) {
-        const long long x = out.d[0] == 1 ? 0 : i, y = out.d[1] == 1 ? 0 : j, z = out.d[2] == 1 ? 0 : k;
-        Real* to = out.p + ((x * out.d[1] + y) * out.d[2] + z) * out.d[3];
-        const const_array_map<Real> from(a.p + ((i * a.d[1] + j) * a.d[2] + k) * a.d[3], a.d[3]);
-        if (out.d[3] == 1)
-          *to += from.sum();
-        else
-          array_map<Real>(to, out.d[3]) += from;
-      }
-}
-template <class Real> void row_dot(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
-  const long long rows = a.count() / a.d[3];
-  for (long long r = 0; r < rows; ++r)
-    out.p[r] =
-        (const_array_map<Real>(a.p + r * a.d[3], a.d[3]) * const_array_map<Real>(b.p + r * a.d[3], a.d[3])).sum();
-}
-template <class Real> void kron(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
-  matrix_map<Real> o(out.p, out.d[2], out.d[3]);
-  const const_matrix_map<Real> w(b.p, b.d[2], b.d[3]);
-  for (long long i = 0; i < a.d[2]; ++i)
-    for (long long j = 0; j < a.d[3]; ++j) o.block(i * b.d[2], j * b.d[3], b.d[2], b.d[3]) = a.p[i * a.d[3] + j] * w;
-}
-template <class Real> void row_kron(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
-  for (long long r = 0; r < a.d[2]; ++r)
-    for (long long i = 0; i < a.d[3]; ++i)
-      array_map<Real>(out.p + (r * a.d[3] + i) * b.d[3], b.d[3]) =
-          a.p[r * a.d[3] + i] * const_array_map<Real>(b.p + r * b.d[3], b.d[3]);
-}
-
-template <class Real> void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_column) {
-  const long long n = out.d[3];
-  for (long long t = 0; t < out.d[2]; ++t) {
-    Real* to = out.p + t * n;
-    if (w.narrow != nullptr)
-      for (long long c = 0; c < n; ++c)
-        to[c] = static_cast<Real>(widen(w.narrow[by_column ? c * w.d[3] + ids[t] : ids[t] * n + c]));
-    else if (!by_column)
-      std::copy_n(w.p + ids[t] * n, n, to);
-    else
-      for (long long c = 0; c < n; ++c) to[c] = w.p[c * w.d[3] + ids[t]];
-  }
-}
-template <class Real> void scatter(tensor<Real> w, tensor<Real> rows, const std::int64_t* ids, bool by_column) {
-  const long long n = rows.d[3];
-  for (long long t = 0; t < rows.d[2]; ++t) {
-    const const_array_map<Real> from(rows.p + t * n, n);
-    if (!by_column)
-      array_map<Real>(w.p + ids[t] * n, n) += from;
-    else
-      for (long long c = 0; c < n; ++c) w.p[c * w.d[3] + ids[t]] += from[c];
-  }
-}
-
-struct window {
-  long long kernel_h, kernel_w, stride, pad, out_w;
-};
-// Calls f(position in the image, position in the patch rows) for every pair that is not padding.
-template <class F> void each_patch(const long long (&image)[4], const long long (&rows)[4], window s, F f) {
-  for (long long n = 0; n < image[0]; ++n)
-    for (long long p = 0; p < rows[2]; ++p)
-      for (long long c = 0; c < image[1]; ++c)
-        for (long long y = 0; y < s.kernel_h; ++y)
-          for (long long x = 0; x < s.kernel_w; ++x) {
-            const long long h = p / s.out_w * s.stride + y - s.pad, w = p % s.out_w * s.stride + x - s.pad;
-            if (h < 0 || w < 0 || h >= image[2] || w >= image[3]) continue;
-            f(((n * image[1] + c) * image[2] + h) * image[3] + w,
-              (n * rows[2] + p) * rows[3] + (c * s.kernel_h + y) * s.kernel_w + x);
-          }
-}
-
 }  // namespace graft::cpu

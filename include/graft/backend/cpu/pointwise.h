@@ -1,20 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementwise ops. Rows are contiguous, so each is one vectorised Eigen expression; an operand of size 1 along an axis
-// is read again. The output may be one of the operands.
+// Elementwise ops on packets; an operand of size 1 along an axis is read again. The output may be one of the operands.
+// What is compiled for an op is one loop over packets: how the rows lie is decided at run time, and a row's remainder
+// goes through the same instructions, so an element's value does not depend on its place.
 #pragma once
+#include <graft/backend/cpu/packets.h>
 #include <graft/backend/cpu/tensor.h>
+
+#include <algorithm>
+#include <numbers>
 
 namespace graft::cpu {
 
-template <class Real, class F> void each_row(tensor<Real> out, tensor<Real> a, tensor<Real> b, F f) {
-  auto same = [&](const tensor<Real>& t) {
-    for (int k = 0; k < 4; ++k)
-      if (t.d[k] != out.d[k]) return false;
-    return true;
-  };
+// n numbers, whole packets of them: to = f(x, y), where x and y advance by step_x and step_y per packet.
+template <class Real>
+using packet_function = void (*)(const Real* x, long long step_x, const Real* y, long long step_y, Real* to,
+                                 long long n);
+
+template <class Real, class F>
+void on_packets(const Real* x, long long step_x, const Real* y, long long step_y, Real* to, long long n) {
+  for (long long i = 0; i < n; i += packet_width<Real>, x += step_x, y += step_y)
+    Eigen::internal::pstoreu(to + i, F{}(load(x), load(y)));
+}
+template <class Real, class F> constexpr packet_function<Real> with(F) { return on_packets<Real, F>; }
+
+template <class Real> packet_function<Real> binary_packets(op what) {
+  using namespace Eigen::internal;
+  using some = packet<Real>;
+  switch (what) {
+    case op::add: return with<Real>([](some x, some y) { return padd(x, y); });
+    case op::sub: return with<Real>([](some x, some y) { return psub(x, y); });
+    case op::mul: return with<Real>([](some x, some y) { return pmul(x, y); });
+    case op::div: return with<Real>([](some x, some y) { return pdiv(x, y); });
+    case op::minimum: return with<Real>([](some x, some y) { return pmin(x, y); });
+    case op::maximum: return with<Real>([](some x, some y) { return pmax(x, y); });
+    default: return nullptr;
+  }
+}
+template <class Real> packet_function<Real> unary_packets(op what) {
+  using namespace Eigen::internal;
+  using some = packet<Real>;
+  switch (what) {
+    case op::sqrt: return with<Real>([](some x, some) { return each<Real>(x, [](Real v) { return std::sqrt(v); }); });
+    case op::exp: return with<Real>([](some x, some) { return exp<Real>(x); });
+    case op::log: return with<Real>([](some x, some) { return each<Real>(x, [](Real v) { return std::log(v); }); });
+    case op::sin: return with<Real>([](some x, some) { return each<Real>(x, [](Real v) { return std::sin(v); }); });
+    case op::cos: return with<Real>([](some x, some) { return each<Real>(x, [](Real v) { return std::cos(v); }); });
+    case op::tanh: return with<Real>([](some x, some) { return tanh<Real>(x); });
+    case op::erf: return with<Real>([](some x, some) { return each<Real>(x, [](Real v) { return std::erf(v); }); });
+    case op::sigmoid: return with<Real>([](some x, some) { return sigmoid<Real>(x); });
+    case op::relu: return with<Real>([](some x, some) { return pmax(x, all(Real(0))); });
+    case op::silu: return with<Real>([](some x, some) { return pmul(x, sigmoid<Real>(x)); });
+    case op::gelu:
+      return with<Real>([](some x, some) {
+        return each<Real>(x,
+                          [](Real v) { return Real(0.5) * v * (Real(1) + std::erf(v / std::numbers::sqrt2_v<Real>)); });
+      });
+    case op::gelu_tanh:
+      return with<Real>([](some x, some) {
+        const some slope = all(std::numbers::sqrt2_v<Real> * std::numbers::inv_sqrtpi_v<Real>);
+        const some cubed = pmul(pmul(x, all(Real(0.044715))), pmul(x, x));
+        const some t = tanh<Real>(pmul(slope, padd(x, cubed)));
+        return pmul(pmul(all(Real(0.5)), x), padd(all(Real(1)), t));
+      });
+    case op::step: return with<Real>([](some x, some) { return pand(all(Real(1)), pcmp_lt(all(Real(0)), x)); });
+    case op::detach: return with<Real>([](some x, some) { return x; });
+    default: return nullptr;
+  }
+}
+
+// A row of n elements; an operand that is not wide is one number for all of them.
+template <class Real>
+[[gnu::noinline]] void each_row(packet_function<Real> f, Real* out, const Real* a, bool wide_a, const Real* b,
+                                bool wide_b, long long n) {
+  if (n == 0) return;
+  constexpr long long width = packet_width<Real>;
+  const long long whole = n - n % width, rest = n - whole;
+  Real x[width], y[width], to[width];
+  std::fill_n(x, width, *a);
+  std::fill_n(y, width, *b);
+  f(wide_a ? a : x, wide_a ? width : 0, wide_b ? b : y, wide_b ? width : 0, out, whole);
+  if (wide_a) std::copy_n(a + whole, rest, x);
+  if (wide_b) std::copy_n(b + whole, rest, y);
+  f(x, 0, y, 0, to, rest > 0 ? width : 0);
+  std::copy_n(to, rest, out + whole);
+}
+template <class Real> void binary(op what, tensor<Real> out, tensor<Real> a, tensor<Real> b) {
+  const packet_function<Real> f = binary_packets<Real>(what);
+  auto same = [&](const tensor<Real>& t) { return std::equal(t.d, t.d + 4, out.d); };
   const bool whole_a = same(a), whole_b = same(b);
   if ((whole_a || a.count() == 1) && (whole_b || b.count() == 1))
-    return f(out.p, a.p, whole_a, b.p, whole_b, out.count());
+    return each_row(f, out.p, a.p, whole_a, b.p, whole_b, out.count());
   const long long n = out.d[3];
   auto at = [](const tensor<Real>& t, long long i, long long j, long long k) {
     const long long x = t.d[0] == 1 ? 0 : i, y = t.d[1] == 1 ? 0 : j, z = t.d[2] == 1 ? 0 : k;
@@ -23,48 +98,10 @@ template <class Real, class F> void each_row(tensor<Real> out, tensor<Real> a, t
   for (long long i = 0; i < out.d[0]; ++i)
     for (long long j = 0; j < out.d[1]; ++j)
       for (long long k = 0; k < out.d[2]; ++k)
-        f(at(out, i, j, k), at(a, i, j, k), a.d[3] == n, at(b, i, j, k), b.d[3] == n, n);
+        each_row(f, at(out, i, j, k), at(a, i, j, k), a.d[3] == n, at(b, i, j, k), b.d[3] == n, n);
 }
-
-template <class Real> void binary(op what, tensor<Real> out, tensor<Real> a, tensor<Real> b) {
-  each_row(out, a, b, [what](Real* o, const Real* x, bool wide_x, const Real* y, bool wide_y, long long n) {
-    array_map<Real> r(o, n);
-    auto with = [&](const auto& p, const auto& q) {
-      switch (what) {
-        case op::add: r = p + q; break;
-        case op::sub: r = p - q; break;
-        case op::mul: r = p * q; break;
-        case op::div: r = p / q; break;
-        case op::minimum: r = p.min(q); break;
-        default: break;
-      }
-    };
-    const const_array_map<Real> p(x, wide_x ? n : 1), q(y, wide_y ? n : 1);
-    using all = Eigen::Array<Real, Eigen::Dynamic, 1>;
-    if (wide_x && wide_y)
-      with(p, q);
-    else if (wide_x)
-      with(p, all::Constant(n, *y));
-    else if (wide_y)
-      with(all::Constant(n, *x), q);
-    else
-      with(all::Constant(n, *x), all::Constant(n, *y));
-  });
-}
-
 template <class Real> void unary(op what, tensor<Real> out, tensor<Real> a) {
-  array_map<Real> r(out.p, out.count());
-  const const_array_map<Real> x(a.p, out.count());
-  switch (what) {
-    case op::sqrt: r = x.sqrt(); break;
-    case op::exp: r = x.exp(); break;
-    case op::tanh: r = x.tanh(); break;
-    case op::sigmoid: r = (Real(1) + (-x).exp()).inverse(); break;
-    case op::relu: r = x.max(Real(0)); break;
-    case op::step: r = (x > Real(0)).template cast<Real>(); break;
-    case op::detach: r = x; break;
-    default: break;
-  }
+  each_row(unary_packets<Real>(what), out.p, a.p, true, a.p, false, out.count());
 }
 
 }  // namespace graft::cpu

@@ -2,9 +2,11 @@
 // Rotations of the last axis by butterfly factors (Liu et al. 2023): x R with R = B_{m-1} … B_0. Factor i works on the
 // activations in its butterfly order p_i: scatter by p_i, multiply the blocks, gather by p_i. No in x in matrix exists.
 #pragma once
+#include <graft/backend/cpu/gemm.h>
 #include <graft/backend/cpu/tensor.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 namespace graft::cpu {
@@ -41,24 +43,28 @@ void permute(const Real* from, Real* to, long long rows, const rotation& r, long
     }
 }
 
+// Blocks of a few columns, with packets that divide them where the machine has those.
 template <int B, class Real>
 void multiply_small(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
-  using block = Eigen::Matrix<Real, B, B, Eigen::RowMajor>;
-  using piece = Eigen::Matrix<Real, 1, B>;
+  using namespace Eigen::internal;
+  using part = typename find_best_packet<Real, B>::type;
+  constexpr int width = B % unpacket_traits<part>::size == 0 ? unpacket_traits<part>::size : 1;
+  using lane = std::conditional_t<width == 1, Real, part>;
   for (long long k = 0; k < r.count(); ++k) {
-    const block m = flip ? block(Eigen::Map<const block>(q + r.block_at(f, k)).transpose())
-                         : block(Eigen::Map<const block>(q + r.block_at(f, k)));
+    const Real* from = q + r.block_at(f, k);
+    Real m[B][B];
+    for (int i = 0; i < B; ++i)
+      for (int j = 0; j < B; ++j) m[i][j] = flip ? from[j * B + i] : from[i * B + j];
     for (long long t = 0; t < rows; ++t) {
-      const Real* from = x + t * r.in + k * B;
-      piece sum = from[0] * m.row(0);
-      for (int i = 1; i < B; ++i) sum += from[i] * m.row(i);
-      Eigen::Map<piece>(y + t * r.in + k * B) = sum;
+      const Real* in = x + t * r.in + k * B;
+      lane sum[B / width];
+      for (int j = 0; j < B / width; ++j) sum[j] = pmul(pset1<lane>(in[0]), ploadu<lane>(m[0] + j * width));
+      for (int i = 1; i < B; ++i)
+        for (int j = 0; j < B / width; ++j) sum[j] = pmadd(pset1<lane>(in[i]), ploadu<lane>(m[i] + j * width), sum[j]);
+      for (int j = 0; j < B / width; ++j) pstoreu(y + t * r.in + k * B + j * width, sum[j]);
     }
   }
 }
-template <class Real> using strided = Eigen::Map<row_major<Real>, 0, Eigen::OuterStride<>>;
-template <class Real> using const_strided = Eigen::Map<const row_major<Real>, 0, Eigen::OuterStride<>>;
-
 // y = x blockdiag(Q) or x blockdiag(Q)ᵀ for one factor, already in its order.
 template <class Real>
 void multiply_blocks(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
@@ -66,13 +72,8 @@ void multiply_blocks(const Real* x, Real* y, long long rows, const rotation& r, 
   if (r.b == 4) return multiply_small<4>(x, y, rows, r, q, f, flip);
   if (r.b == 8) return multiply_small<8>(x, y, rows, r, q, f, flip);
   for (long long k = 0; k < r.count(); ++k) {
-    const const_strided<Real> from(x + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
-    strided<Real> to(y + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
-    const const_matrix_map<Real> m(q + r.block_at(f, k), r.b, r.b);
-    if (flip)
-      to.noalias() = from * m.transpose();
-    else
-      to.noalias() = from * m;
+    const strided<Real> from{x + k * r.b, r.in, 1}, m{q + r.block_at(f, k), r.b, 1};
+    gemm(rows, r.b, r.b, from, flip ? m.transposed() : m, y + k * r.b, r.in, 0);
   }
 }
 
@@ -124,13 +125,9 @@ void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> 
     permute(now.data(), turned.data(), rows, r, f, true);
     const auto& in = z[static_cast<std::size_t>(s)];
     for (long long k = 0; k < r.count(); ++k) {
-      const const_strided<Real> a(in.data() + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
-      const const_strided<Real> d(turned.data() + k * r.b, rows, r.b, Eigen::OuterStride<>(r.in));
-      matrix_map<Real> to(out.p + r.block_at(f, k), r.b, r.b);
-      if (transposed)
-        to.noalias() += d.transpose() * a;
-      else
-        to.noalias() += a.transpose() * d;
+      strided<Real> a{in.data() + k * r.b, r.in, 1}, d{turned.data() + k * r.b, r.in, 1};
+      if (transposed) std::swap(a, d);
+      gemm(r.b, r.b, rows, a.transposed(), d, out.p + r.block_at(f, k), r.b, 1);
     }
     multiply_blocks(turned.data(), now.data(), rows, r, q.p, f, !transposed);
     turned = now;
@@ -139,18 +136,21 @@ void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> 
 }
 
 // The oracle's way: R as a dense matrix, then one product.
-template <class Real> row_major<Real> dense_rotation(tensor<Real> q, long long in) {
+template <class Real> std::vector<Real> dense_rotation(tensor<Real> q, long long in) {
   const rotation r(q, in, false);
-  row_major<Real> all = row_major<Real>::Identity(in, in);
+  std::vector<Real> all(static_cast<std::size_t>(in * in)), factor(all.size()), product(all.size());
+  for (long long i = 0; i < in; ++i) all[static_cast<std::size_t>(i * in + i)] = Real(1);
   for (long long s = 0; s < r.factors; ++s) {
-    row_major<Real> factor = row_major<Real>::Zero(in, in);
+    std::fill(factor.begin(), factor.end(), Real(0));
     const long long f = r.order(s);
     for (long long i = 0; i < in; ++i)
       for (long long j = 0; j < in; ++j) {
         const long long pi = butterfly(i, r.b, f), pj = butterfly(j, r.b, f);
-        if (pi / r.b == pj / r.b) factor(i, j) = q.p[r.block_at(f, pi / r.b) + pi % r.b * r.b + pj % r.b];
+        if (pi / r.b == pj / r.b)
+          factor[static_cast<std::size_t>(i * in + j)] = q.p[r.block_at(f, pi / r.b) + pi % r.b * r.b + pj % r.b];
       }
-    all = all * factor;
+    gemm<Real>(in, in, in, {all.data(), in, 1}, {factor.data(), in, 1}, product.data(), in, 0);
+    std::swap(all, product);
   }
   return all;
 }

@@ -1,63 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of whole rows: softmax over the k largest entries, and normalisation.
+// Functions of whole rows: softmax, over all or the k largest entries, and normalisation.
 #pragma once
+#include <graft/backend/cpu/pointwise.h>
+#include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 namespace graft::cpu {
 
-template <class Real> void topk_softmax(tensor<Real> out, tensor<Real> a, long long k) {
-  const long long n = a.d[3], rows = a.count() / n;
-  std::vector<long long> order(static_cast<std::size_t>(n));
-  for (long long r = 0; r < rows; ++r) {
+template <class Real> void softmax(tensor<Real> out, tensor<Real> a) {
+  const long long n = a.d[3];
+  for (long long r = 0; r < a.count() / n; ++r) {
     const Real* z = a.p + r * n;
     Real* p = out.p + r * n;
-    std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + std::min(k, n), order.end(),
-                      [&](long long i, long long j) { return z[i] != z[j] ? z[i] > z[j] : i < j; });
+    const Real largest = *std::max_element(z, z + n);  // its exponential is 1: none overflows
+    each_row(binary_packets<Real>(op::sub), p, z, true, &largest, false, n);
+    each_row(unary_packets<Real>(op::exp), p, p, true, p, false, n);
+    put_scaled(p, Real(1) / sum(p, n), p, n);
+  }
+}
+// Of equal entries the first ones count.
+template <class Real> void topk_softmax(tensor<Real> out, tensor<Real> a, long long k) {
+  const long long n = a.d[3];
+  for (long long r = 0; r < a.count() / n; ++r) {
+    const Real* z = a.p + r * n;
+    Real* p = out.p + r * n;
+    const Real largest = *std::max_element(z, z + n);
     std::fill_n(p, n, Real(0));
     Real total = 0;
-    for (long long i = 0; i < std::min(k, n); ++i) {
-      const long long c = order[static_cast<std::size_t>(i)];
-      total += p[c] = std::exp(z[c] - z[order[0]]);
+    for (long long i = 0, last = -1; i < std::min(k, n); ++i) {
+      long long next = -1;  // the first of the largest entries that come after the last one taken
+      for (long long c = 0; c < n; ++c) {
+        const bool after = last < 0 || z[c] < z[last] || (z[c] == z[last] && c > last);
+        if (after && (next < 0 || z[c] > z[next])) next = c;
+      }
+      if (next < 0) break;  // what is left is not a number
+      total += p[next] = std::exp(z[next] - largest);
+      last = next;
     }
-    for (long long i = 0; i < std::min(k, n); ++i) p[order[static_cast<std::size_t>(i)]] /= total;
+    put_scaled(p, Real(1) / total, p, n);
   }
 }
 // dz = p ⊙ (dp - <p, dp>); entries outside the top k have p = 0 and get none.
 template <class Real> void softmax_grad(tensor<Real> out, tensor<Real> p, tensor<Real> t) {
   const long long n = p.d[3];
   for (long long r = 0; r < p.count() / n; ++r) {
-    const const_array_map<Real> q(p.p + r * n, n), d(t.p + r * n, n);
-    array_map<Real>(out.p + r * n, n) = q * (d - (q * d).sum());
+    const Real *q = p.p + r * n, *d = t.p + r * n, mean = dot(q, d, n);
+    for (long long i = 0; i < n; ++i) out.p[r * n + i] = q[i] * (d[i] - mean);
   }
 }
 
-template <class Real> struct row_moments {
-  Real mean, scale;
-  row_moments(const_array_map<Real> x, Real eps, bool rms)
-      : mean(rms ? Real(0) : x.mean()), scale(Real(1) / std::sqrt((x - mean).square().mean() + eps)) {}
-};
+// u = (x - mean) scale with mean square 1 up to eps; returns scale. rms: mean is taken as 0.
+template <class Real> Real normalize_row(Real* u, const Real* x, long long n, Real eps, bool rms) {
+  const Real count = static_cast<Real>(n), mean = rms ? Real(0) : sum(x, n) / count;
+  for (long long i = 0; i < n; ++i) u[i] = x[i] - mean;
+  const Real scale = Real(1) / std::sqrt(dot(u, u, n) / count + eps);
+  for (long long i = 0; i < n; ++i) u[i] *= scale;
+  return scale;
+}
 template <class Real> void normalize(tensor<Real> out, tensor<Real> x, Real eps, bool rms) {
   const long long n = x.d[3];
-  for (long long r = 0; r < x.count() / n; ++r) {
-    const const_array_map<Real> in(x.p + r * n, n);
-    const row_moments<Real> m(in, eps, rms);
-    array_map<Real>(out.p + r * n, n) = (in - m.mean) * m.scale;
-  }
+  for (long long r = 0; r < x.count() / n; ++r) normalize_row(out.p + r * n, x.p + r * n, n, eps, rms);
 }
 // With u the normalised row: dx = scale (t - mean(t) - u mean(t ⊙ u)), without mean(t) for rms.
 template <class Real> void normalize_grad(tensor<Real> out, tensor<Real> x, Real eps, tensor<Real> t, bool rms) {
   const long long n = x.d[3];
+  const Real count = static_cast<Real>(n);
+  std::vector<Real> u(static_cast<std::size_t>(n));
   for (long long r = 0; r < x.count() / n; ++r) {
-    const const_array_map<Real> in(x.p + r * n, n), d(t.p + r * n, n);
-    const row_moments<Real> m(in, eps, rms);
-    const Eigen::Array<Real, Eigen::Dynamic, 1> u = (in - m.mean) * m.scale;
-    array_map<Real>(out.p + r * n, n) = m.scale * (d - (rms ? Real(0) : d.mean()) - u * (d * u).mean());
+    const Real* d = t.p + r * n;
+    const Real scale = normalize_row(u.data(), x.p + r * n, n, eps, rms);
+    const Real mean = rms ? Real(0) : sum(d, n) / count, slope = dot(d, u.data(), n) / count;
+    for (long long i = 0; i < n; ++i) out.p[r * n + i] = scale * (d[i] - mean - u[static_cast<std::size_t>(i)] * slope);
   }
 }
 

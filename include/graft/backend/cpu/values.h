@@ -1,95 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of the nodes of one graph, and the eager way to compute them: one node after the other, each on all
-// tokens. With the literal graph this is the oracle that everything else is tested against.
+// The values of the nodes of one graph, each on all rows: what is known before the data, what a merge computes, and, with
+// the literal graph, the oracle that everything else is tested against.
 #pragma once
+#include <graft/backend/call.h>
 #include <graft/backend/cpu/evaluate.h>
-#include <graft/derive/stage.h>
+#include <graft/backend/cpu/memory.h>
+#include <graft/backend/cpu/storage.h>
+#include <graft/derive/walk.h>
 
 #include <map>
 
 namespace graft::cpu {
 
-using leaf_views = std::vector<view>;  // one per node; only leaves have data
-
 template <class Real> constexpr dtype real_type = storage<Real>::type;
 
-// A base weight in bf16 is used where it lies and widened inside the product.
-template <class Real> bool stays_narrow(const view& base) {
-  return base.type == dtype::bf16 && real_type<Real> == dtype::f32 && base.rank > 1;
+// A tensor that a kernel can read where it lies.
+template <class Real> bool in_place(const view& v) { return v.type == real_type<Real> && v.contiguous(); }
+// A weight in a narrow encoding, or in another order than by rows, is used where it lies and decoded inside the product.
+template <class Real> bool stays_stored(const view& v) {
+  return v.contiguous() ? v.rank > 1 && bits_of(v.type) < bits_of(real_type<Real>) : v.rank == 2;
 }
 
 template <class Real> class values {
  public:
+  values() = default;
   values(const graph& g, const size_values& s, leaf_views leaves)
       : g_(g), s_(s), leaves_(std::move(leaves)), at_(static_cast<std::size_t>(g.size)), own_(at_.size()) {}
 
-  // A tensor for node i: the leaf's memory where it has the right type, else a widened copy.
+  // A tensor for node i: the leaf's memory where it can be read there, else a copy.
   tensor<Real> operator[](id i) {
     const auto k = static_cast<std::size_t>(i);
     if (at_[k] == nullptr && is_leaf(g_[i].what) && leaves_[k].data != nullptr) {
       const view& v = leaves_[k];
-      if (v.type == real_type<Real>) {
+      if (in_place<Real>(v))
         at_[k] = static_cast<Real*>(const_cast<void*>(v.data));
-      } else {
-        const auto n = count(g_, i, s_);
-        own_[k].resize(static_cast<std::size_t>(n));
-        decode(v.data, v.type, 0, n, own_[k].data());
-        at_[k] = own_[k].data();
-      }
+      else
+        read(v, 0, v.count(), make(i).p);
     }
     return shaped(g_, i, s_, at_[k]);
   }
   bool has(id i) const { return at_[static_cast<std::size_t>(i)] != nullptr; }
   void forget(id i) {
-    std::vector<Real>().swap(own_[static_cast<std::size_t>(i)]);  // gives the memory back, which = {} does not
+    own_[static_cast<std::size_t>(i)] = memory<Real>();
     at_[static_cast<std::size_t>(i)] = nullptr;
   }
-  void put(id i, Real* p) { at_[static_cast<std::size_t>(i)] = p; }
   const std::int64_t* ids(id i) const {
     return static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(i)].data);
   }
-
-  tensor<Real> make(id i) {
+  // A weight that products and look-ups decode for themselves, as a matrix of the sizes of node i.
+  void leave_stored(id i, id leaf_at) {
+    forget(i);
+    const tensor<Real> t = shaped<Real>(g_, i, s_, nullptr);
     const auto k = static_cast<std::size_t>(i);
-    own_[k].assign(static_cast<std::size_t>(count(g_, i, s_)), Real(0));
-    at_[k] = own_[k].data();
-    return (*this)[i];
+    weights_.resize(at_.size());
+    weights_[k] = weight_of(leaf(leaf_at), t.d[0] * t.d[1] * t.d[2], t.d[3]);
   }
+  const weight_view* stored(id i) const {
+    const auto k = static_cast<std::size_t>(i);
+    return k < weights_.size() && weights_[k].codes != nullptr ? &weights_[k] : nullptr;
+  }
+  const view& leaf(id i) const { return leaves_[static_cast<std::size_t>(i)]; }
+
   void compute(id i, const evaluator<Real>& evaluate) {
     const node& v = g_[i];
     if (is_leaf(v.what) && leaves_[static_cast<std::size_t>(i)].data != nullptr) return;
-    if (v.what == op::reshape) return put(i, (*this)[v.a].p);
+    if (v.what == op::reshape) {
+      at_[static_cast<std::size_t>(i)] = (*this)[v.a].p;
+      return;
+    }
     operands<Real> x;
     if (v.a >= 0) x.a = (*this)[v.a];
-    if (v.b >= 0 && g_[v.b].what == op::ids)
+    if (v.b >= 0 && row(g_[v.b].what).from == source::integers)
       x.ids = ids(v.b);
     else if (v.b >= 0)
       x.b = (*this)[v.b];
     if (v.c >= 0) x.c = (*this)[v.c];
-    evaluate(i, make(i), x);
+    const tensor<Real> out = make(i);
+    if (adds_up(v.what)) std::fill_n(out.p, out.count(), Real(0));
+    evaluate(i, out, x);
   }
 
  private:
+  tensor<Real> make(id i) {
+    const auto k = static_cast<std::size_t>(i);
+    own_[k].reserve(std::max(1LL, count(g_, i, s_)));
+    at_[k] = own_[k].data();
+    return shaped(g_, i, s_, at_[k]);
+  }
+
   graph g_;
   size_values s_;
   leaf_views leaves_;
   std::vector<Real*> at_;
-  std::vector<std::vector<Real>> own_;
+  std::vector<memory<Real>> own_;
+  std::vector<weight_view> weights_;
 };
 
 // Values that replace what the graph would compute: detached nodes, when differences are taken.
 template <class Real> using pins = std::map<id, std::vector<Real>>;
 
+// Every node in turn. `how`: the oracle builds a rotation as a dense matrix, everybody else applies it block by block.
 template <class Real>
-values<Real> run_eager(const graph& g, const size_values& s, const leaf_views& leaves, rotations how,
-                       const host_function<Real>* host = nullptr, const pins<Real>* pinned = nullptr) {
+values<Real> evaluate_all(const graph& g, const size_values& s, const leaf_views& leaves, rotations how,
+                          const host_function<Real>* host = nullptr, const pins<Real>* pinned = nullptr) {
   values<Real> v(g, s, leaves);
   const evaluator<Real> evaluate{g, s, how, host};
-  for (int i = 0; i < g.size; ++i) {
-    v.compute(static_cast<id>(i), evaluate);
+  for (id i = 0; i < g.size; ++i) {
+    v.compute(i, evaluate);
     if (pinned == nullptr) continue;
-    if (const auto p = pinned->find(static_cast<id>(i)); p != pinned->end())
-      std::copy(p->second.begin(), p->second.end(), v[static_cast<id>(i)].p);
+    if (const auto p = pinned->find(i); p != pinned->end()) std::copy(p->second.begin(), p->second.end(), v[i].p);
   }
   return v;
 }

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of a bound plan: its sizes, the tensors it brings by node, its outputs in the graph's order. It lies in the
+// plan and is filled in again for every call, so that a call allocates nothing.
+#pragma once
+#include <graft/core/view.h>
+#include <graft/graph/graph.h>
+
+#include <vector>
+
+namespace graft {
+
+using leaf_views = std::vector<view>;  // one per node; only leaves have data
+
+struct call {
+  size_values sizes;
+  leaf_views data;
+  std::vector<mutable_view> outputs;  // one without data is not wanted
+};
+
+}  // namespace graft

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan bound to tensors on the CPU. What does not depend on the data is computed once per change and kept; a call runs
+// the launches of the plan in their order and allocates nothing, unless it brings more rows than any call before it.
+// One call at a time; layers are independent of each other.
+#pragma once
+#include <graft/backend/cpu/row_worker.h>
+#include <graft/backend/cpu/threads.h>
+#include <graft/plan/fuse.h>
+
+namespace graft::cpu {
+
+// Rows per piece: enough to amortise the packing of the weight inside the product, few enough to stay in the cache.
+inline constexpr long long piece_rows = 256;
+// Below this many rows one piece with threads inside its products is faster than pieces on all threads. Where there is
+// other work than products (rotations, look-ups), which has no threads inside, pieces pay earlier.
+inline constexpr long long split_rows = 256, split_other_work = 64;
+
+template <class Real> class bound_plan {
+ public:
+  bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)), where_(assign_buffers(g_, p_)) {
+    for (const id i : p_.nodes) {
+      const op_class kind = row(g_[i].what).kind;
+      if (kind != op_class::pointwise && kind != op_class::product && g_[i].what != op::reshape)
+        split_ = split_other_work;
+    }
+    for (id i = 0; i < g_.size; ++i) whole_leaf_.push(read_whole(i));
+  }
+  const graph& value() const { return g_; }
+  const plan& launches() const { return p_; }
+  bool bound() const { return bound_; }
+  void unbind() { bound_ = false; }
+
+  // Binds sizes and leaves and forgets everything kept. `tokens`: room for calls with so many rows.
+  void bind(const size_values& s, const leaf_views& leaves, long long tokens) {
+    sizes_ = s;
+    known_ = values<Real>(g_, sizes_, leaves);
+    now_.data.assign(static_cast<std::size_t>(g_.size), view{});
+    now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
+    loaded_ = ready_ = false, bound_ = true, room_ = -1;
+    if (tokens > 0) reserve(tokens);
+  }
+  void parameters_changed() { ready_ = false; }
+  // What the next call brings, to be filled in.
+  call& next_call() {
+    now_.sizes = sizes_;
+    for (mutable_view& v : now_.outputs) v = {};
+    return now_;
+  }
+
+  call& this_call() { return now_; }
+  const call& this_call() const { return now_; }
+
+  // Runs the call that was filled in. `how` and `host` are the oracle's.
+  void run(rotations how = rotations::blockwise, const host_function<Real>* host = nullptr) {
+    prepare(how, host);
+    const long long tokens = std::max(0LL, g_.sizes.tokens(now_.sizes));
+    if (tokens > room_) reserve(tokens);
+    const frame<Real> f{g_, p_, where_, known_, now_, stored_, tokens};
+    for (id i = 0; i < g_.size; ++i) {  // inputs that are read as a whole, and cannot be where they lie
+      if (g_[i].what != op::input || !whole_leaf_[i]) continue;
+      const auto k = static_cast<std::size_t>(i);
+      const view& v = now_.data[k];
+      stored_[k] = in_place<Real>(v) ? nullptr : arena_.data() + offset_[k];
+      if (stored_[k] != nullptr) read(v, 0, v.count(), stored_[k]);
+    }
+    for (const launch& l : p_.launches) {
+      ++launched_;
+      if (l.by_rows) {
+        run_rows(f, l);
+        continue;
+      }
+      const evaluator<Real> evaluate{g_, now_.sizes, how, host};
+      for (int k = 0; k < l.count; ++k) f.compute_whole(p_.nodes[l.first + k], evaluate);
+    }
+    for (int k = 0; k < g_.outs; ++k)
+      if (const id i = g_.out[k].at; p_.rows.how[i] != reach::piece && f.output(k).data != nullptr) {
+        const tensor<Real> v = f.whole(i);
+        write(v.p, 0, v.count(), f.output(k));
+      }
+  }
+  // How many launches have run since the plan was made: what a test compares with the plan.
+  long long launched() const { return launched_; }
+  // Bytes of workspace for calls with so many rows, known before the call: of a thread, and shared by all.
+  long long workspace_bytes(long long tokens) {
+    reserve(tokens);
+    return arena_.size() * static_cast<long long>(sizeof(Real)) +
+           static_cast<long long>(crew_.size()) * crew_[0].elements() * static_cast<long long>(sizeof(Real));
+  }
+
+ private:
+  // An input that somebody reads as a whole.
+  bool read_whole(id i) const {
+    for (id r = i + 1; r < g_.size; ++r)
+      for (int k = 0; k < 3; ++k)
+        if (unshaped(g_, g_[r].operand(k)) == i && p_.live[r] && g_[r].what != op::reshape &&
+            !reads_by_piece(g_, p_, r, k))
+          return true;
+    return is_output(g_, i);
+  }
+  void reserve(long long tokens) {
+    room_ = tokens;
+    size_values s = now_.sizes;
+    g_.sizes.set_tokens(s, tokens);
+    const long long share = (tokens + thread_count() - 1) / thread_count();
+    const long long rows = tokens < split_ ? tokens : std::min(piece_rows, share);
+    crew_.resize(static_cast<std::size_t>(thread_count()));
+    for (row_worker<Real>& w : crew_) w.reserve(g_, p_, where_, s, tokens, std::max(rows, std::min(tokens, split_)));
+    stored_.assign(static_cast<std::size_t>(g_.size), nullptr);
+    offset_.assign(stored_.size(), -1);
+    long long total = 0;
+    for (id i = 0; i < g_.size; ++i) {
+      const bool mine =
+          where_.stored[i] || p_.rows.how[i] == reach::whole || (g_[i].what == op::input && whole_leaf_[i]);
+      if (!mine || !p_.live[i] || g_[i].what == op::reshape) continue;
+      offset_[static_cast<std::size_t>(i)] = total;
+      total += aligned_count(count(g_, i, s));
+    }
+    arena_.reserve(std::max(1LL, total));
+    for (id i = 0; i < g_.size; ++i) {
+      const auto k = static_cast<std::size_t>(i);
+      if (offset_[k] >= 0 && g_[i].what != op::input) stored_[k] = arena_.data() + offset_[k];
+      if (p_.rows.how[i] == reach::sum) stored_[k] = crew_[0].sum(i);
+      if (g_[i].what == op::reshape && p_.rows.how[i] == reach::whole)
+        stored_[k] = stored_[static_cast<std::size_t>(unshaped(g_, i))];
+    }
+  }
+  void run_rows(const frame<Real>& f, const launch& l) {
+    const long long tokens = f.tokens;
+    const int threads = tokens >= split_ ? thread_count() : 1;
+    const long long share = (tokens + threads - 1) / threads,
+                    rows = tokens < split_ ? tokens : std::min(piece_rows, share);
+    for (int t = 0; t < threads; ++t) row_worker<Real>::clear_sums(f, l, crew_[static_cast<std::size_t>(t)]);
+    on_threads(threads, [&](int t) {
+      const long long end = std::min(tokens, (t + 1) * share);
+      for (long long from = t * share; from < end; from += rows)
+        crew_[static_cast<std::size_t>(t)].run(f, l, from, std::min(rows, end - from));
+    });
+    for (int k = 0; k < l.count; ++k)
+      if (const id i = p_.nodes[l.first + k]; p_.rows.how[i] == reach::sum)
+        for (int t = 1; t < threads; ++t)
+          add(crew_[0].sum(i), crew_[static_cast<std::size_t>(t)].sum(i), count(g_, i, now_.sizes));
+  }
+
+  // Computes what does not depend on the data; values that were only needed to get there are dropped again.
+  void prepare(rotations how, const host_function<Real>* host) {
+    if (ready_) return;
+    const evaluator<Real> evaluate{g_, sizes_, how, host};
+    for (id i = 0; i < g_.size; ++i) {
+      if (!p_.live[i] || p_.when.of[i] == stage::data) continue;
+      if (p_.when.of[i] == stage::load && loaded_) continue;
+      if (is_leaf(g_[i].what)) known_.forget(i);  // the tensor behind it may have changed
+      known_.compute(i, evaluate);
+    }
+    for (id i = 0; i < g_.size; ++i) {
+      if (!p_.live[i] || p_.when.of[i] == stage::data || row(g_[i].what).from == source::integers) continue;
+      const id leaf = base_leaf(g_, i);
+      if (leaf >= 0 && read_stored_only(i) && stays_stored<Real>(known_.leaf(leaf)))
+        known_.leave_stored(i, leaf);
+      else if (!kept(i) && !is_leaf(g_[i].what) && !read_again(i))
+        known_.forget(i);
+      else if (kept(i))
+        static_cast<void>(known_[i]);  // widened now, not by several threads at once
+    }
+    ready_ = loaded_ = true;
+  }
+  // Is it read by the data-time work, or an output? A reshaped value is the memory of what it reshapes.
+  bool kept(id i) const {
+    if (is_output(g_, i)) return true;
+    for (id r = i + 1; r < g_.size; ++r) {
+      const node& v = g_[r];
+      if (!p_.live[r] || (v.a != i && v.b != i && v.c != i)) continue;
+      if (p_.when.of[r] == stage::data || (v.what == op::reshape && kept(r))) return true;
+    }
+    return false;
+  }
+  // A base tensor that only products and look-ups of the data-time work read: it may stay as it is stored.
+  bool read_stored_only(id i) const {
+    if (is_output(g_, i)) return false;
+    for (id r = i + 1; r < g_.size; ++r)
+      for (int k = 0; p_.live[r] && k < 3; ++k) {
+        if (g_[r].operand(k) != i || (p_.when.of[r] != stage::data && g_[r].what != op::reshape)) continue;
+        const node& v = g_[r];
+        const bool product =
+            v.what == op::matmul && k == 1 && !v.ta && !v.sum && g_[v.b].d[0] == dim{1} && g_[v.b].d[1] == dim{1};
+        if (v.what == op::reshape ? !read_stored_only(r) : !product && row(v.what).axes != flow::look_up) return false;
+      }
+    return true;
+  }
+  // Is a value of the load read whenever the parameters change, directly or reshaped?
+  bool read_again(id i) const {
+    for (id r = 0; r < g_.size && p_.when.of[i] == stage::load; ++r) {
+      const node& v = g_[r];
+      const bool reads = p_.live[r] && (v.a == i || v.b == i || v.c == i);
+      if (reads && (p_.when.of[r] == stage::parameter || v.what == op::reshape)) return true;
+    }
+    return false;
+  }
+
+  graph g_;
+  plan p_;
+  buffers where_;
+  sequence<bool> whole_leaf_;
+  long long split_ = split_rows;
+  size_values sizes_;
+  values<Real> known_;
+  call now_;
+  memory<Real> arena_;             // what is stored for all rows
+  std::vector<Real*> stored_;      // by node
+  std::vector<long long> offset_;  // in the arena
+  std::vector<row_worker<Real>> crew_;
+  long long room_ = -1, launched_ = 0;
+  bool loaded_ = false, ready_ = false, bound_ = false;
+};
+
+}  // namespace graft::cpu

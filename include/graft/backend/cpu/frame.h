@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call as the launches of a plan see it: its sizes, the tensors it brings, and where every value is that is stored
+// for all rows. Threads share it; what a thread needs for itself is in its row_worker.
+#pragma once
+#include <graft/backend/cpu/values.h>
+#include <graft/plan/buffers.h>
+
+namespace graft::cpu {
+
+template <class Real> struct frame {
+  const graph& g;
+  const plan& p;
+  const buffers& where;
+  values<Real>& known;
+  const call& now;
+  const std::vector<Real*>& stored;  // by node: all rows of it; null: it is nowhere whole
+  long long tokens;
+
+  template <class Vector> static auto& at(Vector& v, id i) { return v[static_cast<std::size_t>(i)]; }
+  static bool direct(const mutable_view& v) { return v.data != nullptr && v.type == real_type<Real> && v.contiguous(); }
+  const mutable_view& output(int k) const { return now.outputs[static_cast<std::size_t>(k)]; }
+
+  tensor<Real> full(id i, Real* p_at) const { return shaped(g, i, now.sizes, p_at); }
+  // n of the rows of a value.
+  tensor<Real> piece(id i, Real* p_at, long long n) const {
+    tensor<Real> t = full(i, p_at);
+    if (p.rows.axis[i] >= 0) t.d[p.rows.axis[i]] = tokens == 0 ? 0 : t.d[p.rows.axis[i]] / tokens * n;
+    return t;
+  }
+  long long row_elements(id i) const { return tokens == 0 ? 0 : count(g, i, now.sizes) / tokens; }
+
+  bool is_known(id i) const { return p.when.of[i] != stage::data; }
+  // All rows of a value that was there before this launch.
+  tensor<Real> whole(id i) const {
+    if (is_known(i)) return known[i];
+    const id from = where.same_as[i] >= 0 ? where.same_as[i] : i;
+    if (at(stored, from) != nullptr) return full(i, at(stored, from));
+    const id shaped_from = unshaped(g, from);  // the memory of what it reshapes
+    if (at(stored, shaped_from) != nullptr) return full(i, at(stored, shaped_from));
+    return full(i,
+                static_cast<Real*>(const_cast<void*>(at(now.data, shaped_from).data)));  // an input of the right type
+  }
+  // A base weight that is not stored as Real is decoded inside the product.
+  tensor<Real> weight(id i) const {
+    const weight_view* const as_stored = known.stored(i);
+    if (as_stored == nullptr) return known[i];
+    tensor<Real> t = full(i, nullptr);
+    t.stored = as_stored;
+    return t;
+  }
+  // Products and look-ups read a weight as it is stored; everybody else reads numbers.
+  bool reads_stored(const node& v, int k) const {
+    return (v.what == op::matmul && k == 1 && !v.ta && !v.sum) || (row(v.what).axes == flow::look_up && k == 0);
+  }
+  // One node on all rows.
+  void compute_whole(id i, const evaluator<Real>& evaluate) const {
+    const node& v = g[i];
+    if (v.what == op::reshape) return;
+    tensor<Real> out = whole(i);
+    if (adds_up(v.what)) std::fill_n(out.p, out.count(), Real(0));
+    operands<Real> x;
+    tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
+    for (int k = 0; k < 3; ++k)
+      if (const id o = v.operand(k); o >= 0) {
+        if (row(g[o].what).from == source::integers)
+          x.ids = is_known(o) ? known.ids(o) : static_cast<const std::int64_t*>(at(now.data, o).data);
+        else
+          *to[k] = is_known(o) && reads_stored(v, k) ? weight(o) : whole(o);
+      }
+    evaluate(i, out, x);
+  }
+};
+
+}  // namespace graft::cpu

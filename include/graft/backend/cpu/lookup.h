@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Look-ups by whole numbers: rows of a table, and single places of a matrix; each with its adjoint.
+#pragma once
+#include <graft/backend/cpu/decode.h>
+#include <graft/backend/cpu/sums.h>
+#include <graft/backend/cpu/tensor.h>
+
+#include <cstdint>
+
+namespace graft::cpu {
+
+template <class Real> void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_column) {
+  const long long n = out.d[3];
+  for (long long t = 0; t < out.d[2]; ++t) {
+    Real* to = out.p + t * n;
+    if (w.stored != nullptr)
+      decode(by_column ? w.stored->transposed() : *w.stored, ids[t], 1, to);
+    else if (!by_column)
+      std::copy_n(w.p + ids[t] * n, n, to);
+    else
+      for (long long c = 0; c < n; ++c) to[c] = w.p[c * w.d[3] + ids[t]];
+  }
+}
+template <class Real> void scatter(tensor<Real> w, tensor<Real> rows, const std::int64_t* ids, bool by_column) {
+  const long long n = rows.d[3];
+  for (long long t = 0; t < rows.d[2]; ++t) {
+    const Real* from = rows.p + t * n;
+    if (!by_column)
+      add(w.p + ids[t] * n, from, n);
+    else
+      for (long long c = 0; c < n; ++c) w.p[c * w.d[3] + ids[t]] += from[c];
+  }
+}
+
+// Numbers put at places of a matrix, which finds zeros or the sum so far there, and read from them. The places are n
+// rows, then n columns.
+template <class Real> void place(tensor<Real> out, tensor<Real> numbers, const std::int64_t* at) {
+  const long long n = numbers.count();
+  for (long long i = 0; i < n; ++i) out.p[at[i] * out.d[3] + at[n + i]] += numbers.p[i];
+}
+template <class Real> void pick(tensor<Real> numbers, tensor<Real> a, const std::int64_t* at) {
+  const long long n = numbers.count();
+  for (long long i = 0; i < n; ++i) numbers.p[i] = a.p[at[i] * a.d[3] + at[n + i]];
+}
+
+}  // namespace graft::cpu

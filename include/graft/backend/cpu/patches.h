@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A convolution as a product: which element of an image stands where in the matrix of its patches.
+#pragma once
+
+namespace graft::cpu {
+
+struct window {
+  long long kernel_h, kernel_w, stride, pad, out_w;
+};
+// Calls f(position in the image, position in the patch rows) for every pair that is not padding.
+template <class F> void each_patch(const long long (&image)[4], const long long (&rows)[4], window s, F f) {
+  for (long long n = 0; n < image[0]; ++n)
+    for (long long p = 0; p < rows[2]; ++p)
+      for (long long c = 0; c < image[1]; ++c)
+        for (long long y = 0; y < s.kernel_h; ++y)
+          for (long long x = 0; x < s.kernel_w; ++x) {
+            const long long h = p / s.out_w * s.stride + y - s.pad, w = p % s.out_w * s.stride + x - s.pad;
+            if (h < 0 || w < 0 || h >= image[2] || w >= image[3]) continue;
+            f(((n * image[1] + c) * image[2] + h) * image[3] + w,
+              (n * rows[2] + p) * rows[3] + (c * s.kernel_h + y) * s.kernel_w + x);
+          }
+}
+
+}  // namespace graft::cpu

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a layer runs: by the launches of its target's plan, or one operation after the other as the formula is written.
+// And how much it must be ready for: beyond that a call is refused, so that nothing is allocated below a captured graph.
+#pragma once
+
+namespace graft {
+
+enum class mode : unsigned char { fused, eager };
+
+struct capacity {
+  long long tokens = 0;  // rows of a call; 0 on the CPU: as many as come, growing with the largest
+  int rank = 0;          // of all side branches that are active together; 0: what the adapters at hand need
+};
+
+}  // namespace graft
