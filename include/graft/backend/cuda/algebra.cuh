@@ -3,7 +3,7 @@
 // the layer's type, as on the CPU; and Kronecker products, element by element. The matrices in double lie in scratch
 // memory of the caller: as many elements of Real as needs() says, beginning at a multiple of 8 bytes.
 #pragma once
-#include <graft/backend/cuda/tensor.h>
+#include <graft/backend/cuda/tensor.cuh>
 
 #include <cmath>
 
@@ -46,7 +46,7 @@ template <class Real> struct inverses {
     for (long long r = t.rank; r < b; r += t.size)
       for (long long k = b; k-- > 0;) swap_places(x[r * b + k], x[r * b + static_cast<long long>(pivots[k])]);
     t.sync();
-    for (long long e = t.rank; e < area; e += t.size) out.p[m * area + e] = static_cast<Real>(x[e]);
+    for (long long e = t.rank; e < area; e += t.size) out.p.put(m * area + e, static_cast<Real>(x[e]));
   }
   template <class Team> __host__ __device__ long long pivot(const double* x, long long k, Team t) const {
     const long long b = a.d[3];
@@ -70,7 +70,7 @@ struct neumann_series {
 };
 // One step of Horner's scheme: to = c I + Q r.
 template <class Real, class Team>
-__host__ __device__ void horner(double* to, double c, const Real* q, const double* r, long long b, Team t) {
+__host__ __device__ void horner(double* to, double c, const cells<Real>& q, const double* r, long long b, Team t) {
   for (long long e = t.rank; e < b * b; e += t.size) {
     const long long row = e / b, col = e % b;
     double sum = row == col ? c : 0;
@@ -96,7 +96,7 @@ template <class Real> struct neumanns {
     double* const buffers[2] = {scratch + 2 * m * area, scratch + (2 * m + 1) * area};
     scaled_identity(buffers[(c.count - 1) % 2], c[c.count - 1], b, t);
     for (long long k = c.count - 1; k-- > 0;) horner(buffers[k % 2], c[k], a.p + m * area, buffers[(k + 1) % 2], b, t);
-    for (long long e = t.rank; e < area; e += t.size) out.p[m * area + e] = static_cast<Real>(buffers[0][e]);
+    for (long long e = t.rank; e < area; e += t.size) out.p.put(m * area + e, static_cast<Real>(buffers[0][e]));
   }
 };
 // The adjoint of Horner's scheme: with R_k = c_k I + Q R_{k+1}, dQ = Σ_k G_k R_{k+1}ᵀ and G_{k+1} = Qᵀ G_k. The scratch
@@ -110,7 +110,7 @@ template <class Real> struct neumann_grads {
 
   template <class Team> __host__ __device__ void operator()(long long m, Team team) const {
     const long long b = a.d[3], area = b * b, last = c.count - 1;
-    const Real* const q = a.p + m * area;
+    const cells<Real> q = a.p + m * area;
     double *const r = scratch + (c.count + 2) * m * area, *const g = r + last * area, *const d = g + 2 * area;
     for (long long e = team.rank; e < area; e += team.size) d[e] = 0, g[e] = static_cast<double>(t.p[m * area + e]);
     team.sync();
@@ -131,7 +131,7 @@ template <class Real> struct neumann_grads {
       }
       team.sync();
     }
-    for (long long e = team.rank; e < area; e += team.size) out.p[m * area + e] = static_cast<Real>(d[e]);
+    for (long long e = team.rank; e < area; e += team.size) out.p.put(m * area + e, static_cast<Real>(d[e]));
   }
 };
 
@@ -139,14 +139,14 @@ template <class Real> struct kronecker {
   tensor<Real> out, a, b;
   __host__ __device__ void operator()(long long i) const {
     const long long r = i / out.d[3], c = i % out.d[3];
-    out.p[i] = a.p[r / b.d[2] * a.d[3] + c / b.d[3]] * b.p[r % b.d[2] * b.d[3] + c % b.d[3]];
+    out.p.put(i, a.p[r / b.d[2] * a.d[3] + c / b.d[3]] * b.p[r % b.d[2] * b.d[3] + c % b.d[3]]);
   }
 };
 template <class Real> struct row_kronecker {
   tensor<Real> out, a, b;
   __host__ __device__ void operator()(long long i) const {
     const long long width = a.d[3] * b.d[3], r = i / width, c = i % width;
-    out.p[i] = a.p[r * a.d[3] + c / b.d[3]] * b.p[r * b.d[3] + c % b.d[3]];
+    out.p.put(i, a.p[r * a.d[3] + c / b.d[3]] * b.p[r * b.d[3] + c % b.d[3]]);
   }
 };
 

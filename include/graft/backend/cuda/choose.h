@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels run one product with its slots, decided from sizes and device alone: a plain function that needs no
-// GPU.
+// Which kernels run one product with its slots, decided from sizes, target and the kernels there are: a plain function
+// that needs no GPU and knows nothing of CUDA. Ranks are padded.
 #pragma once
-#include <graft/backend/cuda/device.h>
-#include <graft/backend/cuda/stream_shape.h>
-#include <graft/core/dtype.h>
+#include <graft/backend/cuda/kernel_list.h>
+#include <graft/plan/target.h>
 
 namespace graft::cuda {
 
-struct linear_problem {
-  dtype type = dtype::bf16;
-  long long m = 0;
-  int n = 0, k = 0;
-  int rank = 0;         // padded; 0: no side branch
-  bool aligned = true;  // all pointers are multiples of 16 bytes
-  bool plain = true;    // neither activation nor residual
-  bool pre = false;     // a factor for each column of x
-};
+constexpr bool is_hopper(const target& t) { return t.capability == 90; }
+
+// A tile waits for owners at most (owners - 1) * group tiles ahead of it. They are running when that many blocks are
+// resident at once, and they wait for nobody but each other.
+constexpr bool owners_are_resident(int owners, int group, int m_pairs, int resident_pairs) {
+  return (owners - 1) * (group < m_pairs ? group : m_pairs) < resident_pairs;
+}
 
 enum class way : unsigned char { stream, gemm, gemm_two, mma, simt };
 
@@ -39,53 +36,71 @@ struct linear_choice {
 inline long long workspace_bound(long long m, int rank) { return (m + 255) / 256 * 256 * rank * (8 * 4 + 4); }
 inline long long counter_bytes(long long m) { return (m + 255) / 256 * 2 * 16; }
 
-inline bool is_16_bit(dtype t) { return t == dtype::bf16 || t == dtype::f16; }
+constexpr bool is_16_bit(dtype t) { return t == dtype::bf16 || t == dtype::f16; }
 
 // As many pairs as the number of waves needs: full waves line up with the groups that exchange S, and idle
 // multiprocessors leave power to the others.
-inline int launched_pairs(int tiles, int resident) {
+constexpr int launched_pairs(int tiles, int resident) {
   const int waves = (tiles + resident - 1) / resident;
   return (tiles + waves - 1) / waves;
 }
 
-inline void choose_gemm(const linear_problem& p, const device_facts& device, linear_choice& c) {
-  const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.resident_pairs;
+constexpr unsigned stream_shapes_of(const kernel_list& have, long long m, int rank) {
+  unsigned shapes = 0;
+  for (int shape = 0; shape < stream_shapes; ++shape)
+    shapes |= have.has_stream(padded_tokens(m), shape, rank) ? 1U << shape : 0;
+  return shapes;
+}
+// The wide tile or the narrow one, whichever there is and finishes first; 0 where there is neither.
+constexpr int choose_tile(const product_shape& p, int resident, const kernel_list& have, int variant) {
+  const int m_pairs = static_cast<int>((p.m + 255) / 256);
   auto time = [&](int tile_n) {  // the narrow tile reads x twice as often
     const int tiles = m_pairs * ((p.n + tile_n - 1) / tile_n);
     return (tiles + resident - 1) / resident * tile_n * (tile_n == 128 ? 1.06 : 1.0);
   };
-  c.tile_n = time(128) < time(256) ? 128 : 256;
-  const int n_tiles = (p.n + c.tile_n - 1) / c.tile_n;
-  c.pairs = launched_pairs(m_pairs * n_tiles, resident);
+  const bool narrow = have.has_gemm(128, variant), wide = have.has_gemm(256, variant);
+  if (!narrow || !wide) return narrow ? 128 : wide ? 256 : 0;
+  return time(128) < time(256) ? 128 : 256;
+}
+// False where there is no kernel for it.
+constexpr bool choose_gemm(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
+  const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.resident_pairs;
+  auto take = [&](int variant) {
+    c.tile_n = choose_tile(p, resident, have, variant);
+    if (c.tile_n > 0) c.pairs = launched_pairs(m_pairs * ((p.n + c.tile_n - 1) / c.tile_n), resident);
+    return c.tile_n > 0;
+  };
   c.how = way::gemm;
-  if (p.rank == 0) return;
-  c.owners = (n_tiles < 8 ? n_tiles : 8) / 4 * 4;
-  const bool together = p.rank <= 64 && c.owners > 0 && (p.k + 63) / 64 >= c.owners &&
-                        owners_are_resident(c.owners, c.group, m_pairs, c.pairs);
+  if (p.rank == 0) return take(p.pre ? with_pre : 0);
   c.s_bytes = p.m * p.rank * 2;
-  if (together) {
-    c.partial_bytes = static_cast<long long>(m_pairs) * 2 * c.owners * 128 * p.rank * 4;
-    return;
+  if (p.rank <= 64 && take(rank_index(p.rank))) {
+    const int n_tiles = (p.n + c.tile_n - 1) / c.tile_n;
+    c.owners = (n_tiles < 8 ? n_tiles : 8) / 4 * 4;
+    if (c.owners > 0 && (p.k + 63) / 64 >= c.owners && owners_are_resident(c.owners, c.group, m_pairs, c.pairs)) {
+      c.partial_bytes = static_cast<long long>(m_pairs) * 2 * c.owners * 128 * p.rank * 4;
+      return true;
+    }
   }
   c.how = way::gemm_two;
   c.owners = 0;
   c.launches = 2;
   const int rows = static_cast<int>(p.m);
-  if (p.rank <= max_stream_tokens) c.stream = choose_stream(&rows, 1, p.rank, p.k, 0, device.processors, true);
+  if (p.rank <= max_stream_tokens)
+    c.stream = choose_stream(&rows, 1, p.rank, p.k, 0, device.processors, true, stream_shapes_of(have, p.rank, 0));
+  return take(0) && (c.stream.rows > 0 || have.has_gemm(128, 0));
 }
 
-inline linear_choice choose(const linear_problem& p, const device_facts& device) {
-  linear_choice c;
+constexpr linear_choice choose(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
-  if (copies && device.hopper() && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
+  if (copies && is_hopper(device) && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
+    linear_choice c;
     c.how = way::stream;
-    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.pre || p.n % 2 != 0);
-    return c;
+    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.pre || p.n % 2 != 0,
+                             stream_shapes_of(have, p.m, p.rank));
+    if (c.stream.rows > 0) return c;
   }
-  if (copies && device.hopper() && p.n % 8 == 0) {
-    choose_gemm(p, device, c);
-    return c;
-  }
+  if (linear_choice c; copies && is_hopper(device) && p.n % 8 == 0 && choose_gemm(p, device, have, c)) return c;
+  linear_choice c;
   c.how = copies && device.capability >= 80 ? way::mma : way::simt;
   if (p.rank > 0) c.launches = 2, c.s_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
   return c;

@@ -1,29 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels need to know of the device they run on.
+// The device that this thread works on, and another one for the length of a scope.
 #pragma once
 #include <graft/backend/cuda/error.h>
 
 namespace graft::cuda {
 
-struct device_facts {
-  int processors = 0;      // multiprocessors
-  int capability = 0;      // 90 for compute capability 9.0
-  int resident_pairs = 0;  // pairs of thread blocks of the gemm family that run at the same time
-  bool hopper() const { return capability == 90; }
+// The device this thread works on.
+inline int device_now() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? device : 0;
+}
+// Another device for the length of a scope. To ask which one it is costs nanoseconds, to change it more.
+class on_device {
+ public:
+  explicit on_device(int device) : was_(device_now()), changed_(was_ != device) {
+    if (changed_) static_cast<void>(cudaSetDevice(device));
+  }
+  ~on_device() {
+    if (changed_) static_cast<void>(cudaSetDevice(was_));
+  }
+  on_device(const on_device&) = delete;
+  on_device& operator=(const on_device&) = delete;
+
+ private:
+  int was_;
+  bool changed_;
 };
 
-inline result<device_facts> current_device() {
-  int device = 0, major = 0, minor = 0;
-  device_facts f;
+inline result<int> attribute_of_device(cudaDeviceAttr what) {
+  int device = 0, value = 0;
   if (status s = check(cudaGetDevice(&device), "no device to run on"); !s) return s.failure();
-  for (auto [attribute, to] :
-       {std::pair{cudaDevAttrMultiProcessorCount, &f.processors}, std::pair{cudaDevAttrComputeCapabilityMajor, &major},
-        std::pair{cudaDevAttrComputeCapabilityMinor, &minor}})
-    if (status s = check(cudaDeviceGetAttribute(to, attribute, device), "reading a device attribute"); !s)
-      return s.failure();
-  f.capability = 10 * major + minor;
-  f.resident_pairs = f.processors / 2;
-  return f;
+  if (status s = check(cudaDeviceGetAttribute(&value, what, device), "reading a device attribute"); !s)
+    return s.failure();
+  return value;
 }
 
 }  // namespace graft::cuda

@@ -3,7 +3,7 @@
 // per matrix. The work is a functor that runs on the host as well: threads that work together are a team, and `alone`
 // is a team of one. One owner per output and a fixed order of every sum: a result is the same each time.
 #pragma once
-#include <graft/backend/cuda/error.h>
+#include <graft/backend/cuda/launch.h>
 
 #include <algorithm>
 
@@ -14,6 +14,8 @@ struct alone {
   __host__ __device__ bool leads() const { return true; }
   __host__ __device__ void sync() const {}
   template <class Real> __host__ __device__ Real sum(Real v) const { return v; }
+  template <class Real> __host__ __device__ Real most(Real v) const { return v; }
+  __host__ __device__ unsigned votes(bool v) const { return v ? 1 : 0; }  // one bit a thread
   __host__ __device__ long long largest(double, long long at) const { return at; }
 };
 template <class Real> __device__ Real warp_sum(Real v) {
@@ -24,6 +26,14 @@ struct warp_team {
   int rank, size = 32;
   __device__ bool leads() const { return rank == 0; }
   template <class Real> __device__ Real sum(Real v) const { return warp_sum(v); }
+  template <class Real> __device__ Real most(Real v) const {
+    for (int d = 16; d > 0; d /= 2) {
+      const Real other = __shfl_xor_sync(0xffffffffU, v, d);
+      v = other > v ? other : v;
+    }
+    return v;
+  }
+  __device__ unsigned votes(bool v) const { return __ballot_sync(0xffffffffU, v); }
 };
 // 32 neighbours along a row, each with the threads below it; those beyond the last column only keep the others company.
 struct column_team {
@@ -103,8 +113,7 @@ inline unsigned blocks_for(long long n, long long per_block) {
 }
 template <class Element> status each(cudaStream_t stream, long long n, const Element& e, const char* name) {
   if (n <= 0) return ok;
-  each_element<<<blocks_for(n, 256), 256, 0, stream>>>(n, e);
-  return launched(name);
+  return launch(stream, &each_element<Element>, blocks_for(n, 256), 256, name, n, e);
 }
 
 // Where an evaluator runs its functors. A test puts a loop on the host in its place.
@@ -116,20 +125,17 @@ struct on_stream {
   }
   template <class Row> status rows(long long n, const Row& r, const char* name) const {
     if (n <= 0) return ok;
-    each_row<<<blocks_for(n, 4), 128, 0, stream>>>(n, r);
-    return launched(name);
+    return launch(stream, &each_row<Row>, blocks_for(n, 4), 128, name, n, r);
   }
   template <class Column> status columns(long long n, const Column& c, const char* name) const {
     if (n <= 0) return ok;
-    each_column<<<blocks_for(n, 32), dim3(32, column_team::height), 0, stream>>>(n, c);
-    return launched(name);
+    return launch(stream, &each_column<Column>, blocks_for(n, 32), dim3(32, column_team::height), name, n, c);
   }
   // `work` is what a block has to do at once: small matrices take small blocks.
   template <class Matrix> status matrices(long long n, long long work, const Matrix& m, const char* name) const {
     if (n <= 0) return ok;
     const auto threads = static_cast<unsigned>(std::clamp((work + 31) / 32 * 32, 32LL, 256LL));
-    each_matrix<<<blocks_for(n, 1), threads, 0, stream>>>(n, m);
-    return launched(name);
+    return launch(stream, &each_matrix<Matrix>, blocks_for(n, 1), threads, name, n, m);
   }
 };
 

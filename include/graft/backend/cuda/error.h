@@ -10,7 +10,5 @@ inline status check(cudaError_t e, const char* what) {
   if (e == cudaSuccess) return ok;
   return fail("CUDA: ", what, ": ", cudaGetErrorString(e), " (", cudaGetErrorName(e), ")");
 }
-// A launch says nothing itself; what it has to say is asked for right after it.
-inline status launched(const char* kernel) { return check(cudaGetLastError(), kernel); }
 
 }  // namespace graft::cuda

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One node on the device: from the values of its operands to its value, as backend/cpu/evaluate.h does it. sum_to,
-// rotate_grad, scatter and unpatch add to what is there; the others overwrite, a product only when accumulate is 0.
-// Everything is queued on the stream and nothing waits for it.
+// rotate_grad, scatter, place and unpatch add to what is there; the others overwrite, a product only when accumulate is
+// 0. Operands and result may each be stored as Real, bf16 or f16; arithmetic is in Real. Everything is queued on the
+// stream and nothing waits for it.
 #pragma once
 #include <graft/backend/cuda/algebra.cuh>
 #include <graft/backend/cuda/layout.cuh>
+#include <graft/backend/cuda/lookup.cuh>
+#include <graft/backend/cuda/op_set.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/backend/cuda/rotate.cuh>
 #include <graft/backend/cuda/rowwise.cuh>
@@ -25,88 +28,142 @@ template <class Real> struct evaluator {
   // Elements of extra memory that node i needs while it is computed; it begins at a multiple of 8 bytes.
   long long scratch(id i) const {
     const node& v = g[i];
-    auto sizes = [&](id o) { return shaped<Real>(g, o, s, nullptr); };
+    auto sizes = [&](id o) { return shaped<Real>(g, o, s, {}); };
     if (v.what == op::inverse) return inverses<Real>::needs(sizes(v.a));
     if (v.what == op::neumann) return neumanns<Real>::needs(sizes(v.a));
     if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
-    if (v.what == op::rotate) return rotate_scratch(sizes(v.a), sizes(v.b));
-    if (v.what == op::rotate_grad) return rotate_grad_scratch(sizes(v.a), sizes(v.c));
+    if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
+    if (v.what == op::rotate_grad) return rotation_traces<Real>::needs(sizes(v.a), sizes(v.c));
     return 0;
+  }
+
+  // How many kernels node i is.
+  int launches(id i) const {
+    const node& v = g[i];
+    const bool made =
+        !is_leaf(v.what) || v.what == op::constant || v.what == op::number || v.what == op::zero || v.what == op::eye;
+    if (!made || count(g, i, s) == 0) return 0;
+    return v.what == op::rotate_grad && g.sizes.value(g[v.c].d[0], s) > 1 ? 2 : 1;
   }
 
   status operator()(cudaStream_t stream, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
                     int accumulate = 0) const;
 
   // The same wherever functors can be run: on a stream, or in a test by a loop on the host.
-  template <class On>
+  template <op_set Ops = every_op, class On>
   status run(const On& on, id i, tensor<Real> out, const operands<Real>& x, Real* scratch, int accumulate) const;
 };
 
 template <class Real>
-template <class On>
+template <op_set Ops, class On>
 status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
                             int accumulate) const {
   const node& v = g[i];
   const long long n = out.count();
   const char* const name = row(v.what).name;
+  const int axis = v.k[0].v;  // of the ops that have one
   auto* const doubles = reinterpret_cast<double*>(scratch);
+  const auto filling = with<Ops, op::constant, op::number, op::zero>(on);
+  const auto mapped = with<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu,
+                           op::silu, op::gelu, op::gelu_tanh, op::step, op::detach, op::reshape>(on);
+  for (const tensor<Real>* t : {static_cast<const tensor<Real>*>(&out), &x.a, &x.b, &x.c})
+    if (!cells<Real>::can_be(t->p.type))
+      return fail(name, " computes with ", name_of(dtype_of<Real>), ", bf16 and f16, not with ", name_of(t->p.type));
+  if (n == 0) return ok;
   switch (v.what) {
     case op::input:
     case op::ids:
     case op::base:
     case op::frozen:
+    case op::index:
     case op::param:
     case op::scalar:
     case op::kept: break;
-    case op::constant: return on.elements(1, filled<Real>{out.p, static_cast<Real>(v.value)}, name);
-    case op::zero: return on.elements(n, filled<Real>{out.p, Real(0)}, name);
-    case op::eye: return on.elements(out.area(), identity<Real>{out}, name);
+    case op::constant: return filling.elements(1, filled<Real>{out.p, static_cast<Real>(v.value)}, name);
+    case op::number: return filling.elements(1, filled<Real>{out.p, static_cast<Real>(argument(v, 0))}, name);
+    case op::zero: return filling.elements(n, filled<Real>{out.p, Real(0)}, name);
+    case op::eye: return with<Ops, op::eye>(on).elements(out.area(), identity<Real>{out}, name);
     case op::add:
     case op::sub:
     case op::mul:
     case op::div:
-    case op::minimum: return on.elements(n, binary<Real>(v.what, out, x.a, x.b), name);
+    case op::minimum:
+    case op::maximum:
+      return with<Ops, op::add, op::sub, op::mul, op::div, op::minimum, op::maximum>(on).elements(
+          n, binary<Real>(v.what, out, x.a, x.b), name);
     case op::sqrt:
     case op::exp:
+    case op::log:
+    case op::sin:
+    case op::cos:
     case op::tanh:
+    case op::erf:
     case op::sigmoid:
     case op::relu:
+    case op::silu:
+    case op::gelu:
+    case op::gelu_tanh:
     case op::step:
-    case op::detach: return on.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
-    case op::matmul: return multiply(on, products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}));
-    case op::row_dot: return on.rows(x.a.rows(), row_dots<Real>{out, x.a, x.b}, name);
-    case op::sum_to: return sum_to(on, summed_to<Real>(out, x.a), name);
-    case op::transpose: return on.elements(n, transposed<Real>{out, x.a}, name);
-    case op::reshape: return on.elements(n, copied<Real>{out.p, x.a.p}, name);
-    case op::swap_inner: return on.elements(n, inner_swapped<Real>{out, x.a}, name);
-    case op::tile: return on.elements(n, tiled<Real>{out, x.a}, name);
-    case op::fold: return on.elements(n, folded<Real>{out, x.a}, name);
-    case op::upper: return on.elements(n, upper_part<Real>{out, x.a}, name);
-    case op::skew: return on.elements(n, skewed<Real>{out, x.a}, name);
-    case op::unskew: return on.elements(x.a.count(), unskewed<Real>{out, x.a}, name);
-    case op::inverse: return on.matrices(x.a.matrices(), x.a.area(), inverses<Real>{out, x.a, doubles}, name);
+    case op::detach: return mapped.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
+    case op::matmul:
+      return multiply(with<Ops, op::matmul>(on), products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}));
+    case op::row_dot: return with<Ops, op::row_dot>(on).rows(x.a.rows(), row_dots<Real>{out, x.a, x.b}, name);
+    case op::sum_to: return sum_to(with<Ops, op::sum_to>(on), summed_to<Real>(out, x.a), name);
+    case op::transpose: return with<Ops, op::transpose>(on).elements(n, transposed<Real>{out, x.a}, name);
+    case op::reshape: return mapped.elements(n, unary<Real>{op::detach, out.p, x.a.p}, name);
+    case op::permute: return with<Ops, op::permute>(on).elements(n, permuted<Real>(out, x.a, v.k), name);
+    case op::slice:
+      return with<Ops, op::slice>(on).elements(n, sliced<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)},
+                                               name);
+    case op::pad:
+      return with<Ops, op::pad>(on).elements(n, padded<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
+    case op::concat: {
+      return with<Ops, op::concat>(on).elements(n, joined<Real>{out, x.a, x.b, {out, axis}, {x.a, axis}, {x.b, axis}},
+                                                name);
+    }
+    case op::repeat: return with<Ops, op::repeat>(on).elements(n, repeated_columns<Real>{out, x.a}, name);
+    case op::fold: return with<Ops, op::fold>(on).elements(n, folded<Real>{out, x.a}, name);
+    case op::upper: return with<Ops, op::upper>(on).elements(n, upper_part<Real>{out, x.a}, name);
+    case op::skew: return with<Ops, op::skew>(on).elements(n, skewed<Real>{out, x.a}, name);
+    case op::unskew: return with<Ops, op::unskew>(on).elements(x.a.count(), unskewed<Real>{out, x.a}, name);
+    case op::inverse:
+      return with<Ops, op::inverse>(on).matrices(x.a.matrices(), x.a.area(), inverses<Real>{out, x.a, doubles}, name);
     case op::neumann: {
       const neumanns<Real> f{out, x.a, neumann_series(argument(v, 0)), doubles};
-      return on.matrices(x.a.matrices(), x.a.area(), f, name);
+      return with<Ops, op::neumann>(on).matrices(x.a.matrices(), x.a.area(), f, name);
     }
     case op::neumann_grad: {
       const neumann_grads<Real> f{out, x.a, x.b, neumann_series(argument(v, 0)), doubles};
-      return on.matrices(x.a.matrices(), x.a.area(), f, name);
+      return with<Ops, op::neumann_grad>(on).matrices(x.a.matrices(), x.a.area(), f, name);
     }
-    case op::rotate: return rotate(on, out, x.a, x.b, v.tb, scratch);
-    case op::rotate_grad: return rotate_grad(on, out, x.a, x.b, x.c, v.tb, scratch);
-    case op::kron: return on.elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
-    case op::row_kron: return on.elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);
-    case op::gather: return on.elements(out.area(), gathered<Real>{out, x.a, x.ids, v.ta}, name);
-    case op::scatter: return on.rows(v.ta ? out.d[3] : out.d[2], scattered<Real>{out, x.a, x.ids, v.ta}, name);
-    case op::topk_softmax: return on.rows(x.a.rows(), topk_softmaxes<Real>{out, x.a, argument(v, 0)}, name);
-    case op::softmax_grad: return on.rows(x.a.rows(), softmax_grads<Real>{out, x.a, x.b}, name);
-    case op::normalize: return on.rows(x.a.rows(), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}}, name);
+    case op::rotate: {
+      const rotated<Real> f{out, x.a, x.b.p, rotation(x.b, x.a.d[3], v.tb), scratch};
+      return with<Ops, op::rotate>(on).matrices(x.a.rows(), x.a.d[3], f, name);
+    }
+    case op::rotate_grad: return rotate_grad(with<Ops, op::rotate_grad>(on), out, x.a, x.b, x.c, v.tb, scratch);
+    case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
+    case op::row_kron:
+      return with<Ops, op::row_kron>(on).elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);
+    case op::gather: return with<Ops, op::gather>(on).elements(out.area(), gathered<Real>{out, x.a, x.ids, v.ta}, name);
+    case op::scatter:
+      return with<Ops, op::scatter>(on).rows(v.ta ? out.d[3] : out.d[2], scattered<Real>{out, x.a, x.ids, v.ta}, name);
+    case op::place: return with<Ops, op::place>(on).rows(out.d[2], placed<Real>{out, x.a, x.ids}, name);
+    case op::pick: return with<Ops, op::pick>(on).elements(n, picked<Real>{out, x.a, x.ids}, name);
+    case op::softmax: return with<Ops, op::softmax>(on).rows(x.a.rows(), softmaxes<Real>{out, x.a}, name);
+    case op::topk_softmax:
+      return with<Ops, op::topk_softmax>(on).rows(x.a.rows(), topk_softmaxes<Real>{out, x.a, argument(v, 0)}, name);
+    case op::softmax_grad:
+      return with<Ops, op::softmax_grad>(on).rows(x.a.rows(), softmax_grads<Real>{out, x.a, x.b}, name);
+    case op::normalize:
+      return with<Ops, op::normalize>(on).rows(x.a.rows(), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}}, name);
     case op::normalize_grad: {
-      return on.rows(x.a.rows(), normalize_grads<Real>{out, x.a, x.b.p, x.c, v.k[0] == dim{1}}, name);
+      return with<Ops, op::normalize_grad>(on).rows(
+          x.a.rows(), normalize_grads<Real>{out, x.a, x.b.p, x.c, v.k[0] == dim{1}}, name);
     }
-    case op::patches: return on.elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
-    case op::unpatch: return on.elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
+    case op::patches:
+      return with<Ops, op::patches>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
+    case op::unpatch:
+      return with<Ops, op::unpatch>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
   }
   return ok;
@@ -117,6 +174,15 @@ template <class Real>
 status evaluator<Real>::operator()(cudaStream_t stream, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
                                    int accumulate) const {
   return run(on_stream{stream}, i, out, x, scratch, accumulate);
+}
+
+// The same as a function, for a program that has kernels of some operations.
+using node_function = status (*)(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
+                                 const operands<float>&, float*);
+template <op_set Ops>
+status evaluate_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
+                     const operands<float>& x, float* scratch) {
+  return evaluator<float>{g, s}.template run<Ops>(on_stream{stream}, i, out, x, scratch, 0);
 }
 
 }  // namespace graft::cuda

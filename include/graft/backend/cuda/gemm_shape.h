@@ -3,6 +3,7 @@
 // axis in the cooperative side branch, and when that scheme may run.
 #pragma once
 #include <cuda.h>
+#include <cuda_runtime_api.h>
 #include <graft/backend/cuda/slot.h>
 
 #include <cstdint>
@@ -75,11 +76,5 @@ struct gemm_consumer {
   int q = 0, step = 0, before = -1;
   std::uint32_t phase = 0, s_phase = 0;
 };
-
-// A tile waits for owners at most (owners - 1) * group tiles ahead of it. They are running when that many blocks are
-// resident at once, and they wait for nobody but each other.
-__host__ __device__ constexpr bool owners_are_resident(int owners, int group, int m_pairs, int resident_pairs) {
-  return (owners - 1) * (group < m_pairs ? group : m_pairs) < resident_pairs;
-}
 
 }  // namespace graft::cuda

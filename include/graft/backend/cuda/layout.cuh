@@ -1,61 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that move or sum elements without arithmetic of their own. Each functor computes one element of the output from
-// its place. scattered and unpatched add to what is there, as on the CPU.
+// its place. unpatched adds to what is there, as on the CPU.
 #pragma once
-#include <graft/backend/cuda/tensor.h>
+#include <graft/backend/cuda/tensor.cuh>
 
 namespace graft::cuda {
 
 template <class Real> struct filled {
-  Real* out;
+  cells<Real> out;
   Real value;
-  __host__ __device__ void operator()(long long i) const { out[i] = value; }
-};
-template <class Real> struct copied {
-  Real* out;
-  const Real* a;
-  __host__ __device__ void operator()(long long i) const { out[i] = a[i]; }
+  __host__ __device__ void operator()(long long i) const { out.put(i, value); }
 };
 template <class Real> struct identity {
   tensor<Real> out;
   __host__ __device__ void operator()(long long i) const {
-    out.p[i] = i / out.d[3] == i % out.d[3] ? Real(1) : Real(0);
+    out.p.put(i, i / out.d[3] == i % out.d[3] ? Real(1) : Real(0));
   }
 };
 template <class Real> struct transposed {
   tensor<Real> out, a;
   __host__ __device__ void operator()(long long i) const {
     const long long m = i / out.area(), at = i % out.area();
-    out.p[i] = a.p[m * out.area() + at % out.d[3] * a.d[3] + at / out.d[3]];
+    out.p.put(i, a.p[m * out.area() + at % out.d[3] * a.d[3] + at / out.d[3]]);
   }
 };
-template <class Real> struct inner_swapped {  // [p, q, r, s] -> [p, r, q, s]
+template <class Real> struct permuted {
   tensor<Real> out, a;
+  long long step[4];  // along each axis of out, in a
+
+  permuted(const tensor<Real>& to, const tensor<Real>& from, const dim (&axes)[4]) : out(to), a(from) {
+    for (int k = 0; k < 4; ++k) {
+      step[k] = 1;
+      for (int inner = axes[k].v + 1; inner < 4; ++inner) step[k] *= a.d[inner];
+    }
+  }
   __host__ __device__ void operator()(long long i) const {
-    const long long col = i % out.d[3], row = i / out.d[3];
-    const long long q = row % out.d[2], r = row / out.d[2] % out.d[1], p = row / out.d[2] / out.d[1];
-    out.p[i] = a.p[((p * a.d[1] + q) * a.d[2] + r) * a.d[3] + col];
+    long long at = 0, rest = i;
+    for (int k = 3; k >= 0; --k) {
+      at += rest % out.d[k] * step[k];
+      rest /= out.d[k];
+    }
+    out.p.put(i, a.p[at]);
   }
 };
-template <class Real> struct tiled {
+
+// One axis of a tensor: an element is entry `at` of it, inside a run of `inner` neighbours, within matrix `outer`.
+struct along_axis {
+  long long size, inner = 1;
+  template <class Real> along_axis(const tensor<Real>& t, int axis) : size(t.d[axis]) {
+    for (int k = axis + 1; k < 4; ++k) inner *= t.d[k];
+  }
+  __host__ __device__ long long at(long long i) const { return i / inner % size; }
+  // The place of element i, `shift` entries further, in a tensor of the same sizes but along this axis.
+  __host__ __device__ long long moved(long long i, long long shift, const along_axis& to) const {
+    return ((i / inner / size) * to.size + at(i) + shift) * inner + i % inner;
+  }
+};
+template <class Real> struct sliced {
+  tensor<Real> out, a;
+  along_axis to, from;
+  long long start;
+  __host__ __device__ void operator()(long long i) const { out.p.put(i, a.p[to.moved(i, start, from)]); }
+};
+template <class Real> struct padded {
+  tensor<Real> out, a;
+  along_axis to, from;
+  long long start;
+  __host__ __device__ void operator()(long long i) const {
+    const long long at = to.at(i) - start;
+    out.p.put(i, at >= 0 && at < from.size ? a.p[to.moved(i, -start, from)] : Real(0));
+  }
+};
+template <class Real> struct joined {
+  tensor<Real> out, a, b;
+  along_axis to, first, second;
+  __host__ __device__ void operator()(long long i) const {
+    out.p.put(i, to.at(i) < first.size ? a.p[to.moved(i, 0, first)] : b.p[to.moved(i, -first.size, second)]);
+  }
+};
+template <class Real> struct repeated_columns {
   tensor<Real> out, a;
   __host__ __device__ void operator()(long long i) const {
-    out.p[i] = a.p[i / out.d[3] * a.d[3] + i % out.d[3] % a.d[3]];
+    out.p.put(i, a.p[i / out.d[3] * a.d[3] + i % out.d[3] % a.d[3]]);
   }
 };
 template <class Real> struct folded {
   tensor<Real> out, a;
   __host__ __device__ void operator()(long long i) const {
-    const Real* const row = a.p + i / out.d[3] * a.d[3];
+    const cells<Real> row = a.p + i / out.d[3] * a.d[3];
     Real sum = 0;
     for (long long c = i % out.d[3]; c < a.d[3]; c += out.d[3]) sum += row[c];
-    out.p[i] = sum;
+    out.p.put(i, sum);
   }
 };
 template <class Real> struct upper_part {
   tensor<Real> out, a;
   __host__ __device__ void operator()(long long i) const {
-    out.p[i] = i % a.d[3] > i / a.d[3] % a.d[2] ? a.p[i] : Real(0);
+    out.p.put(i, i % a.d[3] > i / a.d[3] % a.d[2] ? a.p[i] : Real(0));
   }
 };
 
@@ -67,8 +108,8 @@ template <class Real> struct skewed {
   tensor<Real> out, packed;
   __host__ __device__ void operator()(long long i) const {
     const long long b = out.d[3], c = i % b, r = i / b % b;
-    const Real* const v = packed.p + i / (b * b) * packed.d[3];
-    out.p[i] = r < c ? v[packed_at(r, c, b)] : r > c ? -v[packed_at(c, r, b)] : Real(0);
+    const cells<Real> v = packed.p + i / (b * b) * packed.d[3];
+    out.p.put(i, r < c ? v[packed_at(r, c, b)] : r > c ? -v[packed_at(c, r, b)] : Real(0));
   }
 };
 // Called for every element of the full matrices; those above the diagonal each own a packed one.
@@ -76,33 +117,7 @@ template <class Real> struct unskewed {
   tensor<Real> packed, full;
   __host__ __device__ void operator()(long long i) const {
     const long long b = full.d[3], c = i % b, r = i / b % b, m = i / (b * b);
-    if (r < c) packed.p[m * packed.d[3] + packed_at(r, c, b)] = full.p[i] - full.p[m * b * b + c * b + r];
-  }
-};
-
-template <class Real> struct gathered {
-  tensor<Real> out, w;
-  const std::int64_t* ids;
-  bool by_column;
-  __host__ __device__ void operator()(long long i) const {
-    const long long c = i % out.d[3], row = ids[i / out.d[3]], rows = by_column ? w.d[3] : w.d[2];
-    // The host cannot look at the ids without waiting for them: one outside the table gives no number.
-    const bool inside = row >= 0 && row < rows;
-    out.p[i] = inside ? w.p[by_column ? c * w.d[3] + row : row * out.d[3] + c] : static_cast<Real>(nan(""));
-  }
-};
-// A team per row (or column) of the table: it walks all ids and adds the rows that are its own, in their order.
-template <class Real> struct scattered {
-  tensor<Real> w, rows;
-  const std::int64_t* ids;
-  bool by_column;
-  template <class Team> __host__ __device__ void operator()(long long own, Team team) const {
-    const long long n = rows.d[3];
-    for (long long t = 0; t < rows.d[2]; ++t) {
-      if (ids[t] != own) continue;
-      for (long long c = team.rank; c < n; c += team.size)
-        w.p[by_column ? c * w.d[3] + own : own * n + c] += rows.p[t * n + c];
-    }
+    if (r < c) packed.p.put(m * packed.d[3] + packed_at(r, c, b), full.p[i] - full.p[m * b * b + c * b + r]);
   }
 };
 
@@ -117,7 +132,7 @@ template <class Real> struct patched {
     const long long x = at % s.kernel_w, y = at / s.kernel_w % s.kernel_h, c = at / (s.kernel_w * s.kernel_h);
     const long long h = p / s.out_w * s.stride + y - s.pad, w = p % s.out_w * s.stride + x - s.pad;
     const bool inside = h >= 0 && w >= 0 && h < image.d[2] && w < image.d[3];
-    out.p[i] = inside ? image.p[((n * image.d[1] + c) * image.d[2] + h) * image.d[3] + w] : Real(0);
+    out.p.put(i, inside ? image.p[((n * image.d[1] + c) * image.d[2] + h) * image.d[3] + w] : Real(0));
   }
 };
 // A pixel lies in the patch at (oh, ow) as its element (y, x) where oh stride + y - pad is its row, likewise its
@@ -138,7 +153,7 @@ template <class Real> struct unpatched {
         if (oh >= out_h || ow >= s.out_w) continue;
         sum += rows.p[(n * rows.d[2] + oh * s.out_w + ow) * rows.d[3] + (c * s.kernel_h + y) * s.kernel_w + x];
       }
-    image.p[i] += sum;
+    image.p.add(i, sum);
   }
 };
 

@@ -3,6 +3,7 @@
 // zeros up to the padded rank, the pre slot in the layer's type, and the post slot as one factor and one summand per
 // output. Runs once per change of a parameter.
 #pragma once
+#include <graft/backend/cuda/cells.cuh>
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/wgmma.cuh>
@@ -11,8 +12,7 @@ namespace graft::cuda {
 
 // to[row0 + r][col0 + c] = ± factor * from[r][c], for a `from` of [rows, cols] or, transposed, of [cols, rows].
 template <class T> struct pack_matrix {
-  const float* from;
-  const float* factor;  // null: 1
+  cells<float> from, factor;  // no factor: 1
   T* to;
   long long rows, cols, row0, col0, pitch;
   bool transposed, minus;
@@ -20,7 +20,7 @@ template <class T> struct pack_matrix {
   __device__ void operator()(long long i) const {
     const long long r = i / cols, c = i % cols;
     float v = from[transposed ? c * rows + r : i];
-    if (factor != nullptr) v *= *factor;
+    if (factor.at != nullptr) v *= factor[0];
     to[(row0 + r) * pitch + col0 + c] = from_float<T>(minus ? -v : v);
   }
 };
@@ -69,7 +69,7 @@ template <class T> struct fill_vector {
 struct apply_post {
   float* scale;
   float* shift;
-  const float* operand;
+  cells<float> operand;
   long long n, stride;  // stride 0: one number for all columns
   int what;             // 0 add, 1 subtract, 2 multiply, 3 divide
 

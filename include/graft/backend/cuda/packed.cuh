@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of one or several adapters in device memory, as the kernels read them. A program fills it (program.cuh); to
+// The slots of one or several adapters in device memory, as the kernels read them. A bound product fills it; to
 // switch adapters is to copy one of these into another.
 #pragma once
 #include <graft/backend/cuda/memory.h>
@@ -31,6 +31,11 @@ template <class T> struct packed_adapter {
     if (status s = clear(stream, b_tiles, (slabs * padded_rows(n) + row_padding) * width * size); !s) return s;
     record.a_tiles = a_tiles.data(), record.b_tiles = b_tiles.data();
     return ok;
+  }
+  // The same, where there is not yet room for just that: addresses stay.
+  status reserve_once(cudaStream_t stream, int n, int k, int rank, bool with_pre) {
+    const bool there = post.bytes() > 0 && record.rank == rank && (record.pre != nullptr) == with_pre;
+    return there ? status(ok) : reserve(stream, n, k, rank, with_pre);
   }
   // A and B are complete: lay them out for the kernels that copy tiles.
   status tile(cudaStream_t stream, int n, int k) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementwise ops; an operand of size 1 along an axis is read again. The output may be an operand of its own sizes.
 #pragma once
-#include <graft/backend/cuda/tensor.h>
+#include <graft/backend/cuda/tensor.cuh>
 
 #include <cmath>
 
@@ -9,7 +9,7 @@ namespace graft::cuda {
 
 // An operand as the output sees it. The two usual cases, all of it and a single number, need no division.
 template <class Real> struct repeated {
-  const Real* p;
+  cells<Real> p;
   long long size[4], step[4];
   bool whole = true, single;
 
@@ -23,7 +23,7 @@ template <class Real> struct repeated {
     }
   }
   __host__ __device__ Real operator[](long long i) const {
-    if (single) return *p;
+    if (single) return p[0];
     if (whole) return p[i];
     long long at = 0;
     for (int k = 3; k >= 0; --k) {
@@ -36,40 +36,46 @@ template <class Real> struct repeated {
 
 template <class Real> struct binary {
   op what;
-  Real* out;
+  cells<Real> out;
   repeated<Real> a, b;
 
   binary(op o, const tensor<Real>& to, const tensor<Real>& x, const tensor<Real>& y)
       : what(o), out(to.p), a(x, to), b(y, to) {}
-  __host__ __device__ void operator()(long long i) const {
-    const Real x = a[i], y = b[i];
+  __host__ __device__ void operator()(long long i) const { out.put(i, of(a[i], b[i])); }
+  __host__ __device__ Real of(Real x, Real y) const {
     switch (what) {
-      case op::add: out[i] = x + y; break;
-      case op::sub: out[i] = x - y; break;
-      case op::mul: out[i] = x * y; break;
-      case op::div: out[i] = x / y; break;
-      case op::minimum: out[i] = y < x ? y : x; break;
-      default: break;
+      case op::add: return x + y;
+      case op::sub: return x - y;
+      case op::mul: return x * y;
+      case op::div: return x / y;
+      case op::minimum: return y < x ? y : x;
+      default: return x < y ? y : x;  // maximum
     }
   }
 };
 
 template <class Real> struct unary {
   op what;
-  Real* out;
-  const Real* a;
+  cells<Real> out, a;
 
-  __host__ __device__ void operator()(long long i) const {
-    const Real x = a[i];
+  __host__ __device__ void operator()(long long i) const { out.put(i, of(a[i])); }
+  __host__ __device__ Real of(Real x) const {
     switch (what) {
-      case op::sqrt: out[i] = std::sqrt(x); break;
-      case op::exp: out[i] = std::exp(x); break;
-      case op::tanh: out[i] = std::tanh(x); break;
-      case op::sigmoid: out[i] = Real(1) / (Real(1) + std::exp(-x)); break;
-      case op::relu: out[i] = x < Real(0) ? Real(0) : x; break;
-      case op::step: out[i] = x > Real(0) ? Real(1) : Real(0); break;
-      case op::detach: out[i] = x; break;
-      default: break;
+      case op::sqrt: return std::sqrt(x);
+      case op::exp: return std::exp(x);
+      case op::log: return std::log(x);
+      case op::sin: return std::sin(x);
+      case op::cos: return std::cos(x);
+      case op::tanh: return std::tanh(x);
+      case op::erf: return std::erf(x);
+      case op::sigmoid: return Real(1) / (Real(1) + std::exp(-x));
+      case op::relu: return x < Real(0) ? Real(0) : x;
+      case op::silu: return x / (Real(1) + std::exp(-x));
+      case op::gelu: return Real(0.5) * x * std::erfc(-x * Real(0.70710678118654752));
+      case op::gelu_tanh:
+        return Real(0.5) * x * (Real(1) + std::tanh(Real(0.79788456080286536) * (x + Real(0.044715) * x * x * x)));
+      case op::step: return x > Real(0) ? Real(1) : Real(0);
+      default: return x;  // detach
     }
   }
 };

@@ -4,7 +4,7 @@
 // is one with its steps exchanged; either way neighbouring threads load along the step of 1.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
-#include <graft/backend/cuda/tensor.h>
+#include <graft/backend/cuda/tensor.cuh>
 
 #include <algorithm>
 
@@ -13,24 +13,24 @@ namespace graft::cuda {
 // One operand: `step` leads to the next row (of a) or column (of b) of the result, `inner` to the next term of the sum,
 // outer[] to the next matrix along the two axes of the stack, 0 where it is read again.
 template <class Real> struct factor {
-  const Real* p;
+  cells<Real> p;
   long long step, inner, outer[2];
 };
 template <class Real> struct products {
   factor<Real> a, b;
-  Real* c;  // matrices of rows x cols, one after the other
+  cells<Real> c;  // matrices of rows x cols, one after the other
   long long rows, cols, depth;
   long long stack[2];  // products to compute
   bool sum = false;    // all into one result
   int accumulate = 0;  // 0: overwrite, +1 or -1: add or subtract
 
   __host__ __device__ long long count() const { return stack[0] * stack[1]; }
-  __host__ __device__ const Real* matrix(const factor<Real>& f, long long m) const {
+  __host__ __device__ cells<Real> matrix(const factor<Real>& f, long long m) const {
     return f.p + m / stack[1] * f.outer[0] + m % stack[1] * f.outer[1];
   }
   __host__ __device__ void store(long long m, long long row, long long col, Real v) const {
-    Real& to = c[(m * rows + row) * cols + col];
-    to = accumulate == 0 ? v : accumulate < 0 ? to - v : to + v;
+    const long long to = (m * rows + row) * cols + col;
+    c.put(to, accumulate == 0 ? v : accumulate < 0 ? c[to] - v : c[to] + v);
   }
 };
 
@@ -68,16 +68,18 @@ template <class Real> using product_tile = Real[product_depth][product_side + 2]
 
 // Four elements a thread: 16 neighbours along the depth where that is contiguous, else 64 along the side of the tile.
 template <class Real>
-__device__ void load_factor(product_tile<Real>& to, const Real* p, const factor<Real>& f, long long from, long long end,
-                            long long k0, long long depth) {
+__device__ void load_factor(product_tile<Real>& to, const cells<Real>& matrix, const factor<Real>& f, long long from,
+                            long long end, long long k0, long long depth) {
   const bool along = f.inner == 1;
   const int t = static_cast<int>(threadIdx.x), next_k = along ? 0 : product_threads / product_side,
             next_i = along ? product_threads / product_depth : 0;
-  int k = along ? t % product_depth : t / product_side, i = along ? t / product_depth : t % product_side;
-  for (int e = 0; e < product_side * product_depth / product_threads; ++e, k += next_k, i += next_i) {
-    const bool inside = from + i < end && k0 + k < depth;
-    to[k][i] = inside ? p[(from + i) * f.step + (k0 + k) * f.inner] : Real(0);
-  }
+  matrix.as_stored([&](const auto& p) {
+    int k = along ? t % product_depth : t / product_side, i = along ? t / product_depth : t % product_side;
+    for (int e = 0; e < product_side * product_depth / product_threads; ++e, k += next_k, i += next_i) {
+      const bool inside = from + i < end && k0 + k < depth;
+      to[k][i] = inside ? p[(from + i) * f.step + (k0 + k) * f.inner] : Real(0);
+    }
+  });
 }
 
 template <class Real> __global__ void __launch_bounds__(product_threads) tiled_products(products<Real> p) {
@@ -114,8 +116,7 @@ template <class Real> status multiply(const on_stream& on, const products<Real>&
   const long long tiles = (p.rows + product_side - 1) / product_side * ((p.cols + product_side - 1) / product_side);
   if (tiles > 0x7fffffffLL) return fail("a product of ", p.rows, " x ", p.cols, " has more tiles than a grid");
   const dim3 grid(static_cast<unsigned>(tiles), 1, static_cast<unsigned>(std::min(results, 65535LL)));
-  tiled_products<<<grid, product_threads, 0, on.stream>>>(p);
-  return launched("matmul");
+  return launch(on.stream, &tiled_products<Real>, grid, product_threads, "matmul", p);
 }
 
 }  // namespace graft::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotations of the last axis by butterfly factors (Liu et al. 2023): x R with R = B_{m-1} … B_0. A factor is one pass
-// over the activations: the b elements of a block lie in two halves in the natural order, so nothing is moved. Values
-// between factors lie in scratch memory of the caller.
+// Rotations of the last axis by butterfly factors (Liu et al. 2023): x R with R = B_{m-1} … B_0. A team of threads takes
+// a row through all factors: the b elements of a block lie in two halves in the natural order, so nothing is moved.
+// Values between factors lie in scratch memory of the caller, in Real.
 #pragma once
 #include <graft/backend/cuda/product.cuh>
 
@@ -30,102 +30,115 @@ struct rotation {
   template <class Real>
   rotation(const tensor<Real>& q, long long width, bool t)
       : factors(q.d[0]), blocks(q.d[1]), b(q.d[3]), in(width), transposed(t) {}
-  bool shared() const { return blocks == 1; }
-  long long order(long long step) const { return transposed ? step : factors - 1 - step; }  // which factor comes when
-  __host__ __device__ long long block_at(long long factor, long long k) const {
-    return (factor * blocks + (blocks == 1 ? 0 : k)) * b * b;
+  __host__ __device__ bool shared() const { return blocks == 1; }
+  // Which factor comes when.
+  __host__ __device__ long long order(long long step) const { return transposed ? step : factors - 1 - step; }
+  // Where the column of a factor's block begins that makes the entry at `place`, a row of it when flipped.
+  template <class Real>
+  __host__ __device__ cells<Real> column(const cells<Real>& q, long long factor, long long place, bool flip) const {
+    const long long block = factor * blocks + (shared() ? 0 : place / b);
+    return q + (block * b * b + place % b * (flip ? b : 1));
   }
 };
+// Σ_l x[l] m[l step], l < n.
+template <class Real>
+__host__ __device__ Real turned(const cells<Real>& x, long long n, const cells<Real>& m, long long step) {
+  Real sum = 0, v[4], w[4];
+  long long l = 0;
+  for (; l + 4 <= n; l += 4) {
+    x.load(v, l, 1), m.load(w, l * step, step);
+    for (int k = 0; k < 4; ++k) sum += v[k] * w[k];
+  }
+  for (; l < n; ++l) sum += x[l] * m[l * step];
+  return sum;
+}
 
-// One factor: to = from B, or from Bᵀ when flipped.
-template <class Real> struct turned {
-  Real* to;
-  const Real *from, *q;
+template <class Real> struct rotated {
+  tensor<Real> out, x;
+  cells<Real> q;
   rotation r;
-  long long factor;
-  bool flip;
-  __host__ __device__ void operator()(long long i) const {
-    const long long b = r.b, place = butterfly(i % r.in, b, factor), block = place / b, col = place % b;
-    const long long half = factor == 0 ? b : b / 2;
-    const Real *const row = from + i / r.in * r.in, *const m = q + r.block_at(factor, block);
-    const Real *const low = row + natural(block * b, b, factor), *const high =
-                                                                     row + natural(block * b + b - half, b, factor);
-    Real sum = 0;
-    for (long long l = 0; l < b; ++l)
-      sum += (l < half ? low[l] : high[l - half]) * (flip ? m[col * b + l] : m[l * b + col]);
-    to[i] = sum;
+  Real* scratch;
+
+  // Two rows of scratch memory in turns, of which the last factor needs none.
+  static long long needs(const tensor<Real>& x, const tensor<Real>& q) {
+    return (q.d[0] > 2 ? 2 : q.d[0] - 1) * x.count();
+  }
+  __host__ __device__ cells<Real> between(long long row, long long step) const {
+    return scratch + (step % 2 * x.rows() + row) * r.in;
+  }
+  template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
+    for (long long s = 0; s < r.factors; ++s) {
+      const cells<Real> from = s == 0 ? x.p + row * r.in : between(row, s - 1),
+                        to = s + 1 == r.factors ? out.p + row * r.in : between(row, s);
+      const long long factor = r.order(s), half = factor == 0 ? r.b : r.b / 2;
+      for (long long i = t.rank; i < r.in; i += t.size) {
+        const long long place = butterfly(i, r.b, factor), block = place / r.b * r.b;
+        const cells<Real> low = from + natural(block, r.b, factor), high = from + natural(block + half, r.b, factor),
+                          m = r.column(q, factor, place, r.transposed);
+        const long long step = r.transposed ? 1 : r.b;
+        to.put(i, turned(low, half, m, step) + (factor == 0 ? Real(0) : turned(high, half, m + half * step, step)));
+      }
+      t.sync();
+    }
   }
 };
-template <class Real> struct reordered {  // the activations in a factor's order, where its blocks lie side by side
-  Real* to;
-  const Real* from;
+
+// With several factors, the input z and the gradient dw of the output of each one: a row at a time, and left in the order
+// in which the factor's blocks lie side by side, [factor][block][row][b].
+template <class Real> struct rotation_traces {
+  tensor<Real> x, t;
+  cells<Real> q;
   rotation r;
-  long long factor;
-  __host__ __device__ void operator()(long long i) const {
-    to[i] = from[i / r.in * r.in + natural(i % r.in, r.b, factor)];
+  Real *z, *dw;
+
+  static long long needs(const tensor<Real>& x, const tensor<Real>& q) {
+    return q.d[0] > 1 ? 2 * q.d[0] * x.count() : 0;
+  }
+  __host__ __device__ Real* at(Real* traces, long long factor, long long place, long long row) const {
+    return traces + ((factor * (r.in / r.b) + place / r.b) * x.rows() + row) * r.b + place % r.b;
+  }
+  // Row `row` of the trace of factor `to`: the row given, or that of factor `from` turned by it.
+  template <class Team>
+  __host__ __device__ void step(Real* traces, const cells<Real>& given, long long from, long long to, bool flip,
+                                long long row, Team team) const {
+    for (long long i = team.rank; i < r.in; i += team.size) {
+      Real v;
+      if (from < 0) {
+        v = given[i];
+      } else {
+        const long long place = butterfly(i, r.b, from);
+        Real* const block = at(traces, from, place / r.b * r.b, row);
+        v = turned<Real>(block, r.b, r.column(q, from, place, flip), flip ? 1 : r.b);
+      }
+      *at(traces, to, butterfly(i, r.b, to), row) = v;
+    }
+    team.sync();
+  }
+  template <class Team> __host__ __device__ void operator()(long long row, Team team) const {
+    for (long long s = 0; s < r.factors; ++s)
+      step(z, x.p + row * r.in, s == 0 ? -1 : r.order(s - 1), r.order(s), r.transposed, row, team);
+    for (long long s = r.factors; s-- > 0;)
+      step(dw, t.p + row * r.in, s + 1 == r.factors ? -1 : r.order(s + 1), r.order(s), !r.transposed, row, team);
   }
 };
-
-template <class Real> long long rotate_scratch(const tensor<Real>& x, const tensor<Real>& q) {
-  return q.d[0] > 1 ? x.count() : 0;
-}
-template <class On, class Real>
-status rotate(const On& on, tensor<Real> out, tensor<Real> x, tensor<Real> q, bool transposed, Real* scratch) {
-  const rotation r(q, x.d[3], transposed);
-  const Real* from = x.p;
-  for (long long s = 0; s < r.factors; ++s) {  // in turns, so that the last one writes into out
-    Real* const to = (r.factors - 1 - s) % 2 == 0 ? out.p : scratch;
-    const turned<Real> step{to, from, q.p, r, r.order(s), transposed};
-    if (status done = on.elements(x.count(), step, "rotate"); !done) return done;
-    from = to;
-  }
-  return ok;
-}
-
-// The inputs of all factors but the first, two gradients in turns, and an input and a gradient in a factor's order.
-template <class Real> long long rotate_grad_scratch(const tensor<Real>& x, const tensor<Real>& q) {
-  return q.d[0] > 1 ? (q.d[0] + 3) * x.count() : 0;
-}
-// Adds the gradient of every block: with z the input and dw the output gradient of a factor in its order,
-// dQ = zᵀ dw (or dwᵀ z when transposed), and dz = dw Qᵀ goes on to the factor before.
+// Adds the gradient of every block: dQ = zᵀ dw, or dwᵀ z when transposed. One launch for one factor, else two.
 template <class On, class Real>
 status rotate_grad(const On& on, tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> q, bool transposed,
                    Real* scratch) {
   const rotation r(q, x.d[3], transposed);
-  const long long n = x.count();
-  Real* const side = scratch + (r.factors - 1) * n;
-  auto input = [&](long long s) { return s == 0 ? x.p : scratch + (s - 1) * n; };
-  for (long long s = 0; s + 1 < r.factors; ++s) {
-    const turned<Real> step{input(s + 1), input(s), q.p, r, r.order(s), transposed};
-    if (status done = on.elements(n, step, "rotate"); !done) return done;
+  const long long n = x.count(), rows = x.rows();
+  products<Real> p{{x.p, 1, r.in, {0, r.b}}, {t.p, 1, r.in, {0, r.b}}, out.p, r.b, r.b, rows, {1, r.in / r.b}};
+  p.sum = r.shared(), p.accumulate = 1;
+  if (r.factors > 1) {
+    Real* const dw = scratch + r.factors * n;
+    if (status s = on.matrices(rows, r.in, rotation_traces<Real>{x, t, q.p, r, scratch, dw}, "rotate_grad"); !s)
+      return s;
+    p.a = {scratch, 1, r.b, {n, rows * r.b}}, p.b = {dw, 1, r.b, {n, rows * r.b}};
+    p.stack[0] = r.factors, p.sum = false;
+    if (r.shared()) p.stack[1] = 1, p.depth = n / r.b;
   }
-  const Real* dw = t.p;
-  for (long long s = r.factors - 1; s >= 0; --s) {
-    const long long f = r.order(s);
-    const Real *z = input(s), *d = dw;
-    if (f > 0) {
-      Real *const z_ordered = side + 2 * n, *const d_ordered = z_ordered + n;
-      if (status done = on.elements(n, reordered<Real>{z_ordered, z, r, f}, "rotate_grad"); !done) return done;
-      if (status done = on.elements(n, reordered<Real>{d_ordered, d, r, f}, "rotate_grad"); !done) return done;
-      z = z_ordered, d = d_ordered;
-    }
-    if (transposed) std::swap(z, d);
-    const products<Real> blocks{{z, 1, r.in, {0, r.b}},
-                                {d, 1, r.in, {0, r.b}},
-                                out.p + r.block_at(f, 0),
-                                r.b,
-                                r.b,
-                                x.rows(),
-                                {1, r.in / r.b},
-                                r.shared(),
-                                1};
-    if (status done = multiply(on, blocks); !done) return done;
-    if (s == 0) break;
-    Real* const next = side + s % 2 * n;
-    if (status done = on.elements(n, turned<Real>{next, dw, q.p, r, f, !transposed}, "rotate_grad"); !done) return done;
-    dw = next;
-  }
-  return ok;
+  if (transposed) std::swap(p.a, p.b);
+  return multiply(on, p);
 }
 
 }  // namespace graft::cuda

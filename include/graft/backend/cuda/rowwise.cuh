@@ -3,7 +3,7 @@
 // are added up in a tree. The parts are compensated (Kahan 1965), so long rows of floats lose nothing that shows.
 #pragma once
 #include <graft/backend/cuda/error.h>
-#include <graft/backend/cuda/tensor.h>
+#include <graft/backend/cuda/tensor.cuh>
 
 #include <cmath>
 
@@ -21,11 +21,11 @@ template <class Real> struct compensated {
 template <class Real> struct row_dots {
   tensor<Real> out, a, b;
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
-    const Real *const x = a.p + row * a.d[3], *const y = b.p + row * a.d[3];
     compensated<Real> part;
-    for (long long c = t.rank; c < a.d[3]; c += t.size) part.add(x[c] * y[c]);
+    walk<Real, 2>({a.p + row * a.d[3], b.p + row * a.d[3]}, a.d[3], t,
+                  [&](long long, const Real* v) { part.add(v[0] * v[1]); });
     const Real sum = t.sum(part.sum);
-    if (t.leads()) out.p[row] = sum;
+    if (t.leads()) out.p.put(row, sum);
   }
 };
 
@@ -51,11 +51,11 @@ template <class Real> struct summed_to {
     return at;
   }
   template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
-    const Real* const from = a.p + place(i, false);
+    const cells<Real> from = a.p + place(i, false);
     compensated<Real> part;
     for (long long r = t.rank; r < terms; r += t.size) part.add(from[place(r, true)]);
     const Real sum = t.sum(part.sum);
-    if (t.leads()) out.p[i] += sum;
+    if (t.leads()) out.p.add(i, sum);
   }
 };
 // Neighbouring threads read neighbouring elements: along the columns that stay, else along the row that is summed.
@@ -65,79 +65,95 @@ template <class On, class Real> status sum_to(const On& on, const summed_to<Real
   return n < 512 && f.terms > 2048 ? on.matrices(n, f.terms, f, name) : on.rows(n, f, name);
 }
 
+template <class Real> struct softmaxes {
+  tensor<Real> out, a;
+  template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
+    const long long n = a.d[3];
+    const cells<Real> z = a.p + row * n, p = out.p + row * n;
+    Real most = z[0];
+    walk<Real, 1>({z}, n, t, [&](long long, const Real* v) { most = *v > most ? *v : most; });
+    most = t.most(most);
+    compensated<Real> part;
+    walk<Real, 1>({z}, n, t, [&](long long, const Real* v) { part.add(std::exp(*v - most)); });
+    const Real total = t.sum(part.sum);
+    walk<Real, 1>({z}, n, t, [&](long long c, const Real* v) { p.put(c, std::exp(*v - most) / total); });
+  }
+};
 // An entry is among the k largest when fewer than k are before it: larger ones, and equal ones with a smaller index.
 template <class Real> struct topk_softmaxes {
   tensor<Real> out, a;
   long long k;
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
     const long long n = a.d[3];
-    const Real* const z = a.p + row * n;
-    Real* const p = out.p + row * n;
+    const cells<Real> z = a.p + row * n, p = out.p + row * n;
     Real most = z[0], part = 0;
     for (long long c = 1; c < n; ++c) most = z[c] > most ? z[c] : most;
-    for (long long c = t.rank; c < n; c += t.size) {
+    auto share = [&](long long c) {
+      const Real own = z[c];
       long long before = 0;
-      for (long long o = 0; o < n; ++o) before += z[o] > z[c] || (z[o] == z[c] && o < c) ? 1 : 0;
-      p[c] = before < k ? std::exp(z[c] - most) : Real(0);
-      part += p[c];
-    }
+      for (long long o = 0; o < n && before < k; ++o) before += z[o] > own || (z[o] == own && o < c) ? 1 : 0;
+      return before < k ? std::exp(own - most) : Real(0);
+    };
+    for (long long c = t.rank; c < n; c += t.size) part += share(c);
     const Real total = t.sum(part);
-    for (long long c = t.rank; c < n; c += t.size)
-      if (p[c] != Real(0)) p[c] /= total;
+    for (long long c = t.rank; c < n; c += t.size) p.put(c, share(c) / total);
   }
 };
 template <class Real> struct softmax_grads {
   tensor<Real> out, p, t;
   template <class Team> __host__ __device__ void operator()(long long row, Team team) const {
     const long long n = p.d[3];
-    const Real *const q = p.p + row * n, *const d = t.p + row * n;
+    const cells<Real> q = p.p + row * n, d = t.p + row * n, to = out.p + row * n;
     compensated<Real> part;
-    for (long long c = team.rank; c < n; c += team.size) part.add(q[c] * d[c]);
+    walk<Real, 2>({q, d}, n, team, [&](long long, const Real* v) { part.add(v[0] * v[1]); });
     const Real mean = team.sum(part.sum);
-    for (long long c = team.rank; c < n; c += team.size) out.p[row * n + c] = q[c] * (d[c] - mean);
+    walk<Real, 2>({q, d}, n, team, [&](long long c, const Real* v) { to.put(c, v[0] * (v[1] - mean)); });
   }
 };
 
 template <class Real> struct row_moments {
   Real mean = 0, scale;
-  template <class Team> __host__ __device__ row_moments(const Real* x, long long n, Real eps, bool rms, Team t) {
+  template <class Team> __host__ __device__ row_moments(const cells<Real>& x, long long n, Real eps, bool rms, Team t) {
     compensated<Real> sum, squares;
-    for (long long c = t.rank; c < n && !rms; c += t.size) sum.add(x[c]);
-    if (!rms) mean = t.sum(sum.sum) / static_cast<Real>(n);
-    for (long long c = t.rank; c < n; c += t.size) squares.add((x[c] - mean) * (x[c] - mean));
+    if (!rms) {
+      walk<Real, 1>({x}, n, t, [&](long long, const Real* v) { sum.add(*v); });
+      mean = t.sum(sum.sum) / static_cast<Real>(n);
+    }
+    walk<Real, 1>({x}, n, t, [&](long long, const Real* v) { squares.add((*v - mean) * (*v - mean)); });
     scale = Real(1) / std::sqrt(t.sum(squares.sum) / static_cast<Real>(n) + eps);
   }
 };
 template <class Real> struct normalized {
   tensor<Real> out, x;
-  const Real* eps;
+  cells<Real> eps;
   bool rms;
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
     const long long n = x.d[3];
-    const Real* const in = x.p + row * n;
-    const row_moments<Real> m(in, n, *eps, rms, t);
-    for (long long c = t.rank; c < n; c += t.size) out.p[row * n + c] = (in[c] - m.mean) * m.scale;
+    const cells<Real> in = x.p + row * n, to = out.p + row * n;
+    const row_moments<Real> m(in, n, eps[0], rms, t);
+    walk<Real, 1>({in}, n, t, [&](long long c, const Real* v) { to.put(c, (*v - m.mean) * m.scale); });
   }
 };
 // With u the normalised row: dx = scale (t - mean(t) - u mean(t ⊙ u)), without mean(t) for rms.
 template <class Real> struct normalize_grads {
   tensor<Real> out, x;
-  const Real* eps;
+  cells<Real> eps;
   tensor<Real> t;
   bool rms;
   template <class Team> __host__ __device__ void operator()(long long row, Team team) const {
     const long long n = x.d[3];
-    const Real *const in = x.p + row * n, *const d = t.p + row * n;
-    const row_moments<Real> m(in, n, *eps, rms, team);
+    const cells<Real> in = x.p + row * n, d = t.p + row * n, to = out.p + row * n;
+    const row_moments<Real> m(in, n, eps[0], rms, team);
     compensated<Real> plain, along;
-    for (long long c = team.rank; c < n; c += team.size) {
-      plain.add(d[c]);
-      along.add(d[c] * ((in[c] - m.mean) * m.scale));
-    }
+    walk<Real, 2>({in, d}, n, team, [&](long long, const Real* v) {
+      plain.add(v[1]);
+      along.add(v[1] * ((v[0] - m.mean) * m.scale));
+    });
     const Real mean = rms ? Real(0) : team.sum(plain.sum) / static_cast<Real>(n);
     const Real slope = team.sum(along.sum) / static_cast<Real>(n);
-    for (long long c = team.rank; c < n; c += team.size)
-      out.p[row * n + c] = m.scale * (d[c] - mean - (in[c] - m.mean) * m.scale * slope);
+    walk<Real, 2>({in, d}, n, team, [&](long long c, const Real* v) {
+      to.put(c, m.scale * (v[1] - mean - (v[0] - m.mean) * m.scale * slope));
+    });
   }
 };
 

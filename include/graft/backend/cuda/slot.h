@@ -7,7 +7,8 @@
 
 namespace graft::cuda {
 
-enum class activation : unsigned char { none, relu, gelu, silu };  // gelu: the tanh form
+// Named as the operations they are.
+enum class activation : unsigned char { none, relu, silu, gelu, gelu_tanh };
 
 // Columns of the post slot and rows of the tiled B reach to the next multiple of this; what is beyond the matrix is
 // zero.

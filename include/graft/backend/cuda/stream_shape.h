@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream family in numbers: the kernels there are, what lies where in their shared memory, and which of them to
-// take. A layer of few tokens runs for ten microseconds: a size that is only known at run time costs a visible part of
-// that.
+// The stream family in numbers: what lies where in the shared memory of a thread block, and what it is given. A layer of
+// few tokens runs for ten microseconds: a size that is only known at run time costs a visible part of that.
 #pragma once
 #include <graft/backend/cuda/gemm_shape.h>
+#include <graft/backend/cuda/stream_choice.h>
 
 namespace graft::cuda {
-
-inline constexpr int max_segments = 4, max_stream_rank = 64, max_stream_tokens = 64;
 
 // A thread block multiplies Rows rows of W and Rank rows of A with up to Tokens tokens, on one of Splits parts of the
 // inner axis. Offsets in bytes.
@@ -51,32 +49,5 @@ struct stream_args {
   activation act;
   stream_segment segment[max_segments];
 };
-
-struct stream_choice {
-  int tokens = 0, rows = 0, splits = 0, tiles = 0;
-  bool any = false;  // the kernels that can do everything: one shape, for any inner size
-};
-
-inline constexpr int any_rows = 64;
-
-inline int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
-
-// Rows and splits that keep every multiprocessor busy once. What counts is the rows that pass through the busiest one,
-// those of x and A as much as those of W; an exchange between two blocks costs as much as four rows.
-inline stream_choice choose_stream(const int* n, int segments, long long m, int k, int rank, int processors,
-                                   bool any = false) {
-  constexpr struct { int rows, splits; } kernels[] = {{64, 2}, {96, 2}, {112, 1}, {224, 1}};
-  stream_choice best;
-  int least = 0;
-  for (const auto& c : kernels) {
-    if (any ? c.rows != any_rows : c.splits > (k + 63) / 64 || c.rows + rank > 256) continue;
-    int tiles = 0;
-    for (int s = 0; s < segments; ++s) tiles += (n[s] + c.rows - 1) / c.rows;
-    const int waves = (tiles * c.splits + processors - 1) / processors;
-    const int time = waves * ((c.rows + rank + padded_tokens(m)) / c.splits + (c.splits > 1 ? 4 : 0));
-    if (best.rows == 0 || time < least) best = {padded_tokens(m), c.rows, c.splits, tiles, any}, least = time;
-  }
-  return best;
-}
 
 }  // namespace graft::cuda

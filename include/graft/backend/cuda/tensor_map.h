@@ -9,17 +9,23 @@
 namespace graft::cuda {
 
 namespace detail {
-// The encoder lives in the driver; asking for it at run time saves the program from linking the driver.
-inline result<decltype(&cuTensorMapEncodeTiled)> map_encoder() {
-  static void* found = nullptr;
-  if (found == nullptr) {
-    cudaDriverEntryPointQueryResult answer{};
-    const cudaError_t e =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &answer);
-    if (status s = check(e, "looking for cuTensorMapEncodeTiled in the driver"); !s) return s.failure();
-    if (found == nullptr) return fail("CUDA: the driver is older than 12.0: it has no tensor maps");
-  }
-  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+// Tensor maps are made by the driver; asking for it at run time saves the program from linking it. Each function is
+// looked for once, by whichever thread comes first.
+inline void* driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult answer{};
+  const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &answer);
+  return e == cudaSuccess && answer == cudaDriverEntryPointSuccess ? found : nullptr;
+}
+inline auto map_encoder() {
+  static const auto found =
+      reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(driver_function("cuTensorMapEncodeTiled"));
+  return found;
+}
+inline auto map_mover() {
+  static const auto found =
+      reinterpret_cast<decltype(&cuTensorMapReplaceAddress)>(driver_function("cuTensorMapReplaceAddress"));
+  return found;
 }
 }  // namespace detail
 
@@ -29,8 +35,8 @@ struct matrix {
 };
 
 inline status make_map(CUtensorMap& map, dtype type, const matrix& of, int box_rows, int box_cols) {
-  auto encode = detail::map_encoder();
-  if (!encode) return encode.failure();
+  const auto encode = detail::map_encoder();
+  if (encode == nullptr) return fail("CUDA: there is no driver that makes tensor maps; install 12.0 or later");
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(of.cols), static_cast<cuuint64_t>(of.rows)};
   const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(of.cols) * 2};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)}, step[2] = {1, 1};
@@ -38,12 +44,19 @@ inline status make_map(CUtensorMap& map, dtype type, const matrix& of, int box_r
                                      : box_cols == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                       : CU_TENSOR_MAP_SWIZZLE_32B;
   const CUresult e =
-      (*encode)(&map, type == dtype::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                const_cast<void*>(of.data), sizes, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, type == dtype::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+             const_cast<void*>(of.data), sizes, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e == CUDA_SUCCESS) return ok;
   return fail("CUDA: no tensor map for a matrix of ", of.rows, " x ", of.cols, " (error ", static_cast<long long>(e),
               "); rows and addresses must be multiples of 16 bytes");
+}
+
+// The same map of another matrix of the same sizes.
+inline status move_map(CUtensorMap& map, const void* to) {
+  const auto move = detail::map_mover();
+  if (move != nullptr && move(&map, const_cast<void*>(to)) == CUDA_SUCCESS) return ok;
+  return fail("CUDA: a tensor map cannot be moved; addresses must be multiples of 16 bytes");
 }
 
 }  // namespace graft::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels work on: a device pointer and four numbers, row-major and contiguous.
+// What the CUDA kernels work on: elements and four numbers, row-major and contiguous.
 #pragma once
-#include <cuda_runtime_api.h>
+#include <graft/backend/cuda/cells.cuh>
 #include <graft/graph/graph.h>
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace graft::cuda {
 
 template <class Real> struct tensor {
-  Real* p = nullptr;
+  cells<Real> p;
   long long d[4] = {1, 1, 1, 1};
 
   __host__ __device__ long long count() const { return d[0] * d[1] * d[2] * d[3]; }
@@ -18,7 +18,7 @@ template <class Real> struct tensor {
   __host__ __device__ long long rows() const { return d[0] * d[1] * d[2]; }
 };
 
-template <class Real> tensor<Real> shaped(const graph& g, id i, const size_values& s, Real* p) {
+template <class Real> tensor<Real> shaped(const graph& g, id i, const size_values& s, cells<Real> p) {
   tensor<Real> t;
   t.p = p;
   for (int k = 0; k < 4; ++k) t.d[k] = g.sizes.value(g[i].d[k], s);
@@ -28,7 +28,7 @@ template <class Real> tensor<Real> shaped(const graph& g, id i, const size_value
 // Scalars are tensors of one element: their values are read on the device.
 template <class Real> struct operands {
   tensor<Real> a, b, c;
-  const std::int64_t* ids = nullptr;
+  const std::int64_t* ids = nullptr;  // of a look-up, or the rows and columns of an index
 };
 
 }  // namespace graft::cuda

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan bound to tensors on the GPU. What does not depend on the data is computed and packed when the plan is bound, and
+// again when parameters changed; a call launches the kernels of the plan in their order and does nothing else: no
+// allocation, no look-up, no synchronisation. It may be captured in a CUDA graph.
+#pragma once
+#include <graft/backend/call.h>
+#include <graft/backend/cuda/bound_product.cuh>
+#include <graft/backend/mode.h>
+
+#include <deque>
+
+namespace graft::cuda {
+
+// The kernels that a layer may launch. To name one is to compile it.
+struct kernel_set {
+  linear_kernels linear;
+  node_function evaluate = nullptr;
+};
+
+template <class T> class bound_plan {
+ public:
+  bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
+    for (const product_slots& s : p_.products) products_.emplace_back(g_, s);
+    for (id i = 0; i < g_.size; ++i)
+      if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
+  }
+  bound_plan(const bound_plan&) = delete;
+  bound_plan& operator=(const bound_plan&) = delete;
+
+  const graph& value() const { return g_; }
+  const plan& launches() const { return p_; }
+  const size_values& sizes() const { return sizes_; }
+  // One product and nothing else: what layers with one input can launch together, and adapters be switched below.
+  bool one_product() const {
+    return p_.launches.size() == 1 && p_.products.size() == 1 && g_[p_.products[0].x].what == op::input;
+  }
+  bound_product<T>& product() { return products_.front(); }
+  const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
+
+  status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
+              const capacity& room, shared_slots<T>* shared) {
+    for (id i = 0; i < g_.size; ++i)
+      if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
+        return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
+    kernels_ = &kernels, leaves_ = leaves;
+    now_.data.assign(static_cast<std::size_t>(g_.size), view{});
+    now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
+    now_.sizes = sizes_ = s;
+    size_values largest = s;
+    g_.sizes.set_tokens(largest, room.tokens);
+    values_ = values(g_, largest, leaves_, kernels.evaluate);
+    int rank = 0;
+    for (bound_product<T>& b : products_) {
+      if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr); !st) return st;
+      rank = std::max(rank, b.rank());
+    }
+    collect();
+    if (status st = values_.compute(stream, known_); !st) return st;
+    if (status st = pack(stream); !st) return st;
+    if (status st = reserve_between(largest); !st) return st;
+    if (status st = values_.reserve(computed_); !st) return st;
+    if (products_.empty()) return ok;
+    const bool together = one_product() && shared != nullptr && shared->used;
+    buffer &workspace = together ? shared->workspace : own_workspace_,
+           &counters = together ? shared->counters : own_counters_;
+    if (status st = workspace.reserve(workspace_bound(room.tokens, rank)); !st) return st;
+    workspace_ = workspace.data();
+    if (counters.bytes() < counter_bytes(room.tokens)) {
+      if (status st = counters.reserve(counter_bytes(room.tokens)); !st) return st;
+      const auto bytes = static_cast<std::size_t>(counters.bytes());
+      if (status st = check(cudaMemsetAsync(counters.data(), 0, bytes, stream), "clearing"); !st) return st;
+    }
+    counters_ = counters.as<std::uint32_t>();
+    return ok;
+  }
+  // Parameter-time values again, from tensors that were written; nothing is allocated.
+  status parameters_changed(cudaStream_t stream) {
+    if (status s = values_.compute(stream, changing_); !s) return s;
+    return pack(stream);
+  }
+  status publish(cudaStream_t stream) {
+    for (bound_product<T>& b : products_)
+      if (status s = b.publish(stream); !s) return s;
+    return ok;
+  }
+  call& next_call() {
+    now_.sizes = sizes_;
+    for (mutable_view& v : now_.outputs) v = {};
+    return now_;
+  }
+  call& this_call() { return now_; }
+
+  status run(cudaStream_t stream, const target& to, bool alone) {
+    if (p_.breaks > 0) return fail("host function '", g_[p_.first_break].name, "' cannot run on the GPU");
+    if (status s = check_types(); !s) return s;
+    if (!only_product_) {
+      values_.resize(now_.sizes);
+      for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
+    }
+    bool first = true;
+    for (const graft::launch& l : p_.launches) {
+      const status s = l.product >= 0 ? run_product(stream, to, l.product, alone, first) : run_node(stream, l.anchor);
+      if (!s) return s;
+      first = false;
+    }
+    for (int k = 0; k < g_.outs; ++k) {  // what no launch writes there: an input, a value known before, a second copy
+      const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
+      if (y.data == nullptr || (launched(k) && output_of(unshaped(g_, g_.out[k].at)) == k)) continue;
+      if (status s = values_.copy(stream, g_.out[k].at, {y.data, y.type}); !s) return s;
+    }
+    return ok;
+  }
+  void unchain() {
+    for (bound_product<T>& b : products_) b.unchain();
+  }
+  long long workspace_bytes() const { return own_workspace_.bytes() + own_counters_.bytes(); }
+
+ private:
+  // Which values are computed when, by nodes of their own.
+  void collect() {
+    known_ = changing_ = computed_ = node_set(g_.size);
+    for (bound_product<T>& b : products_) b.each_source([&](id i) { need(i); });
+    for (const graft::launch& l : p_.launches)
+      if (l.product < 0) {
+        computed_.add(l.anchor);
+        for (int k = 0; k < 3; ++k) need_known(g_[l.anchor].operand(k));
+      }
+    for (int k = 0; k < g_.outs; ++k) need_known(g_.out[k].at);
+    for (id i = 0; i < g_.size; ++i) changing_.in[i] = known_[i] && p_.when.of[i] == stage::parameter;
+    only_product_ = one_product() && p_.products[0].residual < 0;
+  }
+  void need_known(id i) {
+    i = unshaped_data(i);
+    if (i >= 0 && p_.when.of[i] != stage::data) need(i);
+  }
+  id unshaped_data(id i) const {  // a reshape of data is no launch; what it reads is
+    while (i >= 0 && g_[i].what == op::reshape && p_.when.of[i] == stage::data) i = g_[i].a;
+    return i;
+  }
+  void need(id i) {
+    if (i < 0 || known_[i]) return;
+    known_.add(i);
+    for (int o = 0; o < 3; ++o) need(g_[i].operand(o));
+  }
+  status pack(cudaStream_t stream) {
+    for (bound_product<T>& b : products_)
+      if (status s = b.pack(stream, values_); !s) return s;
+    return ok;
+  }
+  // Values that products read or write between launches are stored as T.
+  status reserve_between(const size_values& largest) {
+    between_.clear();
+    for (const bound_product<T>& b : products_) {
+      const id touched[] = {b.slots().x, b.slots().residual, b.slots().result};
+      for (const id raw : touched) {
+        const id i = unshaped(g_, raw);
+        if (i < 0 || is_leaf(g_[i].what)) continue;
+        between_.emplace_back();
+        if (status s = between_.back().reserve(count(g_, i, largest) * static_cast<long long>(sizeof(T))); !s) return s;
+        values_.into(i, {between_.back().data(), dtype_of<T>});
+      }
+    }
+    return ok;
+  }
+  const void* tensor_at(id i) const {
+    i = unshaped(g_, i);
+    return is_leaf(g_[i].what) ? now_.data[static_cast<std::size_t>(i)].data : values_[i].p.at;
+  }
+  status check_types() const {
+    for (const id i : inputs_)
+      if (!now_.data[static_cast<std::size_t>(i)].contiguous())
+        return fail("tensor '", g_.name(i), "' has gaps between its rows; on the GPU copy it into one piece first");
+    for (int k = 0; k < g_.outs; ++k)
+      if (!now_.outputs[static_cast<std::size_t>(k)].contiguous())
+        return fail("output '", g_.output_name(k), "' has gaps between its rows; on the GPU give it one piece");
+    for (const bound_product<T>& b : products_) {
+      const id read[] = {unshaped(g_, b.slots().x), unshaped(g_, b.slots().residual)};
+      for (const id i : read)
+        if (i >= 0 && is_leaf(g_[i].what) && now_.data[static_cast<std::size_t>(i)].type != dtype_of<T>)
+          return fail("tensor '", g_.name(i), "' is ", name_of(now_.data[static_cast<std::size_t>(i)].type),
+                      ", this layer computes in ", name_of(dtype_of<T>));
+      for (int k = 0; k < g_.outs; ++k)
+        if (const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
+            y.data != nullptr && unshaped(g_, g_.out[k].at) == b.slots().result && y.type != dtype_of<T>)
+          return fail("output '", g_.output_name(k), "' is ", name_of(y.type), ", this layer computes in ",
+                      name_of(dtype_of<T>));
+    }
+    return ok;
+  }
+  int output_of(id i) const {
+    for (int k = 0; k < g_.outs; ++k)
+      if (unshaped(g_, g_.out[k].at) == i && now_.outputs[static_cast<std::size_t>(k)].data != nullptr) return k;
+    return -1;
+  }
+  bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
+
+  status run_product(cudaStream_t stream, const target& to, int index, bool alone, bool first) {
+    bound_product<T>& b = products_[static_cast<std::size_t>(index)];
+    const product_slots& s = b.slots();
+    const int k = output_of(s.result);
+    void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_[s.result].p.at;
+    if (k >= 0 && !only_product_) values_.put(s.result, {y, dtype_of<T>});
+    const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
+    return b.run(stream, kernels_->linear, to, m, tensor_at(s.x), y, s.residual < 0 ? nullptr : tensor_at(s.residual),
+                 workspace_, counters_, alone, first);
+  }
+  status run_node(cudaStream_t stream, id i) {
+    const int k = output_of(i);
+    if (k < 0) return values_.compute_node(stream, i);
+    const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
+    return values_.compute_node(stream, i, {y.data, y.type});
+  }
+
+  graph g_;
+  plan p_;
+  sequence<id> inputs_;
+  std::deque<bound_product<T>> products_;
+  const kernel_set* kernels_ = nullptr;
+  size_values sizes_;
+  leaf_views leaves_;
+  values values_;
+  call now_;
+  node_set known_, changing_, computed_;  // before the data; of these what follows from parameters; launches of a call
+  std::deque<buffer> between_;
+  buffer own_workspace_, own_counters_;
+  void* workspace_ = nullptr;  // its own, or the one that the adapters of a layer share
+  std::uint32_t* counters_ = nullptr;
+  bool only_product_ = false;
+};
+
+}  // namespace graft::cuda

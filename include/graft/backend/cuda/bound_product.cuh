@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product of a plan bound to device memory: its adapter packed as kernels read it, its weight where it lies or copied,
+// and its launches for the last few numbers of tokens. Where a layer has several adapters, the launches of all of them
+// read one place, into which the active adapter is copied in the order of the stream: what was captured before sees it.
+#pragma once
+#include <graft/backend/cuda/linear_calls.cuh>
+#include <graft/backend/cuda/packed.cuh>
+#include <graft/backend/cuda/values.cuh>
+#include <graft/plan/kernels.h>
+
+namespace graft::cuda {
+
+// What the launches of all adapters of a layer read; not used where there is only one adapter.
+template <class T> struct shared_slots {
+  bool used = false;
+  int rank = 0;         // padded: what an adapter may have
+  bool pre = false;     // a factor of the input; only where there is no rank
+  bool weight = false;  // some adapter is inside a copy of the weight, so all of them have one
+  packed_adapter<T> now;
+  buffer weight_now;
+  buffer workspace, counters;  // of whichever adapter runs: a captured launch outlives the adapter it was captured with
+};
+
+template <class T> class bound_product {
+ public:
+  bound_product(const graph& g, const product_slots& slots) : g_(&g), slots_(slots) {}
+  const product_slots& slots() const { return slots_; }
+
+  // Sizes of the layer and its leaves; `shared` is null where this product is not all that its layer launches.
+  status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared) {
+    sizes_ = s, leaves_ = &leaves, shared_ = shared != nullptr && shared->used ? shared : nullptr;
+    n_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 2 : 3));
+    k_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 3 : 2));
+    const int own = padded_rank(static_cast<int>(side_rank(*g_, slots_, s)));
+    if (shared_ != nullptr && own > shared_->rank)
+      return fail("a side branch of rank ", side_rank(*g_, slots_, s), " does not fit; the layer was bound for ",
+                  shared_->rank, ": bind() it with a capacity of a larger rank");
+    rank_ = shared_ != nullptr ? shared_->rank : own;
+    calls_ = {};
+    if (status st = packed_.reserve(stream, n_, k_, rank_, has_pre()); !st) return st;
+    if (shared_ != nullptr) {
+      if (status st = shared_->now.reserve_once(stream, n_, k_, rank_, shared_->pre); !st) return st;
+      if (shared_->weight)
+        if (status st = shared_->weight_now.reserve(weight_bytes()); !st) return st;
+    }
+    if (weight_in_place()) return ok;
+    return weight_.reserve(weight_bytes());
+  }
+  // Every value that pack() reads.
+  template <class Need> void each_source(Need need) const {
+    for (const side_branch& b : slots_.sides) need(b.a), need(b.b), need(b.factor);
+    for (const post_step& p : slots_.posts) need(p.operand);
+    if (!weight_in_place()) need(slots_.weight);
+    need(slots_.pre);
+  }
+  // From values in float to what the kernels read.
+  status pack(cudaStream_t stream, const values& v) {
+    if (!weight_in_place())
+      if (status s =
+              put(stream, v, slots_.weight, {{}, {}, weight_.as<T>(), n_, k_, 0, 0, k_, !slots_.weight_by_row, false});
+          !s)
+        return s;
+    if (status s = pack_sides(stream, v); !s) return s;
+    if (has_pre()) {
+      T* const to = packed_.pre.template as<T>();
+      const status s = slots_.pre < 0 ? each(stream, k_, fill_vector<T>{to, 1}, "ones")
+                                      : put(stream, v, slots_.pre, {{}, {}, to, 1, k_, 0, 0, k_, false, false});
+      if (!s) return s;
+    }
+    return pack_post(stream, v);
+  }
+  // Makes this the adapter that the launches of the layer read.
+  status publish(cudaStream_t stream) {
+    if (shared_ == nullptr) return ok;
+    chained_ = false;  // the next call reads what is copied here
+    if (shared_->weight)
+      if (status s = check(cudaMemcpyAsync(shared_->weight_now.data(), own_weight(),
+                                           static_cast<std::size_t>(weight_bytes()), cudaMemcpyDeviceToDevice, stream),
+                           "switching the weight");
+          !s)
+        return s;
+    return shared_->now.copy_from(stream, packed_);
+  }
+  void unchain() { chained_ = false; }
+  // May this launch read weights and adapter before the kernel ahead of it has finished? From the second one on.
+  bool may_chain() { return std::exchange(chained_, true); }
+
+  status run(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m, const void* x, void* y,
+             const void* residual, void* workspace, std::uint32_t* counters, bool alone, bool first) {
+    if (calls_.empty() || alone != alone_) {
+      linear_operands o;
+      const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
+      o.act = activation_of(slots_.act), o.alone = alone_ = alone;
+      o.w = weight(), o.slot = from.record, o.a = from.a.data();
+      if (shared_ != nullptr) o.slot.scale = record_scale(from), o.slot.shift = record_shift(from);
+      o.workspace = workspace, o.counters = counters;
+      calls_ = linear_calls(kernels, to, shape(m), o);
+    }
+    auto bound = calls_.at(m, x, y, residual);
+    if (!bound) return bound.failure();
+    return launch(stream, **bound, may_chain() && first);
+  }
+  product_shape shape(long long m) const {
+    product_shape p{dtype_of<T>, m, n_, k_, rank_};
+    p.pre = has_pre();
+    p.plain = slots_.act == op::detach && slots_.residual < 0;
+    p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
+    return p;
+  }
+  const void* weight() const {
+    return shared_ != nullptr && shared_->weight ? shared_->weight_now.data() : own_weight();
+  }
+  adapter_slot record() const {
+    const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
+    adapter_slot s = from.record;
+    if (shared_ != nullptr) s.scale = record_scale(from), s.shift = record_shift(from);
+    return s;
+  }
+  int rank() const { return rank_; }
+  int out_size() const { return n_; }
+  int in_size() const { return k_; }
+
+ private:
+  static activation activation_of(op o) {
+    switch (o) {
+      case op::relu: return activation::relu;
+      case op::silu: return activation::silu;
+      case op::gelu: return activation::gelu;
+      case op::gelu_tanh: return activation::gelu_tanh;
+      default: return activation::none;
+    }
+  }
+  bool has_pre() const { return slots_.pre >= 0 || (shared_ != nullptr && shared_->pre); }
+  long long weight_bytes() const { return static_cast<long long>(n_) * k_ * static_cast<long long>(sizeof(T)); }
+  long long size_of(id i, int axis) const { return g_->sizes.value((*g_)[i].d[axis], sizes_); }
+  // The stored weight itself is what the product reads.
+  bool weight_in_place() const {
+    const id leaf = base_leaf(*g_, slots_.weight);
+    return leaf >= 0 && slots_.weight_by_row && (*leaves_)[static_cast<std::size_t>(leaf)].type == dtype_of<T>;
+  }
+  const void* own_weight() const {
+    return weight_in_place() ? (*leaves_)[static_cast<std::size_t>(base_leaf(*g_, slots_.weight))].data
+                             : weight_.data();
+  }
+  status put(cudaStream_t stream, const values& v, id from, pack_matrix<T> how) const {
+    how.from = v[from].p;
+    return each(stream, how.rows * how.cols, how, "pack");
+  }
+  status pack_sides(cudaStream_t stream, const values& v) {
+    int rank0 = 0;
+    for (const side_branch& side : slots_.sides) {
+      const long long rank = g_->sizes.value(side.rank, sizes_);
+      T *const a = packed_.a.template as<T>(), *const b = packed_.b.template as<T>();
+      const status done = side.a < 0
+                              ? each(stream, rank * k_, pack_fold<T>{a, rank, rank0, k_}, "fold")
+                              : put(stream, v, side.a, {{}, {}, a, rank, k_, rank0, 0, k_, !side.a_by_rank, false});
+      if (!done) return done;
+      pack_matrix<T> how{{}, {}, b, n_, rank, 0, rank0, rank_, !side.b_by_row, side.minus};
+      if (side.factor >= 0) how.factor = v[side.factor].p;
+      if (status s = put(stream, v, side.b, how); !s) return s;
+      rank0 += static_cast<int>(rank);
+    }
+    return packed_.tile(stream, n_, k_);
+  }
+  bool has_post(op what, op other) const {
+    for (const post_step& p : slots_.posts)
+      if (p.what == what || p.what == other) return true;
+    return false;
+  }
+  static float* record_scale(const packed_adapter<T>& p) { return p.post.template as<float>(); }
+  float* record_shift(const packed_adapter<T>& p) const {
+    return p.post.template as<float>() + padded_rows(n_) + row_padding;
+  }
+  // The post slot as one factor and one summand per output; ones or zeros where the layer may have another adapter that
+  // needs them.
+  status pack_post(cudaStream_t stream, const values& v) {
+    const long long columns = padded_rows(n_) + row_padding;
+    float *const scale = record_scale(packed_), *const shift = record_shift(packed_);
+    if (status s = each(stream, columns, fill_vector<float>{scale, 1}, "ones"); !s) return s;
+    if (status s = each(stream, columns, fill_vector<float>{shift, 0}, "zeros"); !s) return s;
+    for (const post_step& step : slots_.posts) {
+      const int what = step.what == op::add ? 0 : step.what == op::sub ? 1 : step.what == op::mul ? 2 : 3;
+      const tensor<float> t = v[step.operand];
+      if (status s = each(stream, columns, apply_post{scale, shift, t.p, n_, t.count() == 1 ? 0 : 1, what}, "post"); !s)
+        return s;
+    }
+    packed_.record.scale = has_post(op::mul, op::div) ? scale : nullptr;
+    packed_.record.shift = has_post(op::add, op::sub) ? shift : nullptr;
+    return ok;
+  }
+
+  const graph* g_;
+  product_slots slots_;
+  size_values sizes_;
+  const std::vector<view>* leaves_ = nullptr;
+  shared_slots<T>* shared_ = nullptr;
+  int n_ = 0, k_ = 0, rank_ = 0;
+  packed_adapter<T> packed_;
+  buffer weight_;
+  linear_calls calls_;
+  bool alone_ = false;
+  bool chained_ = false;  // the next call may read weights and adapter before the kernel ahead of it has finished
+};
+
+}  // namespace graft::cuda

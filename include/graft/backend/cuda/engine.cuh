@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU as an executor sees it: work is ordered on a stream of one device, memory is the device's, a plan bound to
+// tensors launches its kernels. T is the type of x, y and the weight.
+#pragma once
+#include <graft/backend/cuda/bound_plan.cuh>
+#include <graft/backend/cuda/targets.h>
+
+namespace graft::cuda {
+
+template <class T> kernel_set every_kernel_of() { return {all_kernels<T>(), &evaluate_node<every_op>}; }
+
+template <class T> struct engine {
+  // The side branch of many tokens is computed by thread blocks that wait for each other, in a cooperative launch: it finds
+  // them all resident or fails. `alone`: no other layer runs on the device at the same time, so that is so anyway, and
+  // a layer can begin before the one ahead of it has ended.
+  struct queue {
+    cudaStream_t stream = nullptr;
+    bool alone = false;
+    target where{}, eager{};  // found by open()
+    kernel_set kernels{};
+  };
+  using shared = shared_slots<T>;
+  static constexpr dtype computes = dtype::f32;
+  static constexpr bool reads_host_memory = false, binds_itself = false;
+  static const target& runs_on(const queue& q) { return q.where; }
+  static const target& runs_eagerly_on(const queue& q) { return q.eager; }
+
+  // What the device of this thread can do.
+  static status open(queue& q) {
+    if (q.kernels.evaluate == nullptr) return fail("this executor was given no kernels");
+    const auto major = attribute_of_device(cudaDevAttrComputeCapabilityMajor),
+               minor = attribute_of_device(cudaDevAttrComputeCapabilityMinor),
+               processors = attribute_of_device(cudaDevAttrMultiProcessorCount);
+    for (const auto* a : {&major, &minor, &processors})
+      if (!*a) return a->failure();
+    q.where = device_target("this GPU", 10 * *major + *minor, *processors, *processors / 2);
+    q.eager = q.where, q.eager.gathers = target::work::by_nodes;
+    return is_hopper(q.where) ? ask_residency(q) : status(ok);
+  }
+
+  // Of all adapters of a layer: what the place that their launches read must have room for.
+  static void begin(shared& s, const capacity& room, int adapters) {
+    s.used = room.rank > 0 || adapters > 1;
+    s.rank = padded_rank(room.rank), s.pre = s.weight = false;
+  }
+  static void consider(shared& s, const target& to, const graph& g, const size_values& sizes, bool folded,
+                       const capacity& room) {
+    const plan p = fuse(g, to);
+    s.weight = s.weight || folded;
+    if (p.launches.size() != 1 || p.products.size() != 1) return;
+    if (room.rank == 0) s.rank = std::max(s.rank, padded_rank(static_cast<int>(side_rank(g, p.products[0], sizes))));
+    s.pre = s.pre || p.products[0].pre >= 0;
+  }
+  // A product has room for a factor of the input or for a side branch: where there are both, x is scaled by a kernel.
+  static void complete(shared& s, queue& q) {
+    q.where.takes_pre = !s.used || s.rank == 0;
+    s.pre = s.pre && q.where.takes_pre;
+  }
+  static bool has_room(const shared& s, bool folded) { return !s.used || !folded || s.weight; }
+
+  // How many pairs of gemm blocks run at the same time: each takes a multiprocessor of its own.
+  static status ask_residency(queue& q) {
+    for (const kernel_entry& gemm : q.kernels.linear.gemm) {
+      if (gemm.kernel == nullptr) continue;
+      cudaLaunchAttribute cluster;
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {2, 1, 1};
+      const auto shared_bytes = static_cast<int>(gemm.shared);
+      if (status s = check(cudaFuncSetAttribute(gemm.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+                           "the gemm kernel");
+          !s)
+        return s;
+      const cudaLaunchConfig_t config{
+          dim3(static_cast<unsigned>(2 * q.where.processors)), dim3(gemm.threads), gemm.shared, nullptr, &cluster, 1};
+      return check(cudaOccupancyMaxActiveClusters(&q.where.resident_pairs, gemm.kernel, &config),
+                   "asking how many blocks fit");
+    }
+    return ok;
+  }
+
+  class block {
+   public:
+    block() = default;
+    explicit block(buffer b) : b_(std::move(b)) {}
+    void* data() { return b_.data(); }
+
+   private:
+    buffer b_;
+  };
+  static result<block> allocate(queue&, long long bytes) {
+    buffer b;
+    if (status s = b.reserve(bytes); !s) return s.failure();
+    return block(std::move(b));
+  }
+
+  class bound {
+   public:
+    bound(const graph& g, const target& to) : plan_(g, to) {}
+    status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared& with) {
+      return plan_.bind(q.stream, q.kernels, s, leaves, room, &with);
+    }
+    const graph& value() const { return plan_.value(); }
+    const plan& launches() const { return plan_.launches(); }
+    const bound_plan<T>& made() const { return plan_; }
+    bound_plan<T>& made() { return plan_; }
+    call& next_call() { return plan_.next_call(); }
+    call& this_call() { return plan_.this_call(); }
+    status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream); }
+    status publish(queue& q) { return plan_.publish(q.stream); }
+    void memory_changed() { plan_.unchain(); }
+    status run(queue& q) { return plan_.run(q.stream, q.where, q.alone); }
+    long long workspace_bytes(long long) { return plan_.workspace_bytes(); }
+
+   private:
+    bound_plan<T> plan_;
+  };
+
+  // Every node by a kernel of its own. Waits for the stream: the values live no longer than the call.
+  static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
+                         const std::vector<mutable_view>& outputs) {
+    if (q.kernels.evaluate == nullptr) return fail("this executor was given no kernels");
+    values v(g, s, leaves, q.kernels.evaluate);
+    if (status done = v.compute(q.stream, reachable(g)); !done) return done;
+    for (int k = 0; k < g.outs; ++k)
+      if (const mutable_view& to = outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
+        if (status done = v.copy(q.stream, g.out[k].at, {to.data, to.type}); !done) return done;
+    return check(cudaStreamSynchronize(q.stream), "merging");
+  }
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernels of the stream and gemm families a program has compiled. There are some seventy for each element type, and
+// compiling them takes a minute; a layer type names those that its sizes can want, and the choice is made among them.
+#pragma once
+#include <graft/backend/cuda/stream_choice.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace graft::cuda {
+
+// Ranks are 0, 16, 32 and 64; the fifth gemm kernel is the one with a pre slot.
+constexpr int rank_index(int rank) { return rank <= 0 ? 0 : rank <= 16 ? 1 : rank <= 32 ? 2 : 3; }
+constexpr int token_index(int tokens) { return tokens <= 8 ? 0 : tokens <= 16 ? 1 : 2; }
+inline constexpr int gemm_variants = 5, with_pre = 4, stream_shapes = 5, any_shape = 4, ranks = 4;
+
+struct kernel_list {
+  std::uint64_t streams = 0;  // a bit for each
+  std::uint32_t gemms = 0;
+
+  static constexpr int gemm_bit(int tile_n, int variant) { return (tile_n == 256 ? gemm_variants : 0) + variant; }
+  static constexpr int stream_bit(int tokens, int shape, int rank) {
+    return (token_index(tokens) * stream_shapes + shape) * ranks + rank_index(rank);
+  }
+  constexpr bool has_gemm(int tile_n, int variant) const { return (gemms >> gemm_bit(tile_n, variant) & 1) != 0; }
+  constexpr bool has_stream(int tokens, int shape, int rank) const {
+    return (streams >> stream_bit(tokens, shape, rank) & 1) != 0;
+  }
+  constexpr void add_gemm(int tile_n, int variant) { gemms |= 1U << gemm_bit(tile_n, variant); }
+  constexpr void add_stream(int tokens, int shape, int rank) {
+    streams |= std::uint64_t{1} << stream_bit(tokens, shape, rank);
+  }
+  friend constexpr bool operator==(const kernel_list&, const kernel_list&) = default;
+  constexpr kernel_list operator|(const kernel_list& o) const { return {streams | o.streams, gemms | o.gemms}; }
+};
+
+constexpr kernel_list every_kernel() {
+  kernel_list l;
+  for (const int rank : {0, 16, 32, 64}) {
+    for (const int tile : {128, 256}) l.add_gemm(tile, rank_index(rank));
+    for (const int tokens : {8, 16, 64})
+      for (int shape = 0; shape < stream_shapes; ++shape)
+        if (stream_kernels[shape].rows + rank <= 256) l.add_stream(tokens, shape, rank);
+  }
+  for (const int tile : {128, 256}) l.add_gemm(tile, with_pre);
+  return l;
+}
+
+}  // namespace graft::cuda

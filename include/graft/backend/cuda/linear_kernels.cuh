@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels that run a product with its slots, as pointers: a list says which of them are compiled, and nothing else
+// refers to one. A program may compile a list in a file of its own (extern template).
+#pragma once
+#include <graft/backend/cuda/gemm.cuh>
+#include <graft/backend/cuda/gemm_mma.cuh>
+#include <graft/backend/cuda/gemm_simt.cuh>
+#include <graft/backend/cuda/kernels_for.h>
+#include <graft/backend/cuda/stream.cuh>
+
+#include <iterator>
+#include <utility>
+
+namespace graft::cuda {
+
+struct kernel_entry {
+  const void* kernel = nullptr;
+  unsigned threads = 0, shared = 0;
+};
+
+struct linear_kernels {
+  kernel_list have{};
+  kernel_entry gemm[2 * gemm_variants], stream[3 * stream_shapes * ranks], mma, simt;  // by the bits of the list
+
+  void add(const linear_kernels& more) {
+    have = have | more.have;
+    for (std::size_t i = 0; i < std::size(gemm); ++i)
+      if (more.gemm[i].kernel != nullptr) gemm[i] = more.gemm[i];
+    for (std::size_t i = 0; i < std::size(stream); ++i)
+      if (more.stream[i].kernel != nullptr) stream[i] = more.stream[i];
+    mma = more.mma, simt = more.simt;
+  }
+};
+
+namespace detail {
+template <class... Parameters> const void* address_of(void (*kernel)(Parameters...)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+template <class T, int Bit> kernel_entry gemm_entry() {
+  constexpr int tile = Bit < gemm_variants ? 128 : 256, variant = Bit % gemm_variants;
+  constexpr int rank = variant == with_pre || variant == 0 ? 0 : 8 << variant;
+  return {address_of(&gemm_kernel<T, tile, rank, variant == with_pre>), 384, gemm_shape<tile, rank>::bytes};
+}
+template <class T, int Bit> kernel_entry stream_entry() {
+  constexpr int tokens = Bit / (stream_shapes * ranks) == 2 ? 64 : 8 << Bit / (stream_shapes * ranks);
+  constexpr int shape = Bit / ranks % stream_shapes, rank = Bit % ranks == 0 ? 0 : 8 << Bit % ranks;
+  constexpr int rows = stream_kernels[shape].rows, splits = stream_kernels[shape].splits;
+  constexpr bool any = shape == any_shape;
+  return {address_of(&stream_kernel<T, tokens, rows, splits, rank, any>),
+          static_cast<unsigned>(stream_block<T, tokens, rows, splits, rank, any>::threads),
+          stream_shape<tokens, rows, splits, rank>::bytes};
+}
+template <class T, std::uint64_t Streams, std::uint32_t Gemms, int... G, int... S>
+linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<int, S...>) {
+  linear_kernels k;
+  k.have = {Streams, Gemms};
+  auto gemm = [&]<int Bit>(std::integral_constant<int, Bit>) {
+    if constexpr ((Gemms >> Bit & 1) != 0) k.gemm[Bit] = gemm_entry<T, Bit>();
+  };
+  auto stream = [&]<int Bit>(std::integral_constant<int, Bit>) {
+    if constexpr ((Streams >> Bit & 1) != 0) k.stream[Bit] = stream_entry<T, Bit>();
+  };
+  (gemm(std::integral_constant<int, G>{}), ...);
+  (stream(std::integral_constant<int, S>{}), ...);
+  return k;
+}
+}  // namespace detail
+
+template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels compiled_kernels() {
+  linear_kernels k;
+  if constexpr (sizeof(T) == 2) {
+    k = detail::compiled<T, Streams, Gemms>(std::make_integer_sequence<int, 2 * gemm_variants>{},
+                                            std::make_integer_sequence<int, 3 * stream_shapes * ranks>{});
+    k.mma = {detail::address_of(&gemm_mma_kernel<T>), mma::threads, 0};
+  }
+  k.simt = {detail::address_of(&gemm_simt_kernel<T>), simt::threads, 0};
+  return k;
+}
+// All of them, for sizes and ranks that are not known yet.
+template <class T> linear_kernels all_kernels() {
+  constexpr kernel_list l = every_kernel();
+  return compiled_kernels<T, l.streams, l.gemms>();
+}
+
+}  // namespace graft::cuda

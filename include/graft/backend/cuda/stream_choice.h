@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the stream family that there are, and which of them to take. Knows nothing of CUDA.
+#pragma once
+
+namespace graft::cuda {
+
+inline constexpr int max_segments = 4, max_stream_rank = 64, max_stream_tokens = 64;
+
+struct stream_choice {
+  int tokens = 0, rows = 0, splits = 0, tiles = 0;
+  bool any = false;  // the kernels that can do everything: one shape, for any inner size
+};
+
+inline constexpr int any_rows = 64;
+// The last one is for what is rarely wanted.
+inline constexpr struct { int rows, splits; } stream_kernels[] = {{64, 2}, {96, 2}, {112, 1}, {224, 1}, {any_rows, 2}};
+constexpr int shape_index(int rows, bool any) {
+  return any ? 4 : rows == 64 ? 0 : rows == 96 ? 1 : rows == 112 ? 2 : 3;
+}
+
+constexpr int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
+
+// Rows and splits that keep every multiprocessor busy once. What counts is the rows that pass through the busiest one,
+// those of x and A as much as those of W; an exchange between two blocks costs as much as four rows.
+// `shapes` has a bit for each of stream_kernels that may be taken.
+constexpr stream_choice choose_stream(const int* n, int segments, long long m, int k, int rank, int processors,
+                                      bool any = false, unsigned shapes = 0x1f) {
+  stream_choice best;
+  int least = 0;
+  for (int shape = any ? 4 : 0; shape < (any ? 5 : 4); ++shape) {
+    const auto& c = stream_kernels[shape];
+    if ((shapes >> shape & 1) == 0 || (!any && (c.splits > (k + 63) / 64 || c.rows + rank > 256))) continue;
+    int tiles = 0;
+    for (int s = 0; s < segments; ++s) tiles += (n[s] + c.rows - 1) / c.rows;
+    const int waves = (tiles * c.splits + processors - 1) / processors;
+    const int time = waves * ((c.rows + rank + padded_tokens(m)) / c.splits + (c.splits > 1 ? 4 : 0));
+    if (best.rows == 0 || time < least) best = {padded_tokens(m), c.rows, c.splits, tiles, any}, least = time;
+  }
+  return best;
+}
+
+}  // namespace graft::cuda

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPUs that a plan can be asked for: compile<q_proj, fullgraph, on<sm_90>>. What a product takes there is asked of the
+// same function that chooses its kernels when it runs. Knows nothing of CUDA.
+#pragma once
+#include <graft/backend/cuda/choose.h>
+#include <graft/backend/cuda/slot.h>
+
+namespace graft {
+
+namespace cuda {
+constexpr int product_kernels(const product_shape& p, const target& t) {
+  product_shape padded = p;
+  padded.rank = padded_rank(p.rank);
+  return choose(padded, t).launches;
+}
+// One for every operation, but that the gradient of several rotation factors is made in two steps.
+constexpr int node_kernels(const graph& g, id i, const size_values& s) {
+  const node& v = g[i];
+  if (count(g, i, s) == 0) return 0;
+  return v.what == op::rotate_grad && g.sizes.value(g[v.c].d[0], s) > 1 ? 2 : 1;
+}
+// A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time.
+constexpr target device_target(const char* name, int capability, int processors, int resident_pairs) {
+  target t;
+  t.name = name, t.gathers = target::work::by_products;
+  t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
+  t.largest_branch_rank = 64;
+  t.product_kernels = &product_kernels, t.node_kernels = &node_kernels;
+  return t;
+}
+}  // namespace cuda
+
+inline constexpr target sm_80 = cuda::device_target("sm_80", 80, 108, 54);  // A100
+inline constexpr target sm_90 = cuda::device_target("sm_90", 90, 132, 66);  // H100 SXM, H200
+
+}  // namespace graft
