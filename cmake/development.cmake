@@ -8,10 +8,16 @@ add_library(graft_development INTERFACE)
 target_compile_options(graft_development INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>
   # A new op must not be forgotten in any pass: the switches have no default.
-  $<$<COMPILE_LANGUAGE:CXX>:-Werror=switch>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Werror=switch> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Werror=switch>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 sees overlapping copies inside its own std::string at -O3 (GCC bug 105651).
   target_compile_options(graft_development INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|i.86")
+    # Its AVX-512 intrinsics hand over a register that is undefined on purpose, and it warns of that inside its own
+    # avx512fintrin.h wherever Eigen uses them (GCC bug 105593).
+    target_compile_options(graft_development INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized;-Wno-maybe-uninitialized>)
+  endif()
 endif()
 if(GRAFT_WERROR)
   target_compile_options(graft_development INTERFACE
@@ -34,20 +40,20 @@ if(GRAFT_SANITIZE)
   target_link_options(graft_development INTERFACE -fsanitize=${GRAFT_SANITIZE})
 endif()
 
-# The executors and the table of methods, compiled once for all our programs: they are nearly all that these cost to
-# build. Users include the headers and see nothing of this.
+# The executors, compiled once for all our programs: they are nearly all that these cost to build. Users include the
+# headers and see nothing of this.
 if(TARGET graft::cpu)
   set(support ${PROJECT_SOURCE_DIR}/test/support)
-  add_library(graft_instances STATIC ${support}/instance_float.cpp ${support}/instance_double.cpp
-                                     ${support}/instance_methods.cpp)
+  add_library(graft_instances STATIC ${PROJECT_SOURCE_DIR}/src/cpu_float.cpp ${PROJECT_SOURCE_DIR}/src/cpu_double.cpp
+                                     ${support}/instance_graphs.cpp)
   target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
   set_target_properties(graft_instances PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  # Only tests compute in double, and the table of methods is data: nothing to optimise.
-  set_source_files_properties(${support}/instance_double.cpp ${support}/instance_methods.cpp
+  # Only tests compute in double, and capturing graphs takes milliseconds: nothing to optimise.
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_double.cpp ${support}/instance_graphs.cpp
                               PROPERTIES COMPILE_OPTIONS -O1)
   if(GRAFT_SANITIZE)
-    set_source_files_properties(${support}/instance_float.cpp PROPERTIES COMPILE_OPTIONS -O1)
-    set_source_files_properties(${support}/instance_double.cpp PROPERTIES COMPILE_OPTIONS -O0)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_float.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_double.cpp PROPERTIES COMPILE_OPTIONS -O0)
   endif()
 endif()
 
@@ -62,7 +68,7 @@ function(graft_use_instances target)
   if(TARGET graft_instances)
     target_link_libraries(${target} PRIVATE graft_instances)
     target_compile_options(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${PROJECT_SOURCE_DIR}/test/support/instances.h>")
+      "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${PROJECT_SOURCE_DIR}/include/graft/run/compiled.h>")
   endif()
 endfunction()
 

@@ -6,3 +6,6 @@
 #include <graft/graft.h>
 #include <graft/run/layer.h>
 #include <graft/run/print.h>
+#if defined(GRAFT_CPU_COMPILED)  // set by linking graft::cpu_compiled
+#include <graft/run/compiled.h>
+#endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The language and the GPU backend, for files that nvcc compiles. Needs the CUDA Toolkit 13 and nothing else.
 #pragma once
-#include <graft/graft.h>
-#include <graft/run/cuda_layer.cuh>
+#include <graft/run/cuda_together.cuh>
+#include <graft/targets.h>

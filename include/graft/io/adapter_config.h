@@ -10,25 +10,27 @@ namespace graft::io {
 
 inline constexpr std::uint64_t largest_config = std::uint64_t{16} << 20;
 
-inline bool is_pickle_name(const std::filesystem::path& p) {
-  const std::string e = p.extension().string();
-  return e == ".bin" || e == ".pt" || e == ".pth" || e == ".pkl" || e == ".ckpt";
+inline bool is_pickle_name(std::string_view path) {
+  for (const char* e : {".bin", ".pt", ".pth", ".pkl", ".ckpt"})
+    if (path.ends_with(e)) return true;
+  return false;
 }
 
-inline error pickle_refused(const std::filesystem::path& p) {
-  return fail_in(p.string(),
+inline error pickle_refused(const std::string& path) {
+  return fail_in(path,
                  "this is a pickle checkpoint, which can run code when it is read; save it with safetensors "
                  "(save_pretrained with safe_serialization=True)");
 }
 
-inline result<adapter_config> parse_adapter_config(std::string_view content, std::string_view file) {
-  const auto parsed = parse_json_as<nlohmann::ordered_json>(content, file);
+inline result<adapter_config> parse_adapter_config(std::string_view content, std::string_view file,
+                                                   const method_table& methods = built_in_methods()) {
+  const auto parsed = parse_json(content, file);
   if (!parsed) return parsed.failure();
   if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
   return guarded(file, [&]() -> result<adapter_config> {
     config_reader in{*parsed, std::string(file)};
     adapter_config c;
-    read_type(in, c);
+    read_type(in, c, methods);
     if (in.problem) return *in.problem;
     refuse_unsupported(in);
     read_common(in, c);
@@ -39,22 +41,21 @@ inline result<adapter_config> parse_adapter_config(std::string_view content, std
 }
 
 // `where` is the folder or the adapter_config.json in it.
-inline result<adapter_config> read_adapter_config(const std::filesystem::path& where) {
+inline result<adapter_config> read_adapter_config(const std::string& where,
+                                                  const method_table& methods = built_in_methods()) {
   if (is_pickle_name(where)) return pickle_refused(where);
-  std::error_code ec;
-  const std::filesystem::path file = std::filesystem::is_directory(where, ec) ? where / "adapter_config.json" : where;
+  const std::string file = is_directory(where) ? where + "/adapter_config.json" : where;
   const result<std::vector<std::byte>> bytes = read_file(file, largest_config);
   if (!bytes) return bytes.failure();
-  return parse_adapter_config(as_chars(*bytes), file.string());
+  return parse_adapter_config(as_chars(*bytes), file, methods);
 }
 
 // `where` is the folder or the adapter_model.safetensors in it.
-inline result<safetensors> read_adapter_weights(const std::filesystem::path& where) {
+inline result<safetensors> read_adapter_weights(const std::string& where) {
   if (is_pickle_name(where)) return pickle_refused(where);
-  std::error_code ec;
-  if (!std::filesystem::is_directory(where, ec)) return read_safetensors(where);
-  const std::filesystem::path file = where / "adapter_model.safetensors", pickle = where / "adapter_model.bin";
-  if (!std::filesystem::exists(file, ec) && std::filesystem::exists(pickle, ec)) return pickle_refused(pickle);
+  if (!is_directory(where)) return read_safetensors(where);
+  const std::string file = where + "/adapter_model.safetensors", pickle = where + "/adapter_model.bin";
+  if (!exists(file) && exists(pickle)) return pickle_refused(pickle);
   return read_safetensors(file);
 }
 

@@ -4,13 +4,14 @@
 // Three keys must be present although a member has a value here: see read_adapter_config.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace graft::io {
 
-enum class peft_type { lora, adalora, oft, boft, hra, ia3, loha, lokr, vera, ln_tuning, miss, vblora };
+enum class peft_type { lora, adalora, oft, boft, hra, ia3, loha, lokr, vera, ln_tuning, miss, vblora, own };
 
 struct peft_method {
   const char* name;       // value of "peft_type"
@@ -24,7 +25,10 @@ inline constexpr peft_method peft_methods[] = {
     {"VERA", "vera_only", 256}, {"LN_TUNING", nullptr, 0},   {"MISS", "MiSS_only", 64}, {"VBLORA", "vblora_only", 4},
 };
 
-constexpr const peft_method& facts(peft_type t) { return peft_methods[static_cast<int>(t)]; }
+inline constexpr peft_method own_method{"", nullptr, 0};
+constexpr const peft_method& facts(peft_type t) {
+  return t == peft_type::own ? own_method : peft_methods[static_cast<int>(t)];
+}
 constexpr const char* name_of(peft_type t) { return facts(t).name; }
 
 // Which biases of the base model were trained with the adapter and are in its file.
@@ -82,6 +86,8 @@ struct miss_fields {
 
 struct adapter_config {
   peft_type type{};
+  std::string own{};  // the name of a method that the program added, where the type is `own`
+  std::map<std::string, double, std::less<>> numbers{};  // and the numbers its file states
   std::string peft_version{}, base_model{}, task_type{};
   int r = 0;           // 0 where the method has none
   double alpha = 8;    // lora_alpha, or alpha of LoHa and LoKr

@@ -4,27 +4,31 @@
 #pragma once
 #include <graft/io/adapter_fields.h>
 #include <graft/io/config_refused.h>
+#include <graft/model/table.h>
 
 namespace graft::io {
 
-inline void read_type(config_reader& in, adapter_config& c) {
-  const auto* v = in.at("peft_type");
+inline void read_type(config_reader& in, adapter_config& c, const method_table& methods) {
+  const json* v = in.at("peft_type");
   text known;
   for (const peft_method& m : peft_methods) known << (known.empty() ? "" : ", ") << m.name;
+  for (const method& m : methods.added()) known << ", " << m.name;
   if (v == nullptr) return in.reject("the key 'peft_type' is missing, expected one of ", known);
   int index = 0;
   for (const peft_method& m : peft_methods) {
-    if (*v == m.name) c.type = static_cast<peft_type>(index);
-    if (*v == m.name) return;
+    if (v->says(m.name)) c.type = static_cast<peft_type>(index);
+    if (v->says(m.name)) return;
     ++index;
   }
+  for (const method& m : methods.added())
+    if (v->says(m.name)) return c.type = peft_type::own, void(c.own = m.name);
   in.expected("peft_type", *v, "one of ", known, " (in capitals)");
 }
 
 inline void read_names(config_reader& in, const char* key, name_pattern& out) {
-  const auto* v = in.set(key);
-  if (v == nullptr || !v->is_string()) return in.words(key, out.names);
-  out.regex = v->get<std::string>();
+  const json* v = in.set(key);
+  if (v == nullptr || !v->is_word()) return in.words(key, out.names);
+  out.regex = v->word;
   out.kind = name_pattern::form::regex;
 }
 
@@ -37,11 +41,11 @@ inline void read_bias(config_reader& in, adapter_config& c) {
   const auto* v = in.at("bias");
   const char* only = facts(c.type).bias_only;
   if (v == nullptr || only == nullptr) return;
-  if (*v == "none")
+  if (v->says("none"))
     c.bias = trained_bias::none;
-  else if (*v == "all")
+  else if (v->says("all"))
     c.bias = trained_bias::all;
-  else if (*v == only)
+  else if (v->says(only))
     c.bias = trained_bias::targeted;
   else
     in.expected("bias", *v, "\"none\", \"all\" or \"", only, '"');
@@ -51,13 +55,11 @@ inline void read_layers(config_reader& in, adapter_config& c) {
   in.words("layers_pattern", c.layers_pattern, true);
   const auto* v = in.set("layers_to_transform");
   if (v == nullptr) return;
-  const auto index = [](const nlohmann::ordered_json& e) {
-    return e.is_number_unsigned() && e.get<std::uint64_t>() <= std::numeric_limits<int>::max();
-  };
-  if (index(*v)) return c.layers_to_transform.assign(1, v->get<int>());
-  if (!v->is_array() || !std::all_of(v->begin(), v->end(), index))
+  const auto index = [](const json& e) { return e.is_whole() && fits_int(e); };
+  if (index(*v)) return c.layers_to_transform.assign(1, static_cast<int>(v->real));
+  if (!v->is_list() || !std::all_of(v->items.begin(), v->items.end(), index))
     return in.expected("layers_to_transform", *v, "a layer number, a list of layer numbers or null");
-  for (const auto& e : *v) c.layers_to_transform.push_back(e.get<int>());
+  for (const json& e : v->items) c.layers_to_transform.push_back(static_cast<int>(e.real));
   if (c.target_modules.kind != name_pattern::form::list && !c.layers_to_transform.empty())
     in.reject("'layers_to_transform' is set although 'target_modules' is not a list, expected one or the other");
 }

@@ -9,22 +9,22 @@
 namespace graft::io {
 
 inline void read_patterns(config_reader& in, adapter_config& c) {
-  in.entries("rank_pattern", [&](const std::string& name, const nlohmann::ordered_json& v) {
-    if (!v.is_number_unsigned() || v == 0 || v.get<std::uint64_t>() > std::numeric_limits<int>::max())
+  in.entries("rank_pattern", [&](const std::string& name, const json& v) {
+    if (!v.is_whole() || v.whole == 0 || !fits_int(v))
       return in.reject("'rank_pattern' of ", in_quotes(name), " is ", found(v), ", expected a positive integer");
-    c.rank_pattern.emplace_back(name, v.get<int>());
+    c.rank_pattern.emplace_back(name, static_cast<int>(v.whole));
   });
-  in.entries("alpha_pattern", [&](const std::string& name, const nlohmann::ordered_json& v) {
-    if (!v.is_number() || !(v.get<double>() >= 0))
+  in.entries("alpha_pattern", [&](const std::string& name, const json& v) {
+    if (!v.is_number() || !(v.real >= 0))
       return in.reject("'alpha_pattern' of ", in_quotes(name), " is ", found(v),
                        ", expected a number that is not negative");
-    c.alpha_pattern.emplace_back(name, v.get<double>());
+    c.alpha_pattern.emplace_back(name, v.real);
   });
 }
 
 inline void read_init(config_reader& in, const char* other = nullptr) {
   const auto* v = in.at("init_weights");
-  if (v == nullptr || v->is_boolean() || (other != nullptr && *v == other)) return;
+  if (v == nullptr || v->is_boolean() || (other != nullptr && v->says(other))) return;
   in.expected("init_weights", *v, "true or false", other != nullptr ? " or " : "", other != nullptr ? other : "");
 }
 
@@ -55,12 +55,14 @@ inline void read_adalora(config_reader& in, adapter_config& c) {
   in.real("orth_reg_weight", a.orth_reg_weight);
   if (a.total_step != 0 && a.tinit >= static_cast<long long>(a.total_step) - a.tfinal)
     in.reject("'tinit' is ", a.tinit, ", expected less than total_step - tfinal = ", a.total_step - a.tfinal);
-  in.entries("rank_pattern", [&](const std::string& name, const nlohmann::ordered_json& v) {
-    const auto is_flag = [](const nlohmann::ordered_json& e) { return e.is_boolean(); };
-    if (!v.is_array() || v.size() != static_cast<std::size_t>(a.init_r) || !std::all_of(v.begin(), v.end(), is_flag))
+  in.entries("rank_pattern", [&](const std::string& name, const json& v) {
+    const auto is_flag = [](const json& e) { return e.is_boolean(); };
+    if (!v.is_list() || v.items.size() != static_cast<std::size_t>(a.init_r) ||
+        !std::all_of(v.items.begin(), v.items.end(), is_flag))
       return in.reject("'rank_pattern' of ", in_quotes(name), " is ", found(v), ", expected a list of ", a.init_r,
                        " booleans, one for each of init_r");
-    a.kept.emplace_back(name, v.get<std::vector<bool>>());
+    std::vector<bool>& flags = a.kept.emplace_back(name, std::vector<bool>{}).second;
+    for (const json& e : v.items) flags.push_back(e.flag);
   });
 }
 
@@ -118,10 +120,10 @@ inline void read_ia3(config_reader& in, adapter_config& c) {
 }
 
 inline void read_vera(config_reader& in, adapter_config& c) {
-  if (const auto* v = in.at("projection_prng_key"); v != nullptr && !v->is_number_unsigned())
+  if (const auto* v = in.at("projection_prng_key"); v != nullptr && !v->is_whole())
     in.expected("projection_prng_key", *v, "an integer from 0 to 2^64-1");
   else if (v != nullptr)
-    c.vera.projection_prng_key = v->get<std::uint64_t>();
+    c.vera.projection_prng_key = v->whole;
   in.flag("save_projection", c.vera.save_projection);
   in.real("vera_dropout", c.dropout, 1);
   read_init(in);
@@ -142,12 +144,18 @@ inline void read_miss(config_reader& in, adapter_config& c) {
   in.real("miss_dropout", c.dropout, 1);
   const auto* v = in.at("init_weights");
   if (v == nullptr || v->is_boolean()) return;
-  if (*v == "mini")
+  if (v->says("mini"))
     c.miss.kind = miss_kind::mini;
-  else if (*v == "bat")
+  else if (v->says("bat"))
     c.miss.kind = miss_kind::bat;
   else
     in.expected("init_weights", *v, "true, false, \"mini\" or \"bat\"");
+}
+
+// A method of the program's own: every number of its file, by name.
+inline void read_numbers(config_reader& in, adapter_config& c) {
+  for (std::size_t i = 0; i < in.object.keys.size(); ++i)
+    if (in.object.items[i].is_number()) c.numbers[in.object.keys[i]] = in.object.items[i].real;
 }
 
 inline void read_method(config_reader& in, adapter_config& c) {
@@ -164,6 +172,7 @@ inline void read_method(config_reader& in, adapter_config& c) {
     case peft_type::ln_tuning: return;
     case peft_type::miss: return read_miss(in, c);
     case peft_type::vblora: return read_vblora(in, c);
+    case peft_type::own: return read_numbers(in, c);
   }
 }
 

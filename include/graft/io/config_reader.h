@@ -11,22 +11,30 @@
 
 namespace graft::io {
 
-inline text found(const nlohmann::ordered_json& v) {
-  if (v.is_array()) return "a list";
-  if (v.is_object()) return "an object";
-  return clipped(v.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+inline text found(const json& v) {
+  switch (v.what) {
+    case json::kind::null: return "null";
+    case json::kind::boolean: return v.flag ? "true" : "false";
+    case json::kind::whole:
+    case json::kind::negative:
+    case json::kind::real: return clipped(v.word);
+    case json::kind::word: return clipped(json_text(v.word));
+    case json::kind::list: return "a list";
+    case json::kind::object: return "an object";
+  }
+  return "";
+}
+inline bool fits_int(const json& v) {
+  const bool integer = v.is_whole() || v.what == json::kind::negative;
+  return integer && v.real >= std::numeric_limits<int>::min() && v.real <= std::numeric_limits<int>::max();
 }
 
 struct config_reader {
-  using json = nlohmann::ordered_json;
   const json& object;
   std::string file;
   std::optional<error> problem{};
 
-  const json* at(const char* key) const {
-    const auto it = object.find(key);
-    return it == object.end() ? nullptr : &*it;
-  }
+  const json* at(const char* key) const { return object.find(key); }
   // Present and not null: for keys whose default in PEFT is None, null says the same as leaving them out.
   const json* set(const char* key) const {
     const json* v = at(key);
@@ -43,41 +51,38 @@ struct config_reader {
     const json* v = at(key);
     if (v == nullptr) return;
     if (!v->is_boolean()) return expected(key, *v, "true or false");
-    out = v->get<bool>();
+    out = v->flag;
   }
   void integer(const char* key, int& out, int least, int most = std::numeric_limits<int>::max()) {
     const json* v = at(key);
     if (v == nullptr) return;
-    const bool fits = v->is_number_unsigned()  ? v->get<std::uint64_t>() <= std::numeric_limits<int>::max()
-                      : v->is_number_integer() ? v->get<std::int64_t>() >= std::numeric_limits<int>::min()
-                                               : false;
-    if (!fits || v->get<int>() < least || v->get<int>() > most)
+    if (!fits_int(*v) || v->real < least || v->real > most)
       return expected(key, *v, "an integer from ", least, " to ", most);
-    out = v->get<int>();
+    out = static_cast<int>(v->real);
   }
   void real(const char* key, double& out, double most = std::numeric_limits<double>::max()) {
     const json* v = at(key);
     if (v == nullptr) return;
-    if (!v->is_number() || !(v->get<double>() >= 0) || v->get<double>() > most)
+    if (!v->is_number() || !(v->real >= 0) || v->real > most)
       return expected(key, *v, "a number ", most == 1 ? "from 0 to 1" : "that is not negative");
-    out = v->get<double>();
+    out = v->real;
   }
   void word(const char* key, std::string& out) {
     const json* v = set(key);
     if (v == nullptr) return;
-    if (!v->is_string()) return expected(key, *v, "a string or null");
-    out = v->get<std::string>();
+    if (!v->is_word()) return expected(key, *v, "a string or null");
+    out = v->word;
   }
   void words(const char* key, std::vector<std::string>& out, bool one_is_enough = false) {
     const json* v = set(key);
     if (v == nullptr) return;
-    if (one_is_enough && v->is_string()) return out.assign(1, v->get<std::string>());
-    if (!v->is_array()) return expected(key, *v, "a list of strings or null");
+    if (one_is_enough && v->is_word()) return out.assign(1, v->word);
+    if (!v->is_list()) return expected(key, *v, "a list of strings or null");
     out.clear();
-    for (const json& e : *v) {
-      if (!e.is_string() || e.get_ref<const std::string&>().empty())
+    for (const json& e : v->items) {
+      if (!e.is_word() || e.word.empty())
         return reject('\'', key, "' holds ", found(e), ", expected only strings that are not empty");
-      out.push_back(e.get<std::string>());
+      out.push_back(e.word);
     }
   }
   // Objects whose values are read one by one, in file order; null is the same as {}.
@@ -85,7 +90,7 @@ struct config_reader {
     const json* v = set(key);
     if (v == nullptr) return;
     if (!v->is_object()) return expected(key, *v, "an object or null");
-    for (const auto& [name, value] : v->items()) each(name, value);
+    for (std::size_t i = 0; i < v->keys.size(); ++i) each(v->keys[i], v->items[i]);
   }
 };
 

@@ -27,8 +27,8 @@ inline constexpr refused_key refused_keys[] = {
     {"ensure_weight_tying", "tied modules follow the adapter"},
 };
 
-inline bool is_unset(const nlohmann::ordered_json& v) {
-  return v.is_null() || v == false || (v.is_structured() && v.empty());
+inline bool is_unset(const json& v) {
+  return v.is_null() || (v.is_boolean() && !v.flag) || ((v.is_list() || v.is_object()) && v.items.empty());
 }
 
 inline void refuse_unsupported(config_reader& in) {
@@ -42,8 +42,8 @@ inline void refuse_unsupported(config_reader& in) {
 inline void refuse_changed_base(config_reader& in) {
   const auto* v = in.at("init_lora_weights");
   if (v == nullptr || v->is_boolean()) return;
-  if (v->is_string()) {
-    const std::string& name = v->get_ref<const std::string&>();
+  if (v->is_word()) {
+    const std::string& name = v->word;
     for (const char* harmless : {"gaussian", "eva", "orthogonal", "mica"})
       if (name == harmless) return;
     for (const char* changes : {"pissa", "olora", "corda", "loftq", "lora_ga"})

@@ -4,21 +4,18 @@
 // the old file or the complete new one, also when the disk is full or another process has the old one mapped.
 #pragma once
 #include <graft/io/wording.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdio>
-#include <filesystem>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
-#include <system_error>
 #include <vector>
-#if __has_include(<unistd.h>)
-#include <unistd.h>
-#endif
 
 namespace graft::io {
 
@@ -29,28 +26,33 @@ struct file_closer {
 };
 using open_file = std::unique_ptr<std::FILE, file_closer>;
 
-inline text reason(int code) { return clipped(std::generic_category().message(code)); }
+inline text reason(int code) { return clipped(std::strerror(code)); }
 
-inline result<std::uint64_t> regular_file_size(const std::filesystem::path& path) {
-  std::error_code ec;
-  const std::filesystem::file_status st = std::filesystem::status(path, ec);
-  const std::string name = path.string();
-  if (st.type() == std::filesystem::file_type::not_found) return fail_in(name, "there is no such file");
-  if (ec) return fail_in(name, "cannot look at this file: ", clipped(ec.message()));
-  if (st.type() == std::filesystem::file_type::directory)
-    return fail_in(name, "this is a directory, expected a regular file");
-  if (st.type() != std::filesystem::file_type::regular)
-    return fail_in(name, "this is a FIFO, a device or a socket, expected a regular file");
-  const std::uintmax_t size = std::filesystem::file_size(path, ec);
-  if (ec) return fail_in(name, "cannot tell the size of this file: ", clipped(ec.message()));
-  return std::uint64_t{size};
+// A std::filesystem::path is one too.
+inline bool is_directory(const std::string& path) {
+  struct stat found {};
+  return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+}
+inline bool exists(const std::string& path) {
+  struct stat found {};
+  return ::stat(path.c_str(), &found) == 0;
 }
 
-inline result<std::vector<std::byte>> read_file(const std::filesystem::path& path, std::uint64_t limit = largest_file) {
-  return guarded(path.string(), [&]() -> result<std::vector<std::byte>> {
-    const result<std::uint64_t> size = regular_file_size(path);
+inline result<std::uint64_t> regular_file_size(const std::string& name) {
+  struct stat found {};
+  if (::stat(name.c_str(), &found) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return fail_in(name, "there is no such file");
+    return fail_in(name, "cannot look at this file: ", reason(errno));
+  }
+  if (S_ISDIR(found.st_mode)) return fail_in(name, "this is a directory, expected a regular file");
+  if (!S_ISREG(found.st_mode)) return fail_in(name, "this is a FIFO, a device or a socket, expected a regular file");
+  return static_cast<std::uint64_t>(found.st_size);
+}
+
+inline result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file) {
+  return guarded(name, [&]() -> result<std::vector<std::byte>> {
+    const result<std::uint64_t> size = regular_file_size(name);
     if (!size) return size.failure();
-    const std::string name = path.string();
     if (*size > limit) return fail_in(name, "the file has ", number(*size), " bytes, expected at most ", number(limit));
     const open_file f(std::fopen(name.c_str(), "rb"));
     if (!f) return fail_in(name, "cannot open this file: ", reason(errno));
@@ -67,33 +69,28 @@ inline result<std::vector<std::byte>> read_file(const std::filesystem::path& pat
 inline status write_and_close(open_file f, const std::string& name, std::span<const std::byte> content) {
   bool good = content.empty() || std::fwrite(content.data(), 1, content.size(), f.get()) == content.size();
   good = good && std::fflush(f.get()) == 0;
-#if __has_include(<unistd.h>)
   good = good && ::fsync(::fileno(f.get())) == 0;
-#endif
   int code = good ? 0 : errno;
   if (std::fclose(f.release()) != 0 && good) code = errno;
   if (code != 0) return fail_in(name, "writing failed: ", reason(code), "; the old file was left as it was");
   return ok;
 }
 
-inline status write_file(const std::filesystem::path& path, std::span<const std::byte> content) {
-  return guarded(path.string(), [&]() -> status {
+inline status write_file(const std::string& name, std::span<const std::byte> content) {
+  return guarded(name, [&]() -> status {
     static std::atomic<unsigned> serial{0};
-    const std::string name = path.string();
     std::string beside;
     open_file f;
     for (int attempt = 0; attempt < 16 && !f; ++attempt) {
-      const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-      beside = name + ".tmp-" + std::to_string(now) + "-" + std::to_string(serial++);
+      beside = name + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
       f.reset(std::fopen(beside.c_str(), "wbx"));
       if (!f && errno != EEXIST) break;
     }
     if (!f) return fail_in(name, "cannot create a file beside this one: ", reason(errno));
-    std::error_code ec, ignored;
     const status written = write_and_close(std::move(f), name, content);
-    if (written) std::filesystem::rename(beside, path, ec);
-    if (!written || ec) std::filesystem::remove(beside, ignored);
-    if (ec) return fail_in(name, "cannot replace this file: ", clipped(ec.message()));
+    const int code = written && std::rename(beside.c_str(), name.c_str()) != 0 ? errno : 0;
+    if (!written || code != 0) std::remove(beside.c_str());
+    if (code != 0) return fail_in(name, "cannot replace this file: ", reason(code));
     return written;
   });
 }

@@ -4,11 +4,11 @@
 #pragma once
 #include <graft/io/adapter_config.h>
 #include <graft/io/tensor_values.h>
-#include <graft/model/methods.h>
+#include <graft/model/table.h>
+#include <graft/run/bind.h>
 
 #include <cmath>
 #include <optional>
-#include <set>
 
 namespace graft::io {
 
@@ -18,10 +18,10 @@ struct loaded_tensor {
   std::vector<long long> shape;
 };
 struct peft_layer {
-  method formula = method::none;
-  std::map<std::string, loaded_tensor> tensors;
-  std::map<std::string, double> scalars;
-  std::map<std::string, long long> sizes;
+  method formula;
+  std::map<std::string, loaded_tensor, std::less<>> tensors;
+  std::map<std::string, double, std::less<>> scalars;
+  size_map sizes;
   std::string file;
   // PEFT may save an embedding's base table with the adapter (a resized vocabulary): the layer's owner decides.
   std::optional<loaded_tensor> base_weight;
@@ -29,7 +29,7 @@ struct peft_layer {
 
 // The base layer an adapter is read for: its module path and its sizes (a convolution's inputs are channels kh kw).
 struct base_layer {
-  layer_kind kind = layer_kind::linear;
+  std::string kind = "linear";  // as in graft/model/methods.h
   std::string module;
   long long out = 0, in = 0;
   std::vector<long long> shape;
@@ -42,9 +42,11 @@ struct peft_source {
   const adapter_config& config;
   const safetensors& file;
   const base_layer& base;
+  const method_table& methods;
   peft_layer layer{};
-  std::set<std::string> used{};
+  std::vector<std::string> used{};
 
+  void choose(const char* name) { layer.formula = *methods.find(name); }
   std::string prefix() const { return "base_model.model." + base.module + "."; }
   bool has(const char* name) const { return static_cast<bool>(file.find(prefix() + name)); }
 
@@ -58,7 +60,7 @@ struct peft_source {
     loaded_tensor& l = layer.tensors[name];
     l = {key, std::move(*values), {}};
     for (const std::uint64_t n : t->shape) l.shape.push_back(static_cast<long long>(n));
-    used.insert(key);
+    used.push_back(key);
     return ok;
   }
   status take(const char* name) { return take(name, prefix() + name); }
@@ -79,9 +81,9 @@ struct peft_source {
   }
   status all_keys_used() const {
     for (const tensor_view& t : file.tensors)
-      if (t.name.rfind(prefix(), 0) == 0 && !used.contains(t.name))
-        return fail_in(file.file, "tensor ", in_quotes(t.name), " is not part of this adapter (", name_of(config.type),
-                       ")");
+      if (t.name.rfind(prefix(), 0) == 0 && std::find(used.begin(), used.end(), t.name) == used.end())
+        return fail_in(file.file, "tensor ", in_quotes(t.name), " is not part of this adapter (",
+                       config.type == peft_type::own ? config.own.c_str() : name_of(config.type), ")");
     return ok;
   }
 };

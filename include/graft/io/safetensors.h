@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 namespace graft::io {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
@@ -37,33 +38,32 @@ struct safetensors {
   }
 };
 
-inline std::optional<std::vector<std::uint64_t>> unsigned_list(const nlohmann::json& v) {
-  if (!v.is_array()) return std::nullopt;
+inline std::optional<std::vector<std::uint64_t>> unsigned_list(const json& v) {
+  if (!v.is_list()) return std::nullopt;
   std::vector<std::uint64_t> out;
-  out.reserve(v.size());
-  for (const auto& e : v) {
-    if (!e.is_number_unsigned()) return std::nullopt;
-    out.push_back(e.get<std::uint64_t>());
+  out.reserve(v.items.size());
+  for (const json& e : v.items) {
+    if (!e.is_whole()) return std::nullopt;
+    out.push_back(e.whole);
   }
   return out;
 }
 
 // One entry of the header. `data` is still the whole data part here; the offsets come back in `range`.
-inline result<tensor_view> parse_tensor(std::string_view file, const std::string& name, const nlohmann::json& info,
+inline result<tensor_view> parse_tensor(std::string_view file, const std::string& name, const json& info,
                                         std::pair<std::uint64_t, std::uint64_t>& range) {
   const auto bad = [&](const auto&... parts) { return fail_in(file, "tensor ", in_quotes(name), ": ", parts...); };
   if (const status s = check_tensor_name(file, name); !s) return s.failure();
   if (!info.is_object()) return bad("expected an object with dtype, shape and data_offsets");
   for (const char* key : {"dtype", "shape", "data_offsets"})
-    if (!info.contains(key)) return bad("the key '", key, "' is missing");
-  const nlohmann::json& type_name = info["dtype"];
-  if (!type_name.is_string()) return bad("dtype is not a string, expected one like \"F32\"");
-  const std::optional<dtype> type = dtype_named(type_name.get_ref<const std::string&>());
-  if (!type)
-    return bad("unknown dtype ", in_quotes(type_name.get_ref<const std::string&>()), ", expected one like \"F32\"");
-  std::optional<std::vector<std::uint64_t>> shape = unsigned_list(info["shape"]);
+    if (info.find(key) == nullptr) return bad("the key '", key, "' is missing");
+  const json& type_name = *info.find("dtype");
+  if (!type_name.is_word()) return bad("dtype is not a string, expected one like \"F32\"");
+  const std::optional<dtype> type = dtype_named(type_name.word);
+  if (!type) return bad("unknown dtype ", in_quotes(type_name.word), ", expected one like \"F32\"");
+  std::optional<std::vector<std::uint64_t>> shape = unsigned_list(*info.find("shape"));
   if (!shape) return bad("shape must be a list of integers from 0 to 2^64-1");
-  const std::optional<std::vector<std::uint64_t>> offsets = unsigned_list(info["data_offsets"]);
+  const std::optional<std::vector<std::uint64_t>> offsets = unsigned_list(*info.find("data_offsets"));
   if (!offsets || offsets->size() != 2) return bad("data_offsets must be two integers, [begin, end)");
   range = {(*offsets)[0], (*offsets)[1]};
   if (range.second < range.first)
@@ -77,15 +77,21 @@ inline result<tensor_view> parse_tensor(std::string_view file, const std::string
   return tensor_view{name, *type, std::move(*shape), {}};
 }
 
-inline status parse_header(const nlohmann::json& header, std::span<const std::byte> data, safetensors& out) {
+inline status parse_header(const json& header, std::span<const std::byte> data, safetensors& out) {
   using range = std::pair<std::uint64_t, std::uint64_t>;
   std::vector<std::pair<range, std::size_t>> order;
-  for (const auto& [name, info] : header.items()) {
+  std::vector<std::size_t> by_name(header.keys.size());
+  std::iota(by_name.begin(), by_name.end(), std::size_t{0});
+  std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return header.keys[a] < header.keys[b]; });
+  for (const std::size_t at : by_name) {
+    const std::string& name = header.keys[at];
+    const json& info = header.items[at];
     if (name == "__metadata__") {
       if (!info.is_object()) return fail_in(out.file, "__metadata__ must be an object of strings");
-      for (const auto& [key, value] : info.items()) {
-        if (!value.is_string()) return fail_in(out.file, "__metadata__ ", in_quotes(key), " must be a string");
-        out.metadata[key] = value.template get<std::string>();
+      for (std::size_t k = 0; k < info.keys.size(); ++k) {
+        if (!info.items[k].is_word())
+          return fail_in(out.file, "__metadata__ ", in_quotes(info.keys[k]), " must be a string");
+        out.metadata[info.keys[k]] = info.items[k].word;
       }
       continue;
     }
@@ -129,7 +135,7 @@ inline result<safetensors> parse_safetensors(std::vector<std::byte> content, std
     if (n > all.size() - 8)
       return fail_in(file, "the header length is ", number(n), ", expected at most the ", number(all.size() - 8),
                      " bytes that follow it");
-    const result<nlohmann::json> header = parse_json(chars.substr(8, n), file + " (header)", 4);
+    const result<json> header = parse_json(chars.substr(8, n), file + " (header)", 4);
     if (!header) return header.failure();
     if (!header->is_object()) return fail_in(file, "the header must be a JSON object");
     const status good = parse_header(*header, all.subspan(8 + n), out);
@@ -138,10 +144,10 @@ inline result<safetensors> parse_safetensors(std::vector<std::byte> content, std
   });
 }
 
-inline result<safetensors> read_safetensors(const std::filesystem::path& path) {
+inline result<safetensors> read_safetensors(const std::string& path) {
   result<std::vector<std::byte>> bytes = read_file(path);
   if (!bytes) return bytes.failure();
-  return parse_safetensors(std::move(*bytes), path.string());
+  return parse_safetensors(std::move(*bytes), path);
 }
 
 }  // namespace graft::io

@@ -9,13 +9,6 @@ namespace graft::io {
 
 inline metadata_map pt_metadata() { return {{"format", "pt"}}; }
 
-// Bad bytes are replaced in one and dropped in the other, so the two differ exactly when there are any.
-inline bool is_utf8(const std::string& s) {
-  using handler = nlohmann::json::error_handler_t;
-  const nlohmann::json v(s);
-  return v.dump(-1, ' ', false, handler::replace) == v.dump(-1, ' ', false, handler::ignore);
-}
-
 inline status check_tensors(const std::vector<const tensor_view*>& sorted, std::string_view file) {
   std::set<std::string_view> names;
   for (const tensor_view* t : sorted) {
@@ -34,13 +27,15 @@ inline status check_tensors(const std::vector<const tensor_view*>& sorted, std::
 
 inline std::string header_text(const std::vector<const tensor_view*>& sorted, const metadata_map& metadata) {
   std::string out = "{";
-  if (!metadata.empty()) out += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+  for (const auto& [key, value] : metadata)
+    out += (out.size() == 1 ? "\"__metadata__\":{" : ",") + json_text(key) + ':' + json_text(value);
+  if (!metadata.empty()) out += '}';
   std::uint64_t at = 0;
   for (const tensor_view* t : sorted) {
     if (out.size() > 1) out += ',';
-    out += nlohmann::json(t->name).dump() + ":{\"dtype\":\"" + name_of(t->type) +
-           "\",\"shape\":" + nlohmann::json(t->shape).dump() + ",\"data_offsets\":[" + std::to_string(at) + ',' +
-           std::to_string(at + t->data.size()) + "]}";
+    out += json_text(t->name) + ":{\"dtype\":\"" + name_of(t->type) + "\",\"shape\":[";
+    for (std::size_t k = 0; k < t->shape.size(); ++k) out += (k == 0 ? "" : ",") + std::to_string(t->shape[k]);
+    out += "],\"data_offsets\":[" + std::to_string(at) + ',' + std::to_string(at + t->data.size()) + "]}";
     at += t->data.size();
   }
   out += '}';
@@ -77,9 +72,9 @@ inline result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_vi
   });
 }
 
-inline status write_safetensors(const std::filesystem::path& path, std::span<const tensor_view> tensors,
+inline status write_safetensors(const std::string& path, std::span<const tensor_view> tensors,
                                 const metadata_map& metadata = pt_metadata()) {
-  const result<std::vector<std::byte>> packed = pack_safetensors(tensors, metadata, path.string());
+  const result<std::vector<std::byte>> packed = pack_safetensors(tensors, metadata, path);
   if (!packed) return packed.failure();
   return write_file(path, *packed);
 }

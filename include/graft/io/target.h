@@ -120,7 +120,8 @@ inline result<double> scaling_of(const adapter_config& c, std::string_view path)
     case peft_type::vera:
     case peft_type::ln_tuning:
     case peft_type::miss:
-    case peft_type::vblora: break;
+    case peft_type::vblora:
+    case peft_type::own: break;
   }
   return 1.0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every method by number, for programs that learn which one they need only when they open a file. All sizes are names
-// here, so one set of graphs per method and kind of layer serves any shape and rank.
+// The methods by name, for programs that learn which one they need only when they open a file: a list of formulas, each
+// with the kinds of layer on which it exists. Every size is a name here, so one formula serves any shape and rank.
 #pragma once
 #include <graft/adapter/adalora.h>
 #include <graft/adapter/boft.h>
@@ -16,123 +16,86 @@
 #include <graft/adapter/oft.h>
 #include <graft/adapter/vblora.h>
 #include <graft/adapter/vera.h>
-#include <graft/run/layer_state.h>
+#include <graft/derive/kinds.h>
 
 namespace graft {
 
-enum class layer_kind : unsigned char { linear, embedding, conv2d, layer_norm, rms_norm };
+enum class with_bias : unsigned char { either, always, never };
+constexpr bool allows(with_bias rule, bool bias) {
+  return rule == with_bias::either || (rule == with_bias::always) == bias;
+}
 
-enum class method : unsigned char {
-  none,
-  lora,
-  lora_with_bias,
-  dora,
-  adalora,
-  ia3,
-  ia3_feedforward,
-  loha,
-  lokr,
-  lokr_second_full,
-  lokr_first_low,
-  lokr_both_low,
-  vera,
-  hra,
-  hra_gram_schmidt,
-  oft,
-  oft_shared,
-  oft_projected,
-  oft_shared_projected,
-  oft_neumann,
-  oft_neumann_shared,
-  oft_neumann_projected,
-  oft_neumann_shared_projected,
-  boft,
-  miss,
-  miss_mini,
-  miss_bat,
-  vblora,
-  lora_embedding,
-  dora_embedding,
-  loha_conv,
-  ln_tuning,
-  ln_tuning_weight,
+struct method {
+  const char* name = "";
+  formula of{};
+  const char* kinds = "";  // the names of the kinds it exists on, with spaces between them
+  with_bias bias = with_bias::either;
+};
+template <class Adapter>
+constexpr method method_of(const char* name, const char* kinds, with_bias bias = with_bias::either) {
+  return {name, formula_of<Adapter>(), kinds, bias};
+}
+constexpr bool lists(const char* words, const char* word) {
+  for (const char* at = words; *at != '\0';) {
+    const char* w = word;
+    while (*w != '\0' && *at == *w) ++at, ++w;
+    if (*w == '\0' && (*at == ' ' || *at == '\0')) return true;
+    while (*at != ' ' && *at != '\0') ++at;
+    while (*at == ' ') ++at;
+  }
+  return false;
+}
+constexpr bool exists_on(const method& m, const char* kind) { return lists(m.kinds, kind); }
+
+struct named_kind {
+  kind_rules rules{};
+  with_bias bias = with_bias::either;
+};
+inline constexpr named_kind layer_kinds[] = {
+    {rules_of<linear_kind>()},     {rules_of<embedding_kind>(), with_bias::never},
+    {rules_of<conv2d_kind>()},     {rules_of<norm_kind<false>>()},
+    {rules_of<norm_kind<true>>()},
 };
 
-template <class Kind> layer_graphs graphs_for_matrix(method m, bool bias) {
-  auto of = [&]<class A>(A) { return bias ? graphs_of<Kind, A, true>() : graphs_of<Kind, A, false>(); };
+struct method_list {
   using enum oft_blocks;
   using enum oft_constraint;
   using enum lokr_form;
-  switch (m) {
-    case method::none: return of(none{});
-    case method::lora: return of(lora<>{});
-    case method::lora_with_bias: return of(lora_with_bias<>{});
-    case method::dora: return of(dora<>{});
-    case method::adalora: return of(adalora<>{});
-    case method::ia3: return of(ia3{});
-    case method::ia3_feedforward: return of(ia3_feedforward{});
-    case method::loha: return of(loha<>{});
-    case method::lokr: return of(lokr<dyn, -1, full, low_rank>{});
-    case method::lokr_second_full: return of(lokr<dyn, -1, full, full>{});
-    case method::lokr_first_low: return of(lokr<dyn, -1, low_rank, full>{});
-    case method::lokr_both_low: return of(lokr<dyn, -1, low_rank, low_rank>{});
-    case method::vera: return of(vera<>{});
-    case method::hra: return of(hra<>{});
-    case method::hra_gram_schmidt: return of(hra_gram_schmidt<>{});
-    case method::oft: return of(oft<dyn, own, free>{});
-    case method::oft_shared: return of(oft<dyn, shared, free>{});
-    case method::oft_projected: return of(oft<dyn, own, projected>{});
-    case method::oft_shared_projected: return of(oft<dyn, shared, projected>{});
-    case method::oft_neumann: return of(oft_neumann<dyn, dyn, own, free>{});
-    case method::oft_neumann_shared: return of(oft_neumann<dyn, dyn, shared, free>{});
-    case method::oft_neumann_projected: return of(oft_neumann<dyn, dyn, own, projected>{});
-    case method::oft_neumann_shared_projected: return of(oft_neumann<dyn, dyn, shared, projected>{});
-    case method::boft: return of(boft<dyn, dyn>{});
-    case method::miss: return of(miss<>{});
-    case method::miss_mini: return of(miss_mini<>{});
-    case method::miss_bat: return of(miss_bat<>{});
-    case method::vblora: return of(vblora<dyn, dyn>{});
-    case method::loha_conv:
-    case method::lora_embedding:
-    case method::dora_embedding:
-    case method::ln_tuning:
-    case method::ln_tuning_weight: break;
-  }
-  return {};
-}
-template <class Kind> layer_graphs graphs_for_norm(method m, bool bias) {
-  if (m == method::ln_tuning && bias) return graphs_of<Kind, ln_tuning, true>();
-  if (m == method::ln_tuning_weight && !bias) return graphs_of<Kind, ln_tuning_weight, false>();
-  if (m == method::none) return bias ? graphs_of<Kind, none, true>() : graphs_of<Kind, none, false>();
-  return {};
-}
-
-// The graphs of a method on a kind of layer; it does not exist() where the method does not exist there.
-// A template only so that a program with many files can compile the table once (extern template graphs_for<>).
-template <class Unit = void> layer_graphs graphs_for(layer_kind kind, method m, bool bias) {
-  switch (kind) {
-    case layer_kind::linear: return graphs_for_matrix<linear_kind>(m, bias);
-    case layer_kind::layer_norm: return graphs_for_norm<norm_kind<false>>(m, bias);
-    case layer_kind::rms_norm: return graphs_for_norm<norm_kind<true>>(m, bias);
-    case layer_kind::embedding:
-      if (m == method::none) return graphs_of<embedding_kind, none, false>();
-      if (m == method::lora_embedding) return graphs_of<embedding_kind, lora_embedding<>, false>();
-      if (m == method::dora_embedding) return graphs_of<embedding_kind, dora_embedding<>, false>();
-      return {};
-    case layer_kind::conv2d: {
-      auto of = [&]<class A>(A) {
-        return bias ? graphs_of<conv2d_kind, A, true>() : graphs_of<conv2d_kind, A, false>();
-      };
-      if (m == method::none) return of(none{});
-      if (m == method::lora) return of(lora<>{});
-      if (m == method::lora_with_bias) return of(lora_with_bias<>{});
-      if (m == method::dora) return of(dora<>{});
-      if (m == method::loha) return of(loha<>{});
-      if (m == method::loha_conv) return of(loha_conv<>{});
-      return {};
-    }
-  }
-  return {};
-}
+  static constexpr method all[] = {
+      method_of<none>("none", "linear embedding conv2d layer_norm rms_norm"),
+      method_of<lora<>>("lora", "linear conv2d"),
+      method_of<lora_with_bias<>>("lora_with_bias", "linear conv2d"),
+      method_of<dora<>>("dora", "linear conv2d"),
+      method_of<adalora<>>("adalora", "linear"),
+      method_of<ia3>("ia3", "linear"),
+      method_of<ia3_feedforward>("ia3_feedforward", "linear"),
+      method_of<loha<>>("loha", "linear conv2d"),
+      method_of<lokr<dyn, -1, full, low_rank>>("lokr", "linear"),
+      method_of<lokr<dyn, -1, full, full>>("lokr_both_full", "linear"),
+      method_of<lokr<dyn, -1, low_rank, full>>("lokr_first_low", "linear"),
+      method_of<lokr<dyn, -1, low_rank, low_rank>>("lokr_both_low", "linear"),
+      method_of<vera<>>("vera", "linear"),
+      method_of<hra<>>("hra", "linear"),
+      method_of<hra_gram_schmidt<>>("hra_gram_schmidt", "linear"),
+      method_of<oft<dyn, own, free>>("oft", "linear"),
+      method_of<oft<dyn, shared, free>>("oft_shared", "linear"),
+      method_of<oft<dyn, own, projected>>("oft_projected", "linear"),
+      method_of<oft<dyn, shared, projected>>("oft_shared_projected", "linear"),
+      method_of<oft_neumann<dyn, dyn, own, free>>("oft_neumann", "linear"),
+      method_of<oft_neumann<dyn, dyn, shared, free>>("oft_neumann_shared", "linear"),
+      method_of<oft_neumann<dyn, dyn, own, projected>>("oft_neumann_projected", "linear"),
+      method_of<oft_neumann<dyn, dyn, shared, projected>>("oft_neumann_shared_projected", "linear"),
+      method_of<boft<dyn, dyn>>("boft", "linear"),
+      method_of<miss<>>("miss", "linear"),
+      method_of<miss_mini<>>("miss_mini", "linear"),
+      method_of<miss_bat<>>("miss_bat", "linear"),
+      method_of<vblora<dyn, dyn>>("vblora", "linear"),
+      method_of<lora_embedding<>>("lora_embedding", "embedding"),
+      method_of<dora_embedding<>>("dora_embedding", "embedding"),
+      method_of<loha_conv<>>("loha_conv", "conv2d"),
+      method_of<ln_tuning>("ln_tuning", "layer_norm rms_norm", with_bias::always),
+      method_of<ln_tuning_weight>("ln_tuning_weight", "layer_norm rms_norm", with_bias::never),
+  };
+};
 
 }  // namespace graft

@@ -45,7 +45,7 @@ inline status fit(const graph& g, id i, const view& v, size_values& s) {
   size_values trial = s;
   for (int pass = 0; fits && pass < 2; ++pass)  // [b, n / b] needs b before n
     for (int k = a.first; fits && k < a.last; ++k) fits = g.sizes.solve(g[i].d[k], v.size[k - a.first], trial);
-  if (!fits) return fail("tensor '", g[i].name, "' has shape ", shape_of(v), ", expected ", expected_shape(g, i, s));
+  if (!fits) return fail("tensor '", g.name(i), "' has shape ", shape_of(v), ", expected ", expected_shape(g, i, s));
   s = trial;
   return ok;
 }

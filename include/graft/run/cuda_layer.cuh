@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A layer type on the GPU: its compile-time facts and its executor in one object. Instantiating it captures the graph,
 // and is an error where the layer is wrong.
+//     cuda::layer<q_proj> q;
+//     q.on({.stream = stream}); q.set("weight", w); …      tensors in device memory of their owner
+//     q.bind({.tokens = 4096});                            allocates; computes and packs what does not depend on x
+//     q.forward(x, y);                                     launches, and nothing else: it may be captured
 #pragma once
+#include <graft/backend/cuda/engine.cuh>
+#include <graft/backend/cuda/kernels_for.h>
 #include <graft/plan/compile.h>
 #include <graft/plan/explain.h>
-#include <graft/run/cuda_together.cuh>
+#include <graft/run/executor.h>
+#include <graft/run/static_sizes.h>
 
 namespace graft::cuda {
 
@@ -13,26 +20,116 @@ template <class Element> struct device_type { using type = float; };
 template <> struct device_type<bf16> { using type = __nv_bfloat16; };
 template <> struct device_type<f16> { using type = __half; };
 
+template <class T> class executor : public graft::executor<engine<T>> {
+ public:
+  // With every kernel there is: for sizes, ranks and adapters that are known only at run time.
+  explicit executor(const layer_graphs& graphs, mode how = mode::fused) : executor(graphs, how, every_kernel_of<T>()) {}
+  executor(const layer_graphs& graphs, mode how, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, how) {
+    this->queued().kernels = kernels;
+  }
+  // Another stream; kernels and device stay.
+  executor& on(cudaStream_t stream, bool alone = false) {
+    this->queued().stream = stream, this->queued().alone = alone;
+    return *this;
+  }
+  // More kernels to choose from.
+  void add_kernels(const linear_kernels& more) {
+    if ((this->queued().kernels.linear.have | more.have) == this->queued().kernels.linear.have) return;
+    this->queued().kernels.linear.add(more);
+    this->kernels_changed();
+  }
+  // What forward() launches for so many tokens.
+  text describe(long long tokens) const {
+    text t;
+    const plan* p = this->forward_plan();
+    if (p == nullptr) return t << "not bound", t;
+    const auto& made = this->bound_forward()->made();
+    for (int k = 0; k < p->launches.size(); ++k) {
+      const graft::launch& l = p->launches[k];
+      t << (k > 0 ? "; " : "");
+      if (l.product < 0) {
+        t << row(made.value()[l.anchor].what).name << " by itself";
+        continue;
+      }
+      const linear_choice c = choose(made.product(l.product).shape(tokens), p->to, this->queued().kernels.linear.have);
+      t << name_of(c.how) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
+    }
+    if (this->enabled() && this->runs_folded()) t << "; adapter folded into a copy of the weight";
+    return t;
+  }
+};
+
+// What a layer of a type can launch, and so compiles: its operations, and the products that its sizes can want.
+template <class Layer> struct kernels_of_type {
+  using graphs = derived_of<Layer>;
+  using plain = derived<typename Layer::kind, none, Layer::has_bias>;
+  static constexpr op_set operations = ops_of(graphs::literal) | ops_of(graphs::forward) | ops_of(graphs::folded) |
+                                       ops_of(graphs::merge) | ops_of(graphs::unmerge_weight) |
+                                       ops_of(graphs::unmerge_bias) | ops_of(plain::forward);
+  static constexpr op_set backward_operations =
+      ops_of(graphs::backward) | ops_of(graphs::literal_backward) | ops_of(plain::backward);
+
+  static constexpr int number(const graph& g, dim d) {
+    const long long v = g.sizes.value(d, static_sizes<Layer>(g));
+    return v > 0 ? static_cast<int>(v) : 0;
+  }
+  static constexpr kernel_list list_for(const graph& g) {
+    const plan p = fuse(g, sm_90);
+    kernel_list l;
+    for (const product_slots& s : p.products) {
+      int rank = 0;
+      for (const side_branch& b : s.sides) {
+        if (number(g, b.rank) == 0) return every_kernel();  // known only from the tensors
+        rank += number(g, b.rank);
+      }
+      const dim n = g[s.weight].d[s.weight_by_row ? 2 : 3], k = g[s.weight].d[s.weight_by_row ? 3 : 2];
+      l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0);
+      if (s.act != op::detach || s.residual >= 0) l = l | kernels_that_finish(padded_rank(rank));
+    }
+    return l;
+  }
+  static constexpr kernel_list products = list_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
+  static constexpr kernel_list base_products = list_for(plain::forward);
+};
+
 template <class Layer, class... Options>
 class layer : public compile<Layer, Options...>,
               public executor<typename device_type<typename compile<Layer, Options...>::layer::element>::type> {
   using checked = typename compile<Layer, Options...>::layer;  // sound even where Layer is not: no second error
-  using base = executor<typename device_type<typename checked::element>::type>;
+  using element = typename device_type<typename checked::element>::type;
+  using base = executor<element>;
+  using own = kernels_of_type<checked>;
 
  public:
-  explicit layer(backend how = backend::fused)
-      : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how) {
-    const graph& g = derived_of<checked>::literal;
-    const size_values fixed = static_sizes<checked>(g);
-    for (int i = 0; i < g.sizes.count; ++i)  // numbers of a checked type: setting them cannot fail
-      if (g.sizes.e[i].what == size_entry::kind::name && fixed.v[i] != unknown)
-        static_cast<void>(this->size(g.sizes.e[i].name, fixed.v[i]));
+  explicit layer(mode how = mode::fused)
+      : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
+             {compiled_kernels<element, own::products.streams, own::products.gemms>(),
+              &evaluate_node<own::operations>}) {
+    give_static_sizes<checked>(*this);
+  }
+  // What only some programs call brings its kernels with it.
+  status enable(bool adapter) {
+    base::add_kernels(compiled_kernels<element, own::base_products.streams, own::base_products.gemms>());
+    return base::enable(adapter);
+  }
+  result<int> add(const layer_graphs& another) {
+    base::add_kernels(all_kernels<element>());
+    this->queued().kernels.evaluate = &evaluate_node<every_op>;
+    return base::add(another);
+  }
+  status activate(const std::vector<int>& adapters) {
+    this->know_formula(0, derived_of<checked>::value);
+    return base::activate(adapters);
+  }
+  status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
+    this->queued().kernels.evaluate = &evaluate_node<own::operations | own::backward_operations>;
+    return base::backward(x, dy, dx, gradients);
   }
   // The layer in words, and what this GPU launches for it. A line goes to a sink, any callable that takes a text.
   template <class Sink> void explain(Sink&& line, long long tokens) const {
-    graft::explain<checked>(line, tokens);
+    graft::explain<checked, sm_90>(line, tokens);
     text t;
-    t << "  on this GPU: " << this->describe(tokens).c_str();
+    t << "  on this GPU: " << this->describe(tokens);
     line(t);
   }
 };

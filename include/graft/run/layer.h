@@ -2,10 +2,21 @@
 // A layer type on the CPU: its compile-time facts and its executor in one object. Instantiating it captures the graph,
 // and is an error where the layer is wrong.
 #pragma once
+#include <graft/backend/cpu/engine.h>
 #include <graft/plan/compile.h>
 #include <graft/run/executor.h>
+#include <graft/run/static_sizes.h>
 
-namespace graft::cpu {
+namespace graft {
+
+namespace cpu {
+
+template <class Real> class executor : public graft::executor<engine<Real>> {
+ public:
+  using graft::executor<engine<Real>>::executor;
+  // A function outside the language, for formulas that call one: eager mode only.
+  void host(host_function<Real> f) { this->queued().host = std::move(f); }
+};
 
 template <class Layer, class... Options>
 class layer : public compile<Layer, Options...>, public executor<typename compile<Layer, Options...>::real> {
@@ -13,14 +24,15 @@ class layer : public compile<Layer, Options...>, public executor<typename compil
 
  public:
   using real = typename compile<Layer, Options...>::real;
-  explicit layer(backend how = backend::fused)
+  explicit layer(mode how = mode::fused)
       : executor<real>(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how) {
-    const graph& g = derived_of<checked>::literal;
-    const size_values fixed = static_sizes<checked>(g);
-    for (int i = 0; i < g.sizes.count; ++i)  // numbers of a checked type: setting them cannot fail
-      if (g.sizes.e[i].what == size_entry::kind::name && fixed.v[i] != unknown)
-        static_cast<void>(this->size(g.sizes.e[i].name, fixed.v[i]));
+    give_static_sizes<checked>(*this);
+  }
+  status activate(const std::vector<int>& adapters) {
+    this->know_formula(0, derived_of<checked>::value);
+    return executor<real>::activate(adapters);
   }
 };
 
-}  // namespace graft::cpu
+}  // namespace cpu
+}  // namespace graft

@@ -1,38 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors, scalars and sizes of one adapted layer, by name, and how they become the leaves of a graph.
 #pragma once
-#include <graft/adapter/none.h>
-#include <graft/derive/derived.h>
 #include <graft/run/bind.h>
+#include <graft/run/layer_graphs.h>
 
 namespace graft {
-
-// The graphs of a layer, by address: everything below works for any layer without being compiled again for each.
-struct layer_graphs {
-  graph literal = empty_graph, literal_backward = empty_graph;
-  graph forward = empty_graph, folded = empty_graph, backward = empty_graph;
-  graph base_forward = empty_graph, base_backward = empty_graph;  // without the adapter
-  graph merge = empty_graph, unmerge_weight = empty_graph, unmerge_bias = empty_graph;
-  unmerge_facts weight_facts{}, bias_facts{};
-  bool exists() const { return forward.size > 0; }
-};
-
-template <class Kind, class Adapter, bool Bias> layer_graphs graphs_of() {
-  using d = derived<Kind, Adapter, Bias>;
-  using base = derived<Kind, none, Bias>;
-  return {.literal = d::literal,
-          .literal_backward = d::literal_backward,
-          .forward = d::forward,
-          .folded = d::folded,
-          .backward = d::backward,
-          .base_forward = base::forward,
-          .base_backward = base::backward,
-          .merge = d::merge,
-          .unmerge_weight = d::unmerge_weight,
-          .unmerge_bias = d::unmerge_bias,
-          .weight_facts = d::weight_facts,
-          .bias_facts = d::bias_facts};
-}
 
 // The leaves of one graph with the sizes that follow from them. Data-time leaves are still empty.
 struct bound_leaves {
@@ -40,25 +12,38 @@ struct bound_leaves {
   std::vector<view> leaf;
 };
 
+// One thing that a layer is given by name: a tensor, a number, or a size.
+struct given_value {
+  const char* name = "";
+  const view* tensor = nullptr;
+  const double* scalar = nullptr;
+  long long size = 0;
+};
+
 class layer_state {
  public:
   explicit layer_state(const layer_graphs& graphs) : graphs_(graphs) {}
 
+  status give(const given_value& v) {
+    if (v.tensor != nullptr) return set(v.name, *v.tensor);
+    return v.scalar != nullptr ? set(v.name, *v.scalar) : size(v.name, v.size);
+  }
   // A tensor the layer's owner keeps alive. The shape is checked now; nothing changes when it does not fit.
   status set(const char* name, const view& v) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
-    const bool tensor = i >= 0 && (g[i].what == op::base || g[i].what == op::frozen || g[i].what == op::param);
-    if (!tensor) return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
+    if (i < 0 || !is_stored(g[i].what)) return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
     if (v.data == nullptr || v.count() == 0) return fail("tensor '", name, "' has no data");
     for (int k = 0; k < v.rank; ++k)
       if (v.size[k] < 1) return fail("tensor '", name, "' has shape ", shape_of(v), ", expected sizes of at least 1");
-    if (!computes_in(v.type))
-      return fail("tensor '", name, "' is stored as ", name_of(v.type), ", expected f32, f64, bf16 or f16");
+    if (status fits = check_type(g, i, v.type); !fits) return fits;
     tensor_map trial = tensors_;
+    trial.erase(name);
+    size_values others, all;
+    if (status fits = solve(g, trial, others); !fits) return fits;
+    if (status fits = fit(g, i, v, others); !fits) return fits;  // so that the error is about this tensor
     trial.insert_or_assign(name, v);
-    size_values s;
-    if (status fits = solve(g, trial, s); !fits) return fits;
+    if (status fits = solve(g, trial, all); !fits) return fits;
     tensors_ = std::move(trial);
     return ok;
   }
@@ -89,56 +74,101 @@ class layer_state {
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
       if (v.what == op::scalar) {
-        const auto found = scalars_.find(v.name);
-        if (found == scalars_.end()) return fail("scalar '", v.name, "' is not set");
+        const auto found = scalars_.find(g.name(k).c_str());
+        if (found == scalars_.end()) return fail("scalar '", g.name(k), "' is not set");
         b.leaf[static_cast<std::size_t>(k)] = view_of(&found->second, 1);
-      } else if (v.what == op::base || v.what == op::frozen || v.what == op::param) {
-        const auto found = tensors_.find(v.name);
+      } else if (is_stored(v.what)) {
+        const auto found = tensors_.find(g.name(k).c_str());
         if (found == tensors_.end())
-          return fail("tensor '", v.name, "' is not set, expected ", expected_shape(g, static_cast<id>(k), b.sizes));
+          return fail("tensor '", g.name(k), "' is not set, expected ", expected_shape(g, k, b.sizes));
         b.leaf[static_cast<std::size_t>(k)] = found->second;
       }
     }
     return b;
   }
-  // Adds the tensors of one call.
+  // Adds the tensors of one call, by name.
   static status bind_data(const graph& g, const tensor_map& data, bound_leaves& b) {
-    for (int k = 0; k < g.size; ++k) {
-      const node& v = g.n[k];
-      if (v.what != op::input && v.what != op::ids && v.what != op::kept) continue;
-      const auto found = data.find(v.name);
-      if (found == data.end()) return fail("tensor '", v.name, "' is missing in this call");
-      if (found->second.data == nullptr && found->second.count() != 0) return fail("tensor '", v.name, "' has no data");
-      const dtype type = found->second.type;
-      if (v.what == op::ids ? type != dtype::i64 : !computes_in(type))
-        return fail("tensor '", v.name, "' is stored as ", name_of(type), ", expected ",
-                    v.what == op::ids ? "i64" : "f32, f64, bf16 or f16");
-      if (status fits = fit(g, static_cast<id>(k), found->second, b.sizes); !fits) return fits;
-      b.leaf[static_cast<std::size_t>(k)] = found->second;
+    for (id i = 0; i < g.size; ++i) {
+      if (!comes_with_calls(g[i])) continue;
+      const auto found = data.find(g.name(i).c_str());
+      if (found == data.end()) return fail("tensor '", g.name(i), "' is missing in this call");
+      if (status s = bind_leaf(g, i, found->second, b.sizes); !s) return s;
+      b.leaf[static_cast<std::size_t>(i)] = found->second;
     }
+    return check_sizes(g, b.sizes);
+  }
+  static constexpr bool comes_with_calls(const node& v) {
+    return is_leaf(v.what) && (row(v.what).known == stage::data || v.what == op::kept);
+  }
+  // One tensor of a call: its type and what its shape says about the sizes.
+  static status bind_leaf(const graph& g, id i, const view& v, size_values& s) {
+    if (v.data == nullptr && v.count() != 0) return fail("tensor '", g.name(i), "' has no data");
+    if (status fits = check_type(g, i, v.type); !fits) return fits;
+    return fit(g, i, v, s);
+  }
+  static status check_sizes(const graph& g, const size_values& s) {
     for (int i = 0; i < g.sizes.count; ++i) {
-      const bool named = g.sizes.e[i].what == size_entry::kind::name;
-      if (g.sizes.value(entry_dim(i), b.sizes) != unknown) continue;
-      if (named) return fail("size '", g.sizes.e[i].name, "' follows from no tensor; give it by name");
+      if (g.sizes.value(entry_dim(i), s) != unknown) continue;
       text t;
       print(t, g.sizes, entry_dim(i));
+      if (g.sizes.e[i].slot >= 0) return fail("size '", t, "' follows from no tensor; give it by name");
       return fail("the size ", t, " does not exist for these tensors: a window is larger than what it slides over");
     }
-    if (const requirement* r = first_violated(g, b.sizes)) return error{describe(g, *r, b.sizes)};
+    if (const requirement* r = first_violated(g, s)) return error{describe(g, *r, s)};
     return ok;
   }
 
+  // The tensors and sizes of the base, from another adapter of the same layer.
+  status take_base(const layer_state& other) {
+    const graph& base = other.graphs_.base_forward;
+    for (const auto& [name, v] : other.tensors_)
+      if (base.find(name.c_str()) >= 0)
+        if (status s = set(name.c_str(), v); !s) return s;
+    for (const auto& [name, v] : other.given_)
+      if (base.sizes.find(name.c_str()) >= 0)
+        if (status s = size(name.c_str(), v); !s) return s;
+    for (const auto& [name, v] : other.scalars_)
+      if (base.find(name.c_str()) >= 0)
+        if (status s = set(name.c_str(), v); !s) return s;
+    return ok;
+  }
+  // Everything of an adapter that is not the base's, under a path.
+  status take_all(const layer_state& other, const std::string& path) {
+    const graph& base = other.graphs_.base_forward;
+    for (const auto& [name, v] : other.tensors_)
+      if (base.find(name.c_str()) < 0)
+        if (status s = set((path + name).c_str(), v); !s) return s;
+    for (const auto& [name, v] : other.given_)
+      if (base.sizes.find(name.c_str()) < 0)
+        if (status s = size((path + name).c_str(), v); !s) return s;
+    for (const auto& [name, v] : other.scalars_)
+      if (base.find(name.c_str()) < 0)
+        if (status s = set((path + name).c_str(), v); !s) return s;
+    return ok;
+  }
   const layer_graphs& graphs() const { return graphs_; }
+  void know_formula(const layer_formula& f) { graphs_.from = f; }
 
  private:
+  // A tensor that the layer's owner keeps, in contrast to what comes with a call.
+  static constexpr bool is_stored(op o) {
+    const source from = row(o).from;
+    return (from == source::tensor || from == source::integers) && row(o).known != stage::data && o != op::kept;
+  }
+  static status check_type(const graph& g, id i, dtype type) {
+    const bool integers = row(g[i].what).from == source::integers;
+    if (integers ? type == dtype::i64 : computes_in(type)) return ok;
+    return fail("tensor '", g.name(i), "' is stored as ", name_of(type), ", expected ",
+                integers ? "i64" : "f32, f64, bf16 or f16");
+  }
   status solve(const graph& g, const tensor_map& tensors, size_values& s) const {
     for (const auto& [name, value] : given_)
-      if (const int at = g.sizes.find(name.c_str()); at >= 0) s.v[at] = value;
+      if (const int slot = g.sizes.find(name.c_str()); slot >= 0) s.v[slot] = value;
     for (int pass = 0; pass < 2; ++pass)  // a second pass sees the names that the first one found
       for (int k = 0; k < g.size; ++k) {
-        const auto found = is_leaf(g.n[k].what) ? tensors.find(g.n[k].name) : tensors.end();
+        const auto found = is_stored(g[k].what) ? tensors.find(g.name(k).c_str()) : tensors.end();
         if (found == tensors.end()) continue;
-        if (status fits = fit(g, static_cast<id>(k), found->second, s); !fits) return fits;
+        if (status fits = fit(g, k, found->second, s); !fits) return fits;
       }
     if (const requirement* r = first_violated(g, s)) return error{describe(g, *r, s)};
     return ok;
@@ -152,8 +182,7 @@ class layer_state {
     text t;
     for (int k = 0; k < graphs_.literal.size; ++k) {
       const node& v = graphs_.literal.n[k];
-      const bool listed = v.what == op::base || v.what == op::frozen || v.what == op::param || v.what == op::scalar;
-      if (listed) t << (t.empty() ? "" : ", ") << v.name;
+      if (is_stored(v.what) || v.what == op::scalar) t << (t.empty() ? "" : ", ") << graphs_.literal.name(k);
     }
     return t;
   }

@@ -9,7 +9,12 @@ namespace graft {
 
 inline void print_line(const text& t) { std::puts(t.c_str()); }
 
-template <class Layer> void explain(long long tokens = dyn) { explain<Layer>(print_line, tokens); }
-template <class Layer> void draw(drawing how = drawing::mermaid) { draw(derived_of<Layer>::forward, how, print_line); }
+template <class Layer, const target& To = cpu_target> void explain(long long tokens = dyn) {
+  explain<Layer, To>(print_line, tokens);
+}
+template <class Layer, const target& To = cpu_target> void draw(drawing how = drawing::mermaid) {
+  const graph& g = plan_of<Layer, To>::folded ? derived_of<Layer>::folded : derived_of<Layer>::forward;
+  draw(g, fuse(g, To), how, print_line);
+}
 
 }  // namespace graft

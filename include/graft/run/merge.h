@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Merging, on any engine: W' and b' from the merge graph, and the base tensor back from them. What the way back will need
+// (DoRA's norm) is an output of the merge and is kept between the two.
+#pragma once
+#include <graft/run/layer_state.h>
+
+namespace graft {
+
+template <class Engine> class merger {
+ public:
+  using queue = typename Engine::queue;
+
+  status merge(queue& q, const layer_state& state, const mutable_view& weight, const mutable_view& bias) {
+    const graph& g = state.graphs().merge;
+    result<bound_leaves> b = state.bind(g);
+    if (!b) return b.failure();
+    std::vector<mutable_view> to(static_cast<std::size_t>(g.outs));
+    for (const auto& [name, into] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
+      if (into->data == nullptr) continue;
+      const int k = g.find_output(name);
+      if (k < 0) return fail("the adapter leaves '", name, "' as it is");
+      if (status s = expect(g, k, b->sizes, name, *into); !s) return s;
+      to[static_cast<std::size_t>(k)] = *into;
+    }
+    std::vector<typename Engine::block> kept;
+    std::vector<view> kept_views;
+    for (int k = 0; k < g.outs; ++k) {
+      if (!same_text(g.out[k].name, "kept")) continue;
+      const node& v = g[g.out[k].at];
+      mutable_view into{nullptr, Engine::computes, {}, 4};
+      for (int i = 0; i < 4; ++i) into.size[i] = g.sizes.value(v.d[i], b->sizes);
+      auto memory = Engine::allocate(q, into.count() * bits_of(Engine::computes) / 8);
+      if (!memory) return memory.failure();
+      into.data = memory->data();
+      kept.push_back(std::move(*memory));
+      to[static_cast<std::size_t>(k)] = into;
+      kept_views.push_back({into.data, into.type, {into.size[0], into.size[1], into.size[2], into.size[3]}, 4});
+    }
+    if (status s = Engine::evaluate(q, g, b->sizes, b->leaf, to); !s) return s;
+    kept_ = std::move(kept), kept_views_ = std::move(kept_views);
+    return ok;
+  }
+  // `what` is "weight" or "bias": the base tensor from the merged one.
+  status unmerge(queue& q, const layer_state& state, const char* what, const view& merged,
+                 const mutable_view& original) {
+    const bool is_bias = same_text(what, "bias");
+    if (!is_bias && !same_text(what, "weight")) return fail("'", what, "' cannot be unmerged, expected weight or bias");
+    const layer_graphs& graphs = state.graphs();
+    const graph& g = is_bias ? graphs.unmerge_bias : graphs.unmerge_weight;
+    if (!(is_bias ? graphs.unmerging.bias : graphs.unmerging.weight))
+      return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
+    if (!is_bias && static_cast<int>(kept_.size()) < graphs.unmerging.kept)
+      return fail("merge() first: unmerging needs a value that it keeps");
+    result<bound_leaves> b = state.bind(g);
+    if (!b) return b.failure();
+    for (id i = 0; i < g.size; ++i) {
+      if (!layer_state::comes_with_calls(g[i])) continue;
+      const view& from = g[i].what == op::kept ? kept_views_[static_cast<std::size_t>(g[i].k[0].v)] : merged;
+      if (status s = layer_state::bind_leaf(g, i, from, b->sizes); !s) return s;
+      b->leaf[static_cast<std::size_t>(i)] = from;
+    }
+    if (status s = layer_state::check_sizes(g, b->sizes); !s) return s;
+    if (status s = expect(g, 0, b->sizes, what, original); !s) return s;
+    return Engine::evaluate(q, g, b->sizes, b->leaf, {original});
+  }
+
+ private:
+  static status expect(const graph& g, int output, const size_values& s, const char* name, const mutable_view& to) {
+    const long long n = count(g, g.out[output].at, s);
+    if (to.data == nullptr || to.count() != n) return fail("'", name, "' has ", to.count(), " elements, expected ", n);
+    if (!computes_in(to.type)) return fail("'", name, "' is ", name_of(to.type), ", expected f32, f64, bf16 or f16");
+    return ok;
+  }
+  std::vector<typename Engine::block> kept_;
+  std::vector<view> kept_views_;
+};
+
+}  // namespace graft

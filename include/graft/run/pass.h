@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph of a layer bound to the layer's tensors, and where the tensors of a call belong in it. Binding happens once
+// after a change; a call fills in its tensors and runs.
+#pragma once
+#include <graft/backend/call.h>
+#include <graft/backend/mode.h>
+#include <graft/plan/target.h>
+#include <graft/run/layer_state.h>
+
+namespace graft {
+
+template <class Engine> class pass {
+ public:
+  using queue = typename Engine::queue;
+
+  bool bound() const { return plan_ != nullptr; }
+  void unbind() { plan_ = nullptr; }
+  typename Engine::bound& runs() { return *plan_; }
+  const typename Engine::bound& runs() const { return *plan_; }
+  const graph& g() const { return plan_->value(); }
+
+  status bind(queue& q, const layer_state& state, const graph& made, const target& to, const capacity& room,
+              typename Engine::shared& shared) {
+    if (made.size == 0) return fail("this method does not exist for this kind of layer");
+    for (id i = 0; i < made.size; ++i)
+      if (const text name = made.name(i); layer_state::comes_with_calls(made[i]))
+        if (!same_text(name.c_str(), "x") && !same_text(name.c_str(), "dy"))
+          return fail("the kind of layer has an input '", name, "', a call brings only x; give it as a frozen tensor");
+    result<bound_leaves> b = state.bind(made);
+    if (!b) return b.failure();
+    auto fresh = std::make_unique<typename Engine::bound>(made, to);
+    if (status s = fresh->bind(q, b->sizes, b->leaf, room, shared); !s) return s;
+    plan_ = std::move(fresh);
+    x_ = made.find("x"), dy_ = made.find("dy");
+    like_x_ = like_dy_ = {};
+    room_ = room;
+    return ok;
+  }
+
+  // x, and dy where the graph is a backward pass. A call like the one before only brings other addresses.
+  status begin(const view& x, const view& dy = {}) {
+    if (same_form(x, like_x_) && same_form(dy, like_dy_)) {
+      call& c = plan_->this_call();
+      for (mutable_view& v : c.outputs) v = {};
+      if (x_ >= 0) c.data[static_cast<std::size_t>(x_)] = x;
+      if (dy_ >= 0) c.data[static_cast<std::size_t>(dy_)] = dy;
+      return check_ids(c);
+    }
+    like_x_ = like_dy_ = {};
+    call& c = plan_->next_call();
+    for (const auto& [at, v] : {std::pair{x_, &x}, std::pair{dy_, &dy}}) {
+      if (at < 0) continue;
+      if (status s = layer_state::bind_leaf(g(), at, *v, c.sizes); !s) return s;
+      c.data[static_cast<std::size_t>(at)] = *v;
+    }
+    if (status s = layer_state::check_sizes(g(), c.sizes); !s) return s;
+    if (const long long n = g().sizes.tokens(c.sizes); room_.tokens > 0 && n > room_.tokens)
+      return fail("x has ", n, " rows, the layer was bound for ", room_.tokens, "; bind() it with a larger capacity");
+    like_x_ = x, like_dy_ = dy;
+    return check_ids(c);
+  }
+  // Of an output of this call.
+  long long elements(int output) const { return count(g(), g().out[output].at, plan_->this_call().sizes); }
+  status want(int output, const mutable_view& to) {
+    if (to.data == nullptr) return ok;
+    if (!computes_in(to.type))
+      return fail("output '", g().output_name(output), "' is ", name_of(to.type), ", expected f32, f64, bf16 or f16");
+    if (const long long n = elements(output); to.count() != n)
+      return fail("output '", g().output_name(output), "' has ", to.count(), " elements, expected ", n);
+    plan_->this_call().outputs[static_cast<std::size_t>(output)] = to;
+    return ok;
+  }
+  status run(queue& q) { return plan_->run(q); }
+
+ private:
+  static bool same_form(const view& a, const view& b) {
+    if (a.data == nullptr || b.data == nullptr || a.type != b.type || a.rank != b.rank)
+      return a.rank == 0 && b.rank == 0;
+    for (int k = 0; k < a.rank; ++k)
+      if (a.size[k] != b.size[k] || a.stride(k) != b.stride(k)) return false;
+    return true;
+  }
+  status check_ids(const call& c) const {
+    if constexpr (Engine::reads_host_memory) return check_host_ids(c);
+    return ok;  // what lies in device memory is the caller's promise, as in every kernel library
+  }
+  status check_host_ids(const call& c) const {
+    for (id i = 0; i < g().size; ++i) {
+      const node& v = g()[i];
+      const flow how = row(v.what).axes;
+      if (how != flow::look_up && how != flow::add_rows) continue;
+      const node& table = how == flow::look_up ? g()[v.a] : v;
+      const long long rows = g().sizes.value(table.d[v.ta ? 3 : 2], c.sizes);
+      const long long tokens = g().sizes.value(g()[v.b].d[3], c.sizes);
+      const auto* ids = static_cast<const std::int64_t*>(c.data[static_cast<std::size_t>(v.b)].data);
+      for (long long t = 0; t < tokens; ++t)
+        if (ids[t] < 0 || ids[t] >= rows)
+          return fail("id ", static_cast<long long>(ids[t]), " at position ", t, " is outside the table of ", rows,
+                      " rows");
+    }
+    return ok;
+  }
+
+  std::unique_ptr<typename Engine::bound> plan_;
+  id x_ = none_id, dy_ = none_id;
+  view like_x_{}, like_dy_{};
+  capacity room_{};
+};
+
+}  // namespace graft

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+// Part of graft::cpu_compiled: see graft/run/compiled.h.
+#include <graft/run/layer.h>
+
+template struct graft::cpu::evaluator<double>;
+template class graft::cpu::bound_plan<double>;
+template struct graft::cpu::engine<double>;
+template class graft::executor<graft::cpu::engine<double>>;
