@@ -37,9 +37,9 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
   SAYS((of<oft_neumann<dyn, dyn>>::formula), "rotate_back(weight, neumann(skew(oft_R.weight), terms))");
   SAYS((of<boft<dyn, dyn>>::formula),
        "boft_s * rotate_back(weight, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R')))");
-  SAYS(of<miss<>>::formula, "weight + tile(miss_block', in)");
-  SAYS(of<miss_mini<>>::formula, "weight + tile(tile(miss_block, out)', in)");
-  SAYS(of<miss_bat<>>::formula, "weight @ (I + miss_block) + tile(miss_block, in)");
+  SAYS(of<miss<>>::formula, "weight + repeat(miss_block', in)");
+  SAYS(of<miss_mini<>>::formula, "weight + repeat(repeat(miss_block, out)', in)");
+  SAYS(of<miss_bat<>>::formula, "weight @ (I + miss_block) + repeat(miss_block, in)");
   SAYS((of<vblora<dyn, dyn>>::formula),
        "weight + (topk_softmax(vblora_logits_B, topk) @ vblora_vector_bank)' @ "
        "(topk_softmax(vblora_logits_A, topk) @ vblora_vector_bank)");
@@ -85,20 +85,20 @@ TEST_CASE("adapters: what becomes of the bias") {
 
 TEST_CASE("adapters: tensors are called as in PEFT's files and have their shapes") {
   SAYS(of<none>::leaves, "");
-  SAYS(of<lora<>>::leaves, "lora_A.weight[r, in]; lora_B.weight[out, r]; scaling");
+  SAYS(of<lora<>>::leaves, "scaling; lora_B.weight[out, r]; lora_A.weight[r, in]");
   SAYS((of<lora_with_bias<>, linear_kind, true>::leaves),
-       "lora_A.weight[r, in]; lora_B.weight[out, r]; scaling; lora_B.bias[out]");
-  SAYS(of<dora<>>::leaves, "lora_magnitude_vector[out]; lora_A.weight[r, in]; lora_B.weight[out, r]; scaling");
-  SAYS(of<adalora<>>::leaves, "lora_A[r, in]; lora_B[out, r]; lora_E[r, 1]; scaling");
+       "scaling; lora_B.weight[out, r]; lora_A.weight[r, in]; lora_B.bias[out]");
+  SAYS(of<dora<>>::leaves, "lora_magnitude_vector[out]; scaling; lora_B.weight[out, r]; lora_A.weight[r, in]");
+  SAYS(of<adalora<>>::leaves, "scaling; lora_B[out, r]; lora_E[r, 1]; lora_A[r, in]");
   SAYS(of<ia3>::leaves, "ia3_l[out, 1]");
   SAYS(of<ia3_feedforward>::leaves, "ia3_l[1, in]");
-  SAYS(of<loha<>>::leaves, "hada_w1_a[out, r]; hada_w1_b[r, in]; hada_w2_a[out, r]; hada_w2_b[r, in]; scaling");
-  SAYS(of<lokr<>>::leaves, "lokr_w1[a, c]; lokr_w2_a[out/a, r]; lokr_w2_b[r, in/c]; scaling");
-  SAYS((of<lokr<dyn, -1, full, full>>::leaves), "lokr_w1[a, c]; lokr_w2[out/a, in/c]; scaling");
-  SAYS((of<lokr<dyn, -1, low_rank, full>>::leaves), "lokr_w1_a[a, r]; lokr_w1_b[r, c]; lokr_w2[out/a, in/c]; scaling");
+  SAYS(of<loha<>>::leaves, "scaling; hada_w1_a[out, r]; hada_w1_b[r, in]; hada_w2_a[out, r]; hada_w2_b[r, in]");
+  SAYS(of<lokr<>>::leaves, "scaling; lokr_w1[a, c]; lokr_w2_a[out/a, r]; lokr_w2_b[r, in/c]");
+  SAYS((of<lokr<dyn, -1, full, full>>::leaves), "scaling; lokr_w1[a, c]; lokr_w2[out/a, in/c]");
+  SAYS((of<lokr<dyn, -1, low_rank, full>>::leaves), "scaling; lokr_w1_a[a, r]; lokr_w1_b[r, c]; lokr_w2[out/a, in/c]");
   SAYS((of<lokr<dyn, -1, low_rank, low_rank>>::leaves),
-       "lokr_w1_a[a, r]; lokr_w1_b[r, c]; lokr_w2_a[out/a, r]; lokr_w2_b[r, in/c]; scaling");
-  SAYS(of<vera<>>::leaves, "frozen vera_A[r, in]; frozen vera_B[out, r]; vera_lambda_b[out]; vera_lambda_d[r]");
+       "scaling; lokr_w1_a[a, r]; lokr_w1_b[r, c]; lokr_w2_a[out/a, r]; lokr_w2_b[r, in/c]");
+  SAYS(of<vera<>>::leaves, "vera_lambda_b[out]; frozen vera_B[out, r]; vera_lambda_d[r]; frozen vera_A[r, in]");
   SAYS(of<hra<>>::leaves, "hra_u[in, r]");
   SAYS(of<hra_gram_schmidt<>>::leaves, "hra_u[in, r]");
   SAYS(of<oft<dyn>>::leaves, "oft_R.weight[in/b, b(b-1)/2]");
@@ -106,30 +106,30 @@ TEST_CASE("adapters: tensors are called as in PEFT's files and have their shapes
   SAYS((of<oft<dyn, own, oft_constraint::projected>>::leaves), "oft_R.weight[in/b, b(b-1)/2]; coft_limit");
   SAYS((of<oft_neumann<dyn, dyn>>::leaves), "oft_R.weight[in/b, b(b-1)/2]");
   SAYS((of<oft_neumann<dyn, dyn, shared, oft_constraint::projected>>::leaves), "oft_R.weight[1, b(b-1)/2]; coft_limit");
-  SAYS((of<boft<dyn, dyn>>::leaves), "boft_R[m, in/b, b, b]; boft_s[out, 1]");
+  SAYS((of<boft<dyn, dyn>>::leaves), "boft_s[out, 1]; boft_R[m, in/b, b, b]");
   SAYS(of<miss<>>::leaves, "miss_block[r, out]");
   SAYS(of<miss_mini<>>::leaves, "miss_block[r, mini_r]");
   SAYS(of<miss_bat<>>::leaves, "miss_block[out/r, r, r]");
   SAYS((of<vblora<dyn, dyn>>::leaves),
-       "vblora_vector_bank[num_vectors, vector_length]; vblora_logits_A[r, in/vector_length, num_vectors]; "
-       "vblora_logits_B[out/vector_length, r, num_vectors]");
-  SAYS((of<lora_embedding<>, embedding_kind>::leaves), "lora_embedding_A[r, vocab]; lora_embedding_B[dim, r]; scaling");
+       "vblora_logits_B[out/vector_length, r, num_vectors]; vblora_vector_bank[num_vectors, vector_length]; "
+       "vblora_logits_A[r, in/vector_length, num_vectors]");
+  SAYS((of<lora_embedding<>, embedding_kind>::leaves), "scaling; lora_embedding_A[r, vocab]; lora_embedding_B[dim, r]");
   SAYS((of<dora_embedding<>, embedding_kind>::leaves),
-       "lora_magnitude_vector[dim]; lora_embedding_A[r, vocab]; lora_embedding_B[dim, r]; scaling");
+       "scaling; lora_embedding_A[r, vocab]; lora_embedding_B[dim, r]; lora_magnitude_vector[dim]");
   SAYS((of<lora<>, conv2d_kind>::leaves),
-       "lora_A.weight[r, (kernel_w kernel_h) channels]; lora_B.weight[out, r]; scaling");
+       "scaling; lora_B.weight[out, r]; lora_A.weight[r, channels (kernel_h kernel_w)]");
   SAYS((of<loha_conv<>, conv2d_kind>::leaves),
-       "hada_w1_a[r, out]; hada_w2_a[r, out]; hada_t1[r, r, kernel_h, kernel_w]; hada_w1_b[r, channels]; "
-       "hada_t2[r, r, kernel_h, kernel_w]; hada_w2_b[r, channels]; scaling");
+       "scaling; hada_w1_a[r, out]; hada_w1_b[r, channels]; hada_t1[r, r, kernel_h, kernel_w]; hada_w2_b[r, channels]; "
+       "hada_t2[r, r, kernel_h, kernel_w]; hada_w2_a[r, out]");
   SAYS((of<ln_tuning, norm_kind<false>, true>::leaves), "ln_tuning_layers.weight[n]; ln_tuning_layers.bias[n]");
   SAYS((of<ln_tuning_weight, norm_kind<true>>::leaves), "ln_tuning_layers.weight[n]");
 }
 
 TEST_CASE("adapters: a number in the type takes the place of the name") {
-  SAYS(of<lora<16>>::leaves, "lora_A.weight[16, in]; lora_B.weight[out, 16]; scaling");
+  SAYS(of<lora<16>>::leaves, "scaling; lora_B.weight[out, 16]; lora_A.weight[16, in]");
   SAYS(of<oft<32>>::leaves, "oft_R.weight[in/32, 496]");
   SAYS((of<oft_neumann<32, 5>>::formula), "rotate_back(weight, neumann(skew(oft_R.weight), 5))");
-  SAYS((of<boft<4, 2>>::leaves), "boft_R[2, in/4, 4, 4]; boft_s[out, 1]");
+  SAYS((of<boft<4, 2>>::leaves), "boft_s[out, 1]; boft_R[2, in/4, 4, 4]");
   SAYS(of<miss_bat<16>>::leaves, "miss_block[out/16, 16, 16]");
 }
 
@@ -163,5 +163,5 @@ TEST_CASE("adapters: what makes a type one") {
   BOTH(!adapter_formula<no_formula>);
   BOTH(!adapter_formula<no_name>);
   BOTH(!adapter_formula<int>);
-  BOTH(adapter_size<lora<>>("r", 64, 48) == unknown);
+  BOTH(formula_of<lora<>>().adapter_size("r", 64, 48) == unknown);
 }

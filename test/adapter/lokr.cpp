@@ -63,5 +63,5 @@ TEST_CASE("lokr: the layer's sizes give the factors of both sides") {
   BOTH(adapter::size("r", 768, 3072) == unknown);
   BOTH(lokr<8, 4>::size("a", 64, 48) == 4);
   BOTH(lokr<8, 4>::size("c", 64, 48) == 4);
-  BOTH(adapter_size<adapter>("a", 768, 3072) == 24);
+  BOTH(formula_of<adapter>().adapter_size("a", 768, 3072) == 24);
 }

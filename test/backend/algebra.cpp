@@ -6,15 +6,62 @@
 
 using namespace test;
 
+namespace {
+
+using matrix = cpu::small_matrix;
+
+matrix times(const matrix& a, const matrix& b, std::size_t n) {
+  matrix c(n * n);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < n; ++j)
+      for (std::size_t k = 0; k < n; ++k) c[i * n + j] += a[i * n + k] * b[k * n + j];
+  return c;
+}
+matrix identity(std::size_t n) {
+  matrix c(n * n);
+  for (std::size_t i = 0; i < n; ++i) c[i * n + i] = 1;
+  return c;
+}
+// How far from the identity the product of two matrices is, which begin at the same place of their tensors.
+double off_identity(const owned<double>& a, const owned<double>& b, std::size_t n, std::size_t at = 0) {
+  const auto from = static_cast<std::ptrdiff_t>(at), end = static_cast<std::ptrdiff_t>(at + n * n);
+  const matrix one(a.v.begin() + from, a.v.begin() + end), other(b.v.begin() + from, b.v.begin() + end);
+  return furthest(times(one, other, n), identity(n));
+}
+
+}  // namespace
+
 TEST_CASE("inverse: of each matrix of a stack") {
   owned<double> a = random_tensor<double>({2, 3, 4, 4}, 1), b(a.shape);
-  for (long long m = 0; m < 6; ++m) cpu::matrix_map<double>(a.v.data() + m * 16, 4, 4).diagonal().array() += 4;
+  for (long long m = 0; m < 6; ++m)
+    for (long long i = 0; i < 4; ++i) a.at(m / 3, m % 3, i, i) += 4;
   cpu::inverse(b.t(), a.t());
-  for (long long m = 0; m < 6; ++m) {
-    const cpu::small_matrix product = cpu::const_matrix_map<double>(a.v.data() + m * 16, 4, 4) *
-                                      cpu::const_matrix_map<double>(b.v.data() + m * 16, 4, 4);
-    CHECK((product - cpu::small_matrix::Identity(4, 4)).norm() < 1e-12);
+  for (std::size_t m = 0; m < 6; ++m) CHECK(off_identity(a, b, 4, m * 16) < 1e-13);
+}
+
+TEST_CASE("inverse: rows change places where the diagonal is zero or small") {
+  for (const double corner : {0.0, 1e-20}) {
+    owned<double> a({1, 1, 3, 3}), b(a.shape);
+    a.v = {corner, 2, 1, 1, corner, 3, 4, 1, corner};
+    cpu::inverse(b.t(), a.t());
+    CHECK(off_identity(a, b, 3) < 1e-14);
   }
+}
+
+TEST_CASE("inverse: matrices of all sizes up to a few vectors") {
+  for (long long n = 1; n <= 70; n += 3) {
+    owned<double> a = random_tensor<double>({1, 1, n, n}, static_cast<unsigned>(n)), b(a.shape);
+    for (long long i = 0; i < n; ++i) a.at(0, 0, i, (i + 1) % n) += 20;  // far from the diagonal
+    cpu::inverse(b.t(), a.t());
+    INFO("size ", n);
+    CHECK(off_identity(a, b, static_cast<std::size_t>(n)) < 1e-12);
+  }
+}
+
+TEST_CASE("inverse: a matrix without one gives nothing that looks like one") {
+  owned<double> a({1, 1, 2, 2}, 1.0), b(a.shape);
+  cpu::inverse(b.t(), a.t());
+  for (const double x : b.v) CHECK_FALSE(std::isfinite(x));
 }
 
 TEST_CASE("inverse: float matrices are inverted in double") {
@@ -42,11 +89,13 @@ TEST_CASE("neumann: the series, term by term") {
     owned<double> q = random_tensor<double>({1, 2, 5, 5}, 3), r(q.shape), expected(q.shape);
     cpu::neumann(r.t(), q.t(), terms);
     const std::vector<double> c = cpu::neumann_coefficients(terms);
-    for (long long m = 0; m < 2; ++m) {
-      const cpu::small_matrix one = cpu::const_matrix_map<double>(q.v.data() + m * 25, 5, 5);
-      cpu::small_matrix power = cpu::small_matrix::Identity(5, 5), sum = cpu::small_matrix::Zero(5, 5);
-      for (const double k : c) sum += k * power, power = (power * one).eval();
-      cpu::matrix_map<double>(expected.v.data() + m * 25, 5, 5) = sum;
+    for (std::size_t m = 0; m < 2; ++m) {
+      const matrix one = cpu::in_double(q.v.data() + m * 25, 5);
+      matrix power = identity(5);
+      for (const double k : c) {
+        for (std::size_t i = 0; i < 25; ++i) expected.v[m * 25 + i] += k * power[i];
+        power = times(power, one, 5);
+      }
     }
     INFO("K = ", terms);
     CHECK(furthest(r.v, expected.v) < 1e-12);
@@ -60,9 +109,10 @@ TEST_CASE("neumann: small skew matrices are nearly turned by it, the other way t
   q.at(0, 0, 1, 2) = v[2], q.at(0, 0, 2, 1) = -v[2];
   owned<double> r(q.shape);
   cpu::neumann(r.t(), q.t(), 5);
-  const cpu::small_matrix Q = cpu::const_matrix_map<double>(q.v.data(), 3, 3), I = cpu::small_matrix::Identity(3, 3);
-  const cpu::small_matrix cayley = (I - Q) * (I + Q).inverse();
-  CHECK((cpu::const_matrix_map<double>(r.v.data(), 3, 3) - cayley.transpose()).norm() < 1e-9);
+  matrix below = identity(3), above = below;  // I - Q and I + Q
+  for (std::size_t i = 0; i < 9; ++i) below[i] -= q.v[i], above[i] += q.v[i];
+  const matrix cayley = times(below, cpu::inverse_of(above, 3), 3);
+  for (std::size_t i = 0; i < 9; ++i) CHECK(std::abs(r.v[i] - cayley[i % 3 * 3 + i / 3]) < 1e-9);
 }
 
 TEST_CASE("neumann: its gradient, by differences") {

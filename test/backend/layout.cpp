@@ -13,24 +13,78 @@ void adjoint(double left, double right) { CHECK(left == doctest::Approx(right).e
 
 }  // namespace
 
-TEST_CASE("layout: transpose and swap_inner") {
-  owned<double> a = random_tensor<double>({2, 3, 4, 5}, 1), t({2, 3, 5, 4}), s({2, 4, 3, 5});
-  cpu::transpose(t.t(), a.t());
-  cpu::swap_inner(s.t(), a.t());
-  bool transposed = true, swapped = true;
-  each_element(a.shape, [&](long long i, long long j, long long k, long long l) {
-    transposed = transposed && t.at(i, j, l, k) == a.at(i, j, k, l);
-    swapped = swapped && s.at(i, k, j, l) == a.at(i, j, k, l);
-  });
-  CHECK(transposed);
-  CHECK(swapped);
+TEST_CASE("layout: transpose, also of matrices larger than a square of the cache") {
+  for (const four s : {four{2, 3, 4, 5}, four{1, 2, 17, 33}, four{1, 1, 1, 40}}) {
+    owned<double> a = random_tensor<double>(s, 1), t({s.d[0], s.d[1], s.d[3], s.d[2]}, NAN);
+    cpu::transpose(t.t(), a.t());
+    bool right = true;
+    each_element(a.shape, [&](long long i, long long j, long long k, long long l) {
+      right = right && t.at(i, j, l, k) == a.at(i, j, k, l);
+    });
+    CHECK(right);
+  }
+}
+
+TEST_CASE("layout: permute brings the axes into any order") {
+  owned<double> a = random_tensor<double>({2, 3, 4, 5}, 1);
+  int from[4] = {0, 1, 2, 3};
+  int orders = 0;
+  do {
+    four s{};
+    for (int k = 0; k < 4; ++k) s.d[k] = a.shape.d[from[k]];
+    owned<double> out(s, NAN);
+    cpu::permute(out.t(), a.t(), from);
+    bool right = true;
+    each_element(s, [&](long long i, long long j, long long k, long long l) {
+      const long long at[4] = {i, j, k, l};
+      long long of_a[4]{};
+      for (int axis = 0; axis < 4; ++axis) of_a[from[axis]] = at[axis];
+      right = right && out.at(i, j, k, l) == a.at(of_a[0], of_a[1], of_a[2], of_a[3]);
+    });
+    INFO("order ", from[0], from[1], from[2], from[3]);
+    CHECK(right);
+    ++orders;
+  } while (std::next_permutation(from, from + 4));
+  CHECK(orders == 24);
+}
+
+TEST_CASE("layout: slice, pad and concat along every axis; pad is the adjoint of slice") {
+  for (int axis = 0; axis < 4; ++axis)
+    for (const long long start : {0, 1, 2}) {
+      owned<double> a = random_tensor<double>({4, 5, 6, 7}, 1);
+      four s = a.shape, rest = a.shape;
+      s.d[axis] = 2, rest.d[axis] -= 2;
+      owned<double> part(s, NAN), b = random_tensor<double>(s, 2), wide(a.shape, NAN),
+                                  c = random_tensor<double>(rest, 3), joined(a.shape, NAN);
+      cpu::slice(part.t(), a.t(), axis, start);
+      cpu::pad(wide.t(), b.t(), axis, start);
+      cpu::concat(joined.t(), b.t(), c.t(), axis);
+      bool sliced = true, padded = true, both = true;
+      each_element(a.shape, [&](long long i, long long j, long long k, long long l) {
+        const long long at[4] = {i, j, k, l};
+        auto shifted = [&](owned<double>& t, long long by) {
+          long long to[4] = {i, j, k, l};
+          to[axis] -= by;
+          return t.at(to[0], to[1], to[2], to[3]);
+        };
+        const bool inside = at[axis] >= start && at[axis] < start + 2;
+        if (inside) sliced = sliced && shifted(part, start) == a.at(i, j, k, l);
+        padded = padded && wide.at(i, j, k, l) == (inside ? shifted(b, start) : 0.0);
+        both = both && joined.at(i, j, k, l) == (at[axis] < 2 ? b.at(i, j, k, l) : shifted(c, 2));
+      });
+      INFO("axis ", axis, ", start ", start);
+      CHECK(sliced);
+      CHECK(padded);
+      CHECK(both);
+      adjoint(dot(part.v, b.v), dot(a.v, wide.v));
+    }
 }
 
 TEST_CASE("layout: tile repeats, fold sums, also where the width is no multiple") {
   for (const long long width : {4, 8, 10, 3}) {
     owned<double> a = random_tensor<double>({1, 2, 3, 4}, 1), wide({1, 2, 3, width}),
                   b = random_tensor<double>(wide.shape, 2), back(a.shape, NAN);
-    cpu::tile(wide.t(), a.t());
+    cpu::repeat(wide.t(), a.t());
     bool right = true;
     each_element(wide.shape, [&](long long i, long long j, long long k, long long l) {
       right = right && wide.at(i, j, k, l) == a.at(i, j, k, l % 4);
@@ -68,85 +122,4 @@ TEST_CASE("layout: strict_upper keeps what is above the diagonal, and is its own
   });
   cpu::strict_upper(w.t(), b.t());
   adjoint(dot(u.v, b.v), dot(a.v, w.v));
-}
-
-TEST_CASE("layout: sum_to over any axes, added to what is there") {
-  owned<double> a = random_tensor<double>({2, 3, 4, 5}, 1);
-  for (int mask = 0; mask < 16; ++mask) {
-    four s = a.shape;
-    for (int k = 0; k < 4; ++k)
-      if ((mask >> k & 1) != 0) s.d[k] = 1;
-    owned<double> found(s, 1.0), expected(s, 1.0);
-    cpu::sum_to(found.t(), a.t());
-    each_element(a.shape, [&](long long i, long long j, long long k, long long l) {
-      expected.at(i, j, k, l) += a.at(i, j, k, l);
-    });
-    INFO("mask ", mask);
-    CHECK(furthest(found.v, expected.v) < 1e-13);
-  }
-}
-
-TEST_CASE("layout: dots of rows, Kronecker products of matrices and of rows") {
-  owned<double> a = random_tensor<double>({1, 1, 3, 4}, 1), b = random_tensor<double>({1, 1, 3, 4}, 2), d({1, 1, 3, 1});
-  cpu::row_dot(d.t(), a.t(), b.t());
-  for (long long r = 0; r < 3; ++r) {
-    double sum = 0;
-    for (long long c = 0; c < 4; ++c) sum += a.at(0, 0, r, c) * b.at(0, 0, r, c);
-    CHECK(d.at(0, 0, r, 0) == doctest::Approx(sum));
-  }
-  owned<double> w2 = random_tensor<double>({1, 1, 2, 5}, 3), k({1, 1, 6, 20}), rk({1, 1, 3, 16});
-  cpu::kron(k.t(), a.t(), w2.t());
-  each_element(k.shape, [&](long long, long long, long long r, long long c) {
-    CHECK(k.at(0, 0, r, c) == a.at(0, 0, r / 2, c / 5) * w2.at(0, 0, r % 2, c % 5));
-  });
-  cpu::row_kron(rk.t(), a.t(), b.t());
-  each_element(rk.shape, [&](long long, long long, long long r, long long c) {
-    CHECK(rk.at(0, 0, r, c) == a.at(0, 0, r, c / 4) * b.at(0, 0, r, c % 4));
-  });
-}
-
-TEST_CASE("layout: gather by rows and by columns, and scatter, its adjoint, also for ids that repeat") {
-  const std::int64_t ids[] = {4, 0, 4, 2, 6};
-  for (const bool by_column : {false, true}) {
-    owned<double> w = random_tensor<double>(by_column ? four{1, 1, 3, 7} : four{1, 1, 7, 3}, 1), y({1, 1, 5, 3});
-    cpu::gather(y.t(), w.t(), ids, by_column);
-    for (long long t = 0; t < 5; ++t)
-      for (long long c = 0; c < 3; ++c)
-        CHECK(y.at(0, 0, t, c) == (by_column ? w.at(0, 0, c, ids[t]) : w.at(0, 0, ids[t], c)));
-    owned<double> dy = random_tensor<double>(y.shape, 2), dw(w.shape);
-    cpu::scatter(dw.t(), dy.t(), ids, by_column);
-    adjoint(dot(y.v, dy.v), dot(w.v, dw.v));
-    CHECK((by_column ? dw.at(0, 0, 0, 1) : dw.at(0, 0, 1, 0)) == 0);  // an id that does not occur
-  }
-}
-
-TEST_CASE("layout: patches of an image, and their adjoint") {
-  struct geometry {
-    long long kh, kw, stride, pad;
-  };
-  for (const geometry& s :
-       {geometry{1, 1, 1, 0}, geometry{3, 3, 1, 1}, geometry{3, 2, 2, 1}, geometry{5, 6, 1, 0}, geometry{2, 2, 3, 2}}) {
-    const long long n = 2, c = 3, h = 5, w = 6;
-    const long long oh = (h + 2 * s.pad - s.kh) / s.stride + 1, ow = (w + 2 * s.pad - s.kw) / s.stride + 1;
-    owned<double> x = random_tensor<double>({n, c, h, w}, 1), rows({1, n, oh * ow, c * s.kh * s.kw});
-    const cpu::window window{s.kh, s.kw, s.stride, s.pad, ow};
-    cpu::each_patch(x.t().d, rows.t().d, window, [&](long long at, long long to) {
-      rows.v[static_cast<std::size_t>(to)] = x.v[static_cast<std::size_t>(at)];
-    });
-    bool right = true;
-    for (long long i = 0; i < n; ++i)
-      for (long long p = 0; p < oh * ow; ++p)
-        for (long long q = 0; q < c * s.kh * s.kw; ++q) {
-          const long long y = p / ow * s.stride + q / s.kw % s.kh - s.pad, z = p % ow * s.stride + q % s.kw - s.pad;
-          const bool inside = y >= 0 && z >= 0 && y < h && z < w;
-          right = right && rows.at(0, i, p, q) == (inside ? x.at(i, q / (s.kh * s.kw), y, z) : 0.0);
-        }
-    INFO("kernel ", s.kh, " x ", s.kw, ", stride ", s.stride, ", padding ", s.pad);
-    CHECK(right);
-    owned<double> r = random_tensor<double>(rows.shape, 2), image(x.shape);
-    cpu::each_patch(image.t().d, rows.t().d, window, [&](long long at, long long from) {
-      image.v[static_cast<std::size_t>(at)] += r.v[static_cast<std::size_t>(from)];
-    });
-    adjoint(dot(rows.v, r.v), dot(x.v, image.v));
-  }
 }

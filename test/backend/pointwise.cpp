@@ -15,8 +15,17 @@ double plain(op what, double x, double y) {
     case op::mul: return x * y;
     case op::div: return x / y;
     case op::minimum: return std::min(x, y);
+    case op::maximum: return std::max(x, y);
     case op::sqrt: return std::sqrt(x);
     case op::exp: return std::exp(x);
+    case op::log: return std::log(x);
+    case op::sin: return std::sin(x);
+    case op::cos: return std::cos(x);
+    case op::erf: return std::erf(x);
+    case op::silu: return x / (1 + std::exp(-x));
+    case op::gelu: return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
+    case op::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
     case op::tanh: return std::tanh(x);
     case op::sigmoid: return 1 / (1 + std::exp(-x));
     case op::relu: return x > 0 ? x : 0;
@@ -24,7 +33,7 @@ double plain(op what, double x, double y) {
     default: return x;
   }
 }
-constexpr op binaries[] = {op::add, op::sub, op::mul, op::div, op::minimum};
+constexpr op binaries[] = {op::add, op::sub, op::mul, op::div, op::minimum, op::maximum};
 // Every axis full or of size 1, for one operand.
 four shape_of_mask(int mask) {
   const long long full[4] = {2, 3, 4, 5};
@@ -65,16 +74,47 @@ TEST_CASE("pointwise: the output may be an operand") {
   }
 }
 
-TEST_CASE("pointwise: functions of one operand") {
-  for (const op what : {op::exp, op::tanh, op::sigmoid, op::relu, op::step, op::detach, op::sqrt}) {
-    owned<double> a = random_tensor<double>({1, 2, 3, 7}, 4), found(a.shape), expected(a.shape);
-    if (what == op::sqrt)
-      for (double& x : a.v) x = std::abs(x);
-    a.v[0] = 0;
+namespace {
+
+template <class Real> void functions_of_one_operand(double tolerance) {
+  for (const op what : {op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu,
+                        op::silu, op::gelu, op::gelu_tanh, op::step, op::detach}) {
+    owned<Real> a = random_tensor<Real>({1, 2, 3, 27}, 4), found(a.shape);  // packets and a remainder
+    for (std::size_t i = 0; i < a.v.size(); ++i) {
+      a.v[i] = i == 0 ? Real(0) : a.v[i] * static_cast<Real>(i % 9 + 1);  // up to 9 from zero
+      if (what == op::sqrt || what == op::log) a.v[i] = std::abs(a.v[i]) + Real(what == op::log ? 0.01 : 0);
+    }
     cpu::unary(what, found.t(), a.t());
-    for (std::size_t i = 0; i < a.v.size(); ++i) expected.v[i] = plain(what, a.v[i], 0);
+    double furthest_off = 0;
+    for (std::size_t i = 0; i < a.v.size(); ++i) {
+      const double expected = plain(what, static_cast<double>(a.v[i]), 0);
+      const double off = std::abs(static_cast<double>(found.v[i]) - expected) / (1 + std::abs(expected));
+      furthest_off = std::isnan(off) ? INFINITY : std::max(off, furthest_off);
+    }
     INFO(row(what).name);
-    CHECK(furthest(found.v, expected.v) < 1e-14);
+    CHECK(furthest_off < tolerance);
+    cpu::unary(what, a.t(), a.t());
+    CHECK(a.v == found.v);  // in place
+  }
+}
+
+}  // namespace
+
+TEST_CASE("pointwise: functions of one operand") {
+  functions_of_one_operand<double>(1e-14);
+  functions_of_one_operand<float>(2e-6);
+}
+
+TEST_CASE("pointwise: activations far from zero are what they tend to") {
+  const double large[] = {1e4, -1e4};
+  for (const op what : {op::sigmoid, op::silu, op::gelu, op::gelu_tanh, op::tanh}) {
+    owned<double> a({1, 1, 1, 2}), y(a.shape);
+    a.v = {large[0], large[1]};
+    cpu::unary(what, y.t(), a.t());
+    const bool bounded = what == op::sigmoid || what == op::tanh;
+    INFO(row(what).name);
+    CHECK(y.v[0] == (bounded ? 1 : 1e4));
+    CHECK(y.v[1] == (what == op::tanh ? -1.0 : 0.0));
   }
 }
 

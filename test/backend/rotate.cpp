@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/rotate.h>
+#include <graft/backend/cpu/sums.h>
 
 #include "../support/tensors.h"
 
@@ -29,15 +30,13 @@ owned<double> blocks_for(const sizes& s) {
 }
 // x R or x R' by the dense matrix.
 owned<double> dense(owned<double> x, owned<double> q, bool transposed) {
-  const cpu::row_major<double> r = cpu::dense_rotation(q.t(), x.shape.d[3]);
+  const long long n = x.shape.d[3];
+  const std::vector<double> r = cpu::dense_rotation(q.t(), n);
   owned<double> y(x.shape);
-  const long long rows = static_cast<long long>(x.v.size()) / x.shape.d[3];
-  cpu::matrix_map<double> to(y.v.data(), rows, x.shape.d[3]);
-  const cpu::const_matrix_map<double> from(x.v.data(), rows, x.shape.d[3]);
-  if (transposed)
-    to = from * r.transpose();
-  else
-    to = from * r;
+  each_element(x.shape, [&](long long i, long long j, long long k, long long l) {
+    for (long long m = 0; m < n; ++m)
+      y.at(i, j, k, l) += x.at(i, j, k, m) * r[static_cast<std::size_t>(transposed ? l * n + m : m * n + l)];
+  });
   return y;
 }
 
@@ -62,11 +61,12 @@ TEST_CASE("rotate: stacks of rows") {
 
 TEST_CASE("rotate: orthogonal blocks and their transpose undo each other") {
   owned<double> q = random_tensor<double>({2, 4, 4, 4}, 3);
-  for (long long m = 0; m < 8; ++m) {  // QR of each block
-    cpu::matrix_map<double> block(q.v.data() + m * 16, 4, 4);
+  for (long long m = 0; m < 8; ++m) {  // Gram and Schmidt on the rows of each block
+    double* rows[4];
     for (int c = 0; c < 4; ++c) {
-      for (int p = 0; p < c; ++p) block.col(c) -= block.col(p).dot(block.col(c)) * block.col(p);
-      block.col(c) /= block.col(c).norm();
+      rows[c] = q.v.data() + m * 16 + c * 4;
+      for (int p = 0; p < c; ++p) cpu::add_scaled(rows[c], -cpu::dot(rows[p], rows[c], 4), rows[p], 4);
+      cpu::put_scaled(rows[c], 1 / std::sqrt(cpu::dot(rows[c], rows[c], 4)), rows[c], 4);
     }
   }
   owned<double> x = random_tensor<double>({1, 1, 5, 16}, 4), y(x.shape), back(x.shape);

@@ -25,5 +25,5 @@ struct low_rank {
 struct q_proj : graft::linear<64, 32, float, low_rank> {};
 int main() {
   graft::cpu::layer<q_proj, graft::fullgraph> q;
-  q.enable(false);
+  return q.enable(false) ? 0 : 1;
 }

@@ -2,7 +2,7 @@
 // A rank of 0: the adapter's tensors would be empty. The line is one of adapter/lora.h.
 // expected: graft: this size must be at least 1, or dyn where it is known only at run time
 // expected: size_is_not_positive<
-// expected: lora_A.weight\[0, in\]|'l', 'o', 'r', 'a', '_', 'A', '\.', 'w', 'e', 'i', 'g', 'h', 't', '\[', '0', ',', ' ', 'i', 'n', '\]'
+// expected: lora_B.weight\[out, 0\]|'l', 'o', 'r', 'a', '_', 'B', '\.', 'w', 'e', 'i', 'g', 'h', 't', '\[', 'o', 'u', 't', ',', ' ', '0', '\]'
 // expected: q_proj
 // expected: lora<0
 // expected-gcc: >, [0-9]+, 0>'

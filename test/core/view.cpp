@@ -44,6 +44,35 @@ TEST_CASE("view_into: the same for memory to write") {
   CHECK(v.type == dtype::f32);
 }
 
+TEST_CASE("view: strides are those of row-major order unless they are given") {
+  BOTH(view_of(numbers, 2, 3, 4).stride(0) == 12);
+  BOTH(view_of(numbers, 2, 3, 4).stride(1) == 4);
+  BOTH(view_of(numbers, 2, 3, 4).stride(2) == 1);
+  BOTH(view_of(numbers, 2, 3, 4).contiguous());
+  BOTH(view{}.contiguous());
+  constexpr view part = [] {
+    view v = view_of(numbers, 4, 3);  // the first columns of [4, 6]
+    v.apart[0] = 6;
+    return v;
+  }();
+  BOTH(part.stride(0) == 6);
+  BOTH(part.stride(1) == 1);
+  BOTH(part.count() == 12);
+  BOTH(!part.contiguous());
+}
+
+TEST_CASE("view: transposed changes the last two axes, and twice gives the tensor back") {
+  constexpr view t = view_of(numbers, 2, 3, 4).transposed();
+  SAYS(shape_of(t), "[2, 4, 3]");
+  BOTH(t.stride(0) == 12);
+  BOTH(t.stride(1) == 1);
+  BOTH(t.stride(2) == 4);
+  BOTH(!t.contiguous());
+  BOTH(t.transposed().contiguous());
+  BOTH(view_of(numbers, 6).transposed().size[0] == 6);
+  BOTH(view_of(numbers, 1, 6).transposed().contiguous());  // a column of one axis is contiguous either way
+}
+
 TEST_CASE("dtype: names and widths, all of them") {
   struct fact {
     dtype type;
@@ -52,7 +81,9 @@ TEST_CASE("dtype: names and widths, all of them") {
   };
   for (const fact f : {fact{dtype::f32, "f32", 32}, fact{dtype::f64, "f64", 64}, fact{dtype::bf16, "bf16", 16},
                        fact{dtype::f16, "f16", 16}, fact{dtype::i64, "i64", 64}, fact{dtype::nf4, "nf4", 4},
-                       fact{dtype::int8, "int8", 8}}) {
+                       fact{dtype::int8, "int8", 8}, fact{dtype::fp4, "fp4", 4}, fact{dtype::u8, "u8", 8},
+                       fact{dtype::f8_e4m3, "f8_e4m3", 8}, fact{dtype::f8_e5m2, "f8_e5m2", 8},
+                       fact{dtype::f8_e8m0, "f8_e8m0", 8}, fact{dtype::ggml, "ggml", 0}}) {
     CHECK(std::string(name_of(f.type)) == f.name);
     CHECK(bits_of(f.type) == f.bits);
   }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which kernels are chosen: a function of sizes and device, so it is tested where there is no GPU.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/choose.h>
+#include <graft/backend/cuda/gemm_shape.h>
+#include <graft/backend/cuda/kernels_for.h>
+#include <graft/backend/cuda/targets.h>
 
+#include <bit>
 #include <vector>
 
 using namespace graft;
@@ -10,9 +13,10 @@ using namespace graft::cuda;
 
 namespace {
 
-const device_facts h200{132, 90, 66}, a100{108, 80, 54}, slice{16, 90, 8};
+const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80, 108, 54),
+             sliver = device_target("", 90, 16, 8);
 
-linear_choice chosen(long long m, int n, int k, int rank, const device_facts& on = h200, dtype type = dtype::bf16) {
+linear_choice chosen(long long m, int n, int k, int rank, const target& on = h200, dtype type = dtype::bf16) {
   return choose({type, m, n, k, rank}, on);
 }
 
@@ -36,7 +40,7 @@ TEST_CASE("choose: sizes that the copy engine cannot address, and other devices"
   CHECK(chosen(512, 4096, 4096, 16, h200, dtype::f32).how == way::simt);
 }
 TEST_CASE("choose: what is rarely wanted takes the kernels that can do everything") {
-  linear_problem p{dtype::bf16, 16, 4096, 4096, 0};
+  product_shape p{dtype::bf16, 16, 4096, 4096, 0};
   CHECK(!choose(p, h200).stream.any);
   p.pre = true;
   CHECK(choose(p, h200).stream.any);
@@ -48,10 +52,10 @@ TEST_CASE("choose: what is rarely wanted takes the kernels that can do everythin
 TEST_CASE("choose: blocks that wait for each other only where they are all resident") {
   CHECK(owners_are_resident(8, 8, 16, 64));
   CHECK(!owners_are_resident(8, 8, 16, 56));
-  CHECK(chosen(4096, 4096, 4096, 16, slice).how == way::gemm_two);  // a slice of a GPU
-  CHECK(chosen(256, 4096, 4096, 16, slice).how == way::gemm);       // one row of tiles: its owners come first
-  CHECK(chosen(512, 256, 4096, 16).how == way::gemm_two);           // too few tiles to share the work
-  CHECK(chosen(512, 4096, 256, 16).how == way::gemm_two);           // too short an inner axis to share
+  CHECK(chosen(4096, 4096, 4096, 16, sliver).how == way::gemm_two);  // a sliver of a GPU
+  CHECK(chosen(256, 4096, 4096, 16, sliver).how == way::gemm);       // one row of tiles: its owners come first
+  CHECK(chosen(512, 256, 4096, 16).how == way::gemm_two);            // too few tiles to share the work
+  CHECK(chosen(512, 4096, 256, 16).how == way::gemm_two);            // too short an inner axis to share
 }
 TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") {
   const int square = 4096, wide = 14336, heads[] = {4096, 1024, 1024}, gate_up[] = {14336, 14336};
@@ -66,6 +70,42 @@ TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") 
   CHECK(choose_stream(&square, 1, 1, 48, 16, 132).splits == 1);  // one step of the inner axis cannot be split
   const stream_choice any = choose_stream(&square, 1, 1, 48, 64, 132, true);
   CHECK((any.any && any.rows == any_rows));  // a part may be without a step there
+}
+TEST_CASE("choose: every kernel has a bit of its own") {
+  const kernel_list all = every_kernel();
+  CHECK(std::popcount(all.streams) == 57);  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64
+  CHECK(std::popcount(all.gemms) == 10);
+  CHECK(!all.has_stream(8, shape_index(224, false), 64));
+}
+TEST_CASE("choose: a layer type compiles the kernels that its sizes want, and they are taken") {
+  for (const int rank : {0, 16, 64, 256})
+    for (const bool pre : {false, true}) {
+      if (pre && rank > 0) continue;
+      for (const int n : {1024, 4096, 14336})
+        for (const long long m : {1, 16, 64, 65, 512, 4096}) {
+          product_shape p{dtype::bf16, m, n, 4096, rank};
+          p.pre = pre;
+          const kernel_list own = kernels_for(n, 4096, rank, pre);
+          CHECK(std::popcount(own.streams) + std::popcount(own.gemms) <= 11);
+          for (const target& on : {h200, device_target("", 90, 114, 57)}) {
+            const linear_choice c = choose(p, on, own), best = choose(p, on);
+            CHECK(c.how == best.how);
+            CHECK(c.stream.rows == best.stream.rows);
+            if (c.how == way::gemm || c.how == way::gemm_two) CHECK(c.tile_n == best.tile_n);
+          }
+        }
+    }
+}
+TEST_CASE("choose: what is not compiled is not chosen") {
+  const kernel_list own = kernels_for(4096, 4096, 16, false), none;
+  product_shape p{dtype::bf16, 16, 4096, 4096, 16};
+  CHECK(choose(p, h200, none).how == way::mma);
+  CHECK(choose(p, h200, own).how == way::stream);
+  p.plain = false;  // an activation
+  CHECK(choose(p, h200, own).how == way::gemm);
+  CHECK(choose(p, h200, own | kernels_that_finish(16)).how == way::stream);
+  p.plain = true, p.m = 4096;
+  CHECK(choose(p, sliver, own).how == way::gemm_two);
 }
 TEST_CASE("choose: the slices of the owners cover the inner axis once, whatever its length") {
   for (int steps = 8; steps < 70; ++steps)

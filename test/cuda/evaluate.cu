@@ -2,9 +2,9 @@
 // The CUDA evaluator against the CPU's in double: every op by hand, then every node of every graph of every method. The
 // functors are run by a loop on the host everywhere, and by the kernels where there is a device.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/convert.cuh>
 #include <graft/backend/cuda/evaluate.cuh>
 
+#include <deque>
 #include <set>
 
 #include "../support/random_layer.h"
@@ -14,13 +14,15 @@ using namespace test;
 namespace {
 
 struct on_host {
+  mutable int launches = 0;
+
   template <class Element> status elements(long long n, const Element& e, const char*) const {
     for (long long i = 0; i < n; ++i) e(i);
-    return ok;
+    return ++launches, ok;
   }
   template <class Row> status rows(long long n, const Row& r, const char*) const {
     for (long long i = 0; i < n; ++i) r(i, cuda::alone{});
-    return ok;
+    return ++launches, ok;
   }
   template <class Column> status columns(long long n, const Column& c, const char* name) const {
     return rows(n, c, name);
@@ -30,15 +32,17 @@ struct on_host {
   }
 };
 // The tiled kernel has no host side; its description of the operands has.
-template <class Real> status multiply(const on_host&, const cuda::products<Real>& p) {
+template <class Real> status multiply(const on_host& on, const cuda::products<Real>& p) {
+  ++on.launches;
   const long long results = p.sum ? 1 : p.count(), each = p.sum ? p.count() : 1;
   for (long long m = 0; m < results; ++m)
     for (long long r = 0; r < p.rows; ++r)
       for (long long c = 0; c < p.cols; ++c) {
         Real sum = 0;
-        for (long long s = m * each; s < (m + 1) * each; ++s)
-          for (long long k = 0; k < p.depth; ++k)
-            sum += p.matrix(p.a, s)[r * p.a.step + k * p.a.inner] * p.matrix(p.b, s)[c * p.b.step + k * p.b.inner];
+        for (long long s = m * each; s < (m + 1) * each; ++s) {
+          const cuda::cells<Real> a = p.matrix(p.a, s) + r * p.a.step, b = p.matrix(p.b, s) + c * p.b.step;
+          for (long long k = 0; k < p.depth; ++k) sum += a[k * p.a.inner] * b[k * p.b.inner];
+        }
         p.store(m, r, c, sum);
       }
   return ok;
@@ -97,16 +101,33 @@ template <class Real> struct wide {  // an operand in double
   std::vector<double> v;
   cpu::tensor<double> t;
   explicit wide(const cuda::tensor<Real>& x) {
-    if (x.p != nullptr) v.assign(x.p, x.p + x.count());
+    if (x.p.at != nullptr)
+      for (long long i = 0; i < x.count(); ++i) v.push_back(static_cast<double>(x.p[i]));
     t = {v.data(), {x.d[0], x.d[1], x.d[2], x.d[3]}};
   }
 };
 
 std::set<op> met;
 
+// Numbers in memory of a storage type.
+template <class Real> struct stored {
+  std::vector<char> bytes;
+  cuda::cells<Real> p;
+  stored(const std::vector<Real>& numbers, dtype type)
+      : bytes(numbers.size() * static_cast<std::size_t>(bits_of(type)) / 8), p(bytes.data(), type) {
+    for (std::size_t k = 0; k < numbers.size(); ++k) p.put(static_cast<long long>(k), numbers[k]);
+  }
+  std::vector<Real> read(long long n) const {
+    std::vector<Real> v;
+    for (long long k = 0; k < n; ++k) v.push_back(p[k]);
+    return v;
+  }
+};
+
 // Node i of g from operands on the host, every way there is. The result begins as one half: some ops add to it.
 template <class Real>
-void agree(const graph& g, id i, const size_values& s, const cuda::operands<Real>& x, double tolerance) {
+void agree(const graph& g, id i, const size_values& s, const cuda::operands<Real>& x, double tolerance,
+           dtype to = cuda::dtype_of<Real>) {
   const node& v = g[i];
   met.insert(v.what);
   const cuda::evaluator<Real> evaluate{g, s};
@@ -114,34 +135,39 @@ void agree(const graph& g, id i, const size_values& s, const cuda::operands<Real
   wide<Real> a(x.a), b(x.b), c(x.c);
   for (const int accumulate : {0, 1, -1}) {
     if (accumulate != 0 && v.what != op::matmul) continue;
-    INFO("op ", std::string(row(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n);
+    INFO("op ", std::string(row(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n, ", from ",
+         std::string(name_of(x.a.p.type)), " to ", std::string(name_of(to)));
     std::vector<double> expected(static_cast<std::size_t>(n), 0.5);
     cpu::evaluator<double>{g, s}(i, cpu::shaped(g, i, s, expected.data()), {a.t, b.t, c.t, x.ids}, accumulate);
 
     const std::vector<Real> begin(expected.size(), Real(0.5));
-    std::vector<Real> found = begin;
+    stored<Real> result(begin, to);
     std::vector<double> scratch(static_cast<std::size_t>(extra), NAN);  // aligned for doubles
-    const status here = evaluate.run(on_host{}, i, cuda::shaped(g, i, s, found.data()), x,
-                                     reinterpret_cast<Real*>(scratch.data()), accumulate);
-    CHECK(bool(here));
-    CHECK(distance(found, expected) <= tolerance);
+    on_host here;
+    const status done_here =
+        evaluate.run(here, i, cuda::shaped(g, i, s, result.p), x, reinterpret_cast<Real*>(scratch.data()), accumulate);
+    INFO(std::string(done_here.message()));
+    CHECK(bool(done_here));
+    CHECK(distance(result.read(n), expected) <= tolerance);
+    CHECK(here.launches == evaluate.launches(i));
 
     if (!has_device()) continue;
     device().reset();
     auto there = [](cuda::tensor<Real> t) {
-      if (t.p != nullptr) t.p = device().put(t.p, t.count());
+      if (t.p.at != nullptr) t.p.at = device().put(static_cast<char*>(t.p.at), t.count() * bits_of(t.p.type) / 8);
       return t;
     };
     cuda::operands<Real> y{there(x.a), there(x.b), there(x.c)};
     if (x.ids != nullptr) y.ids = device().put(x.ids, count(g, v.b, s));
-    Real* const out = device().put(begin.data(), n);
+    result = stored<Real>(begin, to);
+    const cuda::cells<Real> out(device().put(result.bytes.data(), static_cast<long long>(result.bytes.size())), to);
     Real* const room = device().put(reinterpret_cast<const Real*>(scratch.data()), extra);
     const status done = evaluate(nullptr, i, cuda::shaped(g, i, s, out), y, room, accumulate);
     INFO(std::string(done.message()));
     CHECK(bool(done));
     CHECK(std::string(cudaGetErrorString(cudaDeviceSynchronize())) == "no error");
-    if (n > 0) REQUIRE(cudaMemcpy(found.data(), out, found.size() * sizeof(Real), cudaMemcpyDefault) == cudaSuccess);
-    CHECK(distance(found, expected) <= tolerance);
+    if (n > 0) REQUIRE(cudaMemcpy(result.bytes.data(), out.at, result.bytes.size(), cudaMemcpyDefault) == cudaSuccess);
+    CHECK(distance(result.read(n), expected) <= tolerance);
   }
 }
 
@@ -182,29 +208,47 @@ template <class Real> struct lone {
     op_node().ta = ta, op_node().tb = tb, op_node().sum = sum;
     return *this;
   }
-  lone& look_up(std::vector<std::int64_t> which) {
+  lone& look_up(std::vector<std::int64_t> which) { return whole_numbers(op::ids, 1, std::move(which)); }
+  lone& at_places(std::vector<std::int64_t> rows_then_columns) {
+    return whole_numbers(op::index, 2, std::move(rows_then_columns));
+  }
+  lone& whole_numbers(op leaf, int rows, std::vector<std::int64_t> which) {
     ids = std::move(which);
     n[operands + 1] = n[operands];
-    n[operands].what = op::ids;
-    for (int k = 0; k < 4; ++k) n[operands].d[k] = {k < 3 ? 1 : static_cast<int>(ids.size())};
+    n[operands].what = leaf;
+    const int shape[4] = {1, 1, rows, static_cast<int>(ids.size()) / rows};
+    for (int k = 0; k < 4; ++k) n[operands].d[k] = {shape[k]};
     n[operands + 1].b = static_cast<id>(operands);
     ++operands;
     return *this;
   }
+  // In Real, and from and into narrower storage: from numbers that are exact there, into what a rounding leaves of them.
   void check(double tolerance = sizeof(Real) == 4 ? 1e-5 : 1e-11) {
+    const dtype own = cuda::dtype_of<Real>;
+    check(own, own, own, tolerance);
+    if (sizeof(Real) == 8 || data[0].size() + data[1].size() > 4096) return;
+    check(dtype::bf16, dtype::f16, own, tolerance);
+    check(own, dtype::bf16, dtype::bf16, 1e-2);
+    check(dtype::f16, own, dtype::f16, 2e-3);
+  }
+  void check(dtype first, dtype others, dtype result, double tolerance) {
     const graph g{n, operands + 1, sizes, nullptr, 0, nullptr, 0, {}};
     const size_values none;
     cuda::operands<Real> x;
     cuda::tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
+    std::deque<stored<Real>> kept;
     for (int k = 0; k < operands; ++k)
-      if (n[k].what != op::ids) *to[k] = cuda::shaped(g, static_cast<id>(k), none, data[k].data());
+      if (n[k].what == op::input) {
+        kept.emplace_back(data[k], k == 0 ? first : others);
+        *to[k] = cuda::shaped(g, static_cast<id>(k), none, kept.back().p);
+      }
     x.ids = ids.empty() ? nullptr : ids.data();
-    agree<Real>(g, static_cast<id>(operands), none, x, tolerance);
+    agree<Real>(g, static_cast<id>(operands), none, x, tolerance, result);
   }
 };
 
 template <class Real> void pointwise_ops() {
-  for (const op what : {op::add, op::sub, op::mul, op::div, op::minimum})
+  for (const op what : {op::add, op::sub, op::mul, op::div, op::minimum, op::maximum})
     for (int m = 0; m < 16; ++m)
       for (int k = 0; k < 16; ++k) {
         auto of = [](int mask) {
@@ -215,21 +259,37 @@ template <class Real> void pointwise_ops() {
         };
         lone<Real>(what, {of(m), of(k)}, of(m | k), 1.5).check();
       }
-  for (const op what : {op::exp, op::tanh, op::sigmoid, op::relu, op::step, op::detach, op::reshape})
-    lone<Real>(what, {{1, 2, 3, 7}}, {1, 2, 3, 7}).check();
-  lone<Real>(op::sqrt, {{1, 2, 3, 7}}, {1, 2, 3, 7}, 1.5).check();
+  for (const op what : {op::exp, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu, op::silu, op::gelu,
+                        op::gelu_tanh, op::step, op::detach, op::reshape})
+    for (const double around : {-3.0, 0.0, 3.0}) lone<Real>(what, {{1, 2, 3, 7}}, {1, 2, 3, 7}, around).check();
+  for (const op what : {op::sqrt, op::log}) lone<Real>(what, {{1, 2, 3, 7}}, {1, 2, 3, 7}, 1.5).check();
   lone<Real>(op::add, {{1, 1, 0, 5}, {1, 1, 1, 5}}, {1, 1, 0, 5}).check();
 }
 template <class Real> void layout_ops() {
   lone<Real> constant(op::constant, {}, {1, 1, 1, 1});
   constant.op_node().value = 0.3;
   constant.check();
+  lone<Real>(op::number, {}, {1, 1, 1, 1}).with(4096).check();
   lone<Real>(op::eye, {}, {1, 1, 5, 5}).check();
   lone<Real>(op::zero, {}, {2, 1, 5, 3}).check();
   lone<Real>(op::transpose, {{2, 3, 4, 5}}, {2, 3, 5, 4}).check();
-  lone<Real>(op::swap_inner, {{2, 3, 4, 5}}, {2, 4, 3, 5}).check();
+  int axes[4] = {0, 1, 2, 3};
+  const int full[4] = {2, 3, 4, 5};
+  do {
+    const shape turned{full[axes[0]], full[axes[1]], full[axes[2]], full[axes[3]]};
+    lone<Real>(op::permute, {{2, 3, 4, 5}}, turned).with(axes[0], axes[1], axes[2], axes[3]).check();
+  } while (std::next_permutation(axes, axes + 4));
+  for (int axis = 0; axis < 4; ++axis)
+    for (int from = 0; from < full[axis]; ++from)
+      for (int size = 0; size <= full[axis] - from; ++size) {
+        shape part{2, 3, 4, 5}, rest{2, 3, 4, 5};
+        part.d[axis] = size, rest.d[axis] = full[axis] - size;
+        lone<Real>(op::slice, {{2, 3, 4, 5}}, part).with(axis, from).check();
+        lone<Real>(op::pad, {part}, {2, 3, 4, 5}).with(axis, from).check();
+        lone<Real>(op::concat, {part, rest}, {2, 3, 4, 5}).with(axis).check();
+      }
   for (const int width : {4, 8, 10, 3}) {
-    lone<Real>(op::tile, {{1, 2, 3, 4}}, {1, 2, 3, width}).check();
+    lone<Real>(op::repeat, {{1, 2, 3, 4}}, {1, 2, 3, width}).check();
     lone<Real>(op::fold, {{1, 2, 3, width}}, {1, 2, 3, 4}).check();
   }
   lone<Real>(op::upper, {{1, 2, 4, 4}}, {1, 2, 4, 4}).check();
@@ -241,6 +301,11 @@ template <class Real> void layout_ops() {
   lone<Real>(op::gather, {{1, 1, 3, 7}}, {1, 1, 5, 3}).flags(true).look_up({4, 0, 4, 2, 6}).check();
   lone<Real>(op::scatter, {{1, 1, 5, 70}}, {1, 1, 7, 70}).look_up({4, 0, 4, 2, 6}).check();
   lone<Real>(op::scatter, {{1, 1, 5, 3}}, {1, 1, 3, 7}).flags(true).look_up({4, 0, 4, 2, 6}).check();
+  std::vector<std::int64_t> far_apart;  // more entries than a warp has threads, some places twice
+  for (int e = 0; e < 200; ++e) far_apart.push_back(e < 100 ? e * 7 % 11 : (e - 100) * 5 % 37);
+  lone<Real>(op::place, {{1, 1, 100, 1}}, {1, 1, 11, 37}).at_places(far_apart).check();
+  lone<Real>(op::pick, {{1, 1, 11, 37}}, {1, 1, 100, 1}).at_places(far_apart).check();
+  lone<Real>(op::place, {{1, 1, 4, 1}}, {1, 1, 3, 40}).at_places({2, 0, 2, 2, 33, 1, 33, 33}).check();
   const int geometry[][4] = {{1, 1, 1, 0}, {3, 3, 1, 1}, {3, 2, 2, 1}, {5, 6, 1, 0}, {2, 2, 3, 2}};
   for (const auto& k : geometry) {
     const int h = 5, w = 6, oh = (h + 2 * k[3] - k[0]) / k[2] + 1, ow = (w + 2 * k[3] - k[1]) / k[2] + 1;
@@ -283,6 +348,7 @@ template <class Real> void row_ops() {
     }
     if (n > 1000) continue;
     lone<Real>(op::softmax_grad, {x, x}, x).check();
+    for (const double around : {-200.0, 0.0, 200.0}) lone<Real>(op::softmax, {x}, x, around).check();
     for (const int k : {1, 2, 7, 200}) {
       lone<Real>(op::topk_softmax, {x}, x).with(k).check();
       lone<Real> ties(op::topk_softmax, {x}, x);
@@ -322,7 +388,7 @@ template <class Real> void every_node(const graph& g, const random_layer<Real>& 
   std::mt19937 engine(5);
   own.fill(g, engine);
   const size_values s = values_of(g, l.shape);
-  cpu::leaf_views leaves(static_cast<std::size_t>(g.size));
+  leaf_views leaves(static_cast<std::size_t>(g.size));
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
     if (v.what == op::scalar)
@@ -330,7 +396,7 @@ template <class Real> void every_node(const graph& g, const random_layer<Real>& 
     else if (const auto found = own.views.find(v.name); is_leaf(v.what) && found != own.views.end())
       leaves[static_cast<std::size_t>(k)] = found->second;
   }
-  auto values = cpu::run_eager<Real>(g, s, leaves, cpu::rotations::blockwise);
+  auto values = cpu::evaluate_all<Real>(g, s, leaves, cpu::rotations::blockwise);
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
     if (leaves[static_cast<std::size_t>(k)].data != nullptr || v.what == op::host) continue;
@@ -338,10 +404,10 @@ template <class Real> void every_node(const graph& g, const random_layer<Real>& 
     cuda::tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
     for (int o = 0; o < 3; ++o) {
       if (v.operand(o) < 0) continue;
-      if (g[v.operand(o)].what == op::ids)
+      if (const op leaf = g[v.operand(o)].what; leaf == op::ids || leaf == op::index)
         x.ids = values.ids(v.operand(o));
       else
-        *to[o] = cuda::shaped(g, v.operand(o), s, values[v.operand(o)].p);
+        *to[o] = cuda::shaped(g, v.operand(o), s, cuda::cells<Real>(values[v.operand(o)].p));
     }
     agree<Real>(g, static_cast<id>(k), s, x, tolerance);
   }
@@ -358,7 +424,8 @@ TEST_CASE_TEMPLATE("cuda: every op computes what it computes on the CPU", Real, 
   products<Real>();
   for (int k = 0; k <= static_cast<int>(op::host); ++k) {
     const op what = static_cast<op>(k);
-    const bool computed = !is_leaf(what) || what == op::constant || what == op::eye || what == op::zero;
+    const bool computed =
+        !is_leaf(what) || what == op::constant || what == op::number || what == op::eye || what == op::zero;
     INFO(std::string(row(what).name));
     CHECK((!computed || what == op::host || met.contains(what)));
   }
@@ -367,7 +434,7 @@ TEST_CASE_TEMPLATE("cuda: every op computes what it computes on the CPU", Real, 
 TEST_CASE_TEMPLATE("cuda: every node of every graph", Real, float, double) {
   for (const combination& c : every_combination())
     for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
-      if (c.what == method::miss_bat && s.at("out") % s.at("r") != 0) continue;  // the formula asks for whole blocks
+      if (c.what == "miss_bat" && s.at("out") % s.at("r") != 0) continue;  // the formula asks for whole blocks
       INFO(c.name, ", in ", s.at("in"));
       const random_layer<Real> l(c.graphs, s);
       const layer_graphs& g = c.graphs;
@@ -396,50 +463,36 @@ TEST_CASE("cuda: a host function is refused") {
 
 namespace {
 
-template <class From, class To> void conversion(const std::vector<double>& numbers, dtype from_type, dtype to_type) {
+// Both ways of storing the same numbers, by the functor that copies.
+void conversion(const std::vector<float>& numbers, dtype from_type, dtype to_type) {
   const auto n = static_cast<long long>(numbers.size());
-  std::vector<From> from(numbers.size());
-  std::vector<To> found(numbers.size());
-  cpu::encode(numbers.data(), n, from.data(), from_type, 0);
-  std::vector<double> exact(numbers.size()), back(numbers.size()), expected(numbers.size());
-  cpu::decode(from.data(), from_type, 0, n, exact.data());
-  cpu::encode(exact.data(), n, found.data(), to_type, 0);
-  cpu::decode(found.data(), to_type, 0, n, expected.data());
+  const stored<float> from(numbers, from_type), to(numbers, to_type);
+  std::vector<double> exact(numbers.size()), expected(numbers.size());
+  cpu::decode(from.bytes.data(), from_type, 0, n, exact.data());
+  stored<float> encoded(numbers, to_type);
+  cpu::encode(exact.data(), n, encoded.bytes.data(), to_type, 0);
+  cpu::decode(encoded.bytes.data(), to_type, 0, n, expected.data());
   INFO(std::string(name_of(from_type)), " to ", std::string(name_of(to_type)));
-  for (long long i = 0; i < n; ++i) cuda::converted<From, To>{from.data(), found.data()}(i);
-  cpu::decode(found.data(), to_type, 0, n, back.data());
-  CHECK(distance(back, expected) == 0);
-  if (!has_device()) return;
-  device().reset();
-  const From* const source = device().put(from.data(), n);
-  To* const target = device().room<To>(n);
-  CHECK(bool(cuda::convert(nullptr, source, from_type, target, to_type, n)));
-  REQUIRE(cudaMemcpy(found.data(), target, found.size() * sizeof(To), cudaMemcpyDefault) == cudaSuccess);
-  cpu::decode(found.data(), to_type, 0, n, back.data());
-  CHECK(distance(back, expected) == 0);
-}
-template <class From> void conversions(const std::vector<double>& numbers, dtype from) {
-  conversion<From, float>(numbers, from, dtype::f32);
-  conversion<From, double>(numbers, from, dtype::f64);
-  conversion<From, __nv_bfloat16>(numbers, from, dtype::bf16);
-  conversion<From, __half>(numbers, from, dtype::f16);
+  for (long long i = 0; i < n; ++i) cuda::unary<float>{op::detach, to.p, from.p}(i);
+  CHECK(distance(to.read(n), expected) == 0);
 }
 
 }  // namespace
 
-TEST_CASE("cuda: conversions round to nearest even, as on the CPU") {
-  std::vector<double> numbers{0,      -0.0, 1,        -1.5,       1e-20,          3e38,    1e300,
-                              -1e300, NAN,  INFINITY, 1 + 0x1p-8, 1 + 3 * 0x1p-8, 0x1p-140};
+TEST_CASE("cuda: storage types round to nearest even, as on the CPU") {
+  std::vector<float> numbers{0,      -0.0F, 1,        -1.5F,       1e-20F,          3e38F,
+                             -1e38F, NAN,   INFINITY, 1 + 0x1p-8F, 1 + 3 * 0x1p-8F, 0x1p-140F};
   std::mt19937 engine(3);
-  std::uniform_real_distribution<double> uniform(-10, 10);
+  std::uniform_real_distribution<float> uniform(-10, 10);
   for (int i = 0; i < 5000; ++i) numbers.push_back(uniform(engine));
-  conversions<float>(numbers, dtype::f32);
-  conversions<double>(numbers, dtype::f64);
-  conversions<__nv_bfloat16>(numbers, dtype::bf16);
-  conversions<__half>(numbers, dtype::f16);
-  for (const dtype t : {dtype::i64, dtype::nf4, dtype::int8}) {
-    CHECK(!cuda::convert(nullptr, nullptr, t, nullptr, dtype::f32, 1));
-    CHECK(!cuda::convert(nullptr, nullptr, dtype::f32, nullptr, t, 1));
-  }
-  CHECK(bool(cuda::convert(nullptr, nullptr, dtype::f32, nullptr, dtype::bf16, 0)));
+  for (const dtype from : {dtype::f32, dtype::bf16, dtype::f16})
+    for (const dtype to : {dtype::f32, dtype::bf16, dtype::f16}) conversion(numbers, from, to);
+}
+TEST_CASE("cuda: a tensor that is not numbers is refused") {
+  lone<float> f(op::exp, {{1, 1, 2, 2}}, {1, 1, 2, 2});
+  const graph g{f.n, 2, f.sizes, nullptr, 0, nullptr, 0, {}};
+  cuda::operands<float> x;
+  x.a = cuda::shaped(g, 0, {}, cuda::cells<float>(f.data[0].data(), dtype::i64));
+  const status s = cuda::evaluator<float>{g, {}}(nullptr, 1, cuda::shaped(g, 1, {}, cuda::cells<float>()), x, nullptr);
+  CHECK(std::string(s.message()) == "exp computes with f32, bf16 and f16, not with i64");
 }

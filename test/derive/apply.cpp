@@ -71,8 +71,8 @@ TEST_CASE("apply: IA3 scales outputs or inputs") {
 
 TEST_CASE("apply: MiSS folds x") {
   SAYS(of<miss<>>::forward, "x @ weight' + fold(x, r) @ miss_block");
-  SAYS(of<miss_mini<>>::forward, "x @ weight' + tile(fold(x, r) @ miss_block, out)");
-  SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + tile(miss_block, in))'");  // no cheaper form
+  SAYS(of<miss_mini<>>::forward, "x @ weight' + repeat(fold(x, r) @ miss_block, out)");
+  SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + repeat(miss_block, in))'");  // no cheaper form
 }
 
 TEST_CASE("apply: VB-LoRA composes its factors once per change of the parameters") {
@@ -109,40 +109,40 @@ TEST_CASE("norms: the adapter's tensors take the place of the base's") {
 
 namespace {
 
-struct difference_of_products {
+struct difference_of_products : unnamed {
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r");
     auto A = p.param("A", r, W.cols()), B = p.param("B", W.rows(), r);
     return W - B * A;
   }
 };
-struct rows_divided {
+struct rows_divided : unnamed {
   static constexpr ex weight(scope p, ex W) { return W / p.param("d", W.rows()); }
 };
-struct columns_divided {
+struct columns_divided : unnamed {
   static constexpr ex weight(scope p, ex W) { return W / p.param("d", 1, W.cols()); }
 };
-struct through_a_transpose {
+struct through_a_transpose : unnamed {
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r");
     return W + t(p.param("A", W.cols(), r) * p.param("B", r, W.rows()));
   }
 };
-struct rows_of_a_transpose {  // the column scales the inputs
+struct rows_of_a_transpose : unnamed {  // the column scales the inputs
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r");
     auto low = p.param("A", W.cols(), r) * p.param("B", r, W.rows());
     return W + t(mul(p.param("c", W.cols()), low));
   }
 };
-struct columns_of_a_transpose {  // the row scales the outputs
+struct columns_of_a_transpose : unnamed {  // the row scales the outputs
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r");
     auto low = p.param("A", W.cols(), r) * p.param("B", r, W.rows());
     return W + t(mul(low, p.param("c", 1, W.rows())));
   }
 };
-struct nonlinear {
+struct nonlinear : unnamed {
   static constexpr ex weight(scope, ex W) { return tanh(W); }
 };
 
@@ -153,7 +153,7 @@ TEST_CASE("apply: differences, divisions, transpositions; and W' itself where no
   SAYS(of<rows_divided>::forward, "(x @ weight') / d");
   SAYS(of<columns_divided>::forward, "(x / d) @ weight'");
   SAYS(of<through_a_transpose>::forward, "x @ weight' + x @ A @ B");
-  SAYS(of<rows_of_a_transpose>::forward, "x @ weight' + (x * c) @ A @ B");
-  SAYS(of<columns_of_a_transpose>::forward, "x @ weight' + (x @ A @ B) * c");
+  SAYS(of<rows_of_a_transpose>::forward, "x @ weight' + x @ (A * c) @ B");
+  SAYS(of<columns_of_a_transpose>::forward, "x @ weight' + x @ A @ (B * c)");
   SAYS(of<nonlinear>::forward, "x @ tanh(weight)'");
 }

@@ -20,7 +20,7 @@ TEST_CASE("grad: methods whose gradient is short enough to read") {
   SAYS(gradient<ia3>("dx"), "(dy * ia3_l) @ weight");
   SAYS(gradient<ia3_feedforward>("ia3_l"), "sum_to((dy @ weight) * x)");
   SAYS(gradient<miss<>>("miss_block"), "fold(x, r)' @ dy");
-  SAYS(gradient<miss<>>("dx"), "tile(dy @ miss_block', in) + dy @ weight");
+  SAYS(gradient<miss<>>("dx"), "repeat(dy @ miss_block', in) + dy @ weight");
   SAYS((gradient<oft_neumann<dyn, dyn>>("oft_R.weight")),
        "unskew(neumann_grad(skew(oft_R.weight), rotate_grad(x, dy @ weight, neumann(skew(oft_R.weight), terms))))");
   SAYS((gradient<lora_embedding<>, embedding_kind>("lora_embedding_A")),
@@ -43,22 +43,22 @@ TEST_CASE("grad: frozen tensors and scalars get none") {
 
 namespace {
 
-struct detached_product {
+struct detached_product : unnamed {
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r");
     return W + p.param("B", W.rows(), r) * detach(p.param("A", r, W.cols()));
   }
 };
-struct half_detached {  // W' = a W, of which one half is a constant: the gradient is half
+struct half_detached : unnamed {  // W' = a W, of which one half is a constant: the gradient is half
   static constexpr ex weight(scope p, ex W) {
     auto a = p.param("a", W.rows());
     return mul(0.5 * a + detach(0.5 * a), W);
   }
 };
-struct through_host {
+struct through_host : unnamed {
   static constexpr ex weight(scope p, ex W) { return W + host("f", p.param("A", W.rows(), W.cols())); }
 };
-struct around_host {
+struct around_host : unnamed {
   static constexpr ex weight(scope p, ex W) { return p.param("l", W.rows(), 1) * detach(host("f", W)); }
 };
 
@@ -103,19 +103,48 @@ TEST_CASE("grad: what cannot be differentiated is said, with its place") {
 
 namespace {
 
-template <op Op> struct through {
+template <op Op> struct through : unnamed {
   static constexpr ex weight(scope p, ex W) {
     auto a = p.param("a", W.rows(), W.cols());
     return W + ex{p.g, make::unary(*p.g, Op, a.i)};
   }
 };
-struct subtracted {
+struct subtracted : unnamed {
   static constexpr ex weight(scope p, ex W) { return W - p.param("a", W.rows(), W.cols()); }
 };
-struct divided {
+struct divided : unnamed {
   static constexpr ex weight(scope p, ex W) { return W / p.param("a", W.rows(), W.cols()); }
 };
-struct through_min {
+struct through_max : unnamed {
+  static constexpr ex weight(scope p, ex W) { return W + max(p.param("a", W.rows(), W.cols()), W); }
+};
+struct through_permute : unnamed {  // [r, out / r, in] to [out / r, r, in]
+  static constexpr ex weight(scope p, ex W) {
+    const extent r = p.size("r"), parts = W.rows() / r;
+    return W + reshape(permute(p.param("a", r, parts, W.cols()), 0, 2, 1, 3), W.rows(), W.cols());
+  }
+};
+struct through_slice : unnamed {
+  static constexpr ex weight(scope p, ex W) {
+    return W + slice(p.param("a", W.rows(), W.cols() + p.size("k")), 3, p.size("k"), W.cols());
+  }
+};
+struct through_concat : unnamed {
+  static constexpr ex weight(scope p, ex W) {
+    const extent k = p.size("k");
+    return W + reshape(concat(p.param("a", W.rows(), k), p.param("b", W.rows(), W.cols() - k)), W.rows(), W.cols());
+  }
+};
+struct through_place : unnamed {
+  static constexpr ex weight(scope p, ex W) {
+    const extent n = p.size("n");
+    return W + place(p.param("values", n), p.index("index", n), W.rows(), W.cols());
+  }
+};
+struct through_number : unnamed {
+  static constexpr ex weight(scope p, ex W) { return W + p.number(W.cols()) * p.param("a", W.rows()); }
+};
+struct through_min : unnamed {
   static constexpr ex weight(scope p, ex W) { return W + min(p.param("a", W.rows(), W.cols()), W); }
 };
 
@@ -127,9 +156,67 @@ TEST_CASE("grad: elementwise functions") {
   SAYS(gradient<through<op::sigmoid>>("a"), "(dy' @ x) * sigmoid(a) * (1 - sigmoid(a))");
   SAYS(gradient<through<op::relu>>("a"), "(dy' @ x) * step(a)");
   SAYS(gradient<through<op::sqrt>>("a"), "0.5 * (dy' @ x) / sqrt(a)");
+  SAYS(gradient<through<op::log>>("a"), "(dy' @ x) / a");
+  SAYS(gradient<through<op::sin>>("a"), "(dy' @ x) * cos(a)");
+  SAYS(gradient<through<op::cos>>("a"), "-1 * (dy' @ x) * sin(a)");
+  SAYS(gradient<through<op::erf>>("a"), "(dy' @ x) * 1.128379 * exp(-1 * a * a)");
+  SAYS(gradient<through<op::silu>>("a"), "(dy' @ x) * (sigmoid(a) + silu(a) * (1 - sigmoid(a)))");
+  SAYS(gradient<through<op::gelu>>("a"),
+       "(dy' @ x) * (0.5 + 0.5 * erf(0.707106 * a) + a * 0.398942 * exp(-0.5 * a * a))");
+  SAYS(gradient<through<op::softmax>>("a"), "softmax_grad(softmax(a), dy' @ x)");
   SAYS(gradient<through<op::step>>("a"), "0");
   SAYS(gradient<through<op::upper>>("a"), "strict_upper(dy' @ x)");
-  SAYS(gradient<subtracted>("a"), "(-1 * dy)' @ x");
+  SAYS(gradient<subtracted>("a"), "-1 * (dy' @ x)");
   SAYS(gradient<divided>("a"), "-1 * ((dy' @ x) * (weight / a) / a)");
   SAYS(gradient<through_min>("a"), "(dy' @ x) * step(weight - a)");
+  SAYS(gradient<through_max>("a"), "(dy' @ x) * step(a - weight)");
+}
+
+TEST_CASE("grad: rearrangements go back the way they came") {
+  SAYS(gradient<through_permute>("a"), "permute(dy' @ x, 0, 2, 1, 3)");
+  SAYS(gradient<through_slice>("a"), "pad(dy' @ x, axis 3)");
+  SAYS(gradient<through_concat>("a"), "slice(dy' @ x, axis 3 from 0 size k)");
+  SAYS(gradient<through_concat>("b"), "slice(dy' @ x, axis 3 from k size in - k)");
+  SAYS(gradient<through_place>("values"), "pick(dy' @ x, index)");
+  SAYS(gradient<through_number>("a"), "sum_to(dy' @ x) * in");
+}
+
+// ---- large formulas
+
+namespace {
+
+constexpr const char* forty[] = {"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "b0", "b1", "b2", "b3",
+                                 "b4", "b5", "b6", "b7", "b8", "b9", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7",
+                                 "c8", "c9", "d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8", "d9"};
+struct mixture : unnamed {
+  static constexpr ex weight(scope p, ex W) {
+    for (const char* scale : forty) W = p.param(scale, W.rows(), 1) * W;
+    return W;
+  }
+};
+struct squared_often : unnamed {  // one value, read twice by the next: 2^40 ways down, 40 nodes
+  static constexpr ex weight(scope p, ex W) {
+    ex V = p.param("a", W.rows(), W.cols());
+    for (int i = 0; i < 40; ++i) V = mul(V, V);
+    return W + V;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("grad: forty parameters have forty gradients") {
+  const builder b = capture_backward(layer_of<linear_kind, mixture, false>());
+  CHECK(b.out.size() == 41);
+  for (const char* name : forty) {
+    INFO(std::string(name));
+    REQUIRE(b.result(name) != none_id);
+    CHECK(same_shape(b.n[b.result(name)], b.n[b.find(name)]));
+  }
+}
+
+TEST_CASE("grad: a value that is read twice at every step is still one value") {
+  const layer_formula f = layer_of<linear_kind, squared_often, false>();
+  CHECK(capture_forward(f).n.size() == 45);  // x, W, a, forty squares, a sum, a product
+  CHECK(capture_backward(f).bad.what == fault::none);
+  CHECK(unmerge_facts_of(f).weight);
 }

@@ -9,8 +9,8 @@ namespace {
 
 template <class Adapter, class Kind = linear_kind, bool Bias = false>
 constexpr bool facts(bool possible, int kept = 0) {
-  const unmerge_facts& f = derived<Kind, Adapter, Bias>::weight_facts;
-  return f.possible == possible && f.kept == kept;
+  const unmerge_facts& f = derived<Kind, Adapter, Bias>::unmerging;
+  return f.weight == possible && f.kept == kept;
 }
 
 }  // namespace
@@ -22,8 +22,8 @@ TEST_CASE("unmerge: additive updates are subtracted") {
   SAYS(of<loha<>>::unmerge, "merged - scaling * (hada_w1_a @ hada_w1_b) * (hada_w2_a @ hada_w2_b)");
   SAYS(of<lokr<>>::unmerge, "merged - scaling * kron(lokr_w1, lokr_w2_a @ lokr_w2_b)");
   SAYS(of<vera<>>::unmerge, "merged - (vera_lambda_b * vera_B) @ (vera_lambda_d * vera_A)");
-  SAYS(of<miss<>>::unmerge, "merged - tile(miss_block', in)");
-  SAYS(of<miss_mini<>>::unmerge, "merged - tile(tile(miss_block, out)', in)");
+  SAYS(of<miss<>>::unmerge, "merged - repeat(miss_block', in)");
+  SAYS(of<miss_mini<>>::unmerge, "merged - repeat(repeat(miss_block, out)', in)");
   SAYS((of<vblora<dyn, dyn>>::unmerge),
        "merged - (topk_softmax(vblora_logits_B, topk) @ vblora_vector_bank)' @ "
        "(topk_softmax(vblora_logits_A, topk) @ vblora_vector_bank)");
@@ -41,7 +41,7 @@ TEST_CASE("unmerge: factors are divided out, rotations turned back") {
        "rotate(merged / boft_s, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R')))");
   SAYS(of<hra_gram_schmidt<>>::unmerge, "merged @ (I - hra_u @ (2 * inverse(hra_u' @ hra_u)) @ hra_u')'");
   BOTH(contains(of<hra<>>::unmerge.c_str(), "merged @ (I - (hra_u / "));
-  SAYS(of<miss_bat<>>::unmerge, "(merged - tile(miss_block, in)) @ inverse(I + miss_block)");
+  SAYS(of<miss_bat<>>::unmerge, "(merged - repeat(miss_block, in)) @ inverse(I + miss_block)");
 }
 
 TEST_CASE("unmerge: DoRA needs the value of its factor at the merge") {
@@ -49,10 +49,12 @@ TEST_CASE("unmerge: DoRA needs the value of its factor at the merge") {
   SAYS((of<dora_embedding<>, embedding_kind>::unmerge),
        "merged / kept0 - scaling * (lora_embedding_A' @ lora_embedding_B')");
   using d = derived<linear_kind, dora<>, false>;
-  static constexpr node kept = d::merge[d::weight_facts.kept_from[0]];
+  static constexpr node kept = d::merge[d::merge.result("kept")];
   BOTH(kept.what == op::div);  // m / norm, one number per output
   BOTH(kept.d[3] == dim{1});
-  BOTH(d::unmerge_weight[d::unmerge_weight.find("kept0")].what == op::kept);
+  static constexpr node read = d::unmerge_weight[d::unmerge_weight.find("kept")];
+  BOTH(read.what == op::kept);
+  BOTH(read.k[0] == dim{0});  // the first of the kept values
 }
 
 TEST_CASE("unmerge: possible or not, and what is kept, for every method") {
@@ -95,34 +97,60 @@ TEST_CASE("unmerge: the bias, where the method changes it") {
   SAYS(written(with::unmerge_bias, "bias"), "merged - scaling * lora_B.bias");
   SAYS(written(derived<linear_kind, ia3, true>::unmerge_bias, "bias"), "merged / ia3_l");
   SAYS(written(derived<linear_kind, lora<>, true>::unmerge_bias, "bias"), "merged");
-  BOTH((!derived<linear_kind, lora_with_bias<>, false>::bias_facts.possible));  // there was none before
-  BOTH((!derived<norm_kind<false>, ln_tuning, true>::bias_facts.possible));
+  BOTH((!derived<linear_kind, lora_with_bias<>, false>::unmerging.bias));  // there was none before
+  BOTH((!derived<norm_kind<false>, ln_tuning, true>::unmerging.bias));
 }
 
 // ---- the steps of the walk that no method takes
 
 namespace {
 
-struct from_a_constant {
+struct from_a_constant : unnamed {
   static constexpr ex weight(scope p, ex W) { return p.param("c", W.rows(), W.cols()) - W; }
 };
-struct over_weight {
+struct over_weight : unnamed {
   static constexpr ex weight(scope p, ex W) { return p.param("c", W.rows(), W.cols()) / W; }
 };
-struct squared {
+struct squared : unnamed {
   static constexpr ex weight(scope, ex W) { return tanh(W); }
 };
-struct transposed_twice {
+struct transposed_twice : unnamed {
   static constexpr ex weight(scope p, ex W) { return t(t(W) + p.param("c", W.cols(), W.rows())); }
 };
-struct from_the_left {
+struct from_the_left : unnamed {
   static constexpr ex weight(scope p, ex W) { return p.param("L", W.rows(), W.rows()) * W; }
 };
-struct from_the_right {
+struct from_the_right : unnamed {
   static constexpr ex weight(scope p, ex W) { return W * p.param("R", W.cols(), W.cols()); }
 };
 
 }  // namespace
+
+namespace {
+
+// W inside five factors: each of them is needed as it was at the merge.
+struct five_norms : unnamed {
+  static constexpr ex weight(scope p, ex W) {
+    ex V = W;
+    for (const char* m : {"m0", "m1", "m2", "m3", "m4"}) V = (p.param(m, W.rows()) / row_norm(V)) * V;
+    return V;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("unmerge: as many kept values as the formula has factors with W in them") {
+  BOTH(facts<five_norms>(true, 5));
+  const layer_formula f = layer_of<linear_kind, five_norms, false>();
+  SAYS_NOW(written(capture_unmerge_weight(f), "weight"), "merged / kept0 / kept1 / kept2 / kept3 / kept4");
+  const builder merge = capture_merge(f);
+  int kept = 0;
+  for (const output& o : merge.out) kept += same_text(o.name, "kept") ? 1 : 0;
+  CHECK(kept == 5);
+  // the outermost factor first
+  SAYS_NOW(expression(merge, merge.out[1].at, {nullptr, 1}).c_str(),
+           "m4 / t" + std::to_string(merge.n[merge.out[1].at].b));
+}
 
 TEST_CASE("unmerge: other formulas") {
   SAYS(of<from_a_constant>::unmerge, "c - merged");

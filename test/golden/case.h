@@ -61,7 +61,7 @@ struct geometry {
 
 class golden_case {
  public:
-  static result<std::vector<comparison>> run(const std::filesystem::path& folder, const mode& how) {
+  static result<std::vector<comparison>> run(const std::filesystem::path& folder, const runner& how) {
     golden_case c;
     c.how_ = how;
     if (status s = c.open(folder); !s) return s.failure();
@@ -103,27 +103,27 @@ class golden_case {
     layer_.in = static_cast<long long>(weight_.data.size()) / weight_.shape[0];
     const auto axes = weight_.shape.size();
     if (x->type == io::dtype::i64) {
-      layer_.kind = layer_kind::embedding;
+      layer_.kind = "embedding";
       auto ids = io::to_int64(*x);
       if (!ids) return ids.failure();
       ids_ = std::move(*ids);
       return ok;
     }
-    layer_.kind = axes == 1 ? layer_kind::layer_norm : axes == 4 ? layer_kind::conv2d : layer_kind::linear;
+    layer_.kind = axes == 1 ? "layer_norm" : axes == 4 ? "conv2d" : "linear";
     auto values = load(expected_, "x");
     if (!values) return values.failure();
     x_ = std::move(*values);
     return ok;
   }
-  bool is_norm() const { return layer_.kind == layer_kind::layer_norm || layer_.kind == layer_kind::rms_norm; }
-  int axes() const { return layer_.kind == layer_kind::conv2d ? 4 : is_norm() ? 1 : 2; }
+  bool is_norm() const { return layer_.kind == "layer_norm" || layer_.kind == "rms_norm"; }
+  int axes() const { return layer_.kind == "conv2d" ? 4 : is_norm() ? 1 : 2; }
   view x() const {
-    if (layer_.kind == layer_kind::embedding) return view_of(ids_.data(), static_cast<long long>(ids_.size()));
-    return flattened(x_, layer_.kind == layer_kind::conv2d ? 4 : 2);
+    if (layer_.kind == "embedding") return view_of(ids_.data(), static_cast<long long>(ids_.size()));
+    return flattened(x_, layer_.kind == "conv2d" ? 4 : 2);
   }
 
   status bind(engine& e, const geometry& s, const array& weight, const array& bias) const {
-    if (layer_.kind == layer_kind::conv2d) {
+    if (layer_.kind == "conv2d") {
       if (status r = e.size("stride", s.stride); !r) return r;
       if (status r = e.size("padding", s.padding); !r) return r;
     }
@@ -132,11 +132,13 @@ class golden_case {
     if (status r = e.set("weight", flattened(weight, axes())); !r) return r;
     return layer_.bias ? e.set("bias", flattened(bias, 1)) : status(ok);
   }
-  layer_kind kind(const geometry& s) const { return is_norm() && s.rms ? layer_kind::rms_norm : layer_.kind; }
+  const char* kind(const geometry& s) const { return is_norm() && s.rms ? "rms_norm" : layer_.kind.c_str(); }
 
   // The base layer alone, with any weight and bias.
   result<array> base_forward(const geometry& s, const array& weight, const array& bias) const {
-    const auto e = how_.make(graphs_for(kind(s), method::none, layer_.bias));
+    const auto graphs = built_in_methods().graphs(kind(s), "none", layer_.bias);
+    if (!graphs) return graphs.failure();
+    const auto e = how_.make(*graphs);
     if (status r = bind(*e, s, weight, bias); !r) return r.failure();
     auto like = load(expected_, "y_disabled");
     if (!like) return like.failure();
@@ -148,7 +150,7 @@ class golden_case {
     if (is_norm())
       candidates = {
           {1, 0, false, 1e-5}, {1, 0, true, 1e-6}, {1, 0, true, 1e-5}, {1, 0, false, 1e-12}, {1, 0, false, 1e-6}};
-    else if (layer_.kind != layer_kind::conv2d)
+    else if (layer_.kind != "conv2d")
       return geometry{};
     for (long long stride = 1; candidates.size() < 32 && stride <= 4; ++stride)
       for (long long pad = 0; pad < 8; ++pad) candidates.push_back({stride, pad, false, 1e-5});
@@ -177,8 +179,9 @@ class golden_case {
   status compute() {
     const auto g = find_geometry();
     if (!g) return g.failure();
-    const layer_graphs graphs = graphs_for(kind(*g), adapter_.formula, layer_.bias);
-    if (!graphs.exists()) return fail("this method does not exist for this kind of layer");
+    const auto found = built_in_methods().graphs(kind(*g), adapter_.formula.name, layer_.bias);
+    if (!found) return found.failure();
+    const layer_graphs& graphs = *found;
     const auto made = how_.make(graphs);
     engine& e = *made;
     if (status s = bind(e, *g, weight_, bias_); !s) return s;
@@ -190,8 +193,7 @@ class golden_case {
     if (status s = e.forward(x(), y->into()); !s) return s;
     if (status s = compare("y", y->data); !s) return s;
     if (status s = compare("y_eval", y->data); !s) return s;
-    if (!how_.gpu)
-      if (status s = gradients(e); !s) return s;
+    if (status s = gradients(e); !s) return s;
 
     array merged = weight_, merged_bias = bias_, unmerged = weight_;
     const bool bias_too = graphs.merge.result("bias") >= 0;
@@ -200,12 +202,12 @@ class golden_case {
     auto y_merged = base_forward(*g, merged, merged_bias);
     if (!y_merged) return y_merged.failure();
     if (status s = compare("y_merged", y_merged->data); !s) return s;
-    if (graphs.weight_facts.possible) {  // else the formula replaces the weight, and the base was kept
+    if (graphs.unmerging.weight) {  // else the formula replaces the weight, and the base was kept
       std::fill(unmerged.data.begin(), unmerged.data.end(), NAN);
       if (status s = e.unmerge("weight", flattened(merged, axes()), unmerged.into()); !s) return s;
     }
     if (status s = compare("W_unmerged", unmerged.data); !s) return s;
-    e.enable(false);
+    if (status s = e.enable(false); !s) return s;
     if (status s = e.forward(x(), y->into()); !s) return s;
     return compare("y_disabled", y->data);
   }
@@ -224,9 +226,9 @@ class golden_case {
       }
     std::vector<gradient> into;
     for (std::size_t k = 0; k < keys.size(); ++k) into.push_back({parameter_of(keys[k]), values[k].into()});
-    const bool has_dx = layer_.kind != layer_kind::embedding;
+    const bool has_dx = layer_.kind != "embedding";
     array dx = has_dx ? x_ : array{};
-    const view d = flattened(*dy, layer_.kind == layer_kind::conv2d ? 4 : 2);
+    const view d = flattened(*dy, layer_.kind == "conv2d" ? 4 : 2);
     if (status s = e.backward(x(), d, has_dx ? dx.into() : mutable_view{}, into); !s) return s;
     if (has_dx)
       if (status s = compare("dx", dx.data); !s) return s;
@@ -235,7 +237,7 @@ class golden_case {
     return ok;
   }
 
-  mode how_;
+  runner how_;
   io::base_layer layer_;
   io::safetensors expected_;
   io::peft_layer adapter_;

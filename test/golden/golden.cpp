@@ -3,6 +3,7 @@
 // relative error of each tensor. A case that cannot be represented is a failure.
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "case.h"
 
@@ -15,7 +16,7 @@ std::string short_name(const std::string& key) {
   return grad ? "d" + key.substr(key.find("model.model.") == key.npos ? 5 : key.find("model.model.") + 12) : key;
 }
 
-bool report(const std::filesystem::path& folder, const golden::mode& how) {
+bool report(const std::filesystem::path& folder, const golden::runner& how) {
   const auto r = golden::golden_case::run(folder, how);
   std::printf("%-18s", folder.filename().c_str());
   if (!r) {
@@ -36,7 +37,7 @@ bool report(const std::filesystem::path& folder, const golden::mode& how) {
 
 int main(int argc, char** argv) {
   std::filesystem::path dir;
-  golden::mode how;
+  golden::runner how;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--on") != 0) {
       dir = argv[i];
@@ -45,7 +46,7 @@ int main(int argc, char** argv) {
     const std::string on = i + 1 < argc ? argv[++i] : "";
     how.gpu = on.starts_with("cuda");
     if (on.ends_with("eager"))
-      how.how = graft::backend::eager;
+      how.how = graft::mode::eager;
     else if (on != "cpu" && on != "cuda")
       return std::fprintf(stderr, "golden: --on takes cpu, eager, cuda or cuda-eager\n"), 2;
   }

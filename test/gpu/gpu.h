@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>
-#include <graft/run/executor.h>
+#include <graft/run/layer.h>
 
 #include <cstdio>
 
@@ -56,12 +56,13 @@ inline std::vector<double> reference(const random_layer<float>& l, bool adapter 
   for (auto& [name, values] : d.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());
   d.ids = l.ids;
   if (d.views.at("x").type == dtype::i64) d.views.at("x").data = d.ids.data();
-  executor<double> e(l.graphs, backend::eager);
+  cpu::executor<double> e(l.graphs, mode::eager);
   REQUIRE(bool(d.bind(e)));
-  e.enable(adapter);
+  REQUIRE(bool(e.enable(adapter)));
   std::vector<double> y = d.room("y", l.graphs.literal);
   REQUIRE(bool(e.forward(d.x(), into(y))));
   return y;
 }
+inline std::vector<float> to_float(const std::vector<double>& v) { return {v.begin(), v.end()}; }
 
 }  // namespace test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The laws of test/run/laws.cpp on the GPU, in float: for every method on every kind of layer, with no adapter by name.
+// And what is launched is what the plan says.
 #include "gpu.h"
 
 using namespace test;
@@ -8,10 +9,36 @@ namespace {
 
 constexpr double tolerance = 2e-5;
 
-std::vector<float> to_float(const std::vector<double>& v) { return {v.begin(), v.end()}; }
+void differentiates(const combination& c, const random_layer<float>& l, gpu_layer& g) {
+  if (c.graphs.backward.bad.what != fault::none) return;
+  cpu::executor<float> cpu(c.graphs, mode::eager);
+  REQUIRE(bool(l.bind(cpu)));
+  const bool has_dx = c.graphs.backward.result("dx") >= 0;
+  std::vector<float> dx, theirs_dx;
+  if (has_dx) dx = theirs_dx = l.room("dx", c.graphs.backward);
+  std::vector<std::vector<float>> ours, theirs;
+  std::vector<gradient> into_ours, into_theirs;
+  for (const std::string& name : l.parameters()) ours.push_back(l.room(name.c_str(), c.graphs.backward));
+  theirs = ours;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    into_ours.push_back({l.parameters()[i], into(ours[i])});
+    into_theirs.push_back({l.parameters()[i], into(theirs[i])});
+  }
+  REQUIRE(bool(cpu.backward(l.x(), l.dy(), has_dx ? into(theirs_dx) : mutable_view{}, into_theirs)));
+  status s = ok;
+  for (int i = 0; s && i < 2; ++i) s = g.backward(l.x(), l.dy(), has_dx ? into(dx) : mutable_view{}, into_ours);
+  INFO(std::string(s.message()));
+  REQUIRE(bool(s));  // the first call binds the backward pass, the second only launches it
+  CHECK(g.launched() == g.planned(true, l.x().size[0]));
+  if (has_dx) CHECK(difference(dx, theirs_dx) < 5 * tolerance);
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    INFO(l.parameters()[i]);
+    CHECK(difference(ours[i], theirs[i]) < 20 * tolerance);
+  }
+}
 
-void obeys(const combination& c, const sizes& shape, backend how) {
-  INFO(c.name, std::string(how == backend::eager ? ", eager" : ", fused"));
+void obeys(const combination& c, const sizes& shape, mode how) {
+  INFO(c.name, std::string(how == mode::eager ? ", eager" : ", fused"));
   const random_layer<float> l = representable(c.graphs, shape, dtype::f32);
   gpu_layer g(c.graphs, dtype::f32, how);
   REQUIRE(bool(l.bind(g)));
@@ -19,13 +46,17 @@ void obeys(const combination& c, const sizes& shape, backend how) {
   status s = g.forward(l.x(), into(y));
   INFO(std::string(s.message()));
   REQUIRE(bool(s));
+  CHECK(g.launched() == g.planned(false, l.x().size[0]));
   CHECK(difference(y, to_float(reference(l))) < tolerance);
-  g.enable(false);
+  differentiates(c, l, g);
+  REQUIRE(bool(g.enable(false)));
   REQUIRE(bool(g.forward(l.x(), into(y))));
+  CHECK(g.launched() == g.planned(false, l.x().size[0]));
   CHECK(difference(y, to_float(reference(l, false))) < tolerance);
+  REQUIRE(bool(g.enable(true)));
   REQUIRE(c.graphs.base_forward.find("weight") >= 0);
 
-  executor<float> cpu(c.graphs, backend::eager);
+  cpu::executor<float> cpu(c.graphs, mode::eager);
   REQUIRE(bool(l.bind(cpu)));
   std::vector<float> theirs = l.data.at("weight"), ours(theirs.size(), NAN), back(theirs.size(), NAN);
   REQUIRE(bool(cpu.merge(into(theirs))));
@@ -33,7 +64,7 @@ void obeys(const combination& c, const sizes& shape, backend how) {
   INFO(std::string(s.message()));
   REQUIRE(bool(s));
   CHECK(difference(ours, theirs) < tolerance);
-  if (!c.graphs.weight_facts.possible) return;
+  if (!c.graphs.unmerging.weight) return;
   view from = l.views.at("weight");
   from.data = ours.data();
   REQUIRE(bool(g.unmerge("weight", from, into(back))));
@@ -42,12 +73,12 @@ void obeys(const combination& c, const sizes& shape, backend how) {
 
 }  // namespace
 
-TEST_CASE("gpu: every method computes what the formula says, merges, unmerges, and is the base when disabled") {
+TEST_CASE("gpu: every method computes what the formula says, forward and backward, merges, unmerges, can be disabled") {
   if (no_gpu()) return;
   for (const combination& c : every_combination())
-    for (const backend how : {backend::fused, backend::eager}) obeys(c, usual_sizes(), how);
+    for (const mode how : {mode::fused, mode::eager}) obeys(c, usual_sizes(), how);
 }
 TEST_CASE("gpu: the same with sizes that are a multiple of nothing") {
   if (no_gpu()) return;
-  for (const combination& c : every_combination()) obeys(c, ragged_sizes(), backend::fused);
+  for (const combination& c : every_combination()) obeys(c, ragged_sizes(), mode::fused);
 }

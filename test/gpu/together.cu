@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers with one input in one launch give what each gives alone; activation and residual come after the product.
 #include <doctest/doctest.h>
-#include <graft/model/methods.h>
+#include <graft/model/table.h>
 
 #include <cmath>
 #include <random>
@@ -9,7 +9,9 @@
 #include "../support/gpu_instances.h"
 #include "../support/gpu_layer.h"
 
-extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);
+namespace test {
+graft::layer_graphs graphs_for(const char* kind, const char* method, bool bias);
+}
 
 using namespace graft;
 
@@ -44,7 +46,7 @@ struct device_matrix {
   }
 };
 struct lora_layer {
-  cuda::executor<bf> layer{graphs_for(layer_kind::linear, method::lora, false)};
+  cuda::executor<bf> layer{test::graphs_for("linear", "lora", false)};
   device_matrix w, a, b;
   lora_layer(long long n, long long k, long long rank) : w(n, k, 0.05F), a(rank, k, 0.05F), b(n, rank, 0.3F) {}
   void prepare(const view& x) {
@@ -52,7 +54,7 @@ struct lora_layer {
     REQUIRE(bool(layer.set("lora_A.weight", a.seen())));
     REQUIRE(bool(layer.set("lora_B.weight", b.seen())));
     REQUIRE(bool(layer.set("scaling", 1.5)));
-    REQUIRE(bool(layer.prepare(nullptr, x)));
+    REQUIRE(bool(layer.bind({.tokens = x.size[0]})));
   }
 };
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -74,7 +76,7 @@ TEST_CASE("gpu: layers with one input in one launch") {
     for (lora_layer* l : {&q, &k, &v}) {
       l->prepare(x.seen());
       alone.emplace_back(tokens, l->w.rows, 1.0F), together.emplace_back(tokens, l->w.rows, 1.0F);
-      REQUIRE(bool(l->layer.forward(nullptr, x.seen(), alone.back().written())));
+      REQUIRE(bool(l->layer.forward(x.seen(), alone.back().written())));
     }
     int i = 0;
     for (lora_layer* l : {&q, &k, &v}) all.push_back({&l->layer, together[static_cast<std::size_t>(i++)].written()});
@@ -97,8 +99,40 @@ TEST_CASE("gpu: layers that cannot run together say why") {
   CHECK(!cuda::forward_together<bf>(nullptr, {{&a.layer, ya.written()}}, long_x.seen()));
   CHECK(!cuda::forward_together<bf>(nullptr, {}, x.seen()));
 }
-TEST_CASE("gpu: activation, then residual, in every family") {
+TEST_CASE("gpu: a call launches what it says, whatever the number of tokens before it") {
   if (no_gpu()) return;
+  lora_layer l(512, 512, 16);
+  const device_matrix most(300, 512, 1);
+  l.prepare(most.seen());
+  std::vector<device_matrix> first;
+  for (int round = 0; round < 3; ++round) {
+    int i = 0;
+    for (const long long tokens : {1, 16, 300, 7, 40, 200}) {  // more numbers of tokens than are kept
+      INFO(tokens, " tokens");
+      view x = most.seen();
+      x.size[0] = tokens;
+      device_matrix y(tokens, 512, 1);
+      const long long before = cuda::launch_count();
+      REQUIRE(bool(l.layer.forward(x, y.written())));
+      const bool two = std::string(l.layer.describe(tokens).c_str()).find("2 launches") != std::string::npos;
+      CHECK(cuda::launch_count() - before == (two ? 2 : 1));
+      if (round == 0) first.push_back(std::move(y));
+      if (round > 0) CHECK(distance(y.read(), first[static_cast<std::size_t>(i)].read()) == 0);
+      ++i;
+    }
+  }
+}
+// y = residual + silu(x W'), the residual an input of its own.
+struct finished_kind : linear_kind {
+  static constexpr const char* name = "finished linear";
+  static constexpr ex run(scope p, ex M, ex b, ex x, lowering how) {
+    const ex residual = p.leaf(op::input, "residual", 2, 1, 1, p.tokens(), M.rows());
+    return residual + silu(linear_kind::run(p, M, b, x, how));
+  }
+};
+TEST_CASE("gpu: activation and residual are nodes that the product takes in, in every family") {
+  if (no_gpu()) return;
+  const layer_graphs graphs = capture_graphs(layer_of<finished_kind, lora<>, false>());
   for (const long long tokens : {4, 300})
     for (const long long n : {256, 36}) {
       INFO(tokens, " tokens, ", n, " outputs");
@@ -106,12 +140,31 @@ TEST_CASE("gpu: activation, then residual, in every family") {
       lora_layer l(n, 264, 16);
       l.prepare(x.seen());
       device_matrix plain(tokens, n, 1), y(tokens, n, 1);
-      REQUIRE(bool(l.layer.forward(nullptr, x.seen(), plain.written())));
-      cuda::call_options options;
-      options.residual = residual.memory.data(), options.act = cuda::activation::silu;
-      const status s = l.layer.forward(nullptr, x.seen(), y.written(), options);
+      REQUIRE(bool(l.layer.forward(x.seen(), plain.written())));
+      cuda::engine<bf>::queue q;
+      q.kernels = cuda::every_kernel_of<bf>();
+      cuda::engine<bf>::shared none;
+      REQUIRE(bool(cuda::engine<bf>::open(q)));
+      cuda::engine<bf>::bound made(graphs.forward, q.where);
+      CHECK(made.launches().launches.size() == 1);
+      layer_state state(graphs);
+      REQUIRE(bool(state.set("weight", l.w.seen())));
+      REQUIRE(bool(state.set("lora_A.weight", l.a.seen())));
+      REQUIRE(bool(state.set("lora_B.weight", l.b.seen())));
+      REQUIRE(bool(state.set("scaling", 1.5)));
+      const result<bound_leaves> leaves = state.bind(graphs.forward);
+      REQUIRE(bool(leaves));
+      REQUIRE(bool(made.bind(q, leaves->sizes, leaves->leaf, {.tokens = tokens}, none)));
+      call& c = made.next_call();
+      graphs.forward.sizes.set_tokens(c.sizes, tokens);
+      c.data[static_cast<std::size_t>(graphs.forward.find("x"))] = x.seen();
+      c.data[static_cast<std::size_t>(graphs.forward.find("residual"))] = residual.seen();
+      c.outputs[0] = y.written();
+      const long long before = cuda::launch_count();
+      const status s = made.run(q);
       INFO(std::string(s.message()));
       REQUIRE(bool(s));
+      CHECK(cuda::launch_count() - before <= 2);
       std::vector<float> expected = plain.read();
       const std::vector<float> add = residual.read();
       for (std::size_t i = 0; i < expected.size(); ++i)

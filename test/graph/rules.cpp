@@ -10,7 +10,7 @@ namespace {
 
 struct sample {
   builder g{};
-  constexpr id tensor(dim d0, dim d1, dim d2, dim d3) { return g.leaf(op::param, "t", 4, d0, d1, d2, d3); }
+  constexpr id tensor(dim d0, dim d1, dim d2, dim d3) { return g.leaf(op::param, "t", 0, 4, d0, d1, d2, d3); }
   constexpr id matrix(dim rows, dim cols) { return tensor({1}, {1}, rows, cols); }
 };
 template <class F> constexpr auto in_sample(F f) {
@@ -41,9 +41,9 @@ struct left {
 template <class F> constexpr left required(F f) {
   sample s;
   const id i = f(s);
-  if (s.g.needs == 0) return {};
+  if (s.g.need.empty()) return {};
   const requirement& r = s.g.need[0];
-  return {s.g.needs, r.what, r.lhs.v, r.rhs.v, r.line, r.at == i};
+  return {s.g.need.size(), r.what, r.lhs.v, r.rhs.v, r.line, r.at == i};
 }
 constexpr left nothing{};
 using kind = requirement::kind;
@@ -84,13 +84,52 @@ TEST_CASE("shapes: reductions and rearrangements") {
   BOTH(made([](sample& s) { return make::sum_to(s.g, s.matrix({3}, {4}), s.matrix({1}, {4})); }) ==
        shape{{1, 1, 1, 4}});
   BOTH(made([](sample& s) { return make::transpose(s.g, s.tensor({2}, {5}, {3}, {4})); }) == shape{{2, 5, 4, 3}});
-  BOTH(made([](sample& s) { return make::swap_inner(s.g, s.tensor({2}, {5}, {3}, {4})); }) == shape{{2, 3, 5, 4}});
+  BOTH(made([](sample& s) { return make::permute(s.g, s.tensor({2}, {5}, {3}, {4}), 0, 2, 1, 3); }) ==
+       shape{{2, 3, 5, 4}});
   BOTH(made([](sample& s) { return make::as_row(s.g, s.matrix({7}, {1})); }) == shape{{1, 1, 1, 7}});
-  BOTH(made([](sample& s) { return make::tile(s.g, s.matrix({3}, {4}), {10}); }) == shape{{1, 1, 3, 10}});
+  BOTH(made([](sample& s) { return make::repeat(s.g, s.matrix({3}, {4}), {10}); }) == shape{{1, 1, 3, 10}});
   BOTH(made([](sample& s) { return make::fold(s.g, s.matrix({3}, {10}), {4}); }) == shape{{1, 1, 3, 4}});
   BOTH(made([](sample& s) { return make::skew(s.g, s.matrix({6}, {28}), {8}); }) == shape{{1, 6, 8, 8}});
   BOTH(made([](sample& s) { return make::unskew(s.g, s.tensor({1}, {6}, {8}, {8}), s.matrix({6}, {28})); }) ==
        shape{{1, 1, 6, 28}});
+}
+
+TEST_CASE("shapes: the axes in another order, parts of an axis, two tensors behind each other") {
+  BOTH(made([](sample& s) { return make::permute(s.g, s.tensor({2}, {5}, {3}, {4}), 3, 0, 2, 1); }) ==
+       shape{{4, 2, 3, 5}});
+  BOTH(in_sample([](sample& s) { return make::permute(s.g, s.matrix({3}, {4}), 0, 1, 2, 3) == s.matrix({3}, {4}); }));
+  BOTH(in_sample([](sample& s) {  // the last two alone: a transposition
+    return s.g.n[make::permute(s.g, s.matrix({3}, {4}), 0, 1, 3, 2)].what == op::transpose;
+  }));
+  BOTH(in_sample([](sample& s) {
+    const id a = s.tensor({2}, {5}, {3}, {4}), turned = make::permute(s.g, a, 3, 0, 2, 1);
+    return same_shape(s.g.n[make::unpermute(s.g, turned, s.g.n[turned])], s.g.n[a]);
+  }));
+  BOTH(made([](sample& s) { return make::slice(s.g, s.matrix({3}, {9}), 3, {2}, {4}); }) == shape{{1, 1, 3, 4}});
+  BOTH(made([](sample& s) { return make::slice(s.g, s.tensor({7}, {5}, {3}, {4}), 0, {2}, {4}); }) ==
+       shape{{4, 5, 3, 4}});
+  BOTH(in_sample([](sample& s) { return make::slice(s.g, s.matrix({3}, {9}), 3, {0}, {9}) == s.matrix({3}, {9}); }));
+  BOTH(made([](sample& s) {
+         const id a = s.matrix({3}, {9}), part = make::slice(s.g, a, 3, {2}, {4});
+         return make::pad(s.g, part, a, s.g.n[part]);
+       }) == shape{{1, 1, 3, 9}});
+  BOTH(made([](sample& s) { return make::concat(s.g, s.matrix({3}, {9}), s.matrix({3}, {2}), 3); }) ==
+       shape{{1, 1, 3, 11}});
+  BOTH(made([](sample& s) { return make::concat(s.g, s.matrix({3}, {9}), s.matrix({4}, {9}), 2); }) ==
+       shape{{1, 1, 7, 9}});
+  BOTH(made([](sample& s) { return make::unary(s.g, op::softmax, s.tensor({2}, {5}, {3}, {4})); }) ==
+       shape{{2, 5, 3, 4}});
+}
+
+TEST_CASE("shapes: numbers at places of a zero matrix, and back") {
+  BOTH(made([](sample& s) {
+         const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {7});
+         return make::place(s.g, s.matrix({7}, {1}), index, {4}, {5});
+       }) == shape{{1, 1, 4, 5}});
+  BOTH(made([](sample& s) {
+         const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {7});
+         return make::pick(s.g, s.matrix({4}, {5}), index, s.matrix({7}, {1}));
+       }) == shape{{1, 1, 7, 1}});
 }
 
 TEST_CASE("shapes: Kronecker products, look-ups, patches, rotations, rows") {
@@ -98,15 +137,15 @@ TEST_CASE("shapes: Kronecker products, look-ups, patches, rotations, rows") {
   BOTH(made([](sample& s) { return make::row_kron(s.g, s.matrix({7}, {3}), s.matrix({7}, {5})); }) ==
        shape{{1, 1, 7, 15}});
   BOTH(made([](sample& s) {
-         const id ids = s.g.leaf(op::ids, "x", 1, {1}, {1}, {1}, {9});
+         const id ids = s.g.leaf(op::ids, "x", 0, 1, {1}, {1}, {1}, {9});
          return make::gather(s.g, s.matrix({50}, {12}), ids, false);
        }) == shape{{1, 1, 9, 12}});
   BOTH(made([](sample& s) {
-         const id ids = s.g.leaf(op::ids, "x", 1, {1}, {1}, {1}, {9});
+         const id ids = s.g.leaf(op::ids, "x", 0, 1, {1}, {1}, {1}, {9});
          return make::gather(s.g, s.matrix({12}, {50}), ids, true);
        }) == shape{{1, 1, 9, 12}});
   BOTH(made([](sample& s) {
-         const id ids = s.g.leaf(op::ids, "x", 1, {1}, {1}, {1}, {9});
+         const id ids = s.g.leaf(op::ids, "x", 0, 1, {1}, {1}, {1}, {9});
          return make::scatter(s.g, s.matrix({9}, {12}), ids, false, s.matrix({50}, {12}));
        }) == shape{{1, 1, 50, 12}});
   BOTH(made([](sample& s) { return make::rotate(s.g, s.matrix({5}, {48}), s.tensor({2}, {6}, {8}, {8}), true); }) ==
@@ -121,18 +160,14 @@ TEST_CASE("shapes: Kronecker products, look-ups, patches, rotations, rows") {
 }
 
 TEST_CASE("shapes: patches of an image, and back") {
-  static constexpr builder g = [] {
-    sample s;
-    const id x = s.tensor({2}, {3}, {5}, {6}), rows = make::patches(s.g, x, {{3}, {2}, {2}, {1}});
-    s.g.give(rows, "rows");
-    s.g.give(make::unpatch(s.g, rows, x, s.g.n[rows]), "image");
-    return s.g;
-  }();
-  constexpr size_values v;
-  BOTH(g.sizes.value(g.n[g.result("rows")].d[1], v) == 2);
-  BOTH(g.sizes.value(g.n[g.result("rows")].d[2], v) == 12);  // 3 windows down, 4 across
-  BOTH(g.sizes.value(g.n[g.result("rows")].d[3], v) == 18);
-  BOTH(same_shape(g.n[g.result("image")], g.n[g.find("t")]));
+  sample s;
+  const id x = s.tensor({2}, {3}, {5}, {6}), rows = make::patches(s.g, x, {{3}, {2}, {2}, {1}});
+  const id image = make::unpatch(s.g, rows, x, s.g.n[rows]);
+  auto size = [&](int axis) { return s.g.sizes().value(s.g.n[rows].d[axis], size_values{}); };
+  CHECK(size(1) == 2);
+  CHECK(size(2) == 12);  // 3 windows down, 4 across
+  CHECK(size(3) == 18);
+  CHECK(same_shape(s.g.n[image], s.g.n[x]));
 }
 
 // ---- requirements
@@ -199,12 +234,31 @@ TEST_CASE("requirements: divides") {
        }) == left{1, kind::inner, 50, 48, 4, true});
 }
 
+TEST_CASE("requirements: at most") {
+  BOTH(required([](sample& s) { return make::slice(s.g, s.matrix({3}, {9}), 3, {6}, {4}, 8); }) ==
+       left{1, kind::at_most, 10, 9, 8, true});
+  BOTH(required([](sample& s) { return make::slice(s.g, s.matrix({3}, {9}), 3, {5}, {4}, 8); }) == nothing);
+}
+
+TEST_CASE("requirements: of concatenations and places") {
+  BOTH(required([](sample& s) { return make::concat(s.g, s.matrix({3}, {9}), s.matrix({4}, {2}), 3, 6); }) ==
+       left{1, kind::same, 3, 4, 6, true});
+  BOTH(required([](sample& s) {  // as many numbers as places
+         const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {6});
+         return make::place(s.g, s.matrix({7}, {1}), index, {4}, {5}, 6);
+       }) == left{1, kind::same, 7, 6, 6, true});
+  BOTH(required([](sample& s) {  // a column of numbers
+         const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {7});
+         return make::place(s.g, s.matrix({7}, {2}), index, {4}, {5}, 6);
+       }) == left{1, kind::same, 2, 1, 6, true});
+}
+
 TEST_CASE("requirements: named sizes are compared later, one requirement for one pair") {
   BOTH(in_sample([](sample& s) {
-    const dim in = s.g.size_named("in", 8), other = s.g.size_named("other", 8);
+    const dim in = s.g.size_named("in", 0, 8), other = s.g.size_named("other", 0, 8);
     const id a = s.matrix({3}, in), b = s.matrix(other, {5});
     make::matmul(s.g, a, b, false, false, 2);
     make::matmul(s.g, a, b, false, false, 2);
-    return s.g.needs == 1 && s.g.need[0].lhs == in && s.g.need[0].rhs == other;
+    return s.g.need.size() == 1 && s.g.need[0].lhs == in && s.g.need[0].rhs == other;
   }));
 }

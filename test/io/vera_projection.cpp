@@ -4,6 +4,9 @@
 #include <graft/io/tensor_values.h>
 #include <graft/io/vera_projection.h>
 
+#include <filesystem>
+#include <random>
+
 using namespace graft;
 using namespace graft::io;
 
@@ -34,5 +37,13 @@ TEST_CASE("vera_projection: sizes out of range are refused") {
     CHECK(contains(make_vera_projection(0, bad, 3, 4).message(), "expected 1 to 2147483647"));
     CHECK_FALSE(make_vera_projection(0, 2, bad, 4));
     CHECK_FALSE(make_vera_projection(0, 2, 3, bad));
+  }
+}
+
+TEST_CASE("VeRA: the generator is std::mt19937") {
+  for (const std::uint32_t seed : {0U, 1U, 5489U, 4294967295U}) {
+    mersenne_twister ours(seed);
+    std::mt19937 theirs(seed);
+    for (int i = 0; i < 2000; ++i) REQUIRE(ours() == theirs());
   }
 }

@@ -8,77 +8,91 @@ using namespace test;
 
 namespace {
 
-constexpr int methods = static_cast<int>(method::ln_tuning_weight) + 1;
-
-bool on_matrices(method m) {
-  return m != method::loha_conv && m != method::lora_embedding && m != method::dora_embedding &&
-         m != method::ln_tuning && m != method::ln_tuning_weight;
-}
-std::string formula(layer_kind k, method m, bool bias = false) {
-  const graph g = graphs_for(k, m, bias).merge;
+std::string formula_of(const char* kind, const char* m, bool bias = false) {
+  const graph g = graphs_for(kind, m, bias).merge;
   return expression(g, g.result("weight"), {nullptr, 40}).c_str();
+}
+std::string said(const char* kind, const char* m, bool bias) {
+  return built_in_methods().graphs(kind, m, bias).message();
 }
 
 }  // namespace
 
 TEST_CASE("methods: which exist where") {
-  for (int i = 0; i < methods; ++i) {
-    const auto m = static_cast<method>(i);
-    INFO("method ", i);
+  int linear = 0;
+  for (const method& m : built_in_methods()) {
+    INFO(m.name);
+    const std::string name = m.name;
+    const bool table = name == "none" || name == "lora_embedding" || name == "dora_embedding";
+    const bool own = name == "loha_conv" || name.starts_with("ln_tuning");
     for (const bool bias : {false, true}) {
-      CHECK(graphs_for(layer_kind::linear, m, bias).exists() == on_matrices(m));
-      const bool conv = m == method::none || m == method::lora || m == method::lora_with_bias || m == method::dora ||
-                        m == method::loha || m == method::loha_conv;
-      CHECK(graphs_for(layer_kind::conv2d, m, bias).exists() == conv);
-      const bool norm = m == method::none || (bias ? m == method::ln_tuning : m == method::ln_tuning_weight);
-      CHECK(graphs_for(layer_kind::layer_norm, m, bias).exists() == norm);
-      CHECK(graphs_for(layer_kind::rms_norm, m, bias).exists() == norm);
+      CHECK(graphs_for("linear", m.name, bias).exists() == (name == "none" || (!table && !own)));
+      const bool conv = name == "none" || name == "lora" || name == "lora_with_bias" || name == "dora" ||
+                        name == "loha" || name == "loha_conv";
+      CHECK(graphs_for("conv2d", m.name, bias).exists() == conv);
+      const bool norm = name == "none" || (bias ? name == "ln_tuning" : name == "ln_tuning_weight");
+      CHECK(graphs_for("layer_norm", m.name, bias).exists() == norm);
+      CHECK(graphs_for("rms_norm", m.name, bias).exists() == norm);
     }
-    const bool table = m == method::none || m == method::lora_embedding || m == method::dora_embedding;
-    CHECK(graphs_for(layer_kind::embedding, m, false).exists() == table);
+    CHECK(graphs_for("embedding", m.name, false).exists() == table);
+    CHECK_FALSE(graphs_for("embedding", m.name, true).exists());
+    linear += exists_on(m, "linear") ? 1 : 0;
   }
+  CHECK(linear == 28);
 }
 
-TEST_CASE("methods: one number, one formula") {
-  std::map<std::string, int> seen;
-  for (int i = 0; i < methods; ++i) {
-    const auto m = static_cast<method>(i);
-    if (!on_matrices(m)) continue;
-    const layer_graphs g = graphs_for(layer_kind::linear, m, true);
+TEST_CASE("methods: what does not exist is named, with what does") {
+  CHECK(
+      said("linear", "lorra", false).starts_with("there is no method 'lorra'; there are none, lora, lora_with_bias, "));
+  CHECK(said("lineer", "lora", false) ==
+        "there is no kind of layer 'lineer'; there are linear, embedding, conv2d, layer_norm, rms_norm");
+  CHECK(said("embedding", "oft", false) ==
+        "method 'oft' does not exist for this kind of layer (embedding); it exists on linear");
+  CHECK(said("layer_norm", "ln_tuning", false) ==
+        "method 'ln_tuning' does not exist on a layer_norm layer without a bias");
+  CHECK(said("embedding", "none", true) == "method 'none' does not exist on a embedding layer with a bias");
+  CHECK(said("conv2d", "loha_conv", true).empty());
+}
+
+TEST_CASE("methods: one name, one formula") {
+  std::map<std::string, std::string> seen;
+  for (const method& m : built_in_methods()) {
+    if (!exists_on(m, "linear")) continue;
+    const layer_graphs g = graphs_for("linear", m.name, true);
     // The formula, the bias and the shapes of its tensors: shared and own blocks differ in nothing else.
-    std::string all = formula(layer_kind::linear, m, true);
+    std::string all = formula_of("linear", m.name, true);
     if (const id b = g.merge.result("bias"); b >= 0) all += expression(g.merge, b, {nullptr, 40}).c_str();
     for (int k = 0; k < g.merge.size; ++k)
       if (g.merge.n[k].what == op::param) {
         text t;
-        print_shape(t, g.merge, static_cast<id>(k));
+        print_shape(t, g.merge, k);
         all += t.c_str();
       }
-    INFO(i, " and ", seen.contains(all) ? seen[all] : -1, ": ", all);
+    INFO(m.name, " and ", seen.contains(all) ? seen[all] : "", ": ", all);
     CHECK_FALSE(seen.contains(all));
-    seen[all] = i;
+    seen[all] = m.name;
   }
-  CHECK(seen.size() == 28);
 }
 
-TEST_CASE("methods: the table agrees with the types") {
-  CHECK(formula(layer_kind::linear, method::lora).find("lora_B.weight @ lora_A.weight") != std::string::npos);
-  CHECK(formula(layer_kind::linear, method::lokr).find("kron(lokr_w1, lokr_w2_a @ lokr_w2_b)") != std::string::npos);
-  CHECK(formula(layer_kind::linear, method::lokr_second_full).find("kron(lokr_w1, lokr_w2)") != std::string::npos);
-  CHECK(formula(layer_kind::linear, method::lokr_first_low).find("kron(lokr_w1_a @ lokr_w1_b, lokr_w2)") !=
-        std::string::npos);
-  CHECK(formula(layer_kind::linear, method::lokr_both_low).find("kron(lokr_w1_a @ lokr_w1_b, lokr_w2_a @ lokr_w2_b)") !=
-        std::string::npos);
-  // OFT's eight follow one another: Cayley, then Neumann; constrained from the third on; every second one shared.
-  for (int form = 0; form < 8; ++form) {
-    const auto m = static_cast<method>(static_cast<int>(method::oft) + form);
-    const layer_graphs g = graphs_for(layer_kind::linear, m, false);
-    INFO("form ", form);
-    CHECK((formula(layer_kind::linear, m).find("neumann(") != std::string::npos) == ((form & 4) != 0));
-    CHECK((g.merge.find("coft_limit") >= 0) == ((form & 2) != 0));
-    CHECK((g.merge[g.merge.find("oft_R.weight")].d[2] == dim{1}) == ((form & 1) != 0));
+TEST_CASE("methods: the formulas are those their names say") {
+  auto holds = [](const char* m, const char* part) { return formula_of("linear", m).find(part) != std::string::npos; };
+  CHECK(holds("lora", "lora_B.weight @ lora_A.weight"));
+  CHECK(holds("lokr", "kron(lokr_w1, lokr_w2_a @ lokr_w2_b)"));
+  CHECK(holds("lokr_both_full", "kron(lokr_w1, lokr_w2)"));
+  CHECK(holds("lokr_first_low", "kron(lokr_w1_a @ lokr_w1_b, lokr_w2)"));
+  CHECK(holds("lokr_both_low", "kron(lokr_w1_a @ lokr_w1_b, lokr_w2_a @ lokr_w2_b)"));
+  int forms = 0;
+  for (const method& m : built_in_methods()) {
+    const std::string name = m.name;
+    if (!name.starts_with("oft")) continue;
+    const layer_graphs g = graphs_for("linear", m.name, false);
+    INFO(name);
+    CHECK(holds(m.name, "neumann(") == name.starts_with("oft_neumann"));
+    CHECK((g.merge.find("coft_limit") >= 0) == name.ends_with("projected"));
+    CHECK((g.merge[g.merge.find("oft_R.weight")].d[2] == dim{1}) == (name.find("shared") != std::string::npos));
+    ++forms;
   }
-  CHECK(static_cast<int>(method::boft) == static_cast<int>(method::oft) + 8);
+  CHECK(forms == 8);
 }
 
 TEST_CASE("methods: every graph of every method is sound") {

@@ -2,6 +2,7 @@
 // The facts a user can assert of a layer type.
 #include "../support/all_layers.h"
 #include "../support/both.h"
+#include "../support/same_graph.h"
 
 using namespace test;
 
@@ -10,9 +11,25 @@ TEST_CASE("compile: kernels, breaks and merging of every method") {
     using layer = typename decltype(tag)::type;
     using c = compile<layer, fullgraph, training>;
     static_assert(c::kernels == 1 && c::graph_breaks == 0 && c::mergeable);
-    INFO(name);
+    INFO(std::string(name));
     CHECK(c::kernels == 1);
     CHECK(mergeable<layer>);
+  });
+}
+
+TEST_CASE("compile: a graph captured while compiling is the one captured at run time, node by node") {
+  for_all_layers([](const char* name, auto tag) {
+    using layer = typename decltype(tag)::type;
+    using d = derived_of<layer>;
+    const layer_formula f = layer_of<typename layer::kind, typename layer::adapter, layer::has_bias>();
+    INFO(std::string(name));
+    CHECK(first_difference(d::literal, capture_literal(f)) == "");
+    CHECK(first_difference(d::forward, capture_forward(f)) == "");
+    CHECK(first_difference(d::folded, capture_folded(f)) == "");
+    CHECK(first_difference(d::backward, capture_backward(f)) == "");
+    CHECK(first_difference(d::merge, capture_merge(f)) == "");
+    CHECK(first_difference(d::unmerge_weight, capture_unmerge_weight(f)) == "");
+    CHECK(d::unmerging.kept == unmerge_facts_of(f).kept);
   });
 }
 
@@ -56,13 +73,13 @@ TEST_CASE("compile: costs of a layer type") {
 }
 
 TEST_CASE("compile: a side branch of more than a quarter of the layer is folded into the weight") {
-  BOTH((!folds<linear<1024, 1024, bf16, lora<16>>>(512)));
-  BOTH((!folds<linear<1024, 1024, bf16, lora<127>>>(512)));
-  BOTH((folds<linear<1024, 1024, bf16, lora<128>>>(512)));
-  BOTH((folds<linear<1024, 1024, bf16, loha<16>>>(512)));
-  BOTH((!folds<linear<4096, 4096, bf16, loha<16>>>(512)));
-  BOTH((!folds<linear<1024, 1024, bf16, none>>(512)));
-  BOTH((!folds<linear<1024, 1024, bf16, dora<16>>>(1)));
+  BOTH((!plan_of<linear<1024, 1024, bf16, lora<16>>>::folded));
+  BOTH((!plan_of<linear<1024, 1024, bf16, lora<127>>>::folded));
+  BOTH((plan_of<linear<1024, 1024, bf16, lora<128>>>::folded));
+  BOTH((plan_of<linear<1024, 1024, bf16, loha<16>>>::folded));
+  BOTH((!plan_of<linear<4096, 4096, bf16, loha<16>>>::folded));
+  BOTH((!plan_of<linear<1024, 1024, bf16, none>>::folded));
+  BOTH((!plan_of<linear<1024, 1024, bf16, dora<16>>>::folded));
   // The cost that is reported is the one of the form that runs.
   BOTH((forward_cost<linear<1024, 1024, bf16, loha<16>>>(512).flops == 2LL * 512 * 1024 * 1024));
   BOTH((forward_cost<linear<1024, 1024, bf16, loha<16>>>(512).largest_cached == 1024 * 1024));
@@ -74,7 +91,7 @@ TEST_CASE("compile: no method moves or computes much more than the base layer") 
     if constexpr (static_sizes_known<layer>()) {
       constexpr cost c = forward_cost<layer>(512), base = forward_cost<linear<1024, 1024, bf16, none>>(512);
       static_assert(4 * c.flops <= 5 * base.flops && 4 * c.bytes <= 5 * base.bytes);
-      INFO(name);
+      INFO(std::string(name));
       CHECK(4 * c.flops <= 5 * base.flops);
     }
   });

@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::string> drawn(const graph& g, drawing how) {
   std::vector<std::string> lines;
-  draw(g, how, [&](const text& t) {
+  draw(g, fuse(g), how, [&](const text& t) {
     std::istringstream parts(t.c_str());
     for (std::string line; std::getline(parts, line);) lines.push_back(line);
   });
@@ -29,7 +29,7 @@ struct picture {
 picture graphviz(const std::vector<std::string>& lines) {
   static const std::regex node(R"(\s+(n\d+) \[(?:shape=ellipse, )?label="[^"]*"\];)"), edge(R"(\s+(n\d+) -> (n\d+);)"),
       out(R"(\s+(n\d+) -> (out_\d+); (out_\d+) \[shape=plaintext, label="[^"]*"\];)"),
-      open(R"(\s+subgraph cluster_\d+ \{ label="kernel \d+: \w+";)");
+      open(R"(\s+subgraph cluster_\d+ \{ label="launch \d+: \w+";)");
   picture p;
   std::smatch m;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -57,7 +57,7 @@ picture graphviz(const std::vector<std::string>& lines) {
 picture mermaid(const std::vector<std::string>& lines) {
   static const std::regex leaf(R"X(\s+(n\d+)\(\["[^"]*"\]\))X"), node(R"(\s+(n\d+)\["[^"]*"\])"),
       edge(R"(\s+(n\d+) --> (n\d+))"), out(R"(\s+(n\d+) --> (out_\d+)\[/"[^"]*"/\])"),
-      open(R"(\s+subgraph k\d+\["kernel \d+: \w+"\])");
+      open(R"(\s+subgraph k\d+\["launch \d+: \w+"\])");
   picture p;
   std::smatch m;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -82,7 +82,7 @@ picture mermaid(const std::vector<std::string>& lines) {
 }
 void check(const graph& g, const picture& p) {
   CHECK(p.odd == "");
-  CHECK(p.subgraphs == fuse(g).kernels);
+  CHECK(p.subgraphs == fuse(g).launches.size());
   CHECK(p.ends == p.subgraphs);
   for (const auto& e : p.edges) {
     INFO(e.first, " to ", e.second);
@@ -101,10 +101,9 @@ void check(const graph& g, const picture& p) {
 }  // namespace
 
 TEST_CASE("draw: every plan in both languages") {
-  for_all_layers([](const char* name, auto tag) {
-    using d = derived_of<typename decltype(tag)::type>;
-    INFO(name);
-    for (const graph& g : {graph(d::forward), graph(d::folded), graph(d::backward)}) {
+  for_all_graphs([](const char* name, const captured_graphs& d) {
+    INFO(std::string(name));
+    for (const graph& g : {graph(d.forward), graph(d.folded), graph(d.backward)}) {
       check(g, graphviz(drawn(g, drawing::graphviz)));
       check(g, mermaid(drawn(g, drawing::mermaid)));
     }
@@ -112,11 +111,10 @@ TEST_CASE("draw: every plan in both languages") {
 }
 
 TEST_CASE("draw: braces and quotes are balanced") {
-  for_all_layers([](const char* name, auto tag) {
-    using d = derived_of<typename decltype(tag)::type>;
-    INFO(name);
+  for_all_graphs([](const char* name, const captured_graphs& d) {
+    INFO(std::string(name));
     int braces = 0, quotes = 0;
-    for (const std::string& l : drawn(d::backward, drawing::graphviz)) {
+    for (const std::string& l : drawn(d.backward, drawing::graphviz)) {
       braces += static_cast<int>(std::count(l.begin(), l.end(), '{') - std::count(l.begin(), l.end(), '}'));
       quotes += static_cast<int>(std::count(l.begin(), l.end(), '"'));
       CHECK(braces >= 0);
@@ -127,7 +125,7 @@ TEST_CASE("draw: braces and quotes are balanced") {
 }
 
 TEST_CASE("draw: LoRA, node by node") {
-  const picture p = graphviz(drawn(derived<linear_kind, lora<>, false>::forward, drawing::graphviz));
+  const picture p = graphviz(drawn(capture_forward(layer_of<linear_kind, lora<>, false>()), drawing::graphviz));
   CHECK(p.nodes.size() == 11);  // five leaves, s B, three products, a sum, and y
   CHECK(p.edges.size() == 11);
   CHECK(p.subgraphs == 1);

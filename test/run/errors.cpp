@@ -14,9 +14,9 @@ constexpr std::int64_t whole[64]{};
 std::string said(const status& s) { return s.message(); }
 
 struct lora_layer {
-  layer_graphs graphs = graphs_for(layer_kind::linear, method::lora, false);
+  layer_graphs graphs = graphs_for("linear", "lora", false);
   random_layer<float> l{graphs, usual_sizes()};
-  executor<float> e{graphs};
+  cpu::executor<float> e{graphs};
   std::vector<float> y = l.room("y", graphs.literal), small = std::vector<float>(3);
   lora_layer() { REQUIRE(bool(l.bind(e))); }
 };
@@ -24,22 +24,22 @@ struct lora_layer {
 }  // namespace
 
 TEST_CASE("errors: a name the layer does not have") {
-  executor<float> e(graphs_for(layer_kind::linear, method::lora, false));
+  cpu::executor<float> e(graphs_for("linear", "lora", false));
   CHECK(said(e.set("lora_C", view_of(numbers, 24, 32))) ==
-        "this layer has no tensor 'lora_C'; it has weight, lora_A.weight, lora_B.weight, scaling");
+        "this layer has no tensor 'lora_C'; it has weight, scaling, lora_B.weight, lora_A.weight");
   CHECK(said(e.set("x", view_of(numbers, 24, 32))) ==  // it comes with the call
-        "this layer has no tensor 'x'; it has weight, lora_A.weight, lora_B.weight, scaling");
+        "this layer has no tensor 'x'; it has weight, scaling, lora_B.weight, lora_A.weight");
   CHECK(said(e.set("", view_of(numbers, 24, 32))) ==
-        "this layer has no tensor ''; it has weight, lora_A.weight, lora_B.weight, scaling");
+        "this layer has no tensor ''; it has weight, scaling, lora_B.weight, lora_A.weight");
   CHECK(said(e.set("alpha", 2.0)) ==
-        "this layer has no scalar 'alpha'; it has weight, lora_A.weight, lora_B.weight, scaling");
+        "this layer has no scalar 'alpha'; it has weight, scaling, lora_B.weight, lora_A.weight");
   CHECK(said(e.set("weight", 2.0)) ==
-        "this layer has no scalar 'weight'; it has weight, lora_A.weight, lora_B.weight, scaling");
+        "this layer has no scalar 'weight'; it has weight, scaling, lora_B.weight, lora_A.weight");
   CHECK(said(e.size("rank", 4)) == "this layer has no size 'rank'");
 }
 
 TEST_CASE("errors: a shape that does not fit what is there") {
-  executor<float> e(graphs_for(layer_kind::linear, method::lora, false));
+  cpu::executor<float> e(graphs_for("linear", "lora", false));
   CHECK(said(e.set("weight", view_of(numbers, 24))) == "tensor 'weight' has shape [24], expected [out, in] = [?, ?]");
   REQUIRE(bool(e.set("weight", view_of(numbers, 24, 32))));
   CHECK(said(e.set("lora_A.weight", view_of(numbers, 4, 31))) ==
@@ -49,25 +49,26 @@ TEST_CASE("errors: a shape that does not fit what is there") {
         "tensor 'lora_B.weight' has shape [24, 5], expected [out, r] = [24, 4]");
   CHECK(said(e.set("lora_B.weight", view_of(numbers, 4, 24))) ==  // transposed
         "tensor 'lora_B.weight' has shape [4, 24], expected [out, r] = [24, 4]");
-  CHECK(said(e.set("weight", view_of(numbers, 24, 33))) ==  // the one that does not fit any more
-        "tensor 'lora_A.weight' has shape [4, 32], expected [r, in] = [?, 33]");
+  CHECK(said(e.set("weight", view_of(numbers, 24, 33))) ==
+        "tensor 'weight' has shape [24, 33], expected [out, in] = [?, 32]");
 }
 
 TEST_CASE("errors: sizes") {
   lora_layer t;
   CHECK(said(t.e.size("r", -1)) == "size 'r' is -1, expected a number that is not negative");
-  CHECK(said(t.e.size("r", 5)) == "tensor 'lora_A.weight' has shape [4, 32], expected [r, in] = [5, 32]");
-  executor<float> miss(graphs_for(layer_kind::linear, method::miss_bat, false));
+  CHECK(said(t.e.size("r", 5)) == "tensor 'lora_B.weight' has shape [24, 4], expected [out, r] = [24, 5]");
+  cpu::executor<float> miss(graphs_for("linear", "miss_bat", false));
   REQUIRE(bool(miss.set("weight", view_of(numbers, 24, 32))));
   CHECK(said(miss.set("miss_block", view_of(numbers, 4, 5, 5))) ==
         "tensor 'miss_block' has shape [4, 5, 5], expected [out/r, r, r] = [?, ?, ?]");
   const std::string divides = said(miss.size("r", 5));
-  CHECK(divides.starts_with("5 does not divide 24 in out / r, line "));
+  INFO(divides);
+  CHECK(divides.starts_with("5 does not divide 32 in in / r, line "));
   CHECK(divides.ends_with(" of the formula"));
 }
 
 TEST_CASE("errors: data and element types") {
-  executor<float> e(graphs_for(layer_kind::linear, method::lora, false));
+  cpu::executor<float> e(graphs_for("linear", "lora", false));
   CHECK(said(e.set("weight", view_of(static_cast<const float*>(nullptr), 24, 32))) == "tensor 'weight' has no data");
   CHECK(said(e.set("weight", view_of(whole, 8, 8))) ==
         "tensor 'weight' is stored as i64, expected f32, f64, bf16 or f16");
@@ -77,28 +78,28 @@ TEST_CASE("errors: data and element types") {
 }
 
 TEST_CASE("errors: something is missing when a call comes") {
-  const layer_graphs g = graphs_for(layer_kind::linear, method::lora, false);
+  const layer_graphs g = graphs_for("linear", "lora", false);
   const random_layer<float> l(g, usual_sizes());
-  executor<float> e(g);
+  cpu::executor<float> e(g);
   std::vector<float> y = l.room("y", g.literal);
   CHECK(said(e.forward(l.x(), into(y))) == "tensor 'weight' is not set, expected [out, in] = [?, ?]");
   REQUIRE(bool(e.set("weight", l.views.at("weight"))));
   REQUIRE(bool(e.set("lora_A.weight", l.views.at("lora_A.weight"))));
+  CHECK(said(e.forward(l.x(), into(y))) == "scalar 'scaling' is not set");
+  REQUIRE(bool(e.set("scaling", 1.0)));
   CHECK(said(e.forward(l.x(), into(y))) == "tensor 'lora_B.weight' is not set, expected [out, r] = [24, 4]");
   CHECK(said(e.backward(l.x(), l.dy(), {}, {})) == "tensor 'lora_B.weight' is not set, expected [out, r] = [24, 4]");
   CHECK(said(e.merge(into(y))) == "tensor 'lora_B.weight' is not set, expected [out, r] = [24, 4]");
   REQUIRE(bool(e.set("lora_B.weight", l.views.at("lora_B.weight"))));
-  CHECK(said(e.forward(l.x(), into(y))) == "scalar 'scaling' is not set");
-  REQUIRE(bool(e.set("scaling", 1.0)));
   CHECK(said(e.forward(l.x(), into(y))) == "");
-  e.enable(false);
+  REQUIRE(bool(e.enable(false)));
   CHECK(said(e.forward(l.x(), into(y))) == "");
 }
 
 TEST_CASE("errors: a size that no tensor tells") {
-  const layer_graphs g = graphs_for(layer_kind::conv2d, method::lora, false);
+  const layer_graphs g = graphs_for("conv2d", "lora", false);
   const random_layer<float> l(g, usual_sizes());
-  executor<float> e(g);
+  cpu::executor<float> e(g);
   for (const char* n : {"weight", "lora_A.weight", "lora_B.weight"}) REQUIRE(bool(e.set(n, l.views.at(n))));
   REQUIRE(bool(e.set("scaling", 1.0)));
   std::vector<float> y = l.room("y", g.literal);
@@ -129,10 +130,10 @@ TEST_CASE("errors: the tensors of a call") {
 }
 
 TEST_CASE("errors: ids outside the table, in either direction, and ids that are none") {
-  for (const backend how : {backend::fused, backend::eager}) {
-    const layer_graphs g = graphs_for(layer_kind::embedding, method::lora_embedding, false);
+  for (const mode how : {mode::fused, mode::eager}) {
+    const layer_graphs g = graphs_for("embedding", "lora_embedding", false);
     const random_layer<float> l(g, usual_sizes());
-    executor<float> e(g, how);
+    cpu::executor<float> e(g, how);
     REQUIRE(bool(l.bind(e)));
     std::vector<float> y(4 * 24);
     const std::int64_t above[] = {0, 1, 13, 2}, below[] = {-1, 0, 0, 0}, huge[] = {0, 0, 0, INT64_MAX};
@@ -141,12 +142,12 @@ TEST_CASE("errors: ids outside the table, in either direction, and ids that are 
     CHECK(said(e.forward(view_of(huge, 4), into(y))) ==
           "id 9223372036854775807 at position 3 is outside the table of 13 rows");
     CHECK(said(e.forward(view_of(numbers, 4), into(y))) == "tensor 'x' is stored as f32, expected i64");
-    e.enable(false);
+    REQUIRE(bool(e.enable(false)));
     CHECK(said(e.forward(view_of(above, 4), into(y))) == "id 13 at position 2 is outside the table of 13 rows");
   }
-  const layer_graphs g = graphs_for(layer_kind::embedding, method::lora_embedding, false);
+  const layer_graphs g = graphs_for("embedding", "lora_embedding", false);
   const random_layer<float> l(g, usual_sizes());
-  executor<float> e(g);
+  cpu::executor<float> e(g);
   REQUIRE(bool(l.bind(e)));
   const std::int64_t above[] = {0, 1, 13, 2};
   CHECK(said(e.backward(view_of(above, 4), view_of(numbers, 4, 24), {}, {})) ==
@@ -165,14 +166,14 @@ TEST_CASE("errors: merging and unmerging") {
   CHECK(said(t.e.unmerge("bias", view_of(numbers, 24), into(w))) ==
         "the formula cannot be solved for 'bias'; keep a copy of the base tensor");
 
-  const layer_graphs g = graphs_for(layer_kind::linear, method::dora, false);
-  executor<float> dora_layer(g);
+  const layer_graphs g = graphs_for("linear", "dora", false);
+  cpu::executor<float> dora_layer(g);
   REQUIRE(bool(random_layer<float>(g, usual_sizes()).bind(dora_layer)));
   CHECK(said(dora_layer.unmerge("weight", view_of(numbers, 24, 32), into(w))) ==
         "merge() first: unmerging needs a value that it keeps");
 
-  const layer_graphs n = graphs_for(layer_kind::layer_norm, method::ln_tuning, true);
-  executor<float> norm(n);
+  const layer_graphs n = graphs_for("layer_norm", "ln_tuning", true);
+  cpu::executor<float> norm(n);
   const random_layer<float> l(n, usual_sizes());
   REQUIRE(bool(l.bind(norm)));
   std::vector<float> merged(32);
@@ -189,7 +190,7 @@ TEST_CASE("errors: every method names the tensor that is missing, whatever it is
     for (const auto& missing : l.views) {
       const std::string name = missing.first;
       if (name == "x" || name == "dy") continue;
-      executor<float> e(c.graphs);
+      cpu::executor<float> e(c.graphs);
       for (const auto& [size, n] : l.shape)
         if (c.graphs.literal.sizes.find(size.c_str()) >= 0 && size != "tokens" && size != "height" && size != "width")
           static_cast<void>(e.size(size.c_str(), n));

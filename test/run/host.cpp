@@ -10,7 +10,12 @@ using namespace test;
 namespace {
 
 struct halved {  // W' = f(W) + W
+  static constexpr const char* name = "halved";
   static constexpr ex weight(scope, ex W) { return host("halve", W) + W; }
+};
+struct behind {
+  static constexpr const char* name = "behind a host function";
+  static constexpr ex weight(scope p, ex W) { return W + host("f", p.param("a", W.rows(), W.cols())); }
 };
 struct graphs {
   layer_graphs value = graphs_of<linear_kind, halved, false>(), erased_value = graphs_of<linear_kind, erased, false>(),
@@ -34,7 +39,7 @@ std::vector<float> times(std::vector<float> v, float s) {
 
 TEST_CASE("host: runs in eager mode") {
   const random_layer<float> l(g().value, usual_sizes());
-  executor<float> e(g().value, backend::eager), base(g().plain);
+  cpu::executor<float> e(g().value, mode::eager), base(g().plain);
   REQUIRE(bool(l.bind(e)));
   REQUIRE(bool(base.set("weight", l.views.at("weight"))));
   e.host(halve);
@@ -43,7 +48,7 @@ TEST_CASE("host: runs in eager mode") {
 
 TEST_CASE("host: merging calls it too") {
   const random_layer<float> l(g().value, usual_sizes());
-  executor<float> e(g().value, backend::eager);
+  cpu::executor<float> e(g().value, mode::eager);
   REQUIRE(bool(l.bind(e)));
   e.host(halve);
   std::vector<float> merged(768);
@@ -54,7 +59,7 @@ TEST_CASE("host: merging calls it too") {
 TEST_CASE("host: refused in fused mode, and where no function was given") {
   const random_layer<float> l(g().value, usual_sizes());
   std::vector<float> y = l.room("y", g().value.literal);
-  executor<float> fused(g().value), eager(g().value, backend::eager);
+  cpu::executor<float> fused(g().value), eager(g().value, mode::eager);
   REQUIRE(bool(l.bind(fused)));
   REQUIRE(bool(l.bind(eager)));
   fused.host(halve);
@@ -62,17 +67,14 @@ TEST_CASE("host: refused in fused mode, and where no function was given") {
         "host function 'halve' breaks the graph; run the layer in eager mode");
   CHECK(std::string(eager.forward(l.x(), into(y)).message()) ==
         "host function 'halve' is not set; give it with host()");
-  fused.enable(false);  // the base layer alone has no break
+  REQUIRE(bool(fused.enable(false)));  // the base layer alone has no break
   CHECK(bool(fused.forward(l.x(), into(y))));
 }
 
 TEST_CASE("host: there is no gradient through it where a parameter is behind it") {
-  struct behind {
-    static constexpr ex weight(scope p, ex W) { return W + host("f", p.param("a", W.rows(), W.cols())); }
-  };
   const layer_graphs b = graphs_of<linear_kind, behind, false>();
   const random_layer<float> l(b, usual_sizes());
-  executor<float> e(b, backend::eager);
+  cpu::executor<float> e(b, mode::eager);
   std::vector<float> dx(224);
   const std::string said = e.backward(l.x(), l.dy(), into(dx), {}).message();
   CHECK(said.starts_with("no gradient for f(a) with a[out, in]"));
@@ -80,7 +82,7 @@ TEST_CASE("host: there is no gradient through it where a parameter is behind it"
 
 TEST_CASE("type-erased: an adapter that is a function of W") {
   const random_layer<float> l(g().erased_value, usual_sizes());
-  executor<float> eager(g().erased_value, backend::eager), fused(g().erased_value), base(g().plain);
+  cpu::executor<float> eager(g().erased_value, mode::eager), fused(g().erased_value), base(g().plain);
   REQUIRE(bool(l.bind(eager)));
   REQUIRE(bool(l.bind(fused)));
   REQUIRE(bool(base.set("weight", l.views.at("weight"))));

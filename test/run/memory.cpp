@@ -30,13 +30,13 @@ sizes large() {
   return s;
 }
 // What is still in use after a forward and a backward call that was not before them.
-long long kept_by(layer_kind kind, method m) {
+long long kept_by(const char* kind, const char* m) {
   random_layer<float> l(graphs_for(kind, m, false), large());
   std::vector<bf16> half;
   for (const float v : l.data.at("weight")) half.push_back(narrow(v));
   l.views["weight"].data = half.data(), l.views["weight"].type = dtype::bf16;
   std::vector<float> y = l.room("y", l.graphs.literal);
-  executor<float> e(l.graphs);
+  cpu::executor<float> e(l.graphs);
   REQUIRE(bool(l.bind(e)));
   const long long before = heap_in_use();
   const status s = e.forward(l.x(), into(y));
@@ -48,17 +48,16 @@ long long kept_by(layer_kind kind, method m) {
 }  // namespace
 
 TEST_CASE("memory: a weight in bf16 is never kept as floats") {
-  for (const method m :
-       {method::none, method::lora, method::vera, method::ia3, method::oft, method::miss, method::lokr}) {
-    INFO("method ", static_cast<int>(m));
-    CHECK(kept_by(layer_kind::linear, m) < side * side);  // a quarter of W as floats
+  for (const char* m : {"none", "lora", "vera", "ia3", "oft", "miss", "lokr"}) {
+    INFO(m);
+    CHECK(kept_by("linear", m) < 3 * side * side);  // W as floats would be four; workspaces grow with the threads
   }
-  CHECK(kept_by(layer_kind::embedding, method::none) < side * side);
-  CHECK(kept_by(layer_kind::embedding, method::lora_embedding) < side * side);
+  CHECK(kept_by("embedding", "none") < side * side);
+  CHECK(kept_by("embedding", "lora_embedding") < side * side);
 }
 
 TEST_CASE("memory: nor where the parameters' own values read it") {
-  CHECK(kept_by(layer_kind::linear, method::dora) < side * side);
-  CHECK(kept_by(layer_kind::linear, method::hra) < side * side);
-  CHECK(kept_by(layer_kind::embedding, method::dora_embedding) < side * side);
+  CHECK(kept_by("linear", "dora") < side * side);
+  CHECK(kept_by("linear", "hra") < side * side);
+  CHECK(kept_by("embedding", "dora_embedding") < side * side);
 }

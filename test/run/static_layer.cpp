@@ -10,9 +10,9 @@ using namespace test;
 namespace {
 
 template <class Layer> void same_as_dynamic(const layer_graphs& dynamic) {
-  for (const backend how : {backend::fused, backend::eager}) {
+  for (const mode how : {mode::fused, mode::eager}) {
     const random_layer<float> l(dynamic, usual_sizes());
-    executor<float> at_run_time(dynamic, how);
+    cpu::executor<float> at_run_time(dynamic, how);
     cpu::layer<Layer, fullgraph, training> fixed(how);
     REQUIRE(bool(l.bind(at_run_time)));
     for (const auto& [name, v] : l.views)

@@ -43,7 +43,7 @@ TEST_CASE("bf16: x, W and y in bf16 are within its rounding of double, for every
     for (const long long tokens : {5LL, 300LL}) {
       const random_layer<double> l(c.graphs, with_tokens(tokens));
       INFO(c.name, ", ", tokens, " tokens");
-      executor<double> exact(c.graphs);
+      cpu::executor<double> exact(c.graphs);
       REQUIRE(bool(l.bind(exact)));
       std::vector<double> y = l.room("y", c.graphs.literal);
       REQUIRE(bool(exact.forward(l.x(), into(y))));
@@ -60,8 +60,8 @@ TEST_CASE("bf16: x, W and y in bf16 are within its rounding of double, for every
           v = retyped(v, (wide[name] = converted<float>(from)).data(), dtype::f32);
       }
       f.ids = l.ids;
-      if (c.kind == layer_kind::embedding) f.views["x"].data = f.ids.data();
-      executor<float> e(c.graphs);
+      if (c.kind == "embedding") f.views["x"].data = f.ids.data();
+      cpu::executor<float> e(c.graphs);
       REQUIRE(bool(f.bind(e)));
       std::vector<bf16> found(y.size());
       const status s = e.forward(f.x(), into(found));
@@ -74,7 +74,7 @@ TEST_CASE("bf16: x, W and y in bf16 are within its rounding of double, for every
 
 TEST_CASE("bf16: gradients of a layer in bf16") {
   for (const combination& c : every_combination()) {
-    if (c.graphs.backward.outs == 0 || c.kind == layer_kind::embedding) continue;
+    if (c.graphs.backward.outs == 0 || c.kind == "embedding") continue;
     const random_layer<float> l(c.graphs, with_tokens(100));
     INFO(c.name);
     random_layer<float> b = l;  // the same with W, x and dy rounded, kept wide in one and narrow in the other
@@ -93,7 +93,7 @@ TEST_CASE("bf16: gradients of a layer in bf16") {
     for (auto* r : {&b, &w})
       for (auto& [name, v] : r->views)
         if (!half.contains(name)) v.data = l.views.at(name).data;
-    executor<float> narrow_layer(c.graphs), wide_layer(c.graphs);
+    cpu::executor<float> narrow_layer(c.graphs), wide_layer(c.graphs);
     REQUIRE(bool(b.bind(narrow_layer)));
     REQUIRE(bool(w.bind(wide_layer)));
     for (const std::string& p : l.parameters()) {
@@ -107,16 +107,16 @@ TEST_CASE("bf16: gradients of a layer in bf16") {
 }
 
 TEST_CASE("storage: float and double in any mixture give the same") {
-  const layer_graphs g = graphs_for(layer_kind::linear, method::dora, true);
+  const layer_graphs g = graphs_for("linear", "dora", true);
   const random_layer<double> l(g, with_tokens(9));
-  executor<double> exact(g);
+  cpu::executor<double> exact(g);
   REQUIRE(bool(l.bind(exact)));
   std::vector<double> y = l.room("y", g.literal);
   REQUIRE(bool(exact.forward(l.x(), into(y))));
   std::map<std::string, std::vector<float>> single;
   for (const auto& [name, v] : l.data) single[name] = converted<float>(v);
   for (int mask = 0; mask < 16; ++mask) {
-    executor<float> e(g);
+    cpu::executor<float> e(g);
     REQUIRE(bool(e.set("scaling", 0.7)));
     int at = 0;
     view x{};
@@ -136,9 +136,9 @@ TEST_CASE("storage: float and double in any mixture give the same") {
 }
 
 TEST_CASE("storage: merging into bf16 and float, and back") {
-  const layer_graphs g = graphs_for(layer_kind::linear, method::lora, false);
+  const layer_graphs g = graphs_for("linear", "lora", false);
   const random_layer<float> l(g, usual_sizes());
-  executor<float> e(g);
+  cpu::executor<float> e(g);
   REQUIRE(bool(l.bind(e)));
   std::vector<float> merged(768);
   std::vector<bf16> narrow_merged(768);

@@ -17,8 +17,8 @@ template <class Real> struct results {
   std::vector<Real> y;
   std::map<std::string, std::vector<Real>> gradients;
 };
-template <class Real> results<Real> all_of(const random_layer<Real>& l, backend how, layer_kind kind) {
-  executor<Real> e(l.graphs, how);
+template <class Real> results<Real> all_of(const random_layer<Real>& l, mode how, const std::string& kind) {
+  cpu::executor<Real> e(l.graphs, how);
   REQUIRE(bool(l.bind(e)));
   results<Real> r;
   r.y = l.room("y", l.graphs.literal);
@@ -32,7 +32,7 @@ template <class Real> results<Real> all_of(const random_layer<Real>& l, backend 
     wanted.push_back({p, into(r.gradients[p])});
   }
   mutable_view dx{};
-  if (kind != layer_kind::embedding) {
+  if (kind != "embedding") {
     r.gradients["dx"] = l.room("dx", l.graphs.backward);
     dx = into(r.gradients["dx"]);
   }
@@ -50,7 +50,7 @@ TEST_CASE("tokens: around the edges of tiles and threads, fused is eager") {
       if (n < 600 && c.bias) continue;
       const random_layer<float> l(c.graphs, with_tokens(n));
       INFO(c.name, ", ", n, " tokens");
-      const results<float> fused = all_of(l, backend::fused, c.kind), eager = all_of(l, backend::eager, c.kind);
+      const results<float> fused = all_of(l, mode::fused, c.kind), eager = all_of(l, mode::eager, c.kind);
       CHECK(difference(fused.y, eager.y) < 2e-5);
       for (const auto& [name, g] : fused.gradients) {
         const std::string of = name;
@@ -64,7 +64,7 @@ TEST_CASE("tokens: a call on some of the rows gives those rows") {
   for (const combination& c : every_combination()) {
     const random_layer<float> l(c.graphs, with_tokens(300));
     INFO(c.name);
-    executor<float> e(c.graphs);
+    cpu::executor<float> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
     std::vector<float> all = l.room("y", c.graphs.literal);
     REQUIRE(bool(e.forward(l.x(), into(all))));
@@ -79,15 +79,15 @@ TEST_CASE("tokens: a call on some of the rows gives those rows") {
 
 TEST_CASE("tokens: none at all: nothing to compute, gradients of zero") {
   for (const combination& c : every_combination())
-    for (const backend how : {backend::fused, backend::eager}) {
+    for (const mode how : {mode::fused, mode::eager}) {
       random_layer<float> l(c.graphs, with_tokens(0));
       // An empty tensor still lies somewhere.
       static const float nowhere[1]{};
       static const std::int64_t no_ids[1]{};
-      l.views["x"].data = c.kind == layer_kind::embedding ? static_cast<const void*>(no_ids) : nowhere;
+      l.views["x"].data = c.kind == "embedding" ? static_cast<const void*>(no_ids) : nowhere;
       if (l.views.contains("dy")) l.views["dy"].data = nowhere;
-      INFO(c.name, how == backend::fused ? ", fused" : ", eager");
-      executor<float> e(c.graphs, how);
+      INFO(c.name, how == mode::fused ? ", fused" : ", eager");
+      cpu::executor<float> e(c.graphs, how);
       REQUIRE(bool(l.bind(e)));
       float y[1] = {7};
       const status f = e.forward(l.x(), view_into(y, 0));
@@ -105,10 +105,10 @@ TEST_CASE("tokens: none at all: nothing to compute, gradients of zero") {
 
 TEST_CASE("tokens: a row that holds no number spoils no other row") {
   for (const combination& c : every_combination()) {
-    if (c.kind == layer_kind::embedding) continue;
+    if (c.kind == "embedding") continue;
     random_layer<float> l(c.graphs, with_tokens(70));
     INFO(c.name);
-    executor<float> e(c.graphs);
+    cpu::executor<float> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
     std::vector<float> clean = l.room("y", c.graphs.literal), y = clean;
     REQUIRE(bool(e.forward(l.x(), into(clean))));

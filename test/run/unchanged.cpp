@@ -10,7 +10,7 @@ TEST_CASE("unchanged: after a refused tensor, scalar or size, for every method")
   static const float junk[4096]{};
   for (const combination& c : every_combination()) {
     const random_layer<float> l(c.graphs, usual_sizes());
-    executor<float> e(c.graphs);
+    cpu::executor<float> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
     INFO(c.name);
     const std::vector<float> before = forward(e, l);
@@ -36,9 +36,9 @@ TEST_CASE("unchanged: after a refused tensor, scalar or size, for every method")
 }
 
 TEST_CASE("unchanged: a refused call writes nothing") {
-  const layer_graphs g = graphs_for(layer_kind::linear, method::lora, false);
+  const layer_graphs g = graphs_for("linear", "lora", false);
   const random_layer<float> l(g, usual_sizes());
-  executor<float> e(g);
+  cpu::executor<float> e(g);
   REQUIRE(bool(l.bind(e)));
   auto untouched = [](const std::vector<float>& v) {
     for (const float x : v)
@@ -55,9 +55,9 @@ TEST_CASE("unchanged: a refused call writes nothing") {
 }
 
 TEST_CASE("unchanged: a refused merge keeps what the last good one left for unmerging") {
-  const layer_graphs g = graphs_for(layer_kind::linear, method::dora, false);
+  const layer_graphs g = graphs_for("linear", "dora", false);
   const random_layer<float> l(g, usual_sizes());
-  executor<float> e(g);
+  cpu::executor<float> e(g);
   REQUIRE(bool(l.bind(e)));
   std::vector<float> merged(768), back(768), small(3);
   REQUIRE(bool(e.merge(into(merged))));
@@ -67,9 +67,9 @@ TEST_CASE("unchanged: a refused merge keeps what the last good one left for unme
 }
 
 TEST_CASE("unchanged: a gradient that is not asked for is not needed by the others") {
-  const layer_graphs g = graphs_for(layer_kind::linear, method::lora, false);
+  const layer_graphs g = graphs_for("linear", "lora", false);
   const random_layer<float> l(g, usual_sizes());
-  executor<float> e(g);
+  cpu::executor<float> e(g);
   REQUIRE(bool(l.bind(e)));
   std::vector<float> all = l.room("lora_A.weight", g.backward), b = l.room("lora_B.weight", g.backward), alone = all;
   std::vector<float> dx = l.room("dx", g.backward);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every adapter on a fixed layer, for tests that ask the same of all of them while compiling.
+// Every adapter on a fixed layer, for tests that ask the same of all of them: of the types, while compiling, or of the
+// graphs, captured at run time by the same functions (test/plan/compile.cpp checks that they are the same).
 #pragma once
 #include <graft/graft.h>
 
@@ -51,6 +52,20 @@ template <class F> constexpr void for_all_layers(F f) {
   f("conv2d, loha_conv", layer_tag<conv2d<64, 64, 3, bf16, loha_conv<16>>>{});
   f("layer_norm", layer_tag<layer_norm<1024, bf16, ln_tuning>>{});
   f("rms_norm", layer_tag<rms_norm<1024, bf16, ln_tuning_weight>>{});
+}
+
+// f(name, graphs) for each.
+struct captured_graphs {
+  builder forward, folded, backward;
+};
+inline captured_graphs captured_at_run_time(const layer_formula& f) {
+  return {capture_forward(f), capture_folded(f), capture_backward(f)};
+}
+template <class F> void for_all_graphs(F f) {
+  for_all_layers([&](const char* name, auto tag) {
+    using layer = typename decltype(tag)::type;
+    f(name, captured_at_run_time(layer_of<typename layer::kind, typename layer::adapter, layer::has_bias>()));
+  });
 }
 
 }  // namespace test

@@ -17,7 +17,9 @@ template <class F> bool apart(const char* test_case, F f) {
   const auto n = ::readlink("/proc/self/exe", self, sizeof(self) - 1);
   if (n <= 0) return true;  // no way to tell
   self[n] = '\0';
-  const std::string command = std::string(flag) + "=1 '" + self + "' -tc='" + test_case + "' >/dev/null 2>&1";
+  const char* const emulator = std::getenv("GRAFT_EMULATOR");
+  const std::string by = emulator != nullptr ? std::string(emulator) + " '" : "'";
+  const std::string command = std::string(flag) + "=1 " + by + self + "' -tc='" + test_case + "' >/dev/null 2>&1";
   return std::system(command.c_str()) == 0;
 }
 

@@ -27,6 +27,9 @@
     CHECK(std::string(::test::letters(what)) == std::string(__VA_ARGS__));       \
   } while (false)
 
+// The same for what is only known at run time.
+#define SAYS_NOW(what, ...) CHECK(std::string(::test::letters(what)) == std::string(__VA_ARGS__))
+
 namespace test {
 
 constexpr const char* letters(const graft::text& t) { return t.c_str(); }

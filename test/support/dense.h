@@ -38,7 +38,7 @@ constexpr id weight_sized(const graph& g, bool only_matrices = false) {
   const stages when = schedule(g);
   const node_set live = reachable(g);
   for (int i = 0; i < g.size; ++i) {
-    if (!live.in[i] || is_leaf(g.n[i].what) || when.of[i] == stage::load) continue;
+    if (!live[i] || is_leaf(g.n[i].what) || when.of[i] == stage::load) continue;
     if (when.by_token[i] && only_matrices) continue;
     const long long n = count(g, static_cast<id>(i), s);
     if (when.by_token[i] ? n > roomy_size("tokens") * longest_row : n >= least) return static_cast<id>(i);

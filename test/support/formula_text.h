@@ -9,9 +9,14 @@ namespace test {
 
 using namespace graft;
 
+// What the formulas of tests begin with.
+struct unnamed {
+  static constexpr const char* name = "a formula of a test";
+};
+
 constexpr text written(const graph& g, const char* output) { return expression(g, g.result(output), {nullptr, 40}); }
 
-// The tensors a method reads beside the base layer's, in the order of the formula, with their sizes as in a file:
+// The tensors a method reads beside the base layer's, in the order in which the formula reads, with their sizes as in a file:
 // parameters, frozen tensors and scalars.
 constexpr text tensors(const graph& g) {
   text t;
@@ -29,7 +34,7 @@ template <class Adapter, class Kind = linear_kind, bool Bias = false> struct of 
   static constexpr text formula = written(d::merge, "weight");
   static constexpr text leaves = tensors(d::merge);
   static constexpr text forward = written(d::forward, "y");
-  static constexpr text unmerge = d::weight_facts.possible ? written(d::unmerge_weight, "weight") : text("impossible");
+  static constexpr text unmerge = d::unmerging.weight ? written(d::unmerge_weight, "weight") : text("impossible");
 };
 template <class Adapter, class Kind = linear_kind, bool Bias = true> constexpr text bias_formula() {
   const graph& g = derived<Kind, Adapter, Bias>::merge;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <doctest/doctest.h>
-#include <graft/run/executor.h>
 
 #include "random_layer.h"
 
 namespace test {
 
 // y of one call, which must succeed.
-inline std::vector<float> forward(executor<float>& e, const random_layer<float>& l) {
+inline std::vector<float> forward(cpu::executor<float>& e, const random_layer<float>& l) {
   std::vector<float> y = l.room("y", l.graphs.literal);
   const status s = e.forward(l.x(), into(y));
   INFO(std::string(s.message()));

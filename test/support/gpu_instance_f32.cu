@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/backend/cuda/evaluate.cuh>
-#include <graft/backend/cuda/linear.cuh>
+#include <graft/backend/cuda/linear_kernels.cuh>
 
 namespace graft::cuda {
 
-template struct evaluator<float>;
-template status run_linear<float>(cudaStream_t, const linear_problem&, const linear_choice&, const linear_operands&);
+template status evaluate_node<every_op>(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
+                                        const operands<float>&, float*);
+template linear_kernels all_kernels<float>();
 
 }  // namespace graft::cuda

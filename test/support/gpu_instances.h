@@ -6,16 +6,10 @@
 
 namespace graft::cuda {
 
-extern template struct evaluator<float>;
-extern template status run_linear<float>(cudaStream_t, const linear_problem&, const linear_choice&,
-                                         const linear_operands&);
-extern template status run_linear<__nv_bfloat16>(cudaStream_t, const linear_problem&, const linear_choice&,
-                                                 const linear_operands&);
-extern template status run_linear<__half>(cudaStream_t, const linear_problem&, const linear_choice&,
-                                          const linear_operands&);
-extern template status run_stream<__nv_bfloat16>(cudaStream_t, const stream_choice&, stream_args, const matrix&, int,
-                                                 const stream_layer*, int, bool);
-extern template const void* detail::gemm_of<__nv_bfloat16, 256>(int, bool);
-extern template const void* detail::gemm_of<__half, 256>(int, bool);
+extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
+                                               const operands<float>&, float*);
+extern template linear_kernels all_kernels<float>();
+extern template linear_kernels all_kernels<__nv_bfloat16>();
+extern template linear_kernels all_kernels<__half>();
 
 }  // namespace graft::cuda

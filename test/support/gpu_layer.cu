@@ -14,56 +14,82 @@ using namespace graft;
 
 struct gpu_layer::interface {
   virtual ~interface() = default;
-  virtual int add(const layer_graphs&) = 0;
+  virtual result<int> add(const layer_graphs&) = 0;
   virtual status set(const char*, const view&, int) = 0;
   virtual status set(const char*, double, int) = 0;
   virtual status size(const char*, long long, int) = 0;
-  virtual status prepare(const view&, bool) = 0;
+  virtual status bind(const capacity&) = 0;
   virtual status forward(const view&, const mutable_view&) = 0;
-  virtual status replay(const view&, const mutable_view&, int) = 0;
+  virtual status backward(const view&, const view&, const mutable_view&, const std::vector<gradient>&) = 0;
+  virtual status replay(const view&, const mutable_view&, const std::function<status()>&) = 0;
   virtual status activate(const std::vector<int>&) = 0;
+  virtual status replace(int, const adapter_values&) = 0;
+  virtual status remove(int) = 0;
+  virtual status parameters_changed() = 0;
+  virtual status overwrite(const char*, const view&, int) = 0;
   virtual status merge(const mutable_view&, const mutable_view&) = 0;
   virtual status unmerge(const char*, const view&, const mutable_view&) = 0;
-  virtual void enable(bool) = 0;
+  virtual status enable(bool) = 0;
   virtual std::string describe(long long) const = 0;
+  virtual long long launched() const = 0;
+  virtual int planned(bool, long long) const = 0;
 };
 
 template <class T> class typed_layer : public gpu_layer::interface {
  public:
-  typed_layer(const layer_graphs& graphs, backend how) : layer_(graphs, how), first_(graphs) {
+  typed_layer(const layer_graphs& graphs, mode how) : layer_(graphs, how), first_(graphs) {
     static_cast<void>(cudaStreamCreate(&stream_));
+    layer_.on(stream_);
   }
   ~typed_layer() override { static_cast<void>(cudaStreamDestroy(stream_)); }
 
-  int add(const layer_graphs& graphs) override { return layer_.add(graphs); }
+  result<int> add(const layer_graphs& graphs) override { return layer_.add(graphs); }
   status set(const char* name, const view& v, int adapter) override {
-    const id at = first_.base_forward.find(name);
-    const dtype as = at >= 0 && first_.base_forward[at].what == op::base ? cuda::dtype_of<T> : dtype::f32;
-    cuda::buffer& to = tensors_[std::string(name) + "#" + std::to_string(adapter)];
     view on_device;
-    if (status s = upload(v, as, to, on_device); !s) return s;
-    prepared_ = 0;
+    if (status s = upload(v, stored_as(name, v), tensors_[key(name, adapter)], on_device); !s) return s;
+    if (of_base(name)) bound_ = 0;
     return layer_.set(name, on_device, adapter);
   }
-  status set(const char* name, double v, int adapter) override { return prepared_ = 0, layer_.set(name, v, adapter); }
-  status size(const char* name, long long v, int adapter) override {
-    return prepared_ = 0, layer_.size(name, v, adapter);
-  }
-  status prepare(const view& x, bool fold) override {
-    view like = x;
-    if (x.type != dtype::i64) like.type = cuda::dtype_of<T>;
-    if (status s = layer_.prepare(stream_, like, fold); !s) return s;
-    prepared_ = x.size[0];
+  status set(const char* name, double v, int adapter) override { return layer_.set(name, v, adapter); }
+  status size(const char* name, long long v, int adapter) override { return bound_ = 0, layer_.size(name, v, adapter); }
+  status bind(const capacity& room) override {
+    room_ = room;
+    if (status s = layer_.bind(room); !s) return s;
+    bound_ = room.tokens;
     return ok;
   }
   status forward(const view& x, const mutable_view& y) override {
     mutable_view to;
     view from;
     if (status s = bring(x, y, from, to); !s) return s;
-    if (status s = layer_.forward(stream_, from, to); !s) return s;
+    const long long before = cuda::launch_count();
+    if (status s = layer_.forward(from, to); !s) return s;
+    launched_ = cuda::launch_count() - before;
     return download(to, y);
   }
-  status replay(const view& x, const mutable_view& y, int then_activate) override {
+  status backward(const view& x, const view& dy, const mutable_view& dx,
+                  const std::vector<gradient>& gradients) override {
+    view from, up;
+    mutable_view down;
+    if (status s = bring_in(x, x_, from); !s) return s;
+    if (status s = bring_in(dy, dy_, up); !s) return s;
+    if (dx.data != nullptr)
+      if (status s = room(dx, cuda::dtype_of<T>, y_, down); !s) return s;
+    std::vector<gradient> there;
+    std::vector<cuda::buffer> memory(gradients.size());
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      mutable_view v;
+      if (status s = room(gradients[i].into, dtype::f32, memory[i], v); !s) return s;
+      there.push_back({gradients[i].name, v});
+    }
+    const long long before = cuda::launch_count();
+    if (status s = layer_.backward(from, up, down, there); !s) return s;
+    launched_ = cuda::launch_count() - before;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      if (status s = download(there[i].into, gradients[i].into); !s) return s;
+    return dx.data == nullptr ? status(ok) : download(down, dx);
+  }
+  status replay(const view& x, const mutable_view& y, const std::function<status()>& change) override {
     mutable_view to;
     view from;
     if (status s = bring(x, y, from, to); !s) return s;
@@ -71,12 +97,12 @@ template <class T> class typed_layer : public gpu_layer::interface {
     cudaGraphExec_t run = nullptr;
     if (status s = cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture"); !s)
       return s;
-    const status enqueued = layer_.forward(stream_, from, to);
+    const status enqueued = layer_.forward(from, to);
     if (status s = cuda::check(cudaStreamEndCapture(stream_, &captured), "end of capture"); !s) return s;
     if (!enqueued) return enqueued;
     if (status s = cuda::check(cudaGraphInstantiate(&run, captured, 0), "instantiate"); !s) return s;
     status s = cuda::check(cudaGraphLaunch(run, stream_), "replay");
-    if (s) s = layer_.activate(stream_, {then_activate});
+    if (s) s = change();
     if (s) s = poison(to);
     if (s) s = cuda::check(cudaGraphLaunch(run, stream_), "second replay");
     if (s) s = download(to, y);
@@ -84,13 +110,30 @@ template <class T> class typed_layer : public gpu_layer::interface {
     static_cast<void>(cudaGraphDestroy(captured));
     return s;
   }
-  status activate(const std::vector<int>& adapters) override { return layer_.activate(stream_, adapters); }
+  status activate(const std::vector<int>& adapters) override { return layer_.activate(adapters); }
+  status replace(int adapter, const adapter_values& values) override {
+    adapter_values there = values;
+    static int fresh = 0;  // the old tensors stay until the new ones are taken
+    const std::string mark = "!" + std::to_string(++fresh);
+    for (auto& [name, v] : there.tensors)
+      if (status s = upload(v, stored_as(name.c_str(), v), tensors_[key(name.c_str(), adapter) + mark], v); !s)
+        return s;
+    return layer_.replace(adapter, there);
+  }
+  status remove(int adapter) override { return layer_.remove(adapter); }
+  status parameters_changed() override { return layer_.parameters_changed(); }
+  status overwrite(const char* name, const view& v, int adapter) override {
+    const auto n = static_cast<std::size_t>(v.count());
+    if (stored_as(name, v) != dtype::f32) return fail("only float tensors are overwritten here");
+    return cuda::check(cudaMemcpy(tensors_.at(key(name, adapter)).data(), v.data, n * 4, cudaMemcpyHostToDevice),
+                       "write");
+  }
   status merge(const mutable_view& weight, const mutable_view& bias) override {
     mutable_view w, b;
     if (status s = room(weight, dtype::f32, merged_weight_, w); !s) return s;
     if (bias.data != nullptr)
       if (status s = room(bias, dtype::f32, merged_bias_, b); !s) return s;
-    if (status s = layer_.merge(stream_, w, b); !s) return s;
+    if (status s = layer_.merge(w, b); !s) return s;
     if (bias.data != nullptr)
       if (status s = download(b, bias); !s) return s;
     return download(w, weight);
@@ -101,17 +144,37 @@ template <class T> class typed_layer : public gpu_layer::interface {
     cuda::buffer in, out;
     if (status s = upload(merged, dtype::f32, in, from); !s) return s;
     if (status s = room(original, dtype::f32, out, to); !s) return s;
-    if (status s = layer_.unmerge(stream_, what, from, to); !s) return s;
+    if (status s = layer_.unmerge(what, from, to); !s) return s;
     return download(to, original);
   }
-  void enable(bool adapter) override { layer_.enable(adapter); }
+  status enable(bool adapter) override { return layer_.enable(adapter); }
   std::string describe(long long tokens) const override { return layer_.describe(tokens).c_str(); }
+  long long launched() const override { return launched_; }
+  int planned(bool backward, long long tokens) const override {
+    const auto* bound = backward ? layer_.bound_backward() : layer_.bound_forward();
+    if (bound == nullptr) return -1;
+    size_values s = bound->made().sizes();
+    bound->value().sizes.set_tokens(s, tokens);
+    return kernels_of(bound->value(), bound->launches(), s, cuda::dtype_of<T>);
+  }
 
  private:
+  static std::string key(const char* name, int adapter) { return std::string(name) + "#" + std::to_string(adapter); }
+  bool of_base(const char* name) const { return first_.base_forward.find(name) >= 0; }
+  dtype stored_as(const char* name, const view& v) const {
+    if (v.type == dtype::i64) return v.type;
+    const id at = first_.base_forward.find(name);
+    return at >= 0 && first_.base_forward[at].what == op::base ? cuda::dtype_of<T> : dtype::f32;
+  }
+  status bring_in(const view& x, cuda::buffer& in, view& from) {
+    if (x.size[0] > bound_) {
+      room_.tokens = x.size[0];
+      if (status s = bind(room_); !s) return s;
+    }
+    return upload(x, x.type == dtype::i64 ? x.type : cuda::dtype_of<T>, in, from);
+  }
   status bring(const view& x, const mutable_view& y, view& from, mutable_view& to) {
-    if (x.size[0] > prepared_)
-      if (status s = prepare(x, true); !s) return s;
-    if (status s = upload(x, x.type == dtype::i64 ? x.type : cuda::dtype_of<T>, x_, from); !s) return s;
+    if (status s = bring_in(x, x_, from); !s) return s;
     return room(y, cuda::dtype_of<T>, y_, to);
   }
   status upload(const view& v, dtype as, cuda::buffer& to, view& on_device) {
@@ -161,8 +224,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
   layer_graphs first_;
   cudaStream_t stream_ = nullptr;
   std::map<std::string, cuda::buffer> tensors_;
-  cuda::buffer x_, y_, merged_weight_, merged_bias_;
-  long long prepared_ = 0;
+  cuda::buffer x_, dy_, y_, merged_weight_, merged_bias_;
+  capacity room_{};
+  long long bound_ = 0, launched_ = 0;
 };
 
 std::string why_no_gpu() {
@@ -171,7 +235,7 @@ std::string why_no_gpu() {
   return devices == 0 ? "no device was found" : "";
 }
 
-gpu_layer::gpu_layer(const layer_graphs& graphs, dtype type, backend how) {
+gpu_layer::gpu_layer(const layer_graphs& graphs, dtype type, mode how) {
   switch (type) {
     case dtype::bf16: layer_ = std::make_unique<typed_layer<__nv_bfloat16>>(graphs, how); break;
     case dtype::f16: layer_ = std::make_unique<typed_layer<__half>>(graphs, how); break;
@@ -181,19 +245,32 @@ gpu_layer::gpu_layer(const layer_graphs& graphs, dtype type, backend how) {
 gpu_layer::gpu_layer(gpu_layer&&) noexcept = default;
 gpu_layer::~gpu_layer() = default;
 
-int gpu_layer::add(const layer_graphs& graphs) { return layer_->add(graphs); }
+result<int> gpu_layer::add(const layer_graphs& graphs) { return layer_->add(graphs); }
 status gpu_layer::set(const char* name, const view& v, int adapter) { return layer_->set(name, v, adapter); }
 status gpu_layer::set(const char* name, double v, int adapter) { return layer_->set(name, v, adapter); }
 status gpu_layer::size(const char* name, long long v, int adapter) { return layer_->size(name, v, adapter); }
-status gpu_layer::prepare(const view& x, bool fold) { return layer_->prepare(x, fold); }
+status gpu_layer::bind(const capacity& room) { return layer_->bind(room); }
 status gpu_layer::forward(const view& x, const mutable_view& y) { return layer_->forward(x, y); }
-status gpu_layer::replay(const view& x, const mutable_view& y, int then) { return layer_->replay(x, y, then); }
+status gpu_layer::backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& into) {
+  return layer_->backward(x, dy, dx, into);
+}
+status gpu_layer::replay(const view& x, const mutable_view& y, const std::function<status()>& change) {
+  return layer_->replay(x, y, change);
+}
 status gpu_layer::activate(const std::vector<int>& adapters) { return layer_->activate(adapters); }
+status gpu_layer::replace(int adapter, const adapter_values& values) { return layer_->replace(adapter, values); }
+status gpu_layer::remove(int adapter) { return layer_->remove(adapter); }
+status gpu_layer::parameters_changed() { return layer_->parameters_changed(); }
+status gpu_layer::overwrite(const char* name, const view& v, int adapter) {
+  return layer_->overwrite(name, v, adapter);
+}
 status gpu_layer::merge(const mutable_view& weight, const mutable_view& bias) { return layer_->merge(weight, bias); }
 status gpu_layer::unmerge(const char* what, const view& merged, const mutable_view& original) {
   return layer_->unmerge(what, merged, original);
 }
-void gpu_layer::enable(bool adapter) { layer_->enable(adapter); }
+status gpu_layer::enable(bool adapter) { return layer_->enable(adapter); }
 std::string gpu_layer::describe(long long tokens) const { return layer_->describe(tokens); }
+long long gpu_layer::launched() const { return layer_->launched(); }
+int gpu_layer::planned(bool backward, long long tokens) const { return layer_->planned(backward, tokens); }
 
 }  // namespace test

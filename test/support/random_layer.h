@@ -2,7 +2,8 @@
 // Any layer filled with random numbers: the leaves of its graphs say which tensors there are and how large. No test
 // that uses this knows an adapter by name.
 #pragma once
-#include <graft/model/methods.h>
+#include <graft/model/table.h>
+#include <graft/run/layer.h>
 
 #include <random>
 
@@ -89,9 +90,10 @@ template <class Real> struct random_layer {
     std::uniform_real_distribution<double> uniform(-1, 1);
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
-      if (!is_leaf(v.what) || v.what == op::scalar || v.what == op::constant || v.what == op::eye || v.what == op::zero)
-        continue;
-      if (views.contains(v.name)) continue;
+      const source from = row(v.what).from;
+      if (!is_leaf(v.what) || (from != source::tensor && from != source::integers)) continue;
+      const std::string name = g.name(k).c_str();
+      if (views.contains(name)) continue;
       const auto n = static_cast<std::size_t>(count(g, static_cast<id>(k), s));
       const axes a = listed_axes(v);
       view w{nullptr, storage<Real>::type, {1, 1, 1, 1}, a.last - a.first};
@@ -102,13 +104,13 @@ template <class Real> struct random_layer {
         w.data = ids.data();
         w.type = dtype::i64;
       } else {
-        auto& to = data[v.name];
+        auto& to = data[name];
         // Away from zero, so that a division in an inverse formula stays tame.
         for (std::size_t i = 0; i < n; ++i)
           to.push_back(static_cast<Real>(uniform(engine) + (v.d[3] == dim{1} ? 1.5 : 0)));
         w.data = to.data();
       }
-      views[v.name] = w;
+      views[name] = w;
     }
   }
   template <class Executor> status bind(Executor& e) const {
@@ -133,7 +135,7 @@ template <class Real> struct random_layer {
   std::vector<std::string> parameters() const {
     std::vector<std::string> names;
     for (int k = 0; k < graphs.backward.outs; ++k)
-      if (!same_text(graphs.backward.out[k].name, "dx")) names.emplace_back(graphs.backward.out[k].name);
+      if (!graphs.backward.out[k].of_input) names.emplace_back(graphs.backward.output_name(k).c_str());
     return names;
   }
 };
@@ -150,29 +152,16 @@ template <class A, class B> double difference(const std::vector<A>& a, const std
   return most / scale;
 }
 
+// The graphs of a method on a kind of layer; they do not exist() where it does not. Compiled once, in instance_graphs.cpp.
+layer_graphs graphs_for(const char* kind, const char* method, bool bias);
+
 // Every method on every kind of layer where it exists, with and without a bias.
 struct combination {
-  layer_kind kind;
-  method what;
+  std::string kind, what;
   bool bias;
   layer_graphs graphs;
   std::string name;
 };
-inline std::vector<combination> every_combination() {
-  std::vector<combination> all;
-  const char* kinds[] = {"linear", "embedding", "conv2d", "layer_norm", "rms_norm"};
-  for (int k = 0; k <= static_cast<int>(layer_kind::rms_norm); ++k)
-    for (int m = 0; m <= static_cast<int>(method::ln_tuning_weight); ++m)
-      for (const bool bias : {false, true}) {
-        const auto kind = static_cast<layer_kind>(k);
-        const auto what = static_cast<method>(m);
-        if (kind == layer_kind::embedding && bias) continue;
-        const layer_graphs g = graphs_for(kind, what, bias);
-        if (!g.exists()) continue;
-        all.push_back({kind, what, bias, g,
-                       std::string(kinds[k]) + (bias ? " with bias" : "") + ", method " + std::to_string(m)});
-      }
-  return all;
-}
+const std::vector<combination>& every_combination();
 
 }  // namespace test

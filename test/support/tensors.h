@@ -3,6 +3,8 @@
 #pragma once
 #include <graft/backend/cpu/tensor.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 #include <vector>
 

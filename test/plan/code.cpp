@@ -6,27 +6,66 @@ using namespace test;
 
 namespace {
 
-template <class Adapter, class Kind = linear_kind, bool Bias = false> constexpr program of_forward() {
+template <class Adapter, class Kind = linear_kind, bool Bias = false> constexpr code of_forward() {
   return encode(derived<Kind, Adapter, Bias>::forward, fuse(derived<Kind, Adapter, Bias>::forward));
 }
 
 }  // namespace
 
-TEST_CASE("program: layers that differ in shape, rank or element type have one program") {
+TEST_CASE("code: layers that differ in shape, rank or element type have one code") {
   BOTH(compile<linear<1024, 1024, bf16, lora<16>>>::key == compile<linear<64, 48, float, lora<4>>>::key);
-  BOTH(compile<linear<64, 48, float, lora<>>>::key == compile<linear<dyn, dyn, double, lora<4>>>::key);
-  BOTH(compile<linear<64, 64, float, oft<32>>>::key == compile<linear<64, 64, float, oft<8>>>::key);
+  BOTH(compile<linear<512, 768, float, lora<>>>::key == compile<linear<dyn, dyn, double, lora<4>>>::key);
+  BOTH(compile<linear<1024, 64, float, oft<8>>>::key == compile<linear<64, 64, float, oft<4>>>::key);
   BOTH(of_forward<lora<4>>() == of_forward<lora<64>>());
 }
 
-TEST_CASE("program: methods that do the same at data-time share it") {
+TEST_CASE("code: the key is that of the form that runs") {
+  BOTH((compile<linear<64, 48, float, lora<16>>>::folded));
+  BOTH((compile<linear<64, 48, float, lora<16>>>::key == compile<linear<64, 48, float, none>>::key));
+}
+
+TEST_CASE("code: methods that do the same at data-time share it") {
   // x W' + (x P') Q': what P and Q are made of is over when data comes
   BOTH(of_forward<lora<>>() == of_forward<vera<>>());
   BOTH(of_forward<lora<>>() == of_forward<adalora<>>());
   BOTH((of_forward<oft<dyn>>() == of_forward<oft_neumann<dyn, dyn>>()));
 }
 
-TEST_CASE("program: methods that do something else do not") {
+// Keys name kernels across programs and machines: another compiler or processor must find these numbers.
+TEST_CASE("code: keys are the same wherever they are made") {
+  BOTH(of_forward<none>().key == 12371948799900018692ULL);
+  BOTH(of_forward<lora<>>().key == 905735267634141456ULL);
+  BOTH((of_forward<dora<>, linear_kind, true>().key == 1035018837483211379ULL));
+  BOTH((of_forward<boft<dyn, dyn>>().key == 2209478148817364993ULL));
+  BOTH((of_forward<lora_embedding<>, embedding_kind>().key == 16719481823899548022ULL));
+  BOTH((of_forward<lora<>, conv2d_kind>().key == 13199952063518854927ULL));
+  const builder b = capture_backward(layer_of<linear_kind, hra<>, true>());
+  CHECK(encode(b, fuse(b)).key == 13584186487502671212ULL);
+}
+
+namespace {
+
+// A long chain whose last value reads the one numbered `from`.
+graft::code chain(int length, int from) {
+  builder g;
+  const scope p{&g};
+  ex y = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), p.size("n"));
+  for (int i = 0; i < length; ++i) y = i % 2 == 0 ? tanh(y) : exp(y);
+  g.give((y + ex{&g, from}).i, "y");
+  return encode(g, fuse(g));
+}
+
+}  // namespace
+
+TEST_CASE("code: operands count however many nodes there are before them") {
+  CHECK(chain(300, 4).words.size() == chain(300, 260).words.size());
+  CHECK(chain(300, 4).key != chain(300, 260).key);  // 4 and 260 are one number in eight bits
+  CHECK(chain(300, 260).key == chain(300, 260).key);
+  CHECK(chain(1500, 700).words.size() == 1502 * 9);
+  CHECK(chain(1500, 700).key != chain(1500, 701).key);
+}
+
+TEST_CASE("code: methods that do something else do not") {
   struct entry {
     const char* name;
     unsigned long long key;
@@ -60,11 +99,11 @@ TEST_CASE("program: methods that do something else do not") {
     }
 }
 
-TEST_CASE("program: layer norm without a bias and rms norm are different programs") {
+TEST_CASE("code: layer norm without a bias and rms norm have different codes") {
   CHECK(of_forward<none, norm_kind<false>>().key != of_forward<none, norm_kind<true>>().key);
 }
 
-TEST_CASE("program: a third operand counts") {
+TEST_CASE("code: a third operand counts") {
   auto made = [](bool own) {
     builder g{};
     const scope p{&g};
@@ -76,9 +115,10 @@ TEST_CASE("program: a third operand counts") {
   CHECK(made(true) != made(false));
 }
 
-TEST_CASE("program: one word per data-time value, transpositions in it") {
-  BOTH(of_forward<none>().size == 2);    // x, the product
-  BOTH(of_forward<lora<>>().size == 5);  // x, three products, a sum
+TEST_CASE("code: as many words for every data-time value, transpositions in one of them") {
+  constexpr int words = 9;                             // operation, launch, three operands, four whole-number arguments
+  BOTH(of_forward<none>().words.size() == 2 * words);  // x, the product
+  BOTH(of_forward<lora<>>().words.size() == 5 * words);  // x, three products, a sum
   auto product = [](bool tb) {
     builder g{};
     const scope p{&g};
@@ -90,8 +130,8 @@ TEST_CASE("program: one word per data-time value, transpositions in it") {
   CHECK(product(true) != product(false));
 }
 
-TEST_CASE("program: equality is of all words") {
-  program a, b;
+TEST_CASE("code: equality is of all words") {
+  graft::code a, b;
   a.add(1), b.add(1);
   CHECK(a == b);
   a.add(2);

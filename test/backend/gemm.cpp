@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/gemm.h>
+
+#include "../support/tensors.h"
+
+using namespace test;
+
+namespace {
+
+struct sizes {
+  long long m, n, k;
+};
+constexpr sizes all_sizes[] = {{1, 1, 1},   {1, 40, 9},  {40, 1, 9},   {1, 1, 50},    {2, 3, 4},      {6, 7, 7},
+                               {13, 17, 1}, {5, 64, 33}, {64, 5, 130}, {50, 100, 70}, {300, 17, 400}, {17, 300, 600}};
+// One operand in either orientation, with room between its rows.
+struct spread {
+  owned<double> numbers;
+  cpu::strided<double> view;
+  spread(long long rows, long long cols, bool flipped, long long room, unsigned seed)
+      : numbers(random_tensor<double>({1, 1, flipped ? cols : rows, (flipped ? rows : cols) + room}, seed)),
+        view{numbers.v.data(), numbers.shape.d[3], 1} {
+    if (flipped) view = view.transposed();
+  }
+  double at(long long i, long long j) const { return view.p[i * view.row + j * view.col]; }
+};
+
+}  // namespace
+
+TEST_CASE("gemm: every orientation, with and without room between rows, in every way to accumulate") {
+  for (const sizes& s : all_sizes)
+    for (int flags = 0; flags < 16; ++flags)
+      for (const int accumulate : {0, 1, -1}) {
+        const long long room_a = (flags & 4) != 0 ? 3 : 0, room_c = (flags & 8) != 0 ? 5 : 0;
+        const spread a(s.m, s.k, (flags & 1) != 0, room_a, 1), b(s.k, s.n, (flags & 2) != 0, 2 * room_a, 2);
+        owned<double> c = random_tensor<double>({1, 1, s.m, s.n + room_c}, 3), expected = c;
+        cpu::gemm(s.m, s.n, s.k, a.view, b.view, c.v.data(), s.n + room_c, accumulate);
+        for (long long i = 0; i < s.m; ++i)
+          for (long long j = 0; j < s.n; ++j) {
+            double sum = 0;
+            for (long long p = 0; p < s.k; ++p) sum += a.at(i, p) * b.at(p, j);
+            double& to = expected.at(0, 0, i, j);
+            to = accumulate == 0 ? sum : to + accumulate * sum;
+          }
+        INFO("m ", s.m, ", n ", s.n, ", k ", s.k, ", flags ", flags, ", accumulate ", accumulate);
+        CHECK(furthest(c.v, expected.v) < 1e-12);  // what lies between the rows of c has to stay as it was
+      }
+}
+
+#if defined(_OPENMP)
+TEST_CASE("gemm: the same bits on any number of threads") {
+  const int usual = omp_get_max_threads();
+  for (const sizes& s : {sizes{1, 3000, 2000}, sizes{4, 2000, 1000}, sizes{16, 1000, 1000}, sizes{2000, 16, 500},
+                         sizes{200, 300, 300}, sizes{3000, 1, 2000}})
+    for (int flags = 0; flags < 4; ++flags) {
+      const spread a(s.m, s.k, (flags & 1) != 0, 0, 1), b(s.k, s.n, (flags & 2) != 0, 0, 2);
+      std::vector<double> first;
+      for (const int threads : {1, 2, 3, 7}) {
+        omp_set_num_threads(threads);
+        std::vector<double> c(static_cast<std::size_t>(s.m * s.n));
+        cpu::gemm(s.m, s.n, s.k, a.view, b.view, c.data(), s.n, 0);
+        if (threads == 1) first = c;
+        INFO("m ", s.m, ", n ", s.n, ", k ", s.k, ", flags ", flags, ", threads ", threads);
+        CHECK(c == first);
+      }
+    }
+  omp_set_num_threads(usual);
+}
+#endif

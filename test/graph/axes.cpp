@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where every axis of every operand goes, for every operation of the table.
+#include <graft/graph/axes.h>
+#include <graft/graph/formula.h>
+
+#include <map>
+#include <vector>
+
+#include "../support/both.h"
+
+using namespace graft;
+
+namespace {
+
+constexpr int M = mixes, S = is_summed;
+
+// For one operand: what becomes of its four axes.
+struct ways {
+  int to[4];
+};
+struct example {
+  id (*make)(builder&, scope);
+  std::vector<ways> operands;
+};
+constexpr ways all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mix{{M, M, M, M}};
+
+id a(scope p) { return p.param("a", 2, 3, 4, 5).i; }
+id b(scope p) { return p.param("b", 2, 3, 4, 5).i; }
+id square(scope p) { return p.param("q", 2, 3, 4, 4).i; }
+id matrix(scope p) { return p.param("m", 4, 5).i; }
+id ids(scope p) { return p.leaf(op::ids, "ids", 1, 1, 1, 1, 6).i; }
+id blocks(scope p) { return p.param("R", 1, 1, 5, 5).i; }
+template <op Op> id unary(builder& g, scope p) { return make::unary(g, Op, a(p)); }
+template <op Op> id binary(builder& g, scope p) { return make::pointwise(g, Op, a(p), b(p)); }
+
+const std::map<op, example>& examples() {
+  static const std::map<op, example> all = {
+      {op::add, {binary<op::add>, {all_stay, all_stay}}},
+      {op::sub, {binary<op::sub>, {all_stay, all_stay}}},
+      {op::mul, {binary<op::mul>, {all_stay, all_stay}}},
+      {op::div, {binary<op::div>, {all_stay, all_stay}}},
+      {op::minimum, {binary<op::minimum>, {all_stay, all_stay}}},
+      {op::maximum, {binary<op::maximum>, {all_stay, all_stay}}},
+      {op::sqrt, {unary<op::sqrt>, {all_stay}}},
+      {op::exp, {unary<op::exp>, {all_stay}}},
+      {op::log, {unary<op::log>, {all_stay}}},
+      {op::sin, {unary<op::sin>, {all_stay}}},
+      {op::cos, {unary<op::cos>, {all_stay}}},
+      {op::tanh, {unary<op::tanh>, {all_stay}}},
+      {op::erf, {unary<op::erf>, {all_stay}}},
+      {op::sigmoid, {unary<op::sigmoid>, {all_stay}}},
+      {op::relu, {unary<op::relu>, {all_stay}}},
+      {op::silu, {unary<op::silu>, {all_stay}}},
+      {op::gelu, {unary<op::gelu>, {all_stay}}},
+      {op::gelu_tanh, {unary<op::gelu_tanh>, {all_stay}}},
+      {op::step, {unary<op::step>, {all_stay}}},
+      {op::detach, {unary<op::detach>, {all_stay}}},
+      // a' b: rows of a and columns of b stay, the rest is summed
+      {op::matmul,
+       {[](builder& g, scope p) { return make::matmul(g, a(p), b(p), true); }, {{{0, 1, S, 2}}, {{0, 1, S, 3}}}}},
+      {op::row_dot, {[](builder& g, scope p) { return make::row_dot(g, a(p), b(p)); }, {last_mixes, last_mixes}}},
+      {op::sum_to,
+       {[](builder& g, scope p) { return make::sum_to(g, a(p), p.param("s", 2, 1, 1, 5).i); }, {{{0, S, S, 3}}}}},
+      {op::transpose, {[](builder& g, scope p) { return make::transpose(g, a(p)); }, {{{0, 1, 3, 2}}}}},
+      {op::permute, {[](builder& g, scope p) { return make::permute(g, a(p), 2, 0, 3, 1); }, {{{1, 3, 0, 2}}}}},
+      {op::reshape,
+       {[](builder& g, scope p) { return make::reshape(g, a(p), {1}, {2}, {12}, {5}); }, {{{1, M, M, M}}}}},
+      {op::slice, {[](builder& g, scope p) { return make::slice(g, a(p), 2, {1}, {2}); }, {{{0, 1, M, 3}}}}},
+      {op::pad,
+       {[](builder& g, scope p) {
+          const id part = make::slice(g, a(p), 1, {0}, {2});
+          return make::pad(g, part, a(p), g.n[part]);
+        },
+        {{{0, M, 2, 3}}}}},
+      {op::concat, {[](builder& g, scope p) { return make::concat(g, a(p), b(p), 3); }, {last_mixes, last_mixes}}},
+      {op::repeat, {[](builder& g, scope p) { return make::repeat(g, a(p), {10}); }, {last_mixes}}},
+      {op::fold, {[](builder& g, scope p) { return make::fold(g, a(p), {2}); }, {last_mixes}}},
+      {op::upper, {[](builder& g, scope p) { return make::unary(g, op::upper, square(p)); }, {rows_mix}}},
+      {op::skew, {[](builder& g, scope p) { return make::skew(g, p.param("v", 6, 10).i, {5}); }, {{{M, M, 1, M}}}}},
+      {op::unskew,
+       {[](builder& g, scope p) { return make::unskew(g, p.param("Q", 6, 5, 5).i, p.param("v", 6, 10).i); },
+        {{{M, 2, M, M}}}}},
+      {op::inverse, {[](builder& g, scope p) { return make::inverse(g, square(p)); }, {rows_mix}}},
+      {op::neumann, {[](builder& g, scope p) { return make::neumann(g, square(p), {5}); }, {rows_mix}}},
+      {op::neumann_grad,
+       {[](builder& g, scope p) { return make::neumann_grad(g, square(p), square(p), {5}); }, {rows_mix, rows_mix}}},
+      {op::rotate,
+       {[](builder& g, scope p) { return make::rotate(g, a(p), blocks(p), false); }, {last_mixes, all_mix}}},
+      {op::rotate_grad,
+       {[](builder& g, scope p) { return make::rotate_grad(g, a(p), b(p), blocks(p), false); },
+        {{{S, S, S, M}}, {{S, S, S, M}}, all_mix}}},
+      {op::kron, {[](builder& g, scope p) { return make::kron(g, matrix(p), matrix(p)); }, {all_mix, all_mix}}},
+      {op::row_kron,
+       {[](builder& g, scope p) { return make::row_kron(g, matrix(p), matrix(p)); }, {last_mixes, last_mixes}}},
+      {op::gather,
+       {[](builder& g, scope p) { return make::gather(g, matrix(p), ids(p), false); }, {all_mix, {{M, M, M, 2}}}}},
+      {op::scatter,
+       {[](builder& g, scope p) { return make::scatter(g, p.param("rows", 6, 5).i, ids(p), false, matrix(p)); },
+        {{{M, M, S, M}}, {{M, M, M, S}}}}},
+      {op::place,
+       {[](builder& g, scope p) { return make::place(g, p.param("c", 7).i, p.index("i", 7).i, {4}, {5}); },
+        {{{M, M, S, M}}, all_mix}}},
+      {op::pick,
+       {[](builder& g, scope p) { return make::pick(g, matrix(p), p.index("i", 7).i, p.param("c", 7).i); },
+        {all_mix, all_mix}}},
+      {op::softmax, {unary<op::softmax>, {last_mixes}}},
+      {op::topk_softmax, {[](builder& g, scope p) { return make::topk_softmax(g, a(p), {2}); }, {last_mixes}}},
+      {op::softmax_grad,
+       {[](builder& g, scope p) { return g.emit(g.shaped(op::softmax_grad, a(p), a(p), b(p))); },
+        {last_mixes, last_mixes}}},
+      {op::normalize,
+       {[](builder& g, scope p) { return make::normalize(g, a(p), p.scalar("eps").i, true); }, {last_mixes, all_mix}}},
+      {op::normalize_grad,
+       {[](builder& g, scope p) { return make::normalize_grad(g, a(p), p.scalar("eps").i, b(p), true); },
+        {last_mixes, all_mix, last_mixes}}},
+      {op::patches,
+       {[](builder& g, scope p) {
+          return make::patches(g, p.param("image", 2, 3, 8, 8).i, {{3}, {3}, {1}, {1}});
+        },
+        {{{1, M, M, M}}}}},
+      {op::unpatch,
+       {[](builder& g, scope p) {
+          const id image = p.param("image", 2, 3, 8, 8).i, rows = make::patches(g, image, {{3}, {3}, {1}, {1}});
+          return make::unpatch(g, rows, image, g.n[rows]);
+        },
+        {{{M, 0, M, M}}}}},
+      {op::host,
+       {[](builder&, scope p) {
+          return host("f", ex{p.g, a(p)}).i;
+        },
+        {all_mix}}},
+  };
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("axes: of every operand of every operation") {
+  for (int o = 0; o <= static_cast<int>(op::host); ++o) {
+    const op what = static_cast<op>(o);
+    if (is_leaf(what)) continue;
+    INFO(std::string(row(what).name));
+    REQUIRE(examples().contains(what));  // a new operation needs an example here
+    const example& e = examples().at(what);
+    builder g;
+    const id made = e.make(g, scope{&g});
+    REQUIRE(g.n[made].what == what);
+    REQUIRE(static_cast<int>(e.operands.size()) == row(what).arity);
+    for (int k = 0; k < row(what).arity; ++k)
+      for (int axis = 0; axis < 4; ++axis) {
+        INFO("operand ", k, ", axis ", axis);
+        CHECK(axis_after(g, g.n[made], k, axis) == e.operands[static_cast<std::size_t>(k)].to[axis]);
+      }
+  }
+}
+
+TEST_CASE("axes: products with other transpositions, and sums over stacks") {
+  builder g;
+  const scope p{&g};
+  const id plain = make::matmul(g, square(p), b(p)), turned = make::matmul(g, a(p), b(p), false, true);
+  const id summed = make::matmul(g, a(p), b(p), true, false, 0, true);
+  auto after = [&](id i, int k, int axis) { return axis_after(g, g.n[i], k, axis); };
+  CHECK(after(plain, 0, 2) == 2);
+  CHECK(after(plain, 0, 3) == S);
+  CHECK(after(plain, 1, 2) == S);
+  CHECK(after(plain, 1, 3) == 3);
+  CHECK(after(turned, 1, 2) == 3);
+  CHECK(after(turned, 1, 3) == S);
+  for (int axis = 0; axis < 2; ++axis) CHECK(after(summed, 0, axis) == S);
+  CHECK(after(summed, 0, 3) == 2);
+}
+
+TEST_CASE("axes: what adds into its place") {
+  CHECK(adds_up(op::sum_to));
+  CHECK(adds_up(op::scatter));
+  CHECK(adds_up(op::rotate_grad));
+  CHECK(adds_up(op::place));
+  CHECK(adds_up(op::unpatch));
+  int others = 0;
+  for (int o = 0; o <= static_cast<int>(op::host); ++o) others += adds_up(static_cast<op>(o)) ? 1 : 0;
+  CHECK(others == 5);
+}

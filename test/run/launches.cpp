@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan says it launches is what the CPU launches: every method on every kind of layer, in both directions, fused
+// and eager; and the number that a type states is the number of the run.
+#include <doctest/doctest.h>
+
+#include "../support/all_layers.h"
+#include "../support/random_layer.h"
+
+using namespace test;
+
+namespace {
+
+struct counts {
+  long long forward = 0, backward = 0;
+};
+counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
+  std::vector<float> y = l.room("y", l.graphs.literal);
+  for (int call = 0; call < 2; ++call) {
+    const status s = e.forward(l.x(), into(y));
+    INFO(std::string(s.message()));
+    REQUIRE(bool(s));
+  }
+  counts n{e.bound_forward()->launched()};
+  if (l.graphs.backward.outs == 0) return n;
+  for (int call = 0; call < 2; ++call) REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {})));
+  n.backward = e.bound_backward()->launched();
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("launches: as many as the plan has, in every call") {
+  for (const combination& c : every_combination())
+    for (const mode how : {mode::fused, mode::eager})
+      for (const long long tokens : {5LL, 300LL}) {
+        sizes s = usual_sizes();
+        s["tokens"] = tokens;
+        const random_layer<float> l(c.graphs, s);
+        cpu::executor<float> e(c.graphs, how);
+        REQUIRE(bool(l.bind(e)));
+        INFO(c.name, how == mode::fused ? ", fused, " : ", eager, ", tokens);
+        const counts n = launched(e, l);
+        const bool eager = how == mode::eager;
+        const target& to = eager ? eager_target : cpu_target;
+        const graph& forward = eager ? c.graphs.literal : e.runs_folded() ? c.graphs.folded : c.graphs.forward;
+        CHECK(n.forward == 2 * fuse(forward, to).launches.size());
+        CHECK(e.forward_plan()->launches.size() * 2 == n.forward);
+        if (c.graphs.backward.outs > 0)
+          CHECK(n.backward == 2 * fuse(eager ? c.graphs.literal_backward : c.graphs.backward, to).launches.size());
+      }
+}
+
+TEST_CASE("launches: the number of kernels of a type is what a layer of it launches") {
+  int layers = 0;
+  for_all_layers([&]<class Layer>(const char* name, layer_tag<Layer>) {
+    const layer_graphs g = built_in_methods().graphs(rules_of<typename Layer::kind>(),
+                                                     formula_of<typename Layer::adapter>(), Layer::has_bias);
+    sizes s{{"tokens", 3}, {"height", 5}, {"width", 5}, {"num_vectors", 256}, {"vector_length", 256}};
+    const size_values fixed = static_sizes<Layer>(g.literal);
+    for (int i = 0; i < g.literal.sizes.count; ++i)
+      if (const size_entry& e = g.literal.sizes.e[i]; e.slot >= 0 && fixed.v[e.slot] != unknown)
+        s[e.name] = fixed.v[e.slot];
+    const random_layer<float> l(g, s);
+    cpu::executor<float> e(g);
+    INFO(std::string(name));
+    REQUIRE(bool(l.bind(e)));
+    CHECK(launched(e, l).forward == 2 * compile<Layer>::kernels);
+    CHECK(e.runs_folded() == compile<Layer>::folded);
+    ++layers;
+  });
+  CHECK(layers == 35);
+}
