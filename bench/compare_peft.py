@@ -20,7 +20,8 @@ import peft
 import torch
 
 SIZE, LAYERS, ROUNDS = 4096, 4, 15
-METHODS = {"lora": 1, "dora": 3, "adalora": 4, "ia3": 5, "ia3_ff": 6, "loha": 7, "lokr": 8, "vera": 12, "hra": 13}
+METHODS = {name: name for name in ("lora", "dora", "adalora", "ia3", "loha", "lokr", "vera", "hra")}
+METHODS["ia3_ff"] = "ia3_feedforward"
 
 
 class Stack(torch.nn.Module):
@@ -65,7 +66,7 @@ class Ours:
         self.lib, self.layers, self.kept = lib, [], []
         for i in range(LAYERS):
             module = getattr(model.base_model.model, f"lin{i}")
-            layer = ctypes.c_void_p(lib.graft_layer(METHODS[name]))
+            layer = ctypes.c_void_p(lib.graft_layer(METHODS[name].encode()))
             self.set(layer, "weight", module.get_base_layer().weight)
             for key, tensor in self.tensors(name, module):
                 self.set(layer, key, tensor)
@@ -74,7 +75,7 @@ class Ours:
                 if name == "adalora":
                     scaling /= float(module.ranknum["default"]) + 1e-5
                 self.check(lib.graft_set_scalar(layer, b"scaling", ctypes.c_double(float(scaling))))
-            self.check(lib.graft_prepare(layer, self.stream(), ctypes.c_void_p(x.data_ptr()), x.shape[0], x.shape[1]))
+            self.check(lib.graft_bind(layer, self.stream(), x.shape[0]))
             self.layers.append(layer)
         self.how = lib.graft_describe(self.layers[0], x.shape[0]).decode()
 
@@ -219,7 +220,7 @@ def main():
         getattr(lib, f).restype = ctypes.c_void_p
     for f in ("graft_error", "graft_describe"):
         getattr(lib, f).restype = ctypes.c_char_p
-    lib.graft_prepare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong]
+    lib.graft_bind.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong]
     lib.graft_forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 3
     lib.graft_describe.argtypes = [ctypes.c_void_p, ctypes.c_longlong]
     results = []

@@ -35,7 +35,7 @@ template <class Layer> struct filled {
   long long tokens;
   std::vector<float> x, y;
 
-  filled(backend how, long long n)
+  filled(mode how, long long n)
       : layer(how), tokens(n), x(random_values(static_cast<std::size_t>(n * size), 1)), y(x.size()) {
     const graph& g = derived_of<Layer>::literal;
     size_values s = sizes_at<Layer>(g, tokens);
@@ -73,7 +73,7 @@ void bare(benchmark::State& state) {
     benchmark::DoNotOptimize(y.data());
   }
 }
-template <class Adapter, backend How> void adapted(benchmark::State& state) {
+template <class Adapter, mode How> void adapted(benchmark::State& state) {
   filled<on_layer<Adapter>> l(How, state.range(0));
   for (auto _ : state) {
     l.run();
@@ -131,10 +131,10 @@ void report(const best_times& best, const std::vector<contender>& all, const cha
 
 template <class Adapter> void add(std::vector<contender>& all, const char* name, int tokens = usual_tokens) {
   all.push_back({name, tokens});
-  benchmark::RegisterBenchmark((std::string(name) + "/fused").c_str(), adapted<Adapter, backend::fused>)
+  benchmark::RegisterBenchmark((std::string(name) + "/fused").c_str(), adapted<Adapter, mode::fused>)
       ->Arg(tokens)
       ->UseRealTime();
-  benchmark::RegisterBenchmark((std::string(name) + "/eager").c_str(), adapted<Adapter, backend::eager>)
+  benchmark::RegisterBenchmark((std::string(name) + "/eager").c_str(), adapted<Adapter, mode::eager>)
       ->Arg(tokens)
       ->UseRealTime();
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes the pages of the adapters from their formulas: what the printer, the planner and the costs of the library say,
-// and the notes of notes.h beside it.
+// for the CPU and for a GPU, and the notes of notes.h beside it.
 //     generate DOCS             writes DOCS/adapters/*.md
 //     generate --check DOCS     compares instead, names the first line that differs, and fails if there is one
-#include <graft/graft.h>
+#include <graft/run/layer_graphs.h>
+#include <graft/targets.h>
 
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include "notes.h"
+#include "stored.h"
 
 namespace {
 
@@ -24,32 +24,24 @@ using graft::op;
 using graft::stage;
 using graft::text;
 
-// ---- an adapted layer -------------------------------------------------------------------------------------------------
+// ---- an adapted layer -----------------------------------------------------------------------------------------------
 
+// The graphs are captured while this program runs, by the functions that the compiler evaluates for a layer type.
 struct layer {
   const notes::adapter& note;
   const char* kind;
-  graph forward, folded, backward, merge, unmerge_weight, unmerge_bias, bare_forward, bare_backward;
-  graft::unmerge_facts weight_facts, bias_facts;
-  long long (*size)(const char*, long long, long long);
+  graft::layer_graphs graphs;
 };
-template <class Kind, class Adapter, bool Bias> layer layer_of(const notes::adapter& note) {
-  using d = graft::derived<Kind, Adapter, Bias>;
-  using bare = graft::derived<Kind, graft::none, Bias>;
-  return {note,
-          Kind::name,
-          d::forward,
-          d::folded,
-          d::backward,
-          d::merge,
-          d::unmerge_weight,
-          d::unmerge_bias,
-          bare::forward,
-          bare::backward,
-          d::weight_facts,
-          d::bias_facts,
-          graft::adapter_size<Adapter>};
+template <class Kind, class Adapter, bool Bias> layer adapted(const notes::adapter& note) {
+  return {note, Kind::name, graft::capture_graphs(graft::layer_of<Kind, Adapter, Bias>())};
 }
+
+struct place {
+  const graft::target& to;
+  const char* name;
+};
+constexpr place places[] = {{graft::cpu_target, "the CPU"}, {graft::sm_90, "sm_90"}};
+constexpr graft::dtype stored_as = graft::dtype::bf16;
 
 struct base_shape {
   std::string label;
@@ -99,42 +91,43 @@ graft::size_values bind(const layer& l, const graph& g, const base_shape& shape,
   graft::size_values s;
   for (int i = 0; i < g.sizes.count; ++i) {
     const graft::size_entry& e = g.sizes.e[i];
-    if (e.what != graft::size_entry::kind::name) continue;
-    s.v[i] = graft::same_text(e.name, "tokens") ? tokens : shape.size(e.name);
+    if (e.slot < 0) continue;
+    long long& v = s.v[e.slot];
+    v = e.tokens ? tokens : shape.size(e.name);
     for (const notes::number& n : l.note.numbers)
-      if (graft::same_text(n.name, e.name) && n.value > 0) s.v[i] = n.value;
-    if (s.v[i] == graft::unknown) s.v[i] = l.size(e.name, shape.size("out"), shape.size("in"));
+      if (graft::same_text(n.name, e.name) && n.value > 0) v = n.value;
+    if (v == graft::unknown) v = l.graphs.from.adapter.adapter_size(e.name, shape.size("out"), shape.size("in"));
   }
   return s;
 }
 cost price(const layer& l, const graph& g, const base_shape& shape, long long tokens) {
-  return graft::cost_of(g, bind(l, g, shape, tokens), graft::dtype::bf16, graft::dtype::bf16);
+  return graft::cost_of(g, bind(l, g, shape, tokens), stored_as, stored_as);
 }
-bool folds(const layer& l, const base_shape& shape, long long tokens) {
-  return graft::worth_folding(price(l, l.forward, shape, tokens), price(l, l.folded, shape, tokens));
+// Decided once per layer, before a call says how many tokens it has.
+bool folds(const layer& l, const graft::target& to, const base_shape& shape) {
+  return graft::folds(to, l.graphs.forward, l.graphs.folded, bind(l, l.graphs.forward, shape, graft::unknown));
 }
-cost forward_price(const layer& l, const base_shape& shape, long long tokens) {
-  return price(l, folds(l, shape, tokens) ? l.folded : l.forward, shape, tokens);
+const graph& forward_of(const layer& l, const graft::target& to, const base_shape& shape) {
+  return folds(l, to, shape) ? l.graphs.folded : l.graphs.forward;
+}
+int kernels(const layer& l, const graft::target& to, const graph& g, const base_shape& shape, long long tokens) {
+  return graft::kernels_of(g, graft::fuse(g, to), bind(l, g, shape, tokens), stored_as);
 }
 long long parameters(const layer& l, const base_shape& shape) {
   long long n = 0;
-  const graft::size_values s = bind(l, l.merge, shape, 1);
-  for (int i = 0; i < l.merge.size; ++i)
-    if (l.merge.n[i].what == op::param) n += graft::count(l.merge, static_cast<id>(i), s);
+  const graph& g = l.graphs.merge;
+  const graft::size_values s = bind(l, g, shape, 1);
+  for (id i = 0; i < g.size; ++i)
+    if (g[i].what == op::param) n += graft::count(g, i, s);
   return n;
 }
 
-long long weight_count(const layer& l, const base_shape& shape) {
-  const graph& g = l.bare_forward;
-  return graft::count(g, g.find("weight"), bind(l, g, shape, 1));
-}
-
-// ---- text ---------------------------------------------------------------------------------------------------------------
+// ---- text -----------------------------------------------------------------------------------------------------------
 
 std::string big(long long n, const char* unit) {
   text t;
   graft::print_big(t, n);
-  return std::string(t.c_str()) + (n < 1000 ? " " : "") + unit;
+  return std::string(t.c_str()) + unit;
 }
 std::string grouped(long long n) {
   std::string s = std::to_string(n);
@@ -164,9 +157,11 @@ std::size_t break_of(const std::string& line, std::size_t from) {
   int depth = 0, best_score = 0;
   for (std::size_t i = 0; i < line.size() && i <= page_width; ++i) {
     depth += line[i] == '(' || line[i] == '[' ? 1 : line[i] == ')' || line[i] == ']' ? -1 : 0;
-    if (line[i] != ' ' || i < from || i + 2 >= line.size()) continue;
+    const char before = i > 0 ? line[i - 1] : ' ';
+    if (line[i] != ' ' || i + 2 >= line.size() || (i < from && before != ';')) continue;
     const char next = line[i + 2] == ' ' ? line[i + 1] : ' ';
-    const int binds = next == '+' || next == '-' ? 0 : next == '*' || next == '/' ? 1 : next == '@' ? 2 : 3;
+    const bool sum = next == '+' || next == '-' || before == ';';
+    const int binds = sum ? 0 : next == '*' || next == '/' ? 1 : next == '@' || before == ',' ? 2 : 3;
     const int score = 4 * depth + binds;
     if (best == line.npos || score <= best_score) best = i, best_score = score;
   }
@@ -185,16 +180,16 @@ std::string wrapped(const std::string& line) {
   return out + rest + "\n";
 }
 
-// ---- what the library prints ----------------------------------------------------------------------------------------------
+// ---- what the library prints ----------------------------------------------------------------------------------------
 
 // A formula with a line for every value that it uses twice, in the order in which they follow from each other.
 std::string formula_lines(const graph& g, const std::vector<std::pair<id, std::string>>& results) {
-  graft::node_set needed, named;
-  for (const auto& [at, name] : results) needed.in[at] = true;
-  int uses[graft::max_nodes]{};
-  for (int i = g.size - 1; i >= 0; --i)
-    for (int k = 0; needed.in[i] && k < 3; ++k)
-      if (const id o = g.n[i].operand(k); o >= 0) needed.in[o] = true, ++uses[o];
+  graft::node_set needed(g.size), named(g.size);
+  for (const auto& [at, name] : results) needed.add(at);
+  std::vector<int> uses(static_cast<std::size_t>(g.size), 0);
+  for (id i = g.size - 1; i >= 0; --i)
+    for (int k = 0; needed[i] && k < 3; ++k)
+      if (const id o = g[i].operand(k); o >= 0) needed.add(o), ++uses[static_cast<std::size_t>(o)];
   auto cheap = [&](const graft::node& v) {
     return is_leaf(v.what) || v.what == op::reshape || v.what == op::transpose;
   };
@@ -204,62 +199,69 @@ std::string formula_lines(const graph& g, const std::vector<std::pair<id, std::s
     t << name.c_str();
     graft::print_shape(t, g, i);
     t << " = ";
-    graft::print(t, g, i, {named.in, 99});
+    graft::print(t, g, i, {named.in.data(), 99});
     out += wrapped(t.c_str());
   };
-  for (int i = 0; i < g.size; ++i)
-    if (needed.in[i] && uses[i] > 1 && !cheap(g.n[i])) {
-      line(static_cast<id>(i), "t" + std::to_string(i));
-      named.in[i] = true;
+  for (id i = 0; i < g.size; ++i)
+    if (needed[i] && uses[static_cast<std::size_t>(i)] > 1 && !cheap(g[i])) {
+      line(i, "t" + std::to_string(i));
+      named.add(i);
     }
   for (const auto& [at, name] : results) line(at, name);
   return out;
 }
+bool is_kept(const graft::output& o) { return graft::same_text(o.name, "kept"); }
 std::string all_outputs(const graph& g, const std::string& prefix) {
   std::vector<std::pair<id, std::string>> results;
-  for (int k = 0; k < g.outs; ++k) results.emplace_back(g.out[k].at, prefix + g.out[k].name);
+  for (int k = 0; k < g.outs; ++k)
+    if (!is_kept(g.out[k])) results.emplace_back(g.out[k].at, prefix + g.output_name(k).c_str());
   return formula_lines(g, results);
 }
 
 // A backward graph names the gradient of a tensor like the tensor; a reader wants to see which is which.
 class gradients {
  public:
-  explicit gradients(const graph& g) {
+  explicit gradients(const graph& g) : g_(g) {
+    names_.reserve(static_cast<std::size_t>(g.outs));
     for (int k = 0; k < g.outs; ++k) {
-      const std::string name = g.out[k].name;
-      names_[k] = name == "dx" ? name : "d " + name;
-      out_[k] = {g.out[k].at, names_[k].c_str()};
+      graft::output o = g.out[k];
+      if (!o.of_input) o.name = names_.emplace_back(std::string("d ") + o.name).c_str();
+      out_.push_back(o);
     }
-    for (int k = g.outs; k < graft::max_outputs; ++k) out_[k] = {};
+    g_.out = out_.data();
   }
-  graph of(const graph& g) const { return {g.n, g.size, g.sizes, g.need, g.needs, out_, g.outs, g.bad}; }
+  gradients(const gradients&) = delete;
+  gradients& operator=(const gradients&) = delete;
+  const graph& renamed() const { return g_; }
 
  private:
-  std::string names_[graft::max_outputs];
-  graft::output out_[graft::max_outputs];
+  graph g_;
+  std::vector<std::string> names_;
+  std::vector<graft::output> out_;
 };
 
 std::string block(const std::string& language, const std::string& body) {
   return "```" + language + "\n" + body + "```\n\n";
 }
-std::string explained(const graph& g, const char* title, const cost& c) {
+std::string explained(const layer& l, const graph& g, const graft::target& to, const char* title,
+                      const base_shape& shape, long long tokens) {
   std::string body;
-  graft::explain_graph(g, title, &c, [&](const text& t) { body += wrapped(std::string(t.c_str()).substr(2)); });
+  const cost c = price(l, g, shape, tokens);
+  graft::explain_graph(g, graft::fuse(g, to), title, kernels(l, to, g, shape, tokens), &c,
+                       [&](const text& t) { body += wrapped(std::string(t.c_str()).substr(2)); });
   return block("", body);
 }
-std::string on_gpu(const layer& l, const base_shape& shape, long long tokens) {
-  std::string sentence;
-  graft::explain_gpu(l.forward, l.folded, bind(l, l.forward, shape, tokens),
-                     [&](const text& t) { sentence = std::string(t.c_str()).substr(2); });
-  return std::string(1, static_cast<char>(std::toupper(sentence[0]))) + sentence.substr(1) + ".\n\n";
-}
-std::string drawn(const graph& g) {
+std::string drawn(const graph& g, const graft::target& to) {
   std::string body;
-  graft::draw(g, graft::drawing::mermaid, [&](const text& t) { body += std::string(t.c_str()) + "\n"; });
+  graft::draw(g, graft::fuse(g, to), graft::drawing::mermaid,
+              [&](const text& t) { body += std::string(t.c_str()) + "\n"; });
   return block("mermaid", body);
 }
+std::string hidden(const std::string& title, const std::string& body) {
+  return "<details><summary>" + title + "</summary>\n\n" + body + "</details>\n\n";
+}
 
-// ---- the sections of a page -------------------------------------------------------------------------------------------------
+// ---- the sections of a page -----------------------------------------------------------------------------------------
 
 std::string head(const layer& l) {
   const notes::adapter& n = l.note;
@@ -279,7 +281,7 @@ std::string head(const layer& l) {
 }
 
 std::string formula(const layer& l, const std::vector<std::pair<std::string, graph>>& variants) {
-  std::string s = "## Formula\n\n" + block("", all_outputs(l.merge, "adapted "));
+  std::string s = "## Formula\n\n" + block("", all_outputs(l.graphs.merge, "adapted "));
   for (const auto& [title, g] : variants) s += title + ":\n\n" + block("", all_outputs(g, "adapted "));
   return s;
 }
@@ -288,9 +290,9 @@ std::string tensors(const layer& l) {
   std::string s =
       "## Tensors and numbers\n\n| name | what it is | shape | key in `adapter_model.safetensors` "
       "|\n|---|---|---|---|\n";
-  const graph& g = l.merge;
-  for (int i = 0; i < g.size; ++i) {
-    const graft::node& v = g.n[i];
+  const graph& g = l.graphs.merge;
+  for (id i = 0; i < g.size; ++i) {
+    const graft::node& v = g[i];
     if (v.what != op::base && v.what != op::frozen && v.what != op::param) continue;
     const std::string name = v.name;
     const bool shared = v.what == op::frozen || name == "vblora_vector_bank";
@@ -300,7 +302,7 @@ std::string tensors(const layer& l) {
                                               : "trained";
     const std::string key =
         v.what == op::base ? "–" : code((shared ? "base_model." : "base_model.model.<module>.") + name);
-    s += "| " + code(name) + " | " + what + " | " + code(shape_text(g, static_cast<id>(i))) + " | " + key + " |\n";
+    s += "| " + code(name) + " | " + what + " | " + code(shape_text(g, i)) + " | " + key + " |\n";
   }
   s += "\n";
   if (l.note.numbers.empty()) return s;
@@ -309,84 +311,111 @@ std::string tensors(const layer& l) {
     std::string value = n.value > 0 ? std::to_string(n.value) : n.value < 0 ? "any" : "";
     if (n.value == 0)
       for (const base_shape& b : facts_of(l).shapes)
-        value += (value.empty() ? "" : ", ") + std::to_string(l.size(n.name, b.size("out"), b.size("in"))) + " on " +
+        value += (value.empty() ? "" : ", ") +
+                 std::to_string(l.graphs.from.adapter.adapter_size(n.name, b.size("out"), b.size("in"))) + " on " +
                  b.label;
     s += "| " + code(n.name) + " | " + n.meaning + " | " + n.key + " | " + value + " |\n";
   }
   return s + "\n";
 }
 
-std::string plans(const layer& l) {
+// Which family of kernels runs the product of a forward plan on a GPU.
+std::string product_family(const layer& l, const graft::target& to, const base_shape& shape, long long tokens) {
+  const graph& g = forward_of(l, to, shape);
+  const graft::plan p = graft::fuse(g, to);
+  if (p.products.empty()) return "–";
+  graft::product_shape wanted = graft::shape_of(g, p.products[0], bind(l, g, shape, tokens), stored_as);
+  wanted.rank = graft::cuda::padded_rank(wanted.rank);
+  return graft::cuda::name_of(graft::cuda::choose(wanted, to).how);
+}
+
+std::string forward(const layer& l) {
   const kind_facts& k = facts_of(l);
   const base_shape& shape = k.shapes.back();
-  const gradients renamed(l.backward);
-  const graph backward = renamed.of(l.backward);
-  const std::string on = shape.label + ", bf16, " + std::to_string(k.explained) + " " + k.token + "s";
-  std::string s = "## Forward\n\nOn " + on + ":\n\n";
-  s += explained(l.forward, "forward", price(l, l.forward, shape, k.explained)) + drawn(l.forward);
-  s += on_gpu(l, shape, k.explained);
-  std::string where;
-  const base_shape* first = nullptr;
-  bool always = true;
-  for (const base_shape& b : k.shapes) {
-    std::string tokens;
-    bool all = true;
-    for (const long long n : k.tokens) {
-      all = all && folds(l, b, n);
-      if (folds(l, b, n)) tokens += (tokens.empty() ? "" : ", ") + std::to_string(n);
-    }
-    always = always && all;
-    if (tokens.empty()) continue;
-    if (first == nullptr) first = &b;
-    where += (where.empty() ? "" : "; ") + b.label + (all ? "" : " with " + tokens + " " + k.token + "s");
+  std::string s = "## Forward\n\nOn " + shape.label + ", bf16, " + std::to_string(k.explained) + " " + k.token +
+                  "s. One call runs, on each target, the launches of its plan:\n\n";
+  for (const place& on : places) {
+    const bool folded = folds(l, on.to, shape);
+    if (folded)
+      s += "On " + std::string(on.name) +
+           " the adapter is folded: W' is computed once per change of the parameters and kept, and a call is that of "
+           "the bare layer.\n\n";
+    s += explained(l, forward_of(l, on.to, shape), on.to, folded ? "forward (folded)" : "forward", shape, k.explained);
   }
-  if (always) where = "all sizes below", first = &shape;
-  if (first != nullptr)
-    s += "Where the branch costs more than a quarter of the layer's flops, the executor runs the folded form instead: "
-         "W' is computed once per change of the parameters and kept, and a call is that of the bare layer. It does so "
-         "for " +
-         where + ". On " + first->label + ":\n\n" +
-         explained(l.folded, "forward (folded)", price(l, l.folded, *first, k.explained));
-  s += "## Backward\n\n" + explained(backward, "backward", price(l, l.backward, shape, k.explained));
-  return s + "<details><summary>the backward plan, drawn</summary>\n\n" + drawn(backward) + "</details>\n\n";
+  const graph& shown = forward_of(l, graft::cpu_target, shape);
+  s += drawn(shown, graft::cpu_target);
+  s += "Kernels of a call, and the family of kernels that runs the product with its slots:\n\n| layer | " +
+       std::string(k.token) + "s | on the CPU | on sm_90 | its product |\n|---|---:|---|---|---|\n";
+  for (const base_shape& b : k.shapes)
+    for (const long long n : k.tokens) {
+      s += "| " + b.label + " | " + std::to_string(n);
+      for (const place& on : places)
+        s += " | " + std::to_string(kernels(l, on.to, forward_of(l, on.to, b), b, n)) +
+             (folds(l, on.to, b) ? ", folded" : "");
+      s += " | " + product_family(l, graft::sm_90, b, n) + " |\n";
+    }
+  return s + "\n";
+}
+
+std::string backward(const layer& l) {
+  const kind_facts& k = facts_of(l);
+  const base_shape& shape = k.shapes.back();
+  const gradients named(l.graphs.backward);
+  const graph& g = named.renamed();
+  std::string s = "## Backward\n\n" + explained(l, g, graft::cpu_target, "backward", shape, k.explained);
+  s += hidden("the same on sm_90: " + std::to_string(kernels(l, graft::sm_90, g, shape, k.explained)) + " kernels",
+              explained(l, g, graft::sm_90, "backward", shape, k.explained));
+  return s + hidden("the backward plan of the CPU, drawn", drawn(g, graft::cpu_target));
 }
 
 std::string merging(const layer& l) {
+  const graft::unmerge_facts& facts = l.graphs.unmerging;
+  const graph& merge = l.graphs.merge;
   std::string s = "## Merge and unmerge\n\nMerging evaluates the formula above into a tensor of the base's shape.";
-  if (!l.weight_facts.possible)
+  if (!facts.weight)
     return s + " The formula replaces the base tensors, so nothing leads back from the merged ones: keep the base.\n\n";
-  s += l.weight_facts.kept == 0 ? " The base comes back from the merged tensor alone:\n\n"
-                                : " The base comes back from the merged tensor and one small tensor that the merge "
-                                  "keeps, because W occurs in it too:\n\n";
+  s += facts.kept == 0 ? " The base comes back from the merged tensor alone:\n\n"
+                       : " The base comes back from the merged tensor and one small tensor that the merge keeps, "
+                         "because W occurs in it too:\n\n";
   std::string body;
   std::vector<std::pair<id, std::string>> kept;
-  for (int k = 0; k < l.weight_facts.kept; ++k) kept.emplace_back(l.weight_facts.kept_from[k], graft::kept_names[k]);
-  if (!kept.empty()) body += "at the merge:\n" + formula_lines(l.merge, kept) + "to unmerge:\n";
-  body += all_outputs(l.unmerge_weight, "");
-  if (l.bias_facts.possible) body += all_outputs(l.unmerge_bias, "");
+  for (int k = 0; k < merge.outs; ++k)
+    if (is_kept(merge.out[k])) kept.emplace_back(merge.out[k].at, "kept" + std::to_string(kept.size()));
+  if (!kept.empty()) body += "at the merge:\n" + formula_lines(merge, kept) + "to unmerge:\n";
+  body += all_outputs(l.graphs.unmerge_weight, "");
+  if (facts.bias) body += all_outputs(l.graphs.unmerge_bias, "");
   return s + block("", body);
 }
 
 std::string once(const layer& l) {
   const kind_facts& k = facts_of(l);
   const base_shape& shape = k.shapes.back();
-  const cost f = forward_price(l, shape, k.explained), b = price(l, l.backward, shape, k.explained);
+  std::vector<std::pair<std::string, cost>> rows;
+  for (const place& on : places) {
+    const bool folded = folds(l, on.to, shape), differs = folded != folds(l, graft::cpu_target, shape);
+    if (on.to.is_cpu() || differs)
+      rows.emplace_back(std::string(folded ? "forward (folded)" : "forward") + (differs ? " on sm_90" : ""),
+                        price(l, forward_of(l, on.to, shape), shape, k.explained));
+  }
+  rows.emplace_back("backward", price(l, l.graphs.backward, shape, k.explained));
+  long long any = 0;
+  for (const auto& [name, c] : rows) any += c.load_flops + c.parameter_flops + c.cached_bytes;
   std::string s = "## Computed once\n\n";
-  if (f.load_flops + f.parameter_flops + b.load_flops + b.parameter_flops + f.cached_bytes + b.cached_bytes == 0)
-    return s + "Nothing: every value depends on the data.\n\n";
+  if (any == 0) return s + "Nothing: every value depends on the data.\n\n";
   s += "What does not depend on the data is computed when the tensors are loaded, or after the parameters changed (in "
        "inference: once), and kept. On " +
        shape.label +
        ", bf16; the lines `once per …` above say which values these are:\n\n"
        "| | once per load | once per change of the parameters | kept for the calls |\n|---|---|---|---|\n";
-  for (const auto& [name, c] : {std::pair{"forward", f}, std::pair{"backward", b}})
-    s += "| " + std::string(name) + " | " + big(c.load_flops, "flop") + " | " + big(c.parameter_flops, "flop") + " | " +
+  for (const auto& [name, c] : rows)
+    s += "| " + name + " | " + big(c.load_flops, "flop") + " | " + big(c.parameter_flops, "flop") + " | " +
          big(c.cached_bytes, "B") + " |\n";
   return s + "\n";
 }
 
 std::string costs(const layer& l) {
   const kind_facts& k = facts_of(l);
+  const graft::layer_graphs& g = l.graphs;
   std::string s =
       "## Cost\n\nPer call, in bf16. *extra* is over the bare layer, whose backward pass computes dx only.\n\n"
       "| layer | " +
@@ -394,14 +423,20 @@ std::string costs(const layer& l) {
       "s | forward | extra | moved | extra | backward | extra | moved | extra "
       "|\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
   for (const base_shape& b : k.shapes)
-    for (const long long n : k.tokens) {
-      const cost f = forward_price(l, b, n), f0 = price(l, l.bare_forward, b, n), r = price(l, l.backward, b, n),
-                 r0 = price(l, l.bare_backward, b, n);
-      s += "| " + b.label + (folds(l, b, n) ? " (folded)" : "") + " | " + std::to_string(n);
-      for (const auto& [with, without] : {std::pair{f, f0}, std::pair{r, r0}})
-        s += " | " + big(with.flops, "flop") + " | " + extra(with.flops, without.flops) + " | " + big(with.bytes, "B") +
-             " | " + extra(with.bytes, without.bytes);
-      s += " |\n";
+    for (const place& on : places) {
+      const bool folded = folds(l, on.to, b), differs = folded != folds(l, graft::cpu_target, b);
+      if (!on.to.is_cpu() && !differs) continue;
+      for (const long long n : k.tokens) {
+        s += "| " + b.label + (differs ? " on sm_90" : "") + (folded ? " (folded)" : "") + " | " + std::to_string(n);
+        const graph& run = folded ? g.folded : g.forward;
+        for (const auto& [with, without] :
+             {std::pair{&run, &g.base_forward}, std::pair{&g.backward, &g.base_backward}}) {
+          const cost a = price(l, *with, b, n), z = price(l, *without, b, n);
+          s += " | " + big(a.flops, "flop") + " | " + extra(a.flops, z.flops) + " | " + big(a.bytes, "B") + " | " +
+               extra(a.bytes, z.bytes);
+        }
+        s += " |\n";
+      }
     }
   return s +
          "\n*moved* are the bytes that must cross the memory bus when every value between the ends stays on the chip: "
@@ -417,7 +452,7 @@ std::string compatibility(const layer& l) {
   return s;
 }
 
-// ---- the index -----------------------------------------------------------------------------------------------------------
+// ---- the index ------------------------------------------------------------------------------------------------------
 
 const char* meaning(op o) {
   switch (o) {
@@ -430,9 +465,19 @@ const char* meaning(op o) {
     case op::constant:
     case op::zero:
     case op::kept:
+    case op::index:
+    case op::number:
     case op::minimum:
+    case op::maximum:
     case op::sqrt:
     case op::exp:
+    case op::log:
+    case op::sin:
+    case op::cos:
+    case op::erf:
+    case op::silu:
+    case op::gelu:
+    case op::gelu_tanh:
     case op::tanh:
     case op::sigmoid:
     case op::relu:
@@ -449,8 +494,11 @@ const char* meaning(op o) {
     case op::step: return "1 where the argument is positive, else 0";
     case op::row_dot: return "the sum of a ⊙ b over each row: a column";
     case op::sum_to: return "the sum over the axes that the result does not have";
-    case op::swap_inner: return "swaps the two middle axes";
-    case op::tile: return "repeats the columns until there are as many as the result has";
+    case op::permute: return "the axes in another order";
+    case op::slice: return "part of an axis";
+    case op::pad: return "the adjoint of slice: zeros around it";
+    case op::concat: return "one behind the other along an axis";
+    case op::repeat: return "repeats the columns until there are as many as the result has";
     case op::fold: return "the adjoint of tile: adds column i into column i mod the number that the result has";
     case op::upper: return "the part above the diagonal";
     case op::skew: return "each row, a packed upper triangle, as a skew-symmetric matrix";
@@ -464,6 +512,9 @@ const char* meaning(op o) {
     case op::row_kron: return "the Kronecker product of each pair of rows";
     case op::gather: return "the rows x of a table, or its columns: the shape of the result tells";
     case op::scatter: return "the adjoint of gather: adds rows into the places they came from";
+    case op::place: return "values put at the places of a zero matrix that an index names";
+    case op::pick: return "the adjoint of place: the values at these places";
+    case op::softmax: return "softmax over each row";
     case op::topk_softmax: return "softmax over the k largest entries of each row, zero elsewhere";
     case op::softmax_grad: return "the gradient of topk_softmax";
     case op::normalize: return "(x − mean) / sqrt(variance + eps) of each row; without the mean in an RMSNorm";
@@ -489,9 +540,28 @@ std::string notation(const std::set<op>& used) {
   return s +
          "\nReshaping moves nothing and is not printed. A column of n numbers acts on the n rows of a weight and on "
          "the n columns of an activation.\n\n"
-         "A kernel is a product with the base weight, a look-up or a normalisation, with everything that lives per "
-         "token around it: `pre` happens on the way in, `side` beside it, `post` on the result. A `reduce` kernel sums "
-         "over tokens; a `small` one works on the sums.\n";
+         "A launch is named after the work it is built around. On the CPU everything that follows row by row is one "
+         "launch, which goes through the tokens a few at a time; on a GPU a product takes in what its slots have room "
+         "for, and every other operation is a launch of its own. The slots: `pre` happens on the way into the product, "
+         "`side` beside it, `post` on the result; a `reduce` sums over tokens, and what works on the sums is "
+         "`small`.\n";
+}
+
+// What the forward pass adds to the bare layer's flops; where the targets run different forms, both.
+std::string extra_per_token(const layer& l) {
+  const kind_facts& k = facts_of(l);
+  const base_shape& shape = k.shapes.back();
+  const long long without = price(l, l.graphs.base_forward, shape, k.explained).flops;
+  std::string all;
+  for (const place& on : places) {
+    const long long with = price(l, forward_of(l, on.to, shape), shape, k.explained).flops;
+    const bool differs = folds(l, on.to, shape) != folds(l, graft::cpu_target, shape);
+    if (!on.to.is_cpu() && !differs) continue;
+    std::string rate = with == without ? "0" : big((with - without) / k.explained, "flop");
+    if (with != without && without > 0) rate += " (" + extra(with, without) + ")";
+    all += (differs ? "; on sm_90 " : "") + rate;
+  }
+  return all + (std::string(k.token) == "token" ? "" : ", per " + std::string(k.token));
 }
 
 std::string index(const std::vector<layer>& layers) {
@@ -500,77 +570,52 @@ std::string index(const std::vector<layer>& layers) {
       "<!-- Written by docs/generate.cpp. -->\n\n# Adapters\n\n"
       "One formula each, in [include/graft/adapter](../../include/graft/adapter); these pages are derived from it by "
       "[generate.cpp](../generate.cpp), and a test compares them with the code.\n\n"
-      "*Kernels* are those of the forward and of the backward plan. *Extra* is what the forward pass costs beyond the "
-      "bare layer, *parameters* the trained numbers: both on a layer of 4096 × 4096, for embeddings on a table of "
-      "32000 × 4096, for convolutions on 512 × 512 × 3 × 3 with images of 32 × 32, for norms on 4096. Every adapter "
-      "can be merged. *W' kept* means that the adapted weight is computed once per change of the parameters and kept, "
-      "so that a call costs what the bare layer does.\n\n"
+      "*Kernels* are those of a forward and of a backward call, on each target with 512 tokens (16 images). *Extra* is "
+      "what the forward pass costs beyond the bare layer, *parameters* the trained numbers: both on a layer of 4096 × "
+      "4096, for embeddings on a table of 32000 × 4096, for convolutions on 512 × 512 × 3 × 3 with images of 32 × 32, "
+      "for norms on 4096. Every adapter can be merged. *Folded* means that the adapted weight is computed once per "
+      "change of the parameters and kept, so that a call costs what the bare layer does.\n\n"
       "Sizes are names here, as they are when a layer is read from a file. Where a type states them, as in `lora<16>`, "
       "the numbers are used while the plan is made, and it may come out differently.\n\n"
-      "| adapter | formula | kernels | extra flop per token | parameters | back from the merged weight |\n"
-      "|---|---|---:|---:|---:|---|\n";
+      "| adapter | formula | kernels on the CPU | kernels on sm_90 | extra flop per token | parameters | back from the "
+      "merged weight |\n|---|---|---:|---:|---:|---:|---|\n";
   for (const layer& l : layers) {
     const kind_facts& k = facts_of(l);
     const base_shape& shape = k.shapes.back();
-    const long long with = forward_price(l, shape, k.explained).flops,
-                    without = price(l, l.bare_forward, shape, k.explained).flops;
-    std::string rate = with == without ? "0" : big((with - without) / k.explained, "flop");
-    if (with != without && without > 0) rate += " (" + extra(with, without) + ")";
-    if (forward_price(l, shape, k.explained).largest_cached >= weight_count(l, shape)) rate += ", W' kept";
-    if (std::string(k.token) != "token") rate += ", per " + std::string(k.token);
-    const bool merges = l.merge.bad.what == graft::fault::none;
     std::string settings;
     for (const notes::number& n : l.note.numbers)
       if (n.value > 0)
         settings += (settings.empty() ? "" : ", ") + std::string(n.name) + " = " + std::to_string(n.value);
-    s += "| [" + std::string(l.note.title) + "](" + l.note.file + ".md) | " + code(l.note.letters) + " | " +
-         std::to_string(graft::fuse(l.forward).kernels) + " + " + std::to_string(graft::fuse(l.backward).kernels) +
-         " | " + rate + " | " + grouped(parameters(l, shape)) + (settings.empty() ? "" : " (" + settings + ")") +
-         " | " +
-         (!merges                    ? "not mergeable"
-          : !l.weight_facts.possible ? "no: keep the base"
-          : l.weight_facts.kept == 0 ? "yes"
-                                     : "yes, with one tensor kept at the merge") +
+    s += "| [" + std::string(l.note.title) + "](" + l.note.file + ".md) | " + code(l.note.letters) + " | ";
+    for (const place& on : places)
+      s += std::to_string(kernels(l, on.to, forward_of(l, on.to, shape), shape, k.explained)) + " + " +
+           std::to_string(kernels(l, on.to, l.graphs.backward, shape, k.explained)) +
+           (folds(l, on.to, shape) ? ", folded" : "") + " | ";
+    s += extra_per_token(l) + " | " + grouped(parameters(l, shape)) + (settings.empty() ? "" : " (" + settings + ")");
+    s += std::string(" | ") +
+         (!l.graphs.unmerging.weight     ? "no: keep the base"
+          : l.graphs.unmerging.kept == 0 ? "yes"
+                                         : "yes, with one tensor kept at the merge") +
          " |\n";
-    for (const graph* g : {&l.merge, &l.forward, &l.backward, &l.unmerge_weight, &l.unmerge_bias})
-      for (int i = 0; i < g->size; ++i) used.insert(g->n[i].what);
+    for (const graph* g : {&l.graphs.merge, &l.graphs.forward, &l.graphs.folded, &l.graphs.backward,
+                           &l.graphs.unmerge_weight, &l.graphs.unmerge_bias})
+      for (id i = 0; i < g->size; ++i) used.insert((*g)[i].what);
   }
   return s + "\n" + notation(used);
 }
 
-// ---- files -----------------------------------------------------------------------------------------------------------------
+// ---- files ----------------------------------------------------------------------------------------------------------
 
 struct page {
   std::string name, body;
 };
 
-std::string read(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream s;
-  s << in.rdbuf();
-  return s.str();
-}
-bool same_as_stored(const page& p, const std::filesystem::path& folder) {
-  const std::string stored = read(folder / p.name);
-  if (stored == p.body) return true;
-  std::istringstream was(stored), is(p.body);
-  std::string old_line, new_line;
-  int line = 0;
-  do {
-    ++line;
-    if (!std::getline(was, old_line)) old_line = "(end of the file)", was.setstate(std::ios::failbit);
-    if (!std::getline(is, new_line)) new_line = "(end of the file)", is.setstate(std::ios::failbit);
-  } while (old_line == new_line && (was || is));
-  std::printf("%s:%d differs from what its formula gives\n  stored  %s\n  now     %s\n", (folder / p.name).c_str(),
-              line, old_line.c_str(), new_line.c_str());
-  return false;
-}
 bool check(const std::vector<page>& pages, const std::filesystem::path& folder) {
   bool good = true;
   std::set<std::string> known;
   for (const page& p : pages) {
     known.insert(p.name);
-    good &= same_as_stored(p, folder);
+    good &= stored::is(folder / p.name, p.body);
   }
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(folder, none))
@@ -581,53 +626,50 @@ bool check(const std::vector<page>& pages, const std::filesystem::path& folder) 
 }
 bool write(const std::vector<page>& pages, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  for (const page& p : pages) {
-    std::ofstream out(folder / p.name, std::ios::binary);
-    out << p.body;
-    if (!out.flush()) return std::printf("cannot write %s\n", (folder / p.name).c_str()), false;
-  }
-  return true;
+  bool good = true;
+  for (const page& p : pages) good &= stored::write(folder / p.name, p.body);
+  return good;
 }
 
 std::vector<page> all_pages() {
   using namespace graft;
   const std::vector<layer> layers = {
-      layer_of<linear_kind, lora<>, false>(notes::lora),
-      layer_of<linear_kind, lora_with_bias<>, true>(notes::lora_with_bias),
-      layer_of<linear_kind, dora<>, false>(notes::dora),
-      layer_of<linear_kind, adalora<>, false>(notes::adalora),
-      layer_of<linear_kind, oft<dyn>, false>(notes::oft),
-      layer_of<linear_kind, oft_neumann<dyn, dyn>, false>(notes::oft_neumann),
-      layer_of<linear_kind, boft<dyn, dyn>, false>(notes::boft),
-      layer_of<linear_kind, hra<>, false>(notes::hra),
-      layer_of<linear_kind, hra_gram_schmidt<>, false>(notes::hra_gram_schmidt),
-      layer_of<linear_kind, ia3, true>(notes::ia3),
-      layer_of<linear_kind, ia3_feedforward, false>(notes::ia3_feedforward),
-      layer_of<linear_kind, loha<>, false>(notes::loha),
-      layer_of<linear_kind, lokr<>, false>(notes::lokr),
-      layer_of<linear_kind, vera<>, false>(notes::vera),
-      layer_of<linear_kind, miss<>, false>(notes::miss),
-      layer_of<linear_kind, miss_mini<>, false>(notes::miss_mini),
-      layer_of<linear_kind, miss_bat<>, false>(notes::miss_bat),
-      layer_of<linear_kind, vblora<dyn, dyn>, false>(notes::vblora),
-      layer_of<norm_kind<false>, ln_tuning, true>(notes::ln_tuning),
-      layer_of<embedding_kind, lora_embedding<>, false>(notes::lora_embedding),
-      layer_of<embedding_kind, dora_embedding<>, false>(notes::dora_embedding),
-      layer_of<conv2d_kind, lora<>, false>(notes::lora_conv2d),
-      layer_of<conv2d_kind, loha_conv<>, false>(notes::loha_conv2d),
+      adapted<linear_kind, lora<>, false>(notes::lora),
+      adapted<linear_kind, lora_with_bias<>, true>(notes::lora_with_bias),
+      adapted<linear_kind, dora<>, false>(notes::dora),
+      adapted<linear_kind, adalora<>, false>(notes::adalora),
+      adapted<linear_kind, oft<dyn>, false>(notes::oft),
+      adapted<linear_kind, oft_neumann<dyn, dyn>, false>(notes::oft_neumann),
+      adapted<linear_kind, boft<dyn, dyn>, false>(notes::boft),
+      adapted<linear_kind, hra<>, false>(notes::hra),
+      adapted<linear_kind, hra_gram_schmidt<>, false>(notes::hra_gram_schmidt),
+      adapted<linear_kind, ia3, true>(notes::ia3),
+      adapted<linear_kind, ia3_feedforward, false>(notes::ia3_feedforward),
+      adapted<linear_kind, loha<>, false>(notes::loha),
+      adapted<linear_kind, lokr<>, false>(notes::lokr),
+      adapted<linear_kind, vera<>, false>(notes::vera),
+      adapted<linear_kind, miss<>, false>(notes::miss),
+      adapted<linear_kind, miss_mini<>, false>(notes::miss_mini),
+      adapted<linear_kind, miss_bat<>, false>(notes::miss_bat),
+      adapted<linear_kind, vblora<dyn, dyn>, false>(notes::vblora),
+      adapted<norm_kind<false>, ln_tuning, true>(notes::ln_tuning),
+      adapted<embedding_kind, lora_embedding<>, false>(notes::lora_embedding),
+      adapted<embedding_kind, dora_embedding<>, false>(notes::dora_embedding),
+      adapted<conv2d_kind, lora<>, false>(notes::lora_conv2d),
+      adapted<conv2d_kind, loha_conv<>, false>(notes::loha_conv2d),
   };
   // Other forms of the same adapter: their formulas only. Made by merge alone, which is all that is printed of them.
   using enum oft_blocks;
   using enum oft_constraint;
   using enum lokr_form;
-  static constexpr builder oft_shared = capture_merge<linear_kind, oft<dyn, shared>, false>();
-  static constexpr builder oft_projected = capture_merge<linear_kind, oft<dyn, own, projected>, false>();
-  static constexpr builder lokr_full = capture_merge<linear_kind, lokr<dyn, -1, full, full>, false>();
-  static constexpr builder lokr_first = capture_merge<linear_kind, lokr<dyn, -1, low_rank, full>, false>();
-  static constexpr builder lokr_both = capture_merge<linear_kind, lokr<dyn, -1, low_rank, low_rank>, false>();
-  static constexpr builder rms = capture_merge<norm_kind<true>, ln_tuning_weight, false>();
-  static constexpr builder loha_flat = capture_merge<conv2d_kind, loha<>, false>();
-  static constexpr builder loha_exact = capture_merge<conv2d_kind, loha_conv<dyn, loha_gradient::exact>, false>();
+  const builder oft_shared = capture_merge(layer_of<linear_kind, oft<dyn, shared>, false>());
+  const builder oft_projected = capture_merge(layer_of<linear_kind, oft<dyn, own, projected>, false>());
+  const builder lokr_full = capture_merge(layer_of<linear_kind, lokr<dyn, -1, full, full>, false>());
+  const builder lokr_first = capture_merge(layer_of<linear_kind, lokr<dyn, -1, low_rank, full>, false>());
+  const builder lokr_both = capture_merge(layer_of<linear_kind, lokr<dyn, -1, low_rank, low_rank>, false>());
+  const builder rms = capture_merge(layer_of<norm_kind<true>, ln_tuning_weight, false>());
+  const builder loha_flat = capture_merge(layer_of<conv2d_kind, loha<>, false>());
+  const builder loha_exact = capture_merge(layer_of<conv2d_kind, loha_conv<dyn, loha_gradient::exact>, false>());
   auto variants = [&](const layer& l) -> std::vector<std::pair<std::string, graph>> {
     const std::string file = l.note.file;
     if (file == "oft_cayley")
@@ -646,8 +688,9 @@ std::vector<page> all_pages() {
 
   std::vector<page> pages{{"README.md", index(layers)}};
   for (const layer& l : layers)
-    pages.push_back({std::string(l.note.file) + ".md", head(l) + formula(l, variants(l)) + tensors(l) + plans(l) +
-                                                           merging(l) + once(l) + costs(l) + compatibility(l)});
+    pages.push_back({std::string(l.note.file) + ".md", head(l) + formula(l, variants(l)) + tensors(l) + forward(l) +
+                                                           backward(l) + merging(l) + once(l) + costs(l) +
+                                                           compatibility(l)});
   return pages;
 }
 

@@ -10,7 +10,7 @@ using namespace graft;
 
 struct q_proj : linear<1024, 1024, bf16, dora<16>> {};
 
-static_assert(compile<q_proj, fullgraph>::kernels == 1);
+static_assert(compile<q_proj, fullgraph, on<sm_90>>::kernels == 1);
 
 namespace {
 
@@ -43,11 +43,10 @@ status run(cudaStream_t stream) {
   if (status s = q.set("lora_magnitude_vector", view_of(m, n)); !s) return s;
   if (status s = q.set("scaling", 2.0); !s) return s;
 
-  if (status s = q.prepare(stream, tensor(x, tokens, n)); !s)
-    return s;  // allocates, computes what does not depend on x
+  if (status s = q.on(stream).bind({.tokens = tokens}); !s) return s;  // allocates, computes what does not depend on x
   q.explain([](const text& line) { std::puts(line.c_str()); }, tokens);
   const mutable_view to{y, dtype::bf16, {tokens, n, 1, 1}, 2};
-  if (status s = q.forward(stream, tensor(x, tokens, n), to); !s) return s;  // one launch; may be captured
+  if (status s = q.forward(tensor(x, tokens, n), to); !s) return s;  // one launch; may be captured
 
   std::vector<__nv_bfloat16> first(4);
   cudaMemcpyAsync(first.data(), y, first.size() * sizeof(first[0]), cudaMemcpyDeviceToHost, stream);

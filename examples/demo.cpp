@@ -65,17 +65,18 @@ bool against_peft(const std::filesystem::path& folder, summary& s) {
 }
 
 // The best of several repetitions, interleaved and in changing order, so that a busy machine slows all alike.
-bool against_eager(graft::executor<float>& fused, graft::executor<float>& eager, const graft::view& x,
+bool against_eager(graft::cpu::executor<float>& fused, graft::cpu::executor<float>& eager, const graft::view& x,
                    std::size_t outputs, summary& s) {
   using clock = std::chrono::steady_clock;
   struct contestant {
-    graft::executor<float>& layer;
+    graft::cpu::executor<float>& layer;
     bool adapter;
     double best = INFINITY;
   } bare{fused, false}, adapted{fused, true}, literal{eager, true};
   std::vector<float> y(outputs);
   const auto time = [&](contestant& c) {
-    c.layer.enable(c.adapter);
+    if (const graft::status on = c.layer.enable(c.adapter); !on)
+      return std::printf("  time      %s\n", on.message()), false;
     const auto before = clock::now();
     const graft::status ran = c.layer.forward(x, whole(y));
     const std::chrono::duration<double, std::milli> took = clock::now() - before;
@@ -115,7 +116,7 @@ summary show(const std::filesystem::path& layers, const char* golden_case,
              const graft::size_map& sizes = {{"tokens", 512}}) {
   using derived = graft::derived_of<Layer>;
   const random_tensors<Layer> numbers(sizes);
-  graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused, eager(graft::backend::eager);
+  graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused, eager(graft::mode::eager);
   const auto price = [&](const graft::graph& g) {
     return graft::cost_of(g, numbers.sizes_in(g), graft::dtype::f32, graft::dtype::f32);
   };

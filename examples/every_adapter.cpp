@@ -8,14 +8,14 @@
 
 using namespace graft;
 
-template <class... Layers> struct list {};
+template <class... Layers> struct layer_types {};
 
 template <class Adapter> using on_linear = linear<256, 192, float, Adapter, bias::yes>;
 template <class Adapter> using on_table = embedding<256, 192, float, Adapter>;
 template <class Adapter> using on_image = conv2d<96, 64, 3, float, Adapter>;
 
 // clang-format off
-using everything = list<
+using everything = layer_types<
     on_linear<none>,
     on_linear<lora<8>>, on_linear<lora_with_bias<8>>, on_linear<dora<8>>, on_linear<adalora<8>>,
     on_linear<oft<16>>, on_linear<oft<16, oft_blocks::shared, oft_constraint::projected>>, on_linear<oft_neumann<16>>,
@@ -35,7 +35,7 @@ template <class Layer> bool agrees() {
       {{"tokens", tokens}, {"height", 8}, {"width", 8}, {"num_vectors", 24}, {"vector_length", 16}});
 
   // Naming these options is already a check: one fused graph, and a gradient for every parameter.
-  cpu::layer<Layer, fullgraph, training> fused, eager(backend::eager);
+  cpu::layer<Layer, fullgraph, training> fused, eager(mode::eager);
   std::vector<float> y(numbers.outputs()), expected(numbers.outputs());
   for (const status& s : {numbers.bind(fused), fused.forward(numbers.x(), whole(y)),  //
                           numbers.bind(eager), eager.forward(numbers.x(), whole(expected))})
@@ -45,7 +45,7 @@ template <class Layer> bool agrees() {
   // Where the side branch would cost too much, the fused backend keeps a copy of W' instead.
   const auto price = [&](const graph& g) { return cost_of(g, numbers.sizes_in(g), dtype::f32, dtype::f32); };
   const cost branch = price(derived::forward), folded = price(derived::folded);
-  const cost cheaper = worth_folding(branch, folded) ? folded : branch;
+  const cost cheaper = worth_folding(branch.flops, folded.flops) ? folded : branch;
   const char* way_back = fused.unmergeable ? "yes" : fused.kept > 0 ? "with one kept tensor" : "no: keep the base";
   std::printf("%-22s %-10s %8.1e %14lld %8d %7s  %s\n", Layer::adapter::name, Layer::kind::name, error,
               cheaper.flops / tokens, fused.kernels, fused.mergeable ? "yes" : "no", way_back);
@@ -55,7 +55,7 @@ template <class Layer> bool agrees() {
 int main() {
   std::printf("%-22s %-10s %8s %14s %8s %7s  %s\n", "adapter", "on", "error", "flops / token", "kernels", "merges",
               "unmerges");
-  const int wrong = []<class... Layers>(list<Layers...>) {
+  const int wrong = []<class... Layers>(layer_types<Layers...>) {
     return (0 + ... + (agrees<Layers>() ? 0 : 1));
   }(everything{});
   return wrong == 0 ? 0 : 1;

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 using graft::status;
 namespace io = graft::io;
@@ -44,8 +45,8 @@ graft::result<double> run(const std::filesystem::path& folder) {
     if (!*needed) return needed->failure();
 
   // The part of the folder that belongs to this layer, under the names of its formula.
-  const io::base_layer base{graft::layer_kind::linear, "lin", weight->rows, weight->cols, {weight->rows, weight->cols},
-                            static_cast<bool>(bias)};
+  const io::base_layer base{
+      "linear", "lin", weight->rows, weight->cols, {weight->rows, weight->cols}, static_cast<bool>(bias)};
   const auto adapter = io::read_peft_layer(*config, *adapter_file, base);
   if (!adapter) return adapter.failure();
   std::printf("peft_type %s, a layer of %lld x %lld%s\n", name_of(config->type), base.out, base.in,
@@ -58,9 +59,9 @@ graft::result<double> run(const std::filesystem::path& folder) {
   for (const auto& [name, value] : adapter->scalars) std::printf("  %-24s %g\n", name.c_str(), value);
   for (const auto& [name, value] : adapter->sizes) std::printf("  %-24s %lld\n", name.c_str(), value);
 
-  const graft::layer_graphs graphs = graft::graphs_for(base.kind, adapter->formula, base.bias);
-  if (!graphs.exists()) return graft::fail(name_of(config->type), " has no formula for a linear layer");
-  graft::executor<float> layer(graphs);
+  const auto graphs = graft::built_in_methods().graphs("linear", adapter->formula.name, base.bias);
+  if (!graphs) return graphs.failure();
+  graft::cpu::executor<float> layer(*graphs);
   if (status s = layer.set("weight", weight->view()); !s) return s.failure();
   if (bias)
     if (status s = layer.set("bias", graft::view_of(bias->data.data(), bias->cols)); !s) return s.failure();

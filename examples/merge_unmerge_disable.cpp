@@ -45,9 +45,8 @@ template <class Layer> bool round_trip() {
         layer.unmerge("weight", adapted, whole(weight)), run_base(original, numbers.x(), y_base)})
     if (!s) return std::fprintf(stderr, "%s\n", s.message()), false;
 
-  layer.enable(false);
-  const graft::status disabled = layer.forward(numbers.x(), whole(y_disabled));
-  if (!disabled) return std::fprintf(stderr, "%s\n", disabled.message()), false;
+  for (const graft::status& s : {layer.enable(false), layer.forward(numbers.x(), whole(y_disabled))})
+    if (!s) return std::fprintf(stderr, "%s\n", s.message()), false;
 
   const bool changes_something = relative_error(y, y_base) > 1e-3;
   const bool merged = close("merged weight in the base layer = forward", y_merged, y);

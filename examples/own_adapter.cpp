@@ -41,9 +41,8 @@ struct proof {
   graft::cpu::layer<q_proj, graft::fullgraph, graft::training> q;
   std::vector<double> y = std::vector<double>(tokens * out), dy = y;
 
-  double loss() {            // Σ dy ⊙ y
-    q.parameters_changed();  // we wrote into a tensor that the layer has seen
-    if (!fine(q.forward(numbers.x(), whole(y)))) return NAN;
+  double loss() {  // Σ dy ⊙ y, after we wrote into a tensor that the layer has seen
+    if (!fine(q.parameters_changed()) || !fine(q.forward(numbers.x(), whole(y)))) return NAN;
     return std::inner_product(y.begin(), y.end(), dy.begin(), 0.0);
   }
   std::vector<double> central_differences(std::vector<double>& at) {

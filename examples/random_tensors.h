@@ -23,7 +23,9 @@ template <class Layer> class random_tensors {
     graft::view shape;
     bool trained = false;
     operator graft::view() const {
-      return {data.data(), shape.type, {shape.size[0], shape.size[1], shape.size[2], shape.size[3]}, shape.rank};
+      graft::view v = shape;
+      v.data = data.data();
+      return v;
     }
   };
 
@@ -37,7 +39,7 @@ template <class Layer> class random_tensors {
   std::map<std::string, double> scalars;
   tensor input;  // empty where the layer takes ids
 
-  graft::status bind(graft::executor<real>& layer) const {
+  graft::status bind(graft::cpu::executor<real>& layer) const {
     for (const auto& [name, value] : scalars)
       if (graft::status s = layer.set(name.c_str(), value); !s) return s;
     for (const auto& [name, t] : tensors)

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU executor behind a few C functions, so that bench/compare_peft.py can run it in the process, on the stream and
 // on the tensors of the opponent. Every function returns 0, or 1 with a message in graft_error().
-#include <graft/model/methods.h>
+#include <graft/model/table.h>
 
 #include "../../test/support/gpu_instances.h"
-
-extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);
 
 namespace {
 
@@ -29,8 +27,10 @@ view tensor_of(const void* data, int is_float, int rank, const long long* sizes)
 extern "C" {
 
 const char* graft_error() { return message.c_str(); }
-void* graft_layer(int method_number) {
-  return new layer(graphs_for(layer_kind::linear, static_cast<method>(method_number), false));
+void* graft_layer(const char* method) {
+  const result<layer_graphs> graphs = built_in_methods().graphs("linear", method, false);
+  if (!graphs) return message = graphs.message(), nullptr;
+  return new layer(*graphs);
 }
 void graft_free(void* l) { delete static_cast<layer*>(l); }
 int graft_set(void* l, const char* name, const void* data, int is_float, int rank, const long long* sizes) {
@@ -42,14 +42,13 @@ int graft_set_scalar(void* l, const char* name, double value) {
 int graft_set_size(void* l, const char* name, long long value) {
   return report(static_cast<layer*>(l)->size(name, value));
 }
-int graft_prepare(void* l, cudaStream_t stream, const void* x, long long tokens, long long in) {
-  const long long sizes[] = {tokens, in};
-  return report(static_cast<layer*>(l)->prepare(stream, tensor_of(x, 0, 2, sizes)));
+int graft_bind(void* l, cudaStream_t stream, long long tokens) {
+  return report(static_cast<layer*>(l)->on(stream).bind({.tokens = tokens}));
 }
 int graft_forward(void* l, cudaStream_t stream, const void* x, void* y, long long tokens, long long in, long long out) {
   const long long sizes[] = {tokens, in};
   return report(
-      static_cast<layer*>(l)->forward(stream, tensor_of(x, 0, 2, sizes), {y, dtype::bf16, {tokens, out, 1, 1}, 2}));
+      static_cast<layer*>(l)->on(stream).forward(tensor_of(x, 0, 2, sizes), {y, dtype::bf16, {tokens, out, 1, 1}, 2}));
 }
 const char* graft_describe(void* l, long long tokens) {
   static text t;

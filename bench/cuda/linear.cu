@@ -5,7 +5,7 @@
 // sample: the power limit then slows everything above about a thousand tokens.
 //     bench_cuda_linear --benchmark_filter='/4096/' --benchmark_out=linear.json
 #include <benchmark/benchmark.h>
-#include <graft/model/methods.h>
+#include <graft/model/table.h>
 
 #include <chrono>
 #include <map>
@@ -13,8 +13,6 @@
 
 #include "../../test/support/gpu_instances.h"
 #include "opponents.h"
-
-extern template graft::layer_graphs graft::graphs_for<void>(graft::layer_kind, graft::method, bool);
 
 namespace {
 
@@ -74,13 +72,15 @@ struct setting {
 
 struct adapter {
   const char* name;
-  method what;
+  const char* what;  // the method
   int rank;
-  bool alone = false;  // see call_options
+  bool alone = false;  // see engine.cuh
 };
 // Random tensors for every leaf of a method: their sizes follow from the graph.
 std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a) {
-  const layer_graphs graphs = graphs_for(layer_kind::linear, a.what, false);
+  const result<layer_graphs> found = built_in_methods().graphs("linear", a.what, false);
+  if (!found) must(found.failure(), a.what);
+  const layer_graphs& graphs = *found;
   auto l = std::make_unique<layer>(graphs);
   std::map<std::string, long long> sizes{{"out", at.n}, {"in", k}, {"r", a.rank}, {"a", 64}, {"c", 64}};
   const graph& g = graphs.literal;
@@ -98,7 +98,8 @@ std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a) {
     t.data = random_matrix(t.count(), t.size[t.rank - 1] > 1000 ? 0.027F : 0.3F);
     must(l->set(v.name, t), v.name);
   }
-  must(l->prepare(stream(), matrix_of(at.x, at.m, k)), "prepare");
+  l->on(stream(), a.alone);
+  must(l->bind({.tokens = at.m}), "bind");
   return l;
 }
 
@@ -162,11 +163,52 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
     std::fprintf(stderr, "%s%s: %s\n", what.name, shape.c_str(), (*layers)[0]->describe(m).c_str());
     add(what.name + shape, at->calls, flops, bytes, [=](cudaStream_t s) {
       for (int c = 0; c < at->calls; ++c)
-        must((*layers)[static_cast<std::size_t>(c % copies)]->forward(
-                 s, matrix_of(at->x, at->m, k), {at->y, dtype::bf16, {at->m, at->n, 1, 1}, 2}, {.alone = what.alone}),
+        must((*layers)[static_cast<std::size_t>(c % copies)]
+                 ->on(s, what.alone)
+                 .forward(matrix_of(at->x, at->m, k), {at->y, dtype::bf16, {at->m, at->n, 1, 1}, 2}),
              "forward");
     });
   }
+}
+struct as_large_as_ours {  // tensor maps and arguments of a launch of the stream family
+  char bytes[sizeof(cuda::stream_maps) + sizeof(cuda::stream_args)];
+};
+__global__ void no_work(as_large_as_ours) {}
+
+// What a call costs the host, and what of that is the launch itself: so few at a time that the device's queue never makes it wait.
+template <class F> void add_host_time(const char* name, F call) {
+  benchmark::RegisterBenchmark(name,
+                               [=](benchmark::State& state) {
+                                 for (auto _ : state) {
+                                   constexpr int calls = 200;
+                                   bench::require(cudaStreamSynchronize(stream()) == cudaSuccess, "waiting");
+                                   const auto begin = std::chrono::steady_clock::now();
+                                   for (int c = 0; c < calls; ++c) call();
+                                   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+                                   state.SetIterationTime(took.count() / calls);
+                                 }
+                                 state.counters["flops"] = state.counters["bytes"] = 0;
+                               })
+      ->UseManualTime()
+      ->Iterations(1)
+      ->Unit(benchmark::kMicrosecond);
+}
+void add_host_times() {
+  const auto at = std::make_shared<setting>(16, 4096);
+  auto l = std::make_shared<std::unique_ptr<layer>>(adapted(*at, 0, {"lora", "lora", 16}));
+  add_host_time("host time of a call/16/4096", [=] {
+    must((*l)->forward(matrix_of(at->x, 16, k), {at->y, dtype::bf16, {16, 4096, 1, 1}, 2}), "forward");
+  });
+  add_host_time("host time of a launch without work/16/4096", [] {
+    cudaLaunchAttribute chain;
+    chain.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    chain.val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t how{dim3(128), dim3(224), 0, stream(), &chain, 1};
+    as_large_as_ours nothing;
+    void* arguments[] = {&nothing};
+    bench::require(cudaLaunchKernelExC(&how, reinterpret_cast<const void*>(&no_work), arguments) == cudaSuccess,
+                   "launch");
+  });
 }
 // Projections of one input in one launch: widths of Q, K and V, or of gate and up.
 void add_together(int m, const std::vector<int>& widths, const char* name) {
@@ -185,7 +227,7 @@ void add_together(int m, const std::vector<int>& widths, const char* name) {
   for (int i = 0; i < rotation; ++i)
     for (auto& s : *settings) {
       s->w[0] = random_matrix(static_cast<long long>(s->n) * k, 0.027F);
-      (*groups)[static_cast<std::size_t>(i)].layers.push_back(adapted(*s, 0, {"lora", method::lora, 16}));
+      (*groups)[static_cast<std::size_t>(i)].layers.push_back(adapted(*s, 0, {"lora", "lora", 16}));
     }
   add(std::string(name) + "/" + std::to_string(m) + "/together", rotation * 2, 0, bytes, [=](cudaStream_t s) {
     for (int c = 0; c < rotation * 2; ++c) {
@@ -209,28 +251,28 @@ int main(int argc, char** argv) {
     return wanted == nullptr ||
            ("," + std::string(wanted) + ",").find("," + std::to_string(m) + ",") != std::string::npos;
   };
-  const adapter none{"plain", method::none, 0}, lora{"lora r16", method::lora, 16},
-      lora64{"lora r64", method::lora, 64};
+  const adapter none{"plain", "none", 0}, lora{"lora r16", "lora", 16}, lora64{"lora r64", "lora", 64};
   const std::vector<adapter> all{none,
                                  lora,
                                  lora64,
-                                 {"dora r16", method::dora, 16},
-                                 {"ia3", method::ia3, 0},
-                                 {"ia3 feed-forward", method::ia3_feedforward, 0},
-                                 {"adalora r16", method::adalora, 16},
-                                 {"hra r8", method::hra, 8},
-                                 {"vera r256", method::vera, 256},
-                                 {"loha r16", method::loha, 16},
-                                 {"lokr r16", method::lokr, 16}};
+                                 {"dora r16", "dora", 16},
+                                 {"ia3", "ia3", 0},
+                                 {"ia3 feed-forward", "ia3_feedforward", 0},
+                                 {"adalora r16", "adalora", 16},
+                                 {"hra r8", "hra", 8},
+                                 {"vera r256", "vera", 256},
+                                 {"loha r16", "loha", 16},
+                                 {"lokr r16", "lokr", 16}};
   for (const int m : {1, 8, 64})
     if (chosen(m)) add_case(m, 4096, {none, lora}), add_case(m, 14336, {none, lora});
   if (chosen(16)) add_case(16, 4096, all), add_case(16, 14336, {none, lora});
   for (const int m : {1, 16})
     if (chosen(m)) add_together(m, {4096, 1024, 1024}, "qkv"), add_together(m, {14336, 14336}, "gate and up");
-  const adapter lora_alone{"lora r16 alone", method::lora, 16, true};
+  const adapter lora_alone{"lora r16 alone", "lora", 16, true};
   if (chosen(512)) add_case(512, 4096, {none, lora, lora_alone, lora64});
   if (chosen(4096)) add_case(4096, 4096, all), add_case(4096, 14336, {none, lora});
   if (chosen(16384)) add_case(16384, 4096, {none, lora});
+  add_host_times();
 
   std::vector<char*> arguments(argv, argv + argc);
   char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=15",
