@@ -39,9 +39,12 @@ template <class T> class sequence {
       p_[n_++] = value;
       return;
     }
-    const T copy = value;  // it may lie in the array that is about to move
-    reserve(n_ < 8 ? 8 : 2 * n_);
-    p_[n_++] = copy;
+    T* const before = p_;  // the value may lie in it
+    room_ = n_ < 8 ? 8 : 2 * n_;
+    p_ = new T[static_cast<unsigned>(room_)]{};
+    for (int i = 0; i < n_; ++i) p_[i] = before[i];
+    p_[n_++] = value;
+    delete[] before;
   }
   // Room for so many entries. What is known to come is asked for once: an array that grows step by step is made anew each
   // time, which a compiler takes long over.

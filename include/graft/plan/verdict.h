@@ -61,11 +61,11 @@ constexpr shape_change changed_shape(const graph& g, const size_values& s) {
 // A formula may call what is not constexpr, and compilers bound the steps of a constant expression: these concepts try
 // where failing is no error. Small formulas are derived without a trial. The graphs live and die inside plain functions:
 // clang 14 takes nothing that has a destructor inside a template argument, nvcc no template argument that is a function.
-constexpr bool formula_works(const layer_formula& f) { return capture_formula(f).n.size() > 0; }
+constexpr bool formula_works(const layer_formula& f) { return !capture_formula(f).n.empty(); }
 constexpr bool forward_works(const layer_formula& f) { return fuse(capture_forward(f)).launches.size() >= 0; }
-constexpr bool folded_works(const layer_formula& f) { return capture_folded(f).n.size() > 0; }
-constexpr bool literal_backward_works(const layer_formula& f) { return capture_literal_backward(f).n.size() > 0; }
-constexpr bool backward_works(const layer_formula& f) { return capture_backward(f).n.size() > 0; }
+constexpr bool folded_works(const layer_formula& f) { return !capture_folded(f).n.empty(); }
+constexpr bool literal_backward_works(const layer_formula& f) { return !capture_literal_backward(f).n.empty(); }
+constexpr bool backward_works(const layer_formula& f) { return !capture_backward(f).n.empty(); }
 constexpr bool unmerge_works(const layer_formula& f) { return unmerge_facts_of(f).kept >= 0; }
 
 template <class Derived>

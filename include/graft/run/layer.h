@@ -7,9 +7,7 @@
 #include <graft/run/executor.h>
 #include <graft/run/static_sizes.h>
 
-namespace graft {
-
-namespace cpu {
+namespace graft::cpu {
 
 template <class Real> class executor : public graft::executor<engine<Real>> {
  public:
@@ -34,5 +32,4 @@ class layer : public compile<Layer, Options...>, public executor<typename compil
   }
 };
 
-}  // namespace cpu
-}  // namespace graft
+}  // namespace graft::cpu

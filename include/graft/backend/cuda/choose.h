@@ -55,8 +55,8 @@ constexpr unsigned stream_shapes_of(const kernel_list& have, long long m, int ra
 constexpr int choose_tile(const product_shape& p, int resident, const kernel_list& have, int variant) {
   const int m_pairs = static_cast<int>((p.m + 255) / 256);
   auto time = [&](int tile_n) {  // the narrow tile reads x twice as often
-    const int tiles = m_pairs * ((p.n + tile_n - 1) / tile_n);
-    return (tiles + resident - 1) / resident * tile_n * (tile_n == 128 ? 1.06 : 1.0);
+    const int tiles = m_pairs * ((p.n + tile_n - 1) / tile_n), waves = (tiles + resident - 1) / resident;
+    return waves * tile_n * (tile_n == 128 ? 1.06 : 1.0);
   };
   const bool narrow = have.has_gemm(128, variant), wide = have.has_gemm(256, variant);
   if (!narrow || !wide) return narrow ? 128 : wide ? 256 : 0;
