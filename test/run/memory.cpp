@@ -29,6 +29,8 @@ sizes large() {
   s["a"] = s["c"] = 32;
   return s;
 }
+// What each thread of a call keeps for itself.
+long long workspace() { return 64LL * 1024 * cpu::thread_count(); }
 // What is still in use after a forward and a backward call that was not before them.
 long long kept_by(const char* kind, const char* m) {
   random_layer<float> l(graphs_for(kind, m, false), large());
@@ -50,7 +52,8 @@ long long kept_by(const char* kind, const char* m) {
 TEST_CASE("memory: a weight in bf16 is never kept as floats") {
   for (const char* m : {"none", "lora", "vera", "ia3", "oft", "miss", "lokr"}) {
     INFO(m);
-    CHECK(kept_by("linear", m) < 3 * side * side);  // W as floats would be four; workspaces grow with the threads
+    CHECK(kept_by("linear", m) <
+          side * side + workspace());  // a quarter of W as floats, beside what the threads work in
   }
   CHECK(kept_by("embedding", "none") < side * side);
   CHECK(kept_by("embedding", "lora_embedding") < side * side);
