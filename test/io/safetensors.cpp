@@ -122,7 +122,7 @@ TEST_CASE("safetensors: thousands of mutations of a valid file never crash and n
     ++accepted;
     std::size_t total = 0;
     for (const tensor_view& t : *f) {
-      const std::byte *first = f->bytes->data(), *last = first + f->bytes->size();
+      const std::byte *first = f->bytes.all.data(), *last = first + f->bytes.all.size();
       CHECK((t.data.empty() || (t.data.data() >= first && t.data.data() + t.data.size() <= last)));
       CHECK(byte_count(t.type, t.shape) == t.data.size());
       total += t.data.size();

@@ -65,9 +65,26 @@ inline result<std::vector<std::byte>> read_file(const std::string& name, std::ui
   });
 }
 
+// What a file is to hold, piece after piece, so that a large tensor is written from where it lies.
+using file_parts = std::span<const std::span<const std::byte>>;
+
+// Called before each call that changes the disk: to show progress, or, in tests, to be killed there.
+struct save_watch {
+  void (*before_step)(void* state) = nullptr;
+  void* state = nullptr;
+  void step() const {
+    if (before_step != nullptr) before_step(state);
+  }
+};
+
 // fclose can be the first call that sees a full disk, so its answer counts like that of fwrite.
-inline status write_and_close(open_file f, const std::string& name, std::span<const std::byte> content) {
-  bool good = content.empty() || std::fwrite(content.data(), 1, content.size(), f.get()) == content.size();
+inline status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch = {}) {
+  bool good = true;
+  for (const std::span<const std::byte> part : parts) {
+    watch.step();
+    good = good && (part.empty() || std::fwrite(part.data(), 1, part.size(), f.get()) == part.size());
+  }
+  watch.step();
   good = good && std::fflush(f.get()) == 0;
   good = good && ::fsync(::fileno(f.get())) == 0;
   int code = good ? 0 : errno;
@@ -76,23 +93,31 @@ inline status write_and_close(open_file f, const std::string& name, std::span<co
   return ok;
 }
 
-inline status write_file(const std::string& name, std::span<const std::byte> content) {
+// A name beside this one that no other call and no other process uses.
+inline std::string name_beside(const std::string& name) {
+  static std::atomic<unsigned> serial{0};
+  return name + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
+}
+
+inline status write_file(const std::string& name, file_parts parts) {
   return guarded(name, [&]() -> status {
-    static std::atomic<unsigned> serial{0};
     std::string beside;
     open_file f;
     for (int attempt = 0; attempt < 16 && !f; ++attempt) {
-      beside = name + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
+      beside = name_beside(name);
       f.reset(std::fopen(beside.c_str(), "wbx"));
       if (!f && errno != EEXIST) break;
     }
     if (!f) return fail_in(name, "cannot create a file beside this one: ", reason(errno));
-    const status written = write_and_close(std::move(f), name, content);
+    const status written = write_and_close(std::move(f), name, parts);
     const int code = written && std::rename(beside.c_str(), name.c_str()) != 0 ? errno : 0;
     if (!written || code != 0) std::remove(beside.c_str());
     if (code != 0) return fail_in(name, "cannot replace this file: ", reason(code));
     return written;
   });
+}
+inline status write_file(const std::string& name, std::span<const std::byte> content) {
+  return write_file(name, file_parts(&content, 1));
 }
 
 }  // namespace graft::io

@@ -5,6 +5,7 @@
 // a name may occur once and is neither empty nor holds NUL, and no shape may overflow even when one dimension is 0.
 #pragma once
 #include <graft/io/json.h>
+#include <graft/io/mapped.h>
 #include <graft/io/tensor_view.h>
 
 #include <bit>
@@ -21,7 +22,7 @@ using metadata_map = std::map<std::string, std::string>;
 // Copies share the bytes, so views stay valid as long as any copy lives.
 struct safetensors {
   std::string file;
-  std::shared_ptr<const std::vector<std::byte>> bytes;
+  held_bytes bytes;
   metadata_map metadata;
   std::vector<tensor_view> tensors;  // in name order
 
@@ -120,10 +121,10 @@ inline status parse_header(const json& header, std::span<const std::byte> data, 
   return ok;
 }
 
-inline result<safetensors> parse_safetensors(std::vector<std::byte> content, std::string file) {
+inline result<safetensors> parse_safetensors(held_bytes content, std::string file) {
   return guarded(file, [&]() -> result<safetensors> {
-    safetensors out{file, std::make_shared<const std::vector<std::byte>>(std::move(content)), {}, {}};
-    const std::span<const std::byte> all = *out.bytes;
+    safetensors out{file, std::move(content), {}, {}};
+    const std::span<const std::byte> all = out.bytes.all;
     const std::string_view chars = as_chars(all);
     if (all.size() < 8) return fail_in(file, "the file has ", number(all.size()), " bytes, expected at least 8");
     std::uint64_t n = 0;
@@ -144,8 +145,19 @@ inline result<safetensors> parse_safetensors(std::vector<std::byte> content, std
   });
 }
 
+inline result<safetensors> parse_safetensors(std::vector<std::byte> content, std::string file) {
+  return parse_safetensors(hold(std::move(content)), std::move(file));
+}
+
+// For small files that somebody may replace or shorten: all bytes are in memory of our own afterwards.
 inline result<safetensors> read_safetensors(const std::string& path) {
-  result<std::vector<std::byte>> bytes = read_file(path);
+  result<held_bytes> bytes = read_bytes(path);
+  if (!bytes) return bytes.failure();
+  return parse_safetensors(std::move(*bytes), path);
+}
+// For large ones: the tensors stay in the file.
+inline result<safetensors> map_safetensors(const std::string& path) {
+  result<held_bytes> bytes = map_bytes(path);
   if (!bytes) return bytes.failure();
   return parse_safetensors(std::move(*bytes), path);
 }

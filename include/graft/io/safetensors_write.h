@@ -43,10 +43,22 @@ inline std::string header_text(const std::vector<const tensor_view*>& sorted, co
   return out;
 }
 
-inline result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_view> tensors,
-                                                       const metadata_map& metadata = pt_metadata(),
-                                                       std::string_view file = "safetensors") {
-  return guarded(file, [&]() -> result<std::vector<std::byte>> {
+// A file that is not written yet: its first bytes, and the tensors that follow where they lie.
+struct safetensors_layout {
+  std::string head;
+  std::vector<std::span<const std::byte>> tensors;
+
+  std::vector<std::span<const std::byte>> parts() const {
+    std::vector<std::span<const std::byte>> all{std::as_bytes(std::span(head))};
+    all.insert(all.end(), tensors.begin(), tensors.end());
+    return all;
+  }
+};
+
+inline result<safetensors_layout> lay_out_safetensors(std::span<const tensor_view> tensors,
+                                                      const metadata_map& metadata = pt_metadata(),
+                                                      std::string_view file = "safetensors") {
+  return guarded(file, [&]() -> result<safetensors_layout> {
     std::vector<const tensor_view*> sorted;
     for (const tensor_view& t : tensors) sorted.push_back(&t);
     std::sort(sorted.begin(), sorted.end(), [](const tensor_view* a, const tensor_view* b) {
@@ -60,23 +72,29 @@ inline result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_vi
       return fail_in(file, "the header has ", number(header.size()), " bytes, expected at most ",
                      number(largest_header));
     const std::uint64_t n = header.size();
-    std::size_t size = 8 + header.size();
-    for (const tensor_view* t : sorted) size += t->data.size();
+    safetensors_layout out{std::string(as_chars(std::as_bytes(std::span(&n, 1)))) + header, {}};
+    for (const tensor_view* t : sorted) out.tensors.push_back(t->data);
+    return out;
+  });
+}
+
+inline result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_view> tensors,
+                                                       const metadata_map& metadata = pt_metadata(),
+                                                       std::string_view file = "safetensors") {
+  const result<safetensors_layout> layout = lay_out_safetensors(tensors, metadata, file);
+  if (!layout) return layout.failure();
+  return guarded(file, [&]() -> result<std::vector<std::byte>> {
     std::vector<std::byte> out;
-    out.reserve(size);
-    const auto append = [&](std::span<const std::byte> part) { out.insert(out.end(), part.begin(), part.end()); };
-    append(std::as_bytes(std::span(&n, 1)));
-    append(std::as_bytes(std::span(header)));
-    for (const tensor_view* t : sorted) append(t->data);
+    for (const std::span<const std::byte> part : layout->parts()) out.insert(out.end(), part.begin(), part.end());
     return out;
   });
 }
 
 inline status write_safetensors(const std::string& path, std::span<const tensor_view> tensors,
                                 const metadata_map& metadata = pt_metadata()) {
-  const result<std::vector<std::byte>> packed = pack_safetensors(tensors, metadata, path);
-  if (!packed) return packed.failure();
-  return write_file(path, *packed);
+  const result<safetensors_layout> layout = lay_out_safetensors(tensors, metadata, path);
+  if (!layout) return layout.failure();
+  return write_file(path, layout->parts());
 }
 
 }  // namespace graft::io

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tensor of a file as a view that layers compute from, where it lies. Types that layers do not know, more than four
+// axes, and addresses that are no multiple of the element's size (files without padding) have no such view.
+#pragma once
+#include <graft/core/view.h>
+#include <graft/io/tensor_view.h>
+
+#include <cstdint>
+
+namespace graft::io {
+
+inline std::optional<graft::dtype> computed_as(dtype type) {
+  switch (type) {
+    case dtype::f32: return graft::dtype::f32;
+    case dtype::f64: return graft::dtype::f64;
+    case dtype::f16: return graft::dtype::f16;
+    case dtype::bf16: return graft::dtype::bf16;
+    case dtype::i64: return graft::dtype::i64;
+    default: return std::nullopt;
+  }
+}
+
+inline bool is_aligned(const tensor_view& t) {
+  const std::size_t bytes = static_cast<std::size_t>(facts(t.type).bits) / 8;
+  return bytes == 0 || reinterpret_cast<std::uintptr_t>(t.data.data()) % bytes == 0;
+}
+
+inline result<view> bind_in_place(const tensor_view& t, std::string_view file) {
+  const std::optional<graft::dtype> type = computed_as(t.type);
+  if (!type)
+    return fail_in(file, "tensor ", in_quotes(t.name), " is ", name_of(t.type),
+                   ", expected F32, F64, F16, BF16 or I64");
+  if (t.shape.size() > 4)
+    return fail_in(file, "tensor ", in_quotes(t.name), " has shape ", shape_text(t.shape), ", expected at most 4 axes");
+  if (!is_aligned(t))
+    return fail_in(file, "tensor ", in_quotes(t.name), " does not begin at a multiple of its element's ",
+                   facts(t.type).bits / 8, " bytes; save the file again, writers pad the header today");
+  view v{t.data.data(), *type};
+  for (const std::uint64_t n : t.shape) v.size[v.rank++] = static_cast<long long>(n);
+  return v;
+}
+
+}  // namespace graft::io
