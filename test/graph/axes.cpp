@@ -2,6 +2,7 @@
 // Where every axis of every operand goes, for every operation of the table.
 #include <graft/graph/axes.h>
 #include <graft/graph/formula.h>
+#include <graft/graph/rules_model.h>
 
 #include <map>
 #include <vector>
@@ -113,6 +114,27 @@ const std::map<op, example>& examples() {
       {op::normalize_grad,
        {[](builder& g, scope p) { return make::normalize_grad(g, a(p), p.scalar("eps").i, b(p), true); },
         {last_mixes, all_mix, last_mixes}}},
+      {op::rope, {[](builder& g, scope p) { return make::rope(g, a(p), b(p), false); }, {last_mixes, last_mixes}}},
+      {op::dropout,
+       {[](builder& g, scope p) { return make::dropout(g, a(p), ids(p), p.scalar("rate").i, {1}); },
+        {last_mixes, all_mix, all_mix}}},
+      {op::cross_entropy,
+       {[](builder& g, scope p) { return make::cross_entropy(g, matrix(p), ids(p)); }, {last_mixes, {{M, M, M, 2}}}}},
+      {op::cross_entropy_grad,
+       {[](builder& g, scope p) { return make::cross_entropy_grad(g, matrix(p), ids(p), p.param("t", 4, 1).i); },
+        {last_mixes, {{M, M, M, 2}}, last_mixes}}},
+      {op::attention,
+       {[](builder& g, scope p) { return make::attention(g, matrix(p), ids(p), none_id, {3}, {1}); },
+        {all_mix, all_mix}}},
+      {op::attention_grad,
+       {[](builder& g, scope p) {
+          const id o = make::attention(g, matrix(p), ids(p), none_id, {3}, {1});
+          return make::attention_grad(g, matrix(p), ids(p), o, o);
+        },
+        {all_mix, all_mix, all_mix}}},
+      {op::cached_attention,
+       {[](builder& g, scope p) { return make::attention(g, matrix(p), ids(p), blocks(p), {3}, {1}); },
+        {all_mix, all_mix, all_mix}}},
       {op::patches,
        {[](builder& g, scope p) {
           return make::patches(g, p.param("image", 2, 3, 8, 8).i, {{3}, {3}, {1}, {1}});

@@ -51,6 +51,11 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
       if (v.what == op::inverse) return 2 * n * size(v.a, 3);
       return 2 * n * size(v.a, 3) * g.sizes.value(v.k[0], s);
     case op_class::rowwise: return 8 * n;
+    case op_class::attention: {  // as if the rows were one sequence: each looks at half of the others, or at the cache
+      const long long width = size(v.what == op::attention_grad ? v.c : i, 3), rows = size(v.a, 2);
+      if (v.what == op::cached_attention) return 4 * rows * size(v.c, 2) * width;
+      return (v.what == op::attention ? 2 : 5) * rows * rows * width;
+    }
     case op_class::opaque: return 0;
   }
   return 0;

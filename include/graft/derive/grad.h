@@ -3,7 +3,7 @@
 // the output depends on; detach and the frozen leaves stop it. The rule of an op is its adjoint, stated with other ops.
 #pragma once
 #include <graft/derive/walk.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules_model.h>
 
 namespace graft {
 
@@ -82,6 +82,7 @@ struct adjoints {
     switch (v.what) {
       case op::input:
       case op::ids:
+      case op::state:
       case op::base:
       case op::frozen:
       case op::index:
@@ -158,6 +159,10 @@ struct adjoints {
       case op::softmax:
       case op::topk_softmax: push(v.a, g.emit(g.shaped(op::softmax_grad, i, i, t))); return;
       case op::normalize: push(v.a, make::normalize_grad(g, v.a, v.b, t, v.k[0] == dim{1})); return;
+      case op::rope: push(v.a, make::rope(g, t, v.b, !v.tb)); return;
+      case op::dropout: push(v.a, make::dropout(g, t, v.b, v.c, v.k[0])); return;
+      case op::cross_entropy: push(v.a, make::cross_entropy_grad(g, v.a, v.b, t)); return;
+      case op::attention: push(v.a, make::attention_grad(g, v.a, v.b, t, i)); return;
       case op::patches: push(v.a, make::unpatch(g, t, v.a, v)); return;
       case op::sum_to:
       case op::unskew:
@@ -167,6 +172,9 @@ struct adjoints {
       case op::softmax_grad:
       case op::normalize_grad:
       case op::unpatch:
+      case op::cross_entropy_grad:
+      case op::attention_grad:
+      case op::cached_attention:
       case op::host: g.stop({fault::not_differentiable, i, v.line}); return;
     }
   }

@@ -40,6 +40,7 @@ constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
     case flow::spread: return axis == 2 ? 1 : mixes;
     case flow::collect: return axis == 1 ? 2 : mixes;
     case flow::look_up: return which == 1 && axis == 3 ? 2 : mixes;
+    case flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixes) : axis < 3 ? axis : mixes;
     case flow::unfold: return axis == 0 ? 1 : mixes;
     case flow::refold: return axis == 1 ? 0 : mixes;
     case flow::reduce: return sum_away ? is_summed : axis;

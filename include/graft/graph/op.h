@@ -29,6 +29,10 @@ enum class op : unsigned char {
   softmax, topk_softmax, softmax_grad, normalize, normalize_grad,
   // convolution as a product: image to patches, and its adjoint
   patches, unpatch,
+  // of models: row by row; every row on a span of rows, of its call or of a state that it is written to first
+  rope, dropout, cross_entropy, cross_entropy_grad, attention, attention_grad, cached_attention,
+  // a leaf that calls write to
+  state,
   // a callable the compiler cannot see into
   host,
 };
@@ -44,6 +48,7 @@ enum class op_class : unsigned char {
   rotation,
   lookup,
   rowwise,
+  attention,
   opaque
 };
 
@@ -54,22 +59,23 @@ enum class stage : unsigned char { load, parameter, data };
 // Where the axes of the operands are found again in the result: what may be computed a few rows at a time, and what
 // needs all rows at once. graph/axes.h reads it.
 enum class flow : unsigned char {
-  none,     // a leaf
-  each,     // every axis stays; nothing mixes
-  last,     // the last axis mixes within itself, the others stay
-  first,    // the same, and only the first operand has rows: the others are read whole
-  outer,    // the same for the first and the third operand
-  matrix,   // rows and columns mix, the first two axes stay
-  product,  // a matrix product
-  swap,     // rows and columns change places
-  reorder,  // the four axes in another order
-  regroup,  // the same elements under other sizes: the outermost axis stays outermost
-  along,    // one axis, a whole-number argument, mixes; the others stay
-  spread,   // rows become matrices
-  collect,  // matrices become rows
-  look_up,  // one row for every id
-  unfold,   // an image becomes a matrix of patches
-  all,      // everything mixes
+  none,      // a leaf
+  each,      // every axis stays; nothing mixes
+  last,      // the last axis mixes within itself, the others stay
+  first,     // the same, and only the first operand has rows: the others are read whole
+  outer,     // the same for the first and the third operand
+  matrix,    // rows and columns mix, the first two axes stay
+  product,   // a matrix product
+  swap,      // rows and columns change places
+  reorder,   // the four axes in another order
+  regroup,   // the same elements under other sizes: the outermost axis stays outermost
+  along,     // one axis, a whole-number argument, mixes; the others stay
+  spread,    // rows become matrices
+  collect,   // matrices become rows
+  look_up,   // one row for every id
+  labelled,  // the last axis of the first operand mixes; the second has one id for every row
+  unfold,    // an image becomes a matrix of patches
+  all,       // everything mixes
   // these add into their place, which must hold zeros or the sum so far
   reduce,      // axes that the result does not have are summed
   add_rows,    // rows are summed by id
@@ -98,6 +104,7 @@ constexpr op_row row_of(op o) {
   switch (o) {
     case op::input: return {"input", "", leaf, 0, flow::none, data, source::tensor};
     case op::ids: return {"ids", "", leaf, 0, flow::none, data, source::integers};
+    case op::state: return {"state", "", leaf, 0, flow::none, data, source::tensor};
     case op::base: return {"base", "", leaf, 0, flow::none, load, source::tensor};
     case op::frozen: return {"frozen", "", leaf, 0, flow::none, load, source::tensor};
     case op::index: return {"index", "", leaf, 0, flow::none, load, source::integers};
@@ -158,6 +165,13 @@ constexpr op_row row_of(op o) {
     case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, flow::last};
     case op::normalize: return {"normalize", "", rowwise, 2, flow::first};
     case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, flow::outer};
+    case op::rope: return {"rope", "", rowwise, 2, flow::last};
+    case op::dropout: return {"dropout", "", pointwise, 3, flow::first};
+    case op::cross_entropy: return {"cross_entropy", "", rowwise, 2, flow::labelled};
+    case op::cross_entropy_grad: return {"cross_entropy_grad", "", rowwise, 3, flow::labelled};
+    case op::attention: return {"attention", "", attention, 2, flow::all};
+    case op::attention_grad: return {"attention_grad", "", attention, 3, flow::all};
+    case op::cached_attention: return {"cached_attention", "", attention, 3, flow::all};
     case op::patches: return {"patches", "", layout, 1, flow::unfold};
     case op::unpatch: return {"unpatch", "", layout, 1, flow::refold};
     case op::host: return {"host", "", opaque, 1, flow::all};

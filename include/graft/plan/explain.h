@@ -121,7 +121,7 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
     }
   }
   for (id i = 0; i < g.size; ++i)
-    if (p.live[i] && g[i].what == op::host) {
+    if (p.live[i] && p.to.breaks_at(g[i].what)) {
       text t;
       t << "    graph break: " << located(g, i) << ", line " << g[i].line << " of the formula";
       line(t);

@@ -14,6 +14,7 @@ constexpr family family_of(const node& v) {
     case op_class::lookup: return adds_up(v.what) ? family::reduce : family::lookup;
     case op_class::rotation: return adds_up(v.what) ? family::reduce : family::rotate;
     case op_class::rowwise: return family::rowwise;
+    case op_class::attention: return family::attention;
     case op_class::reduction: return family::reduce;
     case op_class::pointwise:
     case op_class::layout: return family::pointwise;
@@ -150,7 +151,7 @@ struct planner {
   p.launch_of = sequence<int>(g.size, -1);
   p.place = sequence<slot>(g.size, slot::none);
   for (id i = 0; i < g.size; ++i)
-    if (p.live[i] && g[i].what == op::host) {
+    if (p.live[i] && to.breaks_at(g[i].what)) {
       ++p.breaks;
       if (p.first_break < 0) p.first_break = i;
     }

@@ -31,10 +31,13 @@ struct target {
   bool weight_either_way = false;  // a product reads a stored weight [out, in] and [in, out]
   bool takes_pre = true;           // a product has room for a factor of its input,
   bool pre_beside_side = false;    // and beside a side branch as well
+  // What it has a kernel for; null: every operation of the language.
+  bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.
   int (*product_kernels)(const product_shape&, const target&) = nullptr;
   int (*node_kernels)(const graph&, id, const size_values&) = nullptr;
 
+  constexpr bool breaks_at(op what) const { return what == op::host || (runs != nullptr && !runs(what)); }
   constexpr bool is_cpu() const { return capability == 0; }
 };
 

@@ -3,12 +3,16 @@
 // evaluate, on how many tokens at a time, and where the values live.
 #pragma once
 #include <graft/backend/cpu/algebra.h>
+#include <graft/backend/cpu/attention.h>
+#include <graft/backend/cpu/cross_entropy.h>
+#include <graft/backend/cpu/dropout.h>
 #include <graft/backend/cpu/layout.h>
 #include <graft/backend/cpu/lookup.h>
 #include <graft/backend/cpu/matmul.h>
 #include <graft/backend/cpu/patches.h>
 #include <graft/backend/cpu/pointwise.h>
 #include <graft/backend/cpu/reduce.h>
+#include <graft/backend/cpu/rope.h>
 #include <graft/backend/cpu/rotate.h>
 #include <graft/backend/cpu/rowwise.h>
 
@@ -23,7 +27,8 @@ enum class rotations : unsigned char { blockwise, dense };
 
 template <class Real> struct operands {
   tensor<Real> a, b, c;
-  const std::int64_t* ids = nullptr;  // of a look-up: instead of the operand that is one
+  const std::int64_t* ids = nullptr;  // instead of the operand that is integers
+  long long first = 0;                // the number of the result's first element, where it is a piece of a larger one
 };
 
 template <class Real> struct evaluator {
@@ -49,6 +54,7 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
   switch (v.what) {
     case op::input:
     case op::ids:
+    case op::state:
     case op::base:
     case op::frozen:
     case op::index:
@@ -116,6 +122,13 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
     case op::softmax_grad: softmax_grad(out, x.a, x.b); return;
     case op::normalize: normalize(out, x.a, *x.b.p, v.k[0] == dim{1}); return;
     case op::normalize_grad: normalize_grad(out, x.a, *x.b.p, x.c, v.k[0] == dim{1}); return;
+    case op::rope: rope(out, x.a, x.b, v.tb); return;
+    case op::dropout: dropout(out, x.a, *x.ids, argument(v, 0), *x.c.p, x.first); return;
+    case op::cross_entropy: cross_entropy(out, x.a, x.ids); return;
+    case op::cross_entropy_grad: cross_entropy_grad(out, x.a, x.ids, x.c); return;
+    case op::attention: attention(out, x.a, x.ids, argument(v, 0)); return;
+    case op::attention_grad: attention_grad(out, x.a, x.ids, x.c, argument(v, 0)); return;
+    case op::cached_attention: cached_attention(out, x.a, x.ids, x.c, argument(v, 0)); return;
     case op::patches:
       std::fill_n(out.p, out.count(), Real(0));
       each_patch(x.a.d, {1, out.d[1], out.d[2], out.d[3]}, patch_window(v, v.a),

@@ -86,6 +86,7 @@ template <class Real> class row_worker {
     const frame<Real>& f = *f_;
     const node& v = f.g[i];
     operands<Real> x;
+    x.first = offset(i);
     tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
     for (int k = 0; k < 3; ++k) {
       const id o = v.operand(k);

@@ -91,7 +91,11 @@ template <class T> class bound_plan {
   call& this_call() { return now_; }
 
   status run(cudaStream_t stream, const target& to, bool alone) {
-    if (p_.breaks > 0) return fail("host function '", g_[p_.first_break].name, "' cannot run on the GPU");
+    if (p_.breaks > 0) {
+      const node& v = g_[p_.first_break];
+      if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
+      return fail(row(v.what).name, " has no kernel on the GPU yet; run it on the CPU");
+    }
     if (status s = check_types(); !s) return s;
     if (!only_product_) {
       values_.resize(now_.sizes);

@@ -73,6 +73,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
   switch (v.what) {
     case op::input:
     case op::ids:
+    case op::state:
     case op::base:
     case op::frozen:
     case op::index:
@@ -164,6 +165,13 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       return with<Ops, op::patches>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
     case op::unpatch:
       return with<Ops, op::unpatch>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
+    case op::rope:
+    case op::dropout:
+    case op::cross_entropy:
+    case op::cross_entropy_grad:
+    case op::attention:
+    case op::attention_grad:
+    case op::cached_attention: return fail(name, " has no kernel on the GPU yet; run it on the CPU");
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
   }
   return ok;

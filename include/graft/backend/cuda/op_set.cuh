@@ -7,12 +7,16 @@
 namespace graft::cuda {
 
 using op_set = std::uint64_t;
-constexpr op_set op_bit(op what) { return op_set{1} << static_cast<unsigned>(what); }
-static_assert(static_cast<int>(op::host) <= 64, "host, which has no kernel, is the last operation: the others fit");
+// What a caller brings has no kernel: the first leaves, and state and host, which come last.
+constexpr op_set op_bit(op what) {
+  if (what < op::constant || what >= op::state) return 0;
+  return op_set{1} << (static_cast<unsigned>(what) - static_cast<unsigned>(op::constant));
+}
+static_assert(static_cast<int>(op::state) - static_cast<int>(op::constant) <= 64, "the operations in between fit");
 inline constexpr op_set every_op = ~op_set{0};
 constexpr op_set ops_of(const graph& g) {
   op_set ops = 0;
-  for (int i = 0; i < g.size; ++i) ops |= g.n[i].what == op::host ? 0 : op_bit(g.n[i].what);
+  for (int i = 0; i < g.size; ++i) ops |= op_bit(g.n[i].what);
   return ops;
 }
 // Runs the functors of operations that have kernels.

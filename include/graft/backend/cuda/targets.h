@@ -19,12 +19,18 @@ constexpr int node_kernels(const graph& g, id i, const size_values& s) {
   if (count(g, i, s) == 0) return 0;
   return v.what == op::rotate_grad && g.sizes.value(g[v.c].d[0], s) > 1 ? 2 : 1;
 }
+// Whole models run on the CPU so far.
+constexpr bool has_kernel(op what) {
+  return row(what).kind != op_class::attention && what != op::rope && what != op::dropout &&
+         what != op::cross_entropy && what != op::cross_entropy_grad;
+}
 // A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time.
 constexpr target device_target(const char* name, int capability, int processors, int resident_pairs) {
   target t;
   t.name = name, t.gathers = target::work::by_products;
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
   t.largest_branch_rank = 64;
+  t.runs = &has_kernel;
   t.product_kernels = &product_kernels, t.node_kernels = &node_kernels;
   return t;
 }
