@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json of a causal language model. An absent field takes the default of its family in transformers
+// (models/*/configuration_*.py). A field that changes what is computed is read, or refused by its name where it says
+// something that is not supported; dropouts, cache settings and bookkeeping change no logits.
+#pragma once
+#include <graft/io/hf/config_families.h>
+
+namespace graft::io::hf {
+
+inline void check_sizes(config_reader& in, model_config& c) {
+  if (in.problem) return;
+  if (c.key_heads == 0) c.key_heads = c.heads;
+  if (c.head_size == 0 && c.width % c.heads != 0)
+    in.reject("the width ", c.width, " is not a multiple of the ", c.heads, " heads, and 'head_dim' is not given");
+  if (c.head_size == 0) c.head_size = c.width / c.heads;
+  if (c.heads % c.key_heads != 0)
+    in.reject("'num_attention_heads' ", c.heads, " is not a multiple of 'num_key_value_heads' ", c.key_heads);
+  if (has_rope(c.family) && c.head_size % 2 != 0)
+    in.reject("'head_dim' ", c.head_size, " is odd, and rotary positions turn pairs");
+  if (c.embedding_width == 0) c.embedding_width = c.width;
+  if (c.window.empty()) c.window.assign(static_cast<std::size_t>(c.layers), 0);
+  if (c.attention_scale == 0) c.attention_scale = 1 / std::sqrt(static_cast<double>(c.head_size));
+}
+
+inline void read_family(config_reader& in, model_config& c) {
+  const json* v = in.at("model_type");
+  text known;
+  for (const model_family f : model_families) known << (known.empty() ? "" : ", ") << name_of(f);
+  if (v == nullptr) return in.reject("the key 'model_type' is missing, expected one of ", known);
+  for (const model_family f : model_families)
+    if (v->says(name_of(f))) {
+      c = defaults_of(f);
+      // The same family also names classifiers and models without a head.
+      if (const json* a = in.set("architectures"); a != nullptr)
+        for (const json& e : a->is_list() ? a->items : std::vector<json>{*a})
+          if (!e.is_word() || !(e.word.ends_with("ForCausalLM") || e.word.ends_with("LMHeadModel")))
+            in.reject("'architectures' names ", found(e), ", expected a causal language model");
+      return;
+    }
+  in.expected("model_type", *v, "one of ", known);
+}
+
+inline result<model_config> parse_config(std::string_view content, std::string_view file) {
+  const result<json> parsed = parse_json(content, file);
+  if (!parsed) return parsed.failure();
+  if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
+  return guarded(file, [&]() -> result<model_config> {
+    config_reader in{*parsed, std::string(file)};
+    model_config c;
+    read_family(in, c);
+    if (in.problem) return *in.problem;
+    if (const json* v = in.set("quantization_config"); v != nullptr)
+      in.reject(
+          "'quantization_config' is set: weights of this folder are codes, which are not supported here; load "
+          "the model in bfloat16 and save it again");
+    in.integer("vocab_size", c.vocabulary, 1);
+    in.flag("tie_word_embeddings", c.tied);
+    switch (c.family) {
+      case model_family::opt: read_opt(in, c); break;
+      case model_family::gpt2: read_gpt2(in, c); break;
+      default: read_llama_like(in, c); break;
+    }
+    read_tokens(in, c.tokens);
+    read_stored(in, c);
+    check_sizes(in, c);
+    if (in.problem) return *in.problem;
+    return c;
+  });
+}
+
+inline result<model_config> read_config(const std::string& folder) {
+  const std::string file = folder + "/config.json";
+  const result<std::vector<std::byte>> bytes = read_file(file, std::uint64_t{16} << 20);
+  if (!bytes) return bytes.failure();
+  return parse_config(as_chars(*bytes), file);
+}
+
+}  // namespace graft::io::hf

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What config.json of each family says, and its defaults in transformers (models/*/configuration_*.py).
+#pragma once
+#include <graft/io/hf/config_fields.h>
+
+namespace graft::io::hf {
+
+inline model_config defaults_of(model_family f) {
+  model_config c;
+  c.family = f;
+  const auto sizes = [&](int vocabulary, int width, int inner, int layers, int heads, int key_heads, int positions) {
+    c.vocabulary = vocabulary, c.width = width, c.inner = inner, c.layers = layers;
+    c.heads = heads, c.key_heads = key_heads, c.positions = positions;
+  };
+  switch (f) {
+    case model_family::llama:
+      sizes(32000, 4096, 11008, 32, 32, 0, 2048);
+      c.tokens = {1, {}, {2}};
+      break;
+    case model_family::mistral:
+      sizes(32000, 4096, 14336, 32, 32, 8, 131072);
+      c.tokens = {1, {}, {2}};
+      break;
+    case model_family::qwen2: sizes(151936, 4096, 22016, 32, 32, 32, 32768); break;
+    case model_family::qwen3:
+      sizes(151936, 4096, 22016, 32, 32, 32, 32768);
+      c.head_size = 128;
+      break;
+    case model_family::gemma:
+      sizes(256000, 3072, 24576, 28, 16, 16, 8192);
+      c.head_size = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
+      c.tokens = {2, 0, {1}};
+      break;
+    case model_family::opt:
+      sizes(50272, 768, 3072, 12, 12, 0, 2048);
+      c.activation = activation_kind::relu, c.tied = true, c.norm_eps = 1e-5;
+      c.residual_dropout = 0.1;
+      c.tokens = {2, 1, {2}};
+      break;
+    case model_family::gpt2:
+      sizes(50257, 768, 0, 12, 12, 0, 1024);
+      c.activation = activation_kind::gelu_tanh, c.tied = true, c.norm_eps = 1e-5;
+      c.residual_dropout = c.embedding_dropout = c.attention_dropout = 0.1;
+      c.tokens = {50256, {}, {50256}};
+      break;
+  }
+  return c;
+}
+
+inline void read_llama_like(config_reader& in, model_config& c) {
+  in.integer("hidden_size", c.width, 1);
+  in.integer("intermediate_size", c.inner, 1);
+  in.integer("num_hidden_layers", c.layers, 1, 10000);
+  in.integer("num_attention_heads", c.heads, 1);
+  if (const json* v = in.at("num_key_value_heads"); v != nullptr && v->is_null()) c.key_heads = 0;
+  if (in.set("num_key_value_heads") != nullptr) in.integer("num_key_value_heads", c.key_heads, 1);
+  if (in.set("head_dim") != nullptr) in.integer("head_dim", c.head_size, 1);
+  in.integer("max_position_embeddings", c.positions, 1);
+  above_zero(in, "rms_norm_eps", c.norm_eps);
+  read_activation(in, "hidden_act", c);
+  if (c.family == model_family::gemma) {
+    if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;  // what Gemma's files mean
+    model_config named = c;
+    read_activation(in, "hidden_activation", named);
+    if (named.activation != c.activation)
+      in.reject(
+          "'hidden_activation' and 'hidden_act' are not the same; versions of transformers disagree which counts");
+    must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
+  }
+  if (c.family == model_family::mistral || c.family == model_family::qwen2) {
+    must_be(in, "attention_bias", c.family == model_family::qwen2, "this family fixes it");
+    c.attention_bias = c.family == model_family::qwen2;
+  } else {
+    in.flag("attention_bias", c.attention_bias);
+    c.output_bias = c.attention_bias;
+  }
+  if (c.family == model_family::llama)
+    in.flag("mlp_bias", c.mlp_bias);
+  else
+    must_be(in, "mlp_bias", false, "this family has no such biases");
+  if (in.set("attention_dropout") != nullptr) in.real("attention_dropout", c.attention_dropout, 1);
+  read_windows(in, c);
+  read_rope(in, c);
+}
+
+inline void read_opt(config_reader& in, model_config& c) {
+  in.integer("hidden_size", c.width, 1);
+  in.integer("ffn_dim", c.inner, 1);
+  in.integer("num_hidden_layers", c.layers, 1, 10000);
+  in.integer("num_attention_heads", c.heads, 1);
+  in.integer("max_position_embeddings", c.positions, 1);
+  if (in.set("word_embed_proj_dim") != nullptr) in.integer("word_embed_proj_dim", c.embedding_width, 1);
+  in.flag("do_layer_norm_before", c.norm_before);
+  bool removed = false;
+  in.flag("_remove_final_layer_norm", removed);
+  c.final_norm = c.norm_before && !removed;
+  must_be(in, "layer_norm_elementwise_affine", true, "norms without weights are not supported");
+  c.mlp_bias = true;
+  in.flag("enable_bias", c.mlp_bias);
+  c.attention_bias = c.output_bias = c.mlp_bias;
+  read_activation(in, "activation_function", c);
+  in.real("dropout", c.residual_dropout, 1);
+  in.real("attention_dropout", c.attention_dropout, 1);
+  if (const json* v = in.set("layerdrop"); v != nullptr && !(v->is_number() && v->real == 0))
+    in.expected("layerdrop", *v, "0: layers are not left out while training");
+}
+
+inline void read_gpt2(config_reader& in, model_config& c) {
+  in.integer("n_embd", c.width, 1);
+  c.inner = 0;
+  if (in.set("n_inner") != nullptr) in.integer("n_inner", c.inner, 1);
+  if (c.inner == 0 && c.width <= std::numeric_limits<int>::max() / 4) c.inner = 4 * c.width;
+  in.integer("n_layer", c.layers, 1, 10000);
+  in.integer("n_head", c.heads, 1);
+  in.integer("n_positions", c.positions, 1);
+  above_zero(in, "layer_norm_epsilon", c.norm_eps);
+  read_activation(in, "activation_function", c);
+  c.attention_bias = c.output_bias = c.mlp_bias = true;
+  bool scaled = true;
+  in.flag("scale_attn_weights", scaled);
+  if (!scaled) c.attention_scale = 1;
+  must_be(in, "scale_attn_by_inverse_layer_idx", false, "every layer scales alike");
+  must_be(in, "add_cross_attention", false, "there is no encoder");
+  in.real("resid_pdrop", c.residual_dropout, 1);
+  in.real("embd_pdrop", c.embedding_dropout, 1);
+  in.real("attn_pdrop", c.attention_dropout, 1);
+}
+
+}  // namespace graft::io::hf

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of config.json that several families share: activation, special tokens, storage type, sliding windows.
+#pragma once
+#include <graft/io/hf/rope.h>
+
+namespace graft::io::hf {
+
+inline void read_activation(config_reader& in, const char* key, model_config& c) {
+  constexpr std::pair<const char*, activation_kind> known[] = {{"silu", activation_kind::silu},
+                                                               {"swish", activation_kind::silu},
+                                                               {"gelu", activation_kind::gelu},
+                                                               {"gelu_new", activation_kind::gelu_tanh},
+                                                               {"gelu_pytorch_tanh", activation_kind::gelu_tanh},
+                                                               {"relu", activation_kind::relu}};
+  const json* v = in.set(key);
+  if (v == nullptr) return;
+  for (const auto& [name, kind] : known)
+    if (v->says(name)) return void(c.activation = kind);
+  in.expected(key, *v, "\"silu\", \"gelu\", \"gelu_new\", \"gelu_pytorch_tanh\" or \"relu\"");
+}
+
+inline void read_token(config_reader& in, const char* key, std::optional<int>& out) {
+  const json* v = in.at(key);
+  if (v == nullptr) return;
+  out.reset();
+  if (v->is_null() || (fits_int(*v) && v->real == -1)) return;  // -1: none, in old files
+  in.integer(key, out.emplace(), 0);
+}
+inline void read_tokens(config_reader& in, special_tokens& t) {
+  read_token(in, "bos_token_id", t.begin);
+  read_token(in, "pad_token_id", t.pad);
+  const json* v = in.at("eos_token_id");
+  if (v == nullptr) return;
+  t.end.clear();
+  const std::vector<json> one{*v};
+  for (const json& e : v->is_list() ? v->items : one) {
+    if (e.is_null() && !v->is_list()) continue;
+    if (!fits_int(e) || e.real < 0) return in.expected("eos_token_id", e, "a token, a list of tokens or null");
+    t.end.push_back(static_cast<int>(e.real));
+  }
+}
+
+inline void read_stored(config_reader& in, model_config& c) {
+  const char* key = in.set("dtype") != nullptr ? "dtype" : "torch_dtype";
+  const json* v = in.set(key);
+  if (v == nullptr) return;
+  for (const auto& [name, type] : {std::pair{"float32", graft::dtype::f32},
+                                   {"float16", graft::dtype::f16},
+                                   {"bfloat16", graft::dtype::bf16},
+                                   {"float64", graft::dtype::f64}})
+    if (v->says(name)) return void(c.stored = type);
+  in.expected(key, *v, "\"float32\", \"float16\", \"bfloat16\" or \"float64\"");
+}
+
+// A flag that may only have one value here.
+inline void must_be(config_reader& in, const char* key, bool wanted, const char* why) {
+  const json* v = in.set(key);
+  if (v != nullptr && !(v->is_boolean() && v->flag == wanted))
+    in.reject('\'', key, "' is ", found(*v), ", expected ", wanted ? "true" : "false", ": ", why);
+}
+
+// Layers that see a limited way back: all of Mistral's; of Qwen's those that layer_types or max_window_layers name.
+inline void read_windows(config_reader& in, model_config& c) {
+  const bool qwen = c.family == model_family::qwen2 || c.family == model_family::qwen3;
+  bool used = c.family == model_family::mistral;
+  int window = 4096, first = qwen ? 28 : 0;
+  if (qwen) in.flag("use_sliding_window", used), in.integer("max_window_layers", first, 0);
+  if (const json* v = in.at("sliding_window"); v != nullptr && v->is_null())
+    used = false;
+  else if (used)
+    in.integer("sliding_window", window, 1);
+  c.window.assign(static_cast<std::size_t>(c.layers), 0);
+  for (int l = first; used && l < c.layers; ++l) c.window[static_cast<std::size_t>(l)] = window;
+  const json* types = in.set("layer_types");
+  if (types == nullptr) return;
+  if (!types->is_list() || types->items.size() != c.window.size())
+    return in.expected("layer_types", *types, "a list with one entry for each of the ", c.layers, " layers");
+  for (std::size_t l = 0; l < c.window.size(); ++l) {
+    const bool slides = types->items[l].says("sliding_attention");
+    const bool possible = slides ? used : types->items[l].says("full_attention") && (qwen || !used);
+    if (!possible)
+      return in.reject("'layer_types' says ", found(types->items[l]), " for layer ", number(l), ", which ",
+                       name_of(c.family), " with this sliding_window does not have");
+    c.window[l] = slides ? window : 0;
+  }
+}
+
+}  // namespace graft::io::hf

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// generation_config.json: what a model's makers recommend for choosing tokens. The file may be missing; tokens that it
+// does not name are those of config.json. A strategy that is not here would change the text, so it is refused by name.
+#pragma once
+#include <graft/io/hf/config_fields.h>
+#include <graft/model/generation_settings.h>
+
+namespace graft::io::hf {
+
+// Fields with the value that leaves the choice of tokens as it is; null and absence do too.
+struct neutral_field {
+  const char* key;
+  double value;
+};
+inline constexpr neutral_field neutral_fields[] = {{"num_beams", 1},
+                                                   {"num_beam_groups", 1},
+                                                   {"min_length", 0},
+                                                   {"min_new_tokens", 0},
+                                                   {"min_p", 0},
+                                                   {"typical_p", 1},
+                                                   {"epsilon_cutoff", 0},
+                                                   {"eta_cutoff", 0},
+                                                   {"guidance_scale", 1},
+                                                   {"penalty_alpha", 0},
+                                                   {"no_repeat_ngram_size", 0},
+                                                   {"num_return_sequences", 1},
+                                                   {"encoder_repetition_penalty", 1},
+                                                   {"encoder_no_repeat_ngram_size", 0},
+                                                   {"diversity_penalty", 0}};
+inline constexpr const char* refused_fields[] = {
+    "top_h",         "bad_words_ids",       "forced_bos_token_id",   "forced_eos_token_id",
+    "sequence_bias", "suppress_tokens",     "begin_suppress_tokens", "exponential_decay_length_penalty",
+    "constraints",   "watermarking_config", "force_words_ids",       "stop_strings",
+    "dola_layers",   "token_healing"};
+
+inline void refuse_strategies(config_reader& in) {
+  for (const neutral_field& f : neutral_fields)
+    if (const json* v = in.set(f.key); v != nullptr && !(v->is_number() && v->real == f.value))
+      in.expected(f.key, *v, static_cast<int>(f.value), ": this way of choosing tokens is not supported");
+  for (const char* key : refused_fields) {
+    const json* v = in.set(key);
+    const bool empty = v != nullptr && ((v->is_boolean() && !v->flag) || (v->is_list() && v->items.empty()));
+    if (v != nullptr && !empty) in.expected(key, *v, "null: this way of choosing tokens is not supported");
+  }
+}
+
+inline result<generation_settings> parse_generation_config(std::string_view content, std::string_view file,
+                                                           const special_tokens& otherwise) {
+  const result<json> parsed = parse_json(content, file);
+  if (!parsed) return parsed.failure();
+  if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
+  return guarded(file, [&]() -> result<generation_settings> {
+    config_reader in{*parsed, std::string(file)};
+    generation_settings g;
+    special_tokens tokens = otherwise;
+    read_tokens(in, tokens);
+    refuse_strategies(in);
+    if (in.set("do_sample") != nullptr) in.flag("do_sample", g.sampling.sample);
+    above_zero(in, "temperature", g.sampling.temperature);
+    above_zero(in, "repetition_penalty", g.sampling.repetition_penalty);
+    if (in.set("top_k") != nullptr) in.integer("top_k", g.sampling.top_k, 0);
+    if (in.set("top_p") != nullptr) in.real("top_p", g.sampling.top_p, 1);
+    if (in.set("max_new_tokens") != nullptr) in.integer("max_new_tokens", g.new_tokens.emplace(), 0);
+    if (in.set("max_length") != nullptr) in.integer("max_length", g.length.emplace(), 0);
+    if (in.problem) return *in.problem;
+    g.end = tokens.end, g.begin = tokens.begin, g.pad = tokens.pad;
+    return g;
+  });
+}
+
+inline result<generation_settings> read_generation_config(const std::string& folder, const special_tokens& otherwise) {
+  const std::string file = folder + "/generation_config.json";
+  if (!exists(file)) return parse_generation_config("{}", file, otherwise);
+  const result<std::vector<std::byte>> bytes = read_file(file, std::uint64_t{16} << 20);
+  if (!bytes) return bytes.failure();
+  return parse_generation_config(as_chars(*bytes), file, otherwise);
+}
+
+}  // namespace graft::io::hf

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary positions as numbers: position p turns pair i of a head by the angle p f_i, and cos and sin are multiplied by
+// one factor. Without scaling f_i = theta^(-2i/n), n the size of a head; the scaled kinds change f as transformers does
+// (modeling_rope_utils.py): linear interpolation, Llama 3's bands, and YaRN (arXiv:2309.00071).
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <vector>
+
+namespace graft {
+
+enum class rope_kind : unsigned char { plain, linear, llama3, yarn };
+
+struct rope_settings {
+  rope_kind kind = rope_kind::plain;
+  double theta = 10000, factor = 1;
+  double original_positions = 0;                 // that the model was first trained for: llama3 and yarn
+  double low_frequency = 1, high_frequency = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1, mscale = 0, mscale_all = 0;  // yarn
+  std::optional<double> attention_factor{};
+  bool truncate = true;
+};
+
+struct rope_numbers {
+  std::vector<float> frequencies;  // one for each pair of a head
+  float factor = 1;                // of cos and sin
+};
+
+// Long waves are stretched, short ones are left, and those in between are blended.
+inline double llama3_frequency(const rope_settings& r, double f) {
+  const double turns = r.original_positions * f / (2 * std::numbers::pi);
+  if (turns < r.low_frequency) return f / r.factor;
+  if (turns > r.high_frequency) return f;
+  const double kept = (turns - r.low_frequency) / (r.high_frequency - r.low_frequency);
+  return (1 - kept) * f / r.factor + kept * f;
+}
+
+// The pair whose wave turns this often within the original positions, as a fraction of pairs.
+inline double yarn_pair(const rope_settings& r, double turns, int head_size) {
+  return head_size * std::log(r.original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(r.theta));
+}
+
+inline double yarn_attention_factor(const rope_settings& r) {
+  const auto scale = [&](double m) { return r.factor <= 1 ? 1.0 : 0.1 * m * std::log(r.factor) + 1; };
+  if (r.attention_factor) return *r.attention_factor;
+  return r.mscale != 0 && r.mscale_all != 0 ? scale(r.mscale) / scale(r.mscale_all) : scale(1);
+}
+
+inline rope_numbers rope_for(const rope_settings& r, int head_size) {
+  rope_numbers out;
+  double low = 0, high = 0;
+  if (r.kind == rope_kind::yarn) {
+    low = yarn_pair(r, r.beta_fast, head_size), high = yarn_pair(r, r.beta_slow, head_size);
+    if (r.truncate) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0), high = std::min(high, head_size - 1.0);
+    if (low == high) high += 0.001;
+    out.factor = static_cast<float>(yarn_attention_factor(r));
+  }
+  for (int i = 0; i < head_size / 2; ++i) {
+    double f = std::pow(r.theta, -2.0 * i / head_size);
+    switch (r.kind) {
+      case rope_kind::plain: break;
+      case rope_kind::linear: f /= r.factor; break;
+      case rope_kind::llama3: f = llama3_frequency(r, f); break;
+      case rope_kind::yarn: {
+        const double stretched = std::clamp((i - low) / (high - low), 0.0, 1.0);
+        f = stretched * f / r.factor + (1 - stretched) * f;
+        break;
+      }
+    }
+    out.frequencies.push_back(static_cast<float>(f));
+  }
+  return out;
+}
+
+}  // namespace graft

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <graft/io/hf/config.h>
+#include <graft/io/hf/generation_config.h>
+
+#include "../support.h"
+
+using namespace graft;
+using namespace graft::io;
+using namespace graft::io::test;
+
+namespace {
+
+// A small model of each family, as transformers writes it, with `more` at the end.
+std::string small(const std::string& family, const std::string& more = "") {
+  if (family == "gpt2")
+    return R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 32, "vocab_size": 99)" +
+           more + "}";
+  const std::string inner = family == "opt" ? "ffn_dim" : "intermediate_size";
+  return "{\"model_type\": \"" + family +
+         R"(", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "max_position_embeddings": 32,
+             "vocab_size": 99, ")" +
+         inner + "\": 160" + more + "}";
+}
+result<model_config> parsed(const std::string& content) { return hf::parse_config(content, "config.json"); }
+std::string message(const std::string& content) { return parsed(content).message(); }
+
+}  // namespace
+
+TEST_CASE("config: every family has its names, its fixed choices and its defaults") {
+  for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "gemma", "opt", "gpt2"}) {
+    CAPTURE(family);
+    const auto c = parsed(small(family, std::string(family) == "mistral"       ? ", \"num_key_value_heads\": 2"
+                                        : family[0] == 'q' || family[0] == 'g' ? ", \"num_key_value_heads\": 4"
+                                                                               : ""));
+    CAPTURE(std::string(c.message()));
+    REQUIRE(c);
+    CHECK(std::string(name_of(c->family)) == family);
+    CHECK(c->width == 64);
+    CHECK(c->embedding_width == 64);
+    CHECK(c->heads == 4);
+    CHECK(c->layers == 3);
+    CHECK(c->positions == 32);
+    CHECK(c->vocabulary == 99);
+    CHECK(c->inner == (c->family == model_family::gpt2 ? 256 : 160));
+    CHECK(c->key_heads == (c->family == model_family::mistral ? 2 : 4));
+    CHECK(c->head_size == (c->family == model_family::qwen3 ? 128 : c->family == model_family::gemma ? 256 : 16));
+    CHECK(c->attention_scale == 1 / std::sqrt(static_cast<double>(c->head_size)));
+    const bool learned = !has_rope(c->family);
+    CHECK(c->attention_bias == (learned || c->family == model_family::qwen2));
+    CHECK(c->output_bias == learned);
+    CHECK(c->mlp_bias == learned);
+    CHECK(c->tied == (learned || c->family == model_family::gemma));
+    CHECK(c->norm_eps == (learned ? 1e-5 : 1e-6));
+    CHECK(c->activation == (c->family == model_family::opt ? activation_kind::relu
+                            : c->family == model_family::gpt2 || c->family == model_family::gemma
+                                ? activation_kind::gelu_tanh
+                                : activation_kind::silu));
+    CHECK(c->window == std::vector<int>(3, c->family == model_family::mistral ? 4096 : 0));
+  }
+}
+
+TEST_CASE("config: fields that change what is computed are read") {
+  const auto llama = parsed(small("llama", R"(, "num_key_value_heads": 2, "head_dim": 32, "attention_bias": true,
+      "mlp_bias": true, "hidden_act": "gelu", "tie_word_embeddings": true, "rms_norm_eps": 1e-05, "bos_token_id": 5,
+      "eos_token_id": [6, 7], "pad_token_id": -1, "torch_dtype": "bfloat16", "rope_theta": 500000.0)"));
+  REQUIRE(llama);
+  CHECK(llama->key_heads == 2);
+  CHECK(llama->head_size == 32);
+  CHECK(llama->attention_bias);
+  CHECK(llama->output_bias);
+  CHECK(llama->mlp_bias);
+  CHECK(llama->tied);
+  CHECK(llama->activation == activation_kind::gelu);
+  CHECK(llama->norm_eps == 1e-5);
+  CHECK(*llama->tokens.begin == 5);
+  CHECK(llama->tokens.end == std::vector<int>{6, 7});
+  CHECK_FALSE(llama->tokens.pad);
+  CHECK(*llama->stored == graft::dtype::bf16);
+  CHECK(llama->rope.theta == 500000);
+
+  const auto opt = parsed(small("opt", R"(, "word_embed_proj_dim": 32, "do_layer_norm_before": false,
+      "enable_bias": false, "activation_function": "gelu", "tie_word_embeddings": false, "eos_token_id": null)"));
+  REQUIRE(opt);
+  CHECK(opt->embedding_width == 32);
+  CHECK_FALSE(opt->norm_before);
+  CHECK_FALSE(opt->final_norm);
+  CHECK_FALSE(opt->attention_bias);
+  CHECK_FALSE(opt->mlp_bias);
+  CHECK_FALSE(opt->tied);
+  CHECK(opt->tokens.end.empty());
+  CHECK_FALSE(parsed(small("opt", R"(, "_remove_final_layer_norm": true)"))->final_norm);
+
+  const auto gpt2 = parsed(small("gpt2", R"(, "n_inner": 100, "scale_attn_weights": false, "dtype": "float16")"));
+  REQUIRE(gpt2);
+  CHECK(gpt2->inner == 100);
+  CHECK(gpt2->attention_scale == 1);
+  CHECK(*gpt2->stored == graft::dtype::f16);
+  CHECK(parsed(small("gpt2", R"(, "n_inner": null)"))->inner == 256);
+  CHECK(parsed(small("gemma", R"(, "hidden_act": "gelu", "num_key_value_heads": 1)"))->activation ==
+        activation_kind::gelu_tanh);
+}
+
+TEST_CASE("config: which layers see a limited way back") {
+  const auto window = [](const std::string& family, const std::string& more) {
+    const auto c = parsed(small(family, ", \"num_key_value_heads\": 2" + more));
+    CAPTURE(std::string(c.message()));
+    REQUIRE(c);
+    return c->window;
+  };
+  CHECK(window("mistral", R"(, "sliding_window": 6)") == std::vector<int>{6, 6, 6});
+  CHECK(window("mistral", R"(, "sliding_window": null)") == std::vector<int>{0, 0, 0});
+  CHECK(window("llama", R"(, "sliding_window": 6)") == std::vector<int>{0, 0, 0});
+  CHECK(window("qwen2", R"(, "sliding_window": 6)") == std::vector<int>{0, 0, 0});
+  CHECK(window("qwen2", R"(, "sliding_window": 6, "use_sliding_window": true, "max_window_layers": 1)") ==
+        std::vector<int>{0, 6, 6});
+  CHECK(window("qwen3", R"(, "sliding_window": 6, "use_sliding_window": true,
+                            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"])") ==
+        std::vector<int>{6, 0, 6});
+}
+
+TEST_CASE("config: rotary positions are the numbers that transformers computes") {
+  const struct {
+    const char *name, *settings;
+    int head, positions;
+    float factor;
+    std::vector<float> frequencies;
+  } cases[] = {
+      {"linear",
+       R"({"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0})",
+       8,
+       256,
+       1.0F,
+       {0.25F, 0.0250000004F, 0.00249999994F, 0.000250000012F}},
+      {"llama3",
+       R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0})",
+       16,
+       256,
+       1.0F,
+       {0.576056361F, 0.0395284705F, 0.0125000002F, 0.00395284733F, 0.00124999997F, 0.000395284733F, 0.000125000006F,
+        3.95284733e-05F}},
+      {"llama3 as Llama 3.1",
+       R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_theta": 500000.0})",
+       32,
+       131072,
+       1.0F,
+       {1.0F, 0.440366626F, 0.193922758F, 0.0853971019F, 0.0376060307F, 0.0165604409F, 0.00729266508F, 0.00321144611F,
+        0.000524846022F, 7.78465546e-05F, 3.42810235e-05F, 1.50962178e-05F, 6.64786967e-06F, 2.92749974e-06F,
+        1.28917316e-06F, 5.6770881e-07F}},
+      {"yarn",
+       R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0})",
+       16,
+       256,
+       1.13862944F,
+       {1.0F, 0.079056941F, 0.0250000004F, 0.00790569466F, 0.00249999994F, 0.000790569466F, 0.000250000012F,
+        7.90569466e-05F}},
+      {"yarn as Qwen",
+       R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "rope_theta": 1000000.0})",
+       32,
+       131072,
+       1.13862944F,
+       {1.0F, 0.421696514F, 0.177827939F, 0.0749894157F, 0.0316227786F, 0.0133352149F, 0.00477990136F, 0.00165996165F,
+        0.000549999997F, 0.000168678584F, 4.44569851e-05F, 1.87473561e-05F, 7.90569356e-06F, 3.33380353e-06F,
+        1.40585337e-06F, 5.92843435e-07F}},
+      {"yarn, all settings",
+       R"({"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "rope_theta": 10000.0, "beta_fast": 16, "beta_slow": 2, "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": false})",
+       16,
+       163840,
+       0.850405786F,
+       {1.0F, 0.316227764F, 0.100000001F, 0.0316227786F, 0.00579010462F, 0.000123952457F, 2.49999994e-05F,
+        7.90569447e-06F}},
+      {"yarn, factor given",
+       R"({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0, "attention_factor": 1.5})",
+       8,
+       256,
+       1.5F,
+       {1.0F, 0.075000003F, 0.00499999989F, 0.000500000024F}},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.name);
+    for (const char* key : {"rope_parameters", "rope_scaling"}) {
+      auto read = parsed(small(
+          "llama", std::string(", \"") + key + "\": " + c.settings + ", \"head_dim\": " + std::to_string(c.head)));
+      CAPTURE(std::string(read.message()));
+      REQUIRE(read);
+      const rope_numbers r = rope_for(read->rope, c.head);
+      CHECK(r.factor == doctest::Approx(c.factor).epsilon(1e-6));
+      REQUIRE(r.frequencies.size() == c.frequencies.size());
+      for (std::size_t i = 0; i < c.frequencies.size(); ++i)
+        CHECK(r.frequencies[i] == doctest::Approx(c.frequencies[i]).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("config: rope's old names, and what a setting takes from the fields around it") {
+  const auto old =
+      parsed(small("llama", R"(, "rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 2.0})"));
+  REQUIRE(old);
+  CHECK(old->rope.kind == rope_kind::linear);
+  CHECK(old->rope.theta == 100);
+  const auto yarn = parsed(small("llama", R"(, "rope_scaling": {"rope_type": "yarn", "rope_theta": 50.0,
+                                              "original_max_position_embeddings": 8, "beta_fast": 0, "mscale": null})"));
+  REQUIRE(yarn);
+  CHECK(yarn->rope.factor == 4);
+  CHECK(yarn->rope.theta == 50);
+  CHECK(yarn->rope.beta_fast == 32);
+  const auto outside = parsed(small("llama", R"(, "original_max_position_embeddings": 16, "rope_scaling":
+      {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8})"));
+  REQUIRE(outside);
+  CHECK(outside->rope.original_positions == 16);
+}
+
+TEST_CASE("config: what is wrong or not supported is one sentence with the file and the field") {
+  const struct {
+    std::string content, message;
+  } cases[] = {
+      {"", "unexpected end of input"},
+      {"[]", "the file holds a list, expected a JSON object"},
+      {"{}", "the key 'model_type' is missing, expected one of llama, mistral, qwen2, qwen3, gemma, opt, gpt2"},
+      {R"({"model_type": "mamba"})", "'model_type' is \"mamba\", expected one of llama"},
+      {small("llama", R"(, "architectures": ["LlamaForSequenceClassification"])"), "expected a causal language model"},
+      {small("llama", R"(, "quantization_config": {"bits": 4})"), "'quantization_config' is set"},
+      {small("llama", R"(, "hidden_size": 64)"), "the key 'hidden_size' occurs twice"},
+      {R"({"model_type": "llama", "hidden_size": 0})", "'hidden_size' is 0, expected an integer from 1"},
+      {R"({"model_type": "llama", "hidden_size": "64"})", "'hidden_size' is \"64\", expected an integer"},
+      {R"({"model_type": "llama", "hidden_size": 4294967296})", "'hidden_size' is 4294967296"},
+      {R"({"model_type": "llama", "hidden_size": 65, "num_attention_heads": 4})", "is not a multiple of the 4 heads"},
+      {small("llama", R"(, "num_key_value_heads": 3)"), "is not a multiple of 'num_key_value_heads' 3"},
+      {small("llama", R"(, "head_dim": 15)"), "'head_dim' 15 is odd"},
+      {small("llama", R"(, "hidden_act": "quick_gelu")"), "'hidden_act' is \"quick_gelu\", expected \"silu\""},
+      {small("llama", R"(, "rms_norm_eps": 0)"), "'rms_norm_eps' is 0, expected a number above 0"},
+      {small("llama", R"(, "tie_word_embeddings": 1)"), "'tie_word_embeddings' is 1, expected true or false"},
+      {small("llama", R"(, "eos_token_id": "2")"), "'eos_token_id' is \"2\", expected a token"},
+      {small("llama", R"(, "eos_token_id": [2, -3])"), "'eos_token_id' is -3, expected a token"},
+      {small("llama", R"(, "pad_token_id": -2)"), "'pad_token_id' is -2"},
+      {small("llama", R"(, "dtype": "float8_e4m3fn")"), "'dtype' is \"float8_e4m3fn\""},
+      {small("llama", R"(, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0})"), "'rope_type' is \"dynamic\""},
+      {small("llama", R"(, "rope_scaling": {"type": "longrope"})"), "(rope_scaling): 'type' is \"longrope\""},
+      {small("llama", R"(, "rope_scaling": {"rope_type": "linear"})"), "'factor' is missing"},
+      {small("llama", R"(, "rope_scaling": {"rope_type": "linear", "factor": 0})"), "'factor' is 0, expected a number"},
+      {small("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 8.0})"), "'low_freq_factor' is missing"},
+      {small("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4,
+                         "high_freq_factor": 4})"),
+       "'low_freq_factor' is not below 'high_freq_factor'"},
+      {small("llama", R"(, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 2]})"),
+       "'mrope_section' is not"},
+      {small("llama", R"(, "rope_parameters": {"full_attention": {"rope_theta": 1.0}})"), "'full_attention' is not"},
+      {small("llama", R"(, "rope_parameters": [1])"), "'rope_parameters' is a list, expected an object or null"},
+      {small("llama", R"(, "partial_rotary_factor": 0.5)"), "'partial_rotary_factor' is 0.5, expected 1"},
+      {small("llama", R"(, "layer_types": ["full_attention"])"), "one entry for each of the 3 layers"},
+      {small("llama", R"(, "layer_types": ["full_attention", "full_attention", "sliding_attention"])"), "for layer 2"},
+      {small("mistral", R"(, "num_key_value_heads": 2, "attention_bias": true)"), "'attention_bias' is true, expected"},
+      {small("mistral", R"(, "num_key_value_heads": 2, "sliding_window": 0)"), "'sliding_window' is 0"},
+      {small("gemma", R"(, "num_key_value_heads": 2, "use_bidirectional_attention": true)"), "'use_bidirectional_att"},
+      {small("gemma", R"(, "hidden_activation": "relu", "num_key_value_heads": 2)"),
+       "'hidden_activation' and 'hidden_act"},
+      {small("opt", R"(, "layer_norm_elementwise_affine": false)"), "'layer_norm_elementwise_affine' is false"},
+      {small("opt", R"(, "layerdrop": 0.1)"), "'layerdrop' is 0.1, expected 0"},
+      {small("gpt2", R"(, "scale_attn_by_inverse_layer_idx": true)"), "'scale_attn_by_inverse_layer_idx' is true"},
+      {small("gpt2", R"(, "add_cross_attention": true)"), "'add_cross_attention' is true"},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.content);
+    const std::string said = message(c.content);
+    CAPTURE(said);
+    CHECK(said.find(c.message) != std::string::npos);
+    CHECK(said.starts_with("config.json"));
+  }
+  temp_folder dir;
+  CHECK(contains(hf::read_config(dir.path).message(), "config.json: there is no such file"));
+}
+
+TEST_CASE("generation_config: settings are read, tokens come from config.json where it names none") {
+  const special_tokens tokens{1, 0, {2}};
+  const auto g = hf::parse_generation_config(
+      R"({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.1,
+          "max_new_tokens": 64, "max_length": null, "eos_token_id": [5, 6], "num_beams": 1, "typical_p": 1.0,
+          "suppress_tokens": [], "transformers_version": "5.17.0"})",
+      "generation_config.json", tokens);
+  CAPTURE(std::string(g.message()));
+  REQUIRE(g);
+  CHECK(g->sampling.sample);
+  CHECK(g->sampling.temperature == 0.6);
+  CHECK(g->sampling.top_k == 0);
+  CHECK(g->sampling.top_p == 0.9);
+  CHECK(g->sampling.repetition_penalty == 1.1);
+  CHECK(*g->new_tokens == 64);
+  CHECK_FALSE(g->length);
+  CHECK(g->end == std::vector<int>{5, 6});
+  CHECK(*g->begin == 1);
+  temp_folder dir;
+  const auto none = hf::read_generation_config(dir.path, tokens);
+  REQUIRE(none);
+  CHECK(none->end == std::vector<int>{2});
+  CHECK_FALSE(none->sampling.sample);
+  for (const auto& [content, said] : {std::pair{R"({"num_beams": 4})", "'num_beams' is 4, expected 1"},
+                                      {R"({"bad_words_ids": [[1]]})", "'bad_words_ids' is a list"},
+                                      {R"({"temperature": 0})", "'temperature' is 0, expected a number above 0"},
+                                      {R"({"top_p": 1.5})", "'top_p' is 1.5"},
+                                      {R"({"top_k": -1})", "'top_k' is -1"},
+                                      {"[]", "the file holds a list"}}) {
+    CAPTURE(content);
+    CHECK(contains(hf::parse_generation_config(content, "g.json", tokens).message(), said));
+  }
+}
