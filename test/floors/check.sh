@@ -9,6 +9,7 @@ find . -type f \( -name '*.h' -o -name '*.cuh' \) | sed 's,^\./,,' | LC_ALL=C so
   BEGIN {
     n = split("core graph adapter derive plan backend run model io", name, " ")
     for (i = 1; i <= n; i++) level[name[i]] = i - 1
+    level["block"] = level["derive"]  # formulas of blocks, beside what derives from them
     umbrella = n
     m = split("bit compare concepts cstddef cstdint initializer_list limits type_traits utility", word, " ")
     for (i = 1; i <= m; i++) light[word[i]] = 1

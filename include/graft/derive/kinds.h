@@ -9,6 +9,7 @@
 namespace graft {
 
 enum class lowering : unsigned char { literal, fast };
+enum class bias : bool { no, yes };
 
 struct linear_kind {  // y = x W'ᵀ + b'
   static constexpr const char* name = "linear";

@@ -8,8 +8,6 @@
 
 namespace graft {
 
-enum class bias : bool { no, yes };
-
 struct named_size {
   const char* name;
   int value;

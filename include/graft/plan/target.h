@@ -45,7 +45,20 @@ inline constexpr target cpu_target{.name = "cpu"};
 // One launch per node: what the oracle runs, and what a formula costs without fusion.
 inline constexpr target eager_target{.name = "eager", .gathers = target::work::by_nodes};
 
-// compile<q_proj, fullgraph, on<sm_90>>
-template <const target& Target> struct on {};
+// On what: a target, or the layers of a block whose paths a pattern fits.
+//     compile<q_proj, fullgraph, on<sm_90>>          adapted<llama, on<"*_proj", lora<16>>>
+template <int N> struct where {
+  char pattern[N]{};
+  const target* to = nullptr;
+  constexpr where(const char (&text)[N]) {
+    for (int i = 0; i < N; ++i) pattern[i] = text[i];
+  }
+  constexpr where(const target& t) : to(&t) {}
+};
+where(const target&)->where<1>;
+template <where Where, class Adapter = void> struct on {
+  using adapter = Adapter;
+  static constexpr auto at = Where;
+};
 
 }  // namespace graft

@@ -26,9 +26,19 @@ template <bool> struct constant {};
 template <class Layer> struct without_adapter : Layer { using adapter = none; };
 
 // The target that the options name; the CPU where they name none.
-template <class... Options> struct chosen { static constexpr const target& to = cpu_target; };
-template <class First, class... Rest> struct chosen<First, Rest...> : chosen<Rest...> {};
-template <const target& To, class... Rest> struct chosen<on<To>, Rest...> { static constexpr const target& to = To; };
+template <class Option> constexpr const target* target_named() {
+  if constexpr (requires { Option::at.to; })
+    return Option::at.to;
+  else
+    return nullptr;
+}
+template <class... Options> constexpr const target& first_target() {
+  const target* const named[] = {target_named<Options>()..., &cpu_target};
+  for (const target* t : named)
+    if (t != nullptr) return *t;
+  return cpu_target;
+}
+template <class... Options> struct chosen { static constexpr const target& to = first_target<Options...>(); };
 
 // The formula alone, with the requirement that it keeps the shapes of weight and bias as the two outputs' own.
 constexpr builder capture_formula(const layer_formula& f) {

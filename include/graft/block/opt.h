@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// OPT (Zhang et al. 2022, arXiv 2205.01068): learned positions from the third row of their table on, LayerNorm before or
+// after each part, ReLU, biases everywhere.
+#pragma once
+#include <graft/derive/block.h>
+
+namespace graft {
+
+struct opt {
+  static constexpr const char *name = "opt", *layers = "model.decoder.layers";
+  static constexpr ex embed(block_scope m, ex ids) {
+    const extent hidden = m.size("hidden"), rows = m.size("context");
+    auto table = m.at("model.decoder.embed_positions").leaf(op::base, "weight", 2, 1, 1, rows + 2, hidden);
+    auto h = m.embedding("model.decoder.embed_tokens", ids, m.size("vocab"), hidden);
+    return h + ex{m.g, make::gather(*m.g, slice(table, 2, 2, rows).i, m.positions().i, false)};
+  }
+  static constexpr ex run(block_scope m, ex h) {
+    const extent hidden = h.cols();
+    const bool before = m.has("do_layer_norm_before");
+    const bias b{m.has("enable_bias")};
+    auto norm = [&](const char* path, ex x) { return m.layer_norm(path, x); };
+    auto x = before ? norm("self_attn_layer_norm", h) : h;
+    auto q = m.linear("self_attn.q_proj", x, hidden, b), k = m.linear("self_attn.k_proj", x, hidden, b);
+    auto v = m.linear("self_attn.v_proj", x, hidden, b);
+    h = h + m.dropout("self_attn", m.linear("self_attn.out_proj", m.attention(q, k, v), hidden, b));
+    if (!before) h = norm("self_attn_layer_norm", h);
+    x = before ? norm("final_layer_norm", h) : h;
+    x = relu(m.linear("fc1", x, m.size("intermediate"), b));
+    h = h + m.dropout("fc2", m.linear("fc2", x, hidden, b));
+    return before ? h : norm("final_layer_norm", h);
+  }
+  static constexpr ex head(block_scope m, ex h) {
+    if (m.has("do_layer_norm_before")) h = m.layer_norm("model.decoder.final_layer_norm", h);
+    return m.linear("lm_head", h, m.size("vocab"));
+  }
+};
+
+}  // namespace graft

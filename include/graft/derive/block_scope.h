@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the formula of a block is written with: layers by their path, whose weights are adapted where the program or a file
+// says so, and the operations of models. Paths and names are those of Hugging Face's files.
+//     auto x = m.rms_norm("input_layernorm", h);
+//     auto q = m.rope(m.linear("self_attn.q_proj", x, heads * d));
+// A call brings x, the rows' positions and spans (graph/rules_model.h), and where it generates, the cache.
+#pragma once
+#include <graft/derive/adaption.h>
+#include <graft/derive/kinds.h>
+#include <graft/graph/rules_model.h>
+
+namespace graft {
+
+struct block_options {
+  adaptions adapters{};
+  const char* const* facts = nullptr;  // fields of the model's configuration that hold: "attention_bias"
+  int fact_count = 0;
+  bool cached = false;   // keys and values are kept from call to call
+  bool dropped = false;  // dropout happens
+  lowering how = lowering::fast;
+};
+
+struct block_scope {
+  builder* g;
+  const block_options* options;
+  int path = 0;
+
+  constexpr scope root() const { return {g, 0}; }
+  constexpr scope at(const char* name) const { return scope{g, path}.in(name); }
+  constexpr bool has(const char* fact) const {
+    for (int i = 0; i < options->fact_count; ++i)
+      if (same_text(options->facts[i], fact)) return true;
+    return false;
+  }
+  // A size of the model. The numbers are what costs are compared with while it is only a name.
+  constexpr extent size(const char* name) const {
+    constexpr named_number usual[] = {{"hidden", 4096},  {"intermediate", 11008}, {"heads", 32},    {"kv_heads", 8},
+                                      {"head_dim", 128}, {"vocab", 32000},        {"context", 4096}};
+    for (const named_number& n : usual)
+      if (same_text(n.name, name)) return root().size(name, dyn, n.value);
+    return root().size(name);
+  }
+
+  // ---- layers
+  constexpr ex linear(const char* name, ex x, extent out, bias has_bias = bias::no, int line = __builtin_LINE()) const {
+    const ex W = at(name).leaf(op::base, {"weight", line}, 2, 1, 1, out, x.cols());
+    return project(name, W, x, has_bias, line);
+  }
+  // The same with the weight stored [in, out], as GPT-2 has it.
+  constexpr ex conv1d(const char* name, ex x, extent out, bias has_bias = bias::yes,
+                      int line = __builtin_LINE()) const {
+    const ex W = at(name).leaf(op::base, {"weight", line}, 2, 1, 1, x.cols(), out);
+    return project(name, t({W, line}), x, has_bias, line);
+  }
+  constexpr ex embedding(const char* name, ex ids, extent rows, extent dim, int line = __builtin_LINE()) const {
+    const layer l = layer_at(name);
+    const ex W = adapted(l, at(name).leaf(op::base, {"weight", line}, 2, 1, 1, rows, dim));
+    const bool literal = options->how == lowering::literal;
+    return {g, literal ? make::gather(*g, W.i, ids.i, false) : select(*g, W.i, ids.i)};
+  }
+  // x / √mean(x²) ⊙ w; Gemma stores w - 1.
+  constexpr ex rms_norm(const char* name, ex x, double plus = 0, int line = __builtin_LINE()) const {
+    const ex w = norm_weight(name, x.cols(), line);
+    return mul(unit(x, true, line), {t({plus == 0 ? w : plus + w, line}), line});
+  }
+  constexpr ex layer_norm(const char* name, ex x, bias has_bias = bias::yes, int line = __builtin_LINE()) const {
+    const ex w = norm_weight(name, x.cols(), line);
+    const ex scaled = mul(unit(x, false, line), {t({w, line}), line});
+    return with_bias(name, scaled, has_bias, line);
+  }
+  // An RMS norm of each head.
+  constexpr ex head_norm(const char* name, ex x, extent head, int line = __builtin_LINE()) const {
+    const ex apart = reshape(x, 1, x.rows(), x.cols() / divisor(head, line), head, line);
+    return reshape(rms_norm(name, apart, 0, line), 1, 1, x.rows(), x.cols(), line);
+  }
+
+  // ---- operations on rows
+  // The row's position turns each head. The table of cosines and sines is made at load: it holds every kind of scaling.
+  constexpr ex rope(ex x, int line = __builtin_LINE()) const {
+    const ex table = root().frozen({"rotary", line}, size("context"), size("head_dim"));
+    const id turn = make::gather(*g, table.i, positions().i, false);
+    return {g, make::rope(*g, x.i, turn, false, line)};
+  }
+  constexpr ex attention(ex q, ex k, ex v, int line = __builtin_LINE()) const {
+    return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), line);
+  }
+  // Queries, keys and values side by side.
+  constexpr ex attention(ex qkv, extent queries, int line = __builtin_LINE()) const {
+    const ex span = root().leaf(op::ids, {"span", line}, 2, 1, 1, 3, qkv.rows());
+    id cache = none_id;
+    if (options->cached)
+      cache = root()
+                  .leaf(op::state, {"cache", line}, 2, 1, 1, root().size("places", dyn, 4096),
+                        qkv.cols() - divisor(queries, line))
+                  .i;
+    return {g, make::attention(*g, qkv.i, span.i, cache, queries.d, size("head_dim").d, line)};
+  }
+  constexpr ex dropout(const char* name, ex x, int line = __builtin_LINE()) const {
+    if (!options->dropped) return x;
+    const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
+    return {g, make::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(name)}, line)};
+  }
+  constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
+  // log Σ exp - the label's entry, of each row; a negative label counts for nothing.
+  constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
+    const ex labels = root().leaf(op::ids, {"labels", line}, 1, 1, 1, 1, root().tokens());
+    return {g, make::cross_entropy(*g, logits.i, labels.i, line)};
+  }
+
+ private:
+  struct named_number {
+    const char* name;
+    int value;
+  };
+  struct layer {
+    scope here;
+    sequence<adaption> by;
+    constexpr scope of(const adaption& a) const { return a.name[0] == '\0' ? here : here.in(a.name); }
+  };
+  constexpr layer layer_at(const char* name) const {
+    const scope here = at(name);
+    text full = g->paths().full(here.path, "");
+    full.s[full.n > 0 ? full.n - 1 : 0] = '\0';  // without the last dot
+    return {here, options->adapters.at(full.c_str())};
+  }
+  static constexpr ex adapted(const layer& l, ex W) {
+    for (const adaption& a : l.by)
+      if (a.adapter.weight != nullptr) W = a.adapter.weight(l.of(a), W);
+    return W;
+  }
+  constexpr ex project(const char* name, ex W, ex x, bias has_bias, int line) const {
+    const ex changed = adapted(layer_at(name), W);
+    const bool literal = options->how == lowering::literal;
+    const id y = literal ? make::matmul(*g, x.i, changed.i, false, true, line) : apply(*g, changed.i, x.i);
+    return with_bias(name, {g, y}, has_bias, line);
+  }
+  // y + b', one number for each column.
+  constexpr ex with_bias(const char* name, ex y, bias has_bias, int line) const {
+    const layer l = layer_at(name);
+    const extent n = y.cols();
+    bool trained = false;
+    for (const adaption& a : l.by) trained = trained || a.trains_bias;
+    ex b{g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, n.d, {1})};
+    if (has_bias == bias::yes) b = l.here.leaf(trained ? op::param : op::base, {"bias", line}, 1, 1, 1, n, 1);
+    for (const adaption& a : l.by) b = a.adapter.adapted_bias(l.of(a), b);
+    return {g, make::add(*g, y.i, make::as_row(*g, b.i), line)};
+  }
+  constexpr ex norm_weight(const char* name, extent n, int line) const {
+    return adapted(layer_at(name), at(name).leaf(op::base, {"weight", line}, 1, 1, 1, n, 1));
+  }
+  constexpr ex unit(ex x, bool rms, int line) const {
+    return {g, make::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
+  }
+  // A number for the place of a dropout in the block: other places drop other elements.
+  constexpr int salt(const char* name) const {
+    const text full = g->paths().full(path, name);
+    unsigned hash = 2166136261U;
+    for (const char* c = full.c_str(); *c != '\0'; ++c) hash = (hash ^ static_cast<unsigned char>(*c)) * 16777619U;
+    return static_cast<int>(hash >> 2U);
+  }
+};
+
+}  // namespace graft

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks as formulas: their leaves have the paths of Hugging Face's files, and adapters stand where a pattern says.
+#include <graft/adapter/dora.h>
+#include <graft/block/gemma.h>
+#include <graft/block/gpt2.h>
+#include <graft/block/llama.h>
+#include <graft/block/opt.h>
+#include <graft/block/qwen2.h>
+#include <graft/block/qwen3.h>
+
+#include "../support/both.h"
+
+using namespace graft;
+
+namespace {
+
+constexpr adaption mixed[] = {{"*_proj", formula_of<lora<>>()}, {"v_proj", formula_of<dora<>>()}};
+constexpr const char* biased[] = {"attention_bias", "mlp_bias"};
+
+constexpr bool has_leaf(const builder& g, const char* name) { return g.find(name) != none_id; }
+constexpr bool llama_while_compiling() {
+  const builder g = capture_forward(block_of<llama>(), {{mixed, 2}});
+  return g.bad.what == fault::none && has_leaf(g, "self_attn.v_proj.lora_magnitude_vector") &&
+         !has_leaf(g, "self_attn.q_proj.lora_magnitude_vector") && has_leaf(g, "mlp.down_proj.lora_A.weight");
+}
+
+}  // namespace
+
+TEST_CASE("adaption: patterns") {
+  BOTH(fits("v_proj", "self_attn.v_proj"));
+  BOTH(fits("self_attn.v_proj", "self_attn.v_proj"));
+  BOTH(fits("*_proj", "self_attn.v_proj"));
+  BOTH(fits("*", "lm_head"));
+  BOTH(!fits("v_proj", "self_attn.kv_proj"));
+  BOTH(!fits("self_attn", "self_attn.v_proj"));
+  BOTH(!fits("*_projx", "self_attn.v_proj"));
+  BOTH(fits("self*proj", "self_attn.v_proj"));
+}
+
+TEST_CASE("block: adapters stand where the last pattern that fits says, while compiling too") {
+  BOTH(llama_while_compiling());
+}
+
+TEST_CASE("block: several adapters on one layer have names") {
+  const adaption two[] = {{"q_proj", formula_of<lora<>>(), "a"}, {"q_proj", formula_of<lora<>>(), "c"}};
+  const builder g = capture_forward(block_of<llama>(), {{two, 2}});
+  CHECK(has_leaf(g, "self_attn.q_proj.a.lora_A.weight"));
+  CHECK(has_leaf(g, "self_attn.q_proj.c.lora_B.weight"));
+}
+
+TEST_CASE("block: the backward graph has the gradient of every adapter, by path, and none of the base") {
+  const builder g = capture_backward(block_of<llama>(), {{mixed, 2}});
+  CHECK(g.bad.what == fault::none);
+  CHECK(g.out.size() == 1 + 7 * 2 + 1);
+  CHECK(g.result("self_attn.v_proj.lora_magnitude_vector") != none_id);
+  CHECK(g.result("mlp.gate_proj.lora_B.weight") != none_id);
+  CHECK(g.result("mlp.gate_proj.weight") == none_id);
+  CHECK(g.result("dx") != none_id);
+}
+
+TEST_CASE("block: biases where the configuration has them, and trained where a rule says") {
+  CHECK(!has_leaf(capture_forward(block_of<llama>(), {}), "self_attn.q_proj.bias"));
+  CHECK(has_leaf(capture_forward(block_of<llama>(), {{}, biased, 2}), "self_attn.q_proj.bias"));
+  CHECK(has_leaf(capture_forward(block_of<qwen2>(), {}), "self_attn.q_proj.bias"));
+  const adaption trained[] = {{"q_proj", {}, "", true}};
+  const builder g = capture_backward(block_of<qwen2>(), {{trained, 1}});
+  CHECK(g.result("self_attn.q_proj.bias") != none_id);
+  CHECK(g.result("self_attn.k_proj.bias") == none_id);
+}
+
+TEST_CASE("block: only a block that generates has a cache, only one that drops a seed") {
+  block_options how;
+  CHECK(!has_leaf(capture_forward(block_of<gpt2>(), how), "cache"));
+  CHECK(!has_leaf(capture_forward(block_of<gpt2>(), how), "seed"));
+  how.cached = how.dropped = true;
+  CHECK(has_leaf(capture_forward(block_of<gpt2>(), how), "cache"));
+  CHECK(has_leaf(capture_forward(block_of<gpt2>(), how), "seed"));
+}
+
+TEST_CASE("block: the leaves of every architecture") {
+  struct expected {
+    architecture model;
+    const char *embed, *block, *head;
+  };
+  const expected all[] = {
+      {architecture_of<llama>(), "model.embed_tokens.weight", "mlp.gate_proj.weight", "model.norm.weight"},
+      {architecture_of<mistral>(), "model.embed_tokens.weight", "mlp.up_proj.weight", "lm_head.weight"},
+      {architecture_of<qwen2>(), "model.embed_tokens.weight", "self_attn.k_proj.bias", "lm_head.weight"},
+      {architecture_of<qwen3>(), "model.embed_tokens.weight", "self_attn.q_norm.weight", "lm_head.weight"},
+      {architecture_of<gemma>(), "model.embed_tokens.weight", "post_attention_layernorm.weight", "model.norm.weight"},
+      {architecture_of<opt>(), "model.decoder.embed_positions.weight", "fc1.weight", "lm_head.weight"},
+      {architecture_of<gpt2>(), "transformer.wpe.weight", "attn.c_attn.weight", "transformer.ln_f.bias"},
+  };
+  for (const expected& e : all) {
+    INFO(std::string(e.model.name));
+    CHECK(has_leaf(capture_forward(e.model.embed, {}), e.embed));
+    CHECK(has_leaf(capture_forward(e.model.block, {}), e.block));
+    CHECK(has_leaf(capture_forward(e.model.head, {}), e.head));
+    const builder loss = capture_backward(with_loss(e.model.head), {});
+    CHECK(has_leaf(loss, "labels"));
+    CHECK(loss.result("y") != none_id);
+    CHECK(loss.result("dx") != none_id);
+  }
+}
