@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// keep: a forward and a backward graph of the same formula become a pair for training. What backward would compute a
+// second time is found as nodes that both graphs have; forward gives them as further outputs, backward takes them as
+// inputs "….kept". Values that are cheap to compute again from what is there anyway (activations, norms, look-ups) are
+// not kept, unless that would keep more. Works for any pair of graphs: a layer, or a block of them.
+#pragma once
+#include <graft/derive/stage.h>
+#include <graft/derive/walk.h>
+#include <graft/graph/canonical.h>
+
+namespace graft {
+
+struct kept_pair {
+  builder forward;    // its outputs, then the kept values
+  builder backward;   // reads them as inputs, in the same order
+  sequence<id> leaf;  // of the backward graph, by number of the kept value
+};
+
+// Only the outputs of which asked[k] is set, and the nodes that they need.
+[[gnu::cold]] constexpr builder asked_outputs(const graph& from, const sequence<bool>& asked) {
+  sequence<output> out;
+  for (int k = 0; k < from.outs; ++k)
+    if (asked[k]) out.push(from.out[k]);
+  graph part = from;
+  part.out = out.data(), part.outs = out.size();
+  part.need = nullptr, part.needs = 0;  // checked where the whole graph is; their nodes may be gone
+  return canonical(part);
+}
+
+namespace detail {
+
+constexpr bool cheap_again(op o) {
+  const op_class kind = row(o).kind;
+  return kind == op_class::pointwise || kind == op_class::layout || kind == op_class::rowwise ||
+         kind == op_class::lookup;
+}
+// Which nodes of the backward graph are kept: the origins of those that the forward graph has too and that the rest of
+// the backward graph reads. The origin of a value is the one value it is cheap to compute from, or else itself.
+struct cut {
+  const graph& backward;
+  stages when;
+  node_set shared, kept;
+  sequence<id> origin;  // none: the call brings it, or it is known before
+
+  constexpr void find() {
+    for (id i = 0; i < backward.size; ++i) {
+      const node& v = backward[i];
+      if (!shared[i] || when.of[i] != stage::data || is_leaf(v.what)) continue;
+      origin[i] = i;
+      if (!cheap_again(v.what)) continue;
+      id one = none_id;
+      bool several = false;
+      for (int k = 0; k < 3; ++k) {
+        const id o = v.operand(k) >= 0 ? origin[v.operand(k)] : none_id;
+        several = several || (o >= 0 && one >= 0 && o != one);
+        if (o >= 0) one = o;
+      }
+      if (!several) origin[i] = one;
+    }
+    auto keep_origin = [&](id i) {
+      if (i >= 0 && origin[i] >= 0) kept.add(origin[i]);
+    };
+    for (int k = 0; k < backward.outs; ++k) keep_origin(backward.out[k].at);
+    for (id i = 0; i < backward.size; ++i)
+      for (int k = 0; k < 3; ++k)
+        if (!shared[i]) keep_origin(backward[i].operand(k));
+    // Cheap, and all that it is computed from is kept anyway.
+    for (id i = 0; i < backward.size; ++i) {
+      if (!kept[i] || !cheap_again(backward[i].what)) continue;
+      bool there = true;
+      for (int k = 0; k < 3; ++k)
+        if (const id o = backward[i].operand(k); o >= 0) there = there && (origin[o] < 0 || kept[origin[o]]);
+      if (there) kept.in[i] = false;
+    }
+  }
+};
+// The path that tells kept values apart: their number, digit by digit.
+constexpr int numbered_path(builder& g, int number) {
+  constexpr const char* digits = "0123456789";
+  const int above = number < 10 ? 0 : numbered_path(g, number / 10);
+  return g.word(above, digits + number % 10, 1);
+}
+
+}  // namespace detail
+
+[[gnu::cold]] constexpr kept_pair keep(const graph& forward, const graph& backward) {
+  // Both in one graph, where equal nodes are one.
+  builder all;
+  sequence<id> at_forward(forward.size, none_id), at_backward(backward.size, none_id);
+  detail::table_copier forward_tables(forward, all), backward_tables(backward, all);
+  for (id i = 0; i < forward.size; ++i) at_forward[i] = all.emit(forward_tables.moved(forward[i], at_forward.data()));
+  for (id i = 0; i < backward.size; ++i)
+    at_backward[i] = all.emit(backward_tables.moved(backward[i], at_backward.data()));
+  sequence<id> from_forward(all.n.size(), none_id);
+  for (id i = 0; i < forward.size; ++i) from_forward[at_forward[i]] = i;
+
+  detail::cut c{backward, schedule(backward), node_set(backward.size), node_set(backward.size),
+                sequence<id>(backward.size, none_id)};
+  for (id i = 0; i < backward.size; ++i)
+    if (from_forward[at_backward[i]] >= 0) c.shared.add(i);
+  c.find();
+
+  kept_pair made;
+  sequence<output> outputs;
+  for (int k = 0; k < forward.outs; ++k) outputs.push(forward.out[k]);
+  builder rest;
+  detail::table_copier tables(backward, rest);
+  sequence<id> place(backward.size, none_id);
+  for (id i = 0; i < backward.size; ++i) {
+    const node& v = backward[i];
+    if (!c.kept[i]) {
+      place[i] = rest.append(tables.moved(v, place.data()));
+      continue;
+    }
+    outputs.push({from_forward[at_backward[i]], "kept"});
+    const int rank = v.d[0] == dim{1} && v.d[1] == dim{1} ? 2 : 4;
+    place[i] = rest.leaf(op::input, "kept", detail::numbered_path(rest, made.leaf.size()), rank, tables.size(v.d[0]),
+                         tables.size(v.d[1]), tables.size(v.d[2]), tables.size(v.d[3]));
+    made.leaf.push(place[i]);
+  }
+  for (int k = 0; k < backward.outs; ++k) {
+    const output& o = backward.out[k];
+    rest.give(place[o.at], o.name, tables.path(o.path), o.of_input);
+  }
+  made.backward = canonical(rest);
+  for (int k = 0; k < made.leaf.size(); ++k) {
+    text name;
+    rest.paths().print(name, rest.n[made.leaf[k]].path), name << "kept";
+    made.leaf[k] = made.backward.find(name.c_str());
+  }
+  graph whole = forward;
+  whole.out = outputs.data(), whole.outs = outputs.size();
+  made.forward = canonical(whole);
+  return made;
+}
+
+}  // namespace graft
