@@ -5,7 +5,9 @@
 // for them.
 #include <benchmark/benchmark.h>
 #include <graft/cpu.h>
+#include <graft/run/bind.h>
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -67,8 +67,7 @@ endfunction()
 function(graft_use_instances target)
   if(TARGET graft_instances)
     target_link_libraries(${target} PRIVATE graft_instances)
-    target_compile_options(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${PROJECT_SOURCE_DIR}/include/graft/run/compiled.h>")
+    target_compile_definitions(${target} PRIVATE GRAFT_CPU_COMPILED)
   endif()
 endfunction()
 

@@ -113,13 +113,13 @@ struct step {
   const char* says;
 };
 constexpr step common[] = {
-    {"executor::forward", "run/executor.h", "status forward(const view& x, const mutable_view& y)"},
+    {"executor::forward", "run/executor_calls.h", "forward(const view& x, const mutable_view& y)"},
     {"pass::begin: sizes from x, checked", "run/pass.h", "status begin(const view& x, const view& dy = {})"},
     {"pass::want: where y goes", "run/pass.h", "status want(int output, const mutable_view& to)"},
     {"pass::run", "run/pass.h", "status run(queue& q) { return plan_->run(q); }"},
 };
 constexpr step on_cpu[] = {
-    {"cpu::engine::bound::run", "backend/cpu/engine.h", "plan_.run("},
+    {"cpu::engine::bound::run", "backend/cpu/engine_plan.h", "plan_.run("},
     {"cpu::bound_plan::run", "backend/cpu/bound_plan.h", "for (const launch& l : p_.launches)"},
     {"row_worker::run: all nodes on a few rows", "backend/cpu/row_worker.h", "void run(const frame<Real>& f"},
 };

@@ -6,6 +6,7 @@
 //     q.forward(numbers.x(), whole(y));
 #pragma once
 #include <graft/cpu.h>
+#include <graft/run/bind.h>
 
 #include <algorithm>
 #include <cmath>

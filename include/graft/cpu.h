@@ -3,9 +3,8 @@
 //     struct q_proj : graft::linear<1024, 1024, float, graft::lora<16>> {};
 //     graft::cpu::layer<q_proj, graft::fullgraph> q;
 #pragma once
+#include <graft/core/bf16.h>
+#include <graft/core/f16.h>
 #include <graft/graft.h>
 #include <graft/run/layer.h>
 #include <graft/run/print.h>
-#if defined(GRAFT_CPU_COMPILED)  // set by linking graft::cpu_compiled
-#include <graft/run/compiled.h>
-#endif

@@ -8,6 +8,7 @@
 #include <deque>
 #include <set>
 
+#include "../support/instances.h"
 #include "../support/random_layer.h"
 
 using namespace test;

@@ -3,6 +3,7 @@
 // file, the key and what was expected; nothing is skipped and nothing guessed.
 #include <doctest/doctest.h>
 #include <graft/io/peft_layer.h>
+#include <graft/run/layer.h>
 #include <graft/io/safetensors_write.h>
 
 #include <fstream>

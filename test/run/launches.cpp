@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "../support/all_layers.h"
+#include "../support/instances.h"
 #include "../support/random_layer.h"
 
 using namespace test;

@@ -3,6 +3,7 @@
 // them: merge(W) x = forward(x); unmerge(merge(W)) = W; disabled = base; fused = eager; gradients = differences.
 #include <doctest/doctest.h>
 
+#include "../support/instances.h"
 #include "../support/random_layer.h"
 
 using namespace test;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a layer keeps between calls: no second copy of its weight.
 #include <doctest/doctest.h>
+#include <graft/backend/cpu/threads.h>
 
 #include "../support/random_layer.h"
 

@@ -2,7 +2,10 @@
 // Any layer filled with random numbers: the leaves of its graphs say which tensors there are and how large. No test
 // that uses this knows an adapter by name.
 #pragma once
+#include <graft/core/bf16.h>
+#include <graft/core/f16.h>
 #include <graft/model/table.h>
+#include <graft/run/bind.h>
 #include <graft/run/layer.h>
 
 #include <random>

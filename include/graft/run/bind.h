@@ -3,17 +3,12 @@
 // errors words these.
 #pragma once
 #include <graft/core/result.h>
-#include <graft/core/view.h>
 #include <graft/plan/require.h>
+#include <graft/run/given.h>
 
-#include <map>
-#include <string>
 #include <vector>
 
 namespace graft {
-
-using tensor_map = std::map<std::string, view, std::less<>>;
-using size_map = std::map<std::string, long long, std::less<>>;
 
 constexpr text expected_shape(const graph& g, id i, const size_values& s) {
   text t;

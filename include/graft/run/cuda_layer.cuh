@@ -10,7 +10,7 @@
 #include <graft/backend/cuda/kernels_for.h>
 #include <graft/plan/compile.h>
 #include <graft/plan/explain.h>
-#include <graft/run/executor.h>
+#include <graft/run/executor_calls.h>
 #include <graft/run/static_sizes.h>
 
 namespace graft::cuda {

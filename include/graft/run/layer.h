@@ -6,6 +6,12 @@
 #include <graft/plan/compile.h>
 #include <graft/run/executor.h>
 #include <graft/run/static_sizes.h>
+#if defined(GRAFT_CPU_COMPILED)  // set by linking graft::cpu_compiled
+#include <graft/run/compiled.h>
+#else
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/run/executor_calls.h>
+#endif
 
 namespace graft::cpu {
 

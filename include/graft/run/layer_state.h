@@ -12,14 +12,6 @@ struct bound_leaves {
   std::vector<view> leaf;
 };
 
-// One thing that a layer is given by name: a tensor, a number, or a size.
-struct given_value {
-  const char* name = "";
-  const view* tensor = nullptr;
-  const double* scalar = nullptr;
-  long long size = 0;
-};
-
 class layer_state {
  public:
   explicit layer_state(const layer_graphs& graphs) : graphs_(graphs) {}

@@ -6,6 +6,7 @@
 #include <graft/backend/cpu/attention.h>
 #include <graft/backend/cpu/cross_entropy.h>
 #include <graft/backend/cpu/dropout.h>
+#include <graft/backend/cpu/host_function.h>
 #include <graft/backend/cpu/layout.h>
 #include <graft/backend/cpu/lookup.h>
 #include <graft/backend/cpu/matmul.h>
@@ -16,12 +17,7 @@
 #include <graft/backend/cpu/rotate.h>
 #include <graft/backend/cpu/rowwise.h>
 
-#include <functional>
-
 namespace graft::cpu {
-
-// A function outside the language: reads the operand, writes the result of the same sizes.
-template <class Real> using host_function = std::function<void(const char* name, tensor<Real> in, tensor<Real> out)>;
 
 enum class rotations : unsigned char { blockwise, dense };
 

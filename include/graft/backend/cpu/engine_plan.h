@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the CPU's engine runs a graph: as a plan bound to tensors, or node by node. See engine.h.
+#pragma once
+#include <graft/backend/cpu/bound_plan.h>
+#include <graft/backend/cpu/engine.h>
+
+namespace graft::cpu {
+
+template <class Real> class engine<Real>::bound {
+ public:
+  bound(const graph& g, const target& to) : plan_(g, to) {}
+  status bind(queue&, const size_values& s, const leaf_views& leaves, const capacity& room, shared&) {
+    plan_.bind(s, leaves, room.tokens);
+    return ok;
+  }
+  const graph& value() const { return plan_.value(); }
+  const plan& launches() const { return plan_.launches(); }
+  long long launched() const { return plan_.launched(); }
+  long long workspace_bytes(long long tokens) { return plan_.workspace_bytes(tokens); }
+  call& next_call() { return plan_.next_call(); }
+  call& this_call() { return plan_.this_call(); }
+  const call& this_call() const { return plan_.this_call(); }
+  status parameters_changed(queue&) {
+    plan_.parameters_changed();
+    return ok;
+  }
+  status publish(queue&) { return ok; }
+  void memory_changed() {}
+  status run(queue& q) {
+    const graph& g = plan_.value();
+    const plan& p = plan_.launches();
+    const bool eager = p.to.gathers == target::work::by_nodes;
+    if (p.breaks > 0 && !eager)
+      return fail("host function '", g[p.first_break].name, "' breaks the graph; run the layer in eager mode");
+    if (p.breaks > 0 && !q.host)
+      return fail("host function '", g[p.first_break].name, "' is not set; give it with host()");
+    if (eager) plan_.parameters_changed();  // as the formula is written: nothing is kept from call to call
+    plan_.run(eager ? rotations::dense : rotations::blockwise, &q.host);
+    return ok;
+  }
+
+ private:
+  bound_plan<Real> plan_;
+};
+
+template <class Real>
+status engine<Real>::evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
+                       const std::vector<mutable_view>& outputs) {
+  for (id i = 0; i < g.size; ++i)
+    if (g[i].what == op::host && !q.host)
+      return fail("host function '", g[i].name, "' is not set; give it with host()");
+  values<Real> v = evaluate_all<Real>(g, s, leaves, rotations::blockwise, &q.host);
+  for (int k = 0; k < g.outs; ++k)
+    if (const mutable_view& to = outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
+      write(v[g.out[k].at].p, 0, to.count(), to);
+  return ok;
+}
+
+}  // namespace graft::cpu

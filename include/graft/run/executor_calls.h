@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The members of an executor that bind it and run it: see run/executor.h.
+#pragma once
+#include <graft/plan/kernels.h>
+#include <graft/run/executor_adapters.h>
+
+namespace graft {
+
+template <class Engine> status executor<Engine>::bind(const capacity& room) {
+  for (pass<Engine>* p : passes()) p->unbind();
+  room_ = room, bound_ = false;
+  if (status s = Engine::open(queue_); !s) return s;
+  share();
+  if (status s = bind_base(); !s && !enabled_) return s;  // an adapter that replaces the base's tensors runs without
+  if (status s = bind_part(shown()); !s) return s;
+  bound_ = true;
+  return publish();
+}
+template <class Engine> status executor<Engine>::parameters_changed() {
+  for (pass<Engine>* p : passes())
+    if (p->bound())
+      if (status s = p->runs().parameters_changed(queue_); !s) return s;
+  return bound_ ? publish() : status(ok);
+}
+template <class Engine> status executor<Engine>::forward(const view& x, const mutable_view& y) {
+  if (status s = ready(); !s) return s;
+  pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  if (status s = p.begin(x); !s) return s;
+  if (y.data == nullptr && p.elements(0) != 0) return fail("output 'y' has no data");
+  if (status s = p.want(0, y); !s) return s;
+  return p.run(queue_);
+}
+template <class Engine>
+status executor<Engine>::backward(const view& x, const view& dy, const mutable_view& dx,
+                                  const std::vector<gradient>& gradients) {
+  part& at_work = shown();
+  const layer_graphs& graphs = at_work.state.graphs();
+  const graph& made = enabled_ ? (eager() ? graphs.literal_backward : graphs.backward) : graphs.base_backward;
+  if (made.bad.what == fault::not_differentiable) return fail("no gradient for ", located(made, made.bad.at));
+  if (!enabled_ && !gradients.empty())
+    return fail("the adapter is disabled: its parameters have no gradient, only dx exists");
+  if (status s = ready(); !s) return s;
+  pass<Engine>& p = enabled_ ? at_work.backward : base_->backward;
+  if (!p.bound())
+    if (status s = p.bind(queue_, at_work.state, made, aim(), room_, shared_); !s) return s;
+  if (status s = p.begin(x, dy); !s) return s;
+  if (const int k = made.find_output("dx"); k >= 0)
+    if (status s = p.want(k, dx); !s) return s;
+  for (const gradient& d : gradients) {
+    const int k = made.find_output(d.name.c_str());
+    if (k < 0) return fail("this layer has no parameter '", d.name.c_str(), "'");
+    if (status s = p.want(k, d.into); !s) return s;
+  }
+  return p.run(queue_);
+}
+template <class Engine> status executor<Engine>::merge(const mutable_view& weight, const mutable_view& bias) {
+  memory_changed();  // `weight` may be the one that the next call reads
+  return base_->merging.merge(queue_, shown().state, weight, bias);
+}
+template <class Engine>
+status executor<Engine>::unmerge(const char* what, const view& merged, const mutable_view& original) {
+  memory_changed();
+  return base_->merging.unmerge(queue_, shown().state, what, merged, original);
+}
+
+template <class Engine> const plan* executor<Engine>::forward_plan() const {
+  const pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  return p.bound() ? &p.runs().launches() : nullptr;
+}
+template <class Engine> bool executor<Engine>::runs_folded() const { return shown().folded; }
+template <class Engine> void executor<Engine>::kernels_changed() {
+  for (pass<Engine>* p : passes()) p->unbind();
+  bound_ = false;
+}
+template <class Engine> const typename Engine::bound* executor<Engine>::bound_forward() const {
+  const pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  return p.bound() ? &p.runs() : nullptr;
+}
+template <class Engine> typename Engine::bound* executor<Engine>::bound_forward() {
+  pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  return p.bound() ? &p.runs() : nullptr;
+}
+template <class Engine> const typename Engine::bound* executor<Engine>::bound_backward() const {
+  const pass<Engine>& p = enabled_ ? shown().backward : base_->backward;
+  return p.bound() ? &p.runs() : nullptr;
+}
+
+template <class Engine> std::vector<pass<Engine>*> executor<Engine>::passes() {
+  std::vector<pass<Engine>*> all{&base_->forward, &base_->backward};
+  for (auto& p : parts_)
+    if (p != nullptr) all.push_back(&p->forward), all.push_back(&p->backward);
+  if (together_ != nullptr) all.push_back(&together_->forward), all.push_back(&together_->backward);
+  return all;
+}
+template <class Engine> void executor<Engine>::memory_changed() {
+  for (pass<Engine>* p : passes())
+    if (p->bound()) p->runs().memory_changed();
+}
+template <class Engine> status executor<Engine>::ready() {
+  if (bound_ && (enabled_ ? shown().forward : base_->forward).bound()) return ok;
+  if (bound_) return publish();
+  if (!Engine::binds_itself && room_.tokens == 0) return fail("bind() the layer before a call, with a capacity");
+  return bind(room_);
+}
+template <class Engine> status executor<Engine>::bind_base() {
+  return base_->forward.bind(queue_, first().state, first().state.graphs().base_forward, aim(), room_, shared_);
+}
+// The adapter as a branch beside the product, or inside a copy of the weight, whichever the target is better at.
+template <class Engine> status executor<Engine>::bind_part(part& p) {
+  const layer_graphs& graphs = p.state.graphs();
+  const graph& branch = eager() ? graphs.literal : graphs.forward;
+  p.folded = false;
+  if (result<bound_leaves> b = p.state.bind(branch); b && !eager())
+    p.folded = folds(aim(), branch, graphs.folded, b->sizes);
+  p.backward.unbind();
+  if (p.folded && !Engine::has_room(shared_, true))
+    return fail(
+        "this adapter is folded into a copy of the weight, and the layer was bound without one; bind() it again");
+  return p.forward.bind(queue_, p.state, p.folded ? graphs.folded : branch, aim(), room_, shared_);
+}
+// What all adapters that are complete need of the place that launches read.
+template <class Engine> void executor<Engine>::share() {
+  int adapters = 0;
+  for (auto& p : parts_) adapters += p != nullptr ? 1 : 0;
+  Engine::begin(shared_, room_, adapters);
+  for (auto& p : parts_) {
+    if (p == nullptr || eager()) continue;
+    const layer_graphs& graphs = p->state.graphs();
+    const result<bound_leaves> b = p->state.bind(graphs.forward);
+    if (!b) continue;  // binding it will say why
+    const bool folded = folds(aim(), graphs.forward, graphs.folded, b->sizes);
+    const graph& g = folded ? graphs.folded : graphs.forward;
+    Engine::consider(shared_, aim(), g, folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes, folded, room_);
+  }
+  Engine::complete(shared_, queue_);
+}
+template <class Engine> status executor<Engine>::publish() {
+  if (!enabled_) {
+    if (!base_->forward.bound())
+      if (status s = bind_base(); !s) return s;
+    return base_->forward.runs().publish(queue_);
+  }
+  if (!shown().forward.bound())
+    if (status s = bind_part(shown()); !s) return s;
+  return shown().forward.runs().publish(queue_);
+}
+
+}  // namespace graft
