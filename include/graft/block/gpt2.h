@@ -19,7 +19,7 @@ struct gpt2 {
     auto qkv = m.conv1d("attn.c_attn", x, 3 * hidden);
     h = h + m.dropout("attn.resid_dropout", m.conv1d("attn.c_proj", m.attention(qkv, hidden), hidden));
     x = m.layer_norm("ln_2", h);
-    x = gelu_tanh(m.conv1d("mlp.c_fc", x, m.size("intermediate")));
+    x = m.activated(m.conv1d("mlp.c_fc", x, m.size("intermediate")), op::gelu_tanh);
     return h + m.dropout("mlp.dropout", m.conv1d("mlp.c_proj", x, hidden));
   }
   static constexpr ex head(block_scope m, ex h) {

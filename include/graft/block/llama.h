@@ -13,16 +13,16 @@ struct llama {
   }
   static constexpr ex run(block_scope m, ex h) {
     const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_mlp{m.has("mlp_bias")};
+    const bias in_attention{m.has("attention_bias")}, behind{m.has("output_bias")}, in_mlp{m.has("mlp_bias")};
     auto x = m.rms_norm("input_layernorm", h);
     auto q = m.rope(m.linear("self_attn.q_proj", x, heads, in_attention));
     auto k = m.rope(m.linear("self_attn.k_proj", x, kv, in_attention));
     auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_attention);
+    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, behind);
     x = m.rms_norm("post_attention_layernorm", h);
     auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"), in_mlp);
     auto up = m.linear("mlp.up_proj", x, m.size("intermediate"), in_mlp);
-    return h + m.linear("mlp.down_proj", mul(silu(gate), up), hidden, in_mlp);
+    return h + m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden, in_mlp);
   }
   static constexpr ex head(block_scope m, ex h) {
     return m.linear("lm_head", m.rms_norm("model.norm", h), m.size("vocab"));

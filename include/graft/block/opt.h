@@ -16,8 +16,8 @@ struct opt {
   }
   static constexpr ex run(block_scope m, ex h) {
     const extent hidden = h.cols();
-    const bool before = m.has("do_layer_norm_before");
-    const bias b{m.has("enable_bias")};
+    const bool before = m.has("norm_before");
+    const bias b{m.has("attention_bias")};
     auto norm = [&](const char* path, ex x) { return m.layer_norm(path, x); };
     auto x = before ? norm("self_attn_layer_norm", h) : h;
     auto q = m.linear("self_attn.q_proj", x, hidden, b), k = m.linear("self_attn.k_proj", x, hidden, b);
@@ -25,12 +25,12 @@ struct opt {
     h = h + m.dropout("self_attn", m.linear("self_attn.out_proj", m.attention(q, k, v), hidden, b));
     if (!before) h = norm("self_attn_layer_norm", h);
     x = before ? norm("final_layer_norm", h) : h;
-    x = relu(m.linear("fc1", x, m.size("intermediate"), b));
+    x = m.activated(m.linear("fc1", x, m.size("intermediate"), b), op::relu);
     h = h + m.dropout("fc2", m.linear("fc2", x, hidden, b));
     return before ? h : norm("final_layer_norm", h);
   }
   static constexpr ex head(block_scope m, ex h) {
-    if (m.has("do_layer_norm_before")) h = m.layer_norm("model.decoder.final_layer_norm", h);
+    if (m.has("final_norm")) h = m.layer_norm("model.decoder.final_layer_norm", h);
     return m.linear("lm_head", h, m.size("vocab"));
   }
 };

@@ -17,7 +17,7 @@ struct qwen2 : llama {
     x = m.rms_norm("post_attention_layernorm", h);
     auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"));
     auto up = m.linear("mlp.up_proj", x, m.size("intermediate"));
-    return h + m.linear("mlp.down_proj", mul(silu(gate), up), hidden);
+    return h + m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden);
   }
 };
 

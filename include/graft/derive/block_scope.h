@@ -15,8 +15,9 @@ struct block_options {
   adaptions adapters{};
   const char* const* facts = nullptr;  // fields of the model's configuration that hold: "attention_bias"
   int fact_count = 0;
-  bool cached = false;   // keys and values are kept from call to call
-  bool dropped = false;  // dropout happens
+  bool cached = false;         // keys and values are kept from call to call
+  bool dropped = false;        // dropout happens
+  op activation = op::detach;  // of the feed-forward part, where it is not the architecture's own
   lowering how = lowering::fast;
 };
 
@@ -99,6 +100,9 @@ struct block_scope {
     if (!options->dropped) return x;
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
     return {g, make::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(name)}, line)};
+  }
+  constexpr ex activated(ex x, op usual, int line = __builtin_LINE()) const {
+    return {g, make::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
   }
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
   // log Σ exp - the label's entry, of each row; a negative label counts for nothing.

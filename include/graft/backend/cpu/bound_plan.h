@@ -32,7 +32,7 @@ template <class Real> class bound_plan {
 
   // Binds sizes and leaves and forgets everything kept. `tokens`: room for calls with so many rows.
   void bind(const size_values& s, const leaf_views& leaves, long long tokens) {
-    sizes_ = s;
+    sizes_ = now_.sizes = s;
     known_ = values<Real>(g_, sizes_, leaves);
     now_.data.assign(static_cast<std::size_t>(g_.size), view{});
     now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
@@ -40,6 +40,19 @@ template <class Real> class bound_plan {
     if (tokens > 0) reserve(tokens);
   }
   void parameters_changed() { ready_ = false; }
+
+  // What one of several layers brings that share this plan: its sizes, its tensors and the values that follow from them.
+  // Their sizes are the same, so that the workspace fits all of them.
+  struct binding {
+    size_values sizes;
+    values<Real> known;
+    bool loaded = false, ready = false;
+  };
+  // The tensors of another layer come in, those that were here go out.
+  void exchange(binding& other) {
+    std::swap(sizes_, other.sizes), std::swap(known_, other.known);
+    std::swap(loaded_, other.loaded), std::swap(ready_, other.ready);
+  }
   // What the next call brings, to be filled in.
   call& next_call() {
     now_.sizes = sizes_;
@@ -111,7 +124,7 @@ template <class Real> class bound_plan {
     for (id i = 0; i < g_.size; ++i) {
       const bool mine =
           where_.stored[i] || p_.rows.how[i] == reach::whole || (g_[i].what == op::input && whole_leaf_[i]);
-      if (!mine || !p_.live[i] || g_[i].what == op::reshape) continue;
+      if (!mine || !p_.live[i] || (g_[i].what == op::reshape && !where_.stored[i])) continue;
       offset_[static_cast<std::size_t>(i)] = total;
       total += aligned_count(count(g_, i, s));
     }

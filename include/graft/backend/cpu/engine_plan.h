@@ -13,6 +13,9 @@ template <class Real> class engine<Real>::bound {
     plan_.bind(s, leaves, room.tokens);
     return ok;
   }
+  // The tensors of one of several layers that share this plan.
+  using binding = typename bound_plan<Real>::binding;
+  void exchange(binding& other) { plan_.exchange(other); }
   const graph& value() const { return plan_.value(); }
   const plan& launches() const { return plan_.launches(); }
   long long launched() const { return plan_.launched(); }

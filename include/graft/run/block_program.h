@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph of a block, planned once and run on the tensors of any block that is equal to it. What a block brings is its
+// binding; what a call brings is filled in by place. Nothing is looked up by name or allocated per call.
+#pragma once
+#include <graft/backend/mode.h>
+#include <graft/plan/code.h>
+#include <graft/run/check_ids.h>
+#include <graft/run/named.h>
+
+#include <array>
+
+namespace graft {
+
+// The tensors that calls bring.
+enum class call_input : unsigned char { x, dy, positions, span, labels, seed };
+inline constexpr std::array<const char*, 6> call_inputs{"x", "dy", "positions", "span", "labels", "seed"};
+
+struct block_call {
+  std::array<view, call_inputs.size()> in{};
+  mutable_view y{}, dx{};
+
+  view& operator[](call_input k) { return in[static_cast<std::size_t>(k)]; }
+};
+
+template <class Engine> class block_program {
+ public:
+  using queue = typename Engine::queue;
+  struct binding {
+    typename Engine::bound::binding values;
+    view state{};                       // the cache
+    std::vector<mutable_view> outputs;  // of parameters' gradients, by place; those without memory are not wanted
+    bool bound = false;
+  };
+
+  block_program(builder made, const target& to) : made_(std::move(made)), runs_(made_, to) {
+    const graph& g = runs_.value();
+    for (std::size_t k = 0; k < call_inputs.size(); ++k) at_[k] = g.find(call_inputs[k]);
+    state_ = g.find("cache"), y_ = g.find_output("y"), dx_ = g.find_output("dx");
+  }
+  const graph& value() const { return runs_.value(); }
+  const plan& launches() const { return runs_.launches(); }
+  unsigned long long key() const { return encode(value(), launches()).key; }
+  long long launched() const { return runs_.launched(); }
+
+  // All blocks of a program have the same sizes: they share its workspace.
+  status bind(queue& q, const named_values& from, const adaptions& rules, const capacity& room, binding& b) {
+    const graph& g = value();
+    if (g.bad.what == fault::not_differentiable) return fail("no gradient for ", located(g, g.bad.at));
+    result<bound_leaves> leaves = bind_named(g, from, rules);
+    if (!leaves) return leaves.failure();
+    if (state_ >= 0) {
+      const auto found = from.tensors.find("cache");
+      if (found == from.tensors.end())
+        return fail("tensor 'cache' is not set, expected ", expected_shape(g, state_, leaves->sizes));
+      if (found->second.type != Engine::computes || !found->second.contiguous())
+        return fail("tensor 'cache' is written by calls, expected ", name_of(Engine::computes), ", row after row");
+      if (status s = layer_state::bind_leaf(g, state_, found->second, leaves->sizes); !s) return s;
+      b.state = found->second;
+    }
+    if (status s = runs_.bind(q, leaves->sizes, leaves->leaf, room, shared_); !s) return s;
+    runs_.exchange(b.values);
+    b.outputs.assign(static_cast<std::size_t>(g.outs), mutable_view{});
+    b.bound = true, room_ = room, like_ = {};
+    return ok;
+  }
+  // Where the gradient of a parameter goes, from the next call on.
+  status want(binding& b, const char* name, const mutable_view& to) {
+    const int k = value().find_output(name);
+    if (k < 0 || k == y_ || k == dx_) return fail("this block has no parameter '", name, "'");
+    b.outputs[static_cast<std::size_t>(k)] = to;
+    return ok;
+  }
+  status parameters_changed(queue& q, binding& b) {
+    runs_.exchange(b.values);
+    status s = runs_.parameters_changed(q);
+    runs_.exchange(b.values);
+    return s;
+  }
+
+  status run(queue& q, binding& b, const block_call& now) {
+    runs_.exchange(b.values);
+    status s = fill(b, now);
+    if (s) s = runs_.run(q);
+    runs_.exchange(b.values);
+    return s;
+  }
+
+ private:
+  status fill(const binding& b, const block_call& now) {
+    const graph& g = value();
+    bool same = true;
+    for (std::size_t k = 0; k < now.in.size() && same; ++k) same = at_[k] < 0 || same_form(now.in[k], like_[k]);
+    like_ = {};  // until this call is known to be one
+    call& c = same ? runs_.this_call() : runs_.next_call();
+    if (state_ >= 0) c.data[static_cast<std::size_t>(state_)] = b.state;
+    for (std::size_t k = 0; k < now.in.size(); ++k) {
+      if (at_[k] < 0) continue;
+      if (now.in[k].data == nullptr) return fail("tensor '", call_inputs[k], "' is missing in this call");
+      c.data[static_cast<std::size_t>(at_[k])] = now.in[k];
+    }
+    if (!same)
+      if (status s = measure(now, c); !s) return s;
+    like_ = now.in;
+    for (std::size_t k = 0; k < c.outputs.size(); ++k) c.outputs[k] = b.outputs[k];
+    for (const auto& [k, to] : {std::pair{y_, &now.y}, std::pair{dx_, &now.dx}})
+      if (k >= 0) c.outputs[static_cast<std::size_t>(k)] = *to;
+    for (int k = 0; k < g.outs; ++k)
+      if (const mutable_view& to = c.outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
+        if (const long long n = count(g, g.out[k].at, c.sizes); to.count() != n)
+          return fail("output '", g.output_name(k), "' has ", to.count(), " elements, expected ", n);
+    if constexpr (Engine::reads_host_memory) return check_ids(g, c);
+    return ok;
+  }
+  // The sizes of a call of another form than the one before.
+  status measure(const block_call& now, call& c) {
+    const graph& g = value();
+    if (state_ >= 0)
+      if (status s = layer_state::bind_leaf(g, state_, c.data[static_cast<std::size_t>(state_)], c.sizes); !s) return s;
+    for (std::size_t k = 0; k < now.in.size(); ++k)
+      if (at_[k] >= 0)
+        if (status s = layer_state::bind_leaf(g, at_[k], now.in[k], c.sizes); !s) return s;
+    if (status s = layer_state::check_sizes(g, c.sizes); !s) return s;
+    if (const long long n = g.sizes.tokens(c.sizes); room_.tokens > 0 && n > room_.tokens)
+      return fail("this call has ", n, " rows, the block was bound for ", room_.tokens,
+                  "; bind() it with a larger capacity");
+    return ok;
+  }
+  static bool same_form(const view& a, const view& b) {
+    if (a.data == nullptr || b.data == nullptr || a.type != b.type || a.rank != b.rank) return false;
+    for (int k = 0; k < a.rank; ++k)
+      if (a.size[k] != b.size[k] || a.stride(k) != b.stride(k)) return false;
+    return true;
+  }
+
+  builder made_;
+  typename Engine::bound runs_;
+  typename Engine::shared shared_{};
+  std::array<id, call_inputs.size()> at_{};
+  id state_ = none_id;
+  int y_ = -1, dx_ = -1;
+  std::array<view, call_inputs.size()> like_{};
+  capacity room_{};
+};
+
+}  // namespace graft

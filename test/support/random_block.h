@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any block filled with random numbers, for rows of two sequences: its graph says which tensors there are.
+#pragma once
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/run/block.h>
+
+#include <random>
+
+namespace test {
+
+using namespace graft;
+using engine = cpu::engine<double>;
+
+struct random_block {
+  std::unique_ptr<block_programs<engine>> own;
+  bound_block<engine> block;
+  std::map<std::string, std::vector<double>> data;
+  std::vector<std::int64_t> ids, positions, span, labels;
+  std::vector<double> x, y, dy, dx;
+  long long rows, width_in = 0, width_out = 0;
+
+  random_block(block_spec what, long long tokens, block_programs<engine>* programs = nullptr, int layer = 0,
+               long long rank = 3)
+      : own(programs == nullptr ? std::make_unique<block_programs<engine>>() : nullptr),
+        block(programs == nullptr ? *own : *programs, what, "layer " + std::to_string(layer)),
+        rows(tokens) {
+    std::mt19937 random(static_cast<unsigned>(17 + layer));
+    std::uniform_real_distribution<double> uniform(-0.5, 0.5);
+    auto fill = [&](std::vector<double>& v, long long n) {
+      for (long long i = 0; i < n; ++i) v.push_back(uniform(random));
+    };
+    block.values.sizes = {{"hidden", 16},       {"heads", 4},  {"kv_heads", 2}, {"head_dim", 4},
+                          {"intermediate", 24}, {"vocab", 13}, {"context", 40}};
+    block.values.scalars = {{"eps", 1e-5}};
+    const builder g = capture_forward(what.formula, what.options());
+    size_values s;
+    auto size = [&](const char* name, long long n) {
+      for (const size_entry& e : g.size_list)
+        if (e.slot >= 0 && same_text(e.name, name)) s.v[e.slot] = n;
+    };
+    for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
+    size("r", rank), size("tokens", tokens);
+    detail::size_adapters(g, what.options().adapters, s);
+    for (id i = 0; i < g.n.size(); ++i) {
+      const node& v = g.n[i];
+      const std::string name = graph(g).name(i).c_str();
+      if (v.what == op::scalar && name != "eps") block.values.scalars[name] = 0.7;
+      if (row(v.what).from != source::tensor || row(v.what).known == stage::data) continue;
+      fill(data[name], count(g, i, s));
+      view t{data[name].data(), dtype::f64};
+      const axes listed = listed_axes(v);
+      for (int k = listed.first; k < listed.last; ++k) t.size[t.rank++] = graph(g).sizes.value(v.d[k], s);
+      block.values.tensors[name] = t;
+    }
+    const long long half = tokens / 2;
+    span.resize(static_cast<std::size_t>(3 * tokens));
+    for (long long r = 0; r < tokens; ++r) {
+      const long long first = r < half ? 0 : half;
+      positions.push_back((r - first) % 40), ids.push_back(r * 7 % 13), labels.push_back(r == 1 ? -100 : r * 5 % 13);
+      span[static_cast<std::size_t>(r)] = first, span[static_cast<std::size_t>(tokens + r)] = r + 1;
+      span[static_cast<std::size_t>(2 * tokens + r)] = r;
+    }
+    width_in = 16, width_out = graph(g).sizes.value(g.n[g.result("y")].d[3], s);
+    fill(x, tokens * width_in), fill(dy, tokens * width_out);
+    y.resize(dy.size()), dx.resize(x.size());
+  }
+  block_call call() {
+    block_call c;
+    c[call_input::x] = block.spec().formula.takes_ids ? view_of(ids.data(), rows) : view_of(x.data(), rows, width_in);
+    c[call_input::dy] = view_of(dy.data(), rows, width_out);
+    c[call_input::positions] = view_of(positions.data(), rows), c[call_input::labels] = view_of(labels.data(), rows);
+    c[call_input::span] = view_of(span.data(), 3, rows);
+    c.y = view_into(y.data(), rows, width_out), c.dx = view_into(dx.data(), rows, width_in);
+    return c;
+  }
+  void must(const status& s) {
+    INFO(std::string(s.message()));
+    REQUIRE(bool(s));
+  }
+  std::vector<double> forward() {
+    if (block.program(direction::forward) == nullptr) must(block.bind({rows}));
+    must(block.forward(call()));
+    return y;
+  }
+  // As the formula is written: every W' built, one node after the other.
+  std::vector<double> literal() {
+    block_options how = block.spec().options();
+    how.how = lowering::literal;
+    const builder g = canonical(capture(block.spec().formula, how));
+    result<bound_leaves> b = bind_named(g, block.values, how.adapters);
+    must(b ? status(ok) : status(b.failure()));
+    block_call c = call();
+    for (std::size_t k = 0; k < call_inputs.size(); ++k)
+      if (const id i = g.find(call_inputs[k]); i >= 0) {
+        must(layer_state::bind_leaf(g, i, c.in[k], b->sizes));
+        b->leaf[static_cast<std::size_t>(i)] = c.in[k];
+      }
+    cpu::values<double> v = cpu::evaluate_all<double>(g, b->sizes, b->leaf, cpu::rotations::dense);
+    const cpu::tensor<double> t = v[g.result("y")];
+    return {t.p, t.p + t.count()};
+  }
+  // Σ y dy moves with each number as the backward pass says; a few of each tensor.
+  void check_slopes() {
+    must(block.bind_backward({rows}));
+    std::map<std::string, std::vector<double>> gradients;
+    for (const std::string& name : block.parameters()) {
+      std::vector<double>& d = gradients[name];
+      d.resize(data.at(name).size());
+      must(block.want(name.c_str(), view_into(d.data(), static_cast<long long>(d.size()))));
+    }
+    must(block.backward(call()));
+    auto compare = [&](std::vector<double>& of, const std::vector<double>& d) {
+      for (std::size_t i = 0; i < of.size(); i += 1 + of.size() / 6) {
+        const double before = of[i], step = 1e-5;
+        double slope = 0;
+        for (const double sign : {1.0, -1.0}) {
+          of[i] = before + sign * step;
+          must(block.parameters_changed());
+          const std::vector<double> moved = forward();
+          for (std::size_t k = 0; k < moved.size(); ++k) slope += sign * moved[k] * dy[k] / (2 * step);
+        }
+        of[i] = before;
+        CHECK(d[i] == doctest::Approx(slope).epsilon(1e-5).scale(1));
+      }
+      must(block.parameters_changed());
+    };
+    for (auto& [name, d] : gradients) {
+      INFO(name);
+      const std::string layer = name.substr(0, name.find(".lora_"));
+      const bool constant_norm = data.contains(layer + ".lora_magnitude_vector") && !name.ends_with("_vector");
+      if (!constant_norm) compare(data.at(name), d);  // DoRA's norm is a constant of the backward pass
+    }
+    if (!block.spec().formula.takes_ids) compare(x, std::vector<double>(dx));
+  }
+};
+
+}  // namespace test
