@@ -299,7 +299,6 @@ TEST_CASE("generation_config: settings are read, tokens come from config.json wh
                                       {R"({"top_p": 1.5})", "'top_p' is 1.5"},
                                       {R"({"top_k": -1})", "'top_k' is -1"},
                                       {"[]", "the file holds a list"}}) {
-    CAPTURE(content);
     CHECK(contains(hf::parse_generation_config(content, "g.json", tokens).message(), said));
   }
 }
