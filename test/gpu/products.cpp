@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product kernels in 16 bit: every family, ragged edges, every rank, against double; and no worse than the sequence
 // of products that rounds in between.
+#include <cstring>
+
 #include "gpu.h"
 
 using namespace test;

@@ -95,7 +95,7 @@ constexpr unmerge_facts unmerge_facts_of(const layer_formula& f) {
 }
 
 // A graph of just the size it needs. The compiler evaluates the function twice: for the counts, and for the nodes.
-template <auto Function, class Layer> struct captured {
+template <builder (*Function)(const layer_formula&), class Layer> struct captured {
   static constexpr graph_counts n = counts_of(Function(Layer::value));
   static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
 };
