@@ -121,3 +121,15 @@ TEST_CASE("cost: unknown sizes cost nothing that could be mistaken for a number 
   CHECK(count(g, g.result("y"), sizes(g)) == T * out);
   CHECK(nominal_count(g, g.find("weight")) == 4096 * 4096);
 }
+
+TEST_CASE("cost: sizes whose products no number holds cost the most there is") {
+  using large = linear<1'000'000, 1'000'000, bf16, lora<16>>;
+  using larger = linear<1'000'000, 1'000'000, bf16, dora<16>>;
+  BOTH(forward_cost<large>(4096).flops == 8'192'266'240'000'000);
+  BOTH(forward_cost<large>(2'147'483'647).flops == uncountable);
+  BOTH(forward_cost<large>(2'147'483'647).bytes == 8'591'934'652'000'000);
+  BOTH(backward_cost<larger>(2'147'483'647).flops == uncountable);
+  BOTH(forward_cost<larger>(2'147'483'647).load_flops == 2'000'000'000'000);
+  BOTH(worth_folding(uncountable, uncountable) == false);
+  BOTH(worth_folding(uncountable, uncountable / 2) == true);
+}

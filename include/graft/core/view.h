@@ -8,6 +8,9 @@
 
 namespace graft {
 
+template <class Void> inline constexpr bool read_only = false;
+template <> inline constexpr bool read_only<const void> = true;
+
 template <class Void> struct basic_view {
   Void* data = nullptr;
   dtype type = dtype::f32;
@@ -25,6 +28,9 @@ template <class Void> struct basic_view {
     long long n = 1;
     for (int i = axis + 1; i < rank; ++i) n *= size[i];
     return n;
+  }
+  constexpr operator basic_view<const void>() const requires(!read_only<Void>) {
+    return {data, type, {size[0], size[1], size[2], size[3]}, rank, {apart[0], apart[1], apart[2], apart[3]}};
   }
   // Are the elements one after the other, in row-major order?
   constexpr bool contiguous() const {
@@ -49,11 +55,20 @@ template <class Void> struct basic_view {
 using view = basic_view<const void>;
 using mutable_view = basic_view<void>;
 
+// Indices are 64-bit integers, whichever of C++'s types that is.
+template <class Element> inline constexpr bool is_index = false;
+template <> inline constexpr bool is_index<long> = sizeof(long) == 8;
+template <> inline constexpr bool is_index<long long> = true;
+
 template <class Element> constexpr dtype dtype_of() {
-  if constexpr (requires { storage<Element>::type; })
+  if constexpr (requires { storage<Element>::type; }) {
     return storage<Element>::type;
-  else
+  } else {
+    static_assert(is_index<Element>,
+                  "graft: a view is of float, double, bf16 or f16, or of std::int64_t for indices: copy other numbers "
+                  "into one of these");
     return dtype::i64;
+  }
 }
 template <class Element, class... Sizes> constexpr view view_of(const Element* data, Sizes... sizes) {
   return {data, dtype_of<Element>(), {static_cast<long long>(sizes)...}, static_cast<int>(sizeof...(sizes))};

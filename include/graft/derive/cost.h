@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cost: what a graph does on given sizes, before it runs. Flops of each stage, and the bytes that must move at
 // data-time when every value between the ends stays on the chip: inputs, weights and cached values read once, outputs
-// written once.
+// written once. Numbers that no long long holds are the largest one.
 #pragma once
 #include <graft/core/dtype.h>
 #include <graft/derive/stage.h>
@@ -38,23 +38,23 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
     case op_class::product: {
       const long long inner = size(v.a, v.ta ? 2 : 3);
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
-      return 2 * n * inner * matrices;
+      return times(times(2 * inner, matrices), n);
     }
-    case op_class::reduction: return (v.what == op::row_dot ? 2 : 1) * count(g, v.a, s);
+    case op_class::reduction: return times(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
     case op_class::rotation: {
       const id blocks = v.what == op::rotate ? v.b : v.c;
-      const long long each = 2 * size(blocks, 3) * size(blocks, 0) * count(g, v.a, s);
-      return v.what == op::rotate ? each : 3 * each;
+      const long long each = times(times(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
+      return v.what == op::rotate ? each : times(3, each);
     }
     case op_class::algebra:
       if (v.what == op::kron || v.what == op::row_kron) return n;
-      if (v.what == op::inverse) return 2 * n * size(v.a, 3);
-      return 2 * n * size(v.a, 3) * g.sizes.value(v.k[0], s);
-    case op_class::rowwise: return 8 * n;
+      if (v.what == op::inverse) return times(2 * size(v.a, 3), n);
+      return times(times(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
+    case op_class::rowwise: return times(8, n);
     case op_class::attention: {  // as if the rows were one sequence: each looks at half of the others, or at the cache
       const long long width = size(v.what == op::attention_grad ? v.c : i, 3), rows = size(v.a, 2);
-      if (v.what == op::cached_attention) return 4 * rows * size(v.c, 2) * width;
-      return (v.what == op::attention ? 2 : 5) * rows * rows * width;
+      if (v.what == op::cached_attention) return times(times(4 * rows, size(v.c, 2)), width);
+      return times(times((v.what == op::attention ? 2 : 5) * rows, rows), width);
     }
     case op_class::opaque: return 0;
   }
@@ -69,7 +69,7 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
     const node& v = g.n[i];
     data[i] = row(v.what).known == stage::data;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
-    if (data[i]) flops += flops_of(g, i, s);
+    if (data[i]) flops = plus(flops, flops_of(g, i, s));
   }
   return flops;
 }
@@ -79,7 +79,11 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   const stages when = schedule(g);
   const node_set live = reachable(g);
   node_set counted(g.size);
-  auto bytes = [&](id i, dtype t) { return (count(g, i, s) * bits_of(t) + 7) / 8; };
+  auto bytes = [&](id i, dtype t) {
+    const long long n = count(g, i, s);
+    return plus(times(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
+  };
+  auto add = [](long long& to, long long n) { to = plus(to, n); };
   auto read_at_data_time = [&](id i) {
     i = unshaped(g, i);
     if (i < 0 || counted[i]) return;
@@ -88,31 +92,31 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
     if (computed ? when.of[i] == stage::data : row(v.what).from == source::nobody) return;
     counted.add(i);
     if (row(v.what).from == source::integers)
-      c.bytes += bytes(i, dtype::i64);
+      add(c.bytes, bytes(i, dtype::i64));
     else
-      c.bytes += bytes(i, v.what == op::base ? stored : moved);
+      add(c.bytes, bytes(i, v.what == op::base ? stored : moved));
     if (!computed) return;
-    c.cached_bytes += bytes(i, moved);
+    add(c.cached_bytes, bytes(i, moved));
     if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);
   };
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
     if (!live[i] || is_leaf(v.what)) continue;
     const long long f = flops_of(g, i, s);
-    (when.of[i] == stage::data ? c.flops : when.of[i] == stage::parameter ? c.parameter_flops : c.load_flops) += f;
+    add(when.of[i] == stage::data ? c.flops : when.of[i] == stage::parameter ? c.parameter_flops : c.load_flops, f);
     if (when.of[i] != stage::data || v.what == op::reshape) continue;
     const bool by_row = row(v.what).axes == flow::look_up;  // only the rows that are asked for move, not the table
-    if (by_row) c.bytes += bytes(i, moved);
+    if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) read_at_data_time(v.operand(o));
   }
-  for (int k = 0; k < g.outs; ++k) c.bytes += bytes(g.out[k].at, moved);
+  for (int k = 0; k < g.outs; ++k) add(c.bytes, bytes(g.out[k].at, moved));
   return c;
 }
 
 // A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
 // A look-up does no arithmetic to save.
 constexpr bool worth_folding(long long branch_flops, long long folded_flops) {
-  return folded_flops > 0 && 4 * branch_flops > 5 * folded_flops;
+  return folded_flops > 0 && 4.0 * static_cast<double>(branch_flops) > 5.0 * static_cast<double>(folded_flops);
 }
 
 }  // namespace graft

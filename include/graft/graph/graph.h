@@ -143,14 +143,14 @@ constexpr long long count(const graph& g, id i, const size_values& s) {
   for (dim d : g[i].d) {
     const long long v = g.sizes.value(d, s);
     if (v == unknown) return unknown;
-    n *= v;
+    n = times(n, v);
   }
   return n;
 }
 constexpr long long nominal_count(const graph& g, id i) {
   long long n = 1;
   for (dim d : g.n[i].d)
-    if (d.v != 1) n *= g.sizes.nominal(d);
+    if (d.v != 1) n = times(n, g.sizes.nominal(d));
   return n;
 }
 

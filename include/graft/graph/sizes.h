@@ -5,6 +5,7 @@
 // finds the names from the shapes of actual tensors, also through the derived entries (28 = b (b - 1) / 2 gives b = 8).
 #pragma once
 #include <graft/core/dim.h>
+#include <graft/core/saturate.h>
 #include <graft/graph/path.h>
 
 namespace graft {
@@ -52,16 +53,17 @@ struct size_table {
     if (a == unknown || b == unknown) return unknown;
     switch (t.what) {
       case size_entry::kind::name: break;
-      case size_entry::kind::sum: return a + b;
+      case size_entry::kind::sum: return plus(a, b);
       case size_entry::kind::difference: return a < b ? unknown : a - b;
-      case size_entry::kind::product: return a * b;
+      case size_entry::kind::product: return times(a, b);
       case size_entry::kind::quotient: return b == 0 ? unknown : a / b;
-      case size_entry::kind::triangle: return a * (a - 1) / 2;
+      case size_entry::kind::triangle: return a < 2 ? 0 : a % 2 == 0 ? times(a / 2, a - 1) : times(a, a / 2);
       // What b factors of blocks of a mix: a 2^(b-1) entries. Blocks are split in halves, so an odd one mixes nothing.
-      case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : a << (b - 1);
+      case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : times(a, 1LL << (b - 1));
       case size_entry::kind::window: {
         const long long stride = value(t.c, named), pad = value(t.d, named);
-        return stride <= 0 || pad == unknown || a + 2 * pad < b ? unknown : (a + 2 * pad - b) / stride + 1;
+        const long long padded = pad == unknown ? unknown : plus(a, times(2, pad));
+        return stride <= 0 || pad == unknown || padded < b ? unknown : (padded - b) / stride + 1;
       }
     }
     return unknown;
@@ -80,11 +82,11 @@ struct size_table {
     if (t.what == sum && (a == unknown) != (b == unknown))
       return a == unknown ? n > b && solve(t.a, n - b, s) : n > a && solve(t.b, n - a, s);
     if (t.what == difference && (a == unknown) != (b == unknown))
-      return a == unknown ? solve(t.a, n + b, s) : a > n && solve(t.b, a - n, s);
+      return a == unknown ? solve(t.a, plus(n, b), s) : a > n && solve(t.b, a - n, s);
     if (t.what == product && a > 0 && b == unknown) return n % a == 0 && solve(t.b, n / a, s);
     if (t.what == product && b > 0 && a == unknown) return n % b == 0 && solve(t.a, n / b, s);
     if (t.what == quotient && a > 0 && b == unknown) return n > 0 && a % n == 0 && solve(t.b, a / n, s);
-    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, n * b, s);
+    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, times(n, b), s);
     if (t.what == triangle && a == unknown) {
       for (long long k = 1; k * (k - 1) / 2 <= n; ++k)
         if (k * (k - 1) / 2 == n && n > 0) return solve(t.a, k, s);

@@ -3,6 +3,7 @@
 // errors words these.
 #pragma once
 #include <graft/core/result.h>
+#include <graft/core/view_checks.h>
 #include <graft/plan/require.h>
 #include <graft/run/given.h>
 

@@ -5,6 +5,7 @@
 //     layer.set("weight", view_of(w, out, in)); …; layer.set("scaling", 2.0);
 //     layer.bind({.tokens = 512});         // on the CPU it happens by itself at the first call
 //     layer.forward(view_of(x, tokens, in), view_into(y, tokens, out));
+// One call at a time: another thread needs a layer of its own. Outputs share no memory with what a call reads.
 // A layer has one base and any number of adapters, numbered from 0; one of them, several together, or none is active.
 // The members are defined in run/executor_adapters.h and run/executor_calls.h: a file that finds them in a library
 // compiles neither them nor the engine.
@@ -68,6 +69,9 @@ template <class Engine> class executor {
   status bind(const capacity& room = {});
   // The memory behind a parameter was written: what follows from it is computed again, nothing else happens.
   status parameters_changed();
+  // The memory behind a tensor of the base was written: what follows from it (DoRA's norm, copies of the weight) is
+  // computed again as well. set() does it by itself, and so does a merge into the layer's own weight.
+  status weight_changed();
   status forward(const view& x, const mutable_view& y);
   // dx and any of the parameters' gradients; those not asked for are not written.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients);
@@ -87,7 +91,7 @@ template <class Engine> class executor {
 
  private:
   struct part;  // an adapter: its tensors and its passes
-  struct bare;  // the passes of the base alone, and what merging keeps
+  struct bare;  // the passes of the base alone, what merging keeps, and who is inside
 
   bool eager() const { return how_ == mode::eager; }
   const target& aim() const { return eager() ? Engine::runs_eagerly_on(queue_) : Engine::runs_on(queue_); }
@@ -99,8 +103,11 @@ template <class Engine> class executor {
   status of(int adapter, const status& s) const;
   status fill(part& fresh, const part& old, const adapter_values& values);
   std::vector<pass<Engine>*> passes();
-  void memory_changed();
+  unsigned long long version() const;
+  status written_to(const mutable_view& a, const mutable_view& b);
+  status read_weight_again();
   status ready();
+  status bind_all(const capacity& room);
   status bind_base();
   status bind_part(part& p);
   void share();
@@ -118,6 +125,7 @@ template <class Engine> class executor {
   std::vector<int> active_{0};
   mode how_;
   bool enabled_ = true, bound_ = false;
+  unsigned long long versions_ = 0;  // of parameters, counted over all adapters
 };
 
 }  // namespace graft

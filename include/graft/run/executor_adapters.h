@@ -3,24 +3,27 @@
 #pragma once
 #include <graft/run/executor.h>
 #include <graft/run/merge.h>
+#include <graft/run/one_caller.h>
 #include <graft/run/pass.h>
 
 namespace graft {
 
 template <class Engine> struct executor<Engine>::part {
-  explicit part(const layer_graphs& graphs) : state(graphs) {}
+  explicit part(const layer_graphs& graphs, unsigned long long now = 0) : state(graphs), version(now) {}
   layer_state state;
+  unsigned long long version;  // another number after every change of the parameters
   pass<Engine> forward, backward;
   bool folded = false;
 };
 template <class Engine> struct executor<Engine>::bare {
   pass<Engine> forward, backward;
   merger<Engine> merging;
+  one_caller caller;
 };
 
 template <class Engine>
 executor<Engine>::executor(const layer_graphs& graphs, mode how) : base_(std::make_unique<bare>()), how_(how) {
-  parts_.push_back(std::make_unique<part>(graphs));
+  parts_.push_back(std::make_unique<part>(graphs, ++versions_));
 }
 template <class Engine> executor<Engine>::executor(executor&&) noexcept = default;
 template <class Engine> executor<Engine>& executor<Engine>::operator=(executor&&) noexcept = default;
@@ -31,7 +34,7 @@ template <class Engine> result<int> executor<Engine>::add(const layer_graphs& gr
   if (!same_text(graphs.kind, mine.kind) || graphs.has_bias != mine.has_bias)
     return fail("an adapter of kind ", graphs.kind, " cannot be added to a layer of kind ", mine.kind,
                 ", nor one with a bias to one without");
-  auto fresh = std::make_unique<part>(graphs);
+  auto fresh = std::make_unique<part>(graphs, ++versions_);
   if (status s = fresh->state.take_base(first().state); !s) return s.failure();
   parts_.push_back(std::move(fresh));
   return static_cast<int>(parts_.size()) - 1;
@@ -48,7 +51,7 @@ template <class Engine> status executor<Engine>::remove(int adapter) {
 template <class Engine> status executor<Engine>::replace(int adapter, const adapter_values& values) {
   if (status s = expect(adapter); !s) return s;
   std::unique_ptr<part>& place = parts_[static_cast<std::size_t>(adapter)];
-  auto fresh = std::make_unique<part>(place->state.graphs());
+  auto fresh = std::make_unique<part>(place->state.graphs(), ++versions_);
   if (status s = fill(*fresh, *place, values); !s) return of(adapter, s);
   std::swap(place, fresh);
   if (together_ == nullptr || !is_active(adapter)) return bound_ && is_active(adapter) ? publish() : status(ok);
@@ -89,6 +92,12 @@ template <class Engine> bool executor<Engine>::is_active(int adapter) const {
     if (a == adapter) return true;
   return false;
 }
+// Of the parameters of all that is active.
+template <class Engine> unsigned long long executor<Engine>::version() const {
+  unsigned long long v = 0;
+  for (const int a : active_) v = v * 1000003 + at(a).version;
+  return v;
+}
 template <class Engine> status executor<Engine>::expect(int adapter) const {
   if (adapter >= 0 && adapter < static_cast<int>(parts_.size()) && parts_[static_cast<std::size_t>(adapter)] != nullptr)
     return ok;
@@ -111,11 +120,15 @@ template <class Engine> status executor<Engine>::fill(part& fresh, const part& o
   return all ? status(ok) : status(all.failure());
 }
 template <class Engine> status executor<Engine>::give(const given_value& v, int adapter) {
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
+  if (v.name == nullptr) return fail("a name is null; name the tensor, scalar or size");
   if (status s = expect(adapter); !s) return s;
   const graph& base = at(adapter).state.graphs().base_forward;
   if (base.find(v.name) < 0 && base.sizes.find(v.name) < 0) {
     if (status s = at(adapter).state.give(v); !s) return of(adapter, s);
     at(adapter).forward.unbind(), at(adapter).backward.unbind();
+    at(adapter).version = ++versions_;
   } else {
     for (auto& p : parts_)
       if (p != nullptr)

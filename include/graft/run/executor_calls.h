@@ -6,7 +6,25 @@
 
 namespace graft {
 
+inline error no_parameter(const graph& backward, const char* name) {
+  nearest meant(name);
+  for (int k = 0; k < backward.outs; ++k)
+    if (!backward.out[k].of_input) meant.offer(backward.output_name(k).c_str());
+  return fail("this layer has no parameter '", name, "'", meant.hint());
+}
+
 template <class Engine> status executor<Engine>::bind(const capacity& room) {
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
+  if (room.tokens < 0)
+    return fail("bind() was given room for ", room.tokens, " tokens, expected a number that is not negative");
+  if (room.rank < 0) return fail("bind() was given a rank of ", room.rank, ", expected a number that is not negative");
+  const capacity before = room_;
+  status s = bind_all(room);
+  if (!s) room_ = before;
+  return s;
+}
+template <class Engine> status executor<Engine>::bind_all(const capacity& room) {
   for (pass<Engine>* p : passes()) p->unbind();
   room_ = room, bound_ = false;
   if (status s = Engine::open(queue_); !s) return s;
@@ -17,22 +35,35 @@ template <class Engine> status executor<Engine>::bind(const capacity& room) {
   return publish();
 }
 template <class Engine> status executor<Engine>::parameters_changed() {
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
+  for (auto& p : parts_)
+    if (p != nullptr) p->version = ++versions_;
   for (pass<Engine>* p : passes())
     if (p->bound())
       if (status s = p->runs().parameters_changed(queue_); !s) return s;
   return bound_ ? publish() : status(ok);
 }
+template <class Engine> status executor<Engine>::weight_changed() {
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
+  return read_weight_again();
+}
 template <class Engine> status executor<Engine>::forward(const view& x, const mutable_view& y) {
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
   if (status s = ready(); !s) return s;
   pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
   if (status s = p.begin(x); !s) return s;
-  if (y.data == nullptr && p.elements(0) != 0) return fail("output 'y' has no data");
+  if (y.data == nullptr && p.elements(0) != 0) return p.without_memory(0);
   if (status s = p.want(0, y); !s) return s;
   return p.run(queue_);
 }
 template <class Engine>
 status executor<Engine>::backward(const view& x, const view& dy, const mutable_view& dx,
                                   const std::vector<gradient>& gradients) {
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
   part& at_work = shown();
   const layer_graphs& graphs = at_work.state.graphs();
   const graph& made = enabled_ ? (eager() ? graphs.literal_backward : graphs.backward) : graphs.base_backward;
@@ -48,19 +79,23 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
     if (status s = p.want(k, dx); !s) return s;
   for (const gradient& d : gradients) {
     const int k = made.find_output(d.name.c_str());
-    if (k < 0) return fail("this layer has no parameter '", d.name.c_str(), "'");
+    if (k < 0) return no_parameter(made, d.name.c_str());
     if (status s = p.want(k, d.into); !s) return s;
   }
   return p.run(queue_);
 }
 template <class Engine> status executor<Engine>::merge(const mutable_view& weight, const mutable_view& bias) {
-  memory_changed();  // `weight` may be the one that the next call reads
-  return base_->merging.merge(queue_, shown().state, weight, bias);
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
+  if (status s = base_->merging.merge(queue_, shown().state, version(), weight, bias); !s) return s;
+  return written_to(weight, bias);
 }
 template <class Engine>
 status executor<Engine>::unmerge(const char* what, const view& merged, const mutable_view& original) {
-  memory_changed();
-  return base_->merging.unmerge(queue_, shown().state, what, merged, original);
+  const auto mine = base_->caller.enter();
+  if (!mine) return one_caller::refusal();
+  if (status s = base_->merging.unmerge(queue_, shown().state, version(), what, merged, original); !s) return s;
+  return written_to(original, {});
 }
 
 template <class Engine> const plan* executor<Engine>::forward_plan() const {
@@ -92,15 +127,23 @@ template <class Engine> std::vector<pass<Engine>*> executor<Engine>::passes() {
   if (together_ != nullptr) all.push_back(&together_->forward), all.push_back(&together_->backward);
   return all;
 }
-template <class Engine> void executor<Engine>::memory_changed() {
+// Memory was written that the next call may read, and that the layer may have copies of.
+template <class Engine> status executor<Engine>::written_to(const mutable_view& a, const mutable_view& b) {
   for (pass<Engine>* p : passes())
     if (p->bound()) p->runs().memory_changed();
+  return shown().state.reads(a) || shown().state.reads(b) ? read_weight_again() : status(ok);
+}
+template <class Engine> status executor<Engine>::read_weight_again() {
+  for (pass<Engine>* p : passes())
+    if (p->bound())
+      if (status s = p->runs().weight_changed(queue_); !s) return s;
+  return bound_ ? publish() : status(ok);
 }
 template <class Engine> status executor<Engine>::ready() {
   if (bound_ && (enabled_ ? shown().forward : base_->forward).bound()) return ok;
   if (bound_) return publish();
   if (!Engine::binds_itself && room_.tokens == 0) return fail("bind() the layer before a call, with a capacity");
-  return bind(room_);
+  return bind_all(room_);
 }
 template <class Engine> status executor<Engine>::bind_base() {
   return base_->forward.bind(queue_, first().state, first().state.graphs().base_forward, aim(), room_, shared_);

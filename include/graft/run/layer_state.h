@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors, scalars and sizes of one adapted layer, by name, and how they become the leaves of a graph.
 #pragma once
+#include <graft/core/nearest.h>
 #include <graft/run/bind.h>
 #include <graft/run/layer_graphs.h>
 
@@ -24,7 +25,8 @@ class layer_state {
   status set(const char* name, const view& v) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
-    if (i < 0 || !is_stored(g[i].what)) return fail("this layer has no tensor '", name, "'; it has ", leaf_list());
+    if (i < 0 || !is_stored(g[i].what)) return no_leaf("tensor", name);
+    if (!is_sound(v)) return wrong_view("tensor ", name, v);
     if (v.data == nullptr || v.count() == 0) return fail("tensor '", name, "' has no data");
     for (int k = 0; k < v.rank; ++k)
       if (v.size[k] < 1) return fail("tensor '", name, "' has shape ", shape_of(v), ", expected sizes of at least 1");
@@ -42,12 +44,12 @@ class layer_state {
   status set(const char* name, double value) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
-    if (i < 0 || g[i].what != op::scalar) return fail("this layer has no scalar '", name, "'; it has ", leaf_list());
+    if (i < 0 || g[i].what != op::scalar) return no_leaf("scalar", name);
     scalars_.insert_or_assign(name, value);
     return ok;
   }
   status size(const char* name, long long value) {
-    if (graphs_.literal.sizes.find(name) < 0) return fail("this layer has no size '", name, "'");
+    if (graphs_.literal.sizes.find(name) < 0) return no_size(name);
     if (value < 0) return fail("size '", name, "' is ", value, ", expected a number that is not negative");
     size_map trial = given_;
     trial.insert_or_assign(name, value);
@@ -94,9 +96,16 @@ class layer_state {
   }
   // One tensor of a call: its type and what its shape says about the sizes.
   static status bind_leaf(const graph& g, id i, const view& v, size_values& s) {
+    if (!is_sound(v)) return wrong_view("tensor ", g.name(i), v);
     if (v.data == nullptr && v.count() != 0) return fail("tensor '", g.name(i), "' has no data");
     if (status fits = check_type(g, i, v.type); !fits) return fits;
     return fit(g, i, v, s);
+  }
+  // Every value of a call with these sizes is one that memory can hold.
+  static bool fits_memory(const graph& g, const size_values& s) {
+    for (id i = 0; i < g.size; ++i)
+      if (count(g, i, s) > largest_bytes / 8) return false;
+    return true;
   }
   static status check_sizes(const graph& g, const size_values& s) {
     for (int i = 0; i < g.sizes.count; ++i) {
@@ -138,6 +147,14 @@ class layer_state {
         if (status s = set((path + name).c_str(), v); !s) return s;
     return ok;
   }
+  // Does one of the layer's tensors lie in this memory?
+  bool reads(const mutable_view& v) const {
+    if (v.data == nullptr) return false;
+    const footprint written = footprint_of(v);
+    for (const auto& [name, t] : tensors_)
+      if (overlap(written, footprint_of(t))) return true;
+    return false;
+  }
   const layer_graphs& graphs() const { return graphs_; }
   void know_formula(const layer_formula& f) { graphs_.from = f; }
 
@@ -170,13 +187,25 @@ class layer_state {
       if (g->find(name) >= 0) return *g;
     return graphs_.base_forward;  // a base tensor that the adapter replaces
   }
-  text leaf_list() const {
-    text t;
+  error no_leaf(const char* what, const char* name) const {
+    text all;
+    nearest meant(name);
     for (int k = 0; k < graphs_.literal.size; ++k) {
       const node& v = graphs_.literal.n[k];
-      if (is_stored(v.what) || v.what == op::scalar) t << (t.empty() ? "" : ", ") << graphs_.literal.name(k);
+      if (!is_stored(v.what) && v.what != op::scalar) continue;
+      const text known = graphs_.literal.name(k);
+      if (is_stored(v.what) == same_text(what, "tensor")) meant.offer(known.c_str());
+      all << (all.empty() ? "" : ", ") << known;
     }
-    return t;
+    const text hint = meant.hint();
+    return fail("this layer has no ", what, " '", name, "'", hint, hint.empty() ? "; it has " : " it has ", all);
+  }
+  error no_size(const char* name) const {
+    const size_table& z = graphs_.literal.sizes;
+    nearest meant(name);
+    for (int i = 0; i < z.count; ++i)
+      if (z.e[i].slot >= 0) meant.offer(z.paths.full(z.e[i].path, z.e[i].name).c_str());
+    return fail("this layer has no size '", name, "'", meant.hint());
   }
 
   layer_graphs graphs_;

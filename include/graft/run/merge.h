@@ -10,18 +10,28 @@ template <class Engine> class merger {
  public:
   using queue = typename Engine::queue;
 
-  status merge(queue& q, const layer_state& state, const mutable_view& weight, const mutable_view& bias) {
+  // `version`: of the parameters. The way back is refused for others.
+  status merge(queue& q, const layer_state& state, unsigned long long version, const mutable_view& weight,
+               const mutable_view& bias) {
     const graph& g = state.graphs().merge;
     result<bound_leaves> b = state.bind(g);
     if (!b) return b.failure();
     std::vector<mutable_view> to(static_cast<std::size_t>(g.outs));
+    if (weight.data == nullptr && bias.data == nullptr)
+      return fail("merge() was given no memory; give it an output for 'weight'");
     for (const auto& [name, into] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
       if (into->data == nullptr) continue;
       const int k = g.find_output(name);
       if (k < 0) return fail("the adapter leaves '", name, "' as it is");
       if (status s = expect(g, k, b->sizes, name, *into); !s) return s;
+      for (id i = 0; i < g.size; ++i)
+        if (status s = apart(name, *into, g.name(i), b->leaf[static_cast<std::size_t>(i)], is_named(g, i, name)); !s)
+          return s;
       to[static_cast<std::size_t>(k)] = *into;
     }
+    if (weight.data != nullptr && bias.data != nullptr)
+      if (overlap(footprint_of(weight), footprint_of(bias)))
+        return fail("the outputs for 'weight' and 'bias' overlap; give each memory of its own");
     std::vector<typename Engine::block> kept;
     std::vector<view> kept_views;
     for (int k = 0; k < g.outs; ++k) {
@@ -34,15 +44,17 @@ template <class Engine> class merger {
       into.data = memory->data();
       kept.push_back(std::move(*memory));
       to[static_cast<std::size_t>(k)] = into;
-      kept_views.push_back({into.data, into.type, {into.size[0], into.size[1], into.size[2], into.size[3]}, 4});
+      kept_views.push_back(into);
     }
     if (status s = Engine::evaluate(q, g, b->sizes, b->leaf, to); !s) return s;
     kept_ = std::move(kept), kept_views_ = std::move(kept_views);
+    merged_ = version;
     return ok;
   }
   // `what` is "weight" or "bias": the base tensor from the merged one.
-  status unmerge(queue& q, const layer_state& state, const char* what, const view& merged,
+  status unmerge(queue& q, const layer_state& state, unsigned long long version, const char* what, const view& merged,
                  const mutable_view& original) {
+    if (what == nullptr) return fail("a name is null; name weight or bias");
     const bool is_bias = same_text(what, "bias");
     if (!is_bias && !same_text(what, "weight")) return fail("'", what, "' cannot be unmerged, expected weight or bias");
     const layer_graphs& graphs = state.graphs();
@@ -51,6 +63,9 @@ template <class Engine> class merger {
       return fail("the formula cannot be solved for '", what, "'; keep a copy of the base tensor");
     if (!is_bias && static_cast<int>(kept_.size()) < graphs.unmerging.kept)
       return fail("merge() first: unmerging needs a value that it keeps");
+    if (merged_ != 0 && merged_ != version)
+      return fail(
+          "unmerge() belongs to another merge(): since then a parameter was changed or another adapter activated");
     result<bound_leaves> b = state.bind(g);
     if (!b) return b.failure();
     for (id i = 0; i < g.size; ++i) {
@@ -61,18 +76,31 @@ template <class Engine> class merger {
     }
     if (status s = layer_state::check_sizes(g, b->sizes); !s) return s;
     if (status s = expect(g, 0, b->sizes, what, original); !s) return s;
+    if (status s = apart(what, original, "merged", merged, true); !s) return s;
     return Engine::evaluate(q, g, b->sizes, b->leaf, {original});
   }
 
  private:
   static status expect(const graph& g, int output, const size_values& s, const char* name, const mutable_view& to) {
     const long long n = count(g, g.out[output].at, s);
-    if (to.data == nullptr || to.count() != n) return fail("'", name, "' has ", to.count(), " elements, expected ", n);
+    if (to.data == nullptr) return fail("'", name, "' has no data; give it memory for ", n, " elements");
+    if (!is_sound(to)) return wrong_view("", name, to);
+    if (to.count() != n) return fail("'", name, "' has ", to.count(), " elements, expected ", n);
     if (!computes_in(to.type)) return fail("'", name, "' is ", name_of(to.type), ", expected f32, f64, bf16 or f16");
     return ok;
   }
+  static bool is_named(const graph& g, id i, const char* name) { return same_text(g.name(i).c_str(), name); }
+  // Nothing that is read is written, but for the very tensor that is replaced.
+  template <class Name>
+  static status apart(const char* name, const mutable_view& to, const Name& other, const view& read, bool replaces) {
+    if (read.data == nullptr || !overlap(footprint_of(to), footprint_of(read))) return ok;
+    if (replaces && same_elements(to, read)) return ok;
+    return fail("'", name, "' overlaps tensor '", other,
+                "'; give it memory of its own, or exactly the tensor it replaces");
+  }
   std::vector<typename Engine::block> kept_;
   std::vector<view> kept_views_;
+  unsigned long long merged_ = 0;  // the version of the parameters that merge() saw last; 0: none
 };
 
 }  // namespace graft

@@ -40,6 +40,7 @@ template <class Real> class bound_plan {
     if (tokens > 0) reserve(tokens);
   }
   void parameters_changed() { ready_ = false; }
+  void weight_changed() { loaded_ = ready_ = false; }
 
   // What one of several layers brings that share this plan: its sizes, its tensors and the values that follow from them.
   // Their sizes are the same, so that the workspace fits all of them.

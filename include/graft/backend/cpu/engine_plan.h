@@ -27,6 +27,10 @@ template <class Real> class engine<Real>::bound {
     plan_.parameters_changed();
     return ok;
   }
+  status weight_changed(queue&) {
+    plan_.weight_changed();
+    return ok;
+  }
   status publish(queue&) { return ok; }
   void memory_changed() {}
   status run(queue& q) {
@@ -48,7 +52,7 @@ template <class Real> class engine<Real>::bound {
 
 template <class Real>
 status engine<Real>::evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
-                       const std::vector<mutable_view>& outputs) {
+                              const std::vector<mutable_view>& outputs) {
   for (id i = 0; i < g.size; ++i)
     if (g[i].what == op::host && !q.host)
       return fail("host function '", g[i].name, "' is not set; give it with host()");

@@ -78,6 +78,12 @@ template <class T> class bound_plan {
     if (status s = values_.compute(stream, changing_); !s) return s;
     return pack(stream);
   }
+  // The same for all that is known before the data, from a weight that was written.
+  status weight_changed(cudaStream_t stream) {
+    if (status s = values_.compute(stream, known_); !s) return s;
+    unchain();
+    return pack(stream);
+  }
   status publish(cudaStream_t stream) {
     for (bound_product<T>& b : products_)
       if (status s = b.publish(stream); !s) return s;

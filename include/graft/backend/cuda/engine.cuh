@@ -106,6 +106,7 @@ template <class T> struct engine {
     call& next_call() { return plan_.next_call(); }
     call& this_call() { return plan_.this_call(); }
     status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream); }
+    status weight_changed(queue& q) { return plan_.weight_changed(q.stream); }
     status publish(queue& q) { return plan_.publish(q.stream); }
     void memory_changed() { plan_.unchain(); }
     status run(queue& q) { return plan_.run(q.stream, q.where, q.alone); }
@@ -119,6 +120,14 @@ template <class T> struct engine {
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                          const std::vector<mutable_view>& outputs) {
     if (q.kernels.evaluate == nullptr) return fail("this executor was given no kernels");
+    for (int k = 0; k < g.outs; ++k)
+      if (const mutable_view& to = outputs[static_cast<std::size_t>(k)];
+          to.data != nullptr && (!to.contiguous() || !cells<float>::can_be(to.type)))
+        return fail("output '", g.output_name(k), "' has gaps or is ", name_of(to.type),
+                    "; on the GPU give it one piece of f32, bf16 or f16");
+    for (id i = 0; i < g.size; ++i)
+      if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
+        return fail("tensor '", g.name(i), "' is not stored row after row; on the GPU copy it first");
     values v(g, s, leaves, q.kernels.evaluate);
     if (status done = v.compute(q.stream, reachable(g)); !done) return done;
     for (int k = 0; k < g.outs; ++k)
