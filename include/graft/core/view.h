@@ -8,9 +8,6 @@
 
 namespace graft {
 
-template <class Void> inline constexpr bool read_only = false;
-template <> inline constexpr bool read_only<const void> = true;
-
 template <class Void> struct basic_view {
   Void* data = nullptr;
   dtype type = dtype::f32;
@@ -28,9 +25,6 @@ template <class Void> struct basic_view {
     long long n = 1;
     for (int i = axis + 1; i < rank; ++i) n *= size[i];
     return n;
-  }
-  constexpr operator basic_view<const void>() const requires(!read_only<Void>) {
-    return {data, type, {size[0], size[1], size[2], size[3]}, rank, {apart[0], apart[1], apart[2], apart[3]}};
   }
   // Are the elements one after the other, in row-major order?
   constexpr bool contiguous() const {

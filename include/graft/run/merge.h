@@ -44,7 +44,7 @@ template <class Engine> class merger {
       into.data = memory->data();
       kept.push_back(std::move(*memory));
       to[static_cast<std::size_t>(k)] = into;
-      kept_views.push_back(into);
+      kept_views.push_back({into.data, into.type, {into.size[0], into.size[1], into.size[2], into.size[3]}, 4});
     }
     if (status s = Engine::evaluate(q, g, b->sizes, b->leaf, to); !s) return s;
     kept_ = std::move(kept), kept_views_ = std::move(kept_views);
