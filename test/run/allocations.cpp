@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // After the first call of a kind, calls allocate nothing. Counted where C++ allocates: in the operators new.
 #include <doctest/doctest.h>
+#include <graft/adapter/lora.h>
+#include <graft/block/llama.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
 
+#include "../support/random_block.h"
 #include "../support/random_layer.h"
 
 namespace {
@@ -82,4 +85,20 @@ TEST_CASE("allocations: none in a forward or a backward call after the first") {
       ++backwards;
     }
   CHECK(backwards > 60);
+}
+
+TEST_CASE("allocations: none in a call of a block after the first, with a cache and in training") {
+  random_block b({block_of<llama>(), {{"*_proj", formula_of<lora<>>()}}, {}}, 9);
+  std::vector<double> cache(20 * 16);
+  b.block.values.tensors["cache"] = view_of(cache.data(), 20, 16);
+  for (const way w : {way::forward, way::cached, way::keeping, way::backward, way::recomputing})
+    b.must(b.block.bind(w, {9}));
+  const block_call c = b.call();
+  for (const way w : {way::forward, way::cached, way::keeping}) {
+    b.must(b.block.run(w, c));
+    const long long before = allocations;
+    const bool fine = bool(b.block.run(w, c));
+    CHECK(allocations == before);
+    CHECK(fine);
+  }
 }

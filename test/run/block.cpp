@@ -54,9 +54,47 @@ TEST_CASE("block: many rows on threads are what few rows are") {
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(written[i]).epsilon(1e-9).scale(1));
 }
 
+TEST_CASE("block: row by row over a cache is all rows at once") {
+  for (const block_formula& f : {block_of<llama>(), block_of<gpt2>()}) {
+    random_block b({f, {lora_everywhere[0]}, {}}, 9);  // two sequences, of 4 and 5 rows
+    const std::vector<double> whole = b.forward();
+    const long long places = 20, width = 2 * (same_text(f.name, "gpt2") ? 16 : 8);
+    std::vector<double> cache(static_cast<std::size_t>(places * width));
+    b.block.values.tensors["cache"] = view_of(cache.data(), places, width);
+    b.must(b.block.bind(way::cached, {9}));
+    std::vector<double> x, y(32);
+    std::vector<std::int64_t> positions, span;
+    auto step = [&](const std::vector<long long>& rows) {
+      const auto n = static_cast<long long>(rows.size());
+      x.clear(), positions.clear(), span.assign(static_cast<std::size_t>(3 * n), 0);
+      for (long long i = 0; i < n; ++i) {
+        const long long r = rows[static_cast<std::size_t>(i)], place = r < 4 ? r : 6 + r;  // the second from 10 on
+        x.insert(x.end(), b.x.begin() + r * 16, b.x.begin() + (r + 1) * 16);
+        positions.push_back(b.positions[static_cast<std::size_t>(r)]);
+        span[static_cast<std::size_t>(i)] = r < 4 ? 0 : 10;
+        span[static_cast<std::size_t>(n + i)] = place + 1, span[static_cast<std::size_t>(2 * n + i)] = place;
+      }
+      y.assign(static_cast<std::size_t>(n * 16), 0.0);
+      block_call c;
+      c[call_input::x] = view_of(x.data(), n, 16), c[call_input::positions] = view_of(positions.data(), n);
+      c[call_input::span] = view_of(span.data(), 3, n), c.y = view_into(y.data(), n, 16);
+      b.must(b.block.run(way::cached, c));
+      for (long long i = 0; i < n; ++i)
+        for (long long k = 0; k < 16; ++k)
+          CHECK(y[static_cast<std::size_t>(i * 16 + k)] ==
+                doctest::Approx(whole[static_cast<std::size_t>(rows[static_cast<std::size_t>(i)] * 16 + k)])
+                    .epsilon(1e-9)
+                    .scale(1));
+    };
+    step({0, 1, 4, 5, 6});
+    step({2, 7});
+    step({3, 8});
+  }
+}
+
 TEST_CASE("block: equal blocks share a program, whatever the depth") {
   auto keys = [](int depth, int adapted) {
-    block_programs<engine> programs;
+    block_programs<exact> programs;
     std::vector<std::unique_ptr<random_block>> blocks;
     for (int l = 0; l < depth; ++l) {
       std::vector<adaption> rules;
@@ -75,7 +113,7 @@ TEST_CASE("block: equal blocks share a program, whatever the depth") {
 }
 
 TEST_CASE("block: blocks that share a program keep their own tensors") {
-  block_programs<engine> programs;
+  block_programs<exact> programs;
   random_block a({block_of<llama>(), {lora_everywhere[0]}, {}}, 5, &programs, 1),
       b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5, &programs, 2);
   const std::vector<double> first = a.forward(), second = b.forward();
@@ -86,7 +124,7 @@ TEST_CASE("block: blocks that share a program keep their own tensors") {
 }
 
 TEST_CASE("block: another rank is another program") {
-  block_programs<engine> programs;
+  block_programs<exact> programs;
   random_block a({block_of<llama>(), {lora_everywhere[0]}, {}}, 5, &programs, 1);
   random_block b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5, &programs, 2, 7);
   static_cast<void>(a.forward()), static_cast<void>(b.forward());
@@ -103,21 +141,21 @@ TEST_CASE("block: what is missing or does not fit is said, with the path") {
   random_block b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5);
   static_cast<void>(b.forward());
   auto says = [](const status& s) { return std::string(s.message()); };
-  bound_block<engine>& block = b.block;
+  bound_block<exact>& block = b.block;
   block_call c = b.call();
   c[call_input::positions] = {};
-  CHECK(says(block.forward(c)) == "layer 0: tensor 'positions' is missing in this call");
+  CHECK(says(block.run(way::forward, c)) == "layer 0: tensor 'positions' is missing in this call");
   c = b.call();
   b.positions[2] = 99;
-  CHECK(says(block.forward(c)) == "layer 0: id 99 at position 2 is outside the table of 40 rows");
+  CHECK(says(block.run(way::forward, c)) == "layer 0: id 99 at position 2 is outside the table of 40 rows");
   b.positions[2] = 2, b.span[6] = 12;
-  CHECK(says(block.forward(c)) == "layer 0: row 1 looks at rows 0 to 12, there are 5");
+  CHECK(says(block.run(way::forward, c)) == "layer 0: row 1 looks at rows 0 to 12, there are 5");
   b.span[6] = 2;
-  CHECK(bool(block.forward(c)));
+  CHECK(bool(block.run(way::forward, c)));
   block.values.tensors["mlp.down_proj.weight"] = view_of(b.positions.data(), 5);
-  CHECK(says(block.bind({8})) ==
+  CHECK(says(block.bind(way::forward, {8})) ==
         "layer 0: tensor 'mlp.down_proj.weight' is stored as i64, expected f32, f64, bf16 or f16");
   block.values.tensors.erase("mlp.down_proj.weight");
-  CHECK(says(block.bind({8})) ==
+  CHECK(says(block.bind(way::forward, {8})) ==
         "layer 0: tensor 'mlp.down_proj.weight' is not set, expected [hidden, intermediate] = [16, 24]");
 }

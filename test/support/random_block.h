@@ -10,19 +10,19 @@
 namespace test {
 
 using namespace graft;
-using engine = cpu::engine<double>;
+using exact = cpu::engine<double>;
 
 struct random_block {
-  std::unique_ptr<block_programs<engine>> own;
-  bound_block<engine> block;
+  std::unique_ptr<block_programs<exact>> own;
+  bound_block<exact> block;
   std::map<std::string, std::vector<double>> data;
   std::vector<std::int64_t> ids, positions, span, labels;
   std::vector<double> x, y, dy, dx;
   long long rows, width_in = 0, width_out = 0;
 
-  random_block(block_spec what, long long tokens, block_programs<engine>* programs = nullptr, int layer = 0,
+  random_block(block_spec what, long long tokens, block_programs<exact>* programs = nullptr, int layer = 0,
                long long rank = 3)
-      : own(programs == nullptr ? std::make_unique<block_programs<engine>>() : nullptr),
+      : own(programs == nullptr ? std::make_unique<block_programs<exact>>() : nullptr),
         block(programs == nullptr ? *own : *programs, what, "layer " + std::to_string(layer)),
         rows(tokens) {
     std::mt19937 random(static_cast<unsigned>(17 + layer));
@@ -33,7 +33,7 @@ struct random_block {
     block.values.sizes = {{"hidden", 16},       {"heads", 4},  {"kv_heads", 2}, {"head_dim", 4},
                           {"intermediate", 24}, {"vocab", 13}, {"context", 40}};
     block.values.scalars = {{"eps", 1e-5}};
-    const builder g = capture_forward(what.formula, what.options());
+    const builder g = capture_forward(what.formula, options_of(what, way::forward));
     size_values s;
     auto size = [&](const char* name, long long n) {
       for (const size_entry& e : g.size_list)
@@ -41,7 +41,7 @@ struct random_block {
     };
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
     size("r", rank), size("tokens", tokens);
-    detail::size_adapters(g, what.options().adapters, s);
+    detail::size_adapters(g, options_of(what, way::forward).adapters, s);
     for (id i = 0; i < g.n.size(); ++i) {
       const node& v = g.n[i];
       const std::string name = graph(g).name(i).c_str();
@@ -79,13 +79,13 @@ struct random_block {
     REQUIRE(bool(s));
   }
   std::vector<double> forward() {
-    if (block.program(direction::forward) == nullptr) must(block.bind({rows}));
-    must(block.forward(call()));
+    if (block.program(way::forward) == nullptr) must(block.bind(way::forward, {rows}));
+    must(block.run(way::forward, call()));
     return y;
   }
   // As the formula is written: every W' built, one node after the other.
   std::vector<double> literal() {
-    block_options how = block.spec().options();
+    block_options how = options_of(block.spec(), way::forward);
     how.how = lowering::literal;
     const builder g = canonical(capture(block.spec().formula, how));
     result<bound_leaves> b = bind_named(g, block.values, how.adapters);
@@ -102,14 +102,24 @@ struct random_block {
   }
   // Σ y dy moves with each number as the backward pass says; a few of each tensor.
   void check_slopes() {
-    must(block.bind_backward({rows}));
+    for (const way w : {way::keeping, way::backward, way::recomputing}) must(block.bind(w, {rows}));
     std::map<std::string, std::vector<double>> gradients;
     for (const std::string& name : block.parameters()) {
       std::vector<double>& d = gradients[name];
       d.resize(data.at(name).size());
       must(block.want(name.c_str(), view_into(d.data(), static_cast<long long>(d.size()))));
     }
-    must(block.backward(call()));
+    must(block.run(way::recomputing, call()));
+    const auto again = gradients;
+    const std::vector<double> dx_again = dx;
+    std::fill(y.begin(), y.end(), 0.0), std::fill(dx.begin(), dx.end(), 0.0);
+    must(block.run(way::keeping, call()));
+    must(block.run(way::backward, call()));
+    auto close = [](const std::vector<double>& a, const std::vector<double>& b) {
+      for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == doctest::Approx(b[i]).epsilon(1e-9).scale(1));
+    };
+    close(dx, dx_again);
+    for (const auto& [name, d] : again) close(gradients.at(name), d);
     auto compare = [&](std::vector<double>& of, const std::vector<double>& d) {
       for (std::size_t i = 0; i < of.size(); i += 1 + of.size() / 6) {
         const double before = of[i], step = 1e-5;

@@ -3,9 +3,10 @@
 // model: a formula with its adapters and sizes is captured, planned and given a workspace once.
 //     block_programs<engine> programs;
 //     bound_block<engine> b(programs, block_of<llama>(), how, "model.layers.0");
-//     b.values.tensors["self_attn.q_proj.weight"] = …;      b.bind({.tokens = 512});      b.forward(call);
+//     b.values.tensors["self_attn.q_proj.weight"] = …;      b.bind(way::forward, {.tokens = 512});      b.run(way::forward, call);
 #pragma once
 #include <graft/derive/block.h>
+#include <graft/derive/keep.h>
 #include <graft/run/block_program.h>
 
 #include <deque>
@@ -18,16 +19,9 @@ struct block_spec {
   block_formula formula{};
   std::vector<adaption> adapters;  // their texts outlive the spec
   std::vector<const char*> facts;
-  bool cached = false, dropped = false;
+  bool dropped = false;  // in training
   op activation = op::detach;
 
-  block_options options() const {
-    block_options o;
-    o.adapters = {adapters.data(), static_cast<int>(adapters.size())};
-    o.facts = facts.data(), o.fact_count = static_cast<int>(facts.size());
-    o.cached = cached, o.dropped = dropped, o.activation = activation;
-    return o;
-  }
   friend bool operator==(const block_spec& a, const block_spec& b) {
     auto same_rule = [](const adaption& p, const adaption& q) {
       return same_text(p.pattern, q.pattern) && same_text(p.name, q.name) && p.trains_bias == q.trains_bias &&
@@ -35,13 +29,25 @@ struct block_spec {
              p.adapter.size == q.adapter.size;
     };
     return a.formula.run == b.formula.run && a.formula.takes_ids == b.formula.takes_ids &&
-           a.formula.loss == b.formula.loss && a.cached == b.cached && a.dropped == b.dropped &&
-           a.activation == b.activation &&
+           a.formula.loss == b.formula.loss && a.dropped == b.dropped && a.activation == b.activation &&
            std::equal(a.adapters.begin(), a.adapters.end(), b.adapters.begin(), b.adapters.end(), same_rule) &&
            std::equal(a.facts.begin(), a.facts.end(), b.facts.begin(), b.facts.end(), same_text);
   }
 };
-enum class direction : unsigned char { forward, backward };
+
+// What a block is run for: rows that are all there; rows that go on where a cache ends; rows whose values are kept for the
+// backward pass; and that pass, from what was kept, or with everything computed again (checkpointing).
+enum class way : unsigned char { forward, cached, keeping, backward, recomputing };
+inline constexpr std::size_t way_count = 5;
+
+inline block_options options_of(const block_spec& what, way w) {
+  block_options o;
+  o.adapters = {what.adapters.data(), static_cast<int>(what.adapters.size())};
+  o.facts = what.facts.data(), o.fact_count = static_cast<int>(what.facts.size());
+  o.activation = what.activation, o.cached = w == way::cached;
+  o.dropped = what.dropped && w != way::forward && w != way::cached;
+  return o;
+}
 
 // Programs by what they compute and on which sizes.
 template <class Engine> class block_programs {
@@ -49,14 +55,11 @@ template <class Engine> class block_programs {
   using program = block_program<Engine>;
   typename Engine::queue queue{};
 
-  // The program of a block with these sizes; they are those of its leaves, in the graph's order.
-  program& of(const block_spec& what, direction way, const named_values& from) {
+  program& of(const block_spec& what, way w, const named_values& from) {
     for (entry& e : all_)
-      if (e.way == way && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes)
+      if (e.does == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes)
         return *e.made;
-    const block_options how = what.options();
-    builder made = way == direction::forward ? capture_forward(what.formula, how) : capture_backward(what.formula, how);
-    entry e{what, way, from.sizes, {}, std::make_unique<program>(std::move(made), Engine::runs_on(queue))};
+    entry e{what, w, from.sizes, {}, make(what, w)};
     e.shapes = shapes(e.made->value(), from);
     all_.push_back(std::move(e));
     return *all_.back().made;
@@ -67,11 +70,23 @@ template <class Engine> class block_programs {
  private:
   struct entry {
     block_spec what;
-    direction way;
+    way does;
     size_map sizes;
     std::vector<long long> shapes;
     std::unique_ptr<program> made;
   };
+  std::unique_ptr<program> make(const block_spec& what, way w) const {
+    const block_options how = options_of(what, w);
+    const target& to = Engine::runs_on(queue);
+    if (w == way::recomputing) return std::make_unique<program>(capture_backward(what.formula, how), to);
+    if (w == way::forward || w == way::cached) return std::make_unique<program>(capture_forward(what.formula, how), to);
+    const builder forward = capture_forward(what.formula, how);
+    kept_pair pair = keep(forward, capture_backward(what.formula, how));
+    if (w == way::backward)
+      return std::make_unique<program>(std::move(pair.backward), to, typename program::kept_places{-1, pair.leaf});
+    return std::make_unique<program>(std::move(pair.forward), to,
+                                     typename program::kept_places{forward.out.size(), {}});
+  }
   static std::vector<long long> shapes(const graph& g, const named_values& from) {
     std::vector<long long> all;
     for (id i = 0; i < g.size; ++i)
@@ -87,64 +102,76 @@ template <class Engine> class bound_block {
   bound_block(block_programs<Engine>& programs, block_spec what, std::string path)
       : programs_(&programs), what_(std::move(what)), path_(std::move(path)) {}
 
-  named_values values;  // by name inside the block; to be complete when it is bound, and kept alive by their owner
+  named_values values;  // by name inside the block; complete when it is bound, and kept alive by their owner
 
   const std::string& path() const { return path_; }
   const block_spec& spec() const { return what_; }
+  const block_program<Engine>* program(way w) const { return at(w).in; }
 
-  // Ready for calls with so many rows, forward and, where it is trained, backward.
-  status bind(const capacity& room, bool trained = false) {
-    if (status s = bind(ways_[0], direction::forward, room); !s) return s;
-    return trained ? bind(ways_[1], direction::backward, room) : status(ok);
+  // Ready for calls with so many rows. For way::backward bind way::keeping first: the memory is the same.
+  status bind(way w, const capacity& room) {
+    block_program<Engine>& p = programs_->of(what_, w, values);
+    const block_options how = options_of(what_, w);
+    bound& b = at(w);
+    if (status s = p.bind(programs_->queue, values, how.adapters, room, b.with); !s) return of(s);
+    b.in = &p;
+    if (w != way::keeping) return ok;
+    memory_.clear(), kept_.clear();
+    for (const long long n : p.kept_elements(values, how.adapters, room.tokens)) {
+      result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::computes) / 8);
+      if (!m) return of(m.failure());
+      memory_.push_back(std::move(*m));
+    }
+    for (typename Engine::block& m : memory_) kept_.push_back(m.data());
+    return ok;
   }
-  status bind_backward(const capacity& room) { return bind(ways_[1], direction::backward, room); }
-  // The parameters: what has a gradient, by name inside the block.
-  std::vector<std::string> parameters() const {
-    std::vector<std::string> all;
-    const builder g = capture_forward(what_.formula, what_.options());
-    for (const node& v : g.n)
-      if (v.what == op::param) all.emplace_back(graph(g).paths().full(v.path, v.name).c_str());
-    return all;
+  status run(way w, const block_call& now) {
+    bound& b = at(w);
+    if (b.in == nullptr) return of(fail("the block is not bound for this"));
+    return of(b.in->run(programs_->queue, b.with, now, kept_.data()));
   }
+  // Where the gradient of a parameter goes, from the next backward call on.
   status want(const char* parameter, const mutable_view& gradient) {
-    if (ways_[1].in == nullptr) return of(fail("the block is not bound for training"));
-    return of(ways_[1].in->want(ways_[1].with, parameter, gradient));
+    bool found = false;
+    for (const way w : {way::backward, way::recomputing}) {
+      bound& b = at(w);
+      if (b.in == nullptr) continue;
+      if (status s = b.in->want(b.with, parameter, gradient); !s) return of(s);
+      found = true;
+    }
+    return found ? status(ok) : of(fail("the block is not bound for training"));
   }
   // Tensors behind parameters were written.
   status parameters_changed() {
-    for (way& w : ways_)
-      if (w.in != nullptr)
-        if (status s = w.in->parameters_changed(programs_->queue, w.with); !s) return of(s);
+    for (bound& b : ways_)
+      if (b.in != nullptr)
+        if (status s = b.in->parameters_changed(programs_->queue, b.with); !s) return of(s);
     return ok;
   }
-  status forward(const block_call& now) { return run(ways_[0], now); }
-  // dx and the gradients that are wanted, from x and dy; of a loss also y.
-  status backward(const block_call& now) { return run(ways_[1], now); }
-
-  const block_program<Engine>* program(direction d) const { return ways_[static_cast<std::size_t>(d)].in; }
+  // What has a gradient, by name inside the block.
+  std::vector<std::string> parameters() const {
+    std::vector<std::string> all;
+    const builder g = capture_forward(what_.formula, options_of(what_, way::forward));
+    for (id i = 0; i < g.n.size(); ++i)
+      if (g.n[i].what == op::param) all.emplace_back(graph(g).name(i).c_str());
+    return all;
+  }
 
  private:
-  struct way {
+  struct bound {
     block_program<Engine>* in = nullptr;
     typename block_program<Engine>::binding with;
   };
+  bound& at(way w) { return ways_[static_cast<std::size_t>(w)]; }
+  const bound& at(way w) const { return ways_[static_cast<std::size_t>(w)]; }
   status of(const status& s) const { return s || path_.empty() ? s : status(fail(path_.c_str(), ": ", s.message())); }
-  status bind(way& w, direction d, const capacity& room) {
-    block_program<Engine>& p = programs_->of(what_, d, values);
-    const block_options how = what_.options();
-    if (status s = p.bind(programs_->queue, values, how.adapters, room, w.with); !s) return of(s);
-    w.in = &p;
-    return ok;
-  }
-  status run(way& w, const block_call& now) {
-    if (w.in == nullptr) return of(fail("the block is not bound"));
-    return of(w.in->run(programs_->queue, w.with, now));
-  }
 
   block_programs<Engine>* programs_;
   block_spec what_;
   std::string path_;
-  std::array<way, 2> ways_{};
+  std::array<bound, way_count> ways_{};
+  std::vector<typename Engine::block> memory_;  // kept from forward to backward
+  std::vector<void*> kept_;
 };
 
 }  // namespace graft

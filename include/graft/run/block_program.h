@@ -29,10 +29,15 @@ template <class Engine> class block_program {
     typename Engine::bound::binding values;
     view state{};                       // the cache
     std::vector<mutable_view> outputs;  // of parameters' gradients, by place; those without memory are not wanted
-    bool bound = false;
+  };
+  // What forward keeps for backward: the outputs of the one from `first` on, leaves of the other. One memory for each.
+  struct kept_places {
+    int first = -1;
+    sequence<id> leaf;
   };
 
-  block_program(builder made, const target& to) : made_(std::move(made)), runs_(made_, to) {
+  block_program(builder made, const target& to, kept_places kept = {})
+      : made_(std::move(made)), kept_(std::move(kept)), runs_(made_, to) {
     const graph& g = runs_.value();
     for (std::size_t k = 0; k < call_inputs.size(); ++k) at_[k] = g.find(call_inputs[k]);
     state_ = g.find("cache"), y_ = g.find_output("y"), dx_ = g.find_output("dx");
@@ -60,13 +65,14 @@ template <class Engine> class block_program {
     if (status s = runs_.bind(q, leaves->sizes, leaves->leaf, room, shared_); !s) return s;
     runs_.exchange(b.values);
     b.outputs.assign(static_cast<std::size_t>(g.outs), mutable_view{});
-    b.bound = true, room_ = room, like_ = {};
+    room_ = room, like_ = {};
     return ok;
   }
   // Where the gradient of a parameter goes, from the next call on.
   status want(binding& b, const char* name, const mutable_view& to) {
     const int k = value().find_output(name);
-    if (k < 0 || k == y_ || k == dx_) return fail("this block has no parameter '", name, "'");
+    if (k < 0 || k == y_ || k == dx_ || (kept_.first >= 0 && k >= kept_.first))
+      return fail("this block has no parameter '", name, "'");
     b.outputs[static_cast<std::size_t>(k)] = to;
     return ok;
   }
@@ -77,16 +83,30 @@ template <class Engine> class block_program {
     return s;
   }
 
-  status run(queue& q, binding& b, const block_call& now) {
+  // Elements of each value that calls with so many rows keep for the backward pass.
+  std::vector<long long> kept_elements(const named_values& from, const adaptions& rules, long long tokens) const {
+    const graph& g = value();
+    std::vector<long long> all;
+    result<bound_leaves> b = bind_named(g, from, rules);
+    if (!b) return all;
+    g.sizes.set_tokens(b->sizes, tokens);
+    for (int k = 0; k < kept_count(); ++k) all.push_back(count(g, kept_node(k), b->sizes));
+    return all;
+  }
+  int kept_count() const { return kept_.first >= 0 ? value().outs - kept_.first : kept_.leaf.size(); }
+
+  // `kept`: memory for what forward keeps, in the order of kept_elements.
+  status run(queue& q, binding& b, const block_call& now, void* const* kept = nullptr) {
     runs_.exchange(b.values);
-    status s = fill(b, now);
+    status s = fill(b, now, kept);
     if (s) s = runs_.run(q);
     runs_.exchange(b.values);
     return s;
   }
 
  private:
-  status fill(const binding& b, const block_call& now) {
+  id kept_node(int k) const { return kept_.first >= 0 ? value().out[kept_.first + k].at : kept_.leaf[k]; }
+  status fill(const binding& b, const block_call& now, void* const* kept) {
     const graph& g = value();
     bool same = true;
     for (std::size_t k = 0; k < now.in.size() && same; ++k) same = at_[k] < 0 || same_form(now.in[k], like_[k]);
@@ -104,6 +124,16 @@ template <class Engine> class block_program {
     for (std::size_t k = 0; k < c.outputs.size(); ++k) c.outputs[k] = b.outputs[k];
     for (const auto& [k, to] : {std::pair{y_, &now.y}, std::pair{dx_, &now.dx}})
       if (k >= 0) c.outputs[static_cast<std::size_t>(k)] = *to;
+    for (int k = 0; k < kept_count(); ++k) {
+      mutable_view v{kept[k], Engine::computes};
+      const id at = kept_node(k);
+      const bool one_matrix = g[at].d[0] == dim{1} && g[at].d[1] == dim{1};
+      for (int axis = one_matrix ? 2 : 0; axis < 4; ++axis) v.size[v.rank++] = g.sizes.value(g[at].d[axis], c.sizes);
+      if (kept_.first >= 0)
+        c.outputs[static_cast<std::size_t>(kept_.first + k)] = v;
+      else
+        c.data[static_cast<std::size_t>(at)] = {v.data, v.type, {v.size[0], v.size[1], v.size[2], v.size[3]}, v.rank};
+    }
     for (int k = 0; k < g.outs; ++k)
       if (const mutable_view& to = c.outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
         if (const long long n = count(g, g.out[k].at, c.sizes); to.count() != n)
@@ -133,6 +163,7 @@ template <class Engine> class block_program {
   }
 
   builder made_;
+  kept_places kept_;
   typename Engine::bound runs_;
   typename Engine::shared shared_{};
   std::array<id, call_inputs.size()> at_{};

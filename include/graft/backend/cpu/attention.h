@@ -84,7 +84,7 @@ void attend(tensor<Real> out, const heads<Real>& h, const spans& rows, const til
   thread_local memory<Real> kept;
   const bool one_row = t.rows() == 1;
   const long long n = one_row ? h.share() : t.rows(), width = out.d[3];
-  kept.reserve(n * t.keys());
+  kept.reserve(std::max(tile_scores, n * t.keys()));  // at once: a growing cache would ask for more at every step
   Real* const s = kept.data();
   const strided<Real> keys{h.k + t.low * h.k_row + group * h.head, h.k_row, 1},
       values{h.v + t.low * h.k_row + group * h.head, h.k_row, 1};
@@ -100,7 +100,8 @@ void attend(tensor<Real> out, const heads<Real>& h, const spans& rows, const til
 
 template <class Real> void attention(tensor<Real> out, detail::heads<Real> h, const std::int64_t* span) {
   const detail::spans rows{span, out.d[2]};
-  std::vector<detail::tile> tiles;
+  thread_local std::vector<detail::tile> tiles;  // its memory stays from call to call
+  tiles.clear();
   long long work = 0;
   for (long long r = 0; r < rows.rows; r = tiles.back().to) {
     tiles.push_back(detail::tile_at(rows, r));
@@ -108,9 +109,9 @@ template <class Real> void attention(tensor<Real> out, detail::heads<Real> h, co
   }
   const auto parts = static_cast<long long>(tiles.size()) * h.groups;
   const int threads = threads_for(parts, work);
-  on_threads(threads, [&](int t) {
+  on_threads(threads, [&, all = tiles.data()](int t) {
     for (long long p = parts * t / threads; p < parts * (t + 1) / threads; ++p)
-      detail::attend(out, h, rows, tiles[static_cast<std::size_t>(p / h.groups)], p % h.groups);
+      detail::attend(out, h, rows, all[p / h.groups], p % h.groups);
   });
 }
 template <class Real> void attention(tensor<Real> out, tensor<Real> qkv, const std::int64_t* span, long long head) {
@@ -141,7 +142,7 @@ void attend_back(tensor<Real> d, const heads<Real>& h, const spans& rows, tensor
     const tile t = tile_at(rows, r);
     const bool one_row = t.rows() == 1;
     const long long n = one_row ? h.share() : t.rows(), keys = t.keys();
-    kept.reserve(2 * aligned_count(n * keys));
+    kept.reserve(2 * std::max(tile_scores, aligned_count(n * keys)));
     Real *const p = kept.data(), *const dp = p + aligned_count(n * keys);
     const long long key = t.low * h.k_row + group * h.head;
     const strided<Real> k{h.k + key, h.k_row, 1}, v{h.v + key, h.k_row, 1};
@@ -173,8 +174,8 @@ void attention_grad(tensor<Real> d, tensor<Real> qkv, const std::int64_t* span, 
   const detail::heads<Real> h = detail::heads_of(qkv, dout.d[3], head);
   const detail::spans rows{span, qkv.d[2]};
   std::fill_n(d.p, d.count(), Real(0));
-  std::vector<long long> later(static_cast<std::size_t>(rows.rows) + 1, rows.rows),
-      runs;  // the first key of any row behind
+  thread_local std::vector<long long> later, runs;  // later: the first key of any row from here on
+  later.assign(static_cast<std::size_t>(rows.rows) + 1, rows.rows), runs.clear();
   for (long long r = rows.rows - 1; r >= 0; --r) {
     const auto k = static_cast<std::size_t>(r);
     later[k] = rows.empty(r) ? later[k + 1] : std::min(later[k + 1], rows.first(r));
@@ -187,11 +188,9 @@ void attention_grad(tensor<Real> d, tensor<Real> qkv, const std::int64_t* span, 
   const auto parts = static_cast<long long>(runs.size()) * h.groups;
   runs.push_back(rows.rows);
   const int threads = threads_for(parts, work);
-  on_threads(threads, [&](int t) {
-    for (long long p = parts * t / threads; p < parts * (t + 1) / threads; ++p) {
-      const auto run = static_cast<std::size_t>(p / h.groups);
-      detail::attend_back(d, h, rows, dout, runs[run], runs[run + 1], p % h.groups);
-    }
+  on_threads(threads, [&, run = runs.data()](int t) {
+    for (long long p = parts * t / threads; p < parts * (t + 1) / threads; ++p)
+      detail::attend_back(d, h, rows, dout, run[p / h.groups], run[p / h.groups + 1], p % h.groups);
   });
 }
 
