@@ -2,7 +2,7 @@
 // Part of graft::cpu_compiled: see graft/run/compiled.h.
 #include <graft/run/layer.h>
 
-template struct graft::cpu::evaluator<double>;
+template graft::cpu::operations<double> graft::cpu::every_operation<double>();
 template class graft::cpu::bound_plan<double>;
 template struct graft::cpu::engine<double>;
 template class graft::executor<graft::cpu::engine<double>>;

@@ -2,7 +2,7 @@
 // Part of graft::cpu_compiled: see graft/run/compiled.h.
 #include <graft/run/layer.h>
 
-template struct graft::cpu::evaluator<float>;
+template graft::cpu::operations<float> graft::cpu::every_operation<float>();
 template class graft::cpu::bound_plan<float>;
 template struct graft::cpu::engine<float>;
 template class graft::executor<graft::cpu::engine<float>>;

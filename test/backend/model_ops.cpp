@@ -40,7 +40,8 @@ struct trial {
     return all;
   }
   std::vector<double> value(const graph& g, const char* name) {
-    cpu::values<double> v = cpu::evaluate_all<double>(g, {}, leaves(g), cpu::rotations::blockwise);
+    cpu::values<double> v =
+        cpu::evaluate_all<double>(g, {}, leaves(g), cpu::every_operation<double>().evaluate, cpu::rotations::blockwise);
     const cpu::tensor<double> t = v[g.result(name)];
     return {t.p, t.p + t.count()};
   }

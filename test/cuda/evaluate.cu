@@ -140,7 +140,8 @@ void agree(const graph& g, id i, const size_values& s, const cuda::operands<Real
     INFO("op ", std::string(row(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n, ", from ",
          std::string(name_of(x.a.p.type)), " to ", std::string(name_of(to)));
     std::vector<double> expected(static_cast<std::size_t>(n), 0.5);
-    cpu::evaluator<double>{g, s}(i, cpu::shaped(g, i, s, expected.data()), {a.t, b.t, c.t, x.ids}, accumulate);
+    cpu::evaluator<double>{g, s, cpu::every_operation<double>().evaluate}(i, cpu::shaped(g, i, s, expected.data()),
+                                                                          {a.t, b.t, c.t, x.ids}, accumulate);
 
     const std::vector<Real> begin(expected.size(), Real(0.5));
     stored<Real> result(begin, to);
@@ -398,7 +399,7 @@ template <class Real> void every_node(const graph& g, const random_layer<Real>& 
     else if (const auto found = own.views.find(v.name); is_leaf(v.what) && found != own.views.end())
       leaves[static_cast<std::size_t>(k)] = found->second;
   }
-  auto values = cpu::evaluate_all<Real>(g, s, leaves, cpu::rotations::blockwise);
+  auto values = cpu::evaluate_all<Real>(g, s, leaves, cpu::every_operation<Real>().evaluate, cpu::rotations::blockwise);
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
     if (leaves[static_cast<std::size_t>(k)].data != nullptr || v.what == op::host) continue;

@@ -3,7 +3,7 @@
 #pragma once
 #include <graft/backend/cpu/engine_plan.h>
 
-extern template struct graft::cpu::evaluator<float>;
-extern template struct graft::cpu::evaluator<double>;
+extern template graft::cpu::operations<float> graft::cpu::every_operation<float>();
+extern template graft::cpu::operations<double> graft::cpu::every_operation<double>();
 extern template class graft::cpu::bound_plan<float>;
 extern template class graft::cpu::bound_plan<double>;

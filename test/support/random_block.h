@@ -96,7 +96,8 @@ struct random_block {
         must(layer_state::bind_leaf(g, i, c.in[k], b->sizes));
         b->leaf[static_cast<std::size_t>(i)] = c.in[k];
       }
-    cpu::values<double> v = cpu::evaluate_all<double>(g, b->sizes, b->leaf, cpu::rotations::dense);
+    cpu::values<double> v =
+        cpu::evaluate_all<double>(g, b->sizes, b->leaf, cpu::every_operation<double>().evaluate, cpu::rotations::dense);
     const cpu::tensor<double> t = v[g.result("y")];
     return {t.p, t.p + t.count()};
   }

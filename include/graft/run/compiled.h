@@ -5,6 +5,8 @@
 #include <graft/backend/cpu/engine.h>
 #include <graft/run/executor.h>
 
+extern template graft::cpu::operations<float> graft::cpu::every_operation<float>();
+extern template graft::cpu::operations<double> graft::cpu::every_operation<double>();
 extern template struct graft::cpu::engine<float>;
 extern template struct graft::cpu::engine<double>;
 extern template class graft::executor<graft::cpu::engine<float>>;

@@ -12,6 +12,7 @@
 #include <graft/plan/explain.h>
 #include <graft/run/executor_calls.h>
 #include <graft/run/static_sizes.h>
+#include <graft/run/type_operations.h>
 
 namespace graft::cuda {
 
@@ -63,11 +64,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
 template <class Layer> struct kernels_of_type {
   using graphs = derived_of<Layer>;
   using plain = derived<typename Layer::kind, none, Layer::has_bias>;
-  static constexpr op_set operations = ops_of(graphs::literal) | ops_of(graphs::forward) | ops_of(graphs::folded) |
-                                       ops_of(graphs::merge) | ops_of(graphs::unmerge_weight) |
-                                       ops_of(graphs::unmerge_bias) | ops_of(plain::forward);
-  static constexpr op_set backward_operations =
-      ops_of(graphs::backward) | ops_of(graphs::literal_backward) | ops_of(plain::backward);
+  using operations = type_operations<Layer>;
 
   static constexpr int number(const graph& g, dim d) {
     const long long v = g.sizes.value(d, static_sizes<Layer>(g));
@@ -104,7 +101,7 @@ class layer : public compile<Layer, Options...>,
   explicit layer(mode how = mode::fused)
       : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
              {compiled_kernels<element, own::products.streams, own::products.gemms>(),
-              &evaluate_node<own::operations>}) {
+              &evaluate_node<own::operations::forward>}) {
     give_static_sizes<checked>(*this);
   }
   // What only some programs call brings its kernels with it.
@@ -122,7 +119,7 @@ class layer : public compile<Layer, Options...>,
     return base::activate(adapters);
   }
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
-    this->queued().kernels.evaluate = &evaluate_node<own::operations | own::backward_operations>;
+    this->queued().kernels.evaluate = &evaluate_node<own::operations::both>;
     return base::backward(x, dy, dx, gradients);
   }
   // The layer in words, and what this GPU launches for it. A line goes to a sink, any callable that takes a text.

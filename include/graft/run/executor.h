@@ -28,7 +28,7 @@ template <class Engine> class executor {
  public:
   using queue = typename Engine::queue;
 
-  explicit executor(const layer_graphs& graphs, mode how = mode::fused);
+  explicit executor(const layer_graphs& graphs, mode how = mode::fused, queue q = {});
   executor(executor&&) noexcept;
   executor& operator=(executor&&) noexcept;
   ~executor();
@@ -119,7 +119,7 @@ template <class Engine> class executor {
   // Set by activate(): a program that never activates several adapters does not compile what combines them.
   result<std::unique_ptr<part>> (executor::*combine_)(const std::vector<int>&) const = nullptr;
   std::unique_ptr<bare> base_;
-  queue queue_{};
+  queue queue_;
   typename Engine::shared shared_{};
   capacity room_{};
   std::vector<int> active_{0};

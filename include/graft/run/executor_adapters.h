@@ -22,7 +22,8 @@ template <class Engine> struct executor<Engine>::bare {
 };
 
 template <class Engine>
-executor<Engine>::executor(const layer_graphs& graphs, mode how) : base_(std::make_unique<bare>()), how_(how) {
+executor<Engine>::executor(const layer_graphs& graphs, mode how, queue q)
+    : base_(std::make_unique<bare>()), queue_(std::move(q)), how_(how) {
   parts_.push_back(std::make_unique<part>(graphs, ++versions_));
 }
 template <class Engine> executor<Engine>::executor(executor&&) noexcept = default;

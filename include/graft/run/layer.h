@@ -6,6 +6,7 @@
 #include <graft/plan/compile.h>
 #include <graft/run/executor.h>
 #include <graft/run/static_sizes.h>
+#include <graft/run/type_operations.h>
 #if defined(GRAFT_CPU_COMPILED)  // set by linking graft::cpu_compiled
 #include <graft/run/compiled.h>
 #else
@@ -22,15 +23,37 @@ template <class Real> class executor : public graft::executor<engine<Real>> {
   void host(host_function<Real> f) { this->queued().host = std::move(f); }
 };
 
+namespace detail {
+// Those of a layer type, where the library does not have all of them anyway.
+template <class Real, op_set Ops> operations<Real> operations_with() {
+#if defined(GRAFT_CPU_COMPILED)
+  return every_operation<Real>();
+#else
+  return {&evaluate_node<Real, Ops>, Ops};
+#endif
+}
+}  // namespace detail
+
 template <class Layer, class... Options>
 class layer : public compile<Layer, Options...>, public executor<typename compile<Layer, Options...>::real> {
   using checked = typename compile<Layer, Options...>::layer;  // sound even where Layer is not: no second error
+  using own = type_operations<checked>;
 
  public:
   using real = typename compile<Layer, Options...>::real;
   explicit layer(mode how = mode::fused)
-      : executor<real>(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how) {
+      : executor<real>(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
+                       {.has = detail::operations_with<real, own::forward>()}) {
     give_static_sizes<checked>(*this);
+  }
+  // What only some programs call brings its operations with it.
+  status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
+    if (this->queued().has.have == own::forward) this->queued().has = detail::operations_with<real, own::both>();
+    return executor<real>::backward(x, dy, dx, gradients);
+  }
+  result<int> add(const layer_graphs& another) {
+    this->queued().has = every_operation<real>();
+    return executor<real>::add(another);
   }
   status activate(const std::vector<int>& adapters) {
     this->know_formula(0, derived_of<checked>::value);

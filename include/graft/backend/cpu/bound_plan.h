@@ -65,11 +65,11 @@ template <class Real> class bound_plan {
   const call& this_call() const { return now_; }
 
   // Runs the call that was filled in. `how` and `host` are the oracle's.
-  void run(rotations how = rotations::blockwise, const host_function<Real>* host = nullptr) {
-    prepare(how, host);
+  void run(node_function<Real> by, rotations how = rotations::blockwise, const host_function<Real>* host = nullptr) {
+    prepare(by, how, host);
     const long long tokens = std::max(0LL, g_.sizes.tokens(now_.sizes));
     if (tokens > room_) reserve(tokens);
-    const frame<Real> f{g_, p_, where_, known_, now_, stored_, tokens};
+    const frame<Real> f{g_, p_, where_, known_, now_, stored_, tokens, by};
     for (id i = 0; i < g_.size; ++i) {  // inputs that are read as a whole, and cannot be where they lie
       if (g_[i].what != op::input || !whole_leaf_[i]) continue;
       const auto k = static_cast<std::size_t>(i);
@@ -83,7 +83,7 @@ template <class Real> class bound_plan {
         run_rows(f, l);
         continue;
       }
-      const evaluator<Real> evaluate{g_, now_.sizes, how, host};
+      const evaluator<Real> evaluate{g_, now_.sizes, by, how, host};
       for (int k = 0; k < l.count; ++k) f.compute_whole(p_.nodes[l.first + k], evaluate);
     }
     for (int k = 0; k < g_.outs; ++k)
@@ -156,9 +156,9 @@ template <class Real> class bound_plan {
   }
 
   // Computes what does not depend on the data; values that were only needed to get there are dropped again.
-  void prepare(rotations how, const host_function<Real>* host) {
+  void prepare(node_function<Real> by, rotations how, const host_function<Real>* host) {
     if (ready_) return;
-    const evaluator<Real> evaluate{g_, sizes_, how, host};
+    const evaluator<Real> evaluate{g_, sizes_, by, how, host};
     for (id i = 0; i < g_.size; ++i) {
       if (!p_.live[i] || p_.when.of[i] == stage::data) continue;
       if (p_.when.of[i] == stage::load && loaded_) continue;

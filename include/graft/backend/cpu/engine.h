@@ -4,7 +4,7 @@
 // that finds them in a library needs no Eigen.
 #pragma once
 #include <graft/backend/call.h>
-#include <graft/backend/cpu/host_function.h>
+#include <graft/backend/cpu/operations.h>
 #include <graft/backend/mode.h>
 #include <graft/core/result.h>
 #include <graft/plan/target.h>
@@ -15,7 +15,14 @@ namespace graft::cpu {
 
 template <class Real> struct engine {
   struct queue {
-    host_function<Real> host;  // what a formula calls outside the language
+    host_function<Real> host{};  // what a formula calls outside the language
+    operations<Real> has = every_operation<Real>();
+    status knows(const graph& g) const {
+      const id i = first_without(g, has.have);
+      if (i < 0) return ok;
+      return fail("the operation ", row(g[i].what).name,
+                  " is not compiled into this layer type; run the graph with cpu::executor, which has all of them");
+    }
   };
   using real = Real;
   static constexpr dtype computes = storage<Real>::type;

@@ -9,7 +9,8 @@ namespace graft::cpu {
 template <class Real> class engine<Real>::bound {
  public:
   bound(const graph& g, const target& to) : plan_(g, to) {}
-  status bind(queue&, const size_values& s, const leaf_views& leaves, const capacity& room, shared&) {
+  status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared&) {
+    if (status known = q.knows(value()); !known) return known;
     plan_.bind(s, leaves, room.tokens);
     return ok;
   }
@@ -42,7 +43,7 @@ template <class Real> class engine<Real>::bound {
     if (p.breaks > 0 && !q.host)
       return fail("host function '", g[p.first_break].name, "' is not set; give it with host()");
     if (eager) plan_.parameters_changed();  // as the formula is written: nothing is kept from call to call
-    plan_.run(eager ? rotations::dense : rotations::blockwise, &q.host);
+    plan_.run(q.has.evaluate, eager ? rotations::dense : rotations::blockwise, &q.host);
     return ok;
   }
 
@@ -56,7 +57,8 @@ status engine<Real>::evaluate(queue& q, const graph& g, const size_values& s, co
   for (id i = 0; i < g.size; ++i)
     if (g[i].what == op::host && !q.host)
       return fail("host function '", g[i].name, "' is not set; give it with host()");
-  values<Real> v = evaluate_all<Real>(g, s, leaves, rotations::blockwise, &q.host);
+  if (status known = q.knows(g); !known) return known;
+  values<Real> v = evaluate_all<Real>(g, s, leaves, q.has.evaluate, rotations::blockwise, &q.host);
   for (int k = 0; k < g.outs; ++k)
     if (const mutable_view& to = outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
       write(v[g.out[k].at].p, 0, to.count(), to);

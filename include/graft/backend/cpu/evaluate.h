@@ -6,10 +6,10 @@
 #include <graft/backend/cpu/attention.h>
 #include <graft/backend/cpu/cross_entropy.h>
 #include <graft/backend/cpu/dropout.h>
-#include <graft/backend/cpu/host_function.h>
 #include <graft/backend/cpu/layout.h>
 #include <graft/backend/cpu/lookup.h>
 #include <graft/backend/cpu/matmul.h>
+#include <graft/backend/cpu/operations.h>
 #include <graft/backend/cpu/patches.h>
 #include <graft/backend/cpu/pointwise.h>
 #include <graft/backend/cpu/reduce.h>
@@ -30,6 +30,7 @@ template <class Real> struct operands {
 template <class Real> struct evaluator {
   const graph& g;
   const size_values& s;
+  node_function<Real> function;
   rotations how = rotations::blockwise;
   const host_function<Real>* host = nullptr;
 
@@ -40,13 +41,31 @@ template <class Real> struct evaluator {
     return {argument(v, 0), kw, stride, pad, (g.sizes.value(x.d[3], s) + 2 * pad - kw) / stride + 1};
   }
 
-  void operator()(id i, tensor<Real> out, const operands<Real>& x, int accumulate = 0) const;
+  void rotated(tensor<Real> out, tensor<Real> x, tensor<Real> by, bool back) const {
+    if (how == rotations::blockwise) return rotate(out, x, by, back);
+    const long long in = x.d[3];
+    const std::vector<Real> r = dense_rotation(by, in);
+    product(out.p, x.count() / in, in, x.p, r.data(), in, {false, back});
+  }
+
+  void operator()(id i, tensor<Real> out, const operands<Real>& x, int accumulate = 0) const {
+    function(*this, i, out, x, accumulate);
+  }
 };
 
-// Outside the class, so that a program may compile it once (extern template): behind it is all of Eigen.
-template <class Real>
-void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x, int accumulate) const {
-  const node& v = g[i];
+namespace detail {
+template <op_set Ops, op... What> constexpr bool has = (Ops & (op_bit(What) | ...)) != 0;
+template <op_set Ops>
+constexpr bool has_unary = has<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid,
+                               op::relu, op::silu, op::gelu, op::gelu_tanh, op::step, op::detach>;
+}  // namespace detail
+
+// The operations of the set; that a graph has no others is checked where it is bound.
+template <class Real, op_set Ops>
+void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const operands<Real>& x, int accumulate) {
+  using detail::has;
+  using detail::has_unary;
+  const node& v = e.g[i];
   switch (v.what) {
     case op::input:
     case op::ids:
@@ -58,7 +77,7 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
     case op::scalar:
     case op::kept: return;
     case op::constant: *out.p = static_cast<Real>(v.value); return;
-    case op::number: *out.p = static_cast<Real>(argument(v, 0)); return;
+    case op::number: *out.p = static_cast<Real>(e.argument(v, 0)); return;
     case op::zero: std::fill_n(out.p, out.count(), Real(0)); return;
     case op::eye:
       for (long long k = 0; k < out.area(); ++k) out.p[k] = k / out.d[3] == k % out.d[3] ? Real(1) : Real(0);
@@ -68,7 +87,10 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
     case op::mul:
     case op::div:
     case op::minimum:
-    case op::maximum: binary(v.what, out, x.a, x.b); return;
+    case op::maximum:
+      if constexpr (has<Ops, op::add, op::sub, op::mul, op::div, op::minimum, op::maximum>)
+        binary(v.what, out, x.a, x.b);
+      return;
     case op::sqrt:
     case op::exp:
     case op::log:
@@ -82,60 +104,127 @@ void evaluator<Real>::operator()(id i, tensor<Real> out, const operands<Real>& x
     case op::gelu:
     case op::gelu_tanh:
     case op::step:
-    case op::detach: unary(v.what, out, x.a); return;
-    case op::matmul: matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}); return;
-    case op::row_dot: row_dot(out, x.a, x.b); return;
-    case op::sum_to: sum_to(out, x.a); return;
-    case op::transpose: transpose(out, x.a); return;
+    case op::detach:
+      if constexpr (has_unary<Ops>) unary(v.what, out, x.a);
+      return;
+    case op::matmul:
+      if constexpr (has<Ops, op::matmul>) matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate});
+      return;
+    case op::row_dot:
+      if constexpr (has<Ops, op::row_dot>) row_dot(out, x.a, x.b);
+      return;
+    case op::sum_to:
+      if constexpr (has<Ops, op::sum_to>) sum_to(out, x.a);
+      return;
+    case op::transpose:
+      if constexpr (has<Ops, op::transpose>) transpose(out, x.a);
+      return;
     case op::reshape: std::copy_n(x.a.p, out.count(), out.p); return;
-    case op::permute: permute(out, x.a, {v.k[0].v, v.k[1].v, v.k[2].v, v.k[3].v}); return;
-    case op::slice: slice(out, x.a, v.k[0].v, argument(v, 1)); return;
-    case op::pad: pad(out, x.a, v.k[0].v, argument(v, 1)); return;
-    case op::concat: concat(out, x.a, x.b, v.k[0].v); return;
-    case op::repeat: repeat(out, x.a); return;
-    case op::fold: fold(out, x.a); return;
-    case op::upper: strict_upper(out, x.a); return;
-    case op::skew: skew(out, x.a); return;
-    case op::unskew: unskew(out, x.a); return;
-    case op::inverse: inverse(out, x.a); return;
-    case op::neumann: neumann(out, x.a, argument(v, 0)); return;
-    case op::neumann_grad: neumann_grad(out, x.a, x.b, argument(v, 0)); return;
-    case op::rotate: {
-      if (how == rotations::blockwise) return rotate(out, x.a, x.b, v.tb);
-      const long long in = x.a.d[3];
-      const std::vector<Real> r = dense_rotation(x.b, in);
-      return product(out.p, x.a.count() / in, in, x.a.p, r.data(), in, {false, v.tb});
-    }
-    case op::rotate_grad: rotate_grad(out, x.a, x.b, x.c, v.tb); return;
-    case op::kron: kron(out, x.a, x.b); return;
-    case op::row_kron: row_kron(out, x.a, x.b); return;
-    case op::gather: gather(out, x.a, x.ids, v.ta); return;
-    case op::scatter: scatter(out, x.a, x.ids, v.ta); return;
-    case op::place: place(out, x.a, x.ids); return;
-    case op::pick: pick(out, x.a, x.ids); return;
-    case op::softmax: softmax(out, x.a); return;
-    case op::topk_softmax: topk_softmax(out, x.a, argument(v, 0)); return;
-    case op::softmax_grad: softmax_grad(out, x.a, x.b); return;
-    case op::normalize: normalize(out, x.a, *x.b.p, v.k[0] == dim{1}); return;
-    case op::normalize_grad: normalize_grad(out, x.a, *x.b.p, x.c, v.k[0] == dim{1}); return;
-    case op::rope: rope(out, x.a, x.b, v.tb); return;
-    case op::dropout: dropout(out, x.a, *x.ids, argument(v, 0), *x.c.p, x.first); return;
-    case op::cross_entropy: cross_entropy(out, x.a, x.ids); return;
-    case op::cross_entropy_grad: cross_entropy_grad(out, x.a, x.ids, x.c); return;
-    case op::attention: attention(out, x.a, x.ids, argument(v, 0)); return;
-    case op::attention_grad: attention_grad(out, x.a, x.ids, x.c, argument(v, 0)); return;
-    case op::cached_attention: cached_attention(out, x.a, x.ids, x.c, argument(v, 0)); return;
+    case op::permute:
+      if constexpr (has<Ops, op::permute>) permute(out, x.a, {v.k[0].v, v.k[1].v, v.k[2].v, v.k[3].v});
+      return;
+    case op::slice:
+      if constexpr (has<Ops, op::slice>) slice(out, x.a, v.k[0].v, e.argument(v, 1));
+      return;
+    case op::pad:
+      if constexpr (has<Ops, op::pad>) pad(out, x.a, v.k[0].v, e.argument(v, 1));
+      return;
+    case op::concat:
+      if constexpr (has<Ops, op::concat>) concat(out, x.a, x.b, v.k[0].v);
+      return;
+    case op::repeat:
+      if constexpr (has<Ops, op::repeat>) repeat(out, x.a);
+      return;
+    case op::fold:
+      if constexpr (has<Ops, op::fold>) fold(out, x.a);
+      return;
+    case op::upper:
+      if constexpr (has<Ops, op::upper>) strict_upper(out, x.a);
+      return;
+    case op::skew:
+      if constexpr (has<Ops, op::skew>) skew(out, x.a);
+      return;
+    case op::unskew:
+      if constexpr (has<Ops, op::unskew>) unskew(out, x.a);
+      return;
+    case op::inverse:
+      if constexpr (has<Ops, op::inverse>) inverse(out, x.a);
+      return;
+    case op::neumann:
+      if constexpr (has<Ops, op::neumann>) neumann(out, x.a, e.argument(v, 0));
+      return;
+    case op::neumann_grad:
+      if constexpr (has<Ops, op::neumann_grad>) neumann_grad(out, x.a, x.b, e.argument(v, 0));
+      return;
+    case op::rotate:
+      if constexpr (has<Ops, op::rotate>) e.rotated(out, x.a, x.b, v.tb);
+      return;
+    case op::rotate_grad:
+      if constexpr (has<Ops, op::rotate_grad>) rotate_grad(out, x.a, x.b, x.c, v.tb);
+      return;
+    case op::kron:
+      if constexpr (has<Ops, op::kron>) kron(out, x.a, x.b);
+      return;
+    case op::row_kron:
+      if constexpr (has<Ops, op::row_kron>) row_kron(out, x.a, x.b);
+      return;
+    case op::gather:
+      if constexpr (has<Ops, op::gather>) gather(out, x.a, x.ids, v.ta);
+      return;
+    case op::scatter:
+      if constexpr (has<Ops, op::scatter>) scatter(out, x.a, x.ids, v.ta);
+      return;
+    case op::place:
+      if constexpr (has<Ops, op::place>) place(out, x.a, x.ids);
+      return;
+    case op::pick:
+      if constexpr (has<Ops, op::pick>) pick(out, x.a, x.ids);
+      return;
+    case op::softmax:
+      if constexpr (has<Ops, op::softmax>) softmax(out, x.a);
+      return;
+    case op::topk_softmax:
+      if constexpr (has<Ops, op::topk_softmax>) topk_softmax(out, x.a, e.argument(v, 0));
+      return;
+    case op::softmax_grad:
+      if constexpr (has<Ops, op::softmax_grad>) softmax_grad(out, x.a, x.b);
+      return;
+    case op::normalize:
+      if constexpr (has<Ops, op::normalize>) normalize(out, x.a, *x.b.p, v.k[0] == dim{1});
+      return;
+    case op::normalize_grad:
+      if constexpr (has<Ops, op::normalize_grad>) normalize_grad(out, x.a, *x.b.p, x.c, v.k[0] == dim{1});
+      return;
+    case op::rope:
+      if constexpr (has<Ops, op::rope>) rope(out, x.a, x.b, v.tb);
+      return;
+    case op::dropout:
+      if constexpr (has<Ops, op::dropout>) dropout(out, x.a, *x.ids, e.argument(v, 0), *x.c.p, x.first);
+      return;
+    case op::cross_entropy:
+      if constexpr (has<Ops, op::cross_entropy>) cross_entropy(out, x.a, x.ids);
+      return;
+    case op::cross_entropy_grad:
+      if constexpr (has<Ops, op::cross_entropy_grad>) cross_entropy_grad(out, x.a, x.ids, x.c);
+      return;
+    case op::attention:
+      if constexpr (has<Ops, op::attention>) attention(out, x.a, x.ids, e.argument(v, 0));
+      return;
+    case op::attention_grad:
+      if constexpr (has<Ops, op::attention_grad>) attention_grad(out, x.a, x.ids, x.c, e.argument(v, 0));
+      return;
+    case op::cached_attention:
+      if constexpr (has<Ops, op::cached_attention>) cached_attention(out, x.a, x.ids, x.c, e.argument(v, 0));
+      return;
     case op::patches:
-      std::fill_n(out.p, out.count(), Real(0));
-      each_patch(x.a.d, {1, out.d[1], out.d[2], out.d[3]}, patch_window(v, v.a),
-                 [&](long long at, long long to) { out.p[to] = x.a.p[at]; });
+      if constexpr (has<Ops, op::patches>) patches(out, x.a, e.patch_window(v, v.a));
       return;
     case op::unpatch:
-      each_patch(out.d, {1, x.a.d[1], x.a.d[2], x.a.d[3]}, patch_window(v, i),
-                 [&](long long at, long long from) { out.p[at] += x.a.p[from]; });
+      if constexpr (has<Ops, op::unpatch>) unpatch(out, x.a, e.patch_window(v, i));
       return;
-    case op::host: (*host)(v.name, x.a, out); return;
+    case op::host: (*e.host)(v.name, x.a, out); return;
   }
 }
+template <class Real> operations<Real> every_operation() { return {&evaluate_node<Real, every_op>, every_op}; }
 
 }  // namespace graft::cpu

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A convolution as a product: which element of an image stands where in the matrix of its patches.
 #pragma once
+#include <graft/backend/cpu/tensor.h>
+
+#include <algorithm>
 
 namespace graft::cpu {
 
@@ -19,6 +22,15 @@ template <class F> void each_patch(const long long (&image)[4], const long long 
             f(((n * image[1] + c) * image[2] + h) * image[3] + w,
               (n * rows[2] + p) * rows[3] + (c * s.kernel_h + y) * s.kernel_w + x);
           }
+}
+template <class Real> void patches(tensor<Real> out, tensor<Real> image, window s) {
+  std::fill_n(out.p, out.count(), Real(0));
+  each_patch(image.d, {1, out.d[1], out.d[2], out.d[3]}, s,
+             [&](long long at, long long to) { out.p[to] = image.p[at]; });
+}
+template <class Real> void unpatch(tensor<Real> image, tensor<Real> rows, window s) {
+  each_patch(image.d, {1, rows.d[1], rows.d[2], rows.d[3]}, s,
+             [&](long long at, long long from) { image.p[at] += rows.p[from]; });
 }
 
 }  // namespace graft::cpu

@@ -46,7 +46,7 @@ template <class Real> class row_worker {
 
   void run(const frame<Real>& f, const launch& l, long long from, long long n) {
     f_ = &f, from_ = from, n_ = n;
-    const evaluator<Real> evaluate{f.g, f.now.sizes};
+    const evaluator<Real> evaluate{f.g, f.now.sizes, f.by};
     for (id i = 0; i < f.g.size; ++i)  // inputs that are not stored as Real
       if (f.g[i].what == op::input && f.p.live[i] && f.p.rows.axis[i] >= 0 && f.at(f.stored, i) == nullptr)
         if (const view& v = f.at(f.now.data, i); !in_place<Real>(v))

@@ -101,10 +101,11 @@ template <class Real> using pins = std::map<id, std::vector<Real>>;
 
 // Every node in turn. `how`: the oracle builds a rotation as a dense matrix, everybody else applies it block by block.
 template <class Real>
-values<Real> evaluate_all(const graph& g, const size_values& s, const leaf_views& leaves, rotations how,
-                          const host_function<Real>* host = nullptr, const pins<Real>* pinned = nullptr) {
+values<Real> evaluate_all(const graph& g, const size_values& s, const leaf_views& leaves, node_function<Real> by,
+                          rotations how, const host_function<Real>* host = nullptr,
+                          const pins<Real>* pinned = nullptr) {
   values<Real> v(g, s, leaves);
-  const evaluator<Real> evaluate{g, s, how, host};
+  const evaluator<Real> evaluate{g, s, by, how, host};
   for (id i = 0; i < g.size; ++i) {
     v.compute(i, evaluate);
     if (pinned == nullptr) continue;

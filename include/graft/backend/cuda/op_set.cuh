@@ -1,24 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operations have kernels in a program. There are some fifty, and compiling them takes seconds: a layer type knows
-// its own and compiles no others.
+// Operations whose kernels a program does not have are refused where they would run: see graph/op_set.h.
 #pragma once
 #include <graft/backend/cuda/product.cuh>
+#include <graft/graph/op_set.h>
 
 namespace graft::cuda {
 
-using op_set = std::uint64_t;
-// What a caller brings has no kernel: the first leaves, and state and host, which come last.
-constexpr op_set op_bit(op what) {
-  if (what < op::constant || what >= op::state) return 0;
-  return op_set{1} << (static_cast<unsigned>(what) - static_cast<unsigned>(op::constant));
-}
-static_assert(static_cast<int>(op::state) - static_cast<int>(op::constant) <= 64, "the operations in between fit");
-inline constexpr op_set every_op = ~op_set{0};
-constexpr op_set ops_of(const graph& g) {
-  op_set ops = 0;
-  for (int i = 0; i < g.size; ++i) ops |= op_bit(g.n[i].what);
-  return ops;
-}
 // Runs the functors of operations that have kernels.
 template <bool Compiled, class On> struct compiled_on {
   const On& on;

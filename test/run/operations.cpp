@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer type compiles the operations of its own graphs, more when a call needs more, and says so when it cannot.
+#undef GRAFT_CPU_COMPILED  // here the layer brings its operations itself
+#include <doctest/doctest.h>
+#include <graft/cpu.h>
+
+#include <vector>
+
+using namespace graft;
+
+namespace {
+
+constexpr int out = 6, in = 8, rank = 2, tokens = 3;
+struct projection : linear<out, in, float, lora<rank>> {};
+
+std::vector<float> counted(int n, float step) {
+  std::vector<float> v(static_cast<std::size_t>(n));
+  for (int i = 0; i < n; ++i) v[static_cast<std::size_t>(i)] = step * static_cast<float>(i % 7 - 3);
+  return v;
+}
+
+struct numbers {
+  std::vector<float> W = counted(out * in, 0.1F), A = counted(rank * in, 0.2F), B = counted(out * rank, 0.3F);
+  std::vector<float> magnitude = std::vector<float>(out, 2.0F), x = counted(tokens * in, 0.5F);
+  std::vector<float> y = std::vector<float>(static_cast<std::size_t>(tokens * out));
+
+  template <class Layer> void give(Layer& l, int adapter) const {
+    if (adapter == 0) REQUIRE(l.set("weight", view_of(W.data(), out, in)));
+    REQUIRE(l.set("lora_A.weight", view_of(A.data(), rank, in), adapter));
+    REQUIRE(l.set("lora_B.weight", view_of(B.data(), out, rank), adapter));
+    REQUIRE(l.set("scaling", 2.0, adapter));
+  }
+  template <class Layer> std::vector<float> forward(Layer& l) {
+    const status s = l.forward(view_of(x.data(), tokens, in), view_into(y.data(), tokens, out));
+    INFO(std::string(s.message()));
+    REQUIRE(bool(s));
+    return y;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("operations: a layer type has those of its graphs, and every one once another adapter joins") {
+  numbers n;
+  cpu::layer<projection> own;
+  cpu::executor<float> all(graphs_of<linear_kind, lora<rank>, false>());
+  n.give(own, 0), n.give(all, 0);
+  CHECK(own.queued().has.have != every_op);
+  CHECK(n.forward(own) == n.forward(all));
+
+  std::vector<float> dx(n.x.size()), other_dx(n.x.size()), dA(n.A.size()), other_dA(n.A.size());
+  const view dy = view_of(n.y.data(), tokens, out), x = view_of(n.x.data(), tokens, in);
+  REQUIRE(own.backward(x, dy, view_into(dx.data(), tokens, in), {{"lora_A.weight", view_into(dA.data(), rank, in)}}));
+  REQUIRE(all.backward(x, dy, view_into(other_dx.data(), tokens, in),
+                       {{"lora_A.weight", view_into(other_dA.data(), rank, in)}}));
+  CHECK(dx == other_dx);
+  CHECK(dA == other_dA);
+
+  const result<int> added = own.add(graphs_of<linear_kind, dora<rank>, false>());
+  const result<int> same = all.add(graphs_of<linear_kind, dora<rank>, false>());
+  REQUIRE((added && same));
+  n.give(own, *added), n.give(all, *same);
+  const view magnitude = view_of(n.magnitude.data(), out);
+  REQUIRE(own.set("lora_magnitude_vector", magnitude, *added));
+  REQUIRE(all.set("lora_magnitude_vector", magnitude, *same));
+  REQUIRE((own.activate({*added}) && all.activate({*same})));
+  CHECK(n.forward(own) == n.forward(all));
+}
+
+TEST_CASE("operations: one that is missing is named") {
+  numbers n;
+  const op_set few = every_op & ~op_bit(op::matmul);
+  cpu::executor<float> layer(graphs_of<linear_kind, lora<rank>, false>(), mode::fused,
+                             {.has = {cpu::every_operation<float>().evaluate, few}});
+  n.give(layer, 0);
+  const status s = layer.forward(view_of(n.x.data(), tokens, in), view_into(n.y.data(), tokens, out));
+  CHECK(std::string(s.message()) ==
+        "the operation matmul is not compiled into this layer type; run the graph with cpu::executor, which has all of "
+        "them");
+}
