@@ -41,7 +41,7 @@ struct random_block {
     };
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
     size("r", rank), size("tokens", tokens);
-    detail::size_adapters(g, options_of(what, way::forward).adapters, s);
+    size_adapters(g, options_of(what, way::forward).adapters, s);
     for (id i = 0; i < g.n.size(); ++i) {
       const node& v = g.n[i];
       const std::string name = graph(g).name(i).c_str();

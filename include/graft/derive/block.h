@@ -33,6 +33,30 @@ constexpr block_formula with_loss(block_formula f) {
   return f;
 }
 
+// adapted<llama, on<"*_proj", lora<16>>, on<"v_proj", dora<8>>>: a block type with rules.
+template <class Block, class... Rules> struct adapted : Block {
+  static constexpr adaption rules[sizeof...(Rules) + 1] = {
+      {Rules::at.pattern, formula_of<typename Rules::adapter>()}..., {}};
+  static constexpr adaptions adapters{rules, sizeof...(Rules)};
+};
+
+// Sizes of adapters that follow from those of their layer (LoKr's factors): a size lies in the path of the layer, or below.
+[[gnu::cold]] constexpr void size_adapters(const graph& g, const adaptions& rules, size_values& s) {
+  for (int k = 0; k < g.sizes.count; ++k) {
+    const size_entry& e = g.sizes.e[k];
+    if (e.slot < 0 || s.v[e.slot] != unknown) continue;
+    for (int path = e.path; path > 0 && s.v[e.slot] == unknown; path = g.paths().e[path].above) {
+      const id w = g.find(g.paths().full(path, "weight").c_str());
+      if (w < 0) continue;
+      text layer = g.paths().full(path, "");
+      layer.s[layer.n - 1] = '\0';  // without the last dot
+      for (const adaption& a : rules.at(layer.c_str()))
+        if (s.v[e.slot] == unknown)
+          s.v[e.slot] = a.adapter.adapter_size(e.name, g.sizes.value(g[w].d[2], s), g.sizes.value(g[w].d[3], s));
+    }
+  }
+}
+
 // y of x, as the formula is written, with the adapters in their places.
 [[gnu::cold]] constexpr builder capture(const block_formula& f, const block_options& how) {
   builder g;

@@ -9,7 +9,12 @@
 
 namespace graft {
 
-template <class Layer, class... Options> using compile = typename decltype(detail::verdict<Layer, Options...>())::type;
+namespace detail {
+template <class Layer, class... Options> struct judged {
+  using verdict = decltype(detail::verdict<Layer, Options...>());
+};
+}  // namespace detail
+template <class Layer, class... Options> using compile = typename detail::judged<Layer, Options...>::verdict::type;
 
 template <class Layer> inline constexpr bool mergeable = compile<Layer>::mergeable;
 template <class Layer> inline constexpr bool unmergeable = compile<Layer>::unmergeable;

@@ -128,6 +128,12 @@ template <class Layer, class Type> struct not_an_adapter : plan_of<detail::witho
                 "weight(scope, ex) that the compiler can evaluate (not_an_adapter lists layer, type)");
 };
 
+template <class Layer, class Type> struct not_a_block : plan_of<Layer> {
+  static_assert(supported<Type>,
+                "graft: this is not a block: it needs a static constexpr const char* name and a static constexpr ex "
+                "run(block_scope, ex) that the compiler can evaluate (not_a_block lists a stand-in, type)");
+};
+
 // ---- what a graph cannot do
 template <class Layer, class Adapter, class Expression, int formula_line> struct not_differentiable : plan_of<Layer> {
   static_assert(supported<Expression>,

@@ -59,7 +59,8 @@ struct planner {
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.how[i] == reach::whole && g[i].what != op::reshape) {
           const family what = family_of(g[i]);
-          if (!opened || what == family::host) open(what == family::host ? what : family::small, i);
+          const bool has_family = what == family::host || what == family::attention;
+          if (!opened || what == family::host) open(has_family ? what : family::small, i);
           opened = what != family::host;
           add(i, slot::alone);
         }

@@ -2,7 +2,7 @@
 // Tensors, numbers and sizes by name, and how they become the leaves of a graph: the sizes that follow from the shapes, or
 // from an adapter's own rule (LoKr's factors), and an error that names what is missing or does not fit.
 #pragma once
-#include <graft/derive/adaption.h>
+#include <graft/derive/block.h>
 #include <graft/run/layer_state.h>
 
 namespace graft {
@@ -12,27 +12,6 @@ struct named_values {
   std::map<std::string, double, std::less<>> scalars;
   size_map sizes;
 };
-
-namespace detail {
-// Sizes of adapters that follow from those of the layer: each is in the path of the layer, or below it.
-inline void size_adapters(const graph& g, const adaptions& rules, size_values& s) {
-  for (int k = 0; k < g.sizes.count; ++k) {
-    const size_entry& e = g.sizes.e[k];
-    if (e.slot < 0 || s.v[e.slot] != unknown) continue;
-    for (int path = e.path; path > 0 && s.v[e.slot] == unknown; path = g.paths().e[path].above) {
-      std::string layer = g.paths().full(path, "").c_str();
-      const id w = g.find((layer + "weight").c_str());
-      if (w < 0) continue;
-      layer.pop_back();
-      const long long out = g.sizes.value(g[w].d[2], s), in = g.sizes.value(g[w].d[3], s);
-      for (const adaption& a : rules.at(layer.c_str())) {
-        const long long n = a.adapter.adapter_size(e.name, out, in);
-        if (n != unknown) s.v[e.slot] = n;
-      }
-    }
-  }
-}
-}  // namespace detail
 
 // The leaves of a graph that do not come with calls. The numbers of `from` must stay where they are.
 inline result<bound_leaves> bind_named(const graph& g, const named_values& from, const adaptions& rules) {
@@ -56,7 +35,7 @@ inline result<bound_leaves> bind_named(const graph& g, const named_values& from,
         to = found->second;
       }
     }
-    detail::size_adapters(g, rules, b.sizes);
+    size_adapters(g, rules, b.sizes);
   }
   if (const requirement* r = first_violated(g, b.sizes)) return error{describe(g, *r, b.sizes)};
   return b;
