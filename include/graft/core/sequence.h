@@ -42,7 +42,7 @@ template <class T> class sequence {
     T* const before = p_;  // the value may lie in it
     room_ = n_ < 8 ? 8 : 2 * n_;
     p_ = new T[static_cast<unsigned>(room_)]{};
-    for (int i = 0; i < n_; ++i) p_[i] = before[i];
+    for (int i = 0; i < n_; ++i) p_[i] = static_cast<T&&>(before[i]);
     p_[n_++] = value;
     delete[] before;
   }
@@ -51,7 +51,7 @@ template <class T> class sequence {
   constexpr void reserve(int room) {
     if (room <= room_) return;
     T* const p = new T[static_cast<unsigned>(room)]{};
-    for (int i = 0; i < n_; ++i) p[i] = p_[i];
+    for (int i = 0; i < n_; ++i) p[i] = static_cast<T&&>(p_[i]);
     delete[] p_;
     p_ = p, room_ = room;
   }

@@ -125,7 +125,7 @@ struct buffer_planner {
   m.find_inplace();
   m.find_outputs();
   m.assign_cells();
-  return m.b;
+  return static_cast<buffers&&>(m.b);
 }
 
 }  // namespace graft

@@ -160,7 +160,7 @@ struct planner {
     m.gather_rows();
   else
     m.gather_nodes();
-  return p;
+  return static_cast<plan&&>(p);
 }
 
 }  // namespace graft

@@ -159,7 +159,7 @@ constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
     if (lies_across && !to.weight_either_way) return {};
     r.out.found = true, r.out.result = i;
     if (to.takes_pre) r.read_pre(to.pre_beside_side);
-    return r.out;
+    return static_cast<product_slots&&>(r.out);
   }
   return {};
 }
