@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The adapters of a whole model as values: for every module that is changed the formula, its tensors, numbers and sizes.
+// Tensors that several modules share (VB-LoRA's bank) are one tensor here.
+#pragma once
+#include <graft/adapter/adapter.h>
+#include <graft/run/named.h>
+
+#include <memory>
+#include <vector>
+
+namespace graft {
+
+struct adapter_tensor {
+  std::string key;  // in the file
+  std::shared_ptr<std::vector<float>> data;
+  std::vector<long long> shape;
+
+  view value() const {
+    view v{data->data(), dtype::f32, {1, 1, 1, 1}, static_cast<int>(shape.size())};
+    for (std::size_t k = 0; k < shape.size() && k < 4; ++k) v.size[k] = shape[k];
+    return v;
+  }
+};
+
+struct module_adapter {
+  std::string module;  // its whole path
+  formula of{};
+  std::map<std::string, adapter_tensor, std::less<>> tensors;  // by the formula's names
+  std::map<std::string, double, std::less<>> scalars;
+  size_map sizes;
+  std::map<std::string, adapter_tensor, std::less<>> base;  // tensors of the base layer that are replaced: "weight"
+};
+
+struct adapter_set {
+  std::vector<module_adapter> modules;
+
+  const module_adapter* find(std::string_view module) const {
+    for (const module_adapter& m : modules)
+      if (m.module == module) return &m;
+    return nullptr;
+  }
+};
+
+// A module that is trained whole: its own weight, and its own bias where it has one.
+struct whole_module {
+  static constexpr const char* name = "whole module";
+  static constexpr ex weight(scope p, ex W) { return p.param("modules_to_save.weight", W.rows(), W.cols()); }
+};
+struct whole_module_with_bias : whole_module {
+  static constexpr const char* name = "whole module with bias";
+  static constexpr ex bias(scope p, ex b) { return p.param("modules_to_save.bias", b.rows()); }
+};
+
+}  // namespace graft

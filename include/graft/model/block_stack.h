@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as a stack of bound blocks: embedding, layers, head, each with the tensors that belong to it. One stack is one
+// way to run it: with the adapters or without, with a cache or without. All stacks of a model share their programs.
+#pragma once
+#include <graft/model/adapter_set.h>
+#include <graft/model/families.h>
+#include <graft/model/rows.h>
+#include <graft/run/block.h>
+
+#include <set>
+
+namespace graft {
+
+// Where the numbers of a model are; whoever made it keeps them alive.
+struct model_weights {
+  std::map<std::string, view, std::less<>> tensors;  // by whole name
+  std::shared_ptr<const void> owner;
+};
+
+template <class Engine> class block_stack {
+ public:
+  struct settings {
+    const model_config& config;
+    const model_weights& weights;
+    std::set<std::string>& texts;  // paths that programs are kept by; they outlive the stack
+    const adapter_set* adapters = nullptr;
+    bool loss = false;
+    int context = 0;
+    view rotary{};
+    long long cache_places = 0;  // 0: there is no cache
+  };
+
+  static result<std::unique_ptr<block_stack>> make(block_programs<Engine>& programs, const settings& s) {
+    std::unique_ptr<block_stack> made(new block_stack);
+    if (status good = made->build(programs, s); !good) return good.failure();
+    result<std::unique_ptr<block_stack>> out(std::move(made));
+    return out;
+  }
+  // Layers for this way; embedding and head know no cache.
+  status bind(way w, const capacity& room) {
+    const way ends = w == way::cached ? way::forward : w;
+    for (bound_block<Engine>& b : blocks_)
+      if (status s = b.bind(b.path().empty() ? ends : w, room); !s) return s;
+    return ok;
+  }
+  bound_block<Engine>& embed() { return blocks_.front(); }
+  bound_block<Engine>& layer(int l) { return blocks_[static_cast<std::size_t>(l) + 1]; }
+  bound_block<Engine>& head() { return blocks_.back(); }
+  std::deque<bound_block<Engine>>& blocks() { return blocks_; }
+  int layers() const { return static_cast<int>(blocks_.size()) - 2; }
+
+  // The whole name of a tensor of a block.
+  static std::string whole_name(const bound_block<Engine>& b, std::string_view inside) {
+    return b.path().empty() ? std::string(inside) : b.path() + "." + std::string(inside);
+  }
+
+ private:
+  block_stack() = default;
+
+  status build(block_programs<Engine>& programs, const settings& s) {
+    const architecture a = architecture_for(s.config.family);
+    if (status good = add(programs, s, a.embed, ""); !good) return good;
+    for (int l = 0; l < s.config.layers; ++l)
+      if (status good = add(programs, s, a.block, std::string(a.layers) + "." + std::to_string(l)); !good) return good;
+    return add(programs, s, s.loss ? with_loss(a.head) : a.head, "");
+  }
+
+  status add(block_programs<Engine>& programs, const settings& s, const block_formula& f, const std::string& path) {
+    block_spec spec{f, {}, facts_of(s.config), false, operation_of(s.config.activation)};
+    if (s.adapters != nullptr)
+      for (const module_adapter& m : s.adapters->modules)
+        if (m.of.weight != nullptr && belongs(f, path, m.module, s.config))
+          spec.adapters.push_back({s.texts.insert(inside(path, m.module)).first->c_str(), m.of});
+    blocks_.emplace_back(programs, spec, path);
+    bound_block<Engine>& b = blocks_.back();
+    b.values = values_of(s.config, s.context);
+    const builder g = capture_forward(f, options_of(spec, way::forward));
+    for (id i = 0; i < g.n.size(); ++i) {
+      if (!is_named(g.n[i].what) || row(g.n[i].what).known == stage::data) continue;
+      if (g.n[i].what == op::param || g.n[i].what == op::scalar) continue;
+      const std::string name = graph(g).name(i).c_str();
+      if (const view* t = base_tensor(s, b, name)) b.values.tensors[name] = *t;
+    }
+    if (s.cache_places > 0 && !path.empty()) {
+      const long long width = 2LL * s.config.key_heads * s.config.head_size;
+      cache_.emplace_back(static_cast<std::size_t>(s.cache_places * width));
+      b.values.tensors["cache"] = view_of(cache_.back().data(), s.cache_places, width);
+    }
+    for (const adaption& of : spec.adapters) give(s, b, of.pattern);
+    return ok;
+  }
+  // Embedding and head name their modules in full; each module is in one of the three.
+  static bool belongs(const block_formula& f, const std::string& path, const std::string& module,
+                      const model_config& c) {
+    const architecture a = architecture_for(c.family);
+    const bool in_layers = module.starts_with(std::string(a.layers) + ".");
+    if (!path.empty()) return module.starts_with(path + ".");
+    return !in_layers && f.takes_ids == is_embedding(module, c);
+  }
+  static bool is_embedding(const std::string& module, const model_config& c) {
+    for (const char* name : {"embed_tokens", "embed_positions", "wte", "wpe"})
+      if (module.ends_with(name)) return true;
+    return module + ".weight" == token_table(c.family);
+  }
+  static std::string inside(const std::string& path, const std::string& module) {
+    return path.empty() ? module : module.substr(path.size() + 1);
+  }
+  const view* base_tensor(const settings& s, const bound_block<Engine>& b, const std::string& name) {
+    if (name == "rotary") return &s.rotary;
+    const std::string whole = whole_name(b, name);
+    if (s.adapters != nullptr) {
+      const std::size_t dot = whole.rfind('.');
+      const module_adapter* m = s.adapters->find(std::string_view(whole).substr(0, dot));
+      if (const auto t = m != nullptr ? m->base.find(whole.substr(dot + 1)) : decltype(m->base.begin()){};
+          m != nullptr && t != m->base.end())
+        return &(kept_.emplace_back(t->second.value()));
+    }
+    auto at = s.weights.tensors.find(whole);
+    if (at == s.weights.tensors.end() && whole == "lm_head.weight" && s.config.tied)
+      at = s.weights.tensors.find(token_table(s.config.family));
+    return at != s.weights.tensors.end() ? &at->second : nullptr;
+  }
+  void give(const settings& s, bound_block<Engine>& b, const std::string& module) {
+    const module_adapter* m = s.adapters->find(whole_name(b, module));
+    const std::string prefix = module + ".";
+    for (const auto& [name, t] : m->tensors) b.values.tensors[prefix + name] = t.value();
+    for (const auto& [name, v] : m->scalars) b.values.scalars[prefix + name] = v;
+    for (const auto& [name, n] : m->sizes) b.values.sizes[prefix + name] = n;
+  }
+
+  std::deque<bound_block<Engine>> blocks_;
+  std::deque<std::vector<typename Engine::real>> cache_;
+  std::deque<view> kept_;
+};
+
+}  // namespace graft

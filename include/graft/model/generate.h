@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation: a prompt goes through the model once and leaves its keys and values in the cache; then one token after the
+// other, each sequence for itself. Sequences of one call may have any lengths: rows are not padded, so a batch gives the
+// tokens that its sequences would give one by one. The cache has the room it was made with; a sequence that fills it ends.
+//     generator<engine> g(model, settings, 8, 512);
+//     g.run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
+#pragma once
+#include <graft/model/causal_lm.h>
+#include <graft/model/sampling.h>
+
+namespace graft {
+
+enum class stop_reason : unsigned char { running, end_token, new_tokens, no_room, caller };
+
+struct generated_sequence {
+  std::vector<std::int64_t> tokens;  // with the prompt
+  stop_reason why = stop_reason::running;
+};
+
+template <class Engine> class generator {
+ public:
+  // Room for so many sequences of so many tokens each, prompts included.
+  static result<generator> make(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length) {
+    if (sequences < 1 || length < 1) return fail("there must be room for at least one sequence and one token");
+    if (length > model.context())
+      return fail("sequences of ", length, " tokens do not fit the ", model.context(), " positions of the model");
+    auto stack = model.make_stack(false, static_cast<long long>(sequences) * length);
+    if (!stack) return stack.failure();
+    return generator(model, how, sequences, length, std::move(*stack));
+  }
+
+  // `token` is called with the number of a sequence and its new token; where it gives false the sequence ends.
+  template <class OnToken>
+  result<std::vector<generated_sequence>> run(std::span<const std::vector<std::int64_t>> prompts, OnToken token) {
+    std::vector<generated_sequence> all(prompts.size());
+    if (status s = start(prompts, all); !s) return s.failure();
+    for (bool more = !how_.new_tokens || *how_.new_tokens > 0; more;) {
+      if (status s = step(all); !s) return s.failure();
+      more = false;
+      for (std::size_t k = 0; k < active_.size(); ++k) {
+        const std::size_t i = active_[k];
+        const result<int> next = sampler_.next(logits_of(k), all[i].tokens, i);
+        if (!next) return next.failure();
+        all[i].tokens.push_back(*next);
+        if (!token(i, static_cast<std::int64_t>(*next))) all[i].why = stop_reason::caller;
+        const auto made = all[i].tokens.size() - prompts[i].size();
+        if (all[i].why == stop_reason::running) all[i].why = reason(*next, made, all[i].tokens.size());
+        more = more || all[i].why == stop_reason::running;
+      }
+      std::erase_if(active_, [&](std::size_t i) { return all[i].why != stop_reason::running; });
+    }
+    return all;
+  }
+  result<std::vector<generated_sequence>> run(std::span<const std::vector<std::int64_t>> prompts) {
+    return run(prompts, [](std::size_t, std::int64_t) { return true; });
+  }
+
+ private:
+  generator(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length,
+            std::unique_ptr<block_stack<Engine>> stack)
+      : model_(&model),
+        how_(how),
+        sequences_(static_cast<std::size_t>(sequences)),
+        length_(length),
+        stack_(std::move(stack)),
+        sampler_(how.sampling, model.config().vocabulary),
+        logits_(sequences_ * static_cast<std::size_t>(model.config().vocabulary)) {}
+
+  status start(std::span<const std::vector<std::int64_t>> prompts, std::vector<generated_sequence>& all) {
+    if (prompts.empty() || prompts.size() > sequences_)
+      return fail("there are ", static_cast<long long>(prompts.size()), " prompts, expected 1 to ",
+                  static_cast<long long>(sequences_));
+    active_.clear(), done_.assign(prompts.size(), 0), runs_.clear(), runs_.reserve(prompts.size());
+    long long rows = 0;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const auto n = static_cast<long long>(prompts[i].size());
+      if (n < 1 || n > length_)
+        return fail("prompt ", static_cast<long long>(i), " has ", n, " tokens, expected 1 to ", length_);
+      all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
+      all[i].tokens = prompts[i];
+      all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
+      active_.push_back(i), rows += n;
+    }
+    rows = std::max(rows, static_cast<long long>(prompts.size()));
+    const capacity room = model_->reserve(rows);
+    if (rows <= room_) return ok;
+    if (status s = stack_->bind(way::cached, room); !s) return s;
+    room_ = rows;
+    return ok;
+  }
+  // All tokens of the active sequences that are not in the cache yet: the prompts, or one each.
+  status step(const std::vector<generated_sequence>& all) {
+    runs_.clear();
+    for (const std::size_t i : active_) {
+      const auto done = static_cast<std::size_t>(done_[i]);
+      runs_.push_back({std::span(all[i].tokens).subspan(done), done_[i], static_cast<long long>(i) * length_});
+      done_[i] = static_cast<long long>(all[i].tokens.size());
+    }
+    model_->rows().set(runs_, model_->config().window, true);
+    if (status s = model_->forward(*stack_, way::cached); !s) return s;
+    const auto vocabulary = static_cast<std::size_t>(model_->config().vocabulary);
+    return model_->head(*stack_, std::span(logits_).first(active_.size() * vocabulary), true);
+  }
+  std::span<const float> logits_of(std::size_t k) const {
+    const auto n = static_cast<std::size_t>(model_->config().vocabulary);
+    return std::span(logits_).subspan(k * n, n);
+  }
+  stop_reason reason(int token, std::size_t made, std::size_t length) const {
+    if (std::find(how_.end.begin(), how_.end.end(), token) != how_.end.end()) return stop_reason::end_token;
+    if (how_.new_tokens && made >= static_cast<std::size_t>(*how_.new_tokens)) return stop_reason::new_tokens;
+    if (!how_.new_tokens && how_.length && length >= static_cast<std::size_t>(*how_.length))
+      return stop_reason::new_tokens;
+    return length >= static_cast<std::size_t>(length_) ? stop_reason::no_room : stop_reason::running;
+  }
+
+  causal_lm<Engine>* model_;
+  generation_settings how_;
+  std::size_t sequences_;
+  int length_;
+  std::unique_ptr<block_stack<Engine>> stack_;
+  sampler sampler_;
+  std::vector<float> logits_;
+  std::vector<std::size_t> active_;
+  std::vector<long long> done_;
+  std::vector<row_run> runs_;
+  long long room_ = 0;
+};
+
+}  // namespace graft

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of one call: tokens of several sequences one behind the other, of any lengths and without padding. Who sees
+// whom is in the spans (graph/rules_model.h): a token sees its own sequence up to itself, or the last `window` of it.
+#pragma once
+#include <graft/core/result.h>
+#include <graft/core/view.h>
+#include <graft/model/config.h>
+
+#include <cstdint>
+#include <span>
+
+namespace graft {
+
+// Part of a sequence: `tokens` that stand at `position` and following. With a cache, `place` is where position 0 of the
+// sequence is kept in it.
+struct row_run {
+  std::span<const std::int64_t> tokens;
+  long long position = 0, place = 0;
+};
+
+class row_batch {
+ public:
+  // `windows`: of each layer. Memory is kept from call to call.
+  void set(std::span<const row_run> runs, std::span<const int> windows, bool cached) {
+    rows_ = 0;
+    for (const row_run& r : runs) rows_ += static_cast<long long>(r.tokens.size());
+    const auto n = static_cast<std::size_t>(rows_);
+    ids_.resize(n), positions_.resize(n), last_.resize(runs.size());
+    windows_.assign(windows.begin(), windows.end());
+    kinds_.clear();
+    for (const int w : windows_)
+      if (std::find(kinds_.begin(), kinds_.end(), w) == kinds_.end()) kinds_.push_back(w);
+    spans_.resize(kinds_.size() * 3 * n);
+    std::size_t row = 0;
+    for (std::size_t s = 0; s < runs.size(); ++s) {
+      const long long start = cached ? runs[s].place : static_cast<long long>(row) - runs[s].position;
+      for (std::size_t t = 0; t < runs[s].tokens.size(); ++t, ++row) {
+        ids_[row] = runs[s].tokens[t];
+        positions_[row] = runs[s].position + static_cast<long long>(t);
+        for (std::size_t k = 0; k < kinds_.size(); ++k) set_span(k, row, start);
+      }
+      last_[s] = static_cast<long long>(row) - 1;
+    }
+  }
+
+  long long rows() const { return rows_; }
+  view ids() const { return view_of(ids_.data(), rows_); }
+  view positions() const { return view_of(positions_.data(), rows_); }
+  view span_of(int layer) const {
+    const int window = windows_[static_cast<std::size_t>(layer)];
+    const auto k = static_cast<std::size_t>(std::find(kinds_.begin(), kinds_.end(), window) - kinds_.begin());
+    return view_of(spans_.data() + k * 3 * static_cast<std::size_t>(rows_), 3, rows_);
+  }
+  // The row of the last token of each run.
+  std::span<const long long> last() const { return last_; }
+
+ private:
+  void set_span(std::size_t kind, std::size_t row, long long start) {
+    const auto n = static_cast<std::size_t>(rows_);
+    const long long p = positions_[row], back = kinds_[kind] == 0 ? p : kinds_[kind] - 1;
+    std::int64_t* const at = spans_.data() + kind * 3 * n + row;
+    at[0] = start + std::max(0LL, p - back), at[n] = start + p + 1, at[2 * n] = start + p;
+  }
+
+  long long rows_ = 0;
+  std::vector<std::int64_t> ids_, positions_, spans_;
+  std::vector<long long> last_;
+  std::vector<int> windows_, kinds_;
+};
+
+}  // namespace graft
