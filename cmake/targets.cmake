@@ -32,6 +32,11 @@ if(GRAFT_CPU)
     # Threads are a choice of the machine that builds; the installed package looks for OpenMP again.
     target_link_libraries(graft_cpu INTERFACE $<BUILD_INTERFACE:OpenMP::OpenMP_CXX>)
   endif()
+  if(graft_uses_blas)
+    # As with threads: the installed package looks for a BLAS again, and says GRAFT_BLAS where it finds one.
+    target_link_libraries(graft_cpu INTERFACE $<BUILD_INTERFACE:BLAS::BLAS>)
+    target_compile_definitions(graft_cpu INTERFACE $<BUILD_INTERFACE:GRAFT_BLAS>)
+  endif()
 endif()
 if(GRAFT_CPU)
   # Optional: the executors compiled once instead of in every file that uses them. Not installed: a compiled library

@@ -4,25 +4,16 @@
 // One call at a time; layers are independent of each other.
 #pragma once
 #include <graft/backend/cpu/row_worker.h>
-#include <graft/backend/cpu/threads.h>
 #include <graft/plan/fuse.h>
 
 namespace graft::cpu {
 
 // Rows per piece: enough to amortise the packing of the weight inside the product, few enough to stay in the cache.
-inline constexpr long long piece_rows = 256;
-// Below this many rows one piece with threads inside its products is faster than pieces on all threads. Where there is
-// other work than products (rotations, look-ups), which has no threads inside, pieces pay earlier.
-inline constexpr long long split_rows = 256, split_other_work = 64;
+inline constexpr long long piece_rows = 512;
 
 template <class Real> class bound_plan {
  public:
   bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)), where_(assign_buffers(g_, p_)) {
-    for (const id i : p_.nodes) {
-      const op_class kind = row(g_[i].what).kind;
-      if (kind != op_class::pointwise && kind != op_class::product && g_[i].what != op::reshape)
-        split_ = split_other_work;
-    }
     for (id i = 0; i < g_.size; ++i) whole_leaf_.push(read_whole(i));
   }
   const graph& value() const { return g_; }
@@ -80,7 +71,7 @@ template <class Real> class bound_plan {
     for (const launch& l : p_.launches) {
       ++launched_;
       if (l.by_rows) {
-        run_rows(f, l);
+        by_rows_.run(f, l, piece_rows);
         continue;
       }
       const evaluator<Real> evaluate{g_, now_.sizes, by, how, host};
@@ -94,11 +85,10 @@ template <class Real> class bound_plan {
   }
   // How many launches have run since the plan was made: what a test compares with the plan.
   long long launched() const { return launched_; }
-  // Bytes of workspace for calls with so many rows, known before the call: of a thread, and shared by all.
+  // Bytes of workspace for calls with so many rows, known before the call.
   long long workspace_bytes(long long tokens) {
     reserve(tokens);
-    return arena_.size() * static_cast<long long>(sizeof(Real)) +
-           static_cast<long long>(crew_.size()) * crew_[0].elements() * static_cast<long long>(sizeof(Real));
+    return (arena_.size() + by_rows_.elements()) * static_cast<long long>(sizeof(Real));
   }
 
  private:
@@ -115,10 +105,7 @@ template <class Real> class bound_plan {
     room_ = tokens;
     size_values s = now_.sizes;
     g_.sizes.set_tokens(s, tokens);
-    const long long share = (tokens + thread_count() - 1) / thread_count();
-    const long long rows = tokens < split_ ? tokens : std::min(piece_rows, share);
-    crew_.resize(static_cast<std::size_t>(thread_count()));
-    for (row_worker<Real>& w : crew_) w.reserve(g_, p_, where_, s, tokens, std::max(rows, std::min(tokens, split_)));
+    by_rows_.reserve(g_, p_, where_, s, tokens, std::min(tokens, piece_rows));
     stored_.assign(static_cast<std::size_t>(g_.size), nullptr);
     offset_.assign(stored_.size(), -1);
     long long total = 0;
@@ -133,26 +120,10 @@ template <class Real> class bound_plan {
     for (id i = 0; i < g_.size; ++i) {
       const auto k = static_cast<std::size_t>(i);
       if (offset_[k] >= 0 && g_[i].what != op::input) stored_[k] = arena_.data() + offset_[k];
-      if (p_.rows.how[i] == reach::sum) stored_[k] = crew_[0].sum(i);
+      if (p_.rows.how[i] == reach::sum) stored_[k] = by_rows_.sum(i);
       if (g_[i].what == op::reshape && p_.rows.how[i] == reach::whole)
         stored_[k] = stored_[static_cast<std::size_t>(unshaped(g_, i))];
     }
-  }
-  void run_rows(const frame<Real>& f, const launch& l) {
-    const long long tokens = f.tokens;
-    const int threads = tokens >= split_ ? thread_count() : 1;
-    const long long share = (tokens + threads - 1) / threads,
-                    rows = tokens < split_ ? tokens : std::min(piece_rows, share);
-    for (int t = 0; t < threads; ++t) row_worker<Real>::clear_sums(f, l, crew_[static_cast<std::size_t>(t)]);
-    on_threads(threads, [&](int t) {
-      const long long end = std::min(tokens, (t + 1) * share);
-      for (long long from = t * share; from < end; from += rows)
-        crew_[static_cast<std::size_t>(t)].run(f, l, from, std::min(rows, end - from));
-    });
-    for (int k = 0; k < l.count; ++k)
-      if (const id i = p_.nodes[l.first + k]; p_.rows.how[i] == reach::sum)
-        for (int t = 1; t < threads; ++t)
-          add(crew_[0].sum(i), crew_[static_cast<std::size_t>(t)].sum(i), count(g_, i, now_.sizes));
   }
 
   // Computes what does not depend on the data; values that were only needed to get there are dropped again.
@@ -214,14 +185,13 @@ template <class Real> class bound_plan {
   plan p_;
   buffers where_;
   sequence<bool> whole_leaf_;
-  long long split_ = split_rows;
   size_values sizes_;
   values<Real> known_;
   call now_;
   memory<Real> arena_;             // what is stored for all rows
   std::vector<Real*> stored_;      // by node
   std::vector<long long> offset_;  // in the arena
-  std::vector<row_worker<Real>> crew_;
+  row_worker<Real> by_rows_;
   long long room_ = -1, launched_ = 0;
   bool loaded_ = false, ready_ = false, bound_ = false;
 };

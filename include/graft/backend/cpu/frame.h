@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call as the launches of a plan see it: its sizes, the tensors it brings, and where every value is that is stored
-// for all rows. Threads share it; what a thread needs for itself is in its row_worker.
+// for all rows. All threads share it.
 #pragma once
 #include <graft/backend/cpu/values.h>
 #include <graft/plan/buffers.h>

@@ -24,24 +24,28 @@ void product(Real* c, long long m, long long n, const Real* a, const Real* b, lo
 // which are columns of c (tb), shared out to the threads, or slices of the inner sum. A panel is a multiple of what the
 // kernels do at a time, so that the sums are those of a weight that was decoded whole.
 template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const weight_view& w, product_mode how) {
-  const long long m = a.matrices() * a.d[2], k = a.d[3], n = how.tb ? w.rows : w.cols, panel = 96;
+  const long long m = a.matrices() * a.d[2], k = a.d[3], n = how.tb ? w.rows : w.cols;
+  const strided<Real> left{a.p, k, 1};
   if (w.how == encoding_of<Real>() && (w.row_stride == 1 || w.col_stride == 1)) {
     const strided<Real> all{static_cast<const Real*>(w.codes), w.row_stride, w.col_stride};
-    return gemm(m, n, k, {a.p, k, 1}, how.tb ? all.transposed() : all, c.p, n, how.accumulate);
+    return gemm(m, n, k, left, how.tb ? all.transposed() : all, c.p, n, how.accumulate);
   }
+  const long long panel = how.tb ? 2 * detail::share_unit : usual_blocking.depth;
   const long long panels = (w.rows + panel - 1) / panel;
   const int threads = how.tb ? threads_for(panels, m * n * k) : 1;
   on_threads(threads, [&](int t) {
-    std::vector<Real> wide(static_cast<std::size_t>(std::min(panel, w.rows) * w.cols));
+    thread_local memory<Real> wide;
+    wide.reserve(std::min(panel, w.rows) * w.cols);
     const strided<Real> part{wide.data(), w.cols, 1};
+    const way by = way_of(m, n, k, left, how.tb ? part.transposed() : part, n);
     for (long long r = panels * t / threads * panel; r < std::min(w.rows, panels * (t + 1) / threads * panel);
          r += panel) {
       const long long rows = std::min(panel, w.rows - r);
       decode(w, r, rows, wide.data());
       if (how.tb)
-        gemm(m, rows, k, {a.p, k, 1}, part.transposed(), c.p + r, n, how.accumulate);
+        gemm(m, rows, k, left, part.transposed(), c.p + r, n, how.accumulate, by);
       else
-        gemm(m, n, rows, {a.p + r, k, 1}, part, c.p, n, r > 0 && how.accumulate == 0 ? 1 : how.accumulate);
+        gemm(m, n, rows, {a.p + r, k, 1}, part, c.p, n, r > 0 && how.accumulate == 0 ? 1 : how.accumulate, by);
     }
   });
 }

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread's share of a launch by rows: all nodes of the launch on a few rows, then on the next ones. The values of a
-// piece stay in the cache; the base product writes straight into y, the side branch is accumulated into it, elementwise
-// work happens in place, sums over rows add up. Its memory is there before the call.
+// A launch by rows: all nodes of the launch on a piece of the rows, then on the next piece. The values of a piece stay in
+// the cache; the base product writes straight into y, the side branch is accumulated into it, elementwise work happens
+// in place, sums over rows add up. A product has all threads inside; of any other node each thread computes a share of
+// the rows. The memory is there before the call.
 #pragma once
 #include <graft/backend/cpu/frame.h>
+#include <graft/backend/cpu/threads.h>
 
 namespace graft::cpu {
+
+// Below so many rows one thread computes what is no product.
+inline constexpr long long split_rows = 64;
 
 template <class Real> class row_worker {
  public:
   // Room for pieces of `rows` rows of calls with up to `tokens` of them.
   void reserve(const graph& g, const plan& p, const buffers& where, const size_values& sizes, long long tokens,
                long long rows) {
+    const auto nodes = static_cast<std::size_t>(g.size), threads = static_cast<std::size_t>(thread_count());
     cell_.assign(static_cast<std::size_t>(where.cells), nullptr);
-    sum_.assign(static_cast<std::size_t>(g.size), nullptr);
-    converted_.assign(sum_.size(), nullptr);
+    sum_.assign(threads, std::vector<Real*>(nodes, nullptr));
+    converted_.assign(nodes, nullptr);
     std::vector<long long> cells(cell_.size(), 0);
     auto of_piece = [&](id i) { return tokens == 0 ? 0 : count(g, i, sizes) / tokens * rows; };
     long long total = 0;
@@ -27,7 +33,9 @@ template <class Real> class row_worker {
         long long& n = cells[static_cast<std::size_t>(where.cell[i])];
         n = std::max(n, of_piece(i));
       }
-      if (p.rows.how[i] == reach::sum) places.push_back({&sum_[k], place(count(g, i, sizes))});
+      for (std::size_t t = 0; t < threads; ++t)
+        if (p.rows.how[i] == reach::sum && (t == 0 || !has_threads_inside(g, i)))
+          places.push_back({&sum_[t][k], place(count(g, i, sizes))});
       const bool output = where.writes_to[i] >= 0 && where.inplace[i] < 0;
       if (output || (g[i].what == op::input && p.rows.axis[i] >= 0))
         places.push_back({&converted_[k], place(of_piece(i))});
@@ -37,43 +45,88 @@ template <class Real> class row_worker {
     for (const auto& [to, offset] : places) *to = arena_.data() + offset;
   }
   long long elements() const { return arena_.size(); }
-  Real* sum(id i) const { return sum_[static_cast<std::size_t>(i)]; }
-  static void clear_sums(const frame<Real>& f, const launch& l, row_worker& w) {
-    for (int k = 0; k < l.count; ++k)
-      if (const id i = f.p.nodes[l.first + k]; f.p.rows.how[i] == reach::sum)
-        std::fill_n(w.sum(i), count(f.g, i, f.now.sizes), Real(0));
-  }
+  Real* sum(id i) const { return sum_[0][static_cast<std::size_t>(i)]; }
 
-  void run(const frame<Real>& f, const launch& l, long long from, long long n) {
-    f_ = &f, from_ = from, n_ = n;
+  void run(const frame<Real>& f, const launch& l, long long rows_at_once) {
+    each_sum(f, l, [&](id i, Real* of_thread) { std::fill_n(of_thread, count(f.g, i, f.now.sizes), Real(0)); });
+    f_ = &f;
     const evaluator<Real> evaluate{f.g, f.now.sizes, f.by};
-    for (id i = 0; i < f.g.size; ++i)  // inputs that are not stored as Real
-      if (f.g[i].what == op::input && f.p.live[i] && f.p.rows.axis[i] >= 0 && f.at(f.stored, i) == nullptr)
-        if (const view& v = f.at(f.now.data, i); !in_place<Real>(v))
-          read(v, offset(i), n * f.row_elements(i), f.at(converted_, i));
-    for (int k = 0; k < l.count; ++k) compute(f.p.nodes[l.first + k], evaluate);
-    for (int k = 0; k < f.g.outs; ++k)
-      if (const id i = f.g.out[k].at; f.p.rows.how[i] == reach::piece && f.p.launch_of[i] == index(l)) give(k, i);
+    for (piece_ = 0; piece_ < f.tokens; piece_ += rows_at_once) {
+      const row_range all{piece_, std::min(rows_at_once, f.tokens - piece_), 0};
+      for (id i = 0; i < f.g.size; ++i)  // inputs that are not stored as Real
+        if (f.g[i].what == op::input && f.p.live[i] && f.p.rows.axis[i] >= 0 && f.at(f.stored, i) == nullptr)
+          if (const view& v = f.at(f.now.data, i); !in_place<Real>(v))
+            shared_out(all, [&](const row_range& r) {
+              read(v, r.from * f.row_elements(i), r.n * f.row_elements(i), within(f.at(converted_, i), i, r));
+            });
+      for (int k = 0; k < l.count; ++k) {
+        const id i = f.p.nodes[l.first + k];
+        if (f.where.into[i] >= 0 || f.where.same_as[i] >= 0 || only_renames(i, all)) continue;
+        if (has_threads_inside(f.g, accumulated(i) >= 0 ? accumulated(i) : i))
+          compute(i, all, evaluate);
+        else
+          shared_out(all, [&](const row_range& r) { compute(i, r, evaluate); });
+      }
+      for (int k = 0; k < f.g.outs; ++k)
+        if (const id i = f.g.out[k].at;
+            f.p.rows.how[i] == reach::piece && f.p.launch_of[i] == index(l) && !is_there(k, i, all))
+          shared_out(all, [&](const row_range& r) {
+            const tensor<Real> v = value(i, r);
+            write(v.p, offset(i, r), v.count(), f.output(k));
+          });
+    }
+    each_sum(f, l, [&](id i, Real* of_thread) {
+      if (of_thread != sum(i)) add(sum(i), of_thread, count(f.g, i, f.now.sizes));
+    });
   }
 
  private:
+  struct row_range {
+    long long from, n;
+    std::size_t thread;
+  };
+  // A product of one matrix: one call of gemm for all rows of the piece.
+  static bool has_threads_inside(const graph& g, id i) {
+    const node& v = g[i];
+    if (v.what != op::matmul) return false;
+    const bool one_right = g[v.b].d[0] == dim{1} && g[v.b].d[1] == dim{1},
+               one_left = g[v.a].d[0] == dim{1} && g[v.a].d[1] == dim{1};
+    return one_right && (one_left || (!v.ta && !v.sum));
+  }
+  // f of a share of the rows, on each thread.
+  template <class F> void shared_out(const row_range& all, F f) const {
+    const int threads = all.n >= split_rows ? std::min(thread_count(), static_cast<int>(sum_.size())) : 1;
+    on_threads(threads, [&](int t) {
+      const long long from = all.n * t / threads, end = all.n * (t + 1) / threads;
+      f(row_range{all.from + from, end - from, static_cast<std::size_t>(t)});
+    });
+  }
+  // f(node, memory) for each thread's memory of each sum over rows.
+  template <class F> void each_sum(const frame<Real>& f, const launch& l, F each) const {
+    for (int k = 0; k < l.count; ++k)
+      if (const id i = f.p.nodes[l.first + k]; f.p.rows.how[i] == reach::sum)
+        for (const std::vector<Real*>& of_thread : sum_)
+          if (Real* const p = of_thread[static_cast<std::size_t>(i)]) each(i, p);
+  }
   int index(const launch& l) const { return f_->p.launch_of[f_->p.nodes[l.first]]; }
-  long long offset(id i) const { return from_ * f_->row_elements(i); }
+  long long offset(id i, const row_range& r) const { return r.from * f_->row_elements(i); }
+  // Of memory that holds the piece.
+  Real* within(Real* piece, id i, const row_range& r) const { return piece + (r.from - piece_) * f_->row_elements(i); }
 
-  void compute(id i, const evaluator<Real>& evaluate) {
+  void compute(id i, const row_range& r, const evaluator<Real>& evaluate) const {
     const frame<Real>& f = *f_;
     const node& v = f.g[i];
-    if (f.where.into[i] >= 0 || f.where.same_as[i] >= 0) return;
-    if (f.p.rows.how[i] == reach::sum) return evaluate(i, f.full(i, sum(i)), operands_of(i), 1);
-    const tensor<Real> out = value(i);
+    if (f.p.rows.how[i] == reach::sum)
+      return evaluate(i, f.full(i, sum_[r.thread][static_cast<std::size_t>(i)]), operands_of(i, r), 1);
+    const tensor<Real> out = value(i, r);
     if (const id product = accumulated(i); product >= 0) {
       const id begin = product == v.a ? v.b : v.a;
-      const tensor<Real> start = f.is_known(begin) ? f.known[begin] : value(begin);
+      const tensor<Real> start = f.is_known(begin) ? f.known[begin] : value(begin, r);
       if (start.p != out.p) std::copy_n(start.p, out.count(), out.p);
-      evaluate(product, out, operands_of(product), v.what == op::sub ? -1 : 1);
-    } else if (v.what != op::reshape || value(v.a).p != out.p) {
+      evaluate(product, out, operands_of(product, r), v.what == op::sub ? -1 : 1);
+    } else {
       if (adds_up(v.what)) std::fill_n(out.p, out.count(), Real(0));
-      evaluate(i, out, operands_of(i));
+      evaluate(i, out, operands_of(i, r));
     }
   }
   // The product that is accumulated into the sum i, if any.
@@ -82,11 +135,11 @@ template <class Real> class row_worker {
       if (const id o = f_->g[i].operand(k); o >= 0 && f_->where.into[o] == i) return o;
     return none_id;
   }
-  operands<Real> operands_of(id i) {
+  operands<Real> operands_of(id i, const row_range& r) const {
     const frame<Real>& f = *f_;
     const node& v = f.g[i];
     operands<Real> x;
-    x.first = offset(i);
+    x.first = offset(i, r);
     tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
     for (int k = 0; k < 3; ++k) {
       const id o = v.operand(k);
@@ -94,47 +147,49 @@ template <class Real> class row_worker {
       const bool by_piece = reads_by_piece(f.g, f.p, i, k);
       if (row(f.g[o].what).from == source::integers)
         x.ids = f.is_known(o) ? f.known.ids(o)
-                              : static_cast<const std::int64_t*>(f.at(f.now.data, o).data) + (by_piece ? from_ : 0);
+                              : static_cast<const std::int64_t*>(f.at(f.now.data, o).data) + (by_piece ? r.from : 0);
       else if (f.is_known(o))
         *to[k] = f.reads_stored(v, k) ? f.weight(o) : f.known[o];
       else
-        *to[k] = by_piece ? value(o) : f.whole(o);
+        *to[k] = by_piece ? value(o, r) : f.whole(o);
     }
     return x;
   }
-  // This piece of a value.
-  tensor<Real> value(id i) {
+  // These rows of a value.
+  tensor<Real> value(id i, const row_range& r) const {
     const frame<Real>& f = *f_;
     const id from = f.where.same_as[i] >= 0 ? f.where.same_as[i] : i;
-    if (Real* const all = f.at(f.stored, from)) return f.piece(i, all + offset(i), n_);
-    if (f.p.rows.how[i] == reach::whole) return f.piece(i, f.whole(i).p + offset(i), n_);
+    if (Real* const all = f.at(f.stored, from)) return f.piece(i, all + offset(i, r), r.n);
+    if (f.p.rows.how[i] == reach::whole) return f.piece(i, f.whole(i).p + offset(i, r), r.n);
     if (is_leaf(f.g[from].what)) {
       const view& v = f.at(f.now.data, from);
-      if (!in_place<Real>(v)) return f.piece(i, f.at(converted_, from), n_);
-      return f.piece(i, static_cast<Real*>(const_cast<void*>(v.data)) + offset(from), n_);
+      if (!in_place<Real>(v)) return f.piece(i, within(f.at(converted_, from), from, r), r.n);
+      return f.piece(i, static_cast<Real*>(const_cast<void*>(v.data)) + offset(from, r), r.n);
     }
     if (const int k = f.where.writes_to[i]; k >= 0) {
-      if (f.direct(f.output(k))) return f.piece(i, static_cast<Real*>(f.output(k).data) + offset(i), n_);
+      if (f.direct(f.output(k))) return f.piece(i, static_cast<Real*>(f.output(k).data) + offset(i, r), r.n);
       id first = i;
       while (f.where.inplace[first] >= 0) first = f.where.inplace[first];
-      return f.piece(i, f.at(converted_, first), n_);
+      return f.piece(i, within(f.at(converted_, first), i, r), r.n);
     }
-    return f.piece(i, cell_[static_cast<std::size_t>(f.where.cell[i])], n_);
+    return f.piece(i, within(cell_[static_cast<std::size_t>(f.where.cell[i])], i, r), r.n);
   }
-  void give(int k, id i) {
+  // A reshaped value in the memory of what it reshapes.
+  bool only_renames(id i, const row_range& r) const {
+    return f_->g[i].what == op::reshape && f_->p.rows.how[i] == reach::piece && value(f_->g[i].a, r).p == value(i, r).p;
+  }
+  // Has an output been written already, or does nobody want it?
+  bool is_there(int k, id i, const row_range& r) const {
     const mutable_view& to = f_->output(k);
-    if (to.data == nullptr) return;
-    const tensor<Real> v = value(i);
-    if (f_->direct(to) && v.p == static_cast<Real*>(to.data) + offset(i)) return;
-    write(v.p, offset(i), v.count(), to);
+    return to.data == nullptr || (f_->direct(to) && value(i, r).p == static_cast<Real*>(to.data) + offset(i, r));
   }
 
   const frame<Real>* f_ = nullptr;
-  long long from_ = 0, n_ = 0;
+  long long piece_ = 0;  // its first row
   memory<Real> arena_;
   std::vector<Real*> cell_;
-  std::vector<Real*> sum_;        // per node that sums over rows
-  std::vector<Real*> converted_;  // a piece of inputs and outputs that are not stored as Real
+  std::vector<std::vector<Real*>> sum_;  // by thread, per node that sums over rows; threads share those of products
+  std::vector<Real*> converted_;         // a piece of inputs and outputs that are not stored as Real
 };
 
 }  // namespace graft::cpu

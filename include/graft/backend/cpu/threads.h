@@ -7,9 +7,16 @@
 
 namespace graft::cpu {
 
+inline bool in_parallel() {
+#if defined(_OPENMP)
+  return omp_in_parallel() != 0;
+#else
+  return false;
+#endif
+}
 inline int thread_count() {
 #if defined(_OPENMP)
-  return omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+  return in_parallel() ? 1 : omp_get_max_threads();
 #else
   return 1;
 #endif

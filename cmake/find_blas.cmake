@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# A BLAS worth calling, as BLAS::BLAS: one of those with kernels for the machine. The reference implementation, which any
+# other search would be content with, is slower than what we have ourselves. Installed beside the package, which looks for
+# it again.
+macro(graft_find_blas)
+  set(graft_blas_vendor "")
+  set(graft_blas_asked "${BLA_VENDOR}")
+  if(graft_blas_asked)
+    set(graft_blas_vendors ${graft_blas_asked})
+  else()
+    set(graft_blas_vendors Apple Intel10_64lp OpenBLAS FLAME)
+  endif()
+  foreach(graft_vendor IN LISTS graft_blas_vendors)
+    if(NOT TARGET BLAS::BLAS)
+      set(BLA_VENDOR ${graft_vendor})
+      find_package(BLAS QUIET)
+      if(TARGET BLAS::BLAS)
+        set(graft_blas_vendor ${graft_vendor})
+      endif()
+    endif()
+  endforeach()
+  set(BLA_VENDOR "${graft_blas_asked}")
+  unset(graft_blas_asked)
+  unset(graft_blas_vendors)
+  unset(graft_vendor)
+endmacro()

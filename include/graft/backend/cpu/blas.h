@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Large products by a BLAS, where the build found one (GRAFT_BLAS): OpenBLAS, BLIS, MKL, Accelerate. It is called through
+// the Fortran interface, which all of them have and which needs no header of theirs, with its own threads: there is no
+// portable way to make a BLAS run on one of ours. So it is called where our threads are not at work, and nowhere else.
+#pragma once
+#include <graft/backend/cpu/by_columns.h>
+
+#include <initializer_list>
+#include <limits>
+#include <type_traits>
+
+#if defined(GRAFT_BLAS)
+extern "C" {
+void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
+            const float*, const int*, const float*, float*, const int*);
+void dgemm_(const char*, const char*, const int*, const int*, const int*, const double*, const double*, const int*,
+            const double*, const int*, const double*, double*, const int*);
+}
+#endif
+
+namespace graft::cpu {
+
+#if defined(GRAFT_BLAS)
+inline constexpr bool has_blas = true;
+
+// Its sizes are int, and what lies together has to fit between two rows or columns, however few there are.
+template <class Real> bool fits_blas(const by_columns<Real>& c) {
+  for (const long long n : {c.rows, c.cols, c.depth, c.stride, c.left.row, c.left.col, c.right.row, c.right.col})
+    if (n > std::numeric_limits<int>::max()) return false;
+  return c.stride >= c.rows && (c.left.row == 1 ? c.left.col >= c.rows : c.left.row >= c.depth) &&
+         (c.right.row == 1 ? c.right.col >= c.depth : c.right.row >= c.cols);
+}
+template <class Real> void blas_product(const by_columns<Real>& c) {
+  const char left = c.left.row == 1 ? 'N' : 'T', right = c.right.row == 1 ? 'N' : 'T';
+  const int m = static_cast<int>(c.rows), n = static_cast<int>(c.cols), k = static_cast<int>(c.depth),
+            left_stride = static_cast<int>(c.left.row == 1 ? c.left.col : c.left.row),
+            right_stride = static_cast<int>(c.right.row == 1 ? c.right.col : c.right.row),
+            stride = static_cast<int>(c.stride);
+  const Real one = 1;
+  if constexpr (std::is_same_v<Real, float>)
+    sgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out, &stride);
+  else
+    dgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out, &stride);
+}
+#else
+inline constexpr bool has_blas = false;
+#endif
+
+}  // namespace graft::cpu
