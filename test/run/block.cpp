@@ -48,6 +48,32 @@ TEST_CASE("block: forward is the formula as it is written, and backward its slop
   }
 }
 
+TEST_CASE("block: what is dropped in the forward pass is dropped in the backward pass") {
+  for (const bool dora_too : {false, true}) {
+    block_spec what{block_of<gpt2>(), {{"c_fc", formula_of<lora<>>()}}, {}};
+    if (dora_too) what.adapters.push_back({"c_attn", formula_of<dora<>>()});
+    for (adaption& a : what.adapters) a.drops = true;
+    what.dropped = true;
+    random_block b(what, 11);
+    for (auto& [name, value] : b.block.values.scalars)
+      if (name.ends_with("dropout")) value = 0.3;
+    const std::vector<double> all = b.forward();
+    b.goes = way::keeping;
+    const std::vector<double> some = b.forward();
+    CHECK(some != all);
+    const std::vector<double> written = b.literal();
+    for (std::size_t i = 0; i < some.size(); ++i) CHECK(some[i] == doctest::Approx(written[i]).epsilon(1e-9).scale(1));
+    b.check_slopes();
+    b.seed = {43};
+    CHECK(b.forward() != some);
+    for (auto& [name, value] : b.block.values.scalars)
+      if (name.ends_with("dropout")) value = 0;
+    b.must(b.block.parameters_changed());
+    const std::vector<double> none = b.forward();
+    for (std::size_t i = 0; i < all.size(); ++i) CHECK(none[i] == doctest::Approx(all[i]).epsilon(1e-9).scale(1));
+  }
+}
+
 TEST_CASE("block: many rows on threads are what few rows are") {
   random_block few({block_of<llama>(), {mixed[0], mixed[1]}, {}}, 300);
   const std::vector<double> y = few.forward(), written = few.literal();

@@ -18,7 +18,9 @@ struct random_block {
   std::map<std::string, std::vector<double>> data;
   std::vector<std::int64_t> ids, positions, span, labels;
   std::vector<double> x, y, dy, dx;
+  std::vector<std::int64_t> seed{42};
   long long rows, width_in = 0, width_out = 0;
+  way goes = way::forward;
 
   random_block(block_spec what, long long tokens, block_programs<exact>* programs = nullptr, int layer = 0,
                long long rank = 3)
@@ -33,7 +35,7 @@ struct random_block {
     block.values.sizes = {{"hidden", 16},       {"heads", 4},  {"kv_heads", 2}, {"head_dim", 4},
                           {"intermediate", 24}, {"vocab", 13}, {"context", 40}};
     block.values.scalars = {{"eps", 1e-5}};
-    const builder g = capture_forward(what.formula, options_of(what, way::forward));
+    const builder g = capture_forward(what.formula, options_of(what, way::keeping));
     size_values s;
     auto size = [&](const char* name, long long n) {
       for (const size_entry& e : g.size_list)
@@ -41,7 +43,7 @@ struct random_block {
     };
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
     size("r", rank), size("tokens", tokens);
-    size_adapters(g, options_of(what, way::forward).adapters, s);
+    size_adapters(g, options_of(what, way::keeping).adapters, s);
     for (id i = 0; i < g.n.size(); ++i) {
       const node& v = g.n[i];
       const std::string name = graph(g).name(i).c_str();
@@ -70,7 +72,7 @@ struct random_block {
     c[call_input::x] = block.spec().formula.takes_ids ? view_of(ids.data(), rows) : view_of(x.data(), rows, width_in);
     c[call_input::dy] = view_of(dy.data(), rows, width_out);
     c[call_input::positions] = view_of(positions.data(), rows), c[call_input::labels] = view_of(labels.data(), rows);
-    c[call_input::span] = view_of(span.data(), 3, rows);
+    c[call_input::span] = view_of(span.data(), 3, rows), c[call_input::seed] = view_of(seed.data(), 1);
     c.y = view_into(y.data(), rows, width_out), c.dx = view_into(dx.data(), rows, width_in);
     return c;
   }
@@ -79,13 +81,13 @@ struct random_block {
     REQUIRE(bool(s));
   }
   std::vector<double> forward() {
-    if (block.program(way::forward) == nullptr) must(block.bind(way::forward, {rows}));
-    must(block.run(way::forward, call()));
+    if (block.program(goes) == nullptr) must(block.bind(goes, {rows}));
+    must(block.run(goes, call()));
     return y;
   }
   // As the formula is written: every W' built, one node after the other.
   std::vector<double> literal() {
-    block_options how = options_of(block.spec(), way::forward);
+    block_options how = options_of(block.spec(), goes);
     how.how = lowering::literal;
     const builder g = canonical(capture(block.spec().formula, how));
     result<bound_leaves> b = bind_named(g, block.values, how.adapters);

@@ -15,6 +15,7 @@ struct adaption {
   // made of the weight. One without a name takes the place of those before it.
   const char* name = "";
   bool trains_bias = false;  // the bias of the layer is a parameter
+  bool drops = false;        // in training the adapter sees x with some elements dropped, the base layer all of it
 };
 
 namespace detail {

@@ -99,7 +99,7 @@ struct block_scope {
   constexpr ex dropout(const char* name, ex x, int line = __builtin_LINE()) const {
     if (!options->dropped) return x;
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
-    return {g, make::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(name)}, line)};
+    return {g, make::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(path, name)}, line)};
   }
   constexpr ex activated(ex x, op usual, int line = __builtin_LINE()) const {
     return {g, make::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
@@ -133,10 +133,29 @@ struct block_scope {
     return W;
   }
   constexpr ex project(const char* name, ex W, ex x, bias has_bias, int line) const {
-    const ex changed = adapted(layer_at(name), W);
+    const layer l = layer_at(name);
     const bool literal = options->how == lowering::literal;
-    const id y = literal ? make::matmul(*g, x.i, changed.i, false, true, line) : apply(*g, changed.i, x.i);
-    return with_bias(name, {g, y}, has_bias, line);
+    auto times = [&](ex w, ex in) -> ex {
+      return {g, literal ? make::matmul(*g, in.i, w.i, false, true, line) : apply(*g, w.i, in.i)};
+    };
+    bool drops = false;
+    for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops);
+    if (!drops) return with_bias(name, times(adapted(l, W), x), has_bias, line);
+    // W x + (W' - W) dropped(x), for each adapter on what the ones before it made of W.
+    ex y = times(W, x);
+    for (const adaption& a : l.by) {
+      if (a.adapter.weight == nullptr) continue;
+      const ex next = a.adapter.weight(l.of(a), W);
+      const ex seen = a.drops ? dropped(l.of(a), x, line) : x;
+      const bool adds = (*next).what == op::add && (*next).a == W.i;
+      y = adds ? y + times({g, (*next).b}, seen) : y + (times(next, seen) - times(W, seen));
+      W = next;
+    }
+    return with_bias(name, y, has_bias, line);
+  }
+  constexpr ex dropped(scope p, ex x, int line) const {
+    const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
+    return {g, make::dropout(*g, x.i, seed.i, p.scalar("dropout").i, {salt(p.path, "dropout")}, line)};
   }
   // y + b', one number for each column.
   constexpr ex with_bias(const char* name, ex y, bias has_bias, int line) const {
@@ -156,8 +175,8 @@ struct block_scope {
     return {g, make::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
   }
   // A number for the place of a dropout in the block: other places drop other elements.
-  constexpr int salt(const char* name) const {
-    const text full = g->paths().full(path, name);
+  constexpr int salt(int where, const char* name) const {
+    const text full = g->paths().full(where, name);
     unsigned hash = 2166136261U;
     for (const char* c = full.c_str(); *c != '\0'; ++c) hash = (hash ^ static_cast<unsigned char>(*c)) * 16777619U;
     return static_cast<int>(hash >> 2U);

@@ -9,7 +9,7 @@
 namespace graft::cpu {
 
 // Rows per piece: enough to amortise the packing of the weight inside the product, few enough to stay in the cache.
-inline constexpr long long piece_rows = 512;
+inline constexpr long long piece_rows = 512, least_piece_rows = 16, piece_elements = 1LL << 23;
 
 template <class Real> class bound_plan {
  public:
@@ -71,7 +71,7 @@ template <class Real> class bound_plan {
     for (const launch& l : p_.launches) {
       ++launched_;
       if (l.by_rows) {
-        by_rows_.run(f, l, piece_rows);
+        by_rows_.run(f, l, piece_);
         continue;
       }
       const evaluator<Real> evaluate{g_, now_.sizes, by, how, host};
@@ -101,11 +101,19 @@ template <class Real> class bound_plan {
           return true;
     return is_output(g_, i);
   }
+  // Elements for each token of the largest value that lives a piece at a time: the logits of a vocabulary are wide.
+  long long widest_row(const size_values& s, long long tokens) const {
+    long long most = 1;
+    for (id i = 0; i < g_.size; ++i)
+      if (where_.cell[i] >= 0) most = std::max(most, count(g_, i, s) / std::max(1LL, tokens));
+    return most;
+  }
   void reserve(long long tokens) {
     room_ = tokens;
     size_values s = now_.sizes;
     g_.sizes.set_tokens(s, tokens);
-    by_rows_.reserve(g_, p_, where_, s, tokens, std::min(tokens, piece_rows));
+    piece_ = std::clamp(piece_elements / widest_row(s, tokens), least_piece_rows, piece_rows);
+    by_rows_.reserve(g_, p_, where_, s, tokens, std::min(tokens, piece_));
     stored_.assign(static_cast<std::size_t>(g_.size), nullptr);
     offset_.assign(stored_.size(), -1);
     long long total = 0;
@@ -192,7 +200,7 @@ template <class Real> class bound_plan {
   std::vector<Real*> stored_;      // by node
   std::vector<long long> offset_;  // in the arena
   row_worker<Real> by_rows_;
-  long long room_ = -1, launched_ = 0;
+  long long piece_ = piece_rows, room_ = -1, launched_ = 0;
   bool loaded_ = false, ready_ = false, bound_ = false;
 };
 
