@@ -40,7 +40,7 @@ TEST_CASE("adalora: the budget falls along a cube, and masked entries stay maske
     made->allocate(step);
     CHECK(made->ranks() == expected[step]);
     for (std::size_t i = 0; i < all.size(); ++i)
-      for (std::size_t t = 0; t < 8; ++t) CHECK((all[i].E[t] != 0) == made->kept(i)[t]);
+      for (std::size_t t = 0; t < 8; ++t) CHECK((all[i].E[t] != 0) == (made->kept(i)[t] == 1));
   }
 }
 
@@ -56,7 +56,30 @@ TEST_CASE("adalora: what counts least goes first") {
   result<rank_allocator> made = rank_allocator::over({l.view("q_proj")}, s);
   REQUIRE(bool(made));
   for (long long step = 0; step < 3; ++step) made->allocate(step);
-  CHECK(made->kept(0) == std::vector<bool>{true, true, false, true});
+  const auto kept = made->kept(0);
+  CHECK(std::vector<float>(kept.begin(), kept.end()) == std::vector<float>{1, 1, 0, 1});
+}
+
+TEST_CASE("adalora: a run that is given its state back goes on as it would have") {
+  adalora_settings s;
+  s.target_rank = 2, s.warm_up = 1, s.last_steps = 1, s.steps = 6;
+  layer straight(4, 6, 5, 3), first = straight;
+  result<rank_allocator> whole = rank_allocator::over({straight.view("q_proj")}, s);
+  result<rank_allocator> begun = rank_allocator::over({first.view("q_proj")}, s);
+  REQUIRE((whole && begun));
+  for (long long step = 0; step < 3; ++step) whole->allocate(step), begun->allocate(step);
+  layer second = first;
+  result<rank_allocator> resumed = rank_allocator::over({second.view("q_proj")}, s);
+  REQUIRE(bool(resumed));
+  const auto from = begun->state(), to = resumed->state();
+  REQUIRE(from.size() == to.size());
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    CHECK(from[i].first == to[i].first);
+    std::copy(from[i].second.begin(), from[i].second.end(), to[i].second.begin());
+  }
+  for (long long step = 3; step < 7; ++step) whole->allocate(step), resumed->allocate(step);
+  CHECK(straight.E == second.E);
+  CHECK(resumed->ranks() == 2);
 }
 
 TEST_CASE("adalora: a target that is no smaller than what there is prunes nothing") {

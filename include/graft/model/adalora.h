@@ -12,6 +12,7 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace graft {
@@ -56,15 +57,27 @@ class rank_allocator {
     const auto [budget, masks] = budget_at(step);
     if (!masks && step < final_step) return;
     prune(budget);
-    if (step == final_step) history_.assign(layers_.size(), {});
+    if (step == final_step) forget();
   }
-  // Which triplets of a layer are left; all of them before the first allocation.
-  const std::vector<bool>& kept(std::size_t layer) const { return kept_[layer]; }
-  bool allocated() const { return allocated_; }
+  // Which triplets of a layer are left, 1 or 0; all of them before the first allocation.
+  std::span<const float> kept(std::size_t layer) const { return history_[layer].kept; }
   std::span<const adalora_layer> layers() const { return layers_; }
+
+  // What a run that goes on needs, by name, to be written and read as it is.
+  std::vector<std::pair<std::string, std::span<float>>> state() {
+    std::vector<std::pair<std::string, std::span<float>>> all;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      history& h = history_[i];
+      all.emplace_back(layers_[i].module + ".kept", h.kept);
+      for (const auto& [leaf, a] : {std::pair{".lora_A", &h.A}, std::pair{".lora_E", &h.E}, std::pair{".lora_B", &h.B}})
+        all.emplace_back(layers_[i].module + leaf + ".importance", a->mean),
+            all.emplace_back(layers_[i].module + leaf + ".uncertainty", a->spread);
+    }
+    return all;
+  }
   long long ranks() const {
     long long n = 0;
-    for (const std::vector<bool>& layer : kept_) n += std::count(layer.begin(), layer.end(), true);
+    for (const history& h : history_) n += std::count(h.kept.begin(), h.kept.end(), 1.0F);
     return n;
   }
 
@@ -86,6 +99,7 @@ class rank_allocator {
   };
   struct history {
     averages A, E, B;
+    std::vector<float> kept;
   };
   struct allowance {
     long long ranks;
@@ -94,7 +108,18 @@ class rank_allocator {
 
   rank_allocator(std::vector<adalora_layer> layers, const adalora_settings& s)
       : layers_(std::move(layers)), settings_(s), history_(layers_.size()) {
-    for (const adalora_layer& l : layers_) kept_.emplace_back(l.rank(), true), all_ += static_cast<long long>(l.rank());
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const adalora_layer& l = layers_[i];
+      history_[i].kept.assign(l.rank(), 1.0F), all_ += static_cast<long long>(l.rank());
+    }
+    forget();
+  }
+  void forget() {
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      for (const auto& [a, n] : {std::pair{&history_[i].A, layers_[i].A.size()},
+                                 {&history_[i].E, layers_[i].E.size()},
+                                 {&history_[i].B, layers_[i].B.size()}})
+        a->mean.assign(n, 0.0F), a->spread.assign(n, 0.0F);
   }
   long long target() const { return settings_.target_rank * static_cast<long long>(layers_.size()); }
   allowance budget_at(long long step) const {
@@ -110,7 +135,6 @@ class rank_allocator {
     observe(l.A, l.dA, history_[i].A), observe(l.E, l.dE, history_[i].E), observe(l.B, l.dB, history_[i].B);
   }
   void observe(std::span<const float> w, std::span<const float> dw, averages& a) const {
-    a.mean.resize(w.size()), a.spread.resize(w.size());
     const auto b1 = static_cast<float>(settings_.beta1), b2 = static_cast<float>(settings_.beta2);
     const auto c1 = static_cast<float>(1 - settings_.beta1), c2 = static_cast<float>(1 - settings_.beta2);
     for (std::size_t k = 0; k < w.size(); ++k) {
@@ -124,7 +148,6 @@ class rank_allocator {
     const history& h = history_[i];
     const std::size_t r = layers_[i].rank(), in = layers_[i].in(), out = layers_[i].out();
     std::vector<float> all(r, 0.0F);
-    if (h.E.mean.empty()) return all;
     for (std::size_t t = 0; t < r; ++t) {
       float of_a = 0, of_b = 0;
       for (std::size_t k = 0; k < in; ++k) of_a += h.A.mean[t * in + k] * h.A.spread[t * in + k];
@@ -144,14 +167,13 @@ class rank_allocator {
     const auto nth = every.begin() + static_cast<std::ptrdiff_t>(all_ - budget - 1);
     std::nth_element(every.begin(), nth, every.end());
     for (std::size_t i = 0; i < layers_.size(); ++i)
-      for (std::size_t t = 0; t < of_layer[i].size(); ++t) kept_[i][t] = of_layer[i][t] > *nth;
-    allocated_ = true;
+      for (std::size_t t = 0; t < of_layer[i].size(); ++t) history_[i].kept[t] = of_layer[i][t] > *nth ? 1.0F : 0.0F;
     mask();
   }
   void mask() {
     for (std::size_t i = 0; i < layers_.size(); ++i)
       for (std::size_t t = 0; t < layers_[i].rank(); ++t)
-        if (!kept_[i][t]) layers_[i].E[t] = 0;
+        if (history_[i].kept[t] == 0) layers_[i].E[t] = 0;
   }
 
   // |V Vᵀ - I| of r vectors of n numbers, V[i][k] = v[i row + k step]: the rows of A, the columns of B. Adds share times its slope, 2 (V Vᵀ - I) V / norm.
@@ -179,10 +201,8 @@ class rank_allocator {
   std::vector<adalora_layer> layers_;
   adalora_settings settings_;
   std::vector<history> history_;
-  std::vector<std::vector<bool>> kept_;
   std::vector<double> gram_;
   long long all_ = 0;
-  bool allocated_ = false;
 };
 
 }  // namespace graft
