@@ -20,7 +20,7 @@ constexpr void print_big(text& t, long long n) {  // 33554432 as 33.6 M
 }
 
 // Values that are read twice, computed once and reused, or handed from one launch to another get a name.
-constexpr node_set named_values(const graph& g, const plan& p) {
+constexpr node_set printed_by_name(const graph& g, const plan& p) {
   node_set named(g.size);
   sequence<int> readers(g.size, 0);
   for (id r = 0; r < g.size; ++r)
@@ -69,7 +69,7 @@ template <class Sink> constexpr void explain_outputs(const graph& g, const char*
 template <class Sink>
 constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line) {
-  const node_set named = named_values(g, p);
+  const node_set named = printed_by_name(g, p);
   const print_style style{named.in.data(), 12};
   text head;
   head << "  " << title << " on " << p.to.name << ": " << kernels << (kernels == 1 ? " kernel" : " kernels");
