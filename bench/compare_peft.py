@@ -3,6 +3,7 @@
 """PEFT and this library on the same GPU, in one process, on the same tensors.
 
     python3 bench/compare_peft.py BUILD/bench/libgraft_capi.so [--tokens 16 4096] [--adapters lora dora ...] [--json FILE]
+    python3 bench/compare_peft.py --cpu BUILD/bench/libgraft_capi_cpu.so [...]       on the CPU: see compare_peft_cpu.py
 
 Needs torch with CUDA and peft. Four adapted 4096 x 4096 layers in bf16 with the same input make one sample, so that their
 weights (134 MB) do not stay in the L2 cache; times are GPU time per layer. Everything that can be captured is replayed as a
@@ -209,12 +210,20 @@ def compare(lib, name, tokens, modes, with_float):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 4096])
-    parser.add_argument("--adapters", nargs="+", default=list(METHODS))
+    parser.add_argument("--tokens", type=int, nargs="+")
+    parser.add_argument("--adapters", nargs="+")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--threads", type=int, default=0, help="of torch on the CPU; OMP_NUM_THREADS sets ours")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="on the CPU")
+    parser.add_argument("--machine", help="what to call this CPU in the results")
     parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead", "max-autotune"])
     parser.add_argument("--modes-for", nargs="+", default=["lora", "dora"], help="the others are compiled in default mode only")
     parser.add_argument("--json")
     a = parser.parse_args()
+    if a.cpu:
+        import compare_peft_cpu
+        return compare_peft_cpu.main(a)
+    a.tokens, a.adapters = a.tokens or [16, 4096], a.adapters or list(METHODS)
     lib = ctypes.CDLL(a.library)
     for f in ("graft_layer",):
         getattr(lib, f).restype = ctypes.c_void_p

@@ -150,7 +150,8 @@ TEST_CASE("errors: ids outside the table, in either direction, and ids that are 
   cpu::executor<float> e(g);
   REQUIRE(bool(l.bind(e)));
   const std::int64_t above[] = {0, 1, 13, 2};
-  CHECK(said(e.backward(view_of(above, 4), view_of(numbers, 4, 24), {}, {})) ==
+  std::vector<float> d = l.room("lora_embedding_A", g.backward);
+  CHECK(said(e.backward(view_of(above, 4), view_of(numbers, 4, 24), {}, {{"lora_embedding_A", into(d)}})) ==
         "id 13 at position 2 is outside the table of 13 rows");
 }
 

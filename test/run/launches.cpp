@@ -23,7 +23,16 @@ counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
   }
   counts n{e.bound_forward()->launched()};
   if (l.graphs.backward.outs == 0) return n;
-  for (int call = 0; call < 2; ++call) REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {})));
+  std::map<std::string, std::vector<float>> d;
+  std::vector<gradient> wanted;
+  for (const std::string& p : l.parameters()) {
+    d[p] = l.room(p.c_str(), l.graphs.backward);
+    wanted.push_back({p, into(d[p])});
+  }
+  const bool has_dx = l.graphs.backward.find_output("dx") >= 0;
+  if (has_dx) d["dx"] = l.room("dx", l.graphs.backward);
+  const mutable_view dx = has_dx ? into(d["dx"]) : mutable_view{};
+  for (int call = 0; call < 2; ++call) REQUIRE(bool(e.backward(l.x(), l.dy(), dx, wanted)));
   n.backward = e.bound_backward()->launched();
   return n;
 }

@@ -16,6 +16,19 @@ struct kept_pair {
   sequence<id> leaf;  // of the backward graph, by number of the kept value
 };
 
+// How many of its sizes a kept tensor lists.
+constexpr int kept_rank(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1} ? 2 : 4; }
+
+// The name of the leaf of the backward graph that takes a kept value: "7.kept", and "1.2.kept" for number 12.
+constexpr text kept_name(int number) {
+  int power = 1;
+  while (number / power >= 10) power *= 10;
+  text t;
+  for (; power > 0; power /= 10) t << number / power % 10 << '.';
+  t << "kept";
+  return t;
+}
+
 // Only the outputs of which asked[k] is set, and the nodes that they need.
 [[gnu::cold]] constexpr builder asked_outputs(const graph& from, const sequence<bool>& asked) {
   sequence<output> out;
@@ -113,9 +126,8 @@ constexpr int numbered_path(builder& g, int number) {
       continue;
     }
     outputs.push({from_forward[at_backward[i]], "kept"});
-    const int rank = v.d[0] == dim{1} && v.d[1] == dim{1} ? 2 : 4;
-    place[i] = rest.leaf(op::input, "kept", detail::numbered_path(rest, made.leaf.size()), rank, tables.size(v.d[0]),
-                         tables.size(v.d[1]), tables.size(v.d[2]), tables.size(v.d[3]));
+    place[i] = rest.leaf(op::input, "kept", detail::numbered_path(rest, made.leaf.size()), kept_rank(v),
+                         tables.size(v.d[0]), tables.size(v.d[1]), tables.size(v.d[2]), tables.size(v.d[3]));
     made.leaf.push(place[i]);
   }
   for (int k = 0; k < backward.outs; ++k) {
@@ -123,11 +135,7 @@ constexpr int numbered_path(builder& g, int number) {
     rest.give(place[o.at], o.name, tables.path(o.path), o.of_input);
   }
   made.backward = canonical(rest);
-  for (int k = 0; k < made.leaf.size(); ++k) {
-    text name;
-    rest.paths().print(name, rest.n[made.leaf[k]].path), name << "kept";
-    made.leaf[k] = made.backward.find(name.c_str());
-  }
+  for (int k = 0; k < made.leaf.size(); ++k) made.leaf[k] = made.backward.find(kept_name(k).c_str());
   graph whole = forward;
   whole.out = outputs.data(), whole.outs = outputs.size();
   made.forward = canonical(whole);

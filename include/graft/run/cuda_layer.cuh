@@ -118,6 +118,10 @@ class layer : public compile<Layer, Options...>,
     this->know_formula(0, derived_of<checked>::value);
     return base::activate(adapters);
   }
+  void train(bool on) {
+    base::add_kernels(all_kernels<element>());  // a value that is kept is no longer inside the product that made it
+    base::train(on);
+  }
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
     this->queued().kernels.evaluate = &evaluate_node<own::operations::both>;
     return base::backward(x, dy, dx, gradients);

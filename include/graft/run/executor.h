@@ -22,7 +22,8 @@
 
 namespace graft {
 
-template <class Engine> class pass;  // run/pass.h
+template <class Engine> class pass;             // run/pass.h
+template <class Engine> class training_passes;  // run/training.h
 
 template <class Engine> class executor {
  public:
@@ -73,7 +74,12 @@ template <class Engine> class executor {
   // computed again as well. set() does it by itself, and so does a merge into the layer's own weight.
   status weight_changed();
   status forward(const view& x, const mutable_view& y);
-  // dx and any of the parameters' gradients; those not asked for are not written.
+  // In training forward keeps what backward would compute a second time, in memory of the executor's, and backward()
+  // follows forward() with the same x. Eager mode keeps nothing.
+  void train(bool on);
+  // How much forward keeps for so many rows; 0 where it depends on more than the rows.
+  long long kept_bytes(long long tokens);
+  // dx and any of the parameters' gradients; those not asked for are not computed.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients);
   // W' and, where the adapter changes it, b', of what is active; and back. See run/merge.h.
   status merge(const mutable_view& weight, const mutable_view& bias = {});
@@ -110,6 +116,9 @@ template <class Engine> class executor {
   status bind_all(const capacity& room);
   status bind_base();
   status bind_part(part& p);
+  bool keeps() const;
+  void forget_kept();
+  training_passes<Engine>& training_of(part& p);
   void share();
   status publish();
   result<std::unique_ptr<part>> combine(const std::vector<int>& adapters) const;
@@ -124,7 +133,7 @@ template <class Engine> class executor {
   capacity room_{};
   std::vector<int> active_{0};
   mode how_;
-  bool enabled_ = true, bound_ = false;
+  bool enabled_ = true, bound_ = false, training_ = false;
   unsigned long long versions_ = 0;  // of parameters, counted over all adapters
 };
 

@@ -4,7 +4,7 @@
 #include <graft/run/executor.h>
 #include <graft/run/merge.h>
 #include <graft/run/one_caller.h>
-#include <graft/run/pass.h>
+#include <graft/run/training.h>
 
 namespace graft {
 
@@ -12,11 +12,14 @@ template <class Engine> struct executor<Engine>::part {
   explicit part(const layer_graphs& graphs, unsigned long long now = 0) : state(graphs), version(now) {}
   layer_state state;
   unsigned long long version;  // another number after every change of the parameters
-  pass<Engine> forward, backward;
+  pass<Engine> forward;
+  backward_passes<Engine> backward;
+  std::unique_ptr<training_passes<Engine>> training;
   bool folded = false;
 };
 template <class Engine> struct executor<Engine>::bare {
-  pass<Engine> forward, backward;
+  pass<Engine> forward;
+  backward_passes<Engine> backward;
   merger<Engine> merging;
   one_caller caller;
 };
@@ -128,7 +131,7 @@ template <class Engine> status executor<Engine>::give(const given_value& v, int 
   const graph& base = at(adapter).state.graphs().base_forward;
   if (base.find(v.name) < 0 && base.sizes.find(v.name) < 0) {
     if (status s = at(adapter).state.give(v); !s) return of(adapter, s);
-    at(adapter).forward.unbind(), at(adapter).backward.unbind();
+    at(adapter).forward.unbind(), at(adapter).backward.unbind(), at(adapter).training = nullptr;
     at(adapter).version = ++versions_;
   } else {
     for (auto& p : parts_)

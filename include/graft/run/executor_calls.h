@@ -39,6 +39,7 @@ template <class Engine> status executor<Engine>::parameters_changed() {
   if (!mine) return one_caller::refusal();
   for (auto& p : parts_)
     if (p != nullptr) p->version = ++versions_;
+  forget_kept();
   for (pass<Engine>* p : passes())
     if (p->bound())
       if (status s = p->runs().parameters_changed(queue_); !s) return s;
@@ -53,11 +54,42 @@ template <class Engine> status executor<Engine>::forward(const view& x, const mu
   const auto mine = base_->caller.enter();
   if (!mine) return one_caller::refusal();
   if (status s = ready(); !s) return s;
-  pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  training_passes<Engine>* const kept = keeps() ? &training_of(shown()) : nullptr;
+  pass<Engine>& p = kept != nullptr ? kept->forward : enabled_ ? shown().forward : base_->forward;
+  if (kept != nullptr && !p.bound())
+    if (status s = p.bind(queue_, shown().state, kept->forward_graph(), aim(), room_, shared_); !s) return s;
   if (status s = p.begin(x); !s) return s;
   if (y.data == nullptr && p.elements(0) != 0) return p.without_memory(0);
   if (status s = p.want(0, y); !s) return s;
-  return p.run(queue_);
+  return kept != nullptr ? kept->run_forward(queue_, x, room_.tokens) : p.run(queue_);
+}
+template <class Engine> void executor<Engine>::train(bool on) {
+  training_ = on;
+  for (auto& p : parts_)
+    if (p != nullptr) p->training = nullptr;
+  if (together_ != nullptr) together_->training = nullptr;
+}
+// Is there anything to keep, and anybody to keep it for?
+template <class Engine> bool executor<Engine>::keeps() const {
+  const graph& backward = shown().state.graphs().backward;
+  return training_ && enabled_ && !eager() && backward.outs > 0 && backward.bad.what == fault::none;
+}
+template <class Engine> training_passes<Engine>& executor<Engine>::training_of(part& p) {
+  const layer_graphs& graphs = p.state.graphs();
+  if (p.training == nullptr) p.training = std::make_unique<training_passes<Engine>>(graphs.forward, graphs.backward);
+  return *p.training;
+}
+// What is kept was computed from other numbers than the next call reads.
+template <class Engine> void executor<Engine>::forget_kept() {
+  for (auto& p : parts_)
+    if (p != nullptr && p->training != nullptr) p->training->forget();
+  if (together_ != nullptr && together_->training != nullptr) together_->training->forget();
+}
+template <class Engine> long long executor<Engine>::kept_bytes(long long tokens) {
+  if (!keeps()) return 0;
+  const training_passes<Engine>& t = training_of(shown());
+  const result<bound_leaves> b = shown().state.bind(t.forward_graph());
+  return b ? t.kept_bytes(b->sizes, tokens) : 0;
 }
 template <class Engine>
 status executor<Engine>::backward(const view& x, const view& dy, const mutable_view& dx,
@@ -70,18 +102,37 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
   if (made.bad.what == fault::not_differentiable) return fail("no gradient for ", located(made, made.bad.at));
   if (!enabled_ && !gradients.empty())
     return fail("the adapter is disabled: its parameters have no gradient, only dx exists");
-  if (status s = ready(); !s) return s;
-  pass<Engine>& p = enabled_ ? at_work.backward : base_->backward;
-  if (!p.bound())
-    if (status s = p.bind(queue_, at_work.state, made, aim(), room_, shared_); !s) return s;
-  if (status s = p.begin(x, dy); !s) return s;
-  if (const int k = made.find_output("dx"); k >= 0)
-    if (status s = p.want(k, dx); !s) return s;
+  output_set asked;
+  const int dx_at = made.find_output("dx");
+  if (dx_at >= 0 && dx.data != nullptr) asked.add(dx_at);
   for (const gradient& d : gradients) {
     const int k = made.find_output(d.name.c_str());
     if (k < 0) return no_parameter(made, d.name.c_str());
-    if (status s = p.want(k, d.into); !s) return s;
+    if (d.into.data != nullptr) asked.add(k);
   }
+  if (status s = ready(); !s) return s;
+  training_passes<Engine>* const training = keeps() ? &training_of(at_work) : nullptr;
+  const std::vector<view> nothing;
+  result<const std::vector<view>*> kept = &nothing;
+  if (training != nullptr) kept = training->kept(x);
+  if (!kept) return kept.failure();
+  const graph from = training != nullptr ? training->backward_graph() : made;
+  result<pass<Engine>*> found = (training != nullptr ? training->backward
+                                 : enabled_          ? at_work.backward
+                                                     : base_->backward)
+                                    .find(from, asked, [&](pass<Engine>& p, const graph& g) -> status {
+                                      const result<bound_leaves> whole = at_work.state.bind(made);
+                                      if (!whole) return whole.failure();
+                                      const size_values known = sizes_for(g, made, whole->sizes);
+                                      return p.bind(queue_, at_work.state, g, aim(), room_, shared_, &known);
+                                    });
+  if (!found) return found.failure();
+  pass<Engine>& p = **found;
+  if (status s = p.begin(x, dy, **kept); !s) return s;
+  if (dx_at >= 0)
+    if (status s = p.want(p.g().find_output("dx"), dx); !s) return s;
+  for (const gradient& d : gradients)
+    if (status s = p.want(p.g().find_output(d.name.c_str()), d.into); !s) return s;
   return p.run(queue_);
 }
 template <class Engine> status executor<Engine>::merge(const mutable_view& weight, const mutable_view& bias) {
@@ -116,15 +167,23 @@ template <class Engine> typename Engine::bound* executor<Engine>::bound_forward(
   return p.bound() ? &p.runs() : nullptr;
 }
 template <class Engine> const typename Engine::bound* executor<Engine>::bound_backward() const {
-  const pass<Engine>& p = enabled_ ? shown().backward : base_->backward;
-  return p.bound() ? &p.runs() : nullptr;
+  const pass<Engine>* const p = (keeps() && shown().training != nullptr ? shown().training->backward
+                                 : enabled_                             ? shown().backward
+                                                                        : base_->backward)
+                                    .last();
+  return p != nullptr && p->bound() ? &p->runs() : nullptr;
 }
 
 template <class Engine> std::vector<pass<Engine>*> executor<Engine>::passes() {
-  std::vector<pass<Engine>*> all{&base_->forward, &base_->backward};
-  for (auto& p : parts_)
-    if (p != nullptr) all.push_back(&p->forward), all.push_back(&p->backward);
-  if (together_ != nullptr) all.push_back(&together_->forward), all.push_back(&together_->backward);
+  std::vector<pass<Engine>*> all{&base_->forward};
+  base_->backward.list(all);
+  auto list = [&](part* p) {
+    if (p == nullptr) return;
+    all.push_back(&p->forward), p->backward.list(all);
+    if (p->training != nullptr) p->training->list(all);
+  };
+  for (auto& p : parts_) list(p.get());
+  list(together_.get());
   return all;
 }
 // Memory was written that the next call may read, and that the layer may have copies of.
@@ -134,6 +193,7 @@ template <class Engine> status executor<Engine>::written_to(const mutable_view& 
   return shown().state.reads(a) || shown().state.reads(b) ? read_weight_again() : status(ok);
 }
 template <class Engine> status executor<Engine>::read_weight_again() {
+  forget_kept();
   for (pass<Engine>* p : passes())
     if (p->bound())
       if (status s = p->runs().weight_changed(queue_); !s) return s;

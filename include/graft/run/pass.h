@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/mode.h>
+#include <graft/derive/keep.h>
 #include <graft/plan/target.h>
 #include <graft/run/layer_state.h>
 
@@ -19,15 +20,19 @@ template <class Engine> class pass {
   const typename Engine::bound& runs() const { return *plan_; }
   const graph& g() const { return plan_->value(); }
 
+  // `known`: sizes of a larger graph, of which this one may not have the tensors that they follow from.
   status bind(queue& q, const layer_state& state, const graph& made, const target& to, const capacity& room,
-              typename Engine::shared& shared) {
+              typename Engine::shared& shared, const size_values* known = nullptr) {
     if (made.size == 0) return fail("this method does not exist for this kind of layer");
     for (id i = 0; i < made.size; ++i)
       if (const text name = made.name(i); layer_state::comes_with_calls(made[i]))
-        if (!same_text(name.c_str(), "x") && !same_text(name.c_str(), "dy"))
+        if (!same_text(name.c_str(), "x") && !same_text(name.c_str(), "dy") && !same_text(made[i].name, "kept"))
           return fail("the kind of layer has an input '", name, "', a call brings only x; give it as a frozen tensor");
     result<bound_leaves> b = state.bind(made);
     if (!b) return b.failure();
+    for (int i = 0; known != nullptr && i < made.sizes.count; ++i)
+      if (const int slot = made.sizes.e[i].slot; slot >= 0 && b->sizes.v[slot] == unknown)
+        b->sizes.v[slot] = known->v[slot];
     if (size_values largest = b->sizes; room.tokens > 0) {
       made.sizes.set_tokens(largest, room.tokens);
       if (!layer_state::fits_memory(made, largest))
@@ -37,16 +42,20 @@ template <class Engine> class pass {
     if (status s = fresh->bind(q, b->sizes, b->leaf, room, shared); !s) return s;
     plan_ = std::move(fresh);
     x_ = made.find("x"), dy_ = made.find("dy");
+    kept_.clear();
+    for (id at; (at = made.find(kept_name(static_cast<int>(kept_.size())).c_str())) >= 0;) kept_.push_back(at);
     formed_ = false;
     room_ = room;
     return ok;
   }
 
-  // x, and dy where the graph is a backward pass. A call like the one before only brings other addresses.
-  status begin(const view& x, const view& dy = {}) {
+  // x, and dy where the graph is a backward pass, with what forward kept for it: as many values as the graph reads. A call
+  // like the one before only brings other addresses.
+  status begin(const view& x, const view& dy = {}, const std::vector<view>& kept = {}) {
     if (formed_ && same_form(x, like_x_) && same_form(dy, like_dy_)) {
       call& c = plan_->this_call();
       for (mutable_view& v : c.outputs) v = {};
+      for (std::size_t k = 0; k < kept_.size(); ++k) c.data[static_cast<std::size_t>(kept_[k])] = kept[k];
       if (x_ >= 0) c.data[static_cast<std::size_t>(x_)] = x;
       if (dy_ >= 0) c.data[static_cast<std::size_t>(dy_)] = dy;
       return check_ids(c);
@@ -57,6 +66,10 @@ template <class Engine> class pass {
       if (at < 0) continue;
       if (status s = layer_state::bind_leaf(g(), at, *v, c.sizes); !s) return s;
       c.data[static_cast<std::size_t>(at)] = *v;
+    }
+    for (std::size_t k = 0; k < kept_.size(); ++k) {
+      if (status s = layer_state::bind_leaf(g(), kept_[k], kept[k], c.sizes); !s) return s;
+      c.data[static_cast<std::size_t>(kept_[k])] = kept[k];
     }
     if (status s = layer_state::check_sizes(g(), c.sizes); !s) return s;
     if (const long long n = g().sizes.tokens(c.sizes); room_.tokens > 0 && n > room_.tokens)
@@ -137,6 +150,7 @@ template <class Engine> class pass {
 
   std::unique_ptr<typename Engine::bound> plan_;
   id x_ = none_id, dy_ = none_id;
+  std::vector<id> kept_;
   view like_x_{}, like_dy_{};  // of the last call, where it was good
   bool formed_ = false;
   capacity room_{};

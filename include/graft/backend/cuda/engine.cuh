@@ -20,7 +20,7 @@ template <class T> struct engine {
     kernel_set kernels{};
   };
   using shared = shared_slots<T>;
-  static constexpr dtype computes = dtype::f32;
+  static constexpr dtype computes = dtype::f32, keeps = dtype_of<T>;
   static constexpr bool reads_host_memory = false, binds_itself = false;
   static const target& runs_on(const queue& q) { return q.where; }
   static const target& runs_eagerly_on(const queue& q) { return q.eager; }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training: what forward keeps changes no result, what was not asked for is not computed, and a backward call that does
+// not follow its forward call is refused.
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/engine_plan.h>
+
+#include "../support/random_layer.h"
+
+using namespace test;
+
+namespace {
+
+struct gradients_of {
+  std::vector<float> y;
+  std::map<std::string, std::vector<float>> d;
+};
+std::vector<gradient> wanted(const random_layer<float>& l, gradients_of& r) {
+  std::vector<gradient> all;
+  for (const std::string& p : l.parameters()) {
+    r.d[p] = l.room(p.c_str(), l.graphs.backward);
+    all.push_back({p, into(r.d[p])});
+  }
+  return all;
+}
+gradients_of both_ways(const random_layer<float>& l, cpu::executor<float>& e) {
+  gradients_of r;
+  r.y = l.room("y", l.graphs.literal);
+  const status f = e.forward(l.x(), into(r.y));
+  INFO(std::string(f.message()));
+  REQUIRE(bool(f));
+  if (l.graphs.backward.outs == 0) return r;
+  const std::vector<gradient> all = wanted(l, r);
+  mutable_view dx{};
+  if (l.graphs.backward.find_output("dx") >= 0) {
+    r.d["dx"] = l.room("dx", l.graphs.backward);
+    dx = into(r.d["dx"]);
+  }
+  const status b = e.backward(l.x(), l.dy(), dx, all);
+  INFO(std::string(b.message()));
+  REQUIRE(bool(b));
+  return r;
+}
+sizes with_tokens(long long n) {
+  sizes s = usual_sizes();
+  s["tokens"] = n;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("training: with kept values the results are those without, for every adapter and kind of layer") {
+  for (const long long n : {1LL, 9LL, 600LL})
+    for (const combination& c : every_combination()) {
+      if (n == 9 && c.bias) continue;
+      const random_layer<float> l(c.graphs, with_tokens(n));
+      cpu::executor<float> plain(l.graphs), keeping(l.graphs);
+      REQUIRE(bool(l.bind(plain)));
+      REQUIRE(bool(l.bind(keeping)));
+      keeping.train(true);
+      INFO(c.name, ", ", n, " tokens");
+      const gradients_of expected = both_ways(l, plain);
+      for (int step = 0; step < 2; ++step) {  // the second step finds everything in place
+        const gradients_of found = both_ways(l, keeping);
+        CHECK(difference(found.y, expected.y) < 2e-6);
+        for (const auto& [name, d] : expected.d) {
+          const std::string of = name;
+          INFO("gradient of ", of);
+          CHECK(difference(found.d.at(of), d) < 2e-5);
+        }
+      }
+    }
+}
+
+TEST_CASE("training: each gradient alone is the one that is computed with all others") {
+  for (const char* method : {"lora", "dora", "ia3", "adalora", "oft", "lokr"})
+    for (const bool keeps : {false, true}) {
+      const random_layer<float> l(graphs_for("linear", method, false), with_tokens(9));
+      cpu::executor<float> e(l.graphs);
+      REQUIRE(bool(l.bind(e)));
+      e.train(keeps);
+      INFO(method);
+      const gradients_of all = both_ways(l, e);
+      for (const std::string& p : l.parameters()) {
+        std::vector<float> alone = l.room(p.c_str(), l.graphs.backward);
+        const status s = e.backward(l.x(), l.dy(), {}, {{p, into(alone)}});
+        INFO(p, ": ", std::string(s.message()));
+        REQUIRE(bool(s));
+        CHECK(difference(alone, all.d.at(p)) < 1e-6);
+      }
+    }
+}
+
+TEST_CASE("training: what nobody asked for is not computed") {
+  const random_layer<float> l(graphs_for("linear", "lora", false), with_tokens(9));
+  cpu::executor<float> e(l.graphs);
+  REQUIRE(bool(l.bind(e)));
+  gradients_of r = both_ways(l, e);
+  const auto products = [&] {
+    int n = 0;
+    for (const id i : e.bound_backward()->launches().nodes) n += e.bound_backward()->value()[i].what == op::matmul;
+    return n;
+  };
+  CHECK(products() == 6);  // of them two are dx: dy W and (dy B) A
+  REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{"lora_B.weight", into(r.d["lora_B.weight"])}})));
+  CHECK(products() == 2);  // x A' and its product with dy'
+  e.train(true);
+  REQUIRE(bool(e.forward(l.x(), into(r.y))));
+  REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{"lora_B.weight", into(r.d["lora_B.weight"])}})));
+  CHECK(products() == 1);
+}
+
+TEST_CASE("training: how much is kept, and what belongs together") {
+  sizes s = with_tokens(9);
+  s["out"] = 48, s["r"] = 4;
+  const random_layer<float> l(graphs_for("linear", "lora", false), s), d(graphs_for("linear", "ia3", false), s);
+  cpu::executor<float> e(l.graphs), scaled(d.graphs);
+  REQUIRE(bool(l.bind(e)));
+  REQUIRE(bool(d.bind(scaled)));
+  CHECK(e.kept_bytes(512) == 0);
+  e.train(true), scaled.train(true);
+  CHECK(e.kept_bytes(512) == 512 * 4 * 4);        // x A'
+  CHECK(scaled.kept_bytes(512) == 512 * 48 * 4);  // x W'
+  gradients_of r;
+  const std::vector<gradient> all = wanted(l, r);
+  r.y = l.room("y", l.graphs.literal);
+  auto message = [&] { return std::string(e.backward(l.x(), l.dy(), {}, all).message()); };
+  CHECK(message().find("call forward() first") != std::string::npos);
+  REQUIRE(bool(e.forward(l.x(), into(r.y))));
+  CHECK(message().empty());
+  REQUIRE(bool(e.parameters_changed()));
+  CHECK(message().find("call forward() first") != std::string::npos);
+  e.train(false);
+  CHECK(message().empty());
+}
