@@ -22,6 +22,6 @@ using facts = compile<tuned, fullgraph, training>;
 static_assert(facts::kernels == 3 && facts::graph_breaks == 0);
 
 int main() {
-  explain_block<tuned>(print_line, 512);
+  explain<tuned>(512);
   return facts::kept_bytes(512) > 0 ? 0 : 1;
 }

@@ -68,11 +68,12 @@ TEST_CASE("block facts: a GPU says what it has no kernel for") {
 
 TEST_CASE("block facts: explain names the layers") {
   std::string all;
-  explain_block<tuned>([&](const text& t) { all += std::string(t.c_str()) + "\n"; }, 64);
+  explain<tuned>([&](const text& t) { all += std::string(t.c_str()) + "\n"; }, 64);
   for (const char* words : {"llama block f32, 64 tokens", "kept for backward", "launch 1 attention: attention",
                             "t5 @ self_attn.q_proj.weight'", "mlp.down_proj.lora_B.weight"})
     CHECK(all.find(words) != std::string::npos);
   std::string drawn;
-  draw_block<tuned>(drawing::mermaid, [&](const text& t) { drawn += t.c_str(); });
+  const graph g = compile<tuned>::forward_graph();
+  draw(g, fuse(g), drawing::mermaid, [&](const text& t) { drawn += t.c_str(); });
   CHECK(drawn.find("launch 1: attention") != std::string::npos);
 }

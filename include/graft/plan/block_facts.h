@@ -78,6 +78,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
   using d = derived_block<Block>;
   static constexpr const target& runs_on = To;
   static constexpr detail::plan_facts facts = detail::facts_of(d::forward, To);
+  static constexpr graph forward_graph() { return d::forward; }
   static constexpr int kernels_at(long long tokens) {
     return kernels_of(d::forward, fuse(d::forward, To), block_sizes_at<Block>(d::forward, tokens),
                       storage<element>::type);

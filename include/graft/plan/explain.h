@@ -128,45 +128,52 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
     }
 }
 
+namespace detail {
+// What explain says of a layer; block types have their own (plan/block_explain.h).
+template <class Layer, const target& To> struct explained {
+  template <class Sink> static constexpr void write(Sink&& line, long long tokens) {
+    using d = derived_of<Layer>;
+    text head;
+    head << Layer::adapter::name << " on " << Layer::kind::name;
+    for (const named_size& s : Layer::sizes) {
+      head << ' ' << s.name << '=';
+      s.value == dyn ? head << "dyn" : head << s.value;
+    }
+    head << ' ' << name_of(storage<typename Layer::element>::type);
+    if (tokens != dyn) head << ", " << tokens << " tokens";
+    line(head);
+    explain_outputs(d::merge, "formula ", line);
+    const bool priced = tokens != dyn && static_sizes_known<Layer>();
+    constexpr bool folded = plan_of<Layer, To>::folded;
+    auto pass = [&](const graph& g, const char* title, const cost& price) {
+      const plan p = fuse(g, To);
+      size_values s = with_nominals(g, static_sizes<Layer>(g));
+      if (tokens != dyn) g.sizes.set_tokens(s, tokens);
+      const int kernels = kernels_of(g, p, s, storage<typename Layer::element>::type);
+      explain_graph(g, p, title, kernels, priced ? &price : nullptr, line);
+    };
+    pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",
+         priced ? forward_cost<Layer, To>(tokens) : cost{});
+    if (d::backward.bad.what == fault::none)
+      pass(d::backward, "backward", priced ? backward_cost<Layer>(tokens) : cost{});
+    if (d::unmerging.weight)
+      explain_outputs(d::unmerge_weight, "unmerge ", line);
+    else
+      line(text("  unmerge   the formula replaces the weight: keep the base"));
+    for (int k = 0, kept = 0; k < d::merge.outs; ++k) {
+      if (!same_text(d::merge.out[k].name, "kept")) continue;
+      text t;
+      t << "            kept" << kept++ << " is the value at the merge of ";
+      const node_set named = read_twice(d::merge);
+      print(t, d::merge, d::merge.out[k].at, {named.in.data(), 8});
+      line(t);
+    }
+  }
+};
+}  // namespace detail
+
 template <class Layer, const target& To = cpu_target, class Sink>
 requires requires(Sink& line, const text& t) { line(t); }
-constexpr void explain(Sink&& line, long long tokens = dyn) {
-  using d = derived_of<Layer>;
-  text head;
-  head << Layer::adapter::name << " on " << Layer::kind::name;
-  for (const named_size& s : Layer::sizes) {
-    head << ' ' << s.name << '=';
-    s.value == dyn ? head << "dyn" : head << s.value;
-  }
-  head << ' ' << name_of(storage<typename Layer::element>::type);
-  if (tokens != dyn) head << ", " << tokens << " tokens";
-  line(head);
-  explain_outputs(d::merge, "formula ", line);
-  const bool priced = tokens != dyn && static_sizes_known<Layer>();
-  constexpr bool folded = plan_of<Layer, To>::folded;
-  auto pass = [&](const graph& g, const char* title, const cost& price) {
-    const plan p = fuse(g, To);
-    size_values s = with_nominals(g, static_sizes<Layer>(g));
-    if (tokens != dyn) g.sizes.set_tokens(s, tokens);
-    const int kernels = kernels_of(g, p, s, storage<typename Layer::element>::type);
-    explain_graph(g, p, title, kernels, priced ? &price : nullptr, line);
-  };
-  pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",
-       priced ? forward_cost<Layer, To>(tokens) : cost{});
-  if (d::backward.bad.what == fault::none)
-    pass(d::backward, "backward", priced ? backward_cost<Layer>(tokens) : cost{});
-  if (d::unmerging.weight)
-    explain_outputs(d::unmerge_weight, "unmerge ", line);
-  else
-    line(text("  unmerge   the formula replaces the weight: keep the base"));
-  for (int k = 0, kept = 0; k < d::merge.outs; ++k) {
-    if (!same_text(d::merge.out[k].name, "kept")) continue;
-    text t;
-    t << "            kept" << kept++ << " is the value at the merge of ";
-    const node_set named = read_twice(d::merge);
-    print(t, d::merge, d::merge.out[k].at, {named.in.data(), 8});
-    line(t);
-  }
-}
+constexpr void explain(Sink&& line, long long tokens = dyn) { detail::explained<Layer, To>::write(line, tokens); }
 
 }  // namespace graft

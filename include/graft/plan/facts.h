@@ -45,6 +45,7 @@ template <class Layer, const target& To> struct plan_of {
   static constexpr const target& runs_on = To;
   // The adapter is part of a copy of the weight instead of a branch beside it.
   static constexpr bool folded = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward));
+  static constexpr graph forward_graph() { return folded ? d::folded : d::forward; }
   // What one forward call launches; a GPU may need more with some numbers of tokens: kernels_at(tokens).
   static constexpr int kernels_at(long long tokens) {
     if (To.product_kernels == nullptr && To.node_kernels == nullptr)  // one kernel a launch, whatever the sizes

@@ -6,6 +6,7 @@
 #include <graft/backend/mode.h>
 #include <graft/derive/keep.h>
 #include <graft/plan/target.h>
+#include <graft/run/check_ids.h>
 #include <graft/run/layer_state.h>
 
 namespace graft {
@@ -58,7 +59,7 @@ template <class Engine> class pass {
       for (std::size_t k = 0; k < kept_.size(); ++k) c.data[static_cast<std::size_t>(kept_[k])] = kept[k];
       if (x_ >= 0) c.data[static_cast<std::size_t>(x_)] = x;
       if (dy_ >= 0) c.data[static_cast<std::size_t>(dy_)] = dy;
-      return check_ids(c);
+      return check_places(c);
     }
     formed_ = false;
     call& c = plan_->next_call();
@@ -78,7 +79,7 @@ template <class Engine> class pass {
       return fail("x has ", g().sizes.tokens(c.sizes),
                   " rows, with which a value of this layer is more than any memory holds");
     like_x_ = x, like_dy_ = dy, formed_ = true;
-    return check_ids(c);
+    return check_places(c);
   }
   // Of an output of this call.
   long long elements(int output) const { return count(g(), g().out[output].at, plan_->this_call().sizes); }
@@ -127,25 +128,9 @@ template <class Engine> class pass {
                       "'; give it memory of its own");
     return ok;
   }
-  status check_ids(const call& c) const {
-    if constexpr (Engine::reads_host_memory) return check_host_ids(c);
+  status check_places(const call& c) const {
+    if constexpr (Engine::reads_host_memory) return check_ids(g(), c);
     return ok;  // what lies in device memory is the caller's promise, as in every kernel library
-  }
-  status check_host_ids(const call& c) const {
-    for (id i = 0; i < g().size; ++i) {
-      const node& v = g()[i];
-      const flow how = row(v.what).axes;
-      if (how != flow::look_up && how != flow::add_rows) continue;
-      const node& table = how == flow::look_up ? g()[v.a] : v;
-      const long long rows = g().sizes.value(table.d[v.ta ? 3 : 2], c.sizes);
-      const long long tokens = g().sizes.value(g()[v.b].d[3], c.sizes);
-      const auto* ids = static_cast<const std::int64_t*>(c.data[static_cast<std::size_t>(v.b)].data);
-      for (long long t = 0; t < tokens; ++t)
-        if (ids[t] < 0 || ids[t] >= rows)
-          return fail("id ", static_cast<long long>(ids[t]), " at position ", t, " is outside the table of ", rows,
-                      " rows");
-    }
-    return ok;
   }
 
   std::unique_ptr<typename Engine::bound> plan_;

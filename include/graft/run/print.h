@@ -13,7 +13,7 @@ template <class Layer, const target& To = cpu_target> void explain(long long tok
   explain<Layer, To>(print_line, tokens);
 }
 template <class Layer, const target& To = cpu_target> void draw(drawing how = drawing::mermaid) {
-  const graph& g = plan_of<Layer, To>::folded ? derived_of<Layer>::folded : derived_of<Layer>::forward;
+  const graph g = plan_of<Layer, To>::forward_graph();
   draw(g, fuse(g, To), how, print_line);
 }
 
