@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/core/view_checks.h>
 
+#include <climits>
 #include <vector>
 
 #include "../support/both.h"
