@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   Eigen::setNbThreads(1);
   for (const long long size : {1024, 4096})
-    for (const long long tokens : {1, 4, 16, 32, 64, 128, 512}) {
+    for (const long long tokens : {1, 4, 16, 32, 64, 128, 512, 2048}) {
       if (size == 4096 && (tokens < 16 || tokens > 64)) continue;
       add("x W' eigen", tokens, size, [](operands_of_one& o) { o.y.noalias() += o.x * o.w.transpose(); });
       add("x W' dots", tokens, size, [](operands_of_one& o) { dot_product(o.product(true)); });

@@ -8,7 +8,8 @@
 
 namespace graft::cpu {
 
-// Rows per piece: enough to amortise the packing of the weight inside the product, few enough to stay in the cache.
+// Rows per piece: few enough to stay in the cache, and enough to amortise the packing of the weight inside the product,
+// which is faster with 512 rows than with 128 and hardly any faster with more (bench/results/cpu-products.json).
 inline constexpr long long piece_rows = 512, least_piece_rows = 16, piece_elements = 1LL << 23;
 
 template <class Real> class bound_plan {

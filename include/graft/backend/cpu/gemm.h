@@ -17,8 +17,8 @@ enum class way : unsigned char { dots, rows, packed };
 
 namespace detail {
 
-// Up to so many rows or columns are few.
-inline constexpr long long few_dots = 32;
+// Up to so many rows or columns are few: packing does not pay before (bench/results/cpu-products.json).
+inline constexpr long long few_dots = 64;
 
 template <class Real> way way_of(const by_columns<Real>& c) {
   const bool few_cols = c.cols <= few_dots;
@@ -63,7 +63,8 @@ inline int threads_along_rows(long long row_units, long long col_units, int thre
 
 }  // namespace detail
 
-// Threads for work that falls into this many parts: each with enough multiplications to be worth waking.
+// Threads for work that falls into this many parts. Half a million multiplications take some thirty microseconds, and
+// waking a thread that has not gone to sleep takes a few.
 inline int threads_for(long long parts, long long multiplications) {
   return static_cast<int>(std::clamp<long long>(std::min(parts, multiplications / 500000), 1, thread_count()));
 }
