@@ -63,6 +63,9 @@ TEST_CASE("block: what is dropped in the forward pass is dropped in the backward
     CHECK(some != all);
     const std::vector<double> written = b.literal();
     for (std::size_t i = 0; i < some.size(); ++i) CHECK(some[i] == doctest::Approx(written[i]).epsilon(1e-9).scale(1));
+    b.goes = way::passing;
+    CHECK(b.forward() == some);
+    b.goes = way::keeping;
     b.check_slopes();
     b.seed = {43};
     CHECK(b.forward() != some);
@@ -116,6 +119,14 @@ TEST_CASE("block: row by row over a cache is all rows at once") {
     step({2, 7});
     step({3, 8});
   }
+}
+
+TEST_CASE("block: a backward pass without what it reads is refused") {
+  random_block b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5);
+  b.must(b.block.bind(way::backward, {5}));
+  CHECK(std::string(b.block.run(way::backward, b.call()).message()) ==
+        "layer 0: the block is not bound for way::keeping, whose values the backward pass reads");
+  CHECK(std::string(b.block.run(way::cached, b.call()).message()) == "layer 0: the block is not bound for this");
 }
 
 TEST_CASE("block: equal blocks share a program, whatever the depth") {

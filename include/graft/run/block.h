@@ -35,10 +35,11 @@ struct block_spec {
   }
 };
 
-// What a block is run for: rows that are all there; rows that go on where a cache ends; rows whose values are kept for the
-// backward pass; and that pass, from what was kept, or with everything computed again (checkpointing).
-enum class way : unsigned char { forward, cached, keeping, backward, recomputing };
-inline constexpr std::size_t way_count = 5;
+// What a block is run for: rows that are all there; rows that go on where a cache ends; in training rows whose values are
+// kept for the backward pass, and that pass; or rows of which nothing is kept, and the pass that computes everything again
+// (checkpointing).
+enum class way : unsigned char { forward, cached, keeping, backward, passing, recomputing };
+inline constexpr std::size_t way_count = 6;
 
 inline block_options options_of(const block_spec& what, way w) {
   block_options o;
@@ -79,7 +80,8 @@ template <class Engine> class block_programs {
     const block_options how = options_of(what, w);
     const target& to = Engine::runs_on(queue);
     if (w == way::recomputing) return std::make_unique<program>(capture_backward(what.formula, how), to);
-    if (w == way::forward || w == way::cached) return std::make_unique<program>(capture_forward(what.formula, how), to);
+    if (w != way::keeping && w != way::backward)
+      return std::make_unique<program>(capture_forward(what.formula, how), to);
     const builder forward = capture_forward(what.formula, how);
     kept_pair pair = keep(forward, capture_backward(what.formula, how));
     if (w == way::backward)
@@ -128,6 +130,8 @@ template <class Engine> class bound_block {
   status run(way w, const block_call& now) {
     bound& b = at(w);
     if (b.in == nullptr) return of(fail("the block is not bound for this"));
+    if (b.in->kept_count() > static_cast<int>(kept_.size()))
+      return of(fail("the block is not bound for way::keeping, whose values the backward pass reads"));
     return of(b.in->run(programs_->queue, b.with, now, kept_.data()));
   }
   // Where the gradient of a parameter goes, from the next backward call on.
