@@ -121,6 +121,26 @@ TEST_CASE("block: row by row over a cache is all rows at once") {
   }
 }
 
+namespace {
+struct twice : llama {
+  static constexpr ex run(block_scope m, ex h) {
+    return m.linear("proj", m.linear("proj", h, m.size("intermediate")), h.cols());
+  }
+};
+struct through_host : llama {
+  static constexpr ex run(block_scope m, ex h) { return host("f", m.linear("proj", h, h.cols())); }
+};
+}  // namespace
+
+TEST_CASE("block: a formula that cannot be run is refused when it is bound") {
+  random_block b({block_of<twice>(), {}, {}}, 5);
+  CHECK(std::string(b.block.bind(way::forward, {5}).message()) ==
+        "layer 0: two tensors of the block are named 'weight' and differ");
+  random_block h({block_of<through_host>(), {}, {}}, 5);
+  CHECK(std::string(h.block.bind(way::recomputing, {5}).message())
+            .starts_with("layer 0: no gradient for what stands in line "));
+}
+
 TEST_CASE("block: a backward pass without what it reads is refused") {
   random_block b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5);
   b.must(b.block.bind(way::backward, {5}));

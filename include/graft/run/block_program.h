@@ -50,7 +50,7 @@ template <class Engine> class block_program {
   // All blocks of a program have the same sizes: they share its workspace.
   status bind(queue& q, const named_values& from, const adaptions& rules, const capacity& room, binding& b) {
     const graph& g = value();
-    if (g.bad.what == fault::not_differentiable) return fail("no gradient for ", located(g, g.bad.at));
+    if (status s = sound(g); !s) return s;
     result<bound_leaves> leaves = bind_named(g, from, rules);
     if (!leaves) return leaves.failure();
     if (state_ >= 0) {
@@ -105,6 +105,19 @@ template <class Engine> class block_program {
   }
 
  private:
+  // What no tensors could mend.
+  static status sound(const graph& g) {
+    switch (g.bad.what) {
+      case fault::none: return ok;
+      case fault::too_many_sizes:
+        return fail("the block names more than ", max_names, " sizes; use fewer adapters on it at the same time");
+      case fault::name_is_taken: return fail("two tensors of the block are named '", g.bad.name, "' and differ");
+      case fault::size_is_negative: return fail("size '", g.bad.name, "' is ", g.bad.number);
+      case fault::not_differentiable:  // its node may be gone, since no gradient goes through it
+        return fail("no gradient for what stands in line ", g.bad.line, " of the formula ", located(g, g.bad.at));
+    }
+    return ok;
+  }
   id kept_node(int k) const { return kept_.first >= 0 ? value().out[kept_.first + k].at : kept_.leaf[k]; }
   status fill(const binding& b, const block_call& now, void* const* kept) {
     const graph& g = value();
