@@ -33,6 +33,7 @@ TEST_CASE("nearest: an end that is missing, or a path too many") {
   SAYS(of_lora("base_model.model.q_proj.lora_B.weight"), "; did you mean 'lora_B.weight'?");
 }
 TEST_CASE("nearest: nothing is near") {
+  SAYS(meant("base_model.model.other.lora_A.weight", {"base_model.model.lin.lora_A.weight"}), "");
   SAYS(of_lora("lora_C"), "");
   SAYS(of_lora("alpha"), "");
   SAYS(of_lora(""), "");

@@ -12,10 +12,13 @@ namespace graft {
 class nearest {
  public:
   constexpr explicit nearest(const char* wanted)
-      : wanted_(wanted), most_(length(wanted) < 4 ? 1 : length(wanted) / 3) {}
+      : wanted_(wanted),
+        most_(length(wanted) < 4   ? 1
+              : length(wanted) < 9 ? length(wanted) / 3
+                                   : 3) {}
   // One of the names that there are.
   constexpr void offer(const char* name) {
-    const int d = distance(wanted_, name);
+    const int d = distance(name);
     if (d > most_ || (d == most_ && length(name) <= found_.n)) return;
     most_ = d, found_ = text(name);
   }
@@ -43,11 +46,12 @@ class nearest {
   static constexpr bool ends(const char* part, int n, const char* whole, int m) {
     return m > n && whole[m - n - 1] == '.' && same_text(part, whole + (m - n));
   }
-  static constexpr int distance(const char* a, const char* b) {
-    const int n = length(a), m = length(b);
+  constexpr int distance(const char* b) const {
+    const char* const a = wanted_;
+    const int n = length(a), m = length(b), differ = n > m ? n - m : m - n;
     if (n > 0 && (begins(a, n, b) || ends(b, m, a, n))) return 1;
-    if (n > longest || m > longest) return n + m;
-    int row[longest + 1]{};
+    if (differ > most_ || n > longest) return n + m;
+    int row[longest + 4]{};
     for (int j = 0; j <= m; ++j) row[j] = j;
     for (int i = 1; i <= n; ++i) {
       int diagonal = row[0];

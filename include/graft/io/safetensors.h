@@ -4,6 +4,7 @@
 // The tensors must tile the data exactly: no hole, no overlap, nothing after the last one. Stricter than the reference:
 // a name may occur once and is neither empty nor holds NUL, and no shape may overflow even when one dimension is 0.
 #pragma once
+#include <graft/core/nearest.h>
 #include <graft/io/json.h>
 #include <graft/io/mapped.h>
 #include <graft/io/tensor_view.h>
@@ -34,8 +35,11 @@ struct safetensors {
   }
   result<tensor_view> find(std::string_view name) const {
     if (const tensor_view* t = get(name)) return *t;
-    return fail_in(file, "there is no tensor ", in_quotes(name), " among the ", number(tensors.size()),
-                   " of this file");
+    const std::string wanted(name);
+    nearest meant(wanted.c_str());
+    for (const tensor_view& t : tensors) meant.offer(t.name.c_str());
+    return fail_in(file, "there is no tensor ", in_quotes(name), " among the ", number(tensors.size()), " of this file",
+                   clipped(meant.hint().c_str()));
   }
 };
 

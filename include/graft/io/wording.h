@@ -58,12 +58,17 @@ template <class... Parts> error fail_in(std::string_view file, const Parts&... p
   return fail(clipped(file, 240), ": ", parts...);
 }
 
-template <class F> auto guarded(std::string_view where, F f) -> decltype(f()) {
+// In a program that is compiled without exceptions memory that runs out ends it, here as everywhere.
+template <class F> auto guarded([[maybe_unused]] std::string_view where, F f) -> decltype(f()) {
+#if !defined(__cpp_exceptions)
+  return f();
+#else
   try {
     return f();
   } catch (const std::bad_alloc&) { return fail_in(where, "not enough memory"); } catch (const std::exception& e) {
     return fail_in(where, "unexpected failure: ", clipped(e.what()));
   } catch (...) { return fail_in(where, "unexpected failure"); }
+#endif
 }
 
 }  // namespace graft::io
