@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contenders on the CPU: the bare product by Eigen (or the BLAS behind it), the layer fused, and as the formula is
+// written. Peak and bandwidth are those that this machine reaches on one large product and on one long sum.
+#pragma once
+#include <graft/backend/cpu/decode.h>
+#include <graft/bench/contender.h>
+#include <graft/bench/leaves.h>
+#include <graft/cpu.h>
+
+#include <Eigen/Core>
+#include <chrono>
+#include <cstdio>
+#include <type_traits>
+
+namespace graft::bench_detail {
+
+inline constexpr long long cpu_caches = 96LL << 20U;  // more than most machines have for a few cores
+
+template <class F> double seconds_of(const F& f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+template <class Real> std::vector<Real> drawn(long long n, unsigned long long seed) {
+  std::vector<Real> v(static_cast<std::size_t>(n));
+  numbers next(seed);
+  for (Real& x : v) x = static_cast<Real>(next());
+  return v;
+}
+template <class Real> using row_major = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class Real> using matrix_at = Eigen::Map<const row_major<Real>>;
+
+template <class Real> device measured_cpu() {
+  static const device found = [] {
+    constexpr int n = 1024;
+    const auto a = drawn<Real>(n * n, 1), b = drawn<Real>(n * n, 2), c = drawn<Real>(16 * n * n, 3);
+    row_major<Real> y(n, n);
+    Real sum = 0;
+    double product = 1, read = 1;
+    for (int i = 0; i < 5; ++i) {
+      product = std::min(product, seconds_of([&] {
+                           y.noalias() = matrix_at<Real>(a.data(), n, n) * matrix_at<Real>(b.data(), n, n).transpose();
+                         }));
+      read = std::min(read, seconds_of([&] { sum += matrix_at<Real>(c.data(), 16, n * n).sum(); }));
+    }
+    benchmark::DoNotOptimize(sum);
+    return device{"this CPU", 2.0 * n * n * n / product, 16.0 * n * n * sizeof(Real) / read};
+  }();
+  return found;
+}
+
+// Layers with tensors of their own, called in turn.
+template <class Layer> class cpu_layers {
+ public:
+  using real = typename cpu::layer<Layer>::real;
+  static constexpr dtype stored = storage<typename Layer::element>::type;
+
+  cpu_layers(mode how, long long tokens, const bench_options& o) : x_(shape_of_input<Layer>(tokens, o)) {
+    y_.resize(static_cast<std::size_t>(outputs_of<Layer>(tokens, o)));
+    numbers_ = drawn<real>(x_.count(), 1), ids_.assign(x_.type == dtype::i64 ? numbers_.size() : 0, 1);
+    if (x_.type != dtype::i64) x_.type = dtype_of<real>();
+    x_.data = ids_.empty() ? static_cast<const void*>(numbers_.data()) : ids_.data();
+    const int copies = copies_beyond(cpu_caches, parameters_and_weights<Layer>(o) * bits_of(stored) / 8);
+    for (int i = 0; i < copies && good_; ++i) {
+      layers_.push_back(std::make_unique<cpu::layer<Layer>>(how));
+      good_ = give_leaves<Layer>(
+          o, [&](const char* name, const view& shape) { return give(name, shape); },
+          [&](const char* name) { return layers_.back()->set(name, 0.5); });
+      if (good_) good_ = call(layers_.size() - 1);
+    }
+  }
+  const status& good() const { return good_; }
+  double operator()() {
+    const double t = seconds_of([&] { good_ = call(next_); });
+    next_ = (next_ + 1) % layers_.size();
+    return t;
+  }
+  double launches() const { return static_cast<double>(layers_[0]->forward_plan()->launches.size()); }
+
+ private:
+  status give(const char* name, view shape) {
+    const std::vector<real> v = drawn<real>(shape.count(), data_.size() + 7);
+    data_.emplace_back(v.size() * static_cast<std::size_t>(bits_of(stored)) / 8);
+    cpu::encode(v.data(), shape.count(), data_.back().data(), stored, 0);
+    shape.data = data_.back().data(), shape.type = stored;
+    return layers_.back()->set(name, shape);
+  }
+  status call(std::size_t i) {
+    return layers_[i]->forward(x_, view_into(y_.data(), static_cast<long long>(y_.size())));
+  }
+
+  view x_;
+  std::vector<real> numbers_, y_;
+  std::vector<std::int64_t> ids_;
+  std::vector<std::unique_ptr<cpu::layer<Layer>>> layers_;
+  std::vector<std::vector<std::byte>> data_;
+  std::size_t next_ = 0;
+  status good_ = ok;
+};
+
+template <class Layer> make_contender cpu_contender(mode how, long long tokens, const bench_options& o) {
+  return [=]() -> std::shared_ptr<contender> {
+    auto layers = std::make_shared<cpu_layers<Layer>>(how, tokens, o);
+    if (!layers->good()) return std::fprintf(stderr, "bench: %s\n", layers->good().message()), nullptr;
+    contender made{[=] { return (*layers)(); }, cost_at<Layer, cpu_target>(tokens, o), layers->launches()};
+    return std::make_shared<contender>(std::move(made));
+  };
+}
+// The product alone, of matrices as large as those of the layer; for other kinds of layer the layer without its adapter.
+template <class Layer> make_contender cpu_bare(long long tokens, const bench_options& o) {
+  using base = bare_layer<Layer>;
+  if constexpr (!std::is_same_v<typename Layer::kind, linear_kind>) {
+    return cpu_contender<base>(mode::fused, tokens, o);
+  } else {
+    return [=] {
+      using real = typename cpu::layer<base>::real;
+      struct product {
+        long long m, n, k;
+        std::vector<real> x;
+        std::vector<std::vector<real>> w;
+        row_major<real> y;
+        std::size_t next = 0;
+      };
+      const view x = shape_of_input<Layer>(tokens, o);
+      auto p = std::make_shared<product>();
+      p->m = x.size[0], p->k = x.size[1], p->n = outputs_of<Layer>(tokens, o) / p->m;
+      p->x = drawn<real>(x.count(), 1), p->y.resize(p->m, p->n);
+      const int copies = copies_beyond(cpu_caches, p->n * p->k * static_cast<long long>(sizeof(real)));
+      for (int i = 0; i < copies; ++i) p->w.push_back(drawn<real>(p->n * p->k, static_cast<unsigned>(i) + 2U));
+      auto call = [=] {
+        const matrix_at<real> w(p->w[p->next].data(), p->n, p->k);
+        p->next = (p->next + 1) % p->w.size();
+        return seconds_of([&] {
+          p->y.noalias() = matrix_at<real>(p->x.data(), p->m, p->k) * w.transpose();
+          benchmark::DoNotOptimize(p->y.data());
+        });
+      };
+      return std::make_shared<contender>(contender{call, cost_at<base, cpu_target>(tokens, o), 1});
+    };
+  }
+}
+
+}  // namespace graft::bench_detail
+
+namespace graft {
+
+// Registers a layer type with its contenders, for each number of tokens: NAME/bare/16, NAME/eager/16, NAME/fused/16.
+template <class Layer> void bench(std::initializer_list<long long> tokens, const bench_options& o = {}) {
+  using namespace bench_detail;
+  const std::string name = o.name.empty() ? type_name<Layer>() : o.name;
+  const auto machine = [] { return measured_cpu<typename cpu::layer<Layer>::real>(); };
+  for (const long long n : tokens) {
+    const auto of = [&](const char* how) { return name + "/" + how + "/" + std::to_string(n); };
+    const make_contender bare = cpu_bare<Layer>(n, o);
+    if (o.bare) enter(of("bare"), bare, nullptr, machine);
+    if (o.eager) enter(of("eager"), cpu_contender<Layer>(mode::eager, n, o), bare, machine);
+    if (o.fused) enter(of("fused"), cpu_contender<Layer>(mode::fused, n, o), bare, machine);
+  }
+}
+
+}  // namespace graft
