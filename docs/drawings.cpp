@@ -26,7 +26,7 @@ constexpr floor_of_headers floors[] = {
     {"core", "0 core"},         {"graph", "1 graph"}, {"adapter", "2 adapter"}, {"derive", "3 derive"},
     {"block", "3 block"},       {"plan", "4 plan"},   {"backend", "5 backend"}, {"backend/cpu", "5 cpu"},
     {"backend/cuda", "5 cuda"}, {"run", "6 run"},     {"model", "7 model"},     {"io", "8 io"},
-    {"", "umbrellas"},
+    {"bench", "bench"},         {"", "umbrellas"},
 };
 constexpr int floor_count = static_cast<int>(std::size(floors));
 

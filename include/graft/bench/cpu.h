@@ -2,6 +2,7 @@
 // The contenders on the CPU: the bare product by Eigen (or the BLAS behind it), the layer fused, and as the formula is
 // written. Peak and bandwidth are those that this machine reaches on one large product and on one long sum.
 #pragma once
+#include <graft/backend/cpu/blas.h>
 #include <graft/backend/cpu/decode.h>
 #include <graft/bench/contender.h>
 #include <graft/bench/leaves.h>
@@ -30,6 +31,20 @@ template <class Real> std::vector<Real> drawn(long long n, unsigned long long se
 template <class Real> using row_major = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 template <class Real> using matrix_at = Eigen::Map<const row_major<Real>>;
 
+// y = x wᵀ by the BLAS that the library was built with, else by Eigen.
+template <class Real> void multiply(const matrix_at<Real>& x, const matrix_at<Real>& w, row_major<Real>& y) {
+#if defined(GRAFT_BLAS)
+  const int m = static_cast<int>(x.rows()), n = static_cast<int>(w.rows()), k = static_cast<int>(x.cols());
+  const Real one = 1, zero = 0;
+  if constexpr (sizeof(Real) == sizeof(float))
+    sgemm_("T", "N", &n, &m, &k, &one, w.data(), &k, x.data(), &k, &zero, y.data(), &n);
+  else
+    dgemm_("T", "N", &n, &m, &k, &one, w.data(), &k, x.data(), &k, &zero, y.data(), &n);
+#else
+  y.noalias() = x * w.transpose();
+#endif
+}
+
 template <class Real> device measured_cpu() {
   static const device found = [] {
     constexpr int n = 1024;
@@ -38,9 +53,8 @@ template <class Real> device measured_cpu() {
     Real sum = 0;
     double product = 1, read = 1;
     for (int i = 0; i < 5; ++i) {
-      product = std::min(product, seconds_of([&] {
-                           y.noalias() = matrix_at<Real>(a.data(), n, n) * matrix_at<Real>(b.data(), n, n).transpose();
-                         }));
+      product = std::min(
+          product, seconds_of([&] { multiply(matrix_at<Real>(a.data(), n, n), matrix_at<Real>(b.data(), n, n), y); }));
       read = std::min(read, seconds_of([&] { sum += matrix_at<Real>(c.data(), 16, n * n).sum(); }));
     }
     benchmark::DoNotOptimize(sum);
@@ -131,7 +145,7 @@ template <class Layer> make_contender cpu_bare(long long tokens, const bench_opt
         const matrix_at<real> w(p->w[p->next].data(), p->n, p->k);
         p->next = (p->next + 1) % p->w.size();
         return seconds_of([&] {
-          p->y.noalias() = matrix_at<real>(p->x.data(), p->m, p->k) * w.transpose();
+          multiply(matrix_at<real>(p->x.data(), p->m, p->k), w, p->y);
           benchmark::DoNotOptimize(p->y.data());
         });
       };

@@ -12,7 +12,9 @@ namespace graft {
 struct bench_options {
   std::string name{};  // instead of the layer type's own
   bool bare = true, eager = true, fused = true;
-  bool gpu_alone = false;  // nothing else runs on the device: see cuda::executor::on
+  // Of a GPU: nothing else runs on it (see cuda::executor::on), and the pause before each sample in milliseconds.
+  bool gpu_alone = false;
+  int pause_ms = 30;
   // Numbers for sizes that the type leaves open: VB-LoRA's bank.
   std::vector<std::pair<const char*, long long>> sizes{};
 };
@@ -28,7 +30,7 @@ template <class Layer> std::string type_name() {
 
 // Google Benchmark's own main, with repetitions in random order and their medians unless its flags say otherwise.
 inline int run_benchmarks(int argc, char** argv, benchmark::BenchmarkReporter* reporter = nullptr) {
-  char interleave[] = "--benchmark_enable_random_interleaving=true", repeat[] = "--benchmark_repetitions=9",
+  char interleave[] = "--benchmark_enable_random_interleaving=true", repeat[] = "--benchmark_repetitions=5",
        medians[] = "--benchmark_report_aggregates_only=true";
   std::vector<char*> words(argv, argv + argc);
   words.insert(words.begin() + (argc > 0 ? 1 : 0), {interleave, repeat, medians});

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bare product through cuBLASLt, y[m, n] = x[m, k] · w[n, k]ᵀ with float accumulation, by the quickest of the plans
+// that its heuristic offers, timed as it will be used.
+#pragma once
+#include <cublasLt.h>
+#include <graft/backend/cuda/cells.cuh>
+#include <graft/backend/cuda/memory.h>
+#include <graft/bench/replay.cuh>
+
+namespace graft::cuda::bench_detail {
+
+inline status check_blas(cublasStatus_t s, const char* what) {
+  return s == CUBLAS_STATUS_SUCCESS ? status(ok) : status(fail("cuBLASLt: ", what, ": ", cublasLtGetStatusString(s)));
+}
+
+template <class T> class lt_product {
+ public:
+  static constexpr cudaDataType type = sizeof(T) == 4                     ? CUDA_R_32F
+                                       : std::is_same_v<T, __nv_bfloat16> ? CUDA_R_16BF
+                                                                          : CUDA_R_16F;
+  lt_product() = default;
+  lt_product(const lt_product&) = delete;
+  lt_product& operator=(const lt_product&) = delete;
+  ~lt_product() {
+    if (y_ != nullptr) cublasLtMatrixLayoutDestroy(y_);
+    if (x_ != nullptr) cublasLtMatrixLayoutDestroy(x_);
+    if (w_ != nullptr) cublasLtMatrixLayoutDestroy(w_);
+    if (op_ != nullptr) cublasLtMatmulDescDestroy(op_);
+    if (handle_ != nullptr) cublasLtDestroy(handle_);
+  }
+  status open(long long m, long long n, long long k) {
+    const cublasOperation_t yes = CUBLAS_OP_T;
+    const auto rows = static_cast<uint64_t>(k);
+    if (status s = check_blas(cublasLtCreate(&handle_), "opening it"); !s) return s;
+    if (status s = workspace_.reserve(room); !s) return s;
+    cublasLtMatmulDescCreate(&op_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes);
+    cublasLtMatrixLayoutCreate(&w_, type, rows, static_cast<uint64_t>(n), k);
+    cublasLtMatrixLayoutCreate(&x_, type, rows, static_cast<uint64_t>(m), k);
+    cublasLtMatrixLayoutCreate(&y_, type, static_cast<uint64_t>(n), static_cast<uint64_t>(m), n);
+    cublasLtMatmulPreference_t wish = nullptr;
+    cublasLtMatmulPreferenceCreate(&wish);
+    const std::size_t bytes = room;
+    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    const status found = check_blas(
+        cublasLtMatmulAlgoGetHeuristic(handle_, op_, w_, x_, y_, y_, wish, most, plans_, &found_), "its heuristic");
+    cublasLtMatmulPreferenceDestroy(wish);
+    return !found || found_ > 0 ? found : status(fail("cuBLASLt has no plan for this product"));
+  }
+  status run(cudaStream_t stream, const void* x, const void* w, void* y) {
+    const float one = 1, zero = 0;
+    return check_blas(cublasLtMatmul(handle_, op_, &one, w, w_, x, x_, &zero, y, y_, y, y_, &plans_[best_].algo,
+                                     workspace_.data(), room, stream),
+                      "a product");
+  }
+  // Keeps the quickest plan; `enqueue` runs the calls as they will be timed.
+  status choose(cudaStream_t stream, int calls, const enqueue_function& enqueue) {
+    double least = 1e30;
+    int winner = 0;
+    for (best_ = 0; best_ < found_; ++best_) {
+      replay r;
+      if (status s = r.capture(stream, calls, enqueue); !s) return s;
+      double took = 1e30;
+      for (int i = 0; i < 5; ++i) took = std::min(took, r.seconds());
+      if (took > 0 && took < least) least = took, winner = best_;
+    }
+    best_ = winner;
+    return ok;
+  }
+
+ private:
+  static constexpr int most = 16;
+  static constexpr std::size_t room = 128U << 20U;
+  cublasLtHandle_t handle_ = nullptr;
+  buffer workspace_;
+  cublasLtMatmulDesc_t op_ = nullptr;
+  cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, y_ = nullptr;
+  cublasLtMatmulHeuristicResult_t plans_[most];  // not a vector: nvcc 13.0 stumbles over one of this unnamed struct
+  int found_ = 0, best_ = 0;
+};
+
+}  // namespace graft::cuda::bench_detail
