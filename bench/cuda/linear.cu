@@ -158,7 +158,7 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   });
   for (const adapter& what : adapters) {
     auto layers = std::make_shared<std::vector<std::unique_ptr<layer>>>();
-    const int copies = m > 64 ? std::min(3, at->rotation) : at->rotation;
+    const int copies = at->rotation;  // as many weights as cuBLASLt goes round
     for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what));
     std::fprintf(stderr, "%s%s: %s\n", what.name, shape.c_str(), (*layers)[0]->describe(m).c_str());
     add(what.name + shape, at->calls, flops, bytes, [=](cudaStream_t s) {

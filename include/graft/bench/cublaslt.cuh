@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bare product through cuBLASLt, y[m, n] = x[m, k] · w[n, k]ᵀ with float accumulation, by the quickest of the plans
-// that its heuristic offers, timed as it will be used.
+// The bare product through cuBLASLt, y[m, n] = x[m, k] · w[n, k]ᵀ + beta y with float accumulation, or with w[k, n] as it
+// lies; by the quickest of the plans that its heuristic offers, timed as it will be used.
 #pragma once
 #include <cublasLt.h>
 #include <graft/backend/cuda/cells.cuh>
@@ -28,15 +28,15 @@ template <class T> class lt_product {
     if (op_ != nullptr) cublasLtMatmulDescDestroy(op_);
     if (handle_ != nullptr) cublasLtDestroy(handle_);
   }
-  status open(long long m, long long n, long long k) {
-    const cublasOperation_t yes = CUBLAS_OP_T;
-    const auto rows = static_cast<uint64_t>(k);
+  status open(long long m, long long n, long long k, bool across = false) {
+    const cublasOperation_t turned = across ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const long long width = across ? n : k, height = across ? k : n;
     if (status s = check_blas(cublasLtCreate(&handle_), "opening it"); !s) return s;
     if (status s = workspace_.reserve(room); !s) return s;
     cublasLtMatmulDescCreate(&op_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes);
-    cublasLtMatrixLayoutCreate(&w_, type, rows, static_cast<uint64_t>(n), k);
-    cublasLtMatrixLayoutCreate(&x_, type, rows, static_cast<uint64_t>(m), k);
+    cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned);
+    cublasLtMatrixLayoutCreate(&w_, type, static_cast<uint64_t>(width), static_cast<uint64_t>(height), width);
+    cublasLtMatrixLayoutCreate(&x_, type, static_cast<uint64_t>(k), static_cast<uint64_t>(m), k);
     cublasLtMatrixLayoutCreate(&y_, type, static_cast<uint64_t>(n), static_cast<uint64_t>(m), n);
     cublasLtMatmulPreference_t wish = nullptr;
     cublasLtMatmulPreferenceCreate(&wish);
@@ -47,9 +47,9 @@ template <class T> class lt_product {
     cublasLtMatmulPreferenceDestroy(wish);
     return !found || found_ > 0 ? found : status(fail("cuBLASLt has no plan for this product"));
   }
-  status run(cudaStream_t stream, const void* x, const void* w, void* y) {
-    const float one = 1, zero = 0;
-    return check_blas(cublasLtMatmul(handle_, op_, &one, w, w_, x, x_, &zero, y, y_, y, y_, &plans_[best_].algo,
+  status run(cudaStream_t stream, const void* x, const void* w, void* y, float beta = 0) const {
+    const float one = 1;
+    return check_blas(cublasLtMatmul(handle_, op_, &one, w, w_, x, x_, &beta, y, y_, y, y_, &plans_[best_].algo,
                                      workspace_.data(), room, stream),
                       "a product");
   }

@@ -149,8 +149,9 @@ template <class Engine> class block_program {
     }
     for (int k = 0; k < g.outs; ++k)
       if (const mutable_view& to = c.outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
-        if (const long long n = count(g, g.out[k].at, c.sizes); to.count() != n)
-          return fail("output '", g.output_name(k), "' has ", to.count(), " elements, expected ", n);
+        if (const long long n = count(g, g.out[k].at, c.sizes); !is_sound(to) || to.count() != n)
+          return is_sound(to) ? fail("output '", g.output_name(k), "' has ", to.count(), " elements, expected ", n)
+                              : wrong_view("output ", g.output_name(k), to);
     if constexpr (Engine::reads_host_memory) return check_ids(g, c);
     return ok;
   }

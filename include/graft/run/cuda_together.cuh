@@ -11,13 +11,33 @@ template <class T> struct projection {
   mutable_view y;
 };
 
+// What forward() asks of its tensors, of all of them.
+template <class T> status check_together(const std::vector<projection<T>>& layers, const view& x) {
+  if (!is_sound(x)) return wrong_view("tensor ", "x", x);
+  if (x.rank != 2 || x.type != dtype_of<T>) return fail("x must be a matrix of ", name_of(dtype_of<T>));
+  if (x.data == nullptr || !x.contiguous()) return fail("tensor 'x' has no data, or gaps between its rows");
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto at = static_cast<int>(i);
+    const mutable_view& y = layers[i].y;
+    if (layers[i].layer == nullptr) return fail("layer ", at, " is null");
+    if (!is_sound(y)) return wrong_view("output of layer ", at, y);
+    if (y.data == nullptr || !y.contiguous()) return fail("output ", at, " has no data, or gaps between its rows");
+    if (overlap(footprint_of(y), footprint_of(x)))
+      return fail("output ", at, " overlaps tensor 'x'; give it memory of its own");
+    for (std::size_t k = 0; k < i; ++k)
+      if (overlap(footprint_of(y), footprint_of(layers[k].y)))
+        return fail("output ", at, " overlaps output ", static_cast<int>(k), "; give it memory of its own");
+  }
+  return ok;
+}
+
 template <class T>
 status forward_together(cudaStream_t stream, const std::vector<projection<T>>& layers, const view& x,
                         bool chained = true) {
   static_assert(sizeof(T) == 2, "the stream kernels multiply 16-bit types");
   if (layers.empty() || layers.size() > max_segments)
     return fail("one launch serves 1 to ", max_segments, " layers, not ", static_cast<long long>(layers.size()));
-  if (x.rank != 2 || x.type != dtype_of<T>) return fail("x must be a matrix of ", name_of(dtype_of<T>));
+  if (status s = check_together(layers, x); !s) return s;
   const auto count = static_cast<int>(layers.size());
   stream_layer rows[max_segments];
   int n[max_segments], rank = 0;
