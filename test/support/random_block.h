@@ -138,11 +138,12 @@ struct random_block {
       }
       must(block.parameters_changed());
     };
-    for (auto& [name, d] : gradients) {
+    for (const auto& each : gradients) {
+      const std::string& name = each.first;
       INFO(name);
       const std::string layer = name.substr(0, name.find(".lora_"));
       const bool constant_norm = data.contains(layer + ".lora_magnitude_vector") && !name.ends_with("_vector");
-      if (!constant_norm) compare(data.at(name), d);  // DoRA's norm is a constant of the backward pass
+      if (!constant_norm) compare(data.at(name), each.second);  // DoRA's norm is a constant of the backward pass
     }
     if (!block.spec().formula.takes_ids) compare(x, std::vector<double>(dx));
   }
