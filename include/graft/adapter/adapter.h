@@ -7,6 +7,8 @@
 // A size that depends on the layer's (LoKr's factors) is given by
 //     static constexpr long long size(const char* name, long long out, long long in);     -1: no opinion
 // As a value it is these functions: passes take it so, and a program can hold a list of them.
+// The adapters of the library (adapter/all.h) also say by which name a program finds them (`method`), on which `kinds` of
+// layer they exist, and a `sample` of sizes that tests, examples and benches run them with.
 #pragma once
 #include <graft/graph/formula.h>
 
@@ -17,6 +19,28 @@ concept adapter_formula = requires(scope p, ex W) {
   {A::weight(p, W)};
   {A::name};
 };
+
+template <class... Adapters> struct adapter_list {};
+namespace detail {
+template <class...> struct join;
+template <class... A> struct join<adapter_list<A...>> { using type = adapter_list<A...>; };
+template <class... A, class... B, class... More> struct join<adapter_list<A...>, adapter_list<B...>, More...> {
+  using type = typename join<adapter_list<A..., B...>, More...>::type;
+};
+}  // namespace detail
+template <class... Lists> using joined = typename detail::join<Lists...>::type;
+
+// Whether a formula exists only on layers that have a bias, or only on those that have none.
+enum class with_bias : unsigned char { either, always, never };
+constexpr bool allows(with_bias rule, bool bias) {
+  return rule == with_bias::either || (rule == with_bias::always) == bias;
+}
+template <class A> constexpr with_bias bias_rule() {
+  if constexpr (requires { A::only; })
+    return A::only;
+  else
+    return with_bias::either;
+}
 
 struct formula {
   const char* name = "";

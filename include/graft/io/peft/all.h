@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The methods of PEFT whose files are read and written.
+#pragma once
+#include <graft/io/peft/adalora.h>
+#include <graft/io/peft/boft.h>
+#include <graft/io/peft/hra.h>
+#include <graft/io/peft/ia3.h>
+#include <graft/io/peft/ln_tuning.h>
+#include <graft/io/peft/loha.h>
+#include <graft/io/peft/lokr.h>
+#include <graft/io/peft/lora.h>
+#include <graft/io/peft/miss.h>
+#include <graft/io/peft/oft.h>
+#include <graft/io/peft/vblora.h>
+#include <graft/io/peft/vera.h>
+
+namespace graft::io::peft {
+
+inline constexpr const peft_method* all[] = {&lora_files, &adalora_files,   &oft_files,  &boft_files,
+                                             &hra_files,  &ia3_files,       &loha_files, &lokr_files,
+                                             &vera_files, &ln_tuning_files, &miss_files, &vblora_files};
+
+}  // namespace graft::io::peft
