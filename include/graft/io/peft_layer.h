@@ -87,6 +87,7 @@ inline status take_tensors(peft_source& s, const graph& g) {
       peft_place p = place_of(s.config, s.base, name);
       if (!s.config.own.empty()) p.shared = !s.has(name.c_str()) && s.file.find("base_model." + name);
       if (status got = s.take(name, key_of(p, s.base, name)); !got) return got;
+      if (p.copied) s.used.push_back(s.prefix() + name);
     }
     return ok;
   };

@@ -65,9 +65,9 @@ inline constexpr peft_variant lora_variants[] = {
     variant<dora_embedding<>>([](const peft_source& s) { return s.on("use_dora"); }),
     variant<lora_with_bias<>>([](const peft_source& s) { return s.on("lora_bias"); }), variant<lora<>>(),
     variant<lora_embedding<>>()};
-inline constexpr peft_place lora_places[] = {{"lora_A.weight", stored_as::kernel, false, "conv2d"},
-                                             {"lora_B.weight", stored_as::point, false, "conv2d"},
-                                             {"lora_magnitude_vector", stored_as::channel, false, "conv2d"}};
+inline constexpr peft_place lora_places[] = {on_conv2d("lora_A.weight", stored_as::kernel),
+                                             on_conv2d("lora_B.weight", stored_as::point),
+                                             on_conv2d("lora_magnitude_vector", stored_as::channel)};
 inline constexpr peft_method lora_files{.type = "LORA",
                                         .bias_only = "lora_only",
                                         .keys = lora_keys,

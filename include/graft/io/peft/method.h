@@ -39,8 +39,14 @@ struct peft_place {
   const char* leaf = "";
   stored_as shape = stored_as::itself;
   bool shared = false;  // by all modules, at base_model.<name>
+  bool copied = false;  // PEFT writes what is shared into every module too
   const char* kinds = "linear embedding conv2d layer_norm rms_norm";
 };
+namespace peft {
+constexpr peft_place on_conv2d(const char* leaf, stored_as shape) {
+  return {.leaf = leaf, .shape = shape, .kinds = "conv2d"};
+}
+}  // namespace peft
 
 struct peft_method {
   const char* type = "";            // value of "peft_type"

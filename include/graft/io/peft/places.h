@@ -63,7 +63,8 @@ inline status cut_corner(loaded_tensor& t, const std::vector<long long>& shape, 
     more = false;
     for (std::size_t k = shape.size() - 1; k-- > 0 && !more;) more = ++at[k] < shape[k] || (at[k] = 0, false);
   }
-  t.data = std::move(cut), t.shape = shape;
+  auto whole = std::make_shared<const loaded_tensor>(std::move(t));
+  t = {whole->key, std::move(cut), shape, whole->type, whole->stored, whole};
   return ok;
 }
 

@@ -10,6 +10,7 @@
 #include <graft/run/bind.h>
 
 #include <bit>
+#include <memory>
 #include <optional>
 
 namespace graft::io {
@@ -18,6 +19,9 @@ struct loaded_tensor {
   std::string key;  // as in the file
   std::vector<float> data;
   std::vector<long long> shape;
+  dtype type = dtype::f32;                       // in the file
+  bool stored = true;                            // false: it follows from the configuration, no file holds it
+  std::shared_ptr<const loaded_tensor> whole{};  // where this is the corner of a tensor that layers share
 };
 struct peft_layer {
   method formula;
@@ -65,7 +69,7 @@ struct peft_source {
     if (!values) return values.failure();
     for (const float v : *values)
       if (!finite_bits(v)) return fail_in(file.file, "tensor ", in_quotes(key), " holds a value that is not finite");
-    loaded_tensor l{key, std::move(*values), {}};
+    loaded_tensor l{key, std::move(*values), {}, t->type};
     for (const std::uint64_t n : t->shape) l.shape.push_back(static_cast<long long>(n));
     used.push_back(key);
     return l;
