@@ -114,7 +114,7 @@ inline status take_base(peft_source& s) {
   };
   if (s.base.kind == "embedding" && s.has("base_layer.weight"))
     if (status got = replaced("base_layer.weight", s.layer.base_weight); !got) return got;
-  if (s.config.bias == trained_bias::none || !s.base.bias) return ok;
+  if (!s.layer.formula.of.trains_bias) return ok;
   return replaced("base_layer.bias", s.layer.base_bias);
 }
 
@@ -125,7 +125,8 @@ inline result<peft_layer> read_peft_layer(const adapter_config& c, const safeten
     s.layer.file = f.file;
     if (status got = check_target(s); !got) return got.failure();
     s.layer.formula = chosen_method(s);
-    const result<layer_graphs> made = methods.graphs(b.kind.c_str(), s.layer.formula.name, b.bias);
+    s.layer.formula.of.trains_bias = c.bias != trained_bias::none && b.bias;
+    const result<layer_graphs> made = methods.graphs(b.kind.c_str(), s.layer.formula, b.bias);
     if (!made) return fail_in(f.file, made.message());
     if (status got = take_numbers(s, made->literal, made->base_forward); !got) return got.failure();
     if (status got = take_tensors(s, made->literal); !got) return got.failure();

@@ -60,4 +60,22 @@ inline std::vector<float> draw_bf16_uniform(mersenne_twister& engine, std::size_
   return out;
 }
 
+// torch.randn: Box and Muller on the two halves of every sixteen numbers; the last sixteen are drawn again where the count
+// is no multiple. Fewer than sixteen are drawn in another way, which is not here.
+inline std::vector<float> draw_normal(mersenne_twister& engine, std::size_t count) {
+  std::vector<float> out(count);
+  for (float& v : out) v = unit_float(engine);
+  const auto transform = [&](std::size_t at) {
+    for (std::size_t j = at; j < at + 8; ++j) {
+      const float radius = std::sqrt(-2 * std::log(1 - out[j])), angle = 2 * 3.14159265358979323846F * out[j + 8];
+      out[j] = radius * std::cos(angle), out[j + 8] = radius * std::sin(angle);
+    }
+  };
+  for (std::size_t at = 0; at + 16 <= count; at += 16) transform(at);
+  if (count % 16 == 0 || count < 16) return out;
+  for (std::size_t j = count - 16; j < count; ++j) out[j] = unit_float(engine);
+  transform(count - 16);
+  return out;
+}
+
 }  // namespace graft::io

@@ -30,7 +30,7 @@ struct peft_layer {
   size_map sizes;
   std::string file;
   // Tensors of the base layer that the file brings: an embedding's table (a resized vocabulary), a bias that was trained.
-  // The layer's owner sets them in place of its own.
+  // The layer's owner sets them in place of its own; a trained bias is also a parameter of `formula`, base_layer.bias.
   std::optional<loaded_tensor> base_weight, base_bias;
 };
 
