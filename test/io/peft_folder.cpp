@@ -25,7 +25,9 @@ base_layer base_of(const fs::path& from, std::vector<float>& weight) {
     for (const auto d : t.shape) base.shape.push_back(static_cast<long long>(d));
     weight = *to_float(t);
   }
-  base.out = base.shape[0];
+  const auto config = read_adapter_config(from / "adapter");
+  REQUIRE_MESSAGE(config, config.message());
+  base.out = base.shape[config->fan_in_fan_out && base.shape.size() == 2 ? 1 : 0];
   base.in = static_cast<long long>(weight.size()) / base.out;
   base.kind = base.module == "emb"    ? "embedding"
               : base.module == "conv" ? "conv2d"

@@ -22,7 +22,8 @@ inline status randlora_frozen(peft_source& s) {
   const long long r = s.config.whole("r");
   if (lambda.shape.size() != 2 || lambda.shape[0] != r)
     return fail_in(s.file.file, "key ", in_quotes(lambda.key),
-                   ": the tensor has not the shape [r, num_bases], r = ", r);
+                   ": tensor 'randlora_lambda' has not r rows, expected [r, num_bases] = [", r, ", ",
+                   s.layer.sizes.at("num_bases"), "]");
   const long long out = std::max(s.base.out, s.base.largest_out), in = std::max(s.base.in, s.base.largest_in);
   const sparsity zeros = s.on("very_sparse") ? sparsity::very : s.on("sparse") ? sparsity::some : sparsity::none;
   result<randlora_bases> made = make_randlora_bases(s.config.seed("projection_prng_key"), r, out, in, zeros);

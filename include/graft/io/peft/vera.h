@@ -13,7 +13,8 @@ inline status vera_frozen(peft_source& s) {
   const int r = s.config.whole("r");
   const loaded_tensor& d = s.layer.tensors.at("vera_lambda_d");  // before memory is taken for a rank that is not there
   if (d.shape.size() != 1 || d.shape[0] != r)
-    return fail_in(s.file.file, "key ", in_quotes(d.key), ": the tensor has not the shape [r] = [", r, "]");
+    return fail_in(s.file.file, "key ", in_quotes(d.key),
+                   ": tensor 'vera_lambda_d' is no vector of r numbers, expected [r] = [", r, "]");
   const long long in = std::max(s.base.in, s.base.largest_in), out = std::max(s.base.out, s.base.largest_out);
   result<vera_projection> p = make_vera_projection(s.config.seed("projection_prng_key"), r, in, out);
   if (!p) return p.failure();
