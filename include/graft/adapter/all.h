@@ -50,4 +50,14 @@ constexpr bool lists(const char* words, const char* word) {
   return false;
 }
 
+// Whether no form of the same name, on the same kinds of layer, stands before this one in the list.
+template <class Adapter> constexpr bool is_main_form() {
+  bool first = true, before = true;
+  for_each_adapter([&]<class Other>(adapter_type<Other>) {
+    before = before && !same_text(Other::method, Adapter::method);
+    first = first && !(before && same_text(Other::name, Adapter::name) && same_text(Other::kinds, Adapter::kinds));
+  });
+  return first;
+}
+
 }  // namespace graft

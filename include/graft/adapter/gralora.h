@@ -33,7 +33,7 @@ template <int Rank = dyn, int Blocks = dyn, int Hybrid = dyn> struct gralora_hyb
   using sample = gralora_hybrid<16, 2, 8>;
   static constexpr ex weight(scope p, ex W) {
     using blocks = gralora<Rank, Blocks>;
-    auto h = p.size("hybrid_r", Hybrid);
+    auto h = p.size("hybrid_r", Hybrid, 8);
     auto A = p.param("gralora_A_general.weight", h, W.cols()), B = p.param("gralora_B_general.weight", W.rows(), h);
     return W + p.scalar("scaling") * (concat(blocks::up(p, W), B, 3) * concat(blocks::down(p, W), A, 2));
   }

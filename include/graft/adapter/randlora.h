@@ -16,7 +16,7 @@ template <int Rank = dyn, randlora_shape Shape = randlora_shape::tall> struct ra
                               *method = is_wide ? "randlora_wide" : "randlora", *kinds = "linear";
   using sample = randlora<16, Shape>;
   static constexpr ex weight(scope p, ex W) {
-    auto r = p.size("r", Rank), n = p.size("num_bases");
+    auto r = p.size("r", Rank), n = p.size("num_bases", dyn, 256);
     auto shorter = is_wide ? W.rows() : W.cols(), longer = is_wide ? W.cols() : W.rows();
     auto A = p.frozen("randlora_A", r, 1, shorter), B = reshape(p.frozen("randlora_B", longer, n, r), longer, n * r);
     auto lambda = reshape(p.param("randlora_lambda", r, n), 1, r, n, 1), gamma = p.param("randlora_gamma", n, shorter);

@@ -48,6 +48,7 @@ inline result<adapter_config> make_adapter_config(const char* type, const std::v
     add("peft_type", json_word(type));
     add("target_modules", modules);
     add("inference_mode", json_flag(true));
+    if (const auto stated = parse_adapter_config(json_file(o), "adapter_config.json", methods); !stated) return stated;
     add("base_model_name_or_path", {});
     add("task_type", {});
     for (const peft_method* m : peft::all) {
