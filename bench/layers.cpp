@@ -78,22 +78,12 @@ void add(std::vector<contender>& all, const char* name, std::initializer_list<lo
 int main(int argc, char** argv) {
   std::vector<contender> all;
   add<none>(all, "none", {usual_tokens, 1, 16, 64, 2048}, true);
-  add<lora<16>>(all, "lora r16");
-  add<dora<16>>(all, "dora r16");
-  add<adalora<16>>(all, "adalora r16");
-  add<oft<32>>(all, "oft b32");
-  add<oft_neumann<32>>(all, "oft neumann b32");
-  add<boft<8, 2>>(all, "boft b8 m2");
-  add<hra<8>>(all, "hra r8");
-  add<ia3>(all, "ia3");
-  add<ia3_feedforward>(all, "ia3 feed-forward");
-  add<loha<8>>(all, "loha r8");
-  add<lokr<8>>(all, "lokr r8");
-  add<vera<256>>(all, "vera r256");
-  add<miss<64>>(all, "miss r64");
-  add<vblora<4>>(all, "vblora r4");
-  add<lora<16>>(all, "lora r16", {1, 16, 64, 2048});
-  add<dora<16>>(all, "dora r16", {1, 16, 64, 2048});
+  for_each_adapter([&]<class Adapter>(adapter_type<Adapter>) {
+    if constexpr (is_main_form<Adapter>() && lists(Adapter::kinds, "linear") && !same_text(Adapter::method, "none"))
+      add<typename Adapter::sample>(all, Adapter::method);
+  });
+  add<lora<16>>(all, "lora", {1, 16, 64, 2048});
+  add<dora<16>>(all, "dora", {1, 16, 64, 2048});
   medians found;
   const int answer = run_benchmarks(argc, argv, &found);
   report(found, all, std::getenv("GRAFT_RATIOS"));

@@ -8,11 +8,12 @@
 
 #include <cctype>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <set>
 #include <string>
 
-#include "notes.h"
+#include "described.h"
 #include "stored.h"
 
 namespace {
@@ -32,10 +33,6 @@ struct layer {
   const char* kind;
   graft::layer_graphs graphs;
 };
-template <class Kind, class Adapter, bool Bias> layer adapted(const notes::adapter& note) {
-  return {note, Kind::name, graft::capture_graphs(graft::layer_of<Kind, Adapter, Bias>())};
-}
-
 struct place {
   const graft::target& to;
   const char* name;
@@ -268,11 +265,13 @@ std::string head(const layer& l) {
   std::string s = "<!-- Written by docs/generate.cpp from include/graft/adapter/" + std::string(n.header) +
                   ". Edit that, or docs/notes.h, and generate it again. -->\n\n# " + n.title + "\n\n" +
                   code(n.letters) + "\n\n" + n.about + "\n\n";
-  s += "| | |\n|---|---|\n| paper | ";
+  s += "| | |\n|---|---|\n";
+  if (!n.papers.empty()) s += "| paper | ";
   for (const notes::paper& p : n.papers)
     s += std::string(&p == n.papers.data() ? "" : "; ") + "[" + p.authors + ", arXiv " + p.arxiv +
          "](https://arxiv.org/abs/" + p.arxiv + ")";
-  s += " |\n| type | " + code(n.type) + " in [" + n.header + "](../../include/graft/adapter/" + n.header + ") |\n";
+  s += std::string(n.papers.empty() ? "" : " |\n") + "| type | " + code(n.type) + " in [" + n.header +
+       "](../../include/graft/adapter/" + n.header + ") |\n";
   s += "| base layer on this page | " + std::string(l.kind) + " |\n";
   s += "| checked against PEFT | ";
   s += n.cases[0] != '\0' ? std::string(n.cases) + " in [test/golden/layers](../../test/golden/layers)"
@@ -295,9 +294,9 @@ std::string tensors(const layer& l) {
     const graft::node& v = g[i];
     if (v.what != op::base && v.what != op::frozen && v.what != op::param) continue;
     const std::string name = v.name;
-    const bool shared = v.what == op::frozen || name == "vblora_vector_bank";
+    const bool shared = graft::lists("vera_A vera_B vblora_vector_bank randlora_A randlora_B", name.c_str());
     const char* what = v.what == op::base     ? "of the base layer, frozen"
-                       : v.what == op::frozen ? "frozen, shared by all layers"
+                       : v.what == op::frozen ? (shared ? "frozen, shared by all layers" : "frozen")
                        : shared               ? "trained, shared by all layers"
                                               : "trained";
     const std::string key =
@@ -445,6 +444,7 @@ std::string costs(const layer& l) {
 }
 
 std::string compatibility(const layer& l) {
+  if (l.note.traps.empty()) return "";
   std::string s =
       "## PEFT\n\nWhere PEFT and the paper differ this formula follows PEFT, so that its adapters mean the same "
       "here.\n\n";
@@ -527,7 +527,8 @@ const char* meaning(op o) {
     case op::cross_entropy_grad: return "the adjoint of cross_entropy";
     case op::attention: return "softmax(Q Kᵀ / √head) V for every head, each row on its span of rows";
     case op::attention_grad: return "the adjoint of attention";
-    case op::cached_attention: return "the same on keys and values in a cache, to which those of the call are written first";
+    case op::cached_attention:
+      return "the same on keys and values in a cache, to which those of the call are written first";
     case op::unpatch: return "the adjoint of patches";
   }
   return nullptr;
@@ -639,33 +640,36 @@ bool write(const std::vector<page>& pages, const std::filesystem::path& folder) 
   return good;
 }
 
-std::vector<page> all_pages() {
+// A page for every form that has notes, and for the first of the forms that have none.
+std::vector<layer> all_layers(const std::filesystem::path& root) {
+  static std::deque<notes::adapter> described_notes;
+  std::vector<layer> layers;
+  graft::for_each_adapter([&]<class A>(graft::adapter_type<A>) {
+    bool noted = false;
+    const auto add = [&]<class Kind>(Kind) {
+      if (!graft::lists(A::kinds, Kind::name)) return;
+      for (const notes::page& p : notes::pages)
+        if (graft::same_text(p.method, A::method) && graft::same_text(p.kind, Kind::name)) {
+          const graft::layer_formula f{graft::rules_of<Kind>(), graft::formula_of<A>(), p.bias};
+          layers.push_back({p.note, Kind::name, graft::capture_graphs(f)});
+          noted = true;
+        }
+      if (noted || graft::same_text(A::method, "none") || !graft::is_main_form<A>()) return;
+      const bool bias = requires(graft::scope p, graft::ex b) { A::bias(p, b); };
+      const graft::layer_formula f{graft::rules_of<Kind>(), graft::formula_of<A>(), bias};
+      graft::layer_graphs graphs = graft::capture_graphs(f);
+      layers.push_back({described_notes.emplace_back(described::note<A>(root, graphs)), Kind::name, graphs});
+      noted = true;
+    };
+    add(graft::linear_kind{}), add(graft::embedding_kind{}), add(graft::conv2d_kind{});
+    add(graft::norm_kind<false>{});
+  });
+  return layers;
+}
+
+std::vector<page> all_pages(const std::filesystem::path& root) {
   using namespace graft;
-  const std::vector<layer> layers = {
-      adapted<linear_kind, lora<>, false>(notes::lora),
-      adapted<linear_kind, lora_with_bias<>, true>(notes::lora_with_bias),
-      adapted<linear_kind, dora<>, false>(notes::dora),
-      adapted<linear_kind, adalora<>, false>(notes::adalora),
-      adapted<linear_kind, oft<dyn>, false>(notes::oft),
-      adapted<linear_kind, oft_neumann<dyn, dyn>, false>(notes::oft_neumann),
-      adapted<linear_kind, boft<dyn, dyn>, false>(notes::boft),
-      adapted<linear_kind, hra<>, false>(notes::hra),
-      adapted<linear_kind, hra_gram_schmidt<>, false>(notes::hra_gram_schmidt),
-      adapted<linear_kind, ia3, true>(notes::ia3),
-      adapted<linear_kind, ia3_feedforward, false>(notes::ia3_feedforward),
-      adapted<linear_kind, loha<>, false>(notes::loha),
-      adapted<linear_kind, lokr<>, false>(notes::lokr),
-      adapted<linear_kind, vera<>, false>(notes::vera),
-      adapted<linear_kind, miss<>, false>(notes::miss),
-      adapted<linear_kind, miss_mini<>, false>(notes::miss_mini),
-      adapted<linear_kind, miss_bat<>, false>(notes::miss_bat),
-      adapted<linear_kind, vblora<dyn, dyn>, false>(notes::vblora),
-      adapted<norm_kind<false>, ln_tuning, true>(notes::ln_tuning),
-      adapted<embedding_kind, lora_embedding<>, false>(notes::lora_embedding),
-      adapted<embedding_kind, dora_embedding<>, false>(notes::dora_embedding),
-      adapted<conv2d_kind, lora<>, false>(notes::lora_conv2d),
-      adapted<conv2d_kind, loha_conv<>, false>(notes::loha_conv2d),
-  };
+  const std::vector<layer> layers = all_layers(root);
   // Other forms of the same adapter: their formulas only. Made by merge alone, which is all that is printed of them.
   using enum oft_blocks;
   using enum oft_constraint;
@@ -708,6 +712,6 @@ int main(int argc, char** argv) {
   const bool checking = argc == 3 && std::string(argv[1]) == "--check";
   if (argc != 2 && !checking) return std::printf("usage: generate [--check] DOCS\n"), 2;
   const std::filesystem::path folder = std::filesystem::path(argv[argc - 1]) / "adapters";
-  const std::vector<page> pages = all_pages();
+  const std::vector<page> pages = all_pages(std::filesystem::path(argv[argc - 1]).parent_path());
   return (checking ? check(pages, folder) : write(pages, folder)) ? 0 : 1;
 }

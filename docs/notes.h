@@ -437,4 +437,37 @@ inline const adapter loha_conv2d{
               "Without `use_effective_conv2d`, or for a 1 × 1 kernel, PEFT stores plain [LoHa](loha.md) factors of the "
               "flattened weight; the reader tells the two apart by their tensors."}};
 
+// Which of them belongs to which form of graft/adapter/all.h, on which kind of layer. A form without a note has a page
+// made of what its header says (described.h).
+struct page {
+  const char *method, *kind;
+  bool bias;
+  const adapter& note;
+};
+inline const page pages[] = {
+    {"lora", "linear", false, lora},
+    {"lora_with_bias", "linear", true, lora_with_bias},
+    {"dora", "linear", false, dora},
+    {"adalora", "linear", false, adalora},
+    {"oft", "linear", false, oft},
+    {"oft_neumann", "linear", false, oft_neumann},
+    {"boft", "linear", false, boft},
+    {"hra", "linear", false, hra},
+    {"hra_gram_schmidt", "linear", false, hra_gram_schmidt},
+    {"ia3", "linear", true, ia3},
+    {"ia3_feedforward", "linear", false, ia3_feedforward},
+    {"loha", "linear", false, loha},
+    {"lokr", "linear", false, lokr},
+    {"vera", "linear", false, vera},
+    {"miss", "linear", false, miss},
+    {"miss_mini", "linear", false, miss_mini},
+    {"miss_bat", "linear", false, miss_bat},
+    {"vblora", "linear", false, vblora},
+    {"ln_tuning", "layer_norm", true, ln_tuning},
+    {"lora_embedding", "embedding", false, lora_embedding},
+    {"dora_embedding", "embedding", false, dora_embedding},
+    {"lora", "conv2d", false, lora_conv2d},
+    {"loha_conv", "conv2d", false, loha_conv2d},
+};
+
 }  // namespace notes

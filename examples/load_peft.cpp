@@ -49,7 +49,7 @@ graft::result<double> run(const std::filesystem::path& folder) {
       "linear", "lin", weight->rows, weight->cols, {weight->rows, weight->cols}, static_cast<bool>(bias)};
   const auto adapter = io::read_peft_layer(*config, *adapter_file, base);
   if (!adapter) return adapter.failure();
-  std::printf("peft_type %s, a layer of %lld x %lld%s\n", name_of(config->type), base.out, base.in,
+  std::printf("peft_type %s, a layer of %lld x %lld%s\n", config->type_name(), base.out, base.in,
               base.bias ? " with a bias" : "");
   for (const auto& [name, tensor] : adapter->tensors) {
     std::printf("  %-24s", name.c_str());

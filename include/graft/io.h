@@ -2,6 +2,4 @@
 // Files: safetensors, PEFT folders, and the table of methods that they name. Needs the CPU backend.
 #pragma once
 #include <graft/cpu.h>
-#include <graft/io/peft_layer.h>
-#include <graft/io/safetensors.h>
-#include <graft/io/safetensors_write.h>
+#include <graft/io/peft_folder.h>

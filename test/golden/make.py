@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regenerates the golden layer cases with the real PEFT.
 
-    pip install torch peft safetensors
+    pip install torch peft safetensors transformers
     python3 test/golden/make.py OUT [--seed N] [NAME...]
 
 Every case is one base layer and one adapter, float32 on the CPU, with the adapter's parameters drawn at random after
@@ -96,7 +96,52 @@ def cases(s):
         c["miss"] = (linear, of(peft.MissConfig, r=8))
         c["miss_mini"] = (linear, of(peft.MissConfig, r=8, mini_r=4, init_weights="mini"))
         c["miss_bat"] = (linear, of(peft.MissConfig, r=8, init_weights="bat"))
+    if hasattr(peft, "DeloraConfig"):
+        c.update(newer(s, of))
     return c
+
+
+def newer(s, of):
+    """Methods of PEFT 0.21 and later, and what every method can have beside its own keys."""
+    wide = lambda s: linear(s, out=s["in"], inner=s["out"])
+    tall = lambda s: linear(s, out=max(s["in"], s["out"]) + 16, inner=min(s["in"], s["out"]))
+    group = 8 if s["out"] % 16 else 16
+    psoft = lambda **kw: of(peft.PsoftConfig, **{"r": 8, "psoft_alpha": 8, **kw})
+    return {
+        "lora_bias_all": (linear, of(peft.LoraConfig, r=4, bias="all")),
+        "lora_bias_only": (linear, of(peft.LoraConfig, r=4, bias="lora_only")),
+        "dora_transposed": (conv1d, of(peft.LoraConfig, r=4, use_dora=True, fan_in_fan_out=True)),
+        "lora_transposed": (conv1d, of(peft.LoraConfig, r=4, fan_in_fan_out=True)),
+        "hira_conv2d": (conv, peft.HiraConfig(r=4, target_modules=["conv"])),
+        "hira_embedding": (embedding, peft.HiraConfig(r=4, target_modules=["emb"])),
+        "hira": (linear, of(peft.HiraConfig, r=8)),
+        "delora": (linear, of(peft.DeloraConfig, r=8, delora_lambda=15)),
+        "delora_bias": (linear, of(peft.DeloraConfig, r=3, delora_lambda=7, bias="delora_only")),
+        "gralora": (linear, of(peft.GraloraConfig, r=8, alpha=16)),
+        "gralora_4": (linear, of(peft.GraloraConfig, r=8, alpha=16, gralora_k=4)),
+        "gralora_hybrid": (wide, of(peft.GraloraConfig, r=8, alpha=16, hybrid_r=3)),
+        "road_1": (linear, of(peft.RoadConfig, variant="road_1", group_size=group)),
+        "road_2": (linear, of(peft.RoadConfig, variant="road_2", group_size=2)),
+        "road_4": (linear, of(peft.RoadConfig, variant="road_4", group_size=group)),
+        "c3a": (linear, of(peft.C3AConfig, block_size=8)),
+        "c3a_wide": (wide, of(peft.C3AConfig, block_size=16, init_weights="gaussian")),
+        "randlora": (linear, of(peft.RandLoraConfig, r=4, randlora_alpha=8)),
+        "randlora_wide": (wide, of(peft.RandLoraConfig, r=5, randlora_alpha=4, projection_prng_key=3, save_projection=False)),
+        "randlora_sparse": (tall, of(peft.RandLoraConfig, r=5, randlora_alpha=4, projection_prng_key=4, sparse=True,
+                                     save_projection=False)),
+        "randlora_very_sparse": (linear, of(peft.RandLoraConfig, r=4, randlora_alpha=4, very_sparse=True, save_projection=False)),
+        "psoft": (linear, psoft()),
+        "psoft_wide": (wide, psoft(ab_svd_init="pissa_init", psoft_mag_a=False)),
+        "psoft_tall": (tall, psoft(use_cayley_neumann=True, psoft_mag_b=False)),
+        "psoft_bounded": (linear, psoft(use_cayley_neumann=True, cayley_neumann_eps=0.5, num_cayley_neumann_terms=4)),
+        "psoft_free": (linear, psoft(psoft_orth=False, psoft_mag_a=False, psoft_mag_b=False)),
+        "psoft_lowrank": (linear, psoft(psoft_svd="lowrank", random_seed=5)),
+    }
+
+
+def conv1d(s):
+    from transformers.pytorch_utils import Conv1D
+    return Base("lin", Conv1D(s["out"], s["in"]))
 
 
 def scatter_blocks_in_torch():
@@ -143,7 +188,8 @@ def make(name, build, config, sizes, folder, seed):
     elif layer == "conv":
         x = torch.randn(2, 8, 6, 6, generator=generator)
     else:
-        x = torch.randn(2, 5, getattr(base, layer).weight.shape[-1], generator=generator)
+        features = getattr(base, layer).weight.shape[0 if getattr(config, "fan_in_fan_out", False) else -1]
+        x = torch.randn(2, 5, features, generator=generator)
     model = peft.get_peft_model(base, config)
     randomise(model, generator)
     model.save_pretrained(folder / "adapter")

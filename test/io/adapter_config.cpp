@@ -25,31 +25,32 @@ adapter_config good(const std::string& type, const std::string& keys = "") {
 
 TEST_CASE("adapter_config: PEFT's defaults stand for absent keys") {
   const adapter_config lora = good("LORA");
-  CHECK(lora.type == peft_type::lora);
-  CHECK(lora.r == 8);
-  CHECK(lora.alpha == 8);
-  CHECK(lora.dropout == 0);
-  CHECK_FALSE(lora.use_rslora);
-  CHECK_FALSE(lora.use_dora);
-  CHECK_FALSE(lora.lora_bias);
+  CHECK(lora.type == &peft::lora_files);
+  CHECK(lora.type_name() == std::string("LORA"));
+  CHECK(lora.whole("r") == 8);
+  CHECK(lora.number("lora_alpha") == 8);
+  CHECK(lora.number("lora_dropout") == 0);
+  CHECK_FALSE(lora.on("use_rslora"));
+  CHECK_FALSE(lora.on("use_dora"));
+  CHECK_FALSE(lora.on("lora_bias"));
   CHECK_FALSE(lora.fan_in_fan_out);
   CHECK(lora.bias == trained_bias::none);
   CHECK(lora.target_modules.names == std::vector<std::string>{"q"});
   CHECK(lora.exclude_modules.empty());
-  CHECK(good("VERA").r == 256);
-  CHECK(good("VERA").vera.save_projection);
-  CHECK(good("VBLORA").r == 4);
-  CHECK(good("VBLORA").vblora.vector_length == 256);
-  CHECK(good("MISS").r == 64);
-  CHECK(good("HRA").r == 8);
-  CHECK(good("LOHA").alpha == 8);
-  CHECK(good("LOKR").lokr.decompose_factor == -1);
-  CHECK(good("ADALORA").adalora.init_r == 12);
-  CHECK(good("ADALORA").adalora.total_step == 0);
-  CHECK(good("BOFT").boft.block_size == 4);
-  CHECK(good("OFT", "\"oft_block_size\":32").oft.use_cayley_neumann);
-  CHECK(good("IA3").r == 0);
-  CHECK(good("LN_TUNING").r == 0);
+  CHECK(good("VERA").whole("r") == 256);
+  CHECK(good("VERA").on("save_projection"));
+  CHECK(good("VBLORA").whole("r") == 4);
+  CHECK(good("VBLORA").whole("vector_length") == 256);
+  CHECK(good("MISS").whole("r") == 64);
+  CHECK(good("HRA").whole("r") == 8);
+  CHECK(good("LOHA").number("alpha") == 8);
+  CHECK(good("LOKR").whole("decompose_factor") == -1);
+  CHECK(good("ADALORA").whole("init_r") == 12);
+  CHECK(good("ADALORA").whole("total_step") == 0);
+  CHECK(good("BOFT").whole("boft_block_size") == 4);
+  CHECK(good("OFT", "\"oft_block_size\":32").on("use_cayley_neumann"));
+  CHECK(good("IA3").key("r") == nullptr);
+  CHECK(good("LN_TUNING").key("r") == nullptr);
 }
 
 TEST_CASE("adapter_config: each method's fields") {
@@ -58,44 +59,52 @@ TEST_CASE("adapter_config: each method's fields") {
       "fan_in_fan_out":true,"rank_pattern":{"z":4,"a":2},"alpha_pattern":{"q":0.5},"modules_to_save":["head"],
       "peft_version":"0.20.1","base_model_name_or_path":"m","task_type":"CAUSAL_LM","revision":null,
       "something_new":{"x":1})");
-  CHECK(l.r == 16);
-  CHECK(l.alpha == 32.5);
-  CHECK(l.dropout == 0.25);
-  CHECK((l.use_rslora && l.use_dora && l.fan_in_fan_out));
+  CHECK(l.whole("r") == 16);
+  CHECK(l.number("lora_alpha") == 32.5);
+  CHECK(l.number("lora_dropout") == 0.25);
+  CHECK((l.on("use_rslora") && l.on("use_dora") && l.fan_in_fan_out));
   CHECK(l.bias == trained_bias::targeted);
-  CHECK(l.rank_pattern == std::vector<std::pair<std::string, int>>{{"z", 4}, {"a", 2}});
-  CHECK(l.alpha_pattern == std::vector<std::pair<std::string, double>>{{"q", 0.5}});
+  CHECK(l.set("rank_pattern")->keys == std::vector<std::string>{"z", "a"});
+  CHECK(l.set("alpha_pattern")->find("q")->real == 0.5);
   CHECK(l.modules_to_save == std::vector<std::string>{"head"});
   CHECK(l.peft_version == "0.20.1");
   CHECK(l.task_type == "CAUSAL_LM");
   const adapter_config o = good("OFT", R"("r":4,"oft_block_size":0,"coft":true,"eps":0.5,"block_share":true,
       "use_cayley_neumann":false,"num_cayley_neumann_terms":3,"bias":"oft_only")");
-  CHECK((o.r == 4 && o.oft.block_size == 0 && o.oft.coft && o.oft.block_share && !o.oft.use_cayley_neumann));
-  CHECK((o.oft.eps == 0.5 && o.oft.num_cayley_neumann_terms == 3));
+  CHECK((o.whole("r") == 4 && o.whole("oft_block_size") == 0 && o.on("coft") && o.on("block_share")));
+  CHECK((o.number("eps") == 0.5 && o.whole("num_cayley_neumann_terms") == 3 && !o.on("use_cayley_neumann")));
   const adapter_config b = good("BOFT", R"("boft_block_size":0,"boft_block_num":8,"boft_n_butterfly_factor":3)");
-  CHECK((b.boft.block_size == 0 && b.boft.block_num == 8 && b.boft.n_butterfly_factor == 3));
+  CHECK((b.whole("boft_block_size") == 0 && b.whole("boft_block_num") == 8));
   const adapter_config k = good("LOKR", R"("decompose_both":true,"decompose_factor":4,"use_effective_conv2d":true,
       "init_weights":"lycoris","rank_dropout":0.5,"rank_dropout_scale":true)");
-  CHECK((k.lokr.decompose_both && k.lokr.decompose_factor == 4 && k.use_effective_conv2d && k.rank_dropout == 0.5));
+  CHECK((k.on("decompose_both") && k.whole("decompose_factor") == 4 && k.on("use_effective_conv2d")));
+  CHECK((k.number("rank_dropout") == 0.5 && k.word("init_weights") == "lycoris"));
   const adapter_config v = good("VERA", R"("projection_prng_key":18446744073709551615,"save_projection":false)");
-  CHECK((v.vera.projection_prng_key == ~std::uint64_t{0} && !v.vera.save_projection));
-  CHECK(good("HRA", "\"apply_GS\":true").apply_gs);
-  CHECK(good("MISS", R"("init_weights":"bat")").miss.kind == miss_kind::bat);
-  CHECK(good("MISS", R"("init_weights":"mini","mini_r":4)").miss.kind == miss_kind::mini);
-  CHECK(good("MISS", R"("init_weights":false,"bias":"MiSS_only")").miss.kind == miss_kind::standard);
-  CHECK(good("VBLORA", R"("topk":3,"num_vectors":8,"save_only_topk_weights":true)").vblora.topk == 3);
+  CHECK((v.seed("projection_prng_key") == ~std::uint64_t{0} && !v.on("save_projection")));
+  CHECK(good("HRA", "\"apply_GS\":true").on("apply_GS"));
+  CHECK(good("MISS", R"("init_weights":"bat")").word("init_weights") == "bat");
+  CHECK(good("MISS", R"("init_weights":false,"bias":"MiSS_only")").word("init_weights") == "false");
+  CHECK(good("MISS").word("init_weights") == "true");
+  CHECK(good("VBLORA", R"("topk":3,"num_vectors":8,"save_only_topk_weights":true)").whole("topk") == 3);
   const adapter_config a = good("ADALORA", R"("init_r":3,"target_r":2,"tinit":1,"tfinal":2,"deltaT":5,"total_step":10,
       "rank_pattern":{"m.q.lora_E":[true,false,true]},"beta1":0.5)");
-  REQUIRE(a.adalora.kept.size() == 1);
-  CHECK(a.adalora.kept[0].second == std::vector<bool>{true, false, true});
-  CHECK((a.adalora.delta_t == 5 && a.adalora.beta1 == 0.5 && a.rank_pattern.empty()));
-  CHECK(good("IA3", R"("target_modules":["a","b"],"feedforward_modules":["b"])").feedforward_modules.names[0] == "b");
+  CHECK((a.whole("deltaT") == 5 && a.number("beta1") == 0.5));
   CHECK(good("LORA", R"("target_modules":".*q")").target_modules.regex == ".*q");
   CHECK(good("LORA", R"("layers_to_transform":3,"layers_pattern":"h")").layers_to_transform == std::vector<int>{3});
 }
 
+TEST_CASE("adapter_config: a key that is nearly right is an error that names it") {
+  CHECK(
+      contains(parsed("LORA", R"("lora_aplha":16)").message(), "LORA has no key 'lora_aplha', expected 'lora_alpha'"));
+  CHECK(contains(parsed("LORA", R"("use_rs_lora":true)").message(), "expected 'use_rslora'"));
+  CHECK(contains(parsed("VBLORA", R"("top_k":2)").message(), "VBLORA has no key 'top_k', expected 'topk'"));
+  CHECK(contains(parsed("LORA", R"("exclude_module":["a"])").message(), "expected 'exclude_modules'"));
+  CHECK(parsed("LORA", R"("lora_alpha":16,"lora_alphas":1)"));  // a release may have both
+  CHECK(parsed("LORA", R"("x":1,"rr":2,"quite_another":true)"));
+}
+
 TEST_CASE("adapter_config: alpha 0 is an adapter that does nothing, and is allowed") {
-  CHECK(good("LORA", "\"lora_alpha\":0").alpha == 0);
+  CHECK(good("LORA", "\"lora_alpha\":0").number("lora_alpha") == 0);
 }
 
 TEST_CASE("adapter_config: files that are no configuration") {

@@ -44,8 +44,13 @@ TEST_CASE("target: catastrophic and broken expressions") {
   CHECK(contains(is_target(config(R"("target_modules":"(a")"), "a").message(), "regular expression '(a'"));
 }
 
-TEST_CASE("target: all-linear names nothing") {
-  CHECK(contains(is_target(config(R"("target_modules":"all-linear")"), "a").message(), "all-linear"));
+TEST_CASE("target: all-linear takes linear layers, and leaves out the one that makes the logits") {
+  const auto all = config(R"("target_modules":"all-linear","exclude_modules":["b"])");
+  CHECK(*is_target(all, "m.a"));
+  CHECK(*is_target(all, "m.a", {.linear = true, .output = false}));
+  CHECK_FALSE(*is_target(all, "m.a", {.linear = false, .output = false}));
+  CHECK_FALSE(*is_target(all, "lm_head", {.linear = true, .output = true}));
+  CHECK_FALSE(*is_target(all, "m.b"));
   CHECK(config(R"("target_modules":"ALL-Linear")").target_modules.kind == name_pattern::form::all_linear);
   CHECK(config(R"("target_modules":["a"],"exclude_modules":"all-linear")").exclude_modules.kind ==
         name_pattern::form::regex);
@@ -83,13 +88,13 @@ TEST_CASE("target: IA3 tests for feed-forward without a dot") {
   const auto c = parse_adapter_config(
       R"({"peft_type":"IA3","target_modules":["k_proj","proj"],"feedforward_modules":["proj"]})", "c");
   REQUIRE(c);
-  CHECK(*is_feedforward(*c, "m.down_proj"));
-  CHECK_FALSE(*is_feedforward(*c, "m.proj.x"));
+  CHECK(*peft::is_feedforward(*c, "m.down_proj"));
+  CHECK_FALSE(*peft::is_feedforward(*c, "m.proj.x"));
   const auto r = parse_adapter_config(
       R"({"peft_type":"IA3","target_modules":".*(k|down)_proj","feedforward_modules":".*down_proj"})", "c");
   REQUIRE(r);
-  CHECK(*is_feedforward(*r, "m.down_proj"));
-  CHECK_FALSE(*is_feedforward(*r, "m.k_proj"));
+  CHECK(*peft::is_feedforward(*r, "m.down_proj"));
+  CHECK_FALSE(*peft::is_feedforward(*r, "m.k_proj"));
 }
 
 TEST_CASE("target: rank and alpha patterns, first hit in file order") {
@@ -104,21 +109,6 @@ TEST_CASE("target: rank and alpha patterns, first hit in file order") {
   CHECK(*rank_of(c, "a.inq") == 8);
   CHECK(*alpha_of(c, "m.v") == 2.5);
   CHECK(*alpha_of(c, "a.q") == 16);
-  CHECK(*scaling_of(c, "a.q") == 4);
   const auto bad = config(R"("target_modules":["q"],"rank_pattern":{"(q":3})");
   CHECK(contains(rank_of(bad, "q").message(), "is missing"));
-}
-
-TEST_CASE("target: the scaling of each method") {
-  const auto of = [](const char* keys) {
-    const auto c = parse_adapter_config(std::string("{\"target_modules\":[\"q\"],") + keys + "}", "c");
-    REQUIRE_MESSAGE(c, c.message());
-    return *scaling_of(*c, "q");
-  };
-  CHECK(of(R"("peft_type":"LORA","r":4,"lora_alpha":8)") == 2);
-  CHECK(of(R"("peft_type":"LORA","r":4,"lora_alpha":8,"use_rslora":true)") == 4);
-  CHECK(of(R"("peft_type":"LOKR","r":4,"alpha":2)") == 0.5);
-  CHECK(of(R"("peft_type":"ADALORA","r":4,"init_r":12,"lora_alpha":24)") == doctest::Approx(24 / 12.00001));
-  CHECK(of(R"("peft_type":"ADALORA","init_r":12,"lora_alpha":0)") == doctest::Approx(12 / 12.00001));
-  CHECK(of(R"("peft_type":"VERA")") == 1);
 }

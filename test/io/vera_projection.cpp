@@ -20,8 +20,8 @@ TEST_CASE("vera_projection: equals the projections PEFT stored, bit for bit") {
   REQUIRE(a);
   REQUIRE(b);
   const auto made =
-      make_vera_projection(config->vera.projection_prng_key, config->r, static_cast<std::int64_t>(a->shape[1]),
-                           static_cast<std::int64_t>(b->shape[0]));
+      make_vera_projection(config->seed("projection_prng_key"), config->whole("r"),
+                           static_cast<std::int64_t>(a->shape[1]), static_cast<std::int64_t>(b->shape[0]));
   REQUIRE(made);
   CHECK(made->A == *to_float(*a));
   CHECK(made->B == *to_float(*b));

@@ -38,12 +38,18 @@ inline const sizes& usual_sizes() {
                        {"padding", 1},
                        {"height", 5},
                        {"width", 6},
-                       {"n", 32}};
+                       {"n", 32},
+                       {"gralora_k", 2},
+                       {"hybrid_r", 3},
+                       {"half_group", 4},
+                       {"block_size", 8},
+                       {"num_bases", 6},
+                       {"num_cayley_neumann_terms", 5}};
   return s;
 }
 // Nothing a multiple of a vector, a tile or a thread count, where the formula allows it.
 inline const sizes& ragged_sizes() {
-  static const sizes s{{"out", 35},
+  static const sizes s{{"out", 70},
                        {"in", 45},
                        {"tokens", 1},
                        {"r", 5},
@@ -65,7 +71,13 @@ inline const sizes& ragged_sizes() {
                        {"padding", 0},
                        {"height", 3},
                        {"width", 7},
-                       {"n", 33}};
+                       {"n", 33},
+                       {"gralora_k", 5},
+                       {"hybrid_r", 2},
+                       {"half_group", 7},
+                       {"block_size", 5},
+                       {"num_bases", 9},
+                       {"num_cayley_neumann_terms", 3}};
   return s;
 }
 
@@ -81,7 +93,8 @@ template <class Real> struct random_layer {
   sizes shape;
   std::map<std::string, std::vector<Real>> data;
   std::map<std::string, view> views;
-  std::map<std::string, double> scalars{{"scaling", 0.7}, {"eps", 1e-5}, {"coft_limit", 0.2}};
+  std::map<std::string, double> scalars{
+      {"scaling", 0.7}, {"eps", 1e-5}, {"coft_limit", 0.2}, {"cayley_neumann_eps", 0.9}};
   std::vector<std::int64_t> ids;
 
   random_layer(const layer_graphs& g, const sizes& s, unsigned seed = 1) : graphs(g), shape(s) {

@@ -6,7 +6,11 @@
 //     static constexpr ex bias(scope p, ex b);        b' from the base bias, which is zero where the layer has none
 // A size that depends on the layer's (LoKr's factors) is given by
 //     static constexpr long long size(const char* name, long long out, long long in);     -1: no opinion
+// Where PEFT writes its backward pass by hand and takes another weight for the gradient of the input, that weight is
+//     static constexpr ex weight_seen_backward(scope p, ex W);
 // As a value it is these functions: passes take it so, and a program can hold a list of them.
+// The adapters of the library (adapter/all.h) also say by which name a program finds them (`method`), on which `kinds` of
+// layer they exist, and a `sample` of sizes that tests, examples and benches run them with.
 #pragma once
 #include <graft/graph/formula.h>
 
@@ -18,13 +22,41 @@ concept adapter_formula = requires(scope p, ex W) {
   {A::name};
 };
 
+template <class... Adapters> struct adapter_list {};
+namespace detail {
+template <class...> struct join;
+template <class... A> struct join<adapter_list<A...>> { using type = adapter_list<A...>; };
+template <class... A, class... B, class... More> struct join<adapter_list<A...>, adapter_list<B...>, More...> {
+  using type = typename join<adapter_list<A..., B...>, More...>::type;
+};
+}  // namespace detail
+template <class... Lists> using joined = typename detail::join<Lists...>::type;
+
+// Whether a formula exists only on layers that have a bias, or only on those that have none.
+enum class with_bias : unsigned char { either, always, never };
+constexpr bool allows(with_bias rule, bool bias) {
+  return rule == with_bias::either || (rule == with_bias::always) == bias;
+}
+template <class A> constexpr with_bias bias_rule() {
+  if constexpr (requires { A::only; })
+    return A::only;
+  else
+    return with_bias::either;
+}
+
 struct formula {
   const char* name = "";
   ex (*weight)(scope, ex) = nullptr;
   ex (*bias)(scope, ex) = nullptr;                                        // null: it stays as it is
   long long (*size)(const char*, long long out, long long in) = nullptr;  // null: no size depends on the layer's
+  ex (*weight_seen_backward)(scope, ex) = nullptr;                        // null: dx = dy W'
 
-  constexpr ex adapted_bias(scope p, ex b) const { return bias == nullptr ? b : bias(p, b); }
+  bool trains_bias = false;  // the base layer's own bias is a parameter too, as PEFT's `bias` says
+
+  constexpr ex adapted_bias(scope p, ex b) const {
+    if (trains_bias && (*b).what == op::base) b = p.param("base_layer.bias", b.rows());
+    return bias == nullptr ? b : bias(p, b);
+  }
   constexpr long long adapter_size(const char* what, long long out, long long in) const {
     return size == nullptr ? unknown : size(what, out, in);
   }
@@ -35,6 +67,7 @@ namespace detail {
 template <class A> struct formula_functions {
   [[gnu::cold]] static constexpr ex weight(scope p, ex W) { return A::weight(p, W); }
   [[gnu::cold]] static constexpr ex bias(scope p, ex b) { return A::bias(p, b); }
+  [[gnu::cold]] static constexpr ex weight_seen_backward(scope p, ex W) { return A::weight_seen_backward(p, W); }
 };
 }  // namespace detail
 
@@ -42,6 +75,8 @@ template <class A> constexpr formula formula_of() {
   formula f{A::name, &detail::formula_functions<A>::weight};
   if constexpr (requires(scope p, ex b) { A::bias(p, b); }) f.bias = &detail::formula_functions<A>::bias;
   if constexpr (requires { A::size("", 1LL, 1LL); }) f.size = &A::size;
+  if constexpr (requires(scope p, ex W) { A::weight_seen_backward(p, W); })
+    f.weight_seen_backward = &detail::formula_functions<A>::weight_seen_backward;
   return f;
 }
 

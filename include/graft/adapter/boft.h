@@ -8,7 +8,8 @@
 namespace graft {
 
 template <int Block = 4, int Factors = 1> struct boft {
-  static constexpr const char* name = "BOFT";
+  static constexpr const char *name = "BOFT", *method = "boft", *kinds = "linear";
+  using sample = boft<4, 2>;
   static constexpr ex weight(scope p, ex W) {
     auto b = p.size("b", Block, 8), m = p.size("m", Factors, 2);
     auto R = p.param("boft_R", m, W.cols() / b, b, b);
@@ -16,5 +17,7 @@ template <int Block = 4, int Factors = 1> struct boft {
     return p.param("boft_s", W.rows(), 1) * unrotate(W, orthogonal((I - S) * inverse(I + S)));
   }
 };
+
+using boft_forms = adapter_list<boft<dyn, dyn>>;
 
 }  // namespace graft

@@ -9,7 +9,8 @@
 namespace graft {
 
 template <int Rank = dyn> struct hra {
-  static constexpr const char* name = "HRA";
+  static constexpr const char *name = "HRA", *method = "hra", *kinds = "linear";
+  using sample = hra<16>;
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r", Rank);
     auto u = p.param("hra_u", W.cols(), r), U = u / col_norm(u);
@@ -19,11 +20,14 @@ template <int Rank = dyn> struct hra {
 };
 
 template <int Rank = dyn> struct hra_gram_schmidt {
-  static constexpr const char* name = "HRA (Gram-Schmidt)";
+  static constexpr const char *name = "HRA (Gram-Schmidt)", *method = "hra_gram_schmidt", *kinds = "linear";
+  using sample = hra_gram_schmidt<16>;
   static constexpr ex weight(scope p, ex W) {
     auto u = p.param("hra_u", W.cols(), p.size("r", Rank));
     return W * orthogonal(p.eye(W.cols()) - u * (2.0 * inverse(t(u) * u)) * t(u));
   }
 };
+
+using hra_forms = adapter_list<hra<>, hra_gram_schmidt<>>;
 
 }  // namespace graft

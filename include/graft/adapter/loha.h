@@ -8,7 +8,8 @@
 namespace graft {
 
 template <int Rank = dyn> struct loha {
-  static constexpr const char* name = "LoHa";
+  static constexpr const char *name = "LoHa", *method = "loha", *kinds = "linear conv2d";
+  using sample = loha<16>;
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r", Rank);
     auto A1 = p.param("hada_w1_a", W.rows(), r), B1 = p.param("hada_w1_b", r, W.cols());
@@ -24,7 +25,8 @@ template <int Rank = dyn> struct loha {
 enum class loha_gradient : unsigned char { as_peft, exact };
 
 template <int Rank = dyn, loha_gradient Gradient = loha_gradient::as_peft> struct loha_conv {
-  static constexpr const char* name = "LoHa (effective)";
+  static constexpr const char *name = "LoHa (effective)", *method = "loha_conv", *kinds = "conv2d";
+  using sample = loha_conv<16, Gradient>;
   static constexpr ex right(scope p, ex W, const char* core, const char* b) {
     auto r = p.size("r", Rank), kh = p.size("kernel_h"), kw = p.size("kernel_w");
     auto T = reshape(p.param(core, r, r, kh, kw), r, r, kh * kw);
@@ -41,5 +43,7 @@ template <int Rank = dyn, loha_gradient Gradient = loha_gradient::as_peft> struc
     return W + p.scalar("scaling") * mul(factor(A1, R1, R2), factor(A2, R2, R1));
   }
 };
+
+using loha_forms = adapter_list<loha<>, loha_conv<>>;
 
 }  // namespace graft

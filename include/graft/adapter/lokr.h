@@ -29,15 +29,19 @@ enum class lokr_form : unsigned char { full, low_rank };
 
 template <int Rank = dyn, int Factor = -1, lokr_form First = lokr_form::full, lokr_form Second = lokr_form::low_rank>
 struct lokr {
-  static constexpr const char* name = "LoKr";
+  static constexpr bool low1 = First == lokr_form::low_rank, low2 = Second == lokr_form::low_rank;
+  static constexpr const char *name = "LoKr", *kinds = "linear";
+  static constexpr const char* method =
+      low1 ? (low2 ? "lokr_both_low" : "lokr_first_low") : (low2 ? "lokr" : "lokr_both_full");
+  using sample = lokr<16, Factor, First, Second>;
   static constexpr ex weight(scope p, ex W) {
     auto a = p.size("a"), c = p.size("c"), b = W.rows() / a, d = W.cols() / c;
     auto low = [&](const char* left, extent rows, const char* right, extent cols) {
       auto r = p.size("r", Rank);
       return p.param(left, rows, r) * p.param(right, r, cols);
     };
-    auto w1 = First == lokr_form::full ? p.param("lokr_w1", a, c) : low("lokr_w1_a", a, "lokr_w1_b", c);
-    auto w2 = Second == lokr_form::full ? p.param("lokr_w2", b, d) : low("lokr_w2_a", b, "lokr_w2_b", d);
+    auto w1 = !low1 ? p.param("lokr_w1", a, c) : low("lokr_w1_a", a, "lokr_w1_b", c);
+    auto w2 = !low2 ? p.param("lokr_w2", b, d) : low("lokr_w2_a", b, "lokr_w2_b", d);
     return W + p.scalar("scaling") * kron(w1, w2);
   }
   static constexpr long long size(const char* what, long long out, long long in) {
@@ -45,5 +49,9 @@ struct lokr {
     return same_text(what, "c") ? factorize(in, Factor).m : unknown;
   }
 };
+
+using lokr_forms = adapter_list<lokr<>, lokr<dyn, -1, lokr_form::full, lokr_form::full>,
+                                lokr<dyn, -1, lokr_form::low_rank, lokr_form::full>,
+                                lokr<dyn, -1, lokr_form::low_rank, lokr_form::low_rank>>;
 
 }  // namespace graft

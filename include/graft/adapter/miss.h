@@ -9,7 +9,8 @@
 namespace graft {
 
 template <int Rank = dyn> struct miss {
-  static constexpr const char* name = "MiSS";
+  static constexpr const char *name = "MiSS", *method = "miss", *kinds = "linear";
+  using sample = miss<16>;
   static constexpr ex weight(scope p, ex W) {
     auto D = p.param("miss_block", p.size("r", Rank), W.rows());
     return W + repeat(t(D), W.cols());
@@ -17,7 +18,8 @@ template <int Rank = dyn> struct miss {
 };
 
 template <int Rank = dyn, int MiniRank = dyn> struct miss_mini {
-  static constexpr const char* name = "MiSS (mini)";
+  static constexpr const char *name = "MiSS (mini)", *method = "miss_mini", *kinds = "linear";
+  using sample = miss_mini<16, 16>;
   static constexpr ex weight(scope p, ex W) {
     auto D = p.param("miss_block", p.size("r", Rank), p.size("mini_r", MiniRank));
     return W + repeat(t(repeat(D, W.rows())), W.cols());
@@ -25,7 +27,8 @@ template <int Rank = dyn, int MiniRank = dyn> struct miss_mini {
 };
 
 template <int Rank = dyn> struct miss_bat {
-  static constexpr const char* name = "MiSS (bat)";
+  static constexpr const char *name = "MiSS (bat)", *method = "miss_bat", *kinds = "linear";
+  using sample = miss_bat<16>;
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r", Rank), row_blocks = W.rows() / r, col_blocks = W.cols() / r;
     auto B = p.param("miss_block", row_blocks, r, r);
@@ -34,5 +37,7 @@ template <int Rank = dyn> struct miss_bat {
     return reshape(turned + repeat(B, W.cols()), W.rows(), W.cols());
   }
 };
+
+using miss_forms = adapter_list<miss<>, miss_mini<>, miss_bat<>>;
 
 }  // namespace graft

@@ -15,12 +15,17 @@ enum class oft_constraint : unsigned char { free, projected };
 
 template <int Block = 32, oft_blocks Blocks = oft_blocks::own, oft_constraint Constraint = oft_constraint::free>
 struct oft {
-  static constexpr const char* name = "OFT (Cayley)";
+  static constexpr bool is_shared = Blocks == oft_blocks::shared,
+                        is_projected = Constraint == oft_constraint::projected;
+  static constexpr const char *name = "OFT (Cayley)", *kinds = "linear";
+  static constexpr const char* method =
+      is_shared ? (is_projected ? "oft_shared_projected" : "oft_shared") : (is_projected ? "oft_projected" : "oft");
+  using sample = oft<32, Blocks, Constraint>;
   static constexpr ex generator(scope p, ex W) {
     auto b = p.size("b", Block, 32);
     auto n = W.cols() / b;
-    auto v = p.param("oft_R.weight", Blocks == oft_blocks::shared ? extent(1) : n, p.triangle(b));
-    if (Constraint == oft_constraint::projected) {
+    auto v = p.param("oft_R.weight", is_shared ? extent(1) : n, p.triangle(b));
+    if (is_projected) {
       auto limit = p.scalar("coft_limit") / row_norm(v);
       v = v + detach(min(p.constant(1), limit) * v - v);
     }
@@ -35,11 +40,23 @@ struct oft {
 template <int Block = 32, int Terms = 5, oft_blocks Blocks = oft_blocks::own,
           oft_constraint Constraint = oft_constraint::free>
 struct oft_neumann {
-  static constexpr const char* name = "OFT (Cayley-Neumann)";
+  using exact = oft<Block, Blocks, Constraint>;
+  static constexpr const char *name = "OFT (Cayley-Neumann)", *kinds = "linear";
+  static constexpr const char* method =
+      exact::is_shared ? (exact::is_projected ? "oft_neumann_shared_projected" : "oft_neumann_shared")
+                       : (exact::is_projected ? "oft_neumann_projected" : "oft_neumann");
+  using sample = oft_neumann<32, 5, Blocks, Constraint>;
   static constexpr ex weight(scope p, ex W) {
-    auto Q = oft<Block, Blocks, Constraint>::generator(p, W);
+    auto Q = exact::generator(p, W);
     return unrotate(W, neumann(Q, p.size("terms", Terms, 5)));
   }
 };
+
+template <oft_blocks Blocks, oft_constraint Constraint>
+using oft_pair = adapter_list<oft<dyn, Blocks, Constraint>, oft_neumann<dyn, dyn, Blocks, Constraint>>;
+using oft_forms =
+    joined<oft_pair<oft_blocks::own, oft_constraint::free>, oft_pair<oft_blocks::shared, oft_constraint::free>,
+           oft_pair<oft_blocks::own, oft_constraint::projected>,
+           oft_pair<oft_blocks::shared, oft_constraint::projected>>;
 
 }  // namespace graft

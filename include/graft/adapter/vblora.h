@@ -7,7 +7,8 @@
 namespace graft {
 
 template <int Rank = dyn, int TopK = 2> struct vblora {
-  static constexpr const char* name = "VB-LoRA";
+  static constexpr const char *name = "VB-LoRA", *method = "vblora", *kinds = "linear";
+  using sample = vblora<4, 2>;
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r", Rank), n = p.size("num_vectors", dyn, 256), L = p.size("vector_length", dyn, 256);
     auto k = p.size("topk", TopK, 2), in_parts = W.cols() / L, out_parts = W.rows() / L;
@@ -19,5 +20,7 @@ template <int Rank = dyn, int TopK = 2> struct vblora {
     return W + B * A;
   }
 };
+
+using vblora_forms = adapter_list<vblora<dyn, dyn>>;
 
 }  // namespace graft

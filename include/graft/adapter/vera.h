@@ -7,12 +7,15 @@
 namespace graft {
 
 template <int Rank = dyn> struct vera {
-  static constexpr const char* name = "VeRA";
+  static constexpr const char *name = "VeRA", *method = "vera", *kinds = "linear";
+  using sample = vera<16>;
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r", Rank);
     auto A = p.frozen("vera_A", r, W.cols()), B = p.frozen("vera_B", W.rows(), r);
     return W + (p.param("vera_lambda_b", W.rows()) * B) * (p.param("vera_lambda_d", r) * A);
   }
 };
+
+using vera_forms = adapter_list<vera<>>;
 
 }  // namespace graft

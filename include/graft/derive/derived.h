@@ -58,13 +58,29 @@ constexpr builder capture(const layer_formula& f, lowering how, bool keep_gradie
   if (how == lowering::fast) return simplify(g);
   return canonical(g);
 }
+// The graph that grad() follows. Where the formula shows the input another weight, that one meets x, and W' meets a
+// constant: together they give dx and the gradients of the parameters; y itself is nobody's result here.
+constexpr builder capture_to_differentiate(const layer_formula& f, lowering how) {
+  if (f.adapter.weight_seen_backward == nullptr) return capture(f, how, true);
+  builder g;
+  const scope p{&g};
+  const ex w = adapted_weight(f, p), b = adapted_bias(f, p), x = f.kind.input(p, w);
+  const ex seen = f.adapter.weight_seen_backward(p, f.kind.matrix(p, f.kind.weight(p)));
+  const ex none_added{&g, make::zero_of(g, b.i, b.i)};
+  const ex y = f.kind.run(p, w, b, detach(x), how) + f.kind.run(p, detach(seen), none_added, x, how);
+  g.give(y.i, "y");
+  if (how == lowering::fast) return simplify(g);
+  return canonical(g);
+}
 constexpr builder capture_literal(const layer_formula& f) { return capture(f, lowering::literal, true); }
 constexpr builder capture_forward(const layer_formula& f) { return capture(f, lowering::fast, false); }
 // W' built once per change of the parameters: for adapters whose side branch costs more than that copy.
 constexpr builder capture_folded(const layer_formula& f) { return values_only(capture(f, lowering::literal, false)); }
-constexpr builder capture_literal_backward(const layer_formula& f) { return canonical(grad(capture_literal(f))); }
+constexpr builder capture_literal_backward(const layer_formula& f) {
+  return canonical(grad(capture_to_differentiate(f, lowering::literal)));
+}
 constexpr builder capture_backward(const layer_formula& f) {
-  return simplify(rewrite(grad(capture(f, lowering::fast, true)), value_rule));
+  return simplify(rewrite(grad(capture_to_differentiate(f, lowering::fast)), value_rule));
 }
 constexpr builder capture_weight(const layer_formula& f) {
   builder g;

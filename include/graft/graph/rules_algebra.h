@@ -21,6 +21,7 @@ constexpr id neumann_grad(builder& g, id q, id t, dim terms) { return square(g, 
 // x R along the last axis, R = B[m-1] … B[0], each factor block-diagonal in a butterfly order; x Rᵀ when transposed.
 // The blocks are [m, n, b, b], or [m, 1, b, b] when all n blocks of a factor share one.
 constexpr id rotate(builder& g, id x, id blocks, bool transposed, int line = 0) {
+  if (g.is(x, op::zero)) return x;
   node v = g.shaped(op::rotate, x, x, blocks, none_id, line);
   v.tb = transposed;
   const id made = g.emit(v);

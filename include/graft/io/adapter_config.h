@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A PEFT folder: adapter_config.json and adapter_model.safetensors (peft, docs/source/developer_guides/checkpoint.md).
-// An absent key takes PEFT's default (adapter_fields.h); peft_type, target_modules and oft_block_size have none. A key
-// that is present but wrong is an error. adapter_model.bin is a pickle and is refused: reading one can run code.
+// An absent key takes PEFT's default (io/peft/NAME.h); peft_type and target_modules have none. A key that is present but
+// wrong is an error. adapter_model.bin is a pickle and is refused: reading one can run code.
 #pragma once
-#include <graft/io/config_methods.h>
+#include <graft/io/config_keys.h>
 #include <graft/io/safetensors.h>
 
 namespace graft::io {
@@ -24,17 +24,18 @@ inline error pickle_refused(const std::string& path) {
 
 inline result<adapter_config> parse_adapter_config(std::string_view content, std::string_view file,
                                                    const method_table& methods = built_in_methods()) {
-  const auto parsed = parse_json(content, file);
+  auto parsed = parse_json(content, file);
   if (!parsed) return parsed.failure();
   if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
   return guarded(file, [&]() -> result<adapter_config> {
-    config_reader in{*parsed, std::string(file)};
     adapter_config c;
+    c.said = std::move(*parsed);
+    config_reader in{c.said, std::string(file)};
     read_type(in, c, methods);
     if (in.problem) return *in.problem;
     refuse_unsupported(in);
     read_common(in, c);
-    read_method(in, c);
+    read_keys(in, c);
     if (in.problem) return *in.problem;
     return c;
   });

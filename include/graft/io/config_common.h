@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of adapter_config.json that all methods of PEFT share: which method, which modules, rank, trained biases.
+// The part of adapter_config.json that all methods of PEFT share: which method, which modules, trained biases.
 // target_modules has no default: PEFT resolves it before it saves, so a file without it was not written by PEFT.
 #pragma once
 #include <graft/io/adapter_fields.h>
 #include <graft/io/config_refused.h>
+#include <graft/io/peft/all.h>
 #include <graft/model/table.h>
 
 namespace graft::io {
 
+// A method that the program added: its file states numbers under the names of the formula.
+inline constexpr peft_method own_method{};
+
 inline void read_type(config_reader& in, adapter_config& c, const method_table& methods) {
   const json* v = in.at("peft_type");
   text known;
-  for (const peft_method& m : peft_methods) known << (known.empty() ? "" : ", ") << m.name;
+  for (const peft_method* m : peft::all) known << (known.empty() ? "" : ", ") << m->type;
   for (const method& m : methods.added()) known << ", " << m.name;
   if (v == nullptr) return in.reject("the key 'peft_type' is missing, expected one of ", known);
-  int index = 0;
-  for (const peft_method& m : peft_methods) {
-    if (v->says(m.name)) c.type = static_cast<peft_type>(index);
-    if (v->says(m.name)) return;
-    ++index;
-  }
+  for (const peft_method* m : peft::all)
+    if (v->says(m->type)) return void(c.type = m);
   for (const method& m : methods.added())
-    if (v->says(m.name)) return c.type = peft_type::own, void(c.own = m.name);
+    if (v->says(m.name)) return c.type = &own_method, void(c.own = m.name);
   in.expected("peft_type", *v, "one of ", known, " (in capitals)");
 }
 
@@ -39,7 +39,7 @@ inline bool says_all_linear(std::string s) {
 
 inline void read_bias(config_reader& in, adapter_config& c) {
   const auto* v = in.at("bias");
-  const char* only = facts(c.type).bias_only;
+  const char* only = c.type->bias_only;
   if (v == nullptr || only == nullptr) return;
   if (v->says("none"))
     c.bias = trained_bias::none;
@@ -79,8 +79,6 @@ inline void read_common(config_reader& in, adapter_config& c) {
   read_layers(in, c);
   read_bias(in, c);
   in.flag("fan_in_fan_out", c.fan_in_fan_out);
-  c.r = facts(c.type).default_r;
-  if (c.r != 0) in.integer("r", c.r, 1);
 }
 
 }  // namespace graft::io

@@ -37,22 +37,4 @@ inline void refuse_unsupported(config_reader& in) {
       in.reject('\'', k.key, "' is ", found(*v), ", which is not supported (", k.why, "), expected it to be unset");
 }
 
-// PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA subtract from the base weight when the adapter is made: on the original base
-// the saved adapter alone is wrong. PEFT can convert it while saving, and then writes true here.
-inline void refuse_changed_base(config_reader& in) {
-  const auto* v = in.at("init_lora_weights");
-  if (v == nullptr || v->is_boolean()) return;
-  if (v->is_word()) {
-    const std::string& name = v->word;
-    for (const char* harmless : {"gaussian", "eva", "orthogonal", "mica"})
-      if (name == harmless) return;
-    for (const char* changes : {"pissa", "olora", "corda", "loftq", "lora_ga"})
-      if (name.starts_with(changes))
-        return in.expected("init_lora_weights", *v,
-                           "an adapter for the original base weights; this one changed them: save "
-                           "it with path_initial_model_for_weight_conversion");
-  }
-  in.expected("init_lora_weights", *v, "true, false, \"gaussian\", \"eva\", \"orthogonal\" or \"mica\"");
-}
-
 }  // namespace graft::io

@@ -9,7 +9,6 @@
 #include <graft/io/pattern_parse.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 namespace graft::io {
@@ -19,11 +18,14 @@ inline bool ends_with_name(std::string_view path, std::string_view name) {
          (path.size() > name.size() && path.ends_with(name) && path[path.size() - name.size() - 1] == '.');
 }
 
-inline result<bool> matches(const name_pattern& p, std::string_view path) {
+// What "all-linear" asks of a module: PEFT takes the linear layers, and leaves out the one that makes the logits.
+struct module_role {
+  bool linear = true, output = false;
+};
+
+inline result<bool> matches(const name_pattern& p, std::string_view path, module_role role = {}) {
   if (p.kind == name_pattern::form::regex) return full_match(p.regex, path);
-  if (p.kind == name_pattern::form::all_linear)
-    return fail(
-        "target_modules is \"all-linear\", which names no modules: expected the list PEFT writes when it saves");
+  if (p.kind == name_pattern::form::all_linear) return role.linear && !role.output;
   return std::any_of(p.names.begin(), p.names.end(), [&](const auto& n) { return ends_with_name(path, n); });
 }
 
@@ -62,10 +64,10 @@ inline bool is_saved_module(const adapter_config& c, std::string_view path) {
                      [&](const auto& n) { return path.ends_with(n); });
 }
 
-inline result<bool> is_target(const adapter_config& c, std::string_view path) {
+inline result<bool> is_target(const adapter_config& c, std::string_view path, module_role role = {}) {
   if (const result<bool> out = matches(c.exclude_modules, path); !out || *out) return out ? result<bool>(false) : out;
   if (const result<bool> out = inside_saved_module(c, path); !out || *out) return out ? result<bool>(false) : out;
-  const result<bool> hit = matches(c.target_modules, path);
+  const result<bool> hit = matches(c.target_modules, path, role);
   if (!hit || !*hit || c.layers_to_transform.empty() || c.target_modules.kind != name_pattern::form::list) return hit;
   const std::vector<std::string>& names = c.target_modules.names;
   if (std::find(names.begin(), names.end(), path) != names.end()) return true;
@@ -75,55 +77,23 @@ inline result<bool> is_target(const adapter_config& c, std::string_view path) {
   return std::find(c.layers_to_transform.begin(), c.layers_to_transform.end(), **layer) != c.layers_to_transform.end();
 }
 
-// IA3 compares the plain end of the path, without a dot before the name: "proj" also names "down_proj".
-inline result<bool> is_feedforward(const adapter_config& c, std::string_view path) {
-  const name_pattern& p = c.feedforward_modules;
-  if (p.kind != name_pattern::form::list) return full_match(p.regex, path);
-  return std::any_of(p.names.begin(), p.names.end(), [&](const auto& n) { return path.ends_with(n); });
-}
-
-template <class T>
-result<T> value_of(const std::vector<std::pair<std::string, T>>& patterns, std::string_view path, T otherwise) {
-  for (const auto& [key, value] : patterns) {
-    const result<bool> hit = full_match("^(.*\\.)?(" + key + ")$", path);
+// The number that holds for one module: that of the first pattern in file order that matches its path, else the key's.
+inline result<double> number_of(const adapter_config& c, const char* key, const char* patterns, std::string_view path) {
+  const json* p = c.set(patterns);
+  for (std::size_t i = 0; p != nullptr && i < p->keys.size(); ++i) {
+    const result<bool> hit = full_match("^(.*\\.)?(" + p->keys[i] + ")$", path);
     if (!hit) return hit.failure();
-    if (*hit) return value;
+    if (*hit) return p->items[i].real;
   }
-  return otherwise;
+  return c.number(key);
 }
-
-// AdaLoRA reads neither pattern; its rank is init_r until tensors are pruned.
 inline result<int> rank_of(const adapter_config& c, std::string_view path) {
-  if (c.type == peft_type::adalora) return c.adalora.init_r;
-  return value_of(c.rank_pattern, path, c.r);
+  const result<double> r = number_of(c, "r", "rank_pattern", path);
+  if (!r) return r.failure();
+  return static_cast<int>(*r);
 }
 inline result<double> alpha_of(const adapter_config& c, std::string_view path) {
-  if (c.type == peft_type::adalora) return c.alpha;
-  return value_of(c.alpha_pattern, path, c.alpha);
-}
-
-// The factor s of the update: alpha / r, alpha / sqrt(r) for rsLoRA, alpha / (init_r + 1e-5) for AdaLoRA, else 1.
-inline result<double> scaling_of(const adapter_config& c, std::string_view path) {
-  const result<int> r = rank_of(c, path);
-  if (!r) return r.failure();
-  const result<double> alpha = alpha_of(c, path);
-  if (!alpha) return alpha;
-  switch (c.type) {
-    case peft_type::lora: return c.use_rslora ? *alpha / std::sqrt(*r) : *alpha / *r;
-    case peft_type::loha:
-    case peft_type::lokr: return *alpha / *r;
-    case peft_type::adalora: return (*alpha > 0 ? *alpha : *r) / (*r + 1e-5);
-    case peft_type::oft:
-    case peft_type::boft:
-    case peft_type::hra:
-    case peft_type::ia3:
-    case peft_type::vera:
-    case peft_type::ln_tuning:
-    case peft_type::miss:
-    case peft_type::vblora:
-    case peft_type::own: break;
-  }
-  return 1.0;
+  return number_of(c, c.key("alpha") != nullptr ? "alpha" : "lora_alpha", "alpha_pattern", path);
 }
 
 }  // namespace graft::io

@@ -28,10 +28,12 @@ class graph_cache {
  private:
   static bool same(const layer_formula& a, const layer_formula& b) {
     const kind_rules &k = a.kind, &l = b.kind;
-    return a.has_bias == b.has_bias && a.adapter.weight == b.adapter.weight && a.adapter.bias == b.adapter.bias &&
-           a.adapter.size == b.adapter.size && same_text(a.adapter.name, b.adapter.name) && k.outputs == l.outputs &&
-           k.weight == l.weight && k.matrix == l.matrix && k.stored == l.stored && k.input == l.input &&
-           k.run == l.run && same_text(k.name, l.name);
+    return a.has_bias == b.has_bias && a.adapter.trains_bias == b.adapter.trains_bias &&
+           a.adapter.weight == b.adapter.weight && a.adapter.bias == b.adapter.bias &&
+           a.adapter.weight_seen_backward == b.adapter.weight_seen_backward && a.adapter.size == b.adapter.size &&
+           same_text(a.adapter.name, b.adapter.name) && k.outputs == l.outputs && k.weight == l.weight &&
+           k.matrix == l.matrix && k.stored == l.stored && k.input == l.input && k.run == l.run &&
+           same_text(k.name, l.name);
   }
   struct entry {
     layer_graphs graphs;
@@ -72,13 +74,17 @@ class method_table {
   result<layer_graphs> graphs(const char* kind, const char* name, bool bias) const {
     const method* const m = find(name);
     if (m == nullptr) return fail("there is no method '", name, "'; there are ", names());
+    return graphs(kind, *m, bias);
+  }
+  result<layer_graphs> graphs(const char* kind, const method& m, bool bias) const {
     for (const named_kind& k : layer_kinds) {
       if (!same_text(k.rules.name, kind)) continue;
-      if (!exists_on(*m, kind))
-        return fail("method '", name, "' does not exist for this kind of layer (", kind, "); it exists on ", m->kinds);
-      if (!allows(k.bias, bias) || !allows(m->bias, bias))
-        return fail("method '", name, "' does not exist on a ", kind, " layer ", bias ? "with" : "without", " a bias");
-      return graphs(k.rules, m->of, bias);
+      if (!exists_on(m, kind))
+        return fail("method '", m.name, "' does not exist for this kind of layer (", kind, "); it exists on ", m.kinds);
+      if (!allows(k.bias, bias) || !allows(m.bias, bias))
+        return fail("method '", m.name, "' does not exist on a ", kind, " layer ", bias ? "with" : "without",
+                    " a bias");
+      return graphs(k.rules, m.of, bias);
     }
     text kinds;
     for (const named_kind& k : layer_kinds) kinds << (kinds.empty() ? "" : ", ") << k.rules.name;

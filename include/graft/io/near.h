@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The word that was probably meant: at most two letters inserted, left out or changed, and fewer than half of them
+// (Levenshtein's distance, one row of its table at a time).
+#pragma once
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace graft::io {
+
+inline std::size_t edits_between(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t corner = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = corner + (a[i] == b[j] ? 0 : 1);
+      corner = row[j + 1];
+      row[j + 1] = std::min({changed, corner + 1, row[j] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+inline bool nearly(std::string_view written, std::string_view meant) {
+  const std::size_t longer = std::max(written.size(), meant.size()), shorter = std::min(written.size(), meant.size());
+  if (longer > shorter + 2 || longer > 100) return false;
+  const std::size_t edits = edits_between(written, meant);
+  return edits > 0 && edits <= 2 && 2 * edits < meant.size();
+}
+
+}  // namespace graft::io

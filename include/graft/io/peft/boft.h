@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// BOFT in PEFT's files. The number of factors is the tensor's: PEFT may have used fewer than its file says.
+#pragma once
+#include <graft/adapter/boft.h>
+#include <graft/io/peft/source.h>
+
+namespace graft::io::peft {
+
+inline status boft_numbers(peft_source& s) {
+  const int size = s.config.whole("boft_block_size");
+  s.layer.sizes["b"] = size > 0 ? size : s.base.in / s.config.whole("boft_block_num");
+  return ok;
+}
+
+inline constexpr peft_key boft_keys[] = {whole("boft_block_size", 4, 0), whole("boft_block_num", 0, 0),
+                                         whole("boft_n_butterfly_factor", 1, 1, 30), fraction("boft_dropout"),
+                                         word("init_weights", "true", "true false")};
+inline constexpr peft_rule boft_rules[] = {{peft_rule::kind::one_is_zero, "boft_block_size", "boft_block_num"}};
+inline constexpr peft_variant boft_variants[] = {variant<boft<dyn, dyn>>()};
+inline constexpr peft_method boft_files{.type = "BOFT",
+                                        .bias_only = "boft_only",
+                                        .keys = boft_keys,
+                                        .rules = boft_rules,
+                                        .variants = boft_variants,
+                                        .numbers = boft_numbers};
+
+}  // namespace graft::io::peft

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// LOHA in PEFT's files. A convolution with a kernel has the form with a core where use_effective_conv2d asks for it.
+//     scaling = alpha / r, always
+#pragma once
+#include <graft/adapter/loha.h>
+#include <graft/io/peft/lora.h>
+
+namespace graft::io::peft {
+
+inline constexpr peft_key loha_keys[] = {whole("r", 8),
+                                         real("alpha", 8),
+                                         fraction("rank_dropout"),
+                                         fraction("module_dropout"),
+                                         flag("use_effective_conv2d"),
+                                         wholes_by_module("rank_pattern"),
+                                         reals_by_module("alpha_pattern"),
+                                         word("init_weights", "true", "true false")};
+inline constexpr peft_variant loha_variants[] = {
+    variant<loha_conv<>>([](const peft_source& s) { return s.has("hada_t1"); }), variant<loha<>>()};
+inline constexpr peft_method loha_files{
+    .type = "LOHA", .keys = loha_keys, .variants = loha_variants, .numbers = scaled_by_rank};
+
+}  // namespace graft::io::peft

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// LOKR in PEFT's files. Which factor is itself a product follows from the sizes and the rank; the tensors tell.
+//     scaling = alpha / r, always
+#pragma once
+#include <graft/adapter/lokr.h>
+#include <graft/io/config_reader.h>
+#include <graft/io/peft/lora.h>
+
+namespace graft::io::peft {
+
+inline void check_lokr(config_reader& in, const adapter_config& c) {
+  if (c.whole("decompose_factor") == 0) in.reject("'decompose_factor' is 0, expected -1 or a positive integer");
+}
+inline status lokr_numbers(peft_source& s) {
+  const int factor = s.config.whole("decompose_factor");
+  s.layer.sizes["a"] = factorize(s.base.out, factor).m;
+  s.layer.sizes["c"] = factorize(s.base.in, factor).m;
+  return scaled_by_rank(s);
+}
+template <bool Low1, bool Low2> constexpr bool is_lokr(const peft_source& s) {
+  return s.has("lokr_w1_a") == Low1 && s.has("lokr_w2_a") == Low2;
+}
+
+inline constexpr peft_key lokr_keys[] = {whole("r", 8),
+                                         real("alpha", 8),
+                                         fraction("rank_dropout"),
+                                         fraction("module_dropout"),
+                                         flag("use_effective_conv2d"),
+                                         wholes_by_module("rank_pattern"),
+                                         reals_by_module("alpha_pattern"),
+                                         flag("decompose_both"),
+                                         flag("rank_dropout_scale"),
+                                         whole("decompose_factor", -1, -1),
+                                         word("init_weights", "true", "true false lycoris")};
+inline constexpr peft_variant lokr_variants[] = {
+    variant<lokr<>>(is_lokr<false, true>),
+    variant<lokr<dyn, -1, lokr_form::full, lokr_form::full>>(is_lokr<false, false>),
+    variant<lokr<dyn, -1, lokr_form::low_rank, lokr_form::full>>(is_lokr<true, false>),
+    variant<lokr<dyn, -1, lokr_form::low_rank, lokr_form::low_rank>>(is_lokr<true, true>)};
+inline constexpr peft_method lokr_files{
+    .type = "LOKR", .keys = lokr_keys, .variants = lokr_variants, .numbers = lokr_numbers, .check = check_lokr};
+
+}  // namespace graft::io::peft

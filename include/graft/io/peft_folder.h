@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// A PEFT folder, opened once for all its layers and written for all of them at once.
+//     result<peft_folder> f = open_peft_folder("adapter");
+//     result<peft_layer> q = read_module(*f, {.module = "model.layers.0.self_attn.q_proj", .out = 4096, .in = 4096, …});
+//     write_peft_folder("copy", f->config, modules);        // PEFT's from_pretrained loads it
+#pragma once
+#include <graft/io/folder_write.h>
+#include <graft/io/json_write.h>
+#include <graft/io/peft_layer.h>
+#include <graft/io/safetensors_write.h>
+
+namespace graft::io {
+
+struct peft_folder {
+  adapter_config config;
+  safetensors weights;
+};
+inline result<peft_folder> open_peft_folder(const std::string& folder,
+                                            const method_table& methods = built_in_methods()) {
+  result<adapter_config> c = read_adapter_config(folder, methods);
+  if (!c) return c.failure();
+  result<safetensors> w = read_adapter_weights(folder);
+  if (!w) return w.failure();
+  return peft_folder{std::move(*c), std::move(*w)};
+}
+inline result<peft_layer> read_module(const peft_folder& f, const base_layer& base,
+                                      const method_table& methods = built_in_methods()) {
+  return read_peft_layer(f.config, f.weights, base, methods);
+}
+
+// A configuration that a program makes: PEFT's type, the modules, and the keys that differ from PEFT's defaults. The
+// others are written too, so that the file does not depend on a release's defaults.
+inline result<adapter_config> make_adapter_config(const char* type, const std::vector<std::string>& target_modules,
+                                                  const std::vector<std::pair<std::string, json>>& keys = {},
+                                                  const method_table& methods = built_in_methods()) {
+  return guarded("adapter_config.json", [&]() -> result<adapter_config> {
+    json o;
+    o.what = json::kind::object;
+    const auto add = [&](std::string_view key, json v) {
+      if (o.find(key) != nullptr) return;
+      o.keys.emplace_back(key);
+      o.items.push_back(std::move(v));
+    };
+    json modules;
+    modules.what = json::kind::list;
+    for (const std::string& m : target_modules) modules.items.push_back(json_word(m));
+    for (const auto& [key, v] : keys) add(key, v);
+    add("peft_type", json_word(type));
+    add("target_modules", modules);
+    add("inference_mode", json_flag(true));
+    if (const auto stated = parse_adapter_config(json_file(o), "adapter_config.json", methods); !stated) return stated;
+    add("base_model_name_or_path", {});
+    add("task_type", {});
+    for (const peft_method* m : peft::all) {
+      if (!same_text(m->type, type)) continue;
+      if (m->bias_only != nullptr) add("bias", json_word("none"));
+      for (const peft_key& k : m->keys) {
+        const bool literal = same_text(k.word, "true") || same_text(k.word, "false");
+        if (k.form == key_form::flag) add(k.name, json_flag(k.otherwise != 0));
+        if (k.form == key_form::word) add(k.name, literal ? json_flag(same_text(k.word, "true")) : json_word(k.word));
+        if (k.form == key_form::seed) add(k.name, json_number(0));
+        if ((k.form == key_form::whole || k.form == key_form::real) && !k.nullable)
+          add(k.name, json_number(k.otherwise));
+      }
+    }
+    return parse_adapter_config(json_file(o), "adapter_config.json", methods);
+  });
+}
+
+struct adapted_module {
+  base_layer base;
+  peft_layer layer;
+};
+
+// Tensors in the type and shape that the file gives them.
+class peft_file_writer {
+ public:
+  status add(const adapter_config& c, const adapted_module& m) {
+    for (const auto& [leaf, t] : m.layer.tensors) {
+      const peft_place p = place_of(c, m.base, leaf);
+      const loaded_tensor& whole = t.whole ? *t.whole : t;
+      if (!whole.stored) continue;
+      const std::string key = t.key.empty() || !p.shared ? key_of(p, m.base, leaf) : t.key;
+      const std::vector<long long> shape = shape_in_file(whole.shape, p.shape, m.base);
+      if (status s = put(key, whole, shape); !s) return s;
+      if (p.copied)
+        if (status s = put("base_model.model." + m.base.module + "." + leaf, whole, shape); !s) return s;
+    }
+    const std::string prefix = "base_model.model." + m.base.module + ".";
+    if (m.layer.base_weight)
+      if (status s = put(prefix + "base_layer.weight", *m.layer.base_weight, m.layer.base_weight->shape); !s) return s;
+    if (!m.layer.base_bias) return ok;
+    return put(prefix + "base_layer.bias", *m.layer.base_bias, m.layer.base_bias->shape);
+  }
+  std::vector<tensor_view> views() const {
+    std::vector<tensor_view> all;
+    for (const auto& [key, e] : entries_) all.push_back({key, e.type, e.shape, e.bytes});
+    return all;
+  }
+
+ private:
+  struct entry {
+    dtype type;
+    std::vector<std::uint64_t> shape;
+    std::vector<std::byte> bytes;
+  };
+  template <class To, class Narrow>
+  static std::vector<std::byte> encoded(const std::vector<float>& v, Narrow narrowed) {
+    std::vector<std::byte> out(v.size() * sizeof(To));
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      const To one = narrowed(v[i]);
+      std::memcpy(out.data() + i * sizeof(To), &one, sizeof(To));
+    }
+    return out;
+  }
+  status put(const std::string& key, const loaded_tensor& t, const std::vector<long long>& shape) {
+    entry e{t.type, {}, {}};
+    for (const long long n : shape) e.shape.push_back(static_cast<std::uint64_t>(n));
+    if (t.type == dtype::bf16)
+      e.bytes = encoded<graft::bf16>(t.data, [](float v) { return narrow(v); });
+    else if (t.type == dtype::f16)
+      e.bytes = encoded<graft::f16>(t.data, [](float v) { return narrow_to_f16(v); });
+    else
+      e.type = dtype::f32, e.bytes = encoded<float>(t.data, [](float v) { return v; });
+    const auto [at, fresh] = entries_.try_emplace(key, e);
+    if (fresh || at->second.bytes == e.bytes) return ok;
+    return fail("tensor ", in_quotes(key), " is shared by all modules, and two of them have different values for it");
+  }
+  std::map<std::string, entry> entries_;
+};
+
+// `more`: what else belongs into adapter_model.safetensors, as modules that are saved whole. The folder above must exist.
+inline status write_peft_folder(const std::string& folder, const adapter_config& c,
+                                std::span<const adapted_module> modules, std::span<const tensor_view> more = {}) {
+  return guarded(folder, [&]() -> status {
+    peft_file_writer writer;
+    for (const adapted_module& m : modules)
+      if (status s = writer.add(c, m); !s) return fail_in(folder, s.message());
+    std::vector<tensor_view> tensors = writer.views();
+    tensors.insert(tensors.end(), more.begin(), more.end());
+    const result<safetensors_layout> weights = lay_out_safetensors(tensors, pt_metadata(), folder);
+    if (!weights) return weights.failure();
+    const std::string config = json_file(c.said);
+    const file_to_save files[] = {{"adapter_config.json", {std::as_bytes(std::span(config))}},
+                                  {"adapter_model.safetensors", weights->parts()}};
+    return save_folder(folder, files);
+  });
+}
+
+}  // namespace graft::io

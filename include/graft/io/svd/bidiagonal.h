@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// a = Q B Pᵀ with B upper bidiagonal, by the reflections and in the order of LAPACK's xGESDD: a QR factorisation first
+// where one side is at least 11/6 of the other; a matrix with fewer rows than columns becomes lower bidiagonal, and is
+// turned to the upper form by Givens rotations.
+#pragma once
+#include <graft/io/svd/matrix.h>
+
+#include <utility>
+
+namespace graft::io::svd {
+
+struct rotation {
+  double c = 1, s = 0, r = 0;  // [c s; −s c] [f; g] = [r; 0]
+};
+inline rotation rotation_of(double f, double g) {  // xLARTG: c is never negative
+  if (g == 0) return {1, 0, f};
+  if (f == 0) return {0, std::copysign(1.0, g), std::abs(g)};
+  const double d = std::hypot(f, g), r = std::copysign(d, f);
+  return {std::abs(f) / d, g / r, r};
+}
+
+struct bidiagonal {
+  std::vector<double> d, e;  // the diagonal, and the one above it
+};
+
+// How left and right singular vectors of B become those of the matrix.
+class reduction {
+ public:
+  bidiagonal b;
+
+  explicit reduction(matrix a) : rows_(a.rows), cols_(a.cols), wide_(a.rows < a.cols) {
+    const std::size_t longer = std::max(rows_, cols_), shorter = std::min(rows_, cols_);
+    first_ = longer >= shorter * 11 / 6;
+    if (wide_) a = transposed(a);
+    if (first_) {
+      outer_ = factor_qr(a);
+      matrix r(shorter, shorter);
+      for (std::size_t j = 0; j < shorter; ++j)
+        for (std::size_t i = 0; i <= j; ++i) r(i, j) = a(i, j);
+      a = wide_ ? transposed(r) : std::move(r);
+    }
+    reduce(a);
+    if (wide_ && !first_) turn_upper();
+  }
+  // u and v have as many entries as B; the results as many as the matrix has rows and columns.
+  std::vector<double> left(std::vector<double> u) const {
+    if (wide_ && !first_) return unturned(std::move(u));
+    return wide_ ? through(left_, {}, std::move(u), rows_) : through(left_, outer_, std::move(u), rows_);
+  }
+  std::vector<double> right(std::vector<double> v) const {
+    if (wide_ && !first_) return through(left_, {}, std::move(v), cols_);
+    return wide_ ? through(right_, outer_, std::move(v), cols_) : through(right_, {}, std::move(v), cols_);
+  }
+
+ private:
+  void reduce(matrix& a) {
+    const std::size_t n = a.cols;
+    for (std::size_t i = 0; i < n; ++i) {
+      left_.emplace_back(i, std::vector<double>(a.col(i) + i, a.col(i) + a.rows));
+      left_.back().apply_left(a, i);
+      b.d.push_back(left_.back().becomes);
+      if (i + 1 == n) break;
+      std::vector<double> row;
+      for (std::size_t j = i + 1; j < n; ++j) row.push_back(a(i, j));
+      right_.emplace_back(i + 1, std::move(row));
+      right_.back().apply_right(a, i);
+      b.e.push_back(right_.back().becomes);
+    }
+  }
+  void turn_upper() {
+    for (std::size_t i = 0; i + 1 < b.d.size(); ++i) {
+      const rotation g = rotation_of(b.d[i], b.e[i]);
+      b.d[i] = g.r, b.e[i] = g.s * b.d[i + 1], b.d[i + 1] *= g.c;
+      turned_.push_back(g);
+    }
+  }
+  std::vector<double> unturned(std::vector<double> u) const {
+    for (std::size_t i = turned_.size(); i-- > 0;) {
+      const double x = u[i], y = u[i + 1];
+      u[i] = turned_[i].c * x - turned_[i].s * y, u[i + 1] = turned_[i].s * x + turned_[i].c * y;
+    }
+    return through(right_, {}, std::move(u), rows_);
+  }
+  static std::vector<double> through(const std::vector<reflection>& inner, const std::vector<reflection>& outer,
+                                     std::vector<double> x, std::size_t size) {
+    std::size_t first = x.size();
+    for (const reflection& h : inner) first = std::max(first, h.first + h.v.size());
+    x.resize(first);
+    apply_all(inner, x.data());
+    x.resize(size);
+    apply_all(outer, x.data());
+    return x;
+  }
+  std::size_t rows_, cols_;
+  bool wide_, first_ = false;
+  std::vector<reflection> outer_, left_, right_;
+  std::vector<rotation> turned_;
+};
+
+}  // namespace graft::io::svd

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// PyTorch's generator on the CPU, for tensors that PEFT draws from a key instead of storing them: MT19937, seeded with the
+// low 32 bits of the key, 24 bits of every number (ATen/core/DistributionsHelper.h).
+//     uniform    fma((u32 mod 2^24) 2^-24, hi - lo, lo);  in bfloat16 rounded, and lo where that is hi
+#pragma once
+#include <graft/core/bf16.h>
+#include <graft/io/wording.h>
+
+#include <cmath>
+#include <vector>
+
+namespace graft::io {
+
+// MT19937 (Matsumoto and Nishimura 1998), the same numbers as std::mt19937: that header costs more to include than all
+// that is done with it here.
+class mersenne_twister {
+ public:
+  explicit mersenne_twister(std::uint32_t seed) {
+    state_[0] = seed;
+    for (std::uint32_t i = 1; i < size; ++i) state_[i] = 1812433253U * (state_[i - 1] ^ (state_[i - 1] >> 30U)) + i;
+  }
+  std::uint32_t operator()() {
+    if (at_ == size) next_state();
+    std::uint32_t y = state_[at_++];
+    y ^= y >> 11U, y ^= (y << 7U) & 0x9d2c5680U, y ^= (y << 15U) & 0xefc60000U;
+    return y ^ (y >> 18U);
+  }
+
+ private:
+  void next_state() {
+    for (std::uint32_t i = 0; i < size; ++i) {
+      const std::uint32_t y = (state_[i] & 0x80000000U) | (state_[(i + 1) % size] & 0x7fffffffU);
+      state_[i] = state_[(i + 397) % size] ^ (y >> 1U) ^ ((y & 1U) != 0 ? 0x9908b0dfU : 0U);
+    }
+    at_ = 0;
+  }
+  static constexpr std::uint32_t size = 624;
+  std::uint32_t state_[size]{}, at_ = size;
+};
+
+inline float unit_float(mersenne_twister& engine) { return static_cast<float>(engine() & 0xffffff) * 0x1p-24f; }
+// kaiming_uniform_ with a = 0.
+inline std::vector<float> draw_uniform(mersenne_twister& engine, std::size_t count, double fan_in) {
+  const float hi = static_cast<float>(std::sqrt(3.0) * (std::sqrt(2.0) / std::sqrt(fan_in)));
+  const float width = hi - (-hi);
+  std::vector<float> out(count);
+  for (float& v : out) v = std::fma(unit_float(engine), width, -hi);
+  return out;
+}
+
+// kaiming_uniform_ with a = sqrt(5) on a bfloat16 tensor.
+inline std::vector<float> draw_bf16_uniform(mersenne_twister& engine, std::size_t count, double fan_in) {
+  const float hi = static_cast<float>(std::sqrt(3.0) * (std::sqrt(2.0 / 6.0) / std::sqrt(fan_in)));
+  const float width = hi - (-hi), top = widen(narrow(hi)), bottom = widen(narrow(-hi));
+  std::vector<float> out(count);
+  for (float& v : out) {
+    v = widen(narrow(std::fma(unit_float(engine), width, -hi)));
+    if (v == top) v = bottom;
+  }
+  return out;
+}
+
+// torch.randn: Box and Muller on the two halves of every sixteen numbers; the last sixteen are drawn again where the count
+// is no multiple. Fewer than sixteen are drawn in another way, which is not here.
+inline std::vector<float> draw_normal(mersenne_twister& engine, std::size_t count) {
+  std::vector<float> out(count);
+  for (float& v : out) v = unit_float(engine);
+  const auto transform = [&](std::size_t at) {
+    for (std::size_t j = at; j < at + 8; ++j) {
+      const float radius = std::sqrt(-2 * std::log(1 - out[j])), angle = 2 * 3.14159265358979323846F * out[j + 8];
+      out[j] = radius * std::cos(angle), out[j + 8] = radius * std::sin(angle);
+    }
+  };
+  for (std::size_t at = 0; at + 16 <= count; at += 16) transform(at);
+  if (count % 16 == 0 || count < 16) return out;
+  for (std::size_t j = count - 16; j < count; ++j) out[j] = unit_float(engine);
+  transform(count - 16);
+  return out;
+}
+
+}  // namespace graft::io

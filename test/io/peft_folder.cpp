@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folders written: what PEFT saved comes out of a read and a write byte for byte, for every golden case; and folders
+// that a program makes are what the reader expects.
+#include <doctest/doctest.h>
+#include <graft/io/peft_folder.h>
+
+#include "support.h"
+
+using namespace graft;
+using namespace graft::io;
+using graft::io::test::temp_folder;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+base_layer base_of(const fs::path& from, std::vector<float>& weight) {
+  const auto file = read_safetensors(from / "base.safetensors");
+  REQUIRE(bool(file));
+  base_layer base;
+  for (const tensor_view& t : file->tensors) {
+    base.bias = base.bias || t.name.ends_with(".bias");
+    if (!t.name.ends_with(".weight")) continue;
+    base.module = t.name.substr(0, t.name.size() - 7);
+    for (const auto d : t.shape) base.shape.push_back(static_cast<long long>(d));
+    weight = *to_float(t);
+  }
+  const auto config = read_adapter_config(from / "adapter");
+  REQUIRE_MESSAGE(config, config.message());
+  base.out = base.shape[config->fan_in_fan_out && base.shape.size() == 2 ? 1 : 0];
+  base.in = static_cast<long long>(weight.size()) / base.out;
+  base.kind = base.module == "emb"    ? "embedding"
+              : base.module == "conv" ? "conv2d"
+              : base.module == "norm" ? "layer_norm"
+                                      : "linear";
+  base.weight = view_of(weight.data(), base.out, base.in);
+  return base;
+}
+std::string content(const fs::path& file) {
+  const auto bytes = read_file(file);
+  REQUIRE(bool(bytes));
+  return std::string(as_chars(*bytes));
+}
+std::vector<fs::path> golden_cases() {
+  std::vector<fs::path> all;
+  for (const char* set : {"/layers", "/other_sizes/layers"})
+    for (const auto& e : fs::directory_iterator(std::string(GRAFT_GOLDEN_DIR) + set)) all.push_back(e.path());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("peft folder: every golden case comes out as PEFT wrote it, byte for byte") {
+  int folders = 0;
+  for (const fs::path& from : golden_cases()) {
+    INFO(from.string());
+    std::vector<float> weight;
+    const base_layer base = base_of(from, weight);
+    const auto f = open_peft_folder(from / "adapter");
+    REQUIRE_MESSAGE(f, f.message());
+    const auto layer = read_module(*f, base);
+    REQUIRE_MESSAGE(layer, layer.message());
+    const temp_folder dir;
+    const adapted_module modules[] = {{base, *layer}};
+    const status written = write_peft_folder(dir.path / "copy", f->config, modules);
+    REQUIRE_MESSAGE(written, written.message());
+    for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+      CHECK(content(dir.path / "copy" / file) == content(from / "adapter" / file));
+    ++folders;
+  }
+  CHECK(folders > 60);
+}
+
+TEST_CASE("peft folder: a configuration that a program makes") {
+  const auto made = make_adapter_config("LORA", {"q", "v"}, {{"r", json_number(16)}, {"use_dora", json_flag(true)}});
+  REQUIRE_MESSAGE(made, made.message());
+  CHECK(made->whole("r") == 16);
+  CHECK(made->on("use_dora"));
+  CHECK(made->said.find("lora_alpha")->real == 8);
+  CHECK(made->said.find("bias")->says("none"));
+  CHECK(contains(make_adapter_config("LORA", {"q"}, {{"r", json_number(0)}}).message(), "'r' is 0"));
+  CHECK(contains(make_adapter_config("LORA", {"q"}, {{"lora_alhpa", json_number(1)}}).message(), "'lora_alhpa'"));
+  for (const peft_method* m : peft::all) {
+    INFO(m->type);
+    const auto c = make_adapter_config(m->type, {"q"});
+    CHECK_MESSAGE(c, c.message());
+  }
+}
+
+TEST_CASE("peft folder: many modules in one folder, and none of them half") {
+  auto config = make_adapter_config("LORA", {"q", "v"}, {{"r", json_number(2)}});
+  REQUIRE(bool(config));
+  const auto tensor = [](long long rows, long long cols, float v) {
+    return loaded_tensor{"", std::vector<float>(static_cast<std::size_t>(rows * cols), v), {rows, cols}};
+  };
+  std::vector<adapted_module> modules(2);
+  for (int i = 0; i < 2; ++i) {
+    const float v = static_cast<float>(i + 1);
+    modules[static_cast<std::size_t>(i)].base = {"linear", i == 0 ? "m.q" : "m.v", 6, 4, {6, 4}};
+    modules[static_cast<std::size_t>(i)].layer.tensors = {{"lora_A.weight", tensor(2, 4, v)},
+                                                          {"lora_B.weight", tensor(6, 2, -v)}};
+  }
+  const temp_folder dir;
+  const status written = write_peft_folder(dir.path / "two", *config, modules);
+  REQUIRE_MESSAGE(written, written.message());
+  const auto f = open_peft_folder(dir.path / "two");
+  REQUIRE_MESSAGE(f, f.message());
+  CHECK(f->weights.tensors.size() == 4);
+  for (const adapted_module& m : modules) {
+    const auto back = read_module(*f, m.base);
+    REQUIRE_MESSAGE(back, back.message());
+    CHECK(back->tensors.at("lora_A.weight").data == m.layer.tensors.at("lora_A.weight").data);
+    CHECK(back->scalars.at("scaling") == 4);
+  }
+  CHECK_FALSE(bool(write_peft_folder(dir.path / "no" / "such", *config, modules)));
+}
