@@ -106,22 +106,62 @@ struct planner {
     const sequence<int> readers = count_readers(g, p.live);
     sequence<int> part_of(g.size, -1);  // the product that takes a node in
     sequence<product_slots> found;
+    sum_readers sums(g.size);
+    sequence<int> sum_of(g.size, -1);
+    if (p.to.sums_tokens && p.to.gathers == target::work::by_products) find_sums(readers, sums, sum_of);
     for (id i = g.size - 1; i >= 0; --i) {
-      if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0) continue;
-      const product_slots s = product_at(g, p.when, readers, i, p.to);
+      if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0 || sum_of[i] >= 0) continue;
+      const product_slots s = product_at(g, p.when, readers, sums, i, p.to);
       if (!s.found) continue;
       for (const id inside : s.inside) part_of[inside] = found.size();
       found.push(s);
     }
-    for (id i = 0; i < g.size; ++i) {
-      if (!member(i) || g[i].what == op::reshape) continue;  // the same memory: nothing to launch
-      if (part_of[i] < 0) {
-        open(family_of(g[i]), i);
-        add(i, slot::alone);
-      } else if (found[part_of[i]].result == i) {
-        add_product(found[part_of[i]]);
+    // In the order of the nodes; what reads a value that a later product keeps for it waits for that product.
+    for (int before = -1; before != p.launches.size();) {
+      before = p.launches.size();
+      for (id i = 0; i < g.size; ++i) {
+        if (!member(i) || g[i].what == op::reshape || p.launch_of[i] >= 0) continue;  // a reshaped value: no launch
+        const int product = part_of[i], sum = sum_of[i];
+        if (product >= 0 && found[product].result == i) {
+          if (computed_before(found[product].inside, part_of, product)) add_product(found[product]);
+        } else if (sum >= 0 && p.sums[sum].result == i) {
+          if (computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
+        } else if (product < 0 && sum < 0 && computed_before(i, part_of, -1)) {
+          open(family_of(g[i]), i);
+          add(i, slot::alone);
+        }
       }
     }
+  }
+  // What node i reads from other launches is there; `own`: the product that it is part of.
+  constexpr bool computed_before(id i, const sequence<int>& part_of, int own) const {
+    for (int k = 0; k < 3; ++k) {
+      id o = g[i].operand(k);
+      while (o >= 0 && g[o].what == op::reshape && member(o)) o = g[o].a;
+      if (o >= 0 && member(o) && p.launch_of[o] < 0 && (own < 0 || part_of[o] != own)) return false;
+    }
+    return true;
+  }
+  constexpr bool computed_before(const sequence<id>& inside, const sequence<int>& part_of, int own) const {
+    for (const id i : inside)
+      if (!computed_before(i, part_of, own)) return false;
+    return true;
+  }
+  [[gnu::cold]] constexpr void find_sums(const sequence<int>& readers, sum_readers& sums, sequence<int>& sum_of) {
+    for (id i = g.size - 1; i >= 0; --i) {
+      if (!member(i) || sum_of[i] >= 0) continue;
+      const token_sum s = sum_at(g, p.when, readers, i);
+      if (!s.found) continue;
+      sum_of[s.result] = sum_of[s.product] = p.sums.size();
+      sums.add(s);
+      p.sums.push(s);
+    }
+  }
+  [[gnu::cold]] constexpr void add_sum(const token_sum& s, int index) {
+    open(family::product, s.product);
+    p.launches.back().sum = index;
+    add(s.product, slot::reduce);
+    if (s.result != s.product) add(s.result, slot::post);
   }
   [[gnu::cold]] constexpr void add_product(const product_slots& s) {
     open(family::product, s.result);
@@ -134,7 +174,7 @@ struct planner {
       if (!inside[i]) continue;
       const node& v = g[i];
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
-      const bool side = v.what == op::fold || v.what == op::matmul;
+      const bool side = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
       add(i, base ? slot::product : side ? slot::side : i == s.scaled ? slot::pre : slot::post);
       if (base) p.launches.back().anchor = i;
     }

@@ -15,11 +15,11 @@ constexpr bool owners_are_resident(int owners, int group, int m_pairs, int resid
   return (owners - 1) * (group < m_pairs ? group : m_pairs) < resident_pairs;
 }
 
-enum class way : unsigned char { stream, gemm, gemm_two, mma, simt };
+enum class way : unsigned char { stream, narrow, gemm, gemm_two, mma, simt };
 
 constexpr const char* name_of(way w) {
-  constexpr const char* names[] = {"stream", "gemm", "gemm after a shrink", "gemm (mma.sync)",
-                                   "gemm (no tensor cores)"};
+  constexpr const char* names[] = {"stream",          "stream along the tokens", "gemm", "gemm after a shrink",
+                                   "gemm (mma.sync)", "gemm (no tensor cores)"};
   return names[static_cast<int>(w)];
 }
 
@@ -27,7 +27,7 @@ struct linear_choice {
   way how = way::simt;
   int launches = 1;
   int tile_n = 256, group = 8, owners = 0, pairs = 0;  // gemm
-  stream_choice stream{};                              // stream, or the shrink before gemm
+  stream_choice stream{};                              // stream, narrow, or the shrink before gemm
   long long partial_bytes = 0, s_bytes = 0;
   long long workspace_bytes() const { return partial_bytes + s_bytes; }
 };
@@ -62,11 +62,17 @@ constexpr int choose_tile(const product_shape& p, int resident, const kernel_lis
   if (!narrow || !wide) return narrow ? 128 : wide ? 256 : 0;
   return time(128) < time(256) ? 128 : 256;
 }
+// Few outputs of many tokens: x takes the place of the weight, the weight that of the tokens.
+constexpr stream_choice choose_narrow(long long m, int outputs, int k, const target& device, const kernel_list& have) {
+  const int rows = static_cast<int>(m);
+  if (outputs > max_stream_tokens) return {};
+  return choose_stream(&rows, 1, outputs, k, 0, device.processors, true, stream_shapes_of(have, outputs, 0));
+}
 // False where there is no kernel for it.
 constexpr bool choose_gemm(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
   const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.resident_pairs;
   auto take = [&](int variant) {
-    c.tile_n = choose_tile(p, resident, have, variant);
+    c.tile_n = choose_tile(p, resident, have, variant + (p.across ? first_across : 0));
     if (c.tile_n > 0) c.pairs = launched_pairs(m_pairs * ((p.n + c.tile_n - 1) / c.tile_n), resident);
     return c.tile_n > 0;
   };
@@ -84,25 +90,58 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
   c.how = way::gemm_two;
   c.owners = 0;
   c.launches = 2;
-  const int rows = static_cast<int>(p.m);
-  if (p.rank <= max_stream_tokens)
-    c.stream = choose_stream(&rows, 1, p.rank, p.k, 0, device.processors, true, stream_shapes_of(have, p.rank, 0));
+  c.stream = choose_narrow(p.m, p.rank, p.k, device, have);
   return take(0) && (c.stream.rows > 0 || have.has_gemm(128, 0));
 }
 
 constexpr linear_choice choose(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
-  if (copies && is_hopper(device) && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
+  const bool streams = !p.across && !p.keeps;
+  if (copies && streams && is_hopper(device) && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
     linear_choice c;
     c.how = way::stream;
     c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.pre || p.n % 2 != 0,
                              stream_shapes_of(have, p.m, p.rank));
     if (c.stream.rows > 0) return c;
   }
+  const bool bare = p.rank == 0 && !p.pre && p.plain && !p.posts && !p.across;
+  if (linear_choice c; copies && is_hopper(device) && bare && p.n <= max_stream_tokens) {
+    c.how = way::narrow, c.stream = choose_narrow(p.m, p.n, p.k, device, have);
+    if (c.stream.rows > 0) return c;
+  }
   if (linear_choice c; copies && is_hopper(device) && p.n % 8 == 0 && choose_gemm(p, device, have, c)) return c;
   linear_choice c;
-  c.how = copies && device.capability >= 80 ? way::mma : way::simt;
+  const bool rows_copy = !p.across || p.n % 8 == 0;
+  c.how = copies && rows_copy && device.capability >= 80 ? way::mma : way::simt;
   if (p.rank > 0) c.launches = 2, c.s_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
+  return c;
+}
+
+// A product over the tokens, Zᵀ Q. `rank` 0: no tensor cores.
+struct sum_shape_of_call {
+  dtype type = dtype::bf16;
+  long long m = 0;
+  int columns = 0, rank = 0;  // of Z, and of Q, which is the narrower one
+  bool aligned = true;        // all rows begin at multiples of 16 bytes
+};
+struct sum_choice {
+  int rank = 0, parts = 1;  // columns of Q that a thread block has; parts of the tokens, a thread block each
+};
+// Parts of the tokens for so many tiles, each a thread block of a cluster: as many as there are multiprocessors. Twice as
+// many would fit, but clusters of 8 took 17 µs where clusters of 4 took 13.
+constexpr int parts_of_tokens(long long tiles, long long steps, int processors) {
+  int parts = 8;
+  while (parts > 1 && (tiles * parts > processors || parts > steps)) parts /= 2;
+  return parts;
+}
+constexpr sum_choice choose_sum(const sum_shape_of_call& p, const target& device, const kernel_list& have) {
+  sum_choice c;
+  if (!is_16_bit(p.type) || !p.aligned || !is_hopper(device) || p.m == 0) return c;
+  for (const int rank : {64, 32, 16})
+    if (have.has_sum(rank) && (c.rank == 0 || p.rank <= rank)) c.rank = rank;
+  if (c.rank == 0) return c;
+  const long long tiles = (p.columns + 127LL) / 128 * ((p.rank + c.rank - 1) / c.rank), steps = (p.m + 63) / 64;
+  c.parts = parts_of_tokens(tiles, steps, device.processors);
   return c;
 }
 

@@ -103,6 +103,18 @@ __device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait
 // Shared memory written by ordinary stores is read next by a copy or by the tensor cores.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Sixteen bytes that are not needed again, zeros where `valid` is false. Volatile: a row of these stays in front of what
+// uses them, where the compiler would rather load each at the last moment.
+__device__ __forceinline__ uint4 load_once(const void* p, bool valid) {
+  uint4 v;
+  asm volatile(
+      "{.reg .pred p;\n setp.ne.b32 p, %5, 0;\n mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
+      " @p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p), "r"(static_cast<int>(valid)));
+  return v;
+}
+
 // ---- thread blocks ---------------------------------------------------------------------------------------------------
 __device__ __forceinline__ std::uint32_t cluster_rank() {
   std::uint32_t r;
@@ -128,6 +140,16 @@ __device__ __forceinline__ void store_at(std::uint32_t address, std::uint32_t ba
       " st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, [at];}" ::"r"(address),
       "r"(bar), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
       : "memory");
+}
+// The same address in block `rank` of the cluster.
+__device__ __forceinline__ float4 load_at(std::uint32_t address, std::uint32_t rank) {
+  float4 v;
+  asm volatile(
+      "{.reg .b32 from;\n mapa.shared::cluster.u32 from, %4, %5;\n ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [from];}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return v;
 }
 __device__ __forceinline__ float4 load_shared_float4(std::uint32_t address) {
   float4 v;
@@ -159,6 +181,13 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_
 }
 __device__ __forceinline__ void load_matrix(std::uint32_t (&v)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+// Each of the four 8 x 8 matrices transposed.
+__device__ __forceinline__ void load_matrix_across(std::uint32_t (&v)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(address)
                : "memory");
