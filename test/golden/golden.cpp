@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden DIR [--on fused|eager]: every case under DIR/layers through the library, one line a case with the largest
-// relative error of each tensor. A case that cannot be represented is a failure.
+// golden DIR [--on cpu|eager|cuda|cuda-eager]: every case under DIR/layers and DIR/models through the library, one line a
+// case with the largest relative error of each tensor. A case that cannot be represented is a failure. Models run on the
+// CPU's plans only.
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "case.h"
+#include "model_case.h"
 
 namespace {
 
@@ -28,6 +30,41 @@ bool report(const std::filesystem::path& folder, const golden::runner& how) {
   }
   std::printf("\n");
   return good;
+}
+
+bool report_model(const std::filesystem::path& folder) {
+  const auto r = golden::model_case::run(folder);
+  std::printf("%-36s", (folder.parent_path().filename() / folder.filename()).c_str());
+  if (!r) {
+    std::printf(" FAILED: %s\n", r.message());
+    return false;
+  }
+  bool good = true;
+  for (const golden::model_check& c : *r) {
+    const bool close = c.error <= c.tolerance;
+    good = good && close;
+    std::printf(" %s%s %.1e", close ? "" : "WRONG ", c.name.c_str(), c.error);
+  }
+  std::printf("\n");
+  return good;
+}
+
+// The folders in a folder, in order.
+std::vector<std::filesystem::path> folders_in(const std::filesystem::path& dir) {
+  std::vector<std::filesystem::path> all;
+  std::error_code none;
+  for (const auto& e : std::filesystem::directory_iterator(dir, none))
+    if (e.is_directory()) all.push_back(e.path());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+// Below DIR/models/NAME each folder with expected numbers and a base or an adapter is a case.
+std::vector<std::filesystem::path> model_cases(const std::filesystem::path& dir) {
+  std::vector<std::filesystem::path> all;
+  for (const auto& model : folders_in(dir / "models"))
+    for (const auto& c : folders_in(model))
+      if (c.filename() == "base" || std::filesystem::exists(c / "adapter_init")) all.push_back(c);
+  return all;
 }
 
 }  // namespace
@@ -53,19 +90,18 @@ int main(int argc, char** argv) {
 #else
   if (how.gpu) return std::fprintf(stderr, "golden: built without nvcc; install the CUDA Toolkit and build again\n"), 3;
 #endif
-  std::error_code ec;
-  const bool names_cases =
-      dir.filename() == "layers" || (!dir.has_filename() && dir.parent_path().filename() == "layers");
-  if (names_cases) dir = dir.has_filename() ? dir.parent_path() : dir.parent_path().parent_path();
-  if (!std::filesystem::is_directory(dir / "layers", ec))
-    return std::fprintf(stderr, "usage: golden DIR [--on cpu|eager|cuda|cuda-eager]   DIR holds layers/NAME/…\n"), 2;
-  std::vector<std::filesystem::path> cases;
-  for (const auto& e : std::filesystem::directory_iterator(dir / "layers"))
-    if (e.is_directory()) cases.push_back(e.path());
-  std::sort(cases.begin(), cases.end());
+  const std::vector<std::filesystem::path> layers = folders_in(dir / "layers");
+  std::vector<std::filesystem::path> models;
+  if (!how.gpu && how.how == graft::mode::fused) models = model_cases(dir);
+  if (layers.empty() && models.empty())
+    return std::fprintf(
+               stderr,
+               "usage: golden DIR [--on cpu|eager|cuda|cuda-eager]   DIR holds layers/NAME/… or models/NAME/…\n"),
+           2;
   int passed = 0;
-  for (const auto& c : cases) passed += report(c, how) ? 1 : 0;
-  const int failed = static_cast<int>(cases.size()) - passed;
+  for (const auto& c : layers) passed += report(c, how) ? 1 : 0;
+  for (const auto& c : models) passed += report_model(c) ? 1 : 0;
+  const int failed = static_cast<int>(layers.size() + models.size()) - passed;
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;
 }

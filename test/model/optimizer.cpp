@@ -140,7 +140,8 @@ TEST_CASE("schedule: the factors of transformers") {
   };
   for (const auto& c : cases)
     for (std::size_t s = 0; s < c.factors.size(); ++s)
-      CHECK(schedule{c.kind, 3, 10}.factor(static_cast<long long>(s)) == doctest::Approx(c.factors[s]).epsilon(1e-8));
-  CHECK(schedule{}.factor(0) == 1);
-  CHECK(schedule{schedule_kind::linear, 0, 4}.factor(1) == 0.75);
+      CHECK(rate_schedule{c.kind, 3, 10}.factor(static_cast<long long>(s)) ==
+            doctest::Approx(c.factors[s]).epsilon(1e-8));
+  CHECK(rate_schedule{}.factor(0) == 1);
+  CHECK(rate_schedule{schedule_kind::linear, 0, 4}.factor(1) == 0.75);
 }

@@ -29,6 +29,9 @@ struct module_adapter {
   std::map<std::string, double, std::less<>> scalars;
   size_map sizes;
   std::map<std::string, adapter_tensor, std::less<>> base;  // tensors of the base layer that are replaced: "weight"
+  bool trains_bias = false;                                 // the layer's own bias is a parameter
+  double dropout = 0;                                       // of what the adapter sees in training
+  bool table = false, turned = false;                       // an embedding; a weight that is stored [in, out]
 };
 
 struct adapter_set {
@@ -48,6 +51,15 @@ struct whole_module {
 };
 struct whole_module_with_bias : whole_module {
   static constexpr const char* name = "whole module with bias";
+  static constexpr ex bias(scope p, ex b) { return p.param("modules_to_save.bias", b.rows()); }
+};
+
+struct whole_norm {
+  static constexpr const char* name = "whole norm";
+  static constexpr ex weight(scope p, ex w) { return p.param("modules_to_save.weight", w.rows()); }
+};
+struct whole_norm_with_bias : whole_norm {
+  static constexpr const char* name = "whole norm with bias";
   static constexpr ex bias(scope p, ex b) { return p.param("modules_to_save.bias", b.rows()); }
 };
 

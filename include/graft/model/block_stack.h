@@ -24,7 +24,7 @@ template <class Engine> class block_stack {
     const model_weights& weights;
     std::set<std::string>& texts;  // paths that programs are kept by; they outlive the stack
     const adapter_set* adapters = nullptr;
-    bool loss = false;
+    bool loss = false, dropped = false;
     int context = 0;
     view rotary{};
     long long cache_places = 0;  // 0: there is no cache
@@ -66,18 +66,19 @@ template <class Engine> class block_stack {
   }
 
   status add(block_programs<Engine>& programs, const settings& s, const block_formula& f, const std::string& path) {
-    block_spec spec{f, {}, facts_of(s.config), false, operation_of(s.config.activation)};
+    block_spec spec{f, {}, facts_of(s.config), s.dropped, operation_of(s.config.activation)};
     if (s.adapters != nullptr)
       for (const module_adapter& m : s.adapters->modules)
-        if (m.of.weight != nullptr && belongs(f, path, m.module, s.config))
-          spec.adapters.push_back({s.texts.insert(inside(path, m.module)).first->c_str(), m.of});
+        if (belongs(f, path, m.module, s.config))
+          spec.adapters.push_back({s.texts.insert(inside(path, m.module)).first->c_str(), m.of, "", m.trains_bias,
+                                   s.dropped && m.dropout > 0});
     blocks_.emplace_back(programs, spec, path);
     bound_block<Engine>& b = blocks_.back();
     b.values = values_of(s.config, s.context);
+    b.values.scalars["dropout"] = s.config.residual_dropout;
     const builder g = capture_forward(f, options_of(spec, way::forward));
     for (id i = 0; i < g.n.size(); ++i) {
       if (!is_named(g.n[i].what) || row(g.n[i].what).known == stage::data) continue;
-      if (g.n[i].what == op::param || g.n[i].what == op::scalar) continue;
       const std::string name = graph(g).name(i).c_str();
       if (const view* t = base_tensor(s, b, name)) b.values.tensors[name] = *t;
     }
@@ -125,6 +126,7 @@ template <class Engine> class block_stack {
     const std::string prefix = module + ".";
     for (const auto& [name, t] : m->tensors) b.values.tensors[prefix + name] = t.value();
     for (const auto& [name, v] : m->scalars) b.values.scalars[prefix + name] = v;
+    b.values.scalars[prefix + "dropout"] = m->dropout;
     for (const auto& [name, n] : m->sizes) b.values.sizes[prefix + name] = n;
   }
 

@@ -54,8 +54,9 @@ template <class Engine> class causal_lm {
   }
 
   // ---- for generation and training, which run stacks of their own
-  result<std::unique_ptr<block_stack<Engine>>> make_stack(bool loss, long long cache_places) {
-    return block_stack<Engine>::make(*programs_, settings(enabled_ ? adapters_.get() : nullptr, loss, cache_places));
+  result<std::unique_ptr<block_stack<Engine>>> make_stack(bool loss, bool dropped, long long cache_places) {
+    return block_stack<Engine>::make(*programs_,
+                                     settings(enabled_ ? adapters_.get() : nullptr, loss, dropped, cache_places));
   }
   row_batch& rows() { return rows_; }
   status forward(block_stack<Engine>& in, way w) {
@@ -118,20 +119,16 @@ template <class Engine> class causal_lm {
         adapters_(std::make_unique<adapter_set>()) {
     if (has_rope(config.family)) rotary_ = rotary_table(config, context);
   }
-  typename block_stack<Engine>::settings settings(const adapter_set* adapters, bool loss, long long cache_places) {
-    return {*config_,
-            *weights_,
-            *texts_,
-            adapters,
-            loss,
-            context_,
-            view_of(rotary_.data(), context_, config_->head_size),
+  typename block_stack<Engine>::settings settings(const adapter_set* adapters, bool loss, bool dropped,
+                                                  long long cache_places) {
+    return {*config_,    *weights_, *texts_,  adapters,
+            loss,        dropped,   context_, view_of(rotary_.data(), context_, config_->head_size),
             cache_places};
   }
   status rebuild() {
-    auto base = block_stack<Engine>::make(*programs_, settings(nullptr, false, 0));
+    auto base = block_stack<Engine>::make(*programs_, settings(nullptr, false, false, 0));
     if (!base) return base.failure();
-    auto adapted = block_stack<Engine>::make(*programs_, settings(adapters_.get(), false, 0));
+    auto adapted = block_stack<Engine>::make(*programs_, settings(adapters_.get(), false, false, 0));
     if (!adapted) return adapted.failure();
     if (status s = (*adapted)->bind(way::forward, reserve(1)); !s) return s;
     base_ = std::move(*base), adapted_ = std::move(*adapted);

@@ -24,7 +24,7 @@ template <class Engine> class generator {
     if (sequences < 1 || length < 1) return fail("there must be room for at least one sequence and one token");
     if (length > model.context())
       return fail("sequences of ", length, " tokens do not fit the ", model.context(), " positions of the model");
-    auto stack = model.make_stack(false, static_cast<long long>(sequences) * length);
+    auto stack = model.make_stack(false, false, static_cast<long long>(sequences) * length);
     if (!stack) return stack.failure();
     return generator(model, how, sequences, length, std::move(*stack));
   }

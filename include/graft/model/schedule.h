@@ -14,7 +14,7 @@ namespace graft {
 
 enum class schedule_kind : unsigned char { constant, linear, cosine };
 
-struct schedule {
+struct rate_schedule {
   schedule_kind kind = schedule_kind::constant;
   long long warm_up = 0, steps = 0;  // steps: of the whole training, with the warm-up
 

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training run in a folder: the adapter as PEFT has it, and optimizer.safetensors beside it, with AdaLoRA's state. A
+// checkpoint appears whole or not at all; a run that is read back goes on with the same bits.
+#pragma once
+#include <graft/io/hf/load_adapters.h>
+#include <graft/io/optimizer_state.h>
+#include <graft/model/trainer.h>
+
+namespace graft::io::hf {
+
+namespace detail {
+template <class Engine> std::vector<tensor_view> state_tensors(trainer<Engine>& t, const std::int64_t& step) {
+  std::vector<tensor_view> all = optimizer_tensors(t.optimizer(), step);
+  if (t.ranks())
+    for (const auto& [name, values] : t.ranks()->state())
+      all.push_back({"adalora." + name, dtype::f32, {values.size()}, std::as_bytes(values)});
+  return all;
+}
+}  // namespace detail
+
+template <class Engine>
+status save_checkpoint(const std::string& folder, const loaded_adapters& adapters, trainer<Engine>& t) {
+  return guarded(folder, [&]() -> status {
+    const std::string beside = name_beside(folder);
+    const save_watch none;
+    const folder_to_remove unfinished{beside, none};
+    if (status s = save_adapters(beside, adapters); !s) return s;
+    const std::int64_t step = t.optimizer().steps();
+    if (status s = write_safetensors(beside + "/optimizer.safetensors", detail::state_tensors(t, step)); !s) return s;
+    const bool replaces = exists(folder);
+    const int code = replaces ? exchange_names(beside, folder) : std::rename(beside.c_str(), folder.c_str());
+    if (code == 0) return ok;
+    return fail_in(folder, "this folder cannot be replaced in one step: ", reason(replaces ? code : errno));
+  });
+}
+
+// The trainer is one for the same model, adapters and settings; `adapters` are those that it trains.
+template <class Engine> status resume(const std::string& folder, causal_lm<Engine>& model, trainer<Engine>& t) {
+  return guarded(folder, [&]() -> status {
+    const result<loaded_adapters> from = load_adapters(folder, model);
+    if (!from) return from.failure();
+    const result<safetensors> state = read_safetensors(folder + "/optimizer.safetensors");
+    if (!state) return state.failure();
+    safetensors optimizer = *state;
+    std::erase_if(optimizer.tensors, [](const tensor_view& v) { return v.name.starts_with("adalora."); });
+    std::map<std::string, std::span<float>> ranks;
+    if (t.ranks())
+      for (const auto& [name, values] : t.ranks()->state()) ranks["adalora." + name] = values;
+    for (const auto& [name, to] : ranks) {
+      const result<tensor_view> v = state->find(name);
+      if (!v) return v.failure();
+      if (v->type != dtype::f32 || v->data.size() != to.size_bytes())
+        return fail_in(state->file, "tensor ", in_quotes(name), " is ", shape_text(v->shape), ", expected [",
+                       number(to.size()), "]");
+    }
+    std::vector<std::pair<const adapter_tensor*, const adapter_tensor*>> copies;
+    for (const module_adapter& m : model.adapters().modules) {
+      const module_adapter* other = from->set.find(m.module);
+      if (other == nullptr) return fail_in(folder, "does not adapt ", in_quotes(m.module), ", which is trained here");
+      for (const auto& [mine, theirs] : {std::pair{&m.tensors, &other->tensors}, {&m.base, &other->base}})
+        for (const auto& [name, to] : *mine) {
+          const auto at = theirs->find(name);
+          if (at == theirs->end() || at->second.shape != to.shape)
+            return fail_in(folder, in_quotes(m.module), ": ", in_quotes(name), " is not what is trained here");
+          copies.emplace_back(&at->second, &to);
+        }
+    }
+    if (status s = read_optimizer(optimizer, t.optimizer()); !s) return s;
+    for (const auto& [name, to] : ranks)
+      if (!to.empty()) std::memcpy(to.data(), state->find(name)->data.data(), to.size_bytes());
+    for (const auto& [theirs, mine] : copies)
+      std::copy(theirs->data->begin(), theirs->data->end(), mine->data->begin());
+    return t.resumed();
+  });
+}
+
+}  // namespace graft::io::hf

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// A PEFT folder for a whole model: which modules it changes, what each of them gets, and the modules that it replaces
+// whole. Every tensor of the file must have been for one of them. The way back writes the same file with the values that
+// the tensors have now; PEFT reads it.
+#pragma once
+#include <graft/io/hf/modules.h>
+#include <graft/model/adalora.h>
+
+namespace graft::io::hf {
+
+// Adapters with what is needed to write them again.
+struct loaded_adapters {
+  adapter_set set;
+  adapter_config config;
+  std::vector<adapted_module> modules;
+};
+
+class adapter_loader {
+ public:
+  adapter_loader(const peft_folder& from, const model_config& c, const model_weights& w)
+      : from_(from), all_(modules_of(c, w)) {}
+
+  result<loaded_adapters> load() {
+    out_.config = from_.config;
+    if (status s = find_targets(); !s) return s.failure();
+    for (base_layer* b : targets_)
+      if (status s = adapt(*b); !s) return s.failure();
+    for (const base_layer& b : all_)
+      if (status s = replace(b); !s) return s.failure();
+    if (out_.set.modules.empty())
+      return fail_in(from_.weights.file,
+                     "target_modules of adapter_config.json beside it names no module of this model");
+    if (status s = all_used(); !s) return s.failure();
+    return std::move(out_);
+  }
+
+ private:
+  status find_targets() {
+    long long out = 0, in = 0;
+    for (base_layer& b : all_) {
+      const result<bool> hit = is_target(from_.config, b.module, {b.kind == "linear", b.module == "lm_head"});
+      if (!hit) return fail_in(from_.weights.file, hit.message());
+      if (!*hit) continue;
+      targets_.push_back(&b);
+      out = std::max(out, b.out), in = std::max(in, b.in);
+    }
+    for (base_layer* b : targets_) b->largest_out = out, b->largest_in = in;
+    return ok;
+  }
+  status adapt(const base_layer& b) {
+    result<peft_layer> layer = read_module(from_, b);
+    if (!layer) return layer.failure();
+    module_adapter m{b.module, layer->formula.of, {}, layer->scalars, layer->sizes, {}};
+    for (auto& [name, t] : layer->tensors) m.tensors[name] = shared(t);
+    if (layer->base_weight) m.base["weight"] = shared(*layer->base_weight);
+    if (layer->base_bias) m.base["bias"] = shared(*layer->base_bias), m.trains_bias = true;
+    describe(b, m);
+    for (const char* key : {"lora_dropout", "boft_dropout", "vera_dropout", "vblora_dropout", "miss_dropout"})
+      if (b.kind == "linear" && from_.config.key(key) != nullptr) m.dropout = from_.config.number(key);
+    used_.push_back("base_model.model." + b.module + ".");
+    out_.set.modules.push_back(std::move(m));
+    out_.modules.push_back({b, std::move(*layer)});
+    return ok;
+  }
+  static void describe(const base_layer& b, module_adapter& m) {
+    m.table = b.kind == "embedding";
+    m.turned = b.shape.size() == 2 && b.weight.apart[0] != 0;
+  }
+  // Tensors of the same key and shape are one.
+  adapter_tensor shared(const loaded_tensor& t) {
+    used_.push_back(t.key);
+    if (t.whole) used_.push_back(t.whole->key);
+    adapter_tensor& one = by_key_[t.key + " " + shape_text(t.shape).c_str()];
+    if (one.data == nullptr) one = {t.key, std::make_shared<std::vector<float>>(t.data), t.shape};
+    return one;
+  }
+  // Modules that were saved whole, and biases that were trained beside the adapters.
+  status replace(const base_layer& b) {
+    const std::string key = "base_model.model." + b.module + ".";
+    const bool whole = is_saved_module(from_.config, b.module);
+    const bool target = std::find(targets_.begin(), targets_.end(), &b) != targets_.end();
+    const bool bias_only = !target && !whole && from_.config.bias == trained_bias::all && b.bias;
+    if (!whole && !bias_only) return ok;
+    module_adapter m{b.module, {}, {}, {}, {}, {}};
+    for (const char* name : {"weight", "bias"}) {
+      const bool is_bias = name[0] == 'b';
+      if ((is_bias && !b.bias) || (bias_only && !is_bias)) continue;
+      result<adapter_tensor> t = take(key + name, is_bias ? std::vector<long long>{b.out} : b.shape);
+      if (!t) return t.failure();
+      if (whole)
+        m.tensors[std::string("modules_to_save.") + name] = std::move(*t);
+      else
+        m.base[name] = std::move(*t), m.trains_bias = true;
+    }
+    describe(b, m);
+    const bool norm = b.shape.size() == 1;
+    if (whole)
+      m.of = norm ? (b.bias ? formula_of<whole_norm_with_bias>() : formula_of<whole_norm>())
+                  : (b.bias ? formula_of<whole_module_with_bias>() : formula_of<whole_module>());
+    out_.set.modules.push_back(std::move(m));
+    return ok;
+  }
+  result<adapter_tensor> take(const std::string& key, const std::vector<long long>& shape) {
+    const result<tensor_view> t = from_.weights.find(key);
+    if (!t) return t.failure();
+    std::vector<long long> has(t->shape.begin(), t->shape.end());
+    if (has != shape)
+      return fail_in(from_.weights.file, "tensor ", in_quotes(key), " has shape ", shape_text(has), ", expected ",
+                     shape_text(shape));
+    result<std::vector<float>> values = to_float(*t);
+    if (!values) return values.failure();
+    used_.push_back(key);
+    return adapter_tensor{key, std::make_shared<std::vector<float>>(std::move(*values)), shape};
+  }
+  status all_used() const {
+    for (const tensor_view& t : from_.weights) {
+      const bool known = std::any_of(used_.begin(), used_.end(), [&](const std::string& u) {
+        return u.ends_with('.') ? t.name.starts_with(u) : t.name == u;
+      });
+      if (!known)
+        return fail_in(from_.weights.file, "tensor ", in_quotes(t.name),
+                       " belongs to no module that this adapter changes");
+    }
+    return ok;
+  }
+
+  const peft_folder& from_;
+  std::vector<base_layer> all_;
+  std::vector<base_layer*> targets_;
+  std::vector<std::string> used_;  // keys, and beginnings of keys that end in a dot
+  std::map<std::string, adapter_tensor> by_key_;
+  loaded_adapters out_;
+};
+
+template <class Engine>
+result<loaded_adapters> load_adapters(const std::string& folder, const causal_lm<Engine>& model) {
+  const result<peft_folder> opened = open_peft_folder(folder);
+  if (!opened) return opened.failure();
+  return guarded(folder, [&] { return adapter_loader(*opened, model.config(), model.weights()).load(); });
+}
+
+// What AdaLoRA's file says about its ranks.
+inline adalora_settings adalora_settings_of(const adapter_config& c) {
+  return {c.whole("target_r"),   c.whole("tinit"),  c.whole("tfinal"), c.whole("deltaT"),
+          c.whole("total_step"), c.number("beta1"), c.number("beta2"), c.number("orth_reg_weight")};
+}
+
+// The folder as it was read, with the values of now.
+inline status save_adapters(const std::string& folder, const loaded_adapters& a) {
+  std::vector<adapted_module> modules = a.modules;
+  std::vector<tensor_view> more;
+  for (const module_adapter& m : a.set.modules) {
+    const auto at =
+        std::find_if(modules.begin(), modules.end(), [&](const auto& e) { return e.base.module == m.module; });
+    for (const auto& [name, t] : m.tensors) {
+      if (at == modules.end()) {
+        more.push_back({t.key, dtype::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
+        continue;
+      }
+      loaded_tensor& to = at->layer.tensors.at(name);
+      if (!to.whole) to.data = *t.data;
+    }
+    for (const auto& [name, t] : m.base) {
+      if (at == modules.end())
+        more.push_back({t.key, dtype::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
+      else if (name == "bias")
+        at->layer.base_bias->data = *t.data;
+    }
+  }
+  return write_peft_folder(folder, a.config, modules, more);
+}
+
+}  // namespace graft::io::hf

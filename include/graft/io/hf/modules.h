@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The modules of a model by path, as PEFT sees them: their kind, their sizes, whether they have a bias. They follow from
+// the names and shapes of the weights.
+#pragma once
+#include <graft/io/hf/load_model.h>
+#include <graft/io/peft_folder.h>
+
+namespace graft::io::hf {
+
+inline bool is_embedding_module(std::string_view module) {
+  for (const char* name : {"embed_tokens", "embed_positions", "wte", "wpe"})
+    if (ends_with_name(module, name)) return true;
+  return false;
+}
+
+inline std::vector<base_layer> modules_of(const model_config& c, const model_weights& w) {
+  std::vector<base_layer> all;
+  const auto tensor = [&](const std::string& name) -> const view* {
+    auto at = w.tensors.find(name);
+    if (at == w.tensors.end() && name == "lm_head.weight" && c.tied) at = w.tensors.find(token_table(c.family));
+    return at != w.tensors.end() ? &at->second : nullptr;
+  };
+  for (const std::string& name : names_of(c)) {
+    const view* const weight = tensor(name);
+    if (!name.ends_with(".weight") || weight == nullptr) continue;
+    base_layer b;
+    b.module = name.substr(0, name.size() - std::string_view(".weight").size());
+    b.bias = tensor(b.module + ".bias") != nullptr;
+    b.weight = *weight;
+    for (int k = 0; k < weight->rank; ++k) b.shape.push_back(weight->size[k]);
+    if (weight->rank == 1) {
+      b.kind = b.bias ? "layer_norm" : "rms_norm", b.out = weight->size[0], b.in = 1;
+    } else {
+      // GPT-2 stores its layers [in, out].
+      const bool turned = c.family == model_family::gpt2 && b.module.find(".h.") != b.module.npos;
+      if (turned) b.weight = weight->transposed();
+      b.kind = is_embedding_module(b.module) ? "embedding" : "linear";
+      b.out = b.weight.size[0], b.in = b.weight.size[1];
+    }
+    all.push_back(std::move(b));
+  }
+  return all;
+}
+
+}  // namespace graft::io::hf

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ready loop: sequences in an order that follows from the seed, batches, accumulation, clipping, a schedule, AdamW,
+// and AdaLoRA's ranks where there are any. Every step is a function of the seed and its number, so that a run that is
+// saved and goes on gives the bits of one that was never interrupted.
+//     trainer<engine> t = *trainer<engine>::make(model, sequences, settings);
+//     t.run([&](const step_report& r) { …; return !stop; });        // false ends it after this step
+#pragma once
+#include <graft/model/adalora_layers.h>
+#include <graft/model/schedule.h>
+#include <graft/model/training.h>
+
+#include <chrono>
+#include <numeric>
+
+namespace graft {
+
+struct trainer_settings {
+  long long steps = 0;  // of the optimizer
+  int batch = 1;        // sequences of one call
+  int accumulate = 1;   // calls of one step
+  adamw_settings optimizer{};
+  rate_schedule rate{};    // its steps are those above where it has none
+  double clip = 1;         // largest norm of the gradients; 0: not clipped
+  std::uint64_t seed = 0;  // of the order and of dropout
+  bool dropout = true, checkpoint = false;
+  std::optional<adalora_settings> adalora{};
+};
+
+struct step_report {
+  long long step = 0, steps = 0;  // steps that are done, and all
+  double loss = 0, rate = 0, norm = 0;
+  long long tokens = 0;  // of this step
+  double seconds = 0;    // of this step
+  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+  double seconds_left() const { return seconds * static_cast<double>(steps - step); }
+};
+
+template <class Engine> class trainer {
+ public:
+  using sequences = std::vector<std::vector<std::int64_t>>;
+
+  // The sequences outlive the trainer.
+  static result<trainer> make(causal_lm<Engine>& model, const sequences& data, const trainer_settings& how) {
+    if (data.empty()) return fail("there are no sequences to train on");
+    if (how.steps < 1 || how.batch < 1 || how.accumulate < 1)
+      return fail("steps, batch and accumulate must be at least 1");
+    for (const std::vector<std::int64_t>& s : data)
+      if (s.size() < 2)
+        return fail("a sequence has ", static_cast<long long>(s.size()), " tokens, expected at least 2");
+    auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, static_cast<std::int64_t>(how.seed)});
+    if (!run) return run.failure();
+    auto optimizer = adamw::over(run->parameters(), how.optimizer);
+    if (!optimizer) return optimizer.failure();
+    trainer t(data, how, std::move(*run), std::move(*optimizer));
+    if (t.how_.rate.steps == 0) t.how_.rate.steps = how.steps;
+    if (how.adalora) {
+      auto ranks = rank_allocator::over(adalora_layers(t.run_.parameters()), *how.adalora);
+      if (!ranks) return ranks.failure();
+      t.ranks_ = std::move(*ranks);
+    }
+    return t;
+  }
+
+  // Until all steps are done, or `report` gives false.
+  template <class Report> status run(Report report) {
+    while (optimizer_.steps() < how_.steps) {
+      const result<step_report> r = step();
+      if (!r) return r.failure();
+      if (!report(*r)) break;
+    }
+    return ok;
+  }
+  result<step_report> step() {
+    const auto begin = std::chrono::steady_clock::now();
+    const long long now = optimizer_.steps();
+    step_report r{now + 1, how_.steps, 0, how_.optimizer.rate * how_.rate.factor(now)};
+    run_.clear();
+    for (int call = 0; call < how_.accumulate; ++call) {
+      const std::vector<labelled_sequence> batch = batch_of(now * how_.accumulate + call);
+      for (const labelled_sequence& s : batch) r.tokens += static_cast<long long>(s.tokens.size());
+      const result<double> loss = run_.add(batch, 1.0 / how_.accumulate);
+      if (!loss) return loss.failure();
+      r.loss += *loss / how_.accumulate;
+    }
+    if (ranks_) r.loss += ranks_->keep_orthogonal();
+    if (!std::isfinite(r.loss)) return fail("the loss of step ", r.step, " is not a finite number; lower the rate");
+    if (how_.clip > 0) r.norm = optimizer_.clip(how_.clip);
+    optimizer_.step(r.rate);
+    if (ranks_) ranks_->allocate(now);
+    if (status s = run_.parameters_changed(); !s) return s.failure();
+    r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return r;
+  }
+  // The mean loss of other sequences, each token counting the same within its batch.
+  result<double> evaluate(const sequences& data) {
+    double sum = 0;
+    long long batches = 0;
+    for (std::size_t i = 0; i < data.size(); i += static_cast<std::size_t>(how_.batch), ++batches) {
+      std::vector<labelled_sequence> batch;
+      for (std::size_t k = i; k < data.size() && k < i + static_cast<std::size_t>(how_.batch); ++k)
+        batch.push_back({data[k]});
+      const result<double> loss = run_.loss(batch);
+      if (!loss) return loss;
+      sum += *loss;
+    }
+    return batches > 0 ? result<double>(sum / static_cast<double>(batches)) : fail("there are no sequences to look at");
+  }
+
+  // What a run that goes on needs.
+  adamw& optimizer() { return optimizer_; }
+  std::optional<rank_allocator>& ranks() { return ranks_; }
+  // After optimizer and adapters were set to those of another run.
+  status resumed() {
+    run_.set_calls(optimizer_.steps() * how_.accumulate);
+    return run_.parameters_changed();
+  }
+
+ private:
+  trainer(const sequences& data, const trainer_settings& how, training_run<Engine> run, adamw optimizer)
+      : data_(&data), how_(how), run_(std::move(run)), optimizer_(std::move(optimizer)), order_(data.size()) {}
+
+  // Each time through the data is a shuffle of its own.
+  void shuffle(long long epoch) {
+    if (epoch == shuffled_) return;
+    shuffled_ = epoch;
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    for (std::size_t i = order_.size() - 1; i > 0; --i) {
+      const std::uint64_t key = cpu::mixed(how_.seed ^ cpu::mixed(static_cast<std::uint64_t>(epoch)));
+      std::swap(order_[i], order_[cpu::mixed(key ^ i) % (i + 1)]);
+    }
+  }
+  std::vector<labelled_sequence> batch_of(long long call) {
+    std::vector<labelled_sequence> batch;
+    const auto n = static_cast<long long>(data_->size());
+    for (long long k = call * how_.batch; k < (call + 1) * how_.batch; ++k) {
+      shuffle(k / n);
+      batch.push_back({(*data_)[order_[static_cast<std::size_t>(k % n)]]});
+    }
+    return batch;
+  }
+
+  const sequences* data_;
+  trainer_settings how_;
+  training_run<Engine> run_;
+  adamw optimizer_;
+  std::optional<rank_allocator> ranks_;
+  std::vector<std::size_t> order_;
+  long long shuffled_ = -1;
+};
+
+}  // namespace graft

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// One folder of a model: what transformers and PEFT computed with it, computed again. A folder NAME beside `base` is an
+// adapter: logits with it and without, greedy tokens, training steps, gradients of the first, logits and tokens after
+// them, logits with the adapter merged into the weights, and with the adapter that was written and read again.
+#pragma once
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/io/hf/load_adapters.h>
+#include <graft/model/adalora_layers.h>
+#include <graft/model/generate.h>
+#include <graft/model/merge.h>
+#include <graft/model/training.h>
+
+#include <filesystem>
+
+namespace golden {
+
+using namespace graft;
+
+struct model_check {
+  std::string name;
+  double error = 0, tolerance = 0;
+};
+
+class model_case {
+ public:
+  using engine = cpu::engine<float>;
+  using checks = std::vector<model_check>;
+
+  static result<checks> run(const std::filesystem::path& folder) {
+    const bool bare = folder.filename() == "base";
+    auto model = io::hf::load_model<engine>(folder.parent_path() / "base");
+    if (!model) return model.failure();
+    auto file = io::read_safetensors(folder / "expected.safetensors");
+    if (!file) return file.failure();
+    model_case c(std::move(*model), std::move(*file));
+    if (status s = c.read_ids(); !s) return s.failure();
+    if (status s = bare ? c.as_it_is("") : c.adapted(folder); !s) return s.failure();
+    return c.out_;
+  }
+
+ private:
+  model_case(causal_lm<engine> model, io::safetensors file) : model_(std::move(model)), file_(std::move(file)) {}
+
+  status read_ids() {
+    const result<io::tensor_view> t = file_.find("ids");
+    if (!t) return t.failure();
+    result<std::vector<std::int64_t>> ids = io::to_int64(*t);
+    if (!ids || t->shape.size() != 2) return fail("'ids' must be [batch, length]");
+    const auto length = static_cast<std::ptrdiff_t>(t->shape[1]);
+    for (auto at = ids->begin(); at != ids->end(); at += length) prompts_.emplace_back(at, at + length);
+    return ok;
+  }
+  static double apart(std::span<const float> got, std::span<const float> wanted) {
+    double largest = 0, difference = got.size() == wanted.size() ? 0 : 1;
+    for (std::size_t i = 0; i < got.size() && i < wanted.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
+      const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(wanted[i]));
+      difference = d >= 0 ? std::max(difference, d) : 1e30;
+    }
+    return largest > 0 ? difference / largest : difference;
+  }
+  status logits(causal_lm<engine>& of, const char* key, const std::string& name) {
+    const result<io::tensor_view> t = file_.find(key);
+    if (!t) return t.failure();
+    const result<std::vector<float>> wanted = io::to_float(*t);
+    if (!wanted) return wanted.failure();
+    std::vector<row_run> runs;
+    for (const auto& p : prompts_) runs.push_back({p, 0, 0});
+    std::vector<float> got(wanted->size());
+    if (status s = of.logits(runs, got); !s) return s;
+    out_.push_back({name, apart(got, *wanted), 2e-4});
+    return ok;
+  }
+  status generated(const char* key) {
+    const result<io::tensor_view> t = file_.find(key);
+    if (!t) return t.failure();
+    const result<std::vector<std::int64_t>> wanted = io::to_int64(*t);
+    if (!wanted || t->shape.size() != 2) return fail("'", key, "' must be [batch, length]");
+    generation_settings how;
+    how.new_tokens = static_cast<int>(t->shape[1] - prompts_[0].size());
+    auto g = generator<engine>::make(model_, how, static_cast<int>(prompts_.size()), static_cast<int>(t->shape[1]));
+    if (!g) return g.failure();
+    const auto made = g->run(prompts_);
+    if (!made) return made.failure();
+    std::vector<std::int64_t> all;
+    for (const generated_sequence& s : *made) all.insert(all.end(), s.tokens.begin(), s.tokens.end());
+    double wrong = all.size() == wanted->size() ? 0 : 1;
+    for (std::size_t i = 0; i < all.size() && i < wanted->size(); ++i) wrong += all[i] != (*wanted)[i] ? 1 : 0;
+    out_.push_back({key, wrong, 0});
+    return ok;
+  }
+  status as_it_is(const std::string& after) {
+    if (status s = logits(model_, ("logits" + after).c_str(), "logits" + after); !s) return s;
+    return generated(("generated" + after).c_str());
+  }
+
+  status adapted(const std::filesystem::path& folder) {
+    result<io::hf::loaded_adapters> loaded = io::hf::load_adapters(folder / "adapter_init", model_);
+    if (!loaded) return loaded.failure();
+    if (status s = model_.set_adapters(loaded->set); !s) return s;
+    if (status s = as_it_is(""); !s) return s;
+    model_.enable(false);
+    if (status s = logits(model_, "logits_disabled", "logits_disabled"); !s) return s;
+    model_.enable(true);
+    if (status s = train(*loaded); !s) return s;
+    if (status s = model_.set_adapters(model_.adapters()); !s) return s;
+    if (status s = as_it_is("_trained"); !s) return s;
+    if (status s = written(*loaded, folder); !s) return s;
+    if (file_.get("logits_merged_unloaded") == nullptr) return ok;  // PEFT cannot merge every method
+    result<model_weights> weights = merged_weights(model_);
+    if (!weights) return weights.failure();
+    result<causal_lm<engine>> merged = causal_lm<engine>::make(model_.config(), std::move(*weights));
+    if (!merged) return merged.failure();
+    return logits(*merged, "logits_merged_unloaded", "merged");
+  }
+  status written(const io::hf::loaded_adapters& loaded, const std::filesystem::path& folder) {
+    const auto copy = std::filesystem::temp_directory_path() /
+                      ("graft-golden-" + std::to_string(::getpid()) + "-" + folder.filename().string());
+    const struct removed {
+      const std::filesystem::path& path;
+      ~removed() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path, ignored);
+      }
+    } at_the_end{copy};
+    if (status s = io::hf::save_adapters(copy, loaded); !s) return s;
+    result<io::hf::loaded_adapters> again = io::hf::load_adapters(copy, model_);
+    if (!again) return again.failure();
+    result<causal_lm<engine>> other = causal_lm<engine>::make(model_.config(), model_.weights());
+    if (!other) return other.failure();
+    if (status s = other->set_adapters(again->set); !s) return s;
+    return logits(*other, "logits_trained", "written");
+  }
+
+  // "lora_A.default.weight" of the model in memory is "lora_A.weight" of the file.
+  static std::string plain(std::string name) {
+    for (const char* part : {".default", ".modules_to_save"})
+      if (const std::size_t at = name.find(part); at != name.npos) name.erase(at, std::string_view(part).size());
+    if (name.ends_with("magnitude_vector.weight")) name.erase(name.size() - std::string_view(".weight").size());
+    return name.find("vector_bank") != name.npos ? "vector_bank" : name;
+  }
+  void gradients(const training_run<engine>& t) {
+    std::map<const void*, std::string> keys;
+    for (const module_adapter& m : model_.adapters().modules)
+      for (const auto* tensors : {&m.tensors, &m.base})
+        for (const auto& [name, x] : *tensors) keys[x.data->data()] = plain(x.key);
+    double worst = 0;
+    std::size_t found = 0, wanted = 0;
+    for (const io::tensor_view& g : file_) {
+      if (!g.name.starts_with("grad0.")) continue;
+      ++wanted;
+      for (const trained_parameter& p : t.parameters()) {
+        if (keys[p.value.data] != plain(g.name.substr(6))) continue;
+        const result<std::vector<float>> values = io::to_float(g);
+        const std::span<const float> got(static_cast<const float*>(p.gradient.data),
+                                         static_cast<std::size_t>(p.gradient.count()));
+        worst = std::max(worst, values ? apart(got, *values) : 1.0);
+        ++found;
+      }
+    }
+    out_.push_back({"grad0", found == wanted && found == t.parameters().size() ? worst : 1, 1e-4});
+  }
+  status train(const io::hf::loaded_adapters& loaded) {
+    const auto ids = file_.find("train_ids"), losses = file_.find("losses");
+    if (!ids || !losses || ids->shape.size() != 3) return fail("there are no training steps in ", file_.file.c_str());
+    const auto tokens = io::to_int64(*ids);
+    const auto wanted = io::to_float(*losses);
+    if (!tokens || !wanted) return fail("'train_ids' or 'losses' cannot be read");
+    auto t = training_run<engine>::make(model_, {.dropout = false});
+    if (!t) return t.failure();
+    auto optimizer = adamw::over(t->parameters(), {5e-3, 0.9, 0.999, 1e-8, 0.01});
+    if (!optimizer) return optimizer.failure();
+    std::optional<rank_allocator> ranks;
+    if (std::vector<adalora_layer> layers = adalora_layers(t->parameters()); !layers.empty()) {
+      auto made = rank_allocator::over(std::move(layers), io::hf::adalora_settings_of(loaded.config));
+      if (!made) return made.failure();
+      ranks = std::move(*made);
+    }
+    double worst = 0, wrong_ranks = 0;
+    for (std::size_t step = 0; step < ids->shape[0]; ++step) {
+      std::vector<labelled_sequence> batch;
+      for (std::size_t b = 0; b < ids->shape[1]; ++b)
+        batch.push_back({std::span(*tokens).subspan((step * ids->shape[1] + b) * ids->shape[2], ids->shape[2])});
+      t->clear();
+      const result<double> loss = t->add(batch);
+      if (!loss) return loss.failure();
+      const double all = *loss + (ranks ? ranks->keep_orthogonal() : 0);
+      worst =
+          std::max(worst, std::abs(all - static_cast<double>((*wanted)[step])) / static_cast<double>((*wanted)[step]));
+      if (step == 0) gradients(*t);
+      optimizer->step();
+      if (ranks) ranks->allocate(static_cast<long long>(step)), wrong_ranks += wrong_rank(*ranks, step);
+      if (status s = t->parameters_changed(); !s) return s;
+    }
+    out_.push_back({"losses", worst, 1e-4});
+    if (ranks) out_.push_back({"ranks", wrong_ranks, 0});
+    return ok;
+  }
+  double wrong_rank(const rank_allocator& ranks, std::size_t step) const {
+    const auto t = file_.find("ranks_after_step");
+    const auto wanted = t ? io::to_int64(*t) : result<std::vector<std::int64_t>>(fail("no ranks"));
+    if (!wanted || wanted->size() % t->shape[0] != 0) return 1;
+    const std::size_t each = wanted->size() / t->shape[0];
+    long long sum = 0;
+    for (std::size_t k = 0; k < each; ++k) sum += (*wanted)[step * each + k];
+    return sum == ranks.ranks() ? 0 : 1;
+  }
+
+  causal_lm<engine> model_;
+  io::safetensors file_;
+  std::vector<std::vector<std::int64_t>> prompts_;
+  checks out_;
+};
+
+}  // namespace golden

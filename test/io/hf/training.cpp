@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training of whole models. That losses and gradients are PEFT's is what `golden` shows; here is what a run promises.
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/io/hf/checkpoint.h>
+
+#include "../support.h"
+
+using namespace graft;
+using namespace graft::io;
+using namespace graft::io::test;
+using engine = cpu::engine<float>;
+
+namespace {
+
+const std::filesystem::path golden = GRAFT_GOLDEN_DIR "/models";
+
+struct tuned {
+  causal_lm<engine> model;
+  hf::loaded_adapters adapters;
+
+  static tuned load(const std::string& name, const std::string& adapter, double dropout = 0) {
+    auto model = hf::load_model<engine>(golden / name / "base");
+    REQUIRE(model);
+    auto adapters = hf::load_adapters((golden / name / adapter / "adapter_init").string(), *model);
+    CAPTURE(std::string(adapters.message()));
+    REQUIRE(adapters);
+    for (module_adapter& m : adapters->set.modules) m.dropout = dropout;
+    REQUIRE(model->set_adapters(adapters->set));
+    return {std::move(*model), std::move(*adapters)};
+  }
+  std::vector<float> values() const {
+    std::vector<float> all;
+    for (const module_adapter& m : model.adapters().modules)
+      for (const auto& [name, t] : m.tensors) all.insert(all.end(), t.data->begin(), t.data->end());
+    return all;
+  }
+};
+trainer<engine>::sequences data() {
+  trainer<engine>::sequences all;
+  for (std::int64_t s = 0; s < 7; ++s) {
+    all.emplace_back();
+    for (std::int64_t t = 0; t < 5 + s; ++t) all.back().push_back((s * 31 + t * t * 7) % 199);
+  }
+  return all;
+}
+trainer_settings settings(long long steps) {
+  trainer_settings how;
+  how.steps = steps, how.batch = 3, how.accumulate = 2, how.seed = 5;
+  how.optimizer.rate = 5e-3;
+  how.rate = {schedule_kind::cosine, 2, 8};
+  return how;
+}
+const auto always = [](const step_report&) { return true; };
+
+}  // namespace
+
+TEST_CASE("training: the loss falls, and only what is trained changes") {
+  tuned t = tuned::load("llama", "lora");
+  const auto sequences = data();
+  auto run = trainer<engine>::make(t.model, sequences, settings(30));
+  REQUIRE(run);
+  const auto before = run->evaluate(sequences);
+  REQUIRE(before);
+  const view weight = t.model.weights().tensors.at("model.layers.0.mlp.up_proj.weight");
+  const std::vector<float> base(static_cast<const float*>(weight.data),
+                                static_cast<const float*>(weight.data) + weight.count());
+  long long reports = 0;
+  REQUIRE(run->run([&](const step_report& r) {
+    CHECK(r.step == ++reports);
+    CHECK(r.norm > 0);
+    return true;
+  }));
+  CHECK(reports == 30);
+  const auto after = run->evaluate(sequences);
+  REQUIRE(after);
+  CHECK(*after < 0.9 * *before);
+  CHECK(std::equal(base.begin(), base.end(), static_cast<const float*>(weight.data)));
+}
+
+TEST_CASE("training: a run that is saved and goes on gives the bits of one that was not interrupted") {
+  const auto sequences = data();
+  for (const auto& [model, adapter, dropout] :
+       {std::tuple{"llama", "dora", 0.0}, std::tuple{"llama", "lora", 0.2}, std::tuple{"opt", "adalora", 0.0},
+        std::tuple{"llama", "lora_modules_to_save", 0.0}}) {
+    CAPTURE(adapter);
+    temp_folder dir;
+    const std::string folder = dir.path / "checkpoint-3";
+    trainer_settings how = settings(6);
+    if (std::string(adapter) == "adalora") how.adalora = {4, 1, 1, 1, 6, 0.85, 0.85, 0.5};
+    tuned whole = tuned::load(model, adapter, dropout), second = tuned::load(model, adapter, dropout);
+    {
+      auto run = trainer<engine>::make(whole.model, sequences, how);
+      CAPTURE(std::string(run.message()));
+      REQUIRE(run);
+      REQUIRE(run->run([](const step_report& r) { return r.step < 3; }));
+      const status saved = hf::save_checkpoint(folder, whole.adapters, *run);
+      CAPTURE(std::string(saved.message()));
+      REQUIRE(saved);
+      REQUIRE(hf::save_checkpoint(folder, whole.adapters, *run));  // again, over it
+      CHECK(dir.files() == 1);
+      REQUIRE(run->run(always));
+    }
+    auto run = trainer<engine>::make(second.model, sequences, how);
+    REQUIRE(run);
+    const status resumed = hf::resume(folder, second.model, *run);
+    CAPTURE(std::string(resumed.message()));
+    REQUIRE(resumed);
+    CHECK(run->optimizer().steps() == 3);
+    REQUIRE(run->run(always));
+    CHECK(whole.values() == second.values());
+  }
+}
+
+TEST_CASE("training: values kept and values computed again give the same gradients") {
+  const auto sequences = data();
+  tuned a = tuned::load("llama", "dora"), b = tuned::load("llama", "dora");
+  trainer_settings how = settings(3);
+  auto kept = trainer<engine>::make(a.model, sequences, how);
+  how.checkpoint = true;
+  auto again = trainer<engine>::make(b.model, sequences, how);
+  REQUIRE(kept);
+  REQUIRE(again);
+  REQUIRE(kept->run(always));
+  REQUIRE(again->run(always));
+  const std::vector<float> x = a.values(), y = b.values();
+  for (std::size_t i = 0; i < x.size(); ++i) CHECK(x[i] == doctest::Approx(y[i]).epsilon(1e-4).scale(1));
+}
+
+TEST_CASE("training: dropout follows from the seed, and evaluation has none") {
+  const auto sequences = data();
+  const auto losses = [&](std::uint64_t seed, double dropout) {
+    tuned t = tuned::load("llama", "lora", dropout);
+    trainer_settings how = settings(2);
+    how.seed = seed, how.batch = 7, how.accumulate = 1, how.rate = {};
+    how.optimizer.rate = 0;
+    auto run = trainer<engine>::make(t.model, sequences, how);
+    REQUIRE(run);
+    std::vector<double> all;
+    REQUIRE(run->run([&](const step_report& r) { return all.push_back(r.loss), true; }));
+    all.push_back(*run->evaluate(sequences));
+    return all;
+  };
+  const auto none = losses(1, 0), some = losses(1, 0.3), other = losses(2, 0.3);
+  CHECK(some == losses(1, 0.3));
+  CHECK(some[0] != doctest::Approx(none[0]).epsilon(1e-6));
+  CHECK(some[0] != some[1]);  // another step drops other elements
+  CHECK(some[0] != other[0]);
+  CHECK(some[2] == doctest::Approx(none[2]).epsilon(1e-6));
+}
+
+TEST_CASE("training: labels that do not count, and batches that cannot be trained on") {
+  tuned t = tuned::load("llama", "lora");
+  auto run = training_run<engine>::make(t.model);
+  REQUIRE(run);
+  const std::vector<std::int64_t> tokens{5, 9, 17, 3}, labels{-100, -100, 17, 3}, all{5, 9, 17, 3};
+  const std::vector<std::int64_t> prefix{5, 9, 17}, last{-100, -100, 17};
+  const auto loss = [&](std::vector<labelled_sequence> batch) {
+    const auto r = run->loss(batch);
+    CAPTURE(std::string(r.message()));
+    REQUIRE(r);
+    return *r;
+  };
+  CHECK(loss({{tokens, all}}) == loss({{tokens}}));
+  CHECK(loss({{tokens, labels}}) != loss({{tokens}}));
+  CHECK(loss({{prefix, last}}) != loss({{tokens, labels}}));
+  const std::vector<std::int64_t> nothing{-100, -100, -100, -100}, few{1, 2}, outside{5, 9999, 17, 3};
+  const auto message = [&](labelled_sequence s) { return std::string(run->add(std::span(&s, 1)).message()); };
+  CHECK(message({tokens, nothing}).find("no token of the batch has a label that counts") != std::string::npos);
+  CHECK(message({tokens, few}).find("a sequence of 4 tokens has 2 labels") != std::string::npos);
+  CHECK(message({outside}).find("9999") != std::string::npos);
+  CHECK(message({}).find("a sequence has no tokens") != std::string::npos);
+  auto bare = hf::load_model<engine>(golden / "llama" / "base");
+  REQUIRE(bare);
+  CHECK(contains(training_run<engine>::make(*bare).message(), "there is nothing to train"));
+}
+
+TEST_CASE("adapters: folders that are not for the model are refused, and the model stays as it was") {
+  tuned t = tuned::load("llama", "lora");
+  const auto logits = [&] {
+    const std::vector<std::int64_t> ids{1, 2, 3};
+    const row_run run{ids};
+    std::vector<float> out(3 * 256);
+    REQUIRE(t.model.logits(std::span(&run, 1), out));
+    return out;
+  };
+  const auto before = logits();
+  const auto wrong = hf::load_adapters((golden / "opt" / "lora" / "adapter_init").string(), t.model);
+  CHECK_FALSE(wrong);
+  adapter_set broken = t.model.adapters();
+  auto& tensor = broken.modules[0].tensors.begin()->second;
+  tensor.shape = {3, 5};
+  CHECK_FALSE(t.model.set_adapters(broken));
+  CHECK(logits() == before);
+  temp_folder dir;
+  const std::string folder = dir.path / "a";
+  std::filesystem::copy(golden / "llama" / "lora" / "adapter_init", folder);
+  const auto file = read_safetensors(folder + "/adapter_model.safetensors");
+  REQUIRE(file);
+  auto tensors = file->tensors;
+  tensors.push_back(tensors[0]);
+  tensors.back().name = "base_model.model.model.norm.lora_A.weight";
+  REQUIRE(write_safetensors(folder + "/adapter_model.safetensors", tensors));
+  CHECK(contains(hf::load_adapters(folder, t.model).message(),
+                 "tensor 'base_model.model.model.norm.lora_A.weight' belongs to no module that this adapter changes"));
+}
