@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generates text with a model from a Hugging Face folder and, where one is named, an adapter from a PEFT folder.
+//     generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] (--ids 1,2,3 | TEXT)
+// Text needs the tokenizer.json of the model; token ids always work.
+// run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/io/hf/generation_config.h>
+#include <graft/io/hf/load_adapters.h>
+#include <graft/io/hf/tokenizer_file.h>
+#include <graft/model/generate.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+
+using engine = graft::cpu::engine<float>;
+namespace hf = graft::io::hf;
+
+struct wishes {
+  std::string model, adapter, text, ids;
+  bool compare = false;
+  int tokens = 32;
+  std::optional<unsigned long long> seed;
+};
+
+std::vector<std::int64_t> numbers(const std::string& list) {
+  std::vector<std::int64_t> all;
+  for (const char* at = list.c_str(); *at != '\0';) {
+    char* end = nullptr;
+    all.push_back(std::strtoll(at, &end, 10));
+    at = *end == ',' ? end + 1 : end + std::char_traits<char>::length(end);
+  }
+  return all;
+}
+
+graft::status say(graft::causal_lm<engine>& model, const graft::generation_settings& how,
+                  const std::vector<std::int64_t>& prompt, const hf::tokenizer* words, const char* title) {
+  std::printf("%s", title);
+  const int length = std::min(model.context(), static_cast<int>(prompt.size()) + *how.new_tokens);
+  auto g = graft::generator<engine>::make(model, how, 1, length);
+  if (!g) return g.failure();
+  hf::text_stream text;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto made = g->run(std::span(&prompt, 1), [&](std::size_t, std::int64_t token) {
+    if (words != nullptr)
+      std::printf("%s", text.feed(words->bytes(token)).c_str());
+    else
+      std::printf(" %lld", static_cast<long long>(token));
+    std::fflush(stdout);
+    return true;
+  });
+  if (!made) return made.failure();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto n = static_cast<double>((*made)[0].tokens.size() - prompt.size());
+  std::printf("%s\n%.0f tokens, %.1f per second\n", text.finish().c_str(), n, n / seconds);
+  return graft::ok;
+}
+
+graft::status run(const wishes& w) {
+  auto model = hf::load_model<engine>(w.model);
+  if (!model) return model.failure();
+  const auto settings = hf::read_generation_config(w.model, model->config().tokens);
+  if (!settings) return settings.failure();
+  graft::generation_settings how = *settings;
+  how.new_tokens = w.tokens;
+  if (w.seed) how.sampling.sample = true, how.sampling.seed = *w.seed;
+  std::optional<hf::tokenizer> words;
+  std::vector<std::int64_t> prompt = numbers(w.ids);
+  if (w.ids.empty()) {
+    auto read = hf::read_tokenizer(w.model);
+    if (!read) return read.failure();
+    words = std::move(*read);
+    const auto ids = words->encode(w.text);
+    if (!ids) return ids.failure();
+    prompt = *ids;
+  }
+  const hf::tokenizer* const spoken = words ? &*words : nullptr;
+  if (w.compare || w.adapter.empty())
+    if (graft::status s = say(*model, how, prompt, spoken, "the model:"); !s) return s;
+  if (w.adapter.empty()) return graft::ok;
+  auto adapters = hf::load_adapters(w.adapter, *model);
+  if (!adapters) return adapters.failure();
+  if (graft::status s = model->set_adapters(adapters->set); !s) return s;
+  return say(*model, how, prompt, spoken, "with the adapter:");
+}
+
+int main(int argc, char** argv) {
+  wishes w;
+  for (int i = 1; i < argc; ++i) {
+    const std::string a = argv[i];
+    const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
+    if (a == "--adapter")
+      w.adapter = value();
+    else if (a == "--compare-base")
+      w.compare = true;
+    else if (a == "--tokens")
+      w.tokens = std::atoi(value().c_str());
+    else if (a == "--sample")
+      w.seed = std::strtoull(value().c_str(), nullptr, 10);
+    else if (a == "--ids")
+      w.ids = value();
+    else
+      (w.model.empty() ? w.model : w.text) = a;
+  }
+  if (w.model.empty() || (w.text.empty() && w.ids.empty())) {
+    std::fputs(
+        "usage: generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] (--ids 1,2 | TEXT)\n",
+        stderr);
+    return 2;
+  }
+  const graft::status s = run(w);
+  if (!s) std::fprintf(stderr, "%s\n", s.message());
+  return s ? 0 : 1;
+}
