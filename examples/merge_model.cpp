@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model folder with an adapter merged into its weights: transformers loads it without PEFT.
+//     merge_model MODEL ADAPTER OUT
+// run: merge_model test/golden/models/llama/base test/golden/models/llama/lora/adapter_init build/merged-model
+#include <graft/models.h>
+
+#include <cmath>
+#include <cstdio>
+
+using namespace graft;
+using engine = cpu::engine<float>;
+namespace hf = graft::io::hf;
+
+// The largest difference between the logits of the adapted model and those of the folder that was written.
+result<double> difference(causal_lm<engine>& adapted, const std::string& folder) {
+  auto merged = hf::load_model<engine>(folder);
+  if (!merged) return merged.failure();
+  const std::vector<std::int64_t> ids{1, 5, 7, 3};
+  const row_run rows[] = {{ids, 0, 0}};
+  std::vector<float> a(ids.size() * static_cast<std::size_t>(adapted.config().vocabulary)), b = a;
+  if (status s = adapted.logits(rows, a); !s) return s.failure();
+  if (status s = merged->logits(rows, b); !s) return s.failure();
+  double largest = 0, most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i])));
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  }
+  return most / largest;
+}
+
+status run(const std::string& base, const std::string& adapter, const std::string& out) {
+  auto model = hf::load_model<engine>(base);
+  if (!model) return model.failure();
+  auto adapters = hf::load_adapters(adapter, *model);
+  if (!adapters) return adapters.failure();
+  if (status s = model->set_adapters(std::move(adapters->set)); !s) return s;
+  auto weights = merged_weights(*model);
+  if (!weights) return weights.failure();
+  if (status s = hf::save_model(out, *weights, base); !s) return s;
+  const result<double> apart = difference(*model, out);
+  if (!apart) return apart.failure();
+  std::printf("%zu tensors written to %s; its logits differ from the adapted model's by %.1e of the largest\n",
+              weights->tensors.size(), out.c_str(), *apart);
+  // bf16 weights are rounded again by a merge, float ones are not.
+  return *apart < 0.05 ? status(ok) : status(fail("the merged model does not compute what the adapted one does"));
+}
+
+int main(int count, char** all) {
+  if (count != 4) return std::fprintf(stderr, "usage: merge_model MODEL ADAPTER OUT\n"), 2;
+  const status s = run(all[1], all[2], all[3]);
+  return s ? 0 : (std::fprintf(stderr, "%s\n", s.message()), 1);
+}

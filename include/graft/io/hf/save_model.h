@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as a Hugging Face folder, whole or not at all: model.safetensors with the weights as they are stored, and of the
+// folder it was read from config.json, generation_config.json and the files of the tokenizer.
+#pragma once
+#include <graft/io/folder_write.h>
+#include <graft/io/hf/load_model.h>
+#include <graft/io/json_write.h>
+#include <graft/io/safetensors_write.h>
+
+namespace graft::io::hf {
+
+inline std::optional<dtype> stored_as(graft::dtype type) {
+  for (const dtype t : {dtype::f32, dtype::f64, dtype::f16, dtype::bf16, dtype::i64})
+    if (computed_as(t) == type) return t;
+  return std::nullopt;
+}
+
+inline std::vector<std::byte> bytes_of(std::string_view s) {
+  const auto all = std::as_bytes(std::span(s.data(), s.size()));
+  return {all.begin(), all.end()};
+}
+
+// config.json of `from`; a head that is no longer the table of the tokens is said there.
+inline result<std::vector<std::byte>> config_with(const std::string& from, bool own_head) {
+  result<json> config = read_json(from + "/config.json");
+  if (!config) return config.failure();
+  if (json* tied = own_head ? const_cast<json*>(config->find("tie_word_embeddings")) : nullptr)
+    *tied = json_flag(false);
+  else if (own_head)
+    config->keys.emplace_back("tie_word_embeddings"), config->items.push_back(json_flag(false));
+  return bytes_of(json_file(*config));
+}
+
+inline status save_model(const std::string& folder, const model_weights& weights, const std::string& from) {
+  return guarded(folder, [&]() -> status {
+    std::vector<tensor_view> tensors;
+    std::deque<std::vector<std::byte>> turned;
+    for (const auto& [name, v] : weights.tensors) {
+      const std::optional<dtype> type = stored_as(v.type);
+      if (!type) return fail_in(folder, "tensor ", in_quotes(name), " has a type that no file of this kind holds");
+      const std::size_t each = static_cast<std::size_t>(bits_of(v.type)) / 8;
+      auto bytes = std::span(static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count()) * each);
+      if (!v.contiguous()) {  // GPT-2's weights, merged: row after row again
+        std::vector<std::byte>& row = turned.emplace_back(bytes.size());
+        for (long long r = 0; r < v.size[0]; ++r)
+          for (long long c = 0; c < v.size[1]; ++c)
+            std::copy_n(bytes.begin() + (r * v.stride(0) + c * v.stride(1)) * static_cast<long long>(each), each,
+                        row.begin() + (r * v.size[1] + c) * static_cast<long long>(each));
+        bytes = row;
+      }
+      tensors.push_back({name, *type, {v.size, v.size + v.rank}, bytes});
+    }
+    result<safetensors_layout> layout = lay_out_safetensors(tensors, pt_metadata(), folder + "/model.safetensors");
+    if (!layout) return layout.failure();
+    result<std::vector<std::byte>> config = config_with(from, weights.tensors.contains("lm_head.weight"));
+    if (!config) return config.failure();
+    std::vector<file_to_save> files{{"model.safetensors", layout->parts()}, {"config.json", {*config}}};
+    std::deque<std::vector<std::byte>> copies;
+    for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                             "special_tokens_map.json", "chat_template.jinja"}) {
+      if (!exists(from + "/" + name)) continue;
+      result<std::vector<std::byte>> copy = read_file(from + "/" + name);
+      if (!copy) return copy.failure();
+      files.push_back({name, {copies.emplace_back(std::move(*copy))}});
+    }
+    return save_folder(folder, files);
+  });
+}
+
+}  // namespace graft::io::hf
