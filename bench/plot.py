@@ -30,6 +30,26 @@ def adapters():
     fig.savefig(out / "cpu_adapters.svg", metadata={"Date": None})
 
 
+def cpu_peft():
+    rows = results("cpu-peft.json")
+    names = list(dict.fromkeys(r["adapter"] for r in rows))
+    tokens = sorted({r["tokens"] for r in rows})
+    fig, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True)
+    for axis, key, label in ((axes[0], "forward_over_peft", "forward"), (axes[1], "step_over_peft", "forward and backward")):
+        for i, (n, color) in enumerate(zip(tokens, ("#9ecae1", "#3b7ea1", "#1b3a4b"))):
+            of = {r["adapter"]: r[key] for r in rows if r["tokens"] == n}
+            axis.barh([y + 0.27 * (1 - i) for y in range(len(names))], [of.get(a, 0) for a in names], height=0.25, color=color,
+                      label=f"{n} token" + ("s" if n > 1 else ""))
+        axis.axvline(1, color="black", linewidth=1)
+        axis.set_xlabel(f"{label}: this library / PEFT")
+        axis.set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    axes[1].legend(frameon=False)
+    fig.suptitle("One 1024 x 1024 layer on the CPU, float (less is better)")
+    fig.tight_layout()
+    fig.savefig(out / "cpu_peft.svg", metadata={"Date": None})
+
+
 def compile_time():
     rows = json.loads((root / "results" / "compile.json").read_text())["results"]
     fig, (types, stack) = plt.subplots(1, 2, figsize=(10, 3.6))
@@ -135,5 +155,5 @@ def gpu_roofline():
 
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    for draw in (adapters, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline):
+    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline):
         draw()

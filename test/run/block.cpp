@@ -147,6 +147,11 @@ TEST_CASE("block: a backward pass without what it reads is refused") {
   CHECK(std::string(b.block.run(way::backward, b.call()).message()) ==
         "layer 0: the block is not bound for way::keeping, whose values the backward pass reads");
   CHECK(std::string(b.block.run(way::cached, b.call()).message()) == "layer 0: the block is not bound for this");
+  CHECK(std::string(b.block.bind(way::keeping, {}).message()) ==
+        "layer 0: values are kept for a number of rows: state one");
+  b.must(b.block.bind(way::keeping, {4}));
+  CHECK(std::string(b.block.run(way::backward, b.call()).message()) ==
+        "layer 0: this call has 5 rows, the block was bound for 4; bind() it with a larger capacity");
 }
 
 TEST_CASE("block: equal blocks share a program, whatever the depth") {
@@ -178,6 +183,11 @@ TEST_CASE("block: blocks that share a program keep their own tensors") {
   CHECK(a.forward() == first);
   CHECK(b.forward() == second);
   CHECK(programs.count() == 1);
+  b.must(b.block.bind(way::forward, {2}));  // with less room than the other one
+  CHECK(a.forward() == first);
+  CHECK(std::string(b.block.run(way::forward, b.call()).message()) ==
+        "layer 2: this call has 5 rows, the block was bound for 2; bind() it with a larger capacity");
+  CHECK(a.forward() == first);
 }
 
 TEST_CASE("block: another rank is another program") {

@@ -6,6 +6,8 @@
 #include <graft/run/pass.h>
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace graft {
 

@@ -112,11 +112,13 @@ template <class Engine> class bound_block {
 
   // Ready for calls with so many rows. For way::backward bind way::keeping first: the memory is the same.
   status bind(way w, const capacity& room) {
+    if (w == way::keeping && room.tokens == 0) return of(fail("values are kept for a number of rows: state one"));
     block_program<Engine>& p = programs_->of(what_, w, values);
     const block_options how = options_of(what_, w);
     bound& b = at(w);
     if (status s = p.bind(programs_->queue, values, how.adapters, room, b.with); !s) return of(s);
     b.in = &p;
+    if (at(way::keeping).in != nullptr) at(way::backward).with.tokens = at(way::keeping).with.tokens;
     if (w != way::keeping) return ok;
     memory_.clear(), kept_.clear();
     for (const long long n : p.kept_elements(values, how.adapters, room.tokens)) {

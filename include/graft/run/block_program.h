@@ -28,6 +28,7 @@ template <class Engine> class block_program {
   struct binding {
     typename Engine::bound::binding values;
     view state{};                       // the cache
+    long long tokens = 0;               // rows of a call that there is room for; 0: as many as come
     std::vector<mutable_view> outputs;  // of parameters' gradients, by place; those without memory are not wanted
   };
   // What forward keeps for backward: the outputs of the one from `first` on, leaves of the other. One memory for each.
@@ -62,10 +63,11 @@ template <class Engine> class block_program {
       if (status s = layer_state::bind_leaf(g, state_, found->second, leaves->sizes); !s) return s;
       b.state = found->second;
     }
-    if (status s = runs_.bind(q, leaves->sizes, leaves->leaf, room, shared_); !s) return s;
+    room_.tokens = std::max(room_.tokens, room.tokens);  // of all blocks that share this program
+    if (status s = runs_.bind(q, leaves->sizes, leaves->leaf, room_, shared_); !s) return s;
     runs_.exchange(b.values);
     b.outputs.assign(static_cast<std::size_t>(g.outs), mutable_view{});
-    room_ = room, like_ = {};
+    like_ = {}, b.tokens = room.tokens;
     return ok;
   }
   // Where the gradient of a parameter goes, from the next call on.
@@ -133,6 +135,9 @@ template <class Engine> class block_program {
     }
     if (!same)
       if (status s = measure(now, c); !s) return s;
+    if (const long long n = g.sizes.tokens(c.sizes); b.tokens > 0 && n > b.tokens)
+      return fail("this call has ", n, " rows, the block was bound for ", b.tokens,
+                  "; bind() it with a larger capacity");
     like_ = now.in;
     for (std::size_t k = 0; k < c.outputs.size(); ++k) c.outputs[k] = b.outputs[k];
     for (const auto& [k, to] : {std::pair{y_, &now.y}, std::pair{dx_, &now.dx}})
@@ -164,9 +169,6 @@ template <class Engine> class block_program {
       if (at_[k] >= 0)
         if (status s = layer_state::bind_leaf(g, at_[k], now.in[k], c.sizes); !s) return s;
     if (status s = layer_state::check_sizes(g, c.sizes); !s) return s;
-    if (const long long n = g.sizes.tokens(c.sizes); room_.tokens > 0 && n > room_.tokens)
-      return fail("this call has ", n, " rows, the block was bound for ", room_.tokens,
-                  "; bind() it with a larger capacity");
     return ok;
   }
   static bool same_form(const view& a, const view& b) {

@@ -89,7 +89,7 @@ namespace detail {
 
 // A few steps of the depth of right, with the sign: columns that are multiplied at a time lie together.
 template <class Real> struct right_steps {
-  static constexpr long long most_cols = 16, most_steps = 16;
+  static constexpr long long most_cols = 4, most_steps = 16;
   Real v[most_steps * most_cols];
   long long cols, steps;
 
@@ -137,8 +137,9 @@ void last_rows(const by_columns<Real>& c, long long i, const Real* left, const r
       std::copy_n(c.out + i + j * c.stride, n, sum);
       packet<Real> s = load(sum);
       for (long long k = 0; k < right.steps; ++k) {
-        std::copy_n(left + i + k * c.left.col, n, l);
-        s = Eigen::internal::pmadd(load(l), all(right.v[k * right.cols + j]), s);
+        const Real* at = left + i + k * c.left.col;
+        if (n < width) at = std::copy_n(at, n, l) - n;
+        s = Eigen::internal::pmadd(load(at), all(right.v[k * right.cols + j]), s);
       }
       Eigen::internal::pstoreu(sum, s);
       std::copy_n(sum, n, c.out + i + j * c.stride);

@@ -17,13 +17,14 @@ enum class way : unsigned char { dots, rows, packed };
 
 namespace detail {
 
-// Up to so many rows or columns are few: packing does not pay before (bench/results/cpu-products.json).
-inline constexpr long long few_dots = 64;
+// Up to so many rows or columns are few: packing does not pay before (bench/results/cpu-products.json). Where left lies by
+// columns it pays from five columns on, and where there are few rows at once.
+inline constexpr long long few_dots = 64, many_rows = 64;
 
 template <class Real> way way_of(const by_columns<Real>& c) {
   const bool few_cols = c.cols <= few_dots;
   if (c.left.col == 1 && (few_cols || (c.rows <= few_dots && c.right.row == 1))) return way::dots;
-  return c.left.row == 1 && c.cols <= row_product_cols ? way::rows : way::packed;
+  return c.left.row == 1 && c.cols <= row_product_cols && c.rows >= many_rows ? way::rows : way::packed;
 }
 // By columns a row-major c is its transpose: cᵀ = bᵀ aᵀ. A single column is one either way.
 template <class Real>
