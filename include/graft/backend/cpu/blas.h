@@ -25,7 +25,8 @@ inline constexpr bool has_blas = true;
 
 // Its sizes are int, and what lies together has to fit between two rows or columns, however few there are.
 template <class Real> bool fits_blas(const by_columns<Real>& c) {
-  for (const long long n : {c.rows, c.cols, c.depth, c.stride, c.left.row, c.left.col, c.right.row, c.right.col})
+  const long long all[] = {c.rows, c.cols, c.depth, c.stride, c.left.row, c.left.col, c.right.row, c.right.col};
+  for (const long long n : all)
     if (n > std::numeric_limits<int>::max()) return false;
   return c.stride >= c.rows && (c.left.row == 1 ? c.left.col >= c.rows : c.left.row >= c.depth) &&
          (c.right.row == 1 ? c.right.col >= c.depth : c.right.row >= c.cols);
