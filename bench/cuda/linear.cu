@@ -4,126 +4,11 @@
 // Benchmark takes the repetitions of all contenders in random order. GRAFT_HOT=1 leaves out the pause before each
 // sample: the power limit then slows everything above about a thousand tokens.
 //     bench_cuda_linear --benchmark_filter='/4096/' --benchmark_out=linear.json
-#include <benchmark/benchmark.h>
-#include <graft/model/table.h>
-
-#include <chrono>
-#include <map>
-#include <thread>
-
-#include "../../test/support/gpu_instances.h"
-#include "opponents.h"
+#include "adapted.cuh"
 
 namespace {
 
-using namespace graft;
-using bf = __nv_bfloat16;
-using layer = cuda::executor<bf>;
-
-constexpr int k = 4096;
-
-__global__ void fill_random(bf* p, long long n, unsigned long long seed, float scale) {
-  for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) {
-    unsigned long long z = (static_cast<unsigned long long>(i) + seed * 0x9E3779B97F4A7C15ULL) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 31)) * 0x94D049BB133111EBULL;
-    p[i] = __float2bfloat16((static_cast<float>((z ^ (z >> 29)) >> 40) / 8388608.0F - 1) * scale);
-  }
-}
-bf* random_matrix(long long n, float scale) {
-  static unsigned long long seed = 0;
-  bf* p = nullptr;
-  bench::require(cudaMalloc(&p, static_cast<std::size_t>(n) * sizeof(bf)) == cudaSuccess, "cudaMalloc");
-  fill_random<<<1024, 256>>>(p, n, ++seed, scale);
-  return p;
-}
-view matrix_of(const bf* p, long long rows, long long cols) { return {p, dtype::bf16, {rows, cols, 1, 1}, 2}; }
-void must(const status& s, const char* what) {
-  if (!s) std::fprintf(stderr, "bench: %s: %s\n", what, s.message()), std::exit(1);
-}
-
-cudaStream_t stream() {
-  static cudaStream_t s = [] {
-    cudaStream_t made;
-    cudaStreamCreate(&made);
-    return made;
-  }();
-  return s;
-}
-
-// One layer shape with rotating weights. Memory lives as long as the process: a benchmark has no second use for it.
-struct setting {
-  int m, n, rotation, calls;
-  bf *x, *y, *s;
-  std::vector<bf*> w;
-
-  setting(int tokens, int out) : m(tokens), n(out) {
-    rotation = m > 64 ? (n > 8192 ? 3 : 6) : (n > 8192 ? 6 : 16);
-    calls = m > 8192 ? 3 : m > 1024 ? 6 : m > 64 ? 12 : 2 * rotation;
-    x = random_matrix(static_cast<long long>(m) * k, 1), y = random_matrix(static_cast<long long>(m) * n, 1);
-    s = random_matrix(static_cast<long long>(m) * 256, 1);
-    for (int i = 0; i < rotation; ++i) w.push_back(weight(n, i));
-  }
-  static bf* weight(int n, int i) {  // shared by all settings of one width
-    static std::map<std::pair<int, int>, bf*> made;
-    bf*& p = made[{n, i}];
-    return p != nullptr ? p : p = random_matrix(static_cast<long long>(n) * k, 0.027F);
-  }
-};
-
-struct adapter {
-  const char* name;
-  const char* what;  // the method
-  int rank;
-  bool alone = false;  // see engine.cuh
-};
-// Random tensors for every leaf of a method: their sizes follow from the graph.
-std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a) {
-  const result<layer_graphs> found = built_in_methods().graphs("linear", a.what, false);
-  if (!found) must(found.failure(), a.what);
-  const layer_graphs& graphs = *found;
-  auto l = std::make_unique<layer>(graphs);
-  std::map<std::string, long long> sizes{{"out", at.n}, {"in", k}, {"r", a.rank}, {"a", 64}, {"c", 64}};
-  const graph& g = graphs.literal;
-  size_values s;
-  for (const auto& [name, value] : sizes)
-    if (const int e = g.sizes.find(name.c_str()); e >= 0) s.v[e] = value, must(l->size(name.c_str(), value), "size");
-  must(l->set("weight", matrix_of(at.w[static_cast<std::size_t>(i)], at.n, k)), "weight");
-  for (int e = 0; e < g.size; ++e) {
-    const node& v = g.n[e];
-    if (v.what == op::scalar) must(l->set(v.name, 1.0), v.name);
-    if (v.what != op::param && v.what != op::frozen) continue;
-    const axes listed = listed_axes(v);
-    view t{nullptr, dtype::bf16, {1, 1, 1, 1}, listed.last - listed.first};
-    for (int d = listed.first; d < listed.last; ++d) t.size[d - listed.first] = g.sizes.value(v.d[d], s);
-    t.data = random_matrix(t.count(), t.size[t.rank - 1] > 1000 ? 0.027F : 0.3F);
-    must(l->set(v.name, t), v.name);
-  }
-  l->on(stream(), a.alone);
-  must(l->bind({.tokens = at.m}), "bind");
-  return l;
-}
-
-void measure(benchmark::State& state, const bench::replay& r, double flops, double bytes) {
-  static const bool hot = std::getenv("GRAFT_HOT") != nullptr;
-  for (auto _ : state) {
-    if (!hot) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    r.untimed();
-    state.SetIterationTime(r.microseconds() * 1e-6);
-  }
-  state.counters["flops"] = flops;
-  state.counters["bytes"] = bytes;
-}
-void add(const std::string& name, int calls, double flops, double bytes,
-         const std::function<void(cudaStream_t)>& enqueue) {
-  enqueue(stream());
-  bench::require(cudaStreamSynchronize(stream()) == cudaSuccess, name.c_str());
-  auto r = std::make_shared<bench::replay>(stream(), calls, enqueue);  // enqueue owns what the graph reads: it stays
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [=](benchmark::State& s) { measure(s, *r, flops, bytes), static_cast<void>(enqueue); })
-      ->UseManualTime()
-      ->Iterations(1)
-      ->Unit(benchmark::kMicrosecond);
-}
+using namespace bench;
 
 void add_case(int m, int n, const std::vector<adapter>& adapters) {
   static cublasLtHandle_t handle = [] {
@@ -136,7 +21,7 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   const auto at = std::make_shared<setting>(m, n);
   const std::string shape = "/" + std::to_string(m) + "/" + std::to_string(n);
   const double flops = 2.0 * m * n * k, bytes = 2.0 * (static_cast<double>(n) * k + static_cast<double>(m) * (n + k));
-  const auto base = std::make_shared<bench::lt_product>(handle, workspace, room, m, n, k);
+  const auto base = std::make_shared<lt_product>(handle, workspace, room, m, n, k);
   const auto bare = [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c)
       base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
@@ -144,8 +29,8 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   base->choose(stream(), at->calls, bare);
   add("cublaslt bare" + shape, at->calls, flops, bytes, bare);
 
-  const auto shrink = std::make_shared<bench::lt_product>(handle, workspace, room, m, 16, k);
-  const auto expand = std::make_shared<bench::lt_product>(handle, workspace, room, m, n, 16);
+  const auto shrink = std::make_shared<lt_product>(handle, workspace, room, m, 16, k);
+  const auto expand = std::make_shared<lt_product>(handle, workspace, room, m, n, 16);
   bf *a = random_matrix(16 * k, 0.027F), *b = random_matrix(16LL * n, 0.3F);
   shrink->choose(stream(), 1, [&](cudaStream_t s) { shrink->run(s, at->x, a, at->s, 0); });
   expand->choose(stream(), 1, [&](cudaStream_t s) { expand->run(s, at->s, b, at->y, 1); });
@@ -181,7 +66,7 @@ template <class F> void add_host_time(const char* name, F call) {
                                [=](benchmark::State& state) {
                                  for (auto _ : state) {
                                    constexpr int calls = 200;
-                                   bench::require(cudaStreamSynchronize(stream()) == cudaSuccess, "waiting");
+                                   require(cudaStreamSynchronize(stream()) == cudaSuccess, "waiting");
                                    const auto begin = std::chrono::steady_clock::now();
                                    for (int c = 0; c < calls; ++c) call();
                                    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
@@ -206,8 +91,7 @@ void add_host_times() {
     const cudaLaunchConfig_t how{dim3(128), dim3(224), 0, stream(), &chain, 1};
     as_large_as_ours nothing;
     void* arguments[] = {&nothing};
-    bench::require(cudaLaunchKernelExC(&how, reinterpret_cast<const void*>(&no_work), arguments) == cudaSuccess,
-                   "launch");
+    require(cudaLaunchKernelExC(&how, reinterpret_cast<const void*>(&no_work), arguments) == cudaSuccess, "launch");
   });
 }
 // Projections of one input in one launch: widths of Q, K and V, or of gate and up.

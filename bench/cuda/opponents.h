@@ -53,15 +53,17 @@ class replay {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-// y[m, n] = x[m, k] · w[n, k]ᵀ + beta · y in bf16 with float accumulation.
+// y[m, n] = x[m, k] · w[n, k]ᵀ + beta · y, or w [k, n] and no transposition, in bf16 with float accumulation.
 class lt_product {
  public:
-  lt_product(cublasLtHandle_t handle, void* workspace, std::size_t bytes, int m, int n, int k)
+  lt_product(cublasLtHandle_t handle, void* workspace, std::size_t bytes, int m, int n, int k, bool across = false)
       : handle_(handle), workspace_(workspace), bytes_(bytes) {
-    const cublasOperation_t yes = CUBLAS_OP_T;
+    const cublasOperation_t how = across ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const int width = across ? n : k;
     cublasLtMatmulDescCreate(&op_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes);
-    cublasLtMatrixLayoutCreate(&w_, CUDA_R_16BF, static_cast<uint64_t>(k), static_cast<uint64_t>(n), k);
+    cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &how, sizeof how);
+    cublasLtMatrixLayoutCreate(&w_, CUDA_R_16BF, static_cast<uint64_t>(width), static_cast<uint64_t>(across ? k : n),
+                               width);
     cublasLtMatrixLayoutCreate(&x_, CUDA_R_16BF, static_cast<uint64_t>(k), static_cast<uint64_t>(m), k);
     cublasLtMatrixLayoutCreate(&y_, CUDA_R_16BF, static_cast<uint64_t>(n), static_cast<uint64_t>(m), n);
     cublasLtMatmulPreference_t preference;

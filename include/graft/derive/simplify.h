@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // simplify: rebuilds the nodes that the outputs need, applying what makes them cheaper without changing the value:
-//     s (x Bᵀ) = x (s B)ᵀ                  a parameter-time scalar moves onto the parameter-time operand
+//     s (x Bᵀ) = (s x) Bᵀ = x (s B)ᵀ       a parameter-time scalar moves onto the parameter-time operand,
+//     (s x)ᵀ y = s (xᵀ y)                  or out of the product
 //     ||W + s B A||²_row = ||W||²_row + 2 s <W Aᵀ, B>_row + s² <B (A Aᵀ), B>_row       DoRA's norm without V
 //     x P + x Q = x (P + Q)                one product instead of two where both matrices are known before the data
 // so that the largest part, ||W||², is computed once per load and the rest from rank-r products.
@@ -82,6 +83,19 @@ constexpr id add_product(builder& g, op how, id sum, const node& product, const 
   return none_id;
 }
 
+// A product whose operand k is s · rest, with rest from the data and the number s known before.
+constexpr id without_scalar(builder& g, const node& v, int k, const sequence<bool>& data) {
+  const id scaled = v.operand(k), other = v.operand(1 - k);
+  if (!g.is(scaled, op::mul) || !data[scaled]) return none_id;
+  const node m = g.n[scaled];
+  const id s = is_scalar(g.n[m.a]) ? m.a : m.b, rest = is_scalar(g.n[m.a]) ? m.b : m.a;
+  if (!is_scalar(g.n[s]) || data[s]) return none_id;
+  const bool takes_it = !data[other] && !contains(g, other, op::base);
+  const id with = takes_it ? make::mul(g, s, other) : other;
+  const id product = make::matmul(g, k == 0 ? rest : with, k == 0 ? with : rest, v.ta, v.tb, v.line, v.sum);
+  return takes_it ? product : make::mul(g, product, s);
+}
+
 // The rule of simplify for one node whose operands are already in g. `data`: which nodes of g depend on the call's data.
 constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
   switch (v.what) {
@@ -105,6 +119,10 @@ constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
       }
       break;
     }
+    case op::matmul:
+      for (int k = 0; k < 2; ++k)
+        if (const id simpler = without_scalar(g, v, k, data); simpler >= 0) return simpler;
+      break;
     default: break;
   }
   return g.emit(v);

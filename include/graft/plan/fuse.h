@@ -106,22 +106,43 @@ struct planner {
     const sequence<int> readers = count_readers(g, p.live);
     sequence<int> part_of(g.size, -1);  // the product that takes a node in
     sequence<product_slots> found;
+    sum_readers sums(g.size);
+    sequence<int> sum_of(g.size, -1);
+    if (p.to.sums_tokens && p.to.gathers == target::work::by_products) find_sums(readers, sums, sum_of);
     for (id i = g.size - 1; i >= 0; --i) {
-      if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0) continue;
-      const product_slots s = product_at(g, p.when, readers, i, p.to);
+      if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0 || sum_of[i] >= 0) continue;
+      const product_slots s = product_at(g, p.when, readers, sums, i, p.to);
       if (!s.found) continue;
       for (const id inside : s.inside) part_of[inside] = found.size();
       found.push(s);
     }
     for (id i = 0; i < g.size; ++i) {
       if (!member(i) || g[i].what == op::reshape) continue;  // the same memory: nothing to launch
-      if (part_of[i] < 0) {
+      if (sum_of[i] >= 0) {
+        if (const token_sum& s = p.sums[sum_of[i]]; s.result == i) add_sum(s, sum_of[i]);
+      } else if (part_of[i] < 0) {
         open(family_of(g[i]), i);
         add(i, slot::alone);
       } else if (found[part_of[i]].result == i) {
         add_product(found[part_of[i]]);
       }
     }
+  }
+  [[gnu::cold]] constexpr void find_sums(const sequence<int>& readers, sum_readers& sums, sequence<int>& sum_of) {
+    for (id i = g.size - 1; i >= 0; --i) {
+      if (!member(i) || sum_of[i] >= 0) continue;
+      const token_sum s = sum_at(g, p.when, readers, i);
+      if (!s.found) continue;
+      sum_of[s.result] = sum_of[s.product] = p.sums.size();
+      sums.add(s);
+      p.sums.push(s);
+    }
+  }
+  [[gnu::cold]] constexpr void add_sum(const token_sum& s, int index) {
+    open(family::product, s.product);
+    p.launches.back().sum = index;
+    add(s.product, slot::reduce);
+    if (s.result != s.product) add(s.result, slot::post);
   }
   [[gnu::cold]] constexpr void add_product(const product_slots& s) {
     open(family::product, s.result);
@@ -134,7 +155,7 @@ struct planner {
       if (!inside[i]) continue;
       const node& v = g[i];
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
-      const bool side = v.what == op::fold || v.what == op::matmul;
+      const bool side = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
       add(i, base ? slot::product : side ? slot::side : i == s.scaled ? slot::pre : slot::post);
       if (base) p.launches.back().anchor = i;
     }

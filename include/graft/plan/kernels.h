@@ -34,6 +34,8 @@ constexpr product_shape shape_of(const graph& g, const product_slots& p, const s
   shape.rank = static_cast<int>(side_rank(g, p, s));
   shape.plain = p.act == op::detach && p.residual < 0;
   shape.pre = p.pre >= 0;
+  shape.across = !p.weight_by_row && base_leaf(g, p.weight) >= 0;
+  for (const side_branch& b : p.sides) shape.keeps = shape.keeps || b.kept;
   return shape;
 }
 
@@ -43,6 +45,8 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
     if (l.product >= 0)
       n +=
           p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(shape_of(g, p.products[l.product], s, type), p.to);
+    else if (l.sum >= 0)
+      n += count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
     else
       n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s);
   return n;

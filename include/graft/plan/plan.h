@@ -29,6 +29,7 @@ struct launch {
   bool by_rows = false;      // a few rows at a time; else all nodes on all rows, one after the other
   int first = 0, count = 0;  // its nodes: [first, first + count) of plan::nodes
   int product = -1;          // its slots: one of plan::products
+  int sum = -1;              // a product over the tokens: one of plan::sums
 };
 
 struct plan {
@@ -39,6 +40,7 @@ struct plan {
   sequence<launch> launches;
   sequence<id> nodes;  // of all launches, in the order in which they are computed
   sequence<product_slots> products;
+  sequence<token_sum> sums;
   sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
   sequence<slot> place;
   int breaks = 0;  // nodes that no launch can hold

@@ -7,17 +7,20 @@
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
 #include <graft/plan/target.h>
+#include <graft/plan/token_sum.h>
 
 #include <initializer_list>
 
 namespace graft {
 
 struct side_branch {
-  id a = none_id, b = none_id;  // values known before the data; a is none where the input is folded (MiSS)
+  id a = none_id, b = none_id;  // values known before the data; none where x is folded, or S repeated (MiSS)
   bool a_by_rank = true;        // A is stored [rank, in], else [in, rank]
   bool b_by_row = true;         // B is stored [out, rank], else [rank, out]
   bool minus = false;
   id factor = none_id;  // one number, if any
+  id s = none_id;       // x Aᵀ
+  bool kept = false;    // products over the tokens read it later: the launch stores it
   dim rank{};
 };
 struct post_step {
@@ -38,7 +41,6 @@ struct product_slots {
 };
 
 namespace detail {
-constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1}; }
 constexpr bool is_activation(op o) { return o == op::relu || o == op::silu || o == op::gelu || o == op::gelu_tanh; }
 
 // Reads the slots from the result towards the inputs. A value that somebody else reads too must be stored, so it ends
@@ -47,12 +49,18 @@ struct slot_reader {
   const graph& g;
   const stages& when;
   const sequence<int>& readers;  // how often a value is read; an output counts as read once more
+  const sum_readers& sums;
+  id result;
   bool with_sides = true;
   product_slots out{};
 
   constexpr bool data(id i) const { return i >= 0 && when.of[i] == stage::data; }
   constexpr bool known(id i) const { return i >= 0 && when.of[i] != stage::data; }
   constexpr bool inner(id i) const { return readers[i] == 1; }
+  // Beside this launch only products over the tokens read it, and they come behind.
+  constexpr bool kept(id i) const {
+    return sums.times[i] > 0 && readers[i] == sums.times[i] + 1 && sums.first[i] > result;
+  }
   constexpr bool product(id i) const {
     const node& v = g[i];
     return v.what == op::matmul && !v.ta && !v.sum && data(v.a) && known(v.b) && one_matrix(v) && one_matrix(g[v.b]);
@@ -62,13 +70,14 @@ struct slot_reader {
 
   constexpr bool branch(id i, bool minus, id factor) {
     const node& v = g[i];
-    if (!with_sides || is_leaf(g[v.a].what) || !inner(v.a)) return false;
+    const bool keeps = kept(v.a);
+    if (!with_sides || is_leaf(g[v.a].what) || (!inner(v.a) && !keeps)) return false;
     const node& s = g[v.a];
-    const bool low_rank = product(v.a), folded = s.what == op::fold && data(s.a) && one_matrix(s);
-    if (!low_rank && !folded) return false;
+    const bool low_rank = product(v.a), folded = s.what == op::fold && data(s.a) && one_matrix(s) && !keeps;
+    if (!low_rank && (!folded || v.what == op::repeat)) return false;
     if (out.x >= 0 && out.x != s.a) return false;  // another input than the base product's
     side_branch b;
-    b.b = v.b, b.b_by_row = v.tb, b.minus = minus, b.factor = factor, b.rank = s.d[3];
+    b.b = v.b, b.b_by_row = v.tb, b.minus = minus, b.factor = factor, b.rank = s.d[3], b.s = v.a, b.kept = keeps;
     if (low_rank) b.a = s.b, b.a_by_rank = s.tb;
     out.x = s.a;
     out.sides.push(b);
@@ -84,8 +93,10 @@ struct slot_reader {
       const id value = data(v.a) ? v.a : v.b, number = data(v.a) ? v.b : v.a;
       return known(number) && is_scalar(g[number]) && term(value, minus, number, false) && take(i);
     }
-    if (!product(i)) return false;
+    const bool repeated = v.what == op::repeat && data(v.a) && one_matrix(v);
+    if (!product(i) && !repeated) return false;
     if (branch(i, minus, factor)) return true;
+    if (repeated) return false;
     if (out.weight >= 0 || minus || factor >= 0 || (out.x >= 0 && out.x != v.a)) return false;
     out.x = v.a, out.weight = v.b, out.weight_by_row = v.tb;
     return take(i);
@@ -149,12 +160,15 @@ constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
 }  // namespace detail
 
 // The product whose result is node i. What would be a side branch and nothing beside it, x Aᵀ Bᵀ, is two products.
-[[gnu::cold]] constexpr product_slots product_at(const graph& g, const stages& when, const sequence<int>& readers, id i,
-                                                 const target& to) {
+[[gnu::cold]] constexpr product_slots product_at(const graph& g, const stages& when, const sequence<int>& readers,
+                                                 const sum_readers& sums, id i, const target& to) {
   if (!when.by_token[i] || !detail::one_matrix(g[i])) return {};
   for (const bool with_sides : {true, false}) {
-    detail::slot_reader r{g, when, readers, with_sides};
+    detail::slot_reader r{g, when, readers, sums, i, with_sides};
     if (!r.with_residual(i)) continue;
+    bool keeps = false;
+    for (const side_branch& b : r.out.sides) keeps = keeps || b.kept;
+    if (keeps && r.out.sides.size() > 1) continue;  // S of several branches lies in one matrix
     const bool lies_across = !r.out.weight_by_row && base_leaf(g, r.out.weight) >= 0;  // and is not copied
     if (lies_across && !to.weight_either_way) return {};
     r.out.found = true, r.out.result = i;

@@ -18,6 +18,8 @@ struct product_shape {
   bool aligned = true;  // all pointers are multiples of 16 bytes
   bool plain = true;    // neither activation nor residual
   bool pre = false;     // a factor for each column of x
+  bool across = false;  // W is stored [in, out], and read as it lies
+  bool keeps = false;   // S of the side branch is stored for later launches
 };
 
 struct target {
@@ -31,6 +33,7 @@ struct target {
   bool weight_either_way = false;  // a product reads a stored weight [out, in] and [in, out]
   bool takes_pre = true;           // a product has room for a factor of its input,
   bool pre_beside_side = false;    // and beside a side branch as well
+  bool sums_tokens = false;        // a product over the tokens is a launch of its own form
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.

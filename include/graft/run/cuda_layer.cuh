@@ -49,7 +49,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
       const graft::launch& l = p->launches[k];
       t << (k > 0 ? "; " : "");
       if (l.product < 0) {
-        t << row(made.value()[l.anchor].what).name << " by itself";
+        t << row(made.value()[l.anchor].what).name << (l.sum >= 0 ? " over the tokens" : " by itself");
         continue;
       }
       const linear_choice c = choose(made.product(l.product).shape(tokens), p->to, this->queued().kernels.linear.have);
@@ -80,13 +80,21 @@ template <class Layer> struct kernels_of_type {
         rank += number(g, b.rank);
       }
       const dim n = g[s.weight].d[s.weight_by_row ? 2 : 3], k = g[s.weight].d[s.weight_by_row ? 3 : 2];
-      l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0);
+      const bool across = !s.weight_by_row && base_leaf(g, s.weight) >= 0;
+      l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, across);
       if (s.act != op::detach || s.residual >= 0) l = l | kernels_that_finish(padded_rank(rank));
+    }
+    for (const token_sum& s : p.sums) {
+      const int left = number(g, g[s.left].d[3]), right = number(g, g[s.right].d[3]),
+                least = left < right ? left : right;
+      for (const int rank : {16, 32, 64})
+        if (least == 0 || padded_rank(least) == rank || (rank == 64 && least > 64)) l.add_sum(rank);
     }
     return l;
   }
   static constexpr kernel_list products = list_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
   static constexpr kernel_list base_products = list_for(plain::forward);
+  static constexpr kernel_list backward_products = list_for(graphs::backward) | list_for(plain::backward);
 };
 
 template <class Layer, class... Options>
@@ -123,6 +131,7 @@ class layer : public compile<Layer, Options...>,
     base::train(on);
   }
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
+    base::add_kernels(compiled_kernels<element, own::backward_products.streams, own::backward_products.gemms>());
     this->queued().kernels.evaluate = &evaluate_node<own::operations::both>;
     return base::backward(x, dy, dx, gradients);
   }

@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/bound_product.cuh>
+#include <graft/backend/cuda/bound_sum.cuh>
 #include <graft/backend/mode.h>
 
 #include <deque>
@@ -20,7 +21,17 @@ struct kernel_set {
 template <class T> class bound_plan {
  public:
   bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
-    for (const product_slots& s : p_.products) products_.emplace_back(g_, s);
+    readers_ = graft::detail::count_readers(g_, p_.live);
+    sequence<int> by_sums(g_.size, 0);
+    for (const token_sum& s : p_.sums) {
+      sums_.emplace_back(s);
+      ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
+      read_.push(s.left), read_.push(s.right);
+    }
+    for (const product_slots& s : p_.products) {
+      read_.push(s.x), read_.push(s.residual);
+      products_.emplace_back(g_, s, by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
+    }
     for (id i = 0; i < g_.size; ++i)
       if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
   }
@@ -32,7 +43,8 @@ template <class T> class bound_plan {
   const size_values& sizes() const { return sizes_; }
   // One product and nothing else: what layers with one input can launch together, and adapters be switched below.
   bool one_product() const {
-    return p_.launches.size() == 1 && p_.products.size() == 1 && g_[p_.products[0].x].what == op::input;
+    return p_.launches.size() == 1 && p_.products.size() == 1 && g_[p_.products[0].x].what == op::input &&
+           p_.products[0].weight_by_row;
   }
   bound_product<T>& product() { return products_.front(); }
   const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
@@ -109,7 +121,9 @@ template <class T> class bound_plan {
     }
     bool first = true;
     for (const graft::launch& l : p_.launches) {
-      const status s = l.product >= 0 ? run_product(stream, to, l.product, alone, first) : run_node(stream, l.anchor);
+      const status s = l.product >= 0 ? run_product(stream, to, l.product, alone, first)
+                       : l.sum >= 0   ? run_sum(stream, to, l.sum)
+                                      : run_node(stream, l.anchor);
       if (!s) return s;
       first = false;
     }
@@ -130,8 +144,9 @@ template <class T> class bound_plan {
   void collect() {
     known_ = changing_ = computed_ = node_set(g_.size);
     for (bound_product<T>& b : products_) b.each_source([&](id i) { need(i); });
+    for (const token_sum& s : p_.sums) need(s.factor), computed_.add(s.result);
     for (const graft::launch& l : p_.launches)
-      if (l.product < 0) {
+      if (l.product < 0 && l.sum < 0) {
         computed_.add(l.anchor);
         for (int k = 0; k < 3; ++k) need_known(g_[l.anchor].operand(k));
       }
@@ -160,21 +175,44 @@ template <class T> class bound_plan {
   // Values that products read or write between launches are stored as T.
   status reserve_between(const size_values& largest) {
     between_.clear();
+    node_set there(g_.size);
+    auto reserve = [&](id raw, long long elements) -> status {
+      const id i = unshaped(g_, raw);
+      if (i < 0 || is_leaf(g_[i].what) || there[i]) return ok;
+      there.add(i);
+      between_.emplace_back();
+      if (status s = between_.back().reserve(elements * static_cast<long long>(sizeof(T))); !s) return s;
+      return values_.into(i, {between_.back().data(), dtype_of<T>}), status(ok);
+    };
+    auto elements = [&](id i) { return i < 0 ? 0 : count(g_, i, largest); };
     for (const bound_product<T>& b : products_) {
-      const id touched[] = {b.slots().x, b.slots().residual, b.slots().result};
-      for (const id raw : touched) {
-        const id i = unshaped(g_, raw);
-        if (i < 0 || is_leaf(g_[i].what)) continue;
-        between_.emplace_back();
-        if (status s = between_.back().reserve(count(g_, i, largest) * static_cast<long long>(sizeof(T))); !s) return s;
-        values_.into(i, {between_.back().data(), dtype_of<T>});
-      }
+      const product_slots& s = b.slots();
+      if (b.kept_side() >= 0) there.add(b.kept_side());
+      if (status st = reserve(s.result, g_.sizes.value(g_[s.result].d[2], largest) * b.out_size()); !st) return st;
     }
+    for (const id i : read_)
+      if (status st = reserve(i, elements(i)); !st) return st;
     return ok;
+  }
+  // Node i as a product over the tokens reads it: what products stored for it has rows with padding.
+  sum_operand operand_of(id raw) const {
+    const id i = unshaped(g_, raw);
+    const auto columns = static_cast<int>(g_.sizes.value(g_[raw].d[3], now_.sizes));
+    for (const bound_product<T>& b : products_) {
+      if (b.kept_side() == i) return {b.kept(), columns, b.rank()};
+      if (b.slots().result == i && i == raw) return {tensor_at(i), columns, b.out_size()};
+    }
+    return {tensor_at(i), columns, columns};
   }
   const void* tensor_at(id i) const {
     i = unshaped(g_, i);
     return is_leaf(g_[i].what) ? now_.data[static_cast<std::size_t>(i)].data : values_[i].p.at;
+  }
+  status check_type(id raw) const {
+    const id i = unshaped(g_, raw);
+    if (i < 0 || !is_leaf(g_[i].what) || now_.data[static_cast<std::size_t>(i)].type == dtype_of<T>) return ok;
+    return fail("tensor '", g_.name(i), "' is ", name_of(now_.data[static_cast<std::size_t>(i)].type),
+                ", this layer computes in ", name_of(dtype_of<T>));
   }
   status check_types() const {
     for (const id i : inputs_)
@@ -183,12 +221,9 @@ template <class T> class bound_plan {
     for (int k = 0; k < g_.outs; ++k)
       if (!now_.outputs[static_cast<std::size_t>(k)].contiguous())
         return fail("output '", g_.output_name(k), "' has gaps between its rows; on the GPU give it one piece");
+    for (const id i : read_)
+      if (status st = check_type(i); !st) return st;
     for (const bound_product<T>& b : products_) {
-      const id read[] = {unshaped(g_, b.slots().x), unshaped(g_, b.slots().residual)};
-      for (const id i : read)
-        if (i >= 0 && is_leaf(g_[i].what) && now_.data[static_cast<std::size_t>(i)].type != dtype_of<T>)
-          return fail("tensor '", g_.name(i), "' is ", name_of(now_.data[static_cast<std::size_t>(i)].type),
-                      ", this layer computes in ", name_of(dtype_of<T>));
       for (int k = 0; k < g_.outs; ++k)
         if (const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
             y.data != nullptr && unshaped(g_, g_.out[k].at) == b.slots().result && y.type != dtype_of<T>)
@@ -214,6 +249,18 @@ template <class T> class bound_plan {
     return b.run(stream, kernels_->linear, to, m, tensor_at(s.x), y, s.residual < 0 ? nullptr : tensor_at(s.residual),
                  workspace_, counters_, alone, first);
   }
+  status run_sum(cudaStream_t stream, const target& to, int index) {
+    bound_sum<T>& b = sums_[static_cast<std::size_t>(index)];
+    const token_sum& s = b.sum();
+    const int k = output_of(s.result);
+    if (k < 0 && is_output(g_, s.result) && readers_[s.result] == 1) return ok;  // a gradient that nobody asked for
+    cells<float> d = values_.room(s.result);
+    if (k >= 0) d = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    values_.put(s.result, d);
+    const long long m = g_.sizes.value(g_[s.left].d[2], now_.sizes);
+    return b.run(stream, kernels_->linear, to, m, operand_of(s.left), operand_of(s.right),
+                 s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false);
+  }
   status run_node(cudaStream_t stream, id i) {
     const int k = output_of(i);
     if (k < 0) return values_.compute_node(stream, i);
@@ -225,6 +272,9 @@ template <class T> class bound_plan {
   plan p_;
   sequence<id> inputs_;
   std::deque<bound_product<T>> products_;
+  std::deque<bound_sum<T>> sums_;
+  sequence<int> readers_;
+  sequence<id> read_;  // by products of either kind: stored as T
   const kernel_set* kernels_ = nullptr;
   size_values sizes_;
   leaf_views leaves_;

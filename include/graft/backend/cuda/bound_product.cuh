@@ -23,13 +23,15 @@ template <class T> struct shared_slots {
 
 template <class T> class bound_product {
  public:
-  bound_product(const graph& g, const product_slots& slots) : g_(&g), slots_(slots) {}
+  // `pads`: only products over the tokens read the result, and they want rows as long as those of S.
+  bound_product(const graph& g, const product_slots& slots, bool pads) : g_(&g), slots_(slots), pads_(pads) {}
   const product_slots& slots() const { return slots_; }
 
   // Sizes of the layer and its leaves; `shared` is null where this product is not all that its layer launches.
   status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared) {
     sizes_ = s, leaves_ = &leaves, shared_ = shared != nullptr && shared->used ? shared : nullptr;
-    n_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 2 : 3));
+    outputs_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 2 : 3));
+    n_ = pads_ && !weight_in_place() ? padded_rank(outputs_) : outputs_;
     k_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 3 : 2));
     const int own = padded_rank(static_cast<int>(side_rank(*g_, slots_, s)));
     if (shared_ != nullptr && own > shared_->rank)
@@ -43,8 +45,11 @@ template <class T> class bound_product {
       if (shared_->weight)
         if (status st = shared_->weight_now.reserve(weight_bytes()); !st) return st;
     }
+    if (kept_side() >= 0)
+      if (status st = s_.reserve(size_of(slots_.result, 2) * rank_ * static_cast<long long>(sizeof(T))); !st) return st;
     if (weight_in_place()) return ok;
-    return weight_.reserve(weight_bytes());
+    if (status st = weight_.reserve(weight_bytes()); !st) return st;
+    return check(cudaMemsetAsync(weight_.data(), 0, static_cast<std::size_t>(weight_bytes()), stream), "clearing");
   }
   // Every value that pack() reads.
   template <class Need> void each_source(Need need) const {
@@ -56,8 +61,8 @@ template <class T> class bound_product {
   // From values in float to what the kernels read.
   status pack(cudaStream_t stream, const values& v) {
     if (!weight_in_place())
-      if (status s =
-              put(stream, v, slots_.weight, {{}, {}, weight_.as<T>(), n_, k_, 0, 0, k_, !slots_.weight_by_row, false});
+      if (status s = put(stream, v, slots_.weight,
+                         {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_by_row, false});
           !s)
         return s;
     if (status s = pack_sides(stream, v); !s) return s;
@@ -91,7 +96,7 @@ template <class T> class bound_product {
       linear_operands o;
       const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
       o.act = activation_of(slots_.act), o.alone = alone_ = alone;
-      o.w = weight(), o.slot = from.record, o.a = from.a.data();
+      o.w = weight(), o.slot = from.record, o.a = from.a.data(), o.s = s_.data();
       if (shared_ != nullptr) o.slot.scale = record_scale(from), o.slot.shift = record_shift(from);
       o.workspace = workspace, o.counters = counters;
       calls_ = linear_calls(kernels, to, shape(m), o);
@@ -102,7 +107,7 @@ template <class T> class bound_product {
   }
   product_shape shape(long long m) const {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};
-    p.pre = has_pre();
+    p.pre = has_pre(), p.across = lies_across(), p.keeps = kept_side() >= 0;
     p.plain = slots_.act == op::detach && slots_.residual < 0;
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
     return p;
@@ -117,6 +122,9 @@ template <class T> class bound_product {
     return s;
   }
   int rank() const { return rank_; }
+  // The value x Aᵀ that the launch stores for others, [tokens, rank()]; -1: none.
+  id kept_side() const { return !slots_.sides.empty() && slots_.sides[0].kept ? slots_.sides[0].s : none_id; }
+  const void* kept() const { return s_.data(); }
   int out_size() const { return n_; }
   int in_size() const { return k_; }
 
@@ -136,8 +144,9 @@ template <class T> class bound_product {
   // The stored weight itself is what the product reads.
   bool weight_in_place() const {
     const id leaf = base_leaf(*g_, slots_.weight);
-    return leaf >= 0 && slots_.weight_by_row && (*leaves_)[static_cast<std::size_t>(leaf)].type == dtype_of<T>;
+    return leaf >= 0 && (*leaves_)[static_cast<std::size_t>(leaf)].type == dtype_of<T>;
   }
+  bool lies_across() const { return weight_in_place() && !slots_.weight_by_row; }
   const void* own_weight() const {
     return weight_in_place() ? (*leaves_)[static_cast<std::size_t>(base_leaf(*g_, slots_.weight))].data
                              : weight_.data();
@@ -155,9 +164,11 @@ template <class T> class bound_product {
                               ? each(stream, rank * k_, pack_fold<T>{a, rank, rank0, k_}, "fold")
                               : put(stream, v, side.a, {{}, {}, a, rank, k_, rank0, 0, k_, !side.a_by_rank, false});
       if (!done) return done;
-      pack_matrix<T> how{{}, {}, b, n_, rank, 0, rank0, rank_, !side.b_by_row, side.minus};
+      pack_matrix<T> how{{}, {}, b, outputs_, rank, 0, rank0, rank_, !side.b_by_row, side.minus};
       if (side.factor >= 0) how.factor = v[side.factor].p;
-      if (status s = put(stream, v, side.b, how); !s) return s;
+      const status expands =
+          side.b < 0 ? each(stream, outputs_ * rank, pack_repeat<T>{how}, "repeat") : put(stream, v, side.b, how);
+      if (!expands) return expands;
       rank0 += static_cast<int>(rank);
     }
     return packed_.tile(stream, n_, k_);
@@ -181,7 +192,9 @@ template <class T> class bound_product {
     for (const post_step& step : slots_.posts) {
       const int what = step.what == op::add ? 0 : step.what == op::sub ? 1 : step.what == op::mul ? 2 : 3;
       const tensor<float> t = v[step.operand];
-      if (status s = each(stream, columns, apply_post{scale, shift, t.p, n_, t.count() == 1 ? 0 : 1, what}, "post"); !s)
+      if (status s =
+              each(stream, columns, apply_post{scale, shift, t.p, outputs_, t.count() == 1 ? 0 : 1, what}, "post");
+          !s)
         return s;
     }
     packed_.record.scale = has_post(op::mul, op::div) ? scale : nullptr;
@@ -194,9 +207,10 @@ template <class T> class bound_product {
   size_values sizes_;
   const std::vector<view>* leaves_ = nullptr;
   shared_slots<T>* shared_ = nullptr;
-  int n_ = 0, k_ = 0, rank_ = 0;
+  bool pads_;
+  int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;
-  buffer weight_;
+  buffer weight_, s_;
   linear_calls calls_;
   bool alone_ = false;
   bool chained_ = false;  // the next call may read weights and adapter before the kernel ahead of it has finished

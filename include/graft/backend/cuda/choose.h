@@ -66,7 +66,7 @@ constexpr int choose_tile(const product_shape& p, int resident, const kernel_lis
 constexpr bool choose_gemm(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
   const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.resident_pairs;
   auto take = [&](int variant) {
-    c.tile_n = choose_tile(p, resident, have, variant);
+    c.tile_n = choose_tile(p, resident, have, variant + (p.across ? first_across : 0));
     if (c.tile_n > 0) c.pairs = launched_pairs(m_pairs * ((p.n + c.tile_n - 1) / c.tile_n), resident);
     return c.tile_n > 0;
   };
@@ -92,7 +92,8 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
 
 constexpr linear_choice choose(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
-  if (copies && is_hopper(device) && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
+  const bool streams = !p.across && !p.keeps;
+  if (copies && streams && is_hopper(device) && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
     linear_choice c;
     c.how = way::stream;
     c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.pre || p.n % 2 != 0,
@@ -101,8 +102,32 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
   }
   if (linear_choice c; copies && is_hopper(device) && p.n % 8 == 0 && choose_gemm(p, device, have, c)) return c;
   linear_choice c;
-  c.how = copies && device.capability >= 80 ? way::mma : way::simt;
+  const bool rows_copy = !p.across || p.n % 8 == 0;
+  c.how = copies && rows_copy && device.capability >= 80 ? way::mma : way::simt;
   if (p.rank > 0) c.launches = 2, c.s_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
+  return c;
+}
+
+// A product over the tokens, Zᵀ Q. `rank` 0: no tensor cores.
+struct sum_shape_of_call {
+  dtype type = dtype::bf16;
+  long long m = 0;
+  int columns = 0, rank = 0;  // of Z, and of Q, which is the narrower one
+  bool aligned = true;        // all rows begin at multiples of 16 bytes
+};
+struct sum_choice {
+  int rank = 0, parts = 1;  // columns of Q that a thread block has; parts of the tokens, a thread block each
+};
+// Twice as many thread blocks as multiprocessors run at once; a cluster has at most 8.
+constexpr sum_choice choose_sum(const sum_shape_of_call& p, const target& device, const kernel_list& have) {
+  sum_choice c;
+  if (!is_16_bit(p.type) || !p.aligned || !is_hopper(device) || p.m == 0) return c;
+  for (const int rank : {64, 32, 16})
+    if (have.has_sum(rank) && (c.rank == 0 || p.rank <= rank)) c.rank = rank;
+  if (c.rank == 0) return c;
+  const long long tiles = (p.columns + 127LL) / 128 * ((p.rank + c.rank - 1) / c.rank), steps = (p.m + 63) / 64;
+  c.parts = 8;
+  while (c.parts > 1 && (tiles * c.parts > 2 * device.processors || c.parts > steps)) c.parts /= 2;
   return c;
 }
 

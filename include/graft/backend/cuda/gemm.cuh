@@ -10,6 +10,7 @@
 //              of the inner axis with A as well and publish the partial sums; the idle warps of warpgroup 0 add them up in
 //              a fixed order, round them and bring S to every tile of the row before its last step.
 //   Pre        no side branch, but a factor for each column of x.
+//   Across     W is stored [in, out], and read as it lies: dx = dy W with the weight of the forward product.
 // Phases of a consumer: wait for a stage, issue its products, release the stage before; then the extension; then post,
 // shared memory and a tensor store. On entry to a tile the accumulators are undefined, on exit all stages are released.
 #pragma once
@@ -19,7 +20,7 @@
 
 namespace graft::cuda {
 
-template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
+template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block {
   static_assert(!Pre || Rank == 0);
   using shape = gemm_shape<TileN, Rank>;
   static constexpr int held = Rank > 0 ? Rank : 16;  // keeps the arrays of the plain kernel well formed
@@ -51,6 +52,13 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
     ptx::let_next_kernel_start();
   }
 
+  // A tile of W that lies across is cut into boxes of 64 x 64.
+  static constexpr std::uint32_t across_box = 64 * 128;
+  static constexpr int next_k = Across ? 128 : 2;  // sixteen inner elements further, in a descriptor of W
+  __device__ static std::uint64_t w_descriptor(std::uint32_t at) {
+    return Across ? across_descriptor(at, across_box) : tile_descriptor(at);
+  }
+
   // More would only stand in the way of the first x.
   static constexpr int weights_ahead = 2;
 
@@ -73,8 +81,15 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
       auto load_w = [&](int s, int to) {
         const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
         ptx::barrier_expect(full(to), shape::x + shape::w + (with_a(s) ? shape::a : 0));
-        ptx::load_tile_multicast(stage(to) + shape::x + rank * (shape::w / 2), &maps.w, k * 64,
-                                 at.n_tile * TileN + rank * (TileN / 2), full(to), 3);
+        const std::uint32_t half = stage(to) + shape::x + rank * (shape::w / 2);
+        const int column = at.n_tile * TileN + rank * (TileN / 2);
+        if constexpr (Across) {
+#pragma unroll
+          for (int i = 0; i < TileN / 128; ++i)
+            ptx::load_tile_multicast(half + i * across_box, &maps.w, column + i * 64, k * 64, full(to), 3);
+        } else {
+          ptx::load_tile_multicast(half, &maps.w, k * 64, column, full(to), 3);
+        }
       };
       int early = 0;  // the first weights depend on no kernel before
       if (t == first) {
@@ -205,12 +220,12 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
   __device__ __forceinline__ void k_step(consumer& c, float (&acc)[TileN / 2], float (&s)[held / 2],
                                          bool first_shrink) const {
     const std::uint32_t at = next_stage(c);
-    const std::uint64_t x = tile_descriptor(at + c.group * 64 * 128), w = tile_descriptor(at + shape::x),
+    const std::uint64_t x = tile_descriptor(at + c.group * 64 * 128), w = w_descriptor(at + shape::x),
                         a = tile_descriptor(at + shape::x + shape::w);
     wgmma_fence();
 #pragma unroll
     for (int kk = 0; kk < 4; ++kk) {
-      wgmma<T, TileN>::shared(acc, x + 2 * kk, w + 2 * kk, c.step > 0 || kk > 0);
+      wgmma<T, TileN>::template shared<false, Across>(acc, x + 2 * kk, w + next_k * kk, c.step > 0 || kk > 0);
       if constexpr (Shrink) wgmma<T, held>::shared(s, x + 2 * kk, a + 2 * kk, !(first_shrink && kk == 0));
     }
     finish_step(c);
@@ -219,10 +234,11 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
   __device__ __forceinline__ void scaled_step(consumer& c, float (&acc)[TileN / 2], const scaled_input<T>& now,
                                               scaled_input<T>& next) const {
     const int q = c.q;
-    const std::uint64_t w = tile_descriptor(stage(q) + shape::x);
+    const std::uint64_t w = w_descriptor(stage(q) + shape::x);
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < 4; ++kk) wgmma<T, TileN>::registers(acc, now.x[kk], w + 2 * kk, c.step > 0 || kk > 0);
+    for (int kk = 0; kk < 4; ++kk)
+      wgmma<T, TileN>::template registers<Across>(acc, now.x[kk], w + next_k * kk, c.step > 0 || kk > 0);
     wgmma_commit();
     ++c.step;
     if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
@@ -319,19 +335,19 @@ template <class T, int TileN, int Rank, bool Pre> struct gemm_block {
   }
 };
 
-template <class T, int TileN, int Rank, bool Pre>
+template <class T, int TileN, int Rank, bool Pre, bool Across>
 __global__ void __launch_bounds__(384, 1)
     gemm_kernel(const __grid_constant__ gemm_maps maps, const __grid_constant__ gemm_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
-  gemm_block<T, TileN, Rank, Pre> block{maps,
-                                        g,
-                                        (ptx::shared_address(raw) + 1023) & ~1023U,
-                                        ptx::cluster_rank(),
-                                        (g.k + 63) / 64,
-                                        g.m_pairs() * g.n_tiles(),
-                                        static_cast<int>(blockIdx.x / 2),
-                                        static_cast<int>(gridDim.x / 2)};
+  gemm_block<T, TileN, Rank, Pre, Across> block{maps,
+                                                g,
+                                                (ptx::shared_address(raw) + 1023) & ~1023U,
+                                                ptx::cluster_rank(),
+                                                (g.k + 63) / 64,
+                                                g.m_pairs() * g.n_tiles(),
+                                                static_cast<int>(blockIdx.x / 2),
+                                                static_cast<int>(gridDim.x / 2)};
   block.start();
   if (threadIdx.x < 128) {
     ptx::give_registers<(Rank > 0 ? 56 : 40)>();

@@ -4,7 +4,8 @@
 //
 // A block of 8 warps computes 128 x 128, 32 deep per step, through three stages of shared memory filled by cp.async; a
 // warp computes 64 x 32. Sixteen-byte pieces are swizzled so that neither copies nor ldmatrix meet a bank twice. Rows
-// and pieces beyond the matrices are filled with zeros; the inner size is a multiple of 8.
+// and pieces beyond the matrices are filled with zeros; the inner size is a multiple of 8. A weight that lies across is
+// transposed on its way into registers.
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
@@ -50,6 +51,20 @@ __device__ __forceinline__ void copy_tile(std::uint32_t to, const T* from, long 
     copy(to + piece_offset(row, piece), inside ? from + (row0 + row) * cols + col : from, inside ? 16 : 0);
   }
 }
+// The same of a matrix [cols, rows], which lies across: rows of 256 bytes, one for each inner element.
+__device__ __forceinline__ std::uint32_t across_offset(int inner, int piece) {
+  return static_cast<std::uint32_t>(inner * 256 + ((piece ^ (inner & 7)) << 4));
+}
+template <class T>
+__device__ __forceinline__ void copy_across(std::uint32_t to, const T* from, int rows, int cols, int row0, int col0) {
+#pragma unroll
+  for (int e = threadIdx.x; e < tile * 4; e += threads) {
+    const int inner = e / 16, piece = e % 16, row = row0 + piece * 8;
+    const bool inside = col0 + inner < cols && row < rows;
+    copy(to + across_offset(inner, piece), inside ? from + (col0 + inner) * static_cast<long long>(rows) + row : from,
+         inside ? 16 : 0);
+  }
+}
 }  // namespace mma
 
 template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kernel(const tile_args g) {
@@ -69,7 +84,10 @@ template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kern
       const bool side = step >= k_steps;
       const int col = (side ? step - k_steps : step) * deep, cols = side ? g.rank() : g.k;
       copy_tile(to, static_cast<const T*>(side ? g.s : g.x), g.m, cols, m0, col);
-      copy_tile(to + stage_bytes / 2, static_cast<const T*>(side ? g.slot.b : g.w), g.n, cols, n0, col);
+      if (g.across && !side)
+        copy_across(to + stage_bytes / 2, static_cast<const T*>(g.w), g.n, cols, n0, col);
+      else
+        copy_tile(to + stage_bytes / 2, static_cast<const T*>(side ? g.slot.b : g.w), g.n, cols, n0, col);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -95,7 +113,11 @@ template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kern
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j)  // sixteen rows of W: two operands of eight
-        ptx::load_matrix(b[j], w + piece_offset(warp_n + j * 16 + lane % 8 + lane / 16 * 8, kk * 2 + (lane / 8) % 2));
+        if (g.across && step < k_steps)
+          ptx::load_matrix_across(
+              b[j], w + across_offset(kk * 16 + lane % 8 + lane / 8 % 2 * 8, (warp_n + j * 16) / 8 + lane / 16));
+        else
+          ptx::load_matrix(b[j], w + piece_offset(warp_n + j * 16 + lane % 8 + lane / 16 * 8, kk * 2 + (lane / 8) % 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll

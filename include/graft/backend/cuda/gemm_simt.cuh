@@ -10,16 +10,17 @@ namespace graft::cuda {
 namespace simt {
 inline constexpr int tile = 64, deep = 16, threads = 256, pitch = tile + 4;
 
-// [64 rows, 16 columns] of a matrix into shared memory as [column][row], zeros beyond its edge, with a factor per
-// column where there is one.
+// [64 rows, 16 columns] of a matrix, which may lie across, into shared memory as [column][row], zeros beyond its edge,
+// with a factor per column where there is one.
 template <class T>
 __device__ __forceinline__ void copy_tile(float (&to)[deep][pitch], const T* from, long long rows, int cols,
-                                          long long row0, int col0, const T* factor = nullptr) {
+                                          long long row0, int col0, bool across, const T* factor = nullptr) {
 #pragma unroll
   for (int e = threadIdx.x; e < tile * deep; e += threads) {
     const int row = e / deep, col = e % deep;
     const bool inside = row0 + row < rows && col0 + col < cols;
-    const float v = inside ? to_float(from[(row0 + row) * cols + col0 + col]) : 0.0F;
+    const long long at = across ? (col0 + col) * rows + row0 + row : (row0 + row) * cols + col0 + col;
+    const float v = inside ? to_float(from[at]) : 0.0F;
     to[col][row] = inside && factor != nullptr ? v * to_float(factor[col0 + col]) : v;
   }
 }
@@ -32,10 +33,10 @@ template <class T> __global__ void __launch_bounds__(simt::threads) gemm_simt_ke
   const int n0 = static_cast<int>(blockIdx.x) * tile;
   const int tm = static_cast<int>(threadIdx.x / 16) * 4, tn = static_cast<int>(threadIdx.x % 16) * 4;
   float acc[4][4] = {};
-  auto accumulate = [&](const T* left, const T* right, int cols, const T* pre) {
+  auto accumulate = [&](const T* left, const T* right, int cols, bool across, const T* pre) {
     for (int k = 0; k < cols; k += deep) {
-      copy_tile(x, left, g.m, cols, m0, k, pre);
-      copy_tile(w, right, g.n, cols, n0, k);
+      copy_tile(x, left, g.m, cols, m0, k, false, pre);
+      copy_tile(w, right, g.n, cols, n0, k, across);
       __syncthreads();
 #pragma unroll
       for (int kk = 0; kk < deep; ++kk)
@@ -46,8 +47,8 @@ template <class T> __global__ void __launch_bounds__(simt::threads) gemm_simt_ke
       __syncthreads();
     }
   };
-  accumulate(static_cast<const T*>(g.x), static_cast<const T*>(g.w), g.k, static_cast<const T*>(g.slot.pre));
-  if (g.rank() > 0) accumulate(static_cast<const T*>(g.s), static_cast<const T*>(g.slot.b), g.rank(), nullptr);
+  accumulate(static_cast<const T*>(g.x), static_cast<const T*>(g.w), g.k, g.across, static_cast<const T*>(g.slot.pre));
+  if (g.rank() > 0) accumulate(static_cast<const T*>(g.s), static_cast<const T*>(g.slot.b), g.rank(), false, nullptr);
   const post_slot<T> post = g.template post<T>();
   T* y = static_cast<T*>(g.y);
 #pragma unroll

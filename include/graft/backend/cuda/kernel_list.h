@@ -9,14 +9,15 @@
 
 namespace graft::cuda {
 
-// Ranks are 0, 16, 32 and 64; the fifth gemm kernel is the one with a pre slot.
+// Ranks are 0, 16, 32 and 64; the fifth gemm kernel is the one with a pre slot. The same again for a weight that lies
+// across, [in, out].
 constexpr int rank_index(int rank) { return rank <= 0 ? 0 : rank <= 16 ? 1 : rank <= 32 ? 2 : 3; }
 constexpr int token_index(int tokens) { return tokens <= 8 ? 0 : tokens <= 16 ? 1 : 2; }
-inline constexpr int gemm_variants = 5, with_pre = 4, stream_shapes = 5, any_shape = 4, ranks = 4;
+inline constexpr int gemm_variants = 10, with_pre = 4, first_across = 5, stream_shapes = 5, any_shape = 4, ranks = 4;
 
 struct kernel_list {
   std::uint64_t streams = 0;  // a bit for each
-  std::uint32_t gemms = 0;
+  std::uint32_t gemms = 0;    // and behind them the sums over tokens
 
   static constexpr int gemm_bit(int tile_n, int variant) { return (tile_n == 256 ? gemm_variants : 0) + variant; }
   static constexpr int stream_bit(int tokens, int shape, int rank) {
@@ -26,6 +27,9 @@ struct kernel_list {
   constexpr bool has_stream(int tokens, int shape, int rank) const {
     return (streams >> stream_bit(tokens, shape, rank) & 1) != 0;
   }
+  static constexpr int sum_bit(int rank) { return 2 * gemm_variants + rank_index(rank) - 1; }
+  constexpr bool has_sum(int rank) const { return (gemms >> sum_bit(rank) & 1) != 0; }
+  constexpr void add_sum(int rank) { gemms |= 1U << sum_bit(rank); }
   constexpr void add_gemm(int tile_n, int variant) { gemms |= 1U << gemm_bit(tile_n, variant); }
   constexpr void add_stream(int tokens, int shape, int rank) {
     streams |= std::uint64_t{1} << stream_bit(tokens, shape, rank);
@@ -37,12 +41,14 @@ struct kernel_list {
 constexpr kernel_list every_kernel() {
   kernel_list l;
   for (const int rank : {0, 16, 32, 64}) {
-    for (const int tile : {128, 256}) l.add_gemm(tile, rank_index(rank));
+    for (const int tile : {128, 256})
+      l.add_gemm(tile, rank_index(rank)), l.add_gemm(tile, first_across + rank_index(rank));
+    if (rank > 0) l.add_sum(rank);
     for (const int tokens : {8, 16, 64})
       for (int shape = 0; shape < stream_shapes; ++shape)
         if (stream_kernels[shape].rows + rank <= 256) l.add_stream(tokens, shape, rank);
   }
-  for (const int tile : {128, 256}) l.add_gemm(tile, with_pre);
+  for (const int tile : {128, 256}) l.add_gemm(tile, with_pre), l.add_gemm(tile, first_across + with_pre);
   return l;
 }
 

@@ -10,12 +10,17 @@ inline constexpr target hopper_devices[] = {{.capability = 90, .processors = 114
                                             {.capability = 90, .processors = 132, .resident_pairs = 66}};
 
 // Sizes are zero where the type does not state them; the rank is padded.
-constexpr kernel_list kernels_for(int n, int k, int rank, bool pre) {
+constexpr kernel_list kernels_for(int n, int k, int rank, bool pre, bool lies_across = false) {
   const bool known = n > 0 && k > 0;
+  const int first = lies_across ? first_across : 0;
   kernel_list l;
-  for (const int tile : {128, 256}) l.add_gemm(tile, pre ? with_pre : rank <= 64 ? rank_index(rank) : 0);
+  for (const int tile : {128, 256}) l.add_gemm(tile, first + (pre ? with_pre : rank <= 64 ? rank_index(rank) : 0));
+  if (lies_across && rank > 0) {  // where the blocks that share a side branch are not all resident
+    for (const int tile : {128, 256}) l.add_gemm(tile, first);
+    l.add_stream(padded_tokens(rank), any_shape, 0);
+  }
   l.add_gemm(128, 0);  // where the blocks that share a side branch are not all resident, and for the shrink before
-  if (rank > max_stream_rank) return l;
+  if (rank > max_stream_rank || lies_across) return l;
   for (const int tokens : {8, 16, 64}) {
     if (pre || n % 2 != 0) l.add_stream(tokens, any_shape, rank);
     for (int shape = 0; shape < any_shape && !pre; ++shape) {

@@ -21,6 +21,7 @@ struct linear_operands {
   activation act = activation::none;
   adapter_slot slot{};
   const void* a = nullptr;            // the packed A of the slot, for a shrink of its own
+  void* s = nullptr;                  // where S of the side branch is wanted, [m, rank]; null: nobody reads it later
   void* workspace = nullptr;          // choice.workspace_bytes()
   std::uint32_t* counters = nullptr;  // four for every 128 tokens; zero, and zero again after the call
   bool alone = false;                 // no kernel that waits for its own thread blocks runs beside this one
@@ -77,8 +78,8 @@ inline status finish(bound_launch& b, const kernel_entry& what, dim3 grid, const
       cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(what.shared)),
       name);
 }
-inline void* place_of_s(void* workspace, const linear_choice& c) {
-  return static_cast<char*>(workspace) + c.partial_bytes;
+inline void* place_of_s(const linear_operands& o, const linear_choice& c) {
+  return o.s != nullptr ? o.s : static_cast<char*>(o.workspace) + c.partial_bytes;
 }
 
 inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype type, const stream_choice& c,
@@ -102,7 +103,7 @@ inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype 
 }
 inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const product_shape& p, const linear_choice& c,
                         const linear_operands& o) {
-  void* s_at = place_of_s(o.workspace, c);
+  void* s_at = place_of_s(o, c);
   const int kernel_rank = c.how == way::gemm ? p.rank : 0, extra = c.how == way::gemm_two ? (p.rank + 63) / 64 : 0;
   gemm_call& to = b.with.emplace<gemm_call>();
   to.args = {static_cast<int>(p.m),
@@ -120,19 +121,20 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
              s_at,
              o.counters};
   if (status s = make_map(to.maps.x, p.type, {o.x, p.m, p.k}, 128, 64); !s) return s;
-  if (status s = make_map(to.maps.w, p.type, {o.w, p.n, p.k}, c.tile_n / 2, 64); !s) return s;
+  const matrix w = p.across ? matrix{o.w, p.k, p.n} : matrix{o.w, p.n, p.k};
+  if (status s = make_map(to.maps.w, p.type, w, p.across ? 64 : c.tile_n / 2, 64); !s) return s;
   if (status s = make_map(to.maps.y, p.type, {o.y, p.m, p.n}, 64, 64); !s) return s;
   to.maps.s = to.maps.x;
   if (extra > 0)
     if (status s = make_map(to.maps.s, p.type, {s_at, p.m, p.rank}, 128, to.args.side_pitch() / 2); !s) return s;
-  const int variant = o.slot.pre != nullptr ? with_pre : rank_index(kernel_rank);
+  const int variant = (p.across ? first_across : 0) + (o.slot.pre != nullptr ? with_pre : rank_index(kernel_rank));
   return finish(b, kernels.gemm[kernel_list::gemm_bit(c.tile_n, variant)], dim3(static_cast<unsigned>(2 * c.pairs)),
                 "gemm", 2, true, kernel_rank > 0 && !o.alone);
 }
 // S = x Aᵀ in a launch of its own.
 inline status bind_shrink(bound_launch& b, const linear_kernels& kernels, const product_shape& p,
                           const linear_choice& c, const linear_operands& o) {
-  void* s = place_of_s(o.workspace, c);
+  void* s = place_of_s(o, c);
   if (c.stream.rows > 0) {  // x takes the place of the weight, A that of the tokens
     stream_args g{};
     g.by_row = true;
@@ -140,7 +142,7 @@ inline status bind_shrink(bound_launch& b, const linear_kernels& kernels, const 
     return bind_stream(b, kernels, p.type, c.stream, g, {o.a, p.rank, p.k}, 0, &rows, 1, false);
   }
   product_shape shrink = p;
-  shrink.n = p.rank, shrink.rank = 0;
+  shrink.n = p.rank, shrink.rank = 0, shrink.across = false;
   linear_choice plain = c;
   plain.how = way::gemm, plain.tile_n = 128;
   plain.pairs = static_cast<int>((p.m + 255) / 256) * ((p.rank + 127) / 128);
@@ -191,7 +193,7 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
       if (status s = detail::bind_shrink(to.at[0], kernels, p, c, o); !s) return s;
     return detail::bind_gemm(to.at[to.count - 1], kernels, p, c, o);
   }
-  void* s_at = detail::place_of_s(o.workspace, c);
+  void* s_at = detail::place_of_s(o, c);
   if (p.rank > 0) {
     const tile_args shrink{.m = p.m, .n = p.rank, .k = p.k, .x = o.x, .w = o.a, .y = s_at};
     if (status s = detail::bind_tiles(to.at[to.count++], kernels, c.how, shrink); !s) return s;
@@ -205,6 +207,7 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
                              .y = o.y,
                              .s = p.rank > 0 ? s_at : nullptr,
                              .residual = o.residual,
+                             .across = p.across,
                              .act = o.act,
                              .slot = o.slot});
 }

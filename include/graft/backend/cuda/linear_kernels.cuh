@@ -7,6 +7,7 @@
 #include <graft/backend/cuda/gemm_simt.cuh>
 #include <graft/backend/cuda/kernels_for.h>
 #include <graft/backend/cuda/stream.cuh>
+#include <graft/backend/cuda/sum_tokens.cuh>
 
 #include <iterator>
 #include <utility>
@@ -21,6 +22,7 @@ struct kernel_entry {
 struct linear_kernels {
   kernel_list have{};
   kernel_entry gemm[2 * gemm_variants], stream[3 * stream_shapes * ranks], mma, simt;  // by the bits of the list
+  kernel_entry sum[ranks];                                                             // by the index of the rank
 
   void add(const linear_kernels& more) {
     have = have | more.have;
@@ -28,6 +30,8 @@ struct linear_kernels {
       if (more.gemm[i].kernel != nullptr) gemm[i] = more.gemm[i];
     for (std::size_t i = 0; i < std::size(stream); ++i)
       if (more.stream[i].kernel != nullptr) stream[i] = more.stream[i];
+    for (std::size_t i = 0; i < std::size(sum); ++i)
+      if (more.sum[i].kernel != nullptr) sum[i] = more.sum[i];
     mma = more.mma, simt = more.simt;
   }
 };
@@ -37,9 +41,14 @@ template <class... Parameters> const void* address_of(void (*kernel)(Parameters.
   return reinterpret_cast<const void*>(kernel);
 }
 template <class T, int Bit> kernel_entry gemm_entry() {
-  constexpr int tile = Bit < gemm_variants ? 128 : 256, variant = Bit % gemm_variants;
+  constexpr int tile = Bit < gemm_variants ? 128 : 256, variant = Bit % first_across;
   constexpr int rank = variant == with_pre || variant == 0 ? 0 : 8 << variant;
-  return {address_of(&gemm_kernel<T, tile, rank, variant == with_pre>), 384, gemm_shape<tile, rank>::bytes};
+  constexpr bool lies_across = Bit % gemm_variants >= first_across;
+  return {address_of(&gemm_kernel<T, tile, rank, variant == with_pre, lies_across>), 384,
+          gemm_shape<tile, rank>::bytes};
+}
+template <class T, int Rank> kernel_entry sum_entry() {
+  return {address_of(&sum_tokens_kernel<T, Rank>), sum_shape<Rank>::threads, sum_shape<Rank>::bytes};
 }
 template <class T, int Bit> kernel_entry stream_entry() {
   constexpr int tokens = Bit / (stream_shapes * ranks) == 2 ? 64 : 8 << Bit / (stream_shapes * ranks);
@@ -60,6 +69,11 @@ linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<
   auto stream = [&]<int Bit>(std::integral_constant<int, Bit>) {
     if constexpr ((Streams >> Bit & 1) != 0) k.stream[Bit] = stream_entry<T, Bit>();
   };
+  auto sum = [&]<int Rank>(std::integral_constant<int, Rank>) {
+    if constexpr ((Gemms >> kernel_list::sum_bit(Rank) & 1) != 0) k.sum[rank_index(Rank)] = sum_entry<T, Rank>();
+  };
+  sum(std::integral_constant<int, 16>{}), sum(std::integral_constant<int, 32>{}),
+      sum(std::integral_constant<int, 64>{});
   (gemm(std::integral_constant<int, G>{}), ...);
   (stream(std::integral_constant<int, S>{}), ...);
   return k;

@@ -34,6 +34,16 @@ template <class T> struct pack_fold {
     to[(row0 + r) * cols + c] = from_float<T>(c % rank == r ? 1.0F : 0.0F);
   }
 };
+// The B that repeats S along the outputs: ± factor where the output is a copy of this column.
+template <class T> struct pack_repeat {
+  pack_matrix<T> as;
+
+  __device__ void operator()(long long i) const {
+    const long long r = i / as.cols, c = i % as.cols;
+    const float v = as.factor.at != nullptr ? as.factor[0] : 1.0F;
+    as.to[(as.row0 + r) * as.pitch + as.col0 + c] = from_float<T>(r % as.cols != c ? 0.0F : as.minus ? -v : v);
+  }
+};
 // A [rank, cols] as tiles of [rank][64], each as it lies in shared memory; zeros beyond the last column.
 template <class T> struct tile_a {
   const T* from;

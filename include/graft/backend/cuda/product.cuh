@@ -20,9 +20,10 @@ template <class Real> struct products {
   factor<Real> a, b;
   cells<Real> c;  // matrices of rows x cols, one after the other
   long long rows, cols, depth;
-  long long stack[2];  // products to compute
-  bool sum = false;    // all into one result
-  int accumulate = 0;  // 0: overwrite, +1 or -1: add or subtract
+  long long stack[2];   // products to compute
+  bool sum = false;     // all into one result
+  int accumulate = 0;   // 0: overwrite, +1 or -1: add or subtract
+  cells<Real> scale{};  // one number, or none
 
   __host__ __device__ long long count() const { return stack[0] * stack[1]; }
   __host__ __device__ cells<Real> matrix(const factor<Real>& f, long long m) const {
@@ -30,6 +31,7 @@ template <class Real> struct products {
   }
   __host__ __device__ void store(long long m, long long row, long long col, Real v) const {
     const long long to = (m * rows + row) * cols + col;
+    if (scale.at != nullptr) v *= scale[0];
     c.put(to, accumulate == 0 ? v : accumulate < 0 ? c[to] - v : c[to] + v);
   }
 };

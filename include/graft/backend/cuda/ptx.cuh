@@ -129,6 +129,16 @@ __device__ __forceinline__ void store_at(std::uint32_t address, std::uint32_t ba
       "r"(bar), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
       : "memory");
 }
+// The same address in block `rank` of the cluster.
+__device__ __forceinline__ float4 load_at(std::uint32_t address, std::uint32_t rank) {
+  float4 v;
+  asm volatile(
+      "{.reg .b32 from;\n mapa.shared::cluster.u32 from, %4, %5;\n ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [from];}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return v;
+}
 __device__ __forceinline__ float4 load_shared_float4(std::uint32_t address) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -159,6 +169,13 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_
 }
 __device__ __forceinline__ void load_matrix(std::uint32_t (&v)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+// Each of the four 8 x 8 matrices transposed.
+__device__ __forceinline__ void load_matrix_across(std::uint32_t (&v)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(address)
                : "memory");

@@ -32,13 +32,14 @@ inline auto map_mover() {
 struct matrix {
   const void* data;
   long long rows, cols;
+  long long pitch = cols;  // elements from one row to the next
 };
 
 inline status make_map(CUtensorMap& map, dtype type, const matrix& of, int box_rows, int box_cols) {
   const auto encode = detail::map_encoder();
   if (encode == nullptr) return fail("CUDA: there is no driver that makes tensor maps; install 12.0 or later");
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(of.cols), static_cast<cuuint64_t>(of.rows)};
-  const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(of.cols) * 2};
+  const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(of.pitch) * 2};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)}, step[2] = {1, 1};
   const CUtensorMapSwizzle swizzle = box_cols == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
                                      : box_cols == 32 ? CU_TENSOR_MAP_SWIZZLE_64B

@@ -11,10 +11,11 @@ struct tile_args {
   long long m;
   int n, k;
   const void* x;            // [m, k]
-  const void* w;            // [n, k]
+  const void* w;            // [n, k], or [k, n]: across
   void* y;                  // [m, n]
   const void* s = nullptr;  // [m, rank]; null: no side branch
   const void* residual = nullptr;
+  bool across = false;
   activation act = activation::none;
   adapter_slot slot{};
 

@@ -46,6 +46,12 @@ class values {
     into_[static_cast<std::size_t>(i)] = at_[static_cast<std::size_t>(i)] = to;
   }
 
+  // The memory that is reserved for node i.
+  cells<float> room(id i) const {
+    const auto k = static_cast<std::size_t>(i);
+    return into_[k].at != nullptr ? into_[k] : cells<float>(own_[k].as<float>());
+  }
+
   // Computes the nodes of `wanted` in order; their operands are computed, wanted or leaves.
   status compute(cudaStream_t stream, const node_set& wanted) {
     for (id i = 0; i < g_->size; ++i)

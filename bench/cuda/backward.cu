@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass of an adapted linear layer on the GPU, dx and the gradient of every parameter, and forward and
+// backward together, against cuBLASLt's bare dx = dy W and its bare pair. Measured as bench_cuda_linear does.
+//     GRAFT_CASES=4096 bench_cuda_backward --benchmark_out=backward.json
+#include "adapted.cuh"
+
+namespace {
+
+using namespace bench;
+
+// dx, and room for the gradient of every parameter of a layer.
+struct gradients_of {
+  std::vector<gradient> wanted;
+  explicit gradients_of(const setting& at, const adapter& a) {
+    const layer_graphs graphs = *built_in_methods().graphs("linear", a.what, false);
+    const graph& g = graphs.backward;
+    std::map<std::string, long long> sizes{{"out", at.n}, {"in", k},     {"r", a.rank}, {"a", 64},
+                                           {"c", 64},     {"b", a.rank}, {"m", 2},      {"tokens", at.m}};
+    size_values s;
+    for (const auto& [name, value] : sizes)
+      if (const int e = g.sizes.find(name.c_str()); e >= 0) s.v[e] = value;
+    for (int o = 0; o < g.outs; ++o) {
+      if (g.out[o].of_input) continue;
+      const long long n = count(g, g.out[o].at, s);
+      float* to = nullptr;
+      require(cudaMalloc(&to, static_cast<std::size_t>(n) * sizeof(float)) == cudaSuccess, "cudaMalloc");
+      wanted.push_back({g.output_name(o).c_str(), {to, dtype::f32, {n, 1, 1, 1}, 1}});
+    }
+  }
+};
+
+void add_case(int m, int n, const std::vector<adapter>& adapters) {
+  static cublasLtHandle_t handle = [] {
+    cublasLtHandle_t h;
+    cublasLtCreate(&h);
+    return h;
+  }();
+  constexpr std::size_t room = 128U << 20U;
+  static void* workspace = random_matrix(room / 2, 0);
+  const auto at = std::make_shared<setting>(m, n);
+  const auto dx = std::make_shared<std::vector<bf*>>();
+  for (int i = 0; i < 2; ++i) dx->push_back(random_matrix(static_cast<long long>(m) * k, 1));
+  const std::string shape = "/" + std::to_string(m) + "/" + std::to_string(n);
+  const double flops = 2.0 * m * n * k, bytes = 2.0 * (static_cast<double>(n) * k + static_cast<double>(m) * (n + k));
+  const auto ahead = std::make_shared<lt_product>(handle, workspace, room, m, n, k),
+             back = std::make_shared<lt_product>(handle, workspace, room, m, k, n, true);
+  const auto forward = [=](cudaStream_t s) {
+    for (int c = 0; c < at->calls; ++c)
+      ahead->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
+  };
+  const auto bare = [=](cudaStream_t s) {
+    for (int c = 0; c < at->calls; ++c)
+      back->run(s, at->y, at->w[static_cast<std::size_t>(c % at->rotation)], (*dx)[c % 2], 0);
+  };
+  ahead->choose(stream(), at->calls, forward);
+  back->choose(stream(), at->calls, bare);
+  bf* const dy = random_matrix(static_cast<long long>(m) * n, 1);
+  add("cublaslt dx" + shape, at->calls, flops, bytes, bare);
+  add("cublaslt pair" + shape, at->calls, 2 * flops, 2 * bytes, [=](cudaStream_t s) {
+    for (int c = 0; c < at->calls; ++c) {
+      const bf* w = at->w[static_cast<std::size_t>(c % at->rotation)];
+      ahead->run(s, at->x, w, at->y, 0), back->run(s, dy, w, (*dx)[c % 2], 0);
+    }
+  });
+  for (const adapter& what : adapters) {
+    auto layers = std::make_shared<std::vector<std::unique_ptr<layer>>>();
+    const int copies = std::min(3, at->rotation);
+    for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what));
+    const auto into = std::make_shared<gradients_of>(*at, what);
+    auto run = [=](cudaStream_t s, int c, bool ahead_too, bool all) {
+      layer& l = (*layers)[static_cast<std::size_t>(c % copies)]->on(s, what.alone);
+      const view x = matrix_of(at->x, m, k), up = matrix_of(dy, m, n);
+      if (ahead_too) must(l.forward(x, {at->y, dtype::bf16, {m, n, 1, 1}, 2}), "forward");
+      const mutable_view down{(*dx)[c % 2], dtype::bf16, {m, k, 1, 1}, 2};
+      must(l.backward(x, up, down, all ? into->wanted : std::vector<gradient>{}), "backward");
+    };
+    for (int c = 0; c < copies; ++c) run(stream(), c, true, true);  // binds the backward pass
+    add(what.name + std::string(" backward") + shape, at->calls, flops, bytes, [=](cudaStream_t s) {
+      for (int c = 0; c < at->calls; ++c) run(s, c, false, true);
+    });
+    add(what.name + std::string(" both") + shape, at->calls, 2 * flops, 2 * bytes, [=](cudaStream_t s) {
+      for (int c = 0; c < at->calls; ++c) run(s, c, true, true);
+    });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
+  const char* wanted = std::getenv("GRAFT_CASES");
+  auto chosen = [&](const char* name) {
+    return wanted == nullptr ||
+           ("," + std::string(wanted) + ",").find("," + std::string(name) + ",") != std::string::npos;
+  };
+  const adapter none{"plain", "none", 0}, lora{"lora r16", "lora", 16}, lora64{"lora r64", "lora", 64};
+  const std::vector<adapter> all{none,
+                                 lora,
+                                 lora64,
+                                 {"dora r16", "dora", 16},
+                                 {"ia3", "ia3", 0},
+                                 {"ia3 feed-forward", "ia3_feedforward", 0},
+                                 {"adalora r16", "adalora", 16},
+                                 {"hra r8", "hra", 8},
+                                 {"vera r256", "vera", 256},
+                                 {"loha r16", "loha", 16},
+                                 {"miss r64", "miss", 64},
+                                 {"oft b32", "oft", 32},
+                                 {"boft b8 m2", "boft", 8}};
+  if (chosen("4096")) add_case(4096, 4096, all);
+  if (chosen("14336")) add_case(4096, 14336, {none, lora, lora64});
+  if (chosen("16384")) add_case(16384, 4096, {none, lora, lora64});
+  if (chosen("512")) add_case(512, 4096, {none, lora});
+
+  std::vector<char*> arguments(argv, argv + argc);
+  char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=9",
+       short_report[] = "--benchmark_report_aggregates_only=true";
+  arguments.insert(arguments.begin() + 1, {interleave, median, short_report});
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

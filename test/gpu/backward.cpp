@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass in 16 bit: the data gradient with the weight as it is stored, and the products over the tokens, on
+// ragged sizes and every rank, against double; the same bits each time.
+#include "gpu.h"
+
+using namespace test;
+
+namespace {
+
+struct shape {
+  long long tokens, out, in, r;
+};
+struct gradients {
+  std::vector<std::vector<float>> of;  // dx, then the parameters
+};
+
+random_layer<float> with_dy(const std::string& method, const shape& s, dtype type) {
+  const layer_graphs graphs = graphs_for("linear", method.c_str(), false);
+  random_layer<float> l = representable(
+      graphs, with(usual_sizes(), {{"tokens", s.tokens}, {"out", s.out}, {"in", s.in}, {"r", s.r}}), type);
+  for (float& v : l.data.at("dy")) v = rounded(v / std::sqrt(static_cast<float>(s.out)), type);
+  return l;
+}
+std::vector<std::vector<double>> reference_gradients(const random_layer<float>& l) {
+  random_layer<double> d(l.graphs, l.shape);
+  for (auto& [name, values] : d.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());
+  cpu::executor<double> e(l.graphs, mode::fused);
+  REQUIRE(bool(d.bind(e)));
+  std::vector<std::vector<double>> all{d.room("dx", l.graphs.backward)};
+  for (const std::string& name : d.parameters()) all.push_back(d.room(name.c_str(), l.graphs.backward));
+  std::vector<gradient> wanted;
+  for (std::size_t i = 1; i < all.size(); ++i) wanted.push_back({d.parameters()[i - 1], into(all[i])});
+  REQUIRE(bool(e.backward(d.x(), d.dy(), into(all[0]), wanted)));
+  return all;
+}
+// The largest distance of dx and of any gradient.
+struct errors {
+  double dx = 0, parameters = 0;
+};
+errors errors_of(const std::string& method, const shape& s, dtype type) {
+  const random_layer<float> l = with_dy(method, s, type);
+  gpu_layer g(l.graphs, type, mode::fused);
+  REQUIRE(bool(l.bind(g)));
+  REQUIRE(bool(g.bind({s.tokens})));
+  auto run = [&] {
+    std::vector<std::vector<float>> all{l.room("dx", l.graphs.backward)};
+    for (const std::string& name : l.parameters()) all.push_back(l.room(name.c_str(), l.graphs.backward));
+    std::vector<gradient> wanted;
+    for (std::size_t i = 1; i < all.size(); ++i) wanted.push_back({l.parameters()[i - 1], into(all[i])});
+    const status done = g.backward(l.x(), l.dy(), into(all[0]), wanted);
+    INFO(std::string(done.message()));
+    REQUIRE(bool(done));
+    return all;
+  };
+  const auto first = run(), again = run();
+  CHECK(g.launched() == g.planned(true, s.tokens));
+  const auto exact = reference_gradients(l);
+  errors e;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    CHECK(std::memcmp(first[i].data(), again[i].data(), first[i].size() * sizeof(float)) == 0);
+    double& worst = i == 0 ? e.dx : e.parameters;
+    worst = std::max(worst, distance(first[i], exact[i]));
+  }
+  return e;
+}
+
+}  // namespace
+
+TEST_CASE("gpu: the gradients of LoRA in 16 bit, ragged sizes, all ranks") {
+  if (no_gpu()) return;
+  for (const dtype type : {dtype::bf16, dtype::f16})
+    for (const shape s : {shape{1, 64, 64, 16},
+                          {3, 40, 72, 1},
+                          {16, 776, 1032, 5},
+                          {17, 100, 136, 20},
+                          {64, 1024, 1024, 64},
+                          {65, 1024, 512, 16},
+                          {128, 264, 200, 33},
+                          {257, 1032, 648, 16},
+                          {300, 1024, 2048, 64},
+                          {512, 584, 2056, 17},
+                          {700, 776, 1160, 32},
+                          {300, 512, 1024, 100},
+                          {90, 35, 45, 5},
+                          {5, 33, 7, 2}}) {
+      INFO(std::string(name_of(type)), " ", s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
+      const errors e = errors_of("lora", s, type);
+      CHECK(e.dx < 5e-3);
+      CHECK(e.parameters < 8e-3);
+    }
+}
+TEST_CASE("gpu: the gradients of every method on a linear layer, few and many tokens, in bf16") {
+  if (no_gpu()) return;
+  for (const method& m : built_in_methods())
+    for (const long long tokens : {5, 300}) {
+      if (!exists_on(m, "linear")) continue;
+      INFO(std::string(m.name), ", ", tokens, " tokens");
+      const errors e = errors_of(m.name, {tokens, 512, 1024, 8}, dtype::bf16);
+      CHECK(e.dx < 1e-2);
+      CHECK(e.parameters < 2e-2);
+    }
+}
