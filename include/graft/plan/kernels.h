@@ -33,6 +33,7 @@ constexpr product_shape shape_of(const graph& g, const product_slots& p, const s
   shape.k = static_cast<int>(size(p.weight, p.weight_by_row ? 3 : 2));
   shape.rank = static_cast<int>(side_rank(g, p, s));
   shape.plain = p.act == op::detach && p.residual < 0;
+  shape.posts = !p.posts.empty();
   shape.pre = p.pre >= 0;
   shape.across = !p.weight_by_row && base_leaf(g, p.weight) >= 0;
   for (const side_branch& b : p.sides) shape.keeps = shape.keeps || b.kept;

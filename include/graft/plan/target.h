@@ -17,6 +17,7 @@ struct product_shape {
   int rank = 0;         // of the side branch; 0: none
   bool aligned = true;  // all pointers are multiples of 16 bytes
   bool plain = true;    // neither activation nor residual
+  bool posts = false;   // a factor or a summand for each output
   bool pre = false;     // a factor for each column of x
   bool across = false;  // W is stored [in, out], and read as it lies
   bool keeps = false;   // S of the side branch is stored for later launches

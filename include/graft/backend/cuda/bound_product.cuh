@@ -107,6 +107,7 @@ template <class T> class bound_product {
   }
   product_shape shape(long long m) const {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};
+    p.posts = !slots_.posts.empty() || shared_ != nullptr;
     p.pre = has_pre(), p.across = lies_across(), p.keeps = kept_side() >= 0;
     p.plain = slots_.act == op::detach && slots_.residual < 0;
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;

@@ -15,11 +15,11 @@ constexpr bool owners_are_resident(int owners, int group, int m_pairs, int resid
   return (owners - 1) * (group < m_pairs ? group : m_pairs) < resident_pairs;
 }
 
-enum class way : unsigned char { stream, gemm, gemm_two, mma, simt };
+enum class way : unsigned char { stream, narrow, gemm, gemm_two, mma, simt };
 
 constexpr const char* name_of(way w) {
-  constexpr const char* names[] = {"stream", "gemm", "gemm after a shrink", "gemm (mma.sync)",
-                                   "gemm (no tensor cores)"};
+  constexpr const char* names[] = {"stream",          "stream along the tokens", "gemm", "gemm after a shrink",
+                                   "gemm (mma.sync)", "gemm (no tensor cores)"};
   return names[static_cast<int>(w)];
 }
 
@@ -27,7 +27,7 @@ struct linear_choice {
   way how = way::simt;
   int launches = 1;
   int tile_n = 256, group = 8, owners = 0, pairs = 0;  // gemm
-  stream_choice stream{};                              // stream, or the shrink before gemm
+  stream_choice stream{};                              // stream, narrow, or the shrink before gemm
   long long partial_bytes = 0, s_bytes = 0;
   long long workspace_bytes() const { return partial_bytes + s_bytes; }
 };
@@ -62,6 +62,12 @@ constexpr int choose_tile(const product_shape& p, int resident, const kernel_lis
   if (!narrow || !wide) return narrow ? 128 : wide ? 256 : 0;
   return time(128) < time(256) ? 128 : 256;
 }
+// Few outputs of many tokens: x takes the place of the weight, the weight that of the tokens.
+constexpr stream_choice choose_narrow(long long m, int outputs, int k, const target& device, const kernel_list& have) {
+  const int rows = static_cast<int>(m);
+  if (outputs > max_stream_tokens) return {};
+  return choose_stream(&rows, 1, outputs, k, 0, device.processors, true, stream_shapes_of(have, outputs, 0));
+}
 // False where there is no kernel for it.
 constexpr bool choose_gemm(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
   const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.resident_pairs;
@@ -84,9 +90,7 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
   c.how = way::gemm_two;
   c.owners = 0;
   c.launches = 2;
-  const int rows = static_cast<int>(p.m);
-  if (p.rank <= max_stream_tokens)
-    c.stream = choose_stream(&rows, 1, p.rank, p.k, 0, device.processors, true, stream_shapes_of(have, p.rank, 0));
+  c.stream = choose_narrow(p.m, p.rank, p.k, device, have);
   return take(0) && (c.stream.rows > 0 || have.has_gemm(128, 0));
 }
 
@@ -98,6 +102,11 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
     c.how = way::stream;
     c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.pre || p.n % 2 != 0,
                              stream_shapes_of(have, p.m, p.rank));
+    if (c.stream.rows > 0) return c;
+  }
+  const bool bare = p.rank == 0 && !p.pre && p.plain && !p.posts && !p.across;
+  if (linear_choice c; copies && is_hopper(device) && bare && p.n <= max_stream_tokens) {
+    c.how = way::narrow, c.stream = choose_narrow(p.m, p.n, p.k, device, have);
     if (c.stream.rows > 0) return c;
   }
   if (linear_choice c; copies && is_hopper(device) && p.n % 8 == 0 && choose_gemm(p, device, have, c)) return c;

@@ -19,6 +19,8 @@ constexpr kernel_list kernels_for(int n, int k, int rank, bool pre, bool lies_ac
     for (const int tile : {128, 256}) l.add_gemm(tile, first);
     l.add_stream(padded_tokens(rank), any_shape, 0);
   }
+  if (n > 0 && n <= max_stream_tokens && rank == 0 && !pre && !lies_across)
+    l.add_stream(padded_tokens(n), any_shape, 0);
   l.add_gemm(128, 0);  // where the blocks that share a side branch are not all resident, and for the shrink before
   if (rank > max_stream_rank || lies_across) return l;
   for (const int tokens : {8, 16, 64}) {

@@ -131,16 +131,19 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
   return finish(b, kernels.gemm[kernel_list::gemm_bit(c.tile_n, variant)], dim3(static_cast<unsigned>(2 * c.pairs)),
                 "gemm", 2, true, kernel_rank > 0 && !o.alone);
 }
+// x takes the place of the weight, and a narrow weight that of the tokens.
+inline status bind_narrow(bound_launch& b, const linear_kernels& kernels, dtype type, const stream_choice& c,
+                          const matrix& x, const matrix& w, void* y) {
+  stream_args g{};
+  g.by_row = true;
+  const stream_layer rows{x.data, {y, {}, nullptr, static_cast<int>(x.rows)}};
+  return bind_stream(b, kernels, type, c, g, w, 0, &rows, 1, false);
+}
 // S = x Aᵀ in a launch of its own.
 inline status bind_shrink(bound_launch& b, const linear_kernels& kernels, const product_shape& p,
                           const linear_choice& c, const linear_operands& o) {
   void* s = place_of_s(o, c);
-  if (c.stream.rows > 0) {  // x takes the place of the weight, A that of the tokens
-    stream_args g{};
-    g.by_row = true;
-    const stream_layer rows{o.x, {s, {}, nullptr, static_cast<int>(p.m)}};
-    return bind_stream(b, kernels, p.type, c.stream, g, {o.a, p.rank, p.k}, 0, &rows, 1, false);
-  }
+  if (c.stream.rows > 0) return bind_narrow(b, kernels, p.type, c.stream, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
   product_shape shrink = p;
   shrink.n = p.rank, shrink.rank = 0, shrink.across = false;
   linear_choice plain = c;
@@ -186,6 +189,10 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
     const stream_layer layer{o.w, {o.y, o.slot, o.residual, p.n}};
     to.count = 1;
     return detail::bind_stream(to.at[0], kernels, p.type, c.stream, g, {o.x, p.m, p.k}, p.rank, &layer, 1, true);
+  }
+  if (c.how == way::narrow) {
+    to.count = 1;
+    return detail::bind_narrow(to.at[0], kernels, p.type, c.stream, {o.x, p.m, p.k}, {o.w, p.n, p.k}, o.y);
   }
   if (c.how == way::gemm || c.how == way::gemm_two) {
     to.count = c.launches;
