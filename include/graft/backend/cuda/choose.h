@@ -127,7 +127,13 @@ struct sum_shape_of_call {
 struct sum_choice {
   int rank = 0, parts = 1;  // columns of Q that a thread block has; parts of the tokens, a thread block each
 };
-// Twice as many thread blocks as multiprocessors run at once; a cluster has at most 8.
+// Parts of the tokens for so many tiles: twice as many thread blocks as multiprocessors run at once, and a cluster has at
+// most 8 of them.
+constexpr int parts_of_tokens(long long tiles, long long steps, int processors) {
+  int parts = 8;
+  while (parts > 1 && (tiles * parts > 2 * processors || parts > steps)) parts /= 2;
+  return parts;
+}
 constexpr sum_choice choose_sum(const sum_shape_of_call& p, const target& device, const kernel_list& have) {
   sum_choice c;
   if (!is_16_bit(p.type) || !p.aligned || !is_hopper(device) || p.m == 0) return c;
@@ -135,8 +141,7 @@ constexpr sum_choice choose_sum(const sum_shape_of_call& p, const target& device
     if (have.has_sum(rank) && (c.rank == 0 || p.rank <= rank)) c.rank = rank;
   if (c.rank == 0) return c;
   const long long tiles = (p.columns + 127LL) / 128 * ((p.rank + c.rank - 1) / c.rank), steps = (p.m + 63) / 64;
-  c.parts = 8;
-  while (c.parts > 1 && (tiles * c.parts > 2 * device.processors || c.parts > steps)) c.parts /= 2;
+  c.parts = parts_of_tokens(tiles, steps, device.processors);
   return c;
 }
 

@@ -9,7 +9,6 @@
 #include <graft/backend/cuda/lookup.cuh>
 #include <graft/backend/cuda/op_set.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
-#include <graft/backend/cuda/rotate.cuh>
 #include <graft/backend/cuda/rowwise.cuh>
 
 namespace graft::cuda {
@@ -137,11 +136,9 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       const neumann_grads<Real> f{out, x.a, x.b, neumann_series(argument(v, 0)), doubles};
       return with<Ops, op::neumann_grad>(on).matrices(x.a.matrices(), x.a.area(), f, name);
     }
-    case op::rotate: {
-      const rotated<Real> f{out, x.a, x.b.p, rotation(x.b, x.a.d[3], v.tb), scratch};
-      return with<Ops, op::rotate>(on).matrices(x.a.rows(), x.a.d[3], f, name);
-    }
-    case op::rotate_grad: return rotate_grad(with<Ops, op::rotate_grad>(on), out, x.a, x.b, x.c, v.tb, scratch);
+    case op::rotate: return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch});
+    case op::rotate_grad:
+      return sum_blocks(with<Ops, op::rotate_grad>(on), rotate_sums<Real>{out, x.a, x.b, x.c, v.tb, scratch});
     case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
     case op::row_kron:
       return with<Ops, op::row_kron>(on).elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);

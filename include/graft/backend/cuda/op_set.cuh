@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations whose kernels a program does not have are refused where they would run: see graph/op_set.h.
 #pragma once
-#include <graft/backend/cuda/product.cuh>
+#include <graft/backend/cuda/rotate_blocks.cuh>
+#include <graft/backend/cuda/rotate_pass.cuh>
 #include <graft/graph/op_set.h>
 
 namespace graft::cuda {
@@ -31,6 +32,14 @@ template <bool Compiled, class On> struct compiled_on {
   template <class Real> friend status multiply(const compiled_on& to, const products<Real>& p) {
     if constexpr (Compiled) return multiply(to.on, p);
     return refuse("matmul");
+  }
+  template <class Real> friend status rotate(const compiled_on& to, const turn<Real>& t) {
+    if constexpr (Compiled) return rotate(to.on, t);
+    return refuse("rotate");
+  }
+  template <class Real> friend status sum_blocks(const compiled_on& to, const rotate_sums<Real>& r) {
+    if constexpr (Compiled) return sum_blocks(to.on, r);
+    return refuse("rotate_grad");
   }
 };
 

@@ -7,6 +7,7 @@
 // are tokens, the inner axis of the product. The blocks of a cluster have the same columns and other tokens: each adds a
 // share of all their sums, in the order of the parts, and writes it. No atomics: the same bits every time. Two blocks
 // share a multiprocessor, so that one loads while the other one waits.
+//   Diagonal   Q is as wide as Z, and of Zᵀ Q only square blocks on the diagonal are wanted: the gradient of a rotation.
 #pragma once
 #include <graft/backend/cuda/cells.cuh>
 #include <graft/backend/cuda/gemm_shape.h>
@@ -17,9 +18,9 @@ namespace graft::cuda {
 
 inline constexpr int sum_columns = 128, sum_step = 64, most_sum_parts = 8;
 
-template <int Rank> struct sum_shape {
+template <int Rank, bool Diagonal = false> struct sum_shape {
   static constexpr int threads = 288;
-  static constexpr std::uint32_t box = sum_step * 128, q = sum_step * Rank * 2, stage = 2 * box + q;
+  static constexpr std::uint32_t box = sum_step * 128, q = sum_step * Rank * (Diagonal ? 4 : 2), stage = 2 * box + q;
   static constexpr int stages = (shared_memory_limit / 2 - 1024 - 256) / stage;
   static constexpr std::uint32_t barriers = stages * stage, bytes = barriers + 256 + 1024;
   static_assert(stages >= 2 && sum_columns * Rank * 4 <= barriers && 16 * stages <= 256);
@@ -30,15 +31,16 @@ struct sum_maps {
 };
 struct sum_args {
   int steps;            // of 64 tokens
-  int columns, rank;    // of Z and of Q, without padding
+  int columns, rank;    // of Z and of Q, without padding; or the size of a block
   bool by_column;       // D is [columns, rank], else [rank, columns]
   bool adds;            // to what is there
   cells<float> factor;  // one number, or none
   cells<float> to;
 };
 
-template <class T, int Rank> struct sum_block {
-  using shape = sum_shape<Rank>;
+template <class T, int Rank, bool Diagonal> struct sum_block {
+  static_assert(!Diagonal || Rank == 64);
+  using shape = sum_shape<Rank, Diagonal>;
 
   const sum_maps& maps;
   const sum_args& g;
@@ -67,12 +69,17 @@ template <class T, int Rank> struct sum_block {
       ptx::barrier_expect(full(q), shape::stage);
       ptx::load_tile(to, &maps.z, column0, s * sum_step, full(q), ptx::evict_first);
       ptx::load_tile(to + shape::box, &maps.z, column0 + 64, s * sum_step, full(q), ptx::evict_first);
-      ptx::load_tile(to + 2 * shape::box, &maps.q, rank0, s * sum_step, full(q), ptx::evict_last);
+      if constexpr (Diagonal) {
+        ptx::load_tile(to + 2 * shape::box, &maps.q, column0, s * sum_step, full(q));
+        ptx::load_tile(to + 3 * shape::box, &maps.q, column0 + 64, s * sum_step, full(q));
+      } else {
+        ptx::load_tile(to + 2 * shape::box, &maps.q, rank0, s * sum_step, full(q), ptx::evict_last);
+      }
       if (++q == shape::stages) q = 0, phase ^= 1;
     }
   }
   // Where column c of Z and r of Q meet: in the order of the result.
-  __device__ int place(int c, int r) const { return g.by_column ? c * Rank + r : r * sum_columns + c; }
+  __device__ int place(int c, int r) const { return Diagonal || g.by_column ? c * Rank + r : r * sum_columns + c; }
 
   __device__ void consume() const {
     const int group = static_cast<int>(threadIdx.x / 128), thread = static_cast<int>(threadIdx.x % 128);
@@ -83,7 +90,7 @@ template <class T, int Rank> struct sum_block {
       ptx::barrier_wait(full(q), phase);
       const std::uint32_t at = base + q * shape::stage;
       const std::uint64_t z = across_descriptor(at + group * shape::box, 0),
-                          right = across_descriptor(at + 2 * shape::box, 0, 2 * Rank);
+                          right = across_descriptor(at + (Diagonal ? 2 + group : 2) * shape::box, 0, 2 * Rank);
       wgmma_fence();
 #pragma unroll
       for (int kk = 0; kk < 4; ++kk)
@@ -101,6 +108,14 @@ template <class T, int Rank> struct sum_block {
     for (int e = 0; e < Rank / 2; ++e) partial[place(column + 8 * ((e >> 1) & 1), r + e / 4 * 8 + (e & 1))] = acc[e];
   }
   __device__ void write(int i, float v) const {
+    if constexpr (Diagonal) {
+      const int c = column0 + i / Rank, other = c / 64 * 64 + i % Rank, b = g.rank;
+      if (c < g.columns && c / b == other / b) {
+        const long long at = (static_cast<long long>(c) * b) + other % b;
+        g.to.put(at, g.adds ? g.to[at] + v : v);
+      }
+      return;
+    }
     const int c = column0 + (g.by_column ? i / Rank : i % sum_columns),
               r = rank0 + (g.by_column ? i % Rank : i / sum_columns);
     if (c >= g.columns || r >= g.rank) return;
@@ -126,20 +141,20 @@ template <class T, int Rank> struct sum_block {
   }
 };
 
-template <class T, int Rank>
-__global__ void __launch_bounds__(sum_shape<Rank>::threads, 2)
+template <class T, int Rank, bool Diagonal = false>
+__global__ void __launch_bounds__(sum_shape<Rank, Diagonal>::threads, 2)
     sum_tokens_kernel(const __grid_constant__ sum_maps maps, const __grid_constant__ sum_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
-  const sum_block<T, Rank> block{maps,
-                                 g,
-                                 base,
-                                 reinterpret_cast<float*>(raw + (base - at)),
-                                 static_cast<int>(blockIdx.x),
-                                 static_cast<int>(gridDim.x),
-                                 static_cast<int>(blockIdx.y) * sum_columns,
-                                 static_cast<int>(blockIdx.z) * Rank};
+  const sum_block<T, Rank, Diagonal> block{maps,
+                                           g,
+                                           base,
+                                           reinterpret_cast<float*>(raw + (base - at)),
+                                           static_cast<int>(blockIdx.x),
+                                           static_cast<int>(gridDim.x),
+                                           static_cast<int>(blockIdx.y) * sum_columns,
+                                           static_cast<int>(blockIdx.z) * Rank};
   block.start();
   if (threadIdx.x < 256)
     block.consume();

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// x R for 16-bit x and a block-diagonal R, at the speed of a copy: blocks of a size that divides 32, or of 32, 64 or 128;
+// or several butterfly factors that stay within 32 columns, composed in float and rounded once.
+//
+// A warp makes 32 columns of the result. It keeps its part of R in registers, as the right operand of mma.sync, and takes
+// rows of x past it, 64 at a time. Inner and outer index are permuted so that what a thread has of a row is 16 contiguous
+// bytes in x and in the result: no shared memory, no shuffles.
+#pragma once
+#include <graft/backend/cuda/device.h>
+#include <graft/backend/cuda/gemm_mma.cuh>
+#include <graft/backend/cuda/rotate.cuh>
+
+namespace graft::cuda {
+
+struct rotate_args {
+  const void* x;
+  void* y;
+  cells<float> q;
+  rotation r;
+  long long rows;
+};
+
+inline constexpr int pass_warps = 8, pass_rows = 256;
+
+// The stretch of columns within which the factors stay together.
+inline long long stretch_of(const rotation& r) { return r.factors == 1 ? r.b : r.b << (r.factors - 1); }
+inline int pass_depth(const rotation& r) {  // inner tiles of 32 for 32 columns; 0: not this kernel
+  const long long s = stretch_of(r);
+  if (r.in % 32 != 0 || (r.factors > 1 && s > 32)) return 0;
+  return 32 % s == 0 ? 1 : s == 64 ? 2 : s == 128 ? 4 : 0;
+}
+
+// Entry (i, j) of the whole R of one factor. In 32 bit: it is asked for 32 times before the first row.
+__device__ inline float single_entry(const rotate_args& g, unsigned i, unsigned j) {
+  const auto b = static_cast<unsigned>(g.r.b);
+  const unsigned block = j / b, down = i - block * b, along = j - block * b;
+  if (down >= b) return 0;  // another block's, also where i is before it
+  return g.q[(g.r.shared() ? 0 : block) * b * b + (g.r.transposed ? along * b + down : down * b + along)];
+}
+// Several factors: row `lane` of their product on 32 columns, a unit vector taken through all of them. Not inlined and not
+// unrolled: it runs once, and the compiler would spend minutes on it.
+__device__ __noinline__ inline void compose(const rotate_args& g, float* row, long long first, int lane) {
+#pragma unroll 1
+  for (int j = 0; j < 32; ++j) row[j] = j == lane ? 1.0F : 0.0F;
+#pragma unroll 1
+  for (long long s = 0; s < g.r.factors; ++s) {
+    const long long factor = g.r.order(s), step = g.r.transposed ? 1 : g.r.b;
+    float next[32];
+#pragma unroll 1
+    for (int j = 0; j < 32; ++j) {
+      const long long place = butterfly(first + j, g.r.b, factor), block = place / g.r.b * g.r.b;
+      const cells<float> m = g.r.column(g.q, factor, place, g.r.transposed);
+      float sum = 0;
+#pragma unroll 1
+      for (long long l = 0; l < g.r.b; ++l) sum += row[natural(block + l, g.r.b, factor) - first] * m[l * step];
+      next[j] = sum;
+    }
+#pragma unroll 1
+    for (int j = 0; j < 32; ++j) row[j] = next[j];
+  }
+}
+
+template <class T, int Depth, bool Composed>
+__global__ void __launch_bounds__(32 * pass_warps) rotate_pass(const rotate_args g) {
+#if __CUDA_ARCH__ >= 800
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4;
+  const long long first = (static_cast<long long>(blockIdx.x) * pass_warps + warp) * 32;
+  if (first >= g.r.in) return;
+  const long long from = first / (32 * Depth) * (32 * Depth);  // columns of x that these come from
+  __shared__ float composed[Composed ? pass_warps : 1][32][33];
+  if constexpr (Composed) compose(g, composed[warp][lane], first, lane), __syncwarp();
+  auto entry = [&](int i, int j) {
+    if constexpr (Composed) return composed[warp][i][j];
+    return single_entry(g, static_cast<unsigned>(from + i), static_cast<unsigned>(first + j));
+  };
+  // Inner element 8q + 4s + {0, 1, 2, 3} is what thread q holds for the products of step s; output 8q + 2t + {0, 1} is
+  // what it gets from those of tile t.
+  std::uint32_t right[2 * Depth][4][2];
+#pragma unroll
+  for (int s = 0; s < 2 * Depth; ++s)
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int i = s / 2 * 32 + 8 * q + 4 * (s % 2) + 2 * h, j = lane / 8 * 8 + 2 * t + lane / 4 % 2;
+        right[s][t][h] = pack<T>(entry(i, j), entry(i + 1, j));
+      }
+  const long long begin = static_cast<long long>(blockIdx.y) * pass_rows,
+                  end = begin + pass_rows < g.rows ? begin + pass_rows : g.rows;
+  constexpr int at_once = Depth == 1 ? 4 : Depth == 2 ? 2 : 1;  // groups of 16 rows
+  for (long long row0 = begin + lane / 4; row0 < end; row0 += 16 * at_once) {
+    uint4 in[at_once][2][Depth];
+#pragma unroll
+    for (int k = 0; k < at_once; ++k)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int d = 0; d < Depth; ++d) {
+          const long long row = row0 + 16 * k + 8 * h;
+          in[k][h][d] = make_uint4(0, 0, 0, 0);
+          if (row < end)
+            in[k][h][d] = __ldcs(
+                reinterpret_cast<const uint4*>(static_cast<const T*>(g.x) + row * g.r.in + from + 32 * d + 8 * q));
+        }
+#pragma unroll
+    for (int k = 0; k < at_once; ++k) {
+      float acc[4][4] = {};
+#pragma unroll
+      for (int d = 0; d < Depth; ++d) {
+        const uint4 low = in[k][0][d], high = in[k][1][d];
+        const std::uint32_t left[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+#pragma unroll
+          for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left[s], right[2 * d + s][t]);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (const long long row = row0 + 16 * k + 8 * h; row < end)
+          *reinterpret_cast<uint4*>(static_cast<T*>(g.y) + row * g.r.in + first + 8 * q) =
+              make_uint4(pack<T>(acc[0][2 * h], acc[0][2 * h + 1]), pack<T>(acc[1][2 * h], acc[1][2 * h + 1]),
+                         pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
+    }
+  }
+#endif
+}
+
+namespace detail {
+template <class T> status launch_pass(cudaStream_t stream, const rotate_args& g, int depth) {
+  const auto tiles = static_cast<unsigned>(g.r.in / 32);
+  const dim3 grid((tiles + pass_warps - 1) / pass_warps, static_cast<unsigned>((g.rows + pass_rows - 1) / pass_rows));
+  auto run = [&](auto* kernel) { return launch(stream, kernel, grid, 32 * pass_warps, "rotate", g); };
+  if (g.r.factors > 1) return run(&rotate_pass<T, 1, true>);
+  return depth == 1   ? run(&rotate_pass<T, 1, false>)
+         : depth == 2 ? run(&rotate_pass<T, 2, false>)
+                      : run(&rotate_pass<T, 4, false>);
+}
+}  // namespace detail
+
+// x R by the pass where it can be, else row by row by teams of threads.
+template <class Real> struct turn {
+  tensor<Real> out, x, q;
+  bool transposed;
+  Real* scratch;
+  rotated<Real> by_rows() const { return {out, x, q.p, rotation(q, x.d[3], transposed), scratch}; }
+};
+template <class On, class Real> status rotate(const On& on, const turn<Real>& t) {
+  return on.matrices(t.x.rows(), t.x.d[3], t.by_rows(), "rotate");
+}
+inline status rotate(const on_stream& on, const turn<float>& t) {
+  const rotation r(t.q, t.x.d[3], t.transposed);
+  const dtype type = t.x.p.type;
+  const int depth = pass_depth(r);
+  auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  const auto capability = attribute_of_device(cudaDevAttrComputeCapabilityMajor);
+  const bool passes = depth > 0 && type == t.out.p.type && type != dtype::f32 && aligned(t.x.p.at) &&
+                      aligned(t.out.p.at) && capability && *capability >= 8;
+  if (!passes) return on.matrices(t.x.rows(), t.x.d[3], t.by_rows(), "rotate");
+  const rotate_args g{t.x.p.at, t.out.p.at, t.q.p, r, t.x.rows()};
+  return type == dtype::bf16 ? detail::launch_pass<__nv_bfloat16>(on.stream, g, depth)
+                             : detail::launch_pass<__half>(on.stream, g, depth);
+}
+
+}  // namespace graft::cuda
