@@ -2,6 +2,8 @@
 // The backward pass of an adapted linear layer on the GPU, dx and the gradient of every parameter, and forward and
 // backward together, against cuBLASLt's bare dx = dy W and its bare pair. Measured as bench_cuda_linear does.
 //     GRAFT_CASES=4096 bench_cuda_backward --benchmark_out=backward.json
+#include <cstring>
+
 #include "adapted.cuh"
 
 namespace {
@@ -62,7 +64,9 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
       ahead->run(s, at->x, w, at->y, 0), back->run(s, dy, w, (*dx)[c % 2], 0);
     }
   });
+  const char* only = std::getenv("GRAFT_ONLY");  // part of an adapter's name
   for (const adapter& what : adapters) {
+    if (only != nullptr && std::strstr(what.name, only) == nullptr) continue;
     auto layers = std::make_shared<std::vector<std::unique_ptr<layer>>>();
     const int copies = std::min(3, at->rotation);
     for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what));

@@ -8,16 +8,15 @@ using namespace test;
 namespace {
 
 struct shape {
-  long long tokens, out, in, r;
-};
-struct gradients {
-  std::vector<std::vector<float>> of;  // dx, then the parameters
+  long long tokens, out, in, r, b = 8, m = 2;
 };
 
 random_layer<float> with_dy(const std::string& method, const shape& s, dtype type) {
   const layer_graphs graphs = graphs_for("linear", method.c_str(), false);
   random_layer<float> l = representable(
-      graphs, with(usual_sizes(), {{"tokens", s.tokens}, {"out", s.out}, {"in", s.in}, {"r", s.r}}), type);
+      graphs,
+      with(usual_sizes(), {{"tokens", s.tokens}, {"out", s.out}, {"in", s.in}, {"r", s.r}, {"b", s.b}, {"m", s.m}}),
+      type);
   for (float& v : l.data.at("dy")) v = rounded(v / std::sqrt(static_cast<float>(s.out)), type);
   return l;
 }
@@ -99,4 +98,21 @@ TEST_CASE("gpu: the gradients of every method on a linear layer, few and many to
       CHECK(e.dx < 1e-2);
       CHECK(e.parameters < 2e-2);
     }
+}
+TEST_CASE("gpu: rotations and the gradients of their blocks, blocks of many sizes, ragged numbers of tokens") {
+  if (no_gpu()) return;
+  for (const dtype type : {dtype::bf16, dtype::f16})
+    for (const long long tokens : {3, 65, 300})
+      for (const long long b : {2, 4, 8, 16, 32, 64, 128, 12}) {
+        INFO(std::string(name_of(type)), ", ", tokens, " tokens, blocks of ", b);
+        const errors e = errors_of("oft", {tokens, 200, 384, 1, b}, type);
+        CHECK(e.dx < 8e-3);
+        CHECK(e.parameters < 8e-3);
+      }
+  for (const long long m : {1, 2, 3}) {
+    INFO(m, " factors");
+    const errors e = errors_of("boft", {130, 200, 384, 1, 8, m}, dtype::bf16);
+    CHECK(e.dx < 8e-3);
+    CHECK(e.parameters < 8e-3);
+  }
 }
