@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass in 16 bit: the data gradient with the weight as it is stored, and the products over the tokens, on
 // ragged sizes and every rank, against double; the same bits each time.
+#include <cstring>
+
 #include "gpu.h"
 
 using namespace test;

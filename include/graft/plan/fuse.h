@@ -116,17 +116,36 @@ struct planner {
       for (const id inside : s.inside) part_of[inside] = found.size();
       found.push(s);
     }
-    for (id i = 0; i < g.size; ++i) {
-      if (!member(i) || g[i].what == op::reshape) continue;  // the same memory: nothing to launch
-      if (sum_of[i] >= 0) {
-        if (const token_sum& s = p.sums[sum_of[i]]; s.result == i) add_sum(s, sum_of[i]);
-      } else if (part_of[i] < 0) {
-        open(family_of(g[i]), i);
-        add(i, slot::alone);
-      } else if (found[part_of[i]].result == i) {
-        add_product(found[part_of[i]]);
+    // In the order of the nodes; what reads a value that a later product keeps for it waits for that product.
+    for (int before = -1; before != p.launches.size();) {
+      before = p.launches.size();
+      for (id i = 0; i < g.size; ++i) {
+        if (!member(i) || g[i].what == op::reshape || p.launch_of[i] >= 0) continue;  // a reshaped value: no launch
+        const int product = part_of[i], sum = sum_of[i];
+        if (product >= 0 && found[product].result == i) {
+          if (computed_before(found[product].inside, part_of, product)) add_product(found[product]);
+        } else if (sum >= 0 && p.sums[sum].result == i) {
+          if (computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
+        } else if (product < 0 && sum < 0 && computed_before(i, part_of, -1)) {
+          open(family_of(g[i]), i);
+          add(i, slot::alone);
+        }
       }
     }
+  }
+  // What node i reads from other launches is there; `own`: the product that it is part of.
+  constexpr bool computed_before(id i, const sequence<int>& part_of, int own) const {
+    for (int k = 0; k < 3; ++k) {
+      id o = g[i].operand(k);
+      while (o >= 0 && g[o].what == op::reshape && member(o)) o = g[o].a;
+      if (o >= 0 && member(o) && p.launch_of[o] < 0 && (own < 0 || part_of[o] != own)) return false;
+    }
+    return true;
+  }
+  constexpr bool computed_before(const sequence<id>& inside, const sequence<int>& part_of, int own) const {
+    for (const id i : inside)
+      if (!computed_before(i, part_of, own)) return false;
+    return true;
   }
   [[gnu::cold]] constexpr void find_sums(const sequence<int>& readers, sum_readers& sums, sequence<int>& sum_of) {
     for (id i = g.size - 1; i >= 0; --i) {

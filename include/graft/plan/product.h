@@ -57,9 +57,20 @@ struct slot_reader {
   constexpr bool data(id i) const { return i >= 0 && when.of[i] == stage::data; }
   constexpr bool known(id i) const { return i >= 0 && when.of[i] != stage::data; }
   constexpr bool inner(id i) const { return readers[i] == 1; }
-  // Beside this launch only products over the tokens read it, and they come behind.
+  // Beside this launch only sums over the tokens read it, and the launch needs none of them.
   constexpr bool kept(id i) const {
-    return sums.times[i] > 0 && readers[i] == sums.times[i] + 1 && sums.first[i] > result;
+    if (sums.times[i] == 0 || readers[i] != sums.times[i] + 1) return false;
+    for (id s = i + 1; s < result; ++s)
+      if (sums.product_of[s] && (g[s].a == i || g[s].b == i) && reaches(s)) return false;
+    return true;
+  }
+  constexpr bool reaches(id from) const {  // does the result depend on it?
+    node_set above(g.size);
+    above.add(from);
+    for (id n = from + 1; n <= result; ++n)
+      for (int k = 0; k < 3; ++k)
+        if (const id o = g[n].operand(k); o >= 0 && above[o]) above.add(n);
+    return above[result];
   }
   constexpr bool product(id i) const {
     const node& v = g[i];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// token_sum: part of a graph read as one product over the tokens, the gradient of a factor of a side branch:
-//     D = factor · Zᵀ Q        Z [tokens, columns] and Q [tokens, rank] come with the data, the factor was known before
-// A backend that has a kernel of this form runs it as one launch.
+// token_sum: part of a graph read as one sum over the tokens,
+//     D = factor · Zᵀ Q        the gradient of a factor of a side branch: Z [tokens, columns] and Q [tokens, rank] come
+//                              with the data, or Z is the stored weight, and the factor was known before
+//     d = Σ Z ⊙ Q              the gradient of a factor per column: both [tokens, columns]
+// A backend that has kernels of these forms runs each as one launch.
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
-
-#include <initializer_list>
 
 namespace graft {
 
@@ -17,37 +17,44 @@ constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == 
 struct token_sum {
   bool found = false;
   id result = none_id, product = none_id;  // the product is the result, or the one node below it
-  id left = none_id, right = none_id;      // D = leftᵀ right
-  id factor = none_id;                     // one number, if any
+  id left = none_id, right = none_id;      // D = leftᵀ right, or Σ left ⊙ right:
+  bool by_column = false;
+  id factor = none_id;  // one number, if any
 };
 
 [[gnu::cold]] constexpr token_sum sum_at(const graph& g, const stages& when, const sequence<int>& readers, id i) {
   auto data = [&](id k) { return k >= 0 && when.of[k] == stage::data; };
   token_sum s;
   s.result = s.product = i;
+  if (g[i].what == op::sum_to && data(g[i].a)) {
+    const node &v = g[i], &m = g[v.a];
+    const bool over_tokens = detail::one_matrix(m) && v.d[2] == dim{1} && v.d[3] == m.d[3] && v.d[3] != dim{1};
+    if (!over_tokens || m.what != op::mul || readers[v.a] != 1 || !data(m.a) || !data(m.b)) return {};
+    if (!same_shape(g[m.a], m) || !same_shape(g[m.b], m)) return {};
+    s.product = v.a, s.left = m.a, s.right = m.b, s.by_column = s.found = true;
+    return s;
+  }
   if (const node& v = g[i]; v.what == op::mul && data(v.a) != data(v.b)) {
     s.product = data(v.a) ? v.a : v.b, s.factor = data(v.a) ? v.b : v.a;
     if (!is_scalar(g[s.factor]) || readers[s.product] != 1) return {};
   }
   const node& v = g[s.product];
-  if (v.what != op::matmul || !v.ta || v.tb || v.sum || !data(v.a) || !data(v.b)) return {};
+  auto brought = [&](id k) { return data(k) || g[k].what == op::base; };
+  if (v.what != op::matmul || !v.ta || v.tb || v.sum || !brought(v.a) || !brought(v.b)) return {};
   if (!detail::one_matrix(v) || !detail::one_matrix(g[v.a]) || !detail::one_matrix(g[v.b])) return {};
-  if (!g.sizes.by_token(g[v.a].d[2])) return {};
   s.left = v.a, s.right = v.b, s.found = true;
   return s;
 }
 
-// How often a value is read by such products, and the first of them.
+// How often a value is read by such sums, and which nodes read.
 struct sum_readers {
   sequence<int> times;
-  sequence<id> first;
+  node_set product_of;
 
-  explicit constexpr sum_readers(int nodes) : times(nodes, 0), first(nodes, none_id) {}
+  explicit constexpr sum_readers(int nodes) : times(nodes, 0), product_of(nodes) {}
   constexpr void add(const token_sum& s) {
-    for (const id i : {s.left, s.right}) {
-      ++times[i];
-      if (first[i] < 0 || s.product < first[i]) first[i] = s.product;
-    }
+    ++times[s.left], ++times[s.right];
+    product_of.add(s.product);
   }
 };
 

@@ -144,7 +144,10 @@ template <class T> class bound_plan {
   void collect() {
     known_ = changing_ = computed_ = node_set(g_.size);
     for (bound_product<T>& b : products_) b.each_source([&](id i) { need(i); });
-    for (const token_sum& s : p_.sums) need(s.factor), computed_.add(s.result);
+    for (const token_sum& s : p_.sums) {
+      need(s.factor), need_known(s.left), need_known(s.right);
+      computed_.add(s.result);
+    }
     for (const graft::launch& l : p_.launches)
       if (l.product < 0 && l.sum < 0) {
         computed_.add(l.anchor);
@@ -199,18 +202,19 @@ template <class T> class bound_plan {
     const id i = unshaped(g_, raw);
     const auto columns = static_cast<int>(g_.sizes.value(g_[raw].d[3], now_.sizes));
     for (const bound_product<T>& b : products_) {
-      if (b.kept_side() == i) return {b.kept(), columns, b.rank()};
-      if (b.slots().result == i && i == raw) return {tensor_at(i), columns, b.out_size()};
+      if (b.kept_side() == i) return {b.kept(), columns, b.rank(), dtype_of<T>};
+      if (b.slots().result == i && i == raw) return {tensor_at(i), columns, b.out_size(), dtype_of<T>};
     }
-    return {tensor_at(i), columns, columns};
+    return {tensor_at(i), columns, columns, comes_with_call(i) ? dtype_of<T> : values_[i].p.type};
   }
+  bool comes_with_call(id i) const { return is_leaf(g_[i].what) && row(g_[i].what).known == stage::data; }
   const void* tensor_at(id i) const {
     i = unshaped(g_, i);
-    return is_leaf(g_[i].what) ? now_.data[static_cast<std::size_t>(i)].data : values_[i].p.at;
+    return comes_with_call(i) ? now_.data[static_cast<std::size_t>(i)].data : values_[i].p.at;
   }
   status check_type(id raw) const {
     const id i = unshaped(g_, raw);
-    if (i < 0 || !is_leaf(g_[i].what) || now_.data[static_cast<std::size_t>(i)].type == dtype_of<T>) return ok;
+    if (i < 0 || !comes_with_call(i) || now_.data[static_cast<std::size_t>(i)].type == dtype_of<T>) return ok;
     return fail("tensor '", g_.name(i), "' is ", name_of(now_.data[static_cast<std::size_t>(i)].type),
                 ", this layer computes in ", name_of(dtype_of<T>));
   }

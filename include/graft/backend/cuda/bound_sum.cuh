@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product over the tokens bound to device memory: its tensor maps for the tensors of the last call, and its launch. On
-// the tensor cores where the copy engine can address both operands, else by the kernel for any product.
+// A sum over the tokens bound to device memory: its tensor maps for the tensors of the last call, and its launch. Products
+// run on the tensor cores where the copy engine can address both operands, else by the kernel for any product.
 #pragma once
 #include <graft/backend/cuda/choose.h>
+#include <graft/backend/cuda/column_dots.cuh>
 #include <graft/backend/cuda/linear_kernels.cuh>
 #include <graft/backend/cuda/product.cuh>
 #include <graft/backend/cuda/tensor_map.h>
@@ -16,7 +17,9 @@ namespace graft::cuda {
 struct sum_operand {
   const void* data = nullptr;
   int columns = 0, pitch = 0;
+  dtype type = dtype::bf16;
   bool aligned() const { return pitch % 8 == 0 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+  cells<float> elements() const { return {const_cast<void*>(data), type}; }
   friend bool operator==(const sum_operand&, const sum_operand&) = default;
 };
 
@@ -30,10 +33,12 @@ template <class T> class bound_sum {
              const sum_operand& left, const sum_operand& right, const cells<float>& factor, const cells<float>& to,
              bool adds) {
     if (left.columns == 0 || right.columns == 0) return ok;
+    if (sum_.by_column)
+      return dot_columns<T>(stream, device, {left.elements(), right.elements(), m, left.columns, adds, to});
     const bool by_column = left.columns >= right.columns;
     const sum_operand &z = by_column ? left : right, &q = by_column ? right : left;
     const sum_choice c =
-        choose_sum({dtype_of<T>, m, z.columns, q.columns, z.aligned() && q.aligned()}, device, kernels.have);
+        choose_sum({dtype_of<T>, m, z.columns, q.columns, addressed(z) && addressed(q)}, device, kernels.have);
     if (c.rank == 0) return on_any_device(stream, m, left, right, factor, to, adds);
     if (m != m_ || z != z_ || q != q_ || c.rank != rank_) {
       m_ = 0;  // until both maps are made
@@ -59,11 +64,10 @@ template <class T> class bound_sum {
   }
 
  private:
+  static bool addressed(const sum_operand& o) { return o.type == dtype_of<T> && o.aligned(); }
   static status on_any_device(cudaStream_t stream, long long m, const sum_operand& left, const sum_operand& right,
                               const cells<float>& factor, const cells<float>& to, bool adds) {
-    auto operand = [](const sum_operand& o) {
-      return cuda::factor<float>{{const_cast<void*>(o.data), dtype_of<T>}, 1, o.pitch, {0, 0}};
-    };
+    auto operand = [](const sum_operand& o) { return cuda::factor<float>{o.elements(), 1, o.pitch, {0, 0}}; };
     return multiply(
         on_stream{stream},
         products<float>{

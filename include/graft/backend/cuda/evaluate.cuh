@@ -89,8 +89,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::div:
     case op::minimum:
     case op::maximum:
-      return with<Ops, op::add, op::sub, op::mul, op::div, op::minimum, op::maximum>(on).elements(
-          n, binary<Real>(v.what, out, x.a, x.b), name);
+      return combine(with<Ops, op::add, op::sub, op::mul, op::div, op::minimum, op::maximum>(on), v.what, out, x.a,
+                     x.b);
     case op::sqrt:
     case op::exp:
     case op::log:

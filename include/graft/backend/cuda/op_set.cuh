@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations whose kernels a program does not have are refused where they would run: see graph/op_set.h.
 #pragma once
+#include <graft/backend/cuda/pointwise.cuh>
 #include <graft/backend/cuda/rotate_blocks.cuh>
 #include <graft/backend/cuda/rotate_pass.cuh>
 #include <graft/graph/op_set.h>
@@ -32,6 +33,12 @@ template <bool Compiled, class On> struct compiled_on {
   template <class Real> friend status multiply(const compiled_on& to, const products<Real>& p) {
     if constexpr (Compiled) return multiply(to.on, p);
     return refuse("matmul");
+  }
+  template <class Real>
+  friend status combine(const compiled_on& to, op what, const tensor<Real>& out, const tensor<Real>& a,
+                        const tensor<Real>& b) {
+    if constexpr (Compiled) return combine(to.on, what, out, a, b);
+    return refuse(row(what).name);
   }
   template <class Real> friend status rotate(const compiled_on& to, const turn<Real>& t) {
     if constexpr (Compiled) return rotate(to.on, t);

@@ -103,6 +103,18 @@ __device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait
 // Shared memory written by ordinary stores is read next by a copy or by the tensor cores.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Sixteen bytes that are not needed again, zeros where `valid` is false. Volatile: a row of these stays in front of what
+// uses them, where the compiler would rather load each at the last moment.
+__device__ __forceinline__ uint4 load_once(const void* p, bool valid) {
+  uint4 v;
+  asm volatile(
+      "{.reg .pred p;\n setp.ne.b32 p, %5, 0;\n mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
+      " @p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p), "r"(static_cast<int>(valid)));
+  return v;
+}
+
 // ---- thread blocks ---------------------------------------------------------------------------------------------------
 __device__ __forceinline__ std::uint32_t cluster_rank() {
   std::uint32_t r;

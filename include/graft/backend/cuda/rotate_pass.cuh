@@ -87,9 +87,11 @@ __global__ void __launch_bounds__(32 * pass_warps) rotate_pass(const rotate_args
       }
   const long long begin = static_cast<long long>(blockIdx.y) * pass_rows,
                   end = begin + pass_rows < g.rows ? begin + pass_rows : g.rows;
-  constexpr int at_once = Depth == 1 ? 4 : Depth == 2 ? 2 : 1;  // groups of 16 rows
-  for (long long row0 = begin + lane / 4; row0 < end; row0 += 16 * at_once) {
-    uint4 in[at_once][2][Depth];
+  constexpr int at_once = Depth == 1 ? 4 : Depth == 2 ? 2 : 1, step = 16 * at_once;  // groups of 16 rows
+  struct rows_of_x {
+    uint4 v[at_once][2][Depth];
+  };
+  auto load = [&](rows_of_x& to, long long row0) {
 #pragma unroll
     for (int k = 0; k < at_once; ++k)
 #pragma unroll
@@ -97,17 +99,16 @@ __global__ void __launch_bounds__(32 * pass_warps) rotate_pass(const rotate_args
 #pragma unroll
         for (int d = 0; d < Depth; ++d) {
           const long long row = row0 + 16 * k + 8 * h;
-          in[k][h][d] = make_uint4(0, 0, 0, 0);
-          if (row < end)
-            in[k][h][d] = __ldcs(
-                reinterpret_cast<const uint4*>(static_cast<const T*>(g.x) + row * g.r.in + from + 32 * d + 8 * q));
+          to.v[k][h][d] = ptx::load_once(static_cast<const T*>(g.x) + row * g.r.in + from + 32 * d + 8 * q, row < end);
         }
+  };
+  auto turn = [&](const rows_of_x& x, long long row0) {
 #pragma unroll
     for (int k = 0; k < at_once; ++k) {
       float acc[4][4] = {};
 #pragma unroll
       for (int d = 0; d < Depth; ++d) {
-        const uint4 low = in[k][0][d], high = in[k][1][d];
+        const uint4 low = x.v[k][0][d], high = x.v[k][1][d];
         const std::uint32_t left[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
 #pragma unroll
         for (int s = 0; s < 2; ++s)
@@ -121,6 +122,15 @@ __global__ void __launch_bounds__(32 * pass_warps) rotate_pass(const rotate_args
               make_uint4(pack<T>(acc[0][2 * h], acc[0][2 * h + 1]), pack<T>(acc[1][2 * h], acc[1][2 * h + 1]),
                          pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
     }
+  };
+  rows_of_x even, odd;
+  load(even, begin + lane / 4);
+#pragma unroll 1
+  for (long long row0 = begin + lane / 4; row0 < end + lane / 4; row0 += 2 * step) {
+    load(odd, row0 + step);
+    turn(even, row0);
+    load(even, row0 + 2 * step);
+    turn(odd, row0 + step);
   }
 #endif
 }
