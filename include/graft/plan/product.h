@@ -57,7 +57,7 @@ struct slot_reader {
   constexpr bool data(id i) const { return i >= 0 && when.of[i] == stage::data; }
   constexpr bool known(id i) const { return i >= 0 && when.of[i] != stage::data; }
   constexpr bool inner(id i) const { return readers[i] == 1; }
-  // Beside this launch only sums over the tokens read it, and the launch needs none of them.
+  // Beside this launch only products over the tokens read it, and the launch needs none of them.
   constexpr bool kept(id i) const {
     if (sums.times[i] == 0 || readers[i] != sums.times[i] + 1) return false;
     for (id s = i + 1; s < result; ++s)

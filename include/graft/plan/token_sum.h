@@ -46,13 +46,14 @@ struct token_sum {
   return s;
 }
 
-// How often a value is read by such sums, and which nodes read.
+// How often a value is read by such products, and which nodes they are. They take rows with padding behind them.
 struct sum_readers {
   sequence<int> times;
   node_set product_of;
 
   explicit constexpr sum_readers(int nodes) : times(nodes, 0), product_of(nodes) {}
   constexpr void add(const token_sum& s) {
+    if (s.by_column) return;
     ++times[s.left], ++times[s.right];
     product_of.add(s.product);
   }

@@ -25,7 +25,7 @@ template <class T> class bound_plan {
     sequence<int> by_sums(g_.size, 0);
     for (const token_sum& s : p_.sums) {
       sums_.emplace_back(s);
-      ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
+      if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
       read_.push(s.left), read_.push(s.right);
     }
     for (const product_slots& s : p_.products) {

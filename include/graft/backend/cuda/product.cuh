@@ -112,9 +112,37 @@ template <class Real> __global__ void __launch_bounds__(product_threads) tiled_p
   }
 }
 
+// One entry of one result, by one thread or by a team that shares the terms: for results that fill no tiles.
+template <class Real> struct product_entry {
+  products<Real> p;
+
+  __host__ __device__ Real terms(long long i, long long first, long long step) const {
+    const long long m = i / (p.rows * p.cols), row = i / p.cols % p.rows, col = i % p.cols;
+    const long long each = p.sum ? p.count() : 1;
+    Real sum = 0;
+    for (long long s = m * each; s < (m + 1) * each; ++s) {
+      const cells<Real> a = p.matrix(p.a, s) + row * p.a.step, b = p.matrix(p.b, s) + col * p.b.step;
+      for (long long k = first; k < p.depth; k += step) sum += a[k * p.a.inner] * b[k * p.b.inner];
+    }
+    return sum;
+  }
+  __host__ __device__ void put(long long i, Real v) const {
+    p.store(i / (p.rows * p.cols), i / p.cols % p.rows, i % p.cols, v);
+  }
+  __host__ __device__ void operator()(long long i) const { put(i, terms(i, 0, 1)); }
+  template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
+    const Real sum = t.sum(terms(i, t.rank, t.size));
+    if (t.leads()) put(i, sum);
+  }
+};
+
 template <class Real> status multiply(const on_stream& on, const products<Real>& p) {
   const long long results = p.sum ? 1 : p.count();
-  if (p.rows * p.cols * results == 0) return ok;
+  const long long entries = p.rows * p.cols * results;
+  if (entries == 0) return ok;
+  const bool narrow = p.rows < 16 || p.cols < 16;  // most of a tile would be empty
+  if (narrow && p.depth <= 64 && !p.sum) return on.elements(entries, product_entry<Real>{p}, "matmul");
+  if (narrow && p.depth >= 512 && entries <= 4096) return on.rows(entries, product_entry<Real>{p}, "matmul");
   const long long tiles = (p.rows + product_side - 1) / product_side * ((p.cols + product_side - 1) / product_side);
   if (tiles > 0x7fffffffLL) return fail("a product of ", p.rows, " x ", p.cols, " has more tiles than a grid");
   const dim3 grid(static_cast<unsigned>(tiles), 1, static_cast<unsigned>(std::min(results, 65535LL)));

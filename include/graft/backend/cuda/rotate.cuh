@@ -10,17 +10,17 @@
 namespace graft::cuda {
 
 // Within each stretch of b 2^i entries, chunks of half a block: the even ones first, then the odd ones.
-__host__ __device__ inline long long butterfly(long long at, long long block, long long factor) {
+template <class Int> __host__ __device__ Int butterfly(Int at, Int block, Int factor) {
   if (factor == 0) return at;
-  const long long half = block / 2, chunks = 2LL << factor, span = half * chunks;
-  const long long chunk = at % span / half, from = chunk < chunks / 2 ? 2 * chunk : 2 * chunk - chunks + 1;
+  const Int half = block / 2, chunks = Int(2) << factor, span = half * chunks;
+  const Int chunk = at % span / half, from = chunk < chunks / 2 ? 2 * chunk : 2 * chunk - chunks + 1;
   return at / span * span + from * half + at % half;
 }
 // Its inverse.
-__host__ __device__ inline long long natural(long long at, long long block, long long factor) {
+template <class Int> __host__ __device__ Int natural(Int at, Int block, Int factor) {
   if (factor == 0) return at;
-  const long long half = block / 2, chunks = 2LL << factor, span = half * chunks;
-  const long long from = at % span / half, chunk = from % 2 == 0 ? from / 2 : (from + chunks - 1) / 2;
+  const Int half = block / 2, chunks = Int(2) << factor, span = half * chunks;
+  const Int from = at % span / half, chunk = from % 2 == 0 ? from / 2 : (from + chunks - 1) / 2;
   return at / span * span + chunk * half + at % half;
 }
 

@@ -2,7 +2,7 @@
 // x R for 16-bit x and a block-diagonal R, at the speed of a copy: blocks of a size that divides 32, or of 32, 64 or 128;
 // or several butterfly factors that stay within 32 columns, composed in float and rounded once.
 //
-// A warp makes 32 columns of the result. It keeps its part of R in registers, as the right operand of mma.sync, and takes
+// A warp makes 64 columns of the result, or 32. It keeps its part of R in registers, as the right operand of mma.sync, and takes
 // rows of x past it, 64 at a time. Inner and outer index are permuted so that what a thread has of a row is 16 contiguous
 // bytes in x and in the result: no shared memory, no shuffles.
 #pragma once
@@ -20,7 +20,7 @@ struct rotate_args {
   long long rows;
 };
 
-inline constexpr int pass_warps = 8, pass_rows = 256;
+inline constexpr int pass_warps = 8, pass_rows = 128;
 
 // The stretch of columns within which the factors stay together.
 inline long long stretch_of(const rotation& r) { return r.factors == 1 ? r.b : r.b << (r.factors - 1); }
@@ -39,20 +39,25 @@ __device__ inline float single_entry(const rotate_args& g, unsigned i, unsigned 
 }
 // Several factors: row `lane` of their product on 32 columns, a unit vector taken through all of them. Not inlined and not
 // unrolled: it runs once, and the compiler would spend minutes on it.
-__device__ __noinline__ inline void compose(const rotate_args& g, float* row, long long first, int lane) {
+__device__ __noinline__ inline void compose(const rotate_args& g, float* row, unsigned first, int lane) {
+  const auto b = static_cast<unsigned>(g.r.b);
+  const unsigned step = g.r.transposed ? 1 : b;
 #pragma unroll 1
   for (int j = 0; j < 32; ++j) row[j] = j == lane ? 1.0F : 0.0F;
 #pragma unroll 1
   for (long long s = 0; s < g.r.factors; ++s) {
-    const long long factor = g.r.order(s), step = g.r.transposed ? 1 : g.r.b;
+    const auto factor = static_cast<unsigned>(g.r.order(s)), half = factor == 0 ? b : b / 2;
     float next[32];
 #pragma unroll 1
-    for (int j = 0; j < 32; ++j) {
-      const long long place = butterfly(first + j, g.r.b, factor), block = place / g.r.b * g.r.b;
+    for (unsigned j = 0; j < 32; ++j) {
+      const unsigned place = butterfly(first + j, b, factor), block = place / b * b;
+      const unsigned low = natural(block, b, factor) - first, high = natural(block + half, b, factor) - first;
       const cells<float> m = g.r.column(g.q, factor, place, g.r.transposed);
       float sum = 0;
-#pragma unroll 1
-      for (long long l = 0; l < g.r.b; ++l) sum += row[natural(block + l, g.r.b, factor) - first] * m[l * step];
+#pragma unroll 2
+      for (unsigned l = 0; l < half; ++l) sum += row[low + l] * m[l * step];
+#pragma unroll 2
+      for (unsigned l = half; l < b; ++l) sum += row[high + l - half] * m[l * step];
       next[j] = sum;
     }
 #pragma unroll 1
@@ -60,36 +65,49 @@ __device__ __noinline__ inline void compose(const rotate_args& g, float* row, lo
   }
 }
 
+// `Tiles` tiles of 32 columns a warp: a row is read and written in pieces of 128 bytes. Depth inner tiles for each.
 template <class T, int Depth, bool Composed>
-__global__ void __launch_bounds__(32 * pass_warps) rotate_pass(const rotate_args g) {
+__global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
+    rotate_pass(const __grid_constant__ rotate_args g) {
 #if __CUDA_ARCH__ >= 800
+  constexpr int tiles = Depth == 4 ? 1 : 2, inner = Depth == 1 ? tiles : Depth;  // tiles of x that a warp reads
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4;
-  const long long first = (static_cast<long long>(blockIdx.x) * pass_warps + warp) * 32;
+  const long long first = (static_cast<long long>(blockIdx.x) * pass_warps + warp) * 32 * tiles;
   if (first >= g.r.in) return;
-  const long long from = first / (32 * Depth) * (32 * Depth);  // columns of x that these come from
+  const long long from = first / (32 * inner) * (32 * inner);
+  const bool second = first + 32 < g.r.in;  // the last warp may have one tile only
   __shared__ float composed[Composed ? pass_warps : 1][32][33];
-  if constexpr (Composed) compose(g, composed[warp][lane], first, lane), __syncwarp();
-  auto entry = [&](int i, int j) {
-    if constexpr (Composed) return composed[warp][i][j];
-    return single_entry(g, static_cast<unsigned>(from + i), static_cast<unsigned>(first + j));
-  };
   // Inner element 8q + 4s + {0, 1, 2, 3} is what thread q holds for the products of step s; output 8q + 2t + {0, 1} is
   // what it gets from those of tile t.
-  std::uint32_t right[2 * Depth][4][2];
+  std::uint32_t right[tiles][2 * Depth][4][2];
 #pragma unroll
-  for (int s = 0; s < 2 * Depth; ++s)
+  for (int c = 0; c < tiles; ++c) {
+    if constexpr (Composed) {
+      __syncwarp();
+      if (c == 0 || second) compose(g, composed[warp][lane], static_cast<unsigned>(first) + 32 * c, lane);
+      __syncwarp();
+    }
 #pragma unroll
-    for (int t = 0; t < 4; ++t)
+    for (int s = 0; s < 2 * Depth; ++s)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int i = s / 2 * 32 + 8 * q + 4 * (s % 2) + 2 * h, j = lane / 8 * 8 + 2 * t + lane / 4 % 2;
-        right[s][t][h] = pack<T>(entry(i, j), entry(i + 1, j));
-      }
+      for (int t = 0; t < 4; ++t)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int i = s / 2 * 32 + 8 * q + 4 * (s % 2) + 2 * h, j = lane / 8 * 8 + 2 * t + lane / 4 % 2;
+          auto entry = [&](int k) {
+            if constexpr (Composed) return composed[warp][k][j];
+            if (c > 0 && !second) return 0.0F;
+            const long long row = Depth == 1 ? first + 32 * c : from;
+            return single_entry(g, static_cast<unsigned>(row + k), static_cast<unsigned>(first + 32 * c + j));
+          };
+          right[c][s][t][h] = pack<T>(entry(i), entry(i + 1));
+        }
+  }
   const long long begin = static_cast<long long>(blockIdx.y) * pass_rows,
                   end = begin + pass_rows < g.rows ? begin + pass_rows : g.rows;
-  constexpr int at_once = Depth == 1 ? 4 : Depth == 2 ? 2 : 1, step = 16 * at_once;  // groups of 16 rows
+  constexpr int at_once = 4 / inner, step = 16 * at_once;  // groups of 16 rows
   struct rows_of_x {
-    uint4 v[at_once][2][Depth];
+    uint4 v[at_once][2][inner];
   };
   auto load = [&](rows_of_x& to, long long row0) {
 #pragma unroll
@@ -97,31 +115,34 @@ __global__ void __launch_bounds__(32 * pass_warps) rotate_pass(const rotate_args
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
-        for (int d = 0; d < Depth; ++d) {
+        for (int d = 0; d < inner; ++d) {
           const long long row = row0 + 16 * k + 8 * h;
-          to.v[k][h][d] = ptx::load_once(static_cast<const T*>(g.x) + row * g.r.in + from + 32 * d + 8 * q, row < end);
+          to.v[k][h][d] = ptx::load_once(static_cast<const T*>(g.x) + row * g.r.in + from + 32 * d + 8 * q,
+                                         row < end && (d == 0 || Depth > 1 || second));
         }
   };
   auto turn = [&](const rows_of_x& x, long long row0) {
 #pragma unroll
-    for (int k = 0; k < at_once; ++k) {
-      float acc[4][4] = {};
+    for (int k = 0; k < at_once; ++k)
 #pragma unroll
-      for (int d = 0; d < Depth; ++d) {
-        const uint4 low = x.v[k][0][d], high = x.v[k][1][d];
-        const std::uint32_t left[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+      for (int c = 0; c < tiles; ++c) {
+        float acc[4][4] = {};
 #pragma unroll
-        for (int s = 0; s < 2; ++s)
+        for (int d = 0; d < Depth; ++d) {
+          const uint4 low = x.v[k][0][Depth == 1 ? c : d], high = x.v[k][1][Depth == 1 ? c : d];
+          const std::uint32_t left[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
 #pragma unroll
-          for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left[s], right[2 * d + s][t]);
+          for (int s = 0; s < 2; ++s)
+#pragma unroll
+            for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left[s], right[c][2 * d + s][t]);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          if (const long long row = row0 + 16 * k + 8 * h; row < end && (c == 0 || second))
+            *reinterpret_cast<uint4*>(static_cast<T*>(g.y) + row * g.r.in + first + 32 * c + 8 * q) =
+                make_uint4(pack<T>(acc[0][2 * h], acc[0][2 * h + 1]), pack<T>(acc[1][2 * h], acc[1][2 * h + 1]),
+                           pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
       }
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        if (const long long row = row0 + 16 * k + 8 * h; row < end)
-          *reinterpret_cast<uint4*>(static_cast<T*>(g.y) + row * g.r.in + first + 8 * q) =
-              make_uint4(pack<T>(acc[0][2 * h], acc[0][2 * h + 1]), pack<T>(acc[1][2 * h], acc[1][2 * h + 1]),
-                         pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
-    }
   };
   rows_of_x even, odd;
   load(even, begin + lane / 4);
@@ -137,8 +158,9 @@ __global__ void __launch_bounds__(32 * pass_warps) rotate_pass(const rotate_args
 
 namespace detail {
 template <class T> status launch_pass(cudaStream_t stream, const rotate_args& g, int depth) {
-  const auto tiles = static_cast<unsigned>(g.r.in / 32);
-  const dim3 grid((tiles + pass_warps - 1) / pass_warps, static_cast<unsigned>((g.rows + pass_rows - 1) / pass_rows));
+  const long long columns = 32LL * pass_warps * (depth == 4 ? 1 : 2);
+  const dim3 grid(static_cast<unsigned>((g.r.in + columns - 1) / columns),
+                  static_cast<unsigned>((g.rows + pass_rows - 1) / pass_rows));
   auto run = [&](auto* kernel) { return launch(stream, kernel, grid, 32 * pass_warps, "rotate", g); };
   if (g.r.factors > 1) return run(&rotate_pass<T, 1, true>);
   return depth == 1   ? run(&rotate_pass<T, 1, false>)
