@@ -70,7 +70,7 @@ template <class T, int Depth, bool Composed>
 __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
     rotate_pass(const __grid_constant__ rotate_args g) {
 #if __CUDA_ARCH__ >= 800
-  constexpr int tiles = Depth == 4 ? 1 : 2, inner = Depth == 1 ? tiles : Depth;  // tiles of x that a warp reads
+  constexpr int tiles = Depth == 1 ? 2 : 1, inner = Depth == 1 ? tiles : Depth;  // tiles of x that a warp reads
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4;
   const long long first = (static_cast<long long>(blockIdx.x) * pass_warps + warp) * 32 * tiles;
   if (first >= g.r.in) return;
@@ -103,25 +103,27 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
           right[c][s][t][h] = pack<T>(entry(i), entry(i + 1));
         }
   }
-  const long long begin = static_cast<long long>(blockIdx.y) * pass_rows,
-                  end = begin + pass_rows < g.rows ? begin + pass_rows : g.rows;
+  const long long begin = static_cast<long long>(blockIdx.y) * pass_rows;
+  const int rows = static_cast<int>(begin + pass_rows < g.rows ? pass_rows : g.rows - begin);
+  const T* const x_at = static_cast<const T*>(g.x) + begin * g.r.in + from + 8 * q;
+  T* const y_at = static_cast<T*>(g.y) + begin * g.r.in + first + 8 * q;
   constexpr int at_once = 4 / inner, step = 16 * at_once;  // groups of 16 rows
   struct rows_of_x {
     uint4 v[at_once][2][inner];
   };
-  auto load = [&](rows_of_x& to, long long row0) {
+  auto load = [&](rows_of_x& to, int row0) {
 #pragma unroll
     for (int k = 0; k < at_once; ++k)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h) {
+        const int row = row0 + 16 * k + 8 * h;
+        const T* const at = x_at + row * g.r.in;
 #pragma unroll
-        for (int d = 0; d < inner; ++d) {
-          const long long row = row0 + 16 * k + 8 * h;
-          to.v[k][h][d] = ptx::load_once(static_cast<const T*>(g.x) + row * g.r.in + from + 32 * d + 8 * q,
-                                         row < end && (d == 0 || Depth > 1 || second));
-        }
+        for (int d = 0; d < inner; ++d)
+          to.v[k][h][d] = ptx::load_once(at + 32 * d, row < rows && (d == 0 || Depth > 1 || second));
+      }
   };
-  auto turn = [&](const rows_of_x& x, long long row0) {
+  auto turn = [&](const rows_of_x& x, int row0) {
 #pragma unroll
     for (int k = 0; k < at_once; ++k)
 #pragma unroll
@@ -138,16 +140,16 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          if (const long long row = row0 + 16 * k + 8 * h; row < end && (c == 0 || second))
-            *reinterpret_cast<uint4*>(static_cast<T*>(g.y) + row * g.r.in + first + 32 * c + 8 * q) =
+          if (const int row = row0 + 16 * k + 8 * h; row < rows && (c == 0 || second))
+            *reinterpret_cast<uint4*>(y_at + row * g.r.in + 32 * c) =
                 make_uint4(pack<T>(acc[0][2 * h], acc[0][2 * h + 1]), pack<T>(acc[1][2 * h], acc[1][2 * h + 1]),
                            pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
       }
   };
   rows_of_x even, odd;
-  load(even, begin + lane / 4);
+  load(even, lane / 4);
 #pragma unroll 1
-  for (long long row0 = begin + lane / 4; row0 < end + lane / 4; row0 += 2 * step) {
+  for (int row0 = lane / 4; row0 < rows + lane / 4; row0 += 2 * step) {  // the same number of turns for all lanes
     load(odd, row0 + step);
     turn(even, row0);
     load(even, row0 + 2 * step);
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
 
 namespace detail {
 template <class T> status launch_pass(cudaStream_t stream, const rotate_args& g, int depth) {
-  const long long columns = 32LL * pass_warps * (depth == 4 ? 1 : 2);
+  const long long columns = 32LL * pass_warps * (depth == 1 ? 2 : 1);
   const dim3 grid(static_cast<unsigned>((g.r.in + columns - 1) / columns),
                   static_cast<unsigned>((g.rows + pass_rows - 1) / pass_rows));
   auto run = [&](auto* kernel) { return launch(stream, kernel, grid, 32 * pass_warps, "rotate", g); };
