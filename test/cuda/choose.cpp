@@ -71,6 +71,38 @@ TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") 
   const stream_choice any = choose_stream(&square, 1, 1, 48, 64, 132, true);
   CHECK((any.any && any.rows == any_rows));  // a part may be without a step there
 }
+TEST_CASE("choose: few outputs of many tokens stream along the tokens, unless something stands behind the product") {
+  CHECK(chosen(4096, 16, 4096, 0).how == way::narrow);
+  CHECK(chosen(4096, 65, 4096, 0).how != way::narrow);
+  product_shape p{dtype::bf16, 4096, 16, 4096, 0};
+  p.posts = true;
+  CHECK(choose(p, h200).how == way::gemm);
+}
+TEST_CASE("choose: a weight that lies across, and a side branch that is kept") {
+  product_shape p{dtype::bf16, 16, 4096, 4096, 16};
+  p.across = true;
+  CHECK(choose(p, h200).how == way::gemm);
+  CHECK(choose(p, a100).how == way::mma);
+  p.n = 4092;  // its rows begin at no multiple of 16 bytes
+  CHECK(choose(p, h200).how == way::simt);
+  p.across = false, p.keeps = true, p.n = 4096;
+  CHECK(choose(p, h200).how == way::gemm);
+  const kernel_list own = kernels_for(4096, 4096, 16, false, true);
+  p.across = true, p.m = 4096;
+  CHECK(choose(p, h200, own).how == way::gemm);
+  CHECK(choose(p, sliver, own).how == way::gemm_two);
+}
+TEST_CASE("choose: sums over tokens take as many thread blocks as there are multiprocessors") {
+  const kernel_list all = every_kernel();
+  const sum_choice c = choose_sum({dtype::bf16, 4096, 4096, 16}, h200, all);
+  CHECK((c.rank == 16 && c.parts == 4));
+  CHECK(choose_sum({dtype::bf16, 4096, 4096, 256}, h200, all).rank == 64);
+  CHECK(choose_sum({dtype::bf16, 4096, 14336, 16}, h200, all).parts == 1);
+  CHECK(choose_sum({dtype::bf16, 100, 4096, 16}, h200, all).parts == 2);  // two steps of 64 tokens
+  CHECK(choose_sum({dtype::f32, 4096, 4096, 16}, h200, all).rank == 0);
+  CHECK(choose_sum({dtype::bf16, 4096, 4096, 16, false}, h200, all).rank == 0);
+  CHECK(choose_sum({dtype::bf16, 4096, 4096, 16}, a100, all).rank == 0);
+}
 TEST_CASE("choose: every kernel has a bit of its own") {
   const kernel_list all = every_kernel();
   CHECK(std::popcount(all.streams) == 57);  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64

@@ -31,6 +31,8 @@ struct rotation {
   rotation(const tensor<Real>& q, long long width, bool t)
       : factors(q.d[0]), blocks(q.d[1]), b(q.d[3]), in(width), transposed(t) {}
   __host__ __device__ bool shared() const { return blocks == 1; }
+  // Columns that stay together whatever the factor.
+  __host__ __device__ long long stretch() const { return b << (factors - 1); }
   // Which factor comes when.
   __host__ __device__ long long order(long long step) const { return transposed ? step : factors - 1 - step; }
   // Where the column of a factor's block begins that makes the entry at `place`, a row of it when flipped.

@@ -22,10 +22,8 @@ struct rotate_args {
 
 inline constexpr int pass_warps = 8, pass_rows = 128;
 
-// The stretch of columns within which the factors stay together.
-inline long long stretch_of(const rotation& r) { return r.factors == 1 ? r.b : r.b << (r.factors - 1); }
 inline int pass_depth(const rotation& r) {  // inner tiles of 32 for 32 columns; 0: not this kernel
-  const long long s = stretch_of(r);
+  const long long s = r.stretch();
   if (r.in % 32 != 0 || (r.factors > 1 && s > 32)) return 0;
   return 32 % s == 0 ? 1 : s == 64 ? 2 : s == 128 ? 4 : 0;
 }
