@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns what bench_cuda_linear wrote into the form of bench/results: a line per contender, ratios to the bare layer.
+"""Turns what bench_cuda_linear and bench_cuda_backward wrote into the form of bench/results: a line per contender, ratios to
+the bare layer: a backward pass to the bare dx, forward and backward to the bare pair.
 
     python3 bench/collect.py linear.json --gpu 'NVIDIA H200' --driver 580.159.04 --toolkit 'CUDA 13.0' \
         --command 'bench_cuda_linear --benchmark_out=FILE' \
@@ -25,7 +26,8 @@ def rows_of(benchmarks):
         us, floor = b["real_time"], 1e6 * max(b["bytes"] / MEMORY, b["flops"] / TENSOR)
         row = {"contender": contender, "tokens": int(tokens), "out": int(out) if out.isdigit() else out, "us": round(us, 2),
                "spread_us": round(spread[name]["real_time"], 2)}
-        bare = median.get(f"cublaslt bare/{tokens}/{out}")
+        what = {"backward": "dx", "both": "pair"}.get(contender.split()[-1], "bare")
+        bare = median.get(f"cublaslt {what}/{tokens}/{out}")
         if bare:
             row["to_bare"] = round(us / bare["real_time"], 3)
         yield {**row, "percent_of_floor": round(100 * floor / us, 1)}
@@ -33,14 +35,16 @@ def rows_of(benchmarks):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("file")
+    parser.add_argument("file", nargs="+")
     for name in ("gpu", "driver", "toolkit", "regime", "command"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"))
     given = vars(parser.parse_args())
-    with open(given.pop("file")) as file:
-        rows = list(rows_of(json.load(file)["benchmarks"]))
-    given["layer"] = ("in = 4096, bf16; weights rotate past the L2 cache; CUDA graph replay; median of 15 interleaved "
+    rows = []
+    for name in given.pop("file"):
+        with open(name) as file:
+            rows += rows_of(json.load(file)["benchmarks"])
+    given["layer"] = ("in = 4096, bf16; weights rotate past the L2 cache; CUDA graph replay; median of interleaved "
                       "repetitions; floor = max(bytes / 4.3 TB/s, flops / 790 TF)")
     head = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in given.items())
     body = ",\n".join("    " + json.dumps(r) for r in rows)

@@ -68,7 +68,7 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   for (const adapter& what : adapters) {
     if (only != nullptr && std::strstr(what.name, only) == nullptr) continue;
     auto layers = std::make_shared<std::vector<std::unique_ptr<layer>>>();
-    const int copies = std::min(3, at->rotation);
+    const int copies = at->rotation;  // as many weights as cuBLASLt goes round
     for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what));
     const auto into = std::make_shared<gradients_of>(*at, what);
     auto run = [=](cudaStream_t s, int c, bool ahead_too, bool all) {

@@ -35,6 +35,14 @@ TEST_CASE("safetensors: names, shapes, bytes and metadata") {
   CHECK(contains(f->find("c").message(), "m.safetensors: there is no tensor 'c'"));
 }
 
+TEST_CASE("safetensors: a name that is nearly right is named") {
+  const auto f = parsed(file_text("{\"lin.lora_A.weight\":" + entry("\"U8\"", "[4]", "[0,4]") + "}", 4));
+  REQUIRE(f);
+  CHECK(contains(f->find("lin.lora_a.weight").message(), "of this file; did you mean 'lin.lora_A.weight'?"));
+  CHECK(contains(f->find("model.lin.lora_A.weight").message(), "did you mean 'lin.lora_A.weight'?"));
+  CHECK(!contains(f->find("lin.bias").message(), "did you mean"));
+}
+
 TEST_CASE("safetensors: views outlive the object they came from as long as a copy lives") {
   safetensors kept;
   {
