@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // golden DIR [--on cpu|eager|cuda|cuda-eager]: every case under DIR/layers and DIR/models through the library, one line a
 // case with the largest relative error of each tensor. A case that cannot be represented is a failure. Models run on the
-// CPU's plans only.
+// CPU's plans only; --keep FOLDER keeps the adapters that they trained and wrote (peft_reads.py).
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -32,8 +32,8 @@ bool report(const std::filesystem::path& folder, const golden::runner& how) {
   return good;
 }
 
-bool report_model(const std::filesystem::path& folder) {
-  const auto r = golden::model_case::run(folder);
+bool report_model(const std::filesystem::path& folder, const std::filesystem::path& keep) {
+  const auto r = golden::model_case::run(folder, keep);
   std::printf("%-36s", (folder.parent_path().filename() / folder.filename()).c_str());
   if (!r) {
     std::printf(" FAILED: %s\n", r.message());
@@ -71,8 +71,13 @@ std::vector<std::filesystem::path> model_cases(const std::filesystem::path& dir)
 
 int main(int argc, char** argv) {
   std::filesystem::path dir;
+  std::filesystem::path keep;
   golden::runner how;
   for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--keep") == 0 && i + 1 < argc) {
+      keep = argv[++i];
+      continue;
+    }
     if (std::strcmp(argv[i], "--on") != 0) {
       dir = argv[i];
       continue;
@@ -100,7 +105,7 @@ int main(int argc, char** argv) {
            2;
   int passed = 0;
   for (const auto& c : layers) passed += report(c, how) ? 1 : 0;
-  for (const auto& c : models) passed += report_model(c) ? 1 : 0;
+  for (const auto& c : models) passed += report_model(c, keep) ? 1 : 0;
   const int failed = static_cast<int>(layers.size() + models.size()) - passed;
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;

@@ -26,13 +26,15 @@ class model_case {
   using engine = cpu::engine<float>;
   using checks = std::vector<model_check>;
 
-  static result<checks> run(const std::filesystem::path& folder) {
+  // `keep`: where the adapter that was trained and written stays; empty: nowhere.
+  static result<checks> run(const std::filesystem::path& folder, const std::filesystem::path& keep = {}) {
     const bool bare = folder.filename() == "base";
     auto model = io::hf::load_model<engine>(folder.parent_path() / "base");
     if (!model) return model.failure();
     auto file = io::read_safetensors(folder / "expected.safetensors");
     if (!file) return file.failure();
     model_case c(std::move(*model), std::move(*file));
+    if (!keep.empty()) c.keep_ = keep / folder.parent_path().filename() / folder.filename();
     if (status s = c.read_ids(); !s) return s.failure();
     if (status s = bare ? c.as_it_is("") : c.adapted(folder); !s) return s.failure();
     return c.out_;
@@ -123,6 +125,10 @@ class model_case {
         std::filesystem::remove_all(path, ignored);
       }
     } at_the_end{copy};
+    if (!keep_.empty()) {
+      std::filesystem::create_directories(keep_.parent_path());
+      if (status s = io::hf::save_adapters(keep_, loaded); !s) return s;
+    }
     if (status s = io::hf::save_adapters(copy, loaded); !s) return s;
     result<io::hf::loaded_adapters> again = io::hf::load_adapters(copy, model_);
     if (!again) return again.failure();
@@ -208,6 +214,7 @@ class model_case {
 
   causal_lm<engine> model_;
   io::safetensors file_;
+  std::filesystem::path keep_;
   std::vector<std::vector<std::int64_t>> prompts_;
   checks out_;
 };
