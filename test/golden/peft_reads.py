@@ -24,6 +24,10 @@ print(json.dumps({"peft": peft.__version__, "torch": torch.__version__, "transfo
 failed = 0
 for folder in sorted(p.parent for p in kept.glob("*/*/adapter_config.json")):
     model, case = folder.parts[-2:]
+    config = json.load(open(folder / "adapter_config.json"))
+    if config.get("boft_n_butterfly_factor", 1) > 1:
+        print(json.dumps({"model": model, "case": case, "skipped": "without its CUDA extension PEFT has one factor only"}))
+        continue
     expected = load_file(golden / "models" / model / case / "expected.safetensors")
     base = transformers.AutoModelForCausalLM.from_pretrained(golden / "models" / model / "base", dtype=torch.float32)
     try:
