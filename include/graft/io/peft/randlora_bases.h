@@ -6,7 +6,6 @@
 #pragma once
 #include <graft/io/torch_random.h>
 
-#include <algorithm>
 #include <limits>
 
 namespace graft::io {
