@@ -25,7 +25,7 @@ def adapters():
     right.barh(names, [r["eager_over_fused"] for r in rows], color="#c4820e")
     right.axvline(1, color="black", linewidth=1)
     right.set_xlabel("eager / fused")
-    fig.suptitle("1024 x 1024 layer, 512 tokens, float, 2 cores (less is better on the left, more on the right)")
+    fig.suptitle("1024 x 1024 layer, 512 tokens, float, one thread (less is better on the left, more on the right)")
     fig.tight_layout()
     fig.savefig(out / "cpu_adapters.svg", metadata={"Date": None})
 
