@@ -95,16 +95,16 @@ int main(int argc, char** argv) {
 #else
   if (how.gpu) return std::fprintf(stderr, "golden: built without nvcc; install the CUDA Toolkit and build again\n"), 3;
 #endif
-  std::error_code ec;
-  const bool names_cases =
-      dir.filename() == "layers" || (!dir.has_filename() && dir.parent_path().filename() == "layers");
-  if (names_cases) dir = dir.has_filename() ? dir.parent_path() : dir.parent_path().parent_path();
-  if (!std::filesystem::is_directory(dir / "layers", ec))
-    return std::fprintf(stderr, "usage: golden DIR [--on cpu|eager|cuda|cuda-eager]   DIR holds layers/NAME/…\n"), 2;
-  std::vector<std::filesystem::path> cases;
-  for (const auto& e : std::filesystem::directory_iterator(dir / "layers"))
-    if (e.is_directory()) cases.push_back(e.path());
-  std::sort(cases.begin(), cases.end());
+  if (!dir.has_filename()) dir = dir.parent_path();
+  if (dir.filename() == "layers") dir = dir.parent_path();
+  const std::vector<std::filesystem::path> layers = folders_in(dir / "layers");
+  std::vector<std::filesystem::path> models;
+  if (!how.gpu && how.how == graft::mode::fused) models = model_cases(dir);
+  if (layers.empty() && models.empty())
+    return std::fprintf(
+               stderr,
+               "usage: golden DIR [--on cpu|eager|cuda|cuda-eager]   DIR holds layers/NAME/… or models/NAME/…\n"),
+           2;
   int passed = 0;
   for (const auto& c : layers) passed += report(c, how) ? 1 : 0;
   for (const auto& c : models) passed += report_model(c, keep) ? 1 : 0;

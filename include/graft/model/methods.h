@@ -31,7 +31,8 @@ inline constexpr named_kind layer_kinds[] = {
 
 template <class List> struct methods_of;
 template <class... Adapters> struct methods_of<adapter_list<Adapters...>> {
-  static constexpr method all[] = {method_of<Adapters>(Adapters::method, Adapters::kinds, bias_rule<Adapters>())...};
+  static constexpr method all[sizeof...(Adapters)] = {
+      method_of<Adapters>(Adapters::method, Adapters::kinds, bias_rule<Adapters>())...};
 };
 using method_list = methods_of<all_adapters>;
 

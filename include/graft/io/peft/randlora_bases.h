@@ -6,6 +6,7 @@
 #pragma once
 #include <graft/io/torch_random.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace graft::io {
