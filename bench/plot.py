@@ -153,7 +153,25 @@ def gpu_roofline():
     fig.savefig(out / "gpu_roofline.svg", metadata={"Date": None})
 
 
+def gpu_backward():
+    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("cuda-backward-cool.json")}
+    names = sorted({c[: -len(" both")] for c, t, o in rows if c.endswith(" both") and (t, o) == (4096, 4096)},
+                   key=lambda n: rows[n + " both", 4096, 4096]["to_bare"])
+    fig, axis = plt.subplots(figsize=(10, 3.8))
+    for k, (what, color, label) in enumerate(((" backward", "#3b7ea1", "backward / bare dx"),
+                                              (" both", "#c4820e", "forward and backward / bare pair"))):
+        axis.bar([i + 0.4 * (k - 0.5) for i in range(len(names))], [rows[n + what, 4096, 4096]["to_bare"] for n in names], 0.4,
+                 color=color, label=label)
+    axis.axhline(1, color="black", linewidth=1)
+    axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    axis.set_ylabel("time / cuBLASLt")
+    axis.set_title("4096 tokens, 4096 x 4096, bf16")
+    axis.legend(frameon=False)
+    fig.tight_layout()
+    fig.savefig(out / "gpu_backward.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline):
+    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline, gpu_backward):
         draw()
