@@ -46,7 +46,7 @@ inline constexpr peft_key oft_keys[] = {
     flag("coft"),
     flag("block_share"),
     flag("use_cayley_neumann", true),
-    whole("num_cayley_neumann_terms", 5),
+    whole("num_cayley_neumann_terms", 5, 1, 1000),  // a file must not make a program count for hours
     real("eps", 6e-5),
     fraction("module_dropout"),
     word("init_weights", "true", "true false")};
