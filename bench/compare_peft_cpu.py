@@ -46,6 +46,13 @@ def configs():
         "boft": peft.BOFTConfig(boft_block_size=8, boft_n_butterfly_factor=2, **on),
         "miss": peft.MissConfig(r=64, **on),
         "vblora": peft.VBLoRAConfig(r=4, num_vectors=256, vector_length=256, **on),
+        "delora": peft.DeloraConfig(r=16, **on),
+        "gralora": peft.GraloraConfig(r=16, alpha=32, gralora_k=2, **on),
+        "road": peft.RoadConfig(variant="road_1", group_size=64, **on),
+        "c3a": peft.C3AConfig(block_size=128, **on),
+        "randlora": peft.RandLoraConfig(r=32, randlora_alpha=64, projection_prng_key=0, save_projection=True, **on),
+        "hira": peft.HiraConfig(r=16, **on),
+        "psoft": peft.PsoftConfig(r=16, psoft_alpha=16, **on),
     }
 
 
@@ -169,7 +176,11 @@ def main(a):
         if a.adapters and name not in a.adapters:
             continue
         for tokens in a.tokens or [1, 16, 512]:
-            r = compare(lib, name, tokens, a.rounds, time.process_time if a.busy else time.perf_counter)
+            try:
+                r = compare(lib, name, tokens, a.rounds, time.process_time if a.busy else time.perf_counter)
+            except Exception as e:  # one adapter that PEFT or we cannot run must not end the table
+                print(f"{name:8} {tokens:6} failed: {type(e).__name__}: {str(e)[:200]}", flush=True)
+                continue
             results.append(r)
             print(f"{name:8} {tokens:6} {r['bare_over_torch']:10.2f} {r['forward_over_bare']:9.2f} {r['forward_over_peft']:9.2f} "
                   f"{r['step_over_peft']:9.2f} {r['graft_ms']:8.3f} {r['difference_of_y']:10.1e}", flush=True)

@@ -44,7 +44,9 @@ result<adapted_layer*> load(const char* folder, const float* weight, long long o
     if (!config) return config.failure();
     const auto file = io::read_adapter_weights(folder);
     if (!file) return file.failure();
-    auto read = io::read_peft_layer(*config, *file, {"linear", "lin", out, in, {out, in}, false});
+    io::base_layer base{"linear", "lin", out, in, {out, in}, false};
+    base.weight = view_of(weight, out, in);
+    auto read = io::read_peft_layer(*config, *file, base);
     if (!read) return read.failure();
     adapter = std::move(*read), method = adapter.formula.name;
   }
