@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 #include <graft/io/peft_folder.h>
 
+#include <cstdlib>
+
 #include "support.h"
 
 using namespace graft;
@@ -84,6 +86,42 @@ TEST_CASE("peft folder: a configuration that a program makes") {
     INFO(m->type);
     const auto c = make_adapter_config(m->type, {"q"});
     CHECK_MESSAGE(c, c.message());
+  }
+}
+
+// GRAFT_WRITTEN names a folder that keeps them: test/golden/peft_reads_layers.py has PEFT load them.
+TEST_CASE("peft folder: every golden case under a configuration that is made here") {
+  const char* keep = std::getenv("GRAFT_WRITTEN");
+  const temp_folder dir;
+  for (const fs::path& from : golden_cases()) {
+    if (from.string().find("other_sizes") != std::string::npos) continue;
+    INFO(from.string());
+    std::vector<float> weight;
+    const base_layer base = base_of(from, weight);
+    const auto f = open_peft_folder(from / "adapter");
+    REQUIRE_MESSAGE(f, f.message());
+    const auto layer = read_module(*f, base);
+    REQUIRE_MESSAGE(layer, layer.message());
+    std::vector<std::pair<std::string, json>> keys;
+    for (std::size_t i = 0; i < f->config.said.keys.size(); ++i)
+      if (const std::string& key = f->config.said.keys[i];
+          f->config.key(key) != nullptr || key == "bias" || key == "fan_in_fan_out")
+        keys.emplace_back(key, f->config.said.items[i]);
+    const auto made = make_adapter_config(f->config.type_name(), {base.module}, keys);
+    REQUIRE_MESSAGE(made, made.message());
+    const fs::path to = (keep != nullptr ? fs::path(keep) : dir.path) / from.filename();
+    const adapted_module modules[] = {{base, *layer}};
+    const status written = write_peft_folder(to, *made, modules);
+    REQUIRE_MESSAGE(written, written.message());
+    const auto again = open_peft_folder(to);
+    REQUIRE_MESSAGE(again, again.message());
+    const auto back = read_module(*again, base);
+    REQUIRE_MESSAGE(back, back.message());
+    CHECK(back->formula.name == layer->formula.name);
+    CHECK(back->scalars == layer->scalars);
+    CHECK(back->sizes == layer->sizes);
+    REQUIRE(back->tensors.size() == layer->tensors.size());
+    for (const auto& [name, t] : layer->tensors) CHECK(back->tensors.at(name).data == t.data);
   }
 }
 
