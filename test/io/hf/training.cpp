@@ -84,7 +84,8 @@ TEST_CASE("training: a run that is saved and goes on gives the bits of one that 
   for (const auto& [model, adapter, dropout] :
        {std::tuple{"llama", "dora", 0.0}, std::tuple{"llama", "lora", 0.2}, std::tuple{"opt", "adalora", 0.0},
         std::tuple{"llama", "lora_modules_to_save", 0.0}}) {
-    CAPTURE(adapter);
+    const std::string which = adapter;
+    CAPTURE(which);
     temp_folder dir;
     const std::string folder = dir.path / "checkpoint-3";
     trainer_settings how = settings(6);
