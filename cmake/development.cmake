@@ -94,6 +94,7 @@ if(GRAFT_CUDA AND TARGET graft_cuda)
                                  ${gpu}/gpu_instance_f16.cu)
     target_link_libraries(graft_gpu PRIVATE graft_development graft::graft PUBLIC graft::cuda)
     set_target_properties(graft_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    set_target_properties(graft_gpu PROPERTIES RULE_LAUNCH_COMPILE "sh ${PROJECT_SOURCE_DIR}/cmake/refuse_serialized_wgmma.sh")
     set_source_files_properties(${gpu}/gpu_layer.cu PROPERTIES COMPILE_OPTIONS -O0)  # of the host; it only launches
   endif()
 endif()

@@ -1,0 +1,15 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs a compiler and fails where ptxas notes that it serialized wgmma instructions (C7510 to C7520), which costs a product
+# most of its speed and is no warning. C7519, an arrive that it inserted, costs nothing.
+# usage: refuse_serialized_wgmma.sh COMMAND...
+said=$(mktemp) || exit 1
+"$@" >"$said" 2>&1
+code=$?
+cat "$said" >&2
+if grep -qE '\(C75(1[0-8]|20)\)' "$said"; then
+  echo "wgmma instructions are serialized: see the lines of ptxas above" >&2
+  code=1
+fi
+rm -f "$said"
+exit $code
