@@ -299,8 +299,10 @@ std::string tensors(const layer& l) {
                        : v.what == op::frozen ? (shared ? "frozen, shared by all layers" : "frozen")
                        : shared               ? "trained, shared by all layers"
                                               : "trained";
-    const std::string key =
-        v.what == op::base ? "–" : code((shared ? "base_model." : "base_model.model.<module>.") + name);
+    const bool factored = graft::lists("psoft_A psoft_B", name.c_str());
+    const std::string key = v.what == op::base ? "–"
+                            : factored         ? "in no file: from the base weight"
+                                               : code((shared ? "base_model." : "base_model.model.<module>.") + name);
     s += "| " + code(name) + " | " + what + " | " + code(shape_text(g, i)) + " | " + key + " |\n";
   }
   s += "\n";
