@@ -436,6 +436,16 @@ TEST_CASE("peft layer: VeRA's projections, stored or drawn again from the key") 
   CHECK(says(said, "'base_model.vera_A'"));
 }
 
+TEST_CASE("peft layer: VeRA takes no memory for a rank that its tensors do not have") {
+  peft_case c = golden("vera");
+  c.config["save_projection"] = false, c.config["r"] = 2147483647;
+  c.tensors.erase("base_model.vera_A"), c.tensors.erase("base_model.vera_B");
+  const std::string said = c.load();
+  INFO(said);
+  CHECK(says(said, "vera_lambda_d"));
+  CHECK(says(said, "2147483647"));
+}
+
 TEST_CASE("peft layer: VeRA draws at the size of the largest layer, and each layer takes its corner") {
   peft_case c = golden("vera");
   c.config["save_projection"] = false;
