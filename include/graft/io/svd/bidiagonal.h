@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/io/svd/matrix.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace graft::io::svd {
