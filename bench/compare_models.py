@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models on the CPU: PyTorch with PEFT, and this library, on the same folders and the same cores.
+
+    python3 bench/compare_models.py --bench build/bench/bench_models --threads 2 --out bench/results/cpu-models.json
+
+Makes random Llamas (tiny, and 134 million parameters) in float32 and bfloat16 with LoRA on all projections, DoRA and OFT,
+and measures for each: loading, greedy tokens per second with 1 and 8 sequences, a training step (forward, backward,
+AdamW), and the largest memory of the process. Each contender is a process of its own; they take turns. Needs torch,
+transformers and peft.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+SIZES = {
+    "tiny": dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
+                 num_key_value_heads=4, vocab_size=1000, max_position_embeddings=512),
+    "134M": dict(hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
+                 num_key_value_heads=12, vocab_size=32000, max_position_embeddings=512),
+}
+METHODS = ("lora", "dora", "oft")
+SHAPE = dict(prompt=32, new_tokens=64, batch=4, length=128)
+
+
+def make(folder, size, dtype):
+    """A random model, and one adapter of each method with random numbers in it."""
+    import peft
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES[size], eos_token_id=None))
+    model.to(getattr(torch, dtype)).save_pretrained(folder / "base")
+    for method in METHODS:
+        linear = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        config = {
+            "lora": lambda: peft.LoraConfig(r=16, target_modules=linear, task_type="CAUSAL_LM"),
+            "dora": lambda: peft.LoraConfig(r=16, target_modules=linear, use_dora=True, task_type="CAUSAL_LM"),
+            "oft": lambda: peft.OFTConfig(oft_block_size=32, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
+        }[method]()
+        base = transformers.LlamaForCausalLM.from_pretrained(folder / "base", dtype=getattr(torch, dtype))
+        adapted = peft.get_peft_model(base, config)
+        for p in adapted.parameters():
+            if p.requires_grad:
+                p.data += 0.01 * torch.randn_like(p)
+        adapted.save_pretrained(folder / method)
+
+
+def torch_side(folder, method, dtype, threads):
+    """Runs in a process of its own; prints one line of JSON."""
+    import resource
+
+    import peft
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    start = time.perf_counter()
+    base = transformers.LlamaForCausalLM.from_pretrained(folder / "base", dtype=getattr(torch, dtype))
+    load = time.perf_counter() - start
+    model = peft.PeftModel.from_pretrained(base, folder / method, is_trainable=True)
+    vocabulary = base.config.vocab_size
+
+    def ids(count, length):
+        return torch.tensor([[(s * 7919 + t * 104729 + 11) % vocabulary for t in range(length)] for s in range(count)])
+
+    def median(times, run):
+        taken = []
+        for _ in range(times):
+            start = time.perf_counter()
+            run()
+            taken.append(time.perf_counter() - start)
+        return sorted(taken)[len(taken) // 2]
+
+    out = {"load_s": load}
+    model.eval()
+    with torch.no_grad():
+        for n in (1, 8):
+            prompt = ids(n, SHAPE["prompt"])
+            run = lambda: model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
+                                         max_new_tokens=SHAPE["new_tokens"], min_new_tokens=SHAPE["new_tokens"],
+                                         pad_token_id=0)
+            run()
+            out[f"tokens_per_second_{n}"] = n * SHAPE["new_tokens"] / median(3, run)
+    model.train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    batch = ids(SHAPE["batch"], SHAPE["length"])
+
+    def step():
+        optimizer.zero_grad()
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimizer.step()
+
+    step()
+    out["step_s"] = median(5, step)
+    out["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(out))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bench", default="build/bench/bench_models")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sizes", nargs="*", default=list(SIZES))
+    parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"])
+    parser.add_argument("--out")
+    parser.add_argument("--torch-side", nargs=4)
+    args = parser.parse_args()
+    if args.torch_side:
+        folder, method, dtype, threads = args.torch_side
+        return torch_side(pathlib.Path(folder), method, dtype, int(threads))
+    environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
+    results = []
+    for size in args.sizes:
+        for dtype in args.dtypes:
+            with tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                make(folder, size, dtype)
+                for method in METHODS:
+                    commands = {
+                        "graft": [args.bench, str(folder / "base"), str(folder / method),
+                                  *(str(v) for v in SHAPE.values())],
+                        "peft": [sys.executable, __file__, "--torch-side", name, method, dtype, str(args.threads)],
+                    }
+                    row = {"model": size, "dtype": dtype, "method": method}
+                    for who, command in commands.items():
+                        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+                        if done.returncode != 0:
+                            sys.exit(f"{who} on {size} {dtype} {method}: {done.stderr[-2000:]}")
+                        row[who] = json.loads(done.stdout.strip().splitlines()[-1])
+                    ours, theirs = row["graft"], row["peft"]
+                    row["faster"] = {
+                        "generate_1": ours["tokens_per_second_1"] / theirs["tokens_per_second_1"],
+                        "generate_8": ours["tokens_per_second_8"] / theirs["tokens_per_second_8"],
+                        "step": theirs["step_s"] / ours["step_s"],
+                        "load": theirs["load_s"] / ours["load_s"],
+                        "memory": theirs["peak_mb"] / ours["peak_mb"],
+                    }
+                    results.append(row)
+                    print(size, dtype, method, {k: round(v, 2) for k, v in row["faster"].items()}, flush=True)
+    if args.out:
+        pathlib.Path(args.out).write_text(json.dumps({"threads": args.threads, "shape": SHAPE, "results": results}, indent=1) + "\n")
+
+
+main()

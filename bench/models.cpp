@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a whole model costs on the CPU: loading, tokens per second with 1 and with 8 sequences, and a training step, as one
+// line of JSON. bench/compare_models.py runs it beside PyTorch and PEFT on the same folders.
+//     bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH]
+#include <graft/models.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+using namespace graft;
+using engine = cpu::engine<float>;
+using steady = std::chrono::steady_clock;
+
+double seconds_since(steady::time_point start) { return std::chrono::duration<double>(steady::now() - start).count(); }
+
+template <class F> double median_seconds(int times, F f) {
+  std::vector<double> all;
+  for (int i = 0; i < times; ++i) {
+    const auto start = steady::now();
+    f();
+    all.push_back(seconds_since(start));
+  }
+  std::sort(all.begin(), all.end());
+  return all[all.size() / 2];
+}
+
+std::vector<std::vector<std::int64_t>> sequences(int count, int length, int vocabulary) {
+  std::vector<std::vector<std::int64_t>> all(static_cast<std::size_t>(count));
+  for (int s = 0; s < count; ++s)
+    for (int t = 0; t < length; ++t)
+      all[static_cast<std::size_t>(s)].push_back((static_cast<std::int64_t>(s) * 7919 + t * 104729 + 11) % vocabulary);
+  return all;
+}
+
+struct shape {
+  int prompt = 32, new_tokens = 64, batch = 4, length = 128;
+};
+
+status measure(const std::string& folder, const std::string& adapter, const shape& at) {
+  const auto start = steady::now();
+  auto model = io::hf::load_model<engine>(folder);
+  if (!model) return model.failure();
+  const double load = seconds_since(start);
+  auto adapters = io::hf::load_adapters(adapter, *model);
+  if (!adapters) return adapters.failure();
+  if (status s = model->set_adapters(adapters->set); !s) return s;
+
+  status went = ok;
+  double rate[2] = {0, 0};
+  for (int k = 0; k < 2; ++k) {
+    const int n = k == 0 ? 1 : 8;
+    generation_settings how;
+    how.new_tokens = at.new_tokens;
+    auto g = generator<engine>::make(*model, how, n, at.prompt + at.new_tokens);
+    if (!g) return g.failure();
+    const auto prompts = sequences(n, at.prompt, model->config().vocabulary);
+    if (auto warm = g->run(prompts); !warm) return warm.failure();
+    const double each = median_seconds(3, [&] {
+      if (auto made = g->run(prompts); !made) went = made.failure();
+    });
+    rate[k] = n * at.new_tokens / each;
+  }
+  if (!went) return went;
+
+  auto run = training_run<engine>::make(*model);
+  if (!run) return run.failure();
+  auto optimizer = adamw::over(run->parameters());
+  if (!optimizer) return optimizer.failure();
+  const auto data = sequences(at.batch, at.length, model->config().vocabulary);
+  std::vector<labelled_sequence> batch;
+  for (const auto& s : data) batch.push_back({s});
+  const auto step = [&] {
+    run->clear();
+    if (auto loss = run->add(batch); !loss) went = loss.failure();
+    optimizer->step();
+    if (status s = run->parameters_changed(); !s) went = s;
+  };
+  step();
+  const double train = median_seconds(5, step);
+  if (!went) return went;
+
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  std::printf(
+      "{\"load_s\": %.4f, \"tokens_per_second_1\": %.2f, \"tokens_per_second_8\": %.2f, \"step_s\": %.4f, "
+      "\"peak_mb\": %.1f}\n",
+      load, rate[0], rate[1], train, static_cast<double>(used.ru_maxrss) / 1024);
+  return ok;
+}
+
+}  // namespace
+
+int main(int count, char** all) {
+  if (count != 3 && count != 7)
+    return std::fprintf(stderr, "usage: bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH]\n"), 2;
+  shape at;
+  if (count == 7) at = {std::atoi(all[3]), std::atoi(all[4]), std::atoi(all[5]), std::atoi(all[6])};
+  const status s = measure(all[1], all[2], at);
+  return s ? 0 : (std::fprintf(stderr, "%s\n", s.message()), 1);
+}
