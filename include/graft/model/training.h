@@ -31,8 +31,6 @@ template <class Engine> class training_run {
   static result<training_run> make(causal_lm<Engine>& model, const training_settings& how = {}) {
     bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
     for (const module_adapter& m : model.adapters().modules) drops = drops || m.dropout > 0;
-    if (how.dropout && drops && how.checkpoint)
-      return fail("blocks that drop elements cannot be computed again; train without dropout or without checkpoints");
     auto stack = model.make_stack(true, how.dropout && drops, 0);
     if (!stack) return stack.failure();
     training_run t(model, how, std::move(*stack));
@@ -58,7 +56,7 @@ template <class Engine> class training_run {
     if (status s = fill(batch); !s) return s.failure();
     if (status s = ready(); !s) return s.failure();
     ++calls_;
-    if (status s = forward(how_.checkpoint ? way::forward : way::keeping); !s) return s.failure();
+    if (status s = forward(how_.checkpoint ? way::passing : way::keeping); !s) return s.failure();
     return backward(weight);
   }
   // The loss alone, without dropout.
@@ -140,7 +138,7 @@ template <class Engine> class training_run {
     std::size_t b = 0;
     for (bound_block<Engine>& block : stack_->blocks()) {
       const bool last = b + 1 == stack_->blocks().size(), trained = b >= first_trained();
-      const way there = how_.checkpoint ? way::forward : way::keeping,
+      const way there = how_.checkpoint ? way::passing : way::keeping,
                 back = how_.checkpoint || last ? way::recomputing : way::backward;
       if (!last)
         if (status s = block.bind(there, room); !s) return s;
@@ -155,7 +153,7 @@ template <class Engine> class training_run {
   }
   status ready_to_look() {
     const long long rows = model_->rows().rows();
-    if (rows <= room_to_look_ || how_.checkpoint) return ok;
+    if (rows <= room_to_look_) return ok;
     for (std::size_t b = 0; b + 1 < stack_->blocks().size(); ++b)
       if (status s = stack_->blocks()[b].bind(way::forward, model_->reserve(rows)); !s) return s;
     room_to_look_ = rows;

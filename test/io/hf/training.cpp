@@ -116,17 +116,23 @@ TEST_CASE("training: a run that is saved and goes on gives the bits of one that 
 
 TEST_CASE("training: values kept and values computed again give the same gradients") {
   const auto sequences = data();
-  tuned a = tuned::load("llama", "dora"), b = tuned::load("llama", "dora");
-  trainer_settings how = settings(3);
-  auto kept = trainer<engine>::make(a.model, sequences, how);
-  how.checkpoint = true;
-  auto again = trainer<engine>::make(b.model, sequences, how);
-  REQUIRE(kept);
-  REQUIRE(again);
-  REQUIRE(kept->run(always));
-  REQUIRE(again->run(always));
-  const std::vector<float> x = a.values(), y = b.values();
-  for (std::size_t i = 0; i < x.size(); ++i) CHECK(x[i] == doctest::Approx(y[i]).epsilon(1e-4).scale(1));
+  for (const double dropout : {0.0, 0.2}) {
+    const std::string method = dropout > 0 ? "lora" : "dora";
+    tuned a = tuned::load("llama", method, dropout), b = tuned::load("llama", method, dropout);
+    trainer_settings how = settings(3);
+    auto kept = trainer<engine>::make(a.model, sequences, how);
+    how.checkpoint = true;
+    auto again = trainer<engine>::make(b.model, sequences, how);
+    REQUIRE(kept);
+    REQUIRE(again);
+    REQUIRE(kept->run(always));
+    REQUIRE(again->run(always));
+    const std::vector<float> x = a.values(), y = b.values();
+    for (std::size_t i = 0; i < x.size(); ++i) CHECK(x[i] == doctest::Approx(y[i]).epsilon(1e-4).scale(1));
+    const auto first = kept->evaluate(sequences), second = again->evaluate(sequences);
+    REQUIRE((first && second));
+    CHECK(*first == doctest::Approx(*second).epsilon(1e-4));
+  }
 }
 
 TEST_CASE("training: dropout follows from the seed, and evaluation has none") {
