@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of a model with its adapters: every program that its blocks run (equal blocks run the same one), launch by
+// launch, and what a token costs at least, which is reading the weights once.
+//     explain_model MODEL [ADAPTER]
+// run: explain_model test/golden/models/llama/base test/golden/models/llama/lora/adapter_init
+#include <graft/models.h>
+
+#include <cstdio>
+
+using namespace graft;
+using engine = cpu::engine<float>;
+namespace hf = graft::io::hf;
+
+status run(const std::string& folder, const char* adapter) {
+  auto model = hf::load_model<engine>(folder);
+  if (!model) return model.failure();
+  if (adapter != nullptr) {
+    auto loaded = hf::load_adapters(adapter, *model);
+    if (!loaded) return loaded.failure();
+    if (status s = model->set_adapters(std::move(loaded->set)); !s) return s;
+  }
+  const std::vector<std::int64_t> ids{1};
+  const row_run rows[] = {{ids, 0, 0}};
+  std::vector<float> logits(static_cast<std::size_t>(model->config().vocabulary));
+  if (status s = model->logits(rows, logits); !s) return s;  // binds every block
+
+  long long weights = 0, adapters = 0;
+  for (const auto& [name, v] : model->weights().tensors) weights += v.count() * bits_of(v.type) / 8;
+  for (const module_adapter& m : model->adapters().modules)
+    for (const auto& [name, t] : m.tensors) adapters += static_cast<long long>(t.data->size() * sizeof(float));
+  std::printf("%s: %d layers, %zu adapted modules; %.2f MB of weights and %.2f MB of adapters\n",
+              name_of(model->config().family), model->config().layers, model->adapters().modules.size(),
+              static_cast<double>(weights) / 1e6, static_cast<double>(adapters) / 1e6);
+  std::printf("a token reads at least %.2f MB, a batch of tokens no more\n",
+              static_cast<double>(weights + adapters) / 1e6);
+  for (int k = 0; k < model->programs().count(); ++k) {
+    const block_program<engine>& p = model->programs()[k];
+    std::printf("program %d, key %016llx\n", k, p.key());
+    explain_graph(p.value(), p.launches(), "forward", static_cast<int>(p.launches().launches.size()), nullptr,
+                  print_line);
+  }
+  return ok;
+}
+
+int main(int count, char** all) {
+  if (count != 2 && count != 3) return std::fprintf(stderr, "usage: explain_model MODEL [ADAPTER]\n"), 2;
+  const status s = run(all[1], count == 3 ? all[2] : nullptr);
+  return s ? 0 : (std::fprintf(stderr, "%s\n", s.message()), 1);
+}
