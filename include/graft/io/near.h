@@ -11,10 +11,10 @@ namespace graft::io {
 inline std::size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 0; i < a.size(); ++i) {
+  for (const char letter : a) {
     std::size_t corner = row[0]++;
     for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t changed = corner + (a[i] == b[j] ? 0 : 1);
+      const std::size_t changed = corner + (letter == b[j] ? 0 : 1);
       corner = row[j + 1];
       row[j + 1] = std::min({changed, corner + 1, row[j] + 1});
     }

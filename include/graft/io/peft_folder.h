@@ -51,7 +51,8 @@ inline result<adapter_config> make_adapter_config(const char* type, const std::v
     for (const peft_method* m : peft::all)
       for (const peft_key& k : m->keys)
         if (same_text(m->type, type) && k.required != nullptr) add(k.name, json_number(k.otherwise));
-    if (const auto stated = parse_adapter_config(json_file(o), "adapter_config.json", methods); !stated) return stated;
+    if (const auto stated = parse_adapter_config(json_file(o), "adapter_config.json", methods); !stated)
+      return stated.failure();
     add("base_model_name_or_path", {});
     add("task_type", {});
     for (const peft_method* m : peft::all) {

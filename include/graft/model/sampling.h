@@ -82,7 +82,8 @@ class sampler {
     std::nth_element(sorted_.begin(), sorted_.begin() + static_cast<std::ptrdiff_t>(k - 1), sorted_.end(),
                      std::greater<>());
     const float least = sorted_[k - 1];
-    for (float& s : scores_) s = s < least ? gone : s;
+    for (float& s : scores_)
+      if (s < least) s = gone;
   }
   void keep_top_p(float best) {
     if (settings_.top_p >= 1) return;

@@ -22,12 +22,13 @@ struct block_value {
   block_formula formula{};
   block_options how{};
 };
+template <class T, int N> constexpr int entries(const T (&)[N]) { return N; }
 template <class Block> constexpr block_value value_of() {
   block_value v{block_of<Block>(), {}};
   if constexpr (requires { Block::adapters; }) v.how.adapters = Block::adapters;
   if constexpr (requires { Block::facts; }) {
     v.how.facts = Block::facts;
-    v.how.fact_count = static_cast<int>(sizeof(Block::facts) / sizeof(Block::facts[0]));
+    v.how.fact_count = entries(Block::facts);
   }
   return v;
 }

@@ -100,7 +100,7 @@ struct tokenizer_reader {
       std::optional<std::string> bytes = bytes_written_as(vocab.keys[k]);
       if (bytes && id < std::numeric_limits<std::uint32_t>::max())
         out.pairs.ids.emplace(*bytes, static_cast<std::uint32_t>(id));
-      put(id, bytes ? std::move(*bytes) : vocab.keys[k], false);
+      put(id, bytes ? *bytes : vocab.keys[k], false);
     }
     for (std::size_t b = 0; b < 256; ++b) {
       const auto at = out.pairs.ids.find(std::string(1, static_cast<char>(b)));
