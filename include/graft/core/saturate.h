@@ -8,8 +8,8 @@ namespace graft {
 
 inline constexpr long long uncountable = std::numeric_limits<long long>::max();
 
-// Of numbers that are not negative.
+// Of numbers that are not negative; an unknown one, which is, does not count as large.
 constexpr long long times(long long a, long long b) { return b > 0 && a > uncountable / b ? uncountable : a * b; }
-constexpr long long plus(long long a, long long b) { return a > uncountable - b ? uncountable : a + b; }
+constexpr long long plus(long long a, long long b) { return b > 0 && a > uncountable - b ? uncountable : a + b; }
 
 }  // namespace graft
