@@ -34,7 +34,7 @@ status run(const std::string& base, const std::string& adapter, const std::strin
   auto adapters = hf::load_adapters(adapter, *model);
   if (!adapters) return adapters.failure();
   if (status s = model->set_adapters(std::move(adapters->set)); !s) return s;
-  auto weights = merged_weights(*model);
+  auto weights = model->merged_weights();
   if (!weights) return weights.failure();
   if (status s = hf::save_model(out, *weights, base); !s) return s;
   const result<double> apart = difference(*model, out);

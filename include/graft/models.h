@@ -12,5 +12,4 @@
 #include <graft/io/hf/save_model.h>
 #include <graft/io/hf/tokenizer_file.h>
 #include <graft/model/generate.h>
-#include <graft/model/merge.h>
 #include <graft/model/trainer.h>

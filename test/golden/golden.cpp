@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "case.h"
-#include "model_case.h"
+#include "multi_case.h"
 
 namespace {
 
@@ -32,8 +32,12 @@ bool report(const std::filesystem::path& folder, const golden::runner& how) {
   return good;
 }
 
+bool has_one_adapter(const std::filesystem::path& folder) {
+  return folder.filename() == "base" || std::filesystem::exists(folder / "adapter_init");
+}
 bool report_model(const std::filesystem::path& folder, const std::filesystem::path& keep) {
-  const auto r = golden::model_case::run(folder, keep);
+  const bool several = std::filesystem::exists(folder / "case.json") && !has_one_adapter(folder);
+  const auto r = several ? golden::multi_case::run(folder) : golden::model_case::run(folder, keep);
   std::printf("%-36s", (folder.parent_path().filename() / folder.filename()).c_str());
   if (!r) {
     std::printf(" FAILED: %s\n", r.message());
@@ -58,12 +62,12 @@ std::vector<std::filesystem::path> folders_in(const std::filesystem::path& dir) 
   std::sort(all.begin(), all.end());
   return all;
 }
-// Below DIR/models/NAME each folder with expected numbers and a base or an adapter is a case.
+// Below DIR/models/NAME each folder with expected numbers is a case: the base, one adapter, or several.
 std::vector<std::filesystem::path> model_cases(const std::filesystem::path& dir) {
   std::vector<std::filesystem::path> all;
   for (const auto& model : folders_in(dir / "models"))
     for (const auto& c : folders_in(model))
-      if (c.filename() == "base" || std::filesystem::exists(c / "adapter_init")) all.push_back(c);
+      if (std::filesystem::exists(c / "expected.safetensors")) all.push_back(c);
   return all;
 }
 

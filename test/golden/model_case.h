@@ -7,7 +7,6 @@
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/adalora_layers.h>
 #include <graft/model/generate.h>
-#include <graft/model/merge.h>
 #include <graft/model/training.h>
 
 #include <filesystem>
@@ -21,6 +20,27 @@ struct model_check {
   double error = 0, tolerance = 0;
 };
 
+// The largest difference, relative to the largest number that was wanted.
+inline double apart(std::span<const float> got, std::span<const float> wanted) {
+  double largest = 0, difference = got.size() == wanted.size() ? 0 : 1;
+  for (std::size_t i = 0; i < got.size() && i < wanted.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
+    const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(wanted[i]));
+    difference = d >= 0 ? std::max(difference, d) : 1e30;
+  }
+  return largest > 0 ? difference / largest : difference;
+}
+inline result<std::vector<std::vector<std::int64_t>>> read_prompts(const io::safetensors& file) {
+  const result<io::tensor_view> t = file.find("ids");
+  if (!t) return t.failure();
+  result<std::vector<std::int64_t>> ids = io::to_int64(*t);
+  if (!ids || t->shape.size() != 2) return fail("'ids' must be [batch, length]");
+  const auto length = static_cast<std::ptrdiff_t>(t->shape[1]);
+  std::vector<std::vector<std::int64_t>> prompts;
+  for (auto at = ids->begin(); at != ids->end(); at += length) prompts.emplace_back(at, at + length);
+  return prompts;
+}
+
 class model_case {
  public:
   using engine = cpu::engine<float>;
@@ -33,34 +53,18 @@ class model_case {
     if (!model) return model.failure();
     auto file = io::read_safetensors(folder / "expected.safetensors");
     if (!file) return file.failure();
-    model_case c(std::move(*model), std::move(*file));
+    auto prompts = read_prompts(*file);
+    if (!prompts) return prompts.failure();
+    model_case c(std::move(*model), std::move(*file), std::move(*prompts));
     if (!keep.empty()) c.keep_ = keep / folder.parent_path().filename() / folder.filename();
-    if (status s = c.read_ids(); !s) return s.failure();
     if (status s = bare ? c.as_it_is("") : c.adapted(folder); !s) return s.failure();
     return c.out_;
   }
 
  private:
-  model_case(causal_lm<engine> model, io::safetensors file) : model_(std::move(model)), file_(std::move(file)) {}
+  model_case(causal_lm<engine> model, io::safetensors file, std::vector<std::vector<std::int64_t>> prompts)
+      : model_(std::move(model)), file_(std::move(file)), prompts_(std::move(prompts)) {}
 
-  status read_ids() {
-    const result<io::tensor_view> t = file_.find("ids");
-    if (!t) return t.failure();
-    result<std::vector<std::int64_t>> ids = io::to_int64(*t);
-    if (!ids || t->shape.size() != 2) return fail("'ids' must be [batch, length]");
-    const auto length = static_cast<std::ptrdiff_t>(t->shape[1]);
-    for (auto at = ids->begin(); at != ids->end(); at += length) prompts_.emplace_back(at, at + length);
-    return ok;
-  }
-  static double apart(std::span<const float> got, std::span<const float> wanted) {
-    double largest = 0, difference = got.size() == wanted.size() ? 0 : 1;
-    for (std::size_t i = 0; i < got.size() && i < wanted.size(); ++i) {
-      largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
-      const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(wanted[i]));
-      difference = d >= 0 ? std::max(difference, d) : 1e30;
-    }
-    return largest > 0 ? difference / largest : difference;
-  }
   status logits(causal_lm<engine>& of, const char* key, const std::string& name) {
     const result<io::tensor_view> t = file_.find(key);
     if (!t) return t.failure();
@@ -109,7 +113,7 @@ class model_case {
     if (status s = as_it_is("_trained"); !s) return s;
     if (status s = written(*loaded, folder); !s) return s;
     if (file_.get("logits_merged_unloaded") == nullptr) return ok;  // PEFT cannot merge every method
-    result<model_weights> weights = merged_weights(model_);
+    result<model_weights> weights = model_.merged_weights();
     if (!weights) return weights.failure();
     result<causal_lm<engine>> merged = causal_lm<engine>::make(model_.config(), std::move(*weights));
     if (!merged) return merged.failure();
@@ -214,8 +218,8 @@ class model_case {
 
   causal_lm<engine> model_;
   io::safetensors file_;
-  std::filesystem::path keep_;
   std::vector<std::vector<std::int64_t>> prompts_;
+  std::filesystem::path keep_;
   checks out_;
 };
 

@@ -6,6 +6,10 @@
 //     static constexpr ex bias(scope p, ex b);        b' from the base bias, which is zero where the layer has none
 // A size that depends on the layer's (LoKr's factors) is given by
 //     static constexpr long long size(const char* name, long long out, long long in);     -1: no opinion
+// Where a second adapter of the method on one layer must still see the base weight (PEFT's DoRA: its norm), it is
+//     static constexpr ex weight_on(scope p, ex W, ex base);      W: what the adapters before it made of the base weight
+// and where PEFT turns the input by all such adapters in the order of their activation, the first one first (OFT),
+//     static constexpr bool turns_input = true;
 // Where PEFT writes its backward pass by hand and takes another weight for the gradient of the input, that weight is
 //     static constexpr ex weight_seen_backward(scope p, ex W);
 // As a value it is these functions: passes take it so, and a program can hold a list of them.
@@ -51,11 +55,18 @@ struct formula {
   long long (*size)(const char*, long long out, long long in) = nullptr;  // null: no size depends on the layer's
   ex (*weight_seen_backward)(scope, ex) = nullptr;                        // null: dx = dy W'
 
+  ex (*weight_on)(scope, ex,
+                  ex) = nullptr;  // null: as `weight`, on what the adapters before it made of the base weight
+  bool turns_input = false;
   bool trains_bias = false;  // the base layer's own bias is a parameter too, as PEFT's `bias` says
 
   constexpr ex adapted_bias(scope p, ex b) const {
     if (trains_bias && (*b).what == op::base) b = p.param("base_layer.bias", b.rows());
     return bias == nullptr ? b : bias(p, b);
+  }
+  // On what other adapters made of the base weight.
+  constexpr ex weight_after(scope p, ex W, ex base) const {
+    return weight_on != nullptr ? weight_on(p, W, base) : weight(p, W);
   }
   constexpr long long adapter_size(const char* what, long long out, long long in) const {
     return size == nullptr ? unknown : size(what, out, in);
@@ -66,6 +77,7 @@ namespace detail {
 // Captured once per program, if at all: not worth the time an optimiser spends on it.
 template <class A> struct formula_functions {
   [[gnu::cold]] static constexpr ex weight(scope p, ex W) { return A::weight(p, W); }
+  [[gnu::cold]] static constexpr ex weight_on(scope p, ex W, ex base) { return A::weight_on(p, W, base); }
   [[gnu::cold]] static constexpr ex bias(scope p, ex b) { return A::bias(p, b); }
   [[gnu::cold]] static constexpr ex weight_seen_backward(scope p, ex W) { return A::weight_seen_backward(p, W); }
 };
@@ -77,6 +89,9 @@ template <class A> constexpr formula formula_of() {
   if constexpr (requires { A::size("", 1LL, 1LL); }) f.size = &A::size;
   if constexpr (requires(scope p, ex W) { A::weight_seen_backward(p, W); })
     f.weight_seen_backward = &detail::formula_functions<A>::weight_seen_backward;
+  if constexpr (requires(scope p, ex W) { A::weight_on(p, W, W); })
+    f.weight_on = &detail::formula_functions<A>::weight_on;
+  if constexpr (requires { A::turns_input; }) f.turns_input = A::turns_input;
   return f;
 }
 

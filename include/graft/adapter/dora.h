@@ -2,6 +2,7 @@
 // DoRA: a low-rank update with a separate magnitude per output (Liu et al. 2024, arXiv 2402.09353).
 //     V  = W + s B A
 //     W' = m / ||V||_row V        the norm is a constant in the backward pass, as in PEFT; the bias stays outside
+// After another adapter, m / ||V|| is still that of the base weight, as PEFT computes it.
 #pragma once
 #include <graft/adapter/lora.h>
 
@@ -15,16 +16,20 @@ template <int Rank = dyn> struct dora {
     auto V = lora<Rank>::weight(p, W);
     return (m / detach(row_norm(V))) * V;
   }
+  static constexpr ex weight_on(scope p, ex W, ex base) {
+    auto m = p.param("lora_magnitude_vector", W.rows());
+    return (m / detach(row_norm(lora<Rank>::weight(p, base)))) * lora<Rank>::weight(p, W);
+  }
 };
 
 // On an embedding the norm runs over the vocabulary, one magnitude per dimension.
 template <int Rank = dyn> struct dora_embedding {
   static constexpr const char *name = "DoRA", *method = "dora_embedding", *kinds = "embedding";
   using sample = dora_embedding<16>;
-  static constexpr ex weight(scope p, ex W) {
+  static constexpr ex weight(scope p, ex W) { return weight_on(p, W, W); }
+  static constexpr ex weight_on(scope p, ex W, ex base) {
     auto m = t(p.param("lora_magnitude_vector", W.cols()));
-    auto V = lora_embedding<Rank>::weight(p, W);
-    return mul(V, m / detach(col_norm(V)));
+    return mul(lora_embedding<Rank>::weight(p, W), m / detach(col_norm(lora_embedding<Rank>::weight(p, base))));
   }
 };
 

@@ -18,6 +18,7 @@ struct oft {
   static constexpr bool is_shared = Blocks == oft_blocks::shared,
                         is_projected = Constraint == oft_constraint::projected;
   static constexpr const char *name = "OFT (Cayley)", *kinds = "linear";
+  static constexpr bool turns_input = true;
   static constexpr const char* method =
       is_shared ? (is_projected ? "oft_shared_projected" : "oft_shared") : (is_projected ? "oft_projected" : "oft");
   using sample = oft<32, Blocks, Constraint>;
@@ -42,6 +43,7 @@ template <int Block = 32, int Terms = 5, oft_blocks Blocks = oft_blocks::own,
 struct oft_neumann {
   using exact = oft<Block, Blocks, Constraint>;
   static constexpr const char *name = "OFT (Cayley-Neumann)", *kinds = "linear";
+  static constexpr bool turns_input = true;
   static constexpr const char* method =
       exact::is_shared ? (exact::is_projected ? "oft_neumann_shared_projected" : "oft_neumann_shared")
                        : (exact::is_projected ? "oft_neumann_projected" : "oft_neumann");

@@ -127,12 +127,13 @@ struct block_scope {
     full.s[full.n > 0 ? full.n - 1 : 0] = '\0';  // without the last dot
     return {here, options->adapters.at(full.c_str())};
   }
-  static constexpr ex adapted(const layer& l, ex W) {
+  static constexpr ex adapted(const layer& l, ex base) {
+    ex W = base;
     for (const adaption& a : l.by)
-      if (a.adapter.weight != nullptr) W = a.adapter.weight(l.of(a), W);
+      if (a.adapter.weight != nullptr) W = a.adapter.weight_after(l.of(a), W, base);
     return W;
   }
-  constexpr ex project(const char* name, ex W, ex x, bias has_bias, int line) const {
+  constexpr ex project(const char* name, ex base, ex x, bias has_bias, int line) const {
     const layer l = layer_at(name);
     const bool literal = options->how == lowering::literal;
     auto times = [&](ex w, ex in) -> ex {
@@ -140,12 +141,12 @@ struct block_scope {
     };
     bool drops = false;
     for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops);
-    if (!drops) return with_bias(name, times(adapted(l, W), x), has_bias, line);
+    if (!drops) return with_bias(name, times(adapted(l, base), x), has_bias, line);
     // W x + (W' - W) dropped(x), for each adapter on what the ones before it made of W.
-    ex y = times(W, x);
+    ex W = base, y = times(W, x);
     for (const adaption& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
-      const ex next = a.adapter.weight(l.of(a), W);
+      const ex next = a.adapter.weight_after(l.of(a), W, base);
       const ex seen = a.drops ? dropped(l.of(a), x, line) : x;
       const bool adds = (*next).what == op::add && (*next).a == W.i;
       y = adds ? y + times({g, (*next).b}, seen) : y + (times(next, seen) - times(W, seen));

@@ -34,8 +34,9 @@ constexpr ex base_bias(const layer_formula& f, scope p) {
   return {p.g, p.g->leaf(op::zero, "0", 0, 2, {1}, {1}, n.d, {1})};
 }
 constexpr ex adapted_weight(const layer_formula& f, scope p) {
-  ex w = f.adapter.weight(p, f.kind.matrix(p, f.kind.weight(p)));
-  for (int i = 0; i < f.mores; ++i) w = f.more[i].weight(p.in(f.more_paths[i]), w);
+  const ex base = f.kind.matrix(p, f.kind.weight(p));
+  ex w = f.adapter.weight(p, base);
+  for (int i = 0; i < f.mores; ++i) w = f.more[i].weight_after(p.in(f.more_paths[i]), w, base);
   return w;
 }
 constexpr ex adapted_bias(const layer_formula& f, scope p) {

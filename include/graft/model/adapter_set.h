@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The adapters of a whole model as values: for every module that is changed the formula, its tensors, numbers and sizes.
-// Tensors that several modules share (VB-LoRA's bank) are one tensor here.
+// An adapter of a whole model as values: for every module that is changed the formula, its tensors, numbers and sizes.
+// Tensors that several modules share (VB-LoRA's bank) are one tensor here. Several adapters that act together are one set
+// too (model/together.h), with more than one entry for a module, in the order in which they act.
 #pragma once
 #include <graft/adapter/adapter.h>
 #include <graft/run/named.h>
@@ -32,14 +33,28 @@ struct module_adapter {
   bool trains_bias = false;                                 // the layer's own bias is a parameter
   double dropout = 0;                                       // of what the adapter sees in training
   bool table = false, turned = false;                       // an embedding; a weight that is stored [in, out]
+  std::string among{};  // where several adapters act: the word that its tensors lie under, below the module
+};
+
+// What is needed to write an adapter into a file again; who read it knows.
+struct adapter_origin {
+  virtual ~adapter_origin() = default;
 };
 
 struct adapter_set {
   std::vector<module_adapter> modules;
+  std::shared_ptr<const adapter_origin> origin{};
 
-  const module_adapter* find(std::string_view module) const {
+  const module_adapter* find(std::string_view module, std::string_view among = {}) const {
     for (const module_adapter& m : modules)
-      if (m.module == module) return &m;
+      if (m.module == module && m.among == among) return &m;
+    return nullptr;
+  }
+  // A tensor of the base layer that one of them replaces.
+  const adapter_tensor* replaced(std::string_view module, std::string_view name) const {
+    for (const module_adapter& m : modules)
+      if (m.module == module)
+        if (const auto at = m.base.find(name); at != m.base.end()) return &at->second;
     return nullptr;
   }
 };

@@ -17,6 +17,12 @@ struct model_weights {
   std::shared_ptr<const void> owner;
 };
 
+// Keys and values of each layer, for stacks that go on with each other's sequences.
+template <class Engine> struct kept_rows {
+  long long places = 0;
+  std::deque<std::vector<typename Engine::real>> layers;
+};
+
 template <class Engine> class block_stack {
  public:
   struct settings {
@@ -27,7 +33,7 @@ template <class Engine> class block_stack {
     bool loss = false, dropped = false;
     int context = 0;
     view rotary{};
-    long long cache_places = 0;  // 0: there is no cache
+    kept_rows<Engine>* cache = nullptr;
   };
 
   static result<std::unique_ptr<block_stack>> make(block_programs<Engine>& programs, const settings& s) {
@@ -58,6 +64,7 @@ template <class Engine> class block_stack {
   block_stack() = default;
 
   status build(block_programs<Engine>& programs, const settings& s) {
+    if (s.adapters != nullptr) adapters_ = *s.adapters;
     const architecture a = architecture_for(s.config.family);
     if (status good = add(programs, s, a.embed, ""); !good) return good;
     for (int l = 0; l < s.config.layers; ++l)
@@ -70,8 +77,8 @@ template <class Engine> class block_stack {
     if (s.adapters != nullptr)
       for (const module_adapter& m : s.adapters->modules)
         if (belongs(f, path, m.module, s.config))
-          spec.adapters.push_back({s.texts.insert(inside(path, m.module)).first->c_str(), m.of, "", m.trains_bias,
-                                   s.dropped && m.dropout > 0});
+          spec.adapters.push_back({s.texts.insert(inside(path, m.module)).first->c_str(), m.of,
+                                   s.texts.insert(m.among).first->c_str(), m.trains_bias, s.dropped && m.dropout > 0});
     blocks_.emplace_back(programs, spec, path);
     bound_block<Engine>& b = blocks_.back();
     b.values = values_of(s.config, s.context);
@@ -82,12 +89,14 @@ template <class Engine> class block_stack {
       const std::string name = graph(g).name(i).c_str();
       if (const view* t = base_tensor(s, b, name)) b.values.tensors[name] = *t;
     }
-    if (s.cache_places > 0 && !path.empty()) {
+    if (s.cache != nullptr && !path.empty()) {
       const long long width = 2LL * s.config.key_heads * s.config.head_size;
-      cache_.emplace_back(static_cast<std::size_t>(s.cache_places * width));
-      b.values.tensors["cache"] = view_of(cache_.back().data(), s.cache_places, width);
+      const std::size_t layer = blocks_.size() - 2;
+      if (s.cache->layers.size() == layer)
+        s.cache->layers.emplace_back(static_cast<std::size_t>(s.cache->places * width));
+      b.values.tensors["cache"] = view_of(s.cache->layers[layer].data(), s.cache->places, width);
     }
-    for (const adaption& of : spec.adapters) give(s, b, of.pattern);
+    for (const adaption& of : spec.adapters) give(s, b, of);
     return ok;
   }
   // Embedding and head name their modules in full; each module is in one of the three.
@@ -111,27 +120,26 @@ template <class Engine> class block_stack {
     const std::string whole = whole_name(b, name);
     if (s.adapters != nullptr) {
       const std::size_t dot = whole.rfind('.');
-      const module_adapter* m = s.adapters->find(std::string_view(whole).substr(0, dot));
-      if (const auto t = m != nullptr ? m->base.find(whole.substr(dot + 1)) : decltype(m->base.begin()){};
-          m != nullptr && t != m->base.end())
-        return &(kept_.emplace_back(t->second.value()));
+      if (const adapter_tensor* t = s.adapters->replaced(whole.substr(0, dot), whole.substr(dot + 1)))
+        return &(kept_.emplace_back(t->value()));
     }
     auto at = s.weights.tensors.find(whole);
     if (at == s.weights.tensors.end() && whole == "lm_head.weight" && s.config.tied)
       at = s.weights.tensors.find(token_table(s.config.family));
     return at != s.weights.tensors.end() ? &at->second : nullptr;
   }
-  void give(const settings& s, bound_block<Engine>& b, const std::string& module) {
-    const module_adapter* m = s.adapters->find(whole_name(b, module));
-    const std::string prefix = module + ".";
+  void give(const settings& s, bound_block<Engine>& b, const adaption& of) {
+    const std::string module = of.pattern, among = of.name;
+    const module_adapter* m = s.adapters->find(whole_name(b, module), among);
+    const std::string prefix = module + (among.empty() ? "." : "." + among + ".");
     for (const auto& [name, t] : m->tensors) b.values.tensors[prefix + name] = t.value();
     for (const auto& [name, v] : m->scalars) b.values.scalars[prefix + name] = v;
     b.values.scalars[prefix + "dropout"] = m->dropout;
     for (const auto& [name, n] : m->sizes) b.values.sizes[prefix + name] = n;
   }
 
+  adapter_set adapters_;  // keeps the tensors alive
   std::deque<bound_block<Engine>> blocks_;
-  std::deque<std::vector<typename Engine::real>> cache_;
   std::deque<view> kept_;
 };
 

@@ -1,21 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// A causal language model on an engine: weights, adapters, and logits of tokens. Adapters are values; adding, switching
-// off and removing them changes nothing of the base, whose weights stay where they are.
+// A causal language model on an engine: weights, named adapters, and logits of tokens. Adapters are values; adding,
+// switching, merging and removing them changes nothing of the base, whose weights stay where they are.
 //     auto model = io::hf::load_model<cpu::engine<float>>(folder);
-//     model->set_adapters(*io::hf::load_adapters(adapter_folder, *model));
+//     io::hf::load_adapter(*model, "sql", adapter_folder);
+//     model->activate({"sql"});
 //     model->logits({{ids, 0}}, out);
+// Any thread may change the adapters while another one runs the model: a change waits for the end of the call, and the
+// next call, or the next token, sees all of it.
 #pragma once
-#include <graft/model/block_stack.h>
+#include <graft/model/merge.h>
+#include <graft/model/named_adapters.h>
+#include <graft/model/stack_cache.h>
+
+#include <mutex>
 
 namespace graft {
 
 struct model_options {
   int context = 0;  // positions that there must be room for; 0: those of the model, at most 4096
+  adapter_capacity adapters{};
+  chain several = chain::peft;  // how several adapters on one layer act
 };
 
 template <class Engine> class causal_lm {
  public:
   using real = typename Engine::real;
+  using names = named_adapters::names;
 
   static result<causal_lm> make(const model_config& config, model_weights weights, const model_options& options = {}) {
     if (status good = check_supported(config); !good) return good.failure();
@@ -24,40 +34,74 @@ template <class Engine> class causal_lm {
                         : turned                      ? std::min(config.positions, 4096)
                                                       : config.positions;
     causal_lm m(config, std::move(weights), context);
-    if (status good = m.rebuild(); !good) return good.failure();
+    m.named_.room = options.adapters, m.named_.how = options.several;
+    if (status good = m.take(m.named_); !good) return good.failure();
     return m;
   }
 
   const model_config& config() const { return *config_; }
   int context() const { return context_; }
   const model_weights& weights() const { return *weights_; }
-  const adapter_set& adapters() const { return *adapters_; }
   block_programs<Engine>& programs() { return *programs_; }
+  // Held by whoever runs the model or changes its adapters.
+  std::unique_lock<std::mutex> alone() const { return std::unique_lock(*mutex_); }
 
-  // Takes the place of all adapters; where one does not fit, the model stays as it was.
-  status set_adapters(adapter_set adapters) {
-    auto before = std::exchange(adapters_, std::make_unique<adapter_set>(std::move(adapters)));
-    status s = rebuild();
-    if (!s) adapters_ = std::move(before);
-    return s;
-  }
-  void enable(bool on) { enabled_ = on; }
-  bool enabled() const { return enabled_; }
+  // ---- adapters, by name; where one does not fit, the model stays as it was (model/causal_lm_adapters.h)
+  status add(const std::string& name, adapter_set adapter);      // it is not active yet
+  status replace(const std::string& name, adapter_set adapter);  // takes its place, active or not
+  status remove(const std::string& name);
+  status rename(const std::string& from, const std::string& to);
+  status activate(const names& which);  // in this order; none is the base alone
+  names all_names() const;
+  names active() const;
+  shared_adapter find(const std::string& name) const;
+  const adapter_set& adapters() const { return acting_; }  // those that are active, as one
+  status set_adapters(adapter_set adapter);                // takes the place of all
+  status unload();                                         // none is left
+  // After tensors of adapters were written.
+  status adapters_changed();
 
-  // Logits of every row [rows, vocabulary], or of the last row of each run.
-  status logits(std::span<const row_run> runs, std::span<real> out, bool last_only = false) {
-    if (status s = check_runs(runs); !s) return s;
-    rows_.set(runs, config_->window, false);
-    if (status s = ready(stack(), rows_.rows()); !s) return s;
-    if (status s = forward(*stack(), way::forward); !s) return s;
-    return head(*stack(), out, last_only);
+  void enable(bool on);
+  bool enabled() const;
+  class disabled_scope {
+   public:
+    explicit disabled_scope(causal_lm& m) : model_(&m), before_(m.enabled()) { m.enable(false); }
+    disabled_scope(const disabled_scope&) = delete;
+    disabled_scope& operator=(const disabled_scope&) = delete;
+    ~disabled_scope() { model_->enable(before_); }
+
+   private:
+    causal_lm* model_;
+    bool before_;
+  };
+  // The base alone, until the end of the scope.
+  [[nodiscard]] disabled_scope disabled() { return disabled_scope(*this); }
+
+  // ---- merging: while anything is merged, the merged weights are the model, as in PEFT. Merged weights lie beside the
+  // base, which is not written: unmerge() forgets them, and the base has the bits it had.
+  status merge(const names& which);
+  status unmerge();
+  names merged() const;
+  long long merged_bytes() const;
+  status merge_and_unload(const names& which);
+  result<model_weights> merged_weights(const names& which);  // for a model of their own
+  result<model_weights> merged_weights() { return merged_weights(active()); }
+
+  // Logits of every row [rows, vocabulary], or of the last row of each run. `of_runs`: the adapters of each run, none of
+  // them for the base alone; not given: those that are active.
+  status logits(std::span<const row_run> runs, std::span<real> out, bool last_only = false,
+                std::span<const names> of_runs = {}) {
+    const auto mine = alone();
+    return run_rows(stacks_, nullptr, runs, of_runs, out, last_only);
   }
 
-  // ---- for generation and training, which run stacks of their own
-  result<std::unique_ptr<block_stack<Engine>>> make_stack(bool loss, bool dropped, long long cache_places) {
-    return block_stack<Engine>::make(*programs_,
-                                     settings(enabled_ ? adapters_.get() : nullptr, loss, dropped, cache_places));
+  // ---- for generation and training, which run stacks of their own and hold alone()
+  status run_rows(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const row_run> runs,
+                  std::span<const names> of_runs, std::span<real> out, bool last_only);
+  result<std::unique_ptr<block_stack<Engine>>> make_stack(bool loss, bool dropped) {
+    return make_stack(acting(), weights_now(), {loss, dropped});
   }
+  result<std::unique_ptr<block_stack<Engine>>> make_stack(const names& which, bool loss, bool dropped);
   row_batch& rows() { return rows_; }
   status forward(block_stack<Engine>& in, way w) {
     block_call c = call(hidden(0), hidden(0));
@@ -110,40 +154,47 @@ template <class Engine> class causal_lm {
   }
 
  private:
+  struct numbered_weights {
+    const model_weights& of;
+    unsigned long long number;
+  };
+  struct numbered_merge {
+    merged_model model;
+    std::vector<shared_adapter> of;
+    unsigned long long number;
+    numbered_weights numbered() const { return {model.weights, number}; }
+  };
+  struct stack_use {
+    bool loss = false, dropped = false;
+    kept_rows<Engine>* cache = nullptr;
+  };
+
   causal_lm(const model_config& config, model_weights weights, int context)
-      : config_(std::make_unique<model_config>(config)),
+      : mutex_(std::make_unique<std::mutex>()),
+        config_(std::make_unique<model_config>(config)),
         weights_(std::make_unique<model_weights>(std::move(weights))),
         context_(context),
         programs_(std::make_unique<block_programs<Engine>>()),
-        texts_(std::make_unique<std::set<std::string>>()),
-        adapters_(std::make_unique<adapter_set>()) {
+        texts_(std::make_unique<std::set<std::string>>()) {
     if (has_rope(config.family)) rotary_ = rotary_table(config, context);
   }
-  typename block_stack<Engine>::settings settings(const adapter_set* adapters, bool loss, bool dropped,
-                                                  long long cache_places) {
-    return {*config_,    *weights_, *texts_,  adapters,
-            loss,        dropped,   context_, view_of(rotary_.data(), context_, config_->head_size),
-            cache_places};
+  template <class Edit> status change(Edit edit);
+  status take(named_adapters next);
+  status fits(const shared_adapter& adapter);
+  result<merged_model> merge_of(std::span<const shared_adapter> adapters);
+  void forget_unused();
+  std::vector<shared_adapter> listed(const named_adapters& in, const names& which) const;
+  std::span<const shared_adapter> acting() const {
+    return named_.enabled ? std::span<const shared_adapter>(running_) : std::span<const shared_adapter>();
   }
-  status rebuild() {
-    auto base = block_stack<Engine>::make(*programs_, settings(nullptr, false, false, 0));
-    if (!base) return base.failure();
-    auto adapted = block_stack<Engine>::make(*programs_, settings(adapters_.get(), false, false, 0));
-    if (!adapted) return adapted.failure();
-    if (status s = (*adapted)->bind(way::forward, reserve(1)); !s) return s;
-    base_ = std::move(*base), adapted_ = std::move(*adapted);
-    room_[0] = room_[1] = 0;
-    return ok;
+  numbered_weights weights_now() const {
+    return merged_ != nullptr && named_.enabled ? merged_->numbered() : base_weights();
   }
-  std::unique_ptr<block_stack<Engine>>& stack() { return enabled_ ? adapted_ : base_; }
-  status ready(std::unique_ptr<block_stack<Engine>>& in, long long rows) {
-    long long& room = room_[enabled_ ? 1 : 0];
-    const capacity all = reserve(rows);
-    if (rows <= room) return ok;
-    if (status s = in->bind(way::forward, all); !s) return s;
-    room = rows;
-    return ok;
-  }
+  numbered_weights base_weights() const { return {*weights_, weights_number_}; }
+  result<std::unique_ptr<block_stack<Engine>>> make_stack(std::span<const shared_adapter> adapters,
+                                                          const numbered_weights& on, const stack_use& use);
+  status run_group(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const shared_adapter> adapters,
+                   const numbered_weights& on, std::span<const row_run> runs, std::span<real> out, bool last_only);
   real* hidden(int k) { return hidden_[static_cast<std::size_t>(k % 2)].data(); }
   block_call call(real* x, real* y) {
     block_call c;
@@ -153,19 +204,24 @@ template <class Engine> class causal_lm {
     return c;
   }
 
+  std::unique_ptr<std::mutex> mutex_;
   std::unique_ptr<model_config> config_;
   std::unique_ptr<model_weights> weights_;
   int context_ = 0;
   std::unique_ptr<block_programs<Engine>> programs_;
   std::unique_ptr<std::set<std::string>> texts_;
-  std::unique_ptr<adapter_set> adapters_;
   std::vector<float> rotary_;
-  std::unique_ptr<block_stack<Engine>> base_, adapted_;
-  long long room_[2] = {0, 0};
-  bool enabled_ = true;
+  named_adapters named_;
+  std::vector<shared_adapter> running_;
+  adapter_set acting_;
+  std::unique_ptr<numbered_merge> merged_;
+  unsigned long long numbers_ = 1, weights_number_ = 1;  // other weights, another number
+  stack_cache<Engine> stacks_;
   long long largest_ = 0;
   row_batch rows_;
-  std::vector<real> hidden_[2];
+  std::vector<real> hidden_[2], grouped_;
 };
 
 }  // namespace graft
+
+#include <graft/model/causal_lm_adapters.h>

@@ -24,15 +24,19 @@ template <class Engine> class generator {
     if (sequences < 1 || length < 1) return fail("there must be room for at least one sequence and one token");
     if (length > model.context())
       return fail("sequences of ", length, " tokens do not fit the ", model.context(), " positions of the model");
-    auto stack = model.make_stack(false, false, static_cast<long long>(sequences) * length);
-    if (!stack) return stack.failure();
-    return generator(model, how, sequences, length, std::move(*stack));
+    return generator(model, how, sequences, length);
   }
 
   // `token` is called with the number of a sequence and its new token; where it gives false the sequence ends.
+  // `adapters`: those of each prompt; not given: those of the model, at every token those that are active then.
   template <class OnToken>
-  result<std::vector<generated_sequence>> run(std::span<const std::vector<std::int64_t>> prompts, OnToken token) {
+  result<std::vector<generated_sequence>> run(std::span<const std::vector<std::int64_t>> prompts, OnToken token,
+                                              std::span<const named_adapters::names> adapters = {}) {
     std::vector<generated_sequence> all(prompts.size());
+    if (!adapters.empty() && adapters.size() != prompts.size())
+      return fail("adapters are named for ", static_cast<long long>(adapters.size()), " prompts, and there are ",
+                  static_cast<long long>(prompts.size()));
+    adapters_ = adapters;
     if (status s = start(prompts, all); !s) return s.failure();
     for (bool more = !how_.new_tokens || *how_.new_tokens > 0; more;) {
       if (status s = step(all); !s) return s.failure();
@@ -56,22 +60,22 @@ template <class Engine> class generator {
   }
 
  private:
-  generator(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length,
-            std::unique_ptr<block_stack<Engine>> stack)
+  generator(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length)
       : model_(&model),
         how_(how),
         sequences_(static_cast<std::size_t>(sequences)),
         length_(length),
-        stack_(std::move(stack)),
+        cache_(std::make_unique<kept_rows<Engine>>()),
         sampler_(how.sampling, model.config().vocabulary),
-        logits_(sequences_ * static_cast<std::size_t>(model.config().vocabulary)) {}
+        logits_(sequences_ * static_cast<std::size_t>(model.config().vocabulary)) {
+    cache_->places = static_cast<long long>(sequences) * length;
+  }
 
   status start(std::span<const std::vector<std::int64_t>> prompts, std::vector<generated_sequence>& all) {
     if (prompts.empty() || prompts.size() > sequences_)
       return fail("there are ", static_cast<long long>(prompts.size()), " prompts, expected 1 to ",
                   static_cast<long long>(sequences_));
     active_.clear(), done_.assign(prompts.size(), 0), runs_.clear(), runs_.reserve(prompts.size());
-    long long rows = 0;
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const auto n = static_cast<long long>(prompts[i].size());
       if (n < 1 || n > length_)
@@ -79,27 +83,23 @@ template <class Engine> class generator {
       all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
       all[i].tokens = prompts[i];
       all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
-      active_.push_back(i), rows += n;
+      active_.push_back(i);
     }
-    rows = std::max(rows, static_cast<long long>(prompts.size()));
-    const capacity room = model_->reserve(rows);
-    if (rows <= room_) return ok;
-    if (status s = stack_->bind(way::cached, room); !s) return s;
-    room_ = rows;
     return ok;
   }
   // All tokens of the active sequences that are not in the cache yet: the prompts, or one each.
   status step(const std::vector<generated_sequence>& all) {
-    runs_.clear();
+    runs_.clear(), names_.clear();
     for (const std::size_t i : active_) {
       const auto done = static_cast<std::size_t>(done_[i]);
       runs_.push_back({std::span(all[i].tokens).subspan(done), done_[i], static_cast<long long>(i) * length_});
+      if (!adapters_.empty()) names_.push_back(adapters_[i]);
       done_[i] = static_cast<long long>(all[i].tokens.size());
     }
-    model_->rows().set(runs_, model_->config().window, true);
-    if (status s = model_->forward(*stack_, way::cached); !s) return s;
     const auto vocabulary = static_cast<std::size_t>(model_->config().vocabulary);
-    return model_->head(*stack_, std::span(logits_).first(active_.size() * vocabulary), true);
+    const auto mine = model_->alone();
+    return model_->run_rows(stacks_, cache_.get(), runs_, names_, std::span(logits_).first(active_.size() * vocabulary),
+                            true);
   }
   std::span<const float> logits_of(std::size_t k) const {
     const auto n = static_cast<std::size_t>(model_->config().vocabulary);
@@ -117,13 +117,15 @@ template <class Engine> class generator {
   generation_settings how_;
   std::size_t sequences_;
   int length_;
-  std::unique_ptr<block_stack<Engine>> stack_;
+  std::unique_ptr<kept_rows<Engine>> cache_;
+  stack_cache<Engine> stacks_;
+  std::span<const named_adapters::names> adapters_;
   sampler sampler_;
   std::vector<float> logits_;
   std::vector<std::size_t> active_;
   std::vector<long long> done_;
   std::vector<row_run> runs_;
-  long long room_ = 0;
+  std::vector<named_adapters::names> names_;
 };
 
 }  // namespace graft

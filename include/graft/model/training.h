@@ -31,7 +31,7 @@ template <class Engine> class training_run {
   static result<training_run> make(causal_lm<Engine>& model, const training_settings& how = {}) {
     bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
     for (const module_adapter& m : model.adapters().modules) drops = drops || m.dropout > 0;
-    auto stack = model.make_stack(true, how.dropout && drops, 0);
+    auto stack = model.make_stack(true, how.dropout && drops);
     if (!stack) return stack.failure();
     training_run t(model, how, std::move(*stack));
     if (status s = t.collect(); !s) return s.failure();

@@ -25,8 +25,8 @@ struct block_spec {
   friend bool operator==(const block_spec& a, const block_spec& b) {
     auto same_rule = [](const adaption& p, const adaption& q) {
       return same_text(p.pattern, q.pattern) && same_text(p.name, q.name) && p.trains_bias == q.trains_bias &&
-             p.drops == q.drops && p.adapter.weight == q.adapter.weight && p.adapter.bias == q.adapter.bias &&
-             p.adapter.size == q.adapter.size;
+             p.drops == q.drops && p.adapter.weight == q.adapter.weight && p.adapter.weight_on == q.adapter.weight_on &&
+             p.adapter.bias == q.adapter.bias && p.adapter.size == q.adapter.size;
     };
     return a.formula.run == b.formula.run && a.formula.takes_ids == b.formula.takes_ids &&
            a.formula.loss == b.formula.loss && a.dropped == b.dropped && a.activation == b.activation &&

@@ -8,11 +8,23 @@
 
 namespace graft::io::hf {
 
-// Adapters with what is needed to write them again.
+// What is needed to write an adapter again.
+struct peft_origin : adapter_origin {
+  adapter_config config;
+  std::vector<adapted_module> modules;
+};
 struct loaded_adapters {
   adapter_set set;
   adapter_config config;
   std::vector<adapted_module> modules;
+
+  // To be handed to a model, with what is needed to write it again.
+  adapter_set with_origin() && {
+    auto from = std::make_shared<peft_origin>();
+    from->config = std::move(config), from->modules = std::move(modules);
+    set.origin = std::move(from);
+    return std::move(set);
+  }
 };
 
 class adapter_loader {
@@ -146,10 +158,10 @@ inline adalora_settings adalora_settings_of(const adapter_config& c) {
 }
 
 // The folder as it was read, with the values of now.
-inline status save_adapters(const std::string& folder, const loaded_adapters& a) {
-  std::vector<adapted_module> modules = a.modules;
+inline status save_adapter(const std::string& folder, const adapter_set& set, const adapter_config& config,
+                           std::vector<adapted_module> modules) {
   std::vector<tensor_view> more;
-  for (const module_adapter& m : a.set.modules) {
+  for (const module_adapter& m : set.modules) {
     const auto at =
         std::find_if(modules.begin(), modules.end(), [&](const auto& e) { return e.base.module == m.module; });
     for (const auto& [name, t] : m.tensors) {
@@ -167,7 +179,10 @@ inline status save_adapters(const std::string& folder, const loaded_adapters& a)
         at->layer.base_bias->data = *t.data;
     }
   }
-  return write_peft_folder(folder, a.config, modules, more);
+  return write_peft_folder(folder, config, modules, more);
+}
+inline status save_adapters(const std::string& folder, const loaded_adapters& a) {
+  return save_adapter(folder, a.set, a.config, a.modules);
 }
 
 }  // namespace graft::io::hf

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// An adapter that a program makes instead of reading it: its configuration and its tensors by key go through the reader
+// of folders, so that it is what a folder with them would be.
+#pragma once
+#include <graft/io/hf/load_adapters.h>
+
+namespace graft::io::hf {
+
+class made_tensors {
+ public:
+  std::vector<float>& put(const std::string& key, const std::vector<long long>& shape) {
+    std::size_t count = 1;
+    for (const long long n : shape) count *= static_cast<std::size_t>(n);
+    std::vector<float>& v = values_.emplace_back(count);
+    views_.push_back({key, dtype::f32, {shape.begin(), shape.end()}, std::as_bytes(std::span(v))});
+    return v;
+  }
+  bool has(std::string_view key) const {
+    return std::any_of(views_.begin(), views_.end(), [&](const tensor_view& t) { return t.name == key; });
+  }
+  const std::vector<tensor_view>& views() const { return views_; }
+
+ private:
+  std::deque<std::vector<float>> values_;
+  std::vector<tensor_view> views_;
+};
+
+template <class Engine>
+result<loaded_adapters> load_made(const adapter_config& config, const made_tensors& tensors,
+                                  const causal_lm<Engine>& model, const char* what) {
+  result<std::vector<std::byte>> packed = pack_safetensors(tensors.views());
+  if (!packed) return packed.failure();
+  result<safetensors> weights = parse_safetensors(std::move(*packed), what);
+  if (!weights) return weights.failure();
+  const peft_folder folder{config, std::move(*weights)};
+  return adapter_loader(folder, model.config(), model.weights()).load();
+}
+
+}  // namespace graft::io::hf

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The adapters of a model: every change is made on a copy of their list, checked by making what will run, and then taken.
+#pragma once
+#include <graft/model/causal_lm.h>
+
+namespace graft {
+
+template <class Engine> template <class Edit> status causal_lm<Engine>::change(Edit edit) {
+  const auto mine = alone();
+  named_adapters next = named_;
+  status s = edit(next);
+  if (s) s = take(std::move(next));
+  forget_unused();
+  return s;
+}
+template <class Engine> status causal_lm<Engine>::take(named_adapters next) {
+  const std::vector<shared_adapter> merge = listed(next, next.merged());
+  std::vector<shared_adapter> run = listed(next, merge.empty() ? next.active() : names{});
+  result<adapter_set> acting = together(run, next.how);
+  if (!acting) return acting.failure();
+  std::unique_ptr<numbered_merge> made;
+  if (!merge.empty() && (merged_ == nullptr || merged_->of != merge)) {
+    result<merged_model> with = merge_of(merge);
+    if (!with) return with.failure();
+    made = std::make_unique<numbered_merge>(numbered_merge{std::move(*with), merge, ++numbers_});
+  }
+  const numbered_merge* const merged = merge.empty() ? nullptr : made != nullptr ? made.get() : merged_.get();
+  const numbered_weights on = merged != nullptr ? merged->numbered() : base_weights();
+  const auto stack = stacks_.of(run, on.number, [&] { return make_stack(run, on, {}); });
+  if (!stack) return stack.failure();
+  if (status s = (*stack)->ready(way::forward, 1, reserve(1)); !s) return s;
+  if (made != nullptr || merge.empty()) merged_ = std::move(made);
+  named_ = std::move(next), running_ = std::move(run), acting_ = std::move(*acting);
+  return ok;
+}
+template <class Engine> result<merged_model> causal_lm<Engine>::merge_of(std::span<const shared_adapter> adapters) {
+  const result<adapter_set> all = together(adapters, chain::exact);
+  if (!all) return all.failure();
+  return merge_into<Engine>(programs_->queue, *config_, *weights_, *all);
+}
+// Makes what would run with this adapter alone.
+template <class Engine> status causal_lm<Engine>::fits(const shared_adapter& adapter) {
+  const numbered_weights on = base_weights();
+  const std::span<const shared_adapter> one(&adapter, 1);
+  const auto stack = stacks_.of(one, on.number, [&] { return make_stack(one, on, {}); });
+  if (!stack) return stack.failure();
+  return (*stack)->ready(way::forward, 1, reserve(1));
+}
+template <class Engine> void causal_lm<Engine>::forget_unused() {
+  stacks_.keep_only([&](const typename stack_cache<Engine>::entry& e) {
+    if (e.on != weights_number_ && (merged_ == nullptr || e.on != merged_->number)) return false;
+    return std::all_of(e.of.begin(), e.of.end(), [&](const shared_adapter& a) { return named_.has(a); });
+  });
+}
+template <class Engine>
+std::vector<shared_adapter> causal_lm<Engine>::listed(const named_adapters& in, const names& which) const {
+  std::vector<shared_adapter> list;
+  for (const std::string& n : which) list.push_back(*in.find(n));
+  return list;
+}
+
+template <class Engine> status causal_lm<Engine>::add(const std::string& name, adapter_set adapter) {
+  return change([&](named_adapters& next) -> status {
+    auto shared = std::make_shared<const adapter_set>(std::move(adapter));
+    if (status s = next.add(name, shared); !s) return s;
+    return fits(shared);
+  });
+}
+template <class Engine> status causal_lm<Engine>::replace(const std::string& name, adapter_set adapter) {
+  return change([&](named_adapters& next) -> status {
+    auto shared = std::make_shared<const adapter_set>(std::move(adapter));
+    if (status s = next.replace(name, shared); !s) return s;
+    return fits(shared);
+  });
+}
+template <class Engine> status causal_lm<Engine>::set_adapters(adapter_set adapter) {
+  return change([&](named_adapters& next) -> status {
+    next.clear();
+    if (status s = next.add("default", std::make_shared<const adapter_set>(std::move(adapter))); !s) return s;
+    return next.activate({"default"});
+  });
+}
+template <class Engine> status causal_lm<Engine>::remove(const std::string& name) {
+  return change([&](named_adapters& next) { return next.remove(name); });
+}
+template <class Engine> status causal_lm<Engine>::rename(const std::string& from, const std::string& to) {
+  return change([&](named_adapters& next) { return next.rename(from, to); });
+}
+template <class Engine> status causal_lm<Engine>::activate(const names& which) {
+  return change([&](named_adapters& next) { return next.activate(which); });
+}
+template <class Engine> status causal_lm<Engine>::unload() {
+  return change([](named_adapters& next) -> status { return next.clear(), ok; });
+}
+template <class Engine> status causal_lm<Engine>::adapters_changed() {
+  const auto mine = alone();
+  return stacks_.parameters_changed();
+}
+template <class Engine> auto causal_lm<Engine>::all_names() const -> names {
+  const auto mine = alone();
+  return named_.all();
+}
+template <class Engine> auto causal_lm<Engine>::active() const -> names {
+  const auto mine = alone();
+  return named_.active();
+}
+template <class Engine> shared_adapter causal_lm<Engine>::find(const std::string& name) const {
+  const auto mine = alone();
+  const shared_adapter* const at = named_.find(name);
+  return at != nullptr ? *at : nullptr;
+}
+template <class Engine> void causal_lm<Engine>::enable(bool on) {
+  const auto mine = alone();
+  named_.enabled = on;
+}
+template <class Engine> bool causal_lm<Engine>::enabled() const {
+  const auto mine = alone();
+  return named_.enabled;
+}
+
+template <class Engine> status causal_lm<Engine>::merge(const names& which) {
+  return change([&](named_adapters& next) { return next.merge(which); });
+}
+template <class Engine> status causal_lm<Engine>::unmerge() {
+  return change([](named_adapters& next) -> status { return next.unmerge(), ok; });
+}
+template <class Engine> auto causal_lm<Engine>::merged() const -> names {
+  const auto mine = alone();
+  return named_.merged();
+}
+template <class Engine> long long causal_lm<Engine>::merged_bytes() const {
+  const auto mine = alone();
+  return merged_ != nullptr ? merged_->model.bytes : 0;
+}
+template <class Engine> result<model_weights> causal_lm<Engine>::merged_weights(const names& which) {
+  const auto mine = alone();
+  if (status s = named_.knows(which); !s) return s.failure();
+  result<merged_model> made = merge_of(listed(named_, which));
+  if (!made) return made.failure();
+  return std::move(made->weights);
+}
+template <class Engine> status causal_lm<Engine>::merge_and_unload(const names& which) {
+  const auto mine = alone();
+  if (status s = named_.knows(which); !s) return s;
+  result<merged_model> made = merge_of(listed(named_, which));
+  if (!made) return made.failure();
+  auto base = std::exchange(weights_, std::make_unique<model_weights>(std::move(made->weights)));
+  const unsigned long long number = std::exchange(weights_number_, ++numbers_);
+  named_adapters none = named_;
+  none.clear();
+  status s = take(std::move(none));
+  if (!s) weights_ = std::move(base), weights_number_ = number;
+  forget_unused();
+  return s;
+}
+
+template <class Engine>
+result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(std::span<const shared_adapter> adapters,
+                                                                           const numbered_weights& on,
+                                                                           const stack_use& use) {
+  const result<adapter_set> all = together(adapters, named_.how);
+  if (!all) return all.failure();
+  return block_stack<Engine>::make(
+      *programs_, {*config_, on.of, *texts_, adapters.empty() ? nullptr : &*all, use.loss, use.dropped, context_,
+                   view_of(rotary_.data(), context_, config_->head_size), use.cache});
+}
+template <class Engine>
+result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(const names& which, bool loss,
+                                                                           bool dropped) {
+  if (status s = named_.knows(which); !s) return s.failure();
+  return make_stack(listed(named_, which), base_weights(), {loss, dropped});
+}
+
+template <class Engine>
+status causal_lm<Engine>::run_group(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                    std::span<const shared_adapter> adapters, const numbered_weights& on,
+                                    std::span<const row_run> runs, std::span<real> out, bool last_only) {
+  const way w = cache != nullptr ? way::cached : way::forward;
+  rows_.set(runs, config_->window, cache != nullptr);
+  const auto found = stacks.of(adapters, on.number, [&] { return make_stack(adapters, on, {false, false, cache}); });
+  if (!found) return found.failure();
+  if (status s = (*found)->ready(w, rows_.rows(), reserve(rows_.rows())); !s) return s;
+  if (status s = forward(*(*found)->made, w); !s) return s;
+  return head(*(*found)->made, out, last_only);
+}
+
+// Rows of different adapters run by groups: tokens see their own sequence only, and a sequence has one set of adapters.
+template <class Engine>
+status causal_lm<Engine>::run_rows(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const row_run> runs,
+                                   std::span<const names> of_runs, std::span<real> out, bool last_only) {
+  if (status s = check_runs(runs); !s) return s;
+  if (of_runs.empty()) return run_group(stacks, cache, acting(), weights_now(), runs, out, last_only);
+  if (of_runs.size() != runs.size())
+    return fail("adapters are named for ", static_cast<long long>(of_runs.size()), " sequences, and there are ",
+                static_cast<long long>(runs.size()));
+  if (merged_ != nullptr) return fail("adapters are merged into the weights; unmerge() to run rows with others");
+  for (const names& n : of_runs)
+    if (status s = named_.knows(n); !s) return s;
+  const auto width = static_cast<std::size_t>(config_->vocabulary);
+  std::vector<std::size_t> first{0};  // row of the result where each run begins
+  for (const row_run& r : runs) first.push_back(first.back() + (last_only ? 1 : r.tokens.size()));
+  if (out.size() != first.back() * width)
+    return fail("the logits have room for ", static_cast<long long>(out.size()), " numbers, expected ",
+                static_cast<long long>(first.back()), " x ", config_->vocabulary);
+  for (std::size_t k = 0; k < runs.size(); ++k) {
+    if (std::find(of_runs.begin(), of_runs.begin() + static_cast<std::ptrdiff_t>(k), of_runs[k]) !=
+        of_runs.begin() + static_cast<std::ptrdiff_t>(k))
+      continue;  // ran with the group of an earlier one
+    std::vector<row_run> group;
+    std::size_t rows = 0;
+    for (std::size_t i = k; i < runs.size(); ++i)
+      if (of_runs[i] == of_runs[k]) group.push_back(runs[i]), rows += first[i + 1] - first[i];
+    grouped_.resize(rows * width);
+    const std::vector<shared_adapter> adapters = listed(named_, of_runs[k]);
+    if (status s = run_group(stacks, cache, adapters, base_weights(), group, grouped_, last_only); !s) return s;
+    const real* from = grouped_.data();
+    for (std::size_t i = k; i < runs.size(); ++i) {
+      if (of_runs[i] != of_runs[k]) continue;
+      const std::size_t count = (first[i + 1] - first[i]) * width;
+      std::copy_n(from, count, out.data() + first[i] * width);
+      from += count;
+    }
+  }
+  return ok;
+}
+
+}  // namespace graft

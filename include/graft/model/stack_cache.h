@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stacks of a model by what acts on which weights. One is made when it is first asked for and kept, so that switching
+// adapters is to look one up; those whose adapters are gone, and the oldest of too many, are
+// forgotten.
+#pragma once
+#include <graft/model/block_stack.h>
+#include <graft/model/together.h>
+
+#include <list>
+
+namespace graft {
+
+template <class Engine> class stack_cache {
+ public:
+  using stack = block_stack<Engine>;
+  struct entry {
+    std::vector<shared_adapter> of;
+    unsigned long long on = 0;  // the number of the weights
+    std::unique_ptr<stack> made;
+    long long room = 0;  // rows that it is bound for
+
+    status ready(way w, long long rows, const capacity& all) {
+      if (rows <= room) return ok;
+      if (status s = made->bind(w, all); !s) return s;
+      room = rows;
+      return ok;
+    }
+  };
+
+  // `make` makes a stack that is not there yet.
+  template <class Make> result<entry*> of(std::span<const shared_adapter> adapters, unsigned long long on, Make make) {
+    for (entry& e : all_)
+      if (e.on == on && std::equal(e.of.begin(), e.of.end(), adapters.begin(), adapters.end())) return &e;
+    result<std::unique_ptr<stack>> fresh = make();
+    if (!fresh) return fresh.failure();
+    if (all_.size() == most) all_.pop_front();
+    all_.push_back({{adapters.begin(), adapters.end()}, on, std::move(*fresh)});
+    return &all_.back();
+  }
+  template <class Stays> void keep_only(Stays stays) {
+    all_.remove_if([&](const entry& e) { return !stays(e); });
+  }
+  status parameters_changed() {
+    for (entry& e : all_)
+      for (bound_block<Engine>& b : e.made->blocks())
+        if (status s = b.parameters_changed(); !s) return s;
+    return ok;
+  }
+
+ private:
+  static constexpr std::size_t most = 64;
+  std::list<entry> all_;
+};
+
+}  // namespace graft

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several adapters that act on one model at the same time: side branches add up, everything else acts on what the ones
+// before it made of the weight, in the order of activation. In two places PEFT's forward pass is not its own merged model:
+//     DoRA      the norm of the second adapter is that of the base weight, not of what the first one made of it
+//     OFT       x R_1 R_2 Wᵀ, while merging one after the other gives x R_2 R_1 Wᵀ
+// chain::peft computes as that forward pass does; chain::exact as merging would.
+#pragma once
+#include <graft/core/result.h>
+#include <graft/derive/walk.h>
+#include <graft/model/adapter_set.h>
+
+#include <algorithm>
+#include <span>
+
+namespace graft {
+
+enum class chain : unsigned char { peft, exact };
+
+using shared_adapter = std::shared_ptr<const adapter_set>;
+
+namespace detail {
+// A formula that does not read the base weight (modules_to_save, LN tuning) cannot share its module.
+inline bool reads_the_base(const formula& of) {
+  if (of.weight == nullptr) return true;
+  builder g;
+  const scope p{&g};
+  const ex W = p.leaf(op::base, "weight", 2, 1, 1, p.size("out"), p.size("in"));
+  const id made = of.weight(p, W).i;
+  return contains(graph(g), made, op::base);
+}
+inline status check_together(const std::vector<module_adapter>& sorted) {
+  for (std::size_t i = 0; i < sorted.size(); ++i)
+    for (std::size_t k = i; k-- > 0 && sorted[k].module == sorted[i].module;) {
+      const module_adapter &a = sorted[k], &b = sorted[i];
+      if (!reads_the_base(a.of) || !reads_the_base(b.of))
+        return fail("two of the adapters change ", a.module.c_str(),
+                    ", and one of them brings it whole; activate one of them");
+      for (const auto& [name, t] : a.base)
+        if (b.base.contains(name))
+          return fail("two of the adapters bring a ", name.c_str(), " of ", a.module.c_str(), "; activate one of them");
+    }
+  return ok;
+}
+}  // namespace detail
+
+inline result<adapter_set> together(std::span<const shared_adapter> active, chain how = chain::peft) {
+  if (active.size() == 1) return adapter_set{active[0]->modules, active[0]->origin};
+  adapter_set all;
+  for (std::size_t i = 0; i < active.size(); ++i)
+    for (module_adapter m : active[i]->modules) {
+      m.among = std::to_string(i);
+      if (how == chain::exact) m.of.weight_on = nullptr;
+      all.modules.push_back(std::move(m));
+    }
+  std::stable_sort(all.modules.begin(), all.modules.end(),
+                   [](const module_adapter& a, const module_adapter& b) { return a.module < b.module; });
+  if (status s = detail::check_together(all.modules); !s) return s.failure();
+  if (how == chain::exact) return all;
+  const auto turns_with = [](const module_adapter& a) {
+    return [&a](const module_adapter& b) { return b.module != a.module || !b.of.turns_input; };
+  };
+  for (auto at = all.modules.begin(); at != all.modules.end();) {
+    const auto end = at->of.turns_input ? std::find_if(at, all.modules.end(), turns_with(*at)) : at + 1;
+    std::reverse(at, end);
+    at = end;
+  }
+  return all;
+}
+
+}  // namespace graft

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an adapter adds to the weight of a module, W' − W, for methods that do not state it themselves: the formula is
+// evaluated on the base weight.
+#pragma once
+#include <graft/derive/derived.h>
+#include <graft/model/adapter_set.h>
+
+namespace graft {
+
+// `weight` is [out, in], or the table of an embedding. Where the method changes the bias too, the weight is not all of it.
+template <class Engine>
+result<std::vector<float>> update_of(typename Engine::queue& queue, const module_adapter& m, const view& weight) {
+  if (m.of.weight == nullptr || m.of.bias != nullptr || !m.base.empty())
+    return fail(m.module.c_str(), ": ", m.of.name, " changes more than the weight, which a sum of updates leaves out");
+  if (weight.rank != 2) return fail(m.module.c_str(), " has no matrix that an update could be added to");
+  builder g;
+  const scope p{&g};
+  const ex W = p.leaf(op::base, "weight", 2, 1, 1, p.size("out"), p.size("in"));
+  g.give((m.of.weight(p, W) - W).i, "update");
+  g = canonical(rewrite(g, value_rule));
+  named_values values{{}, m.scalars, m.sizes};
+  values.tensors["weight"] = weight;
+  for (const auto& [name, t] : m.tensors) values.tensors[name] = t.value();
+  const adaption rule{"", m.of};
+  const result<bound_leaves> bound = bind_named(g, values, {&rule, 1});
+  if (!bound) return fail(m.module.c_str(), ": ", bound.message());
+  std::vector<float> out(static_cast<std::size_t>(weight.count()));
+  if (status s = Engine::evaluate(queue, g, bound->sizes, bound->leaf,
+                                  {view_into(out.data(), weight.size[0], weight.size[1])});
+      !s)
+    return s.failure();
+  return out;
+}
+
+}  // namespace graft

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several named adapters on one model: what holds whatever the adapters are. That the numbers are PEFT's is what `golden`
+// shows.
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/io/hf/adapters.h>
+#include <graft/model/generate.h>
+
+#include "../support.h"
+
+using namespace graft;
+using namespace graft::io;
+using namespace graft::io::test;
+using engine = cpu::engine<float>;
+using names = named_adapters::names;
+
+namespace {
+
+const std::filesystem::path golden = GRAFT_GOLDEN_DIR "/models/llama";
+
+struct sample {
+  causal_lm<engine> model;
+
+  static causal_lm<engine> base(const model_options& how = {}) {
+    auto m = hf::load_model<engine>(golden / "base", how);
+    REQUIRE_MESSAGE(m, m.message());
+    return std::move(*m);
+  }
+  // Adapters by the names of their folders.
+  static sample with(const names& adapters, const model_options& how = {}) {
+    sample s{base(how)};
+    for (const std::string& a : adapters) s.load(a);
+    return s;
+  }
+  void load(const std::string& name) {
+    const status s = hf::load_adapter(model, name, golden / name / "adapter_init");
+    REQUIRE_MESSAGE(s, s.message());
+  }
+  std::vector<float> logits(const std::vector<names>& of_runs = {}) {
+    static const std::vector<std::int64_t> ids[] = {{1, 5, 7, 90, 33}, {2, 3}, {9, 8, 7, 6}};
+    std::vector<row_run> runs;
+    std::size_t rows = 0;
+    for (const auto& i : ids) runs.push_back({i}), rows += i.size();
+    std::vector<float> out(rows * static_cast<std::size_t>(model.config().vocabulary));
+    const status s = model.logits(runs, out, false, of_runs);
+    REQUIRE_MESSAGE(s, s.message());
+    return out;
+  }
+  std::vector<float> logits_with(const names& active) {
+    REQUIRE(model.activate(active));
+    return logits();
+  }
+};
+double apart(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double(a[i]) - double(b[i])));
+  return most;
+}
+const names every_method{
+    "lora",    "dora",        "adalora",       "ia3",    "oft",  "boft",      "hra",
+    "loha",    "lokr",        "vera",          "vblora", "miss", "ln_tuning", "lora_modules_to_save",
+    "lora_qv", "oft_default", "lora_embedding"};
+
+}  // namespace
+
+TEST_CASE("adapters: activate(a) after anything is a fresh model with a, to the bit") {
+  sample many = sample::with(every_method);
+  const std::vector<float> bare = many.logits();
+  for (const std::string& a : every_method) {
+    CAPTURE(a);
+    const std::vector<float> now = many.logits_with({a});
+    CHECK(now == sample::with({a}).logits_with({a}));
+    CHECK(apart(now, bare) > 1e-4);
+    CHECK(many.model.active() == names{a});
+    const auto off = many.model.disabled();
+    CHECK(many.logits() == bare);
+  }
+  CHECK(many.model.enabled());
+  CHECK(many.logits_with({}) == bare);
+  CHECK(many.model.all_names() == every_method);
+}
+
+TEST_CASE("adapters: side branches add up in any order, factors and rotations act in the order of activation") {
+  sample s = sample::with({"lora", "lora_qv", "ia3", "oft", "oft_default"});
+  CHECK(apart(s.logits_with({"lora", "lora_qv"}), s.logits_with({"lora_qv", "lora"})) < 1e-5);
+  CHECK(apart(s.logits_with({"lora", "ia3"}), s.logits_with({"ia3", "lora"})) > 1e-4);
+  CHECK(apart(s.logits_with({"oft", "oft_default"}), s.logits_with({"oft_default", "oft"})) > 1e-4);
+}
+
+TEST_CASE("adapters: forward of several is the merged model where chain::exact asks for it") {
+  const names all{"dora", "lora_qv", "oft", "ia3", "oft_default", "boft", "hra", "loha", "lokr"};
+  model_options exact;
+  exact.several = chain::exact;
+  sample s = sample::with(all, exact);
+  const std::vector<float> now = s.logits_with(all);
+  REQUIRE(s.model.merge(all));
+  CHECK(apart(s.logits(), now) < 1e-4);
+  // As PEFT computes it, the forward pass of two rotations is another order than their merge.
+  sample peft = sample::with({"oft", "oft_default"});
+  const std::vector<float> two = peft.logits_with({"oft", "oft_default"});
+  REQUIRE(peft.model.merge({"oft", "oft_default"}));
+  CHECK(apart(peft.logits(), two) > 1e-4);
+}
+
+TEST_CASE("adapters: merge then unmerge gives the old bits; what is merged stays until then") {
+  sample s = sample::with({"lora", "dora", "oft"});
+  const std::vector<float> bare = s.logits(), lora = s.logits_with({"lora"});
+  REQUIRE(s.model.merge({"lora"}));
+  CHECK(s.model.merged() == names{"lora"});
+  CHECK(s.model.merged_bytes() > 0);
+  CHECK(apart(s.logits(), lora) < 1e-4);
+  const std::vector<float> one = s.logits();
+  REQUIRE(s.model.merge({"dora", "lora"}));
+  CHECK(s.model.merged() == names{"lora", "dora"});
+  CHECK(apart(s.logits(), one) > 1e-4);
+  {
+    const auto off = s.model.disabled();
+    CHECK(s.logits() == bare);
+  }
+  CHECK_FALSE(s.model.remove("dora"));
+  CHECK_FALSE(s.model.replace("lora", *s.model.find("lora")));
+  CHECK(s.model.rename("dora", "other"));
+  CHECK(s.model.remove("oft"));
+  REQUIRE(s.model.unmerge());
+  CHECK(s.model.merged_bytes() == 0);
+  CHECK(s.logits() == lora);
+  REQUIRE(s.model.merge({"lora"}));
+  CHECK(s.logits_with({}) == bare);  // to activate ends the merge
+  REQUIRE(s.model.merge_and_unload({"lora"}));
+  CHECK(s.logits() == one);
+  CHECK(s.model.all_names().empty());
+}
+
+TEST_CASE("adapters: rows of one batch with different adapters are those rows one by one") {
+  sample s = sample::with(every_method);
+  for (const std::string& a : every_method) {
+    CAPTURE(a);
+    const std::vector<float> mixed = s.logits({{a}, {}, {"lora", "ia3"}});
+    const auto vocabulary = static_cast<std::size_t>(s.model.config().vocabulary);
+    const auto part = [&](const std::vector<float>& v, std::size_t first, std::size_t rows) {
+      const auto at = v.begin() + static_cast<std::ptrdiff_t>(first * vocabulary);
+      return std::vector<float>(at, at + static_cast<std::ptrdiff_t>(rows * vocabulary));
+    };
+    CHECK(apart(part(mixed, 0, 5), part(s.logits_with({a}), 0, 5)) < 1e-5);
+    CHECK(apart(part(mixed, 5, 2), part(s.logits_with({}), 5, 2)) < 1e-5);
+    CHECK(apart(part(mixed, 7, 4), part(s.logits_with({"lora", "ia3"}), 7, 4)) < 1e-5);
+  }
+}
+
+TEST_CASE("adapters: prompts with different adapters generate what each generates alone") {
+  sample s = sample::with({"lora", "dora", "oft", "ln_tuning"});
+  const std::vector<std::vector<std::int64_t>> prompts{{1, 5, 7}, {1, 5, 7}, {1, 5, 7}, {2, 9}, {1, 5, 7}};
+  const std::vector<names> of{{"lora"}, {}, {"oft"}, {"dora", "oft"}, {"ln_tuning"}};
+  generation_settings how;
+  how.new_tokens = 12;
+  auto g = generator<engine>::make(s.model, how, 5, 20);
+  REQUIRE(g);
+  const auto made = g->run(
+      prompts, [](std::size_t, std::int64_t) { return true; }, of);
+  REQUIRE_MESSAGE(made, made.message());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    REQUIRE(s.model.activate(of[i]));
+    auto one = generator<engine>::make(s.model, how, 1, 20);
+    const auto alone = one->run(std::span(&prompts[i], 1));
+    REQUIRE(alone);
+    CHECK((*alone)[0].tokens == (*made)[i].tokens);
+  }
+}
+
+TEST_CASE("adapters: what cannot be is refused with a sentence and changes nothing") {
+  model_options how;
+  how.adapters = {3, 40};
+  sample s = sample::with({"lora", "dora"}, how);
+  const std::vector<float> before = s.logits_with({"lora"});
+  names resident{"lora", "dora"};
+  const auto refused = [&](const status& done, const char* why) {
+    CHECK_MESSAGE(std::string(done.message()).find(why) != std::string::npos, std::string(done.message()));
+    CHECK(s.logits() == before);
+    CHECK(s.model.active() == names{"lora"});
+    CHECK(s.model.all_names() == resident);
+  };
+  const std::string good = golden / "ia3" / "adapter_init";
+  refused(hf::load_adapter(s.model, "lora", good), "there is an adapter 'lora' already");
+  refused(hf::load_adapter(s.model, "", good), "needs a name");
+  refused(hf::load_adapter(s.model, "x", golden / "nowhere"), "nowhere");
+  refused(hf::load_adapter(s.model, "x", golden.parent_path() / "opt" / "lora" / "adapter_init"), "");
+  refused(s.model.activate({"lora", "nobody"}), "there is no adapter 'nobody'; there are lora, dora");
+  refused(s.model.activate({"dora", "dora"}), "named twice");
+  refused(s.model.remove("nobody"), "there is no adapter");
+  refused(s.model.rename("lora", "dora"), "cannot be the name");
+  refused(hf::replace_adapter(s.model, "lora", good), "remove() it and load the other one");
+  adapter_set wrong = *s.model.find("lora");
+  wrong.modules[0].tensors.begin()->second.shape = {3, 5};
+  refused(s.model.add("x", wrong), "");
+  refused(s.model.replace("lora", wrong), "");
+  adapter_set large = *s.model.find("lora");
+  for (module_adapter& m : large.modules) m.sizes["r"] = 100;
+  refused(s.model.add("x", large), "model_options::rank");
+  adapter_set broken = *s.model.find("lora");
+  auto& t = broken.modules[0].tensors.begin()->second;
+  t.data = std::make_shared<std::vector<float>>(*t.data);
+  (*t.data)[0] = std::numeric_limits<float>::quiet_NaN();
+  REQUIRE(s.model.add("broken", broken));
+  CHECK(std::string(s.model.merge({"broken"}).message()).find("not finite; nothing was merged") != std::string::npos);
+  CHECK(s.model.merged().empty());
+  resident.emplace_back("broken");
+  refused(s.model.add("y", *s.model.find("lora")), "model_options::adapters");
+}
+
+TEST_CASE("adapters: two that bring the same module whole cannot act together") {
+  sample s = sample::with({"lora_modules_to_save", "ln_tuning", "lora"});
+  REQUIRE(hf::load_adapter(s.model, "again", golden / "ln_tuning" / "adapter_init"));
+  CHECK(std::string(s.model.activate({"ln_tuning", "again"}).message()).find("brings it whole") != std::string::npos);
+  CHECK(s.model.active().empty());
+  CHECK(s.model.activate({"ln_tuning", "lora", "lora_modules_to_save"}));
+}
+
+TEST_CASE("adapters: replaced and saved under a name") {
+  sample s = sample::with({"lora", "oft"});
+  const temp_folder dir;
+  const std::vector<float> first = s.logits_with({"lora"});
+  REQUIRE(hf::save_adapter(dir.path / "lora", s.model, "lora"));
+  REQUIRE(hf::replace_adapter(s.model, "lora", golden / "lora_qv" / "adapter_init"));
+  CHECK(s.logits() == sample::with({"lora_qv"}).logits_with({"lora_qv"}));
+  REQUIRE(hf::replace_adapter(s.model, "lora", dir.path / "lora"));
+  CHECK(s.logits() == first);
+  REQUIRE(s.model.remove("lora"));
+  CHECK(s.model.active().empty());
+  CHECK(s.model.all_names() == names{"oft"});
+}
