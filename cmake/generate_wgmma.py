@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes include/graft/backend/cuda/wgmma.cuh: C++ has no way to spell the operand list of an instruction by its length.
 # usage: cmake/generate_wgmma.py > include/graft/backend/cuda/wgmma.cuh
-widths = [8, 16, 32, 64, 128, 256]
+widths = [8, 16, 32, 64, 80, 96, 128, 256]
 types = [("__nv_bfloat16", "bf16"), ("__half", "f16")]
 
 print('''// SPDX-License-Identifier: Apache-2.0

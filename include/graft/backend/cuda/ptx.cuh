@@ -95,6 +95,30 @@ __device__ __forceinline__ void store_tile(const CUtensorMap* map, int col, int 
       "r"(col), "r"(row), "r"(from)
       : "memory");
 }
+// A box of heads (tensor_map.h): rows from `row` on, `chunk` and those after it.
+__device__ __forceinline__ void load_box(std::uint32_t to, const CUtensorMap* map, int row, int chunk,
+                                         std::uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(chunk), "r"(bar)
+      : "memory");
+}
+__device__ __forceinline__ void load_box_multicast(std::uint32_t to, const CUtensorMap* map, int row, int chunk,
+                                                   std::uint32_t bar, std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+      "%3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(chunk), "r"(bar), "h"(mask)
+      : "memory");
+}
+__device__ __forceinline__ void store_box(const CUtensorMap* map, int row, int chunk, std::uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n cp.async.bulk.commit_group;" ::
+          "l"(map),
+      "r"(0), "r"(row), "r"(chunk), "r"(from)
+      : "memory");
+}
 // At most Pending stores have not yet read their shared memory.
 template <int Pending> __device__ __forceinline__ void stores_have_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
@@ -167,6 +191,11 @@ __device__ __forceinline__ uint4 load_shared_uint4(std::uint32_t address) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ float2 load_shared_float2(std::uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
 __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
   std::uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
@@ -175,6 +204,9 @@ __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
 __device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint16_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
@@ -191,6 +223,12 @@ __device__ __forceinline__ void load_matrix_across(std::uint32_t (&v)[4], std::u
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(address)
                : "memory");
+}
+// An 8 x 8 matrix in registers, two neighbours of a row to a lane, transposed.
+__device__ __forceinline__ std::uint32_t turn_matrix(std::uint32_t v) {
+  std::uint32_t turned;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(v));
+  return turned;
 }
 __device__ __forceinline__ void store_matrix(std::uint32_t address, const std::uint32_t (&v)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),

@@ -27,6 +27,11 @@ inline auto map_mover() {
       reinterpret_cast<decltype(&cuTensorMapReplaceAddress)>(driver_function("cuTensorMapReplaceAddress"));
   return found;
 }
+inline CUtensorMapSwizzle swizzle_of(int columns) {
+  return columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+         : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                         : CU_TENSOR_MAP_SWIZZLE_32B;
+}
 }  // namespace detail
 
 struct matrix {
@@ -41,16 +46,33 @@ inline status make_map(CUtensorMap& map, dtype type, const matrix& of, int box_r
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(of.cols), static_cast<cuuint64_t>(of.rows)};
   const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(of.pitch) * 2};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)}, step[2] = {1, 1};
-  const CUtensorMapSwizzle swizzle = box_cols == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-                                     : box_cols == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                      : CU_TENSOR_MAP_SWIZZLE_32B;
   const CUresult e =
       encode(&map, type == dtype::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-             const_cast<void*>(of.data), sizes, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             const_cast<void*>(of.data), sizes, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             detail::swizzle_of(box_cols), CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e == CUDA_SUCCESS) return ok;
   return fail("CUDA: no tensor map for a matrix of ", of.rows, " x ", of.cols, " (error ", static_cast<long long>(e),
               "); rows and addresses must be multiples of 16 bytes");
+}
+
+// A box of heads that lie side by side in the columns of a matrix: `box_rows` rows of `box_chunks` times `chunk` columns, and
+// in shared memory chunk after chunk, each a tile of rows as above. Rows past the last are zeros, and are not written.
+inline status make_heads_map(CUtensorMap& map, dtype type, const matrix& of, int box_rows, int chunk, int box_chunks) {
+  const auto encode = detail::map_encoder();
+  if (encode == nullptr) return fail("CUDA: there is no driver that makes tensor maps; install 12.0 or later");
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(chunk), static_cast<cuuint64_t>(of.rows),
+                               static_cast<cuuint64_t>(of.cols / chunk)};
+  const cuuint64_t pitch[2] = {static_cast<cuuint64_t>(of.pitch) * 2, static_cast<cuuint64_t>(chunk) * 2};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(chunk), static_cast<cuuint32_t>(box_rows),
+                             static_cast<cuuint32_t>(box_chunks)},
+                   step[3] = {1, 1, 1};
+  const CUresult e =
+      encode(&map, type == dtype::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3,
+             const_cast<void*>(of.data), sizes, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             detail::swizzle_of(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (e == CUDA_SUCCESS) return ok;
+  return fail("CUDA: no tensor map for heads in a matrix of ", of.rows, " x ", of.cols, " (error ",
+              static_cast<long long>(e), "); rows and addresses must be multiples of 16 bytes");
 }
 
 // The same map of another matrix of the same sizes.

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention kernels behind a few C functions, so that bench/compare_attention.py can run them in the process, on the
+// stream and on the tensors of the opponent. Every function that launches returns 0, or 1 with a message in graft_error().
+#include <graft/backend/cuda/attention.cuh>
+#include <graft/backend/cuda/targets.h>
+
+#include <string>
+
+namespace {
+
+using namespace graft;
+using bf = __nv_bfloat16;
+
+std::string message;
+
+int report(const status& s) {
+  if (!s) message = s.message();
+  return s ? 0 : 1;
+}
+const cuda::attention_calls<bf>& calls() {
+  static const cuda::attention_kernels kernels = cuda::all_attention_kernels<bf>();
+  static const cuda::attention_calls<bf> made(kernels, sm_90);
+  return made;
+}
+
+}  // namespace
+
+extern "C" {
+
+struct graft_attention_size {
+  long long rows;
+  int head, heads, groups, cached;
+};
+
+const char* graft_error() { return message.c_str(); }
+// Bytes for backward, and where in them forward leaves O and the sums of the rows.
+void graft_attention_room(const graft_attention_size* s, long long* bytes, long long* out, long long* sums) {
+  const cuda::attention_room r =
+      cuda::room_of_attention_grad({dtype::bf16, s->rows, s->head, s->heads, s->groups, false, true});
+  *bytes = r.bytes, *out = r.out, *sums = r.sums;
+}
+int graft_attention(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const long long* spans,
+                    void* cache, long long places, void* out, float* sums) {
+  return report(calls().forward(stream, {dtype::bf16, s->rows, s->head, s->heads, s->groups, s->cached != 0, true},
+                                {qkv, spans, cache, places, out, sums}));
+}
+int graft_attention_grad(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const void* d_out,
+                         const long long* spans, void* d_qkv, void* room, int has_forward) {
+  return report(calls().backward(stream, {dtype::bf16, s->rows, s->head, s->heads, s->groups, false, true},
+                                 {qkv, d_out, spans, d_qkv, room, has_forward != 0}));
+}
+}

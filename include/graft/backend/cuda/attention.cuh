@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on device tensors by the kernels for whole models: from the tensors of a call to tensor maps and launches.
+#pragma once
+#include <graft/backend/cuda/attention_kernels.cuh>
+#include <graft/backend/cuda/launch.h>
+#include <graft/backend/cuda/tensor_map.h>
+
+#include <cmath>
+
+namespace graft::cuda {
+
+// Queries, keys and values of a call side by side, and who looks at whom (graph/rules_model.h).
+struct attention_tensors {
+  const void* qkv = nullptr;
+  const long long* spans = nullptr;
+  void* cache = nullptr;
+  long long places = 0;  // rows of the cache
+  void* out = nullptr;
+  float* sums = nullptr;  // [heads][rows] of prefill, where backward follows; or null
+};
+struct attention_grad_tensors {
+  const void *qkv = nullptr, *d_out = nullptr;
+  const long long* spans = nullptr;
+  void *d_qkv = nullptr, *room = nullptr;
+  bool has_forward = false;  // O and the sums of the rows are already in the room
+};
+
+template <class T> class attention_calls {
+ public:
+  attention_calls(const attention_kernels& kernels, const target& device) : kernels_(kernels), device_(device) {}
+
+  status forward(cudaStream_t stream, const attention_size& p, const attention_tensors& t) const {
+    const attention_choice c = choose_attention(p, device_);
+    if (c.how == attention_way::decode) return decode(stream, p, t, c);
+    if (c.how != attention_way::prefill) return fail("no attention kernel takes heads of ", p.head, " here");
+    if (p.cached)
+      if (status s = append(stream, p, t); !s) return s;
+    return prefill(stream, p, t, c);
+  }
+  status backward(cudaStream_t stream, const attention_size& p, const attention_grad_tensors& t) const {
+    const attention_choice c = choose_attention_grad(p, device_);
+    if (c.how != attention_way::prefill) return fail("no attention kernel has a gradient for heads of ", p.head);
+    const attention_room r = room_of_attention_grad(p);
+    char* const room = static_cast<char*>(t.room);
+    auto* const sums = reinterpret_cast<float*>(room + r.sums);
+    if (!t.has_forward)
+      if (status s = prefill(stream, p, {t.qkv, t.spans, nullptr, 0, room + r.out, sums}, c); !s) return s;
+    const attention_notes notes{reinterpret_cast<float*>(room + r.numbers), reinterpret_cast<int2*>(room + r.spans),
+                                reinterpret_cast<int4*>(room + r.bounds)};
+    const part_of q = queries(p, t.qkv), k = keys(p, t.qkv, 0), v = keys(p, t.qkv, 1), d{t.d_out, p.heads, p.heads};
+    const row_spans spans{t.spans, static_cast<int>(p.rows)};
+    const int i = head_index(p.head);
+    query_grad_maps first{};
+    key_grad_maps second{};
+    if (status s = maps(p, {{&first.q, q, 64},
+                            {&first.d_out, d, 64},
+                            {&first.k, k, 128},
+                            {&first.v, v, 128},
+                            {&first.dq, queries(p, t.d_qkv), 64}});
+        !s)
+      return s;
+    if (status s = maps(p, {{&second.q, q, 64},
+                            {&second.d_out, d, 64},
+                            {&second.k, k, 64},
+                            {&second.v, v, 64},
+                            {&second.dk, keys(p, t.d_qkv, 0), 64},
+                            {&second.dv, keys(p, t.d_qkv, 1), 64}});
+        !s)
+      return s;
+    query_grad_args a{spans, p.heads, p.heads / p.groups, scale(p), room + r.out, sums, notes};
+    const long long tiles = (p.rows + 127) / 128;
+    if (status s = start(stream, kernels_.query_grad[i], at_most(tiles * p.heads), 1, 1, "attention's dQ", first, a);
+        !s)
+      return s;
+    key_grad_args b{static_cast<int>(p.rows), p.heads, p.heads / p.groups, scale(p), notes};
+    return start(stream, kernels_.key_grad[i], at_most(tiles * p.groups * 2) / 2 * 2, 1, 2, "attention's dK and dV",
+                 second, b);
+  }
+
+ private:
+  // Heads side by side, in rows of so many heads.
+  struct part_of {
+    const void* data;
+    int heads, pitch;
+  };
+  struct wanted_map {
+    CUtensorMap* to;
+    part_of of;
+    int box_rows, ranks = 1;  // thread blocks that share the chunks of a box
+    long long rows = 0;       // those of the call where it is 0
+  };
+  static float scale(const attention_size& p) { return 1 / std::sqrt(static_cast<float>(p.head)); }
+  static part_of queries(const attention_size& p, const void* qkv) { return {qkv, p.heads, p.heads + 2 * p.groups}; }
+  static part_of keys(const attention_size& p, const void* qkv, int which) {
+    const long long before = p.heads + static_cast<long long>(which) * p.groups;
+    return {static_cast<const char*>(qkv) + before * p.head * 2, p.groups, p.heads + 2 * p.groups};
+  }
+  static part_of cached(const attention_size& p, const void* cache, int which) {
+    return {static_cast<const char*>(cache) + static_cast<long long>(which) * p.groups * p.head * 2, p.groups,
+            2 * p.groups};
+  }
+  static status maps(const attention_size& p, std::initializer_list<wanted_map> all) {
+    const int chunk = p.head % 64 == 0 ? 64 : p.head % 32 == 0 ? 32 : 16;
+    for (const wanted_map& m : all) {
+      const matrix of{m.of.data, m.rows > 0 ? m.rows : p.rows, static_cast<long long>(m.of.heads) * p.head,
+                      static_cast<long long>(m.of.pitch) * p.head};
+      if (status s = make_heads_map(*m.to, dtype_of<T>, of, m.box_rows, chunk, p.head / chunk / m.ranks); !s) return s;
+    }
+    return ok;
+  }
+  unsigned at_most(long long blocks) const {
+    return static_cast<unsigned>(blocks < device_.processors ? blocks : device_.processors);
+  }
+  template <class Maps, class Args>
+  static status start(cudaStream_t stream, const kernel_entry& what, unsigned blocks, unsigned rows, int cluster,
+                      const char* name, Maps& m, Args& a) {
+    if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(what.shared)),
+                         name);
+        !s)
+      return s;
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    const cudaLaunchConfig_t how{dim3(blocks, rows), dim3(what.threads), what.shared, stream, &attribute, 1};
+    void* arguments[] = {&m, &a};
+    return launch(how, what.kernel, arguments, name);
+  }
+  status prefill(cudaStream_t stream, const attention_size& p, const attention_tensors& t,
+                 const attention_choice& c) const {
+    prefill_maps m{};
+    const int box = p.head > 128 ? 64 : 128;
+    const part_of k = p.cached ? cached(p, t.cache, 0) : keys(p, t.qkv, 0),
+                  v = p.cached ? cached(p, t.cache, 1) : keys(p, t.qkv, 1);
+    const long long rows = p.cached ? t.places : p.rows;
+    if (status s = maps(p, {{&m.q, queries(p, t.qkv), 64},
+                            {&m.k, k, box, c.cluster, rows},
+                            {&m.v, v, box, c.cluster, rows},
+                            {&m.o, {t.out, p.heads, p.heads}, 64}});
+        !s)
+      return s;
+    prefill_args a{{t.spans, static_cast<int>(p.rows)}, p.heads, p.heads / p.groups, scale(p), t.sums};
+    return start(stream, kernels_.prefill[head_index(p.head)][c.cluster - 1], static_cast<unsigned>(c.blocks), 1,
+                 c.cluster, "prefill attention", m, a);
+  }
+  status append(cudaStream_t stream, const attention_size& p, const attention_tensors& t) const {
+    const int head = p.head / 8, pieces = 2 * p.groups * head;
+    append_args<uint4> a{{t.spans, static_cast<int>(p.rows)},
+                         static_cast<const uint4*>(t.qkv),
+                         static_cast<uint4*>(t.cache),
+                         (p.heads + 2 * p.groups) * head,
+                         p.heads * head,
+                         pieces};
+    const cudaLaunchConfig_t how{
+        dim3(static_cast<unsigned>((p.rows * pieces + 255) / 256)), dim3(256), 0, stream, nullptr, 0};
+    void* arguments[] = {&a};
+    return launch(how, kernels_.append.kernel, arguments, "appending to a cache");
+  }
+  status decode(cudaStream_t stream, const attention_size& p, const attention_tensors& t,
+                const attention_choice& c) const {
+    decode_maps m{};
+    if (status s =
+            maps(p, {{&m.k, cached(p, t.cache, 0), 64, 1, t.places}, {&m.v, cached(p, t.cache, 1), 64, 1, t.places}});
+        !s)
+      return s;
+    decode_args<T> a{{t.spans, static_cast<int>(p.rows)},
+                     static_cast<const T*>(t.qkv),
+                     static_cast<T*>(t.cache),
+                     static_cast<T*>(t.out),
+                     p.heads,
+                     p.groups,
+                     scale(p)};
+    return start(stream, kernels_.decode[head_index(p.head)], static_cast<unsigned>(c.parts),
+                 static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a);
+  }
+
+  const attention_kernels& kernels_;
+  const target& device_;
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernels run attention, decided from sizes and target alone: a plain function that needs no GPU and knows nothing
+// of CUDA. What none of them takes is a node like any other.
+#pragma once
+#include <graft/backend/cuda/choose.h>
+
+#include <initializer_list>
+
+namespace graft::cuda {
+
+enum class attention_way : unsigned char { node, prefill, decode };
+
+constexpr const char* name_of(attention_way w) {
+  return w == attention_way::node ? "attention by itself" : w == attention_way::prefill ? "prefill" : "decode";
+}
+
+struct attention_size {
+  dtype type = dtype::bf16;
+  long long rows = 0;
+  int head = 0, heads = 0, groups = 0;  // columns of a head, heads of queries, heads of keys and of values
+  bool cached = false;
+  bool aligned = true;  // all tensors begin at multiples of 16 bytes
+};
+struct attention_choice {
+  attention_way how = attention_way::node;
+  int cluster = 1, blocks = 1;  // prefill
+  int parts = 1;                // decode: of the keys of a row
+  int launches = 1;
+};
+
+inline constexpr int attention_heads[] = {64, 80, 96, 128, 256};
+inline constexpr int head_sizes = 5;
+constexpr int head_index(int head) {
+  for (int i = 0; i < head_sizes; ++i)
+    if (attention_heads[i] == head) return i;
+  return -1;
+}
+// Rows that decode takes: its thread blocks know of all rows of a call, and have one row each.
+inline constexpr long long decode_rows = 64;
+inline constexpr int decode_share = 8;
+
+constexpr attention_choice choose_attention(const attention_size& p, const target& device) {
+  attention_choice c;
+  if (p.type != dtype::bf16 || !p.aligned || !is_hopper(device) || head_index(p.head) < 0 || p.rows == 0) return c;
+  if (p.cached && p.rows <= decode_rows && p.heads / p.groups <= decode_share) {
+    c.how = attention_way::decode;
+    const long long blocks = p.rows * p.groups;
+    const int resident = device.processors * (p.head > 128 ? 1 : 2);
+    while (c.parts < 8 && blocks * c.parts * 2 <= resident) c.parts *= 2;
+    return c;
+  }
+  c.how = attention_way::prefill;
+  c.cluster = p.head % 128 == 0 && p.heads / p.groups % 2 == 0 ? 2 : 1;
+  const long long pieces = (p.rows + 127) / 128 * p.heads;
+  c.blocks = static_cast<int>(pieces < device.processors ? pieces : device.processors / c.cluster * c.cluster);
+  c.launches = p.cached ? 2 : 1;  // first the cache is written
+  return c;
+}
+
+// Backward recomputes the forward pass, so that nothing but its input is kept: three launches. Heads above 128 have more
+// sums than a warpgroup has registers.
+constexpr attention_choice choose_attention_grad(const attention_size& p, const target& device) {
+  attention_choice c = choose_attention(p, device);
+  if (p.head > 128 || p.cached || c.how != attention_way::prefill) return {};
+  c.launches = 3;
+  return c;
+}
+// Memory for it: O again, the sums of the rows, and what its first half leaves for the second.
+struct attention_room {
+  long long out, sums, numbers, spans, bounds, bytes;
+};
+constexpr attention_room room_of_attention_grad(const attention_size& p) {
+  const long long tiles = (p.rows + 127) / 128, blocks = 2 * tiles;
+  attention_room r{};
+  auto take = [&](long long bytes) {
+    const long long at = r.bytes;
+    r.bytes += (bytes + 127) / 128 * 128;
+    return at;
+  };
+  r.out = take(p.rows * p.heads * p.head * 2), r.sums = take(p.rows * p.heads * 4);
+  r.numbers = take(p.heads * blocks * 128 * 4), r.spans = take(blocks * 64 * 8), r.bounds = take(blocks * 16);
+  return r;
+}
+
+}  // namespace graft::cuda

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of few rows over a cache, sm_90: a token step. Each row has its own place and length in the cache, read from
+// device memory. The cache is contiguous: a sequence's keys and values lie side by side, [places, 2 kv], so that a tile
+// of them is one tensor copy and a row's span two numbers; pages would need a table in front of every copy.
+//
+// A thread block has one row, one head of keys and values with all heads of queries that share it, and a part of the
+// row's keys. One warp requests tiles of 64 keys and of their values; eight warps have 16 keys of every other tile each.
+// Products are m16n8k16 with keys or columns of values as rows, and the queries as columns: Sᵀ = K Qᵀ, Oᵀ = Vᵀ Pᵀ. The
+// warps' sums meet in shared memory, those of the parts, which are a cluster, through distributed shared memory, always
+// in the same order.
+// The call's own keys and values are written to the cache on the way, and put in the place of what a tile brought from
+// there: rows of one call may look at each other. What else lies in the cache must be numbers, as in attention_prefill.cuh.
+#pragma once
+#include <graft/backend/cuda/attention_rows.cuh>
+#include <graft/backend/cuda/gemm_mma.cuh>
+
+namespace graft::cuda {
+
+struct decode_maps {
+  CUtensorMap k, v;
+};
+template <class T> struct decode_args {
+  row_spans spans;
+  const T* qkv;  // [rows][(heads + 2 groups) Head]
+  T *cache, *out;
+  int heads, groups;
+  float scale;
+};
+
+template <class T, int Head> struct decode_block {
+  using shape = decode_shape<Head>;
+
+  const decode_maps& maps;
+  const decode_args<T>& g;
+  std::uint32_t base;
+  float* memory;  // the same shared memory
+  int part, parts, row, group;
+
+  __device__ std::uint32_t full(int i) const { return base + shape::barriers + 8 * i; }
+  __device__ std::uint32_t empty(int i) const { return full(shape::slots + i); }
+  __device__ int share() const { return g.heads / g.groups; }
+  __device__ long long row_elements() const { return (g.heads + 2LL * g.groups) * Head; }
+  __device__ const T* queries() const {
+    return g.qkv + row * row_elements() + static_cast<long long>(group) * share() * Head;
+  }
+  __device__ const T* keys_of(int r) const {
+    return g.qkv + r * row_elements() + (static_cast<long long>(g.heads) + group) * Head;
+  }
+
+  struct span {
+    int first, end, from, to;  // keys, and tiles of this part
+  };
+  __device__ span own_span() const {
+    const int first = g.spans.first(row), end = max(first, g.spans.end(row)), tiles = (end - first + 63) / 64;
+    return {first, end, static_cast<int>(static_cast<long long>(tiles) * part / parts),
+            static_cast<int>(static_cast<long long>(tiles) * (part + 1) / parts)};
+  }
+
+  __device__ void start() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < shape::slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
+      ptx::barrier_init_fence();
+    }
+    __syncthreads();
+    ptx::let_next_kernel_start();
+  }
+  __device__ void produce() const {
+    const span s = own_span();
+    int at = 0;
+    std::uint32_t phase = 1;
+    for (int i = 2 * s.from; i < 2 * s.to; ++i) {
+      ptx::barrier_wait(empty(at), phase);
+      ptx::barrier_expect(full(at), shape::tile);
+      ptx::load_box(base + at * shape::tile, i % 2 == 0 ? &maps.k : &maps.v, s.first + i / 2 * 64,
+                    group * shape::chunks, full(at));
+      if (++at == shape::slots) at = 0, phase ^= 1;
+    }
+  }
+
+  __device__ static std::uint32_t offset(int key, int column) {
+    return column / shape::chunk * 64 * shape::pitch + tile_offset(key, column % shape::chunk, shape::pitch);
+  }
+  // This call's keys (or values, `further` elements behind them) among the sixteen of this warp.
+  __device__ void patch(std::uint32_t tile, int key0, int in_tile, int further, const int (&own)[2], int lane) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      unsigned found = __ballot_sync(~0U, own[half] >= key0 && own[half] < key0 + 16);
+      for (; found != 0; found &= found - 1) {
+        const int from = __ffs(static_cast<int>(found)) - 1, key = __shfl_sync(~0U, own[half], from) - key0;
+        const T* const at = keys_of(half * 32 + from) + further;
+        if (lane < Head / 8)
+          ptx::store_shared(tile + offset(in_tile + key, lane * 8), __ldcg(reinterpret_cast<const uint4*>(at) + lane));
+        ptx::fence_async_shared();  // before the next tile comes to this place
+        __syncwarp();
+      }
+    }
+  }
+  __device__ void append(int lane) const {
+    const int to = g.spans.own(row);
+    if (to < 0 || lane >= Head / 8) return;
+    const long long kv = static_cast<long long>(g.groups) * Head;
+    for (int v = 0; v < 2; ++v)
+      reinterpret_cast<uint4*>(g.cache + to * 2 * kv + v * kv + group * Head)[lane] =
+          __ldcg(reinterpret_cast<const uint4*>(keys_of(row) + v * kv) + lane);
+  }
+
+  // As the right operand: queries are columns.
+  __device__ void load_queries(std::uint32_t (&q)[shape::steps][2], int lane) const {
+    const int query = lane / 4;
+    const auto* const from = reinterpret_cast<const std::uint32_t*>(queries() + query * Head) + lane % 4;
+#pragma unroll
+    for (int k = 0; k < shape::steps; ++k)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) q[k][h] = query < share() ? __ldcg(from + k * 8 + h * 4) : 0;
+  }
+
+  __device__ void consume() const {
+    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32),
+              in_tile = warp % 4 * 16;
+    const span s = own_span();
+    const float c = g.scale * log2_e;
+    if (warp == 0 && part == 0) append(lane);
+    int own[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      own[half] = half * 32 + lane < g.spans.rows ? g.spans.own(half * 32 + lane) : -1;
+    std::uint32_t q[shape::steps][2], p[2] = {0, 0};
+    load_queries(q, lane);
+    float o[shape::steps][4] = {}, largest[2] = {-1e30F, -1e30F},
+          sum[2] = {0, 0};  // of queries 2 (lane % 4) and the next
+    int at = 0;
+    std::uint32_t phase = 0;
+#pragma unroll 1
+    for (int i = 2 * s.from; i < 2 * s.to; ++i) {
+      const std::uint32_t tile = base + at * shape::tile;
+      const int key0 = s.first + i / 2 * 64 + in_tile;
+      ptx::barrier_wait(full(at), phase);
+      if (i / 2 % 2 == warp / 4) {  // every other tile
+        patch(tile, key0, in_tile, i % 2 * g.groups * Head, own, lane);
+        int l = lane;
+        asm volatile("" : "+r"(l));  // keeps the offsets below out of the loop's invariants, where they spilled
+        if (i % 2 == 0) {
+          float x[4] = {};
+#pragma unroll
+          for (int k = 0; k < shape::steps; ++k) {
+            std::uint32_t a[4];
+            ptx::load_matrix(a, tile + offset(in_tile + l % 16, k * 16 + l / 16 * 8));
+            mma::multiply<T>(x, a, q[k]);
+          }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) x[e] = key0 + lane / 4 + e / 2 * 8 < s.end ? x[e] * c : -INFINITY;
+          float factor[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float most = fmaxf(x[e], x[2 + e]);
+#pragma unroll
+            for (int step = 4; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0U, most, step));
+            most = fmaxf(most, largest[e]);
+            factor[e] = exp2_fast(largest[e] - most), largest[e] = most;
+            x[e] = exp2_fast(x[e] - most), x[2 + e] = exp2_fast(x[2 + e] - most);
+            sum[e] = sum[e] * factor[e] + x[e] + x[2 + e];
+          }
+          p[0] = ptx::turn_matrix(pack<T>(x[0], x[1])), p[1] = ptx::turn_matrix(pack<T>(x[2], x[3]));
+#pragma unroll
+          for (int e = 0; e < 4 * shape::steps; ++e) o[e / 4][e % 4] *= factor[e % 2];
+        } else {
+#pragma unroll
+          for (int n = 0; n < shape::steps; ++n) {
+            std::uint32_t a[4];
+            ptx::load_matrix_across(a, tile + offset(in_tile + l % 8 + l / 16 * 8, n * 16 + l / 8 % 2 * 8));
+            mma::multiply<T>(o[n], a, p);
+          }
+        }
+      }
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive(empty(at));
+      if (++at == shape::slots) at = 0, phase ^= 1;
+    }
+    ptx::named_barrier(1, 32 * shape::warps);  // nobody reads the ring any more
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int query = lane % 4 * 2 + e;
+      float* const to = memory + (warp * most_decode_group + query) * shape::sum_pitch + lane / 4;
+#pragma unroll
+      for (int n = 0; n < shape::steps; ++n) to[n * 16] = o[n][e], to[n * 16 + 8] = o[n][2 + e];
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) sum[e] += __shfl_xor_sync(~0U, sum[e], step);
+      if (lane < 4) warp_numbers(warp)[query] = make_float2(largest[e], sum[e]);
+    }
+    ptx::named_barrier(1, 32 * shape::warps);
+    add_warps();
+  }
+
+  __device__ float2* warp_numbers(int warp) const {
+    return reinterpret_cast<float2*>(memory + shape::sums / 4) + warp * most_decode_group;
+  }
+  // What each part leaves for the others: for each head its largest score and sum, and the weighted sum of values.
+  __device__ float* part_values() const { return memory + shape::parts / 4 + most_decode_group * 4; }
+  __device__ float4* part_numbers() const { return reinterpret_cast<float4*>(memory + shape::parts / 4); }
+
+  __device__ void add_warps() const {
+    for (int e = static_cast<int>(threadIdx.x) * 4; e < share() * Head; e += 32 * shape::warps * 4) {
+      const int head = e / Head;
+      float most = -1e30F, sum = 0;
+      float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int w = 0; w < shape::warps; ++w) most = fmaxf(most, warp_numbers(w)[head].x);
+#pragma unroll
+      for (int w = 0; w < shape::warps; ++w) {
+        const float factor = exp2_fast(warp_numbers(w)[head].x - most);
+        const float4 x =
+            *reinterpret_cast<const float4*>(memory + (w * most_decode_group + head) * shape::sum_pitch + e % Head);
+        v.x += factor * x.x, v.y += factor * x.y, v.z += factor * x.z, v.w += factor * x.w;
+        sum += factor * warp_numbers(w)[head].y;
+      }
+      if (parts == 1) {
+        write(e, v, sum);
+      } else {
+        *reinterpret_cast<float4*>(part_values() + e) = v;
+        if (e % Head == 0) part_numbers()[head] = make_float4(most, sum, 0, 0);
+      }
+    }
+  }
+  __device__ void write(int e, const float4& v, float sum) const {
+    const float f = sum > 0 ? 1 / sum : 0;
+    T* const to = g.out + (static_cast<long long>(row) * g.heads + static_cast<long long>(group) * share()) * Head + e;
+    *reinterpret_cast<uint2*>(to) = make_uint2(pack<T>(v.x * f, v.y * f), pack<T>(v.z * f, v.w * f));
+  }
+  // This block's share of the columns, over all parts.
+  __device__ void add_parts() const {
+    const int columns = share() * Head, from = columns / 4 * part / parts * 4,
+              to = columns / 4 * (part + 1) / parts * 4;
+    const std::uint32_t numbers = base + shape::parts, values = numbers + most_decode_group * 16;
+    for (int e = from + static_cast<int>(threadIdx.x) * 4; e < to; e += shape::threads * 4) {
+      float4 n[most_decode_parts], x[most_decode_parts];
+#pragma unroll
+      for (int p = 0; p < most_decode_parts; ++p) {
+        n[p] = make_float4(-1e30F, 0, 0, 0), x[p] = make_float4(0, 0, 0, 0);
+        if (p < parts) n[p] = ptx::load_at(numbers + e / Head * 16, p), x[p] = ptx::load_at(values + e * 4, p);
+      }
+      float most = -1e30F, sum = 0;
+      float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int p = 0; p < most_decode_parts; ++p) most = fmaxf(most, n[p].x);
+#pragma unroll
+      for (int p = 0; p < most_decode_parts; ++p) {
+        const float factor = exp2_fast(n[p].x - most);
+        v.x += factor * x[p].x, v.y += factor * x[p].y, v.z += factor * x[p].z, v.w += factor * x[p].w;
+        sum += factor * n[p].y;
+      }
+      write(e, v, sum);
+    }
+  }
+};
+
+template <class T, int Head>
+__global__ void __launch_bounds__(decode_shape<Head>::threads, (Head > 128 ? 1 : 2))
+    decode_kernel(const __grid_constant__ decode_maps maps, const __grid_constant__ decode_args<T> g) {
+#if __CUDA_ARCH__ >= 900
+  using shape = decode_shape<Head>;
+  extern __shared__ std::uint8_t raw[];
+  const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
+  const decode_block<T, Head> block{maps,
+                                    g,
+                                    base,
+                                    reinterpret_cast<float*>(raw + (base - at)),
+                                    static_cast<int>(blockIdx.x),
+                                    static_cast<int>(gridDim.x),
+                                    static_cast<int>(blockIdx.y) / g.groups,
+                                    static_cast<int>(blockIdx.y) % g.groups};
+  block.start();
+  ptx::wait_for_previous_kernel();
+  if (threadIdx.x < 32 * shape::warps)
+    block.consume();
+  else if (threadIdx.x == 32 * shape::warps)
+    block.produce();
+  if (gridDim.x == 1) return;
+  __syncwarp();
+  ptx::cluster_sync();
+  block.add_parts();
+  ptx::cluster_sync();  // nobody leaves while others read its sums
+#endif
+}
+
+}  // namespace graft::cuda

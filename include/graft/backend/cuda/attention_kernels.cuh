@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention kernels as pointers, for every size of a head. A program compiles them in one file.
+#pragma once
+#include <graft/backend/cuda/attention_choice.h>
+#include <graft/backend/cuda/attention_decode.cuh>
+#include <graft/backend/cuda/attention_dkv.cuh>
+#include <graft/backend/cuda/attention_prefill.cuh>
+#include <graft/backend/cuda/linear_kernels.cuh>
+
+namespace graft::cuda {
+
+struct attention_kernels {
+  kernel_entry prefill[head_sizes][2], query_grad[head_sizes], key_grad[head_sizes], decode[head_sizes], append;
+};
+
+// The call's keys and values to their places in the cache, 16 bytes a thread.
+template <class Piece> struct append_args {
+  row_spans spans;
+  const Piece* from;
+  Piece* cache;
+  int row_pieces, first, pieces;  // of a row of the call, before its keys, and of keys and values
+};
+template <class Piece> __global__ void append_kernel(append_args<Piece> g) {
+  const long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  const auto row = static_cast<int>(i / g.pieces), piece = static_cast<int>(i % g.pieces);
+  if (row >= g.spans.rows) return;
+  const int to = g.spans.own(row);
+  if (to >= 0)
+    g.cache[static_cast<long long>(to) * g.pieces + piece] =
+        g.from[static_cast<long long>(row) * g.row_pieces + g.first + piece];
+}
+
+namespace detail {
+template <class T, int Head> void add_attention(attention_kernels& k) {
+  constexpr int i = head_index(Head);
+  k.prefill[i][0] = {address_of(&prefill_kernel<T, Head, 1>), 384, prefill_shape<Head>::bytes};
+  if constexpr (Head % 128 == 0)
+    k.prefill[i][1] = {address_of(&prefill_kernel<T, Head, 2>), 384, prefill_shape<Head>::bytes};
+  if constexpr (Head <= 128) {
+    k.query_grad[i] = {address_of(&query_grad_kernel<T, Head>), 384, query_grad_shape<Head>::bytes};
+    k.key_grad[i] = {address_of(&key_grad_kernel<T, Head>), 384, key_grad_shape<Head>::bytes};
+  }
+  k.decode[i] = {address_of(&decode_kernel<T, Head>), decode_shape<Head>::threads, decode_shape<Head>::bytes};
+}
+}  // namespace detail
+
+template <class T> attention_kernels all_attention_kernels() {
+  attention_kernels k;
+  detail::add_attention<T, 64>(k), detail::add_attention<T, 80>(k), detail::add_attention<T, 96>(k);
+  detail::add_attention<T, 128>(k), detail::add_attention<T, 256>(k);
+  k.append = {detail::address_of(&append_kernel<uint4>), 256, 0};
+  return k;
+}
+
+}  // namespace graft::cuda

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention families in numbers: how a head is cut into chunks that the copy engine and wgmma read, and how shared
+// memory of a thread block is divided. A tile of rows or keys lies chunk after chunk, each chunk rows of 32, 64 or 128
+// bytes that are swizzled over that span.
+#pragma once
+#include <graft/backend/cuda/gemm_shape.h>
+
+#include <cstdint>
+
+namespace graft::cuda {
+
+inline constexpr int attention_rows = 128;  // of queries, half of them for each of two warpgroups
+inline constexpr int dealt_rounds = 128;    // tiles of a thread block whose order is kept
+
+// Three of a call's numbers for each row: spans (graph/rules_model.h).
+struct row_spans {
+  const long long* p;
+  int rows;
+  __device__ int first(int r) const { return static_cast<int>(p[r]); }
+  __device__ int end(int r) const { return static_cast<int>(p[rows + r]); }
+  __device__ int own(int r) const { return static_cast<int>(p[2LL * rows + r]); }
+};
+
+template <int Head> struct head_shape {
+  static constexpr int chunk = Head % 64 == 0 ? 64 : Head % 32 == 0 ? 32 : 16, chunks = Head / chunk;
+  static constexpr int steps = Head / 16, steps_per_chunk = chunk / 16;  // of a product along the head
+  static constexpr std::uint32_t pitch = 2 * chunk;
+  static constexpr std::uint32_t rows_bytes = 64 * Head * 2;  // of the rows of one warpgroup
+  static_assert(Head % 16 == 0 && Head <= 256);
+};
+
+// Forward: rows of Q, which O takes the place of, and a ring of tiles of K and V in the order of their use.
+template <int Head> struct prefill_shape : head_shape<Head> {
+  using head = head_shape<Head>;
+  static constexpr int keys = Head > 128 ? 64 : 128, q_buffers = Head > 128 ? 1 : 2;
+  static constexpr std::uint32_t tile = keys * Head * 2, q = 2 * head::rows_bytes, ring = q_buffers * q;
+  static constexpr std::uint32_t rest = 1024 + 2 * dealt_rounds + 512;  // alignment, order, notes and barriers
+  static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / tile);
+  static constexpr int slots = fitting < 8 ? fitting : 8;
+  static constexpr std::uint32_t order = ring + slots * tile, notes = order + 2 * dealt_rounds,
+                                 barriers = notes + 16 * slots, bytes = ring + slots * tile + rest;
+  static_assert(slots >= 4 && 16 * slots + 8 * (2 * q_buffers + 2 * slots) <= 512 && bytes <= shared_memory_limit);
+};
+
+// Gradient of the queries: rows of Q and of dO, which dQ takes the place of, and the same ring.
+template <int Head> struct query_grad_shape : head_shape<Head> {
+  using head = head_shape<Head>;
+  static constexpr int keys = 128;
+  static constexpr std::uint32_t tile = keys * Head * 2, ring = 4 * head::rows_bytes;
+  static constexpr std::uint32_t rest = 1024 + 2 * dealt_rounds + 512;
+  static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / tile);
+  static constexpr int slots = fitting < 8 ? fitting : 8;
+  static constexpr std::uint32_t order = ring + slots * tile, notes = order + 2 * dealt_rounds,
+                                 barriers = notes + 16 * slots, bytes = ring + slots * tile + rest;
+  static_assert(Head <= 128 && slots >= 4 && 16 * slots + 8 * (8 + 2 * slots) <= 512 && bytes <= shared_memory_limit);
+};
+
+// Gradient of keys and values: K and V of two tiles of 128 keys, and a ring of 64 rows of Q and of dO with two numbers
+// for each row.
+template <int Head> struct key_grad_shape : head_shape<Head> {
+  using head = head_shape<Head>;
+  static constexpr int keys = 128, step = 64;
+  static constexpr std::uint32_t tile = keys * Head * 2, ring = 4 * tile, stage = 2 * head::rows_bytes,
+                                 numbers = 8 * step;
+  static constexpr std::uint32_t rest = 1024 + 2 * dealt_rounds + 256;
+  static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / (stage + numbers));
+  static constexpr int stages = fitting < 6 ? fitting : 6;
+  static constexpr std::uint32_t vectors = ring + stages * stage, order = vectors + stages * numbers,
+                                 notes = order + 2 * dealt_rounds, barriers = notes + 16 + 8 * stages,
+                                 bytes = vectors + stages * numbers + rest;
+  static_assert(Head <= 128 && stages >= 3 && 16 + 8 * stages + 8 * (7 + 2 * stages) <= 256 &&
+                bytes <= shared_memory_limit);
+};
+
+// Few rows over a cache: a ring of tiles of 64 keys or values; two thread blocks share a multiprocessor, so that one loads
+// while the other one ends. What the ring held, the sums of the warps take the place of.
+inline constexpr int most_decode_rows = 64, most_decode_group = 8, most_decode_parts = 8;
+template <int Head> struct decode_shape : head_shape<Head> {
+  static constexpr int keys = 64, warps = 8, threads = 32 * (warps + 1);
+  static constexpr std::uint32_t tile = head_shape<Head>::rows_bytes;
+  static constexpr int slots = static_cast<int>(98304 / tile);
+  static constexpr std::uint32_t sum_pitch = Head + 4;  // floats of a row of one warp
+  static constexpr std::uint32_t sums = warps * most_decode_group * sum_pitch * 4, parts = sums + 512,
+                                 part = most_decode_group * Head * 4 + most_decode_group * 16;
+  static constexpr std::uint32_t barriers = slots * tile, bytes = barriers + 16 * slots + 1024;
+  static_assert(slots >= 3 && parts + part <= barriers && 2 * (bytes + 1024) <= 228 * 1024);
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention kernels against the formula in double: every size of a head, ragged sequences, windows, caches with rows
+// anywhere in them, one row and many; gradients; the same bits each time.
+#include <doctest/doctest.h>
+#include <graft/backend/cuda/attention.cuh>
+#include <graft/backend/cuda/memory.h>
+#include <graft/backend/cuda/targets.h>
+#include <graft/model/rows.h>
+
+#include <cstdio>
+#include <cstring>
+#include <random>
+
+using namespace graft;
+
+namespace {
+
+using bf = __nv_bfloat16;
+using numbers = std::vector<double>;
+
+bool no_gpu() {
+  int devices = 0;
+  const bool none = cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0;
+  if (none) std::printf("no GPU: there is no device\n");
+  return none;
+}
+
+struct shape {
+  int head, heads, groups;
+  int width() const { return (heads + 2 * groups) * head; }
+  int kv() const { return groups * head; }
+};
+struct run_of_rows {
+  long long tokens, position = 0, place = 0;
+};
+
+// Numbers as the device stores them, and what it stores.
+struct tensor_of {
+  std::vector<bf> stored;
+  cuda::buffer memory;
+  tensor_of(long long n, unsigned seed, float scale) : stored(static_cast<std::size_t>(n)) {
+    std::mt19937 engine(seed);
+    std::uniform_real_distribution<float> any(-scale, scale);
+    for (bf& v : stored) v = __float2bfloat16(any(engine));
+    put();
+  }
+  explicit tensor_of(long long n) : stored(static_cast<std::size_t>(n)) {  // not a number anywhere
+    std::fill(stored.begin(), stored.end(), __float2bfloat16(NAN));
+    put();
+  }
+  void put() {
+    REQUIRE(bool(memory.reserve(static_cast<long long>(stored.size()) * 2)));
+    REQUIRE(cudaMemcpy(memory.data(), stored.data(), stored.size() * 2, cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+  std::vector<bf> get() const {
+    std::vector<bf> now(stored.size());
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(cudaMemcpy(now.data(), memory.data(), now.size() * 2, cudaMemcpyDeviceToHost) == cudaSuccess);
+    return now;
+  }
+  double operator[](long long i) const { return __bfloat162float(stored[static_cast<std::size_t>(i)]); }
+};
+
+double distance(const std::vector<bf>& a, const numbers& b) {
+  double d = 0, n = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    const double x = __bfloat162float(a[i]);
+    d += (x - b[i]) * (x - b[i]), n += b[i] * b[i];
+  }
+  return std::isnan(d) ? INFINITY : std::sqrt(d / n);
+}
+bool same(const std::vector<bf>& a, const std::vector<bf>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 2) == 0;
+}
+
+struct call {
+  shape s;
+  row_batch batch;
+  std::vector<std::int64_t> spans;
+  cuda::buffer on_device;
+  long long rows() const { return batch.rows(); }
+  std::int64_t first(long long r) const { return spans[static_cast<std::size_t>(r)]; }
+  std::int64_t end(long long r) const { return spans[static_cast<std::size_t>(rows() + r)]; }
+  std::int64_t own(long long r) const { return spans[static_cast<std::size_t>(2 * rows() + r)]; }
+  const long long* device_spans() const { return on_device.as<long long>(); }
+
+  call(shape of, const std::vector<run_of_rows>& runs, int window, bool cached) : s(of) {
+    static const std::vector<std::int64_t> ids(1 << 16);
+    std::vector<row_run> parts;
+    for (const run_of_rows& r : runs)
+      parts.push_back({{ids.data(), static_cast<std::size_t>(r.tokens)}, r.position, r.place});
+    batch.set(parts, {&window, 1}, cached);
+    const auto* from = static_cast<const std::int64_t*>(batch.span_of(0).data);
+    spans.assign(from, from + 3 * rows());
+    put();
+  }
+  void put() {
+    REQUIRE(bool(on_device.reserve(static_cast<long long>(spans.size()) * 8)));
+    REQUIRE(cudaMemcpy(on_device.data(), spans.data(), spans.size() * 8, cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+  cuda::attention_size size(bool cached) const {
+    return {dtype::bf16, rows(), s.head, s.heads, s.groups, cached, true};
+  }
+};
+
+// Where the keys of a call lie, values beside them.
+struct key_rows {
+  const tensor_of& from;
+  long long pitch, k, v;
+};
+// Probabilities of row r for query head h, on its span.
+numbers probabilities(const call& c, const tensor_of& qkv, const key_rows& keys, long long r, int h) {
+  const int d = c.s.head, group = h / (c.s.heads / c.s.groups);
+  numbers p;
+  double most = -INFINITY, sum = 0;
+  for (std::int64_t k = c.first(r); k < c.end(r); ++k) {
+    double dot = 0;
+    for (int e = 0; e < d; ++e)
+      dot += qkv[r * c.s.width() + h * d + e] * keys.from[k * keys.pitch + keys.k + group * d + e];
+    p.push_back(dot / std::sqrt(d)), most = std::max(most, p.back());
+  }
+  for (double& v : p) v = std::exp(v - most), sum += v;
+  for (double& v : p) v /= sum;
+  return p;
+}
+numbers reference(const call& c, const tensor_of& qkv, const key_rows& keys) {
+  const int d = c.s.head;
+  numbers out(static_cast<std::size_t>(c.rows() * c.s.heads * d));
+  for (long long r = 0; r < c.rows(); ++r)
+    for (int h = 0; h < c.s.heads; ++h) {
+      const numbers p = probabilities(c, qkv, keys, r, h);
+      const int group = h / (c.s.heads / c.s.groups);
+      for (std::size_t i = 0; i < p.size(); ++i)
+        for (int e = 0; e < d; ++e)
+          out[static_cast<std::size_t>((r * c.s.heads + h) * d + e)] +=
+              p[i] * keys.from[(c.first(r) + static_cast<long long>(i)) * keys.pitch + keys.v + group * d + e];
+    }
+  return out;
+}
+
+const cuda::attention_kernels& kernels() {
+  static const cuda::attention_kernels all = cuda::all_attention_kernels<bf>();
+  return all;
+}
+const cuda::attention_calls<bf>& attention() {
+  static const cuda::attention_calls<bf> calls(kernels(), sm_90);
+  return calls;
+}
+
+void check_forward(call& c) {
+  tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), out(c.rows() * c.s.heads * c.s.head),
+      again(c.rows() * c.s.heads * c.s.head);
+  INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows());
+  for (tensor_of* to : {&out, &again})
+    REQUIRE(bool(attention().forward(nullptr, c.size(false),
+                                     {qkv.memory.data(), c.device_spans(), nullptr, 0, to->memory.data(), nullptr})));
+  const key_rows keys{qkv, c.s.width(), c.s.heads * c.s.head, c.s.heads * c.s.head + c.s.kv()};
+  CHECK(distance(out.get(), reference(c, qkv, keys)) < 4e-3);
+  CHECK(same(out.get(), again.get()));
+}
+void check_cached(call& c, long long places, cuda::attention_way how) {
+  tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), cache(places * 2 * c.s.kv(), 5, 1.7F),
+      out(c.rows() * c.s.heads * c.s.head);
+  INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows(), ", span 0 from ",
+       c.first(0), " to ", c.end(0));
+  REQUIRE(cuda::choose_attention(c.size(true), sm_90).how == how);
+  REQUIRE(bool(attention().forward(
+      nullptr, c.size(true),
+      {qkv.memory.data(), c.device_spans(), cache.memory.data(), places, out.memory.data(), nullptr})));
+  for (long long r = 0; r < c.rows(); ++r)
+    if (c.own(r) >= 0)
+      std::copy_n(qkv.stored.begin() + r * c.s.width() + c.s.heads * c.s.head, 2 * c.s.kv(),
+                  cache.stored.begin() + c.own(r) * 2 * c.s.kv());
+  CHECK(distance(out.get(), reference(c, qkv, {cache, 2 * c.s.kv(), 0, c.s.kv()})) < 5e-3);
+  CHECK(same(cache.get(), cache.stored));
+}
+void check_backward(call& c) {
+  const int d = c.s.head;
+  const long long width = c.s.width(), keys_at = c.s.heads * d, values_at = keys_at + c.s.kv();
+  tensor_of qkv(c.rows() * width, 3, 1.7F), dout(c.rows() * c.s.heads * d, 4, 1), grad(c.rows() * width),
+      again(c.rows() * width);
+  const cuda::attention_size size = c.size(false);
+  cuda::buffer room;
+  REQUIRE(bool(room.reserve(cuda::room_of_attention_grad(size).bytes)));
+  for (tensor_of* to : {&grad, &again})
+    REQUIRE(bool(attention().backward(
+        nullptr, size, {qkv.memory.data(), dout.memory.data(), c.device_spans(), to->memory.data(), room.data()})));
+  numbers want(static_cast<std::size_t>(c.rows() * width));
+  auto at = [&](long long i) -> double& { return want[static_cast<std::size_t>(i)]; };
+  const key_rows keys{qkv, width, keys_at, values_at};
+  for (long long r = 0; r < c.rows(); ++r)
+    for (int h = 0; h < c.s.heads; ++h) {
+      const numbers p = probabilities(c, qkv, keys, r, h);
+      const int group = h / (c.s.heads / c.s.groups);
+      const long long up = (r * c.s.heads + h) * d;
+      numbers dp(p.size());
+      double mean = 0;
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        const long long row = (c.first(r) + static_cast<long long>(i)) * width + values_at + group * d;
+        for (int e = 0; e < d; ++e) dp[i] += dout[up + e] * qkv[row + e], at(row + e) += p[i] * dout[up + e];
+        mean += p[i] * dp[i];
+      }
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        const double ds = p[i] * (dp[i] - mean) / std::sqrt(d);
+        const long long row = (c.first(r) + static_cast<long long>(i)) * width + keys_at + group * d;
+        for (int e = 0; e < d; ++e) {
+          at(r * width + h * d + e) += ds * qkv[row + e];
+          at(row + e) += ds * qkv[r * width + h * d + e];
+        }
+      }
+    }
+  INFO("head ", d, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows());
+  auto part = [&](long long from, long long to) {
+    const std::vector<bf> now = grad.get();
+    std::vector<bf> a;
+    numbers b;
+    for (long long r = 0; r < c.rows(); ++r)
+      for (long long i = from; i < to; ++i)
+        a.push_back(now[static_cast<std::size_t>(r * width + i)]), b.push_back(at(r * width + i));
+    return distance(a, b);
+  };
+  CHECK(part(0, keys_at) < 6e-3);
+  CHECK(part(keys_at, values_at) < 6e-3);
+  CHECK(part(values_at, width) < 6e-3);
+  CHECK(same(grad.get(), again.get()));
+}
+
+const std::vector<std::vector<run_of_rows>> ragged{
+    {{1}}, {{2}, {1}}, {{64}}, {{127}}, {{128}}, {{129}}, {{5}, {64}, {65}}, {{130}, {1}, {259}}, {{300}, {300}}};
+
+}  // namespace
+
+TEST_CASE("gpu attention: ragged sequences and windows, every size of a head") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {128, 3, 1}, {256, 2, 1}, {256, 1, 1}})
+    for (const auto& runs : ragged)
+      for (const int window : {0, 1, 70}) {
+        call c(s, runs, window, false);
+        check_forward(c);
+      }
+}
+TEST_CASE("gpu attention: rows that look at nothing are zeros") {
+  if (no_gpu()) return;
+  call c({128, 2, 1}, {{200}}, 0, false);
+  for (const long long r : {0, 5, 64, 150, 199}) c.spans[static_cast<std::size_t>(c.rows() + r)] = c.first(r);
+  c.put();
+  check_forward(c), check_backward(c);
+}
+TEST_CASE("gpu attention: many rows over a cache") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {256, 2, 1}})
+    for (const int window : {0, 40}) {
+      call one(s, {{100, 0, 7}}, window, true), several(s, {{90, 33, 0}, {3, 500, 700}, {128, 0, 200}}, window, true);
+      check_cached(one, 1300, cuda::attention_way::prefill);
+      check_cached(several, 1300, cuda::attention_way::prefill);
+    }
+}
+TEST_CASE("gpu attention: token steps of every length, 1 to 64 rows, and several rows of one sequence") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{128, 8, 2}, {64, 2, 2}, {80, 7, 1}, {96, 6, 2}, {128, 8, 1}, {256, 8, 1}})
+    for (const int window : {0, 100}) {
+      for (const long long position : {0, 1, 63, 64, 65, 127, 700, 1299}) {
+        call c(s, {{1, position, 0}}, window, true);
+        check_cached(c, 1300, cuda::attention_way::decode);
+      }
+      for (const int rows : {2, 3, 16, 33, 64}) {
+        std::vector<run_of_rows> runs;
+        for (int r = 0; r < rows; ++r) runs.push_back({1, (r * 37) % 40, 40LL * r});
+        call c(s, runs, window, true);
+        check_cached(c, 40LL * rows, cuda::attention_way::decode);
+      }
+      call several(s, {{5, 60, 3}, {1, 0, 200}, {7, 121, 300}}, window, true);
+      check_cached(several, 500, cuda::attention_way::decode);
+    }
+}
+TEST_CASE("gpu attention: gradients") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {128, 3, 1}, {128, 4, 1}})
+    for (const auto& runs : ragged)
+      for (const int window : {0, 70}) {
+        call c(s, runs, window, false);
+        check_backward(c);
+      }
+}
+TEST_CASE("gpu attention: what no kernel takes is said") {
+  const target t = sm_90;
+  CHECK(cuda::choose_attention({dtype::bf16, 10, 72, 4, 4}, t).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention({dtype::f32, 10, 128, 4, 4}, t).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention({dtype::bf16, 10, 128, 4, 4}, sm_80).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention({dtype::bf16, 64, 128, 32, 8, true}, t).how == cuda::attention_way::decode);
+  CHECK(cuda::choose_attention({dtype::bf16, 65, 128, 32, 8, true}, t).how == cuda::attention_way::prefill);
+  CHECK(cuda::choose_attention({dtype::bf16, 1, 128, 32, 1, true}, t).how == cuda::attention_way::prefill);
+  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 256, 8, 1}, t).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 128, 8, 1}, t).launches == 3);
+}
