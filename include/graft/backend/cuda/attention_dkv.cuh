@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(384, 1)
   }
   block.start();
   if (threadIdx.x < 128) {
-    ptx::give_registers<(Head < 128 ? 40 : 32)>();
+    ptx::give_registers<(Head < 128 ? 40 : 24)>();  // together no more than a block begins with
     if (threadIdx.x < 32) block.produce();
   } else {
     ptx::take_registers<(Head < 128 ? 232 : 240)>();

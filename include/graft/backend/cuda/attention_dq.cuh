@@ -222,10 +222,10 @@ __global__ void __launch_bounds__(384, 1)
   deal.sort(reinterpret_cast<int*>(memory), [&](int t) { return rows_work(g.spans, t); });
   block.start();
   if (threadIdx.x < 128) {
-    ptx::give_registers<(Head < 128 ? 40 : 32)>();
+    ptx::give_registers<40>();
     if (threadIdx.x < 32) block.produce();
   } else {
-    ptx::take_registers<(Head < 128 ? 232 : 240)>();
+    ptx::take_registers<232>();
     block.consume();
   }
 #endif
