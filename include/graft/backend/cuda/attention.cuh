@@ -17,6 +17,7 @@ struct attention_tensors {
   long long places = 0;  // rows of the cache
   void* out = nullptr;
   float* sums = nullptr;  // [heads][rows] of prefill, where backward follows; or null
+  bool chained = false;   // the kernel ahead wrote none of the spans: this one may begin while that one ends
 };
 struct attention_grad_tensors {
   const void *qkv = nullptr, *d_out = nullptr;
@@ -113,16 +114,19 @@ template <class T> class attention_calls {
   }
   template <class Maps, class Args>
   static status start(cudaStream_t stream, const kernel_entry& what, unsigned blocks, unsigned rows, int cluster,
-                      const char* name, Maps& m, Args& a) {
+                      const char* name, Maps& m, Args& a, bool chained = false) {
     if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(what.shared)),
                          name);
         !s)
       return s;
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    const cudaLaunchConfig_t how{dim3(blocks, rows), dim3(what.threads), what.shared, stream, &attribute, 1};
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t how{dim3(blocks, rows), dim3(what.threads), what.shared, stream,
+                                 attributes,         chained ? 2U : 1U};
     void* arguments[] = {&m, &a};
     return launch(how, what.kernel, arguments, name);
   }
@@ -141,7 +145,7 @@ template <class T> class attention_calls {
       return s;
     prefill_args a{{t.spans, static_cast<int>(p.rows)}, p.heads, p.heads / p.groups, scale(p), t.sums};
     return start(stream, kernels_.prefill[head_index(p.head)][c.cluster - 1], static_cast<unsigned>(c.blocks), 1,
-                 c.cluster, "prefill attention", m, a);
+                 c.cluster, "prefill attention", m, a, t.chained && !p.cached);
   }
   status append(cudaStream_t stream, const attention_size& p, const attention_tensors& t) const {
     const int head = p.head / 8, pieces = 2 * p.groups * head;
@@ -171,7 +175,7 @@ template <class T> class attention_calls {
                      p.groups,
                      scale(p)};
     return start(stream, kernels_.decode[head_index(p.head)], static_cast<unsigned>(c.parts),
-                 static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a);
+                 static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a, t.chained);
   }
 
   const attention_kernels& kernels_;

@@ -66,6 +66,7 @@ template <class T, int Head> struct decode_block {
   }
   __device__ void produce() const {
     const span s = own_span();
+    ptx::wait_for_previous_kernel();
     int at = 0;
     std::uint32_t phase = 1;
     for (int i = 2 * s.from; i < 2 * s.to; ++i) {
@@ -119,11 +120,12 @@ template <class T, int Head> struct decode_block {
               in_tile = warp % 4 * 16;
     const span s = own_span();
     const float c = g.scale * log2_e;
-    if (warp == 0 && part == 0) append(lane);
     int own[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       own[half] = half * 32 + lane < g.spans.rows ? g.spans.own(half * 32 + lane) : -1;
+    ptx::wait_for_previous_kernel();
+    if (warp == 0 && part == 0) append(lane);
     std::uint32_t q[shape::steps][2], p[2] = {0, 0};
     load_queries(q, lane);
     float o[shape::steps][4] = {}, largest[2] = {-1e30F, -1e30F},
@@ -140,13 +142,15 @@ template <class T, int Head> struct decode_block {
         int l = lane;
         asm volatile("" : "+r"(l));  // keeps the offsets below out of the loop's invariants, where they spilled
         if (i % 2 == 0) {
-          float x[4] = {};
+          float x[4] = {}, y[4] = {};  // two sums: products wait for the one before
 #pragma unroll
           for (int k = 0; k < shape::steps; ++k) {
             std::uint32_t a[4];
             ptx::load_matrix(a, tile + offset(in_tile + l % 16, k * 16 + l / 16 * 8));
-            mma::multiply<T>(x, a, q[k]);
+            mma::multiply<T>(k % 2 == 0 ? x : y, a, q[k]);
           }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) x[e] += y[e];
 #pragma unroll
           for (int e = 0; e < 4; ++e) x[e] = key0 + lane / 4 + e / 2 * 8 < s.end ? x[e] * c : -INFINITY;
           float factor[2];
@@ -269,7 +273,6 @@ __global__ void __launch_bounds__(decode_shape<Head>::threads, (Head > 128 ? 1 :
                                     static_cast<int>(blockIdx.y) / g.groups,
                                     static_cast<int>(blockIdx.y) % g.groups};
   block.start();
-  ptx::wait_for_previous_kernel();
   if (threadIdx.x < 32 * shape::warps)
     block.consume();
   else if (threadIdx.x == 32 * shape::warps)

@@ -88,6 +88,7 @@ template <class T, int Head> struct key_grad_block {
           for (; wanted != 0; wanted &= wanted - 1, turn ^= 1) {
             if (turn != 0) continue;
             const int bit = __ffs(static_cast<int>(wanted)) - 1, block = b + bit;
+            if ((whole >> bit & 1) == 0) ptx::bring(g.notes.spans + block * 64 + 2 * lane);  // for the mask
             if (lane == 0) {
               ptx::barrier_wait(empty(at), phase);
               notes[4 + at] = 2 * block + static_cast<int>(whole >> bit & 1);

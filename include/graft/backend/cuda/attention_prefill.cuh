@@ -8,6 +8,7 @@
 // ring holds K and V in the order of their use, K0 K1 V0 K2 V1 …, so that the scores of one block are multiplied while
 // the probabilities of the one before are added up. A row is rescaled only where its largest score grew by more than 2⁸.
 //   Cluster   2: two heads that share keys and values; each block requests half of every tile for both.
+// What rows look at must be there before the kernel ahead begins: tiles are sorted while that one ends.
 // Masked keys are multiplied by 0: what lies in their place must be numbers, so a new cache is filled with zeros.
 #pragma once
 #include <graft/backend/cuda/attention_rows.cuh>
@@ -79,7 +80,6 @@ template <class T, int Head, int Cluster> struct prefill_block {
 #pragma unroll 1
     for (int i = 0; deal.take(i, tile, column); ++i) {
       const int head = column * Cluster + rank, buffer = i % shape::q_buffers;
-      const key_walk<keys> walk(g.spans, tile * attention_rows, lane);
       if (lane == 0) {
         const std::uint32_t to = base + buffer * shape::q;
         ptx::barrier_wait(q_empty(buffer), (i / shape::q_buffers & 1) ^ 1);
@@ -88,6 +88,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
           ptx::load_box(to + w * shape::rows_bytes, &maps.q, tile * attention_rows + w * 64, head * shape::chunks,
                         q_full(buffer));
       }
+      const key_walk<keys> walk(g.spans, tile * attention_rows, lane);
       int now = max(0, walk.before(INT_MAX)), before = -1;  // where no row looks at anything, one block is masked
 #pragma unroll 1
       while (now >= 0 || before >= 0) {

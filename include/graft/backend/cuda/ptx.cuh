@@ -139,6 +139,9 @@ __device__ __forceinline__ uint4 load_once(const void* p, bool valid) {
   return v;
 }
 
+// Into the cache of this multiprocessor, for a load that comes soon.
+__device__ __forceinline__ void bring(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+
 // ---- thread blocks ---------------------------------------------------------------------------------------------------
 __device__ __forceinline__ std::uint32_t cluster_rank() {
   std::uint32_t r;
