@@ -4,6 +4,7 @@
 // or not at all (eager).
 #pragma once
 #include <graft/derive/apply.h>
+#include <graft/plan/beside.h>
 #include <graft/plan/plan.h>
 
 namespace graft {
@@ -116,6 +117,8 @@ struct planner {
       for (const id inside : s.inside) part_of[inside] = found.size();
       found.push(s);
     }
+    const sequence<int> runs_beside =
+        p.to.sums_beside ? sums_beside(g, found, p.sums) : sequence<int>(p.sums.size(), -1);
     // In the order of the nodes; what reads a value that a later product keeps for it waits for that product.
     for (int before = -1; before != p.launches.size();) {
       before = p.launches.size();
@@ -123,9 +126,12 @@ struct planner {
         if (!member(i) || g[i].what == op::reshape || p.launch_of[i] >= 0) continue;  // a reshaped value: no launch
         const int product = part_of[i], sum = sum_of[i];
         if (product >= 0 && found[product].result == i) {
-          if (computed_before(found[product].inside, part_of, product)) add_product(found[product]);
+          bool ready = computed_before(found[product].inside, part_of, product);
+          for (int k = 0; k < p.sums.size(); ++k)
+            if (runs_beside[k] == product) ready = ready && computed_before(p.sums[k].product, part_of, product);
+          if (ready) add_product(found[product], runs_beside, product);
         } else if (sum >= 0 && p.sums[sum].result == i) {
-          if (computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
+          if (runs_beside[sum] < 0 && computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
         } else if (product < 0 && sum < 0 && computed_before(i, part_of, -1)) {
           open(family_of(g[i]), i);
           add(i, slot::alone);
@@ -163,7 +169,7 @@ struct planner {
     add(s.product, slot::reduce);
     if (s.result != s.product) add(s.result, slot::post);
   }
-  [[gnu::cold]] constexpr void add_product(const product_slots& s) {
+  [[gnu::cold]] constexpr void add_product(const product_slots& s, const sequence<int>& runs_beside, int index) {
     open(family::product, s.result);
     p.launches.back().product = p.products.size();
     p.products.push(s);
@@ -177,6 +183,12 @@ struct planner {
       const bool side = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
       add(i, base ? slot::product : side ? slot::side : i == s.scaled ? slot::pre : slot::post);
       if (base) p.launches.back().anchor = i;
+    }
+    for (int k = 0, n = 0; k < p.sums.size(); ++k) {
+      if (runs_beside[k] != index) continue;
+      p.launches.back().beside[n++] = k;
+      add(p.sums[k].product, slot::reduce);
+      if (p.sums[k].result != p.sums[k].product) add(p.sums[k].result, slot::post);
     }
   }
 };

@@ -36,17 +36,31 @@ constexpr product_shape shape_of(const graph& g, const product_slots& p, const s
   shape.posts = !p.posts.empty();
   shape.pre = p.pre >= 0;
   shape.across = !p.weight_by_row && base_leaf(g, p.weight) >= 0;
-  for (const side_branch& b : p.sides) shape.keeps = shape.keeps || b.kept;
+  for (const side_branch& b : p.sides) {
+    shape.keeps = shape.keeps || b.kept;
+    shape.gives_side = shape.gives_side || (b.kept && is_output(g, b.s));
+  }
+  shape.keeps = shape.keeps || p.before_posts >= 0;
   return shape;
+}
+constexpr beside_shape shape_of(const graph& g, const product_slots& beside, const token_sum& sum,
+                                const size_values& s) {
+  const int left = static_cast<int>(g.sizes.value(g[sum.left].d[3], s)),
+            right = static_cast<int>(g.sizes.value(g[sum.right].d[3], s));
+  const id side = beside.sides.empty() ? none_id : beside.sides[0].s;
+  return {left >= right ? left : right, left >= right ? right : left,
+          side >= 0 && (sum.left == side || sum.right == side)};
 }
 
 constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dtype type) {
   int n = 0;
   for (const launch& l : p.launches)
-    if (l.product >= 0)
-      n +=
-          p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(shape_of(g, p.products[l.product], s, type), p.to);
-    else if (l.sum >= 0)
+    if (l.product >= 0) {
+      product_shape shape = shape_of(g, p.products[l.product], s, type);
+      for (int k = 0; k < 2; ++k)
+        if (l.beside[k] >= 0) shape.beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
+      n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(shape, p.to);
+    } else if (l.sum >= 0)
       n += count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
     else
       n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s);

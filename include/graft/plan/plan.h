@@ -30,6 +30,7 @@ struct launch {
   int first = 0, count = 0;  // its nodes: [first, first + count) of plan::nodes
   int product = -1;          // its slots: one of plan::products
   int sum = -1;              // a product over the tokens: one of plan::sums
+  int beside[2] = {-1, -1};  // and those that may run beside its product
 };
 
 struct plan {

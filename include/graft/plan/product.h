@@ -2,7 +2,8 @@
 // product: part of a graph read as one product with its slots,
 //     y = act(scale ⊙ (x · Wᵀ + Σ ± factor · (x · Aᵀ) · Bᵀ) + shift) + residual,   or the same with x = unscaled ⊙ pre
 // where W, A, B, pre, the factors, scale and shift are all known before the data comes. A backend that has a kernel of
-// this form runs all nodes of it in one launch; x and the residual may themselves be computed, which happens before.
+// this form runs all nodes of it in one launch; x and the residual may themselves be computed, which happens before. For
+// a backward pass it also stores x · Aᵀ, and the sum before scale and shift.
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
@@ -20,7 +21,7 @@ struct side_branch {
   bool minus = false;
   id factor = none_id;  // one number, if any
   id s = none_id;       // x Aᵀ
-  bool kept = false;    // products over the tokens read it later: the launch stores it
+  bool kept = false;    // products over the tokens read it later, or it is an output: the launch stores it
   dim rank{};
 };
 struct post_step {
@@ -35,6 +36,7 @@ struct product_slots {
   bool weight_by_row = true;           // W is stored [out, in], else [in, out]
   sequence<side_branch> sides;
   sequence<post_step> posts;  // in the order they are applied
+  id before_posts = none_id;  // the sum, where it is an output as well; none: it is not stored
   op act = op::detach;        // behind them; detach: none
   id residual = none_id;      // like the result, added last
   sequence<id> inside;        // every node of the launch, the result included
@@ -57,9 +59,15 @@ struct slot_reader {
   constexpr bool data(id i) const { return i >= 0 && when.of[i] == stage::data; }
   constexpr bool known(id i) const { return i >= 0 && when.of[i] != stage::data; }
   constexpr bool inner(id i) const { return readers[i] == 1; }
-  // Beside this launch only products over the tokens read it, and the launch needs none of them.
+  constexpr int outputs(id i) const {  // how many outputs it is
+    int n = 0;
+    for (int k = 0; k < g.outs; ++k) n += g.out[k].at == i ? 1 : 0;
+    return n;
+  }
+  // Beside this launch only products over the tokens read it, and the launch needs none of them; or it is an output.
   constexpr bool kept(id i) const {
-    if (sums.times[i] == 0 || readers[i] != sums.times[i] + 1) return false;
+    const int others = sums.times[i] + outputs(i);
+    if (others == 0 || readers[i] != others + 1) return false;
     for (id s = i + 1; s < result; ++s)
       if (sums.product_of[s] && (g[s].a == i || g[s].b == i) && reaches(s)) return false;
     return true;
@@ -120,7 +128,12 @@ struct slot_reader {
     const bool left = any && data(v.a) && per_column(v.b);
     const bool right = (v.what == op::add || v.what == op::mul) && per_column(v.a) && data(v.b);
     if (!left && !right) return term(i, false, none_id, root);
-    if (!affine(left ? v.a : v.b, false)) return false;
+    const id below = left ? v.a : v.b;
+    if (outputs(below) > 0 && readers[below] == outputs(below) + 1)
+      out.before_posts = below;
+    else if (!inner(below))
+      return false;
+    if (out.before_posts == below ? !term(below, false, none_id, true) : !affine(below, false)) return false;
     out.posts.push({v.what, left ? v.b : v.a});
     return take(i);
   }

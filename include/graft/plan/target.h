@@ -9,18 +9,27 @@
 
 namespace graft {
 
+// A sum over the tokens Zᵀ Q that may run beside a product, on processors that the product leaves idle.
+struct beside_shape {
+  int columns = 0, rank = 0;  // of Z, and of Q; no columns: there is none
+  bool waits = false;         // Q is S of the product
+  friend constexpr bool operator==(const beside_shape&, const beside_shape&) = default;
+};
+
 // One product with its slots, as a backend is asked for it.
 struct product_shape {
   dtype type = dtype::bf16;
   long long m = 0;
   int n = 0, k = 0;
-  int rank = 0;         // of the side branch; 0: none
-  bool aligned = true;  // all pointers are multiples of 16 bytes
-  bool plain = true;    // neither activation nor residual
-  bool posts = false;   // a factor or a summand for each output
-  bool pre = false;     // a factor for each column of x
-  bool across = false;  // W is stored [in, out], and read as it lies
-  bool keeps = false;   // S of the side branch is stored for later launches
+  int rank = 0;             // of the side branch; 0: none
+  bool aligned = true;      // all pointers are multiples of 16 bytes
+  bool plain = true;        // neither activation nor residual
+  bool posts = false;       // a factor or a summand for each output
+  bool pre = false;         // a factor for each column of x
+  bool across = false;      // W is stored [in, out], and read as it lies
+  bool keeps = false;       // more than y is stored: S of the side branch, or the sum before factor and summand
+  bool gives_side = false;  // S is an output of the layer, without padding
+  beside_shape beside[2]{};
 };
 
 struct target {
@@ -34,7 +43,8 @@ struct target {
   bool weight_either_way = false;  // a product reads a stored weight [out, in] and [in, out]
   bool takes_pre = true;           // a product has room for a factor of its input,
   bool pre_beside_side = false;    // and beside a side branch as well
-  bool sums_tokens = false;        // a product over the tokens is a launch of its own form
+  bool sums_tokens = false;        // a product over the tokens is a launch of its own form,
+  bool sums_beside = false;        // or runs beside another product
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.

@@ -121,7 +121,7 @@ template <class T> class bound_plan {
     }
     bool first = true;
     for (const graft::launch& l : p_.launches) {
-      const status s = l.product >= 0 ? run_product(stream, to, l.product, alone, first)
+      const status s = l.product >= 0 ? run_product(stream, to, l, alone, first)
                        : l.sum >= 0   ? run_sum(stream, to, l.sum)
                                       : run_node(stream, l.anchor);
       if (!s) return s;
@@ -233,6 +233,10 @@ template <class T> class bound_plan {
             y.data != nullptr && unshaped(g_, g_.out[k].at) == b.slots().result && y.type != dtype_of<T>)
           return fail("output '", g_.output_name(k), "' is ", name_of(y.type), ", this layer computes in ",
                       name_of(dtype_of<T>));
+      for (const id i : {b.kept_side(), b.slots().before_posts})
+        if (const int k = i < 0 ? -1 : output_of(i); k >= 0 && output_type(k) != dtype_of<T>)
+          return fail("output '", g_.output_name(k), "' is ", name_of(output_type(k)), ", it is kept as ",
+                      name_of(dtype_of<T>));
     }
     return ok;
   }
@@ -241,26 +245,70 @@ template <class T> class bound_plan {
       if (unshaped(g_, g_.out[k].at) == i && now_.outputs[static_cast<std::size_t>(k)].data != nullptr) return k;
     return -1;
   }
+  dtype output_type(int k) const { return now_.outputs[static_cast<std::size_t>(k)].type; }
+  void* output_at(id i) const {
+    const int k = i < 0 ? -1 : output_of(i);
+    return k < 0 ? nullptr : now_.outputs[static_cast<std::size_t>(k)].data;
+  }
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
-  status run_product(cudaStream_t stream, const target& to, int index, bool alone, bool first) {
-    bound_product<T>& b = products_[static_cast<std::size_t>(index)];
+  status run_product(cudaStream_t stream, const target& to, const graft::launch& l, bool alone, bool first) {
+    bound_product<T>& b = products_[static_cast<std::size_t>(l.product)];
     const product_slots& s = b.slots();
-    const int k = output_of(s.result);
-    void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_[s.result].p.at;
-    if (k >= 0 && !only_product_) values_.put(s.result, {y, dtype_of<T>});
+    product_tensors with;
+    with.y = output_at(s.result);
+    if (with.y != nullptr && !only_product_) values_.put(s.result, {with.y, dtype_of<T>});
+    if (with.y == nullptr) with.y = values_[s.result].p.at;
+    with.x = tensor_at(s.x), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
+    void* const side = output_at(b.kept_side());
+    with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
+    with.before = output_at(s.before_posts);
+    with.workspace = workspace_, with.counters = counters_;
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
-    return b.run(stream, kernels_->linear, to, m, tensor_at(s.x), y, s.residual < 0 ? nullptr : tensor_at(s.residual),
-                 workspace_, counters_, alone, first);
+    for (int k = 0; k < 2; ++k)
+      if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
+    const result<unsigned> ran = b.run(stream, kernels_->linear, to, m, with, alone, first);
+    if (!ran) return ran.failure();
+    for (unsigned k = 0; k < 2; ++k)
+      if (l.beside[k] >= 0 && (*ran >> k & 1) == 0)
+        if (status done = run_sum(stream, to, l.beside[k]); !done) return done;
+    if (side == nullptr || !b.pads_side() || m == 0) return ok;
+    const auto rank = side_rank(g_, s, now_.sizes);
+    return each(stream, m * rank,
+                unpad_rows<T>{static_cast<const T*>(with.side), static_cast<T*>(side), rank, b.rank()}, "side");
+  }
+  // A gradient that nobody asked for is computed nowhere.
+  bool is_asked_for(id i) const { return output_of(i) >= 0 || !is_output(g_, i) || readers_[i] > 1; }
+  cells<float> place_of(const token_sum& s) {
+    cells<float> d = values_.room(s.result);
+    if (const int k = output_of(s.result); k >= 0)
+      d = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    values_.put(s.result, d);
+    return d;
+  }
+  beside_sum sum_beside(int index, const bound_product<T>& product, void* side) {
+    const token_sum& s = p_.sums[index];
+    if (!is_asked_for(s.result)) return {};
+    beside_sum b;
+    const id of_product = product.kept_side();
+    auto operand = [&](id i) {
+      sum_operand o = operand_of(i);
+      if (i == of_product) o.data = side;
+      return o;
+    };
+    const sum_operand left = operand(s.left), right = operand(s.right);
+    b.by_column = left.columns >= right.columns;
+    b.z = b.by_column ? left : right, b.q = b.by_column ? right : left;
+    b.waits = s.left == of_product || s.right == of_product;
+    if (s.factor >= 0) b.factor = values_[s.factor].p;
+    b.to = place_of(s);
+    return b;
   }
   status run_sum(cudaStream_t stream, const target& to, int index) {
     bound_sum<T>& b = sums_[static_cast<std::size_t>(index)];
     const token_sum& s = b.sum();
-    const int k = output_of(s.result);
-    if (k < 0 && is_output(g_, s.result) && readers_[s.result] == 1) return ok;  // a gradient that nobody asked for
-    cells<float> d = values_.room(s.result);
-    if (k >= 0) d = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
-    values_.put(s.result, d);
+    if (!is_asked_for(s.result)) return ok;
+    const cells<float> d = place_of(s);
     const long long m = g_.sizes.value(g_[s.left].d[2], now_.sizes);
     return b.run(stream, kernels_->linear, to, m, operand_of(s.left), operand_of(s.right),
                  s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false);

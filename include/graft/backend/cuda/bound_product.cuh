@@ -21,6 +21,17 @@ template <class T> struct shared_slots {
   buffer workspace, counters;  // of whichever adapter runs: a captured launch outlives the adapter it was captured with
 };
 
+// The tensors of one call.
+struct product_tensors {
+  const void* x = nullptr;
+  void* y = nullptr;
+  const void* residual = nullptr;
+  void *side = nullptr, *before = nullptr;  // where S, with padding, and the sum before the post slot are wanted
+  beside_sum sums[2]{};
+  void* workspace = nullptr;
+  std::uint32_t* counters = nullptr;
+};
+
 template <class T> class bound_product {
  public:
   // `pads`: only products over the tokens read the result, and they want rows as long as those of S.
@@ -90,25 +101,28 @@ template <class T> class bound_product {
   // May this launch read weights and adapter before the kernel ahead of it has finished? From the second one on.
   bool may_chain() { return std::exchange(chained_, true); }
 
-  status run(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m, const void* x, void* y,
-             const void* residual, void* workspace, std::uint32_t* counters, bool alone, bool first) {
-    if (calls_.empty() || alone != alone_) {
+  // Which of the sums ran beside it: a bit for each.
+  result<unsigned> run(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,
+                       const product_tensors& with, bool alone, bool first) {
+    if (calls_.empty() || alone != alone_ || with.side != s_now_ || with.before != before_now_) {
       linear_operands o;
       const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
       o.act = activation_of(slots_.act), o.alone = alone_ = alone;
-      o.w = weight(), o.slot = from.record, o.a = from.a.data(), o.s = s_.data();
+      o.w = weight(), o.slot = from.record, o.a = from.a.data();
+      o.s = s_now_ = with.side, o.before = before_now_ = with.before;
       if (shared_ != nullptr) o.slot.scale = record_scale(from), o.slot.shift = record_shift(from);
-      o.workspace = workspace, o.counters = counters;
+      o.workspace = with.workspace, o.counters = with.counters;
       calls_ = linear_calls(kernels, to, shape(m), o);
     }
-    auto bound = calls_.at(m, x, y, residual);
+    auto bound = calls_.at(m, with.x, with.y, with.residual, with.sums);
     if (!bound) return bound.failure();
-    return launch(stream, **bound, may_chain() && first);
+    if (status done = launch(stream, **bound, may_chain() && first); !done) return done.failure();
+    return (*bound)->beside;
   }
   product_shape shape(long long m) const {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};
     p.posts = !slots_.posts.empty() || shared_ != nullptr;
-    p.pre = has_pre(), p.across = lies_across(), p.keeps = kept_side() >= 0;
+    p.pre = has_pre(), p.across = lies_across(), p.keeps = kept_side() >= 0 || slots_.before_posts >= 0;
     p.plain = slots_.act == op::detach && slots_.residual < 0;
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
     return p;
@@ -125,7 +139,10 @@ template <class T> class bound_product {
   int rank() const { return rank_; }
   // The value x Aᵀ that the launch stores for others, [tokens, rank()]; -1: none.
   id kept_side() const { return !slots_.sides.empty() && slots_.sides[0].kept ? slots_.sides[0].s : none_id; }
-  const void* kept() const { return s_.data(); }
+  const void* kept() const { return s_now_; }
+  // Where S lies if the caller gives no memory for it, and whether our rows have padding that a caller's have not.
+  void* own_side() { return s_.data(); }
+  bool pads_side() const { return side_rank(*g_, slots_, sizes_) != rank_; }
   int out_size() const { return n_; }
   int in_size() const { return k_; }
 
@@ -213,6 +230,7 @@ template <class T> class bound_product {
   packed_adapter<T> packed_;
   buffer weight_, s_;
   linear_calls calls_;
+  void *s_now_ = nullptr, *before_now_ = nullptr;  // what the launches write beside y
   bool alone_ = false;
   bool chained_ = false;  // the next call may read weights and adapter before the kernel ahead of it has finished
 };

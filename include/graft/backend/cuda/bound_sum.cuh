@@ -6,22 +6,13 @@
 #include <graft/backend/cuda/column_dots.cuh>
 #include <graft/backend/cuda/linear_kernels.cuh>
 #include <graft/backend/cuda/product.cuh>
+#include <graft/backend/cuda/sum_operand.h>
 #include <graft/backend/cuda/tensor_map.h>
 #include <graft/plan/token_sum.h>
 
 #include <algorithm>
 
 namespace graft::cuda {
-
-// Rows of `pitch` elements, of which the first `columns` count.
-struct sum_operand {
-  const void* data = nullptr;
-  int columns = 0, pitch = 0;
-  dtype type = dtype::bf16;
-  bool aligned() const { return pitch % 8 == 0 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-  cells<float> elements() const { return {const_cast<void*>(data), type}; }
-  friend bool operator==(const sum_operand&, const sum_operand&) = default;
-};
 
 template <class T> class bound_sum {
  public:

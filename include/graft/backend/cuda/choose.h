@@ -5,6 +5,8 @@
 #include <graft/backend/cuda/kernel_list.h>
 #include <graft/plan/target.h>
 
+#include <initializer_list>
+
 namespace graft::cuda {
 
 constexpr bool is_hopper(const target& t) { return t.capability == 90; }
@@ -28,6 +30,8 @@ struct linear_choice {
   int launches = 1;
   int tile_n = 256, group = 8, owners = 0, pairs = 0;  // gemm
   stream_choice stream{};                              // stream, narrow, or the shrink before gemm
+  unsigned beside = 0;                                 // which of the two sums run beside the tiles: a bit for each,
+  int beside_blocks = 0;                               // and by how many thread blocks
   long long partial_bytes = 0, s_bytes = 0;
   long long workspace_bytes() const { return partial_bytes + s_bytes; }
 };
@@ -68,6 +72,26 @@ constexpr stream_choice choose_narrow(long long m, int outputs, int k, const tar
   if (outputs > max_stream_tokens) return {};
   return choose_stream(&rows, 1, outputs, k, 0, device.processors, true, stream_shapes_of(have, outputs, 0));
 }
+// The sums that the thread blocks beside the tiles finish before these do; the one that waits for S comes second. Clocks
+// of a step of a tile, and of 128 tokens of 128 columns, on an H200.
+constexpr void choose_beside(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
+  const int tiles = static_cast<int>((p.m + 255) / 256) * ((p.n + 255) / 256), resident = device.resident_pairs;
+  if (!p.across || c.tile_n != 256 || !have.has_beside(p.rank) || resident < 4) return;
+  auto waves = [&](int pairs) { return (tiles + pairs - 1) / pairs; };
+  if (waves(resident - 2) != waves(resident)) return;
+  const int pairs = launched_pairs(tiles, resident - 2), blocks = 2 * (resident - pairs);
+  if (!owners_are_resident(c.owners, c.group, static_cast<int>((p.m + 255) / 256), pairs)) return;
+  long long left = 1100LL * waves(resident) * ((p.k + 63) / 64);
+  for (const bool waits : {false, true})
+    for (unsigned k = 0; k < 2; ++k) {
+      const beside_shape& s = p.beside[k];
+      if (s.columns == 0 || s.waits != waits || s.rank != p.rank) continue;
+      const long long stages = ((s.columns + 127) / 128 + blocks - 1) / blocks * ((p.m + 127) / 128);
+      const long long clocks = stages * (p.rank <= 16 ? 525 : p.rank <= 32 ? 600 : 810);
+      if (clocks <= left) left -= clocks, c.beside |= 1U << k;
+    }
+  if (c.beside != 0) c.pairs = pairs, c.beside_blocks = blocks;
+}
 // False where there is no kernel for it.
 constexpr bool choose_gemm(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
   const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.resident_pairs;
@@ -84,6 +108,7 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
     c.owners = (n_tiles < 8 ? n_tiles : 8) / 4 * 4;
     if (c.owners > 0 && (p.k + 63) / 64 >= c.owners && owners_are_resident(c.owners, c.group, m_pairs, c.pairs)) {
       c.partial_bytes = static_cast<long long>(m_pairs) * 2 * c.owners * 128 * p.rank * 4;
+      choose_beside(p, device, have, c);
       return true;
     }
   }

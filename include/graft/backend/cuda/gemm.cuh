@@ -193,7 +193,8 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
       fetch(at, thread);
       ptx::barrier_arrive(s_ready());
       // The last tile of the row leaves the counters as it found them: zero, for the next launch or replay.
-      if (helper == 0 && ptx::add_acquire_release(published + 2, 1) == static_cast<std::uint32_t>(g.n_tiles()) - 1)
+      const int users = g.n_tiles() + (at.m_block * 128 < g.m ? g.watchers : 0);
+      if (helper == 0 && ptx::add_acquire_release(published + 2, 1) == static_cast<std::uint32_t>(users) - 1)
         published[0] = published[1] = published[2] = 0;
     }
   }
@@ -324,7 +325,7 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
         expand(c, acc);
       else if constexpr (!Pre)
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
-      const tile_writer<T, TileN, shape> write{maps.y, post, base + shape::out, c, at};
+      const tile_writer<T, TileN, shape> write{maps.y, maps.before, g.stores_before, post, base + shape::out, c, at};
       column_values<shape::round> scale;  // asked for before they are needed
       if (post.scale != nullptr) write.load(scale, post.scale, 0);
       wgmma_wait<0>();
@@ -335,19 +336,17 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
   }
 };
 
+// The tiles of a launch, by the first `blocks` thread blocks of it.
 template <class T, int TileN, int Rank, bool Pre, bool Across>
-__global__ void __launch_bounds__(384, 1)
-    gemm_kernel(const __grid_constant__ gemm_maps maps, const __grid_constant__ gemm_args g) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ std::uint8_t raw[];
+__device__ __forceinline__ void run_tiles(const gemm_maps& maps, const gemm_args& g, std::uint32_t base, int blocks) {
   gemm_block<T, TileN, Rank, Pre, Across> block{maps,
                                                 g,
-                                                (ptx::shared_address(raw) + 1023) & ~1023U,
+                                                base,
                                                 ptx::cluster_rank(),
                                                 (g.k + 63) / 64,
                                                 g.m_pairs() * g.n_tiles(),
                                                 static_cast<int>(blockIdx.x / 2),
-                                                static_cast<int>(gridDim.x / 2)};
+                                                blocks / 2};
   block.start();
   if (threadIdx.x < 128) {
     ptx::give_registers<(Rank > 0 ? 56 : 40)>();
@@ -360,6 +359,14 @@ __global__ void __launch_bounds__(384, 1)
     block.consume();
   }
   ptx::cluster_sync();  // nobody leaves while the other block may still write into its shared memory
+}
+template <class T, int TileN, int Rank, bool Pre, bool Across>
+__global__ void __launch_bounds__(384, 1)
+    gemm_kernel(const __grid_constant__ gemm_maps maps, const __grid_constant__ gemm_args g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ std::uint8_t raw[];
+  run_tiles<T, TileN, Rank, Pre, Across>(maps, g, (ptx::shared_address(raw) + 1023) & ~1023U,
+                                         static_cast<int>(gridDim.x));
 #endif
 }
 

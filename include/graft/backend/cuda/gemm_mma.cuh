@@ -134,7 +134,9 @@ template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kern
       for (int e = 0; e < 4; ++e) {
         const long long row = m0 + warp_m + i * 16 + lane / 4 + 8 * (e >> 1);
         const int col = n0 + warp_n + j * 8 + (lane % 4) * 2 + (e & 1);
-        if (row < g.m && col < g.n) y[row * g.n + col] = from_float<T>(post(acc[i][j][e], row, col));
+        if (row >= g.m || col >= g.n) continue;
+        if (g.before != nullptr) static_cast<T*>(g.before)[row * g.n + col] = from_float<T>(acc[i][j][e]);
+        y[row * g.n + col] = from_float<T>(post(acc[i][j][e], row, col));
       }
 #endif
 }

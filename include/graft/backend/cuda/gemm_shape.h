@@ -28,7 +28,7 @@ template <int TileN, int Rank> struct gemm_shape {
 };
 
 struct gemm_maps {
-  CUtensorMap x, w, y, s;
+  CUtensorMap x, w, y, s, before;
 };
 
 struct tile_place {
@@ -49,6 +49,8 @@ struct gemm_args {
   float* partial;           // [rows of 128][owners][128][rank]
   void* s;                  // [tokens][rank]
   std::uint32_t* counters;  // [rows of 128][4], zero between launches
+  bool stores_before;       // the sum before scale and shift is wanted as well
+  int watchers;             // thread blocks beside the tiles that wait for every row of S
 
   // Two blocks of 128 tokens make a row of tiles.
   __host__ __device__ int m_pairs() const { return (m + 255) / 256; }

@@ -57,7 +57,9 @@ template <class T> __global__ void __launch_bounds__(simt::threads) gemm_simt_ke
     for (int j = 0; j < 4; ++j) {
       const long long row = m0 + tm + i;
       const int col = n0 + tn + j;
-      if (row < g.m && col < g.n) y[row * g.n + col] = from_float<T>(post(acc[i][j], row, col));
+      if (row >= g.m || col >= g.n) continue;
+      if (g.before != nullptr) static_cast<T*>(g.before)[row * g.n + col] = from_float<T>(acc[i][j]);
+      y[row * g.n + col] = from_float<T>(post(acc[i][j], row, col));
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way out of a gemm tile: post, then 64 columns at a time through shared memory to y by tensor stores.
+// The way out of a gemm tile: post, then 64 columns at a time through shared memory to y by tensor stores; where they are
+// wanted, the same columns before post in the same way first.
 #pragma once
 #include <graft/backend/cuda/gemm_shape.h>
 #include <graft/backend/cuda/post.cuh>
@@ -14,6 +15,8 @@ template <class T, int TileN, class Shape> struct tile_writer {
   static constexpr int round = Shape::round;
 
   const CUtensorMap& y;
+  const CUtensorMap& before;  // where the accumulators go before post, if they are wanted
+  bool stores_before;
   const post_slot<T>& post;
   std::uint32_t chunks_at;
   const gemm_consumer& c;
@@ -24,13 +27,43 @@ template <class T, int TileN, class Shape> struct tile_writer {
 #pragma unroll
     for (int j = 0; j < 8 * round; ++j) to.v[j] = __ldg(reinterpret_cast<const float2*>(from + 8 * j));
   }
-  // `scale` holds the factors of the first round.
-  __device__ __forceinline__ void operator()(float (&acc)[TileN / 2], column_values<round>& scale) const {
+  // `in_turns`: the part of shared memory that is written next was used `chunks` stores ago, else by the last one.
+  __device__ __forceinline__ void store(const CUtensorMap& to, const float (&acc)[TileN / 2], int c0,
+                                        bool in_turns) const {
     const std::uint32_t out = chunks_at + c.group * Shape::chunks * Shape::chunk;
     const int row = c.warp * 16 + (c.lane % 8) + 8 * ((c.lane / 8) & 1);
+    if (c.thread == 0) {  // the store that used this part of shared memory has read it
+      if (c0 == 0 || !in_turns)
+        ptx::stores_have_read<0>();
+      else
+        ptx::stores_have_read<Shape::chunks - 1>();
+    }
+    ptx::named_barrier(2 + c.group, 128);
+#pragma unroll
+    for (int chunk = c0; chunk < c0 + round; ++chunk)
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) {
+        const float* v = acc + chunk * 32 + j * 4;
+        const std::uint32_t packed[4] = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]),
+                                         pack<T>(v[6], v[7])};
+        ptx::store_matrix(
+            out + (chunk % Shape::chunks) * Shape::chunk + row * 128 + (((j + c.lane / 16) ^ (row & 7)) << 4), packed);
+      }
+    ptx::fence_async_shared();
+    ptx::named_barrier(2 + c.group, 128);
+    if (c.thread == 0) {
+#pragma unroll
+      for (int chunk = c0; chunk < c0 + round; ++chunk)
+        ptx::store_tile(&to, at.n_tile * TileN + chunk * 64, at.m_block * 128 + c.group * 64,
+                        out + (chunk % Shape::chunks) * Shape::chunk);
+    }
+  }
+  // `scale` holds the factors of the first round.
+  __device__ __forceinline__ void operator()(float (&acc)[TileN / 2], column_values<round>& scale) const {
     const int token = at.m_block * 128 + c.group * 64;
 #pragma unroll
     for (int c0 = 0; c0 < TileN / 64; c0 += round) {
+      if (stores_before) store(before, acc, c0, false);
       if (post.scale != nullptr) {
 #pragma unroll
         for (int e = 0; e < round * 32; ++e) acc[c0 * 32 + e] *= e & 1 ? scale.v[e / 4].y : scale.v[e / 4].x;
@@ -48,31 +81,7 @@ template <class T, int TileN, class Shape> struct tile_writer {
           acc[e] = post.finish(acc[e], token + c.warp * 16 + c.lane / 4 + 8 * ((e >> 1) & 1),
                                at.n_tile * TileN + e / 4 * 8 + (c.lane % 4) * 2 + (e & 1));
       }
-      if (c.thread == 0) {  // the store that used this part of shared memory has read it
-        if (c0 == 0)
-          ptx::stores_have_read<0>();
-        else
-          ptx::stores_have_read<Shape::chunks - 1>();
-      }
-      ptx::named_barrier(2 + c.group, 128);
-#pragma unroll
-      for (int chunk = c0; chunk < c0 + round; ++chunk)
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-          const float* v = acc + chunk * 32 + j * 4;
-          const std::uint32_t packed[4] = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]),
-                                           pack<T>(v[6], v[7])};
-          ptx::store_matrix(
-              out + (chunk % Shape::chunks) * Shape::chunk + row * 128 + (((j + c.lane / 16) ^ (row & 7)) << 4),
-              packed);
-        }
-      ptx::fence_async_shared();
-      ptx::named_barrier(2 + c.group, 128);
-      if (c.thread == 0) {
-#pragma unroll
-        for (int chunk = c0; chunk < c0 + round; ++chunk)
-          ptx::store_tile(&y, at.n_tile * TileN + chunk * 64, token, out + (chunk % Shape::chunks) * Shape::chunk);
-      }
+      store(y, acc, c0, !stores_before);
     }
   }
 };

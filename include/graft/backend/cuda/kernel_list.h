@@ -17,7 +17,7 @@ inline constexpr int gemm_variants = 10, with_pre = 4, first_across = 5, stream_
 
 struct kernel_list {
   std::uint64_t streams = 0;  // a bit for each
-  std::uint32_t gemms = 0;    // and behind them the sums over tokens
+  std::uint32_t gemms = 0;    // and behind them the sums over tokens, and the gemms with such sums beside them
 
   static constexpr int gemm_bit(int tile_n, int variant) { return (tile_n == 256 ? gemm_variants : 0) + variant; }
   static constexpr int stream_bit(int tokens, int shape, int rank) {
@@ -30,6 +30,9 @@ struct kernel_list {
   static constexpr int sum_bit(int rank) { return 2 * gemm_variants + rank_index(rank) - 1; }
   constexpr bool has_sum(int rank) const { return (gemms >> sum_bit(rank) & 1) != 0; }
   constexpr void add_sum(int rank) { gemms |= 1U << sum_bit(rank); }
+  static constexpr int beside_bit(int rank) { return sum_bit(rank) + ranks - 1; }
+  constexpr bool has_beside(int rank) const { return (gemms >> beside_bit(rank) & 1) != 0; }
+  constexpr void add_beside(int rank) { gemms |= 1U << beside_bit(rank); }
   constexpr void add_gemm(int tile_n, int variant) { gemms |= 1U << gemm_bit(tile_n, variant); }
   constexpr void add_stream(int tokens, int shape, int rank) {
     streams |= std::uint64_t{1} << stream_bit(tokens, shape, rank);
@@ -43,7 +46,7 @@ constexpr kernel_list every_kernel() {
   for (const int rank : {0, 16, 32, 64}) {
     for (const int tile : {128, 256})
       l.add_gemm(tile, rank_index(rank)), l.add_gemm(tile, first_across + rank_index(rank));
-    if (rank > 0) l.add_sum(rank);
+    if (rank > 0) l.add_sum(rank), l.add_beside(rank);
     for (const int tokens : {8, 16, 64})
       for (int shape = 0; shape < stream_shapes; ++shape)
         if (stream_kernels[shape].rows + rank <= 256) l.add_stream(tokens, shape, rank);

@@ -18,6 +18,7 @@ constexpr kernel_list kernels_for(int n, int k, int rank, bool pre, bool lies_ac
   if (lies_across && rank > 0) {  // where the blocks that share a side branch are not all resident
     for (const int tile : {128, 256}) l.add_gemm(tile, first);
     l.add_stream(padded_tokens(rank), any_shape, 0);
+    if (rank <= 64) l.add_beside(rank);
   }
   if (n > 0 && n <= max_stream_tokens && rank == 0 && !pre && !lies_across)
     l.add_stream(padded_tokens(n), any_shape, 0);

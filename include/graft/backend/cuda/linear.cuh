@@ -7,6 +7,7 @@
 #include <graft/backend/cuda/device.h>
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/linear_kernels.cuh>
+#include <graft/backend/cuda/sum_operand.h>
 #include <graft/backend/cuda/tensor_map.h>
 
 #include <variant>
@@ -22,6 +23,8 @@ struct linear_operands {
   adapter_slot slot{};
   const void* a = nullptr;            // the packed A of the slot, for a shrink of its own
   void* s = nullptr;                  // where S of the side branch is wanted, [m, rank]; null: nobody reads it later
+  void* before = nullptr;             // where the sum before the post slot is wanted; null: nowhere
+  beside_sum sums[2]{};               // sums over the tokens that may run beside the product
   void* workspace = nullptr;          // choice.workspace_bytes()
   std::uint32_t* counters = nullptr;  // four for every 128 tokens; zero, and zero again after the call
   bool alone = false;                 // no kernel that waits for its own thread blocks runs beside this one
@@ -30,6 +33,8 @@ struct linear_operands {
 struct gemm_call {
   gemm_maps maps;
   gemm_args args;
+  beside_maps sum_maps;
+  beside_args sums;
 };
 struct stream_call {
   stream_maps maps;
@@ -51,6 +56,8 @@ struct bound_linear {
   const void* x = nullptr;  // what they are bound to now
   void* y = nullptr;
   const void* residual = nullptr;
+  unsigned beside = 0;  // which sums run beside the product, as they are bound now
+  beside_sum sums[2]{};
 };
 // Layers that share x, each with its weight, its adapter of the same rank, and its output.
 struct stream_layer {
@@ -101,6 +108,23 @@ inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype 
                 dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(c.tiles)), "stream", c.splits, chain,
                 false);
 }
+// Sums of the same sizes, pointed at other tensors.
+inline status bind_sums(gemm_call& to, dtype type, unsigned which, const beside_sum* sums) {
+  int n = 0;
+  for (const bool waits : {false, true})  // the one that waits for S comes second
+    for (unsigned k = 0; k < 2; ++k) {
+      const beside_sum& s = sums[k];
+      if ((which >> k & 1) == 0 || s.waits != waits) continue;
+      const int m = to.args.m, rank = to.args.rank;
+      if (status made = make_map(to.sum_maps.z[n], type, {s.z.data, m, s.z.columns, s.z.pitch}, 128, 64); !made)
+        return made;
+      if (status made = make_map(to.sum_maps.q[n], type, {s.q.data, m, s.q.pitch, s.q.pitch}, 128, rank); !made)
+        return made;
+      to.sums.job[n++] = {s.z.columns, s.q.columns, s.by_column, s.waits, s.adds, s.factor, s.to};
+    }
+  to.sums.jobs = n;
+  return ok;
+}
 inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const product_shape& p, const linear_choice& c,
                         const linear_operands& o) {
   void* s_at = place_of_s(o, c);
@@ -119,14 +143,26 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
              o.residual,
              static_cast<float*>(o.workspace),
              s_at,
-             o.counters};
+             o.counters,
+             o.before != nullptr,
+             0};
   if (status s = make_map(to.maps.x, p.type, {o.x, p.m, p.k}, 128, 64); !s) return s;
   const matrix w = p.across ? matrix{o.w, p.k, p.n} : matrix{o.w, p.n, p.k};
   if (status s = make_map(to.maps.w, p.type, w, p.across ? 64 : c.tile_n / 2, 64); !s) return s;
   if (status s = make_map(to.maps.y, p.type, {o.y, p.m, p.n}, 64, 64); !s) return s;
-  to.maps.s = to.maps.x;
+  to.maps.s = to.maps.x, to.maps.before = to.maps.y;
+  if (o.before != nullptr)
+    if (status s = make_map(to.maps.before, p.type, {o.before, p.m, p.n}, 64, 64); !s) return s;
   if (extra > 0)
     if (status s = make_map(to.maps.s, p.type, {s_at, p.m, p.rank}, 128, to.args.side_pitch() / 2); !s) return s;
+  if (c.beside != 0) {
+    to.sums.blocks = c.beside_blocks;
+    if (status s = bind_sums(to, p.type, c.beside, o.sums); !s) return s;
+    for (int k = 0; k < to.sums.jobs; ++k) to.args.watchers += to.sums.job[k].waits ? c.beside_blocks : 0;
+    return finish(b, kernels.beside[rank_index(kernel_rank)],
+                  dim3(static_cast<unsigned>(2 * c.pairs + c.beside_blocks)), "gemm with sums beside it", 2, true,
+                  !o.alone);
+  }
   const int variant = (p.across ? first_across : 0) + (o.slot.pre != nullptr ? with_pre : rank_index(kernel_rank));
   return finish(b, kernels.gemm[kernel_list::gemm_bit(c.tile_n, variant)], dim3(static_cast<unsigned>(2 * c.pairs)),
                 "gemm", 2, true, kernel_rank > 0 && !o.alone);
@@ -147,11 +183,11 @@ inline status bind_shrink(bound_launch& b, const linear_kernels& kernels, const 
   product_shape shrink = p;
   shrink.n = p.rank, shrink.rank = 0, shrink.across = false;
   linear_choice plain = c;
-  plain.how = way::gemm, plain.tile_n = 128;
+  plain.how = way::gemm, plain.tile_n = 128, plain.beside = 0;
   plain.pairs = static_cast<int>((p.m + 255) / 256) * ((p.rank + 127) / 128);
   plain.pairs = launched_pairs(plain.pairs, c.pairs > 0 ? c.pairs : 1);
   linear_operands to = o;
-  to.w = o.a, to.y = s, to.slot = {}, to.residual = nullptr, to.act = activation::none;
+  to.w = o.a, to.y = s, to.slot = {}, to.residual = to.before = nullptr, to.act = activation::none;
   return bind_gemm(b, kernels, shrink, plain, to);
 }
 // The kernels without tensor maps: the shrink is the same kernel with A as its weight.
@@ -182,6 +218,7 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
   to.count = 0;
   to.device = device_now();
   to.x = o.x, to.y = o.y, to.residual = o.residual;
+  to.beside = c.beside, to.sums[0] = o.sums[0], to.sums[1] = o.sums[1];
   if (p.m == 0 || p.n == 0) return ok;
   if (c.how == way::stream) {
     stream_args g{};
@@ -214,6 +251,7 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
                              .y = o.y,
                              .s = p.rank > 0 ? s_at : nullptr,
                              .residual = o.residual,
+                             .before = o.before,
                              .across = p.across,
                              .act = o.act,
                              .slot = o.slot});
@@ -236,6 +274,11 @@ inline status point(bound_linear& b, const void* x, void* y, const void* residua
   b.x = x, b.y = y, b.residual = residual;
   return ok;
 }
+inline status point(bound_linear& b, dtype type, const beside_sum* sums) {
+  if (b.count == 0 || b.beside == 0 || (sums[0] == b.sums[0] && sums[1] == b.sums[1])) return ok;
+  b.sums[0] = sums[0], b.sums[1] = sums[1];
+  return detail::bind_sums(*std::get_if<gemm_call>(&b.at[b.count - 1].with), type, b.beside, sums);
+}
 // The same for layers that were bound together: an output for each.
 inline status point(bound_linear& b, const void* x, void* const* y, int count) {
   if (x != b.x)
@@ -252,9 +295,9 @@ inline status launch(cudaStream_t stream, bound_linear& b, bool chained) {
     bound_launch& k = b.at[i];
     const cudaLaunchConfig_t how{k.grid, dim3(k.what.threads), k.what.shared,
                                  stream, k.attributes,         k.fixed + (chained && k.may_chain ? 1 : 0)};
-    void* arguments[2] = {};
+    void* arguments[4] = {};
     if (auto* g = std::get_if<gemm_call>(&k.with))
-      arguments[0] = &g->maps, arguments[1] = &g->args;
+      arguments[0] = &g->maps, arguments[1] = &g->args, arguments[2] = &g->sum_maps, arguments[3] = &g->sums;
     else if (auto* s = std::get_if<stream_call>(&k.with))
       arguments[0] = &s->maps, arguments[1] = &s->args;
     else

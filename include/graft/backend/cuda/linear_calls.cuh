@@ -10,33 +10,39 @@ namespace graft::cuda {
 class linear_calls {
  public:
   linear_calls() = default;
-  // `like`: everything but m, aligned and plain; `stays`: everything but x, y and residual. The kernels must outlive
-  // this.
+  // `like`: everything but m, aligned, plain and beside; `stays`: everything but x, y, residual and sums. The kernels
+  // must outlive this.
   linear_calls(const linear_kernels& kernels, const target& device, const product_shape& like,
                const linear_operands& stays)
       : kernels_(&kernels), device_(device), like_(like), stays_(stays), at_home_(device_now()) {}
 
   bool empty() const { return kernels_ == nullptr; }
   // The launches for m tokens, pointed at these tensors. They stay until as many other numbers of tokens are asked for.
-  result<bound_linear*> at(long long m, const void* x, void* y, const void* residual) {
+  result<bound_linear*> at(long long m, const void* x, void* y, const void* residual,
+                           const beside_sum (&sums)[2] = {}) {
     product_shape p = like_;
+    for (int k = 0; k < 2; ++k)
+      if (sums[k].addressed(p.type)) p.beside[k] = {sums[k].z.columns, padded_rank(sums[k].q.columns), sums[k].waits};
     p.m = m, p.plain = residual == nullptr && stays_.act == activation::none;
     for (const void* pointer : {x, static_cast<const void*>(y)})
       p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
     kept* oldest = &kept_[0];
     for (kept& k : kept_) {
-      if (k.used > 0 && k.m == m && k.aligned == p.aligned && k.residual == (residual != nullptr)) {
+      if (k.used > 0 && k.m == m && k.aligned == p.aligned && k.residual == (residual != nullptr) &&
+          k.beside[0] == p.beside[0] && k.beside[1] == p.beside[1]) {
         if (status s = point(k.bound, x, y, residual); !s) return s.failure();
+        if (status s = point(k.bound, p.type, sums); !s) return s.failure();
         return k.used = ++calls_, &k.bound;
       }
       if (k.used < oldest->used) oldest = &k;
     }
     const on_device here(at_home_);  // where the tensors of the layer are
     linear_operands o = stays_;
-    o.x = x, o.y = y, o.residual = residual;
+    o.x = x, o.y = y, o.residual = residual, o.sums[0] = sums[0], o.sums[1] = sums[1];
     oldest->used = 0;  // until it is complete
     if (status s = bind(oldest->bound, *kernels_, p, choose(p, device_, kernels_->have), o); !s) return s.failure();
     oldest->m = m, oldest->aligned = p.aligned, oldest->residual = residual != nullptr;
+    oldest->beside[0] = p.beside[0], oldest->beside[1] = p.beside[1];
     return oldest->used = ++calls_, &oldest->bound;
   }
 
@@ -44,6 +50,7 @@ class linear_calls {
   struct kept {
     long long m = 0, used = 0;  // used: the call that used it last; 0: never
     bool aligned = false, residual = false;
+    beside_shape beside[2]{};
     bound_linear bound;
   };
   const linear_kernels* kernels_ = nullptr;

@@ -2,7 +2,7 @@
 // The kernels that run a product with its slots, as pointers: a list says which of them are compiled, and nothing else
 // refers to one. A program may compile a list in a file of its own (extern template).
 #pragma once
-#include <graft/backend/cuda/gemm.cuh>
+#include <graft/backend/cuda/gemm_beside.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/gemm_simt.cuh>
 #include <graft/backend/cuda/kernels_for.h>
@@ -22,7 +22,7 @@ struct kernel_entry {
 struct linear_kernels {
   kernel_list have{};
   kernel_entry gemm[2 * gemm_variants], stream[3 * stream_shapes * ranks], mma, simt;  // by the bits of the list
-  kernel_entry sum[ranks];                                                             // by the index of the rank
+  kernel_entry sum[ranks], beside[ranks];                                              // by the index of the rank
 
   void add(const linear_kernels& more) {
     have = have | more.have;
@@ -32,6 +32,8 @@ struct linear_kernels {
       if (more.stream[i].kernel != nullptr) stream[i] = more.stream[i];
     for (std::size_t i = 0; i < std::size(sum); ++i)
       if (more.sum[i].kernel != nullptr) sum[i] = more.sum[i];
+    for (std::size_t i = 0; i < std::size(beside); ++i)
+      if (more.beside[i].kernel != nullptr) beside[i] = more.beside[i];
     mma = more.mma, simt = more.simt;
   }
 };
@@ -49,6 +51,10 @@ template <class T, int Bit> kernel_entry gemm_entry() {
 }
 template <class T, int Rank> kernel_entry sum_entry() {
   return {address_of(&sum_tokens_kernel<T, Rank>), sum_shape<Rank>::threads, sum_shape<Rank>::bytes};
+}
+template <class T, int Rank> kernel_entry beside_entry() {
+  constexpr std::uint32_t tiles = gemm_shape<256, Rank>::bytes, sums = beside_ring<Rank>::bytes;
+  return {address_of(&gemm_beside_kernel<T, Rank>), 384, tiles > sums ? tiles : sums};
 }
 template <class T, int Bit> kernel_entry stream_entry() {
   constexpr int tokens = Bit / (stream_shapes * ranks) == 2 ? 64 : 8 << Bit / (stream_shapes * ranks);
@@ -71,6 +77,8 @@ linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<
   };
   auto sum = [&]<int Rank>(std::integral_constant<int, Rank>) {
     if constexpr ((Gemms >> kernel_list::sum_bit(Rank) & 1) != 0) k.sum[rank_index(Rank)] = sum_entry<T, Rank>();
+    if constexpr ((Gemms >> kernel_list::beside_bit(Rank) & 1) != 0)
+      k.beside[rank_index(Rank)] = beside_entry<T, Rank>();
   };
   sum(std::integral_constant<int, 16>{}), sum(std::integral_constant<int, 32>{}),
       sum(std::integral_constant<int, 64>{});

@@ -75,6 +75,13 @@ template <class T> struct fill_vector {
   float value;
   __device__ void operator()(long long i) const { to[i] = from_float<T>(value); }
 };
+// The first `cols` of every `pitch` elements, one row behind the other.
+template <class T> struct unpad_rows {
+  const T* from;
+  T* to;
+  long long cols, pitch;
+  __device__ void operator()(long long i) const { to[i] = from[i / cols * pitch + i % cols]; }
+};
 // v -> v ∘ operand, applied to v = scale * acc + shift.
 struct apply_post {
   float* scale;

@@ -127,6 +127,9 @@ __device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait
 // Shared memory written by ordinary stores is read next by a copy or by the tensor cores.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Memory of the device written by ordinary stores of other thread blocks, and seen here, is read next by a copy.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // Sixteen bytes that are not needed again, zeros where `valid` is false. Volatile: a row of these stays in front of what
 // uses them, where the compiler would rather load each at the last moment.
 __device__ __forceinline__ uint4 load_once(const void* p, bool valid) {

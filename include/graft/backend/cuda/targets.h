@@ -11,7 +11,14 @@ namespace cuda {
 constexpr int product_kernels(const product_shape& p, const target& t) {
   product_shape padded = p;
   padded.rank = padded_rank(p.rank);
-  return choose(padded, t).launches;
+  int sums = 0;
+  for (beside_shape& s : padded.beside) {
+    s.rank = padded_rank(s.rank);
+    if (s.columns > 0 && s.rank > 0) ++sums;
+  }
+  const linear_choice c = choose(padded, t);
+  for (unsigned k = 0; k < 2; ++k) sums -= (c.beside >> k & 1) != 0 ? 1 : 0;
+  return c.launches + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
 }
 // One for every operation, but that the gradient of several rotation factors is made in two steps.
 constexpr int node_kernels(const graph& g, id i, const size_values& s) {
@@ -31,7 +38,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
   t.largest_branch_rank = 64;
   t.runs = &has_kernel;
-  t.weight_either_way = t.sums_tokens = true;
+  t.weight_either_way = t.sums_tokens = t.sums_beside = true;
   t.product_kernels = &product_kernels, t.node_kernels = &node_kernels;
   return t;
 }

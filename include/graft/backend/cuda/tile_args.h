@@ -15,6 +15,7 @@ struct tile_args {
   void* y;                  // [m, n]
   const void* s = nullptr;  // [m, rank]; null: no side branch
   const void* residual = nullptr;
+  void* before = nullptr;  // [m, n]: the sum before post; null: nobody reads it
   bool across = false;
   activation act = activation::none;
   adapter_slot slot{};

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// beside: which sums over the tokens may run in the launch of a product, on processors that its tiles leave idle. The
+// product is a data gradient with a side branch, dx = dy W + T A with T = dy B; the sums are the gradients of its factors,
+// dA = Tᵀ x, which waits for T as it is made, and dB = dyᵀ S, whose operands are there before.
+#pragma once
+#include <graft/plan/product.h>
+
+namespace graft {
+
+// For each sum the product beside which it may run; -1: none. At most two for each product.
+[[gnu::cold]] constexpr sequence<int> sums_beside(const graph& g, const sequence<product_slots>& products,
+                                                  const sequence<token_sum>& sums) {
+  sequence<int> beside(sums.size(), -1);
+  auto hosts = [&](const product_slots& p) {
+    return p.sides.size() == 1 && p.sides[0].kept && !p.weight_by_row && p.pre < 0 && base_leaf(g, p.weight) >= 0;
+  };
+  node_set inside(g.size);  // of all hosts: what follows from one of them waits for it
+  for (const product_slots& p : products)
+    for (const id i : p.inside)
+      if (hosts(p)) inside.add(i);
+  const node_set after = [&] {
+    node_set s = inside;
+    for (id i = 0; i < g.size; ++i)
+      for (int k = 0; k < 3; ++k)
+        if (const id o = g[i].operand(k); o >= 0 && s[o]) s.add(i);
+    return s;
+  }();
+  for (int at = 0; at < products.size(); ++at) {
+    const product_slots& p = products[at];
+    if (!hosts(p)) continue;
+    const node_set needed = below(g, p.result);
+    const id side = p.sides[0].s;
+    bool taken[2] = {};  // one sum that waits for S, and one that does not
+    for (int k = sums.size() - 1; k >= 0; --k) {
+      const token_sum& s = sums[k];
+      if (s.by_column || beside[k] >= 0 || needed[s.product]) continue;
+      const bool waits = s.left == side || s.right == side;
+      const id other = s.left == side ? s.right : s.left;
+      if (taken[waits] || after[other] || (!waits && after[s.right])) continue;
+      if (g[s.left].d[2] != g[p.result].d[2] || g[s.right].d[2] != g[p.result].d[2]) continue;
+      beside[k] = at, taken[waits] = true;
+    }
+  }
+  return beside;
+}
+
+}  // namespace graft
