@@ -57,6 +57,29 @@ TEST_CASE("choose: blocks that wait for each other only where they are all resid
   CHECK(chosen(512, 256, 4096, 16).how == way::gemm_two);            // too few tiles to share the work
   CHECK(chosen(512, 4096, 256, 16).how == way::gemm_two);            // too short an inner axis to share
 }
+TEST_CASE("choose: sums run beside a data gradient as long as its tiles take") {
+  auto beside = [](long long m, int out, int in, int rank, const target& on = h200) {
+    product_shape p{dtype::bf16, m, in, out, rank};
+    p.across = p.keeps = true;
+    p.beside[0] = {out, rank, false}, p.beside[1] = {in, rank, true};
+    return choose(p, on);
+  };
+  CHECK(beside(4096, 4096, 4096, 16).beside == 3);
+  CHECK(beside(4096, 4096, 4096, 16).pairs == 64);
+  CHECK(beside(4096, 4096, 4096, 16).beside_blocks == 4);
+  CHECK(beside(16384, 4096, 4096, 16).beside == 3);
+  CHECK(beside(4096, 4096, 4096, 64).beside == 1);   // the one that waits for S would take longer than the tiles
+  CHECK(beside(4096, 14336, 4096, 64).beside == 3);  // deeper tiles take longer
+  CHECK(beside(512, 4096, 4096, 16).beside == 0);    // narrow tiles
+  CHECK(beside(4096, 4096, 4096, 256).beside == 0);
+  CHECK(beside(4096, 4096, 4096, 16, a100).beside == 0);
+  product_shape counted{dtype::bf16, 4096, 4096, 4096, 64};
+  counted.across = counted.keeps = true;
+  counted.beside[0] = {4096, 64, false}, counted.beside[1] = {4096, 64, true};
+  CHECK(product_kernels(counted, h200) == 2);
+  counted.gives_side = true, counted.rank = counted.beside[0].rank = counted.beside[1].rank = 60;
+  CHECK(product_kernels(counted, h200) == 3);  // rows with padding are copied for the caller
+}
 TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") {
   const int square = 4096, wide = 14336, heads[] = {4096, 1024, 1024}, gate_up[] = {14336, 14336};
   const stream_choice s = choose_stream(&square, 1, 1, 4096, 16, 132), w = choose_stream(&wide, 1, 16, 4096, 16, 132);
@@ -106,7 +129,7 @@ TEST_CASE("choose: sums over tokens take as many thread blocks as there are mult
 TEST_CASE("choose: every kernel has a bit of its own") {
   const kernel_list all = every_kernel();
   CHECK(std::popcount(all.streams) == 57);  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64
-  CHECK(std::popcount(all.gemms) == 2 * 2 * 5 + 3);  // 2 tiles, W either way, 4 ranks and a pre slot; sums of 3 ranks
+  CHECK(std::popcount(all.gemms) == 2 * 2 * 5 + 3 + 3);  // 2 tiles, W either way, 4 ranks and a pre slot; sums of 3 ranks
   CHECK(!all.has_stream(8, shape_index(224, false), 64));
 }
 TEST_CASE("choose: a layer type compiles the kernels that its sizes want, and they are taken") {

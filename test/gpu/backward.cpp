@@ -38,12 +38,21 @@ std::vector<std::vector<double>> reference_gradients(const random_layer<float>& 
 struct errors {
   double dx = 0, parameters = 0;
 };
-errors errors_of(const std::string& method, const shape& s, dtype type) {
+errors errors_of(const std::string& method, const shape& s, dtype type, bool training = false) {
   const random_layer<float> l = with_dy(method, s, type);
   gpu_layer g(l.graphs, type, mode::fused);
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({s.tokens})));
+  g.train(training);
   auto run = [&] {
+    if (training) {
+      std::vector<float> y = l.room("y", l.graphs.forward);
+      const status forth = g.forward(l.x(), into(y));
+      INFO(std::string(forth.message()));
+      REQUIRE(bool(forth));
+      CHECK(g.launched() == g.planned(false, s.tokens));
+      CHECK(distance(y, reference(l)) < 1e-2);
+    }
     std::vector<std::vector<float>> all{l.room("dx", l.graphs.backward)};
     for (const std::string& name : l.parameters()) all.push_back(l.room(name.c_str(), l.graphs.backward));
     std::vector<gradient> wanted;
@@ -89,6 +98,51 @@ TEST_CASE("gpu: the gradients of LoRA in 16 bit, ragged sizes, all ranks") {
       CHECK(e.dx < 5e-3);
       CHECK(e.parameters < 8e-3);
     }
+}
+TEST_CASE("gpu: the gradients of LoRA beside the data gradient, ragged sizes, the same bits") {
+  if (no_gpu()) return;
+  for (const bool training : {false, true})
+    for (const shape s :
+         {shape{300, 4096, 8192, 16}, {260, 4104, 8184, 64}, {300, 4096, 8008, 32}, {300, 4104, 8192, 8}}) {
+      INFO(std::string(training ? "training, " : ""), s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
+      const errors e = errors_of("lora", s, dtype::bf16, training);
+      CHECK(e.dx < 5e-3);
+      CHECK(e.parameters < 8e-3);
+    }
+  const errors e = errors_of("lora", {300, 4096, 8192, 16}, dtype::f16, true);
+  CHECK(e.dx < 5e-3);
+  CHECK(e.parameters < 8e-3);
+}
+TEST_CASE("gpu: in training backward reads what forward kept, every method, few and many tokens") {
+  if (no_gpu()) return;
+  for (const method& m : built_in_methods())
+    for (const long long tokens : {5, 300}) {
+      if (!exists_on(m, "linear")) continue;
+      INFO(std::string(m.name), ", ", tokens, " tokens");
+      const errors e = errors_of(m.name, {tokens, 512, 1024, 8}, dtype::bf16, true);
+      CHECK(e.dx < 1e-2);
+      CHECK(e.parameters < 2e-2);
+    }
+  for (const char* name : {"lora", "ia3", "dora"})  // the kernels without tensor copies, and rows with padding
+    for (const dtype type : {dtype::f32, dtype::f16})
+      for (const shape s : {shape{7, 33, 45, 3}, {300, 1032, 648, 16}, {130, 264, 200, 5}}) {
+        INFO(std::string(name), ", ", std::string(name_of(type)), ", ", s.tokens, " x ", s.out, " x ", s.in);
+        const errors e = errors_of(name, s, type, true);
+        CHECK(e.dx < 8e-3);
+        CHECK(e.parameters < 8e-3);
+      }
+}
+TEST_CASE("gpu: what forward keeps is known before") {
+  if (no_gpu()) return;
+  const random_layer<float> l = with_dy("lora", {300, 512, 1024, 16}, dtype::bf16);
+  gpu_layer g(l.graphs, dtype::bf16, mode::fused);
+  REQUIRE(bool(l.bind(g)));
+  REQUIRE(bool(g.bind({300})));
+  CHECK(g.kept_bytes(300) == 0);
+  g.train(true);
+  CHECK(g.kept_bytes(300) == (300 * 16 * 2 + 255) / 256 * 256);
+  std::vector<float> dx = l.room("dx", l.graphs.backward);
+  CHECK(!g.backward(l.x(), l.dy(), into(dx), {}));  // no forward came before
 }
 TEST_CASE("gpu: the gradients of every method on a linear layer, few and many tokens, in bf16") {
   if (no_gpu()) return;

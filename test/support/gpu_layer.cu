@@ -30,6 +30,8 @@ struct gpu_layer::interface {
   virtual status merge(const mutable_view&, const mutable_view&) = 0;
   virtual status unmerge(const char*, const view&, const mutable_view&) = 0;
   virtual status enable(bool) = 0;
+  virtual void train(bool) = 0;
+  virtual long long kept_bytes(long long) = 0;
   virtual std::string describe(long long) const = 0;
   virtual long long launched() const = 0;
   virtual int planned(bool, long long) const = 0;
@@ -148,6 +150,8 @@ template <class T> class typed_layer : public gpu_layer::interface {
     return download(to, original);
   }
   status enable(bool adapter) override { return layer_.enable(adapter); }
+  void train(bool on) override { layer_.train(on); }
+  long long kept_bytes(long long tokens) override { return layer_.kept_bytes(tokens); }
   std::string describe(long long tokens) const override { return layer_.describe(tokens).c_str(); }
   long long launched() const override { return launched_; }
   int planned(bool backward, long long tokens) const override {
@@ -269,6 +273,8 @@ status gpu_layer::unmerge(const char* what, const view& merged, const mutable_vi
   return layer_->unmerge(what, merged, original);
 }
 status gpu_layer::enable(bool adapter) { return layer_->enable(adapter); }
+void gpu_layer::train(bool on) { layer_->train(on); }
+long long gpu_layer::kept_bytes(long long tokens) { return layer_->kept_bytes(tokens); }
 std::string gpu_layer::describe(long long tokens) const { return layer_->describe(tokens); }
 long long gpu_layer::launched() const { return layer_->launched(); }
 int gpu_layer::planned(bool backward, long long tokens) const { return layer_->planned(backward, tokens); }

@@ -40,8 +40,11 @@ class gpu_layer {
   graft::status merge(const graft::mutable_view& weight, const graft::mutable_view& bias = {});
   graft::status unmerge(const char* what, const graft::view& merged, const graft::mutable_view& original);
   graft::status enable(bool adapter);
+  // Forward keeps what backward reads; backward follows a forward with the same x.
+  void train(bool on);
+  long long kept_bytes(long long tokens);
   std::string describe(long long tokens) const;
-  // Kernels that the last call launched, and what the plan says it does.
+  // Kernels that the last call launched, and what the plan says it does; in training those of the training passes.
   long long launched() const;
   int planned(bool backward, long long tokens) const;
 

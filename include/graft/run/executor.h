@@ -117,6 +117,7 @@ template <class Engine> class executor {
   status bind_base();
   status bind_part(part& p);
   bool keeps() const;
+  const pass<Engine>& forward_pass() const;
   void forget_kept();
   training_passes<Engine>& training_of(part& p);
   void share();

@@ -149,8 +149,14 @@ status executor<Engine>::unmerge(const char* what, const view& merged, const mut
   return written_to(original, {});
 }
 
+// What forward() runs: in training the pass that keeps, once a call has bound it.
+template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() const {
+  if (!enabled_) return base_->forward;
+  const part& p = shown();
+  return keeps() && p.training != nullptr && p.training->forward.bound() ? p.training->forward : p.forward;
+}
 template <class Engine> const plan* executor<Engine>::forward_plan() const {
-  const pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  const pass<Engine>& p = forward_pass();
   return p.bound() ? &p.runs().launches() : nullptr;
 }
 template <class Engine> bool executor<Engine>::runs_folded() const { return shown().folded; }
@@ -159,7 +165,7 @@ template <class Engine> void executor<Engine>::kernels_changed() {
   bound_ = false;
 }
 template <class Engine> const typename Engine::bound* executor<Engine>::bound_forward() const {
-  const pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  const pass<Engine>& p = forward_pass();
   return p.bound() ? &p.runs() : nullptr;
 }
 template <class Engine> typename Engine::bound* executor<Engine>::bound_forward() {

@@ -42,7 +42,7 @@ template <class Real> struct evaluator {
     const bool made =
         !is_leaf(v.what) || v.what == op::constant || v.what == op::number || v.what == op::zero || v.what == op::eye;
     if (!made || count(g, i, s) == 0) return 0;
-    return v.what == op::rotate_grad && g.sizes.value(g[v.c].d[0], s) > 1 ? 2 : 1;
+    return node_kernels(g, i, s);
   }
 
   status operator()(cudaStream_t stream, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,

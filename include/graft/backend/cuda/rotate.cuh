@@ -4,6 +4,7 @@
 // Values between factors lie in scratch memory of the caller, in Real.
 #pragma once
 #include <graft/backend/cuda/product.cuh>
+#include <graft/backend/cuda/targets.h>
 
 #include <utility>
 
@@ -31,8 +32,13 @@ struct rotation {
   rotation(const tensor<Real>& q, long long width, bool t)
       : factors(q.d[0]), blocks(q.d[1]), b(q.d[3]), in(width), transposed(t) {}
   __host__ __device__ bool shared() const { return blocks == 1; }
+  // One factor: a block of each `size` columns.
+  rotation(long long width, long long size) : factors(1), blocks(width / size), b(size), in(width), transposed(false) {}
   // Columns that stay together whatever the factor.
   __host__ __device__ long long stretch() const { return b << (factors - 1); }
+  // Several factors are first made one of blocks this wide, where they stay within them.
+  static constexpr long long wide = 32;
+  bool composes() const { return composes_factors(factors, b, in); }
   // Which factor comes when.
   __host__ __device__ long long order(long long step) const { return transposed ? step : factors - 1 - step; }
   // Where the column of a factor's block begins that makes the entry at `place`, a row of it when flipped.
@@ -61,8 +67,9 @@ template <class Real> struct rotated {
   rotation r;
   Real* scratch;
 
-  // Two rows of scratch memory in turns, of which the last factor needs none.
+  // Two rows of scratch memory in turns, of which the last factor needs none; or the composed blocks, and as many again.
   static long long needs(const tensor<Real>& x, const tensor<Real>& q) {
+    if (const rotation r(q, x.d[3], false); r.composes()) return 2 * r.in * rotation::wide;
     return (q.d[0] > 2 ? 2 : q.d[0] - 1) * x.count();
   }
   __host__ __device__ cells<Real> between(long long row, long long step) const {
@@ -79,6 +86,38 @@ template <class Real> struct rotated {
                           m = r.column(q, factor, place, r.transposed);
         const long long step = r.transposed ? 1 : r.b;
         to.put(i, turned(low, half, m, step) + (factor == 0 ? Real(0) : turned(high, half, m + half * step, step)));
+      }
+      t.sync();
+    }
+  }
+};
+
+// The product of several factors as one of wider blocks: a block of threads makes a block of it, rows of the identity taken
+// through one factor after the other.
+template <class Real> struct composed {
+  cells<Real> q;
+  rotation r;
+  Real* to;  // all blocks, and behind them room for as many
+
+  template <class Team> __host__ __device__ void operator()(long long block, Team t) const {
+    constexpr auto wide = static_cast<unsigned>(rotation::wide);
+    const auto b = static_cast<unsigned>(r.b), first = static_cast<unsigned>(block) * wide;
+    const unsigned step = r.transposed ? 1 : b;
+    Real* const place[2] = {to + block * wide * wide, to + (r.in / wide + block) * wide * wide};
+    for (long long s = 0; s < r.factors; ++s) {
+      const auto factor = static_cast<unsigned>(r.order(s)), half = factor == 0 ? b : b / 2;
+      const long long turns = r.factors - 1 - s;  // the last one writes where the result belongs
+      const Real* const from = place[(turns + 1) % 2];
+      for (auto e = static_cast<unsigned>(t.rank); e < wide * wide; e += static_cast<unsigned>(t.size)) {
+        const unsigned row = e / wide, own = butterfly(first + e % wide, b, factor), start = own / b * b;
+        const unsigned low = natural(start, b, factor) - first, high = natural(start + half, b, factor) - first;
+        const cells<Real> m = r.column(q, factor, own, r.transposed);
+        Real sum = 0;
+        for (unsigned l = 0; l < b; ++l) {
+          const unsigned k = l < half ? low + l : high + l - half;
+          sum += (s == 0 ? Real(row == k ? 1 : 0) : from[row * wide + k]) * m[l * step];
+        }
+        place[turns % 2][e] = sum;
       }
       t.sync();
     }

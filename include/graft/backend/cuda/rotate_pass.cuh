@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// x R for 16-bit x and a block-diagonal R, at the speed of a copy: blocks of a size that divides 32, or of 32, 64 or 128;
-// or several butterfly factors that stay within 32 columns, composed in float and rounded once.
+// x R for 16-bit x and a block-diagonal R, at the speed of a copy: blocks of a size that divides 32, or of 32, 64 or 128.
+// Several butterfly factors that stay within 32 columns are composed in float first, and rounded once.
 //
 // A warp makes 64 columns of the result, or 32. It keeps its part of R in registers, as the right operand of mma.sync, and takes
 // rows of x past it, 64 at a time. Inner and outer index are permuted so that what a thread has of a row is 16 contiguous
@@ -23,9 +23,8 @@ struct rotate_args {
 inline constexpr int pass_warps = 8, pass_rows = 128;
 
 inline int pass_depth(const rotation& r) {  // inner tiles of 32 for 32 columns; 0: not this kernel
-  const long long s = r.stretch();
-  if (r.in % 32 != 0 || (r.factors > 1 && s > 32)) return 0;
-  return 32 % s == 0 ? 1 : s == 64 ? 2 : s == 128 ? 4 : 0;
+  if (r.in % 32 != 0 || r.factors > 1) return 0;
+  return 32 % r.b == 0 ? 1 : r.b == 64 ? 2 : r.b == 128 ? 4 : 0;
 }
 
 // Entry (i, j) of the whole R of one factor. In 32 bit: it is asked for 32 times before the first row.
@@ -35,36 +34,8 @@ __device__ inline float single_entry(const rotate_args& g, unsigned i, unsigned 
   if (down >= b) return 0;  // another block's, also where i is before it
   return g.q[(g.r.shared() ? 0 : block) * b * b + (g.r.transposed ? along * b + down : down * b + along)];
 }
-// Several factors: row `lane` of their product on 32 columns, a unit vector taken through all of them. Not inlined and not
-// unrolled: it runs once, and the compiler would spend minutes on it.
-__device__ __noinline__ inline void compose(const rotate_args& g, float* row, unsigned first, int lane) {
-  const auto b = static_cast<unsigned>(g.r.b);
-  const unsigned step = g.r.transposed ? 1 : b;
-#pragma unroll 1
-  for (int j = 0; j < 32; ++j) row[j] = j == lane ? 1.0F : 0.0F;
-#pragma unroll 1
-  for (long long s = 0; s < g.r.factors; ++s) {
-    const auto factor = static_cast<unsigned>(g.r.order(s)), half = factor == 0 ? b : b / 2;
-    float next[32];
-#pragma unroll 1
-    for (unsigned j = 0; j < 32; ++j) {
-      const unsigned place = butterfly(first + j, b, factor), block = place / b * b;
-      const unsigned low = natural(block, b, factor) - first, high = natural(block + half, b, factor) - first;
-      const cells<float> m = g.r.column(g.q, factor, place, g.r.transposed);
-      float sum = 0;
-#pragma unroll 2
-      for (unsigned l = 0; l < half; ++l) sum += row[low + l] * m[l * step];
-#pragma unroll 2
-      for (unsigned l = half; l < b; ++l) sum += row[high + l - half] * m[l * step];
-      next[j] = sum;
-    }
-#pragma unroll 1
-    for (int j = 0; j < 32; ++j) row[j] = next[j];
-  }
-}
-
 // `Tiles` tiles of 32 columns a warp: a row is read and written in pieces of 128 bytes. Depth inner tiles for each.
-template <class T, int Depth, bool Composed>
+template <class T, int Depth>
 __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
     rotate_pass(const __grid_constant__ rotate_args g) {
 #if __CUDA_ARCH__ >= 800
@@ -74,17 +45,11 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
   if (first >= g.r.in) return;
   const long long from = first / (32 * inner) * (32 * inner);
   const bool second = first + 32 < g.r.in;  // the last warp may have one tile only
-  __shared__ float composed[Composed ? pass_warps : 1][32][33];
   // Inner element 8q + 4s + {0, 1, 2, 3} is what thread q holds for the products of step s; output 8q + 2t + {0, 1} is
   // what it gets from those of tile t.
   std::uint32_t right[tiles][2 * Depth][4][2];
 #pragma unroll
   for (int c = 0; c < tiles; ++c) {
-    if constexpr (Composed) {
-      __syncwarp();
-      if (c == 0 || second) compose(g, composed[warp][lane], static_cast<unsigned>(first) + 32 * c, lane);
-      __syncwarp();
-    }
 #pragma unroll
     for (int s = 0; s < 2 * Depth; ++s)
 #pragma unroll
@@ -93,7 +58,6 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
         for (int h = 0; h < 2; ++h) {
           const int i = s / 2 * 32 + 8 * q + 4 * (s % 2) + 2 * h, j = lane / 8 * 8 + 2 * t + lane / 4 % 2;
           auto entry = [&](int k) {
-            if constexpr (Composed) return composed[warp][k][j];
             if (c > 0 && !second) return 0.0F;
             const long long row = Depth == 1 ? first + 32 * c : from;
             return single_entry(g, static_cast<unsigned>(row + k), static_cast<unsigned>(first + 32 * c + j));
@@ -162,35 +126,38 @@ template <class T> status launch_pass(cudaStream_t stream, const rotate_args& g,
   const dim3 grid(static_cast<unsigned>((g.r.in + columns - 1) / columns),
                   static_cast<unsigned>((g.rows + pass_rows - 1) / pass_rows));
   auto run = [&](auto* kernel) { return launch(stream, kernel, grid, 32 * pass_warps, "rotate", g); };
-  if (g.r.factors > 1) return run(&rotate_pass<T, 1, true>);
-  return depth == 1   ? run(&rotate_pass<T, 1, false>)
-         : depth == 2 ? run(&rotate_pass<T, 2, false>)
-                      : run(&rotate_pass<T, 4, false>);
+  return depth == 1 ? run(&rotate_pass<T, 1>) : depth == 2 ? run(&rotate_pass<T, 2>) : run(&rotate_pass<T, 4>);
 }
 }  // namespace detail
 
-// x R by the pass where it can be, else row by row by teams of threads.
+// x R by the pass where it can be, else row by row by teams of threads. Two launches where factors are composed.
 template <class Real> struct turn {
   tensor<Real> out, x, q;
   bool transposed;
   Real* scratch;
-  rotated<Real> by_rows() const { return {out, x, q.p, rotation(q, x.d[3], transposed), scratch}; }
 };
-template <class On, class Real> status rotate(const On& on, const turn<Real>& t) {
-  return on.matrices(t.x.rows(), t.x.d[3], t.by_rows(), "rotate");
+template <class On, class Real> status rotate_rows(const On& on, const rotated<Real>& r) {
+  return on.matrices(r.x.rows(), r.r.in, r, "rotate");
 }
-inline status rotate(const on_stream& on, const turn<float>& t) {
-  const rotation r(t.q, t.x.d[3], t.transposed);
-  const dtype type = t.x.p.type;
-  const int depth = pass_depth(r);
+inline status rotate_rows(const on_stream& on, const rotated<float>& r) {
+  const dtype type = r.x.p.type;
+  const int depth = pass_depth(r.r);
   auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   const auto capability = attribute_of_device(cudaDevAttrComputeCapabilityMajor);
-  const bool passes = depth > 0 && type == t.out.p.type && type != dtype::f32 && aligned(t.x.p.at) &&
-                      aligned(t.out.p.at) && capability && *capability >= 8;
-  if (!passes) return on.matrices(t.x.rows(), t.x.d[3], t.by_rows(), "rotate");
-  const rotate_args g{t.x.p.at, t.out.p.at, t.q.p, r, t.x.rows()};
+  const bool passes = depth > 0 && type == r.out.p.type && type != dtype::f32 && aligned(r.x.p.at) &&
+                      aligned(r.out.p.at) && capability && *capability >= 8;
+  if (!passes) return on.matrices(r.x.rows(), r.r.in, r, "rotate");
+  const rotate_args g{r.x.p.at, r.out.p.at, r.q, r.r, r.x.rows()};
   return type == dtype::bf16 ? detail::launch_pass<__nv_bfloat16>(on.stream, g, depth)
                              : detail::launch_pass<__half>(on.stream, g, depth);
+}
+template <class On, class Real> status rotate(const On& on, const turn<Real>& t) {
+  const rotation r(t.q, t.x.d[3], t.transposed);
+  if (!r.composes()) return rotate_rows(on, rotated<Real>{t.out, t.x, t.q.p, r, t.scratch});
+  constexpr long long area = rotation::wide * rotation::wide;
+  const composed<Real> first{t.q.p, r, t.scratch};
+  if (status s = on.matrices(r.in / rotation::wide, area, first, "compose"); !s) return s;
+  return rotate_rows(on, rotated<Real>{t.out, t.x, cells<Real>(t.scratch), {r.in, rotation::wide}, nullptr});
 }
 
 }  // namespace graft::cuda

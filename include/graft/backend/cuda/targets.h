@@ -20,11 +20,17 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   for (unsigned k = 0; k < 2; ++k) sums -= (c.beside >> k & 1) != 0 ? 1 : 0;
   return c.launches + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
 }
-// One for every operation, but that the gradient of several rotation factors is made in two steps.
+// Several rotation factors that stay within 32 columns are composed to one first.
+constexpr bool composes_factors(long long factors, long long block, long long columns) {
+  return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
+}
+// One for every operation, but that several rotation factors, and their gradient, take two steps.
 constexpr int node_kernels(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
   if (count(g, i, s) == 0) return 0;
-  return v.what == op::rotate_grad && g.sizes.value(g[v.c].d[0], s) > 1 ? 2 : 1;
+  auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
+  if (v.what == op::rotate_grad) return size(v.c, 0) > 1 ? 2 : 1;
+  return v.what == op::rotate && composes_factors(size(v.b, 0), size(v.b, 3), size(v.a, 3)) ? 2 : 1;
 }
 // Whole models run on the CPU so far.
 constexpr bool has_kernel(op what) {
