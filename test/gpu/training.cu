@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step on the GPU as a program runs it: captured in a CUDA graph, and two layers on two streams at once. The
+// sizes are those at which the gradients run beside the data gradient.
+#include <doctest/doctest.h>
+#include <graft/model/table.h>
+
+#include <cstring>
+#include <random>
+
+#include "../support/gpu_instances.h"
+#include "../support/gpu_layer.h"
+
+namespace test {
+graft::layer_graphs graphs_for(const char* kind, const char* method, bool bias);
+}
+
+using namespace graft;
+
+namespace {
+
+using bf = __nv_bfloat16;
+constexpr long long tokens = 300, out = 4096, in = 8192;
+
+bool no_gpu() {
+  const std::string why = test::why_no_gpu();
+  if (!why.empty()) std::printf("no GPU: %s\n", why.c_str());
+  return !why.empty();
+}
+struct device_tensor {
+  cuda::buffer memory;
+  long long rows, cols;
+  dtype type;
+  device_tensor(long long r, long long c, float scale, unsigned seed) : rows(r), cols(c), type(dtype::bf16) {
+    std::mt19937 engine(seed);
+    std::uniform_real_distribution<float> uniform(-scale, scale);
+    std::vector<bf> host(static_cast<std::size_t>(r * c));
+    for (bf& v : host) v = __float2bfloat16(uniform(engine));
+    REQUIRE(bool(memory.reserve(r * c * 2)));
+    REQUIRE(cudaMemcpy(memory.data(), host.data(), host.size() * 2, cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+  device_tensor(long long r, long long c, dtype t) : rows(r), cols(c), type(t) {
+    REQUIRE(bool(memory.reserve(bytes())));
+    poison();
+  }
+  long long bytes() const { return rows * cols * bits_of(type) / 8; }
+  void poison() { REQUIRE(cudaMemset(memory.data(), 0xff, static_cast<std::size_t>(bytes())) == cudaSuccess); }
+  view seen() const { return {memory.data(), type, {rows, cols, 1, 1}, 2}; }
+  mutable_view written() { return {memory.data(), type, {rows, cols, 1, 1}, 2}; }
+  std::vector<char> read() const {
+    std::vector<char> host(static_cast<std::size_t>(bytes()));
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(cudaMemcpy(host.data(), memory.data(), host.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+    return host;
+  }
+};
+struct step {
+  cuda::executor<bf> layer;
+  cudaStream_t stream = nullptr;
+  device_tensor w, a, b, m, x, dy, y, dx, da, db, dm;
+  bool with_magnitude;
+  step(const char* method, long long rank, unsigned seed)
+      : layer(test::graphs_for("linear", method, false)),
+        w(out, in, 0.03F, seed),
+        a(rank, in, 0.03F, seed + 1),
+        b(out, rank, 0.3F, seed + 2),
+        m(out, 1, 1, seed + 3),
+        x(tokens, in, 1, seed + 4),
+        dy(tokens, out, 0.1F, seed + 5),
+        y(tokens, out, dtype::bf16),
+        dx(tokens, in, dtype::bf16),
+        da(rank, in, dtype::f32),
+        db(out, rank, dtype::f32),
+        dm(out, 1, dtype::f32),
+        with_magnitude(std::strcmp(method, "dora") == 0) {
+    REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+    layer.on(stream);
+    REQUIRE(bool(layer.set("weight", w.seen())));
+    REQUIRE(bool(layer.set("lora_A.weight", a.seen())));
+    REQUIRE(bool(layer.set("lora_B.weight", b.seen())));
+    if (with_magnitude) REQUIRE(bool(layer.set("lora_magnitude_vector", m.seen())));
+    REQUIRE(bool(layer.set("scaling", 1.5)));
+    REQUIRE(bool(layer.bind({.tokens = tokens})));
+    layer.train(true);
+  }
+  ~step() { static_cast<void>(cudaStreamDestroy(stream)); }
+  void enqueue() {
+    std::vector<gradient> gradients{{"lora_A.weight", da.written()}, {"lora_B.weight", db.written()}};
+    if (with_magnitude) gradients.push_back({"lora_magnitude_vector", dm.written()});
+    const status forth = layer.forward(x.seen(), y.written());
+    INFO(std::string(forth.message()));
+    REQUIRE(bool(forth));
+    const status back = layer.backward(x.seen(), dy.seen(), dx.written(), gradients);
+    INFO(std::string(back.message()));
+    REQUIRE(bool(back));
+  }
+  void poison() {
+    for (device_tensor* t : {&y, &dx, &da, &db, &dm}) t->poison();
+  }
+  std::vector<std::vector<char>> results() const { return {y.read(), dx.read(), da.read(), db.read(), dm.read()}; }
+};
+
+}  // namespace
+
+TEST_CASE("gpu: a training step in a captured graph gives the same bits at every replay") {
+  if (no_gpu()) return;
+  for (const char* method : {"lora", "dora"}) {
+    INFO(std::string(method));
+    step s(method, 16, 1);
+    s.enqueue();
+    const auto first = s.results();
+    cudaGraph_t captured = nullptr;
+    cudaGraphExec_t run = nullptr;
+    REQUIRE(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    s.enqueue();
+    REQUIRE(cudaStreamEndCapture(s.stream, &captured) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&run, captured, 0) == cudaSuccess);
+    for (int i = 0; i < 3; ++i) {
+      s.poison();
+      REQUIRE(cudaGraphLaunch(run, s.stream) == cudaSuccess);
+      CHECK(s.results() == first);
+    }
+    static_cast<void>(cudaGraphExecDestroy(run));
+    static_cast<void>(cudaGraphDestroy(captured));
+  }
+}
+TEST_CASE("gpu: training steps of two layers on two streams at once") {
+  if (no_gpu()) return;
+  step one("lora", 16, 1), other("lora", 64, 11);
+  one.enqueue(), other.enqueue();
+  const auto first = one.results(), second = other.results();
+  one.poison(), other.poison();
+  for (int i = 0; i < 20; ++i) one.enqueue(), other.enqueue();
+  CHECK(one.results() == first);
+  CHECK(other.results() == second);
+}
