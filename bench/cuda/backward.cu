@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass of an adapted linear layer on the GPU, dx and the gradient of every parameter, and forward and
-// backward together, against cuBLASLt's bare dx = dy W and its bare pair. Measured as bench_cuda_linear does.
+// backward together, against cuBLASLt's bare dx = dy W and its bare pair. As in training, forward keeps what backward
+// reads. Measured as bench_cuda_linear does.
 //     GRAFT_CASES=4096 bench_cuda_backward --benchmark_out=backward.json
 #include <cstring>
 
@@ -69,7 +70,7 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
     if (only != nullptr && std::strstr(what.name, only) == nullptr) continue;
     auto layers = std::make_shared<std::vector<std::unique_ptr<layer>>>();
     const int copies = at->rotation;  // as many weights as cuBLASLt goes round
-    for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what));
+    for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what)), layers->back()->train(true);
     const auto into = std::make_shared<gradients_of>(*at, what);
     auto run = [=](cudaStream_t s, int c, bool ahead_too, bool all) {
       layer& l = (*layers)[static_cast<std::size_t>(c % copies)]->on(s, what.alone);
@@ -109,6 +110,7 @@ int main(int argc, char** argv) {
                                  {"hra r8", "hra", 8},
                                  {"vera r256", "vera", 256},
                                  {"loha r16", "loha", 16},
+                                 {"lokr r16", "lokr", 16},
                                  {"miss r64", "miss", 64},
                                  {"oft b32", "oft", 32},
                                  {"boft b8 m2", "boft", 8}};
