@@ -44,6 +44,7 @@ errors errors_of(const std::string& method, const shape& s, dtype type, bool tra
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({s.tokens})));
   g.train(training);
+  bool bound = false;  // the first forward call of a training layer binds it
   const std::vector<double> exact_y = training ? reference(l) : std::vector<double>{};
   auto run = [&] {
     if (training) {
@@ -51,7 +52,8 @@ errors errors_of(const std::string& method, const shape& s, dtype type, bool tra
       const status forth = g.forward(l.x(), into(y));
       INFO(std::string(forth.message()));
       REQUIRE(bool(forth));
-      CHECK(g.launched() == g.planned(false, s.tokens));
+      if (bound) CHECK(g.launched() == g.planned(false, s.tokens));
+      bound = true;
       CHECK(distance(y, exact_y) < 1e-2);
     }
     std::vector<std::vector<float>> all{l.room("dx", l.graphs.backward)};
@@ -107,27 +109,26 @@ TEST_CASE("gpu: the gradients of LoRA beside the data gradient, ragged sizes, th
     dtype type = dtype::bf16;
     bool training = true;
   };
-  for (const with& c : {with{{300, 4096, 8192, 16}, dtype::bf16, false},
-                        {{260, 4104, 8184, 64}},
-                        {{300, 4096, 8008, 32}},
-                        {{300, 4104, 8192, 8}},
-                        {{300, 4096, 8192, 16}, dtype::f16}}) {
+  for (const with& c : {with{{1100, 1024, 1792, 16}, dtype::bf16, false},
+                        {{1029, 1000, 1800, 64}},
+                        {{1100, 1032, 1784, 32}},
+                        {{1100, 1024, 1792, 8}},
+                        {{1100, 1024, 1792, 16}, dtype::f16}}) {
     INFO(std::string(name_of(c.type)), " ", c.s.tokens, " x ", c.s.out, " x ", c.s.in, ", rank ", c.s.r);
     const errors e = errors_of("lora", c.s, c.type, c.training);
     CHECK(e.dx < 5e-3);
     CHECK(e.parameters < 8e-3);
   }
 }
-TEST_CASE("gpu: in training backward reads what forward kept, every method, few and many tokens") {
+TEST_CASE("gpu: in training backward reads what forward kept, every method") {
   if (no_gpu()) return;
-  for (const method& m : built_in_methods())
-    for (const long long tokens : {5, 300}) {
-      if (!exists_on(m, "linear")) continue;
-      INFO(std::string(m.name), ", ", tokens, " tokens");
-      const errors e = errors_of(m.name, {tokens, 512, 1024, 8}, dtype::bf16, true);
-      CHECK(e.dx < 1e-2);
-      CHECK(e.parameters < 2e-2);
-    }
+  for (const method& m : built_in_methods()) {
+    if (!exists_on(m, "linear")) continue;
+    INFO(std::string(m.name));
+    const errors e = errors_of(m.name, {130, 512, 1024, 8}, dtype::bf16, true);
+    CHECK(e.dx < 1e-2);
+    CHECK(e.parameters < 2e-2);
+  }
   for (const char* name : {"lora", "ia3", "dora"})  // the kernels without tensor copies, and rows with padding
     for (const dtype type : {dtype::f32, dtype::f16})
       for (const shape s : {shape{7, 33, 45, 3}, {300, 1032, 648, 16}, {130, 264, 200, 5}}) {

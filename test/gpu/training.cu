@@ -19,7 +19,7 @@ using namespace graft;
 namespace {
 
 using bf = __nv_bfloat16;
-constexpr long long tokens = 300, out = 4096, in = 8192;
+constexpr long long tokens = 1100, out = 1024, in = 1792;
 
 bool no_gpu() {
   const std::string why = test::why_no_gpu();

@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/derive/apply.h>
 #include <graft/plan/beside.h>
+#include <graft/plan/expression.h>
 #include <graft/plan/plan.h>
 
 namespace graft {
@@ -119,6 +120,18 @@ struct planner {
     }
     const sequence<int> runs_beside =
         p.to.sums_beside ? sums_beside(g, found, p.sums) : sequence<int>(p.sums.size(), -1);
+    sequence<sequence<id>> expressions;
+    sequence<int> expression_of(g.size, -1);
+    if (p.to.joins_elements && p.to.gathers == target::work::by_products) {
+      node_set free(g.size);
+      for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0;
+      for (id i = g.size - 1; i >= 0; --i) {
+        if (!free[i] || p.when.by_token[i] || expression_of[i] >= 0) continue;
+        sequence<id> nodes = expression_at(g, p.when, readers, free, i);
+        for (const id n : nodes) expression_of[n] = expressions.size(), free.in[n] = false;
+        if (!nodes.empty()) expressions.push(static_cast<sequence<id>&&>(nodes));
+      }
+    }
     // In the order of the nodes; what reads a value that a later product keeps for it waits for that product.
     for (int before = -1; before != p.launches.size();) {
       before = p.launches.size();
@@ -132,6 +145,11 @@ struct planner {
           if (ready) add_product(found[product], runs_beside, product);
         } else if (sum >= 0 && p.sums[sum].result == i) {
           if (runs_beside[sum] < 0 && computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
+        } else if (const int e = expression_of[i]; e >= 0) {
+          if (expressions[e][0] == i && computed_before(expressions[e], expression_of, e)) {
+            open(family_of(g[i]), i);
+            for (int k = expressions[e].size() - 1; k >= 0; --k) add(expressions[e][k], slot::alone);
+          }
         } else if (product < 0 && sum < 0 && computed_before(i, part_of, -1)) {
           open(family_of(g[i]), i);
           add(i, slot::alone);
@@ -139,7 +157,7 @@ struct planner {
       }
     }
   }
-  // What node i reads from other launches is there; `own`: the product that it is part of.
+  // What node i reads from other launches is there; `own`: the product or expression that it is part of.
   constexpr bool computed_before(id i, const sequence<int>& part_of, int own) const {
     for (int k = 0; k < 3; ++k) {
       id o = g[i].operand(k);

@@ -45,6 +45,7 @@ struct target {
   bool pre_beside_side = false;    // and beside a side branch as well
   bool sums_tokens = false;        // a product over the tokens is a launch of its own form,
   bool sums_beside = false;        // or runs beside another product
+  bool joins_elements = false;     // operations on the elements of values without tokens are joined to expressions
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.

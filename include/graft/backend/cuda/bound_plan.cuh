@@ -6,6 +6,7 @@
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/bound_product.cuh>
 #include <graft/backend/cuda/bound_sum.cuh>
+#include <graft/backend/cuda/expression.cuh>
 #include <graft/backend/mode.h>
 
 #include <deque>
@@ -123,6 +124,7 @@ template <class T> class bound_plan {
     for (const graft::launch& l : p_.launches) {
       const status s = l.product >= 0 ? run_product(stream, to, l, alone, first)
                        : l.sum >= 0   ? run_sum(stream, to, l.sum)
+                       : l.count > 1  ? run_expression(stream, l)
                                       : run_node(stream, l.anchor);
       if (!s) return s;
       first = false;
@@ -151,7 +153,8 @@ template <class T> class bound_plan {
     for (const graft::launch& l : p_.launches)
       if (l.product < 0 && l.sum < 0) {
         computed_.add(l.anchor);
-        for (int k = 0; k < 3; ++k) need_known(g_[l.anchor].operand(k));
+        for (int n = l.first; n < l.first + l.count; ++n)
+          for (int k = 0; k < 3; ++k) need_known(g_[p_.nodes[n]].operand(k));
       }
     for (int k = 0; k < g_.outs; ++k) need_known(g_.out[k].at);
     for (id i = 0; i < g_.size; ++i) changing_.in[i] = known_[i] && p_.when.of[i] == stage::parameter;
@@ -318,6 +321,17 @@ template <class T> class bound_plan {
     if (k < 0) return values_.compute_node(stream, i);
     const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
     return values_.compute_node(stream, i, {y.data, y.type});
+  }
+
+  status run_expression(cudaStream_t stream, const graft::launch& l) {
+    const int launch = p_.launch_of[l.anchor], k = output_of(l.anchor);
+    cells<float> to = values_.room(l.anchor);
+    if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    values_.put(l.anchor, to);
+    const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
+    expression_writer writer(
+        g_, [&](id i) { return p_.launch_of[i] == launch; }, [&](id i) { return values_[i]; });
+    return evaluate(stream, writer.write(root), shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
   }
 
   graph g_;

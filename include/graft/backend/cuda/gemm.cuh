@@ -336,17 +336,12 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
   }
 };
 
-// The tiles of a launch, by the first `blocks` thread blocks of it.
+// The tiles of a launch, by thread block `number` of so many.
 template <class T, int TileN, int Rank, bool Pre, bool Across>
-__device__ __forceinline__ void run_tiles(const gemm_maps& maps, const gemm_args& g, std::uint32_t base, int blocks) {
-  gemm_block<T, TileN, Rank, Pre, Across> block{maps,
-                                                g,
-                                                base,
-                                                ptx::cluster_rank(),
-                                                (g.k + 63) / 64,
-                                                g.m_pairs() * g.n_tiles(),
-                                                static_cast<int>(blockIdx.x / 2),
-                                                blocks / 2};
+__device__ __forceinline__ void run_tiles(const gemm_maps& maps, const gemm_args& g, std::uint32_t base, int number,
+                                          int blocks) {
+  gemm_block<T, TileN, Rank, Pre, Across> block{
+      maps, g, base, ptx::cluster_rank(), (g.k + 63) / 64, g.m_pairs() * g.n_tiles(), number / 2, blocks / 2};
   block.start();
   if (threadIdx.x < 128) {
     ptx::give_registers<(Rank > 0 ? 56 : 40)>();
@@ -366,7 +361,7 @@ __global__ void __launch_bounds__(384, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   run_tiles<T, TileN, Rank, Pre, Across>(maps, g, (ptx::shared_address(raw) + 1023) & ~1023U,
-                                         static_cast<int>(gridDim.x));
+                                         static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 #endif
 }
 

@@ -190,12 +190,14 @@ __global__ void __launch_bounds__(384, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t base = (ptx::shared_address(raw) + 1023) & ~1023U;
-  const int tile_blocks = static_cast<int>(gridDim.x) - sums.blocks;
-  if (static_cast<int>(blockIdx.x) < tile_blocks) {
-    run_tiles<T, 256, Rank, false, true>(maps, g, base, tile_blocks);
+  // The sums take nearly as long as the tiles: their blocks come first, and are there when the kernel before ends.
+  const int number = static_cast<int>(blockIdx.x);
+  if (number >= sums.blocks) {
+    run_tiles<T, 256, Rank, false, true>(maps, g, base, number - sums.blocks,
+                                         static_cast<int>(gridDim.x) - sums.blocks);
     return;
   }
-  const beside_block<T, Rank> block{sum_maps, sums, g, base, static_cast<int>(blockIdx.x) - tile_blocks};
+  const beside_block<T, Rank> block{sum_maps, sums, g, base, number};
   block.start();
   if (threadIdx.x < 128) {
     ptx::give_registers<56>();

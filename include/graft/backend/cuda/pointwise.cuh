@@ -35,6 +35,37 @@ template <class Real> struct repeated {
   }
 };
 
+// The arithmetic of an element.
+template <class Real> __host__ __device__ Real combined(op what, Real x, Real y) {
+  switch (what) {
+    case op::add: return x + y;
+    case op::sub: return x - y;
+    case op::mul: return x * y;
+    case op::div: return x / y;
+    case op::minimum: return y < x ? y : x;
+    default: return x < y ? y : x;  // maximum
+  }
+}
+template <class Real> __host__ __device__ Real mapped(op what, Real x) {
+  switch (what) {
+    case op::sqrt: return std::sqrt(x);
+    case op::exp: return std::exp(x);
+    case op::log: return std::log(x);
+    case op::sin: return std::sin(x);
+    case op::cos: return std::cos(x);
+    case op::tanh: return std::tanh(x);
+    case op::erf: return std::erf(x);
+    case op::sigmoid: return Real(1) / (Real(1) + std::exp(-x));
+    case op::relu: return x < Real(0) ? Real(0) : x;
+    case op::silu: return x / (Real(1) + std::exp(-x));
+    case op::gelu: return Real(0.5) * x * std::erfc(-x * Real(0.70710678118654752));
+    case op::gelu_tanh:
+      return Real(0.5) * x * (Real(1) + std::tanh(Real(0.79788456080286536) * (x + Real(0.044715) * x * x * x)));
+    case op::step: return x > Real(0) ? Real(1) : Real(0);
+    default: return x;  // detach
+  }
+}
+
 template <class Real> struct binary {
   op what;
   cells<Real> out;
@@ -43,16 +74,7 @@ template <class Real> struct binary {
   binary(op o, const tensor<Real>& to, const tensor<Real>& x, const tensor<Real>& y)
       : what(o), out(to.p), a(x, to), b(y, to) {}
   __host__ __device__ void operator()(long long i) const { out.put(i, of(a[i], b[i])); }
-  __host__ __device__ Real of(Real x, Real y) const {
-    switch (what) {
-      case op::add: return x + y;
-      case op::sub: return x - y;
-      case op::mul: return x * y;
-      case op::div: return x / y;
-      case op::minimum: return y < x ? y : x;
-      default: return x < y ? y : x;  // maximum
-    }
-  }
+  __host__ __device__ Real of(Real x, Real y) const { return combined(what, x, y); }
 };
 
 // The same on eight neighbours of a row at once, by 16-byte accesses: for floats and 16-bit types, where the first operand
@@ -112,25 +134,7 @@ template <class Real> struct unary {
   cells<Real> out, a;
 
   __host__ __device__ void operator()(long long i) const { out.put(i, of(a[i])); }
-  __host__ __device__ Real of(Real x) const {
-    switch (what) {
-      case op::sqrt: return std::sqrt(x);
-      case op::exp: return std::exp(x);
-      case op::log: return std::log(x);
-      case op::sin: return std::sin(x);
-      case op::cos: return std::cos(x);
-      case op::tanh: return std::tanh(x);
-      case op::erf: return std::erf(x);
-      case op::sigmoid: return Real(1) / (Real(1) + std::exp(-x));
-      case op::relu: return x < Real(0) ? Real(0) : x;
-      case op::silu: return x / (Real(1) + std::exp(-x));
-      case op::gelu: return Real(0.5) * x * std::erfc(-x * Real(0.70710678118654752));
-      case op::gelu_tanh:
-        return Real(0.5) * x * (Real(1) + std::tanh(Real(0.79788456080286536) * (x + Real(0.044715) * x * x * x)));
-      case op::step: return x > Real(0) ? Real(1) : Real(0);
-      default: return x;  // detach
-    }
-  }
+  __host__ __device__ Real of(Real x) const { return mapped(what, x); }
 };
 
 }  // namespace graft::cuda

@@ -142,7 +142,8 @@ template <class Real> status multiply(const on_stream& on, const products<Real>&
   if (entries == 0) return ok;
   const bool narrow = p.rows < 16 || p.cols < 16;  // most of a tile would be empty
   if (narrow && p.depth <= 64 && !p.sum) return on.elements(entries, product_entry<Real>{p}, "matmul");
-  if (narrow && p.depth >= 512 && entries <= 4096) return on.rows(entries, product_entry<Real>{p}, "matmul");
+  // Few entries with many terms: a block of threads for each, where its tiles would leave most of the device idle.
+  if (p.depth >= 512 && entries <= 4096) return on.matrices(entries, p.depth, product_entry<Real>{p}, "matmul");
   const long long tiles = (p.rows + product_side - 1) / product_side * ((p.cols + product_side - 1) / product_side);
   if (tiles > 0x7fffffffLL) return fail("a product of ", p.rows, " x ", p.cols, " has more tiles than a grid");
   const dim3 grid(static_cast<unsigned>(tiles), 1, static_cast<unsigned>(std::min(results, 65535LL)));

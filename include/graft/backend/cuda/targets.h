@@ -44,7 +44,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
   t.largest_branch_rank = 64;
   t.runs = &has_kernel;
-  t.weight_either_way = t.sums_tokens = t.sums_beside = true;
+  t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = true;
   t.product_kernels = &product_kernels, t.node_kernels = &node_kernels;
   return t;
 }
