@@ -133,3 +133,25 @@ TEST_CASE("gpu: training steps of two layers on two streams at once") {
   CHECK(one.results() == first);
   CHECK(other.results() == second);
 }
+TEST_CASE("gpu: gradients in bf16, and gradients added to what is there") {
+  if (no_gpu()) return;
+  step s("lora", 16, 1);
+  s.enqueue();
+  const std::vector<char> plain = s.db.read();
+  device_tensor narrow(out, 16, dtype::bf16), sum(out, 16, dtype::f32);
+  REQUIRE(cudaMemset(sum.memory.data(), 0, static_cast<std::size_t>(sum.bytes())) == cudaSuccess);
+  REQUIRE(bool(s.layer.backward(s.x.seen(), s.dy.seen(), s.dx.written(), {{"lora_B.weight", narrow.written()}})));
+  for (int i = 0; i < 2; ++i)
+    REQUIRE(bool(s.layer.backward(s.x.seen(), s.dy.seen(), s.dx.written(), {{"lora_B.weight", sum.written(), true}})));
+  const std::vector<char> rounded = narrow.read(), added = sum.read();
+  const auto* const exact = reinterpret_cast<const float*>(plain.data());
+  const auto* const twice = reinterpret_cast<const float*>(added.data());
+  const auto* const low = reinterpret_cast<const bf*>(rounded.data());
+  bool equal = true, doubled = true;
+  for (long long i = 0; i < out * 16; ++i) {
+    equal = equal && __bfloat162float(low[i]) == __bfloat162float(__float2bfloat16(exact[i]));
+    doubled = doubled && twice[i] == 2 * exact[i];
+  }
+  CHECK(equal);
+  CHECK(doubled);
+}

@@ -132,3 +132,23 @@ TEST_CASE("training: how much is kept, and what belongs together") {
   e.train(false);
   CHECK(message().empty());
 }
+TEST_CASE("training: a gradient is added to what its memory holds, in any type and with gaps") {
+  const random_layer<float> l(graphs_for("linear", "dora", false), usual_sizes());
+  cpu::executor<float> e(l.graphs);
+  REQUIRE(bool(l.bind(e)));
+  std::vector<float> plain = l.room("lora_A.weight", l.graphs.backward), b = l.room("lora_B.weight", l.graphs.backward);
+  REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{"lora_A.weight", into(plain)}, {"lora_B.weight", into(b)}})));
+  const long long rows = l.views.at("lora_A.weight").size[0], cols = l.views.at("lora_A.weight").size[1];
+  std::vector<double> wide(static_cast<std::size_t>(rows * (cols + 3)), 2.0);
+  std::vector<float> sum(b.size(), 1.0F);
+  const mutable_view with_gaps{wide.data(), dtype::f64, {rows, cols}, 2, {cols + 3, 1}};
+  for (int i = 0; i < 2; ++i)
+    REQUIRE(
+        bool(e.backward(l.x(), l.dy(), {}, {{"lora_A.weight", with_gaps, true}, {"lora_B.weight", into(sum), true}})));
+  for (long long r = 0; r < rows; ++r)
+    for (long long c = 0; c < cols + 3; ++c) {
+      const double expected = c < cols ? 2 + 2.0 * plain[static_cast<std::size_t>(r * cols + c)] : 2;
+      CHECK(wide[static_cast<std::size_t>(r * (cols + 3) + c)] == doctest::Approx(expected));
+    }
+  for (std::size_t i = 0; i < b.size(); ++i) CHECK(sum[i] == doctest::Approx(1 + 2 * b[i]));
+}

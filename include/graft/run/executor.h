@@ -79,7 +79,8 @@ template <class Engine> class executor {
   void train(bool on);
   // How much forward keeps for so many rows; 0 where it depends on more than the rows.
   long long kept_bytes(long long tokens);
-  // dx and any of the parameters' gradients; those not asked for are not computed.
+  // dx and any of the parameters' gradients; those not asked for are not computed. A gradient may be added to what its
+  // memory holds.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients);
   // W' and, where the adapter changes it, b', of what is active; and back. See run/merge.h.
   status merge(const mutable_view& weight, const mutable_view& bias = {});

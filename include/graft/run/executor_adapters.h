@@ -2,6 +2,7 @@
 // The members of an executor that are about its adapters and their tensors: see run/executor.h.
 #pragma once
 #include <graft/run/executor.h>
+#include <graft/run/gradient_sums.h>
 #include <graft/run/merge.h>
 #include <graft/run/one_caller.h>
 #include <graft/run/training.h>
@@ -21,6 +22,7 @@ template <class Engine> struct executor<Engine>::bare {
   pass<Engine> forward;
   backward_passes<Engine> backward;
   merger<Engine> merging;
+  gradient_sums<Engine> sums;
   one_caller caller;
 };
 

@@ -91,6 +91,8 @@ template <class Engine> long long executor<Engine>::kept_bytes(long long tokens)
   const result<bound_leaves> b = shown().state.bind(t.forward_graph());
   return b ? t.kept_bytes(b->sizes, tokens) : 0;
 }
+inline bool adds(const gradient& d) { return d.add && d.into.data != nullptr && d.into.count() > 0; }
+
 template <class Engine>
 status executor<Engine>::backward(const view& x, const view& dy, const mutable_view& dx,
                                   const std::vector<gradient>& gradients) {
@@ -131,9 +133,21 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
   if (status s = p.begin(x, dy, **kept); !s) return s;
   if (dx_at >= 0)
     if (status s = p.want(p.g().find_output("dx"), dx); !s) return s;
-  for (const gradient& d : gradients)
-    if (status s = p.want(p.g().find_output(d.name.c_str()), d.into); !s) return s;
-  return p.run(queue_);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const gradient& d = gradients[i];
+    const int k = p.g().find_output(d.name.c_str());
+    if (status s = p.want(k, d.into); !s) return s;
+    if (!adds(d)) continue;
+    if (status s = Engine::can_add(d.into); !s) return s;
+    const result<mutable_view> beside = base_->sums.place(queue_, i, d.into);
+    if (!beside) return beside.failure();
+    p.runs().this_call().outputs[static_cast<std::size_t>(k)] = *beside;
+  }
+  if (status s = p.run(queue_); !s) return s;
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (adds(gradients[i]))
+      if (status s = base_->sums.add(queue_, i, gradients[i].into); !s) return s;
+  return ok;
 }
 template <class Engine> status executor<Engine>::merge(const mutable_view& weight, const mutable_view& bias) {
   const auto mine = base_->caller.enter();

@@ -24,10 +24,11 @@ struct adapter_values {
   std::map<std::string, double, std::less<>> scalars;
   size_map sizes{};
 };
-// Where the gradient of the parameter of that name belongs.
+// Where the gradient of the parameter of that name belongs, and whether it is added to what is there.
 struct gradient {
   std::string name;
   mutable_view into;
+  bool add = false;
 };
 
 }  // namespace graft

@@ -48,6 +48,10 @@ template <class Real> struct engine {
 
   static result<block> allocate(queue&, long long bytes) { return block(bytes); }
 
+  // to += from, numbers of our own one after the other.
+  static status can_add(const mutable_view&) { return ok; }
+  static status add(queue&, const view& from, const mutable_view& to);
+
   class bound;
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                          const std::vector<mutable_view>& outputs);

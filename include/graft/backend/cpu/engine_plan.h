@@ -51,6 +51,22 @@ template <class Real> class engine<Real>::bound {
   bound_plan<Real> plan_;
 };
 
+template <class Real> status engine<Real>::add(queue&, const view& from, const mutable_view& to) {
+  const view there{to.data,
+                   to.type,
+                   {to.size[0], to.size[1], to.size[2], to.size[3]},
+                   to.rank,
+                   {to.apart[0], to.apart[1], to.apart[2], to.apart[3]}};
+  const Real* const values = static_cast<const Real*>(from.data);
+  Real sum[256];
+  for (long long at = 0, n = 0; at < to.count(); at += n) {
+    n = std::min(to.count() - at, 256LL);
+    read(there, at, n, sum);
+    for (long long i = 0; i < n; ++i) sum[i] += values[at + i];
+    write(sum, at, n, to);
+  }
+  return ok;
+}
 template <class Real>
 status engine<Real>::evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                               const std::vector<mutable_view>& outputs) {

@@ -7,6 +7,12 @@
 
 namespace graft::cuda {
 
+struct add_numbers {
+  const float* from;
+  cells<float> to;
+  __device__ void operator()(long long i) const { to.add(i, from[i]); }
+};
+
 template <class T> kernel_set every_kernel_of() { return {all_kernels<T>(), &evaluate_node<every_op>}; }
 
 template <class T> struct engine {
@@ -91,6 +97,17 @@ template <class T> struct engine {
     buffer b;
     if (status s = b.reserve(bytes); !s) return s.failure();
     return block(std::move(b));
+  }
+
+  // to += from, floats one after the other.
+  static status can_add(const mutable_view& to) {
+    if (to.contiguous() && cells<float>::can_be(to.type)) return ok;
+    return fail("a gradient that is added to has gaps or is ", name_of(to.type),
+                "; on the GPU give it one piece of f32, bf16 or f16");
+  }
+  static status add(queue& q, const view& from, const mutable_view& to) {
+    const auto* const values = static_cast<const float*>(from.data);
+    return each(q.stream, to.count(), add_numbers{values, {to.data, to.type}}, "adding a gradient");
   }
 
   class bound {
