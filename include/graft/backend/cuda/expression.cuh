@@ -18,18 +18,22 @@ struct expression {
   int steps = 0, operands = 0;
 
   __host__ __device__ float at(const unsigned (&c)[4]) const {
-    float stack[most_expression_depth];
-    int top = 0;
+    // The top is always the first, so that all of the stack is in registers.
+    float stack[most_expression_depth] = {};
     for (int k = 0; k < steps; ++k) {
+      const auto what = static_cast<op>(step[k]);
       if ((step[k] & reads) != 0) {
         const unsigned* const s = stride[step[k] & ~reads];
-        stack[top++] = operand[step[k] & ~reads][c[0] * s[0] + c[1] * s[1] + c[2] * s[2] + c[3] * s[3]];
-        continue;
+#pragma unroll
+        for (int d = most_expression_depth - 1; d > 0; --d) stack[d] = stack[d - 1];
+        stack[0] = operand[step[k] & ~reads][c[0] * s[0] + c[1] * s[1] + c[2] * s[2] + c[3] * s[3]];
+      } else if (takes_two(what)) {
+        stack[0] = combined<float>(what, stack[1], stack[0]);
+#pragma unroll
+        for (int d = 1; d + 1 < most_expression_depth; ++d) stack[d] = stack[d + 1];
+      } else {
+        stack[0] = mapped<float>(what, stack[0]);
       }
-      const auto what = static_cast<op>(step[k]);
-      if (takes_two(what)) --top;
-      stack[top - 1] =
-          takes_two(what) ? combined<float>(what, stack[top - 1], stack[top]) : mapped<float>(what, stack[top - 1]);
     }
     return stack[0];
   }
