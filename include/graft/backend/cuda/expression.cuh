@@ -24,12 +24,10 @@ struct expression {
       const auto what = static_cast<op>(step[k]);
       if ((step[k] & reads) != 0) {
         const unsigned* const s = stride[step[k] & ~reads];
-#pragma unroll
         for (int d = most_expression_depth - 1; d > 0; --d) stack[d] = stack[d - 1];
         stack[0] = operand[step[k] & ~reads][c[0] * s[0] + c[1] * s[1] + c[2] * s[2] + c[3] * s[3]];
       } else if (takes_two(what)) {
         stack[0] = combined<float>(what, stack[1], stack[0]);
-#pragma unroll
         for (int d = 1; d + 1 < most_expression_depth; ++d) stack[d] = stack[d + 1];
       } else {
         stack[0] = mapped<float>(what, stack[0]);
