@@ -69,7 +69,7 @@ status measure(const std::string& folder, const std::string& adapter, const shap
 
   auto run = training_run<engine>::make(*model);
   if (!run) return run.failure();
-  auto optimizer = adamw::over(run->parameters());
+  auto optimizer = run->optimizer();
   if (!optimizer) return optimizer.failure();
   const auto data = sequences(at.batch, at.length, model->config().vocabulary);
   std::vector<labelled_sequence> batch;
@@ -77,7 +77,7 @@ status measure(const std::string& folder, const std::string& adapter, const shap
   const auto step = [&] {
     run->clear();
     if (auto loss = run->add(batch); !loss) went = loss.failure();
-    optimizer->step();
+    if (status s = optimizer->step(); !s) went = s;
     if (status s = run->parameters_changed(); !s) went = s;
   };
   step();

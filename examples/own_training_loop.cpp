@@ -20,7 +20,7 @@ graft::status run(const char* base, const char* folder, const std::string& out) 
 
   auto training = graft::training_run<engine>::make(*model);
   if (!training) return training.failure();
-  auto optimizer = graft::adamw::over(training->parameters(), {.rate = 5e-3});
+  auto optimizer = training->optimizer({.rate = 5e-3});
   if (!optimizer) return optimizer.failure();
   std::vector<std::int64_t> text;  // counts to 40, over and over
   for (std::int64_t i = 0; i < 120; ++i) text.push_back(10 + i % 40);
@@ -30,14 +30,15 @@ graft::status run(const char* base, const char* folder, const std::string& out) 
     training->clear();
     const auto loss = training->add(batch);
     if (!loss) return loss.failure();
-    optimizer->clip(1);
-    optimizer->step();
+    if (graft::status s = optimizer->clip_to(1); !s) return s;
+    if (graft::status s = optimizer->step(); !s) return s;
     if (graft::status s = training->parameters_changed(); !s) return s;
     last = *loss, first = step == 0 ? last : first;
     if (step % 5 == 0) std::printf("step %2d  loss %.4f\n", step, last);
   }
   std::printf("loss %.4f after 20 steps, %.4f before\n", last, first);
   if (!(last < first)) return graft::fail("the loss did not fall");
+  if (graft::status s = training->fetch(); !s) return s;
   return hf::save_adapters(out, *adapters);
 }
 

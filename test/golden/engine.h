@@ -45,7 +45,7 @@ struct cpu_engine : engine {
 // How cases are run: in which mode, on which machine, and with gradients where it has them.
 struct runner {
   graft::mode how = graft::mode::fused;
-  bool gpu = false;
+  bool gpu = false, narrow = false;  // narrow: models in bf16
 
   std::unique_ptr<engine> make(const layer_graphs& g) const;
 };

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden DIR [--on cpu|eager|cuda|cuda-eager]: every case under DIR/layers and DIR/models through the library, one line a
-// case with the largest relative error of each tensor. A case that cannot be represented is a failure. Models run on the
-// CPU's plans only; --keep FOLDER keeps the adapters that they trained and wrote (peft_reads.py).
+// golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]: every case under DIR/layers and DIR/models through the library,
+// one line a case with the largest relative error of each tensor. A case that cannot be represented is a failure. Models
+// run by fused plans only, and cuda-bf16 is of models; --keep FOLDER keeps the adapters that they trained and wrote
+// (peft_reads.py).
+#include <graft/backend/cpu/engine_plan.h>
+
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "case.h"
-#include "multi_case.h"
+#include "gpu_models.h"
 
 namespace {
 
@@ -32,12 +35,14 @@ bool report(const std::filesystem::path& folder, const golden::runner& how) {
   return good;
 }
 
-bool has_one_adapter(const std::filesystem::path& folder) {
-  return folder.filename() == "base" || std::filesystem::exists(folder / "adapter_init");
-}
-bool report_model(const std::filesystem::path& folder, const std::filesystem::path& keep) {
-  const bool several = std::filesystem::exists(folder / "case.json") && !has_one_adapter(folder);
-  const auto r = several ? golden::multi_case::run(folder) : golden::model_case::run(folder, keep);
+bool report_model(const std::filesystem::path& folder, const std::filesystem::path& keep,
+                  [[maybe_unused]] const golden::runner& how) {
+#ifdef GRAFT_GOLDEN_CUDA
+  const auto r = how.gpu ? golden::run_model_on_gpu(folder, keep, how.narrow)
+                         : golden::run_model<graft::cpu::engine<float>>(folder, keep);
+#else
+  const auto r = golden::run_model<graft::cpu::engine<float>>(folder, keep);
+#endif
   std::printf("%-36s", (folder.parent_path().filename() / folder.filename()).c_str());
   if (!r) {
     std::printf(" FAILED: %s\n", r.message());
@@ -87,11 +92,11 @@ int main(int argc, char** argv) {
       continue;
     }
     const std::string on = i + 1 < argc ? argv[++i] : "";
-    how.gpu = on.starts_with("cuda");
+    how.gpu = on.starts_with("cuda"), how.narrow = on == "cuda-bf16";
     if (on.ends_with("eager"))
       how.how = graft::mode::eager;
-    else if (on != "cpu" && on != "cuda")
-      return std::fprintf(stderr, "golden: --on takes cpu, eager, cuda or cuda-eager\n"), 2;
+    else if (on != "cpu" && on != "cuda" && !how.narrow)
+      return std::fprintf(stderr, "golden: --on takes cpu, eager, cuda, cuda-bf16 or cuda-eager\n"), 2;
   }
 #ifdef GRAFT_GOLDEN_CUDA
   if (const std::string why = how.gpu ? test::why_no_gpu() : ""; !why.empty())
@@ -101,17 +106,18 @@ int main(int argc, char** argv) {
 #endif
   if (!dir.has_filename()) dir = dir.parent_path();
   if (dir.filename() == "layers") dir = dir.parent_path();
-  const std::vector<std::filesystem::path> layers = folders_in(dir / "layers");
+  std::vector<std::filesystem::path> layers;
+  if (!how.narrow) layers = folders_in(dir / "layers");
   std::vector<std::filesystem::path> models;
-  if (!how.gpu && how.how == graft::mode::fused) models = model_cases(dir);
+  if (how.how == graft::mode::fused) models = model_cases(dir);
   if (layers.empty() && models.empty())
-    return std::fprintf(
-               stderr,
-               "usage: golden DIR [--on cpu|eager|cuda|cuda-eager]   DIR holds layers/NAME/… or models/NAME/…\n"),
+    return std::fprintf(stderr,
+                        "usage: golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]   DIR holds layers/NAME/… or "
+                        "models/NAME/…\n"),
            2;
   int passed = 0;
   for (const auto& c : layers) passed += report(c, how) ? 1 : 0;
-  for (const auto& c : models) passed += report_model(c, keep) ? 1 : 0;
+  for (const auto& c : models) passed += report_model(c, keep, how) ? 1 : 0;
   const int failed = static_cast<int>(layers.size() + models.size()) - passed;
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;

@@ -9,11 +9,9 @@
 
 namespace golden {
 
-class multi_case {
+template <class engine> class multi_case {
  public:
-  using engine = cpu::engine<float>;
-
-  static result<std::vector<model_check>> run(const std::filesystem::path& folder) {
+  static result<model_checks> run(const std::filesystem::path& folder, const model_tolerance& within = {}) {
     auto model = io::hf::load_model<engine>(folder.parent_path() / "base");
     if (!model) return model.failure();
     auto file = io::read_safetensors(folder / "expected.safetensors");
@@ -21,6 +19,7 @@ class multi_case {
     auto what = io::read_json(folder / "case.json");
     if (!what) return what.failure();
     multi_case c(std::move(*model), std::move(*file), std::move(*what), folder);
+    c.within_ = within;
     if (status s = c.all(); !s) return s.failure();
     return c.out_;
   }
@@ -117,7 +116,7 @@ class multi_case {
     for (std::size_t i = 0; i < count; ++i) runs.push_back({prompts_[i % prompts_.size()], 0, 0});
     std::vector<float> got(wanted->size());
     if (status s = model_.logits(runs, got, false, of_runs); !s) return s;
-    out_.push_back({how[0] == '\0' ? name : how, apart(got, *wanted), 2e-4});
+    out_.push_back({how[0] == '\0' ? name : how, apart(got, *wanted), within_.logits});
     return ok;
   }
 
@@ -126,7 +125,8 @@ class multi_case {
   io::json what_;
   std::filesystem::path folder_;
   std::vector<std::vector<std::int64_t>> prompts_;
-  std::vector<model_check> out_;
+  model_tolerance within_;
+  model_checks out_;
 };
 
 }  // namespace golden

@@ -7,6 +7,9 @@ namespace graft {
 
 enum class mode : unsigned char { fused, eager };
 
+// How the steps of a model run: launch by launch, or captured once and replayed.
+enum class step_mode : unsigned char { standard, reduce_overhead };
+
 struct capacity {
   long long tokens = 0;  // rows of a call; 0 on the CPU: as many as come, growing with the largest
   int rank = 0;          // of all side branches that are active together; 0: what the adapters at hand need

@@ -8,7 +8,8 @@
 namespace graft::io {
 
 // What belongs into the file; the views are of the optimizer and of `step`.
-inline std::vector<tensor_view> optimizer_tensors(adamw& optimizer, const std::int64_t& step) {
+template <class Updates>
+std::vector<tensor_view> optimizer_tensors(adamw_on<Updates>& optimizer, const std::int64_t& step) {
   std::vector<tensor_view> out{{"step", dtype::i64, {}, std::as_bytes(std::span(&step, 1))}};
   for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const trained_parameter& p = optimizer.parameters()[i];
@@ -19,13 +20,14 @@ inline std::vector<tensor_view> optimizer_tensors(adamw& optimizer, const std::i
   return out;
 }
 
-inline status write_optimizer(const std::string& path, adamw& optimizer) {
+template <class Updates> status write_optimizer(const std::string& path, adamw_on<Updates>& optimizer) {
+  if (status s = optimizer.fetch(); !s) return s;
   const std::int64_t step = optimizer.steps();
   return write_safetensors(path, optimizer_tensors(optimizer, step));
 }
 
 // Nothing changes unless the file holds the state of just these parameters.
-inline status read_optimizer(const safetensors& file, adamw& optimizer) {
+template <class Updates> status read_optimizer(const safetensors& file, adamw_on<Updates>& optimizer) {
   std::int64_t step = 0;
   const std::vector<tensor_view> wanted = optimizer_tensors(optimizer, step);
   for (const tensor_view& w : wanted) {
@@ -49,7 +51,7 @@ inline status read_optimizer(const safetensors& file, adamw& optimizer) {
     fill(optimizer.parameters()[i].name + ".exp_avg_sq", optimizer.mean_square(i));
   }
   optimizer.set_steps(step);
-  return ok;
+  return optimizer.send();
 }
 
 }  // namespace graft::io

@@ -4,9 +4,11 @@
 #pragma once
 #include <graft/model/adapter_set.h>
 #include <graft/model/families.h>
+#include <graft/model/placed.h>
 #include <graft/model/rows.h>
 #include <graft/run/block.h>
 
+#include <atomic>
 #include <set>
 
 namespace graft {
@@ -20,7 +22,7 @@ struct model_weights {
 // Keys and values of each layer, for stacks that go on with each other's sequences.
 template <class Engine> struct kept_rows {
   long long places = 0;
-  std::deque<std::vector<typename Engine::real>> layers;
+  std::deque<engine_rows<Engine>> layers;
 };
 
 template <class Engine> class block_stack {
@@ -34,6 +36,7 @@ template <class Engine> class block_stack {
     int context = 0;
     view rotary{};
     kept_rows<Engine>* cache = nullptr;
+    std::shared_ptr<placed_tensors<Engine>> weights_at{}, adapters_at{};
   };
 
   static result<std::unique_ptr<block_stack>> make(block_programs<Engine>& programs, const settings& s) {
@@ -44,6 +47,7 @@ template <class Engine> class block_stack {
   }
   // Layers for this way; embedding and head know no cache.
   status bind(way w, const capacity& room) {
+    number_ = next_number();
     const way ends = w == way::cached ? way::forward : w;
     for (bound_block<Engine>& b : blocks_)
       if (status s = b.bind(b.path().empty() ? ends : w, room); !s) return s;
@@ -55,6 +59,16 @@ template <class Engine> class block_stack {
   std::deque<bound_block<Engine>>& blocks() { return blocks_; }
   int layers() const { return static_cast<int>(blocks_.size()) - 2; }
 
+  // Of this stack as it is bound now; no other one has had it.
+  std::uint64_t number() const { return number_; }
+  // Where the numbers of a tensor of an adapter are in host memory.
+  const void* original(const void* placed) const {
+    const void* found = placed;
+    adapters_at_->each([&](const view& host, const view& there) {
+      if (there.data == placed) found = host.data;
+    });
+    return found;
+  }
   // The whole name of a tensor of a block.
   static std::string whole_name(const bound_block<Engine>& b, std::string_view inside) {
     return b.path().empty() ? std::string(inside) : b.path() + "." + std::string(inside);
@@ -62,10 +76,15 @@ template <class Engine> class block_stack {
 
  private:
   block_stack() = default;
+  static std::uint64_t next_number() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
 
   status build(block_programs<Engine>& programs, const settings& s) {
     if (s.adapters != nullptr) adapters_ = *s.adapters;
     const architecture a = architecture_for(s.config.family);
+    weights_at_ = s.weights_at, adapters_at_ = s.adapters_at, weights_ = s.weights.owner;
     if (status good = add(programs, s, a.embed, ""); !good) return good;
     for (int l = 0; l < s.config.layers; ++l)
       if (status good = add(programs, s, a.block, std::string(a.layers) + "." + std::to_string(l)); !good) return good;
@@ -87,16 +106,21 @@ template <class Engine> class block_stack {
     for (id i = 0; i < g.n.size(); ++i) {
       if (!is_named(g.n[i].what) || row(g.n[i].what).known == stage::data) continue;
       const std::string name = graph(g).name(i).c_str();
-      if (const view* t = base_tensor(s, b, name)) b.values.tensors[name] = *t;
+      const result<view> t = base_tensor(programs.queue, s, b, name);
+      if (!t) return fail(whole_name(b, name).c_str(), ": ", t.message());
+      if (t->data != nullptr) b.values.tensors[name] = *t;
     }
     if (s.cache != nullptr && !path.empty()) {
       const long long width = 2LL * s.config.key_heads * s.config.head_size;
       const std::size_t layer = blocks_.size() - 2;
-      if (s.cache->layers.size() == layer)
-        s.cache->layers.emplace_back(static_cast<std::size_t>(s.cache->places * width));
-      b.values.tensors["cache"] = view_of(s.cache->layers[layer].data(), s.cache->places, width);
+      if (s.cache->layers.size() == layer) {
+        s.cache->layers.emplace_back();
+        if (status good = s.cache->layers.back().reserve(programs.queue, s.cache->places * width); !good) return good;
+      }
+      b.values.tensors["cache"] = s.cache->layers[layer].rows(s.cache->places, width);
     }
-    for (const adaption& of : spec.adapters) give(s, b, of);
+    for (const adaption& of : spec.adapters)
+      if (status good = give(programs.queue, s, b, of); !good) return good;
     return ok;
   }
   // Embedding and head name their modules in full; each module is in one of the three.
@@ -115,32 +139,47 @@ template <class Engine> class block_stack {
   static std::string inside(const std::string& path, const std::string& module) {
     return path.empty() ? module : module.substr(path.size() + 1);
   }
-  const view* base_tensor(const settings& s, const bound_block<Engine>& b, const std::string& name) {
-    if (name == "rotary") return &s.rotary;
+  // Matrices in the type that the engine keeps, tables of positions and vectors as they are. No data: there is no such one.
+  result<view> base_tensor(typename Engine::queue& q, const settings& s, const bound_block<Engine>& b,
+                           const std::string& name) {
+    if (name == "rotary") return weights_at_->of(q, s.rotary, s.rotary.type, nullptr);
     const std::string whole = whole_name(b, name);
     if (s.adapters != nullptr) {
       const std::size_t dot = whole.rfind('.');
       if (const adapter_tensor* t = s.adapters->replaced(whole.substr(0, dot), whole.substr(dot + 1)))
-        return &(kept_.emplace_back(t->value()));
+        return adapters_at_->of(q, t->value(), dtype::f32, t->data);
     }
     auto at = s.weights.tensors.find(whole);
     if (at == s.weights.tensors.end() && whole == "lm_head.weight" && s.config.tied)
       at = s.weights.tensors.find(token_table(s.config.family));
-    return at != s.weights.tensors.end() ? &at->second : nullptr;
+    if (at == s.weights.tensors.end()) return view{};
+    const view& t = at->second;
+    return weights_at_->of(q, t,
+                           t.rank > 1             ? Engine::keeps
+                           : t.type == dtype::f64 ? dtype::f32
+                                                  : t.type,
+                           s.weights.owner);
   }
-  void give(const settings& s, bound_block<Engine>& b, const adaption& of) {
+  status give(typename Engine::queue& q, const settings& s, bound_block<Engine>& b, const adaption& of) {
     const std::string module = of.pattern, among = of.name;
     const module_adapter* m = s.adapters->find(whole_name(b, module), among);
     const std::string prefix = module + (among.empty() ? "." : "." + among + ".");
-    for (const auto& [name, t] : m->tensors) b.values.tensors[prefix + name] = t.value();
+    for (const auto& [name, t] : m->tensors) {
+      const result<view> placed = adapters_at_->of(q, t.value(), dtype::f32, t.data);
+      if (!placed) return placed.failure();
+      b.values.tensors[prefix + name] = *placed;
+    }
     for (const auto& [name, v] : m->scalars) b.values.scalars[prefix + name] = v;
     b.values.scalars[prefix + "dropout"] = m->dropout;
     for (const auto& [name, n] : m->sizes) b.values.sizes[prefix + name] = n;
+    return ok;
   }
 
   adapter_set adapters_;  // keeps the tensors alive
   std::deque<bound_block<Engine>> blocks_;
-  std::deque<view> kept_;
+  std::shared_ptr<placed_tensors<Engine>> weights_at_, adapters_at_;
+  std::shared_ptr<const void> weights_;  // kept alive
+  std::uint64_t number_ = 0;
 };
 
 }  // namespace graft

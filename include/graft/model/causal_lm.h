@@ -35,8 +35,9 @@ template <class Engine> class causal_lm {
                                                       : config.positions;
     causal_lm m(config, std::move(weights), context);
     m.named_.room = options.adapters, m.named_.how = options.several;
+    if (status good = Engine::start(m.programs_->queue); !good) return good.failure();
     if (status good = m.take(m.named_); !good) return good.failure();
-    return m;
+    return result<causal_lm>(std::move(m));
   }
 
   const model_config& config() const { return *config_; }
@@ -92,45 +93,72 @@ template <class Engine> class causal_lm {
   status logits(std::span<const row_run> runs, std::span<real> out, bool last_only = false,
                 std::span<const names> of_runs = {}) {
     const auto mine = alone();
-    return run_rows(stacks_, nullptr, runs, of_runs, out, last_only);
+    if (status s = check_runs(runs); !s) return s;
+    long long n = 0;
+    for (const row_run& r : runs) n += last_only ? 1 : static_cast<long long>(r.tokens.size());
+    if (out.size() != static_cast<std::size_t>(n * config_->vocabulary))
+      return fail("the logits have room for ", static_cast<long long>(out.size()), " numbers, expected ", n, " x ",
+                  config_->vocabulary);
+    if constexpr (Engine::reads_host_memory)
+      return run_rows(stacks_, nullptr, runs, of_runs, view_into(out.data(), n, config_->vocabulary));
+    else {
+      if (status s = logits_.reserve(programs_->queue, n * config_->vocabulary); !s) return s;
+      if (status s = run_rows(stacks_, nullptr, runs, of_runs, logits_.into(n, config_->vocabulary)); !s) return s;
+      return Engine::fetch(programs_->queue, logits_.rows(n, config_->vocabulary), out.data());
+    }
   }
 
   // ---- for generation and training, which run stacks of their own and hold alone()
+  // Logits into memory of the engine: of all rows, or, where there is room for fewer, of the last row of each run.
   status run_rows(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const row_run> runs,
-                  std::span<const names> of_runs, std::span<real> out, bool last_only);
+                  std::span<const names> of_runs, const mutable_view& out);
+  // The same in two steps, for the adapters that are active: what happens before anything is launched, and the launches.
+  result<block_stack<Engine>*> prepare(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                       std::span<const row_run> runs);
+  status run_prepared(block_stack<Engine>& in, way w, const mutable_view& out) {
+    if (status s = forward(in, w); !s) return s;
+    return head(in, out);
+  }
   result<std::unique_ptr<block_stack<Engine>>> make_stack(bool loss, bool dropped) {
     return make_stack(acting(), weights_now(), {loss, dropped});
   }
   result<std::unique_ptr<block_stack<Engine>>> make_stack(const names& which, bool loss, bool dropped);
   row_batch& rows() { return rows_; }
+  // The rows of the next call, where the engine reads them once they were sent.
+  status set_rows(std::span<const row_run> runs, bool cached) {
+    rows_.set(runs, config_->window, cached);
+    const std::span<const std::int64_t> all = rows_.numbers();
+    if (status s = row_numbers_.write(all.data(), static_cast<long long>(all.size_bytes())); !s) return s;
+    return rows_.lies_at(static_cast<const std::int64_t*>(row_numbers_.data())), status(ok);
+  }
+  status send_rows() { return row_numbers_.send(programs_->queue); }
   status forward(block_stack<Engine>& in, way w) {
-    block_call c = call(hidden(0), hidden(0));
-    c[call_input::x] = rows_.ids();
+    if (status s = send_rows(); !s) return s;
+    block_call c = call(0);
+    c[call_input::x] = rows_.ids(), c.y = hidden(0).into(rows_.rows(), config_->width);
     if (status s = in.embed().run(way::forward, c); !s) return s;
     for (int l = 0; l < in.layers(); ++l) {
-      c = call(hidden(l), hidden(l + 1));
+      c = call(l);
       c[call_input::span] = rows_.span_of(l);
       if (status s = in.layer(l).run(w, c); !s) return s;
     }
     return ok;
   }
-  status head(block_stack<Engine>& in, std::span<real> out, bool last_only) {
-    const auto width = static_cast<std::size_t>(config_->width);
-    real* h = hidden(in.layers());
-    long long n = rows_.rows();
-    if (last_only) {
-      n = static_cast<long long>(rows_.last().size());
-      real* const picked = hidden(in.layers() + 1);
+  status head(block_stack<Engine>& in, const mutable_view& out) {
+    const long long width = config_->width, n = out.size[0];
+    engine_rows<Engine>* h = &hidden(in.layers());
+    if (n < rows_.rows()) {
+      engine_rows<Engine>& picked = hidden(in.layers() + 1);
       for (std::size_t k = 0; k < rows_.last().size(); ++k)
-        std::copy_n(h + static_cast<std::size_t>(rows_.last()[k]) * width, width, picked + k * width);
-      h = picked;
+        if (status s = Engine::copy(programs_->queue, picked.row(static_cast<long long>(k), width),
+                                    h->row(rows_.last()[k], width), width * bits_of(Engine::keeps) / 8);
+            !s)
+          return s;
+      h = &picked;
     }
-    if (out.size() != static_cast<std::size_t>(n * config_->vocabulary))
-      return fail("the logits have room for ", static_cast<long long>(out.size()), " numbers, expected ", n, " x ",
-                  config_->vocabulary);
     block_call c;
-    c[call_input::x] = view_of(h, n, config_->width);
-    c.y = view_into(out.data(), n, config_->vocabulary);
+    c[call_input::x] = h->rows(n, width);
+    c.y = out;
     return in.head().run(way::forward, c);
   }
   status check_runs(std::span<const row_run> runs) const {
@@ -139,18 +167,21 @@ template <class Engine> class causal_lm {
       const long long end = r.position + static_cast<long long>(r.tokens.size());
       if (r.position < 0 || end > context_)
         return fail("a sequence reaches position ", end, ", there is room for ", context_);
+      for (std::size_t t = 0; t < r.tokens.size(); ++t)
+        if (r.tokens[t] < 0 || r.tokens[t] >= config_->vocabulary)
+          return fail("id ", static_cast<long long>(r.tokens[t]), " at position ", static_cast<long long>(t),
+                      " is outside the table of ", config_->vocabulary, " rows");
     }
     if (runs.empty()) return fail("there is no sequence, expected at least one");
     return ok;
   }
   // Room for the rows of a call in the memory between blocks. Stacks share programs, and with them their workspace, so
   // that each is bound for the largest call of any.
-  capacity reserve(long long rows) {
+  result<capacity> reserve(long long rows) {
     largest_ = std::max(largest_, rows);
-    const auto n = static_cast<std::size_t>(largest_ * config_->width);
     for (auto& h : hidden_)
-      if (h.size() < n) h.resize(n);
-    return {largest_};
+      if (status s = h.reserve(programs_->queue, largest_ * config_->width); !s) return s.failure();
+    return capacity{largest_};
   }
 
  private:
@@ -193,14 +224,17 @@ template <class Engine> class causal_lm {
   numbered_weights base_weights() const { return {*weights_, weights_number_}; }
   result<std::unique_ptr<block_stack<Engine>>> make_stack(std::span<const shared_adapter> adapters,
                                                           const numbered_weights& on, const stack_use& use);
-  status run_group(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const shared_adapter> adapters,
-                   const numbered_weights& on, std::span<const row_run> runs, std::span<real> out, bool last_only);
-  real* hidden(int k) { return hidden_[static_cast<std::size_t>(k % 2)].data(); }
-  block_call call(real* x, real* y) {
+  result<block_stack<Engine>*> prepare(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                       std::span<const shared_adapter> adapters, const numbered_weights& on,
+                                       std::span<const row_run> runs);
+  status bring(const adapter_set& adapter);
+  engine_rows<Engine>& hidden(int k) { return hidden_[k % 2]; }
+  // From the rows before a layer to those behind it.
+  block_call call(int layer) {
     block_call c;
-    c[call_input::x] = view_of(x, rows_.rows(), config_->width);
+    c[call_input::x] = hidden(layer).rows(rows_.rows(), config_->width);
     c[call_input::positions] = rows_.positions();
-    c.y = view_into(y, rows_.rows(), config_->width);
+    c.y = hidden(layer + 1).into(rows_.rows(), config_->width);
     return c;
   }
 
@@ -219,7 +253,11 @@ template <class Engine> class causal_lm {
   stack_cache<Engine> stacks_;
   long long largest_ = 0;
   row_batch rows_;
-  std::vector<real> hidden_[2], grouped_;
+  typename Engine::numbers row_numbers_;
+  engine_rows<Engine> hidden_[2], grouped_;
+  engine_rows<Engine, dtype::f32> logits_;
+  std::shared_ptr<placed_tensors<Engine>> weights_at_ = std::make_shared<placed_tensors<Engine>>(),
+                                          adapters_at_ = std::make_shared<placed_tensors<Engine>>();
 };
 
 }  // namespace graft

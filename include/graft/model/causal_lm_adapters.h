@@ -28,7 +28,9 @@ template <class Engine> status causal_lm<Engine>::take(named_adapters next) {
   const numbered_weights on = merged != nullptr ? merged->numbered() : base_weights();
   const auto stack = stacks_.of(run, on.number, [&] { return make_stack(run, on, {}); });
   if (!stack) return stack.failure();
-  if (status s = (*stack)->ready(way::forward, 1, reserve(1)); !s) return s;
+  const result<capacity> one = reserve(1);
+  if (!one) return one.failure();
+  if (status s = (*stack)->ready(way::forward, 1, *one); !s) return s;
   if (made != nullptr || merge.empty()) merged_ = std::move(made);
   named_ = std::move(next), running_ = std::move(run), acting_ = std::move(*acting);
   return ok;
@@ -44,13 +46,24 @@ template <class Engine> status causal_lm<Engine>::fits(const shared_adapter& ada
   const std::span<const shared_adapter> one(&adapter, 1);
   const auto stack = stacks_.of(one, on.number, [&] { return make_stack(one, on, {}); });
   if (!stack) return stack.failure();
-  return (*stack)->ready(way::forward, 1, reserve(1));
+  const result<capacity> room = reserve(1);
+  if (!room) return room.failure();
+  return (*stack)->ready(way::forward, 1, *room);
 }
 template <class Engine> void causal_lm<Engine>::forget_unused() {
   stacks_.keep_only([&](const typename stack_cache<Engine>::entry& e) {
     if (e.on != weights_number_ && (merged_ == nullptr || e.on != merged_->number)) return false;
     return std::all_of(e.of.begin(), e.of.end(), [&](const shared_adapter& a) { return named_.has(a); });
   });
+  weights_at_->forget_unused(), adapters_at_->forget_unused();
+}
+// The numbers of an adapter as they are now, where an earlier state of the same tensors was copied.
+template <class Engine> status causal_lm<Engine>::bring(const adapter_set& adapter) {
+  for (const module_adapter& m : adapter.modules)
+    for (const auto* tensors : {&m.tensors, &m.base})
+      for (const auto& [name, t] : *tensors)
+        if (status s = adapters_at_->again(programs_->queue, t.value()); !s) return s;
+  return ok;
 }
 template <class Engine>
 std::vector<shared_adapter> causal_lm<Engine>::listed(const named_adapters& in, const names& which) const {
@@ -63,6 +76,7 @@ template <class Engine> status causal_lm<Engine>::add(const std::string& name, a
   return change([&](named_adapters& next) -> status {
     auto shared = std::make_shared<const adapter_set>(std::move(adapter));
     if (status s = next.add(name, shared); !s) return s;
+    if (status s = bring(*shared); !s) return s;
     return fits(shared);
   });
 }
@@ -70,12 +84,14 @@ template <class Engine> status causal_lm<Engine>::replace(const std::string& nam
   return change([&](named_adapters& next) -> status {
     auto shared = std::make_shared<const adapter_set>(std::move(adapter));
     if (status s = next.replace(name, shared); !s) return s;
+    if (status s = bring(*shared); !s) return s;
     return fits(shared);
   });
 }
 template <class Engine> status causal_lm<Engine>::set_adapters(adapter_set adapter) {
   return change([&](named_adapters& next) -> status {
     next.clear();
+    if (status s = bring(adapter); !s) return s;
     if (status s = next.add("default", std::make_shared<const adapter_set>(std::move(adapter))); !s) return s;
     return next.activate({"default"});
   });
@@ -94,6 +110,7 @@ template <class Engine> status causal_lm<Engine>::unload() {
 }
 template <class Engine> status causal_lm<Engine>::adapters_changed() {
   const auto mine = alone();
+  if (status s = adapters_at_->all_again(programs_->queue); !s) return s;
   return stacks_.parameters_changed();
 }
 template <class Engine> auto causal_lm<Engine>::all_names() const -> names {
@@ -162,7 +179,7 @@ result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(std::
   if (!all) return all.failure();
   return block_stack<Engine>::make(
       *programs_, {*config_, on.of, *texts_, adapters.empty() ? nullptr : &*all, use.loss, use.dropped, context_,
-                   view_of(rotary_.data(), context_, config_->head_size), use.cache});
+                   view_of(rotary_.data(), context_, config_->head_size), use.cache, weights_at_, adapters_at_});
 }
 template <class Engine>
 result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(const names& which, bool loss,
@@ -172,52 +189,67 @@ result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(const
 }
 
 template <class Engine>
-status causal_lm<Engine>::run_group(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
-                                    std::span<const shared_adapter> adapters, const numbered_weights& on,
-                                    std::span<const row_run> runs, std::span<real> out, bool last_only) {
+result<block_stack<Engine>*> causal_lm<Engine>::prepare(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                                        std::span<const shared_adapter> adapters,
+                                                        const numbered_weights& on, std::span<const row_run> runs) {
   const way w = cache != nullptr ? way::cached : way::forward;
-  rows_.set(runs, config_->window, cache != nullptr);
+  if (status s = set_rows(runs, cache != nullptr); !s) return s.failure();
   const auto found = stacks.of(adapters, on.number, [&] { return make_stack(adapters, on, {false, false, cache}); });
   if (!found) return found.failure();
-  if (status s = (*found)->ready(w, rows_.rows(), reserve(rows_.rows())); !s) return s;
-  if (status s = forward(*(*found)->made, w); !s) return s;
-  return head(*(*found)->made, out, last_only);
+  const result<capacity> room = reserve(rows_.rows());
+  if (!room) return room.failure();
+  if (status s = (*found)->ready(w, rows_.rows(), *room); !s) return s.failure();
+  return (*found)->made.get();
+}
+template <class Engine>
+result<block_stack<Engine>*> causal_lm<Engine>::prepare(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                                        std::span<const row_run> runs) {
+  if (status s = check_runs(runs); !s) return s.failure();
+  return prepare(stacks, cache, acting(), weights_now(), runs);
 }
 
 // Rows of different adapters run by groups: tokens see their own sequence only, and a sequence has one set of adapters.
 template <class Engine>
 status causal_lm<Engine>::run_rows(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const row_run> runs,
-                                   std::span<const names> of_runs, std::span<real> out, bool last_only) {
+                                   std::span<const names> of_runs, const mutable_view& out) {
+  const way w = cache != nullptr ? way::cached : way::forward;
+  if (of_runs.empty()) {
+    const auto stack = prepare(stacks, cache, runs);
+    if (!stack) return stack.failure();
+    return run_prepared(**stack, w, out);
+  }
   if (status s = check_runs(runs); !s) return s;
-  if (of_runs.empty()) return run_group(stacks, cache, acting(), weights_now(), runs, out, last_only);
   if (of_runs.size() != runs.size())
     return fail("adapters are named for ", static_cast<long long>(of_runs.size()), " sequences, and there are ",
                 static_cast<long long>(runs.size()));
   if (merged_ != nullptr) return fail("adapters are merged into the weights; unmerge() to run rows with others");
   for (const names& n : of_runs)
     if (status s = named_.knows(n); !s) return s;
-  const auto width = static_cast<std::size_t>(config_->vocabulary);
-  std::vector<std::size_t> first{0};  // row of the result where each run begins
-  for (const row_run& r : runs) first.push_back(first.back() + (last_only ? 1 : r.tokens.size()));
-  if (out.size() != first.back() * width)
-    return fail("the logits have room for ", static_cast<long long>(out.size()), " numbers, expected ",
-                static_cast<long long>(first.back()), " x ", config_->vocabulary);
+  const long long width = config_->vocabulary, bytes = width * bits_of(out.type) / 8;
+  const bool last_only = out.size[0] == static_cast<long long>(runs.size());
+  std::vector<long long> first{0};  // row of the result where each run begins
+  for (const row_run& r : runs)
+    first.push_back(first.back() + (last_only ? 1 : static_cast<long long>(r.tokens.size())));
+  if (status s = grouped_.reserve(programs_->queue, first.back() * width * bits_of(out.type) / bits_of(Engine::keeps));
+      !s)
+    return s;
   for (std::size_t k = 0; k < runs.size(); ++k) {
     if (std::find(of_runs.begin(), of_runs.begin() + static_cast<std::ptrdiff_t>(k), of_runs[k]) !=
         of_runs.begin() + static_cast<std::ptrdiff_t>(k))
       continue;  // ran with the group of an earlier one
     std::vector<row_run> group;
-    std::size_t rows = 0;
+    long long rows = 0;
     for (std::size_t i = k; i < runs.size(); ++i)
       if (of_runs[i] == of_runs[k]) group.push_back(runs[i]), rows += first[i + 1] - first[i];
-    grouped_.resize(rows * width);
-    const std::vector<shared_adapter> adapters = listed(named_, of_runs[k]);
-    if (status s = run_group(stacks, cache, adapters, base_weights(), group, grouped_, last_only); !s) return s;
-    const real* from = grouped_.data();
+    const auto stack = prepare(stacks, cache, listed(named_, of_runs[k]), base_weights(), group);
+    if (!stack) return stack.failure();
+    if (status s = run_prepared(**stack, w, {grouped_.data(), out.type, {rows, width, 1, 1}, 2}); !s) return s;
+    const char* from = static_cast<const char*>(grouped_.data());
     for (std::size_t i = k; i < runs.size(); ++i) {
       if (of_runs[i] != of_runs[k]) continue;
-      const std::size_t count = (first[i + 1] - first[i]) * width;
-      std::copy_n(from, count, out.data() + first[i] * width);
+      const long long count = (first[i + 1] - first[i]) * bytes;
+      if (status s = Engine::copy(programs_->queue, static_cast<char*>(out.data) + first[i] * bytes, from, count); !s)
+        return s;
       from += count;
     }
   }

@@ -5,8 +5,9 @@
 //     generator<engine> g(model, settings, 8, 512);
 //     g.run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
 #pragma once
+#include <graft/core/mixed_bits.h>
 #include <graft/model/causal_lm.h>
-#include <graft/model/sampling.h>
+#include <graft/model/next_tokens.h>
 
 namespace graft {
 
@@ -20,11 +21,14 @@ struct generated_sequence {
 template <class Engine> class generator {
  public:
   // Room for so many sequences of so many tokens each, prompts included.
-  static result<generator> make(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length) {
+  static result<generator> make(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length,
+                                step_mode steps = step_mode::standard) {
     if (sequences < 1 || length < 1) return fail("there must be room for at least one sequence and one token");
     if (length > model.context())
       return fail("sequences of ", length, " tokens do not fit the ", model.context(), " positions of the model");
-    return generator(model, how, sequences, length);
+    generator made(model, how, sequences, length);
+    made.steps_ = steps;
+    return result<generator>(std::move(made));
   }
 
   // `token` is called with the number of a sequence and its new token; where it gives false the sequence ends.
@@ -43,7 +47,7 @@ template <class Engine> class generator {
       more = false;
       for (std::size_t k = 0; k < active_.size(); ++k) {
         const std::size_t i = active_[k];
-        const result<int> next = sampler_.next(logits_of(k), all[i].tokens, i);
+        const result<int> next = choice_.token(k, all[i].tokens, i);
         if (!next) return next.failure();
         all[i].tokens.push_back(*next);
         if (!token(i, static_cast<std::int64_t>(*next))) all[i].why = stop_reason::caller;
@@ -66,8 +70,7 @@ template <class Engine> class generator {
         sequences_(static_cast<std::size_t>(sequences)),
         length_(length),
         cache_(std::make_unique<kept_rows<Engine>>()),
-        sampler_(how.sampling, model.config().vocabulary),
-        logits_(sequences_ * static_cast<std::size_t>(model.config().vocabulary)) {
+        choice_(how.sampling, model.config().vocabulary, length) {
     cache_->places = static_cast<long long>(sequences) * length;
   }
 
@@ -85,6 +88,7 @@ template <class Engine> class generator {
       all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
       active_.push_back(i);
     }
+    if (status s = choice_.begin(queue(), prompts); !s) return s;
     return ok;
   }
   // All tokens of the active sequences that are not in the cache yet: the prompts, or one each.
@@ -96,14 +100,36 @@ template <class Engine> class generator {
       if (!adapters_.empty()) names_.push_back(adapters_[i]);
       done_[i] = static_cast<long long>(all[i].tokens.size());
     }
-    const auto vocabulary = static_cast<std::size_t>(model_->config().vocabulary);
     const auto mine = model_->alone();
-    return model_->run_rows(stacks_, cache_.get(), runs_, names_, std::span(logits_).first(active_.size() * vocabulary),
-                            true);
+    const auto n = static_cast<long long>(active_.size());
+    const result<mutable_view> logits = choice_.logits(queue(), n);
+    if (!logits) return logits.failure();
+    if (!names_.empty()) {
+      if (status s = model_->run_rows(stacks_, cache_.get(), runs_, names_, *logits); !s) return s;
+      if (status s = model_->set_rows(runs_, true); !s) return s;
+      if (status s = model_->send_rows(); !s) return s;
+      if (status s = choice_.choose(queue(), model_->rows()); !s) return s;
+      return choice_.wait(queue());
+    }
+    const auto stack = model_->prepare(stacks_, cache_.get(), runs_);
+    if (!stack) return stack.failure();
+    const auto work = [&]() -> status {
+      if (status s = model_->run_prepared(**stack, way::cached, *logits); !s) return s;
+      return choice_.choose(queue(), model_->rows());
+    };
+    const bool replays = steps_ == step_mode::reduce_overhead && model_->rows().rows() == n;
+    if (status s = replays ? captured_[active_.size()].run(queue(), stamp(*stack), work) : work(); !s) return s;
+    return choice_.wait(queue());
   }
-  std::span<const float> logits_of(std::size_t k) const {
-    const auto n = static_cast<std::size_t>(model_->config().vocabulary);
-    return std::span(logits_).subspan(k * n, n);
+  typename Engine::queue& queue() { return model_->programs().queue; }
+  // Another number where anything lies elsewhere than before, or something else is run.
+  std::uint64_t stamp(const block_stack<Engine>* stack) {
+    std::uint64_t all = 0;
+    for (const std::uint64_t part :
+         {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(model_->rows().ids().data)), stack->number(),
+          static_cast<std::uint64_t>(model_->programs().moves())})
+      all = mixed_bits(all ^ part);
+    return all;
   }
   stop_reason reason(int token, std::size_t made, std::size_t length) const {
     if (std::find(how_.end.begin(), how_.end.end(), token) != how_.end.end()) return stop_reason::end_token;
@@ -120,8 +146,9 @@ template <class Engine> class generator {
   std::unique_ptr<kept_rows<Engine>> cache_;
   stack_cache<Engine> stacks_;
   std::span<const named_adapters::names> adapters_;
-  sampler sampler_;
-  std::vector<float> logits_;
+  next_tokens<Engine> choice_;
+  step_mode steps_ = step_mode::standard;
+  std::map<std::size_t, typename Engine::captured> captured_;  // by number of rows
   std::vector<std::size_t> active_;
   std::vector<long long> done_;
   std::vector<row_run> runs_;

@@ -85,7 +85,7 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
     out.tensors[m.module + "." + name] = kept;
   }
   const std::size_t before = memory.tensors.size() - made.size();
-  if (status s = Engine::evaluate(queue, g, bound->sizes, bound->leaf, outputs); !s) return s;
+  if (status s = Engine::evaluate_in_host_memory(queue, g, bound->sizes, bound->leaf, outputs); !s) return s;
   for (std::size_t k = 0; k < made.size(); ++k)
     if (!all_finite(memory.tensors[before + k], made[k]))
       return fail(m.module.c_str(), ": the merged weight is not finite; nothing was merged");

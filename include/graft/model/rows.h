@@ -25,45 +25,54 @@ class row_batch {
     rows_ = 0;
     for (const row_run& r : runs) rows_ += static_cast<long long>(r.tokens.size());
     const auto n = static_cast<std::size_t>(rows_);
-    ids_.resize(n), positions_.resize(n), last_.resize(runs.size());
+    last_.resize(runs.size());
     windows_.assign(windows.begin(), windows.end());
     kinds_.clear();
     for (const int w : windows_)
       if (std::find(kinds_.begin(), kinds_.end(), w) == kinds_.end()) kinds_.push_back(w);
-    spans_.resize(kinds_.size() * 3 * n);
+    numbers_.resize((2 + kinds_.size() * 3) * n + runs.size()), at_ = numbers_.data();
     std::size_t row = 0;
     for (std::size_t s = 0; s < runs.size(); ++s) {
       const long long start = cached ? runs[s].place : static_cast<long long>(row) - runs[s].position;
       for (std::size_t t = 0; t < runs[s].tokens.size(); ++t, ++row) {
-        ids_[row] = runs[s].tokens[t];
-        positions_[row] = runs[s].position + static_cast<long long>(t);
+        numbers_[row] = runs[s].tokens[t];
+        numbers_[n + row] = runs[s].position + static_cast<long long>(t);
         for (std::size_t k = 0; k < kinds_.size(); ++k) set_span(k, row, start);
       }
       last_[s] = static_cast<long long>(row) - 1;
+      numbers_[(2 + kinds_.size() * 3) * n + s] = last_[s];
     }
   }
 
   long long rows() const { return rows_; }
-  view ids() const { return view_of(ids_.data(), rows_); }
-  view positions() const { return view_of(positions_.data(), rows_); }
+  // Ids, positions, spans and last rows, one behind the other; and where an engine has put them.
+  std::span<const std::int64_t> numbers() const { return numbers_; }
+  void lies_at(const std::int64_t* at) { at_ = at; }
+  view ids() const { return view_of(at_, rows_); }
+  view positions() const { return view_of(at_ + rows_, rows_); }
   view span_of(int layer) const {
     const int window = windows_[static_cast<std::size_t>(layer)];
     const auto k = static_cast<std::size_t>(std::find(kinds_.begin(), kinds_.end(), window) - kinds_.begin());
-    return view_of(spans_.data() + k * 3 * static_cast<std::size_t>(rows_), 3, rows_);
+    return view_of(at_ + (2 + k * 3) * static_cast<std::size_t>(rows_), 3, rows_);
   }
-  // The row of the last token of each run.
+  // Where each row is kept in the cache; and the row of the last token of each run.
+  view places() const { return view_of(at_ + 4 * rows_, rows_); }
+  view last_rows() const {
+    return view_of(at_ + (2 + 3 * static_cast<long long>(kinds_.size())) * rows_, last_.size());
+  }
   std::span<const long long> last() const { return last_; }
 
  private:
   void set_span(std::size_t kind, std::size_t row, long long start) {
     const auto n = static_cast<std::size_t>(rows_);
-    const long long p = positions_[row], back = kinds_[kind] == 0 ? p : kinds_[kind] - 1;
-    std::int64_t* const at = spans_.data() + kind * 3 * n + row;
+    const long long p = numbers_[n + row], back = kinds_[kind] == 0 ? p : kinds_[kind] - 1;
+    std::int64_t* const at = numbers_.data() + (2 + kind * 3) * n + row;
     at[0] = start + std::max(0LL, p - back), at[n] = start + p + 1, at[2 * n] = start + p;
   }
 
   long long rows_ = 0;
-  std::vector<std::int64_t> ids_, positions_, spans_;
+  std::vector<std::int64_t> numbers_;
+  const std::int64_t* at_ = nullptr;
   std::vector<long long> last_;
   std::vector<int> windows_, kinds_;
 };

@@ -2,10 +2,10 @@
 // The next token from logits, in the order of transformers (generation/logits_process.py): repetition penalty; and where
 // a token is drawn: temperature, top-k (equals of the k-th stay), top-p (the least likely tokens go while their sum is
 // at most 1 - p; of equals the one with the higher number goes first), softmax, draw. The draw is a function of seed,
-// sequence and position alone: the counter generator of backend/cpu/dropout.h, so a batch draws what its rows would draw
+// sequence and position alone: the counter generator of core/mixed_bits.h, so a batch draws what its rows would draw
 // one by one. Without drawing the largest logit wins, of equals the lowest token. Nothing is allocated per token.
 #pragma once
-#include <graft/backend/cpu/dropout.h>
+#include <graft/core/mixed_bits.h>
 #include <graft/core/result.h>
 #include <graft/model/generation_settings.h>
 
@@ -20,8 +20,8 @@ namespace graft {
 
 // A number from 0 up to 1, the same wherever and whenever it is asked for.
 inline double drawn_number(std::uint64_t seed, std::uint64_t sequence, std::uint64_t position) {
-  const std::uint64_t key = cpu::mixed(seed ^ cpu::mixed(sequence));
-  return static_cast<double>(cpu::mixed(key ^ position) >> 11U) * 0x1p-53;
+  const std::uint64_t key = mixed_bits(seed ^ mixed_bits(sequence));
+  return static_cast<double>(mixed_bits(key ^ position) >> 11U) * 0x1p-53;
 }
 
 class sampler {

@@ -49,16 +49,16 @@ template <class Engine> class trainer {
         return fail("a sequence has ", static_cast<long long>(s.size()), " tokens, expected at least 2");
     auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, static_cast<std::int64_t>(how.seed)});
     if (!run) return run.failure();
-    auto optimizer = adamw::over(run->parameters(), how.optimizer);
+    auto optimizer = run->optimizer(how.optimizer);
     if (!optimizer) return optimizer.failure();
     trainer t(data, how, std::move(*run), std::move(*optimizer));
     if (t.how_.rate.steps == 0) t.how_.rate.steps = how.steps;
     if (how.adalora) {
-      auto ranks = rank_allocator::over(adalora_layers(t.run_.parameters()), *how.adalora);
+      auto ranks = rank_allocator::over(adalora_layers(t.run_.on_host()), *how.adalora);
       if (!ranks) return ranks.failure();
       t.ranks_ = std::move(*ranks);
     }
-    return t;
+    return result<trainer>(std::move(t));
   }
 
   // Until all steps are done, or `report` gives false.
@@ -68,7 +68,7 @@ template <class Engine> class trainer {
       if (!r) return r.failure();
       if (!report(*r)) break;
     }
-    return ok;
+    return run_.fetch();
   }
   result<step_report> step() {
     const auto begin = std::chrono::steady_clock::now();
@@ -82,12 +82,18 @@ template <class Engine> class trainer {
       if (!loss) return loss.failure();
       r.loss += *loss / how_.accumulate;
     }
-    if (ranks_) r.loss += ranks_->keep_orthogonal();
+    if (status s = on_host([&] { r.loss += ranks_->keep_orthogonal(); }); !s) return s.failure();
     if (!std::isfinite(r.loss)) return fail("the loss of step ", r.step, " is not a finite number; lower the rate");
-    if (how_.clip > 0) r.norm = optimizer_.clip(how_.clip);
-    optimizer_.step(r.rate);
-    if (ranks_) ranks_->allocate(now);
+    if (how_.clip > 0)
+      if (status s = optimizer_.clip_to(how_.clip); !s) return s.failure();
+    if (status s = optimizer_.step(r.rate); !s) return s.failure();
+    if (status s = on_host([&] { ranks_->allocate(now); }); !s) return s.failure();
     if (status s = run_.parameters_changed(); !s) return s.failure();
+    if (how_.clip > 0) {
+      const result<double> norm = optimizer_.norm();
+      if (!norm) return norm.failure();
+      r.norm = *norm;
+    }
     r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return r;
   }
@@ -107,26 +113,41 @@ template <class Engine> class trainer {
   }
 
   // What a run that goes on needs.
-  adamw& optimizer() { return optimizer_; }
+  using optimizer_type = typename training_run<Engine>::optimizer_type;
+  optimizer_type& optimizer() { return optimizer_; }
   std::optional<rank_allocator>& ranks() { return ranks_; }
-  // After optimizer and adapters were set to those of another run.
+  // What was trained and the optimizer's state, in host memory.
+  status fetch() {
+    if (status s = run_.fetch(); !s) return s;
+    return optimizer_.fetch();
+  }
+  // After optimizer and adapters were set, in host memory, to those of another run.
   status resumed() {
     run_.set_calls(optimizer_.steps() * how_.accumulate);
+    if (status s = run_.send(); !s) return s;
+    if (status s = optimizer_.send(); !s) return s;
     return run_.parameters_changed();
   }
 
  private:
-  trainer(const sequences& data, const trainer_settings& how, training_run<Engine> run, adamw optimizer)
+  trainer(const sequences& data, const trainer_settings& how, training_run<Engine> run, optimizer_type optimizer)
       : data_(&data), how_(how), run_(std::move(run)), optimizer_(std::move(optimizer)), order_(data.size()) {}
 
+  // AdaLoRA's part of a step is computed in host memory.
+  template <class F> status on_host(F f) {
+    if (!ranks_) return ok;
+    if (status s = run_.fetch(); !s) return s;
+    f();
+    return run_.send();
+  }
   // Each time through the data is a shuffle of its own.
   void shuffle(long long epoch) {
     if (epoch == shuffled_) return;
     shuffled_ = epoch;
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     for (std::size_t i = order_.size() - 1; i > 0; --i) {
-      const std::uint64_t key = cpu::mixed(how_.seed ^ cpu::mixed(static_cast<std::uint64_t>(epoch)));
-      std::swap(order_[i], order_[cpu::mixed(key ^ i) % (i + 1)]);
+      const std::uint64_t key = mixed_bits(how_.seed ^ mixed_bits(static_cast<std::uint64_t>(epoch)));
+      std::swap(order_[i], order_[mixed_bits(key ^ i) % (i + 1)]);
     }
   }
   std::vector<labelled_sequence> batch_of(long long call) {
@@ -142,7 +163,7 @@ template <class Engine> class trainer {
   const sequences* data_;
   trainer_settings how_;
   training_run<Engine> run_;
-  adamw optimizer_;
+  optimizer_type optimizer_;
   std::optional<rank_allocator> ranks_;
   std::vector<std::size_t> order_;
   long long shuffled_ = -1;

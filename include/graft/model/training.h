@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training of a model's adapters: the loss of a batch and the gradients of what is trained, for a loop of one's own,
 //     auto t = training_run<engine>::make(model);
-//     auto optimizer = adamw::over(t->parameters(), settings);
+//     auto optimizer = t->optimizer(settings);
 //     for (…) { t->clear(); loss = t->add(batch); optimizer->clip(1); optimizer->step(rate); t->parameters_changed(); }
+//     t->fetch();                                                 what was trained, into the adapters' own memory
 // The loss is the mean over all labels that count. What forward computes and backward needs is kept per block; the logits
-// of a batch never exist as a whole.
+// of a batch never exist as a whole. Parameters and gradients lie in the engine's memory.
 #pragma once
-#include <graft/backend/cpu/dropout.h>
+#include <graft/core/mixed_bits.h>
 #include <graft/model/causal_lm.h>
 #include <graft/model/optimizer.h>
 
@@ -34,16 +35,40 @@ template <class Engine> class training_run {
     auto stack = model.make_stack(true, how.dropout && drops);
     if (!stack) return stack.failure();
     training_run t(model, how, std::move(*stack));
+    t.drops_ = how.dropout && drops;
     if (status s = t.collect(); !s) return s.failure();
     if (t.parameters_.empty()) return fail("the model has no adapters, so there is nothing to train");
-    return t;
+    return result<training_run>(std::move(t));
   }
 
   // Values and gradients, each shared tensor once; the memory stays where it is.
   std::vector<trained_parameter> parameters() const { return parameters_; }
-  void clear() {
-    for (auto& g : gradients_) std::fill(g->begin(), g->end(), 0.0F);
+  using optimizer_type = adamw_on<typename Engine::updates>;
+  result<optimizer_type> optimizer(const adamw_settings& settings = {}) {
+    return optimizer_type::over(parameters_, settings, Engine::updates_on(queue()));
   }
+  // The same tensors in host memory, as they were at the last fetch(); what is written there counts after send().
+  std::vector<trained_parameter> on_host() const { return on_host_; }
+  status fetch() {
+    if constexpr (Engine::reads_host_memory) return ok;
+    for (std::size_t k = 0; k < parameters_.size(); ++k) {
+      const mutable_view& v = parameters_[k].value;
+      if (status s = Engine::fetch(queue(), {v.data, v.type, {v.count()}, 1}, on_host_[k].value.data); !s) return s;
+      if (status s = gradients_[k]->fetch(queue()); !s) return s;
+    }
+    return ok;
+  }
+  status send() {
+    if constexpr (Engine::reads_host_memory) return ok;
+    for (std::size_t k = 0; k < parameters_.size(); ++k) {
+      const mutable_view& v = on_host_[k].value;
+      const long long bytes = v.count() * bits_of(v.type) / 8;
+      if (status s = Engine::copy(queue(), parameters_[k].value.data, v.data, bytes); !s) return s;
+      if (status s = gradients_[k]->send(queue()); !s) return s;
+    }
+    return ok;
+  }
+  void clear() { cleared_ = clear_gradients(); }
   // After the values were written.
   status parameters_changed() {
     for (bound_block<Engine>& b : stack_->blocks())
@@ -53,9 +78,11 @@ template <class Engine> class training_run {
 
   // The loss, and its gradients times `weight` added to those that are there.
   result<double> add(std::span<const labelled_sequence> batch, double weight = 1) {
+    if (!cleared_) return cleared_.failure();
     if (status s = fill(batch); !s) return s.failure();
     if (status s = ready(); !s) return s.failure();
     ++calls_;
+    if (status s = bring_numbers(); !s) return s.failure();
     if (status s = forward(how_.checkpoint ? way::passing : way::keeping); !s) return s.failure();
     return backward(weight);
   }
@@ -64,8 +91,9 @@ template <class Engine> class training_run {
     if (status s = fill(batch); !s) return s.failure();
     if (status s = ready(); !s) return s.failure();
     if (status s = ready_to_look(); !s) return s.failure();
+    if (status s = bring_numbers(); !s) return s.failure();
     if (status s = forward(way::forward); !s) return s.failure();
-    if (status s = head(nullptr); !s) return s.failure();
+    if (status s = head(nullptr, 0); !s) return s.failure();
     return mean();
   }
   // How often gradients were added: dropout goes on from here.
@@ -76,8 +104,9 @@ template <class Engine> class training_run {
   struct use {
     std::string name;  // inside the block
     std::size_t parameter;
-    std::vector<real> gradient;
+    engine_rows<Engine, Engine::computes> gradient;
   };
+  typename Engine::queue& queue() { return model_->programs().queue; }
 
   training_run(causal_lm<Engine>& model, const training_settings& how, std::unique_ptr<block_stack<Engine>> stack)
       : model_(&model), how_(how), stack_(std::move(stack)), uses_(stack_->blocks().size()) {}
@@ -90,21 +119,36 @@ template <class Engine> class training_run {
         const auto value = block.values.tensors.find(name);
         if (value == block.values.tensors.end()) return fail("parameter ", name.c_str(), " has no value");
         const auto [at, fresh] = known.try_emplace(value->second.data, parameters_.size());
-        if (fresh) add_parameter(block_stack<Engine>::whole_name(block, name), value->second);
-        uses_[b].push_back({name, at->second, std::vector<real>(static_cast<std::size_t>(value->second.count()))});
+        if (fresh)
+          if (status s = add_parameter(block_stack<Engine>::whole_name(block, name), value->second); !s) return s;
+        uses_[b].push_back({name, at->second, {}});
+        if (status s = uses_[b].back().gradient.reserve(queue(), value->second.count()); !s) return s;
       }
       ++b;
     }
-    return ok;
+    std::vector<gradient_sum> of_head, of_others;
+    for (b = uses_.size(); b-- > 0;)
+      for (use& u : uses_[b])
+        (b + 1 == uses_.size() ? of_head : of_others)
+            .push_back({gradients_[u.parameter]->data(), u.gradient.data(), parameters_[u.parameter].value.count()});
+    if (status s = head_sums_.bind(queue(), std::move(of_head)); !s) return s;
+    return sums_.bind(queue(), std::move(of_others));
   }
-  void add_parameter(const std::string& name, const view& value) {
-    gradients_.push_back(std::make_unique<std::vector<float>>(static_cast<std::size_t>(value.count())));
-    mutable_view writable{const_cast<void*>(value.data), value.type}, gradient{gradients_.back()->data(), dtype::f32};
-    for (mutable_view* v : {&writable, &gradient}) {
-      v->rank = value.rank;
-      std::copy_n(value.size, 4, v->size);
-    }
-    parameters_.push_back({name, writable, gradient});
+  status add_parameter(const std::string& name, const view& value) {
+    gradients_.push_back(std::make_unique<mirrored_floats<Engine>>());
+    if (status s = gradients_.back()->reserve(queue(), value.count()); !s) return s;
+    const auto shaped = [&](void* data, dtype type) {
+      mutable_view v{data, type};
+      v.rank = value.rank;
+      std::copy_n(value.size, 4, v.size);
+      return v;
+    };
+    const void* const original = stack_->original(value.data);
+    parameters_.push_back(
+        {name, shaped(const_cast<void*>(value.data), value.type), shaped(gradients_.back()->data(), dtype::f32)});
+    on_host_.push_back(
+        {name, shaped(const_cast<void*>(original), value.type), shaped(gradients_.back()->host().data(), dtype::f32)});
+    return ok;
   }
 
   status fill(std::span<const labelled_sequence> batch) {
@@ -118,21 +162,44 @@ template <class Engine> class training_run {
       for (std::size_t t = 0; t < from.size(); ++t)
         labels_.push_back(t + 1 < from.size() ? from[t + 1] : static_cast<std::int64_t>(ignored_label));
     }
-    for (const std::int64_t l : labels_) counted_ += l != ignored_label ? 1 : 0;
+    for (const std::int64_t l : labels_) {
+      counted_ += l != ignored_label ? 1 : 0;
+      if (l != ignored_label && (l < 0 || l >= model_->config().vocabulary))
+        return fail("label ", static_cast<long long>(l), " is outside the vocabulary of ", model_->config().vocabulary,
+                    "; ", ignored_label, " is ignored");
+    }
     if (status s = model_->check_runs(runs_); !s) return s;
     if (counted_ == 0) return fail("no token of the batch has a label that counts");
-    model_->rows().set(runs_, model_->config().window, false);
+    return model_->set_rows(runs_, false);
+  }
+  // What else the call brings: what each row counts for, its label, and a seed for each block. Places of a block drop
+  // different elements; blocks do because each has a seed of its own.
+  status bring_numbers() {
+    const auto key = static_cast<std::uint64_t>(how_.seed) ^ mixed_bits(static_cast<std::uint64_t>(calls_));
+    labels_.resize(static_cast<std::size_t>(model_->rows().rows()));
+    for (std::size_t b = 0; b < stack_->blocks().size(); ++b)
+      labels_.push_back(static_cast<std::int64_t>(mixed_bits(key + b) >> 1U));
+    const auto rows = static_cast<std::size_t>(model_->rows().rows());
+    for (std::size_t r = 0; r < rows; ++r)
+      weights_[r] = labels_[r] == ignored_label ? real(0) : static_cast<real>(1.0 / static_cast<double>(counted_));
+    if (status s = whole_numbers_.write(labels_.data(), static_cast<long long>(labels_.size() * 8)); !s) return s;
+    return row_weights_.write(weights_.data(), static_cast<long long>(rows * sizeof(real)));
+  }
+  status clear_gradients() {
+    for (auto& g : gradients_)
+      if (status s = Engine::clear(queue(), g->data(), static_cast<long long>(g->host().size() * sizeof(float))); !s)
+        return s;
     return ok;
   }
   status ready() {
     const long long rows = model_->rows().rows();
-    const capacity room = model_->reserve(rows);
-    const auto n = static_cast<std::size_t>(rows * model_->config().width);
+    const result<capacity> room = model_->reserve(rows);
+    if (!room) return room.failure();
     hidden_.resize(static_cast<std::size_t>(stack_->layers()) + 1);
-    for (auto& h : hidden_)
-      if (h.size() < n) h.resize(n);
-    for (auto& d : slope_)
-      if (d.size() < n) d.resize(n);
+    for (auto* all : {&hidden_, &slope_})
+      for (engine_rows<Engine>& h : *all)
+        if (status s = h.reserve(queue(), rows * model_->config().width); !s) return s;
+    if (status s = losses_at_.reserve(queue(), rows); !s) return s;
     losses_.resize(static_cast<std::size_t>(rows)), weights_.resize(losses_.size());
     if (rows <= room_) return ok;
     std::size_t b = 0;
@@ -141,9 +208,9 @@ template <class Engine> class training_run {
       const way there = how_.checkpoint ? way::passing : way::keeping,
                 back = how_.checkpoint || last ? way::recomputing : way::backward;
       if (!last)
-        if (status s = block.bind(there, room); !s) return s;
+        if (status s = block.bind(there, *room); !s) return s;
       if (trained || last)
-        if (status s = block.bind(back, room); !s) return s;
+        if (status s = block.bind(back, last ? capacity{head_rows(room->tokens)} : *room); !s) return s;
       for (use& u : uses_[b])
         if (status s = block.want(u.name.c_str(), gradient_view(u)); !s) return s;
       ++b;
@@ -154,8 +221,10 @@ template <class Engine> class training_run {
   status ready_to_look() {
     const long long rows = model_->rows().rows();
     if (rows <= room_to_look_) return ok;
+    const result<capacity> room = model_->reserve(rows);
+    if (!room) return room.failure();
     for (std::size_t b = 0; b + 1 < stack_->blocks().size(); ++b)
-      if (status s = stack_->blocks()[b].bind(way::forward, model_->reserve(rows)); !s) return s;
+      if (status s = stack_->blocks()[b].bind(way::forward, *room); !s) return s;
     room_to_look_ = rows;
     return ok;
   }
@@ -170,21 +239,25 @@ template <class Engine> class training_run {
     return v;
   }
 
-  // Places of a block drop different elements; blocks do because each has a seed of its own.
+  // Rows of one call of the head. Where elements are dropped there it is one call: their numbers count from its beginning.
+  long long head_rows(long long rows) const {
+    return Engine::loss_rows == 0 || drops_ ? rows : std::min(rows, Engine::loss_rows);
+  }
+  const std::int64_t* whole_numbers() const { return static_cast<const std::int64_t*>(whole_numbers_.data()); }
   block_call call(view x, std::size_t block) {
     block_call c;
-    seeds_.resize(stack_->blocks().size());
-    const auto key = static_cast<std::uint64_t>(how_.seed) ^ cpu::mixed(static_cast<std::uint64_t>(calls_));
-    seeds_[block] = static_cast<std::int64_t>(cpu::mixed(key + block) >> 1U);
-    c[call_input::seed] = view_of(&seeds_[block], 1);
+    c[call_input::seed] = view_of(whole_numbers() + model_->rows().rows() + static_cast<long long>(block), 1);
     c[call_input::x] = x;
     c[call_input::positions] = model_->rows().positions();
     return c;
   }
-  view rows_of(std::vector<real>& v) { return view_of(v.data(), model_->rows().rows(), model_->config().width); }
-  mutable_view into(std::vector<real>& v) { return view_into(v.data(), model_->rows().rows(), model_->config().width); }
+  view rows_of(engine_rows<Engine>& v) { return v.rows(model_->rows().rows(), model_->config().width); }
+  mutable_view into(engine_rows<Engine>& v) { return v.into(model_->rows().rows(), model_->config().width); }
 
   status forward(way w) {
+    if (status s = model_->send_rows(); !s) return s;
+    if (status s = whole_numbers_.send(queue()); !s) return s;
+    if (status s = row_weights_.send(queue()); !s) return s;
     block_call c = call(model_->rows().ids(), 0);
     c.y = into(hidden_[0]);
     if (status s = stack_->embed().run(w, c); !s) return s;
@@ -197,28 +270,38 @@ template <class Engine> class training_run {
     return ok;
   }
   // The loss of each row, and the slope of its mean.
-  status head(std::vector<real>* slope) {
-    for (std::size_t r = 0; r < labels_.size(); ++r)
-      weights_[r] = labels_[r] == ignored_label ? real(0) : static_cast<real>(1.0 / static_cast<double>(counted_));
-    const long long rows = model_->rows().rows();
-    block_call c = call(rows_of(hidden_.back()), stack_->blocks().size() - 1);
-    c[call_input::labels] = view_of(labels_.data(), rows);
-    c[call_input::dy] = view_of(weights_.data(), rows, 1);
-    c.y = view_into(losses_.data(), rows, 1);
-    if (slope != nullptr) c.dx = into(*slope);
-    return stack_->head().run(way::recomputing, c);
+  status head(engine_rows<Engine>* slope, double weight) {
+    const long long rows = model_->rows().rows(), width = model_->config().width, step = head_rows(rows);
+    for (long long first = 0; first < rows; first += step) {
+      const long long n = std::min(step, rows - first);
+      block_call c =
+          call({hidden_.back().row(first, width), Engine::keeps, {n, width, 1, 1}, 2}, stack_->blocks().size() - 1);
+      c[call_input::positions] = view_of(static_cast<const std::int64_t*>(model_->rows().positions().data) + first, n);
+      c[call_input::labels] = view_of(whole_numbers() + first, n);
+      c[call_input::dy] = view_of(static_cast<const real*>(row_weights_.data()) + first, n, 1);
+      c.y = {losses_at_.row(first, 1), Engine::computes, {n, 1, 1, 1}, 2};
+      if (slope != nullptr) c.dx = {slope->row(first, width), Engine::keeps, {n, width, 1, 1}, 2};
+      if (status s = stack_->head().run(way::recomputing, c); !s) return s;
+      if (weight != 0)
+        if (status s = head_sums_.add(queue(), weight); !s) return s;
+    }
+    return ok;
   }
-  double mean() const {
+  result<double> mean() {
+    const real* of = losses_.data();
+    if constexpr (Engine::reads_host_memory)
+      of = static_cast<const real*>(losses_at_.data());
+    else if (status s = Engine::fetch(queue(), losses_at_.rows(model_->rows().rows(), 1), losses_.data()); !s)
+      return s.failure();
     double sum = 0;
-    for (std::size_t r = 0; r < labels_.size(); ++r)
-      if (labels_[r] != ignored_label) sum += static_cast<double>(losses_[r]);
+    for (std::size_t r = 0; r < losses_.size() && r < static_cast<std::size_t>(model_->rows().rows()); ++r)
+      if (labels_[r] != ignored_label) sum += static_cast<double>(of[r]);
     return sum / static_cast<double>(counted_);
   }
   result<double> backward(double weight) {
-    if (status s = head(&slope_[0]); !s) return s.failure();
-    accumulate(uses_.size() - 1, weight);
+    if (status s = head(&slope_[0], weight); !s) return s.failure();
     const std::size_t first = first_trained();
-    int now = 0;
+    std::size_t now = 0;
     for (int l = stack_->layers() - 1; l >= 0 && static_cast<std::size_t>(l) + 1 >= first; --l, now ^= 1) {
       block_call c = call(rows_of(hidden_[static_cast<std::size_t>(l)]), static_cast<std::size_t>(l) + 1);
       c[call_input::span] = model_->rows().span_of(l);
@@ -226,36 +309,32 @@ template <class Engine> class training_run {
       if (static_cast<std::size_t>(l) + 1 > first) c.dx = into(slope_[now ^ 1]);
       if (status s = stack_->layer(l).run(how_.checkpoint ? way::recomputing : way::backward, c); !s)
         return s.failure();
-      accumulate(static_cast<std::size_t>(l) + 1, weight);
     }
-    if (first > 0) return mean();
-    block_call c = call(model_->rows().ids(), 0);
-    c[call_input::dy] = rows_of(slope_[now]);
-    if (status s = stack_->embed().run(how_.checkpoint ? way::recomputing : way::backward, c); !s) return s.failure();
-    accumulate(0, weight);
+    if (first == 0) {
+      block_call c = call(model_->rows().ids(), 0);
+      c[call_input::dy] = rows_of(slope_[now]);
+      if (status s = stack_->embed().run(how_.checkpoint ? way::recomputing : way::backward, c); !s) return s.failure();
+    }
+    if (status s = sums_.add(queue(), weight); !s) return s.failure();
     return mean();
   }
-  void accumulate(std::size_t block, double weight) {
-    for (const use& u : uses_[block]) {
-      std::vector<float>& sum = *gradients_[u.parameter];
-      for (std::size_t i = 0; i < sum.size(); ++i)
-        sum[i] += static_cast<float>(weight) * static_cast<float>(u.gradient[i]);
-    }
-  }
-
   causal_lm<Engine>* model_;
   training_settings how_;
   std::unique_ptr<block_stack<Engine>> stack_;
   std::vector<std::vector<use>> uses_;  // by block
-  std::vector<trained_parameter> parameters_;
-  std::vector<std::unique_ptr<std::vector<float>>> gradients_;
+  std::vector<trained_parameter> parameters_, on_host_;
+  std::vector<std::unique_ptr<mirrored_floats<Engine>>> gradients_;
+  typename Engine::gradient_sums sums_, head_sums_;
   std::vector<row_run> runs_;
-  std::vector<std::int64_t> labels_;
+  std::vector<std::int64_t> labels_;  // of the rows, and behind them the seeds of the blocks
+  typename Engine::numbers whole_numbers_, row_weights_;
   long long counted_ = 0, room_ = 0, room_to_look_ = 0;
   std::int64_t calls_ = 0;
-  std::vector<std::int64_t> seeds_;
-  std::vector<std::vector<real>> hidden_;  // what goes into each layer, and out of the last
-  std::vector<real> slope_[2], losses_, weights_;
+  status cleared_ = ok;
+  bool drops_ = false;
+  std::vector<engine_rows<Engine>> hidden_, slope_ = std::vector<engine_rows<Engine>>(2);  // into each layer, and back
+  engine_rows<Engine, Engine::computes> losses_at_;
+  std::vector<real> losses_, weights_;
 };
 
 }  // namespace graft

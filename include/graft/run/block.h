@@ -66,6 +66,11 @@ template <class Engine> class block_programs {
     return *all_.back().made;
   }
   int count() const { return static_cast<int>(all_.size()); }
+  long long moves() const {
+    long long n = 0;
+    for (const entry& e : all_) n += e.made->moves();
+    return n;
+  }
   const program& operator[](int k) const { return *all_[static_cast<std::size_t>(k)].made; }
 
  private:
@@ -122,7 +127,7 @@ template <class Engine> class bound_block {
     if (w != way::keeping) return ok;
     memory_.clear(), kept_.clear();
     for (const long long n : p.kept_elements(values, how.adapters, room.tokens)) {
-      result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::computes) / 8);
+      result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::keeps) / 8);
       if (!m) return of(m.failure());
       memory_.push_back(std::move(*m));
     }

@@ -47,6 +47,7 @@ template <class Engine> class block_program {
   const plan& launches() const { return runs_.launches(); }
   unsigned long long key() const { return encode(value(), launches()).key; }
   long long launched() const { return runs_.launched(); }
+  long long moves() const { return runs_.moves(); }  // how often addresses that launches use have changed
 
   // All blocks of a program have the same sizes: they share its workspace.
   status bind(queue& q, const named_values& from, const adaptions& rules, const capacity& room, binding& b) {
@@ -58,8 +59,8 @@ template <class Engine> class block_program {
       const auto found = from.tensors.find("cache");
       if (found == from.tensors.end())
         return fail("tensor 'cache' is not set, expected ", expected_shape(g, state_, leaves->sizes));
-      if (found->second.type != Engine::computes || !found->second.contiguous())
-        return fail("tensor 'cache' is written by calls, expected ", name_of(Engine::computes), ", row after row");
+      if (found->second.type != Engine::keeps || !found->second.contiguous())
+        return fail("tensor 'cache' is written by calls, expected ", name_of(Engine::keeps), ", row after row");
       if (status s = layer_state::bind_leaf(g, state_, found->second, leaves->sizes); !s) return s;
       b.state = found->second;
     }
@@ -143,7 +144,7 @@ template <class Engine> class block_program {
     for (const auto& [k, to] : {std::pair{y_, &now.y}, std::pair{dx_, &now.dx}})
       if (k >= 0) c.outputs[static_cast<std::size_t>(k)] = *to;
     for (int k = 0; k < kept_count(); ++k) {
-      mutable_view v{kept[k], Engine::computes};
+      mutable_view v{kept[k], Engine::keeps};
       const id at = kept_node(k);
       const bool one_matrix = g[at].d[0] == dim{1} && g[at].d[1] == dim{1};
       for (int axis = one_matrix ? 2 : 0; axis < 4; ++axis) v.size[v.rank++] = g.sizes.value(g[at].d[axis], c.sizes);

@@ -84,7 +84,7 @@ trainer_settings five_steps(const io::hf::loaded_adapters& adapters) {
 std::vector<double> own_loop(causal_lm<engine>& model, const trainer_settings& how) {
   auto run = training_run<engine>::make(model);
   REQUIRE_MESSAGE(run, run.message());
-  auto optimizer = adamw::over(run->parameters(), how.optimizer);
+  auto optimizer = run->optimizer(how.optimizer);
   REQUIRE(optimizer);
   std::optional<rank_allocator> ranks;
   if (how.adalora) ranks = *rank_allocator::over(adalora_layers(run->parameters()), *how.adalora);
@@ -97,7 +97,7 @@ std::vector<double> own_loop(causal_lm<engine>& model, const trainer_settings& h
     const result<double> loss = run->add(batch);
     REQUIRE_MESSAGE(loss, loss.message());
     losses.push_back(*loss + (ranks ? ranks->keep_orthogonal() : 0.0));
-    optimizer->step();
+    REQUIRE(optimizer->step());
     if (ranks) ranks->allocate(static_cast<long long>(step));
     REQUIRE(run->parameters_changed());
   }

@@ -5,10 +5,14 @@
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cpu/operations.h>
+#include <graft/backend/cpu/parameter_updates.h>
 #include <graft/backend/mode.h>
 #include <graft/core/result.h>
 #include <graft/plan/target.h>
 
+#include <cstdint>
+#include <cstring>
+#include <span>
 #include <vector>
 
 namespace graft::cpu {
@@ -32,6 +36,7 @@ template <class Real> struct engine {
 
   class block {
    public:
+    block() = default;
     explicit block(long long bytes) : bytes_(static_cast<std::size_t>(bytes)) {}
     void* data() { return bytes_.data(); }
 
@@ -52,6 +57,53 @@ template <class Real> struct engine {
   static status can_add(const mutable_view&) { return ok; }
   static status add(queue&, const view& from, const mutable_view& to);
 
+  // ---- for models: the engine's memory is the caller's, so tensors are used where they lie and nothing waits
+  static status start(queue&) { return ok; }
+  static result<view> place(queue&, const view& host, dtype, block&) { return host; }
+  static status copy(queue&, void* to, const void* from, long long bytes) {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    return ok;
+  }
+  static status clear(queue&, void* what, long long bytes) {
+    std::memset(what, 0, static_cast<std::size_t>(bytes));
+    return ok;
+  }
+  class numbers {  // small ones of a call, where the engine reads them once they were sent
+   public:
+    status write(const void* host, long long) { return at_ = host, status(ok); }
+    status send(queue&) { return ok; }
+    const void* data() const { return at_; }
+
+   private:
+    const void* at_ = nullptr;
+  };
+  static status fetch(queue&, const view&, void*) { return ok; }
+  class captured {
+   public:
+    template <class Work> status run(queue&, std::uint64_t, Work work) { return work(); }
+  };
+  using updates = parameter_updates;
+  static updates updates_on(queue&) { return {}; }
+  class gradient_sums {
+   public:
+    status bind(queue&, std::vector<gradient_sum> all) { return all_ = std::move(all), status(ok); }
+    status add(queue&, double weight) {
+      for (const gradient_sum& s : all_)
+        for (long long i = 0; i < s.count; ++i)
+          s.to[i] += static_cast<float>(weight) * static_cast<float>(static_cast<const Real*>(s.from)[i]);
+      return ok;
+    }
+
+   private:
+    std::vector<gradient_sum> all_;
+  };
+  static constexpr long long loss_rows = 0;  // of a call of the head: all, since the plan cuts them into pieces
+
+  // The same where everything lies in host memory.
+  static status evaluate_in_host_memory(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
+                                        const std::vector<mutable_view>& outputs) {
+    return evaluate(q, g, s, leaves, outputs);
+  }
   class bound;
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                          const std::vector<mutable_view>& outputs);

@@ -20,6 +20,7 @@ template <class Real> class engine<Real>::bound {
   const graph& value() const { return plan_.value(); }
   const plan& launches() const { return plan_.launches(); }
   long long launched() const { return plan_.launched(); }
+  long long moves() const { return 0; }
   long long workspace_bytes(long long tokens) { return plan_.workspace_bytes(tokens); }
   call& next_call() { return plan_.next_call(); }
   call& this_call() { return plan_.this_call(); }

@@ -6,6 +6,7 @@
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/bound_product.cuh>
 #include <graft/backend/cuda/bound_sum.cuh>
+#include <graft/backend/cuda/call_memory.cuh>
 #include <graft/backend/cuda/expression.cuh>
 #include <graft/backend/mode.h>
 
@@ -23,18 +24,11 @@ template <class T> class bound_plan {
  public:
   bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
     readers_ = graft::detail::count_readers(g_, p_.live);
-    sequence<int> by_sums(g_.size, 0);
-    for (const token_sum& s : p_.sums) {
-      sums_.emplace_back(s);
-      if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
-      read_.push(s.left), read_.push(s.right);
-    }
-    for (const product_slots& s : p_.products) {
-      read_.push(s.x), read_.push(s.residual);
-      products_.emplace_back(g_, s, by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
-    }
+    for (const token_sum& s : p_.sums) read_.push(s.left), read_.push(s.right);
+    for (const product_slots& s : p_.products) read_.push(s.x), read_.push(s.residual);
     for (id i = 0; i < g_.size; ++i)
       if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
+    make_launches();
   }
   bound_plan(const bound_plan&) = delete;
   bound_plan& operator=(const bound_plan&) = delete;
@@ -55,6 +49,7 @@ template <class T> class bound_plan {
     for (id i = 0; i < g_.size; ++i)
       if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
         return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
+    if (products_.empty() && sums_.empty()) make_launches();
     kernels_ = &kernels, leaves_ = leaves;
     now_.data.assign(static_cast<std::size_t>(g_.size), view{});
     now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
@@ -70,22 +65,44 @@ template <class T> class bound_plan {
     collect();
     if (status st = values_.compute(stream, known_); !st) return st;
     if (status st = pack(stream); !st) return st;
-    if (status st = reserve_between(largest); !st) return st;
-    if (status st = values_.reserve(computed_); !st) return st;
-    if (products_.empty()) return ok;
+    if (status st = reserve_values(largest); !st) return st;
+    if (products_.empty()) return aim(), status(ok);
     const bool together = one_product() && shared != nullptr && shared->used;
     buffer &workspace = together ? shared->workspace : own_workspace_,
            &counters = together ? shared->counters : own_counters_;
-    if (status st = workspace.reserve(workspace_bound(room.tokens, rank)); !st) return st;
+    if (workspace.bytes() < workspace_bound(room.tokens, rank)) {
+      ++moved_;
+      if (status st = workspace.reserve(workspace_bound(room.tokens, rank)); !st) return st;
+    }
     workspace_ = workspace.data();
     if (counters.bytes() < counter_bytes(room.tokens)) {
+      ++moved_;
       if (status st = counters.reserve(counter_bytes(room.tokens)); !st) return st;
       const auto bytes = static_cast<std::size_t>(counters.bytes());
       if (status st = check(cudaMemsetAsync(counters.data(), 0, bytes, stream), "clearing"); !st) return st;
     }
     counters_ = counters.as<std::uint32_t>();
-    return ok;
+    return aim(), status(ok);
   }
+  // What one of several layers brings that share this plan: its tensors, the values that follow from them, and its
+  // launches. Sizes are the same, so that the memory of calls fits all of them.
+  struct binding {
+    size_values sizes;
+    leaf_views leaves;
+    values known;
+    node_set before, changing;
+    std::deque<bound_product<T>> products;
+    std::deque<bound_sum<T>> sums;
+    long long aimed = -1;
+  };
+  // The tensors of another layer come in, those that were here go out.
+  void exchange(binding& other) {
+    std::swap(sizes_, other.sizes), std::swap(leaves_, other.leaves), std::swap(values_, other.known);
+    std::swap(known_, other.before), std::swap(changing_, other.changing);
+    std::swap(products_, other.products), std::swap(sums_, other.sums), std::swap(aimed_, other.aimed);
+  }
+  // How often the addresses that launches use have changed: what was captured before is void.
+  long long moves() const { return moved_ + memory_.made(); }
   // Parameter-time values again, from tensors that were written; nothing is allocated.
   status parameters_changed(cudaStream_t stream) {
     if (status s = values_.compute(stream, changing_); !s) return s;
@@ -110,12 +127,9 @@ template <class T> class bound_plan {
   call& this_call() { return now_; }
 
   status run(cudaStream_t stream, const target& to, bool alone) {
-    if (p_.breaks > 0) {
-      const node& v = g_[p_.first_break];
-      if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
-      return fail(row(v.what).name, " has no kernel on the GPU yet; run it on the CPU");
-    }
+    if (p_.breaks > 0) return fail("host function '", g_[p_.first_break].name, "' cannot run on the GPU");
     if (status s = check_types(); !s) return s;
+    if (aimed_ != moves()) aim();
     if (!only_product_) {
       values_.resize(now_.sizes);
       for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
@@ -131,17 +145,30 @@ template <class T> class bound_plan {
     }
     for (int k = 0; k < g_.outs; ++k) {  // what no launch writes there: an input, a value known before, a second copy
       const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
-      if (y.data == nullptr || (launched(k) && output_of(unshaped(g_, g_.out[k].at)) == k)) continue;
+      if (y.data == nullptr || (launched(k) && output_of(unshaped(g_, g_.out[k].at)) == k && !converts(k))) continue;
+      values_.resize(now_.sizes);
       if (status s = values_.copy(stream, g_.out[k].at, {y.data, y.type}); !s) return s;
     }
+    ++launched_;
     return ok;
   }
+  // How many launches of the plan have run.
+  long long launched() const { return launched_ * p_.launches.size(); }
   void unchain() {
     for (bound_product<T>& b : products_) b.unchain();
   }
-  long long workspace_bytes() const { return own_workspace_.bytes() + own_counters_.bytes(); }
+  long long workspace_bytes() const { return own_workspace_.bytes() + own_counters_.bytes() + memory_.bytes(); }
 
  private:
+  void make_launches() {
+    sequence<int> by_sums(g_.size, 0);
+    for (const token_sum& s : p_.sums) {
+      sums_.emplace_back(s);
+      if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
+    }
+    for (const product_slots& s : p_.products)
+      products_.emplace_back(g_, s, by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
+  }
   // Which values are computed when, by nodes of their own.
   void collect() {
     known_ = changing_ = computed_ = node_set(g_.size);
@@ -178,27 +205,39 @@ template <class T> class bound_plan {
       if (status s = b.pack(stream, values_); !s) return s;
     return ok;
   }
-  // Values that products read or write between launches are stored as T.
-  status reserve_between(const size_values& largest) {
-    between_.clear();
-    node_set there(g_.size);
-    auto reserve = [&](id raw, long long elements) -> status {
-      const id i = unshaped(g_, raw);
-      if (i < 0 || is_leaf(g_[i].what) || there[i]) return ok;
-      there.add(i);
-      between_.emplace_back();
-      if (status s = between_.back().reserve(elements * static_cast<long long>(sizeof(T))); !s) return s;
-      return values_.into(i, {between_.back().data(), dtype_of<T>}), status(ok);
-    };
-    auto elements = [&](id i) { return i < 0 ? 0 : count(g_, i, largest); };
-    for (const bound_product<T>& b : products_) {
-      const product_slots& s = b.slots();
-      if (b.kept_side() >= 0) there.add(b.kept_side());
-      if (status st = reserve(s.result, g_.sizes.value(g_[s.result].d[2], largest) * b.out_size()); !st) return st;
-    }
+  // Values that products read or write between launches are stored as T, those of other launches in float.
+  status reserve_values(const size_values& largest) {
+    narrow_ = node_set(g_.size);
+    for (const bound_product<T>& b : products_) narrow_.add(b.slots().result);
     for (const id i : read_)
-      if (status st = reserve(i, elements(i)); !st) return st;
-    return ok;
+      if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
+    std::vector<call_memory::value> written;
+    for (int k = 0; k < p_.launches.size(); ++k) {
+      const graft::launch& l = p_.launches[k];
+      auto write = [&](id i, long long n) {
+        written.push_back({k, i, n * (narrow_[i] ? static_cast<long long>(sizeof(T)) : 4)});
+      };
+      auto write_sum = [&](int sum) {
+        if (sum >= 0) write(p_.sums[sum].result, count(g_, p_.sums[sum].result, largest));
+      };
+      if (l.product >= 0) {
+        const id i = p_.products[l.product].result;
+        write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(l.product)].out_size());
+        for (const int sum : l.beside) write_sum(sum);
+      } else if (l.sum >= 0) {
+        write_sum(l.sum);
+      } else {
+        write(l.anchor, count(g_, l.anchor, largest));
+      }
+    }
+    return memory_.reserve(g_, p_, written, 4 * std::max(values_.scratch(computed_), values_.scratch(known_)));
+  }
+  // Points everything at the memory of calls as it is now.
+  void aim() {
+    memory_.each([&](id i, void* at) { values_.into(i, {at, narrow_[i] ? dtype_of<T> : dtype::f32}); });
+    values_.scratch_at(memory_.scratch());
+    for (bound_product<T>& b : products_) b.memory_moved();
+    aimed_ = moves();
   }
   // Node i as a product over the tokens reads it: what products stored for it has rows with padding.
   sum_operand operand_of(id raw) const {
@@ -230,18 +269,22 @@ template <class T> class bound_plan {
         return fail("output '", g_.output_name(k), "' has gaps between its rows; on the GPU give it one piece");
     for (const id i : read_)
       if (status st = check_type(i); !st) return st;
-    for (const bound_product<T>& b : products_) {
-      for (int k = 0; k < g_.outs; ++k)
-        if (const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
-            y.data != nullptr && unshaped(g_, g_.out[k].at) == b.slots().result && y.type != dtype_of<T>)
-          return fail("output '", g_.output_name(k), "' is ", name_of(y.type), ", this layer computes in ",
-                      name_of(dtype_of<T>));
+    for (const bound_product<T>& b : products_)
       for (const id i : {b.kept_side(), b.slots().before_posts})
         if (const int k = i < 0 ? -1 : output_of(i); k >= 0 && output_type(k) != dtype_of<T>)
           return fail("output '", g_.output_name(k), "' is ", name_of(output_type(k)), ", it is kept as ",
                       name_of(dtype_of<T>));
-    }
     return ok;
+  }
+  // What products read and write is T: an output of another type is a copy of it.
+  bool converts(int k) const {
+    return launched(k) && narrow_[unshaped(g_, g_.out[k].at)] &&
+           now_.outputs[static_cast<std::size_t>(k)].type != dtype_of<T>;
+  }
+  // The output that the launch of node i writes to; -1: memory of the plan.
+  int written_output(id i) const {
+    const int k = output_of(i);
+    return k >= 0 && converts(k) ? -1 : k;
   }
   int output_of(id i) const {
     for (int k = 0; k < g_.outs; ++k)
@@ -259,9 +302,9 @@ template <class T> class bound_plan {
     bound_product<T>& b = products_[static_cast<std::size_t>(l.product)];
     const product_slots& s = b.slots();
     product_tensors with;
-    with.y = output_at(s.result);
-    if (with.y != nullptr && !only_product_) values_.put(s.result, {with.y, dtype_of<T>});
-    if (with.y == nullptr) with.y = values_[s.result].p.at;
+    const int written = written_output(s.result);
+    with.y = written >= 0 ? now_.outputs[static_cast<std::size_t>(written)].data : values_.room(s.result).at;
+    values_.put(s.result, {with.y, dtype_of<T>});
     with.x = tensor_at(s.x), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
     void* const side = output_at(b.kept_side());
     with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
@@ -284,7 +327,7 @@ template <class T> class bound_plan {
   bool is_asked_for(id i) const { return output_of(i) >= 0 || !is_output(g_, i) || readers_[i] > 1; }
   cells<float> place_of(const token_sum& s) {
     cells<float> d = values_.room(s.result);
-    if (const int k = output_of(s.result); k >= 0)
+    if (const int k = written_output(s.result); k >= 0)
       d = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
     values_.put(s.result, d);
     return d;
@@ -317,14 +360,14 @@ template <class T> class bound_plan {
                  s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false);
   }
   status run_node(cudaStream_t stream, id i) {
-    const int k = output_of(i);
+    const int k = written_output(i);
     if (k < 0) return values_.compute_node(stream, i);
     const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
     return values_.compute_node(stream, i, {y.data, y.type});
   }
 
   status run_expression(cudaStream_t stream, const graft::launch& l) {
-    const int launch = p_.launch_of[l.anchor], k = output_of(l.anchor);
+    const int launch = p_.launch_of[l.anchor], k = written_output(l.anchor);
     cells<float> to = values_.room(l.anchor);
     if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
     values_.put(l.anchor, to);
@@ -347,7 +390,9 @@ template <class T> class bound_plan {
   values values_;
   call now_;
   node_set known_, changing_, computed_;  // before the data; of these what follows from parameters; launches of a call
-  std::deque<buffer> between_;
+  node_set narrow_;                       // values of a call that are stored as T
+  call_memory memory_;
+  long long aimed_ = -1, moved_ = 0, launched_ = 0;
   buffer own_workspace_, own_counters_;
   void* workspace_ = nullptr;  // its own, or the one that the adapters of a layer share
   std::uint32_t* counters_ = nullptr;

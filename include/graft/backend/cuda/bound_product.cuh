@@ -98,6 +98,8 @@ template <class T> class bound_product {
     return shared_->now.copy_from(stream, packed_);
   }
   void unchain() { chained_ = false; }
+  // Workspace and counters lie elsewhere.
+  void memory_moved() { calls_ = {}; }
   // May this launch read weights and adapter before the kernel ahead of it has finished? From the second one on.
   bool may_chain() { return std::exchange(chained_, true); }
 

@@ -66,6 +66,15 @@ struct block_team {
     for (int w = 0; w < size / 32; ++w) total += part[w];
     return total;
   }
+  template <class Real> __device__ Real most(Real v) const {
+    __shared__ Real part[32];
+    v = warp_team{rank % 32}.most(v);
+    __syncthreads();
+    if (rank % 32 == 0) part[rank / 32] = v;
+    __syncthreads();
+    for (int w = 0; w < size / 32; ++w) v = part[w] > v ? part[w] : v;
+    return v;
+  }
   // The place of the largest value that any thread brings; of equal ones the first.
   __device__ long long largest(double value, long long at) const {
     __shared__ double values[32];

@@ -3,7 +3,11 @@
 // tensors launches its kernels. T is the type of x, y and the weight.
 #pragma once
 #include <graft/backend/cuda/bound_plan.cuh>
+#include <graft/backend/cuda/captured.cuh>
+#include <graft/backend/cuda/engine_memory.cuh>
+#include <graft/backend/cuda/parameter_updates.cuh>
 #include <graft/backend/cuda/targets.h>
+#include <graft/backend/cuda/token_sampler.cuh>
 
 namespace graft::cuda {
 
@@ -24,7 +28,9 @@ template <class T> struct engine {
     bool alone = false;
     target where{}, eager{};  // found by open()
     kernel_set kernels{};
+    std::shared_ptr<own_stream> own{};  // of a model; a layer runs on its caller's
   };
+  using real = float;  // as callers in host memory see numbers
   using shared = shared_slots<T>;
   static constexpr dtype computes = dtype::f32, keeps = dtype_of<T>;
   static constexpr bool reads_host_memory = false, binds_itself = false;
@@ -89,6 +95,7 @@ template <class T> struct engine {
     block() = default;
     explicit block(buffer b) : b_(std::move(b)) {}
     void* data() { return b_.data(); }
+    buffer& memory() { return b_; }
 
    private:
     buffer b_;
@@ -109,6 +116,83 @@ template <class T> struct engine {
     const auto* const values = static_cast<const float*>(from.data);
     return each(q.stream, to.count(), add_numbers{values, {to.data, to.type}}, "adding a gradient");
   }
+  // ---- for models, which live in device memory; what callers bring and get is in host memory
+  static status start(queue& q) {
+    if (q.kernels.evaluate == nullptr) q.kernels = every_kernel_of<T>();
+    if (q.own == nullptr) {
+      q.own = std::make_shared<own_stream>();
+      if (status s = q.own->open(); !s) return s;
+    }
+    q.stream = q.own->stream(), q.alone = true;
+    return open(q);
+  }
+  // A tensor in device memory: matrices as T, which products read in place, everything else as it is stored.
+  static result<view> place(queue& q, const view& host, dtype as, block& into) {
+    return place_tensor(q.stream, host, as, into.memory());
+  }
+  static status copy(queue& q, void* to, const void* from, long long bytes) {
+    return check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, q.stream), "copying");
+  }
+  static status clear(queue& q, void* what, long long bytes) {
+    return check(cudaMemsetAsync(what, 0, static_cast<std::size_t>(bytes), q.stream), "clearing");
+  }
+  // The numbers of a tensor, in host memory; waits for the stream.
+  static status fetch(queue& q, const view& from, void* to) {
+    if (status s = copy(q, to, from.data, from.count() * bits_of(from.type) / 8); !s) return s;
+    return check(cudaStreamSynchronize(q.stream), "waiting for numbers");
+  }
+  class numbers {
+   public:
+    status write(const void* host, long long bytes) { return memory_.write(host, bytes); }
+    status send(queue& q) { return memory_.send(q.stream); }
+    const void* data() const { return memory_.data(); }
+
+   private:
+    staged_memory memory_;
+  };
+  static status wait(queue& q) { return check(cudaStreamSynchronize(q.stream), "waiting for the device"); }
+  class captured {
+   public:
+    template <class Work> status run(queue& q, std::uint64_t stamp, Work work) {
+      return work_.run(q.stream, stamp, work);
+    }
+
+   private:
+    captured_work work_;
+  };
+  class sampler {
+   public:
+    template <class Settings> status reserve(queue&, const Settings& s, long long vocabulary, long long sequences) {
+      return chooses_.reserve({s.sample, static_cast<float>(s.temperature), static_cast<float>(s.repetition_penalty),
+                               s.top_k, s.top_p, s.seed},
+                              vocabulary, sequences);
+    }
+    status begin(queue& q, long long sequence, std::span<const std::int64_t> prompt) {
+      return chooses_.begin(q.stream, sequence, prompt);
+    }
+    status choose(queue& q, const void* logits, const view& positions, const view& places, const view& last,
+                  long long length) {
+      const auto at = [](const view& v) { return static_cast<const std::int64_t*>(v.data); };
+      sampled_rows of;
+      of.logits = logits, of.positions = at(positions), of.places = at(places), of.last = at(last), of.length = length;
+      return chooses_.choose(q.stream, last.size[0], of);
+    }
+    std::int64_t token(std::size_t row) const { return chooses_.token(row); }
+
+   private:
+    token_sampler<T> chooses_;
+  };
+  using updates = parameter_updates;
+  static updates updates_on(queue& q) { return updates(q.stream); }
+  class gradient_sums {
+   public:
+    status bind(queue& q, const std::vector<gradient_sum>& all) { return sums_.bind(q.stream, all); }
+    status add(queue& q, double weight) { return sums_.add(q.stream, static_cast<float>(weight)); }
+
+   private:
+    summed_gradients sums_;
+  };
+  static constexpr long long loss_rows = 1024;  // of a call of the head: logits exist for so many rows
 
   class bound {
    public:
@@ -116,6 +200,11 @@ template <class T> struct engine {
     status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared& with) {
       return plan_.bind(q.stream, q.kernels, s, leaves, room, &with);
     }
+    // The tensors of one of several layers that share this plan.
+    using binding = typename bound_plan<T>::binding;
+    void exchange(binding& other) { plan_.exchange(other); }
+    long long launched() const { return plan_.launched(); }
+    long long moves() const { return plan_.moves(); }
     const graph& value() const { return plan_.value(); }
     const plan& launches() const { return plan_.launches(); }
     const bound_plan<T>& made() const { return plan_; }
@@ -151,6 +240,33 @@ template <class T> struct engine {
       if (const mutable_view& to = outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
         if (status done = v.copy(q.stream, g.out[k].at, {to.data, to.type}); !done) return done;
     return check(cudaStreamSynchronize(q.stream), "merging");
+  }
+  // The same where everything lies in host memory, in any storage type and order.
+  static status evaluate_in_host_memory(queue& q, const graph& g, const size_values& s, leaf_views leaves,
+                                        const std::vector<mutable_view>& outputs) {
+    std::deque<buffer> memory;
+    for (id i = 0; i < g.size; ++i) {
+      view& v = leaves[static_cast<std::size_t>(i)];
+      if (v.data == nullptr || g[i].what == op::scalar) continue;
+      result<view> placed = place_tensor(q.stream, v, dtype::f32, memory.emplace_back());
+      if (!placed) return placed.failure();
+      v = *placed;
+    }
+    std::vector<mutable_view> there(outputs.size());
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      if (outputs[k].data == nullptr) continue;
+      if (status done = memory.emplace_back().reserve(4 * outputs[k].count()); !done) return done;
+      there[k] = {memory.back().data(), dtype::f32, {outputs[k].count()}, 1};
+    }
+    if (status done = evaluate(q, g, s, leaves, there); !done) return done;
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      if (outputs[k].data == nullptr) continue;
+      std::vector<float> numbers(static_cast<std::size_t>(outputs[k].count()));
+      if (status done = fetch(q, {there[k].data, dtype::f32, {outputs[k].count()}, 1}, numbers.data()); !done)
+        return done;
+      write_in_host_memory(outputs[k], numbers.data());
+    }
+    return ok;
   }
 };
 

@@ -5,10 +5,12 @@
 // stream and nothing waits for it.
 #pragma once
 #include <graft/backend/cuda/algebra.cuh>
+#include <graft/backend/cuda/cross_entropy.cuh>
 #include <graft/backend/cuda/layout.cuh>
 #include <graft/backend/cuda/lookup.cuh>
 #include <graft/backend/cuda/op_set.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
+#include <graft/backend/cuda/rope.cuh>
 #include <graft/backend/cuda/rowwise.cuh>
 
 namespace graft::cuda {
@@ -33,6 +35,7 @@ template <class Real> struct evaluator {
     if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
     if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
     if (v.what == op::rotate_grad) return rotation_traces<Real>::needs(sizes(v.a), sizes(v.c));
+    if (v.what == op::attention_grad) return 2 * sizes(v.a).d[2] * (sizes(v.c).d[3] / argument(v, 0));
     return 0;
   }
 
@@ -162,13 +165,34 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       return with<Ops, op::patches>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
     case op::unpatch:
       return with<Ops, op::unpatch>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
-    case op::rope:
-    case op::dropout:
+    case op::rope: {
+      const turned_heads<Real> f{out, x.a, x.b, v.tb};
+      return with<Ops, op::rope>(on).elements(f.pairs(), f, name);
+    }
+    case op::dropout: {
+      const dropped_elements<Real> f{out, x.a, x.ids, argument(v, 0), x.c.p};
+      return with<Ops, op::dropout>(on).elements(n, f, name);
+    }
     case op::cross_entropy:
-    case op::cross_entropy_grad:
+      return with<Ops, op::cross_entropy>(on).matrices(x.a.rows(), x.a.d[3], cross_entropies<Real>{out, x.a, x.ids},
+                                                       name);
+    case op::cross_entropy_grad: {
+      const cross_entropy_grads<Real> f{out, x.a, x.ids, x.c};
+      return with<Ops, op::cross_entropy_grad>(on).matrices(x.a.rows(), x.a.d[3], f, name);
+    }
     case op::attention:
+      return attend(with<Ops, op::attention>(on), attention_of(x.a, out.d[3], x.ids, argument(v, 0)), out.p, out.d[3]);
     case op::attention_grad:
-    case op::cached_attention: return fail(name, " has no kernel on the GPU yet; run it on the CPU");
+      return attend_back(with<Ops, op::attention_grad>(on), attention_of(x.a, x.c.d[3], x.ids, argument(v, 0)), x.c.p,
+                         x.c.d[3], out.p, scratch);
+    case op::cached_attention: {  // keys and values first go to their places in the cache, which is then read
+      const auto here = with<Ops, op::cached_attention>(on);
+      const tensor<Real>& cache = x.c;
+      if (status s = here.elements(x.a.d[2] * cache.d[3], kept_keys<Real>{cache, x.a, x.ids}, name); !s) return s;
+      attention_operands<Real> a = attention_of(x.a, out.d[3], x.ids, argument(v, 0));
+      a.k = cache.p, a.v = cache.p + cache.d[3] / 2, a.k_row = cache.d[3];
+      return attend(here, a, out.p, out.d[3]);
+    }
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
   }
   return ok;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations whose kernels a program does not have are refused where they would run: see graph/op_set.h.
 #pragma once
+#include <graft/backend/cuda/attention_node.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/backend/cuda/rotate_blocks.cuh>
 #include <graft/backend/cuda/rotate_pass.cuh>
@@ -47,6 +48,18 @@ template <bool Compiled, class On> struct compiled_on {
   template <class Real> friend status sum_blocks(const compiled_on& to, const rotate_sums<Real>& r) {
     if constexpr (Compiled) return sum_blocks(to.on, r);
     return refuse("rotate_grad");
+  }
+  template <class Real>
+  friend status attend(const compiled_on& to, const attention_operands<Real>& a, const cells<Real>& out,
+                       long long out_row) {
+    if constexpr (Compiled) return attend(to.on, a, out, out_row);
+    return refuse("attention");
+  }
+  template <class Real>
+  friend status attend_back(const compiled_on& to, const attention_operands<Real>& a, const cells<Real>& dout,
+                            long long out_row, const cells<Real>& d, Real* stats) {
+    if constexpr (Compiled) return attend_back(to.on, a, dout, out_row, d, stats);
+    return refuse("attention_grad");
   }
 };
 

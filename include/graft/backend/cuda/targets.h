@@ -24,18 +24,15 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
 }
-// One for every operation, but that several rotation factors, and their gradient, take two steps.
+// One for every operation, but that several rotation factors, and their gradient, take two steps, as the gradient of
+// attention does; and that keys and values are written to a cache before it is read.
 constexpr int node_kernels(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
   if (count(g, i, s) == 0) return 0;
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
+  if (v.what == op::attention_grad || v.what == op::cached_attention) return 2;
   if (v.what == op::rotate_grad) return size(v.c, 0) > 1 ? 2 : 1;
   return v.what == op::rotate && composes_factors(size(v.b, 0), size(v.b, 3), size(v.a, 3)) ? 2 : 1;
-}
-// Whole models run on the CPU so far.
-constexpr bool has_kernel(op what) {
-  return row(what).kind != op_class::attention && what != op::rope && what != op::dropout &&
-         what != op::cross_entropy && what != op::cross_entropy_grad;
 }
 // A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time.
 constexpr target device_target(const char* name, int capability, int processors, int resident_pairs) {
@@ -43,7 +40,6 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.name = name, t.gathers = target::work::by_products;
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
   t.largest_branch_rank = 64;
-  t.runs = &has_kernel;
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = true;
   t.product_kernels = &product_kernels, t.node_kernels = &node_kernels;
   return t;

@@ -22,18 +22,15 @@ class values {
         into_(at_.size()),
         own_(at_.size()) {}
 
-  // Makes room for the nodes of `wanted`, so that computing them allocates nothing.
-  status reserve(const node_set& wanted) {
-    long long scratch = 0;
-    for (id i = 0; i < g_->size; ++i) {
-      if (!wanted[i]) continue;
-      const auto k = static_cast<std::size_t>(i);
-      if (!lies_elsewhere(i) && into_[k].at == nullptr)
-        if (status s = own_[k].reserve(elements(i) * 4); !s) return s;
-      scratch = std::max(scratch, evaluator<float>{*g_, s_}.scratch(i));
-    }
-    return scratch_.reserve(scratch * 4);
+  // Elements of extra memory that computing one of the nodes of `wanted` takes at most.
+  long long scratch(const node_set& wanted) const {
+    long long most = 0;
+    for (id i = 0; i < g_->size; ++i)
+      if (wanted[i]) most = std::max(most, evaluator<float>{*g_, s_}.scratch(i));
+    return most;
   }
+  // Where that lies from now on.
+  void scratch_at(float* p) { scratch_at_ = p; }
   // Sizes and data of one call; there must be room for them.
   void resize(const size_values& s) { s_ = s; }
   void give(id i, const view& v) {
@@ -85,12 +82,13 @@ class values {
         else
           *operand[o] = (*this)[from];
       }
-    if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
+    if (scratch_at_ == nullptr)
+      if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
     if (adds_up(v.what)) {
       const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
       if (status s = check(cudaMemsetAsync(to.at, 0, bytes, stream), "clearing"); !s) return s;
     }
-    return evaluate_(stream, *g_, s_, i, (*this)[i], x, scratch_.as<float>());
+    return evaluate_(stream, *g_, s_, i, (*this)[i], x, scratch_at_ != nullptr ? scratch_at_ : scratch_.as<float>());
   }
   tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[static_cast<std::size_t>(unshaped(*g_, i))]); }
   // A computed node to somewhere else, in any type.
@@ -113,6 +111,7 @@ class values {
   std::vector<cells<float>> at_, into_;
   std::vector<buffer> own_;
   buffer scratch_;
+  float* scratch_at_ = nullptr;
 };
 
 }  // namespace graft::cuda

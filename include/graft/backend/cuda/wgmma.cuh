@@ -186,7 +186,8 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
 // 8 * pitch. Sixteen inner elements further is +2.
 __device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t address, std::uint32_t pitch = 128) {
   const std::uint64_t layout = pitch == 128 ? 1 : pitch == 64 ? 2 : 3;
-  return ((address & 0x3FFFFU) >> 4U) | (1ULL << 16U) | (static_cast<std::uint64_t>(pitch / 2) << 32U) | (layout << 62U);
+  return ((address & 0x3FFFFU) >> 4U) | (1ULL << 16U) | (static_cast<std::uint64_t>(pitch / 2) << 32U) |
+         (layout << 62U);
 }
 // The same of a tile that is stored across: its rows are inner elements. Behind `pitch` bytes of the other axis the tile
 // goes on `next` bytes further. Sixteen inner elements further is +pitch.

@@ -24,6 +24,7 @@ status save_checkpoint(const std::string& folder, const loaded_adapters& adapter
     const std::string beside = name_beside(folder);
     const save_watch none;
     const folder_to_remove unfinished{beside, none};
+    if (status s = t.fetch(); !s) return s;
     if (status s = save_adapters(beside, adapters); !s) return s;
     const std::int64_t step = t.optimizer().steps();
     if (status s = write_safetensors(beside + "/optimizer.safetensors", detail::state_tensors(t, step)); !s) return s;

@@ -51,7 +51,7 @@ template <class Engine> result<loaded_adapters> new_lora(const causal_lm<Engine>
         return fail(b.module.c_str(), " is no linear layer; LoRA of it begins from a folder of PEFT");
       const double bound = 1 / std::sqrt(static_cast<double>(b.in));
       for (float& a : put("base_model.model." + b.module + ".lora_A.weight", how.rank, b.in)) {
-        const double u = static_cast<double>(cpu::mixed(how.seed ^ cpu::mixed(drawn++)) >> 11U) * 0x1p-53;
+        const double u = static_cast<double>(mixed_bits(how.seed ^ mixed_bits(drawn++)) >> 11U) * 0x1p-53;
         a = static_cast<float>((2 * u - 1) * bound);
       }
       put("base_model.model." + b.module + ".lora_B.weight", b.out, how.rank);

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cases of models on any engine; those on the GPU for a runner that the host compiler compiles.
+#pragma once
+#include "multi_case.h"
+
+namespace golden {
+
+// The base, one adapter, or several.
+template <class Engine, class Reference = Engine>
+result<model_checks> run_model(const std::filesystem::path& folder, const std::filesystem::path& keep,
+                               const model_tolerance& within = {}) {
+  const bool one = folder.filename() == "base" || std::filesystem::exists(folder / "adapter_init");
+  if (!one && std::filesystem::exists(folder / "case.json")) return multi_case<Engine>::run(folder, within);
+  return model_case<Engine, Reference>::run(folder, keep, within);
+}
+// In float, at the CPU's tolerances, or in bf16.
+result<model_checks> run_model_on_gpu(const std::filesystem::path& folder, const std::filesystem::path& keep,
+                                      bool narrow);
+
+}  // namespace golden

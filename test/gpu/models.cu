@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laws of whole models on the GPU: what is captured gives the bits of what is not, a batch the tokens of its sequences one
+// by one, a cache the logits of a full forward, and every run the same bits. Tokens are chosen as on the CPU. That the
+// numbers are PEFT's is what `golden` shows.
+#include <doctest/doctest.h>
+#include <graft/io/hf/load_adapters.h>
+#include <graft/model/generate.h>
+#include <graft/model/trainer.h>
+
+#include <cstdio>
+
+#include "../support/gpu_instances.h"
+#include "../support/gpu_layer.h"
+
+using namespace graft;
+
+namespace {
+
+using wide = cuda::engine<float>;
+using narrow_type = cuda::engine<__nv_bfloat16>;
+const std::string models = GRAFT_GOLDEN_DIR "/models/";
+
+bool no_gpu() {
+  const std::string why = test::why_no_gpu();
+  if (!why.empty()) std::printf("no GPU: %s\n", why.c_str());
+  return !why.empty();
+}
+
+template <class Engine> causal_lm<Engine> tuned(const std::string& family, const std::string& adapter) {
+  auto model = io::hf::load_model<Engine>(models + family + "/base");
+  INFO(std::string(model.message()));
+  REQUIRE(bool(model));
+  if (!adapter.empty()) {
+    auto loaded = io::hf::load_adapters(models + family + "/" + adapter + "/adapter_init", *model);
+    REQUIRE(bool(loaded));
+    REQUIRE(bool(model->set_adapters(loaded->set)));
+  }
+  return std::move(*model);
+}
+
+using sequences = std::vector<std::vector<std::int64_t>>;
+const sequences prompts{{5, 9, 200, 31}, {7}, {100, 101, 102, 103, 104, 105, 106}};
+
+template <class Engine>
+sequences generated(causal_lm<Engine>& model, const sequences& from, const sampling_settings& how, step_mode steps) {
+  generation_settings all;
+  all.sampling = how, all.new_tokens = 20;
+  auto g = generator<Engine>::make(model, all, static_cast<int>(from.size()), 40, steps);
+  REQUIRE(bool(g));
+  sequences out;
+  for (int round = 0; round < 2; ++round) {  // the second one finds what the first one captured
+    const auto made = g->run(from);
+    INFO(std::string(made.message()));
+    REQUIRE(bool(made));
+    sequences now;
+    for (const generated_sequence& s : *made) now.push_back(s.tokens);
+    CHECK((round == 0 || now == out));
+    out = now;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("gpu models: captured or not, in a batch or alone, the same tokens", Engine, wide, narrow_type) {
+  if (no_gpu()) return;
+  for (const auto& [family, adapter] : {std::pair{"llama", "lora"}, std::pair{"mistral", ""}, std::pair{"gpt2", ""}}) {
+    INFO(std::string(family));
+    auto model = tuned<Engine>(family, adapter);
+    for (const sampling_settings& how : {sampling_settings{}, sampling_settings{true, 0.8, 20, 0.9, 1.3, 3}}) {
+      const sequences together = generated(model, prompts, how, step_mode::standard);
+      CHECK(generated(model, prompts, how, step_mode::reduce_overhead) == together);
+      if (how.sample) continue;  // a draw knows the number of its sequence
+      for (std::size_t i = 0; i < prompts.size(); ++i)
+        CHECK(generated(model, {prompts[i]}, how, step_mode::reduce_overhead)[0] == together[i]);
+    }
+  }
+}
+
+TEST_CASE("gpu models: tokens are chosen as on the CPU") {
+  if (no_gpu()) return;
+  auto model = tuned<wide>("llama", "lora");
+  for (const sampling_settings& how :
+       {sampling_settings{true, 1, 0, 1, 1, 1}, sampling_settings{true, 0.7, 5, 1, 1, 2},
+        sampling_settings{true, 1.5, 50, 0.7, 1, 3}, sampling_settings{true, 1, 0, 0.5, 1.2, 4},
+        sampling_settings{false, 1, 0, 1, 1.5, 0}}) {
+    const sequences made = generated(model, prompts, how, step_mode::reduce_overhead);
+    sampler host(how, model.config().vocabulary);
+    std::vector<float> logits(static_cast<std::size_t>(model.config().vocabulary));
+    for (std::size_t i = 0; i < made.size(); ++i)
+      for (std::size_t n = prompts[i].size(); n < made[i].size(); ++n) {
+        const auto history = std::span(made[i]).first(n);
+        const row_run run[] = {{history, 0, 0}};
+        REQUIRE(bool(model.logits(run, logits, true)));
+        const result<int> next = host.next(logits, history, i);
+        REQUIRE(bool(next));
+        CHECK(*next == made[i][n]);
+      }
+  }
+}
+
+TEST_CASE_TEMPLATE("gpu models: runs repeat in bits, forward and in training", Engine, wide, narrow_type) {
+  if (no_gpu()) return;
+  std::vector<float> logits[3];
+  std::vector<double> losses[3];
+  for (int round = 0; round < 3; ++round) {  // the third one computes blocks again instead of keeping values
+    auto model = tuned<Engine>("llama", "lora");
+    std::vector<row_run> runs;
+    std::size_t rows = 0;
+    for (const auto& p : prompts) runs.push_back({p, 0, 0}), rows += p.size();
+    logits[round].resize(rows * static_cast<std::size_t>(model.config().vocabulary));
+    REQUIRE(bool(model.logits(runs, logits[round])));
+    const sequences data{prompts[0], prompts[2], {1, 2, 3, 4, 5, 6, 7, 8, 9}};
+    auto t = trainer<Engine>::make(model, data, {.steps = 4, .batch = 2, .accumulate = 2, .checkpoint = round == 2});
+    INFO(std::string(t.message()));
+    REQUIRE(bool(t));
+    const status s = t->run([&](const step_report& r) { return losses[round].push_back(r.loss), true; });
+    INFO(std::string(s.message()));
+    REQUIRE(bool(s));
+  }
+  CHECK(logits[0] == logits[1]);
+  CHECK(losses[0] == losses[1]);
+  REQUIRE(losses[0].size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(losses[0][i] == doctest::Approx(losses[2][i]).epsilon(2e-3));
+}
+
+TEST_CASE("gpu models: what does not fit is an error before anything is launched") {
+  if (no_gpu()) return;
+  auto model = tuned<wide>("llama", "");
+  std::vector<float> logits(static_cast<std::size_t>(model.config().vocabulary));
+  const std::vector<std::int64_t> beyond{1, model.config().vocabulary};
+  const row_run run[] = {{beyond, 0, 0}};
+  const long long before = cuda::launch_count();
+  CHECK(!model.logits(run, logits, true));
+  generation_settings how;
+  how.new_tokens = 3;
+  auto g = generator<wide>::make(model, how, 1, 4);
+  REQUIRE(bool(g));
+  const long long made = cuda::launch_count();
+  CHECK(!g->run(sequences{{1, 2, 3, 4, 5}}));
+  CHECK(before <= made);
+  CHECK(cuda::launch_count() == made);
+}
