@@ -34,7 +34,7 @@ struct on_host {
   }
 };
 // The tiled kernel has no host side; its description of the operands has.
-template <class Real> status multiply(const on_host& on, const cuda::products<Real>& p) {
+template <class Real> status multiply(const on_host& on, const cuda::products<Real>& p, Real* = nullptr) {
   ++on.launches;
   const long long results = p.sum ? 1 : p.count(), each = p.sum ? p.count() : 1;
   for (long long m = 0; m < results; ++m)

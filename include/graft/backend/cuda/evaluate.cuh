@@ -33,6 +33,10 @@ template <class Real> struct evaluator {
     if (v.what == op::inverse) return inverses<Real>::needs(sizes(v.a));
     if (v.what == op::neumann) return neumanns<Real>::needs(sizes(v.a));
     if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
+    if (v.what == op::matmul) {
+      const long long parts = parts_of_product(g, i, s);
+      return parts > 1 ? parts * count(g, i, s) : 0;
+    }
     if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
     if (v.what == op::rotate_grad) return rotation_traces<Real>::needs(sizes(v.a), sizes(v.c));
     if (v.what == op::attention_grad) return 2 * sizes(v.a).d[2] * (sizes(v.c).d[3] / argument(v, 0));
@@ -109,7 +113,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::step:
     case op::detach: return mapped.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
     case op::matmul:
-      return multiply(with<Ops, op::matmul>(on), products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}));
+      return multiply(with<Ops, op::matmul>(on), products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}), scratch);
     case op::row_dot: return with<Ops, op::row_dot>(on).rows(x.a.rows(), row_dots<Real>{out, x.a, x.b}, name);
     case op::sum_to: return sum_to(with<Ops, op::sum_to>(on), summed_to<Real>(out, x.a), name);
     case op::transpose: return with<Ops, op::transpose>(on).elements(n, transposed<Real>{out, x.a}, name);

@@ -31,8 +31,8 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return on.matrices(n, work, f, name);
     return refuse(name);
   }
-  template <class Real> friend status multiply(const compiled_on& to, const products<Real>& p) {
-    if constexpr (Compiled) return multiply(to.on, p);
+  template <class Real> friend status multiply(const compiled_on& to, const products<Real>& p, Real* scratch) {
+    if constexpr (Compiled) return multiply(to.on, p, scratch);
     return refuse("matmul");
   }
   template <class Real>

@@ -4,6 +4,7 @@
 // is one with its steps exchanged; either way neighbouring threads load along the step of 1.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/targets.h>
 #include <graft/backend/cuda/tensor.cuh>
 
 #include <algorithm>
@@ -84,7 +85,9 @@ __device__ void load_factor(product_tile<Real>& to, const cells<Real>& matrix, c
   });
 }
 
-template <class Real> __global__ void __launch_bounds__(product_threads) tiled_products(products<Real> p) {
+// The terms of a result are shared by gridDim.y blocks, each of which leaves its part in `partial`, or are all one block's.
+template <class Real>
+__global__ void __launch_bounds__(product_threads) tiled_products(products<Real> p, Real* partial) {
   __shared__ product_tile<Real> left, right;
   const long long across = (p.cols + product_side - 1) / product_side;
   const long long row0 = blockIdx.x / across * product_side, col0 = blockIdx.x % across * product_side;
@@ -92,25 +95,42 @@ template <class Real> __global__ void __launch_bounds__(product_threads) tiled_p
   const long long results = p.sum ? 1 : p.count(), each = p.sum ? p.count() : 1;
   for (long long m = blockIdx.z; m < results; m += gridDim.z) {
     Real acc[4][4] = {};
-    for (long long s = m * each; s < (m + 1) * each; ++s)
-      for (long long k0 = 0; k0 < p.depth; k0 += product_depth) {
-        __syncthreads();
-        load_factor(left, p.matrix(p.a, s), p.a, row0, p.rows, k0, p.depth);
-        load_factor(right, p.matrix(p.b, s), p.b, col0, p.cols, k0, p.depth);
-        __syncthreads();
-        for (int k = 0; k < product_depth; ++k) {
-          Real x[4], y[4];
-          for (int i = 0; i < 4; ++i) x[i] = left[k][ty + 16 * i], y[i] = right[k][tx + 16 * i];
-          for (int i = 0; i < 4; ++i)
-            for (int j = 0; j < 4; ++j) acc[i][j] += x[i] * y[j];
-        }
+    const long long deep = (p.depth + product_depth - 1) / product_depth, all = deep * each;
+    for (long long step = all * blockIdx.y / gridDim.y; step < all * (blockIdx.y + 1) / gridDim.y; ++step) {
+      const long long s = m * each + step / deep, k0 = step % deep * product_depth;
+      __syncthreads();
+      load_factor(left, p.matrix(p.a, s), p.a, row0, p.rows, k0, p.depth);
+      load_factor(right, p.matrix(p.b, s), p.b, col0, p.cols, k0, p.depth);
+      __syncthreads();
+      for (int k = 0; k < product_depth; ++k) {
+        Real x[4], y[4];
+        for (int i = 0; i < 4; ++i) x[i] = left[k][ty + 16 * i], y[i] = right[k][tx + 16 * i];
+        for (int i = 0; i < 4; ++i)
+          for (int j = 0; j < 4; ++j) acc[i][j] += x[i] * y[j];
       }
+    }
     for (int i = 0; i < 4; ++i)
       for (int j = 0; j < 4; ++j)
-        if (const long long r = row0 + ty + 16 * i, c = col0 + tx + 16 * j; r < p.rows && c < p.cols)
-          p.store(m, r, c, acc[i][j]);
+        if (const long long r = row0 + ty + 16 * i, c = col0 + tx + 16 * j; r < p.rows && c < p.cols) {
+          if (partial == nullptr)
+            p.store(m, r, c, acc[i][j]);
+          else
+            partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[i][j];
+        }
   }
 }
+// An entry of the results from its parts, in their order.
+template <class Real> struct product_parts {
+  products<Real> p;
+  const Real* partial;
+  long long entries;
+  int parts;
+  __host__ __device__ void operator()(long long i) const {
+    Real sum = 0;
+    for (int k = 0; k < parts; ++k) sum += partial[k * entries + i];
+    p.store(i / (p.rows * p.cols), i / p.cols % p.rows, i % p.cols, sum);
+  }
+};
 
 // One entry of one result, by one thread or by a team that shares the terms: for results that fill no tiles.
 template <class Real> struct product_entry {
@@ -136,18 +156,24 @@ template <class Real> struct product_entry {
   }
 };
 
-template <class Real> status multiply(const on_stream& on, const products<Real>& p) {
+// `scratch`: room for the parts of products with very many terms; null: they are made in one.
+template <class Real> status multiply(const on_stream& on, const products<Real>& p, Real* scratch = nullptr) {
   const long long results = p.sum ? 1 : p.count();
   const long long entries = p.rows * p.cols * results;
   if (entries == 0) return ok;
+  const int parts = scratch == nullptr ? 1 : parts_of_terms(p.rows, p.cols, results, p.depth * (p.sum ? p.count() : 1));
   const bool narrow = p.rows < 16 || p.cols < 16;  // most of a tile would be empty
   if (narrow && p.depth <= 64 && !p.sum) return on.elements(entries, product_entry<Real>{p}, "matmul");
   // Few entries with many terms: a block of threads for each, where its tiles would leave most of the device idle.
-  if (p.depth >= 512 && entries <= 4096) return on.matrices(entries, p.depth, product_entry<Real>{p}, "matmul");
+  if (p.depth >= 512 && entries <= 4096 && parts == 1)
+    return on.matrices(entries, p.depth, product_entry<Real>{p}, "matmul");
   const long long tiles = (p.rows + product_side - 1) / product_side * ((p.cols + product_side - 1) / product_side);
   if (tiles > 0x7fffffffLL) return fail("a product of ", p.rows, " x ", p.cols, " has more tiles than a grid");
-  const dim3 grid(static_cast<unsigned>(tiles), 1, static_cast<unsigned>(std::min(results, 65535LL)));
-  return launch(on.stream, &tiled_products<Real>, grid, product_threads, "matmul", p);
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(parts),
+                  static_cast<unsigned>(std::min(results, 65535LL)));
+  Real* const partial = parts > 1 ? scratch : nullptr;
+  if (status s = launch(on.stream, &tiled_products<Real>, grid, product_threads, "matmul", p, partial); !s) return s;
+  return parts == 1 ? status(ok) : on.elements(entries, product_parts<Real>{p, scratch, entries, parts}, "matmul");
 }
 
 }  // namespace graft::cuda

@@ -45,26 +45,6 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
   if (first >= g.r.in) return;
   const long long from = first / (32 * inner) * (32 * inner);
   const bool second = first + 32 < g.r.in;  // the last warp may have one tile only
-  // Inner element 8q + 4s + {0, 1, 2, 3} is what thread q holds for the products of step s; output 8q + 2t + {0, 1} is
-  // what it gets from those of tile t.
-  std::uint32_t right[tiles][2 * Depth][4][2];
-#pragma unroll
-  for (int c = 0; c < tiles; ++c) {
-#pragma unroll
-    for (int s = 0; s < 2 * Depth; ++s)
-#pragma unroll
-      for (int t = 0; t < 4; ++t)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int i = s / 2 * 32 + 8 * q + 4 * (s % 2) + 2 * h, j = lane / 8 * 8 + 2 * t + lane / 4 % 2;
-          auto entry = [&](int k) {
-            if (c > 0 && !second) return 0.0F;
-            const long long row = Depth == 1 ? first + 32 * c : from;
-            return single_entry(g, static_cast<unsigned>(row + k), static_cast<unsigned>(first + 32 * c + j));
-          };
-          right[c][s][t][h] = pack<T>(entry(i), entry(i + 1));
-        }
-  }
   const long long begin = static_cast<long long>(blockIdx.y) * pass_rows;
   const int rows = static_cast<int>(begin + pass_rows < g.rows ? pass_rows : g.rows - begin);
   const T* const x_at = static_cast<const T*>(g.x) + begin * g.r.in + from + 8 * q;
@@ -85,6 +65,29 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
           to.v[k][h][d] = ptx::load_once(at + 32 * d, row < rows && (d == 0 || Depth > 1 || second));
       }
   };
+  // The first rows are on their way while R is gathered.
+  rows_of_x even, odd;
+  load(even, lane / 4), load(odd, lane / 4 + step);
+  // Inner element 8q + 4s + {0, 1, 2, 3} is what thread q holds for the products of step s; output 8q + 2t + {0, 1} is
+  // what it gets from those of tile t.
+  std::uint32_t right[tiles][2 * Depth][4][2];
+#pragma unroll
+  for (int c = 0; c < tiles; ++c) {
+#pragma unroll
+    for (int s = 0; s < 2 * Depth; ++s)
+#pragma unroll
+      for (int t = 0; t < 4; ++t)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int i = s / 2 * 32 + 8 * q + 4 * (s % 2) + 2 * h, j = lane / 8 * 8 + 2 * t + lane / 4 % 2;
+          auto entry = [&](int k) {
+            if (c > 0 && !second) return 0.0F;
+            const long long row = Depth == 1 ? first + 32 * c : from;
+            return single_entry(g, static_cast<unsigned>(row + k), static_cast<unsigned>(first + 32 * c + j));
+          };
+          right[c][s][t][h] = pack<T>(entry(i), entry(i + 1));
+        }
+  }
   auto turn = [&](const rows_of_x& x, int row0) {
 #pragma unroll
     for (int k = 0; k < at_once; ++k)
@@ -108,14 +111,12 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
                            pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
       }
   };
-  rows_of_x even, odd;
-  load(even, lane / 4);
 #pragma unroll 1
   for (int row0 = lane / 4; row0 < rows + lane / 4; row0 += 2 * step) {  // the same number of turns for all lanes
-    load(odd, row0 + step);
     turn(even, row0);
     load(even, row0 + 2 * step);
     turn(odd, row0 + step);
+    load(odd, row0 + 3 * step);
   }
 #endif
 }

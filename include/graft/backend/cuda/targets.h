@@ -24,14 +24,29 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
 }
-// One for every operation, but that several rotation factors, and their gradient, take two steps, as the gradient of
-// attention does; and that keys and values are written to a cache before it is read.
+// Few results with very many terms (a sum over the tokens of small products, as in LoKr) are made in parts, which a
+// second kernel adds up in order.
+constexpr int parts_of_terms(long long rows, long long cols, long long results, long long terms) {
+  const long long tiles = (rows + 63) / 64 * ((cols + 63) / 64) * results, steps = terms / 16;
+  return tiles > 8 || steps < 2048 ? 1 : steps >= 4096 ? 128 : static_cast<int>(steps / 32);
+}
+constexpr int parts_of_product(const graph& g, id i, const size_values& s) {
+  const node& v = g[i];
+  auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
+  long long terms = size(v.a, v.ta ? 2 : 3);
+  for (int axis = 0; v.sum && axis < 2; ++axis)
+    terms *= size(v.a, axis) > size(v.b, axis) ? size(v.a, axis) : size(v.b, axis);
+  return parts_of_terms(size(i, 2), size(i, 3), size(i, 0) * size(i, 1), terms);
+}
+// One for every operation, but that several rotation factors, their gradient, and a product in parts take two steps, as
+// the gradient of attention does; and that keys and values are written to a cache before it is read.
 constexpr int node_kernels(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
   if (count(g, i, s) == 0) return 0;
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
   if (v.what == op::attention_grad || v.what == op::cached_attention) return 2;
   if (v.what == op::rotate_grad) return size(v.c, 0) > 1 ? 2 : 1;
+  if (v.what == op::matmul) return parts_of_product(g, i, s) > 1 ? 2 : 1;
   return v.what == op::rotate && composes_factors(size(v.b, 0), size(v.b, 3), size(v.a, 3)) ? 2 : 1;
 }
 // A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time.
