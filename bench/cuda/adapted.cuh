@@ -3,6 +3,7 @@
 // parameters, and a contender as the replay of a captured graph.
 #pragma once
 #include <benchmark/benchmark.h>
+#include <graft/bench/cublaslt.cuh>
 #include <graft/model/table.h>
 
 #include <chrono>
@@ -10,7 +11,6 @@
 #include <thread>
 
 #include "../../test/support/gpu_instances.h"
-#include "opponents.h"
 
 namespace bench {
 
@@ -19,6 +19,12 @@ using bf = __nv_bfloat16;
 using layer = cuda::executor<bf>;
 
 inline constexpr int k = 4096;
+
+inline void require(bool good, const char* what) {
+  if (good) return;
+  std::fprintf(stderr, "bench: %s failed (%s)\n", what, cudaGetErrorString(cudaGetLastError()));
+  std::exit(1);
+}
 
 __global__ void fill_random(bf* p, long long n, unsigned long long seed, float scale) {
   for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) {
@@ -102,12 +108,24 @@ inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a
   return l;
 }
 
-inline void measure(benchmark::State& state, const replay& r, double flops, double bytes) {
+// cuBLASLt's product with the quickest plan for the calls that `enqueue` makes of it.
+struct opponent {
+  cuda::bench_detail::lt_product<bf> product;
+  opponent(int m, int n, int inner, bool across = false) { must(product.open(m, n, inner, across), "cuBLASLt"); }
+  void run(cudaStream_t s, const void* x, const void* w, void* y, float beta) const {
+    must(product.run(s, x, w, y, beta), "cuBLASLt");
+  }
+  void choose(int calls, const std::function<void(cudaStream_t)>& enqueue) {
+    must(product.choose(stream(), calls, [&](cudaStream_t s) { return enqueue(s), status(ok); }), "cuBLASLt");
+  }
+};
+
+inline void measure(benchmark::State& state, const cuda::bench_detail::replay& r, double flops, double bytes) {
   static const bool hot = std::getenv("GRAFT_HOT") != nullptr;
   for (auto _ : state) {
     if (!hot) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     r.untimed();
-    state.SetIterationTime(r.microseconds() * 1e-6);
+    state.SetIterationTime(r.seconds());
   }
   state.counters["flops"] = flops;
   state.counters["bytes"] = bytes;
@@ -116,7 +134,9 @@ inline void add(const std::string& name, int calls, double flops, double bytes,
                 const std::function<void(cudaStream_t)>& enqueue) {
   enqueue(stream());
   require(cudaStreamSynchronize(stream()) == cudaSuccess, name.c_str());
-  auto r = std::make_shared<replay>(stream(), calls, enqueue);  // enqueue owns what the graph reads: it stays
+  auto r = std::make_shared<cuda::bench_detail::replay>();
+  const auto captured = r->capture(stream(), calls, [&](cudaStream_t s) { return enqueue(s), status(ok); });
+  must(captured, name.c_str());  // enqueue owns what the graph reads: it stays
   benchmark::RegisterBenchmark(name.c_str(),
                                [=](benchmark::State& s) { measure(s, *r, flops, bytes), static_cast<void>(enqueue); })
       ->UseManualTime()

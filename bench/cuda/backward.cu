@@ -33,20 +33,12 @@ struct gradients_of {
 };
 
 void add_case(int m, int n, const std::vector<adapter>& adapters) {
-  static cublasLtHandle_t handle = [] {
-    cublasLtHandle_t h;
-    cublasLtCreate(&h);
-    return h;
-  }();
-  constexpr std::size_t room = 128U << 20U;
-  static void* workspace = random_matrix(room / 2, 0);
   const auto at = std::make_shared<setting>(m, n);
   const auto dx = std::make_shared<std::vector<bf*>>();
   for (int i = 0; i < 2; ++i) dx->push_back(random_matrix(static_cast<long long>(m) * k, 1));
   const std::string shape = "/" + std::to_string(m) + "/" + std::to_string(n);
   const double flops = 2.0 * m * n * k, bytes = 2.0 * (static_cast<double>(n) * k + static_cast<double>(m) * (n + k));
-  const auto ahead = std::make_shared<lt_product>(handle, workspace, room, m, n, k),
-             back = std::make_shared<lt_product>(handle, workspace, room, m, k, n, true);
+  const auto ahead = std::make_shared<opponent>(m, n, k), back = std::make_shared<opponent>(m, k, n, true);
   const auto forward = [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c)
       ahead->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
@@ -55,8 +47,8 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
     for (int c = 0; c < at->calls; ++c)
       back->run(s, at->y, at->w[static_cast<std::size_t>(c % at->rotation)], (*dx)[c % 2], 0);
   };
-  ahead->choose(stream(), at->calls, forward);
-  back->choose(stream(), at->calls, bare);
+  ahead->choose(at->calls, forward);
+  back->choose(at->calls, bare);
   bf* const dy = random_matrix(static_cast<long long>(m) * n, 1);
   add("cublaslt dx" + shape, at->calls, flops, bytes, bare);
   add("cublaslt pair" + shape, at->calls, 2 * flops, 2 * bytes, [=](cudaStream_t s) {

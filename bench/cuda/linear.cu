@@ -11,29 +11,22 @@ namespace {
 using namespace bench;
 
 void add_case(int m, int n, const std::vector<adapter>& adapters) {
-  static cublasLtHandle_t handle = [] {
-    cublasLtHandle_t h;
-    cublasLtCreate(&h);
-    return h;
-  }();
-  constexpr std::size_t room = 128U << 20U;
-  static void* workspace = random_matrix(room / 2, 0);
   const auto at = std::make_shared<setting>(m, n);
   const std::string shape = "/" + std::to_string(m) + "/" + std::to_string(n);
   const double flops = 2.0 * m * n * k, bytes = 2.0 * (static_cast<double>(n) * k + static_cast<double>(m) * (n + k));
-  const auto base = std::make_shared<lt_product>(handle, workspace, room, m, n, k);
+  const auto base = std::make_shared<opponent>(m, n, k);
   const auto bare = [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c)
       base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
   };
-  base->choose(stream(), at->calls, bare);
+  base->choose(at->calls, bare);
   add("cublaslt bare" + shape, at->calls, flops, bytes, bare);
 
-  const auto shrink = std::make_shared<lt_product>(handle, workspace, room, m, 16, k);
-  const auto expand = std::make_shared<lt_product>(handle, workspace, room, m, n, 16);
+  const auto shrink = std::make_shared<opponent>(m, 16, k);
+  const auto expand = std::make_shared<opponent>(m, n, 16);
   bf *a = random_matrix(16 * k, 0.027F), *b = random_matrix(16LL * n, 0.3F);
-  shrink->choose(stream(), 1, [&](cudaStream_t s) { shrink->run(s, at->x, a, at->s, 0); });
-  expand->choose(stream(), 1, [&](cudaStream_t s) { expand->run(s, at->s, b, at->y, 1); });
+  shrink->choose(1, [&](cudaStream_t s) { shrink->run(s, at->x, a, at->s, 0); });
+  expand->choose(1, [&](cudaStream_t s) { expand->run(s, at->s, b, at->y, 1); });
   add("cublaslt lora r16 in three calls" + shape, at->calls, flops, bytes, [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c) {
       base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
