@@ -50,6 +50,7 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   ahead->choose(at->calls, forward);
   back->choose(at->calls, bare);
   bf* const dy = random_matrix(static_cast<long long>(m) * n, 1);
+  add("cublaslt forward" + shape, at->calls, flops, bytes, forward);
   add("cublaslt dx" + shape, at->calls, flops, bytes, bare);
   add("cublaslt pair" + shape, at->calls, 2 * flops, 2 * bytes, [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c) {
@@ -64,20 +65,23 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
     const int copies = at->rotation;  // as many weights as cuBLASLt goes round
     for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what)), layers->back()->train(true);
     const auto into = std::make_shared<gradients_of>(*at, what);
-    auto run = [=](cudaStream_t s, int c, bool ahead_too, bool all) {
+    enum class pass { forward, backward, both };
+    auto run = [=](cudaStream_t s, int c, pass which) {
       layer& l = (*layers)[static_cast<std::size_t>(c % copies)]->on(s, what.alone);
       const view x = matrix_of(at->x, m, k), up = matrix_of(dy, m, n);
-      if (ahead_too) must(l.forward(x, {at->y, dtype::bf16, {m, n, 1, 1}, 2}), "forward");
+      if (which != pass::backward) must(l.forward(x, {at->y, dtype::bf16, {m, n, 1, 1}, 2}), "forward");
       const mutable_view down{(*dx)[c % 2], dtype::bf16, {m, k, 1, 1}, 2};
-      must(l.backward(x, up, down, all ? into->wanted : std::vector<gradient>{}), "backward");
+      if (which != pass::forward) must(l.backward(x, up, down, into->wanted), "backward");
     };
-    for (int c = 0; c < copies; ++c) run(stream(), c, true, true);  // binds the backward pass
-    add(what.name + std::string(" backward") + shape, at->calls, flops, bytes, [=](cudaStream_t s) {
-      for (int c = 0; c < at->calls; ++c) run(s, c, false, true);
-    });
-    add(what.name + std::string(" both") + shape, at->calls, 2 * flops, 2 * bytes, [=](cudaStream_t s) {
-      for (int c = 0; c < at->calls; ++c) run(s, c, true, true);
-    });
+    for (int c = 0; c < copies; ++c) run(stream(), c, pass::both);  // binds the passes
+    for (const auto& [which, name] : {std::pair{pass::forward, " forward"}, std::pair{pass::backward, " backward"},
+                                      std::pair{pass::both, " both"}}) {
+      const double passes = which == pass::both ? 2 : 1;
+      add(what.name + std::string(name) + shape, at->calls, passes * flops, passes * bytes,
+          [=, which = which](cudaStream_t s) {
+            for (int c = 0; c < at->calls; ++c) run(s, c, which);
+          });
+    }
   }
 }
 
