@@ -77,7 +77,7 @@ struct step {
     REQUIRE(bool(layer.set("weight", w.seen())));
     REQUIRE(bool(layer.set("lora_A.weight", a.seen())));
     REQUIRE(bool(layer.set("lora_B.weight", b.seen())));
-    if (with_magnitude) REQUIRE(bool(layer.set("lora_magnitude_vector", m.seen())));
+    if (with_magnitude) REQUIRE(bool(layer.set("lora_magnitude_vector", {m.memory.data(), dtype::bf16, {out}, 1})));
     REQUIRE(bool(layer.set("scaling", 1.5)));
     REQUIRE(bool(layer.bind({.tokens = tokens})));
     layer.train(true);
@@ -138,11 +138,13 @@ TEST_CASE("gpu: gradients in bf16, and gradients added to what is there") {
   step s("lora", 16, 1);
   s.enqueue();
   const std::vector<char> plain = s.db.read();
-  device_tensor narrow(out, 16, dtype::bf16), sum(out, 16, dtype::f32);
+  device_tensor narrow(out, 16, dtype::bf16), sum(out, 16, dtype::f32), other(16, in, dtype::f32);
   REQUIRE(cudaMemset(sum.memory.data(), 0, static_cast<std::size_t>(sum.bytes())) == cudaSuccess);
-  REQUIRE(bool(s.layer.backward(s.x.seen(), s.dy.seen(), s.dx.written(), {{"lora_B.weight", narrow.written()}})));
-  for (int i = 0; i < 2; ++i)
-    REQUIRE(bool(s.layer.backward(s.x.seen(), s.dy.seen(), s.dx.written(), {{"lora_B.weight", sum.written(), true}})));
+  auto backward = [&](const gradient& b) {
+    REQUIRE(bool(s.layer.backward(s.x.seen(), s.dy.seen(), s.dx.written(), {{"lora_A.weight", other.written()}, b})));
+  };
+  backward({"lora_B.weight", narrow.written()});
+  for (int i = 0; i < 2; ++i) backward({"lora_B.weight", sum.written(), true});
   const std::vector<char> rounded = narrow.read(), added = sum.read();
   const auto* const exact = reinterpret_cast<const float*>(plain.data());
   const auto* const twice = reinterpret_cast<const float*>(added.data());

@@ -45,29 +45,6 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
   if (first >= g.r.in) return;
   const long long from = first / (32 * inner) * (32 * inner);
   const bool second = first + 32 < g.r.in;  // the last warp may have one tile only
-  const long long begin = static_cast<long long>(blockIdx.y) * pass_rows;
-  const int rows = static_cast<int>(begin + pass_rows < g.rows ? pass_rows : g.rows - begin);
-  const T* const x_at = static_cast<const T*>(g.x) + begin * g.r.in + from + 8 * q;
-  T* const y_at = static_cast<T*>(g.y) + begin * g.r.in + first + 8 * q;
-  constexpr int at_once = 4 / inner, step = 16 * at_once;  // groups of 16 rows
-  struct rows_of_x {
-    uint4 v[at_once][2][inner];
-  };
-  auto load = [&](rows_of_x& to, int row0) {
-#pragma unroll
-    for (int k = 0; k < at_once; ++k)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = row0 + 16 * k + 8 * h;
-        const T* const at = x_at + row * g.r.in;
-#pragma unroll
-        for (int d = 0; d < inner; ++d)
-          to.v[k][h][d] = ptx::load_once(at + 32 * d, row < rows && (d == 0 || Depth > 1 || second));
-      }
-  };
-  // The first rows are on their way while R is gathered.
-  rows_of_x even, odd;
-  load(even, lane / 4), load(odd, lane / 4 + step);
   // Inner element 8q + 4s + {0, 1, 2, 3} is what thread q holds for the products of step s; output 8q + 2t + {0, 1} is
   // what it gets from those of tile t.
   std::uint32_t right[tiles][2 * Depth][4][2];
@@ -88,6 +65,26 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
           right[c][s][t][h] = pack<T>(entry(i), entry(i + 1));
         }
   }
+  const long long begin = static_cast<long long>(blockIdx.y) * pass_rows;
+  const int rows = static_cast<int>(begin + pass_rows < g.rows ? pass_rows : g.rows - begin);
+  const T* const x_at = static_cast<const T*>(g.x) + begin * g.r.in + from + 8 * q;
+  T* const y_at = static_cast<T*>(g.y) + begin * g.r.in + first + 8 * q;
+  constexpr int at_once = 4 / inner, step = 16 * at_once;  // groups of 16 rows
+  struct rows_of_x {
+    uint4 v[at_once][2][inner];
+  };
+  auto load = [&](rows_of_x& to, int row0) {
+#pragma unroll
+    for (int k = 0; k < at_once; ++k)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row0 + 16 * k + 8 * h;
+        const T* const at = x_at + row * g.r.in;
+#pragma unroll
+        for (int d = 0; d < inner; ++d)
+          to.v[k][h][d] = ptx::load_once(at + 32 * d, row < rows && (d == 0 || Depth > 1 || second));
+      }
+  };
   auto turn = [&](const rows_of_x& x, int row0) {
 #pragma unroll
     for (int k = 0; k < at_once; ++k)
@@ -111,12 +108,14 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
                            pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
       }
   };
+  rows_of_x even, odd;
+  load(even, lane / 4);
 #pragma unroll 1
   for (int row0 = lane / 4; row0 < rows + lane / 4; row0 += 2 * step) {  // the same number of turns for all lanes
+    load(odd, row0 + step);
     turn(even, row0);
     load(even, row0 + 2 * step);
     turn(odd, row0 + step);
-    load(odd, row0 + 3 * step);
   }
 #endif
 }
