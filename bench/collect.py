@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Turns what bench_cuda_linear and bench_cuda_backward wrote into the form of bench/results: a line per contender, ratios to
-the bare layer: a backward pass to the bare dx, forward and backward to the bare pair.
+the bare layer: a forward or backward pass of training to the bare product, both passes to the bare pair.
 
     python3 bench/collect.py linear.json --gpu 'NVIDIA H200' --driver 580.159.04 --toolkit 'CUDA 13.0' \
         --command 'bench_cuda_linear --benchmark_out=FILE' \
@@ -26,7 +26,7 @@ def rows_of(benchmarks):
         us, floor = b["real_time"], 1e6 * max(b["bytes"] / MEMORY, b["flops"] / TENSOR)
         row = {"contender": contender, "tokens": int(tokens), "out": int(out) if out.isdigit() else out, "us": round(us, 2),
                "spread_us": round(spread[name]["real_time"], 2)}
-        what = {"backward": "dx", "both": "pair"}.get(contender.split()[-1], "bare")
+        what = {"forward": "forward", "backward": "dx", "both": "pair"}.get(contender.split()[-1], "bare")
         bare = median.get(f"cublaslt {what}/{tokens}/{out}")
         if bare:
             row["to_bare"] = round(us / bare["real_time"], 3)
