@@ -117,6 +117,8 @@ template <class Engine> class executor {
   status bind_all(const capacity& room);
   status bind_base();
   status bind_part(part& p);
+  status begin_forward(pass<Engine>& p, const view& x, const mutable_view& y);
+  status forward_keeping(const view& x, const mutable_view& y);
   bool keeps() const;
   const pass<Engine>& forward_pass() const;
   void forget_kept();
@@ -129,13 +131,15 @@ template <class Engine> class executor {
   std::unique_ptr<part> together_;
   // Set by activate(): a program that never activates several adapters does not compile what combines them.
   result<std::unique_ptr<part>> (executor::*combine_)(const std::vector<int>&) const = nullptr;
+  // The same for train(), and what forward keeps.
+  status (executor::*forward_keeping_)(const view&, const mutable_view&) = nullptr;
   std::unique_ptr<bare> base_;
   queue queue_;
   typename Engine::shared shared_{};
   capacity room_{};
   std::vector<int> active_{0};
   mode how_;
-  bool enabled_ = true, bound_ = false, training_ = false;
+  bool enabled_ = true, bound_ = false;
   unsigned long long versions_ = 0;  // of parameters, counted over all adapters
 };
 

@@ -54,17 +54,26 @@ template <class Engine> status executor<Engine>::forward(const view& x, const mu
   const auto mine = base_->caller.enter();
   if (!mine) return one_caller::refusal();
   if (status s = ready(); !s) return s;
-  training_passes<Engine>* const kept = keeps() ? &training_of(shown()) : nullptr;
-  pass<Engine>& p = kept != nullptr ? kept->forward : enabled_ ? shown().forward : base_->forward;
-  if (kept != nullptr && !p.bound())
-    if (status s = p.bind(queue_, shown().state, kept->forward_graph(), aim(), room_, shared_); !s) return s;
+  if (keeps()) return (this->*forward_keeping_)(x, y);
+  pass<Engine>& p = enabled_ ? shown().forward : base_->forward;
+  if (status s = begin_forward(p, x, y); !s) return s;
+  return p.run(queue_);
+}
+template <class Engine>
+status executor<Engine>::begin_forward(pass<Engine>& p, const view& x, const mutable_view& y) {
   if (status s = p.begin(x); !s) return s;
   if (y.data == nullptr && p.elements(0) != 0) return p.without_memory(0);
-  if (status s = p.want(0, y); !s) return s;
-  return kept != nullptr ? kept->run_forward(queue_, x, room_.tokens) : p.run(queue_);
+  return p.want(0, y);
+}
+template <class Engine> status executor<Engine>::forward_keeping(const view& x, const mutable_view& y) {
+  training_passes<Engine>& t = training_of(shown());
+  if (!t.forward.bound())
+    if (status s = t.forward.bind(queue_, shown().state, t.forward_graph(), aim(), room_, shared_); !s) return s;
+  if (status s = begin_forward(t.forward, x, y); !s) return s;
+  return t.run_forward(queue_, x, room_.tokens);
 }
 template <class Engine> void executor<Engine>::train(bool on) {
-  training_ = on;
+  forward_keeping_ = on ? &executor::forward_keeping : nullptr;
   for (auto& p : parts_)
     if (p != nullptr) p->training = nullptr;
   if (together_ != nullptr) together_->training = nullptr;
@@ -72,7 +81,7 @@ template <class Engine> void executor<Engine>::train(bool on) {
 // Is there anything to keep, and anybody to keep it for?
 template <class Engine> bool executor<Engine>::keeps() const {
   const graph& backward = shown().state.graphs().backward;
-  return training_ && enabled_ && !eager() && backward.outs > 0 && backward.bad.what == fault::none;
+  return forward_keeping_ != nullptr && enabled_ && !eager() && backward.outs > 0 && backward.bad.what == fault::none;
 }
 template <class Engine> training_passes<Engine>& executor<Engine>::training_of(part& p) {
   const layer_graphs& graphs = p.state.graphs();
