@@ -21,6 +21,7 @@
 #include <graft/adapter/psoft.h>
 #include <graft/adapter/randlora.h>
 #include <graft/adapter/road.h>
+#include <graft/adapter/trainable_tokens.h>
 #include <graft/adapter/vblora.h>
 #include <graft/adapter/vera.h>
 
@@ -29,7 +30,7 @@ namespace graft {
 using all_adapters =
     joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms, ia3_forms,
            loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms, road_forms,
-           c3a_forms, randlora_forms, hira_forms, psoft_forms, ln_tuning_forms>;
+           c3a_forms, randlora_forms, hira_forms, psoft_forms, ln_tuning_forms, trainable_tokens_forms>;
 
 // f(type) for each; the type is passed as a value that holds nothing.
 template <class Adapter> struct adapter_type { using type = Adapter; };

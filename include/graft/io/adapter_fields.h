@@ -24,6 +24,12 @@ struct name_pattern {
   bool empty() const { return kind == form::list && names.empty(); }
 };
 
+// Rows of an embedding, or of a head, that are trained beside the adapter; no name is the embedding of the input.
+struct token_rows {
+  std::string module{};
+  std::vector<int> tokens{};
+};
+
 struct adapter_config {
   const peft_method* type = nullptr;
   std::string own{};  // the name of a method that the program added; the type is then `own_method`
@@ -34,6 +40,7 @@ struct adapter_config {
   name_pattern target_modules{}, exclude_modules{};
   std::vector<std::string> modules_to_save{}, layers_pattern{};
   std::vector<int> layers_to_transform{};
+  std::vector<token_rows> trainable_tokens{};
 
   const char* type_name() const { return own.empty() ? type->type : own.c_str(); }
   const peft_key* key(std::string_view name) const {

@@ -64,6 +64,16 @@ inline void read_layers(config_reader& in, adapter_config& c) {
     in.reject("'layers_to_transform' is set although 'target_modules' is not a list, expected one or the other");
 }
 
+inline void read_trainable_tokens(config_reader& in, adapter_config& c) {
+  const char* const key = "trainable_token_indices";
+  const json* v = in.set(key);
+  if (v == nullptr || is_unset(*v)) return;
+  if (!v->is_object()) return in.tokens(key, *v, c.trainable_tokens.emplace_back().tokens);
+  in.entries(key, [&](const std::string& module, const json& list) {
+    in.tokens(key, list, c.trainable_tokens.emplace_back(token_rows{module}).tokens);
+  });
+}
+
 inline void read_common(config_reader& in, adapter_config& c) {
   in.word("peft_version", c.peft_version);
   in.word("base_model_name_or_path", c.base_model);
@@ -76,6 +86,7 @@ inline void read_common(config_reader& in, adapter_config& c) {
   if (says_all_linear(c.target_modules.regex)) c.target_modules.kind = name_pattern::form::all_linear;
   read_names(in, "exclude_modules", c.exclude_modules);
   in.words("modules_to_save", c.modules_to_save);
+  read_trainable_tokens(in, c);
   read_layers(in, c);
   read_bias(in, c);
   in.flag("fan_in_fan_out", c.fan_in_fan_out);

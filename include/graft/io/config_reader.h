@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/io/json.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -83,6 +84,17 @@ struct config_reader {
       if (!e.is_word() || e.word.empty())
         return reject('\'', key, "' holds ", found(e), ", expected only strings that are not empty");
       out.push_back(e.word);
+    }
+  }
+  // Tokens, each at most once.
+  void tokens(const char* key, const json& v, std::vector<int>& out) {
+    const auto is_token = [](const json& e) { return e.is_whole() && fits_int(e); };
+    if (!v.is_list() || v.items.empty() || !std::all_of(v.items.begin(), v.items.end(), is_token))
+      return expected(key, v, "a list of tokens");
+    for (const json& e : v.items) {
+      if (std::find(out.begin(), out.end(), static_cast<int>(e.real)) != out.end())
+        return reject('\'', key, "' names token ", static_cast<long long>(e.real), " twice, expected each once");
+      out.push_back(static_cast<int>(e.real));
     }
   }
   // Objects whose values are read one by one, in file order; null is the same as {}.

@@ -23,7 +23,6 @@ inline constexpr refused_key refused_keys[] = {
     {"kasa_config", "KaSA changes the base weight and adds a diagonal"},
     {"monteclora_config", "MonteCLoRA samples the adapter"},
     {"velora_config", "VeLoRA changes the backward pass"},
-    {"trainable_token_indices", "rows of the embedding are replaced"},
     {"ensure_weight_tying", "tied modules follow the adapter"},
 };
 

@@ -15,6 +15,7 @@ struct adapter_tensor {
   std::string key;  // in the file
   std::shared_ptr<std::vector<float>> data;
   std::vector<long long> shape;
+  bool stored = true;  // false: it follows from the configuration and the base
 
   view value() const {
     view v{data->data(), dtype::f32, {1, 1, 1, 1}, static_cast<int>(shape.size())};
@@ -34,6 +35,7 @@ struct module_adapter {
   double dropout = 0;                                       // of what the adapter sees in training
   bool table = false, turned = false;                       // an embedding; a weight that is stored [in, out]
   std::string among{};  // where several adapters act: the word that its tensors lie under, below the module
+  std::string follows{};  // the module whose weight it shares, and with it what this adapter does to the weight
 };
 
 // What is needed to write an adapter into a file again; who read it knows.

@@ -106,7 +106,8 @@ result<merged_model> merge_into(typename Engine::queue& queue, const model_confi
   auto memory = std::make_shared<detail::merged_memory>();
   memory->base = base.owner;
   for (const module_adapter& m : adapters.modules)
-    if (status s = detail::merge_module<Engine>(queue, config, m, out.weights, *memory); !s) return s.failure();
+    if (m.follows.empty())
+      if (status s = detail::merge_module<Engine>(queue, config, m, out.weights, *memory); !s) return s.failure();
   for (const std::vector<std::byte>& t : memory->tensors) out.bytes += static_cast<long long>(t.size());
   out.weights.owner = std::move(memory);
   return out;

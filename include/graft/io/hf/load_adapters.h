@@ -3,7 +3,7 @@
 // whole. Every tensor of the file must have been for one of them. The way back writes the same file with the values that
 // the tensors have now; PEFT reads it.
 #pragma once
-#include <graft/io/hf/modules.h>
+#include <graft/io/hf/token_rows.h>
 #include <graft/model/adalora.h>
 
 namespace graft::io::hf {
@@ -30,7 +30,7 @@ struct loaded_adapters {
 class adapter_loader {
  public:
   adapter_loader(const peft_folder& from, const model_config& c, const model_weights& w)
-      : from_(from), all_(modules_of(c, w)) {}
+      : from_(from), config_(c), all_(modules_of(c, w)) {}
 
   result<loaded_adapters> load() {
     out_.config = from_.config;
@@ -39,6 +39,9 @@ class adapter_loader {
       if (status s = adapt(*b); !s) return s.failure();
     for (const base_layer& b : all_)
       if (status s = replace(b); !s) return s.failure();
+    for (const token_rows& rows : from_.config.trainable_tokens)
+      if (status s = replace_rows(rows); !s) return s.failure();
+    if (status s = follow_table(); !s) return s.failure();
     if (out_.set.modules.empty())
       return fail_in(from_.weights.file,
                      "target_modules of adapter_config.json beside it names no module of this model");
@@ -62,16 +65,48 @@ class adapter_loader {
   status adapt(const base_layer& b) {
     result<peft_layer> layer = read_module(from_, b);
     if (!layer) return layer.failure();
-    module_adapter m{b.module, layer->formula.of, {}, layer->scalars, layer->sizes, {}};
-    for (auto& [name, t] : layer->tensors) m.tensors[name] = shared(t);
+    module_adapter m = adapter_of(b, *layer);
     if (layer->base_weight) m.base["weight"] = shared(*layer->base_weight);
     if (layer->base_bias) m.base["bias"] = shared(*layer->base_bias), m.trains_bias = true;
-    describe(b, m);
     for (const char* key : {"lora_dropout", "boft_dropout", "vera_dropout", "vblora_dropout", "miss_dropout"})
       if (b.kind == "linear" && from_.config.key(key) != nullptr) m.dropout = from_.config.number(key);
     used_.push_back("base_model.model." + b.module + ".");
     out_.set.modules.push_back(std::move(m));
     out_.modules.push_back({b, std::move(*layer)});
+    return ok;
+  }
+  module_adapter adapter_of(const base_layer& b, const peft_layer& layer) {
+    module_adapter m{b.module, layer.formula.of, {}, layer.scalars, layer.sizes, {}};
+    for (auto& [name, t] : layer.tensors) m.tensors[name] = shared(t);
+    describe(b, m);
+    return m;
+  }
+  // Rows that are trained beside the adapters.
+  status replace_rows(const token_rows& rows) {
+    const result<const base_layer*> b = module_of(rows, all_, config_, from_.weights.file);
+    if (!b) return b.failure();
+    if (out_.set.find((*b)->module) != nullptr)
+      return fail_in(from_.weights.file, "module ", in_quotes((*b)->module),
+                     " has rows in 'trainable_token_indices' and is adapted or saved whole, expected one of them");
+    const result<peft_layer> layer = read_token_rows(from_, **b, rows);
+    if (!layer) return layer.failure();
+    out_.set.modules.push_back(adapter_of(**b, *layer));
+    return ok;
+  }
+  // A head that is the table of the tokens has its trained rows too.
+  status follow_table() {
+    const std::string table = token_table(config_.family);
+    const module_adapter* rows = nullptr;
+    for (const module_adapter& m : out_.set.modules)
+      if (table == m.module + ".weight" && m.tensors.contains("trainable_tokens_delta")) rows = &m;
+    if (rows == nullptr || !config_.tied) return ok;
+    if (out_.set.find("lm_head") != nullptr)
+      return fail_in(from_.weights.file,
+                     "the head is tied to the embedding, whose rows are trained, and is adapted "
+                     "itself, expected one of them");
+    module_adapter head = *rows;
+    head.module = "lm_head", head.follows = rows->module, head.table = false;
+    out_.set.modules.push_back(std::move(head));
     return ok;
   }
   static void describe(const base_layer& b, module_adapter& m) {
@@ -83,7 +118,7 @@ class adapter_loader {
     used_.push_back(t.key);
     if (t.whole) used_.push_back(t.whole->key);
     adapter_tensor& one = by_key_[t.key + " " + shape_text(t.shape).c_str()];
-    if (one.data == nullptr) one = {t.key, std::make_shared<std::vector<float>>(t.data), t.shape};
+    if (one.data == nullptr) one = {t.key, std::make_shared<std::vector<float>>(t.data), t.shape, t.stored};
     return one;
   }
   // Modules that were saved whole, and biases that were trained beside the adapters.
@@ -137,6 +172,7 @@ class adapter_loader {
   }
 
   const peft_folder& from_;
+  const model_config& config_;
   std::vector<base_layer> all_;
   std::vector<base_layer*> targets_;
   std::vector<std::string> used_;  // keys, and beginnings of keys that end in a dot
@@ -162,11 +198,13 @@ inline status save_adapter(const std::string& folder, const adapter_set& set, co
                            std::vector<adapted_module> modules) {
   std::vector<tensor_view> more;
   for (const module_adapter& m : set.modules) {
+    if (!m.follows.empty()) continue;
     const auto at =
         std::find_if(modules.begin(), modules.end(), [&](const auto& e) { return e.base.module == m.module; });
     for (const auto& [name, t] : m.tensors) {
       if (at == modules.end()) {
-        more.push_back({t.key, dtype::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
+        if (t.stored)
+          more.push_back({t.key, dtype::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
         continue;
       }
       loaded_tensor& to = at->layer.tensors.at(name);

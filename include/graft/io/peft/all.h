@@ -18,14 +18,16 @@
 #include <graft/io/peft/psoft.h>
 #include <graft/io/peft/randlora.h>
 #include <graft/io/peft/road.h>
+#include <graft/io/peft/trainable_tokens.h>
 #include <graft/io/peft/vblora.h>
 #include <graft/io/peft/vera.h>
 
 namespace graft::io::peft {
 
-inline constexpr const peft_method* all[] = {
-    &lora_files, &adalora_files, &oft_files,       &boft_files, &hra_files,    &ia3_files,    &loha_files,
-    &lokr_files, &vera_files,    &ln_tuning_files, &miss_files, &vblora_files, &delora_files, &gralora_files,
-    &road_files, &c3a_files,     &randlora_files,  &hira_files, &psoft_files};
+inline constexpr const peft_method* all[] = {&lora_files,     &adalora_files,   &oft_files,   &boft_files,
+                                             &hra_files,      &ia3_files,       &loha_files,  &lokr_files,
+                                             &vera_files,     &ln_tuning_files, &miss_files,  &vblora_files,
+                                             &delora_files,   &gralora_files,   &road_files,  &c3a_files,
+                                             &randlora_files, &hira_files,      &psoft_files, &trainable_tokens_files};
 
 }  // namespace graft::io::peft

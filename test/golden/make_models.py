@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes golden cases of whole models with the real PEFT: trainable tokens, beside LoRA and alone.
+
+    pip install torch peft safetensors transformers
+    python3 test/golden/make_models.py test/golden/models [NAME...]
+
+For every base folder BASE/base that a case names: BASE/NAME with adapter_init, adapter_trained, case.json and
+expected.safetensors, in the layout that golden.cpp reads (test/golden/model_case.h says what is compared). The adapter's
+parameters are moved at random before anything is computed, so that no zero hides an error.
+"""
+import json
+import pathlib
+import sys
+import warnings
+
+import peft
+import torch
+import transformers
+from safetensors.torch import save_file
+
+warnings.filterwarnings("ignore")
+OPTIMIZER = {"name": "AdamW", "lr": 0.005, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
+TARGETS = ["q_proj", "v_proj", "down_proj"]
+
+
+def lora(**more):
+    return peft.LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS, task_type="CAUSAL_LM", **more)
+
+
+CASES = {  # name -> (base, tokens that the prompts contain, configuration)
+    "lora_trainable_tokens_tied": (
+        "llama_tied_bias", [3, 9, 41, 100], lambda: lora(trainable_token_indices=[3, 9, 41, 100])),
+    "lora_trainable_tokens_head": (
+        "llama", [5, 8, 30, 77], lambda: lora(trainable_token_indices={"embed_tokens": [5, 8], "lm_head": [8, 30, 77]})),
+    "trainable_tokens": (
+        "llama", [4, 60, 61, 255],
+        lambda: peft.TrainableTokensConfig(token_indices=[4, 60, 61, 255], task_type="CAUSAL_LM")),
+}
+
+
+def greedy(model, ids):
+    with torch.no_grad():
+        return model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False,
+                              eos_token_id=None, pad_token_id=0)
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids).logits.float().contiguous()
+
+
+def make(root, name):
+    base, tokens, config = CASES[name]
+    torch.manual_seed(sum(map(ord, name)))
+    folder = root / base / name
+    model = transformers.AutoModelForCausalLM.from_pretrained(root / base / "base", dtype=torch.float32)
+    model = peft.get_peft_model(model.eval(), config()).eval()
+    vocabulary = model.config.vocab_size
+    ids = torch.randint(3, vocabulary, (3, 11))
+    ids[:, : len(tokens)] = torch.tensor(tokens)
+    train_ids = torch.randint(3, vocabulary, (6, 4, 13))
+    train_ids[:, :2, 2 : 2 + len(tokens)] = torch.tensor(tokens)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(0.1 * torch.randn_like(p))
+    out = {"ids": ids, "train_ids": train_ids, "logits": logits(model, ids), "generated": greedy(model, ids)}
+    model.save_pretrained(folder / "adapter_init")
+    with model.disable_adapter():
+        out["logits_disabled"] = logits(model, ids)
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    o = OPTIMIZER
+    optimizer = torch.optim.AdamW(trained.values(), lr=o["lr"], betas=tuple(o["betas"]), eps=o["eps"],
+                                  weight_decay=o["weight_decay"])
+    losses = []
+    for batch in train_ids:
+        optimizer.zero_grad()
+        loss = model(input_ids=batch, labels=batch).loss
+        loss.backward()
+        if not losses:
+            out.update({f"grad0.{n}": p.grad.clone() for n, p in trained.items()})
+        losses.append(loss.item())
+        optimizer.step()
+    out["losses"] = torch.tensor(losses)
+    out["logits_trained"], out["generated_trained"] = logits(model, ids), greedy(model, ids)
+    model.save_pretrained(folder / "adapter_trained")
+    out["logits_merged_unloaded"] = logits(model.merge_and_unload(), ids)
+    save_file({k: v.contiguous() for k, v in out.items()}, folder / "expected.safetensors")
+    versions = {"peft": peft.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
+    case = {"case": name, "arch": base, **versions, "optimizer": OPTIMIZER,
+            "training": "loss on labels = input ids (shifted inside), one step per train_ids[s]"}
+    (folder / "case.json").write_text(json.dumps(case, indent=1))
+    for readme in folder.glob("*/README.md"):
+        readme.unlink()
+
+
+if __name__ == "__main__":
+    for one in sys.argv[2:] or CASES:
+        make(pathlib.Path(sys.argv[1]), one)
+        print(one)
