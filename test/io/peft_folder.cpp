@@ -84,7 +84,14 @@ TEST_CASE("peft folder: a configuration that a program makes") {
   CHECK(contains(make_adapter_config("LORA", {"q"}, {{"lora_alhpa", json_number(1)}}).message(), "'lora_alhpa'"));
   for (const peft_method* m : peft::all) {
     INFO(m->type);
-    const auto c = make_adapter_config(m->type, {"q"});
+    std::vector<std::pair<std::string, json>> keys;
+    if (same_text(m->type, "TRAINABLE_TOKENS")) {
+      CHECK(contains(make_adapter_config(m->type, {"q"}).message(), "'token_indices' is missing"));
+      json tokens;
+      tokens.what = json::kind::list, tokens.items = {json_number(3), json_number(5)};
+      keys.emplace_back("token_indices", tokens);
+    }
+    const auto c = make_adapter_config(m->type, {"q"}, keys);
     CHECK_MESSAGE(c, c.message());
   }
 }

@@ -23,10 +23,10 @@ TEST_CASE("methods: which exist where") {
   for (const method& m : built_in_methods()) {
     INFO(m.name);
     const std::string name = m.name;
-    const bool table = name == "none" || name.ends_with("_embedding");
+    const bool both = name == "none" || name == "trainable_tokens", table = both || name.ends_with("_embedding");
     const bool own = name == "loha_conv" || name.starts_with("ln_tuning");
     for (const bool bias : {false, true}) {
-      CHECK(graphs_for("linear", m.name, bias).exists() == (name == "none" || (!table && !own)));
+      CHECK(graphs_for("linear", m.name, bias).exists() == (both || (!table && !own)));
       const bool conv = name == "none" || name == "lora" || name == "lora_with_bias" || name == "dora" ||
                         name == "loha" || name == "loha_conv" || name == "hira";
       CHECK(graphs_for("conv2d", m.name, bias).exists() == conv);

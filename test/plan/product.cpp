@@ -132,6 +132,7 @@ TEST_CASE("product: the launches of every adapter on a linear layer") {
       {"road_2", "product: product=matmul | rotate: rotate"},
       {"road_4", "product: product=matmul | rotate: rotate"},
       {"hira", plain},
+      {"trainable_tokens", side},
   };
   std::size_t seen = 0;
   for_matrix_adapters([&]<class Layer>(const char* name, layer_tag<Layer>) {

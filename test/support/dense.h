@@ -16,7 +16,7 @@ inline constexpr named_number roomy[] = {
     {"out", 96},   {"in", 128},     {"tokens", 7},   {"r", 4},      {"b", 8},           {"m", 2},
     {"a", 8},      {"c", 8},        {"terms", 5},    {"topk", 2},   {"num_vectors", 6}, {"vector_length", 8},
     {"mini_r", 4}, {"vocab", 96},   {"dim", 128},    {"n", 128},    {"channels", 16},   {"height", 9},
-    {"width", 9},  {"kernel_h", 3}, {"kernel_w", 3}, {"stride", 1}, {"padding", 1},
+    {"width", 9},  {"kernel_h", 3}, {"kernel_w", 3}, {"stride", 1}, {"padding", 1},     {"trained_tokens", 4},
 };
 constexpr long long roomy_size(const char* name) {
   for (const named_number& n : roomy)

@@ -11,7 +11,7 @@ template <int Tokens = dyn> struct trainable_tokens {
   static constexpr const char *name = "Trainable tokens", *method = "trainable_tokens", *kinds = "embedding linear";
   using sample = trainable_tokens<8>;
   static constexpr ex weight(scope p, ex W) {
-    auto n = p.size("n", Tokens);
+    auto n = p.size("trained_tokens", Tokens);
     auto S = p.frozen("selected", W.rows(), n), R = p.frozen("trainable_tokens_original", n, W.cols());
     return W + S * (p.param("trainable_tokens_delta", n, W.cols()) - R);
   }

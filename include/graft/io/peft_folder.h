@@ -50,7 +50,8 @@ inline result<adapter_config> make_adapter_config(const char* type, const std::v
     add("inference_mode", json_flag(true));
     for (const peft_method* m : peft::all)
       for (const peft_key& k : m->keys)
-        if (same_text(m->type, type) && k.required != nullptr) add(k.name, json_number(k.otherwise));
+        if (same_text(m->type, type) && k.required != nullptr && k.form != key_form::unread)
+          add(k.name, json_number(k.otherwise));
     if (const auto stated = parse_adapter_config(json_file(o), "adapter_config.json", methods); !stated)
       return stated.failure();
     add("base_model_name_or_path", {});
