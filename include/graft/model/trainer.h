@@ -4,10 +4,13 @@
 // saved and goes on gives the bits of one that was never interrupted.
 //     trainer<engine> t = *trainer<engine>::make(model, sequences, settings);
 //     t.run([&](const step_report& r) { …; return !stop; });        // false ends it after this step
+// With a communicator every rank works on its part of each batch, and all of them make the same step: what they compute is
+// what one process computes with batches as large as all parts together.
 #pragma once
 #include <graft/model/adalora_layers.h>
 #include <graft/model/schedule.h>
 #include <graft/model/training.h>
+#include <graft/parallel/alone.h>
 
 #include <chrono>
 #include <numeric>
@@ -16,7 +19,7 @@ namespace graft {
 
 struct trainer_settings {
   long long steps = 0;  // of the optimizer
-  int batch = 1;        // sequences of one call
+  int batch = 1;        // sequences of one call, on each rank
   int accumulate = 1;   // calls of one step
   adamw_settings optimizer{};
   rate_schedule rate{};    // its steps are those above where it has none
@@ -24,12 +27,13 @@ struct trainer_settings {
   std::uint64_t seed = 0;  // of the order and of dropout
   bool dropout = true, checkpoint = false;
   std::optional<adalora_settings> adalora{};
+  std::shared_ptr<communicator> ranks = std::make_shared<alone>();
 };
 
 struct step_report {
   long long step = 0, steps = 0;  // steps that are done, and all
   double loss = 0, rate = 0, norm = 0;
-  long long tokens = 0;  // of this step
+  long long tokens = 0;  // of this step, on all ranks
   double seconds = 0;    // of this step
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
   double seconds_left() const { return seconds * static_cast<double>(steps - step); }
@@ -47,7 +51,9 @@ template <class Engine> class trainer {
     for (const std::vector<std::int64_t>& s : data)
       if (s.size() < 2)
         return fail("a sequence has ", static_cast<long long>(s.size()), " tokens, expected at least 2");
-    auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, static_cast<std::int64_t>(how.seed)});
+    if (!Engine::reads_host_memory && how.ranks->size() > 1 && !how.ranks->reads_device_memory())
+      return fail("these ranks exchange host memory, and this model trains in a device's");
+    auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, seed_of(how)});
     if (!run) return run.failure();
     auto optimizer = run->optimizer(how.optimizer);
     if (!optimizer) return optimizer.failure();
@@ -76,12 +82,13 @@ template <class Engine> class trainer {
     step_report r{now + 1, how_.steps, 0, how_.optimizer.rate * how_.rate.factor(now)};
     run_.clear();
     for (int call = 0; call < how_.accumulate; ++call) {
-      const std::vector<labelled_sequence> batch = batch_of(now * how_.accumulate + call);
-      for (const labelled_sequence& s : batch) r.tokens += static_cast<long long>(s.tokens.size());
-      const result<double> loss = run_.add(batch, 1.0 / how_.accumulate);
+      const share s = share_of(now * how_.accumulate + call);
+      const double weight = s.weight / how_.accumulate;
+      const result<double> loss = run_.add(s.batch, weight);
       if (!loss) return loss.failure();
-      r.loss += *loss / how_.accumulate;
+      r.tokens += s.tokens, r.loss += *loss * weight;
     }
+    if (status s = add_up(r.loss); !s) return s.failure();
     if (status s = on_host([&] { r.loss += ranks_->keep_orthogonal(); }); !s) return s.failure();
     if (!std::isfinite(r.loss)) return fail("the loss of step ", r.step, " is not a finite number; lower the rate");
     if (how_.clip > 0)
@@ -97,19 +104,23 @@ template <class Engine> class trainer {
     r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return r;
   }
-  // The mean loss of other sequences, each token counting the same within its batch.
+  // The mean loss of other sequences, each token counting the same; ranks take turns with the batches.
   result<double> evaluate(const sequences& data) {
-    double sum = 0;
+    double sums[2] = {0, 0};  // of the losses, and of the labels
     long long batches = 0;
     for (std::size_t i = 0; i < data.size(); i += static_cast<std::size_t>(how_.batch), ++batches) {
+      if (batches % how_.ranks->size() != how_.ranks->rank()) continue;
       std::vector<labelled_sequence> batch;
+      double labels = 0;
       for (std::size_t k = i; k < data.size() && k < i + static_cast<std::size_t>(how_.batch); ++k)
-        batch.push_back({data[k]});
+        batch.push_back({data[k]}), labels += static_cast<double>(data[k].size()) - 1;
       const result<double> loss = run_.loss(batch);
       if (!loss) return loss;
-      sum += *loss;
+      sums[0] += *loss * labels, sums[1] += labels;
     }
-    return batches > 0 ? result<double>(sum / static_cast<double>(batches)) : fail("there are no sequences to look at");
+    if (batches == 0) return fail("there are no sequences to look at");
+    if (status s = how_.ranks->all_reduce(view_into(sums, 2), reduction::sum); !s) return s.failure();
+    return sums[0] / sums[1];
   }
 
   // What a run that goes on needs.
@@ -150,14 +161,38 @@ template <class Engine> class trainer {
       std::swap(order_[i], order_[mixed_bits(key ^ i) % (i + 1)]);
     }
   }
-  std::vector<labelled_sequence> batch_of(long long call) {
+  // This rank's sequences of a call, and what its mean counts for in the mean over the labels of all ranks.
+  struct share {
     std::vector<labelled_sequence> batch;
+    double weight = 0;
+    long long tokens = 0;
+  };
+  share share_of(long long call) {
+    share s;
     const auto n = static_cast<long long>(data_->size());
-    for (long long k = call * how_.batch; k < (call + 1) * how_.batch; ++k) {
-      shuffle(k / n);
-      batch.push_back({(*data_)[order_[static_cast<std::size_t>(k % n)]]});
+    const long long ranks = how_.ranks->size(), first = call * how_.batch * ranks;
+    long long labels = 0, mine = 0;
+    for (long long k = 0; k < how_.batch * ranks; ++k) {
+      shuffle((first + k) / n);
+      const std::vector<std::int64_t>& one = (*data_)[order_[static_cast<std::size_t>((first + k) % n)]];
+      const auto length = static_cast<long long>(one.size());
+      s.tokens += length, labels += length - 1;
+      if (k / how_.batch == how_.ranks->rank()) s.batch.push_back({one}), mine += length - 1;
     }
-    return batch;
+    s.weight = static_cast<double>(mine) / static_cast<double>(labels);
+    return s;
+  }
+  // Gradients and loss of all ranks.
+  status add_up(double& loss) {
+    for (const trained_parameter& p : run_.parameters())
+      if (status s = how_.ranks->begin_all_reduce(p.gradient); !s) return s;
+    if (status s = how_.ranks->begin_all_reduce(view_into(&loss, 1)); !s) return s;
+    return how_.ranks->wait();
+  }
+  // Every rank drops other elements.
+  static std::int64_t seed_of(const trainer_settings& how) {
+    const auto rank = static_cast<std::uint64_t>(how.ranks->rank());
+    return static_cast<std::int64_t>(rank == 0 ? how.seed : mixed_bits(how.seed ^ mixed_bits(rank)));
   }
 
   const sequences* data_;
