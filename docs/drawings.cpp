@@ -23,10 +23,11 @@ struct floor_of_headers {
 };
 // From the bottom up, as test/floors/check.sh has them. Headers in no folder are the umbrellas.
 constexpr floor_of_headers floors[] = {
-    {"core", "0 core"},         {"graph", "1 graph"}, {"adapter", "2 adapter"}, {"derive", "3 derive"},
-    {"block", "3 block"},       {"plan", "4 plan"},   {"backend", "5 backend"}, {"backend/cpu", "5 cpu"},
-    {"backend/cuda", "5 cuda"}, {"run", "6 run"},     {"model", "7 model"},     {"io", "8 io"},
-    {"bench", "bench"},         {"", "umbrellas"},
+    {"core", "0 core"},       {"graph", "1 graph"},       {"adapter", "2 adapter"},
+    {"derive", "3 derive"},   {"block", "3 block"},       {"plan", "4 plan"},
+    {"backend", "5 backend"}, {"backend/cpu", "5 cpu"},   {"backend/cuda", "5 cuda"},
+    {"run", "6 run"},         {"parallel", "6 parallel"}, {"model", "7 model"},
+    {"io", "8 io"},           {"bench", "bench"},         {"", "umbrellas"},
 };
 constexpr int floor_count = static_cast<int>(std::size(floors));
 

@@ -7,7 +7,7 @@ set -eu
 cd "$1"
 find . -type f \( -name '*.h' -o -name '*.cuh' \) | sed 's,^\./,,' | LC_ALL=C sort | xargs awk '
   BEGIN {
-    n = split("core graph adapter derive plan backend run model io", name, " ")
+    n = split("core graph adapter derive plan backend run parallel model io", name, " ")
     for (i = 1; i <= n; i++) level[name[i]] = i - 1
     level["block"] = level["derive"]  # formulas of blocks, beside what derives from them
     umbrella = n

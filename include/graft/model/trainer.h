@@ -67,12 +67,14 @@ template <class Engine> class trainer {
     return result<trainer>(std::move(t));
   }
 
-  // Until all steps are done, or `report` gives false.
+  // Until all steps are done, or `report` gives false, on any rank.
   template <class Report> status run(Report report) {
     while (optimizer_.steps() < how_.steps) {
       const result<step_report> r = step();
       if (!r) return r.failure();
-      if (!report(*r)) break;
+      double stop = report(*r) ? 0 : 1;
+      if (status s = how_.ranks->all_reduce(view_into(&stop, 1), reduction::largest); !s) return s;
+      if (stop != 0) break;
     }
     return run_.fetch();
   }
