@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainable tokens: some rows of an embedding, and of a head that is tied to it, are parameters (peft, tuners/
-// trainable_tokens). The rows are replaced, not moved by a difference, so that the file holds what they are.
+// Trainable tokens: some rows of an embedding, and of a head that is tied to it, are parameters (PEFT's
+// TrainableTokensConfig). The file holds the rows as they are, not what was added to them.
 //     W' = W + S (D - R)          R = Sᵀ W, the rows as they were;  column k of S has its one at token k
 #pragma once
 #include <graft/adapter/adapter.h>
