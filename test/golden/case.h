@@ -2,6 +2,9 @@
 // One golden case: a base layer and an adapter that PEFT saved, and the numbers PEFT computed. Everything is read from
 // the folder: nothing here knows a shape, a rank or a method.
 #pragma once
+#include <graft/backend/cpu/quantize.h>
+#include <graft/backend/cpu/storage.h>
+#include <graft/io/bitsandbytes.h>
 #include <graft/io/peft_layer.h>
 
 #include <filesystem>
@@ -95,10 +98,9 @@ class golden_case {
     expected_ = std::move(*expected);
     for (const auto& t : base->tensors)
       if (t.name.ends_with(".weight")) layer_.module = t.name.substr(0, t.name.size() - 7);
-    auto w = load(*base, layer_.module + ".weight");
-    if (!w) return w.failure();
-    weight_ = std::move(*w);
-    if (auto b = load(*base, layer_.module + ".bias")) {
+    base_ = std::move(*base);
+    if (status s = read_weight(); !s) return s;
+    if (auto b = load(base_, layer_.module + ".bias")) {
       bias_ = std::move(*b);
       layer_.bias = true;
     }
@@ -111,6 +113,29 @@ class golden_case {
     adapter_ = std::move(*adapter);
     if (adapter_.base_bias) bias_ = {adapter_.base_bias->data, adapter_.base_bias->shape};
     if (adapter_.base_weight) weight_ = {adapter_.base_weight->data, adapter_.base_weight->shape};
+    return ok;
+  }
+  // The base weight as numbers, and as it is stored where that is codes.
+  status read_weight() {
+    const auto t = base_.find(layer_.module + ".weight");
+    if (!t) return t.failure();
+    const auto coded = io::coded_reader(
+                           base_.file, [&](const std::string& name) { return base_.get(name); }, planes_)
+                           .read(*t);
+    if (!coded) return coded.failure();
+    if (!*coded) {
+      auto w = load(base_, t->name);
+      if (!w) return w.failure();
+      weight_ = std::move(*w);
+      return ok;
+    }
+    codes_ = **coded;
+    weight_ = {std::vector<float>(static_cast<std::size_t>(codes_.count())), {codes_.size[0], codes_.size[1]}};
+    cpu::read(codes_, 0, codes_.count(), weight_.data.data());
+    // Blocks that cross rows are read in two ways; the files do not say by which processor.
+    if (same_bits("W_dequantized", weight_.data) || codes_.beside->how.scaled != scaled_by::run) return ok;
+    planes_.back().how.scaled = scaled_by::row_run;
+    cpu::read(codes_, 0, codes_.count(), weight_.data.data());
     return ok;
   }
   status read_input() {
@@ -140,20 +165,20 @@ class golden_case {
     return flattened(x_, layer_.kind == "conv2d" ? 4 : 2);
   }
 
-  status bind(engine& e, const geometry& s, const array& weight, const array& bias) const {
+  status bind(engine& e, const geometry& s, const view& weight, const array& bias) const {
     if (layer_.kind == "conv2d") {
       if (status r = e.size("stride", s.stride); !r) return r;
       if (status r = e.size("padding", s.padding); !r) return r;
     }
     if (is_norm())
       if (status r = e.set("eps", s.eps); !r) return r;
-    if (status r = e.set("weight", flattened(weight, axes())); !r) return r;
+    if (status r = e.set("weight", weight); !r) return r;
     return layer_.bias ? e.set("bias", flattened(bias, 1)) : status(ok);
   }
   const char* kind(const geometry& s) const { return is_norm() && s.rms ? "rms_norm" : layer_.kind.c_str(); }
 
   // The base layer alone, with any weight and bias.
-  result<array> base_forward(const geometry& s, const array& weight, const array& bias) const {
+  result<array> base_forward(const geometry& s, const view& weight, const array& bias) const {
     const auto graphs = built_in_methods().graphs(kind(s), "none", layer_.bias);
     if (!graphs) return graphs.failure();
     const auto e = how_.make(*graphs);
@@ -175,7 +200,9 @@ class golden_case {
     auto expected = load(expected_, "y_disabled");
     if (!expected) return expected.failure();
     for (const geometry& s : candidates)
-      if (auto y = base_forward(s, weight_, bias_); y && relative_error(y->data, expected->data) < 2e-5) return s;
+      if (auto y = base_forward(s, flattened(weight_, axes()), bias_);
+          y && relative_error(y->data, expected->data) < 2e-5)
+        return s;
     return fail("no stride, padding or eps reproduces y_disabled: the base layer cannot be represented");
   }
 
@@ -183,17 +210,17 @@ class golden_case {
   std::vector<float> as_stored(const array& weight) const {
     return stored_transposed_ ? transposed(weight).data : weight.data;
   }
-  status compare(const std::string& name, const std::vector<float>& ours) {
+  status compare(const std::string& name, const std::vector<float>& ours, double allowed = tolerance) {
     auto theirs = load(expected_, name);
     if (!theirs) return theirs.failure();
     const double error = relative_error(ours, theirs->data);
     const bool factored = adapter_.tensors.contains("psoft_A");
-    found_.push_back({name, error, error <= (factored ? factored_tolerance : tolerance)});
+    found_.push_back({name, error, error <= (factored ? factored_tolerance : allowed)});
     return ok;
   }
   // grad.base_model.model.<module>.<name>.<adapter>[.weight] is the gradient of <name>[.weight].
   std::string parameter_of(std::string key) const {
-    key.erase(0, std::string("grad.base_model.model.").size() + layer_.module.size() + 1);
+    key.erase(0, key.find('.') + std::string(".base_model.model.").size() + layer_.module.size() + 1);
     if (adapter_.tensors.contains(key)) return key;  // of the base layer, without an adapter's name
     const auto dot = key.find('.'), next = key.find('.', dot + 1);
     std::string name = key.substr(0, dot) + (next == key.npos ? "" : key.substr(next));
@@ -209,22 +236,23 @@ class golden_case {
     const layer_graphs& graphs = *found;
     const auto made = how_.make(graphs);
     engine& e = *made;
-    if (status s = bind(e, *g, weight_, bias_); !s) return s;
+    if (status s = bind(e, *g, codes_.data != nullptr ? codes_ : flattened(weight_, axes()), bias_); !s) return s;
     if (status s = io::attach(e, adapter_); !s) return s;
 
+    if (codes_.data != nullptr) return compute_coded(e, *g);
     auto y = load(expected_, "y");
     if (!y) return y.failure();
     std::fill(y->data.begin(), y->data.end(), NAN);
     if (status s = e.forward(x(), y->into()); !s) return s;
     if (status s = compare("y", y->data); !s) return s;
     if (status s = compare("y_eval", y->data); !s) return s;
-    if (status s = gradients(e); !s) return s;
+    if (status s = gradients(e, ""); !s) return s;
 
     array merged = weight_, merged_bias = bias_, unmerged = weight_;
     const bool bias_too = graphs.merge.result("bias") >= 0;
     if (status s = e.merge(merged.into(), bias_too ? merged_bias.into() : mutable_view{}); !s) return s;
     if (status s = compare("W_merged", as_stored(merged)); !s) return s;
-    auto y_merged = base_forward(*g, merged, merged_bias);
+    auto y_merged = base_forward(*g, flattened(merged, axes()), merged_bias);
     if (!y_merged) return y_merged.failure();
     if (status s = compare("y_merged", y_merged->data); !s) return s;
     if (graphs.unmerging.weight) {  // else the formula replaces the weight, and the base was kept
@@ -236,13 +264,76 @@ class golden_case {
     if (status s = e.forward(x(), y->into()); !s) return s;
     return compare("y_disabled", y->data);
   }
-  status gradients(engine& e) {
+  // A base that is codes: PEFT's own numbers, and those of the same adapter on a float layer that holds what the codes
+  // mean, which say what is exact. LLM.int8 rounds activations when it does not train.
+  status compute_coded(engine& e, const geometry& g) {
+    exactly("W_dequantized", weight_.data);
+    if (status s = quantizes(); !s) return s;
+    auto y = load(expected_, "y_exact");
+    if (!y) return y.failure();
+    std::fill(y->data.begin(), y->data.end(), NAN);
+    if (status s = e.forward(x(), y->into()); !s) return s;
+    if (status s = compare("y_exact", y->data); !s) return s;
+    if (status s = compare("y", y->data); !s) return s;
+    if (status s = gradients(e, "_exact"); !s) return s;
+    if (expected_.get("W_merged_exact") != nullptr)
+      if (status s = merges(e, g); !s) return s;
+    auto base = base_forward(g, codes_, bias_), exact = base_forward(g, flattened(weight_, axes()), bias_);
+    if (!base) return base.failure();
+    if (!exact) return exact.failure();
+    const double off = relative_error(base->data, exact->data);
+    found_.push_back({"base", off, off <= tolerance});
+    if (status s = e.enable(false); !s) return s;
+    if (status s = e.forward(x(), y->into()); !s) return s;
+    return compare("y_disabled", y->data, codes_.type == dtype::int8 ? 3e-2 : tolerance);
+  }
+  // The codes and scales of the file from the numbers they were made of.
+  status quantizes() {
+    const auto original = load(expected_, "W_original");
+    if (!original) return original.failure();
+    const auto made = cpu::quantize(original->data.data(), codes_.size[0], codes_.size[1], codes_.beside->how);
+    if (!made) return made.failure();
+    std::vector<float> back(weight_.data.size());
+    cpu::read(made->as_view(), 0, codes_.count(), back.data());
+    exactly("W_dequantized", back);
+    const bool same = std::memcmp(made->codes.data(), codes_.data, made->codes.size()) == 0;
+    found_.push_back({"codes", same ? 0.0 : 1.0, same});
+    return ok;
+  }
+  status merges(engine& e, const geometry& g) {
+    array merged = weight_, merged_bias = bias_;
+    const bool bias_too = built_in_methods().graphs(kind(g), adapter_.formula, layer_.bias)->merge.result("bias") >= 0;
+    if (status s = e.merge(merged.into(), bias_too ? merged_bias.into() : mutable_view{}); !s) return s;
+    if (status s = compare("W_merged_exact", merged.data); !s) return s;
+    auto y_merged = base_forward(g, flattened(merged, axes()), merged_bias);
+    if (!y_merged) return y_merged.failure();
+    if (status s = compare("y_merged_exact", y_merged->data); !s) return s;
+    if (expected_.get("W_merged_requantized") == nullptr) return ok;
+    const auto exact = load(expected_, "W_merged_exact");
+    if (!exact) return exact.failure();
+    const auto again = cpu::quantize(exact->data.data(), codes_.size[0], codes_.size[1], codes_.beside->how);
+    if (!again) return again.failure();
+    cpu::read(again->as_view(), 0, codes_.count(), merged.data.data());
+    exactly("W_merged_requantized", merged.data);
+    return ok;
+  }
+  bool same_bits(const std::string& name, const std::vector<float>& ours) const {
+    const auto theirs = load(expected_, name);
+    return theirs && theirs->data.size() == ours.size() &&
+           std::memcmp(theirs->data.data(), ours.data(), ours.size() * sizeof(float)) == 0;
+  }
+  void exactly(const std::string& name, const std::vector<float>& ours) {
+    const bool same = same_bits(name, ours);
+    found_.push_back({name, same ? 0.0 : 1.0, same});
+  }
+  // `exact` follows the names of the tensors to compare with.
+  status gradients(engine& e, const std::string& exact) {
     auto dy = load(expected_, "dy");
     if (!dy) return dy.failure();
     std::vector<std::string> keys;
     std::vector<array> values;
     for (const auto& t : expected_.tensors)
-      if (t.name.starts_with("grad.")) {
+      if (t.name.starts_with("grad" + exact + ".")) {
         auto like = load(expected_, t.name);
         if (!like) return like.failure();
         std::fill(like->data.begin(), like->data.end(), NAN);
@@ -256,7 +347,7 @@ class golden_case {
     const view d = flattened(*dy, layer_.kind == "conv2d" ? 4 : 2);
     if (status s = e.backward(x(), d, has_dx ? dx.into() : mutable_view{}, into); !s) return s;
     if (has_dx)
-      if (status s = compare("dx", dx.data); !s) return s;
+      if (status s = compare("dx" + exact, dx.data); !s) return s;
     for (std::size_t k = 0; k < keys.size(); ++k)
       if (status s = compare(keys[k], values[k].data); !s) return s;
     return ok;
@@ -264,7 +355,9 @@ class golden_case {
 
   runner how_;
   io::base_layer layer_;
-  io::safetensors expected_;
+  io::safetensors base_, expected_;
+  io::kept_planes planes_;
+  view codes_{};  // the base weight, where it is codes
   io::peft_layer adapter_;
   array weight_, bias_, x_;
   std::vector<std::int64_t> ids_;

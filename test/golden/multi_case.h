@@ -12,7 +12,7 @@ namespace golden {
 template <class engine> class multi_case {
  public:
   static result<model_checks> run(const std::filesystem::path& folder, const model_tolerance& within = {}) {
-    auto model = io::hf::load_model<engine>(folder.parent_path() / "base");
+    auto model = model_case<engine>::open_base(folder.parent_path() / "base");
     if (!model) return model.failure();
     auto file = io::read_safetensors(folder / "expected.safetensors");
     if (!file) return file.failure();

@@ -74,7 +74,7 @@ TEST_CASE("errors: data and element types") {
         "tensor 'weight' is stored as i64, expected f32, f64, bf16 or f16");
   for (const dtype t : {dtype::nf4, dtype::int8})
     CHECK(said(e.set("weight", view{numbers, t, {24, 32, 1, 1}, 2})) ==
-          std::string("tensor 'weight' is stored as ") + name_of(t) + ", expected f32, f64, bf16 or f16");
+          std::string("tensor 'weight' is codes of ") + name_of(t) + " without their planes; set view::beside");
 }
 
 TEST_CASE("errors: something is missing when a call comes") {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a weight is stored: codes, and what their values are multiplied with. A plain weight is codes alone. Otherwise
-//     w = value(code) unit scale,    value by a table or as a number of the codes' type,
+//     w = value(code) scale,    value by a table or as a number of the codes' type,
 // one scale for a tensor, a row, a block of a row, or a block of the elements in row-major order whatever the rows
 // (bitsandbytes). Scales may be codes themselves: scale = table2(code) scale2 + offset, again one scale2 for a number
-// of scales (double quantization). ggml's blocks (GGUF files) have their scales between the codes.
+// of scales (double quantization). ggml's blocks (GGUF files) have their scales between the codes. What the codes of each
+// encoding mean, and how numbers become codes, is a file of its own below core/encoding.
 #pragma once
 #include <graft/core/view.h>
 
 namespace graft {
 
-enum class scaled_by : unsigned char { nothing, tensor, row, block, run };  // run: a block that may cross rows
+// run: a block that may cross rows. row_run: the same scales, looked for as if every row began a block; what
+// bitsandbytes does on processors with AVX-512 where a row is not a whole number of blocks, and nowhere else.
+enum class scaled_by : unsigned char { nothing, tensor, row, block, run, row_run };
 
 struct encoding {
   dtype codes = dtype::f32;
@@ -49,31 +52,47 @@ constexpr plane_sizes planes_of(const encoding& e, long long rows, long long col
     case scaled_by::tensor: n.scales = 1; break;
     case scaled_by::row: n.scales = rows; break;
     case scaled_by::block: n.scales = e.block_bytes > 0 ? 0 : parts(rows, e.block_rows) * parts(cols, e.block); break;
-    case scaled_by::run: n.scales = parts(rows * cols, e.block); break;
+    case scaled_by::run:
+    case scaled_by::row_run: n.scales = parts(rows * cols, e.block); break;
   }
   if (e.second_block > 0) n.second_scales = parts(n.scales, e.second_block);
   return n;
 }
+constexpr long long bytes_of_codes(const encoding& e, long long rows, long long cols) {
+  if (e.block_bytes > 0) return rows * ((cols + e.block - 1) / e.block) * e.block_bytes;
+  return (rows * cols * bits_of(e.codes) + 7) / 8;
+}
 // What reading the weight once costs, but for its tables.
 constexpr long long bytes_of(const encoding& e, long long rows, long long cols) {
-  if (e.block_bytes > 0) return rows * ((cols + e.block - 1) / e.block) * e.block_bytes;
   const plane_sizes n = planes_of(e, rows, cols);
-  return (rows * cols * bits_of(e.codes) + 7) / 8 + n.scales * bits_of(e.scales) / 8 +
+  return bytes_of_codes(e, rows, cols) + n.scales * bits_of(e.scales) / 8 +
          n.second_scales * bits_of(e.second_scales) / 8;
 }
 
-// A weight somebody else owns, as a matrix.
+constexpr float largest_magnitude(const float* from, long long n) {
+  float most = 0;
+  for (long long i = 0; i < n; ++i) {
+    const float size = from[i] < 0 ? -from[i] : from[i];
+    most = size > most ? size : most;
+  }
+  return most;
+}
+
+// What lies beside the codes of a weight that somebody else owns.
+struct planes {
+  encoding how{};
+  const void* scales = nullptr;
+  const float* second_scales = nullptr;
+  const float* second_table = nullptr;  // value of each code of a scale
+  float offset = 0;                     // added to scales that are decoded
+};
+// A weight somebody else owns, as a matrix. Codes lie row after row.
 struct weight_view {
   encoding how{};
   long long rows = 0, cols = 0;
   long long row_stride = 0, col_stride = 1;  // plain weights: elements between neighbours
   const void* codes = nullptr;
-  const void* scales = nullptr;
-  const void* second_scales = nullptr;
-  const float* table = nullptr;         // value of each code; none: codes are numbers
-  const float* second_table = nullptr;  // value of each code of a scale
-  float unit = 1;                       // 1/127 for int8 beside the largest number of a row
-  float offset = 0;                     // added to scales that are decoded
+  const planes* beside = nullptr;
 
   constexpr weight_view transposed() const {  // of a plain weight
     weight_view t = *this;
@@ -81,10 +100,13 @@ struct weight_view {
     return t;
   }
 };
-// A plain tensor as a matrix of rows x cols: contiguous, or stored as just that matrix with its strides.
+// A tensor as a matrix of rows x cols: contiguous, or, where it is plain, stored as just that matrix with its strides.
 constexpr weight_view weight_of(const view& v, long long rows, long long cols) {
-  weight_view w{{v.type}, rows, cols, cols, 1, v.data};
-  if (!v.contiguous()) w.row_stride = v.stride(v.rank - 2), w.col_stride = v.stride(v.rank - 1);
+  weight_view w{{v.type}, rows, cols, cols, 1, v.data, v.beside};
+  if (v.beside != nullptr)
+    w.how = v.beside->how;
+  else if (!v.contiguous())
+    w.row_stride = v.stride(v.rank - 2), w.col_stride = v.stride(v.rank - 1);
   return w;
 }
 

@@ -8,12 +8,15 @@
 
 namespace graft {
 
+struct planes;  // what lies beside the codes of an encoded weight: core/encoding.h
+
 template <class Void> struct basic_view {
   Void* data = nullptr;
   dtype type = dtype::f32;
   long long size[4] = {1, 1, 1, 1};
   int rank = 0;
   long long apart[4] = {0, 0, 0, 0};  // elements from one to the next along an axis; 0: as in row-major order
+  const planes* beside = nullptr;     // of codes: how they are to be read; lives as long as they do
 
   constexpr long long count() const {
     long long n = 1;

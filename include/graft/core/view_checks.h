@@ -3,6 +3,7 @@
 // negative, and no more bytes than memory can have. And whether two tensors share memory, exactly for tensors in one piece
 // and for parts of the same rows; what cannot be told is taken for sharing.
 #pragma once
+#include <graft/core/encoding.h>
 #include <graft/core/result.h>
 #include <graft/core/saturate.h>
 #include <graft/core/view.h>
@@ -63,6 +64,13 @@ constexpr long long common_divisor(long long a, long long b) {
 }
 // Of a tensor that is sound.
 template <class Void> footprint footprint_of(const basic_view<Void>& v) {
+  if (v.beside != nullptr) {
+    footprint f;
+    f.from = f.first = reinterpret_cast<std::uintptr_t>(v.data);
+    f.run = bytes_of_codes(v.beside->how, v.size[0], v.size[1]);
+    f.to = f.from + static_cast<std::uintptr_t>(f.run);
+    return f;
+  }
   const long long bytes = (bits_of(v.type) + 7) / 8;
   footprint f;
   f.first = reinterpret_cast<std::uintptr_t>(v.data);

@@ -20,6 +20,9 @@ struct model_options {
   int context = 0;  // positions that there must be room for; 0: those of the model, at most 4096
   adapter_capacity adapters{};
   chain several = chain::peft;  // how several adapters on one layer act
+  // How the scales of 4-bit weights are looked for; row_run where what counts are the numbers of bitsandbytes on a
+  // processor with AVX-512 (core/encoding.h).
+  scaled_by blocks = scaled_by::run;
 };
 
 template <class Engine> class causal_lm {
@@ -85,8 +88,12 @@ template <class Engine> class causal_lm {
   names merged() const;
   long long merged_bytes() const;
   status merge_and_unload(const names& which);
-  result<model_weights> merged_weights(const names& which);  // for a model of their own
+  // For a model of their own; `as`: of weights that are codes.
+  result<model_weights> merged_weights(const names& which, merged_as as = merged_as::codes);
   result<model_weights> merged_weights() { return merged_weights(active()); }
+  // How far elements of each module were moved when a merged weight became codes, over the largest of them. unmerge()
+  // gives the codes of the base back.
+  std::map<std::string, double> merge_rounding() const;
 
   // Logits of every row [rows, vocabulary], or of the last row of each run. `of_runs`: the adapters of each run, none of
   // them for the base alone; not given: those that are active.
@@ -212,7 +219,7 @@ template <class Engine> class causal_lm {
   template <class Edit> status change(Edit edit);
   status take(named_adapters next);
   status fits(const shared_adapter& adapter);
-  result<merged_model> merge_of(std::span<const shared_adapter> adapters);
+  result<merged_model> merge_of(std::span<const shared_adapter> adapters, merged_as as = merged_as::codes);
   void forget_unused();
   std::vector<shared_adapter> listed(const named_adapters& in, const names& which) const;
   std::span<const shared_adapter> acting() const {

@@ -35,10 +35,11 @@ template <class Engine> status causal_lm<Engine>::take(named_adapters next) {
   named_ = std::move(next), running_ = std::move(run), acting_ = std::move(*acting);
   return ok;
 }
-template <class Engine> result<merged_model> causal_lm<Engine>::merge_of(std::span<const shared_adapter> adapters) {
+template <class Engine>
+result<merged_model> causal_lm<Engine>::merge_of(std::span<const shared_adapter> adapters, merged_as as) {
   const result<adapter_set> all = together(adapters, chain::exact);
   if (!all) return all.failure();
-  return merge_into<Engine>(programs_->queue, *config_, *weights_, *all);
+  return merge_into<Engine>(programs_->queue, *config_, *weights_, *all, as);
 }
 // Makes what would run with this adapter alone.
 template <class Engine> status causal_lm<Engine>::fits(const shared_adapter& adapter) {
@@ -149,10 +150,14 @@ template <class Engine> long long causal_lm<Engine>::merged_bytes() const {
   const auto mine = alone();
   return merged_ != nullptr ? merged_->model.bytes : 0;
 }
-template <class Engine> result<model_weights> causal_lm<Engine>::merged_weights(const names& which) {
+template <class Engine> std::map<std::string, double> causal_lm<Engine>::merge_rounding() const {
+  const auto mine = alone();
+  return merged_ != nullptr ? merged_->model.rounding : std::map<std::string, double>();
+}
+template <class Engine> result<model_weights> causal_lm<Engine>::merged_weights(const names& which, merged_as as) {
   const auto mine = alone();
   if (status s = named_.knows(which); !s) return s.failure();
-  result<merged_model> made = merge_of(listed(named_, which));
+  result<merged_model> made = merge_of(listed(named_, which), as);
   if (!made) return made.failure();
   return std::move(made->weights);
 }

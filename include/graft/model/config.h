@@ -18,6 +18,12 @@ struct special_tokens {
   std::vector<int> end;
 };
 
+// Which codes the weights of a model are, as its configuration says, and the modules that are left as they were.
+struct coded_weights {
+  dtype codes = dtype::nf4;
+  std::vector<std::string> plain_modules;
+};
+
 struct model_config {
   model_family family = model_family::llama;
   int vocabulary = 0, width = 0, inner = 0, layers = 0;
@@ -33,6 +39,7 @@ struct model_config {
   double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;
   special_tokens tokens{};
   std::optional<dtype> stored{};  // as the file says its weights are
+  std::optional<coded_weights> coded{};
 };
 
 constexpr const char* name_of(model_family f) {

@@ -2,8 +2,10 @@
 // Weights with adapters in them: W' of every module that is changed, in the type and order of its base weight, and
 // everything else where it was; where several change a module each reads what the one before it wrote. The base stays as
 // it is: what is new lies in memory of its own, so that the way back is to forget it. A weight that is not finite is an
-// error.
+// error. A base that is codes becomes codes again, rounded as PEFT rounds it after every adapter, or numbers where one
+// asks for them; `rounding` says by how much.
 #pragma once
+#include <graft/backend/cpu/quantize.h>
 #include <graft/derive/derived.h>
 #include <graft/model/block_stack.h>
 
@@ -11,12 +13,43 @@
 
 namespace graft {
 
+// What a merged weight is stored as where its base is codes.
+enum class merged_as : unsigned char { codes, f32, bf16 };
+
+struct merged_model {
+  model_weights weights;
+  long long bytes = 0;  // of memory beside the base's
+  std::map<std::string, double>
+      rounding{};  // by module: how far elements were moved to codes, over the largest of them
+};
+
 namespace detail {
 
 struct merged_memory {
   std::shared_ptr<const void> base;
   std::deque<std::vector<std::byte>> tensors;
+  std::deque<cpu::coded_weight> coded;
 };
+
+// A weight in the encoding of its base, and how far its elements were moved, over the largest of them.
+inline result<double> as_codes(const std::vector<std::byte>& numbers, const view& base, merged_memory& memory) {
+  const auto* const from = reinterpret_cast<const float*>(numbers.data());
+  result<cpu::coded_weight> made = cpu::quantize(from, base.size[0], base.size[1], base.beside->how);
+  if (!made) return made.failure();
+  memory.coded.push_back(std::move(*made));
+  const view v = memory.coded.back().as_view();
+  std::vector<float> row(static_cast<std::size_t>(v.size[1]));
+  double most = 0, step = 0;
+  for (long long r = 0; r < v.size[0]; ++r) {
+    cpu::decode_codes(weight_of(v, v.size[0], v.size[1]), r * v.size[1], v.size[1], row.data());
+    for (long long c = 0; c < v.size[1]; ++c) {
+      const auto was = static_cast<double>(from[r * v.size[1] + c]);
+      most = std::max(most, std::abs(was));
+      step = std::max(step, std::abs(was - static_cast<double>(row[static_cast<std::size_t>(c)])));
+    }
+  }
+  return most > 0 ? step / most : 0;
+}
 
 // By the bits of the exponent: also where the compiler was told that there are no infinities.
 template <class Bits> bool finite_bits(const std::vector<std::byte>& bytes, Bits exponent) {
@@ -44,8 +77,9 @@ inline kind_rules merge_rules(const module_adapter& m, const view& weight, bool 
 }
 
 template <class Engine>
-status merge_module(typename Engine::queue& queue, const model_config& config, const module_adapter& m,
-                    model_weights& out, merged_memory& memory) {
+status merge_module(typename Engine::queue& queue, const model_config& config, const module_adapter& m, merged_as as,
+                    merged_model& merged, merged_memory& memory) {
+  model_weights& out = merged.weights;
   const auto base = [&](const char* name) -> const view* {
     auto at = out.tensors.find(m.module + "." + name);
     if (at == out.tensors.end() && m.module == "lm_head" && config.tied && name[0] == 'w')
@@ -66,12 +100,14 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   if (!bound) return fail(m.module.c_str(), ": ", bound.message());
   std::vector<mutable_view> outputs(static_cast<std::size_t>(graph(g).outs));
   std::vector<dtype> made;
+  const std::optional<view> coded = weight->beside != nullptr ? std::optional<view>(*weight) : std::nullopt;
   for (const auto& [name, from] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
     const int k = graph(g).find_output(name);
     if (k < 0 || from == nullptr) continue;
-    memory.tensors.emplace_back(static_cast<std::size_t>(from->count() * bits_of(from->type) / 8));
-    made.push_back(from->type);
-    mutable_view to{memory.tensors.back().data(), from->type};
+    const dtype type = from->beside == nullptr ? from->type : as == merged_as::bf16 ? dtype::bf16 : dtype::f32;
+    memory.tensors.emplace_back(static_cast<std::size_t>(from->count() * bits_of(type) / 8));
+    made.push_back(type);
+    mutable_view to{memory.tensors.back().data(), type};
     to.rank = from->rank;
     std::copy_n(from->size, 4, to.size);
     view kept{to.data, to.type};
@@ -89,26 +125,28 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   for (std::size_t k = 0; k < made.size(); ++k)
     if (!all_finite(memory.tensors[before + k], made[k]))
       return fail(m.module.c_str(), ": the merged weight is not finite; nothing was merged");
+  if (!coded || as != merged_as::codes) return ok;
+  const result<double> moved = as_codes(memory.tensors[before], *coded, memory);
+  if (!moved) return fail(m.module.c_str(), ": ", moved.message());
+  merged.rounding[m.module] = std::max(merged.rounding[m.module], *moved);
+  out.tensors[m.module + ".weight"] = memory.coded.back().as_view();
+  memory.tensors.erase(memory.tensors.begin() + static_cast<std::ptrdiff_t>(before));
   return ok;
 }
 
 }  // namespace detail
 
-struct merged_model {
-  model_weights weights;
-  long long bytes = 0;  // of memory beside the base's
-};
-
 template <class Engine>
 result<merged_model> merge_into(typename Engine::queue& queue, const model_config& config, const model_weights& base,
-                                const adapter_set& adapters) {
+                                const adapter_set& adapters, merged_as as = merged_as::codes) {
   merged_model out{base};
   auto memory = std::make_shared<detail::merged_memory>();
   memory->base = base.owner;
   for (const module_adapter& m : adapters.modules)
     if (m.follows.empty())
-      if (status s = detail::merge_module<Engine>(queue, config, m, out.weights, *memory); !s) return s.failure();
+      if (status s = detail::merge_module<Engine>(queue, config, m, as, out, *memory); !s) return s.failure();
   for (const std::vector<std::byte>& t : memory->tensors) out.bytes += static_cast<long long>(t.size());
+  for (const cpu::coded_weight& w : memory->coded) out.bytes += graft::bytes_of(w.beside->how, w.rows, w.cols);
   out.weights.owner = std::move(memory);
   return out;
 }

@@ -237,13 +237,14 @@ template <class Engine> status executor<Engine>::ready() {
 template <class Engine> status executor<Engine>::bind_base() {
   return base_->forward.bind(queue_, first().state, first().state.graphs().base_forward, aim(), room_, shared_);
 }
-// The adapter as a branch beside the product, or inside a copy of the weight, whichever the target is better at.
+// The adapter as a branch beside the product, or inside a copy of the weight, whichever the target is better at. A weight
+// that is codes has no such copy.
 template <class Engine> status executor<Engine>::bind_part(part& p) {
   const layer_graphs& graphs = p.state.graphs();
   const graph& branch = eager() ? graphs.literal : graphs.forward;
   p.folded = false;
   if (result<bound_leaves> b = p.state.bind(branch); b && !eager())
-    p.folded = folds(aim(), branch, graphs.folded, b->sizes);
+    p.folded = !has_codes(b->leaf) && folds(aim(), branch, graphs.folded, b->sizes);
   p.backward.unbind();
   if (p.folded && !Engine::has_room(shared_, true))
     return fail(
@@ -260,7 +261,7 @@ template <class Engine> void executor<Engine>::share() {
     const layer_graphs& graphs = p->state.graphs();
     const result<bound_leaves> b = p->state.bind(graphs.forward);
     if (!b) continue;  // binding it will say why
-    const bool folded = folds(aim(), graphs.forward, graphs.folded, b->sizes);
+    const bool folded = !has_codes(b->leaf) && folds(aim(), graphs.forward, graphs.folded, b->sizes);
     const graph& g = folded ? graphs.folded : graphs.forward;
     Engine::consider(shared_, aim(), g, folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes, folded, room_);
   }

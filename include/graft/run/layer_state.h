@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors, scalars and sizes of one adapted layer, by name, and how they become the leaves of a graph.
 #pragma once
+#include <graft/core/encodings.h>
 #include <graft/core/nearest.h>
 #include <graft/run/bind.h>
 #include <graft/run/layer_graphs.h>
@@ -12,6 +13,13 @@ struct bound_leaves {
   size_values sizes;
   std::vector<view> leaf;
 };
+
+// Is one of the tensors codes of an encoding?
+inline bool has_codes(const std::vector<view>& leaves) {
+  for (const view& v : leaves)
+    if (v.beside != nullptr) return true;
+  return false;
+}
 
 class layer_state {
  public:
@@ -30,7 +38,7 @@ class layer_state {
     if (v.data == nullptr || v.count() == 0) return fail("tensor '", name, "' has no data");
     for (int k = 0; k < v.rank; ++k)
       if (v.size[k] < 1) return fail("tensor '", name, "' has shape ", shape_of(v), ", expected sizes of at least 1");
-    if (status fits = check_type(g, i, v.type); !fits) return fits;
+    if (status fits = check_type(g, i, v); !fits) return fits;
     tensor_map trial = tensors_;
     trial.erase(name);
     size_values others, all;
@@ -98,7 +106,7 @@ class layer_state {
   static status bind_leaf(const graph& g, id i, const view& v, size_values& s) {
     if (!is_sound(v)) return wrong_view("tensor ", g.name(i), v);
     if (v.data == nullptr && v.count() != 0) return fail("tensor '", g.name(i), "' has no data");
-    if (status fits = check_type(g, i, v.type); !fits) return fits;
+    if (status fits = check_type(g, i, v); !fits) return fits;
     return fit(g, i, v, s);
   }
   // Every value of a call with these sizes is one that memory can hold.
@@ -164,10 +172,11 @@ class layer_state {
     const source from = row(o).from;
     return (from == source::tensor || from == source::integers) && row(o).known != stage::data && o != op::kept;
   }
-  static status check_type(const graph& g, id i, dtype type) {
+  static status check_type(const graph& g, id i, const view& v) {
     const bool integers = row(g[i].what).from == source::integers;
-    if (integers ? type == dtype::i64 : computes_in(type)) return ok;
-    return fail("tensor '", g.name(i), "' is stored as ", name_of(type), ", expected ",
+    if (integers ? v.type == dtype::i64 : computes_in(v.type)) return ok;
+    if (g[i].what == op::base && !integers && v.type != dtype::i64) return check_codes(g.name(i), v);
+    return fail("tensor '", g.name(i), "' is stored as ", name_of(v.type), ", expected ",
                 integers ? "i64" : "f32, f64, bf16 or f16");
   }
   status solve(const graph& g, const tensor_map& tensors, size_values& s) const {

@@ -174,9 +174,7 @@ template <class Real> class bound_plan {
       for (int k = 0; p_.live[r] && k < 3; ++k) {
         if (g_[r].operand(k) != i || (p_.when.of[r] != stage::data && g_[r].what != op::reshape)) continue;
         const node& v = g_[r];
-        const bool product =
-            v.what == op::matmul && k == 1 && !v.ta && !v.sum && g_[v.b].d[0] == dim{1} && g_[v.b].d[1] == dim{1};
-        if (v.what == op::reshape ? !read_stored_only(r) : !product && row(v.what).axes != flow::look_up) return false;
+        if (v.what == op::reshape ? !read_stored_only(r) : !reads_stored(g_, v, k)) return false;
       }
     return true;
   }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way in and out of storage: stored numbers as Real and back, and panels of rows of a weight in its encoding.
 #pragma once
-#include <graft/core/bf16.h>
-#include <graft/core/encoding.h>
+#include <graft/backend/cpu/codes.h>
 #include <graft/core/f16.h>
 
 #include <algorithm>
@@ -48,8 +47,23 @@ template <class F> void with_type(const void* data, dtype type, F f) {
 
 }  // namespace detail
 
+// Elements [first, first + n) of codes. Doubles are made of floats, a few at a time.
+template <class Real> void decode_elements(const weight_view& w, long long first, long long n, Real* to) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    decode_codes(w, first, n, to);
+  } else {
+    constexpr long long some = 256;
+    float few[some];
+    for (long long at = 0; at < n; at += some) {
+      const long long take = std::min(some, n - at);
+      decode_codes(w, first + at, take, few);
+      std::copy_n(few, take, to + at);
+    }
+  }
+}
 // Rows [row, row + rows) of a weight, one after the other. Columns that are contiguous are read in their order.
 template <class Real> void decode(const weight_view& w, long long row, long long rows, Real* to) {
+  if (w.beside != nullptr) return decode_elements(w, row * w.cols, rows * w.cols, to);
   detail::with_type(w.codes, w.how.codes, [&](const auto* p) {
     p += row * w.row_stride;
     if (w.row_stride != 1 || w.col_stride == 1)
@@ -66,6 +80,7 @@ template <class Real> void decode(const void* data, dtype type, long long from, 
 }
 // A whole tensor, in row-major order.
 template <class Real> void decode(const view& v, Real* to) {
+  if (v.beside != nullptr) return decode_elements(weight_of(v, v.size[0], v.size[1]), 0, v.count(), to);
   if (v.contiguous()) return decode(v.data, v.type, 0, v.count(), to);
   long long n[4], apart[4];
   for (int k = 0; k < 4; ++k) {

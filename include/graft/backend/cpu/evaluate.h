@@ -111,7 +111,8 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::matmul>) matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate});
       return;
     case op::row_dot:
-      if constexpr (has<Ops, op::row_dot>) row_dot(out, x.a, x.b);
+      if constexpr (has<Ops, op::row_dot>)
+        x.a.stored != nullptr ? stored_row_dot(out, *x.a.stored) : row_dot(out, x.a, x.b);
       return;
     case op::sum_to:
       if constexpr (has<Ops, op::sum_to>) sum_to(out, x.a);

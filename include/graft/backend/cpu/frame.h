@@ -49,10 +49,6 @@ template <class Real> struct frame {
     t.stored = as_stored;
     return t;
   }
-  // Products and look-ups read a weight as it is stored; everybody else reads numbers.
-  bool reads_stored(const node& v, int k) const {
-    return (v.what == op::matmul && k == 1 && !v.ta && !v.sum) || (row(v.what).axes == flow::look_up && k == 0);
-  }
   // One node on all rows.
   void compute_whole(id i, const evaluator<Real>& evaluate) const {
     const node& v = g[i];
@@ -66,7 +62,7 @@ template <class Real> struct frame {
         if (row(g[o].what).from == source::integers)
           x.ids = is_known(o) ? known.ids(o) : static_cast<const std::int64_t*>(at(now.data, o).data);
         else
-          *to[k] = is_known(o) && reads_stored(v, k) ? weight(o) : whole(o);
+          *to[k] = is_known(o) && reads_stored(g, v, k) ? weight(o) : whole(o);
       }
     evaluate(i, out, x);
   }

@@ -2,8 +2,9 @@
 // Matrix products of stacks: out = a b, or out += sign a b when accumulating, for each matrix of a stack. A weight in
 // storage is decoded one panel of rows at a time, so the full-width copy never exists.
 #pragma once
-#include <graft/backend/cpu/decode.h>
+#include <graft/backend/cpu/few_codes.h>
 #include <graft/backend/cpu/gemm.h>
+#include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
 
 namespace graft::cpu {
@@ -20,6 +21,36 @@ void product(Real* c, long long m, long long n, const Real* a, const Real* b, lo
   gemm(m, n, k, how.ta ? left.transposed() : left, how.tb ? right.transposed() : right, c, n, how.accumulate);
 }
 
+namespace detail {
+
+inline constexpr long long few_rows = 16;  // of a panel for few tokens
+
+// Rows of a weight, shared out to the threads where there are any to spare.
+template <class Real> void decode_panel(const weight_view& w, long long row, long long rows, Real* to) {
+  const int threads = threads_for(rows, w.beside != nullptr ? 4 * rows * w.cols : 0);
+  on_threads(threads, [&](int t) {
+    const long long first = rows * t / threads, end = rows * (t + 1) / threads;
+    decode(w, row + first, end - first, to + first * w.cols);
+  });
+}
+// c [m, rows of w] = a wᵀ for a few rows of a. A thread's share is a number of rows that are multiplied at a time.
+template <class Real>
+void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view& w, int accumulate) {
+  if (accumulate == 0) std::fill_n(c, m * w.rows, Real(0));
+  const long long tiles = (w.rows + 3) / 4;
+  const int threads = threads_for(tiles, m * w.rows * w.cols);
+  const by_columns<Real> all{w.rows,         m, w.cols, {nullptr, w.cols, 1},
+                             {a, 1, w.cols}, c, w.rows, accumulate < 0 ? Real(-1) : Real(1)};
+  on_threads(threads, [&](int t) {
+    const long long first = tiles * t / threads * 4, end = std::min(w.rows, tiles * (t + 1) / threads * 4);
+    by_columns<Real> share = all;
+    share.rows = end - first, share.out += first;
+    if (first < end) dot_codes(share, w, first);
+  });
+}
+
+}  // namespace detail
+
 // c = a op(W), W in storage. A plain weight of Reals is used where it lies; any other is decoded in panels of rows,
 // which are columns of c (tb), shared out to the threads, or slices of the inner sum. A panel is a multiple of what the
 // kernels do at a time, so that the sums are those of a weight that was decoded whole.
@@ -30,7 +61,10 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
     const strided<Real> all{static_cast<const Real*>(w.codes), w.row_stride, w.col_stride};
     return gemm(m, n, k, left, how.tb ? all.transposed() : all, c.p, n, how.accumulate);
   }
-  const long long panel = how.tb ? 2 * detail::share_unit : usual_blocking.depth;
+  if (w.beside != nullptr && how.tb && m <= few_at_once)
+    return detail::few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
+  const bool few = m <= detail::few_dots;  // then a panel that stays in a cache beside what it is multiplied with
+  const long long panel = !how.tb ? usual_blocking.depth : few ? detail::few_rows : 2 * detail::share_unit;
   const long long panels = (w.rows + panel - 1) / panel;
   const int threads = how.tb ? threads_for(panels, m * n * k) : 1;
   on_threads(threads, [&](int t) {
@@ -41,7 +75,7 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
     for (long long r = panels * t / threads * panel; r < std::min(w.rows, panels * (t + 1) / threads * panel);
          r += panel) {
       const long long rows = std::min(panel, w.rows - r);
-      decode(w, r, rows, wide.data());
+      detail::decode_panel(w, r, rows, wide.data());
       if (how.tb)
         gemm(m, rows, k, left, part.transposed(), c.p + r, n, how.accumulate, by);
       else
@@ -50,8 +84,37 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
   });
 }
 
+// c = op(W) b, W in storage: what an adapter computes from the weight before there is any data, and its gradient.
+template <class Real> void stored_left_product(tensor<Real> c, const weight_view& w, tensor<Real> b, product_mode how) {
+  const long long n = c.d[3], inner = how.ta ? w.rows : w.cols;
+  const strided<Real> stored{b.p, how.tb ? inner : n, 1}, right = how.tb ? stored.transposed() : stored;
+  const long long panel = usual_blocking.depth;
+  thread_local memory<Real> wide;
+  wide.reserve(std::min(panel, w.rows) * w.cols);
+  const strided<Real> part{wide.data(), w.cols, 1};
+  for (long long r = 0; r < w.rows; r += panel) {
+    const long long rows = std::min(panel, w.rows - r);
+    detail::decode_panel(w, r, rows, wide.data());
+    if (how.ta)
+      gemm(w.cols, n, rows, part.transposed(), {right.p + r * right.row, right.row, right.col}, c.p, n,
+           r > 0 && how.accumulate == 0 ? 1 : how.accumulate);
+    else
+      gemm(rows, n, inner, part, right, c.p + r * n, n, how.accumulate);
+  }
+}
+// Sums of squares of the rows of a weight in storage.
+template <class Real> void stored_row_dot(tensor<Real> out, const weight_view& w) {
+  thread_local memory<Real> wide;
+  wide.reserve(w.cols);
+  for (long long r = 0; r < w.rows; ++r) {
+    decode(w, r, 1, wide.data());
+    out.p[r] = dot(wide.data(), wide.data(), w.cols);
+  }
+}
+
 template <class Real> void matmul(tensor<Real> out, tensor<Real> a, tensor<Real> b, product_mode how) {
   if (b.stored != nullptr) return stored_product(out, a, *b.stored, how);
+  if (a.stored != nullptr) return stored_left_product(out, *a.stored, b, how);
   const long long inner = a.d[how.ta ? 2 : 3];
   const bool flat = !how.ta && !how.sum && b.matrices() == 1;  // one product for the whole stack
   if (flat) return product(out.p, a.matrices() * a.d[2], out.d[3], a.p, b.p, inner, how);

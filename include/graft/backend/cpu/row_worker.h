@@ -149,7 +149,7 @@ template <class Real> class row_worker {
         x.ids = f.is_known(o) ? f.known.ids(o)
                               : static_cast<const std::int64_t*>(f.at(f.now.data, o).data) + (by_piece ? r.from : 0);
       else if (f.is_known(o))
-        *to[k] = f.reads_stored(v, k) ? f.weight(o) : f.known[o];
+        *to[k] = reads_stored(f.g, v, k) ? f.weight(o) : f.known[o];
       else
         *to[k] = by_piece ? value(o, r) : f.whole(o);
     }

@@ -24,6 +24,7 @@ template <class Void, class F> void each_run(const basic_view<Void>& v, long lon
   }
 }
 template <class Real> void read(const view& v, long long from, long long n, Real* to) {
+  if (v.beside != nullptr) return decode_elements(weight_of(v, v.size[0], v.size[1]), from, n, to);
   each_run(v, from, n, [&](long long shift, long long at, long long count) {
     decode(v.data, v.type, at + shift, count, to + (at - from));
   });

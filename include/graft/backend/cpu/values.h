@@ -18,7 +18,18 @@ template <class Real> constexpr dtype real_type = storage<Real>::type;
 template <class Real> bool in_place(const view& v) { return v.type == real_type<Real> && v.contiguous(); }
 // A weight in a narrow encoding, or in another order than by rows, is used where it lies and decoded inside the product.
 template <class Real> bool stays_stored(const view& v) {
+  if (v.beside != nullptr) return true;
   return v.contiguous() ? v.rank > 1 && bits_of(v.type) < bits_of(real_type<Real>) : v.rank == 2;
+}
+
+// Operands that are read as they are stored, a panel of rows at a time: weights of products, on either side, tables of
+// look-ups, and the rows of a sum of squares. Everybody else reads numbers.
+constexpr bool reads_stored(const graph& g, const node& v, int k) {
+  auto is_matrix = [&](id i) { return g[i].d[0] == dim{1} && g[i].d[1] == dim{1}; };
+  if (v.what == op::matmul && !v.sum)
+    return is_matrix(v.b) && (k == 1 ? !v.ta : is_matrix(v.a) && base_leaf(g, v.b) < 0);
+  if (v.what == op::row_dot) return v.a == v.b;
+  return row(v.what).axes == flow::look_up && k == 0;
 }
 
 template <class Real> class values {
@@ -30,8 +41,8 @@ template <class Real> class values {
   // A tensor for node i: the leaf's memory where it can be read there, else a copy.
   tensor<Real> operator[](id i) {
     const auto k = static_cast<std::size_t>(i);
-    if (at_[k] == nullptr && is_leaf(g_[i].what) && leaves_[k].data != nullptr) {
-      const view& v = leaves_[k];
+    if (const id from = unshaped(g_, i); at_[k] == nullptr && is_leaf(g_[from].what) && leaf(from).data != nullptr) {
+      const view& v = leaf(from);
       if (in_place<Real>(v))
         at_[k] = static_cast<Real*>(const_cast<void*>(v.data));
       else
@@ -65,22 +76,53 @@ template <class Real> class values {
     const node& v = g_[i];
     if (is_leaf(v.what) && leaves_[static_cast<std::size_t>(i)].data != nullptr) return;
     if (v.what == op::reshape) {
-      at_[static_cast<std::size_t>(i)] = (*this)[v.a].p;
+      if (codes_of(i) == nullptr) at_[static_cast<std::size_t>(i)] = (*this)[v.a].p;
       return;
     }
-    operands<Real> x;
-    if (v.a >= 0) x.a = (*this)[v.a];
-    if (v.b >= 0 && row(g_[v.b].what).from == source::integers)
-      x.ids = ids(v.b);
-    else if (v.b >= 0)
-      x.b = (*this)[v.b];
-    if (v.c >= 0) x.c = (*this)[v.c];
     const tensor<Real> out = make(i);
+    weight_view stored_as[3];
+    memory<Real> decoded[3];
+    operands<Real> x;
+    tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
+    for (int k = 0; k < 3; ++k) {
+      const id o = v.operand(k);
+      if (o < 0) continue;
+      if (row(g_[o].what).from == source::integers)
+        x.ids = ids(o);
+      else if (const view* codes = codes_of(o))
+        *to[k] = from_codes(*codes, i, k, out, stored_as[k], decoded[k]);
+      else
+        *to[k] = (*this)[o];
+    }
     if (adds_up(v.what)) std::fill_n(out.p, out.count(), Real(0));
     evaluate(i, out, x);
   }
 
  private:
+  // The base tensor behind a value, where it is codes.
+  const view* codes_of(id i) const {
+    const id from = base_leaf(g_, i);
+    return from >= 0 && leaf(from).beside != nullptr ? &leaf(from) : nullptr;
+  }
+  // Operand k of node i, which is codes: as it is stored, or, for what reads numbers one by one, decoded into the result,
+  // or else into memory that lasts as long as the node is computed.
+  tensor<Real> from_codes(const view& codes, id i, int k, tensor<Real> out, weight_view& as, memory<Real>& decoded) {
+    const id o = g_[i].operand(k);
+    tensor<Real> t = shaped<Real>(g_, o, s_, nullptr);
+    as = weight_of(codes, t.matrices() * t.d[2], t.d[3]);
+    if (reads_stored(g_, g_[i], k)) {
+      t.stored = &as;
+      return t;
+    }
+    if (row(g_[i].what).axes == flow::each && t.count() == out.count()) {
+      t.p = out.p;
+    } else {
+      decoded.reserve(t.count());
+      t.p = decoded.data();
+    }
+    decode(codes, t.p);
+    return t;
+  }
   tensor<Real> make(id i) {
     const auto k = static_cast<std::size_t>(i);
     own_[k].reserve(std::max(1LL, count(g_, i, s_)));

@@ -4,6 +4,7 @@
 // something that is not supported; dropouts, cache settings and bookkeeping change no logits.
 #pragma once
 #include <graft/io/hf/config_families.h>
+#include <graft/io/hf/quantization.h>
 
 namespace graft::io::hf {
 
@@ -49,10 +50,7 @@ inline result<model_config> parse_config(std::string_view content, std::string_v
     model_config c;
     read_family(in, c);
     if (in.problem) return *in.problem;
-    if (const json* v = in.set("quantization_config"); v != nullptr)
-      in.reject(
-          "'quantization_config' is set: weights of this folder are codes, which are not supported here; load "
-          "the model in bfloat16 and save it again");
+    read_quantization(in, c);
     in.integer("vocab_size", c.vocabulary, 1);
     in.flag("tie_word_embeddings", c.tied);
     switch (c.family) {

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A number in half precision between other bytes, the lower one first, wherever it begins.
+#pragma once
+#include <graft/core/encoding.h>
+#include <graft/core/f16.h>
+
+namespace graft::encodings {
+
+constexpr float half_at(const unsigned char* p) {
+  return widen(f16{static_cast<std::uint16_t>(p[0] | static_cast<unsigned>(p[1]) << 8U)});
+}
+constexpr void put_half(float v, unsigned char* p) {
+  const f16 half = narrow_to_f16(v);
+  p[0] = static_cast<unsigned char>(half.bits & 0xffU), p[1] = static_cast<unsigned char>(half.bits >> 8U);
+}
+
+}  // namespace graft::encodings

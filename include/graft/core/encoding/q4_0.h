@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q4_0 of ggml: 32 elements of a row in 18 bytes, a scale in half precision and then 16 bytes of which the lower halves
+// are the codes of the first 16 elements and the upper halves those of the others,
+//     w = (code - 8) scale.
+// The scale is the element of largest magnitude over -8, so that this one is exact.
+#pragma once
+#include <graft/core/encoding/half_at.h>
+
+namespace graft::encodings {
+
+struct q4_0_codes {
+  static constexpr const char* name = "q4_0";
+  static constexpr int block = 32, bytes = 18, number_in_files = 2;
+  static constexpr encoding how() {
+    return {.codes = dtype::ggml,
+            .scaled = scaled_by::block,
+            .block = block,
+            .block_bytes = bytes,
+            .block_type = number_in_files};
+  }
+  static constexpr void decode(const unsigned char* from, float* to) {
+    const float scale = half_at(from);
+    for (int i = 0; i < block / 2; ++i) {
+      to[i] = static_cast<float>(static_cast<int>(from[2 + i] & 15U) - 8) * scale;
+      to[i + block / 2] = static_cast<float>(static_cast<int>(from[2 + i] >> 4U) - 8) * scale;
+    }
+  }
+  static constexpr void quantize(const float* from, unsigned char* to) {
+    const float size = largest_magnitude(from, block);
+    float most = 0;  // the first of that size, with its sign
+    for (int i = block - 1; i >= 0; --i) most = from[i] == size || from[i] == -size ? from[i] : most;
+    const float scale = most / -8.0F, factor = scale != 0 ? 1.0F / scale : 0.0F;
+    put_half(scale, to);
+    auto code = [&](float v) {
+      const auto c = static_cast<int>(static_cast<double>(v) * static_cast<double>(factor) + 8.5);
+      return static_cast<unsigned>(c < 0 ? 0 : c > 15 ? 15 : c);
+    };
+    for (int i = 0; i < block / 2; ++i)
+      to[2 + i] = static_cast<unsigned char>(code(from[i]) | code(from[i + block / 2]) << 4U);
+  }
+};
+
+}  // namespace graft::encodings

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// A weight that bitsandbytes stored, as transformers saves it. In 4 bits: NAME (U8, two codes a byte), NAME.absmax,
+// NAME.quant_map, NAME.quant_state.bitsandbytes__nf4 or __fp4 (JSON: quant_type, blocksize, dtype, shape), and with double
+// quantization NAME.nested_absmax, NAME.nested_quant_map and further keys of the JSON. In 8 bits: NAME (I8), MODULE.SCB and
+// MODULE.weight_format, 0 for rows. Beside them, FP8 with MODULE.weight_scale. Every tensor is checked against the
+// others, since a wrong scale is a wrong weight without a sign of it.
+#pragma once
+#include <graft/core/encodings.h>
+#include <graft/io/config_reader.h>
+#include <graft/io/tensor_bind.h>
+
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <functional>
+
+namespace graft::io {
+
+// The planes that views of codes point to: kept as long as the bytes of the file.
+using kept_planes = std::deque<planes>;
+
+class coded_reader {
+ public:
+  using finder = std::function<const tensor_view*(const std::string&)>;
+  // `blocks`: scaled_by::run, or scaled_by::row_run for what an AVX-512 processor computed (core/encoding.h).
+  coded_reader(std::string_view file, finder find, kept_planes& keep, scaled_by blocks = scaled_by::run)
+      : file_(file), find_(std::move(find)), keep_(keep), blocks_(blocks) {}
+
+  // The tensors that belonged to a weight, by name.
+  const std::set<std::string>& used() const { return used_; }
+
+  // A view of the weight where it is codes; nothing where it is plain.
+  result<std::optional<view>> read(const tensor_view& t) {
+    name_ = t.name;
+    for (const char* type : {"nf4", "fp4"})
+      if (const tensor_view* state = companion(std::string(".quant_state.bitsandbytes__") + type))
+        return four_bits(t, *state, type);
+    if (t.type == dtype::u8)
+      return bad("is U8 and there is no ", in_quotes(name_ + ".quant_state.bitsandbytes__nf4"),
+                 " (or __fp4) beside it");
+    if (t.type == dtype::i8) return eight_bits(t);
+    if (t.type == dtype::f8_e4m3) return fp8(t);
+    return std::optional<view>();
+  }
+
+ private:
+  template <class... Parts> error bad(const Parts&... parts) const {
+    return fail_in(file_, "tensor ", in_quotes(name_), " ", parts...);
+  }
+  const tensor_view* named(const std::string& name) {
+    const tensor_view* const t = find_(name);
+    if (t != nullptr) used_.insert(name);
+    return t;
+  }
+  const tensor_view* companion(const std::string& suffix) { return named(name_ + suffix); }
+  const tensor_view* of_module(const char* name) {
+    if (!name_.ends_with(".weight")) return nullptr;
+    return named(name_.substr(0, name_.size() - std::string_view("weight").size()) + name);
+  }
+  static std::uint64_t count(const tensor_view& t) {
+    return t.data.size() * 8 / static_cast<std::uint64_t>(facts(t.type).bits);
+  }
+  // Numbers of one plane: as many as expected, aligned, finite, and where they are magnitudes not negative.
+  result<const float*> floats(const tensor_view* t, const std::string& name, std::uint64_t n, bool magnitudes) {
+    if (t == nullptr) return bad("has no ", in_quotes(name), " beside it");
+    if (t->type != dtype::f32 || count(*t) != n)
+      return bad("has ", in_quotes(name), " of ", number(count(*t)), " ", name_of(t->type), ", expected ", number(n),
+                 " F32");
+    if (!is_aligned(*t)) return bad("has ", in_quotes(name), " at an address that is no multiple of 4");
+    const auto* const p = reinterpret_cast<const float*>(t->data.data());
+    for (std::uint64_t i = 0; i < n; ++i)
+      if (const auto bits = std::bit_cast<std::uint32_t>(p[i]);
+          (bits & 0x7f800000U) == 0x7f800000U || (magnitudes && (bits & 0x80000000U) != 0 && bits != 0x80000000U))
+        return bad("has ", in_quotes(name), " with a number that is ",
+                   magnitudes ? "negative or not finite" : "not finite");
+    return p;
+  }
+  result<std::optional<view>> keep(const tensor_view& t, const planes& p, long long rows, long long cols) {
+    keep_.push_back(p);
+    return std::optional<view>({t.data.data(), p.how.codes, {rows, cols, 1, 1}, 2, {}, &keep_.back()});
+  }
+
+  result<std::optional<view>> four_bits(const tensor_view& t, const tensor_view& state, const char* type) {
+    const std::string_view chars(reinterpret_cast<const char*>(state.data.data()), state.data.size());
+    const result<json> parsed = parse_json(chars, std::string(file_) + " (" + state.name + ")", 3);
+    if (!parsed) return parsed.failure();
+    if (!parsed->is_object()) return bad("has a quant_state that is no JSON object");
+    config_reader in{*parsed, std::string(file_) + " (" + state.name + ")"};
+    int block = 0, second_block = 0;
+    std::string said = type;
+    in.word("quant_type", said), in.integer("blocksize", block, 1), in.integer("nested_blocksize", second_block, 1);
+    if (in.problem) return *in.problem;
+    if (said != type) return bad("has a quant_state of '", type, "' that says ", in_quotes(said));
+    if (!encodings::is_four_bit_block(block))
+      return bad("has blocks of ", block, ", expected a power of two from 32 to 4096");
+    const json* const shape = parsed->find("shape");
+    if (shape == nullptr || !shape->is_list() || shape->items.size() != 2 || !fits_int(shape->items[0]) ||
+        !fits_int(shape->items[1]) || shape->items[0].real < 1 || shape->items[1].real < 1)
+      return bad("has a quant_state without the shape of a matrix");
+    const auto rows = static_cast<long long>(shape->items[0].real), cols = static_cast<long long>(shape->items[1].real);
+    const std::uint64_t n = static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(cols);
+    if (t.data.size() != (n + 1) / 2)
+      return bad("has ", number(t.data.size()), " bytes of codes, expected ", number((n + 1) / 2), " for [", rows, ", ",
+                 cols, "]");
+    planes p;
+    p.how = {said == "nf4" ? graft::dtype::nf4 : graft::dtype::fp4, blocks_, block};
+    const float* const table = said == "nf4" ? encodings::nf4_codes::table : encodings::fp4_codes::table;
+    const result<const float*> map = floats(companion(".quant_map"), name_ + ".quant_map", 16, false);
+    if (!map) return map.failure();
+    for (int k = 0; k < 16; ++k)
+      if ((*map)[k] != table[k]) return bad("has a quant_map that is not the table of ", said.c_str());
+    const std::uint64_t blocks = (n + static_cast<std::uint64_t>(block) - 1) / static_cast<std::uint64_t>(block);
+    const tensor_view* const absmax = companion(".absmax");
+    if (status s = second_block > 0 ? nested(p, *parsed, absmax, blocks, second_block) : single(p, absmax, blocks); !s)
+      return s.failure();
+    return keep(t, p, rows, cols);
+  }
+  status single(planes& p, const tensor_view* absmax, std::uint64_t blocks) {
+    if (absmax != nullptr && absmax->type == dtype::u8)
+      return bad("has scales that are codes, and its quant_state has no nested_blocksize");
+    const result<const float*> scales = floats(absmax, name_ + ".absmax", blocks, true);
+    if (!scales) return scales.failure();
+    p.scales = *scales;
+    return ok;
+  }
+  status nested(planes& p, const json& state, const tensor_view* absmax, std::uint64_t blocks, int second_block) {
+    if (absmax == nullptr) return bad("has no ", in_quotes(name_ + ".absmax"), " beside it");
+    if (absmax->type != dtype::u8 || count(*absmax) != blocks)
+      return bad("has ", in_quotes(name_ + ".absmax"), " of ", number(count(*absmax)), " ", name_of(absmax->type),
+                 ", expected ", number(blocks), " U8");
+    const std::uint64_t seconds =
+        (blocks + static_cast<std::uint64_t>(second_block) - 1) / static_cast<std::uint64_t>(second_block);
+    const auto scales = floats(companion(".nested_absmax"), name_ + ".nested_absmax", seconds, true);
+    if (!scales) return scales.failure();
+    const auto table = floats(companion(".nested_quant_map"), name_ + ".nested_quant_map", 256, false);
+    if (!table) return table.failure();
+    const json* const offset = state.find("nested_offset");
+    if (offset == nullptr || !offset->is_number() || !(std::abs(offset->real) <= 3.4028234663852886e38))
+      return bad("has a quant_state without a finite nested_offset");
+    p.how.scales = graft::dtype::u8, p.how.second_block = second_block;
+    p.scales = absmax->data.data(), p.second_scales = *scales, p.second_table = *table;
+    p.offset = static_cast<float>(offset->real);
+    return ok;
+  }
+  result<std::optional<view>> eight_bits(const tensor_view& t) {
+    if (t.shape.size() != 2) return bad("has shape ", shape_text(t.shape), ", expected a matrix");
+    if (const tensor_view* format = of_module("weight_format"))
+      if (format->data.size() != 1 || format->data[0] != std::byte{0})
+        return bad("has a weight_format that is not 0, row after row; save it with bitsandbytes 0.45 or later");
+    const auto scales = floats(of_module("SCB"), "SCB", t.shape[0], true);
+    if (!scales) return scales.failure();
+    planes p;
+    p.how = {graft::dtype::int8, scaled_by::row}, p.scales = *scales;
+    return keep(t, p, static_cast<long long>(t.shape[0]), static_cast<long long>(t.shape[1]));
+  }
+  result<std::optional<view>> fp8(const tensor_view& t) {
+    if (t.shape.size() != 2) return bad("has shape ", shape_text(t.shape), ", expected a matrix");
+    const tensor_view* const scale = of_module("weight_scale");
+    const bool one = scale != nullptr && count(*scale) == 1;
+    const auto scales = floats(scale, "weight_scale", one ? 1 : t.shape[0], true);
+    if (!scales) return scales.failure();
+    for (const std::byte c : t.data)
+      if ((c & std::byte{0x7f}) == std::byte{0x7f}) return bad("holds a code that is not a number");
+    planes p;
+    p.how = {graft::dtype::f8_e4m3, one ? scaled_by::tensor : scaled_by::row}, p.scales = *scales;
+    return keep(t, p, static_cast<long long>(t.shape[0]), static_cast<long long>(t.shape[1]));
+  }
+
+  std::string_view file_;
+  finder find_;
+  kept_planes& keep_;
+  scaled_by blocks_;
+  std::set<std::string> used_;
+  std::string name_;
+};
+
+}  // namespace graft::io

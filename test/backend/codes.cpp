@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/matmul.h>
+#include <graft/backend/cpu/storage.h>
+
+#include <cstring>
+
+#include "../support/coded.h"
+
+using namespace test;
+
+namespace {
+
+// The largest distance between neighbouring numbers of an encoding that has the scale of element `at`.
+double step_at(const weight_view& w, long long at) {
+  const encoding& how = w.how;
+  if (how.block_bytes > 0) {
+    f16 half;
+    std::memcpy(&half, static_cast<const unsigned char*>(w.codes) + at / how.block * how.block_bytes, 2);
+    return std::abs(static_cast<double>(widen(half)));
+  }
+  const long long k = has_four_bits(how)                ? cpu::detail::place_of(w, at).scale
+                      : how.scaled == scaled_by::tensor ? 0
+                                                        : at / w.cols;
+  const double scale = static_cast<double>(cpu::scale_at(*w.beside, k));
+  if (has_four_bits(how)) return scale * (how.codes == dtype::nf4 ? 0.3038072 : 0.3333334);
+  return how.codes == dtype::int8 ? scale / 127 : scale * 32;
+}
+
+}  // namespace
+
+TEST_CASE("codes: numbers become the nearest code, within half a step of their block") {
+  for (const named_encoding& e : every_encoding()) {
+    if (e.how.scales == dtype::u8 || e.how.scaled == scaled_by::row_run) continue;  // their scales are rounded too
+    INFO(e.name);
+    const std::vector<float> from = normal_numbers(40 * 96, 3);
+    const coded_and_plain w(from, 40, 96, e.how);
+    double worst = 0;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const double away = std::abs(static_cast<double>(from[i]) - static_cast<double>(w.numbers[i]));
+      worst = std::max(worst, away / step_at(w.as_weight(), static_cast<long long>(i)));
+    }
+    // Q4_0's largest number of the other sign is a step away from its last code. int8 rounds the numbers to half precision
+    // before, Q8_0 the scale behind: up to 127 units of 2^-11 more.
+    const bool halved = e.name == "int8" || e.name == "q8_0";
+    CHECK(worst <= (e.name == "q4_0" ? 1.01 : halved ? 0.5 + 127.0 / 2048 : 0.501));
+  }
+}
+
+TEST_CASE("codes: what was dequantized is quantized to the same numbers") {
+  for (const named_encoding& e : every_encoding()) {
+    if (e.how.scales == dtype::u8 || e.how.scaled == scaled_by::row_run || e.name == "int8") continue;  // rounded twice
+    INFO(e.name);
+    const coded_and_plain once(normal_numbers(64 * 64, 5), 64, 64, e.how), again(once.numbers, 64, 64, e.how);
+    double most = 0;
+    for (std::size_t i = 0; i < once.numbers.size(); ++i)
+      most = std::max(most, std::abs(static_cast<double>(once.numbers[i] - again.numbers[i])));
+    CHECK(most <= 1e-6);
+    if (e.how.codes != dtype::fp4) CHECK(once.codes.codes == again.codes.codes);  // whose zero has two codes
+  }
+}
+
+TEST_CASE("codes: any part of a weight is decoded as it is in the whole") {
+  for (const named_encoding& e : every_encoding()) {
+    INFO(e.name);
+    const long long rows = 9, cols = e.how.block_bytes > 0 ? 96 : 45;
+    const coded_and_plain w(normal_numbers(rows * cols, 7), rows, cols, e.how);
+    bool right = true;
+    for (long long first = 0; first < 70; ++first)
+      for (const long long n : {0LL, 1LL, 5LL, 16LL, 33LL, 64LL, 150LL}) {
+        std::vector<float> part(static_cast<std::size_t>(n) + 1, 77.0F);
+        cpu::decode_codes(w.as_weight(), first, n, part.data());
+        right = right && part.back() == 77.0F &&
+                std::equal(part.begin(), part.end() - 1, w.numbers.begin() + static_cast<std::ptrdiff_t>(first));
+      }
+    CHECK(right);
+    std::vector<double> wide(w.numbers.size());
+    cpu::read(w.codes.as_view(), 0, rows * cols, wide.data());
+    CHECK(std::equal(wide.begin(), wide.end(), w.numbers.begin()));
+  }
+}
+
+TEST_CASE("codes: products from codes are those of the numbers that they mean") {
+  for (const named_encoding& e : every_encoding())
+    for (const long long m : {1LL, 2LL, 3LL, 4LL, 5LL, 17LL, 70LL})
+      for (const bool tb : {true, false})
+        for (const int accumulate : {0, 1, -1}) {
+          const long long rows = 151, cols = e.how.block_bytes > 0 ? 544 : 531;
+          static const std::vector<float> numbers = normal_numbers(151 * 544, 9), x = normal_numbers(70 * 544, 10);
+          const coded_and_plain w({numbers.begin(), numbers.begin() + rows * cols}, rows, cols, e.how);
+          const long long k = tb ? cols : rows, n = tb ? rows : cols;
+          std::vector<float> from(x.begin(), x.begin() + m * k), y(static_cast<std::size_t>(m * n), 2.0F), expected = y;
+          cpu::tensor<float> a{from.data(), {1, 1, m, k}}, out{y.data(), {1, 1, m, n}},
+              to{expected.data(), {1, 1, m, n}};
+          const weight_view plain = weight_of(view_of(w.numbers.data(), rows, cols), rows, cols);
+          cpu::stored_product(out, a, w.as_weight(), {false, tb, false, accumulate});
+          cpu::stored_product(to, a, plain, {false, tb, false, accumulate});
+          double worst = 0;
+          for (std::size_t i = 0; i < y.size(); ++i)
+            worst = std::max(worst, std::abs(static_cast<double>(y[i] - expected[i])));
+          INFO(e.name, ", ", m, " rows, across ", !tb);
+          CHECK(worst < 1e-3 / 16);
+        }
+}
+
+TEST_CASE("codes: a weight on the left, across too, and the sums of squares of its rows") {
+  for (const named_encoding& e : every_encoding())
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true}) {
+        INFO(e.name);
+        const long long rows = 150, cols = 96, r = 7, inner = ta ? rows : cols, out_rows = ta ? cols : rows;
+        const coded_and_plain w(normal_numbers(rows * cols, 11), rows, cols, e.how);
+        std::vector<float> b = normal_numbers(inner * r, 12), y(static_cast<std::size_t>(out_rows * r)), expected = y;
+        std::vector<float> plain = w.numbers;
+        const weight_view stored = w.as_weight();
+        cpu::tensor<float> left{nullptr, {1, 1, rows, cols}, &stored}, numbers{plain.data(), {1, 1, rows, cols}};
+        cpu::tensor<float> right{b.data(), {1, 1, tb ? r : inner, tb ? inner : r}};
+        cpu::matmul({y.data(), {1, 1, out_rows, r}}, left, right, {ta, tb, false, 0});
+        cpu::matmul({expected.data(), {1, 1, out_rows, r}}, numbers, right, {ta, tb, false, 0});
+        double worst = 0;
+        for (std::size_t i = 0; i < y.size(); ++i)
+          worst = std::max(worst, std::abs(static_cast<double>(y[i] - expected[i])));
+        CHECK(worst < 1e-4);
+        std::vector<float> norms(static_cast<std::size_t>(rows));
+        cpu::stored_row_dot<float>({norms.data(), {1, 1, rows, 1}}, stored);
+        double sum = 0;
+        for (long long c = 0; c < cols; ++c)
+          sum += static_cast<double>(plain[static_cast<std::size_t>(3 * cols + c)]) *
+                 static_cast<double>(plain[static_cast<std::size_t>(3 * cols + c)]);
+        CHECK(static_cast<double>(norms[3]) == doctest::Approx(sum).epsilon(1e-5));
+      }
+}
+
+TEST_CASE("codes: numbers that are not finite and rows that are no whole blocks are refused") {
+  std::vector<float> w = normal_numbers(64, 1);
+  CHECK_FALSE(bool(cpu::quantize(w.data(), 2, 30, encodings::q8_0_codes::how())));
+  CHECK_FALSE(bool(cpu::quantize(w.data(), 2, 32, {dtype::nf4, scaled_by::run, 48})));
+  CHECK_FALSE(bool(cpu::quantize(w.data(), 2, 32, {dtype::f8_e5m2, scaled_by::row})));
+  w[40] = NAN;
+  for (const named_encoding& e : every_encoding()) CHECK_FALSE(bool(cpu::quantize(w.data(), 2, 32, e.how)));
+  w[40] = INFINITY;
+  CHECK_FALSE(bool(cpu::quantize(w.data(), 2, 32, {dtype::int8, scaled_by::row})));
+}
