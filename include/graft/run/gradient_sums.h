@@ -2,6 +2,7 @@
 // Gradients that are added to what their memory holds, as the batches of one training step are: computed beside it first,
 // in the type the engine computes with, then added. The memory beside it stays for the next call.
 #pragma once
+#include <graft/core/result.h>
 #include <graft/run/given.h>
 
 #include <memory>
