@@ -20,6 +20,11 @@ template <class Adapter> kept_pair pair_of() {
   return keep(d::forward, d::backward);
 }
 
+// Plans are made while compiling, too.
+template <class Adapter>
+constexpr int launches = fuse(derived<linear_kind, Adapter, false>::backward, gpu_with(true)).launches.size();
+static_assert(launches<lora<16>> == 2);
+
 }  // namespace
 
 TEST_CASE("beside: in training both passes of LoRA are one launch each") {

@@ -22,6 +22,11 @@ template <class Adapter> kept_pair pair_of() {
   return keep(d::forward, d::backward);
 }
 
+// Plans are made while compiling, too.
+template <class Adapter>
+constexpr int launches = fuse(derived<linear_kind, Adapter, false>::backward, gpu).launches.size();
+static_assert(launches<hra<8>> < 20);
+
 }  // namespace
 
 TEST_CASE("expression: a product of elements and the sum over it are one launch") {

@@ -7,10 +7,12 @@
 
 namespace graft {
 
-// For each sum the product beside which it may run; -1: none. At most two for each product.
+// For each sum the product beside which it may run; -1: none, as everywhere where the target has no such launch. At most
+// two for each product.
 [[gnu::cold]] constexpr sequence<int> sums_beside(const graph& g, const sequence<product_slots>& products,
-                                                  const sequence<token_sum>& sums) {
+                                                  const sequence<token_sum>& sums, bool target_can) {
   sequence<int> beside(sums.size(), -1);
+  if (!target_can) return beside;
   auto hosts = [&](const product_slots& p) {
     return p.sides.size() == 1 && p.sides[0].kept && !p.weight_by_row && p.pre < 0 && base_leaf(g, p.weight) >= 0;
   };

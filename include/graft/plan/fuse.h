@@ -118,8 +118,7 @@ struct planner {
       for (const id inside : s.inside) part_of[inside] = found.size();
       found.push(s);
     }
-    const sequence<int> runs_beside =
-        p.to.sums_beside ? sums_beside(g, found, p.sums) : sequence<int>(p.sums.size(), -1);
+    const sequence<int> runs_beside = sums_beside(g, found, p.sums, p.to.sums_beside);
     sequence<sequence<id>> expressions;
     sequence<int> expression_of(g.size, -1);
     if (p.to.joins_elements && p.to.gathers == target::work::by_products) {
