@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <graft/backend/cuda/linear_kernels.cuh>
+#include <graft/backend/cuda/attention_kernels.cuh>
 
 template graft::cuda::linear_kernels graft::cuda::all_kernels<__nv_bfloat16>();
+template graft::cuda::attention_kernels graft::cuda::all_attention_kernels<__nv_bfloat16>();

@@ -11,5 +11,6 @@ extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const
 extern template linear_kernels all_kernels<float>();
 extern template linear_kernels all_kernels<__nv_bfloat16>();
 extern template linear_kernels all_kernels<__half>();
+extern template attention_kernels all_attention_kernels<__nv_bfloat16>();
 
 }  // namespace graft::cuda

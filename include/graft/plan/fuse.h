@@ -131,6 +131,9 @@ struct planner {
         if (!nodes.empty()) expressions.push(static_cast<sequence<id>&&>(nodes));
       }
     }
+    sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
+    if (p.to.joins_rows && p.to.gathers == target::work::by_products)
+      find_row_launches(readers, part_of, sum_of, row_of);
     // In the order of the nodes; what reads a value that a later product keeps for it waits for that product.
     for (int before = -1; before != p.launches.size();) {
       before = p.launches.size();
@@ -149,6 +152,9 @@ struct planner {
             open(family_of(g[i]), i);
             for (int k = expressions[e].size() - 1; k >= 0; --k) add(expressions[e][k], slot::alone);
           }
+        } else if (const int rows = row_of[i]; rows >= 0) {
+          if (p.row_launches[rows].result == i && computed_before(p.row_launches[rows].inside, row_of, rows))
+            add_row_launch(p.row_launches[rows], rows);
         } else if (product < 0 && sum < 0 && computed_before(i, part_of, -1)) {
           open(family_of(g[i]), i);
           add(i, slot::alone);
@@ -179,6 +185,24 @@ struct planner {
       sums.add(s);
       p.sums.push(s);
     }
+  }
+  [[gnu::cold]] constexpr void find_row_launches(const sequence<int>& readers, const sequence<int>& part_of,
+                                                 const sequence<int>& sum_of, sequence<int>& row_of) {
+    node_set free(g.size);
+    for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0;
+    for (id i = g.size - 1; i >= 0; --i) {
+      if (!free[i]) continue;
+      row_launch r = row_launch_at(g, p.when, readers, free, i);
+      if (!r.found()) continue;
+      for (const id n : r.inside) row_of[n] = p.row_launches.size(), free.in[n] = false;
+      p.row_launches.push(static_cast<row_launch&&>(r));
+    }
+  }
+  [[gnu::cold]] constexpr void add_row_launch(const row_launch& r, int index) {
+    const bool norm = r.norm >= 0;
+    open(norm ? family::rowwise : family::pointwise, norm ? r.norm : r.result);
+    p.launches.back().rows = index;
+    for (const id i : r.inside) add(i, i == p.launches.back().anchor ? slot::alone : norm ? slot::post : slot::pre);
   }
   [[gnu::cold]] constexpr void add_sum(const token_sum& s, int index) {
     open(family::product, s.product);

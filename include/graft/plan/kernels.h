@@ -62,8 +62,10 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
       n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(shape, p.to);
     } else if (l.sum >= 0)
       n += count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
+    else if (l.rows >= 0)
+      n += count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
     else
-      n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s);
+      n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
   return n;
 }
 

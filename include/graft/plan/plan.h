@@ -3,6 +3,7 @@
 // explain, drawings, facts, costs and errors read the same one.
 #pragma once
 #include <graft/plan/product.h>
+#include <graft/plan/row_launch.h>
 #include <graft/plan/rows.h>
 
 namespace graft {
@@ -31,6 +32,7 @@ struct launch {
   int product = -1;          // its slots: one of plan::products
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
+  int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches
 };
 
 struct plan {
@@ -42,6 +44,7 @@ struct plan {
   sequence<id> nodes;  // of all launches, in the order in which they are computed
   sequence<product_slots> products;
   sequence<token_sum> sums;
+  sequence<row_launch> row_launches;
   sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
   sequence<slot> place;
   int breaks = 0;  // nodes that no launch can hold

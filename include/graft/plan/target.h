@@ -46,11 +46,12 @@ struct target {
   bool sums_tokens = false;        // a product over the tokens is a launch of its own form,
   bool sums_beside = false;        // or runs beside another product
   bool joins_elements = false;     // operations on the elements of values without tokens are joined to expressions
+  bool joins_rows = false;         // a norm with its factors, and heads side by side, are a launch (row_launch.h)
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.
   int (*product_kernels)(const product_shape&, const target&) = nullptr;
-  int (*node_kernels)(const graph&, id, const size_values&) = nullptr;
+  int (*node_kernels)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
 
   constexpr bool breaks_at(op what) const { return what == op::host || (runs != nullptr && !runs(what)); }
   constexpr bool is_cpu() const { return capability == 0; }

@@ -82,4 +82,23 @@ constexpr attention_room room_of_attention_grad(const attention_size& p) {
   return r;
 }
 
+// ---- of a node
+constexpr bool is_attention(op o) { return row(o).kind == op_class::attention; }
+
+constexpr attention_size attention_size_of(const graph& g, id i, const size_values& s, dtype type) {
+  const node& v = g[i];
+  const node& out = v.what == op::attention_grad ? g[v.c] : v;
+  attention_size p;
+  p.type = type, p.cached = v.what == op::cached_attention;
+  const long long head = g.sizes.value(v.k[0], s), queries = g.sizes.value(out.d[3], s),
+                  all = g.sizes.value(g[v.a].d[3], s);
+  p.rows = g.sizes.value(g[v.a].d[2], s);
+  p.head = static_cast<int>(head), p.heads = static_cast<int>(queries / head);
+  p.groups = static_cast<int>((all - queries) / 2 / head);
+  return p;
+}
+constexpr attention_choice choice_of(const graph& g, id i, const attention_size& p, const target& device) {
+  return g[i].what == op::attention_grad ? choose_attention_grad(p, device) : choose_attention(p, device);
+}
+
 }  // namespace graft::cuda

@@ -4,6 +4,7 @@
 // allocation, no look-up, no synchronisation. It may be captured in a CUDA graph.
 #pragma once
 #include <graft/backend/call.h>
+#include <graft/backend/cuda/bound_attention.cuh>
 #include <graft/backend/cuda/bound_product.cuh>
 #include <graft/backend/cuda/bound_sum.cuh>
 #include <graft/backend/cuda/call_memory.cuh>
@@ -18,6 +19,7 @@ namespace graft::cuda {
 struct kernel_set {
   linear_kernels linear;
   node_function evaluate = nullptr;
+  attention_table attention = nullptr;
 };
 
 template <class T> class bound_plan {
@@ -28,6 +30,9 @@ template <class T> class bound_plan {
     for (const product_slots& s : p_.products) read_.push(s.x), read_.push(s.residual);
     for (id i = 0; i < g_.size; ++i)
       if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
+    if (to.gathers == target::work::by_products)
+      for (const graft::launch& l : p_.launches)
+        if (is_attention(g_[l.anchor].what)) attentions_.emplace_back(g_, l.anchor);
     make_launches();
   }
   bound_plan(const bound_plan&) = delete;
@@ -57,6 +62,7 @@ template <class T> class bound_plan {
     size_values largest = s;
     g_.sizes.set_tokens(largest, room.tokens);
     values_ = values(g_, largest, leaves_, kernels.evaluate);
+    for (bound_attention<T>& a : attentions_) a.bind(largest, p_.to, kernels.attention);
     int rank = 0;
     for (bound_product<T>& b : products_) {
       if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr); !st) return st;
@@ -138,8 +144,9 @@ template <class T> class bound_plan {
     for (const graft::launch& l : p_.launches) {
       const status s = l.product >= 0 ? run_product(stream, to, l, alone, first)
                        : l.sum >= 0   ? run_sum(stream, to, l.sum)
+                       : l.rows >= 0  ? run_rows(stream, p_.row_launches[l.rows])
                        : l.count > 1  ? run_expression(stream, l)
-                                      : run_node(stream, l.anchor);
+                                      : run_node(stream, to, l.anchor);
       if (!s) return s;
       first = false;
     }
@@ -211,6 +218,9 @@ template <class T> class bound_plan {
     for (const bound_product<T>& b : products_) narrow_.add(b.slots().result);
     for (const id i : read_)
       if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
+    long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
+    for (const bound_attention<T>& a : attentions_)
+      if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());
     std::vector<call_memory::value> written;
     for (int k = 0; k < p_.launches.size(); ++k) {
       const graft::launch& l = p_.launches[k];
@@ -226,11 +236,13 @@ template <class T> class bound_plan {
         for (const int sum : l.beside) write_sum(sum);
       } else if (l.sum >= 0) {
         write_sum(l.sum);
+      } else if (l.rows >= 0) {
+        write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
       } else {
         write(l.anchor, count(g_, l.anchor, largest));
       }
     }
-    return memory_.reserve(g_, p_, written, 4 * std::max(values_.scratch(computed_), values_.scratch(known_)));
+    return memory_.reserve(g_, p_, written, scratch);
   }
   // Points everything at the memory of calls as it is now.
   void aim() {
@@ -274,7 +286,13 @@ template <class T> class bound_plan {
         if (const int k = i < 0 ? -1 : output_of(i); k >= 0 && output_type(k) != dtype_of<T>)
           return fail("output '", g_.output_name(k), "' is ", name_of(output_type(k)), ", it is kept as ",
                       name_of(dtype_of<T>));
-    return ok;
+    status of_attention = ok;
+    for (const bound_attention<T>& a : attentions_)
+      if (a.runs())
+        a.each_tensor([&](id i) {
+          if (of_attention) of_attention = check_type(i);
+        });
+    return of_attention;
   }
   // What products read and write is T: an output of another type is a copy of it.
   bool converts(int k) const {
@@ -359,8 +377,21 @@ template <class T> class bound_plan {
     return b.run(stream, kernels_->linear, to, m, operand_of(s.left), operand_of(s.right),
                  s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false);
   }
-  status run_node(cudaStream_t stream, id i) {
+  status run_rows(cudaStream_t stream, const row_launch& r) {
+    const int k = written_output(r.result);
+    if (k < 0) return values_.compute_rows(stream, r, values_.room(r.result));
+    const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
+    return values_.compute_rows(stream, r, {y.data, y.type});
+  }
+  status run_node(cudaStream_t stream, const target& to, id i) {
     const int k = written_output(i);
+    for (const bound_attention<T>& a : attentions_)
+      if (a.node() == i && a.runs()) {
+        void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
+        values_.put(i, {y, dtype_of<T>});
+        return a.run(
+            stream, to, now_.sizes, [&](id o) { return tensor_at(o); }, y, memory_.scratch());
+      }
     if (k < 0) return values_.compute_node(stream, i);
     const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
     return values_.compute_node(stream, i, {y.data, y.type});
@@ -382,6 +413,7 @@ template <class T> class bound_plan {
   sequence<id> inputs_;
   std::deque<bound_product<T>> products_;
   std::deque<bound_sum<T>> sums_;
+  std::deque<bound_attention<T>> attentions_;
   sequence<int> readers_;
   sequence<id> read_;  // by products of either kind: stored as T
   const kernel_set* kernels_ = nullptr;

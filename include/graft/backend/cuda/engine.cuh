@@ -17,7 +17,9 @@ struct add_numbers {
   __device__ void operator()(long long i) const { to.add(i, from[i]); }
 };
 
-template <class T> kernel_set every_kernel_of() { return {all_kernels<T>(), &evaluate_node<every_op>}; }
+template <class T> kernel_set every_kernel_of() {
+  return {all_kernels<T>(), &evaluate_node<every_op>, attention_for<T>()};
+}
 
 template <class T> struct engine {
   // The side branch of many tokens is computed by thread blocks that wait for each other, in a cooperative launch: it finds

@@ -2,10 +2,11 @@
 // One node on the device: from the values of its operands to its value, as backend/cpu/evaluate.h does it. sum_to,
 // rotate_grad, scatter, place and unpatch add to what is there; the others overwrite, a product only when accumulate is
 // 0. Operands and result may each be stored as Real, bf16 or f16; arithmetic is in Real. Everything is queued on the
-// stream and nothing waits for it.
+// stream and nothing waits for it. A row launch (plan/row_launch.h) is its norm, or its last concat, with more operands.
 #pragma once
 #include <graft/backend/cuda/algebra.cuh>
 #include <graft/backend/cuda/cross_entropy.cuh>
+#include <graft/backend/cuda/heads.cuh>
 #include <graft/backend/cuda/layout.cuh>
 #include <graft/backend/cuda/lookup.cuh>
 #include <graft/backend/cuda/op_set.cuh>
@@ -49,7 +50,7 @@ template <class Real> struct evaluator {
     const bool made =
         !is_leaf(v.what) || v.what == op::constant || v.what == op::number || v.what == op::zero || v.what == op::eye;
     if (!made || count(g, i, s) == 0) return 0;
-    return node_kernels(g, i, s);
+    return node_kernels(g, i, s, dtype_of<Real>, {});
   }
 
   status operator()(cudaStream_t stream, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
@@ -125,6 +126,10 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::pad:
       return with<Ops, op::pad>(on).elements(n, padded<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
     case op::concat: {
+      if (x.joined != nullptr) {
+        const joined_heads<Real> f{out, *x.joined};
+        return with<Ops, op::concat>(on).elements(f.pieces(), f, "heads side by side");
+      }
       return with<Ops, op::concat>(on).elements(n, joined<Real>{out, x.a, x.b, {out, axis}, {x.a, axis}, {x.b, axis}},
                                                 name);
     }
@@ -160,7 +165,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::softmax_grad:
       return with<Ops, op::softmax_grad>(on).rows(x.a.rows(), softmax_grads<Real>{out, x.a, x.b}, name);
     case op::normalize:
-      return with<Ops, op::normalize>(on).rows(x.a.rows(), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}}, name);
+      return with<Ops, op::normalize>(on).rows(x.a.rows(), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}, x.c.p},
+                                               name);
     case op::normalize_grad: {
       return with<Ops, op::normalize_grad>(on).rows(
           x.a.rows(), normalize_grads<Real>{out, x.a, x.b.p, x.c, v.k[0] == dim{1}}, name);

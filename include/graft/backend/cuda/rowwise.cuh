@@ -127,11 +127,15 @@ template <class Real> struct normalized {
   tensor<Real> out, x;
   cells<Real> eps;
   bool rms;
+  cells<Real> factors;  // one for each column, or none
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
     const long long n = x.d[3];
     const cells<Real> in = x.p + row * n, to = out.p + row * n;
     const row_moments<Real> m(in, n, eps[0], rms, t);
-    walk<Real, 1>({in}, n, t, [&](long long c, const Real* v) { to.put(c, (*v - m.mean) * m.scale); });
+    if (factors.at == nullptr)
+      return walk<Real, 1>({in}, n, t, [&](long long c, const Real* v) { to.put(c, (*v - m.mean) * m.scale); });
+    walk<Real, 2>({in, factors}, n, t,
+                  [&](long long c, const Real* v) { to.put(c, (v[0] - m.mean) * m.scale * v[1]); });
   }
 };
 // With u the normalised row: dx = scale (t - mean(t) - u mean(t ⊙ u)), without mean(t) for rms.

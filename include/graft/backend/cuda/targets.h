@@ -2,7 +2,7 @@
 // The GPUs that a plan can be asked for: compile<q_proj, fullgraph, on<sm_90>>. What a product takes there is asked of the
 // same function that chooses its kernels when it runs. Knows nothing of CUDA.
 #pragma once
-#include <graft/backend/cuda/choose.h>
+#include <graft/backend/cuda/attention_choice.h>
 #include <graft/backend/cuda/slot.h>
 
 namespace graft {
@@ -39,10 +39,14 @@ constexpr int parts_of_product(const graph& g, id i, const size_values& s) {
   return parts_of_terms(size(i, 2), size(i, 3), size(i, 0) * size(i, 1), terms);
 }
 // One for every operation, but that several rotation factors, their gradient, and a product in parts take two steps, as
-// the gradient of attention does; and that keys and values are written to a cache before it is read.
-constexpr int node_kernels(const graph& g, id i, const size_values& s) {
+// the gradient of attention does; and that keys and values are written to a cache before it is read. Attention may have kernels for whole
+// models.
+constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   const node& v = g[i];
   if (count(g, i, s) == 0) return 0;
+  if (is_attention(v.what) && t.gathers == target::work::by_products)
+    if (const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t); c.how != attention_way::node)
+      return c.launches;
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
   if (v.what == op::attention_grad || v.what == op::cached_attention) return 2;
   if (v.what == op::rotate_grad) return size(v.c, 0) > 1 ? 2 : 1;
@@ -55,7 +59,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.name = name, t.gathers = target::work::by_products;
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
   t.largest_branch_rank = 64;
-  t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = true;
+  t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = true;
   t.product_kernels = &product_kernels, t.node_kernels = &node_kernels;
   return t;
 }

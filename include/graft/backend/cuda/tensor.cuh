@@ -26,9 +26,11 @@ template <class Real> tensor<Real> shaped(const graph& g, id i, const size_value
 }
 
 // Scalars are tensors of one element: their values are read on the device.
+template <class Real> struct joined_values;
 template <class Real> struct operands {
   tensor<Real> a, b, c;
   const std::int64_t* ids = nullptr;  // of a look-up, or the rows and columns of an index
+  const joined_values<Real>* joined = nullptr;
 };
 
 }  // namespace graft::cuda

@@ -90,6 +90,28 @@ class values {
     }
     return evaluate_(stream, *g_, s_, i, (*this)[i], x, scratch_at_ != nullptr ? scratch_at_ : scratch_.as<float>());
   }
+  // The nodes of a row launch at once, into `to`.
+  status compute_rows(cudaStream_t stream, const row_launch& r, const cells<float>& to) {
+    operands<float> x;
+    joined_values<float> with;
+    id i = r.result;
+    if (r.norm >= 0) {
+      i = r.norm;
+      x.a = (*this)[(*g_)[i].a], x.b = (*this)[(*g_)[i].b], x.c = (*this)[r.scale];
+    } else {
+      for (const joined_part& p : r.parts) {
+        const tensor<float> v = (*this)[p.value];
+        with.part[with.parts] = v.p, with.width[with.parts] = v.d[3], with.turned[with.parts++] = p.turned;
+      }
+      if (r.positions >= 0) {
+        with.table = (*this)[r.table];
+        with.positions = static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(r.positions)].data);
+      }
+      x.joined = &with;
+    }
+    put(r.result, to);
+    return evaluate_(stream, *g_, s_, i, (*this)[r.result], x, nullptr);
+  }
   tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[static_cast<std::size_t>(unshaped(*g_, i))]); }
   // A computed node to somewhere else, in any type.
   status copy(cudaStream_t stream, id i, const cells<float>& to) const {

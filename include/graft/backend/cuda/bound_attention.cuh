@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention nodes of a plan bound to device memory: by the kernels for whole models where there is one for their sizes,
+// which read and write T; else by a node of its own.
+#pragma once
+#include <graft/backend/cuda/attention.cuh>
+
+namespace graft::cuda {
+
+// The kernels that a program compiled; none where it has no models.
+using attention_table = const attention_kernels* (*)();
+template <class T> const attention_kernels* compiled_attention() {
+  static const attention_kernels all = all_attention_kernels<T>();
+  return &all;
+}
+
+template <class T> attention_table attention_for() {
+  if constexpr (dtype_of<T> == dtype::bf16) return &compiled_attention<T>;
+  return nullptr;
+}
+
+template <class T> class bound_attention {
+ public:
+  bound_attention(const graph& g, id i) : g_(&g), i_(i) {}
+  id node() const { return i_; }
+  // Sizes of the largest call. Which kernels there are is decided once: all calls of a plan store their values alike.
+  void bind(const size_values& largest, const target& device, attention_table table) {
+    const attention_size p = attention_size_of(*g_, i_, largest, dtype_of<T>);
+    const bool runs = dtype_of<T> == dtype::bf16 && table != nullptr;
+    kernels_ = runs && choice_of(*g_, i_, p, device).how != attention_way::node ? table() : nullptr;
+    room_ = kernels_ != nullptr && (*g_)[i_].what == op::attention_grad ? room_of_attention_grad(p).bytes : 0;
+  }
+  // False: it is a node like any other.
+  bool runs() const { return kernels_ != nullptr; }
+  long long room() const { return room_; }
+  // Which values are stored as T.
+  template <class F> void each_tensor(F f) const {
+    f(i_), f((*g_)[i_].a);
+    if ((*g_)[i_].what == op::attention_grad) f((*g_)[i_].c);
+  }
+  // `at`: where the value of a node lies. What rows look at is copied to the device before the kernels of a call.
+  template <class At>
+  status run(cudaStream_t stream, const target& device, const size_values& s, const At& at, void* out,
+             void* room) const {
+    const graft::node& v = (*g_)[i_];
+    const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
+    if (p.rows == 0) return ok;
+    const attention_calls<T> calls(*kernels_, device);
+    const auto* const spans = static_cast<const long long*>(at(v.b));
+    if (v.what == op::attention_grad) return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room});
+    attention_tensors t{at(v.a), spans};
+    t.out = out, t.chained = true;
+    if (p.cached) t.cache = const_cast<void*>(at(v.c)), t.places = g_->sizes.value((*g_)[v.c].d[2], s);
+    return calls.forward(stream, p, t);
+  }
+
+ private:
+  const graph* g_;
+  id i_;
+  const attention_kernels* kernels_ = nullptr;
+  long long room_ = 0;
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// row_launch: nodes that stand between products and are one launch, because what is between them is read once:
+//     a norm with its factors, normalize(x) ⊙ w        heads side by side, [rope(q) | rope(k) | v]
+// The table of rotary positions is looked up on the way. Nothing inside is stored.
+#pragma once
+#include <graft/derive/stage.h>
+#include <graft/derive/walk.h>
+
+namespace graft {
+
+inline constexpr int most_joined_parts = 4;
+
+struct joined_part {
+  id value = none_id;
+  bool turned = false;  // by the row's position
+};
+struct row_launch {
+  id result = none_id;
+  id norm = none_id, scale = none_id;       // a norm, and a factor for each column
+  sequence<joined_part> parts;              // or values side by side,
+  id table = none_id, positions = none_id;  // with the angles of every position, and where the rows stand
+  sequence<id> inside;                      // in the order in which they would be computed; the result is the last
+  constexpr bool found() const { return inside.size() > 1; }
+};
+
+namespace detail {
+
+struct row_reader {
+  const graph& g;
+  const stages& when;
+  const sequence<int>& readers;
+  const node_set& free;  // nodes that no other launch computes
+  row_launch out{};
+  id turn = none_id;
+  int turned = 0;
+
+  constexpr bool data(id i) const { return i >= 0 && when.of[i] == stage::data; }
+  constexpr bool inner(id i) const { return free[i] && readers[i] == 1; }
+
+  constexpr bool scaled_norm(id i) {
+    const node& v = g[i];
+    if (v.what != op::mul) return false;
+    const bool left = data(v.a) && g[v.a].what == op::normalize;
+    const id norm = left ? v.a : v.b, scale = left ? v.b : v.a;
+    if (!data(norm) || g[norm].what != op::normalize || !inner(norm) || data(scale)) return false;
+    if (count_of_rows(scale) || g[scale].d[3] != g[norm].d[3]) return false;
+    out.norm = norm, out.scale = scale;
+    return out.inside.push(norm), out.inside.push(i), true;
+  }
+  constexpr bool count_of_rows(id i) const {  // has it more than one row?
+    return g[i].d[0] != dim{1} || g[i].d[1] != dim{1} || g[i].d[2] != dim{1};
+  }
+  constexpr void part(id i) {
+    const node& v = g[i];
+    const bool turns = data(i) && v.what == op::rope && !v.tb && inner(i) && free[v.b] && g[v.b].what == op::gather &&
+                       !data(g[v.b].a) && (turn < 0 || turn == v.b);
+    if (!turns) return out.parts.push({i, false});
+    turn = v.b, ++turned;
+    out.parts.push({v.a, true}), out.inside.push(i);
+  }
+  // Left to right, through concats that nothing else reads.
+  constexpr void parts_of(id i, bool root) {
+    const node& v = g[i];
+    const bool joins = data(i) && v.what == op::concat && v.k[0] == dim{3} && (root || inner(i));
+    if (!joins) return part(i);
+    parts_of(v.a, false), parts_of(v.b, false);
+    out.inside.push(i);
+  }
+  constexpr bool joined(id i) {
+    const node& v = g[i];
+    if (v.what != op::concat || v.k[0] != dim{3} || v.d[0] != dim{1} || v.d[1] != dim{1}) return false;
+    parts_of(i, true);
+    if (out.parts.size() > most_joined_parts || (turn >= 0 && readers[turn] != turned)) return false;
+    for (const joined_part& p : out.parts)
+      if (!data(p.value)) return false;
+    if (turn < 0) return true;
+    out.table = g[turn].a, out.positions = g[turn].b;
+    sequence<id> with;
+    with.push(turn);
+    for (const id n : out.inside) with.push(n);
+    out.inside = with;
+    return true;
+  }
+};
+
+}  // namespace detail
+
+// The launch whose result is node i; not found where that is only the node itself.
+[[gnu::cold]] constexpr row_launch row_launch_at(const graph& g, const stages& when, const sequence<int>& readers,
+                                                 const node_set& free, id i) {
+  detail::row_reader r{g, when, readers, free};
+  if (r.scaled_norm(i) || r.joined(i)) {
+    r.out.result = i;
+    return static_cast<row_launch&&>(r.out);
+  }
+  return {};
+}
+
+}  // namespace graft

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches between the products of a block: a norm with its factors, heads side by side.
+#include <doctest/doctest.h>
+#include <graft/blocks.h>
+#include <graft/targets.h>
+
+using namespace graft;
+
+namespace {
+
+struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+  using element = bf16;
+};
+builder forward_of(bool cached) {
+  block_value v = value_of<tuned>();
+  v.how.cached = cached;
+  return capture_forward(v.formula, v.how);
+}
+int with_rows(const plan& p) {
+  int n = 0;
+  for (const launch& l : p.launches) n += l.rows >= 0 ? 1 : 0;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("row_launch: a block on a GPU is seven products, attention, and three launches between them") {
+  const builder b = forward_of(true);
+  const plan p = fuse(b, sm_90);
+  CHECK(p.products.size() == 7);
+  CHECK(with_rows(p) == 3);
+  CHECK(p.launches.size() == 12);  // and silu(gate) ⊙ up
+  for (const row_launch& r : p.row_launches)
+    for (const id i : r.inside) CHECK(p.launch_of[i] == p.launch_of[r.result]);
+}
+TEST_CASE("row_launch: heads side by side take in both turns and the look-up of their angles") {
+  const builder b = forward_of(false);
+  const plan p = fuse(b, sm_90);
+  const row_launch* heads = nullptr;
+  for (const row_launch& r : p.row_launches)
+    if (!r.parts.empty()) heads = &r;
+  REQUIRE(heads != nullptr);
+  REQUIRE(heads->parts.size() == 3);
+  CHECK(heads->parts[0].turned);
+  CHECK(heads->parts[1].turned);
+  CHECK(!heads->parts[2].turned);
+  CHECK(heads->inside.size() == 5);
+  CHECK(b.n[heads->table].what == op::frozen);
+  CHECK(b.n[heads->positions].what == op::ids);
+}
+TEST_CASE("row_launch: what training keeps is stored, and so no part of another launch") {
+  const block_value v = value_of<tuned>();
+  const builder forward = capture_forward(v.formula, v.how), backward = capture_backward(v.formula, v.how);
+  const kept_pair kept = keep(forward, backward);
+  const graph g = kept.forward;
+  const plan p = fuse(g, sm_90);
+  CHECK(!p.row_launches.empty());
+  for (const row_launch& r : p.row_launches)
+    for (int k = 0; k < g.outs; ++k)
+      for (const id i : r.inside) CHECK((i == r.result || g.out[k].at != i));
+}
+TEST_CASE("row_launch: a target without such kernels gets single launches") {
+  target plain = sm_90;
+  plain.joins_rows = false;
+  const plan p = fuse(forward_of(true), plain);
+  CHECK(p.row_launches.empty());
+  CHECK(p.launches.size() == 18);
+}
