@@ -51,7 +51,7 @@ template <class T, int Head> struct decode_block {
     int first, end, from, to;  // keys, and tiles of this part
   };
   __device__ span own_span() const {
-    const int first = g.spans.first(row), end = max(first, g.spans.end(row)), tiles = (end - first + 63) / 64;
+    const int first = g.spans.first(row), end = ::max(first, g.spans.end(row)), tiles = (end - first + 63) / 64;
     return {first, end, static_cast<int>(static_cast<long long>(tiles) * part / parts),
             static_cast<int>(static_cast<long long>(tiles) * (part + 1) / parts)};
   }

@@ -65,8 +65,8 @@ template <class T, int Head> struct query_grad_block {
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
         const bool any = walk.high[i] > 0;
-        low = min(low, walk.low[i]), high = max(high, walk.high[i]);
-        if (any) last_low = max(last_low, walk.low[i]), first_high = min(first_high, walk.high[i]);
+        low = ::min(low, walk.low[i]), high = ::max(high, walk.high[i]);
+        if (any) last_low = ::max(last_low, walk.low[i]), first_high = ::min(first_high, walk.high[i]);
         g.notes.spans[tile * attention_rows + i * 32 + lane] = make_int2(walk.low[i], walk.high[i]);
       }
       low = __reduce_min_sync(~0U, low), high = __reduce_max_sync(~0U, high);
@@ -94,7 +94,7 @@ template <class T, int Head> struct query_grad_block {
       if (head == 0) note_bounds(walk, tile, lane);
       bool first = true;
 #pragma unroll 1
-      for (int now = max(0, walk.before(INT_MAX)), next; now >= 0; now = next) {
+      for (int now = ::max(0, walk.before(INT_MAX)), next; now >= 0; now = next) {
         next = walk.before(now * keys);
         const int whole = walk.whole(now) ? 1 : 0;
         put(&maps.k, now, make_int2(now * keys, whole + (next >= 0 ? 2 : 0)));
@@ -127,7 +127,7 @@ template <class T, int Head> struct query_grad_block {
     }
 #pragma unroll
     for (int i = 0; i < each; ++i) {
-      const int column = min(part + 4 * i, pieces - 1) * 8;  // where there is no such piece, o is zero
+      const int column = ::min(part + 4 * i, pieces - 1) * 8;  // where there is no such piece, o is zero
       const uint4 d = ptx::load_shared_uint4(d_out + column / shape::chunk * 64 * shape::pitch +
                                              tile_offset(row, column % shape::chunk, shape::pitch));
       const T *a = reinterpret_cast<const T*>(&o[i]), *b = reinterpret_cast<const T*>(&d);

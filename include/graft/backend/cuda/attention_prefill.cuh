@@ -89,7 +89,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
                         q_full(buffer));
       }
       const key_walk<keys> walk(g.spans, tile * attention_rows, lane);
-      int now = max(0, walk.before(INT_MAX)), before = -1;  // where no row looks at anything, one block is masked
+      int now = ::max(0, walk.before(INT_MAX)), before = -1;  // where no row looks at anything, one block is masked
 #pragma unroll 1
       while (now >= 0 || before >= 0) {
         int next = -1;

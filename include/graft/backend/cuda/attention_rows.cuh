@@ -88,7 +88,7 @@ struct thread_rows {
     for (int h = 0; h < 2; ++h) {
       const int r = row + 8 * h;
       low[h] = 0, width[h] = 0;
-      if (r < s.rows) low[h] = s.first(r), width[h] = static_cast<unsigned>(max(0, s.end(r) - low[h]));
+      if (r < s.rows) low[h] = s.first(r), width[h] = static_cast<unsigned>(::max(0, s.end(r) - low[h]));
     }
   }
   // Scores of keys that a row does not look at; `key` is that of the thread's first column.

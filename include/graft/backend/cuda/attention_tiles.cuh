@@ -45,7 +45,7 @@ struct tile_deal {
 
 // What the first and the last row of a tile look at: enough to sort by.
 __device__ __forceinline__ int rows_work(const row_spans& s, int tile) {
-  const int a = tile * attention_rows, b = min(a + attention_rows, s.rows) - 1;
+  const int a = tile * attention_rows, b = ::min(a + attention_rows, s.rows) - 1;
   return s.end(a) - s.first(a) + s.end(b) - s.first(b);
 }
 
@@ -68,7 +68,7 @@ template <int Keys> struct key_walk {
     int key = -1;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (low[i] < limit) key = max(key, min(high[i], limit) - 1);
+      if (low[i] < limit) key = ::max(key, ::min(high[i], limit) - 1);
     key = __reduce_max_sync(~0U, key);
     return key < 0 ? -1 : key / Keys;
   }

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block on the GPU: what its plan launches together gives what single nodes give, in as many kernels as the plan says.
+#include <doctest/doctest.h>
+#include <graft/blocks.h>
+#include <graft/model/rows.h>
+
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <random>
+
+#include "../support/gpu_instances.h"
+
+using namespace graft;
+
+namespace {
+
+using bf = __nv_bfloat16;
+
+bool no_gpu() {
+  int devices = 0;
+  const bool none = cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0;
+  if (none) std::printf("no GPU: there is no device\n");
+  return none;
+}
+
+struct tuned : adapted<llama, on<"*_proj", lora<8>>> {};
+
+long long size_named(const char* name, int head, long long rows) {
+  const std::pair<const char*, long long> all[] = {{"hidden", 256}, {"intermediate", 512}, {"heads", 4},
+                                                   {"kv_heads", 2}, {"head_dim", head},    {"context", 512},
+                                                   {"places", 600}, {"tokens", rows}};
+  for (const auto& [known, value] : all)
+    if (std::strcmp(known, name) == 0) return value;
+  return 8;  // a rank
+}
+
+// Tensors for every leaf of a graph, the same for every plan of it.
+struct tensors {
+  size_values sizes;
+  leaf_views leaves;
+  std::deque<cuda::buffer> memory;
+  std::deque<double> scalars;
+  std::vector<bf> cache;  // as it is before a call
+  id state = none_id;
+
+  template <class N> const void* on_device(const std::vector<N>& host) {
+    memory.emplace_back();
+    REQUIRE(bool(memory.back().reserve(static_cast<long long>(host.size() * sizeof(N)))));
+    REQUIRE(cudaMemcpy(memory.back().data(), host.data(), host.size() * sizeof(N), cudaMemcpyHostToDevice) ==
+            cudaSuccess);
+    return memory.back().data();
+  }
+  tensors(const graph& g, int head, row_batch& rows) : leaves(static_cast<std::size_t>(g.size)) {
+    for (int e = 0; e < g.sizes.count; ++e)
+      if (g.sizes.e[e].slot >= 0) sizes.v[g.sizes.e[e].slot] = size_named(g.sizes.e[e].name, head, rows.rows());
+    std::mt19937 engine(3);
+    std::uniform_real_distribution<float> any(-1, 1);
+    for (id i = 0; i < g.size; ++i) {
+      const node& v = g[i];
+      if (!is_leaf(v.what)) continue;
+      view& to = leaves[static_cast<std::size_t>(i)];
+      const long long n = count(g, i, sizes), columns = g.sizes.value(v.d[3], sizes);
+      const std::string name = g.name(i).c_str();
+      to.rank = 0;
+      for (int axis = 2; axis < 4; ++axis) to.size[to.rank++] = g.sizes.value(v.d[axis], sizes);
+      if (row(v.what).from == source::scalar) {
+        to.data = &scalars.emplace_back(name.find("eps") != std::string::npos ? 1e-5 : 1.0), to.type = dtype::f64;
+      } else if (row(v.what).from == source::integers) {
+        const view from = name == "positions" ? rows.positions() : rows.span_of(0);
+        const auto* p = static_cast<const std::int64_t*>(from.data);
+        to.data = on_device(std::vector<std::int64_t>(p, p + n)), to.type = dtype::i64;
+      } else if (row(v.what).from == source::tensor) {
+        const bool norm = name.find("layernorm") != std::string::npos,
+                   wide = v.what == op::frozen || v.what == op::param;
+        std::vector<float> host(static_cast<std::size_t>(n));
+        for (float& x : host) {
+          const bool matrix = v.what == op::base || v.what == op::param;
+          x = norm ? 1 + 0.2F * any(engine)
+                   : any(engine) * (matrix ? 1.7F / std::sqrt(static_cast<float>(columns)) : 1);
+        }
+        std::vector<bf> narrow;
+        for (const float x : host) narrow.push_back(__float2bfloat16(x));
+        to.data = wide ? on_device(host) : on_device(narrow), to.type = wide ? dtype::f32 : dtype::bf16;
+        if (v.what == op::state) state = i, cache = narrow;
+      }
+    }
+  }
+  std::vector<bf> now_cached() const {
+    std::vector<bf> now(cache.size());
+    if (state >= 0)
+      REQUIRE(cudaMemcpy(now.data(), leaves[static_cast<std::size_t>(state)].data, now.size() * 2,
+                         cudaMemcpyDeviceToHost) == cudaSuccess);
+    return now;
+  }
+  void reset_cache() const {
+    if (state >= 0)
+      REQUIRE(cudaMemcpy(const_cast<void*>(leaves[static_cast<std::size_t>(state)].data), cache.data(),
+                         cache.size() * 2, cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+};
+
+struct ran {
+  std::vector<std::vector<float>> outputs;
+  std::vector<bf> cache;
+  long long kernels = 0;
+};
+ran run(const graph& g, const tensors& t, const target& to, long long rows) {
+  static const cuda::kernel_set kernels = cuda::every_kernel_of<bf>();
+  cuda::bound_plan<bf> plan(g, to);
+  leaf_views known = t.leaves;
+  for (id i = 0; i < g.size; ++i)
+    if (is_leaf(g[i].what) && row(g[i].what).known == stage::data) known[static_cast<std::size_t>(i)] = {};
+  t.reset_cache();
+  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, nullptr);
+  INFO(std::string(bound.message()));
+  REQUIRE(bool(bound));
+  call& c = plan.next_call();
+  c.data = t.leaves;
+  std::deque<cuda::buffer> out;
+  for (int k = 0; k < g.outs; ++k) {
+    const long long n = count(g, g.out[k].at, t.sizes);
+    REQUIRE(bool(out.emplace_back().reserve(n * 4)));
+    c.outputs[static_cast<std::size_t>(k)] = {out.back().data(), dtype::f32, {n}, 1};
+  }
+  const long long before = cuda::launch_count();
+  const status done = plan.run(nullptr, to, true);
+  INFO(std::string(done.message()));
+  REQUIRE(bool(done));
+  ran r;
+  r.kernels = cuda::launch_count() - before;
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  for (int k = 0; k < g.outs; ++k) {
+    std::vector<float>& y = r.outputs.emplace_back(static_cast<std::size_t>(count(g, g.out[k].at, t.sizes)));
+    REQUIRE(cudaMemcpy(y.data(), out[static_cast<std::size_t>(k)].data(), y.size() * 4, cudaMemcpyDeviceToHost) ==
+            cudaSuccess);
+  }
+  r.cache = t.now_cached();
+  return r;
+}
+template <class A, class B> double distance(const std::vector<A>& a, const std::vector<B>& b) {
+  double d = 0, n = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    const double x = static_cast<float>(a[i]), y = static_cast<float>(b[i]);
+    d += (x - y) * (x - y), n += y * y;
+  }
+  return std::isnan(d) ? INFINITY : n == 0 ? std::sqrt(d) : std::sqrt(d / n);
+}
+
+struct run_of_rows {
+  long long tokens, position = 0, place = 0;
+};
+row_batch batch(const std::vector<run_of_rows>& runs, int window, bool cached) {
+  static const std::vector<std::int64_t> ids(1 << 12);
+  std::vector<row_run> parts;
+  for (const run_of_rows& r : runs)
+    parts.push_back({{ids.data(), static_cast<std::size_t>(r.tokens)}, r.position, r.place});
+  row_batch made;
+  made.set(parts, {&window, 1}, cached);
+  return made;
+}
+void check(const graph& g, int head, row_batch rows, double tolerance) {
+  const tensors t(g, head, rows);
+  target eager = sm_90;
+  eager.gathers = target::work::by_nodes;
+  const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
+  INFO("heads of ", head, ", ", rows.rows(), " rows");
+  int copies = 0;  // outputs are asked for in float: what products write is copied there
+  const plan p = fuse(g, sm_90);
+  for (int k = 0; k < g.outs; ++k) {
+    CHECK(distance(fused.outputs[static_cast<std::size_t>(k)], single.outputs[static_cast<std::size_t>(k)]) <
+          tolerance);
+    copies += p.launch_of[unshaped(g, g.out[k].at)] >= 0 ? 1 : 0;
+  }
+  CHECK(distance(fused.cache, single.cache) < tolerance);
+  CHECK(fused.kernels <= kernels_of(g, p, t.sizes, dtype::bf16) + copies);
+  CHECK(fused.kernels >= kernels_of(g, p, t.sizes, dtype::bf16));
+}
+builder forward_of(bool cached) {
+  block_value v = value_of<tuned>();
+  v.how.cached = cached;
+  return capture_forward(v.formula, v.how);
+}
+
+}  // namespace
+
+TEST_CASE("gpu block: launched together as node by node, without and with a cache, every kind of attention") {
+  if (no_gpu()) return;
+  const builder plain = forward_of(false), cached = forward_of(true);
+  for (const int head : {64, 128, 72}) {  // of 72 no kernel for whole models takes
+    check(plain, head, batch({{70}, {1}, {33}}, 0, false), 2e-2);
+    check(cached, head, batch({{90, 10, 0}, {5, 0, 300}}, 0, true), 2e-2);
+    check(cached, head, batch({{1, 100, 0}, {1, 0, 200}, {1, 299, 300}}, 40, true), 2e-2);
+  }
+}
+TEST_CASE("gpu block: gradients") {
+  if (no_gpu()) return;
+  const block_value v = value_of<tuned>();
+  const builder backward = capture_backward(v.formula, v.how);
+  for (const int head : {64, 72}) check(backward, head, batch({{70}, {1}, {33}}, 0, false), 4e-2);
+}
