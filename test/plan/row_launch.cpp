@@ -11,6 +11,8 @@ namespace {
 struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
   using element = bf16;
 };
+static_assert(compile<tuned, fullgraph, on<sm_90>>::kernels == 12);
+
 builder forward_of(bool cached) {
   block_value v = value_of<tuned>();
   v.how.cached = cached;
