@@ -21,6 +21,6 @@ configure_package_config_file(cmake/graft-config.cmake.in graft-config.cmake INS
 # Below 1.0 a minor version may change the source interface.
 write_basic_package_version_file(graft-config-version.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/graft-config.cmake ${PROJECT_BINARY_DIR}/graft-config-version.cmake
-              cmake/find_blas.cmake
+              cmake/find_blas.cmake cmake/find_nccl.cmake
         DESTINATION ${package_dir})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/graft)

@@ -61,6 +61,9 @@ if(GRAFT_CUDA AND TARGET CUDA::cudart)
   target_compile_options(graft_cuda INTERFACE
     "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:SHELL:-std=c++20 --expt-relaxed-constexpr -diag-suppress=20012,20014>")
 endif()
+if(TARGET graft_cuda AND TARGET NCCL::nccl)
+  graft_add_component(nccl graft::cuda NCCL::nccl)
+endif()
 if(TARGET benchmark::benchmark AND GRAFT_CPU)
   # What graft/bench.h needs. In a file for nvcc it also needs graft::cuda and CUDA::cublasLt, which only such a program links.
   graft_add_component(bench graft::cpu benchmark::benchmark)

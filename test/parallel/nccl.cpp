@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives over NCCL with one rank on one GPU, which is what one machine with one GPU can show: what is exchanged
+// is what it was, in device memory and in host memory, ordered on a stream and inside a captured graph.
+#include <graft/parallel/alone.h>
+#include <graft/parallel/nccl.h>
+
+#include <vector>
+
+using namespace graft;
+
+namespace {
+
+int wrong = 0;
+void check(bool good, const char* what) {
+  if (!good) std::fprintf(stderr, "%s is wrong\n", what), ++wrong;
+}
+
+}  // namespace
+
+int main() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to exchange"), 0;
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreate(&stream) == cudaSuccess, "a stream");
+  alone nobody;
+  auto made = nccl_communicator::make(nobody, {.stream = stream, .timeout = 30});
+  if (!made) return std::fprintf(stderr, "%s\n", made.message()), 1;
+  communicator& c = **made;
+  check(c.rank() == 0 && c.size() == 1 && c.reads_device_memory(), "who it is");
+
+  std::vector<float> values(1000), back(1000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / 7;
+  cuda::buffer here, there;
+  check(here.reserve(4000) && there.reserve(4000), "device memory");
+  const mutable_view a = view_into(here.as<float>(), 1000), b = view_into(there.as<float>(), 1000);
+  const view from = view_of(here.as<float>(), 1000);
+  cudaMemcpy(here.data(), values.data(), 4000, cudaMemcpyHostToDevice);
+  check(c.begin_all_reduce(a) && c.wait(), "a sum");
+  check(static_cast<bool>(c.all_gather(from, b)), "gathering");
+  check(static_cast<bool>(c.reduce_scatter(from, b)), "scattering");
+  check(c.broadcast(b, 0) && c.barrier() && c.wait(), "a broadcast");
+  cudaMemcpy(back.data(), there.data(), 4000, cudaMemcpyDeviceToHost);
+  check(back == values, "what came back");
+
+  double loss = 2.5;
+  check(c.all_reduce(view_into(&loss, 1), reduction::largest) && loss == 2.5, "a number in host memory");
+  check(!c.all_gather(view_of(values.data(), 1000), b), "refusing to gather host memory");
+
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t runs = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "beginning a capture");
+  check(static_cast<bool>(c.begin_all_reduce(a)), "a captured sum");
+  check(cudaStreamEndCapture(stream, &graph) == cudaSuccess && cudaGraphInstantiate(&runs, graph, 0) == cudaSuccess,
+        "a captured graph");
+  for (int k = 0; k < 3; ++k) check(cudaGraphLaunch(runs, stream) == cudaSuccess, "a replay");
+  check(static_cast<bool>(c.wait()), "waiting for replays");
+  cudaMemcpy(back.data(), here.data(), 4000, cudaMemcpyDeviceToHost);
+  check(back == values, "what replays leave");
+  cudaGraphExecDestroy(runs), cudaGraphDestroy(graph);
+  std::puts(wrong == 0 ? "one rank: all exchanges are right" : "wrong");
+  return wrong == 0 ? 0 : 1;
+}
