@@ -4,6 +4,10 @@
 #include <graft/core/dtype.h>
 #include <graft/model/rope.h>
 
+#include <optional>
+#include <string>
+#include <vector>
+
 namespace graft {
 
 enum class model_family : unsigned char { llama, mistral, qwen2, qwen3, gemma, opt, gpt2 };
