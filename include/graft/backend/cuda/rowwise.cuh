@@ -127,7 +127,7 @@ template <class Real> struct normalized {
   tensor<Real> out, x;
   cells<Real> eps;
   bool rms;
-  cells<Real> factors;  // one for each column, or none
+  cells<Real> factors{};  // one for each column, or none
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
     const long long n = x.d[3];
     const cells<Real> in = x.p + row * n, to = out.p + row * n;

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a row launch computes, by a loop on the host: a norm with its factors, heads side by side with their turns.
+#include <doctest/doctest.h>
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/heads.cuh>
+#include <graft/backend/cuda/rowwise.cuh>
+
+#include <random>
+#include <vector>
+
+using namespace graft;
+
+namespace {
+
+std::vector<float> drawn(long long n, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::uniform_real_distribution<float> any(-1, 1);
+  std::vector<float> v(static_cast<std::size_t>(n));
+  for (float& x : v) x = any(engine);
+  return v;
+}
+cuda::tensor<float> matrix(std::vector<float>& v, long long rows) {
+  return {cuda::cells<float>(v.data()), {1, 1, rows, static_cast<long long>(v.size()) / rows}};
+}
+
+}  // namespace
+
+TEST_CASE("cuda row_launch: a norm with its factors is the norm, times them") {
+  constexpr long long rows = 3, columns = 37;
+  std::vector<float> x = drawn(rows * columns, 1), w = drawn(columns, 2), eps{1e-5F}, plain(x.size()), scaled(x.size());
+  for (const bool rms : {false, true}) {
+    const cuda::normalized<float> norm{matrix(plain, rows), matrix(x, rows), cuda::cells<float>(eps.data()), rms},
+        both{matrix(scaled, rows), matrix(x, rows), cuda::cells<float>(eps.data()), rms, cuda::cells<float>(w.data())};
+    for (long long r = 0; r < rows; ++r) norm(r, cuda::alone{}), both(r, cuda::alone{});
+    for (std::size_t i = 0; i < x.size(); ++i) CHECK(scaled[i] == doctest::Approx(plain[i] * w[i % columns]));
+  }
+}
+TEST_CASE("cuda row_launch: heads side by side, turned by the position of their row") {
+  constexpr long long rows = 4, head = 6, middle = head / 2, q = 3 * head, k = 2 * head, v = 2 * head;
+  std::vector<float> a = drawn(rows * q, 1), b = drawn(rows * k, 2), c = drawn(rows * v, 3), table = drawn(9 * head, 4),
+                     out(rows * (q + k + v), NAN);
+  const std::vector<std::int64_t> positions{8, 0, 3, 3};
+  cuda::joined_values<float> of;
+  of.parts = 3;
+  of.part[0] = a.data(), of.part[1] = b.data(), of.part[2] = c.data();
+  of.width[0] = q, of.width[1] = k, of.width[2] = v;
+  of.turned[0] = of.turned[1] = true;
+  of.table = matrix(table, 9), of.positions = positions.data();
+  const cuda::joined_heads<float> heads{matrix(out, rows), of};
+  for (long long i = 0; i < heads.pieces(); ++i) heads(i);
+  auto turned = [&](const std::vector<float>& x, long long width, long long r, long long at) {
+    const long long d = at % head, base = r * width + at - d, turn = positions[static_cast<std::size_t>(r)] * head;
+    auto get = [](const std::vector<float>& from, long long i) { return from[static_cast<std::size_t>(i)]; };
+    const float cosine = get(table, turn + d % middle), sine = get(table, turn + middle + d % middle);
+    const float low = get(x, base + d % middle), high = get(x, base + middle + d % middle);
+    return d < middle ? low * cosine - high * sine : high * cosine + low * sine;
+  };
+  for (long long r = 0; r < rows; ++r)
+    for (long long i = 0; i < q + k + v; ++i) {
+      const float got = out[static_cast<std::size_t>(r * (q + k + v) + i)];
+      const float want = i < q       ? turned(a, q, r, i)
+                         : i < q + k ? turned(b, k, r, i - q)
+                                     : c[static_cast<std::size_t>(r * v + i - q - k)];
+      CHECK(got == doctest::Approx(want));
+    }
+  // Nothing turns: element by element.
+  of.turned[0] = of.turned[1] = false, of.positions = nullptr;
+  const cuda::joined_heads<float> plain{matrix(out, rows), of};
+  for (long long i = 0; i < plain.pieces(); ++i) plain(i);
+  CHECK(out[static_cast<std::size_t>(q + k + v + q)] == b[static_cast<std::size_t>(k)]);
+  CHECK(out[static_cast<std::size_t>(rows * (q + k + v) - 1)] == c.back());
+}
