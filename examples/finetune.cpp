@@ -6,7 +6,7 @@
 // run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --steps 12 --length 24
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/checkpoint.h>
-#include <graft/io/hf/new_lora.h>
+#include <graft/io/hf/new_adapter.h>
 #include <graft/io/hf/tokenizer_file.h>
 
 #include <csignal>
@@ -87,7 +87,13 @@ graft::status run(const wishes& w) {
   if (!model) return model.failure();
   const auto data = read_data(w);
   if (!data) return data.failure();
-  auto adapters = hf::new_lora(*model, {.rank = w.rank, .alpha = 2.0 * w.rank});
+  const auto config = io::make_adapter_config("LORA", {},
+                                              {{"target_modules", io::json_word("all-linear")},
+                                               {"r", io::json_number(w.rank)},
+                                               {"lora_alpha", io::json_number(2.0 * w.rank)},
+                                               {"task_type", io::json_word("CAUSAL_LM")}});
+  if (!config) return config.failure();
+  auto adapters = hf::new_adapter(*model, *config);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
   graft::trainer_settings how;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal language models on the CPU: Hugging Face and PEFT folders in and out, generation, training.
 //     auto model = io::hf::load_model<cpu::engine<float>>("folder");
-//     auto adapter = io::hf::load_adapters("adapter", *model);
-//     model->set_adapters(adapter->set);
+//     io::hf::load_adapter(*model, "sql", "adapter");
+//     model->activate({"sql"});
 #pragma once
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/cpu.h>
 #include <graft/io/hf/checkpoint.h>
+#include <graft/io/hf/combine.h>
 #include <graft/io/hf/generation_config.h>
-#include <graft/io/hf/new_lora.h>
+#include <graft/io/hf/new_adapter.h>
 #include <graft/io/hf/save_model.h>
 #include <graft/io/hf/tokenizer_file.h>
 #include <graft/model/generate.h>
+#include <graft/model/mixed_training.h>
 #include <graft/model/trainer.h>

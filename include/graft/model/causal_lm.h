@@ -59,9 +59,9 @@ template <class Engine> class causal_lm {
   names all_names() const;
   names active() const;
   shared_adapter find(const std::string& name) const;
-  const adapter_set& adapters() const { return acting_; }  // those that are active, as one
-  status set_adapters(adapter_set adapter);                // takes the place of all
-  status unload();                                         // none is left
+  const adapter_set& adapters() const { return *acting_; }  // those that are active, as one
+  status set_adapters(adapter_set adapter);                 // takes the place of all
+  status unload();                                          // none is left
   // After tensors of adapters were written.
   status adapters_changed();
 
@@ -254,7 +254,7 @@ template <class Engine> class causal_lm {
   std::vector<float> rotary_;
   named_adapters named_;
   std::vector<shared_adapter> running_;
-  adapter_set acting_;
+  shared_adapter acting_ = std::make_shared<const adapter_set>();
   std::unique_ptr<numbered_merge> merged_;
   unsigned long long numbers_ = 1, weights_number_ = 1;  // other weights, another number
   stack_cache<Engine> stacks_;

@@ -16,7 +16,7 @@ template <class Engine> template <class Edit> status causal_lm<Engine>::change(E
 template <class Engine> status causal_lm<Engine>::take(named_adapters next) {
   const std::vector<shared_adapter> merge = listed(next, next.merged());
   std::vector<shared_adapter> run = listed(next, merge.empty() ? next.active() : names{});
-  result<adapter_set> acting = together(run, next.how);
+  const result<shared_adapter> acting = together(run, next.how);
   if (!acting) return acting.failure();
   std::unique_ptr<numbered_merge> made;
   if (!merge.empty() && (merged_ == nullptr || merged_->of != merge)) {
@@ -32,14 +32,14 @@ template <class Engine> status causal_lm<Engine>::take(named_adapters next) {
   if (!one) return one.failure();
   if (status s = (*stack)->ready(way::forward, 1, *one); !s) return s;
   if (made != nullptr || merge.empty()) merged_ = std::move(made);
-  named_ = std::move(next), running_ = std::move(run), acting_ = std::move(*acting);
+  named_ = std::move(next), running_ = std::move(run), acting_ = *acting;
   return ok;
 }
 template <class Engine>
 result<merged_model> causal_lm<Engine>::merge_of(std::span<const shared_adapter> adapters, merged_as as) {
-  const result<adapter_set> all = together(adapters, chain::exact);
+  const result<shared_adapter> all = together(adapters, named_.how, true);
   if (!all) return all.failure();
-  return merge_into<Engine>(programs_->queue, *config_, *weights_, *all, as);
+  return merge_into<Engine>(programs_->queue, *config_, *weights_, **all, as);
 }
 // Makes what would run with this adapter alone.
 template <class Engine> status causal_lm<Engine>::fits(const shared_adapter& adapter) {
@@ -180,10 +180,10 @@ template <class Engine>
 result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(std::span<const shared_adapter> adapters,
                                                                            const numbered_weights& on,
                                                                            const stack_use& use) {
-  const result<adapter_set> all = together(adapters, named_.how);
+  const result<shared_adapter> all = together(adapters, named_.how);
   if (!all) return all.failure();
   return block_stack<Engine>::make(
-      *programs_, {*config_, on.of, *texts_, adapters.empty() ? nullptr : &*all, use.loss, use.dropped, context_,
+      *programs_, {*config_, on.of, *texts_, adapters.empty() ? nullptr : all->get(), use.loss, use.dropped, context_,
                    view_of(rotary_.data(), context_, config_->head_size), use.cache, weights_at_, adapters_at_});
 }
 template <class Engine>

@@ -76,9 +76,20 @@ inline kind_rules merge_rules(const module_adapter& m, const view& weight, bool 
   return m.table ? rules_of<embedding_kind>() : rules_of<linear_kind>();
 }
 
+// W' of a method that reads the base weight beside what other adapters made of it.
+inline builder capture_on_base(const formula& of) {
+  builder g;
+  const scope p{&g};
+  const extent out = p.size("out"), in = p.size("in");
+  const ex W = p.leaf(op::base, "weight", 2, 1, 1, out, in),
+           base = p.leaf(op::base, "base_layer.weight", 2, 1, 1, out, in);
+  g.give(of.weight_on(p, W, base).i, "weight");
+  return canonical(g);
+}
+
 template <class Engine>
 status merge_module(typename Engine::queue& queue, const model_config& config, const module_adapter& m, merged_as as,
-                    merged_model& merged, merged_memory& memory) {
+                    const model_weights& unmerged, merged_model& merged, merged_memory& memory) {
   model_weights& out = merged.weights;
   const auto base = [&](const char* name) -> const view* {
     auto at = out.tensors.find(m.module + "." + name);
@@ -91,10 +102,14 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   const view *const weight = base("weight"), *const bias = base("bias");
   if (weight == nullptr) return fail(m.module.c_str(), ": the model has no such weight");
   const layer_formula f{merge_rules(m, *weight, bias != nullptr), m.of, bias != nullptr};
-  const builder g = canonical(capture_weight(f));
+  const builder g = m.of.weight_on != nullptr ? capture_on_base(m.of) : canonical(capture_weight(f));
   named_values values{{}, m.scalars, m.sizes};
   values.tensors["weight"] = m.turned ? weight->transposed() : *weight;
   if (bias != nullptr) values.tensors["bias"] = *bias;
+  if (const auto at = unmerged.tensors.find(m.module + ".weight"); at != unmerged.tensors.end())
+    values.tensors["base_layer.weight"] = m.turned ? at->second.transposed() : at->second;
+  else
+    values.tensors["base_layer.weight"] = values.tensors["weight"];
   for (const auto& [name, t] : m.tensors) values.tensors[name] = t.value();
   const result<bound_leaves> bound = bind_named(g, values, {});
   if (!bound) return fail(m.module.c_str(), ": ", bound.message());
@@ -144,7 +159,7 @@ result<merged_model> merge_into(typename Engine::queue& queue, const model_confi
   memory->base = base.owner;
   for (const module_adapter& m : adapters.modules)
     if (m.follows.empty())
-      if (status s = detail::merge_module<Engine>(queue, config, m, as, out, *memory); !s) return s.failure();
+      if (status s = detail::merge_module<Engine>(queue, config, m, as, base, out, *memory); !s) return s.failure();
   for (const std::vector<std::byte>& t : memory->tensors) out.bytes += static_cast<long long>(t.size());
   for (const cpu::coded_weight& w : memory->coded) out.bytes += graft::bytes_of(w.beside->how, w.rows, w.cols);
   out.weights.owner = std::move(memory);

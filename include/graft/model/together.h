@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several adapters that act on one model at the same time: side branches add up, everything else acts on what the ones
-// before it made of the weight, in the order of activation. In two places PEFT's forward pass is not its own merged model:
+// before it made of the weight, in the order of activation. In two places PEFT does otherwise, and chain::peft with it:
 //     DoRA      the norm of the second adapter is that of the base weight, not of what the first one made of it
-//     OFT       x R_1 R_2 Wᵀ, while merging one after the other gives x R_2 R_1 Wᵀ
-// chain::peft computes as that forward pass does; chain::exact as merging would.
+//     OFT       its forward pass is x R_1 R_2 Wᵀ; merging one after the other gives x R_2 R_1 Wᵀ, which is another model
+// chain::exact has neither exception: forward is what merging one after the other gives, for all methods.
 #pragma once
 #include <graft/core/result.h>
 #include <graft/derive/walk.h>
@@ -43,9 +43,11 @@ inline status check_together(const std::vector<module_adapter>& sorted) {
 }
 }  // namespace detail
 
-inline result<adapter_set> together(std::span<const shared_adapter> active, chain how = chain::peft) {
-  if (active.size() == 1) return adapter_set{active[0]->modules, active[0]->origin};
-  adapter_set all;
+// `merging`: one after the other into the weight.
+inline result<shared_adapter> together(std::span<const shared_adapter> active, chain how, bool merging = false) {
+  if (active.size() == 1) return active[0];
+  auto made = std::make_shared<adapter_set>();
+  adapter_set& all = *made;
   for (std::size_t i = 0; i < active.size(); ++i)
     for (module_adapter m : active[i]->modules) {
       m.among = std::to_string(i);
@@ -55,7 +57,7 @@ inline result<adapter_set> together(std::span<const shared_adapter> active, chai
   std::stable_sort(all.modules.begin(), all.modules.end(),
                    [](const module_adapter& a, const module_adapter& b) { return a.module < b.module; });
   if (status s = detail::check_together(all.modules); !s) return s.failure();
-  if (how == chain::exact) return all;
+  if (how == chain::exact || merging) return shared_adapter(made);
   const auto turns_with = [](const module_adapter& a) {
     return [&a](const module_adapter& b) { return b.module != a.module || !b.of.turns_input; };
   };
@@ -64,7 +66,7 @@ inline result<adapter_set> together(std::span<const shared_adapter> active, chai
     std::reverse(at, end);
     at = end;
   }
-  return all;
+  return shared_adapter(made);
 }
 
 }  // namespace graft

@@ -25,6 +25,39 @@ struct training_settings {
   std::int64_t seed = 0;    // of dropout, with the number of the call
 };
 
+// Parameters and their gradients, each shared tensor once; the memory stays where it is. Runs of one batch whose rows have
+// different adapters share one.
+template <class Engine> struct parameter_pool {
+  std::vector<trained_parameter> parameters, on_host;
+  std::vector<std::unique_ptr<mirrored_floats<Engine>>> gradients;
+  std::map<const void*, std::size_t> by_memory;
+
+  // `original`: where the numbers came from.
+  result<std::size_t> add(typename Engine::queue& q, const std::string& name, const view& value, const void* original) {
+    if (const auto at = by_memory.find(value.data); at != by_memory.end()) return at->second;
+    auto gradient = std::make_unique<mirrored_floats<Engine>>();
+    if (status s = gradient->reserve(q, value.count()); !s) return s.failure();
+    const auto shaped = [&](void* data, dtype type) {
+      mutable_view v{data, type};
+      v.rank = value.rank;
+      std::copy_n(value.size, 4, v.size);
+      return v;
+    };
+    parameters.push_back(
+        {name, shaped(const_cast<void*>(value.data), value.type), shaped(gradient->data(), dtype::f32)});
+    on_host.push_back(
+        {name, shaped(const_cast<void*>(original), value.type), shaped(gradient->host().data(), dtype::f32)});
+    gradients.push_back(std::move(gradient));
+    return by_memory[value.data] = parameters.size() - 1;
+  }
+  status clear(typename Engine::queue& q) {
+    for (auto& g : gradients)
+      if (status s = Engine::clear(q, g->data(), static_cast<long long>(g->host().size() * sizeof(float))); !s)
+        return s;
+    return ok;
+  }
+};
+
 template <class Engine> class training_run {
  public:
   using real = typename Engine::real;
@@ -32,45 +65,63 @@ template <class Engine> class training_run {
   static result<training_run> make(causal_lm<Engine>& model, const training_settings& how = {}) {
     bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
     for (const module_adapter& m : model.adapters().modules) drops = drops || m.dropout > 0;
+    const auto mine = model.alone();
     auto stack = model.make_stack(true, how.dropout && drops);
     if (!stack) return stack.failure();
-    training_run t(model, how, std::move(*stack));
+    training_run t(model, how, std::move(*stack), std::make_shared<parameter_pool<Engine>>());
     t.drops_ = how.dropout && drops;
     if (status s = t.collect(); !s) return s.failure();
-    if (t.parameters_.empty()) return fail("the model has no adapters, so there is nothing to train");
+    if (t.parameters().empty()) return fail("the model has no adapters, so there is nothing to train");
+    return result<training_run>(std::move(t));
+  }
+  // With these adapters instead of those that are active; without any there are no gradients.
+  static result<training_run> make(causal_lm<Engine>& model, const named_adapters::names& which,
+                                   const training_settings& how, std::shared_ptr<parameter_pool<Engine>> pool) {
+    bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
+    for (const std::string& name : which)
+      if (const shared_adapter a = model.find(name))
+        for (const module_adapter& m : a->modules) drops = drops || m.dropout > 0;
+    const auto mine = model.alone();
+    auto stack = model.make_stack(which, true, how.dropout && drops);
+    if (!stack) return stack.failure();
+    training_run t(model, how, std::move(*stack), std::move(pool));
+    t.drops_ = how.dropout && drops;
+    if (status s = t.collect(); !s) return s.failure();
     return result<training_run>(std::move(t));
   }
 
   // Values and gradients, each shared tensor once; the memory stays where it is.
-  std::vector<trained_parameter> parameters() const { return parameters_; }
+  std::vector<trained_parameter> parameters() const { return pool_->parameters; }
   using optimizer_type = adamw_on<typename Engine::updates>;
   result<optimizer_type> optimizer(const adamw_settings& settings = {}) {
-    return optimizer_type::over(parameters_, settings, Engine::updates_on(queue()));
+    return optimizer_type::over(parameters(), settings, Engine::updates_on(queue()));
   }
   // The same tensors in host memory, as they were at the last fetch(); what is written there counts after send().
-  std::vector<trained_parameter> on_host() const { return on_host_; }
+  std::vector<trained_parameter> on_host() const { return pool_->on_host; }
   status fetch() {
     if constexpr (Engine::reads_host_memory) return ok;
-    for (std::size_t k = 0; k < parameters_.size(); ++k) {
-      const mutable_view& v = parameters_[k].value;
-      if (status s = Engine::fetch(queue(), {v.data, v.type, {v.count()}, 1}, on_host_[k].value.data); !s) return s;
-      if (status s = gradients_[k]->fetch(queue()); !s) return s;
+    for (std::size_t k = 0; k < pool_->parameters.size(); ++k) {
+      const mutable_view& v = pool_->parameters[k].value;
+      if (status s = Engine::fetch(queue(), {v.data, v.type, {v.count()}, 1}, pool_->on_host[k].value.data); !s)
+        return s;
+      if (status s = pool_->gradients[k]->fetch(queue()); !s) return s;
     }
     return ok;
   }
   status send() {
     if constexpr (Engine::reads_host_memory) return ok;
-    for (std::size_t k = 0; k < parameters_.size(); ++k) {
-      const mutable_view& v = on_host_[k].value;
+    for (std::size_t k = 0; k < pool_->parameters.size(); ++k) {
+      const mutable_view& v = pool_->on_host[k].value;
       const long long bytes = v.count() * bits_of(v.type) / 8;
-      if (status s = Engine::copy(queue(), parameters_[k].value.data, v.data, bytes); !s) return s;
-      if (status s = gradients_[k]->send(queue()); !s) return s;
+      if (status s = Engine::copy(queue(), pool_->parameters[k].value.data, v.data, bytes); !s) return s;
+      if (status s = pool_->gradients[k]->send(queue()); !s) return s;
     }
     return ok;
   }
-  void clear() { cleared_ = clear_gradients(); }
+  void clear() { cleared_ = pool_->clear(queue()); }
   // After the values were written.
   status parameters_changed() {
+    const auto mine = model_->alone();
     for (bound_block<Engine>& b : stack_->blocks())
       if (status s = b.parameters_changed(); !s) return s;
     return ok;
@@ -79,6 +130,8 @@ template <class Engine> class training_run {
   // The loss, and its gradients times `weight` added to those that are there.
   result<double> add(std::span<const labelled_sequence> batch, double weight = 1) {
     if (!cleared_) return cleared_.failure();
+    if (first_trained() == uses_.size()) return loss(batch);
+    const auto mine = model_->alone();
     if (status s = fill(batch); !s) return s.failure();
     if (status s = ready(); !s) return s.failure();
     ++calls_;
@@ -88,6 +141,7 @@ template <class Engine> class training_run {
   }
   // The loss alone, without dropout.
   result<double> loss(std::span<const labelled_sequence> batch) {
+    const auto mine = model_->alone();
     if (status s = fill(batch); !s) return s.failure();
     if (status s = ready(); !s) return s.failure();
     if (status s = ready_to_look(); !s) return s.failure();
@@ -108,20 +162,20 @@ template <class Engine> class training_run {
   };
   typename Engine::queue& queue() { return model_->programs().queue; }
 
-  training_run(causal_lm<Engine>& model, const training_settings& how, std::unique_ptr<block_stack<Engine>> stack)
-      : model_(&model), how_(how), stack_(std::move(stack)), uses_(stack_->blocks().size()) {}
+  training_run(causal_lm<Engine>& model, const training_settings& how, std::unique_ptr<block_stack<Engine>> stack,
+               std::shared_ptr<parameter_pool<Engine>> pool)
+      : model_(&model), how_(how), stack_(std::move(stack)), uses_(stack_->blocks().size()), pool_(std::move(pool)) {}
 
   status collect() {
-    std::map<const void*, std::size_t> known;
     std::size_t b = 0;
     for (bound_block<Engine>& block : stack_->blocks()) {
       for (const std::string& name : block.parameters()) {
         const auto value = block.values.tensors.find(name);
         if (value == block.values.tensors.end()) return fail("parameter ", name.c_str(), " has no value");
-        const auto [at, fresh] = known.try_emplace(value->second.data, parameters_.size());
-        if (fresh)
-          if (status s = add_parameter(block_stack<Engine>::whole_name(block, name), value->second); !s) return s;
-        uses_[b].push_back({name, at->second, {}});
+        const result<std::size_t> at = pool_->add(queue(), block_stack<Engine>::whole_name(block, name), value->second,
+                                                  stack_->original(value->second.data));
+        if (!at) return at.failure();
+        uses_[b].push_back({name, *at, {}});
         if (status s = uses_[b].back().gradient.reserve(queue(), value->second.count()); !s) return s;
       }
       ++b;
@@ -130,25 +184,10 @@ template <class Engine> class training_run {
     for (b = uses_.size(); b-- > 0;)
       for (use& u : uses_[b])
         (b + 1 == uses_.size() ? of_head : of_others)
-            .push_back({gradients_[u.parameter]->data(), u.gradient.data(), parameters_[u.parameter].value.count()});
+            .push_back({pool_->gradients[u.parameter]->data(), u.gradient.data(),
+                        pool_->parameters[u.parameter].value.count()});
     if (status s = head_sums_.bind(queue(), std::move(of_head)); !s) return s;
     return sums_.bind(queue(), std::move(of_others));
-  }
-  status add_parameter(const std::string& name, const view& value) {
-    gradients_.push_back(std::make_unique<mirrored_floats<Engine>>());
-    if (status s = gradients_.back()->reserve(queue(), value.count()); !s) return s;
-    const auto shaped = [&](void* data, dtype type) {
-      mutable_view v{data, type};
-      v.rank = value.rank;
-      std::copy_n(value.size, 4, v.size);
-      return v;
-    };
-    const void* const original = stack_->original(value.data);
-    parameters_.push_back(
-        {name, shaped(const_cast<void*>(value.data), value.type), shaped(gradients_.back()->data(), dtype::f32)});
-    on_host_.push_back(
-        {name, shaped(const_cast<void*>(original), value.type), shaped(gradients_.back()->host().data(), dtype::f32)});
-    return ok;
   }
 
   status fill(std::span<const labelled_sequence> batch) {
@@ -184,12 +223,6 @@ template <class Engine> class training_run {
       weights_[r] = labels_[r] == ignored_label ? real(0) : static_cast<real>(1.0 / static_cast<double>(counted_));
     if (status s = whole_numbers_.write(labels_.data(), static_cast<long long>(labels_.size() * 8)); !s) return s;
     return row_weights_.write(weights_.data(), static_cast<long long>(rows * sizeof(real)));
-  }
-  status clear_gradients() {
-    for (auto& g : gradients_)
-      if (status s = Engine::clear(queue(), g->data(), static_cast<long long>(g->host().size() * sizeof(float))); !s)
-        return s;
-    return ok;
   }
   status ready() {
     const long long rows = model_->rows().rows();
@@ -230,11 +263,11 @@ template <class Engine> class training_run {
   }
   std::size_t first_trained() const {
     std::size_t first = 0;
-    while (uses_[first].empty()) ++first;
+    while (first < uses_.size() && uses_[first].empty()) ++first;
     return first;
   }
   mutable_view gradient_view(use& u) {
-    mutable_view v = parameters_[u.parameter].gradient;
+    mutable_view v = pool_->parameters[u.parameter].gradient;
     v.data = u.gradient.data(), v.type = Engine::computes;
     return v;
   }
@@ -318,12 +351,12 @@ template <class Engine> class training_run {
     if (status s = sums_.add(queue(), weight); !s) return s.failure();
     return mean();
   }
+
   causal_lm<Engine>* model_;
   training_settings how_;
   std::unique_ptr<block_stack<Engine>> stack_;
   std::vector<std::vector<use>> uses_;  // by block
-  std::vector<trained_parameter> parameters_, on_host_;
-  std::vector<std::unique_ptr<mirrored_floats<Engine>>> gradients_;
+  std::shared_ptr<parameter_pool<Engine>> pool_;
   typename Engine::gradient_sums sums_, head_sums_;
   std::vector<row_run> runs_;
   std::vector<std::int64_t> labels_;  // of the rows, and behind them the seeds of the blocks

@@ -25,8 +25,8 @@ result<std::vector<float>> update_of(typename Engine::queue& queue, const module
   const result<bound_leaves> bound = bind_named(g, values, {&rule, 1});
   if (!bound) return fail(m.module.c_str(), ": ", bound.message());
   std::vector<float> out(static_cast<std::size_t>(weight.count()));
-  if (status s = Engine::evaluate(queue, g, bound->sizes, bound->leaf,
-                                  {view_into(out.data(), weight.size[0], weight.size[1])});
+  if (status s = Engine::evaluate_in_host_memory(queue, g, bound->sizes, bound->leaf,
+                                                 {view_into(out.data(), weight.size[0], weight.size[1])});
       !s)
     return s.failure();
   return out;

@@ -3,8 +3,9 @@
 // shows.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/engine_plan.h>
-#include <graft/io/hf/adapters.h>
+#include <graft/io/hf/combine.h>
 #include <graft/model/generate.h>
+#include <graft/model/mixed_training.h>
 
 #include "../support.h"
 
@@ -100,6 +101,13 @@ TEST_CASE("adapters: forward of several is the merged model where chain::exact a
   const std::vector<float> two = peft.logits_with({"oft", "oft_default"});
   REQUIRE(peft.model.merge({"oft", "oft_default"}));
   CHECK(apart(peft.logits(), two) > 1e-4);
+  // DoRA's norm is that of the base in both.
+  REQUIRE(hf::load_adapter(peft.model, "dora", golden / "dora" / "adapter_init"));
+  REQUIRE(hf::load_adapter(peft.model, "lora_qv", golden / "lora_qv" / "adapter_init"));
+  const std::vector<float> after = peft.logits_with({"lora_qv", "dora"});
+  REQUIRE(peft.model.merge({"lora_qv", "dora"}));
+  CHECK(apart(peft.logits(), after) < 1e-4);
+  CHECK(apart(s.logits_with({"lora_qv", "dora"}), after) > 1e-4);
 }
 
 TEST_CASE("adapters: merge then unmerge gives the old bits; what is merged stays until then") {
@@ -227,4 +235,123 @@ TEST_CASE("adapters: replaced and saved under a name") {
   REQUIRE(s.model.remove("lora"));
   CHECK(s.model.active().empty());
   CHECK(s.model.all_names() == names{"oft"});
+}
+
+TEST_CASE("adapters: several trained in one batch are those trained one by one, to the bit") {
+  const names all{"lora", "dora", "oft", "ia3"};
+  const std::vector<std::vector<std::int64_t>> text{{1, 5, 7, 9}, {2, 4, 6}, {3, 3, 8, 1, 2},
+                                                    {9, 7, 5},    {4, 4, 1}, {8, 2, 6, 6}};
+  const std::vector<names> of{{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {"lora"}, {}};
+  std::vector<labelled_sequence> batch;
+  for (const auto& t : text) batch.push_back({t});
+  sample together = sample::with(all);
+  auto mixed = mixed_training_run<engine>::make(together.model, {{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {}});
+  REQUIRE_MESSAGE(mixed, mixed.message());
+  auto optimizer = adamw::over(mixed->parameters(), {5e-3, 0.9, 0.999, 1e-8, 0.01});
+  REQUIRE(optimizer);
+  for (int step = 0; step < 3; ++step) {
+    mixed->clear();
+    const auto losses = mixed->add(batch, of);
+    REQUIRE_MESSAGE(losses, losses.message());
+    CHECK((*losses)[4] > 0);
+    optimizer->step();
+    REQUIRE(mixed->parameters_changed());
+  }
+  REQUIRE(together.model.adapters_changed());
+  for (const std::string& name : all) {
+    CAPTURE(name);
+    sample alone = sample::with({name});
+    REQUIRE(alone.model.activate({name}));
+    auto run = training_run<engine>::make(alone.model);
+    auto own = adamw::over(run->parameters(), {5e-3, 0.9, 0.999, 1e-8, 0.01});
+    std::vector<labelled_sequence> mine;
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      if (of[i] == names{name}) mine.push_back(batch[i]);
+    for (int step = 0; step < 3; ++step) {
+      run->clear();
+      REQUIRE(run->add(mine));
+      own->step();
+      REQUIRE(run->parameters_changed());
+    }
+    REQUIRE(alone.model.adapters_changed());
+    CHECK(alone.logits() == together.logits_with({name}));
+  }
+  CHECK_FALSE(mixed->add(batch, std::vector<names>(6, names{"nobody"})));
+}
+
+TEST_CASE("adapters: sequences with two adapters give gradients to both") {
+  sample s = sample::with({"lora", "ia3"});
+  auto mixed = mixed_training_run<engine>::make(s.model, {{"lora"}, {"lora", "ia3"}});
+  REQUIRE_MESSAGE(mixed, mixed.message());
+  std::size_t tensors = 0;
+  for (const char* name : {"lora", "ia3"})
+    for (const module_adapter& m : s.model.find(name)->modules) tensors += m.tensors.size();
+  CHECK(mixed->parameters().size() == tensors);
+  const std::vector<std::int64_t> ids{1, 2, 3, 4};
+  const std::vector<labelled_sequence> batch{{ids}, {ids}};
+  const std::vector<names> of{{"lora"}, {"lora", "ia3"}};
+  REQUIRE(mixed->add(batch, of));
+  for (const trained_parameter& p : mixed->parameters()) {
+    const auto* g = static_cast<const float*>(p.gradient.data);
+    CHECK(std::any_of(g, g + p.gradient.count(), [](float v) { return v != 0; }));
+  }
+}
+
+TEST_CASE("combinations: linear of [1, 0] is the first adapter; cat is the weighted sum of the updates") {
+  sample s = sample::with({"lora", "lora_qv"});
+  combination_settings how;
+  how.type = combination::linear;
+  REQUIRE(hf::load_adapter(s.model, "other", golden / "lora" / "adapter_init"));
+  const status made = hf::combine(s.model, "first", {"lora", "other"}, {1, 0}, how);
+  REQUIRE_MESSAGE(made, made.message());
+  CHECK(apart(s.logits_with({"first"}), s.logits_with({"lora"})) < 1e-5);
+  how.type = combination::cat;
+  REQUIRE(hf::combine(s.model, "sum", {"lora", "lora_qv"}, {1, 1}, how));
+  CHECK(apart(s.logits_with({"sum"}), s.logits_with({"lora", "lora_qv"})) < 1e-4);
+  REQUIRE(hf::combine(s.model, "less", {"sum", "lora_qv"}, {1, -1}, how));
+  CHECK(apart(s.logits_with({"less"}), s.logits_with({"lora"})) < 1e-4);
+  how = {combination::svd, 1, majority::total, scaling::exact, 64};
+  REQUIRE(hf::combine(s.model, "svd", {"lora", "lora_qv"}, {1, 1}, how));
+  CHECK(apart(s.logits_with({"svd"}), s.logits_with({"sum"})) < 1e-3);
+}
+
+TEST_CASE("combinations: updates of other methods are folded") {
+  sample s = sample::with({"lora", "dora", "loha", "oft", "ia3"});
+  combination_settings how{combination::svd, 1, majority::total, scaling::exact, 64};
+  const status made = hf::combine(s.model, "as LoRA", {"oft"}, {1}, how);
+  REQUIRE_MESSAGE(made, made.message());
+  CHECK(apart(s.logits_with({"as LoRA"}), s.logits_with({"oft"})) < 1e-3);
+  REQUIRE(hf::combine(s.model, "both", {"dora", "loha"}, {0.5, -0.5}, how));
+  how.type = combination::cat;
+  CHECK(std::string(hf::combine(s.model, "x", {"dora", "lora"}, {1, 1}, how).message()).find("end in svd") !=
+        std::string::npos);
+  how.type = combination::linear;
+  REQUIRE(hf::combine(s.model, "same", {"ia3"}, {1}, how));
+  CHECK(s.logits_with({"same"}) == s.logits_with({"ia3"}));
+  const temp_folder dir;
+  REQUIRE(hf::save_adapter(dir.path / "both", s.model, "both"));
+  REQUIRE(hf::load_adapter(s.model, "again", dir.path / "both"));
+  CHECK(s.logits_with({"again"}) == s.logits_with({"both"}));
+}
+
+TEST_CASE("combinations: what is dropped follows from the seed; what cannot be is refused") {
+  sample s = sample::with({"lora", "lora_qv"});
+  const auto logits_of = [&](const char* name, combination type, std::uint64_t seed) {
+    combination_settings how{type, 0.7};
+    how.seed = seed, how.sign = majority::frequency;
+    const status made = hf::combine(s.model, name, {"lora", "lora"}, {0.5, 0.5}, how);
+    REQUIRE_MESSAGE(made, made.message());
+    return s.logits_with({name});
+  };
+  CHECK(logits_of("a", combination::dare_linear, 1) == logits_of("b", combination::dare_linear, 1));
+  CHECK(logits_of("c", combination::dare_ties, 1) != logits_of("d", combination::dare_ties, 2));
+  CHECK(logits_of("e", combination::dare_ties_svd, 1) == logits_of("f", combination::dare_ties_svd, 1));
+  CHECK(logits_of("g", combination::dare_linear_svd, 1) != logits_of("h", combination::magnitude_prune, 1));
+  const names before = s.model.all_names();
+  CHECK_FALSE(hf::combine(s.model, "x", {"lora", "nobody"}, {1, 1}));
+  CHECK_FALSE(hf::combine(s.model, "x", {"lora"}, {1, 1}));
+  CHECK_FALSE(hf::combine(s.model, "x", {}, {}));
+  CHECK_FALSE(hf::combine(s.model, "a", {"lora"}, {1}));
+  CHECK_FALSE(hf::combine(s.model, "x", {"lora"}, {std::numeric_limits<double>::infinity()}));
+  CHECK(s.model.all_names() == before);
 }

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/checkpoint.h>
-#include <graft/io/hf/new_lora.h>
 
 #include "../support.h"
 
@@ -181,35 +180,6 @@ TEST_CASE("training: labels that do not count, and batches that cannot be traine
   auto bare = hf::load_model<engine>(golden / "llama" / "base");
   REQUIRE(bare);
   CHECK(contains(training_run<engine>::make(*bare).message(), "there is nothing to train"));
-}
-
-TEST_CASE("adapters: a new LoRA leaves the model what it was, and its folder can be read") {
-  for (const char* name : {"llama", "gpt2"}) {
-    auto model = hf::load_model<engine>(golden / name / "base");
-    REQUIRE(model);
-    const std::vector<std::int64_t> ids{1, 2, 3};
-    const row_run run{ids};
-    std::vector<float> before(3 * 256), after(3 * 256);
-    REQUIRE(model->logits(std::span(&run, 1), before));
-    hf::lora_settings how;
-    how.rank = 4;
-    const auto made = hf::new_lora(*model, how);
-    CAPTURE(std::string(made.message()));
-    REQUIRE(made);
-    REQUIRE(model->set_adapters(made->set));
-    REQUIRE(model->logits(std::span(&run, 1), after));
-    for (std::size_t i = 0; i < before.size(); ++i)
-      CHECK(after[i] == doctest::Approx(before[i]).epsilon(1e-5).scale(1));
-    temp_folder dir;
-    REQUIRE(hf::save_adapters(dir.path / "a", *made));
-    const auto again = hf::load_adapters((dir.path / "a").string(), *model);
-    CAPTURE(std::string(again.message()));
-    REQUIRE(again);
-    CHECK(again->set.modules.size() == made->set.modules.size());
-    const auto& a = again->set.modules[0].tensors.at("lora_A.weight");
-    CHECK(*a.data == *made->set.modules[0].tensors.at("lora_A.weight").data);
-    CHECK(a.shape[0] == 4);
-  }
 }
 
 TEST_CASE("adapters: folders that are not for the model are refused, and the model stays as it was") {

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several adapters on one model: loaded, switched, disabled, combined, merged and replaced while it stays in memory. Each
+// line says what acts and which tokens follow the prompt; docs/switching.md walks through it.
+//     switch_adapters MODEL --ids 1,2,3 NAME=FOLDER [NAME=FOLDER …]
+// run: switch_adapters test/golden/models/llama/base --ids 5,9,200 a=test/golden/models/llama/multi/a c=test/golden/models/llama/multi/c oft=test/golden/models/llama/oft/adapter_init ia3=test/golden/models/llama/ia3/adapter_init
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/io/hf/combine.h>
+#include <graft/model/generate.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+using engine = graft::cpu::engine<float>;
+using graft::status;
+namespace hf = graft::io::hf;
+using names = graft::named_adapters::names;
+
+struct session {
+  graft::causal_lm<engine>& model;
+  graft::generator<engine>& tokens;
+  std::vector<std::int64_t> prompt;
+
+  status say(const char* what) {
+    const auto made = tokens.run(std::span(&prompt, 1));
+    if (!made) return made.failure();
+    std::printf("%-24s", what);
+    for (std::size_t i = prompt.size(); i < (*made)[0].tokens.size(); ++i)
+      std::printf(" %lld", static_cast<long long>((*made)[0].tokens[i]));
+    std::printf("\n");
+    return graft::ok;
+  }
+  status with(const names& active, const char* what) {
+    if (status s = model.activate(active); !s) return s;
+    return say(what);
+  }
+};
+
+status run(const std::string& folder, const std::vector<std::int64_t>& prompt,
+           const std::vector<std::pair<std::string, std::string>>& adapters) {
+  auto model = hf::load_model<engine>(folder);
+  if (!model) return model.failure();
+  graft::generation_settings how;
+  how.new_tokens = 8;
+  auto g = graft::generator<engine>::make(*model, how, 1, static_cast<int>(prompt.size()) + 8);
+  if (!g) return g.failure();
+  session s{*model, *g, prompt};
+  if (status done = s.say("the base"); !done) return done;
+  names all;
+  for (const auto& [name, from] : adapters) {
+    if (status done = hf::load_adapter(*model, name, from); !done) return done;
+    all.push_back(name);
+    if (status done = s.with({name}, name.c_str()); !done) return done;
+  }
+  if (status done = s.with(all, "all together"); !done) return done;
+  {
+    const auto off = model->disabled();
+    if (status done = s.say("disabled"); !done) return done;
+  }
+  const names two(all.begin(), all.begin() + std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(all.size())));
+  graft::combination_settings cat;
+  cat.type = graft::combination::cat;
+  const status combined = hf::combine(*model, "half and half", two, std::vector<double>(two.size(), 0.5), cat);
+  if (!combined) std::printf("%-24s %s\n", "half and half", combined.message());
+  if (combined)
+    if (status done = s.with({"half and half"}, "half and half"); !done) return done;
+  if (status done = model->merge({all[0]}); !done) return done;
+  if (status done = s.say((all[0] + ", merged").c_str()); !done) return done;
+  std::printf("%-24s %lld bytes beside the base\n", "", model->merged_bytes());
+  if (status done = model->unmerge(); !done) return done;
+
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int times = 1000;
+  for (int i = 0; i < times; ++i)
+    if (status done = model->activate({all[static_cast<std::size_t>(i) % all.size()]}); !done) return done;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("switching takes %.1f microseconds with %zu adapters\n", 1e6 * seconds / times, all.size());
+  return graft::ok;
+}
+
+int main(int argc, char** argv) {
+  std::vector<std::int64_t> prompt;
+  std::vector<std::pair<std::string, std::string>> adapters;
+  for (int i = 2; i < argc; ++i) {
+    const std::string a = argv[i];
+    if (a == "--ids" && i + 1 < argc) {
+      for (const char* at = argv[++i]; *at != '\0';) {
+        char* end = nullptr;
+        prompt.push_back(std::strtoll(at, &end, 10));
+        at = *end == ',' ? end + 1 : end + std::char_traits<char>::length(end);
+      }
+    } else if (const std::size_t is = a.find('='); is != a.npos) {
+      adapters.emplace_back(a.substr(0, is), a.substr(is + 1));
+    }
+  }
+  if (argc < 3 || prompt.empty() || adapters.empty()) {
+    std::fprintf(stderr, "usage: switch_adapters MODEL --ids 1,2,3 NAME=FOLDER [NAME=FOLDER ...]\n");
+    return 2;
+  }
+  const status s = run(argv[1], prompt, adapters);
+  if (!s) std::fprintf(stderr, "switch_adapters: %s\n", s.message());
+  return s ? 0 : 1;
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// How PEFT begins the tensors of a fresh adapter (peft/tuners/*/layer.py), by the names of the leaves: the model computes
+// what it did before, except where VB-LoRA and C3A begin with small random numbers.
+#pragma once
+#include <string_view>
+
+namespace graft::io::peft {
+
+enum class begins : unsigned char {
+  zero,
+  one,
+  even,        // evenly from ±1/√fan_in: Kaiming with a = √5
+  in_pairs,    // the same for every second column, and each again beside it: Householder reflections that cancel
+  normal,      // with the deviation `value`
+  bounded,     // evenly from ±`value`
+  xavier,      // evenly from ±√(6 / (in + out))
+  stated,      // the number that the configuration calls `key`
+  shared_out,  // 1 / the longer of the tensor's axes
+  identity,
+  row_norms,  // of the base weight
+  column_norms,
+  weight,
+  bias,
+};
+struct beginning {
+  const char* leaf;
+  begins how;
+  double value = 0;
+  const char* key = "";
+  int fan_axis = -1;  // of `even`: the axis whose length is fan_in; -1: all but the first
+};
+inline constexpr beginning beginnings[] = {
+    {"lora_A.weight", begins::even},
+    {"lora_B.weight", begins::zero},
+    {"lora_B.bias", begins::zero},
+    {"lora_embedding_A", begins::zero},
+    {"lora_embedding_B", begins::normal, 1},
+    {"lora_A", begins::normal, 0.02},
+    {"lora_E", begins::zero},
+    {"lora_B", begins::normal, 0.02},
+    {"oft_R.weight", begins::zero},
+    {"boft_R", begins::zero},
+    {"boft_s", begins::one},
+    {"hra_u", begins::in_pairs},
+    {"ia3_l", begins::one},
+    {"hada_w1_a", begins::even},
+    {"hada_w1_b", begins::even},
+    {"hada_w2_a", begins::even},
+    {"hada_w2_b", begins::zero},
+    {"lokr_w1", begins::zero},
+    {"lokr_w1_a", begins::zero},
+    {"lokr_w1_b", begins::even},
+    {"lokr_w2", begins::even},
+    {"lokr_w2_a", begins::even},
+    {"lokr_w2_b", begins::even},
+    {"vera_lambda_b", begins::zero},
+    {"vera_lambda_d", begins::stated, 0, "d_initial"},
+    {"miss_block", begins::zero},
+    {"vblora_vector_bank", begins::bounded, 0.02},
+    {"vblora_logits_A", begins::normal, 0.1},
+    {"vblora_logits_B", begins::normal, 0.1},
+    {"delora_A", begins::even},
+    {"delora_B", begins::zero},
+    {"delora_lambda", begins::stated, 0, "delora_lambda"},
+    {"delora_w_norm", begins::column_norms},
+    {"gralora_A", begins::even, 0, "", 1},
+    {"gralora_B", begins::zero},
+    {"gralora_A_general.weight", begins::even},
+    {"gralora_B_general.weight", begins::zero},
+    {"randlora_lambda", begins::zero},
+    {"randlora_gamma", begins::shared_out},
+    {"road_theta", begins::zero},
+    {"road_alpha", begins::one},
+    {"c3a_kernel", begins::xavier},
+    {"hira_A", begins::even},
+    {"hira_B", begins::zero},
+    {"hira_embedding_A", begins::zero},
+    {"hira_embedding_B", begins::normal, 1},
+    {"psoft_R.vector_a", begins::one},
+    {"psoft_R.vector_b", begins::one},
+    {"lora_magnitude_vector", begins::row_norms},
+    {"ln_tuning_layers.weight", begins::weight},
+    {"ln_tuning_layers.bias", begins::bias},
+    {"base_layer.bias", begins::bias},
+};
+inline const beginning* beginning_of(std::string_view leaf) {
+  for (const beginning& b : beginnings)
+    if (leaf == b.leaf) return &b;
+  return nullptr;
+}
+
+}  // namespace graft::io::peft

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fresh adapters: of every method, with PEFT's tensors and shapes, and a model that computes what it did before.
+#include <doctest/doctest.h>
+#include <graft/backend/cpu/engine_plan.h>
+#include <graft/io/hf/new_adapter.h>
+#include <graft/model/training.h>
+
+#include "../support.h"
+
+using namespace graft;
+using namespace graft::io;
+using namespace graft::io::test;
+
+namespace {
+
+using engine = cpu::engine<float>;
+const std::string models = std::string(GRAFT_GOLDEN_DIR) + "/models/";
+
+struct fresh {
+  const char* type;
+  std::vector<std::pair<std::string, json>> keys;
+  bool neutral = true;  // computes what the base does
+};
+std::vector<fresh> every_method() {
+  const json r = json_number(4), yes = json_flag(true), no = json_flag(false), eight = json_number(8);
+  return {{"LORA", {{"r", r}}},
+          {"LORA", {{"r", r}, {"use_dora", yes}}},
+          {"LORA", {{"r", r}, {"use_rslora", yes}, {"bias", json_word("all")}}},
+          {"LORA", {{"r", r}, {"lora_bias", yes}}},
+          {"LORA", {{"r", r}, {"target_modules", json_word("all-linear")}}},
+          {"LORA",
+           {{"r", r},
+            {"modules_to_save",
+             [] {
+               json list;
+               list.what = json::kind::list, list.items = {json_word("lm_head")};
+               return list;
+             }()}}},
+          {"ADALORA", {{"init_r", r}, {"target_r", json_number(2)}, {"total_step", json_number(9)}}},
+          {"OFT", {{"oft_block_size", eight}}},
+          {"OFT", {{"oft_block_size", eight}, {"use_cayley_neumann", no}, {"block_share", yes}}},
+          {"BOFT", {{"boft_block_size", r}}},
+          {"HRA", {{"r", r}}},
+          {"IA3", {}},
+          {"LOHA", {{"r", r}}},
+          {"LOKR", {{"r", r}}},
+          {"LOKR", {{"r", json_number(1)}, {"decompose_both", yes}}},
+          {"VERA", {{"r", r}}},
+          {"VBLORA", {{"r", r}, {"num_vectors", json_number(20)}, {"vector_length", eight}}, false},
+          {"MISS", {{"r", r}}},
+          {"MISS", {{"r", r}, {"init_weights", json_word("bat")}}},
+          {"DELORA", {{"r", r}}},
+          {"GRALORA", {{"r", r}, {"alpha", eight}}},
+          {"GRALORA", {{"r", r}, {"alpha", eight}, {"hybrid_r", r}}},
+          {"RANDLORA", {{"r", r}}},
+          {"ROAD", {{"group_size", eight}}},
+          {"C3A", {{"block_size", eight}}, false},
+          {"HIRA", {{"r", r}}},
+          {"PSOFT", {{"r", r}}}};
+}
+causal_lm<engine> base(const std::string& name) {
+  auto m = hf::load_model<engine>(models + name + "/base");
+  REQUIRE_MESSAGE(m, std::string(m.message()));
+  return std::move(*m);
+}
+std::vector<float> logits(causal_lm<engine>& m) {
+  const std::vector<std::int64_t> ids{1, 2, 3};
+  const row_run run{ids};
+  std::vector<float> out(3 * static_cast<std::size_t>(m.config().vocabulary));
+  const status s = m.logits(std::span(&run, 1), out);
+  REQUIRE_MESSAGE(s, std::string(s.message()));
+  return out;
+}
+double apart(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double(a[i]) - double(b[i])));
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("fresh adapters: every method, written and read again, and trained") {
+  causal_lm<engine> m = base("llama");
+  const std::vector<float> before = logits(m);
+  const temp_folder dir;
+  for (const fresh& f : every_method()) {
+    CAPTURE(std::string(f.type));
+    CAPTURE(f.keys.size());
+    const auto config = make_adapter_config(f.type, {"q_proj", "v_proj", "up_proj"}, f.keys);
+    REQUIRE_MESSAGE(config, std::string(config.message()));
+    const status added = hf::add_adapter(m, "fresh", *config, 7);
+    REQUIRE_MESSAGE(added, std::string(added.message()));
+    REQUIRE(m.activate({"fresh"}));
+    const std::vector<float> now = logits(m);
+    CHECK((apart(now, before) < 1e-4) == f.neutral);
+    const status saved = hf::save_adapter(dir.path / "a", m, "fresh");
+    REQUIRE_MESSAGE(saved, std::string(saved.message()));
+    const status loaded = hf::load_adapter(m, "again", dir.path / "a");
+    REQUIRE_MESSAGE(loaded, std::string(loaded.message()));
+    REQUIRE(m.activate({"again"}));
+    CHECK(logits(m) == now);
+    auto run = training_run<engine>::make(m);
+    REQUIRE_MESSAGE(run, std::string(run.message()));
+    const std::vector<std::int64_t> ids{1, 2, 3, 4, 5};
+    const labelled_sequence batch{ids};
+    REQUIRE(run->add(std::span(&batch, 1)));
+    bool moves = false;
+    for (const trained_parameter& p : run->parameters())
+      for (long long i = 0; i < p.gradient.count(); ++i)
+        moves = moves || static_cast<const float*>(p.gradient.data)[i] != 0;
+    CHECK(moves);
+    REQUIRE(m.remove("fresh"));
+    REQUIRE(m.remove("again"));
+  }
+}
+
+TEST_CASE("fresh adapters: drawn from the seed; on norms, embeddings and weights that lie across") {
+  causal_lm<engine> m = base("llama");
+  const auto lora = make_adapter_config("LORA", {"q_proj"});
+  REQUIRE(hf::add_adapter(m, "a", *lora, 1));
+  REQUIRE(hf::add_adapter(m, "b", *lora, 1));
+  REQUIRE(hf::add_adapter(m, "c", *lora, 2));
+  const auto& a = m.find("a")->modules[0].tensors.at("lora_A.weight");
+  CHECK(*a.data == *m.find("b")->modules[0].tensors.at("lora_A.weight").data);
+  CHECK(*a.data != *m.find("c")->modules[0].tensors.at("lora_A.weight").data);
+  CHECK(a.shape[0] == 8);
+  const std::vector<float> before = logits(m);
+  for (const char* target : {"embed_tokens", "lm_head"})
+    for (const bool dora : {false, true}) {
+      const auto config = make_adapter_config("LORA", {target}, {{"use_dora", json_flag(dora)}});
+      const status added = hf::add_adapter(m, "x", *config);
+      REQUIRE_MESSAGE(added, std::string(added.message()));
+      REQUIRE(m.activate({"x"}));
+      CHECK(apart(logits(m), before) < 1e-4);
+      REQUIRE(m.remove("x"));
+    }
+  const auto norms = make_adapter_config("LN_TUNING", {"input_layernorm"});
+  REQUIRE(norms);
+  REQUIRE(hf::add_adapter(m, "norms", *norms));
+  REQUIRE(m.activate({"norms"}));
+  CHECK(apart(logits(m), before) == 0);
+  causal_lm<engine> gpt2 = base("gpt2");
+  const std::vector<float> bare = logits(gpt2);
+  const auto across = make_adapter_config("LORA", {"c_attn"}, {{"use_dora", json_flag(true)}});
+  REQUIRE(hf::add_adapter(gpt2, "a", *across));
+  REQUIRE(gpt2.activate({"a"}));
+  CHECK(apart(logits(gpt2), bare) < 1e-4);
+  const auto nothing = make_adapter_config("LORA", {"nowhere"});
+  CHECK_FALSE(hf::add_adapter(gpt2, "b", *nothing));
+}
