@@ -247,14 +247,14 @@ TEST_CASE("adapters: several trained in one batch are those trained one by one, 
   sample together = sample::with(all);
   auto mixed = mixed_training_run<engine>::make(together.model, {{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {}});
   REQUIRE_MESSAGE(mixed, mixed.message());
-  auto optimizer = adamw::over(mixed->parameters(), {5e-3, 0.9, 0.999, 1e-8, 0.01});
+  auto optimizer = mixed->optimizer({5e-3, 0.9, 0.999, 1e-8, 0.01});
   REQUIRE(optimizer);
   for (int step = 0; step < 3; ++step) {
     mixed->clear();
     const auto losses = mixed->add(batch, of);
     REQUIRE_MESSAGE(losses, losses.message());
     CHECK((*losses)[4] > 0);
-    optimizer->step();
+    REQUIRE(optimizer->step());
     REQUIRE(mixed->parameters_changed());
   }
   REQUIRE(together.model.adapters_changed());
@@ -263,14 +263,14 @@ TEST_CASE("adapters: several trained in one batch are those trained one by one, 
     sample alone = sample::with({name});
     REQUIRE(alone.model.activate({name}));
     auto run = training_run<engine>::make(alone.model);
-    auto own = adamw::over(run->parameters(), {5e-3, 0.9, 0.999, 1e-8, 0.01});
+    auto own = run->optimizer({5e-3, 0.9, 0.999, 1e-8, 0.01});
     std::vector<labelled_sequence> mine;
     for (std::size_t i = 0; i < batch.size(); ++i)
       if (of[i] == names{name}) mine.push_back(batch[i]);
     for (int step = 0; step < 3; ++step) {
       run->clear();
       REQUIRE(run->add(mine));
-      own->step();
+      REQUIRE(own->step());
       REQUIRE(run->parameters_changed());
     }
     REQUIRE(alone.model.adapters_changed());
