@@ -64,3 +64,10 @@ TEST_CASE("beside: the sum before a factor per column is stored by the same laun
   CHECK(d.products[0].before_posts >= 0);
   CHECK(d.products[0].sides[0].kept);
 }
+TEST_CASE("beside: a sum before a factor that a later launch reads is stored, too") {
+  const builder b = capture_backward(layer_of<linear_kind, ia3_feedforward, false>());
+  const plan p = fuse(b, gpu_with(true));
+  REQUIRE(p.launches.size() == 2);  // dx and what is before its factor; the gradient of the factor
+  CHECK(p.products[0].before_posts >= 0);
+  CHECK(p.products[0].result == b.result("dx"));
+}

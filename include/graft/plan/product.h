@@ -36,7 +36,7 @@ struct product_slots {
   bool weight_by_row = true;           // W is stored [out, in], else [in, out]
   sequence<side_branch> sides;
   sequence<post_step> posts;  // in the order they are applied
-  id before_posts = none_id;  // the sum, where it is an output as well; none: it is not stored
+  id before_posts = none_id;  // the sum, where it is an output or others read it as well; none: it is not stored
   op act = op::detach;        // behind them; detach: none
   id residual = none_id;      // like the result, added last
   sequence<id> inside;        // every node of the launch, the result included
@@ -71,6 +71,18 @@ struct slot_reader {
     for (id s = i + 1; s < result; ++s)
       if (sums.product_of[s] && (g[s].a == i || g[s].b == i) && reaches(s)) return false;
     return true;
+  }
+  // Beside `reader` it is an output, or read by what the launch does not need: the launch stores it as well.
+  constexpr bool stored_too(id i, id reader) const {
+    if (readers[i] < 2) return false;
+    int by_reader = 0;
+    for (id r = i + 1; r < g.size; ++r)
+      for (int k = 0; k < 3; ++k) {
+        if (g[r].operand(k) != i) continue;
+        if (r != reader && reaches(r)) return false;
+        by_reader += r == reader ? 1 : 0;
+      }
+    return by_reader == 1;
   }
   constexpr bool reaches(id from) const {  // does the result depend on it?
     node_set above(g.size);
@@ -129,7 +141,7 @@ struct slot_reader {
     const bool right = (v.what == op::add || v.what == op::mul) && per_column(v.a) && data(v.b);
     if (!left && !right) return term(i, false, none_id, root);
     const id below = left ? v.a : v.b;
-    if (outputs(below) > 0 && readers[below] == outputs(below) + 1)
+    if (stored_too(below, i))
       out.before_posts = below;
     else if (!inner(below))
       return false;

@@ -174,7 +174,8 @@ template <class T> class bound_plan {
       if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
     }
     for (const product_slots& s : p_.products)
-      products_.emplace_back(g_, s, by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
+      products_.emplace_back(g_, s,
+                             s.before_posts < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
   }
   // Which values are computed when, by nodes of their own.
   void collect() {
@@ -215,7 +216,10 @@ template <class T> class bound_plan {
   // Values that products read or write between launches are stored as T, those of other launches in float.
   status reserve_values(const size_values& largest) {
     narrow_ = node_set(g_.size);
-    for (const bound_product<T>& b : products_) narrow_.add(b.slots().result);
+    for (const bound_product<T>& b : products_) {
+      narrow_.add(b.slots().result);
+      if (b.slots().before_posts >= 0) narrow_.add(b.slots().before_posts);
+    }
     for (const id i : read_)
       if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
     long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
@@ -233,6 +237,7 @@ template <class T> class bound_plan {
       if (l.product >= 0) {
         const id i = p_.products[l.product].result;
         write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(l.product)].out_size());
+        if (const id z = p_.products[l.product].before_posts; is_read_later(z)) write(z, count(g_, z, largest));
         for (const int sum : l.beside) write_sum(sum);
       } else if (l.sum >= 0) {
         write_sum(l.sum);
@@ -327,6 +332,8 @@ template <class T> class bound_plan {
     void* const side = output_at(b.kept_side());
     with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
     with.before = output_at(s.before_posts);
+    if (with.before == nullptr && is_read_later(s.before_posts)) with.before = values_.room(s.before_posts).at;
+    if (with.before != nullptr) values_.put(s.before_posts, {with.before, dtype_of<T>});
     with.workspace = workspace_, with.counters = counters_;
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
     for (int k = 0; k < 2; ++k)
@@ -340,6 +347,12 @@ template <class T> class bound_plan {
     const auto rank = side_rank(g_, s, now_.sizes);
     return each(stream, m * rank,
                 unpad_rows<T>{static_cast<const T*>(with.side), static_cast<T*>(side), rank, b.rank()}, "side");
+  }
+  // A sum before post that other launches of the plan read.
+  bool is_read_later(id i) const {
+    int outputs = 0;
+    for (int k = 0; k < g_.outs; ++k) outputs += g_.out[k].at == i ? 1 : 0;
+    return i >= 0 && readers_[i] > outputs + 1;
   }
   // A gradient that nobody asked for is computed nowhere.
   bool is_asked_for(id i) const { return output_of(i) >= 0 || !is_output(g_, i) || readers_[i] > 1; }
