@@ -284,14 +284,3 @@ TEST_CASE("gpu attention: gradients") {
         check_backward(c);
       }
 }
-TEST_CASE("gpu attention: what no kernel takes is said") {
-  const target t = sm_90;
-  CHECK(cuda::choose_attention({dtype::bf16, 10, 72, 4, 4}, t).how == cuda::attention_way::node);
-  CHECK(cuda::choose_attention({dtype::f32, 10, 128, 4, 4}, t).how == cuda::attention_way::node);
-  CHECK(cuda::choose_attention({dtype::bf16, 10, 128, 4, 4}, sm_80).how == cuda::attention_way::node);
-  CHECK(cuda::choose_attention({dtype::bf16, 64, 128, 32, 8, true}, t).how == cuda::attention_way::decode);
-  CHECK(cuda::choose_attention({dtype::bf16, 65, 128, 32, 8, true}, t).how == cuda::attention_way::prefill);
-  CHECK(cuda::choose_attention({dtype::bf16, 1, 128, 32, 1, true}, t).how == cuda::attention_way::prefill);
-  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 256, 8, 1}, t).how == cuda::attention_way::node);
-  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 128, 8, 1}, t).launches == 3);
-}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which attention kernels are chosen, without a GPU.
+#include <doctest/doctest.h>
+#include <graft/targets.h>
+
+using namespace graft;
+
+TEST_CASE("attention_choice: what no kernel takes is a node of its own") {
+  const target t = sm_90;
+  CHECK(cuda::choose_attention({dtype::bf16, 10, 72, 4, 4}, t).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention({dtype::f32, 10, 128, 4, 4}, t).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention({dtype::bf16, 10, 128, 4, 4}, sm_80).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention({dtype::bf16, 64, 128, 32, 8, true}, t).how == cuda::attention_way::decode);
+  CHECK(cuda::choose_attention({dtype::bf16, 65, 128, 32, 8, true}, t).how == cuda::attention_way::prefill);
+  CHECK(cuda::choose_attention({dtype::bf16, 1, 128, 32, 1, true}, t).how == cuda::attention_way::prefill);
+  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 256, 8, 1}, t).how == cuda::attention_way::node);
+  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 128, 8, 1}, t).launches == 3);
+}
+TEST_CASE("attention_choice: decode fills the processors with parts of a row's keys, and no more") {
+  const auto parts = [](long long rows, int head = 128) {
+    return cuda::choose_attention({dtype::bf16, rows, head, 32, 8, true}, sm_90).parts;
+  };
+  CHECK(parts(1) == 8);
+  CHECK(parts(16) == 2);
+  CHECK(parts(32) == 1);
+  CHECK(parts(16, 256) == 1);
+}
+TEST_CASE("attention_choice: two heads of queries that share keys are a cluster") {
+  CHECK(cuda::choose_attention({dtype::bf16, 2048, 128, 32, 8}, sm_90).cluster == 2);
+  CHECK(cuda::choose_attention({dtype::bf16, 2048, 128, 28, 4}, sm_90).cluster == 1);
+  CHECK(cuda::choose_attention({dtype::bf16, 2048, 64, 32, 8}, sm_90).cluster == 1);
+  CHECK(cuda::choose_attention({dtype::bf16, 2048, 128, 32, 8}, sm_90).blocks == 132);
+  CHECK(cuda::choose_attention({dtype::bf16, 100, 128, 4, 2}, sm_90).blocks == 4);
+}
+TEST_CASE("attention_choice: the room of a gradient holds its parts one behind the other") {
+  const cuda::attention_room r = cuda::room_of_attention_grad({dtype::bf16, 1000, 128, 32, 8});
+  CHECK(r.out == 0);
+  CHECK(r.sums >= 1000LL * 32 * 128 * 2);
+  CHECK(r.numbers - r.sums >= 1000LL * 32 * 4);
+  CHECK(r.spans - r.numbers >= 32LL * 1024 * 2 * 4);
+  CHECK(r.bounds - r.spans >= 1024LL * 8);
+  CHECK(r.bytes - r.bounds >= 16LL * 16);
+}
