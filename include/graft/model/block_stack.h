@@ -115,7 +115,14 @@ template <class Engine> class block_stack {
       const std::size_t layer = blocks_.size() - 2;
       if (s.cache->layers.size() == layer) {
         s.cache->layers.emplace_back();
-        if (status good = s.cache->layers.back().reserve(programs.queue, s.cache->places * width); !good) return good;
+        engine_rows<Engine>& rows = s.cache->layers.back();
+        if (status good = rows.reserve(programs.queue, s.cache->places * width); !good) return good;
+        // Kernels multiply places that no row looks at by 0: numbers must lie there.
+        if constexpr (!Engine::reads_host_memory)
+          if (status good =
+                  Engine::clear(programs.queue, rows.data(), s.cache->places * width * bits_of(Engine::keeps) / 8);
+              !good)
+            return good;
       }
       b.values.tensors["cache"] = s.cache->layers[layer].rows(s.cache->places, width);
     }
