@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes of four bits as numbers: table[code] scale, 16 codes at a time. The table stays in registers where a processor
 // can look up there: AVX-512 and AVX2 permute floats; NEON permutes bytes, so its table lies as four planes of bytes.
-// Elsewhere it is plain C++.
+// Elsewhere it is plain C++, and where nvcc compiles for NEON, which it cannot read: another class, by its namespace.
 #pragma once
 #if defined(__AVX2__)
 #include <immintrin.h>
-#elif defined(__aarch64__) && defined(__ARM_NEON)
+#elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(__CUDACC__)
 #include <arm_neon.h>
 #endif
 
 namespace graft::cpu {
+
+#if defined(__CUDACC__)
+inline namespace beside_kernels {
+#endif
 
 class table16 {
  public:
@@ -28,7 +32,7 @@ class table16 {
     _mm256_storeu_ps(to, _mm256_mul_ps(eight(_mm256_cvtepu8_epi32(codes)), by));
     _mm256_storeu_ps(to + 8, _mm256_mul_ps(eight(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8))), by));
   }
-#elif defined(__aarch64__) && defined(__ARM_NEON)
+#elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(__CUDACC__)
   explicit table16(const float* t) : planes_(vld4q_u8(reinterpret_cast<const unsigned char*>(t))) {}
   void decode(const unsigned char* from, float scale, float* to) const {
     const uint8x8_t bytes = vld1_u8(from), upper = vshr_n_u8(bytes, 4), lower = vand_u8(bytes, vdup_n_u8(15));
@@ -64,11 +68,15 @@ class table16 {
                             _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
   }
   __m256 low_, high_;
-#elif defined(__aarch64__) && defined(__ARM_NEON)
+#elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(__CUDACC__)
   uint8x16x4_t planes_;
 #else
   const float* all_;
 #endif
 };
+
+#if defined(__CUDACC__)
+}  // namespace beside_kernels
+#endif
 
 }  // namespace graft::cpu
