@@ -3,6 +3,7 @@
 // storage is decoded one panel of rows at a time, so the full-width copy never exists.
 #pragma once
 #include <graft/backend/cpu/few_codes.h>
+#include <graft/backend/cpu/four_bit_dots.h>
 #include <graft/backend/cpu/gemm.h>
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
@@ -45,7 +46,11 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
     const long long first = tiles * t / threads * 4, end = std::min(w.rows, tiles * (t + 1) / threads * 4);
     by_columns<Real> share = all;
     share.rows = end - first, share.out += first;
-    if (first < end) dot_codes(share, w, first);
+    if (first >= end) return;
+    if constexpr (looks_up_bytes && sizeof(Real) == sizeof(float))
+      if (m == 1 && has_four_bits(w.how) && w.cols % w.how.block == 0)
+        return four_bit_dots(w, first, end - first, a, share.sign, share.out);
+    dot_codes(share, w, first);
   });
 }
 

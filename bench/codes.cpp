@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product y = x Wᵀ of 4096 x 4096 weights that are codes beside the one of floats, for few tokens, on all threads: what a
+// token of a quantized model costs. Bytes are those of the weight.
+#include <benchmark/benchmark.h>
+#include <graft/backend/cpu/matmul.h>
+#include <graft/backend/cpu/quantize.h>
+
+#include <random>
+
+namespace {
+
+using namespace graft;
+constexpr long long size = 4096;
+
+std::vector<float> numbers(long long n) {
+  std::mt19937 engine(1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<float> v(static_cast<std::size_t>(n));
+  for (float& x : v) x = normal(engine);
+  return v;
+}
+void timed(benchmark::State& state, const view& weight, long long tokens, long long bytes) {
+  std::vector<float> x = numbers(tokens * size), y(x.size());
+  const weight_view w = weight_of(weight, size, size);
+  for (auto _ : state) {
+    cpu::stored_product<float>({y.data(), {1, 1, tokens, size}}, {x.data(), {1, 1, tokens, size}}, w, {false, true});
+    benchmark::DoNotOptimize(y.data());
+  }
+  state.SetBytesProcessed(state.iterations() * bytes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  const std::vector<float> w = numbers(size * size);
+  encoding doubled{dtype::nf4, scaled_by::run, 64};
+  doubled.scales = dtype::u8, doubled.second_block = encodings::nested_block;
+  std::vector<cpu::coded_weight> coded;
+  for (const encoding& how : {encoding{dtype::nf4, scaled_by::run, 64}, doubled, encoding{dtype::int8, scaled_by::row},
+                              encodings::q4_0_codes::how()})
+    coded.push_back(std::move(*cpu::quantize(w.data(), size, size, how)));
+  auto add = [](const std::string& name, const view& v, long long bytes) {
+    for (const long long tokens : {1LL, 4LL, 16LL})
+      benchmark::RegisterBenchmark((name + "/tokens:" + std::to_string(tokens)).c_str(),
+                                   [=](benchmark::State& state) { timed(state, v, tokens, bytes); })
+          ->Unit(benchmark::kMicrosecond)
+          ->UseRealTime();
+  };
+  add("float", view_of(w.data(), size, size), 4 * size * size);
+  for (const cpu::coded_weight& c : coded)
+    add(std::string(name_of(c.beside->how)) + (c.beside->how.second_block > 0 ? " double" : ""), c.as_view(),
+        bytes_of(c.beside->how, size, size));
+  benchmark::RunSpecifiedBenchmarks();
+}
