@@ -5,6 +5,7 @@
 #include <graft/io/bitsandbytes.h>
 #include <graft/io/safetensors.h>
 
+#include <cmath>
 #include <map>
 
 using namespace graft;
