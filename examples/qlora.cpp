@@ -5,7 +5,7 @@
 // run: qlora test/golden/quantized/models/llama_nf4_double/base build/qlora
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/load_adapters.h>
-#include <graft/io/hf/new_lora.h>
+#include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/trainer.h>
 
@@ -19,8 +19,7 @@ namespace hf = graft::io::hf;
 void show_weights(const graft::model_weights& w) {
   long long stored = 0, numbers = 0;
   for (const auto& [name, v] : w.tensors)
-    if (v.beside != nullptr)
-      stored += graft::bytes_of(v.beside->how, v.size[0], v.size[1]), numbers += v.count();
+    if (v.beside != nullptr) stored += graft::bytes_of(v.beside->how, v.size[0], v.size[1]), numbers += v.count();
   std::printf("%lld weights in %lld bytes: %.2f bits each, %.1f times less than float\n", numbers, stored,
               8.0 * static_cast<double>(stored) / static_cast<double>(numbers),
               4.0 * static_cast<double>(numbers) / static_cast<double>(stored));
@@ -41,7 +40,10 @@ graft::status run(const std::string& folder, const std::string& out) {
   auto model = hf::load_model<engine>(folder);
   if (!model) return model.failure();
   show_weights(model->weights());
-  auto adapters = hf::new_lora(*model, {.rank = 8, .alpha = 16});
+  const auto config = graft::io::make_adapter_config(
+      "LORA", {}, {{"target_modules", graft::io::json_word("all-linear")}, {"lora_alpha", graft::io::json_number(16)}});
+  if (!config) return config.failure();
+  auto adapters = hf::new_adapter(*model, *config);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
 

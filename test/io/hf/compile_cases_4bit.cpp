@@ -5,7 +5,7 @@
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/combine.h>
-#include <graft/io/hf/new_lora.h>
+#include <graft/io/hf/new_adapter.h>
 #include <graft/run/layer.h>
 
 #include "../support.h"
@@ -26,9 +26,17 @@ causal_lm<engine> bare() {
     if (name.find("_proj") != name.npos) REQUIRE(v.beside != nullptr);
   return std::move(*model);
 }
+result<io::hf::loaded_adapters> fresh_lora(causal_lm<engine>& model, int rank) {
+  const auto config = io::make_adapter_config("LORA", {},
+                                              {{"target_modules", io::json_word("all-linear")},
+                                               {"r", io::json_number(rank)},
+                                               {"lora_alpha", io::json_number(2.0 * rank)}});
+  REQUIRE(config);
+  return io::hf::new_adapter(model, *config);
+}
 // A LoRA whose B is not zero, so that it changes something.
 adapter_set lora_of(causal_lm<engine>& model, float size) {
-  auto made = io::hf::new_lora(model, {.rank = 4, .alpha = 8});
+  auto made = fresh_lora(model, 4);
   REQUIRE_MESSAGE(made, made.message());
   for (module_adapter& m : made->set.modules)
     for (auto& [name, t] : m.tensors)
@@ -75,7 +83,7 @@ std::vector<float> logits_of(causal_lm<engine>& model, const names& active) {
 
 TEST_CASE("test_causal_lm_training_lora_bnb_compile: one's own loop on a 4-bit base") {
   causal_lm<engine> model = bare();
-  auto adapters = io::hf::new_lora(model, {.rank = 8, .alpha = 16});
+  auto adapters = fresh_lora(model, 8);
   REQUIRE(adapters);
   REQUIRE(model.set_adapters(adapters->set));
   const std::vector<float> before = logits(model);
