@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   }
   int wrong = 0;
   for (int a = 2; a < argc; ++a)
-    for (const int accumulate : {1, 2}) {
+    for (int accumulate = 1; accumulate <= (a == 2 ? 2 : 1); ++accumulate) {
       const auto together = train(argv[1], argv[a], data, ranks, accumulate);
       const auto by_itself = train(argv[1], argv[a], data, std::make_shared<alone>(), accumulate);
       const bool ran = together && by_itself;

@@ -186,7 +186,7 @@ class mpi_communicator final : public communicator {
       if (const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE); code != MPI_SUCCESS) return break_off(code);
       const std::chrono::duration<double> waited = clock::now() - begun;
       if (done == 0 && waited.count() > timeout_) return break_off();
-      if (asked > 1000) std::this_thread::sleep_for(std::chrono::microseconds(asked > 5000 ? 1000 : 20));
+      if (asked > 50) std::this_thread::sleep_for(std::chrono::microseconds(asked > 2000 ? 1000 : 10));
     }
     return ok;
   }
