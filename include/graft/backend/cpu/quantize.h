@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace graft::cpu {
@@ -81,7 +82,7 @@ inline result<coded_weight> quantize(const float* from, long long rows, long lon
   w.beside->scales = how.second_block > 0 ? static_cast<const void*>(w.scale_codes.data()) : w.scales.data();
   w.beside->second_scales = w.second_scales.data();
   w.beside->second_table = dynamic_values();
-  return w;
+  return result<coded_weight>(std::move(w));  // nvcc does not move by itself here
 }
 
 }  // namespace graft::cpu
