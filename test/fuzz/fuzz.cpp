@@ -55,7 +55,18 @@ std::vector<layer_case> cases_below(const std::filesystem::path& golden) {
   return all;
 }
 
-const char* const kinds[] = {"json", "safetensors", "adapter_config", "pattern", "layer"};
+// Base layers that are codes, as bitsandbytes stored them.
+std::vector<std::string> coded_below(const std::filesystem::path& golden) {
+  std::vector<std::filesystem::path> folders;
+  for (const auto& e : std::filesystem::directory_iterator(golden / "quantized/layers")) folders.push_back(e.path());
+  std::sort(folders.begin(), folders.end());
+  std::vector<std::string> all;
+  for (const auto& folder : folders) all.push_back(text_of(folder / "base.safetensors"));
+  return all;
+}
+
+const char* const kinds[] = {"json", "safetensors", "adapter_config", "pattern", "layer", "codes"};
+constexpr int kind_count = 6;
 const char* current_kind = "";
 std::uint64_t current_seed = 0;
 std::string current_input;
@@ -78,8 +89,8 @@ void may_take(int seconds) {
 }
 
 // One input, found by its number alone.
-void one(int kind, std::uint64_t seed, const std::vector<layer_case>& cases) {
-  dice d(seed * 5 + static_cast<std::uint64_t>(kind));
+void one(int kind, std::uint64_t seed, const std::vector<layer_case>& cases, const std::vector<std::string>& coded) {
+  dice d(seed * kind_count + static_cast<std::uint64_t>(kind));
   const layer_case& c = cases[d.below(cases.size())];
   const bool numbers_only = d.below(2) == 0;
   current_kind = kinds[kind], current_seed = seed, largest_request = 0;
@@ -93,6 +104,7 @@ void one(int kind, std::uint64_t seed, const std::vector<layer_case>& cases) {
           mutated("(?:model\\.)?layers\\.\\d+\\.(q|k)_proj[a-z]*|.{0,3}|x(?!y)layers.12.q_projmodel.x", d, false);
       good = feed_pattern(current_input);
       break;
+    case 5: good = feed_codes(current_input = mutated(coded[d.below(coded.size())], d, numbers_only)); break;
     default: {
       // Numbers of a file stay in their places: its header keeps its length, and what it says becomes wrong.
       std::string weights = c.weights;
@@ -127,6 +139,11 @@ int main(int argc, char** argv) {
   if (argc < 2) return std::fprintf(stderr, "usage: fuzz GOLDEN [--rounds N | --seconds S] [--seed S]\n"), 2;
   const std::vector<layer_case> cases = cases_below(argv[1]);
   if (cases.empty()) return std::fprintf(stderr, "no cases below %s/layers\n", argv[1]), 2;
+  const std::vector<std::string> coded = coded_below(argv[1]);
+  if (coded.empty()) return std::fprintf(stderr, "no cases below %s/quantized/layers\n", argv[1]), 2;
+  for (const std::string& c : coded)
+    if (!io::parse_safetensors(as_bytes(c), "x"))
+      return std::fprintf(stderr, "a base that was not changed is not read\n"), 1;
   for (const layer_case& c : cases)
     if (!io::parse_adapter_config(c.config, "x") || !io::parse_safetensors(as_bytes(c.weights), "x"))
       return std::fprintf(stderr, "a case that was not changed is not read\n"), 1;
@@ -134,9 +151,9 @@ int main(int argc, char** argv) {
   const auto end = clock_type::now() + std::chrono::seconds(seconds);
   long long done = 0;
   for (; seconds > 0 ? clock_type::now() < end : done < rounds; ++done)
-    for (int kind = 0; kind < 5; ++kind) {
+    for (int kind = 0; kind < kind_count; ++kind) {
       may_take(10);
-      one(kind, seed + static_cast<std::uint64_t>(done), cases);
+      one(kind, seed + static_cast<std::uint64_t>(done), cases, coded);
     }
   may_take(0);
   std::printf("%lld inputs of each kind, from seed %llu: all were answered\n", done,

@@ -2,7 +2,9 @@
 // What is fuzzed: each reader of the library on bytes, and a whole layer from a configuration and a file of tensors. A
 // reader answers with a value or an error; whatever it accepts must be usable.
 #pragma once
+#include <graft/backend/cpu/storage.h>
 #include <graft/io/adapter_config.h>
+#include <graft/io/bitsandbytes.h>
 #include <graft/io/peft_layer.h>
 #include <graft/run/layer.h>
 
@@ -25,6 +27,25 @@ inline bool feed_safetensors(std::string_view s) {
     const auto v = io::to_float(t);
     const auto n = io::byte_count(t.type, t.shape);
     if (!n || *n != t.data.size() || (v && v->size() > 8 * t.data.size())) return false;
+  }
+  return true;
+}
+// Weights that are codes: what is accepted can be decoded, and is finite.
+inline bool feed_codes(std::string_view s) {
+  const auto f = io::parse_safetensors(as_bytes(s), "fuzz.safetensors");
+  if (!f) return true;
+  io::kept_planes planes;
+  io::coded_reader in(
+      "fuzz", [&](const std::string& name) { return f->get(name); }, planes);
+  for (const io::tensor_view& t : f->tensors) {
+    if (!t.name.ends_with(".weight")) continue;
+    const auto v = in.read(t);
+    if (!v && *v.message() == '\0') return false;
+    if (!v || !*v) continue;
+    std::vector<float> numbers(static_cast<std::size_t>((*v)->count()));
+    cpu::read(**v, 0, (*v)->count(), numbers.data());
+    for (const float n : numbers)
+      if (!io::finite_bits(n)) return false;
   }
   return true;
 }

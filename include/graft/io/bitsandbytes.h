@@ -137,6 +137,9 @@ class coded_reader {
     const json* const offset = state.find("nested_offset");
     if (offset == nullptr || !offset->is_number() || !(std::abs(offset->real) <= 3.4028234663852886e38))
       return bad("has a quant_state without a finite nested_offset");
+    const double most = static_cast<double>(largest_magnitude(*table, 256)) *
+                        static_cast<double>(largest_magnitude(*scales, static_cast<long long>(seconds)));
+    if (most + std::abs(offset->real) > 3.4e38) return bad("has nested scales that are larger than a float can be");
     p.how.scales = graft::dtype::u8, p.how.second_block = second_block;
     p.scales = absmax->data.data(), p.second_scales = *scales, p.second_table = *table;
     p.offset = static_cast<float>(offset->real);
@@ -159,6 +162,9 @@ class coded_reader {
     const bool one = scale != nullptr && count(*scale) == 1;
     const auto scales = floats(scale, "weight_scale", one ? 1 : t.shape[0], true);
     if (!scales) return scales.failure();
+    if (largest_magnitude(*scales, one ? 1 : static_cast<long long>(t.shape[0])) >
+        3.4e38F / encodings::fp8_codes::largest)
+      return bad("has a weight_scale that is larger than a float can be");
     for (const std::byte c : t.data)
       if ((c & std::byte{0x7f}) == std::byte{0x7f}) return bad("holds a code that is not a number");
     planes p;
