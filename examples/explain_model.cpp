@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of a model with its adapters: every program that its blocks run (equal blocks run the same one), launch by
 // launch, and what a token costs at least, which is reading the weights once.
-//     explain_model MODEL [ADAPTER]
+//     explain_model MODEL [ADAPTER] [--on cpu|cuda]
 // run: explain_model test/golden/models/llama/base test/golden/models/llama/lora/adapter_init
 #include <graft/models.h>
 
 #include <cstdio>
+#include <cstring>
+
+#include "engines.h"
 
 using namespace graft;
-using engine = cpu::engine<float>;
 namespace hf = graft::io::hf;
 
-status run(const std::string& folder, const char* adapter) {
-  auto model = hf::load_model<engine>(folder);
+template <class Engine> status run(const std::string& folder, const char* adapter) {
+  auto model = hf::load_model<Engine>(folder);
   if (!model) return model.failure();
   if (adapter != nullptr) {
     auto loaded = hf::load_adapters(adapter, *model);
@@ -36,7 +38,7 @@ status run(const std::string& folder, const char* adapter) {
   std::printf(
       "rows of one batch with different adapters run by groups: the launches below once for each set of adapters\n");
   for (int k = 0; k < model->programs().count(); ++k) {
-    const block_program<engine>& p = model->programs()[k];
+    const block_program<Engine>& p = model->programs()[k];
     std::printf("program %d, key %016llx\n", k, p.key());
     explain_graph(p.value(), p.launches(), "forward", static_cast<int>(p.launches().launches.size()), nullptr,
                   print_line);
@@ -45,7 +47,14 @@ status run(const std::string& folder, const char* adapter) {
 }
 
 int main(int count, char** all) {
-  if (count != 2 && count != 3) return std::fprintf(stderr, "usage: explain_model MODEL [ADAPTER]\n"), 2;
-  const status s = run(all[1], count == 3 ? all[2] : nullptr);
+  const char *folder = nullptr, *adapter = nullptr, *on = "cpu";
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(all[i], "--on") == 0 && i + 1 < count)
+      on = all[++i];
+    else
+      (folder == nullptr ? folder : adapter) = all[i];
+  }
+  if (folder == nullptr) return std::fprintf(stderr, "usage: explain_model MODEL [ADAPTER] [--on cpu|cuda]\n"), 2;
+  const status s = on_engine(on, [&]<class Engine>() { return run<Engine>(folder, adapter); });
   return s ? 0 : (std::fprintf(stderr, "%s\n", s.message()), 1);
 }

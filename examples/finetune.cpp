@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fine-tunes a model with a new LoRA: text or tokens in, a PEFT folder out, with the loss as CSV and as SVG beside it.
-//     finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] [--rank N] [--rate X] [--resume CHECKPOINT]
+//     finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] [--rank N] [--rate X] [--resume CHECKPOINT] [--on cpu|cuda]
 // DATA ending in .ids holds token numbers; anything else is text and needs the model's tokenizer.json. Control-C ends the
 // run with everything saved.
 // run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --steps 12 --length 24
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/io/hf/tokenizer_file.h>
@@ -14,20 +13,21 @@
 #include <cstdlib>
 #include <filesystem>
 
-using engine = graft::cpu::engine<float>;
-using trainer = graft::trainer<engine>;
+#include "engines.h"
+
+using sequences = std::vector<std::vector<std::int64_t>>;
 namespace io = graft::io;
 namespace hf = graft::io::hf;
 
 volatile std::sig_atomic_t stopped = 0;
 
 struct wishes {
-  std::string model, data, out, resume;
+  std::string model, data, out, resume, on;
   int steps = 100, length = 128, batch = 4, rank = 8;
   double rate = 1e-3;
 };
 
-graft::result<trainer::sequences> read_data(const wishes& w) {
+graft::result<sequences> read_data(const wishes& w) {
   const auto file = io::read_file(w.data);
   if (!file) return file.failure();
   std::vector<std::int64_t> ids;
@@ -46,7 +46,7 @@ graft::result<trainer::sequences> read_data(const wishes& w) {
     if (!encoded) return encoded.failure();
     ids = *encoded;
   }
-  trainer::sequences all;
+  sequences all;
   const auto n = static_cast<std::size_t>(w.length);
   for (std::size_t i = 0; i + 2 <= ids.size(); i += n)
     all.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i),
@@ -82,8 +82,8 @@ graft::status draw(const std::string& folder, const std::vector<double>& losses)
   return io::write_file(folder + "/loss.svg", std::as_bytes(std::span(svg)));
 }
 
-graft::status run(const wishes& w) {
-  auto model = hf::load_model<engine>(w.model);
+template <class Engine> graft::status run(const wishes& w) {
+  auto model = hf::load_model<Engine>(w.model);
   if (!model) return model.failure();
   const auto data = read_data(w);
   if (!data) return data.failure();
@@ -99,7 +99,7 @@ graft::status run(const wishes& w) {
   graft::trainer_settings how;
   how.steps = w.steps, how.batch = w.batch, how.optimizer.rate = w.rate;
   how.rate = {graft::schedule_kind::cosine, w.steps / 20, w.steps};
-  auto run = trainer::make(*model, *data, how);
+  auto run = graft::trainer<Engine>::make(*model, *data, how);
   if (!run) return run.failure();
   if (!w.resume.empty())
     if (graft::status s = hf::resume(w.resume, *model, *run); !s) return s;
@@ -132,6 +132,8 @@ int main(int argc, char** argv) {
       w.rank = std::atoi(value().c_str());
     else if (a == "--rate")
       w.rate = std::atof(value().c_str());
+    else if (a == "--on")
+      w.on = value();
     else if (a == "--resume")
       w.resume = value();
     else
@@ -141,7 +143,7 @@ int main(int argc, char** argv) {
     return std::fputs("usage: finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] …\n", stderr), 2;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(w.out).parent_path(), ignored);
-  const graft::status s = run(w);
+  const graft::status s = on_engine(w.on, [&]<class Engine>() { return run<Engine>(w); });
   if (!s) std::fprintf(stderr, "%s\n", s.message());
   return s ? 0 : 1;
 }

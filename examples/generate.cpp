@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generates text with a model from a Hugging Face folder and, where one is named, an adapter from a PEFT folder.
-//     generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] (--ids 1,2,3 | TEXT)
+//     generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] [--on cpu|cuda] (--ids 1,2,3 | TEXT)
 // Text needs the tokenizer.json of the model; token ids always work.
 // run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/generation_config.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/tokenizer_file.h>
@@ -14,11 +13,12 @@
 #include <cstdlib>
 #include <optional>
 
-using engine = graft::cpu::engine<float>;
+#include "engines.h"
+
 namespace hf = graft::io::hf;
 
 struct wishes {
-  std::string model, adapter, text, ids;
+  std::string model, adapter, text, ids, on;
   bool compare = false;
   int tokens = 32;
   std::optional<unsigned long long> seed;
@@ -34,11 +34,12 @@ std::vector<std::int64_t> numbers(const std::string& list) {
   return all;
 }
 
-graft::status say(graft::causal_lm<engine>& model, const graft::generation_settings& how,
+template <class Engine>
+graft::status say(graft::causal_lm<Engine>& model, const graft::generation_settings& how,
                   const std::vector<std::int64_t>& prompt, const hf::tokenizer* words, const char* title) {
   std::printf("%s", title);
   const int length = std::min(model.context(), static_cast<int>(prompt.size()) + *how.new_tokens);
-  auto g = graft::generator<engine>::make(model, how, 1, length);
+  auto g = graft::generator<Engine>::make(model, how, 1, length, graft::step_mode::reduce_overhead);
   if (!g) return g.failure();
   hf::text_stream text;
   const auto begin = std::chrono::steady_clock::now();
@@ -57,8 +58,8 @@ graft::status say(graft::causal_lm<engine>& model, const graft::generation_setti
   return graft::ok;
 }
 
-graft::status run(const wishes& w) {
-  auto model = hf::load_model<engine>(w.model);
+template <class Engine> graft::status run(const wishes& w) {
+  auto model = hf::load_model<Engine>(w.model);
   if (!model) return model.failure();
   const auto settings = hf::read_generation_config(w.model, model->config().tokens);
   if (!settings) return settings.failure();
@@ -98,6 +99,8 @@ int main(int argc, char** argv) {
       w.tokens = std::atoi(value().c_str());
     else if (a == "--sample")
       w.seed = std::strtoull(value().c_str(), nullptr, 10);
+    else if (a == "--on")
+      w.on = value();
     else if (a == "--ids")
       w.ids = value();
     else
@@ -105,11 +108,12 @@ int main(int argc, char** argv) {
   }
   if (w.model.empty() || (w.text.empty() && w.ids.empty())) {
     std::fputs(
-        "usage: generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] (--ids 1,2 | TEXT)\n",
+        "usage: generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] "
+        "[--on cpu|cuda] (--ids 1,2 | TEXT)\n",
         stderr);
     return 2;
   }
-  const graft::status s = run(w);
+  const graft::status s = on_engine(w.on, [&]<class Engine>() { return run<Engine>(w); });
   if (!s) std::fprintf(stderr, "%s\n", s.message());
   return s ? 0 : 1;
 }

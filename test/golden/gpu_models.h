@@ -8,7 +8,7 @@ namespace golden {
 // The base, one adapter, or several.
 template <class Engine, class Reference = Engine>
 result<model_checks> run_model(const std::filesystem::path& folder, const std::filesystem::path& keep,
-                               const model_tolerance& within = {}) {
+                               const model_comparison& within = {}) {
   const bool one = folder.filename() == "base" || std::filesystem::exists(folder / "adapter_init");
   if (!one && std::filesystem::exists(folder / "case.json")) return multi_case<Engine>::run(folder, within);
   return model_case<Engine, Reference>::run(folder, keep, within);

@@ -11,8 +11,8 @@ namespace golden {
 
 template <class engine> class multi_case {
  public:
-  static result<model_checks> run(const std::filesystem::path& folder, const model_tolerance& within = {}) {
-    auto model = model_case<engine>::open_base(folder.parent_path() / "base");
+  static result<model_checks> run(const std::filesystem::path& folder, const model_comparison& within = {}) {
+    auto model = model_case<engine>::open_base(folder.parent_path() / "base", within.rounded);
     if (!model) return model.failure();
     auto file = io::read_safetensors(folder / "expected.safetensors");
     if (!file) return file.failure();
@@ -107,15 +107,14 @@ template <class engine> class multi_case {
     return logits(name, {}, "combined");
   }
   status logits(const std::string& name, std::span<const named_adapters::names> of_runs = {}, const char* how = "") {
-    const result<io::tensor_view> t = file_.find("logits." + name);
-    if (!t) return t.failure();
-    const result<std::vector<float>> wanted = io::to_float(*t);
+    const auto wanted = within_.wanted(file_, "logits." + name);
     if (!wanted) return wanted.failure();
     std::vector<row_run> runs;
     const std::size_t count = of_runs.empty() ? prompts_.size() : of_runs.size();
     for (std::size_t i = 0; i < count; ++i) runs.push_back({prompts_[i % prompts_.size()], 0, 0});
     std::vector<float> got(wanted->size());
     if (status s = model_.logits(runs, got, false, of_runs); !s) return s;
+    within_.note("logits." + name, got);
     out_.push_back({how[0] == '\0' ? name : how, apart(got, *wanted), within_.logits});
     return ok;
   }
@@ -125,7 +124,7 @@ template <class engine> class multi_case {
   io::json what_;
   std::filesystem::path folder_;
   std::vector<std::vector<std::int64_t>> prompts_;
-  model_tolerance within_;
+  model_comparison within_;
   model_checks out_;
 };
 
