@@ -82,7 +82,7 @@ def main():
     for how in ["eager"] if wanted.skip_compile else ["eager", "compile"]:
         measure(how, 4, 1024, found)
         torch.cuda.empty_cache()
-    print(json.dumps(found))
+        print(json.dumps(found), flush=True)
     if wanted.json:
         with open(wanted.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)

@@ -8,6 +8,7 @@
 #include <graft/model/training.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -35,7 +36,7 @@ model_config shape(int layers, int vocabulary) {
   c.vocabulary = vocabulary, c.width = 4096, c.inner = 14336, c.layers = layers;
   c.heads = 32, c.key_heads = 8, c.head_size = 128, c.positions = 8192;
   c.window.assign(static_cast<std::size_t>(layers), 0);
-  c.norm_eps = 1e-5, c.rope.theta = 500000;
+  c.norm_eps = 1e-5, c.embedding_width = c.width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
   return c;
 }
 // Small numbers, so that rows stay of order one.

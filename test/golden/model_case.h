@@ -76,7 +76,8 @@ inline model_weights rounded_weights(const model_weights& from) {
     for (long long i = 0; i < v.count(); ++i) numbers.push_back(narrow(static_cast<const float*>(v.data)[i]));
     v.data = numbers.data(), v.type = dtype::bf16;
   }
-  out.owner = memory;
+  using owner = std::shared_ptr<const void>;
+  out.owner = std::make_shared<std::pair<owner, owner>>(from.owner, memory);
   return out;
 }
 
@@ -131,7 +132,8 @@ template <class engine, class Reference = engine> class model_case {
     std::vector<float> got(wanted->size());
     if (status s = of.logits(runs, got); !s) return s;
     within_.note(name, got);
-    if (!within_.exact && trained) {  // the first of them is what the others must be
+    if (!within_.exact && name == "merged") return ok;  // of another training run
+    if (!within_.exact && trained) {                    // what was written and read again must be what was trained
       if (trained_.empty()) trained_ = got;
       *wanted = trained_;
     }
