@@ -147,7 +147,7 @@ template <class engine, class Reference = engine> class model_case {
     if (!wanted || t->shape.size() != 2) return fail("'", key, "' must be [batch, length]");
     if (within_.expected != nullptr)
       if (const auto at = within_.expected->find(key); at != within_.expected->end())
-        wanted = std::vector<std::int64_t>(at->second.begin(), at->second.end());
+        *wanted = {at->second.begin(), at->second.end()};
     generation_settings how;
     how.new_tokens = static_cast<int>(t->shape[1] - prompts_[0].size());
     auto g = generator<engine>::make(model_, how, static_cast<int>(prompts_.size()), static_cast<int>(t->shape[1]));

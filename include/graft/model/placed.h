@@ -17,15 +17,10 @@ template <class Engine> class placed_tensors {
  public:
   // `as`: how numbers are to be stored, where they have to be copied. Without an owner they stay for good.
   result<view> of(typename Engine::queue& q, const view& host, dtype as, std::shared_ptr<const void> owner) {
-    if constexpr (Engine::reads_host_memory) return host;
-    for (auto [at, end] = all_.equal_range(host.data); at != end; ++at)
-      if (same_form(at->second.from, host)) return at->second.placed;
-    copy c{host, {}, {}, std::move(owner)};
-    result<view> placed = Engine::place(q, host, as, c.memory);
-    if (!placed) return placed;
-    c.placed = *placed;
-    all_.emplace(host.data, std::move(c));
-    return placed;
+    if constexpr (Engine::reads_host_memory)
+      return host;
+    else
+      return copy_of(q, host, as, std::move(owner));
   }
   // After the numbers of a tensor were written in host memory.
   status again(typename Engine::queue& q, const view& host) {
@@ -54,6 +49,16 @@ template <class Engine> class placed_tensors {
     typename Engine::block memory;
     std::shared_ptr<const void> owner;
   };
+  result<view> copy_of(typename Engine::queue& q, const view& host, dtype as, std::shared_ptr<const void> owner) {
+    for (auto [at, end] = all_.equal_range(host.data); at != end; ++at)
+      if (same_form(at->second.from, host)) return at->second.placed;
+    copy c{host, {}, {}, std::move(owner)};
+    result<view> placed = Engine::place(q, host, as, c.memory);
+    if (!placed) return placed;
+    c.placed = *placed;
+    all_.emplace(host.data, std::move(c));
+    return placed;
+  }
   static bool same_form(const view& a, const view& b) {
     bool same = a.type == b.type && a.rank == b.rank;
     for (int k = 0; same && k < a.rank; ++k) same = a.size[k] == b.size[k] && a.stride(k) == b.stride(k);
@@ -88,22 +93,28 @@ template <class Engine> class mirrored_floats {
  public:
   status reserve(typename Engine::queue& q, long long n) {
     host_.assign(static_cast<std::size_t>(n), 0.0F);
-    if constexpr (Engine::reads_host_memory) return ok;
-    if (status s = there_.reserve(q, n); !s) return s;
+    if constexpr (!Engine::reads_host_memory)
+      if (status s = there_.reserve(q, n); !s) return s;
     return send(q);
   }
   float* data() {
-    if constexpr (Engine::reads_host_memory) return host_.data();
-    return static_cast<float*>(there_.data());
+    if constexpr (Engine::reads_host_memory)
+      return host_.data();
+    else
+      return static_cast<float*>(there_.data());
   }
   std::span<float> host() { return host_; }
   status fetch(typename Engine::queue& q) {
-    if constexpr (Engine::reads_host_memory) return ok;
-    return Engine::fetch(q, there_.rows(1, static_cast<long long>(host_.size())), host_.data());
+    if constexpr (Engine::reads_host_memory)
+      return ok;
+    else
+      return Engine::fetch(q, there_.rows(1, static_cast<long long>(host_.size())), host_.data());
   }
   status send(typename Engine::queue& q) {
-    if constexpr (Engine::reads_host_memory) return ok;
-    return Engine::copy(q, there_.data(), host_.data(), static_cast<long long>(host_.size() * sizeof(float)));
+    if constexpr (Engine::reads_host_memory)
+      return ok;
+    else
+      return Engine::copy(q, there_.data(), host_.data(), static_cast<long long>(host_.size() * sizeof(float)));
   }
 
  private:
