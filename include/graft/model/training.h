@@ -99,23 +99,23 @@ template <class Engine> class training_run {
   // The same tensors in host memory, as they were at the last fetch(); what is written there counts after send().
   std::vector<trained_parameter> on_host() const { return pool_->on_host; }
   status fetch() {
-    const std::size_t copied = Engine::reads_host_memory ? 0 : pool_->parameters.size();
-    for (std::size_t k = 0; k < copied; ++k) {
-      const mutable_view& v = pool_->parameters[k].value;
-      if (status s = Engine::fetch(queue(), {v.data, v.type, {v.count()}, 1}, pool_->on_host[k].value.data); !s)
-        return s;
-      if (status s = pool_->gradients[k]->fetch(queue()); !s) return s;
-    }
+    if constexpr (!Engine::reads_host_memory)
+      for (std::size_t k = 0; k < pool_->parameters.size(); ++k) {
+        const mutable_view& v = pool_->parameters[k].value;
+        if (status s = Engine::fetch(queue(), {v.data, v.type, {v.count()}, 1}, pool_->on_host[k].value.data); !s)
+          return s;
+        if (status s = pool_->gradients[k]->fetch(queue()); !s) return s;
+      }
     return ok;
   }
   status send() {
-    const std::size_t copied = Engine::reads_host_memory ? 0 : pool_->parameters.size();
-    for (std::size_t k = 0; k < copied; ++k) {
-      const mutable_view& v = pool_->on_host[k].value;
-      const long long bytes = v.count() * bits_of(v.type) / 8;
-      if (status s = Engine::copy(queue(), pool_->parameters[k].value.data, v.data, bytes); !s) return s;
-      if (status s = pool_->gradients[k]->send(queue()); !s) return s;
-    }
+    if constexpr (!Engine::reads_host_memory)
+      for (std::size_t k = 0; k < pool_->parameters.size(); ++k) {
+        const mutable_view& v = pool_->on_host[k].value;
+        const long long bytes = v.count() * bits_of(v.type) / 8;
+        if (status s = Engine::copy(queue(), pool_->parameters[k].value.data, v.data, bytes); !s) return s;
+        if (status s = pool_->gradients[k]->send(queue()); !s) return s;
+      }
     return ok;
   }
   void clear() { cleared_ = pool_->clear(queue()); }
