@@ -3,7 +3,7 @@
 // training step with LoRA of rank 16 on all seven projections. Prints one line of JSON; compare_models_gpu.py runs PEFT in
 // the same shape. Times are of whole calls, with all that the host does.
 //     bench_cuda_model [LAYERS [VOCABULARY]]
-#include <graft/io/hf/new_lora.h>
+#include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/training.h>
 
@@ -138,7 +138,12 @@ status measure(int layers, int vocabulary) {
   };
   for (const bool adapted : {false, true}) {
     if (adapted) {
-      auto adapters = io::hf::new_lora(*model, {.rank = 16, .alpha = 32});
+      const auto config = io::make_adapter_config("LORA", {},
+                                                  {{"target_modules", io::json_word("all-linear")},
+                                                   {"r", io::json_number(16)},
+                                                   {"lora_alpha", io::json_number(32)}});
+      if (!config) return config.failure();
+      auto adapters = io::hf::new_adapter(*model, *config);
       if (!adapters) return adapters.failure();
       if (status s = model->set_adapters(adapters->set); !s) return s;
     }
