@@ -3,6 +3,7 @@
 //     finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] [--rank N] [--rate X] [--resume CHECKPOINT] [--on cpu|cuda]
 // DATA ending in .ids holds token numbers; anything else is text and needs the model's tokenizer.json. Control-C ends the
 // run with everything saved.
+//     mpirun -n 4 finetune … --parallel data              4 processes, one progress bar; --batch is that of each
 // run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --steps 12 --length 24
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
@@ -14,6 +15,7 @@
 #include <filesystem>
 
 #include "engines.h"
+#include "ranks.h"
 
 using sequences = std::vector<std::vector<std::int64_t>>;
 namespace io = graft::io;
@@ -22,7 +24,7 @@ namespace hf = graft::io::hf;
 volatile std::sig_atomic_t stopped = 0;
 
 struct wishes {
-  std::string model, data, out, resume, on;
+  std::string model, data, out, parallel, resume, on;
   int steps = 100, length = 128, batch = 4, rank = 8;
   double rate = 1e-3;
 };
@@ -99,6 +101,10 @@ template <class Engine> graft::status run(const wishes& w) {
   graft::trainer_settings how;
   how.steps = w.steps, how.batch = w.batch, how.optimizer.rate = w.rate;
   how.rate = {graft::schedule_kind::cosine, w.steps / 20, w.steps};
+  auto ranks = ranks_for(w.parallel);
+  if (!ranks) return ranks.failure();
+  how.ranks = *ranks;
+  const bool first = (*ranks)->rank() == 0;  // it speaks and saves for all
   auto run = graft::trainer<Engine>::make(*model, *data, how);
   if (!run) return run.failure();
   if (!w.resume.empty())
@@ -107,14 +113,17 @@ template <class Engine> graft::status run(const wishes& w) {
   std::vector<double> losses;
   const graft::status trained = run->run([&](const graft::step_report& r) {
     losses.push_back(r.loss);
-    show(r);
+    if (first) show(r);
     return stopped == 0;
   });
-  std::printf("\n");
+  if (first) std::printf("\n");
   if (!trained) return trained;
+  if (!first) return (*ranks)->barrier();
   if (graft::status s = hf::save_checkpoint(w.out, *adapters, *run); !s) return s;
   std::printf("%s %s\n", stopped != 0 ? "stopped; everything is in" : "the adapter is in", w.out.c_str());
-  return losses.empty() ? graft::status(graft::ok) : draw(w.out, losses);
+  if (!losses.empty())
+    if (graft::status s = draw(w.out, losses); !s) return s;
+  return (*ranks)->barrier();
 }
 
 int main(int argc, char** argv) {
@@ -134,6 +143,8 @@ int main(int argc, char** argv) {
       w.rate = std::atof(value().c_str());
     else if (a == "--on")
       w.on = value();
+    else if (a == "--parallel")
+      w.parallel = value();
     else if (a == "--resume")
       w.resume = value();
     else
