@@ -34,7 +34,7 @@ struct module_adapter {
   bool trains_bias = false;                                 // the layer's own bias is a parameter
   double dropout = 0;                                       // of what the adapter sees in training
   bool table = false, turned = false;                       // an embedding; a weight that is stored [in, out]
-  std::string among{};  // where several adapters act: the word that its tensors lie under, below the module
+  std::string among{};    // where several adapters act: the word that its tensors lie under, below the module
   std::string follows{};  // the module whose weight it shares, and with it what this adapter does to the weight
 };
 

@@ -59,8 +59,7 @@ template <class Engine> status executor<Engine>::forward(const view& x, const mu
   if (status s = begin_forward(p, x, y); !s) return s;
   return p.run(queue_);
 }
-template <class Engine>
-status executor<Engine>::begin_forward(pass<Engine>& p, const view& x, const mutable_view& y) {
+template <class Engine> status executor<Engine>::begin_forward(pass<Engine>& p, const view& x, const mutable_view& y) {
   if (status s = p.begin(x); !s) return s;
   if (y.data == nullptr && p.elements(0) != 0) return p.without_memory(0);
   return p.want(0, y);
