@@ -30,8 +30,8 @@ struct adamw_settings {
 // Values and gradients lie where `Updates` works on them.
 template <class Updates> class adamw_on {
  public:
-  adamw_on(adamw_on&&) = default;  // not copied: what it updates lies in its own memory
-  adamw_on& operator=(adamw_on&&) = default;
+  adamw_on(adamw_on&&) noexcept = default;  // not copied: what it updates lies in its own memory
+  adamw_on& operator=(adamw_on&&) noexcept = default;
   static result<adamw_on> over(std::vector<trained_parameter> parameters, const adamw_settings& settings = {},
                                Updates updates = {}) {
     for (const trained_parameter& p : parameters) {

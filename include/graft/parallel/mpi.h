@@ -52,8 +52,8 @@ class mpi_communicator final : public communicator {
     if (how == reduction::largest) {
       if (status s = detail::check_reduced(values); !s) return s;
       return collective([&](MPI_Request* r) {
-        const MPI_Datatype type = values.type == dtype::f32 ? MPI_FLOAT : MPI_DOUBLE;
-        return MPI_Iallreduce(MPI_IN_PLACE, values.data, static_cast<int>(values.count()), type, MPI_MAX, ranks_, r);
+        return MPI_Iallreduce(MPI_IN_PLACE, values.data, static_cast<int>(values.count()), type_of(values), MPI_MAX,
+                              ranks_, r);
       });
     }
     if (status s = begin_all_reduce(values); !s) return s;
