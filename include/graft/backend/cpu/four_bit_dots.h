@@ -44,10 +44,14 @@ using two_floats = float __attribute__((vector_size(8)));
                                              two_floats (&odd)[4]) {
   std::uint64_t eight[4];
   for (int r = 0; r < 4; ++r) std::memcpy(&eight[r], codes[r] + byte, 8);
+#ifndef __CUDACC__  // which does not know the pragma, and compiles no program that runs on it
 #pragma GCC unroll 8
+#endif
   for (int i = 0; i < 8; ++i) {
     const two_floats of_x = two_at(x + 2 * i);
+#ifndef __CUDACC__
 #pragma GCC unroll 4
+#endif
     for (int r = 0; r < 4; ++r) (i % 2 == 0 ? even[r] : odd[r]) += two_at(pairs.v[eight[r] >> (8 * i) & 255U]) * of_x;
   }
 }
