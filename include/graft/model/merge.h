@@ -115,7 +115,7 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   if (!bound) return fail(m.module.c_str(), ": ", bound.message());
   std::vector<mutable_view> outputs(static_cast<std::size_t>(graph(g).outs));
   std::vector<dtype> made;
-  const std::optional<view> coded = weight->beside != nullptr ? std::optional<view>(*weight) : std::nullopt;
+  const view before_merging = *weight;
   for (const auto& [name, from] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
     const int k = graph(g).find_output(name);
     if (k < 0 || from == nullptr) continue;
@@ -140,8 +140,8 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   for (std::size_t k = 0; k < made.size(); ++k)
     if (!all_finite(memory.tensors[before + k], made[k]))
       return fail(m.module.c_str(), ": the merged weight is not finite; nothing was merged");
-  if (!coded || as != merged_as::codes) return ok;
-  const result<double> moved = as_codes(memory.tensors[before], *coded, memory);
+  if (before_merging.beside == nullptr || as != merged_as::codes) return ok;
+  const result<double> moved = as_codes(memory.tensors[before], before_merging, memory);
   if (!moved) return fail(m.module.c_str(), ": ", moved.message());
   merged.rounding[m.module] = std::max(merged.rounding[m.module], *moved);
   out.tensors[m.module + ".weight"] = memory.coded.back().as_view();
