@@ -69,6 +69,11 @@ constexpr long long bytes_of(const encoding& e, long long rows, long long cols) 
          n.second_scales * bits_of(e.second_scales) / 8;
 }
 
+// A product that is rounded before it is used: compilers fuse one with the sum behind it, and the writers of files do not.
+// In double it is exact.
+constexpr float rounded_product(float a, float b) {
+  return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
+}
 constexpr float largest_magnitude(const float* from, long long n) {
   float most = 0;
   for (long long i = 0; i < n; ++i) {

@@ -10,6 +10,7 @@
 #include <graft/core/mixed_bits.h>
 #include <graft/model/causal_lm.h>
 #include <graft/model/optimizer.h>
+#include <graft/model/parameter_pool.h>
 
 namespace graft {
 
@@ -25,69 +26,27 @@ struct training_settings {
   std::int64_t seed = 0;    // of dropout, with the number of the call
 };
 
-// Parameters and their gradients, each shared tensor once; the memory stays where it is. Runs of one batch whose rows have
-// different adapters share one.
-template <class Engine> struct parameter_pool {
-  std::vector<trained_parameter> parameters, on_host;
-  std::vector<std::unique_ptr<mirrored_floats<Engine>>> gradients;
-  std::map<const void*, std::size_t> by_memory;
-
-  // `original`: where the numbers came from.
-  result<std::size_t> add(typename Engine::queue& q, const std::string& name, const view& value, const void* original) {
-    if (const auto at = by_memory.find(value.data); at != by_memory.end()) return at->second;
-    auto gradient = std::make_unique<mirrored_floats<Engine>>();
-    if (status s = gradient->reserve(q, value.count()); !s) return s.failure();
-    const auto shaped = [&](void* data, dtype type) {
-      mutable_view v{data, type};
-      v.rank = value.rank;
-      std::copy_n(value.size, 4, v.size);
-      return v;
-    };
-    parameters.push_back(
-        {name, shaped(const_cast<void*>(value.data), value.type), shaped(gradient->data(), dtype::f32)});
-    on_host.push_back(
-        {name, shaped(const_cast<void*>(original), value.type), shaped(gradient->host().data(), dtype::f32)});
-    gradients.push_back(std::move(gradient));
-    return by_memory[value.data] = parameters.size() - 1;
-  }
-  status clear(typename Engine::queue& q) {
-    for (auto& g : gradients)
-      if (status s = Engine::clear(q, g->data(), static_cast<long long>(g->host().size() * sizeof(float))); !s)
-        return s;
-    return ok;
-  }
-};
-
 template <class Engine> class training_run {
  public:
   using real = typename Engine::real;
 
   static result<training_run> make(causal_lm<Engine>& model, const training_settings& how = {}) {
-    bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
-    for (const module_adapter& m : model.adapters().modules) drops = drops || m.dropout > 0;
+    const bool drops = how.dropout && drops_elements(model, model.adapters().modules);
     const auto mine = model.alone();
-    auto stack = model.make_stack(true, how.dropout && drops);
-    if (!stack) return stack.failure();
-    training_run t(model, how, std::move(*stack), std::make_shared<parameter_pool<Engine>>());
-    t.drops_ = how.dropout && drops;
-    if (status s = t.collect(); !s) return s.failure();
-    if (t.parameters().empty()) return fail("the model has no adapters, so there is nothing to train");
-    return result<training_run>(std::move(t));
+    result<training_run> t =
+        over(model, how, drops, model.make_stack(true, drops), std::make_shared<parameter_pool<Engine>>());
+    if (t && t->parameters().empty()) return fail("the model has no adapters, so there is nothing to train");
+    return t;
   }
   // With these adapters instead of those that are active; without any there are no gradients.
   static result<training_run> make(causal_lm<Engine>& model, const named_adapters::names& which,
                                    const training_settings& how, std::shared_ptr<parameter_pool<Engine>> pool) {
-    bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
+    bool drops = false;
     for (const std::string& name : which)
-      if (const shared_adapter a = model.find(name))
-        for (const module_adapter& m : a->modules) drops = drops || m.dropout > 0;
+      if (const shared_adapter a = model.find(name)) drops = drops || drops_elements(model, a->modules);
+    drops = how.dropout && (drops || drops_elements(model, {}));
     const auto mine = model.alone();
-    auto stack = model.make_stack(which, true, how.dropout && drops);
-    if (!stack) return stack.failure();
-    training_run t(model, how, std::move(*stack), std::move(pool));
-    t.drops_ = how.dropout && drops;
-    if (status s = t.collect(); !s) return s.failure();
-    return result<training_run>(std::move(t));
+    return over(model, how, drops, model.make_stack(which, true, drops), std::move(pool));
   }
 
   // Values and gradients, each shared tensor once; the memory stays where it is.
@@ -98,26 +57,8 @@ template <class Engine> class training_run {
   }
   // The same tensors in host memory, as they were at the last fetch(); what is written there counts after send().
   std::vector<trained_parameter> on_host() const { return pool_->on_host; }
-  status fetch() {
-    if constexpr (!Engine::reads_host_memory)
-      for (std::size_t k = 0; k < pool_->parameters.size(); ++k) {
-        const mutable_view& v = pool_->parameters[k].value;
-        if (status s = Engine::fetch(queue(), {v.data, v.type, {v.count()}, 1}, pool_->on_host[k].value.data); !s)
-          return s;
-        if (status s = pool_->gradients[k]->fetch(queue()); !s) return s;
-      }
-    return ok;
-  }
-  status send() {
-    if constexpr (!Engine::reads_host_memory)
-      for (std::size_t k = 0; k < pool_->parameters.size(); ++k) {
-        const mutable_view& v = pool_->on_host[k].value;
-        const long long bytes = v.count() * bits_of(v.type) / 8;
-        if (status s = Engine::copy(queue(), pool_->parameters[k].value.data, v.data, bytes); !s) return s;
-        if (status s = pool_->gradients[k]->send(queue()); !s) return s;
-      }
-    return ok;
-  }
+  status fetch() { return pool_->fetch(queue()); }
+  status send() { return pool_->send(queue()); }
   void clear() { cleared_ = pool_->clear(queue()); }
   // After the values were written.
   status parameters_changed() {
@@ -162,6 +103,20 @@ template <class Engine> class training_run {
   };
   typename Engine::queue& queue() { return model_->programs().queue; }
 
+  static bool drops_elements(const causal_lm<Engine>& model, std::span<const module_adapter> modules) {
+    bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
+    for (const module_adapter& m : modules) drops = drops || m.dropout > 0;
+    return drops;
+  }
+  static result<training_run> over(causal_lm<Engine>& model, const training_settings& how, bool drops,
+                                   result<std::unique_ptr<block_stack<Engine>>> stack,
+                                   std::shared_ptr<parameter_pool<Engine>> pool) {
+    if (!stack) return stack.failure();
+    training_run t(model, how, std::move(*stack), std::move(pool));
+    t.drops_ = drops;
+    if (status s = t.collect(); !s) return s.failure();
+    return result<training_run>(std::move(t));
+  }
   training_run(causal_lm<Engine>& model, const training_settings& how, std::unique_ptr<block_stack<Engine>> stack,
                std::shared_ptr<parameter_pool<Engine>> pool)
       : model_(&model), how_(how), stack_(std::move(stack)), uses_(stack_->blocks().size()), pool_(std::move(pool)) {}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan bound to tensors on the GPU. What does not depend on the data is computed and packed when the plan is bound, and
 // again when parameters changed; a call launches the kernels of the plan in their order and does nothing else: no
-// allocation, no look-up, no synchronisation. It may be captured in a CUDA graph.
+// allocation, no look-up, no synchronisation. It may be captured in a CUDA graph. What a call does is in
+// bound_plan_run.cuh.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/bound_attention.cuh>
@@ -132,33 +133,7 @@ template <class T> class bound_plan {
   }
   call& this_call() { return now_; }
 
-  status run(cudaStream_t stream, const target& to, bool alone) {
-    if (p_.breaks > 0) return fail("host function '", g_[p_.first_break].name, "' cannot run on the GPU");
-    if (status s = check_types(); !s) return s;
-    if (aimed_ != moves()) aim();
-    if (!only_product_) {
-      values_.resize(now_.sizes);
-      for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
-    }
-    bool first = true;
-    for (const graft::launch& l : p_.launches) {
-      const status s = l.product >= 0 ? run_product(stream, to, l, alone, first)
-                       : l.sum >= 0   ? run_sum(stream, to, l.sum)
-                       : l.rows >= 0  ? run_rows(stream, p_.row_launches[l.rows])
-                       : l.count > 1  ? run_expression(stream, l)
-                                      : run_node(stream, to, l.anchor);
-      if (!s) return s;
-      first = false;
-    }
-    for (int k = 0; k < g_.outs; ++k) {  // what no launch writes there: an input, a value known before, a second copy
-      const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
-      if (y.data == nullptr || (launched(k) && output_of(unshaped(g_, g_.out[k].at)) == k && !converts(k))) continue;
-      values_.resize(now_.sizes);
-      if (status s = values_.copy(stream, g_.out[k].at, {y.data, y.type}); !s) return s;
-    }
-    ++launched_;
-    return ok;
-  }
+  status run(cudaStream_t stream, const target& to, bool alone);
   // How many launches of the plan have run.
   long long launched() const { return launched_ * p_.launches.size(); }
   void unchain() {
@@ -277,28 +252,7 @@ template <class T> class bound_plan {
     return fail("tensor '", g_.name(i), "' is ", name_of(now_.data[static_cast<std::size_t>(i)].type),
                 ", this layer computes in ", name_of(dtype_of<T>));
   }
-  status check_types() const {
-    for (const id i : inputs_)
-      if (!now_.data[static_cast<std::size_t>(i)].contiguous())
-        return fail("tensor '", g_.name(i), "' has gaps between its rows; on the GPU copy it into one piece first");
-    for (int k = 0; k < g_.outs; ++k)
-      if (!now_.outputs[static_cast<std::size_t>(k)].contiguous())
-        return fail("output '", g_.output_name(k), "' has gaps between its rows; on the GPU give it one piece");
-    for (const id i : read_)
-      if (status st = check_type(i); !st) return st;
-    for (const bound_product<T>& b : products_)
-      for (const id i : {b.kept_side(), b.slots().before_posts})
-        if (const int k = i < 0 ? -1 : output_of(i); k >= 0 && output_type(k) != dtype_of<T>)
-          return fail("output '", g_.output_name(k), "' is ", name_of(output_type(k)), ", it is kept as ",
-                      name_of(dtype_of<T>));
-    status of_attention = ok;
-    for (const bound_attention<T>& a : attentions_)
-      if (a.runs())
-        a.each_tensor([&](id i) {
-          if (of_attention) of_attention = check_type(i);
-        });
-    return of_attention;
-  }
+  status check_types() const;
   // What products read and write is T: an output of another type is a copy of it.
   bool converts(int k) const {
     return launched(k) && narrow_[unshaped(g_, g_.out[k].at)] &&
@@ -321,33 +275,7 @@ template <class T> class bound_plan {
   }
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
-  status run_product(cudaStream_t stream, const target& to, const graft::launch& l, bool alone, bool first) {
-    bound_product<T>& b = products_[static_cast<std::size_t>(l.product)];
-    const product_slots& s = b.slots();
-    product_tensors with;
-    const int written = written_output(s.result);
-    with.y = written >= 0 ? now_.outputs[static_cast<std::size_t>(written)].data : values_.room(s.result).at;
-    values_.put(s.result, {with.y, dtype_of<T>});
-    with.x = tensor_at(s.x), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
-    void* const side = output_at(b.kept_side());
-    with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
-    with.before = output_at(s.before_posts);
-    if (with.before == nullptr && is_read_later(s.before_posts)) with.before = values_.room(s.before_posts).at;
-    if (with.before != nullptr) values_.put(s.before_posts, {with.before, dtype_of<T>});
-    with.workspace = workspace_, with.counters = counters_;
-    const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
-    for (int k = 0; k < 2; ++k)
-      if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
-    const result<unsigned> ran = b.run(stream, kernels_->linear, to, m, with, alone, first);
-    if (!ran) return ran.failure();
-    for (unsigned k = 0; k < 2; ++k)
-      if (l.beside[k] >= 0 && (*ran >> k & 1) == 0)
-        if (status done = run_sum(stream, to, l.beside[k]); !done) return done;
-    if (side == nullptr || !b.pads_side() || m == 0) return ok;
-    const auto rank = side_rank(g_, s, now_.sizes);
-    return each(stream, m * rank,
-                unpad_rows<T>{static_cast<const T*>(with.side), static_cast<T*>(side), rank, b.rank()}, "side");
-  }
+  status run_product(cudaStream_t stream, const target& to, const graft::launch& l, bool alone, bool first);
   // A sum before post that other launches of the plan read.
   bool is_read_later(id i) const {
     int outputs = 0;
@@ -356,70 +284,12 @@ template <class T> class bound_plan {
   }
   // A gradient that nobody asked for is computed nowhere.
   bool is_asked_for(id i) const { return output_of(i) >= 0 || !is_output(g_, i) || readers_[i] > 1; }
-  cells<float> place_of(const token_sum& s) {
-    cells<float> d = values_.room(s.result);
-    if (const int k = written_output(s.result); k >= 0)
-      d = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
-    values_.put(s.result, d);
-    return d;
-  }
-  beside_sum sum_beside(int index, const bound_product<T>& product, void* side) {
-    const token_sum& s = p_.sums[index];
-    if (!is_asked_for(s.result)) return {};
-    beside_sum b;
-    const id of_product = product.kept_side();
-    auto operand = [&](id i) {
-      sum_operand o = operand_of(i);
-      if (i == of_product) o.data = side;
-      return o;
-    };
-    const sum_operand left = operand(s.left), right = operand(s.right);
-    b.by_column = left.columns >= right.columns;
-    b.z = b.by_column ? left : right, b.q = b.by_column ? right : left;
-    b.waits = s.left == of_product || s.right == of_product;
-    if (s.factor >= 0) b.factor = values_[s.factor].p;
-    b.to = place_of(s);
-    return b;
-  }
-  status run_sum(cudaStream_t stream, const target& to, int index) {
-    bound_sum<T>& b = sums_[static_cast<std::size_t>(index)];
-    const token_sum& s = b.sum();
-    if (!is_asked_for(s.result)) return ok;
-    const cells<float> d = place_of(s);
-    const long long m = g_.sizes.value(g_[s.left].d[2], now_.sizes);
-    return b.run(stream, kernels_->linear, to, m, operand_of(s.left), operand_of(s.right),
-                 s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false);
-  }
-  status run_rows(cudaStream_t stream, const row_launch& r) {
-    const int k = written_output(r.result);
-    if (k < 0) return values_.compute_rows(stream, r, values_.room(r.result));
-    const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
-    return values_.compute_rows(stream, r, {y.data, y.type});
-  }
-  status run_node(cudaStream_t stream, const target& to, id i) {
-    const int k = written_output(i);
-    for (const bound_attention<T>& a : attentions_)
-      if (a.node() == i && a.runs()) {
-        void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
-        values_.put(i, {y, dtype_of<T>});
-        return a.run(
-            stream, to, now_.sizes, [&](id o) { return tensor_at(o); }, y, memory_.scratch());
-      }
-    if (k < 0) return values_.compute_node(stream, i);
-    const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
-    return values_.compute_node(stream, i, {y.data, y.type});
-  }
-
-  status run_expression(cudaStream_t stream, const graft::launch& l) {
-    const int launch = p_.launch_of[l.anchor], k = written_output(l.anchor);
-    cells<float> to = values_.room(l.anchor);
-    if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
-    values_.put(l.anchor, to);
-    const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
-    expression_writer writer(
-        g_, [&](id i) { return p_.launch_of[i] == launch; }, [&](id i) { return values_[i]; });
-    return evaluate(stream, writer.write(root), shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
-  }
+  cells<float> place_of(const token_sum& s);
+  beside_sum sum_beside(int index, const bound_product<T>& product, void* side);
+  status run_sum(cudaStream_t stream, const target& to, int index);
+  status run_rows(cudaStream_t stream, const row_launch& r);
+  status run_node(cudaStream_t stream, const target& to, id i);
+  status run_expression(cudaStream_t stream, const graft::launch& l);
 
   graph g_;
   plan p_;

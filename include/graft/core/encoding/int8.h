@@ -25,7 +25,7 @@ struct int8_codes {
     auto half = [&](long long i) { return widen(narrow_to_f16(from[i])); };
     const float most = widen(narrow_to_f16(largest_magnitude(from, n)));
     const float factor = most > 0 ? 1.0F / most * 127.0F : 0.0F;  // as torch divides a number by a tensor
-    for (long long i = 0; i < n; ++i) codes[i] = nearest(half(i) * factor);
+    for (long long i = 0; i < n; ++i) codes[i] = nearest(rounded_product(half(i), factor));
     return most;
   }
 };

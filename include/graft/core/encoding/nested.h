@@ -11,11 +11,6 @@ namespace graft::encodings {
 
 inline constexpr int nested_block = 256;
 
-// Stored before it is used: compilers fuse a product with a sum, and the writers of the files do not.
-inline float rounded_product(float a, float b) {
-  const volatile float product = a * b;
-  return product;
-}
 inline float nested_scale(float value, float second_scale, float offset) {
   return rounded_product(value, second_scale) + offset;
 }

@@ -4,20 +4,14 @@
 //     w = (code - 8) scale.
 // The scale is the element of largest magnitude over -8, so that this one is exact.
 #pragma once
-#include <graft/core/encoding/half_at.h>
+#include <graft/core/encoding/ggml_block.h>
 
 namespace graft::encodings {
 
 struct q4_0_codes {
   static constexpr const char* name = "q4_0";
   static constexpr int block = 32, bytes = 18, number_in_files = 2;
-  static constexpr encoding how() {
-    return {.codes = dtype::ggml,
-            .scaled = scaled_by::block,
-            .block = block,
-            .block_bytes = bytes,
-            .block_type = number_in_files};
-  }
+  static constexpr encoding how() { return ggml_block(block, bytes, number_in_files); }
   static constexpr void decode(const unsigned char* from, float* to) {
     const float scale = half_at(from);
     for (int i = 0; i < block / 2; ++i) {

@@ -2,20 +2,14 @@
 // Q8_0 of ggml: 32 elements of a row in 34 bytes, a scale in half precision and then their whole numbers,
 //     w = code scale.
 #pragma once
-#include <graft/core/encoding/half_at.h>
+#include <graft/core/encoding/ggml_block.h>
 
 namespace graft::encodings {
 
 struct q8_0_codes {
   static constexpr const char* name = "q8_0";
   static constexpr int block = 32, bytes = 34, number_in_files = 8;
-  static constexpr encoding how() {
-    return {.codes = dtype::ggml,
-            .scaled = scaled_by::block,
-            .block = block,
-            .block_bytes = bytes,
-            .block_type = number_in_files};
-  }
+  static constexpr encoding how() { return ggml_block(block, bytes, number_in_files); }
   static constexpr void decode(const unsigned char* from, float* to) {
     const float scale = half_at(from);
     for (int i = 0; i < block; ++i) to[i] = static_cast<float>(static_cast<signed char>(from[2 + i])) * scale;
@@ -30,7 +24,7 @@ struct q8_0_codes {
     const float most = largest_magnitude(from, block);
     const float scale = most / 127.0F, factor = scale > 0 ? 1.0F / scale : 0.0F;
     put_half(scale, to);
-    for (int i = 0; i < block; ++i) to[2 + i] = static_cast<unsigned char>(nearest(from[i] * factor));
+    for (int i = 0; i < block; ++i) to[2 + i] = static_cast<unsigned char>(nearest(rounded_product(from[i], factor)));
   }
 };
 
