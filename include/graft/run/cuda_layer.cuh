@@ -82,7 +82,6 @@ template <class Layer> struct kernels_of_type {
       const dim n = g[s.weight].d[s.weight_by_row ? 2 : 3], k = g[s.weight].d[s.weight_by_row ? 3 : 2];
       const bool across = !s.weight_by_row && base_leaf(g, s.weight) >= 0;
       l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, across);
-      if (s.act != op::detach || s.residual >= 0) l = l | kernels_that_finish(padded_rank(rank));
     }
     for (const token_sum& s : p.sums) {
       const int left = number(g, g[s.left].d[3]), right = number(g, g[s.right].d[3]),

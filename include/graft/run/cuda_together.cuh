@@ -63,7 +63,7 @@ status forward_together(cudaStream_t stream, const std::vector<projection<T>>& l
     if (!s.plain) return fail("layer ", i, " has an activation or a residual; call its forward()");
     rank = s.rank, n[i] = s.n, any = any || n[i] % 2 != 0 || s.pre;
     chained = p.may_chain() && chained;  // not where an adapter was activated since the last call
-    rows[i] = {p.weight(), {layer.y.data, p.record(), nullptr, n[i]}};
+    rows[i] = {p.weight(), {layer.y.data, p.record(), nullptr, n[i], activation::none}};
   }
   if (!is_hopper(device) || x.size[0] < 1 || x.size[0] > max_stream_tokens || x.size[1] % 8 != 0)
     return fail("layers run together on compute capability 9.0, with 1 to ", max_stream_tokens,

@@ -125,7 +125,7 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
   if (copies && streams && is_hopper(device) && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
     linear_choice c;
     c.how = way::stream;
-    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, !p.plain || p.pre || p.n % 2 != 0,
+    c.stream = choose_stream(&p.n, 1, p.m, p.k, p.rank, device.processors, p.pre || p.n % 2 != 0,
                              stream_shapes_of(have, p.m, p.rank));
     if (c.stream.rows > 0) return c;
   }

@@ -42,11 +42,5 @@ constexpr kernel_list kernels_for(int n, int k, int rank, bool pre, bool lies_ac
         l.add_stream(padded_tokens(rank), any_shape, 0), l.add_gemm(c.tile_n, 0);
   return l;
 }
-// And with an activation or a residual behind it.
-constexpr kernel_list kernels_that_finish(int rank) {
-  kernel_list l;
-  for (const int tokens : {8, 16, 64}) l.add_stream(tokens, any_shape, rank);
-  return l;
-}
 
 }  // namespace graft::cuda

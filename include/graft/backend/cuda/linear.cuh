@@ -172,7 +172,7 @@ inline status bind_narrow(bound_launch& b, const linear_kernels& kernels, dtype 
                           const matrix& x, const matrix& w, void* y) {
   stream_args g{};
   g.by_row = true;
-  const stream_layer rows{x.data, {y, {}, nullptr, static_cast<int>(x.rows)}};
+  const stream_layer rows{x.data, {y, {}, nullptr, static_cast<int>(x.rows), activation::none}};
   return bind_stream(b, kernels, type, c, g, w, 0, &rows, 1, false);
 }
 // S = x Aᵀ in a launch of its own.
@@ -221,11 +221,10 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
   to.beside = c.beside, to.sums[0] = o.sums[0], to.sums[1] = o.sums[1];
   if (p.m == 0 || p.n == 0) return ok;
   if (c.how == way::stream) {
-    stream_args g{};
-    g.act = o.act;
-    const stream_layer layer{o.w, {o.y, o.slot, o.residual, p.n}};
+    const stream_layer layer{o.w, {o.y, o.slot, o.residual, p.n, o.act}};
     to.count = 1;
-    return detail::bind_stream(to.at[0], kernels, p.type, c.stream, g, {o.x, p.m, p.k}, p.rank, &layer, 1, true);
+    return detail::bind_stream(to.at[0], kernels, p.type, c.stream, stream_args{}, {o.x, p.m, p.k}, p.rank, &layer, 1,
+                               true);
   }
   if (c.how == way::narrow) {
     to.count = 1;

@@ -47,7 +47,8 @@ __device__ __forceinline__ float activate(activation what, float v) {
     case activation::relu: return fmaxf(v, 0.0F);
     case activation::silu: return v / (1 + __expf(-v));
     case activation::gelu: return 0.5F * v * (1 + erff(0.7071067812F * v));
-    case activation::gelu_tanh: return 0.5F * v * (1 + tanhf(0.7978845608F * (v + 0.044715F * v * v * v)));
+    case activation::gelu_tanh:  // 1 + tanh(u) = 2 / (1 + exp(-2 u))
+      return v / (1 + __expf(-1.5957691216F * (v + 0.044715F * v * v * v)));
   }
   return v;
 }

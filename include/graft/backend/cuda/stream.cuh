@@ -6,7 +6,8 @@
 // into its own partial sums: the side branch needs no exchange. The parts of the inner axis meet in the block that
 // finishes a unit of 16 rows, written there by the others of the cluster and added in a fixed order. Several layers
 // with the same input (Q, K, V) are segments of one launch. A layer runs for ten microseconds and most of the code runs
-// once: what its instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any).
+// once: what its instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any), and what
+// some layers want (activation, residual) stands behind a branch.
 //
 // Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent
 // launch), and scaled where there is a pre slot; the warpgroup accumulates; expands; exchanges; applies post; stores.
@@ -259,7 +260,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
     const int unit = e / (Tokens / 2) * 4 + threadIdx.x / 32;
     return unit < shape::units && unit / shape::owned == split;
   }
-  // Activations, residuals, odd sizes and the shrink's own layout. (Any)
+  // Odd sizes, and the shrink's own layout. (Any)
   __device__ __forceinline__ void store_any(const accumulators& acc, const post_slot<T>& post) const {
     T* y = static_cast<T*>(seg.y);
 #pragma unroll
@@ -273,31 +274,67 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
         y[static_cast<long long>(token) * seg.n + row] = from_float<T>(post.finish(v, token, row));
     }
   }
-  __device__ __forceinline__ void store(const accumulators& acc) const {
+  // The lane of the next row has the same tokens: after a swap each holds two rows of one token. f(b, j, h, at) is called
+  // for every such pair that this thread stores, `at` elements behind the beginning of y.
+  template <class F> __device__ __forceinline__ void each_pair(const F& f) const {
     const int lane = threadIdx.x % 32, odd = (lane / 4) & 1;
 #pragma unroll
     for (int b = 0; b < blocks; ++b) {
       if (!finishes(b * (Tokens / 2))) continue;
-      // The lane of the next row has the same tokens: after a swap each holds two rows of one token.
       const int row = row0 + (b * 4 + threadIdx.x / 32) * 16 + lane / 4 - odd, token = (lane % 4) * 2 + odd;
-      T* y = static_cast<T*>(seg.y) + static_cast<long long>(token) * seg.n + row;
+      const long long first = static_cast<long long>(token) * seg.n + row;
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const float low = acc[b][4 * j + 2 * h], high = acc[b][4 * j + 2 * h + 1];
-          const float got = __shfl_xor_sync(0xffffffffU, odd ? low : high, 4);
-          if (token + 8 * j < g.m && row + 8 * h < seg.n)
-            *reinterpret_cast<std::uint32_t*>(y + 8LL * j * seg.n + 8 * h) =
-                odd ? pack<T>(got, high) : pack<T>(low, got);
-        }
+        for (int h = 0; h < 2; ++h)
+          f(b, j, h, token + 8 * j < g.m && row + 8 * h < seg.n ? first + 8LL * j * seg.n + 8 * h : -1);
     }
   }
+  // What is added to the pairs, asked for as soon as the kernel before has finished.
+  using pairs = std::uint32_t[blocks][Tokens / 8][2];
+  __device__ __forceinline__ void load_residual(pairs& to) const {
+    ptx::wait_for_previous_kernel();
+    each_pair([&](int b, int j, int h, long long at) {
+      if (at >= 0) to[b][j][h] = *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(seg.residual) + at);
+    });
+  }
+  template <activation Act> __device__ __forceinline__ static void activate_all(accumulators& acc) {
+#pragma unroll
+    for (int b = 0; b < blocks; ++b)
+#pragma unroll
+      for (int e = 0; e < Tokens / 2; ++e) acc[b][e] = activate(Act, acc[b][e]);
+  }
+  __device__ __forceinline__ void activate_any(accumulators& acc) const {
+    switch (seg.act) {
+      case activation::none: return;
+      case activation::relu: return activate_all<activation::relu>(acc);
+      case activation::silu: return activate_all<activation::silu>(acc);
+      case activation::gelu: return activate_all<activation::gelu>(acc);
+      case activation::gelu_tanh: return activate_all<activation::gelu_tanh>(acc);
+    }
+  }
+  __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual) const {
+    const int odd = (threadIdx.x / 4) & 1;
+    T* const y = static_cast<T*>(seg.y);
+    each_pair([&](int b, int j, int h, long long at) {
+      const float low = acc[b][4 * j + 2 * h], high = acc[b][4 * j + 2 * h + 1];
+      const float got = __shfl_xor_sync(0xffffffffU, odd ? low : high, 4);
+      float first = odd ? got : low, second = odd ? high : got;
+      if (seg.residual != nullptr) {
+        const T* const more = reinterpret_cast<const T*>(&residual[b][j][h]);
+        first += to_float(more[0]), second += to_float(more[1]);
+      }
+      if (at >= 0) *reinterpret_cast<std::uint32_t*>(y + at) = pack<T>(first, second);
+    });
+  }
   __device__ void consume() const {
-    const post_slot<T> post{seg.slot.scale, seg.slot.shift, static_cast<const T*>(seg.residual), g.act, g.m, seg.n};
+    const post_slot<T> post{seg.slot.scale, seg.slot.shift, static_cast<const T*>(seg.residual), seg.act, g.m, seg.n};
     row_post p;
     load_post(p, post);
     accumulators acc;
+    pairs residual;
+    const bool by_pairs = !Any || (!g.by_row && seg.n % 2 == 0);
+    if (by_pairs && seg.residual != nullptr) load_residual(residual);
     accumulate(acc);
     if constexpr (Rank > 0) expand(acc);
     if constexpr (Splits > 1) exchange(acc);
@@ -306,10 +343,9 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
 #pragma unroll
       for (int e = 0; e < Tokens / 2; ++e)
         acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
-    if (Any && (post.more() || g.by_row || seg.n % 2 != 0))
-      store_any(acc, post);
-    else
-      store(acc);
+    if (!by_pairs) return store_any(acc, post);
+    if (seg.act != activation::none) activate_any(acc);
+    store(acc, residual);
   }
 };
 

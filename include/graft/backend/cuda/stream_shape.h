@@ -37,6 +37,7 @@ struct stream_segment {
   adapter_slot slot;
   const void* residual;
   int n;
+  activation act;
 };
 struct stream_maps {
   CUtensorMap x, w[max_segments];
@@ -46,7 +47,6 @@ struct stream_args {
   int m, k_steps;
   int first_tile[max_segments];  // of each segment; beyond the last one larger than any tile
   bool by_row;                   // y is [row][token]: the rows are tokens and the tokens are the rows of A
-  activation act;
   stream_segment segment[max_segments];
 };
 
