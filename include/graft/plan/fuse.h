@@ -7,6 +7,7 @@
 #include <graft/plan/beside.h>
 #include <graft/plan/expression.h>
 #include <graft/plan/plan.h>
+#include <graft/plan/together.h>
 
 namespace graft {
 
@@ -119,6 +120,7 @@ struct planner {
       found.push(s);
     }
     const sequence<int> runs_beside = sums_beside(g, found, p.sums, p.to.sums_beside);
+    const sequence<sequence<int>> groups = products_together(found, p.to.joins_products);
     sequence<sequence<id>> expressions;
     sequence<int> expression_of(g.size, -1);
     if (p.to.joins_elements && p.to.gathers == target::work::by_products) {
@@ -141,10 +143,16 @@ struct planner {
         if (!member(i) || g[i].what == op::reshape || p.launch_of[i] >= 0) continue;  // a reshaped value: no launch
         const int product = part_of[i], sum = sum_of[i];
         if (product >= 0 && found[product].result == i) {
-          bool ready = computed_before(found[product].inside, part_of, product);
-          for (int k = 0; k < p.sums.size(); ++k)
-            if (runs_beside[k] == product) ready = ready && computed_before(p.sums[k].product, part_of, product);
-          if (ready) add_product(found[product], runs_beside, product);
+          bool ready = true;
+          for (const int member : groups[product]) {
+            ready = ready && computed_before(found[member].inside, part_of, member);
+            for (int k = 0; k < p.sums.size(); ++k)
+              if (runs_beside[k] == member) ready = ready && computed_before(p.sums[k].product, part_of, member);
+          }
+          if (!ready) continue;
+          open(family::product, i);
+          p.launches.back().product = p.products.size(), p.launches.back().together = groups[product].size() - 1;
+          for (const int member : groups[product]) add_product(found[member], runs_beside, member);
         } else if (sum >= 0 && p.sums[sum].result == i) {
           if (runs_beside[sum] < 0 && computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
         } else if (const int e = expression_of[i]; e >= 0) {
@@ -211,8 +219,6 @@ struct planner {
     if (s.result != s.product) add(s.result, slot::post);
   }
   [[gnu::cold]] constexpr void add_product(const product_slots& s, const sequence<int>& runs_beside, int index) {
-    open(family::product, s.result);
-    p.launches.back().product = p.products.size();
     p.products.push(s);
     node_set inside(g.size);
     for (const id i : s.inside) inside.add(i);
@@ -223,7 +229,7 @@ struct planner {
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
       const bool side = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
       add(i, base ? slot::product : side ? slot::side : i == s.scaled ? slot::pre : slot::post);
-      if (base) p.launches.back().anchor = i;
+      if (base && p.launches.back().product == p.products.size() - 1) p.launches.back().anchor = i;
     }
     for (int k = 0, n = 0; k < p.sums.size(); ++k) {
       if (runs_beside[k] != index) continue;

@@ -56,10 +56,14 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
   int n = 0;
   for (const launch& l : p.launches)
     if (l.product >= 0) {
-      product_shape shape = shape_of(g, p.products[l.product], s, type);
+      sequence<product_shape> all;
+      for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type));
       for (int k = 0; k < 2; ++k)
-        if (l.beside[k] >= 0) shape.beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
-      n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(shape, p.to);
+        if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
+      if (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to))
+        ++n;
+      else
+        for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
     } else if (l.sum >= 0)
       n += count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
     else if (l.rows >= 0)

@@ -30,6 +30,7 @@ struct launch {
   bool by_rows = false;      // a few rows at a time; else all nodes on all rows, one after the other
   int first = 0, count = 0;  // its nodes: [first, first + count) of plan::nodes
   int product = -1;          // its slots: one of plan::products
+  int together = 0;          // and so many of those behind it, which read the same input
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
   int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches

@@ -172,14 +172,15 @@ struct slot_reader {
     }
     return false;
   }
-  // x ⊙ pre, where nothing else reads it.
-  constexpr void read_pre(bool beside_side) {
+  // x ⊙ pre, where nothing else reads it; `norms`: the factors of a norm are part of its launch.
+  constexpr void read_pre(bool beside_side, bool norms) {
     if (is_leaf(g[out.x].what) || (!beside_side && !out.sides.empty())) return;
     const node& v = g[out.x];
     const int uses = 1 + out.sides.size();
     if (v.what != op::mul || readers[out.x] != uses) return;
     const bool left = data(v.a) && per_column(v.b), right = per_column(v.a) && data(v.b);
     if (!left && !right) return;
+    if (norms && g[left ? v.a : v.b].what == op::normalize) return;
     take(out.x);
     out.scaled = out.x, out.pre = left ? v.b : v.a, out.x = left ? v.a : v.b;
   }
@@ -208,7 +209,7 @@ constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
     const bool lies_across = !r.out.weight_by_row && base_leaf(g, r.out.weight) >= 0;  // and is not copied
     if (lies_across && !to.weight_either_way) return {};
     r.out.found = true, r.out.result = i;
-    if (to.takes_pre) r.read_pre(to.pre_beside_side);
+    if (to.takes_pre) r.read_pre(to.pre_beside_side, to.joins_rows);
     return static_cast<product_slots&&>(r.out);
   }
   return {};

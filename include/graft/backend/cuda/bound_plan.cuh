@@ -8,6 +8,7 @@
 #include <graft/backend/cuda/bound_attention.cuh>
 #include <graft/backend/cuda/bound_product.cuh>
 #include <graft/backend/cuda/bound_sum.cuh>
+#include <graft/backend/cuda/bound_together.cuh>
 #include <graft/backend/cuda/call_memory.cuh>
 #include <graft/backend/cuda/expression.cuh>
 #include <graft/backend/mode.h>
@@ -69,6 +70,7 @@ template <class T> class bound_plan {
       if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr); !st) return st;
       rank = std::max(rank, b.rank());
     }
+    for (bound_together<T>& b : together_) b.forget();
     collect();
     if (status st = values_.compute(stream, known_); !st) return st;
     if (status st = pack(stream); !st) return st;
@@ -100,13 +102,15 @@ template <class T> class bound_plan {
     node_set before, changing;
     std::deque<bound_product<T>> products;
     std::deque<bound_sum<T>> sums;
+    std::deque<bound_together<T>> together;
     long long aimed = -1;
   };
   // The tensors of another layer come in, those that were here go out.
   void exchange(binding& other) {
     std::swap(sizes_, other.sizes), std::swap(leaves_, other.leaves), std::swap(values_, other.known);
     std::swap(known_, other.before), std::swap(changing_, other.changing);
-    std::swap(products_, other.products), std::swap(sums_, other.sums), std::swap(aimed_, other.aimed);
+    std::swap(products_, other.products), std::swap(sums_, other.sums), std::swap(together_, other.together);
+    std::swap(aimed_, other.aimed);
   }
   // How often the addresses that launches use have changed: what was captured before is void.
   long long moves() const { return moved_ + memory_.made(); }
@@ -151,6 +155,8 @@ template <class T> class bound_plan {
     for (const product_slots& s : p_.products)
       products_.emplace_back(g_, s,
                              s.before_posts < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
+    for (const graft::launch& l : p_.launches)
+      if (l.together > 0) together_.emplace_back(l.product, l.together + 1);
   }
   // Which values are computed when, by nodes of their own.
   void collect() {
@@ -210,8 +216,10 @@ template <class T> class bound_plan {
         if (sum >= 0) write(p_.sums[sum].result, count(g_, p_.sums[sum].result, largest));
       };
       if (l.product >= 0) {
-        const id i = p_.products[l.product].result;
-        write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(l.product)].out_size());
+        for (int n = l.product; n <= l.product + l.together; ++n) {
+          const id i = p_.products[n].result;
+          write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(n)].out_size());
+        }
         if (const id z = p_.products[l.product].before_posts; is_read_later(z)) write(z, count(g_, z, largest));
         for (const int sum : l.beside) write_sum(sum);
       } else if (l.sum >= 0) {
@@ -229,6 +237,7 @@ template <class T> class bound_plan {
     memory_.each([&](id i, void* at) { values_.into(i, {at, narrow_[i] ? dtype_of<T> : dtype::f32}); });
     values_.scratch_at(memory_.scratch());
     for (bound_product<T>& b : products_) b.memory_moved();
+    for (bound_together<T>& b : together_) b.forget();
     aimed_ = moves();
   }
   // Node i as a product over the tokens reads it: what products stored for it has rows with padding.
@@ -275,7 +284,9 @@ template <class T> class bound_plan {
   }
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
-  status run_product(cudaStream_t stream, const target& to, const graft::launch& l, bool alone, bool first);
+  status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
+  status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
+  void* place_of(const product_slots& s);
   // A sum before post that other launches of the plan read.
   bool is_read_later(id i) const {
     int outputs = 0;
@@ -296,6 +307,7 @@ template <class T> class bound_plan {
   sequence<id> inputs_;
   std::deque<bound_product<T>> products_;
   std::deque<bound_sum<T>> sums_;
+  std::deque<bound_together<T>> together_;  // one for each launch of several products
   std::deque<bound_attention<T>> attentions_;
   sequence<int> readers_;
   sequence<id> read_;  // by products of either kind: stored as T

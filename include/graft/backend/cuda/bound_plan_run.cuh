@@ -13,15 +13,13 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
     values_.resize(now_.sizes);
     for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
   }
-  bool first = true;
   for (const graft::launch& l : p_.launches) {
-    const status s = l.product >= 0 ? run_product(stream, to, l, alone, first)
+    const status s = l.product >= 0 ? run_products(stream, to, l, alone)
                      : l.sum >= 0   ? run_sum(stream, to, l.sum)
                      : l.rows >= 0  ? run_rows(stream, p_.row_launches[l.rows])
                      : l.count > 1  ? run_expression(stream, l)
                                     : run_node(stream, to, l.anchor);
     if (!s) return s;
-    first = false;
   }
   for (int k = 0; k < g_.outs; ++k) {  // what no launch writes there: an input, a value known before, a second copy
     const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
@@ -54,15 +52,35 @@ template <class T> status bound_plan<T>::check_types() const {
       });
   return of_attention;
 }
+template <class T> void* bound_plan<T>::place_of(const product_slots& s) {
+  const int written = written_output(s.result);
+  void* const y = written >= 0 ? now_.outputs[static_cast<std::size_t>(written)].data : values_.room(s.result).at;
+  values_.put(s.result, {y, dtype_of<T>});
+  return y;
+}
 template <class T>
-status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const graft::launch& l, bool alone,
-                                  bool first) {
-  bound_product<T>& b = products_[static_cast<std::size_t>(l.product)];
+status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone) {
+  for (bound_together<T>& b : together_) {
+    if (l.together == 0 || b.first() != l.product) continue;
+    void* y[max_segments] = {};
+    for (int k = 0; k <= l.together; ++k) y[k] = place_of(p_.products[l.product + k]);
+    const product_slots& s = p_.products[l.product];
+    const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
+    const auto ran = b.run(stream, kernels_->linear, to, m, products_, tensor_at(s.x), y);
+    if (!ran) return ran.failure();
+    if (*ran) return ok;
+  }
+  for (int k = 0; k <= l.together; ++k)
+    if (status s = run_product(stream, to, l, l.product + k, alone); !s) return s;
+  return ok;
+}
+template <class T>
+status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index,
+                                  bool alone) {
+  bound_product<T>& b = products_[static_cast<std::size_t>(index)];
   const product_slots& s = b.slots();
   product_tensors with;
-  const int written = written_output(s.result);
-  with.y = written >= 0 ? now_.outputs[static_cast<std::size_t>(written)].data : values_.room(s.result).at;
-  values_.put(s.result, {with.y, dtype_of<T>});
+  with.y = place_of(s);
   with.x = tensor_at(s.x), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
   void* const side = output_at(b.kept_side());
   with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
@@ -73,7 +91,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
   for (int k = 0; k < 2; ++k)
     if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
-  const result<unsigned> ran = b.run(stream, kernels_->linear, to, m, with, alone, first);
+  const result<unsigned> ran = b.run(stream, kernels_->linear, to, m, with, alone);
   if (!ran) return ran.failure();
   for (unsigned k = 0; k < 2; ++k)
     if (l.beside[k] >= 0 && (*ran >> k & 1) == 0)

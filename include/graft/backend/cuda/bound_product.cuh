@@ -71,6 +71,7 @@ template <class T> class bound_product {
   }
   // From values in float to what the kernels read.
   status pack(cudaStream_t stream, const values& v) {
+    chained_ = false;  // the next call reads what is written here
     if (!weight_in_place())
       if (status s = put(stream, v, slots_.weight,
                          {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_by_row, false});
@@ -105,11 +106,11 @@ template <class T> class bound_product {
 
   // Which of the sums ran beside it: a bit for each.
   result<unsigned> run(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,
-                       const product_tensors& with, bool alone, bool first) {
+                       const product_tensors& with, bool alone) {
     if (calls_.empty() || alone != alone_ || with.side != s_now_ || with.before != before_now_) {
       linear_operands o;
       const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
-      o.act = activation_of(slots_.act), o.alone = alone_ = alone;
+      o.act = act(), o.alone = alone_ = alone;
       o.w = weight(), o.slot = from.record, o.a = from.a.data();
       o.s = s_now_ = with.side, o.before = before_now_ = with.before;
       if (shared_ != nullptr) o.slot.scale = record_scale(from), o.slot.shift = record_shift(from);
@@ -118,7 +119,7 @@ template <class T> class bound_product {
     }
     auto bound = calls_.at(m, with.x, with.y, with.residual, with.sums);
     if (!bound) return bound.failure();
-    if (status done = launch(stream, **bound, may_chain() && first); !done) return done.failure();
+    if (status done = launch(stream, **bound, may_chain()); !done) return done.failure();
     return (*bound)->beside;
   }
   product_shape shape(long long m) const {
@@ -128,6 +129,15 @@ template <class T> class bound_product {
     p.plain = slots_.act == op::detach && slots_.residual < 0;
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
     return p;
+  }
+  activation act() const {
+    switch (slots_.act) {
+      case op::relu: return activation::relu;
+      case op::silu: return activation::silu;
+      case op::gelu: return activation::gelu;
+      case op::gelu_tanh: return activation::gelu_tanh;
+      default: return activation::none;
+    }
   }
   const void* weight() const {
     return shared_ != nullptr && shared_->weight ? shared_->weight_now.data() : own_weight();
@@ -149,15 +159,6 @@ template <class T> class bound_product {
   int in_size() const { return k_; }
 
  private:
-  static activation activation_of(op o) {
-    switch (o) {
-      case op::relu: return activation::relu;
-      case op::silu: return activation::silu;
-      case op::gelu: return activation::gelu;
-      case op::gelu_tanh: return activation::gelu_tanh;
-      default: return activation::none;
-    }
-  }
   bool has_pre() const { return slots_.pre >= 0 || (shared_ != nullptr && shared_->pre); }
   long long weight_bytes() const { return static_cast<long long>(n_) * k_ * static_cast<long long>(sizeof(T)); }
   long long size_of(id i, int axis) const { return g_->sizes.value((*g_)[i].d[axis], sizes_); }

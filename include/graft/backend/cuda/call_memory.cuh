@@ -68,7 +68,8 @@ class call_memory {
     };
     for (int n = l.first; n < l.first + l.count; ++n)
       for (int o = 0; o < 3; ++o) read(g[p.nodes[n]].operand(o));
-    if (l.product >= 0) read(p.products[l.product].x), read(p.products[l.product].residual);
+    for (int k = 0; l.product >= 0 && k <= l.together; ++k)
+      read(p.products[l.product + k].x), read(p.products[l.product + k].residual);
     for (const int sum : {l.sum, l.beside[0], l.beside[1]})
       if (sum >= 0) read(p.sums[sum].left), read(p.sums[sum].right), read(p.sums[sum].factor);
   }

@@ -142,6 +142,20 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
   return c;
 }
 
+// Products with one input as segments of one stream kernel; no rows where they cannot be.
+constexpr stream_choice choose_together(const product_shape* all, int count, const target& device,
+                                        const kernel_list& have = every_kernel()) {
+  int n[max_segments] = {};
+  if (count > max_segments) return {};
+  for (int i = 0; i < count; ++i) {
+    const linear_choice alone = choose(all[i], device, have);
+    if (all[i].rank != all[0].rank || alone.how != way::stream || alone.stream.any) return {};
+    n[i] = all[i].n;
+  }
+  return choose_stream(n, count, all[0].m, all[0].k, all[0].rank, device.processors, false,
+                       stream_shapes_of(have, all[0].m, all[0].rank));
+}
+
 // A product over the tokens, Zᵀ Q. `rank` 0: no tensor cores.
 struct sum_shape_of_call {
   dtype type = dtype::bf16;

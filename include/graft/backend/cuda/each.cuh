@@ -4,6 +4,7 @@
 // is a team of one. One owner per output and a fixed order of every sum: a result is the same each time.
 #pragma once
 #include <graft/backend/cuda/launch.h>
+#include <graft/backend/cuda/ptx.cuh>
 
 #include <algorithm>
 
@@ -93,23 +94,34 @@ struct block_team {
   }
 };
 
+// How each of these kernels begins: the next one may be started, and what the one ahead wrote is there.
+__device__ __forceinline__ void take_turn() {
+#if __CUDA_ARCH__ >= 900
+  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
+#endif
+}
 template <class Element> __global__ void each_element(long long n, Element e) {
+  take_turn();
   const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) e(i);
 }
 template <class Row> __global__ void each_row(long long n, Row r) {
+  take_turn();
   const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32;
   for (long long i = static_cast<long long>(blockIdx.x) * warps + warp; i < n;
        i += static_cast<long long>(gridDim.x) * warps)
     r(i, warp_team{static_cast<int>(threadIdx.x) % 32});
 }
 template <class Column> __global__ void each_column(long long n, Column c) {
+  take_turn();
   for (long long i = static_cast<long long>(blockIdx.x) * 32; i < n; i += static_cast<long long>(gridDim.x) * 32) {
     const long long own = i + threadIdx.x;
     c(own < n ? own : n - 1, column_team{static_cast<int>(threadIdx.y), own < n});
   }
 }
 template <class Matrix> __global__ void each_matrix(long long n, Matrix m) {
+  take_turn();
   for (long long i = blockIdx.x; i < n; i += gridDim.x) {
     m(i, block_team{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)});
     __syncthreads();
@@ -122,7 +134,7 @@ inline unsigned blocks_for(long long n, long long per_block) {
 }
 template <class Element> status each(cudaStream_t stream, long long n, const Element& e, const char* name) {
   if (n <= 0) return ok;
-  return launch(stream, &each_element<Element>, blocks_for(n, 256), 256, name, n, e);
+  return launch_chained(stream, &each_element<Element>, blocks_for(n, 256), 256, name, n, e);
 }
 
 // Where an evaluator runs its functors. A test puts a loop on the host in its place.
@@ -134,17 +146,19 @@ struct on_stream {
   }
   template <class Row> status rows(long long n, const Row& r, const char* name) const {
     if (n <= 0) return ok;
-    return launch(stream, &each_row<Row>, blocks_for(n, 4), 128, name, n, r);
+    return launch_chained(stream, &each_row<Row>, blocks_for(n, 4), 128, name, n, r);
   }
   template <class Column> status columns(long long n, const Column& c, const char* name) const {
     if (n <= 0) return ok;
-    return launch(stream, &each_column<Column>, blocks_for(n, 32), dim3(32, column_team::height), name, n, c);
+    return launch_chained(stream, &each_column<Column>, blocks_for(n, 32), dim3(32, column_team::height), name, n, c);
   }
   // `work` is what a block has to do at once: small matrices take small blocks.
   template <class Matrix> status matrices(long long n, long long work, const Matrix& m, const char* name) const {
+    return blocks(n, static_cast<unsigned>(std::clamp((work + 31) / 32 * 32, 32LL, 256LL)), m, name);
+  }
+  template <class Matrix> status blocks(long long n, unsigned threads, const Matrix& m, const char* name) const {
     if (n <= 0) return ok;
-    const auto threads = static_cast<unsigned>(std::clamp((work + 31) / 32 * 32, 32LL, 256LL));
-    return launch(stream, &each_matrix<Matrix>, blocks_for(n, 1), threads, name, n, m);
+    return launch_chained(stream, &each_matrix<Matrix>, blocks_for(n, 1), threads, name, n, m);
   }
 };
 

@@ -126,10 +126,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::pad:
       return with<Ops, op::pad>(on).elements(n, padded<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
     case op::concat: {
-      if (x.joined != nullptr) {
-        const joined_heads<Real> f{out, *x.joined};
-        return with<Ops, op::concat>(on).elements(f.pieces(), f, "heads side by side");
-      }
+      if (x.joined != nullptr) return join_heads(with<Ops, op::concat>(on), joined_heads<Real>{out, *x.joined});
       return with<Ops, op::concat>(on).elements(n, joined<Real>{out, x.a, x.b, {out, axis}, {x.a, axis}, {x.b, axis}},
                                                 name);
     }
@@ -165,8 +162,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::softmax_grad:
       return with<Ops, op::softmax_grad>(on).rows(x.a.rows(), softmax_grads<Real>{out, x.a, x.b}, name);
     case op::normalize:
-      return with<Ops, op::normalize>(on).rows(x.a.rows(), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}, x.c.p},
-                                               name);
+      return normalize(with<Ops, op::normalize>(on), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}, x.c.p}, name);
     case op::normalize_grad: {
       return with<Ops, op::normalize_grad>(on).rows(
           x.a.rows(), normalize_grads<Real>{out, x.a, x.b.p, x.c, v.k[0] == dim{1}}, name);

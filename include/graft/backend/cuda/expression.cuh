@@ -121,8 +121,7 @@ inline status evaluate(cudaStream_t stream, const expression& e, const tensor<fl
     return each(stream, out.count(), expression_elements{e, out.p, {size[0], size[1], size[2], size[3]}}, "expression");
   const expression_sums sums{e, out.p, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}};
   const auto threads = static_cast<unsigned>(std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U));
-  return launch(stream, &each_matrix<expression_sums>, blocks_for(out.count(), 1), threads, "sum of an expression",
-                out.count(), sums);
+  return on_stream{stream}.blocks(out.count(), threads, sums, "sum of an expression");
 }
 
 }  // namespace graft::cuda

@@ -2,7 +2,8 @@
 // Heads side by side in one pass (plan/row_launch.h): values of the same rows, each as it is or turned by the row's position.
 //     (a, b) -> (a cos - b sin, b cos + a sin), a and b from the two halves of a head
 #pragma once
-#include <graft/backend/cuda/tensor.cuh>
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/eights.cuh>
 #include <graft/plan/row_launch.h>
 
 namespace graft::cuda {
@@ -42,5 +43,46 @@ template <class Real> struct joined_heads {
     to.put(0, a), to.put(half, b);
   }
 };
+
+// The same on eight pairs at once.
+struct joined_by_eights {
+  joined_heads<float> f;
+  unsigned width, half;
+
+  static bool fits(const joined_heads<float>& f) {
+    bool all = f.turns() && f.head() % 16 == 0 && f.out.count() < 1LL << 32 && by_sixteen_bytes(f.out.p) &&
+               by_sixteen_bytes(f.of.table.p);
+    for (int p = 0; p < f.of.parts; ++p) all = all && f.of.width[p] % f.head() == 0 && by_sixteen_bytes(f.of.part[p]);
+    return all;
+  }
+  __device__ void operator()(long long piece) const {
+    const auto i = static_cast<unsigned>(piece);
+    const unsigned each = width / 16, row = i / each, at = i % each, in_half = half / 8, in_head = at % in_half * 8;
+    unsigned c = at / in_half * 2 * half + in_head, p = 0;
+    const long long to = static_cast<long long>(row) * width + c;
+    while (c >= f.of.width[p]) c -= static_cast<unsigned>(f.of.width[p++]);
+    float a[8], b[8];
+    const long long from = row * f.of.width[p] + c;
+    load_eight(a, f.of.part[p], from), load_eight(b, f.of.part[p], from + half);
+    if (f.of.turned[p]) {
+      float cosine[8], sine[8];
+      const long long angles = f.of.positions[row] * 2 * half + in_head;
+      load_eight(cosine, f.of.table.p, angles), load_eight(sine, f.of.table.p, angles + half);
+      for (int k = 0; k < 8; ++k) {
+        const float x = a[k];
+        a[k] = x * cosine[k] - b[k] * sine[k], b[k] = b[k] * cosine[k] + x * sine[k];
+      }
+    }
+    store_eight(a, f.out.p, to), store_eight(b, f.out.p, to + half);
+  }
+};
+template <class On, class Real> status join_heads(const On& on, const joined_heads<Real>& f) {
+  return on.elements(f.pieces(), f, "heads side by side");
+}
+inline status join_heads(const on_stream& on, const joined_heads<float>& f) {
+  if (!joined_by_eights::fits(f)) return on.elements(f.pieces(), f, "heads side by side");
+  const joined_by_eights by{f, static_cast<unsigned>(f.out.d[3]), static_cast<unsigned>(f.head() / 2)};
+  return on.elements(f.out.count() / 16, by, "heads side by side");
+}
 
 }  // namespace graft::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one place where kernels are launched, and how many this thread has launched: a plan says how many there should be.
 #pragma once
-#include <graft/backend/cuda/error.h>
+#include <graft/backend/cuda/device.h>
 
 namespace graft::cuda {
 
@@ -25,6 +25,27 @@ status launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim
               Parameters... arguments) {
   void* pointers[] = {&arguments...};
   const cudaLaunchConfig_t how{grid, block, 0, stream, nullptr, 0};
+  return launch(how, reinterpret_cast<const void*>(kernel), pointers, name);
+}
+// Can a kernel of this device begin while the one ahead of it in the stream ends? From compute capability 9.0 on.
+inline bool device_chains() {
+  thread_local int asked = -1;
+  thread_local bool chains = false;
+  if (const int now = device_now(); now != asked) {
+    const auto major = attribute_of_device(cudaDevAttrComputeCapabilityMajor);
+    asked = now, chains = major && *major >= 9;
+  }
+  return chains;
+}
+// The same for a kernel that waits for the one ahead before it reads or writes anything.
+template <class... Parameters>
+status launch_chained(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block, const char* name,
+                      Parameters... arguments) {
+  void* pointers[] = {&arguments...};
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t how{grid, block, 0, stream, &early, device_chains() ? 1U : 0U};
   return launch(how, reinterpret_cast<const void*>(kernel), pointers, name);
 }
 

@@ -2,9 +2,11 @@
 // Operations whose kernels a program does not have are refused where they would run: see graph/op_set.h.
 #pragma once
 #include <graft/backend/cuda/attention_node.cuh>
+#include <graft/backend/cuda/heads.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/backend/cuda/rotate_blocks.cuh>
 #include <graft/backend/cuda/rotate_pass.cuh>
+#include <graft/backend/cuda/rowwise.cuh>
 #include <graft/graph/op_set.h>
 
 namespace graft::cuda {
@@ -40,6 +42,14 @@ template <bool Compiled, class On> struct compiled_on {
                         const tensor<Real>& b) {
     if constexpr (Compiled) return combine(to.on, what, out, a, b);
     return refuse(row(what).name);
+  }
+  template <class Real> friend status normalize(const compiled_on& to, const normalized<Real>& f, const char* name) {
+    if constexpr (Compiled) return normalize(to.on, f, name);
+    return refuse(name);
+  }
+  template <class Real> friend status join_heads(const compiled_on& to, const joined_heads<Real>& f) {
+    if constexpr (Compiled) return join_heads(to.on, f);
+    return refuse("heads side by side");
   }
   template <class Real> friend status rotate(const compiled_on& to, const turn<Real>& t) {
     if constexpr (Compiled) return rotate(to.on, t);

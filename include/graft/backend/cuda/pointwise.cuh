@@ -2,7 +2,7 @@
 // Elementwise ops; an operand of size 1 along an axis is read again. The output may be an operand of its own sizes.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
-#include <graft/backend/cuda/tensor.cuh>
+#include <graft/backend/cuda/eights.cuh>
 
 #include <cmath>
 
@@ -77,43 +77,24 @@ template <class Real> struct binary {
   __host__ __device__ Real of(Real x, Real y) const { return combined(what, x, y); }
 };
 
-// The same on eight neighbours of a row at once, by 16-byte accesses: for floats and 16-bit types, where the first operand
-// and the result have all elements and the second has them too or is one row. A pass over the tokens lives from this.
+// The same on eight neighbours of a row at once, where the first operand and the result have all elements and the second
+// has them too or is one row.
 struct binary_by_eights {
   binary<float> f;
   unsigned width;  // of a row of the second operand; 0: it has all elements
 
   static bool fits(const tensor<float>& out, const tensor<float>& a, const tensor<float>& b) {
-    auto aligned = [](const tensor<float>& t) { return reinterpret_cast<std::uintptr_t>(t.p.at) % 16 == 0; };
     const bool one_row = b.count() == b.d[3] && b.d[3] == out.d[3];
     return out.d[3] % 8 == 0 && out.d[3] < 1LL << 31 && a.count() == out.count() &&
-           (b.count() == out.count() || one_row) && aligned(out) && aligned(a) && aligned(b);
-  }
-  __device__ static void load(float (&to)[8], const cells<float>& from, long long first) {
-    if (from.type == dtype::f32) {
-      const auto* p = reinterpret_cast<const float4*>(static_cast<const float*>(from.at) + first);
-      const float4 v[2] = {p[0], p[1]};
-      for (int k = 0; k < 8; ++k) to[k] = reinterpret_cast<const float*>(v)[k];
-      return;
-    }
-    uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(from.at) + first);
-    const narrow_elements<float> v{reinterpret_cast<unsigned short*>(&bits), from.type == dtype::bf16};
-    for (int k = 0; k < 8; ++k) to[k] = v[k];
+           (b.count() == out.count() || one_row) && by_sixteen_bytes(out.p) && by_sixteen_bytes(a.p) &&
+           by_sixteen_bytes(b.p);
   }
   __device__ void operator()(long long i) const {
     float x[8], y[8];
-    load(x, f.a.p, 8 * i);
-    load(y, f.b.p, width == 0 ? 8 * i : 8 * i % width);
+    load_eight(x, f.a.p, 8 * i);
+    load_eight(y, f.b.p, width == 0 ? 8 * i : 8 * i % width);
     for (int k = 0; k < 8; ++k) x[k] = f.of(x[k], y[k]);
-    if (f.out.type == dtype::f32) {
-      auto* to = reinterpret_cast<float4*>(static_cast<float*>(f.out.at) + 8 * i);
-      to[0] = make_float4(x[0], x[1], x[2], x[3]), to[1] = make_float4(x[4], x[5], x[6], x[7]);
-      return;
-    }
-    uint4 bits;
-    const narrow_elements<float> v{reinterpret_cast<unsigned short*>(&bits), f.out.type == dtype::bf16};
-    for (int k = 0; k < 8; ++k) v.put(k, x[k]);
-    *reinterpret_cast<uint4*>(static_cast<unsigned short*>(f.out.at) + 8 * i) = bits;
+    store_eight(x, f.out, 8 * i);
   }
 };
 // Where functors of any kind run, and on a stream.

@@ -2,8 +2,8 @@
 // Sums along rows and functions of whole rows. A team of threads shares a row: every thread sums its part, the parts
 // are added up in a tree. The parts are compensated (Kahan 1965), so long rows of floats lose nothing that shows.
 #pragma once
-#include <graft/backend/cuda/error.h>
-#include <graft/backend/cuda/tensor.cuh>
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/eights.cuh>
 
 #include <cmath>
 
@@ -138,6 +138,54 @@ template <class Real> struct normalized {
                   [&](long long c, const Real* v) { to.put(c, (v[0] - m.mean) * m.scale * v[1]); });
   }
 };
+// Long rows by a thread block each, which reads its row once and keeps it. Which rows these are follows from their length
+// alone: a row gives the same bits whatever rows are beside it.
+struct normalized_by_blocks {
+  static constexpr int most_threads = 512, most_pieces = 2;
+  normalized<float> f;
+
+  static bool fits(const normalized<float>& f) {
+    const long long n = f.x.d[3];
+    return n >= 1024 && n <= 8LL * most_threads * most_pieces && n % 8 == 0 && by_sixteen_bytes(f.x.p) &&
+           by_sixteen_bytes(f.out.p) && by_sixteen_bytes(f.factors);
+  }
+  static unsigned threads(long long n) {
+    return static_cast<unsigned>(std::min<long long>((n / 8 + 31) / 32 * 32, most_threads));
+  }
+  __device__ void operator()(long long row, const block_team& t) const {
+    const long long n = f.x.d[3];
+    float v[most_pieces][8] = {};
+    auto each_piece = [&](const auto& g) {
+#pragma unroll
+      for (int k = 0; k < most_pieces; ++k)
+        if (const long long c = 8LL * (t.rank + k * t.size); c < n) g(k, c);
+    };
+    auto sum_of = [&](const auto& term) {
+      float part = 0;
+      each_piece([&](int k, long long) {
+        for (const float x : v[k]) part += term(x);
+      });
+      return t.sum(part);
+    };
+    each_piece([&](int k, long long c) { load_eight(v[k], f.x.p, row * n + c); });
+    const float mean = f.rms ? 0 : sum_of([](float x) { return x; }) / static_cast<float>(n);
+    const float squares = sum_of([&](float x) { return (x - mean) * (x - mean); });
+    const float scale = 1 / sqrtf(squares / static_cast<float>(n) + f.eps[0]);
+    each_piece([&](int k, long long c) {
+      float w[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+      if (f.factors.at != nullptr) load_eight(w, f.factors, c);
+      for (int e = 0; e < 8; ++e) w[e] *= (v[k][e] - mean) * scale;
+      store_eight(w, f.out.p, row * n + c);
+    });
+  }
+};
+template <class On, class Real> status normalize(const On& on, const normalized<Real>& f, const char* name) {
+  return on.rows(f.x.rows(), f, name);
+}
+inline status normalize(const on_stream& on, const normalized<float>& f, const char* name) {
+  if (!normalized_by_blocks::fits(f)) return on.rows(f.x.rows(), f, name);
+  return on.blocks(f.x.rows(), normalized_by_blocks::threads(f.x.d[3]), normalized_by_blocks{f}, name);
+}
 // With u the normalised row: dx = scale (t - mean(t) - u mean(t ⊙ u)), without mean(t) for rms.
 template <class Real> struct normalize_grads {
   tensor<Real> out, x;

@@ -20,6 +20,14 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   for (unsigned k = 0; k < 2; ++k) sums -= (c.beside >> k & 1) != 0 ? 1 : 0;
   return c.launches + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
 }
+constexpr bool run_together(const product_shape* all, int count, const target& t) {
+  sequence<product_shape> padded;
+  for (int i = 0; i < count; ++i) {
+    padded.push(all[i]);
+    padded.back().rank = padded_rank(all[i].rank);
+  }
+  return choose_together(padded.begin(), count, t).rows > 0;
+}
 // Several rotation factors that stay within 32 columns are composed to one first.
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
@@ -60,7 +68,8 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
   t.largest_branch_rank = 64;
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = true;
-  t.product_kernels = &product_kernels, t.node_kernels = &node_kernels;
+  t.joins_products = max_segments;
+  t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
   return t;
 }
 }  // namespace cuda

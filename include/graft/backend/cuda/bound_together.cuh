@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of one launch (plan/together.h) bound to device memory: as segments of one stream kernel, for the last few
+// numbers of tokens. Where no such kernel takes them they run one after the other, each as it would alone.
+#pragma once
+#include <graft/backend/cuda/bound_product.cuh>
+
+#include <deque>
+
+namespace graft::cuda {
+
+template <class T> class bound_together {
+ public:
+  // `first` and the `count` - 1 products behind it.
+  bound_together(int first, int count) : first_(static_cast<std::size_t>(first)), count_(count) {}
+  int first() const { return static_cast<int>(first_); }
+  void forget() {
+    for (kept& k : kept_) k.used = 0;
+  }
+  // False: no kernel takes all of them, and nothing was launched.
+  result<bool> run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
+                   std::deque<bound_product<T>>& products, const void* x, void* const* y) {
+    kept* to = &kept_[0];
+    for (kept& k : kept_) {
+      if (k.used > 0 && k.m == m && k.aligned == aligned(x, y)) {
+        k.used = ++calls_;
+        if (k.bound.count == 0) return false;
+        if (status s = point(k.bound, x, y, count_); !s) return s.failure();
+        if (status s = launch(stream, k.bound, may_chain(products)); !s) return s.failure();
+        return true;
+      }
+      if (k.used < to->used) to = &k;
+    }
+    to->used = 0;  // until it is complete
+    if (status s = bind(*to, kernels, device, m, products, x, y); !s) return s.failure();
+    to->m = m, to->aligned = aligned(x, y), to->used = ++calls_;
+    if (to->bound.count == 0) return false;
+    if (status s = launch(stream, to->bound, may_chain(products)); !s) return s.failure();
+    return true;
+  }
+
+ private:
+  struct kept {
+    long long m = 0, used = 0;  // used: the call that used it last; 0: never
+    bool aligned = false;
+    bound_linear bound;  // of no kernel where they do not run together
+  };
+  bool aligned(const void* x, void* const* y) const {
+    bool all = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
+    for (int i = 0; i < count_; ++i) all = all && reinterpret_cast<std::uintptr_t>(y[i]) % 16 == 0;
+    return all;
+  }
+  status bind(kept& to, const linear_kernels& kernels, const target& device, long long m,
+              std::deque<bound_product<T>>& products, const void* x, void* const* y) const {
+    product_shape shapes[max_segments];
+    stream_layer layers[max_segments];
+    for (int i = 0; i < count_; ++i) {
+      const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
+      shapes[i] = p.shape(m);
+      shapes[i].aligned = shapes[i].aligned && aligned(x, y);
+      layers[i] = {p.weight(), {y[i], p.record(), nullptr, p.out_size(), p.act()}};
+    }
+    const stream_choice c = choose_together(shapes, count_, device, kernels.have);
+    to.bound.count = 0;
+    if (c.rows == 0) return ok;
+    return bind_together(to.bound, kernels, dtype_of<T>, c, {x, m, shapes[0].k}, shapes[0].rank, layers, count_);
+  }
+  // Asks all of them: each is chained from now on.
+  bool may_chain(std::deque<bound_product<T>>& products) const {
+    bool all = true;
+    for (int i = 0; i < count_; ++i) all = products[first_ + static_cast<std::size_t>(i)].may_chain() && all;
+    return all;
+  }
+
+  std::size_t first_;
+  int count_;
+  long long calls_ = 0;
+  kept kept_[4];
+};
+
+}  // namespace graft::cuda
