@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole model on the GPU, random bf16 weights in the shape of Llama-3-8B: a token step over a cache, a prompt, and a
-// training step with LoRA of rank 16 on all seven projections. Prints one line of JSON; compare_models_gpu.py runs PEFT in
-// the same shape. Times are of whole calls, with all that the host does.
-//     bench_cuda_model [LAYERS [VOCABULARY]]
+// training step, bare and with adapters on all seven projections. Prints one line of JSON, microseconds of whole calls with
+// all that the host does, and for a token step its floor: the bytes of the layers' weights, of the adapter, and of the
+// cache that must move, at 4.3 TB/s. compare_models_gpu.py runs PEFT in the same shape.
+//     bench_cuda_model [LAYERS [VOCABULARY [short | all | profile]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/training.h>
@@ -31,10 +32,12 @@ double used_megabytes() {
   return cudaMemGetInfo(&left, &all) == cudaSuccess ? static_cast<double>(all - left) / 1e6 : 0;
 }
 
+constexpr int longest = 32768 + 64;
+
 model_config shape(int layers, int vocabulary) {
   model_config c;
   c.vocabulary = vocabulary, c.width = 4096, c.inner = 14336, c.layers = layers;
-  c.heads = 32, c.key_heads = 8, c.head_size = 128, c.positions = 8192;
+  c.heads = 32, c.key_heads = 8, c.head_size = 128, c.positions = longest;
   c.window.assign(static_cast<std::size_t>(layers), 0);
   c.norm_eps = 1e-5, c.embedding_width = c.width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
   return c;
@@ -47,10 +50,14 @@ model_weights random_weights(const model_config& c) {
   const auto put = [&](const std::string& name, long long rows, long long cols) {
     auto& v = memory->emplace_back(static_cast<std::size_t>(rows * cols));
     const bool norm = cols == 1;
-    for (std::uint16_t& e : v) {
+    // Drawn once and repeated: only bytes count here.
+    const std::size_t period = std::min<std::size_t>(v.size(), 1U << 22U);
+    for (std::size_t i = 0; i < period; ++i) {
       const std::uint64_t bits = norm ? 0 : mixed_bits(drawn++);
-      e = norm ? 0x3f80 : static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
+      v[i] = norm ? 0x3f80 : static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
     }
+    for (std::size_t i = period; i < v.size(); i += period)
+      std::copy_n(v.begin(), std::min(period, v.size() - i), v.begin() + static_cast<std::ptrdiff_t>(i));
     w.tensors[name] = {v.data(), dtype::bf16, {rows, cols, 1, 1}, norm ? 1 : 2};
   };
   const long long kv = static_cast<long long>(c.key_heads) * c.head_size;
@@ -76,8 +83,7 @@ std::vector<std::vector<std::int64_t>> tokens(int sequences, int length, int voc
   return all;
 }
 
-result<double> decode(causal_lm<engine>& model, int sequences, int context, step_mode how) {
-  constexpr int steps = 64;
+result<double> decode(causal_lm<engine>& model, int sequences, int context, step_mode how, int steps = 40) {
   generation_settings settings;
   settings.new_tokens = steps;
   auto g = generator<engine>::make(model, settings, sequences, context + steps, how);
@@ -89,8 +95,15 @@ result<double> decode(causal_lm<engine>& model, int sequences, int context, step
   });
   if (!made) return made.failure();
   std::vector<double> each;
-  for (std::size_t k = 8; k < at.size(); ++k) each.push_back(at[k] - at[k - 1]);
+  for (std::size_t k = at.size() / 4; k < at.size(); ++k) each.push_back(at[k] - at[k - 1]);
   return median(each);
+}
+// Weights, numbers of the adapter as kernels read them, keys and values of every place.
+double floor_of(const model_config& c, const std::string& adapter, int sequences, int context) {
+  const double h = c.width, kv = c.key_heads * c.head_size, wide = c.inner;
+  const double weights = 2 * (2 * h * h + 2 * h * kv + 3 * h * wide), in_and_out = 11 * h + 2 * kv + 3 * wide;
+  const double more = adapter == "oft" ? 2 * 32 * (6 * h + wide) : adapter == "bare" ? 0 : 2 * 16 * in_and_out;
+  return c.layers * (weights + more + 4 * kv * sequences * context) / 4.3e6;
 }
 result<double> prefill(causal_lm<engine>& model, int length) {
   const auto ids = tokens(1, length, model.config().vocabulary);
@@ -126,37 +139,70 @@ result<double> train(causal_lm<engine>& model, int sequences, int length) {
   return median(each);
 }
 
-status measure(int layers, int vocabulary) {
+struct wanted {
+  int sequences, context;
+  bool every_adapter;  // else of the bare model and of LoRA alone
+};
+constexpr wanted table[] = {{1, 1024, true},  {16, 1024, true}, {2, 1024, false},  {4, 1024, false}, {8, 1024, false},
+                            {32, 1024, true}, {64, 1024, true}, {1, 64, false},    {16, 64, false},  {64, 64, false},
+                            {1, 4096, false}, {8, 4096, false}, {16, 4096, false}, {1, 32768, false}};
+enum class extent : unsigned char { brief, all, profile };
+
+result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
+  std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
+  if (name == "oft")
+    with.insert(with.end(), {{"oft_block_size", io::json_number(32)}, {"r", io::json_number(0)}});
+  else
+    with.insert(with.end(), {{"r", io::json_number(16)}, {"lora_alpha", io::json_number(32)}});
+  if (name == "dora") with.push_back({"use_dora", io::json_flag(true)});
+  const auto config = io::make_adapter_config(name == "oft" ? "OFT" : "LORA", {}, with);
+  if (!config) return config.failure();
+  auto made = io::hf::new_adapter(model, *config);
+  if (!made) return made.failure();
+  return made->set;
+}
+status say(const std::string& name, const result<double>& v, double floor = 0) {
+  if (!v) return v.failure();
+  std::printf(", \"%s\": %.1f", name.c_str(), *v);
+  if (floor > 0) std::printf(", \"%s_floor\": %.1f", name.c_str(), floor);
+  std::fflush(stdout);
+  return ok;
+}
+status measure_steps(causal_lm<engine>& model, const std::string& adapter, extent how_much) {
+  for (const wanted& w : table) {
+    const bool is_first = w.context == 1024 && (w.sequences == 1 || w.sequences == 16);
+    if (!is_first && (how_much == extent::brief || (!w.every_adapter && adapter != "bare" && adapter != "lora")))
+      continue;
+    const std::string name = adapter + "_decode_" + std::to_string(w.sequences) +
+                             (w.context == 1024 ? "" : "_at_" + std::to_string(w.context));
+    const auto took = decode(model, w.sequences, w.context, step_mode::reduce_overhead);
+    if (status s = say(name, took, floor_of(model.config(), adapter, w.sequences, w.context)); !s) return s;
+  }
+  return say(adapter + "_prefill_2048", prefill(model, 2048));
+}
+status measure(int layers, int vocabulary, extent how_much) {
   const model_config c = shape(layers, vocabulary);
-  auto model = causal_lm<engine>::make(c, random_weights(c), {.context = 8192});
+  auto model = causal_lm<engine>::make(c, random_weights(c), {.context = longest});
   if (!model) return model.failure();
   std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
-  const auto say = [](const char* name, const result<double>& v) {
-    if (v) std::printf(", \"%s\": %.1f", name, *v);
-    std::fflush(stdout);
-    return v ? status(ok) : status(v.failure());
-  };
-  for (const bool adapted : {false, true}) {
-    if (adapted) {
-      const auto config = io::make_adapter_config("LORA", {},
-                                                  {{"target_modules", io::json_word("all-linear")},
-                                                   {"r", io::json_number(16)},
-                                                   {"lora_alpha", io::json_number(32)}});
-      if (!config) return config.failure();
-      auto adapters = io::hf::new_adapter(*model, *config);
-      if (!adapters) return adapters.failure();
-      if (status s = model->set_adapters(adapters->set); !s) return s;
+  for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {
+    if (how_much != extent::all && adapter != "bare" && adapter != "lora") continue;
+    if (adapter != "bare") {
+      auto set = adapter_named(*model, adapter);
+      if (!set) return set.failure();
+      if (status s = model->set_adapters(*set); !s) return s;
     }
-    const std::string which = adapted ? "lora" : "bare";
-    for (const int n : {1, 16})
-      if (status s = say((which + "_decode_" + std::to_string(n)).c_str(),
-                         decode(*model, n, 1024, step_mode::reduce_overhead));
-          !s)
-        return s;
-    if (status s = say((which + "_prefill_2048").c_str(), prefill(*model, 2048)); !s) return s;
+    if (how_much == extent::profile) {  // launches for a profiler to look at
+      if (status s = say(adapter + "_prefill", prefill(*model, 2048)); !s) return s;
+      if (status s = say(adapter + "_step", decode(*model, 16, 1024, step_mode::standard, 4)); !s) return s;
+      if (status s = say(adapter + "_step_1", decode(*model, 1, 1024, step_mode::standard, 4)); !s) return s;
+      continue;
+    }
+    if (status s = measure_steps(*model, adapter, how_much); !s) return s;
+    if (adapter != "lora") continue;
+    if (status s = say("lora_decode_1_standard", decode(*model, 1, 1024, step_mode::standard)); !s) return s;
+    if (status s = say("lora_train_2x2048", train(*model, 2, 2048)); !s) return s;
   }
-  if (status s = say("lora_decode_1_standard", decode(*model, 1, 1024, step_mode::standard)); !s) return s;
-  if (status s = say("lora_train_2x2048", train(*model, 2, 2048)); !s) return s;
   std::printf(", \"used_mb\": %.0f}\n", used_megabytes());
   return ok;
 }
@@ -164,6 +210,10 @@ status measure(int layers, int vocabulary) {
 }  // namespace
 
 int main(int count, char** all) {
-  const status s = measure(count > 1 ? std::atoi(all[1]) : 4, count > 2 ? std::atoi(all[2]) : 1024);
+  const std::string how_much = count > 3 ? all[3] : "short";
+  const status s = measure(count > 1 ? std::atoi(all[1]) : 4, count > 2 ? std::atoi(all[2]) : 1024,
+                           how_much == "all"       ? extent::all
+                           : how_much == "profile" ? extent::profile
+                                                   : extent::brief);
   return s ? 0 : (std::fprintf(stderr, "\n%s\n", s.message()), 1);
 }

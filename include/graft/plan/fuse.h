@@ -136,6 +136,11 @@ struct planner {
     sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
     if (p.to.joins_rows && p.to.gathers == target::work::by_products)
       find_row_launches(readers, part_of, sum_of, row_of);
+    sequence<int> heads_of(g.size, -1);  // attention: the row launch whose result nothing else reads
+    for (id i = 0; p.to.takes_heads != nullptr && i < g.size; ++i)
+      if (g[i].what == op::cached_attention && member(i))
+        if (const int r = row_of[g[i].a]; r >= 0 && p.row_launches[r].result == g[i].a && readers[g[i].a] == 1)
+          heads_of[i] = r, heads_of[g[i].a] = r;
     // In the order of the nodes; what reads a value that a later product keeps for it waits for that product.
     for (int before = -1; before != p.launches.size();) {
       before = p.launches.size();
@@ -160,6 +165,13 @@ struct planner {
             open(family_of(g[i]), i);
             for (int k = expressions[e].size() - 1; k >= 0; --k) add(expressions[e][k], slot::alone);
           }
+        } else if (const int heads = heads_of[i]; heads >= 0) {
+          const sequence<id>& inside = p.row_launches[heads].inside;
+          if (p.row_launches[heads].result == i || !computed_before(inside, row_of, heads)) continue;
+          open(family::attention, i);
+          p.launches.back().rows = heads;
+          for (const id n : inside) add(n, slot::pre);
+          add(i, slot::alone);
         } else if (const int rows = row_of[i]; rows >= 0) {
           if (p.row_launches[rows].result == i && computed_before(p.row_launches[rows].inside, row_of, rows))
             add_row_launch(p.row_launches[rows], rows);

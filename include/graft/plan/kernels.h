@@ -66,10 +66,12 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
         for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
     } else if (l.sum >= 0)
       n += count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
-    else if (l.rows >= 0)
+    else if (l.what != family::attention && l.rows >= 0)
       n += count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
-    else
+    else {
       n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
+      if (l.rows >= 0 && !p.to.takes_heads(g, l.anchor, s, type, p.to)) ++n;
+    }
   return n;
 }
 

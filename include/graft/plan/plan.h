@@ -33,7 +33,8 @@ struct launch {
   int together = 0;          // and so many of those behind it, which read the same input
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
-  int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches
+  int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:
+                             // the heads that it reads, which it may take as they are
 };
 
 struct plan {

@@ -54,6 +54,8 @@ struct target {
   int (*product_kernels)(const product_shape&, const target&) = nullptr;
   // Are products of one launch one kernel with these sizes, or one after the other?
   bool (*run_together)(const product_shape*, int count, const target&) = nullptr;
+  // Does attention put heads side by side and turn them itself?
+  bool (*takes_heads)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   int (*node_kernels)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
 
   constexpr bool breaks_at(op what) const { return what == op::host || (runs != nullptr && !runs(what)); }

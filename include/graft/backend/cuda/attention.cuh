@@ -10,14 +10,21 @@
 namespace graft::cuda {
 
 // Queries, keys and values of a call side by side, and who looks at whom (graph/rules_model.h).
+// How they come to decode where they are not side by side yet, and not turned: each with rows of its own.
+struct apart_heads {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  const float* angles = nullptr;  // null: nothing turns
+  const std::int64_t* positions = nullptr;
+};
 struct attention_tensors {
   const void* qkv = nullptr;
   const long long* spans = nullptr;
   void* cache = nullptr;
   long long places = 0;  // rows of the cache
   void* out = nullptr;
-  float* sums = nullptr;  // [heads][rows] of prefill, where backward follows; or null
-  bool chained = false;   // the kernel ahead wrote none of the spans: this one may begin while that one ends
+  float* sums = nullptr;               // [heads][rows] of prefill, where backward follows; or null
+  const apart_heads* apart = nullptr;  // instead of qkv
+  bool chained = false;  // the kernel ahead wrote none of the spans: this one may begin while that one ends
 };
 struct attention_grad_tensors {
   const void *qkv = nullptr, *d_out = nullptr;
@@ -167,8 +174,18 @@ template <class T> class attention_calls {
             maps(p, {{&m.k, cached(p, t.cache, 0), 64, 1, t.places}, {&m.v, cached(p, t.cache, 1), 64, 1, t.places}});
         !s)
       return s;
+    const long long q = static_cast<long long>(p.heads) * p.head, kv = static_cast<long long>(p.groups) * p.head;
+    const auto* const all = static_cast<const T*>(t.qkv);
+    const apart_heads side_by_side{all, all + q, all + q + kv}, &from = t.apart != nullptr ? *t.apart : side_by_side;
+    auto rows = [&](const void* data, long long pitch) {
+      return heads_of_rows<T>{static_cast<const T*>(data), t.apart != nullptr ? pitch : q + 2 * kv};
+    };
     decode_args<T> a{{t.spans, static_cast<int>(p.rows)},
-                     static_cast<const T*>(t.qkv),
+                     rows(from.q, q),
+                     rows(from.k, kv),
+                     rows(from.v, kv),
+                     from.angles,
+                     from.positions,
                      static_cast<T*>(t.cache),
                      static_cast<T*>(t.out),
                      p.heads,

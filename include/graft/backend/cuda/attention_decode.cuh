@@ -10,6 +10,7 @@
 // in the same order.
 // The call's own keys and values are written to the cache on the way, and put in the place of what a tile brought from
 // there: rows of one call may look at each other. What else lies in the cache must be numbers, as in attention_prefill.cuh.
+// Queries and keys may come as products left them: then they are turned by their row's position as they are read.
 #pragma once
 #include <graft/backend/cuda/attention_rows.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
@@ -19,9 +20,17 @@ namespace graft::cuda {
 struct decode_maps {
   CUtensorMap k, v;
 };
+// Rows of heads, so many elements apart.
+template <class T> struct heads_of_rows {
+  const T* p;
+  long long pitch;
+  __device__ const T* at(int row, long long column) const { return p + row * pitch + column; }
+};
 template <class T> struct decode_args {
   row_spans spans;
-  const T* qkv;  // [rows][(heads + 2 groups) Head]
+  heads_of_rows<T> q, k, v;
+  const float* angles;            // [positions][Head]: cosines, then sines; null: nothing turns
+  const std::int64_t* positions;  // of the rows
   T *cache, *out;
   int heads, groups;
   float scale;
@@ -39,12 +48,33 @@ template <class T, int Head> struct decode_block {
   __device__ std::uint32_t full(int i) const { return base + shape::barriers + 8 * i; }
   __device__ std::uint32_t empty(int i) const { return full(shape::slots + i); }
   __device__ int share() const { return g.heads / g.groups; }
-  __device__ long long row_elements() const { return (g.heads + 2LL * g.groups) * Head; }
-  __device__ const T* queries() const {
-    return g.qkv + row * row_elements() + static_cast<long long>(group) * share() * Head;
+  __device__ const T* queries() const { return g.q.at(row, static_cast<long long>(group) * share() * Head); }
+  __device__ const float* angles_of(int r) const {
+    return g.angles == nullptr ? nullptr : g.angles + g.positions[r] * Head;
   }
-  __device__ const T* keys_of(int r) const {
-    return g.qkv + r * row_elements() + (static_cast<long long>(g.heads) + group) * Head;
+  // Two neighbours of one half of a head, with their partners in the other: `sign` is -1 in the lower half.
+  __device__ static std::uint32_t turned(std::uint32_t own, std::uint32_t other, const float* angles, float sign) {
+    const auto *const x = reinterpret_cast<const T*>(&own), *const y = reinterpret_cast<const T*>(&other);
+    const float2 c = __ldg(reinterpret_cast<const float2*>(angles)),
+                 s = __ldg(reinterpret_cast<const float2*>(angles + Head / 2));
+    return pack<T>(to_float(x[0]) * c.x + sign * to_float(y[0]) * s.x,
+                   to_float(x[1]) * c.y + sign * to_float(y[1]) * s.y);
+  }
+  // Eight columns of the key (or value) of a row of this call; a lane for each eight.
+  __device__ uint4 own_piece(int r, bool value, int lane) const {
+    constexpr int pieces = Head / 8;
+    const T* const from = (value ? g.v : g.k).at(r, static_cast<long long>(group) * Head);
+    uint4 v = __ldcg(reinterpret_cast<const uint4*>(from) + lane);
+    if (const float* const angles = angles_of(r); angles != nullptr && !value) {
+      const bool upper = lane >= pieces / 2;
+      const int partner = upper ? lane - pieces / 2 : lane + pieces / 2;
+      const uint4 w = __ldcg(reinterpret_cast<const uint4*>(from) + partner);
+      const float* const at = angles + (upper ? partner : lane) * 8;
+      const float sign = upper ? 1 : -1;
+      v = make_uint4(turned(v.x, w.x, at, sign), turned(v.y, w.y, at + 2, sign), turned(v.z, w.z, at + 4, sign),
+                     turned(v.w, w.w, at + 6, sign));
+    }
+    return v;
   }
 
   struct span {
@@ -81,16 +111,15 @@ template <class T, int Head> struct decode_block {
   __device__ static std::uint32_t offset(int key, int column) {
     return column / shape::chunk * 64 * shape::pitch + tile_offset(key, column % shape::chunk, shape::pitch);
   }
-  // This call's keys (or values, `further` elements behind them) among the sixteen of this warp.
-  __device__ void patch(std::uint32_t tile, int key0, int in_tile, int further, const int (&own)[2], int lane) const {
+  // This call's keys, or values, among the sixteen of this warp.
+  __device__ void patch(std::uint32_t tile, int key0, int in_tile, bool values, const int (&own)[2], int lane) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       unsigned found = __ballot_sync(~0U, own[half] >= key0 && own[half] < key0 + 16);
       for (; found != 0; found &= found - 1) {
         const int from = __ffs(static_cast<int>(found)) - 1, key = __shfl_sync(~0U, own[half], from) - key0;
-        const T* const at = keys_of(half * 32 + from) + further;
         if (lane < Head / 8)
-          ptx::store_shared(tile + offset(in_tile + key, lane * 8), __ldcg(reinterpret_cast<const uint4*>(at) + lane));
+          ptx::store_shared(tile + offset(in_tile + key, lane * 8), own_piece(half * 32 + from, values, lane));
         ptx::fence_async_shared();  // before the next tile comes to this place
         __syncwarp();
       }
@@ -101,8 +130,7 @@ template <class T, int Head> struct decode_block {
     if (to < 0 || lane >= Head / 8) return;
     const long long kv = static_cast<long long>(g.groups) * Head;
     for (int v = 0; v < 2; ++v)
-      reinterpret_cast<uint4*>(g.cache + to * 2 * kv + v * kv + group * Head)[lane] =
-          __ldcg(reinterpret_cast<const uint4*>(keys_of(row) + v * kv) + lane);
+      reinterpret_cast<uint4*>(g.cache + to * 2 * kv + v * kv + group * Head)[lane] = own_piece(row, v == 1, lane);
   }
 
   // As the right operand: queries are columns.
@@ -113,6 +141,15 @@ template <class T, int Head> struct decode_block {
     for (int k = 0; k < shape::steps; ++k)
 #pragma unroll
       for (int h = 0; h < 2; ++h) q[k][h] = query < share() ? __ldcg(from + k * 8 + h * 4) : 0;
+    const float* const angles = angles_of(row);
+    if (angles == nullptr) return;
+#pragma unroll
+    for (int e = 0; e < shape::steps; ++e) {  // eights of the lower half; those of the upper one are as many further
+      const float* const at = angles + e * 8 + lane % 4 * 2;
+      std::uint32_t &low = q[e / 2][e % 2], &high = q[(e + shape::steps) / 2][(e + shape::steps) % 2];
+      const std::uint32_t x = low;
+      low = turned(x, high, at, -1), high = turned(high, x, at, 1);
+    }
   }
 
   __device__ void consume() const {
@@ -138,7 +175,7 @@ template <class T, int Head> struct decode_block {
       const int key0 = s.first + i / 2 * 64 + in_tile;
       ptx::barrier_wait(full(at), phase);
       if (i / 2 % 2 == warp / 4) {  // every other tile
-        patch(tile, key0, in_tile, i % 2 * g.groups * Head, own, lane);
+        patch(tile, key0, in_tile, i % 2 != 0, own, lane);
         int l = lane;
         asm volatile("" : "+r"(l));  // keeps the offsets below out of the loop's invariants, where they spilled
         if (i % 2 == 0) {

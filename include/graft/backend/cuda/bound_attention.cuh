@@ -3,6 +3,7 @@
 // which read and write T; else by a node of its own.
 #pragma once
 #include <graft/backend/cuda/attention.cuh>
+#include <graft/plan/row_launch.h>
 
 namespace graft::cuda {
 
@@ -20,7 +21,8 @@ template <class T> attention_table attention_for() {
 
 template <class T> class bound_attention {
  public:
-  bound_attention(const graph& g, id i) : g_(&g), i_(i) {}
+  // `heads`: what puts its operand together, where that is part of its launch.
+  bound_attention(const graph& g, id i, const row_launch* heads) : g_(&g), i_(i), heads_(heads) {}
   id node() const { return i_; }
   // Sizes of the largest call. Which kernels there are is decided once: all calls of a plan store their values alike.
   void bind(const size_values& largest, const target& device, attention_table table) {
@@ -36,11 +38,33 @@ template <class T> class bound_attention {
   template <class F> void each_tensor(F f) const {
     f(i_), f((*g_)[i_].a);
     if ((*g_)[i_].what == op::attention_grad) f((*g_)[i_].c);
+    if (heads_ != nullptr)
+      for (const joined_part& p : heads_->parts) f(p.value);
+  }
+  // The heads of this call, where the kernel puts them together and turns them itself.
+  template <class At>
+  bool takes_heads(const target& device, const size_values& s, const At& at, apart_heads& to) const {
+    if (heads_ == nullptr || heads_->parts.size() != 3 || !runs()) return false;
+    const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
+    const long long widths[] = {p.heads, p.groups, p.groups};
+    bool fits = choice_of(*g_, i_, p, device).how == attention_way::decode;
+    for (int k = 0; k < 3; ++k) {
+      const joined_part& part = heads_->parts[k];
+      fits = fits && part.turned == (k < 2 && heads_->table >= 0) &&
+             g_->sizes.value((*g_)[part.value].d[3], s) == widths[k] * p.head &&
+             reinterpret_cast<std::uintptr_t>(at(part.value)) % 16 == 0;
+    }
+    if (!fits) return false;
+    to = {at(heads_->parts[0].value), at(heads_->parts[1].value), at(heads_->parts[2].value)};
+    if (heads_->table < 0) return true;
+    to.angles = static_cast<const float*>(at(heads_->table));
+    to.positions = static_cast<const std::int64_t*>(at(heads_->positions));
+    return true;
   }
   // `at`: where the value of a node lies. What rows look at is copied to the device before the kernels of a call.
   template <class At>
-  status run(cudaStream_t stream, const target& device, const size_values& s, const At& at, void* out,
-             void* room) const {
+  status run(cudaStream_t stream, const target& device, const size_values& s, const At& at, void* out, void* room,
+             const apart_heads* apart) const {
     const graft::node& v = (*g_)[i_];
     const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     if (p.rows == 0) return ok;
@@ -48,7 +72,7 @@ template <class T> class bound_attention {
     const auto* const spans = static_cast<const long long*>(at(v.b));
     if (v.what == op::attention_grad) return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room});
     attention_tensors t{at(v.a), spans};
-    t.out = out, t.chained = true;
+    t.out = out, t.apart = apart, t.chained = true;
     if (p.cached) t.cache = const_cast<void*>(at(v.c)), t.places = g_->sizes.value((*g_)[v.c].d[2], s);
     return calls.forward(stream, p, t);
   }
@@ -56,6 +80,7 @@ template <class T> class bound_attention {
  private:
   const graph* g_;
   id i_;
+  const row_launch* heads_;
   const attention_kernels* kernels_ = nullptr;
   long long room_ = 0;
 };

@@ -34,7 +34,8 @@ template <class T> class bound_plan {
       if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
     if (to.gathers == target::work::by_products)
       for (const graft::launch& l : p_.launches)
-        if (is_attention(g_[l.anchor].what)) attentions_.emplace_back(g_, l.anchor);
+        if (is_attention(g_[l.anchor].what))
+          attentions_.emplace_back(g_, l.anchor, l.rows >= 0 ? &p_.row_launches[l.rows] : nullptr);
     make_launches();
   }
   bound_plan(const bound_plan&) = delete;
@@ -224,10 +225,9 @@ template <class T> class bound_plan {
         for (const int sum : l.beside) write_sum(sum);
       } else if (l.sum >= 0) {
         write_sum(l.sum);
-      } else if (l.rows >= 0) {
-        write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
       } else {
-        write(l.anchor, count(g_, l.anchor, largest));
+        if (l.rows >= 0) write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
+        if (l.rows < 0 || l.what == family::attention) write(l.anchor, count(g_, l.anchor, largest));
       }
     }
     return memory_.reserve(g_, p_, written, scratch);
@@ -299,7 +299,8 @@ template <class T> class bound_plan {
   beside_sum sum_beside(int index, const bound_product<T>& product, void* side);
   status run_sum(cudaStream_t stream, const target& to, int index);
   status run_rows(cudaStream_t stream, const row_launch& r);
-  status run_node(cudaStream_t stream, const target& to, id i);
+  status run_node(cudaStream_t stream, id i);
+  status run_attention(cudaStream_t stream, const target& to, const graft::launch& l);
   status run_expression(cudaStream_t stream, const graft::launch& l);
 
   graph g_;

@@ -14,11 +14,12 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
     for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
   }
   for (const graft::launch& l : p_.launches) {
-    const status s = l.product >= 0 ? run_products(stream, to, l, alone)
-                     : l.sum >= 0   ? run_sum(stream, to, l.sum)
-                     : l.rows >= 0  ? run_rows(stream, p_.row_launches[l.rows])
-                     : l.count > 1  ? run_expression(stream, l)
-                                    : run_node(stream, to, l.anchor);
+    const status s = l.product >= 0                    ? run_products(stream, to, l, alone)
+                     : l.sum >= 0                      ? run_sum(stream, to, l.sum)
+                     : is_attention(g_[l.anchor].what) ? run_attention(stream, to, l)
+                     : l.rows >= 0                     ? run_rows(stream, p_.row_launches[l.rows])
+                     : l.count > 1                     ? run_expression(stream, l)
+                                                       : run_node(stream, l.anchor);
     if (!s) return s;
   }
   for (int k = 0; k < g_.outs; ++k) {  // what no launch writes there: an input, a value known before, a second copy
@@ -141,15 +142,26 @@ template <class T> status bound_plan<T>::run_rows(cudaStream_t stream, const row
   const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
   return values_.compute_rows(stream, r, {y.data, y.type});
 }
-template <class T> status bound_plan<T>::run_node(cudaStream_t stream, const target& to, id i) {
-  const int k = written_output(i);
+// By a kernel for whole models, where there is one; heads that it does not take as they are come first.
+template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, const target& to, const graft::launch& l) {
+  const id i = l.anchor;
+  const auto at = [&](id o) { return tensor_at(o); };
+  const bound_attention<T>* by = nullptr;
   for (const bound_attention<T>& a : attentions_)
-    if (a.node() == i && a.runs()) {
-      void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
-      values_.put(i, {y, dtype_of<T>});
-      return a.run(
-          stream, to, now_.sizes, [&](id o) { return tensor_at(o); }, y, memory_.scratch());
-    }
+    if (a.node() == i) by = &a;
+  apart_heads apart;
+  bool takes = by != nullptr && by->takes_heads(to, now_.sizes, at, apart);
+  if (apart.angles != nullptr) takes = takes && values_[p_.row_launches[l.rows].table].p.type == dtype::f32;
+  if (l.rows >= 0 && !takes)
+    if (status s = run_rows(stream, p_.row_launches[l.rows]); !s) return s;
+  if (by == nullptr || !by->runs()) return run_node(stream, i);
+  const int k = written_output(i);
+  void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
+  values_.put(i, {y, dtype_of<T>});
+  return by->run(stream, to, now_.sizes, at, y, memory_.scratch(), takes ? &apart : nullptr);
+}
+template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
+  const int k = written_output(i);
   if (k < 0) return values_.compute_node(stream, i);
   const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
   return values_.compute_node(stream, i, {y.data, y.type});

@@ -61,6 +61,9 @@ constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype typ
   if (v.what == op::matmul) return parts_of_product(g, i, s) > 1 ? 2 : 1;
   return v.what == op::rotate && composes_factors(size(v.b, 0), size(v.b, 3), size(v.a, 3)) ? 2 : 1;
 }
+constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype type, const target& t) {
+  return choice_of(g, i, attention_size_of(g, i, s, type), t).how == attention_way::decode;
+}
 // A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time.
 constexpr target device_target(const char* name, int capability, int processors, int resident_pairs) {
   target t;
@@ -70,6 +73,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = true;
   t.joins_products = max_segments;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
+  t.takes_heads = &takes_heads;
   return t;
 }
 }  // namespace cuda

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products that read the same input are one launch: one kernel with few tokens, one after the other with many.
+#include <doctest/doctest.h>
+#include <graft/blocks.h>
+#include <graft/plan/together.h>
+#include <graft/targets.h>
+
+using namespace graft;
+
+namespace {
+
+struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+  using element = bf16;
+};
+struct uneven : adapted<llama, on<"q_proj", lora<16>>> {
+  using element = bf16;
+};
+
+template <class Block> int kernels_with(long long tokens) {
+  block_value v = value_of<Block>();
+  v.how.cached = true;
+  const builder b = capture_forward(v.formula, v.how);
+  const graph g = b;
+  size_values s = with_nominals(g, size_values{});
+  g.sizes.set_tokens(s, tokens);
+  return kernels_of(g, fuse(g, sm_90), s, dtype::bf16);
+}
+
+}  // namespace
+
+TEST_CASE("together: Q, K and V, and gate and up, each with its adapter and its activation") {
+  const block_value v = value_of<tuned>();
+  const plan p = fuse(capture_forward(v.formula, v.how), sm_90);
+  int of_three = 0, of_two = 0, alone = 0;
+  for (const launch& l : p.launches) {
+    if (l.product < 0) continue;
+    of_three += l.together == 2 ? 1 : 0, of_two += l.together == 1 ? 1 : 0, alone += l.together == 0 ? 1 : 0;
+    for (int k = 0; k <= l.together; ++k) {
+      CHECK(p.products[l.product + k].x == p.products[l.product].x);
+      CHECK(p.launch_of[p.products[l.product + k].result] == p.launch_of[l.anchor]);
+    }
+  }
+  CHECK((of_three == 1 && of_two == 1 && alone == 2));
+}
+TEST_CASE("together: few tokens take one kernel for them, many one for each") {
+  CHECK(kernels_with<tuned>(16) == 8);
+  CHECK(kernels_with<tuned>(512) == 8 + 3 + 2);  // and heads side by side, and what goes to the cache
+  CHECK(kernels_with<uneven>(16) == 8 + 2);      // K and V have no rank: Q, K and V one by one
+}
+TEST_CASE("together: what training keeps stands alone") {
+  const block_value v = value_of<tuned>();
+  const builder forward = capture_forward(v.formula, v.how), backward = capture_backward(v.formula, v.how);
+  const kept_pair kept = keep(forward, backward);
+  for (const launch& l : fuse(kept.forward, sm_90).launches)
+    for (int k = 0; l.together > 0 && k <= l.together; ++k) FAIL("a product that keeps S runs with others");
+}
+TEST_CASE("together: a target that joins none gets a launch for each product") {
+  const block_value v = value_of<tuned>();
+  target single = sm_90;
+  single.joins_products = 1;
+  for (const launch& l : fuse(capture_forward(v.formula, v.how), single).launches) CHECK(l.together == 0);
+}
