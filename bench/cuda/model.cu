@@ -146,7 +146,7 @@ struct wanted {
 constexpr wanted table[] = {{1, 1024, true},  {16, 1024, true}, {2, 1024, false},  {4, 1024, false}, {8, 1024, false},
                             {32, 1024, true}, {64, 1024, true}, {1, 64, false},    {16, 64, false},  {64, 64, false},
                             {1, 4096, false}, {8, 4096, false}, {16, 4096, false}, {1, 32768, false}};
-enum class extent : unsigned char { brief, all, profile };
+enum class amount : unsigned char { brief, all, profile };
 
 result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
   std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
@@ -168,10 +168,10 @@ status say(const std::string& name, const result<double>& v, double floor = 0) {
   std::fflush(stdout);
   return ok;
 }
-status measure_steps(causal_lm<engine>& model, const std::string& adapter, extent how_much) {
+status measure_steps(causal_lm<engine>& model, const std::string& adapter, amount how_much) {
   for (const wanted& w : table) {
     const bool is_first = w.context == 1024 && (w.sequences == 1 || w.sequences == 16);
-    if (!is_first && (how_much == extent::brief || (!w.every_adapter && adapter != "bare" && adapter != "lora")))
+    if (!is_first && (how_much == amount::brief || (!w.every_adapter && adapter != "bare" && adapter != "lora")))
       continue;
     const std::string name = adapter + "_decode_" + std::to_string(w.sequences) +
                              (w.context == 1024 ? "" : "_at_" + std::to_string(w.context));
@@ -180,19 +180,19 @@ status measure_steps(causal_lm<engine>& model, const std::string& adapter, exten
   }
   return say(adapter + "_prefill_2048", prefill(model, 2048));
 }
-status measure(int layers, int vocabulary, extent how_much) {
+status measure(int layers, int vocabulary, amount how_much) {
   const model_config c = shape(layers, vocabulary);
   auto model = causal_lm<engine>::make(c, random_weights(c), {.context = longest});
   if (!model) return model.failure();
   std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
   for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {
-    if (how_much != extent::all && adapter != "bare" && adapter != "lora") continue;
+    if (how_much != amount::all && adapter != "bare" && adapter != "lora") continue;
     if (adapter != "bare") {
       auto set = adapter_named(*model, adapter);
       if (!set) return set.failure();
       if (status s = model->set_adapters(*set); !s) return s;
     }
-    if (how_much == extent::profile) {  // launches for a profiler to look at
+    if (how_much == amount::profile) {  // launches for a profiler to look at
       if (status s = say(adapter + "_prefill", prefill(*model, 2048)); !s) return s;
       if (status s = say(adapter + "_step", decode(*model, 16, 1024, step_mode::standard, 4)); !s) return s;
       if (status s = say(adapter + "_step_1", decode(*model, 1, 1024, step_mode::standard, 4)); !s) return s;
@@ -212,8 +212,8 @@ status measure(int layers, int vocabulary, extent how_much) {
 int main(int count, char** all) {
   const std::string how_much = count > 3 ? all[3] : "short";
   const status s = measure(count > 1 ? std::atoi(all[1]) : 4, count > 2 ? std::atoi(all[2]) : 1024,
-                           how_much == "all"       ? extent::all
-                           : how_much == "profile" ? extent::profile
-                                                   : extent::brief);
+                           how_much == "all"       ? amount::all
+                           : how_much == "profile" ? amount::profile
+                                                   : amount::brief);
   return s ? 0 : (std::fprintf(stderr, "\n%s\n", s.message()), 1);
 }
