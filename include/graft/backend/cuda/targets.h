@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cuda/attention_choice.h>
 #include <graft/backend/cuda/slot.h>
+#include <graft/core/sequence.h>
 
 namespace graft {
 
