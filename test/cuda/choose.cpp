@@ -94,6 +94,20 @@ TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") 
   const stream_choice any = choose_stream(&square, 1, 1, 48, 64, 132, true);
   CHECK((any.any && any.rows == any_rows));  // a part may be without a step there
 }
+TEST_CASE("choose: products with one input are one kernel where each streams, with the same padded rank") {
+  product_shape qkv[] = {
+      {dtype::bf16, 16, 4096, 4096, 16}, {dtype::bf16, 16, 1024, 4096, 16}, {dtype::bf16, 16, 1024, 4096, 16}};
+  const stream_choice c = choose_together(qkv, 3, h200);
+  CHECK((c.rows == 96 && c.splits == 2 && c.tiles == 65));
+  CHECK(choose_together(qkv, 3, a100).rows == 0);
+  qkv[1].rank = 0;
+  CHECK(choose_together(qkv, 3, h200).rows == 0);
+  qkv[1].rank = 16, qkv[2].n = 1023;
+  CHECK(choose_together(qkv, 3, h200).rows == 0);
+  qkv[2].n = 1024;
+  for (product_shape& p : qkv) p.m = 65;
+  CHECK(choose_together(qkv, 3, h200).rows == 0);
+}
 TEST_CASE("choose: few outputs of many tokens stream along the tokens, unless something stands behind the product") {
   CHECK(chosen(4096, 16, 4096, 0).how == way::narrow);
   CHECK(chosen(4096, 65, 4096, 0).how != way::narrow);
@@ -157,9 +171,8 @@ TEST_CASE("choose: what is not compiled is not chosen") {
   product_shape p{dtype::bf16, 16, 4096, 4096, 16};
   CHECK(choose(p, h200, none).how == way::mma);
   CHECK(choose(p, h200, own).how == way::stream);
-  p.plain = false;  // an activation
-  CHECK(choose(p, h200, own).how == way::gemm);
-  CHECK(choose(p, h200, own | kernels_that_finish(16)).how == way::stream);
+  p.plain = false;  // an activation: the same kernels
+  CHECK(choose(p, h200, own).how == way::stream);
   p.plain = true, p.m = 4096;
   CHECK(choose(p, sliver, own).how == way::gemm_two);
 }
