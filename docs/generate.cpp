@@ -493,6 +493,8 @@ const char* meaning(op o) {
     case op::matmul:
     case op::detach:
     case op::host: return nullptr;  // explained in words, or printed as its name
+    case op::rank_sum: return "the sum over all processes that share the work";
+    case op::rank_max: return "the largest over all processes that share the work";
     case op::eye: return "the identity";
     case op::step: return "1 where the argument is positive, else 0";
     case op::row_dot: return "the sum of a ⊙ b over each row: a column";

@@ -4,6 +4,7 @@
 // DATA ending in .ids holds token numbers; anything else is text and needs the model's tokenizer.json. Control-C ends the
 // run with everything saved.
 //     mpirun -n 4 finetune … --parallel data              4 processes, one progress bar; --batch is that of each
+//     mpirun -n 4 finetune … --parallel tensor            4 processes that each compute a part of the model
 // run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --steps 12 --length 24
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
@@ -85,7 +86,11 @@ graft::status draw(const std::string& folder, const std::vector<double>& losses)
 }
 
 template <class Engine> graft::status run(const wishes& w) {
-  auto model = hf::load_model<Engine>(w.model);
+  auto ranks = ranks_for(w.parallel);
+  if (!ranks) return ranks.failure();
+  graft::model_options options;
+  if (w.parallel == "tensor") options.ranks = *ranks;
+  auto model = hf::load_model<Engine>(w.model, options);
   if (!model) return model.failure();
   const auto data = read_data(w);
   if (!data) return data.failure();
@@ -101,9 +106,7 @@ template <class Engine> graft::status run(const wishes& w) {
   graft::trainer_settings how;
   how.steps = w.steps, how.batch = w.batch, how.optimizer.rate = w.rate;
   how.rate = {graft::schedule_kind::cosine, w.steps / 20, w.steps};
-  auto ranks = ranks_for(w.parallel);
-  if (!ranks) return ranks.failure();
-  how.ranks = *ranks;
+  if (w.parallel == "data") how.ranks = *ranks;
   const bool first = (*ranks)->rank() == 0;  // it speaks and saves for all
   auto run = graft::trainer<Engine>::make(*model, *data, how);
   if (!run) return run.failure();

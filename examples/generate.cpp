@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generates text with a model from a Hugging Face folder and, where one is named, an adapter from a PEFT folder.
 //     generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] [--on cpu|cuda] (--ids 1,2,3 | TEXT)
+//     mpirun -n 4 generate … --parallel tensor            4 processes that each compute a part of the model; one speaks
 // Text needs the tokenizer.json of the model; token ids always work.
 // run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
 #include <graft/io/hf/generation_config.h>
@@ -14,11 +15,12 @@
 #include <optional>
 
 #include "engines.h"
+#include "ranks.h"
 
 namespace hf = graft::io::hf;
 
 struct wishes {
-  std::string model, adapter, text, ids, on;
+  std::string model, adapter, text, ids, on, parallel;
   bool compare = false;
   int tokens = 32;
   std::optional<unsigned long long> seed;
@@ -36,14 +38,15 @@ std::vector<std::int64_t> numbers(const std::string& list) {
 
 template <class Engine>
 graft::status say(graft::causal_lm<Engine>& model, const graft::generation_settings& how,
-                  const std::vector<std::int64_t>& prompt, const hf::tokenizer* words, const char* title) {
-  std::printf("%s", title);
+                  const std::vector<std::int64_t>& prompt, const hf::tokenizer* words, const char* title, bool aloud) {
+  if (aloud) std::printf("%s", title);
   const int length = std::min(model.context(), static_cast<int>(prompt.size()) + *how.new_tokens);
   auto g = graft::generator<Engine>::make(model, how, 1, length, graft::step_mode::reduce_overhead);
   if (!g) return g.failure();
   hf::text_stream text;
   const auto begin = std::chrono::steady_clock::now();
   const auto made = g->run(std::span(&prompt, 1), [&](std::size_t, std::int64_t token) {
+    if (!aloud) return true;
     if (words != nullptr)
       std::printf("%s", text.feed(words->bytes(token)).c_str());
     else
@@ -52,6 +55,7 @@ graft::status say(graft::causal_lm<Engine>& model, const graft::generation_setti
     return true;
   });
   if (!made) return made.failure();
+  if (!aloud) return graft::ok;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto n = static_cast<double>((*made)[0].tokens.size() - prompt.size());
   std::printf("%s\n%.0f tokens, %.1f per second\n", text.finish().c_str(), n, n / seconds);
@@ -59,7 +63,12 @@ graft::status say(graft::causal_lm<Engine>& model, const graft::generation_setti
 }
 
 template <class Engine> graft::status run(const wishes& w) {
-  auto model = hf::load_model<Engine>(w.model);
+  auto ranks = ranks_for(w.parallel);
+  if (!ranks) return ranks.failure();
+  const bool aloud = (*ranks)->rank() == 0;
+  graft::model_options options;
+  if (w.parallel == "tensor") options.ranks = *ranks;
+  auto model = hf::load_model<Engine>(w.model, options);
   if (!model) return model.failure();
   const auto settings = hf::read_generation_config(w.model, model->config().tokens);
   if (!settings) return settings.failure();
@@ -78,12 +87,12 @@ template <class Engine> graft::status run(const wishes& w) {
   }
   const hf::tokenizer* const spoken = words ? &*words : nullptr;
   if (w.compare || w.adapter.empty())
-    if (graft::status s = say(*model, how, prompt, spoken, "the model:"); !s) return s;
+    if (graft::status s = say(*model, how, prompt, spoken, "the model:", aloud); !s) return s;
   if (w.adapter.empty()) return graft::ok;
   auto adapters = hf::load_adapters(w.adapter, *model);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
-  return say(*model, how, prompt, spoken, "with the adapter:");
+  return say(*model, how, prompt, spoken, "with the adapter:", aloud);
 }
 
 int main(int argc, char** argv) {
@@ -101,6 +110,8 @@ int main(int argc, char** argv) {
       w.seed = std::strtoull(value().c_str(), nullptr, 10);
     else if (a == "--on")
       w.on = value();
+    else if (a == "--parallel")
+      w.parallel = value();
     else if (a == "--ids")
       w.ids = value();
     else

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes that a program trains with, by the word behind --parallel: nothing for one alone, data for those that
-// mpirun started, each of which works on its part of every batch.
+// The processes that mpirun started, by the word behind --parallel: with `data` each works on its part of every batch, with
+// `tensor` each computes its part of the model. Without the word this process is alone.
 #pragma once
 #include <graft/parallel/alone.h>
 #ifdef GRAFT_EXAMPLES_MPI
@@ -12,7 +12,8 @@
 
 inline graft::result<std::shared_ptr<graft::communicator>> ranks_for(const std::string& parallel) {
   if (parallel.empty()) return std::shared_ptr<graft::communicator>(std::make_shared<graft::alone>());
-  if (parallel != "data") return graft::fail("--parallel takes data, not ", parallel.c_str());
+  if (parallel != "data" && parallel != "tensor")
+    return graft::fail("--parallel takes data or tensor, not ", parallel.c_str());
 #ifdef GRAFT_EXAMPLES_MPI
   auto made = graft::mpi_communicator::make();
   if (!made) return made.failure();

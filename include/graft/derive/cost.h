@@ -56,6 +56,7 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
       if (v.what == op::cached_attention) return times(times(4 * rows, size(v.c, 2)), width);
       return times(times((v.what == op::attention ? 2 : 5) * rows, rows), width);
     }
+    case op_class::exchange:
     case op_class::opaque: return 0;
   }
   return 0;

@@ -175,6 +175,8 @@ struct adjoints {
       case op::cross_entropy_grad:
       case op::attention_grad:
       case op::cached_attention:
+      case op::rank_sum:
+      case op::rank_max:
       case op::host: g.stop({fault::not_differentiable, i, v.line}); return;
     }
   }

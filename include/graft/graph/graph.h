@@ -14,7 +14,7 @@ inline constexpr id none_id = -1;
 struct node {
   op what = op::zero;
   bool ta = false, tb = false;  // operand a, b is used transposed; gather, scatter: columns instead of rows
-  bool sum = false;             // matmul: the products of all matrices are summed into one
+  bool sum = false;             // matmul: the products of all matrices are summed into one; see is_part()
   bool orthogonal = false;      // a fact stated by the formula: the inverse is the transpose
   signed char rank = 4;         // leaves: number of sizes in a file
   id a = none_id, b = none_id, c = none_id;
@@ -127,6 +127,10 @@ constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from
   g.bad = from.bad;
   return g;
 }
+
+// A look-up, or a loss, on one rank's part of the table or of the vocabulary, which begins at k[0]: what lies outside of
+// it gives zeros, so that the ranks' results add up.
+constexpr bool is_part(const node& v) { return v.sum && v.what != op::matmul; }
 
 constexpr bool same_shape(const node& p, const node& q) {
   for (int i = 0; i < 4; ++i)

@@ -33,6 +33,8 @@ enum class op : unsigned char {
   rope, dropout, cross_entropy, cross_entropy_grad, attention, attention_grad, cached_attention,
   // a leaf that calls write to
   state,
+  // over the processes that share the work: what each has becomes what all have together
+  rank_sum, rank_max,
   // a callable the compiler cannot see into
   host,
 };
@@ -49,6 +51,7 @@ enum class op_class : unsigned char {
   lookup,
   rowwise,
   attention,
+  exchange,
   opaque
 };
 
@@ -84,6 +87,17 @@ enum class flow : unsigned char {
   refold,      // patches become an image
 };
 
+// What summands of an operand, one on each of several ranks, give when each is worked on alone: summands of the result,
+// or nothing, so that they have to be added up first. derive/shard.h reads it.
+enum class linearity : unsigned char {
+  no,
+  in_all,    // where all operands are summands
+  in_each,   // where one of them is
+  in_first,  // where the first one is
+};
+// What parts of an axis that mixes give, where each is a whole number of blocks: parts of the result, or summands.
+enum class in_parts : unsigned char { no, parts, summands };
+
 // Where the value of a leaf comes from: a caller brings numbers, integers or one number by name; the rest is made.
 enum class source : unsigned char { nobody, tensor, integers, scalar };
 
@@ -95,9 +109,15 @@ struct op_row {
   flow axes = flow::none;
   stage known = stage::load;     // leaves: when; other values are known when their operands are
   source from = source::nobody;  // leaves
+  linearity sums = linearity::no;
+  in_parts cut = in_parts::no;
 };
 
 namespace detail {
+constexpr op_row also(op_row r, linearity sums, in_parts cut = in_parts::no) {
+  r.sums = sums, r.cut = cut;
+  return r;
+}
 constexpr op_row row_of(op o) {
   using enum op_class;
   using enum stage;
@@ -115,10 +135,10 @@ constexpr op_row row_of(op o) {
     case op::eye: return {"I", "", leaf, 0, flow::none, load};
     case op::zero: return {"0", "", leaf, 0, flow::none, load};
     case op::kept: return {"kept", "", leaf, 0, flow::none, parameter, source::tensor};
-    case op::add: return {"add", " + ", pointwise, 2, flow::each};
-    case op::sub: return {"sub", " - ", pointwise, 2, flow::each};
-    case op::mul: return {"mul", " * ", pointwise, 2, flow::each};
-    case op::div: return {"div", " / ", pointwise, 2, flow::each};
+    case op::add: return also({"add", " + ", pointwise, 2, flow::each}, linearity::in_all);
+    case op::sub: return also({"sub", " - ", pointwise, 2, flow::each}, linearity::in_all);
+    case op::mul: return also({"mul", " * ", pointwise, 2, flow::each}, linearity::in_each);
+    case op::div: return also({"div", " / ", pointwise, 2, flow::each}, linearity::in_first);
     case op::minimum: return {"min", "", pointwise, 2, flow::each};
     case op::maximum: return {"max", "", pointwise, 2, flow::each};
     case op::sqrt: return {"sqrt", "", pointwise, 1, flow::each};
@@ -134,46 +154,53 @@ constexpr op_row row_of(op o) {
     case op::gelu: return {"gelu", "", pointwise, 1, flow::each};
     case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, flow::each};
     case op::step: return {"step", "", pointwise, 1, flow::each};
-    case op::detach: return {"const", "", pointwise, 1, flow::each};
-    case op::matmul: return {"matmul", " @ ", product, 2, flow::product};
-    case op::row_dot: return {"row_dot", "", reduction, 2, flow::last};
-    case op::sum_to: return {"sum_to", "", reduction, 1, flow::reduce};
-    case op::transpose: return {"transpose", "", layout, 1, flow::swap};
-    case op::permute: return {"permute", "", layout, 1, flow::reorder};
-    case op::reshape: return {"reshape", "", layout, 1, flow::regroup};
-    case op::slice: return {"slice", "", layout, 1, flow::along};
-    case op::pad: return {"pad", "", layout, 1, flow::along};
-    case op::concat: return {"concat", "", layout, 2, flow::along};
-    case op::repeat: return {"repeat", "", layout, 1, flow::last};
-    case op::fold: return {"fold", "", layout, 1, flow::last};
-    case op::upper: return {"strict_upper", "", layout, 1, flow::matrix};
-    case op::skew: return {"skew", "", layout, 1, flow::spread};
-    case op::unskew: return {"unskew", "", layout, 1, flow::collect};
+    case op::detach: return also({"const", "", pointwise, 1, flow::each}, linearity::in_all);
+    case op::matmul: return also({"matmul", " @ ", product, 2, flow::product}, linearity::in_each);
+    case op::row_dot: return also({"row_dot", "", reduction, 2, flow::last}, linearity::in_each, in_parts::summands);
+    case op::sum_to: return also({"sum_to", "", reduction, 1, flow::reduce}, linearity::in_all);
+    case op::transpose: return also({"transpose", "", layout, 1, flow::swap}, linearity::in_all);
+    case op::permute: return also({"permute", "", layout, 1, flow::reorder}, linearity::in_all);
+    case op::reshape: return also({"reshape", "", layout, 1, flow::regroup}, linearity::in_all);
+    case op::slice: return also({"slice", "", layout, 1, flow::along}, linearity::in_all);
+    case op::pad: return also({"pad", "", layout, 1, flow::along}, linearity::in_all);
+    case op::concat: return also({"concat", "", layout, 2, flow::along}, linearity::in_all);
+    case op::repeat: return also({"repeat", "", layout, 1, flow::last}, linearity::in_all);
+    case op::fold: return also({"fold", "", layout, 1, flow::last}, linearity::in_all, in_parts::summands);
+    case op::upper: return also({"strict_upper", "", layout, 1, flow::matrix}, linearity::in_all);
+    case op::skew: return also({"skew", "", layout, 1, flow::spread}, linearity::in_all);
+    case op::unskew: return also({"unskew", "", layout, 1, flow::collect}, linearity::in_all);
     case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
     case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
     case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};
-    case op::rotate: return {"rotate", "", rotation, 2, flow::first};
-    case op::rotate_grad: return {"rotate_grad", "", rotation, 3, flow::add_blocks};
-    case op::kron: return {"kron", "", algebra, 2, flow::all};
-    case op::row_kron: return {"row_kron", "", algebra, 2, flow::last};
-    case op::gather: return {"gather", "", lookup, 2, flow::look_up};
-    case op::scatter: return {"scatter", "", lookup, 2, flow::add_rows};
-    case op::place: return {"place", "", lookup, 2, flow::add_places};
-    case op::pick: return {"pick", "", lookup, 2, flow::all};
+    case op::rotate: return also({"rotate", "", rotation, 2, flow::first}, linearity::in_first, in_parts::parts);
+    case op::rotate_grad:
+      return also({"rotate_grad", "", rotation, 3, flow::add_blocks}, linearity::no, in_parts::parts);
+    case op::kron: return also({"kron", "", algebra, 2, flow::all}, linearity::in_each);
+    case op::row_kron: return also({"row_kron", "", algebra, 2, flow::last}, linearity::in_each);
+    case op::gather: return also({"gather", "", lookup, 2, flow::look_up}, linearity::in_first);
+    case op::scatter: return also({"scatter", "", lookup, 2, flow::add_rows}, linearity::in_first);
+    case op::place: return also({"place", "", lookup, 2, flow::add_places}, linearity::in_first);
+    case op::pick: return also({"pick", "", lookup, 2, flow::all}, linearity::in_first);
     case op::softmax: return {"softmax", "", rowwise, 1, flow::last};
     case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, flow::last};
     case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, flow::last};
     case op::normalize: return {"normalize", "", rowwise, 2, flow::first};
     case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, flow::outer};
-    case op::rope: return {"rope", "", rowwise, 2, flow::last};
+    case op::rope: return also({"rope", "", rowwise, 2, flow::last}, linearity::in_first, in_parts::parts);
     case op::dropout: return {"dropout", "", pointwise, 3, flow::first};
-    case op::cross_entropy: return {"cross_entropy", "", rowwise, 2, flow::labelled};
-    case op::cross_entropy_grad: return {"cross_entropy_grad", "", rowwise, 3, flow::labelled};
-    case op::attention: return {"attention", "", attention, 2, flow::all};
-    case op::attention_grad: return {"attention_grad", "", attention, 3, flow::all};
-    case op::cached_attention: return {"cached_attention", "", attention, 3, flow::all};
-    case op::patches: return {"patches", "", layout, 1, flow::unfold};
-    case op::unpatch: return {"unpatch", "", layout, 1, flow::refold};
+    case op::cross_entropy:
+      return also({"cross_entropy", "", rowwise, 2, flow::labelled}, linearity::no, in_parts::summands);
+    case op::cross_entropy_grad:
+      return also({"cross_entropy_grad", "", rowwise, 3, flow::labelled}, linearity::no, in_parts::parts);
+    case op::attention: return also({"attention", "", attention, 2, flow::all}, linearity::no, in_parts::parts);
+    case op::attention_grad:
+      return also({"attention_grad", "", attention, 3, flow::all}, linearity::no, in_parts::parts);
+    case op::cached_attention:
+      return also({"cached_attention", "", attention, 3, flow::all}, linearity::no, in_parts::parts);
+    case op::patches: return also({"patches", "", layout, 1, flow::unfold}, linearity::in_all);
+    case op::unpatch: return also({"unpatch", "", layout, 1, flow::refold}, linearity::in_all);
+    case op::rank_sum: return {"sum_over_ranks", "", exchange, 1, flow::all};
+    case op::rank_max: return {"largest_over_ranks", "", exchange, 1, flow::all};
     case op::host: return {"host", "", opaque, 1, flow::all};
   }
   return {"?", "", opaque, 0, flow::all};

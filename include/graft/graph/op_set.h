@@ -9,7 +9,7 @@
 namespace graft {
 
 using op_set = std::uint64_t;
-// What a caller brings is not computed: the first leaves, and state and host, which come last.
+// What a caller brings is not computed: the first leaves, state, and what it does outside the language, which come last.
 constexpr op_set op_bit(op what) {
   if (what < op::constant || what >= op::state) return 0;
   return op_set{1} << (static_cast<unsigned>(what) - static_cast<unsigned>(op::constant));

@@ -111,7 +111,8 @@ template <class Engine> class block_stack {
       if (t->data != nullptr) b.values.tensors[name] = *t;
     }
     if (s.cache != nullptr && !path.empty()) {
-      const long long width = 2LL * s.config.key_heads * s.config.head_size;
+      const long long heads = s.config.key_heads / (programs.share.divides("kv_heads") ? programs.share.ranks : 1);
+      const long long width = 2LL * heads * s.config.head_size;
       const std::size_t layer = blocks_.size() - 2;
       if (s.cache->layers.size() == layer) {
         s.cache->layers.emplace_back();

@@ -9,6 +9,7 @@
 // next call, or the next token, sees all of it.
 #pragma once
 #include <graft/model/merge.h>
+#include <graft/model/model_ranks.h>
 #include <graft/model/named_adapters.h>
 #include <graft/model/stack_cache.h>
 
@@ -23,6 +24,7 @@ struct model_options {
   // How the scales of 4-bit weights are looked for; row_run where what counts are the numbers of bitsandbytes on a
   // processor with AVX-512 (core/encoding.h).
   scaled_by blocks = scaled_by::run;
+  std::shared_ptr<communicator> ranks{};  // that compute this model together; none: this process alone
 };
 
 template <class Engine> class causal_lm {
@@ -39,6 +41,13 @@ template <class Engine> class causal_lm {
     causal_lm m(config, std::move(weights), context);
     m.named_.room = options.adapters, m.named_.how = options.several;
     if (status good = Engine::start(m.programs_->queue); !good) return good.failure();
+    if (options.ranks != nullptr && options.ranks->size() > 1) {
+      const result<rank_share> share = share_of(config, *options.ranks);
+      if (!share) return share.failure();
+      m.programs_->share = *share;
+      if (status good = Engine::exchange_by(m.programs_->queue, exchange_over(options.ranks)); !good)
+        return good.failure();
+    }
     if (status good = m.take(m.named_); !good) return good.failure();
     return result<causal_lm>(std::move(m));
   }

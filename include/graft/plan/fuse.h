@@ -23,6 +23,7 @@ constexpr family family_of(const node& v) {
     case op_class::layout: return family::pointwise;
     case op_class::leaf:
     case op_class::algebra: return family::small;
+    case op_class::exchange: return family::exchange;
     case op_class::opaque: return family::host;
   }
   return family::small;
@@ -62,9 +63,9 @@ struct planner {
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.how[i] == reach::whole && g[i].what != op::reshape) {
           const family what = family_of(g[i]);
-          const bool has_family = what == family::host || what == family::attention;
-          if (!opened || what == family::host) open(has_family ? what : family::small, i);
-          opened = what != family::host;
+          const bool alone = what == family::host || what == family::exchange;
+          if (!opened || alone) open(alone || what == family::attention ? what : family::small, i);
+          opened = !alone;
           add(i, slot::alone);
         }
       id anchor = none_id, first = none_id;

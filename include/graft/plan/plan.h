@@ -9,7 +9,18 @@
 namespace graft {
 
 // What a launch is: named after the work that it is built around.
-enum class family : unsigned char { product, attention, lookup, rotate, rowwise, pointwise, reduce, small, host };
+enum class family : unsigned char {
+  product,
+  attention,
+  lookup,
+  rotate,
+  rowwise,
+  pointwise,
+  reduce,
+  small,
+  exchange,
+  host
+};
 // Where a node stands in its launch: around the product of  y = post ⊙ (pre(x) · decode(W)ᵀ + side(x)) + bias,  in a sum
 // over tokens, or alone.
 enum class slot : unsigned char { none, pre, product, side, post, reduce, alone };
@@ -19,8 +30,8 @@ constexpr const char* name_of(slot s) {
   return names[static_cast<int>(s)];
 }
 constexpr const char* name_of(family f) {
-  constexpr const char* names[] = {"product",   "attention", "lookup", "rotate", "rowwise",
-                                   "pointwise", "reduce",    "small",  "host"};
+  constexpr const char* names[] = {"product",   "attention", "lookup", "rotate",   "rowwise",
+                                   "pointwise", "reduce",    "small",  "exchange", "host"};
   return names[static_cast<int>(f)];
 }
 

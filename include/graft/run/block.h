@@ -8,6 +8,7 @@
 #include <graft/derive/block.h>
 #include <graft/derive/keep.h>
 #include <graft/run/block_program.h>
+#include <graft/run/rank_share.h>
 
 #include <deque>
 #include <memory>
@@ -55,12 +56,13 @@ template <class Engine> class block_programs {
  public:
   using program = block_program<Engine>;
   typename Engine::queue queue{};
+  rank_share share{};  // set before the first program is made
 
   program& of(const block_spec& what, way w, const named_values& from) {
     for (entry& e : all_)
       if (e.does == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes)
         return *e.made;
-    entry e{what, w, from.sizes, {}, make(what, w)};
+    entry e{what, w, from.sizes, {}, make(what, w, from)};
     e.shapes = shapes(e.made->value(), from);
     all_.push_back(std::move(e));
     return *all_.back().made;
@@ -81,14 +83,15 @@ template <class Engine> class block_programs {
     std::vector<long long> shapes;
     std::unique_ptr<program> made;
   };
-  std::unique_ptr<program> make(const block_spec& what, way w) const {
+  std::unique_ptr<program> make(const block_spec& what, way w, const named_values& from) const {
     const block_options how = options_of(what, w);
+    auto mine = [&](builder whole) { return share.graph_of(std::move(whole), from, how.adapters); };
     const target& to = Engine::runs_on(queue);
-    if (w == way::recomputing) return std::make_unique<program>(capture_backward(what.formula, how), to);
+    if (w == way::recomputing) return std::make_unique<program>(mine(capture_backward(what.formula, how)), to);
     if (w != way::keeping && w != way::backward)
-      return std::make_unique<program>(capture_forward(what.formula, how), to);
-    const builder forward = capture_forward(what.formula, how);
-    kept_pair pair = keep(forward, capture_backward(what.formula, how));
+      return std::make_unique<program>(mine(capture_forward(what.formula, how)), to);
+    const builder forward = mine(capture_forward(what.formula, how));
+    kept_pair pair = keep(forward, mine(capture_backward(what.formula, how)));
     if (w == way::backward)
       return std::make_unique<program>(std::move(pair.backward), to, typename program::kept_places{-1, pair.leaf});
     return std::make_unique<program>(std::move(pair.forward), to,
@@ -121,12 +124,15 @@ template <class Engine> class bound_block {
     block_program<Engine>& p = programs_->of(what_, w, values);
     const block_options how = options_of(what_, w);
     bound& b = at(w);
-    if (status s = p.bind(programs_->queue, values, how.adapters, room, b.with); !s) return of(s);
+    result<named_values> mine = programs_->share.values_of(p.value(), values);
+    if (!mine) return of(mine.failure());
+    b.values = std::move(*mine);
+    if (status s = p.bind(programs_->queue, b.values, how.adapters, room, b.with); !s) return of(s);
     b.in = &p;
     if (at(way::keeping).in != nullptr) at(way::backward).with.tokens = at(way::keeping).with.tokens;
     if (w != way::keeping) return ok;
     memory_.clear(), kept_.clear();
-    for (const long long n : p.kept_elements(values, how.adapters, room.tokens)) {
+    for (const long long n : p.kept_elements(b.values, how.adapters, room.tokens)) {
       result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::keeps) / 8);
       if (!m) return of(m.failure());
       memory_.push_back(std::move(*m));
@@ -172,6 +178,7 @@ template <class Engine> class bound_block {
   struct bound {
     block_program<Engine>* in = nullptr;
     typename block_program<Engine>::binding with;
+    named_values values;  // this rank's; their numbers are read where they lie
   };
   bound& at(way w) { return ways_[static_cast<std::size_t>(w)]; }
   const bound& at(way w) const { return ways_[static_cast<std::size_t>(w)]; }

@@ -30,7 +30,7 @@ inline status check_ids(const graph& g, const call& c) {
     const bool spans = row(v.what).kind == op_class::attention;
     if (how != flow::look_up && how != flow::add_rows && how != flow::labelled && !spans) continue;
     const auto* const ids = static_cast<const std::int64_t*>(c.data[static_cast<std::size_t>(v.b)].data);
-    if (ids == nullptr) continue;  // known before the call
+    if (ids == nullptr || is_part(v)) continue;  // known before the call; or looked up by the rank that has the row
     const long long n = g.sizes.value(g[v.b].d[3], c.sizes);
     if (spans) {
       const bool cached = v.what == op::cached_attention;

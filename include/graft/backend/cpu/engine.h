@@ -7,6 +7,7 @@
 #include <graft/backend/cpu/operations.h>
 #include <graft/backend/cpu/parameter_updates.h>
 #include <graft/backend/mode.h>
+#include <graft/backend/rank_exchange.h>
 #include <graft/core/result.h>
 #include <graft/plan/target.h>
 
@@ -19,7 +20,8 @@ namespace graft::cpu {
 
 template <class Real> struct engine {
   struct queue {
-    host_function<Real> host{};  // what a formula calls outside the language
+    host_function<Real> host{};  // what a formula calls outside the language, and how it reaches other ranks
+    status outside = ok;         // what went wrong there in this call
     operations<Real> has = every_operation<Real>();
     status knows(const graph& g) const {
       const id i = first_without(g, has.have);
@@ -59,6 +61,14 @@ template <class Real> struct engine {
 
   // ---- for models: the engine's memory is the caller's, so tensors are used where they lie and nothing waits
   static status start(queue&) { return ok; }
+  static status exchange_by(queue& q, rank_exchange ranks) {
+    q.host = [&q, ranks](const char* how, tensor<Real> in, tensor<Real> out) {
+      std::copy_n(in.p, in.count(), out.p);
+      const status s = ranks(view_into(out.p, out.count()), same_text(how, row(op::rank_max).name));
+      if (!s && q.outside) q.outside = s;
+    };
+    return ok;
+  }
   static result<view> place(queue&, const view& host, dtype, block&) { return host; }
   static status copy(queue&, void* to, const void* from, long long bytes) {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));

@@ -4,6 +4,8 @@
 #include <graft/backend/cpu/bound_plan.h>
 #include <graft/backend/cpu/engine.h>
 
+#include <utility>
+
 namespace graft::cpu {
 
 template <class Real> class engine<Real>::bound {
@@ -45,7 +47,7 @@ template <class Real> class engine<Real>::bound {
       return fail("host function '", g[p.first_break].name, "' is not set; give it with host()");
     if (eager) plan_.parameters_changed();  // as the formula is written: nothing is kept from call to call
     plan_.run(q.has.evaluate, eager ? rotations::dense : rotations::blockwise, &q.host);
-    return ok;
+    return std::exchange(q.outside, status(ok));
   }
 
  private:

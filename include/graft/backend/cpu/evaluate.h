@@ -35,6 +35,7 @@ template <class Real> struct evaluator {
   const host_function<Real>* host = nullptr;
 
   long long argument(const node& v, int k) const { return g.sizes.value(v.k[k], s); }
+  table_part part(const node& v) const { return is_part(v) ? table_part{true, argument(v, 0)} : table_part{}; }
   window patch_window(const node& v, id image) const {
     const node& x = g[image];
     const long long kw = argument(v, 1), stride = argument(v, 2), pad = argument(v, 3);
@@ -170,7 +171,7 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::row_kron>) row_kron(out, x.a, x.b);
       return;
     case op::gather:
-      if constexpr (has<Ops, op::gather>) gather(out, x.a, x.ids, v.ta);
+      if constexpr (has<Ops, op::gather>) gather(out, x.a, x.ids, v.ta, e.part(v));
       return;
     case op::scatter:
       if constexpr (has<Ops, op::scatter>) scatter(out, x.a, x.ids, v.ta);
@@ -203,10 +204,10 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::dropout>) dropout(out, x.a, *x.ids, e.argument(v, 0), *x.c.p, x.first);
       return;
     case op::cross_entropy:
-      if constexpr (has<Ops, op::cross_entropy>) cross_entropy(out, x.a, x.ids);
+      if constexpr (has<Ops, op::cross_entropy>) cross_entropy(out, x.a, x.ids, e.part(v));
       return;
     case op::cross_entropy_grad:
-      if constexpr (has<Ops, op::cross_entropy_grad>) cross_entropy_grad(out, x.a, x.ids, x.c);
+      if constexpr (has<Ops, op::cross_entropy_grad>) cross_entropy_grad(out, x.a, x.ids, x.c, e.part(v));
       return;
     case op::attention:
       if constexpr (has<Ops, op::attention>) attention(out, x.a, x.ids, e.argument(v, 0));
@@ -223,6 +224,8 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::unpatch:
       if constexpr (has<Ops, op::unpatch>) unpatch(out, x.a, e.patch_window(v, i));
       return;
+    case op::rank_sum:
+    case op::rank_max: (*e.host)(row(v.what).name, x.a, out); return;
     case op::host: (*e.host)(v.name, x.a, out); return;
   }
 }

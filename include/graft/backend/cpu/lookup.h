@@ -9,16 +9,27 @@
 
 namespace graft::cpu {
 
-template <class Real> void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_column) {
-  const long long n = out.d[3];
+// Where a table is a part of a larger one: the row that it begins with. Other rows are zeros.
+struct table_part {
+  bool is = false;
+  long long first = 0;
+};
+template <class Real>
+void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_column, table_part part = {}) {
+  const long long n = out.d[3], entries = w.d[by_column ? 3 : 2];
   for (long long t = 0; t < out.d[2]; ++t) {
     Real* to = out.p + t * n;
+    const long long id = ids[t] - part.first;
+    if (part.is && (id < 0 || id >= entries)) {
+      std::fill_n(to, n, Real(0));
+      continue;
+    }
     if (w.stored != nullptr)
-      decode(by_column ? w.stored->transposed() : *w.stored, ids[t], 1, to);
+      decode(by_column ? w.stored->transposed() : *w.stored, id, 1, to);
     else if (!by_column)
-      std::copy_n(w.p + ids[t] * n, n, to);
+      std::copy_n(w.p + id * n, n, to);
     else
-      for (long long c = 0; c < n; ++c) to[c] = w.p[c * w.d[3] + ids[t]];
+      for (long long c = 0; c < n; ++c) to[c] = w.p[c * w.d[3] + id];
   }
 }
 template <class Real> void scatter(tensor<Real> w, tensor<Real> rows, const std::int64_t* ids, bool by_column) {

@@ -8,6 +8,7 @@
 #include <graft/backend/cuda/parameter_updates.cuh>
 #include <graft/backend/cuda/targets.h>
 #include <graft/backend/cuda/token_sampler.cuh>
+#include <graft/backend/rank_exchange.h>
 
 namespace graft::cuda {
 
@@ -119,6 +120,9 @@ template <class T> struct engine {
     return each(q.stream, to.count(), add_numbers{values, {to.data, to.type}}, "adding a gradient");
   }
   // ---- for models, which live in device memory; what callers bring and get is in host memory
+  static status exchange_by(queue&, const rank_exchange&) {
+    return fail("a model is divided among CPUs only: load it on cpu::engine");
+  }
   static status start(queue& q) {
     if (q.kernels.evaluate == nullptr) q.kernels = every_kernel_of<T>();
     if (q.own == nullptr) {

@@ -199,6 +199,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       a.k = cache.p, a.v = cache.p + cache.d[3] / 2, a.k_row = cache.d[3];
       return attend(here, a, out.p, out.d[3]);
     }
+    case op::rank_sum:
+    case op::rank_max: return fail(name, " does not run on the GPU; split a model over CPUs with MPI");
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
   }
   return ok;
