@@ -233,7 +233,9 @@ struct sharder {
     if (!(v.k[1] == dim{0}) && share_of(from, among, v.k[1]) != share::part) return false;
     node made = copied(i);
     made.a = at[v.a], made.k[1] = made.k[1] == dim{0} ? dim{0} : part_of(made.k[1]);
-    emit(i, {kind::part, p.axis}, made);
+    const dim d = v.d[p.axis];  // a sum of sizes: still several of them
+    const bool several = !d.known() && from.sizes.e[d.entry()].what == size_entry::kind::sum;
+    emit(i, {several ? kind::side_by_side : kind::part, p.axis}, made);
     return true;
   }
   constexpr bool by_heads(id i) {
