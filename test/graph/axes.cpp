@@ -146,6 +146,8 @@ const std::map<op, example>& examples() {
           return make::unpatch(g, rows, image, g.n[rows]);
         },
         {{{M, 0, M, M}}}}},
+      {op::rank_sum, {unary<op::rank_sum>, {all_mix}}},
+      {op::rank_max, {unary<op::rank_max>, {all_mix}}},
       {op::host,
        {[](builder&, scope p) {
           return host("f", ex{p.g, a(p)}).i;

@@ -52,7 +52,7 @@ template <class Engine> class trainer {
       if (s.size() < 2)
         return fail("a sequence has ", static_cast<long long>(s.size()), " tokens, expected at least 2");
     if (!Engine::reads_host_memory && how.ranks->size() > 1 && !how.ranks->reads_device_memory())
-      return fail("these ranks exchange host memory, and this model trains in a device's");
+      return fail("these ranks exchange host memory, and this model trains in a device's: use nccl_communicator");
     auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, seed_of(how)});
     if (!run) return run.failure();
     auto optimizer = run->optimizer(how.optimizer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several processes that compute one thing: who of how many this one is, and what they exchange. Every rank calls the
-// same functions in the same order with tensors of the same sizes. Tensors are contiguous; sums are made in the order of
-// the ranks, so that the same run gives the same bits on all of them. A rank that does not answer within the timeout is
+// same functions in the same order with tensors of the same sizes. Tensors are contiguous; sums are made in an order
+// that follows from the ranks alone, so that the same run gives the same bits on all of them. A rank that does not answer within the timeout is
 // an error here, and so is everything after it: the others may have gone on.
 #pragma once
 #include <graft/core/result.h>

@@ -51,6 +51,7 @@ class mpi_communicator final : public communicator {
   status all_reduce(const mutable_view& values, reduction how) override {
     if (how == reduction::largest) {
       if (status s = detail::check_reduced(values); !s) return s;
+      if (status s = check_count(values.count()); !s) return s;
       return collective([&](MPI_Request* r) {
         return MPI_Iallreduce(MPI_IN_PLACE, values.data, static_cast<int>(values.count()), type_of(values), MPI_MAX,
                               ranks_, r);
@@ -63,8 +64,7 @@ class mpi_communicator final : public communicator {
   // the same on every rank, as MPI asks, because it follows from the calls alone.
   status begin_all_reduce(const mutable_view& values) override {
     if (status s = detail::check_reduced(values); !s) return s;
-    if (values.count() > std::numeric_limits<int>::max())
-      return fail("a tensor to reduce has ", values.count(), " elements, expected less than 2^31: reduce it by parts");
+    if (status s = check_count(values.count()); !s) return s;
     if (status s = gather_summed(); !s) return s;
     sum& now = sums_.emplace_back(values, size_, rank_);
     return begin(now.request, [&](MPI_Request* r) {
@@ -104,6 +104,7 @@ class mpi_communicator final : public communicator {
   status broadcast(const mutable_view& values, int from) override {
     if (from < 0 || from >= size_) return fail("rank ", from, " cannot broadcast, there are ", size_, " ranks");
     if (status s = detail::check_exchanged(values); !s) return s;
+    if (status s = check_count(detail::bytes_of(values)); !s) return s;
     return collective([&](MPI_Request* r) {
       return MPI_Ibcast(values.data, static_cast<int>(detail::bytes_of(values)), MPI_BYTE, from, ranks_, r);
     });
@@ -136,13 +137,15 @@ class mpi_communicator final : public communicator {
   mpi_communicator(const mpi_settings& how, bool ends) : timeout_(how.timeout), ends_mpi_(ends) {}
 
   static MPI_Datatype type_of(const mutable_view& v) { return v.type == dtype::f32 ? MPI_FLOAT : MPI_DOUBLE; }
+  // MPI counts with int.
+  static status check_count(long long n) {
+    if (n <= std::numeric_limits<int>::max()) return ok;
+    return fail("an exchange counts to ", n, ", MPI to less than 2^31: exchange the tensor by parts");
+  }
   template <class One, class Other> static status check_both(const One& a, const Other& b) {
     if (status s = detail::check_exchanged(a); !s) return s;
     if (status s = detail::check_exchanged(b); !s) return s;
-    if (detail::bytes_of(a) <= std::numeric_limits<int>::max() &&
-        detail::bytes_of(b) <= std::numeric_limits<int>::max())
-      return ok;
-    return fail("a tensor to exchange has 2^31 bytes or more: exchange it by parts");
+    return check_count(std::max(detail::bytes_of(a), detail::bytes_of(b)));
   }
   template <class Real> void add_up_as(const std::byte* from, std::byte* to, long long n) const {
     const Real* const in = reinterpret_cast<const Real*>(from);

@@ -142,7 +142,9 @@ class nccl_communicator final : public communicator {
     if (status s = detail::check_exchanged(a); !s) return s;
     if (status s = detail::check_exchanged(b); !s) return s;
     if (in_device_memory(a.data) && in_device_memory(b.data)) return ok;
-    return fail("NCCL gathers and scatters device memory only");
+    return fail(
+        "NCCL gathers and scatters device memory, and one of these tensors lies elsewhere: copy it to the device "
+        "first");
   }
   // `exchange` where the values lie; from host memory there and back.
   template <class Exchange> status in_place(const mutable_view& values, Exchange exchange) {
