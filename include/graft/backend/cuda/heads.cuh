@@ -55,7 +55,7 @@ struct joined_by_eights {
     for (int p = 0; p < f.of.parts; ++p) all = all && f.of.width[p] % f.head() == 0 && by_sixteen_bytes(f.of.part[p]);
     return all;
   }
-  __device__ void operator()(long long piece) const {
+  __host__ __device__ void operator()(long long piece) const {
     const auto i = static_cast<unsigned>(piece);
     const unsigned each = width / 16, row = i / each, at = i % each, in_half = half / 8, in_head = at % in_half * 8;
     unsigned c = at / in_half * 2 * half + in_head, p = 0;

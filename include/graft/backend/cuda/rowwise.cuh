@@ -152,7 +152,7 @@ struct normalized_by_blocks {
   static unsigned threads(long long n) {
     return static_cast<unsigned>(std::min<long long>((n / 8 + 31) / 32 * 32, most_threads));
   }
-  __device__ void operator()(long long row, const block_team& t) const {
+  template <class Team> __host__ __device__ void operator()(long long row, const Team& t) const {
     const long long n = f.x.d[3];
     float v[most_pieces][8] = {};
     auto each_piece = [&](const auto& g) {
@@ -170,7 +170,7 @@ struct normalized_by_blocks {
     each_piece([&](int k, long long c) { load_eight(v[k], f.x.p, row * n + c); });
     const float mean = f.rms ? 0 : sum_of([](float x) { return x; }) / static_cast<float>(n);
     const float squares = sum_of([&](float x) { return (x - mean) * (x - mean); });
-    const float scale = 1 / sqrtf(squares / static_cast<float>(n) + f.eps[0]);
+    const float scale = 1 / std::sqrt(squares / static_cast<float>(n) + f.eps[0]);
     each_piece([&](int k, long long c) {
       float w[8] = {1, 1, 1, 1, 1, 1, 1, 1};
       if (f.factors.at != nullptr) load_eight(w, f.factors, c);

@@ -174,6 +174,7 @@ __device__ int draw(const Scores& scores, long long n, float best, const samplin
 
 template <class T> __global__ void __launch_bounds__(sample_threads) sample_row(sampled_rows of, sampling_numbers how) {
   __shared__ sample_memory m;
+  take_turn();
   const long long n = of.vocabulary, row = of.last[blockIdx.x], sequence = of.places[row] / of.length;
   std::uint32_t* const seen = of.seen != nullptr ? of.seen + sequence * seen_words(n) : nullptr;
   const row_scores<T> scores{static_cast<const T*>(of.logits) + blockIdx.x * n, seen, how.penalty,
@@ -197,8 +198,8 @@ template <class T> __global__ void __launch_bounds__(sample_threads) sample_row(
 template <class T>
 status sample(cudaStream_t stream, long long rows, const sampled_rows& of, const sampling_numbers& how) {
   if (rows == 0) return ok;
-  return launch(stream, &detail::sample_row<T>, static_cast<unsigned>(rows), detail::sample_threads, "choosing tokens",
-                of, how);
+  return launch_chained(stream, &detail::sample_row<T>, static_cast<unsigned>(rows), detail::sample_threads,
+                        "choosing tokens", of, how);
 }
 
 }  // namespace graft::cuda
