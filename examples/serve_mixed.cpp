@@ -2,8 +2,10 @@
 // Serves requests that each name their adapter, many in one batch. A request is a line: the name of an adapter, several
 // with + between them, or - for the base; a space; then token ids with commas between them, or text where the model's
 // folder has a tokenizer. An answer is a line too. Lines come from standard input, from a file, or from the clients of a
-// Unix socket, each of which is answered when it has written its last line; docs/serving.md shows it.
+// Unix socket, each of which is answered when it has written its last line; docs/serving.md shows it. With --ask it is such
+// a client.
 //     serve_mixed MODEL [--batch N] [--tokens N] [--from FILE | --socket PATH] NAME=FOLDER [NAME=FOLDER …]
+//     serve_mixed --ask PATH < requests
 // run: serve_mixed test/golden/models/llama/base --tokens 8 --from examples/requests.txt sql=test/golden/models/llama/multi/a chat=test/golden/models/llama/multi/c turned=test/golden/models/llama/oft/adapter_init scaled=test/golden/models/llama/ia3/adapter_init
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/adapters.h>
@@ -127,22 +129,39 @@ status serve_stream(server& s, std::istream& in) {
   return graft::ok;
 }
 
-// One client after the other: all its lines, then all answers.
-status serve_socket(server& s, const std::string& path) {
+graft::result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) return graft::fail("the path of the socket is too long");
   std::copy(path.begin(), path.end(), address.sun_path);
+  return address;
+}
+std::string read_all(int from) {
+  std::string text;
+  char part[4096];
+  for (ssize_t n = ::read(from, part, sizeof part); n > 0; n = ::read(from, part, sizeof part))
+    text.append(part, static_cast<std::size_t>(n));
+  return text;
+}
+void write_all(int to, const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t n = ::send(to, text.data() + at, text.size() - at, MSG_NOSIGNAL);
+    if (n <= 0) return;
+    at += static_cast<std::size_t>(n);
+  }
+}
+
+// One client after the other: all its lines, then all answers.
+status serve_socket(server& s, const std::string& path) {
+  const auto address = address_of(path);
+  if (!address) return address.failure();
   const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
   ::unlink(path.c_str());
-  if (listener < 0 || ::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+  if (listener < 0 || ::bind(listener, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 ||
       ::listen(listener, 16) != 0)
     return graft::fail("the socket ", path.c_str(), " cannot be opened: ", std::strerror(errno));
   for (int client = ::accept(listener, nullptr, nullptr); client >= 0; client = ::accept(listener, nullptr, nullptr)) {
-    std::string text;
-    char part[4096];
-    for (ssize_t n = ::read(client, part, sizeof part); n > 0; n = ::read(client, part, sizeof part))
-      text.append(part, static_cast<std::size_t>(n));
+    const std::string text = read_all(client);
     std::vector<request> all;
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -152,15 +171,24 @@ status serve_socket(server& s, const std::string& path) {
     const status done = s.serve(all);
     std::string answers = done ? "" : std::string("error: ") + done.message() + "\n";
     for (const request& r : all) answers += r.answer + "\n";
-    for (std::size_t at = 0; at < answers.size();) {
-      const ssize_t n = ::send(client, answers.data() + at, answers.size() - at, MSG_NOSIGNAL);
-      if (n <= 0) break;
-      at += static_cast<std::size_t>(n);
-    }
+    write_all(client, answers);
     ::close(client);
     s.report();
   }
   return graft::fail("the socket was closed");
+}
+
+status ask(const std::string& path) {
+  const auto address = address_of(path);
+  if (!address) return address.failure();
+  const int server = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  if (server < 0 || ::connect(server, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return graft::fail("nobody answers at ", path.c_str(), ": ", std::strerror(errno));
+  write_all(server, read_all(STDIN_FILENO));
+  ::shutdown(server, SHUT_WR);
+  std::fputs(read_all(server).c_str(), stdout);
+  ::close(server);
+  return graft::ok;
 }
 
 int main(int argc, char** argv) {
@@ -184,6 +212,10 @@ int main(int argc, char** argv) {
   const auto wrong = [](const char* why) { return std::fprintf(stderr, "serve_mixed: %s\n", why), 1; };
   if (argc < 2)
     return wrong("usage: serve_mixed MODEL [--batch N] [--tokens N] [--from FILE | --socket PATH] NAME=FOLDER ...");
+  if (std::strcmp(argv[1], "--ask") == 0) {
+    const status done = ask(argc > 2 ? argv[2] : "");
+    return done ? 0 : wrong(done.message());
+  }
   auto model = hf::load_model<engine>(argv[1]);
   if (!model) return wrong(model.message());
   std::optional<hf::tokenizer> words;

@@ -11,6 +11,9 @@ extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const
 extern template linear_kernels all_kernels<float>();
 extern template linear_kernels all_kernels<__nv_bfloat16>();
 extern template linear_kernels all_kernels<__half>();
+extern template mixed_kernels all_mixed_kernels<float>();
+extern template mixed_kernels all_mixed_kernels<__nv_bfloat16>();
+extern template mixed_kernels all_mixed_kernels<__half>();
 extern template attention_kernels all_attention_kernels<__nv_bfloat16>();
 
 }  // namespace graft::cuda

@@ -61,6 +61,16 @@ template <class Engine> class block_stack {
 
   // Of this stack as it is bound now; no other one has had it.
   std::uint64_t number() const { return number_; }
+  static std::uint64_t next_number() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
+  // How often addresses that its launches use have changed.
+  long long moves(way w) const {
+    long long n = 0;
+    for (const bound_block<Engine>& b : blocks_) n += b.program(b.path().empty() ? way::forward : w)->moves();
+    return n;
+  }
   // Where the numbers of a tensor of an adapter are in host memory.
   const void* original(const void* placed) const {
     const void* found = placed;
@@ -76,10 +86,6 @@ template <class Engine> class block_stack {
 
  private:
   block_stack() = default;
-  static std::uint64_t next_number() {
-    static std::atomic<std::uint64_t> last{0};
-    return ++last;
-  }
 
   status build(block_programs<Engine>& programs, const settings& s) {
     if (s.adapters != nullptr) adapters_ = *s.adapters;

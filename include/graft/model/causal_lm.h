@@ -8,6 +8,7 @@
 // Any thread may change the adapters while another one runs the model: a change waits for the end of the call, and the
 // next call, or the next token, sees all of it.
 #pragma once
+#include <graft/core/mixed_bits.h>
 #include <graft/model/merge.h>
 #include <graft/model/model_ranks.h>
 #include <graft/model/named_adapters.h>
@@ -104,6 +105,10 @@ template <class Engine> class causal_lm {
   // gives the codes of the base back.
   std::map<std::string, double> merge_rounding() const;
 
+  // How rows with each of these sets of adapters run beside others, a line for each: in the launches of the base, or as a
+  // group of their own, and why.
+  result<std::string> explain_rows(std::span<const names> sets);
+
   // Logits of every row [rows, vocabulary], or of the last row of each run. `of_runs`: the adapters of each run, none of
   // them for the base alone; not given: those that are active.
   status logits(std::span<const row_run> runs, std::span<real> out, bool last_only = false,
@@ -131,6 +136,11 @@ template <class Engine> class causal_lm {
   // The same in two steps, for the adapters that are active: what happens before anything is launched, and the launches.
   result<block_stack<Engine>*> prepare(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
                                        std::span<const row_run> runs);
+  // The same where runs have adapters of their own. Null: an adapter cannot share the launches of the base, or there are
+  // too many rows; run_rows runs them by groups.
+  result<block_stack<Engine>*> prepare_mixed(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                             std::span<const row_run> runs, std::span<const names> of_runs);
+  status check_adapters(std::span<const row_run> runs, std::span<const names> of_runs) const;
   status run_prepared(block_stack<Engine>& in, way w, const mutable_view& out) {
     if (status s = forward(in, w); !s) return s;
     return head(in, out);
@@ -141,13 +151,21 @@ template <class Engine> class causal_lm {
   result<std::unique_ptr<block_stack<Engine>>> make_stack(const names& which, bool loss, bool dropped);
   row_batch& rows() { return rows_; }
   // The rows of the next call, where the engine reads them once they were sent.
-  status set_rows(std::span<const row_run> runs, bool cached) {
-    rows_.set(runs, config_->window, cached);
+  status set_rows(std::span<const row_run> runs, bool cached, std::span<const std::int64_t> adapters = {}) {
+    rows_.set(runs, config_->window, cached, adapters);
     const std::span<const std::int64_t> all = rows_.numbers();
     if (status s = row_numbers_.write(all.data(), static_cast<long long>(all.size_bytes())); !s) return s;
     return rows_.lies_at(static_cast<const std::int64_t*>(row_numbers_.data())), status(ok);
   }
   status send_rows() { return row_numbers_.send(programs_->queue); }
+  // Another number where the rows of a call, or those between blocks, lie elsewhere than before.
+  std::uint64_t place_of_rows() {
+    std::uint64_t all = 0;
+    for (const void* at :
+         {rows_.ids().data, static_cast<const void*>(hidden(0).data()), static_cast<const void*>(hidden(1).data())})
+      all = mixed_bits(all ^ static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(at)));
+    return all;
+  }
   status forward(block_stack<Engine>& in, way w) {
     if (status s = send_rows(); !s) return s;
     block_call c = call(0);

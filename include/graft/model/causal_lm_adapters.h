@@ -213,7 +213,76 @@ result<block_stack<Engine>*> causal_lm<Engine>::prepare(stack_cache<Engine>& sta
   return prepare(stacks, cache, acting(), weights_now(), runs);
 }
 
-// Rows of different adapters run by groups: tokens see their own sequence only, and a sequence has one set of adapters.
+template <class Engine>
+status causal_lm<Engine>::check_adapters(std::span<const row_run> runs, std::span<const names> of_runs) const {
+  if (status s = check_runs(runs); !s) return s;
+  if (of_runs.size() != runs.size())
+    return fail("adapters are named for ", static_cast<long long>(of_runs.size()), " sequences, and there are ",
+                static_cast<long long>(runs.size()));
+  if (merged_ != nullptr) return fail("adapters are merged into the weights; unmerge() to run rows with others");
+  for (const names& n : of_runs)
+    if (status s = named_.knows(n); !s) return s;
+  return ok;
+}
+template <class Engine>
+result<block_stack<Engine>*> causal_lm<Engine>::prepare_mixed(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                                              std::span<const row_run> runs,
+                                                              std::span<const names> of_runs) {
+  block_stack<Engine>* const by_groups = nullptr;
+  if (status s = check_adapters(runs, of_runs); !s) return s.failure();
+  if constexpr (Engine::mixed_rows > 0) {
+    long long rows = 0;
+    for (const row_run& r : runs) rows += static_cast<long long>(r.tokens.size());
+    if (rows > Engine::mixed_rows) return by_groups;
+    const way w = cache != nullptr ? way::cached : way::forward;
+    const numbered_weights on = base_weights();
+    const result<capacity> room = reserve(rows);
+    if (!room) return room.failure();
+    const auto base = stacks.base_of_mixed(on.number, [&] { return make_stack({}, on, {false, false, cache}); });
+    if (!base) return base.failure();
+    if (status s = (*base)->ready(w, rows, *room); !s) return s.failure();
+    if (status s = stacks.mixed().begin(programs_->queue, w, *(*base)->made); !s) return s.failure();
+    std::vector<std::int64_t> places;
+    for (const names& n : of_runs) {
+      places.push_back(-1);
+      if (n.empty()) continue;
+      const std::vector<shared_adapter> adapters = listed(named_, n);
+      const auto with = stacks.of(adapters, on.number, [&] { return make_stack(adapters, on, {false, false, cache}); });
+      if (!with) return with.failure();
+      if (status s = (*with)->ready(w, rows, *room); !s) return s.failure();
+      const result<int> place = stacks.mixed().place_of(w, *(*with)->made);
+      if (!place) return by_groups;
+      places.back() = *place;
+    }
+    if (status s = set_rows(runs, cache != nullptr, places); !s) return s.failure();
+    if (status s = stacks.mixed().send(programs_->queue, rows_.adapters()); !s) return s.failure();
+    return (*base)->made.get();
+  }
+  return by_groups;
+}
+template <class Engine> result<std::string> causal_lm<Engine>::explain_rows(std::span<const names> sets) {
+  const auto mine = alone();
+  std::string all;
+  for (const names& n : sets) {
+    if (status s = named_.knows(n); !s) return s.failure();
+    for (const std::string& name : n) all += (&name == n.data() ? "" : ", ") + name;
+    if constexpr (Engine::mixed_rows > 0) {
+      const std::int64_t token[1] = {0};
+      const row_run run{token};
+      if (const auto made = prepare_mixed(stacks_, nullptr, {&run, 1}, {&n, 1}); !made) return made.failure();
+      const auto with = stacks_.of(listed(named_, n), weights_number_, [] { return fail("it was made above"); });
+      const result<int> place = !with ? with.failure() : stacks_.mixed().place_of(way::forward, *(*with)->made);
+      all += place ? ": in the launches of the base" : std::string(": ") + place.message();
+    } else {
+      all += ": as a group of their own; this engine has no launches that rows of several adapters share";
+    }
+    all += "\n";
+  }
+  return all;
+}
+
+// Rows of different adapters that cannot share launches run by groups: tokens see their own sequence only, and a sequence
+// has one set of adapters.
 template <class Engine>
 status causal_lm<Engine>::run_rows(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const row_run> runs,
                                    std::span<const names> of_runs, const mutable_view& out) {
@@ -223,13 +292,9 @@ status causal_lm<Engine>::run_rows(stack_cache<Engine>& stacks, kept_rows<Engine
     if (!stack) return stack.failure();
     return run_prepared(**stack, w, out);
   }
-  if (status s = check_runs(runs); !s) return s;
-  if (of_runs.size() != runs.size())
-    return fail("adapters are named for ", static_cast<long long>(of_runs.size()), " sequences, and there are ",
-                static_cast<long long>(runs.size()));
-  if (merged_ != nullptr) return fail("adapters are merged into the weights; unmerge() to run rows with others");
-  for (const names& n : of_runs)
-    if (status s = named_.knows(n); !s) return s;
+  const auto together = prepare_mixed(stacks, cache, runs, of_runs);
+  if (!together) return together.failure();
+  if (*together != nullptr) return run_prepared(**together, w, out);
   const long long width = config_->vocabulary, bytes = width * bits_of(out.type) / 8;
   const bool last_only = out.size[0] == static_cast<long long>(runs.size());
   std::vector<long long> first{0};  // row of the result where each run begins

@@ -104,32 +104,38 @@ template <class Engine> class generator {
     const auto n = static_cast<long long>(active_.size());
     const result<mutable_view> logits = choice_.logits(queue(), n);
     if (!logits) return logits.failure();
-    if (!names_.empty()) {
+    const auto stack = names_.empty() ? model_->prepare(stacks_, cache_.get(), runs_)
+                                      : model_->prepare_mixed(stacks_, cache_.get(), runs_, names_);
+    if (!stack) return stack.failure();
+    if (*stack == nullptr) {
       if (status s = model_->run_rows(stacks_, cache_.get(), runs_, names_, *logits); !s) return s;
       if (status s = model_->set_rows(runs_, true); !s) return s;
       if (status s = model_->send_rows(); !s) return s;
       if (status s = choice_.choose(queue(), model_->rows()); !s) return s;
       return choice_.wait(queue());
     }
-    const auto stack = model_->prepare(stacks_, cache_.get(), runs_);
-    if (!stack) return stack.failure();
     const auto work = [&]() -> status {
       if (status s = model_->run_prepared(**stack, way::cached, *logits); !s) return s;
       return choice_.choose(queue(), model_->rows());
     };
     const bool replays = steps_ == step_mode::reduce_overhead && model_->rows().rows() == n;
-    if (status s = replays ? captured_[active_.size()].run(queue(), stamp(*stack), work) : work(); !s) return s;
+    if (status s = replays ? captured_[active_.size()].run(queue(), stamp(**stack, *logits), work) : work(); !s)
+      return s;
     return choice_.wait(queue());
   }
   typename Engine::queue& queue() { return model_->programs().queue; }
   // Another number where anything lies elsewhere than before, or something else is run.
-  std::uint64_t stamp(const block_stack<Engine>* stack) {
-    std::uint64_t all = 0;
+  std::uint64_t stamp(const block_stack<Engine>& stack, const mutable_view& logits) {
+    std::uint64_t all = model_->place_of_rows();
     for (const std::uint64_t part :
-         {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(model_->rows().ids().data)), stack->number(),
-          static_cast<std::uint64_t>(model_->programs().moves())})
+         {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(logits.data)), stack.number(),
+          static_cast<std::uint64_t>(stack.moves(way::cached)), names_.empty() ? 0 : number_of_mixed()})
       all = mixed_bits(all ^ part);
     return all;
+  }
+  std::uint64_t number_of_mixed() {
+    if constexpr (Engine::mixed_rows > 0) return stacks_.mixed().number();
+    return 0;
   }
   stop_reason reason(int token, std::size_t made, std::size_t length) const {
     if (std::find(how_.end.begin(), how_.end.end(), token) != how_.end.end()) return stop_reason::end_token;

@@ -20,8 +20,10 @@ struct row_run {
 
 class row_batch {
  public:
-  // `windows`: of each layer. Memory is kept from call to call.
-  void set(std::span<const row_run> runs, std::span<const int> windows, bool cached) {
+  // `windows`: of each layer; `adapters`: the place of each run's, where rows have their own. Memory is kept from call to
+  // call.
+  void set(std::span<const row_run> runs, std::span<const int> windows, bool cached,
+           std::span<const std::int64_t> adapters = {}) {
     rows_ = 0;
     for (const row_run& r : runs) rows_ += static_cast<long long>(r.tokens.size());
     const auto n = static_cast<std::size_t>(rows_);
@@ -30,7 +32,7 @@ class row_batch {
     kinds_.clear();
     for (const int w : windows_)
       if (std::find(kinds_.begin(), kinds_.end(), w) == kinds_.end()) kinds_.push_back(w);
-    numbers_.resize((2 + kinds_.size() * 3) * n + runs.size()), at_ = numbers_.data();
+    numbers_.resize((3 + kinds_.size() * 3) * n + runs.size()), at_ = numbers_.data();
     std::size_t row = 0;
     for (std::size_t s = 0; s < runs.size(); ++s) {
       const long long start = cached ? runs[s].place : static_cast<long long>(row) - runs[s].position;
@@ -38,6 +40,7 @@ class row_batch {
         numbers_[row] = runs[s].tokens[t];
         numbers_[n + row] = runs[s].position + static_cast<long long>(t);
         for (std::size_t k = 0; k < kinds_.size(); ++k) set_span(k, row, start);
+        numbers_[(2 + kinds_.size() * 3) * n + runs.size() + row] = adapters.empty() ? -1 : adapters[s];
       }
       last_[s] = static_cast<long long>(row) - 1;
       numbers_[(2 + kinds_.size() * 3) * n + s] = last_[s];
@@ -45,7 +48,7 @@ class row_batch {
   }
 
   long long rows() const { return rows_; }
-  // Ids, positions, spans and last rows, one behind the other; and where an engine has put them.
+  // Ids, positions, spans, last rows and adapters, one behind the other; and where an engine has put them.
   std::span<const std::int64_t> numbers() const { return numbers_; }
   void lies_at(const std::int64_t* at) { at_ = at; }
   view ids() const { return view_of(at_, rows_); }
@@ -59,6 +62,9 @@ class row_batch {
   view places() const { return view_of(at_ + 4 * rows_, rows_); }
   view last_rows() const {
     return view_of(at_ + (2 + 3 * static_cast<long long>(kinds_.size())) * rows_, last_.size());
+  }
+  const std::int64_t* adapters() const {
+    return at_ + (2 + 3 * kinds_.size()) * static_cast<std::size_t>(rows_) + last_.size();
   }
   std::span<const long long> last() const { return last_; }
 

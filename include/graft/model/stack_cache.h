@@ -3,7 +3,7 @@
 // adapters is to look one up; those whose adapters are gone, and the oldest of too many, are
 // forgotten.
 #pragma once
-#include <graft/model/block_stack.h>
+#include <graft/model/mixed_rows.h>
 #include <graft/model/together.h>
 
 #include <list>
@@ -37,6 +37,15 @@ template <class Engine> class stack_cache {
     all_.push_back({{adapters.begin(), adapters.end()}, on, std::move(*fresh)});
     return &all_.back();
   }
+  // The base on which rows have adapters of their own.
+  template <class Make> result<entry*> base_of_mixed(unsigned long long on, Make make) {
+    if (base_of_mixed_.made != nullptr && base_of_mixed_.on == on) return &base_of_mixed_;
+    result<std::unique_ptr<stack>> fresh = make();
+    if (!fresh) return fresh.failure();
+    base_of_mixed_ = {{}, on, std::move(*fresh)};
+    return &base_of_mixed_;
+  }
+  mixed_rows<Engine>& mixed() { return mixed_; }
   template <class Stays> void keep_only(Stays stays) {
     all_.remove_if([&](const entry& e) { return !stays(e); });
   }
@@ -50,6 +59,8 @@ template <class Engine> class stack_cache {
  private:
   static constexpr std::size_t most = 64;
   std::list<entry> all_;
+  entry base_of_mixed_;
+  mixed_rows<Engine> mixed_;
 };
 
 }  // namespace graft

@@ -28,6 +28,25 @@ inline bool reads_the_base(const formula& of) {
   const id made = of.weight(p, W).i;
   return contains(graph(g), made, op::base);
 }
+// Rows of a table that an adapter replaces, one for each of its trainable tokens: a row has one new value.
+inline status check_tokens(const module_adapter& a, const module_adapter& b) {
+  const auto of = [](const module_adapter& m) {
+    const auto at = m.tensors.find("selected");
+    return at == m.tensors.end() || !m.tensors.contains("trainable_tokens_delta") ? nullptr : &at->second;
+  };
+  const auto takes = [](const adapter_tensor& t, std::size_t row) {
+    const auto n = static_cast<std::size_t>(t.shape[1]);
+    const auto first = t.data->begin() + static_cast<std::ptrdiff_t>(row * n);
+    return std::any_of(first, first + static_cast<std::ptrdiff_t>(n), [](float v) { return v != 0; });
+  };
+  const adapter_tensor *const one = of(a), *const other = of(b);
+  if (one == nullptr || other == nullptr || one->shape[0] != other->shape[0]) return ok;
+  for (std::size_t row = 0; row < static_cast<std::size_t>(one->shape[0]); ++row)
+    if (takes(*one, row) && takes(*other, row))
+      return fail("two of the adapters train token ", static_cast<long long>(row), " of ", a.module.c_str(),
+                  "; activate one of them");
+  return ok;
+}
 inline status check_together(const std::vector<module_adapter>& sorted) {
   for (std::size_t i = 0; i < sorted.size(); ++i)
     for (std::size_t k = i; k-- > 0 && sorted[k].module == sorted[i].module;) {
@@ -35,6 +54,7 @@ inline status check_together(const std::vector<module_adapter>& sorted) {
       if (!reads_the_base(a.of) || !reads_the_base(b.of))
         return fail("two of the adapters change ", a.module.c_str(),
                     ", and one of them brings it whole; activate one of them");
+      if (status s = check_tokens(a, b); !s) return s;
       for (const auto& [name, t] : a.base)
         if (b.base.contains(name))
           return fail("two of the adapters bring a ", name.c_str(), " of ", a.module.c_str(), "; activate one of them");

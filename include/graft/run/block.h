@@ -165,6 +165,8 @@ template <class Engine> class bound_block {
         if (status s = b.in->parameters_changed(programs_->queue, b.with); !s) return of(s);
     return ok;
   }
+  // The tensors of one way, in its program; for engines that mix rows of several.
+  typename Engine::bound::binding& binding(way w) { return at(w).with.values; }
   // What has a gradient, by name inside the block.
   std::vector<std::string> parameters() const {
     std::vector<std::string> all;

@@ -44,6 +44,7 @@ template <class Engine> class block_program {
     state_ = g.find("cache"), y_ = g.find_output("y"), dx_ = g.find_output("dx");
   }
   const graph& value() const { return runs_.value(); }
+  const typename Engine::bound& runs() const { return runs_; }
   const plan& launches() const { return runs_.launches(); }
   unsigned long long key() const { return encode(value(), launches()).key; }
   long long launched() const { return runs_.launched(); }

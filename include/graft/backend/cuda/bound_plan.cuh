@@ -22,6 +22,7 @@ struct kernel_set {
   linear_kernels linear;
   node_function evaluate = nullptr;
   attention_table attention = nullptr;
+  mixed_kernels mixed{};  // none: rows of a call cannot have adapters of their own
 };
 
 template <class T> class bound_plan {
@@ -104,6 +105,7 @@ template <class T> class bound_plan {
     std::deque<bound_product<T>> products;
     std::deque<bound_sum<T>> sums;
     std::deque<bound_together<T>> together;
+    mixed_launches mixed;
     long long aimed = -1;
   };
   // The tensors of another layer come in, those that were here go out.
@@ -112,6 +114,7 @@ template <class T> class bound_plan {
     std::swap(known_, other.before), std::swap(changing_, other.changing);
     std::swap(products_, other.products), std::swap(sums_, other.sums), std::swap(together_, other.together);
     std::swap(aimed_, other.aimed);
+    std::swap(mixed_, other.mixed);
   }
   // How often the addresses that launches use have changed: what was captured before is void.
   long long moves() const { return moved_ + memory_.made(); }
@@ -284,6 +287,7 @@ template <class T> class bound_plan {
   }
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
+  bool mixes(const graft::launch& l) const;
   status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
   status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
   void* place_of(const product_slots& s);
@@ -309,6 +313,7 @@ template <class T> class bound_plan {
   std::deque<bound_product<T>> products_;
   std::deque<bound_sum<T>> sums_;
   std::deque<bound_together<T>> together_;  // one for each launch of several products
+  mixed_launches mixed_;
   std::deque<bound_attention<T>> attentions_;
   sequence<int> readers_;
   sequence<id> read_;  // by products of either kind: stored as T

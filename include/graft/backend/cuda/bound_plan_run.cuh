@@ -59,10 +59,18 @@ template <class T> void* bound_plan<T>::place_of(const product_slots& s) {
   values_.put(s.result, {y, dtype_of<T>});
   return y;
 }
+// Do rows have adapters of their own on one of these products?
+template <class T> bool bound_plan<T>::mixes(const graft::launch& l) const {
+  bool any = false;
+  for (int k = l.product; k <= l.product + l.together; ++k)
+    any = any || (static_cast<std::size_t>(k) < mixed_.products.size() &&
+                  mixed_.products[static_cast<std::size_t>(k)].records != nullptr);
+  return any;
+}
 template <class T>
 status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone) {
   for (bound_together<T>& b : together_) {
-    if (l.together == 0 || b.first() != l.product) continue;
+    if (l.together == 0 || b.first() != l.product || mixes(l)) continue;
     void* y[max_segments] = {};
     for (int k = 0; k <= l.together; ++k) y[k] = place_of(p_.products[l.product + k]);
     const product_slots& s = p_.products[l.product];
@@ -92,6 +100,16 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
   for (int k = 0; k < 2; ++k)
     if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
+  if (const auto k = static_cast<std::size_t>(index); k < mixed_.products.size()) {
+    const mixed_launches::product& rows = mixed_.products[k];
+    if (rows.records != nullptr)
+      return b.run_mixed(stream, kernels_->linear, kernels_->mixed, to, m, with,
+                         {.batch = {rows.records, mixed_.of_row},
+                          .sums = mixed_.sums,
+                          .scaled = rows.pre ? rows.scaled : nullptr,
+                          .alone = alone,
+                          .chained = true});
+  }
   const result<unsigned> ran = b.run(stream, kernels_->linear, to, m, with, alone);
   if (!ran) return ran.failure();
   for (unsigned k = 0; k < 2; ++k)

@@ -4,6 +4,7 @@
 // read one place, into which the active adapter is copied in the order of the stream: what was captured before sees it.
 #pragma once
 #include <graft/backend/cuda/linear_calls.cuh>
+#include <graft/backend/cuda/mixed_linear.cuh>
 #include <graft/backend/cuda/packed.cuh>
 #include <graft/backend/cuda/values.cuh>
 #include <graft/plan/kernels.h>
@@ -122,6 +123,18 @@ template <class T> class bound_product {
     if (status done = launch(stream, **bound, may_chain()); !done) return done.failure();
     return (*bound)->beside;
   }
+  // The same with a record for each row: what they leave out is what this layer has of its own.
+  status run_mixed(cudaStream_t stream, const linear_kernels& kernels, const mixed_kernels& mixing, const target& to,
+                   long long m, const product_tensors& with, mixed_operands rows) {
+    rows.x = with.x, rows.w = weight(), rows.y = with.y, rows.residual = with.residual;
+    rows.act = act(), rows.chained = may_chain() && rows.chained;
+    return mixed_.run(stream, kernels, mixing, to, shape(m), rows);
+  }
+  // What rows with this adapter read, until it is bound again.
+  mixed_record record_of_rows() const {
+    const adapter_slot& s = packed_.record;
+    return {packed_.a.data(), packed_.b.data(), s.scale, s.shift, s.pre, rank_};
+  }
   product_shape shape(long long m) const {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};
     p.posts = !slots_.posts.empty() || shared_ != nullptr;
@@ -233,6 +246,7 @@ template <class T> class bound_product {
   packed_adapter<T> packed_;
   buffer weight_, s_;
   linear_calls calls_;
+  mixed_linear<T> mixed_;
   void *s_now_ = nullptr, *before_now_ = nullptr;  // what the launches write beside y
   bool alone_ = false;
   bool chained_ = false;  // the next call may read weights and adapter before the kernel ahead of it has finished

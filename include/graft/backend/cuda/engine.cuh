@@ -5,6 +5,7 @@
 #include <graft/backend/cuda/bound_plan_run.cuh>
 #include <graft/backend/cuda/captured.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
+#include <graft/backend/cuda/mixed_bank.cuh>
 #include <graft/backend/cuda/parameter_updates.cuh>
 #include <graft/backend/cuda/targets.h>
 #include <graft/backend/cuda/token_sampler.cuh>
@@ -19,7 +20,7 @@ struct add_numbers {
 };
 
 template <class T> kernel_set every_kernel_of() {
-  return {all_kernels<T>(), &evaluate_node<every_op>, attention_for<T>()};
+  return {all_kernels<T>(), &evaluate_node<every_op>, attention_for<T>(), all_mixed_kernels<T>()};
 }
 
 template <class T> struct engine {
@@ -197,6 +198,20 @@ template <class T> struct engine {
 
    private:
     summed_gradients sums_;
+  };
+  // Rows of a call may have adapters of their own, in the launches of the base.
+  static constexpr long long mixed_rows = max_mixed_rows;
+  class bank {
+   public:
+    using block = typename mixed_bank<T>::block;
+    status begin(queue& q, std::vector<block> base, int places) {
+      return bank_.begin(q.stream, std::move(base), places);
+    }
+    status put(int k, std::span<const block> with) { return bank_.put(k, with); }
+    result<bool> send(queue& q, const std::int64_t* of_row) { return bank_.send(q.stream, of_row); }
+
+   private:
+    mixed_bank<T> bank_;
   };
   static constexpr long long loss_rows = 1024;  // of a call of the head: logits exist for so many rows
 

@@ -6,12 +6,8 @@
 // IA3 combines linearly: Σ w_i l_i. The forms that end in svd take adapters of any method that changes the weight alone:
 // their updates are folded, which PEFT does not do. The result is a LoRA, or an IA3, of the modules of all of them.
 #pragma once
-#include <graft/io/hf/adapters.h>
-#include <graft/io/hf/made_adapters.h>
-#include <graft/io/svd/factors.h>
-#include <graft/io/torch_random.h>
-#include <graft/model/combination.h>
-#include <graft/model/update.h>
+#include <graft/io/hf/combine_ia3.h>
+#include <graft/io/hf/combine_updates.h>
 
 #include <cstdio>
 
@@ -19,64 +15,35 @@ namespace graft::io::hf {
 
 namespace detail {
 
-// One adapter's share of a module.
-struct weighted_module {
-  const module_adapter* is = nullptr;
-  double weight = 0;
-
-  bool plain_lora() const {
-    return is->of.weight == formula_of<lora<>>().weight || is->of.weight == formula_of<lora_embedding<>>().weight;
-  }
-  const adapter_tensor& factor(bool a) const {
-    return is->tensors.at(is->table ? (a ? "lora_embedding_A" : "lora_embedding_B")
-                                    : (a ? "lora_A.weight" : "lora_B.weight"));
-  }
-  long long rank() const { return factor(true).shape[0]; }
-  double scale() const { return is->scalars.at("scaling"); }
-};
-
 template <class Engine> class combiner {
  public:
   combiner(causal_lm<Engine>& model, std::vector<shared_adapter> of, std::vector<double> weights,
            const combination_settings& how)
       : model_(model),
-        of_(std::move(of)),
-        weights_(std::move(weights)),
+        from_{std::move(of), std::move(weights)},
         how_(how),
         random_(static_cast<std::uint32_t>(how.seed & 0xffffffff)) {
-    if (of_.size() == 1 && !by_svd(how_.type)) how_.type = combination::linear;
+    if (from_.of.size() == 1 && !by_svd(how_.type)) how_.type = combination::linear;
   }
   result<loaded_adapters> combine() {
-    if (of_.empty() || weights_.size() != of_.size())
+    if (from_.of.empty() || from_.weights.size() != from_.of.size())
       return fail("there must be one weight for each adapter, and at least one adapter");
-    for (const double w : weights_)
+    for (const double w : from_.weights)
       if (!std::isfinite(w)) return fail("a weight is not a finite number");
     if (!(how_.density >= 0)) return fail("the density is below 0, expected 0 to 1");
     if (drops(how_.type) && how_.density == 0) return fail("with a density of 0 nothing is left");
-    for (const shared_adapter& a : of_)
+    for (const shared_adapter& a : from_.of)
       if (origin_of(a) == nullptr) return fail("an adapter was made without a configuration");
-    if (all_of_type("IA3")) return combine_ia3();
+    if (from_.all_of_type("IA3")) return combine_ia3(model_, from_, how_.type);
     if (status s = find_rank(); !s) return s.failure();
     return combine_lora();
   }
 
  private:
-  bool all_of_type(const char* type) const {
-    return std::all_of(of_.begin(), of_.end(),
-                       [&](const shared_adapter& a) { return same_text(origin_of(a)->config.type_name(), type); });
-  }
-  const adapter_config& first() const { return origin_of(of_[0])->config; }
-  std::vector<weighted_module> at(const std::string& module) const {
-    std::vector<weighted_module> all;
-    for (std::size_t i = 0; i < of_.size(); ++i)
-      if (const module_adapter* m = of_[i]->find(module); m != nullptr && m->of.weight != nullptr)
-        all.push_back({m, weights_[i]});
-    return all;
-  }
   status find_rank() {
     long long most = 0, sum = 0;
     bool plain = true, equal = true;
-    for (const shared_adapter& a : of_) {
+    for (const shared_adapter& a : from_.of) {
       long long r = 0;
       for (const module_adapter& m : a->modules) {
         if (m.of.weight == nullptr || is_whole(m)) continue;
@@ -107,14 +74,14 @@ template <class Engine> class combiner {
   bool counts_twice() const {
     if (how_.scales == scaling::exact) return false;
     int major = 0, minor = 0;
-    const std::string& v = first().peft_version;
+    const std::string& v = from_.first().peft_version;
     return std::sscanf(v.c_str(), "%d.%d", &major, &minor) == 2 && major == 0 && minor < 21;
   }
 
   result<loaded_adapters> combine_lora() {
     std::vector<std::string> targets;
     for (const base_layer& b : modules_of(model_.config(), model_.weights())) {
-      std::vector<weighted_module> share = at(b.module);
+      std::vector<weighted_module> share = from_.at(b.module);
       std::erase_if(share, [](const weighted_module& m) { return is_whole(*m.is); });
       if (share.empty()) continue;
       if (b.kind != "linear" && b.kind != "embedding")
@@ -122,14 +89,14 @@ template <class Engine> class combiner {
       targets.push_back(b.module);
       if (status s = combine_module(b, share); !s) return s.failure();
     }
-    const bool rs = how_.scales == scaling::peft && first().on("use_rslora");
-    const result<adapter_config> config =
-        make_adapter_config("LORA", targets,
-                            {{"r", json_number(static_cast<double>(rank_))},
-                             {"lora_alpha", json_number(static_cast<double>(rank_))},
-                             {"use_rslora", json_flag(rs)},
-                             {"fan_in_fan_out", json_flag(first().fan_in_fan_out)},
-                             {"task_type", first().task_type.empty() ? json{} : json_word(first().task_type)}});
+    const bool rs = how_.scales == scaling::peft && from_.first().on("use_rslora");
+    const result<adapter_config> config = make_adapter_config(
+        "LORA", targets,
+        {{"r", json_number(static_cast<double>(rank_))},
+         {"lora_alpha", json_number(static_cast<double>(rank_))},
+         {"use_rslora", json_flag(rs)},
+         {"fan_in_fan_out", json_flag(from_.first().fan_in_fan_out)},
+         {"task_type", from_.first().task_type.empty() ? json{} : json_word(from_.first().task_type)}});
     if (!config) return config.failure();
     return load_made(*config, made_, model_, "a combination");
   }
@@ -139,7 +106,8 @@ template <class Engine> class combiner {
     const std::string key = "base_model.model." + b.module + (table ? ".lora_embedding_" : ".lora_");
     std::vector<float>& A = made_.put(key + (table ? "A" : "A.weight"), {rank_, cols});
     std::vector<float>& B = made_.put(key + (table ? "B" : "B.weight"), {rows, rank_});
-    if (by_svd(how_.type)) return factor(b, share, rows, cols, A, B);
+    if (by_svd(how_.type))
+      return combined_updates<Engine>(model_, how_, rank_, counts_twice(), random_).factor(b, share, rows, cols, A, B);
     if (how_.type == combination::cat) {
       std::size_t from = 0;
       for (const weighted_module& m : share) {
@@ -176,105 +144,8 @@ template <class Engine> class combiner {
     for (std::size_t i = 0; i < from.size(); ++i) to[i / width * all + at + i % width] = from[i];
   }
 
-  status factor(const base_layer& b, const std::vector<weighted_module>& share, long long rows, long long cols,
-                std::vector<float>& A, std::vector<float>& B) {
-    long long together = 0;
-    bool plain = true;
-    for (const weighted_module& m : share) plain = plain && m.plain_lora();
-    for (const weighted_module& m : share) together += plain ? m.rank() : 0;
-    const bool twice = counts_twice();
-    svd::rank_factors f;
-    if (how_.type == combination::svd && plain && together <= std::min(rows, cols)) {
-      svd::matrix p(static_cast<std::size_t>(rows), static_cast<std::size_t>(together)),
-          q(static_cast<std::size_t>(together), static_cast<std::size_t>(cols));
-      std::size_t from = 0;
-      for (const weighted_module& m : share) {
-        const double times = m.weight * m.scale() * (twice ? m.scale() : 1);
-        const auto r = static_cast<std::size_t>(m.rank());
-        for (std::size_t k = 0; k < r; ++k) {
-          for (std::size_t i = 0; i < p.rows; ++i)
-            p(i, from + k) = times * static_cast<double>((*m.factor(false).data)[i * r + k]);
-          for (std::size_t j = 0; j < q.cols; ++j)
-            q(from + k, j) = static_cast<double>((*m.factor(true).data)[k * q.cols + j]);
-        }
-        from += r;
-      }
-      f = svd::nearest_factors(p, q, static_cast<std::size_t>(rank_));
-    } else {
-      std::vector<std::vector<float>> updates;
-      std::vector<double> weights;
-      for (const weighted_module& m : share) {
-        result<std::vector<float>> u = update(b, m, rows, cols);
-        if (!u) return u.failure();
-        updates.push_back(std::move(*u));
-        weights.push_back(m.weight * (twice && m.plain_lora() ? m.scale() : 1));
-      }
-      const std::vector<float> sum = combined(std::move(updates), weights, how_, [&] { return unit_float(random_); });
-      svd::matrix dense(static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
-      for (std::size_t i = 0; i < dense.rows; ++i)
-        for (std::size_t j = 0; j < dense.cols; ++j) dense(i, j) = static_cast<double>(sum[i * dense.cols + j]);
-      f = svd::nearest_factors(dense, static_cast<std::size_t>(rank_));
-    }
-    std::copy(f.A.begin(), f.A.end(), A.begin()), std::copy(f.B.begin(), f.B.end(), B.begin());
-    return ok;
-  }
-  // ΔW [rows, cols]; of an embedding turned, as its factors are.
-  result<std::vector<float>> update(const base_layer& b, const weighted_module& m, long long rows, long long cols) {
-    std::vector<float> out(static_cast<std::size_t>(rows * cols));
-    const auto height = static_cast<std::size_t>(rows), width = static_cast<std::size_t>(cols);
-    if (m.plain_lora()) {
-      const auto r = static_cast<std::size_t>(m.rank());
-      const std::vector<float>&A = *m.factor(true).data, &B = *m.factor(false).data;
-      for (std::size_t i = 0; i < height; ++i)
-        for (std::size_t j = 0; j < width; ++j) {
-          float sum = 0;
-          for (std::size_t k = 0; k < r; ++k) sum += B[i * r + k] * A[k * width + j];
-          out[i * width + j] = sum * static_cast<float>(m.scale());
-        }
-      return out;
-    }
-    const auto mine = model_.alone();
-    result<std::vector<float>> folded = update_of<Engine>(model_.programs().queue, *m.is, b.weight);
-    if (!folded || b.kind != "embedding") return folded;
-    for (std::size_t i = 0; i < height; ++i)
-      for (std::size_t j = 0; j < width; ++j) out[i * width + j] = (*folded)[j * height + i];
-    return out;
-  }
-
-  result<loaded_adapters> combine_ia3() {
-    if (how_.type != combination::linear && how_.type != combination::svd)
-      return fail("IA3 combines as linear; ", combination_names[static_cast<int>(how_.type)], " is for LoRA");
-    std::vector<std::string> targets;
-    json inner;
-    inner.what = json::kind::list;
-    for (const base_layer& b : modules_of(model_.config(), model_.weights())) {
-      const std::vector<weighted_module> share = at(b.module);
-      if (share.empty()) continue;
-      const formula ff = formula_of<ia3_feedforward>();
-      for (const weighted_module& m : share)
-        if ((m.is->of.weight == ff.weight) != (share[0].is->of.weight == ff.weight))
-          return fail(b.module.c_str(), " is feed-forward for one adapter and not for the other");
-      targets.push_back(b.module);
-      if (share[0].is->of.weight == ff.weight) inner.items.push_back(json_word(b.module));
-      const adapter_tensor& like = share[0].is->tensors.at("ia3_l");
-      std::vector<float>& to = made_.put("base_model.model." + b.module + ".ia3_l", like.shape);
-      for (const weighted_module& m : share) {
-        const std::vector<float>& from = *m.is->tensors.at("ia3_l").data;
-        for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i] * static_cast<float>(m.weight);
-      }
-    }
-    const result<adapter_config> config =
-        make_adapter_config("IA3", targets,
-                            {{"feedforward_modules", inner},
-                             {"fan_in_fan_out", json_flag(first().fan_in_fan_out)},
-                             {"task_type", first().task_type.empty() ? json{} : json_word(first().task_type)}});
-    if (!config) return config.failure();
-    return load_made(*config, made_, model_, "a combination");
-  }
-
   causal_lm<Engine>& model_;
-  std::vector<shared_adapter> of_;
-  std::vector<double> weights_;
+  weighted_adapters from_;
   combination_settings how_;
   mersenne_twister random_;
   long long rank_ = 0;

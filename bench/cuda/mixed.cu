@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch of 64 tokens whose rows have adapters of their own, on a 4096 x 4096 layer, against the bare layer through
+// cuBLASLt: LoRA r16, none, and four methods in one batch. Samples as in linear.cu. And what it costs to give rows other
+// adapters on a model of 8 billion parameters: the copy of their indices, and the copy of the table of records.
+//     bench_cuda_mixed --benchmark_out=mixed.json
+#include "adapted.cuh"
+
+namespace {
+
+using namespace bench;
+
+constexpr int tokens = 64, outputs = 4096, most = 32;
+
+float* random_floats(int n) {
+  std::vector<float> host(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < host.size(); ++i) host[i] = 0.5F + static_cast<float>(i * 7919 % 997) / 997;
+  float* p = nullptr;
+  require(cudaMalloc(&p, host.size() * 4) == cudaSuccess, "cudaMalloc");
+  require(cudaMemcpy(p, host.data(), host.size() * 4, cudaMemcpyHostToDevice) == cudaSuccess, "copy");
+  return p;
+}
+template <class T> T* on_device(const std::vector<T>& host) {
+  T* p = nullptr;
+  require(cudaMalloc(&p, host.size() * sizeof(T)) == cudaSuccess, "cudaMalloc");
+  require(cudaMemcpy(p, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess, "copy");
+  return p;
+}
+// `four`: a LoRA, a DoRA, an IA3 and a LoRA with a bias of its own in turn.
+cuda::mixed_record* table_for(const std::vector<std::pair<bf*, bf*>>& factors, bool four) {
+  static float *const scale = random_floats(outputs + 512), *const shift = random_floats(outputs + 512);
+  std::vector<cuda::mixed_record> all(1);
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const std::size_t what = four ? i % 4 : 0;
+    cuda::mixed_record r{factors[i].first, factors[i].second, nullptr, nullptr, nullptr, 16};
+    if (what == 1 || what == 2) r.scale = scale;
+    if (what == 2) r.a = r.b = nullptr, r.rank = 0;
+    if (what == 3) r.shift = shift;
+    all.push_back(r);
+  }
+  return on_device(all) + 1;
+}
+
+void add_mixed(const setting& at, const std::string& name, int adapters, int without, bool four) {
+  static const cuda::kernel_set kernels = cuda::every_kernel_of<bf>();
+  static std::vector<std::vector<std::pair<bf*, bf*>>> factors(static_cast<std::size_t>(at.rotation));
+  std::vector<cuda::mixed_record*> tables;
+  for (auto& of_layer : factors) {
+    while (of_layer.size() < most)
+      of_layer.emplace_back(random_matrix(16LL * k, 0.027F), random_matrix(16LL * outputs, 0.3F));
+    const auto here = of_layer.begin();
+    tables.push_back(table_for({here, here + adapters}, four));
+  }
+  std::vector<std::int64_t> rows(tokens, -1);
+  unsigned draw = 12345;
+  for (int i = 0; i < tokens; ++i) {
+    draw = draw * 1664525U + 1013904223U;
+    if (adapters > 0 && (without == 0 || i % without != 0))
+      rows[static_cast<std::size_t>(i)] =
+          i < adapters + without ? i % adapters : static_cast<int>(draw >> 16) % adapters;
+  }
+  const std::int64_t* const of_row = on_device(rows);
+  void* sums = nullptr;
+  require(cudaMalloc(&sums, cuda::mixed_sums::bytes) == cudaSuccess, "cudaMalloc");
+  require(cudaMemset(sums, 0, cuda::mixed_sums::bytes) == cudaSuccess, "memset");
+  typename cuda::engine<bf>::queue q;
+  q.kernels = kernels;
+  must(cuda::engine<bf>::open(q), "the device");
+  auto products = std::make_shared<std::vector<cuda::mixed_linear<bf>>>(static_cast<std::size_t>(at.rotation));
+  const double bytes = 2.0 * (static_cast<double>(outputs) * k + 16.0 * adapters * (outputs + k) +
+                              static_cast<double>(tokens) * (outputs + k));
+  add(name + "/64/4096", at.calls, 0, bytes, [=](cudaStream_t s) {
+    for (int c = 0; c < at.calls; ++c) {
+      const auto i = static_cast<std::size_t>(c % at.rotation);
+      const cuda::mixed_operands o{.x = at.x,
+                                   .w = at.w[i],
+                                   .y = at.y,
+                                   .batch = {tables[i], of_row},
+                                   .sums = cuda::mixed_sums::at(sums),
+                                   .alone = true,
+                                   .chained = true};
+      must((*products)[i].run(s, kernels.linear, kernels.mixed, q.where, {dtype::bf16, tokens, outputs, k}, o),
+           "mixed");
+    }
+  });
+}
+
+// Seven projections of 32 blocks; `resident` adapters in the table, which has that many places and one for the base.
+void add_switching(int resident) {
+  const std::size_t bytes = 7 * 32 * (static_cast<std::size_t>(resident) + 1) * sizeof(cuda::mixed_record);
+  void *host = nullptr, *device = nullptr;
+  require(cudaMallocHost(&host, bytes) == cudaSuccess && cudaMalloc(&device, bytes) == cudaSuccess, "memory");
+  std::memset(host, 0, bytes);
+  const std::string adapters = "/" + std::to_string(resident) + " resident";
+  add("rows take other adapters" + adapters, 8, 0, tokens * 8.0, [=](cudaStream_t s) {
+    for (int c = 0; c < 8; ++c)
+      require(cudaMemcpyAsync(device, host, tokens * 8, cudaMemcpyHostToDevice, s) == cudaSuccess, "copy");
+  });
+  add("a table with another adapter" + adapters, 8, 0, static_cast<double>(bytes), [=](cudaStream_t s) {
+    for (int c = 0; c < 8; ++c)
+      require(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, s) == cudaSuccess, "copy");
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
+  const auto at = std::make_shared<setting>(tokens, outputs);
+  const auto base = std::make_shared<opponent>(tokens, outputs, k);
+  const auto bare = [=](cudaStream_t s) {
+    for (int c = 0; c < at->calls; ++c)
+      base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
+  };
+  base->choose(at->calls, bare);
+  add("cublaslt bare/64/4096", at->calls, 0, 2.0 * (static_cast<double>(outputs) * k + 2.0 * tokens * k), bare);
+  add_mixed(*at, "64 rows without", 0, 0, false);
+  add_mixed(*at, "1 lora r16", 1, 0, false);
+  add_mixed(*at, "8 lora r16", 8, 0, false);
+  add_mixed(*at, "8 lora r16, every fifth row without", 8, 5, false);
+  add_mixed(*at, "32 lora r16", 32, 0, false);
+  add_mixed(*at, "8 of four methods", 8, 0, true);
+  for (const int resident : {1, 8, 64}) add_switching(resident);
+
+  std::vector<char*> arguments(argv, argv + argc);
+  char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=15",
+       short_report[] = "--benchmark_report_aggregates_only=true";
+  arguments.insert(arguments.begin() + 1, {interleave, median, short_report});
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

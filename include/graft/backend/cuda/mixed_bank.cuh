@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// The adapters that rows of a model may have, as one table of records in device memory: for each product of each block the
+// record of the base, and behind it those of the other ways to run the model, in places that stay. A way has a place if
+// it launches what the base launches, with other records and nothing else; rotations and folded adapters have none.
+#pragma once
+#include <graft/backend/cuda/bound_plan.cuh>
+#include <graft/backend/cuda/engine_memory.cuh>
+
+#include <map>
+#include <span>
+
+namespace graft::cuda {
+
+template <class T> class mixed_bank {
+ public:
+  // A block of a model that is bound in one way.
+  struct block {
+    const bound_plan<T>* in;
+    typename bound_plan<T>::binding* with;
+  };
+
+  // The blocks of the base, whose launches will read the table.
+  status begin(cudaStream_t stream, std::vector<block> base, int places) {
+    base_ = std::move(base), each_ = static_cast<std::size_t>(places) + 1;
+    std::size_t products = 0;
+    for (const block& b : base_) products += b.with->products.size();
+    table_.assign(products * each_, {}), used_.assign(products, 0), aimed_.clear();
+    std::size_t at = 0;
+    for (const block& b : base_)
+      for (const bound_product<T>& p : b.with->products)
+        for (std::size_t k = at++ * each_, end = k + each_; k < end; ++k) table_[k] = p.record_of_rows();
+    if (status s = sums_.reserve(mixed_sums::bytes); !s) return s;
+    changed_ = true;
+    return check(cudaMemsetAsync(sums_.data(), 0, static_cast<std::size_t>(sums_.bytes()), stream), "clearing");
+  }
+  // Another way to run the same blocks, in place k. Where it fits none, nothing is changed.
+  status put(int k, std::span<const block> with) {
+    std::vector<mixed_record> records;
+    for (std::size_t b = 0; b < base_.size(); ++b)
+      if (status s = read(base_[b], with[b], records); !s) return s;
+    for (std::size_t p = 0; p < records.size(); ++p) {
+      mixed_record& to = table_[p * each_ + static_cast<std::size_t>(k) + 1];
+      const mixed_record& alone = table_[p * each_];
+      if (records[p] != alone) used_[p] = 1;
+      to = records[p];
+    }
+    changed_ = true;
+    return ok;
+  }
+  // Where the index of each row lies; and the table as it is now, ordered on the stream. True: launches are others.
+  result<bool> send(cudaStream_t stream, const std::int64_t* of_row) {
+    bool others = false;
+    if (changed_) {
+      const result<bool> aimed = aim();
+      if (!aimed) return aimed;
+      others = *aimed;
+      const auto bytes = static_cast<long long>(table_.size() * sizeof(mixed_record));
+      if (status s = memory_.write(table_.data(), bytes); !s) return s.failure();
+      if (status s = memory_.send(stream); !s) return s.failure();
+      changed_ = false;
+    }
+    std::size_t at = 0;
+    for (const block& b : base_) {
+      mixed_launches& m = b.with->mixed;
+      m.of_row = of_row, m.sums = mixed_sums::at(sums_.data());
+      m.products.resize(b.with->products.size());
+      for (mixed_launches::product& p : m.products) {
+        const std::size_t k = at++;
+        p.records = used_[k] != 0 ? static_cast<const mixed_record*>(memory_.data()) + k * each_ + 1 : nullptr;
+        p.pre = has_pre(k), p.scaled = scaled_.data();
+      }
+    }
+    return others;
+  }
+
+ private:
+  using leaf_list = std::map<std::string, const void*>;
+  // Tensors that launches other than products read.
+  static leaf_list leaves_beside_products(const block& b) {
+    const graph& g = b.in->value();
+    const plan& p = b.in->launches();
+    node_set seen(g.size);
+    leaf_list found;
+    const auto visit = [&](const auto& self, id i) -> void {
+      if (i < 0 || seen[i] || p.when.of[i] == stage::data) return;
+      seen.add(i);
+      if (is_leaf(g[i].what) && g[i].what != op::scalar)
+        found[g.name(i).c_str()] = b.with->leaves[static_cast<std::size_t>(i)].data;
+      for (int k = 0; k < 3; ++k) self(self, g[i].operand(k));
+    };
+    for (const graft::launch& l : p.launches)
+      for (int n = l.first; l.product < 0 && n < l.first + l.count; ++n)
+        for (int k = 0; k < 3; ++k) visit(visit, g[p.nodes[n]].operand(k));
+    return found;
+  }
+  static int beside_products(const plan& p) {
+    int n = 0;
+    for (const graft::launch& l : p.launches) n += l.product < 0 ? 1 : 0;
+    return n;
+  }
+  static const void* weight_of(const block& b, const product_slots& s) {
+    const id leaf = base_leaf(b.in->value(), s.weight);
+    return leaf < 0 ? nullptr : b.with->leaves[static_cast<std::size_t>(leaf)].data;
+  }
+  static bool same_besides_records(const product_slots& a, const product_slots& b) {
+    for (const side_branch& s : b.sides)
+      if (s.kept) return false;
+    return a.weight_by_row == b.weight_by_row && a.act == b.act && (a.residual < 0) == (b.residual < 0) &&
+           a.before_posts < 0 && b.before_posts < 0;
+  }
+  status read(const block& base, const block& with, std::vector<mixed_record>& records) const {
+    const plan &p = base.in->launches(), &q = with.in->launches();
+    if (beside_products(p) != beside_products(q) || p.products.size() != q.products.size() ||
+        leaves_beside_products(base) != leaves_beside_products(with))
+      return fail("an adapter needs other launches than the base; rows with it run as a group of their own");
+    for (const product_slots& s : p.products) {
+      const bound_product<T>* found = nullptr;
+      for (const bound_product<T>& other : with.with->products)
+        if (weight_of(base, s) != nullptr && weight_of(base, s) == weight_of(with, other.slots()) &&
+            same_besides_records(s, other.slots()))
+          found = &other;
+      if (found == nullptr) return fail("an adapter is inside a copy of a weight; rows with it run as a group");
+      if (found->rank() > max_mixed_rank)
+        return fail("a side branch of rank ", found->rank(), " is larger than ", max_mixed_rank,
+                    ", which rows may have one by one; they run as a group");
+      records.push_back(adds_nothing(base, s, with, found->slots()) ? table_[records.size() * each_]
+                                                                    : found->record_of_rows());
+    }
+    return ok;
+  }
+  // The product of the base, whose bias may be packed a second time.
+  static bool adds_nothing(const block& base, const product_slots& s, const block& with, const product_slots& other) {
+    bool same = other.sides.empty() && other.pre < 0 && other.posts.size() == s.posts.size();
+    for (int k = 0; same && k < s.posts.size(); ++k) {
+      const id a = s.posts[k].operand, b = other.posts[k].operand;
+      same = s.posts[k].what == other.posts[k].what && is_leaf(base.in->value()[a].what) &&
+             is_leaf(with.in->value()[b].what) &&
+             base.with->leaves[static_cast<std::size_t>(a)].data == with.with->leaves[static_cast<std::size_t>(b)].data;
+    }
+    return same;
+  }
+  bool has_pre(std::size_t product) const {
+    for (std::size_t k = product * each_; k < (product + 1) * each_; ++k)
+      if (table_[k].pre != nullptr) return true;
+    return false;
+  }
+  // Which products have records of their own, and which a factor of the input: true where that is new.
+  result<bool> aim() {
+    std::vector<char> now = used_;
+    long long widest = 0;
+    std::size_t at = 0;
+    for (const block& b : base_)
+      for (const bound_product<T>& p : b.with->products) {
+        const std::size_t k = at++;
+        if (used_[k] == 0 || !has_pre(k)) continue;
+        now[k] = 2, widest = std::max(widest, static_cast<long long>(p.in_size()));
+      }
+    if (status s = scaled_.reserve(max_mixed_rows * widest * static_cast<long long>(sizeof(T))); !s) return s.failure();
+    const bool others = now != aimed_;
+    aimed_ = std::move(now);
+    return others;
+  }
+
+  std::vector<block> base_;
+  std::size_t each_ = 1;
+  std::vector<mixed_record> table_;  // by product, and in it the base and the places behind it
+  std::vector<char> used_, aimed_;
+  bool changed_ = false;
+  staged_memory memory_;
+  buffer sums_, scaled_;
+};
+
+}  // namespace graft::cuda

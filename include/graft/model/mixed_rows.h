@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows with adapters of their own in the launches of the base model: the stacks of the adapters that occur give their
+// records to a bank of the engine, each in a place of its own, and a row names a place. What was captured goes on working
+// when rows name others, and when another adapter takes a place.
+#pragma once
+#include <graft/model/block_stack.h>
+
+namespace graft {
+
+template <class Engine, bool Mixes = (Engine::mixed_rows > 0)> class mixed_rows {};  // rows run by groups
+
+template <class Engine> class mixed_rows<Engine, true> {
+ public:
+  using stack = block_stack<Engine>;
+  static constexpr int places = 64;
+
+  // The base, with the launches that all rows share; it stays until the bank is begun again.
+  status begin(typename Engine::queue& q, way w, stack& base) {
+    if (base_ == base.number()) return ok;
+    base_ = 0, kept_ = {};
+    if (status s = bank_.begin(q, blocks(base, w), places); !s) return s;
+    base_ = base.number(), number_ = stack::next_number();
+    return ok;
+  }
+  // The place of what another stack does to the model; or why its rows run as a group of their own.
+  result<int> place_of(way w, stack& with) {
+    kept* oldest = &kept_[0];
+    for (kept& k : kept_) {
+      if (k.number == with.number()) return k.used = ++calls_, static_cast<int>(&k - kept_.data());
+      if (k.used < oldest->used) oldest = &k;
+    }
+    const int place = static_cast<int>(oldest - kept_.data());
+    oldest->number = 0;
+    if (status s = bank_.put(place, blocks(with, w)); !s) return s.failure();
+    oldest->number = with.number(), oldest->used = ++calls_;
+    return place;
+  }
+  status send(typename Engine::queue& q, const std::int64_t* place_of_row) {
+    const result<bool> others = bank_.send(q, place_of_row);
+    if (!others) return others.failure();
+    if (*others) number_ = stack::next_number();
+    return ok;
+  }
+  // Another one where other launches run than before.
+  std::uint64_t number() const { return number_; }
+
+ private:
+  struct kept {
+    std::uint64_t number = 0;
+    long long used = 0;
+  };
+  using blocks_of_bank = std::vector<typename Engine::bank::block>;
+  static blocks_of_bank blocks(stack& s, way w) {
+    blocks_of_bank all;
+    for (bound_block<Engine>& b : s.blocks()) {
+      const way here = b.path().empty() ? way::forward : w;
+      all.push_back({&b.program(here)->runs().made(), &b.binding(here)});
+    }
+    return all;
+  }
+
+  typename Engine::bank bank_;
+  std::uint64_t base_ = 0, number_ = 0;
+  std::array<kept, places> kept_{};
+  long long calls_ = 0;
+};
+
+}  // namespace graft
