@@ -35,8 +35,8 @@ template <class Engine> status run(const std::string& folder, const char* adapte
               static_cast<double>(weights) / 1e6, static_cast<double>(adapters) / 1e6);
   std::printf("a token reads at least %.2f MB, a batch of tokens no more\n",
               static_cast<double>(weights + adapters) / 1e6);
-  std::printf(
-      "rows of one batch with different adapters run by groups: the launches below once for each set of adapters\n");
+  if (const auto rows = model->explain_rows(std::vector{model->active()}); rows)
+    std::printf("rows of a batch in which others have other adapters, %s", rows->c_str());
   for (int k = 0; k < model->programs().count(); ++k) {
     const block_program<Engine>& p = model->programs()[k];
     std::printf("program %d, key %016llx\n", k, p.key());

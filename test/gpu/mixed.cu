@@ -242,7 +242,8 @@ TEST_CASE("gpu mixed: a product that a stream kernel takes is one launch") {
 
 TEST_CASE_TEMPLATE("gpu mixed: rows of a batch are what they are alone", Engine, wide, narrow_type) {
   if (no_gpu()) return;
-  const names records{"lora", "dora", "ia3", "vera", "adalora", "vblora", "hra"}, others{"oft", "ln_tuning", "loha"};
+  const names records{"lora", "dora", "ia3", "vera", "adalora", "vblora", "hra", "loha"},
+      others{"oft", "ln_tuning", "boft"};
   names all = records;
   all.insert(all.end(), others.begin(), others.end());
   auto model = with_adapters<Engine>(all);
@@ -265,8 +266,8 @@ TEST_CASE_TEMPLATE("gpu mixed: rows of a batch are what they are alone", Engine,
   INFO(*told);
   CHECK(told->find("group") == std::string::npos);
   check(sets);
-  check({{"lora"}, {"oft"}, {}, {"ln_tuning"}, {"loha"}, {"lora"}});  // by groups
-  const auto groups = model.explain_rows(std::vector<names>{{"oft"}, {"ln_tuning"}, {"loha"}});
+  check({{"lora"}, {"oft"}, {}, {"ln_tuning"}, {"boft"}, {"lora"}});  // by groups
+  const auto groups = model.explain_rows(std::vector<names>{{"oft"}, {"ln_tuning"}, {"boft"}});
   REQUIRE(bool(groups));
   INFO(*groups);
   std::size_t lines = 0;

@@ -88,6 +88,17 @@ TEST_CASE("adapters: side branches add up in any order, factors and rotations ac
   CHECK(apart(s.logits_with({"oft", "oft_default"}), s.logits_with({"oft_default", "oft"})) > 1e-4);
 }
 
+TEST_CASE("adapters: a token has one new row; two adapters that train it do not act together") {
+  sample s = sample::with({"trainable_tokens", "lora_trainable_tokens_head", "lora"});
+  REQUIRE(hf::load_adapter(s.model, "again", golden / "trainable_tokens" / "adapter_trained"));
+  const status both = s.model.activate({"trainable_tokens", "again"});
+  CHECK_FALSE(both);
+  CHECK_MESSAGE(std::string(both.message()).find("train token") != std::string::npos, both.message());
+  CHECK(s.model.active().empty());
+  CHECK(s.model.activate({"trainable_tokens", "lora"}));
+  CHECK(s.model.activate({"again"}));
+}
+
 TEST_CASE("adapters: forward of several is the merged model where chain::exact asks for it") {
   const names all{"dora", "lora_qv", "oft", "ia3", "oft_default", "boft", "hra", "loha", "lokr"};
   model_options exact;
