@@ -35,8 +35,9 @@ template <class Engine> status run(const std::string& folder, const char* adapte
               static_cast<double>(weights) / 1e6, static_cast<double>(adapters) / 1e6);
   std::printf("a token reads at least %.2f MB, a batch of tokens no more\n",
               static_cast<double>(weights + adapters) / 1e6);
-  if (const auto rows = model->explain_rows(std::vector{model->active()}); rows)
-    std::printf("rows of a batch in which others have other adapters, %s", rows->c_str());
+  const named_adapters::names active = model->active();
+  if (const auto told = model->explain_rows({&active, 1}); told)
+    std::printf("rows of a batch in which others have other adapters, %s", told->c_str());
   for (int k = 0; k < model->programs().count(); ++k) {
     const block_program<Engine>& p = model->programs()[k];
     std::printf("program %d, key %016llx\n", k, p.key());
