@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // QLoRA: a LoRA is trained on a base whose weights stay codes of four bits, saved as a PEFT folder, read again onto a
 // fresh base, and generates. The 16-bit weights never exist.
-//     qlora MODEL OUT
+//     qlora MODEL OUT [--on cpu|cuda]
 // run: qlora test/golden/quantized/models/llama_nf4_double/base build/qlora
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
@@ -11,8 +10,10 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 
-using engine = graft::cpu::engine<float>;
+#include "engines.h"
+
 namespace hf = graft::io::hf;
 
 // Bytes of the linear layers as they are stored, and what they would take as float.
@@ -25,10 +26,10 @@ void show_weights(const graft::model_weights& w) {
               4.0 * static_cast<double>(numbers) / static_cast<double>(stored));
 }
 
-graft::result<std::vector<std::int64_t>> continued(graft::causal_lm<engine>& model) {
+template <class Engine> graft::result<std::vector<std::int64_t>> continued(graft::causal_lm<Engine>& model) {
   graft::generation_settings how;
   how.new_tokens = 8;
-  auto g = graft::generator<engine>::make(model, how, 1, 16);
+  auto g = graft::generator<Engine>::make(model, how, 1, 16);
   if (!g) return g.failure();
   const std::vector<std::vector<std::int64_t>> prompts{{3, 10, 17, 24}};
   const auto made = g->run(prompts);
@@ -36,8 +37,8 @@ graft::result<std::vector<std::int64_t>> continued(graft::causal_lm<engine>& mod
   return (*made)[0].tokens;
 }
 
-graft::status run(const std::string& folder, const std::string& out) {
-  auto model = hf::load_model<engine>(folder);
+template <class Engine> graft::status run(const std::string& folder, const std::string& out) {
+  auto model = hf::load_model<Engine>(folder);
   if (!model) return model.failure();
   show_weights(model->weights());
   const auto config = graft::io::make_adapter_config(
@@ -47,14 +48,14 @@ graft::status run(const std::string& folder, const std::string& out) {
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
 
-  graft::trainer<engine>::sequences counting;  // tokens in steps of seven
+  typename graft::trainer<Engine>::sequences counting;  // tokens in steps of seven
   for (std::int64_t s = 0; s < 24; ++s) {
     counting.emplace_back();
     for (std::int64_t t = 0; t < 16; ++t) counting.back().push_back((s + 7 * t) % 200);
   }
   graft::trainer_settings how;
   how.steps = 60, how.batch = 8, how.optimizer.rate = 1e-2;
-  auto trained = graft::trainer<engine>::make(*model, counting, how);
+  auto trained = graft::trainer<Engine>::make(*model, counting, how);
   if (!trained) return trained.failure();
   double first = 0, last = 0;
   if (graft::status s = trained->run([&](const graft::step_report& r) {
@@ -67,7 +68,7 @@ graft::status run(const std::string& folder, const std::string& out) {
   if (!(last < first)) return graft::fail("training did not lower the loss");
   if (graft::status s = hf::save_adapters(out, *adapters); !s) return s;
 
-  auto fresh = hf::load_model<engine>(folder);
+  auto fresh = hf::load_model<Engine>(folder);
   if (!fresh) return fresh.failure();
   auto again = hf::load_adapters(out, *fresh);
   if (!again) return again.failure();
@@ -84,11 +85,13 @@ graft::status run(const std::string& folder, const std::string& out) {
 }
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fputs("usage: qlora MODEL OUT\n", stderr), 2;
+  const bool says_where = argc == 5 && std::string_view(argv[3]) == "--on";
+  if (argc != 3 && !says_where) return std::fputs("usage: qlora MODEL OUT [--on cpu|cuda]\n", stderr), 2;
   std::error_code ignored;
   std::filesystem::remove_all(argv[2], ignored);
   std::filesystem::create_directories(std::filesystem::path(argv[2]).parent_path(), ignored);
-  const graft::status s = run(argv[1], argv[2]);
+  const graft::status s =
+      on_engine(says_where ? argv[4] : "", [&]<class Engine>() { return run<Engine>(argv[1], argv[2]); });
   if (!s) std::fprintf(stderr, "%s\n", s.message());
   return s ? 0 : 1;
 }

@@ -48,6 +48,12 @@ template <class T> class typed_layer : public gpu_layer::interface {
   result<int> add(const layer_graphs& graphs) override { return layer_.add(graphs); }
   status set(const char* name, const view& v, int adapter) override {
     view on_device;
+    if (v.beside != nullptr) {
+      const std::string at = key(name, adapter);
+      const result<view> placed = cuda::place_codes(stream_, v, tensors_[at] = cuda::buffer(), planes_[at]);
+      if (!placed) return placed.failure();
+      return bound_ = 0, layer_.set(name, *placed, adapter);
+    }
     if (status s = upload(v, stored_as(name, v), tensors_[key(name, adapter)], on_device); !s) return s;
     if (of_base(name)) bound_ = 0;
     return layer_.set(name, on_device, adapter);
@@ -228,6 +234,7 @@ template <class T> class typed_layer : public gpu_layer::interface {
   layer_graphs first_;
   cudaStream_t stream_ = nullptr;
   std::map<std::string, cuda::buffer> tensors_;
+  std::map<std::string, planes> planes_;  // of tensors that are codes
   cuda::buffer x_, dy_, y_, merged_weight_, merged_bias_;
   capacity room_{};
   long long bound_ = 0, launched_ = 0;

@@ -52,6 +52,11 @@ template <class T> class executor : public graft::executor<engine<T>> {
         t << row(made.value()[l.anchor].what).name << (l.sum >= 0 ? " over the tokens" : " by itself");
         continue;
       }
+      if (const code_choice codes = made.product(l.product).codes_for(tokens, p->to); codes.launches > 0) {
+        t << "stream of codes, " << codes.launches << (codes.launches == 1 ? " launch" : " launches");
+        continue;
+      }
+      if (made.product(l.product).is_coded()) t << "decoding, ";
       const linear_choice c = choose(made.product(l.product).shape(tokens), p->to, this->queued().kernels.linear.have);
       t << name_of(c.how) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
     }

@@ -51,6 +51,7 @@ status forward_together(cudaStream_t stream, const std::vector<projection<T>>& l
     if (!bound->made().one_product())
       return fail("layer ", i, ": this layer is more than one product; call its forward()");
     bound_product<T>& p = bound->made().product();
+    if (p.is_coded()) return fail("a weight of these layers is codes; run them one after the other");
     const product_shape s = p.shape(x.size[0]);
     if (s.k != x.size[1]) return fail("layer ", i, " has an inner size of ", s.k, ", x has ", x.size[1]);
     if (layer.y.count() != x.size[0] * s.n || layer.y.type != dtype_of<T>)

@@ -54,7 +54,7 @@ template <class T> class bound_plan {
   const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
 
   status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
-              const capacity& room, shared_slots<T>* shared) {
+              const capacity& room, shared_slots<T>* shared, code_panel& panel) {
     for (id i = 0; i < g_.size; ++i)
       if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
         return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
@@ -66,10 +66,12 @@ template <class T> class bound_plan {
     size_values largest = s;
     g_.sizes.set_tokens(largest, room.tokens);
     values_ = values(g_, largest, leaves_, kernels.evaluate);
+    values_.decode_into(panel_ = &panel, dtype_of<T>);
+    if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
     for (bound_attention<T>& a : attentions_) a.bind(largest, p_.to, kernels.attention);
     int rank = 0;
     for (bound_product<T>& b : products_) {
-      if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr); !st) return st;
+      if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr, &panel); !st) return st;
       rank = std::max(rank, b.rank());
     }
     for (bound_together<T>& b : together_) b.forget();
@@ -117,7 +119,7 @@ template <class T> class bound_plan {
     std::swap(mixed_, other.mixed);
   }
   // How often the addresses that launches use have changed: what was captured before is void.
-  long long moves() const { return moved_ + memory_.made(); }
+  long long moves() const { return moved_ + memory_.made() + (panel_ != nullptr ? panel_->moves() : 0); }
   // Parameter-time values again, from tensors that were written; nothing is allocated.
   status parameters_changed(cudaStream_t stream) {
     if (status s = values_.compute(stream, changing_); !s) return s;
@@ -325,6 +327,7 @@ template <class T> class bound_plan {
   node_set known_, changing_, computed_;  // before the data; of these what follows from parameters; launches of a call
   node_set narrow_;                       // values of a call that are stored as T
   call_memory memory_;
+  const code_panel* panel_ = nullptr;
   long long aimed_ = -1, moved_ = 0, launched_ = 0;
   buffer own_workspace_, own_counters_;
   void* workspace_ = nullptr;  // its own, or the one that the adapters of a layer share

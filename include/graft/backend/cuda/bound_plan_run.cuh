@@ -191,9 +191,17 @@ template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, con
   if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
   values_.put(l.anchor, to);
   const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
+  status found = ok;
   expression_writer writer(
-      g_, [&](id i) { return p_.launch_of[i] == launch; }, [&](id i) { return values_[i]; });
-  return evaluate(stream, writer.write(root), shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
+      g_, [&](id i) { return p_.launch_of[i] == launch; },
+      [&](id i) {
+        const result<tensor<float>> read = values_.numbers(stream, i);
+        if (!read) found = read.failure();
+        return read ? *read : tensor<float>{};
+      });
+  const expression written = writer.write(root);
+  if (!found) return found;
+  return evaluate(stream, written, shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
 }
 
 }  // namespace graft::cuda

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product of a plan bound to device memory: its adapter packed as kernels read it, its weight where it lies or copied,
 // and its launches for the last few numbers of tokens. Where a layer has several adapters, the launches of all of them
-// read one place, into which the active adapter is copied in the order of the stream: what was captured before sees it.
+// read one place, into which the active adapter is copied in the order of the stream: what was captured before sees it. A
+// weight that is codes is read by kernels of few tokens, and for others decoded into a panel that all products of the
+// stream share, just before each launch.
 #pragma once
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/mixed_linear.cuh>
@@ -40,8 +42,9 @@ template <class T> class bound_product {
   const product_slots& slots() const { return slots_; }
 
   // Sizes of the layer and its leaves; `shared` is null where this product is not all that its layer launches.
-  status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared) {
-    sizes_ = s, leaves_ = &leaves, shared_ = shared != nullptr && shared->used ? shared : nullptr;
+  status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared,
+              const code_panel* panel) {
+    sizes_ = s, leaves_ = &leaves, panel_ = panel, shared_ = shared != nullptr && shared->used ? shared : nullptr;
     outputs_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 2 : 3));
     n_ = pads_ && !weight_in_place() ? padded_rank(outputs_) : outputs_;
     k_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 3 : 2));
@@ -50,7 +53,7 @@ template <class T> class bound_product {
       return fail("a side branch of rank ", side_rank(*g_, slots_, s), " does not fit; the layer was bound for ",
                   shared_->rank, ": bind() it with a capacity of a larger rank");
     rank_ = shared_ != nullptr ? shared_->rank : own;
-    calls_ = {};
+    calls_ = {}, code_calls_ = {};
     if (status st = packed_.reserve(stream, n_, k_, rank_, has_pre()); !st) return st;
     if (shared_ != nullptr) {
       if (status st = shared_->now.reserve_once(stream, n_, k_, rank_, shared_->pre); !st) return st;
@@ -101,13 +104,19 @@ template <class T> class bound_product {
   }
   void unchain() { chained_ = false; }
   // Workspace and counters lie elsewhere.
-  void memory_moved() { calls_ = {}; }
+  void memory_moved() { calls_ = {}, code_calls_ = {}; }
   // May this launch read weights and adapter before the kernel ahead of it has finished? From the second one on.
   bool may_chain() { return std::exchange(chained_, true); }
 
   // Which of the sums ran beside it: a bit for each.
   result<unsigned> run(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,
                        const product_tensors& with, bool alone) {
+    if (is_coded()) {
+      const result<bool> streamed = run_codes(stream, kernels, to, m, with);
+      if (!streamed) return streamed.failure();
+      if (*streamed) return 0U;
+      if (const auto decoded = panel_->decode(stream, leaf(), dtype_of<T>); !decoded) return decoded.failure();
+    }
     if (calls_.empty() || alone != alone_ || with.side != s_now_ || with.before != before_now_) {
       linear_operands o;
       const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
@@ -120,20 +129,29 @@ template <class T> class bound_product {
     }
     auto bound = calls_.at(m, with.x, with.y, with.residual, with.sums);
     if (!bound) return bound.failure();
-    if (status done = launch(stream, **bound, may_chain()); !done) return done.failure();
+    const bool chained = may_chain() && !is_coded();  // a panel is whole when its decoding has ended
+    if (status done = launch(stream, **bound, chained); !done) return done.failure();
     return (*bound)->beside;
   }
   // The same with a record for each row: what they leave out is what this layer has of its own.
   status run_mixed(cudaStream_t stream, const linear_kernels& kernels, const mixed_kernels& mixing, const target& to,
                    long long m, const product_tensors& with, mixed_operands rows) {
+    if (is_coded())
+      if (const auto decoded = panel_->decode(stream, leaf(), dtype_of<T>); !decoded) return decoded.failure();
     rows.x = with.x, rows.w = weight(), rows.y = with.y, rows.residual = with.residual;
-    rows.act = act(), rows.chained = may_chain() && rows.chained;
+    rows.act = act(), rows.chained = may_chain() && rows.chained && !is_coded();
     return mixed_.run(stream, kernels, mixing, to, shape(m), rows);
   }
   // What rows with this adapter read, until it is bound again.
   mixed_record record_of_rows() const {
     const adapter_slot& s = packed_.record;
     return {packed_.a.data(), packed_.b.data(), s.scale, s.shift, s.pre, rank_};
+  }
+  bool is_coded() const { return base_leaf(*g_, slots_.weight) >= 0 && leaf().beside != nullptr; }
+  // How a product of m tokens reads codes; without launches where it does not.
+  code_choice codes_for(long long m, const target& to) const {
+    if (!is_coded() || !slots_.weight_by_row || kept_side() >= 0 || slots_.before_posts >= 0) return {};
+    return choose_codes(leaf().beside->how, dtype_of<T>, m, k_, rank_, to);
   }
   product_shape shape(long long m) const {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};
@@ -172,21 +190,34 @@ template <class T> class bound_product {
   int in_size() const { return k_; }
 
  private:
+  // False where the weight has to be decoded first.
+  result<bool> run_codes(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,
+                         const product_tensors& with) {
+    const code_choice c = codes_for(m, to);
+    const bool aligned =
+        reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
+    if (c.launches == 0 || !aligned || kernels.codes.of(leaf().beside->how, c.tokens).kernel == nullptr) return false;
+    if (code_calls_.empty())
+      code_calls_ = code_calls(kernels.codes, to, {leaf(), dtype_of<T>, record(), act(), n_, k_});
+    if (status s = code_calls_.run(stream, c, m, with.x, with.y, with.residual); !s) return s.failure();
+    return true;
+  }
   bool has_pre() const { return slots_.pre >= 0 || (shared_ != nullptr && shared_->pre); }
   long long weight_bytes() const { return static_cast<long long>(n_) * k_ * static_cast<long long>(sizeof(T)); }
   long long size_of(id i, int axis) const { return g_->sizes.value((*g_)[i].d[axis], sizes_); }
   // The stored weight itself is what the product reads.
   bool weight_in_place() const {
-    const id leaf = base_leaf(*g_, slots_.weight);
-    return leaf >= 0 && (*leaves_)[static_cast<std::size_t>(leaf)].type == dtype_of<T>;
+    return base_leaf(*g_, slots_.weight) >= 0 && (is_coded() || leaf().type == dtype_of<T>);
   }
+  const view& leaf() const { return (*leaves_)[static_cast<std::size_t>(base_leaf(*g_, slots_.weight))]; }
   bool lies_across() const { return weight_in_place() && !slots_.weight_by_row; }
   const void* own_weight() const {
-    return weight_in_place() ? (*leaves_)[static_cast<std::size_t>(base_leaf(*g_, slots_.weight))].data
-                             : weight_.data();
+    return is_coded() ? panel_->data() : weight_in_place() ? leaf().data : weight_.data();
   }
   status put(cudaStream_t stream, const values& v, id from, pack_matrix<T> how) const {
-    how.from = v[from].p;
+    const result<tensor<float>> read = v.numbers(stream, from);
+    if (!read) return read.failure();
+    how.from = read->p;
     return each(stream, how.rows * how.cols, how, "pack");
   }
   status pack_sides(cudaStream_t stream, const values& v) {
@@ -241,12 +272,14 @@ template <class T> class bound_product {
   size_values sizes_;
   const std::vector<view>* leaves_ = nullptr;
   shared_slots<T>* shared_ = nullptr;
+  const code_panel* panel_ = nullptr;
   bool pads_;
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;
   buffer weight_, s_;
   linear_calls calls_;
   mixed_linear<T> mixed_;
+  code_calls code_calls_;
   void *s_now_ = nullptr, *before_now_ = nullptr;  // what the launches write beside y
   bool alone_ = false;
   bool chained_ = false;  // the next call may read weights and adapter before the kernel ahead of it has finished

@@ -53,14 +53,15 @@ template <class T> class bound_together {
               std::deque<bound_product<T>>& products, const void* x, void* const* y) const {
     product_shape shapes[max_segments];
     stream_layer layers[max_segments];
+    to.bound.count = 0;
     for (int i = 0; i < count_; ++i) {
       const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
+      if (p.is_coded()) return ok;
       shapes[i] = p.shape(m);
       shapes[i].aligned = shapes[i].aligned && aligned(x, y);
       layers[i] = {p.weight(), {y[i], p.record(), nullptr, p.out_size(), p.act()}};
     }
     const stream_choice c = choose_together(shapes, count_, device, kernels.have);
-    to.bound.count = 0;
     if (c.rows == 0) return ok;
     return bind_together(to.bound, kernels, dtype_of<T>, c, {x, m, shapes[0].k}, shapes[0].rank, layers, count_);
   }

@@ -33,11 +33,12 @@ template <class T> struct engine {
     target where{}, eager{};  // found by open()
     kernel_set kernels{};
     std::shared_ptr<own_stream> own{};  // of a model; a layer runs on its caller's
+    std::shared_ptr<code_panel> panel = std::make_shared<code_panel>();
   };
   using real = float;  // as callers in host memory see numbers
   using shared = shared_slots<T>;
   static constexpr dtype computes = dtype::f32, keeps = dtype_of<T>;
-  static constexpr bool reads_host_memory = false, decodes = false, binds_itself = false;
+  static constexpr bool reads_host_memory = false, decodes = true, binds_itself = false;
   static const target& runs_on(const queue& q) { return q.where; }
   static const target& runs_eagerly_on(const queue& q) { return q.eager; }
 
@@ -100,9 +101,14 @@ template <class T> struct engine {
     explicit block(buffer b) : b_(std::move(b)) {}
     void* data() { return b_.data(); }
     buffer& memory() { return b_; }
+    planes& beside() {
+      if (beside_ == nullptr) beside_ = std::make_unique<planes>();
+      return *beside_;
+    }
 
    private:
     buffer b_;
+    std::unique_ptr<planes> beside_;  // of codes
   };
   static result<block> allocate(queue&, long long bytes) {
     buffer b;
@@ -133,8 +139,9 @@ template <class T> struct engine {
     q.stream = q.own->stream(), q.alone = true;
     return open(q);
   }
-  // A tensor in device memory: matrices as T, which products read in place, everything else as it is stored.
+  // A tensor in device memory: matrices as T, which products read in place, codes and everything else as it is stored.
   static result<view> place(queue& q, const view& host, dtype as, block& into) {
+    if (host.beside != nullptr) return place_codes(q.stream, host, into.memory(), into.beside());
     return place_tensor(q.stream, host, as, into.memory());
   }
   static status copy(queue& q, void* to, const void* from, long long bytes) {
@@ -219,7 +226,7 @@ template <class T> struct engine {
    public:
     bound(const graph& g, const target& to) : plan_(g, to) {}
     status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared& with) {
-      return plan_.bind(q.stream, q.kernels, s, leaves, room, &with);
+      return plan_.bind(q.stream, q.kernels, s, leaves, room, &with, *q.panel);
     }
     // The tensors of one of several layers that share this plan.
     using binding = typename bound_plan<T>::binding;
@@ -256,6 +263,9 @@ template <class T> struct engine {
       if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
         return fail("tensor '", g.name(i), "' is not stored row after row; on the GPU copy it first");
     values v(g, s, leaves, q.kernels.evaluate);
+    code_panel panel;
+    v.decode_into(&panel, dtype::f32);
+    if (status room = panel.reserve(v.panel_bytes(dtype::f32)); !room) return room;
     if (status done = v.compute(q.stream, reachable(g)); !done) return done;
     for (int k = 0; k < g.outs; ++k)
       if (const mutable_view& to = outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
@@ -265,18 +275,18 @@ template <class T> struct engine {
   // The same where everything lies in host memory, in any storage type and order.
   static status evaluate_in_host_memory(queue& q, const graph& g, const size_values& s, leaf_views leaves,
                                         const std::vector<mutable_view>& outputs) {
-    std::deque<buffer> memory;
+    std::deque<block> memory;
     for (id i = 0; i < g.size; ++i) {
       view& v = leaves[static_cast<std::size_t>(i)];
       if (v.data == nullptr || g[i].what == op::scalar) continue;
-      result<view> placed = place_tensor(q.stream, v, dtype::f32, memory.emplace_back());
+      result<view> placed = place(q, v, dtype::f32, memory.emplace_back());
       if (!placed) return placed.failure();
       v = *placed;
     }
     std::vector<mutable_view> there(outputs.size());
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       if (outputs[k].data == nullptr) continue;
-      if (status done = memory.emplace_back().reserve(4 * outputs[k].count()); !done) return done;
+      if (status done = memory.emplace_back().memory().reserve(4 * outputs[k].count()); !done) return done;
       there[k] = {memory.back().data(), dtype::f32, {outputs[k].count()}, 1};
     }
     if (status done = evaluate(q, g, s, leaves, there); !done) return done;

@@ -2,6 +2,7 @@
 // The kernels that run a product with its slots, as pointers: a list says which of them are compiled, and nothing else
 // refers to one. A program may compile a list in a file of its own (extern template).
 #pragma once
+#include <graft/backend/cuda/code_calls.cuh>
 #include <graft/backend/cuda/gemm_beside.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/gemm_simt.cuh>
@@ -14,15 +15,11 @@
 
 namespace graft::cuda {
 
-struct kernel_entry {
-  const void* kernel = nullptr;
-  unsigned threads = 0, shared = 0;
-};
-
 struct linear_kernels {
   kernel_list have{};
   kernel_entry gemm[2 * gemm_variants], stream[3 * stream_shapes * ranks], mma, simt;  // by the bits of the list
   kernel_entry sum[ranks], beside[ranks];                                              // by the index of the rank
+  code_kernels codes{};
 
   void add(const linear_kernels& more) {
     have = have | more.have;
@@ -35,6 +32,7 @@ struct linear_kernels {
     for (std::size_t i = 0; i < std::size(beside); ++i)
       if (more.beside[i].kernel != nullptr) beside[i] = more.beside[i];
     mma = more.mma, simt = more.simt;
+    if (more.codes.four_bits[0].kernel != nullptr) codes = more.codes;
   }
 };
 
@@ -101,7 +99,9 @@ template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels co
 // All of them, for sizes and ranks that are not known yet.
 template <class T> linear_kernels all_kernels() {
   constexpr kernel_list l = every_kernel();
-  return compiled_kernels<T, l.streams, l.gemms>();
+  linear_kernels k = compiled_kernels<T, l.streams, l.gemms>();
+  k.codes = all_code_kernels<T>();
+  return k;
 }
 
 }  // namespace graft::cuda

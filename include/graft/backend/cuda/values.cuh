@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of the nodes of one graph in device memory, each computed in float by a kernel of its own: what is known
-// before the data, what no product takes in, and, with the literal graph, the oracle for everything else.
+// before the data, what no product takes in, and, with the literal graph, the oracle for everything else. A weight that is
+// codes stays that; whoever reads it finds its numbers in a panel, until somebody else reads another one.
 #pragma once
 #include <graft/backend/call.h>
+#include <graft/backend/cuda/codes.cuh>
 #include <graft/backend/cuda/evaluate.cuh>
 #include <graft/backend/cuda/memory.h>
 #include <graft/derive/walk.h>
@@ -22,6 +24,19 @@ class values {
         into_(at_.size()),
         own_(at_.size()) {}
 
+  // Where the numbers of codes are read, and how they are stored there.
+  void decode_into(const code_panel* panel, dtype as) { panel_ = panel, panel_type_ = as; }
+  // Bytes of the largest weight that is codes, but for those that are only looked up.
+  long long panel_bytes(dtype as) const {
+    long long most = 0;
+    for (id i = 0; i < g_->size; ++i)
+      for (int o = 0; o < 3; ++o)
+        if (const view* codes = codes_of((*g_)[i].operand(o)); codes != nullptr && (*g_)[i].what != op::gather)
+          most = std::max(most, codes->count() * bits_of(as) / 8);
+    for (int k = 0; k < g_->outs; ++k)
+      if (const view* codes = codes_of(g_->out[k].at)) most = std::max(most, codes->count() * bits_of(as) / 8);
+    return most;
+  }
   // Elements of extra memory that computing one of the nodes of `wanted` takes at most.
   long long scratch(const node_set& wanted) const {
     long long most = 0;
@@ -74,14 +89,24 @@ class values {
       return check(cudaMemcpyAsync(to.at, &value, 4, cudaMemcpyHostToDevice, stream), "copying a scalar");
     }
     operands<float> x;
+    const view* looked_up = nullptr;
     tensor<float>* const operand[3] = {&x.a, &x.b, &x.c};
     for (int o = 0; o < 3; ++o)
       if (const id from = v.operand(o); from >= 0) {
         if (row((*g_)[from].what).from == source::integers)
           x.ids = static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(from)].data);
+        else if (v.what == op::gather && codes_of(from) != nullptr)
+          looked_up = codes_of(from);
+        else if (result<tensor<float>> read = numbers(stream, from))
+          *operand[o] = *read;
         else
-          *operand[o] = (*this)[from];
+          return read.failure();
       }
+    if (looked_up != nullptr) {
+      const tensor<float> out = (*this)[i];
+      return on_stream{stream}.elements(
+          out.count(), gathered_codes{out, coded_of(*looked_up), looked_up->size[0], x.ids, v.ta}, "gather of codes");
+    }
     if (scratch_at_ == nullptr)
       if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
     if (adds_up(v.what)) {
@@ -113,13 +138,32 @@ class values {
     return evaluate_(stream, *g_, s_, i, (*this)[r.result], x, nullptr);
   }
   tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[static_cast<std::size_t>(unshaped(*g_, i))]); }
+  // The same to be read: codes are decoded first.
+  result<tensor<float>> numbers(cudaStream_t stream, id i) const {
+    tensor<float> t = (*this)[i];
+    if (const view* codes = codes_of(i)) {
+      if (panel_ == nullptr)
+        return fail("tensor '", g_->name(unshaped(*g_, i)), "' is codes, which nothing decodes here");
+      const result<cells<float>> decoded = panel_->decode(stream, *codes, panel_type_);
+      if (!decoded) return decoded.failure();
+      t.p = *decoded;
+    }
+    return t;
+  }
   // A computed node to somewhere else, in any type.
   status copy(cudaStream_t stream, id i, const cells<float>& to) const {
-    return on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, (*this)[i].p}, "copy");
+    const result<tensor<float>> from = numbers(stream, i);
+    if (!from) return from.failure();
+    return on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from->p}, "copy");
   }
   long long elements(id i) const { return count(*g_, i, s_); }
 
  private:
+  const view* codes_of(id i) const {
+    if (i < 0) return nullptr;
+    const view& v = leaves_[static_cast<std::size_t>(unshaped(*g_, i))];
+    return v.beside != nullptr ? &v : nullptr;
+  }
   // A caller's tensor, or a reshaped value: nothing of its own.
   bool lies_elsewhere(id i) const {
     const op o = (*g_)[i].what;
@@ -134,6 +178,8 @@ class values {
   std::vector<buffer> own_;
   buffer scratch_;
   float* scratch_at_ = nullptr;
+  const code_panel* panel_ = nullptr;
+  dtype panel_type_ = dtype::f32;
 };
 
 }  // namespace graft::cuda

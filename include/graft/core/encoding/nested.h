@@ -11,7 +11,7 @@ namespace graft::encodings {
 
 inline constexpr int nested_block = 256;
 
-inline float nested_scale(float value, float second_scale, float offset) {
+constexpr float nested_scale(float value, float second_scale, float offset) {
   return rounded_product(value, second_scale) + offset;
 }
 

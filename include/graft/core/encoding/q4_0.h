@@ -12,11 +12,17 @@ struct q4_0_codes {
   static constexpr const char* name = "q4_0";
   static constexpr int block = 32, bytes = 18, number_in_files = 2;
   static constexpr encoding how() { return ggml_block(block, bytes, number_in_files); }
+  static constexpr float value(unsigned code) { return static_cast<float>(static_cast<int>(code) - 8); }
+  // Element i of a block whose scale is known.
+  static constexpr float number(const unsigned char* from, int i, float scale) {
+    const unsigned two = from[2 + i % (block / 2)];
+    return value(i < block / 2 ? two & 15U : two >> 4U) * scale;
+  }
   static constexpr void decode(const unsigned char* from, float* to) {
     const float scale = half_at(from);
     for (int i = 0; i < block / 2; ++i) {
-      to[i] = static_cast<float>(static_cast<int>(from[2 + i] & 15U) - 8) * scale;
-      to[i + block / 2] = static_cast<float>(static_cast<int>(from[2 + i] >> 4U) - 8) * scale;
+      to[i] = value(from[2 + i] & 15U) * scale;
+      to[i + block / 2] = value(static_cast<unsigned>(from[2 + i]) >> 4U) * scale;
     }
   }
   static constexpr void quantize(const float* from, unsigned char* to) {

@@ -10,9 +10,13 @@ struct q8_0_codes {
   static constexpr const char* name = "q8_0";
   static constexpr int block = 32, bytes = 34, number_in_files = 8;
   static constexpr encoding how() { return ggml_block(block, bytes, number_in_files); }
+  // Element i of a block whose scale is known.
+  static constexpr float number(const unsigned char* from, int i, float scale) {
+    return static_cast<float>(static_cast<signed char>(from[2 + i])) * scale;
+  }
   static constexpr void decode(const unsigned char* from, float* to) {
     const float scale = half_at(from);
-    for (int i = 0; i < block; ++i) to[i] = static_cast<float>(static_cast<signed char>(from[2 + i])) * scale;
+    for (int i = 0; i < block; ++i) to[i] = number(from, i, scale);
   }
   // To the nearest whole number, and away from zero where two are as near.
   static constexpr int nearest(float x) {

