@@ -65,8 +65,24 @@ std::vector<std::string> coded_below(const std::filesystem::path& golden) {
   return all;
 }
 
-const char* const kinds[] = {"json", "safetensors", "adapter_config", "pattern", "layer", "codes"};
-constexpr int kind_count = 6;
+// Two facts and three tensors, one of each form.
+std::string small_gguf() {
+  std::string s = "GGUF";
+  const auto put = [&](auto v) { s.append(reinterpret_cast<const char*>(&v), sizeof v); };
+  const auto word = [&](std::string_view w) { put(std::uint64_t{w.size()}), s += w; };
+  put(std::uint32_t{3}), put(std::uint64_t{3}), put(std::uint64_t{2});
+  word("general.architecture"), put(std::uint32_t{8}), word("llama");
+  word("tokens"), put(std::uint32_t{9}), put(std::uint32_t{8}), put(std::uint64_t{2}), word("a"), word("b");
+  const auto tensor = [&](std::string_view name, std::uint32_t type, std::uint64_t place) {
+    word(name), put(std::uint32_t{2}), put(std::uint64_t{32}), put(std::uint64_t{2}), put(type), put(place);
+  };
+  tensor("plain", 0, 0), tensor("eight", 8, 256), tensor("four", 2, 352);
+  s.resize((s.size() + 31) / 32 * 32 + 352 + 36, '\x11');
+  return s;
+}
+
+const char* const kinds[] = {"json", "safetensors", "adapter_config", "pattern", "layer", "codes", "gguf"};
+constexpr int kind_count = 7;
 const char* current_kind = "";
 std::uint64_t current_seed = 0;
 std::string current_input;
@@ -105,6 +121,7 @@ void one(int kind, std::uint64_t seed, const std::vector<layer_case>& cases, con
       good = feed_pattern(current_input);
       break;
     case 5: good = feed_codes(current_input = mutated(coded[d.below(coded.size())], d, numbers_only)); break;
+    case 6: good = feed_gguf(current_input = mutated(small_gguf(), d, numbers_only)); break;
     default: {
       // Numbers of a file stay in their places: its header keeps its length, and what it says becomes wrong.
       std::string weights = c.weights;
@@ -147,6 +164,8 @@ int main(int argc, char** argv) {
   for (const layer_case& c : cases)
     if (!io::parse_adapter_config(c.config, "x") || !io::parse_safetensors(as_bytes(c.weights), "x"))
       return std::fprintf(stderr, "a case that was not changed is not read\n"), 1;
+  if (!io::parse_gguf(io::hold(as_bytes(small_gguf())), "x"))
+    return std::fprintf(stderr, "a GGUF file that was not changed is not read\n"), 1;
   std::signal(SIGPROF, too_long);
   const auto end = clock_type::now() + std::chrono::seconds(seconds);
   long long done = 0;

@@ -5,6 +5,7 @@
 #include <graft/backend/cpu/storage.h>
 #include <graft/io/adapter_config.h>
 #include <graft/io/bitsandbytes.h>
+#include <graft/io/gguf.h>
 #include <graft/io/peft_layer.h>
 #include <graft/run/layer.h>
 
@@ -46,6 +47,16 @@ inline bool feed_codes(std::string_view s) {
     cpu::read(**v, 0, (*v)->count(), numbers.data());
     for (const float n : numbers)
       if (!io::finite_bits(n)) return false;
+  }
+  return true;
+}
+// What is accepted lies within the file and can be decoded.
+inline bool feed_gguf(std::string_view s) {
+  const auto f = io::parse_gguf(io::hold(as_bytes(s)), "fuzz.gguf");
+  if (!f) return *f.message() != '\0';
+  for (const auto& [name, v] : f->tensors) {
+    std::vector<float> numbers(static_cast<std::size_t>(v.count()));
+    cpu::read(v, 0, v.count(), numbers.data());
   }
   return true;
 }
