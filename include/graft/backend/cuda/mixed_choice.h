@@ -17,7 +17,8 @@ constexpr stream_choice choose_mixed(const product_shape& p, const target& devic
   if (!copies || !is_hopper(device) || p.m > max_mixed_rows || p.n % 2 != 0 || p.k < 128) return {};
   stream_choice c = choose_stream(&p.n, 1, p.m, p.k, 0, device.processors, false, (1U << mixed_shapes) - 1);
   c.tokens = mixed_tokens(p.m);
-  return c.tiles * c.splits <= device.processors ? c : stream_choice{};
+  const bool resident = c.splits == 1 ? c.tiles <= device.processors : c.tiles <= device.resident_pairs;
+  return resident ? c : stream_choice{};
 }
 
 }  // namespace graft::cuda

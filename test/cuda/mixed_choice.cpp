@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernel takes a batch that mixes adapters: one whose thread blocks all run at the same time, or none.
+#include <doctest/doctest.h>
+#include <graft/backend/cuda/mixed_choice.h>
+#include <graft/backend/cuda/targets.h>
+
+using namespace graft;
+using namespace graft::cuda;
+
+namespace {
+
+const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80, 108, 54),
+             sliver = device_target("", 90, 16, 8);
+
+stream_choice chosen(long long m, int n, int k, const target& on = h200, dtype type = dtype::bf16) {
+  return choose_mixed({type, m, n, k, 0}, on);
+}
+
+}  // namespace
+
+TEST_CASE("choose_mixed: projections of a large model are one launch, whose blocks are all resident") {
+  for (const long long m : {1, 16, 17, 64})
+    for (const int n : {1024, 4096, 6144, 14336}) {
+      const stream_choice c = chosen(m, n, 4096);
+      CAPTURE(m);
+      CAPTURE(n);
+      CHECK(c.rows > 0);
+      CHECK(c.tokens >= m);
+      CHECK(c.tiles * c.rows >= n);
+      CHECK(c.tiles * c.splits <= 132);
+      CHECK(mixed_index(c.tokens, c.rows) == (m <= 16 ? 0 : mixed_shapes) + shape_index(c.rows, false));
+    }
+  CHECK(chosen(64, 4096, 4096).rows == 64);
+  CHECK(chosen(64, 14336, 4096).rows == 112);
+}
+
+TEST_CASE("choose_mixed: nothing where blocks would wait for some that do not run, or sizes do not fit") {
+  CHECK(chosen(64, 128256, 4096).rows == 0);
+  CHECK(chosen(64, 4096, 4096, sliver).rows == 0);
+  CHECK(chosen(64, 4096, 4096, a100).rows == 0);
+  CHECK(chosen(65, 4096, 4096).rows == 0);
+  CHECK(chosen(64, 4095, 4096).rows == 0);
+  CHECK(chosen(64, 4096, 64).rows == 0);
+  CHECK(chosen(64, 4096, 4100).rows == 0);
+  CHECK(chosen(64, 4096, 4096, h200, dtype::f32).rows == 0);
+}
