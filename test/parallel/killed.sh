@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# killed.sh PROGRAM MODEL OUT TIMES MPIRUN...: kills one of two ranks that train, each time after another while; the other
+# one must say so, and the last checkpoint must be one that training goes on from.
+set -u
+program=$1 model=$2 out=$3 times=$4
+shift 4
+round=0
+while [ "$round" -lt "$times" ]; do
+  rm -rf "$out"
+  microseconds=$(((round * 7919 + 1231) % 300000)) victim=$((round % 2))
+  said=$(timeout 120 "$@" -n 2 "$program" train "$model" "$out" "$microseconds" "$victim" 2>&1 | grep -c 'told after.*waited')
+  if [ "$said" -ne 1 ]; then
+    echo "rank $victim was killed after $microseconds microseconds, and $said others said so" >&2
+    exit 1
+  fi
+  if ! step=$("$program" check "$model" "$out"); then
+    echo "rank $victim was killed after $microseconds microseconds, and the checkpoint is broken" >&2
+    exit 1
+  fi
+  round=$((round + 1))
+  echo "$round: rank $victim killed after $microseconds microseconds; went on with step $step"
+done
+rm -rf "$out"
