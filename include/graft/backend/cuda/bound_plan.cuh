@@ -65,6 +65,7 @@ template <class T> class bound_plan {
     now_.sizes = sizes_ = s;
     size_values largest = s;
     g_.sizes.set_tokens(largest, room.tokens);
+    reserved_ = largest;
     values_ = values(g_, largest, leaves_, kernels.evaluate);
     values_.decode_into(panel_ = &panel, dtype_of<T>);
     if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
@@ -237,6 +238,16 @@ template <class T> class bound_plan {
     }
     return memory_.reserve(g_, p_, written, scratch);
   }
+  // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones.
+  status make_room() {
+    bool fits = true;
+    for (int i = 0; i < g_.sizes.count; ++i)
+      if (const int slot = g_.sizes.e[i].slot; slot >= 0 && now_.sizes.v[slot] > reserved_.v[slot])
+        reserved_.v[slot] = now_.sizes.v[slot], fits = false;
+    if (fits) return ok;
+    values_.resize(reserved_);
+    return reserve_values(reserved_);
+  }
   // Points everything at the memory of calls as it is now.
   void aim() {
     memory_.each([&](id i, void* at) { values_.into(i, {at, narrow_[i] ? dtype_of<T> : dtype::f32}); });
@@ -320,7 +331,7 @@ template <class T> class bound_plan {
   sequence<int> readers_;
   sequence<id> read_;  // by products of either kind: stored as T
   const kernel_set* kernels_ = nullptr;
-  size_values sizes_;
+  size_values sizes_, reserved_;  // of the layer; the largest that the memory of calls was laid out for
   leaf_views leaves_;
   values values_;
   call now_;

@@ -8,6 +8,7 @@ namespace graft::cuda {
 template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& to, bool alone) {
   if (p_.breaks > 0) return fail("host function '", g_[p_.first_break].name, "' cannot run on the GPU");
   if (status s = check_types(); !s) return s;
+  if (status s = make_room(); !s) return s;
   if (aimed_ != moves()) aim();
   if (!only_product_) {
     values_.resize(now_.sizes);
