@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which nodes of a backward pass are joined to one launch, and what is not.
 #include <doctest/doctest.h>
+#include <graft/block/llama.h>
 #include <graft/derive/keep.h>
 #include <graft/graft.h>
 
@@ -52,7 +53,48 @@ TEST_CASE("expression: transposed values and repeated ones are computed where th
       for (int o = 0; p.live[r] && o < 3; ++o)
         if (g[r].operand(o) == p.nodes[k]) CHECK(p.launch_of[r] == p.launch_of[last.anchor]);
 }
-TEST_CASE("expression: values with tokens, and targets without such a launch, are left alone") {
+TEST_CASE("expression: a gate and its gradient are a launch for each value that is stored") {
+  const block_formula block = block_of<llama>();
+  using model = adapted<llama, on<"*_proj", lora<16>>>;
+  const block_options how{model::adapters};
+  const kept_pair pair = keep(capture_forward(block, how), capture_backward(block, how));
+  for (const builder* made : {&pair.forward, &pair.backward}) {
+    const graph g = *made;
+    const plan p = fuse(g, gpu);
+    int expressions = 0;
+    for (const launch& l : p.launches) {
+      bool activates = false;
+      for (int k = l.first; k < l.first + l.count; ++k)
+        activates = activates || g[p.nodes[k]].what == op::silu || g[p.nodes[k]].what == op::sigmoid;
+      if (!activates) continue;
+      ++expressions;
+      CHECK(l.count > 1);  // nothing of it is stored but the end,
+      CHECK(p.launch_of[l.anchor] == &l - &p.launches[0]);
+      for (int k = l.first; k < l.first + l.count - 1; ++k)  // and what others read of it they compute themselves
+        for (id r = 0; r < g.size; ++r)
+          for (int o = 0; p.live[r] && o < 3; ++o)
+            if (g[r].operand(o) == p.nodes[k]) CHECK((is_pointwise(g[r].what) && p.when.by_token[r]));
+    }
+    CHECK(expressions == (made == &pair.forward ? 1 : 3));  // the gated value; again, and the gradients of both factors
+  }
+}
+TEST_CASE("expression: what one launch reads is stored, even where another computes it again") {
+  builder g;
+  const scope p{&g};
+  const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), p.size("in", dyn, 64));
+  const ex w = p.leaf(op::base, "w", 2, 1, 1, p.size("in", dyn, 64), p.size("in", dyn, 64));
+  const ex shared = silu(x), other = mul(shared, x);
+  g.give((shared * w).i, "stored");
+  g.give(mul(other, sigmoid(shared)).i, "joined");
+  const graph made = g;
+  const plan planned = fuse(made, gpu);
+  const id at = made[made.result("stored")].a;
+  REQUIRE(made[at].what == op::silu);
+  bool computed = false;
+  for (const launch& l : planned.launches) computed = computed || l.anchor == at;
+  CHECK(computed);
+}
+TEST_CASE("expression: norms with tokens, and targets without such a launch, are left alone") {
   const kept_pair pair = pair_of<dora<8>>();
   const plan p = fuse(pair.backward, gpu);
   for (const launch& l : p.launches)

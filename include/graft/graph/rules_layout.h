@@ -43,6 +43,8 @@ constexpr id unpermute(builder& g, id a, const node& how) {
 // `size` entries of one axis, from the one numbered `from` on; pad is its adjoint: the same place in a zero tensor.
 constexpr id slice(builder& g, id a, int axis, dim from, dim size, int line = 0) {
   if (g.n[a].d[axis] == size) return a;
+  if (const node inner = g.n[a]; inner.what == op::slice && inner.k[0].v == axis)  // of a slice: one of what that is of
+    return slice(g, inner.a, axis, g.plus(inner.k[1], from), size, line);
   node v = g.shaped(op::slice, a, a, none_id, none_id, line);
   v.k[0] = {axis}, v.k[1] = from, v.d[axis] = size;
   const id made = g.emit(v);

@@ -60,6 +60,12 @@ template <class Updates> class adamw_on {
 
   status step() { return step(settings_.rate); }
   status step(double rate) {
+    if (status s = begin_step(rate); !s) return s;
+    return make_step();
+  }
+  // The same in two: what the step is made with, and its work, which can be captured.
+  status make_step() { return updates_.step(); }
+  status begin_step(double rate) {
     ++steps_;
     const auto t = static_cast<double>(steps_);
     const auto s = settings_;
@@ -70,7 +76,7 @@ template <class Updates> class adamw_on {
                           static_cast<float>(std::sqrt(1 - std::pow(s.beta2, t))),
                           static_cast<float>(s.eps),
                           static_cast<float>(-rate / (1 - std::pow(s.beta1, t)))};
-    return updates_.step(n);
+    return updates_.bring(n);
   }
   status clear_gradients() { return updates_.clear_gradients(); }
 

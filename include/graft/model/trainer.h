@@ -26,6 +26,7 @@ struct trainer_settings {
   double clip = 1;         // largest norm of the gradients; 0: not clipped
   std::uint64_t seed = 0;  // of the order and of dropout
   bool dropout = true, checkpoint = false;
+  step_mode mode = step_mode::standard;  // reduce_overhead: a step of one call, captured once and replayed
   std::optional<adalora_settings> adalora{};
   std::shared_ptr<communicator> ranks = std::make_shared<alone>();
 };
@@ -53,7 +54,9 @@ template <class Engine> class trainer {
         return fail("a sequence has ", static_cast<long long>(s.size()), " tokens, expected at least 2");
     if (!Engine::reads_host_memory && how.ranks->size() > 1 && !how.ranks->reads_device_memory())
       return fail("these ranks exchange host memory, and this model trains in a device's: use nccl_communicator");
-    auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, seed_of(how)});
+    if (how.mode == step_mode::reduce_overhead && (how.accumulate != 1 || how.ranks->size() != 1 || how.adalora))
+      return fail("a captured step is one call on one rank without AdaLoRA's ranks; train with the standard mode");
+    auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, seed_of(how), how.mode});
     if (!run) return run.failure();
     auto optimizer = run->optimizer(how.optimizer);
     if (!optimizer) return optimizer.failure();
@@ -82,6 +85,18 @@ template <class Engine> class trainer {
     const auto begin = std::chrono::steady_clock::now();
     const long long now = optimizer_.steps();
     step_report r{now + 1, how_.steps, 0, how_.optimizer.rate * how_.rate.factor(now)};
+    const auto timed = [&] {
+      r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      return r;
+    };
+    if (how_.mode == step_mode::reduce_overhead) {
+      const share s = share_of(now);
+      const auto made = run_.step(s.batch, optimizer_, r.rate, how_.clip);
+      if (!made) return made.failure();
+      if (!std::isfinite(made->loss)) return not_finite(r.step);
+      r.tokens = s.tokens, r.loss = made->loss, r.norm = made->norm;
+      return timed();
+    }
     run_.clear();
     for (int call = 0; call < how_.accumulate; ++call) {
       const share s = share_of(now * how_.accumulate + call);
@@ -92,7 +107,7 @@ template <class Engine> class trainer {
     }
     if (status s = add_up(r.loss); !s) return s.failure();
     if (status s = on_host([&] { r.loss += ranks_->keep_orthogonal(); }); !s) return s.failure();
-    if (!std::isfinite(r.loss)) return fail("the loss of step ", r.step, " is not a finite number; lower the rate");
+    if (!std::isfinite(r.loss)) return not_finite(r.step);
     if (how_.clip > 0)
       if (status s = optimizer_.clip_to(how_.clip); !s) return s.failure();
     if (status s = optimizer_.step(r.rate); !s) return s.failure();
@@ -103,8 +118,7 @@ template <class Engine> class trainer {
       if (!norm) return norm.failure();
       r.norm = *norm;
     }
-    r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return r;
+    return timed();
   }
   // The mean loss of other sequences, each token counting the same; ranks take turns with the batches.
   result<double> evaluate(const sequences& data) {
@@ -146,6 +160,9 @@ template <class Engine> class trainer {
   trainer(const sequences& data, const trainer_settings& how, training_run<Engine> run, optimizer_type optimizer)
       : data_(&data), how_(how), run_(std::move(run)), optimizer_(std::move(optimizer)), order_(data.size()) {}
 
+  static error not_finite(long long step) {
+    return fail("the loss of step ", step, " is not a finite number; lower the rate");
+  }
   // AdaLoRA's part of a step is computed in host memory.
   template <class F> status on_host(F f) {
     if (!ranks_) return ok;

@@ -12,6 +12,8 @@
 #include <graft/model/optimizer.h>
 #include <graft/model/parameter_pool.h>
 
+#include <bit>
+
 namespace graft {
 
 // A token's label is the token behind it, unless labels are given: then the label of the token behind it; ignored_label
@@ -24,6 +26,7 @@ struct training_settings {
   bool dropout = true;      // as the model's and the adapter's configuration say
   bool checkpoint = false;  // compute blocks again for the backward pass instead of keeping their values
   std::int64_t seed = 0;    // of dropout, with the number of the call
+  step_mode steps = step_mode::standard;
 };
 
 template <class Engine> class training_run {
@@ -63,9 +66,7 @@ template <class Engine> class training_run {
   // After the values were written.
   status parameters_changed() {
     const auto mine = model_->alone();
-    for (bound_block<Engine>& b : stack_->blocks())
-      if (status s = b.parameters_changed(); !s) return s;
-    return ok;
+    return blocks_changed();
   }
 
   // The loss, and its gradients times `weight` added to those that are there.
@@ -77,8 +78,39 @@ template <class Engine> class training_run {
     if (status s = ready(); !s) return s.failure();
     ++calls_;
     if (status s = bring_numbers(); !s) return s.failure();
-    if (status s = forward(how_.checkpoint ? way::passing : way::keeping); !s) return s.failure();
-    return backward(weight);
+    if (status s = forward_and_back(weight); !s) return s.failure();
+    return mean();
+  }
+  // A whole step: the gradients of one batch, clipped to `clip` where that is not 0, and what the optimizer makes of them.
+  // With reduce_overhead it is captured once for batches of the same lengths and then replayed; loss and norm are known
+  // after it.
+  struct step_numbers {
+    double loss = 0, norm = 0;
+  };
+  result<step_numbers> step(std::span<const labelled_sequence> batch, optimizer_type& by, double rate, double clip) {
+    const auto mine = model_->alone();
+    if (first_trained() == uses_.size()) return fail("these adapters have nothing to train");
+    if (status s = fill(batch); !s) return s.failure();
+    if (status s = ready(); !s) return s.failure();
+    ++calls_;
+    if (status s = bring_numbers(); !s) return s.failure();
+    if (status s = by.begin_step(rate); !s) return s.failure();
+    const auto work = [&]() -> status {
+      if (status s = pool_->clear(queue()); !s) return s;
+      if (status s = forward_and_back(1); !s) return s;
+      if (clip > 0)
+        if (status s = by.clip_to(clip); !s) return s;
+      if (status s = by.make_step(); !s) return s;
+      return blocks_changed();
+    };
+    const bool replays = how_.steps == step_mode::reduce_overhead;
+    if (status s = replays ? captured_.run(queue(), stamp(clip), work) : work(); !s) return s.failure();
+    const result<double> loss = mean();
+    if (!loss) return loss.failure();
+    if (clip <= 0) return step_numbers{*loss};
+    const result<double> norm = by.norm();
+    if (!norm) return norm.failure();
+    return step_numbers{*loss, *norm};
   }
   // The loss alone, without dropout.
   result<double> loss(std::span<const labelled_sequence> batch) {
@@ -102,6 +134,22 @@ template <class Engine> class training_run {
     engine_rows<Engine, Engine::computes> gradient;
   };
   typename Engine::queue& queue() { return model_->programs().queue; }
+  status blocks_changed() {
+    for (bound_block<Engine>& b : stack_->blocks())
+      if (status s = b.parameters_changed(); !s) return s;
+    return ok;
+  }
+  // Another number where anything lies elsewhere than before, or something else is run.
+  std::uint64_t stamp(double clip) {
+    const auto place = [](const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); };
+    std::uint64_t all = 0;
+    const auto mix = [&](std::uint64_t part) { all = mixed_bits(all ^ part); };
+    mix(place(model_->rows().ids().data)), mix(place(whole_numbers_.data())), mix(place(row_weights_.data()));
+    mix(static_cast<std::uint64_t>(model_->programs().moves())), mix(static_cast<std::uint64_t>(room_));
+    mix(std::bit_cast<std::uint64_t>(clip));
+    for (const row_run& r : runs_) mix(r.tokens.size());
+    return all;
+  }
 
   static bool drops_elements(const causal_lm<Engine>& model, std::span<const module_adapter> modules) {
     bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
@@ -286,8 +334,9 @@ template <class Engine> class training_run {
       if (labels_[r] != ignored_label) sum += static_cast<double>(of[r]);
     return sum / static_cast<double>(counted_);
   }
-  result<double> backward(double weight) {
-    if (status s = head(&slope_[0], weight); !s) return s.failure();
+  status forward_and_back(double weight) {
+    if (status s = forward(how_.checkpoint ? way::passing : way::keeping); !s) return s;
+    if (status s = head(&slope_[0], weight); !s) return s;
     const std::size_t first = first_trained();
     std::size_t now = 0;
     for (int l = stack_->layers() - 1; l >= 0 && static_cast<std::size_t>(l) + 1 >= first; --l, now ^= 1) {
@@ -295,16 +344,14 @@ template <class Engine> class training_run {
       c[call_input::span] = model_->rows().span_of(l);
       c[call_input::dy] = rows_of(slope_[now]);
       if (static_cast<std::size_t>(l) + 1 > first) c.dx = into(slope_[now ^ 1]);
-      if (status s = stack_->layer(l).run(how_.checkpoint ? way::recomputing : way::backward, c); !s)
-        return s.failure();
+      if (status s = stack_->layer(l).run(how_.checkpoint ? way::recomputing : way::backward, c); !s) return s;
     }
     if (first == 0) {
       block_call c = call(model_->rows().ids(), 0);
       c[call_input::dy] = rows_of(slope_[now]);
-      if (status s = stack_->embed().run(how_.checkpoint ? way::recomputing : way::backward, c); !s) return s.failure();
+      if (status s = stack_->embed().run(how_.checkpoint ? way::recomputing : way::backward, c); !s) return s;
     }
-    if (status s = sums_.add(queue(), weight); !s) return s.failure();
-    return mean();
+    return sums_.add(queue(), weight);
   }
 
   causal_lm<Engine>* model_;
@@ -321,6 +368,7 @@ template <class Engine> class training_run {
   status cleared_ = ok;
   bool drops_ = false;
   std::vector<engine_rows<Engine>> hidden_, slope_ = std::vector<engine_rows<Engine>>(2);  // into each layer, and back
+  typename Engine::captured captured_;
   engine_rows<Engine, Engine::computes> losses_at_;
   std::vector<real> losses_, weights_;
 };

@@ -39,8 +39,9 @@ struct planner {
   constexpr void open(family what, id anchor, bool by_rows = false) {
     p.launches.push({what, anchor, by_rows, p.nodes.size()});
   }
-  constexpr void add(id i, slot where) {
-    p.launch_of[i] = p.launches.size() - 1;
+  // `owns`: not for a node that another launch computes as well, and stores or computes first.
+  constexpr void add(id i, slot where, bool owns = true) {
+    if (owns) p.launch_of[i] = p.launches.size() - 1;
     p.place[i] = where;
     p.nodes.push(i);
     ++p.launches.back().count;
@@ -122,21 +123,23 @@ struct planner {
     }
     const sequence<int> runs_beside = sums_beside(g, found, p.sums, p.to.sums_beside);
     const sequence<sequence<int>> groups = products_together(found, p.to.joins_products);
+    node_set free(g.size);
+    for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0;
+    sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
+    if (p.to.joins_rows && p.to.gathers == target::work::by_products) find_row_launches(readers, free, row_of);
     sequence<sequence<id>> expressions;
     sequence<int> expression_of(g.size, -1);
     if (p.to.joins_elements && p.to.gathers == target::work::by_products) {
-      node_set free(g.size);
-      for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0;
+      expression_finder finder(g, p.when, readers, free);
       for (id i = g.size - 1; i >= 0; --i) {
-        if (!free[i] || p.when.by_token[i] || expression_of[i] >= 0) continue;
-        sequence<id> nodes = expression_at(g, p.when, readers, free, i);
-        for (const id n : nodes) expression_of[n] = expressions.size(), free.in[n] = false;
+        if (!finder.free[i] || finder.again[i]) continue;
+        sequence<id> nodes = finder.at(i);
+        for (const id n : nodes)
+          if (expression_of[n] < 0) expression_of[n] = expressions.size();
+        expression_of[i] = nodes.empty() ? -1 : expressions.size();
         if (!nodes.empty()) expressions.push(static_cast<sequence<id>&&>(nodes));
       }
     }
-    sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
-    if (p.to.joins_rows && p.to.gathers == target::work::by_products)
-      find_row_launches(readers, part_of, sum_of, row_of);
     sequence<int> heads_of(g.size, -1);  // attention: the row launch whose result nothing else reads
     for (id i = 0; p.to.takes_heads != nullptr && i < g.size; ++i)
       if (g[i].what == op::cached_attention && member(i))
@@ -162,9 +165,10 @@ struct planner {
         } else if (sum >= 0 && p.sums[sum].result == i) {
           if (runs_beside[sum] < 0 && computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
         } else if (const int e = expression_of[i]; e >= 0) {
-          if (expressions[e][0] == i && computed_before(expressions[e], expression_of, e)) {
+          if (expressions[e][0] == i && computed_before(expressions[e])) {
             open(family_of(g[i]), i);
-            for (int k = expressions[e].size() - 1; k >= 0; --k) add(expressions[e][k], slot::alone);
+            for (int k = expressions[e].size() - 1; k >= 0; --k)
+              add(expressions[e][k], slot::alone, expression_of[expressions[e][k]] == e);
           }
         } else if (const int heads = heads_of[i]; heads >= 0) {
           const sequence<id>& inside = p.row_launches[heads].inside;
@@ -197,6 +201,11 @@ struct planner {
       if (!computed_before(i, part_of, own)) return false;
     return true;
   }
+  constexpr bool computed_before(const sequence<id>& inside) const {  // the same for nodes that others may compute too
+    sequence<int> own(g.size, -1);
+    for (const id i : inside) own[i] = 0;
+    return computed_before(inside, own, 0);
+  }
   [[gnu::cold]] constexpr void find_sums(const sequence<int>& readers, sum_readers& sums, sequence<int>& sum_of) {
     for (id i = g.size - 1; i >= 0; --i) {
       if (!member(i) || sum_of[i] >= 0) continue;
@@ -207,10 +216,7 @@ struct planner {
       p.sums.push(s);
     }
   }
-  [[gnu::cold]] constexpr void find_row_launches(const sequence<int>& readers, const sequence<int>& part_of,
-                                                 const sequence<int>& sum_of, sequence<int>& row_of) {
-    node_set free(g.size);
-    for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0;
+  [[gnu::cold]] constexpr void find_row_launches(const sequence<int>& readers, node_set& free, sequence<int>& row_of) {
     for (id i = g.size - 1; i >= 0; --i) {
       if (!free[i]) continue;
       row_launch r = row_launch_at(g, p.when, readers, free, i);

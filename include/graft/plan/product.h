@@ -167,10 +167,28 @@ struct slot_reader {
       out = before;
       if (activated(v.operand(k), false) && out.weight >= 0) {
         out.residual = v.operand(1 - k);
+        take_branches();
         return take(i);
       }
     }
     return false;
+  }
+  // A residual that is itself a sum with a branch of the same x, as in the gradient of several layers' input: the branch
+  // belongs to this product. It is added before what the product is multiplied with, so there is none of that.
+  constexpr void take_branches() {
+    while (out.posts.empty() && out.act == op::detach) {
+      const id sum = out.residual;
+      const node& v = g[sum];
+      if (v.what != op::add || !inner(sum) || !data(v.a) || !data(v.b)) return;
+      if (!same_shape(g[v.a], v) || !same_shape(g[v.b], v)) return;
+      bool taken = false;
+      for (int k = 0; k < 2 && !taken; ++k) {
+        const id side = v.operand(k);
+        taken = product(side) && inner(side) && branch(side, false, none_id);
+        if (taken) out.residual = v.operand(1 - k), take(sum);
+      }
+      if (!taken) return;
+    }
   }
   // x ⊙ pre, where nothing else reads it; `norms`: the factors of a norm are part of its launch.
   constexpr void read_pre(bool beside_side, bool norms) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // row_launch: nodes that stand between products and are one launch, because what is between them is read once:
 //     a norm with its factors, normalize(x) ⊙ w        heads side by side, [rope(q) | rope(k) | v]
+//     the gradient of a norm, with its factors and what is added to it, h + normalize'(x, t ⊙ w)
 // The table of rotary positions is looked up on the way. Nothing inside is stored.
 #pragma once
 #include <graft/derive/stage.h>
@@ -16,7 +17,8 @@ struct joined_part {
 };
 struct row_launch {
   id result = none_id;
-  id norm = none_id, scale = none_id;       // a norm, and a factor for each column
+  id norm = none_id, scale = none_id;       // a norm or its gradient, and a factor for each column
+  id slope = none_id, added = none_id;      // of the gradient: t, and h
   sequence<joined_part> parts;              // or values side by side,
   id table = none_id, positions = none_id;  // with the angles of every position, and where the rows stand
   sequence<id> inside;                      // in the order in which they would be computed; the result is the last
@@ -46,6 +48,26 @@ struct row_reader {
     if (count_of_rows(scale) || g[scale].d[3] != g[norm].d[3]) return false;
     out.norm = norm, out.scale = scale;
     return out.inside.push(norm), out.inside.push(i), true;
+  }
+  constexpr bool norm_gradient(id i) {
+    id at = i;
+    if (g[i].what == op::add)
+      for (int k = 0; k < 2 && at == i; ++k)
+        if (const id o = g[i].operand(k), h = g[i].operand(1 - k); g[o].what == op::normalize_grad && inner(o))
+          if (data(h) && same_shape(g[h], g[i])) at = o, out.added = h;
+    const node& v = g[at];
+    if (v.what != op::normalize_grad) return false;
+    out.norm = at, out.slope = v.c;
+    const node& t = g[v.c];
+    if (t.what == op::mul && data(v.c) && inner(v.c)) {
+      const bool left = data(t.a);
+      const id value = left ? t.a : t.b, scale = left ? t.b : t.a;
+      if (!data(scale) && !count_of_rows(scale) && g[scale].d[3] == t.d[3] && same_shape(g[value], t))
+        out.slope = value, out.scale = scale, out.inside.push(v.c);
+    }
+    out.inside.push(at);
+    if (at != i) out.inside.push(i);
+    return true;
   }
   constexpr bool count_of_rows(id i) const {  // has it more than one row?
     return g[i].d[0] != dim{1} || g[i].d[1] != dim{1} || g[i].d[2] != dim{1};
@@ -89,7 +111,7 @@ struct row_reader {
 [[gnu::cold]] constexpr row_launch row_launch_at(const graph& g, const stages& when, const sequence<int>& readers,
                                                  const node_set& free, id i) {
   detail::row_reader r{g, when, readers, free};
-  if (r.scaled_norm(i) || r.joined(i)) {
+  if (r.scaled_norm(i) || r.norm_gradient(i) || r.joined(i)) {
     r.out.result = i;
     return static_cast<row_launch&&>(r.out);
   }

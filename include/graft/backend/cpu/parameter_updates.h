@@ -51,8 +51,10 @@ class parameter_updates {
     return ok;
   }
   result<double> norm() { return norm_; }  // of the gradients as clip() found them
-  status step(const adamw_numbers& n) {
-    each_piece([&n](const update_piece& p, std::size_t) {
+  // The numbers of the next step, and the step.
+  status bring(const adamw_numbers& n) { return numbers_ = n, status(ok); }
+  status step() {
+    each_piece([n = numbers_](const update_piece& p, std::size_t) {
       for (long long i = 0; i < p.count; ++i) n.update(p, i, [](float v) { return std::sqrt(v); });
     });
     return ok;
@@ -73,6 +75,7 @@ class parameter_updates {
 
   std::vector<update_piece> pieces_;
   std::vector<double> sums_;
+  adamw_numbers numbers_{};
   double norm_ = 0;
 };
 

@@ -240,13 +240,16 @@ template <class T> class bound_plan {
   }
   // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones.
   status make_room() {
+    size_values wanted = reserved_;
     bool fits = true;
     for (int i = 0; i < g_.sizes.count; ++i)
-      if (const int slot = g_.sizes.e[i].slot; slot >= 0 && now_.sizes.v[slot] > reserved_.v[slot])
-        reserved_.v[slot] = now_.sizes.v[slot], fits = false;
+      if (const int slot = g_.sizes.e[i].slot; slot >= 0 && now_.sizes.v[slot] > wanted.v[slot])
+        wanted.v[slot] = now_.sizes.v[slot], fits = false;
     if (fits) return ok;
-    values_.resize(reserved_);
-    return reserve_values(reserved_);
+    values_.resize(wanted);
+    if (status s = reserve_values(wanted); !s) return s;
+    reserved_ = wanted;
+    return ok;
   }
   // Points everything at the memory of calls as it is now.
   void aim() {

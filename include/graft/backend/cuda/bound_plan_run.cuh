@@ -187,14 +187,15 @@ template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
 }
 
 template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, const graft::launch& l) {
-  const int launch = p_.launch_of[l.anchor], k = written_output(l.anchor);
+  const int k = written_output(l.anchor);
   cells<float> to = values_.room(l.anchor);
   if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
   values_.put(l.anchor, to);
   const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
+  const id* const nodes = &p_.nodes[l.first];
   status found = ok;
   expression_writer writer(
-      g_, [&](id i) { return p_.launch_of[i] == launch; },
+      g_, [&](id i) { return std::find(nodes, nodes + l.count, i) != nodes + l.count; },
       [&](id i) {
         const result<tensor<float>> read = values_.numbers(stream, i);
         if (!read) found = read.failure();

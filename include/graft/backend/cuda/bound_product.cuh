@@ -250,6 +250,7 @@ template <class T> class bound_product {
   // The post slot as one factor and one summand per output; ones or zeros where the layer may have another adapter that
   // needs them.
   status pack_post(cudaStream_t stream, const values& v) {
+    if (slots_.posts.empty() && shared_ == nullptr) return ok;
     const long long columns = padded_rows(n_) + row_padding;
     float *const scale = record_scale(packed_), *const shift = record_shift(packed_);
     if (status s = each(stream, columns, fill_vector<float>{scale, 1}, "ones"); !s) return s;

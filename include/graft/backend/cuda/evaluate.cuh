@@ -121,8 +121,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::reshape: return mapped.elements(n, unary<Real>{op::detach, out.p, x.a.p}, name);
     case op::permute: return with<Ops, op::permute>(on).elements(n, permuted<Real>(out, x.a, v.k), name);
     case op::slice:
-      return with<Ops, op::slice>(on).elements(n, sliced<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)},
-                                               name);
+      return slice(with<Ops, op::slice>(on), sliced<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
     case op::pad:
       return with<Ops, op::pad>(on).elements(n, padded<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
     case op::concat: {
@@ -164,17 +163,14 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::normalize:
       return normalize(with<Ops, op::normalize>(on), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}, x.c.p}, name);
     case op::normalize_grad: {
-      return with<Ops, op::normalize_grad>(on).rows(
-          x.a.rows(), normalize_grads<Real>{out, x.a, x.b.p, x.c, v.k[0] == dim{1}}, name);
+      const normalize_grads<Real> f{out, x.a, x.b.p, x.c, v.k[0] == dim{1}, x.factors, x.added};
+      return normalize_back(with<Ops, op::normalize_grad>(on), f, name);
     }
     case op::patches:
       return with<Ops, op::patches>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
     case op::unpatch:
       return with<Ops, op::unpatch>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
-    case op::rope: {
-      const turned_heads<Real> f{out, x.a, x.b, v.tb};
-      return with<Ops, op::rope>(on).elements(f.pairs(), f, name);
-    }
+    case op::rope: return turn_heads(with<Ops, op::rope>(on), turned_heads<Real>{out, x.a, x.b, v.tb});
     case op::dropout: {
       const dropped_elements<Real> f{out, x.a, x.ids, argument(v, 0), x.c.p};
       return with<Ops, op::dropout>(on).elements(n, f, name);

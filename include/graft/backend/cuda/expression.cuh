@@ -40,6 +40,88 @@ struct expression {
   }
 };
 
+// The same on eight neighbours of a row at once, by 16-byte accesses: where operands have all elements, or are one row or
+// one number. A step is uniform, so that the place of each value on the stack is known when the code is written: it stays
+// in registers. `Rounds`: the result is stored in 16 bits, and exponentials and quotients need no more than that.
+template <bool Rounds> struct expression_eights {
+  enum class form : unsigned char { none, whole, row, number };
+  static constexpr int deep = most_expression_depth_by_token;
+
+  expression e;
+  cells<float> out;
+  unsigned width;
+  form as[most_expression_operands];
+
+  static form form_of(const unsigned (&stride)[4], const unsigned (&size)[4]) {
+    bool whole = true, row = true, number = true;
+    unsigned expected = 1;
+    for (int k = 3; k >= 0; --k) {
+      if (size[k] > 1) {
+        whole = whole && stride[k] == expected, number = number && stride[k] == 0;
+        row = row && stride[k] == (k == 3 ? 1U : 0U);
+      }
+      expected *= size[k];
+    }
+    return number ? form::number : whole ? form::whole : row ? form::row : form::none;
+  }
+  // False where it does not fit.
+  bool take(const unsigned (&size)[4]) {
+    bool fits = width % 8 == 0 && by_sixteen_bytes(out);
+    int depth = 0;
+    for (int k = 0; k < e.steps && fits; ++k) {
+      depth += (e.step[k] & expression::reads) != 0 ? 1 : expression::takes_two(static_cast<op>(e.step[k])) ? -1 : 0;
+      fits = depth <= deep;
+    }
+    for (int k = 0; k < e.operands && fits; ++k) {
+      as[k] = form_of(e.stride[k], size);
+      fits = as[k] == form::number || (as[k] != form::none && by_sixteen_bytes(e.operand[k]));
+    }
+    return fits;
+  }
+
+  __device__ void read(float (&to)[8], int operand, long long first) const {
+    const cells<float>& from = e.operand[operand];
+    if (as[operand] != form::number) return load_eight(to, from, as[operand] == form::row ? first % width : first);
+    const float v = from[0];
+    for (int k = 0; k < 8; ++k) to[k] = v;
+  }
+  __device__ static void two(op what, float (&a)[8], const float (&b)[8]) {
+    switch (what) {
+      case op::add: return each_of(a, [&](int k) { return a[k] + b[k]; });
+      case op::sub: return each_of(a, [&](int k) { return a[k] - b[k]; });
+      case op::mul: return each_of(a, [&](int k) { return a[k] * b[k]; });
+      default: return each_of(a, [&](int k) { return combined<float>(what, a[k], b[k]); });
+    }
+  }
+  __device__ static void one(op what, float (&a)[8]) {
+    if (Rounds && what == op::sigmoid) return each_of(a, [&](int k) { return __fdividef(1, 1 + __expf(-a[k])); });
+    if (Rounds && what == op::silu) return each_of(a, [&](int k) { return __fdividef(a[k], 1 + __expf(-a[k])); });
+    each_of(a, [&](int k) { return another(what, a[k]); });
+  }
+  __device__ __noinline__ static float another(op what, float v) { return mapped<float>(what, v); }
+  template <class F> __device__ static void each_of(float (&a)[8], const F& f) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) a[k] = f(k);
+  }
+  __device__ void operator()(long long i) const {
+    float v[deep][8];
+    int depth = 0;
+    for (int s = 0; s < e.steps; ++s) {
+      const unsigned step = e.step[s];
+      const auto what = static_cast<op>(step);
+      const bool reads = (step & expression::reads) != 0, takes_two = !reads && expression::takes_two(what);
+#pragma unroll
+      for (int d = 0; d < deep; ++d) {
+        if (reads && depth == d) read(v[d], static_cast<int>(step & ~unsigned{expression::reads}), 8 * i);
+        if (d > 0 && takes_two && depth == d + 1) two(what, v[d - 1], v[d]);
+        if (!reads && !takes_two && depth == d + 1) one(what, v[d]);
+      }
+      depth += reads ? 1 : takes_two ? -1 : 0;
+    }
+    store_eight(v[0], out, 8 * i);
+  }
+};
+
 struct expression_elements {
   expression e;
   cells<float> out;
@@ -114,9 +196,21 @@ template <class Inside, class Value> class expression_writer {
 // `of`: what is computed element by element, the root itself or what it sums.
 inline status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of, const tensor<float>& out) {
   if (out.count() == 0) return ok;
-  if (of.count() >= 1LL << 32) return fail("an expression of ", of.count(), " elements is more than its kernel counts");
   unsigned size[4], to[4];
   for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(of.d[k]), to[k] = static_cast<unsigned>(out.d[k]);
+  if (of.count() == out.count() && of.count() < 1LL << 40) {
+    const auto by_eights = [&](auto f) -> result<bool> {
+      if (!f.take(size)) return false;
+      if (status s = each(stream, out.count() / 8, f, "expression"); !s) return s.failure();
+      return true;
+    };
+    const auto width = static_cast<unsigned>(of.d[3]);
+    const result<bool> done = out.p.type == dtype::f32 ? by_eights(expression_eights<false>{e, out.p, width, {}})
+                                                       : by_eights(expression_eights<true>{e, out.p, width, {}});
+    if (!done) return done.failure();
+    if (*done) return ok;
+  }
+  if (of.count() >= 1LL << 32) return fail("an expression of ", of.count(), " elements is more than its kernel counts");
   if (of.count() == out.count())
     return each(stream, out.count(), expression_elements{e, out.p, {size[0], size[1], size[2], size[3]}}, "expression");
   const expression_sums sums{e, out.p, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}};

@@ -327,10 +327,12 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
       const tile_writer<T, TileN, shape> write{maps.y, maps.before, g.stores_before, post, base + shape::out, c, at};
       column_values<shape::round> scale;  // asked for before they are needed
+      residual_values<shape::round> residual;
       if (post.scale != nullptr) write.load(scale, post.scale, 0);
+      if (post.residual != nullptr) write.load(residual, 0);
       wgmma_wait<0>();
       if (!Pre) release(c, c.before);
-      write(acc, scale);
+      write(acc, scale, residual);
     }
     if (c.thread == 0) ptx::stores_done();
   }

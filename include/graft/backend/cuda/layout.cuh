@@ -2,7 +2,8 @@
 // Ops that move or sum elements without arithmetic of their own. Each functor computes one element of the output from
 // its place. unpatched adds to what is there, as on the CPU.
 #pragma once
-#include <graft/backend/cuda/tensor.cuh>
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/eights.cuh>
 
 namespace graft::cuda {
 
@@ -62,6 +63,30 @@ template <class Real> struct sliced {
   long long start;
   __host__ __device__ void operator()(long long i) const { out.p.put(i, a.p[to.moved(i, start, from)]); }
 };
+// Columns of a matrix, eight at once.
+struct sliced_by_eights {
+  tensor<float> out, a;
+  unsigned pieces, start;  // of a row; the first column
+
+  static bool fits(const sliced<float>& f) {
+    return f.to.inner == 1 && f.out.d[3] % 8 == 0 && f.a.d[3] % 8 == 0 && f.start % 8 == 0 &&
+           f.out.count() < 1LL << 32 && f.start < 1LL << 32 && by_sixteen_bytes(f.out.p) && by_sixteen_bytes(f.a.p);
+  }
+  __device__ void operator()(long long i) const {
+    const auto at = static_cast<unsigned>(i);
+    float v[8];
+    load_eight(v, a.p, at / pieces * a.d[3] + start + at % pieces * 8);
+    store_eight(v, out.p, 8 * i);
+  }
+};
+template <class On, class Real> status slice(const On& on, const sliced<Real>& f, const char* name) {
+  return on.elements(f.out.count(), f, name);
+}
+inline status slice(const on_stream& on, const sliced<float>& f, const char* name) {
+  if (!sliced_by_eights::fits(f)) return on.elements(f.out.count(), f, name);
+  const sliced_by_eights by{f.out, f.a, static_cast<unsigned>(f.out.d[3] / 8), static_cast<unsigned>(f.start)};
+  return on.elements(f.out.count() / 8, by, name);
+}
 template <class Real> struct padded {
   tensor<Real> out, a;
   along_axis to, from;

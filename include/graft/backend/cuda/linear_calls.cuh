@@ -24,7 +24,7 @@ class linear_calls {
     for (int k = 0; k < 2; ++k)
       if (sums[k].addressed(p.type)) p.beside[k] = {sums[k].z.columns, padded_rank(sums[k].q.columns), sums[k].waits};
     p.m = m, p.plain = residual == nullptr && stays_.act == activation::none;
-    for (const void* pointer : {x, static_cast<const void*>(y)})
+    for (const void* pointer : {x, static_cast<const void*>(y), residual})
       p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
     kept* oldest = &kept_[0];
     for (kept& k : kept_) {

@@ -3,7 +3,10 @@
 #pragma once
 #include <graft/backend/cuda/attention_node.cuh>
 #include <graft/backend/cuda/heads.cuh>
+#include <graft/backend/cuda/layout.cuh>
+#include <graft/backend/cuda/normalize_grad.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
+#include <graft/backend/cuda/rope.cuh>
 #include <graft/backend/cuda/rotate_blocks.cuh>
 #include <graft/backend/cuda/rotate_pass.cuh>
 #include <graft/backend/cuda/rowwise.cuh>
@@ -50,6 +53,19 @@ template <bool Compiled, class On> struct compiled_on {
   template <class Real> friend status join_heads(const compiled_on& to, const joined_heads<Real>& f) {
     if constexpr (Compiled) return join_heads(to.on, f);
     return refuse("heads side by side");
+  }
+  template <class Real> friend status slice(const compiled_on& to, const sliced<Real>& f, const char* name) {
+    if constexpr (Compiled) return slice(to.on, f, name);
+    return refuse(name);
+  }
+  template <class Real> friend status turn_heads(const compiled_on& to, const turned_heads<Real>& f) {
+    if constexpr (Compiled) return turn_heads(to.on, f);
+    return refuse("rope");
+  }
+  template <class Real>
+  friend status normalize_back(const compiled_on& to, const normalize_grads<Real>& f, const char* name) {
+    if constexpr (Compiled) return normalize_back(to.on, f, name);
+    return refuse(name);
   }
   template <class Real> friend status rotate(const compiled_on& to, const turn<Real>& t) {
     if constexpr (Compiled) return rotate(to.on, t);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an optimizer does to all parameters at once, on the GPU: one launch over the pieces of all of them for each of
-// gradients' sums, squares, clipping and AdamW's step. Norm and factor stay on the device; sums have a fixed order.
+// gradients' sums, squares, clipping and AdamW's step. Norm and factor stay on the device, and so do the numbers of a step,
+// so that it can be captured and replayed; sums have a fixed order.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
-#include <graft/backend/cuda/memory.h>
+#include <graft/backend/cuda/engine_memory.cuh>
 #include <graft/backend/update_piece.h>
 
 #include <cmath>
@@ -61,9 +62,10 @@ struct clip_piece {
 };
 struct step_piece {
   const update_piece* all;
-  adamw_numbers n;
+  const adamw_numbers* numbers;
   template <class Team> __host__ __device__ void operator()(long long k, Team t) const {
     const update_piece p = all[k];
+    const adamw_numbers n = *numbers;
     for (long long i = t.rank; i < p.count; i += t.size) n.update(p, i, [](float v) { return std::sqrt(v); });
   }
 };
@@ -140,7 +142,11 @@ class parameter_updates {
     if (status s = check(cudaStreamSynchronize(stream_), "reading the norm"); !s) return s.failure();
     return found;
   }
-  status step(const adamw_numbers& n) { return on_pieces(detail::step_piece{pieces(), n}, "AdamW"); }
+  status bring(const adamw_numbers& n) { return numbers_.write(&n, sizeof n); }
+  status step() {
+    if (status s = numbers_.send(stream_); !s) return s;
+    return on_pieces(detail::step_piece{pieces(), static_cast<const adamw_numbers*>(numbers_.data())}, "AdamW");
+  }
   status clear_gradients() { return on_pieces(detail::clear_piece{pieces()}, "clearing gradients"); }
 
  private:
@@ -151,6 +157,7 @@ class parameter_updates {
 
   cudaStream_t stream_;
   buffer pieces_, sums_;
+  staged_memory numbers_;
   int count_ = 0;
 };
 

@@ -29,6 +29,15 @@ template <> __device__ __forceinline__ std::uint32_t pack<__half>(float low, flo
   return *reinterpret_cast<const std::uint32_t*>(&v);
 }
 
+// And back.
+template <class T> __device__ __forceinline__ float2 unpack(std::uint32_t v);
+template <> __device__ __forceinline__ float2 unpack<__nv_bfloat16>(std::uint32_t v) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&v));
+}
+template <> __device__ __forceinline__ float2 unpack<__half>(std::uint32_t v) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&v));
+}
+
 // Two neighbouring elements with a factor each, rounded to their type: the pre slot.
 template <class T> __device__ __forceinline__ std::uint32_t times(std::uint32_t a, std::uint32_t b);
 template <> __device__ __forceinline__ std::uint32_t times<__nv_bfloat16>(std::uint32_t a, std::uint32_t b) {
@@ -63,8 +72,10 @@ template <class T> struct post_slot {
   int columns;
 
   __device__ __forceinline__ bool more() const { return residual != nullptr || act != activation::none; }
-  // What follows the affine part. Not inlined: it is called for each of up to 128 unrolled accumulators, and code that
-  // runs once per tile costs what its instructions cost to fetch.
+  // Not inlined: it is called for each of up to 128 unrolled accumulators, and code that runs once per tile costs what its
+  // instructions cost to fetch.
+  __device__ __noinline__ float activated(float v) const { return activate(act, v); }
+  // What follows the affine part.
   __device__ __noinline__ float finish(float v, long long token, int column) const {
     if (act != activation::none) v = activate(act, v);
     if (residual != nullptr && token < tokens && column < columns) v += to_float(residual[token * columns + column]);

@@ -186,27 +186,5 @@ inline status normalize(const on_stream& on, const normalized<float>& f, const c
   if (!normalized_by_blocks::fits(f)) return on.rows(f.x.rows(), f, name);
   return on.blocks(f.x.rows(), normalized_by_blocks::threads(f.x.d[3]), normalized_by_blocks{f}, name);
 }
-// With u the normalised row: dx = scale (t - mean(t) - u mean(t ⊙ u)), without mean(t) for rms.
-template <class Real> struct normalize_grads {
-  tensor<Real> out, x;
-  cells<Real> eps;
-  tensor<Real> t;
-  bool rms;
-  template <class Team> __host__ __device__ void operator()(long long row, Team team) const {
-    const long long n = x.d[3];
-    const cells<Real> in = x.p + row * n, d = t.p + row * n, to = out.p + row * n;
-    const row_moments<Real> m(in, n, eps[0], rms, team);
-    compensated<Real> plain, along;
-    walk<Real, 2>({in, d}, n, team, [&](long long, const Real* v) {
-      plain.add(v[1]);
-      along.add(v[1] * ((v[0] - m.mean) * m.scale));
-    });
-    const Real mean = rms ? Real(0) : team.sum(plain.sum) / static_cast<Real>(n);
-    const Real slope = team.sum(along.sum) / static_cast<Real>(n);
-    walk<Real, 2>({in, d}, n, team, [&](long long c, const Real* v) {
-      to.put(c, m.scale * (v[1] - mean - (v[0] - m.mean) * m.scale * slope));
-    });
-  }
-};
 
 }  // namespace graft::cuda

@@ -30,6 +30,7 @@ template <class Real> struct joined_values;
 template <class Real> struct operands {
   tensor<Real> a, b, c;
   const std::int64_t* ids = nullptr;  // of a look-up, or the rows and columns of an index
+  cells<Real> factors{}, added{};     // of the gradient of a norm: of each column, and what is added to it
   const joined_values<Real>* joined = nullptr;
 };
 

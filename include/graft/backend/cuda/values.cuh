@@ -86,7 +86,7 @@ class values {
     put(i, to);
     if (v.what == op::scalar) {
       const auto value = static_cast<float>(*static_cast<const double*>(leaf.data));
-      return check(cudaMemcpyAsync(to.at, &value, 4, cudaMemcpyHostToDevice, stream), "copying a scalar");
+      return on_stream{stream}.elements(1, filled<float>{to, value}, "scalar");  // captured with its number
     }
     operands<float> x;
     const view* looked_up = nullptr;
@@ -122,7 +122,14 @@ class values {
     id i = r.result;
     if (r.norm >= 0) {
       i = r.norm;
-      x.a = (*this)[(*g_)[i].a], x.b = (*this)[(*g_)[i].b], x.c = (*this)[r.scale];
+      x.a = (*this)[(*g_)[i].a], x.b = (*this)[(*g_)[i].b];
+      if (r.slope < 0) {
+        x.c = (*this)[r.scale];
+      } else {
+        x.c = (*this)[r.slope];
+        if (r.scale >= 0) x.factors = (*this)[r.scale].p;
+        if (r.added >= 0) x.added = (*this)[r.added].p;
+      }
     } else {
       for (const joined_part& p : r.parts) {
         const tensor<float> v = (*this)[p.value];
