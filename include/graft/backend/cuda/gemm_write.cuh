@@ -74,6 +74,23 @@ template <class T, int TileN, class Shape> struct tile_writer {
                         out + (chunk % Shape::chunks) * Shape::chunk);
     }
   }
+  // One switch before all elements, and the short ones in their place: a function call for each took 230 of 612 µs of a
+  // layer with 2048 tokens.
+  template <activation Act> __device__ __forceinline__ static void activate_round(float (&acc)[TileN / 2], int c0) {
+#pragma unroll
+    for (int e = c0 * 32; e < (c0 + round) * 32; ++e) acc[e] = cuda::activate(Act, acc[e]);
+  }
+  __device__ __forceinline__ void activate(float (&acc)[TileN / 2], int c0) const {
+    switch (post.act) {
+      case activation::none: return;
+      case activation::relu: return activate_round<activation::relu>(acc, c0);
+      case activation::silu: return activate_round<activation::silu>(acc, c0);
+      case activation::gelu_tanh: return activate_round<activation::gelu_tanh>(acc, c0);
+      case activation::gelu:
+#pragma unroll
+        for (int e = c0 * 32; e < (c0 + round) * 32; ++e) acc[e] = post.activated(acc[e]);
+    }
+  }
   // `scale` and `residual` hold those of the first round.
   __device__ __forceinline__ void operator()(float (&acc)[TileN / 2], column_values<round>& scale,
                                              residual_values<round>& residual) const {
@@ -91,10 +108,7 @@ template <class T, int TileN, class Shape> struct tile_writer {
 #pragma unroll
         for (int e = 0; e < round * 32; ++e) acc[c0 * 32 + e] += e & 1 ? shift.v[e / 4].y : shift.v[e / 4].x;
       }
-      if (post.act != activation::none) {
-#pragma unroll
-        for (int e = c0 * 32; e < (c0 + round) * 32; ++e) acc[e] = post.activated(acc[e]);
-      }
+      if (post.act != activation::none) activate(acc, c0);
       if (post.residual != nullptr) {
 #pragma unroll
         for (int j = 0; j < 16 * round; ++j) {
