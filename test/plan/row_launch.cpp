@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches between the products of a block: a norm with its factors, heads side by side.
+// Launches between the products of a block: a norm with its factors and its gradient, heads side by side.
 #include <doctest/doctest.h>
 #include <graft/blocks.h>
 #include <graft/targets.h>
@@ -63,6 +63,25 @@ TEST_CASE("row_launch: what training keeps is stored, and so no part of another 
   for (const row_launch& r : p.row_launches)
     for (int k = 0; k < g.outs; ++k)
       for (const id i : r.inside) CHECK((i == r.result || g.out[k].at != i));
+}
+TEST_CASE("row_launch: the gradient of a norm takes in its factors and what is added; branches join their products") {
+  const block_value v = value_of<tuned>();
+  const kept_pair kept = keep(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how));
+  const graph g = kept.backward;
+  const plan p = fuse(g, sm_90);
+  int gradients = 0;
+  for (const row_launch& r : p.row_launches) {
+    if (r.slope < 0) continue;
+    ++gradients;
+    CHECK(g[r.norm].what == op::normalize_grad);
+    CHECK(r.inside.size() == 3);
+    CHECK(r.scale >= 0);
+    CHECK(r.added >= 0);
+    CHECK(g[r.result].what == op::add);
+  }
+  CHECK(gradients == 2);
+  CHECK(p.products.size() == 7);  // none for a branch alone, although sums stand between Q, K, V, gate, up and theirs
+  for (const product_slots& s : p.products) CHECK(s.sides.size() == 1);
 }
 TEST_CASE("row_launch: a target without such kernels gets single launches") {
   target plain = sm_90;
