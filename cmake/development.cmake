@@ -40,19 +40,21 @@ if(GRAFT_SANITIZE)
   target_link_options(graft_development INTERFACE -fsanitize=${GRAFT_SANITIZE})
 endif()
 
-# The executors, compiled once for all our programs: they are nearly all that these cost to build. Users include the
+# Executors, models and files, compiled once for all our programs: they are nearly all that these cost to build. Users include the
 # headers and see nothing of this.
 if(TARGET graft::cpu)
   set(support ${PROJECT_SOURCE_DIR}/test/support)
-  add_library(graft_instances STATIC ${PROJECT_SOURCE_DIR}/src/cpu_float.cpp ${PROJECT_SOURCE_DIR}/src/cpu_double.cpp
-                                     ${support}/instance_graphs.cpp)
+  add_library(graft_instances STATIC ${graft_compiled_sources} ${support}/instance_graphs.cpp)
   target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
+  target_compile_definitions(graft_instances PRIVATE GRAFT_CPU_COMPILED)
   set_target_properties(graft_instances PROPERTIES POSITION_INDEPENDENT_CODE ON)
   # Only tests compute in double, and capturing graphs takes milliseconds: nothing to optimise.
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_double.cpp ${support}/instance_graphs.cpp
-                              PROPERTIES COMPILE_OPTIONS -O1)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_double.cpp ${PROJECT_SOURCE_DIR}/src/io.cpp
+                              ${support}/instance_graphs.cpp PROPERTIES COMPILE_OPTIONS -O1)
   if(GRAFT_SANITIZE)
-    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_float.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_float.cpp ${PROJECT_SOURCE_DIR}/src/models.cpp
+                                PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/io.cpp PROPERTIES COMPILE_OPTIONS "-O1;-fsanitize=alignment")
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_double.cpp PROPERTIES COMPILE_OPTIONS -O0)
   endif()
 endif()

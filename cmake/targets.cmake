@@ -39,13 +39,14 @@ if(GRAFT_CPU)
   endif()
 endif()
 if(GRAFT_CPU)
-  # Optional: the executors compiled once instead of in every file that uses them. Not installed: a compiled library
-  # belongs to one compiler and its flags, so a project builds it with its own.
-  add_library(graft_cpu_compiled STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/cpu_float.cpp
-                                                         ${PROJECT_SOURCE_DIR}/src/cpu_double.cpp)
+  # Optional: executors, models and files compiled once instead of in every file that uses them. Not installed: a compiled
+  # library belongs to one compiler and its flags, so a project builds it with its own.
+  set(graft_compiled_sources ${PROJECT_SOURCE_DIR}/src/cpu_float.cpp ${PROJECT_SOURCE_DIR}/src/cpu_double.cpp
+                             ${PROJECT_SOURCE_DIR}/src/models.cpp ${PROJECT_SOURCE_DIR}/src/io.cpp)
+  add_library(graft_cpu_compiled STATIC EXCLUDE_FROM_ALL ${graft_compiled_sources})
   add_library(graft::cpu_compiled ALIAS graft_cpu_compiled)
   target_link_libraries(graft_cpu_compiled PUBLIC graft_cpu)
-  target_compile_definitions(graft_cpu_compiled INTERFACE GRAFT_CPU_COMPILED)
+  target_compile_definitions(graft_cpu_compiled PUBLIC GRAFT_CPU_COMPILED)
   set_target_properties(graft_cpu_compiled PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endif()
 if(GRAFT_IO)

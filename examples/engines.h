@@ -2,7 +2,7 @@
 // Which engine a program runs a model on, by the word behind --on: cpu, or cuda, which is bf16, and cuda-f32 where the
 // program was compiled by nvcc.
 #pragma once
-#include <graft/backend/cpu/engine_plan.h>
+#include <graft/model/on_cpu.h>
 
 #include <string>
 #ifdef GRAFT_EXAMPLES_CUDA

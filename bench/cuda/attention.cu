@@ -42,7 +42,7 @@ void graft_attention_room(const graft_attention_size* s, long long* bytes, long 
 int graft_attention(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const long long* spans,
                     void* cache, long long places, void* out, float* sums) {
   return report(calls().forward(stream, {dtype::bf16, s->rows, s->head, s->heads, s->groups, s->cached != 0, true},
-                                {qkv, spans, cache, places, out, sums, true}));
+                                {qkv, spans, cache, places, out, sums, nullptr, true}));
 }
 int graft_attention_grad(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const void* d_out,
                          const long long* spans, void* d_qkv, void* room, int has_forward) {

@@ -4,7 +4,6 @@
 //     io::hf::load_adapter(*model, "sql", "adapter");
 //     model->activate({"sql"});
 #pragma once
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/cpu.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/combine.h>
@@ -14,4 +13,5 @@
 #include <graft/io/hf/tokenizer_file.h>
 #include <graft/model/generate.h>
 #include <graft/model/mixed_training.h>
+#include <graft/model/on_cpu.h>
 #include <graft/model/trainer.h>

@@ -3,7 +3,7 @@
 // one line a case with the largest relative error of each tensor. A case that cannot be represented is a failure. Models
 // run by fused plans only, and cuda-bf16 is of models; --keep FOLDER keeps the adapters that they trained and wrote
 // (peft_reads.py).
-#include <graft/backend/cpu/engine_plan.h>
+#include <graft/model/on_cpu.h>
 
 #include <cstdio>
 #include <cstring>

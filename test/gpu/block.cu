@@ -112,7 +112,8 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   for (id i = 0; i < g.size; ++i)
     if (is_leaf(g[i].what) && row(g[i].what).known == stage::data) known[static_cast<std::size_t>(i)] = {};
   t.reset_cache();
-  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, nullptr);
+  cuda::code_panel panel;
+  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, nullptr, panel);
   INFO(std::string(bound.message()));
   REQUIRE(bool(bound));
   call& c = plan.next_call();

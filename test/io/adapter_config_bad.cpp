@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <graft/io/adapter_config.h>
+#include <graft/io/config_refused.h>
 
 #include "support.h"
 

@@ -2,6 +2,7 @@
 // Folders written: what PEFT saved comes out of a read and a write byte for byte, for every golden case; and folders
 // that a program makes are what the reader expects.
 #include <doctest/doctest.h>
+#include <graft/io/peft/all.h>
 #include <graft/io/peft_folder.h>
 
 #include <cstdlib>

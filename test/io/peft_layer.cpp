@@ -2,6 +2,7 @@
 // PEFT folders that do not fit their layer or themselves: each golden case, spoilt in one place. The error names the
 // file, the key and what was expected; nothing is skipped and nothing guessed.
 #include <doctest/doctest.h>
+#include <graft/io/peft/all.h>
 #include <graft/io/peft_layer.h>
 #include <graft/io/safetensors_write.h>
 #include <graft/run/layer.h>

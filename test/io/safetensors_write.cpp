@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <graft/io/json.h>
 #include <graft/io/safetensors_write.h>
 
 #include "support.h"

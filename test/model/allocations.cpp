@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A generated token allocates nothing, nor does a step of the optimizer. Counted where C++ allocates: in the operators new.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
+#include <graft/model/on_cpu.h>
 #include <graft/io/hf/load_model.h>
 #include <graft/model/generate.h>
 #include <graft/model/optimizer.h>

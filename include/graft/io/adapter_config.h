@@ -3,8 +3,25 @@
 // An absent key takes PEFT's default (io/peft/NAME.h); peft_type and target_modules have none. A key that is present but
 // wrong is an error. adapter_model.bin is a pickle and is refused: reading one can run code.
 #pragma once
-#include <graft/io/config_keys.h>
+#include <graft/core/library.h>
+#include <graft/io/adapter_fields.h>
 #include <graft/io/safetensors.h>
+#include <graft/model/table.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY result<adapter_config> parse_adapter_config(std::string_view content, std::string_view file,
+                                                          const method_table& methods = built_in_methods());
+// `where` is the folder or the adapter_config.json in it.
+GRAFT_LIBRARY result<adapter_config> read_adapter_config(const std::string& where,
+                                                         const method_table& methods = built_in_methods());
+// `where` is the folder or the adapter_model.safetensors in it.
+GRAFT_LIBRARY result<safetensors> read_adapter_weights(const std::string& where);
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/io/config_keys.h>
 
 namespace graft::io {
 
@@ -22,8 +39,8 @@ inline error pickle_refused(const std::string& path) {
                  "(save_pretrained with safe_serialization=True)");
 }
 
-inline result<adapter_config> parse_adapter_config(std::string_view content, std::string_view file,
-                                                   const method_table& methods = built_in_methods()) {
+GRAFT_LIBRARY result<adapter_config> parse_adapter_config(std::string_view content, std::string_view file,
+                                                          const method_table& methods) {
   auto parsed = parse_json(content, file);
   if (!parsed) return parsed.failure();
   if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
@@ -41,9 +58,7 @@ inline result<adapter_config> parse_adapter_config(std::string_view content, std
   });
 }
 
-// `where` is the folder or the adapter_config.json in it.
-inline result<adapter_config> read_adapter_config(const std::string& where,
-                                                  const method_table& methods = built_in_methods()) {
+GRAFT_LIBRARY result<adapter_config> read_adapter_config(const std::string& where, const method_table& methods) {
   if (is_pickle_name(where)) return pickle_refused(where);
   const std::string file = is_directory(where) ? where + "/adapter_config.json" : where;
   const result<std::vector<std::byte>> bytes = read_file(file, largest_config);
@@ -51,8 +66,7 @@ inline result<adapter_config> read_adapter_config(const std::string& where,
   return parse_adapter_config(as_chars(*bytes), file, methods);
 }
 
-// `where` is the folder or the adapter_model.safetensors in it.
-inline result<safetensors> read_adapter_weights(const std::string& where) {
+GRAFT_LIBRARY result<safetensors> read_adapter_weights(const std::string& where) {
   if (is_pickle_name(where)) return pickle_refused(where);
   if (!is_directory(where)) return read_safetensors(where);
   const std::string file = where + "/adapter_model.safetensors", pickle = where + "/adapter_model.bin";
@@ -61,3 +75,4 @@ inline result<safetensors> read_adapter_weights(const std::string& where) {
 }
 
 }  // namespace graft::io
+#endif

@@ -9,6 +9,29 @@
 
 namespace graft::io {
 
+GRAFT_LIBRARY result<model_config> config_of(const gguf& from);
+GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c);
+GRAFT_LIBRARY result<hf::model_folder> open_gguf_model(const std::string& file);
+
+template <class Engine>
+result<causal_lm<Engine>> load_gguf(const std::string& file, const model_options& options = {}) {
+  result<hf::model_folder> opened = open_gguf_model(file);
+  if (!opened) return opened.failure();
+  return guarded(file, [&]() -> result<causal_lm<Engine>> {
+    result<causal_lm<Engine>> made = causal_lm<Engine>::make(opened->config, std::move(opened->weights), options);
+    if (!made) return fail_in(file, made.message());
+    return made;
+  });
+}
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/io/hf/config_families.h>
+#include <graft/io/hf/tensor_names.h>
+
+namespace graft::io {
+
 namespace detail {
 struct gguf_facts {
   const gguf& in;
@@ -97,7 +120,7 @@ inline held_bytes halves_apart(const view& v, int heads) {
 }
 }  // namespace detail
 
-inline result<model_config> config_of(const gguf& from) {
+GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   const gguf_fact* family = from.fact("general.architecture");
   const bool llama = family != nullptr && family->word == "llama", qwen2 = family != nullptr && family->word == "qwen2";
   if (!llama && !qwen2)
@@ -134,7 +157,7 @@ inline result<model_config> config_of(const gguf& from) {
   if (const std::optional<int> end = f.token("eos_token_id")) c.tokens.end = {*end};
   return c;
 }
-inline result<model_weights> weights_of(gguf from, const model_config& c) {
+GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c) {
   struct files {
     gguf tensors;
     std::vector<held_bytes> copies;
@@ -162,9 +185,8 @@ inline result<model_weights> weights_of(gguf from, const model_config& c) {
   return out;
 }
 
-template <class Engine>
-result<causal_lm<Engine>> load_gguf(const std::string& file, const model_options& options = {}) {
-  return guarded(file, [&]() -> result<causal_lm<Engine>> {
+GRAFT_LIBRARY result<hf::model_folder> open_gguf_model(const std::string& file) {
+  return guarded(file, [&]() -> result<hf::model_folder> {
     result<gguf> in = map_gguf(file);
     if (!in) return in.failure();
     result<model_config> config = config_of(*in);
@@ -172,10 +194,9 @@ result<causal_lm<Engine>> load_gguf(const std::string& file, const model_options
     result<model_weights> weights = weights_of(std::move(*in), *config);
     if (!weights) return weights.failure();
     if (status s = hf::check_names(*config, *weights, file); !s) return s.failure();
-    result<causal_lm<Engine>> made = causal_lm<Engine>::make(*config, std::move(*weights), options);
-    if (!made) return fail_in(file, made.message());
-    return made;
+    return hf::model_folder{*config, std::move(*weights)};
   });
 }
 
 }  // namespace graft::io
+#endif

@@ -16,7 +16,18 @@ inline json json_flag(bool b) {
   v.what = json::kind::boolean, v.flag = b;
   return v;
 }
-inline json json_number(double n) {
+GRAFT_LIBRARY json json_number(double n);
+GRAFT_LIBRARY std::string json_file(const json& v);
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <algorithm>
+#include <charconv>
+
+namespace graft::io {
+
+GRAFT_LIBRARY json json_number(double n) {
   char digits[40];
   const auto end = std::to_chars(std::begin(digits), std::end(digits), n).ptr;
   json v;
@@ -54,10 +65,11 @@ inline void write_json(std::string& out, const json& v, std::size_t indent) {
   if (!order.empty()) line(indent);
   out += list ? ']' : '}';
 }
-inline std::string json_file(const json& v) {
+GRAFT_LIBRARY std::string json_file(const json& v) {
   std::string out;
   write_json(out, v, 0);
   return out;
 }
 
 }  // namespace graft::io
+#endif

@@ -4,10 +4,8 @@
 //     result<peft_layer> q = read_module(*f, {.module = "model.layers.0.self_attn.q_proj", .out = 4096, .in = 4096, …});
 //     write_peft_folder("copy", f->config, modules);        // PEFT's from_pretrained loads it
 #pragma once
-#include <graft/io/folder_write.h>
 #include <graft/io/json_write.h>
 #include <graft/io/peft_layer.h>
-#include <graft/io/safetensors_write.h>
 
 namespace graft::io {
 
@@ -15,24 +13,51 @@ struct peft_folder {
   adapter_config config;
   safetensors weights;
 };
-inline result<peft_folder> open_peft_folder(const std::string& folder,
-                                            const method_table& methods = built_in_methods()) {
+struct adapted_module {
+  base_layer base;
+  peft_layer layer;
+};
+
+GRAFT_LIBRARY result<peft_folder> open_peft_folder(const std::string& folder,
+                                                   const method_table& methods = built_in_methods());
+GRAFT_LIBRARY result<peft_layer> read_module(const peft_folder& f, const base_layer& base,
+                                             const method_table& methods = built_in_methods());
+// A configuration that a program makes: PEFT's type, the modules, and the keys that differ from PEFT's defaults. The
+// others are written too, so that the file does not depend on a release's defaults.
+GRAFT_LIBRARY result<adapter_config> make_adapter_config(const char* type,
+                                                         const std::vector<std::string>& target_modules,
+                                                         const std::vector<std::pair<std::string, json>>& keys = {},
+                                                         const method_table& methods = built_in_methods());
+// `more`: what else belongs into adapter_model.safetensors, as modules that are saved whole. The folder above must exist.
+GRAFT_LIBRARY status write_peft_folder(const std::string& folder, const adapter_config& c,
+                                       std::span<const adapted_module> modules, std::span<const tensor_view> more = {});
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/io/folder_write.h>
+#include <graft/io/peft/all.h>
+#include <graft/io/peft_file_writer.h>
+#include <graft/io/safetensors_write.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY result<peft_folder> open_peft_folder(const std::string& folder, const method_table& methods) {
   result<adapter_config> c = read_adapter_config(folder, methods);
   if (!c) return c.failure();
   result<safetensors> w = read_adapter_weights(folder);
   if (!w) return w.failure();
   return peft_folder{std::move(*c), std::move(*w)};
 }
-inline result<peft_layer> read_module(const peft_folder& f, const base_layer& base,
-                                      const method_table& methods = built_in_methods()) {
+GRAFT_LIBRARY result<peft_layer> read_module(const peft_folder& f, const base_layer& base,
+                                             const method_table& methods) {
   return read_peft_layer(f.config, f.weights, base, methods);
 }
 
-// A configuration that a program makes: PEFT's type, the modules, and the keys that differ from PEFT's defaults. The
-// others are written too, so that the file does not depend on a release's defaults.
-inline result<adapter_config> make_adapter_config(const char* type, const std::vector<std::string>& target_modules,
-                                                  const std::vector<std::pair<std::string, json>>& keys = {},
-                                                  const method_table& methods = built_in_methods()) {
+GRAFT_LIBRARY result<adapter_config> make_adapter_config(const char* type,
+                                                         const std::vector<std::string>& target_modules,
+                                                         const std::vector<std::pair<std::string, json>>& keys,
+                                                         const method_table& methods) {
   return guarded("adapter_config.json", [&]() -> result<adapter_config> {
     json o;
     o.what = json::kind::object;
@@ -72,71 +97,8 @@ inline result<adapter_config> make_adapter_config(const char* type, const std::v
   });
 }
 
-struct adapted_module {
-  base_layer base;
-  peft_layer layer;
-};
-
-// Tensors in the type and shape that the file gives them.
-class peft_file_writer {
- public:
-  status add(const adapter_config& c, const adapted_module& m) {
-    for (const auto& [leaf, t] : m.layer.tensors) {
-      const peft_place p = place_of(c, m.base, leaf);
-      const loaded_tensor& whole = t.whole ? *t.whole : t;
-      if (!whole.stored) continue;
-      const std::string key = t.key.empty() || !p.shared ? key_of(p, m.base, leaf) : t.key;
-      const std::vector<long long> shape = shape_in_file(whole.shape, p.shape, m.base);
-      if (status s = put(key, whole, shape); !s) return s;
-      if (p.copied)
-        if (status s = put("base_model.model." + m.base.module + "." + leaf, whole, shape); !s) return s;
-    }
-    const std::string prefix = "base_model.model." + m.base.module + ".";
-    if (m.layer.base_weight)
-      if (status s = put(prefix + "base_layer.weight", *m.layer.base_weight, m.layer.base_weight->shape); !s) return s;
-    if (!m.layer.base_bias) return ok;
-    return put(prefix + "base_layer.bias", *m.layer.base_bias, m.layer.base_bias->shape);
-  }
-  std::vector<tensor_view> views() const {
-    std::vector<tensor_view> all;
-    for (const auto& [key, e] : entries_) all.push_back({key, e.type, e.shape, e.bytes});
-    return all;
-  }
-
- private:
-  struct entry {
-    dtype type;
-    std::vector<std::uint64_t> shape;
-    std::vector<std::byte> bytes;
-  };
-  template <class To, class Narrow>
-  static std::vector<std::byte> encoded(const std::vector<float>& v, Narrow narrowed) {
-    std::vector<std::byte> out(v.size() * sizeof(To));
-    for (std::size_t i = 0; i < v.size(); ++i) {
-      const To one = narrowed(v[i]);
-      std::memcpy(out.data() + i * sizeof(To), &one, sizeof(To));
-    }
-    return out;
-  }
-  status put(const std::string& key, const loaded_tensor& t, const std::vector<long long>& shape) {
-    entry e{t.type, {}, {}};
-    for (const long long n : shape) e.shape.push_back(static_cast<std::uint64_t>(n));
-    if (t.type == dtype::bf16)
-      e.bytes = encoded<graft::bf16>(t.data, [](float v) { return narrow(v); });
-    else if (t.type == dtype::f16)
-      e.bytes = encoded<graft::f16>(t.data, [](float v) { return narrow_to_f16(v); });
-    else
-      e.type = dtype::f32, e.bytes = encoded<float>(t.data, [](float v) { return v; });
-    const auto [at, fresh] = entries_.try_emplace(key, e);
-    if (fresh || at->second.bytes == e.bytes) return ok;
-    return fail("tensor ", in_quotes(key), " is shared by all modules, and two of them have different values for it");
-  }
-  std::map<std::string, entry> entries_;
-};
-
-// `more`: what else belongs into adapter_model.safetensors, as modules that are saved whole. The folder above must exist.
-inline status write_peft_folder(const std::string& folder, const adapter_config& c,
-                                std::span<const adapted_module> modules, std::span<const tensor_view> more = {}) {
+GRAFT_LIBRARY status write_peft_folder(const std::string& folder, const adapter_config& c,
+                                       std::span<const adapted_module> modules, std::span<const tensor_view> more) {
   return guarded(folder, [&]() -> status {
     peft_file_writer writer;
     for (const adapted_module& m : modules)
@@ -153,3 +115,4 @@ inline status write_peft_folder(const std::string& folder, const adapter_config&
 }
 
 }  // namespace graft::io
+#endif

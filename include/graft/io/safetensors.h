@@ -4,15 +4,14 @@
 // The tensors must tile the data exactly: no hole, no overlap, nothing after the last one. Stricter than the reference:
 // a name may occur once and is neither empty nor holds NUL, and no shape may overflow even when one dimension is 0.
 #pragma once
-#include <graft/core/nearest.h>
-#include <graft/io/json.h>
+#include <graft/core/library.h>
 #include <graft/io/mapped.h>
 #include <graft/io/tensor_view.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
-#include <numeric>
 
 namespace graft::io {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
@@ -33,99 +32,34 @@ struct safetensors {
     const auto at = std::lower_bound(begin(), end(), name, [](const tensor_view& t, auto n) { return t.name < n; });
     return at != end() && at->name == name ? &*at : nullptr;
   }
-  result<tensor_view> find(std::string_view name) const {
-    if (const tensor_view* t = get(name)) return *t;
-    const std::string wanted(name);
-    nearest meant(wanted.c_str());
-    for (const tensor_view& t : tensors) meant.offer(t.name.c_str());
-    return fail_in(file, "there is no tensor ", in_quotes(name), " among the ", number(tensors.size()), " of this file",
-                   clipped(meant.hint().c_str()));
-  }
+  result<tensor_view> find(std::string_view name) const;
 };
 
-inline std::optional<std::vector<std::uint64_t>> unsigned_list(const json& v) {
-  if (!v.is_list()) return std::nullopt;
-  std::vector<std::uint64_t> out;
-  out.reserve(v.items.size());
-  for (const json& e : v.items) {
-    if (!e.is_whole()) return std::nullopt;
-    out.push_back(e.whole);
-  }
-  return out;
+GRAFT_LIBRARY result<safetensors> parse_safetensors(held_bytes content, std::string file);
+GRAFT_LIBRARY result<safetensors> parse_safetensors(std::vector<std::byte> content, std::string file);
+// For small files that somebody may replace or shorten: all bytes are in memory of our own afterwards.
+GRAFT_LIBRARY result<safetensors> read_safetensors(const std::string& path);
+// For large ones: the tensors stay in the file.
+GRAFT_LIBRARY result<safetensors> map_safetensors(const std::string& path);
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/core/nearest.h>
+#include <graft/io/safetensors_header.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY result<tensor_view> safetensors::find(std::string_view name) const {
+  if (const tensor_view* t = get(name)) return *t;
+  const std::string wanted(name);
+  nearest meant(wanted.c_str());
+  for (const tensor_view& t : tensors) meant.offer(t.name.c_str());
+  return fail_in(file, "there is no tensor ", in_quotes(name), " among the ", number(tensors.size()), " of this file",
+                 clipped(meant.hint().c_str()));
 }
 
-// One entry of the header. `data` is still the whole data part here; the offsets come back in `range`.
-inline result<tensor_view> parse_tensor(std::string_view file, const std::string& name, const json& info,
-                                        std::pair<std::uint64_t, std::uint64_t>& range) {
-  const auto bad = [&](const auto&... parts) { return fail_in(file, "tensor ", in_quotes(name), ": ", parts...); };
-  if (const status s = check_tensor_name(file, name); !s) return s.failure();
-  if (!info.is_object()) return bad("expected an object with dtype, shape and data_offsets");
-  for (const char* key : {"dtype", "shape", "data_offsets"})
-    if (info.find(key) == nullptr) return bad("the key '", key, "' is missing");
-  const json& type_name = *info.find("dtype");
-  if (!type_name.is_word()) return bad("dtype is not a string, expected one like \"F32\"");
-  const std::optional<dtype> type = dtype_named(type_name.word);
-  if (!type) return bad("unknown dtype ", in_quotes(type_name.word), ", expected one like \"F32\"");
-  std::optional<std::vector<std::uint64_t>> shape = unsigned_list(*info.find("shape"));
-  if (!shape) return bad("shape must be a list of integers from 0 to 2^64-1");
-  const std::optional<std::vector<std::uint64_t>> offsets = unsigned_list(*info.find("data_offsets"));
-  if (!offsets || offsets->size() != 2) return bad("data_offsets must be two integers, [begin, end)");
-  range = {(*offsets)[0], (*offsets)[1]};
-  if (range.second < range.first)
-    return bad("data_offsets [", number(range.first), ", ", number(range.second), ") end before they begin");
-  const std::optional<std::uint64_t> need = byte_count(*type, *shape);
-  if (!need)
-    return bad("shape ", shape_text(*shape), " of ", name_of(*type), " overflows or is not a whole number of bytes");
-  if (*need != range.second - range.first)
-    return bad("data_offsets hold ", number(range.second - range.first), " bytes, expected ", number(*need),
-               " for shape ", shape_text(*shape), " of ", name_of(*type));
-  return tensor_view{name, *type, std::move(*shape), {}};
-}
-
-inline status parse_header(const json& header, std::span<const std::byte> data, safetensors& out) {
-  using range = std::pair<std::uint64_t, std::uint64_t>;
-  std::vector<std::pair<range, std::size_t>> order;
-  std::vector<std::size_t> by_name(header.keys.size());
-  std::iota(by_name.begin(), by_name.end(), std::size_t{0});
-  std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return header.keys[a] < header.keys[b]; });
-  for (const std::size_t at : by_name) {
-    const std::string& name = header.keys[at];
-    const json& info = header.items[at];
-    if (name == "__metadata__") {
-      if (!info.is_object()) return fail_in(out.file, "__metadata__ must be an object of strings");
-      for (std::size_t k = 0; k < info.keys.size(); ++k) {
-        if (!info.items[k].is_word())
-          return fail_in(out.file, "__metadata__ ", in_quotes(info.keys[k]), " must be a string");
-        out.metadata[info.keys[k]] = info.items[k].word;
-      }
-      continue;
-    }
-    range r;
-    result<tensor_view> t = parse_tensor(out.file, name, info, r);
-    if (!t) return t.failure();
-    order.emplace_back(r, out.tensors.size());
-    out.tensors.push_back(std::move(*t));
-  }
-  std::sort(order.begin(), order.end());
-  std::uint64_t filled = 0;
-  for (const auto& [r, index] : order) {
-    tensor_view& t = out.tensors[index];
-    if (r.first != filled)
-      return fail_in(out.file, "tensor ", in_quotes(t.name), ": data_offsets begin at ", number(r.first), ", expected ",
-                     number(filled), ", the end of the tensor before it (no holes, no overlaps)");
-    if (r.second > data.size())
-      return fail_in(out.file, "tensor ", in_quotes(t.name), ": data_offsets end at ", number(r.second),
-                     ", expected at most the ", number(data.size()), " bytes of data in the file");
-    t.data = data.subspan(r.first, r.second - r.first);
-    filled = r.second;
-  }
-  if (filled != data.size())
-    return fail_in(out.file, "the file holds ", number(data.size()), " bytes of data, expected the ", number(filled),
-                   " bytes of its tensors");
-  return ok;
-}
-
-inline result<safetensors> parse_safetensors(held_bytes content, std::string file) {
+GRAFT_LIBRARY result<safetensors> parse_safetensors(held_bytes content, std::string file) {
   return guarded(file, [&]() -> result<safetensors> {
     safetensors out{file, std::move(content), {}, {}};
     const std::span<const std::byte> all = out.bytes.all;
@@ -149,21 +83,20 @@ inline result<safetensors> parse_safetensors(held_bytes content, std::string fil
   });
 }
 
-inline result<safetensors> parse_safetensors(std::vector<std::byte> content, std::string file) {
+GRAFT_LIBRARY result<safetensors> parse_safetensors(std::vector<std::byte> content, std::string file) {
   return parse_safetensors(hold(std::move(content)), std::move(file));
 }
 
-// For small files that somebody may replace or shorten: all bytes are in memory of our own afterwards.
-inline result<safetensors> read_safetensors(const std::string& path) {
+GRAFT_LIBRARY result<safetensors> read_safetensors(const std::string& path) {
   result<held_bytes> bytes = read_bytes(path);
   if (!bytes) return bytes.failure();
   return parse_safetensors(std::move(*bytes), path);
 }
-// For large ones: the tensors stay in the file.
-inline result<safetensors> map_safetensors(const std::string& path) {
+GRAFT_LIBRARY result<safetensors> map_safetensors(const std::string& path) {
   result<held_bytes> bytes = map_bytes(path);
   if (!bytes) return bytes.failure();
   return parse_safetensors(std::move(*bytes), path);
 }
 
 }  // namespace graft::io
+#endif

@@ -9,6 +9,38 @@ namespace graft::io {
 
 inline metadata_map pt_metadata() { return {{"format", "pt"}}; }
 
+// A file that is not written yet: its first bytes, and the tensors that follow where they lie.
+struct safetensors_layout {
+  std::string head;
+  std::vector<std::span<const std::byte>> tensors;
+
+  std::vector<std::span<const std::byte>> parts() const {
+    std::vector<std::span<const std::byte>> all{std::as_bytes(std::span(head))};
+    all.insert(all.end(), tensors.begin(), tensors.end());
+    return all;
+  }
+};
+
+GRAFT_LIBRARY result<safetensors_layout> lay_out_safetensors(std::span<const tensor_view> tensors,
+                                                             const metadata_map& metadata = pt_metadata(),
+                                                             std::string_view file = "safetensors");
+GRAFT_LIBRARY result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_view> tensors,
+                                                              const metadata_map& metadata = pt_metadata(),
+                                                              std::string_view file = "safetensors");
+GRAFT_LIBRARY status write_safetensors(const std::string& path, std::span<const tensor_view> tensors,
+                                       const metadata_map& metadata = pt_metadata());
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/io/json.h>
+#include <graft/io/utf8.h>
+
+#include <optional>
+#include <set>
+
+namespace graft::io {
+
 inline status check_tensors(const std::vector<const tensor_view*>& sorted, std::string_view file) {
   std::set<std::string_view> names;
   for (const tensor_view* t : sorted) {
@@ -43,21 +75,8 @@ inline std::string header_text(const std::vector<const tensor_view*>& sorted, co
   return out;
 }
 
-// A file that is not written yet: its first bytes, and the tensors that follow where they lie.
-struct safetensors_layout {
-  std::string head;
-  std::vector<std::span<const std::byte>> tensors;
-
-  std::vector<std::span<const std::byte>> parts() const {
-    std::vector<std::span<const std::byte>> all{std::as_bytes(std::span(head))};
-    all.insert(all.end(), tensors.begin(), tensors.end());
-    return all;
-  }
-};
-
-inline result<safetensors_layout> lay_out_safetensors(std::span<const tensor_view> tensors,
-                                                      const metadata_map& metadata = pt_metadata(),
-                                                      std::string_view file = "safetensors") {
+GRAFT_LIBRARY result<safetensors_layout> lay_out_safetensors(std::span<const tensor_view> tensors,
+                                                             const metadata_map& metadata, std::string_view file) {
   return guarded(file, [&]() -> result<safetensors_layout> {
     std::vector<const tensor_view*> sorted;
     for (const tensor_view& t : tensors) sorted.push_back(&t);
@@ -78,9 +97,8 @@ inline result<safetensors_layout> lay_out_safetensors(std::span<const tensor_vie
   });
 }
 
-inline result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_view> tensors,
-                                                       const metadata_map& metadata = pt_metadata(),
-                                                       std::string_view file = "safetensors") {
+GRAFT_LIBRARY result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_view> tensors,
+                                                              const metadata_map& metadata, std::string_view file) {
   const result<safetensors_layout> layout = lay_out_safetensors(tensors, metadata, file);
   if (!layout) return layout.failure();
   return guarded(file, [&]() -> result<std::vector<std::byte>> {
@@ -90,11 +108,12 @@ inline result<std::vector<std::byte>> pack_safetensors(std::span<const tensor_vi
   });
 }
 
-inline status write_safetensors(const std::string& path, std::span<const tensor_view> tensors,
-                                const metadata_map& metadata = pt_metadata()) {
+GRAFT_LIBRARY status write_safetensors(const std::string& path, std::span<const tensor_view> tensors,
+                                       const metadata_map& metadata) {
   const result<safetensors_layout> layout = lay_out_safetensors(tensors, metadata, path);
   if (!layout) return layout.failure();
   return write_file(path, layout->parts());
 }
 
 }  // namespace graft::io
+#endif

@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>
+#include <graft/core/library.h>
 #include <graft/io/tensor_view.h>
 
 #include <bit>
@@ -13,6 +14,11 @@
 
 namespace graft::io {
 
+GRAFT_LIBRARY result<std::vector<float>> to_float(const tensor_view& t);
+GRAFT_LIBRARY result<std::vector<double>> to_double(const tensor_view& t);
+GRAFT_LIBRARY result<std::vector<std::int64_t>> to_int64(const tensor_view& t);
+
+#if GRAFT_BODIES
 inline float from_f8(dtype t, std::uint8_t v) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   if (t == dtype::f8_e8m0) return v == 0xff ? nan : std::ldexp(1.0f, v - 127);
@@ -72,10 +78,10 @@ template <class Out> result<std::vector<Out>> to_real(const tensor_view& t) {
   });
 }
 
-inline result<std::vector<float>> to_float(const tensor_view& t) { return to_real<float>(t); }
-inline result<std::vector<double>> to_double(const tensor_view& t) { return to_real<double>(t); }
+GRAFT_LIBRARY result<std::vector<float>> to_float(const tensor_view& t) { return to_real<float>(t); }
+GRAFT_LIBRARY result<std::vector<double>> to_double(const tensor_view& t) { return to_real<double>(t); }
 
-inline result<std::vector<std::int64_t>> to_int64(const tensor_view& t) {
+GRAFT_LIBRARY result<std::vector<std::int64_t>> to_int64(const tensor_view& t) {
   return guarded(t.name, [&]() -> result<std::vector<std::int64_t>> {
     const auto same = [](auto v) { return +v; };  // a small integer as an int
     switch (t.type) {
@@ -98,5 +104,6 @@ inline result<std::vector<std::int64_t>> to_int64(const tensor_view& t) {
     }
   });
 }
+#endif
 
 }  // namespace graft::io

@@ -46,7 +46,8 @@ class graph_cache {
 class method_table {
  public:
   method_table() {
-    for (const method& m : method_list::all) all_.push(m);
+    for (const method& m : built_in()) all_.push(m);
+    added_from_ = all_.size();
   }
 
   // `name`, which is also the peft_type of its files, and `kinds` are texts that outlive the table.
@@ -61,13 +62,14 @@ class method_table {
       if (same_text(m.name, name)) return &m;
     return nullptr;
   }
-  // The program's own.
   struct range {
     const method *first, *last;
     const method* begin() const { return first; }
     const method* end() const { return last; }
   };
-  range added() const { return {all_.begin() + std::size(method_list::all), all_.end()}; }
+  static range built_in();
+  // The program's own.
+  range added() const { return {all_.begin() + added_from_, all_.end()}; }
   const method* begin() const { return all_.begin(); }
   const method* end() const { return all_.end(); }
 
@@ -76,20 +78,7 @@ class method_table {
     if (m == nullptr) return fail("there is no method '", name, "'; there are ", names());
     return graphs(kind, *m, bias);
   }
-  result<layer_graphs> graphs(const char* kind, const method& m, bool bias) const {
-    for (const named_kind& k : layer_kinds) {
-      if (!same_text(k.rules.name, kind)) continue;
-      if (!exists_on(m, kind))
-        return fail("method '", m.name, "' does not exist for this kind of layer (", kind, "); it exists on ", m.kinds);
-      if (!allows(k.bias, bias) || !allows(m.bias, bias))
-        return fail("method '", m.name, "' does not exist on a ", kind, " layer ", bias ? "with" : "without",
-                    " a bias");
-      return graphs(k.rules, m.of, bias);
-    }
-    text kinds;
-    for (const named_kind& k : layer_kinds) kinds << (kinds.empty() ? "" : ", ") << k.rules.name;
-    return fail("there is no kind of layer '", kind, "'; there are ", kinds);
-  }
+  result<layer_graphs> graphs(const char* kind, const method& m, bool bias) const;
   // Any formula on any kind of layer, also on one of the program's own.
   layer_graphs graphs(const kind_rules& kind, const formula& of, bool bias) const {
     return cache_->of({kind, of, bias});
@@ -102,13 +91,34 @@ class method_table {
     return t;
   }
   sequence<method> all_;
+  int added_from_ = 0;
   std::shared_ptr<graph_cache> cache_ = std::make_shared<graph_cache>();  // copies of a table share it
 };
 
 // The table of programs that add nothing.
-inline const method_table& built_in_methods() {
+GRAFT_LIBRARY const method_table& built_in_methods();
+
+#if GRAFT_BODIES
+GRAFT_LIBRARY method_table::range method_table::built_in() {
+  return {std::begin(method_list::all), std::end(method_list::all)};
+}
+GRAFT_LIBRARY result<layer_graphs> method_table::graphs(const char* kind, const method& m, bool bias) const {
+  for (const named_kind& k : layer_kinds) {
+    if (!same_text(k.rules.name, kind)) continue;
+    if (!exists_on(m, kind))
+      return fail("method '", m.name, "' does not exist for this kind of layer (", kind, "); it exists on ", m.kinds);
+    if (!allows(k.bias, bias) || !allows(m.bias, bias))
+      return fail("method '", m.name, "' does not exist on a ", kind, " layer ", bias ? "with" : "without", " a bias");
+    return graphs(k.rules, m.of, bias);
+  }
+  text kinds;
+  for (const named_kind& k : layer_kinds) kinds << (kinds.empty() ? "" : ", ") << k.rules.name;
+  return fail("there is no kind of layer '", kind, "'; there are ", kinds);
+}
+GRAFT_LIBRARY const method_table& built_in_methods() {
   static const method_table all;
   return all;
 }
+#endif
 
 }  // namespace graft

@@ -124,15 +124,18 @@ template <class Engine> class bound_block {
     block_program<Engine>& p = programs_->of(what_, w, values);
     const block_options how = options_of(what_, w);
     bound& b = at(w);
-    result<named_values> mine = programs_->share.values_of(p.value(), values);
-    if (!mine) return of(mine.failure());
-    b.values = std::move(*mine);
-    if (status s = p.bind(programs_->queue, b.values, how.adapters, room, b.with); !s) return of(s);
+    if (programs_->share.ranks > 1) {
+      result<named_values> part = programs_->share.values_of(p.value(), values);
+      if (!part) return of(part.failure());
+      b.part = std::move(*part);
+    }
+    const named_values& mine = programs_->share.ranks > 1 ? b.part : values;
+    if (status s = p.bind(programs_->queue, mine, how.adapters, room, b.with); !s) return of(s);
     b.in = &p;
     if (at(way::keeping).in != nullptr) at(way::backward).with.tokens = at(way::keeping).with.tokens;
     if (w != way::keeping) return ok;
     memory_.clear(), kept_.clear();
-    for (const long long n : p.kept_elements(b.values, how.adapters, room.tokens)) {
+    for (const long long n : p.kept_elements(mine, how.adapters, room.tokens)) {
       result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::keeps) / 8);
       if (!m) return of(m.failure());
       memory_.push_back(std::move(*m));
@@ -158,8 +161,11 @@ template <class Engine> class bound_block {
     }
     return found ? status(ok) : of(fail("the block is not bound for training"));
   }
-  // Tensors behind parameters were written.
+  // Tensors behind parameters, or numbers, were written.
   status parameters_changed() {
+    for (bound& b : ways_)
+      for (auto& [name, number] : b.part.scalars)
+        if (const auto now = values.scalars.find(name); now != values.scalars.end()) number = now->second;
     for (bound& b : ways_)
       if (b.in != nullptr)
         if (status s = b.in->parameters_changed(programs_->queue, b.with); !s) return of(s);
@@ -180,7 +186,7 @@ template <class Engine> class bound_block {
   struct bound {
     block_program<Engine>* in = nullptr;
     typename block_program<Engine>::binding with;
-    named_values values;  // this rank's; their numbers are read where they lie
+    named_values part;  // of one rank of several; its numbers are read where they lie
   };
   bound& at(way w) { return ways_[static_cast<std::size_t>(w)]; }
   const bound& at(way w) const { return ways_[static_cast<std::size_t>(w)]; }

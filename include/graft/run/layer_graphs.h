@@ -3,6 +3,7 @@
 // captured while compiling (graphs_of), or by the same functions at run time (capture_graphs) for a formula that a program
 // learns from a file; those are kept by their owner.
 #pragma once
+#include <graft/core/library.h>
 #include <graft/derive/derived.h>
 
 #include <memory>
@@ -43,7 +44,10 @@ template <class Kind, class Adapter, bool Bias> layer_graphs graphs_of() {
 }
 
 // `with`: keeps alive what the formula itself points to.
-inline layer_graphs capture_graphs(const layer_formula& f, std::shared_ptr<const void> with = nullptr) {
+GRAFT_LIBRARY layer_graphs capture_graphs(const layer_formula& f, std::shared_ptr<const void> with = nullptr);
+
+#if GRAFT_BODIES
+GRAFT_LIBRARY layer_graphs capture_graphs(const layer_formula& f, std::shared_ptr<const void> with) {
   struct made {
     std::shared_ptr<const void> with;
     builder literal, literal_backward, forward, folded, backward, base_forward, base_backward, merge, weight, bias;
@@ -69,5 +73,6 @@ inline layer_graphs capture_graphs(const layer_formula& f, std::shared_ptr<const
           .unmerging = unmerge_facts_of(f),
           .owner = all};
 }
+#endif
 
 }  // namespace graft

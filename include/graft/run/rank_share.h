@@ -27,7 +27,6 @@ struct rank_share {
   }
   result<named_values> values_of(const graph& g, const named_values& whole) const {
     named_values mine = whole;
-    if (ranks == 1) return mine;
     mine.sizes[ranks_name] = ranks, mine.sizes[rank_name] = rank;
     for (id i = 0; i < g.size; ++i) {
       const int axis = g[i].what == op::base ? shared_axis(g, i) : -1;

@@ -2,10 +2,10 @@
 // Several named adapters on one model: what holds whatever the adapters are. That the numbers are PEFT's is what `golden`
 // shows.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/combine.h>
 #include <graft/model/generate.h>
 #include <graft/model/mixed_training.h>
+#include <graft/model/on_cpu.h>
 
 #include "../support.h"
 

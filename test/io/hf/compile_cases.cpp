@@ -3,9 +3,9 @@
 // steps of batches of four at a rate of 1e-3, with the ready loop and with one's own. Logits stay finite and change, the
 // loss is one of a language model, and what was saved gives a fresh base the same logits and the same tokens.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cpu.h>
 #include <graft/run/layer.h>
 
 #include "../support.h"

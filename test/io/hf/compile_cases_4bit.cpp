@@ -2,10 +2,10 @@
 // The cases of PEFT's own tests under torch.compile that load their base in 4 bits (tests/test_torch_compile.py), by
 // their names there.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/combine.h>
 #include <graft/io/hf/new_adapter.h>
+#include <graft/model/on_cpu.h>
 #include <graft/run/layer.h>
 
 #include "../support.h"
@@ -69,7 +69,7 @@ double apart(std::span<const float> a, std::span<const float> b) {
 }
 // Of the largest logit. PEFT allows a tenth where a weight was rounded to codes again; that the rounding is PEFT's own is
 // what the golden cases compare.
-double share(std::span<const float> a, std::span<const float> b) {
+double difference_to(std::span<const float> a, std::span<const float> b) {
   double largest = 0;
   for (const float v : b) largest = std::max(largest, std::abs(static_cast<double>(v)));
   return apart(a, b) / largest;
@@ -149,7 +149,7 @@ TEST_CASE("test_model_merge_lora_adapter: one, rounded to codes again, and back"
   causal_lm<engine> model = with_two();
   const std::vector<float> adapted = logits_of(model, {"default"});
   REQUIRE(model.merge({"default"}));
-  CHECK(share(logits(model), adapted) < 1e-1);
+  CHECK(difference_to(logits(model), adapted) < 1e-1);
   const auto rounding = model.merge_rounding();
   CHECK(rounding.size() == 14);
   for (const auto& [module, step] : rounding) {
@@ -181,7 +181,9 @@ TEST_CASE("test_model_merge_and_unload: codes again, or numbers") {
       if (name.find("_proj") != name.npos) CHECK((v.beside != nullptr) == (as == merged_as::codes));
     auto plain = causal_lm<engine>::make(model.config(), std::move(*weights));
     REQUIRE_MESSAGE(plain, plain.message());
-    CHECK(share(logits(*plain), adapted) < (as == merged_as::codes ? 1e-1 : as == merged_as::bf16 ? 1e-2 : 1e-5));
+    CHECK(difference_to(logits(*plain), adapted) < (as == merged_as::codes  ? 1e-1
+                                                    : as == merged_as::bf16 ? 1e-2
+                                                                            : 1e-5));
   }
 }
 TEST_CASE("test_model_mixed_batch_lora: the base and two adapters in one call") {

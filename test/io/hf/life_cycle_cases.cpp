@@ -2,8 +2,8 @@
 // The life-cycle cases of PEFT's own tests under torch.compile (tests/test_torch_compile.py), by their names there, on a
 // plain base. Nothing here is compiled again, whenever an adapter comes.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/combine.h>
+#include <graft/model/on_cpu.h>
 
 using namespace graft;
 using namespace graft::io;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole models from folders that transformers wrote, against its logits and its greedy tokens.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/load_model.h>
 #include <graft/io/safetensors_write.h>
 #include <graft/io/tensor_values.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cpu.h>
 
 #include "../support.h"
 

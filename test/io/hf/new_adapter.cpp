@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fresh adapters: of every method, with PEFT's tensors and shapes, and a model that computes what it did before.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/new_adapter.h>
+#include <graft/model/on_cpu.h>
 #include <graft/model/training.h>
 
 #include "../support.h"

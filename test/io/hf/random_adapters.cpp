@@ -4,9 +4,9 @@
 // computes and says of itself is compared with a naive model that is built anew from the base for every look.
 // GRAFT_OPERATIONS says how many; the order follows from GRAFT_SEED.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/core/mixed_bits.h>
 #include <graft/io/hf/combine.h>
+#include <graft/model/on_cpu.h>
 
 #include <cstdlib>
 

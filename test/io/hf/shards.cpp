@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <graft/io/hf/shards.h>
 #include <graft/io/safetensors_write.h>
+#include <graft/io/tensor_bind.h>
 
 #include "../support.h"
 

@@ -3,9 +3,9 @@
 // adapter or with all of the other one: each is checked against what the models alone say next. Under the thread
 // sanitizer this is also the test that nothing is read while it is written.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cpu.h>
 
 #include <atomic>
 #include <thread>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainable tokens of a folder: what is wrong with them is an error that names it. (What is right is a golden case.)
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/load_adapters.h>
+#include <graft/model/on_cpu.h>
 
 #include <fstream>
 

@@ -3,6 +3,7 @@
 // their record is kept beside them.
 #include <doctest/doctest.h>
 #include <graft/io/hf/tokenizer_file.h>
+#include <graft/io/json.h>
 
 #include "../support.h"
 

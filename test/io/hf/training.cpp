@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training of whole models. That losses and gradients are PEFT's is what `golden` shows; here is what a run promises.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
 #include <graft/io/hf/checkpoint.h>
+#include <graft/model/on_cpu.h>
 
 #include "../support.h"
 

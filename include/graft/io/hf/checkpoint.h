@@ -2,6 +2,7 @@
 // A training run in a folder: the adapter as PEFT has it, and optimizer.safetensors beside it, with AdaLoRA's state. A
 // checkpoint appears whole or not at all; a run that is read back goes on with the same bits.
 #pragma once
+#include <graft/io/folder_write.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/optimizer_state.h>
 #include <graft/model/trainer.h>

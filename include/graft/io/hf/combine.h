@@ -98,7 +98,7 @@ template <class Engine> class combiner {
          {"fan_in_fan_out", json_flag(from_.first().fan_in_fan_out)},
          {"task_type", from_.first().task_type.empty() ? json{} : json_word(from_.first().task_type)}});
     if (!config) return config.failure();
-    return load_made(*config, made_, model_, "a combination");
+    return load_made(*config, made_, model_.config(), model_.weights(), "a combination");
   }
   status combine_module(const base_layer& b, const std::vector<weighted_module>& share) {
     const bool table = b.kind == "embedding";

@@ -35,7 +35,7 @@ result<loaded_adapters> combine_ia3(const causal_lm<Engine>& model, const weight
                            {"fan_in_fan_out", json_flag(adapters.first().fan_in_fan_out)},
                            {"task_type", adapters.first().task_type.empty() ? json{} : json_word(adapters.first().task_type)}});
   if (!config) return config.failure();
-  return load_made(*config, made, model, "a combination");
+  return load_made(*config, made, model.config(), model.weights(), "a combination");
 }
 
 }  // namespace graft::io::hf::detail

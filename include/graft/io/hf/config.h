@@ -3,6 +3,20 @@
 // (models/*/configuration_*.py). A field that changes what is computed is read, or refused by its name where it says
 // something that is not supported; dropouts, cache settings and bookkeeping change no logits.
 #pragma once
+#include <graft/core/library.h>
+#include <graft/io/wording.h>
+#include <graft/model/config.h>
+
+#include <string>
+
+namespace graft::io::hf {
+
+GRAFT_LIBRARY result<model_config> parse_config(std::string_view content, std::string_view file);
+GRAFT_LIBRARY result<model_config> read_config(const std::string& folder);
+
+}  // namespace graft::io::hf
+
+#if GRAFT_BODIES
 #include <graft/io/hf/config_families.h>
 #include <graft/io/hf/quantization.h>
 
@@ -41,7 +55,7 @@ inline void read_family(config_reader& in, model_config& c) {
   in.expected("model_type", *v, "one of ", known);
 }
 
-inline result<model_config> parse_config(std::string_view content, std::string_view file) {
+GRAFT_LIBRARY result<model_config> parse_config(std::string_view content, std::string_view file) {
   const result<json> parsed = parse_json(content, file);
   if (!parsed) return parsed.failure();
   if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
@@ -66,7 +80,7 @@ inline result<model_config> parse_config(std::string_view content, std::string_v
   });
 }
 
-inline result<model_config> read_config(const std::string& folder) {
+GRAFT_LIBRARY result<model_config> read_config(const std::string& folder) {
   const std::string file = folder + "/config.json";
   const result<std::vector<std::byte>> bytes = read_file(file, std::uint64_t{16} << 20);
   if (!bytes) return bytes.failure();
@@ -74,3 +88,4 @@ inline result<model_config> read_config(const std::string& folder) {
 }
 
 }  // namespace graft::io::hf
+#endif

@@ -2,8 +2,24 @@
 // generation_config.json: what a model's makers recommend for choosing tokens. The file may be missing; tokens that it
 // does not name are those of config.json. A strategy that is not here would change the text, so it is refused by name.
 #pragma once
-#include <graft/io/hf/config_fields.h>
+#include <graft/core/library.h>
+#include <graft/io/wording.h>
+#include <graft/model/config.h>
 #include <graft/model/generation_settings.h>
+
+#include <string>
+
+namespace graft::io::hf {
+
+GRAFT_LIBRARY result<generation_settings> parse_generation_config(std::string_view content, std::string_view file,
+                                                                  const special_tokens& otherwise);
+GRAFT_LIBRARY result<generation_settings> read_generation_config(const std::string& folder,
+                                                                 const special_tokens& otherwise);
+
+}  // namespace graft::io::hf
+
+#if GRAFT_BODIES
+#include <graft/io/hf/config_fields.h>
 
 namespace graft::io::hf {
 
@@ -44,8 +60,8 @@ inline void refuse_strategies(config_reader& in) {
   }
 }
 
-inline result<generation_settings> parse_generation_config(std::string_view content, std::string_view file,
-                                                           const special_tokens& otherwise) {
+GRAFT_LIBRARY result<generation_settings> parse_generation_config(std::string_view content, std::string_view file,
+                                                                  const special_tokens& otherwise) {
   const result<json> parsed = parse_json(content, file);
   if (!parsed) return parsed.failure();
   if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
@@ -68,7 +84,8 @@ inline result<generation_settings> parse_generation_config(std::string_view cont
   });
 }
 
-inline result<generation_settings> read_generation_config(const std::string& folder, const special_tokens& otherwise) {
+GRAFT_LIBRARY result<generation_settings> read_generation_config(const std::string& folder,
+                                                                 const special_tokens& otherwise) {
   const std::string file = folder + "/generation_config.json";
   if (!exists(file)) return parse_generation_config("{}", file, otherwise);
   const result<std::vector<std::byte>> bytes = read_file(file, std::uint64_t{16} << 20);
@@ -77,3 +94,4 @@ inline result<generation_settings> read_generation_config(const std::string& fol
 }
 
 }  // namespace graft::io::hf
+#endif

@@ -2,10 +2,36 @@
 // A model from a Hugging Face folder. Weights are used where they lie in the mapped files; every tensor of the files must
 // be one that the model's formulas read, and every one that they read must be there.
 #pragma once
-#include <graft/io/bitsandbytes.h>
 #include <graft/io/hf/config.h>
 #include <graft/io/hf/shards.h>
 #include <graft/model/causal_lm.h>
+
+namespace graft::io::hf {
+
+// What a folder holds, before anything is made of it.
+struct model_folder {
+  model_config config;
+  model_weights weights;
+};
+GRAFT_LIBRARY result<model_folder> open_model_folder(const std::string& folder, scaled_by blocks = scaled_by::run);
+
+template <class Engine>
+result<causal_lm<Engine>> load_model(const std::string& folder, const model_options& options = {}) {
+  result<model_folder> opened = open_model_folder(folder, options.blocks);
+  if (!opened) return opened.failure();
+  return guarded(folder, [&]() -> result<causal_lm<Engine>> {
+    result<causal_lm<Engine>> made = causal_lm<Engine>::make(opened->config, std::move(opened->weights), options);
+    if (!made) return fail_in(folder, made.message());
+    return made;
+  });
+}
+
+}  // namespace graft::io::hf
+
+#if GRAFT_BODIES
+#include <graft/io/bitsandbytes.h>
+#include <graft/io/hf/quantization.h>
+#include <graft/io/hf/tensor_names.h>
 
 namespace graft::io::hf {
 
@@ -43,56 +69,20 @@ inline result<model_weights> bind_weights(model_tensors opened, scaled_by blocks
   return out;
 }
 
-// The names that the graphs of the model read.
-inline std::set<std::string> names_of(const model_config& c) {
-  std::set<std::string> all;
-  const architecture a = architecture_for(c.family);
-  const auto collect = [&](const block_formula& f, const std::string& prefix) {
-    const block_spec spec{f, {}, facts_of(c), false, operation_of(c.activation)};
-    const builder g = capture_forward(f, options_of(spec, way::forward));
-    for (id i = 0; i < g.n.size(); ++i)
-      if (g.n[i].what == op::base) all.insert(prefix + graph(g).name(i).c_str());
-  };
-  collect(a.embed, "");
-  collect(a.head, "");
-  std::set<std::string> ends;
-  ends.swap(all);
-  collect(a.block, "");
-  for (int l = 0; l < c.layers; ++l)
-    for (const std::string& name : all) ends.insert(std::string(a.layers) + "." + std::to_string(l) + "." + name);
-  return ends;
-}
-
-inline status check_names(const model_config& c, const model_weights& w, const std::string& folder) {
-  const std::set<std::string> wanted = names_of(c);
-  const bool tied = c.tied && !w.tensors.contains("lm_head.weight");
-  for (const std::string& name : wanted)
-    if (!w.tensors.contains(name) && !(tied && name == "lm_head.weight"))
-      return fail_in(folder, "there is no tensor ", in_quotes(name), ", which a ", name_of(c.family), " model of ",
-                     c.layers, " layers needs");
-  for (const auto& [name, v] : w.tensors)
-    if (!wanted.contains(name))
-      return fail_in(folder, "tensor ", in_quotes(name), " is not part of a ", name_of(c.family), " model of ",
-                     c.layers, " layers");
-  return ok;
-}
-
-template <class Engine>
-result<causal_lm<Engine>> load_model(const std::string& folder, const model_options& options = {}) {
-  return guarded(folder, [&]() -> result<causal_lm<Engine>> {
+GRAFT_LIBRARY result<model_folder> open_model_folder(const std::string& folder, scaled_by blocks) {
+  return guarded(folder, [&]() -> result<model_folder> {
     const result<model_config> config = read_config(folder);
     if (!config) return config.failure();
     result<model_tensors> tensors = open_model_tensors(folder);
     if (!tensors) return tensors.failure();
-    result<model_weights> weights = bind_weights(std::move(*tensors), options.blocks);
+    result<model_weights> weights = bind_weights(std::move(*tensors), blocks);
     if (!weights) return weights.failure();
     if (status s = check_quantization(*config, weights->tensors, folder); !s) return s.failure();
     if (config->tied) weights->tensors.erase("lm_head.weight");  // a copy, where a file has one
     if (status s = check_names(*config, *weights, folder); !s) return s.failure();
-    result<causal_lm<Engine>> made = causal_lm<Engine>::make(*config, std::move(*weights), options);
-    if (!made) return fail_in(folder, made.message());
-    return made;
+    return model_folder{*config, std::move(*weights)};
   });
 }
 
 }  // namespace graft::io::hf
+#endif

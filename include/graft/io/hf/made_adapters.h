@@ -3,6 +3,9 @@
 // of folders, so that it is what a folder with them would be.
 #pragma once
 #include <graft/io/hf/load_adapters.h>
+#include <graft/io/safetensors_write.h>
+
+#include <deque>
 
 namespace graft::io::hf {
 
@@ -25,15 +28,13 @@ class made_tensors {
   std::vector<tensor_view> views_;
 };
 
-template <class Engine>
-result<loaded_adapters> load_made(const adapter_config& config, const made_tensors& tensors,
-                                  const causal_lm<Engine>& model, const char* what) {
+inline result<loaded_adapters> load_made(const adapter_config& config, const made_tensors& tensors,
+                                         const model_config& c, const model_weights& w, const char* what) {
   result<std::vector<std::byte>> packed = pack_safetensors(tensors.views());
   if (!packed) return packed.failure();
   result<safetensors> weights = parse_safetensors(std::move(*packed), what);
   if (!weights) return weights.failure();
-  const peft_folder folder{config, std::move(*weights)};
-  return adapter_loader(folder, model.config(), model.weights()).load();
+  return adapters_from({config, std::move(*weights)}, c, w);
 }
 
 }  // namespace graft::io::hf

@@ -7,13 +7,23 @@
 
 namespace graft::io::hf {
 
+GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const model_weights& w);
+
+}  // namespace graft::io::hf
+
+#if GRAFT_BODIES
+#include <graft/io/hf/tensor_names.h>
+#include <graft/io/target.h>
+
+namespace graft::io::hf {
+
 inline bool is_embedding_module(std::string_view module) {
   for (const char* name : {"embed_tokens", "embed_positions", "wte", "wpe"})
     if (ends_with_name(module, name)) return true;
   return false;
 }
 
-inline std::vector<base_layer> modules_of(const model_config& c, const model_weights& w) {
+GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const model_weights& w) {
   std::vector<base_layer> all;
   const auto tensor = [&](const std::string& name) -> const view* {
     auto at = w.tensors.find(name);
@@ -43,3 +53,4 @@ inline std::vector<base_layer> modules_of(const model_config& c, const model_wei
 }
 
 }  // namespace graft::io::hf
+#endif

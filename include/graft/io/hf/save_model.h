@@ -2,10 +2,22 @@
 // A model as a Hugging Face folder, whole or not at all: model.safetensors with the weights as they are stored, and of the
 // folder it was read from config.json, generation_config.json and the files of the tokenizer.
 #pragma once
-#include <graft/io/folder_write.h>
 #include <graft/io/hf/load_model.h>
+
+namespace graft::io::hf {
+
+// `from`: the folder that the model was read from.
+GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from);
+
+}  // namespace graft::io::hf
+
+#if GRAFT_BODIES
+#include <graft/io/folder_write.h>
 #include <graft/io/json_write.h>
 #include <graft/io/safetensors_write.h>
+#include <graft/io/tensor_bind.h>
+
+#include <deque>
 
 namespace graft::io::hf {
 
@@ -31,7 +43,7 @@ inline result<std::vector<std::byte>> config_with(const std::string& from, bool 
   return bytes_of(json_file(*config));
 }
 
-inline status save_model(const std::string& folder, const model_weights& weights, const std::string& from) {
+GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from) {
   return guarded(folder, [&]() -> status {
     std::vector<tensor_view> tensors;
     std::deque<std::vector<std::byte>> turned;
@@ -68,3 +80,4 @@ inline status save_model(const std::string& folder, const model_weights& weights
 }
 
 }  // namespace graft::io::hf
+#endif

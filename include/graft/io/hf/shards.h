@@ -5,11 +5,8 @@
 // nothing: a file name is a name in this folder, each tensor is in the file the index says and in no other, and no file
 // holds a tensor that the index does not name (transformers, modeling_utils.py and utils/hub.py).
 #pragma once
-#include <graft/io/config_reader.h>
+#include <graft/core/library.h>
 #include <graft/io/safetensors.h>
-#include <graft/io/tensor_bind.h>
-
-#include <map>
 
 namespace graft::io::hf {
 
@@ -33,6 +30,19 @@ struct model_tensors {
     return &files[at->file].tensors[at->tensor];
   }
 };
+
+GRAFT_LIBRARY result<model_tensors> open_model_tensors(const std::string& folder);
+
+}  // namespace graft::io::hf
+
+#if GRAFT_BODIES
+#include <graft/io/config_reader.h>
+#include <graft/io/tensor_bind.h>
+
+#include <map>
+#include <set>
+
+namespace graft::io::hf {
 
 inline status add_file(model_tensors& out, const std::string& name) {
   result<safetensors> file = map_safetensors(out.folder + "/" + name);
@@ -113,7 +123,7 @@ inline result<model_tensors> open_indexed(const std::string& folder, const std::
   return out;
 }
 
-inline result<model_tensors> open_model_tensors(const std::string& folder) {
+GRAFT_LIBRARY result<model_tensors> open_model_tensors(const std::string& folder) {
   return guarded(folder, [&]() -> result<model_tensors> {
     const std::string whole = folder + "/model.safetensors", index = whole + ".index.json";
     if (!is_directory(folder)) return fail_in(folder, "there is no such folder, expected one with config.json");
@@ -133,3 +143,4 @@ inline result<model_tensors> open_model_tensors(const std::string& folder) {
 }
 
 }  // namespace graft::io::hf
+#endif

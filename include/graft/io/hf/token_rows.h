@@ -3,6 +3,8 @@
 // is, and its share of the file. PEFT puts them under <module>.token_adapter.
 #pragma once
 #include <graft/io/hf/modules.h>
+#include <graft/io/peft/places.h>
+#include <graft/io/peft/trainable_tokens.h>
 
 namespace graft::io::hf {
 

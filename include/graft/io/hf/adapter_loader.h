@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// From an opened PEFT folder to the adapters of a model's modules: targets, modules that are saved whole, trained biases,
+// rows of tokens.
+#pragma once
+#include <graft/io/hf/load_adapters.h>
+#include <graft/io/hf/token_rows.h>
+#include <graft/io/peft/places.h>
+
+namespace graft::io::hf {
+
+class adapter_loader {
+ public:
+  adapter_loader(const peft_folder& from, const model_config& c, const model_weights& w)
+      : from_(from), config_(c), all_(modules_of(c, w)) {}
+
+  result<loaded_adapters> load() {
+    out_.config = from_.config;
+    if (status s = find_targets(); !s) return s.failure();
+    for (base_layer* b : targets_)
+      if (status s = adapt(*b); !s) return s.failure();
+    for (const base_layer& b : all_)
+      if (status s = replace(b); !s) return s.failure();
+    for (const token_rows& rows : from_.config.trainable_tokens)
+      if (status s = replace_rows(rows); !s) return s.failure();
+    if (status s = follow_table(); !s) return s.failure();
+    if (out_.set.modules.empty())
+      return fail_in(from_.weights.file,
+                     "target_modules of adapter_config.json beside it names no module of this model");
+    if (status s = all_used(); !s) return s.failure();
+    return std::move(out_);
+  }
+
+ private:
+  status find_targets() {
+    long long out = 0, in = 0;
+    for (base_layer& b : all_) {
+      const result<bool> hit = is_target(from_.config, b.module, {b.kind == "linear", b.module == "lm_head"});
+      if (!hit) return fail_in(from_.weights.file, hit.message());
+      if (!*hit) continue;
+      targets_.push_back(&b);
+      out = std::max(out, b.out), in = std::max(in, b.in);
+    }
+    for (base_layer* b : targets_) b->largest_out = out, b->largest_in = in;
+    return ok;
+  }
+  status adapt(const base_layer& b) {
+    result<peft_layer> layer = read_module(from_, b);
+    if (!layer) return layer.failure();
+    module_adapter m = adapter_of(b, *layer);
+    if (layer->base_weight) m.base["weight"] = shared(*layer->base_weight);
+    if (layer->base_bias) m.base["bias"] = shared(*layer->base_bias), m.trains_bias = true;
+    for (const char* key : {"lora_dropout", "boft_dropout", "vera_dropout", "vblora_dropout", "miss_dropout"})
+      if (b.kind == "linear" && from_.config.key(key) != nullptr) m.dropout = from_.config.number(key);
+    used_.push_back("base_model.model." + b.module + ".");
+    out_.set.modules.push_back(std::move(m));
+    out_.modules.push_back({b, std::move(*layer)});
+    return ok;
+  }
+  module_adapter adapter_of(const base_layer& b, const peft_layer& layer) {
+    module_adapter m{b.module, layer.formula.of, {}, layer.scalars, layer.sizes, {}};
+    for (auto& [name, t] : layer.tensors) m.tensors[name] = shared(t);
+    describe(b, m);
+    return m;
+  }
+  // Rows that are trained beside the adapters.
+  status replace_rows(const token_rows& rows) {
+    const result<const base_layer*> b = module_of(rows, all_, config_, from_.weights.file);
+    if (!b) return b.failure();
+    if (out_.set.find((*b)->module) != nullptr)
+      return fail_in(from_.weights.file, "module ", in_quotes((*b)->module),
+                     " has rows in 'trainable_token_indices' and is adapted or saved whole, expected one of them");
+    const result<peft_layer> layer = read_token_rows(from_, **b, rows);
+    if (!layer) return layer.failure();
+    out_.set.modules.push_back(adapter_of(**b, *layer));
+    return ok;
+  }
+  // A head that is the table of the tokens has its trained rows too.
+  status follow_table() {
+    const std::string table = token_table(config_.family);
+    const module_adapter* rows = nullptr;
+    for (const module_adapter& m : out_.set.modules)
+      if (table == m.module + ".weight" && m.tensors.contains("trainable_tokens_delta")) rows = &m;
+    if (rows == nullptr || !config_.tied) return ok;
+    if (out_.set.find("lm_head") != nullptr)
+      return fail_in(from_.weights.file,
+                     "the head is tied to the embedding, whose rows are trained, and is adapted "
+                     "itself, expected one of them");
+    module_adapter head = *rows;
+    head.module = "lm_head", head.follows = rows->module, head.table = false;
+    out_.set.modules.push_back(std::move(head));
+    return ok;
+  }
+  static void describe(const base_layer& b, module_adapter& m) {
+    m.table = b.kind == "embedding";
+    m.turned = b.shape.size() == 2 && b.weight.apart[0] != 0;
+  }
+  // Tensors of the same key and shape are one.
+  adapter_tensor shared(const loaded_tensor& t) {
+    used_.push_back(t.key);
+    if (t.whole) used_.push_back(t.whole->key);
+    adapter_tensor& one = by_key_[t.key + " " + shape_text(t.shape).c_str()];
+    if (one.data == nullptr) one = {t.key, std::make_shared<std::vector<float>>(t.data), t.shape, t.stored};
+    return one;
+  }
+  // Modules that were saved whole, and biases that were trained beside the adapters.
+  status replace(const base_layer& b) {
+    const std::string key = "base_model.model." + b.module + ".";
+    const bool whole = is_saved_module(from_.config, b.module);
+    const bool target = std::find(targets_.begin(), targets_.end(), &b) != targets_.end();
+    const bool bias_only = !target && !whole && from_.config.bias == trained_bias::all && b.bias;
+    if (!whole && !bias_only) return ok;
+    module_adapter m{b.module, {}, {}, {}, {}, {}};
+    for (const char* name : {"weight", "bias"}) {
+      const bool is_bias = name[0] == 'b';
+      if ((is_bias && !b.bias) || (bias_only && !is_bias)) continue;
+      result<adapter_tensor> t = take(key + name, is_bias ? std::vector<long long>{b.out} : b.shape);
+      if (!t) return t.failure();
+      if (whole)
+        m.tensors[std::string("modules_to_save.") + name] = std::move(*t);
+      else
+        m.base[name] = std::move(*t), m.trains_bias = true;
+    }
+    describe(b, m);
+    const bool norm = b.shape.size() == 1;
+    if (whole)
+      m.of = norm ? (b.bias ? formula_of<whole_norm_with_bias>() : formula_of<whole_norm>())
+                  : (b.bias ? formula_of<whole_module_with_bias>() : formula_of<whole_module>());
+    out_.set.modules.push_back(std::move(m));
+    return ok;
+  }
+  result<adapter_tensor> take(const std::string& key, const std::vector<long long>& shape) {
+    const result<tensor_view> t = from_.weights.find(key);
+    if (!t) return t.failure();
+    std::vector<long long> has(t->shape.begin(), t->shape.end());
+    if (has != shape)
+      return fail_in(from_.weights.file, "tensor ", in_quotes(key), " has shape ", shape_text(has), ", expected ",
+                     shape_text(shape));
+    result<std::vector<float>> values = to_float(*t);
+    if (!values) return values.failure();
+    used_.push_back(key);
+    return adapter_tensor{key, std::make_shared<std::vector<float>>(std::move(*values)), shape};
+  }
+  status all_used() const {
+    for (const tensor_view& t : from_.weights) {
+      const bool known = std::any_of(used_.begin(), used_.end(), [&](const std::string& u) {
+        return u.ends_with('.') ? t.name.starts_with(u) : t.name == u;
+      });
+      if (!known)
+        return fail_in(from_.weights.file, "tensor ", in_quotes(t.name),
+                       " belongs to no module that this adapter changes");
+    }
+    return ok;
+  }
+
+  const peft_folder& from_;
+  const model_config& config_;
+  std::vector<base_layer> all_;
+  std::vector<base_layer*> targets_;
+  std::vector<std::string> used_;  // keys, and beginnings of keys that end in a dot
+  std::map<std::string, adapter_tensor> by_key_;
+  loaded_adapters out_;
+};
+
+}  // namespace graft::io::hf

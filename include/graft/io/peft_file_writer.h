@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of adapted modules in the type and shape that adapter_model.safetensors gives them, under PEFT's keys; what
+// modules share is written once.
+#pragma once
+#include <graft/io/peft/places.h>
+#include <graft/io/peft_folder.h>
+
+#include <map>
+
+namespace graft::io {
+
+class peft_file_writer {
+ public:
+  status add(const adapter_config& c, const adapted_module& m) {
+    for (const auto& [leaf, t] : m.layer.tensors) {
+      const peft_place p = place_of(c, m.base, leaf);
+      const loaded_tensor& whole = t.whole ? *t.whole : t;
+      if (!whole.stored) continue;
+      const std::string key = t.key.empty() || !p.shared ? key_of(p, m.base, leaf) : t.key;
+      const std::vector<long long> shape = shape_in_file(whole.shape, p.shape, m.base);
+      if (status s = put(key, whole, shape); !s) return s;
+      if (p.copied)
+        if (status s = put("base_model.model." + m.base.module + "." + leaf, whole, shape); !s) return s;
+    }
+    const std::string prefix = "base_model.model." + m.base.module + ".";
+    if (m.layer.base_weight)
+      if (status s = put(prefix + "base_layer.weight", *m.layer.base_weight, m.layer.base_weight->shape); !s) return s;
+    if (!m.layer.base_bias) return ok;
+    return put(prefix + "base_layer.bias", *m.layer.base_bias, m.layer.base_bias->shape);
+  }
+  std::vector<tensor_view> views() const {
+    std::vector<tensor_view> all;
+    for (const auto& [key, e] : entries_) all.push_back({key, e.type, e.shape, e.bytes});
+    return all;
+  }
+
+ private:
+  struct entry {
+    dtype type;
+    std::vector<std::uint64_t> shape;
+    std::vector<std::byte> bytes;
+  };
+  template <class To, class Narrow>
+  static std::vector<std::byte> encoded(const std::vector<float>& v, Narrow narrowed) {
+    std::vector<std::byte> out(v.size() * sizeof(To));
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      const To one = narrowed(v[i]);
+      std::memcpy(out.data() + i * sizeof(To), &one, sizeof(To));
+    }
+    return out;
+  }
+  status put(const std::string& key, const loaded_tensor& t, const std::vector<long long>& shape) {
+    entry e{t.type, {}, {}};
+    for (const long long n : shape) e.shape.push_back(static_cast<std::uint64_t>(n));
+    if (t.type == dtype::bf16)
+      e.bytes = encoded<graft::bf16>(t.data, [](float v) { return narrow(v); });
+    else if (t.type == dtype::f16)
+      e.bytes = encoded<graft::f16>(t.data, [](float v) { return narrow_to_f16(v); });
+    else
+      e.type = dtype::f32, e.bytes = encoded<float>(t.data, [](float v) { return v; });
+    const auto [at, fresh] = entries_.try_emplace(key, e);
+    if (fresh || at->second.bytes == e.bytes) return ok;
+    return fail("tensor ", in_quotes(key), " is shared by all modules, and two of them have different values for it");
+  }
+  std::map<std::string, entry> entries_;
+};
+
+}  // namespace graft::io
