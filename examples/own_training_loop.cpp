@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fine-tunes an adapter with a loop of one's own, and saves it as a folder that PEFT reads.
 // run: own_training_loop test/golden/models/llama/base test/golden/models/llama/lora/adapter_init
-#include <graft/model/on_cpu.h>
 #include <graft/io/hf/load_adapters.h>
+#include <graft/model/on_cpu.h>
 #include <graft/model/training.h>
 
 #include <cstdio>

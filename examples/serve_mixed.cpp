@@ -7,10 +7,10 @@
 //     serve_mixed MODEL [--batch N] [--tokens N] [--from FILE | --socket PATH] NAME=FOLDER [NAME=FOLDER …]
 //     serve_mixed --ask PATH < requests
 // run: serve_mixed test/golden/models/llama/base --tokens 8 --from examples/requests.txt sql=test/golden/models/llama/multi/a chat=test/golden/models/llama/multi/c turned=test/golden/models/llama/oft/adapter_init scaled=test/golden/models/llama/ia3/adapter_init
-#include <graft/model/on_cpu.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/io/hf/tokenizer_file.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cpu.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>

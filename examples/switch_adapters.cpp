@@ -3,9 +3,9 @@
 // line says what acts and which tokens follow the prompt; docs/switching.md walks through it.
 //     switch_adapters MODEL --ids 1,2,3 NAME=FOLDER [NAME=FOLDER …]
 // run: switch_adapters test/golden/models/llama/base --ids 5,9,200 a=test/golden/models/llama/multi/a c=test/golden/models/llama/multi/c oft=test/golden/models/llama/oft/adapter_init ia3=test/golden/models/llama/ia3/adapter_init
-#include <graft/model/on_cpu.h>
 #include <graft/io/hf/combine.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cpu.h>
 
 #include <chrono>
 #include <cstdio>

@@ -2,9 +2,9 @@
 // GGUF files, written here from the golden models of Hugging Face as ggml's converter writes them, give the logits of those
 // models; and files that are wrong are refused with a sentence that names what is.
 #include <doctest/doctest.h>
-#include <graft/model/on_cpu.h>
 #include <graft/backend/cpu/quantize.h>
 #include <graft/io/gguf_model.h>
+#include <graft/model/on_cpu.h>
 
 #include <fstream>
 

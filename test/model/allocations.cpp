@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A generated token allocates nothing, nor does a step of the optimizer. Counted where C++ allocates: in the operators new.
 #include <doctest/doctest.h>
-#include <graft/model/on_cpu.h>
 #include <graft/io/hf/load_model.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cpu.h>
 #include <graft/model/optimizer.h>
 
 #include <atomic>

@@ -2,8 +2,8 @@
 // Data parallel training over MPI against one process with the same global batch: losses, norms and trained adapters,
 // for every method whose folder is named. Every rank also trains alone, and compares. Exit 0: all is right.
 //     mpirun -n 2 data GOLDEN/models/llama lora dora oft lora_modules_to_save
-#include <graft/model/on_cpu.h>
 #include <graft/io/hf/load_adapters.h>
+#include <graft/model/on_cpu.h>
 #include <graft/model/trainer.h>
 #include <graft/parallel/mpi.h>
 

@@ -3,9 +3,9 @@
 // rank 0 in the middle of writing, is killed. The others must be told so within the timeout (they exit with 3), and the
 // last checkpoint must be whole: `killed check` goes on from it.
 //     mpirun -n 2 killed train MODEL OUT MICROSECONDS VICTIM           killed check MODEL OUT
-#include <graft/model/on_cpu.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
+#include <graft/model/on_cpu.h>
 #include <graft/parallel/mpi.h>
 #include <unistd.h>
 

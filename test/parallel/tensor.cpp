@@ -3,10 +3,10 @@
 // trained adapters, for every method whose folder is named. Every rank also computes alone, and compares. What rank 0 saves
 // is compared with the folder that one process saves. Exit 0: all is right.
 //     mpirun -n 2 tensor GOLDEN/models/llama lora dora oft
-#include <graft/model/on_cpu.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cpu.h>
 #include <graft/model/trainer.h>
 #include <graft/parallel/mpi.h>
 

@@ -6,7 +6,8 @@
 namespace graft::io::hf::detail {
 
 template <class Engine>
-result<loaded_adapters> combine_ia3(const causal_lm<Engine>& model, const weighted_adapters& adapters, combination type) {
+result<loaded_adapters> combine_ia3(const causal_lm<Engine>& model, const weighted_adapters& adapters,
+                                    combination type) {
   made_tensors made;
   if (type != combination::linear && type != combination::svd)
     return fail("IA3 combines as linear; ", combination_names[static_cast<int>(type)], " is for LoRA");
@@ -29,11 +30,11 @@ result<loaded_adapters> combine_ia3(const causal_lm<Engine>& model, const weight
       for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i] * static_cast<float>(m.weight);
     }
   }
-  const result<adapter_config> config =
-      make_adapter_config("IA3", targets,
-                          {{"feedforward_modules", inner},
-                           {"fan_in_fan_out", json_flag(adapters.first().fan_in_fan_out)},
-                           {"task_type", adapters.first().task_type.empty() ? json{} : json_word(adapters.first().task_type)}});
+  const result<adapter_config> config = make_adapter_config(
+      "IA3", targets,
+      {{"feedforward_modules", inner},
+       {"fan_in_fan_out", json_flag(adapters.first().fan_in_fan_out)},
+       {"task_type", adapters.first().task_type.empty() ? json{} : json_word(adapters.first().task_type)}});
   if (!config) return config.failure();
   return load_made(*config, made, model.config(), model.weights(), "a combination");
 }
