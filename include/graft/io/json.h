@@ -51,15 +51,6 @@ inline std::string_view as_chars(std::span<const std::byte> bytes) {
 
 namespace graft::io {
 
-GRAFT_LIBRARY result<json> parse_json(std::string_view input, std::string_view file, int max_depth) {
-  return guarded(file, [&]() -> result<json> {
-    json out;
-    json_parser parser(input, max_depth);
-    if (!parser.parse(out)) return fail_in(file, parser.problem());
-    return out;
-  });
-}
-
 GRAFT_LIBRARY result<json> read_json(const std::string& path, std::uint64_t limit, int max_depth) {
   const result<std::vector<std::byte>> bytes = read_file(path, limit);
   if (!bytes) return bytes.failure();

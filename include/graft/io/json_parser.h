@@ -182,4 +182,15 @@ class json_parser {
   text why_;
 };
 
+#if GRAFT_BODIES
+GRAFT_LIBRARY result<json> parse_json(std::string_view input, std::string_view file, int max_depth) {
+  return guarded(file, [&]() -> result<json> {
+    json out;
+    json_parser parser(input, max_depth);
+    if (!parser.parse(out)) return fail_in(file, parser.problem());
+    return out;
+  });
+}
+#endif
+
 }  // namespace graft::io

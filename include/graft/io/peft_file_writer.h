@@ -2,8 +2,10 @@
 // The tensors of adapted modules in the type and shape that adapter_model.safetensors gives them, under PEFT's keys; what
 // modules share is written once.
 #pragma once
+#include <graft/io/folder_write.h>
 #include <graft/io/peft/places.h>
 #include <graft/io/peft_folder.h>
+#include <graft/io/safetensors_write.h>
 
 #include <map>
 
@@ -64,5 +66,24 @@ class peft_file_writer {
   }
   std::map<std::string, entry> entries_;
 };
+
+#if GRAFT_BODIES
+GRAFT_LIBRARY status write_peft_folder(const std::string& folder, const adapter_config& c,
+                                       std::span<const adapted_module> modules, std::span<const tensor_view> more) {
+  return guarded(folder, [&]() -> status {
+    peft_file_writer writer;
+    for (const adapted_module& m : modules)
+      if (status s = writer.add(c, m); !s) return fail_in(folder, s.message());
+    std::vector<tensor_view> tensors = writer.views();
+    tensors.insert(tensors.end(), more.begin(), more.end());
+    const result<safetensors_layout> weights = lay_out_safetensors(tensors, pt_metadata(), folder);
+    if (!weights) return weights.failure();
+    const std::string config = json_file(c.said);
+    const file_to_save files[] = {{"adapter_config.json", {std::as_bytes(std::span(config))}},
+                                  {"adapter_model.safetensors", weights->parts()}};
+    return save_folder(folder, files);
+  });
+}
+#endif
 
 }  // namespace graft::io

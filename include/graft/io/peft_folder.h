@@ -35,10 +35,8 @@ GRAFT_LIBRARY status write_peft_folder(const std::string& folder, const adapter_
 }  // namespace graft::io
 
 #if GRAFT_BODIES
-#include <graft/io/folder_write.h>
 #include <graft/io/peft/all.h>
 #include <graft/io/peft_file_writer.h>
-#include <graft/io/safetensors_write.h>
 
 namespace graft::io {
 
@@ -94,23 +92,6 @@ GRAFT_LIBRARY result<adapter_config> make_adapter_config(const char* type,
       }
     }
     return parse_adapter_config(json_file(o), "adapter_config.json", methods);
-  });
-}
-
-GRAFT_LIBRARY status write_peft_folder(const std::string& folder, const adapter_config& c,
-                                       std::span<const adapted_module> modules, std::span<const tensor_view> more) {
-  return guarded(folder, [&]() -> status {
-    peft_file_writer writer;
-    for (const adapted_module& m : modules)
-      if (status s = writer.add(c, m); !s) return fail_in(folder, s.message());
-    std::vector<tensor_view> tensors = writer.views();
-    tensors.insert(tensors.end(), more.begin(), more.end());
-    const result<safetensors_layout> weights = lay_out_safetensors(tensors, pt_metadata(), folder);
-    if (!weights) return weights.failure();
-    const std::string config = json_file(c.said);
-    const file_to_save files[] = {{"adapter_config.json", {std::as_bytes(std::span(config))}},
-                                  {"adapter_model.safetensors", weights->parts()}};
-    return save_folder(folder, files);
   });
 }
 

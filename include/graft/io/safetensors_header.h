@@ -91,4 +91,30 @@ inline status parse_header(const json& header, std::span<const std::byte> data, 
   return ok;
 }
 
+#if GRAFT_BODIES
+GRAFT_LIBRARY result<safetensors> parse_safetensors(held_bytes content, std::string file) {
+  return guarded(file, [&]() -> result<safetensors> {
+    safetensors out{file, std::move(content), {}, {}};
+    const std::span<const std::byte> all = out.bytes.all;
+    const std::string_view chars = as_chars(all);
+    if (all.size() < 8) return fail_in(file, "the file has ", number(all.size()), " bytes, expected at least 8");
+    std::uint64_t n = 0;
+    std::memcpy(&n, all.data(), 8);
+    if (n > largest_header && (chars.starts_with("PK\x03\x04") || chars.starts_with("\x80")))
+      return fail_in(file, "this is a pickle checkpoint, which can run code when it is read; save it with safetensors");
+    if (n > largest_header)
+      return fail_in(file, "the header length is ", number(n), ", expected at most ", number(largest_header));
+    if (n > all.size() - 8)
+      return fail_in(file, "the header length is ", number(n), ", expected at most the ", number(all.size() - 8),
+                     " bytes that follow it");
+    const result<json> header = parse_json(chars.substr(8, n), file + " (header)", 4);
+    if (!header) return header.failure();
+    if (!header->is_object()) return fail_in(file, "the header must be a JSON object");
+    const status good = parse_header(*header, all.subspan(8 + n), out);
+    if (!good) return good.failure();
+    return out;
+  });
+}
+#endif
+
 }  // namespace graft::io

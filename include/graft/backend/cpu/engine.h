@@ -62,7 +62,7 @@ template <class Real> struct engine {
 
   // ---- for models: the engine's memory is the caller's, so tensors are used where they lie and nothing waits
   static status start(queue&) { return ok; }
-  static status exchange_by(queue& q, rank_exchange ranks) {
+  static status exchange_by(queue& q, const rank_exchange& ranks) {
     q.host = [&q, ranks](const char* how, tensor<Real> in, tensor<Real> out) {
       std::copy_n(in.p, in.count(), out.p);
       const status s = ranks(view_into(out.p, out.count()), same_text(how, row(op::rank_max).name));

@@ -161,4 +161,11 @@ class adapter_loader {
   loaded_adapters out_;
 };
 
+#if GRAFT_BODIES
+GRAFT_LIBRARY result<loaded_adapters> adapters_from(const peft_folder& folder, const model_config& c,
+                                                    const model_weights& w) {
+  return guarded(folder.weights.file, [&] { return adapter_loader(folder, c, w).load(); });
+}
+#endif
+
 }  // namespace graft::io::hf

@@ -152,4 +152,11 @@ class adapter_starter {
   made_tensors made_;
 };
 
+#if GRAFT_BODIES
+GRAFT_LIBRARY result<loaded_adapters> begin_adapter(const base_model& model, const adapter_config& config,
+                                                    std::uint64_t seed) {
+  return guarded("a fresh adapter", [&] { return adapter_starter(model, config, seed).start(); });
+}
+#endif
+
 }  // namespace graft::io::hf

@@ -54,11 +54,6 @@ GRAFT_LIBRARY status save_adapters(const std::string& folder, const loaded_adapt
 
 namespace graft::io::hf {
 
-GRAFT_LIBRARY result<loaded_adapters> adapters_from(const peft_folder& folder, const model_config& c,
-                                                    const model_weights& w) {
-  return guarded(folder.weights.file, [&] { return adapter_loader(folder, c, w).load(); });
-}
-
 GRAFT_LIBRARY status save_adapter(const std::string& folder, const adapter_set& set, const adapter_config& config,
                                   std::vector<adapted_module> modules) {
   std::vector<tensor_view> more;

@@ -41,13 +41,4 @@ status add_adapter(causal_lm<Engine>& model, const std::string& name, const adap
 
 #if GRAFT_BODIES
 #include <graft/io/hf/adapter_starter.h>
-
-namespace graft::io::hf {
-
-GRAFT_LIBRARY result<loaded_adapters> begin_adapter(const base_model& model, const adapter_config& config,
-                                                    std::uint64_t seed) {
-  return guarded("a fresh adapter", [&] { return adapter_starter(model, config, seed).start(); });
-}
-
-}  // namespace graft::io::hf
 #endif
