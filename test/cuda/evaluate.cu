@@ -536,8 +536,9 @@ TEST_CASE_TEMPLATE("cuda: every op computes what it computes on the CPU", Real, 
     const op what = static_cast<op>(k);
     const bool computed =
         !is_leaf(what) || what == op::constant || what == op::number || what == op::eye || what == op::zero;
+    const bool outside = what == op::host || row(what).kind == op_class::exchange;  // no kernel's
     INFO(std::string(row(what).name));
-    CHECK((!computed || what == op::host || met.contains(what)));
+    CHECK((!computed || outside || met.contains(what)));
   }
 }
 
