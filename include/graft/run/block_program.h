@@ -56,7 +56,6 @@ template <class Engine> class block_program {
     if (status s = sound(g); !s) return s;
     result<bound_leaves> leaves = bind_named(g, from, rules);
     if (!leaves) return leaves.failure();
-    if (status s = check_decodes<Engine>(leaves->leaf); !s) return s;
     if (state_ >= 0) {
       const auto found = from.tensors.find("cache");
       if (found == from.tensors.end())

@@ -21,13 +21,6 @@ inline bool has_codes(const std::vector<view>& leaves) {
   return false;
 }
 
-template <class Engine> status check_decodes(const std::vector<view>& leaves) {
-  if (Engine::decodes || !has_codes(leaves)) return ok;
-  return fail(
-      "a weight of this layer is codes, which kernels of this machine do not decode; run it on the CPU, or give "
-      "it the numbers that the codes mean");
-}
-
 class layer_state {
  public:
   explicit layer_state(const layer_graphs& graphs) : graphs_(graphs) {}

@@ -16,7 +16,6 @@ template <class Engine> class merger {
     const graph& g = state.graphs().merge;
     result<bound_leaves> b = state.bind(g);
     if (!b) return b.failure();
-    if (status s = check_decodes<Engine>(b->leaf); !s) return s;
     std::vector<mutable_view> to(static_cast<std::size_t>(g.outs));
     if (weight.data == nullptr && bias.data == nullptr)
       return fail("merge() was given no memory; give it an output for 'weight'");

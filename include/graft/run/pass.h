@@ -31,7 +31,6 @@ template <class Engine> class pass {
           return fail("the kind of layer has an input '", name, "', a call brings only x; give it as a frozen tensor");
     result<bound_leaves> b = state.bind(made);
     if (!b) return b.failure();
-    if (status s = check_decodes<Engine>(b->leaf); !s) return s;
     for (int i = 0; known != nullptr && i < made.sizes.count; ++i)
       if (const int slot = made.sizes.e[i].slot; slot >= 0 && b->sizes.v[slot] == unknown)
         b->sizes.v[slot] = known->v[slot];

@@ -32,7 +32,7 @@ template <class Real> struct engine {
   };
   using real = Real;
   static constexpr dtype computes = storage<Real>::type, keeps = computes;
-  static constexpr bool reads_host_memory = true, decodes = true, binds_itself = true;
+  static constexpr bool reads_host_memory = true, binds_itself = true;
   static constexpr long long mixed_rows = 0;  // rows with adapters of their own run by groups
   static const target& runs_on(const queue&) { return cpu_target; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }

@@ -38,7 +38,7 @@ template <class T> struct engine {
   using real = float;  // as callers in host memory see numbers
   using shared = shared_slots<T>;
   static constexpr dtype computes = dtype::f32, keeps = dtype_of<T>;
-  static constexpr bool reads_host_memory = false, decodes = true, binds_itself = false;
+  static constexpr bool reads_host_memory = false, binds_itself = false;
   static const target& runs_on(const queue& q) { return q.where; }
   static const target& runs_eagerly_on(const queue& q) { return q.eager; }
 
