@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention kernels against the formula in double: every size of a head, ragged sequences, windows, caches with rows
+// The attention kernels against the formula in float: every size of a head, ragged sequences, windows, caches with rows
 // anywhere in them, one row and many; gradients; the same bits each time.
 #include <doctest/doctest.h>
 #include <graft/backend/cuda/attention.cuh>
@@ -17,7 +17,7 @@ using namespace graft;
 namespace {
 
 using bf = __nv_bfloat16;
-using numbers = std::vector<double>;
+using numbers = std::vector<float>;
 
 bool no_gpu() {
   int devices = 0;
@@ -59,14 +59,19 @@ struct tensor_of {
     REQUIRE(cudaMemcpy(now.data(), memory.data(), now.size() * 2, cudaMemcpyDeviceToHost) == cudaSuccess);
     return now;
   }
-  double operator[](long long i) const { return __bfloat162float(stored[static_cast<std::size_t>(i)]); }
+  numbers wide() const {
+    numbers all;
+    for (const bf v : stored) all.push_back(__bfloat162float(v));
+    return all;
+  }
 };
 
 double distance(const std::vector<bf>& a, const numbers& b) {
   double d = 0, n = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
     const double x = __bfloat162float(a[i]);
-    d += (x - b[i]) * (x - b[i]), n += b[i] * b[i];
+    const double y = static_cast<double>(b[i]);
+    d += (x - y) * (x - y), n += y * y;
   }
   return std::isnan(d) ? INFINITY : std::sqrt(d / n);
 }
@@ -104,37 +109,45 @@ struct call {
   }
 };
 
-// Where the keys of a call lie, values beside them.
+// Heads are multiples of 16: sixteen sums that do not wait for each other.
+float dot(const float* a, const float* b, int n) {
+  float part[16] = {}, sum = 0;
+  for (int i = 0; i < n; i += 16)
+    for (int k = 0; k < 16; ++k) part[k] += a[i + k] * b[i + k];
+  for (const float v : part) sum += v;
+  return sum;
+}
+void add(float* to, float factor, const float* from, int n) {
+  for (int i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
+// Rows of keys with the values behind them, and where a head of either begins.
 struct key_rows {
-  const tensor_of& from;
+  const numbers& from;
   long long pitch, k, v;
+  const float* key(long long row, int at) const { return from.data() + row * pitch + k + at; }
+  const float* value(long long row, int at) const { return from.data() + row * pitch + v + at; }
 };
 // Probabilities of row r for query head h, on its span.
-numbers probabilities(const call& c, const tensor_of& qkv, const key_rows& keys, long long r, int h) {
-  const int d = c.s.head, group = h / (c.s.heads / c.s.groups);
+numbers probabilities(const call& c, const numbers& qkv, const key_rows& keys, long long r, int h) {
+  const int d = c.s.head, group = h / (c.s.heads / c.s.groups) * d;
+  const float* const q = qkv.data() + r * c.s.width() + h * d;
   numbers p;
-  double most = -INFINITY, sum = 0;
-  for (std::int64_t k = c.first(r); k < c.end(r); ++k) {
-    double dot = 0;
-    for (int e = 0; e < d; ++e)
-      dot += qkv[r * c.s.width() + h * d + e] * keys.from[k * keys.pitch + keys.k + group * d + e];
-    p.push_back(dot / std::sqrt(d)), most = std::max(most, p.back());
-  }
-  for (double& v : p) v = std::exp(v - most), sum += v;
-  for (double& v : p) v /= sum;
+  float most = -INFINITY, sum = 0;
+  for (std::int64_t k = c.first(r); k < c.end(r); ++k)
+    p.push_back(dot(q, keys.key(k, group), d) / std::sqrt(static_cast<float>(d))), most = std::max(most, p.back());
+  for (float& v : p) v = std::exp(v - most), sum += v;
+  for (float& v : p) v /= sum;
   return p;
 }
-numbers reference(const call& c, const tensor_of& qkv, const key_rows& keys) {
+numbers reference(const call& c, const numbers& qkv, const key_rows& keys) {
   const int d = c.s.head;
   numbers out(static_cast<std::size_t>(c.rows() * c.s.heads * d));
   for (long long r = 0; r < c.rows(); ++r)
     for (int h = 0; h < c.s.heads; ++h) {
-      const numbers p = probabilities(c, qkv, keys, r, h);
-      const int group = h / (c.s.heads / c.s.groups);
-      for (std::size_t i = 0; i < p.size(); ++i)
-        for (int e = 0; e < d; ++e)
-          out[static_cast<std::size_t>((r * c.s.heads + h) * d + e)] +=
-              p[i] * keys.from[(c.first(r) + static_cast<long long>(i)) * keys.pitch + keys.v + group * d + e];
+      std::int64_t key = c.first(r);
+      for (const float p : probabilities(c, qkv, keys, r, h))
+        add(out.data() + (r * c.s.heads + h) * d, p, keys.value(key++, h / (c.s.heads / c.s.groups) * d), d);
     }
   return out;
 }
@@ -155,8 +168,9 @@ void check_forward(call& c) {
   for (tensor_of* to : {&out, &again})
     REQUIRE(bool(attention().forward(nullptr, c.size(false),
                                      {qkv.memory.data(), c.device_spans(), nullptr, 0, to->memory.data(), nullptr})));
-  const key_rows keys{qkv, c.s.width(), c.s.heads * c.s.head, c.s.heads * c.s.head + c.s.kv()};
-  CHECK(distance(out.get(), reference(c, qkv, keys)) < 4e-3);
+  const numbers wide = qkv.wide();
+  const key_rows keys{wide, c.s.width(), c.s.heads * c.s.head, c.s.heads * c.s.head + c.s.kv()};
+  CHECK(distance(out.get(), reference(c, wide, keys)) < 4e-3);
   CHECK(same(out.get(), again.get()));
 }
 void check_cached(call& c, long long places, cuda::attention_way how) {
@@ -172,7 +186,7 @@ void check_cached(call& c, long long places, cuda::attention_way how) {
     if (c.own(r) >= 0)
       std::copy_n(qkv.stored.begin() + r * c.s.width() + c.s.heads * c.s.head, 2 * c.s.kv(),
                   cache.stored.begin() + c.own(r) * 2 * c.s.kv());
-  CHECK(distance(out.get(), reference(c, qkv, {cache, 2 * c.s.kv(), 0, c.s.kv()})) < 5e-3);
+  CHECK(distance(out.get(), reference(c, qkv.wide(), {cache.wide(), 2 * c.s.kv(), 0, c.s.kv()})) < 5e-3);
   CHECK(same(cache.get(), cache.stored));
 }
 void check_backward(call& c) {
@@ -186,28 +200,27 @@ void check_backward(call& c) {
   for (tensor_of* to : {&grad, &again})
     REQUIRE(bool(attention().backward(
         nullptr, size, {qkv.memory.data(), dout.memory.data(), c.device_spans(), to->memory.data(), room.data()})));
-  numbers want(static_cast<std::size_t>(c.rows() * width));
-  auto at = [&](long long i) -> double& { return want[static_cast<std::size_t>(i)]; };
-  const key_rows keys{qkv, width, keys_at, values_at};
+  const numbers in = qkv.wide(), up = dout.wide();
+  const key_rows keys{in, width, keys_at, values_at};
+  numbers want(in.size());
   for (long long r = 0; r < c.rows(); ++r)
     for (int h = 0; h < c.s.heads; ++h) {
-      const numbers p = probabilities(c, qkv, keys, r, h);
-      const int group = h / (c.s.heads / c.s.groups);
-      const long long up = (r * c.s.heads + h) * d;
+      const numbers p = probabilities(c, in, keys, r, h);
+      const int group = h / (c.s.heads / c.s.groups) * d;
+      const long long q = r * width + h * d;
+      const float* const dy = up.data() + (r * c.s.heads + h) * d;
       numbers dp(p.size());
-      double mean = 0;
+      float mean = 0;
       for (std::size_t i = 0; i < p.size(); ++i) {
-        const long long row = (c.first(r) + static_cast<long long>(i)) * width + values_at + group * d;
-        for (int e = 0; e < d; ++e) dp[i] += dout[up + e] * qkv[row + e], at(row + e) += p[i] * dout[up + e];
-        mean += p[i] * dp[i];
+        const long long key = c.first(r) + static_cast<long long>(i);
+        dp[i] = dot(dy, keys.value(key, group), d), mean += p[i] * dp[i];
+        add(want.data() + key * width + values_at + group, p[i], dy, d);
       }
       for (std::size_t i = 0; i < p.size(); ++i) {
-        const double ds = p[i] * (dp[i] - mean) / std::sqrt(d);
-        const long long row = (c.first(r) + static_cast<long long>(i)) * width + keys_at + group * d;
-        for (int e = 0; e < d; ++e) {
-          at(r * width + h * d + e) += ds * qkv[row + e];
-          at(row + e) += ds * qkv[r * width + h * d + e];
-        }
+        const long long key = c.first(r) + static_cast<long long>(i);
+        const float ds = p[i] * (dp[i] - mean) / std::sqrt(static_cast<float>(d));
+        add(want.data() + q, ds, keys.key(key, group), d);
+        add(want.data() + key * width + keys_at + group, ds, in.data() + q, d);
       }
     }
   INFO("head ", d, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows());
@@ -217,7 +230,8 @@ void check_backward(call& c) {
   for (long long r = 0; r < c.rows(); ++r)
     for (long long i = 0; i < width; ++i) {
       const int which = i < keys_at ? 0 : i < values_at ? 1 : 2;
-      const double v = at(r * width + i), e = __bfloat162float(now[static_cast<std::size_t>(r * width + i)]) - v;
+      const auto at = static_cast<std::size_t>(r * width + i);
+      const double v = want[at], e = __bfloat162float(now[at]) - v;
       errors[which] += e * e, norms[which] += v * v;
     }
   for (int which = 0; which < 3; ++which) {

@@ -101,27 +101,30 @@ TEST_CASE("gpu models: tokens are chosen as on the CPU") {
 
 TEST_CASE_TEMPLATE("gpu models: runs repeat in bits, forward and in training", Engine, wide, narrow_type) {
   if (no_gpu()) return;
-  std::vector<float> logits[3];
-  std::vector<double> losses[3];
-  for (int round = 0; round < 3; ++round) {  // the third one computes blocks again instead of keeping values
-    auto model = tuned<Engine>("llama", "lora");
-    std::vector<row_run> runs;
-    std::size_t rows = 0;
-    for (const auto& p : prompts) runs.push_back({p, 0, 0}), rows += p.size();
-    logits[round].resize(rows * static_cast<std::size_t>(model.config().vocabulary));
-    REQUIRE(bool(model.logits(runs, logits[round])));
-    const sequences data{prompts[0], prompts[2], {1, 2, 3, 4, 5, 6, 7, 8, 9}};
-    auto t = trainer<Engine>::make(model, data, {.steps = 4, .batch = 2, .accumulate = 2, .checkpoint = round == 2});
-    INFO(std::string(t.message()));
-    REQUIRE(bool(t));
-    const status s = t->run([&](const step_report& r) { return losses[round].push_back(r.loss), true; });
-    INFO(std::string(s.message()));
-    REQUIRE(bool(s));
+  for (const auto& [family, adapter] : {std::pair{"llama", "lora"}, std::pair{"mistral", "lora_all_linear"}}) {
+    INFO(std::string(family));
+    std::vector<float> logits[3];
+    std::vector<double> losses[3];
+    for (int round = 0; round < 3; ++round) {  // the third one computes blocks again instead of keeping values
+      auto model = tuned<Engine>(family, adapter);
+      std::vector<row_run> runs;
+      std::size_t rows = 0;
+      for (const auto& p : prompts) runs.push_back({p, 0, 0}), rows += p.size();
+      logits[round].resize(rows * static_cast<std::size_t>(model.config().vocabulary));
+      REQUIRE(bool(model.logits(runs, logits[round])));
+      const sequences data{prompts[0], prompts[2], {1, 2, 3, 4, 5, 6, 7, 8, 9}};
+      auto t = trainer<Engine>::make(model, data, {.steps = 4, .batch = 2, .accumulate = 2, .checkpoint = round == 2});
+      INFO(std::string(t.message()));
+      REQUIRE(bool(t));
+      const status s = t->run([&](const step_report& r) { return losses[round].push_back(r.loss), true; });
+      INFO(std::string(s.message()));
+      REQUIRE(bool(s));
+    }
+    CHECK(logits[0] == logits[1]);
+    CHECK(losses[0] == losses[1]);
+    REQUIRE(losses[0].size() == 4);
+    for (std::size_t i = 0; i < 4; ++i) CHECK(losses[0][i] == doctest::Approx(losses[2][i]).epsilon(2e-3));
   }
-  CHECK(logits[0] == logits[1]);
-  CHECK(losses[0] == losses[1]);
-  REQUIRE(losses[0].size() == 4);
-  for (std::size_t i = 0; i < 4; ++i) CHECK(losses[0][i] == doctest::Approx(losses[2][i]).epsilon(2e-3));
 }
 
 TEST_CASE_TEMPLATE("gpu models: a training step gives the same bits captured or not", Engine, wide, narrow_type) {
