@@ -77,6 +77,49 @@ TEST_CASE_TEMPLATE("gpu models: captured or not, in a batch or alone, the same t
   }
 }
 
+TEST_CASE("gpu models: prompts of many lengths leave no more device memory than the longest") {
+  if (no_gpu()) return;
+  auto model = tuned<narrow_type>("llama", "lora");
+  const auto generate = [&](int sequences, int prompt) {
+    generation_settings how;
+    how.new_tokens = 3, how.prefill_chunk_size = 64;
+    auto g = generator<narrow_type>::make(model, how, sequences, prompt + 4, step_mode::reduce_overhead);
+    REQUIRE(bool(g));
+    REQUIRE(bool(g->run(std::vector(static_cast<std::size_t>(sequences), std::vector<std::int64_t>(prompt, 7)))));
+  };
+  const auto used = [] {
+    std::size_t left = 0, all = 0;
+    REQUIRE(cudaMemGetInfo(&left, &all) == cudaSuccess);
+    return static_cast<long long>(all - left);
+  };
+  generate(4, 200), generate(1, 200);
+  const long long before = used();
+  const int programs = model.programs().count();
+  for (int k = 0; k < 50; ++k) generate(1 + k % 4, 1 + 4 * k);
+  CHECK(used() <= before + (8LL << 20));
+  CHECK(model.programs().count() == programs);
+}
+
+TEST_CASE("gpu models: prompts that go through in pieces give the tokens of whole ones") {
+  using Engine = wide;
+  if (no_gpu()) return;
+  auto model = tuned<Engine>("llama", "lora");
+  const sequences long_ones{sequences::value_type(90, 3), {5, 9, 200, 31}, sequences::value_type(33, 100)};
+  sequences expected;
+  for (const int piece : {4096, 1, 16, 50}) {
+    generation_settings how;
+    how.new_tokens = 8, how.prefill_chunk_size = piece;
+    auto g = generator<Engine>::make(model, how, 3, 100, step_mode::reduce_overhead);
+    REQUIRE(bool(g));
+    const auto made = g->run(long_ones);
+    REQUIRE(bool(made));
+    sequences now;
+    for (const generated_sequence& s : *made) now.push_back(s.tokens);
+    if (expected.empty()) expected = now;
+    CHECK(now == expected);
+  }
+}
+
 TEST_CASE("gpu models: tokens are chosen as on the CPU") {
   if (no_gpu()) return;
   auto model = tuned<wide>("llama", "lora");

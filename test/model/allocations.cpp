@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generated token allocates nothing, nor does a step of the optimizer. Counted where C++ allocates: in the operators new.
+// A generated token allocates nothing, nor does a step of the optimizer, and a model that has seen prompts of many lengths
+// keeps no more than one that has seen the longest. Counted where C++ allocates: in the operators new.
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_model.h>
 #include <graft/model/generate.h>
@@ -9,33 +10,47 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace {
 
-std::atomic<long long> allocations{0};
+std::atomic<long long> allocations{0}, live_bytes{0};
 
+// A piece begins with its size, in front of what the caller gets.
+std::size_t room_for_size(std::size_t alignment) { return std::max(alignment, alignof(std::max_align_t)); }
 void* counted(std::size_t bytes, std::size_t alignment) {
-  ++allocations;
-  const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
-  if (void* p = std::aligned_alloc(alignment, whole == 0 ? alignment : whole)) return p;
-  throw std::bad_alloc();
+  const std::size_t front = room_for_size(alignment), whole = (bytes + 2 * front - 1) / front * front;
+  void* const p = std::aligned_alloc(front, whole);
+  if (p == nullptr) throw std::bad_alloc();
+  ++allocations, live_bytes += static_cast<long long>(whole);
+  std::memcpy(p, &whole, sizeof(whole));
+  return static_cast<char*>(p) + front;
 }
+void release(void* p, std::size_t alignment) {
+  if (p == nullptr) return;
+  void* const begin = static_cast<char*>(p) - room_for_size(alignment);
+  std::size_t whole = 0;
+  std::memcpy(&whole, begin, sizeof(whole));
+  live_bytes -= static_cast<long long>(whole);
+  std::free(begin);
+}
+constexpr std::size_t usual = alignof(std::max_align_t);
 
 }  // namespace
 
-void* operator new(std::size_t n) { return counted(n, alignof(std::max_align_t)); }
-void* operator new[](std::size_t n) { return counted(n, alignof(std::max_align_t)); }
+void* operator new(std::size_t n) { return counted(n, usual); }
+void* operator new[](std::size_t n) { return counted(n, usual); }
 void* operator new(std::size_t n, std::align_val_t a) { return counted(n, static_cast<std::size_t>(a)); }
 void* operator new[](std::size_t n, std::align_val_t a) { return counted(n, static_cast<std::size_t>(a)); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { release(p, usual); }
+void operator delete[](void* p) noexcept { release(p, usual); }
+void operator delete(void* p, std::size_t) noexcept { release(p, usual); }
+void operator delete[](void* p, std::size_t) noexcept { release(p, usual); }
+void operator delete(void* p, std::align_val_t a) noexcept { release(p, static_cast<std::size_t>(a)); }
+void operator delete[](void* p, std::align_val_t a) noexcept { release(p, static_cast<std::size_t>(a)); }
+void operator delete(void* p, std::size_t, std::align_val_t a) noexcept { release(p, static_cast<std::size_t>(a)); }
+void operator delete[](void* p, std::size_t, std::align_val_t a) noexcept { release(p, static_cast<std::size_t>(a)); }
 
 using namespace graft;
 using engine = cpu::engine<float>;
@@ -60,6 +75,24 @@ TEST_CASE("allocations: none for a token once a prompt of the length was there")
     }
     CHECK(at_token[40] == at_token[2]);  // from the second token of the second run on
   }
+}
+
+TEST_CASE("allocations: prompts of many lengths leave no more than the longest") {
+  auto model = io::hf::load_model<engine>(GRAFT_GOLDEN_DIR "/models/qwen3/base");
+  REQUIRE(model);
+  const auto generate = [&](int sequences, int prompt) {
+    generation_settings how;
+    how.new_tokens = 2;
+    auto g = generator<engine>::make(*model, how, sequences, prompt + 3);
+    REQUIRE(g);
+    REQUIRE(g->run(std::vector(static_cast<std::size_t>(sequences), std::vector<std::int64_t>(prompt, 7))));
+  };
+  generate(4, 60);
+  const long long after_the_longest = live_bytes;
+  const int programs = model->programs().count();
+  for (int k = 0; k < 50; ++k) generate(1 + k % 4, 1 + k);
+  CHECK(live_bytes <= after_the_longest + 65536);  // products of other sizes pack other pieces
+  CHECK(model->programs().count() == programs);
 }
 
 TEST_CASE("allocations: none in a step of the optimizer") {

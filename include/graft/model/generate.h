@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: a prompt goes through the model once and leaves its keys and values in the cache; then one token after the
-// other, each sequence for itself. Sequences of one call may have any lengths: rows are not padded, so a batch gives the
+// Generation: a prompt goes through the model once, a long one in pieces, and leaves its keys and values in the cache;
+// then one token after the other, each sequence for itself. Sequences of one call may have any lengths: rows are not padded, so a batch gives the
 // tokens that its sequences would give one by one. The cache has the room it was made with; a sequence that fills it ends.
 //     generator<engine> g(model, settings, 8, 512);
 //     g.run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
@@ -26,6 +26,8 @@ template <class Engine> class generator {
     if (sequences < 1 || length < 1) return fail("there must be room for at least one sequence and one token");
     if (length > model.context())
       return fail("sequences of ", length, " tokens do not fit the ", model.context(), " positions of the model");
+    if (how.prefill_chunk_size && *how.prefill_chunk_size < 1)
+      return fail("prefill_chunk_size is ", *how.prefill_chunk_size, ", expected at least 1");
     generator made(model, how, sequences, length);
     made.steps_ = steps;
     return result<generator>(std::move(made));
@@ -43,6 +45,7 @@ template <class Engine> class generator {
     adapters_ = adapters;
     if (status s = start(prompts, all); !s) return s.failure();
     for (bool more = !how_.new_tokens || *how_.new_tokens > 0; more;) {
+      if (status s = go_through_long_prompts(all); !s) return s.failure();
       if (status s = step(all); !s) return s.failure();
       more = false;
       for (std::size_t k = 0; k < active_.size(); ++k) {
@@ -89,6 +92,34 @@ template <class Engine> class generator {
       active_.push_back(i);
     }
     if (status s = choice_.begin(queue(), prompts); !s) return s;
+    return ok;
+  }
+  // Where more tokens wait than a piece has, all but the last of each sequence go into the cache, piece by piece.
+  status go_through_long_prompts(const std::vector<generated_sequence>& all) {
+    const long long piece = how_.prefill_chunk_size.value_or(4096);
+    long long waiting = 0;
+    for (const std::size_t i : active_) waiting += static_cast<long long>(all[i].tokens.size()) - done_[i];
+    if (waiting <= std::max(piece, static_cast<long long>(active_.size()))) return ok;
+    for (std::size_t k = 0; k < active_.size();) {
+      runs_.clear(), names_.clear();
+      for (long long room = piece; room > 0 && k < active_.size();) {
+        const std::size_t i = active_[k];
+        const long long left = static_cast<long long>(all[i].tokens.size()) - 1 - done_[i], n = std::min(left, room);
+        if (n > 0) {
+          const auto from = static_cast<std::size_t>(done_[i]);
+          runs_.push_back({std::span(all[i].tokens).subspan(from, static_cast<std::size_t>(n)), done_[i],
+                           static_cast<long long>(i) * length_});
+          if (!adapters_.empty()) names_.push_back(adapters_[i]);
+          done_[i] += n, room -= n;
+        }
+        if (n == left) ++k;
+      }
+      if (runs_.empty()) continue;
+      const auto mine = model_->alone();
+      const result<mutable_view> logits = choice_.logits(queue(), static_cast<long long>(runs_.size()));
+      if (!logits) return logits.failure();
+      if (status s = model_->run_rows(stacks_, cache_.get(), runs_, names_, *logits); !s) return s;
+    }
     return ok;
   }
   // All tokens of the active sequences that are not in the cache yet: the prompts, or one each.

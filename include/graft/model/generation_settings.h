@@ -22,6 +22,9 @@ struct generation_settings {
   std::optional<int> length{};      // at most, with the prompt
   std::vector<int> end{};           // tokens that end a sequence
   std::optional<int> begin{}, pad{};
+  // Prompts of more tokens together go through the model in pieces of so many, so that the memory of a call does not
+  // grow with them.
+  std::optional<int> prefill_chunk_size{};  // not set: 4096
 };
 
 }  // namespace graft

@@ -10,6 +10,7 @@
 #include <graft/run/block_program.h>
 #include <graft/run/rank_share.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 
@@ -51,25 +52,29 @@ inline block_options options_of(const block_spec& what, way w) {
   return o;
 }
 
-// Programs by what they compute and on which sizes.
+// Programs by what they compute and on which sizes: not on how many rows, nor how many places a cache has. Blocks keep
+// those that they are bound to; of others the last few stay, for the next block that is equal.
 template <class Engine> class block_programs {
  public:
   using program = block_program<Engine>;
   typename Engine::queue queue{};
   rank_share share{};  // set before the first program is made
 
-  program& of(const block_spec& what, way w, const named_values& from) {
+  std::shared_ptr<program> of(const block_spec& what, way w, const named_values& from) {
     for (entry& e : all_)
-      if (e.does == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes)
-        return *e.made;
-    entry e{what, w, from.sizes, {}, make(what, w, from)};
+      if (e.does == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes) {
+        e.used = ++uses_;
+        return e.made;
+      }
+    forget_unused();
+    entry e{what, w, from.sizes, {}, make(what, w, from), ++uses_};
     e.shapes = shapes(e.made->value(), from);
     all_.push_back(std::move(e));
-    return *all_.back().made;
+    return all_.back().made;
   }
   int count() const { return static_cast<int>(all_.size()); }
   long long moves() const {
-    long long n = 0;
+    long long n = forgotten_;
     for (const entry& e : all_) n += e.made->moves();
     return n;
   }
@@ -81,30 +86,44 @@ template <class Engine> class block_programs {
     way does;
     size_map sizes;
     std::vector<long long> shapes;
-    std::unique_ptr<program> made;
+    std::shared_ptr<program> made;
+    long long used = 0;
   };
-  std::unique_ptr<program> make(const block_spec& what, way w, const named_values& from) const {
+  void forget_unused() {
+    const auto free = [](const entry& e) { return e.made.use_count() == 1; };
+    while (std::count_if(all_.begin(), all_.end(), free) > most_unused) {
+      auto oldest = all_.end();
+      for (auto e = all_.begin(); e != all_.end(); ++e)
+        if (free(*e) && (oldest == all_.end() || e->used < oldest->used)) oldest = e;
+      forgotten_ += oldest->made->moves() + 1;
+      all_.erase(oldest);
+    }
+  }
+  std::shared_ptr<program> make(const block_spec& what, way w, const named_values& from) const {
     const block_options how = options_of(what, w);
     auto mine = [&](builder whole) { return share.graph_of(std::move(whole), from, how.adapters); };
     const target& to = Engine::runs_on(queue);
-    if (w == way::recomputing) return std::make_unique<program>(mine(capture_backward(what.formula, how)), to);
+    if (w == way::recomputing) return std::make_shared<program>(mine(capture_backward(what.formula, how)), to);
     if (w != way::keeping && w != way::backward)
-      return std::make_unique<program>(mine(capture_forward(what.formula, how)), to);
+      return std::make_shared<program>(mine(capture_forward(what.formula, how)), to);
     const builder forward = mine(capture_forward(what.formula, how));
     kept_pair pair = keep(forward, mine(capture_backward(what.formula, how)));
     if (w == way::backward)
-      return std::make_unique<program>(std::move(pair.backward), to, typename program::kept_places{-1, pair.leaf});
-    return std::make_unique<program>(std::move(pair.forward), to,
+      return std::make_shared<program>(std::move(pair.backward), to, typename program::kept_places{-1, pair.leaf});
+    return std::make_shared<program>(std::move(pair.forward), to,
                                      typename program::kept_places{forward.out.size(), {}});
   }
   static std::vector<long long> shapes(const graph& g, const named_values& from) {
     std::vector<long long> all;
     for (id i = 0; i < g.size; ++i)
-      if (const auto t = from.tensors.find(g.name(i).c_str()); is_named(g[i].what) && t != from.tensors.end())
+      if (const auto t = from.tensors.find(g.name(i).c_str());
+          is_named(g[i].what) && row(g[i].what).known != stage::data && t != from.tensors.end())
         all.insert(all.end(), t->second.size, t->second.size + t->second.rank);
     return all;
   }
+  static constexpr std::ptrdiff_t most_unused = 16;
   std::deque<entry> all_;
+  long long uses_ = 0, forgotten_ = 0;
 };
 
 template <class Engine> class bound_block {
@@ -116,12 +135,13 @@ template <class Engine> class bound_block {
 
   const std::string& path() const { return path_; }
   const block_spec& spec() const { return what_; }
-  const block_program<Engine>* program(way w) const { return at(w).in; }
+  const block_program<Engine>* program(way w) const { return at(w).in.get(); }
 
   // Ready for calls with so many rows. For way::backward bind way::keeping first: the memory is the same.
   status bind(way w, const capacity& room) {
     if (w == way::keeping && room.tokens == 0) return of(fail("values are kept for a number of rows: state one"));
-    block_program<Engine>& p = programs_->of(what_, w, values);
+    const std::shared_ptr<block_program<Engine>> in = programs_->of(what_, w, values);
+    block_program<Engine>& p = *in;
     const block_options how = options_of(what_, w);
     bound& b = at(w);
     if (programs_->share.ranks > 1) {
@@ -131,7 +151,7 @@ template <class Engine> class bound_block {
     }
     const named_values& mine = programs_->share.ranks > 1 ? b.part : values;
     if (status s = p.bind(programs_->queue, mine, how.adapters, room, b.with); !s) return of(s);
-    b.in = &p;
+    b.in = in;
     if (at(way::keeping).in != nullptr) at(way::backward).with.tokens = at(way::keeping).with.tokens;
     if (w != way::keeping) return ok;
     memory_.clear(), kept_.clear();
@@ -184,7 +204,7 @@ template <class Engine> class bound_block {
 
  private:
   struct bound {
-    block_program<Engine>* in = nullptr;
+    std::shared_ptr<block_program<Engine>> in;
     typename block_program<Engine>::binding with;
     named_values part;  // of one rank of several; its numbers are read where they lie
   };

@@ -125,7 +125,7 @@ template <class Engine> class block_program {
   id kept_node(int k) const { return kept_.first >= 0 ? value().out[kept_.first + k].at : kept_.leaf[k]; }
   status fill(const binding& b, const block_call& now, void* const* kept) {
     const graph& g = value();
-    bool same = true;
+    bool same = state_ < 0 || same_form(b.state, like_state_);
     for (std::size_t k = 0; k < now.in.size() && same; ++k) same = at_[k] < 0 || same_form(now.in[k], like_[k]);
     like_ = {};  // until this call is known to be one
     call& c = same ? runs_.this_call() : runs_.next_call();
@@ -140,7 +140,7 @@ template <class Engine> class block_program {
     if (const long long n = g.sizes.tokens(c.sizes); b.tokens > 0 && n > b.tokens)
       return fail("this call has ", n, " rows, the block was bound for ", b.tokens,
                   "; bind() it with a larger capacity");
-    like_ = now.in;
+    like_ = now.in, like_state_ = b.state;
     for (std::size_t k = 0; k < c.outputs.size(); ++k) c.outputs[k] = b.outputs[k];
     for (const auto& [k, to] : {std::pair{y_, &now.y}, std::pair{dx_, &now.dx}})
       if (k >= 0) c.outputs[static_cast<std::size_t>(k)] = *to;
@@ -187,7 +187,8 @@ template <class Engine> class block_program {
   std::array<id, call_inputs.size()> at_{};
   id state_ = none_id;
   int y_ = -1, dx_ = -1;
-  std::array<view, call_inputs.size()> like_{};
+  std::array<view, call_inputs.size()> like_{};  // of the last call, and its cache
+  view like_state_{};
   capacity room_{};
 };
 

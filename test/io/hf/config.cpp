@@ -280,7 +280,7 @@ TEST_CASE("generation_config: settings are read, tokens come from config.json wh
   const special_tokens tokens{1, 0, {2}};
   const auto g = hf::parse_generation_config(
       R"({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.1,
-          "max_new_tokens": 64, "max_length": null, "eos_token_id": [5, 6], "num_beams": 1, "typical_p": 1.0,
+          "max_new_tokens": 64, "max_length": null, "prefill_chunk_size": 512, "eos_token_id": [5, 6], "num_beams": 1, "typical_p": 1.0,
           "suppress_tokens": [], "transformers_version": "5.17.0"})",
       "generation_config.json", tokens);
   CAPTURE(std::string(g.message()));
@@ -292,6 +292,7 @@ TEST_CASE("generation_config: settings are read, tokens come from config.json wh
   CHECK(g->sampling.repetition_penalty == 1.1);
   CHECK(*g->new_tokens == 64);
   CHECK_FALSE(g->length);
+  CHECK(*g->prefill_chunk_size == 512);
   CHECK(g->end == std::vector<int>{5, 6});
   CHECK(*g->begin == 1);
   temp_folder dir;

@@ -113,6 +113,27 @@ TEST_CASE("generate: a batch of different lengths gives the tokens of its sequen
   }
 }
 
+TEST_CASE("generate: prompts that go through in pieces give the tokens of whole ones") {
+  auto model = hf::load_model<engine>(golden / "mistral" / "base");
+  REQUIRE(model);
+  const std::vector<std::vector<std::int64_t>> prompts{{5, 9, 200}, {17}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {8, 8}};
+  generation_settings how = greedy(12);
+  auto whole = generator<engine>::make(*model, how, 4, 30);
+  REQUIRE(whole);
+  const auto expected = whole->run(prompts);
+  REQUIRE(expected);
+  for (const int piece : {1, 2, 4, 7, 15}) {
+    how.prefill_chunk_size = piece;
+    auto g = generator<engine>::make(*model, how, 4, 30);
+    REQUIRE(g);
+    const auto made = g->run(prompts);
+    REQUIRE(made);
+    for (std::size_t i = 0; i < prompts.size(); ++i) CHECK((*made)[i].tokens == (*expected)[i].tokens);
+  }
+  how.prefill_chunk_size = 0;
+  CHECK(contains(generator<engine>::make(*model, how, 4, 30).message(), "prefill_chunk_size is 0"));
+}
+
 TEST_CASE("generate: why a sequence ends") {
   auto model = hf::load_model<engine>(golden / "llama" / "base");
   REQUIRE(model);

@@ -54,7 +54,7 @@ template <class T> class bound_plan {
   const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
 
   status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
-              const capacity& room, shared_slots<T>* shared, code_panel& panel) {
+              const capacity& room, shared_slots<T>* shared, code_panel& panel, call_room* with_others) {
     for (id i = 0; i < g_.size; ++i)
       if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
         return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
@@ -67,6 +67,8 @@ template <class T> class bound_plan {
     g_.sizes.set_tokens(largest, room.tokens);
     reserved_ = largest;
     values_ = values(g_, largest, leaves_, kernels.evaluate);
+    room_ = with_others != nullptr ? with_others : &own_room_;
+    memory_.lie_in(&room_->values);
     values_.decode_into(panel_ = &panel, dtype_of<T>);
     if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
     for (bound_attention<T>& a : attentions_) a.bind(largest, p_.to, kernels.attention);
@@ -82,13 +84,9 @@ template <class T> class bound_plan {
     if (status st = reserve_values(largest); !st) return st;
     if (products_.empty()) return aim(), status(ok);
     const bool together = one_product() && shared != nullptr && shared->used;
-    buffer &workspace = together ? shared->workspace : own_workspace_,
-           &counters = together ? shared->counters : own_counters_;
-    if (workspace.bytes() < workspace_bound(room.tokens, rank)) {
-      ++moved_;
-      if (status st = workspace.reserve(workspace_bound(room.tokens, rank)); !st) return st;
-    }
-    workspace_ = workspace.data();
+    workspace_ = together ? &shared->workspace : &room_->workspace;
+    if (status st = workspace_->reserve(workspace_bound(room.tokens, rank)); !st) return st;
+    buffer& counters = together ? shared->counters : own_counters_;
     if (counters.bytes() < counter_bytes(room.tokens)) {
       ++moved_;
       if (status st = counters.reserve(counter_bytes(room.tokens)); !st) return st;
@@ -120,14 +118,19 @@ template <class T> class bound_plan {
     std::swap(mixed_, other.mixed);
   }
   // How often the addresses that launches use have changed: what was captured before is void.
-  long long moves() const { return moved_ + memory_.made() + (panel_ != nullptr ? panel_->moves() : 0); }
+  long long moves() const {
+    return moved_ + memory_.made() + (panel_ != nullptr ? panel_->moves() : 0) +
+           (workspace_ != nullptr ? workspace_->moves() : 0);
+  }
   // Parameter-time values again, from tensors that were written; nothing is allocated.
   status parameters_changed(cudaStream_t stream) {
+    if (aimed_ != moves()) aim();
     if (status s = values_.compute(stream, changing_); !s) return s;
     return pack(stream);
   }
   // The same for all that is known before the data, from a weight that was written.
   status weight_changed(cudaStream_t stream) {
+    if (aimed_ != moves()) aim();
     if (status s = values_.compute(stream, known_); !s) return s;
     unchain();
     return pack(stream);
@@ -150,7 +153,10 @@ template <class T> class bound_plan {
   void unchain() {
     for (bound_product<T>& b : products_) b.unchain();
   }
-  long long workspace_bytes() const { return own_workspace_.bytes() + own_counters_.bytes() + memory_.bytes(); }
+  // Its own, without what all plans of a model share.
+  long long workspace_bytes() const {
+    return own_room_.values.bytes() + own_room_.workspace.bytes() + own_counters_.bytes();
+  }
 
  private:
   void make_launches() {
@@ -343,8 +349,10 @@ template <class T> class bound_plan {
   call_memory memory_;
   const code_panel* panel_ = nullptr;
   long long aimed_ = -1, moved_ = 0, launched_ = 0;
-  buffer own_workspace_, own_counters_;
-  void* workspace_ = nullptr;  // its own, or the one that the adapters of a layer share
+  call_room own_room_;
+  call_room* room_ = nullptr;  // its own, or the one that all plans of a model share
+  buffer own_counters_;
+  common_memory* workspace_ = nullptr;  // of the room, or the one that the adapters of a layer share
   std::uint32_t* counters_ = nullptr;
   bool only_product_ = false;
 };

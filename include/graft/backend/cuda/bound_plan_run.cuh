@@ -97,7 +97,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   with.before = output_at(s.before_posts);
   if (with.before == nullptr && is_read_later(s.before_posts)) with.before = values_.room(s.before_posts).at;
   if (with.before != nullptr) values_.put(s.before_posts, {with.before, dtype_of<T>});
-  with.workspace = workspace_, with.counters = counters_;
+  with.workspace = workspace_->data(), with.counters = counters_;
   const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
   for (int k = 0; k < 2; ++k)
     if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);

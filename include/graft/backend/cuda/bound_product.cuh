@@ -20,8 +20,8 @@ template <class T> struct shared_slots {
   bool pre = false;     // a factor of the input; only where there is no rank
   bool weight = false;  // some adapter is inside a copy of the weight, so all of them have one
   packed_adapter<T> now;
-  buffer weight_now;
-  buffer workspace, counters;  // of whichever adapter runs: a captured launch outlives the adapter it was captured with
+  buffer weight_now, counters;
+  common_memory workspace;  // of whichever adapter runs: a captured launch outlives the adapter it was captured with
 };
 
 // The tensors of one call.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the values of a call lie: one piece of device memory for all of them, in which a value takes the place of those
-// that no later launch reads. The layers that share a plan share it, since they run one after the other; it is laid out
-// for the largest call of any, and whoever holds an address asks whether it is still the same memory.
+// that no later launch reads. The layers that share a plan share it, since they run one after the other, and so do all
+// plans of a model; it is laid out for the largest call of any, and whoever holds an address asks whether it is still the
+// same memory.
 #pragma once
 #include <graft/backend/cuda/memory.h>
 #include <graft/plan/plan.h>
@@ -12,8 +13,14 @@
 
 namespace graft::cuda {
 
+// What all plans of a model share; a layer has its own, which stays where it is while the layer is captured.
+struct call_room {
+  common_memory values, workspace;
+};
+
 class call_memory {
  public:
+  void lie_in(common_memory* room) { memory_ = room; }
   struct value {
     int launch;  // that writes it
     id what;
@@ -40,18 +47,17 @@ class call_memory {
           std::upper_bound(live.begin(), live.end(), b, [](const place& x, const place& y) { return x.at < y.at; }), b);
       all.push_back(b), total = std::max(total, b.at + b.bytes);
     }
-    if (all == values_ && total == scratch_at_ && total + scratch <= memory_.bytes()) return ok;
-    if (status s = memory_.reserve(std::max(256LL, total + scratch)); !s) return s;
+    if (all == values_ && total == scratch_at_ && total + scratch <= memory_->bytes()) return ok;
+    if (status s = memory_->reserve(std::max(256LL, total + scratch)); !s) return s;
     values_ = std::move(all), scratch_at_ = total, ++made_;
     return ok;
   }
   // How often addresses have changed.
-  long long made() const { return made_; }
+  long long made() const { return made_ + (memory_ != nullptr ? memory_->moves() : 0); }
   template <class F> void each(F f) const {
-    for (const place& b : values_) f(b.what, static_cast<void*>(memory_.as<char>() + b.at));
+    for (const place& b : values_) f(b.what, static_cast<void*>(static_cast<char*>(memory_->data()) + b.at));
   }
-  float* scratch() const { return reinterpret_cast<float*>(memory_.as<char>() + scratch_at_); }
-  long long bytes() const { return memory_.bytes(); }
+  float* scratch() const { return reinterpret_cast<float*>(static_cast<char*>(memory_->data()) + scratch_at_); }
 
  private:
   struct place {
@@ -74,7 +80,7 @@ class call_memory {
       if (sum >= 0) read(p.sums[sum].left), read(p.sums[sum].right), read(p.sums[sum].factor);
   }
 
-  buffer memory_;
+  common_memory* memory_ = nullptr;
   std::vector<place> values_;
   long long scratch_at_ = 0, made_ = 0;
 };

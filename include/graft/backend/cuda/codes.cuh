@@ -123,29 +123,17 @@ struct gathered_codes {
 };
 
 // Memory for the numbers of one weight.
-class code_panel {
+class code_panel : public common_memory {
  public:
-  status reserve(long long bytes) {
-    if (bytes <= memory_.bytes()) return ok;
-    ++moves_;
-    return memory_.reserve(bytes);
-  }
-  void* data() const { return memory_.data(); }
-  long long moves() const { return moves_; }  // how often it has come to lie elsewhere
   // The numbers of a weight, in the order of the stream; there must be room.
   result<cells<float>> decode(cudaStream_t stream, const view& codes, dtype as) const {
     const long long n = codes.count();
-    if (n * bits_of(as) / 8 > memory_.bytes())
-      return fail("there is no room for the numbers of a weight that is codes");
-    const cells<float> to{memory_.data(), as};
+    if (n * bits_of(as) / 8 > bytes()) return fail("there is no room for the numbers of a weight that is codes");
+    const cells<float> to{data(), as};
     if (status s = on_stream{stream}.elements((n + 7) / 8, decoded_elements{coded_of(codes), to, n}, "decode"); !s)
       return s.failure();
     return to;
   }
-
- private:
-  buffer memory_;
-  long long moves_ = 0;
 };
 
 // Codes of host memory with all that belongs to them, in device memory; `beside` says where, and lives with it.

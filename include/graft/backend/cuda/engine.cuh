@@ -34,6 +34,7 @@ template <class T> struct engine {
     kernel_set kernels{};
     std::shared_ptr<own_stream> own{};  // of a model; a layer runs on its caller's
     std::shared_ptr<code_panel> panel = std::make_shared<code_panel>();
+    std::shared_ptr<call_room> room{};  // of a model
   };
   using real = float;  // as callers in host memory see numbers
   using shared = shared_slots<T>;
@@ -136,6 +137,7 @@ template <class T> struct engine {
       q.own = std::make_shared<own_stream>();
       if (status s = q.own->open(); !s) return s;
     }
+    if (q.room == nullptr) q.room = std::make_shared<call_room>();
     q.stream = q.own->stream(), q.alone = true;
     return open(q);
   }
@@ -226,7 +228,7 @@ template <class T> struct engine {
    public:
     bound(const graph& g, const target& to) : plan_(g, to) {}
     status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared& with) {
-      return plan_.bind(q.stream, q.kernels, s, leaves, room, &with, *q.panel);
+      return plan_.bind(q.stream, q.kernels, s, leaves, room, &with, *q.panel, q.room.get());
     }
     // The tensors of one of several layers that share this plan.
     using binding = typename bound_plan<T>::binding;

@@ -53,4 +53,22 @@ class buffer {
   int device_ = 0;
 };
 
+// Memory of several whose work is in one order: as large as the one that needs most, and whoever holds an address asks
+// whether it has moved.
+class common_memory {
+ public:
+  status reserve(long long bytes) {
+    if (bytes <= memory_.bytes()) return ok;
+    ++moves_;
+    return memory_.reserve(bytes);
+  }
+  void* data() const { return memory_.data(); }
+  long long bytes() const { return memory_.bytes(); }
+  long long moves() const { return moves_; }  // how often it has come to lie elsewhere
+
+ private:
+  buffer memory_;
+  long long moves_ = 0;
+};
+
 }  // namespace graft::cuda

@@ -78,6 +78,7 @@ GRAFT_LIBRARY result<generation_settings> parse_generation_config(std::string_vi
     if (in.set("top_p") != nullptr) in.real("top_p", g.sampling.top_p, 1);
     if (in.set("max_new_tokens") != nullptr) in.integer("max_new_tokens", g.new_tokens.emplace(), 0);
     if (in.set("max_length") != nullptr) in.integer("max_length", g.length.emplace(), 0);
+    if (in.set("prefill_chunk_size") != nullptr) in.integer("prefill_chunk_size", g.prefill_chunk_size.emplace(), 1);
     if (in.problem) return *in.problem;
     g.end = tokens.end, g.begin = tokens.begin, g.pad = tokens.pad;
     return g;
