@@ -90,13 +90,18 @@ if(GRAFT_CUDA AND TARGET graft_cuda)
     endif()
     enable_language(CUDA)
     set(graft_nvcc ON)
-    # The GPU executors, one file per element type, and a layer for programs that are compiled by the host compiler.
+    if(NOT TARGET graft_cuda_compiled)
+      include(cmake/cuda_compiled.cmake)
+    endif()
+    target_link_libraries(graft_cuda_compiled PRIVATE graft_development)
+    graft_use_instances(graft_cuda_compiled)
+    set_target_properties(graft_cuda_compiled PROPERTIES RULE_LAUNCH_COMPILE
+                          "sh ${PROJECT_SOURCE_DIR}/cmake/refuse_serialized_wgmma.sh")
+    # A layer on the GPU for programs that are compiled by the host compiler.
     set(gpu ${PROJECT_SOURCE_DIR}/test/support)
-    add_library(graft_gpu STATIC ${gpu}/gpu_layer.cu ${gpu}/gpu_instance_f32.cu ${gpu}/gpu_instance_bf16.cu
-                                 ${gpu}/gpu_instance_f16.cu)
-    target_link_libraries(graft_gpu PRIVATE graft_development graft::graft PUBLIC graft::cuda)
+    add_library(graft_gpu STATIC ${gpu}/gpu_layer.cu)
+    target_link_libraries(graft_gpu PRIVATE graft_development PUBLIC graft::cuda_compiled)
     set_target_properties(graft_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    set_target_properties(graft_gpu PROPERTIES RULE_LAUNCH_COMPILE "sh ${PROJECT_SOURCE_DIR}/cmake/refuse_serialized_wgmma.sh")
     set_source_files_properties(${gpu}/gpu_layer.cu PROPERTIES COMPILE_OPTIONS -O0)  # of the host; it only launches
   endif()
 endif()

@@ -61,6 +61,10 @@ if(GRAFT_CUDA AND TARGET CUDA::cudart)
   # where nvcc sees only one; the suppressed numbers are those remarks.
   target_compile_options(graft_cuda INTERFACE
     "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:SHELL:-std=c++20 --expt-relaxed-constexpr -diag-suppress=20012,20014>")
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  if(CUDA IN_LIST languages)
+    include(cmake/cuda_compiled.cmake)
+  endif()
 endif()
 if(TARGET graft_cuda AND TARGET NCCL::nccl)
   graft_add_component(nccl graft::cuda NCCL::nccl)

@@ -6,7 +6,7 @@
 
 #include <string>
 #ifdef GRAFT_EXAMPLES_CUDA
-#include "../test/support/gpu_instances.h"
+#include <graft/model/on_cuda.h>
 #endif
 
 // Calls run with an engine's type as its template argument: [&]<class Engine>() { … }.

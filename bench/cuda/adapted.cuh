@@ -4,13 +4,12 @@
 #pragma once
 #include <benchmark/benchmark.h>
 #include <graft/bench/cublaslt.cuh>
+#include <graft/cuda.h>
 #include <graft/model/table.h>
 
 #include <chrono>
 #include <map>
 #include <thread>
-
-#include "../../test/support/gpu_instances.h"
 
 namespace bench {
 

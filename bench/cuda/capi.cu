@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU executor behind a few C functions, so that bench/compare_peft.py can run it in the process, on the stream and
 // on the tensors of the opponent. Every function returns 0, or 1 with a message in graft_error().
+#include <graft/cuda.h>
 #include <graft/model/table.h>
-
-#include "../../test/support/gpu_instances.h"
 
 namespace {
 

@@ -6,14 +6,13 @@
 //     bench_cuda_model [LAYERS [VOCABULARY [short | all | profile]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cuda.h>
 #include <graft/model/training.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-
-#include "../../test/support/gpu_instances.h"
 
 using namespace graft;
 using engine = graft::cuda::engine<__nv_bfloat16>;

@@ -3,3 +3,6 @@
 #pragma once
 #include <graft/run/cuda_together.cuh>
 #include <graft/targets.h>
+#if defined(GRAFT_CUDA_COMPILED)
+#include <graft/run/cuda_compiled.cuh>
+#endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../support/gpu_instances.h"
+#include <graft/model/on_cuda.h>
+
 #include "gpu_models.h"
 
 namespace golden {

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "../support/gpu_instances.h"
+#include <graft/cuda.h>
 #include "../support/gpu_layer.h"
 
 namespace test {

@@ -2,14 +2,13 @@
 // A block on the GPU: what its plan launches together gives what single nodes give, in as many kernels as the plan says.
 #include <doctest/doctest.h>
 #include <graft/blocks.h>
+#include <graft/cuda.h>
 #include <graft/model/rows.h>
 
 #include <cstdio>
 #include <cstring>
 #include <deque>
 #include <random>
-
-#include "../support/gpu_instances.h"
 
 using namespace graft;
 

@@ -4,12 +4,12 @@
 #include <doctest/doctest.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cuda.h>
 
 #include <cmath>
 #include <cstdio>
 #include <random>
 
-#include "../support/gpu_instances.h"
 #include "../support/gpu_layer.h"
 
 using namespace graft;

@@ -5,11 +5,11 @@
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/generate.h>
+#include <graft/model/on_cuda.h>
 #include <graft/model/trainer.h>
 
 #include <cstdio>
 
-#include "../support/gpu_instances.h"
 #include "../support/gpu_layer.h"
 
 using namespace graft;

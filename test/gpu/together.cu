@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers with one input in one launch give what each gives alone; activation and residual come after the product.
 #include <doctest/doctest.h>
+#include <graft/cuda.h>
 #include <graft/model/table.h>
 
 #include <cmath>
 #include <random>
 
-#include "../support/gpu_instances.h"
 #include "../support/gpu_layer.h"
 
 namespace test {

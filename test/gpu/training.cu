@@ -2,12 +2,12 @@
 // A training step on the GPU as a program runs it: captured in a CUDA graph, and two layers on two streams at once. The
 // sizes are those at which the gradients run beside the data gradient.
 #include <doctest/doctest.h>
+#include <graft/cuda.h>
 #include <graft/model/table.h>
 
 #include <cstring>
 #include <random>
 
-#include "../support/gpu_instances.h"
 #include "../support/gpu_layer.h"
 
 namespace test {

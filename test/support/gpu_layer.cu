@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>
+#include <graft/cuda.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "gpu_instances.h"
 #include "gpu_layer.h"
 
 namespace test {

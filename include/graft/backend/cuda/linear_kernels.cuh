@@ -31,7 +31,7 @@ struct linear_kernels {
       if (more.sum[i].kernel != nullptr) sum[i] = more.sum[i];
     for (std::size_t i = 0; i < std::size(beside); ++i)
       if (more.beside[i].kernel != nullptr) beside[i] = more.beside[i];
-    mma = more.mma, simt = more.simt;
+    if (more.simt.kernel != nullptr) mma = more.mma, simt = more.simt;
     if (more.codes.four_bits[0].kernel != nullptr) codes = more.codes;
   }
 };
@@ -96,10 +96,20 @@ template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels co
   k.simt = {detail::address_of(&gemm_simt_kernel<T>), simt::threads, 0};
   return k;
 }
-// All of them, for sizes and ranks that are not known yet.
+// All of them, for sizes and ranks that are not known yet, in parts that a program may compile in files of their own.
+template <class T> linear_kernels all_gemms() { return compiled_kernels<T, 0, every_kernel().gemms>(); }
+template <class T, int Tokens> linear_kernels all_streams() {
+  constexpr int first = kernel_list::stream_bit(Tokens, 0, 0), count = stream_shapes * ranks;
+  constexpr std::uint64_t own = ((std::uint64_t{1} << count) - 1) << first;
+  if constexpr (sizeof(T) == 2)
+    return detail::compiled<T, every_kernel().streams & own, 0>(std::integer_sequence<int>{},
+                                                                std::make_integer_sequence<int, first + count>{});
+  else
+    return {};
+}
 template <class T> linear_kernels all_kernels() {
-  constexpr kernel_list l = every_kernel();
-  linear_kernels k = compiled_kernels<T, l.streams, l.gemms>();
+  linear_kernels k = all_gemms<T>();
+  k.add(all_streams<T, 8>()), k.add(all_streams<T, 16>()), k.add(all_streams<T, 64>());
   k.codes = all_code_kernels<T>();
   return k;
 }

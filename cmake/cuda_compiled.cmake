@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# graft::cuda_compiled, see include/graft/run/cuda_compiled.cuh: one small file for each family of kernels and element type,
+# so that as many are compiled at once as there are processors. Offered where a project has enabled CUDA as a language; not
+# installed, because a compiled library belongs to one compiler and its flags.
+set(graft_cuda_sources ${PROJECT_SOURCE_DIR}/src/cuda_operations.cu)
+
+# graft_cuda_source(NAME TEMPLATE): src/TEMPLATE.cu.in with the variables of the caller, as NAME.cu of the build folder.
+function(graft_cuda_source name template)
+  set(file ${PROJECT_BINARY_DIR}/src/${name}.cu)
+  configure_file(${PROJECT_SOURCE_DIR}/src/${template}.cu.in ${file} @ONLY)
+  set(graft_cuda_sources ${graft_cuda_sources} ${file} PARENT_SCOPE)
+endfunction()
+
+foreach(type float __nv_bfloat16 __half)
+  graft_cuda_source(executor_${type} cuda_executor)
+  set(header linear_kernels.cuh)
+  set(part "linear_kernels graft::cuda::all_gemms<${type}>")
+  graft_cuda_source(gemms_${type} cuda_kernels)
+  set(header mixed_linear.cuh)
+  set(part "mixed_kernels graft::cuda::all_mixed_kernels<${type}>")
+  graft_cuda_source(mixed_${type} cuda_kernels)
+  if(type STREQUAL float)
+    continue()
+  endif()
+  foreach(tokens 8 16 64)
+    set(header linear_kernels.cuh)
+    set(part "linear_kernels graft::cuda::all_streams<${type}, ${tokens}>")
+    graft_cuda_source(streams_${tokens}_${type} cuda_kernels)
+  endforeach()
+  set(header code_calls.cuh)
+  set(part "code_kernels graft::cuda::all_code_kernels<${type}>")
+  graft_cuda_source(codes_${type} cuda_kernels)
+endforeach()
+set(header attention_kernels.cuh)
+set(part "attention_kernels graft::cuda::all_attention_kernels<__nv_bfloat16>")
+graft_cuda_source(attention___nv_bfloat16 cuda_kernels)
+foreach(type float __nv_bfloat16)
+  graft_cuda_source(models_${type} cuda_models)
+endforeach()
+
+add_library(graft_cuda_compiled STATIC EXCLUDE_FROM_ALL ${graft_cuda_sources})
+add_library(graft::cuda_compiled ALIAS graft_cuda_compiled)
+target_link_libraries(graft_cuda_compiled PUBLIC graft_cuda)
+target_compile_definitions(graft_cuda_compiled PUBLIC GRAFT_CUDA_COMPILED)
+set_target_properties(graft_cuda_compiled PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels, engines and executors as a program finds them in the library graft::cuda_compiled, instead of compiling some
+// hundred kernels itself. Linking that target sets GRAFT_CUDA_COMPILED, and graft/cuda.h then includes this.
+#pragma once
+#include <graft/backend/cuda/engine.cuh>
+#include <graft/run/cuda_layer.cuh>
+
+namespace graft::cuda {
+
+extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
+                                               const operands<float>&, float*);
+extern template linear_kernels all_gemms<float>();
+extern template mixed_kernels all_mixed_kernels<float>();
+extern template linear_kernels all_gemms<__nv_bfloat16>();
+extern template linear_kernels all_streams<__nv_bfloat16, 8>();
+extern template linear_kernels all_streams<__nv_bfloat16, 16>();
+extern template linear_kernels all_streams<__nv_bfloat16, 64>();
+extern template code_kernels all_code_kernels<__nv_bfloat16>();
+extern template mixed_kernels all_mixed_kernels<__nv_bfloat16>();
+extern template linear_kernels all_gemms<__half>();
+extern template linear_kernels all_streams<__half, 8>();
+extern template linear_kernels all_streams<__half, 16>();
+extern template linear_kernels all_streams<__half, 64>();
+extern template code_kernels all_code_kernels<__half>();
+extern template mixed_kernels all_mixed_kernels<__half>();
+extern template attention_kernels all_attention_kernels<__nv_bfloat16>();
+extern template class bound_plan<float>;
+extern template class bound_plan<__nv_bfloat16>;
+extern template class bound_plan<__half>;
+extern template struct engine<float>;
+extern template struct engine<__nv_bfloat16>;
+extern template struct engine<__half>;
+
+}  // namespace graft::cuda
+
+extern template class graft::executor<graft::cuda::engine<float>>;
+extern template class graft::executor<graft::cuda::engine<__nv_bfloat16>>;
+extern template class graft::executor<graft::cuda::engine<__half>>;
