@@ -54,7 +54,7 @@ template <class T> class bound_plan {
   const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
 
   status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
-              const capacity& room, shared_slots<T>* shared, code_panel& panel, call_room* with_others) {
+              const capacity& room, shared_slots<T>* shared, code_panel& panel, call_room* with_others = nullptr) {
     for (id i = 0; i < g_.size; ++i)
       if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
         return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
