@@ -12,7 +12,7 @@ struct update_piece {
 };
 inline constexpr long long update_piece_size = 1 << 14;
 
-// to += weight * from, element by element: one of several uses of a parameter.
+// to += from, element by element: one of several uses of a parameter.
 struct gradient_sum {
   float* to;
   const void* from;  // as the engine computes

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters and their gradients, each shared tensor once; the memory stays where it is, in the engine's memory and in the
-// host's. Runs of one batch whose rows have different adapters share one pool.
+// host's. The gradients of a run lie in one tensor, in the order it wants. Runs of one batch whose rows have different
+// adapters share one pool.
 #pragma once
 #include <graft/model/optimizer.h>
 #include <graft/model/placed.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,53 +16,81 @@ namespace graft {
 
 template <class Engine> struct parameter_pool {
   std::vector<trained_parameter> parameters, on_host;
-  std::vector<std::unique_ptr<mirrored_floats<Engine>>> gradients;
+  std::deque<mirrored_floats<Engine>> gradients;
   std::map<const void*, std::size_t> by_memory;
 
-  // `original`: where the numbers came from.
-  result<std::size_t> add(typename Engine::queue& q, const std::string& name, const view& value, const void* original) {
-    if (const auto at = by_memory.find(value.data); at != by_memory.end()) return at->second;
-    auto gradient = std::make_unique<mirrored_floats<Engine>>();
-    if (status s = gradient->reserve(q, value.count()); !s) return s.failure();
-    const auto shaped = [&](void* data, dtype type) {
-      mutable_view v{data, type};
-      v.rank = value.rank;
-      std::copy_n(value.size, 4, v.size);
-      return v;
-    };
-    parameters.push_back(
-        {name, shaped(const_cast<void*>(value.data), value.type), shaped(gradient->data(), dtype::f32)});
-    on_host.push_back(
-        {name, shaped(const_cast<void*>(original), value.type), shaped(gradient->host().data(), dtype::f32)});
-    gradients.push_back(std::move(gradient));
-    return by_memory[value.data] = parameters.size() - 1;
+  // `original`: where the numbers came from. Gradients have no memory yet.
+  std::size_t add(const std::string& name, const view& value, const void* original) {
+    const auto [at, made] = by_memory.emplace(value.data, parameters.size());
+    if (!made) return at->second;
+    mutable_view gradient{nullptr, dtype::f32};
+    gradient.rank = value.rank;
+    std::copy_n(value.size, 4, gradient.size);
+    mutable_view numbers = gradient;
+    numbers.type = value.type, numbers.data = const_cast<void*>(value.data);
+    parameters.push_back({name, numbers, gradient});
+    numbers.data = const_cast<void*>(original);
+    on_host.push_back({name, numbers, gradient});
+    return parameters.size() - 1;
+  }
+  // Those of these parameters that have none, one behind the other.
+  status make_gradients(typename Engine::queue& q, std::vector<std::size_t> of) {
+    std::erase_if(of, [&](std::size_t p) { return parameters[p].gradient.data != nullptr; });
+    long long all = 0;
+    for (const std::size_t p : of) all += room_of(p);
+    mirrored_floats<Engine>& memory = gradients.emplace_back();
+    if (status s = memory.reserve(q, all); !s) return s;
+    all = 0;
+    for (const std::size_t p : of) {
+      parameters[p].gradient.data = memory.data() + all, on_host[p].gradient.data = memory.host().data() + all;
+      all += room_of(p);
+    }
+    return ok;
+  }
+  // The gradients of these parameters as few tensors: neighbours are one.
+  std::vector<mutable_view> together(const std::vector<std::size_t>& of) const {
+    std::vector<mutable_view> all;
+    for (const std::size_t p : of) {
+      float* const at = static_cast<float*>(parameters[p].gradient.data);
+      const bool behind = !all.empty() && static_cast<float*>(all.back().data) + all.back().size[0] == at;
+      if (!behind) all.push_back({at, dtype::f32, {0, 1, 1, 1}, 1});
+      all.back().size[0] += room_of(p);
+    }
+    return all;
   }
   // From the engine's memory to the host's and back, where the two differ.
   status fetch(typename Engine::queue& q) {
-    if constexpr (!Engine::reads_host_memory)
+    if constexpr (!Engine::reads_host_memory) {
       for (std::size_t k = 0; k < parameters.size(); ++k) {
         const mutable_view& v = parameters[k].value;
         if (status s = Engine::fetch(q, {v.data, v.type, {v.count()}, 1}, on_host[k].value.data); !s) return s;
-        if (status s = gradients[k]->fetch(q); !s) return s;
       }
+      for (mirrored_floats<Engine>& g : gradients)
+        if (status s = g.fetch(q); !s) return s;
+    }
     return ok;
   }
   status send(typename Engine::queue& q) {
-    if constexpr (!Engine::reads_host_memory)
+    if constexpr (!Engine::reads_host_memory) {
       for (std::size_t k = 0; k < parameters.size(); ++k) {
         const mutable_view& v = on_host[k].value;
         const long long bytes = v.count() * bits_of(v.type) / 8;
         if (status s = Engine::copy(q, parameters[k].value.data, v.data, bytes); !s) return s;
-        if (status s = gradients[k]->send(q); !s) return s;
       }
+      for (mirrored_floats<Engine>& g : gradients)
+        if (status s = g.send(q); !s) return s;
+    }
     return ok;
   }
   status clear(typename Engine::queue& q) {
-    for (auto& g : gradients)
-      if (status s = Engine::clear(q, g->data(), static_cast<long long>(g->host().size() * sizeof(float))); !s)
-        return s;
+    for (mirrored_floats<Engine>& g : gradients)
+      if (status s = Engine::clear(q, g.data(), static_cast<long long>(g.host().size() * sizeof(float))); !s) return s;
     return ok;
   }
+
+ private:
+  // Each begins where tensors of their own would: at a multiple of 256 bytes.
+  long long room_of(std::size_t p) const { return (parameters[p].gradient.count() + 63) / 64 * 64; }
 };
 
 }  // namespace graft

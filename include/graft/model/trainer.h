@@ -29,6 +29,7 @@ struct trainer_settings {
   step_mode mode = step_mode::standard;  // reduce_overhead: a step of one call, captured once and replayed
   std::optional<adalora_settings> adalora{};
   std::shared_ptr<communicator> ranks = std::make_shared<alone>();
+  long long exchanged_bytes = 4 << 20;  // gradients are summed over ranks in pieces that are at least so large
 };
 
 struct step_report {
@@ -54,9 +55,12 @@ template <class Engine> class trainer {
         return fail("a sequence has ", static_cast<long long>(s.size()), " tokens, expected at least 2");
     if (!Engine::reads_host_memory && how.ranks->size() > 1 && !how.ranks->reads_device_memory())
       return fail("these ranks exchange host memory, and this model trains in a device's: use nccl_communicator");
-    if (how.mode == step_mode::reduce_overhead && (how.accumulate != 1 || how.ranks->size() != 1 || how.adalora))
-      return fail("a captured step is one call on one rank without AdaLoRA's ranks; train with the standard mode");
-    auto run = training_run<Engine>::make(model, {how.dropout, how.checkpoint, seed_of(how), how.mode});
+    if (how.ranks->reads_device_memory() && how.ranks->stream() != Engine::stream_of(model.programs().queue))
+      return fail("these ranks exchange on another stream than the model's: make nccl_communicator with the model's");
+    if (how.mode == step_mode::reduce_overhead && (how.accumulate != 1 || how.adalora))
+      return fail("a captured step is one call without AdaLoRA's ranks; train with the standard mode");
+    auto run =
+        training_run<Engine>::make(model, {how.dropout, how.checkpoint, seed_of(how), how.mode, how.exchanged_bytes});
     if (!run) return run.failure();
     auto optimizer = run->optimizer(how.optimizer);
     if (!optimizer) return optimizer.failure();
@@ -91,21 +95,25 @@ template <class Engine> class trainer {
     };
     if (how_.mode == step_mode::reduce_overhead) {
       const share s = share_of(now);
-      const auto made = run_.step(s.batch, optimizer_, r.rate, how_.clip);
+      const auto made = run_.step(s.batch, optimizer_, r.rate, how_.clip, s.weight, how_.ranks.get());
       if (!made) return made.failure();
-      if (!std::isfinite(made->loss)) return not_finite(r.step);
-      r.tokens = s.tokens, r.loss = made->loss, r.norm = made->norm;
+      r.tokens = s.tokens, r.loss = made->loss * s.weight, r.norm = made->norm;
+      if (status summed = how_.ranks->all_reduce(view_into(&r.loss, 1), reduction::sum); !summed)
+        return summed.failure();
+      if (!std::isfinite(r.loss)) return not_finite(r.step);
       return timed();
     }
     run_.clear();
     for (int call = 0; call < how_.accumulate; ++call) {
       const share s = share_of(now * how_.accumulate + call);
       const double weight = s.weight / how_.accumulate;
-      const result<double> loss = run_.add(s.batch, weight);
+      const bool last = call + 1 == how_.accumulate;
+      const result<double> loss = run_.add(s.batch, weight, last ? how_.ranks.get() : nullptr);
       if (!loss) return loss.failure();
       r.tokens += s.tokens, r.loss += *loss * weight;
     }
-    if (status s = add_up(r.loss); !s) return s.failure();
+    if (status s = how_.ranks->begin_all_reduce(view_into(&r.loss, 1)); !s) return s.failure();
+    if (status s = how_.ranks->wait(); !s) return s.failure();
     if (status s = on_host([&] { r.loss += ranks_->keep_orthogonal(); }); !s) return s.failure();
     if (!std::isfinite(r.loss)) return not_finite(r.step);
     if (how_.clip > 0)
@@ -201,32 +209,6 @@ template <class Engine> class trainer {
     s.weight = static_cast<double>(mine) / static_cast<double>(labels);
     return s;
   }
-  // Gradients and loss of all ranks. In host memory the gradients travel as one tensor: small ones cost their latency.
-  status add_up(double& loss) {
-    communicator& ranks = *how_.ranks;
-    if (ranks.size() == 1) return ok;
-    const std::vector<trained_parameter> all = run_.parameters();
-    if constexpr (Engine::reads_host_memory) {
-      travelling_.clear();
-      for (const trained_parameter& p : all) {
-        const auto* const g = static_cast<const float*>(p.gradient.data);
-        travelling_.insert(travelling_.end(), g, g + p.gradient.count());
-      }
-      if (status s = ranks.begin_all_reduce(view_into(travelling_.data(), travelling_.size())); !s) return s;
-    } else {
-      for (const trained_parameter& p : all)
-        if (status s = ranks.begin_all_reduce(p.gradient); !s) return s;
-    }
-    if (status s = ranks.begin_all_reduce(view_into(&loss, 1)); !s) return s;
-    if (status s = ranks.wait(); !s) return s;
-    auto from = travelling_.cbegin();
-    if constexpr (Engine::reads_host_memory)
-      for (const trained_parameter& p : all) {
-        std::copy_n(from, p.gradient.count(), static_cast<float*>(p.gradient.data));
-        from += p.gradient.count();
-      }
-    return ok;
-  }
   // Every rank drops other elements.
   static std::int64_t seed_of(const trainer_settings& how) {
     const auto rank = static_cast<std::uint64_t>(how.ranks->rank());
@@ -240,7 +222,6 @@ template <class Engine> class trainer {
   std::optional<rank_allocator> ranks_;
   std::vector<std::size_t> order_;
   long long shuffled_ = -1;
-  std::vector<float> travelling_;
 };
 
 }  // namespace graft

@@ -17,12 +17,15 @@ class communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual bool reads_device_memory() const { return false; }
+  virtual const void* stream() const { return nullptr; }  // that exchanges are ordered on, where there is one
 
   // Every rank's numbers become those of all together. Floats and doubles.
   virtual status all_reduce(const mutable_view& values, reduction how) = 0;
   // The same, finished when wait() returns: what is computed in between overlaps with it. Sums only.
   virtual status begin_all_reduce(const mutable_view& values) = 0;
   virtual status wait() = 0;
+  // What is put on the stream from here on sees what was begun, without waiting for it here; without a stream it waits.
+  virtual status join() { return wait(); }
   // `mine` of rank r is part r of `all`, which has as many elements for every rank.
   virtual status all_gather(const view& mine, const mutable_view& all) = 0;
   // Part r of the sum of everybody's `all`, for rank r.

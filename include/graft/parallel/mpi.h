@@ -52,6 +52,7 @@ class mpi_communicator final : public communicator {
     if (how == reduction::largest) {
       if (status s = detail::check_reduced(values); !s) return s;
       if (status s = check_count(values.count()); !s) return s;
+      if (size_ == 1) return ok;
       return collective([&](MPI_Request* r) {
         return MPI_Iallreduce(MPI_IN_PLACE, values.data, static_cast<int>(values.count()), type_of(values), MPI_MAX,
                               ranks_, r);
@@ -65,6 +66,7 @@ class mpi_communicator final : public communicator {
   status begin_all_reduce(const mutable_view& values) override {
     if (status s = detail::check_reduced(values); !s) return s;
     if (status s = check_count(values.count()); !s) return s;
+    if (size_ == 1) return ok;  // what one rank has is the sum
     if (status s = gather_summed(); !s) return s;
     sum& now = sums_.emplace_back(values, size_, rank_);
     return begin(now.request, [&](MPI_Request* r) {

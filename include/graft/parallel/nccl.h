@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicator over NCCL, for processes with a GPU each: target graft::nccl. Exchanges are put on a stream and run in
-// its order, also inside a captured graph; wait() is what looks at the time. Sums are in NCCL's order, which is the same
-// in every run with the same ranks on the same machines. Numbers in host memory travel through device memory, at once.
+// its order, sums that are only begun on one beside it, until join() or wait(); both also inside a captured graph. wait()
+// is what looks at the time. Sums are in NCCL's order, which is the same in every run with the same ranks on the same
+// machines. Numbers in host memory travel through device memory, at once.
 // How the ranks find each other is the caller's: rank 0 makes an id, and brings it to the others by another communicator,
 //     nccl_communicator::make(others, {.stream = stream});          // over MPI
 // or by a file on a disk that all of them see.
@@ -17,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace graft {
 
@@ -54,6 +56,9 @@ class nccl_communicator final : public communicator {
   }
   ~nccl_communicator() override {
     if (ranks_ != nullptr) static_cast<void>(broken_ ? ncclCommAbort(ranks_) : ncclCommDestroy(ranks_));
+    for (cudaEvent_t e : {ready_, summed_})
+      if (e != nullptr) static_cast<void>(cudaEventDestroy(e));
+    if (beside_ != nullptr) static_cast<void>(cudaStreamDestroy(beside_));
   }
   nccl_communicator(const nccl_communicator&) = delete;
   nccl_communicator& operator=(const nccl_communicator&) = delete;
@@ -61,18 +66,32 @@ class nccl_communicator final : public communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool reads_device_memory() const override { return true; }
+  const void* stream() const override { return how_.stream; }
 
   status all_reduce(const mutable_view& values, reduction how) override {
     if (status s = detail::check_reduced(values); !s) return s;
+    if (status s = join(); !s) return s;
     return in_place(values, [&](void* at) {
       return ncclAllReduce(at, at, elements(values), type_of(values), how == reduction::sum ? ncclSum : ncclMax, ranks_,
                            how_.stream);
     });
   }
-  status begin_all_reduce(const mutable_view& values) override { return all_reduce(values, reduction::sum); }
+  status begin_all_reduce(const mutable_view& values) override {
+    if (broken_) return *broken_;
+    if (!in_device_memory(values.data)) return all_reduce(values, reduction::sum);
+    if (status s = detail::check_reduced(values); !s) return s;
+    if (status s = follow(beside_, how_.stream, ready_); !s) return s;
+    begun_ = true;
+    return put(ncclAllReduce(values.data, values.data, elements(values), type_of(values), ncclSum, ranks_, beside_));
+  }
+  status join() override {
+    if (!std::exchange(begun_, false)) return ok;
+    return follow(how_.stream, beside_, summed_);
+  }
   status wait() override {
     using clock = std::chrono::steady_clock;
     const auto begun = clock::now();
+    if (status s = join(); !s) return s;
     for (;;) {
       if (broken_) return *broken_;
       ncclResult_t seen = ncclSuccess;
@@ -116,9 +135,22 @@ class nccl_communicator final : public communicator {
 
   static made join(const ncclUniqueId& id, int rank, int size, const nccl_settings& how) {
     std::unique_ptr<nccl_communicator> c(new nccl_communicator(rank, size, how));
+    if (status s = c->open(); !s) return s.failure();
     if (const ncclResult_t r = ncclCommInitRank(&c->ranks_, size, id, rank); r != ncclSuccess)
       return error_of("joining the others", r);
     return made(std::move(c));
+  }
+  status open() {
+    if (status s = cuda::check(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "a stream of sums"); !s)
+      return s;
+    for (cudaEvent_t* e : {&ready_, &summed_})
+      if (status s = cuda::check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "an event of sums"); !s) return s;
+    return ok;
+  }
+  // What is put on `later` from here on comes after what `earlier` has now.
+  static status follow(cudaStream_t later, cudaStream_t earlier, cudaEvent_t by) {
+    if (status s = cuda::check(cudaEventRecord(by, earlier), "the order of two streams"); !s) return s;
+    return cuda::check(cudaStreamWaitEvent(later, by, 0), "the order of two streams");
   }
   static error error_of(const char* what, ncclResult_t r) { return fail("NCCL: ", what, ": ", ncclGetErrorString(r)); }
   status broken(const char* what, ncclResult_t r) {
@@ -184,6 +216,9 @@ class nccl_communicator final : public communicator {
   int rank_, size_;
   nccl_settings how_;
   ncclComm_t ranks_ = nullptr;
+  cudaStream_t beside_ = nullptr;
+  cudaEvent_t ready_ = nullptr, summed_ = nullptr;
+  bool begun_ = false;
   std::optional<error> broken_;
   cuda::buffer stage_;
 };

@@ -62,6 +62,7 @@ template <class Real> struct engine {
 
   // ---- for models: the engine's memory is the caller's, so tensors are used where they lie and nothing waits
   static status start(queue&) { return ok; }
+  static const void* stream_of(const queue&) { return nullptr; }
   static status exchange_by(queue& q, const rank_exchange& ranks) {
     q.host = [&q, ranks](const char* how, tensor<Real> in, tensor<Real> out) {
       std::copy_n(in.p, in.count(), out.p);
@@ -98,10 +99,9 @@ template <class Real> struct engine {
   class gradient_sums {
    public:
     status bind(queue&, std::vector<gradient_sum> all) { return all_ = std::move(all), status(ok); }
-    status add(queue&, double weight) {
+    status add(queue&) {
       for (const gradient_sum& s : all_)
-        for (long long i = 0; i < s.count; ++i)
-          s.to[i] += static_cast<float>(weight) * static_cast<float>(static_cast<const Real*>(s.from)[i]);
+        for (long long i = 0; i < s.count; ++i) s.to[i] += static_cast<float>(static_cast<const Real*>(s.from)[i]);
       return ok;
     }
 

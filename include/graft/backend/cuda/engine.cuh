@@ -131,6 +131,7 @@ template <class T> struct engine {
   static status exchange_by(queue&, const rank_exchange&) {
     return fail("a model is divided among CPUs only: load it on cpu::engine");
   }
+  static const void* stream_of(const queue& q) { return q.stream; }
   static status start(queue& q) {
     if (q.kernels.evaluate == nullptr) q.kernels = every_kernel_of<T>();
     if (q.own == nullptr) {
@@ -203,7 +204,7 @@ template <class T> struct engine {
   class gradient_sums {
    public:
     status bind(queue& q, const std::vector<gradient_sum>& all) { return sums_.bind(q.stream, all); }
-    status add(queue& q, double weight) { return sums_.add(q.stream, static_cast<float>(weight)); }
+    status add(queue& q) { return sums_.add(q.stream); }
 
    private:
     summed_gradients sums_;

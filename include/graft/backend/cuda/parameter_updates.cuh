@@ -71,11 +71,10 @@ struct step_piece {
 };
 struct sum_piece {
   const gradient_sum* all;
-  float weight;
   template <class Team> __host__ __device__ void operator()(long long k, Team t) const {
     const gradient_sum s = all[k];
     const auto* const from = static_cast<const float*>(s.from);
-    for (long long i = t.rank; i < s.count; i += t.size) s.to[i] += weight * from[i];
+    for (long long i = t.rank; i < s.count; i += t.size) s.to[i] += from[i];
   }
 };
 
@@ -172,10 +171,10 @@ class summed_gradients {
     while (ordered_sums(all, taken, ordered)) {}
     return detail::upload_pieces(stream, ordered, pieces_);
   }
-  status add(cudaStream_t stream, float weight) {
+  status add(cudaStream_t stream) {
     for (const auto& [first, count] : rounds_)
       if (status s = on_stream{stream}.matrices(static_cast<long long>(count), 256,
-                                                detail::sum_piece{pieces_.as<const gradient_sum>() + first, weight},
+                                                detail::sum_piece{pieces_.as<const gradient_sum>() + first},
                                                 "sums of gradients");
           !s)
         return s;
