@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call on the GPU allocates nothing, neither on the host nor on the device, once its number of tokens was seen.
 #include <doctest/doctest.h>
+#include <graft/cuda.h>
 
 #include <cstdio>
 
-#include <graft/cuda.h>
 #include "../support/gpu_layer.h"
 
 namespace test {
