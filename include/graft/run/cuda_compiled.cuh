@@ -9,15 +9,19 @@ namespace graft::cuda {
 
 extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
                                                const operands<float>&, float*);
-extern template linear_kernels all_gemms<float>();
+extern template linear_kernels all_sums<float>();
 extern template mixed_kernels all_mixed_kernels<float>();
-extern template linear_kernels all_gemms<__nv_bfloat16>();
+extern template linear_kernels all_sums<__nv_bfloat16>();
+extern template linear_kernels all_gemms<__nv_bfloat16, 128>();
+extern template linear_kernels all_gemms<__nv_bfloat16, 256>();
 extern template linear_kernels all_streams<__nv_bfloat16, 8>();
 extern template linear_kernels all_streams<__nv_bfloat16, 16>();
 extern template linear_kernels all_streams<__nv_bfloat16, 64>();
 extern template code_kernels all_code_kernels<__nv_bfloat16>();
 extern template mixed_kernels all_mixed_kernels<__nv_bfloat16>();
-extern template linear_kernels all_gemms<__half>();
+extern template linear_kernels all_sums<__half>();
+extern template linear_kernels all_gemms<__half, 128>();
+extern template linear_kernels all_gemms<__half, 256>();
 extern template linear_kernels all_streams<__half, 8>();
 extern template linear_kernels all_streams<__half, 16>();
 extern template linear_kernels all_streams<__half, 64>();

@@ -97,7 +97,19 @@ template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels co
   return k;
 }
 // All of them, for sizes and ranks that are not known yet, in parts that a program may compile in files of their own.
-template <class T> linear_kernels all_gemms() { return compiled_kernels<T, 0, every_kernel().gemms>(); }
+template <class T, int Tile> linear_kernels all_gemms() {
+  constexpr int first = kernel_list::gemm_bit(Tile, 0);
+  constexpr std::uint32_t own = ((1U << gemm_variants) - 1) << first;
+  if constexpr (sizeof(T) == 2)
+    return detail::compiled<T, 0, every_kernel().gemms & own>(std::make_integer_sequence<int, first + gemm_variants>{},
+                                                              std::integer_sequence<int>{});
+  else
+    return {};
+}
+// Sums over the tokens, alone and beside a product, and the products that any device runs.
+template <class T> linear_kernels all_sums() {
+  return compiled_kernels<T, 0, every_kernel().gemms & ~((1U << 2 * gemm_variants) - 1)>();
+}
 template <class T, int Tokens> linear_kernels all_streams() {
   constexpr int first = kernel_list::stream_bit(Tokens, 0, 0), count = stream_shapes * ranks;
   constexpr std::uint64_t own = ((std::uint64_t{1} << count) - 1) << first;
@@ -108,7 +120,8 @@ template <class T, int Tokens> linear_kernels all_streams() {
     return {};
 }
 template <class T> linear_kernels all_kernels() {
-  linear_kernels k = all_gemms<T>();
+  linear_kernels k = all_sums<T>();
+  k.add(all_gemms<T, 128>()), k.add(all_gemms<T, 256>());
   k.add(all_streams<T, 8>()), k.add(all_streams<T, 16>()), k.add(all_streams<T, 64>());
   k.codes = all_code_kernels<T>();
   return k;
