@@ -32,8 +32,20 @@ numbers causal(const std::vector<long long>& lengths, long long window = 1 << 20
   return s;
 }
 
+// The same with a key for each row, and three of ten probabilities dropped.
+numbers dropping(numbers span) {
+  const std::size_t rows = span.size() / 3;
+  for (std::size_t r = 0; r < rows; ++r) span.push_back(static_cast<std::int64_t>(graft::mixed_bits(r) >> 1U));
+  span.insert(span.end(), rows, graft::attention_drops::dropped_draws(0.3));
+  return span;
+}
+graft::attention_drops drops_of(const numbers& span, shape s) {
+  return graft::attention_drops::of(span.data(), static_cast<long long>(span.size()) / s.rows, s.rows, 0);
+}
+
 // As the formula is written, one row and one head after the other.
 owned<double> by_hand(owned<double>& qkv, const numbers& span, shape s) {
+  const graft::attention_drops drops = drops_of(span, s);
   owned<double> out({1, 1, s.rows, s.q()});
   for (long long r = 0; r < s.rows; ++r)
     for (long long h = 0; h < s.queries; ++h) {
@@ -50,8 +62,8 @@ owned<double> by_hand(owned<double>& qkv, const numbers& span, shape s) {
       }
       for (long long k = first; k < end; ++k)
         for (long long c = 0; c < s.head; ++c)
-          out.at(0, 0, r, h * s.head + c) +=
-              p[static_cast<std::size_t>(k - first)] / total * qkv.at(0, 0, k, s.q() + s.kv() + group * s.head + c);
+          out.at(0, 0, r, h * s.head + c) += drops.factor<double>(r, h, k) * p[static_cast<std::size_t>(k - first)] /
+                                             total * qkv.at(0, 0, k, s.q() + s.kv() + group * s.head + c);
     }
   return out;
 }
@@ -67,12 +79,33 @@ TEST_CASE("attention: what the formula says, for every grouping, length, window 
   for (const shape s : {shape{7, 4, 4, 2}, shape{1, 8, 2, 2}, shape{150, 5, 3, 1}, shape{70, 16, 4, 4}})
     for (const long long window : {3LL, 1LL << 20})
       for (const bool two : {false, true}) {
-        const numbers span =
+        const numbers all =
             causal(two && s.rows > 1 ? std::vector{s.rows / 2, s.rows - s.rows / 2} : std::vector{s.rows}, window);
-        owned<double> qkv = random_tensor<double>({1, 1, s.rows, s.all()}, 7), out({1, 1, s.rows, s.q()}, 9.0);
-        cpu::attention(out.t(), qkv.t(), span.data(), s.head);
-        CHECK(largest_difference(out.v, by_hand(qkv, span, s).v) < 1e-12);
+        for (const numbers& span : {all, dropping(all)}) {
+          owned<double> qkv = random_tensor<double>({1, 1, s.rows, s.all()}, 7), out({1, 1, s.rows, s.q()}, 9.0);
+          cpu::attention(out.t(), qkv.t(), span.data(), s.head, drops_of(span, s));
+          CHECK(largest_difference(out.v, by_hand(qkv, span, s).v) < 1e-12);
+        }
       }
+}
+
+TEST_CASE(
+    "attention: as many probabilities are dropped as the rate says, and a head has its own wherever it is computed") {
+  const numbers span = dropping(causal({400}));
+  const shape s{400, 4, 4, 4};
+  const graft::attention_drops all = drops_of(span, s);
+  graft::attention_drops later = all;
+  later.first_head = 2;
+  double kept = 0, others = 0;
+  for (long long r = 0; r < 400; ++r)
+    for (long long k = 0; k < 100; ++k) {
+      const double here = all.factor<double>(r, 2, k);
+      CHECK((here == 0 || here == doctest::Approx(1 / 0.7)));
+      CHECK(here == later.factor<double>(r, 0, k));
+      kept += here, others += here != all.factor<double>(r, 3, k) ? 1 : 0;
+    }
+  CHECK(kept / 40000 == doctest::Approx(1).epsilon(0.02));
+  CHECK(others / 40000 == doctest::Approx(2 * 0.3 * 0.7).epsilon(0.05));
 }
 
 TEST_CASE("attention: a row that looks at nothing is zero") {
@@ -117,13 +150,14 @@ TEST_CASE("attention: token by token over a cache is the whole at once") {
 
 TEST_CASE("attention: the gradient is that of finite differences") {
   for (const shape s : {shape{6, 4, 4, 2}, shape{9, 3, 2, 2}, shape{1, 4, 2, 1}, shape{70, 2, 2, 1}})
-    for (const long long window : {2LL, 1LL << 20}) {
-      const numbers span = s.rows > 4 ? causal({s.rows - 3, 3}, window) : causal({s.rows}, window);
+    for (const long long window : {-2LL, 2LL, -1LL << 20, 1LL << 20}) {  // negative: with dropout
+      const numbers plain = s.rows > 4 ? causal({s.rows - 3, 3}, std::abs(window)) : causal({s.rows}, std::abs(window));
+      const numbers span = window < 0 ? dropping(plain) : plain;
       owned<double> qkv = random_tensor<double>({1, 1, s.rows, s.all()}, 11), out({1, 1, s.rows, s.q()}),
                     t = random_tensor<double>({1, 1, s.rows, s.q()}, 12), d({1, 1, s.rows, s.all()}, 5.0);
-      cpu::attention_grad(d.t(), qkv.t(), span.data(), t.t(), s.head);
+      cpu::attention_grad(d.t(), qkv.t(), span.data(), t.t(), s.head, drops_of(span, s));
       auto loss = [&] {
-        cpu::attention(out.t(), qkv.t(), span.data(), s.head);
+        cpu::attention(out.t(), qkv.t(), span.data(), s.head, drops_of(span, s));
         double sum = 0;
         for (std::size_t i = 0; i < out.v.size(); ++i) sum += out.v[i] * t.v[i];
         return sum;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes golden cases of whole models with the real PEFT: trainable tokens, beside LoRA and alone.
+"""Makes golden cases of whole models with the real PEFT: trainable tokens, beside LoRA and alone, and LoRA on variants of
+architectures whose base is made here too.
 
     pip install torch peft safetensors transformers
     python3 test/golden/make_models.py test/golden/models [NAME...]
@@ -28,6 +29,16 @@ def lora(**more):
     return peft.LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS, task_type="CAUSAL_LM", **more)
 
 
+BASES = {  # name -> a model with random weights
+    "opt_projected": lambda: transformers.OPTConfig(
+        vocab_size=120, hidden_size=48, word_embed_proj_dim=24, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, do_layer_norm_before=False, dropout=0.0, attention_dropout=0.0, bos_token_id=1,
+        eos_token_id=2, pad_token_id=0, init_std=0.2),
+    "gpt2_scaled": lambda: transformers.GPT2Config(
+        vocab_size=120, n_embd=48, n_layer=3, n_head=4, n_positions=64, scale_attn_weights=False,
+        scale_attn_by_inverse_layer_idx=True, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1,
+        eos_token_id=2, pad_token_id=0, initializer_range=0.2),
+}
 CASES = {  # name -> (base, tokens that the prompts contain, configuration)
     "lora_trainable_tokens_tied": (
         "llama_tied_bias", [3, 9, 41, 100], lambda: lora(trainable_token_indices=[3, 9, 41, 100])),
@@ -36,6 +47,11 @@ CASES = {  # name -> (base, tokens that the prompts contain, configuration)
     "trainable_tokens": (
         "llama", [4, 60, 61, 255],
         lambda: peft.TrainableTokensConfig(token_indices=[4, 60, 61, 255], task_type="CAUSAL_LM")),
+    "lora_opt_projected": (
+        "opt_projected", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")),
+    "lora_gpt2_scaled": (
+        "gpt2_scaled", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
+                                                   fan_in_fan_out=True, task_type="CAUSAL_LM")),
 }
 
 
@@ -50,8 +66,23 @@ def logits(model, ids):
         return model(input_ids=ids).logits.float().contiguous()
 
 
+def make_base(root, name):
+    torch.manual_seed(sum(map(ord, name)))
+    model = transformers.AutoModelForCausalLM.from_config(BASES[name]()).eval()
+    with torch.no_grad():
+        for n, p in model.named_parameters():  # norms and biases are not all ones and zeros
+            if p.dim() == 1:
+                p.add_(0.1 * torch.randn_like(p))
+    ids = torch.randint(3, model.config.vocab_size, (3, 11))
+    model.save_pretrained(root / name / "base")
+    save_file({"ids": ids, "logits": logits(model, ids), "generated": greedy(model, ids)},
+              root / name / "base" / "expected.safetensors")
+
+
 def make(root, name):
     base, tokens, config = CASES[name]
+    if base in BASES:
+        make_base(root, base)
     torch.manual_seed(sum(map(ord, name)))
     folder = root / base / name
     model = transformers.AutoModelForCausalLM.from_pretrained(root / base / "base", dtype=torch.float32)

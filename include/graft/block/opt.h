@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // OPT (Zhang et al. 2022, arXiv 2205.01068): learned positions from the third row of their table on, LayerNorm before or
-// after each part, ReLU, biases everywhere.
+// after each part, ReLU, biases everywhere; embeddings may be narrower than rows, with projections between.
 #pragma once
 #include <graft/derive/block.h>
 
@@ -11,7 +11,9 @@ struct opt {
   static constexpr ex embed(block_scope m, ex ids) {
     const extent hidden = m.size("hidden"), rows = m.size("context");
     auto table = m.at("model.decoder.embed_positions").leaf(op::base, "weight", 2, 1, 1, rows + 2, hidden);
-    auto h = m.embedding("model.decoder.embed_tokens", ids, m.size("vocab"), hidden);
+    const bool projected = m.has("projected");
+    auto h = m.embedding("model.decoder.embed_tokens", ids, m.size("vocab"), projected ? m.size("embedding") : hidden);
+    if (projected) h = m.linear("model.decoder.project_in", h, hidden);
     return h + ex{m.g, make::gather(*m.g, slice(table, 2, 2, rows).i, m.positions().i, false)};
   }
   static constexpr ex run(block_scope m, ex h) {
@@ -31,6 +33,7 @@ struct opt {
   }
   static constexpr ex head(block_scope m, ex h) {
     if (m.has("final_norm")) h = m.layer_norm("model.decoder.final_layer_norm", h);
+    if (m.has("projected")) h = m.linear("model.decoder.project_out", h, m.size("embedding"));
     return m.linear("lm_head", h, m.size("vocab"));
   }
 };

@@ -35,8 +35,9 @@ struct block_scope {
   }
   // A size of the model. The numbers are what costs are compared with while it is only a name.
   constexpr extent size(const char* name) const {
-    constexpr named_number usual[] = {{"hidden", 4096},  {"intermediate", 11008}, {"heads", 32},    {"kv_heads", 8},
-                                      {"head_dim", 128}, {"vocab", 32000},        {"context", 4096}};
+    constexpr named_number usual[] = {{"hidden", 4096},  {"intermediate", 11008}, {"heads", 32},
+                                      {"kv_heads", 8},   {"head_dim", 128},       {"vocab", 32000},
+                                      {"context", 4096}, {"embedding", 512}};
     for (const named_number& n : usual)
       if (same_text(n.name, name)) return root().size(name, dyn, n.value);
     return root().size(name);
@@ -85,9 +86,15 @@ struct block_scope {
   constexpr ex attention(ex q, ex k, ex v, int line = __builtin_LINE()) const {
     return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), line);
   }
-  // Queries, keys and values side by side.
+  // Queries, keys and values side by side. Another scale than 1 / √head is a factor of the queries.
   constexpr ex attention(ex qkv, extent queries, int line = __builtin_LINE()) const {
-    const ex span = root().leaf(op::ids, {"span", line}, 2, 1, 1, 3, qkv.rows());
+    if (has("attention_factor")) {
+      const extent others = qkv.cols() - divisor(queries, line);
+      const ex q = slice(qkv, 3, 0, queries, line), kv = slice(qkv, 3, queries, others, line);
+      qkv = concat(mul(root().scalar("attention_factor"), {q, line}), kv, 3, line);
+    }
+    const bool drops = options->dropped && has("attention_dropout");
+    const ex span = root().leaf(op::ids, {"span", line}, 2, 1, 1, drops ? 5 : 3, qkv.rows());
     id cache = none_id;
     if (options->cached)
       cache = root()

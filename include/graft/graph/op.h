@@ -95,8 +95,9 @@ enum class linearity : unsigned char {
   in_each,   // where one of them is
   in_first,  // where the first one is
 };
-// What parts of an axis that mixes give, where each is a whole number of blocks: parts of the result, or summands.
-enum class in_parts : unsigned char { no, parts, summands };
+// What parts of an axis that mixes give, where each is a whole number of blocks: parts of the result, or summands. sums:
+// summands wherever the axis is cut.
+enum class in_parts : unsigned char { no, parts, summands, sums };
 
 // Where the value of a leaf comes from: a caller brings numbers, integers or one number by name; the rest is made.
 enum class source : unsigned char { nobody, tensor, integers, scalar };
@@ -156,7 +157,7 @@ constexpr op_row row_of(op o) {
     case op::step: return {"step", "", pointwise, 1, flow::each};
     case op::detach: return also({"const", "", pointwise, 1, flow::each}, linearity::in_all);
     case op::matmul: return also({"matmul", " @ ", product, 2, flow::product}, linearity::in_each);
-    case op::row_dot: return also({"row_dot", "", reduction, 2, flow::last}, linearity::in_each, in_parts::summands);
+    case op::row_dot: return also({"row_dot", "", reduction, 2, flow::last}, linearity::in_each, in_parts::sums);
     case op::sum_to: return also({"sum_to", "", reduction, 1, flow::reduce}, linearity::in_all);
     case op::transpose: return also({"transpose", "", layout, 1, flow::swap}, linearity::in_all);
     case op::permute: return also({"permute", "", layout, 1, flow::reorder}, linearity::in_all);

@@ -21,13 +21,15 @@ constexpr id rope(builder& g, id x, id turn, bool back, int line = 0) {
 // softmax(Q Kᵀ / √head) V for every head, from rows of queries, keys and values side by side [tokens, q + 2 kv]; a group
 // of heads shares keys and values. `span` [3, tokens] says which rows a row looks at, from its first number up to its
 // second: who comes after whom, windows, batches and padding are all in it. The third is where its own keys and values
-// are: in `cache` [rows, 2 kv], where one is given, else in the same row. Empty spans give zeros.
+// are: in `cache` [rows, 2 kv], where one is given, else in the same row. Empty spans give zeros. A span [5, tokens] also
+// drops probabilities: a key for each row, and how many of 2^53 draws are dropped (backend/attention_drops.h); k[1] is the
+// number of the first head.
 constexpr id attention(builder& g, id qkv, id span, id cache, dim queries, dim head, int line = 0) {
   node v = g.shaped(cache < 0 ? op::attention : op::cached_attention, qkv, qkv, span, cache, line);
   v.k[0] = head, v.d[3] = queries;
   const id made = g.emit(v);
   const node all = g.n[qkv], rows = g.n[span];
-  g.require(requirement::kind::same, rows.d[2], dim{3}, made, line);
+  if (cache >= 0 || !(rows.d[2] == dim{5})) g.require(requirement::kind::same, rows.d[2], dim{3}, made, line);
   g.require(requirement::kind::same, rows.d[3], all.d[2], made, line);
   require_one_matrix(g, qkv, made, line);
   const dim both = g.minus(all.d[3], queries, line);
@@ -40,7 +42,7 @@ constexpr id attention(builder& g, id qkv, id span, id cache, dim queries, dim h
 // The gradient of queries, keys and values, side by side as they were.
 constexpr id attention_grad(builder& g, id qkv, id span, id t, id forward) {
   node v = g.shaped(op::attention_grad, qkv, qkv, span, t);
-  v.k[0] = g.n[forward].k[0];
+  v.k[0] = g.n[forward].k[0], v.k[1] = g.n[forward].k[1];
   return g.emit(v);
 }
 

@@ -107,7 +107,9 @@ template <class Engine> class block_stack {
     blocks_.emplace_back(programs, spec, path);
     bound_block<Engine>& b = blocks_.back();
     b.values = values_of(s.config, s.context);
-    b.values.scalars["dropout"] = s.config.residual_dropout;
+    b.values.scalars["dropout"] = f.takes_ids ? s.config.embedding_dropout : s.config.residual_dropout;
+    if (!path.empty())
+      b.values.scalars["attention_factor"] = attention_factor(s.config, static_cast<int>(blocks_.size()) - 2);
     const builder g = capture_forward(f, options_of(spec, way::forward));
     for (id i = 0; i < g.n.size(); ++i) {
       if (!is_named(g.n[i].what) || row(g.n[i].what).known == stage::data) continue;
@@ -146,7 +148,7 @@ template <class Engine> class block_stack {
     return !in_layers && f.takes_ids == is_embedding(module, c);
   }
   static bool is_embedding(const std::string& module, const model_config& c) {
-    for (const char* name : {"embed_tokens", "embed_positions", "wte", "wpe"})
+    for (const char* name : {"embed_tokens", "embed_positions", "project_in", "wte", "wpe"})
       if (module.ends_with(name)) return true;
     return module + ".weight" == token_table(c.family);
   }

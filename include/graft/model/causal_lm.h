@@ -297,3 +297,5 @@ template <class Engine> class causal_lm {
 }  // namespace graft
 
 #include <graft/model/causal_lm_adapters.h>
+#include <graft/model/causal_lm_merge.h>
+#include <graft/model/causal_lm_rows.h>

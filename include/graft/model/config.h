@@ -38,6 +38,7 @@ struct model_config {
   activation_kind activation = activation_kind::silu;
   double norm_eps = 1e-6, attention_scale = 0;
   bool attention_bias = false, output_bias = false, mlp_bias = false, tied = false;
+  bool attention_scaled_by_layer = false;      // GPT-2: layer l divides by l + 1 too
   bool norm_before = true, final_norm = true;  // OPT: norms may stand behind the residual, the last one may be missing
   rope_settings rope{};                        // OPT and GPT-2 have learned positions instead
   double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;

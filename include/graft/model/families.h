@@ -26,13 +26,22 @@ inline architecture architecture_for(model_family f) {
   return {};
 }
 
+// What the queries of a layer are multiplied by, beside 1 / √head.
+inline double attention_factor(const model_config& c, int layer) {
+  const double usual = 1 / std::sqrt(static_cast<double>(c.head_size));
+  return (c.attention_scale == usual ? 1 : c.attention_scale / usual) / (c.attention_scaled_by_layer ? layer + 1 : 1);
+}
+
 inline std::vector<const char*> facts_of(const model_config& c) {
   std::vector<const char*> facts;
   for (const auto& [holds, name] : {std::pair{c.attention_bias, "attention_bias"},
                                     {c.output_bias, "output_bias"},
                                     {c.mlp_bias, "mlp_bias"},
                                     {c.norm_before, "norm_before"},
-                                    {c.final_norm, "final_norm"}})
+                                    {c.final_norm, "final_norm"},
+                                    {c.embedding_width != c.width, "projected"},
+                                    {attention_factor(c, 1) != 1, "attention_factor"},
+                                    {c.attention_dropout > 0, "attention_dropout"}})
     if (holds) facts.push_back(name);
   return facts;
 }
@@ -55,11 +64,8 @@ constexpr const char* token_table(model_family f) {
 
 // What the formulas of this family cannot say yet.
 inline status check_supported(const model_config& c) {
-  if (c.embedding_width != c.width)
-    return fail("'word_embed_proj_dim' ", c.embedding_width, " is not 'hidden_size' ", c.width,
-                ": projections of the embeddings are not supported");
-  if (c.attention_scale != 1 / std::sqrt(static_cast<double>(c.head_size)))
-    return fail("'scale_attn_weights' is false, which is not supported");
+  if (c.embedding_width != c.width && c.family != model_family::opt)
+    return fail("embeddings of ", c.embedding_width, " columns in a model of ", c.width, ": only OPT projects them");
   if (c.family == model_family::opt && c.attention_bias != c.mlp_bias) return fail("OPT has all biases or none");
   return ok;
 }
@@ -67,8 +73,9 @@ inline status check_supported(const model_config& c) {
 // Sizes and numbers of every graph of the model; `context`: rows of the tables of positions.
 inline named_values values_of(const model_config& c, int context) {
   named_values v;
-  v.sizes = {{"hidden", c.width},       {"heads", c.heads},      {"kv_heads", c.key_heads}, {"head_dim", c.head_size},
-             {"intermediate", c.inner}, {"vocab", c.vocabulary}, {"context", context}};
+  v.sizes = {
+      {"hidden", c.width},       {"heads", c.heads},      {"kv_heads", c.key_heads}, {"head_dim", c.head_size},
+      {"intermediate", c.inner}, {"vocab", c.vocabulary}, {"context", context},      {"embedding", c.embedding_width}};
   v.scalars = {{"eps", c.norm_eps}};
   return v;
 }

@@ -58,6 +58,11 @@ class row_batch {
     const auto k = static_cast<std::size_t>(std::find(kinds_.begin(), kinds_.end(), window) - kinds_.begin());
     return view_of(at_ + (2 + k * 3) * static_cast<std::size_t>(rows_), 3, rows_);
   }
+  // The same in host memory.
+  std::span<const std::int64_t> span_numbers(int layer) const {
+    const auto first = static_cast<std::size_t>(static_cast<const std::int64_t*>(span_of(layer).data) - at_);
+    return std::span(numbers_).subspan(first, 3 * static_cast<std::size_t>(rows_));
+  }
   // Where each row is kept in the cache; and the row of the last token of each run.
   view places() const { return view_of(at_ + 4 * rows_, rows_); }
   view last_rows() const {

@@ -124,7 +124,10 @@ template <class Engine> class training_run {
     if (status s = model_->check_runs(batch_.runs()); !s) return s;
     if (status s = model_->set_rows(batch_.runs(), false); !s) return s;
     if (status s = pass_.ready(gradients_, *pool_); !s) return s;
-    return batch_.bring(how_.seed, call, pass_.blocks(), weight);
+    if (status s = batch_.bring(how_.seed, call, pass_.blocks(), weight); !s) return s;
+    if (!pass_.drops_attention()) return ok;
+    const model_config& c = model_->config();
+    return batch_.bring_spans(model_->rows(), c.layers, c.attention_dropout);
   }
   status blocks_changed() {
     for (bound_block<Engine>& b : pass_.stack().blocks())
@@ -143,7 +146,8 @@ template <class Engine> class training_run {
   }
 
   static bool drops_elements(const causal_lm<Engine>& model, std::span<const module_adapter> modules) {
-    bool drops = model.config().residual_dropout > 0 && !has_rope(model.config().family);
+    const model_config& c = model.config();
+    bool drops = c.residual_dropout > 0 || c.embedding_dropout > 0 || c.attention_dropout > 0;
     for (const module_adapter& m : modules) drops = drops || m.dropout > 0;
     return drops;
   }

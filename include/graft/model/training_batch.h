@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The numbers of a training call: sequences with their labels, what each row counts for, and a seed for each block. The
 // loss is the mean over all labels that count; a row's weight is its part of that mean, times what the mean itself counts
-// for, so that all gradients have their factors from the beginning and are only added afterwards.
+// for, so that all gradients have their factors from the beginning and are only added afterwards. Where probabilities of
+// attention are dropped, each layer has spans of its own, with keys that follow from the layer's seed.
 #pragma once
-#include <graft/core/mixed_bits.h>
+#include <graft/backend/attention_drops.h>
 #include <graft/model/rows.h>
 
 #include <span>
@@ -53,8 +54,23 @@ template <class Engine> class training_batch {
     if (status s = numbers_at_.write(numbers_.data(), static_cast<long long>(numbers_.size() * 8)); !s) return s;
     return weights_at_.write(weights_.data(), static_cast<long long>(rows_ * sizeof(real)));
   }
+  // After bring().
+  status bring_spans(const row_batch& rows, int layers, double dropped) {
+    spans_.clear();
+    for (int l = 0; l < layers; ++l) {
+      const std::span<const std::int64_t> from = rows.span_numbers(l);
+      const auto seed = static_cast<std::uint64_t>(numbers_[rows_ + static_cast<std::size_t>(l) + 1]);
+      spans_.insert(spans_.end(), from.begin(), from.end());
+      for (std::size_t r = 0; r < rows_; ++r)
+        spans_.push_back(static_cast<std::int64_t>(mixed_bits(seed ^ mixed_bits(r)) >> 1U));
+      spans_.insert(spans_.end(), rows_, attention_drops::dropped_draws(dropped));
+    }
+    return spans_at_.write(spans_.data(), static_cast<long long>(spans_.size() * 8));
+  }
   status send(typename Engine::queue& q) {
     if (status s = numbers_at_.send(q); !s) return s;
+    if (!spans_.empty())
+      if (status s = spans_at_.send(q); !s) return s;
     return weights_at_.send(q);
   }
 
@@ -62,6 +78,10 @@ template <class Engine> class training_batch {
   view labels(long long first, long long n) const { return view_of(numbers() + first, n); }
   view weights(long long first, long long n) const {
     return view_of(static_cast<const real*>(weights_at_.data()) + first, n, 1);
+  }
+  view dropping_span(int layer) const {
+    const auto* const all = static_cast<const std::int64_t*>(spans_at_.data());
+    return view_of(all + 5 * static_cast<std::size_t>(layer) * rows_, 5, static_cast<long long>(rows_));
   }
   view seed(std::size_t block) const { return view_of(numbers() + rows_ + block, 1); }
   double mean(const real* losses) const {
@@ -74,7 +94,7 @@ template <class Engine> class training_batch {
   std::uint64_t stamp() const {
     std::uint64_t all = 0;
     const auto mix = [&](std::uint64_t part) { all = mixed_bits(all ^ part); };
-    for (const void* at : {numbers_at_.data(), weights_at_.data()})
+    for (const void* at : {numbers_at_.data(), weights_at_.data(), spans_at_.data()})
       mix(static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(at)));
     for (const row_run& r : runs_) mix(r.tokens.size());
     return all;
@@ -86,7 +106,8 @@ template <class Engine> class training_batch {
   std::vector<row_run> runs_;
   std::vector<std::int64_t> numbers_;  // labels of the rows, and behind them the seeds of the blocks
   std::vector<real> weights_;
-  typename Engine::numbers numbers_at_, weights_at_;
+  std::vector<std::int64_t> spans_;  // [5, rows] of each layer
+  typename Engine::numbers numbers_at_, weights_at_, spans_at_;
   std::size_t rows_ = 0;
   long long counted_ = 0;
 };

@@ -54,6 +54,7 @@ template <class Engine> class training_pass {
     return ok;
   }
   long long room() const { return room_; }
+  bool drops_attention() const { return drops_ && model_->config().attention_dropout > 0; }
 
   // The loss of each row.
   status look(training_batch<Engine>& batch) {
@@ -67,7 +68,7 @@ template <class Engine> class training_pass {
     std::size_t b = blocks() - 1;
     if (status s = gradients.block_ran(queue(), b, ranks); !s) return s;
     for (std::size_t now = 0; b-- > gradients.first_trained(); now ^= 1) {
-      block_call c = call_of(batch, b);
+      block_call c = call_of(batch, b, back());
       c[call_input::dy] = rows_of(slope_[now]);
       if (b > gradients.first_trained()) c.dx = into(slope_[now ^ 1]);
       if (status s = stack_->blocks()[b].run(back(), c); !s) return s;
@@ -97,19 +98,21 @@ template <class Engine> class training_pass {
   view rows_of(engine_rows<Engine>& v) { return v.rows(model_->rows().rows(), model_->config().width); }
   mutable_view into(engine_rows<Engine>& v) { return v.into(model_->rows().rows(), model_->config().width); }
   // Of the embedding and the layers.
-  block_call call_of(const training_batch<Engine>& batch, std::size_t b) {
+  block_call call_of(const training_batch<Engine>& batch, std::size_t b, way w) {
     block_call c;
+    const int layer = static_cast<int>(b) - 1;
     c[call_input::seed] = batch.seed(b);
     c[call_input::x] = b == 0 ? model_->rows().ids() : rows_of(hidden_[b - 1]);
     c[call_input::positions] = model_->rows().positions();
-    if (b > 0) c[call_input::span] = model_->rows().span_of(static_cast<int>(b) - 1);
+    const bool drops = w != way::forward && drops_attention();
+    if (b > 0) c[call_input::span] = drops ? batch.dropping_span(layer) : model_->rows().span_of(layer);
     return c;
   }
   status forward(training_batch<Engine>& batch, way w) {
     if (status s = model_->send_rows(); !s) return s;
     if (status s = batch.send(queue()); !s) return s;
     for (std::size_t b = 0; b + 1 < blocks(); ++b) {
-      block_call c = call_of(batch, b);
+      block_call c = call_of(batch, b, w);
       c.y = into(hidden_[b]);
       if (status s = stack_->blocks()[b].run(w, c); !s) return s;
     }

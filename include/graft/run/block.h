@@ -145,7 +145,7 @@ template <class Engine> class bound_block {
     const block_options how = options_of(what_, w);
     bound& b = at(w);
     if (programs_->share.ranks > 1) {
-      result<named_values> part = programs_->share.values_of(p.value(), values);
+      result<named_values> part = programs_->share.values_of(p.value(), values, coded_parts_);
       if (!part) return of(part.failure());
       b.part = std::move(*part);
     }
@@ -216,6 +216,7 @@ template <class Engine> class bound_block {
   block_spec what_;
   std::string path_;
   std::array<bound, way_count> ways_{};
+  rank_share::coded_parts coded_parts_;
   std::vector<typename Engine::block> memory_;  // kept from forward to backward
   std::vector<void*> kept_;
 };

@@ -4,6 +4,7 @@
 // mapped one is read only as far as the rank needs it.
 #pragma once
 #include <graft/derive/shard.h>
+#include <graft/run/code_part.h>
 #include <graft/run/named.h>
 
 namespace graft {
@@ -25,7 +26,9 @@ struct rank_share {
     sharded made = shard(whole, {sizes.data(), static_cast<int>(sizes.size())}, bound->sizes, ranks, true);
     return made.why.n > 0 ? whole : std::move(made.g);
   }
-  result<named_values> values_of(const graph& g, const named_values& whole) const {
+  // `codes`: memory for parts of weights that are codes, which stays as long as the values.
+  using coded_parts = std::map<std::string, code_part>;
+  result<named_values> values_of(const graph& g, const named_values& whole, coded_parts& codes) const {
     named_values mine = whole;
     mine.sizes[ranks_name] = ranks, mine.sizes[rank_name] = rank;
     for (id i = 0; i < g.size; ++i) {
@@ -33,9 +36,17 @@ struct rank_share {
       const auto found = mine.tensors.find(g.name(i).c_str());
       if (axis < 0 || found == mine.tensors.end()) continue;
       view& v = found->second;
-      if (v.beside != nullptr)
-        return fail("tensor '", g.name(i), "' is codes, which are not divided among ranks; load the model as numbers");
       const int listed = axis - listed_axes(g[i]).first;
+      if (v.beside != nullptr) {
+        const auto [part, made] = codes.try_emplace(found->first);
+        if (made)
+          if (status s = part->second.cut(v, listed, rank, ranks); !s) {
+            codes.erase(part);
+            return fail("tensor '", g.name(i), "': ", s.message());
+          }
+        v = part->second.part();
+        continue;
+      }
       for (int k = 0; k < v.rank; ++k) v.apart[k] = v.stride(k);
       v.size[listed] /= ranks;
       const long long first = rank * v.size[listed] * v.apart[listed] * bits_of(v.type) / 8;

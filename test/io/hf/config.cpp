@@ -95,6 +95,8 @@ TEST_CASE("config: fields that change what is computed are read") {
   REQUIRE(gpt2);
   CHECK(gpt2->inner == 100);
   CHECK(gpt2->attention_scale == 1);
+  CHECK(!gpt2->attention_scaled_by_layer);
+  CHECK(parsed(small("gpt2", R"(, "scale_attn_by_inverse_layer_idx": true)"))->attention_scaled_by_layer);
   CHECK(*gpt2->stored == graft::dtype::f16);
   CHECK(parsed(small("gpt2", R"(, "n_inner": null)"))->inner == 256);
   CHECK(parsed(small("gemma", R"(, "hidden_act": "gelu", "num_key_value_heads": 1)"))->activation ==
@@ -262,7 +264,6 @@ TEST_CASE("config: what is wrong or not supported is one sentence with the file 
        "'hidden_activation' and 'hidden_act"},
       {small("opt", R"(, "layer_norm_elementwise_affine": false)"), "'layer_norm_elementwise_affine' is false"},
       {small("opt", R"(, "layerdrop": 0.1)"), "'layerdrop' is 0.1, expected 0"},
-      {small("gpt2", R"(, "scale_attn_by_inverse_layer_idx": true)"), "'scale_attn_by_inverse_layer_idx' is true"},
       {small("gpt2", R"(, "add_cross_attention": true)"), "'add_cross_attention' is true"},
   };
   for (const auto& c : cases) {

@@ -4,6 +4,7 @@
 // are those of gemm.h. Tiles and sums follow from the spans alone; threads take whole heads, so that any number of them
 // gives the same bits.
 #pragma once
+#include <graft/backend/attention_drops.h>
 #include <graft/backend/cpu/gemm.h>
 #include <graft/backend/cpu/pointwise.h>
 #include <graft/backend/cpu/sums.h>
@@ -74,13 +75,24 @@ void tile_softmax(Real* s, const tile& t, const spans& rows, long long n, bool o
     put_scaled(p + low, Real(1) / sum(p + low, high - low), p + low, high - low);
   }
 }
+// The same rows where probabilities are dropped; `head`: the tile's, or the first of its one row.
+template <class Real>
+void drop(Real* s, const tile& t, const spans& rows, long long n, bool one_row, long long head,
+          const attention_drops& drops) {
+  for (long long i = 0; drops && i < n; ++i) {
+    const long long r = one_row ? t.from : t.from + i, h = one_row ? head + i : head;
+    for (long long key = rows.first(r); key < rows.end(r); ++key)
+      s[i * t.keys() + key - t.low] *= drops.template factor<Real>(r, h, key);
+  }
+}
 // f(where the queries begin) for the heads of a group: one after the other, or all at once where the tile is one row.
 template <class F> void each_head(long long group, long long share, long long head, bool one_row, F f) {
   for (long long j = 0; j < (one_row ? 1 : share); ++j) f((group * share + j) * head);
 }
 
 template <class Real>
-void attend(tensor<Real> out, const heads<Real>& h, const spans& rows, const tile& t, long long group) {
+void attend(tensor<Real> out, const heads<Real>& h, const spans& rows, const tile& t, long long group,
+            const attention_drops& drops) {
   thread_local memory<Real> kept;
   const bool one_row = t.rows() == 1;
   const long long n = one_row ? h.share() : t.rows(), width = out.d[3];
@@ -92,13 +104,15 @@ void attend(tensor<Real> out, const heads<Real>& h, const spans& rows, const til
     const strided<Real> q{h.q + t.from * h.q_row + at, one_row ? h.head : h.q_row, 1};
     gemm(n, t.keys(), h.head, q, keys.transposed(), s, t.keys(), 0);
     tile_softmax(s, t, rows, n, one_row, h.scale());
+    drop(s, t, rows, n, one_row, at / h.head, drops);
     gemm(n, h.head, t.keys(), {s, t.keys(), 1}, values, out.p + t.from * width + at, one_row ? h.head : width, 0);
   });
 }
 
 }  // namespace detail
 
-template <class Real> void attention(tensor<Real> out, detail::heads<Real> h, const std::int64_t* span) {
+template <class Real>
+void attention(tensor<Real> out, detail::heads<Real> h, const std::int64_t* span, const attention_drops& drops = {}) {
   const detail::spans rows{span, out.d[2]};
   thread_local std::vector<detail::tile> tiles;  // its memory stays from call to call
   tiles.clear();
@@ -111,11 +125,13 @@ template <class Real> void attention(tensor<Real> out, detail::heads<Real> h, co
   const int threads = threads_for(parts, work);
   on_threads(threads, [&, all = tiles.data()](int t) {
     for (long long p = parts * t / threads; p < parts * (t + 1) / threads; ++p)
-      detail::attend(out, h, rows, all[p / h.groups], p % h.groups);
+      detail::attend(out, h, rows, all[p / h.groups], p % h.groups, drops);
   });
 }
-template <class Real> void attention(tensor<Real> out, tensor<Real> qkv, const std::int64_t* span, long long head) {
-  attention(out, detail::heads_of(qkv, out.d[3], head), span);
+template <class Real>
+void attention(tensor<Real> out, tensor<Real> qkv, const std::int64_t* span, long long head,
+               const attention_drops& drops = {}) {
+  attention(out, detail::heads_of(qkv, out.d[3], head), span, drops);
 }
 // Keys and values are first written to their places in the cache, which the call then reads.
 template <class Real>
@@ -133,9 +149,10 @@ namespace detail {
 
 // One head of keys over the tiles of one run of rows: with P the probabilities and O = P V,
 //     dV = Pᵀ dO     dP = dO Vᵀ     dS = P ⊙ (dP - <P, dP>_row) / √head     dQ = dS K     dK = dSᵀ Q
+// Where probabilities are dropped, dV is of those that were used, and dP of the others is 0.
 template <class Real>
 void attend_back(tensor<Real> d, const heads<Real>& h, const spans& rows, tensor<Real> dout, long long from,
-                 long long to, long long group) {
+                 long long to, long long group, const attention_drops& drops) {
   thread_local memory<Real> kept;
   const long long kv = h.groups * h.head, q_width = h.queries * h.head, width = dout.d[3];
   for (long long r = from; r < to;) {
@@ -152,8 +169,10 @@ void attend_back(tensor<Real> d, const heads<Real>& h, const spans& rows, tensor
       const strided<Real> q{h.q + t.from * h.q_row + at, q_row, 1}, o{dout.p + t.from * width + at, o_row, 1};
       gemm(n, keys, h.head, q, k.transposed(), p, keys, 0);
       tile_softmax(p, t, rows, n, one_row, h.scale());
-      gemm(keys, h.head, n, strided<Real>{p, keys, 1}.transposed(), o, dv, h.k_row, 1);
+      if (drops) std::copy_n(p, n * keys, dp), drop(dp, t, rows, n, one_row, at / h.head, drops);
+      gemm(keys, h.head, n, strided<Real>{drops ? dp : p, keys, 1}.transposed(), o, dv, h.k_row, 1);
       gemm(n, keys, h.head, o, v.transposed(), dp, keys, 0);
+      drop(dp, t, rows, n, one_row, at / h.head, drops);
       for (long long i = 0; i < n; ++i) {
         Real *const s = dp + i * keys, *const w = p + i * keys;
         const Real mean = dot(w, s, keys);
@@ -170,7 +189,8 @@ void attend_back(tensor<Real> d, const heads<Real>& h, const spans& rows, tensor
 
 // Runs of rows that share no keys with any other are independent, and so are heads of keys.
 template <class Real>
-void attention_grad(tensor<Real> d, tensor<Real> qkv, const std::int64_t* span, tensor<Real> dout, long long head) {
+void attention_grad(tensor<Real> d, tensor<Real> qkv, const std::int64_t* span, tensor<Real> dout, long long head,
+                    const attention_drops& drops = {}) {
   const detail::heads<Real> h = detail::heads_of(qkv, dout.d[3], head);
   const detail::spans rows{span, qkv.d[2]};
   std::fill_n(d.p, d.count(), Real(0));
@@ -190,7 +210,7 @@ void attention_grad(tensor<Real> d, tensor<Real> qkv, const std::int64_t* span, 
   const int threads = threads_for(parts, work);
   on_threads(threads, [&, run = runs.data()](int t) {
     for (long long p = parts * t / threads; p < parts * (t + 1) / threads; ++p)
-      detail::attend_back(d, h, rows, dout, run[p / h.groups], run[p / h.groups + 1], p % h.groups);
+      detail::attend_back(d, h, rows, dout, run[p / h.groups], run[p / h.groups + 1], p % h.groups, drops);
   });
 }
 

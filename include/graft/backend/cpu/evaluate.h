@@ -36,6 +36,9 @@ template <class Real> struct evaluator {
 
   long long argument(const node& v, int k) const { return g.sizes.value(v.k[k], s); }
   table_part part(const node& v) const { return is_part(v) ? table_part{true, argument(v, 0)} : table_part{}; }
+  attention_drops drops(const node& v, const operands<Real>& x) const {
+    return attention_drops::of(x.ids, g.sizes.value(g[v.b].d[2], s), x.a.d[2], argument(v, 1));
+  }
   window patch_window(const node& v, id image) const {
     const node& x = g[image];
     const long long kw = argument(v, 1), stride = argument(v, 2), pad = argument(v, 3);
@@ -210,10 +213,10 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::cross_entropy_grad>) cross_entropy_grad(out, x.a, x.ids, x.c, e.part(v));
       return;
     case op::attention:
-      if constexpr (has<Ops, op::attention>) attention(out, x.a, x.ids, e.argument(v, 0));
+      if constexpr (has<Ops, op::attention>) attention(out, x.a, x.ids, e.argument(v, 0), e.drops(v, x));
       return;
     case op::attention_grad:
-      if constexpr (has<Ops, op::attention_grad>) attention_grad(out, x.a, x.ids, x.c, e.argument(v, 0));
+      if constexpr (has<Ops, op::attention_grad>) attention_grad(out, x.a, x.ids, x.c, e.argument(v, 0), e.drops(v, x));
       return;
     case op::cached_attention:
       if constexpr (has<Ops, op::cached_attention>) cached_attention(out, x.a, x.ids, x.c, e.argument(v, 0));

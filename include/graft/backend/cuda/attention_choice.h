@@ -97,7 +97,9 @@ constexpr attention_size attention_size_of(const graph& g, id i, const size_valu
   p.groups = static_cast<int>((all - queries) / 2 / head);
   return p;
 }
+// Only attention as a node drops probabilities.
 constexpr attention_choice choice_of(const graph& g, id i, const attention_size& p, const target& device) {
+  if (g[g[i].b].d[2] == dim{5}) return {};
   return g[i].what == op::attention_grad ? choose_attention_grad(p, device) : choose_attention(p, device);
 }
 

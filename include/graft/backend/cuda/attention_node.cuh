@@ -4,8 +4,10 @@
 // meet in a fixed order; what a row gets follows from its own span alone, so a batch gives the bits of its rows one by
 // one. Backward, with P the probabilities and δ = <P, dP> of a row:
 //     dP = dO Vᵀ     dS = P ⊙ (dP - δ) / √head     dQ = dS K     dK = dSᵀ Q     dV = Pᵀ dO
-// dQ by rows, which also leaves the row's log-sum and δ; then dK and dV by keys: no atomics.
+// dQ by rows, which also leaves the row's log-sum and δ; then dK and dV by keys: no atomics. Where probabilities are
+// dropped, O and dV are of those that are kept, and dP of the others is 0.
 #pragma once
+#include <graft/backend/attention_drops.h>
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/tensor.cuh>
 
@@ -23,13 +25,14 @@ template <class Real> struct attention_operands {
   const std::int64_t* span = nullptr;  // [3, rows]: first, end, and where a row's own keys are kept
   long long rows = 0;
   int head = 0, queries = 0, groups = 0;  // groups: heads of keys and values
+  attention_drops drops{};
 
   __host__ __device__ int share() const { return queries / groups; }
   __host__ __device__ Real scale() const { return Real(1) / std::sqrt(static_cast<Real>(head)); }
 };
 template <class Real>
 attention_operands<Real> attention_of(const tensor<Real>& qkv, long long q_width, const std::int64_t* span,
-                                      long long head) {
+                                      long long head, const attention_drops& drops = {}) {
   const long long kv = (qkv.d[3] - q_width) / 2;
   return {qkv.p,
           qkv.p + q_width,
@@ -40,7 +43,8 @@ attention_operands<Real> attention_of(const tensor<Real>& qkv, long long q_width
           qkv.d[2],
           static_cast<int>(head),
           static_cast<int>(q_width / head),
-          static_cast<int>(kv / head)};
+          static_cast<int>(kv / head),
+          drops};
 }
 
 // The columns of a head that a lane has: lane, lane + 32, …
@@ -89,12 +93,12 @@ template <class Real> struct lane_columns {
 // One row and one head of the queries.
 template <class Real> struct attention_row {
   long long row, first, end;
-  int head_at, lane, warp;
+  int query, head_at, lane, warp;
   long long group_at;
   __device__ attention_row(const attention_operands<Real>& a, long long unit) {
     row = unit / a.queries;
-    const int q = static_cast<int>(unit % a.queries);
-    head_at = q * a.head, group_at = static_cast<long long>(q / a.share()) * a.head;
+    query = static_cast<int>(unit % a.queries);
+    head_at = query * a.head, group_at = static_cast<long long>(query / a.share()) * a.head;
     first = a.span[row], end = a.span[a.rows + row];
     lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   }
@@ -130,7 +134,7 @@ template <class Real> __global__ void attend_rows(attention_operands<Real> a, ce
     v.load(a.v + (key * a.k_row + r.group_at), a.head, r.lane);
     const Real s = q.dot(k), most = s > t.most ? s : t.most, before = std::exp(t.most - most), p = std::exp(s - most);
     t.sum = t.sum * before + p, t.most = most;
-    o.scale(before), o.add(p, v);
+    o.scale(before), o.add(p * a.drops.template factor<Real>(r.row, r.query, key), v);
   }
   const Real own = t.most;
   t.meet(r.lane, r.warp);
@@ -153,7 +157,8 @@ __global__ void attend_rows_back(attention_operands<Real> a, cells<Real> dout, l
     k.load(a.k + (key * a.k_row + r.group_at), a.head, r.lane);
     v.load(a.v + (key * a.k_row + r.group_at), a.head, r.lane);
     const Real s = q.dot(k), most = s > t.most ? s : t.most, before = std::exp(t.most - most), p = std::exp(s - most);
-    t.sum = t.sum * before + p, t.along = t.along * before + p * o.dot(v), t.most = most;
+    const Real kept = a.drops.template factor<Real>(r.row, r.query, key);
+    t.sum = t.sum * before + p, t.along = t.along * before + p * kept * o.dot(v), t.most = most;
   }
   t.meet(r.lane, r.warp);
   const Real log_sum = t.sum > 0 ? t.most + std::log(t.sum) : Real(0), mean = t.sum > 0 ? t.along / t.sum : Real(0);
@@ -161,7 +166,8 @@ __global__ void attend_rows_back(attention_operands<Real> a, cells<Real> dout, l
   for (long long key = r.first + r.warp; key < r.end; key += attention_warps) {
     k.load(a.k + (key * a.k_row + r.group_at), a.head, r.lane);
     v.load(a.v + (key * a.k_row + r.group_at), a.head, r.lane);
-    dq.add(std::exp(q.dot(k) - log_sum) * (o.dot(v) - mean), k);
+    const Real kept = a.drops.template factor<Real>(r.row, r.query, key);
+    dq.add(std::exp(q.dot(k) - log_sum) * (kept * o.dot(v) - mean), k);
   }
   dq.store_sum(d + (r.row * a.q_row + r.head_at), a.head, a.scale(), part);
 }
@@ -187,7 +193,8 @@ __global__ void attend_keys_back(attention_operands<Real> a, cells<Real> dout, l
         q.load(a.q + (row * a.q_row + static_cast<long long>(h) * a.head), a.head, lane);
         o.load(dout + (row * out_row + static_cast<long long>(h) * a.head), a.head, lane);
         const Real p = std::exp(q.dot(k) - stats[2 * (row * a.queries + h)]);
-        dk.add(p * (o.dot(v) - stats[2 * (row * a.queries + h) + 1]), q), dv.add(p, o);
+        const Real kept = a.drops.template factor<Real>(row, h, key);
+        dk.add(p * (kept * o.dot(v) - stats[2 * (row * a.queries + h) + 1]), q), dv.add(p * kept, o);
       }
     }
   }

@@ -27,6 +27,10 @@ template <class Real> struct evaluator {
     return {argument(v, 0), kw, stride, pad, (g.sizes.value(x.d[3], s) + 2 * pad - kw) / stride + 1};
   }
 
+  attention_drops drops(const node& v, const operands<Real>& x) const {
+    return attention_drops::of(x.ids, g.sizes.value(g[v.b].d[2], s), x.a.d[2], argument(v, 1));
+  }
+
   // Elements of extra memory that node i needs while it is computed; it begins at a multiple of 8 bytes.
   long long scratch(id i) const {
     const node& v = g[i];
@@ -183,10 +187,12 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       return with<Ops, op::cross_entropy_grad>(on).matrices(x.a.rows(), x.a.d[3], f, name);
     }
     case op::attention:
-      return attend(with<Ops, op::attention>(on), attention_of(x.a, out.d[3], x.ids, argument(v, 0)), out.p, out.d[3]);
+      return attend(with<Ops, op::attention>(on), attention_of(x.a, out.d[3], x.ids, argument(v, 0), drops(v, x)),
+                    out.p, out.d[3]);
     case op::attention_grad:
-      return attend_back(with<Ops, op::attention_grad>(on), attention_of(x.a, x.c.d[3], x.ids, argument(v, 0)), x.c.p,
-                         x.c.d[3], out.p, scratch);
+      return attend_back(with<Ops, op::attention_grad>(on),
+                         attention_of(x.a, x.c.d[3], x.ids, argument(v, 0), drops(v, x)), x.c.p, x.c.d[3], out.p,
+                         scratch);
     case op::cached_attention: {  // keys and values first go to their places in the cache, which is then read
       const auto here = with<Ops, op::cached_attention>(on);
       const tensor<Real>& cache = x.c;

@@ -119,7 +119,7 @@ inline void read_gpt2(config_reader& in, model_config& c) {
   bool scaled = true;
   in.flag("scale_attn_weights", scaled);
   if (!scaled) c.attention_scale = 1;
-  must_be(in, "scale_attn_by_inverse_layer_idx", false, "every layer scales alike");
+  in.flag("scale_attn_by_inverse_layer_idx", c.attention_scaled_by_layer);
   must_be(in, "add_cross_attention", false, "there is no encoder");
   in.real("resid_pdrop", c.residual_dropout, 1);
   in.real("embd_pdrop", c.embedding_dropout, 1);
