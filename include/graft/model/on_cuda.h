@@ -2,11 +2,12 @@
 // Whole models on the GPU, for files that nvcc compiles: their engines, bf16 and f32. A program that links
 // graft::cuda_compiled finds the models in that library instead of compiling them itself.
 #pragma once
-#include <graft/cuda.h>
+#include <graft/run/cuda_together.cuh>
 #if defined(GRAFT_CUDA_COMPILED)
 #include <graft/model/generate.h>
 #include <graft/model/mixed_training.h>
 #include <graft/model/trainer.h>
+#include <graft/run/cuda_compiled.cuh>
 
 extern template class graft::block_programs<graft::cuda::engine<float>>;
 extern template class graft::bound_block<graft::cuda::engine<float>>;
