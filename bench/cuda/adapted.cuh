@@ -80,7 +80,7 @@ struct adapter {
   bool alone = false;  // see engine.cuh
 };
 // Random tensors for every leaf of a method: their sizes follow from the graph.
-inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a) {
+inline std::unique_ptr<layer> adapted(const setting& at, const view& weight, const adapter& a) {
   const result<layer_graphs> found = built_in_methods().graphs("linear", a.what, false);
   if (!found) must(found.failure(), a.what);
   const layer_graphs& graphs = *found;
@@ -91,7 +91,7 @@ inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a
   size_values s;
   for (const auto& [name, value] : sizes)
     if (const int e = g.sizes.find(name.c_str()); e >= 0) s.v[e] = value, must(l->size(name.c_str(), value), "size");
-  must(l->set("weight", matrix_of(at.w[static_cast<std::size_t>(i)], at.n, k)), "weight");
+  must(l->set("weight", weight), "weight");
   for (int e = 0; e < g.size; ++e) {
     const node& v = g.n[e];
     if (v.what == op::scalar) must(l->set(v.name, 1.0), v.name);
@@ -105,6 +105,9 @@ inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a
   l->on(stream(), a.alone);
   must(l->bind({.tokens = at.m}), "bind");
   return l;
+}
+inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a) {
+  return adapted(at, matrix_of(at.w[static_cast<std::size_t>(i)], at.n, k), a);
 }
 
 // cuBLASLt's product with the quickest plan for the calls that `enqueue` makes of it.

@@ -27,12 +27,12 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
           const code_choice c = choose_codes(e, dtype::bf16, m, k, rank, h200);
           if (c.launches == 0) continue;
           CHECK(c.launches * c.tokens >= m);
-          CHECK(c.own_steps * code_parts >= k / 64);
+          CHECK(c.own_steps * code_splits * c.groups >= k / 64);
           std::vector<std::pair<long long, long long>> used{
-              {c.at.x, 2LL * c.part_steps * c.tokens * 128},
+              {c.at.x, static_cast<long long>(c.groups) * c.part_steps * c.tokens * 128},
               {c.at.ring, c.at.stages * 8192LL},
-              {c.at.inbox, c.tokens * 1024LL},
-              {c.at.s, 2 * ((c.tokens * rank * 2LL + 1023) / 1024 * 1024)},
+              {c.at.inbox, c.groups * c.tokens * 512LL},
+              {c.at.s, c.groups * ((c.tokens * rank * 2LL + 1023) / 1024 * 1024)},
               {c.at.barriers, (2LL * c.at.stages + 2) * 8}};
           if (has_four_bits(e)) {
             used.emplace_back(c.at.scales, c.at.stages * 1024LL);

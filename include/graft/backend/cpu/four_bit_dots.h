@@ -3,9 +3,9 @@
 // its codes, one load where permuting a table's bytes takes eight instructions, and each block is summed before its scale
 // is applied:
 //     y = sum_b scale_b (sum_k table[code_k] x_k)
-// For rows that are whole blocks, where no instruction permutes floats.
+// For rows that are whole blocks, where no instruction permutes floats; by digits where there are instructions for them.
 #pragma once
-#include <graft/backend/cpu/codes.h>
+#include <graft/backend/cpu/digit_dots.h>
 
 #include <bit>
 #include <cstdint>
@@ -62,6 +62,10 @@ using two_floats = float __attribute__((vector_size(8)));
 inline void four_bit_dots(const weight_view& w, long long first, long long rows, const float* x, float sign,
                           float* out) {
   using namespace detail;
+#if defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_NEON) && !defined(__CUDACC__)
+  thread_local digits_of_x digits;
+  if (digits.make(x, w.cols, w.how.block)) return digit_dots(w, first, rows, digits, sign, out);
+#endif
   const byte_pairs& pairs = pairs_of(w.how.codes);
   const long long block = w.how.block, blocks = w.cols / block;
   for (long long i = 0; i < rows; i += 4) {

@@ -196,10 +196,10 @@ template <class T> class bound_product {
     const code_choice c = codes_for(m, to);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
-    if (c.launches == 0 || !aligned || kernels.codes.of(leaf().beside->how, c.tokens).kernel == nullptr) return false;
+    if (c.launches == 0 || !aligned || kernels.codes.of(leaf().beside->how, c).kernel == nullptr) return false;
     if (code_calls_.empty())
       code_calls_ = code_calls(kernels.codes, to, {leaf(), dtype_of<T>, record(), act(), n_, k_});
-    if (status s = code_calls_.run(stream, c, m, with.x, with.y, with.residual); !s) return s.failure();
+    if (status s = code_calls_.run(stream, c, m, with.x, with.y, with.residual, may_chain()); !s) return s.failure();
     return true;
   }
   bool has_pre() const { return slots_.pre >= 0 || (shared_ != nullptr && shared_->pre); }

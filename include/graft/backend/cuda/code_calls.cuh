@@ -11,9 +11,9 @@
 namespace graft::cuda {
 
 struct code_kernels {
-  kernel_entry four_bits[3], eight_bits[3];  // of 8, 16 and 32 tokens
-  const kernel_entry& of(const encoding& e, int tokens) const {
-    const int k = tokens == 8 ? 0 : tokens == 16 ? 1 : 2;
+  kernel_entry four_bits[5], eight_bits[5];  // of 8, 16 and 32 tokens, and of 8 and 16 with more warps
+  const kernel_entry& of(const encoding& e, const code_choice& c) const {
+    const int k = (c.tokens == 8 ? 0 : c.tokens == 16 ? 1 : 2) + (c.groups == 4 ? 3 : 0);
     return has_four_bits(e) ? four_bits[k] : eight_bits[k];
   }
 };
@@ -21,13 +21,14 @@ template <class T> code_kernels all_code_kernels() {
   code_kernels all;
   if constexpr (sizeof(T) == 2) {
     auto add = [&]<int K>(std::integral_constant<int, K>) {
-      constexpr int tokens = 8 << K;
-      all.four_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, true, tokens>),
-                          static_cast<unsigned>(code_block<T, true, tokens>::threads), code_memory_bytes};
-      all.eight_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, false, tokens>),
-                           static_cast<unsigned>(code_block<T, false, tokens>::threads), code_memory_bytes};
+      constexpr int tokens = 8 << K % 3, groups = K < 3 ? 2 : 4;
+      all.four_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, true, tokens, groups>),
+                          static_cast<unsigned>(code_ring<T, true, tokens, groups>::threads), code_memory_bytes};
+      all.eight_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, false, tokens, groups>),
+                           static_cast<unsigned>(code_ring<T, false, tokens, groups>::threads), code_memory_bytes};
     };
     add(std::integral_constant<int, 0>{}), add(std::integral_constant<int, 1>{}), add(std::integral_constant<int, 2>{});
+    add(std::integral_constant<int, 3>{}), add(std::integral_constant<int, 4>{});
   }
   return all;
 }
@@ -48,9 +49,11 @@ class code_calls {
       : kernels_(&kernels), device_(device), stays_(stays), from_(coded_of(stays.weight)) {}
 
   bool empty() const { return kernels_ == nullptr; }
-  status run(cudaStream_t stream, const code_choice& c, long long m, const void* x, void* y, const void* residual) {
+  // `chained`: codes and adapter may be read before the kernel ahead in the stream has finished.
+  status run(cudaStream_t stream, const code_choice& c, long long m, const void* x, void* y, const void* residual,
+             bool chained) {
     const encoding& how = from_.how;
-    const kernel_entry& what = kernels_->of(how, c.tokens);
+    const kernel_entry& what = kernels_->of(how, c);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
     if (!made_) {
       const long long bytes = bytes_of_codes(how, 1, stays_.k);
@@ -62,14 +65,23 @@ class code_calls {
     code_args g{};
     g.from = from_, g.slot = stays_.slot, g.act = stays_.act, g.n = stays_.n, g.k = stays_.k;
     g.steps = c.steps, g.own_steps = c.own_steps, g.part_steps = c.part_steps;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(from_.scales) % 16 == 0;
+    g.four_together = aligned && how.block == 64 && stays_.k % 256 == 0 && c.own_steps % 4 == 0 &&
+                      (how.scales == dtype::f32 || how.second_block == encodings::nested_block);
     g.tiles = (stays_.n + 63) / 64, g.stages = c.at.stages;
     auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
     g.x_at = offset(c.at.x), g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales);
     g.inbox_at = offset(c.at.inbox), g.s_at = offset(c.at.s), g.barriers_at = offset(c.at.barriers);
     const int rounds = (g.tiles + clusters_ - 1) / clusters_, clusters = (g.tiles + rounds - 1) / rounds;
-    cudaLaunchAttribute cluster = by_fours();
-    const cudaLaunchConfig_t config{
-        dim3(code_splits, static_cast<unsigned>(clusters)), dim3(what.threads), what.shared, stream, &cluster, 1};
+    cudaLaunchAttribute attributes[2] = {by_fours(), {}};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{dim3(code_splits, static_cast<unsigned>(clusters)),
+                              dim3(what.threads),
+                              what.shared,
+                              stream,
+                              attributes,
+                              chained ? 2U : 1U};
     const long long pitch = bits_of(stays_.computes) / 8;
     for (long long first = 0; first < m; first += c.tokens) {
       const auto row = [&](const void* p, long long width) {
@@ -80,6 +92,7 @@ class code_calls {
       g.y = const_cast<char*>(row(y, stays_.n));
       void* arguments[] = {&map_, &g};
       if (status s = launch(config, what.kernel, arguments, "stream of codes"); !s) return s;
+      config.numAttrs = 2;
     }
     return ok;
   }

@@ -11,7 +11,7 @@ namespace graft::cuda {
 // lies on a multiple of its size: the address of an entry is then put together from bytes.
 inline constexpr long long code_memory_begins = 1024, code_table_at = 65536, code_table_ends = 131072,
                            code_memory_bytes = 227 * 1024, code_memory_ends = code_memory_begins + code_memory_bytes;
-inline constexpr int code_splits = 4, code_groups = 2, code_parts = code_splits * code_groups, most_code_launches = 4;
+inline constexpr int code_splits = 4, most_code_launches = 4;
 
 struct code_layout {
   int stages = 0;
@@ -19,6 +19,7 @@ struct code_layout {
 };
 struct code_choice {
   int tokens = 0, launches = 0;  // of a launch; none: the weight is decoded first
+  int groups = 0;                // of warps, in a thread block
   int steps = 0, own_steps = 0, part_steps = 0;
   code_layout at{};
 };
@@ -44,28 +45,32 @@ constexpr bool lay_out(code_choice& c, int rank, bool four_bits, int stages) {
   code_regions r{{code_memory_begins, code_table_ends}, {code_table_at, code_memory_ends}};
   if (!four_bits) r.end[0] = code_memory_ends, r.at[1] = r.end[1];
   c.at.stages = stages;
-  c.at.x = r.take(static_cast<long long>(code_groups) * c.part_steps * c.tokens * 128);
+  c.at.x = r.take(static_cast<long long>(c.groups) * c.part_steps * c.tokens * 128);
   c.at.ring = r.take(stages * 8192LL);
   c.at.scales = four_bits ? r.take(stages * 1024LL) : 0;
-  c.at.inbox = r.take(2LL * code_parts * c.tokens / 8 * 512);
-  c.at.s = r.take(code_groups * ((c.tokens * rank * 2LL + 1023) / 1024 * 1024));
+  c.at.inbox = r.take(2LL * code_splits * c.groups * c.tokens / 8 * 512);
+  c.at.s = r.take(c.groups * ((c.tokens * rank * 2LL + 1023) / 1024 * 1024));
   c.at.barriers = r.take((2LL * stages + 2) * 8);
   return c.at.x >= 0 && c.at.ring >= 0 && c.at.scales >= 0 && c.at.inbox >= 0 && c.at.s >= 0 && c.at.barriers >= 0;
 }
-// The tiles of A come first. Where they are so many that a slot is released twice before it holds codes, the warps that
-// make scales, which have not seen the first release, would take it for the second.
-constexpr bool sees_all_releases(int part_steps, int rank, int stages) { return part_steps * rank / 64 + 1 < stages; }
 // `rank` is padded.
 constexpr code_choice choose_codes(const encoding& e, dtype computes, long long m, int k, int rank, const target& on) {
   code_choice c;
   if (!is_hopper(on) || !is_16_bit(computes) || !streams_codes(e, k) || k % 64 != 0 || k == 0 || rank > 64) return c;
-  c.steps = k / 64, c.own_steps = (c.steps + code_parts - 1) / code_parts, c.part_steps = (c.own_steps + 3) / 4 * 4;
-  for (const int tokens : {8, 16, 32}) {
-    if (c.launches == 1) break;  // all of them in one
-    code_choice more = c;
-    more.tokens = tokens, more.launches = static_cast<int>((m + tokens - 1) / tokens);
-    for (const int stages : {6, 8, 10})
-      if (sees_all_releases(c.part_steps, rank, stages) && lay_out(more, rank, has_four_bits(e), stages)) c = more;
+  struct shape {
+    int tokens, groups, stages;  // the last that fits is the best
+  };
+  for (const shape s : {shape{8, 2, 6}, shape{8, 2, 8}, shape{8, 2, 10}, shape{8, 4, 8}, shape{8, 4, 12},
+                        shape{16, 2, 6}, shape{16, 2, 8}, shape{16, 2, 10}, shape{16, 4, 8}, shape{16, 4, 12},
+                        shape{32, 2, 6}, shape{32, 2, 8}, shape{32, 2, 10}}) {
+    if (c.launches == 1 && c.tokens < s.tokens) break;  // all of them in one
+    code_choice more;
+    more.tokens = s.tokens, more.groups = s.groups;
+    more.launches = static_cast<int>((m + s.tokens - 1) / s.tokens);
+    const int parts = code_splits * s.groups;
+    more.steps = k / 64, more.own_steps = (more.steps + parts - 1) / parts;
+    more.part_steps = (more.own_steps + 3) / 4 * 4;
+    if (lay_out(more, rank, has_four_bits(e), s.stages)) c = more;
   }
   return c.launches <= most_code_launches ? c : code_choice{};
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A weight that is codes, as kernels read it, and the numbers of a whole one in a panel: memory for one weight at a time,
-// in which the layers of a stream take turns. A product of many tokens, its gradient and the nodes around them read the
-// panel; look-ups decode the rows they want. What a code means is in the files of core/encoding.
+// A weight that is codes, as kernels read it, and how it comes to the device. Look-ups decode the rows they want. What a
+// code means is in the files of core/encoding.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/memory.h>
@@ -18,11 +17,15 @@ struct coded {
   float offset = 0;
   long long cols = 0;
   float table[16] = {};  // of codes of four bits
+  int shift = 0;         // two to this power is a block of such codes
+  long long pitch = 0;   // how far their blocks are from row to row, in elements
 
+  __device__ float nested(unsigned code, float second) const {
+    return __fadd_rn(__fmul_rn(__ldg(second_table + code), second), offset);  // as encodings::nested_scale rounds
+  }
   __device__ float scale(long long k) const {
     if (how.scales == dtype::u8)
-      return encodings::nested_scale(second_table[static_cast<const unsigned char*>(scales)[k]],
-                                     second_scales[k / how.second_block], offset);
+      return nested(static_cast<const unsigned char*>(scales)[k], second_scales[k / how.second_block]);
     return cells<float>(const_cast<void*>(scales), how.scales)[k];
   }
   // The scale that element i is multiplied with.
@@ -33,6 +36,14 @@ struct coded {
       case scaled_by::row_run: return i / cols * (cols / how.block) + i % cols / how.block;
       default: return 0;
     }
+  }
+  // Scales of four neighbouring blocks from `place` on, a multiple of four: what is stored is read at once.
+  __device__ float4 four_scales(long long place) const {
+    if (how.scales != dtype::u8) return __ldg(static_cast<const float4*>(scales) + place / 4);
+    const unsigned codes4 = __ldg(static_cast<const unsigned*>(scales) + place / 4);
+    const float second = __ldg(second_scales + place / encodings::nested_block);
+    return {nested(codes4 & 255, second), nested(codes4 >> 8 & 255, second), nested(codes4 >> 16 & 255, second),
+            nested(codes4 >> 24, second)};
   }
   __device__ float value(long long i, float scale) const {
     switch (how.codes) {
@@ -73,40 +84,13 @@ inline coded coded_of(const view& v) {
           v.size[v.rank - 1]};
   const float* const values = p.how.codes == dtype::fp4 ? encodings::fp4_codes::table : encodings::nf4_codes::table;
   std::copy_n(values, 16, c.table);
+  if (has_four_bits(p.how)) {
+    while (1 << (c.shift + 1) <= p.how.block) ++c.shift;
+    c.pitch = p.how.scaled == scaled_by::run ? c.cols : c.cols >> c.shift << c.shift;
+  }
   return c;
 }
 
-// Eight neighbours; those beyond the last element are left out.
-struct decoded_elements {
-  coded from;
-  cells<float> to;
-  long long count;
-  __device__ void operator()(long long piece) const {
-    constexpr int width = 8;
-    const long long first = piece * width;
-    if (first + width > count) {
-      for (long long i = first; i < count; ++i) {
-        float one[1];
-        from.load(one, i), to.put(i, one[0]);
-      }
-      return;
-    }
-    float v[width];
-    from.load(v, first);
-    if (to.type == dtype::f32) {
-      auto* const p = reinterpret_cast<float4*>(static_cast<float*>(to.at) + first);
-      p[0] = {v[0], v[1], v[2], v[3]}, p[1] = {v[4], v[5], v[6], v[7]};
-      return;
-    }
-    union {
-      unsigned short half[width];
-      uint4 whole;
-    } narrowed;
-    const narrow_elements<float> all{narrowed.half, to.type == dtype::bf16};
-    for (int k = 0; k < width; ++k) all.put(k, v[k]);
-    reinterpret_cast<uint4*>(to.at)[piece] = narrowed.whole;
-  }
-};
 struct gathered_codes {
   tensor<float> out;
   coded from;
@@ -119,20 +103,6 @@ struct gathered_codes {
     if (row >= 0 && row < (by_column ? from.cols : rows))
       from.load(v, by_column ? c * from.cols + row : row * from.cols + c);
     out.p.put(i, v[0]);
-  }
-};
-
-// Memory for the numbers of one weight.
-class code_panel : public common_memory {
- public:
-  // The numbers of a weight, in the order of the stream; there must be room.
-  result<cells<float>> decode(cudaStream_t stream, const view& codes, dtype as) const {
-    const long long n = codes.count();
-    if (n * bits_of(as) / 8 > bytes()) return fail("there is no room for the numbers of a weight that is codes");
-    const cells<float> to{data(), as};
-    if (status s = on_stream{stream}.elements((n + 7) / 8, decoded_elements{coded_of(codes), to, n}, "decode"); !s)
-      return s.failure();
-    return to;
   }
 };
 

@@ -4,7 +4,7 @@
 // codes stays that; whoever reads it finds its numbers in a panel, until somebody else reads another one.
 #pragma once
 #include <graft/backend/call.h>
-#include <graft/backend/cuda/codes.cuh>
+#include <graft/backend/cuda/code_panel.cuh>
 #include <graft/backend/cuda/evaluate.cuh>
 #include <graft/backend/cuda/memory.h>
 #include <graft/derive/walk.h>
