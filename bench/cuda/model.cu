@@ -3,7 +3,9 @@
 // training step, bare and with adapters on all seven projections. Prints one line of JSON, microseconds of whole calls with
 // all that the host does, and for a token step its floor: the bytes of the layers' weights, of the adapter, and of the
 // cache that must move, at 4.3 TB/s. compare_models_gpu.py runs PEFT in the same shape.
-//     bench_cuda_model [LAYERS [VOCABULARY [short | all | profile]]]
+// With `codes` it is a token step and a training step with LoRA of the bf16 model and of the same in NF4, and the memory
+// that their weights take.
+//     bench_cuda_model [LAYERS [VOCABULARY [short | all | profile | codes]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.h>
@@ -42,12 +44,19 @@ model_config shape(int layers, int vocabulary) {
   return c;
 }
 // Small numbers, so that rows stay of order one.
-model_weights random_weights(const model_config& c) {
+struct random_memory {
+  std::deque<std::vector<std::uint16_t>> numbers;
+  std::vector<float> scales;
+  std::deque<planes> beside;
+};
+model_weights random_weights(const model_config& c, bool coded = false) {
   model_weights w;
-  auto memory = std::make_shared<std::deque<std::vector<std::uint16_t>>>();
+  auto memory = std::make_shared<random_memory>();
+  const encoding nf4{dtype::nf4, scaled_by::run, 64};
+  if (coded) memory->scales.assign(static_cast<std::size_t>(c.inner) * static_cast<std::size_t>(c.width) / 64, 0.02F);
   std::uint64_t drawn = 0;
   const auto put = [&](const std::string& name, long long rows, long long cols) {
-    auto& v = memory->emplace_back(static_cast<std::size_t>(rows * cols));
+    auto& v = memory->numbers.emplace_back(static_cast<std::size_t>(rows * cols));
     const bool norm = cols == 1;
     // Drawn once and repeated: only bytes count here.
     const std::size_t period = std::min<std::size_t>(v.size(), 1U << 22U);
@@ -59,16 +68,26 @@ model_weights random_weights(const model_config& c) {
       std::copy_n(v.begin(), std::min(period, v.size() - i), v.begin() + static_cast<std::ptrdiff_t>(i));
     w.tensors[name] = {v.data(), dtype::bf16, {rows, cols, 1, 1}, norm ? 1 : 2};
   };
+  // Random bits are codes as well as numbers.
+  const auto project = [&](const std::string& name, long long rows, long long cols) {
+    put(name, coded ? rows / 4 : rows, cols);
+    if (!coded) return;
+    planes& p = memory->beside.emplace_back();
+    p.how = nf4, p.scales = memory->scales.data();
+    view& v = w.tensors[name];
+    v.type = dtype::nf4, v.size[0] = rows, v.beside = &p;
+  };
   const long long kv = static_cast<long long>(c.key_heads) * c.head_size;
   put("model.embed_tokens.weight", c.vocabulary, c.width), put("lm_head.weight", c.vocabulary, c.width);
   put("model.norm.weight", c.width, 1);
   for (int l = 0; l < c.layers; ++l) {
     const std::string at = "model.layers." + std::to_string(l) + ".";
     put(at + "input_layernorm.weight", c.width, 1), put(at + "post_attention_layernorm.weight", c.width, 1);
-    put(at + "self_attn.q_proj.weight", c.width, c.width), put(at + "self_attn.o_proj.weight", c.width, c.width);
-    put(at + "self_attn.k_proj.weight", kv, c.width), put(at + "self_attn.v_proj.weight", kv, c.width);
-    put(at + "mlp.gate_proj.weight", c.inner, c.width), put(at + "mlp.up_proj.weight", c.inner, c.width);
-    put(at + "mlp.down_proj.weight", c.width, c.inner);
+    project(at + "self_attn.q_proj.weight", c.width, c.width),
+        project(at + "self_attn.o_proj.weight", c.width, c.width);
+    project(at + "self_attn.k_proj.weight", kv, c.width), project(at + "self_attn.v_proj.weight", kv, c.width);
+    project(at + "mlp.gate_proj.weight", c.inner, c.width), project(at + "mlp.up_proj.weight", c.inner, c.width);
+    project(at + "mlp.down_proj.weight", c.width, c.inner);
   }
   w.owner = memory;
   return w;
@@ -140,7 +159,7 @@ struct wanted {
 constexpr wanted table[] = {{1, 1024, true},  {16, 1024, true}, {2, 1024, false},  {4, 1024, false}, {8, 1024, false},
                             {32, 1024, true}, {64, 1024, true}, {1, 64, false},    {16, 64, false},  {64, 64, false},
                             {1, 4096, false}, {8, 4096, false}, {16, 4096, false}, {1, 32768, false}};
-enum class amount : unsigned char { brief, all, profile };
+enum class amount : unsigned char { brief, all, profile, codes };
 
 result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
   std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
@@ -174,7 +193,31 @@ status measure_steps(causal_lm<engine>& model, const std::string& adapter, amoun
   }
   return say(adapter + "_prefill_2048", prefill(model, 2048));
 }
+status measure_codes(int layers, int vocabulary) {
+  const model_config c = shape(layers, vocabulary);
+  std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
+  for (const bool coded : {false, true}) {
+    const std::string name = coded ? "nf4" : "bf16";
+    const double before = used_megabytes();
+    auto model = causal_lm<engine>::make(c, random_weights(c, coded), {.context = 4096});
+    if (!model) return model.failure();
+    if (status s = say(name + "_weights_mb", used_megabytes() - before); !s) return s;
+    auto set = adapter_named(*model, "lora");
+    if (!set) return set.failure();
+    if (status s = model->set_adapters(*set); !s) return s;
+    for (const int sequences : {1, 8, 16})
+      if (status s = say(name + "_decode_" + std::to_string(sequences),
+                         decode(*model, sequences, 1024, step_mode::reduce_overhead));
+          !s)
+        return s;
+    if (status s = say(name + "_prefill_2048", prefill(*model, 2048)); !s) return s;
+    if (status s = say(name + "_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
+  }
+  std::printf("}\n");
+  return ok;
+}
 status measure(int layers, int vocabulary, amount how_much) {
+  if (how_much == amount::codes) return measure_codes(layers, vocabulary);
   const model_config c = shape(layers, vocabulary);
   auto model = causal_lm<engine>::make(c, random_weights(c), {.context = longest});
   if (!model) return model.failure();
@@ -209,6 +252,7 @@ int main(int count, char** all) {
   const status s = measure(count > 1 ? std::atoi(all[1]) : 4, count > 2 ? std::atoi(all[2]) : 1024,
                            how_much == "all"       ? amount::all
                            : how_much == "profile" ? amount::profile
+                           : how_much == "codes"   ? amount::codes
                                                    : amount::brief);
   return s ? 0 : (std::fprintf(stderr, "\n%s\n", s.message()), 1);
 }
