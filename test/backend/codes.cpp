@@ -3,6 +3,7 @@
 #include <graft/backend/cpu/matmul.h>
 #include <graft/backend/cpu/storage.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "../support/coded.h"
@@ -101,6 +102,33 @@ TEST_CASE("codes: products from codes are those of the numbers that they mean") 
           INFO(e.name, ", ", m, " rows, across ", !tb);
           CHECK(worst < 1e-3 / 16);
         }
+}
+
+TEST_CASE("codes: one token on rows of whole blocks, whatever the sizes of its numbers") {
+  const long long rows = 7, cols = 8192;
+  for (const named_encoding& e : every_encoding()) {
+    if (!has_four_bits(e.how)) continue;
+    const coded_and_plain w(normal_numbers(rows * cols, 13), rows, cols, e.how);
+    for (const float least : {1.0F, 1e-6F, 1e-30F, 0.0F}) {
+      INFO(e.name, ", down to ", least);
+      std::vector<float> x = normal_numbers(cols, 14), y(rows);
+      for (long long i = cols / 2; i < cols; ++i) x[static_cast<std::size_t>(i)] *= least;
+      cpu::stored_product<float>({y.data(), {1, 1, 1, rows}}, {x.data(), {1, 1, 1, cols}}, w.as_weight(),
+                                 {false, true});
+      for (std::size_t r = 0; r < y.size(); ++r) {
+        double sum = 0, size = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const double v = static_cast<double>(w.numbers[r * x.size() + i]) * static_cast<double>(x[i]);
+          sum += v, size += std::abs(v);
+        }
+        CHECK(std::abs(static_cast<double>(y[r]) - sum) < 1e-6 * size);
+      }
+      x[70] = INFINITY;
+      cpu::stored_product<float>({y.data(), {1, 1, 1, rows}}, {x.data(), {1, 1, 1, cols}}, w.as_weight(),
+                                 {false, true});
+      CHECK_FALSE(std::isfinite(y[0]));
+    }
+  }
 }
 
 TEST_CASE("codes: a weight on the left, across too, and the sums of squares of its rows") {

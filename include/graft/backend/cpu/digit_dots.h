@@ -25,7 +25,7 @@ inline void digits_of(float v, signed char* to, long long apart) {
 // x, of 32 numbers first those with codes in the upper halves of bytes; and what each block was divided by.
 class digits_of_x {
  public:
-  // False where a number is not finite.
+  // False where a number is not finite, or all of a block are so small that their quotients would not be exact.
   bool make(const float* x, long long n, long long block) {
     n_ = n, digits_.reserve(3 * n), scales_.reserve(n / block);
     for (long long b = 0; b < n / block; ++b) {
@@ -33,9 +33,9 @@ class digits_of_x {
       const float most = largest_magnitude(from, block);
       float all_finite = 0;
       for (long long i = 0; i < block; ++i) all_finite += from[i] * 0.0F;
-      if (all_finite != 0) return false;
+      if (all_finite != 0 || (most > 0 && most < 1e-25F)) return false;
       scales_.data()[b] = most / whole_digits * (16384.0F / whole_digits);
-      const float factor = most > 1e-30F ? whole_digits / most : 0.0F;
+      const float factor = most > 0 ? whole_digits / most : 0.0F;
       for (long long i = 0; i < block; ++i)
         digits_of(from[i] * factor, digits_.data() + b * block + i / 32 * 32 + i % 2 * 16 + i % 32 / 2, n);
     }
