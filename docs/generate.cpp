@@ -98,7 +98,7 @@ graft::size_values bind(const layer& l, const graph& g, const base_shape& shape,
   return s;
 }
 cost price(const layer& l, const graph& g, const base_shape& shape, long long tokens) {
-  return graft::cost_of(g, bind(l, g, shape, tokens), stored_as, stored_as);
+  return graft::cost_of(g, bind(l, g, shape, tokens), {stored_as}, stored_as);
 }
 // Decided once per layer, before a call says how many tokens it has.
 bool folds(const layer& l, const graft::target& to, const base_shape& shape) {

@@ -118,7 +118,7 @@ summary show(const std::filesystem::path& layers, const char* golden_case,
   const random_tensors<Layer> numbers(sizes);
   graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused, eager(graft::mode::eager);
   const auto price = [&](const graft::graph& g) {
-    return graft::cost_of(g, numbers.sizes_in(g), graft::dtype::f32, graft::dtype::f32);
+    return graft::cost_of(g, numbers.sizes_in(g), {graft::dtype::f32}, graft::dtype::f32);
   };
 
   graft::text merge("  merge     evaluates the formula, ");

@@ -2,9 +2,10 @@
 // Which products read codes without decoding them first, and where the parts of such a launch lie in shared memory.
 #include <doctest/doctest.h>
 #include <graft/backend/cuda/code_choice.h>
-#include <graft/backend/cuda/targets.h>
+#include <graft/targets.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,4 +60,12 @@ TEST_CASE("code choice: few tokens of what the kernels can read, and nothing els
   CHECK(launches(nf4_64, 1, 4096, h200, dtype::f32) == 0);
   CHECK(launches({dtype::nf4, scaled_by::run, 32}, 1, 4096, h200) == 0);
   CHECK(launches(encodings::q8_0_codes::how(), 1, 4096, h200) == 0);
+}
+TEST_CASE("code choice: a layer type counts the kernels that run: one for few tokens, else one that decodes first") {
+  using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, on<sm_90>>;
+  static_assert(plan::kernels_at(1) == 1 && plan::kernels_at(32) == 1 && plan::kernels_at(64) == 2);
+  static_assert(plan::kernels_at(4096) == 1 + compile<linear<4096, 4096, bf16, lora<16>>, on<sm_90>>::kernels_at(4096));
+  std::string all;
+  explain<linear<4096, 4096, nf4<64>, lora<16>>, sm_90>([&](const text& t) { all += t.c_str(); }, 1);
+  CHECK(all.find("cannot read in less than 2.2 us") != std::string::npos);
 }

@@ -19,11 +19,11 @@ constexpr size_values sizes(const graph& g) {
 template <class Adapter, class Kind = linear_kind, bool Bias = false>
 constexpr cost forward(dtype stored = dtype::f32, dtype moved = dtype::f32) {
   const graph g = derived<Kind, Adapter, Bias>::forward;
-  return cost_of(g, sizes(g), stored, moved);
+  return cost_of(g, sizes(g), {stored}, moved);
 }
 template <class Adapter> constexpr cost backward() {
   const graph g = derived<linear_kind, Adapter, false>::backward;
-  return cost_of(g, sizes(g), dtype::f32, dtype::f32);
+  return cost_of(g, sizes(g), {dtype::f32}, dtype::f32);
 }
 constexpr long long base = 2 * T * out * in;
 
@@ -64,7 +64,7 @@ TEST_CASE("cost: LoKr's side branch is two small products") {
     v.v[g.sizes.find("c")] = 24;
     return v;
   }();
-  constexpr cost c = cost_of(derived<linear_kind, lokr<>, false>::forward, s, dtype::f32, dtype::f32);
+  constexpr cost c = cost_of(derived<linear_kind, lokr<>, false>::forward, s, {dtype::f32}, dtype::f32);
   BOTH(c.flops == base + 2 * T * (24 * 32 * 32 + 32 * 24 * 32) + 2 * T * out);
   BOTH(c.parameter_flops == 2 * 32 * 32 * r);
 }

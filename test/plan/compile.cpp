@@ -68,8 +68,22 @@ TEST_CASE("compile: costs of a layer type") {
   BOTH(forward_cost<layer>(T).flops == 2 * T * n * n + 2 * T * r * 2 * n + T * n);
   BOTH(forward_cost<layer>(T).bytes == 2 * (T * n + n * n + 2 * r * n + T * n));
   BOTH(backward_cost<layer>(T).flops > forward_cost<layer>(T).flops);
-  BOTH((forward_cost<linear<1024, 1024, nf4<64>, none>>(T).bytes == n * n / 2 + 2 * 2 * T * n));
+  BOTH((forward_cost<linear<1024, 1024, nf4<64>, none>>(T).bytes == n * n / 2 + n * n / 64 * 4 + 2 * 2 * T * n));
   BOTH((forward_cost<linear<1024, 1024, double, none>>(T).bytes == 8 * (n * n + 2 * T * n)));
+}
+
+TEST_CASE("compile: a weight of codes stays codes, and what would be folded into it a branch beside it") {
+  using four = linear<4096, 4096, nf4<64>, lora<16>>;
+  BOTH((compile<four, fullgraph>::kernels == 1));
+  BOTH((compile<four, fullgraph>::encoded));
+  BOTH((!compile<linear<4096, 4096, bf16, lora<16>>>::encoded));
+  using wide = linear<1024, 1024, bf16, lora<1024>>;
+  using wide_codes = linear<1024, 1024, nf4<64>, lora<1024>>;
+  BOTH((compile<wide>::folded));
+  BOTH((compile<wide_codes>::worth_a_copy));
+  BOTH((!compile<wide_codes>::folded));
+  BOTH((forward_cost<wide_codes>(1).flops > forward_cost<wide>(1).flops));
+  BOTH((forward_cost<linear<1024, 1024, int8, none>>(1).bytes == 1024 * 1024 + 4 * 1024 + 2 * 2 * 1024));
 }
 
 TEST_CASE("compile: a side branch of more than a quarter of the layer is folded into the weight") {

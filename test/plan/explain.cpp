@@ -99,3 +99,15 @@ TEST_CASE("explain: the form that runs is the one that is shown") {
   CHECK((said<linear<1024, 1024, bf16, loha<16>>>(512).folded));
   CHECK_FALSE((said<linear<1024, 1024, bf16, lora<16>>>(512).folded));
 }
+TEST_CASE("explain: what a weight of codes takes, and that nothing is folded into it") {
+  std::string all;
+  const auto line = [&](const text& t) { all += std::string(t.c_str()) + "\n"; };
+  explain<linear<1024, 1024, nf4<64>, lora<1024>>>(line, 16);
+  CHECK(all.find("  weight    nf4 in blocks of 64, 4.50 bits each with their scales: 589 kB\n") != std::string::npos);
+  CHECK(all.find("of codes it stays a branch beside it") != std::string::npos);
+  CHECK(all.find("(folded)") == std::string::npos);
+  all.clear();
+  explain<linear<4096, 4096, int8, lora<16>>>(line, 16);
+  CHECK(all.find("int8, 8.01 bits each") != std::string::npos);
+  CHECK(all.find("stays a branch") == std::string::npos);
+}

@@ -74,7 +74,7 @@ template <class Layer> long long parameters_and_weights(const bench_options& o) 
 template <class Layer, const target& To> cost cost_at(long long tokens, const bench_options& o) {
   const graph& g = plan_of<Layer, To>::folded ? derived_of<Layer>::folded : derived_of<Layer>::forward;
   constexpr dtype stored = storage<typename Layer::element>::type;
-  return cost_of(g, bench_sizes<Layer>(g, tokens, o), stored, stored);
+  return cost_of(g, bench_sizes<Layer>(g, tokens, o), {stored}, stored);
 }
 // The same layer without its adapter.
 template <class Layer> struct bare_layer : Layer { using adapter = none; };

@@ -3,7 +3,7 @@
 // data-time when every value between the ends stays on the chip: inputs, weights and cached values read once, outputs
 // written once. Numbers that no long long holds are the largest one.
 #pragma once
-#include <graft/core/dtype.h>
+#include <graft/core/encoding.h>
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
 
@@ -75,7 +75,7 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   return flops;
 }
 // The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
-[[gnu::cold]] constexpr cost cost_of(const graph& g, const size_values& s, dtype stored, dtype moved) {
+[[gnu::cold]] constexpr cost cost_of(const graph& g, const size_values& s, const encoding& stored, dtype moved) {
   cost c;
   const stages when = schedule(g);
   const node_set live = reachable(g);
@@ -83,6 +83,12 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   auto bytes = [&](id i, dtype t) {
     const long long n = count(g, i, s);
     return plus(times(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
+  };
+  // Codes with their scales; what has no two axes is no codes.
+  auto stored_bytes = [&](id i) {
+    const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
+    if (stored.plain()) return bytes(i, stored.codes);
+    return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
   auto add = [](long long& to, long long n) { to = plus(to, n); };
   auto read_at_data_time = [&](id i) {
@@ -95,7 +101,7 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
     if (row(v.what).from == source::integers)
       add(c.bytes, bytes(i, dtype::i64));
     else
-      add(c.bytes, bytes(i, v.what == op::base ? stored : moved));
+      add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
     if (!computed) return;
     add(c.cached_bytes, bytes(i, moved));
     if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);

@@ -104,7 +104,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
  private:
   static constexpr dtype computed = storage<typename storage<element>::compute>::type;
   static constexpr cost price(const graph& g, long long tokens) {
-    return cost_of(g, block_sizes_at<Block>(g, tokens), storage<element>::type, computed);
+    return cost_of(g, block_sizes_at<Block>(g, tokens), encoding_of<element>(), computed);
   }
 };
 

@@ -112,11 +112,6 @@ struct data_dependent_size_breaks_the_graph : plan_of<Layer> {
 };
 
 // ---- types
-template <class Layer, class Storage> struct storage_has_no_lowering : plan_of<Layer> {
-  static_assert(supported<Storage>,
-                "graft: fullgraph, but no kernel reads this storage type yet: store the weight as float, double or "
-                "bf16, or drop fullgraph (storage_has_no_lowering lists layer, storage type)");
-};
 template <class Layer, class Type> struct not_an_element_type : plan_of<Layer> {
   static_assert(supported<Type>,
                 "graft: this is not an element type: use float, double, bf16, nf4<Block> or int8 (not_an_element_type "

@@ -131,6 +131,30 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
 namespace detail {
 // What explain says of a layer; block types have their own (plan/block_explain.h).
 template <class Layer, const target& To> struct explained {
+  // What a weight of codes takes, the least time in which it can be read, and what is not done because it is codes.
+  template <class Sink> static constexpr void explain_codes(Sink&& line) {
+    constexpr encoding how = real_of<typename Layer::element>::how;
+    text t;
+    t << "  weight    " << name_of(how.codes);
+    if (how.block > 0) t << " in blocks of " << how.block;
+    const graph& g = derived_of<Layer>::forward;
+    const size_values s = with_nominals(g, static_sizes<Layer>(g));
+    for (id i = 0; i < g.size; ++i) {
+      if (g[i].what != op::base || !same_text(g[i].name, "weight")) continue;
+      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(how, n / cols, cols);
+      const long long hundredths = (bytes * 800 + n / 2) / n;
+      t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
+        << " bits each with their scales: ";
+      print_big(t, bytes), t << 'B';
+      if (To.bytes_per_second <= 0) continue;
+      const auto tenths = static_cast<long long>(static_cast<double>(bytes) / To.bytes_per_second * 1e7 + 0.5);
+      t << ", which " << To.name << " cannot read in less than " << tenths / 10 << '.' << tenths % 10 << " us";
+    }
+    line(t);
+    if (plan_of<Layer, To>::worth_a_copy)
+      line(text(
+          "            the adapter would be folded into a copy of the weight; of codes it stays a branch beside it"));
+  }
   template <class Sink> static constexpr void write(Sink&& line, long long tokens) {
     using d = derived_of<Layer>;
     text head;
@@ -142,14 +166,17 @@ template <class Layer, const target& To> struct explained {
     head << ' ' << name_of(storage<typename Layer::element>::type);
     if (tokens != dyn) head << ", " << tokens << " tokens";
     line(head);
+    using facts = plan_of<Layer, To>;
+    if constexpr (facts::encoded) explain_codes(line);
     explain_outputs(d::merge, "formula ", line);
     const bool priced = tokens != dyn && static_sizes_known<Layer>();
-    constexpr bool folded = plan_of<Layer, To>::folded;
+    constexpr bool folded = facts::folded;
     auto pass = [&](const graph& g, const char* title, const cost& price) {
       const plan p = fuse(g, To);
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
-      const int kernels = kernels_of(g, p, s, storage<typename Layer::element>::type);
+      using numbers = real_of<typename Layer::element>;
+      const int kernels = kernels_of(g, p, s, numbers::stored, facts::encoded ? numbers::how : encoding{});
       explain_graph(g, p, title, kernels, priced ? &price : nullptr, line);
     };
     pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",

@@ -12,12 +12,14 @@ namespace detail {
 template <class Element> struct real_of {  // what is no element type is an error of its own
   using type = float;
   static constexpr dtype stored = dtype::f32;
+  static constexpr encoding how{};
 };
 template <class Element>
 requires requires { storage<Element>::type; }
 struct real_of<Element> {
   using type = typename storage<Element>::compute;
-  static constexpr dtype stored = storage<Element>::type;
+  static constexpr encoding how = encoding_of<Element>();
+  static constexpr dtype stored = how.plain() ? storage<Element>::type : dtype::bf16;  // or as products read it
 };
 
 // The facts of one graph's plan, without the plan itself.
@@ -43,8 +45,11 @@ template <class Layer, const target& To> struct plan_of {
   using real = typename detail::real_of<typename Layer::element>::type;
   using d = derived_of<Layer>;
   static constexpr const target& runs_on = To;
-  // The adapter is part of a copy of the weight instead of a branch beside it.
-  static constexpr bool folded = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward));
+  // The weight is codes, and stays codes.
+  static constexpr bool encoded = !detail::real_of<typename Layer::element>::how.plain();
+  // The adapter is cheaper as part of a copy of the weight than as a branch beside it; of codes there is no such copy.
+  static constexpr bool worth_a_copy = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward));
+  static constexpr bool folded = worth_a_copy && !encoded;
   static constexpr graph forward_graph() { return folded ? d::folded : d::forward; }
   // What one forward call launches; a GPU may need more with some numbers of tokens: kernels_at(tokens).
   static constexpr int kernels_at(long long tokens) {
@@ -53,7 +58,8 @@ template <class Layer, const target& To> struct plan_of {
     const graph& g = folded ? d::folded : d::forward;
     size_values s = with_nominals(g, static_sizes<Layer>(g));
     if (tokens > 0) g.sizes.set_tokens(s, tokens);
-    return kernels_of(g, fuse(g, To), s, detail::real_of<typename Layer::element>::stored);
+    using numbers = detail::real_of<typename Layer::element>;
+    return kernels_of(g, fuse(g, To), s, numbers::stored, encoded ? numbers::how : encoding{});
   }
   static constexpr int kernels = kernels_at(0);
   static constexpr int graph_breaks = detail::plans<d, To>::forward.breaks;

@@ -24,7 +24,8 @@ constexpr size_values with_nominals(const graph& g, size_values s) {
   return s;
 }
 
-constexpr product_shape shape_of(const graph& g, const product_slots& p, const size_values& s, dtype type) {
+constexpr product_shape shape_of(const graph& g, const product_slots& p, const size_values& s, dtype type,
+                                 const encoding& stored = {}) {
   auto size = [&](id i, int axis) { return g.sizes.value(g[i].d[axis], s); };
   product_shape shape;
   shape.type = type;
@@ -36,6 +37,7 @@ constexpr product_shape shape_of(const graph& g, const product_slots& p, const s
   shape.posts = !p.posts.empty();
   shape.pre = p.pre >= 0;
   shape.across = !p.weight_by_row && base_leaf(g, p.weight) >= 0;
+  if (base_leaf(g, p.weight) >= 0) shape.stored = stored;
   for (const side_branch& b : p.sides) {
     shape.keeps = shape.keeps || b.kept;
     shape.gives_side = shape.gives_side || (b.kept && is_output(g, b.s));
@@ -52,12 +54,12 @@ constexpr beside_shape shape_of(const graph& g, const product_slots& beside, con
           side >= 0 && (sum.left == side || sum.right == side)};
 }
 
-constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dtype type) {
+constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dtype type, const encoding& stored = {}) {
   int n = 0;
   for (const launch& l : p.launches)
     if (l.product >= 0) {
       sequence<product_shape> all;
-      for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type));
+      for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type, stored));
       for (int k = 0; k < 2; ++k)
         if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
       if (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to))

@@ -22,9 +22,8 @@ template <class Layer> constexpr size_values sizes_at(const graph& g, long long 
   return s;
 }
 template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
-  constexpr dtype stored = storage<typename Layer::element>::type;
-  constexpr dtype moved = stored == dtype::nf4 || stored == dtype::int8 ? dtype::bf16 : stored;
-  return cost_of(g, sizes_at<Layer>(g, tokens), stored, moved);
+  using numbers = detail::real_of<typename Layer::element>;
+  return cost_of(g, sizes_at<Layer>(g, tokens), numbers::how, numbers::stored);
 }
 template <class Layer> constexpr cost branch_cost(long long tokens) {
   return cost_for<Layer>(derived_of<Layer>::forward, tokens);

@@ -4,7 +4,7 @@
 // its own. No backend's constant lives in this folder: the targets for GPUs are stated beside their kernels
 // (backend/cuda/targets.h).
 #pragma once
-#include <graft/core/dtype.h>
+#include <graft/core/encoding.h>
 #include <graft/graph/graph.h>
 
 namespace graft {
@@ -30,6 +30,7 @@ struct product_shape {
   bool keeps = false;       // more than y is stored: S of the side branch, or the sum before factor and summand
   bool gives_side = false;  // S is an output of the layer, without padding
   beside_shape beside[2]{};
+  encoding stored{};  // of the weight, where it is codes
 };
 
 struct target {
@@ -38,6 +39,7 @@ struct target {
   work gathers = work::by_rows;
   int capability = 0;              // of a CUDA device: 90 for compute capability 9.0
   int processors = 0;              // multiprocessors
+  double bytes_per_second = 0;     // that its memory gives to a long copy; 0: not known
   int resident_pairs = 0;          // pairs of thread blocks of the gemm family that run at the same time
   int largest_branch_rank = 0;     // of a side branch inside a product; one of a larger rank is folded into a copy of W
   bool weight_either_way = false;  // a product reads a stored weight [out, in] and [in, out]

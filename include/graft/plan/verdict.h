@@ -227,8 +227,6 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::formula_changes_the_shape<Layer, A, typename m::words, m::line, m::now, m::expected>>{};
   } else if constexpr (whole && plans<derived_of<Layer>, cpu_target>::forward.breaks > 0) {
     return break_verdict<Layer>();
-  } else if constexpr (whole && (storage<element>::type == dtype::nf4 || storage<element>::type == dtype::int8)) {
-    return type_is<diagnostic::storage_has_no_lowering<Layer, element>>{};
   } else if constexpr (trained && derived_of<Layer>::backward.bad.what == fault::not_differentiable) {
     using m = no_gradient<Layer>;
     return type_is<diagnostic::not_differentiable<Layer, A, typename m::words, m::at.line>>{};

@@ -3,6 +3,7 @@
 // same function that chooses its kernels when it runs. Knows nothing of CUDA.
 #pragma once
 #include <graft/backend/cuda/attention_choice.h>
+#include <graft/backend/cuda/code_choice.h>
 #include <graft/backend/cuda/slot.h>
 #include <graft/core/sequence.h>
 
@@ -12,6 +13,13 @@ namespace cuda {
 constexpr int product_kernels(const product_shape& p, const target& t) {
   product_shape padded = p;
   padded.rank = padded_rank(p.rank);
+  if (!p.stored.plain()) {
+    const bool streams = !p.across && !p.keeps;
+    const code_choice few = streams ? choose_codes(p.stored, p.type, p.m, p.k, padded.rank, t) : code_choice{};
+    if (few.launches > 0) return few.launches;
+    padded.stored = {};
+    return 1 + product_kernels(padded, t);  // its numbers first
+  }
   int sums = 0;
   for (beside_shape& s : padded.beside) {
     s.rank = padded_rank(s.rank);
@@ -66,10 +74,12 @@ constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype typ
   return choice_of(g, i, attention_size_of(g, i, s, type), t).how == attention_way::decode;
 }
 // A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time.
-constexpr target device_target(const char* name, int capability, int processors, int resident_pairs) {
+constexpr target device_target(const char* name, int capability, int processors, int resident_pairs,
+                               double bytes_per_second = 0) {
   target t;
   t.name = name, t.gathers = target::work::by_products;
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
+  t.bytes_per_second = bytes_per_second;
   t.largest_branch_rank = 64;
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = true;
   t.joins_products = max_segments;
@@ -79,7 +89,7 @@ constexpr target device_target(const char* name, int capability, int processors,
 }
 }  // namespace cuda
 
-inline constexpr target sm_80 = cuda::device_target("sm_80", 80, 108, 54);  // A100
-inline constexpr target sm_90 = cuda::device_target("sm_90", 90, 132, 66);  // H100 SXM, H200
+inline constexpr target sm_80 = cuda::device_target("sm_80", 80, 108, 54);          // A100
+inline constexpr target sm_90 = cuda::device_target("sm_90", 90, 132, 66, 4.3e12);  // H200; an H100 SXM but for memory
 
 }  // namespace graft
