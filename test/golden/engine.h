@@ -25,9 +25,10 @@ struct engine {
   virtual status enable(bool adapter) = 0;
 };
 
-struct cpu_engine : engine {
-  cpu::executor<float> e;
-  cpu_engine(const layer_graphs& g, mode how) : e(g, how) {}
+// A layer of any kind as an engine.
+template <class Layer> struct engine_of : engine {
+  Layer e;
+  template <class... How> explicit engine_of(const layer_graphs& g, How... how) : e(g, how...) {}
   status size(const char* name, long long v) override { return e.size(name, v); }
   status set(const char* name, const view& v) override { return e.set(name, v); }
   status set(const char* name, double v) override { return e.set(name, v); }
@@ -50,30 +51,11 @@ struct runner {
   std::unique_ptr<engine> make(const layer_graphs& g) const;
 };
 
-#ifdef GRAFT_GOLDEN_CUDA
-struct gpu_engine : engine {
-  test::gpu_layer e;
-  gpu_engine(const layer_graphs& g, mode how) : e(g, dtype::f32, how) {}
-  status size(const char* name, long long v) override { return e.size(name, v); }
-  status set(const char* name, const view& v) override { return e.set(name, v); }
-  status set(const char* name, double v) override { return e.set(name, v); }
-  status forward(const view& x, const mutable_view& y) override { return e.forward(x, y); }
-  status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& into) override {
-    return e.backward(x, dy, dx, into);
-  }
-  status merge(const mutable_view& weight, const mutable_view& bias) override { return e.merge(weight, bias); }
-  status unmerge(const char* what, const view& merged, const mutable_view& original) override {
-    return e.unmerge(what, merged, original);
-  }
-  status enable(bool adapter) override { return e.enable(adapter); }
-};
-#endif
-
 inline std::unique_ptr<engine> runner::make(const layer_graphs& g) const {
 #ifdef GRAFT_GOLDEN_CUDA
-  if (gpu) return std::make_unique<gpu_engine>(g, how);
+  if (gpu) return std::make_unique<engine_of<test::gpu_layer>>(g, dtype::f32, how);
 #endif
-  return std::make_unique<cpu_engine>(g, how);
+  return std::make_unique<engine_of<cpu::executor<float>>>(g, how);
 }
 
 }  // namespace golden
