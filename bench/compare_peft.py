@@ -3,6 +3,7 @@
 """PEFT and this library on the same GPU, in one process, on the same tensors.
 
     python3 bench/compare_peft.py BUILD/bench/libgraft_capi.so [--tokens 16 4096] [--adapters lora dora ...] [--json FILE]
+    python3 bench/compare_peft.py --backward BUILD/bench/libgraft_capi.so [...]      training: see compare_peft_backward.py
     python3 bench/compare_peft.py --cpu BUILD/bench/libgraft_capi_cpu.so [...]       on the CPU: see compare_peft_cpu.py
 
 Needs torch with CUDA and peft. Four adapted 4096 x 4096 layers in bf16 with the same input make one sample, so that their
@@ -213,6 +214,7 @@ def main():
     parser.add_argument("--tokens", type=int, nargs="+")
     parser.add_argument("--adapters", nargs="+")
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--backward", action="store_true")
     parser.add_argument("--threads", type=int, default=0, help="of torch on the CPU; OMP_NUM_THREADS sets ours")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="on the CPU")
     parser.add_argument("--busy", action="store_true", help="on the CPU: processor time of one thread")
@@ -233,6 +235,9 @@ def main():
     lib.graft_bind.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong]
     lib.graft_forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 3
     lib.graft_describe.argtypes = [ctypes.c_void_p, ctypes.c_longlong]
+    if a.backward:
+        import compare_peft_backward
+        return compare_peft_backward.main(a, lib)
     results = []
     header = f"{'adapter':8} {'tokens':>6} {'contender':28} {'us':>8} {'x bare':>7} {'x PEFT':>7} {'% floor':>7} {'launches':>8}"
     print(header)

@@ -9,6 +9,13 @@ namespace {
 using namespace graft;
 using layer = cuda::executor<__nv_bfloat16>;
 
+// A layer, and where the gradients of its parameters go.
+struct trained_layer {
+  layer of;
+  std::vector<gradient> gradients{};
+};
+trained_layer& own(void* l) { return *static_cast<trained_layer*>(l); }
+
 std::string message;
 
 int report(const status& s) {
@@ -29,29 +36,36 @@ const char* graft_error() { return message.c_str(); }
 void* graft_layer(const char* method) {
   const result<layer_graphs> graphs = built_in_methods().graphs("linear", method, false);
   if (!graphs) return message = graphs.message(), nullptr;
-  return new layer(*graphs);
+  return new trained_layer{layer(*graphs)};
 }
-void graft_free(void* l) { delete static_cast<layer*>(l); }
+void graft_free(void* l) { delete static_cast<trained_layer*>(l); }
 int graft_set(void* l, const char* name, const void* data, int is_float, int rank, const long long* sizes) {
-  return report(static_cast<layer*>(l)->set(name, tensor_of(data, is_float, rank, sizes)));
+  return report(own(l).of.set(name, tensor_of(data, is_float, rank, sizes)));
 }
-int graft_set_scalar(void* l, const char* name, double value) {
-  return report(static_cast<layer*>(l)->set(name, value));
-}
-int graft_set_size(void* l, const char* name, long long value) {
-  return report(static_cast<layer*>(l)->size(name, value));
-}
+int graft_set_scalar(void* l, const char* name, double value) { return report(own(l).of.set(name, value)); }
+int graft_set_size(void* l, const char* name, long long value) { return report(own(l).of.size(name, value)); }
 int graft_bind(void* l, cudaStream_t stream, long long tokens) {
-  return report(static_cast<layer*>(l)->on(stream).bind({.tokens = tokens}));
+  return report(own(l).of.on(stream).bind({.tokens = tokens}));
 }
 int graft_forward(void* l, cudaStream_t stream, const void* x, void* y, long long tokens, long long in, long long out) {
   const long long sizes[] = {tokens, in};
-  return report(
-      static_cast<layer*>(l)->on(stream).forward(tensor_of(x, 0, 2, sizes), {y, dtype::bf16, {tokens, out, 1, 1}, 2}));
+  return report(own(l).of.on(stream).forward(tensor_of(x, 0, 2, sizes), {y, dtype::bf16, {tokens, out, 1, 1}, 2}));
+}
+// Forward keeps what backward reads; then backward writes dx and the gradients that were named.
+void graft_train(void* l) { own(l).of.train(true); }
+void graft_gradient(void* l, const char* name, void* data, int is_float, int rank, const long long* sizes) {
+  const view v = tensor_of(data, is_float, rank, sizes);
+  own(l).gradients.push_back({name, {data, v.type, v.size, v.rank}});
+}
+int graft_backward(void* l, cudaStream_t stream, const void* x, const void* dy, void* dx, long long tokens,
+                   long long in, long long out) {
+  const long long of_x[] = {tokens, in}, of_y[] = {tokens, out};
+  return report(own(l).of.on(stream).backward(tensor_of(x, 0, 2, of_x), tensor_of(dy, 0, 2, of_y),
+                                              {dx, dtype::bf16, {tokens, in, 1, 1}, 2}, own(l).gradients));
 }
 const char* graft_describe(void* l, long long tokens) {
   static text t;
-  t = static_cast<layer*>(l)->describe(tokens);
+  t = own(l).of.describe(tokens);
   return t.c_str();
 }
 }
