@@ -21,9 +21,21 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
     return cuda::choose_attention({dtype::bf16, rows, head, 32, 8, true}, sm_90).parts;
   };
   CHECK(parts(1) == 8);
-  CHECK(parts(16) == 2);
-  CHECK(parts(32) == 1);
-  CHECK(parts(16, 256) == 1);
+  CHECK(parts(2) == 8);
+  CHECK(parts(4) == 4);
+  CHECK(parts(8) == 2);
+  CHECK(parts(16) == 1);
+  CHECK(parts(64) == 1);
+  const auto long_ring = [](long long rows, long long places) {
+    cuda::attention_size p{dtype::bf16, rows, 128, 32, 8, true};
+    p.places = places;
+    return cuda::choose_attention(p, sm_90).long_ring;
+  };
+  CHECK_FALSE(long_ring(1, 1064));
+  CHECK(long_ring(1, 32768));
+  CHECK(long_ring(2, 65536));
+  CHECK(long_ring(16, 16 * 1064));
+  CHECK_FALSE(long_ring(32, 32 * 32768));
 }
 TEST_CASE("attention_choice: two heads of queries that share keys are a cluster") {
   CHECK(cuda::choose_attention({dtype::bf16, 2048, 128, 32, 8}, sm_90).cluster == 2);

@@ -179,9 +179,16 @@ void check_cached(call& c, long long places, cuda::attention_way how) {
   INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows(), ", span 0 from ",
        c.first(0), " to ", c.end(0));
   REQUIRE(cuda::choose_attention(c.size(true), sm_90).how == how);
-  REQUIRE(bool(attention().forward(
-      nullptr, c.size(true),
-      {qkv.memory.data(), c.device_spans(), cache.memory.data(), places, out.memory.data(), nullptr})));
+  tensor_of again(c.rows() * c.s.heads * c.s.head);
+  cuda::attention_size with_a_long_ring = c.size(true);
+  with_a_long_ring.places = 1LL << 40;
+  for (const auto& [size, to] : {std::pair{c.size(true), &out}, std::pair{with_a_long_ring, &again}}) {
+    cache.put();
+    REQUIRE(bool(attention().forward(
+        nullptr, size,
+        {qkv.memory.data(), c.device_spans(), cache.memory.data(), places, to->memory.data(), nullptr})));
+  }
+  CHECK(same(out.get(), again.get()));
   for (long long r = 0; r < c.rows(); ++r)
     if (c.own(r) >= 0)
       std::copy_n(qkv.stored.begin() + r * c.s.width() + c.s.heads * c.s.head, 2 * c.s.kv(),

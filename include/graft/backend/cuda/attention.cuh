@@ -190,8 +190,9 @@ template <class T> class attention_calls {
                      static_cast<T*>(t.out),
                      p.heads,
                      p.groups,
-                     scale(p)};
-    return start(stream, kernels_.decode[head_index(p.head)], static_cast<unsigned>(c.parts),
+                     scale(p),
+                     decode_slots(p.head) * (c.long_ring ? 2 : 1)};
+    return start(stream, kernels_.decode[head_index(p.head)][c.long_ring ? 1 : 0], static_cast<unsigned>(c.parts),
                  static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a, t.chained);
   }
 

@@ -19,12 +19,14 @@ struct attention_size {
   long long rows = 0;
   int head = 0, heads = 0, groups = 0;  // columns of a head, heads of queries, heads of keys and of values
   bool cached = false;
-  bool aligned = true;  // all tensors begin at multiples of 16 bytes
+  bool aligned = true;   // all tensors begin at multiples of 16 bytes
+  long long places = 0;  // of the cache
 };
 struct attention_choice {
   attention_way how = attention_way::node;
   int cluster = 1, blocks = 1;  // prefill
   int parts = 1;                // decode: of the keys of a row
+  bool long_ring = false;       // decode: a thread block has a multiprocessor for itself, and much to read
   int launches = 1;
 };
 
@@ -38,6 +40,7 @@ constexpr int head_index(int head) {
 // Rows that decode takes: its thread blocks know of all rows of a call, and have one row each.
 inline constexpr long long decode_rows = 64;
 inline constexpr int decode_share = 8;
+inline constexpr long long long_part = 512;  // keys
 
 constexpr attention_choice choose_attention(const attention_size& p, const target& device) {
   attention_choice c;
@@ -45,8 +48,10 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
   if (p.cached && p.rows <= decode_rows && p.heads / p.groups <= decode_share) {
     c.how = attention_way::decode;
     const long long blocks = p.rows * p.groups;
-    const int resident = device.processors * (p.head > 128 ? 1 : 2);
-    while (c.parts < 8 && blocks * c.parts * 2 <= resident) c.parts *= 2;
+    // A thread block for each processor, with a ring as long as its memory, reads faster than two with half of it, and
+    // than parts that wait for a processor.
+    while (c.parts < 8 && blocks * c.parts * 2 <= device.processors) c.parts *= 2;
+    c.long_ring = blocks * c.parts <= device.processors && p.places / p.rows > c.parts * long_part;
     return c;
   }
   c.how = attention_way::prefill;
@@ -95,6 +100,7 @@ constexpr attention_size attention_size_of(const graph& g, id i, const size_valu
   p.rows = g.sizes.value(g[v.a].d[2], s);
   p.head = static_cast<int>(head), p.heads = static_cast<int>(queries / head);
   p.groups = static_cast<int>((all - queries) / 2 / head);
+  if (p.cached) p.places = g.sizes.value(g[v.c].d[2], s);
   return p;
 }
 // Only attention as a node drops probabilities.

@@ -34,6 +34,7 @@ template <class T> struct decode_args {
   T *cache, *out;
   int heads, groups;
   float scale;
+  int slots;  // of the ring
 };
 
 template <class T, int Head> struct decode_block {
@@ -45,8 +46,8 @@ template <class T, int Head> struct decode_block {
   float* memory;  // the same shared memory
   int part, parts, row, group;
 
-  __device__ std::uint32_t full(int i) const { return base + shape::barriers + 8 * i; }
-  __device__ std::uint32_t empty(int i) const { return full(shape::slots + i); }
+  __device__ std::uint32_t full(int i) const { return base + g.slots * shape::tile + 8 * i; }
+  __device__ std::uint32_t empty(int i) const { return full(g.slots + i); }
   __device__ int share() const { return g.heads / g.groups; }
   __device__ const T* queries() const { return g.q.at(row, static_cast<long long>(group) * share() * Head); }
   __device__ const float* angles_of(int r) const {
@@ -88,15 +89,15 @@ template <class T, int Head> struct decode_block {
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < shape::slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
+      for (int i = 0; i < g.slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
       ptx::barrier_init_fence();
     }
     __syncthreads();
-    ptx::let_next_kernel_start();
   }
+  // The kernel ahead writes nothing of the cache: tiles are asked for while it ends. What this call writes there is put
+  // into the tiles from elsewhere.
   __device__ void produce() const {
     const span s = own_span();
-    ptx::wait_for_previous_kernel();
     int at = 0;
     std::uint32_t phase = 1;
     for (int i = 2 * s.from; i < 2 * s.to; ++i) {
@@ -104,7 +105,7 @@ template <class T, int Head> struct decode_block {
       ptx::barrier_expect(full(at), shape::tile);
       ptx::load_box(base + at * shape::tile, i % 2 == 0 ? &maps.k : &maps.v, s.first + i / 2 * 64,
                     group * shape::chunks, full(at));
-      if (++at == shape::slots) at = 0, phase ^= 1;
+      if (++at == g.slots) at = 0, phase ^= 1;
     }
   }
 
@@ -163,6 +164,12 @@ template <class T, int Head> struct decode_block {
       own[half] = half * 32 + lane < g.spans.rows ? g.spans.own(half * 32 + lane) : -1;
     ptx::wait_for_previous_kernel();
     if (warp == 0 && part == 0) append(lane);
+    if (warp == 0) {  // kernels that begin from now on find the cache written, whether they wait for this one or not
+      __threadfence();
+      ptx::fence_async();
+      __syncwarp();
+      ptx::let_next_kernel_start();
+    }
     std::uint32_t q[shape::steps][2], p[2] = {0, 0};
     load_queries(q, lane);
     float o[shape::steps][4] = {}, largest[2] = {-1e30F, -1e30F},
@@ -215,7 +222,7 @@ template <class T, int Head> struct decode_block {
       }
       __syncwarp();
       if (lane == 0) ptx::barrier_arrive(empty(at));
-      if (++at == shape::slots) at = 0, phase ^= 1;
+      if (++at == g.slots) at = 0, phase ^= 1;
     }
     ptx::named_barrier(1, 32 * shape::warps);  // nobody reads the ring any more
 #pragma unroll

@@ -10,7 +10,8 @@
 namespace graft::cuda {
 
 struct attention_kernels {
-  kernel_entry prefill[head_sizes][2], query_grad[head_sizes], key_grad[head_sizes], decode[head_sizes], append;
+  kernel_entry prefill[head_sizes][2], query_grad[head_sizes], key_grad[head_sizes], append;
+  kernel_entry decode[head_sizes][2];  // with a short ring and with a long one
 };
 
 // The call's keys and values to their places in the cache, 16 bytes a thread.
@@ -40,7 +41,9 @@ template <class T, int Head> void add_attention(attention_kernels& k) {
     k.query_grad[i] = {address_of(&query_grad_kernel<T, Head>), 384, query_grad_shape<Head>::bytes};
     k.key_grad[i] = {address_of(&key_grad_kernel<T, Head>), 384, key_grad_shape<Head>::bytes};
   }
-  k.decode[i] = {address_of(&decode_kernel<T, Head>), decode_shape<Head>::threads, decode_shape<Head>::bytes};
+  using few = decode_shape<Head>;
+  k.decode[i][0] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes};
+  k.decode[i][1] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes_with(2 * few::slots)};
 }
 }  // namespace detail
 
