@@ -154,7 +154,8 @@ struct normalized_by_blocks {
   }
   template <class Team> __host__ __device__ void operator()(long long row, const Team& t) const {
     const long long n = f.x.d[3];
-    float v[most_pieces][8] = {};
+    float v[most_pieces][8] = {}, w[most_pieces][8];  // all that is read is asked for at once
+    const float eps = f.eps[0];
     auto each_piece = [&](const auto& g) {
 #pragma unroll
       for (int k = 0; k < most_pieces; ++k)
@@ -168,14 +169,16 @@ struct normalized_by_blocks {
       return t.sum(part);
     };
     each_piece([&](int k, long long c) { load_eight(v[k], f.x.p, row * n + c); });
+    each_piece([&](int k, long long c) {
+      for (float& one : w[k]) one = 1;
+      if (f.factors.at != nullptr) load_eight(w[k], f.factors, c);
+    });
     const float mean = f.rms ? 0 : sum_of([](float x) { return x; }) / static_cast<float>(n);
     const float squares = sum_of([&](float x) { return (x - mean) * (x - mean); });
-    const float scale = 1 / std::sqrt(squares / static_cast<float>(n) + f.eps[0]);
+    const float scale = 1 / std::sqrt(squares / static_cast<float>(n) + eps);
     each_piece([&](int k, long long c) {
-      float w[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-      if (f.factors.at != nullptr) load_eight(w, f.factors, c);
-      for (int e = 0; e < 8; ++e) w[e] *= (v[k][e] - mean) * scale;
-      store_eight(w, f.out.p, row * n + c);
+      for (int e = 0; e < 8; ++e) w[k][e] *= (v[k][e] - mean) * scale;
+      store_eight(w[k], f.out.p, row * n + c);
     });
   }
 };
