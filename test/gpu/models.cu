@@ -77,6 +77,50 @@ TEST_CASE_TEMPLATE("gpu models: captured or not, in a batch or alone, the same t
   }
 }
 
+TEST_CASE_TEMPLATE("gpu models: a step that was queued ahead counts only where it is the one that should run", Engine,
+                   wide, narrow_type) {
+  if (no_gpu()) return;
+  auto model = tuned<Engine>("llama", "lora");
+  std::vector<float> logits(static_cast<std::size_t>(model.config().vocabulary));
+  // Sequences end in turn, somebody else runs rows of his own, and the adapter is switched off on the way.
+  const auto tokens = [&](step_mode steps, int disturbed) {
+    generation_settings how;
+    how.new_tokens = 24;
+    auto g = generator<Engine>::make(model, how, 3, 40, steps);
+    REQUIRE(bool(g));
+    sequences all;
+    for (int round = 0; round < 2; ++round) {
+      int made[3] = {};
+      const auto out = g->run(prompts, [&](std::size_t i, std::int64_t) {
+        ++made[i];
+        if (i == 0 && disturbed == 1 && made[0] % 5 == 3) {
+          const row_run other[] = {{prompts[2], 0, 0}};
+          CHECK(bool(model.logits(other, logits, true)));
+        }
+        if (i == 0 && disturbed == 2 && (made[0] == 7 || made[0] == 15)) model.enable(made[0] == 15);
+        return i == 2 || made[i] < (i == 0 ? 19 : 6);
+      });
+      REQUIRE(bool(out));
+      for (const generated_sequence& s : *out) all.push_back(s.tokens);
+    }
+    return all;
+  };
+  for (const int disturbed : {0, 1, 2}) {
+    INFO(disturbed);
+    const sequences expected = tokens(step_mode::standard, disturbed);
+    CHECK(tokens(step_mode::reduce_overhead, disturbed) == expected);
+    CHECK((disturbed != 1 || expected == tokens(step_mode::standard, 0)));
+  }
+  // To the last place of the cache.
+  for (const step_mode steps : {step_mode::standard, step_mode::reduce_overhead}) {
+    auto g = generator<Engine>::make(model, {}, 3, 12, steps);
+    REQUIRE(bool(g));
+    const auto out = g->run(prompts);
+    REQUIRE(bool(out));
+    for (const generated_sequence& s : *out) CHECK((s.tokens.size() == 12 && s.why == stop_reason::no_room));
+  }
+}
+
 TEST_CASE("gpu models: prompts of many lengths leave no more device memory than the longest") {
   if (no_gpu()) return;
   auto model = tuned<narrow_type>("llama", "lora");

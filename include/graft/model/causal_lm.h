@@ -142,6 +142,11 @@ template <class Engine> class causal_lm {
                                              std::span<const row_run> runs, std::span<const names> of_runs);
   status check_adapters(std::span<const row_run> runs, std::span<const names> of_runs) const;
   status run_prepared(block_stack<Engine>& in, way w, const mutable_view& out) {
+    if (status s = send_rows(); !s) return s;
+    return run_sent(in, w, out);
+  }
+  // The same where the numbers of the rows are there.
+  status run_sent(block_stack<Engine>& in, way w, const mutable_view& out) {
     if (status s = forward(in, w); !s) return s;
     return head(in, out);
   }
@@ -152,12 +157,14 @@ template <class Engine> class causal_lm {
   row_batch& rows() { return rows_; }
   // The rows of the next call, where the engine reads them once they were sent.
   status set_rows(std::span<const row_run> runs, bool cached, std::span<const std::int64_t> adapters = {}) {
-    rows_.set(runs, config_->window, cached, adapters);
+    rows_.set(runs, config_->window, cached, adapters), ++rows_set_;
     const std::span<const std::int64_t> all = rows_.numbers();
     if (status s = row_numbers_.write(all.data(), static_cast<long long>(all.size_bytes())); !s) return s;
     return rows_.lies_at(static_cast<const std::int64_t*>(row_numbers_.data())), status(ok);
   }
   status send_rows() { return row_numbers_.send(programs_->queue); }
+  // How often rows were set: their numbers lie where those before them did.
+  std::uint64_t rows_set() const { return rows_set_; }
   // Another number where the rows of a call, or those between blocks, lie elsewhere than before.
   std::uint64_t place_of_rows() {
     std::uint64_t all = 0;
@@ -167,7 +174,6 @@ template <class Engine> class causal_lm {
     return all;
   }
   status forward(block_stack<Engine>& in, way w) {
-    if (status s = send_rows(); !s) return s;
     block_call c = call(0);
     c[call_input::x] = rows_.ids(), c.y = hidden(0).into(rows_.rows(), config_->width);
     if (status s = in.embed().run(way::forward, c); !s) return s;
@@ -287,6 +293,7 @@ template <class Engine> class causal_lm {
   stack_cache<Engine> stacks_;
   long long largest_ = 0;
   row_batch rows_;
+  std::uint64_t rows_set_ = 0;
   typename Engine::numbers row_numbers_;
   engine_rows<Engine> hidden_[2], grouped_;
   engine_rows<Engine, dtype::f32> logits_;

@@ -2,6 +2,9 @@
 // Generation: a prompt goes through the model once, a long one in pieces, and leaves its keys and values in the cache;
 // then one token after the other, each sequence for itself. Sequences of one call may have any lengths: rows are not padded, so a batch gives the
 // tokens that its sequences would give one by one. The cache has the room it was made with; a sequence that fills it ends.
+// A step that is replayed leaves the rows of the next one where they are read, so that the next one is queued before the
+// tokens of this one are looked at: the device does not wait for the host. Where it turns out that something else should
+// have run, what it chose is not looked at.
 //     generator<engine> g(model, settings, 8, 512);
 //     g.run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
 #pragma once
@@ -44,13 +47,15 @@ template <class Engine> class generator {
                   static_cast<long long>(prompts.size()));
     adapters_ = adapters;
     if (status s = start(prompts, all); !s) return s.failure();
+    const nothing_queued at_the_end{*this};
     for (bool more = !how_.new_tokens || *how_.new_tokens > 0; more;) {
       if (status s = go_through_long_prompts(all); !s) return s.failure();
       if (status s = step(all); !s) return s.failure();
       more = false;
       for (std::size_t k = 0; k < active_.size(); ++k) {
         const std::size_t i = active_[k];
-        const result<int> next = choice_.token(k, all[i].tokens, i);
+        const auto row = std::find(rows_of_.begin(), rows_of_.end(), i) - rows_of_.begin();
+        const result<int> next = choice_.token(static_cast<std::size_t>(row), all[i].tokens, i);
         if (!next) return next.failure();
         all[i].tokens.push_back(*next);
         if (!token(i, static_cast<std::int64_t>(*next))) all[i].why = stop_reason::caller;
@@ -82,6 +87,7 @@ template <class Engine> class generator {
       return fail("there are ", static_cast<long long>(prompts.size()), " prompts, expected 1 to ",
                   static_cast<long long>(sequences_));
     active_.clear(), done_.assign(prompts.size(), 0), runs_.clear(), runs_.reserve(prompts.size());
+    prompt_.clear();
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const auto n = static_cast<long long>(prompts[i].size());
       if (n < 1 || n > length_)
@@ -89,7 +95,7 @@ template <class Engine> class generator {
       all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
       all[i].tokens = prompts[i];
       all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
-      active_.push_back(i);
+      active_.push_back(i), prompt_.push_back(n);
     }
     if (status s = choice_.begin(queue(), prompts); !s) return s;
     return ok;
@@ -132,28 +138,64 @@ template <class Engine> class generator {
       done_[i] = static_cast<long long>(all[i].tokens.size());
     }
     const auto mine = model_->alone();
+    const bool only_mine = model_->rows_set() == rows_set_;  // nobody else's rows lie where those of the next step do
     const auto n = static_cast<long long>(active_.size());
     const result<mutable_view> logits = choice_.logits(queue(), n);
     if (!logits) return logits.failure();
     const auto stack = names_.empty() ? model_->prepare(stacks_, cache_.get(), runs_)
                                       : model_->prepare_mixed(stacks_, cache_.get(), runs_, names_);
     if (!stack) return stack.failure();
+    const bool was_queued = std::exchange(queued_ahead_, false);
     if (*stack == nullptr) {
+      rows_of_ = active_;
       if (status s = model_->run_rows(stacks_, cache_.get(), runs_, names_, *logits); !s) return s;
       if (status s = model_->set_rows(runs_, true); !s) return s;
       if (status s = model_->send_rows(); !s) return s;
-      if (status s = choice_.choose(queue(), model_->rows()); !s) return s;
-      return choice_.wait(queue());
+      if (status s = choice_.choose(queue(), model_->rows(), false); !s) return s;
+      if (status s = choice_.note(queue(), ++steps_queued_); !s) return s;
+      return choice_.wait(steps_queued_);
     }
-    const auto work = [&]() -> status {
-      if (status s = model_->run_prepared(**stack, way::cached, *logits); !s) return s;
-      return choice_.choose(queue(), model_->rows());
-    };
     const bool replays = steps_ == step_mode::reduce_overhead && model_->rows().rows() == n;
-    if (status s = replays ? captured_[active_.size()].run(queue(), stamp(**stack, *logits), work) : work(); !s)
-      return s;
-    return choice_.wait(queue());
+    const auto work = [&]() -> status {
+      if (status s = model_->run_sent(**stack, way::cached, *logits); !s) return s;
+      return choice_.choose(queue(), model_->rows(), replays);
+    };
+    const std::uint64_t stamp_now = stamp(**stack, *logits);
+    const auto queue_step = [&]() -> status {
+      if (status s = replays ? captured_[active_.size()].run(queue(), stamp_now, work) : work(); !s) return s;
+      return choice_.note(queue(), ++steps_queued_);
+    };
+    const bool is_queued = was_queued && stamp_ahead_ == stamp_now;
+    if (!is_queued) {
+      rows_of_ = active_;
+      if (status s = model_->send_rows(); !s) return s;
+      if (status s = queue_step(); !s) return s;
+    }
+    const int this_step = steps_queued_;
+    rows_set_ = model_->rows_set();
+    if (replays && rows_of_ == active_ && (only_mine || !is_queued) && all_go_on(all)) {
+      if (status s = queue_step(); !s) return s;
+      queued_ahead_ = true, stamp_ahead_ = stamp_now;
+    }
+    return choice_.wait(this_step);
   }
+  // Will every sequence take the token of this step and one more, unless a token or the caller ends it?
+  bool all_go_on(const std::vector<generated_sequence>& all) const {
+    bool every = choice_.can_go_on(model_->rows());
+    for (const std::size_t i : active_) {
+      const auto length = static_cast<long long>(all[i].tokens.size()) + 1, made = length - prompt_[i];
+      every = every && length < length_ && (!how_.new_tokens || made < *how_.new_tokens) &&
+              (how_.new_tokens || !how_.length || length < *how_.length);
+    }
+    return every;
+  }
+  // A step that was queued and is not wanted any more has ended before its memory goes.
+  struct nothing_queued {
+    generator& of;
+    ~nothing_queued() {
+      if (std::exchange(of.queued_ahead_, false)) static_cast<void>(of.choice_.wait(of.steps_queued_));
+    }
+  };
   typename Engine::queue& queue() { return model_->programs().queue; }
   // Another number where anything lies elsewhere than before, or something else is run.
   std::uint64_t stamp(const block_stack<Engine>& stack, const mutable_view& logits) {
@@ -186,8 +228,11 @@ template <class Engine> class generator {
   next_tokens<Engine> choice_;
   step_mode steps_ = step_mode::standard;
   std::map<std::size_t, typename Engine::captured> captured_;  // by number of rows
-  std::vector<std::size_t> active_;
-  std::vector<long long> done_;
+  std::vector<std::size_t> active_, rows_of_;                  // rows_of_: the sequences of the step that is read next
+  std::vector<long long> done_, prompt_;                       // tokens in the cache, and those of the prompt
+  int steps_queued_ = 0;
+  bool queued_ahead_ = false;  // the last step that was queued is the one behind the one that was read last
+  std::uint64_t stamp_ahead_ = 0, rows_set_ = 0;
   std::vector<row_run> runs_;
   std::vector<named_adapters::names> names_;
 };

@@ -21,8 +21,11 @@ template <class Engine, bool OnEngine = !Engine::reads_host_memory> class next_t
   result<mutable_view> logits(typename Engine::queue&, long long n) {
     return view_into(logits_.data(), n, vocabulary_);
   }
-  status choose(typename Engine::queue&, const row_batch&) { return ok; }
-  status wait(typename Engine::queue&) { return ok; }
+  status choose(typename Engine::queue&, const row_batch&, bool) { return ok; }
+  // Steps that are queued before the one ahead of them was read; here everything is done when it is called.
+  static bool can_go_on(const row_batch&) { return false; }
+  status note(typename Engine::queue&, int) { return ok; }
+  status wait(int) { return ok; }
   result<int> token(std::size_t k, std::span<const std::int64_t> history, std::size_t sequence) {
     return sampler_.next(std::span(logits_).subspan(k * vocabulary_, vocabulary_), history, sequence);
   }
@@ -49,12 +52,19 @@ template <class Engine> class next_tokens<Engine, true> {
     if (status s = logits_.reserve(q, n * vocabulary_); !s) return s.failure();
     return logits_.into(n, vocabulary_);
   }
-  status choose(typename Engine::queue& q, const row_batch& rows) {
-    return sampler_.choose(q, logits_.data(), rows.positions(), rows.places(), rows.last_rows(), length_);
+  // `goes_on`: and the rows of the step behind this one, from the tokens.
+  status choose(typename Engine::queue& q, const row_batch& rows, bool goes_on) {
+    return sampler_.choose(q, logits_.data(), rows, length_, goes_on && can_go_on(rows));
   }
-  status wait(typename Engine::queue& q) { return Engine::wait(q); }
-  result<int> token(std::size_t k, std::span<const std::int64_t>, std::size_t) {
-    const std::int64_t chosen = sampler_.token(k);
+  // What a penalty has seen is written by every step, also by one that was queued in vain.
+  bool can_go_on(const row_batch& rows) const {
+    return how_.repetition_penalty == 1 && Engine::sampler::can_go_on(rows.window_kinds().size());
+  }
+  // A step that is queued, the even ones and the odd ones apart; and when its tokens are there.
+  status note(typename Engine::queue& q, int which) { return queued_[which % 2].note(q); }
+  status wait(int which) { return queued_[which % 2].wait(); }
+  result<int> token(std::size_t k, std::span<const std::int64_t> history, std::size_t) {
+    const std::int64_t chosen = sampler_.token(k, static_cast<long long>(history.size()) - 1);
     if (chosen < 0) return fail("the largest logit is not a finite number");
     return static_cast<int>(chosen);
   }
@@ -64,6 +74,7 @@ template <class Engine> class next_tokens<Engine, true> {
   long long vocabulary_, length_;
   typename Engine::sampler sampler_;
   engine_rows<Engine> logits_;
+  typename Engine::moment queued_[2];
 };
 
 }  // namespace graft

@@ -72,6 +72,7 @@ class row_batch {
     return at_ + (2 + 3 * kinds_.size()) * static_cast<std::size_t>(rows_) + last_.size();
   }
   std::span<const long long> last() const { return last_; }
+  std::span<const int> window_kinds() const { return kinds_; }
 
  private:
   void set_span(std::size_t kind, std::size_t row, long long start) {

@@ -187,17 +187,34 @@ template <class T> struct engine {
     status begin(queue& q, long long sequence, std::span<const std::int64_t> prompt) {
       return chooses_.begin(q.stream, sequence, prompt);
     }
-    status choose(queue& q, const void* logits, const view& positions, const view& places, const view& last,
-                  long long length) {
-      const auto at = [](const view& v) { return static_cast<const std::int64_t*>(v.data); };
+    // `goes_on`: the numbers of the call, a row for each sequence, become those of the next one.
+    template <class Rows>
+    status choose(queue& q, const void* logits, const Rows& rows, long long length, bool goes_on) {
+      const auto at = [](const view& v) { return static_cast<std::int64_t*>(const_cast<void*>(v.data)); };
       sampled_rows of;
-      of.logits = logits, of.positions = at(positions), of.places = at(places), of.last = at(last), of.length = length;
-      return chooses_.choose(q.stream, last.size[0], of);
+      of.logits = logits, of.positions = at(rows.positions()), of.places = at(rows.places());
+      of.last = at(rows.last_rows()), of.length = length;
+      next_rows next;
+      if (goes_on) {
+        next.ids = at(rows.ids()), next.positions = at(rows.positions()), next.spans = next.positions + rows.rows();
+        next.rows = static_cast<int>(rows.rows()), next.kinds = static_cast<int>(rows.window_kinds().size());
+        std::copy(rows.window_kinds().begin(), rows.window_kinds().end(), next.window);
+      }
+      return chooses_.choose(q.stream, rows.last_rows().size[0], of, next);
     }
-    std::int64_t token(std::size_t row) const { return chooses_.token(row); }
+    static bool can_go_on(std::size_t window_kinds) { return window_kinds <= next_rows::most_kinds; }
+    std::int64_t token(std::size_t row, long long position) const { return chooses_.token(row, position); }
 
    private:
     token_sampler<T> chooses_;
+  };
+  class moment {
+   public:
+    status note(queue& q) { return at_.note(q.stream); }
+    status wait() const { return at_.wait(); }
+
+   private:
+    cuda::moment at_;
   };
   using updates = parameter_updates;
   static updates updates_on(queue& q) { return updates(q.stream); }

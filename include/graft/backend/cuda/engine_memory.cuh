@@ -31,6 +31,57 @@ class own_stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// Memory of the host that kernels write to.
+class pinned_memory {
+ public:
+  pinned_memory() = default;
+  pinned_memory(pinned_memory&& o) noexcept : p_(std::exchange(o.p_, nullptr)), bytes_(std::exchange(o.bytes_, 0)) {}
+  pinned_memory& operator=(pinned_memory&& o) noexcept {
+    std::swap(p_, o.p_), std::swap(bytes_, o.bytes_);
+    return *this;
+  }
+  ~pinned_memory() {
+    if (p_ != nullptr) static_cast<void>(cudaFreeHost(p_));
+  }
+  // At least so many bytes; nothing that writes there may be under way.
+  status reserve(long long bytes) {
+    if (bytes <= bytes_) return ok;
+    pinned_memory fresh;
+    if (status s = check(cudaMallocHost(&fresh.p_, static_cast<std::size_t>(bytes)), "allocating pinned memory"); !s)
+      return s;
+    fresh.bytes_ = bytes;
+    *this = std::move(fresh);
+    return ok;
+  }
+  template <class T> T* as() const { return static_cast<T*>(p_); }
+
+ private:
+  void* p_ = nullptr;
+  long long bytes_ = 0;
+};
+// A point in the work of a stream that somebody waits for.
+class moment {
+ public:
+  moment() = default;
+  moment(moment&& o) noexcept : event_(std::exchange(o.event_, nullptr)) {}
+  moment& operator=(moment&& o) noexcept {
+    std::swap(event_, o.event_);
+    return *this;
+  }
+  ~moment() {
+    if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
+  }
+  status note(cudaStream_t stream) {
+    if (event_ == nullptr)
+      if (status s = check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); !s) return s;
+    return check(cudaEventRecord(event_, stream), "noting a step");
+  }
+  status wait() const { return check(cudaEventSynchronize(event_), "waiting for a step"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 // Pinned memory and as much on the device. What is written goes over with the next send(); before it is written again the
 // last copy has been made. Addresses stay while there is room.
 class staged_memory {

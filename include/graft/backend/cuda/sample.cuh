@@ -23,8 +23,26 @@ struct sampled_rows {
   long long vocabulary = 0;
   const std::int64_t *positions = nullptr, *places = nullptr, *last = nullptr;  // of the call; last: the rows meant
   long long length = 1;                                                         // places of a sequence in the cache
-  std::uint32_t* seen = nullptr;   // a bit for each token of each sequence; null: nothing is penalised
-  std::int64_t* tokens = nullptr;  // -1: the largest logit is not a finite number
+  std::uint32_t* seen = nullptr;  // a bit for each token of each sequence; null: nothing is penalised
+  // Of rows at even positions, and behind them those at odd ones: a step does not write where the one before it did. -1:
+  // the largest logit is not a finite number.
+  std::int64_t* tokens = nullptr;
+  long long sequences = 0;  // that there is room for
+};
+// The numbers of a call (model/rows.h) become those of the next one, a token further for each row.
+struct next_rows {
+  static constexpr int most_kinds = 4;
+  std::int64_t *ids = nullptr, *positions = nullptr, *spans = nullptr;  // null: nothing is written
+  int rows = 0, kinds = 0, window[most_kinds] = {};                     // 0: a row sees all of its sequence
+  __device__ void go_on(long long row, long long token) const {
+    ids[row] = token < 0 ? 0 : token;
+    const std::int64_t p = ++positions[row];
+    for (int k = 0; k < kinds; ++k) {
+      std::int64_t* const at = spans + 3LL * k * rows + row;
+      if (window[k] > 0 && p >= window[k]) ++at[0];
+      ++at[rows], ++at[2LL * rows];
+    }
+  }
 };
 constexpr long long seen_words(long long vocabulary) { return (vocabulary + 31) / 32; }
 
@@ -172,7 +190,8 @@ __device__ int draw(const Scores& scores, long long n, float best, const samplin
   return m.chosen;
 }
 
-template <class T> __global__ void __launch_bounds__(sample_threads) sample_row(sampled_rows of, sampling_numbers how) {
+template <class T>
+__global__ void __launch_bounds__(sample_threads) sample_row(sampled_rows of, sampling_numbers how, next_rows next) {
   __shared__ sample_memory m;
   take_turn();
   const long long n = of.vocabulary, row = of.last[blockIdx.x], sequence = of.places[row] / of.length;
@@ -189,17 +208,19 @@ template <class T> __global__ void __launch_bounds__(sample_threads) sample_row(
     token = draw(scores, n, best, how, static_cast<double>(drawn >> 11U) * 0x1p-53, m);
   }
   if (threadIdx.x != 0) return;
-  of.tokens[blockIdx.x] = token;
+  of.tokens[of.positions[row] % 2 * of.sequences + blockIdx.x] = token;
+  if (next.ids != nullptr) next.go_on(row, token);
   if (seen != nullptr && token >= 0) seen[token / 32] |= 1U << (token % 32);
 }
 
 }  // namespace detail
 
 template <class T>
-status sample(cudaStream_t stream, long long rows, const sampled_rows& of, const sampling_numbers& how) {
+status sample(cudaStream_t stream, long long rows, const sampled_rows& of, const sampling_numbers& how,
+              const next_rows& next = {}) {
   if (rows == 0) return ok;
   return launch_chained(stream, &detail::sample_row<T>, static_cast<unsigned>(rows), detail::sample_threads,
-                        "choosing tokens", of, how);
+                        "choosing tokens", of, how, next);
 }
 
 }  // namespace graft::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens chosen on the device, and brought to the host: all that a step of generation reads back.
+// Tokens chosen on the device, and written to the host's memory: all that a step of generation reads back.
 #pragma once
 #include <graft/backend/cuda/engine_memory.cuh>
 #include <graft/backend/cuda/sample.cuh>
@@ -12,7 +12,8 @@ template <class T> class token_sampler {
     how_ = how, vocabulary_ = vocabulary;
     if (how.penalty != 1)
       if (status s = seen_.reserve(sequences * seen_words(vocabulary) * 4); !s) return s;
-    return tokens_.reserve(sequences * 8);
+    sequences_ = sequences;
+    return tokens_.reserve(2 * sequences * 8);
   }
   // A new sequence: what its prompt has said.
   status begin(cudaStream_t stream, long long sequence, std::span<const std::int64_t> prompt) {
@@ -27,21 +28,21 @@ template <class T> class token_sampler {
     return check(cudaStreamSynchronize(stream), "bringing a prompt to the GPU");
   }
   // Queued; the tokens can be read when the stream has come so far.
-  status choose(cudaStream_t stream, long long rows, sampled_rows of) {
+  status choose(cudaStream_t stream, long long rows, sampled_rows of, const next_rows& next) {
     of.vocabulary = vocabulary_, of.seen = how_.penalty != 1 ? seen_.as<std::uint32_t>() : nullptr;
-    of.tokens = static_cast<std::int64_t*>(const_cast<void*>(tokens_.data()));
-    if (status s = sample<T>(stream, rows, of, how_); !s) return s;
-    return check(cudaMemcpyAsync(tokens_.host(), tokens_.data(), static_cast<std::size_t>(8 * rows),
-                                 cudaMemcpyDeviceToHost, stream),
-                 "reading tokens");
+    of.tokens = tokens_.as<std::int64_t>(), of.sequences = sequences_;
+    return sample<T>(stream, rows, of, how_, next);
   }
-  std::int64_t token(std::size_t row) const { return static_cast<const std::int64_t*>(tokens_.host())[row]; }
+  // `position`: of the row that it was chosen for.
+  std::int64_t token(std::size_t row, long long position) const {
+    return tokens_.as<std::int64_t>()[static_cast<std::size_t>(position % 2 * sequences_) + row];
+  }
 
  private:
   sampling_numbers how_;
-  long long vocabulary_ = 0;
+  long long vocabulary_ = 0, sequences_ = 0;
   buffer seen_;
-  staged_memory tokens_;
+  pinned_memory tokens_;
 };
 
 }  // namespace graft::cuda
