@@ -4,8 +4,9 @@
 // all that the host does, and for a token step its floor: the bytes of the layers' weights, of the adapter, and of the
 // cache that must move, at 4.3 TB/s. compare_models_gpu.py runs PEFT in the same shape.
 // With `codes` it is a token step and a training step with LoRA of the bf16 model and of the same in NF4, and the memory
-// that their weights take.
-//     bench_cuda_model [LAYERS [VOCABULARY [short | all | profile | codes]]]
+// that their weights take; with `steps` all token steps of the bare model and of LoRA, or those of so many sequences; with
+// `all` those, other adapters, prompts and training.
+//     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | profile | codes [SEQUENCES]]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.h>
@@ -92,36 +93,51 @@ model_weights random_weights(const model_config& c, bool coded = false) {
   w.owner = memory;
   return w;
 }
-std::vector<std::vector<std::int64_t>> tokens(int sequences, int length, int vocabulary) {
+// Ragged: lengths of 1 / n, 2 / n, ... of the longest one.
+int length_of(int sequence, int sequences, int longest_one, bool ragged) {
+  return ragged ? std::max(1, static_cast<int>(static_cast<long long>(longest_one) * (sequence + 1) / sequences))
+                : longest_one;
+}
+std::vector<std::vector<std::int64_t>> tokens(int sequences, int length, int vocabulary, bool ragged = false) {
   std::vector<std::vector<std::int64_t>> all(static_cast<std::size_t>(sequences));
   std::uint64_t drawn = 77;
-  for (auto& s : all)
-    for (int i = 0; i < length; ++i)
-      s.push_back(static_cast<std::int64_t>(mixed_bits(drawn++) % static_cast<std::uint64_t>(vocabulary)));
+  for (int k = 0; k < sequences; ++k)
+    for (int i = 0; i < length_of(k, sequences, length, ragged); ++i)
+      all[static_cast<std::size_t>(k)].push_back(
+          static_cast<std::int64_t>(mixed_bits(drawn++) % static_cast<std::uint64_t>(vocabulary)));
   return all;
 }
 
-result<double> decode(causal_lm<engine>& model, int sequences, int context, step_mode how, int steps = 40) {
+struct wanted {
+  int sequences, context;
+  bool every_adapter = false;  // else of the bare model and of LoRA alone
+  bool ragged = false;
+};
+
+result<double> decode(causal_lm<engine>& model, const wanted& w, step_mode how, int steps = 40) {
   generation_settings settings;
   settings.new_tokens = steps;
-  auto g = generator<engine>::make(model, settings, sequences, context + steps, how);
+  auto g = generator<engine>::make(model, settings, w.sequences, w.context + steps, how);
   if (!g) return g.failure();
   std::vector<double> at;
-  const auto made = g->run(tokens(sequences, context, model.config().vocabulary), [&](std::size_t i, std::int64_t) {
-    if (i == 0) at.push_back(now());
-    return true;
-  });
+  const auto made =
+      g->run(tokens(w.sequences, w.context, model.config().vocabulary, w.ragged), [&](std::size_t i, std::int64_t) {
+        if (i == 0) at.push_back(now());
+        return true;
+      });
   if (!made) return made.failure();
   std::vector<double> each;
   for (std::size_t k = at.size() / 4; k < at.size(); ++k) each.push_back(at[k] - at[k - 1]);
   return median(each);
 }
 // Weights, numbers of the adapter as kernels read them, keys and values of every place.
-double floor_of(const model_config& c, const std::string& adapter, int sequences, int context) {
+double floor_of(const model_config& c, const std::string& adapter, const wanted& w) {
   const double h = c.width, kv = c.key_heads * c.head_size, wide = c.inner;
   const double weights = 2 * (2 * h * h + 2 * h * kv + 3 * h * wide), in_and_out = 11 * h + 2 * kv + 3 * wide;
   const double more = adapter == "oft" ? 2 * 32 * (6 * h + wide) : adapter == "bare" ? 0 : 2 * 16 * in_and_out;
-  return c.layers * (weights + more + 4 * kv * sequences * context) / 4.3e6;
+  double places = 0;
+  for (int k = 0; k < w.sequences; ++k) places += length_of(k, w.sequences, w.context, w.ragged);
+  return c.layers * (weights + more + 4 * kv * places) / 4.3e6;
 }
 result<double> prefill(causal_lm<engine>& model, int length) {
   const auto ids = tokens(1, length, model.config().vocabulary);
@@ -152,14 +168,25 @@ result<double> train(causal_lm<engine>& model, int sequences, int length, step_m
   return median(each);
 }
 
-struct wanted {
-  int sequences, context;
-  bool every_adapter;  // else of the bare model and of LoRA alone
-};
-constexpr wanted table[] = {{1, 1024, true},  {16, 1024, true}, {2, 1024, false},  {4, 1024, false}, {8, 1024, false},
-                            {32, 1024, true}, {64, 1024, true}, {1, 64, false},    {16, 64, false},  {64, 64, false},
-                            {1, 4096, false}, {8, 4096, false}, {16, 4096, false}, {1, 32768, false}};
-enum class amount : unsigned char { brief, all, profile, codes };
+constexpr wanted table[] = {{1, 1024, true},
+                            {16, 1024, true},
+                            {2, 1024},
+                            {4, 1024},
+                            {8, 1024},
+                            {32, 1024, true},
+                            {64, 1024, true},
+                            {1, 64},
+                            {16, 64},
+                            {32, 64},
+                            {64, 64},
+                            {1, 4096},
+                            {8, 4096},
+                            {16, 4096},
+                            {1, 32768},
+                            {4, 8192},
+                            {16, 2048, false, true},
+                            {64, 2048, false, true}};
+enum class amount : unsigned char { brief, steps, all, profile, codes };
 
 result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
   std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
@@ -181,16 +208,18 @@ status say(const std::string& name, const result<double>& v, double floor = 0) {
   std::fflush(stdout);
   return ok;
 }
-status measure_steps(causal_lm<engine>& model, const std::string& adapter, amount how_much) {
+status measure_steps(causal_lm<engine>& model, const std::string& adapter, amount how_much, int sequences) {
   for (const wanted& w : table) {
     const bool is_first = w.context == 1024 && (w.sequences == 1 || w.sequences == 16);
+    if (sequences != 0 && w.sequences != sequences) continue;
     if (!is_first && (how_much == amount::brief || (!w.every_adapter && adapter != "bare" && adapter != "lora")))
       continue;
     const std::string name = adapter + "_decode_" + std::to_string(w.sequences) +
-                             (w.context == 1024 ? "" : "_at_" + std::to_string(w.context));
-    const auto took = decode(model, w.sequences, w.context, step_mode::reduce_overhead);
-    if (status s = say(name, took, floor_of(model.config(), adapter, w.sequences, w.context)); !s) return s;
+                             (w.context == 1024 ? "" : (w.ragged ? "_upto_" : "_at_") + std::to_string(w.context));
+    const auto took = decode(model, w, step_mode::reduce_overhead);
+    if (status s = say(name, took, floor_of(model.config(), adapter, w)); !s) return s;
   }
+  if (how_much == amount::steps) return ok;
   return say(adapter + "_prefill_2048", prefill(model, 2048));
 }
 status measure_codes(int layers, int vocabulary) {
@@ -207,7 +236,7 @@ status measure_codes(int layers, int vocabulary) {
     if (status s = model->set_adapters(*set); !s) return s;
     for (const int sequences : {1, 8, 16})
       if (status s = say(name + "_decode_" + std::to_string(sequences),
-                         decode(*model, sequences, 1024, step_mode::reduce_overhead));
+                         decode(*model, {sequences, 1024}, step_mode::reduce_overhead));
           !s)
         return s;
     if (status s = say(name + "_prefill_2048", prefill(*model, 2048)); !s) return s;
@@ -216,7 +245,7 @@ status measure_codes(int layers, int vocabulary) {
   std::printf("}\n");
   return ok;
 }
-status measure(int layers, int vocabulary, amount how_much) {
+status measure(int layers, int vocabulary, amount how_much, int sequences) {
   if (how_much == amount::codes) return measure_codes(layers, vocabulary);
   const model_config c = shape(layers, vocabulary);
   auto model = causal_lm<engine>::make(c, random_weights(c), {.context = longest});
@@ -231,13 +260,13 @@ status measure(int layers, int vocabulary, amount how_much) {
     }
     if (how_much == amount::profile) {  // launches for a profiler to look at
       if (status s = say(adapter + "_prefill", prefill(*model, 2048)); !s) return s;
-      if (status s = say(adapter + "_step", decode(*model, 16, 1024, step_mode::standard, 4)); !s) return s;
-      if (status s = say(adapter + "_step_1", decode(*model, 1, 1024, step_mode::standard, 4)); !s) return s;
+      if (status s = say(adapter + "_step", decode(*model, {16, 1024}, step_mode::standard, 4)); !s) return s;
+      if (status s = say(adapter + "_step_1", decode(*model, {1, 1024}, step_mode::standard, 4)); !s) return s;
       continue;
     }
-    if (status s = measure_steps(*model, adapter, how_much); !s) return s;
-    if (adapter != "lora") continue;
-    if (status s = say("lora_decode_1_standard", decode(*model, 1, 1024, step_mode::standard)); !s) return s;
+    if (status s = measure_steps(*model, adapter, how_much, sequences); !s) return s;
+    if (adapter != "lora" || how_much == amount::steps) continue;
+    if (status s = say("lora_decode_1_standard", decode(*model, {1, 1024}, step_mode::standard)); !s) return s;
     if (status s = say("lora_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
     if (status s = say("lora_train_2x2048_standard", train(*model, 2, 2048, step_mode::standard)); !s) return s;
   }
@@ -251,8 +280,10 @@ int main(int count, char** all) {
   const std::string how_much = count > 3 ? all[3] : "short";
   const status s = measure(count > 1 ? std::atoi(all[1]) : 4, count > 2 ? std::atoi(all[2]) : 1024,
                            how_much == "all"       ? amount::all
+                           : how_much == "steps"   ? amount::steps
                            : how_much == "profile" ? amount::profile
                            : how_much == "codes"   ? amount::codes
-                                                   : amount::brief);
+                                                   : amount::brief,
+                           count > 4 ? std::atoi(all[4]) : 0);
   return s ? 0 : (std::fprintf(stderr, "\n%s\n", s.message()), 1);
 }
