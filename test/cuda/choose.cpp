@@ -203,3 +203,19 @@ TEST_CASE("choose: the order of the tiles visits each once") {
       for (const int times : seen) CHECK(times == 1);
     }
 }
+TEST_CASE("choose: two layers with their product in one kernel, where its tiles fill the device") {
+  product_shape both[2];
+  for (product_shape& p : both) p.m = 16, p.n = 14336, p.k = 4096, p.rank = 2 * gated_rank;
+  const stream_choice c = choose_gated(both, sm_90);
+  CHECK((c.gated && c.rows == gated_rows && c.splits == 1 && c.tiles == 128 && c.tokens == 16));
+  both[0].rank = both[1].rank = 64;
+  CHECK(choose_gated(both, sm_90).rows == 0);
+  both[0].rank = both[1].rank = 0;
+  CHECK(choose_gated(both, sm_90).gated);
+  both[1].n = 14338;
+  CHECK(choose_gated(both, sm_90).rows == 0);
+  both[0].n = both[1].n = 512;
+  CHECK(choose_gated(both, sm_90).rows == 0);
+  both[0].n = both[1].n = 14336, both[0].m = both[1].m = 65;
+  CHECK(choose_gated(both, sm_90).rows == 0);
+}

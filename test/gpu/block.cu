@@ -25,9 +25,10 @@ bool no_gpu() {
 
 struct tuned : adapted<llama, on<"*_proj", lora<8>>> {};
 
+long long inner = 512;
 long long size_named(const char* name, int head, long long rows) {
-  const std::pair<const char*, long long> all[] = {{"hidden", 256}, {"intermediate", 512}, {"heads", 4},
-                                                   {"kv_heads", 2}, {"head_dim", head},    {"context", 512},
+  const std::pair<const char*, long long> all[] = {{"hidden", 256}, {"intermediate", inner}, {"heads", 4},
+                                                   {"kv_heads", 2}, {"head_dim", head},      {"context", 512},
                                                    {"places", 600}, {"tokens", rows}};
   for (const auto& [known, value] : all)
     if (std::strcmp(known, name) == 0) return value;
@@ -176,9 +177,9 @@ void check(const graph& g, int head, row_batch rows, double tolerance) {
   CHECK(fused.kernels <= kernels_of(g, p, t.sizes, dtype::bf16) + copies);
   CHECK(fused.kernels >= kernels_of(g, p, t.sizes, dtype::bf16));
 }
-builder forward_of(bool cached) {
+builder forward_of(bool cached, const adaptions& with = value_of<tuned>().how.adapters) {
   block_value v = value_of<tuned>();
-  v.how.cached = cached;
+  v.how.cached = cached, v.how.adapters = with;
   return capture_forward(v.formula, v.how);
 }
 
@@ -192,6 +193,27 @@ TEST_CASE("gpu block: launched together as node by node, without and with a cach
     check(cached, head, batch({{90, 10, 0}, {5, 0, 300}}, 0, true), 2e-2);
     check(cached, head, batch({{1, 100, 0}, {1, 0, 200}, {1, 299, 300}}, 40, true), 2e-2);
   }
+}
+TEST_CASE("gpu block: gate and up with their product, where one kernel has them and where not") {
+  if (no_gpu()) return;
+  const adaption lists[] = {{"no_layer", formula_of<lora<8>>()},
+                            {"*_proj", formula_of<lora<8>>()},
+                            {"*_proj", formula_of<dora<8>>()},
+                            {"*_proj", formula_of<lora<30>>()},
+                            {"up_proj", formula_of<lora<8>>()}};
+  for (const adaption& with : lists) {
+    const builder cached = forward_of(true, {&with, 1});
+    // Whole tiles, a ragged one, and too few for all processors.
+    for (const auto& [size, rows] :
+         {std::pair{14336LL, 1LL}, {14336, 16}, {14336, 64}, {14340, 5}, {14340, 33}, {14340, 90}, {512, 9}}) {
+      inner = size;
+      INFO(std::string(with.pattern), " ", size);
+      check(cached, 128, batch({{rows, 10, 0}}, 0, true), 2e-2);
+    }
+  }
+  inner = 512;
+  const product_shape one{dtype::bf16, 1, 14336, 4096, 16}, both[] = {one, one};
+  CHECK(sm_90.run_gated(both, sm_90));
 }
 TEST_CASE("gpu block: gradients") {
   if (no_gpu()) return;

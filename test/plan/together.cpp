@@ -43,9 +43,29 @@ TEST_CASE("together: Q, K and V, and gate and up, each with its adapter and its 
   CHECK((of_three == 1 && of_two == 1 && alone == 2));
 }
 TEST_CASE("together: few tokens take one kernel for them, many one for each") {
-  CHECK(kernels_with<tuned>(16) == 8);
-  CHECK(kernels_with<tuned>(512) == 8 + 3 + 2);  // and heads side by side, and what goes to the cache
-  CHECK(kernels_with<uneven>(16) == 8 + 2);      // K and V have no rank: Q, K and V one by one
+  CHECK(kernels_with<tuned>(16) == 7);
+  CHECK(kernels_with<tuned>(512) == 7 + 3 + 3);  // and heads side by side, what goes to the cache, silu(gate) ⊙ up
+  CHECK(kernels_with<uneven>(16) == 7 + 2);      // K and V have no rank: Q, K and V one by one
+}
+TEST_CASE("together: the product of gate and up is part of their launch, where nothing else reads them") {
+  const block_value v = value_of<tuned>();
+  const builder b = capture_forward(v.formula, v.how);
+  const graph g = b;
+  const plan p = fuse(g, sm_90);
+  int gates = 0;
+  for (const launch& l : p.launches) {
+    if (l.gated < 0) continue;
+    ++gates;
+    REQUIRE(l.together == 1);
+    CHECK(g[l.gated].what == op::mul);
+    CHECK(p.launch_of[l.gated] == p.launch_of[l.anchor]);
+    CHECK(p.place[l.gated] == slot::post);
+    CHECK(p.products[l.product].act == op::silu);
+  }
+  CHECK(gates == 1);
+  target apart = sm_90;
+  apart.joins_gates = false;
+  CHECK(fuse(g, apart).launches.size() == p.launches.size() + 1);
 }
 TEST_CASE("together: what training keeps stands alone") {
   const block_value v = value_of<tuned>();

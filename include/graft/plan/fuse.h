@@ -123,6 +123,12 @@ struct planner {
     }
     const sequence<int> runs_beside = sums_beside(g, found, p.sums, p.to.sums_beside);
     const sequence<sequence<int>> groups = products_together(found, p.to.joins_products);
+    sequence<id> gates(found.size(), none_id);  // of the first product of a launch
+    for (int k = 0; p.to.joins_gates && k < found.size(); ++k)
+      if (groups[k].size() == 2 && groups[k][0] == k)
+        if (const id gate = gate_of(g, readers, found[k], found[groups[k][1]]);
+            gate >= 0 && member(gate) && part_of[gate] < 0)
+          gates[k] = gate, part_of[gate] = k;
     node_set free(g.size);
     for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0;
     sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
@@ -162,6 +168,8 @@ struct planner {
           open(family::product, i);
           p.launches.back().product = p.products.size(), p.launches.back().together = groups[product].size() - 1;
           for (const int member : groups[product]) add_product(found[member], runs_beside, member);
+          if (const id gate = gates[groups[product][0]]; gate >= 0)
+            p.launches.back().gated = gate, add(gate, slot::post);
         } else if (sum >= 0 && p.sums[sum].result == i) {
           if (runs_beside[sum] < 0 && computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
         } else if (const int e = expression_of[i]; e >= 0) {

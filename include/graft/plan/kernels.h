@@ -62,7 +62,10 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
       for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type, stored));
       for (int k = 0; k < 2; ++k)
         if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
-      if (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to))
+      const bool inside = l.gated >= 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
+      if (l.gated >= 0 && !inside) ++n;
+      if (inside ||
+          (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
         ++n;
       else
         for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);

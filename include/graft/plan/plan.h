@@ -42,6 +42,7 @@ struct launch {
   int first = 0, count = 0;  // its nodes: [first, first + count) of plan::nodes
   int product = -1;          // its slots: one of plan::products
   int together = 0;          // and so many of those behind it, which read the same input
+  id gated = none_id;        // the product of its two results, element by element: what the launch stores
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
   int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:

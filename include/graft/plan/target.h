@@ -49,13 +49,16 @@ struct target {
   bool sums_beside = false;        // or runs beside another product
   bool joins_elements = false;     // operations on the elements of values without tokens are joined to expressions
   bool joins_rows = false;         // a norm with its factors, and heads side by side, are a launch (row_launch.h)
-  int joins_products = 1;          // so many products that read the same input may be a launch
+  int joins_products = 1;          // so many products that read the same input may be a launch,
+  bool joins_gates = false;        // and two of them with the multiplication of their results
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.
   int (*product_kernels)(const product_shape&, const target&) = nullptr;
   // Are products of one launch one kernel with these sizes, or one after the other?
   bool (*run_together)(const product_shape*, int count, const target&) = nullptr;
+  // Is that multiplication inside the one kernel with these sizes, or behind it?
+  bool (*run_gated)(const product_shape*, const target&) = nullptr;
   // Does attention put heads side by side and turn them itself?
   bool (*takes_heads)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   int (*node_kernels)(const graph&, id, const size_values&, dtype, const target&) = nullptr;

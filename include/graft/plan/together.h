@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // together: which products are one launch because they read the same input: Q, K and V, or gate and up. With few tokens
 // their weights stream through as one matrix; with many they run one after the other. Each has its adapter, factors and
-// activation; one that adds a residual or stores more than its result stands alone.
+// activation; one that adds a residual or stores more than its result stands alone. Where nothing reads the results of two
+// but their product element by element (gate and up), that is part of the launch.
 #pragma once
 #include <graft/plan/product.h>
 
@@ -29,6 +30,20 @@ constexpr bool joins_others(const product_slots& p) {
     for (const int member : group) taken.add(member), groups[member] = group;
   }
   return groups;
+}
+// The multiplication of the results of two products; -1: there is none, or somebody else reads one of them.
+constexpr id gate_of(const graph& g, const sequence<int>& readers, const product_slots& p, const product_slots& q) {
+  for (id i = 0; i < g.size; ++i) {
+    const node& v = g[i];
+    const bool of_both =
+        v.what == op::mul && ((v.a == p.result && v.b == q.result) || (v.a == q.result && v.b == p.result));
+    if (!of_both || readers[p.result] != 1 || readers[q.result] != 1) continue;
+    bool same = true;
+    for (int axis = 0; axis < 4; ++axis)
+      same = same && v.d[axis] == g[p.result].d[axis] && v.d[axis] == g[q.result].d[axis];
+    if (same) return i;
+  }
+  return none_id;
 }
 
 }  // namespace graft

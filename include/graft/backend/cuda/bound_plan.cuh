@@ -169,7 +169,11 @@ template <class T> class bound_plan {
       products_.emplace_back(g_, s,
                              s.before_posts < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
     for (const graft::launch& l : p_.launches)
-      if (l.together > 0) together_.emplace_back(l.product, l.together + 1);
+      if (l.together > 0) {
+        together_.emplace_back(l.product, l.together + 1);
+        for (int k = 0; l.gated >= 0 && k < 2; ++k)
+          products_[static_cast<std::size_t>(l.product + k)].stands_in_gate(k);
+      }
   }
   // Which values are computed when, by nodes of their own.
   void collect() {
@@ -216,6 +220,8 @@ template <class T> class bound_plan {
     }
     for (const id i : read_)
       if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
+    for (const graft::launch& l : p_.launches)
+      if (l.gated >= 0) narrow_.add(l.gated);
     long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
     for (const bound_attention<T>& a : attentions_)
       if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());
@@ -233,6 +239,7 @@ template <class T> class bound_plan {
           const id i = p_.products[n].result;
           write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(n)].out_size());
         }
+        if (l.gated >= 0) write(l.gated, count(g_, l.gated, largest));
         if (const id z = p_.products[l.product].before_posts; is_read_later(z)) write(z, count(g_, z, largest));
         for (const int sum : l.beside) write_sum(sum);
       } else if (l.sum >= 0) {
@@ -312,7 +319,7 @@ template <class T> class bound_plan {
   bool mixes(const graft::launch& l) const;
   status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
   status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
-  void* place_of(const product_slots& s);
+  void* place_of(id i);
   // A sum before post that other launches of the plan read.
   bool is_read_later(id i) const {
     int outputs = 0;

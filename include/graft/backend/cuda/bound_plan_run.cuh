@@ -54,10 +54,10 @@ template <class T> status bound_plan<T>::check_types() const {
       });
   return of_attention;
 }
-template <class T> void* bound_plan<T>::place_of(const product_slots& s) {
-  const int written = written_output(s.result);
-  void* const y = written >= 0 ? now_.outputs[static_cast<std::size_t>(written)].data : values_.room(s.result).at;
-  values_.put(s.result, {y, dtype_of<T>});
+template <class T> void* bound_plan<T>::place_of(id i) {
+  const int written = written_output(i);
+  void* const y = written >= 0 ? now_.outputs[static_cast<std::size_t>(written)].data : values_.room(i).at;
+  values_.put(i, {y, dtype_of<T>});
   return y;
 }
 // Do rows have adapters of their own on one of these products?
@@ -72,17 +72,20 @@ template <class T>
 status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone) {
   for (bound_together<T>& b : together_) {
     if (l.together == 0 || b.first() != l.product || mixes(l)) continue;
-    void* y[max_segments] = {};
-    for (int k = 0; k <= l.together; ++k) y[k] = place_of(p_.products[l.product + k]);
+    void* y[max_segments + 1] = {};
+    for (int k = 0; k <= l.together; ++k) y[k] = place_of(p_.products[l.product + k].result);
+    if (l.gated >= 0) y[l.together + 1] = place_of(l.gated);
     const product_slots& s = p_.products[l.product];
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
-    const auto ran = b.run(stream, kernels_->linear, to, m, products_, tensor_at(s.x), y);
-    if (!ran) return ran.failure();
-    if (*ran) return ok;
+    using ran = typename bound_together<T>::ran;
+    const auto what = b.run(stream, kernels_->linear, to, m, products_, tensor_at(s.x), y, l.gated >= 0);
+    if (!what) return what.failure();
+    if (*what == ran::products && l.gated >= 0) return run_node(stream, l.gated);
+    if (*what != ran::nothing) return ok;
   }
   for (int k = 0; k <= l.together; ++k)
     if (status s = run_product(stream, to, l, l.product + k, alone); !s) return s;
-  return ok;
+  return l.gated >= 0 ? run_node(stream, l.gated) : status(ok);
 }
 template <class T>
 status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index,
@@ -90,7 +93,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   bound_product<T>& b = products_[static_cast<std::size_t>(index)];
   const product_slots& s = b.slots();
   product_tensors with;
-  with.y = place_of(s);
+  with.y = place_of(s.result);
   with.x = tensor_at(s.x), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
   void* const side = output_at(b.kept_side());
   with.side = side == nullptr || b.pads_side() ? b.own_side() : side;

@@ -40,6 +40,10 @@ template <class T> class bound_product {
   // `pads`: only products over the tokens read the result, and they want rows as long as those of S.
   bound_product(const graph& g, const product_slots& slots, bool pads) : g_(&g), slots_(slots), pads_(pads) {}
   const product_slots& slots() const { return slots_; }
+  // The first (0) or the second (1) of two whose results are multiplied: small adapters have columns of their own beside
+  // those of the other, so that a tile takes both.
+  void stands_in_gate(int which) { gate_ = which; }
+  bool fits_gate() const { return gate_ >= 0 && side_rank(*g_, slots_, sizes_) <= gated_rank; }
 
   // Sizes of the layer and its leaves; `shared` is null where this product is not all that its layer launches.
   status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared,
@@ -53,6 +57,7 @@ template <class T> class bound_product {
       return fail("a side branch of rank ", side_rank(*g_, slots_, s), " does not fit; the layer was bound for ",
                   shared_->rank, ": bind() it with a capacity of a larger rank");
     rank_ = shared_ != nullptr ? shared_->rank : own;
+    if (gate_ >= 0 && own == gated_rank) rank_ = 2 * own;
     calls_ = {}, code_calls_ = {};
     if (status st = packed_.reserve(stream, n_, k_, rank_, has_pre()); !st) return st;
     if (shared_ != nullptr) {
@@ -221,7 +226,7 @@ template <class T> class bound_product {
     return each(stream, how.rows * how.cols, how, "pack");
   }
   status pack_sides(cudaStream_t stream, const values& v) {
-    int rank0 = 0;
+    int rank0 = gate_ == 1 && fits_gate() ? gated_rank : 0;
     for (const side_branch& side : slots_.sides) {
       const long long rank = g_->sizes.value(side.rank, sizes_);
       T *const a = packed_.a.template as<T>(), *const b = packed_.b.template as<T>();
@@ -275,6 +280,7 @@ template <class T> class bound_product {
   shared_slots<T>* shared_ = nullptr;
   const code_panel* panel_ = nullptr;
   bool pads_;
+  int gate_ = -1;
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;
   buffer weight_, s_;

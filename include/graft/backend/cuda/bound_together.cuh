@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of one launch (plan/together.h) bound to device memory: as segments of one stream kernel, for the last few
-// numbers of tokens. Where no such kernel takes them they run one after the other, each as it would alone.
+// numbers of tokens. Where no such kernel takes them they run one after the other, each as it would alone; and so does the
+// multiplication of two, which a kernel may have inside.
 #pragma once
 #include <graft/backend/cuda/bound_product.cuh>
 
@@ -16,53 +17,60 @@ template <class T> class bound_together {
   void forget() {
     for (kept& k : kept_) k.used = 0;
   }
-  // False: no kernel takes all of them, and nothing was launched.
-  result<bool> run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
-                   std::deque<bound_product<T>>& products, const void* x, void* const* y) {
+  enum class ran : unsigned char { nothing, products, gated };
+  // `y`: of each, and behind them, where there is one, that of their multiplication.
+  result<ran> run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
+                  std::deque<bound_product<T>>& products, const void* x, void* const* y, bool gated) {
     kept* to = &kept_[0];
     for (kept& k : kept_) {
-      if (k.used > 0 && k.m == m && k.aligned == aligned(x, y)) {
+      if (k.used > 0 && k.m == m && k.aligned == aligned(x, y, gated)) {
         k.used = ++calls_;
-        if (k.bound.count == 0) return false;
-        if (status s = point(k.bound, x, y, count_); !s) return s.failure();
+        if (k.does == ran::nothing) return k.does;
+        if (status s = point(k.bound, x, k.does == ran::gated ? y + count_ : y, k.does == ran::gated ? 1 : count_); !s)
+          return s.failure();
         if (status s = launch(stream, k.bound, may_chain(products)); !s) return s.failure();
-        return true;
+        return k.does;
       }
       if (k.used < to->used) to = &k;
     }
     to->used = 0;  // until it is complete
-    if (status s = bind(*to, kernels, device, m, products, x, y); !s) return s.failure();
-    to->m = m, to->aligned = aligned(x, y), to->used = ++calls_;
-    if (to->bound.count == 0) return false;
+    if (status s = bind(*to, kernels, device, m, products, x, y, gated); !s) return s.failure();
+    to->m = m, to->aligned = aligned(x, y, gated), to->used = ++calls_;
+    if (to->does == ran::nothing) return to->does;
     if (status s = launch(stream, to->bound, may_chain(products)); !s) return s.failure();
-    return true;
+    return to->does;
   }
 
  private:
   struct kept {
     long long m = 0, used = 0;  // used: the call that used it last; 0: never
     bool aligned = false;
+    ran does = ran::nothing;
     bound_linear bound;  // of no kernel where they do not run together
   };
-  bool aligned(const void* x, void* const* y) const {
+  bool aligned(const void* x, void* const* y, bool gated) const {
     bool all = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
-    for (int i = 0; i < count_; ++i) all = all && reinterpret_cast<std::uintptr_t>(y[i]) % 16 == 0;
+    for (int i = 0; i < count_ + (gated ? 1 : 0); ++i) all = all && reinterpret_cast<std::uintptr_t>(y[i]) % 16 == 0;
     return all;
   }
   status bind(kept& to, const linear_kernels& kernels, const target& device, long long m,
-              std::deque<bound_product<T>>& products, const void* x, void* const* y) const {
+              std::deque<bound_product<T>>& products, const void* x, void* const* y, bool gated) const {
     product_shape shapes[max_segments];
     stream_layer layers[max_segments];
-    to.bound.count = 0;
+    to.bound.count = 0, to.does = ran::nothing;
     for (int i = 0; i < count_; ++i) {
       const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
       if (p.is_coded()) return ok;
+      gated = gated && p.fits_gate();
       shapes[i] = p.shape(m);
-      shapes[i].aligned = shapes[i].aligned && aligned(x, y);
+      shapes[i].aligned = shapes[i].aligned && aligned(x, y, gated);
       layers[i] = {p.weight(), {y[i], p.record(), nullptr, p.out_size(), p.act()}};
     }
-    const stream_choice c = choose_together(shapes, count_, device, kernels.have);
-    if (c.rows == 0) return ok;
+    stream_choice c = gated ? choose_gated(shapes, device, kernels.have) : stream_choice{};
+    to.does = c.gated ? ran::gated : ran::products;
+    for (int i = 0; c.gated && i < count_; ++i) layers[i].to.y = y[count_];
+    if (c.rows == 0) c = choose_together(shapes, count_, device, kernels.have);
+    if (c.rows == 0) return to.does = ran::nothing, status(ok);
     return bind_together(to.bound, kernels, dtype_of<T>, c, {x, m, shapes[0].k}, shapes[0].rank, layers, count_);
   }
   // Asks all of them: each is chained from now on.

@@ -95,12 +95,14 @@ inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype 
   g.m = static_cast<int>(x.rows);
   g.k_steps = static_cast<int>((x.cols + 63) / 64);
   if (status s = make_map(to.maps.x, type, x, c.tokens, 64); !s) return s;
+  g.gated = c.gated;
   for (int i = 0, tile = 0; i < max_segments; ++i) {
     g.first_tile[i] = i < count ? tile : c.tiles;
     g.segment[i] = layers[i < count ? i : 0].to;
     if (i >= count) continue;
-    tile += (g.segment[i].n + c.rows - 1) / c.rows;
-    if (status s = make_map(to.maps.w[i], type, {layers[i].w, g.segment[i].n, x.cols}, c.rows, 64); !s) return s;
+    tile += c.gated ? c.tiles : (g.segment[i].n + c.rows - 1) / c.rows;
+    const int box = c.gated ? c.rows / 2 : c.rows;
+    if (status s = make_map(to.maps.w[i], type, {layers[i].w, g.segment[i].n, x.cols}, box, 64); !s) return s;
   }
   to.args = g;
   const int shape = shape_index(c.rows, c.any);

@@ -74,7 +74,9 @@ template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
       if (const float* const scale = of.scale[token]; scale != nullptr) v *= __ldg(scale + row);
       if (const float* const shift = of.shift[token]; shift != nullptr) v += __ldg(shift + row);
     }
-    if (s.seg.act != activation::none) s.activate_any(acc);
+    if (s.seg.act != activation::none)
+#pragma unroll
+      for (auto& sums : acc) stream::activate_any(sums, s.seg.act);
     s.store(acc, residual);
   }
 

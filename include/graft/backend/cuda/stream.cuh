@@ -9,6 +9,9 @@
 // once: what its instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any), and what
 // some layers want (activation, residual) stands behind a branch.
 //
+// Where y is the product of two layers element by element (gate and up), a tile has as many rows of one as of the other,
+// and A rows of both; what the first one gives goes through shared memory to the warps that have the second.
+//
 // Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent
 // launch), and scaled where there is a pre slot; the warpgroup accumulates; expands; exchanges; applies post; stores.
 #pragma once
@@ -25,6 +28,8 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   static constexpr bool scales = Any && Rank == 0;  // has a warpgroup for the pre slot
   static constexpr int threads = shape::threads + (scales ? 128 : 0);
   using accumulators = float[blocks][Tokens / 2];
+  static constexpr bool can_gate = Rows == gated_rows && !Any;
+  static constexpr int half = Rows / 2, half_units = half / 16;
 
   const stream_maps& maps;
   const stream_args& g;
@@ -38,6 +43,9 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   __device__ std::uint32_t b_ready() const { return full(2 * shape::stages); }
   __device__ std::uint32_t received() const { return b_ready() + 8; }
   __device__ std::uint32_t x_here(int q) const { return received() + 8 + 8 * q; }
+  __device__ bool gated() const { return can_gate && g.gated; }
+  // Has this warp rows of the second layer of a gate in block b?
+  __device__ bool is_second(int b) const { return gated() && b * 4 + static_cast<int>(threadIdx.x) / 32 >= half_units; }
   __device__ const T* pre() const { return scales ? static_cast<const T*>(seg.slot.pre) : nullptr; }
 
   __device__ void start() const {
@@ -79,6 +87,8 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
         [&](int k, int q) {
           ptx::barrier_expect(full(q), pre() != nullptr ? shape::stage - shape::x : shape::stage);
           ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full(q), policy);
+          if (gated())  // the boxes have half of the rows
+            ptx::load_tile(base + q * shape::stage + half * 128, &maps.w[1], k * 64, row0, full(q), policy);
         },
         [] {});  // depends on no kernel before
   }
@@ -93,16 +103,23 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   }
   __device__ void request_adapter() const {
     const char* a = static_cast<const char*>(seg.slot.a_tiles);
+    const auto b_of = [&](const stream_segment& s) {
+      return static_cast<const char*>(s.slot.b_tiles) + static_cast<long long>(row0) * shape::pitch;
+    };
     request_all(
         [&](int k, int q) {
-          ptx::load_bytes(base + q * shape::stage + shape::w, a + static_cast<long long>(k) * shape::a, shape::a,
-                          full(q));
+          const std::uint32_t to = base + q * shape::stage + shape::w;
+          const long long from = static_cast<long long>(k) * shape::a;
+          if (!gated()) return ptx::load_bytes(to, a + from, shape::a, full(q));
+          ptx::load_bytes(to, a + from, shape::a / 2, full(q));
+          ptx::load_bytes(to + shape::a / 2, static_cast<const char*>(g.segment[1].slot.a_tiles) + from + shape::a / 2,
+                          shape::a / 2, full(q));
         },
         [&] {
           ptx::barrier_expect(b_ready(), Rows * shape::pitch);
-          ptx::load_bytes(base + shape::b_at,
-                          static_cast<const char*>(seg.slot.b_tiles) + static_cast<long long>(row0) * shape::pitch,
-                          Rows * shape::pitch, b_ready());
+          if (!gated()) return ptx::load_bytes(base + shape::b_at, b_of(seg), Rows * shape::pitch, b_ready());
+          ptx::load_bytes(base + shape::b_at, b_of(seg), half * shape::pitch, b_ready());
+          ptx::load_bytes(base + shape::b_at + half * shape::pitch, b_of(g.segment[1]), half * shape::pitch, b_ready());
         });
   }
 
@@ -240,15 +257,18 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   struct row_post {
     float scale[blocks][2], shift[blocks][2];
   };
-  __device__ __forceinline__ void load_post(row_post& p, const post_slot<T>& post) const {
+  __device__ __forceinline__ void load_post(row_post& p) const {
 #pragma unroll
     for (int b = 0; b < blocks; ++b)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int unit = b * 4 + threadIdx.x / 32, row = row0 + unit * 16 + (threadIdx.x % 32) / 4 + 8 * h;
+        const int unit = b * 4 + threadIdx.x / 32;
+        const bool second = is_second(b);
+        const adapter_slot& slot = second ? g.segment[1].slot : seg.slot;
+        const int row = row0 + (unit - (second ? half_units : 0)) * 16 + (threadIdx.x % 32) / 4 + 8 * h;
         const bool inside = unit < shape::units;  // the vectors reach beyond the last row
-        p.scale[b][h] = inside && post.scale != nullptr ? __ldg(post.scale + row) : 1.0F;
-        p.shift[b][h] = inside && post.shift != nullptr ? __ldg(post.shift + row) : 0.0F;
+        p.scale[b][h] = inside && slot.scale != nullptr ? __ldg(slot.scale + row) : 1.0F;
+        p.shift[b][h] = inside && slot.shift != nullptr ? __ldg(slot.shift + row) : 0.0F;
       }
   }
   static constexpr int held = blocks * (Tokens / 2);
@@ -281,7 +301,9 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
 #pragma unroll
     for (int b = 0; b < blocks; ++b) {
       if (!finishes(b * (Tokens / 2))) continue;
-      const int row = row0 + (b * 4 + threadIdx.x / 32) * 16 + lane / 4 - odd, token = (lane % 4) * 2 + odd;
+      const int unit = b * 4 + threadIdx.x / 32 - (gated() ? half_units : 0);
+      if (unit < 0) continue;
+      const int row = row0 + unit * 16 + lane / 4 - odd, token = (lane % 4) * 2 + odd;
       const long long first = static_cast<long long>(token) * seg.n + row;
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j)
@@ -298,20 +320,40 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
       if (at >= 0) to[b][j][h] = *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(seg.residual) + at);
     });
   }
-  template <activation Act> __device__ __forceinline__ static void activate_all(accumulators& acc) {
+  using block_sums = float[Tokens / 2];
+  template <activation Act> __device__ __forceinline__ static void activate_all(block_sums& acc) {
 #pragma unroll
-    for (int b = 0; b < blocks; ++b)
-#pragma unroll
-      for (int e = 0; e < Tokens / 2; ++e) acc[b][e] = activate(Act, acc[b][e]);
+    for (float& v : acc) v = activate(Act, v);
   }
-  __device__ __forceinline__ void activate_any(accumulators& acc) const {
-    switch (seg.act) {
+  __device__ __forceinline__ static void activate_any(block_sums& acc, activation what) {
+    switch (what) {
       case activation::none: return;
       case activation::relu: return activate_all<activation::relu>(acc);
       case activation::silu: return activate_all<activation::silu>(acc);
       case activation::gelu: return activate_all<activation::gelu>(acc);
       case activation::gelu_tanh: return activate_all<activation::gelu_tanh>(acc);
     }
+  }
+  // The first layer's results go to the warps that have the same rows of the second one, rounded as both would be if they
+  // were stored.
+  __device__ __forceinline__ void multiply_gates(accumulators& acc) const {
+    constexpr std::uint32_t pitch = half + 8;
+    const auto each_of = [&](bool second, const auto& f) {
+#pragma unroll
+      for (int e = 0; e < held; ++e) {
+        const int unit = e / (Tokens / 2) * 4 + threadIdx.x / 32;
+        if (unit >= shape::units || (unit >= half_units) != second) continue;
+        const int row = (unit - (second ? half_units : 0)) * 16 + threadIdx.x % 32 / 4 + 8 * ((e >> 1) & 1);
+        f(acc[e / (Tokens / 2)][e % (Tokens / 2)], base + 2 * (token_of(e) * pitch + row));
+      }
+    };
+    ptx::named_barrier(1, 128);  // nobody reads the stages any more
+    each_of(false,
+            [](float v, std::uint32_t to) { ptx::store_shared(to, static_cast<std::uint16_t>(pack<T>(v, 0.0F))); });
+    ptx::named_barrier(1, 128);
+    each_of(true, [](float& v, std::uint32_t from) {
+      v = to_float(from_float<T>(v)) * unpack<T>(ptx::load_shared_half(from)).x;
+    });
   }
   __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual) const {
     const int odd = (threadIdx.x / 4) & 1;
@@ -330,7 +372,7 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
   __device__ void consume() const {
     const post_slot<T> post{seg.slot.scale, seg.slot.shift, static_cast<const T*>(seg.residual), seg.act, g.m, seg.n};
     row_post p;
-    load_post(p, post);
+    load_post(p);
     accumulators acc;
     pairs residual;
     const bool by_pairs = !Any || (!g.by_row && seg.n % 2 == 0);
@@ -344,7 +386,10 @@ template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct 
       for (int e = 0; e < Tokens / 2; ++e)
         acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
     if (!by_pairs) return store_any(acc, post);
-    if (seg.act != activation::none) activate_any(acc);
+#pragma unroll
+    for (int b = 0; b < blocks; ++b) activate_any(acc[b], is_second(b) ? g.segment[1].act : seg.act);
+    if constexpr (can_gate)
+      if (g.gated) multiply_gates(acc);
     store(acc, residual);
   }
 };
@@ -362,7 +407,7 @@ __global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, An
                                                                g.segment[s],
                                                                maps.w[s],
                                                                (ptx::shared_address(raw) + 1023) & ~1023U,
-                                                               (tile - g.first_tile[s]) * Rows,
+                                                               (tile - g.first_tile[s]) * (g.gated ? Rows / 2 : Rows),
                                                                split,
                                                                g.k_steps * split / Splits,
                                                                g.k_steps * (split + 1) / Splits};

@@ -8,8 +8,11 @@ inline constexpr int max_segments = 4, max_stream_rank = 64, max_stream_tokens =
 
 struct stream_choice {
   int tokens = 0, rows = 0, splits = 0, tiles = 0;
-  bool any = false;  // the kernels that can do everything: one shape, for any inner size
+  bool any = false;    // the kernels that can do everything: one shape, for any inner size
+  bool gated = false;  // half of the rows of a tile are of one layer and half of another: their product is stored
 };
+// The shape that can; and adapters of rank 16, each in its own columns of one of rank 32.
+inline constexpr int gated_rows = 224, gated_rank = 16;
 
 inline constexpr int any_rows = 64;
 // The last one is for what is rarely wanted.
@@ -19,6 +22,12 @@ constexpr int shape_index(int rows, bool any) {
 }
 
 constexpr int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
+
+// What a choice costs, in rows that pass through the busiest multiprocessor.
+constexpr int stream_time(int tiles, int rows, int splits, int rank, int tokens, int processors) {
+  const int waves = (tiles * splits + processors - 1) / processors;
+  return waves * ((rows + rank + tokens) / splits + (splits > 1 ? 4 : 0));
+}
 
 // Rows and splits that keep every multiprocessor busy once. What counts is the rows that pass through the busiest one,
 // those of x and A as much as those of W; an exchange between two blocks costs as much as four rows.
@@ -32,8 +41,7 @@ constexpr stream_choice choose_stream(const int* n, int segments, long long m, i
     if ((shapes >> shape & 1) == 0 || (!any && (c.splits > (k + 63) / 64 || c.rows + rank > 256))) continue;
     int tiles = 0;
     for (int s = 0; s < segments; ++s) tiles += (n[s] + c.rows - 1) / c.rows;
-    const int waves = (tiles * c.splits + processors - 1) / processors;
-    const int time = waves * ((c.rows + rank + padded_tokens(m)) / c.splits + (c.splits > 1 ? 4 : 0));
+    const int time = stream_time(tiles, c.rows, c.splits, rank, padded_tokens(m), processors);
     if (best.rows == 0 || time < least) best = {padded_tokens(m), c.rows, c.splits, tiles, any}, least = time;
   }
   return best;

@@ -47,6 +47,7 @@ struct stream_args {
   int m, k_steps;
   int first_tile[max_segments];  // of each segment; beyond the last one larger than any tile
   bool by_row;                   // y is [row][token]: the rows are tokens and the tokens are the rows of A
+  bool gated;                    // tiles have rows of the first two segments, and store the product of both
   stream_segment segment[max_segments];
 };
 

@@ -37,6 +37,14 @@ constexpr bool run_together(const product_shape* all, int count, const target& t
   }
   return choose_together(padded.begin(), count, t).rows > 0;
 }
+constexpr bool run_gated(const product_shape* all, const target& t) {
+  product_shape padded[2] = {all[0], all[1]};
+  for (product_shape& p : padded) {
+    if (p.rank > gated_rank) return false;
+    p.rank = p.rank > 0 ? 2 * gated_rank : 0;
+  }
+  return choose_gated(padded, t).rows > 0;
+}
 // Several rotation factors that stay within 32 columns are composed to one first.
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
@@ -82,9 +90,9 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.bytes_per_second = bytes_per_second;
   t.largest_branch_rank = 64;
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = true;
-  t.joins_products = max_segments;
+  t.joins_products = max_segments, t.joins_gates = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
-  t.takes_heads = &takes_heads;
+  t.run_gated = &run_gated, t.takes_heads = &takes_heads;
   return t;
 }
 }  // namespace cuda
