@@ -175,7 +175,26 @@ def gpu_backward():
     fig.savefig(out / "gpu_backward.svg", metadata={"Date": None})
 
 
+def gpu_model():
+    measured = json.loads((root / "results" / "cuda-model.json").read_text())["measured"]
+    steps = [k[len("bare_decode_"):] for k in measured if k.startswith("bare_decode_") and not k.endswith("_floor")]
+    order = lambda name: (name.split("_")[2] if "_" in name else "1024", int(name.split("_")[0]))
+    steps = sorted(steps, key=lambda name: (int(order(name)[0]), "upto" in name, order(name)[1]))
+    label = lambda name: name.replace("_at_", "\nat ").replace("_upto_", "\nup to ") if "_" in name else name + "\nat 1024"
+    fig, axis = plt.subplots(figsize=(10, 3.6))
+    for k, (adapter, color, text) in enumerate((("bare", "#999999", "no adapter"), ("lora", "#3b7ea1", "LoRA r16 on all projections"))):
+        ratios = [measured[f"{adapter}_decode_{s}"] / measured[f"{adapter}_decode_{s}_floor"] for s in steps]
+        axis.bar([i + 0.4 * (k - 0.5) for i in range(len(steps))], ratios, 0.4, color=color, label=text)
+    axis.axhline(1, color="black", linewidth=1)
+    axis.set_xticks(range(len(steps)), [label(s) for s in steps], fontsize=7)
+    axis.set_xlabel("sequences, tokens in the cache of each")
+    axis.set_ylabel("token step / floor of memory")
+    axis.legend(frameon=False, loc="upper left")
+    fig.tight_layout()
+    fig.savefig(out / "gpu_model.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline, gpu_backward):
+    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline, gpu_backward, gpu_model):
         draw()
