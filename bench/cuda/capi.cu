@@ -54,8 +54,9 @@ int graft_forward(void* l, cudaStream_t stream, const void* x, void* y, long lon
 // Forward keeps what backward reads; then backward writes dx and the gradients that were named.
 void graft_train(void* l) { own(l).of.train(true); }
 void graft_gradient(void* l, const char* name, void* data, int is_float, int rank, const long long* sizes) {
-  const view v = tensor_of(data, is_float, rank, sizes);
-  own(l).gradients.push_back({name, {data, v.type, v.size, v.rank}});
+  mutable_view into{data, is_float != 0 ? dtype::f32 : dtype::bf16, {1, 1, 1, 1}, rank};
+  for (int k = 0; k < rank; ++k) into.size[k] = sizes[k];
+  own(l).gradients.push_back({name, into});
 }
 int graft_backward(void* l, cudaStream_t stream, const void* x, const void* dy, void* dx, long long tokens,
                    long long in, long long out) {
