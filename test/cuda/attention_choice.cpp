@@ -53,3 +53,16 @@ TEST_CASE("attention_choice: the room of a gradient holds its parts one behind t
   CHECK(r.bounds - r.spans >= 1024LL * 8);
   CHECK(r.bytes - r.bounds >= 16LL * 16);
 }
+TEST_CASE("attention_choice: where probabilities are dropped it is a node, which can") {
+  for (const int span_rows : {3, 5}) {
+    builder g;
+    const id qkv = g.leaf(op::input, "x", 0, 2, {1}, {1}, {256}, {48 * 128});
+    const id span = g.leaf(op::ids, "span", 0, 2, {1}, {1}, {span_rows}, {256});
+    const id out = make::attention(g, qkv, span, none_id, {32 * 128}, {128});
+    g.give(out, "y");
+    const graph made(g);
+    const cuda::attention_size p = cuda::attention_size_of(made, out, {}, dtype::bf16);
+    CHECK(cuda::choice_of(made, out, p, sm_90).how ==
+          (span_rows == 3 ? cuda::attention_way::prefill : cuda::attention_way::node));
+  }
+}
