@@ -93,10 +93,10 @@ std::vector<float> logits_of(causal_lm<engine>& model) {
   return out;
 }
 // A golden model as a file whose matrices are of one type, and the logits of the numbers in it.
-written write_as(const std::string& family, const encoding& how) {
+written write_as(const std::string& family, const encoding& how, const std::vector<float>& divisors = {}) {
   auto model = io::hf::load_model<engine>(golden / family / "base");
   REQUIRE_MESSAGE(model, model.message());
-  const model_config& c = model->config();
+  model_config c = model->config();
   const auto fact = [&](const char* name) { return family + "." + name; };
   gguf_writer to;
   to.fact("general.architecture", family).fact(fact("block_count"), 4, static_cast<std::uint32_t>(c.layers));
@@ -133,6 +133,11 @@ written write_as(const std::string& family, const encoding& how) {
     memory.push_back(std::move(values));
     v.data = memory.back().data(), v.type = dtype::f32;
   }
+  if (!divisors.empty()) {
+    const view v = view_of(divisors.data(), 1, static_cast<long long>(divisors.size()));
+    to.tensor("rope_freqs.weight", v, 0, std::as_bytes(std::span(divisors)));
+    c.rope.divisors = divisors;
+  }
   auto plain = causal_lm<engine>::make(c, numbers, {});
   REQUIRE_MESSAGE(plain, plain.message());
   return {to.whole(), logits_of(*plain)};
@@ -166,6 +171,33 @@ TEST_CASE("gguf: a file gives the logits of the model it was made of") {
       }
       CHECK(most < 2e-5 * size);
     }
+}
+TEST_CASE("gguf: a file may divide the frequencies of positions") {
+  const temp_folder folder;
+  const written plain = write_as("llama", {});
+  auto model = io::hf::load_model<engine>(golden / "llama" / "base");
+  REQUIRE_MESSAGE(model, model.message());
+  std::vector<float> divisors(static_cast<std::size_t>(model->config().head_size / 2), 1.0F);
+  divisors.front() = 3, divisors[1] = 8;
+  const written w = write_as("llama", {}, divisors);
+  const std::string file = folder.path / "model.gguf";
+  std::ofstream(file, std::ios::binary) << w.file;
+  auto read = io::load_gguf<engine>(file);
+  REQUIRE_MESSAGE(read, read.message());
+  const std::vector<float> found = logits_of(*read);
+  double most = 0, changed = 0, size = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    most = std::max(most, std::abs(double(found[i]) - double(w.expected[i])));
+    changed = std::max(changed, std::abs(double(found[i]) - double(plain.expected[i])));
+    size = std::max(size, std::abs(double(w.expected[i])));
+  }
+  CHECK(most < 2e-5 * size);
+  CHECK(changed > 1e-3 * size);
+  divisors.pop_back();
+  CHECK(refused(write_as("llama", {}, {1.0F, 2.0F}).file).find("'rope_freqs.weight' has 2 numbers") !=
+        std::string::npos);
+  divisors.push_back(0);
+  CHECK(refused(write_as("llama", {}, divisors).file).find("divides no frequency") != std::string::npos);
 }
 TEST_CASE("gguf: what is wrong with a file is said") {
   const std::string good = write_as("llama", {}).file;

@@ -78,10 +78,16 @@ inline void read_gguf_rope(gguf_facts& f, model_config& c) {
     c.rope.kind = rope_kind::linear;
     f.real("rope.scaling.factor", c.rope.factor);
   }
-  if (f.in.tensors.contains("rope_freqs.weight"))
-    f.reject(
-        "tensor 'rope_freqs.weight' scales the frequencies of positions, which is not supported; load the model "
-        "from its Hugging Face folder");
+  const auto divisors = f.in.tensors.find("rope_freqs.weight");
+  if (divisors == f.in.tensors.end()) return;
+  const view& v = divisors->second;
+  if (v.type != graft::dtype::f32 || v.count() != c.head_size / 2)
+    return f.reject("tensor 'rope_freqs.weight' has ", v.count(), " numbers, expected ", c.head_size / 2, " of F32");
+  c.rope.divisors.resize(static_cast<std::size_t>(v.count()));
+  std::memcpy(c.rope.divisors.data(), v.data, c.rope.divisors.size() * sizeof(float));
+  for (const float d : c.rope.divisors)
+    if (!(d >= 1e-6F && d <= 1e6F))
+      return f.reject("tensor 'rope_freqs.weight' has a number that divides no frequency");
 }
 // The name of a tensor in a Hugging Face folder; empty: there is none.
 inline std::string name_in_folder(std::string_view name) {
@@ -166,6 +172,7 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
   const gguf& in = kept->tensors;
   model_weights out;
   for (const auto& [name, stored] : in.tensors) {
+    if (name == "rope_freqs.weight") continue;  // part of the configuration
     const std::string to = detail::name_in_folder(name);
     if (to.empty())
       return fail_in(in.file, "tensor ", in_quotes(name), " is not part of a ", name_of(c.family), " model");

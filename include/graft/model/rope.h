@@ -21,6 +21,7 @@ struct rope_settings {
   double beta_fast = 32, beta_slow = 1, mscale = 0, mscale_all = 0;  // yarn
   std::optional<double> attention_factor{};
   bool truncate = true;
+  std::vector<float> divisors{};  // of the frequencies, where a file states them (rope_freqs of GGUF)
 };
 
 struct rope_numbers {
@@ -70,6 +71,7 @@ inline rope_numbers rope_for(const rope_settings& r, int head_size) {
         break;
       }
     }
+    if (!r.divisors.empty()) f /= static_cast<double>(r.divisors[static_cast<std::size_t>(i)]);
     out.frequencies.push_back(static_cast<float>(f));
   }
   return out;

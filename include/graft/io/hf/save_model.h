@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as a Hugging Face folder, whole or not at all: model.safetensors with the weights as they are stored, and of the
-// folder it was read from config.json, generation_config.json and the files of the tokenizer.
+// A model as a Hugging Face folder, whole or not at all: model.safetensors with the weights as they are stored, codes as
+// bitsandbytes has them, and of the folder it was read from config.json, generation_config.json and the files of the
+// tokenizer.
 #pragma once
 #include <graft/io/hf/load_model.h>
 
@@ -12,6 +13,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 }  // namespace graft::io::hf
 
 #if GRAFT_BODIES
+#include <graft/io/bitsandbytes_write.h>
 #include <graft/io/folder_write.h>
 #include <graft/io/json_write.h>
 #include <graft/io/safetensors_write.h>
@@ -32,10 +34,15 @@ inline std::vector<std::byte> bytes_of(std::string_view s) {
   return {all.begin(), all.end()};
 }
 
+// torch's name for the numbers of a model; transformers wrote it as torch_dtype before.
+inline std::string dtype_in(const json& config) {
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (const json* said = config.find(key); said != nullptr && said->is_word()) return said->word;
+  return "float32";
+}
 // config.json of `from`; a head that is no longer the table of the tokens is said there.
-inline result<std::vector<std::byte>> config_with(const std::string& from, bool own_head) {
-  result<json> config = read_json(from + "/config.json");
-  if (!config) return config.failure();
+inline result<std::vector<std::byte>> config_with(json config_read, bool own_head) {
+  json* const config = &config_read;
   if (json* tied = own_head ? const_cast<json*>(config->find("tie_word_embeddings")) : nullptr)
     *tied = json_flag(false);
   else if (own_head)
@@ -47,7 +54,17 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
   return guarded(folder, [&]() -> status {
     std::vector<tensor_view> tensors;
     std::deque<std::vector<std::byte>> turned;
+    result<json> read = read_json(from + "/config.json");
+    if (!read) return read.failure();
+    coded_writer codes(dtype_in(*read));
     for (const auto& [name, v] : weights.tensors) {
+      if (v.beside != nullptr) {
+        if (read->find("quantization_config") == nullptr)
+          return fail_in(folder, "tensor ", in_quotes(name), " is codes, and ", in_quotes(from + "/config.json"),
+                         " has no quantization_config; merge the model to numbers first");
+        if (status s = codes.add(name, v, tensors); !s) return s;
+        continue;
+      }
       const std::optional<dtype> type = stored_as(v.type);
       if (!type) return fail_in(folder, "tensor ", in_quotes(name), " has a type that no file of this kind holds");
       const std::size_t each = static_cast<std::size_t>(bits_of(v.type)) / 8;
@@ -64,7 +81,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     }
     result<safetensors_layout> layout = lay_out_safetensors(tensors, pt_metadata(), folder + "/model.safetensors");
     if (!layout) return layout.failure();
-    result<std::vector<std::byte>> config = config_with(from, weights.tensors.contains("lm_head.weight"));
+    result<std::vector<std::byte>> config = config_with(std::move(*read), weights.tensors.contains("lm_head.weight"));
     if (!config) return config.failure();
     std::vector<file_to_save> files{{"model.safetensors", layout->parts()}, {"config.json", {*config}}};
     std::deque<std::vector<std::byte>> copies;

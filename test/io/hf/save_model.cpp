@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <graft/io/hf/save_model.h>
+#include <graft/model/on_cpu.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "../support.h"
+
+using namespace graft;
+using namespace graft::io::test;
+
+namespace {
+
+using engine = cpu::engine<float>;
+
+std::string base() { return std::string(GRAFT_GOLDEN_DIR) + "/quantized/models/llama_nf4_double/base"; }
+
+std::vector<float> logits(causal_lm<engine>& model) {
+  const std::vector<std::int64_t> ids{1, 5, 7, 90, 33};
+  const std::vector<row_run> rows{{ids, 0, 0}};
+  std::vector<float> all(ids.size() * static_cast<std::size_t>(model.config().vocabulary));
+  const status s = model.logits(rows, all);
+  REQUIRE_MESSAGE(s, s.message());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("save_model: a model of codes is written as it was read, tensor by tensor") {
+  const temp_folder to;
+  auto model = io::hf::load_model<engine>(base());
+  REQUIRE_MESSAGE(model, model.message());
+  const std::string folder = to.path / "saved";
+  const status saved = io::hf::save_model(folder, model->weights(), base());
+  REQUIRE_MESSAGE(saved, saved.message());
+  auto again = io::hf::load_model<engine>(folder);
+  REQUIRE_MESSAGE(again, again.message());
+  CHECK(logits(*model) == logits(*again));
+  const auto before = io::read_safetensors(base() + "/model.safetensors"),
+             after = io::read_safetensors(folder + "/model.safetensors");
+  REQUIRE(before);
+  REQUIRE(after);
+  CHECK(before->tensors.size() == after->tensors.size());
+  for (const io::tensor_view& t : before->tensors) {
+    INFO(t.name);
+    const auto same = std::find_if(after->tensors.begin(), after->tensors.end(),
+                                   [&](const io::tensor_view& other) { return other.name == t.name; });
+    REQUIRE(same != after->tensors.end());
+    CHECK(same->type == t.type);
+    CHECK(same->shape == t.shape);
+    CHECK(std::ranges::equal(same->data, t.data));
+  }
+}
+TEST_CASE("save_model: codes of eight bits come back, and codes that a configuration does not know are refused") {
+  const temp_folder to;
+  auto model = io::hf::load_model<engine>(base());
+  REQUIRE_MESSAGE(model, model.message());
+  const std::vector<float> numbers(64 * 64, 0.25F);
+  for (const encoding& how : {encoding{dtype::int8, scaled_by::row}, encoding{dtype::f8_e4m3, scaled_by::row},
+                              encoding{dtype::f8_e4m3, scaled_by::tensor}, encoding{dtype::fp4, scaled_by::run, 64}}) {
+    INFO(name_of(how));
+    const auto codes = cpu::quantize(numbers.data(), 64, 64, how);
+    REQUIRE(codes);
+    std::vector<io::tensor_view> tensors;
+    io::coded_writer writer("float32");
+    REQUIRE(writer.add("a.weight", codes->as_view(), tensors));
+    io::kept_planes kept;
+    io::coded_reader reader(
+        "file",
+        [&](const std::string& name) -> const io::tensor_view* {
+          const auto at = std::ranges::find(tensors, name, &io::tensor_view::name);
+          return at == tensors.end() ? nullptr : &*at;
+        },
+        kept);
+    const auto read = reader.read(tensors[0]);
+    REQUIRE_MESSAGE(read, read.message());
+    REQUIRE(read->has_value());
+    std::vector<float> found(numbers.size()), expected(numbers.size());
+    cpu::decode(**read, found.data()), cpu::decode(codes->as_view(), expected.data());
+    CHECK(found == expected);
+  }
+  const std::string plain = std::string(GRAFT_GOLDEN_DIR) + "/models/llama/base";
+  const status refused = io::hf::save_model(to.path / "other", model->weights(), plain);
+  REQUIRE_FALSE(refused);
+  CHECK(std::string(refused.message()).find("has no quantization_config") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(to.path / "other"));
+}
