@@ -5,6 +5,7 @@
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/tensor_map.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace graft::cuda {
@@ -119,11 +120,12 @@ template <class T> class attention_calls {
   unsigned at_most(long long blocks) const {
     return static_cast<unsigned>(blocks < device_.processors ? blocks : device_.processors);
   }
+  // `most_shared`: of all launches of this kernel, so that none takes room from one that was captured.
   template <class Maps, class Args>
   static status start(cudaStream_t stream, const kernel_entry& what, unsigned blocks, unsigned rows, int cluster,
-                      const char* name, Maps& m, Args& a, bool chained = false) {
+                      const char* name, Maps& m, Args& a, bool chained = false, unsigned most_shared = 0) {
     if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              static_cast<int>(what.shared)),
+                                              static_cast<int>(std::max(what.shared, most_shared))),
                          name);
         !s)
       return s;
@@ -192,8 +194,10 @@ template <class T> class attention_calls {
                      p.groups,
                      scale(p),
                      decode_slots(p.head) * (c.long_ring ? 2 : 1)};
-    return start(stream, kernels_.decode[head_index(p.head)][c.long_ring ? 1 : 0], static_cast<unsigned>(c.parts),
-                 static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a, t.chained);
+    const kernel_entry(&rings)[2] = kernels_.decode[head_index(p.head)];
+    return start(stream, rings[c.long_ring ? 1 : 0], static_cast<unsigned>(c.parts),
+                 static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a, t.chained,
+                 rings[1].shared);
   }
 
   const attention_kernels& kernels_;
