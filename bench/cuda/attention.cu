@@ -46,7 +46,12 @@ int graft_attention(const graft_attention_size* s, cudaStream_t stream, const vo
 }
 int graft_attention_grad(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const void* d_out,
                          const long long* spans, void* d_qkv, void* room, int has_forward) {
-  return report(calls().backward(stream, {dtype::bf16, s->rows, s->head, s->heads, s->groups, false, true},
-                                 {qkv, d_out, spans, d_qkv, room, has_forward != 0}));
+  const cuda::attention_size size{dtype::bf16, s->rows, s->head, s->heads, s->groups, false, true};
+  const cuda::attention_room r = cuda::room_of_attention_grad(size);
+  cuda::attention_grad_tensors t{qkv, d_out, spans, d_qkv, room};
+  if (has_forward != 0)
+    t.out = static_cast<char*>(room) + r.out,
+    t.sums = reinterpret_cast<const float*>(static_cast<char*>(room) + r.sums);
+  return report(calls().backward(stream, size, t));
 }
 }

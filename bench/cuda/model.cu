@@ -6,7 +6,7 @@
 // With `codes` it is a token step and a training step with LoRA of the bf16 model and of the same in NF4, and the memory
 // that their weights take; with `steps` all token steps of the bare model and of LoRA, or those of so many sequences; with
 // `all` those, other adapters, prompts and training.
-//     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | profile | codes [SEQUENCES]]]]
+//     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | train | profile | step | codes [SEQUENCES]]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.h>
@@ -151,7 +151,7 @@ result<double> prefill(causal_lm<engine>& model, int length) {
   }
   return median(each);
 }
-result<double> train(causal_lm<engine>& model, int sequences, int length, step_mode how) {
+result<double> train(causal_lm<engine>& model, int sequences, int length, step_mode how, int rounds = 8) {
   auto run = training_run<engine>::make(model, {.steps = how});
   if (!run) return run.failure();
   auto optimizer = run->optimizer();
@@ -160,10 +160,10 @@ result<double> train(causal_lm<engine>& model, int sequences, int length, step_m
   std::vector<labelled_sequence> batch;
   for (const auto& s : ids) batch.push_back({s});
   std::vector<double> each;
-  for (int k = 0; k < 8; ++k) {
+  for (int k = 0; k < rounds; ++k) {
     const double begin = now();
     if (auto made = run->step(batch, *optimizer, 1e-4, 1); !made) return made.failure();
-    if (k > 2) each.push_back(now() - begin);
+    if (k > 2 || k + 1 == rounds) each.push_back(now() - begin);
   }
   return median(each);
 }
@@ -186,7 +186,7 @@ constexpr wanted table[] = {{1, 1024, true},
                             {4, 8192},
                             {16, 2048, false, true},
                             {64, 2048, false, true}};
-enum class amount : unsigned char { brief, steps, all, profile, codes };
+enum class amount : unsigned char { brief, steps, all, profile, train, step, codes };
 
 result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
   std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
@@ -252,11 +252,21 @@ status measure(int layers, int vocabulary, amount how_much, int sequences) {
   if (!model) return model.failure();
   std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
   for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {
-    if (how_much != amount::all && adapter != "bare" && adapter != "lora") continue;
+    if (how_much != amount::all && how_much != amount::train && adapter != "bare" && adapter != "lora") continue;
     if (adapter != "bare") {
       auto set = adapter_named(*model, adapter);
       if (!set) return set.failure();
       if (status s = model->set_adapters(*set); !s) return s;
+    }
+    if (how_much == amount::train) {
+      if (adapter == "bare") continue;
+      if (status s = say(adapter + "_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
+      continue;
+    }
+    if (how_much == amount::step) {  // one training step for a profiler to look at, behind one that makes everything
+      if (adapter != "bare")
+        if (status s = say(adapter + "_step", train(*model, 2, 2048, step_mode::standard, 2)); !s) return s;
+      continue;
     }
     if (how_much == amount::profile) {  // launches for a profiler to look at
       if (status s = say(adapter + "_prefill", prefill(*model, 2048)); !s) return s;
@@ -283,6 +293,8 @@ int main(int count, char** all) {
                            : how_much == "steps"   ? amount::steps
                            : how_much == "profile" ? amount::profile
                            : how_much == "codes"   ? amount::codes
+                           : how_much == "train"   ? amount::train
+                           : how_much == "step"    ? amount::step
                                                    : amount::brief,
                            count > 4 ? std::atoi(all[4]) : 0);
   return s ? 0 : (std::fprintf(stderr, "\n%s\n", s.message()), 1);

@@ -35,19 +35,6 @@ TEST_CASE("cuda row_launch: a norm with its factors is the norm, times them") {
     for (std::size_t i = 0; i < x.size(); ++i) CHECK(scaled[i] == doctest::Approx(plain[i] * w[i % columns]));
   }
 }
-TEST_CASE("cuda row_launch: long rows, eight columns at once, are the same norm") {
-  constexpr long long rows = 3, columns = 16;  // a team of one thread keeps no more
-  std::vector<float> x = drawn(rows * columns, 1), w = drawn(columns, 2), eps{1e-5F}, one(x.size()), eights(x.size());
-  const cuda::tensor<float> from = matrix(x, rows);
-  for (const bool rms : {false, true})
-    for (const bool scaled : {false, true}) {
-      const cuda::cells<float> factors = scaled ? cuda::cells<float>(w.data()) : cuda::cells<float>();
-      cuda::normalized<float> norm{matrix(one, rows), from, cuda::cells<float>(eps.data()), rms, factors};
-      cuda::normalized_by_blocks by{{matrix(eights, rows), from, cuda::cells<float>(eps.data()), rms, factors}};
-      for (long long r = 0; r < rows; ++r) norm(r, cuda::alone{}), by(r, cuda::alone{});
-      for (std::size_t i = 0; i < x.size(); ++i) CHECK(eights[i] == doctest::Approx(one[i]));
-    }
-}
 TEST_CASE("cuda row_launch: eight pairs of heads at once are the same heads") {
   constexpr long long rows = 3, head = 32, q = 2 * head, k = head, v = head;
   std::vector<float> a = drawn(rows * q, 1), b = drawn(rows * k, 2), c = drawn(rows * v, 3), table = drawn(7 * head, 4),

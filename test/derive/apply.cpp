@@ -33,13 +33,13 @@ TEST_CASE("apply: LoHa goes through Khatri-Rao products of rank r r") {
 }
 
 TEST_CASE("apply: LoKr by the vec trick, whatever the form of its factors") {
-  SAYS((of<lokr<dyn, -1, full, full>>::forward), "x @ weight' + (lokr_w1 @ (x @ lokr_w2')) * scaling");
+  SAYS((of<lokr<dyn, -1, full, full>>::forward), "x @ weight' + (lokr_w1 * scaling) @ (x @ lokr_w2')");
   SAYS((of<lokr<dyn, -1, full, low_rank>>::forward),
-       "x @ weight' + (lokr_w1 @ (x @ (lokr_w2_a @ lokr_w2_b)')) * scaling");
+       "x @ weight' + (lokr_w1 * scaling) @ (x @ (lokr_w2_a @ lokr_w2_b)')");
   SAYS((of<lokr<dyn, -1, low_rank, full>>::forward),
-       "x @ weight' + (lokr_w1_a @ lokr_w1_b @ (x @ lokr_w2')) * scaling");
+       "x @ weight' + ((lokr_w1_a @ lokr_w1_b) * scaling) @ (x @ lokr_w2')");
   SAYS((of<lokr<dyn, -1, low_rank, low_rank>>::forward),
-       "x @ weight' + (lokr_w1_a @ lokr_w1_b @ (x @ (lokr_w2_a @ lokr_w2_b)')) * scaling");
+       "x @ weight' + ((lokr_w1_a @ lokr_w1_b) * scaling) @ (x @ (lokr_w2_a @ lokr_w2_b)')");
 }
 
 TEST_CASE("apply: HRA in compact WY form is a side branch") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What forward keeps for backward, as text; that the pair says the same is a law of the executor.
 #include <doctest/doctest.h>
+#include <graft/blocks.h>
 #include <graft/derive/keep.h>
 
 #include <string>
@@ -81,6 +82,30 @@ TEST_CASE("keep: a product of two kept values is computed again") {
   CHECK(says(pair.forward, 1) == "x @ G'");
   CHECK(says(pair.forward, 2) == "x @ U'");
   CHECK(says(pair.backward, graph(pair.backward).find_output("D")) == "dy' @ (silu(0.kept) * 1.kept)");
+}
+
+TEST_CASE("keep: a sum with the row it is added to, and not the summand that nothing else reads") {
+  builder g;
+  const scope p{&g};
+  auto n = p.size("n");
+  const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), n), h = x + x * t(p.param("A", n, n));
+  g.give((silu(h) * t(p.param("B", n, n))).i, "y");
+  const builder f = canonical(g);
+  const kept_pair pair = keep(f, canonical(grad(f)));
+  REQUIRE(graph(pair.forward).outs == 2);
+  CHECK(says(pair.forward, 1) == "x + x @ A'");
+  CHECK(says(pair.backward, graph(pair.backward).find_output("B")) == "dy' @ silu(0.kept)");
+}
+
+struct tuned : adapted<llama, on<"o_proj", lora<8>>> {};
+TEST_CASE("keep: says which value attention gave, and of a block without one that there is none") {
+  const block_value v = value_of<tuned>();
+  const builder forward = capture_forward(v.formula, v.how);
+  const kept_pair pair = keep(forward, capture_backward(v.formula, v.how));
+  REQUIRE(pair.attended >= 0);
+  const graph f = pair.forward;
+  CHECK(f[f.out[forward.out.size() + pair.attended].at].what == op::attention);
+  CHECK(pair_of<lora<>>().attended == -1);
 }
 
 TEST_CASE("keep: only the outputs that were asked for") {

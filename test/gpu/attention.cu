@@ -200,13 +200,20 @@ void check_backward(call& c) {
   const int d = c.s.head;
   const long long width = c.s.width(), keys_at = c.s.heads * d, values_at = keys_at + c.s.kv();
   tensor_of qkv(c.rows() * width, 3, 1.7F), dout(c.rows() * c.s.heads * d, 4, 1), grad(c.rows() * width),
-      again(c.rows() * width);
+      again(c.rows() * width), from_kept(c.rows() * width), out(c.rows() * c.s.heads * d);
   const cuda::attention_size size = c.size(false);
   cuda::buffer room;
   REQUIRE(bool(room.reserve(cuda::room_of_attention_grad(size).bytes)));
   for (tensor_of* to : {&grad, &again})
     REQUIRE(bool(attention().backward(
         nullptr, size, {qkv.memory.data(), dout.memory.data(), c.device_spans(), to->memory.data(), room.data()})));
+  cuda::buffer sums;  // kept from a forward pass, with what it gave
+  REQUIRE(bool(sums.reserve(4 * c.rows() * c.s.heads)));
+  REQUIRE(bool(attention().forward(
+      nullptr, size, {qkv.memory.data(), c.device_spans(), nullptr, 0, out.memory.data(), sums.as<float>()})));
+  REQUIRE(bool(attention().backward(nullptr, size,
+                                    {qkv.memory.data(), dout.memory.data(), c.device_spans(), from_kept.memory.data(),
+                                     room.data(), out.memory.data(), sums.as<float>()})));
   const numbers in = qkv.wide(), up = dout.wide();
   const key_rows keys{in, width, keys_at, values_at};
   numbers want(in.size());
@@ -246,6 +253,7 @@ void check_backward(call& c) {
     CHECK(std::sqrt(errors[which] / norm) < 6e-3);
   }
   CHECK(same(grad.get(), again.get()));
+  CHECK(same(grad.get(), from_kept.get()));
 }
 
 const std::vector<std::vector<run_of_rows>> ragged{

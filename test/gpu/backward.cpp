@@ -10,15 +10,21 @@ using namespace test;
 namespace {
 
 struct shape {
-  long long tokens, out, in, r, b = 8, m = 2;
+  long long tokens, out, in, r, b = 8, m = 2, a = 4, c = 8;
 };
 
 random_layer<float> with_dy(const std::string& method, const shape& s, dtype type) {
   const layer_graphs graphs = graphs_for("linear", method.c_str(), false);
-  random_layer<float> l = representable(
-      graphs,
-      with(usual_sizes(), {{"tokens", s.tokens}, {"out", s.out}, {"in", s.in}, {"r", s.r}, {"b", s.b}, {"m", s.m}}),
-      type);
+  random_layer<float> l = representable(graphs,
+                                        with(usual_sizes(), {{"tokens", s.tokens},
+                                                             {"out", s.out},
+                                                             {"in", s.in},
+                                                             {"r", s.r},
+                                                             {"b", s.b},
+                                                             {"m", s.m},
+                                                             {"a", s.a},
+                                                             {"c", s.c}}),
+                                        type);
   for (float& v : l.data.at("dy")) v = rounded(v / std::sqrt(static_cast<float>(s.out)), type);
   return l;
 }
@@ -157,6 +163,16 @@ TEST_CASE("gpu: the gradients of every method on a linear layer, few and many to
       if (!exists_on(m, "linear")) continue;
       INFO(std::string(m.name), ", ", tokens, " tokens");
       const errors e = errors_of(m.name, {tokens, 128, 256, 8}, dtype::bf16);
+      CHECK(e.dx < 1e-2);
+      CHECK(e.parameters < 2e-2);
+    }
+}
+TEST_CASE("gpu: the gradients of Kronecker factors, with matrices that the tensor cores take") {
+  if (no_gpu()) return;
+  for (const bool training : {false, true})
+    for (const shape s : {shape{130, 1024, 1536, 8, 8, 2, 32, 48}, {700, 512, 384, 8, 8, 2, 16, 24}}) {
+      INFO(s.tokens, " x ", s.out, " x ", s.in);
+      const errors e = errors_of("lokr", s, dtype::bf16, training);
       CHECK(e.dx < 1e-2);
       CHECK(e.parameters < 2e-2);
     }

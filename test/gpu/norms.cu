@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms of long rows by thread blocks give what a loop in double gives, and a row the same bits whatever rows are beside it.
+// Norms of long rows and their gradients by thread blocks give what a loop in double gives, and a row the same bits whatever
+// rows are beside it, few or many.
 #include <doctest/doctest.h>
 #include <graft/backend/cuda/memory.h>
-#include <graft/backend/cuda/rowwise.cuh>
+#include <graft/backend/cuda/normalize_grad.cuh>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "../support/gpu_layer.h"
@@ -16,57 +19,111 @@ using namespace graft;
 
 namespace {
 
-std::vector<float> normalized(const std::vector<float>& x, const std::vector<float>& w, long long rows, bool rms) {
-  const long long n = static_cast<long long>(w.size());
-  cuda::buffer memory;
-  REQUIRE(bool(memory.reserve(4 * (2 * rows * n + n + 4))));
-  float* const at = memory.as<float>();
-  const float eps = 1e-5F;
-  auto bring = [](float* to, const float* from, std::size_t count) {
-    REQUIRE(cudaMemcpy(to, from, 4 * count, cudaMemcpyHostToDevice) == cudaSuccess);
-  };
-  float *const from = at, *const to = at + rows * n, *const factors = to + rows * n, *const number = factors + n;
-  bring(from, x.data(), static_cast<std::size_t>(rows * n)), bring(factors, w.data(), w.size()), bring(number, &eps, 1);
-  const cuda::normalized<float> f{{cuda::cells<float>(to), {1, 1, rows, n}},
-                                  {cuda::cells<float>(from), {1, 1, rows, n}},
-                                  cuda::cells<float>(number),
-                                  rms,
-                                  cuda::cells<float>(factors)};
-  REQUIRE(cuda::normalized_by_blocks::fits(f));
-  REQUIRE(bool(cuda::normalize(cuda::on_stream{nullptr}, f, "norm")));
-  std::vector<float> y(static_cast<std::size_t>(rows * n));
-  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  REQUIRE(cudaMemcpy(y.data(), to, 4 * y.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
-  return y;
+using numbers = std::vector<float>;
+constexpr float eps = 1e-5F;
+
+// Numbers on the device, in float or bf16.
+struct memory_of_rows {
+  std::deque<cuda::buffer> all;
+  bool narrow;
+  cuda::cells<float> put(const numbers& from) {
+    REQUIRE(bool(all.emplace_back().reserve(static_cast<long long>(4 * from.size()))));
+    std::vector<__nv_bfloat16> rounded(from.size());
+    for (std::size_t i = 0; narrow && i < from.size(); ++i) rounded[i] = __float2bfloat16(from[i]);
+    REQUIRE(cudaMemcpy(all.back().data(), narrow ? static_cast<const void*>(rounded.data()) : from.data(),
+                       from.size() * (narrow ? 2 : 4), cudaMemcpyHostToDevice) == cudaSuccess);
+    return {all.back().data(), narrow ? dtype::bf16 : dtype::f32};
+  }
+  numbers get(const cuda::cells<float>& from, std::size_t n) const {
+    numbers y(n);
+    std::vector<__nv_bfloat16> rounded(n);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(cudaMemcpy(narrow ? static_cast<void*>(rounded.data()) : y.data(), from.at, n * (narrow ? 2 : 4),
+                       cudaMemcpyDeviceToHost) == cudaSuccess);
+    for (std::size_t i = 0; narrow && i < n; ++i) y[i] = __bfloat162float(rounded[i]);
+    return y;
+  }
+};
+cuda::cells<float> small_number(memory_of_rows& to) {
+  const bool narrow = std::exchange(to.narrow, false);
+  const cuda::cells<float> at = to.put({eps});
+  to.narrow = narrow;
+  return at;
 }
+struct long_rows {
+  long long rows, n;
+  bool rms, narrow;
+  numbers x, w, t, added;
+
+  numbers part(const numbers& of, long long first, long long count) const {
+    return {of.begin() + first * n, of.begin() + (first + count) * n};
+  }
+  numbers normalized(long long first, long long count) const {
+    memory_of_rows on{{}, narrow};
+    const auto in = on.put(part(x, first, count)), factors = on.put(w), out = on.put(part(x, first, count));
+    const cuda::normalized<float> f{{out, {1, 1, count, n}}, {in, {1, 1, count, n}}, small_number(on), rms, factors};
+    REQUIRE(bool(cuda::normalize(cuda::on_stream{nullptr}, f, "norm")));
+    return on.get(out, static_cast<std::size_t>(count * n));
+  }
+  numbers gradient(long long first, long long count) const {
+    memory_of_rows on{{}, narrow};
+    const auto in = on.put(part(x, first, count)), slope = on.put(part(t, first, count)),
+               sum = on.put(part(added, first, count)), factors = on.put(w), out = on.put(part(x, first, count));
+    const cuda::normalize_grads<float> f{{out, {1, 1, count, n}},
+                                         {in, {1, 1, count, n}},
+                                         small_number(on),
+                                         {slope, {1, 1, count, n}},
+                                         rms,
+                                         factors,
+                                         sum};
+    REQUIRE(bool(cuda::normalize_back(cuda::on_stream{nullptr}, f, "gradient of a norm")));
+    return on.get(out, static_cast<std::size_t>(count * n));
+  }
+  // How far row r of both is from the formulas, of 1 + what is wanted.
+  std::pair<double, double> errors(long long r, const numbers& y, const numbers& dx) const {
+    const auto at = [&](const numbers& v, long long c) { return static_cast<double>(v[static_cast<std::size_t>(c)]); };
+    const auto count = static_cast<double>(n);
+    double mean = 0, squares = 0, plain = 0, along = 0, worst = 0, worst_dx = 0;
+    for (long long c = 0; c < n; ++c) mean += rms ? 0 : at(x, r * n + c) / count;
+    for (long long c = 0; c < n; ++c) squares += std::pow(at(x, r * n + c) - mean, 2) / count;
+    const double scale = 1 / std::sqrt(squares + static_cast<double>(eps));
+    for (long long c = 0; c < n; ++c) {
+      const double d = at(t, r * n + c) * at(w, c);
+      plain += rms ? 0 : d / count, along += d * (at(x, r * n + c) - mean) * scale / count;
+    }
+    for (long long c = 0; c < n; ++c) {
+      const double u = (at(x, r * n + c) - mean) * scale, want = u * at(w, c),
+                   slope = scale * (at(t, r * n + c) * at(w, c) - plain - u * along) + at(added, r * n + c);
+      worst = std::max(worst, std::abs(at(y, r * n + c) - want) / (1 + std::abs(want)));
+      worst_dx = std::max(worst_dx, std::abs(at(dx, r * n + c) - slope) / (1 + std::abs(slope)));
+    }
+    return {worst, worst_dx};
+  }
+};
 
 }  // namespace
 
-TEST_CASE("gpu: norms of long rows") {
+TEST_CASE("gpu: norms of long rows and their gradients") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
   std::mt19937 engine(3);
   std::normal_distribution<float> normal(0.5F, 2);
-  constexpr long long rows = 5;
   for (const long long n : {1024, 1032, 4096, 5120, 8192})
-    for (const bool rms : {false, true}) {
-      INFO(n, " columns, ", rms ? "rms" : "mean and variance");
-      std::vector<float> x(static_cast<std::size_t>(rows * n)), w(static_cast<std::size_t>(n));
-      for (float& v : x) v = normal(engine);
-      for (float& v : w) v = normal(engine);
-      const std::vector<float> all = normalized(x, w, rows, rms);
-      for (long long r = 0; r < rows; ++r) {
-        const std::vector<float> row(x.begin() + r * n, x.begin() + (r + 1) * n);
-        double mean = 0, squares = 0, worst = 0;
-        for (const float v : row) mean += rms ? 0 : static_cast<double>(v) / static_cast<double>(n);
-        for (const float v : row) squares += (v - mean) * (v - mean) / static_cast<double>(n);
-        const double scale = 1 / std::sqrt(squares + 1e-5);
-        for (std::size_t c = 0; c < row.size(); ++c) {
-          const double want = (row[c] - mean) * scale * w[c];
-          worst = std::max(worst, std::abs(all[static_cast<std::size_t>(r * n) + c] - want) / (1 + std::abs(want)));
+    for (const bool rms : {false, true})
+      for (const bool narrow : {false, true}) {
+        INFO(n, " columns, ", std::string(rms ? "rms" : "mean and variance"),
+             std::string(narrow ? ", bf16" : ", float"));
+        long_rows l{600, n, rms, narrow, {}, {}, {}, {}};
+        for (numbers* v : {&l.x, &l.t, &l.added, &l.w}) {
+          v->resize(static_cast<std::size_t>(v == &l.w ? n : l.rows * n));
+          for (float& e : *v) e = narrow ? __bfloat162float(__float2bfloat16(normal(engine))) : normal(engine);
         }
-        CHECK(worst < 5e-6);
-        const std::vector<float> alone = normalized(row, w, 1, rms);
-        CHECK(std::equal(alone.begin(), alone.end(), all.begin() + r * n));
+        const numbers y = l.normalized(0, l.rows), dx = l.gradient(0, l.rows);
+        for (const long long r : {0LL, 1LL, 511LL, 599LL}) {
+          const auto [error, error_dx] = l.errors(r, y, dx);
+          CHECK(error < (narrow ? 4e-3 : 5e-6));
+          CHECK(error_dx < (narrow ? 4e-3 : 2e-5));
+          CHECK(l.normalized(r, 1) == l.part(y, r, 1));
+          CHECK(l.gradient(r, 1) == l.part(dx, r, 1));
+        }
       }
-    }
 }

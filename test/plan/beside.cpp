@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over the tokens in the launch of a data gradient, and what a forward launch stores for a backward pass.
 #include <doctest/doctest.h>
+#include <graft/blocks.h>
 #include <graft/derive/keep.h>
 #include <graft/graft.h>
 
@@ -48,6 +49,24 @@ TEST_CASE("beside: x times A of a pass that keeps nothing comes before") {
   CHECK(p.launch_of[b.result("dx")] == 1);
   CHECK(p.launch_of[b.result("lora_A.weight")] == 1);
   CHECK(p.launch_of[b.result("lora_B.weight")] == 1);
+}
+struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
+TEST_CASE("beside: in a block every data gradient takes the gradients of its own factors") {
+  const block_value v = value_of<tuned>();
+  const kept_pair pair = keep(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how));
+  const graph g = pair.backward;
+  const plan p = fuse(g, gpu_with(true));
+  REQUIRE(p.sums.size() == 14);
+  for (const launch& l : p.launches) {
+    CHECK(l.sum < 0);
+    if (l.product < 0) continue;
+    const product_slots& s = p.products[l.product];
+    for (const int k : l.beside) {
+      REQUIRE(k >= 0);
+      const token_sum& sum = p.sums[k];
+      CHECK((sum.left == s.x || sum.left == s.sides[0].s));
+    }
+  }
 }
 TEST_CASE("beside: a target without such a launch gets the sums behind it") {
   const kept_pair pair = pair_of<lora<16>>();

@@ -15,6 +15,10 @@ struct call {
   size_values sizes;
   leaf_views data;
   std::vector<mutable_view> outputs;  // one without data is not wanted
+  // What attention gives in a forward pass, and gave where this is the backward one, with memory for the sums of its rows
+  // (log Σ exp, [heads][rows]); null where nobody keeps them.
+  const void* attended = nullptr;
+  float* attention_sums = nullptr;
 };
 
 }  // namespace graft

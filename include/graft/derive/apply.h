@@ -62,16 +62,6 @@ constexpr bool is_row(const builder& g, id a) { return g.n[a].d[2] == dim{1} && 
 constexpr id apply(builder& g, id w, id x, bool transposed = false);
 constexpr id absorb_factor(builder& g, op how, id m, id f);
 
-// x ⊙ v or y ⊙ v, where v scales the rows or the columns of the weight.
-constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed) {
-  if (!is_scalar(g.n[v]))
-    if (const id absorbed = absorb_factor(g, how, w, v); absorbed >= 0) return apply(g, absorbed, x, transposed);
-  const bool column = is_column(g, v);
-  const id across = column ? make::as_row(g, v) : v;
-  const bool on_output = column != transposed;
-  auto scale = [&](id a) { return how == op::mul ? make::mul(g, a, across) : make::div(g, a, across); };
-  return is_scalar(g.n[v]) || on_output ? scale(apply(g, w, x, transposed)) : apply(g, w, scale(x), transposed);
-}
 [[gnu::cold, gnu::noinline]] constexpr id apply_kron(builder& g, id w1, id w2, id x) {
   const node p = g.n[w1], q = g.n[w2], in = g.n[x];
   const dim tokens = g.times(in.d[1], in.d[2]);
@@ -79,6 +69,20 @@ constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed)
   const id right = make::matmul(g, blocks, w2, false, true);           // [tokens, c, b]
   const id left = make::matmul(g, w1, right);                          // [tokens, a, b]
   return make::reshape(g, left, in.d[0], in.d[1], in.d[2], g.times(p.d[2], q.d[2]));
+}
+// x ⊙ v or y ⊙ v, where v scales the rows or the columns of the weight.
+constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed) {
+  if (is_scalar(g.n[v]) && g.is(w, op::kron) && !transposed) {  // s (w1 ⊗ w2) = (s w1) ⊗ w2
+    const node k = g.n[w];
+    return apply_kron(g, how == op::mul ? make::mul(g, k.a, v) : make::div(g, k.a, v), k.b, x);
+  }
+  if (!is_scalar(g.n[v]))
+    if (const id absorbed = absorb_factor(g, how, w, v); absorbed >= 0) return apply(g, absorbed, x, transposed);
+  const bool column = is_column(g, v);
+  const id across = column ? make::as_row(g, v) : v;
+  const bool on_output = column != transposed;
+  auto scale = [&](id a) { return how == op::mul ? make::mul(g, a, across) : make::div(g, a, across); };
+  return is_scalar(g.n[v]) || on_output ? scale(apply(g, w, x, transposed)) : apply(g, w, scale(x), transposed);
 }
 [[gnu::cold, gnu::noinline]] constexpr id apply_hadamard(builder& g, id m1, id m2, id x) {
   const node p = g.n[m1], q = g.n[m2];

@@ -14,6 +14,7 @@ struct kept_pair {
   builder forward;    // its outputs, then the kept values
   builder backward;   // reads them as inputs, in the same order
   sequence<id> leaf;  // of the backward graph, by number of the kept value
+  int attended = -1;  // which of them is what attention gave, where there is one attention and its gradient
 };
 
 // How many of its sizes a kept tensor lists.
@@ -85,6 +86,23 @@ struct cut {
         if (const id o = backward[i].operand(k); o >= 0) there = there && (origin[o] < 0 || kept[origin[o]]);
       if (there) kept.in[i] = false;
     }
+    for (id i = 0; i < backward.size; ++i)
+      if (kept[i])
+        if (const id next = only_reader(i); next >= 0) kept.in[i] = false, kept.add(next);
+  }
+  // The one value that is computed from node i, where forward has it too and it is as large: kept instead, so that nothing
+  // is computed again, and forward may compute it where it computes i (a sum with the row that it is added to).
+  constexpr id only_reader(id i) const {
+    id one = none_id;
+    for (id r = i + 1; r < backward.size; ++r)
+      for (int k = 0; k < 3; ++k)
+        if (backward[r].operand(k) == i) {
+          if (one >= 0) return none_id;
+          one = r;
+        }
+    const bool goes_on = one >= 0 && shared[one] && cheap_again(backward[one].what) && !is_output(backward, i) &&
+                         same_shape(backward[one], backward[i]) && !kept[one];
+    return goes_on ? one : none_id;
   }
 };
 // The path that tells kept values apart: their number, digit by digit.
@@ -119,13 +137,16 @@ constexpr int numbered_path(builder& g, int number) {
   builder rest;
   detail::table_copier tables(backward, rest);
   sequence<id> place(backward.size, none_id);
+  int attentions = 0;
   for (id i = 0; i < backward.size; ++i) {
     const node& v = backward[i];
+    attentions += v.what == op::attention || v.what == op::attention_grad ? 1 : 0;
     if (!c.kept[i]) {
       place[i] = rest.append(tables.moved(v, place.data()));
       continue;
     }
     outputs.push({from_forward[at_backward[i]], "kept"});
+    if (v.what == op::attention) made.attended = made.leaf.size();
     place[i] = rest.leaf(op::input, "kept", detail::numbered_path(rest, made.leaf.size()), kept_rank(v),
                          tables.size(v.d[0]), tables.size(v.d[1]), tables.size(v.d[2]), tables.size(v.d[3]));
     made.leaf.push(place[i]);
@@ -134,6 +155,7 @@ constexpr int numbered_path(builder& g, int number) {
     const output& o = backward.out[k];
     rest.give(place[o.at], o.name, tables.path(o.path), o.of_input);
   }
+  if (attentions != 2) made.attended = -1;
   made.backward = canonical(rest);
   for (int k = 0; k < made.leaf.size(); ++k) made.leaf[k] = made.backward.find(kept_name(k).c_str());
   graph whole = forward;

@@ -5,6 +5,8 @@
 #pragma once
 #include <graft/plan/product.h>
 
+#include <initializer_list>
+
 namespace graft {
 
 // For each sum the product beside which it may run; -1: none, as everywhere where the target has no such launch. At most
@@ -27,22 +29,28 @@ namespace graft {
         if (const id o = g[i].operand(k); o >= 0 && s[o]) s.add(i);
     return s;
   }();
-  for (int at = 0; at < products.size(); ++at) {
-    const product_slots& p = products[at];
-    if (!hosts(p)) continue;
-    const node_set needed = below(g, p.result);
-    const id side = p.sides[0].s;
-    bool taken[2] = {};  // one sum that waits for S, and one that does not
-    for (int k = sums.size() - 1; k >= 0; --k) {
-      const token_sum& s = sums[k];
-      if (s.by_column || beside[k] >= 0 || needed[s.product]) continue;
-      const bool waits = s.left == side || s.right == side;
-      const id other = s.left == side ? s.right : s.left;
-      if (taken[waits] || after[other] || (!waits && after[s.right])) continue;
-      if (g[s.left].d[2] != g[p.result].d[2] || g[s.right].d[2] != g[p.result].d[2]) continue;
-      beside[k] = at, taken[waits] = true;
+  sequence<unsigned> taken(products.size(), 0);  // bits: a sum that waits for S, and one that does not
+  for (const bool own : {true, false})           // its own gradients before those of others
+    for (int at = 0; at < products.size(); ++at) {
+      const product_slots& p = products[at];
+      if (!hosts(p)) continue;
+      const node_set needed = below(g, p.result);
+      node_set made(g.size);  // by its launch
+      for (const id i : p.inside) made.add(i);
+      const id side = p.sides[0].s;
+      // There when it is launched: it waits for nobody, or the product waits for it too.
+      auto ready = [&](id i) { return i == side || !after[i] || (needed[i] && !made[i]); };
+      for (int k = sums.size() - 1; k >= 0; --k) {
+        const token_sum& s = sums[k];
+        if (s.by_column || beside[k] >= 0 || needed[s.product]) continue;
+        const bool waits = s.left == side || s.right == side;
+        if (own && !waits && s.left != p.x && s.right != p.x) continue;
+        const unsigned bit = waits ? 1 : 2;
+        if ((taken[at] & bit) != 0 || !ready(s.left) || !ready(s.right)) continue;
+        if (g[s.left].d[2] != g[p.result].d[2] || g[s.right].d[2] != g[p.result].d[2]) continue;
+        beside[k] = at, taken[at] |= bit;
+      }
     }
-  }
   return beside;
 }
 

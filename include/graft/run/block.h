@@ -109,9 +109,10 @@ template <class Engine> class block_programs {
     const builder forward = mine(capture_forward(what.formula, how));
     kept_pair pair = keep(forward, mine(capture_backward(what.formula, how)));
     if (w == way::backward)
-      return std::make_shared<program>(std::move(pair.backward), to, typename program::kept_places{-1, pair.leaf});
+      return std::make_shared<program>(std::move(pair.backward), to,
+                                       typename program::kept_places{-1, pair.leaf, pair.attended});
     return std::make_shared<program>(std::move(pair.forward), to,
-                                     typename program::kept_places{forward.out.size(), {}});
+                                     typename program::kept_places{forward.out.size(), {}, pair.attended});
   }
   static std::vector<long long> shapes(const graph& g, const named_values& from) {
     std::vector<long long> all;

@@ -35,6 +35,7 @@ template <class Engine> class block_program {
   struct kept_places {
     int first = -1;
     sequence<id> leaf;
+    int attended = -1;  // the one behind which the sums of attention's rows are kept
   };
 
   block_program(builder made, const target& to, kept_places kept = {})
@@ -95,6 +96,11 @@ template <class Engine> class block_program {
     if (!b) return all;
     g.sizes.set_tokens(b->sizes, tokens);
     for (int k = 0; k < kept_count(); ++k) all.push_back(count(g, kept_node(k), b->sizes));
+    if (kept_.first >= 0 && kept_.attended >= 0) {
+      const node& v = g[kept_node(kept_.attended)];
+      const long long sums = tokens * (g.sizes.value(v.d[3], b->sizes) / g.sizes.value(v.k[0], b->sizes));
+      all[static_cast<std::size_t>(kept_.attended)] += (32 * sums + 128) / bits_of(Engine::keeps);
+    }
     return all;
   }
   int kept_count() const { return kept_.first >= 0 ? value().outs - kept_.first : kept_.leaf.size(); }
@@ -153,6 +159,11 @@ template <class Engine> class block_program {
         c.outputs[static_cast<std::size_t>(kept_.first + k)] = v;
       else
         c.data[static_cast<std::size_t>(at)] = {v.data, v.type, {v.size[0], v.size[1], v.size[2], v.size[3]}, v.rank};
+    }
+    if (const int k = kept_.attended; k >= 0) {
+      const long long bytes = count(g, kept_node(k), c.sizes) * bits_of(Engine::keeps) / 8;
+      c.attended = kept[k];
+      c.attention_sums = reinterpret_cast<float*>(static_cast<char*>(kept[k]) + (bytes + 15) / 16 * 16);
     }
     for (int k = 0; k < g.outs; ++k)
       if (const mutable_view& to = c.outputs[static_cast<std::size_t>(k)]; to.data != nullptr)

@@ -31,7 +31,8 @@ struct attention_grad_tensors {
   const void *qkv = nullptr, *d_out = nullptr;
   const long long* spans = nullptr;
   void *d_qkv = nullptr, *room = nullptr;
-  bool has_forward = false;  // O and the sums of the rows are already in the room
+  const void* out = nullptr;  // O of the forward pass and the sums of its rows; null: computed again, in the room
+  const float* sums = nullptr;
 };
 
 template <class T> class attention_calls {
@@ -51,9 +52,11 @@ template <class T> class attention_calls {
     if (c.how != attention_way::prefill) return fail("no attention kernel has a gradient for heads of ", p.head);
     const attention_room r = room_of_attention_grad(p);
     char* const room = static_cast<char*>(t.room);
-    auto* const sums = reinterpret_cast<float*>(room + r.sums);
-    if (!t.has_forward)
-      if (status s = prefill(stream, p, {t.qkv, t.spans, nullptr, 0, room + r.out, sums}, c); !s) return s;
+    auto* const own_sums = reinterpret_cast<float*>(room + r.sums);
+    const void* const out = t.out != nullptr ? t.out : room + r.out;
+    const float* const sums = t.out != nullptr ? t.sums : own_sums;
+    if (t.out == nullptr)
+      if (status s = prefill(stream, p, {t.qkv, t.spans, nullptr, 0, room + r.out, own_sums}, c); !s) return s;
     const attention_notes notes{reinterpret_cast<float*>(room + r.numbers), reinterpret_cast<int2*>(room + r.spans),
                                 reinterpret_cast<int4*>(room + r.bounds)};
     const part_of q = queries(p, t.qkv), k = keys(p, t.qkv, 0), v = keys(p, t.qkv, 1), d{t.d_out, p.heads, p.heads};
@@ -76,7 +79,7 @@ template <class T> class attention_calls {
                             {&second.dv, keys(p, t.d_qkv, 1), 64}});
         !s)
       return s;
-    query_grad_args a{spans, p.heads, p.heads / p.groups, scale(p), room + r.out, sums, notes};
+    query_grad_args a{spans, p.heads, p.heads / p.groups, scale(p), out, sums, notes};
     const long long tiles = (p.rows + 127) / 128;
     if (status s = start(stream, kernels_.query_grad[i], at_most(tiles * p.heads), 1, 1, "attention's dQ", first, a);
         !s)

@@ -62,16 +62,23 @@ template <class T> class bound_attention {
     return true;
   }
   // `at`: where the value of a node lies. What rows look at is copied to the device before the kernels of a call.
+  // `kept`: O of the forward pass and the sums of its rows, to be written or read; null where they are not kept.
+  struct kept_rows {
+    const void* out = nullptr;
+    float* sums = nullptr;
+  };
   template <class At>
   status run(cudaStream_t stream, const target& device, const size_values& s, const At& at, void* out, void* room,
-             const apart_heads* apart) const {
+             const apart_heads* apart, const kept_rows& kept) const {
     const graft::node& v = (*g_)[i_];
     const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     if (p.rows == 0) return ok;
     const attention_calls<T> calls(*kernels_, device);
     const auto* const spans = static_cast<const long long*>(at(v.b));
-    if (v.what == op::attention_grad) return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room});
+    if (v.what == op::attention_grad)
+      return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room, kept.out, kept.sums});
     attention_tensors t{at(v.a), spans};
+    if (kept.out == out) t.sums = kept.sums;
     t.out = out, t.apart = apart, t.chained = true;
     if (p.cached) t.cache = const_cast<void*>(at(v.c)), t.places = g_->sizes.value((*g_)[v.c].d[2], s);
     return calls.forward(stream, p, t);

@@ -222,6 +222,10 @@ template <class T> class bound_plan {
       if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
     for (const graft::launch& l : p_.launches)
       if (l.gated >= 0) narrow_.add(l.gated);
+    for (const graft::launch& l : p_.launches)  // stacks of products take 16 bits to the tensor cores
+      if (const graft::node& v = g_[l.anchor]; l.product < 0 && l.sum < 0 && l.count == 1 && v.what == op::matmul)
+        for (const id i : {unshaped(g_, v.a), unshaped(g_, v.b), l.anchor})
+          if (p_.when.by_token[i] && !is_leaf(g_[i].what)) narrow_.add(i);
     long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
     for (const bound_attention<T>& a : attentions_)
       if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());

@@ -7,6 +7,33 @@ namespace graft::cuda {
 
 inline bool by_sixteen_bytes(const cells<float>& c) { return reinterpret_cast<std::uintptr_t>(c.at) % 16 == 0; }
 
+// Eight numbers of a 16-bit type, in the order of memory.
+template <dtype Type> __host__ __device__ __forceinline__ void widen_eight(float (&to)[8], const uint4& from) {
+  const unsigned words[4] = {from.x, from.y, from.z, from.w};
+  for (int k = 0; k < 8; ++k) {
+    const auto bits = static_cast<unsigned short>(words[k / 2] >> k % 2 * 16);
+    if constexpr (Type == dtype::bf16)
+      to[k] = __bfloat162float(__nv_bfloat16_raw{bits});
+    else
+      to[k] = __half2float(__half_raw{bits});
+  }
+}
+template <dtype Type> __host__ __device__ __forceinline__ uint4 narrow_eight(const float (&x)[8]) {
+  unsigned words[4];
+  for (int k = 0; k < 4; ++k) {
+    unsigned short low, high;
+    if constexpr (Type == dtype::bf16) {
+      const auto pair = static_cast<__nv_bfloat162_raw>(__floats2bfloat162_rn(x[2 * k], x[2 * k + 1]));
+      low = pair.x, high = pair.y;
+    } else {
+      const auto pair = static_cast<__half2_raw>(__floats2half2_rn(x[2 * k], x[2 * k + 1]));
+      low = pair.x, high = pair.y;
+    }
+    words[k] = low | static_cast<unsigned>(high) << 16;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 __host__ __device__ __forceinline__ void load_eight(float (&to)[8], const cells<float>& from, long long first) {
   if (from.type == dtype::f32) {
     const auto* p = reinterpret_cast<const float4*>(static_cast<const float*>(from.at) + first);
@@ -14,9 +41,22 @@ __host__ __device__ __forceinline__ void load_eight(float (&to)[8], const cells<
     for (int k = 0; k < 8; ++k) to[k] = reinterpret_cast<const float*>(v)[k];
     return;
   }
-  uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(from.at) + first);
-  const narrow_elements<float> v{reinterpret_cast<unsigned short*>(&bits), from.type == dtype::bf16};
-  for (int k = 0; k < 8; ++k) to[k] = v[k];
+  const uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(from.at) + first);
+  if (from.type == dtype::bf16)
+    widen_eight<dtype::bf16>(to, bits);
+  else
+    widen_eight<dtype::f16>(to, bits);
+}
+// Two of them, on their way together.
+__host__ __device__ __forceinline__ void load_eights(float (&a)[8], float (&b)[8], const cells<float>& from,
+                                                     long long first, long long second) {
+  if (from.type == dtype::f32) return load_eight(a, from, first), load_eight(b, from, second);
+  const auto* const p = static_cast<const unsigned short*>(from.at);
+  const uint4 x = *reinterpret_cast<const uint4*>(p + first), y = *reinterpret_cast<const uint4*>(p + second);
+  if (from.type == dtype::bf16)
+    widen_eight<dtype::bf16>(a, x), widen_eight<dtype::bf16>(b, y);
+  else
+    widen_eight<dtype::f16>(a, x), widen_eight<dtype::f16>(b, y);
 }
 __host__ __device__ __forceinline__ void store_eight(const float (&x)[8], const cells<float>& to, long long first) {
   if (to.type == dtype::f32) {
@@ -24,10 +64,8 @@ __host__ __device__ __forceinline__ void store_eight(const float (&x)[8], const 
     p[0] = make_float4(x[0], x[1], x[2], x[3]), p[1] = make_float4(x[4], x[5], x[6], x[7]);
     return;
   }
-  uint4 bits;
-  const narrow_elements<float> v{reinterpret_cast<unsigned short*>(&bits), to.type == dtype::bf16};
-  for (int k = 0; k < 8; ++k) v.put(k, x[k]);
-  *reinterpret_cast<uint4*>(static_cast<unsigned short*>(to.at) + first) = bits;
+  *reinterpret_cast<uint4*>(static_cast<unsigned short*>(to.at) + first) =
+      to.type == dtype::bf16 ? narrow_eight<dtype::bf16>(x) : narrow_eight<dtype::f16>(x);
 }
 
 }  // namespace graft::cuda

@@ -4,13 +4,14 @@
 // two exchanged below a transposition.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/known_expression.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/plan/expression.h>
 
 namespace graft::cuda {
 
 struct expression {
-  static constexpr unsigned char reads = 0x80;  // a step that is no operation: the rest is the number of an operand
+  static constexpr unsigned char reads = expression_reads;
 
   unsigned char step[most_expression_steps];  // the operands of an operation before it
   cells<float> operand[most_expression_operands];
@@ -34,9 +35,6 @@ struct expression {
       }
     }
     return stack[0];
-  }
-  __host__ __device__ static bool takes_two(op o) {
-    return o == op::add || o == op::sub || o == op::mul || o == op::div || o == op::minimum || o == op::maximum;
   }
 };
 
@@ -69,7 +67,7 @@ template <bool Rounds> struct expression_eights {
     bool fits = width % 8 == 0 && by_sixteen_bytes(out);
     int depth = 0;
     for (int k = 0; k < e.steps && fits; ++k) {
-      depth += (e.step[k] & expression::reads) != 0 ? 1 : expression::takes_two(static_cast<op>(e.step[k])) ? -1 : 0;
+      depth += (e.step[k] & expression::reads) != 0 ? 1 : takes_two(static_cast<op>(e.step[k])) ? -1 : 0;
       fits = depth <= deep;
     }
     for (int k = 0; k < e.operands && fits; ++k) {
@@ -79,6 +77,13 @@ template <bool Rounds> struct expression_eights {
     return fits;
   }
 
+  // Is operand k one number where `numbers` says so, and else all elements in the type of the result?
+  template <int N> bool is_like(unsigned numbers) const {
+    bool all = e.operands == N;
+    for (int k = 0; k < N && all; ++k)
+      all = (numbers >> k & 1) != 0 ? as[k] == form::number : as[k] == form::whole && e.operand[k].type == out.type;
+    return all;
+  }
   __device__ void read(float (&to)[8], int operand, long long first) const {
     const cells<float>& from = e.operand[operand];
     if (as[operand] != form::number) return load_eight(to, from, as[operand] == form::row ? first % width : first);
@@ -109,14 +114,14 @@ template <bool Rounds> struct expression_eights {
     for (int s = 0; s < e.steps; ++s) {
       const unsigned step = e.step[s];
       const auto what = static_cast<op>(step);
-      const bool reads = (step & expression::reads) != 0, takes_two = !reads && expression::takes_two(what);
+      const bool reads = (step & expression::reads) != 0, combines = !reads && takes_two(what);
 #pragma unroll
       for (int d = 0; d < deep; ++d) {
         if (reads && depth == d) read(v[d], static_cast<int>(step & ~unsigned{expression::reads}), 8 * i);
-        if (d > 0 && takes_two && depth == d + 1) two(what, v[d - 1], v[d]);
-        if (!reads && !takes_two && depth == d + 1) one(what, v[d]);
+        if (d > 0 && combines && depth == d + 1) two(what, v[d - 1], v[d]);
+        if (!reads && !combines && depth == d + 1) one(what, v[d]);
       }
-      depth += reads ? 1 : takes_two ? -1 : 0;
+      depth += reads ? 1 : combines ? -1 : 0;
     }
     store_eight(v[0], out, 8 * i);
   }
@@ -182,9 +187,12 @@ template <class Inside, class Value> class expression_writer {
     unsigned steps[4], stride = 1;
     for (int k = 3; k >= 0; --k) steps[k] = t.d[k] == 1 ? 0 : stride, stride *= static_cast<unsigned>(t.d[k]);
     if (across) std::swap(steps[2], steps[3]);
-    for (int k = 0; k < 4; ++k) e_.stride[e_.operands][k] = steps[k];
-    e_.operand[e_.operands] = t.p;
-    e_.step[e_.steps++] = static_cast<unsigned char>(expression::reads | static_cast<unsigned>(e_.operands++));
+    int at = 0;  // an operand that is read again is the same one
+    while (at < e_.operands && !(e_.operand[at].at == t.p.at && std::equal(steps, steps + 4, e_.stride[at]))) ++at;
+    if (at == e_.operands) ++e_.operands;
+    for (int k = 0; k < 4; ++k) e_.stride[at][k] = steps[k];
+    e_.operand[at] = t.p;
+    e_.step[e_.steps++] = reading(at);
   }
 
   const graph& g_;
@@ -193,22 +201,41 @@ template <class Inside, class Value> class expression_writer {
   expression e_{};
 };
 
+// By a kernel of its own where its steps are these; false where they are not.
+template <dtype Type, unsigned Numbers, class Steps>
+result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
+  using kernel = known_expression<Type, Numbers, Steps>;
+  if (f.out.type != Type || !Steps::are(f.e.step, f.e.steps) || !f.is_like<kernel::operands>(Numbers)) return false;
+  kernel known;
+  for (int k = 0; k < kernel::operands; ++k) known.operand[k] = f.e.operand[k];
+  known.out = f.out;
+  if (status s = each(stream, n, known, "known expression"); !s) return s.failure();
+  return true;
+}
+inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
+  constexpr dtype type = dtype::bf16;
+  for (const auto known : {&evaluate_known<type, 0, silu_gate>, &evaluate_known<type, 0, silu_gate_by_second>,
+                           &evaluate_known<type, 8, silu_gate_by_first>})
+    if (const result<bool> done = known(stream, f, n); !done || *done) return done;
+  return false;
+}
+
 // `of`: what is computed element by element, the root itself or what it sums.
 inline status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of, const tensor<float>& out) {
   if (out.count() == 0) return ok;
   unsigned size[4], to[4];
   for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(of.d[k]), to[k] = static_cast<unsigned>(out.d[k]);
   if (of.count() == out.count() && of.count() < 1LL << 40) {
-    const auto by_eights = [&](auto f) -> result<bool> {
-      if (!f.take(size)) return false;
-      if (status s = each(stream, out.count() / 8, f, "expression"); !s) return s.failure();
-      return true;
-    };
+    const long long eights = out.count() / 8;
     const auto width = static_cast<unsigned>(of.d[3]);
-    const result<bool> done = out.p.type == dtype::f32 ? by_eights(expression_eights<false>{e, out.p, width, {}})
-                                                       : by_eights(expression_eights<true>{e, out.p, width, {}});
-    if (!done) return done.failure();
-    if (*done) return ok;
+    expression_eights<false> wide{e, out.p, width, {}};
+    expression_eights<true> narrow{e, out.p, width, {}};
+    if (out.p.type == dtype::f32 && wide.take(size)) return each(stream, eights, wide, "expression");
+    if (out.p.type != dtype::f32 && narrow.take(size)) {
+      const result<bool> known = evaluate_known(stream, narrow, eights);
+      if (!known) return known.failure();
+      return *known ? status(ok) : each(stream, eights, narrow, "expression");
+    }
   }
   if (of.count() >= 1LL << 32) return fail("an expression of ", of.count(), " elements is more than its kernel counts");
   if (of.count() == out.count())

@@ -62,12 +62,12 @@ struct joined_by_eights {
     const long long to = static_cast<long long>(row) * width + c;
     while (c >= f.of.width[p]) c -= static_cast<unsigned>(f.of.width[p++]);
     float a[8], b[8];
-    const long long from = row * f.of.width[p] + c;
-    load_eight(a, f.of.part[p], from), load_eight(b, f.of.part[p], from + half);
+    const long long from = row * f.of.width[p] + c,
+                    angles = f.of.turned[p] ? f.of.positions[row] * 2 * half + in_head : 0;
+    load_eights(a, b, f.of.part[p], from, from + half);
     if (f.of.turned[p]) {
       float cosine[8], sine[8];
-      const long long angles = f.of.positions[row] * 2 * half + in_head;
-      load_eight(cosine, f.of.table.p, angles), load_eight(sine, f.of.table.p, angles + half);
+      load_eights(cosine, sine, f.of.table.p, angles, angles + half);
       for (int k = 0; k < 8; ++k) {
         const float x = a[k];
         a[k] = x * cosine[k] - b[k] * sine[k], b[k] = b[k] * cosine[k] + x * sine[k];

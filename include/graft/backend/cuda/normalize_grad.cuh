@@ -3,7 +3,6 @@
 //     dx = s (t ⊙ w - mean(t ⊙ w) - u mean(t ⊙ w ⊙ u)) + added,   without the first mean for rms
 // A warp has a row, or, where rows are long, a thread block that reads it once and keeps it.
 #pragma once
-#include <graft/backend/cuda/eights.cuh>
 #include <graft/backend/cuda/rowwise.cuh>
 
 namespace graft::cuda {
@@ -35,52 +34,42 @@ template <class Real> struct normalize_grads {
 };
 
 // Which rows are long follows from their length alone: a row gives the same bits whatever rows are beside it.
-struct normalize_grads_by_blocks {
-  static constexpr int most_threads = 512, most_pieces = 2;
+template <dtype Type, int Pieces> struct normalize_grads_by_blocks {
   normalize_grads<float> f;
 
-  static bool fits(const normalize_grads<float>& f) {
-    const long long n = f.x.d[3];
-    bool aligned = true;
-    for (const cells<float>& c : {f.x.p, f.t.p, f.out.p, f.factors, f.added}) aligned = aligned && by_sixteen_bytes(c);
-    return n >= 1024 && n <= 8LL * most_threads * most_pieces && n % 8 == 0 && aligned;
-  }
-  static unsigned threads(long long n) {
-    return static_cast<unsigned>(std::min<long long>((n / 8 + 31) / 32 * 32, most_threads));
-  }
   __device__ void operator()(long long row, const block_team& team) const {
     const long long n = f.x.d[3];
+    const row_pieces<Type, Pieces> pieces{n, team.rank, team.size};
     const float share = 1 / static_cast<float>(n);
-    float x[most_pieces][8] = {}, t[most_pieces][8] = {};
-    const auto each_piece = [&](const auto& g) {
+    typename row_pieces<Type, Pieces>::kept x, t, added;
+    pieces.load(x, f.x.p, row * n), pieces.load(t, f.t.p, row * n);
+    if (f.added.at != nullptr) pieces.load(added, f.added, row * n);
+    const float eps = f.eps[0];
+    auto sums_of = [&](const auto& term) {
+      return pieces.sums([&](int k, long long c) {
+        float u[8], d[8], w[8];
+        float2 sum = make_float2(0, 0);
+        x[k].read(u), t[k].read(d), read_factors(w, f.factors, c);
 #pragma unroll
-      for (int k = 0; k < most_pieces; ++k)
-        if (const long long c = 8LL * (team.rank + k * team.size); c < n) g(k, c);
-    };
-    const auto mean_of = [&](const auto& term) {
-      float part = 0;
-      each_piece([&](int k, long long) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) part += term(x[k][e], t[k][e]);
+        for (int e = 0; e < 8; ++e) {
+          const float2 add = term(u[e], d[e] * w[e]);
+          sum.x += add.x, sum.y += add.y;
+        }
+        return sum;
       });
-      return team.sum(part) * share;
     };
-    each_piece([&](int k, long long c) {
-      load_eight(x[k], f.x.p, row * n + c), load_eight(t[k], f.t.p, row * n + c);
-      if (f.factors.at == nullptr) return;
-      float w[8];
-      load_eight(w, f.factors, c);
-      for (int e = 0; e < 8; ++e) t[k][e] *= w[e];
-    });
-    const float mean = f.rms ? 0 : mean_of([](float v, float) { return v; });
-    const float scale = rsqrtf(mean_of([&](float v, float) { return (v - mean) * (v - mean); }) + f.eps[0]);
-    const float plain = f.rms ? 0 : mean_of([](float, float d) { return d; });
-    const float slope = scale * mean_of([&](float v, float d) { return d * (v - mean); });
-    each_piece([&](int k, long long c) {
-      float add[8] = {};
-      if (f.added.at != nullptr) load_eight(add, f.added, row * n + c);
-      for (int e = 0; e < 8; ++e) add[e] += scale * (t[k][e] - plain - (x[k][e] - mean) * scale * slope);
-      store_eight(add, f.out.p, row * n + c);
+    float2 means = make_float2(0, 0);  // of x and of t
+    if (!f.rms) means = sums_of([](float v, float d) { return make_float2(v, d); });
+    const float mean = means.x * share, plain = means.y * share;
+    const float2 sums = sums_of([&](float v, float d) { return make_float2((v - mean) * (v - mean), d * (v - mean)); });
+    const float scale = rsqrtf(sums.x * share + eps), slope = scale * scale * sums.y * share;
+    pieces.each([&](int k, long long c) {
+      float u[8], d[8], w[8], h[8] = {};
+      x[k].read(u), t[k].read(d), read_factors(w, f.factors, c);
+      if (f.added.at != nullptr) added[k].read(h);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) h[e] += scale * (d[e] * w[e] - plain - (u[e] - mean) * slope);
+      store_eight(h, f.out.p, row * n + c);
     });
   }
 };
@@ -88,8 +77,11 @@ template <class On, class Real> status normalize_back(const On& on, const normal
   return on.rows(f.x.rows(), f, name);
 }
 inline status normalize_back(const on_stream& on, const normalize_grads<float>& f, const char* name) {
-  if (!normalize_grads_by_blocks::fits(f)) return on.rows(f.x.rows(), f, name);
-  return on.blocks(f.x.rows(), normalize_grads_by_blocks::threads(f.x.d[3]), normalize_grads_by_blocks{f}, name);
+  bool fits = f.t.p.type == f.x.p.type && (f.added.at == nullptr || f.added.type == f.x.p.type);
+  for (const cells<float>& c : {f.x.p, f.t.p, f.out.p, f.factors, f.added}) fits = fits && by_sixteen_bytes(c);
+  const result<bool> done = by_long_rows<normalize_grads_by_blocks>(on, f, fits, name);
+  if (!done) return done.failure();
+  return *done ? status(ok) : on.rows(f.x.rows(), f, name);
 }
 
 }  // namespace graft::cuda

@@ -70,6 +70,53 @@ template <class T> struct tile_b {
     to[col / 64 * slab_rows * 64 + tile_offset(row, col % 64, static_cast<std::uint32_t>(2 * width)) / 2] = from[i];
   }
 };
+// A and B of a side branch at once, each as rows and as those tiles. Zeros of padding are there already.
+template <class T> struct pack_side {
+  cells<float> a, b, factor;           // no factor: 1
+  T *a_to, *b_to, *a_tiles, *b_tiles;  // no tiles: null
+  int rank, first, all;                // rows of A, where they begin among those of all sides, and how many those are
+  long long in, out, slab_rows;
+  bool a_across, b_across, minus;
+
+  __host__ __device__ long long count() const { return rank * (in + out); }
+  __device__ void operator()(long long i) const {
+    if (i < rank * in) {
+      const long long c = i % in;
+      const int row = first + static_cast<int>(i / in);
+      const T v = from_float<T>(a[a_across ? c * rank + i / in : i]);
+      a_to[row * in + c] = v;
+      if (a_tiles != nullptr) a_tiles[c / 64 * all * 64 + tile_offset(row, static_cast<int>(c % 64), 128) / 2] = v;
+      return;
+    }
+    i -= rank * in;
+    const auto row = static_cast<int>(i / rank);
+    const int col = first + static_cast<int>(i % rank), width = all < 64 ? all : 64;
+    float v = b[b_across ? i % rank * out + row : i];
+    if (factor.at != nullptr) v *= factor[0];
+    const T stored = from_float<T>(minus ? -v : v);
+    b_to[static_cast<long long>(row) * all + col] = stored;
+    if (b_tiles != nullptr)
+      b_tiles[col / 64 * slab_rows * 64 + tile_offset(row, col % 64, static_cast<std::uint32_t>(2 * width)) / 2] =
+          stored;
+  }
+};
+// Several of them in one launch.
+template <class T> struct pack_many_sides {
+  static constexpr int most = 8;
+  pack_side<T> side[most];
+  int sides = 0;
+
+  long long count() const {
+    long long n = 0;
+    for (int k = 0; k < sides; ++k) n += side[k].count();
+    return n;
+  }
+  __device__ void operator()(long long i) const {
+    int k = 0;
+    for (; i >= side[k].count(); ++k) i -= side[k].count();
+    side[k](i);
+  }
+};
 template <class T> struct fill_vector {
   T* to;
   float value;

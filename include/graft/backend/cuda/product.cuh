@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products on the ordinary cores, for every size, stack and transposition: c = a b, or c += sign a b. A block
+// Matrix products for every size, stack and transposition, c = a b, or c += sign a b: on the ordinary cores, or on the
+// tensor cores where an operand has 16 bits (stack_products.cuh). A block
 // computes 64 x 64 of a result, 16 terms at a time out of shared memory, a thread 4 x 4 of that. A transposed operand
 // is one with its steps exchanged; either way neighbouring threads load along the step of 1.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/stack_products.cuh>
 #include <graft/backend/cuda/targets.h>
 #include <graft/backend/cuda/tensor.cuh>
 
@@ -21,10 +23,11 @@ template <class Real> struct products {
   factor<Real> a, b;
   cells<Real> c;  // matrices of rows x cols, one after the other
   long long rows, cols, depth;
-  long long stack[2];   // products to compute
-  bool sum = false;     // all into one result
-  int accumulate = 0;   // 0: overwrite, +1 or -1: add or subtract
-  cells<Real> scale{};  // one number, or none
+  long long stack[2];    // products to compute
+  bool sum = false;      // all into one result
+  int accumulate = 0;    // 0: overwrite, +1 or -1: add or subtract
+  cells<Real> scale{};   // one number, or none
+  bool stacked = false;  // an operand is a stack of matrices
 
   __host__ __device__ long long count() const { return stack[0] * stack[1]; }
   __host__ __device__ cells<Real> matrix(const factor<Real>& f, long long m) const {
@@ -45,6 +48,7 @@ template <class Real> products<Real> products_of(tensor<Real> out, tensor<Real> 
   // One product for the whole stack; and Σ aᵀ b over a stack is one tall product.
   const bool flat = !m.ta && !m.sum && b.matrices() == 1;
   const bool tall = m.sum && m.ta && !m.tb && a.matrices() == b.matrices();
+  const bool stacked = a.matrices() > 1 || b.matrices() > 1;
   for (tensor<Real>* t : {&a, &b})
     if ((flat && t == &a) || tall) t->d[2] *= t->matrices(), t->d[0] = t->d[1] = 1;
   auto side = [](const tensor<Real>& t, bool by_column) {
@@ -61,7 +65,9 @@ template <class Real> products<Real> products_of(tensor<Real> out, tensor<Real> 
           m.ta ? a.d[2] : a.d[3],
           {a.d[0] == 1 ? b.d[0] : a.d[0], a.d[1] == 1 ? b.d[1] : a.d[1]},
           m.sum,
-          m.accumulate};
+          m.accumulate,
+          {},
+          stacked};
 }
 
 inline constexpr int product_side = 64, product_depth = 16, product_threads = 256;
@@ -156,6 +162,21 @@ template <class Real> struct product_entry {
   }
 };
 
+template <class Real>
+status launch_tiles(const on_stream& on, const dim3& grid, const products<Real>& p, Real* partial) {
+  if constexpr (dtype_of<Real> == dtype::f32) {
+    using bf = __nv_bfloat16;
+    const dtype type = p.stacked ? stacked_type(p) : dtype::f32;
+    // A block goes through many matrices, one after the other.
+    const dim3 few(grid.x, grid.y, std::min(grid.z, 528U));
+    if (type == dtype::bf16)
+      return launch(on.stream, &stacked_products<bf, products<Real>>, few, stacked::threads, "matmul", p, partial);
+    if (type == dtype::f16)
+      return launch(on.stream, &stacked_products<__half, products<Real>>, few, stacked::threads, "matmul", p, partial);
+  }
+  return launch(on.stream, &tiled_products<Real>, grid, product_threads, "matmul", p, partial);
+}
+
 // `scratch`: room for the parts of products with very many terms; null: they are made in one.
 template <class Real> status multiply(const on_stream& on, const products<Real>& p, Real* scratch = nullptr) {
   const long long results = p.sum ? 1 : p.count();
@@ -172,7 +193,7 @@ template <class Real> status multiply(const on_stream& on, const products<Real>&
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(parts),
                   static_cast<unsigned>(std::min(results, 65535LL)));
   Real* const partial = parts > 1 ? scratch : nullptr;
-  if (status s = launch(on.stream, &tiled_products<Real>, grid, product_threads, "matmul", p, partial); !s) return s;
+  if (status s = launch_tiles(on, grid, p, partial); !s) return s;
   return parts == 1 ? status(ok) : on.elements(entries, product_parts<Real>{p, scratch, entries, parts}, "matmul");
 }
 

@@ -37,8 +37,8 @@ struct turned_by_eights {
     const unsigned c = at % half, unit = at / half, row = unit / heads;
     const long long from = 2LL * half * unit + c, angles = 2LL * half * row + c;
     float a[8], b[8], cosine[8], sine[8];
-    load_eight(a, f.x.p, from), load_eight(b, f.x.p, from + half);
-    load_eight(cosine, f.turn.p, angles), load_eight(sine, f.turn.p, angles + half);
+    load_eights(a, b, f.x.p, from, from + half);
+    load_eights(cosine, sine, f.turn.p, angles, angles + half);
     for (int k = 0; k < 8; ++k) {
       const float x = a[k], s = f.back ? -sine[k] : sine[k];
       a[k] = x * cosine[k] - b[k] * s, b[k] = b[k] * cosine[k] + x * s;

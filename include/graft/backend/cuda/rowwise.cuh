@@ -3,7 +3,7 @@
 // are added up in a tree. The parts are compensated (Kahan 1965), so long rows of floats lose nothing that shows.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
-#include <graft/backend/cuda/eights.cuh>
+#include <graft/backend/cuda/long_rows.cuh>
 
 #include <cmath>
 
@@ -138,47 +138,40 @@ template <class Real> struct normalized {
                   [&](long long c, const Real* v) { to.put(c, (v[0] - m.mean) * m.scale * v[1]); });
   }
 };
-// Long rows by a thread block each, which reads its row once and keeps it. Which rows these are follows from their length
-// alone: a row gives the same bits whatever rows are beside it.
-struct normalized_by_blocks {
-  static constexpr int most_threads = 512, most_pieces = 2;
+// Long rows by a thread block each. Which rows these are follows from their length alone: a row gives the same bits
+// whatever rows are beside it.
+template <dtype Type, int Pieces> struct normalized_by_blocks {
   normalized<float> f;
 
-  static bool fits(const normalized<float>& f) {
+  __device__ void operator()(long long row, const block_team& t) const {
     const long long n = f.x.d[3];
-    return n >= 1024 && n <= 8LL * most_threads * most_pieces && n % 8 == 0 && by_sixteen_bytes(f.x.p) &&
-           by_sixteen_bytes(f.out.p) && by_sixteen_bytes(f.factors);
-  }
-  static unsigned threads(long long n) {
-    return static_cast<unsigned>(std::min<long long>((n / 8 + 31) / 32 * 32, most_threads));
-  }
-  template <class Team> __host__ __device__ void operator()(long long row, const Team& t) const {
-    const long long n = f.x.d[3];
-    float v[most_pieces][8] = {}, w[most_pieces][8];  // all that is read is asked for at once
+    const row_pieces<Type, Pieces> pieces{n, t.rank, t.size};
+    const float share = 1 / static_cast<float>(n);
+    typename row_pieces<Type, Pieces>::kept x;
+    pieces.load(x, f.x.p, row * n);
+    float w[8];
+    if constexpr (Pieces == 1)  // few rows: all that is read is asked for at once
+      pieces.each([&](int, long long c) { read_factors(w, f.factors, c); });
     const float eps = f.eps[0];
-    auto each_piece = [&](const auto& g) {
-#pragma unroll
-      for (int k = 0; k < most_pieces; ++k)
-        if (const long long c = 8LL * (t.rank + k * t.size); c < n) g(k, c);
-    };
     auto sum_of = [&](const auto& term) {
-      float part = 0;
-      each_piece([&](int k, long long) {
-        for (const float x : v[k]) part += term(x);
+      return pieces.sums([&](int k, long long) {
+        float v[8], sum = 0;
+        x[k].read(v);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum += term(v[e]);
+        return make_float2(sum, 0);
       });
-      return t.sum(part);
     };
-    each_piece([&](int k, long long c) { load_eight(v[k], f.x.p, row * n + c); });
-    each_piece([&](int k, long long c) {
-      for (float& one : w[k]) one = 1;
-      if (f.factors.at != nullptr) load_eight(w[k], f.factors, c);
-    });
-    const float mean = f.rms ? 0 : sum_of([](float x) { return x; }) / static_cast<float>(n);
-    const float squares = sum_of([&](float x) { return (x - mean) * (x - mean); });
-    const float scale = 1 / std::sqrt(squares / static_cast<float>(n) + eps);
-    each_piece([&](int k, long long c) {
-      for (int e = 0; e < 8; ++e) w[k][e] *= (v[k][e] - mean) * scale;
-      store_eight(w[k], f.out.p, row * n + c);
+    const float mean = f.rms ? 0 : sum_of([](float v) { return v; }).x * share;
+    const float squares = sum_of([&](float v) { return (v - mean) * (v - mean); }).x;
+    const float scale = 1 / std::sqrt(squares * share + eps);
+    pieces.each([&](int k, long long c) {
+      float v[8];
+      x[k].read(v);
+      if constexpr (Pieces > 1) read_factors(w, f.factors, c);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) v[e] = (v[e] - mean) * scale * w[e];
+      store_eight(v, f.out.p, row * n + c);
     });
   }
 };
@@ -186,8 +179,11 @@ template <class On, class Real> status normalize(const On& on, const normalized<
   return on.rows(f.x.rows(), f, name);
 }
 inline status normalize(const on_stream& on, const normalized<float>& f, const char* name) {
-  if (!normalized_by_blocks::fits(f)) return on.rows(f.x.rows(), f, name);
-  return on.blocks(f.x.rows(), normalized_by_blocks::threads(f.x.d[3]), normalized_by_blocks{f}, name);
+  bool aligned = true;
+  for (const cells<float>& c : {f.x.p, f.out.p, f.factors}) aligned = aligned && by_sixteen_bytes(c);
+  const result<bool> done = by_long_rows<normalized_by_blocks>(on, f, aligned, name);
+  if (!done) return done.failure();
+  return *done ? status(ok) : on.rows(f.x.rows(), f, name);
 }
 
 }  // namespace graft::cuda

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of small matrices, one for each token or so, on the tensor cores: c = a b for a stack of them, or summed over it
+// (LoKr). What product.cuh computes, where an operand is stored in 16 bits; the other one is rounded to it on its way in. A
+// block of four warps computes 64 x 64, 64 terms at a time, by mma.sync m16n8k16; three stages of shared memory run through
+// all matrices of the block, so that the next one is on its way while this one is multiplied.
+#pragma once
+#include <graft/backend/cuda/eights.cuh>
+#include <graft/backend/cuda/gemm_mma.cuh>
+
+namespace graft::cuda {
+
+namespace stacked {
+inline constexpr int side = 64, deep = 64, stages = 3, threads = 128, tile_bytes = side * deep * 2;
+
+// Rows of 128 bytes, swizzled by sixteens: neither copies nor ldmatrix meet a bank twice.
+__device__ __forceinline__ std::uint32_t place(int row, int piece) {
+  return static_cast<std::uint32_t>(row * 128 + ((piece ^ (row & 7)) << 4));
+}
+// A tile of an operand: its rows are along the depth where that is contiguous (`inner` 1), else along the side.
+template <class T, class Factor>
+__device__ __forceinline__ void fill(std::uint32_t to, const cells<float>& matrix, const Factor& f, long long from,
+                                     long long end, long long k0, long long depth) {
+  const bool along = f.inner == 1;
+  const long long row0 = along ? from : k0, rows = along ? end : depth, col0 = along ? k0 : from,
+                  cols = along ? depth : end, pitch = along ? f.step : f.inner;
+#pragma unroll
+  for (int e = threadIdx.x; e < side * 8; e += threads) {
+    const int row = e / 8, piece = e % 8;
+    const bool inside = row0 + row < rows && col0 + piece * 8 < cols;
+    const long long at = inside ? (row0 + row) * pitch + col0 + piece * 8 : 0;
+    if (matrix.type != dtype::f32) {
+      mma::copy(to + place(row, piece), static_cast<const T*>(matrix.at) + at, inside ? 16 : 0);
+      continue;
+    }
+    float v[8] = {};
+    if (inside) load_eight(v, matrix, at);
+    const uint4 bits = narrow_eight<dtype_of<T>>(v);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + place(row, piece)), "r"(bits.x), "r"(bits.y),
+                 "r"(bits.z), "r"(bits.w)
+                 : "memory");
+  }
+}
+// Sixteen of the 64 rows of the left operand, or of the columns of the right one, sixteen terms deep.
+__device__ __forceinline__ void left(std::uint32_t (&a)[4], std::uint32_t tile, bool along, int first, int k,
+                                     int lane) {
+  if (along)
+    ptx::load_matrix(a, tile + place(first + lane % 16, k * 2 + lane / 16));
+  else
+    ptx::load_matrix_across(a, tile + place(k * 16 + lane % 8 + lane / 16 * 8, first / 8 + lane / 8 % 2));
+}
+__device__ __forceinline__ void right(std::uint32_t (&b)[4], std::uint32_t tile, bool along, int first, int k,
+                                      int lane) {
+  if (along)
+    ptx::load_matrix(b, tile + place(first + lane % 8 + lane / 16 * 8, k * 2 + lane / 8 % 2));
+  else
+    ptx::load_matrix_across(b, tile + place(k * 16 + lane % 8 + lane / 8 % 2 * 8, first / 8 + lane / 16));
+}
+}  // namespace stacked
+
+// The grid is that of tiled_products.
+template <class T, class Products>
+__global__ void __launch_bounds__(stacked::threads) stacked_products(Products p, float* partial) {
+#if __CUDA_ARCH__ >= 800
+  using namespace stacked;
+  __shared__ alignas(128) std::uint8_t ring[stages * 2 * tile_bytes];
+  const std::uint32_t base = ptx::shared_address(ring);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const long long across = (p.cols + side - 1) / side;
+  const long long row0 = blockIdx.x / across * side, col0 = blockIdx.x % across * side;
+  const long long results = p.sum ? 1 : p.count(), each = p.sum ? p.count() : 1, per = (p.depth + deep - 1) / deep;
+  const long long lo = per * each * blockIdx.y / gridDim.y, range = per * each * (blockIdx.y + 1) / gridDim.y - lo;
+  const long long mine = blockIdx.z < results ? (results - 1 - blockIdx.z) / gridDim.z + 1 : 0, steps = mine * range;
+  const bool a_along = p.a.inner == 1, b_along = p.b.inner == 1;
+
+  auto request = [&](long long n) {
+    if (n < steps) {
+      const long long step = lo + n % range, s = (blockIdx.z + n / range * gridDim.z) * each + step / per;
+      const std::uint32_t to = base + static_cast<std::uint32_t>(n % stages) * 2 * tile_bytes;
+      fill<T>(to, p.matrix(p.a, s), p.a, row0, p.rows, step % per * deep, p.depth);
+      fill<T>(to + tile_bytes, p.matrix(p.b, s), p.b, col0, p.cols, step % per * deep, p.depth);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  float acc[8][4] = {};
+  for (int n = 0; n < stages - 1; ++n) request(n);
+  for (long long n = 0; n < steps; ++n) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
+    __syncthreads();
+    request(n + stages - 1);
+    const std::uint32_t a_tile = base + static_cast<std::uint32_t>(n % stages) * 2 * tile_bytes,
+                        b_tile = a_tile + tile_bytes;
+#pragma unroll
+    for (int k = 0; k < deep / 16; ++k) {
+      std::uint32_t a[4], b[4];
+      left(a, a_tile, a_along, warp * 16, k, lane);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        right(b, b_tile, b_along, j * 16, k, lane);
+        mma::multiply<T>(acc[2 * j], a, b), mma::multiply<T>(acc[2 * j + 1], a, b + 2);
+      }
+    }
+    if ((n + 1) % range != 0) continue;
+    const long long m = blockIdx.z + n / range * gridDim.z;
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const long long r = row0 + warp * 16 + lane / 4 + 8 * (e / 2), c = col0 + j * 8 + lane % 4 * 2 + e % 2;
+        if (r < p.rows && c < p.cols) {
+          if (partial == nullptr)
+            p.store(m, r, c, acc[j][e]);
+          else
+            partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[j][e];
+        }
+        acc[j][e] = 0;
+      }
+  }
+#endif
+}
+
+// Can these be? The type of the 16-bit operand, or f32 where they cannot.
+template <class Products> dtype stacked_type(const Products& p) {
+  const dtype a = p.a.p.type, b = p.b.p.type, type = a != dtype::f32 ? a : b;
+  bool fits = type != dtype::f32 && (b == type || b == dtype::f32) && p.depth >= 16 && p.rows >= 16 && p.cols >= 16;
+  for (const auto* f : {&p.a, &p.b}) {
+    const long long along = f->inner == 1 ? f->step : f->inner;
+    fits = fits && by_sixteen_bytes(f->p) && (f->inner == 1 || f->step == 1) && along % 8 == 0 &&
+           f->outer[0] % 8 == 0 && f->outer[1] % 8 == 0;
+  }
+  // The side that is contiguous is read eight elements at a time.
+  fits = fits && (p.a.inner == 1 ? p.depth : p.rows) % 8 == 0 && (p.b.inner == 1 ? p.depth : p.cols) % 8 == 0;
+  return fits ? type : dtype::f32;
+}
+
+}  // namespace graft::cuda

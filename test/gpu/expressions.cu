@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gates and their gradients as one pass: by the kernels that know them, by the one that decodes the steps, and on rows that
+// neither takes eight at a time, against the formula.
+#include <doctest/doctest.h>
+#include <graft/backend/cuda/expression.cuh>
+#include <graft/backend/cuda/memory.h>
+
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "../support/gpu_layer.h"
+
+using namespace graft;
+
+namespace {
+
+using bf = __nv_bfloat16;
+
+struct operands {
+  long long rows, width;
+  std::vector<std::vector<float>> numbers;  // as they are stored
+  std::deque<cuda::buffer> memory;
+  operands(long long r, long long w) : rows(r), width(w) {
+    std::mt19937 engine(7);
+    std::normal_distribution<float> normal(0, 2);
+    for (int k = 0; k < 3; ++k) {
+      std::vector<bf> narrow;
+      std::vector<float>& wide = numbers.emplace_back();
+      for (long long i = 0; i < r * w; ++i)
+        narrow.push_back(__float2bfloat16(normal(engine))), wide.push_back(__bfloat162float(narrow.back()));
+      put(narrow.data(), 2 * r * w);
+    }
+    const float one = 1;
+    put(&one, 4);
+  }
+  void put(const void* from, long long bytes) {
+    REQUIRE(bool(memory.emplace_back().reserve(bytes)));
+    REQUIRE(cudaMemcpy(memory.back().data(), from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice) ==
+            cudaSuccess);
+  }
+  cuda::tensor<float> at(int k) const {
+    const bool number = k == 3;
+    return {{memory[static_cast<std::size_t>(k)].data(), number ? dtype::f32 : dtype::bf16},
+            {1, 1, number ? 1 : rows, number ? 1 : width}};
+  }
+};
+// The expression of `steps`, with the operands in this order.
+template <class Steps> cuda::expression written(const operands& with, const std::vector<int>& order) {
+  cuda::expression e{};
+  for (int k = 0; k < Steps::count; ++k) e.step[e.steps++] = Steps::at(k);
+  for (const int k : order) {
+    e.operand[e.operands] = with.at(k).p;
+    const unsigned step[4] = {0, 0, k == 3 ? 0 : static_cast<unsigned>(with.width), k == 3 ? 0U : 1U};
+    std::copy(step, step + 4, e.stride[e.operands++]);
+  }
+  return e;
+}
+std::vector<float> evaluated(const cuda::expression& e, long long rows, long long width, dtype type) {
+  cuda::buffer memory;
+  const long long n = rows * width;
+  REQUIRE(bool(memory.reserve(4 * n)));
+  const cuda::tensor<float> out{{memory.data(), type}, {1, 1, rows, width}};
+  const long long before = cuda::launch_count();
+  const status done = cuda::evaluate(nullptr, e, out, out);
+  INFO(std::string(done.message()));
+  REQUIRE(bool(done));
+  CHECK(cuda::launch_count() == before + 1);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  std::vector<float> y(static_cast<std::size_t>(n));
+  std::vector<bf> narrow(y.size());
+  REQUIRE(cudaMemcpy(type == dtype::f32 ? static_cast<void*>(y.data()) : narrow.data(), memory.data(),
+                     y.size() * (type == dtype::f32 ? 4 : 2), cudaMemcpyDeviceToHost) == cudaSuccess);
+  for (std::size_t i = 0; type != dtype::f32 && i < y.size(); ++i) y[i] = __bfloat162float(narrow[i]);
+  return y;
+}
+template <class Steps, class Formula>
+void check(const operands& with, const std::vector<int>& order, const Formula& formula) {
+  const cuda::expression e = written<Steps>(with, order);
+  const std::vector<float> narrow = evaluated(e, with.rows, with.width, dtype::bf16),
+                           wide = evaluated(e, with.rows, with.width, dtype::f32);
+  double worst_narrow = 0, worst_wide = 0;
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    const double want = formula(static_cast<double>(with.numbers[0][i]), static_cast<double>(with.numbers[1][i]),
+                                static_cast<double>(with.numbers[2][i])),
+                 size = std::abs(want) + 1e-3;
+    worst_narrow = std::max(worst_narrow, std::abs(narrow[i] - want) / size);
+    worst_wide = std::max(worst_wide, std::abs(wide[i] - want) / size);
+  }
+  CHECK(worst_narrow < 4.2e-3);  // half a unit in the last place of bf16 is 1 / 256
+  CHECK(worst_wide < 1e-5);
+}
+
+}  // namespace
+
+TEST_CASE("gpu: gates and their gradients as one pass") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
+  const auto sigmoid = [](double a) { return 1 / (1 + std::exp(-a)); };
+  for (const auto& [rows, width] : {std::pair{1LL, 8LL}, {3LL, 40LL}, {20LL, 14336LL}, {257LL, 512LL}, {5LL, 33LL}}) {
+    INFO(rows, " x ", width);
+    const operands with(rows, width);
+    check<cuda::silu_gate>(with, {0, 1}, [&](double a, double b, double) { return a * sigmoid(a) * b; });
+    check<cuda::silu_gate_by_second>(with, {2, 0}, [&](double a, double, double t) { return t * a * sigmoid(a); });
+    check<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}, [&](double a, double b, double t) {
+      return t * b * (sigmoid(a) + a * sigmoid(a) * (1 - sigmoid(a)));
+    });
+  }
+}
+TEST_CASE("gpu: both gradients of a gate in one pass have the bits of a pass for each") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
+  using first = cuda::known_expression<dtype::bf16, 0, cuda::silu_gate_by_second>;
+  using second = cuda::known_expression<dtype::bf16, 8, cuda::silu_gate_by_first>;
+  const operands with(300, 512);
+  const std::size_t n = 300 * 512;
+  cuda::buffer memory;
+  REQUIRE(bool(memory.reserve(static_cast<long long>(4 * n))));
+  bf* const at = memory.as<bf>();
+  const first one{{with.at(2).p, with.at(0).p}, {at, dtype::bf16}};
+  const second other{{with.at(2).p, with.at(1).p, with.at(0).p, with.at(3).p}, {at + n, dtype::bf16}};
+  REQUIRE(
+      bool(cuda::each(nullptr, static_cast<long long>(n / 8), cuda::known_pair<first, second>{one, other}, "both")));
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  std::vector<bf> both(2 * n);
+  REQUIRE(cudaMemcpy(both.data(), at, 4 * n, cudaMemcpyDeviceToHost) == cudaSuccess);
+  const std::vector<float> by_second =
+                               evaluated(written<cuda::silu_gate_by_second>(with, {2, 0}), 300, 512, dtype::bf16),
+                           by_first =
+                               evaluated(written<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}), 300, 512, dtype::bf16);
+  bool same = true;
+  for (std::size_t i = 0; i < n; ++i)
+    same = same && __bfloat162float(both[i]) == by_second[i] && __bfloat162float(both[n + i]) == by_first[i];
+  CHECK(same);
+}
+TEST_CASE("gpu: the kernels of known gates take what they are for, and nothing else") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
+  const operands with(4, 16);
+  cuda::buffer memory;
+  REQUIRE(bool(memory.reserve(4 * 64)));
+  const auto takes = [&](const cuda::expression& e, dtype type) {
+    cuda::expression_eights<true> f{e, {memory.data(), type}, 16, {}};
+    const unsigned size[4] = {1, 1, 4, 16};
+    REQUIRE(f.take(size));
+    const result<bool> known = cuda::evaluate_known(nullptr, f, 8);
+    return known && *known;
+  };
+  CHECK(takes(written<cuda::silu_gate>(with, {0, 1}), dtype::bf16));
+  CHECK(takes(written<cuda::silu_gate_by_second>(with, {2, 0}), dtype::bf16));
+  CHECK(takes(written<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}), dtype::bf16));
+  CHECK(!takes(written<cuda::silu_gate>(with, {0, 1}), dtype::f16));
+  CHECK(!takes(written<cuda::silu_gate>(with, {0, 3}), dtype::bf16));  // a number in the place of a row
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+}

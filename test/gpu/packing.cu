@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Side branches packed several at once lie as they do when each matrix and its tiles are packed by a launch of their own.
+#include <doctest/doctest.h>
+#include <graft/backend/cuda/packed.cuh>
+
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "../support/gpu_layer.h"
+
+using namespace graft;
+
+namespace {
+
+using bf = __nv_bfloat16;
+
+struct branch {
+  int rank, first, all, in, out;
+  bool a_across, b_across, minus;
+};
+struct branches {
+  cuda::buffer numbers;  // A, B and the factor, in float
+  cuda::packed_adapter<bf> one_by_one, at_once;
+  branch of;
+  explicit branches(const branch& b) : of(b) {
+    std::mt19937 engine(static_cast<unsigned>(b.in));
+    std::uniform_real_distribution<float> any(-1, 1);
+    std::vector<float> all(static_cast<std::size_t>(b.rank * (b.in + b.out) + 1));
+    for (float& v : all) v = any(engine);
+    REQUIRE(bool(numbers.reserve(static_cast<long long>(4 * all.size()))));
+    REQUIRE(cudaMemcpy(numbers.data(), all.data(), 4 * all.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    for (auto* to : {&one_by_one, &at_once}) REQUIRE(bool(to->reserve(nullptr, b.out, b.in, b.all, false)));
+  }
+  float* a() const { return numbers.as<float>(); }
+  float* b() const { return a() + of.rank * of.in; }
+  cuda::cells<float> factor() const { return b() + of.rank * of.out; }
+  void pack_one_by_one() {
+    const cuda::pack_matrix<bf> left{a(), {},    one_by_one.a.as<bf>(), of.rank, of.in, of.first,
+                                     0,   of.in, of.a_across,           false},
+        right{b(), factor(), one_by_one.b.as<bf>(), of.out, of.rank, 0, of.first, of.all, of.b_across, of.minus};
+    REQUIRE(bool(cuda::each(nullptr, left.rows * left.cols, left, "A")));
+    REQUIRE(bool(cuda::each(nullptr, right.rows * right.cols, right, "B")));
+    REQUIRE(bool(one_by_one.tile(nullptr, of.out, of.in)));
+  }
+  cuda::pack_side<bf> side() {
+    return {a(),
+            b(),
+            factor(),
+            at_once.a.as<bf>(),
+            at_once.b.as<bf>(),
+            at_once.a_tiles.as<bf>(),
+            at_once.b_tiles.as<bf>(),
+            of.rank,
+            of.first,
+            of.all,
+            of.in,
+            of.out,
+            cuda::padded_rows(of.out),
+            of.a_across,
+            of.b_across,
+            of.minus};
+  }
+  static bool same(const cuda::buffer& x, const cuda::buffer& y) {
+    std::vector<char> left(static_cast<std::size_t>(x.bytes())), right(left.size());
+    REQUIRE(x.bytes() == y.bytes());
+    REQUIRE(cudaMemcpy(left.data(), x.data(), left.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+    REQUIRE(cudaMemcpy(right.data(), y.data(), right.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+    return std::memcmp(left.data(), right.data(), left.size()) == 0;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gpu: side branches packed at once") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
+  std::deque<branches> all;
+  for (const branch& b : {branch{16, 0, 16, 256, 512, false, false, false},
+                          {5, 0, 16, 72, 40, true, false, true},
+                          {64, 0, 64, 200, 136, false, true, false},
+                          {20, 16, 128, 264, 100, true, true, false}})
+    all.emplace_back(b);
+  cuda::pack_many_sides<bf> many;
+  for (branches& b : all) b.pack_one_by_one(), many.side[many.sides++] = b.side();
+  REQUIRE(bool(cuda::each(nullptr, many.count(), many, "sides")));
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  for (const branches& b : all) {
+    INFO(b.of.in, " inputs, rank ", b.of.rank, " of ", b.of.all);
+    CHECK(branches::same(b.one_by_one.a, b.at_once.a));
+    CHECK(branches::same(b.one_by_one.b, b.at_once.b));
+    CHECK(branches::same(b.one_by_one.a_tiles, b.at_once.a_tiles));
+    CHECK(branches::same(b.one_by_one.b_tiles, b.at_once.b_tiles));
+  }
+}
