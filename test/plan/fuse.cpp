@@ -32,7 +32,7 @@ TEST_CASE("fuse: the slots of the forward launches") {
   SAYS_NOW((forward<lora<>, linear_kind, true>()), "product: product=matmul side=matmul,matmul post=add,add");
   SAYS_NOW((forward<dora<>, linear_kind, true>()), "product: product=matmul side=matmul,matmul post=add,mul,add");
   SAYS_NOW(forward<loha<>>(), "product: product=matmul side=matmul,matmul post=add");
-  SAYS_NOW(forward<lokr<>>(), "product: product=matmul side=matmul,matmul,mul post=add");
+  SAYS_NOW(forward<lokr<>>(), "product: product=matmul side=matmul,matmul post=add");
   SAYS_NOW(forward<hra<>>(), "product: product=matmul side=matmul,matmul post=sub");
   SAYS_NOW(forward<oft<dyn>>(), "product: pre=rotate product=matmul");
   SAYS_NOW((forward<boft<dyn, dyn>, linear_kind, true>()), "product: pre=rotate product=matmul post=mul,add");

@@ -95,7 +95,7 @@ TEST_CASE("product: the launches of every adapter on a linear layer") {
                     *const side = "product: product=matmul side=matmul,matmul post=add",
                     *const rotated = "rotate: rotate | product: product=matmul",
                     *const kronecker =  // the branch comes first, and is then a residual of the base product
-                    "product: matmul | product: matmul | pointwise: mul | product: product=matmul post=add";
+                    "product: matmul | product: matmul | product: product=matmul post=add";
   const expected all[] = {
       {"none", plain},
       {"lora", side},
