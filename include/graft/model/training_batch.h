@@ -6,6 +6,7 @@
 #pragma once
 #include <graft/backend/attention_drops.h>
 #include <graft/model/rows.h>
+#include <graft/run/check_ids.h>
 
 #include <span>
 #include <vector>
