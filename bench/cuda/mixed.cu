@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A batch of 64 tokens whose rows have adapters of their own, on a 4096 x 4096 layer, against the bare layer through
-// cuBLASLt: LoRA r16, none, and four methods in one batch. Samples as in linear.cu. And what it costs to give rows other
-// adapters on a model of 8 billion parameters: the copy of their indices, and the copy of the table of records.
+// cuBLASLt: LoRA r16, none, and four methods in one batch; and 4096 and 512 tokens in segments. Samples as in linear.cu. And
+// what it costs to give rows other adapters on a model of 8 billion parameters: the copy of their indices, and the copy of
+// the table of records; switching.cu measures whole steps.
 //     bench_cuda_mixed --benchmark_out=mixed.json
 #include "adapted.cuh"
 
@@ -9,7 +10,7 @@ namespace {
 
 using namespace bench;
 
-constexpr int tokens = 64, outputs = 4096, most = 32;
+constexpr int outputs = 4096, most = 32;
 
 float* random_floats(int n) {
   std::vector<float> host(static_cast<std::size_t>(n));
@@ -40,21 +41,26 @@ cuda::mixed_record* table_for(const std::vector<std::pair<bf*, bf*>>& factors, b
   return on_device(all) + 1;
 }
 
-void add_mixed(const setting& at, const std::string& name, int adapters, int without, bool four) {
+// `segment`: so many rows side by side have the same adapter; 0: any row may have any.
+void add_mixed(const setting& at, const std::string& name, int adapters, int without, bool four, int segment = 0) {
   static const cuda::kernel_set kernels = cuda::every_kernel_of<bf>();
-  static std::vector<std::vector<std::pair<bf*, bf*>>> factors(static_cast<std::size_t>(at.rotation));
+  static std::vector<std::vector<std::pair<bf*, bf*>>> factors(16);
   std::vector<cuda::mixed_record*> tables;
-  for (auto& of_layer : factors) {
+  const int tokens = at.m;
+  for (int i = 0; i < at.rotation; ++i) {
+    auto& of_layer = factors[static_cast<std::size_t>(i)];
     while (of_layer.size() < most)
       of_layer.emplace_back(random_matrix(16LL * k, 0.027F), random_matrix(16LL * outputs, 0.3F));
     const auto here = of_layer.begin();
     tables.push_back(table_for({here, here + adapters}, four));
   }
-  std::vector<std::int64_t> rows(tokens, -1);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(tokens), -1);
   unsigned draw = 12345;
   for (int i = 0; i < tokens; ++i) {
     draw = draw * 1664525U + 1013904223U;
-    if (adapters > 0 && (without == 0 || i % without != 0))
+    if (segment > 0)
+      rows[static_cast<std::size_t>(i)] = i / segment % adapters;
+    else if (adapters > 0 && (without == 0 || i % without != 0))
       rows[static_cast<std::size_t>(i)] =
           i < adapters + without ? i % adapters : static_cast<int>(draw >> 16) % adapters;
   }
@@ -68,7 +74,7 @@ void add_mixed(const setting& at, const std::string& name, int adapters, int wit
   auto products = std::make_shared<std::vector<cuda::mixed_linear<bf>>>(static_cast<std::size_t>(at.rotation));
   const double bytes = 2.0 * (static_cast<double>(outputs) * k + 16.0 * adapters * (outputs + k) +
                               static_cast<double>(tokens) * (outputs + k));
-  add(name + "/64/4096", at.calls, 0, bytes, [=](cudaStream_t s) {
+  add(name + "/" + std::to_string(tokens) + "/4096", at.calls, 0, bytes, [=](cudaStream_t s) {
     for (int c = 0; c < at.calls; ++c) {
       const auto i = static_cast<std::size_t>(c % at.rotation);
       const cuda::mixed_operands o{.x = at.x,
@@ -78,10 +84,24 @@ void add_mixed(const setting& at, const std::string& name, int adapters, int wit
                                    .sums = cuda::mixed_sums::at(sums),
                                    .alone = true,
                                    .chained = true};
-      must((*products)[i].run(s, kernels.linear, kernels.mixed, q.where, {dtype::bf16, tokens, outputs, k}, o),
-           "mixed");
+      product_shape p{dtype::bf16, tokens, outputs, k};
+      must((*products)[i].run(s, kernels.linear, kernels.mixed, q.where, p, o), "mixed");
     }
   });
+}
+
+// A setting, and the bare layer in it.
+std::shared_ptr<setting> with_bare(int tokens) {
+  const auto at = std::make_shared<setting>(tokens, outputs);
+  const auto base = std::make_shared<opponent>(tokens, outputs, k);
+  const auto bare = [=](cudaStream_t s) {
+    for (int c = 0; c < at->calls; ++c)
+      base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
+  };
+  base->choose(at->calls, bare);
+  const double bytes = 2.0 * (static_cast<double>(outputs) * k + 2.0 * tokens * k);
+  add("cublaslt bare/" + std::to_string(tokens) + "/4096", at->calls, 0, bytes, bare);
+  return at;
 }
 
 // Seven projections of 32 blocks; `resident` adapters in the table, which has that many places and one for the base.
@@ -91,9 +111,9 @@ void add_switching(int resident) {
   require(cudaMallocHost(&host, bytes) == cudaSuccess && cudaMalloc(&device, bytes) == cudaSuccess, "memory");
   std::memset(host, 0, bytes);
   const std::string adapters = "/" + std::to_string(resident) + " resident";
-  add("rows take other adapters" + adapters, 8, 0, tokens * 8.0, [=](cudaStream_t s) {
+  add("rows take other adapters" + adapters, 8, 0, 64 * 8.0, [=](cudaStream_t s) {
     for (int c = 0; c < 8; ++c)
-      require(cudaMemcpyAsync(device, host, tokens * 8, cudaMemcpyHostToDevice, s) == cudaSuccess, "copy");
+      require(cudaMemcpyAsync(device, host, 64 * 8, cudaMemcpyHostToDevice, s) == cudaSuccess, "copy");
   });
   add("a table with another adapter" + adapters, 8, 0, static_cast<double>(bytes), [=](cudaStream_t s) {
     for (int c = 0; c < 8; ++c)
@@ -106,20 +126,16 @@ void add_switching(int resident) {
 int main(int argc, char** argv) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
-  const auto at = std::make_shared<setting>(tokens, outputs);
-  const auto base = std::make_shared<opponent>(tokens, outputs, k);
-  const auto bare = [=](cudaStream_t s) {
-    for (int c = 0; c < at->calls; ++c)
-      base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
-  };
-  base->choose(at->calls, bare);
-  add("cublaslt bare/64/4096", at->calls, 0, 2.0 * (static_cast<double>(outputs) * k + 2.0 * tokens * k), bare);
+  const auto at = with_bare(64), many = with_bare(4096), some = with_bare(512);
   add_mixed(*at, "64 rows without", 0, 0, false);
   add_mixed(*at, "1 lora r16", 1, 0, false);
   add_mixed(*at, "8 lora r16", 8, 0, false);
   add_mixed(*at, "8 lora r16, every fifth row without", 8, 5, false);
   add_mixed(*at, "32 lora r16", 32, 0, false);
   add_mixed(*at, "8 of four methods", 8, 0, true);
+  add_mixed(*many, "8 segments", 8, 0, false, 512);
+  add_mixed(*many, "32 adapters, segments of 64", 32, 0, false, 64);
+  add_mixed(*some, "32 adapters, segments of 16", 32, 0, false, 16);
   for (const int resident : {1, 8, 64}) add_switching(resident);
 
   std::vector<char*> arguments(argv, argv + argc);

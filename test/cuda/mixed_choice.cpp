@@ -13,7 +13,8 @@ const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80,
              sliver = device_target("", 90, 16, 8);
 
 stream_choice chosen(long long m, int n, int k, const target& on = h200, dtype type = dtype::bf16) {
-  return choose_mixed({type, m, n, k, 0}, on);
+  const product_shape p{type, m, n, k, 0};
+  return choose_mixed(&p, 1, on);
 }
 
 }  // namespace
@@ -32,6 +33,28 @@ TEST_CASE("choose_mixed: projections of a large model are one launch, whose bloc
     }
   CHECK(chosen(64, 4096, 4096).rows == 64);
   CHECK(chosen(64, 14336, 4096).rows == 112);
+}
+
+TEST_CASE("choose_mixed: Q, K and V are segments of one launch; gate and up would not all be resident") {
+  const product_shape qkv[] = {
+      {dtype::bf16, 64, 4096, 4096, 0}, {dtype::bf16, 64, 1024, 4096, 0}, {dtype::bf16, 64, 1024, 4096, 0}};
+  const stream_choice c = choose_mixed(qkv, 3, h200);
+  CHECK(c.rows == 96);
+  CHECK(c.tiles == 65);
+  const product_shape gate_up[] = {{dtype::bf16, 64, 14336, 4096, 0}, {dtype::bf16, 64, 14336, 4096, 0}};
+  CHECK(choose_mixed(gate_up, 2, h200).rows == 0);
+}
+
+TEST_CASE("mixed tiles: sixteen rows each, and parts of the outputs where they are few") {
+  const auto tiled = [](long long m, int n, dtype type = dtype::bf16) {
+    return tile_mixed({type, m, n, 4096, 0}, h200);
+  };
+  CHECK(tiled(4096, 4096).tiles == 256);
+  CHECK(tiled(4096, 4096).parts == 1);
+  CHECK(tiled(100, 4096).tiles == 7);
+  CHECK(tiled(100, 4096).parts == 8);
+  CHECK(tiled(4096, 4095).tiles == 0);
+  CHECK(tiled(4096, 4096, dtype::f32).tiles == 0);
 }
 
 TEST_CASE("choose_mixed: nothing where blocks would wait for some that do not run, or sizes do not fit") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches whose rows have adapters of their own on the GPU: a product by the kernels that mix, against the formula in
-// double; and whole models, against their rows one by one, below a captured step too.
+// double; and whole models, against their rows one by one, below a captured step too. Operations on adapters in random
+// order are in random_adapters.cu.
 #include <doctest/doctest.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
@@ -8,6 +9,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <random>
 
 #include "../support/gpu_layer.h"
@@ -55,6 +57,7 @@ template <class T> struct mixed_case {
   std::vector<std::unique_ptr<kind>> kinds;
   cuda::buffer table, rows, sums, scaled, y;
   std::vector<std::int64_t> of_row;
+  std::vector<T> got;  // of the last run
 
   static std::size_t at(long long a, long long b) { return static_cast<std::size_t>(a * b); }
   mixed_case(int tokens, int outputs, int inputs, int adapters, int most_rank) : m(tokens), n(outputs), k(inputs) {
@@ -118,24 +121,35 @@ template <class T> struct mixed_case {
     }
     return all;
   }
-  double run(cuda::mixed_linear<T>& product, bool finishes, bool scales = true) {
-    static const cuda::kernel_set kernels = cuda::every_kernel_of<T>();
-    typename cuda::engine<T>::queue q;
-    q.kernels = kernels;
-    REQUIRE(bool(cuda::engine<T>::open(q)));
+  cuda::mixed_operands operands() {
     REQUIRE(cudaMemset(y.data(), 0xff, at(m, n) * sizeof(T)) == cudaSuccess);
-    cuda::mixed_operands o{.x = x.memory.data(),
-                           .w = w.memory.data(),
-                           .y = y.data(),
-                           .batch = {table.template as<cuda::mixed_record>() + 1, rows.template as<std::int64_t>()},
-                           .sums = cuda::mixed_sums::at(sums.data()),
-                           .scaled = scales ? scaled.data() : nullptr};
+    return {.x = x.memory.data(),
+            .w = w.memory.data(),
+            .y = y.data(),
+            .batch = {table.template as<cuda::mixed_record>() + 1, rows.template as<std::int64_t>()},
+            .sums = cuda::mixed_sums::at(sums.data())};
+  }
+  double run(cuda::mixed_linear<T>& product, bool finishes, bool scales = true) {
+    cuda::mixed_operands o = operands();
+    if (scales) o.scaled = scaled.data();
     if (finishes) o.residual = residual.memory.data(), o.act = cuda::activation::relu;
-    const product_shape p{dtype_of(), m, n, k};
-    const status s = product.run(nullptr, q.kernels.linear, q.kernels.mixed, q.where, p, o);
+    const auto& q = device();
+    const status s = product.run(nullptr, q.kernels.linear, q.kernels.mixed, q.where, {dtype_of(), m, n, k}, o);
     INFO(std::string(s.message()));
     REQUIRE(bool(s));
-    std::vector<T> got(at(m, n));
+    return error(finishes);
+  }
+  static const typename cuda::engine<T>::queue& device() {
+    static const auto opened = [] {
+      typename cuda::engine<T>::queue q;
+      q.kernels = cuda::every_kernel_of<T>();
+      REQUIRE(bool(cuda::engine<T>::open(q)));
+      return q;
+    }();
+    return opened;
+  }
+  double error(bool finishes) {
+    got.resize(at(m, n));
     REQUIRE(cudaMemcpy(got.data(), y.data(), got.size() * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
     const std::vector<double> want = expected(finishes);
     double d = 0, norm = 0;
@@ -154,7 +168,8 @@ template <class T> void check_products(double tolerance) {
   };
   for (const sizes s : {sizes{64, 256, 512, 8, 16}, sizes{64, 4096, 256, 32, 16}, sizes{37, 1000, 264, 9, 64},
                         sizes{5, 6144, 128, 3, 32}, sizes{16, 14336, 192, 5, 64}, sizes{64, 14336, 128, 40, 32},
-                        sizes{1, 64, 1024, 2, 16}, sizes{64, 130, 4096, 64, 64}, sizes{33, 63, 96, 4, 16}}) {
+                        sizes{1, 64, 1024, 2, 16}, sizes{64, 130, 4096, 64, 64}, sizes{33, 63, 96, 4, 16},
+                        sizes{65, 1000, 264, 9, 64}, sizes{300, 4096, 1024, 5, 16}, sizes{1030, 520, 512, 3, 32}}) {
     INFO(s.m << " x " << s.n << " x " << s.k << ", " << s.adapters << " adapters");
     mixed_case<T> c(s.m, s.n, s.k, s.adapters, s.rank);
     cuda::mixed_linear<T> product;
@@ -240,6 +255,42 @@ TEST_CASE("gpu mixed: a product that a stream kernel takes is one launch") {
   CHECK(cuda::launch_count() - before == 1);
 }
 
+TEST_CASE("gpu mixed: products of one input are segments of one launch") {
+  if (no_gpu()) return;
+  using one = mixed_case<__nv_bfloat16>;
+  one q(64, 4096, 512, 8, 16), k(64, 1024, 512, 8, 32), v(64, 1000, 512, 8, 64);
+  q.mix(3);  // LoRA, DoRA or none, which has a bias
+  one* const all[] = {&q, &k, &v};
+  cuda::mixed_operands o[3];
+  product_shape p[3];
+  for (int i = 0; i < 3; ++i) {
+    all[i]->x.host = q.x.host, all[i]->of_row = q.of_row;
+    o[i] = all[i]->operands();
+    o[i].x = q.x.memory.data(), p[i] = {one::dtype_of(), 64, all[i]->n, 512};
+  }
+  o[0].batch.of_row = q.rows.as<std::int64_t>();
+  const auto& on = one::device();
+  const cuda::stream_choice c = cuda::choose_mixed(p, 3, on.where);
+  REQUIRE(c.rows > 0);
+  for (int round = 0; round < 2; ++round) {
+    REQUIRE(bool(cuda::stream_mixed(nullptr, on.kernels.mixed, c, p, o, 3)));
+    for (one* each : all) CHECK(each->error(false) < 6e-3);
+  }
+}
+TEST_CASE("gpu mixed: two runs of a product give the same bits") {
+  if (no_gpu()) return;
+  for (const int rank : {16, 64}) {
+    mixed_case<__nv_bfloat16> c(64, 4096, 1024, 32, rank);
+    cuda::mixed_linear<__nv_bfloat16> product;
+    CHECK(c.run(product, true) < 6e-3);
+    const std::vector<__nv_bfloat16> first = c.got;
+    for (int i = 0; i < 5; ++i) {
+      CHECK(c.run(product, true) < 6e-3);
+      CHECK(std::memcmp(c.got.data(), first.data(), first.size() * 2) == 0);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("gpu mixed: rows of a batch are what they are alone", Engine, wide, narrow_type) {
   if (no_gpu()) return;
   const names records{"lora", "dora", "ia3", "vera", "adalora", "vblora", "hra", "loha"},
@@ -249,14 +300,21 @@ TEST_CASE_TEMPLATE("gpu mixed: rows of a batch are what they are alone", Engine,
   auto model = with_adapters<Engine>(all);
   auto check = [&](const std::vector<names>& sets) {
     sequences rows;
-    std::vector<float> alone;
+    std::vector<std::vector<float>> alone;
     for (std::size_t i = 0; i < sets.size(); ++i) {
       rows.push_back(prompts[i % prompts.size()]);
       REQUIRE(bool(model.activate(sets[i])));
-      const auto one = logits(model, {rows.back()}, {});
-      alone.insert(alone.end(), one.begin(), one.end());
+      alone.push_back(logits(model, {rows.back()}, {}));
     }
-    CHECK(apart(logits(model, rows, sets), alone) < bound<Engine>);
+    const std::vector<float> together = logits(model, rows, sets);
+    auto at = together.begin();
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      const std::vector<float> mine(at, at + static_cast<std::ptrdiff_t>(alone[i].size()));
+      at += static_cast<std::ptrdiff_t>(alone[i].size());
+      INFO(sets.size() << " sequences, " << i << ": " << (sets[i].empty() ? "none" : sets[i][0]));
+      CHECK(apart(alone[i], alone[i]) == 0);  // numbers
+      CHECK(apart(mine, alone[i]) < bound<Engine>);
+    }
   };
   std::vector<names> sets{{}};
   for (const std::string& r : records) sets.push_back({r});
@@ -266,6 +324,9 @@ TEST_CASE_TEMPLATE("gpu mixed: rows of a batch are what they are alone", Engine,
   INFO(*told);
   CHECK(told->find("group") == std::string::npos);
   check(sets);
+  std::vector<names> many;
+  while (many.size() < 70) many.insert(many.end(), sets.begin(), sets.end());
+  check(many);
   check({{"lora"}, {"oft"}, {}, {"ln_tuning"}, {"boft"}, {"lora"}});  // by groups
   const auto groups = model.explain_rows(std::vector<names>{{"oft"}, {"ln_tuning"}, {"boft"}});
   REQUIRE(bool(groups));
@@ -273,6 +334,87 @@ TEST_CASE_TEMPLATE("gpu mixed: rows of a batch are what they are alone", Engine,
   std::size_t lines = 0;
   for (std::size_t at = groups->find("group"); at != std::string::npos; at = groups->find("group", at + 1)) ++lines;
   CHECK(lines == 3);
+}
+
+TEST_CASE("gpu mixed: a captured step goes on after activate, enable, replace and remove") {
+  if (no_gpu()) return;
+  auto model = with_adapters<wide>({"lora", "dora", "oft"});
+  auto captured = steps_of(model, step_mode::reduce_overhead);
+  const auto same_as_fresh = [&](const names& folders, const names& loaded_from) {
+    auto other = with_adapters<wide>({});
+    for (std::size_t i = 0; i < folders.size(); ++i)
+      REQUIRE(bool(io::hf::load_adapter(other, folders[i], llama_folder + loaded_from[i])));
+    REQUIRE(bool(other.activate(folders)));
+    auto fresh = steps_of(other, step_mode::standard);
+    const sequences want = generated(fresh, prompts, {});
+    for (int i = 0; i < 2; ++i) CHECK(generated(captured, prompts, {}) == want);
+  };
+  const std::string lora = "lora/adapter_init", dora = "dora/adapter_init", oft = "oft/adapter_init";
+  const auto acts = [&](const names& which, const names& from) {
+    REQUIRE(bool(model.activate(which)));
+    same_as_fresh(which, from);
+  };
+  acts({"lora"}, {lora}), acts({"dora"}, {dora}), acts({"oft"}, {oft}), acts({"lora", "dora"}, {lora, dora});
+  model.enable(false), same_as_fresh({}, {});
+  model.enable(true), same_as_fresh({"lora", "dora"}, {lora, dora});
+  const int steps = captured.captured();
+  CHECK(steps > 0);
+  acts({"lora"}, {lora}), acts({"oft"}, {oft}), acts({"dora"}, {dora}), acts({"lora", "dora"}, {lora, dora});
+  model.enable(false), same_as_fresh({}, {}), model.enable(true);
+  CHECK(captured.captured() == steps);  // all of them were there
+  REQUIRE(bool(io::hf::replace_adapter(model, "lora", llama_folder + "multi/a")));
+  acts({"lora"}, {"multi/a"});
+  REQUIRE(bool(model.remove("dora")));
+  acts({"lora"}, {"multi/a"}), acts({}, {}), acts({"oft"}, {oft});
+}
+
+TEST_CASE("gpu mixed: several adapters trained in one batch are those trained one by one, to the bit") {
+  if (no_gpu()) return;
+  const names all{"lora", "dora", "oft", "ia3"};
+  const sequences text{{1, 5, 7, 9}, {2, 4, 6}, {3, 3, 8, 1, 2}, {9, 7, 5}, {4, 4, 1}, {8, 2, 6, 6}};
+  const std::vector<names> of{{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {"lora"}, {}};
+  std::vector<labelled_sequence> batch;
+  for (const auto& t : text) batch.push_back({t});
+  const adamw_settings how{5e-3, 0.9, 0.999, 1e-8, 0.01};
+  auto model = with_adapters<wide>(all);
+  auto mixed = mixed_training_run<wide>::make(model, {{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {}});
+  INFO(std::string(mixed.message()));
+  REQUIRE(bool(mixed));
+  auto optimizer = mixed->optimizer(how);
+  REQUIRE(bool(optimizer));
+  for (int step = 0; step < 3; ++step) {
+    mixed->clear();
+    REQUIRE(bool(mixed->add(batch, of)));
+    REQUIRE(bool(optimizer->step()));
+    REQUIRE(bool(mixed->parameters_changed()));
+  }
+  REQUIRE(bool(mixed->fetch()));
+  for (const std::string& name : all) {
+    INFO(name);
+    auto other = with_adapters<wide>({name});
+    REQUIRE(bool(other.activate({name})));
+    auto run = training_run<wide>::make(other);
+    REQUIRE(bool(run));
+    auto own = run->optimizer(how);
+    std::vector<labelled_sequence> mine;
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      if (of[i] == names{name}) mine.push_back(batch[i]);
+    for (int step = 0; step < 3; ++step) {
+      run->clear();
+      REQUIRE(bool(run->add(mine)));
+      REQUIRE(bool(own->step()));
+      REQUIRE(bool(run->parameters_changed()));
+    }
+    REQUIRE(bool(run->fetch()));
+    const shared_adapter trained = model.find(name), alone = other.find(name);
+    REQUIRE(trained->modules.size() == alone->modules.size());
+    for (std::size_t m = 0; m < trained->modules.size(); ++m)
+      for (const auto& [tensor, t] : trained->modules[m].tensors) {
+        const view a = t.value(), b = alone->modules[m].tensors.at(tensor).value();
+        const auto bytes = static_cast<std::size_t>(a.count() * bits_of(a.type) / 8);
+        CHECK(std::memcmp(a.data, b.data, bytes) == 0);
+      }
+  }
 }
 
 TEST_CASE("gpu mixed: a captured step goes on after other adapters, replace and remove") {

@@ -60,10 +60,9 @@ result<block_stack<Engine>*> causal_lm<Engine>::prepare_mixed(stack_cache<Engine
                                                               std::span<const names> of_runs) {
   block_stack<Engine>* const by_groups = nullptr;
   if (status s = check_adapters(runs, of_runs); !s) return s.failure();
-  if constexpr (Engine::mixed_rows > 0) {
+  if constexpr (Engine::mixes_rows) {
     long long rows = 0;
     for (const row_run& r : runs) rows += static_cast<long long>(r.tokens.size());
-    if (rows > Engine::mixed_rows) return by_groups;
     const way w = cache != nullptr ? way::cached : way::forward;
     const numbered_weights on = base_weights();
     const result<capacity> room = reserve(rows);
@@ -71,7 +70,7 @@ result<block_stack<Engine>*> causal_lm<Engine>::prepare_mixed(stack_cache<Engine
     const auto base = stacks.base_of_mixed(on.number, [&] { return make_stack({}, on, {false, false, cache}); });
     if (!base) return base.failure();
     if (status s = (*base)->ready(w, rows, *room); !s) return s.failure();
-    if (status s = stacks.mixed().begin(programs_->queue, w, *(*base)->made); !s) return s.failure();
+    if (status s = stacks.mixed().begin(programs_->queue, w, *(*base)->made, room->tokens); !s) return s.failure();
     std::vector<std::int64_t> places;
     for (const names& n : of_runs) {
       places.push_back(-1);
@@ -96,7 +95,7 @@ template <class Engine> result<std::string> causal_lm<Engine>::explain_rows(std:
   for (const names& n : sets) {
     if (status s = named_.knows(n); !s) return s.failure();
     for (const std::string& name : n) all += (&name == n.data() ? "" : ", ") + name;
-    if constexpr (Engine::mixed_rows > 0) {
+    if constexpr (Engine::mixes_rows) {
       const std::int64_t token[1] = {0};
       const row_run run{token};
       if (const auto made = prepare_mixed(stacks_, nullptr, {&run, 1}, {&n, 1}); !made) return made.failure();

@@ -9,6 +9,7 @@
 //     g.run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
 #pragma once
 #include <graft/core/mixed_bits.h>
+#include <graft/model/captured_steps.h>
 #include <graft/model/causal_lm.h>
 #include <graft/model/next_tokens.h>
 
@@ -70,6 +71,8 @@ template <class Engine> class generator {
   result<std::vector<generated_sequence>> run(std::span<const std::vector<std::int64_t>> prompts) {
     return run(prompts, [](std::size_t, std::int64_t) { return true; });
   }
+  // How many steps are captured: one for each number of rows and each set of adapters that was active.
+  int captured() const { return captured_.captured(); }
 
  private:
   generator(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length)
@@ -162,10 +165,12 @@ template <class Engine> class generator {
     };
     const std::uint64_t stamp_now = stamp(**stack, *logits);
     const auto queue_step = [&]() -> status {
-      if (status s = replays ? captured_[active_.size()].run(queue(), stamp_now, work) : work(); !s) return s;
+      typename Engine::captured* const kept = replays ? &captured_.of(active_.size(), (*stack)->number()) : nullptr;
+      if (status s = replays ? kept->run(queue(), stamp_now, work) : work(); !s) return s;
       return choice_.note(queue(), ++steps_queued_);
     };
-    const bool is_queued = was_queued && stamp_ahead_ == stamp_now;
+    const std::uint64_t acts_now = mixed_bits(stamp_now ^ acting());
+    const bool is_queued = was_queued && stamp_ahead_ == acts_now;
     if (!is_queued) {
       rows_of_ = active_;
       if (status s = model_->send_rows(); !s) return s;
@@ -175,7 +180,7 @@ template <class Engine> class generator {
     rows_set_ = model_->rows_set();
     if (replays && rows_of_ == active_ && (only_mine || !is_queued) && all_go_on(all)) {
       if (status s = queue_step(); !s) return s;
-      queued_ahead_ = true, stamp_ahead_ = stamp_now;
+      queued_ahead_ = true, stamp_ahead_ = acts_now;
     }
     return choice_.wait(this_step);
   }
@@ -206,8 +211,19 @@ template <class Engine> class generator {
       all = mixed_bits(all ^ part);
     return all;
   }
+  // Which adapters act on the rows of a step that all of them share: what was captured reads them from memory.
+  std::uint64_t acting() {
+    std::uint64_t all = 0;
+    if constexpr (Engine::mixes_rows)
+      if (!names_.empty()) {
+        all = stacks_.mixed().changes();
+        for (const std::int64_t place : model_->rows().places())
+          all = mixed_bits(all ^ static_cast<std::uint64_t>(place));
+      }
+    return all;
+  }
   std::uint64_t number_of_mixed() {
-    if constexpr (Engine::mixed_rows > 0) return stacks_.mixed().number();
+    if constexpr (Engine::mixes_rows) return stacks_.mixed().number();
     return 0;
   }
   stop_reason reason(int token, std::size_t made, std::size_t length) const {
@@ -227,9 +243,9 @@ template <class Engine> class generator {
   std::span<const named_adapters::names> adapters_;
   next_tokens<Engine> choice_;
   step_mode steps_ = step_mode::standard;
-  std::map<std::size_t, typename Engine::captured> captured_;  // by number of rows
-  std::vector<std::size_t> active_, rows_of_;                  // rows_of_: the sequences of the step that is read next
-  std::vector<long long> done_, prompt_;                       // tokens in the cache, and those of the prompt
+  captured_steps<Engine> captured_;
+  std::vector<std::size_t> active_, rows_of_;  // rows_of_: the sequences of the step that is read next
+  std::vector<long long> done_, prompt_;       // tokens in the cache, and those of the prompt
   int steps_queued_ = 0;
   bool queued_ahead_ = false;  // the last step that was queued is the one behind the one that was read last
   std::uint64_t stamp_ahead_ = 0, rows_set_ = 0;

@@ -7,7 +7,7 @@
 
 namespace graft {
 
-template <class Engine, bool Mixes = (Engine::mixed_rows > 0)> class mixed_rows {};  // rows run by groups
+template <class Engine, bool Mixes = Engine::mixes_rows> class mixed_rows {};  // rows run by groups
 
 template <class Engine> class mixed_rows<Engine, true> {
  public:
@@ -15,10 +15,10 @@ template <class Engine> class mixed_rows<Engine, true> {
   static constexpr int places = 64;
 
   // The base, with the launches that all rows share; it stays until the bank is begun again.
-  status begin(typename Engine::queue& q, way w, stack& base) {
+  status begin(typename Engine::queue& q, way w, stack& base, long long rows) {
     if (base_ == base.number()) return ok;
     base_ = 0, kept_ = {};
-    if (status s = bank_.begin(q, blocks(base, w), places); !s) return s;
+    if (status s = bank_.begin(q, blocks(base, w), places, rows); !s) return s;
     base_ = base.number(), number_ = stack::next_number();
     return ok;
   }
@@ -31,6 +31,7 @@ template <class Engine> class mixed_rows<Engine, true> {
     }
     const int place = static_cast<int>(oldest - kept_.data());
     oldest->number = 0;
+    ++changes_;
     if (status s = bank_.put(place, blocks(with, w)); !s) return s.failure();
     oldest->number = with.number(), oldest->used = ++calls_;
     return place;
@@ -41,6 +42,8 @@ template <class Engine> class mixed_rows<Engine, true> {
     if (*others) number_ = stack::next_number();
     return ok;
   }
+  // How often a place was given to another one.
+  std::uint64_t changes() const { return changes_; }
   // Another one where other launches run than before.
   std::uint64_t number() const { return number_; }
 
@@ -60,7 +63,7 @@ template <class Engine> class mixed_rows<Engine, true> {
   }
 
   typename Engine::bank bank_;
-  std::uint64_t base_ = 0, number_ = 0;
+  std::uint64_t base_ = 0, number_ = 0, changes_ = 0;
   std::array<kept, places> kept_{};
   long long calls_ = 0;
 };

@@ -29,6 +29,8 @@ template <class Engine> class mixed_training_run {
   }
 
   std::vector<trained_parameter> parameters() const { return pool_->parameters; }
+  // What was trained, into the adapters' own memory.
+  status fetch() { return runs_.front().run.fetch(); }
   auto optimizer(const adamw_settings& settings = {}) { return runs_.front().run.optimizer(settings); }
   void clear() {
     for (part& p : runs_) p.run.clear();

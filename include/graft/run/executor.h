@@ -53,6 +53,7 @@ template <class Engine> class executor {
   // What several adapters together are made of; a layer type states it when it activates several.
   void know_formula(int adapter, const layer_formula& f);
   const std::vector<int>& active() const { return active_; }
+  bool has(int adapter) const { return bool(expect(adapter)); }
   // A disabled adapter costs nothing: the base layer runs as if it were alone.
   status enable(bool adapter);
   bool enabled() const { return enabled_; }

@@ -33,7 +33,7 @@ template <class Real> struct engine {
   using real = Real;
   static constexpr dtype computes = storage<Real>::type, keeps = computes;
   static constexpr bool reads_host_memory = true, binds_itself = true;
-  static constexpr long long mixed_rows = 0;  // rows with adapters of their own run by groups
+  static constexpr bool mixes_rows = false;  // rows with adapters of their own run by groups
   static const target& runs_on(const queue&) { return cpu_target; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
 
@@ -93,6 +93,7 @@ template <class Real> struct engine {
   class captured {
    public:
     template <class Work> status run(queue&, std::uint64_t, Work work) { return work(); }
+    static bool ready() { return false; }
   };
   using updates = parameter_updates;
   static updates updates_on(queue&) { return {}; }

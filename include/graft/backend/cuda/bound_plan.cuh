@@ -321,6 +321,7 @@ template <class T> class bound_plan {
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
   bool mixes(const graft::launch& l) const;
+  result<bool> run_mixed_together(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
   status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
   status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
   void* place_of(id i);

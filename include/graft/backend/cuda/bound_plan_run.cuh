@@ -68,8 +68,39 @@ template <class T> bool bound_plan<T>::mixes(const graft::launch& l) const {
                   mixed_.products[static_cast<std::size_t>(k)].records != nullptr);
   return any;
 }
+// The same as segments of one launch; false: no kernel takes all of them, and nothing was launched.
+template <class T>
+result<bool> bound_plan<T>::run_mixed_together(cudaStream_t stream, const target& to, const graft::launch& l,
+                                               bool alone) {
+  const int count = l.together + 1;
+  if (count > max_segments) return false;
+  mixed_operands rows[max_segments];
+  product_shape shapes[max_segments];
+  const product_slots& s = p_.products[l.product];
+  const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
+  for (int k = 0; k < count; ++k) {
+    const mixed_launches::product& of = mixed_.products[static_cast<std::size_t>(l.product + k)];
+    if (of.records == nullptr) return false;
+    rows[k] = {.batch = {of.records, mixed_.of_row}, .sums = mixed_.sums, .scaled = of.pre ? of.scaled : nullptr};
+    rows[k].alone = alone;
+    bound_product<T>& b = products_[static_cast<std::size_t>(l.product + k)];
+    if (!b.as_segment(m, tensor_at(s.x), place_of(b.slots().result), rows[k], shapes[k])) return false;
+  }
+  const stream_choice c = choose_mixed(shapes, count, to);
+  if (m == 0 || c.rows == 0 || kernels_->mixed.finish.kernel == nullptr) return false;
+  bool chained = true;
+  for (int k = 0; k < count; ++k) chained = products_[static_cast<std::size_t>(l.product + k)].may_chain() && chained;
+  rows[0].chained = chained;
+  if (status done = stream_mixed(stream, kernels_->mixed, c, shapes, rows, count); !done) return done.failure();
+  return true;
+}
 template <class T>
 status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone) {
+  if (l.together > 0 && mixes(l)) {
+    const auto ran = run_mixed_together(stream, to, l, alone);
+    if (!ran) return ran.failure();
+    if (*ran) return l.gated >= 0 ? run_node(stream, l.gated) : status(ok);
+  }
   for (bound_together<T>& b : together_) {
     if (l.together == 0 || b.first() != l.product || mixes(l)) continue;
     void* y[max_segments + 1] = {};

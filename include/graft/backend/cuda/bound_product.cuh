@@ -147,6 +147,15 @@ template <class T> class bound_product {
     rows.act = act(), rows.chained = may_chain() && rows.chained && !is_coded();
     return mixed_.run(stream, kernels, mixing, to, shape(m), rows);
   }
+  // The same as a segment of a launch of several; false: this one cannot be.
+  bool as_segment(long long m, const void* x, void* y, mixed_operands& rows, product_shape& p) {
+    if (is_coded() || slots_.residual >= 0 || rows.scaled != nullptr) return false;
+    rows.x = x, rows.w = weight(), rows.y = y, rows.act = act();
+    p = shape(m), p.rank = 0, p.pre = p.posts = false;
+    p.aligned =
+        p.aligned && reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(y) % 16 == 0;
+    return true;
+  }
   // What rows with this adapter read, until it is bound again.
   mixed_record record_of_rows() const {
     const adapter_slot& s = packed_.record;

@@ -173,6 +173,7 @@ template <class T> struct engine {
     template <class Work> status run(queue& q, std::uint64_t stamp, Work work) {
       return work_.run(q.stream, stamp, work);
     }
+    bool ready() const { return work_.captured(); }
 
    private:
     captured_work work_;
@@ -227,12 +228,12 @@ template <class T> struct engine {
     summed_gradients sums_;
   };
   // Rows of a call may have adapters of their own, in the launches of the base.
-  static constexpr long long mixed_rows = max_mixed_rows;
+  static constexpr bool mixes_rows = true;
   class bank {
    public:
     using block = typename mixed_bank<T>::block;
-    status begin(queue& q, std::vector<block> base, int places) {
-      return bank_.begin(q.stream, std::move(base), places);
+    status begin(queue& q, std::vector<block> base, int places, long long rows) {
+      return bank_.begin(q.stream, std::move(base), places, rows);
     }
     status put(int k, std::span<const block> with) { return bank_.put(k, with); }
     result<bool> send(queue& q, const std::int64_t* of_row) { return bank_.send(q.stream, of_row); }

@@ -19,9 +19,9 @@ template <class T> class mixed_bank {
     typename bound_plan<T>::binding* with;
   };
 
-  // The blocks of the base, whose launches will read the table.
-  status begin(cudaStream_t stream, std::vector<block> base, int places) {
-    base_ = std::move(base), each_ = static_cast<std::size_t>(places) + 1;
+  // The blocks of the base, whose launches will read the table, with up to so many rows.
+  status begin(cudaStream_t stream, std::vector<block> base, int places, long long rows) {
+    base_ = std::move(base), each_ = static_cast<std::size_t>(places) + 1, rows_ = rows;
     std::size_t products = 0;
     for (const block& b : base_) products += b.with->products.size();
     table_.assign(products * each_, {}), used_.assign(products, 0), aimed_.clear();
@@ -155,7 +155,7 @@ template <class T> class mixed_bank {
         if (used_[k] == 0 || !has_pre(k)) continue;
         now[k] = 2, widest = std::max(widest, static_cast<long long>(p.in_size()));
       }
-    if (status s = scaled_.reserve(max_mixed_rows * widest * static_cast<long long>(sizeof(T))); !s) return s.failure();
+    if (status s = scaled_.reserve(rows_ * widest * static_cast<long long>(sizeof(T))); !s) return s.failure();
     const bool others = now != aimed_;
     aimed_ = std::move(now);
     return others;
@@ -163,6 +163,7 @@ template <class T> class mixed_bank {
 
   std::vector<block> base_;
   std::size_t each_ = 1;
+  long long rows_ = 0;
   std::vector<mixed_record> table_;  // by product, and in it the base and the places behind it
   std::vector<char> used_, aimed_;
   bool changed_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which kernel runs a product whose rows have adapters of their own: the stream kernel that does it in one launch, or none,
-// and then the bare product is followed by a launch that does the rest. Knows nothing of CUDA.
+// and then the bare product is followed by a launch that does the rest, in one of two ways. Knows nothing of CUDA.
 #pragma once
 #include <graft/backend/cuda/choose.h>
 #include <graft/backend/cuda/mixed_record.h>
@@ -11,14 +11,32 @@ inline constexpr int mixed_shapes = 3;  // the first of stream_kernels
 constexpr int mixed_tokens(long long m) { return m <= 16 ? 16 : max_mixed_rows; }
 constexpr int mixed_index(int tokens, int rows) { return (tokens <= 16 ? 0 : mixed_shapes) + shape_index(rows, false); }
 
-// `rows` is 0 where there is none: its thread blocks exchange sums, so that all of them must run at the same time.
-constexpr stream_choice choose_mixed(const product_shape& p, const target& device) {
-  const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned && !p.across;
-  if (!copies || !is_hopper(device) || p.m > max_mixed_rows || p.n % 2 != 0 || p.k < 128) return {};
-  stream_choice c = choose_stream(&p.n, 1, p.m, p.k, 0, device.processors, false, (1U << mixed_shapes) - 1);
-  c.tokens = mixed_tokens(p.m);
+// For products with one input as segments of one launch. `rows` is 0 where there is none: its thread blocks exchange sums,
+// so that all of them must run at the same time.
+constexpr stream_choice choose_mixed(const product_shape* all, int count, const target& device) {
+  int n[max_segments] = {};
+  if (count > max_segments || !is_hopper(device)) return {};
+  for (int i = 0; i < count; ++i) {
+    const product_shape& p = all[i];
+    const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned && !p.across;
+    if (!copies || p.m > max_mixed_rows || p.n % 2 != 0 || p.k < 128) return {};
+    n[i] = p.n;
+  }
+  stream_choice c = choose_stream(n, count, all[0].m, all[0].k, 0, device.processors, false, (1U << mixed_shapes) - 1);
+  c.tokens = mixed_tokens(all[0].m);
   const bool resident = c.splits == 1 ? c.tiles <= device.processors : c.tiles <= device.resident_pairs;
   return resident ? c : stream_choice{};
+}
+
+// The launch behind the bare product by tiles of sixteen rows, and by parts of the outputs where there are few tiles; no
+// tiles where the sizes are not theirs.
+struct mixed_tiling {
+  long long tiles = 0, parts = 1;
+};
+constexpr mixed_tiling tile_mixed(const product_shape& p, const target& device) {
+  if (!is_16_bit(p.type) || device.capability < 80 || p.n % 8 != 0 || p.k % 8 != 0 || !p.aligned) return {};
+  const long long tiles = (p.m + 15) / 16, most = (p.n + 511) / 512, wanted = 2LL * device.processors / tiles;
+  return {tiles, wanted < 1 ? 1 : wanted < most ? wanted : most};
 }
 
 }  // namespace graft::cuda

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // One product whose rows have adapters of their own, from tensors to launches: one launch where a stream kernel takes it,
-// else the bare product and a launch behind it; and one ahead of it where a record has a factor of the input.
+// else the bare product and a launch behind it, by tiles of rows where tensor cores take their sizes; and one ahead of it
+// where a record has a factor of the input.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/mixed_choice.h>
-#include <graft/backend/cuda/mixed_rows.cuh>
 #include <graft/backend/cuda/mixed_stream.cuh>
+#include <graft/backend/cuda/mixed_tiles.cuh>
 
 namespace graft::cuda {
 
 struct mixed_kernels {
   kernel_entry stream[2 * mixed_shapes];
-  kernel_entry finish;
+  kernel_entry tiles, finish;
 };
 
 namespace detail {
 template <class T, int Tokens, int Shape> kernel_entry mixed_entry() {
   using block = mixed_block<T, Tokens, stream_kernels[Shape].rows, stream_kernels[Shape].splits>;
   return {address_of(&mixed_stream_kernel<T, Tokens, stream_kernels[Shape].rows, stream_kernels[Shape].splits>),
-          static_cast<unsigned>(block::threads), block::bytes};
+          static_cast<unsigned>(block::threads), block::shape::bytes};
 }
 }  // namespace detail
 
@@ -30,6 +31,7 @@ template <class T> mixed_kernels all_mixed_kernels() {
     k.stream[2] = detail::mixed_entry<T, 16, 2>(), k.stream[3] = detail::mixed_entry<T, max_mixed_rows, 0>();
     k.stream[4] = detail::mixed_entry<T, max_mixed_rows, 1>();
     k.stream[5] = detail::mixed_entry<T, max_mixed_rows, 2>();
+    k.tiles = {detail::address_of(&mixed_tile_kernel<T>), mixed_tile<T>::threads, 0};
   }
   k.finish = {detail::address_of(&mixed_finish_kernel<T>), mixed_finish_threads, 0};
   return k;
@@ -49,6 +51,33 @@ struct mixed_operands {
   bool chained = false;    // weights and records may be read before the kernel ahead in the stream has finished
 };
 
+// Products with one input as segments of one launch; x, rows, sums and how it is launched are those of the first.
+inline status stream_mixed(cudaStream_t stream, const mixed_kernels& kernels, const stream_choice& c,
+                           const product_shape* p, const mixed_operands* all, int count) {
+  const kernel_entry& kernel = kernels.stream[mixed_index(c.tokens, c.rows)];
+  const mixed_operands& o = all[0];
+  stream_maps maps{};
+  if (status s = make_map(maps.x, p->type, {o.x, p->m, p->k}, c.tokens, 64); !s) return s;
+  stream_args g{};
+  g.m = static_cast<int>(p->m), g.k_steps = (p->k + 63) / 64;
+  mixed_args mixed{{{}, o.batch.of_row, count}, o.sums, o.x, p->k};
+  for (int i = 0, tile = 0; i < max_segments; ++i) {
+    g.first_tile[i] = i < count ? tile : c.tiles;
+    if (i >= count) continue;
+    g.segment[i] = {all[i].y, {}, all[i].residual, p[i].n, all[i].act};
+    mixed.tables.records[i] = all[i].batch.records;
+    if (status s = make_map(maps.w[i], p->type, {all[i].w, p[i].n, p->k}, c.rows, 64); !s) return s;
+    tile += (p[i].n + c.rows - 1) / c.rows;
+  }
+  const dim3 grid(static_cast<unsigned>(c.splits), static_cast<unsigned>(c.tiles));
+  bound_launch to;
+  if (status s = detail::finish(to, kernel, grid, "stream of mixed rows", c.splits, true, !o.alone); !s) return s;
+  void* arguments[] = {&maps, &g, &mixed};
+  const cudaLaunchConfig_t how{grid,   dim3(kernel.threads), kernel.shared,
+                               stream, to.attributes,        to.fixed + (o.chained ? 1U : 0U)};
+  return launch(how, kernel.kernel, arguments, to.name);
+}
+
 template <class T> class mixed_linear {
  public:
   // `p`: everything but aligned; rank, pre and posts are those of the records.
@@ -63,10 +92,10 @@ template <class T> class mixed_linear {
       o.x = to, o.chained = false;
     }
     p.rank = 0, p.pre = p.posts = false;
-    for (const void* pointer : {o.x, static_cast<const void*>(o.y)})
+    for (const void* pointer : {o.x, static_cast<const void*>(o.y), o.residual})
       p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-    if (const stream_choice c = choose_mixed(p, device); c.rows > 0)
-      return run_stream(stream, mixed.stream[mixed_index(c.tokens, c.rows)], c, p, o);
+    if (const stream_choice c = choose_mixed(&p, 1, device); c.rows > 0)
+      return stream_mixed(stream, mixed, c, &p, &o, 1);
     if (bare_.empty() || o.w != bare_w_) {
       linear_operands plain;
       plain.w = bare_w_ = o.w, plain.alone = o.alone, p.plain = true;
@@ -75,29 +104,20 @@ template <class T> class mixed_linear {
     auto bound = bare_.at(p.m, o.x, o.y, nullptr);
     if (!bound) return bound.failure();
     if (status s = launch(stream, **bound, o.chained); !s) return s;
-    mixed_finish_args rest{o.batch, o.x, o.y, o.residual, o.act, p.m, p.n, p.k};
-    void* arguments[] = {&rest};
-    const cudaLaunchConfig_t how{dim3(static_cast<unsigned>(p.m)), dim3(mixed.finish.threads), 0, stream, nullptr, 0};
-    return launch(how, mixed.finish.kernel, arguments, "the adapters of the rows");
+    return finish(stream, mixed, device, p, o);
   }
 
  private:
-  status run_stream(cudaStream_t stream, const kernel_entry& kernel, const stream_choice& c, const product_shape& p,
-                    const mixed_operands& o) {
-    stream_maps maps{};
-    if (status s = make_map(maps.x, p.type, {o.x, p.m, p.k}, c.tokens, 64); !s) return s;
-    if (status s = make_map(maps.w[0], p.type, {o.w, p.n, p.k}, c.rows, 64); !s) return s;
-    stream_args g{};
-    g.m = static_cast<int>(p.m), g.k_steps = (p.k + 63) / 64;
-    g.segment[0] = {o.y, {}, o.residual, p.n, o.act};
-    mixed_args mixed{o.batch, o.sums, o.x, p.k};
-    const dim3 grid(static_cast<unsigned>(c.splits), static_cast<unsigned>(c.tiles));
-    bound_launch to;
-    if (status s = detail::finish(to, kernel, grid, "stream of mixed rows", c.splits, true, !o.alone); !s) return s;
-    void* arguments[] = {&maps, &g, &mixed};
-    const cudaLaunchConfig_t how{grid,   dim3(kernel.threads), kernel.shared,
-                                 stream, to.attributes,        to.fixed + (o.chained ? 1U : 0U)};
-    return launch(how, kernel.kernel, arguments, to.name);
+  status finish(cudaStream_t stream, const mixed_kernels& mixed, const target& device, const product_shape& p,
+                const mixed_operands& o) {
+    mixed_finish_args rest{o.batch, o.x, o.y, o.residual, o.act, p.m, p.n, p.k};
+    const mixed_tiling by = tile_mixed(p, device);
+    const kernel_entry& kernel = by.tiles > 0 ? mixed.tiles : mixed.finish;
+    const dim3 grid = by.tiles > 0 ? dim3(static_cast<unsigned>(by.tiles), static_cast<unsigned>(by.parts))
+                                   : dim3(static_cast<unsigned>(p.m));
+    void* arguments[] = {&rest};
+    const cudaLaunchConfig_t how{grid, dim3(kernel.threads), 0, stream, nullptr, 0};
+    return launch(how, kernel.kernel, arguments, "the adapters of the rows");
   }
 
   linear_calls bare_;

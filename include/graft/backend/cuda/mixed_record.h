@@ -29,9 +29,11 @@ struct mixed_batch {
 };
 
 inline constexpr int max_mixed_rows = 64, max_mixed_rank = 64;
-// Sums that the thread blocks of a launch share, and two counters behind them: zero before it, and zero again after it.
+// Sums that the thread blocks of a launch share, for so many products of 16 of the rank and 8 tokens; and behind them how
+// many blocks have written theirs in all launches, and in all before this one. Zero at the beginning.
 struct mixed_sums {
-  static constexpr long long count = max_mixed_rows * max_mixed_rank * 8LL, bytes = 4 * count + 8;
+  static constexpr int products = 4 * max_mixed_rows * max_mixed_rank / 16;  // of up to four segments
+  static constexpr long long count = products * 128LL, bytes = 4 * count + 8;
   float* s = nullptr;
   std::uint32_t* counters = nullptr;
 

@@ -1,58 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 // stream for batches that mix adapters: up to 64 tokens, each with its own record or none, in one launch, sm_90a.
 //
-// The weights stream as for one adapter (stream.cuh). Eight more warps do the rest meanwhile: they group the tokens by
-// record, at most eight to a group; shrink this block's share of the inner axis for all tokens, so that every A is read
-// once in the whole grid; add up the shares in device memory; and, when all blocks have, expand them for the rows that
-// this block finishes. A group and sixteen of its rank are one product of mma.sync. All blocks of the grid must be
-// resident at the same time. The order in which shares are added is not fixed: the last bits of y vary.
+// The weights stream as for one adapter (stream.cuh). Eight more warps do the rest meanwhile. They group the tokens by
+// record (mixed_groups.cuh); a group and sixteen of its rank are one product of mma.sync. The inner axis of each product
+// is cut into a few slices, and a slice is shrunk by one thread block of the grid, so that every A is read about once;
+// slices meet in device memory. When all are there, each block adds them up in their order and expands the products for
+// the rows that it finishes. All blocks of the grid must be resident at the same time. Several layers with the same input
+// (Q, K, V) are segments of one launch, each with records of its own.
 //
-// The expanded side branch lies where the ring of weights was; consumers add it, with their token's factor and summand.
+// Factors, summands and expanded branches lie in two tiles [token][row] of shared memory: y = factor · (x Wᵀ) + side.
 #pragma once
 #include <graft/backend/cuda/gemm_mma.cuh>
-#include <graft/backend/cuda/mixed_record.h>
+#include <graft/backend/cuda/mixed_groups.cuh>
 #include <graft/backend/cuda/stream.cuh>
 
 namespace graft::cuda {
 
 struct mixed_args {
-  mixed_batch batch;
+  mixed_tables tables;
   mixed_sums sums;
   const void* x;
   int k;
 };
 
-// What the helpers find out about the tokens.
-struct mixed_groups {
-  const float* scale[max_mixed_rows];
-  const float* shift[max_mixed_rows];
-  const void *a[max_mixed_rows], *b[max_mixed_rows];  // of each group
-  int rank[max_mixed_rows];
-  signed char token[max_mixed_rows * 8];       // -1: none
-  int key[max_mixed_rows];                     // of each token: its record, where that has a side branch; else -1
-  unsigned first_of_group[2], most_chunks[2];  // by warp
-  int last_block, posts;
-};
-
 template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
-  using stream = stream_block<T, Tokens, Rows, Splits, 0, false>;
-  using shape = typename stream::shape;
-  static constexpr int helpers = 256, warps = helpers / 32, threads = stream::threads + helpers;
-  static constexpr int own_rows = shape::owned * 16, pitch = own_rows + 4;  // of the expanded branch: floats of a token
-  static constexpr int shrinks = 6, expands = shape::owned <= 2 ? 6 : shape::owned <= 3 ? 4 : 2;  // at the same time
-  static constexpr std::uint32_t groups_at = shape::barriers + 512, bytes = shape::bytes + sizeof(mixed_groups);
-  static_assert(bytes <= shared_memory_limit && Tokens * pitch * 4 <= shape::stages * shape::stage);
+  static constexpr int helpers = 256, warps = helpers / 32;
+  // Stages of weights: what the helpers ask for waits behind them. Twelve cost 2.4 µs of 14.6, and six cover the latency.
+  static constexpr int in_flight = 6;
+  static constexpr int own_rows = Rows / Splits, pitch = own_rows + 4;  // floats of a token in a tile
+  static constexpr int tile_bytes = Tokens * pitch * 4, sum_bytes = warps * 512, groups_bytes = sizeof(mixed_groups);
+  using shape = stream_shape<Tokens, Rows, Splits, 0, 2 * tile_bytes + sum_bytes + groups_bytes, in_flight>;
+  using stream = stream_block<T, Tokens, Rows, Splits, 0, false, shape>;
+  static constexpr int threads = stream::threads + helpers, owned = shape::owned;
+  static constexpr int steps = 4;                                      // of 32 columns, asked for at the same time
+  static constexpr int expands = owned <= 2 ? 4 : owned <= 3 ? 2 : 1;  // products at the same time
+  static constexpr int side_is_there = 3, among_helpers = 2;
+  static_assert(groups_bytes % 16 == 0 && tile_bytes % 16 == 0);
 
   const stream& s;
   const mixed_args& g;
-  float* side;  // [token][own row], in the ring
+  int segment;
   mixed_groups& of;
+  float *side, *factor, *sums;  // two tiles, and [warp][element of a product]
 
   __device__ int first_row() const { return s.row0 + s.split * own_rows; }
-  __device__ static void arrive(int barrier) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(128 + helpers) : "memory");
-  }
-  static constexpr int ring_is_free = 3, side_is_there = 4, among_helpers = 2;
 
   // ---- one warpgroup ------------------------------------------------------------------------------------------------
   __device__ void consume() const {
@@ -60,219 +51,205 @@ template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
     typename stream::pairs residual;
     if (s.seg.residual != nullptr) s.load_residual(residual);
     s.accumulate(acc);
-    arrive(ring_is_free);
     if constexpr (Splits > 1) s.exchange(acc);
     ptx::named_barrier(side_is_there, 128 + helpers);
-    const bool posts = of.posts != 0;
-#pragma unroll
-    for (int e = 0; e < stream::held; ++e) {
-      if (!s.finishes(e)) continue;
-      const int token = s.token_of(e), row = s.row_of(e);
-      float& v = acc[e / (Tokens / 2)][e % (Tokens / 2)];
-      if (of.key[token] >= 0) v += side[token * pitch + row - first_row()];
-      if (!posts || token >= s.g.m) continue;
-      if (const float* const scale = of.scale[token]; scale != nullptr) v *= __ldg(scale + row);
-      if (const float* const shift = of.shift[token]; shift != nullptr) v += __ldg(shift + row);
-    }
+    if (of.any_post())
+      finish(acc, [&](float v, int at) { return fmaf(v, factor[at], side[at]); });
+    else if (of.count() > 0)
+      finish(acc, [&](float v, int at) { return v + side[at]; });
     if (s.seg.act != activation::none)
 #pragma unroll
-      for (auto& sums : acc) stream::activate_any(sums, s.seg.act);
+      for (auto& sums_of_block : acc) stream::activate_any(sums_of_block, s.seg.act);
     s.store(acc, residual);
+  }
+  template <class F> __device__ __forceinline__ void finish(typename stream::accumulators& acc, const F& f) const {
+#pragma unroll
+    for (int b = 0; b < stream::blocks; ++b) {
+      if (!s.finishes(b * (Tokens / 2))) continue;
+#pragma unroll
+      for (int e = 0; e < Tokens / 2; ++e) {
+        const int i = b * (Tokens / 2) + e;
+        acc[b][e] = f(acc[b][e], s.token_of(i) * pitch + s.row_of(i) - first_row());
+      }
+    }
   }
 
   // ---- eight warps --------------------------------------------------------------------------------------------------
+  // A product of mma.sync: a group of tokens, and sixteen of its rank in one of the segments.
+  struct product {
+    int segment, group, rank;
+  };
+  struct lane_place {
+    int warp, row, col;  // what a lane has of an operand of mma.sync
+  };
   __device__ void help() const {
-    const int h = static_cast<int>(threadIdx.x) - stream::threads, warp = h / 32, lane = h % 32, row = lane / 4,
-              col = lane % 4;
-    const int groups = group_tokens(h);
-    const int chunks = static_cast<int>(of.most_chunks[0] > of.most_chunks[1] ? of.most_chunks[0] : of.most_chunks[1]);
-    const int mine = groups > warp ? ((groups - warp + warps - 1) / warps) * chunks : 0;  // products of this warp
-    bring_posts(h);
-    const auto blocks = static_cast<std::uint32_t>(gridDim.x * gridDim.y);
-    if (groups > 0) {
-      shrink(mine, chunks, warp, row, col);
-      ptx::named_barrier(among_helpers, helpers);
-      if (h == 0) ptx::wait_for_previous_kernel(), ptx::add_acquire_release(g.sums.counters, 1);
+    const int h = static_cast<int>(threadIdx.x) - stream::threads;
+    const lane_place at{h / 32, h % 32 / 4, h % 4};
+    of.template find<among_helpers, helpers>(g.tables, segment, s.g.m, h);
+    const int chunks = of.chunks(), own = of.count() * chunks, products = own * g.tables.segments;
+    const int mine = of.count() > at.warp ? (of.count() - at.warp + warps - 1) / warps * chunks : 0;
+    const int blocks = static_cast<int>(gridDim.x * gridDim.y),
+              block = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x);
+    const int slices = slices_of(products, blocks);
+    std::uint32_t b[expands][owned][4];
+    load_b(b, 0, mine, chunks, at);
+    fill_tiles(h);
+    if (products > 0) {
+      shrink(products, chunks, slices, block, blocks, h, at);
+      meet(block, blocks, h);
+      for (int first = 0; first < mine; first += expands) {
+        if (first > 0) load_b(b, first, mine, chunks, at);
+        expand(b, first, mine, chunks, slices, at);
+      }
     }
-    std::uint32_t b[expands][shape::owned][4];
-    load_b(b, 0, mine, chunks, warp, row, col);
-    if (groups > 0) {
-      if (lane == 0)
-        while (ptx::load_acquire(g.sums.counters) < blocks) {}
-      __syncwarp();
+    asm volatile("bar.arrive %0, %1;" ::"n"(side_is_there), "n"(128 + helpers) : "memory");
+  }
+  __device__ product product_of(int p, int chunks) const {
+    const int groups = of.count();
+    return {p / (groups * chunks), p / chunks % groups, p % chunks * 16};
+  }
+  // Of this segment: number i of a warp, which has all of a group, because it adds to the same places.
+  __device__ int number_of(int i, int chunks, int warp) const {
+    return (segment * of.count() + warp + warps * (i / chunks)) * chunks + i % chunks;
+  }
+  // Parts of the inner axis: enough to spread the work, and few, because every block reads them all.
+  __device__ static int slices_of(int products, int blocks) {
+    const int room = blocks < mixed_sums::products ? blocks : mixed_sums::products;
+    return products * 4 <= room ? 4 : products * 2 <= room ? 2 : 1;
+  }
+  // Sums and factors to begin with: those of the record alone.
+  __device__ void fill_tiles(int h) const {
+    if (!of.any_post()) {
+      for (int i = h; i < tile_bytes / 16; i += helpers) reinterpret_cast<float4*>(side)[i] = make_float4(0, 0, 0, 0);
+      return;
     }
-    for (int first = 0; first < mine; first += expands) {
-      if (first > 0) load_b(b, first, mine, chunks, warp, row, col);
-      float sum[expands][4];
+#pragma unroll 4
+    for (int i = h; i < Tokens * own_rows; i += helpers) {
+      const int token = i / own_rows, row = i % own_rows;  // both vectors reach beyond the last row
+      const float *const scale = of.scale[token], *const shift = of.shift[token];
+      factor[token * pitch + row] = scale != nullptr ? __ldg(scale + first_row() + row) : 1.0F;
+      side[token * pitch + row] = shift != nullptr ? __ldg(shift + first_row() + row) : 0.0F;
+    }
+  }
+  // The slices of this block. All warps share one: a thread has eight neighbouring columns of each of its steps, in A and
+  // in x alike, because the order of the inner axis is free.
+  __device__ void shrink(int products, int chunks, int slices, int block, int blocks, int h, lane_place at) const {
+    const int tasks = products * slices, all = (g.k + 31) / 32;
+    for (int t = (block * tasks + blocks - 1) / blocks; t * blocks < (block + 1) * tasks; ++t) {
+      const product p = product_of(t / slices, chunks);
+      const int part = t % slices * warps + at.warp, begin = all * part / (slices * warps),
+                end = all * (part + 1) / (slices * warps);
+      float sum[4] = {};
+      const int rank = p.rank + at.row, token = of.token[p.group * 8 + at.row];
+      const T* const a =
+          static_cast<const T*>(of.a[p.segment][p.group]) + static_cast<long long>(rank) * g.k + at.col * 8;
+      const T* const x = static_cast<const T*>(g.x) + static_cast<long long>(token) * g.k + at.col * 8;
+      const bool reaches = p.rank < of.rank[p.segment][p.group];
+      for (int first = begin; first < end; first += steps) {
+        uint4 low[steps], high[steps], in[steps];
 #pragma unroll
-      for (int i = 0; i < expands; ++i)
-        if (first + i < mine) {
-          const float* const at = sums_of(first + i, chunks, warp) + 2 * col * 8 + row;
-          sum[i][0] = __ldcg(at), sum[i][1] = __ldcg(at + 8), sum[i][2] = __ldcg(at + 64), sum[i][3] = __ldcg(at + 72);
-        }
-      if (first == 0) ptx::named_barrier(ring_is_free, 128 + helpers);
-      expand(b, sum, first, mine, chunks, warp, row, col);
-    }
-    if (mine == 0) ptx::named_barrier(ring_is_free, 128 + helpers);
-    arrive(side_is_there);
-    if (groups > 0) clear_sums(h, groups * chunks, blocks);
-  }
-  // Sums of product j of this warp, [rank][token of the group].
-  __device__ float* sums_of(int j, int chunks, int warp) const {
-    return g.sums.s + ((warp + warps * (j / chunks)) * chunks + j % chunks) * 128;
-  }
-  __device__ int group_of(int j, int chunks, int warp) const { return warp + warps * (j / chunks); }
-
-  // Tokens of one record in groups of at most eight; how many groups there are.
-  __device__ int group_tokens(int h) const {
-    const int lane = h % 32;
-    if (h == 0) of.posts = 0;
-    for (int i = h; i < max_mixed_rows * 2; i += helpers) reinterpret_cast<int*>(of.token)[i] = -1;
-    ptx::named_barrier(among_helpers, helpers);
-    mixed_record r;
-    if (h < max_mixed_rows) {
-      const bool inside = h < s.g.m;
-      const std::int64_t index = inside ? g.batch.of_row[h] : -1;
-      r = g.batch.records[index];
-      of.scale[h] = r.scale, of.shift[h] = r.shift;
-      of.key[h] = inside && index >= 0 && r.rank > 0 ? static_cast<int>(index) : -1;
-      if (inside && (r.scale != nullptr || r.shift != nullptr)) of.posts = 1;
-      const unsigned chunks = of.key[h] >= 0 ? static_cast<unsigned>(r.rank / 16) : 0;
-      const unsigned most = __reduce_max_sync(0xffffffffU, chunks);
-      if (lane == 0) of.most_chunks[h / 32] = most;
-    }
-    ptx::named_barrier(among_helpers, helpers);
-    std::uint64_t same = 0;
-    int before = 0;
-    bool first = false;
-    if (h < max_mixed_rows) {
-      const int key = of.key[h];
-#pragma unroll
-      for (int i = 0; i < max_mixed_rows; ++i) same |= static_cast<std::uint64_t>(of.key[i] == key) << i;
-      before = __popcll(same & ((std::uint64_t{1} << h) - 1));
-      first = key >= 0 && before % 8 == 0;
-      const unsigned all = __ballot_sync(0xffffffffU, first);
-      if (lane == 0) of.first_of_group[h / 32] = all;
-    }
-    ptx::named_barrier(among_helpers, helpers);
-    const std::uint64_t firsts = of.first_of_group[0] | static_cast<std::uint64_t>(of.first_of_group[1]) << 32;
-    if (h < max_mixed_rows && of.key[h] >= 0) {
-      std::uint64_t rest = same;
-      for (int i = before & ~7; i > 0; --i) rest &= rest - 1;
-      const int head = __ffsll(static_cast<long long>(rest)) - 1;
-      const int group = __popcll(firsts & ((std::uint64_t{1} << head) - 1));
-      of.token[group * 8 + before % 8] = static_cast<signed char>(h);
-      if (first) of.a[group] = r.a, of.b[group] = r.b, of.rank[group] = static_cast<int>(r.rank);
-    }
-    ptx::named_barrier(among_helpers, helpers);
-    return __popcll(firsts);
-  }
-  // Factors and summands of the rows that this block finishes: consumers ask for them all at once, at the end.
-  __device__ void bring_posts(int h) const {
-    if (of.posts == 0) return;
-    const int token = h % max_mixed_rows;
-    const float* const at = h / max_mixed_rows % 2 == 0 ? of.scale[token] : of.shift[token];
-    for (int i = h / (2 * max_mixed_rows) * 32; at != nullptr && i < own_rows + 31; i += 64)
-      ptx::bring(at + first_row() + (i < own_rows ? i : own_rows - 1));
-  }
-  // The share of this block: steps of 32 columns. A thread has eight neighbouring columns of a step, in A and in x alike:
-  // the order of the inner axis is free.
-  __device__ void shrink(int mine, int chunks, int warp, int row, int col) const {
-    const long long steps = (g.k + 31) / 32, blocks = gridDim.x * gridDim.y,
-                    slice = blockIdx.y * gridDim.x + blockIdx.x;
-    const int begin = static_cast<int>(steps * slice / blocks), end = static_cast<int>(steps * (slice + 1) / blocks);
-    for (int first = 0; first < mine; first += shrinks) {
-      float sum[shrinks][4] = {};
-      for (int step = begin; step < end; ++step) {
-        const int at = step * 32 + col * 8;
-        const bool inside = at < g.k;
-        uint4 low[shrinks], high[shrinks], x[shrinks];
-#pragma unroll
-        for (int i = 0; i < shrinks; ++i) {
-          low[i] = high[i] = x[i] = make_uint4(0, 0, 0, 0);
-          if (first + i >= mine || !inside) continue;
-          const int group = group_of(first + i, chunks, warp), rank = (first + i) % chunks * 16 + row;
-          if (rank >= of.rank[group]) continue;
-          const T* const a = static_cast<const T*>(of.a[group]) + static_cast<long long>(rank) * g.k + at;
-          low[i] = __ldg(reinterpret_cast<const uint4*>(a));
-          high[i] = __ldg(reinterpret_cast<const uint4*>(a + 8LL * g.k));
+        for (int i = 0; i < steps; ++i) {
+          const int c = (first + i) * 32;
+          const bool inside = first + i < end && c + at.col * 8 < g.k;
+          low[i] = high[i] = in[i] = make_uint4(0, 0, 0, 0);
+          if (!reaches || !inside) continue;
+          low[i] = __ldg(reinterpret_cast<const uint4*>(a + c));
+          high[i] = __ldg(reinterpret_cast<const uint4*>(a + 8LL * g.k + c));
         }
         ptx::wait_for_previous_kernel();
 #pragma unroll
-        for (int i = 0; i < shrinks; ++i) {
-          if (first + i >= mine || !inside) continue;
-          const int token = of.token[group_of(first + i, chunks, warp) * 8 + row];
-          if (token >= 0)
-            x[i] =
-                *reinterpret_cast<const uint4*>(static_cast<const T*>(g.x) + static_cast<long long>(token) * g.k + at);
+        for (int i = 0; i < steps; ++i) {
+          const int c = (first + i) * 32;
+          if (token >= 0 && first + i < end && c + at.col * 8 < g.k) in[i] = *reinterpret_cast<const uint4*>(x + c);
         }
 #pragma unroll
-        for (int i = 0; i < shrinks; ++i) {
+        for (int i = 0; i < steps; ++i) {
           const std::uint32_t a0[4] = {low[i].x, high[i].x, low[i].y, high[i].y},
-                              a1[4] = {low[i].z, high[i].z, low[i].w, high[i].w}, x0[2] = {x[i].x, x[i].y},
-                              x1[2] = {x[i].z, x[i].w};
-          mma::multiply<T>(sum[i], a0, x0);
-          mma::multiply<T>(sum[i], a1, x1);
+                              a1[4] = {low[i].z, high[i].z, low[i].w, high[i].w}, x0[2] = {in[i].x, in[i].y},
+                              x1[2] = {in[i].z, in[i].w};
+          mma::multiply<T>(sum, a0, x0);
+          mma::multiply<T>(sum, a1, x1);
         }
       }
+      // As expand reads it: lane (token, rank / 2 % 4) has its four ranks side by side.
+      float* const to = sums + at.warp * 128 + at.col * 32 + at.row / 2 * 4 + at.row % 2;
+      to[0] = sum[0], to[16] = sum[1], to[2] = sum[2], to[18] = sum[3];
+      ptx::named_barrier(among_helpers, helpers);
+      if (h < 128) {
+        float v = 0;
 #pragma unroll
-      for (int i = 0; i < shrinks; ++i) {
-        if (first + i >= mine || begin == end) continue;
-        if (of.token[group_of(first + i, chunks, warp) * 8 + 2 * col] < 0) continue;
-        float* const to = sums_of(first + i, chunks, warp) + row * 8 + 2 * col;
-        add_two(to, sum[i][0], sum[i][1]), add_two(to + 64, sum[i][2], sum[i][3]);
+        for (int w = 0; w < warps; ++w) v += sums[w * 128 + h];
+        g.sums.s[t * 128 + h] = v;
       }
+      ptx::named_barrier(among_helpers, helpers);
     }
   }
-  __device__ static void add_two(float* to, float a, float b) {
-    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
+  // Waits for the slices of all blocks. The count only grows: `begun` is what it was before this launch, and is moved on
+  // when every block has read it.
+  __device__ void meet(int block, int blocks, int h) const {
+    ptx::named_barrier(among_helpers, helpers);  // the tiles, too
+    if (h == 0) {
+      ptx::wait_for_previous_kernel();
+      const std::uint32_t begun = __ldcg(g.sums.counters + 1);
+      ptx::add_release(g.sums.counters, 1);
+      while (ptx::load_acquire(g.sums.counters) - begun < static_cast<std::uint32_t>(blocks)) {}
+      if (block == 0) g.sums.counters[1] = begun + static_cast<std::uint32_t>(blocks);
+    }
+    ptx::named_barrier(among_helpers, helpers);
   }
-  __device__ void load_b(std::uint32_t (&b)[expands][shape::owned][4], int first, int mine, int chunks, int warp,
-                         int row, int col) const {
+  __device__ void load_b(std::uint32_t (&b)[expands][owned][4], int first, int mine, int chunks,
+                         lane_place lane) const {
 #pragma unroll
     for (int i = 0; i < expands; ++i)
 #pragma unroll
-      for (int u = 0; u < shape::owned; ++u) {
+      for (int u = 0; u < owned; ++u) {
         b[i][u][0] = b[i][u][1] = b[i][u][2] = b[i][u][3] = 0;
         if (first + i >= mine) continue;
-        const int group = group_of(first + i, chunks, warp), width = of.rank[group];
-        const int rank = (first + i) % chunks * 16 + 2 * col, at = first_row() + u * 16 + row;
+        const product p = product_of(number_of(first + i, chunks, lane.warp), chunks);
+        const int width = of.rank[segment][p.group], rank = p.rank + 2 * lane.col, at = first_row() + u * 16 + lane.row;
         if (rank >= width) continue;
-        const T* const p = static_cast<const T*>(of.b[group]) + static_cast<long long>(at) * width + rank;
-        if (at < s.seg.n) b[i][u][0] = ask(p), b[i][u][2] = ask(p + 8);
-        if (at + 8 < s.seg.n) b[i][u][1] = ask(p + 8 * width), b[i][u][3] = ask(p + 8 * width + 8);
+        const T* const from = static_cast<const T*>(of.b[p.group]) + static_cast<long long>(at) * width + rank;
+        if (at < s.seg.n) b[i][u][0] = ask(from), b[i][u][2] = ask(from + 8);
+        if (at + 8 < s.seg.n) b[i][u][1] = ask(from + 8 * width), b[i][u][3] = ask(from + 8 * width + 8);
       }
   }
   __device__ static std::uint32_t ask(const T* p) { return __ldg(reinterpret_cast<const unsigned*>(p)); }
-  __device__ void expand(const std::uint32_t (&b)[expands][shape::owned][4], const float (&sum)[expands][4], int first,
-                         int mine, int chunks, int warp, int row, int col) const {
+  __device__ void expand(const std::uint32_t (&b)[expands][owned][4], int first, int mine, int chunks, int slices,
+                         lane_place lane) const {
+    float4 part[expands][4];
+#pragma unroll
+    for (int i = 0; i < expands; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int p = number_of(first + i, chunks, lane.warp);
+        part[i][k] = make_float4(0, 0, 0, 0);
+        if (first + i < mine && k < slices)
+          part[i][k] =
+              __ldcg(reinterpret_cast<const float4*>(g.sums.s) + (p * slices + k) * 32 + lane.row * 4 + lane.col);
+      }
+    const bool posts = of.any_post();
 #pragma unroll
     for (int i = 0; i < expands; ++i) {
       if (first + i >= mine) continue;
-      const bool more = (first + i) % chunks > 0;  // of the rank: added to what is there
-      const std::uint32_t x[2] = {pack<T>(sum[i][0], sum[i][1]), pack<T>(sum[i][2], sum[i][3])};
-      const signed char* const token = of.token + group_of(first + i, chunks, warp) * 8 + 2 * col;
+      float4 sum = part[i][0];
 #pragma unroll
-      for (int u = 0; u < shape::owned; ++u) {
+      for (int k = 1; k < 4; ++k)
+        sum.x += part[i][k].x, sum.y += part[i][k].y, sum.z += part[i][k].z, sum.w += part[i][k].w;
+      const std::uint32_t x[2] = {pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w)};
+      const signed char* const token =
+          of.token + product_of(number_of(first + i, chunks, lane.warp), chunks).group * 8 + 2 * lane.col;
+#pragma unroll
+      for (int u = 0; u < owned; ++u) {
         float y[4] = {};
         mma::multiply<T>(y, b[i][u], x);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           if (token[e & 1] < 0) continue;
-          float* const to = side + token[e & 1] * pitch + u * 16 + row + 8 * (e >> 1);
-          *to = more ? *to + y[e] : y[e];
+          const int at = token[e & 1] * pitch + u * 16 + lane.row + 8 * (e >> 1);
+          side[at] = fmaf(y[e], posts ? factor[at] : 1.0F, side[at]);
         }
       }
     }
-  }
-  // The block that reads the sums last leaves zeros.
-  __device__ void clear_sums(int h, int products, std::uint32_t blocks) const {
-    ptx::named_barrier(among_helpers, helpers);
-    if (h == 0) of.last_block = ptx::add_acquire_release(g.sums.counters + 1, 1) == blocks - 1 ? 1 : 0;
-    ptx::named_barrier(among_helpers, helpers);
-    if (of.last_block == 0) return;
-    for (int i = h; i < products * 128; i += helpers) g.sums.s[i] = 0;
-    if (h < 2) g.sums.counters[h] = 0;
   }
 };
 
@@ -284,19 +261,23 @@ __global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits>::threads)
   extern __shared__ std::uint8_t raw[];
   using kernel = mixed_block<T, Tokens, Rows, Splits>;
   const std::uint32_t base = (ptx::shared_address(raw) + 1023) & ~1023U;
-  std::uint8_t* const shared = raw + (base - ptx::shared_address(raw));
-  const int split = static_cast<int>(blockIdx.x);
+  std::uint8_t* const beside = raw + (base - ptx::shared_address(raw)) + kernel::shape::beside;
+  const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
+  const int s =
+      (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
   const typename kernel::stream block{maps,
                                       g,
-                                      g.segment[0],
-                                      maps.w[0],
+                                      g.segment[s],
+                                      maps.w[s],
                                       base,
-                                      static_cast<int>(blockIdx.y) * Rows,
+                                      (tile - g.first_tile[s]) * Rows,
                                       split,
                                       g.k_steps * split / Splits,
                                       g.k_steps * (split + 1) / Splits};
-  const kernel with{block, mixed, reinterpret_cast<float*>(shared),
-                    *reinterpret_cast<mixed_groups*>(shared + kernel::groups_at)};
+  auto* const side = reinterpret_cast<float*>(beside + kernel::groups_bytes);
+  float* const factor = side + kernel::tile_bytes / 4;
+  const kernel with{
+      block, mixed, s, *reinterpret_cast<mixed_groups*>(beside), side, factor, factor + kernel::tile_bytes / 4};
   block.start();
   if (threadIdx.x < 128)
     with.consume();

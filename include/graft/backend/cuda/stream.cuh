@@ -22,8 +22,10 @@
 
 namespace graft::cuda {
 
-template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any> struct stream_block {
-  using shape = stream_shape<Tokens, Rows, Splits, Rank>;
+template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any,
+          class Shape = stream_shape<Tokens, Rows, Splits, Rank>>
+struct stream_block {
+  using shape = Shape;
   static constexpr int blocks = shape::blocks;
   static constexpr bool scales = Any && Rank == 0;  // has a warpgroup for the pre slot
   static constexpr int threads = shape::threads + (scales ? 128 : 0);

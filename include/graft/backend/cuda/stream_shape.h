@@ -8,8 +8,8 @@
 namespace graft::cuda {
 
 // A thread block multiplies Rows rows of W and Rank rows of A with up to Tokens tokens, on one of Splits parts of the
-// inner axis. Offsets in bytes.
-template <int Tokens, int Rows, int Splits, int Rank> struct stream_shape {
+// inner axis; Beside bytes are for warps that do something else, with Most stages in flight. Offsets in bytes.
+template <int Tokens, int Rows, int Splits, int Rank, int Beside = 0, int Most = 12> struct stream_shape {
   static constexpr int threads = Rank > 0 ? 224 : 192;    // a warpgroup, and a warp for each of W, x and the adapter
   static constexpr int blocks = (Rows + Rank + 63) / 64;  // 64-row operands
   static constexpr int units = Rows / 16, owned = units / Splits;
@@ -21,13 +21,15 @@ template <int Tokens, int Rows, int Splits, int Rank> struct stream_shape {
   static constexpr std::uint32_t reach = blocks * 64 * 128 > stage ? blocks * 64 * 128 - stage : 0;
   static constexpr std::uint32_t behind = b_bytes + s_bytes + inbox_bytes;
   static constexpr std::uint32_t pad = ((behind > reach ? behind : reach) + 1023) / 1024 * 1024;
-  static constexpr int fitting = (shared_memory_limit - 1024 - 512 - pad) / stage;
+  static constexpr int fitting = (shared_memory_limit - 1024 - 512 - Beside - pad) / stage;
   // Enough to cover the latency of memory, and so many that the next kernel's block does not fit beside this one: it
   // would take its share of the bandwidth before it is its turn. More only make the first x wait behind more requests.
-  static constexpr int crowd = (116 * 1024 - pad) / stage + 1, wanted = crowd > 12 ? crowd : 12;
+  // Beside other warps there are registers for one block alone, and what they ask for waits behind every stage.
+  static constexpr int crowd = (116 * 1024 - pad) / stage + 1;
+  static constexpr int wanted = Beside > 0 ? Most : crowd > Most ? crowd : Most;
   static constexpr int stages = fitting < wanted ? fitting : wanted;
   static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, inbox = s_at + s_bytes;
-  static constexpr std::uint32_t barriers = b_at + pad, bytes = barriers + 512 + 1024;
+  static constexpr std::uint32_t barriers = b_at + pad, beside = barriers + 512, bytes = beside + Beside + 1024;
   static_assert(3 * stages + 2 <= 64);  // room for the barriers
   static_assert(units % Splits == 0 && stages >= 2 && bytes <= shared_memory_limit && inbox % 128 == 0);
 };

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// What it costs to give a model other adapters between two tokens: random bf16 weights in the shape of Llama-3-8B, LoRA of
+// rank 16 on all seven projections, captured steps of 16 sequences, and 1, 8 or 64 resident adapters. Prints one line of
+// JSON, microseconds of whole steps with all that the host does: with one adapter all the time; with another one activated
+// before every token; with other names for the rows of every token; and the first two steps of an adapter, of which the
+// second is captured.
+//     bench_cuda_switching [LAYERS]
+#include <graft/io/hf/new_adapter.h>
+#include <graft/model/generate.h>
+#include <graft/model/on_cuda.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+using namespace graft;
+using engine = graft::cuda::engine<__nv_bfloat16>;
+using names = named_adapters::names;
+
+namespace {
+
+constexpr int sequences = 16, width = 4096, inner = 14336, vocabulary = 1024, longest = 1024;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count() * 1e6;
+}
+double median(std::vector<double> all) {
+  if (all.empty()) return 0;
+  std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2), all.end());
+  return all[all.size() / 2];
+}
+model_config shape(int layers) {
+  model_config c;
+  c.vocabulary = vocabulary, c.width = width, c.inner = inner, c.layers = layers;
+  c.heads = 32, c.key_heads = 8, c.head_size = 128, c.positions = longest;
+  c.window.assign(static_cast<std::size_t>(layers), 0);
+  c.norm_eps = 1e-5, c.embedding_width = c.width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
+  return c;
+}
+// One piece of random numbers, of which every matrix is the beginning.
+model_weights random_weights(const model_config& c) {
+  auto memory = std::make_shared<std::vector<std::uint16_t>>(static_cast<std::size_t>(width) * inner);
+  for (std::size_t i = 0; i < memory->size(); ++i) {
+    const std::uint64_t bits = mixed_bits(i);
+    (*memory)[i] = static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
+  }
+  model_weights w;
+  const auto put = [&](const std::string& name, long long rows, long long cols) {
+    w.tensors[name] = {memory->data(), dtype::bf16, {rows, cols, 1, 1}, cols == 1 ? 1 : 2};
+  };
+  put("model.embed_tokens.weight", vocabulary, width), put("lm_head.weight", vocabulary, width);
+  put("model.norm.weight", width, 1);
+  for (int l = 0; l < c.layers; ++l) {
+    const std::string at = "model.layers." + std::to_string(l) + ".";
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) put(at + norm + ".weight", width, 1);
+    for (const char* p : {"q_proj", "o_proj"}) put(at + "self_attn." + p + ".weight", width, width);
+    for (const char* p : {"k_proj", "v_proj"}) put(at + "self_attn." + p + ".weight", 1024, width);
+    for (const char* p : {"gate_proj", "up_proj"}) put(at + "mlp." + p + ".weight", inner, width);
+    put(at + "mlp.down_proj.weight", width, inner);
+  }
+  w.owner = memory;
+  return w;
+}
+
+// Times of the steps of one generation; `before(k)` happens ahead of step k.
+template <class Before>
+result<std::vector<double>> steps(generator<engine>& g, std::span<const names> of_rows, Before before) {
+  std::vector<std::vector<std::int64_t>> prompts(sequences, {1, 2, 3});
+  std::vector<double> took;
+  double begun = now();
+  status done = before(0);
+  const auto made = g.run(
+      prompts,
+      [&](std::size_t i, std::int64_t) {
+        if (i + 1 < sequences || !done) return bool(done);
+        took.push_back(now() - begun), begun = now();
+        done = before(static_cast<int>(took.size()));
+        return bool(done);
+      },
+      of_rows);
+  if (!made) return made.failure();
+  if (!done) return done.failure();
+  return took;
+}
+status say(const char* name, int resident, double v) {
+  std::printf(", \"%s_%d\": %.1f", name, resident, v);
+  return ok;
+}
+
+status measure(int layers) {
+  const model_config c = shape(layers);
+  auto model = causal_lm<engine>::make(c, random_weights(c), {.context = longest});
+  if (!model) return model.failure();
+  const auto config = io::make_adapter_config("LORA", {},
+                                              {{"target_modules", io::json_word("all-linear")},
+                                               {"r", io::json_number(16)},
+                                               {"lora_alpha", io::json_number(32)}});
+  if (!config) return config.failure();
+  std::printf("{\"layers\": %d, \"sequences\": %d", layers, sequences);
+  names all;
+  for (const int resident : {1, 8, 64}) {
+    while (static_cast<int>(all.size()) < resident) {
+      all.push_back("a" + std::to_string(all.size()));
+      if (status s = io::hf::add_adapter(*model, all.back(), *config, all.size()); !s) return s;
+    }
+    const int tokens = 3 * resident + 60;
+    generation_settings settings;
+    settings.new_tokens = tokens;
+    auto g = generator<engine>::make(*model, settings, sequences, tokens + 8, step_mode::reduce_overhead);
+    if (!g) return g.failure();
+    const auto after = [](const std::vector<double>& t, std::size_t first) {
+      return median({t.begin() + static_cast<std::ptrdiff_t>(std::min(first, t.size())), t.end()});
+    };
+    const auto one = steps(*g, {}, [&](int k) { return k == 0 ? model->activate({all[0]}) : status(ok); });
+    if (!one) return one.failure();
+    const auto in_turn = [&](int k) { return model->activate({all[static_cast<std::size_t>(k) % all.size()]}); };
+    const auto turns = steps(*g, {}, in_turn);  // the first step is the prompt
+    if (!turns) return turns.failure();
+    std::vector<double> first, second;
+    for (std::size_t k = 1; k < static_cast<std::size_t>(resident); ++k) first.push_back((*turns)[k]);
+    for (std::size_t k = 0; k < static_cast<std::size_t>(resident); ++k)
+      second.push_back((*turns)[k + static_cast<std::size_t>(resident)]);
+    const auto again = steps(*g, {}, in_turn);
+    if (!again) return again.failure();
+    std::vector<names> of_rows(sequences);
+    const auto other_rows = [&](int k) {
+      for (int i = 0; i < sequences; ++i)
+        of_rows[static_cast<std::size_t>(i)] = {all[static_cast<std::size_t>(i + k) % all.size()]};
+      return status(ok);
+    };
+    const auto rows = steps(*g, of_rows, other_rows);
+    if (!rows) return rows.failure();
+    const auto same_rows = steps(*g, of_rows, [](int) { return status(ok); });
+    if (!same_rows) return same_rows.failure();
+    static_cast<void>(say("step", resident, after(*one, 20)));
+    static_cast<void>(say("activated_before_each", resident, after(*again, 1)));
+    static_cast<void>(say("mixed_step", resident, after(*same_rows, 20)));
+    static_cast<void>(say("other_rows_before_each", resident, after(*rows, 20)));
+    static_cast<void>(say("first_step", resident, median(first)));
+    static_cast<void>(say("captured_step", resident, median(second)));
+    std::fflush(stdout);
+  }
+  std::puts("}");
+  return ok;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
+  const status s = measure(argc > 1 ? std::atoi(argv[1]) : 4);
+  if (!s) std::fprintf(stderr, "bench: %s\n", s.message());
+  return s ? 0 : 1;
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Up to 64 tokens with records of their own, in groups: at most eight tokens of one record each, which is what the narrow
+// operand of mma.sync holds. Every thread block finds the groups by itself: tokens need no order, and there is nothing to
+// prepare when rows change their adapters. Layers that are segments of one launch have the same groups.
+#pragma once
+#include <graft/backend/cuda/mixed_record.h>
+#include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/stream_choice.h>
+
+namespace graft::cuda {
+
+// Where the records of each segment lie, and which of them the rows have.
+struct mixed_tables {
+  const mixed_record* records[max_segments];
+  const std::int64_t* of_row;
+  int segments;
+};
+
+// In shared memory.
+struct alignas(16) mixed_groups {
+  const float* scale[max_mixed_rows];
+  const float* shift[max_mixed_rows];
+  const void *a[max_segments][max_mixed_rows], *b[max_mixed_rows];  // of each group; B in the segment of this block
+  int rank[max_segments][max_mixed_rows];
+  int key[max_mixed_rows];                // of each token: its record, where that has a side branch; else -1
+  signed char token[max_mixed_rows * 8];  // of each group; -1: none
+  unsigned first_of_group[2], most_chunks[2], posts[2];  // by warp
+
+  __device__ int count() const { return __popc(first_of_group[0]) + __popc(first_of_group[1]); }
+  // Sixteen of the largest rank each.
+  __device__ int chunks() const {
+    return static_cast<int>(most_chunks[0] > most_chunks[1] ? most_chunks[0] : most_chunks[1]);
+  }
+  __device__ bool any_post() const { return (posts[0] | posts[1]) != 0; }
+
+  // By thread h of Threads, at least 64, which meet at a barrier of theirs.
+  template <int Barrier, int Threads>
+  __device__ __forceinline__ void find(const mixed_tables& all, int own, int m, int h) {
+    constexpr unsigned warp = 0xffffffffU;
+    for (int i = h; i < max_mixed_rows * 2; i += Threads) reinterpret_cast<int*>(token)[i] = -1;
+    const void *my_a[max_segments], *my_b = nullptr;
+    int my_rank[max_segments], widest = 0;
+    if (h < max_mixed_rows) {
+      const bool inside = h < m;
+      const std::int64_t index = inside ? all.of_row[h] : -1;
+      const mixed_record& r = all.records[own][index];
+      scale[h] = r.scale, shift[h] = r.shift, my_b = r.b;
+#pragma unroll
+      for (int s = 0; s < max_segments; ++s) {
+        my_a[s] = nullptr, my_rank[s] = 0;
+        if (s >= all.segments || index < 0) continue;
+        my_a[s] = all.records[s][index].a, my_rank[s] = static_cast<int>(all.records[s][index].rank);
+        widest = widest < my_rank[s] ? my_rank[s] : widest;
+      }
+      key[h] = widest > 0 ? static_cast<int>(index) : -1;
+      const unsigned most = __reduce_max_sync(warp, static_cast<unsigned>(widest / 16));
+      const unsigned any = __ballot_sync(warp, inside && (r.scale != nullptr || r.shift != nullptr));
+      if (h % 32 == 0) most_chunks[h / 32] = most, posts[h / 32] = any;
+    }
+    ptx::named_barrier(Barrier, Threads);
+    std::uint64_t same = 0;
+    int before = 0;
+    bool first = false;
+    if (h < max_mixed_rows) {
+      const int mine = key[h];
+#pragma unroll
+      for (int i = 0; i < max_mixed_rows; ++i) same |= static_cast<std::uint64_t>(key[i] == mine) << i;
+      before = __popcll(same & ((std::uint64_t{1} << h) - 1));
+      first = mine >= 0 && before % 8 == 0;
+      const unsigned heads = __ballot_sync(warp, first);
+      if (h % 32 == 0) first_of_group[h / 32] = heads;
+    }
+    ptx::named_barrier(Barrier, Threads);
+    if (h < max_mixed_rows && key[h] >= 0) {
+      const std::uint64_t firsts = first_of_group[0] | static_cast<std::uint64_t>(first_of_group[1]) << 32;
+      std::uint64_t rest = same;
+      for (int i = before & ~7; i > 0; --i) rest &= rest - 1;
+      const int head = __ffsll(static_cast<long long>(rest)) - 1;
+      const int group = __popcll(firsts & ((std::uint64_t{1} << head) - 1));
+      token[group * 8 + before % 8] = static_cast<signed char>(h);
+      if (first) {
+        b[group] = my_b;
+#pragma unroll
+        for (int s = 0; s < max_segments; ++s) a[s][group] = my_a[s], rank[s][group] = my_rank[s];
+      }
+    }
+    ptx::named_barrier(Barrier, Threads);
+  }
+};
+
+}  // namespace graft::cuda
