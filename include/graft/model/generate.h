@@ -217,7 +217,7 @@ template <class Engine> class generator {
     if constexpr (Engine::mixes_rows)
       if (!names_.empty()) {
         all = stacks_.mixed().changes();
-        for (const std::int64_t place : model_->rows().places())
+        for (const std::int64_t place : model_->rows().adapter_numbers())
           all = mixed_bits(all ^ static_cast<std::uint64_t>(place));
       }
     return all;

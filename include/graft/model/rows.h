@@ -68,10 +68,12 @@ class row_batch {
   view last_rows() const {
     return view_of(at_ + (2 + 3 * static_cast<long long>(kinds_.size())) * rows_, last_.size());
   }
-  // The same in host memory.
-  std::span<const std::int64_t> places() const { return std::span(numbers_).last(static_cast<std::size_t>(rows_)); }
   const std::int64_t* adapters() const {
     return at_ + (2 + 3 * kinds_.size()) * static_cast<std::size_t>(rows_) + last_.size();
+  }
+  // The same in host memory.
+  std::span<const std::int64_t> adapter_numbers() const {
+    return std::span(numbers_).last(static_cast<std::size_t>(rows_));
   }
   std::span<const long long> last() const { return last_; }
   std::span<const int> window_kinds() const { return kinds_; }
