@@ -28,7 +28,7 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
           const code_choice c = choose_codes(e, dtype::bf16, m, k, rank, h200);
           if (c.launches == 0) continue;
           CHECK(c.launches * c.tokens >= m);
-          CHECK(c.own_steps * code_splits * c.groups >= k / 64);
+          CHECK(c.own_steps * c.splits * c.groups >= k / 64);
           std::vector<std::pair<long long, long long>> used{
               {c.at.x, static_cast<long long>(c.groups) * c.part_steps * c.tokens * 128},
               {c.at.ring, c.at.stages * 8192LL},

@@ -7,13 +7,19 @@
 #include <graft/backend/cuda/tensor_map.h>
 
 #include <type_traits>
+#include <utility>
 
 namespace graft::cuda {
 
+// By tokens, blocks that share rows and their warpgroups, as choose_codes names them.
+inline constexpr code_shape code_shapes[] = {{8, 2, 4}, {8, 2, 2}, {8, 4, 2}, {16, 2, 2}, {16, 4, 2}, {32, 4, 2}};
+inline constexpr int code_shape_count = sizeof code_shapes / sizeof code_shapes[0];
+
 struct code_kernels {
-  kernel_entry four_bits[5], eight_bits[5];  // of 8, 16 and 32 tokens, and of 8 and 16 with more warps
+  kernel_entry four_bits[code_shape_count], eight_bits[code_shape_count];
   const kernel_entry& of(const encoding& e, const code_choice& c) const {
-    const int k = (c.tokens == 8 ? 0 : c.tokens == 16 ? 1 : 2) + (c.groups == 4 ? 3 : 0);
+    int k = 0;
+    while (k + 1 < code_shape_count && code_shapes[k] != code_shape{c.tokens, c.splits, c.groups}) ++k;
     return has_four_bits(e) ? four_bits[k] : eight_bits[k];
   }
 };
@@ -21,14 +27,16 @@ template <class T> code_kernels all_code_kernels() {
   code_kernels all;
   if constexpr (sizeof(T) == 2) {
     auto add = [&]<int K>(std::integral_constant<int, K>) {
-      constexpr int tokens = 8 << K % 3, groups = K < 3 ? 2 : 4;
-      all.four_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, true, tokens, groups>),
-                          static_cast<unsigned>(code_ring<T, true, tokens, groups>::threads), code_memory_bytes};
-      all.eight_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, false, tokens, groups>),
-                           static_cast<unsigned>(code_ring<T, false, tokens, groups>::threads), code_memory_bytes};
+      constexpr code_shape s = code_shapes[K];
+      all.four_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, true, s.tokens, s.splits, s.groups>),
+                          static_cast<unsigned>(code_ring<T, true, s.tokens, s.splits, s.groups>::threads),
+                          code_memory_bytes};
+      all.eight_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, false, s.tokens, s.splits, s.groups>),
+                           static_cast<unsigned>(code_ring<T, false, s.tokens, s.splits, s.groups>::threads),
+                           code_memory_bytes};
     };
-    add(std::integral_constant<int, 0>{}), add(std::integral_constant<int, 1>{}), add(std::integral_constant<int, 2>{});
-    add(std::integral_constant<int, 3>{}), add(std::integral_constant<int, 4>{});
+    [&]<int... K>(std::integer_sequence<int, K...>) { (add(std::integral_constant<int, K>{}), ...); }
+    (std::make_integer_sequence<int, code_shape_count>{});
   }
   return all;
 }
@@ -61,7 +69,7 @@ class code_calls {
       made_ = true;
     }
     if (ready_ != what.kernel)
-      if (status s = prepare(what); !s) return s;
+      if (status s = prepare(what, c.splits); !s) return s;
     code_args g{};
     g.from = from_, g.slot = stays_.slot, g.act = stays_.act, g.n = stays_.n, g.k = stays_.k;
     g.steps = c.steps, g.own_steps = c.own_steps, g.part_steps = c.part_steps;
@@ -73,10 +81,10 @@ class code_calls {
     g.x_at = offset(c.at.x), g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales);
     g.inbox_at = offset(c.at.inbox), g.s_at = offset(c.at.s), g.barriers_at = offset(c.at.barriers);
     const int rounds = (g.tiles + clusters_ - 1) / clusters_, clusters = (g.tiles + rounds - 1) / rounds;
-    cudaLaunchAttribute attributes[2] = {by_fours(), {}};
+    cudaLaunchAttribute attributes[2] = {in_clusters(c.splits), {}};
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{dim3(code_splits, static_cast<unsigned>(clusters)),
+    cudaLaunchConfig_t config{dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(clusters)),
                               dim3(what.threads),
                               what.shared,
                               stream,
@@ -98,21 +106,21 @@ class code_calls {
   }
 
  private:
-  static cudaLaunchAttribute by_fours() {
+  static cudaLaunchAttribute in_clusters(int blocks) {
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {code_splits, 1, 1};
+    cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
     return cluster;
   }
   // How many clusters run at the same time; the others would run after them.
-  status prepare(const kernel_entry& what) {
+  status prepare(const kernel_entry& what, int splits) {
     const auto bytes = static_cast<int>(what.shared);
     if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                          "the stream of codes");
         !s)
       return s;
-    cudaLaunchAttribute cluster = by_fours();
-    const cudaLaunchConfig_t config{dim3(code_splits, static_cast<unsigned>(device_.processors)),
+    cudaLaunchAttribute cluster = in_clusters(splits);
+    const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(splits), static_cast<unsigned>(device_.processors)),
                                     dim3(what.threads),
                                     what.shared,
                                     nullptr,
@@ -122,7 +130,7 @@ class code_calls {
             check(cudaOccupancyMaxActiveClusters(&clusters_, what.kernel, &config), "asking how many blocks fit");
         !s)
       return s;
-    if (clusters_ == 0) return fail("no four thread blocks of the stream of codes fit on this GPU");
+    if (clusters_ == 0) return fail("no cluster of thread blocks of the stream of codes fits on this GPU");
     return ready_ = what.kernel, status(ok);
   }
 

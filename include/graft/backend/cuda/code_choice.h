@@ -11,15 +11,20 @@ namespace graft::cuda {
 // lies on a multiple of its size: the address of an entry is then put together from bytes.
 inline constexpr long long code_memory_begins = 1024, code_table_at = 65536, code_table_ends = 131072,
                            code_memory_bytes = 227 * 1024, code_memory_ends = code_memory_begins + code_memory_bytes;
-inline constexpr int code_splits = 4, most_code_launches = 4;
+inline constexpr int most_code_launches = 4;
 
 struct code_layout {
   int stages = 0;
   long long x = 0, ring = 0, scales = 0, inbox = 0, s = 0, barriers = 0;
 };
+// How many tokens a launch takes, how many thread blocks share the rows of a tile, and their warpgroups.
+struct code_shape {
+  int tokens, splits, groups;
+  friend constexpr bool operator==(const code_shape&, const code_shape&) = default;
+};
 struct code_choice {
   int tokens = 0, launches = 0;  // of a launch; none: the weight is decoded first
-  int groups = 0;                // of warps, in a thread block
+  int splits = 0, groups = 0;    // thread blocks that share rows, and their warpgroups
   int steps = 0, own_steps = 0, part_steps = 0;
   code_layout at{};
 };
@@ -48,7 +53,7 @@ constexpr bool lay_out(code_choice& c, int rank, bool four_bits, int stages) {
   c.at.x = r.take(static_cast<long long>(c.groups) * c.part_steps * c.tokens * 128);
   c.at.ring = r.take(stages * 8192LL);
   c.at.scales = four_bits ? r.take(stages * 1024LL) : 0;
-  c.at.inbox = r.take(2LL * code_splits * c.groups * c.tokens / 8 * 512);
+  c.at.inbox = r.take(2LL * 4 * c.groups * c.tokens / 8 * 512);
   c.at.s = r.take(c.groups * ((c.tokens * rank * 2LL + 1023) / 1024 * 1024));
   c.at.barriers = r.take((2LL * stages + 2) * 8);
   return c.at.x >= 0 && c.at.ring >= 0 && c.at.scales >= 0 && c.at.inbox >= 0 && c.at.s >= 0 && c.at.barriers >= 0;
@@ -58,16 +63,16 @@ constexpr code_choice choose_codes(const encoding& e, dtype computes, long long 
   code_choice c;
   if (!is_hopper(on) || !is_16_bit(computes) || !streams_codes(e, k) || k % 64 != 0 || k == 0 || rank > 64) return c;
   struct shape {
-    int tokens, groups, stages;  // the last that fits is the best
+    int tokens, splits, groups, stages;  // the last that fits is the best
   };
-  for (const shape s : {shape{8, 2, 6}, shape{8, 2, 8}, shape{8, 2, 10}, shape{8, 4, 8}, shape{8, 4, 12},
-                        shape{16, 2, 6}, shape{16, 2, 8}, shape{16, 2, 10}, shape{16, 4, 8}, shape{16, 4, 12},
-                        shape{32, 2, 6}, shape{32, 2, 8}, shape{32, 2, 10}}) {
+  constexpr shape all[] = {{8, 4, 2, 6},  {8, 4, 2, 10},  {8, 2, 2, 6},  {8, 2, 2, 10}, {8, 2, 4, 8},  {8, 2, 4, 12},
+                           {16, 4, 2, 6}, {16, 4, 2, 10}, {16, 2, 2, 6}, {16, 2, 2, 8}, {32, 4, 2, 6}, {32, 4, 2, 10}};
+  for (const shape& s : all) {
     if (c.launches == 1 && c.tokens < s.tokens) break;  // all of them in one
     code_choice more;
-    more.tokens = s.tokens, more.groups = s.groups;
+    more.tokens = s.tokens, more.splits = s.splits, more.groups = s.groups;
     more.launches = static_cast<int>((m + s.tokens - 1) / s.tokens);
-    const int parts = code_splits * s.groups;
+    const int parts = s.splits * s.groups;
     more.steps = k / 64, more.own_steps = (more.steps + parts - 1) / parts;
     more.part_steps = (more.own_steps + 3) / 4 * 4;
     if (lay_out(more, rank, has_four_bits(e), s.stages)) c = more;
