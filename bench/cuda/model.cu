@@ -228,9 +228,15 @@ status measure_codes(int layers, int vocabulary) {
   for (const bool coded : {false, true}) {
     const std::string name = coded ? "nf4" : "bf16";
     const double before = used_megabytes();
-    auto model = causal_lm<engine>::make(c, random_weights(c, coded), {.context = 4096});
+    model_weights weights = random_weights(c, coded);
+    double stored = 0;
+    for (const auto& [tensor, v] : weights.tensors)
+      stored += v.beside != nullptr ? static_cast<double>(bytes_of(v.beside->how, v.size[0], v.size[1])) / 1e6
+                                    : static_cast<double>(v.count()) * 2e-6;
+    auto model = causal_lm<engine>::make(c, std::move(weights), {.context = 4096});
     if (!model) return model.failure();
-    if (status s = say(name + "_weights_mb", used_megabytes() - before); !s) return s;
+    if (status s = say(name + "_weights_mb", stored); !s) return s;
+    if (status s = say(name + "_used_mb", used_megabytes() - before); !s) return s;
     auto set = adapter_named(*model, "lora");
     if (!set) return set.failure();
     if (status s = model->set_adapters(*set); !s) return s;

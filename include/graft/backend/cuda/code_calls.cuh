@@ -12,7 +12,8 @@
 namespace graft::cuda {
 
 // By tokens, blocks that share rows and their warpgroups, as choose_codes names them.
-inline constexpr code_shape code_shapes[] = {{8, 2, 4}, {8, 2, 2}, {8, 4, 2}, {16, 2, 2}, {16, 4, 2}, {32, 4, 2}};
+inline constexpr code_shape code_shapes[] = {{8, 2, 4},  {8, 2, 2},  {8, 4, 2}, {16, 2, 2},
+                                             {16, 4, 4}, {16, 4, 2}, {32, 4, 2}};
 inline constexpr int code_shape_count = sizeof code_shapes / sizeof code_shapes[0];
 
 struct code_kernels {

@@ -66,7 +66,7 @@ constexpr code_choice choose_codes(const encoding& e, dtype computes, long long 
     int tokens, splits, groups, stages;  // the last that fits is the best
   };
   constexpr shape all[] = {{8, 4, 2, 6},  {8, 4, 2, 10},  {8, 2, 2, 6},  {8, 2, 2, 10}, {8, 2, 4, 8},  {8, 2, 4, 12},
-                           {16, 4, 2, 6}, {16, 4, 2, 10}, {16, 2, 2, 6}, {16, 2, 2, 8}, {32, 4, 2, 6}, {32, 4, 2, 10}};
+                           {16, 4, 2, 6}, {16, 4, 2, 10}, {16, 4, 4, 8}, {16, 2, 2, 6}, {32, 4, 2, 6}, {32, 4, 2, 10}};
   for (const shape& s : all) {
     if (c.launches == 1 && c.tokens < s.tokens) break;  // all of them in one
     code_choice more;

@@ -3,6 +3,7 @@
 // turns. A product of many tokens, its gradient and the nodes around them read it. Codes of four bits are looked up in a
 // table of 16 numbers that every lane has for itself, so that no two lanes want the same bank, and rounded once.
 #pragma once
+#include <cuda_fp8.h>
 #include <graft/backend/cuda/codes.cuh>
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/post.cuh>
@@ -41,42 +42,72 @@ struct decoded_elements {
   }
 };
 
-// Codes of four bits, eight to a piece, four pieces a thread; blocks go over rows, or rows are whole blocks.
-struct four_bit_panel {
+// Eight codes to a piece, four pieces a thread. Blocks of codes of four bits go over rows, or rows are whole blocks.
+struct piece_panel {
   static constexpr int threads = 256, at_once = 4;
   coded from;
   void* to;
-  long long pieces;
+  unsigned pieces, row_pieces;
 };
-template <class T>
-__global__ void __launch_bounds__(four_bit_panel::threads)
-    four_bit_panel_kernel(const __grid_constant__ four_bit_panel g) {
-  constexpr int at_once = four_bit_panel::at_once, threads = four_bit_panel::threads;
+template <class T> __device__ __forceinline__ uint4 eight_bytes(uint2 codes, bool whole_numbers, float scale) {
+  std::uint32_t pair[4];
+#pragma unroll
+  for (int b = 0; b < 4; ++b) {
+    const unsigned two = (b < 2 ? codes.x : codes.y) >> (16 * (b % 2)) & 0xffff;
+    float2 v;
+    if (whole_numbers)
+      v = {static_cast<float>(static_cast<signed char>(two & 255)),
+           static_cast<float>(static_cast<signed char>(two >> 8))};
+    else
+      v = __half22float2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3));
+    pair[b] = pack<T>(v.x * scale, v.y * scale);
+  }
+  return {pair[0], pair[1], pair[2], pair[3]};
+}
+template <class T, bool FourBits>
+__global__ void __launch_bounds__(piece_panel::threads) piece_panel_kernel(const __grid_constant__ piece_panel g) {
+  constexpr int at_once = piece_panel::at_once, threads = piece_panel::threads;
   __shared__ float table[16][32];
   const int lane = threadIdx.x % 32;
-  const long long first = blockIdx.x * static_cast<long long>(threads * at_once) + threadIdx.x;
-  unsigned word[at_once];
+  const unsigned first = blockIdx.x * (threads * at_once) + threadIdx.x;
+  const bool whole_numbers = g.from.how.codes == dtype::int8;
+  uint2 word[at_once];
   float scale[at_once];
 #pragma unroll
   for (int k = 0; k < at_once; ++k) {
-    const long long piece = first + k * threads;
-    const bool inside = piece < g.pieces;
-    word[k] = inside ? __ldcs(reinterpret_cast<const unsigned*>(g.from.codes) + piece) : 0;
-    scale[k] = inside ? g.from.scale(piece * 8 >> g.from.shift) : 0;
+    const unsigned piece = first + k * threads;
+    if (piece >= g.pieces) break;
+    if constexpr (FourBits) {
+      word[k].x = __ldcs(reinterpret_cast<const unsigned*>(g.from.codes) + piece);
+      scale[k] = g.from.scale(piece * 8LL >> g.from.shift);
+    } else {
+      word[k] = __ldcs(reinterpret_cast<const uint2*>(g.from.codes) + piece);
+      const float s = g.from.scale(g.from.how.scaled == scaled_by::row ? piece / g.row_pieces : 0);
+      scale[k] = whole_numbers ? encodings::int8_codes::number(1, s) : s;
+    }
   }
-  for (int c = threadIdx.x / 32; c < 16; c += threads / 32) table[c][lane] = g.from.table[c];
-  __syncthreads();
+  if constexpr (FourBits) {
+    for (int c = threadIdx.x / 32; c < 16; c += threads / 32) table[c][lane] = g.from.table[c];
+    __syncthreads();
+  }
   take_turn();  // the kernel ahead may read the panel
 #pragma unroll
   for (int k = 0; k < at_once; ++k) {
-    std::uint32_t pair[4];
+    const unsigned piece = first + k * threads;
+    if (piece >= g.pieces) break;
+    uint4 out;
+    if constexpr (FourBits) {
+      std::uint32_t pair[4];
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const unsigned byte = word[k] >> (8 * b) & 255;
-      pair[b] = pack<T>(table[byte >> 4][lane] * scale[k], table[byte & 15][lane] * scale[k]);
+      for (int b = 0; b < 4; ++b) {
+        const unsigned byte = word[k].x >> (8 * b) & 255;
+        pair[b] = pack<T>(table[byte >> 4][lane] * scale[k], table[byte & 15][lane] * scale[k]);
+      }
+      out = {pair[0], pair[1], pair[2], pair[3]};
+    } else {
+      out = eight_bytes<T>(word[k], whole_numbers, scale[k]);
     }
-    const long long piece = first + k * threads;
-    if (piece < g.pieces) static_cast<uint4*>(g.to)[piece] = {pair[0], pair[1], pair[2], pair[3]};
+    static_cast<uint4*>(g.to)[piece] = out;
   }
 }
 
@@ -89,21 +120,29 @@ class code_panel : public common_memory {
     if (n * bits_of(as) / 8 > bytes()) return fail("there is no room for the numbers of a weight that is codes");
     const cells<float> to{data(), as};
     const coded from = coded_of(codes);
-    const bool quick = has_four_bits(from.how) && from.pitch == from.cols && n % 8 == 0 && n > 0 && as != dtype::f32 &&
-                       reinterpret_cast<std::uintptr_t>(from.codes) % 4 == 0;
-    const status done = quick ? decode_four_bits(stream, {from, to.at, n / 8}, as)
-                              : on_stream{stream}.elements((n + 7) / 8, decoded_elements{from, to, n}, "decode");
+    const status done = in_pieces(from, n, as)
+                            ? decode_pieces(stream, from, n, as)
+                            : on_stream{stream}.elements((n + 7) / 8, decoded_elements{from, to, n}, "decode");
     if (!done) return done.failure();
     return to;
   }
 
  private:
-  static status decode_four_bits(cudaStream_t stream, const four_bit_panel& g, dtype as) {
-    constexpr long long in_block = four_bit_panel::threads * four_bit_panel::at_once;
-    const dim3 blocks(static_cast<unsigned>((g.pieces + in_block - 1) / in_block)), threads(four_bit_panel::threads);
-    return as == dtype::bf16
-               ? launch_chained(stream, &four_bit_panel_kernel<__nv_bfloat16>, blocks, threads, "decode", g)
-               : launch_chained(stream, &four_bit_panel_kernel<__half>, blocks, threads, "decode", g);
+  static bool in_pieces(const coded& c, long long n, dtype as) {
+    const bool four = has_four_bits(c.how), eight = c.how.codes == dtype::int8 || c.how.codes == dtype::f8_e4m3;
+    return as != dtype::f32 && n > 0 && n % 8 == 0 && n / 8 < (1LL << 31) &&
+           reinterpret_cast<std::uintptr_t>(c.codes) % 8 == 0 &&
+           ((four && c.pitch == c.cols) || (eight && c.cols % 8 == 0));
+  }
+  status decode_pieces(cudaStream_t stream, const coded& from, long long n, dtype as) const {
+    constexpr long long in_block = piece_panel::threads * piece_panel::at_once;
+    const piece_panel g{from, data(), static_cast<unsigned>(n / 8), static_cast<unsigned>(from.cols / 8)};
+    const dim3 blocks(static_cast<unsigned>((n / 8 + in_block - 1) / in_block)), threads(piece_panel::threads);
+    const bool four = has_four_bits(from.how);
+    const auto run = [&](auto* kernel) { return launch_chained(stream, kernel, blocks, threads, "decode", g); };
+    if (as == dtype::bf16)
+      return four ? run(&piece_panel_kernel<__nv_bfloat16, true>) : run(&piece_panel_kernel<__nv_bfloat16, false>);
+    return four ? run(&piece_panel_kernel<__half, true>) : run(&piece_panel_kernel<__half, false>);
   }
 };
 

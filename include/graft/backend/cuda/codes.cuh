@@ -17,7 +17,8 @@ struct coded {
   float offset = 0;
   long long cols = 0;
   float table[16] = {};  // of codes of four bits
-  int shift = 0;         // two to this power is a block of such codes
+  int shift = 0;         // two to this power is a block of such codes,
+  int second_shift = 0;  // and the scales that share a second scale; -1: they are no such power
   long long pitch = 0;   // how far their blocks are from row to row, in elements
 
   __device__ float nested(unsigned code, float second) const {
@@ -25,7 +26,8 @@ struct coded {
   }
   __device__ float scale(long long k) const {
     if (how.scales == dtype::u8)
-      return nested(static_cast<const unsigned char*>(scales)[k], second_scales[k / how.second_block]);
+      return nested(static_cast<const unsigned char*>(scales)[k],
+                    __ldg(second_scales + (second_shift < 0 ? k / how.second_block : k >> second_shift)));
     return cells<float>(const_cast<void*>(scales), how.scales)[k];
   }
   // The scale that element i is multiplied with.
@@ -41,7 +43,7 @@ struct coded {
   __device__ float4 four_scales(long long place) const {
     if (how.scales != dtype::u8) return __ldg(static_cast<const float4*>(scales) + place / 4);
     const unsigned codes4 = __ldg(static_cast<const unsigned*>(scales) + place / 4);
-    const float second = __ldg(second_scales + place / encodings::nested_block);
+    const float second = __ldg(second_scales + (place >> second_shift));
     return {nested(codes4 & 255, second), nested(codes4 >> 8 & 255, second), nested(codes4 >> 16 & 255, second),
             nested(codes4 >> 24, second)};
   }
@@ -86,6 +88,8 @@ inline coded coded_of(const view& v) {
   std::copy_n(values, 16, c.table);
   if (has_four_bits(p.how)) {
     while (1 << (c.shift + 1) <= p.how.block) ++c.shift;
+    while (1 << (c.second_shift + 1) <= p.how.second_block) ++c.second_shift;
+    if (1 << c.second_shift != p.how.second_block) c.second_shift = -1;
     c.pitch = p.how.scaled == scaled_by::run ? c.cols : c.cols >> c.shift << c.shift;
   }
   return c;

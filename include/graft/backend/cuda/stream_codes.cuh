@@ -86,10 +86,9 @@ template <class T, bool FourBits, int Tokens, int Splits, int Groups> struct cod
         if (in.first_step(group) + i * steps + j >= in.g.steps) break;
         code_fragments a = {};
         load_side(a, in.at(q) + j * rank * 128, warp, lane);
-        wgmma_wait<0>();
         multiply(acc, a, x_tile(group, i * steps + j), true);
+        wgmma_wait<0>();
       }
-      wgmma_wait<0>();
       if (lane == 0) ptx::barrier_arrive(in.empty(q));
     }
     const auto pitch = static_cast<std::uint32_t>(rank * 2);
