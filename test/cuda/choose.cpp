@@ -206,16 +206,25 @@ TEST_CASE("choose: the order of the tiles visits each once") {
 TEST_CASE("choose: two layers with their product in one kernel, where its tiles fill the device") {
   product_shape both[2];
   for (product_shape& p : both) p.m = 16, p.n = 14336, p.k = 4096, p.rank = 2 * gated_rank;
-  const stream_choice c = choose_gated(both, sm_90);
+  const stream_choice c = choose_gated(both, true, sm_90);
+  CHECK(choose_gated(both, false, sm_90).rows == 0);
   CHECK((c.gated && c.rows == gated_rows && c.splits == 1 && c.tiles == 128 && c.tokens == 16));
   both[0].rank = both[1].rank = 64;
-  CHECK(choose_gated(both, sm_90).rows == 0);
+  CHECK(choose_gated(both, false, sm_90).rows == 0);
   both[0].rank = both[1].rank = 0;
-  CHECK(choose_gated(both, sm_90).gated);
+  CHECK(choose_gated(both, false, sm_90).gated);
   both[1].n = 14338;
-  CHECK(choose_gated(both, sm_90).rows == 0);
+  CHECK(choose_gated(both, false, sm_90).rows == 0);
   both[0].n = both[1].n = 512;
-  CHECK(choose_gated(both, sm_90).rows == 0);
+  CHECK(choose_gated(both, false, sm_90).rows == 0);
   both[0].n = both[1].n = 14336, both[0].m = both[1].m = 65;
-  CHECK(choose_gated(both, sm_90).rows == 0);
+  CHECK(choose_gated(both, false, sm_90).rows == 0);
+}
+TEST_CASE("choose: adapters of one launch get one rank, small ones of a gate columns of their own") {
+  const int uneven[] = {16, 0, 32}, large[] = {16, 128}, gate[] = {16, 0}, none[] = {0, 0}, wide_gate[] = {16, 32};
+  CHECK(rank_together(uneven, 3, false).rank == 32);
+  CHECK(rank_together(large, 2, false).rank == 0);
+  CHECK((rank_together(gate, 2, true).rank == 32 && rank_together(gate, 2, true).apart));
+  CHECK((rank_together(none, 2, true).rank == 0 && !rank_together(none, 2, true).apart));
+  CHECK((rank_together(wide_gate, 2, true).rank == 32 && !rank_together(wide_gate, 2, true).apart));
 }

@@ -200,7 +200,8 @@ TEST_CASE("gpu block: gate and up with their product, where one kernel has them 
                             {"*_proj", formula_of<lora<8>>()},
                             {"*_proj", formula_of<dora<8>>()},
                             {"*_proj", formula_of<lora<30>>()},
-                            {"up_proj", formula_of<lora<8>>()}};
+                            {"up_proj", formula_of<lora<8>>()},
+                            {"q_proj", formula_of<lora<8>>()}};
   for (const adaption& with : lists) {
     const builder cached = forward_of(true, {&with, 1});
     // Whole tiles, a ragged one, and too few for all processors.

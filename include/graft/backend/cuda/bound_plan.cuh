@@ -72,6 +72,7 @@ template <class T> class bound_plan {
     values_.decode_into(panel_ = &panel, dtype_of<T>);
     if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
     for (bound_attention<T>& a : attentions_) a.bind(largest, p_.to, kernels.attention);
+    join_ranks(s);
     int rank = 0;
     for (bound_product<T>& b : products_) {
       if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr, &panel); !st) return st;
@@ -169,11 +170,24 @@ template <class T> class bound_plan {
       products_.emplace_back(g_, s,
                              s.before_posts < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
     for (const graft::launch& l : p_.launches)
-      if (l.together > 0) {
-        together_.emplace_back(l.product, l.together + 1);
-        for (int k = 0; l.gated >= 0 && k < 2; ++k)
-          products_[static_cast<std::size_t>(l.product + k)].stands_in_gate(k);
+      if (l.together > 0) together_.emplace_back(l.product, l.together + 1);
+  }
+  // Products of one launch, whose adapters may have different ranks or none; codes run one after the other as they are.
+  void join_ranks(const size_values& s) {
+    for (const graft::launch& l : p_.launches) {
+      if (l.together == 0) continue;
+      int own[max_segments] = {};
+      bool coded = false;
+      for (int k = 0; k <= l.together; ++k) {
+        const product_slots& p = p_.products[l.product + k];
+        own[k] = padded_rank(static_cast<int>(side_rank(g_, p, s)));
+        const id leaf = base_leaf(g_, p.weight);
+        coded = coded || (leaf >= 0 && leaves_[static_cast<std::size_t>(leaf)].beside != nullptr);
       }
+      const joint_rank all = coded ? joint_rank{} : rank_together(own, l.together + 1, l.gated >= 0);
+      for (int k = 0; k <= l.together; ++k)
+        products_[static_cast<std::size_t>(l.product + k)].stands_with(all.rank, k == 1 && all.apart ? gated_rank : 0);
+    }
   }
   // Which values are computed when, by nodes of their own.
   void collect() {

@@ -40,10 +40,9 @@ template <class T> class bound_product {
   // `pads`: only products over the tokens read the result, and they want rows as long as those of S.
   bound_product(const graph& g, const product_slots& slots, bool pads) : g_(&g), slots_(slots), pads_(pads) {}
   const product_slots& slots() const { return slots_; }
-  // The first (0) or the second (1) of two whose results are multiplied: small adapters have columns of their own beside
-  // those of the other, so that a tile takes both.
-  void stands_in_gate(int which) { gate_ = which; }
-  bool fits_gate() const { return gate_ >= 0 && side_rank(*g_, slots_, sizes_) <= gated_rank; }
+  // In a launch with others: the rank that all of them have, and the column where this one's own begins.
+  void stands_with(int rank, int first) { least_rank_ = rank, first_rank_ = first; }
+  bool stands_apart() const { return first_rank_ > 0; }
 
   // Sizes of the layer and its leaves; `shared` is null where this product is not all that its layer launches.
   status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared,
@@ -57,7 +56,7 @@ template <class T> class bound_product {
       return fail("a side branch of rank ", side_rank(*g_, slots_, s), " does not fit; the layer was bound for ",
                   shared_->rank, ": bind() it with a capacity of a larger rank");
     rank_ = shared_ != nullptr ? shared_->rank : own;
-    if (gate_ >= 0 && own == gated_rank) rank_ = 2 * own;
+    rank_ = std::max(rank_, least_rank_);
     calls_ = {}, code_calls_ = {};
     if (status st = packed_.reserve(stream, n_, k_, rank_, has_pre()); !st) return st;
     if (shared_ != nullptr) {
@@ -130,7 +129,9 @@ template <class T> class bound_product {
       o.s = s_now_ = with.side, o.before = before_now_ = with.before;
       if (shared_ != nullptr) o.slot.scale = record_scale(from), o.slot.shift = record_shift(from);
       o.workspace = with.workspace, o.counters = with.counters;
-      calls_ = linear_calls(kernels, to, shape(m), o);
+      product_shape own = shape(m);
+      if (has_no_branch()) own.rank = o.slot.rank = 0, o.slot.a_tiles = o.slot.b_tiles = o.slot.b = o.a = nullptr;
+      calls_ = linear_calls(kernels, to, own, o);
     }
     auto bound = calls_.at(m, with.x, with.y, with.residual, with.sums);
     if (!bound) return bound.failure();
@@ -159,6 +160,7 @@ template <class T> class bound_product {
   // What rows with this adapter read, until it is bound again.
   mixed_record record_of_rows() const {
     const adapter_slot& s = packed_.record;
+    if (has_no_branch()) return {nullptr, nullptr, s.scale, s.shift, s.pre, 0};
     return {packed_.a.data(), packed_.b.data(), s.scale, s.shift, s.pre, rank_};
   }
   bool is_coded() const { return base_leaf(*g_, slots_.weight) >= 0 && leaf().beside != nullptr; }
@@ -216,6 +218,8 @@ template <class T> class bound_product {
     if (status s = code_calls_.run(stream, c, m, with.x, with.y, with.residual, may_chain()); !s) return s.failure();
     return true;
   }
+  // What stands in its place for the sake of others is zeros.
+  bool has_no_branch() const { return shared_ == nullptr && slots_.sides.empty(); }
   bool has_pre() const { return slots_.pre >= 0 || (shared_ != nullptr && shared_->pre); }
   long long weight_bytes() const { return static_cast<long long>(n_) * k_ * static_cast<long long>(sizeof(T)); }
   long long size_of(id i, int axis) const { return g_->sizes.value((*g_)[i].d[axis], sizes_); }
@@ -235,7 +239,7 @@ template <class T> class bound_product {
     return each(stream, how.rows * how.cols, how, "pack");
   }
   status pack_sides(cudaStream_t stream, const values& v) {
-    int rank0 = gate_ == 1 && fits_gate() ? gated_rank : 0;
+    int rank0 = first_rank_;
     for (const side_branch& side : slots_.sides) {
       const long long rank = g_->sizes.value(side.rank, sizes_);
       T *const a = packed_.a.template as<T>(), *const b = packed_.b.template as<T>();
@@ -289,7 +293,7 @@ template <class T> class bound_product {
   shared_slots<T>* shared_ = nullptr;
   const code_panel* panel_ = nullptr;
   bool pads_;
-  int gate_ = -1;
+  int least_rank_ = 0, first_rank_ = 0;
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;
   buffer weight_, s_;

@@ -61,12 +61,12 @@ template <class T> class bound_together {
     for (int i = 0; i < count_; ++i) {
       const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
       if (p.is_coded()) return ok;
-      gated = gated && p.fits_gate();
       shapes[i] = p.shape(m);
       shapes[i].aligned = shapes[i].aligned && aligned(x, y, gated);
       layers[i] = {p.weight(), {y[i], p.record(), nullptr, p.out_size(), p.act()}};
     }
-    stream_choice c = gated ? choose_gated(shapes, device, kernels.have) : stream_choice{};
+    const bool apart = count_ == 2 && products[first_ + 1].stands_apart();
+    stream_choice c = gated ? choose_gated(shapes, apart, device, kernels.have) : stream_choice{};
     to.does = c.gated ? ran::gated : ran::products;
     for (int i = 0; c.gated && i < count_; ++i) layers[i].to.y = y[count_];
     if (c.rows == 0) c = choose_together(shapes, count_, device, kernels.have);

@@ -156,14 +156,13 @@ constexpr stream_choice choose_together(const product_shape* all, int count, con
                        stream_shapes_of(have, all[0].m, all[0].rank));
 }
 
-// Two of them with the product of their results, whose adapters have been given 2 * gated_rank columns where they have
-// any; no rows where that is not one kernel, or where it would leave more multiprocessors idle than a launch behind it
-// costs.
-constexpr stream_choice choose_gated(const product_shape* all, const target& device,
+// Two of them with the product of their results, and adapters that stand apart; no rows where that is not one kernel, or
+// where it would leave more multiprocessors idle than a launch behind it costs.
+constexpr stream_choice choose_gated(const product_shape* all, bool apart_ranks, const target& device,
                                      const kernel_list& have = every_kernel()) {
   const stream_choice apart = choose_together(all, 2, device, have);
   const int n = all[0].n, rank = all[0].rank, processors = device.processors;
-  const bool fits = (rank == 0 || rank == 2 * gated_rank) && all[1].n == n && n % 2 == 0;
+  const bool fits = (rank == 0 || apart_ranks) && all[1].n == n && n % 2 == 0;
   if (apart.rows == 0 || !fits || !have.has_stream(apart.tokens, shape_index(gated_rows, false), rank)) return {};
   const int tiles = (2 * n + gated_rows - 1) / gated_rows;
   const int time = stream_time(tiles, gated_rows, 1, rank, apart.tokens, processors),

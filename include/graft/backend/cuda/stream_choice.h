@@ -11,8 +11,20 @@ struct stream_choice {
   bool any = false;    // the kernels that can do everything: one shape, for any inner size
   bool gated = false;  // half of the rows of a tile are of one layer and half of another: their product is stored
 };
-// The shape that can; and adapters of rank 16, each in its own columns of one of rank 32.
-inline constexpr int gated_rows = 224, gated_rank = 16;
+inline constexpr int gated_rows = 224, gated_rank = 16;  // the shape that can, and the largest adapters of the two
+
+// Products of one launch have adapters of one (padded) rank, the largest of theirs, with zeros where they have less. Small
+// ones of two whose product is stored stand apart: in columns of their own of one that is twice as wide.
+struct joint_rank {
+  int rank = 0;  // 0: they stay as they are
+  bool apart = false;
+};
+constexpr joint_rank rank_together(const int* padded, int count, bool gated) {
+  int most = 0;
+  for (int i = 0; i < count; ++i) most = padded[i] > most ? padded[i] : most;
+  if (gated && most == gated_rank) return {2 * gated_rank, true};
+  return {most > max_stream_rank ? 0 : most, false};
+}
 
 inline constexpr int any_rows = 64;
 // The last one is for what is rarely wanted.

@@ -29,21 +29,23 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   for (unsigned k = 0; k < 2; ++k) sums -= (c.beside >> k & 1) != 0 ? 1 : 0;
   return c.launches + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
 }
+// As they are bound: true where their adapters stand apart.
+constexpr bool give_joint_rank(sequence<product_shape>& to, const product_shape* all, int count, bool gated) {
+  sequence<int> own;
+  for (int i = 0; i < count; ++i) to.push(all[i]), own.push(padded_rank(all[i].rank));
+  const joint_rank joint = rank_together(own.begin(), count, gated);
+  for (int i = 0; i < count; ++i) to[i].rank = joint.rank > own[i] ? joint.rank : own[i];
+  return joint.apart;
+}
 constexpr bool run_together(const product_shape* all, int count, const target& t) {
   sequence<product_shape> padded;
-  for (int i = 0; i < count; ++i) {
-    padded.push(all[i]);
-    padded.back().rank = padded_rank(all[i].rank);
-  }
+  give_joint_rank(padded, all, count, false);
   return choose_together(padded.begin(), count, t).rows > 0;
 }
 constexpr bool run_gated(const product_shape* all, const target& t) {
-  product_shape padded[2] = {all[0], all[1]};
-  for (product_shape& p : padded) {
-    if (p.rank > gated_rank) return false;
-    p.rank = p.rank > 0 ? 2 * gated_rank : 0;
-  }
-  return choose_gated(padded, t).rows > 0;
+  sequence<product_shape> padded;
+  const bool apart = give_joint_rank(padded, all, 2, true);
+  return choose_gated(padded.begin(), apart, t).rows > 0;
 }
 // Several rotation factors that stay within 32 columns are composed to one first.
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
