@@ -94,7 +94,9 @@ inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype 
   stream_call& to = b.with.emplace<stream_call>();
   g.m = static_cast<int>(x.rows);
   g.k_steps = static_cast<int>((x.cols + 63) / 64);
-  if (status s = make_map(to.maps.x, type, x, c.tokens, 64); !s) return s;
+  const int tokens = (g.m + 7) / 8 * 8;  // others of the kernel's stay as they lie: nothing of theirs is stored
+  g.x_bytes = static_cast<std::uint32_t>(tokens) * 128;
+  if (status s = make_map(to.maps.x, type, x, tokens, 64); !s) return s;
   g.gated = c.gated;
   for (int i = 0, tile = 0; i < max_segments; ++i) {
     g.first_tile[i] = i < count ? tile : c.tiles;

@@ -57,9 +57,11 @@ inline status stream_mixed(cudaStream_t stream, const mixed_kernels& kernels, co
   const kernel_entry& kernel = kernels.stream[mixed_index(c.tokens, c.rows)];
   const mixed_operands& o = all[0];
   stream_maps maps{};
-  if (status s = make_map(maps.x, p->type, {o.x, p->m, p->k}, c.tokens, 64); !s) return s;
+  const int tokens = static_cast<int>((p->m + 7) / 8 * 8);
+  if (status s = make_map(maps.x, p->type, {o.x, p->m, p->k}, tokens, 64); !s) return s;
   stream_args g{};
   g.m = static_cast<int>(p->m), g.k_steps = (p->k + 63) / 64;
+  g.x_bytes = static_cast<std::uint32_t>(tokens) * 128;
   mixed_args mixed{{{}, o.batch.of_row, count}, o.sums, o.x, p->k};
   for (int i = 0, tile = 0; i < max_segments; ++i) {
     g.first_tile[i] = i < count ? tile : c.tiles;

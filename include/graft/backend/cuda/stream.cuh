@@ -87,7 +87,7 @@ struct stream_block {
     const std::uint64_t policy = Any && g.by_row ? ptx::evict_last : ptx::evict_first;
     request_all(
         [&](int k, int q) {
-          ptx::barrier_expect(full(q), pre() != nullptr ? shape::stage - shape::x : shape::stage);
+          ptx::barrier_expect(full(q), shape::stage - shape::x + (pre() != nullptr ? 0 : g.x_bytes));
           ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full(q), policy);
           if (gated())  // the boxes have half of the rows
             ptx::load_tile(base + q * shape::stage + half * 128, &maps.w[1], k * 64, row0, full(q), policy);
@@ -98,7 +98,7 @@ struct stream_block {
     request_all(
         [&](int k, int q) {
           const std::uint32_t here = pre() != nullptr ? x_here(q) : full(q);
-          if (pre() != nullptr) ptx::barrier_expect(here, shape::x);
+          if (pre() != nullptr) ptx::barrier_expect(here, g.x_bytes);
           ptx::load_tile(base + q * shape::stage + shape::w + shape::a, &maps.x, k * 64, 0, here, ptx::evict_last);
         },
         [] { ptx::wait_for_previous_kernel(); });

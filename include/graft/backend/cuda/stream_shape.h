@@ -47,6 +47,7 @@ struct stream_maps {
 // The first line of the parameters is all that a block needs to begin.
 struct stream_args {
   int m, k_steps;
+  std::uint32_t x_bytes;         // of x in a stage: eights of tokens, not all that there is room for
   int first_tile[max_segments];  // of each segment; beyond the last one larger than any tile
   bool by_row;                   // y is [row][token]: the rows are tokens and the tokens are the rows of A
   bool gated;                    // tiles have rows of the first two segments, and store the product of both
