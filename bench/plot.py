@@ -194,7 +194,24 @@ def gpu_model():
     fig.savefig(out / "gpu_model.svg", metadata={"Date": None})
 
 
+def gpu_codes():
+    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("cuda-codes.json")}
+    kinds = ["nf4", "nf4 double", "fp4", "int8", "fp8"]
+    fig, axes = plt.subplots(1, 2, figsize=(10, 3.4), sharey=True)
+    for axis, wide in zip(axes, (4096, 14336)):
+        for k, (tokens, color) in enumerate(((1, "#3b7ea1"), (8, "#c4820e"), (16, "#999999"))):
+            over = [100 / rows[kind + " lora r16", tokens, wide]["percent_of_floor"] for kind in kinds]
+            axis.bar([i + 0.27 * (k - 1) for i in range(len(kinds))], over, 0.27, color=color, label=f"{tokens} tokens")
+        axis.axhline(1, color="black", linewidth=1)
+        axis.set_xticks(range(len(kinds)), kinds)
+        axis.set_title(f"{wide} x 4096, LoRA r16")
+    axes[0].set_ylabel("time / floor of the stored bytes")
+    axes[0].legend(frameon=False)
+    fig.tight_layout()
+    fig.savefig(out / "gpu_codes.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline, gpu_backward, gpu_model):
+    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline, gpu_backward, gpu_model, gpu_codes):
         draw()
