@@ -59,6 +59,7 @@ template <class T> class bound_plan {
       if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
         return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
     if (products_.empty() && sums_.empty()) make_launches();
+    mixed_ = {};  // what lies here may have been another layer's
     kernels_ = &kernels, leaves_ = leaves;
     now_.data.assign(static_cast<std::size_t>(g_.size), view{});
     now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
