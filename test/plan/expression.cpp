@@ -53,7 +53,7 @@ TEST_CASE("expression: transposed values and repeated ones are computed where th
       for (int o = 0; p.live[r] && o < 3; ++o)
         if (g[r].operand(o) == p.nodes[k]) CHECK(p.launch_of[r] == p.launch_of[last.anchor]);
 }
-TEST_CASE("expression: a gate and its gradient are a launch for each value that is stored") {
+TEST_CASE("expression: a gate, the same again in the backward pass, and both of its gradients are a launch each") {
   const block_formula block = block_of<llama>();
   using model = adapted<llama, on<"*_proj", lora<16>>>;
   const block_options how{model::adapters};
@@ -70,13 +70,36 @@ TEST_CASE("expression: a gate and its gradient are a launch for each value that 
       ++expressions;
       CHECK(l.count > 1);  // nothing of it is stored but the end,
       CHECK(p.launch_of[l.anchor] == &l - &p.launches[0]);
-      for (int k = l.first; k < l.first + l.count - 1; ++k)  // and what others read of it they compute themselves
+      for (int k = l.first; k < l.first + l.count; ++k) {  // and what others read of it they compute themselves
+        if (p.nodes[k] == l.anchor || p.nodes[k] == l.also) continue;
         for (id r = 0; r < g.size; ++r)
           for (int o = 0; p.live[r] && o < 3; ++o)
             if (g[r].operand(o) == p.nodes[k]) CHECK((is_pointwise(g[r].what) && p.when.by_token[r]));
+      }
+      const bool is_gradient = made == &pair.backward && expressions == 2;
+      CHECK((l.also >= 0) == is_gradient);
+      if (is_gradient) CHECK(p.launch_of[l.also] == p.launch_of[l.anchor]);
     }
-    CHECK(expressions == (made == &pair.forward ? 1 : 3));  // the gated value; again, and the gradients of both factors
+    CHECK(expressions == (made == &pair.forward ? 1 : 2));
   }
+}
+TEST_CASE("expression: a second value is computed with the first only where that waits for nobody") {
+  builder g;
+  const scope p{&g};
+  const auto n = p.size("in", dyn, 64);
+  const ex a = p.leaf(op::input, "a", 2, 1, 1, p.tokens(), n), b = p.leaf(op::input, "b", 2, 1, 1, p.tokens(), n);
+  const ex w = p.leaf(op::base, "w", 2, 1, 1, n, n), v = p.leaf(op::base, "v", 2, 1, 1, n, n);
+  const ex made = a * w, later = b * v;
+  g.give((mul(silu(made), a) * w).i, "first");
+  g.give((mul(sigmoid(made), mul(a, b)) * w).i, "with it");
+  g.give((mul(tanh(made), mul(a, later)) * w).i, "not with it");
+  const graph whole = g;
+  const plan planned = fuse(whole, gpu);
+  int pairs = 0, expressions = 0;
+  for (const launch& l : planned.launches)
+    if (l.product < 0 && l.count > 1) ++expressions, pairs += l.also >= 0 ? 1 : 0;
+  CHECK(expressions == 2);
+  CHECK(pairs == 1);
 }
 TEST_CASE("expression: what one launch reads is stored, even where another computes it again") {
   builder g;

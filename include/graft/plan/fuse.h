@@ -146,6 +146,7 @@ struct planner {
         if (!nodes.empty()) expressions.push(static_cast<sequence<id>&&>(nodes));
       }
     }
+    const sequence<int> second = second_expressions(expressions);
     sequence<int> heads_of(g.size, -1);  // attention: the row launch whose result nothing else reads
     for (id i = 0; p.to.takes_heads != nullptr && i < g.size; ++i)
       if (g[i].what == op::cached_attention && member(i))
@@ -177,6 +178,11 @@ struct planner {
             open(family_of(g[i]), i);
             for (int k = expressions[e].size() - 1; k >= 0; --k)
               add(expressions[e][k], slot::alone, expression_of[expressions[e][k]] == e);
+            if (second[e] >= 0 && p.launch_of[expressions[second[e]][0]] < 0) {
+              const sequence<id>& with = expressions[second[e]];
+              p.launches.back().also = with[0];
+              for (int k = with.size() - 1; k >= 0; --k) add(with[k], slot::alone, expression_of[with[k]] == second[e]);
+            }
           }
         } else if (const int heads = heads_of[i]; heads >= 0) {
           const sequence<id>& inside = p.row_launches[heads].inside;
@@ -194,6 +200,32 @@ struct planner {
         }
       }
     }
+  }
+  // For each expression of rows the one that can be computed with it, if any: it reads all that this one reads, and else
+  // only what was there before the call's first launch. Both gradients of a gate are such a pair.
+  [[gnu::cold]] constexpr sequence<int> second_expressions(const sequence<sequence<id>>& all) const {
+    sequence<int> second(all.size(), -1);
+    sequence<bool> taken(all.size(), false);
+    sequence<node_set> reads;
+    for (const sequence<id>& nodes : all) {
+      node_set inside(g.size), from(g.size);
+      for (const id n : nodes) inside.add(n);
+      for (const id n : nodes)
+        for (int k = 0; k < 3; ++k)
+          if (const id o = g[n].operand(k); o >= 0 && !inside[o]) from.add(o);
+      reads.push(static_cast<node_set&&>(from));
+    }
+    for (int e = 0; e < all.size(); ++e)
+      for (int other = 0; other < all.size() && !taken[e] && second[e] < 0; ++other) {
+        if (other == e || taken[other] || second[other] >= 0 || !p.when.by_token[all[e][0]]) continue;
+        bool fits = p.when.by_token[all[other][0]] && same_shape(g[all[e][0]], g[all[other][0]]), made = false;
+        for (id i = 0; i < g.size; ++i) {
+          if (reads[e][i]) fits = fits && reads[other][i], made = made || member(i);
+          if (reads[other][i] && !reads[e][i]) fits = fits && !member(i);
+        }
+        if (fits && made) second[e] = other, taken[other] = true;
+      }
+    return second;
   }
   // What node i reads from other launches is there; `own`: the product or expression that it is part of.
   constexpr bool computed_before(id i, const sequence<int>& part_of, int own) const {

@@ -45,6 +45,7 @@ struct launch {
   id gated = none_id;        // the product of its two results, element by element: what the launch stores
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
+  id also = none_id;         // of an expression: a second value that it computes, from the same operands
   int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:
                              // the heads that it reads, which it may take as they are
 };

@@ -222,9 +222,10 @@ template <class T> class bound_plan {
     for (int o = 0; o < 3; ++o) need(g_[i].operand(o));
   }
   status pack(cudaStream_t stream) {
+    side_packer<T> sides(stream);
     for (bound_product<T>& b : products_)
-      if (status s = b.pack(stream, values_); !s) return s;
-    return ok;
+      if (status s = b.pack(stream, values_, sides); !s) return s;
+    return sides.flush();
   }
   // Values that products read or write between launches are stored as T, those of other launches in float.
   status reserve_values(const size_values& largest) {
@@ -266,6 +267,7 @@ template <class T> class bound_plan {
       } else {
         if (l.rows >= 0) write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
         if (l.rows < 0 || l.what == family::attention) write(l.anchor, count(g_, l.anchor, largest));
+        if (l.also >= 0) write(l.also, count(g_, l.also, largest));
       }
     }
     return memory_.reserve(g_, p_, written, scratch);

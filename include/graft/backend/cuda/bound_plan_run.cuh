@@ -222,23 +222,32 @@ template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
 }
 
 template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, const graft::launch& l) {
-  const int k = written_output(l.anchor);
-  cells<float> to = values_.room(l.anchor);
-  if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
-  values_.put(l.anchor, to);
-  const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
   const id* const nodes = &p_.nodes[l.first];
   status found = ok;
-  expression_writer writer(
-      g_, [&](id i) { return std::find(nodes, nodes + l.count, i) != nodes + l.count; },
-      [&](id i) {
-        const result<tensor<float>> read = values_.numbers(stream, i);
-        if (!read) found = read.failure();
-        return read ? *read : tensor<float>{};
-      });
-  const expression written = writer.write(root);
+  // What is computed element by element for a root, which is stored where its readers find it.
+  auto written = [&](id root) {
+    const int k = written_output(root);
+    cells<float> to = values_.room(root);
+    if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    values_.put(root, to);
+    expression_writer writer(
+        g_, [&](id i) { return std::find(nodes, nodes + l.count, i) != nodes + l.count; },
+        [&](id i) {
+          const result<tensor<float>> read = values_.numbers(stream, i);
+          if (!read) found = read.failure();
+          return read ? *read : tensor<float>{};
+        });
+    return writer.write(g_[root].what == op::sum_to ? g_[root].a : root);
+  };
+  const expression first = written(l.anchor);
+  if (l.also < 0) {
+    const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
+    if (!found) return found;
+    return evaluate(stream, first, shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
+  }
+  const expression second = written(l.also);
   if (!found) return found;
-  return evaluate(stream, written, shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
+  return evaluate(stream, first, second, values_[l.anchor], values_[l.also]);
 }
 
 }  // namespace graft::cuda

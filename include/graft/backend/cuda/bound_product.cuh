@@ -77,15 +77,15 @@ template <class T> class bound_product {
     if (!weight_in_place()) need(slots_.weight);
     need(slots_.pre);
   }
-  // From values in float to what the kernels read.
-  status pack(cudaStream_t stream, const values& v) {
+  // From values in float to what the kernels read; the sides may be packed later, with those of other products.
+  status pack(cudaStream_t stream, const values& v, side_packer<T>& sides) {
     chained_ = false;  // the next call reads what is written here
     if (!weight_in_place())
       if (status s = put(stream, v, slots_.weight,
                          {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_by_row, false});
           !s)
         return s;
-    if (status s = pack_sides(stream, v); !s) return s;
+    if (status s = packs_plainly() ? gather_sides(v, sides) : pack_sides(stream, v); !s) return s;
     if (has_pre()) {
       T* const to = packed_.pre.template as<T>();
       const status s = slots_.pre < 0 ? each(stream, k_, fill_vector<T>{to, 1}, "ones")
@@ -237,6 +237,30 @@ template <class T> class bound_product {
     if (!read) return read.failure();
     how.from = read->p;
     return each(stream, how.rows * how.cols, how, "pack");
+  }
+  // Are A and B of every side numbers of the adapter?
+  bool packs_plainly() const {
+    bool plain = true;
+    for (const side_branch& side : slots_.sides)
+      plain = plain && side.a >= 0 && side.b >= 0 && base_leaf(*g_, side.a) < 0 && base_leaf(*g_, side.b) < 0;
+    return plain;
+  }
+  status gather_sides(const values& v, side_packer<T>& sides) const {
+    int rank0 = 0;
+    for (const side_branch& side : slots_.sides) {
+      const auto rank = static_cast<int>(g_->sizes.value(side.rank, sizes_));
+      pack_side<T> one{};
+      one.a = v[side.a].p, one.b = v[side.b].p;
+      if (side.factor >= 0) one.factor = v[side.factor].p;
+      one.a_to = packed_.a.template as<T>(), one.b_to = packed_.b.template as<T>();
+      one.a_tiles = packed_.a_tiles.template as<T>(), one.b_tiles = packed_.b_tiles.template as<T>();
+      one.rank = rank, one.first = rank0, one.all = rank_;
+      one.in = k_, one.out = outputs_, one.slab_rows = padded_rows(n_);
+      one.a_across = !side.a_by_rank, one.b_across = !side.b_by_row, one.minus = side.minus;
+      if (status s = sides.add(one); !s) return s;
+      rank0 += rank;
+    }
+    return ok;
   }
   status pack_sides(cudaStream_t stream, const values& v) {
     int rank0 = first_rank_;

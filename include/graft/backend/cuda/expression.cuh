@@ -201,23 +201,36 @@ template <class Inside, class Value> class expression_writer {
   expression e_{};
 };
 
-// By a kernel of its own where its steps are these; false where they are not.
-template <dtype Type, unsigned Numbers, class Steps>
-result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
+// As a kernel of its own where its steps are these; `fits` says whether they are.
+template <dtype Type, unsigned Numbers, class Steps> struct as_known {
   using kernel = known_expression<Type, Numbers, Steps>;
-  if (f.out.type != Type || !Steps::are(f.e.step, f.e.steps) || !f.is_like<kernel::operands>(Numbers)) return false;
-  kernel known;
-  for (int k = 0; k < kernel::operands; ++k) known.operand[k] = f.e.operand[k];
-  known.out = f.out;
-  if (status s = each(stream, n, known, "known expression"); !s) return s.failure();
-  return true;
-}
+  static bool fits(const expression_eights<true>& f) {
+    return f.out.type == Type && Steps::are(f.e.step, f.e.steps) && f.is_like<kernel::operands>(Numbers);
+  }
+  static kernel of(const expression_eights<true>& f) {
+    kernel known;
+    for (int k = 0; k < kernel::operands; ++k) known.operand[k] = f.e.operand[k];
+    known.out = f.out;
+    return known;
+  }
+};
+using known_gate = as_known<dtype::bf16, 0, silu_gate>;
+using known_gate_by_second = as_known<dtype::bf16, 0, silu_gate_by_second>;
+using known_gate_by_first = as_known<dtype::bf16, 8, silu_gate_by_first>;
+
+// False where no such kernel knows it.
 inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
-  constexpr dtype type = dtype::bf16;
-  for (const auto known : {&evaluate_known<type, 0, silu_gate>, &evaluate_known<type, 0, silu_gate_by_second>,
-                           &evaluate_known<type, 8, silu_gate_by_first>})
-    if (const result<bool> done = known(stream, f, n); !done || *done) return done;
-  return false;
+  status s = ok;
+  if (known_gate::fits(f))
+    s = each(stream, n, known_gate::of(f), "gate");
+  else if (known_gate_by_second::fits(f))
+    s = each(stream, n, known_gate_by_second::of(f), "gradient of a gate");
+  else if (known_gate_by_first::fits(f))
+    s = each(stream, n, known_gate_by_first::of(f), "gradient of a gate");
+  else
+    return false;
+  if (!s) return s.failure();
+  return true;
 }
 
 // `of`: what is computed element by element, the root itself or what it sums.
@@ -243,6 +256,40 @@ inline status evaluate(cudaStream_t stream, const expression& e, const tensor<fl
   const expression_sums sums{e, out.p, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}};
   const auto threads = static_cast<unsigned>(std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U));
   return on_stream{stream}.blocks(out.count(), threads, sums, "sum of an expression");
+}
+
+// Two expressions for the same elements.
+template <class F> struct both_expressions {
+  F first, second;
+  __device__ void operator()(long long i) const { first(i), second(i); }
+};
+inline status evaluate(cudaStream_t stream, const expression& first, const expression& second, const tensor<float>& out,
+                       const tensor<float>& other) {
+  const long long n = out.count(), eights = n / 8;
+  if (n == 0) return ok;
+  unsigned size[4];
+  for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(out.d[k]);
+  const auto width = static_cast<unsigned>(out.d[3]);
+  if (out.p.type == dtype::f32 && other.p.type == dtype::f32) {
+    expression_eights<false> a{first, out.p, width, {}}, b{second, other.p, width, {}};
+    if (a.take(size) && b.take(size))
+      return each(stream, eights, both_expressions<expression_eights<false>>{a, b}, "expressions");
+  }
+  if (out.p.type != dtype::f32 && other.p.type != dtype::f32) {
+    expression_eights<true> a{first, out.p, width, {}}, b{second, other.p, width, {}};
+    if (a.take(size) && b.take(size)) {
+      if (known_gate_by_second::fits(a) && known_gate_by_first::fits(b))
+        return each(stream, eights,
+                    known_pair<known_gate_by_second::kernel, known_gate_by_first::kernel>{known_gate_by_second::of(a),
+                                                                                          known_gate_by_first::of(b)},
+                    "gradients of a gate");
+      return each(stream, eights, both_expressions<expression_eights<true>>{a, b}, "expressions");
+    }
+  }
+  if (n >= 1LL << 32) return fail("an expression of ", n, " elements is more than its kernel counts");
+  const expression_elements a{first, out.p, {size[0], size[1], size[2], size[3]}},
+      b{second, other.p, {size[0], size[1], size[2], size[3]}};
+  return each(stream, n, both_expressions<expression_elements>{a, b}, "expressions");
 }
 
 }  // namespace graft::cuda

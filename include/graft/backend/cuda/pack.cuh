@@ -117,6 +117,26 @@ template <class T> struct pack_many_sides {
     side[k](i);
   }
 };
+// Gathers side branches, and packs them when there are enough of them or when all have come.
+template <class T> class side_packer {
+ public:
+  explicit side_packer(cudaStream_t stream) : stream_(stream) {}
+  status add(const pack_side<T>& one) {
+    if (now_.sides == pack_many_sides<T>::most)
+      if (status s = flush(); !s) return s;
+    now_.side[now_.sides++] = one;
+    return ok;
+  }
+  status flush() {
+    const status s = each(stream_, now_.count(), now_, "sides");
+    now_.sides = 0;
+    return s;
+  }
+
+ private:
+  cudaStream_t stream_;
+  pack_many_sides<T> now_;
+};
 template <class T> struct fill_vector {
   T* to;
   float value;
