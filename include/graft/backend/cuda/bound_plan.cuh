@@ -238,10 +238,12 @@ template <class T> class bound_plan {
       if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
     for (const graft::launch& l : p_.launches)
       if (l.gated >= 0) narrow_.add(l.gated);
-    for (const graft::launch& l : p_.launches)  // stacks of products take 16 bits to the tensor cores
-      if (const graft::node& v = g_[l.anchor]; l.product < 0 && l.sum < 0 && l.count == 1 && v.what == op::matmul)
-        for (const id i : {unshaped(g_, v.a), unshaped(g_, v.b), l.anchor})
-          if (p_.when.by_token[i] && !is_leaf(g_[i].what)) narrow_.add(i);
+    for (const graft::launch& l : p_.launches)  // stacks of products, and rotations, have kernels for 16 bits
+      if (const op what = g_[l.anchor].what; l.product < 0 && l.sum < 0 && l.count == 1 &&
+                                             (what == op::matmul || what == op::rotate || what == op::rotate_grad)) {
+        for (int k = 0; k < 3; ++k) keep_narrow(unshaped(g_, g_[l.anchor].operand(k)));
+        keep_narrow(l.anchor);
+      }
     long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
     for (const bound_attention<T>& a : attentions_)
       if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());
@@ -271,6 +273,9 @@ template <class T> class bound_plan {
       }
     }
     return memory_.reserve(g_, p_, written, scratch);
+  }
+  void keep_narrow(id i) {
+    if (i >= 0 && p_.when.by_token[i] && !is_leaf(g_[i].what)) narrow_.add(i);
   }
   // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones.
   status make_room() {

@@ -162,17 +162,26 @@ template <class Real> struct product_entry {
   }
 };
 
+// Stacks of matrices, and a wide one times a narrow one: what the tensor cores are worth rounding an operand for.
+template <class Real> bool takes_tensor_cores(const products<Real>& p) {
+  return p.stacked || (std::min(p.rows, p.cols) <= product_side && p.depth >= 256);
+}
+// The same as stacks for those. A flat product is a stack of 64 rows each; a block goes through many matrices.
+template <class T> status launch_stacks(const on_stream& on, dim3 grid, products<float> p, float* partial) {
+  const bool flat = p.count() == 1 && !p.sum && partial == nullptr;
+  if (flat && p.rows % product_side == 0 && p.cols <= product_side && p.depth <= stacked::deep) {
+    p.stack[1] = p.rows / product_side, p.rows = product_side, p.a.outer[1] = product_side * p.a.step;
+    grid = dim3(1, 1, static_cast<unsigned>(std::min(p.stack[1], 65535LL)));
+  }
+  grid.z = std::min(grid.z, 528U);
+  return launch(on.stream, &stacked_products<T, products<float>>, grid, stacked::threads, "matmul", p, partial);
+}
 template <class Real>
 status launch_tiles(const on_stream& on, const dim3& grid, const products<Real>& p, Real* partial) {
   if constexpr (dtype_of<Real> == dtype::f32) {
-    using bf = __nv_bfloat16;
-    const dtype type = p.stacked ? stacked_type(p) : dtype::f32;
-    // A block goes through many matrices, one after the other.
-    const dim3 few(grid.x, grid.y, std::min(grid.z, 528U));
-    if (type == dtype::bf16)
-      return launch(on.stream, &stacked_products<bf, products<Real>>, few, stacked::threads, "matmul", p, partial);
-    if (type == dtype::f16)
-      return launch(on.stream, &stacked_products<__half, products<Real>>, few, stacked::threads, "matmul", p, partial);
+    const dtype type = takes_tensor_cores(p) ? stacked_type(p) : dtype::f32;
+    if (type == dtype::bf16) return launch_stacks<__nv_bfloat16>(on, grid, p, partial);
+    if (type == dtype::f16) return launch_stacks<__half>(on, grid, p, partial);
   }
   return launch(on.stream, &tiled_products<Real>, grid, product_threads, "matmul", p, partial);
 }

@@ -2,7 +2,8 @@
 // Products of small matrices, one for each token or so, on the tensor cores: c = a b for a stack of them, or summed over it
 // (LoKr). What product.cuh computes, where an operand is stored in 16 bits; the other one is rounded to it on its way in. A
 // block of four warps computes 64 x 64, 64 terms at a time, by mma.sync m16n8k16; three stages of shared memory run through
-// all matrices of the block, so that the next one is on its way while this one is multiplied.
+// all matrices of the block, so that the next one is on its way while this one is multiplied. An operand that all of them
+// have in common is brought once.
 #pragma once
 #include <graft/backend/cuda/eights.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
@@ -55,6 +56,52 @@ __device__ __forceinline__ void right(std::uint32_t (&b)[4], std::uint32_t tile,
   else
     ptx::load_matrix_across(b, tile + place(k * 16 + lane % 8 + lane / 8 % 2 * 8, first / 8 + lane / 16));
 }
+// Four lanes have two neighbouring columns of a row each, in each of four tiles of eight: afterwards each has eight of one.
+__device__ __forceinline__ void exchange(std::uint32_t (&v)[4], int lane) {
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if ((k & bit) != 0) continue;
+      const bool high = (lane & bit) != 0;
+      const std::uint32_t got = __shfl_xor_sync(~0U, high ? v[k] : v[k + bit], bit);
+      if (high)
+        v[k] = got;
+      else
+        v[k + bit] = got;
+    }
+}
+// Rows [row0, row0 + 16) of a result, from the accumulators of a warp.
+template <class T, class Products>
+__device__ __forceinline__ void store(const Products& p, long long m, long long row0, long long col0,
+                                      const float (&acc)[8][4], int lane) {
+  const bool plain = p.c.type == dtype_of<T> && p.accumulate == 0 && p.scale.at == nullptr && p.cols % 8 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(p.c.at) % 16 == 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const long long r = row0 + lane / 4 + 8 * h;
+    if (plain) {
+#pragma unroll
+      for (int four = 0; four < 2; ++four) {
+        std::uint32_t v[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) v[j] = pack<T>(acc[4 * four + j][2 * h], acc[4 * four + j][2 * h + 1]);
+        exchange(v, lane);
+        const long long c = col0 + (4 * four + lane % 4) * 8;
+        if (r < p.rows && c < p.cols)
+          *reinterpret_cast<uint4*>(static_cast<T*>(p.c.at) + (m * p.rows + r) * p.cols + c) =
+              make_uint4(v[0], v[1], v[2], v[3]);
+      }
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (const long long c = col0 + j * 8 + lane % 4 * 2 + e; r < p.rows && c < p.cols)
+          p.store(m, r, c, acc[j][2 * h + e]);
+  }
+}
 }  // namespace stacked
 
 // The grid is that of tiled_products.
@@ -71,13 +118,18 @@ __global__ void __launch_bounds__(stacked::threads) stacked_products(Products p,
   const long long lo = per * each * blockIdx.y / gridDim.y, range = per * each * (blockIdx.y + 1) / gridDim.y - lo;
   const long long mine = blockIdx.z < results ? (results - 1 - blockIdx.z) / gridDim.z + 1 : 0, steps = mine * range;
   const bool a_along = p.a.inner == 1, b_along = p.b.inner == 1;
+  auto is_common = [&](const auto& f) { return per == 1 && f.outer[0] == 0 && f.outer[1] == 0; };
+  const bool a_stays = is_common(p.a), b_stays = is_common(p.b);
+  auto stage = [&](long long n, bool stays) {
+    return base + (stays ? 0 : static_cast<std::uint32_t>(n % stages) * 2 * tile_bytes);
+  };
 
   auto request = [&](long long n) {
     if (n < steps) {
       const long long step = lo + n % range, s = (blockIdx.z + n / range * gridDim.z) * each + step / per;
-      const std::uint32_t to = base + static_cast<std::uint32_t>(n % stages) * 2 * tile_bytes;
-      fill<T>(to, p.matrix(p.a, s), p.a, row0, p.rows, step % per * deep, p.depth);
-      fill<T>(to + tile_bytes, p.matrix(p.b, s), p.b, col0, p.cols, step % per * deep, p.depth);
+      const long long k0 = step % per * deep;
+      if (n == 0 || !a_stays) fill<T>(stage(n, a_stays), p.matrix(p.a, s), p.a, row0, p.rows, k0, p.depth);
+      if (n == 0 || !b_stays) fill<T>(stage(n, b_stays) + tile_bytes, p.matrix(p.b, s), p.b, col0, p.cols, k0, p.depth);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -87,8 +139,7 @@ __global__ void __launch_bounds__(stacked::threads) stacked_products(Products p,
     asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
     __syncthreads();
     request(n + stages - 1);
-    const std::uint32_t a_tile = base + static_cast<std::uint32_t>(n % stages) * 2 * tile_bytes,
-                        b_tile = a_tile + tile_bytes;
+    const std::uint32_t a_tile = stage(n, a_stays), b_tile = stage(n, b_stays) + tile_bytes;
 #pragma unroll
     for (int k = 0; k < deep / 16; ++k) {
       std::uint32_t a[4], b[4];
@@ -101,19 +152,20 @@ __global__ void __launch_bounds__(stacked::threads) stacked_products(Products p,
     }
     if ((n + 1) % range != 0) continue;
     const long long m = blockIdx.z + n / range * gridDim.z;
+    if (partial == nullptr)
+      store<T>(p, m, row0 + warp * 16, col0, acc, lane);
+    else
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const long long r = row0 + warp * 16 + lane / 4 + 8 * (e / 2), c = col0 + j * 8 + lane % 4 * 2 + e % 2;
+          if (r < p.rows && c < p.cols) partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[j][e];
+        }
 #pragma unroll
     for (int j = 0; j < 8; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const long long r = row0 + warp * 16 + lane / 4 + 8 * (e / 2), c = col0 + j * 8 + lane % 4 * 2 + e % 2;
-        if (r < p.rows && c < p.cols) {
-          if (partial == nullptr)
-            p.store(m, r, c, acc[j][e]);
-          else
-            partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[j][e];
-        }
-        acc[j][e] = 0;
-      }
+      for (int e = 0; e < 4; ++e) acc[j][e] = 0;
   }
 #endif
 }

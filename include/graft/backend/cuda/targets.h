@@ -51,11 +51,14 @@ constexpr bool run_gated(const product_shape* all, const target& t) {
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
 }
-// Few results with very many terms (a sum over the tokens of small products, as in LoKr) are made in parts, which a
-// second kernel adds up in order.
+// Few results with very many terms (a sum over the tokens of small products, as in LoKr; a weight times a narrow matrix, as
+// in DoRA) are made in parts, which a second kernel adds up in order.
 constexpr int parts_of_terms(long long rows, long long cols, long long results, long long terms) {
   const long long tiles = (rows + 63) / 64 * ((cols + 63) / 64) * results, steps = terms / 16;
-  return tiles > 8 || steps < 2048 ? 1 : steps >= 4096 ? 128 : static_cast<int>(steps / 32);
+  if (tiles <= 8) return steps < 2048 ? 1 : steps >= 4096 ? 128 : static_cast<int>(steps / 32);
+  int parts = 1;
+  while (parts < 8 && 2 * parts * tiles <= 264 && steps >= 128 * parts) parts *= 2;
+  return parts;
 }
 constexpr int parts_of_product(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
