@@ -244,6 +244,9 @@ template <class T> class bound_plan {
         for (int k = 0; k < 3; ++k) keep_narrow(unshaped(g_, g_[l.anchor].operand(k)));
         keep_narrow(l.anchor);
       }
+    for (const row_launch& r : p_.row_launches)  // and norms of long rows for operands of one type
+      if (r.norm >= 0)
+        for (const id i : {g_[r.norm].a, r.slope, r.added}) keep_narrow(unshaped(g_, i));
     long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
     for (const bound_attention<T>& a : attentions_)
       if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());

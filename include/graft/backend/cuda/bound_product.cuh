@@ -72,7 +72,12 @@ template <class T> class bound_product {
   }
   // Every value that pack() reads.
   template <class Need> void each_source(Need need) const {
-    for (const side_branch& b : slots_.sides) need(b.a), need(b.b), need(b.factor);
+    for (const side_branch& b : slots_.sides) {
+      const bool plain = packs_plainly();
+      const scaled a = plain ? scaled_value(b.a, none_id) : scaled{b.a, none_id},
+                   other = plain ? scaled_value(b.b, b.factor) : scaled{b.b, b.factor};
+      need(a.value), need(a.factor), need(other.value), need(other.factor);
+    }
     for (const post_step& p : slots_.posts) need(p.operand);
     if (!weight_in_place()) need(slots_.weight);
     need(slots_.pre);
@@ -238,11 +243,23 @@ template <class T> class bound_product {
     how.from = read->p;
     return each(stream, how.rows * how.cols, how, "pack");
   }
+  // A value that is another one times a number: packing multiplies on its way.
+  struct scaled {
+    id value, factor;
+  };
+  scaled scaled_value(id i, id factor) const {
+    const graft::node& v = (*g_)[i];
+    if (factor >= 0 || v.what != op::mul) return {i, factor};
+    if (is_scalar((*g_)[v.a]) && same_shape((*g_)[v.b], v)) return {v.b, v.a};
+    if (is_scalar((*g_)[v.b]) && same_shape((*g_)[v.a], v)) return {v.a, v.b};
+    return {i, factor};
+  }
   // Are A and B of every side numbers of the adapter?
   bool packs_plainly() const {
     bool plain = true;
     for (const side_branch& side : slots_.sides)
-      plain = plain && side.a >= 0 && side.b >= 0 && base_leaf(*g_, side.a) < 0 && base_leaf(*g_, side.b) < 0;
+      plain = plain && side.a >= 0 && side.b >= 0 && base_leaf(*g_, scaled_value(side.a, none_id).value) < 0 &&
+              base_leaf(*g_, scaled_value(side.b, side.factor).value) < 0;
     return plain;
   }
   status gather_sides(const values& v, side_packer<T>& sides) const {
@@ -250,8 +267,10 @@ template <class T> class bound_product {
     for (const side_branch& side : slots_.sides) {
       const auto rank = static_cast<int>(g_->sizes.value(side.rank, sizes_));
       pack_side<T> one{};
-      one.a = v[side.a].p, one.b = v[side.b].p;
-      if (side.factor >= 0) one.factor = v[side.factor].p;
+      const scaled a = scaled_value(side.a, none_id), b = scaled_value(side.b, side.factor);
+      one.a = v[a.value].p, one.b = v[b.value].p;
+      if (a.factor >= 0) one.a_factor = v[a.factor].p;
+      if (b.factor >= 0) one.factor = v[b.factor].p;
       one.a_to = packed_.a.template as<T>(), one.b_to = packed_.b.template as<T>();
       one.a_tiles = packed_.a_tiles.template as<T>(), one.b_tiles = packed_.b_tiles.template as<T>();
       one.rank = rank, one.first = rank0, one.all = rank_;

@@ -77,13 +77,16 @@ template <class T> struct pack_side {
   int rank, first, all;                // rows of A, where they begin among those of all sides, and how many those are
   long long in, out, slab_rows;
   bool a_across, b_across, minus;
+  cells<float> a_factor{};
 
   __host__ __device__ long long count() const { return rank * (in + out); }
   __device__ void operator()(long long i) const {
     if (i < rank * in) {
       const long long c = i % in;
       const int row = first + static_cast<int>(i / in);
-      const T v = from_float<T>(a[a_across ? c * rank + i / in : i]);
+      float number = a[a_across ? c * rank + i / in : i];
+      if (a_factor.at != nullptr) number *= a_factor[0];
+      const T v = from_float<T>(number);
       a_to[row * in + c] = v;
       if (a_tiles != nullptr) a_tiles[c / 64 * all * 64 + tile_offset(row, static_cast<int>(c % 64), 128) / 2] = v;
       return;

@@ -22,7 +22,8 @@ class values {
         leaves_(std::move(leaves)),
         at_(static_cast<std::size_t>(g.size)),
         into_(at_.size()),
-        own_(at_.size()) {}
+        own_(at_.size()),
+        written_(at_.size()) {}
 
   // Where the numbers of codes are read, and how they are stored there.
   void decode_into(const code_panel* panel, dtype as) { panel_ = panel, panel_type_ = as; }
@@ -86,6 +87,8 @@ class values {
     put(i, to);
     if (v.what == op::scalar) {
       const auto value = static_cast<float>(*static_cast<const double*>(leaf.data));
+      if (written_[k].first == to.at && written_[k].second == value) return ok;
+      written_[k] = {to.at, value};
       return on_stream{stream}.elements(1, filled<float>{to, value}, "scalar");  // captured with its number
     }
     operands<float> x;
@@ -183,6 +186,7 @@ class values {
   leaf_views leaves_;
   std::vector<cells<float>> at_, into_;
   std::vector<buffer> own_;
+  std::vector<std::pair<const void*, float>> written_;  // numbers of the host, where they were written last
   buffer scratch_;
   float* scratch_at_ = nullptr;
   const code_panel* panel_ = nullptr;
