@@ -263,7 +263,7 @@ template <class T> class bound_product {
     return plain;
   }
   status gather_sides(const values& v, side_packer<T>& sides) const {
-    int rank0 = 0;
+    int rank0 = first_rank_;
     for (const side_branch& side : slots_.sides) {
       const auto rank = static_cast<int>(g_->sizes.value(side.rank, sizes_));
       pack_side<T> one{};
