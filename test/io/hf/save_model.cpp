@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <graft/io/bitsandbytes.h>
+#include <graft/io/bitsandbytes_write.h>
 #include <graft/io/hf/save_model.h>
 #include <graft/model/on_cpu.h>
 
