@@ -5,13 +5,13 @@
 //     nccl_training GOLDEN/models/llama [LAYERS]
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
+#include <graft/model/on_cuda.h>
 #include <graft/model/trainer.h>
 #include <graft/parallel/nccl.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "../support/gpu_instances.h"
 #include "../support/random_model.h"
 
 using namespace graft;
