@@ -6,7 +6,7 @@
 
 #include <string>
 #ifdef GRAFT_EXAMPLES_CUDA
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 #endif
 
 // Calls run with an engine's type as its template argument: [&]<class Engine>() { … }.

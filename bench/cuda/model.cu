@@ -9,7 +9,7 @@
 //     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | train | profile | step | codes [SEQUENCES]]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 #include <graft/model/training.h>
 
 #include <chrono>

@@ -7,7 +7,7 @@
 //     bench_cuda_switching [LAYERS]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 
 #include <chrono>
 #include <cmath>

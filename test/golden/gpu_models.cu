@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 
 #include "gpu_models.h"
 

@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 
 #include <cmath>
 #include <cstdio>

@@ -6,7 +6,7 @@
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 #include <graft/model/trainer.h>
 
 #include <cmath>

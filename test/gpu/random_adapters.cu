@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on the adapters of a model in random order, on the GPU: logits, and the tokens of a generator whose steps are
 // captured and replayed all the while, are those of models that are built anew on the CPU.
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 
 #include "../support/gpu_layer.h"
 #include "../support/random_adapters.h"

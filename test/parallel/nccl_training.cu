@@ -5,7 +5,7 @@
 //     nccl_training GOLDEN/models/llama [LAYERS]
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
-#include <graft/model/on_cuda.h>
+#include <graft/model/on_cuda.cuh>
 #include <graft/model/trainer.h>
 #include <graft/parallel/nccl.h>
 
