@@ -196,12 +196,9 @@ TEST_CASE("gpu block: launched together as node by node, without and with a cach
 }
 TEST_CASE("gpu block: gate and up with their product, where one kernel has them and where not") {
   if (no_gpu()) return;
-  const adaption lists[] = {{"no_layer", formula_of<lora<8>>()},
-                            {"*_proj", formula_of<lora<8>>()},
-                            {"*_proj", formula_of<dora<8>>()},
-                            {"*_proj", formula_of<lora<30>>()},
-                            {"up_proj", formula_of<lora<8>>()},
-                            {"q_proj", formula_of<lora<8>>()}};
+  const adaption lists[] = {{"no_layer", formula_of<lora<8>>()}, {"*_proj", formula_of<lora<8>>()},
+                            {"*_proj", formula_of<dora<8>>()},   {"*_proj", formula_of<lora<30>>()},
+                            {"up_proj", formula_of<lora<8>>()},  {"q_proj", formula_of<lora<8>>()}};
   for (const adaption& with : lists) {
     const builder cached = forward_of(true, {&with, 1});
     // Whole tiles, a ragged one, and too few for all processors.
