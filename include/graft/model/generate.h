@@ -53,8 +53,7 @@ template <class Engine> class generator {
       if (status s = go_through_long_prompts(all); !s) return s.failure();
       if (status s = step(all); !s) return s.failure();
       more = false;
-      for (std::size_t k = 0; k < active_.size(); ++k) {
-        const std::size_t i = active_[k];
+      for (const std::size_t i : active_) {
         const auto row = std::find(rows_of_.begin(), rows_of_.end(), i) - rows_of_.begin();
         const result<int> next = choice_.token(static_cast<std::size_t>(row), all[i].tokens, i);
         if (!next) return next.failure();
