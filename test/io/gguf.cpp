@@ -136,7 +136,11 @@ written write_as(const std::string& family, const encoding& how, const std::vect
   if (!divisors.empty()) {
     const view v = view_of(divisors.data(), 1, static_cast<long long>(divisors.size()));
     to.tensor("rope_freqs.weight", v, 0, std::as_bytes(std::span(divisors)));
-    c.rope.divisors = divisors;
+    const bool fit = 2 * divisors.size() == static_cast<std::size_t>(c.head_size);
+    model_config other = c;
+    other.rope.divisors = divisors;
+    CHECK(bool(causal_lm<engine>::make(other, numbers, {})) == fit);
+    if (fit) c = other;
   }
   auto plain = causal_lm<engine>::make(c, numbers, {});
   REQUIRE_MESSAGE(plain, plain.message());

@@ -64,6 +64,9 @@ constexpr const char* token_table(model_family f) {
 
 // What the formulas of this family cannot say yet.
 inline status check_supported(const model_config& c) {
+  if (const auto given = static_cast<long long>(c.rope.divisors.size()); given != 0 && given != c.head_size / 2)
+    return fail("rope.divisors has ", given, " numbers, and heads of ", c.head_size, " have ", c.head_size / 2,
+                " pairs");
   if (c.embedding_width != c.width && c.family != model_family::opt)
     return fail("embeddings of ", c.embedding_width, " columns in a model of ", c.width, ": only OPT projects them");
   if (c.family == model_family::opt && c.attention_bias != c.mlp_bias) return fail("OPT has all biases or none");
