@@ -146,4 +146,27 @@ inline void add(const std::string& name, int calls, double flops, double bytes,
       ->Unit(benchmark::kMicrosecond);
 }
 
+inline bool no_gpu() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0;
+}
+// GRAFT_CASES picks cases by their names, so that a part can be measured alone: "16,4096".
+inline bool chosen(const std::string& name) {
+  const char* const wanted = std::getenv("GRAFT_CASES");
+  return wanted == nullptr || ("," + std::string(wanted) + ",").find("," + name + ",") != std::string::npos;
+}
+inline bool chosen(int tokens) { return chosen(std::to_string(tokens)); }
+// What was added, in turns, so often; Google Benchmark's own options come after and may say otherwise.
+inline int run_all(int argc, char** argv, int repetitions) {
+  std::string interleave = "--benchmark_enable_random_interleaving=true",
+              median = "--benchmark_repetitions=" + std::to_string(repetitions),
+              short_report = "--benchmark_report_aggregates_only=true";
+  std::vector<char*> arguments(argv, argv + argc);
+  arguments.insert(arguments.begin() + 1, {interleave.data(), median.data(), short_report.data()});
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
+
 }  // namespace bench

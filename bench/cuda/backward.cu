@@ -88,13 +88,7 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
-  const char* wanted = std::getenv("GRAFT_CASES");
-  auto chosen = [&](const char* name) {
-    return wanted == nullptr ||
-           ("," + std::string(wanted) + ",").find("," + std::string(name) + ",") != std::string::npos;
-  };
+  if (no_gpu()) return std::puts("no GPU: nothing to measure"), 0;
   const adapter none{"plain", "none", 0}, lora{"lora r16", "lora", 16}, lora64{"lora r64", "lora", 64};
   const std::vector<adapter> all{none,
                                  lora,
@@ -115,12 +109,5 @@ int main(int argc, char** argv) {
   if (chosen("16384")) add_case(16384, 4096, {none, lora, lora64});
   if (chosen("512")) add_case(512, 4096, {none, lora});
 
-  std::vector<char*> arguments(argv, argv + argc);
-  char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=9",
-       short_report[] = "--benchmark_report_aggregates_only=true";
-  arguments.insert(arguments.begin() + 1, {interleave, median, short_report});
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return run_all(argc, argv, 9);
 }

@@ -179,13 +179,7 @@ void add_case(int m, int n, const std::vector<named_encoding>& all) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
-  const char* wanted = std::getenv("GRAFT_CASES");
-  auto chosen = [&](int m) {
-    return wanted == nullptr ||
-           ("," + std::string(wanted) + ",").find("," + std::to_string(m) + ",") != std::string::npos;
-  };
+  if (no_gpu()) return std::puts("no GPU: nothing to measure"), 0;
   const named_encoding nf4{"nf4", four_bits(dtype::nf4, false)}, doubled{"nf4 double", four_bits(dtype::nf4, true)};
   const std::vector<named_encoding> all{nf4,
                                         doubled,
@@ -196,12 +190,5 @@ int main(int argc, char** argv) {
     if (chosen(m)) add_case(m, 4096, all), add_case(m, 14336, all);
   if (chosen(4096)) add_case(4096, 4096, all), add_case(4096, 14336, {nf4, doubled});
 
-  std::vector<char*> arguments(argv, argv + argc);
-  char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=11",
-       short_report[] = "--benchmark_report_aggregates_only=true";
-  arguments.insert(arguments.begin() + 1, {interleave, median, short_report});
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return run_all(argc, argv, 11);
 }

@@ -120,14 +120,7 @@ void add_together(int m, const std::vector<int>& widths, const char* name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
-  // GRAFT_CASES picks by number of tokens, so that a part can be measured alone: "16,4096".
-  const char* wanted = std::getenv("GRAFT_CASES");
-  auto chosen = [&](int m) {
-    return wanted == nullptr ||
-           ("," + std::string(wanted) + ",").find("," + std::to_string(m) + ",") != std::string::npos;
-  };
+  if (no_gpu()) return std::puts("no GPU: nothing to measure"), 0;
   const adapter none{"plain", "none", 0}, lora{"lora r16", "lora", 16}, lora64{"lora r64", "lora", 64};
   const std::vector<adapter> all{none,
                                  lora,
@@ -151,12 +144,5 @@ int main(int argc, char** argv) {
   if (chosen(16384)) add_case(16384, 4096, {none, lora});
   add_host_times();
 
-  std::vector<char*> arguments(argv, argv + argc);
-  char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=15",
-       short_report[] = "--benchmark_report_aggregates_only=true";
-  arguments.insert(arguments.begin() + 1, {interleave, median, short_report});
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return run_all(argc, argv, 15);
 }

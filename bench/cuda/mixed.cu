@@ -124,8 +124,7 @@ void add_switching(int resident) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
+  if (no_gpu()) return std::puts("no GPU: nothing to measure"), 0;
   const auto at = with_bare(64), many = with_bare(4096), some = with_bare(512);
   add_mixed(*at, "64 rows without", 0, 0, false);
   add_mixed(*at, "1 lora r16", 1, 0, false);
@@ -138,12 +137,5 @@ int main(int argc, char** argv) {
   add_mixed(*some, "32 adapters, segments of 16", 32, 0, false, 16);
   for (const int resident : {1, 8, 64}) add_switching(resident);
 
-  std::vector<char*> arguments(argv, argv + argc);
-  char interleave[] = "--benchmark_enable_random_interleaving=true", median[] = "--benchmark_repetitions=15",
-       short_report[] = "--benchmark_report_aggregates_only=true";
-  arguments.insert(arguments.begin() + 1, {interleave, median, short_report});
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return run_all(argc, argv, 15);
 }

@@ -17,6 +17,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "../../test/support/random_model.h"
+
 using namespace graft;
 using engine = graft::cuda::engine<__nv_bfloat16>;
 
@@ -37,61 +39,7 @@ double used_megabytes() {
 constexpr int longest = 32768 + 64;
 
 model_config shape(int layers, int vocabulary) {
-  model_config c;
-  c.vocabulary = vocabulary, c.width = 4096, c.inner = 14336, c.layers = layers;
-  c.heads = 32, c.key_heads = 8, c.head_size = 128, c.positions = longest;
-  c.window.assign(static_cast<std::size_t>(layers), 0);
-  c.norm_eps = 1e-5, c.embedding_width = c.width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
-  return c;
-}
-// Small numbers, so that rows stay of order one.
-struct random_memory {
-  std::deque<std::vector<std::uint16_t>> numbers;
-  std::vector<float> scales;
-  std::deque<planes> beside;
-};
-model_weights random_weights(const model_config& c, bool coded = false) {
-  model_weights w;
-  auto memory = std::make_shared<random_memory>();
-  const encoding nf4{dtype::nf4, scaled_by::run, 64};
-  if (coded) memory->scales.assign(static_cast<std::size_t>(c.inner) * static_cast<std::size_t>(c.width) / 64, 0.02F);
-  std::uint64_t drawn = 0;
-  const auto put = [&](const std::string& name, long long rows, long long cols) {
-    auto& v = memory->numbers.emplace_back(static_cast<std::size_t>(rows * cols));
-    const bool norm = cols == 1;
-    // Drawn once and repeated: only bytes count here.
-    const std::size_t period = std::min<std::size_t>(v.size(), 1U << 22U);
-    for (std::size_t i = 0; i < period; ++i) {
-      const std::uint64_t bits = norm ? 0 : mixed_bits(drawn++);
-      v[i] = norm ? 0x3f80 : static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
-    }
-    for (std::size_t i = period; i < v.size(); i += period)
-      std::copy_n(v.begin(), std::min(period, v.size() - i), v.begin() + static_cast<std::ptrdiff_t>(i));
-    w.tensors[name] = {v.data(), dtype::bf16, {rows, cols, 1, 1}, norm ? 1 : 2};
-  };
-  // Random bits are codes as well as numbers.
-  const auto project = [&](const std::string& name, long long rows, long long cols) {
-    put(name, coded ? rows / 4 : rows, cols);
-    if (!coded) return;
-    planes& p = memory->beside.emplace_back();
-    p.how = nf4, p.scales = memory->scales.data();
-    view& v = w.tensors[name];
-    v.type = dtype::nf4, v.size[0] = rows, v.beside = &p;
-  };
-  const long long kv = static_cast<long long>(c.key_heads) * c.head_size;
-  put("model.embed_tokens.weight", c.vocabulary, c.width), put("lm_head.weight", c.vocabulary, c.width);
-  put("model.norm.weight", c.width, 1);
-  for (int l = 0; l < c.layers; ++l) {
-    const std::string at = "model.layers." + std::to_string(l) + ".";
-    put(at + "input_layernorm.weight", c.width, 1), put(at + "post_attention_layernorm.weight", c.width, 1);
-    project(at + "self_attn.q_proj.weight", c.width, c.width),
-        project(at + "self_attn.o_proj.weight", c.width, c.width);
-    project(at + "self_attn.k_proj.weight", kv, c.width), project(at + "self_attn.v_proj.weight", kv, c.width);
-    project(at + "mlp.gate_proj.weight", c.inner, c.width), project(at + "mlp.up_proj.weight", c.inner, c.width);
-    project(at + "mlp.down_proj.weight", c.width, c.inner);
-  }
-  w.owner = memory;
-  return w;
+  return graft::test::llama_config(layers, 4096, 14336, vocabulary, longest);
 }
 // Ragged: lengths of 1 / n, 2 / n, ... of the longest one.
 int length_of(int sequence, int sequences, int longest_one, bool ragged) {
@@ -228,7 +176,7 @@ status measure_codes(int layers, int vocabulary) {
   for (const bool coded : {false, true}) {
     const std::string name = coded ? "nf4" : "bf16";
     const double before = used_megabytes();
-    model_weights weights = random_weights(c, coded);
+    model_weights weights = graft::test::random_weights(c, coded);
     double stored = 0;
     for (const auto& [tensor, v] : weights.tensors)
       stored += v.beside != nullptr ? static_cast<double>(bytes_of(v.beside->how, v.size[0], v.size[1])) / 1e6
@@ -254,7 +202,7 @@ status measure_codes(int layers, int vocabulary) {
 status measure(int layers, int vocabulary, amount how_much, int sequences) {
   if (how_much == amount::codes) return measure_codes(layers, vocabulary);
   const model_config c = shape(layers, vocabulary);
-  auto model = causal_lm<engine>::make(c, random_weights(c), {.context = longest});
+  auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = longest});
   if (!model) return model.failure();
   std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
   for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {

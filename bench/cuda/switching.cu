@@ -14,6 +14,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "../../test/support/random_model.h"
+
 using namespace graft;
 using engine = graft::cuda::engine<__nv_bfloat16>;
 using names = named_adapters::names;
@@ -30,39 +32,6 @@ double median(std::vector<double> all) {
   std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2), all.end());
   return all[all.size() / 2];
 }
-model_config shape(int layers) {
-  model_config c;
-  c.vocabulary = vocabulary, c.width = width, c.inner = inner, c.layers = layers;
-  c.heads = 32, c.key_heads = 8, c.head_size = 128, c.positions = longest;
-  c.window.assign(static_cast<std::size_t>(layers), 0);
-  c.norm_eps = 1e-5, c.embedding_width = c.width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
-  return c;
-}
-// One piece of random numbers, of which every matrix is the beginning.
-model_weights random_weights(const model_config& c) {
-  auto memory = std::make_shared<std::vector<std::uint16_t>>(static_cast<std::size_t>(width) * inner);
-  for (std::size_t i = 0; i < memory->size(); ++i) {
-    const std::uint64_t bits = mixed_bits(i);
-    (*memory)[i] = static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
-  }
-  model_weights w;
-  const auto put = [&](const std::string& name, long long rows, long long cols) {
-    w.tensors[name] = {memory->data(), dtype::bf16, {rows, cols, 1, 1}, cols == 1 ? 1 : 2};
-  };
-  put("model.embed_tokens.weight", vocabulary, width), put("lm_head.weight", vocabulary, width);
-  put("model.norm.weight", width, 1);
-  for (int l = 0; l < c.layers; ++l) {
-    const std::string at = "model.layers." + std::to_string(l) + ".";
-    for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) put(at + norm + ".weight", width, 1);
-    for (const char* p : {"q_proj", "o_proj"}) put(at + "self_attn." + p + ".weight", width, width);
-    for (const char* p : {"k_proj", "v_proj"}) put(at + "self_attn." + p + ".weight", 1024, width);
-    for (const char* p : {"gate_proj", "up_proj"}) put(at + "mlp." + p + ".weight", inner, width);
-    put(at + "mlp.down_proj.weight", width, inner);
-  }
-  w.owner = memory;
-  return w;
-}
-
 // Times of the steps of one generation; `before(k)` happens ahead of step k.
 template <class Before>
 result<std::vector<double>> steps(generator<engine>& g, std::span<const names> of_rows, Before before) {
@@ -89,8 +58,8 @@ status say(const char* name, int resident, double v) {
 }
 
 status measure(int layers) {
-  const model_config c = shape(layers);
-  auto model = causal_lm<engine>::make(c, random_weights(c), {.context = longest});
+  const model_config c = graft::test::llama_config(layers, width, inner, vocabulary, longest);
+  auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = longest});
   if (!model) return model.failure();
   const auto config = io::make_adapter_config("LORA", {},
                                               {{"target_modules", io::json_word("all-linear")},

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Llama of any shape with random weights in bf16, small enough that rows stay of order one.
 #pragma once
+#include <graft/core/encoding.h>
 #include <graft/core/mixed_bits.h>
 #include <graft/model/block_stack.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 
@@ -17,18 +19,39 @@ inline model_config llama_config(int layers, int width, int inner, int vocabular
   c.norm_eps = 1e-5, c.embedding_width = width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
   return c;
 }
-inline model_weights random_weights(const model_config& c) {
+struct random_memory {
+  std::deque<std::vector<std::uint16_t>> numbers;
+  std::vector<float> scales;
+  std::deque<planes> beside;
+};
+// Or, as codes, projections in NF4.
+inline model_weights random_weights(const model_config& c, bool coded = false) {
   model_weights w;
-  auto memory = std::make_shared<std::deque<std::vector<std::uint16_t>>>();
+  auto memory = std::make_shared<random_memory>();
+  const encoding nf4{dtype::nf4, scaled_by::run, 64};
+  if (coded) memory->scales.assign(static_cast<std::size_t>(c.inner) * static_cast<std::size_t>(c.width) / 64, 0.02F);
   std::uint64_t drawn = 0;
   const auto put = [&](const std::string& name, long long rows, long long cols) {
+    auto& v = memory->numbers.emplace_back(static_cast<std::size_t>(rows * cols));
     const bool norm = cols == 1;
-    auto& v = memory->emplace_back(static_cast<std::size_t>(rows * cols), std::uint16_t{0x3f80});
-    for (std::size_t i = 0; !norm && i < v.size(); ++i) {
-      const std::uint64_t bits = mixed_bits(drawn++);
-      v[i] = static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
+    // Drawn once and repeated: only bytes count here.
+    const std::size_t period = std::min<std::size_t>(v.size(), 1U << 22U);
+    for (std::size_t i = 0; i < period; ++i) {
+      const std::uint64_t bits = norm ? 0 : mixed_bits(drawn++);
+      v[i] = norm ? 0x3f80 : static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
     }
+    for (std::size_t i = period; i < v.size(); i += period)
+      std::copy_n(v.begin(), std::min(period, v.size() - i), v.begin() + static_cast<std::ptrdiff_t>(i));
     w.tensors[name] = {v.data(), dtype::bf16, {rows, cols, 1, 1}, norm ? 1 : 2};
+  };
+  // Random bits are codes as well as numbers.
+  const auto project = [&](const std::string& name, long long rows, long long cols) {
+    put(name, coded ? rows / 4 : rows, cols);
+    if (!coded) return;
+    planes& p = memory->beside.emplace_back();
+    p.how = nf4, p.scales = memory->scales.data();
+    view& v = w.tensors[name];
+    v.type = dtype::nf4, v.size[0] = rows, v.beside = &p;
   };
   const long long kv = static_cast<long long>(c.key_heads) * c.head_size;
   put("model.embed_tokens.weight", c.vocabulary, c.width), put("lm_head.weight", c.vocabulary, c.width);
@@ -36,10 +59,11 @@ inline model_weights random_weights(const model_config& c) {
   for (int l = 0; l < c.layers; ++l) {
     const std::string at = "model.layers." + std::to_string(l) + ".";
     put(at + "input_layernorm.weight", c.width, 1), put(at + "post_attention_layernorm.weight", c.width, 1);
-    put(at + "self_attn.q_proj.weight", c.width, c.width), put(at + "self_attn.o_proj.weight", c.width, c.width);
-    put(at + "self_attn.k_proj.weight", kv, c.width), put(at + "self_attn.v_proj.weight", kv, c.width);
-    put(at + "mlp.gate_proj.weight", c.inner, c.width), put(at + "mlp.up_proj.weight", c.inner, c.width);
-    put(at + "mlp.down_proj.weight", c.width, c.inner);
+    project(at + "self_attn.q_proj.weight", c.width, c.width),
+        project(at + "self_attn.o_proj.weight", c.width, c.width);
+    project(at + "self_attn.k_proj.weight", kv, c.width), project(at + "self_attn.v_proj.weight", kv, c.width);
+    project(at + "mlp.gate_proj.weight", c.inner, c.width), project(at + "mlp.up_proj.weight", c.inner, c.width);
+    project(at + "mlp.down_proj.weight", c.width, c.inner);
   }
   w.owner = memory;
   return w;

@@ -7,7 +7,7 @@
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/gemm_simt.cuh>
 #include <graft/backend/cuda/kernels_for.h>
-#include <graft/backend/cuda/stream.cuh>
+#include <graft/backend/cuda/stream_kernel.cuh>
 #include <graft/backend/cuda/sum_tokens.cuh>
 
 #include <iterator>

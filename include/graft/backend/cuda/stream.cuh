@@ -396,35 +396,4 @@ struct stream_block {
   }
 };
 
-template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any>
-__global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, Any>::threads)
-    stream_kernel(const __grid_constant__ stream_maps maps, const __grid_constant__ stream_args g) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ std::uint8_t raw[];
-  const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
-  const int s =
-      (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
-  const stream_block<T, Tokens, Rows, Splits, Rank, Any> block{maps,
-                                                               g,
-                                                               g.segment[s],
-                                                               maps.w[s],
-                                                               (ptx::shared_address(raw) + 1023) & ~1023U,
-                                                               (tile - g.first_tile[s]) * (g.gated ? Rows / 2 : Rows),
-                                                               split,
-                                                               g.k_steps * split / Splits,
-                                                               g.k_steps * (split + 1) / Splits};
-  block.start();
-  if (threadIdx.x < 128)
-    block.consume();
-  else if (threadIdx.x == 128)
-    block.request_w();
-  else if (threadIdx.x == 160)
-    block.request_x();
-  else if (Rank > 0 && threadIdx.x == 192)
-    block.request_adapter();
-  else if (block.pre() != nullptr && threadIdx.x >= 192)
-    block.scale();
-#endif
-}
-
 }  // namespace graft::cuda
