@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token and four rows of four-bit codes: what generating a token is made of. A byte is looked up as the two numbers of
-// its codes, one load where permuting a table's bytes takes eight instructions, and each block is summed before its scale
-// is applied:
+// One token and four rows of four-bit codes: what generating a token is made of. Each block is summed before its scale is
+// applied, and rows are whole blocks:
 //     y = sum_b scale_b (sum_k table[code_k] x_k)
-// For rows that are whole blocks, where no instruction permutes floats; by digits where there are instructions for them.
+// Where an instruction permutes floats or multiplies bytes it is used (permuted_dots.h, digit_dots.h). Elsewhere a byte is
+// looked up as the two numbers of its codes, one load where permuting a table's bytes takes eight instructions.
 #pragma once
 #include <graft/backend/cpu/digit_dots.h>
+#include <graft/backend/cpu/permuted_dots.h>
 
 #include <bit>
 #include <cstdint>
@@ -13,11 +14,7 @@
 
 namespace graft::cpu {
 
-#if defined(__AVX2__)
-inline constexpr bool looks_up_bytes = false;  // table16.h permutes in registers
-#else
-inline constexpr bool looks_up_bytes = std::endian::native == std::endian::little;
-#endif
+inline constexpr bool has_four_bit_dots = std::endian::native == std::endian::little;
 
 namespace detail {
 
@@ -62,6 +59,9 @@ using two_floats = float __attribute__((vector_size(8)));
 inline void four_bit_dots(const weight_view& w, long long first, long long rows, const float* x, float sign,
                           float* out) {
   using namespace detail;
+#if defined(__AVX2__) && defined(__FMA__)
+  return permuted_dots(w, first, rows, x, sign, out);
+#endif
 #if defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_NEON) && !defined(__CUDACC__)
   thread_local digits_of_x digits;
   if (digits.make(x, w.cols, w.how.block)) return digit_dots(w, first, rows, digits, sign, out);

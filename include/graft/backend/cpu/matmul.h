@@ -47,7 +47,7 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
     by_columns<Real> share = all;
     share.rows = end - first, share.out += first;
     if (first >= end) return;
-    if constexpr (looks_up_bytes && sizeof(Real) == sizeof(float))
+    if constexpr (has_four_bit_dots && sizeof(Real) == sizeof(float))
       if (m == 1 && has_four_bits(w.how) && w.cols % w.how.block == 0)
         return four_bit_dots(w, first, end - first, a, share.sign, share.out);
     dot_codes(share, w, first);
