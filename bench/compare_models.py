@@ -6,17 +6,24 @@
 
 Makes random Llamas (tiny, and 134 million parameters) in float32 and bfloat16 with LoRA on all projections, DoRA and OFT,
 and measures for each: loading, greedy tokens per second with 1 and 8 sequences, a training step (forward, backward,
-AdamW), and the largest memory of the process. Each contender is a process of its own; they take turns. Needs torch,
-transformers and peft.
+AdamW), and the largest memory of the process. Each contender is a process of its own; they take turns, and every row is
+written when it is there. Needs torch, transformers and peft, which are imported once: the processes of the PyTorch side
+are forked from one that has computed nothing, because importing takes longer than a row.
 """
 import argparse
 import json
 import os
 import pathlib
+import platform
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+
+import peft
+import torch
+import transformers
 
 SIZES = {
     "tiny": dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
@@ -25,19 +32,33 @@ SIZES = {
                  num_key_value_heads=12, vocab_size=32000, max_position_embeddings=512),
 }
 METHODS = ("lora", "dora", "oft")
-SHAPE = dict(prompt=32, new_tokens=64, batch=4, length=128)
 
 
-def make(folder, size, dtype):
+def in_a_process(function, *arguments):
+    """What function returns, computed by a process that ends with it."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            os.write(write, json.dumps(function(*arguments)).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit(f"{function.__name__}{arguments} failed")
+    return json.loads(text)
+
+
+def make(folder, size, dtype, methods, threads):
     """A random model, and one adapter of each method with random numbers in it."""
-    import peft
-    import torch
-    import transformers
-
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES[size], eos_token_id=None))
     model.to(getattr(torch, dtype)).save_pretrained(folder / "base")
-    for method in METHODS:
+    for method in methods:
         linear = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         config = {
             "lora": lambda: peft.LoraConfig(r=16, target_modules=linear, task_type="CAUSAL_LM"),
@@ -52,14 +73,7 @@ def make(folder, size, dtype):
         adapted.save_pretrained(folder / method)
 
 
-def torch_side(folder, method, dtype, threads):
-    """Runs in a process of its own; prints one line of JSON."""
-    import resource
-
-    import peft
-    import torch
-    import transformers
-
+def torch_side(folder, method, dtype, threads, shape):
     torch.set_num_threads(threads)
     start = time.perf_counter()
     base = transformers.LlamaForCausalLM.from_pretrained(folder / "base", dtype=getattr(torch, dtype))
@@ -82,15 +96,15 @@ def torch_side(folder, method, dtype, threads):
     model.eval()
     with torch.no_grad():
         for n in (1, 8):
-            prompt = ids(n, SHAPE["prompt"])
+            prompt = ids(n, shape["prompt"])
             run = lambda: model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
-                                         max_new_tokens=SHAPE["new_tokens"], min_new_tokens=SHAPE["new_tokens"],
+                                         max_new_tokens=shape["new_tokens"], min_new_tokens=shape["new_tokens"],
                                          pad_token_id=0)
             run()
-            out[f"tokens_per_second_{n}"] = n * SHAPE["new_tokens"] / median(3, run)
+            out[f"tokens_per_second_{n}"] = n * shape["new_tokens"] / median(shape["repeats"], run)
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    batch = ids(SHAPE["batch"], SHAPE["length"])
+    batch = ids(shape["batch"], shape["length"])
 
     def step():
         optimizer.zero_grad()
@@ -98,9 +112,9 @@ def torch_side(folder, method, dtype, threads):
         optimizer.step()
 
     step()
-    out["step_s"] = median(5, step)
+    out["step_s"] = median(shape["repeats"], step)
     out["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps(out))
+    return out
 
 
 def main():
@@ -109,43 +123,43 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"])
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5, help="of which the median counts")
+    parser.add_argument("--machine", default=platform.processor() or platform.machine())
     parser.add_argument("--out")
-    parser.add_argument("--torch-side", nargs=4)
     args = parser.parse_args()
-    if args.torch_side:
-        folder, method, dtype, threads = args.torch_side
-        return torch_side(pathlib.Path(folder), method, dtype, int(threads))
+    shape = dict(prompt=32, new_tokens=args.new_tokens, batch=4, length=128, repeats=args.repeats)
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
-    results = []
+    table = {"machine": args.machine, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "peft": peft.__version__,
+             "transformers": transformers.__version__, "command": "python3 bench/compare_models.py " + " ".join(sys.argv[1:]),
+             "threads": args.threads, "shape": shape, "results": []}
     for size in args.sizes:
         for dtype in args.dtypes:
             with tempfile.TemporaryDirectory() as name:
                 folder = pathlib.Path(name)
-                make(folder, size, dtype)
-                for method in METHODS:
-                    commands = {
-                        "graft": [args.bench, str(folder / "base"), str(folder / method),
-                                  *(str(v) for v in SHAPE.values())],
-                        "peft": [sys.executable, __file__, "--torch-side", name, method, dtype, str(args.threads)],
-                    }
-                    row = {"model": size, "dtype": dtype, "method": method}
-                    for who, command in commands.items():
-                        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-                        if done.returncode != 0:
-                            sys.exit(f"{who} on {size} {dtype} {method}: {done.stderr[-2000:]}")
-                        row[who] = json.loads(done.stdout.strip().splitlines()[-1])
-                    ours, theirs = row["graft"], row["peft"]
-                    row["faster"] = {
+                in_a_process(make, folder, size, dtype, args.methods, args.threads)
+                for method in args.methods:
+                    command = [args.bench, str(folder / "base"), str(folder / method), *(str(v) for v in shape.values())]
+                    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+                    if done.returncode != 0:
+                        sys.exit(f"{size} {dtype} {method}: {done.stderr[-2000:]}")
+                    ours = json.loads(done.stdout.strip().splitlines()[-1])
+                    theirs = in_a_process(torch_side, folder, method, dtype, args.threads, shape)
+                    faster = {
                         "generate_1": ours["tokens_per_second_1"] / theirs["tokens_per_second_1"],
                         "generate_8": ours["tokens_per_second_8"] / theirs["tokens_per_second_8"],
                         "step": theirs["step_s"] / ours["step_s"],
                         "load": theirs["load_s"] / ours["load_s"],
                         "memory": theirs["peak_mb"] / ours["peak_mb"],
                     }
-                    results.append(row)
-                    print(size, dtype, method, {k: round(v, 2) for k, v in row["faster"].items()}, flush=True)
-    if args.out:
-        pathlib.Path(args.out).write_text(json.dumps({"threads": args.threads, "shape": SHAPE, "results": results}, indent=1) + "\n")
+                    row = {"model": size, "dtype": dtype, "method": method, "graft": ours, "peft": theirs,
+                           "faster": {k: round(v, 3) for k, v in faster.items()}}
+                    table["results"].append(row)
+                    print(size, dtype, method, {k: round(v, 2) for k, v in faster.items()}, flush=True)
+                    if args.out:
+                        pathlib.Path(args.out).write_text(json.dumps(table, indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

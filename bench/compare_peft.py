@@ -217,6 +217,7 @@ def main():
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--threads", type=int, default=0, help="of torch on the CPU; OMP_NUM_THREADS sets ours")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="on the CPU")
+    parser.add_argument("--seconds", type=float, default=10, help="on the CPU, for the rounds of one row")
     parser.add_argument("--busy", action="store_true", help="on the CPU: processor time of one thread")
     parser.add_argument("--machine", help="what to call this CPU in the results")
     parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead", "max-autotune"])

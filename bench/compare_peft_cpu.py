@@ -103,8 +103,9 @@ def quietly(call):
         call()
 
 
-def measured(contenders, rounds, clock):
-    """Milliseconds of each, in turns; short calls several times per turn."""
+def measured(contenders, rounds, clock, seconds):
+    """Milliseconds of each, in turns; short calls several times per turn. At least three rounds, and no more than fit."""
+    end = time.perf_counter() + seconds
     repeat = {}
     for name, call in contenders.items():
         call()
@@ -112,7 +113,9 @@ def measured(contenders, rounds, clock):
         call()
         repeat[name] = max(1, min(200, int(0.004 / max(1e-7, clock() - begin))))
     times = {name: [] for name in contenders}
-    for _ in range(rounds):
+    for k in range(rounds):
+        if k >= 3 and time.perf_counter() > end:
+            break
         for name, call in contenders.items():
             begin = clock()
             for _ in range(repeat[name]):
@@ -121,7 +124,7 @@ def measured(contenders, rounds, clock):
     return {name: statistics.median(t) for name, t in times.items()}
 
 
-def compare(lib, name, tokens, rounds, clock):
+def compare(lib, name, tokens, rounds, clock, seconds):
     model = adapted(configs()[name])
     base = torch.nn.Linear(SIZE, SIZE, bias=False)
     weight = [p for key, p in model.named_parameters() if key.endswith("base_layer.weight")][0]
@@ -144,7 +147,7 @@ def compare(lib, name, tokens, rounds, clock):
         "bare torch step": lambda: torch_step(base, leaf, dy),
         "PEFT step": lambda: torch_step(model, leaf, dy),
         "graft step": lambda: train.step(x, y, dy, dx),
-    }, rounds, clock)
+    }, rounds, clock, seconds)
     torch_step(model, leaf, dy)
     with torch.no_grad():
         theirs = model(x)
@@ -177,7 +180,8 @@ def main(a):
             continue
         for tokens in a.tokens or [1, 16, 512]:
             try:
-                r = compare(lib, name, tokens, a.rounds, time.process_time if a.busy else time.perf_counter)
+                r = compare(lib, name, tokens, a.rounds, time.process_time if a.busy else time.perf_counter,
+                            a.seconds)
             except Exception as e:  # one adapter that PEFT or we cannot run must not end the table
                 print(f"{name:8} {tokens:6} failed: {type(e).__name__}: {str(e)[:200]}", flush=True)
                 continue

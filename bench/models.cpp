@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a whole model costs on the CPU: loading, tokens per second with 1 and with 8 sequences, and a training step, as one
 // line of JSON. bench/compare_models.py runs it beside PyTorch and PEFT on the same folders.
-//     bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH]
+//     bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH REPEATS]
 #include <graft/models.h>
 #include <sys/resource.h>
 
@@ -38,7 +38,7 @@ std::vector<std::vector<std::int64_t>> sequences(int count, int length, int voca
 }
 
 struct shape {
-  int prompt = 32, new_tokens = 64, batch = 4, length = 128;
+  int prompt = 32, new_tokens = 64, batch = 4, length = 128, repeats = 5;
 };
 
 status measure(const std::string& folder, const std::string& adapter, const shape& at) {
@@ -60,7 +60,7 @@ status measure(const std::string& folder, const std::string& adapter, const shap
     if (!g) return g.failure();
     const auto prompts = sequences(n, at.prompt, model->config().vocabulary);
     if (auto warm = g->run(prompts); !warm) return warm.failure();
-    const double each = median_seconds(3, [&] {
+    const double each = median_seconds(at.repeats, [&] {
       if (auto made = g->run(prompts); !made) went = made.failure();
     });
     rate[k] = n * at.new_tokens / each;
@@ -81,7 +81,7 @@ status measure(const std::string& folder, const std::string& adapter, const shap
     if (status s = run->parameters_changed(); !s) went = s;
   };
   step();
-  const double train = median_seconds(5, step);
+  const double train = median_seconds(at.repeats, step);
   if (!went) return went;
 
   rusage used{};
@@ -96,10 +96,11 @@ status measure(const std::string& folder, const std::string& adapter, const shap
 }  // namespace
 
 int main(int count, char** all) {
-  if (count != 3 && count != 7)
-    return std::fprintf(stderr, "usage: bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH]\n"), 2;
+  if (count != 3 && count != 8)
+    return std::fprintf(stderr, "usage: bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH REPEATS]\n"), 2;
   shape at;
-  if (count == 7) at = {std::atoi(all[3]), std::atoi(all[4]), std::atoi(all[5]), std::atoi(all[6])};
+  if (count == 8)
+    at = {std::atoi(all[3]), std::atoi(all[4]), std::atoi(all[5]), std::atoi(all[6]), std::max(1, std::atoi(all[7]))};
   const status s = measure(all[1], all[2], at);
   return s ? 0 : (std::fprintf(stderr, "%s\n", s.message()), 1);
 }

@@ -120,6 +120,25 @@ constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   return c;
 }
 
+// What a training step does in one direction: flops, and elements that are read and written, of everything that is computed
+// anew when the parameters have changed. An element counts as eight flops, about what a processor does while it moves one
+// that is not in its nearest cache. `again`: values that are there already from the other direction, and not computed.
+[[gnu::cold]] constexpr double step_work(const graph& g, const size_values& s, const sequence<bool>& again = {}) {
+  const stages when = schedule(g);
+  const node_set live = reachable(g);
+  double work = 0;
+  for (id i = 0; i < g.size; ++i) {
+    const node& v = g[i];
+    const bool there = !again.empty() && again[i] && when.of[i] == stage::parameter;
+    if (!live[i] || is_leaf(v.what) || v.what == op::reshape || when.of[i] == stage::load || there) continue;
+    double elements = static_cast<double>(count(g, i, s));
+    for (int k = 0; k < 3; ++k)
+      if (v.operand(k) >= 0) elements += static_cast<double>(count(g, v.operand(k), s));
+    work += static_cast<double>(flops_of(g, i, s)) + 8 * elements;
+  }
+  return work;
+}
+
 // A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
 // A look-up does no arithmetic to save.
 constexpr bool worth_folding(long long branch_flops, long long folded_flops) {

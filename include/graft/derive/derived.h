@@ -45,6 +45,14 @@ constexpr ex adapted_bias(const layer_formula& f, scope p) {
   return b;
 }
 
+constexpr builder simplified(const builder& g, lowering how) {
+  switch (how) {
+    case lowering::literal: break;
+    case lowering::fast: return simplify(g);
+    case lowering::by_rows: return simplify_norms(g);
+  }
+  return canonical(g);
+}
 // y of the adapted layer. `keep_gradients`: detach still matters, because grad() follows.
 constexpr builder capture(const layer_formula& f, lowering how, bool keep_gradients) {
   builder g;
@@ -56,8 +64,21 @@ constexpr builder capture(const layer_formula& f, lowering how, bool keep_gradie
   g.out.clear();
   const ex x = f.kind.input(p, {&g, w});
   g.give(f.kind.run(p, {&g, w}, {&g, b}, x, how).i, "y");
-  if (how == lowering::fast) return simplify(g);
-  return canonical(g);
+  return simplified(g, how);
+}
+// The same value, the gradient of no parameter: detach() of each of them, so that the structure above them stays visible.
+[[gnu::cold]] constexpr id with_detached_parameters(builder& g, id root) {
+  const node_set needed = below(g, root);
+  sequence<id> place(root + 1, none_id);
+  for (id i = 0; i <= root; ++i) {
+    if (!needed[i]) continue;
+    node v = g.n[i];
+    if (v.a >= 0) v.a = place[v.a];
+    if (v.b >= 0) v.b = place[v.b];
+    if (v.c >= 0) v.c = place[v.c];
+    place[i] = v.what == op::param ? make::unary(g, op::detach, i) : g.emit(v);
+  }
+  return place[root];
 }
 // The graph that grad() follows. Where the formula shows the input another weight, that one meets x, and W' meets a
 // constant: together they give dx and the gradients of the parameters; y itself is nobody's result here.
@@ -68,10 +89,10 @@ constexpr builder capture_to_differentiate(const layer_formula& f, lowering how)
   const ex w = adapted_weight(f, p), b = adapted_bias(f, p), x = f.kind.input(p, w);
   const ex seen = f.adapter.weight_seen_backward(p, f.kind.matrix(p, f.kind.weight(p)));
   const ex none_added{&g, make::zero_of(g, b.i, b.i)};
-  const ex y = f.kind.run(p, w, b, detach(x), how) + f.kind.run(p, detach(seen), none_added, x, how);
+  const ex fixed = how == lowering::by_rows ? ex{&g, with_detached_parameters(g, seen.i)} : detach(seen);
+  const ex y = f.kind.run(p, w, b, detach(x), how) + f.kind.run(p, fixed, none_added, x, how);
   g.give(y.i, "y");
-  if (how == lowering::fast) return simplify(g);
-  return canonical(g);
+  return simplified(g, how);
 }
 constexpr builder capture_literal(const layer_formula& f) { return capture(f, lowering::literal, true); }
 constexpr builder capture_forward(const layer_formula& f) { return capture(f, lowering::fast, false); }
@@ -82,6 +103,12 @@ constexpr builder capture_literal_backward(const layer_formula& f) {
 }
 constexpr builder capture_backward(const layer_formula& f) {
   return simplify(rewrite(grad(capture_to_differentiate(f, lowering::fast)), value_rule));
+}
+// For training with few rows: the parameters change before every call, and nothing is multiplied out that the rows can
+// pass through.
+constexpr builder capture_forward_by_rows(const layer_formula& f) { return capture(f, lowering::by_rows, false); }
+constexpr builder capture_backward_by_rows(const layer_formula& f) {
+  return simplify_norms(rewrite(grad(capture_to_differentiate(f, lowering::by_rows)), value_rule));
 }
 constexpr builder capture_weight(const layer_formula& f) {
   builder g;

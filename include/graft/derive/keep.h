@@ -41,6 +41,19 @@ constexpr text kept_name(int number) {
   return canonical(part);
 }
 
+// For every node of `of` the equal node of `in`, where there is one.
+[[gnu::cold]] constexpr sequence<id> same_nodes(const graph& in, const graph& of) {
+  builder all;  // both in one graph, where equal nodes are one
+  sequence<id> at_in(in.size, none_id), at_of(of.size, none_id);
+  detail::table_copier in_tables(in, all), of_tables(of, all);
+  for (id i = 0; i < in.size; ++i) at_in[i] = all.emit(in_tables.moved(in[i], at_in.data()));
+  for (id i = 0; i < of.size; ++i) at_of[i] = all.emit(of_tables.moved(of[i], at_of.data()));
+  sequence<id> from_in(all.n.size(), none_id), same(of.size, none_id);
+  for (id i = 0; i < in.size; ++i) from_in[at_in[i]] = i;
+  for (id i = 0; i < of.size; ++i) same[i] = from_in[at_of[i]];
+  return same;
+}
+
 namespace detail {
 
 constexpr bool cheap_again(op o) {
@@ -115,20 +128,11 @@ constexpr int numbered_path(builder& g, int number) {
 }  // namespace detail
 
 [[gnu::cold]] constexpr kept_pair keep(const graph& forward, const graph& backward) {
-  // Both in one graph, where equal nodes are one.
-  builder all;
-  sequence<id> at_forward(forward.size, none_id), at_backward(backward.size, none_id);
-  detail::table_copier forward_tables(forward, all), backward_tables(backward, all);
-  for (id i = 0; i < forward.size; ++i) at_forward[i] = all.emit(forward_tables.moved(forward[i], at_forward.data()));
-  for (id i = 0; i < backward.size; ++i)
-    at_backward[i] = all.emit(backward_tables.moved(backward[i], at_backward.data()));
-  sequence<id> from_forward(all.n.size(), none_id);
-  for (id i = 0; i < forward.size; ++i) from_forward[at_forward[i]] = i;
-
+  const sequence<id> same = same_nodes(forward, backward);
   detail::cut c{backward, schedule(backward), node_set(backward.size), node_set(backward.size),
                 sequence<id>(backward.size, none_id)};
   for (id i = 0; i < backward.size; ++i)
-    if (from_forward[at_backward[i]] >= 0) c.shared.add(i);
+    if (same[i] >= 0) c.shared.add(i);
   c.find();
 
   kept_pair made;
@@ -145,7 +149,7 @@ constexpr int numbered_path(builder& g, int number) {
       place[i] = rest.append(tables.moved(v, place.data()));
       continue;
     }
-    outputs.push({from_forward[at_backward[i]], "kept"});
+    outputs.push({same[i], "kept"});
     if (v.what == op::attention) made.attended = made.leaf.size();
     place[i] = rest.leaf(op::input, "kept", detail::numbered_path(rest, made.leaf.size()), kept_rank(v),
                          tables.size(v.d[0]), tables.size(v.d[1]), tables.size(v.d[2]), tables.size(v.d[3]));

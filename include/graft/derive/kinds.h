@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kinds of base layer. A kind declares its leaves and says how an adapted weight and bias act on an input; the
 // adapter says what the weight and bias become. `literal` follows the formula to the letter and builds W'; `fast` is
-// what apply and select derive. As a value a kind is its functions.
+// what apply and select derive; `by_rows` is for parameters that change before every call of few rows. As a value a kind
+// is its functions.
 #pragma once
 #include <graft/adapter/adapter.h>
-#include <graft/derive/apply.h>
+#include <graft/derive/through_rows.h>
 
 namespace graft {
 
-enum class lowering : unsigned char { literal, fast };
+enum class lowering : unsigned char { literal, fast, by_rows };
 enum class bias : bool { no, yes };
+
+constexpr id product_with(builder& g, id matrix, id x, lowering how) {
+  switch (how) {
+    case lowering::literal: break;
+    case lowering::fast: return apply(g, matrix, x);
+    case lowering::by_rows: return through_rows(g, matrix, x);
+  }
+  return make::matmul(g, x, matrix, false, true);
+}
 
 struct linear_kind {  // y = x W'ᵀ + b'
   static constexpr const char* name = "linear";
@@ -22,8 +32,7 @@ struct linear_kind {  // y = x W'ᵀ + b'
   static constexpr ex input(scope p, ex M) { return p.leaf(op::input, "x", 2, 1, 1, p.tokens(), M.cols()); }
   static constexpr ex run(scope p, ex M, ex b, ex x, lowering how) {
     builder& g = *p.g;
-    const id product = how == lowering::fast ? apply(g, M.i, x.i) : make::matmul(g, x.i, M.i, false, true);
-    return {&g, make::add(g, product, make::as_row(g, b.i))};
+    return {&g, make::add(g, product_with(g, M.i, x.i, how), make::as_row(g, b.i))};
   }
 };
 
@@ -49,7 +58,7 @@ struct conv2d_kind {  // the same on patches; `tokens` counts images
     const node w = *weight(p);
     const make::patch_geometry s{w.d[2], w.d[3], p.size("stride", dyn, 1).d, p.size("padding", dyn, 1).d};
     const id rows = make::patches(g, x.i, s);
-    const id product = how == lowering::fast ? apply(g, M.i, rows) : make::matmul(g, rows, M.i, false, true);
+    const id product = product_with(g, M.i, rows, how);
     const id planes = make::transpose(g, make::add(g, product, make::as_row(g, b.i)));
     const node v = *x;
     return {&g, make::reshape(g, planes, v.d[0], w.d[0], g.window(v.d[2], s.kernel_h, s.stride, s.pad),
@@ -68,7 +77,7 @@ struct embedding_kind {  // y = rows ids of W'
   static constexpr ex input(scope p, ex) { return p.leaf(op::ids, "x", 1, 1, 1, 1, p.tokens()); }
   static constexpr ex run(scope p, ex M, ex, ex ids, lowering how) {
     builder& g = *p.g;
-    return {&g, how == lowering::fast ? select(g, M.i, ids.i) : make::gather(g, M.i, ids.i, false)};
+    return {&g, how == lowering::literal ? make::gather(g, M.i, ids.i, false) : select(g, M.i, ids.i)};
   }
 };
 

@@ -166,6 +166,12 @@ template <class Rule> constexpr builder rewrite(const builder& from, Rule rule) 
 
 constexpr builder simplify(const builder& from) { return canonical(rewrite(from, rebuild)); }
 
+// Norms alone: what else the parameters could be multiplied out to stays with the rows.
+constexpr id rebuild_norm(builder& g, const node& v, const sequence<bool>& data) {
+  return v.what == op::row_dot ? rebuild(g, v, data) : g.emit(v);
+}
+constexpr builder simplify_norms(const builder& from) { return canonical(rewrite(from, rebuild_norm)); }
+
 // Once the gradient is taken, or where none will be, only values count:  const(a) = a,  a - a = 0,  a + (b - a) = b.
 constexpr id value_rule(builder& g, const node& v, const sequence<bool>&) {
   switch (v.what) {

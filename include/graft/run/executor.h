@@ -22,8 +22,8 @@
 
 namespace graft {
 
-template <class Engine> class pass;             // run/pass.h
-template <class Engine> class training_passes;  // run/training.h
+template <class Engine> class pass;            // run/pass.h
+template <class Engine> class training_forms;  // run/training_forms.h
 
 template <class Engine> class executor {
  public:
@@ -123,7 +123,7 @@ template <class Engine> class executor {
   bool keeps() const;
   const pass<Engine>& forward_pass() const;
   void forget_kept();
-  training_passes<Engine>& training_of(part& p);
+  training_forms<Engine>& training_of(part& p);
   void share();
   status publish();
   result<std::unique_ptr<part>> combine(const std::vector<int>& adapters) const;

@@ -5,7 +5,7 @@
 #include <graft/run/gradient_sums.h>
 #include <graft/run/merge.h>
 #include <graft/run/one_caller.h>
-#include <graft/run/training.h>
+#include <graft/run/training_forms.h>
 
 namespace graft {
 
@@ -15,7 +15,7 @@ template <class Engine> struct executor<Engine>::part {
   unsigned long long version;  // another number after every change of the parameters
   pass<Engine> forward;
   backward_passes<Engine> backward;
-  std::unique_ptr<training_passes<Engine>> training;
+  std::unique_ptr<training_forms<Engine>> training;
   bool folded = false;
 };
 template <class Engine> struct executor<Engine>::bare {

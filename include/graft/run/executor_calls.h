@@ -65,7 +65,8 @@ template <class Engine> status executor<Engine>::begin_forward(pass<Engine>& p, 
   return p.want(0, y);
 }
 template <class Engine> status executor<Engine>::forward_keeping(const view& x, const mutable_view& y) {
-  training_passes<Engine>& t = training_of(shown());
+  const long long rows = x.rank > 1 ? x.size[0] : 1;
+  training_passes<Engine>& t = training_of(shown()).begin(shown().state, rows);
   if (!t.forward.bound())
     if (status s = t.forward.bind(queue_, shown().state, t.forward_graph(), aim(), room_, shared_); !s) return s;
   if (status s = begin_forward(t.forward, x, y); !s) return s;
@@ -82,9 +83,8 @@ template <class Engine> bool executor<Engine>::keeps() const {
   const graph& backward = shown().state.graphs().backward;
   return forward_keeping_ != nullptr && enabled_ && !eager() && backward.outs > 0 && backward.bad.what == fault::none;
 }
-template <class Engine> training_passes<Engine>& executor<Engine>::training_of(part& p) {
-  const layer_graphs& graphs = p.state.graphs();
-  if (p.training == nullptr) p.training = std::make_unique<training_passes<Engine>>(graphs.forward, graphs.backward);
+template <class Engine> training_forms<Engine>& executor<Engine>::training_of(part& p) {
+  if (p.training == nullptr) p.training = std::make_unique<training_forms<Engine>>(p.state.graphs(), aim());
   return *p.training;
 }
 // What is kept was computed from other numbers than the next call reads.
@@ -95,7 +95,7 @@ template <class Engine> void executor<Engine>::forget_kept() {
 }
 template <class Engine> long long executor<Engine>::kept_bytes(long long tokens) {
   if (!keeps()) return 0;
-  const training_passes<Engine>& t = training_of(shown());
+  const training_passes<Engine>& t = training_of(shown()).form_for(shown().state, tokens);
   const result<bound_leaves> b = shown().state.bind(t.forward_graph());
   return b ? t.kept_bytes(b->sizes, tokens) : 0;
 }
@@ -121,7 +121,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
     if (d.into.data != nullptr) asked.add(k);
   }
   if (status s = ready(); !s) return s;
-  training_passes<Engine>* const training = keeps() ? &training_of(at_work) : nullptr;
+  training_passes<Engine>* const training = keeps() ? &training_of(at_work).at_work() : nullptr;
   const std::vector<view> nothing;
   result<const std::vector<view>*> kept = &nothing;
   if (training != nullptr) kept = training->kept(x);
@@ -138,6 +138,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
                                     });
   if (!found) return found.failure();
   pass<Engine>& p = **found;
+  if (training != nullptr && training->forward.bound()) p.runs().borrow(training->forward.runs());
   if (status s = p.begin(x, dy, **kept); !s) return s;
   if (dx_at >= 0)
     if (status s = p.want(p.g().find_output("dx"), dx); !s) return s;
@@ -175,7 +176,8 @@ status executor<Engine>::unmerge(const char* what, const view& merged, const mut
 template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() const {
   if (!enabled_) return base_->forward;
   const part& p = shown();
-  return keeps() && p.training != nullptr && p.training->forward.bound() ? p.training->forward : p.forward;
+  return keeps() && p.training != nullptr && p.training->at_work().forward.bound() ? p.training->at_work().forward
+                                                                                   : p.forward;
 }
 template <class Engine> const plan* executor<Engine>::forward_plan() const {
   const pass<Engine>& p = forward_pass();
@@ -195,7 +197,7 @@ template <class Engine> typename Engine::bound* executor<Engine>::bound_forward(
   return p.bound() ? &p.runs() : nullptr;
 }
 template <class Engine> const typename Engine::bound* executor<Engine>::bound_backward() const {
-  const pass<Engine>* const p = (keeps() && shown().training != nullptr ? shown().training->backward
+  const pass<Engine>* const p = (keeps() && shown().training != nullptr ? shown().training->at_work().backward
                                  : enabled_                             ? shown().backward
                                                                         : base_->backward)
                                     .last();

@@ -51,6 +51,11 @@ class layer : public compile<Layer, Options...>, public executor<typename compil
     if (this->queued().has.have == own::forward) this->queued().has = detail::operations_with<real, own::both>();
     return executor<real>::backward(x, dy, dx, gradients);
   }
+  void train(bool on) {
+    this->queued().has = detail::operations_with<real, own::training>();
+    this->know_formula(0, derived_of<checked>::value);
+    executor<real>::train(on);
+  }
   result<int> add(const layer_graphs& another) {
     this->queued().has = every_operation<real>();
     return executor<real>::add(another);

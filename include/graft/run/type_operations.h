@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of a layer type: what a program that names it compiles. Those of the backward pass are asked for apart,
-// since many programs never call it.
+// The operations of a layer type: what a program that names it compiles. Those of the backward pass, and of training with
+// few rows, are asked for apart, since many programs never call them.
 #pragma once
 #include <graft/derive/layers.h>
 #include <graft/graph/op_set.h>
@@ -15,6 +15,8 @@ template <class Layer> struct type_operations {
                                     ops_of(graphs::unmerge_bias) | ops_of(plain::forward);
   static constexpr op_set both =
       forward | ops_of(graphs::backward) | ops_of(graphs::literal_backward) | ops_of(plain::backward);
+  static constexpr op_set training = both | ops_of(capture_forward_by_rows(graphs::value)) |
+                                     ops_of(capture_backward_by_rows(graphs::value));
 };
 
 }  // namespace graft

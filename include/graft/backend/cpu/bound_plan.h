@@ -4,6 +4,7 @@
 // One call at a time; layers are independent of each other.
 #pragma once
 #include <graft/backend/cpu/row_worker.h>
+#include <graft/derive/keep.h>
 #include <graft/plan/fuse.h>
 
 namespace graft::cpu {
@@ -32,6 +33,14 @@ template <class Real> class bound_plan {
     if (tokens > 0) reserve(tokens);
   }
   void parameters_changed() { ready_ = false; }
+  // What both plans compute from the parameters is taken from one that has just run with the same tensors. To be said
+  // before every run: the values stay where they are.
+  void borrow(const bound_plan& from) {
+    if (same_.size() != g_.size) same_ = same_nodes(from.g_, g_);
+    lender_ = from.ready_ ? &from : nullptr;
+    for (id i = 0; i < g_.size && ready_; ++i)
+      if (borrowed(i) && known_.has(i)) ready_ = known_.is_at(i, from.known_, same_[i]);
+  }
   void weight_changed() { loaded_ = ready_ = false; }
 
   // What one of several layers brings that share this plan: its sizes, its tensors and the values that follow from them.
@@ -139,9 +148,14 @@ template <class Real> class bound_plan {
   void prepare(node_function<Real> by, rotations how, const host_function<Real>* host) {
     if (ready_) return;
     const evaluator<Real> evaluate{g_, sizes_, by, how, host};
+    const node_set needed = needed_before_the_data();
     for (id i = 0; i < g_.size; ++i) {
-      if (!p_.live[i] || p_.when.of[i] == stage::data) continue;
+      if (!needed[i] || p_.when.of[i] == stage::data) continue;
       if (p_.when.of[i] == stage::load && loaded_) continue;
+      if (borrowed(i)) {
+        known_.take(i, lender_->known_, same_[i]);
+        continue;
+      }
       if (is_leaf(g_[i].what)) known_.forget(i);  // the tensor behind it may have changed
       known_.compute(i, evaluate);
     }
@@ -156,6 +170,22 @@ template <class Real> class bound_plan {
         static_cast<void>(known_[i]);  // widened now, not by several threads at once
     }
     ready_ = loaded_ = true;
+  }
+  bool borrowed(id i) const {
+    return lender_ != nullptr && p_.when.of[i] == stage::parameter && !is_leaf(g_[i].what) && same_[i] >= 0 &&
+           lender_->p_.when.of[same_[i]] == stage::parameter && lender_->known_.has(same_[i]);
+  }
+  // All that is known before the data, but for what only leads to borrowed values.
+  node_set needed_before_the_data() const {
+    node_set needed(g_.size);
+    for (int k = 0; k < g_.outs; ++k) needed.add(g_.out[k].at);
+    for (id i = g_.size - 1; i >= 0; --i) {
+      if (p_.when.of[i] == stage::load && p_.live[i]) needed.add(i);
+      if (!p_.live[i] || (p_.when.of[i] != stage::data && (!needed[i] || borrowed(i)))) continue;
+      for (int k = 0; k < 3; ++k)
+        if (const id o = g_[i].operand(k); o >= 0) needed.add(o);
+    }
+    return needed;
   }
   // Is it read by the data-time work, or an output? A reshaped value is the memory of what it reshapes.
   bool kept(id i) const {
@@ -192,6 +222,8 @@ template <class Real> class bound_plan {
   plan p_;
   buffers where_;
   sequence<bool> whole_leaf_;
+  sequence<id> same_;  // by node: the equal one of the plan that values are borrowed from
+  const bound_plan* lender_ = nullptr;
   size_values sizes_;
   values<Real> known_;
   call now_;

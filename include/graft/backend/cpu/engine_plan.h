@@ -35,6 +35,8 @@ template <class Real> class engine<Real>::bound {
     plan_.weight_changed();
     return ok;
   }
+  // Values that follow from the parameters alone, from the other direction of a training step.
+  void borrow(const bound& from) { plan_.borrow(from.plan_); }
   status publish(queue&) { return ok; }
   void memory_changed() {}
   status run(queue& q) {

@@ -55,6 +55,14 @@ template <class Real> class values {
     own_[static_cast<std::size_t>(i)] = memory<Real>();
     at_[static_cast<std::size_t>(i)] = nullptr;
   }
+  bool is_at(id i, const values& from, id there) const {
+    return at_[static_cast<std::size_t>(i)] == from.at_[static_cast<std::size_t>(there)];
+  }
+  // The value of another graph that node i equals.
+  void take(id i, const values& from, id there) {
+    forget(i);
+    at_[static_cast<std::size_t>(i)] = from.at_[static_cast<std::size_t>(there)];
+  }
   const std::int64_t* ids(id i) const {
     return static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(i)].data);
   }

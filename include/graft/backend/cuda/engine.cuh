@@ -262,6 +262,7 @@ template <class T> struct engine {
     call& this_call() { return plan_.this_call(); }
     status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream); }
     status weight_changed(queue& q) { return plan_.weight_changed(q.stream); }
+    void borrow(const bound&) {}  // launches read what is packed for them
     status publish(queue& q) { return plan_.publish(q.stream); }
     void memory_changed() { plan_.unchain(); }
     status run(queue& q) { return plan_.run(q.stream, q.where, q.alone); }

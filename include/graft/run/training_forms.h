@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two forms of a training step. The usual one computes what follows from the parameters first, as inference does; the
+// other lets every factor of the adapter meet the rows by itself (derive/through_rows.h). The parameters change before each
+// step, so which is less work depends on the rows of a call: it is counted when a number of rows comes for the first time.
+#pragma once
+#include <graft/derive/cost.h>
+#include <graft/run/training.h>
+
+namespace graft {
+
+template <class Engine> class training_forms {
+ public:
+  // The second form is for targets that take any graph row by row, and for layers whose formula is known.
+  training_forms(const layer_graphs& graphs, const target& to) : usual_(graphs.forward, graphs.backward) {
+    if (to.gathers != target::work::by_rows || graphs.from.kind.run == nullptr) return;
+    const builder forth = capture_forward_by_rows(graphs.from), back = capture_backward_by_rows(graphs.from);
+    if (forth.bad.what == fault::none && back.bad.what == fault::none)
+      by_rows_ = std::make_unique<training_passes<Engine>>(forth, back);
+  }
+  // The form for calls with so many rows.
+  training_passes<Engine>& form_for(const layer_state& state, long long rows) {
+    if (by_rows_ == nullptr) return usual_;
+    if (rows != counted_) {
+      const result<double> one = work(usual_, state, rows), other = work(*by_rows_, state, rows);
+      counted_ = rows, less_by_rows_ = one && other && *other < least_gain * *one;
+    }
+    return less_by_rows_ ? *by_rows_ : usual_;
+  }
+  training_passes<Engine>& begin(const layer_state& state, long long rows) {
+    return *(at_work_ = &form_for(state, rows));
+  }
+  // The one of the last forward call, which backward follows.
+  training_passes<Engine>& at_work() { return at_work_ != nullptr ? *at_work_ : usual_; }
+  const training_passes<Engine>& at_work() const { return at_work_ != nullptr ? *at_work_ : usual_; }
+  void forget() {
+    usual_.forget();
+    if (by_rows_ != nullptr) by_rows_->forget();
+  }
+  void list(std::vector<pass<Engine>*>& to) {
+    usual_.list(to);
+    if (by_rows_ != nullptr) by_rows_->list(to);
+  }
+
+ private:
+  static constexpr double least_gain = 0.95;  // below it the counts say little
+
+  static result<double> work(const training_passes<Engine>& of, const layer_state& state, long long rows) {
+    const graph forth = of.forward_graph(), back = of.backward_graph();
+    const result<bound_leaves> b = state.bind(forth);
+    if (!b) return b.failure();
+    size_values s = b->sizes;
+    forth.sizes.set_tokens(s, rows);
+    const sequence<id> same = same_nodes(forth, back);
+    sequence<bool> again;
+    for (const id i : same) again.push(i >= 0);
+    return step_work(forth, s) + step_work(back, sizes_for(back, forth, s), again);
+  }
+
+  training_passes<Engine> usual_;
+  std::unique_ptr<training_passes<Engine>> by_rows_;
+  training_passes<Engine>* at_work_ = nullptr;
+  long long counted_ = -1;
+  bool less_by_rows_ = false;
+};
+
+}  // namespace graft
