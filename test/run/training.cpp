@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/engine_plan.h>
 
+#include <utility>
+
 #include "../support/random_layer.h"
 
 using namespace test;
@@ -69,6 +71,55 @@ TEST_CASE("training: with kept values the results are those without, for every a
         }
       }
     }
+}
+
+TEST_CASE("training: where every factor meets the rows by itself the results are the same, for every adapter") {
+  for (const long long n : {1LL, 9LL, 600LL})
+    for (const combination& c : every_combination()) {
+      if (n != 9 && c.bias) continue;
+      layer_graphs by_rows = c.graphs;
+      const builder forward = capture_forward_by_rows(c.graphs.from),
+                    backward = capture_backward_by_rows(c.graphs.from);
+      by_rows.forward = forward, by_rows.backward = backward, by_rows.folded = by_rows.forward;
+      const random_layer<float> l(c.graphs, with_tokens(n));
+      cpu::executor<float> usual(l.graphs), other(by_rows);
+      REQUIRE(bool(l.bind(usual)));
+      REQUIRE(bool(l.bind(other)));
+      INFO(c.name, ", ", n, " tokens");
+      const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
+      CHECK(difference(found.y, expected.y) < 2e-6);
+      for (const auto& [name, d] : expected.d) {
+        const std::string of = name;
+        INFO("gradient of ", of);
+        CHECK(difference(found.d.at(of), d) < 2e-5);
+      }
+    }
+}
+
+TEST_CASE("training: few rows pass through the factors, many do not") {
+  sizes s = with_tokens(1);
+  s["in"] = s["out"] = 256, s["r"] = 16, s["num_bases"] = 16;
+  const random_layer<float> l(graphs_for("linear", "randlora", false), s);
+  cpu::executor<float> e(l.graphs);
+  REQUIRE(bool(l.bind(e)));
+  e.train(true);
+  const auto largest_known = [&](long long tokens) {  // of the values that a step computes from the parameters
+    sizes with = s;
+    with["tokens"] = tokens;
+    const random_layer<float> x(l.graphs, with);
+    std::vector<float> y = x.room("y", l.graphs.literal);
+    REQUIRE(bool(e.forward(x.x(), into(y))));
+    const auto* const runs = std::as_const(e).bound_forward();
+    const graph& g = runs->value();
+    const stages when = schedule(g);
+    long long most = 0;
+    for (id i = 0; i < g.size; ++i)
+      if (when.of[i] == stage::parameter && !is_leaf(g[i].what))
+        most = std::max(most, count(g, i, runs->this_call().sizes));
+    return most;
+  };
+  CHECK(largest_known(1) < 256 * 256);
+  CHECK(largest_known(4096) == 256 * 256);
 }
 
 TEST_CASE("training: each gradient alone is the one that is computed with all others") {

@@ -3,7 +3,7 @@
 // other lets every factor of the adapter meet the rows by itself (derive/through_rows.h). The parameters change before each
 // step, so which is less work depends on the rows of a call: it is counted when a number of rows comes for the first time.
 #pragma once
-#include <graft/derive/cost.h>
+#include <graft/plan/kernels.h>
 #include <graft/run/training.h>
 
 namespace graft {

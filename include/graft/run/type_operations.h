@@ -15,8 +15,8 @@ template <class Layer> struct type_operations {
                                     ops_of(graphs::unmerge_bias) | ops_of(plain::forward);
   static constexpr op_set both =
       forward | ops_of(graphs::backward) | ops_of(graphs::literal_backward) | ops_of(plain::backward);
-  static constexpr op_set training = both | ops_of(capture_forward_by_rows(graphs::value)) |
-                                     ops_of(capture_backward_by_rows(graphs::value));
+  static constexpr op_set training =
+      both | ops_of(capture_forward_by_rows(graphs::value)) | ops_of(capture_backward_by_rows(graphs::value));
 };
 
 }  // namespace graft
