@@ -136,6 +136,13 @@ def newer(s, of):
         "psoft_bounded": (linear, psoft(use_cayley_neumann=True, cayley_neumann_eps=0.5, num_cayley_neumann_terms=4)),
         "psoft_free": (linear, psoft(psoft_orth=False, psoft_mag_a=False, psoft_mag_b=False)),
         "psoft_lowrank": (linear, psoft(psoft_svd="lowrank", random_seed=5)),
+        "beft": (linear, of(peft.BeftConfig)),
+        "deft": (linear, of(peft.DeftConfig, r=8)),
+        "deft_alpha": (wide, of(peft.DeftConfig, r=4, alpha=7)),
+        "deft_para": (linear, of(peft.DeftConfig, r=8, para=True)),
+        "peanut": (linear, of(peft.PeanutConfig, r=8)),
+        "peanut_deep": (wide, of(peft.PeanutConfig, r=6, depth=2, act_fn="gelu", scaling=0.7)),
+        "peanut_silu": (linear, of(peft.PeanutConfig, r=6, depth=1, act_fn="silu")),
     }
 
 

@@ -3,8 +3,10 @@
 // file here, a line and a word below, and io/peft/NAME.h if PEFT has files of it.
 #pragma once
 #include <graft/adapter/adalora.h>
+#include <graft/adapter/beft.h>
 #include <graft/adapter/boft.h>
 #include <graft/adapter/c3a.h>
+#include <graft/adapter/deft.h>
 #include <graft/adapter/delora.h>
 #include <graft/adapter/dora.h>
 #include <graft/adapter/gralora.h>
@@ -18,6 +20,7 @@
 #include <graft/adapter/miss.h>
 #include <graft/adapter/none.h>
 #include <graft/adapter/oft.h>
+#include <graft/adapter/peanut.h>
 #include <graft/adapter/psoft.h>
 #include <graft/adapter/randlora.h>
 #include <graft/adapter/road.h>
@@ -27,10 +30,10 @@
 
 namespace graft {
 
-using all_adapters =
-    joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms, ia3_forms,
-           loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms, road_forms,
-           c3a_forms, randlora_forms, hira_forms, psoft_forms, ln_tuning_forms, trainable_tokens_forms>;
+using all_adapters = joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms,
+                            ia3_forms, loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms,
+                            gralora_forms, road_forms, c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms,
+                            deft_forms, peanut_forms, ln_tuning_forms, trainable_tokens_forms>;
 
 // f(type) for each; the type is passed as a value that holds nothing.
 template <class Adapter> struct adapter_type { using type = Adapter; };

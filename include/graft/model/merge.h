@@ -118,7 +118,10 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   const view before_merging = *weight;
   for (const auto& [name, from] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
     const int k = graph(g).find_output(name);
-    if (k < 0 || from == nullptr) continue;
+    if (k < 0) continue;
+    if (from == nullptr)
+      return fail(m.module.c_str(),
+                  ": the adapter brings a bias, and the layer has none to merge it into; run it unmerged");
     const dtype type = from->beside == nullptr ? from->type : as == merged_as::bf16 ? dtype::bf16 : dtype::f32;
     memory.tensors.emplace_back(static_cast<std::size_t>(from->count() * bits_of(type) / 8));
     made.push_back(type);

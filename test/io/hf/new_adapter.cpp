@@ -56,7 +56,13 @@ std::vector<fresh> every_method() {
           {"ROAD", {{"group_size", eight}}},
           {"C3A", {{"block_size", eight}}, false},
           {"HIRA", {{"r", r}}},
-          {"PSOFT", {{"r", r}}}};
+          {"PSOFT", {{"r", r}}},
+          {"BEFT", {}},
+          {"DEFT", {{"r", r}}},
+          {"DEFT", {{"r", r}, {"alpha", eight}}},
+          {"DEFT", {{"r", r}, {"para", yes}}, false},
+          {"PEANUT", {{"r", r}}},
+          {"PEANUT", {{"r", r}, {"depth", json_number(2)}, {"act_fn", json_word("gelu")}}}};
 }
 causal_lm<engine> base(const std::string& name) {
   auto m = hf::load_model<engine>(models + name + "/base");
@@ -112,6 +118,17 @@ TEST_CASE("fresh adapters: every method, written and read again, and trained") {
     REQUIRE(m.remove("fresh"));
     REQUIRE(m.remove("again"));
   }
+}
+
+TEST_CASE("fresh adapters: a bias that the layer cannot hold is not merged, and nothing changes") {
+  causal_lm<engine> m = base("llama");
+  const std::vector<float> before = logits(m);
+  const auto config = make_adapter_config("BEFT", {"v_proj"});
+  REQUIRE(hf::add_adapter(m, "shift", *config));
+  REQUIRE(m.activate({"shift"}));
+  const status merged = m.merge({"shift"});
+  CHECK(contains(merged.message(), "the adapter brings a bias, and the layer has none to merge it into"));
+  CHECK(logits(m) == before);
 }
 
 TEST_CASE("fresh adapters: drawn from the seed; on norms, embeddings and weights that lie across") {

@@ -117,6 +117,7 @@ class adapter_starter {
       case begins::identity:
         for (std::size_t i = 0; i < to.size(); i += static_cast<std::size_t>(shape[1]) + 1) to[i] = 1;
         break;
+      case begins::taken_out: return taken_out(b, to);
       case begins::row_norms:
       case begins::column_norms:
       case begins::weight:
@@ -137,9 +138,29 @@ class adapter_starter {
     const bool by_column = what == peft::begins::column_norms || b.kind == "embedding";
     const bool norms = what == peft::begins::row_norms || what == peft::begins::column_norms;
     g.give(!norms ? W.i : by_column ? col_norm(W).i : row_norm(W).i, "to");
-    const builder one = canonical(g);
     named_values values;
     values.tensors["from"] = from;
+    return evaluate(g, values, to);
+  }
+  // relu(P)ᵀ W over the scaling; the directions P have been drawn before.
+  status taken_out(const base_layer& b, std::vector<float>& to) {
+    const std::span<const float> directions = made_.at("base_model.model." + b.module + ".deft_P");
+    const long long r = static_cast<long long>(directions.size()) / b.out;
+    builder g;
+    const scope p{&g};
+    const extent out = p.size("out");
+    const ex W = p.leaf(op::base, "from", 2, 1, 1, out, p.size("in"));
+    const ex taken = t(relu(p.frozen("directions", out, p.size("r")))) * W;
+    g.give((p.scalar("factor") * taken).i, "to");
+    named_values values;
+    values.tensors["from"] = b.weight;
+    values.tensors["directions"] = view_of(directions.data(), b.out, r);
+    const double alpha = config_.number("alpha");
+    values.scalars["factor"] = alpha == 0 ? 1 : static_cast<double>(r) / alpha;
+    return evaluate(g, values, to);
+  }
+  status evaluate(const builder& g, const named_values& values, std::vector<float>& to) {
+    const builder one = canonical(g);
     const result<bound_leaves> bound = bind_named(one, values, {});
     if (!bound) return bound.failure();
     return model_.evaluate(one, bound->sizes, bound->leaf, view_into(to.data(), static_cast<long long>(to.size())));

@@ -21,6 +21,11 @@ class made_tensors {
   bool has(std::string_view key) const {
     return std::any_of(views_.begin(), views_.end(), [&](const tensor_view& t) { return t.name == key; });
   }
+  std::span<const float> at(std::string_view key) const {  // empty where there is none
+    for (std::size_t i = 0; i < views_.size(); ++i)
+      if (views_[i].name == key) return values_[i];
+    return {};
+  }
   const std::vector<tensor_view>& views() const { return views_; }
 
  private:

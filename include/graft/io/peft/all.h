@@ -2,8 +2,10 @@
 // The methods of PEFT whose files are read and written.
 #pragma once
 #include <graft/io/peft/adalora.h>
+#include <graft/io/peft/beft.h>
 #include <graft/io/peft/boft.h>
 #include <graft/io/peft/c3a.h>
+#include <graft/io/peft/deft.h>
 #include <graft/io/peft/delora.h>
 #include <graft/io/peft/gralora.h>
 #include <graft/io/peft/hira.h>
@@ -15,6 +17,7 @@
 #include <graft/io/peft/lora.h>
 #include <graft/io/peft/miss.h>
 #include <graft/io/peft/oft.h>
+#include <graft/io/peft/peanut.h>
 #include <graft/io/peft/psoft.h>
 #include <graft/io/peft/randlora.h>
 #include <graft/io/peft/road.h>
@@ -24,10 +27,28 @@
 
 namespace graft::io::peft {
 
-inline constexpr const peft_method* all[] = {&lora_files,     &adalora_files,   &oft_files,   &boft_files,
-                                             &hra_files,      &ia3_files,       &loha_files,  &lokr_files,
-                                             &vera_files,     &ln_tuning_files, &miss_files,  &vblora_files,
-                                             &delora_files,   &gralora_files,   &road_files,  &c3a_files,
-                                             &randlora_files, &hira_files,      &psoft_files, &trainable_tokens_files};
+inline constexpr const peft_method* all[] = {&lora_files,
+                                             &adalora_files,
+                                             &oft_files,
+                                             &boft_files,
+                                             &hra_files,
+                                             &ia3_files,
+                                             &loha_files,
+                                             &lokr_files,
+                                             &vera_files,
+                                             &ln_tuning_files,
+                                             &miss_files,
+                                             &vblora_files,
+                                             &delora_files,
+                                             &gralora_files,
+                                             &road_files,
+                                             &c3a_files,
+                                             &randlora_files,
+                                             &hira_files,
+                                             &psoft_files,
+                                             &beft_files,
+                                             &deft_files,
+                                             &peanut_files,
+                                             &trainable_tokens_files};
 
 }  // namespace graft::io::peft

@@ -19,6 +19,7 @@ enum class begins : unsigned char {
   identity,
   row_norms,  // of the base weight
   column_norms,
+  taken_out,  // what DEFT's projection takes out of the base weight, so that it puts the same in
   weight,
   bias,
 };
@@ -78,6 +79,15 @@ inline constexpr beginning beginnings[] = {
     {"hira_embedding_B", begins::normal, 1},
     {"psoft_R.vector_a", begins::one},
     {"psoft_R.vector_b", begins::one},
+    {"beft_bias", begins::zero},
+    {"deft_P", begins::normal, 0.02},
+    {"deft_R", begins::taken_out},
+    {"peanut_A.weight", begins::even},
+    {"peanut_encoders.0.weight", begins::even},
+    {"peanut_encoders.1.weight", begins::even},
+    {"peanut_decoders.0.weight", begins::even},
+    {"peanut_decoders.1.weight", begins::even},
+    {"peanut_B.weight", begins::zero},
     {"lora_magnitude_vector", begins::row_norms},
     {"ln_tuning_layers.weight", begins::weight},
     {"ln_tuning_layers.bias", begins::bias},

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// BEFT in PEFT's files.
+#pragma once
+#include <graft/adapter/beft.h>
+#include <graft/io/peft/source.h>
+
+namespace graft::io::peft {
+
+inline constexpr peft_key beft_keys[] = {word("init_weights", "true", "true false")};
+inline constexpr peft_variant beft_variants[] = {variant<beft>()};
+inline constexpr peft_method beft_files{.type = "BEFT", .keys = beft_keys, .variants = beft_variants};
+
+}  // namespace graft::io::peft

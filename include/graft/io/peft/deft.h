@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// DEFT in PEFT's files.
+//     scaling = alpha / r, 1 without an alpha; r is at most the number of outputs
+#pragma once
+#include <graft/adapter/deft.h>
+#include <graft/io/config_reader.h>
+#include <graft/io/peft/source.h>
+
+namespace graft::io::peft {
+
+inline status deft_numbers(peft_source& s) {
+  const double r = std::min(s.config.number("r"), static_cast<double>(s.base.out)), alpha = s.config.number("alpha");
+  s.layer.sizes["r"] = static_cast<long long>(r);
+  s.layer.scalars["scaling"] = alpha == 0 ? 1 : alpha / r;
+  return ok;
+}
+
+inline constexpr peft_key deft_keys[] = {
+    whole("r", 8),         or_null(real("alpha", 0)), word("decomposition_method", "relu", "relu"), flag("para"),
+    real("init_scale", 1), fraction("deft_dropout"),  word("init_weights", "true", "true false")};
+inline constexpr peft_variant deft_variants[] = {
+    variant<deft_removal<>>([](const peft_source& s) { return s.on("para"); }), variant<deft<>>()};
+inline constexpr peft_method deft_files{
+    .type = "DEFT", .bias_only = "deft_only", .keys = deft_keys, .variants = deft_variants, .numbers = deft_numbers};
+
+}  // namespace graft::io::peft
