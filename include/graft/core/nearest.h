@@ -11,18 +11,18 @@ namespace graft {
 
 class nearest {
  public:
-  constexpr explicit nearest(const char* wanted)
+  [[gnu::cold]] constexpr explicit nearest(const char* wanted)
       : wanted_(wanted),
         most_(length(wanted) < 4   ? 1
               : length(wanted) < 9 ? length(wanted) / 3
                                    : 3) {}
   // One of the names that there are.
-  constexpr void offer(const char* name) {
+  [[gnu::cold]] constexpr void offer(const char* name) {
     const int d = distance(name);
     if (d > most_ || (d == most_ && length(name) <= found_.n)) return;
     most_ = d, found_ = text(name);
   }
-  constexpr text hint() const {
+  [[gnu::cold]] constexpr text hint() const {
     text t;
     if (!found_.empty()) t << "; did you mean '" << found_ << "'?";
     return t;
@@ -46,7 +46,7 @@ class nearest {
   static constexpr bool ends(const char* part, int n, const char* whole, int m) {
     return m > n && whole[m - n - 1] == '.' && same_text(part, whole + (m - n));
   }
-  constexpr int distance(const char* b) const {
+  [[gnu::cold]] constexpr int distance(const char* b) const {
     const char* const a = wanted_;
     const int n = length(a), m = length(b), differ = n > m ? n - m : m - n;
     if (n > 0 && (begins(a, n, b) || ends(b, m, a, n))) return 1;

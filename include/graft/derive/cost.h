@@ -26,7 +26,7 @@ struct cost {
   }
 };
 
-constexpr long long flops_of(const graph& g, id i, const size_values& s) {
+[[gnu::cold]] constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
   const long long n = count(g, i, s);
   auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };

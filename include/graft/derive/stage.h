@@ -16,7 +16,7 @@ struct stages {
   sequence<bool> by_token;  // the value has a row, or several, for every token
 };
 
-constexpr stages schedule(const graph& g) {
+[[gnu::cold]] constexpr stages schedule(const graph& g) {
   stages s{sequence<stage>(g.size, stage::load), sequence<bool>(g.size, false)};
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];

@@ -74,7 +74,7 @@ struct graph {
   constexpr const node& operator[](id i) const { return n[i]; }
   constexpr const path_table& paths() const { return sizes.paths; }
   constexpr text name(id i) const { return paths().full(n[i].path, n[i].name); }
-  constexpr text output_name(int k) const {
+  [[gnu::cold]] constexpr text output_name(int k) const {
     text t;
     paths().print(t, out[k].path), t << (out[k].of_input ? "d" : "") << out[k].name;
     return t;

@@ -37,7 +37,7 @@ struct path_table {
     const char* const rest = behind(path, full);
     return rest != nullptr && same_text(rest, name);
   }
-  constexpr void print(text& t, int path) const {
+  [[gnu::cold]] constexpr void print(text& t, int path) const {
     if (path <= 0) return;
     print(t, e[path].above);
     for (int i = 0; i < e[path].length; ++i) t << e[path].word[i];
@@ -53,7 +53,7 @@ struct path_table {
     const int a = i < e[p].length ? e[p].word[i] : 0, b = i < e[q].length ? e[q].word[i] : 0;
     return a < b ? -1 : 1;
   }
-  [[gnu::noinline]] constexpr text full(int path, const char* name) const {
+  [[gnu::cold, gnu::noinline]] constexpr text full(int path, const char* name) const {
     text t;
     print(t, path), t << name;
     return t;

@@ -5,7 +5,7 @@
 
 namespace graft {
 
-constexpr void print(text& t, const size_table& z, dim d, bool nested = false) {
+[[gnu::cold]] constexpr void print(text& t, const size_table& z, dim d, bool nested = false) {
   if (d.known()) {
     t << d.v;
     return;
@@ -27,7 +27,7 @@ constexpr void print(text& t, const size_table& z, dim d, bool nested = false) {
   if (nested) t << ')';
 }
 // The sizes of node i as a file would list them; leading axes of size 1 are left out.
-constexpr void print_shape(text& t, const graph& g, id i) {
+[[gnu::cold]] constexpr void print_shape(text& t, const graph& g, id i) {
   const node& v = g[i];
   int first = 0;
   if (is_leaf(v.what) && v.rank == 1) {
@@ -59,7 +59,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
   if (parent == op::matmul) return child != op::matmul || right;
   return parent == op::transpose;
 }
-constexpr void print_number(text& t, double v) {
+[[gnu::cold]] constexpr void print_number(text& t, double v) {
   if (v < 0) t << '-', v = -v;
   int exponent = 0;
   if (v > 0 && v < 1e-4)
@@ -78,8 +78,8 @@ constexpr void print_number(text& t, double v) {
 }
 
 // `parent` is the op around node i; a leaf stands for none.
-constexpr void print(text& t, const graph& g, id i, print_style style = {}, op parent = op::zero, bool right = false,
-                     bool root = true) {
+[[gnu::cold]] constexpr void print(text& t, const graph& g, id i, print_style style = {}, op parent = op::zero,
+                                   bool right = false, bool root = true) {
   const node& v = g[i];
   if (v.what == op::constant) return print_number(t, v.value);
   if (v.what == op::number) return print(t, g.sizes, v.k[0], true);
@@ -121,7 +121,7 @@ constexpr void print(text& t, const graph& g, id i, print_style style = {}, op p
   t << ')';
 }
 
-constexpr text expression(const graph& g, id i, print_style style = {}) {
+[[gnu::cold]] constexpr text expression(const graph& g, id i, print_style style = {}) {
   text t;
   print(t, g, i, style);
   return t;

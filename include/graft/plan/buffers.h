@@ -27,7 +27,7 @@ struct buffer_planner {
   sequence<int> readers;
   buffers b;
 
-  constexpr buffer_planner(const graph& of, const plan& by)
+  [[gnu::cold]] constexpr buffer_planner(const graph& of, const plan& by)
       : g(of), p(by), readers(count_readers(of, by.live)), b{sequence<int>(of.size, -1),
                                                              sequence<id>(of.size, none_id),
                                                              sequence<id>(of.size, none_id),

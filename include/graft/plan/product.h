@@ -65,7 +65,7 @@ struct slot_reader {
     return n;
   }
   // Beside this launch only products over the tokens read it, and the launch needs none of them; or it is an output.
-  constexpr bool kept(id i) const {
+  [[gnu::cold]] constexpr bool kept(id i) const {
     const int others = sums.times[i] + outputs(i);
     if (others == 0 || readers[i] != others + 1) return false;
     for (id s = i + 1; s < result; ++s)
@@ -73,7 +73,7 @@ struct slot_reader {
     return true;
   }
   // Beside `reader` it is an output, or read by what the launch does not need: the launch stores it as well.
-  constexpr bool stored_too(id i, id reader) const {
+  [[gnu::cold]] constexpr bool stored_too(id i, id reader) const {
     if (readers[i] < 2) return false;
     int by_reader = 0;
     for (id r = i + 1; r < g.size; ++r)
@@ -84,7 +84,7 @@ struct slot_reader {
       }
     return by_reader == 1;
   }
-  constexpr bool reaches(id from) const {  // does the result depend on it?
+  [[gnu::cold]] constexpr bool reaches(id from) const {  // does the result depend on it?
     node_set above(g.size);
     above.add(from);
     for (id n = from + 1; n <= result; ++n)
@@ -99,7 +99,7 @@ struct slot_reader {
   constexpr bool per_column(id i) const { return known(i) && one_matrix(g[i]) && g[i].d[2] == dim{1}; }
   constexpr bool take(id i) { return out.inside.push(i), true; }
 
-  constexpr bool branch(id i, bool minus, id factor) {
+  [[gnu::cold]] constexpr bool branch(id i, bool minus, id factor) {
     const node& v = g[i];
     const bool keeps = kept(v.a);
     if (!with_sides || is_leaf(g[v.a].what) || (!inner(v.a) && !keeps)) return false;
@@ -115,7 +115,7 @@ struct slot_reader {
     return take(v.a) && take(i);
   }
   // A term of the sum: the base product, or a side branch with at most one factor.
-  constexpr bool term(id i, bool minus, id factor, bool root) {
+  [[gnu::cold]] constexpr bool term(id i, bool minus, id factor, bool root) {
     const node& v = g[i];
     if (!data(i) || is_leaf(v.what) || (!root && !inner(i))) return false;
     if ((v.what == op::add || v.what == op::sub) && data(v.a) && data(v.b) && factor < 0)
@@ -133,7 +133,7 @@ struct slot_reader {
     return take(i);
   }
   // What is applied to the sum as a whole.
-  constexpr bool affine(id i, bool root) {
+  [[gnu::cold]] constexpr bool affine(id i, bool root) {
     const node& v = g[i];
     if (!data(i) || is_leaf(v.what) || (!root && !inner(i))) return false;
     const bool any = v.what == op::add || v.what == op::sub || v.what == op::mul || v.what == op::div;
@@ -149,7 +149,7 @@ struct slot_reader {
     out.posts.push({v.what, left ? v.b : v.a});
     return take(i);
   }
-  constexpr bool activated(id i, bool root) {
+  [[gnu::cold]] constexpr bool activated(id i, bool root) {
     const node& v = g[i];
     if (!is_activation(v.what)) return affine(i, root);
     if ((!root && !inner(i)) || !affine(v.a, false)) return false;
@@ -158,7 +158,7 @@ struct slot_reader {
   }
   // A sum with a value like the result, where it is not all one product. Either side may be the product; the first that
   // can be is.
-  constexpr bool with_residual(id i) {
+  [[gnu::cold]] constexpr bool with_residual(id i) {
     const product_slots before = out;
     if (activated(i, true) && out.weight >= 0) return true;
     const node v = g[i];
@@ -175,7 +175,7 @@ struct slot_reader {
   }
   // A residual that is itself a sum with a branch of the same x, as in the gradient of several layers' input: the branch
   // belongs to this product. It is added before what the product is multiplied with, so there is none of that.
-  constexpr void take_branches() {
+  [[gnu::cold]] constexpr void take_branches() {
     while (out.posts.empty() && out.act == op::detach) {
       const id sum = out.residual;
       const node& v = g[sum];
@@ -191,7 +191,7 @@ struct slot_reader {
     }
   }
   // x ⊙ pre, where nothing else reads it; `norms`: the factors of a norm are part of its launch.
-  constexpr void read_pre(bool beside_side, bool norms) {
+  [[gnu::cold]] constexpr void read_pre(bool beside_side, bool norms) {
     if (is_leaf(g[out.x].what) || (!beside_side && !out.sides.empty())) return;
     const node& v = g[out.x];
     const int uses = 1 + out.sides.size();
@@ -204,7 +204,7 @@ struct slot_reader {
   }
 };
 
-constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
+[[gnu::cold]] constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
   sequence<int> readers(g.size, 0);
   for (id i = 0; i < g.size; ++i)
     for (int k = 0; live[i] && k < 3; ++k)
@@ -234,7 +234,7 @@ constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
 }
 
 // The rank of all side branches together; unknown where one of them is.
-constexpr long long side_rank(const graph& g, const product_slots& p, const size_values& s) {
+[[gnu::cold]] constexpr long long side_rank(const graph& g, const product_slots& p, const size_values& s) {
   long long rank = 0;
   for (const side_branch& b : p.sides) {
     const long long r = g.sizes.value(b.rank, s);

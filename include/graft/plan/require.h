@@ -6,20 +6,20 @@
 namespace graft {
 
 // A value with its sizes: B[out, r], (B @ A)[out, in].
-constexpr void print_shaped(text& t, const graph& g, id i, int depth) {
+[[gnu::cold]] constexpr void print_shaped(text& t, const graph& g, id i, int depth) {
   if (is_leaf(g[i].what))
     print(t, g, i);
   else
     t << '(', print(t, g, i, {nullptr, depth}), t << ')';
   print_shape(t, g, i);
 }
-constexpr text shaped(const graph& g, id i) {
+[[gnu::cold]] constexpr text shaped(const graph& g, id i) {
   text t;
   if (i >= 0) print_shaped(t, g, i, 3);
   return t;
 }
 // An expression with the sizes of its operands: what an error points at.
-constexpr text located(const graph& g, id i) {
+[[gnu::cold]] constexpr text located(const graph& g, id i) {
   if (i < 0 || is_leaf(g[i].what)) return shaped(g, i);
   text t;
   print(t, g, i, {nullptr, 3});
@@ -29,14 +29,14 @@ constexpr text located(const graph& g, id i) {
   }
   return t;
 }
-constexpr text located(const graph& g, const requirement& r) {
+[[gnu::cold]] constexpr text located(const graph& g, const requirement& r) {
   if (r.at >= 0) return located(g, r.at);
   text t;
   print(t, g.sizes, r.lhs, true), t << (r.what == requirement::kind::divides ? " / " : " = "),
       print(t, g.sizes, r.rhs, true);
   return t;
 }
-constexpr text describe(const graph& g, const requirement& r, const size_values& s) {
+[[gnu::cold]] constexpr text describe(const graph& g, const requirement& r, const size_values& s) {
   text t;
   const long long lhs = g.sizes.value(r.lhs, s), rhs = g.sizes.value(r.rhs, s);
   switch (r.what) {
@@ -58,20 +58,20 @@ constexpr bool holds(const graph& g, const requirement& r, const size_values& s)
   if (r.what == requirement::kind::at_most) return lhs <= rhs;
   return r.what == requirement::kind::divides ? rhs > 0 && lhs % rhs == 0 : lhs == rhs;
 }
-constexpr const requirement* first_violated(const graph& g, const size_values& s) {
+[[gnu::cold]] constexpr const requirement* first_violated(const graph& g, const size_values& s) {
   for (int i = 0; i < g.needs; ++i)
     if (!holds(g, g.need[i], s)) return &g.need[i];
   return nullptr;
 }
 
-constexpr long long smallest_size(const graph& g, id i, const size_values& s) {
+[[gnu::cold]] constexpr long long smallest_size(const graph& g, id i, const size_values& s) {
   long long least = unknown;
   for (dim d : g[i].d)
     if (const long long n = g.sizes.value(d, s); n != unknown && (least == unknown || n < least)) least = n;
   return least;
 }
 // A leaf that holds nothing, whatever the sizes that are still unknown.
-constexpr id first_empty(const graph& g, const size_values& s) {
+[[gnu::cold]] constexpr id first_empty(const graph& g, const size_values& s) {
   for (int i = 0; i < g.size; ++i) {
     if (!is_leaf(g.n[i].what)) continue;
     if (const long long n = smallest_size(g, static_cast<id>(i), s); n != unknown && n < 1) return static_cast<id>(i);

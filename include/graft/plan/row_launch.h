@@ -39,7 +39,7 @@ struct row_reader {
   constexpr bool data(id i) const { return i >= 0 && when.of[i] == stage::data; }
   constexpr bool inner(id i) const { return free[i] && readers[i] == 1; }
 
-  constexpr bool scaled_norm(id i) {
+  [[gnu::cold]] constexpr bool scaled_norm(id i) {
     const node& v = g[i];
     if (v.what != op::mul) return false;
     const bool left = data(v.a) && g[v.a].what == op::normalize;
@@ -49,7 +49,7 @@ struct row_reader {
     out.norm = norm, out.scale = scale;
     return out.inside.push(norm), out.inside.push(i), true;
   }
-  constexpr bool norm_gradient(id i) {
+  [[gnu::cold]] constexpr bool norm_gradient(id i) {
     id at = i;
     if (g[i].what == op::add)
       for (int k = 0; k < 2 && at == i; ++k)
@@ -72,7 +72,7 @@ struct row_reader {
   constexpr bool count_of_rows(id i) const {  // has it more than one row?
     return g[i].d[0] != dim{1} || g[i].d[1] != dim{1} || g[i].d[2] != dim{1};
   }
-  constexpr void part(id i) {
+  [[gnu::cold]] constexpr void part(id i) {
     const node& v = g[i];
     const bool turns = data(i) && v.what == op::rope && !v.tb && inner(i) && free[v.b] && g[v.b].what == op::gather &&
                        !data(g[v.b].a) && (turn < 0 || turn == v.b);
@@ -81,14 +81,14 @@ struct row_reader {
     out.parts.push({v.a, true}), out.inside.push(i);
   }
   // Left to right, through concats that nothing else reads.
-  constexpr void parts_of(id i, bool root) {
+  [[gnu::cold]] constexpr void parts_of(id i, bool root) {
     const node& v = g[i];
     const bool joins = data(i) && v.what == op::concat && v.k[0] == dim{3} && (root || inner(i));
     if (!joins) return part(i);
     parts_of(v.a, false), parts_of(v.b, false);
     out.inside.push(i);
   }
-  constexpr bool joined(id i) {
+  [[gnu::cold]] constexpr bool joined(id i) {
     const node& v = g[i];
     if (v.what != op::concat || v.k[0] != dim{3} || v.d[0] != dim{1} || v.d[1] != dim{1}) return false;
     parts_of(i, true);

@@ -29,10 +29,10 @@ template <class Engine> class executor {
  public:
   using queue = typename Engine::queue;
 
-  explicit executor(const layer_graphs& graphs, mode how = mode::fused, queue q = {});
-  executor(executor&&) noexcept;
-  executor& operator=(executor&&) noexcept;
-  ~executor();
+  [[gnu::cold]] explicit executor(const layer_graphs& graphs, mode how = mode::fused, queue q = {});
+  [[gnu::cold]] executor(executor&&) noexcept;
+  [[gnu::cold]] executor& operator=(executor&&) noexcept;
+  [[gnu::cold]] ~executor();
   // Where the work of the following calls is ordered.
   executor& on(queue q) {
     queue_ = std::move(q);
@@ -43,19 +43,19 @@ template <class Engine> class executor {
 
   // ---- adapters
   // A further adapter on the same base; its number. The tensors of the base are known to it already.
-  result<int> add(const layer_graphs& graphs);
-  status remove(int adapter);
+  [[gnu::cold]] result<int> add(const layer_graphs& graphs);
+  [[gnu::cold]] status remove(int adapter);
   // Other tensors, of another rank too, for an adapter of the same method: all of them or none.
-  status replace(int adapter, const adapter_values& values);
+  [[gnu::cold]] status replace(int adapter, const adapter_values& values);
   // Which adapter a call uses, or which several: each works on what the ones before it made of the weight, so that side
   // branches add up.
-  status activate(const std::vector<int>& adapters);
+  [[gnu::cold]] status activate(const std::vector<int>& adapters);
   // What several adapters together are made of; a layer type states it when it activates several.
-  void know_formula(int adapter, const layer_formula& f);
+  [[gnu::cold]] void know_formula(int adapter, const layer_formula& f);
   const std::vector<int>& active() const { return active_; }
   bool has(int adapter) const { return bool(expect(adapter)); }
   // A disabled adapter costs nothing: the base layer runs as if it were alone.
-  status enable(bool adapter);
+  [[gnu::cold]] status enable(bool adapter);
   bool enabled() const { return enabled_; }
 
   // ---- tensors
@@ -63,36 +63,36 @@ template <class Engine> class executor {
   status set(const char* name, const view& v, int adapter = 0) { return give({.name = name, .tensor = &v}, adapter); }
   status set(const char* name, double v, int adapter = 0) { return give({.name = name, .scalar = &v}, adapter); }
   status size(const char* name, long long v, int adapter = 0) { return give({.name = name, .size = v}, adapter); }
-  status give(const given_value& v, int adapter);
+  [[gnu::cold]] status give(const given_value& v, int adapter);
 
   // ---- running
   // Finds everything that calls with up to so many rows need, computes what does not depend on their data. Adapters that
   // are not active are bound when they are activated.
-  status bind(const capacity& room = {});
+  [[gnu::cold]] status bind(const capacity& room = {});
   // The memory behind a parameter was written: what follows from it is computed again, nothing else happens.
-  status parameters_changed();
+  [[gnu::cold]] status parameters_changed();
   // The memory behind a tensor of the base was written: what follows from it (DoRA's norm, copies of the weight) is
   // computed again as well. set() does it by itself, and so does a merge into the layer's own weight.
-  status weight_changed();
+  [[gnu::cold]] status weight_changed();
   status forward(const view& x, const mutable_view& y);
   // In training forward keeps what backward would compute a second time, in memory of the executor's, and backward()
   // follows forward() with the same x. Eager mode keeps nothing.
-  void train(bool on);
+  [[gnu::cold]] void train(bool on);
   // How much forward keeps for so many rows; 0 where it depends on more than the rows.
-  long long kept_bytes(long long tokens);
+  [[gnu::cold]] long long kept_bytes(long long tokens);
   // dx and any of the parameters' gradients; those not asked for are not computed. A gradient may be added to what its
   // memory holds.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients);
   // W' and, where the adapter changes it, b', of what is active; and back. See run/merge.h.
-  status merge(const mutable_view& weight, const mutable_view& bias = {});
-  status unmerge(const char* what, const view& merged, const mutable_view& original);
+  [[gnu::cold]] status merge(const mutable_view& weight, const mutable_view& bias = {});
+  [[gnu::cold]] status unmerge(const char* what, const view& merged, const mutable_view& original);
 
   // ---- facts
   // The plan that forward() runs, once the layer is bound.
   const plan* forward_plan() const;
   bool runs_folded() const;
   // The next call finds its kernels anew.
-  void kernels_changed();
+  [[gnu::cold]] void kernels_changed();
   const typename Engine::bound* bound_forward() const;
   typename Engine::bound* bound_forward();
   const typename Engine::bound* bound_backward() const;
@@ -107,26 +107,26 @@ template <class Engine> class executor {
   part& at(int adapter) const { return *parts_[static_cast<std::size_t>(adapter)]; }
   part& shown() const { return together_ != nullptr ? *together_ : at(active_[0]); }
   bool is_active(int adapter) const;
-  status expect(int adapter) const;
-  status of(int adapter, const status& s) const;
-  status fill(part& fresh, const part& old, const adapter_values& values);
-  std::vector<pass<Engine>*> passes();
+  [[gnu::cold]] status expect(int adapter) const;
+  [[gnu::cold]] status of(int adapter, const status& s) const;
+  [[gnu::cold]] status fill(part& fresh, const part& old, const adapter_values& values);
+  [[gnu::cold]] std::vector<pass<Engine>*> passes();
   unsigned long long version() const;
-  status written_to(const mutable_view& a, const mutable_view& b);
-  status read_weight_again();
+  [[gnu::cold]] status written_to(const mutable_view& a, const mutable_view& b);
+  [[gnu::cold]] status read_weight_again();
   status ready();
-  status bind_all(const capacity& room);
-  status bind_base();
-  status bind_part(part& p);
+  [[gnu::cold]] status bind_all(const capacity& room);
+  [[gnu::cold]] status bind_base();
+  [[gnu::cold]] status bind_part(part& p);
   status begin_forward(pass<Engine>& p, const view& x, const mutable_view& y);
   status forward_keeping(const view& x, const mutable_view& y);
   bool keeps() const;
   const pass<Engine>& forward_pass() const;
   void forget_kept();
   training_forms<Engine>& training_of(part& p);
-  void share();
-  status publish();
-  result<std::unique_ptr<part>> combine(const std::vector<int>& adapters) const;
+  [[gnu::cold]] void share();
+  [[gnu::cold]] status publish();
+  [[gnu::cold]] result<std::unique_ptr<part>> combine(const std::vector<int>& adapters) const;
 
   std::vector<std::unique_ptr<part>> parts_;
   std::unique_ptr<part> together_;

@@ -25,12 +25,12 @@ class layer_state {
  public:
   explicit layer_state(const layer_graphs& graphs) : graphs_(graphs) {}
 
-  status give(const given_value& v) {
+  [[gnu::cold]] status give(const given_value& v) {
     if (v.tensor != nullptr) return set(v.name, *v.tensor);
     return v.scalar != nullptr ? set(v.name, *v.scalar) : size(v.name, v.size);
   }
   // A tensor the layer's owner keeps alive. The shape is checked now; nothing changes when it does not fit.
-  status set(const char* name, const view& v) {
+  [[gnu::cold]] status set(const char* name, const view& v) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
     if (i < 0 || !is_stored(g[i].what)) return no_leaf("tensor", name);
@@ -49,14 +49,14 @@ class layer_state {
     tensors_ = std::move(trial);
     return ok;
   }
-  status set(const char* name, double value) {
+  [[gnu::cold]] status set(const char* name, double value) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
     if (i < 0 || g[i].what != op::scalar) return no_leaf("scalar", name);
     scalars_.insert_or_assign(name, value);
     return ok;
   }
-  status size(const char* name, long long value) {
+  [[gnu::cold]] status size(const char* name, long long value) {
     if (graphs_.literal.sizes.find(name) < 0) return no_size(name);
     if (value < 0) return fail("size '", name, "' is ", value, ", expected a number that is not negative");
     size_map trial = given_;
@@ -69,7 +69,7 @@ class layer_state {
   }
 
   // Everything a graph needs that does not come with a call; an error names the first leaf that is missing.
-  result<bound_leaves> bind(const graph& g) const {
+  [[gnu::cold]] result<bound_leaves> bind(const graph& g) const {
     bound_leaves b;
     if (status solved = solve(g, tensors_, b.sizes); !solved) return solved.failure();
     b.leaf.resize(static_cast<std::size_t>(g.size));
@@ -89,7 +89,7 @@ class layer_state {
     return b;
   }
   // Adds the tensors of one call, by name.
-  static status bind_data(const graph& g, const tensor_map& data, bound_leaves& b) {
+  [[gnu::cold]] static status bind_data(const graph& g, const tensor_map& data, bound_leaves& b) {
     for (id i = 0; i < g.size; ++i) {
       if (!comes_with_calls(g[i])) continue;
       const auto found = data.find(g.name(i).c_str());
@@ -110,12 +110,12 @@ class layer_state {
     return fit(g, i, v, s);
   }
   // Every value of a call with these sizes is one that memory can hold.
-  static bool fits_memory(const graph& g, const size_values& s) {
+  [[gnu::cold]] static bool fits_memory(const graph& g, const size_values& s) {
     for (id i = 0; i < g.size; ++i)
       if (count(g, i, s) > largest_bytes / 8) return false;
     return true;
   }
-  static status check_sizes(const graph& g, const size_values& s) {
+  [[gnu::cold]] static status check_sizes(const graph& g, const size_values& s) {
     for (int i = 0; i < g.sizes.count; ++i) {
       if (g.sizes.value(entry_dim(i), s) != unknown) continue;
       text t;
@@ -128,7 +128,7 @@ class layer_state {
   }
 
   // The tensors and sizes of the base, from another adapter of the same layer.
-  status take_base(const layer_state& other) {
+  [[gnu::cold]] status take_base(const layer_state& other) {
     const graph& base = other.graphs_.base_forward;
     for (const auto& [name, v] : other.tensors_)
       if (base.find(name.c_str()) >= 0)
@@ -142,7 +142,7 @@ class layer_state {
     return ok;
   }
   // Everything of an adapter that is not the base's, under a path.
-  status take_all(const layer_state& other, const std::string& path) {
+  [[gnu::cold]] status take_all(const layer_state& other, const std::string& path) {
     const graph& base = other.graphs_.base_forward;
     for (const auto& [name, v] : other.tensors_)
       if (base.find(name.c_str()) < 0)
@@ -172,14 +172,14 @@ class layer_state {
     const source from = row(o).from;
     return (from == source::tensor || from == source::integers) && row(o).known != stage::data && o != op::kept;
   }
-  static status check_type(const graph& g, id i, const view& v) {
+  [[gnu::cold]] static status check_type(const graph& g, id i, const view& v) {
     const bool integers = row(g[i].what).from == source::integers;
     if (integers ? v.type == dtype::i64 : computes_in(v.type)) return ok;
     if (g[i].what == op::base && !integers && v.type != dtype::i64) return check_codes(g.name(i), v);
     return fail("tensor '", g.name(i), "' is stored as ", name_of(v.type), ", expected ",
                 integers ? "i64" : "f32, f64, bf16 or f16");
   }
-  status solve(const graph& g, const tensor_map& tensors, size_values& s) const {
+  [[gnu::cold]] status solve(const graph& g, const tensor_map& tensors, size_values& s) const {
     for (const auto& [name, value] : given_)
       if (const int slot = g.sizes.find(name.c_str()); slot >= 0) s.v[slot] = value;
     for (int pass = 0; pass < 2; ++pass)  // a second pass sees the names that the first one found
@@ -196,7 +196,7 @@ class layer_state {
       if (g->find(name) >= 0) return *g;
     return graphs_.base_forward;  // a base tensor that the adapter replaces
   }
-  error no_leaf(const char* what, const char* name) const {
+  [[gnu::cold]] error no_leaf(const char* what, const char* name) const {
     text all;
     nearest meant(name);
     for (int k = 0; k < graphs_.literal.size; ++k) {
@@ -209,7 +209,7 @@ class layer_state {
     const text hint = meant.hint();
     return fail("this layer has no ", what, " '", name, "'", hint, hint.empty() ? "; it has " : " it has ", all);
   }
-  error no_size(const char* name) const {
+  [[gnu::cold]] error no_size(const char* name) const {
     const size_table& z = graphs_.literal.sizes;
     nearest meant(name);
     for (int i = 0; i < z.count; ++i)

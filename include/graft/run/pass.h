@@ -22,8 +22,8 @@ template <class Engine> class pass {
   const graph& g() const { return plan_->value(); }
 
   // `known`: sizes of a larger graph, of which this one may not have the tensors that they follow from.
-  status bind(queue& q, const layer_state& state, const graph& made, const target& to, const capacity& room,
-              typename Engine::shared& shared, const size_values* known = nullptr) {
+  [[gnu::cold]] status bind(queue& q, const layer_state& state, const graph& made, const target& to,
+                            const capacity& room, typename Engine::shared& shared, const size_values* known = nullptr) {
     if (made.size == 0) return fail("this method does not exist for this kind of layer");
     for (id i = 0; i < made.size; ++i)
       if (const text name = made.name(i); layer_state::comes_with_calls(made[i]))

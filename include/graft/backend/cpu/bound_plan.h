@@ -24,7 +24,7 @@ template <class Real> class bound_plan {
   void unbind() { bound_ = false; }
 
   // Binds sizes and leaves and forgets everything kept. `tokens`: room for calls with so many rows.
-  void bind(const size_values& s, const leaf_views& leaves, long long tokens) {
+  [[gnu::cold]] void bind(const size_values& s, const leaf_views& leaves, long long tokens) {
     sizes_ = now_.sizes = s;
     known_ = values<Real>(g_, sizes_, leaves);
     now_.data.assign(static_cast<std::size_t>(g_.size), view{});
@@ -35,7 +35,7 @@ template <class Real> class bound_plan {
   void parameters_changed() { ready_ = false; }
   // What both plans compute from the parameters is taken from one that has just run with the same tensors. To be said
   // before every run: the values stay where they are.
-  void borrow(const bound_plan& from) {
+  [[gnu::cold]] void borrow(const bound_plan& from) {
     if (same_.size() != g_.size) same_ = same_nodes(from.g_, g_);
     lender_ = from.ready_ ? &from : nullptr;
     for (id i = 0; i < g_.size && ready_; ++i)
@@ -103,7 +103,7 @@ template <class Real> class bound_plan {
 
  private:
   // An input that somebody reads as a whole.
-  bool read_whole(id i) const {
+  [[gnu::cold]] bool read_whole(id i) const {
     for (id r = i + 1; r < g_.size; ++r)
       for (int k = 0; k < 3; ++k)
         if (unshaped(g_, g_[r].operand(k)) == i && p_.live[r] && g_[r].what != op::reshape &&
@@ -112,13 +112,13 @@ template <class Real> class bound_plan {
     return is_output(g_, i);
   }
   // Elements for each token of the largest value that lives a piece at a time: the logits of a vocabulary are wide.
-  long long widest_row(const size_values& s, long long tokens) const {
+  [[gnu::cold]] long long widest_row(const size_values& s, long long tokens) const {
     long long most = 1;
     for (id i = 0; i < g_.size; ++i)
       if (where_.cell[i] >= 0) most = std::max(most, count(g_, i, s) / std::max(1LL, tokens));
     return most;
   }
-  void reserve(long long tokens) {
+  [[gnu::cold]] void reserve(long long tokens) {
     room_ = tokens;
     size_values s = now_.sizes;
     g_.sizes.set_tokens(s, tokens);
@@ -145,7 +145,7 @@ template <class Real> class bound_plan {
   }
 
   // Computes what does not depend on the data; values that were only needed to get there are dropped again.
-  void prepare(node_function<Real> by, rotations how, const host_function<Real>* host) {
+  [[gnu::cold]] void prepare(node_function<Real> by, rotations how, const host_function<Real>* host) {
     if (ready_) return;
     const evaluator<Real> evaluate{g_, sizes_, by, how, host};
     const node_set needed = needed_before_the_data();
@@ -171,12 +171,12 @@ template <class Real> class bound_plan {
     }
     ready_ = loaded_ = true;
   }
-  bool borrowed(id i) const {
+  [[gnu::cold]] bool borrowed(id i) const {
     return lender_ != nullptr && p_.when.of[i] == stage::parameter && !is_leaf(g_[i].what) && same_[i] >= 0 &&
            lender_->p_.when.of[same_[i]] == stage::parameter && lender_->known_.has(same_[i]);
   }
   // All that is known before the data, but for what only leads to borrowed values.
-  node_set needed_before_the_data() const {
+  [[gnu::cold]] node_set needed_before_the_data() const {
     node_set needed(g_.size);
     for (int k = 0; k < g_.outs; ++k) needed.add(g_.out[k].at);
     for (id i = g_.size - 1; i >= 0; --i) {
@@ -188,7 +188,7 @@ template <class Real> class bound_plan {
     return needed;
   }
   // Is it read by the data-time work, or an output? A reshaped value is the memory of what it reshapes.
-  bool kept(id i) const {
+  [[gnu::cold]] bool kept(id i) const {
     if (is_output(g_, i)) return true;
     for (id r = i + 1; r < g_.size; ++r) {
       const node& v = g_[r];
@@ -198,7 +198,7 @@ template <class Real> class bound_plan {
     return false;
   }
   // A base tensor that only products and look-ups of the data-time work read: it may stay as it is stored.
-  bool read_stored_only(id i) const {
+  [[gnu::cold]] bool read_stored_only(id i) const {
     if (is_output(g_, i)) return false;
     for (id r = i + 1; r < g_.size; ++r)
       for (int k = 0; p_.live[r] && k < 3; ++k) {
@@ -209,7 +209,7 @@ template <class Real> class bound_plan {
     return true;
   }
   // Is a value of the load read whenever the parameters change, directly or reshaped?
-  bool read_again(id i) const {
+  [[gnu::cold]] bool read_again(id i) const {
     for (id r = 0; r < g_.size && p_.when.of[i] == stage::load; ++r) {
       const node& v = g_[r];
       const bool reads = p_.live[r] && (v.a == i || v.b == i || v.c == i);

@@ -15,8 +15,8 @@ inline constexpr long long split_rows = 64;
 template <class Real> class row_worker {
  public:
   // Room for pieces of `rows` rows of calls with up to `tokens` of them.
-  void reserve(const graph& g, const plan& p, const buffers& where, const size_values& sizes, long long tokens,
-               long long rows) {
+  [[gnu::cold]] void reserve(const graph& g, const plan& p, const buffers& where, const size_values& sizes,
+                             long long tokens, long long rows) {
     const auto nodes = static_cast<std::size_t>(g.size), threads = static_cast<std::size_t>(thread_count());
     cell_.assign(static_cast<std::size_t>(where.cells), nullptr);
     sum_.assign(threads, std::vector<Real*>(nodes, nullptr));
