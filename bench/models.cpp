@@ -3,12 +3,12 @@
 // line of JSON. bench/compare_models.py runs it beside PyTorch and PEFT on the same folders.
 //     bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH REPEATS]
 #include <graft/models.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 namespace {
 
@@ -35,6 +35,14 @@ std::vector<std::vector<std::int64_t>> sequences(int count, int length, int voca
     for (int t = 0; t < length; ++t)
       all[static_cast<std::size_t>(s)].push_back((static_cast<std::int64_t>(s) * 7919 + t * 104729 + 11) % vocabulary);
   return all;
+}
+
+// The largest memory of this program. getrusage() would count that of the process it was started from.
+double peak_megabytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmHWM:", 0) == 0) return std::atof(line.c_str() + 6) / 1024;
+  return 0;
 }
 
 struct shape {
@@ -84,12 +92,10 @@ status measure(const std::string& folder, const std::string& adapter, const shap
   const double train = median_seconds(at.repeats, step);
   if (!went) return went;
 
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
   std::printf(
       "{\"load_s\": %.4f, \"tokens_per_second_1\": %.2f, \"tokens_per_second_8\": %.2f, \"step_s\": %.4f, "
       "\"peak_mb\": %.1f}\n",
-      load, rate[0], rate[1], train, static_cast<double>(used.ru_maxrss) / 1024);
+      load, rate[0], rate[1], train, peak_megabytes());
   return ok;
 }
 
