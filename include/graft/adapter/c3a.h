@@ -16,11 +16,10 @@ template <int Block = dyn, c3a_gradient Gradient = c3a_gradient::as_peft> struct
   using sample = c3a<32, Gradient>;
   // b rows of b numbers for each kernel, each moved by one against the row before: by −1 or +1.
   static constexpr ex update(scope p, ex W, int moved) {
-    auto b = p.size("block_size", Block, 256), m = W.rows() / b, n = W.cols() / b,
-         row = moved < 0 ? b + b - 1 : b + b + 1;
-    auto kernel = p.param("c3a_kernel", m, n, b);
+    auto b = p.size("block_size", Block, 256), m = W.rows() / b, n = W.cols() / b, row = moved < 0 ? b + b - 1 : b + 1;
+    auto kernel = p.param("c3a_kernel", m, n, b) / p.number(W.cols());
     auto circulant = slice(reshape(repeat(kernel, b * row), m, n, b, row), 3, 0, b);
-    return reshape(permute(circulant, 0, 2, 1, 3), W.rows(), W.cols()) / p.number(W.cols());
+    return reshape(permute(circulant, 0, 2, 1, 3), W.rows(), W.cols());
   }
   static constexpr ex weight(scope p, ex W) { return W + update(p, W, -1); }
   static constexpr ex weight_seen_backward(scope p, ex W) requires(Gradient == c3a_gradient::as_peft) {

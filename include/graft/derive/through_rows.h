@@ -86,8 +86,8 @@ struct paired_rows {
   if (g.n[kernel].d[3] != b) return none_id;
   const node in = g.n[x];
   const dim rows = g.times(in.d[1], in.d[2]);
-  // Moved by −s where the lines were moved by s: 4 b less the length of a line.
-  const dim length = g.minus(g.plus(g.plus(b, b), g.plus(b, b)), lines.d[3]);
+  // Moved by −s where the lines were moved by s: 3 b less the length of a line.
+  const dim length = g.minus(g.plus(b, g.plus(b, b)), lines.d[3]);
   const id again = make::repeat(g, make::reshape(g, x, rows, n, {1}, b), g.times(b, length));
   const id moved = make::slice(g, make::reshape(g, again, rows, n, b, length), 3, {0}, b);  // [rows, n, i, d]
   const id wide = make::reshape(g, make::permute(g, moved, 0, 2, 1, 3), rows, {1}, b, g.times(n, b));
