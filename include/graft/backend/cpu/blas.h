@@ -2,6 +2,8 @@
 // Large products by a BLAS, where the build found one (GRAFT_BLAS): OpenBLAS, BLIS, MKL, Accelerate. It is called through
 // the Fortran interface, which all of them have and which needs no header of theirs, with its own threads: there is no
 // portable way to make a BLAS run on one of ours. So it is called where our threads are not at work, and nowhere else.
+// OpenBLAS is asked by its own functions, where they are linked: built with a pool beside OpenMP's, it would find its
+// processors taken by our threads, which stay awake for a while after their work. It then has one thread on each of ours.
 #pragma once
 #include <graft/backend/cpu/by_columns.h>
 
@@ -15,6 +17,11 @@ void sgemm_(const char*, const char*, const int*, const int*, const int*, const 
             const float*, const int*, const float*, float*, const int*);
 void dgemm_(const char*, const char*, const int*, const int*, const int*, const double*, const double*, const int*,
             const double*, const int*, const double*, double*, const int*);
+#if defined(__ELF__)
+[[gnu::weak]] int openblas_get_parallel(void);
+[[gnu::weak]] int openblas_get_num_threads(void);
+[[gnu::weak]] void openblas_set_num_threads(int);
+#endif
 }
 #endif
 
@@ -43,6 +50,32 @@ template <class Real> void blas_product(const by_columns<Real>& c) {
   else
     dgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out, &stride);
 }
+
+// While it lives, a BLAS with a pool of its own has one thread.
+class one_blas_thread {
+ public:
+  one_blas_thread() {
+#if defined(__ELF__)
+    constexpr int pool = 1;
+    if (openblas_get_parallel == nullptr || openblas_get_num_threads == nullptr || openblas_set_num_threads == nullptr)
+      return;
+    if (openblas_get_parallel() != pool) return;
+    threads_ = openblas_get_num_threads();
+    if (threads_ > 1) openblas_set_num_threads(1);
+#endif
+  }
+  one_blas_thread(const one_blas_thread&) = delete;
+  one_blas_thread& operator=(const one_blas_thread&) = delete;
+  ~one_blas_thread() {
+#if defined(__ELF__)
+    if (threads_ > 1) openblas_set_num_threads(threads_);
+#endif
+  }
+  bool has_pool() const { return threads_ > 0; }
+
+ private:
+  int threads_ = 0;  // of its pool; 0: it has none, or nobody knows
+};
 #else
 inline constexpr bool has_blas = false;
 #endif

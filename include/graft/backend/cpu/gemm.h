@@ -15,6 +15,12 @@ namespace graft::cpu {
 // Who computes a product. Sums follow from it, so it is chosen for a whole product and not for a part of it.
 enum class way : unsigned char { dots, rows, packed };
 
+// Threads for work that falls into this many parts. Half a million multiplications take some thirty microseconds, and
+// waking a thread that has not gone to sleep takes a few.
+inline int threads_for(long long parts, long long multiplications) {
+  return static_cast<int>(std::clamp<long long>(std::min(parts, multiplications / 500000), 1, thread_count()));
+}
+
 namespace detail {
 
 // Up to so many rows or columns are few: packing does not pay before (bench/results/cpu-products.json). Where left lies by
@@ -61,14 +67,22 @@ inline int threads_along_rows(long long row_units, long long col_units, int thre
   }
   return best;
 }
+// f of a rectangle of c, on each thread.
+template <class Real, class F> void in_shares(const by_columns<Real>& all, long long multiplications, F f) {
+  constexpr long long unit = share_unit;
+  const long long row_units = (all.rows + unit - 1) / unit, col_units = (all.cols + unit - 1) / unit;
+  const int threads = threads_for(row_units * col_units, multiplications);
+  const int down = threads_along_rows(row_units, col_units, threads), across = threads / down;
+  on_threads(threads, [&](int t) {
+    const int r = t % down, q = t / down;
+    const long long row = row_units * r / down * unit, row_end = std::min(all.rows, row_units * (r + 1) / down * unit);
+    const long long col = col_units * q / across * unit,
+                    col_end = std::min(all.cols, col_units * (q + 1) / across * unit);
+    if (row < row_end && col < col_end) f(all.share(row, row_end - row, col, col_end - col));
+  });
+}
 
 }  // namespace detail
-
-// Threads for work that falls into this many parts. Half a million multiplications take some thirty microseconds, and
-// waking a thread that has not gone to sleep takes a few.
-inline int threads_for(long long parts, long long multiplications) {
-  return static_cast<int>(std::clamp<long long>(std::min(parts, multiplications / 500000), 1, thread_count()));
-}
 
 template <class Real>
 way way_of(long long m, long long n, long long k, strided<Real> a, strided<Real> b, long long c_row) {
@@ -82,19 +96,14 @@ void gemm(long long m, long long n, long long k, strided<Real> a, strided<Real> 
     for (long long i = 0; i < m; ++i) std::fill_n(c + i * c_row, n, Real(0));
   if (m == 0 || n == 0 || k == 0) return;
   const by_columns<Real> all = detail::transposed_roles(m, n, k, a, b, c, c_row, accumulate < 0 ? Real(-1) : Real(1));
-  if constexpr (has_blas)
-    if (how == way::packed && !in_parallel() && fits_blas(all)) return blas_product(all);
-  constexpr long long unit = detail::share_unit;
-  const long long row_units = (all.rows + unit - 1) / unit, col_units = (all.cols + unit - 1) / unit;
-  const int threads = threads_for(row_units * col_units, m * n * k);
-  const int down = detail::threads_along_rows(row_units, col_units, threads), across = threads / down;
-  on_threads(threads, [&](int t) {
-    const int r = t % down, q = t / down;
-    const long long row = row_units * r / down * unit, row_end = std::min(all.rows, row_units * (r + 1) / down * unit);
-    const long long col = col_units * q / across * unit,
-                    col_end = std::min(all.cols, col_units * (q + 1) / across * unit);
-    if (row < row_end && col < col_end) detail::run(all.share(row, row_end - row, col, col_end - col), how);
-  });
+#if defined(GRAFT_BLAS)
+  if (how == way::packed && !in_parallel() && fits_blas(all)) {
+    const one_blas_thread alone;
+    if (!alone.has_pool()) return blas_product(all);
+    return detail::in_shares(all, m * n * k, [](const by_columns<Real>& share) { blas_product(share); });
+  }
+#endif
+  detail::in_shares(all, m * n * k, [how](const by_columns<Real>& share) { detail::run(share, how); });
 }
 template <class Real>
 void gemm(long long m, long long n, long long k, strided<Real> a, strided<Real> b, Real* c, long long c_row,
