@@ -41,6 +41,7 @@ namespace graft {
 }
 [[gnu::cold, gnu::noinline]] constexpr long long base_count(const graph& g,
                                                             id w) {  // elements of the largest base weight below w
+  if (!g.n[w].from_base) return 0;
   const node_set s = below(g, w);
   const bool* const in = s.in.data();
   long long most = 0;
@@ -107,7 +108,7 @@ constexpr id multiply_out_identity(builder& g, id w) {
 // Both forms scale the smaller operand once per change of the parameters instead of the activations at every call.
 constexpr id absorb_factor(builder& g, op how, id m, id f) {
   const node v = g.n[m];
-  if (v.what != op::matmul || v.sum || contains(g, m, op::base)) return none_id;
+  if (v.what != op::matmul || v.sum || g.n[m].from_base) return none_id;
   auto scaled = [&](id operand, bool flipped) {  // the factor along the axis of the operand that it scales
     const id across = flipped ? make::transpose(g, f) : f;
     return how == op::mul ? make::mul(g, operand, across) : make::div(g, operand, across);

@@ -40,7 +40,7 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
         if (is_scalar(g.n[v.b])) return make::mul(g, v.b, row_inner(g, v.a, q, budget - 1));
         break;
       case op::matmul:
-        if (!v.ta && nominal_count(g, v.a) < nominal_count(g, p) && !contains(g, p, op::base)) {
+        if (!v.ta && nominal_count(g, v.a) < nominal_count(g, p) && !g.n[p].from_base) {
           // <B A, q> = <B, q Aᵀ>, and q Aᵀ is expanded in turn
           const node r = g.n[q];
           auto times_A = [&](id m) { return make::matmul(g, m, v.b, false, !v.tb); };
@@ -61,7 +61,7 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
   const node r = g.n[q];
   const bool splits =
       r.what == op::add || r.what == op::sub || (r.what == op::mul && is_scalar(g.n[r.a])) ||
-      (r.what == op::matmul && !r.ta && nominal_count(g, r.a) < nominal_count(g, q) && !contains(g, q, op::base));
+      (r.what == op::matmul && !r.ta && nominal_count(g, r.a) < nominal_count(g, q) && !g.n[q].from_base);
   if (budget > 0 && splits) return row_inner(g, q, p, budget - 1);
   return make::row_dot(g, p, q);
 }
@@ -90,7 +90,7 @@ constexpr id without_scalar(builder& g, const node& v, int k, const sequence<boo
   const node m = g.n[scaled];
   const id s = is_scalar(g.n[m.a]) ? m.a : m.b, rest = is_scalar(g.n[m.a]) ? m.b : m.a;
   if (!is_scalar(g.n[s]) || data[s]) return none_id;
-  const bool takes_it = !data[other] && !contains(g, other, op::base);
+  const bool takes_it = !data[other] && !g.n[other].from_base;
   const id with = takes_it ? make::mul(g, s, other) : other;
   const id product = make::matmul(g, k == 0 ? rest : with, k == 0 ? with : rest, v.ta, v.tb, v.line, v.sum);
   return takes_it ? product : make::mul(g, product, s);
@@ -100,7 +100,7 @@ constexpr id without_scalar(builder& g, const node& v, int k, const sequence<boo
 constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
   switch (v.what) {
     case op::row_dot:
-      if (v.a == v.b && contains(g, v.a, op::base) && !is_leaf(g.n[v.a].what)) return row_inner(g, v.a, v.b);
+      if (v.a == v.b && g.n[v.a].from_base && !is_leaf(g.n[v.a].what)) return row_inner(g, v.a, v.b);
       break;
     case op::add:
     case op::sub: {
@@ -114,7 +114,7 @@ constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
       const id s = first ? v.a : v.b, m = first ? v.b : v.a;
       if (is_scalar(g.n[s]) && g.is(m, op::matmul) && !data[s]) {
         const node p = g.n[m];
-        if (data[p.a] && !data[p.b] && !contains(g, p.b, op::base))
+        if (data[p.a] && !data[p.b] && !g.n[p.b].from_base)
           return make::matmul(g, p.a, make::mul(g, s, p.b), p.ta, p.tb, p.line, p.sum);
       }
       break;

@@ -181,6 +181,9 @@ struct builder {
   constexpr id append(const node& v) {
     int& bucket = first[bucket_of(v)];
     n.push(v), next.push(bucket);
+    node* const made = n.data();
+    made[n.size() - 1].from_base = v.what == op::base || (v.a >= 0 && made[v.a].from_base) ||
+                                   (v.b >= 0 && made[v.b].from_base) || (v.c >= 0 && made[v.c].from_base);
     return bucket = n.size(), bucket - 1;
   }
   constexpr void reserve(int nodes) { n.reserve(nodes), next.reserve(nodes); }

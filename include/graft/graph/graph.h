@@ -16,6 +16,7 @@ struct node {
   bool ta = false, tb = false;  // operand a, b is used transposed; gather, scatter: columns instead of rows
   bool sum = false;             // matmul: the products of all matrices are summed into one; see is_part()
   bool orthogonal = false;      // a fact stated by the formula: the inverse is the transpose
+  bool from_base = false;       // a base tensor, or computed from one: follows from the operands when a node is made
   signed char rank = 4;         // leaves: number of sizes in a file
   id a = none_id, b = none_id, c = none_id;
   dim d[4]{};                    // sizes, right aligned
