@@ -16,6 +16,29 @@ using small_matrix = std::vector<double>;
 
 template <class Real> small_matrix in_double(const Real* from, long long n) { return {from, from + n * n}; }
 
+// c += a b, a few rows and packets of c at a time in registers; element (i, k) of a is at a[i row + k col].
+inline void add_product(double* c, const double* a, long long row, long long col, const double* b, long long n) {
+  constexpr long long width = packet_width<double>, tall = 4, wide = 2;
+  const long long rows = n / tall * tall, cols = n / (wide * width) * (wide * width);
+  for (long long i = 0; i < rows; i += tall)
+    for (long long j = 0; j < cols; j += wide * width) {
+      packet<double> sum[tall][wide];
+      for (long long r = 0; r < tall; ++r)
+        for (long long w = 0; w < wide; ++w) sum[r][w] = load(c + (i + r) * n + j + w * width);
+      for (long long k = 0; k < n; ++k)
+        for (long long r = 0; r < tall; ++r) {
+          const packet<double> factor = all(a[(i + r) * row + k * col]);
+          for (long long w = 0; w < wide; ++w)
+            sum[r][w] = Eigen::internal::pmadd(factor, load(b + k * n + j + w * width), sum[r][w]);
+        }
+      for (long long r = 0; r < tall; ++r)
+        for (long long w = 0; w < wide; ++w) Eigen::internal::pstoreu(c + (i + r) * n + j + w * width, sum[r][w]);
+    }
+  for (long long i = 0; i < n; ++i)
+    for (long long k = 0, j = i < rows ? cols : 0; k < n && j < n; ++k)
+      add_scaled(c + i * n + j, a[i * row + k * col], b + k * n + j, n - j);
+}
+
 // Gauss and Jordan with partial pivoting: the steps that turn a into the identity turn the identity into its inverse.
 // A matrix without an inverse gives infinities or NaN.
 inline small_matrix inverse_of(small_matrix matrix, long long n) {
@@ -61,11 +84,8 @@ inline small_matrix neumann_steps(const small_matrix& q, long long n, const std:
   small_matrix steps(q.size() * c.size());
   for (auto k = c.size(); k-- > 0;) {
     double* const r = steps.data() + k * q.size();
-    for (long long i = 0; i < n; ++i) {
-      r[i * n + i] = c[k];
-      for (long long j = 0; k + 1 < c.size() && j < n; ++j)
-        add_scaled(r + i * n, q[static_cast<std::size_t>(i * n + j)], r + n * n + j * n, n);
-    }
+    for (long long i = 0; i < n; ++i) r[i * n + i] = c[k];
+    if (k + 1 < c.size()) add_product(r, q.data(), n, 1, r + n * n, n);
   }
   return steps;
 }
@@ -82,15 +102,15 @@ template <class Real> void neumann_grad(tensor<Real> out, tensor<Real> a, tensor
   const std::vector<double> c = neumann_coefficients(terms);
   for (long long m = 0; m < a.matrices(); ++m) {
     const small_matrix q = in_double(a.p + m * n * n, n), r = neumann_steps(q, n, c);
-    small_matrix g = in_double(t.p + m * n * n, n), next(g.size()), d(g.size());
+    small_matrix g = in_double(t.p + m * n * n, n), next(g.size()), d(g.size()), across(g.size());
     for (std::size_t k = 1; k < c.size(); ++k) {
-      next.assign(g.size(), 0.0);
+      const double* const step = r.data() + k * q.size();
       for (long long i = 0; i < n; ++i)
-        for (long long j = 0; j < n; ++j) {
-          const auto at = static_cast<std::size_t>(i * n + j);
-          d[at] += dot(g.data() + i * n, r.data() + k * r.size() / c.size() + j * n, n);
-          add_scaled(next.data() + j * n, q[at], g.data() + i * n, n);
-        }
+        for (long long j = 0; j < n; ++j) across[static_cast<std::size_t>(j * n + i)] = step[i * n + j];
+      add_product(d.data(), g.data(), n, 1, across.data(), n);
+      if (k + 1 == c.size()) break;
+      next.assign(g.size(), 0.0);
+      add_product(next.data(), q.data(), 1, n, g.data(), n);
       g.swap(next);
     }
     for (long long i = 0; i < n * n; ++i) out.p[m * n * n + i] = static_cast<Real>(d[static_cast<std::size_t>(i)]);
