@@ -3,6 +3,7 @@
 // rows of tokens.
 #pragma once
 #include <graft/io/hf/load_adapters.h>
+#include <graft/io/hf/module_adapter.h>
 #include <graft/io/hf/token_rows.h>
 #include <graft/io/peft/places.h>
 
@@ -47,8 +48,6 @@ class adapter_loader {
     result<peft_layer> layer = read_module(from_, b);
     if (!layer) return layer.failure();
     module_adapter m = adapter_of(b, *layer);
-    if (layer->base_weight) m.base["weight"] = shared(*layer->base_weight);
-    if (layer->base_bias) m.base["bias"] = shared(*layer->base_bias), m.trains_bias = true;
     for (const char* key : {"lora_dropout", "boft_dropout", "vera_dropout", "vblora_dropout", "miss_dropout"})
       if (b.kind == "linear" && from_.config.key(key) != nullptr) m.dropout = from_.config.number(key);
     used_.push_back("base_model.model." + b.module + ".");
@@ -57,10 +56,7 @@ class adapter_loader {
     return ok;
   }
   module_adapter adapter_of(const base_layer& b, const peft_layer& layer) {
-    module_adapter m{b.module, layer.formula.of, {}, layer.scalars, layer.sizes, {}};
-    for (auto& [name, t] : layer.tensors) m.tensors[name] = shared(t);
-    describe(b, m);
-    return m;
+    return module_adapter_of(b, layer, [&](const loaded_tensor& t) { return shared(t); });
   }
   // Rows that are trained beside the adapters.
   status replace_rows(const token_rows& rows) {
@@ -90,10 +86,6 @@ class adapter_loader {
     out_.set.modules.push_back(std::move(head));
     return ok;
   }
-  static void describe(const base_layer& b, module_adapter& m) {
-    m.table = b.kind == "embedding";
-    m.turned = b.shape.size() == 2 && b.weight.apart[0] != 0;
-  }
   // Tensors of the same key and shape are one.
   adapter_tensor shared(const loaded_tensor& t) {
     used_.push_back(t.key);
@@ -109,7 +101,7 @@ class adapter_loader {
     const bool target = std::find(targets_.begin(), targets_.end(), &b) != targets_.end();
     const bool bias_only = !target && !whole && from_.config.bias == trained_bias::all && b.bias;
     if (!whole && !bias_only) return ok;
-    module_adapter m{b.module, {}, {}, {}, {}, {}};
+    module_adapter m = module_adapter_of(b, {}, [](const loaded_tensor&) { return adapter_tensor{}; });
     for (const char* name : {"weight", "bias"}) {
       const bool is_bias = name[0] == 'b';
       if ((is_bias && !b.bias) || (bias_only && !is_bias)) continue;
@@ -120,7 +112,6 @@ class adapter_loader {
       else
         m.base[name] = std::move(*t), m.trains_bias = true;
     }
-    describe(b, m);
     const bool norm = b.shape.size() == 1;
     if (whole)
       m.of = norm ? (b.bias ? formula_of<whole_norm_with_bias>() : formula_of<whole_norm>())

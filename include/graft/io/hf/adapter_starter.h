@@ -11,20 +11,22 @@ namespace graft::io::hf {
 
 class adapter_starter {
  public:
-  adapter_starter(const base_model& model, const adapter_config& config, std::uint64_t seed)
-      : model_(model), config_(config), seed_(seed) {}
+  adapter_starter(const fresh_base& base, const adapter_config& config, std::uint64_t seed)
+      : base_(base), config_(config), seed_(seed) {}
 
-  result<loaded_adapters> start() {
+  result<peft_folder> start() {
     if (config_.key("save_projection") != nullptr)
       if (status s = say("save_projection", json_flag(false)); !s) return s.failure();
-    if (model_.config.family == model_family::gpt2)
+    if (base_.turned)
       if (status s = say("fan_in_fan_out", json_flag(true)); !s) return s.failure();
-    for (const base_layer& b : modules_of(model_.config, model_.weights)) {
+    for (const base_layer& b : base_.modules) {
       const result<bool> hit = is_target(config_, b.module, {b.kind == "linear", b.module == "lm_head"});
       if (!hit) return hit.failure();
       if (status s = *hit ? begin(b) : begin_whole(b); !s) return s.failure();
     }
-    return load_made(config_, made_, model_.config, model_.weights, "a fresh adapter");
+    result<safetensors> weights = made_.as_file("a fresh adapter");
+    if (!weights) return weights.failure();
+    return peft_folder{config_, std::move(*weights)};
   }
 
  private:
@@ -128,8 +130,8 @@ class adapter_starter {
   // What follows from the tensors of the base layer; an embedding's magnitudes are those of its dimensions.
   status base_values(const base_layer& b, peft::begins what, std::vector<float>& to) {
     const bool is_bias = what == peft::begins::bias, vector = is_bias || b.shape.size() == 1;
-    const auto at = model_.weights.tensors.find(b.module + ".bias");
-    if (is_bias && at == model_.weights.tensors.end()) return fail(b.module.c_str(), " has no bias");
+    const auto at = base_.weights.tensors.find(b.module + ".bias");
+    if (is_bias && at == base_.weights.tensors.end()) return fail(b.module.c_str(), " has no bias");
     const view from = is_bias ? at->second : b.weight;
     builder g;
     const scope p{&g};
@@ -163,20 +165,20 @@ class adapter_starter {
     const builder one = canonical(g);
     const result<bound_leaves> bound = bind_named(one, values, {});
     if (!bound) return bound.failure();
-    return model_.evaluate(one, bound->sizes, bound->leaf, view_into(to.data(), static_cast<long long>(to.size())));
+    return base_.evaluate(one, bound->sizes, bound->leaf, view_into(to.data(), static_cast<long long>(to.size())));
   }
 
   static constexpr peft::beginning zeros{"", peft::begins::zero}, identity{"", peft::begins::identity};
-  const base_model& model_;
+  const fresh_base& base_;
   adapter_config config_;
   std::uint64_t seed_, drawn_ = 0;
   made_tensors made_;
 };
 
 #if GRAFT_BODIES
-GRAFT_LIBRARY result<loaded_adapters> begin_adapter(const base_model& model, const adapter_config& config,
-                                                    std::uint64_t seed) {
-  return guarded("a fresh adapter", [&] { return adapter_starter(model, config, seed).start(); });
+GRAFT_LIBRARY result<peft_folder> begin_adapter(const fresh_base& base, const adapter_config& config,
+                                                std::uint64_t seed) {
+  return guarded("a fresh adapter", [&] { return adapter_starter(base, config, seed).start(); });
 }
 #endif
 

@@ -6,152 +6,9 @@
 // IA3 combines linearly: Σ w_i l_i. The forms that end in svd take adapters of any method that changes the weight alone:
 // their updates are folded, which PEFT does not do. The result is a LoRA, or an IA3, of the modules of all of them.
 #pragma once
-#include <graft/io/hf/combine_ia3.h>
-#include <graft/io/hf/combine_updates.h>
-
-#include <cstdio>
+#include <graft/io/hf/combiner.h>
 
 namespace graft::io::hf {
-
-namespace detail {
-
-template <class Engine> class combiner {
- public:
-  combiner(causal_lm<Engine>& model, std::vector<shared_adapter> of, std::vector<double> weights,
-           const combination_settings& how)
-      : model_(model),
-        from_{std::move(of), std::move(weights)},
-        how_(how),
-        random_(static_cast<std::uint32_t>(how.seed & 0xffffffff)) {
-    if (from_.of.size() == 1 && !by_svd(how_.type)) how_.type = combination::linear;
-  }
-  result<loaded_adapters> combine() {
-    if (from_.of.empty() || from_.weights.size() != from_.of.size())
-      return fail("there must be one weight for each adapter, and at least one adapter");
-    for (const double w : from_.weights)
-      if (!std::isfinite(w)) return fail("a weight is not a finite number");
-    if (!(how_.density >= 0)) return fail("the density is below 0, expected 0 to 1");
-    if (drops(how_.type) && how_.density == 0) return fail("with a density of 0 nothing is left");
-    for (const shared_adapter& a : from_.of)
-      if (origin_of(a) == nullptr) return fail("an adapter was made without a configuration");
-    if (from_.all_of_type("IA3")) return combine_ia3(model_, from_, how_.type);
-    if (status s = find_rank(); !s) return s.failure();
-    return combine_lora();
-  }
-
- private:
-  status find_rank() {
-    long long most = 0, sum = 0;
-    bool plain = true, equal = true;
-    for (const shared_adapter& a : from_.of) {
-      long long r = 0;
-      for (const module_adapter& m : a->modules) {
-        if (m.of.weight == nullptr || is_whole(m)) continue;
-        const bool is_plain = weighted_module{&m, 0}.plain_lora();
-        plain = plain && is_plain;
-        if (is_plain) r = std::max(r, weighted_module{&m, 0}.rank());
-      }
-      equal = equal && (most == 0 || r == most);
-      most = std::max(most, r), sum += r;
-    }
-    if (!plain && !by_svd(how_.type))
-      return fail("only LoRA's factors can be combined as ", combination_names[static_cast<int>(how_.type)],
-                  "; the forms that end in svd take the updates of other methods, with a rank that you state");
-    if (by_svd(how_.type)) {
-      rank_ = how_.rank > 0 ? how_.rank : most;
-      return rank_ > 0 ? status(ok) : fail("state the rank of the combination: none of the adapters has one");
-    }
-    if (how_.type != combination::cat && !equal)
-      return fail("the adapters have different ranks, which ", combination_names[static_cast<int>(how_.type)],
-                  " cannot combine; use cat or a form that ends in svd");
-    rank_ = how_.type == combination::cat ? sum : most;
-    return ok;
-  }
-  static bool is_whole(const module_adapter& m) {
-    return !m.tensors.empty() && m.tensors.begin()->first.starts_with("modules_to_save.");
-  }
-  // PEFT's releases before 0.21 count the scaling twice.
-  bool counts_twice() const {
-    if (how_.scales == scaling::exact) return false;
-    int major = 0, minor = 0;
-    const std::string& v = from_.first().peft_version;
-    return std::sscanf(v.c_str(), "%d.%d", &major, &minor) == 2 && major == 0 && minor < 21;
-  }
-
-  result<loaded_adapters> combine_lora() {
-    std::vector<std::string> targets;
-    for (const base_layer& b : modules_of(model_.config(), model_.weights())) {
-      std::vector<weighted_module> share = from_.at(b.module);
-      std::erase_if(share, [](const weighted_module& m) { return is_whole(*m.is); });
-      if (share.empty()) continue;
-      if (b.kind != "linear" && b.kind != "embedding")
-        return fail(b.module.c_str(), " is a norm; only layers with a matrix can be combined");
-      targets.push_back(b.module);
-      if (status s = combine_module(b, share); !s) return s.failure();
-    }
-    const bool rs = how_.scales == scaling::peft && from_.first().on("use_rslora");
-    const result<adapter_config> config = make_adapter_config(
-        "LORA", targets,
-        {{"r", json_number(static_cast<double>(rank_))},
-         {"lora_alpha", json_number(static_cast<double>(rank_))},
-         {"use_rslora", json_flag(rs)},
-         {"fan_in_fan_out", json_flag(from_.first().fan_in_fan_out)},
-         {"task_type", from_.first().task_type.empty() ? json{} : json_word(from_.first().task_type)}});
-    if (!config) return config.failure();
-    return load_made(*config, made_, model_.config(), model_.weights(), "a combination");
-  }
-  status combine_module(const base_layer& b, const std::vector<weighted_module>& share) {
-    const bool table = b.kind == "embedding";
-    const long long rows = table ? b.in : b.out, cols = table ? b.out : b.in;
-    const std::string key = "base_model.model." + b.module + (table ? ".lora_embedding_" : ".lora_");
-    std::vector<float>& A = made_.put(key + (table ? "A" : "A.weight"), {rank_, cols});
-    std::vector<float>& B = made_.put(key + (table ? "B" : "B.weight"), {rows, rank_});
-    if (by_svd(how_.type))
-      return combined_updates<Engine>(model_, how_, rank_, counts_twice(), random_).factor(b, share, rows, cols, A, B);
-    if (how_.type == combination::cat) {
-      std::size_t from = 0;
-      for (const weighted_module& m : share) {
-        const double a = m.weight * m.scale();
-        place(*m.factor(true).data, a, A, from * static_cast<std::size_t>(cols));
-        place_columns(*m.factor(false).data, static_cast<std::size_t>(m.rank()), B, from);
-        from += static_cast<std::size_t>(m.rank());
-      }
-      return ok;
-    }
-    for (const bool a : {true, false}) {
-      std::vector<std::vector<float>> tensors;
-      std::vector<double> weights;
-      for (const weighted_module& m : share) {
-        if (m.rank() != share[0].rank())
-          return fail(b.module.c_str(), ": the adapters have different ranks here; use cat or a form that ends in svd");
-        const double scaled = m.weight * m.scale(), root = std::sqrt(std::abs(scaled));
-        weights.push_back(a && scaled < 0 ? -root : root);
-        tensors.push_back(*m.factor(a).data);
-      }
-      const std::vector<float> made = combined(std::move(tensors), weights, how_, [&] { return unit_float(random_); });
-      if (a)
-        place(made, 1, A, 0);
-      else
-        place_columns(made, static_cast<std::size_t>(share[0].rank()), B, 0);
-    }
-    return ok;
-  }
-  static void place(const std::vector<float>& from, double times, std::vector<float>& to, std::size_t at) {
-    for (std::size_t i = 0; i < from.size(); ++i) to[at + i] = from[i] * static_cast<float>(times);
-  }
-  void place_columns(const std::vector<float>& from, std::size_t width, std::vector<float>& to, std::size_t at) const {
-    const auto all = static_cast<std::size_t>(rank_);
-    for (std::size_t i = 0; i < from.size(); ++i) to[i / width * all + at + i % width] = from[i];
-  }
-
-  causal_lm<Engine>& model_;
-  weighted_adapters from_;
-  combination_settings how_;
-  mersenne_twister random_;
-  long long rank_ = 0;
-  made_tensors made_;
-};
-}  // namespace detail
 
 // Adds it to the model under the new name; it is not active yet.
 template <class Engine>
@@ -163,7 +20,16 @@ status combine(causal_lm<Engine>& model, const std::string& name, const std::vec
       of.push_back(model.find(n));
       if (of.back() == nullptr) return fail("there is no adapter '", n.c_str(), "' to combine");
     }
-    result<loaded_adapters> made = detail::combiner<Engine>(model, std::move(of), weights, how).combine();
+    detail::combiner all(std::move(of), weights, how, [&](const module_adapter& m, const view& weight) {
+      const auto mine = model.alone();
+      return update_of<Engine>(model.programs().queue, m, weight);
+    });
+    if (status s = all.check(); !s) return s;
+    for (const base_layer& b : modules_of(model.config(), model.weights()))
+      if (status s = all.take(b); !s) return s;
+    const result<adapter_config> config = all.config();
+    if (!config) return config.failure();
+    result<loaded_adapters> made = load_made(*config, all.tensors(), model.config(), model.weights(), "a combination");
     if (!made) return made.failure();
     return model.add(name, std::move(*made).with_origin());
   });

@@ -7,14 +7,19 @@
 #include <graft/io/torch_random.h>
 #include <graft/model/update.h>
 
+#include <functional>
+
 namespace graft::io::hf::detail {
 
-template <class Engine> class combined_updates {
+// W' − W of a method that does not state it, on the weight of a layer (model/update.h).
+using folded_update = std::function<result<std::vector<float>>(const module_adapter&, const view& weight)>;
+
+class combined_updates {
  public:
   // `twice`: the scaling counts twice, as PEFT before 0.21 has it.
-  combined_updates(causal_lm<Engine>& model, const combination_settings& how, long long rank, bool twice,
+  combined_updates(const folded_update& fold, const combination_settings& how, long long rank, bool twice,
                    mersenne_twister& random)
-      : model_(model), how_(how), rank_(rank), twice_(twice), random_(random) {}
+      : fold_(fold), how_(how), rank_(rank), twice_(twice), random_(random) {}
 
   status factor(const base_layer& b, const std::vector<weighted_module>& share, long long rows, long long cols,
                 std::vector<float>& A, std::vector<float>& B) {
@@ -74,15 +79,14 @@ template <class Engine> class combined_updates {
         }
       return out;
     }
-    const auto mine = model_.alone();
-    result<std::vector<float>> folded = update_of<Engine>(model_.programs().queue, *m.is, b.weight);
+    result<std::vector<float>> folded = fold_(*m.is, b.weight);
     if (!folded || b.kind != "embedding") return folded;
     for (std::size_t i = 0; i < height; ++i)
       for (std::size_t j = 0; j < width; ++j) out[i * width + j] = (*folded)[j * height + i];
     return out;
   }
 
-  causal_lm<Engine>& model_;
+  const folded_update& fold_;
   const combination_settings& how_;
   long long rank_;
   bool twice_;

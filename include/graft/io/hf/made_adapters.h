@@ -26,7 +26,12 @@ class made_tensors {
       if (views_[i].name == key) return values_[i];
     return {};
   }
-  const std::vector<tensor_view>& views() const { return views_; }
+  // As a file with them would be read; `what` is its name in errors.
+  result<safetensors> as_file(const char* what) const {
+    result<std::vector<std::byte>> packed = pack_safetensors(views_);
+    if (!packed) return packed.failure();
+    return parse_safetensors(std::move(*packed), what);
+  }
 
  private:
   std::deque<std::vector<float>> values_;
@@ -35,9 +40,7 @@ class made_tensors {
 
 inline result<loaded_adapters> load_made(const adapter_config& config, const made_tensors& tensors,
                                          const model_config& c, const model_weights& w, const char* what) {
-  result<std::vector<std::byte>> packed = pack_safetensors(tensors.views());
-  if (!packed) return packed.failure();
-  result<safetensors> weights = parse_safetensors(std::move(*packed), what);
+  result<safetensors> weights = tensors.as_file(what);
   if (!weights) return weights.failure();
   return adapters_from({config, std::move(*weights)}, c, w);
 }

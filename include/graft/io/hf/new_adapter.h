@@ -10,14 +10,16 @@
 
 namespace graft::io::hf {
 
-// The model that an adapter is made for, and who computes what follows from its weights (DoRA's norms).
-struct base_model {
-  const model_config& config;
+// The layers that an adapter may be for, and who computes what follows from their weights (DoRA's norms).
+struct fresh_base {
+  std::vector<base_layer> modules;
   const model_weights& weights;
+  bool turned = false;  // weights are stored [in, out]
   std::function<status(const graph&, const size_values&, const std::vector<view>&, mutable_view)> evaluate;
 };
-GRAFT_LIBRARY result<loaded_adapters> begin_adapter(const base_model& model, const adapter_config& config,
-                                                    std::uint64_t seed);
+// What a folder with it would hold.
+GRAFT_LIBRARY result<peft_folder> begin_adapter(const fresh_base& base, const adapter_config& config,
+                                                std::uint64_t seed);
 
 template <class Engine>
 result<loaded_adapters> new_adapter(causal_lm<Engine>& model, const adapter_config& config, std::uint64_t seed = 0) {
@@ -26,7 +28,11 @@ result<loaded_adapters> new_adapter(causal_lm<Engine>& model, const adapter_conf
     const auto mine = model.alone();
     return Engine::evaluate_in_host_memory(model.programs().queue, g, sizes, leaves, {to});
   };
-  return begin_adapter({model.config(), model.weights(), evaluate}, config, seed);
+  const bool turned = model.config().family == model_family::gpt2;
+  const result<peft_folder> made =
+      begin_adapter({modules_of(model.config(), model.weights()), model.weights(), turned, evaluate}, config, seed);
+  if (!made) return made.failure();
+  return adapters_from(*made, model.config(), model.weights());
 }
 // Under a name; it is not active yet.
 template <class Engine>

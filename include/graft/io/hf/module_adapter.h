@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a PEFT folder has for one module as the adapter of that module.
+#pragma once
+#include <graft/io/peft_layer.h>
+#include <graft/model/adapter_set.h>
+
+namespace graft::io::hf {
+
+// `tensor(loaded)`: the adapter_tensor that a tensor of the file becomes.
+template <class Tensor> module_adapter module_adapter_of(const base_layer& b, const peft_layer& layer, Tensor tensor) {
+  module_adapter m{b.module, layer.formula.of, {}, layer.scalars, layer.sizes, {}};
+  for (const auto& [name, t] : layer.tensors) m.tensors[name] = tensor(t);
+  if (layer.base_weight) m.base["weight"] = tensor(*layer.base_weight);
+  if (layer.base_bias) m.base["bias"] = tensor(*layer.base_bias), m.trains_bias = true;
+  m.table = b.kind == "embedding";
+  m.turned = b.shape.size() == 2 && b.weight.apart[0] != 0;
+  return m;
+}
+
+}  // namespace graft::io::hf
