@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks train together and rank 0 writes a checkpoint after every step; after some microseconds one of them, which may be
-// rank 0 in the middle of writing, is killed. The others must be told so within the timeout (they exit with 3), and the
-// last checkpoint must be whole: `killed check` goes on from it.
-//     mpirun -n 2 killed train MODEL OUT MICROSECONDS VICTIM           killed check MODEL OUT
+// Ranks train together and rank 0 writes a checkpoint after every step; some microseconds after a step has ended one of
+// them, which may be rank 0 in the middle of writing, is killed. The others must be told so within the timeout (they exit
+// with 3), and the last checkpoint must be whole: `killed check` goes on from it.
+//     mpirun -n 2 killed train MODEL OUT STEP MICROSECONDS VICTIM           killed check MODEL OUT
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/on_cpu.h>
@@ -26,7 +26,12 @@ struct shown_error {
   operator int() const { return 1; }
 };
 
-int train_or_check(bool train, const char* folder, const char* out, long long microseconds, int victim) {
+struct death {
+  long long step = 0, microseconds = 0;
+  int victim = 0;
+};
+
+int train_or_check(bool train, const char* folder, const char* out, const death& when) {
   std::shared_ptr<communicator> ranks = std::make_shared<alone>();
   if (train) {
     auto made = mpi_communicator::make({.timeout = timeout});
@@ -58,13 +63,17 @@ int train_or_check(bool train, const char* folder, const char* out, long long mi
   const status s = ranks->rank() == 0 ? io::hf::save_checkpoint(out, *adapters, *t) : status(ok);
   if (!s) return shown_error(s.message());
   if (status all = ranks->barrier(); !all) return shown_error(all.message());
-  if (ranks->rank() == victim)
-    std::thread([microseconds] {
-      std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+  const auto die_behind = [&](long long step) {
+    if (ranks->rank() != when.victim || step != when.step) return;
+    std::thread([n = when.microseconds] {
+      std::this_thread::sleep_for(std::chrono::microseconds(n));
       std::raise(SIGKILL);
     }).detach();
+  };
   auto last = std::chrono::steady_clock::now();
-  const status ended = t->run([&](const step_report&) {
+  die_behind(0);
+  const status ended = t->run([&](const step_report& r) {
+    die_behind(r.step);
     const bool saved = ranks->rank() != 0 || io::hf::save_checkpoint(out, *adapters, *t);
     last = std::chrono::steady_clock::now();
     return saved;
@@ -77,8 +86,8 @@ int train_or_check(bool train, const char* folder, const char* out, long long mi
 }  // namespace
 
 int main(int count, char** all) {
-  if (count == 6 && std::strcmp(all[1], "train") == 0)
-    return train_or_check(true, all[2], all[3], std::atoll(all[4]), std::atoi(all[5]));
-  if (count == 4 && std::strcmp(all[1], "check") == 0) return train_or_check(false, all[2], all[3], 0, 0);
-  return std::fprintf(stderr, "usage: killed train MODEL OUT MICROSECONDS VICTIM | killed check MODEL OUT\n"), 2;
+  if (count == 7 && std::strcmp(all[1], "train") == 0)
+    return train_or_check(true, all[2], all[3], {std::atoll(all[4]), std::atoll(all[5]), std::atoi(all[6])});
+  if (count == 4 && std::strcmp(all[1], "check") == 0) return train_or_check(false, all[2], all[3], {});
+  return std::fprintf(stderr, "usage: killed train MODEL OUT STEP MICROSECONDS VICTIM | killed check MODEL OUT\n"), 2;
 }

@@ -1,24 +1,26 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# killed.sh PROGRAM MODEL OUT TIMES MPIRUN...: kills one of two ranks that train, each time after another while; the other
-# one must say so, and the last checkpoint must be one that training goes on from.
+# killed.sh PROGRAM MODEL OUT TIMES MPIRUN...: kills one of two ranks that train, each time at another step, anywhere in it;
+# the other one must say so, and the last checkpoint must be one that training goes on from.
 set -u
 program=$1 model=$2 out=$3 times=$4
 shift 4
 round=0
 while [ "$round" -lt "$times" ]; do
   rm -rf "$out"
-  microseconds=$(((round * 7919 + 1231) % 300000)) victim=$((round % 2))
-  said=$(timeout 120 "$@" -n 2 "$program" train "$model" "$out" "$microseconds" "$victim" 2>&1 | grep -c 'told after.*waited')
+  behind=$(((round * 37 + 11) % 41)) microseconds=$(((round * 7919 + 1231) % 30000)) victim=$((round % 2))
+  killed="rank $victim was killed $microseconds microseconds behind step $behind"
+  said=$(timeout 120 "$@" -n 2 "$program" train "$model" "$out" "$behind" "$microseconds" "$victim" 2>&1 |
+    grep -c 'told after.*waited')
   if [ "$said" -ne 1 ]; then
-    echo "rank $victim was killed after $microseconds microseconds, and $said others said so" >&2
+    echo "$killed, and $said others said so" >&2
     exit 1
   fi
   if ! step=$("$program" check "$model" "$out"); then
-    echo "rank $victim was killed after $microseconds microseconds, and the checkpoint is broken" >&2
+    echo "$killed, and the checkpoint is broken" >&2
     exit 1
   fi
   round=$((round + 1))
-  echo "$round: rank $victim killed after $microseconds microseconds; went on with step $step"
+  echo "$round: $killed; went on with step $step"
 done
 rm -rf "$out"
