@@ -5,6 +5,7 @@
 // run with everything saved.
 //     mpirun -n 4 finetune … --parallel data              4 processes, one progress bar; --batch is that of each
 //     mpirun -n 4 finetune … --parallel tensor            4 processes that each compute a part of the model
+//     finetune … --parallel data --on cuda --process 0/4 --meet FILE        one of 4 that were started by hand, with a GPU each
 // run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --steps 12 --length 24
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
@@ -25,7 +26,8 @@ namespace hf = graft::io::hf;
 volatile std::sig_atomic_t stopped = 0;
 
 struct wishes {
-  std::string model, data, out, parallel, resume, on;
+  std::string model, data, out, resume, on;
+  parallel_wishes ranks;
   int steps = 100, length = 128, batch = 4, rank = 8;
   double rate = 1e-3;
 };
@@ -86,10 +88,10 @@ graft::status draw(const std::string& folder, const std::vector<double>& losses)
 }
 
 template <class Engine> graft::status run(const wishes& w) {
-  auto ranks = ranks_for(w.parallel);
+  auto ranks = ranks_for<Engine>(w.ranks);
   if (!ranks) return ranks.failure();
   graft::model_options options;
-  if (w.parallel == "tensor") options.ranks = *ranks;
+  if (w.ranks.parallel == "tensor") options.ranks = *ranks;
   auto model = hf::load_model<Engine>(w.model, options);
   if (!model) return model.failure();
   const auto data = read_data(w);
@@ -106,7 +108,11 @@ template <class Engine> graft::status run(const wishes& w) {
   graft::trainer_settings how;
   how.steps = w.steps, how.batch = w.batch, how.optimizer.rate = w.rate;
   how.rate = {graft::schedule_kind::cosine, w.steps / 20, w.steps};
-  if (w.parallel == "data") how.ranks = *ranks;
+  if (w.ranks.parallel == "data") {
+    auto beside = ranks_beside(*ranks, *model);
+    if (!beside) return beside.failure();
+    how.ranks = *beside;
+  }
   const bool first = (*ranks)->rank() == 0;  // it speaks and saves for all
   auto run = graft::trainer<Engine>::make(*model, *data, how);
   if (!run) return run.failure();
@@ -147,7 +153,11 @@ int main(int argc, char** argv) {
     else if (a == "--on")
       w.on = value();
     else if (a == "--parallel")
-      w.parallel = value();
+      w.ranks.parallel = value();
+    else if (a == "--process")
+      w.ranks.process = value();
+    else if (a == "--meet")
+      w.ranks.meet = value();
     else if (a == "--resume")
       w.resume = value();
     else

@@ -2,6 +2,7 @@
 // Generates text with a model from a Hugging Face folder and, where one is named, an adapter from a PEFT folder.
 //     generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] [--on cpu|cuda] (--ids 1,2,3 | TEXT)
 //     mpirun -n 4 generate … --parallel tensor            4 processes that each compute a part of the model; one speaks
+//     generate … --parallel tensor --on cuda --process 0/4 --meet FILE      one of 4 that were started by hand, with a GPU each
 // Text needs the tokenizer.json of the model; token ids always work.
 // run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
 #include <graft/io/hf/generation_config.h>
@@ -20,7 +21,8 @@
 namespace hf = graft::io::hf;
 
 struct wishes {
-  std::string model, adapter, text, ids, on, parallel;
+  std::string model, adapter, text, ids, on;
+  parallel_wishes ranks;
   bool compare = false;
   int tokens = 32;
   std::optional<unsigned long long> seed;
@@ -63,11 +65,11 @@ graft::status say(graft::causal_lm<Engine>& model, const graft::generation_setti
 }
 
 template <class Engine> graft::status run(const wishes& w) {
-  auto ranks = ranks_for(w.parallel);
+  auto ranks = ranks_for<Engine>(w.ranks);
   if (!ranks) return ranks.failure();
   const bool aloud = (*ranks)->rank() == 0;
   graft::model_options options;
-  if (w.parallel == "tensor") options.ranks = *ranks;
+  if (w.ranks.parallel == "tensor") options.ranks = *ranks;
   auto model = hf::load_model<Engine>(w.model, options);
   if (!model) return model.failure();
   const auto settings = hf::read_generation_config(w.model, model->config().tokens);
@@ -111,7 +113,11 @@ int main(int argc, char** argv) {
     else if (a == "--on")
       w.on = value();
     else if (a == "--parallel")
-      w.parallel = value();
+      w.ranks.parallel = value();
+    else if (a == "--process")
+      w.ranks.process = value();
+    else if (a == "--meet")
+      w.ranks.meet = value();
     else if (a == "--ids")
       w.ids = value();
     else

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives over NCCL with one rank on one GPU, which is what one machine with one GPU can show: what is exchanged
-// is what it was, in device memory and in host memory, ordered on a stream and inside a captured graph.
+// is what it was, in device memory and in host memory, ordered on a stream and inside a captured graph. A stream that
+// stalls is an error after the timeout, and so is everything after it.
+#include <graft/core/bf16.h>
 #include <graft/parallel/alone.h>
 #include <graft/parallel/nccl.h>
 
@@ -42,6 +44,11 @@ int main() {
   cudaMemcpy(back.data(), there.data(), 4000, cudaMemcpyDeviceToHost);
   check(back == values, "what came back");
 
+  const mutable_view narrow{here.data(), dtype::bf16, {2000, 1, 1, 1}, 1};
+  check(c.all_reduce(narrow, reduction::sum) && c.wait(), "a sum of 16 bits");
+  cudaMemcpy(back.data(), here.data(), 4000, cudaMemcpyDeviceToHost);
+  check(back == values, "a sum of 16 bits");
+
   double loss = 2.5;
   check(c.all_reduce(view_into(&loss, 1), reduction::largest) && loss == 2.5, "a number in host memory");
   check(!c.all_gather(view_of(values.data(), 1000), b), "refusing to gather host memory");
@@ -57,6 +64,14 @@ int main() {
   cudaMemcpy(back.data(), here.data(), 4000, cudaMemcpyDeviceToHost);
   check(back == values, "what replays leave");
   cudaGraphExecDestroy(runs), cudaGraphDestroy(graph);
+
+  auto stalled = nccl_communicator::make(nobody, {.timeout = 0.5});
+  if (!stalled) return std::fprintf(stderr, "%s\n", stalled.message()), 1;
+  const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::seconds(2)); };
+  check((*stalled)->stream() != nullptr, "a stream of its own");
+  check(cudaLaunchHostFunc(static_cast<cudaStream_t>((*stalled)->stream()), sleep, nullptr) == cudaSuccess, "a stall");
+  check(!(*stalled)->wait(), "waiting for a stream that stalls");
+  check(!(*stalled)->all_reduce(a, reduction::sum), "an exchange after that");
   std::puts(wrong == 0 ? "one rank: all exchanges are right" : "wrong");
   return wrong == 0 ? 0 : 1;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer over NCCL with one rank on one GPU: the sums of one rank are what they were, so that every exchange takes
 // place and losses, norms and trained adapters have the bits of training without ranks, step by step, with accumulated
-// calls, and captured. With LAYERS it also prints what a step in the shape of Llama-3-8B takes with and without it.
+// calls, and captured. With LAYERS it also prints what a step in the shape of Llama-3-8B takes without ranks, with one that
+// has all of the batch, and with one that has all of the model.
 //     nccl_training GOLDEN/models/llama [LAYERS]
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
@@ -107,8 +108,15 @@ status measure(int layers, step_mode mode) {
       data[s].push_back(static_cast<std::int64_t>(mixed_bits(4096 * s + t) % 1024));
   std::deque<causal_lm<engine>> models;
   std::deque<trainer<engine>> trainers;
-  for (const bool nccl : {false, true}) {
-    auto model = causal_lm<engine>::make(c, weights);
+  constexpr std::size_t kinds = 3;  // without ranks, data parallel, tensor parallel
+  for (std::size_t k = 0; k < kinds; ++k) {
+    model_options options;
+    if (k == 2) {
+      auto ranks = one_rank(nullptr);
+      if (!ranks) return ranks.failure();
+      options.ranks = *ranks;
+    }
+    auto model = causal_lm<engine>::make(c, weights, options);
     if (!model) return model.failure();
     models.push_back(std::move(*model));
     auto adapter = io::hf::new_adapter(models.back(), *config);
@@ -116,7 +124,7 @@ status measure(int layers, step_mode mode) {
     if (status s = models.back().set_adapters(adapter->set); !s) return s;
     trainer_settings how;
     how.steps = 100, how.batch = 2, how.mode = mode;
-    if (nccl) {
+    if (k == 1) {
       auto ranks = one_rank(models.back().programs().queue.stream);
       if (!ranks) return ranks.failure();
       how.ranks = *ranks;
@@ -125,23 +133,25 @@ status measure(int layers, step_mode mode) {
     if (!t) return t.failure();
     trainers.push_back(std::move(*t));
   }
-  std::vector<double> seconds[2], ratios;
-  for (int k = 0; k < 44; ++k) {
-    double took[2] = {0, 0};
-    for (const std::size_t turn : {0U, 1U}) {
-      const std::size_t which = (turn + static_cast<std::size_t>(k)) % 2;
+  std::vector<double> seconds[kinds], ratios[kinds];
+  for (std::size_t k = 0; k < 44; ++k) {
+    double took[kinds] = {};
+    for (std::size_t turn = 0; turn < kinds; ++turn) {
+      const std::size_t which = (turn + k) % kinds;
       const auto r = trainers[which].step();
       if (!r) return r.failure();
       took[which] = r->seconds;
     }
     if (k < 4) continue;
-    seconds[0].push_back(took[0]), seconds[1].push_back(took[1]), ratios.push_back(took[1] / took[0]);
+    for (std::size_t which = 0; which < kinds; ++which)
+      seconds[which].push_back(took[which]), ratios[which].push_back(took[which] / took[0]);
   }
-  std::printf(
-      "%s, %d layers, 2 x 2048 tokens: %.3f ms without ranks, %.3f ms over NCCL, %.2f %% more (median of pairs)\n",
-      mode == step_mode::standard ? "standard" : "captured", layers, 1e3 * median(seconds[0]), 1e3 * median(seconds[1]),
-      100 * (median(ratios) - 1));
-  return ok;
+  std::printf("%s, %d layers, 2 x 2048 tokens, median of steps that take turns: %.3f ms without ranks",
+              mode == step_mode::standard ? "standard" : "captured", layers, 1e3 * median(seconds[0]));
+  for (const std::size_t which : {1U, 2U})
+    std::printf(", %.3f ms %s parallel over NCCL with one rank (%.2f %% more)", 1e3 * median(seconds[which]),
+                which == 1 ? "data" : "tensor", 100 * (median(ratios[which]) - 1));
+  return std::puts(""), ok;
 }
 
 }  // namespace

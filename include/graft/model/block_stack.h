@@ -111,13 +111,23 @@ template <class Engine> class block_stack {
     if (!path.empty())
       b.values.scalars["attention_factor"] = attention_factor(s.config, static_cast<int>(blocks_.size()) - 2);
     const builder g = capture_forward(f, options_of(spec, way::forward));
+    std::map<std::string, source> cut;
     for (id i = 0; i < g.n.size(); ++i) {
       if (!is_named(g.n[i].what) || row(g.n[i].what).known == stage::data) continue;
       const std::string name = graph(g).name(i).c_str();
-      const result<view> t = base_tensor(programs.queue, s, b, name);
+      const source from = source_of(s, b, name);
+      if (from.host.data == nullptr) continue;
+      const bool in_parts = !Engine::reads_host_memory && programs.share.shares() && g.n[i].what == op::base;
+      const result<view> t = in_parts ? from.host : from.at->of(programs.queue, from.host, from.as, from.owner);
       if (!t) return fail(whole_name(b, name).c_str(), ": ", t.message());
-      if (t->data != nullptr) b.values.tensors[name] = *t;
+      b.values.tensors[name] = *t;
+      if (in_parts) cut[name] = from;
     }
+    if (!cut.empty())
+      b.brings = [&programs, cut = std::move(cut)](const std::string& name, const view& whole, int axis) {
+        const source& from = cut.at(name);
+        return from.at->part_of(programs.queue, whole, from.as, from.owner, programs.share, axis);
+      };
     if (s.cache != nullptr && !path.empty()) {
       const long long heads = s.config.key_heads / (programs.share.divides("kv_heads") ? programs.share.ranks : 1);
       const long long width = 2LL * heads * s.config.head_size;
@@ -155,26 +165,28 @@ template <class Engine> class block_stack {
   static std::string inside(const std::string& path, const std::string& module) {
     return path.empty() ? module : module.substr(path.size() + 1);
   }
+  struct source {
+    view host{};
+    dtype as = Engine::keeps;
+    placed_tensors<Engine>* at = nullptr;
+    std::shared_ptr<const void> owner{};
+  };
   // Matrices in the type that the engine keeps, tables of positions and vectors as they are. No data: there is no such one.
-  result<view> base_tensor(typename Engine::queue& q, const settings& s, const bound_block<Engine>& b,
-                           const std::string& name) {
-    if (name == "rotary") return weights_at_->of(q, s.rotary, s.rotary.type, nullptr);
+  source source_of(const settings& s, const bound_block<Engine>& b, const std::string& name) const {
+    if (name == "rotary") return {s.rotary, s.rotary.type, weights_at_.get()};
     const std::string whole = whole_name(b, name);
     if (s.adapters != nullptr) {
       const std::size_t dot = whole.rfind('.');
       if (const adapter_tensor* t = s.adapters->replaced(whole.substr(0, dot), whole.substr(dot + 1)))
-        return adapters_at_->of(q, t->value(), dtype::f32, t->data);
+        return {t->value(), dtype::f32, adapters_at_.get(), t->data};
     }
     auto at = s.weights.tensors.find(whole);
     if (at == s.weights.tensors.end() && whole == "lm_head.weight" && s.config.tied)
       at = s.weights.tensors.find(token_table(s.config.family));
-    if (at == s.weights.tensors.end()) return view{};
+    if (at == s.weights.tensors.end()) return {};
     const view& t = at->second;
-    return weights_at_->of(q, t,
-                           t.rank > 1             ? Engine::keeps
-                           : t.type == dtype::f64 ? dtype::f32
-                                                  : t.type,
-                           s.weights.owner);
+    const dtype as = t.rank > 1 ? Engine::keeps : t.type == dtype::f64 ? dtype::f32 : t.type;
+    return {t, as, weights_at_.get(), s.weights.owner};
   }
   status give(typename Engine::queue& q, const settings& s, bound_block<Engine>& b, const adaption& of) {
     const std::string module = of.pattern, among = of.name;

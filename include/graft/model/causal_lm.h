@@ -42,7 +42,7 @@ template <class Engine> class causal_lm {
     causal_lm m(config, std::move(weights), context);
     m.named_.room = options.adapters, m.named_.how = options.several;
     if (status good = Engine::start(m.programs_->queue); !good) return good.failure();
-    if (options.ranks != nullptr && options.ranks->size() > 1) {
+    if (options.ranks != nullptr) {
       const result<rank_share> share = share_of(config, *options.ranks);
       if (!share) return share.failure();
       m.programs_->share = *share;

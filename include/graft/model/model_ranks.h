@@ -2,7 +2,8 @@
 // A model that several ranks compute together: heads, the inner size of the feed-forward part and the vocabulary are
 // divided among them, each where the number of ranks divides it; every rank computes the rest. What is exchanged follows
 // from the formulas (derive/shard.h): for a block of Llama one sum behind the attention and one behind the feed-forward
-// part, for the embedding one, and for the loss three numbers of each row.
+// part, for the embedding one, and for the loss three numbers of each row. One rank exchanges too, with itself: that is how
+// a machine with one GPU shows that its exchanges run.
 #pragma once
 #include <graft/backend/rank_exchange.h>
 #include <graft/model/config.h>
@@ -15,7 +16,6 @@ namespace graft {
 
 inline result<rank_share> share_of(const model_config& c, const communicator& ranks) {
   rank_share s{ranks.rank(), ranks.size()};
-  if (s.ranks == 1) return s;
   if (c.heads % s.ranks == 0 && c.key_heads % s.ranks == 0) s.sizes = {"heads", "kv_heads"};
   if (c.inner % s.ranks == 0) s.sizes.push_back("intermediate");
   if (c.vocabulary % s.ranks == 0) s.sizes.push_back("vocab");
@@ -23,10 +23,11 @@ inline result<rank_share> share_of(const model_config& c, const communicator& ra
   return fail("neither ", c.key_heads, " heads of keys nor ", c.inner, " inner columns nor ", c.vocabulary,
               " tokens can be divided among ", s.ranks, " ranks; use a number of ranks that divides one of them");
 }
-inline rank_exchange exchange_over(std::shared_ptr<communicator> ranks) {
-  return [ranks = std::move(ranks)](const mutable_view& values, bool largest) {
-    return ranks->all_reduce(values, largest ? reduction::largest : reduction::sum);
-  };
+inline rank_exchange exchange_over(const std::shared_ptr<communicator>& ranks) {
+  return {[ranks](const mutable_view& values, bool largest) {
+            return ranks->all_reduce(values, largest ? reduction::largest : reduction::sum);
+          },
+          [ranks](const std::function<bool()>& done) { return ranks->wait_until(done); }, ranks->stream()};
 }
 
 }  // namespace graft

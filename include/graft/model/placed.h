@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors of host memory where an engine reads them: on the CPU that is where they are, on a GPU a copy, made once for each
-// tensor and kept as long as its owner is. And rows of numbers in the engine's own memory.
+// tensor and kept as long as its owner is; of a base that several ranks share, a copy of this rank's part. And rows of
+// numbers in the engine's own memory.
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/view.h>
+#include <graft/run/rank_share.h>
 
 #include <algorithm>
 #include <map>
@@ -20,7 +22,12 @@ template <class Engine> class placed_tensors {
     if constexpr (Engine::reads_host_memory)
       return host;
     else
-      return copy_of(q, host, as, std::move(owner));
+      return copy_of(q, host, as, std::move(owner), {}, -1);
+  }
+  // This rank's part of a tensor along an axis, or, where that is negative, all of it.
+  result<view> part_of(typename Engine::queue& q, const view& host, dtype as, std::shared_ptr<const void> owner,
+                       const rank_share& share, int axis) {
+    return copy_of(q, host, as, std::move(owner), share, axis);
   }
   // After the numbers of a tensor were written in host memory.
   status again(typename Engine::queue& q, const view& host) {
@@ -48,12 +55,17 @@ template <class Engine> class placed_tensors {
     view from, placed;
     typename Engine::block memory;
     std::shared_ptr<const void> owner;
+    int axis = -1;
   };
-  result<view> copy_of(typename Engine::queue& q, const view& host, dtype as, std::shared_ptr<const void> owner) {
+  result<view> copy_of(typename Engine::queue& q, const view& host, dtype as, std::shared_ptr<const void> owner,
+                       const rank_share& share, int axis) {
     for (auto [at, end] = all_.equal_range(host.data); at != end; ++at)
-      if (same_form(at->second.from, host)) return at->second.placed;
-    copy c{host, {}, {}, std::move(owner)};
-    result<view> placed = Engine::place(q, host, as, c.memory);
+      if (at->second.axis == axis && same_form(at->second.from, host)) return at->second.placed;
+    copy c{host, {}, {}, std::move(owner), axis};
+    code_part codes;
+    const result<view> part = share.part_of(host, axis, codes);
+    if (!part) return part;
+    result<view> placed = Engine::place(q, *part, as, c.memory);
     if (!placed) return placed;
     c.placed = *placed;
     all_.emplace(host.data, std::move(c));

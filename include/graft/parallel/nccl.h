@@ -7,6 +7,7 @@
 //     nccl_communicator::make(others, {.stream = stream});          // over MPI
 // or by a file on a disk that all of them see.
 //     nccl_communicator::make("shared/nccl-id", rank, size, {.stream = stream});
+// A model that ranks share runs on the stream of its communicator.
 #pragma once
 #include <graft/backend/cuda/memory.h>
 #include <graft/parallel/communicator.h>
@@ -23,8 +24,8 @@
 namespace graft {
 
 struct nccl_settings {
-  cudaStream_t stream = nullptr;
-  double timeout = 300;  // seconds
+  cudaStream_t stream = nullptr;  // none: one of its own
+  double timeout = 300;           // seconds
 };
 
 class nccl_communicator final : public communicator {
@@ -55,10 +56,11 @@ class nccl_communicator final : public communicator {
     return all;
   }
   ~nccl_communicator() override {
-    if (ranks_ != nullptr) static_cast<void>(broken_ ? ncclCommAbort(ranks_) : ncclCommDestroy(ranks_));
+    if (ranks_ != nullptr) static_cast<void>(ncclCommDestroy(ranks_));
     for (cudaEvent_t e : {ready_, summed_})
       if (e != nullptr) static_cast<void>(cudaEventDestroy(e));
-    if (beside_ != nullptr) static_cast<void>(cudaStreamDestroy(beside_));
+    for (cudaStream_t s : {beside_, own_})
+      if (s != nullptr) static_cast<void>(cudaStreamDestroy(s));
   }
   nccl_communicator(const nccl_communicator&) = delete;
   nccl_communicator& operator=(const nccl_communicator&) = delete;
@@ -66,10 +68,10 @@ class nccl_communicator final : public communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool reads_device_memory() const override { return true; }
-  const void* stream() const override { return how_.stream; }
+  void* stream() const override { return how_.stream; }
 
   status all_reduce(const mutable_view& values, reduction how) override {
-    if (status s = detail::check_reduced(values); !s) return s;
+    if (status s = detail::check_reduced(values, true); !s) return s;
     if (status s = join(); !s) return s;
     return in_place(values, [&](void* at) {
       return ncclAllReduce(at, at, elements(values), type_of(values), how == reduction::sum ? ncclSum : ncclMax, ranks_,
@@ -79,7 +81,7 @@ class nccl_communicator final : public communicator {
   status begin_all_reduce(const mutable_view& values) override {
     if (broken_) return *broken_;
     if (!in_device_memory(values.data)) return all_reduce(values, reduction::sum);
-    if (status s = detail::check_reduced(values); !s) return s;
+    if (status s = detail::check_reduced(values, true); !s) return s;
     if (status s = follow(beside_, how_.stream, ready_); !s) return s;
     begun_ = true;
     return put(ncclAllReduce(values.data, values.data, elements(values), type_of(values), ncclSum, ranks_, beside_));
@@ -89,22 +91,23 @@ class nccl_communicator final : public communicator {
     return follow(how_.stream, beside_, summed_);
   }
   status wait() override {
+    if (status s = join(); !s) return s;
+    if (status s = wait_until([&] { return cudaStreamQuery(how_.stream) != cudaErrorNotReady; }); !s) return s;
+    return cuda::check(cudaStreamQuery(how_.stream), "waiting for an exchange");
+  }
+  status wait_until(const std::function<bool()>& done) override {
     using clock = std::chrono::steady_clock;
     const auto begun = clock::now();
-    if (status s = join(); !s) return s;
     for (;;) {
       if (broken_) return *broken_;
       ncclResult_t seen = ncclSuccess;
       if (ncclCommGetAsyncError(ranks_, &seen) != ncclSuccess || (seen != ncclSuccess && seen != ncclInProgress))
-        return broken("an exchange", seen);
-      const cudaError_t done = cudaStreamQuery(how_.stream);
-      if (done == cudaSuccess) return ok;
-      if (done != cudaErrorNotReady) return cuda::check(done, "waiting for an exchange");
+        return broken(error_of("an exchange", seen));
+      if (done()) return ok;
       const std::chrono::duration<double> waited = clock::now() - begun;
       if (waited.count() > how_.timeout)
-        return broken_ = fail("rank ", rank_, " of ", size_, " waited ", static_cast<long long>(how_.timeout),
-                              " s for the others: one of them has stopped, or the network stalls"),
-               *broken_;
+        return broken(fail("rank ", rank_, " of ", size_, " waited ", static_cast<long long>(how_.timeout),
+                           " s for the others: one of them has stopped, or the network stalls"));
       std::this_thread::yield();
     }
   }
@@ -115,7 +118,7 @@ class nccl_communicator final : public communicator {
   }
   status reduce_scatter(const view& all, const mutable_view& mine) override {
     if (status s = check_both(all, mine); !s) return s;
-    if (status s = detail::check_reduced(mine); !s) return s;
+    if (status s = detail::check_reduced(mine, true); !s) return s;
     if (status s = detail::check_parts(mine, all, size_); !s) return s;
     return put(ncclReduceScatter(all.data, mine.data, elements(mine), type_of(mine), ncclSum, ranks_, how_.stream));
   }
@@ -141,6 +144,11 @@ class nccl_communicator final : public communicator {
     return made(std::move(c));
   }
   status open() {
+    if (how_.stream == nullptr) {
+      if (status s = cuda::check(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking), "a stream of exchanges"); !s)
+        return s;
+      how_.stream = own_;
+    }
     if (status s = cuda::check(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "a stream of sums"); !s)
       return s;
     for (cudaEvent_t* e : {&ready_, &summed_})
@@ -153,17 +161,24 @@ class nccl_communicator final : public communicator {
     return cuda::check(cudaStreamWaitEvent(later, by, 0), "the order of two streams");
   }
   static error error_of(const char* what, ncclResult_t r) { return fail("NCCL: ", what, ": ", ncclGetErrorString(r)); }
-  status broken(const char* what, ncclResult_t r) {
-    broken_ = error_of(what, r);
+  // From here on everything gives this error. What waits for the others on the device is ended: the stream goes on.
+  status broken(const error& why) {
+    broken_ = why;
+    static_cast<void>(ncclCommAbort(std::exchange(ranks_, nullptr)));
     return *broken_;
   }
-  status put(ncclResult_t r) { return r == ncclSuccess ? status(ok) : broken("an exchange", r); }
+  status put(ncclResult_t r) { return r == ncclSuccess ? status(ok) : broken(error_of("an exchange", r)); }
 
   template <class Void> static std::size_t bytes(const basic_view<Void>& v) {
     return static_cast<std::size_t>(detail::bytes_of(v));
   }
   static std::size_t elements(const mutable_view& v) { return static_cast<std::size_t>(v.count()); }
-  static ncclDataType_t type_of(const mutable_view& v) { return v.type == dtype::f32 ? ncclFloat : ncclDouble; }
+  static ncclDataType_t type_of(const mutable_view& v) {
+    return v.type == dtype::f32    ? ncclFloat
+           : v.type == dtype::f64  ? ncclDouble
+           : v.type == dtype::bf16 ? ncclBfloat16
+                                   : ncclHalf;
+  }
   static bool in_device_memory(const void* p) {
     cudaPointerAttributes a{};
     const bool known = cudaPointerGetAttributes(&a, p) == cudaSuccess;
@@ -216,7 +231,7 @@ class nccl_communicator final : public communicator {
   int rank_, size_;
   nccl_settings how_;
   ncclComm_t ranks_ = nullptr;
-  cudaStream_t beside_ = nullptr;
+  cudaStream_t own_ = nullptr, beside_ = nullptr;
   cudaEvent_t ready_ = nullptr, summed_ = nullptr;
   bool begun_ = false;
   std::optional<error> broken_;

@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 
 namespace graft {
@@ -133,6 +135,9 @@ template <class Engine> class bound_block {
       : programs_(&programs), what_(std::move(what)), path_(std::move(path)) {}
 
   named_values values;  // by name inside the block; complete when it is bound, and kept alive by their owner
+  // Of a rank that shares the block: base tensors lie anywhere in host memory, and its part of one along an axis, or all of
+  // it, is brought to where the engine reads it. Empty: the engine reads them where they are.
+  std::function<result<view>(const std::string& name, const view& whole, int axis)> brings{};
 
   const std::string& path() const { return path_; }
   const block_spec& spec() const { return what_; }
@@ -145,12 +150,16 @@ template <class Engine> class bound_block {
     block_program<Engine>& p = *in;
     const block_options how = options_of(what_, w);
     bound& b = at(w);
-    if (programs_->share.ranks > 1) {
-      result<named_values> part = programs_->share.values_of(p.value(), values, coded_parts_);
+    const rank_share& share = programs_->share;
+    if (share.shares()) {
+      const auto here = [&](const std::string& name, const view& whole, int axis) -> result<view> {
+        return brings ? brings(name, whole, axis) : share.part_of(whole, axis, coded_parts_[name]);
+      };
+      result<named_values> part = share.values_of(p.value(), values, here);
       if (!part) return of(part.failure());
       b.part = std::move(*part);
     }
-    const named_values& mine = programs_->share.ranks > 1 ? b.part : values;
+    const named_values& mine = share.shares() ? b.part : values;
     if (status s = p.bind(programs_->queue, mine, how.adapters, room, b.with); !s) return of(s);
     b.in = in;
     if (at(way::keeping).in != nullptr) at(way::backward).with.tokens = at(way::keeping).with.tokens;
@@ -217,7 +226,7 @@ template <class Engine> class bound_block {
   block_spec what_;
   std::string path_;
   std::array<bound, way_count> ways_{};
-  rank_share::coded_parts coded_parts_;
+  std::map<std::string, code_part> coded_parts_;
   std::vector<typename Engine::block> memory_;  // kept from forward to backward
   std::vector<void*> kept_;
 };

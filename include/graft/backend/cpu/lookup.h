@@ -4,16 +4,12 @@
 #include <graft/backend/cpu/decode.h>
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
+#include <graft/backend/table_part.h>
 
 #include <cstdint>
 
 namespace graft::cpu {
 
-// Where a table is a part of a larger one: the row that it begins with. Other rows are zeros.
-struct table_part {
-  bool is = false;
-  long long first = 0;
-};
 template <class Real>
 void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_column, table_part part = {}) {
   const long long n = out.d[3], entries = w.d[by_column ? 3 : 2];

@@ -23,6 +23,7 @@ struct kernel_set {
   node_function evaluate = nullptr;
   attention_table attention = nullptr;
   mixed_kernels mixed{};  // none: rows of a call cannot have adapters of their own
+  rank_exchange ranks{};  // none: this process computes alone
 };
 
 template <class T> class bound_plan {
@@ -67,7 +68,7 @@ template <class T> class bound_plan {
     size_values largest = s;
     g_.sizes.set_tokens(largest, room.tokens);
     reserved_ = largest;
-    values_ = values(g_, largest, leaves_, kernels.evaluate);
+    values_ = values(g_, largest, leaves_, kernels.evaluate, &kernels.ranks);
     room_ = with_others != nullptr ? with_others : &own_room_;
     memory_.lie_in(&room_->values);
     values_.decode_into(panel_ = &panel, dtype_of<T>);
@@ -244,6 +245,8 @@ template <class T> class bound_plan {
         for (int k = 0; k < 3; ++k) keep_narrow(unshaped(g_, g_[l.anchor].operand(k)));
         keep_narrow(l.anchor);
       }
+    for (const graft::launch& l : p_.launches)  // what ranks exchange travels as it was computed
+      if (l.what == family::exchange && narrow_[unshaped(g_, g_[l.anchor].a)]) narrow_.add(l.anchor);
     for (const row_launch& r : p_.row_launches)  // and norms of long rows for operands of one type
       if (r.norm >= 0)
         for (const id i : {g_[r.norm].a, r.slope, r.added}) keep_narrow(unshaped(g_, i));

@@ -101,9 +101,10 @@ struct gathered_codes {
   long long rows;
   const std::int64_t* ids;
   bool by_column;
+  table_part part{};
   __device__ void operator()(long long i) const {
-    const long long c = i % out.d[3], row = ids[i / out.d[3]];
-    float v[1] = {nanf("")};  // an id outside the table gives no number
+    const long long c = i % out.d[3], row = ids[i / out.d[3]] - part.first;
+    float v[1] = {part.is ? 0.0F : nanf("")};  // an id outside the table gives no number
     if (row >= 0 && row < (by_column ? from.cols : rows))
       from.load(v, by_column ? c * from.cols + row : row * from.cols + c);
     out.p.put(i, v[0]);

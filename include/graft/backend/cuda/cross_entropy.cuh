@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loss over a vocabulary, a thread block for each row: log Σ exp z - z[label], and t (softmax(z) - 1[label]). A row
-// whose label is negative counts for nothing; a label beyond the vocabulary gives no number.
+// whose label is negative counts for nothing; a label beyond the vocabulary gives no number. Of a part of the vocabulary: a
+// label outside of it picks nothing.
 #pragma once
 #include <graft/backend/cuda/rowwise.cuh>
 
@@ -21,26 +22,30 @@ template <class Real> struct row_exponentials {
 template <class Real> struct cross_entropies {
   tensor<Real> out, z;
   const std::int64_t* labels;
+  table_part part{};
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
-    const long long n = z.d[3], label = labels[row];
-    if (label < 0 || label >= n) {
-      if (t.leads()) out.p.put(row, label < 0 ? Real(0) : static_cast<Real>(nan("")));
+    const long long n = z.d[3], label = labels[row] - part.first;
+    const bool counts = labels[row] >= 0, inside = label >= 0 && label < n;
+    if (!counts || !(inside || part.is)) {
+      if (t.leads()) out.p.put(row, counts ? static_cast<Real>(nan("")) : Real(0));
       return;
     }
     const cells<Real> from = z.p + row * n;
     const row_exponentials<Real> e(from, n, t);
-    if (t.leads()) out.p.put(row, std::log(e.total) + e.most - from[label]);
+    if (t.leads()) out.p.put(row, std::log(e.total) + e.most - (inside ? from[label] : Real(0)));
   }
 };
 template <class Real> struct cross_entropy_grads {
   tensor<Real> out, z;
   const std::int64_t* labels;
   tensor<Real> t;
+  table_part part{};
   template <class Team> __host__ __device__ void operator()(long long row, Team team) const {
-    const long long n = z.d[3], label = labels[row];
+    const long long n = z.d[3], label = labels[row] - part.first;
+    const bool counts = labels[row] >= 0, inside = label >= 0 && label < n;
     const cells<Real> from = z.p + row * n, to = out.p + row * n;
-    if (label < 0 || label >= n) {
-      for (long long c = team.rank; c < n; c += team.size) to.put(c, label < 0 ? Real(0) : static_cast<Real>(nan("")));
+    if (!counts || !(inside || part.is)) {
+      for (long long c = team.rank; c < n; c += team.size) to.put(c, counts ? static_cast<Real>(nan("")) : Real(0));
       return;
     }
     const Real weight = t.p[row];

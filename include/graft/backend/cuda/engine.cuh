@@ -128,8 +128,13 @@ template <class T> struct engine {
     return each(q.stream, to.count(), add_numbers{values, {to.data, to.type}}, "adding a gradient");
   }
   // ---- for models, which live in device memory; what callers bring and get is in host memory
-  static status exchange_by(queue&, const rank_exchange&) {
-    return fail("a model is divided among CPUs only: load it on cpu::engine");
+  // Ranks order their exchanges on a stream: the model runs on it, so that they take place in the order of its launches.
+  static status exchange_by(queue& q, const rank_exchange& ranks) {
+    if (ranks.stream == nullptr)
+      return fail("these ranks exchange host memory, and this model lives in a device's: use nccl_communicator");
+    q.kernels.ranks = ranks;
+    q.stream = static_cast<cudaStream_t>(ranks.stream), q.own = nullptr;
+    return ok;
   }
   static const void* stream_of(const queue& q) { return q.stream; }
   static status start(queue& q) {
@@ -156,7 +161,7 @@ template <class T> struct engine {
   // The numbers of a tensor, in host memory; waits for the stream.
   static status fetch(queue& q, const view& from, void* to) {
     if (status s = copy(q, to, from.data, from.count() * bits_of(from.type) / 8); !s) return s;
-    return check(cudaStreamSynchronize(q.stream), "waiting for numbers");
+    return wait(q);
   }
   class numbers {
    public:
@@ -167,7 +172,10 @@ template <class T> struct engine {
    private:
     staged_memory memory_;
   };
-  static status wait(queue& q) { return check(cudaStreamSynchronize(q.stream), "waiting for the device"); }
+  static status wait(queue& q) {
+    if (status s = q.kernels.ranks.until([&] { return cudaStreamQuery(q.stream) != cudaErrorNotReady; }); !s) return s;
+    return check(cudaStreamSynchronize(q.stream), "waiting for the device");
+  }
   class captured {
    public:
     template <class Work> status run(queue& q, std::uint64_t stamp, Work work) {
@@ -211,11 +219,15 @@ template <class T> struct engine {
   };
   class moment {
    public:
-    status note(queue& q) { return at_.note(q.stream); }
-    status wait() const { return at_.wait(); }
+    status note(queue& q) { return ranks_ = &q.kernels.ranks, at_.note(q.stream); }
+    status wait() const {
+      if (status s = ranks_->until([&] { return at_.over(); }); !s) return s;
+      return at_.wait();
+    }
 
    private:
     cuda::moment at_;
+    const rank_exchange* ranks_ = nullptr;
   };
   using updates = parameter_updates;
   static updates updates_on(queue& q) { return updates(q.stream); }

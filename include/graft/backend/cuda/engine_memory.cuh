@@ -76,6 +76,7 @@ class moment {
       if (status s = check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); !s) return s;
     return check(cudaEventRecord(event_, stream), "noting a step");
   }
+  bool over() const { return cudaEventQuery(event_) != cudaErrorNotReady; }
   status wait() const { return check(cudaEventSynchronize(event_), "waiting for a step"); }
 
  private:

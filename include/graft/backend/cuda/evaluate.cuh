@@ -27,6 +27,9 @@ template <class Real> struct evaluator {
     return {argument(v, 0), kw, stride, pad, (g.sizes.value(x.d[3], s) + 2 * pad - kw) / stride + 1};
   }
 
+  // Of the ops that read a table: the part of it that a rank has.
+  table_part part(const node& v) const { return is_part(v) ? table_part{true, argument(v, 0)} : table_part{}; }
+
   attention_drops drops(const node& v, const operands<Real>& x) const {
     return attention_drops::of(x.ids, g.sizes.value(g[v.b].d[2], s), x.a.d[2], argument(v, 1));
   }
@@ -154,7 +157,10 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
     case op::row_kron:
       return with<Ops, op::row_kron>(on).elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);
-    case op::gather: return with<Ops, op::gather>(on).elements(out.area(), gathered<Real>{out, x.a, x.ids, v.ta}, name);
+    case op::gather: {
+      const gathered<Real> f{out, x.a, x.ids, v.ta, part(v)};
+      return with<Ops, op::gather>(on).elements(out.area(), f, name);
+    }
     case op::scatter:
       return with<Ops, op::scatter>(on).rows(v.ta ? out.d[3] : out.d[2], scattered<Real>{out, x.a, x.ids, v.ta}, name);
     case op::place: return with<Ops, op::place>(on).rows(out.d[2], placed<Real>{out, x.a, x.ids}, name);
@@ -179,11 +185,12 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       const dropped_elements<Real> f{out, x.a, x.ids, argument(v, 0), x.c.p};
       return with<Ops, op::dropout>(on).elements(n, f, name);
     }
-    case op::cross_entropy:
-      return with<Ops, op::cross_entropy>(on).matrices(x.a.rows(), x.a.d[3], cross_entropies<Real>{out, x.a, x.ids},
-                                                       name);
+    case op::cross_entropy: {
+      const cross_entropies<Real> f{out, x.a, x.ids, part(v)};
+      return with<Ops, op::cross_entropy>(on).matrices(x.a.rows(), x.a.d[3], f, name);
+    }
     case op::cross_entropy_grad: {
-      const cross_entropy_grads<Real> f{out, x.a, x.ids, x.c};
+      const cross_entropy_grads<Real> f{out, x.a, x.ids, x.c, part(v)};
       return with<Ops, op::cross_entropy_grad>(on).matrices(x.a.rows(), x.a.d[3], f, name);
     }
     case op::attention:
@@ -202,7 +209,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       return attend(here, a, out.p, out.d[3]);
     }
     case op::rank_sum:
-    case op::rank_max: return fail(name, " does not run on the GPU; split a model over CPUs with MPI");
+    case op::rank_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
   }
   return ok;

@@ -12,11 +12,13 @@ template <class Real> struct gathered {
   tensor<Real> out, w;
   const std::int64_t* ids;
   bool by_column;
+  table_part part{};
   __host__ __device__ void operator()(long long i) const {
-    const long long c = i % out.d[3], row = ids[i / out.d[3]], rows = by_column ? w.d[3] : w.d[2];
+    const long long c = i % out.d[3], row = ids[i / out.d[3]] - part.first, rows = by_column ? w.d[3] : w.d[2];
     // The host cannot look at the ids without waiting for them: one outside the table gives no number.
     const bool inside = row >= 0 && row < rows;
-    out.p.put(i, inside ? w.p[by_column ? c * w.d[3] + row : row * out.d[3] + c] : static_cast<Real>(nan("")));
+    const Real outside = part.is ? Real(0) : static_cast<Real>(nan(""));
+    out.p.put(i, inside ? w.p[by_column ? c * w.d[3] + row : row * out.d[3] + c] : outside);
   }
 };
 // A team per row (or column) of the table: it walks all ids and adds the rows that are its own, in their order.

@@ -2,6 +2,7 @@
 // What the CUDA kernels work on: elements and four numbers, row-major and contiguous.
 #pragma once
 #include <graft/backend/cuda/cells.cuh>
+#include <graft/backend/table_part.h>
 #include <graft/graph/graph.h>
 
 #include <cstdint>

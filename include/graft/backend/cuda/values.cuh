@@ -7,6 +7,7 @@
 #include <graft/backend/cuda/code_panel.cuh>
 #include <graft/backend/cuda/evaluate.cuh>
 #include <graft/backend/cuda/memory.h>
+#include <graft/backend/rank_exchange.h>
 #include <graft/derive/walk.h>
 
 namespace graft::cuda {
@@ -15,9 +16,11 @@ class values {
  public:
   values() = default;
   // `leaves`: one view per node, of device memory for tensors and of host memory for scalars. The graph outlives this.
-  values(const graph& g, const size_values& s, leaf_views leaves, node_function evaluate)
+  values(const graph& g, const size_values& s, leaf_views leaves, node_function evaluate,
+         const rank_exchange* ranks = nullptr)
       : g_(&g),
         evaluate_(evaluate),
+        ranks_(ranks),
         s_(s),
         leaves_(std::move(leaves)),
         at_(static_cast<std::size_t>(g.size)),
@@ -106,10 +109,11 @@ class values {
           return read.failure();
       }
     if (looked_up != nullptr) {
-      const tensor<float> out = (*this)[i];
-      return on_stream{stream}.elements(
-          out.count(), gathered_codes{out, coded_of(*looked_up), looked_up->size[0], x.ids, v.ta}, "gather of codes");
+      const gathered_codes f{
+          (*this)[i], coded_of(*looked_up), looked_up->size[0], x.ids, v.ta, evaluator<float>{*g_, s_}.part(v)};
+      return on_stream{stream}.elements(f.out.count(), f, "gather of codes");
     }
+    if (row(v.what).kind == op_class::exchange) return exchange(stream, i, x.a, to);
     if (scratch_at_ == nullptr)
       if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
     if (adds_up(v.what)) {
@@ -169,6 +173,14 @@ class values {
   long long elements(id i) const { return count(*g_, i, s_); }
 
  private:
+  // A copy of its operand, which all ranks then make the sum of theirs, or the largest.
+  status exchange(cudaStream_t stream, id i, const tensor<float>& from, const cells<float>& to) const {
+    const char* const name = row((*g_)[i].what).name;
+    if (ranks_ == nullptr || !ranks_->reduce)
+      return fail(name, " needs the ranks that compute with this one: give them with the model's options");
+    if (status s = on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name); !s) return s;
+    return ranks_->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
+  }
   const view* codes_of(id i) const {
     if (i < 0) return nullptr;
     const view& v = leaves_[static_cast<std::size_t>(unshaped(*g_, i))];
@@ -182,6 +194,7 @@ class values {
 
   const graph* g_ = nullptr;
   node_function evaluate_ = nullptr;
+  const rank_exchange* ranks_ = nullptr;
   size_values s_;
   leaf_views leaves_;
   std::vector<cells<float>> at_, into_;

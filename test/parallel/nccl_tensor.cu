@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model that ranks share over NCCL, with one rank on one GPU: the graph of a rank with all its exchanges, which are real
+// and give what they were given. Logits, tokens, losses and trained adapters are those of the model without ranks, also
+// where steps of generation and of training are captured with their exchanges and replayed.
+//     nccl_tensor GOLDEN/models/llama lora dora oft
+#include <graft/model/on_cuda.cuh>
+#include <graft/parallel/alone.h>
+#include <graft/parallel/nccl.h>
+
+#include <cstdio>
+
+#include "../support/shared_model.h"
+
+using namespace graft;
+using test::model_numbers;
+
+namespace {
+
+template <class Engine>
+result<model_numbers> over_nccl(const std::string& folder, const std::string& adapter, step_mode mode) {
+  alone nobody;
+  auto made = nccl_communicator::make(nobody, {.timeout = 30});
+  if (!made) return made.failure();
+  return test::numbers_of<Engine>(folder, adapter, std::shared_ptr<communicator>(std::move(*made)), mode);
+}
+struct distances {
+  double logits, losses, trained;
+};
+template <class Engine>
+int compare(const std::string& folder, const std::string& adapter, const char* type, const distances& most) {
+  int wrong = 0;
+  for (const step_mode mode : {step_mode::standard, step_mode::reduce_overhead}) {
+    const auto ranks = over_nccl<Engine>(folder, adapter, mode);
+    const auto alone = test::numbers_of<Engine>(folder, adapter, nullptr, mode);
+    if (!ranks || !alone) return std::printf("%s: %s\n", adapter.c_str(), ranks ? alone.message() : ranks.message()), 1;
+    const double logits = test::furthest(ranks->logits, alone->logits),
+                 losses = test::relative_distance(ranks->losses, alone->losses),
+                 trained = test::relative_distance(ranks->trained, alone->trained);
+    const bool same = ranks->tokens == alone->tokens || most.logits > 1e-4;
+    const bool right = logits < most.logits && losses < most.losses && trained < most.trained && same;
+    std::printf("%s, %s, %s: logits %.1e, losses %.1e, adapters %.1e%s%s\n", adapter.c_str(), type,
+                mode == step_mode::standard ? "launch by launch" : "captured", logits, losses, trained,
+                same ? "" : ", other tokens", right ? "" : ": wrong");
+    wrong += right ? 0 : 1;
+  }
+  return wrong;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to share"), 0;
+  if (argc < 3) return std::fprintf(stderr, "usage: nccl_tensor MODEL ADAPTER...\n"), 2;
+  int wrong = 0;
+  for (int a = 2; a < argc; ++a) {
+    wrong += compare<cuda::engine<float>>(argv[1], argv[a], "f32", {1e-5, 1e-6, 1e-6});
+    wrong += compare<cuda::engine<__nv_bfloat16>>(argv[1], argv[a], "bf16", {0.05, 1e-2, 1e-2});
+  }
+  return wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model computes, to compare ranks that share it with one process: logits, generated tokens, merged weights, losses
+// and trained adapters. Adam divides by the size of a gradient: `eps` is what keeps it from making a large number of the
+// rounding of a small one.
+#pragma once
+#include <graft/io/hf/load_adapters.h>
+#include <graft/model/generate.h>
+#include <graft/model/trainer.h>
+
+#include <cmath>
+
+namespace test {
+
+struct model_numbers {
+  std::vector<double> logits;
+  std::vector<float> merged, trained;
+  std::vector<std::int64_t> tokens;
+  std::vector<double> losses;
+};
+
+inline std::vector<std::int64_t> some_tokens(int from, int length) {
+  std::vector<std::int64_t> ids;
+  for (int t = 0; t < length; ++t) ids.push_back(3 + (from * 37 + t * t * 5 + t) % 250);
+  return ids;
+}
+inline void append(std::vector<float>& to, const graft::view& v) {
+  const auto* const p = static_cast<const float*>(v.data);
+  if (v.type == graft::dtype::f32) to.insert(to.end(), p, p + v.count());
+}
+
+template <class Engine>
+graft::result<model_numbers> numbers_of(const std::string& folder, const std::string& adapter,
+                                        std::shared_ptr<graft::communicator> ranks,
+                                        graft::step_mode mode = graft::step_mode::standard, double eps = 1e-4) {
+  using namespace graft;
+  model_options options;
+  options.ranks = std::move(ranks);
+  auto model = io::hf::load_model<Engine>(folder + "/base", options);
+  if (!model) return model.failure();
+  auto loaded = io::hf::load_adapters(folder + "/" + adapter + "/adapter_init", *model);
+  if (!loaded) return loaded.failure();
+  if (status s = model->set_adapters(loaded->set); !s) return s.failure();
+  model_numbers out;
+  const std::vector<std::int64_t> ids = some_tokens(1, 12);
+  const row_run run{ids, 0, 0};
+  std::vector<typename Engine::real> logits(ids.size() * static_cast<std::size_t>(model->config().vocabulary));
+  if (status s = model->logits(std::span(&run, 1), logits); !s) return s.failure();
+  out.logits.assign(logits.begin(), logits.end());
+  generation_settings how;
+  how.new_tokens = 8;
+  if constexpr (std::is_same_v<typename Engine::real, float>) {  // which tokens are chosen from
+    auto g = generator<Engine>::make(*model, how, 1, 24, mode);
+    if (!g) return g.failure();
+    const auto made = g->run(std::span(&ids, 1));
+    if (!made) return made.failure();
+    out.tokens = (*made)[0].tokens;
+  }
+  auto weights = model->merged_weights();
+  if (!weights) return weights.failure();
+  for (const auto& [name, v] : weights->tensors) append(out.merged, v);
+  std::vector<std::vector<std::int64_t>> data;
+  for (int s = 0; s < 8; ++s) data.push_back(some_tokens(s, mode == step_mode::standard ? 6 + 3 * (s % 4) : 9));
+  trainer_settings training;
+  training.steps = 4, training.batch = 4, training.seed = 7, training.dropout = false, training.mode = mode;
+  training.optimizer.rate = 1e-3, training.optimizer.eps = eps;
+  auto t = trainer<Engine>::make(*model, data, training);
+  if (!t) return t.failure();
+  if (status s = t->run([&](const step_report& r) { return out.losses.push_back(r.loss), true; }); !s)
+    return s.failure();
+  for (const module_adapter& m : model->adapters().modules)
+    for (const auto* tensors : {&m.tensors, &m.base})
+      for (const auto& [name, values] : *tensors) append(out.trained, values.value());
+  return out;
+}
+
+template <class Real> double relative_distance(const std::vector<Real>& a, const std::vector<Real>& b) {
+  if (a.size() != b.size()) return 1;
+  double size = 1e-30, difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    size += std::pow(static_cast<double>(b[i]), 2);
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+  }
+  return std::isnan(difference) ? 1 : std::sqrt(difference / size);
+}
+inline double furthest(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    const double apart = std::abs(a[i] - b[i]);
+    most = apart <= most ? most : apart;  // what is no number is furthest of all
+  }
+  return most;
+}
+
+}  // namespace test
