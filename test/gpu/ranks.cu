@@ -24,10 +24,11 @@ bool no_gpu() {
   if (!why.empty()) std::printf("no GPU: %s\n", why.c_str());
   return !why.empty();
 }
-struct distances {
-  double logits, losses, trained;
-};
-template <class Engine> void compare(const std::string& adapter, int ranks, const distances& most) {
+using wide = cuda::engine<float>;
+// In 16 bits a sum over the ranks is rounded before a row is added to it, and in a product with that row behind it: ranks
+// are then not further from what f32 gives than one is, but for half as much.
+template <class Engine> void compare(const std::string& adapter, int ranks) {
+  constexpr bool exact = Engine::keeps == dtype::f32;
   INFO(adapter, " on ", ranks, " ranks");
   const auto alone = test::numbers_of<Engine>(tiny_llama, adapter, nullptr);
   REQUIRE_MESSAGE(bool(alone), alone.message());
@@ -35,14 +36,18 @@ template <class Engine> void compare(const std::string& adapter, int ranks, cons
   const auto shared = test::by_ranks<made>(ranks, [&](std::shared_ptr<communicator> mine) -> made {
     return test::numbers_of<Engine>(tiny_llama, adapter, std::move(mine));
   });
+  const auto expected = test::numbers_of<wide>(tiny_llama, adapter, nullptr);
+  REQUIRE_MESSAGE(bool(expected), expected.message());
+  const double rounding = test::relative_distance(alone->logits, expected->logits);
   for (const made& rank : shared) {
     REQUIRE_MESSAGE(bool(*rank), rank->message());
     const model_numbers& r = **rank;
-    CHECK(test::furthest(r.logits, alone->logits) < most.logits);
-    CHECK(test::relative_distance(r.losses, alone->losses) < most.losses);
-    CHECK(test::relative_distance(r.trained, alone->trained) < most.trained);
     CHECK(r.merged == alone->merged);
-    if (most.logits < 1e-4) CHECK(r.tokens == alone->tokens);
+    CHECK(test::relative_distance(r.losses, alone->losses) < (exact ? 1e-6 : 1e-2));
+    CHECK(test::relative_distance(r.trained, alone->trained) < (exact ? 1e-6 : 1e-2));
+    if (!exact) CHECK(test::relative_distance(r.logits, expected->logits) < 1.5 * rounding);
+    if (exact) CHECK(test::furthest(r.logits, alone->logits) < 1e-5);
+    if (exact) CHECK(r.tokens == alone->tokens);
   }
 }
 
@@ -51,21 +56,21 @@ template <class Engine> void compare(const std::string& adapter, int ranks, cons
 TEST_CASE("ranks that share a model on the GPU compute what one computes") {
   if (no_gpu()) return;
   for (const char* adapter : {"lora", "dora", "oft", "ia3", "hra", "loha", "lora_modules_to_save", "lora_embedding"})
-    compare<cuda::engine<float>>(adapter, 2, {1e-5, 1e-6, 1e-6});
-  compare<cuda::engine<float>>("lora", 4, {1e-5, 1e-6, 1e-6});
-  compare<cuda::engine<float>>("dora", 4, {1e-5, 1e-6, 1e-6});
+    compare<wide>(adapter, 2);
+  compare<wide>("lora", 4);
+  compare<wide>("dora", 4);
 }
 
 TEST_CASE("ranks that share a model of 16 bits differ by its rounding") {
   if (no_gpu()) return;
-  for (const char* adapter : {"lora", "dora"}) compare<cuda::engine<__nv_bfloat16>>(adapter, 2, {0.05, 1e-2, 1e-2});
+  for (const char* adapter : {"lora", "dora"}) compare<cuda::engine<__nv_bfloat16>>(adapter, 2);
 }
 
 TEST_CASE("a model on the GPU refuses ranks that exchange host memory") {
   if (no_gpu()) return;
   model_options how;
   how.ranks = std::make_shared<alone>();
-  const auto model = io::hf::load_model<cuda::engine<float>>(tiny_llama + "/base", how);
+  const auto model = io::hf::load_model<wide>(tiny_llama + "/base", how);
   REQUIRE(!model);
   CHECK(std::string(model.message()).find("nccl_communicator") != std::string::npos);
 }

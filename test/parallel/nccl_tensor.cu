@@ -23,24 +23,27 @@ result<model_numbers> over_nccl(const std::string& folder, const std::string& ad
   if (!made) return made.failure();
   return test::numbers_of<Engine>(folder, adapter, std::shared_ptr<communicator>(std::move(*made)), mode);
 }
-struct distances {
-  double logits, losses, trained;
-};
-template <class Engine>
-int compare(const std::string& folder, const std::string& adapter, const char* type, const distances& most) {
+// In 16 bits a row is added behind the sum over the ranks and not in the product: the logits are then not further from what
+// f32 gives than those without ranks, but for half as much.
+template <class Engine> int compare(const std::string& folder, const std::string& adapter, const char* type) {
+  constexpr bool exact = Engine::keeps == dtype::f32;
+  const auto wide = test::numbers_of<cuda::engine<float>>(folder, adapter, nullptr);
+  if (!wide) return std::printf("%s: %s\n", adapter.c_str(), wide.message()), 1;
   int wrong = 0;
   for (const step_mode mode : {step_mode::standard, step_mode::reduce_overhead}) {
     const auto ranks = over_nccl<Engine>(folder, adapter, mode);
     const auto alone = test::numbers_of<Engine>(folder, adapter, nullptr, mode);
     if (!ranks || !alone) return std::printf("%s: %s\n", adapter.c_str(), ranks ? alone.message() : ranks.message()), 1;
-    const double logits = test::furthest(ranks->logits, alone->logits),
+    const double logits = test::relative_distance(ranks->logits, wide->logits),
+                 rounding = test::relative_distance(alone->logits, wide->logits),
                  losses = test::relative_distance(ranks->losses, alone->losses),
                  trained = test::relative_distance(ranks->trained, alone->trained);
-    const bool same = ranks->tokens == alone->tokens || most.logits > 1e-4;
-    const bool right = logits < most.logits && losses < most.losses && trained < most.trained && same;
-    std::printf("%s, %s, %s: logits %.1e, losses %.1e, adapters %.1e%s%s\n", adapter.c_str(), type,
-                mode == step_mode::standard ? "launch by launch" : "captured", logits, losses, trained,
-                same ? "" : ", other tokens", right ? "" : ": wrong");
+    const bool same = ranks->tokens == alone->tokens || !exact;
+    const bool near = exact ? test::furthest(ranks->logits, alone->logits) < 1e-5 : logits < 1.5 * rounding;
+    const bool right = near && losses < (exact ? 1e-6 : 1e-2) && trained < (exact ? 1e-6 : 1e-2) && same;
+    std::printf("%s, %s, %s: logits %.1e from f32 (without ranks %.1e), losses %.1e, adapters %.1e%s%s\n",
+                adapter.c_str(), type, mode == step_mode::standard ? "launch by launch" : "captured", logits, rounding,
+                losses, trained, same ? "" : ", other tokens", right ? "" : ": wrong");
     wrong += right ? 0 : 1;
   }
   return wrong;
@@ -54,8 +57,8 @@ int main(int argc, char** argv) {
   if (argc < 3) return std::fprintf(stderr, "usage: nccl_tensor MODEL ADAPTER...\n"), 2;
   int wrong = 0;
   for (int a = 2; a < argc; ++a) {
-    wrong += compare<cuda::engine<float>>(argv[1], argv[a], "f32", {1e-5, 1e-6, 1e-6});
-    wrong += compare<cuda::engine<__nv_bfloat16>>(argv[1], argv[a], "bf16", {0.05, 1e-2, 1e-2});
+    wrong += compare<cuda::engine<float>>(argv[1], argv[a], "f32");
+    wrong += compare<cuda::engine<__nv_bfloat16>>(argv[1], argv[a], "bf16");
   }
   return wrong == 0 ? 0 : 1;
 }
