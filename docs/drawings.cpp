@@ -122,7 +122,7 @@ constexpr step common[] = {
 };
 constexpr step on_cpu[] = {
     {"cpu::engine::bound::run", "backend/cpu/engine_plan.h", "plan_.run("},
-    {"cpu::bound_plan::run", "backend/cpu/bound_plan.h", "for (const launch& l : p_.launches)"},
+    {"cpu::bound_plan::run", "backend/cpu/bound_plan.h", "for (int k = 0; k < p_.launches.size(); ++k)"},
     {"row_worker::run: all nodes on a few rows", "backend/cpu/row_worker.h", "void run(const frame<Real>& f"},
 };
 constexpr step on_gpu[] = {

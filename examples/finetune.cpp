@@ -118,6 +118,9 @@ template <class Engine> graft::status run(const wishes& w) {
   if (!run) return run.failure();
   if (!w.resume.empty())
     if (graft::status s = hf::resume(w.resume, *model, *run); !s) return s;
+  const auto kept = run->kept_bytes();
+  if (!kept) return kept.failure();
+  if (first) std::printf("a step keeps at most %.1f MB for its backward pass\n", static_cast<double>(*kept) / 1e6);
   std::signal(SIGINT, [](int) { stopped = 1; });
   std::vector<double> losses;
   const graft::status trained = run->run([&](const graft::step_report& r) {

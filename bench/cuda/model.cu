@@ -5,9 +5,11 @@
 // cache that must move, at 4.3 TB/s. compare_models_gpu.py runs PEFT in the same shape.
 // With `codes` it is a token step and a training step with LoRA of the bf16 model and of the same in NF4, and the memory
 // that their weights take; with `steps` all token steps of the bare model and of LoRA, or those of so many sequences; with
-// `all` those, other adapters, prompts and training.
-//     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | train | profile | step | codes [SEQUENCES]]]]
+// `all` those, other adapters, prompts and training; with `launches` it is the launches of a token step with LoRA, each with
+// its floor, what is expected of it and its time. An adapter that is named is the only one.
+//     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | train | profile | step | codes | launches [SEQUENCES [ADAPTER]]]]]
 #include <graft/io/hf/new_adapter.h>
+#include <graft/model/explain_step.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.cuh>
 #include <graft/model/training.h>
@@ -16,6 +18,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "../../test/support/random_model.h"
 
@@ -108,11 +111,15 @@ result<double> train(causal_lm<engine>& model, int sequences, int length, step_m
   std::vector<labelled_sequence> batch;
   for (const auto& s : ids) batch.push_back({s});
   std::vector<double> each;
+  const auto kept = run->kept_bytes(static_cast<long long>(sequences) * length);
+  if (!kept) return kept.failure();
+  std::printf(", \"planned_for_backward_mb\": %.0f", static_cast<double>(*kept) / 1e6);
   for (int k = 0; k < rounds; ++k) {
     const double begin = now();
     if (auto made = run->step(batch, *optimizer, 1e-4, 1); !made) return made.failure();
     if (k > 2 || k + 1 == rounds) each.push_back(now() - begin);
   }
+  std::printf(", \"held_for_backward_mb\": %.0f", static_cast<double>(run->held_bytes()) / 1e6);
   return median(each);
 }
 
@@ -134,7 +141,7 @@ constexpr wanted table[] = {{1, 1024, true},
                             {4, 8192},
                             {16, 2048, false, true},
                             {64, 2048, false, true}};
-enum class amount : unsigned char { brief, steps, all, profile, train, step, codes };
+enum class amount : unsigned char { brief, steps, all, profile, train, step, codes, launches };
 
 result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
   std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
@@ -199,14 +206,29 @@ status measure_codes(int layers, int vocabulary) {
   std::printf("}\n");
   return ok;
 }
-status measure(int layers, int vocabulary, amount how_much, int sequences) {
+status measure_launches(int layers, int vocabulary, int sequences, const std::string& adapter) {
+  const model_config c = shape(layers, vocabulary);
+  auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = 4096});
+  if (!model) return model.failure();
+  auto set = adapter_named(*model, adapter);
+  if (!set) return set.failure();
+  if (status s = model->set_adapters(*set); !s) return s;
+  return explain_step(*model, {sequences, 1024}, [](const text& t) {
+    if (std::strstr(t.c_str(), "floor") != nullptr) std::puts(t.c_str());
+  });
+}
+status measure(int layers, int vocabulary, amount how_much, int sequences, const std::string& named) {
   if (how_much == amount::codes) return measure_codes(layers, vocabulary);
+  if (how_much == amount::launches)
+    return measure_launches(layers, vocabulary, std::max(1, sequences), named.empty() ? "lora" : named);
   const model_config c = shape(layers, vocabulary);
   auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = longest});
   if (!model) return model.failure();
   std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
   for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {
-    if (how_much != amount::all && how_much != amount::train && adapter != "bare" && adapter != "lora") continue;
+    if (!named.empty() && adapter != named) continue;
+    if (named.empty() && how_much != amount::all && how_much != amount::train && adapter != "bare" && adapter != "lora")
+      continue;
     if (adapter != "bare") {
       auto set = adapter_named(*model, adapter);
       if (!set) return set.failure();
@@ -243,13 +265,14 @@ status measure(int layers, int vocabulary, amount how_much, int sequences) {
 int main(int count, char** all) {
   const std::string how_much = count > 3 ? all[3] : "short";
   const status s = measure(count > 1 ? std::atoi(all[1]) : 4, count > 2 ? std::atoi(all[2]) : 1024,
-                           how_much == "all"       ? amount::all
-                           : how_much == "steps"   ? amount::steps
-                           : how_much == "profile" ? amount::profile
-                           : how_much == "codes"   ? amount::codes
-                           : how_much == "train"   ? amount::train
-                           : how_much == "step"    ? amount::step
-                                                   : amount::brief,
-                           count > 4 ? std::atoi(all[4]) : 0);
+                           how_much == "all"        ? amount::all
+                           : how_much == "steps"    ? amount::steps
+                           : how_much == "profile"  ? amount::profile
+                           : how_much == "codes"    ? amount::codes
+                           : how_much == "train"    ? amount::train
+                           : how_much == "step"     ? amount::step
+                           : how_much == "launches" ? amount::launches
+                                                    : amount::brief,
+                           count > 4 ? std::atoi(all[4]) : 0, count > 5 ? all[5] : "");
   return s ? 0 : (std::fprintf(stderr, "\n%s\n", s.message()), 1);
 }

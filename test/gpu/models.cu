@@ -258,6 +258,7 @@ causal_lm<narrow_type> wide_heads() {
 TEST_CASE("gpu models: gradients from what forward kept are those of blocks that are computed again") {
   if (no_gpu()) return;
   std::vector<float> found[2];
+  long long kept[2] = {};
   for (const bool again : {false, true}) {
     auto model = wide_heads();
     auto t = training_run<narrow_type>::make(model, {.checkpoint = again});
@@ -268,15 +269,21 @@ TEST_CASE("gpu models: gradients from what forward kept are those of blocks that
     for (std::size_t i = 0; i < second.size(); ++i) second[i] = static_cast<std::int64_t>(i * 29 % 96);
     const std::vector<labelled_sequence> batch{{first}, {second}};
     t->clear();
+    const auto planned = t->kept_bytes(220);
     const auto loss = t->add(batch);
     INFO(std::string(loss.message()));
     REQUIRE(bool(loss));
+    REQUIRE(bool(planned));
+    CHECK(t->held_bytes() > 0);
+    CHECK(t->held_bytes() <= *planned);
+    kept[again] = *planned;
     REQUIRE(bool(t->fetch()));
     for (const trained_parameter& p : t->on_host()) {
       const auto* const at = static_cast<const float*>(p.gradient.data);
       found[again].insert(found[again].end(), at, at + p.gradient.count());
     }
   }
+  CHECK(kept[1] < kept[0]);
   REQUIRE(found[0].size() == found[1].size());
   double d = 0, n = 0;
   for (std::size_t i = 0; i < found[0].size(); ++i) {

@@ -223,6 +223,7 @@ template <class Engine> class causal_lm {
       if (status s = h.reserve(programs_->queue, largest_ * config_->width); !s) return s.failure();
     return capacity{largest_};
   }
+  long long reserved_rows() const { return largest_; }
 
  private:
   struct numbered_weights {

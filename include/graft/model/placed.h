@@ -90,6 +90,7 @@ template <class Engine, dtype Type = Engine::keeps> class engine_rows {
     memory_ = std::move(*made), room_ = n;
     return ok;
   }
+  long long bytes() const { return room_ * bits_of(Type) / 8; }
   void* data() { return memory_.data(); }
   void* row(long long r, long long width) { return static_cast<char*>(data()) + r * width * bits_of(Type) / 8; }
   view rows(long long n, long long width) { return {data(), Type, {n, width, 1, 1}, 2}; }

@@ -12,7 +12,9 @@
 #include <graft/model/training.h>
 #include <graft/parallel/alone.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <numeric>
 
 namespace graft {
@@ -146,6 +148,17 @@ template <class Engine> class trainer {
     if (status s = how_.ranks->all_reduce(view_into(sums, 2), reduction::sum); !s) return s.failure();
     return sums[0] / sums[1];
   }
+
+  // Bytes that no step keeps more of from forward to backward, known before the first one: those of the longest sequences.
+  result<long long> kept_bytes() {
+    std::vector<long long> lengths;
+    for (const std::vector<std::int64_t>& s : *data_) lengths.push_back(static_cast<long long>(s.size()));
+    std::sort(lengths.begin(), lengths.end(), std::greater<>());
+    long long rows = 0;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(how_.batch); ++k) rows += lengths[k % lengths.size()];
+    return run_.kept_bytes(rows);
+  }
+  long long held_bytes() { return run_.held_bytes(); }
 
   // What a run that goes on needs.
   using optimizer_type = typename training_run<Engine>::optimizer_type;

@@ -112,6 +112,13 @@ template <class Engine> class training_run {
     if (status s = pass_.look(batch_); !s) return s.failure();
     return pass_.mean(batch_);
   }
+  // Bytes that calls with so many rows keep from forward to backward, known before the first one; and what is kept memory
+  // for now, which is no more.
+  result<long long> kept_bytes(long long rows) {
+    const auto mine = model_->alone();
+    return pass_.kept_bytes(rows);
+  }
+  long long held_bytes() { return pass_.held_bytes(); }
   // How often gradients were added: dropout goes on from here.
   std::int64_t calls() const { return calls_; }
   void set_calls(std::int64_t n) { calls_ = n; }

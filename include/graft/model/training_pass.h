@@ -54,6 +54,23 @@ template <class Engine> class training_pass {
     return ok;
   }
   long long room() const { return room_; }
+  // What calls with so many rows keep for the backward pass: the rows between the blocks, and what each block keeps.
+  result<long long> kept_bytes(long long rows) {
+    rows = std::max(rows, model_->reserved_rows());
+    long long bytes = (stack_->layers() + 1LL) * rows * model_->config().width * bits_of(Engine::keeps) / 8;
+    for (std::size_t b = 0; b + 1 < blocks() && !checkpoint_; ++b) {
+      const result<long long> own = stack_->blocks()[b].kept_bytes(rows);
+      if (!own) return own.failure();
+      bytes += *own;
+    }
+    return bytes;
+  }
+  long long held_bytes() {
+    long long bytes = 0;
+    for (const engine_rows<Engine>& h : hidden_) bytes += h.bytes();
+    for (const bound_block<Engine>& b : stack_->blocks()) bytes += b.held_bytes();
+    return bytes;
+  }
   bool drops_attention() const { return drops_ && model_->config().attention_dropout > 0; }
 
   // The loss of each row.

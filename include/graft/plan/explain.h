@@ -66,9 +66,10 @@ template <class Sink> constexpr void explain_outputs(const graph& g, const char*
     if (!same_text(g.out[k].name, "kept")) equation(g.out[k].at, g.output_name(k).c_str());
 }
 
-template <class Sink>
+// `more`: what else there is to say of a launch, written behind it.
+template <class Sink, class More>
 constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
-                             Sink&& line) {
+                             Sink&& line, More&& more) {
   const node_set named = printed_by_name(g, p);
   const print_style style{named.in.data(), 12};
   text head;
@@ -106,6 +107,7 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
         first = false;
       }
     }
+    more(t, k);
     line(t);
     for (id i = 0; i < g.size; ++i) {
       if (p.launch_of[i] != k) continue;
@@ -126,6 +128,12 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
       t << "    graph break: " << located(g, i) << ", line " << g[i].line << " of the formula";
       line(t);
     }
+}
+
+template <class Sink>
+constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+                             Sink&& line) {
+  explain_graph(g, p, title, kernels, price, line, [](text&, int) {});
 }
 
 namespace detail {

@@ -54,29 +54,29 @@ constexpr beside_shape shape_of(const graph& g, const product_slots& beside, con
           side >= 0 && (sum.left == side || sum.right == side)};
 }
 
+constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
+                         const encoding& stored) {
+  if (l.product >= 0) {
+    int n = 0;
+    sequence<product_shape> all;
+    for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type, stored));
+    for (int k = 0; k < 2; ++k)
+      if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
+    const bool inside = l.gated >= 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
+    if (l.gated >= 0 && !inside) ++n;
+    if (inside || (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
+      return n + 1;
+    for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
+    return n;
+  }
+  if (l.sum >= 0) return count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
+  if (l.what != family::attention && l.rows >= 0) return count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
+  const int alone = p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
+  return alone + (l.rows >= 0 && !p.to.takes_heads(g, l.anchor, s, type, p.to) ? 1 : 0);
+}
 constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dtype type, const encoding& stored = {}) {
   int n = 0;
-  for (const launch& l : p.launches)
-    if (l.product >= 0) {
-      sequence<product_shape> all;
-      for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type, stored));
-      for (int k = 0; k < 2; ++k)
-        if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
-      const bool inside = l.gated >= 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
-      if (l.gated >= 0 && !inside) ++n;
-      if (inside ||
-          (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
-        ++n;
-      else
-        for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
-    } else if (l.sum >= 0)
-      n += count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
-    else if (l.what != family::attention && l.rows >= 0)
-      n += count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
-    else {
-      n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
-      if (l.rows >= 0 && !p.to.takes_heads(g, l.anchor, s, type, p.to)) ++n;
-    }
+  for (const launch& l : p.launches) n += kernels_of(g, p, l, s, type, stored);
   return n;
 }
 

@@ -40,6 +40,8 @@ struct target {
   int capability = 0;              // of a CUDA device: 90 for compute capability 9.0
   int processors = 0;              // multiprocessors
   double bytes_per_second = 0;     // that its memory gives to a long copy; 0: not known
+  double flops_per_second = 0;     // of its products; 0: not known
+  double kernel_seconds = 0;       // what a kernel costs beside its work, one behind the other
   int resident_pairs = 0;          // pairs of thread blocks of the gemm family that run at the same time
   int largest_branch_rank = 0;     // of a side branch inside a product; one of a larger rank is folded into a copy of W
   bool weight_either_way = false;  // a product reads a stored weight [out, in] and [in, out]

@@ -164,15 +164,32 @@ template <class Engine> class bound_block {
     b.in = in;
     if (at(way::keeping).in != nullptr) at(way::backward).with.tokens = at(way::keeping).with.tokens;
     if (w != way::keeping) return ok;
-    memory_.clear(), kept_.clear();
+    memory_.clear(), kept_.clear(), held_ = 0;
     for (const long long n : p.kept_elements(mine, how.adapters, room.tokens)) {
       result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::keeps) / 8);
       if (!m) return of(m.failure());
+      held_ += n * bits_of(Engine::keeps) / 8;
       memory_.push_back(std::move(*m));
     }
     for (typename Engine::block& m : memory_) kept_.push_back(m.data());
     return ok;
   }
+  // Bytes that calls with so many rows keep from way::keeping to way::backward, known before it is bound; and what it has
+  // memory for now.
+  result<long long> kept_bytes(long long tokens) {
+    const std::shared_ptr<block_program<Engine>> in = programs_->of(what_, way::keeping, values);
+    named_values part;
+    if (programs_->share.ranks > 1) {
+      result<named_values> made = programs_->share.values_of(in->value(), values, coded_parts_);
+      if (!made) return of(made.failure()).failure();
+      part = std::move(*made);
+    }
+    const named_values& mine = programs_->share.ranks > 1 ? part : values;
+    long long elements = 0;
+    for (const long long n : in->kept_elements(mine, options_of(what_, way::keeping).adapters, tokens)) elements += n;
+    return elements * bits_of(Engine::keeps) / 8;
+  }
+  long long held_bytes() const { return held_; }
   status run(way w, const block_call& now) {
     bound& b = at(w);
     if (b.in == nullptr) return of(fail("the block is not bound for this"));
@@ -229,6 +246,7 @@ template <class Engine> class bound_block {
   std::map<std::string, code_part> coded_parts_;
   std::vector<typename Engine::block> memory_;  // kept from forward to backward
   std::vector<void*> kept_;
+  long long held_ = 0;
 };
 
 }  // namespace graft

@@ -134,6 +134,25 @@ TEST_CASE("training: values kept and values computed again give the same gradien
   }
 }
 
+TEST_CASE("training: what a step keeps for its backward pass is known before the first one, and not exceeded") {
+  const auto sequences = data();
+  long long planned[2] = {};
+  for (const bool again : {false, true}) {
+    tuned t = tuned::load("llama", "lora");
+    trainer_settings how = settings(8);
+    how.checkpoint = again;
+    auto run = trainer<engine>::make(t.model, sequences, how);
+    REQUIRE(run);
+    const auto bytes = run->kept_bytes();
+    REQUIRE(bytes);
+    planned[again] = *bytes;
+    CHECK(run->held_bytes() == 0);
+    REQUIRE(run->run(always));
+    CHECK(run->held_bytes() > 0);
+    CHECK(run->held_bytes() <= *bytes);
+  }
+  CHECK(planned[1] < planned[0]);
+}
 TEST_CASE("training: dropout follows from the seed, and evaluation has none") {
   const auto sequences = data();
   const auto losses = [&](std::uint64_t seed, double dropout) {

@@ -3,6 +3,7 @@
 // the launches of the plan in their order and allocates nothing, unless it brings more rows than any call before it.
 // One call at a time; layers are independent of each other.
 #pragma once
+#include <graft/backend/cpu/launch_clock.h>
 #include <graft/backend/cpu/row_worker.h>
 #include <graft/derive/keep.h>
 #include <graft/plan/fuse.h>
@@ -66,7 +67,8 @@ template <class Real> class bound_plan {
   const call& this_call() const { return now_; }
 
   // Runs the call that was filled in. `how` and `host` are the oracle's.
-  void run(node_function<Real> by, rotations how = rotations::blockwise, const host_function<Real>* host = nullptr) {
+  void run(node_function<Real> by, rotations how = rotations::blockwise, const host_function<Real>* host = nullptr,
+           launch_clock* clock = nullptr) {
     prepare(by, how, host);
     const long long tokens = std::max(0LL, g_.sizes.tokens(now_.sizes));
     if (tokens > room_) reserve(tokens);
@@ -78,15 +80,18 @@ template <class Real> class bound_plan {
       stored_[k] = in_place<Real>(v) ? nullptr : arena_.data() + offset_[k];
       if (stored_[k] != nullptr) read(v, 0, v.count(), stored_[k]);
     }
-    for (const launch& l : p_.launches) {
+    for (int k = 0; k < p_.launches.size(); ++k) {
+      const launch& l = p_.launches[k];
       ++launched_;
+      if (clock != nullptr) clock->note(p_, k);
       if (l.by_rows) {
         by_rows_.run(f, l, piece_);
         continue;
       }
       const evaluator<Real> evaluate{g_, now_.sizes, by, how, host};
-      for (int k = 0; k < l.count; ++k) f.compute_whole(p_.nodes[l.first + k], evaluate);
+      for (int n = 0; n < l.count; ++n) f.compute_whole(p_.nodes[l.first + n], evaluate);
     }
+    if (clock != nullptr) clock->note(p_, p_.launches.size());
     for (int k = 0; k < g_.outs; ++k)
       if (const id i = g_.out[k].at; p_.rows.how[i] != reach::piece && f.output(k).data != nullptr) {
         const tensor<Real> v = f.whole(i);

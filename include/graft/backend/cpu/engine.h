@@ -4,6 +4,7 @@
 // that finds them in a library needs no Eigen.
 #pragma once
 #include <graft/backend/call.h>
+#include <graft/backend/cpu/launch_clock.h>
 #include <graft/backend/cpu/operations.h>
 #include <graft/backend/cpu/parameter_updates.h>
 #include <graft/backend/mode.h>
@@ -23,6 +24,7 @@ template <class Real> struct engine {
     host_function<Real> host{};  // what a formula calls outside the language, and how it reaches other ranks
     status outside = ok;         // what went wrong there in this call
     operations<Real> has = every_operation<Real>();
+    cpu::launch_clock* clock = nullptr;  // notes the launches, where there is one
     status knows(const graph& g) const {
       const id i = first_without(g, has.have);
       if (i < 0) return ok;
@@ -31,6 +33,7 @@ template <class Real> struct engine {
     }
   };
   using real = Real;
+  using launch_clock = cpu::launch_clock;
   static constexpr dtype computes = storage<Real>::type, keeps = computes;
   static constexpr bool reads_host_memory = true, binds_itself = true;
   static constexpr bool mixes_rows = false;  // rows with adapters of their own run by groups

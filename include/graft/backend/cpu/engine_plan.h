@@ -48,7 +48,7 @@ template <class Real> class engine<Real>::bound {
     if (p.breaks > 0 && !q.host)
       return fail("host function '", g[p.first_break].name, "' is not set; give it with host()");
     if (eager) plan_.parameters_changed();  // as the formula is written: nothing is kept from call to call
-    plan_.run(q.has.evaluate, eager ? rotations::dense : rotations::blockwise, &q.host);
+    plan_.run(q.has.evaluate, eager ? rotations::dense : rotations::blockwise, &q.host, q.clock);
     return std::exchange(q.outside, status(ok));
   }
 

@@ -11,6 +11,7 @@
 #include <graft/backend/cuda/bound_together.cuh>
 #include <graft/backend/cuda/call_memory.cuh>
 #include <graft/backend/cuda/expression.cuh>
+#include <graft/backend/cuda/launch_clock.cuh>
 #include <graft/backend/mode.h>
 
 #include <deque>
@@ -149,8 +150,9 @@ template <class T> class bound_plan {
     return now_;
   }
   call& this_call() { return now_; }
+  const call& this_call() const { return now_; }
 
-  status run(cudaStream_t stream, const target& to, bool alone);
+  status run(cudaStream_t stream, const target& to, bool alone, launch_clock* clock = nullptr);
   // How many launches of the plan have run.
   long long launched() const { return launched_ * p_.launches.size(); }
   void unchain() {

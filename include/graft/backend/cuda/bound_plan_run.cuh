@@ -5,7 +5,7 @@
 
 namespace graft::cuda {
 
-template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& to, bool alone) {
+template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& to, bool alone, launch_clock* clock) {
   if (p_.breaks > 0) return fail("host function '", g_[p_.first_break].name, "' cannot run on the GPU");
   if (status s = check_types(); !s) return s;
   if (status s = make_room(); !s) return s;
@@ -14,7 +14,10 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
     values_.resize(now_.sizes);
     for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
   }
-  for (const graft::launch& l : p_.launches) {
+  for (int k = 0; k < p_.launches.size(); ++k) {
+    const graft::launch& l = p_.launches[k];
+    if (clock != nullptr)
+      if (status s = clock->note(stream, p_, k); !s) return s;
     const status s = l.product >= 0                    ? run_products(stream, to, l, alone)
                      : l.sum >= 0                      ? run_sum(stream, to, l.sum)
                      : is_attention(g_[l.anchor].what) ? run_attention(stream, to, l)
@@ -23,6 +26,8 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
                                                        : run_node(stream, l.anchor);
     if (!s) return s;
   }
+  if (clock != nullptr)
+    if (status s = clock->note(stream, p_, p_.launches.size()); !s) return s;
   for (int k = 0; k < g_.outs; ++k) {  // what no launch writes there: an input, a value known before, a second copy
     const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
     if (y.data == nullptr || (launched(k) && output_of(unshaped(g_, g_.out[k].at)) == k && !converts(k))) continue;

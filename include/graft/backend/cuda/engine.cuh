@@ -34,10 +34,12 @@ template <class T> struct engine {
     kernel_set kernels{};
     std::shared_ptr<own_stream> own{};  // of a model; a layer runs on its caller's
     std::shared_ptr<code_panel> panel = std::make_shared<code_panel>();
-    std::shared_ptr<call_room> room{};  // of a model
+    std::shared_ptr<call_room> room{};    // of a model
+    cuda::launch_clock* clock = nullptr;  // notes the launches, where there is one
   };
   using real = float;  // as callers in host memory see numbers
   using shared = shared_slots<T>;
+  using launch_clock = cuda::launch_clock;
   static constexpr dtype computes = dtype::f32, keeps = dtype_of<T>;
   static constexpr bool reads_host_memory = false, binds_itself = false;
   static const target& runs_on(const queue& q) { return q.where; }
@@ -51,9 +53,16 @@ template <class T> struct engine {
                processors = attribute_of_device(cudaDevAttrMultiProcessorCount);
     for (const auto* a : {&major, &minor, &processors})
       if (!*a) return a->failure();
-    q.where = device_target("this GPU", 10 * *major + *minor, *processors, *processors / 2);
+    q.where = device_target("this GPU", 10 * *major + *minor, *processors, *processors / 2, bytes_per_second());
     q.eager = q.where, q.eager.gathers = target::work::by_nodes;
     return is_hopper(q.where) ? ask_residency(q) : status(ok);
+  }
+
+  // What memory gives to a long copy, 0.88 of what its pins could move; 0: the driver does not say.
+  static double bytes_per_second() {
+    const auto kilohertz = attribute_of_device(cudaDevAttrMemoryClockRate),
+               bits = attribute_of_device(cudaDevAttrGlobalMemoryBusWidth);
+    return kilohertz && bits ? 0.88 * 2e3 * *kilohertz * *bits / 8 : 0;
   }
 
   // Of all adapters of a layer: what the place that their launches read must have room for.
@@ -272,12 +281,13 @@ template <class T> struct engine {
     bound_plan<T>& made() { return plan_; }
     call& next_call() { return plan_.next_call(); }
     call& this_call() { return plan_.this_call(); }
+    const call& this_call() const { return plan_.this_call(); }
     status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream); }
     status weight_changed(queue& q) { return plan_.weight_changed(q.stream); }
     void borrow(const bound&) {}  // launches read what is packed for them
     status publish(queue& q) { return plan_.publish(q.stream); }
     void memory_changed() { plan_.unchain(); }
-    status run(queue& q) { return plan_.run(q.stream, q.where, q.alone); }
+    status run(queue& q) { return plan_.run(q.stream, q.where, q.alone, q.clock); }
     long long workspace_bytes(long long) { return plan_.workspace_bytes(); }
 
    private:

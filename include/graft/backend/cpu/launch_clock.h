@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock of the CPU's engine (backend/timed_launch.h).
+#pragma once
+#include <graft/backend/timed_launch.h>
+#include <graft/core/result.h>
+
+#include <chrono>
+#include <vector>
+
+namespace graft::cpu {
+
+class launch_clock {
+ public:
+  // Launch k of a plan is next; k is the number of its launches where the last one has run.
+  void note(const plan& of, int k) { notes_.push_back({&of, k, std::chrono::steady_clock::now()}); }
+  // All launches since it was read last.
+  result<std::vector<timed_launch>> read() {
+    std::vector<timed_launch> all;
+    for (std::size_t i = 1; i < notes_.size(); ++i)
+      if (notes_[i].of == notes_[i - 1].of && notes_[i].launch == notes_[i - 1].launch + 1)
+        all.push_back({notes_[i].of, notes_[i - 1].launch,
+                       std::chrono::duration<double>(notes_[i].at - notes_[i - 1].at).count()});
+    notes_.clear();
+    return all;
+  }
+
+ private:
+  struct noted {
+    const plan* of;
+    int launch;
+    std::chrono::steady_clock::time_point at;
+  };
+  std::vector<noted> notes_;
+};
+
+}  // namespace graft::cpu
