@@ -152,10 +152,7 @@ template <class Engine> class bound_block {
     bound& b = at(w);
     const rank_share& share = programs_->share;
     if (share.shares()) {
-      const auto here = [&](const std::string& name, const view& whole, int axis) -> result<view> {
-        return brings ? brings(name, whole, axis) : share.part_of(whole, axis, coded_parts_[name]);
-      };
-      result<named_values> part = share.values_of(p.value(), values, here);
+      result<named_values> part = part_of(p.value());
       if (!part) return of(part.failure());
       b.part = std::move(*part);
     }
@@ -179,12 +176,12 @@ template <class Engine> class bound_block {
   result<long long> kept_bytes(long long tokens) {
     const std::shared_ptr<block_program<Engine>> in = programs_->of(what_, way::keeping, values);
     named_values part;
-    if (programs_->share.ranks > 1) {
-      result<named_values> made = programs_->share.values_of(in->value(), values, coded_parts_);
+    if (programs_->share.shares()) {
+      result<named_values> made = part_of(in->value());
       if (!made) return of(made.failure()).failure();
       part = std::move(*made);
     }
-    const named_values& mine = programs_->share.ranks > 1 ? part : values;
+    const named_values& mine = programs_->share.shares() ? part : values;
     long long elements = 0;
     for (const long long n : in->kept_elements(mine, options_of(what_, way::keeping).adapters, tokens)) elements += n;
     return elements * bits_of(Engine::keeps) / 8;
@@ -235,6 +232,14 @@ template <class Engine> class bound_block {
     typename block_program<Engine>::binding with;
     named_values part;  // of one rank of several; its numbers are read where they lie
   };
+  // What a rank has of the tensors of a graph.
+  result<named_values> part_of(const graph& g) {
+    const rank_share& share = programs_->share;
+    const auto here = [&](const std::string& name, const view& whole, int axis) -> result<view> {
+      return brings ? brings(name, whole, axis) : share.part_of(whole, axis, coded_parts_[name]);
+    };
+    return share.values_of(g, values, here);
+  }
   bound& at(way w) { return ways_[static_cast<std::size_t>(w)]; }
   const bound& at(way w) const { return ways_[static_cast<std::size_t>(w)]; }
   status of(const status& s) const { return s || path_.empty() ? s : status(fail(path_.c_str(), ": ", s.message())); }
