@@ -27,12 +27,32 @@ template <class T> T* on_device(const std::vector<T>& host) {
   return p;
 }
 // `four`: a LoRA, a DoRA, an IA3 and a LoRA with a bias of its own in turn.
-cuda::mixed_record* table_for(const std::vector<std::pair<bf*, bf*>>& factors, bool four) {
+struct factor_pair {
+  bf *a, *b, *a_tiles, *b_tiles;
+
+  explicit factor_pair(int k)
+      : a(random_matrix(16LL * k, 0.027F)),
+        b(random_matrix(16LL * outputs, 0.3F)),
+        a_tiles(room(16LL * k)),
+        b_tiles(room(16LL * (outputs + cuda::row_padding))) {
+    must(cuda::each(nullptr, 16LL * k, cuda::tile_a<bf>{a, a_tiles, 16, k}, "tiles"), "tiles");
+    must(cuda::each(nullptr, 16LL * outputs, cuda::tile_b<bf>{b, b_tiles, 16, cuda::padded_rows(outputs)}, "tiles"),
+         "tiles");
+  }
+  static bf* room(long long n) {
+    bf* p = nullptr;
+    require(cudaMalloc(&p, static_cast<std::size_t>(n) * 2) == cudaSuccess, "cudaMalloc");
+    require(cudaMemset(p, 0, static_cast<std::size_t>(n) * 2) == cudaSuccess, "memset");
+    return p;
+  }
+};
+cuda::mixed_record* table_for(const std::vector<factor_pair>& factors, bool four) {
   static float *const scale = random_floats(outputs + 512), *const shift = random_floats(outputs + 512);
   std::vector<cuda::mixed_record> all(1);
   for (std::size_t i = 0; i < factors.size(); ++i) {
     const std::size_t what = four ? i % 4 : 0;
-    cuda::mixed_record r{factors[i].first, factors[i].second, nullptr, nullptr, nullptr, 16};
+    const factor_pair& f = factors[i];
+    cuda::mixed_record r{f.a, f.b, nullptr, nullptr, nullptr, 16, f.a_tiles, f.b_tiles};
     if (what == 1 || what == 2) r.scale = scale;
     if (what == 2) r.a = r.b = nullptr, r.rank = 0;
     if (what == 3) r.shift = shift;
@@ -41,16 +61,31 @@ cuda::mixed_record* table_for(const std::vector<std::pair<bf*, bf*>>& factors, b
   return on_device(all) + 1;
 }
 
+// TRIED
+template <int Flight> cuda::kernel_set with_flight(cuda::kernel_set k) {
+  using block = cuda::mixed_block<bf, 64, 64, 2, 1, Flight>;
+  k.mixed.stream[cuda::mixed_index(64, 64, 1)] = {
+      reinterpret_cast<const void*>(&cuda::mixed_stream_kernel<bf, 64, 64, 2, 1, Flight>),
+      static_cast<unsigned>(block::threads), block::shape::bytes};
+  return k;
+}
 // `segment`: so many rows side by side have the same adapter; 0: any row may have any.
-void add_mixed(const setting& at, const std::string& name, int adapters, int without, bool four, int segment = 0) {
-  static const cuda::kernel_set kernels = cuda::every_kernel_of<bf>();
-  static std::vector<std::vector<std::pair<bf*, bf*>>> factors(16);
+void add_mixed(const setting& at, const std::string& name, int adapters, int without, bool four, int segment = 0,
+               int flight = 6) {
+  static const cuda::kernel_set every = cuda::every_kernel_of<bf>(), five = with_flight<5>(every),
+                                eight = with_flight<8>(every), four_ = with_flight<4>(every),
+                                ten = with_flight<10>(every);
+  const cuda::kernel_set& kernels = flight == 4    ? four_
+                                    : flight == 5  ? five
+                                    : flight == 8  ? eight
+                                    : flight == 10 ? ten
+                                                   : every;
+  static std::vector<std::vector<factor_pair>> factors(16);
   std::vector<cuda::mixed_record*> tables;
   const int tokens = at.m;
   for (int i = 0; i < at.rotation; ++i) {
     auto& of_layer = factors[static_cast<std::size_t>(i)];
-    while (of_layer.size() < most)
-      of_layer.emplace_back(random_matrix(16LL * k, 0.027F), random_matrix(16LL * outputs, 0.3F));
+    while (of_layer.size() < most) of_layer.emplace_back(k);
     const auto here = of_layer.begin();
     tables.push_back(table_for({here, here + adapters}, four));
   }
@@ -65,6 +100,14 @@ void add_mixed(const setting& at, const std::string& name, int adapters, int wit
           i < adapters + without ? i % adapters : static_cast<int>(draw >> 16) % adapters;
   }
   const std::int64_t* const of_row = on_device(rows);
+  const auto places = cuda::places_of_blocks::find(rows);
+  cuda::mixed_blocks blocks{on_device(places.of_block), tokens > 64 ? places.rank([](int) { return 16; }) : 0, four};
+  require(cudaMalloc(&blocks.workspace, static_cast<std::size_t>(cuda::workspace_bound(tokens, 64))) == cudaSuccess,
+          "cudaMalloc");
+  require(cudaMalloc(&blocks.counters, static_cast<std::size_t>(cuda::counter_bytes(tokens))) == cudaSuccess,
+          "cudaMalloc");
+  require(cudaMemset(blocks.counters, 0, static_cast<std::size_t>(cuda::counter_bytes(tokens))) == cudaSuccess,
+          "memset");
   void* sums = nullptr;
   require(cudaMalloc(&sums, cuda::mixed_sums::bytes) == cudaSuccess, "cudaMalloc");
   require(cudaMemset(sums, 0, cuda::mixed_sums::bytes) == cudaSuccess, "memset");
@@ -74,7 +117,7 @@ void add_mixed(const setting& at, const std::string& name, int adapters, int wit
   auto products = std::make_shared<std::vector<cuda::mixed_linear<bf>>>(static_cast<std::size_t>(at.rotation));
   const double bytes = 2.0 * (static_cast<double>(outputs) * k + 16.0 * adapters * (outputs + k) +
                               static_cast<double>(tokens) * (outputs + k));
-  add(name + "/" + std::to_string(tokens) + "/4096", at.calls, 0, bytes, [=](cudaStream_t s) {
+  add(name + "/" + std::to_string(tokens) + "/4096", at.calls, 0, bytes, [=, &kernels](cudaStream_t s) {
     for (int c = 0; c < at.calls; ++c) {
       const auto i = static_cast<std::size_t>(c % at.rotation);
       const cuda::mixed_operands o{.x = at.x,
@@ -82,6 +125,7 @@ void add_mixed(const setting& at, const std::string& name, int adapters, int wit
                                    .y = at.y,
                                    .batch = {tables[i], of_row},
                                    .sums = cuda::mixed_sums::at(sums),
+                                   .blocks = blocks,
                                    .alone = true,
                                    .chained = true};
       product_shape p{dtype::bf16, tokens, outputs, k};
@@ -132,8 +176,18 @@ int main(int argc, char** argv) {
   add_mixed(*at, "8 lora r16, every fifth row without", 8, 5, false);
   add_mixed(*at, "32 lora r16", 32, 0, false);
   add_mixed(*at, "8 of four methods", 8, 0, true);
+  for (const int flight : {4, 5, 8, 10}) {
+    const std::string with = ", stages " + std::to_string(flight);
+    add_mixed(*at, "64 rows without" + with, 0, 0, false, 0, flight);
+    add_mixed(*at, "8 lora r16" + with, 8, 0, false, 0, flight);
+    add_mixed(*at, "32 lora r16" + with, 32, 0, false, 0, flight);
+  }
   add_mixed(*many, "8 segments", 8, 0, false, 512);
+  add_mixed(*many, "8 segments that end anywhere", 8, 0, false, 500);
+  add_mixed(*many, "8 segments of four methods", 8, 0, true, 500);
+  add_mixed(*many, "one adapter", 1, 0, false, 4096);
   add_mixed(*many, "32 adapters, segments of 64", 32, 0, false, 64);
+  add_mixed(*some, "2 adapters, segments of 256", 2, 0, false, 256);
   add_mixed(*some, "32 adapters, segments of 16", 32, 0, false, 16);
   for (const int resident : {1, 8, 64}) add_switching(resident);
 

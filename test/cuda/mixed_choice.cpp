@@ -29,7 +29,8 @@ TEST_CASE("choose_mixed: projections of a large model are one launch, whose bloc
       CHECK(c.tokens >= m);
       CHECK(c.tiles * c.rows >= n);
       CHECK(c.tiles * c.splits <= 132);
-      CHECK(mixed_index(c.tokens, c.rows) == (m <= 16 ? 0 : mixed_shapes) + shape_index(c.rows, false));
+      CHECK(mixed_index(c.tokens, c.rows, 1) == (m <= 16 ? 0 : mixed_shapes) + shape_index(c.rows, false));
+      CHECK(mixed_index(c.tokens, c.rows, 3) == mixed_index(c.tokens, c.rows, 1) + 2 * mixed_shapes);
     }
   CHECK(chosen(64, 4096, 4096).rows == 64);
   CHECK(chosen(64, 14336, 4096).rows == 112);

@@ -3,6 +3,7 @@
 // double; and whole models, against their rows one by one, below a captured step too. Operations on adapters in random
 // order are in random_adapters.cu.
 #include <doctest/doctest.h>
+#include <graft/backend/cuda/mixed_blocks.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.cuh>
@@ -55,7 +56,8 @@ template <class T> struct mixed_case {
     bool has_scale, has_shift, has_pre;
   };
   std::vector<std::unique_ptr<kind>> kinds;
-  cuda::buffer table, rows, sums, scaled, y;
+  cuda::buffer table, rows, sums, scaled, y, blocks, workspace, counters;
+  std::vector<std::unique_ptr<cuda::buffer>> tiles;
   std::vector<std::int64_t> of_row;
   std::vector<T> got;  // of the last run
 
@@ -79,7 +81,20 @@ template <class T> struct mixed_case {
                          r.has_scale ? r.scale.memory.template as<float>() : nullptr,
                          r.has_shift ? r.shift.memory.template as<float>() : nullptr,
                          r.has_pre ? r.pre.memory.data() : nullptr, rank});
+      if constexpr (sizeof(T) == 2)
+        if (rank > 0) {
+          const long long slab = cuda::padded_rows(n), columns = (k + 63) / 64 * 64LL;
+          T *const a = room(columns * rank), *const b = room((slab + cuda::row_padding) * rank);
+          REQUIRE(
+              bool(cuda::each(nullptr, columns * rank, cuda::tile_a<T>{r.a.memory.template as<T>(), a, rank, k}, "")));
+          REQUIRE(bool(cuda::each(nullptr, static_cast<long long>(n) * rank,
+                                  cuda::tile_b<T>{r.b.memory.template as<T>(), b, rank, slab}, "")));
+          records.back().a_tiles = a, records.back().b_tiles = b;
+        }
     }
+    REQUIRE(bool(workspace.reserve(cuda::workspace_bound(m, cuda::max_mixed_rank))));
+    REQUIRE(bool(counters.reserve(cuda::counter_bytes(m))));
+    REQUIRE(cudaMemset(counters.data(), 0, static_cast<std::size_t>(counters.bytes())) == cudaSuccess);
     const auto bytes = records.size() * sizeof(cuda::mixed_record);
     REQUIRE(bool(table.reserve(static_cast<long long>(bytes))));
     REQUIRE(cudaMemcpy(table.data(), records.data(), bytes, cudaMemcpyHostToDevice) == cudaSuccess);
@@ -89,11 +104,32 @@ template <class T> struct mixed_case {
     REQUIRE(bool(rows.reserve(8LL * m)));
     mix();
   }
-  void mix(std::size_t most = 1000) {
+  T* room(long long n) {
+    tiles.push_back(std::make_unique<cuda::buffer>());
+    REQUIRE(bool(tiles.back()->reserve(n * static_cast<long long>(sizeof(T)))));
+    REQUIRE(cudaMemset(tiles.back()->data(), 0, static_cast<std::size_t>(n) * sizeof(T)) == cudaSuccess);
+    return tiles.back()->template as<T>();
+  }
+  void mix(std::size_t most = 1000, int segment = 1) {
     of_row.resize(static_cast<std::size_t>(m));
-    for (std::int64_t& r : of_row) r = static_cast<std::int64_t>(random() % std::min(kinds.size(), most)) - 1;
+    std::int64_t now = 0;
+    for (std::size_t i = 0; i < of_row.size(); ++i) {
+      if (i % static_cast<std::size_t>(segment) == 0)
+        now = static_cast<std::int64_t>(random() % std::min(kinds.size(), most)) - 1;
+      of_row[i] = now;
+    }
     const auto bytes = of_row.size() * 8;
     REQUIRE(cudaMemcpy(rows.data(), of_row.data(), bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+  // What tiles of many rows read; the rank is 0 where they do not fit.
+  cuda::mixed_blocks tiles_of_rows() {
+    const auto of = cuda::places_of_blocks::find(of_row);
+    REQUIRE(bool(blocks.reserve(static_cast<long long>(of.of_block.size() * 4))));
+    REQUIRE(cudaMemcpy(blocks.data(), of.of_block.data(), of.of_block.size() * 4, cudaMemcpyHostToDevice) ==
+            cudaSuccess);
+    const int rank = of.rank([&](int place) { return kinds[static_cast<std::size_t>(place) + 1]->rank; });
+    return {blocks.template as<int>(), sizeof(T) == 2 ? rank : 0, true, workspace.data(),
+            counters.template as<std::uint32_t>()};
   }
   std::vector<double> expected(bool finishes) const {
     std::vector<double> all(at(m, n));
@@ -127,7 +163,8 @@ template <class T> struct mixed_case {
             .w = w.memory.data(),
             .y = y.data(),
             .batch = {table.template as<cuda::mixed_record>() + 1, rows.template as<std::int64_t>()},
-            .sums = cuda::mixed_sums::at(sums.data())};
+            .sums = cuda::mixed_sums::at(sums.data()),
+            .blocks = tiles_of_rows()};
   }
   double run(cuda::mixed_linear<T>& product, bool finishes, bool scales = true) {
     cuda::mixed_operands o = operands();
@@ -175,7 +212,7 @@ template <class T> void check_products(double tolerance) {
     cuda::mixed_linear<T> product;
     for (int round = 0; round < 3; ++round) {
       CHECK(c.run(product, round == 2) < tolerance);
-      c.mix();
+      c.mix(1000, round == 0 ? 40 : 150);
     }
   }
 }
@@ -253,6 +290,30 @@ TEST_CASE("gpu mixed: a product that a stream kernel takes is one launch") {
   const long long before = cuda::launch_count();
   CHECK(c.run(product, true, false) < 6e-3);
   CHECK(cuda::launch_count() - before == 1);
+}
+
+TEST_CASE("gpu mixed: many rows of a few adapters are one launch") {
+  if (no_gpu()) return;
+  struct sizes {
+    int m, n, k, adapters, rank, segment;
+  };
+  for (const sizes s :
+       {sizes{4096, 512, 512, 3, 16, 512}, sizes{700, 1024, 264, 2, 16, 100}, sizes{1000, 2048, 1024, 2, 32, 300},
+        sizes{300, 4096, 256, 2, 64, 200}, sizes{66, 1000, 512, 2, 16, 30}}) {
+    INFO(s.m << " x " << s.n << " x " << s.k << ", segments of " << s.segment);
+    mixed_case<__nv_bfloat16> c(s.m, s.n, s.k, s.adapters, s.rank);
+    cuda::mixed_linear<__nv_bfloat16> product;
+    std::vector<__nv_bfloat16> first;
+    for (int round = 0; round < 4; ++round) {
+      if (round != 2) c.mix(3, s.segment);  // LoRA, DoRA or none, which has a bias
+      REQUIRE(c.tiles_of_rows().rank > 0);
+      const long long before = cuda::launch_count();
+      CHECK(c.run(product, round > 0, false) < 6e-3);
+      CHECK(cuda::launch_count() - before == 1);
+      if (round == 2) CHECK(std::memcmp(c.got.data(), first.data(), first.size() * 2) == 0);
+      first = c.got;
+    }
+  }
 }
 
 TEST_CASE("gpu mixed: products of one input are segments of one launch") {

@@ -84,7 +84,8 @@ result<block_stack<Engine>*> causal_lm<Engine>::prepare_mixed(stack_cache<Engine
       places.back() = *place;
     }
     if (status s = set_rows(runs, cache != nullptr, places); !s) return s.failure();
-    if (status s = stacks.mixed().send(programs_->queue, rows_.adapters()); !s) return s.failure();
+    if (status s = stacks.mixed().send(programs_->queue, rows_.adapters(), rows_.adapter_numbers()); !s)
+      return s.failure();
     return (*base)->made.get();
   }
   return by_groups;

@@ -5,6 +5,8 @@
 #pragma once
 #include <graft/model/block_stack.h>
 
+#include <map>
+
 namespace graft {
 
 template <class Engine, bool Mixes = Engine::mixes_rows> class mixed_rows {};  // rows run by groups
@@ -19,7 +21,7 @@ template <class Engine> class mixed_rows<Engine, true> {
     if (base_ == base.number()) return ok;
     base_ = 0, kept_ = {};
     if (status s = bank_.begin(q, blocks(base, w), places, rows); !s) return s;
-    base_ = base.number(), number_ = stack::next_number();
+    base_ = base.number(), numbers_.clear();
     return ok;
   }
   // The place of what another stack does to the model; or why its rows run as a group of their own.
@@ -36,10 +38,14 @@ template <class Engine> class mixed_rows<Engine, true> {
     oldest->number = with.number(), oldest->used = ++calls_;
     return place;
   }
-  status send(typename Engine::queue& q, const std::int64_t* place_of_row) {
-    const result<bool> others = bank_.send(q, place_of_row);
-    if (!others) return others.failure();
-    if (*others) number_ = stack::next_number();
+  // Where the place of each row lies for the engine, and what it is.
+  status send(typename Engine::queue& q, const std::int64_t* place_of_row,
+              std::span<const std::int64_t> places_of_rows) {
+    const result<std::uint64_t> launches = bank_.send(q, place_of_row, places_of_rows);
+    if (!launches) return launches.failure();
+    std::uint64_t& known = numbers_[*launches];
+    if (known == 0) known = stack::next_number();
+    number_ = known;
     return ok;
   }
   // How often a place was given to another one.
@@ -64,6 +70,7 @@ template <class Engine> class mixed_rows<Engine, true> {
 
   typename Engine::bank bank_;
   std::uint64_t base_ = 0, number_ = 0, changes_ = 0;
+  std::map<std::uint64_t, std::uint64_t> numbers_;  // by the launches of the bank
   std::array<kept, places> kept_{};
   long long calls_ = 0;
 };

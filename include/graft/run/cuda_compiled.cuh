@@ -10,7 +10,7 @@ namespace graft::cuda {
 extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
                                                const operands<float>&, float*);
 extern template linear_kernels all_sums<float>();
-extern template mixed_kernels all_mixed_kernels<float>();
+extern template mixed_kernels all_mixed_streams<float>();
 extern template linear_kernels all_sums<__nv_bfloat16>();
 extern template linear_kernels all_gemms<__nv_bfloat16, 128>();
 extern template linear_kernels all_gemms<__nv_bfloat16, 256>();
@@ -18,7 +18,8 @@ extern template linear_kernels all_streams<__nv_bfloat16, 8>();
 extern template linear_kernels all_streams<__nv_bfloat16, 16>();
 extern template linear_kernels all_streams<__nv_bfloat16, 64>();
 extern template code_kernels all_code_kernels<__nv_bfloat16>();
-extern template mixed_kernels all_mixed_kernels<__nv_bfloat16>();
+extern template mixed_kernels all_mixed_gemms<__nv_bfloat16>();
+extern template mixed_kernels all_mixed_streams<__nv_bfloat16>();
 extern template linear_kernels all_sums<__half>();
 extern template linear_kernels all_gemms<__half, 128>();
 extern template linear_kernels all_gemms<__half, 256>();
@@ -26,7 +27,8 @@ extern template linear_kernels all_streams<__half, 8>();
 extern template linear_kernels all_streams<__half, 16>();
 extern template linear_kernels all_streams<__half, 64>();
 extern template code_kernels all_code_kernels<__half>();
-extern template mixed_kernels all_mixed_kernels<__half>();
+extern template mixed_kernels all_mixed_gemms<__half>();
+extern template mixed_kernels all_mixed_streams<__half>();
 extern template attention_kernels all_attention_kernels<__nv_bfloat16>();
 extern template class bound_plan<float>;
 extern template class bound_plan<__nv_bfloat16>;

@@ -146,6 +146,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
       return b.run_mixed(stream, kernels_->linear, kernels_->mixed, to, m, with,
                          {.batch = {rows.records, mixed_.of_row},
                           .sums = mixed_.sums,
+                          .blocks = rows.blocks,
                           .scaled = rows.pre ? rows.scaled : nullptr,
                           .alone = alone,
                           .chained = true});

@@ -166,7 +166,7 @@ template <class T> class bound_product {
   mixed_record record_of_rows() const {
     const adapter_slot& s = packed_.record;
     if (has_no_branch()) return {nullptr, nullptr, s.scale, s.shift, s.pre, 0};
-    return {packed_.a.data(), packed_.b.data(), s.scale, s.shift, s.pre, rank_};
+    return {packed_.a.data(), packed_.b.data(), s.scale, s.shift, s.pre, rank_, s.a_tiles, s.b_tiles};
   }
   bool is_coded() const { return base_leaf(*g_, slots_.weight) >= 0 && leaf().beside != nullptr; }
   // How a product of m tokens reads codes; without launches where it does not.

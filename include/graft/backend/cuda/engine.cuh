@@ -257,7 +257,9 @@ template <class T> struct engine {
       return bank_.begin(q.stream, std::move(base), places, rows);
     }
     status put(int k, std::span<const block> with) { return bank_.put(k, with); }
-    result<bool> send(queue& q, const std::int64_t* of_row) { return bank_.send(q.stream, of_row); }
+    result<std::uint64_t> send(queue& q, const std::int64_t* of_row, std::span<const std::int64_t> rows) {
+      return bank_.send(q.stream, of_row, rows);
+    }
 
    private:
     mixed_bank<T> bank_;

@@ -15,12 +15,13 @@
 // shared memory and a tensor store. On entry to a tile the accumulators are undefined, on exit all stages are released.
 #pragma once
 #include <graft/backend/cuda/gemm_pre.cuh>
+#include <graft/backend/cuda/gemm_side.cuh>
 #include <graft/backend/cuda/gemm_write.cuh>
 #include <graft/backend/cuda/wgmma.cuh>
 
 namespace graft::cuda {
 
-template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block {
+template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> struct gemm_block {
   static_assert(!Pre || Rank == 0);
   using shape = gemm_shape<TileN, Rank>;
   static constexpr int held = Rank > 0 ? Rank : 16;  // keeps the arrays of the plain kernel well formed
@@ -29,6 +30,7 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
   const gemm_args& g;
   std::uint32_t base, rank;
   int k_steps, tiles, first, stride;
+  Sides sides;
 
   __device__ std::uint32_t full(int q) const { return base + shape::barriers + 8 * q; }
   __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
@@ -69,18 +71,16 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
     auto advance = [&] {
       if (++q == shape::stages) q = 0, phase ^= 1;
     };
-    const char* const a_tiles = static_cast<const char*>(g.slot.a_tiles);
-    const char* const b_tiles = static_cast<const char*>(g.slot.b_tiles);
-    const int pitch = Rank > 0 ? 2 * Rank : g.side_pitch();
     for (int t = first; t < tiles; t += stride) {
       const tile_place at = g.place(t, rank);
       const k_slice mine = g.slice(at.n_tile, k_steps);
       const bool owner = Rank > 0 && at.n_tile < g.owners;
+      const typename Sides::loads side = sides.of(g, at.m_block);
       const int begin = owner ? mine.start : 0;
       auto with_a = [&](int s) { return owner && s >= mine.from && s < mine.to; };
       auto load_w = [&](int s, int to) {
         const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
-        ptx::barrier_expect(full(to), shape::x + shape::w + (with_a(s) ? shape::a : 0));
+        ptx::barrier_expect(full(to), shape::x + shape::w + (with_a(s) ? side.a_bytes() : 0));
         const std::uint32_t half = stage(to) + shape::x + rank * (shape::w / 2);
         const int column = at.n_tile * TileN + rank * (TileN / 2);
         if constexpr (Across) {
@@ -100,19 +100,15 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
         const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
         if (s >= early) ptx::barrier_wait(empty(q), phase), load_w(s, q);
         ptx::load_tile(stage(q), &maps.x, k * 64, at.m_block * 128, full(q));
-        if (with_a(s))
-          ptx::load_bytes(stage(q) + shape::x + shape::w, a_tiles + static_cast<long long>(k) * shape::a, shape::a,
-                          full(q));
+        if (with_a(s)) side.load_a(stage(q) + shape::x + shape::w, k, full(q));
         advance();
       }
       const int extra = Rank > 0 ? 1 : g.extra;
       for (int s = 0; s < extra; ++s) {
         ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_expect(full(q), TileN * pitch + (Rank > 0 ? 0 : 128 * pitch));
+        ptx::barrier_expect(full(q), side.b_bytes() + (Rank > 0 ? 0 : 128 * g.side_pitch()));
         if (Rank == 0) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
-        const long long row = at.n_tile * TileN + rank * (TileN / 2);
-        ptx::load_bytes_multicast(stage(q) + shape::x + rank * (TileN / 2) * pitch,
-                                  b_tiles + (s * padded_rows(g.n) + row) * pitch, TileN / 2 * pitch, full(q), 3);
+        side.load_b(stage(q) + shape::x, s, at.n_tile, rank, full(q));
         advance();
       }
     }
@@ -140,6 +136,8 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
         for (int i = 0; i < 4; ++i) sum.x += v[i].x, sum.y += v[i].y, sum.z += v[i].z, sum.w += v[i].w;
       }
       const long long to = static_cast<long long>(at.m_block) * 128 * held + (at.n_tile * quads + e) * 4;
+      const int row = static_cast<int>(to / held), column = static_cast<int>(to % held);
+      if (row < g.m && !sides.has(row, column)) sum = make_float4(0, 0, 0, 0);
       if (to < static_cast<long long>(g.m) * held)
         *reinterpret_cast<uint2*>(s + to) = make_uint2(pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w));
     }
@@ -175,8 +173,10 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
       std::uint32_t* published = g.counters + at.m_block * 4;
       int thread = helper;
       asm volatile("" : "+r"(thread));  // keeps the addresses below out of the loop's invariants, where they spilled
-      if (at.n_tile < g.owners) {
+      const bool owner = at.n_tile < g.owners;
+      if (owner) {
         ptx::barrier_wait(slice_stored(), slice_phase), slice_phase ^= 1;
+        if (helper == 0) sides.note(at.m_block);  // the tile before has been multiplied
         if (helper == 0) {
           ptx::add_acquire_release(published, 1);  // releases the consumers' stores as well: it is cumulative
           while (ptx::load_acquire(published) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
@@ -190,6 +190,7 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
         while (ptx::load_acquire(published + 1) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
       ptx::named_barrier(1, helpers);
       ptx::barrier_wait(s_read(), s_phase), s_phase ^= 1;
+      if (helper == 0 && !owner) sides.note(at.m_block);
       fetch(at, thread);
       ptx::barrier_arrive(s_ready());
       // The last tile of the row leaves the counters as it found them: zero, for the next launch or replay.
@@ -295,18 +296,20 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
     ptx::barrier_wait(s_ready(), c.s_phase), c.s_phase ^= 1;
     const std::uint32_t from =
         base + shape::s_at + (c.group * 64 + c.warp * 16 + c.lane / 4) * shape::s_pitch + (c.lane % 4) * 4;
-    std::uint32_t s[held / 16][4];
+    std::uint32_t s[held / 16][4], noted[held / 16];
 #pragma unroll
     for (int kk = 0; kk < held / 16; ++kk) {
+      noted[kk] = sides.noted(kk);
       s[kk][0] = ptx::load_shared(from + kk * 32), s[kk][1] = ptx::load_shared(from + kk * 32 + 8 * shape::s_pitch);
       s[kk][2] = ptx::load_shared(from + kk * 32 + 16);
       s[kk][3] = ptx::load_shared(from + kk * 32 + 16 + 8 * shape::s_pitch);
     }
     ptx::barrier_arrive(s_read());
-    const std::uint64_t b = tile_descriptor(next_stage(c) + shape::x, 2 * held);
+    const std::uint32_t b = next_stage(c) + shape::x;
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < held / 16; ++kk) wgmma<T, TileN>::registers(acc, s[kk], b + 2 * kk, true);
+    for (int kk = 0; kk < held / 16; ++kk)
+      wgmma<T, TileN>::registers(acc, s[kk], sides.b_columns(b, kk, noted[kk]), true);
     finish_step(c);
   }
   __device__ void consume() {
@@ -332,6 +335,7 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
       if (post.residual != nullptr) write.load(residual, 0);
       wgmma_wait<0>();
       if (!Pre) release(c, c.before);
+      sides.finish(acc, c, at);
       write(acc, scale, residual);
     }
     if (c.thread == 0) ptx::stores_done();
@@ -339,11 +343,11 @@ template <class T, int TileN, int Rank, bool Pre, bool Across> struct gemm_block
 };
 
 // The tiles of a launch, by thread block `number` of so many.
-template <class T, int TileN, int Rank, bool Pre, bool Across>
+template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides = one_side<TileN, Rank>>
 __device__ __forceinline__ void run_tiles(const gemm_maps& maps, const gemm_args& g, std::uint32_t base, int number,
-                                          int blocks) {
-  gemm_block<T, TileN, Rank, Pre, Across> block{
-      maps, g, base, ptx::cluster_rank(), (g.k + 63) / 64, g.m_pairs() * g.n_tiles(), number / 2, blocks / 2};
+                                          int blocks, const Sides& sides = {}) {
+  gemm_block<T, TileN, Rank, Pre, Across, Sides> block{
+      maps, g, base, ptx::cluster_rank(), (g.k + 63) / 64, g.m_pairs() * g.n_tiles(), number / 2, blocks / 2, sides};
   block.start();
   if (threadIdx.x < 128) {
     ptx::give_registers<(Rank > 0 ? 56 : 40)>();

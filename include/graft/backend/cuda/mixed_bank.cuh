@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/cuda/bound_plan.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
+#include <graft/backend/cuda/mixed_blocks.h>
 
 #include <map>
 #include <span>
@@ -24,13 +25,23 @@ template <class T> class mixed_bank {
     base_ = std::move(base), each_ = static_cast<std::size_t>(places) + 1, rows_ = rows;
     std::size_t products = 0;
     for (const block& b : base_) products += b.with->products.size();
-    table_.assign(products * each_, {}), used_.assign(products, 0), aimed_.clear();
+    table_.assign(products * each_, {}), used_.assign(products, 0), ranks_.assign(products, 0);
+    seen_.clear(), rows_now_.clear();
     std::size_t at = 0;
     for (const block& b : base_)
       for (const bound_product<T>& p : b.with->products)
         for (std::size_t k = at++ * each_, end = k + each_; k < end; ++k) table_[k] = p.record_of_rows();
     if (status s = sums_.reserve(mixed_sums::bytes); !s) return s;
     changed_ = true;
+    if (rows > max_mixed_rows) {
+      if (status s = workspace_.reserve(workspace_bound(rows, max_mixed_rank)); !s) return s;
+      if (status s = counters_.reserve(counter_bytes(rows)); !s) return s;
+      if (status s = blocks_.reserve((rows + 255) / 256 * 2 * mixed_block_places * 4); !s) return s;
+      if (status s = check(cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream),
+                           "clearing");
+          !s)
+        return s;
+    }
     return check(cudaMemsetAsync(sums_.data(), 0, static_cast<std::size_t>(sums_.bytes()), stream), "clearing");
   }
   // Another way to run the same blocks, in place k. Where it fits none, nothing is changed.
@@ -47,13 +58,17 @@ template <class T> class mixed_bank {
     changed_ = true;
     return ok;
   }
-  // Where the index of each row lies; and the table as it is now, ordered on the stream. True: launches are others.
-  result<bool> send(cudaStream_t stream, const std::int64_t* of_row) {
-    bool others = false;
+  // Where the index of each row lies, and what it is; and the table as it is now, ordered on the stream. Which launches
+  // run: a number that was given before stands for the same ones.
+  result<std::uint64_t> send(cudaStream_t stream, const std::int64_t* of_row, std::span<const std::int64_t> rows) {
+    const bool many = rows.size() > max_mixed_rows;
+    const bool placed = many && (changed_ || !std::equal(rows.begin(), rows.end(), rows_now_.begin(), rows_now_.end()));
+    if (changed_) note_slots();
+    if (placed)
+      if (status s = place_blocks(stream, rows); !s) return s.failure();
+    if (changed_ || placed || many != many_now_)
+      if (status s = aim(many); !s) return s.failure();
     if (changed_) {
-      const result<bool> aimed = aim();
-      if (!aimed) return aimed;
-      others = *aimed;
       const auto bytes = static_cast<long long>(table_.size() * sizeof(mixed_record));
       if (status s = memory_.write(table_.data(), bytes); !s) return s.failure();
       if (status s = memory_.send(stream); !s) return s.failure();
@@ -67,10 +82,12 @@ template <class T> class mixed_bank {
       for (mixed_launches::product& p : m.products) {
         const std::size_t k = at++;
         p.records = used_[k] != 0 ? static_cast<const mixed_record*>(memory_.data()) + k * each_ + 1 : nullptr;
-        p.pre = has_pre(k), p.scaled = scaled_.data();
+        p.pre = pre_[k] != 0, p.scaled = scaled_.data();
+        p.blocks = {static_cast<const int*>(blocks_.data()), ranks_[k], post_[k] != 0, workspace_.data(),
+                    counters_.as<std::uint32_t>()};
       }
     }
-    return others;
+    return launches_now_;
   }
 
  private:
@@ -139,36 +156,60 @@ template <class T> class mixed_bank {
     }
     return same;
   }
-  bool has_pre(std::size_t product) const {
-    for (std::size_t k = product * each_; k < (product + 1) * each_; ++k)
-      if (table_[k].pre != nullptr) return true;
-    return false;
+  // Which products have a factor of the input in some record, and which one of the output or a summand.
+  void note_slots() {
+    pre_.assign(used_.size(), 0), post_.assign(used_.size(), 0);
+    for (std::size_t k = 0; k < table_.size(); ++k) {
+      if (table_[k].pre != nullptr) pre_[k / each_] = 1;
+      if (table_[k].scale != nullptr || table_[k].shift != nullptr) post_[k / each_] = 1;
+    }
   }
-  // Which products have records of their own, and which a factor of the input: true where that is new.
-  result<bool> aim() {
-    std::vector<char> now = used_;
+  // More rows than a stream kernel takes: the records of each tile, and what they need of each product.
+  status place_blocks(cudaStream_t stream, std::span<const std::int64_t> rows) {
+    rows_now_.assign(rows.begin(), rows.end());
+    const places_of_blocks of = places_of_blocks::find(rows);
+    for (std::size_t p = 0; p < ranks_.size(); ++p)
+      ranks_[p] = of.rank(
+          [&](int place) { return static_cast<int>(table_[p * each_ + static_cast<std::size_t>(place) + 1].rank); });
+    if (status s = blocks_.write(of.of_block.data(), static_cast<long long>(of.of_block.size() * sizeof(int))); !s)
+      return s;
+    return blocks_.send(stream);
+  }
+  // Which products have records of their own, which a factor of the input, and which take many rows in one launch.
+  status aim(bool many) {
+    many_now_ = many;
+    std::vector<int> now(used_.begin(), used_.end());
     long long widest = 0;
     std::size_t at = 0;
     for (const block& b : base_)
       for (const bound_product<T>& p : b.with->products) {
         const std::size_t k = at++;
-        if (used_[k] == 0 || !has_pre(k)) continue;
+        if (used_[k] == 0 || pre_[k] == 0) continue;
         now[k] = 2, widest = std::max(widest, static_cast<long long>(p.in_size()));
       }
-    if (status s = scaled_.reserve(rows_ * widest * static_cast<long long>(sizeof(T))); !s) return s.failure();
-    const bool others = now != aimed_;
-    aimed_ = std::move(now);
-    return others;
+    for (std::size_t k = 0; many && k < now.size(); ++k)
+      if (now[k] != 0) now[k] += 4 * ranks_[k] + (post_[k] != 0 ? 512 : 0);
+    const void* const before = scaled_.data();
+    if (status s = scaled_.reserve(rows_ * widest * static_cast<long long>(sizeof(T))); !s) return s;
+    if (scaled_.data() != before) seen_.clear();
+    std::uint64_t& number = seen_[std::move(now)];
+    if (number == 0) number = ++launches_;
+    launches_now_ = number;
+    return ok;
   }
 
   std::vector<block> base_;
   std::size_t each_ = 1;
   long long rows_ = 0;
   std::vector<mixed_record> table_;  // by product, and in it the base and the places behind it
-  std::vector<char> used_, aimed_;
-  bool changed_ = false;
-  staged_memory memory_;
-  buffer sums_, scaled_;
+  std::vector<char> used_, pre_, post_;
+  std::vector<int> ranks_;  // of products, see mixed_blocks
+  std::vector<std::int64_t> rows_now_;
+  std::map<std::vector<int>, std::uint64_t> seen_;  // launches by what was aimed at
+  std::uint64_t launches_ = 0, launches_now_ = 0;
+  bool changed_ = false, many_now_ = false;
+  staged_memory memory_, blocks_;
+  buffer sums_, scaled_, workspace_, counters_;
 };
 
 }  // namespace graft::cuda

@@ -9,7 +9,10 @@ namespace graft::cuda {
 
 inline constexpr int mixed_shapes = 3;  // the first of stream_kernels
 constexpr int mixed_tokens(long long m) { return m <= 16 ? 16 : max_mixed_rows; }
-constexpr int mixed_index(int tokens, int rows) { return (tokens <= 16 ? 0 : mixed_shapes) + shape_index(rows, false); }
+// Kernels for one segment come first, and then those for several.
+constexpr int mixed_index(int tokens, int rows, int segments) {
+  return (segments > 1 ? 2 * mixed_shapes : 0) + (tokens <= 16 ? 0 : mixed_shapes) + shape_index(rows, false);
+}
 
 // For products with one input as segments of one launch. `rows` is 0 where there is none: its thread blocks exchange sums,
 // so that all of them must run at the same time.
@@ -26,6 +29,15 @@ constexpr stream_choice choose_mixed(const product_shape* all, int count, const 
   c.tokens = mixed_tokens(all[0].m);
   const bool resident = c.splits == 1 ? c.tiles <= device.processors : c.tiles <= device.resident_pairs;
   return resident ? c : stream_choice{};
+}
+
+// More rows by one launch of gemm, with room for `rank` in each block of them; no pairs where there is none.
+constexpr linear_choice choose_mixed_gemm(product_shape p, int rank, const target& device) {
+  const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.n % 8 == 0 && p.aligned && !p.across;
+  linear_choice c;
+  p.rank = rank;
+  if (rank == 0 || p.m <= max_mixed_rows || !copies || !is_hopper(device)) return {};
+  return choose_gemm(p, device, every_kernel(), c) && c.how == way::gemm ? c : linear_choice{};
 }
 
 // The launch behind the bare product by tiles of sixteen rows, and by parts of the outputs where there are few tiles; no

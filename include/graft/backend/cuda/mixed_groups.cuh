@@ -16,20 +16,21 @@ struct mixed_tables {
   int segments;
 };
 
-// In shared memory.
-struct alignas(16) mixed_groups {
+// In shared memory. One segment, or up to Segments: a block looks at the records of all of them.
+template <int Segments> struct alignas(16) mixed_groups {
   const float* scale[max_mixed_rows];
   const float* shift[max_mixed_rows];
-  const void *a[max_segments][max_mixed_rows], *b[max_mixed_rows];  // of each group; B in the segment of this block
-  int rank[max_segments][max_mixed_rows];
-  int key[max_mixed_rows];                // of each token: its record, where that has a side branch; else -1
-  signed char token[max_mixed_rows * 8];  // of each group; -1: none
-  unsigned first_of_group[2], most_chunks[2], posts[2];  // by warp
+  const void *a[Segments][max_mixed_rows], *b[max_mixed_rows];  // of each group; B in the segment of this block
+  int rank[Segments][max_mixed_rows];
+  int key[max_mixed_rows];                          // of each token: its record, where that has a side branch; else -1
+  signed char token[max_mixed_rows * 8];            // of each group; -1: none
+  unsigned first_of_group[2], widest[2], posts[2];  // by warp
 
   __device__ int count() const { return __popc(first_of_group[0]) + __popc(first_of_group[1]); }
-  // Sixteen of the largest rank each.
-  __device__ int chunks() const {
-    return static_cast<int>(most_chunks[0] > most_chunks[1] ? most_chunks[0] : most_chunks[1]);
+  // Chunks of the largest rank, sixteen each, are a power of two: this one.
+  __device__ int chunk_bits() const {
+    const unsigned rank = widest[0] > widest[1] ? widest[0] : widest[1];
+    return rank <= 16 ? 0 : rank <= 32 ? 1 : 2;
   }
   __device__ bool any_post() const { return (posts[0] | posts[1]) != 0; }
 
@@ -38,24 +39,25 @@ struct alignas(16) mixed_groups {
   __device__ __forceinline__ void find(const mixed_tables& all, int own, int m, int h) {
     constexpr unsigned warp = 0xffffffffU;
     for (int i = h; i < max_mixed_rows * 2; i += Threads) reinterpret_cast<int*>(token)[i] = -1;
-    const void *my_a[max_segments], *my_b = nullptr;
-    int my_rank[max_segments], widest = 0;
+    const void *my_a[Segments], *my_b = nullptr;
+    int my_rank[Segments], largest = 0;
     if (h < max_mixed_rows) {
       const bool inside = h < m;
       const std::int64_t index = inside ? all.of_row[h] : -1;
       const mixed_record& r = all.records[own][index];
       scale[h] = r.scale, shift[h] = r.shift, my_b = r.b;
 #pragma unroll
-      for (int s = 0; s < max_segments; ++s) {
+      for (int s = 0; s < Segments; ++s) {
         my_a[s] = nullptr, my_rank[s] = 0;
-        if (s >= all.segments || index < 0) continue;
-        my_a[s] = all.records[s][index].a, my_rank[s] = static_cast<int>(all.records[s][index].rank);
-        widest = widest < my_rank[s] ? my_rank[s] : widest;
+        if ((Segments > 1 && s >= all.segments) || index < 0) continue;
+        const mixed_record& there = Segments > 1 ? all.records[s][index] : r;
+        my_a[s] = there.a, my_rank[s] = static_cast<int>(there.rank);
+        largest = largest < my_rank[s] ? my_rank[s] : largest;
       }
-      key[h] = widest > 0 ? static_cast<int>(index) : -1;
-      const unsigned most = __reduce_max_sync(warp, static_cast<unsigned>(widest / 16));
+      key[h] = largest > 0 ? static_cast<int>(index) : -1;
+      const unsigned most = __reduce_max_sync(warp, static_cast<unsigned>(largest));
       const unsigned any = __ballot_sync(warp, inside && (r.scale != nullptr || r.shift != nullptr));
-      if (h % 32 == 0) most_chunks[h / 32] = most, posts[h / 32] = any;
+      if (h % 32 == 0) widest[h / 32] = most, posts[h / 32] = any;
     }
     ptx::named_barrier(Barrier, Threads);
     std::uint64_t same = 0;
@@ -81,7 +83,7 @@ struct alignas(16) mixed_groups {
       if (first) {
         b[group] = my_b;
 #pragma unroll
-        for (int s = 0; s < max_segments; ++s) a[s][group] = my_a[s], rank[s][group] = my_rank[s];
+        for (int s = 0; s < Segments; ++s) a[s][group] = my_a[s], rank[s][group] = my_rank[s];
       }
     }
     ptx::named_barrier(Barrier, Threads);

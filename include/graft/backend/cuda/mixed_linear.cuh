@@ -1,39 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-// One product whose rows have adapters of their own, from tensors to launches: one launch where a stream kernel takes it,
-// else the bare product and a launch behind it, by tiles of rows where tensor cores take their sizes; and one ahead of it
-// where a record has a factor of the input.
+// One product whose rows have adapters of their own, from tensors to launches: one launch where a stream kernel or, with
+// more rows, gemm takes it, else the bare product and a launch behind it, by tiles of rows where tensor cores take their
+// sizes; and one ahead of it where a record has a factor of the input.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/gemm_mixed.cuh>
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/mixed_choice.h>
 #include <graft/backend/cuda/mixed_stream.cuh>
 #include <graft/backend/cuda/mixed_tiles.cuh>
 
+#include <algorithm>
+
 namespace graft::cuda {
 
 struct mixed_kernels {
-  kernel_entry stream[2 * mixed_shapes];
+  kernel_entry stream[4 * mixed_shapes], gemm[2 * ranks];
   kernel_entry tiles, finish;
 };
 
 namespace detail {
-template <class T, int Tokens, int Shape> kernel_entry mixed_entry() {
-  using block = mixed_block<T, Tokens, stream_kernels[Shape].rows, stream_kernels[Shape].splits>;
-  return {address_of(&mixed_stream_kernel<T, Tokens, stream_kernels[Shape].rows, stream_kernels[Shape].splits>),
-          static_cast<unsigned>(block::threads), block::shape::bytes};
+template <class T, int Tokens, int Shape, int Segments> void add_mixed_stream(mixed_kernels& to) {
+  constexpr int rows = stream_kernels[Shape].rows, splits = stream_kernels[Shape].splits;
+  using block = mixed_block<T, Tokens, rows, splits, Segments>;
+  to.stream[mixed_index(Tokens, rows, Segments)] = {address_of(&mixed_stream_kernel<T, Tokens, rows, splits, Segments>),
+                                                    static_cast<unsigned>(block::threads), block::shape::bytes};
 }
+template <class T, int Segments> void add_mixed_streams(mixed_kernels& to) {
+  add_mixed_stream<T, 16, 0, Segments>(to), add_mixed_stream<T, max_mixed_rows, 0, Segments>(to);
+  add_mixed_stream<T, 16, 1, Segments>(to), add_mixed_stream<T, max_mixed_rows, 1, Segments>(to);
+  add_mixed_stream<T, 16, 2, Segments>(to), add_mixed_stream<T, max_mixed_rows, 2, Segments>(to);
+}
+template <class T, int Rank> kernel_entry mixed_gemm_entry(int tile) {
+  return tile == 128 ? kernel_entry{address_of(&gemm_mixed_kernel<T, 128, Rank>), 384, gemm_shape<128, Rank>::bytes}
+                     : kernel_entry{address_of(&gemm_mixed_kernel<T, 256, Rank>), 384, gemm_shape<256, Rank>::bytes};
+}
+constexpr int mixed_gemm_index(int tile, int rank) { return (tile == 128 ? 0 : ranks) + rank_index(rank); }
 }  // namespace detail
 
-template <class T> mixed_kernels all_mixed_kernels() {
+// In two parts, which a program may compile in files of their own.
+template <class T> mixed_kernels all_mixed_gemms() {
+  mixed_kernels k;
+  if constexpr (sizeof(T) == 2)
+    for (const int tile : {128, 256}) {
+      k.gemm[detail::mixed_gemm_index(tile, 16)] = detail::mixed_gemm_entry<T, 16>(tile);
+      k.gemm[detail::mixed_gemm_index(tile, 32)] = detail::mixed_gemm_entry<T, 32>(tile);
+      k.gemm[detail::mixed_gemm_index(tile, 64)] = detail::mixed_gemm_entry<T, 64>(tile);
+    }
+  return k;
+}
+template <class T> mixed_kernels all_mixed_streams() {
   mixed_kernels k;
   if constexpr (sizeof(T) == 2) {
-    k.stream[0] = detail::mixed_entry<T, 16, 0>(), k.stream[1] = detail::mixed_entry<T, 16, 1>();
-    k.stream[2] = detail::mixed_entry<T, 16, 2>(), k.stream[3] = detail::mixed_entry<T, max_mixed_rows, 0>();
-    k.stream[4] = detail::mixed_entry<T, max_mixed_rows, 1>();
-    k.stream[5] = detail::mixed_entry<T, max_mixed_rows, 2>();
+    detail::add_mixed_streams<T, 1>(k), detail::add_mixed_streams<T, max_segments>(k);
     k.tiles = {detail::address_of(&mixed_tile_kernel<T>), mixed_tile<T>::threads, 0};
   }
   k.finish = {detail::address_of(&mixed_finish_kernel<T>), mixed_finish_threads, 0};
+  return k;
+}
+template <class T> mixed_kernels all_mixed_kernels() {
+  mixed_kernels k = all_mixed_streams<T>();
+  const mixed_kernels many = all_mixed_gemms<T>();
+  std::copy(std::begin(many.gemm), std::end(many.gemm), k.gemm);
   return k;
 }
 
@@ -46,6 +74,7 @@ struct mixed_operands {
   activation act = activation::none;
   mixed_batch batch{};
   mixed_sums sums{};
+  mixed_blocks blocks{};
   void* scaled = nullptr;  // memory for x ⊙ pre; null: no record has a factor of the input
   bool alone = false;      // see engine.cuh
   bool chained = false;    // weights and records may be read before the kernel ahead in the stream has finished
@@ -54,7 +83,7 @@ struct mixed_operands {
 // Products with one input as segments of one launch; x, rows, sums and how it is launched are those of the first.
 inline status stream_mixed(cudaStream_t stream, const mixed_kernels& kernels, const stream_choice& c,
                            const product_shape* p, const mixed_operands* all, int count) {
-  const kernel_entry& kernel = kernels.stream[mixed_index(c.tokens, c.rows)];
+  const kernel_entry& kernel = kernels.stream[mixed_index(c.tokens, c.rows, count)];
   const mixed_operands& o = all[0];
   stream_maps maps{};
   const int tokens = static_cast<int>((p->m + 7) / 8 * 8);
@@ -80,6 +109,31 @@ inline status stream_mixed(cudaStream_t stream, const mixed_kernels& kernels, co
   return launch(how, kernel.kernel, arguments, to.name);
 }
 
+// Many rows by tiles.
+inline status gemm_mixed(cudaStream_t stream, const mixed_kernels& kernels, const linear_choice& c,
+                         const product_shape& p, const mixed_operands& o) {
+  const int rank = o.blocks.rank;
+  const kernel_entry& kernel = kernels.gemm[detail::mixed_gemm_index(c.tile_n, rank)];
+  gemm_maps maps{};
+  gemm_args g{};
+  g.m = static_cast<int>(p.m), g.n = p.n, g.k = p.k, g.tile_n = c.tile_n, g.group = c.group, g.owners = c.owners;
+  g.rank = rank, g.act = o.act, g.residual = o.residual;
+  g.partial = static_cast<float*>(o.blocks.workspace);
+  g.s = static_cast<char*>(o.blocks.workspace) + c.partial_bytes, g.counters = o.blocks.counters;
+  mixed_gemm_args rows{o.batch.records, o.batch.of_row, o.blocks.of_block, g.m, o.blocks.posts};
+  if (status s = make_map(maps.x, p.type, {o.x, p.m, p.k}, 128, 64); !s) return s;
+  if (status s = make_map(maps.w, p.type, {o.w, p.n, p.k}, c.tile_n / 2, 64); !s) return s;
+  if (status s = make_map(maps.y, p.type, {o.y, p.m, p.n}, 64, 64); !s) return s;
+  maps.s = maps.x, maps.before = maps.y;
+  bound_launch to;
+  const dim3 grid(static_cast<unsigned>(2 * c.pairs));
+  if (status s = detail::finish(to, kernel, grid, "gemm of mixed rows", 2, true, !o.alone); !s) return s;
+  void* arguments[] = {&maps, &g, &rows};
+  const cudaLaunchConfig_t how{grid,   dim3(kernel.threads), kernel.shared,
+                               stream, to.attributes,        to.fixed + (o.chained ? 1U : 0U)};
+  return launch(how, kernel.kernel, arguments, to.name);
+}
+
 template <class T> class mixed_linear {
  public:
   // `p`: everything but aligned; rank, pre and posts are those of the records.
@@ -98,6 +152,8 @@ template <class T> class mixed_linear {
       p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
     if (const stream_choice c = choose_mixed(&p, 1, device); c.rows > 0)
       return stream_mixed(stream, mixed, c, &p, &o, 1);
+    if (const linear_choice c = choose_mixed_gemm(p, o.blocks.rank, device); c.pairs > 0)
+      return gemm_mixed(stream, mixed, c, p, o);
     if (bare_.empty() || o.w != bare_w_) {
       linear_operands plain;
       plain.w = bare_w_ = o.w, plain.alone = o.alone, p.plain = true;

@@ -10,12 +10,14 @@
 namespace graft::cuda {
 
 struct mixed_record {
-  const void* a = nullptr;       // [rank, in]
-  const void* b = nullptr;       // [out, rank]
-  const float* scale = nullptr;  // null: ones
-  const float* shift = nullptr;  // null: zeros
-  const void* pre = nullptr;     // [in]; null: ones. Only without a side branch
-  long long rank = 0;            // padded to a multiple of 16; 0: no side branch
+  const void* a = nullptr;        // [rank, in]
+  const void* b = nullptr;        // [out, rank]
+  const float* scale = nullptr;   // null: ones
+  const float* shift = nullptr;   // null: zeros
+  const void* pre = nullptr;      // [in]; null: ones. Only without a side branch
+  long long rank = 0;             // padded to a multiple of 16; 0: no side branch
+  const void* a_tiles = nullptr;  // the same A and B, as tiles (slot.h)
+  const void* b_tiles = nullptr;
 
   friend bool operator==(const mixed_record&, const mixed_record&) = default;
 };
@@ -29,6 +31,8 @@ struct mixed_batch {
 };
 
 inline constexpr int max_mixed_rows = 64, max_mixed_rank = 64;
+// Rows that share a tile of gemm, and how many records they may have there.
+inline constexpr int mixed_block_rows = 128, mixed_block_places = 4;
 // Sums that the thread blocks of a launch share, for so many products of 16 of the rank and 8 tokens; and behind them how
 // many blocks have written theirs in all launches, and in all before this one. Zero at the beginning.
 struct mixed_sums {
@@ -43,12 +47,22 @@ struct mixed_sums {
   }
 };
 
+// More rows than that, for one launch by tiles (gemm_mixed.cuh): which records each of them meets (mixed_blocks.h).
+struct mixed_blocks {
+  const int* of_block = nullptr;
+  int rank = 0;        // room for the ranks of a block's records together; 0: there is none, and it is two launches
+  bool posts = false;  // some record has a factor or a summand
+  void* workspace = nullptr;
+  std::uint32_t* counters = nullptr;
+};
+
 // Of all products of a plan; made by a mixed_bank (mixed_bank.cuh).
 struct mixed_launches {
   struct product {
     const mixed_record* records = nullptr;  // null: all rows are the same there
     bool pre = false;                       // some record has a factor of the input
     void* scaled = nullptr;                 // memory for x ⊙ pre
+    mixed_blocks blocks{};
   };
   std::vector<product> products;
   const std::int64_t* of_row = nullptr;

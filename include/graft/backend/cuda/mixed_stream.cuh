@@ -23,10 +23,11 @@ struct mixed_args {
   int k;
 };
 
-template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
+template <class T, int Tokens, int Rows, int Splits, int Segments, int InFlight = 6> struct mixed_block {
+  using mixed_groups = cuda::mixed_groups<Segments>;
   static constexpr int helpers = 256, warps = helpers / 32;
   // Stages of weights: what the helpers ask for waits behind them. Twelve cost 2.4 µs of 14.6, and six cover the latency.
-  static constexpr int in_flight = 6;
+  static constexpr int in_flight = InFlight;
   static constexpr int own_rows = Rows / Splits, pitch = own_rows + 4;  // floats of a token in a tile
   static constexpr int tile_bytes = Tokens * pitch * 4, sum_bytes = warps * 512, groups_bytes = sizeof(mixed_groups);
   using shape = stream_shape<Tokens, Rows, Splits, 0, 2 * tile_bytes + sum_bytes + groups_bytes, in_flight>;
@@ -86,31 +87,40 @@ template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
     const int h = static_cast<int>(threadIdx.x) - stream::threads;
     const lane_place at{h / 32, h % 32 / 4, h % 4};
     of.template find<among_helpers, helpers>(g.tables, segment, s.g.m, h);
-    const int chunks = of.chunks(), own = of.count() * chunks, products = own * g.tables.segments;
-    const int mine = of.count() > at.warp ? (of.count() - at.warp + warps - 1) / warps * chunks : 0;
+    const int bits = of.chunk_bits(), own = of.count() << bits, products = Segments > 1 ? own * g.tables.segments : own;
+    const int mine = of.count() > at.warp ? (of.count() - at.warp + warps - 1) / warps << bits : 0;
     const int blocks = static_cast<int>(gridDim.x * gridDim.y),
               block = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x);
     const int slices = slices_of(products, blocks);
+    const int tasks = products * slices, first_task = (block * tasks + blocks - 1) / blocks;
+    // What is waited for first is asked for first, and nothing that another block waits for is asked for late.
+    a_steps a;
+    if (first_task * blocks < (block + 1) * tasks) ask_a(a, task_of(first_task, slices, bits, at), 0, at);
     std::uint32_t b[expands][owned][4];
-    load_b(b, 0, mine, chunks, at);
+    load_b(b, 0, mine, bits, at);
     fill_tiles(h);
     if (products > 0) {
-      shrink(products, chunks, slices, block, blocks, h, at);
-      meet(block, blocks, h);
+      std::uint32_t begun = 0;
+      if (h == 0) ptx::wait_for_previous_kernel(), begun = __ldcg(g.sums.counters + 1);
+      for (int t = first_task; t * blocks < (block + 1) * tasks; ++t)
+        shrink(a, t, t == first_task, slices, bits, h, at);
+      meet(begun, block, blocks, h);
       for (int first = 0; first < mine; first += expands) {
-        if (first > 0) load_b(b, first, mine, chunks, at);
-        expand(b, first, mine, chunks, slices, at);
+        if (first > 0) load_b(b, first, mine, bits, at);
+        expand(b, first, mine, bits, slices, at);
       }
     }
     asm volatile("bar.arrive %0, %1;" ::"n"(side_is_there), "n"(128 + helpers) : "memory");
   }
-  __device__ product product_of(int p, int chunks) const {
-    const int groups = of.count();
-    return {p / (groups * chunks), p / chunks % groups, p % chunks * 16};
+  __device__ product product_of(int p, int bits) const {
+    const int group = p >> bits, rank = (p & ((1 << bits) - 1)) * 16;
+    if (Segments == 1) return {0, group, rank};
+    return {group / of.count(), group % of.count(), rank};
   }
   // Of this segment: number i of a warp, which has all of a group, because it adds to the same places.
-  __device__ int number_of(int i, int chunks, int warp) const {
-    return (segment * of.count() + warp + warps * (i / chunks)) * chunks + i % chunks;
+  __device__ int number_of(int i, int bits, int warp) const {
+    const int first = Segments > 1 ? segment * of.count() : 0;
+    return ((first + warp + warps * (i >> bits)) << bits) + (i & ((1 << bits) - 1));
   }
   // Parts of the inner axis: enough to spread the work, and few, because every block reads them all.
   __device__ static int slices_of(int products, int blocks) {
@@ -131,97 +141,110 @@ template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
       side[token * pitch + row] = shift != nullptr ? __ldg(shift + first_row() + row) : 0.0F;
     }
   }
-  // The slices of this block. All warps share one: a thread has eight neighbouring columns of each of its steps, in A and
-  // in x alike, because the order of the inner axis is free.
-  __device__ void shrink(int products, int chunks, int slices, int block, int blocks, int h, lane_place at) const {
-    const int tasks = products * slices, all = (g.k + 31) / 32;
-    for (int t = (block * tasks + blocks - 1) / blocks; t * blocks < (block + 1) * tasks; ++t) {
-      const product p = product_of(t / slices, chunks);
-      const int part = t % slices * warps + at.warp, begin = all * part / (slices * warps),
-                end = all * (part + 1) / (slices * warps);
-      float sum[4] = {};
-      const int rank = p.rank + at.row, token = of.token[p.group * 8 + at.row];
-      const T* const a =
-          static_cast<const T*>(of.a[p.segment][p.group]) + static_cast<long long>(rank) * g.k + at.col * 8;
-      const T* const x = static_cast<const T*>(g.x) + static_cast<long long>(token) * g.k + at.col * 8;
-      const bool reaches = p.rank < of.rank[p.segment][p.group];
-      for (int first = begin; first < end; first += steps) {
-        uint4 low[steps], high[steps], in[steps];
+  // A slice of a product. All warps share it: a thread has eight neighbouring columns of each of its steps, in A and in x
+  // alike, because the order of the inner axis is free.
+  struct task {
+    product of;
+    int begin, end;  // steps of this warp
+  };
+  struct a_steps {
+    uint4 low[steps], high[steps];
+  };
+  __device__ task task_of(int t, int slices, int bits, lane_place at) const {
+    const int all = (g.k + 31) / 32, part = t % slices * warps + at.warp;
+    return {product_of(t / slices, bits), all * part / (slices * warps), all * (part + 1) / (slices * warps)};
+  }
+  __device__ bool inside(const task& now, int step, lane_place at) const {
+    return step < now.end && step * 32 + at.col * 8 < g.k;
+  }
+  __device__ __forceinline__ void ask_a(a_steps& to, const task& now, int first, lane_place at) const {
+    const product& p = now.of;
+    const T* const a =
+        static_cast<const T*>(of.a[p.segment][p.group]) + static_cast<long long>(p.rank + at.row) * g.k + at.col * 8;
+    const bool reaches = p.rank < of.rank[p.segment][p.group];
 #pragma unroll
-        for (int i = 0; i < steps; ++i) {
-          const int c = (first + i) * 32;
-          const bool inside = first + i < end && c + at.col * 8 < g.k;
-          low[i] = high[i] = in[i] = make_uint4(0, 0, 0, 0);
-          if (!reaches || !inside) continue;
-          low[i] = __ldg(reinterpret_cast<const uint4*>(a + c));
-          high[i] = __ldg(reinterpret_cast<const uint4*>(a + 8LL * g.k + c));
-        }
-        ptx::wait_for_previous_kernel();
-#pragma unroll
-        for (int i = 0; i < steps; ++i) {
-          const int c = (first + i) * 32;
-          if (token >= 0 && first + i < end && c + at.col * 8 < g.k) in[i] = *reinterpret_cast<const uint4*>(x + c);
-        }
-#pragma unroll
-        for (int i = 0; i < steps; ++i) {
-          const std::uint32_t a0[4] = {low[i].x, high[i].x, low[i].y, high[i].y},
-                              a1[4] = {low[i].z, high[i].z, low[i].w, high[i].w}, x0[2] = {in[i].x, in[i].y},
-                              x1[2] = {in[i].z, in[i].w};
-          mma::multiply<T>(sum, a0, x0);
-          mma::multiply<T>(sum, a1, x1);
-        }
-      }
-      // As expand reads it: lane (token, rank / 2 % 4) has its four ranks side by side.
-      float* const to = sums + at.warp * 128 + at.col * 32 + at.row / 2 * 4 + at.row % 2;
-      to[0] = sum[0], to[16] = sum[1], to[2] = sum[2], to[18] = sum[3];
-      ptx::named_barrier(among_helpers, helpers);
-      if (h < 128) {
-        float v = 0;
-#pragma unroll
-        for (int w = 0; w < warps; ++w) v += sums[w * 128 + h];
-        g.sums.s[t * 128 + h] = v;
-      }
-      ptx::named_barrier(among_helpers, helpers);
+    for (int i = 0; i < steps; ++i) {
+      const int step = now.begin + first + i;
+      to.low[i] = to.high[i] = make_uint4(0, 0, 0, 0);
+      if (!reaches || !inside(now, step, at)) continue;
+      to.low[i] = __ldg(reinterpret_cast<const uint4*>(a + step * 32));
+      to.high[i] = __ldg(reinterpret_cast<const uint4*>(a + 8LL * g.k + step * 32));
     }
+  }
+  __device__ void shrink(a_steps& a, int t, bool asked, int slices, int bits, int h, lane_place at) const {
+    const task now = task_of(t, slices, bits, at);
+    const int token = of.token[now.of.group * 8 + at.row];
+    const T* const x = static_cast<const T*>(g.x) + static_cast<long long>(token) * g.k + at.col * 8;
+    float sum[4] = {};
+    for (int first = 0; now.begin + first < now.end; first += steps) {
+      if (!asked || first > 0) ask_a(a, now, first, at);
+      ptx::wait_for_previous_kernel();
+      uint4 in[steps];
+#pragma unroll
+      for (int i = 0; i < steps; ++i) {
+        const int step = now.begin + first + i;
+        in[i] = make_uint4(0, 0, 0, 0);
+        if (token >= 0 && inside(now, step, at)) in[i] = *reinterpret_cast<const uint4*>(x + step * 32);
+      }
+#pragma unroll
+      for (int i = 0; i < steps; ++i) {
+        const std::uint32_t a0[4] = {a.low[i].x, a.high[i].x, a.low[i].y, a.high[i].y},
+                            a1[4] = {a.low[i].z, a.high[i].z, a.low[i].w, a.high[i].w}, x0[2] = {in[i].x, in[i].y},
+                            x1[2] = {in[i].z, in[i].w};
+        mma::multiply<T>(sum, a0, x0);
+        mma::multiply<T>(sum, a1, x1);
+      }
+    }
+    // [token][rank], as expand reads it.
+    float* const to = sums + at.warp * 128 + at.col * 32 + at.row;
+    to[0] = sum[0], to[16] = sum[1], to[8] = sum[2], to[24] = sum[3];
+    ptx::named_barrier(among_helpers, helpers);
+    if (h < 128) {
+      float v = 0;
+#pragma unroll
+      for (int w = 0; w < warps; ++w) v += sums[w * 128 + h];
+      g.sums.s[t * 128 + h] = v;
+    }
+    ptx::named_barrier(among_helpers, helpers);
   }
   // Waits for the slices of all blocks. The count only grows: `begun` is what it was before this launch, and is moved on
   // when every block has read it.
-  __device__ void meet(int block, int blocks, int h) const {
+  __device__ void meet(std::uint32_t begun, int block, int blocks, int h) const {
     ptx::named_barrier(among_helpers, helpers);  // the tiles, too
     if (h == 0) {
-      ptx::wait_for_previous_kernel();
-      const std::uint32_t begun = __ldcg(g.sums.counters + 1);
       ptx::add_release(g.sums.counters, 1);
       while (ptx::load_acquire(g.sums.counters) - begun < static_cast<std::uint32_t>(blocks)) {}
       if (block == 0) g.sums.counters[1] = begun + static_cast<std::uint32_t>(blocks);
     }
     ptx::named_barrier(among_helpers, helpers);
   }
-  __device__ void load_b(std::uint32_t (&b)[expands][owned][4], int first, int mine, int chunks,
-                         lane_place lane) const {
+  __device__ void load_b(std::uint32_t (&b)[expands][owned][4], int first, int mine, int bits, lane_place lane) const {
 #pragma unroll
     for (int i = 0; i < expands; ++i)
 #pragma unroll
       for (int u = 0; u < owned; ++u) {
         b[i][u][0] = b[i][u][1] = b[i][u][2] = b[i][u][3] = 0;
         if (first + i >= mine) continue;
-        const product p = product_of(number_of(first + i, chunks, lane.warp), chunks);
-        const int width = of.rank[segment][p.group], rank = p.rank + 2 * lane.col, at = first_row() + u * 16 + lane.row;
+        const product p = product_of(number_of(first + i, bits, lane.warp), bits);
+        const int width = of.rank[Segments > 1 ? segment : 0][p.group], rank = p.rank + 4 * lane.col,
+                  at = first_row() + u * 16 + lane.row;
         if (rank >= width) continue;
         const T* const from = static_cast<const T*>(of.b[p.group]) + static_cast<long long>(at) * width + rank;
-        if (at < s.seg.n) b[i][u][0] = ask(from), b[i][u][2] = ask(from + 8);
-        if (at + 8 < s.seg.n) b[i][u][1] = ask(from + 8 * width), b[i][u][3] = ask(from + 8 * width + 8);
+        const uint2 low = at < s.seg.n ? ask(from) : make_uint2(0, 0),
+                    high = at + 8 < s.seg.n ? ask(from + 8 * width) : make_uint2(0, 0);
+        b[i][u][0] = low.x, b[i][u][2] = low.y, b[i][u][1] = high.x, b[i][u][3] = high.y;
       }
   }
-  __device__ static std::uint32_t ask(const T* p) { return __ldg(reinterpret_cast<const unsigned*>(p)); }
-  __device__ void expand(const std::uint32_t (&b)[expands][owned][4], int first, int mine, int chunks, int slices,
+  // Four neighbours of the rank: their order in the product is free, and S has the same.
+  __device__ static uint2 ask(const T* p) { return __ldg(reinterpret_cast<const uint2*>(p)); }
+  __device__ void expand(const std::uint32_t (&b)[expands][owned][4], int first, int mine, int bits, int slices,
                          lane_place lane) const {
     float4 part[expands][4];
 #pragma unroll
     for (int i = 0; i < expands; ++i)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int p = number_of(first + i, chunks, lane.warp);
+        const int p = number_of(first + i, bits, lane.warp);
         part[i][k] = make_float4(0, 0, 0, 0);
         if (first + i < mine && k < slices)
           part[i][k] =
@@ -237,7 +260,7 @@ template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
         sum.x += part[i][k].x, sum.y += part[i][k].y, sum.z += part[i][k].z, sum.w += part[i][k].w;
       const std::uint32_t x[2] = {pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w)};
       const signed char* const token =
-          of.token + product_of(number_of(first + i, chunks, lane.warp), chunks).group * 8 + 2 * lane.col;
+          of.token + product_of(number_of(first + i, bits, lane.warp), bits).group * 8 + 2 * lane.col;
 #pragma unroll
       for (int u = 0; u < owned; ++u) {
         float y[4] = {};
@@ -253,18 +276,19 @@ template <class T, int Tokens, int Rows, int Splits> struct mixed_block {
   }
 };
 
-template <class T, int Tokens, int Rows, int Splits>
-__global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits>::threads)
+template <class T, int Tokens, int Rows, int Splits, int Segments, int InFlight = 6>
+__global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits, Segments, InFlight>::threads)
     mixed_stream_kernel(const __grid_constant__ stream_maps maps, const __grid_constant__ stream_args g,
                         const __grid_constant__ mixed_args mixed) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
-  using kernel = mixed_block<T, Tokens, Rows, Splits>;
+  using kernel = mixed_block<T, Tokens, Rows, Splits, Segments, InFlight>;
   const std::uint32_t base = (ptx::shared_address(raw) + 1023) & ~1023U;
   std::uint8_t* const beside = raw + (base - ptx::shared_address(raw)) + kernel::shape::beside;
   const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
-  const int s =
-      (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
+  int s = 0;
+  if constexpr (Segments > 1)
+    s = (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
   const typename kernel::stream block{maps,
                                       g,
                                       g.segment[s],
@@ -276,8 +300,13 @@ __global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits>::threads)
                                       g.k_steps * (split + 1) / Splits};
   auto* const side = reinterpret_cast<float*>(beside + kernel::groups_bytes);
   float* const factor = side + kernel::tile_bytes / 4;
-  const kernel with{
-      block, mixed, s, *reinterpret_cast<mixed_groups*>(beside), side, factor, factor + kernel::tile_bytes / 4};
+  const kernel with{block,
+                    mixed,
+                    s,
+                    *reinterpret_cast<typename kernel::mixed_groups*>(beside),
+                    side,
+                    factor,
+                    factor + kernel::tile_bytes / 4};
   block.start();
   if (threadIdx.x < 128)
     with.consume();
