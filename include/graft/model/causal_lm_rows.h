@@ -60,35 +60,32 @@ result<block_stack<Engine>*> causal_lm<Engine>::prepare_mixed(stack_cache<Engine
                                                               std::span<const names> of_runs) {
   block_stack<Engine>* const by_groups = nullptr;
   if (status s = check_adapters(runs, of_runs); !s) return s.failure();
-  if constexpr (Engine::mixes_rows) {
-    long long rows = 0;
-    for (const row_run& r : runs) rows += static_cast<long long>(r.tokens.size());
-    const way w = cache != nullptr ? way::cached : way::forward;
-    const numbered_weights on = base_weights();
-    const result<capacity> room = reserve(rows);
-    if (!room) return room.failure();
-    const auto base = stacks.base_of_mixed(on.number, [&] { return make_stack({}, on, {false, false, cache}); });
-    if (!base) return base.failure();
-    if (status s = (*base)->ready(w, rows, *room); !s) return s.failure();
-    if (status s = stacks.mixed().begin(programs_->queue, w, *(*base)->made, room->tokens); !s) return s.failure();
-    std::vector<std::int64_t> places;
-    for (const names& n : of_runs) {
-      places.push_back(-1);
-      if (n.empty()) continue;
-      const std::vector<shared_adapter> adapters = listed(named_, n);
-      const auto with = stacks.of(adapters, on.number, [&] { return make_stack(adapters, on, {false, false, cache}); });
-      if (!with) return with.failure();
-      if (status s = (*with)->ready(w, rows, *room); !s) return s.failure();
-      const result<int> place = stacks.mixed().place_of(w, *(*with)->made);
-      if (!place) return by_groups;
-      places.back() = *place;
-    }
-    if (status s = set_rows(runs, cache != nullptr, places); !s) return s.failure();
-    if (status s = stacks.mixed().send(programs_->queue, rows_.adapters(), rows_.adapter_numbers()); !s)
-      return s.failure();
-    return (*base)->made.get();
+  long long rows = 0;
+  for (const row_run& r : runs) rows += static_cast<long long>(r.tokens.size());
+  const way w = cache != nullptr ? way::cached : way::forward;
+  const numbered_weights on = base_weights();
+  const result<capacity> room = reserve(rows);
+  if (!room) return room.failure();
+  const auto base = stacks.base_of_mixed(on.number, [&] { return make_stack({}, on, {false, false, cache}); });
+  if (!base) return base.failure();
+  if (status s = (*base)->ready(w, rows, *room); !s) return s.failure();
+  if (status s = stacks.mixed().begin(programs_->queue, w, *(*base)->made, room->tokens); !s) return s.failure();
+  std::vector<std::int64_t> places;
+  for (const names& n : of_runs) {
+    places.push_back(-1);
+    if (n.empty()) continue;
+    const std::vector<shared_adapter> adapters = listed(named_, n);
+    const auto with = stacks.of(adapters, on.number, [&] { return make_stack(adapters, on, {false, false, cache}); });
+    if (!with) return with.failure();
+    if (status s = (*with)->ready(w, rows, *room); !s) return s.failure();
+    const result<int> place = stacks.mixed().place_of(w, *(*with)->made);
+    if (!place) return by_groups;
+    places.back() = *place;
   }
-  return by_groups;
+  if (status s = set_rows(runs, cache != nullptr, places); !s) return s.failure();
+  if (status s = stacks.mixed().send(programs_->queue, rows_.adapters(), rows_.adapter_numbers()); !s)
+    return s.failure();
+  return (*base)->made.get();
 }
 template <class Engine> result<std::string> causal_lm<Engine>::explain_rows(std::span<const names> sets) {
   const auto mine = alone();
@@ -96,16 +93,12 @@ template <class Engine> result<std::string> causal_lm<Engine>::explain_rows(std:
   for (const names& n : sets) {
     if (status s = named_.knows(n); !s) return s.failure();
     for (const std::string& name : n) all += (&name == n.data() ? "" : ", ") + name;
-    if constexpr (Engine::mixes_rows) {
-      const std::int64_t token[1] = {0};
-      const row_run run{token};
-      if (const auto made = prepare_mixed(stacks_, nullptr, {&run, 1}, {&n, 1}); !made) return made.failure();
-      const auto with = stacks_.of(listed(named_, n), weights_number_, [] { return fail("it was made above"); });
-      const result<int> place = !with ? with.failure() : stacks_.mixed().place_of(way::forward, *(*with)->made);
-      all += place ? ": in the launches of the base" : std::string(": ") + place.message();
-    } else {
-      all += ": as a group of their own; this engine has no launches that rows of several adapters share";
-    }
+    const std::int64_t token[1] = {0};
+    const row_run run{token};
+    if (const auto made = prepare_mixed(stacks_, nullptr, {&run, 1}, {&n, 1}); !made) return made.failure();
+    const auto with = stacks_.of(listed(named_, n), weights_number_, [] { return fail("it was made above"); });
+    const result<int> place = !with ? with.failure() : stacks_.mixed().place_of(way::forward, *(*with)->made);
+    all += place ? ": in the launches of the base" : std::string(": ") + place.message();
     all += "\n";
   }
   return all;

@@ -206,24 +206,17 @@ template <class Engine> class generator {
     std::uint64_t all = model_->place_of_rows();
     for (const std::uint64_t part :
          {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(logits.data)), stack.number(),
-          static_cast<std::uint64_t>(stack.moves(way::cached)), names_.empty() ? 0 : number_of_mixed()})
+          static_cast<std::uint64_t>(stack.moves(way::cached)), names_.empty() ? 0 : stacks_.mixed().number()})
       all = mixed_bits(all ^ part);
     return all;
   }
   // Which adapters act on the rows of a step that all of them share: what was captured reads them from memory.
   std::uint64_t acting() {
-    std::uint64_t all = 0;
-    if constexpr (Engine::mixes_rows)
-      if (!names_.empty()) {
-        all = stacks_.mixed().changes();
-        for (const std::int64_t place : model_->rows().adapter_numbers())
-          all = mixed_bits(all ^ static_cast<std::uint64_t>(place));
-      }
+    if (names_.empty()) return 0;
+    std::uint64_t all = stacks_.mixed().changes();
+    for (const std::int64_t place : model_->rows().adapter_numbers())
+      all = mixed_bits(all ^ static_cast<std::uint64_t>(place));
     return all;
-  }
-  std::uint64_t number_of_mixed() {
-    if constexpr (Engine::mixes_rows) return stacks_.mixed().number();
-    return 0;
   }
   stop_reason reason(int token, std::size_t made, std::size_t length) const {
     if (std::find(how_.end.begin(), how_.end.end(), token) != how_.end.end()) return stop_reason::end_token;

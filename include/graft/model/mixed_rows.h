@@ -9,9 +9,7 @@
 
 namespace graft {
 
-template <class Engine, bool Mixes = Engine::mixes_rows> class mixed_rows {};  // rows run by groups
-
-template <class Engine> class mixed_rows<Engine, true> {
+template <class Engine> class mixed_rows {
  public:
   using stack = block_stack<Engine>;
   static constexpr int places = 64;
@@ -19,13 +17,14 @@ template <class Engine> class mixed_rows<Engine, true> {
   // The base, with the launches that all rows share; it stays until the bank is begun again.
   status begin(typename Engine::queue& q, way w, stack& base, long long rows) {
     if (base_ == base.number()) return ok;
-    base_ = 0, kept_ = {};
+    base_ = 0, kept_ = {}, refused_.clear();
     if (status s = bank_.begin(q, blocks(base, w), places, rows); !s) return s;
     base_ = base.number(), numbers_.clear();
     return ok;
   }
   // The place of what another stack does to the model; or why its rows run as a group of their own.
   result<int> place_of(way w, stack& with) {
+    if (const auto why = refused_.find(with.number()); why != refused_.end()) return fail(why->second.c_str());
     kept* oldest = &kept_[0];
     for (kept& k : kept_) {
       if (k.number == with.number()) return k.used = ++calls_, static_cast<int>(&k - kept_.data());
@@ -34,7 +33,10 @@ template <class Engine> class mixed_rows<Engine, true> {
     const int place = static_cast<int>(oldest - kept_.data());
     oldest->number = 0;
     ++changes_;
-    if (status s = bank_.put(place, blocks(with, w)); !s) return s.failure();
+    if (status s = bank_.put(place, blocks(with, w)); !s) {
+      refused_[with.number()] = s.message();
+      return s.failure();
+    }
     oldest->number = with.number(), oldest->used = ++calls_;
     return place;
   }
@@ -71,6 +73,7 @@ template <class Engine> class mixed_rows<Engine, true> {
   typename Engine::bank bank_;
   std::uint64_t base_ = 0, number_ = 0, changes_ = 0;
   std::map<std::uint64_t, std::uint64_t> numbers_;  // by the launches of the bank
+  std::map<std::uint64_t, std::string> refused_;    // stacks that have no place, and why
   std::array<kept, places> kept_{};
   long long calls_ = 0;
 };

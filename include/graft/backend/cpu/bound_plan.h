@@ -30,7 +30,7 @@ template <class Real> class bound_plan {
     known_ = values<Real>(g_, sizes_, leaves);
     now_.data.assign(static_cast<std::size_t>(g_.size), view{});
     now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
-    loaded_ = ready_ = false, bound_ = true, room_ = -1;
+    loaded_ = ready_ = false, bound_ = true, room_ = -1, mixed_ = nullptr;
     if (tokens > 0) reserve(tokens);
   }
   void parameters_changed() { ready_ = false; }
@@ -50,11 +50,16 @@ template <class Real> class bound_plan {
     size_values sizes;
     values<Real> known;
     bool loaded = false, ready = false;
+    mixed_products<Real>* mixed = nullptr;  // rows of its calls have adapters of their own
   };
   // The tensors of another layer come in, those that were here go out.
   void exchange(binding& other) {
     std::swap(sizes_, other.sizes), std::swap(known_, other.known);
-    std::swap(loaded_, other.loaded), std::swap(ready_, other.ready);
+    std::swap(loaded_, other.loaded), std::swap(ready_, other.ready), std::swap(mixed_, other.mixed);
+  }
+  // Computes what follows from the tensors of a layer, for somebody who reads it there.
+  void make_ready(binding& b, node_function<Real> by) const {
+    prepare(b.known, b.loaded, b.ready, {g_, b.sizes, by, rotations::blockwise, nullptr});
   }
   // What the next call brings, to be filled in.
   call& next_call() {
@@ -69,10 +74,10 @@ template <class Real> class bound_plan {
   // Runs the call that was filled in. `how` and `host` are the oracle's.
   void run(node_function<Real> by, rotations how = rotations::blockwise, const host_function<Real>* host = nullptr,
            launch_clock* clock = nullptr) {
-    prepare(by, how, host);
+    prepare(known_, loaded_, ready_, {g_, sizes_, by, how, host});
     const long long tokens = std::max(0LL, g_.sizes.tokens(now_.sizes));
     if (tokens > room_) reserve(tokens);
-    const frame<Real> f{g_, p_, where_, known_, now_, stored_, tokens, by};
+    const frame<Real> f{g_, p_, where_, known_, now_, stored_, tokens, by, mixed_};
     for (id i = 0; i < g_.size; ++i) {  // inputs that are read as a whole, and cannot be where they lie
       if (g_[i].what != op::input || !whole_leaf_[i]) continue;
       const auto k = static_cast<std::size_t>(i);
@@ -150,31 +155,30 @@ template <class Real> class bound_plan {
   }
 
   // Computes what does not depend on the data; values that were only needed to get there are dropped again.
-  [[gnu::cold]] void prepare(node_function<Real> by, rotations how, const host_function<Real>* host) {
-    if (ready_) return;
-    const evaluator<Real> evaluate{g_, sizes_, by, how, host};
+  [[gnu::cold]] void prepare(values<Real>& known, bool& loaded, bool& ready, const evaluator<Real>& evaluate) const {
+    if (ready) return;
     const node_set needed = needed_before_the_data();
     for (id i = 0; i < g_.size; ++i) {
       if (!needed[i] || p_.when.of[i] == stage::data) continue;
-      if (p_.when.of[i] == stage::load && loaded_) continue;
+      if (p_.when.of[i] == stage::load && loaded) continue;
       if (borrowed(i)) {
-        known_.take(i, lender_->known_, same_[i]);
+        known.take(i, lender_->known_, same_[i]);
         continue;
       }
-      if (is_leaf(g_[i].what)) known_.forget(i);  // the tensor behind it may have changed
-      known_.compute(i, evaluate);
+      if (is_leaf(g_[i].what)) known.forget(i);  // the tensor behind it may have changed
+      known.compute(i, evaluate);
     }
     for (id i = 0; i < g_.size; ++i) {
       if (!p_.live[i] || p_.when.of[i] == stage::data || row(g_[i].what).from == source::integers) continue;
       const id leaf = base_leaf(g_, i);
-      if (leaf >= 0 && read_stored_only(i) && stays_stored<Real>(known_.leaf(leaf)))
-        known_.leave_stored(i, leaf);
+      if (leaf >= 0 && read_stored_only(i) && stays_stored<Real>(known.leaf(leaf)))
+        known.leave_stored(i, leaf);
       else if (!kept(i) && !is_leaf(g_[i].what) && !read_again(i))
-        known_.forget(i);
+        known.forget(i);
       else if (kept(i))
-        static_cast<void>(known_[i]);  // widened now, not by several threads at once
+        static_cast<void>(known[i]);  // widened now, not by several threads at once
     }
-    ready_ = loaded_ = true;
+    ready = loaded = true;
   }
   [[gnu::cold]] bool borrowed(id i) const {
     return lender_ != nullptr && p_.when.of[i] == stage::parameter && !is_leaf(g_[i].what) && same_[i] >= 0 &&
@@ -238,6 +242,7 @@ template <class Real> class bound_plan {
   row_worker<Real> by_rows_;
   long long piece_ = piece_rows, room_ = -1, launched_ = 0;
   bool loaded_ = false, ready_ = false, bound_ = false;
+  mixed_products<Real>* mixed_ = nullptr;
 };
 
 }  // namespace graft::cpu

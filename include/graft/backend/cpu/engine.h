@@ -36,7 +36,7 @@ template <class Real> struct engine {
   using launch_clock = cpu::launch_clock;
   static constexpr dtype computes = storage<Real>::type, keeps = computes;
   static constexpr bool reads_host_memory = true, binds_itself = true;
-  static constexpr bool mixes_rows = false;  // rows with adapters of their own run by groups
+  class bank;  // rows of a call may have adapters of their own, in the calls of the base
   static const target& runs_on(const queue&) { return cpu_target; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
 

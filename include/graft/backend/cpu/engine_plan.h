@@ -3,6 +3,7 @@
 #pragma once
 #include <graft/backend/cpu/bound_plan.h>
 #include <graft/backend/cpu/engine.h>
+#include <graft/backend/cpu/mixed_bank.h>
 
 #include <utility>
 
@@ -21,6 +22,7 @@ template <class Real> class engine<Real>::bound {
   void exchange(binding& other) { plan_.exchange(other); }
   const graph& value() const { return plan_.value(); }
   const plan& launches() const { return plan_.launches(); }
+  const bound_plan<Real>& made() const { return plan_; }
   long long launched() const { return plan_.launched(); }
   long long moves() const { return 0; }
   long long workspace_bytes(long long tokens) { return plan_.workspace_bytes(tokens); }
@@ -54,6 +56,20 @@ template <class Real> class engine<Real>::bound {
 
  private:
   bound_plan<Real> plan_;
+};
+
+template <class Real> class engine<Real>::bank {
+ public:
+  using block = typename mixed_bank<Real>::block;
+  status begin(queue&, std::vector<block> base, int places, long long) { return bank_.begin(std::move(base), places); }
+  status put(int k, std::span<const block> with) { return bank_.put(k, with); }
+  result<std::uint64_t> send(queue& q, const std::int64_t* of_row, std::span<const std::int64_t> rows) {
+    if (status s = bank_.send(q.has.evaluate, of_row, rows); !s) return s.failure();
+    return std::uint64_t{1};
+  }
+
+ private:
+  mixed_bank<Real> bank_;
 };
 
 template <class Real> status engine<Real>::add(queue&, const view& from, const mutable_view& to) {

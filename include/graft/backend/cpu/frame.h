@@ -2,6 +2,7 @@
 // One call as the launches of a plan see it: its sizes, the tensors it brings, and where every value is that is stored
 // for all rows. All threads share it.
 #pragma once
+#include <graft/backend/cpu/mixed_products.h>
 #include <graft/backend/cpu/values.h>
 #include <graft/plan/buffers.h>
 
@@ -16,6 +17,7 @@ template <class Real> struct frame {
   const std::vector<Real*>& stored;  // by node: all rows of it; null: it is nowhere whole
   long long tokens;
   node_function<Real> by;
+  mixed_products<Real>* mixed;  // null: all rows are the same
 
   template <class Vector> static auto& at(Vector& v, id i) { return v[static_cast<std::size_t>(i)]; }
   static bool direct(const mutable_view& v) { return v.data != nullptr && v.type == real_type<Real> && v.contiguous(); }

@@ -123,11 +123,24 @@ template <class Real> class row_worker {
       const id begin = product == v.a ? v.b : v.a;
       const tensor<Real> start = f.is_known(begin) ? f.known[begin] : value(begin, r);
       if (start.p != out.p) std::copy_n(start.p, out.count(), out.p);
-      evaluate(product, out, operands_of(product, r), v.what == op::sub ? -1 : 1);
+      if (!mixes(product)) return evaluate(product, out, operands_of(product, r), v.what == op::sub ? -1 : 1);
+      mixed_.reserve(out.count());
+      multiply_mixed(product, f.piece(product, mixed_.data(), r.n), r, evaluate);
+      for (long long e = 0; e < out.count(); ++e) out.p[e] += v.what == op::sub ? -mixed_.data()[e] : mixed_.data()[e];
+    } else if (mixes(i)) {
+      multiply_mixed(i, out, r, evaluate);
     } else {
       if (adds_up(v.what)) std::fill_n(out.p, out.count(), Real(0));
       evaluate(i, out, operands_of(i, r));
     }
+  }
+  // Have rows of this product adapters of their own?
+  bool mixes(id i) const { return f_->mixed != nullptr && f_->mixed->has(i); }
+  void multiply_mixed(id i, const tensor<Real>& out, const row_range& r, const evaluator<Real>& evaluate) const {
+    operands<Real> x = operands_of(i, r);
+    x.a.p = const_cast<Real*>(f_->mixed->scaled(i, x.a.p, x.a.d[3], r.from, r.n));
+    evaluate(i, out, x);
+    f_->mixed->finish(i, x.a.p, x.a.d[3], out.p, out.d[3], r.from, r.n);
   }
   // The product that is accumulated into the sum i, if any.
   id accumulated(id i) const {
@@ -187,6 +200,7 @@ template <class Real> class row_worker {
   const frame<Real>* f_ = nullptr;
   long long piece_ = 0;  // its first row
   memory<Real> arena_;
+  mutable memory<Real> mixed_;  // a product before it is added to something
   std::vector<Real*> cell_;
   std::vector<std::vector<Real*>> sum_;  // by thread, per node that sums over rows; threads share those of products
   std::vector<Real*> converted_;         // a piece of inputs and outputs that are not stored as Real

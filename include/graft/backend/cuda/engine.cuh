@@ -249,7 +249,6 @@ template <class T> struct engine {
     summed_gradients sums_;
   };
   // Rows of a call may have adapters of their own, in the launches of the base.
-  static constexpr bool mixes_rows = true;
   class bank {
    public:
     using block = typename mixed_bank<T>::block;

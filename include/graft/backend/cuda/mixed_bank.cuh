@@ -6,6 +6,7 @@
 #include <graft/backend/cuda/bound_plan.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
 #include <graft/backend/cuda/mixed_blocks.h>
+#include <graft/backend/mixed_plan.h>
 
 #include <map>
 #include <span>
@@ -91,70 +92,22 @@ template <class T> class mixed_bank {
   }
 
  private:
-  using leaf_list = std::map<std::string, const void*>;
-  // Tensors that launches other than products read.
-  static leaf_list leaves_beside_products(const block& b) {
-    const graph& g = b.in->value();
-    const plan& p = b.in->launches();
-    node_set seen(g.size);
-    leaf_list found;
-    const auto visit = [&](const auto& self, id i) -> void {
-      if (i < 0 || seen[i] || p.when.of[i] == stage::data) return;
-      seen.add(i);
-      if (is_leaf(g[i].what) && g[i].what != op::scalar)
-        found[g.name(i).c_str()] = b.with->leaves[static_cast<std::size_t>(i)].data;
-      for (int k = 0; k < 3; ++k) self(self, g[i].operand(k));
-    };
-    for (const graft::launch& l : p.launches)
-      for (int n = l.first; l.product < 0 && n < l.first + l.count; ++n)
-        for (int k = 0; k < 3; ++k) visit(visit, g[p.nodes[n]].operand(k));
-    return found;
-  }
-  static int beside_products(const plan& p) {
-    int n = 0;
-    for (const graft::launch& l : p.launches) n += l.product < 0 ? 1 : 0;
-    return n;
-  }
-  static const void* weight_of(const block& b, const product_slots& s) {
-    const id leaf = base_leaf(b.in->value(), s.weight);
-    return leaf < 0 ? nullptr : b.with->leaves[static_cast<std::size_t>(leaf)].data;
-  }
-  static bool same_besides_records(const product_slots& a, const product_slots& b) {
-    for (const side_branch& s : b.sides)
-      if (s.kept) return false;
-    return a.weight_by_row == b.weight_by_row && a.act == b.act && (a.residual < 0) == (b.residual < 0) &&
-           a.before_posts < 0 && b.before_posts < 0;
-  }
+  struct leaf_of {
+    const typename bound_plan<T>::binding* with;
+    const void* operator()(id i) const { return with->leaves[static_cast<std::size_t>(i)].data; }
+  };
+  static planned_block<leaf_of> planned(const block& b) { return {b.in->value(), b.in->launches(), {b.with}}; }
   status read(const block& base, const block& with, std::vector<mixed_record>& records) const {
-    const plan &p = base.in->launches(), &q = with.in->launches();
-    if (beside_products(p) != beside_products(q) || p.products.size() != q.products.size() ||
-        leaves_beside_products(base) != leaves_beside_products(with))
-      return fail("an adapter needs other launches than the base; rows with it run as a group of their own");
-    for (const product_slots& s : p.products) {
-      const bound_product<T>* found = nullptr;
-      for (const bound_product<T>& other : with.with->products)
-        if (weight_of(base, s) != nullptr && weight_of(base, s) == weight_of(with, other.slots()) &&
-            same_besides_records(s, other.slots()))
-          found = &other;
-      if (found == nullptr) return fail("an adapter is inside a copy of a weight; rows with it run as a group");
-      if (found->rank() > max_mixed_rank)
-        return fail("a side branch of rank ", found->rank(), " is larger than ", max_mixed_rank,
+    const planned_block<leaf_of> one = planned(base), other = planned(with);
+    return match_products(one, other, [&](int k, int at) -> status {
+      const bound_product<T>& found = with.with->products[static_cast<std::size_t>(at)];
+      if (found.rank() > max_mixed_rank)
+        return fail("a side branch of rank ", found.rank(), " is larger than ", max_mixed_rank,
                     ", which rows may have one by one; they run as a group");
-      records.push_back(adds_nothing(base, s, with, found->slots()) ? table_[records.size() * each_]
-                                                                    : found->record_of_rows());
-    }
-    return ok;
-  }
-  // The product of the base, whose bias may be packed a second time.
-  static bool adds_nothing(const block& base, const product_slots& s, const block& with, const product_slots& other) {
-    bool same = other.sides.empty() && other.pre < 0 && other.posts.size() == s.posts.size();
-    for (int k = 0; same && k < s.posts.size(); ++k) {
-      const id a = s.posts[k].operand, b = other.posts[k].operand;
-      same = s.posts[k].what == other.posts[k].what && is_leaf(base.in->value()[a].what) &&
-             is_leaf(with.in->value()[b].what) &&
-             base.with->leaves[static_cast<std::size_t>(a)].data == with.with->leaves[static_cast<std::size_t>(b)].data;
-    }
-    return same;
+      records.push_back(adds_nothing(one, one.p.products[k], other, found.slots()) ? table_[records.size() * each_]
+                                                                                   : found.record_of_rows());
+      return ok;
+    });
   }
   // Which products have a factor of the input in some record, and which one of the output or a summand.
   void note_slots() {
