@@ -140,6 +140,16 @@ template <class Engine> class causal_lm {
   // too many rows; run_rows runs them by groups.
   result<block_stack<Engine>*> prepare_mixed(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
                                              std::span<const row_run> runs, std::span<const names> of_runs);
+  // The base whose launches they share; and the place of what a set of adapters does to it, or that it has none.
+  static constexpr int base_place = -1, no_place = -2;
+  result<block_stack<Engine>*> begin_mixed(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, long long rows);
+  result<int> place_of_mixed(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, long long rows, const names& n,
+                             std::string* why = nullptr);
+  static long long rows_of(std::span<const row_run> runs) {
+    long long rows = 0;
+    for (const row_run& r : runs) rows += static_cast<long long>(r.tokens.size());
+    return rows;
+  }
   status check_adapters(std::span<const row_run> runs, std::span<const names> of_runs) const;
   status run_prepared(block_stack<Engine>& in, way w, const mutable_view& out) {
     if (status s = send_rows(); !s) return s;

@@ -4,6 +4,8 @@
 #pragma once
 #include <graft/model/causal_lm.h>
 
+#include <set>
+
 namespace graft {
 
 template <class Engine>
@@ -60,8 +62,27 @@ result<block_stack<Engine>*> causal_lm<Engine>::prepare_mixed(stack_cache<Engine
                                                               std::span<const names> of_runs) {
   block_stack<Engine>* const by_groups = nullptr;
   if (status s = check_adapters(runs, of_runs); !s) return s.failure();
-  long long rows = 0;
-  for (const row_run& r : runs) rows += static_cast<long long>(r.tokens.size());
+  const long long rows = rows_of(runs);
+  const auto base = begin_mixed(stacks, cache, rows);
+  if (!base) return base.failure();
+  std::set<names> sets(of_runs.begin(), of_runs.end());
+  sets.erase(names{});
+  if (sets.size() > mixed_rows<Engine>::places) return by_groups;
+  std::vector<std::int64_t> places;
+  for (const names& n : of_runs) {
+    const result<int> place = place_of_mixed(stacks, cache, rows, n);
+    if (!place) return place.failure();
+    if (*place == no_place) return by_groups;
+    places.push_back(*place);
+  }
+  if (status s = set_rows(runs, cache != nullptr, places); !s) return s.failure();
+  if (status s = stacks.mixed().send(programs_->queue, rows_.adapters(), rows_.adapter_numbers()); !s)
+    return s.failure();
+  return *base;
+}
+template <class Engine>
+result<block_stack<Engine>*> causal_lm<Engine>::begin_mixed(stack_cache<Engine>& stacks, kept_rows<Engine>* cache,
+                                                            long long rows) {
   const way w = cache != nullptr ? way::cached : way::forward;
   const numbered_weights on = base_weights();
   const result<capacity> room = reserve(rows);
@@ -70,22 +91,23 @@ result<block_stack<Engine>*> causal_lm<Engine>::prepare_mixed(stack_cache<Engine
   if (!base) return base.failure();
   if (status s = (*base)->ready(w, rows, *room); !s) return s.failure();
   if (status s = stacks.mixed().begin(programs_->queue, w, *(*base)->made, room->tokens); !s) return s.failure();
-  std::vector<std::int64_t> places;
-  for (const names& n : of_runs) {
-    places.push_back(-1);
-    if (n.empty()) continue;
-    const std::vector<shared_adapter> adapters = listed(named_, n);
-    const auto with = stacks.of(adapters, on.number, [&] { return make_stack(adapters, on, {false, false, cache}); });
-    if (!with) return with.failure();
-    if (status s = (*with)->ready(w, rows, *room); !s) return s.failure();
-    const result<int> place = stacks.mixed().place_of(w, *(*with)->made);
-    if (!place) return by_groups;
-    places.back() = *place;
-  }
-  if (status s = set_rows(runs, cache != nullptr, places); !s) return s.failure();
-  if (status s = stacks.mixed().send(programs_->queue, rows_.adapters(), rows_.adapter_numbers()); !s)
-    return s.failure();
   return (*base)->made.get();
+}
+template <class Engine>
+result<int> causal_lm<Engine>::place_of_mixed(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, long long rows,
+                                              const names& n, std::string* why) {
+  if (n.empty()) return base_place;
+  const way w = cache != nullptr ? way::cached : way::forward;
+  const numbered_weights on = base_weights();
+  const result<capacity> room = reserve(rows);
+  if (!room) return room.failure();
+  const std::vector<shared_adapter> adapters = listed(named_, n);
+  const auto with = stacks.of(adapters, on.number, [&] { return make_stack(adapters, on, {false, false, cache}); });
+  if (!with) return with.failure();
+  if (status s = (*with)->ready(w, rows, *room); !s) return s.failure();
+  const result<int> place = stacks.mixed().place_of(w, *(*with)->made);
+  if (!place && why != nullptr) *why = place.message();
+  return place ? *place : no_place;
 }
 template <class Engine> result<std::string> causal_lm<Engine>::explain_rows(std::span<const names> sets) {
   const auto mine = alone();
@@ -93,19 +115,17 @@ template <class Engine> result<std::string> causal_lm<Engine>::explain_rows(std:
   for (const names& n : sets) {
     if (status s = named_.knows(n); !s) return s.failure();
     for (const std::string& name : n) all += (&name == n.data() ? "" : ", ") + name;
-    const std::int64_t token[1] = {0};
-    const row_run run{token};
-    if (const auto made = prepare_mixed(stacks_, nullptr, {&run, 1}, {&n, 1}); !made) return made.failure();
-    const auto with = stacks_.of(listed(named_, n), weights_number_, [] { return fail("it was made above"); });
-    const result<int> place = !with ? with.failure() : stacks_.mixed().place_of(way::forward, *(*with)->made);
-    all += place ? ": in the launches of the base" : std::string(": ") + place.message();
+    if (const auto base = begin_mixed(stacks_, nullptr, 1); !base) return base.failure();
+    std::string why = "in the launches of the base";
+    if (const result<int> place = place_of_mixed(stacks_, nullptr, 1, n, &why); !place) return place.failure();
+    all += ": " + why;
     all += "\n";
   }
   return all;
 }
 
-// Rows of different adapters that cannot share launches run by groups: tokens see their own sequence only, and a sequence
-// has one set of adapters.
+// Rows of adapters that cannot share launches run by groups: tokens see their own sequence only, and a sequence has one
+// set of adapters. Those that can are one group.
 template <class Engine>
 status causal_lm<Engine>::run_rows(stack_cache<Engine>& stacks, kept_rows<Engine>* cache, std::span<const row_run> runs,
                                    std::span<const names> of_runs, const mutable_view& out) {
@@ -126,20 +146,35 @@ status causal_lm<Engine>::run_rows(stack_cache<Engine>& stacks, kept_rows<Engine
   if (status s = grouped_.reserve(programs_->queue, first.back() * width * bits_of(out.type) / bits_of(Engine::keeps));
       !s)
     return s;
-  for (std::size_t k = 0; k < runs.size(); ++k) {
-    if (std::find(of_runs.begin(), of_runs.begin() + static_cast<std::ptrdiff_t>(k), of_runs[k]) !=
-        of_runs.begin() + static_cast<std::ptrdiff_t>(k))
-      continue;  // ran with the group of an earlier one
+  std::vector<int> group_of;  // 0: those that share launches
+  std::set<names> sharing;
+  std::vector<names> others;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    bool shares = sharing.count(of_runs[i]) > 0;
+    if (!shares && sharing.size() < mixed_rows<Engine>::places) {
+      const result<int> place = place_of_mixed(stacks, cache, rows_of(runs), of_runs[i]);
+      if (!place) return place.failure();
+      shares = *place != no_place;
+    }
+    if (shares) sharing.insert(of_runs[i]);
+    const auto at = std::find(others.begin(), others.end(), of_runs[i]);
+    group_of.push_back(shares ? 0 : static_cast<int>(at - others.begin()) + 1);
+    if (!shares && at == others.end()) others.push_back(of_runs[i]);
+  }
+  for (int g = 0; g <= static_cast<int>(others.size()); ++g) {
     std::vector<row_run> group;
+    std::vector<names> of_group;
     long long rows = 0;
-    for (std::size_t i = k; i < runs.size(); ++i)
-      if (of_runs[i] == of_runs[k]) group.push_back(runs[i]), rows += first[i + 1] - first[i];
-    const auto stack = prepare(stacks, cache, listed(named_, of_runs[k]), base_weights(), group);
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      if (group_of[i] == g) group.push_back(runs[i]), of_group.push_back(of_runs[i]), rows += first[i + 1] - first[i];
+    if (group.empty()) continue;
+    const auto stack = g == 0 ? prepare_mixed(stacks, cache, group, of_group)
+                              : prepare(stacks, cache, listed(named_, of_group[0]), base_weights(), group);
     if (!stack) return stack.failure();
     if (status s = run_prepared(**stack, w, {grouped_.data(), out.type, {rows, width, 1, 1}, 2}); !s) return s;
     const char* from = static_cast<const char*>(grouped_.data());
-    for (std::size_t i = k; i < runs.size(); ++i) {
-      if (of_runs[i] != of_runs[k]) continue;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (group_of[i] != g) continue;
       const long long count = (first[i + 1] - first[i]) * bytes;
       if (status s = Engine::copy(programs_->queue, static_cast<char*>(out.data) + first[i] * bytes, from, count); !s)
         return s;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stacks of a model by what acts on which weights. One is made when it is first asked for and kept, so that switching
-// adapters is to look one up; those whose adapters are gone, and the oldest of too many, are
-// forgotten.
+// adapters is to look one up; those whose adapters are gone, and of too many the one used longest
+// ago, are forgotten.
 #pragma once
 #include <graft/model/mixed_rows.h>
 #include <graft/model/together.h>
@@ -29,8 +29,11 @@ template <class Engine> class stack_cache {
 
   // `make` makes a stack that is not there yet.
   template <class Make> result<entry*> of(std::span<const shared_adapter> adapters, unsigned long long on, Make make) {
-    for (entry& e : all_)
-      if (e.on == on && std::equal(e.of.begin(), e.of.end(), adapters.begin(), adapters.end())) return &e;
+    for (auto e = all_.begin(); e != all_.end(); ++e)
+      if (e->on == on && std::equal(e->of.begin(), e->of.end(), adapters.begin(), adapters.end())) {
+        all_.splice(all_.end(), all_, e);  // the last to be forgotten: a call with several has all of them
+        return &all_.back();
+      }
     result<std::unique_ptr<stack>> fresh = make();
     if (!fresh) return fresh.failure();
     if (all_.size() == most) all_.pop_front();
@@ -57,8 +60,8 @@ template <class Engine> class stack_cache {
   }
 
  private:
-  static constexpr std::size_t most = 64;
-  std::list<entry> all_;
+  static constexpr std::size_t most = mixed_rows<Engine>::places;
+  std::list<entry> all_;  // the one used last is at the end
   entry base_of_mixed_;
   mixed_rows<Engine> mixed_;
 };
