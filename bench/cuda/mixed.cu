@@ -176,7 +176,7 @@ int main(int argc, char** argv) {
   add_mixed(*at, "8 lora r16, every fifth row without", 8, 5, false);
   add_mixed(*at, "32 lora r16", 32, 0, false);
   add_mixed(*at, "8 of four methods", 8, 0, true);
-  for (const int flight : {4, 5, 8, 10}) {
+  for (const int flight : {5, 8}) {
     const std::string with = ", stages " + std::to_string(flight);
     add_mixed(*at, "64 rows without" + with, 0, 0, false, 0, flight);
     add_mixed(*at, "8 lora r16" + with, 8, 0, false, 0, flight);
