@@ -2,8 +2,8 @@
 // What it costs to give a model other adapters between two tokens: random bf16 weights in the shape of Llama-3-8B, LoRA of
 // rank 16 on all seven projections, captured steps of 16 sequences, and 1, 8 or 64 resident adapters. Prints one line of
 // JSON, microseconds of whole steps with all that the host does: with one adapter all the time; with another one activated
-// before every token; with other names for the rows of every token; and the first two steps of an adapter, of which the
-// second is captured.
+// before every token; with other names for the rows of every token; the first two steps of an adapter, of which the
+// second is captured; and prompts of 256 tokens for all sequences, with one adapter and with one for each.
 //     bench_cuda_switching [LAYERS]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
@@ -51,6 +51,26 @@ result<std::vector<double>> steps(generator<engine>& g, std::span<const names> o
   if (!made) return made.failure();
   if (!done) return done.failure();
   return took;
+}
+// Of prompts alone.
+result<double> prompt_time(causal_lm<engine>& model, std::span<const names> of_rows) {
+  constexpr int length = 256;
+  generation_settings settings;
+  settings.new_tokens = 1;
+  auto g = generator<engine>::make(model, settings, sequences, length + 8);
+  if (!g) return g.failure();
+  std::vector<std::int64_t> prompt(length);
+  for (int i = 0; i < length; ++i) prompt[static_cast<std::size_t>(i)] = 1 + i % 1000;
+  const std::vector<std::vector<std::int64_t>> prompts(sequences, prompt);
+  std::vector<double> took;
+  for (int k = 0; k < 7; ++k) {
+    const double begun = now();
+    const auto made = g->run(
+        prompts, [](std::size_t, std::int64_t) { return true; }, of_rows);
+    if (!made) return made.failure();
+    if (k > 1) took.push_back(now() - begun);
+  }
+  return median(took);
 }
 status say(const char* name, int resident, double v) {
   std::printf(", \"%s_%d\": %.1f", name, resident, v);
@@ -102,6 +122,10 @@ status measure(int layers) {
     if (!rows) return rows.failure();
     const auto same_rows = steps(*g, of_rows, [](int) { return status(ok); });
     if (!same_rows) return same_rows.failure();
+    const auto one_prompt = prompt_time(*model, {}), prompts = prompt_time(*model, of_rows);
+    if (!one_prompt || !prompts) return fail("the prompts failed");
+    static_cast<void>(say("prompts_one_adapter", resident, *one_prompt));
+    static_cast<void>(say("prompts", resident, *prompts));
     static_cast<void>(say("step", resident, after(*one, 20)));
     static_cast<void>(say("activated_before_each", resident, after(*again, 1)));
     static_cast<void>(say("mixed_step", resident, after(*same_rows, 20)));

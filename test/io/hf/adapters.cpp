@@ -166,6 +166,39 @@ TEST_CASE("adapters: rows of one batch with different adapters are those rows on
   }
 }
 
+TEST_CASE("adapters: rows whose adapters fill slots of products pass over the weights once, others as a group") {
+  const names slots{"lora", "dora", "adalora", "ia3", "hra", "vera", "vblora", "loha", "lora_qv"};
+  names all = slots;
+  all.insert(all.end(), {"oft", "boft", "ln_tuning"});
+  sample s = sample::with(all);
+  const auto launched_by = [&](const std::vector<names>& of_runs) {
+    const auto launched = [&] {
+      long long n = 0;
+      for (int k = 0; k < s.model.programs().count(); ++k) n += s.model.programs()[k].launched();
+      return n;
+    };
+    static_cast<void>(s.logits(of_runs));  // programs that are new come with it
+    const long long before = launched();
+    static_cast<void>(s.logits(of_runs));
+    return launched() - before;
+  };
+  const long long once = launched_by({{}, {}, {}});
+  CHECK(once > 0);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    CAPTURE(slots[i]);
+    CHECK(launched_by({{slots[i]}, {}, {slots[(i + 1) % slots.size()]}}) == once);
+  }
+  CHECK(launched_by({{"lora"}, {"oft"}, {"dora"}}) > once);
+  for (const std::string& a : all) {
+    const auto told = s.model.explain_rows(std::vector<names>{{a}});
+    REQUIRE_MESSAGE(told, told.message());
+    const bool in_slots = std::find(slots.begin(), slots.end(), a) != slots.end();
+    CAPTURE(*told);
+    CHECK((told->find("in the launches of the base") != std::string::npos) == in_slots);
+    CHECK((told->find("group") != std::string::npos) == !in_slots);
+  }
+}
+
 TEST_CASE("adapters: prompts with different adapters generate what each generates alone") {
   sample s = sample::with({"lora", "dora", "oft", "ln_tuning"});
   const std::vector<std::vector<std::int64_t>> prompts{{1, 5, 7}, {1, 5, 7}, {1, 5, 7}, {2, 9}, {1, 5, 7}};
