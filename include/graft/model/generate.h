@@ -177,7 +177,9 @@ template <class Engine> class generator {
     }
     const int this_step = steps_queued_;
     rows_set_ = model_->rows_set();
-    if (replays && rows_of_ == active_ && (only_mine || !is_queued) && all_go_on(all)) {
+    // Adapters that change between tokens would make a step that was queued ahead one in vain.
+    const bool steady = std::exchange(acted_before_, acts_now) == acts_now;
+    if (replays && steady && rows_of_ == active_ && (only_mine || !is_queued) && all_go_on(all)) {
       if (status s = queue_step(); !s) return s;
       queued_ahead_ = true, stamp_ahead_ = acts_now;
     }
@@ -240,7 +242,7 @@ template <class Engine> class generator {
   std::vector<long long> done_, prompt_;       // tokens in the cache, and those of the prompt
   int steps_queued_ = 0;
   bool queued_ahead_ = false;  // the last step that was queued is the one behind the one that was read last
-  std::uint64_t stamp_ahead_ = 0, rows_set_ = 0;
+  std::uint64_t stamp_ahead_ = 0, acted_before_ = 0, rows_set_ = 0;
   std::vector<row_run> runs_;
   std::vector<named_adapters::names> names_;
 };
