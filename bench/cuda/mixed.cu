@@ -61,25 +61,9 @@ cuda::mixed_record* table_for(const std::vector<factor_pair>& factors, bool four
   return on_device(all) + 1;
 }
 
-// TRIED
-template <int Flight> cuda::kernel_set with_flight(cuda::kernel_set k) {
-  using block = cuda::mixed_block<bf, 64, 64, 2, 1, Flight>;
-  k.mixed.stream[cuda::mixed_index(64, 64, 1)] = {
-      reinterpret_cast<const void*>(&cuda::mixed_stream_kernel<bf, 64, 64, 2, 1, Flight>),
-      static_cast<unsigned>(block::threads), block::shape::bytes};
-  return k;
-}
 // `segment`: so many rows side by side have the same adapter; 0: any row may have any.
-void add_mixed(const setting& at, const std::string& name, int adapters, int without, bool four, int segment = 0,
-               int flight = 6) {
-  static const cuda::kernel_set every = cuda::every_kernel_of<bf>(), five = with_flight<5>(every),
-                                eight = with_flight<8>(every), four_ = with_flight<4>(every),
-                                ten = with_flight<10>(every);
-  const cuda::kernel_set& kernels = flight == 4    ? four_
-                                    : flight == 5  ? five
-                                    : flight == 8  ? eight
-                                    : flight == 10 ? ten
-                                                   : every;
+void add_mixed(const setting& at, const std::string& name, int adapters, int without, bool four, int segment = 0) {
+  static const cuda::kernel_set kernels = cuda::every_kernel_of<bf>();
   static std::vector<std::vector<factor_pair>> factors(16);
   std::vector<cuda::mixed_record*> tables;
   const int tokens = at.m;
@@ -117,7 +101,7 @@ void add_mixed(const setting& at, const std::string& name, int adapters, int wit
   auto products = std::make_shared<std::vector<cuda::mixed_linear<bf>>>(static_cast<std::size_t>(at.rotation));
   const double bytes = 2.0 * (static_cast<double>(outputs) * k + 16.0 * adapters * (outputs + k) +
                               static_cast<double>(tokens) * (outputs + k));
-  add(name + "/" + std::to_string(tokens) + "/4096", at.calls, 0, bytes, [=, &kernels](cudaStream_t s) {
+  add(name + "/" + std::to_string(tokens) + "/4096", at.calls, 0, bytes, [=](cudaStream_t s) {
     for (int c = 0; c < at.calls; ++c) {
       const auto i = static_cast<std::size_t>(c % at.rotation);
       const cuda::mixed_operands o{.x = at.x,
@@ -176,12 +160,6 @@ int main(int argc, char** argv) {
   add_mixed(*at, "8 lora r16, every fifth row without", 8, 5, false);
   add_mixed(*at, "32 lora r16", 32, 0, false);
   add_mixed(*at, "8 of four methods", 8, 0, true);
-  for (const int flight : {5, 8}) {
-    const std::string with = ", stages " + std::to_string(flight);
-    add_mixed(*at, "64 rows without" + with, 0, 0, false, 0, flight);
-    add_mixed(*at, "8 lora r16" + with, 8, 0, false, 0, flight);
-    add_mixed(*at, "32 lora r16" + with, 32, 0, false, 0, flight);
-  }
   add_mixed(*many, "8 segments", 8, 0, false, 512);
   add_mixed(*many, "8 segments that end anywhere", 8, 0, false, 500);
   add_mixed(*many, "8 segments of four methods", 8, 0, true, 500);

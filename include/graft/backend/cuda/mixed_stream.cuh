@@ -23,11 +23,13 @@ struct mixed_args {
   int k;
 };
 
-template <class T, int Tokens, int Rows, int Splits, int Segments, int InFlight = 6> struct mixed_block {
+template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_block {
   using mixed_groups = cuda::mixed_groups<Segments>;
   static constexpr int helpers = 256, warps = helpers / 32;
-  // Stages of weights: what the helpers ask for waits behind them. Twelve cost 2.4 µs of 14.6, and six cover the latency.
-  static constexpr int in_flight = InFlight;
+  // Stages: what the helpers ask for waits behind them. With 64 rows and tokens, 16 KB each, twelve took 14.6 µs, eight
+  // 13.7, six 12.8 and five 12.3; fewer rows and tokens have more of them.
+  static constexpr int stage_bytes = (Rows + Tokens) * 128,
+                       in_flight = 80 * 1024 / stage_bytes < 4 ? 4 : 80 * 1024 / stage_bytes;
   static constexpr int own_rows = Rows / Splits, pitch = own_rows + 4;  // floats of a token in a tile
   static constexpr int tile_bytes = Tokens * pitch * 4, sum_bytes = warps * 512, groups_bytes = sizeof(mixed_groups);
   using shape = stream_shape<Tokens, Rows, Splits, 0, 2 * tile_bytes + sum_bytes + groups_bytes, in_flight>;
@@ -276,13 +278,13 @@ template <class T, int Tokens, int Rows, int Splits, int Segments, int InFlight 
   }
 };
 
-template <class T, int Tokens, int Rows, int Splits, int Segments, int InFlight = 6>
-__global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits, Segments, InFlight>::threads)
+template <class T, int Tokens, int Rows, int Splits, int Segments>
+__global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits, Segments>::threads)
     mixed_stream_kernel(const __grid_constant__ stream_maps maps, const __grid_constant__ stream_args g,
                         const __grid_constant__ mixed_args mixed) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
-  using kernel = mixed_block<T, Tokens, Rows, Splits, Segments, InFlight>;
+  using kernel = mixed_block<T, Tokens, Rows, Splits, Segments>;
   const std::uint32_t base = (ptx::shared_address(raw) + 1023) & ~1023U;
   std::uint8_t* const beside = raw + (base - ptx::shared_address(raw)) + kernel::shape::beside;
   const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
