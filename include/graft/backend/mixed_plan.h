@@ -3,6 +3,7 @@
 // the slots of products: rows then bring what their own product has in its slots. Rotations, norms and folded adapters
 // need other launches, and their rows run as a group.
 #pragma once
+#include <graft/core/result.h>
 #include <graft/plan/plan.h>
 
 #include <map>
