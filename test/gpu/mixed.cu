@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <graft/backend/cuda/mixed_blocks.h>
 #include <graft/io/hf/adapters.h>
+#include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.cuh>
 
@@ -14,13 +15,14 @@
 #include <random>
 
 #include "../support/gpu_layer.h"
+#include "../support/random_model.h"
 
 using namespace graft;
 
 namespace {
 
 bool no_gpu() {
-  const std::string why = test::why_no_gpu();
+  const std::string why = ::test::why_no_gpu();
   if (!why.empty()) std::printf("no GPU: %s\n", why.c_str());
   return !why.empty();
 }
@@ -395,6 +397,51 @@ TEST_CASE_TEMPLATE("gpu mixed: rows of a batch are what they are alone", Engine,
   std::size_t lines = 0;
   for (std::size_t at = groups->find("group"); at != std::string::npos; at = groups->find("group", at + 1)) ++lines;
   CHECK(lines == 3);
+}
+
+TEST_CASE("gpu mixed: prompts with different adapters take the launches of the base, and are what each is alone") {
+  if (no_gpu()) return;
+  const model_config c = graft::test::llama_config(2, 1024, 2048, 512, 512);
+  auto model = causal_lm<narrow_type>::make(c, graft::test::random_weights(c), {.context = 512});
+  REQUIRE(bool(model));
+  const auto config = io::make_adapter_config(
+      "LORA", {}, {{"target_modules", io::json_word("all-linear")}, {"r", io::json_number(16)}});
+  REQUIRE(bool(config));
+  std::mt19937 random(3);
+  for (const std::string name : {"a", "b"}) {
+    REQUIRE(bool(io::hf::add_adapter(*model, name, *config, 5)));
+    REQUIRE(bool(model->activate({name})));
+    for (const module_adapter& m : model->adapters().modules) {  // a fresh one would change nothing
+      for (float& v : *m.tensors.at("lora_B.weight").data)
+        v = std::uniform_real_distribution<float>(-0.2F, 0.2F)(random);
+    }
+  }
+  sequences rows;
+  for (const int length : {100, 200, 150, 90}) {
+    rows.emplace_back();
+    for (int i = 0; i < length; ++i) rows.back().push_back((7 * i + length) % 512);
+  }
+  const std::vector<names> sets{{"a"}, {}, {"b"}, {"a"}};
+  const auto launches_of = [&](const std::vector<names>& of) {
+    static_cast<void>(logits(*model, rows, of));
+    const long long before = cuda::launch_count();
+    static_cast<void>(logits(*model, rows, of));
+    return cuda::launch_count() - before;
+  };
+  const std::vector<float> together = logits(*model, rows, sets);
+  REQUIRE(bool(model->activate({})));
+  CHECK(launches_of(sets) < launches_of({}) + 2 * 7);  // projections of two layers: no launch behind each
+  auto at = together.begin();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    REQUIRE(bool(model->activate(sets[i])));
+    const std::vector<float> alone = logits(*model, {rows[i]}, {});
+    const std::vector<float> mine(at, at + static_cast<std::ptrdiff_t>(alone.size()));
+    at += static_cast<std::ptrdiff_t>(alone.size());
+    INFO("sequence " << i);
+    CHECK(apart(mine, alone) < bound<narrow_type>);
+    REQUIRE(bool(model->activate(sets[(i + 1) % sets.size()])));
+    if (sets[(i + 1) % sets.size()] != sets[i]) CHECK(apart(logits(*model, {rows[i]}, {}), mine) > 0.1);
+  }
 }
 
 TEST_CASE("gpu mixed: a captured step goes on after activate, enable, replace and remove") {
