@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fine-tunes a model with a new LoRA: text or tokens in, a PEFT folder out, with the loss as CSV and as SVG beside it.
 //     finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] [--rank N] [--rate X] [--resume CHECKPOINT] [--on cpu|cuda]
+//              [--mode standard|reduce-overhead|max-autotune] [--choices FILE]
 // DATA ending in .ids holds token numbers; anything else is text and needs the model's tokenizer.json. Control-C ends the
 // run with everything saved.
 //     mpirun -n 4 finetune … --parallel data              4 processes, one progress bar; --batch is that of each
@@ -17,6 +18,7 @@
 #include <filesystem>
 
 #include "engines.h"
+#include "modes.h"
 #include "ranks.h"
 
 using sequences = std::vector<std::vector<std::int64_t>>;
@@ -30,6 +32,7 @@ struct wishes {
   parallel_wishes ranks;
   int steps = 100, length = 128, batch = 4, rank = 8;
   double rate = 1e-3;
+  std::string mode, choices;
 };
 
 graft::result<sequences> read_data(const wishes& w) {
@@ -105,7 +108,10 @@ template <class Engine> graft::status run(const wishes& w) {
   auto adapters = hf::new_adapter(*model, *config);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
+  const auto steps = mode_named(w.mode, graft::step_mode::standard, w.choices, *model);
+  if (!steps) return steps.failure();
   graft::trainer_settings how;
+  how.mode = *steps;
   how.steps = w.steps, how.batch = w.batch, how.optimizer.rate = w.rate;
   how.rate = {graft::schedule_kind::cosine, w.steps / 20, w.steps};
   if (w.ranks.parallel == "data") {
@@ -151,6 +157,10 @@ int main(int argc, char** argv) {
       w.batch = std::atoi(value().c_str());
     else if (a == "--rank")
       w.rank = std::atoi(value().c_str());
+    else if (a == "--mode")
+      w.mode = value();
+    else if (a == "--choices")
+      w.choices = value();
     else if (a == "--rate")
       w.rate = std::atof(value().c_str());
     else if (a == "--on")

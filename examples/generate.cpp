@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generates text with a model from a Hugging Face folder and, where one is named, an adapter from a PEFT folder.
 //     generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] [--on cpu|cuda] (--ids 1,2,3 | TEXT)
+//              [--mode standard|reduce-overhead|max-autotune] [--choices FILE]
 //     mpirun -n 4 generate … --parallel tensor            4 processes that each compute a part of the model; one speaks
 //     generate … --parallel tensor --on cuda --process 0/4 --meet FILE      one of 4 that were started by hand, with a GPU each
 // Text needs the tokenizer.json of the model; token ids always work.
@@ -16,6 +17,7 @@
 #include <optional>
 
 #include "engines.h"
+#include "modes.h"
 #include "ranks.h"
 
 namespace hf = graft::io::hf;
@@ -26,6 +28,7 @@ struct wishes {
   bool compare = false;
   int tokens = 32;
   std::optional<unsigned long long> seed;
+  std::string mode, choices;
 };
 
 std::vector<std::int64_t> numbers(const std::string& list) {
@@ -39,11 +42,11 @@ std::vector<std::int64_t> numbers(const std::string& list) {
 }
 
 template <class Engine>
-graft::status say(graft::causal_lm<Engine>& model, const graft::generation_settings& how,
+graft::status say(graft::causal_lm<Engine>& model, const graft::generation_settings& how, graft::step_mode steps,
                   const std::vector<std::int64_t>& prompt, const hf::tokenizer* words, const char* title, bool aloud) {
   if (aloud) std::printf("%s", title);
   const int length = std::min(model.context(), static_cast<int>(prompt.size()) + *how.new_tokens);
-  auto g = graft::generator<Engine>::make(model, how, 1, length, graft::step_mode::reduce_overhead);
+  auto g = graft::generator<Engine>::make(model, how, 1, length, steps);
   if (!g) return g.failure();
   hf::text_stream text;
   const auto begin = std::chrono::steady_clock::now();
@@ -87,14 +90,16 @@ template <class Engine> graft::status run(const wishes& w) {
     if (!ids) return ids.failure();
     prompt = *ids;
   }
+  const auto steps = mode_named(w.mode, graft::step_mode::reduce_overhead, w.choices, *model);
+  if (!steps) return steps.failure();
   const hf::tokenizer* const spoken = words ? &*words : nullptr;
   if (w.compare || w.adapter.empty())
-    if (graft::status s = say(*model, how, prompt, spoken, "the model:", aloud); !s) return s;
+    if (graft::status s = say(*model, how, *steps, prompt, spoken, "the model:", aloud); !s) return s;
   if (w.adapter.empty()) return graft::ok;
   auto adapters = hf::load_adapters(w.adapter, *model);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
-  return say(*model, how, prompt, spoken, "with the adapter:", aloud);
+  return say(*model, how, *steps, prompt, spoken, "with the adapter:", aloud);
 }
 
 int main(int argc, char** argv) {
@@ -106,6 +111,10 @@ int main(int argc, char** argv) {
       w.adapter = value();
     else if (a == "--compare-base")
       w.compare = true;
+    else if (a == "--mode")
+      w.mode = value();
+    else if (a == "--choices")
+      w.choices = value();
     else if (a == "--tokens")
       w.tokens = std::atoi(value().c_str());
     else if (a == "--sample")
@@ -126,7 +135,7 @@ int main(int argc, char** argv) {
   if (w.model.empty() || (w.text.empty() && w.ids.empty())) {
     std::fputs(
         "usage: generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] "
-        "[--on cpu|cuda] (--ids 1,2 | TEXT)\n",
+        "[--on cpu|cuda] [--mode standard|reduce-overhead|max-autotune] [--choices FILE] (--ids 1,2 | TEXT)\n",
         stderr);
     return 2;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention kernels behind a few C functions, so that bench/compare_attention.py can run them in the process, on the
 // stream and on the tensors of the opponent. Every function that launches returns 0, or 1 with a message in graft_error().
-#include <graft/backend/cuda/attention.cuh>
-#include <graft/backend/cuda/targets.h>
+#include <graft/cuda.h>
 
+#include <cstdlib>
 #include <string>
 
 namespace {
@@ -17,9 +17,15 @@ int report(const status& s) {
   if (!s) message = s.message();
   return s ? 0 : 1;
 }
+// With GRAFT_ATTENTION=mma as a device without wgmma runs it.
 const cuda::attention_calls<bf>& calls() {
-  static const cuda::attention_kernels kernels = cuda::all_attention_kernels<bf>();
-  static const cuda::attention_calls<bf> made(kernels, sm_90);
+  static const cuda::attention_kernels kernels = [] {
+    cuda::attention_kernels k = cuda::all_attention_kernels<bf>();
+    k.mma = cuda::all_mma_attention_kernels<bf>();
+    return k;
+  }();
+  static const char* const how = std::getenv("GRAFT_ATTENTION");
+  static const cuda::attention_calls<bf> made(kernels, how != nullptr && std::string(how) == "mma" ? sm_80 : sm_90);
   return made;
 }
 
@@ -41,8 +47,12 @@ void graft_attention_room(const graft_attention_size* s, long long* bytes, long 
 }
 int graft_attention(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const long long* spans,
                     void* cache, long long places, void* out, float* sums) {
-  return report(calls().forward(stream, {dtype::bf16, s->rows, s->head, s->heads, s->groups, s->cached != 0, true},
-                                {qkv, spans, cache, places, out, sums, nullptr, true}));
+  const cuda::attention_size size{dtype::bf16, s->rows, s->head, s->heads, s->groups, s->cached != 0, true};
+  static cuda::buffer room;  // as large as the calls before a capture needed it
+  if (status made = room.reserve(cuda::room_of_mma_decode(size, sm_80)); !made) return report(made);
+  cuda::attention_tensors t{qkv, spans, cache, places, out, sums};
+  t.room = room.data(), t.chained = true;
+  return report(calls().forward(stream, size, t));
 }
 int graft_attention_grad(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const void* d_out,
                          const long long* spans, void* d_qkv, void* room, int has_forward) {

@@ -9,12 +9,33 @@ TEST_CASE("attention_choice: what no kernel takes is a node of its own") {
   const target t = sm_90;
   CHECK(cuda::choose_attention({dtype::bf16, 10, 72, 4, 4}, t).how == cuda::attention_way::node);
   CHECK(cuda::choose_attention({dtype::f32, 10, 128, 4, 4}, t).how == cuda::attention_way::node);
-  CHECK(cuda::choose_attention({dtype::bf16, 10, 128, 4, 4}, sm_80).how == cuda::attention_way::node);
   CHECK(cuda::choose_attention({dtype::bf16, 64, 128, 32, 8, true}, t).how == cuda::attention_way::decode);
   CHECK(cuda::choose_attention({dtype::bf16, 65, 128, 32, 8, true}, t).how == cuda::attention_way::prefill);
   CHECK(cuda::choose_attention({dtype::bf16, 1, 128, 32, 1, true}, t).how == cuda::attention_way::prefill);
-  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 256, 8, 1}, t).how == cuda::attention_way::node);
   CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 128, 8, 1}, t).launches == 3);
+}
+TEST_CASE("attention_choice: devices before and after sm_90, and gradients of large heads, take mma.sync") {
+  for (const int capability : {80, 86, 89, 100, 120}) {
+    const target t = cuda::device_target("", capability, 108, 54);
+    const auto prompt = cuda::choose_attention({dtype::bf16, 1000, 128, 32, 8}, t);
+    CHECK((prompt.mma && prompt.how == cuda::attention_way::prefill && prompt.launches == 1));
+    const auto step = cuda::choose_attention({dtype::bf16, 1, 128, 32, 8, true}, t);
+    CHECK((step.mma && step.how == cuda::attention_way::decode && step.parts == 16 && step.launches == 3));
+    const auto full = cuda::choose_attention({dtype::bf16, 64, 128, 32, 8, true}, t);
+    CHECK((full.mma && full.parts == 1 && full.launches == 2));
+    CHECK(cuda::choose_attention({dtype::bf16, 1, 64, 32, 1, true}, t).how == cuda::attention_way::prefill);
+    const auto back = cuda::choose_attention_grad({dtype::bf16, 1000, 128, 32, 8}, t);
+    CHECK((back.mma && back.launches == 3));
+    for (long long rows = 1; rows <= 64; ++rows) {  // what is reserved for the most rows is enough for fewer
+      const cuda::attention_size p{dtype::bf16, rows, 128, 32, 8, true}, most{dtype::bf16, 4096, 128, 32, 8, true};
+      CHECK(rows * 32 * cuda::choose_attention(p, t).parts * 130 * 4 <= cuda::room_of_mma_decode(most, t));
+    }
+  }
+  CHECK(cuda::choose_attention({dtype::bf16, 10, 128, 4, 4}, cuda::device_target("", 75, 40, 20)).how ==
+        cuda::attention_way::node);
+  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 256, 8, 1}, sm_90).mma);
+  CHECK(!cuda::choose_attention({dtype::bf16, 100, 256, 8, 1}, sm_90).mma);
+  CHECK(!cuda::choose_attention_grad({dtype::bf16, 100, 128, 8, 1}, sm_90).mma);
 }
 TEST_CASE("attention_choice: decode fills the processors with parts of a row's keys, and no more") {
   const auto parts = [](long long rows, int head = 128) {

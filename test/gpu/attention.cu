@@ -2,9 +2,7 @@
 // The attention kernels against the formula in float: every size of a head, ragged sequences, windows, caches with rows
 // anywhere in them, one row and many; gradients; the same bits each time.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/attention.cuh>
-#include <graft/backend/cuda/memory.h>
-#include <graft/backend/cuda/targets.h>
+#include <graft/cuda.h>
 #include <graft/model/rows.h>
 
 #include <algorithm>
@@ -79,7 +77,7 @@ bool same(const std::vector<bf>& a, const std::vector<bf>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 2) == 0;
 }
 
-struct call {
+struct ragged_call {
   shape s;
   row_batch batch;
   std::vector<std::int64_t> spans;
@@ -90,7 +88,7 @@ struct call {
   std::int64_t own(long long r) const { return spans[static_cast<std::size_t>(2 * rows() + r)]; }
   const long long* device_spans() const { return on_device.as<long long>(); }
 
-  call(shape of, const std::vector<run_of_rows>& runs, int window, bool cached) : s(of) {
+  ragged_call(shape of, const std::vector<run_of_rows>& runs, int window, bool cached) : s(of) {
     static const std::vector<std::int64_t> ids(1 << 16);
     std::vector<row_run> parts;
     for (const run_of_rows& r : runs)
@@ -129,7 +127,7 @@ struct key_rows {
   const float* value(long long row, int at) const { return from.data() + row * pitch + v + at; }
 };
 // Probabilities of row r for query head h, on its span.
-numbers probabilities(const call& c, const numbers& qkv, const key_rows& keys, long long r, int h) {
+numbers probabilities(const ragged_call& c, const numbers& qkv, const key_rows& keys, long long r, int h) {
   const int d = c.s.head, group = h / (c.s.heads / c.s.groups) * d;
   const float* const q = qkv.data() + r * c.s.width() + h * d;
   numbers p;
@@ -140,7 +138,7 @@ numbers probabilities(const call& c, const numbers& qkv, const key_rows& keys, l
   for (float& v : p) v /= sum;
   return p;
 }
-numbers reference(const call& c, const numbers& qkv, const key_rows& keys) {
+numbers reference(const ragged_call& c, const numbers& qkv, const key_rows& keys) {
   const int d = c.s.head;
   numbers out(static_cast<std::size_t>(c.rows() * c.s.heads * d));
   for (long long r = 0; r < c.rows(); ++r)
@@ -153,40 +151,48 @@ numbers reference(const call& c, const numbers& qkv, const key_rows& keys) {
 }
 
 const cuda::attention_kernels& kernels() {
-  static const cuda::attention_kernels all = cuda::all_attention_kernels<bf>();
+  static const cuda::attention_kernels all = [] {
+    cuda::attention_kernels k = cuda::all_attention_kernels<bf>();
+    k.mma = cuda::all_mma_attention_kernels<bf>();
+    return k;
+  }();
   return all;
 }
-const cuda::attention_calls<bf>& attention() {
-  static const cuda::attention_calls<bf> calls(kernels(), sm_90);
-  return calls;
-}
+// As a device of this kind would run it: what sm_80 has, sm_90 has too.
+cuda::attention_calls<bf> attention(const target& on) { return {kernels(), on}; }
 
-void check_forward(call& c) {
+void check_forward(ragged_call& c, const target& on = sm_90) {
   tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), out(c.rows() * c.s.heads * c.s.head),
       again(c.rows() * c.s.heads * c.s.head);
   INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows());
   for (tensor_of* to : {&out, &again})
-    REQUIRE(bool(attention().forward(nullptr, c.size(false),
-                                     {qkv.memory.data(), c.device_spans(), nullptr, 0, to->memory.data(), nullptr})));
+    REQUIRE(bool(attention(on).forward(nullptr, c.size(false),
+                                       {qkv.memory.data(), c.device_spans(), nullptr, 0, to->memory.data(), nullptr})));
   const numbers wide = qkv.wide();
   const key_rows keys{wide, c.s.width(), c.s.heads * c.s.head, c.s.heads * c.s.head + c.s.kv()};
   CHECK(distance(out.get(), reference(c, wide, keys)) < 4e-3);
   CHECK(same(out.get(), again.get()));
 }
-void check_cached(call& c, long long places, cuda::attention_way how) {
+void check_cached(ragged_call& c, long long places, cuda::attention_way how, const target& on = sm_90) {
   tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), cache(places * 2 * c.s.kv(), 5, 1.7F),
       out(c.rows() * c.s.heads * c.s.head);
   INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows(), ", span 0 from ",
        c.first(0), " to ", c.end(0));
-  REQUIRE(cuda::choose_attention(c.size(true), sm_90).how == how);
+  REQUIRE(cuda::choose_attention(c.size(true), on).how == how);
+  cuda::buffer room;
+  REQUIRE(bool(room.reserve(cuda::room_of_mma_decode(c.size(true), on))));
   tensor_of again(c.rows() * c.s.heads * c.s.head);
   cuda::attention_size with_a_long_ring = c.size(true);
   with_a_long_ring.places = 1LL << 40;
   for (const auto& [size, to] : {std::pair{c.size(true), &out}, std::pair{with_a_long_ring, &again}}) {
     cache.put();
-    REQUIRE(bool(attention().forward(
-        nullptr, size,
-        {qkv.memory.data(), c.device_spans(), cache.memory.data(), places, to->memory.data(), nullptr})));
+    REQUIRE(bool(attention(on).forward(nullptr, size,
+                                       {.qkv = qkv.memory.data(),
+                                        .spans = c.device_spans(),
+                                        .cache = cache.memory.data(),
+                                        .places = places,
+                                        .out = to->memory.data(),
+                                        .room = room.data()})));
   }
   CHECK(same(out.get(), again.get()));
   for (long long r = 0; r < c.rows(); ++r)
@@ -196,7 +202,7 @@ void check_cached(call& c, long long places, cuda::attention_way how) {
   CHECK(distance(out.get(), reference(c, qkv.wide(), {cache.wide(), 2 * c.s.kv(), 0, c.s.kv()})) < 5e-3);
   CHECK(same(cache.get(), cache.stored));
 }
-void check_backward(call& c) {
+void check_backward(ragged_call& c, const target& on = sm_90) {
   const int d = c.s.head;
   const long long width = c.s.width(), keys_at = c.s.heads * d, values_at = keys_at + c.s.kv();
   tensor_of qkv(c.rows() * width, 3, 1.7F), dout(c.rows() * c.s.heads * d, 4, 1), grad(c.rows() * width),
@@ -205,15 +211,15 @@ void check_backward(call& c) {
   cuda::buffer room;
   REQUIRE(bool(room.reserve(cuda::room_of_attention_grad(size).bytes)));
   for (tensor_of* to : {&grad, &again})
-    REQUIRE(bool(attention().backward(
+    REQUIRE(bool(attention(on).backward(
         nullptr, size, {qkv.memory.data(), dout.memory.data(), c.device_spans(), to->memory.data(), room.data()})));
   cuda::buffer sums;  // kept from a forward pass, with what it gave
   REQUIRE(bool(sums.reserve(4 * c.rows() * c.s.heads)));
-  REQUIRE(bool(attention().forward(
+  REQUIRE(bool(attention(on).forward(
       nullptr, size, {qkv.memory.data(), c.device_spans(), nullptr, 0, out.memory.data(), sums.as<float>()})));
-  REQUIRE(bool(attention().backward(nullptr, size,
-                                    {qkv.memory.data(), dout.memory.data(), c.device_spans(), from_kept.memory.data(),
-                                     room.data(), out.memory.data(), sums.as<float>()})));
+  REQUIRE(bool(attention(on).backward(nullptr, size,
+                                      {qkv.memory.data(), dout.memory.data(), c.device_spans(), from_kept.memory.data(),
+                                       room.data(), out.memory.data(), sums.as<float>()})));
   const numbers in = qkv.wide(), up = dout.wide();
   const key_rows keys{in, width, keys_at, values_at};
   numbers want(in.size());
@@ -266,13 +272,13 @@ TEST_CASE("gpu attention: ragged sequences and windows, every size of a head") {
   for (const shape s : {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {128, 3, 1}, {256, 2, 1}, {256, 1, 1}})
     for (const auto& runs : ragged)
       for (const int window : {0, 1, 70}) {
-        call c(s, runs, window, false);
+        ragged_call c(s, runs, window, false);
         check_forward(c);
       }
 }
 TEST_CASE("gpu attention: rows that look at nothing are zeros") {
   if (no_gpu()) return;
-  call c({128, 2, 1}, {{200}}, 0, false);
+  ragged_call c({128, 2, 1}, {{200}}, 0, false);
   for (const long long r : {0, 5, 64, 150, 199}) c.spans[static_cast<std::size_t>(c.rows() + r)] = c.first(r);
   c.put();
   check_forward(c), check_backward(c);
@@ -281,7 +287,8 @@ TEST_CASE("gpu attention: many rows over a cache") {
   if (no_gpu()) return;
   for (const shape s : {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {256, 2, 1}})
     for (const int window : {0, 40}) {
-      call one(s, {{100, 0, 7}}, window, true), several(s, {{90, 33, 0}, {3, 500, 700}, {128, 0, 200}}, window, true);
+      ragged_call one(s, {{100, 0, 7}}, window, true),
+          several(s, {{90, 33, 0}, {3, 500, 700}, {128, 0, 200}}, window, true);
       check_cached(one, 1300, cuda::attention_way::prefill);
       check_cached(several, 1300, cuda::attention_way::prefill);
     }
@@ -291,25 +298,78 @@ TEST_CASE("gpu attention: token steps of every length, 1 to 64 rows, and several
   for (const shape s : {shape{128, 8, 2}, {64, 2, 2}, {80, 7, 1}, {96, 6, 2}, {128, 8, 1}, {256, 8, 1}})
     for (const int window : {0, 100}) {
       for (const long long position : {0, 1, 63, 64, 65, 127, 700, 1299}) {
-        call c(s, {{1, position, 0}}, window, true);
+        ragged_call c(s, {{1, position, 0}}, window, true);
         check_cached(c, 1300, cuda::attention_way::decode);
       }
       for (const int rows : {2, 3, 16, 33, 64}) {
         std::vector<run_of_rows> runs;
         for (int r = 0; r < rows; ++r) runs.push_back({1, (r * 37) % 40, 40LL * r});
-        call c(s, runs, window, true);
+        ragged_call c(s, runs, window, true);
         check_cached(c, 40LL * rows, cuda::attention_way::decode);
       }
-      call several(s, {{5, 60, 3}, {1, 0, 200}, {7, 121, 300}}, window, true);
+      ragged_call several(s, {{5, 60, 3}, {1, 0, 200}, {7, 121, 300}}, window, true);
       check_cached(several, 500, cuda::attention_way::decode);
     }
 }
 TEST_CASE("gpu attention: gradients") {
   if (no_gpu()) return;
-  for (const shape s : {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {128, 3, 1}, {128, 4, 1}})
+  for (const shape s :
+       {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {128, 3, 1}, {128, 4, 1}, {256, 2, 1}, {256, 1, 1}})
     for (const auto& runs : ragged)
       for (const int window : {0, 70}) {
-        call c(s, runs, window, false);
+        ragged_call c(s, runs, window, false);
         check_backward(c);
       }
+}
+TEST_CASE("gpu attention by mma.sync: ragged sequences and windows, every size of a head, with gradients") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{128, 4, 2}, {64, 2, 2}, {80, 2, 1}, {96, 3, 1}, {128, 5, 1}, {256, 2, 1}, {256, 1, 1}})
+    for (const auto& runs : ragged)
+      for (const int window : {0, 1, 70}) {
+        ragged_call c(s, runs, window, false);
+        check_forward(c, sm_80);
+        if (window != 1) check_backward(c, sm_80);
+      }
+  ragged_call c({128, 2, 1}, {{200}}, 0, false);
+  for (const long long r : {0, 5, 64, 150, 199}) c.spans[static_cast<std::size_t>(c.rows() + r)] = c.first(r);
+  c.put();
+  check_forward(c, sm_80), check_backward(c, sm_80);
+}
+TEST_CASE("gpu attention by mma.sync: many rows and few over a cache") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{128, 8, 2}, {64, 2, 2}, {80, 7, 1}, {96, 6, 2}, {128, 16, 1}, {256, 8, 1}})
+    for (const int window : {0, 40}) {
+      ragged_call many(s, {{90, 33, 0}, {3, 500, 700}, {128, 0, 200}}, window, true),
+          several(s, {{5, 60, 3}, {1, 0, 200}, {7, 121, 300}}, window, true);
+      check_cached(many, 1300, cuda::attention_way::prefill, sm_80);
+      check_cached(several, 500, cuda::attention_way::decode, sm_80);
+      for (const long long position : {0, 1, 15, 16, 63, 64, 700, 1299}) {
+        ragged_call c(s, {{1, position, 0}}, window, true);
+        check_cached(c, 1300, cuda::attention_way::decode, sm_80);
+      }
+      for (const int rows : {2, 16, 33, 64}) {
+        std::vector<run_of_rows> runs;
+        for (int r = 0; r < rows; ++r) runs.push_back({1, (r * 37) % 40, 40LL * r});
+        ragged_call c(s, runs, window, true);
+        check_cached(c, 40LL * rows, cuda::attention_way::decode, sm_80);
+      }
+    }
+}
+// For compute-sanitizer: a few of each.
+const std::vector<shape> small_shapes{{64, 2, 1}, {80, 2, 1}, {96, 3, 1}, {128, 4, 2}, {256, 2, 1}};
+void check_small(const target& on) {
+  for (const shape s : small_shapes) {
+    ragged_call c(s, {{5}, {64}, {70}}, 40, false), step(s, {{1, 0, 0}, {1, 99, 100}, {3, 63, 200}}, 0, true),
+        piece(s, {{70, 33, 3}}, 0, true);
+    check_forward(c, on);
+    check_cached(step, 300, cuda::attention_way::decode, on);
+    check_cached(piece, 300, cuda::attention_way::prefill, on);
+    check_backward(c, on);
+  }
+}
+TEST_CASE("gpu small: attention of every kind on ragged sizes") {
+  if (!no_gpu()) check_small(sm_90);
+}
+TEST_CASE("gpu small by mma.sync: attention of every kind on ragged sizes") {
+  if (!no_gpu()) check_small(sm_80);
 }

@@ -33,6 +33,8 @@ struct gpu_layer::interface {
   virtual void train(bool) = 0;
   virtual long long kept_bytes(long long) = 0;
   virtual std::string describe(long long) const = 0;
+  virtual status time_choices(const std::string&) = 0;
+  virtual int timed() const = 0;
   virtual long long launched() const = 0;
   virtual int planned(bool, long long) const = 0;
 };
@@ -158,6 +160,8 @@ template <class T> class typed_layer : public gpu_layer::interface {
   status enable(bool adapter) override { return layer_.enable(adapter); }
   void train(bool on) override { layer_.train(on); }
   long long kept_bytes(long long tokens) override { return layer_.kept_bytes(tokens); }
+  status time_choices(const std::string& file) override { return layer_.time_choices(file); }
+  int timed() const override { return layer_.timer() == nullptr ? 0 : layer_.timer()->timed(); }
   std::string describe(long long tokens) const override { return layer_.describe(tokens).c_str(); }
   long long launched() const override { return launched_; }
   int planned(bool backward, long long tokens) const override {
@@ -282,6 +286,8 @@ status gpu_layer::unmerge(const char* what, const view& merged, const mutable_vi
 status gpu_layer::enable(bool adapter) { return layer_->enable(adapter); }
 void gpu_layer::train(bool on) { layer_->train(on); }
 long long gpu_layer::kept_bytes(long long tokens) { return layer_->kept_bytes(tokens); }
+status gpu_layer::time_choices(const std::string& file) { return layer_->time_choices(file); }
+int gpu_layer::timed() const { return layer_->timed(); }
 std::string gpu_layer::describe(long long tokens) const { return layer_->describe(tokens); }
 long long gpu_layer::launched() const { return layer_->launched(); }
 int gpu_layer::planned(bool backward, long long tokens) const { return layer_->planned(backward, tokens); }

@@ -44,6 +44,9 @@ class gpu_layer {
   void train(bool on);
   long long kept_bytes(long long tokens);
   std::string describe(long long tokens) const;
+  // Launches are timed, and what was found is kept in a file; how many of them were timed since.
+  graft::status time_choices(const std::string& file);
+  int timed() const;
   // Kernels that the last call launched, and what the plan says it does; in training those of the training passes.
   long long launched() const;
   int planned(bool backward, long long tokens) const;

@@ -7,8 +7,10 @@ namespace graft {
 
 enum class mode : unsigned char { fused, eager };
 
-// How the steps of a model run: launch by launch, or captured once and replayed.
-enum class step_mode : unsigned char { standard, reduce_overhead };
+// How the steps of a model run: launch by launch, or captured once and replayed; and that with launches that were timed
+// on this device against others that do the same, where rules choose them otherwise.
+enum class step_mode : unsigned char { standard, reduce_overhead, max_autotune };
+constexpr bool is_captured(step_mode m) { return m != step_mode::standard; }
 
 struct capacity {
   long long tokens = 0;  // rows of a call; 0 on the CPU: as many as come, growing with the largest

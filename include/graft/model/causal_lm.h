@@ -60,6 +60,15 @@ template <class Engine> class causal_lm {
   // Held by whoever runs the model or changes its adapters.
   std::unique_lock<std::mutex> alone() const { return std::unique_lock(*mutex_); }
 
+  // Launches of this model are timed from now on, each kind and class of sizes once: step_mode::max_autotune asks for it.
+  // `file`: where the choices are kept, for every later program; empty: the usual place. note_on_choices() is what a user
+  // should know of that file.
+  status time_choices(const std::string& file = {}) {
+    const auto mine = alone();
+    return Engine::time_choices(programs_->queue, file);
+  }
+  std::string note_on_choices() const { return Engine::note_on_choices(programs_->queue); }
+
   // ---- adapters, by name; where one does not fit, the model stays as it was (model/causal_lm_adapters.h)
   status add(const std::string& name, adapter_set adapter);      // it is not active yet
   status replace(const std::string& name, adapter_set adapter);  // takes its place, active or not

@@ -32,6 +32,8 @@ template <class Engine> class generator {
       return fail("sequences of ", length, " tokens do not fit the ", model.context(), " positions of the model");
     if (how.prefill_chunk_size && *how.prefill_chunk_size < 1)
       return fail("prefill_chunk_size is ", *how.prefill_chunk_size, ", expected at least 1");
+    if (steps == step_mode::max_autotune)
+      if (status s = model.time_choices(); !s) return s.failure();
     generator made(model, how, sequences, length);
     made.steps_ = steps;
     return result<generator>(std::move(made));
@@ -157,7 +159,7 @@ template <class Engine> class generator {
       if (status s = choice_.note(queue(), ++steps_queued_); !s) return s;
       return choice_.wait(steps_queued_);
     }
-    const bool replays = steps_ == step_mode::reduce_overhead && model_->rows().rows() == n;
+    const bool replays = is_captured(steps_) && model_->rows().rows() == n;
     const auto work = [&]() -> status {
       if (status s = model_->run_sent(**stack, way::cached, *logits); !s) return s;
       return choice_.choose(queue(), model_->rows(), replays);

@@ -28,7 +28,7 @@ struct trainer_settings {
   double clip = 1;         // largest norm of the gradients; 0: not clipped
   std::uint64_t seed = 0;  // of the order and of dropout
   bool dropout = true, checkpoint = false;
-  step_mode mode = step_mode::standard;  // reduce_overhead: a step of one call, captured once and replayed
+  step_mode mode = step_mode::standard;  // the others: a step of one call, captured once and replayed
   std::optional<adalora_settings> adalora{};
   std::shared_ptr<communicator> ranks = std::make_shared<alone>();
   long long exchanged_bytes = 4 << 20;  // gradients are summed over ranks in pieces that are at least so large
@@ -59,7 +59,7 @@ template <class Engine> class trainer {
       return fail("these ranks exchange host memory, and this model trains in a device's: use nccl_communicator");
     if (how.ranks->reads_device_memory() && how.ranks->stream() != Engine::stream_of(model.programs().queue))
       return fail("these ranks exchange on another stream than the model's: make nccl_communicator with the model's");
-    if (how.mode == step_mode::reduce_overhead && (how.accumulate != 1 || how.adalora))
+    if (is_captured(how.mode) && (how.accumulate != 1 || how.adalora))
       return fail("a captured step is one call without AdaLoRA's ranks; train with the standard mode");
     auto run =
         training_run<Engine>::make(model, {how.dropout, how.checkpoint, seed_of(how), how.mode, how.exchanged_bytes});
@@ -95,7 +95,7 @@ template <class Engine> class trainer {
       r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       return r;
     };
-    if (how_.mode == step_mode::reduce_overhead) {
+    if (is_captured(how_.mode)) {
       const share s = share_of(now);
       const auto made = run_.step(s.batch, optimizer_, r.rate, how_.clip, s.weight, how_.ranks.get());
       if (!made) return made.failure();

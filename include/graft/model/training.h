@@ -71,7 +71,7 @@ template <class Engine> class training_run {
     return pass_.mean(batch_);
   }
   // A whole step: the gradients of one batch, clipped to `clip` where that is not 0, and what the optimizer makes of them.
-  // With reduce_overhead it is captured once for batches of the same lengths and then replayed; loss and norm are known
+  // Unless the mode is the standard one, it is captured once for batches of the same lengths and then replayed; loss and norm are known
   // after it.
   struct step_numbers {
     double loss = 0, norm = 0;
@@ -93,7 +93,7 @@ template <class Engine> class training_run {
       if (status s = by.make_step(); !s) return s;
       return blocks_changed();
     };
-    const bool replays = how_.steps == step_mode::reduce_overhead;
+    const bool replays = is_captured(how_.steps);
     if (status s = replays ? captured_.run(queue(), stamp(clip, ranks), work) : work(); !s) return s.failure();
     if (ranks != nullptr)
       if (status s = ranks->wait(); !s) return s.failure();
@@ -162,6 +162,8 @@ template <class Engine> class training_run {
                                    result<std::unique_ptr<block_stack<Engine>>> stack,
                                    std::shared_ptr<parameter_pool<Engine>> pool) {
     if (!stack) return stack.failure();
+    if (how.steps == step_mode::max_autotune)
+      if (status s = Engine::time_choices(model.programs().queue, {}); !s) return s.failure();
     training_run t(model, how, {model, std::move(*stack), how.checkpoint, drops}, std::move(pool));
     if (status s = t.gradients_.collect(t.queue(), t.pass_.stack(), *t.pool_, how.exchanged_bytes); !s)
       return s.failure();

@@ -30,6 +30,7 @@ extern template code_kernels all_code_kernels<__half>();
 extern template mixed_kernels all_mixed_gemms<__half>();
 extern template mixed_kernels all_mixed_streams<__half>();
 extern template attention_kernels all_attention_kernels<__nv_bfloat16>();
+extern template mma_attention_kernels all_mma_attention_kernels<__nv_bfloat16>();
 extern template class bound_plan<float>;
 extern template class bound_plan<__nv_bfloat16>;
 extern template class bound_plan<__half>;

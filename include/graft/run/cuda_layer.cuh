@@ -33,6 +33,10 @@ template <class T> class executor : public graft::executor<engine<T>> {
     this->queued().stream = stream, this->queued().alone = alone;
     return *this;
   }
+  // Before bind(): launches are timed, and the quickest of those that do the same is taken; `file` keeps what was found, the
+  // usual one where it is empty. The first call of a size takes longer, allocates and waits: make it before one is captured.
+  status time_choices(const std::string& file = {}) { return engine<T>::time_choices(this->queued(), file); }
+  const choice_timer* timer() const { return this->queued().timer.get(); }
   // More kernels to choose from.
   void add_kernels(const linear_kernels& more) {
     if ((this->queued().kernels.linear.have | more.have) == this->queued().kernels.linear.have) return;

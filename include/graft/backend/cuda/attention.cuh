@@ -25,6 +25,7 @@ struct attention_tensors {
   void* out = nullptr;
   float* sums = nullptr;               // [heads][rows] of prefill, where backward follows; or null
   const apart_heads* apart = nullptr;  // instead of qkv
+  void* room = nullptr;                // of parts by mma.sync (room_of_mma_decode)
   bool chained = false;  // the kernel ahead wrote none of the spans: this one may begin while that one ends
 };
 struct attention_grad_tensors {
@@ -37,11 +38,14 @@ struct attention_grad_tensors {
 
 template <class T> class attention_calls {
  public:
-  attention_calls(const attention_kernels& kernels, const target& device) : kernels_(kernels), device_(device) {}
+  // `timer` null: rules choose.
+  attention_calls(const attention_kernels& kernels, const target& device, choice_timer* timer = nullptr)
+      : kernels_(kernels), device_(device), timer_(timer) {}
 
   status forward(cudaStream_t stream, const attention_size& p, const attention_tensors& t) const {
     const attention_choice c = choose_attention(p, device_);
-    if (c.how == attention_way::decode) return decode(stream, p, t, c);
+    if (c.mma) return forward_by_mma(stream, p, t, c);
+    if (c.how == attention_way::decode) return timer_ == nullptr ? decode(stream, p, t, c) : timed_decode(stream, p, t);
     if (c.how != attention_way::prefill) return fail("no attention kernel takes heads of ", p.head, " here");
     if (p.cached)
       if (status s = append(stream, p, t); !s) return s;
@@ -56,12 +60,33 @@ template <class T> class attention_calls {
     const void* const out = t.out != nullptr ? t.out : room + r.out;
     const float* const sums = t.out != nullptr ? t.sums : own_sums;
     if (t.out == nullptr)
-      if (status s = prefill(stream, p, {t.qkv, t.spans, nullptr, 0, room + r.out, own_sums}, c); !s) return s;
+      if (status s = forward(stream, p, {t.qkv, t.spans, nullptr, 0, room + r.out, own_sums}); !s) return s;
     const attention_notes notes{reinterpret_cast<float*>(room + r.numbers), reinterpret_cast<int2*>(room + r.spans),
                                 reinterpret_cast<int4*>(room + r.bounds)};
     const part_of q = queries(p, t.qkv), k = keys(p, t.qkv, 0), v = keys(p, t.qkv, 1), d{t.d_out, p.heads, p.heads};
     const row_spans spans{t.spans, static_cast<int>(p.rows)};
     const int i = head_index(p.head);
+    if (c.mma) {
+      const mma_grad_args<T> a{spans,
+                               rows_of(p, q),
+                               rows_of(p, k),
+                               rows_of(p, v),
+                               rows_of(p, d),
+                               rows_of(p, {out, p.heads, p.heads}),
+                               p.heads,
+                               p.heads / p.groups,
+                               scale(p),
+                               sums,
+                               notes,
+                               static_cast<T*>(t.d_qkv),
+                               static_cast<T*>(const_cast<void*>(keys(p, t.d_qkv, 0).data)),
+                               static_cast<T*>(const_cast<void*>(keys(p, t.d_qkv, 1).data)),
+                               static_cast<long long>(p.heads + 2 * p.groups) * p.head};
+      const auto blocks = static_cast<unsigned>((p.rows + 127) / 128 * 2), heads = static_cast<unsigned>(p.heads),
+                 groups = static_cast<unsigned>(p.groups);
+      if (status s = start(stream, kernels_.mma.query_grad[i], dim3(blocks, heads), "attention's dQ", a); !s) return s;
+      return start(stream, kernels_.mma.key_grad[i], dim3(blocks, groups, 2), "attention's dK and dV", a);
+    }
     query_grad_maps first{};
     key_grad_maps second{};
     if (status s = maps(p, {{&first.q, q, 64},
@@ -142,6 +167,47 @@ template <class T> class attention_calls {
     void* arguments[] = {&m, &a};
     return launch(how, what.kernel, arguments, name);
   }
+  // Kernels without tensor maps and clusters.
+  template <class Args>
+  static status start(cudaStream_t stream, const kernel_entry& what, dim3 grid, const char* name, const Args& a) {
+    if (what.kernel == nullptr) return fail("the kernel '", name, "' by mma.sync is not compiled into this program");
+    if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(what.shared)),
+                         name);
+        !s)
+      return s;
+    const cudaLaunchConfig_t how{grid, dim3(what.threads), what.shared, stream, nullptr, 0};
+    void* arguments[] = {const_cast<Args*>(&a)};
+    return launch(how, what.kernel, arguments, name);
+  }
+  static head_rows<T> rows_of(const attention_size& p, const part_of& part, long long rows = 0) {
+    return {static_cast<const T*>(part.data), static_cast<long long>(part.pitch) * p.head,
+            static_cast<int>(rows > 0 ? rows : p.rows)};
+  }
+  status forward_by_mma(cudaStream_t stream, const attention_size& p, const attention_tensors& t,
+                        const attention_choice& c) const {
+    if (p.cached)
+      if (status s = append(stream, p, t); !s) return s;
+    const row_spans spans{t.spans, static_cast<int>(p.rows)};
+    const head_rows<T> q = rows_of(p, queries(p, t.qkv)),
+                       k = p.cached ? rows_of(p, cached(p, t.cache, 0), t.places) : rows_of(p, keys(p, t.qkv, 0)),
+                       v = p.cached ? rows_of(p, cached(p, t.cache, 1), t.places) : rows_of(p, keys(p, t.qkv, 1));
+    const int i = head_index(p.head), share = p.heads / p.groups;
+    auto* const out = static_cast<T*>(t.out);
+    if (c.how == attention_way::prefill) {
+      const mma_prefill_args<T> a{spans, q, k, v, p.heads, share, scale(p), out, t.sums};
+      const dim3 grid(static_cast<unsigned>((p.rows + 63) / 64), static_cast<unsigned>(p.heads));
+      return start(stream, kernels_.mma.prefill[i], grid, "prefill attention", a);
+    }
+    auto* const room = static_cast<float*>(t.room);
+    if (c.parts > 1 && room == nullptr) return fail("attention of few rows has no room for its parts");
+    const mma_decode_args<T> a{spans, q, k, v, p.heads, share, c.parts, scale(p), out, room};
+    const dim3 grid(static_cast<unsigned>(c.parts), static_cast<unsigned>(p.rows * p.groups));
+    if (status s = start(stream, kernels_.mma.decode[i], grid, "decode attention", a); !s || c.parts == 1) return s;
+    const mma_decode_sum_args<T> sum{room, out, p.head, c.parts, scale(p)};
+    return start(stream, kernels_.mma.decode_sum, dim3(static_cast<unsigned>(p.rows * p.heads)), "decode attention",
+                 sum);
+  }
   status prefill(cudaStream_t stream, const attention_size& p, const attention_tensors& t,
                  const attention_choice& c) const {
     prefill_maps m{};
@@ -203,8 +269,28 @@ template <class T> class attention_calls {
                  rings[1].shared);
   }
 
+  // How long it takes follows from how full the cache is: it is timed with one that is half full.
+  status timed_decode(cudaStream_t stream, const attention_size& p, const attention_tensors& t) const {
+    attention_tensors half = t;
+    half.spans = nullptr;
+    long long places = 64;
+    while (places * p.rows < p.places) places *= 2;
+    const result<attention_choice> c = timer_->choose(
+        "decode attention " + name_of(p), places, ways_of(p, device_), [&](const attention_choice& how) -> status {
+          if (half.spans == nullptr) {
+            const result<const long long*> spans = timer_->half_full(p.rows, p.places);
+            if (!spans) return spans.failure();
+            half.spans = *spans;
+          }
+          return decode(timer_->stream(), p, half, how);
+        });
+    if (!c) return c.failure();
+    return decode(stream, p, t, *c);
+  }
+
   const attention_kernels& kernels_;
   const target& device_;
+  choice_timer* timer_;
 };
 
 }  // namespace graft::cuda

@@ -24,10 +24,12 @@ struct attention_size {
 };
 struct attention_choice {
   attention_way how = attention_way::node;
+  bool mma = false;             // by mma.sync, as sm_80 and later have it
   int cluster = 1, blocks = 1;  // prefill
   int parts = 1;                // decode: of the keys of a row
   bool long_ring = false;       // decode: a thread block has a multiprocessor for itself, and much to read
   int launches = 1;
+  friend constexpr bool operator==(const attention_choice&, const attention_choice&) = default;
 };
 
 inline constexpr int attention_heads[] = {64, 80, 96, 128, 256};
@@ -42,9 +44,27 @@ inline constexpr long long decode_rows = 64;
 inline constexpr int decode_share = 8;
 inline constexpr long long long_part = 512;  // keys
 
+// By mma.sync: a part for each half of a multiprocessor, which a launch behind it adds up. The cache is written first.
+inline constexpr int most_mma_group = 16, most_mma_parts = 16;
+constexpr attention_choice choose_mma_attention(const attention_size& p, const target& device) {
+  attention_choice c;
+  c.mma = true, c.how = attention_way::prefill, c.launches = p.cached ? 2 : 1;
+  if (!p.cached || p.rows > decode_rows || p.heads / p.groups > most_mma_group) return c;
+  c.how = attention_way::decode;
+  while (c.parts < most_mma_parts && p.rows * p.groups * c.parts < 2 * device.processors) c.parts *= 2;
+  c.launches = c.parts > 1 ? 3 : 2;
+  return c;
+}
+// Bytes of its parts, for calls of up to so many rows.
+constexpr long long room_of_mma_decode(const attention_size& p, const target& device) {
+  const long long rows = p.rows < decode_rows ? p.rows : decode_rows, pieces = 4LL * device.processors;
+  return p.heads / p.groups * (rows * p.groups > pieces ? rows * p.groups : pieces) * (p.head + 2) * 4;
+}
+
 constexpr attention_choice choose_attention(const attention_size& p, const target& device) {
   attention_choice c;
-  if (p.type != dtype::bf16 || !p.aligned || !is_hopper(device) || head_index(p.head) < 0 || p.rows == 0) return c;
+  if (p.type != dtype::bf16 || !p.aligned || device.capability < 80 || head_index(p.head) < 0 || p.rows == 0) return c;
+  if (!is_hopper(device)) return choose_mma_attention(p, device);
   if (p.cached && p.rows <= decode_rows && p.heads / p.groups <= decode_share) {
     c.how = attention_way::decode;
     const long long blocks = p.rows * p.groups;
@@ -63,11 +83,11 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
 }
 
 // Backward recomputes the forward pass, so that nothing but its input is kept: three launches. Heads above 128 have more
-// sums than a warpgroup has registers.
+// sums than a warpgroup has registers: their gradients are by mma.sync everywhere.
 constexpr attention_choice choose_attention_grad(const attention_size& p, const target& device) {
   attention_choice c = choose_attention(p, device);
-  if (p.head > 128 || p.cached || c.how != attention_way::prefill) return {};
-  c.launches = 3;
+  if (p.cached || c.how != attention_way::prefill) return {};
+  c.mma = c.mma || p.head > 128, c.launches = 3;
   return c;
 }
 // Memory for it: O again, the sums of the rows, and what its first half leaves for the second.

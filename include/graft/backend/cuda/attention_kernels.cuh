@@ -4,14 +4,22 @@
 #include <graft/backend/cuda/attention_choice.h>
 #include <graft/backend/cuda/attention_decode.cuh>
 #include <graft/backend/cuda/attention_dkv.cuh>
+#include <graft/backend/cuda/attention_mma_decode.cuh>
+#include <graft/backend/cuda/attention_mma_grad.cuh>
+#include <graft/backend/cuda/attention_mma_prefill.cuh>
 #include <graft/backend/cuda/attention_prefill.cuh>
 #include <graft/backend/cuda/linear_kernels.cuh>
 
 namespace graft::cuda {
 
+// By mma.sync, compiled apart from the others.
+struct mma_attention_kernels {
+  kernel_entry prefill[head_sizes], decode[head_sizes], query_grad[head_sizes], key_grad[head_sizes], decode_sum;
+};
 struct attention_kernels {
   kernel_entry prefill[head_sizes][2], query_grad[head_sizes], key_grad[head_sizes], append;
   kernel_entry decode[head_sizes][2];  // with a short ring and with a long one
+  mma_attention_kernels mma{};
 };
 
 // The call's keys and values to their places in the cache, 16 bytes a thread.
@@ -45,8 +53,24 @@ template <class T, int Head> void add_attention(attention_kernels& k) {
   k.decode[i][0] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes};
   k.decode[i][1] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes_with(2 * few::slots)};
 }
+template <class T, int Head> void add_attention(mma_attention_kernels& k) {
+  using shape = mma_attention_shape<Head>;
+  constexpr int i = head_index(Head);
+  k.prefill[i] = {address_of(&mma_prefill_kernel<T, Head>), shape::threads, shape::prefill_bytes};
+  k.decode[i] = {address_of(&mma_decode_kernel<T, Head>), mma_decode_shape<Head>::threads,
+                 mma_decode_shape<Head>::bytes};
+  k.query_grad[i] = {address_of(&mma_query_grad_kernel<T, Head>), shape::threads, shape::grad_bytes};
+  k.key_grad[i] = {address_of(&mma_key_grad_kernel<T, Head>), shape::threads, shape::grad_bytes};
+}
 }  // namespace detail
 
+template <class T> mma_attention_kernels all_mma_attention_kernels() {
+  mma_attention_kernels k;
+  detail::add_attention<T, 64>(k), detail::add_attention<T, 80>(k), detail::add_attention<T, 96>(k);
+  detail::add_attention<T, 128>(k), detail::add_attention<T, 256>(k);
+  k.decode_sum = {detail::address_of(&mma_decode_sum_kernel<T>), 128, 0};
+  return k;
+}
 template <class T> attention_kernels all_attention_kernels() {
   attention_kernels k;
   detail::add_attention<T, 64>(k), detail::add_attention<T, 80>(k), detail::add_attention<T, 96>(k);

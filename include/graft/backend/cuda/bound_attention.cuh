@@ -10,7 +10,11 @@ namespace graft::cuda {
 // The kernels that a program compiled; none where it has no models.
 using attention_table = const attention_kernels* (*)();
 template <class T> const attention_kernels* compiled_attention() {
-  static const attention_kernels all = all_attention_kernels<T>();
+  static const attention_kernels all = [] {
+    attention_kernels k = all_attention_kernels<T>();
+    k.mma = all_mma_attention_kernels<T>();
+    return k;
+  }();
   return &all;
 }
 
@@ -29,7 +33,9 @@ template <class T> class bound_attention {
     const attention_size p = attention_size_of(*g_, i_, largest, dtype_of<T>);
     const bool runs = dtype_of<T> == dtype::bf16 && table != nullptr;
     kernels_ = runs && choice_of(*g_, i_, p, device).how != attention_way::node ? table() : nullptr;
-    room_ = kernels_ != nullptr && (*g_)[i_].what == op::attention_grad ? room_of_attention_grad(p).bytes : 0;
+    room_ = 0;
+    if (kernels_ != nullptr && (*g_)[i_].what == op::attention_grad) room_ = room_of_attention_grad(p).bytes;
+    if (kernels_ != nullptr && p.cached && !is_hopper(device)) room_ = room_of_mma_decode(p, device);
   }
   // False: it is a node like any other.
   bool runs() const { return kernels_ != nullptr; }
@@ -47,7 +53,8 @@ template <class T> class bound_attention {
     if (heads_ == nullptr || heads_->parts.size() != 3 || !runs()) return false;
     const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     const long long widths[] = {p.heads, p.groups, p.groups};
-    bool fits = choice_of(*g_, i_, p, device).how == attention_way::decode;
+    const attention_choice c = choice_of(*g_, i_, p, device);
+    bool fits = c.how == attention_way::decode && !c.mma;
     for (int k = 0; k < 3; ++k) {
       const joined_part& part = heads_->parts[k];
       fits = fits && part.turned == (k < 2 && heads_->table >= 0) &&
@@ -69,17 +76,17 @@ template <class T> class bound_attention {
   };
   template <class At>
   status run(cudaStream_t stream, const target& device, const size_values& s, const At& at, void* out, void* room,
-             const apart_heads* apart, const kept_rows& kept) const {
+             const apart_heads* apart, const kept_rows& kept, choice_timer* timer) const {
     const graft::node& v = (*g_)[i_];
     const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     if (p.rows == 0) return ok;
-    const attention_calls<T> calls(*kernels_, device);
+    const attention_calls<T> calls(*kernels_, device, timer);
     const auto* const spans = static_cast<const long long*>(at(v.b));
     if (v.what == op::attention_grad)
       return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room, kept.out, kept.sums});
     attention_tensors t{at(v.a), spans};
     if (kept.out == out) t.sums = kept.sums;
-    t.out = out, t.apart = apart, t.chained = true;
+    t.out = out, t.room = room, t.apart = apart, t.chained = true;
     if (p.cached) t.cache = const_cast<void*>(at(v.c)), t.places = g_->sizes.value((*g_)[v.c].d[2], s);
     return calls.forward(stream, p, t);
   }

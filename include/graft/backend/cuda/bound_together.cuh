@@ -48,6 +48,24 @@ template <class T> class bound_together {
     ran does = ran::nothing;
     bound_linear bound;  // of no kernel where they do not run together
   };
+  // Of the shapes that take the same products, where they are timed.
+  result<stream_choice> quickest(const stream_choice& rule, const linear_kernels& kernels, const target& device,
+                                 const matrix& x, const product_shape* shapes, const stream_layer* layers) const {
+    choice_timer* const timer = kernels.timer;
+    if (timer == nullptr || rule.rows == 0 || rule.gated) return rule;
+    std::string name = "together";
+    for (int i = 0; i < count_; ++i) name += (i > 0 ? ", " : " ") + name_of(shapes[i]);
+    return timer->choose(name, size_class(x.rows), ways_together(shapes, count_, device, kernels.have),
+                         [&](const stream_choice& how) -> status {
+                           bound_linear trial;
+                           trial.count = 1, trial.device = device_now();
+                           if (status s = detail::bind_stream(trial.at[0], kernels, dtype_of<T>, how, stream_args{}, x,
+                                                              shapes[0].rank, layers, count_, true);
+                               !s)
+                             return s;
+                           return launch(timer->stream(), trial, true);
+                         });
+  }
   bool aligned(const void* x, void* const* y, bool gated) const {
     bool all = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
     for (int i = 0; i < count_ + (gated ? 1 : 0); ++i) all = all && reinterpret_cast<std::uintptr_t>(y[i]) % 16 == 0;
@@ -70,6 +88,9 @@ template <class T> class bound_together {
     to.does = c.gated ? ran::gated : ran::products;
     for (int i = 0; c.gated && i < count_; ++i) layers[i].to.y = y[count_];
     if (c.rows == 0) c = choose_together(shapes, count_, device, kernels.have);
+    const result<stream_choice> timed = quickest(c, kernels, device, {x, m, shapes[0].k}, shapes, layers);
+    if (!timed) return timed.failure();
+    c = *timed;
     if (c.rows == 0) return to.does = ran::nothing, status(ok);
     return bind_together(to.bound, kernels, dtype_of<T>, c, {x, m, shapes[0].k}, shapes[0].rank, layers, count_);
   }

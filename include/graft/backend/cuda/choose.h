@@ -34,6 +34,7 @@ struct linear_choice {
   int beside_blocks = 0;                               // and by how many thread blocks
   long long partial_bytes = 0, s_bytes = 0;
   long long workspace_bytes() const { return partial_bytes + s_bytes; }
+  friend constexpr bool operator==(const linear_choice&, const linear_choice&) = default;
 };
 
 // Enough for every choice with up to m tokens.

@@ -36,6 +36,7 @@ template <class T> struct engine {
     std::shared_ptr<code_panel> panel = std::make_shared<code_panel>();
     std::shared_ptr<call_room> room{};    // of a model
     cuda::launch_clock* clock = nullptr;  // notes the launches, where there is one
+    std::shared_ptr<choice_timer> timer{};
   };
   using real = float;  // as callers in host memory see numbers
   using shared = shared_slots<T>;
@@ -83,6 +84,15 @@ template <class T> struct engine {
     q.where.takes_pre = !s.used || s.rank == 0;
     s.pre = s.pre && q.where.takes_pre;
   }
+  // From now on launches are chosen by timing them; `file` keeps the choices, the usual one where it is empty.
+  static status time_choices(queue& q, const std::string& file) {
+    if (q.timer != nullptr && (file.empty() || file == q.timer->path())) return ok;
+    const auto made = choice_timer::open(file);
+    if (!made) return made.failure();
+    q.timer = *made, q.kernels.linear.timer = q.timer.get();
+    return ok;
+  }
+  static std::string note_on_choices(const queue& q) { return q.timer == nullptr ? std::string() : q.timer->note(); }
   static bool has_room(const shared& s, bool folded) { return !s.used || !folded || s.weight; }
 
   // How many pairs of gemm blocks run at the same time: each takes a multiprocessor of its own.
@@ -288,7 +298,10 @@ template <class T> struct engine {
     void borrow(const bound&) {}  // launches read what is packed for them
     status publish(queue& q) { return plan_.publish(q.stream); }
     void memory_changed() { plan_.unchain(); }
-    status run(queue& q) { return plan_.run(q.stream, q.where, q.alone, q.clock); }
+    status run(queue& q) {
+      if (q.timer != nullptr) q.timer->on(q.stream);
+      return plan_.run(q.stream, q.where, q.alone, q.clock);
+    }
     long long workspace_bytes(long long) { return plan_.workspace_bytes(); }
 
    private:

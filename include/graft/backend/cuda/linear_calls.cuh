@@ -40,13 +40,27 @@ class linear_calls {
     linear_operands o = stays_;
     o.x = x, o.y = y, o.residual = residual, o.sums[0] = sums[0], o.sums[1] = sums[1];
     oldest->used = 0;  // until it is complete
-    if (status s = bind(oldest->bound, *kernels_, p, choose(p, device_, kernels_->have), o); !s) return s.failure();
+    const result<linear_choice> chosen = choice(p, o);
+    if (!chosen) return chosen.failure();
+    if (status s = bind(oldest->bound, *kernels_, p, *chosen, o); !s) return s.failure();
     oldest->m = m, oldest->aligned = p.aligned, oldest->residual = residual != nullptr;
     oldest->beside[0] = p.beside[0], oldest->beside[1] = p.beside[1];
     return oldest->used = ++calls_, &oldest->bound;
   }
 
  private:
+  // A launch that reads what it writes cannot be repeated, and so not be timed.
+  result<linear_choice> choice(const product_shape& p, const linear_operands& o) const {
+    const bool repeats = o.y != o.residual && !o.sums[0].adds && !o.sums[1].adds;
+    if (kernels_->timer == nullptr || !repeats || p.m == 0) return choose(p, device_, kernels_->have);
+    choice_timer& timer = *kernels_->timer;
+    return timer.choose("product " + name_of(p), size_class(p.m), ways_of(p, device_, kernels_->have),
+                        [&](const linear_choice& c) -> status {
+                          bound_linear trial;
+                          if (status s = bind(trial, *kernels_, p, c, o); !s) return s;
+                          return launch(timer.stream(), trial, true);
+                        });
+  }
   struct kept {
     long long m = 0, used = 0;  // used: the call that used it last; 0: never
     bool aligned = false, residual = false;

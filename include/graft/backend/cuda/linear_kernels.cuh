@@ -2,6 +2,7 @@
 // The kernels that run a product with its slots, as pointers: a list says which of them are compiled, and nothing else
 // refers to one. A program may compile a list in a file of its own (extern template).
 #pragma once
+#include <graft/backend/cuda/choice_timer.cuh>
 #include <graft/backend/cuda/code_calls.cuh>
 #include <graft/backend/cuda/gemm_beside.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
@@ -20,6 +21,7 @@ struct linear_kernels {
   kernel_entry gemm[2 * gemm_variants], stream[3 * stream_shapes * ranks], mma, simt;  // by the bits of the list
   kernel_entry sum[ranks], beside[ranks];                                              // by the index of the rank
   code_kernels codes{};
+  choice_timer* timer = nullptr;  // null: rules choose among them
 
   void add(const linear_kernels& more) {
     have = have | more.have;

@@ -10,6 +10,7 @@ struct stream_choice {
   int tokens = 0, rows = 0, splits = 0, tiles = 0;
   bool any = false;    // the kernels that can do everything: one shape, for any inner size
   bool gated = false;  // half of the rows of a tile are of one layer and half of another: their product is stored
+  friend constexpr bool operator==(const stream_choice&, const stream_choice&) = default;
 };
 inline constexpr int gated_rows = 224, gated_rank = 16;  // the shape that can, and the largest adapters of the two
 

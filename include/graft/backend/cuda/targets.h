@@ -84,7 +84,8 @@ constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype typ
   return v.what == op::rotate && composes_factors(size(v.b, 0), size(v.b, 3), size(v.a, 3)) ? 2 : 1;
 }
 constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype type, const target& t) {
-  return choice_of(g, i, attention_size_of(g, i, s, type), t).how == attention_way::decode;
+  const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t);
+  return c.how == attention_way::decode && !c.mma;
 }
 // A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time. Products do
 // 5.7e12 flops on a multiprocessor of an H200 when all are busy; a kernel that is started while the one ahead ends costs 1.2

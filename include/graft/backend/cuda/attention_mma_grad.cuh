@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass of attention by mma.sync, sm_80 and later, every size of a head; the formulas are those of
+// attention_dq.cuh and attention_dkv.cuh, and so is what the first kernel leaves for the second.
+// The first has 64 rows of one head, and goes over the keys. The second has 64 keys of one head of keys and goes over the
+// rows of all heads that share it; dK and dV are two thread blocks, which both compute the probabilities: together they
+// would be more sums than there are registers. Sums are added in the order of rows and keys: the same bits every time.
+#pragma once
+#include <graft/backend/cuda/attention_dq.cuh>
+#include <graft/backend/cuda/attention_mma_tiles.cuh>
+
+namespace graft::cuda {
+
+template <class T> struct mma_grad_args {
+  row_spans spans;
+  head_rows<T> q, k, v, d_out, out;
+  int heads, group;
+  float scale;
+  const float* sums;  // as forward left them
+  attention_notes notes;
+  T *dq, *dk, *dv;
+  long long pitch;  // of a row of the gradients
+};
+
+template <class T, int Head>
+__global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_constant__ mma_grad_args<T> g) {
+#if __CUDA_ARCH__ >= 800
+  using shape = mma_attention_shape<Head>;
+  constexpr int keys = shape::keys;
+  extern __shared__ std::uint8_t raw[];
+  const std::uint32_t q = ptx::shared_address(raw), d_out = q + shape::tile, k = d_out + shape::tile,
+                      v = k + shape::step;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int at = static_cast<int>(gridDim.x - 1 - blockIdx.x), row0 = at * shape::rows,
+            head = static_cast<int>(blockIdx.y), shared_head = head / g.group, own = warp * 16 + lane / 4;
+  copy_rows<T, Head, shape::rows>(q, g.q, head, row0);
+  copy_rows<T, Head, shape::rows>(d_out, g.d_out, head, row0);
+  commit_copies();
+  const rows_that_look looks(g.spans, row0);
+  if (head == 0 && warp == 0) {
+    int last_low = 0, first_high = INT_MAX;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      g.notes.spans[row0 + i * 32 + lane] = make_int2(looks.low[i], looks.high[i]);
+      if (looks.high[i] > 0) last_low = ::max(last_low, looks.low[i]), first_high = ::min(first_high, looks.high[i]);
+    }
+    last_low = __reduce_max_sync(~0U, last_low), first_high = __reduce_min_sync(~0U, first_high);
+    const int first = looks.first(), end = looks.end();
+    if (lane == 0) g.notes.bounds[at] = make_int4(first, end, last_low, first_high);
+  }
+  thread_rows mine;
+  mine.load(g.spans, row0 + own);
+  float shift[2], mean[2] = {0, 0};  // minus the sum of a row times log2 e, and D
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = row0 + own + 8 * h;
+    shift[h] = -INFINITY;
+    if (r < g.spans.rows) {
+      shift[h] = -log2_e * g.sums[static_cast<long long>(head) * g.spans.rows + r];
+      const T *const up = g.d_out.template head<Head>(head) + r * g.d_out.pitch, *const o =
+                                                                                     g.out.template head<Head>(head) +
+                                                                                     r * g.out.pitch;
+#pragma unroll 4
+      for (int i = lane % 4 * 2; i < Head; i += 8)
+        mean[h] += to_float(up[i]) * to_float(o[i]) + to_float(up[i + 1]) * to_float(o[i + 1]);
+    }
+    mean[h] += __shfl_xor_sync(~0U, mean[h], 1), mean[h] += __shfl_xor_sync(~0U, mean[h], 2);
+    float* const note =
+        g.notes.numbers + (static_cast<long long>(head) * gridDim.x + at) * 2 * shape::rows + own + 8 * h;
+    if (lane % 4 == 0) note[0] = -shift[h], note[shape::rows] = mean[h];
+  }
+  const float c = g.scale * log2_e;
+  float s[keys / 2], dp[keys / 2], dq[Head / 2] = {};
+  std::uint32_t ds[keys / 16][4];
+#pragma unroll 1
+  for (int block = looks.template from<keys>(0); block != INT_MAX; block = looks.template from<keys>(block + 1)) {
+    copy_rows<T, Head, keys>(k, g.k, shared_head, block * keys);
+    copy_rows<T, Head, keys>(v, g.v, shared_head, block * keys);
+    commit_copies();
+    wait_for_copies();
+    multiply_along<T, Head, keys>(s, q + warp * 16 * shape::pitch, k);
+    multiply_along<T, Head, keys>(dp, d_out + warp * 16 * shape::pitch, v);
+    if (!looks.template whole<keys>(block)) mine.mask(s, block * keys + lane % 4 * 2);
+#pragma unroll
+    for (int e = 0; e < keys / 2; ++e) {
+      const int h = e / 2 % 2;
+      s[e] = exp2_fast(fmaf(s[e], c, shift[h])) * (dp[e] - mean[h]);
+    }
+    pack_rows<T>(ds, s);
+    multiply_across<T, Head>(dq, ds, k);
+    __syncthreads();  // all have read these keys and values
+  }
+  write_rows<T, Head>(g.dq + static_cast<long long>(head) * Head, g.pitch, row0 + warp * 16, g.spans.rows, dq, g.scale,
+                      g.scale);
+#endif
+}
+
+// blockIdx.z: 0 for dK, 1 for dV. Here keys are the rows of the products, and rows their columns.
+template <class T, int Head>
+__global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant__ mma_grad_args<T> g) {
+#if __CUDA_ARCH__ >= 800
+  using shape = mma_attention_shape<Head>;
+  constexpr int keys = shape::rows, rows = shape::keys, parts = 64 / rows;  // 64 rows are noted together
+  extern __shared__ std::uint8_t raw[];
+  const std::uint32_t k = ptx::shared_address(raw), v = k + shape::tile, q = v + shape::tile, d_out = q + shape::step;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int key0 = static_cast<int>(blockIdx.x) * keys, shared_head = static_cast<int>(blockIdx.y),
+            blocks = static_cast<int>(gridDim.x), own_key = key0 + warp * 16 + lane / 4;
+  const bool of_values = blockIdx.z == 1;
+  copy_rows<T, Head, keys>(k, g.k, shared_head, key0);
+  if (!of_values) copy_rows<T, Head, keys>(v, g.v, shared_head, key0);
+  commit_copies();
+  const float c = g.scale * log2_e;
+  float s[rows / 2], dp[rows / 2], sum[Head / 2] = {};
+  std::uint32_t p[rows / 16][4];
+#pragma unroll 1
+  for (int head = shared_head * g.group; head < (shared_head + 1) * g.group; ++head)
+#pragma unroll 1
+    for (int b = 0; b < blocks; b += 32) {
+      const int4 bounds = b + lane < blocks ? g.notes.bounds[b + lane] : make_int4(INT_MAX, 0, INT_MAX, 0);
+      unsigned wanted = __ballot_sync(~0U, bounds.x < key0 + keys && bounds.y > key0);
+      const unsigned whole = __ballot_sync(~0U, bounds.z <= key0 && bounds.w >= key0 + keys);
+#pragma unroll 1
+      for (int part = 0; wanted != 0; part = (part + 1) % parts, wanted &= part == 0 ? wanted - 1 : wanted) {
+        const int bit = __ffs(static_cast<int>(wanted)) - 1, block = b + bit, row0 = block * 64 + part * rows;
+        copy_rows<T, Head, rows>(q, g.q, head, row0);
+        copy_rows<T, Head, rows>(d_out, g.d_out, head, row0);
+        commit_copies();
+        wait_for_copies();
+        const float* const notes =
+            g.notes.numbers + (static_cast<long long>(head) * blocks + block) * 128 + part * rows + lane % 4 * 2;
+        multiply_along<T, Head, rows>(s, k + warp * 16 * shape::pitch, q);
+#pragma unroll
+        for (int j = 0; j < rows / 8; ++j) {
+          const float2 sums = *reinterpret_cast<const float2*>(notes + 8 * j);
+          int4 look = make_int4(0, INT_MAX, 0, INT_MAX);  // of two rows
+          if ((whole >> bit & 1) == 0)
+            look = *reinterpret_cast<const int4*>(g.notes.spans + row0 + 8 * j + lane % 4 * 2);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int key = own_key + e / 2 * 8;
+            const bool sees = e % 2 == 0 ? key >= look.x && key < look.y : key >= look.z && key < look.w;
+            const float x = exp2_fast(fmaf(s[4 * j + e], c, e % 2 == 0 ? -sums.x : -sums.y));
+            s[4 * j + e] = sees ? x : 0;
+          }
+        }
+        if (!of_values) {
+          multiply_along<T, Head, rows>(dp, v + warp * 16 * shape::pitch, d_out);
+#pragma unroll
+          for (int j = 0; j < rows / 8; ++j) {
+            const float2 mean = *reinterpret_cast<const float2*>(notes + 64 + 8 * j);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? mean.x : mean.y);
+          }
+        }
+        pack_rows<T>(p, s);
+        multiply_across<T, Head>(sum, p, of_values ? d_out : q);
+        __syncthreads();  // all have read these rows
+      }
+    }
+  const float factor = of_values ? 1 : g.scale;
+  write_rows<T, Head>((of_values ? g.dv : g.dk) + static_cast<long long>(shared_head) * Head, g.pitch, key0 + warp * 16,
+                      g.spans.rows, sum, factor, factor);
+#endif
+}
+
+}  // namespace graft::cuda
