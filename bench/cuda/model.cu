@@ -7,7 +7,7 @@
 // that their weights take; with `steps` all token steps of the bare model and of LoRA, or those of so many sequences; with
 // `all` those, other adapters, prompts and training; with `launches` it is the launches of a token step with LoRA, each with
 // its floor, what is expected of it and its time. An adapter that is named is the only one.
-//     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | train | profile | step | codes | choices | launches [SEQUENCES [ADAPTER]]]]]
+//     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | train | profile | step | codes | launches [SEQUENCES [ADAPTER]]]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/explain_step.h>
 #include <graft/model/generate.h>
@@ -141,7 +141,7 @@ constexpr wanted table[] = {{1, 1024, true},
                             {4, 8192},
                             {16, 2048, false, true},
                             {64, 2048, false, true}};
-enum class amount : unsigned char { brief, steps, all, profile, train, step, codes, choices, launches };
+enum class amount : unsigned char { brief, steps, all, profile, train, step, codes, launches };
 
 result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
   std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
@@ -221,90 +221,44 @@ status measure(int layers, int vocabulary, amount how_much, int sequences, const
   if (how_much == amount::codes) return measure_codes(layers, vocabulary);
   if (how_much == amount::launches)
     return measure_launches(layers, vocabulary, std::max(1, sequences), named.empty() ? "lora" : named);
-  // The least of three medians of either model; and how long the calls took that timed launches.
-  status measure_choices(int layers, int vocabulary) {
-    const model_config c = shape(layers, vocabulary);
-    std::vector<causal_lm<engine>> models;
-    for (int k = 0; k < 2; ++k) {
-      auto made = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = 4096});
-      if (!made) return made.failure();
-      models.push_back(std::move(*made));
-      auto set = adapter_named(models.back(), "lora");
+  const model_config c = shape(layers, vocabulary);
+  auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = longest});
+  if (!model) return model.failure();
+  std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
+  for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {
+    if (!named.empty() && adapter != named) continue;
+    if (named.empty() && how_much != amount::all && how_much != amount::train && adapter != "bare" && adapter != "lora")
+      continue;
+    if (adapter != "bare") {
+      auto set = adapter_named(*model, adapter);
       if (!set) return set.failure();
-      if (status s = models.back().set_adapters(*set); !s) return s;
+      if (status s = model->set_adapters(*set); !s) return s;
     }
-    if (status s = models[1].time_choices("/tmp/graft_bench_choices.txt"); !s) return s;
-    std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
-    const auto in_turns = [&](const std::string& name, auto run) -> status {
-      double best[2] = {1e30, 1e30}, first = 0;
-      for (int round = 0; round < 3; ++round)
-        for (std::size_t turn = 0; turn < 2; ++turn) {
-          const std::size_t k = (turn + static_cast<std::size_t>(round)) % 2;
-          const double begin = now();
-          const result<double> took = run(models[k], k == 0 ? step_mode::reduce_overhead : step_mode::max_autotune);
-          if (!took) return took.failure();
-          best[k] = std::min(best[k], *took);
-          if (k == 1) first = round == 0 ? now() - begin : std::max(0.0, first - (round == 1 ? now() - begin : 0));
-        }
-      std::printf(", \"%s\": %.1f, \"%s_timed\": %.1f, \"%s_timing_ms\": %.0f", name.c_str(), best[0], name.c_str(),
-                  best[1], name.c_str(), first / 1e3);
-      return std::fflush(stdout), status(ok);
-    };
-    for (const int sequences : {1, 2, 8, 16, 32, 64})
-      if (status s = in_turns("lora_decode_" + std::to_string(sequences),
-                              [&](auto& m, step_mode how) {
-                                return decode(m, {sequences, 1024}, how);
-                              });
-          !s)
-        return s;
-    if (status s = in_turns("lora_prefill_2048", [&](auto& m, step_mode) { return prefill(m, 2048); }); !s) return s;
-    if (status s = in_turns("lora_train_2x2048", [&](auto& m, step_mode how) { return train(m, 2, 2048, how); }); !s)
-      return s;
-    std::printf(", \"choices\": %d}\n", models[1].programs().queue.timer->timed());
-    return ok;
-  }
-  status measure(int layers, int vocabulary, amount how_much, int sequences) {
-    if (how_much == amount::codes) return measure_codes(layers, vocabulary);
-    if (how_much == amount::choices) return measure_choices(layers, vocabulary);
-    const model_config c = shape(layers, vocabulary);
-    auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = longest});
-    if (!model) return model.failure();
-    std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
-    for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {
-      if (!named.empty() && adapter != named) continue;
-      if (named.empty() && how_much != amount::all && how_much != amount::train && adapter != "bare" &&
-          adapter != "lora")
-        continue;
-      if (adapter != "bare") {
-        auto set = adapter_named(*model, adapter);
-        if (!set) return set.failure();
-        if (status s = model->set_adapters(*set); !s) return s;
-      }
-      if (how_much == amount::train) {
-        if (adapter == "bare") continue;
-        if (status s = say(adapter + "_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
-        continue;
-      }
-      if (how_much == amount::step) {  // one training step for a profiler to look at, behind one that makes everything
-        if (adapter != "bare")
-          if (status s = say(adapter + "_step", train(*model, 2, 2048, step_mode::standard, 2)); !s) return s;
-        continue;
-      }
-      if (how_much == amount::profile) {  // launches for a profiler to look at
-        if (status s = say(adapter + "_prefill", prefill(*model, 2048)); !s) return s;
-        if (status s = say(adapter + "_step", decode(*model, {16, 1024}, step_mode::standard, 4)); !s) return s;
-        if (status s = say(adapter + "_step_1", decode(*model, {1, 1024}, step_mode::standard, 4)); !s) return s;
-        continue;
-      }
-      if (status s = measure_steps(*model, adapter, how_much, sequences); !s) return s;
-      if (adapter != "lora" || how_much == amount::steps) continue;
-      if (status s = say("lora_decode_1_standard", decode(*model, {1, 1024}, step_mode::standard)); !s) return s;
-      if (status s = say("lora_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
-      if (status s = say("lora_train_2x2048_standard", train(*model, 2, 2048, step_mode::standard)); !s) return s;
+    if (how_much == amount::train) {
+      if (adapter == "bare") continue;
+      if (status s = say(adapter + "_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
+      continue;
     }
-    std::printf(", \"used_mb\": %.0f}\n", used_megabytes());
-    return ok;
+    if (how_much == amount::step) {  // one training step for a profiler to look at, behind one that makes everything
+      if (adapter != "bare")
+        if (status s = say(adapter + "_step", train(*model, 2, 2048, step_mode::standard, 2)); !s) return s;
+      continue;
+    }
+    if (how_much == amount::profile) {  // launches for a profiler to look at
+      if (status s = say(adapter + "_prefill", prefill(*model, 2048)); !s) return s;
+      if (status s = say(adapter + "_step", decode(*model, {16, 1024}, step_mode::standard, 4)); !s) return s;
+      if (status s = say(adapter + "_step_1", decode(*model, {1, 1024}, step_mode::standard, 4)); !s) return s;
+      continue;
+    }
+    if (status s = measure_steps(*model, adapter, how_much, sequences); !s) return s;
+    if (adapter != "lora" || how_much == amount::steps) continue;
+    if (status s = say("lora_decode_1_standard", decode(*model, {1, 1024}, step_mode::standard)); !s) return s;
+    if (status s = say("lora_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
+    if (status s = say("lora_train_2x2048_standard", train(*model, 2, 2048, step_mode::standard)); !s) return s;
   }
+  std::printf(", \"used_mb\": %.0f}\n", used_megabytes());
+  return ok;
+}
 
 }  // namespace
 
@@ -315,7 +269,6 @@ int main(int count, char** all) {
                            : how_much == "steps"    ? amount::steps
                            : how_much == "profile"  ? amount::profile
                            : how_much == "codes"    ? amount::codes
-                           : how_much == "choices"  ? amount::choices
                            : how_much == "train"    ? amount::train
                            : how_much == "step"     ? amount::step
                            : how_much == "launches" ? amount::launches
