@@ -292,16 +292,22 @@ std::string tensors(const layer& l) {
   const graph& g = l.graphs.merge;
   for (id i = 0; i < g.size; ++i) {
     const graft::node& v = g[i];
-    if (v.what != op::base && v.what != op::frozen && v.what != op::param) continue;
+    if (v.what != op::base && v.what != op::frozen && v.what != op::param && v.what != op::index) continue;
     const std::string name = v.name;
-    const bool shared = graft::lists("vera_A vera_B vblora_vector_bank randlora_A randlora_B", name.c_str());
+    const bool shared =
+        graft::lists("vera_A vera_B vblora_vector_bank randlora_A randlora_B unilora_theta_d", name.c_str());
     const char* what = v.what == op::base     ? "of the base layer, frozen"
+                       : v.what == op::index  ? "rows and columns of places, frozen"
                        : v.what == op::frozen ? (shared ? "frozen, shared by all layers" : "frozen")
                        : shared               ? "trained, shared by all layers"
                                               : "trained";
-    const bool factored = graft::lists("psoft_A psoft_B", name.c_str());
+    const bool factored = graft::lists("psoft_A psoft_B frod_U adamss_places", name.c_str());
+    const bool computed = graft::lists("fourierft_rows fourierft_columns waveft_taps waveft_places", name.c_str());
+    const bool of_kind = graft::lists("frod_V frod_s_indices", name.c_str());
     const std::string key = v.what == op::base ? "–"
                             : factored         ? "in no file: from the base weight"
+                            : computed         ? "in no file: from the configuration"
+                            : of_kind          ? code("base_model." + name + ".<kind of layer>")
                                                : code((shared ? "base_model." : "base_model.model.<module>.") + name);
     s += "| " + code(name) + " | " + what + " | " + code(shape_text(g, i)) + " | " + key + " |\n";
   }

@@ -7,6 +7,7 @@
 #pragma once
 #include <graft/cpu.h>
 #include <graft/run/bind.h>
+#include <graft/run/spread_places.h>
 
 #include <algorithm>
 #include <cmath>
@@ -45,6 +46,8 @@ template <class Layer> class random_tensors {
       if (graft::status s = layer.set(name.c_str(), value); !s) return s;
     for (const auto& [name, t] : tensors)
       if (graft::status s = layer.set(name.c_str(), t); !s) return s;
+    for (const auto& [name, at] : places_)
+      if (graft::status s = layer.set(name.c_str(), graft::view_of(at.data(), 2, at.size() / 2)); !s) return s;
     return graft::ok;
   }
   graft::view x() const { return ids_.empty() ? graft::view(input) : graft::view_of(ids_.data(), ids_.size()); }
@@ -69,6 +72,7 @@ template <class Layer> class random_tensors {
       if (leaf.what == op::input) input = random(g, leaf, 0);
       if (leaf.what == op::ids && ids_.empty())
         for (const real v : random(g, leaf, 0).data) ids_.push_back(static_cast<std::int64_t>(std::abs(v) * 70));
+      if (leaf.what == op::index) places_[leaf.name] = graft::spread_places(g, i, sizes_in(g));
       // A vector scales something, so it is near one; a matrix is small and of either sign.
       const bool vector = leaf.d[2] == graft::dim{1} || leaf.d[3] == graft::dim{1};
       if (leaf.what == op::base || leaf.what == op::frozen || leaf.what == op::param)
@@ -87,6 +91,7 @@ template <class Layer> class random_tensors {
 
   graft::size_map sizes_;
   std::vector<std::int64_t> ids_;
+  std::map<std::string, std::vector<std::int64_t>> places_;  // rows, then columns, of every index
   std::mt19937 engine_{1};
   std::uniform_real_distribution<double> small_{-0.1, 0.1};
 };

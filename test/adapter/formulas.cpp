@@ -43,6 +43,10 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
   SAYS((of<vblora<dyn, dyn>>::formula),
        "weight + (topk_softmax(vblora_logits_B, topk) @ vblora_vector_bank)' @ "
        "(topk_softmax(vblora_logits_A, topk) @ vblora_vector_bank)");
+  SAYS(of<shira<>>::formula, "weight + place(shira_weight, shira_indices)");
+  SAYS(of<supertuning_with_lora<>>::formula,
+       "weight + place(supertuning_values, supertuning_indices) + scaling * (supertuning_lora_B.weight @ "
+       "supertuning_lora_A.weight)");
   SAYS(of<erased>::formula, "type_erased_adapter(weight)");
 }
 

@@ -98,7 +98,39 @@ def cases(s):
         c["miss_bat"] = (linear, of(peft.MissConfig, r=8, init_weights="bat"))
     if hasattr(peft, "DeloraConfig"):
         c.update(newer(s, of))
+    if hasattr(peft, "ShiraConfig"):
+        c.update(sparse(s, of))
     return c
+
+
+def sparse(s, of):
+    """Methods that train entries at places, on small layers."""
+    small = lambda s, **kw: linear(s, out=s["out"] // 2, inner=s["in"] // 2, **kw)
+    odd = lambda s: linear(s, out=s["out"] // 2 - 3, inner=s["in"] // 2 - 1)
+    tall = lambda s: linear(s, out=s["in"] // 2 + 9, inner=s["in"] // 2)
+    return {
+        "shira": (small, of(peft.ShiraConfig, r=2, random_seed=7)),
+        "shira_unseeded": (lambda s: small(s, bias=False), of(peft.ShiraConfig, r=3)),
+        "supertuning": (small, of(peft.SupertuningConfig, sparsity=0.9)),
+        "supertuning_lora": (small, of(peft.SupertuningConfig, sparsity=0.95, r=3)),
+        "supertuning_smallest": (small, of(peft.SupertuningConfig, sparsity=0.99, select_top=False, r=2, lora_alpha=3,
+                                           save_precomputed_indices=False)),
+        "fourierft": (small, of(peft.FourierFTConfig, n_frequency=50)),
+        "fourierft_bias": (odd, of(peft.FourierFTConfig, n_frequency=31, scaling=70, random_loc_seed=5, init_weights=True,
+                                   bias="fourier_only")),
+        "waveft": (small, of(peft.WaveFTConfig, n_frequency=60)),
+        "waveft_sym": (odd, of(peft.WaveFTConfig, n_frequency=40, wavelet_family="sym4", random_loc_seed=3)),
+        "waveft_coif": (small, of(peft.WaveFTConfig, n_frequency=20, wavelet_family="coif2", scaling=5)),
+        "waveft_direct": (small, of(peft.WaveFTConfig, n_frequency=60, use_idwt=False, init_weights=False)),
+        "unilora": (small, of(peft.UniLoraConfig, r=4)),
+        "unilora_saved": (odd, of(peft.UniLoraConfig, r=3, theta_d_length=37, proj_seed=6, save_indices=True,
+                                  bias="unilora_only")),
+        "frod": (tall, of(peft.FrodConfig, sparse_rate=0.05, progressbar=False)),
+        "adamss": (small, of(peft.AdamssConfig, r=10, num_subspaces=3, subspace_rank=2)),
+        "adamss_dynamic": (lambda s: small(s, bias=False), of(peft.AdamssConfig, r=9, num_subspaces=4, subspace_rank=3,
+                                                              use_dynamic_rank=True, random_seed=5)),
+        "frod_diagonal": (tall, of(peft.FrodConfig, sparse_rate=0.0, progressbar=False)),
+    }
 
 
 def newer(s, of):
@@ -212,7 +244,7 @@ def make(name, build, config, sizes, folder, seed):
     if x.is_floating_point():
         out["dx"] = inputs.grad
     for k, p in model.named_parameters():
-        if p.requires_grad:
+        if p.requires_grad and p.numel():
             out["grad." + k] = p.grad
     model.eval()
     with torch.no_grad():

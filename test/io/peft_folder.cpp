@@ -129,7 +129,10 @@ TEST_CASE("peft folder: every golden case under a configuration that is made her
     CHECK(back->scalars == layer->scalars);
     CHECK(back->sizes == layer->sizes);
     REQUIRE(back->tensors.size() == layer->tensors.size());
-    for (const auto& [name, t] : layer->tensors) CHECK(back->tensors.at(name).data == t.data);
+    for (const auto& [name, t] : layer->tensors) {
+      CHECK(back->tensors.at(name).data == t.data);
+      CHECK(back->tensors.at(name).places == t.places);
+    }
   }
 }
 

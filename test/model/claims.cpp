@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The static claim, over every method, kind of layer and bias: no value as large as the base weight is computed after
-// load. Documented exceptions: MiSS "bat", HiRA, C3A and RandLoRA, whose W' has no cheaper form, and LoHa on convolutions,
+// load. Documented exceptions: MiSS "bat", HiRA, C3A, RandLoRA, FRoD and what trains entries of the weight (SHiRA,
+// Super-Tuning, WaveFT), whose W' has no cheaper form, and LoHa on convolutions,
 // where the two products of rank r r cost more than the small kernel they make. (Folded graphs are a choice by cost, at run
 // time.)
 #include <doctest/doctest.h>
@@ -14,8 +15,9 @@ TEST_CASE("claim: nothing as large as the weight is computed after load, by any 
   int checked = 0, exceptions = 0;
   for (const combination& c : every_combination()) {
     const bool convolved_loha = c.kind == "conv2d" && (c.what == "loha" || c.what == "loha_conv");
-    const bool dense =
-        c.what == "miss_bat" || c.what.starts_with("hira") || c.what == "c3a" || c.what.starts_with("randlora");
+    bool dense = c.what == "miss_bat" || c.what == "c3a";
+    for (const char* one : {"hira", "randlora", "shira", "supertuning", "waveft", "frod"})
+      dense = dense || c.what.starts_with(one);
     if (dense || convolved_loha) {
       ++exceptions;
       continue;
@@ -29,7 +31,7 @@ TEST_CASE("claim: nothing as large as the weight is computed after load, by any 
     }
   }
   CHECK(checked > 100);
-  CHECK(exceptions == 2 + 5 + 2 + 4 + 4);  // miss_bat, hira, c3a, randlora, loha
+  CHECK(exceptions == 2 + 5 + 2 + 4 + 4 + 2 + 4 + 2 + 4);  // miss_bat, hira, c3a, randlora, loha, and those of entries
 }
 
 TEST_CASE("claim: the folded graph is one product with a copy of the weight, for every linear method") {

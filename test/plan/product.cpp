@@ -125,6 +125,7 @@ TEST_CASE("product: the launches of every adapter on a linear layer") {
       {"miss_mini", "pointwise: fold | product: product=matmul | pointwise: repeat | product: product=matmul post=add"},
       {"miss_bat", plain},
       {"vblora", side},
+      {"unilora", side},
       {"delora", side},
       {"gralora", side},
       {"gralora_hybrid", side},
@@ -139,10 +140,9 @@ TEST_CASE("product: the launches of every adapter on a linear layer") {
     const auto* at =
         std::find_if(std::begin(all), std::end(all), [&](const expected& e) { return same_text(e.name, name); });
     INFO(std::string(name));
-    // PSOFT's forms are side branches, whatever R is made of; C3A's and RandLoRA's update is a second product.
-    if (std::string_view(name).starts_with("psoft") || same_text(name, "c3a") ||
-        std::string_view(name).starts_with("randlora"))
-      return;
+    // PSOFT's forms are side branches, whatever R is made of; the update of the others is a second product.
+    for (const char* other : {"psoft", "c3a", "randlora", "shira", "supertuning", "fourierft", "waveft", "frod"})
+      if (std::string_view(name).starts_with(other)) return;
     REQUIRE(at != std::end(all));
     const captured_graphs d =
         captured_at_run_time(layer_of<typename Layer::kind, typename Layer::adapter, Layer::has_bias>());

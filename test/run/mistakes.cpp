@@ -35,6 +35,18 @@ struct halved {  // W' = f(W) + W
 
 }  // namespace
 
+TEST_CASE("mistakes: an index that names a place outside of its matrix") {
+  given_layer t("shira");
+  std::vector<std::int64_t> far = t.l.places.at("shira_indices");
+  far[3] = 24;
+  view v = t.l.views.at("shira_indices");
+  v.data = far.data();
+  REQUIRE(bool(t.e.set("shira_indices", v)));
+  CHECK(said(t.e.forward(t.l.x(), into(t.y))) ==
+        "tensor 'shira_indices' names the place [24, 13] of a matrix of [24, 32]");
+  CHECK(all_are(t.y, 7.0F));
+}
+
 TEST_CASE("mistakes: an output without memory") {
   given_layer t("dora");
   CHECK(said(t.e.forward(t.l.x(), {})) == "output 'y' has no data; give it memory for 168 elements");

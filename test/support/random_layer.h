@@ -7,6 +7,7 @@
 #include <graft/model/table.h>
 #include <graft/run/bind.h>
 #include <graft/run/layer.h>
+#include <graft/run/spread_places.h>
 
 #include <random>
 
@@ -45,7 +46,13 @@ inline const sizes& usual_sizes() {
                        {"half_group", 4},
                        {"block_size", 8},
                        {"num_bases", 6},
-                       {"num_cayley_neumann_terms", 5}};
+                       {"num_cayley_neumann_terms", 5},
+                       {"places", 60},
+                       {"n_frequency", 9},
+                       {"taps", 4},
+                       {"theta_d_length", 11},
+                       {"subspace_ranks", 5},
+                       {"directions", 9}};
   return s;
 }
 // Nothing a multiple of a vector, a tile or a thread count, where the formula allows it.
@@ -79,7 +86,13 @@ inline const sizes& ragged_sizes() {
                        {"half_group", 7},
                        {"block_size", 5},
                        {"num_bases", 9},
-                       {"num_cayley_neumann_terms", 3}};
+                       {"num_cayley_neumann_terms", 3},
+                       {"places", 71},
+                       {"n_frequency", 13},
+                       {"taps", 36},
+                       {"theta_d_length", 17},
+                       {"subspace_ranks", 7},
+                       {"directions", 13}};
   return s;
 }
 
@@ -98,6 +111,7 @@ template <class Real> struct random_layer {
   std::map<std::string, double> scalars{
       {"scaling", 0.7}, {"eps", 1e-5}, {"coft_limit", 0.2}, {"cayley_neumann_eps", 0.9}};
   std::vector<std::int64_t> ids;
+  std::map<std::string, std::vector<std::int64_t>> places;
 
   random_layer(const layer_graphs& g, const sizes& s, unsigned seed = 1) : graphs(g), shape(s) {
     std::mt19937 engine(seed);
@@ -120,6 +134,10 @@ template <class Real> struct random_layer {
         std::uniform_int_distribution<std::int64_t> row(0, shape.at("vocab") - 1);
         for (std::size_t i = 0; i < n; ++i) ids.push_back(row(engine));
         w.data = ids.data();
+        w.type = dtype::i64;
+      } else if (v.what == op::index) {
+        places[name] = spread_places(g, k, s);
+        w.data = places[name].data();
         w.type = dtype::i64;
       } else {
         auto& to = data[name];

@@ -3,12 +3,15 @@
 // file here, a line and a word below, and io/peft/NAME.h if PEFT has files of it.
 #pragma once
 #include <graft/adapter/adalora.h>
+#include <graft/adapter/adamss.h>
 #include <graft/adapter/beft.h>
 #include <graft/adapter/boft.h>
 #include <graft/adapter/c3a.h>
 #include <graft/adapter/deft.h>
 #include <graft/adapter/delora.h>
 #include <graft/adapter/dora.h>
+#include <graft/adapter/fourierft.h>
+#include <graft/adapter/frod.h>
 #include <graft/adapter/gralora.h>
 #include <graft/adapter/hira.h>
 #include <graft/adapter/hra.h>
@@ -24,16 +27,21 @@
 #include <graft/adapter/psoft.h>
 #include <graft/adapter/randlora.h>
 #include <graft/adapter/road.h>
+#include <graft/adapter/shira.h>
+#include <graft/adapter/supertuning.h>
 #include <graft/adapter/trainable_tokens.h>
+#include <graft/adapter/unilora.h>
 #include <graft/adapter/vblora.h>
 #include <graft/adapter/vera.h>
+#include <graft/adapter/waveft.h>
 
 namespace graft {
 
 using all_adapters = joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms,
                             ia3_forms, loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms,
                             gralora_forms, road_forms, c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms,
-                            deft_forms, peanut_forms, ln_tuning_forms, trainable_tokens_forms>;
+                            deft_forms, peanut_forms, shira_forms, supertuning_forms, fourierft_forms, waveft_forms,
+                            unilora_forms, frod_forms, adamss_forms, ln_tuning_forms, trainable_tokens_forms>;
 
 // f(type) for each; the type is passed as a value that holds nothing.
 template <class Adapter> struct adapter_type { using type = Adapter; };

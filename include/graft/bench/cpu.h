@@ -103,6 +103,12 @@ template <class Layer> class cpu_layers {
 
  private:
   status give(const char* name, view shape) {
+    if (shape.type == dtype::i64) {
+      const auto* const from = static_cast<const std::byte*>(shape.data);
+      data_.emplace_back(from, from + shape.count() * static_cast<long long>(sizeof(std::int64_t)));
+      shape.data = data_.back().data();
+      return layers_.back()->set(name, shape);
+    }
     const std::vector<real> v = drawn<real>(shape.count(), data_.size() + 7);
     data_.emplace_back(v.size() * static_cast<std::size_t>(bits_of(stored)) / 8);
     cpu::encode(v.data(), shape.count(), data_.back().data(), stored, 0);

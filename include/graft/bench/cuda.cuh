@@ -107,6 +107,15 @@ template <class Layer> class gpu_layers {
  private:
   status give(const char* name, view shape) {
     data_.emplace_back();
+    if (shape.type == dtype::i64) {
+      const long long bytes = shape.count() * static_cast<long long>(sizeof(std::int64_t));
+      if (status s = data_.back().reserve(bytes); !s) return s;
+      const cudaError_t copied = cudaMemcpy(data_.back().data(), shape.data, static_cast<std::size_t>(bytes),
+                                            cudaMemcpyHostToDevice);
+      if (status s = check(copied, "copying"); !s) return s;
+      shape.data = data_.back().data();
+      return layers_.back()->set(name, shape);
+    }
     const float scale = shape.size[shape.rank - 1] > 1000 ? 0.05F : 0.6F;
     if (status s = draw_into<T>(data_.back(), shape.count(), data_.size(), scale); !s) return s;
     shape.data = data_.back().data(), shape.type = dtype_of<T>;

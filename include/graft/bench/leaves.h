@@ -6,6 +6,7 @@
 #include <graft/derive/layers.h>
 #include <graft/plan/layer_cost.h>
 #include <graft/run/bind.h>
+#include <graft/run/spread_places.h>
 
 namespace graft::bench_detail {
 
@@ -30,7 +31,7 @@ template <class Layer> size_values bench_sizes(const graph& g, long long tokens,
     if (const int at = g.sizes.find(name); at >= 0) s.v[at] = n;
   return s;
 }
-// give(name, shape) for every tensor, scalar(name) for every number.
+// give(name, shape) for every tensor, with its places where it is an index; scalar(name) for every number.
 template <class Layer, class Give, class Scalar>
 status give_leaves(const bench_options& o, const Give& give, const Scalar& scalar) {
   const graph& g = derived_of<Layer>::literal;
@@ -39,13 +40,15 @@ status give_leaves(const bench_options& o, const Give& give, const Scalar& scala
     const node& v = g[i];
     if (v.what == op::scalar)
       if (status done = scalar(g.name(i).c_str()); !done) return done;
-    if (v.what != op::base && v.what != op::frozen && v.what != op::param) continue;
+    if (v.what != op::base && v.what != op::frozen && v.what != op::param && v.what != op::index) continue;
     const axes a = listed_axes(v);
     view shape{nullptr, dtype::f32, {1, 1, 1, 1}, a.last - a.first};
     for (int d = a.first; d < a.last; ++d) shape.size[d - a.first] = g.sizes.value(v.d[d], s);
     for (int d = 0; d < shape.rank; ++d)
       if (shape.size[d] < 1)
         return fail("tensor '", g.name(i), "' has a size that the type leaves open; state it in bench_options::sizes");
+    std::vector<std::int64_t> places;
+    if (v.what == op::index) places = spread_places(g, i, s), shape.data = places.data(), shape.type = dtype::i64;
     if (status done = give(g.name(i).c_str(), shape); !done) return done;
   }
   return ok;

@@ -144,6 +144,10 @@ constexpr ex concat(ex a, ex b, int axis = 3, int line = __builtin_LINE()) {
 constexpr ex place(ex values, ex index, extent rows, extent cols, int line = __builtin_LINE()) {
   return {values.g, make::place(*values.g, values.i, index.i, rows.d, cols.d, line)};
 }
+// The numbers of a matrix at such places, as a column.
+constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
+  return {from.g, make::pick_column(*from.g, from.i, index.i, line)};
+}
 // W Rᵀ, R the rotation that activations undergo as x R.
 constexpr ex unrotate(ex w, at blocks) { return {w.g, make::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)}; }
 constexpr ex rotate(ex w, at blocks) { return {w.g, make::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)}; }

@@ -139,6 +139,14 @@ constexpr id place(builder& g, id values, id index, dim rows, dim cols, int line
   return made;
 }
 constexpr id pick(builder& g, id from, id index, id like) { return g.emit(g.shaped(op::pick, like, from, index)); }
+constexpr id pick_column(builder& g, id from, id index, int line = 0) {
+  node v = g.shaped(op::pick, from, from, index, none_id, line);
+  v.d[0] = v.d[1] = v.d[3] = {1}, v.d[2] = g.n[index].d[3];
+  const id made = g.emit(v);
+  require_one_matrix(g, from, made, line);
+  g.require(requirement::kind::same, g.n[index].d[2], dim{2}, made, line);
+  return made;
+}
 
 struct patch_geometry {
   dim kernel_h{1}, kernel_w{1}, stride{1}, pad{0};

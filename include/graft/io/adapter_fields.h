@@ -62,8 +62,9 @@ struct adapter_config {
   int whole(std::string_view name) const { return static_cast<int>(number(name)); }
   bool on(std::string_view name) const { return number(name) != 0; }
   std::uint64_t seed(std::string_view name) const {
-    const json* v = set(name);
-    return v != nullptr ? v->whole : 0;
+    if (const json* v = set(name)) return v->whole;
+    const peft_key* k = key(name);
+    return k != nullptr ? static_cast<std::uint64_t>(k->otherwise) : 0;
   }
   std::string word(std::string_view name) const {
     if (const json* v = set(name)) return v->is_boolean() ? (v->flag ? "true" : "false") : v->word;

@@ -16,14 +16,22 @@ class peft_file_writer {
   status add(const adapter_config& c, const adapted_module& m) {
     for (const auto& [leaf, t] : m.layer.tensors) {
       const peft_place p = place_of(c, m.base, leaf);
-      const loaded_tensor& whole = t.whole ? *t.whole : t;
+      loaded_tensor flat;
+      if (p.shape == stored_as::flat) flat = t, flat.places = joined_places(t.places, m.base.in);
+      const loaded_tensor& whole = t.whole ? *t.whole : p.shape == stored_as::flat ? flat : t;
       if (!whole.stored) continue;
+      if (p.shape == stored_as::parts) {
+        if (status s = put_parts(m.base, leaf, t); !s) return s;
+        continue;
+      }
       const std::string key = t.key.empty() || !p.shared ? key_of(p, m.base, leaf) : t.key;
       const std::vector<long long> shape = shape_in_file(whole.shape, p.shape, m.base);
       if (status s = put(key, whole, shape); !s) return s;
       if (p.copied)
         if (status s = put("base_model.model." + m.base.module + "." + leaf, whole, shape); !s) return s;
     }
+    for (const loaded_tensor& t : m.layer.beside)
+      if (status s = put(t.key, t, t.shape); !s) return s;
     const std::string prefix = "base_model.model." + m.base.module + ".";
     if (m.layer.base_weight)
       if (status s = put(prefix + "base_layer.weight", *m.layer.base_weight, m.layer.base_weight->shape); !s) return s;
@@ -42,8 +50,8 @@ class peft_file_writer {
     std::vector<std::uint64_t> shape;
     std::vector<std::byte> bytes;
   };
-  template <class To, class Narrow>
-  static std::vector<std::byte> encoded(const std::vector<float>& v, Narrow narrowed) {
+  template <class To, class From, class Narrow>
+  static std::vector<std::byte> encoded(const std::vector<From>& v, Narrow narrowed) {
     std::vector<std::byte> out(v.size() * sizeof(To));
     for (std::size_t i = 0; i < v.size(); ++i) {
       const To one = narrowed(v[i]);
@@ -51,10 +59,27 @@ class peft_file_writer {
     }
     return out;
   }
+  status put_parts(const base_layer& base, const std::string& leaf, const loaded_tensor& t) {
+    auto at = t.data.begin();
+    for (std::size_t k = 0; k < t.parts.size(); ++k) {
+      const auto end = at + t.parts[k][0] * t.parts[k][1];
+      const loaded_tensor part{"", {at, end}, t.parts[k], t.type};
+      const std::string key = "base_model.model." + base.module + "." + leaf + "." + std::to_string(k);
+      if (status s = put(key, part, part.shape); !s) return s;
+      at = end;
+    }
+    return ok;
+  }
   status put(const std::string& key, const loaded_tensor& t, const std::vector<long long>& shape) {
     entry e{t.type, {}, {}};
     for (const long long n : shape) e.shape.push_back(static_cast<std::uint64_t>(n));
-    if (t.type == dtype::bf16)
+    if (t.type == dtype::i32)
+      e.bytes = encoded<std::int32_t>(t.places, [](std::int64_t v) { return static_cast<std::int32_t>(v); });
+    else if (t.type == dtype::i64)
+      e.bytes = encoded<std::int64_t>(t.places, [](std::int64_t v) { return v; });
+    else if (!t.places.empty())
+      e.type = dtype::f32, e.bytes = encoded<float>(t.places, [](std::int64_t v) { return static_cast<float>(v); });
+    else if (t.type == dtype::bf16)
       e.bytes = encoded<graft::bf16>(t.data, [](float v) { return narrow(v); });
     else if (t.type == dtype::f16)
       e.bytes = encoded<graft::f16>(t.data, [](float v) { return narrow_to_f16(v); });

@@ -86,7 +86,7 @@ GRAFT_LIBRARY result<adapter_config> make_adapter_config(const char* type,
         const bool literal = same_text(k.word, "true") || same_text(k.word, "false");
         if (k.form == key_form::flag) add(k.name, json_flag(k.otherwise != 0));
         if (k.form == key_form::word) add(k.name, literal ? json_flag(same_text(k.word, "true")) : json_word(k.word));
-        if (k.form == key_form::seed) add(k.name, json_number(0));
+        if (k.form == key_form::seed && !k.nullable) add(k.name, json_number(k.otherwise));
         if ((k.form == key_form::whole || k.form == key_form::real) && !k.nullable)
           add(k.name, json_number(k.otherwise));
       }

@@ -83,7 +83,11 @@ inline status take_tensors(peft_source& s, const graph& g) {
       if (g[i].what != what || s.layer.tensors.contains(name)) continue;
       peft_place p = place_of(s.config, s.base, name);
       if (!s.config.own.empty()) p.shared = !s.has(name.c_str()) && s.file.find("base_model." + name);
-      if (status got = s.take(name, key_of(p, s.base, name)); !got) return got;
+      const std::string key = key_of(p, s.base, name);
+      if (status got = p.shape == stored_as::parts ? s.take_parts(name, key, g[i].rank == 2)
+                                                   : s.take(name, key, what == op::index);
+          !got)
+        return got;
       if (p.copied) s.used.push_back(s.prefix() + name);
     }
     return ok;
@@ -91,7 +95,8 @@ inline status take_tensors(peft_source& s, const graph& g) {
   if (status got = each(op::param); !got) return got;
   if (s.config.type->frozen != nullptr)
     if (status got = s.config.type->frozen(s); !got) return got;
-  if (status got = each(op::frozen); !got) return got;
+  for (const op what : {op::frozen, op::index})
+    if (status got = each(what); !got) return got;
   for (auto& [name, t] : s.layer.tensors) {
     const id leaf = g.find(name.c_str());
     const std::vector<long long> shape = leaf_shape(g, leaf, s.base, s.layer.sizes);

@@ -6,6 +6,7 @@
 #include <graft/core/bf16.h>
 #include <graft/io/wording.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -76,6 +77,17 @@ inline std::vector<float> draw_normal(mersenne_twister& engine, std::size_t coun
   for (std::size_t j = count - 16; j < count; ++j) out[j] = unit_float(engine);
   transform(count - 16);
   return out;
+}
+
+// The first `count` of torch.randperm(n): in a list of n numbers each of these places is swapped with one behind it. From
+// 2^32 / 20 numbers on PyTorch goes another way, which is not here.
+inline constexpr long long largest_permutation = 0xffffffffLL / 20;
+inline std::vector<std::int64_t> draw_permutation(mersenne_twister& engine, long long n, long long count) {
+  std::vector<std::int32_t> list(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(i);
+  for (long long i = 0; i < std::min(count, n - 1); ++i)
+    std::swap(list[static_cast<std::size_t>(i)], list[static_cast<std::size_t>(i + engine() % (n - i))]);
+  return {list.begin(), list.begin() + count};
 }
 
 }  // namespace graft::io

@@ -15,13 +15,16 @@ struct adapter_tensor {
   std::string key;  // in the file
   std::shared_ptr<std::vector<float>> data;
   std::vector<long long> shape;
-  bool stored = true;  // false: it follows from the configuration and the base
+  bool stored = true;                                   // false: it follows from the configuration and the base
+  std::shared_ptr<std::vector<std::int64_t>> places{};  // of an index, which has them instead of data
 
   view value() const {
-    view v{data->data(), dtype::f32, {1, 1, 1, 1}, static_cast<int>(shape.size())};
+    const void* const at = places != nullptr ? static_cast<const void*>(places->data()) : data->data();
+    view v{at, places != nullptr ? dtype::i64 : dtype::f32, {1, 1, 1, 1}, static_cast<int>(shape.size())};
     for (std::size_t k = 0; k < shape.size() && k < 4; ++k) v.size[k] = shape[k];
     return v;
   }
+  std::shared_ptr<const void> owner() const { return places != nullptr ? std::shared_ptr<const void>(places) : data; }
 };
 
 struct module_adapter {

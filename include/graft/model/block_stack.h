@@ -178,7 +178,7 @@ template <class Engine> class block_stack {
     if (s.adapters != nullptr) {
       const std::size_t dot = whole.rfind('.');
       if (const adapter_tensor* t = s.adapters->replaced(whole.substr(0, dot), whole.substr(dot + 1)))
-        return {t->value(), dtype::f32, adapters_at_.get(), t->data};
+        return {t->value(), dtype::f32, adapters_at_.get(), t->owner()};
     }
     auto at = s.weights.tensors.find(whole);
     if (at == s.weights.tensors.end() && whole == "lm_head.weight" && s.config.tied)
@@ -193,7 +193,7 @@ template <class Engine> class block_stack {
     const module_adapter* m = s.adapters->find(whole_name(b, module), among);
     const std::string prefix = module + (among.empty() ? "." : "." + among + ".");
     for (const auto& [name, t] : m->tensors) {
-      const result<view> placed = adapters_at_->of(q, t.value(), dtype::f32, t.data);
+      const result<view> placed = adapters_at_->of(q, t.value(), dtype::f32, t.owner());
       if (!placed) return placed.failure();
       b.values.tensors[prefix + name] = *placed;
     }

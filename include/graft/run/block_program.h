@@ -57,6 +57,8 @@ template <class Engine> class block_program {
     if (status s = sound(g); !s) return s;
     result<bound_leaves> leaves = bind_named(g, from, rules);
     if (!leaves) return leaves.failure();
+    if constexpr (Engine::reads_host_memory)
+      if (status s = check_index(g, leaves->sizes, leaves->leaf); !s) return s;
     if (state_ >= 0) {
       const auto found = from.tensors.find("cache");
       if (found == from.tensors.end())

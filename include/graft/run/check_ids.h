@@ -54,4 +54,21 @@ inline status check_ids(const graph& g, const call& c) {
   return ok;
 }
 
+// Of all nodes that put numbers at places or read them there, once: an index does not come with calls.
+inline status check_index(const graph& g, const size_values& s, const std::vector<view>& leaves) {
+  for (id i = 0; i < g.size; ++i) {
+    const node& v = g[i];
+    if (v.what != op::place && v.what != op::pick) continue;
+    const node& matrix = v.what == op::place ? v : g[v.a];
+    const auto* const at = static_cast<const std::int64_t*>(leaves[static_cast<std::size_t>(v.b)].data);
+    const long long n = g.sizes.value(g[v.b].d[3], s), rows = g.sizes.value(matrix.d[2], s),
+                    cols = g.sizes.value(matrix.d[3], s);
+    for (long long k = 0; at != nullptr && k < n; ++k)
+      if (at[k] < 0 || at[k] >= rows || at[n + k] < 0 || at[n + k] >= cols)
+        return fail("tensor '", g.name(v.b), "' names the place [", static_cast<long long>(at[k]), ", ",
+                    static_cast<long long>(at[n + k]), "] of a matrix of [", rows, ", ", cols, "]");
+  }
+  return ok;
+}
+
 }  // namespace graft

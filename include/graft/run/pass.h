@@ -39,6 +39,8 @@ template <class Engine> class pass {
       if (!layer_state::fits_memory(made, largest))
         return fail("room for ", room.tokens, " tokens is more than any memory holds");
     }
+    if constexpr (Engine::reads_host_memory)
+      if (status s = check_index(made, b->sizes, b->leaf); !s) return s;
     auto fresh = std::make_unique<typename Engine::bound>(made, to);
     if (status s = fresh->bind(q, b->sizes, b->leaf, room, shared); !s) return s;
     plan_ = std::move(fresh);

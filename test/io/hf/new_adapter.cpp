@@ -62,7 +62,16 @@ std::vector<fresh> every_method() {
           {"DEFT", {{"r", r}, {"alpha", eight}}},
           {"DEFT", {{"r", r}, {"para", yes}}, false},
           {"PEANUT", {{"r", r}}},
-          {"PEANUT", {{"r", r}, {"depth", json_number(2)}, {"act_fn", json_word("gelu")}}}};
+          {"PEANUT", {{"r", r}, {"depth", json_number(2)}, {"act_fn", json_word("gelu")}}},
+          {"SHIRA", {{"r", r}}},
+          {"SUPERTUNING", {}},
+          {"SUPERTUNING", {{"r", r}, {"lora_alpha", eight}, {"save_precomputed_indices", no}}},
+          {"FOURIERFT", {{"n_frequency", eight}}, false},
+          {"FOURIERFT", {{"n_frequency", eight}, {"init_weights", yes}}},
+          {"WAVEFT", {{"n_frequency", eight}, {"wavelet_family", json_word("sym3")}}},
+          {"WAVEFT", {{"n_frequency", eight}, {"proportional_parameters", yes}}},
+          {"UNILORA", {}, false},
+          {"ADAMSS", {{"r", eight}, {"num_subspaces", json_number(3)}, {"subspace_rank", json_number(2)}}}};
 }
 causal_lm<engine> base(const std::string& name) {
   auto m = hf::load_model<engine>(models + name + "/base");

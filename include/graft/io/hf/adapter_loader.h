@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/module_adapter.h>
+#include <graft/io/hf/targets.h>
 #include <graft/io/hf/token_rows.h>
 #include <graft/io/peft/places.h>
 
@@ -33,26 +34,26 @@ class adapter_loader {
 
  private:
   status find_targets() {
-    long long out = 0, in = 0;
-    for (base_layer& b : all_) {
-      const result<bool> hit = is_target(from_.config, b.module, {b.kind == "linear", b.module == "lm_head"});
-      if (!hit) return fail_in(from_.weights.file, hit.message());
-      if (!*hit) continue;
-      targets_.push_back(&b);
-      out = std::max(out, b.out), in = std::max(in, b.in);
-    }
-    for (base_layer* b : targets_) b->largest_out = out, b->largest_in = in;
+    result<std::vector<base_layer*>> found = targets_of(from_.config, all_, &config_);
+    if (!found) return fail_in(from_.weights.file, found.message());
+    targets_ = std::move(*found);
     return ok;
   }
   status adapt(const base_layer& b) {
     result<peft_layer> layer = read_module(from_, b);
     if (!layer) return layer.failure();
     module_adapter m = adapter_of(b, *layer);
-    for (const char* key : {"lora_dropout", "boft_dropout", "vera_dropout", "vblora_dropout", "miss_dropout"})
-      if (b.kind == "linear" && from_.config.key(key) != nullptr) m.dropout = from_.config.number(key);
+    for (const char* key : {"lora_dropout", "boft_dropout", "vera_dropout", "vblora_dropout", "miss_dropout",
+                            "unilora_dropout", "frod_dropout"})
+      if (b.kind == "linear" && !same_text(from_.config.type_name(), "SUPERTUNING") && from_.config.key(key) != nullptr)
+        m.dropout = from_.config.number(key);
+    for (const loaded_tensor& t : layer->beside) used_.push_back(t.key);
+    for (auto& [name, t] : layer->tensors)  // the model has what no file will
+      if (!t.stored) t.data = {}, t.places = {}, t.whole = nullptr;
     used_.push_back("base_model.model." + b.module + ".");
     out_.set.modules.push_back(std::move(m));
     out_.modules.push_back({b, std::move(*layer)});
+    out_.modules.back().base.among = nullptr;
     return ok;
   }
   module_adapter adapter_of(const base_layer& b, const peft_layer& layer) {
@@ -91,7 +92,7 @@ class adapter_loader {
     used_.push_back(t.key);
     if (t.whole) used_.push_back(t.whole->key);
     adapter_tensor& one = by_key_[t.key + " " + shape_text(t.shape).c_str()];
-    if (one.data == nullptr) one = {t.key, std::make_shared<std::vector<float>>(t.data), t.shape, t.stored};
+    if (one.shape.empty()) one = adapter_tensor_of(t);
     return one;
   }
   // Modules that were saved whole, and biases that were trained beside the adapters.

@@ -4,6 +4,7 @@
 #include <graft/core/mixed_bits.h>
 #include <graft/io/hf/made_adapters.h>
 #include <graft/io/hf/new_adapter.h>
+#include <graft/io/hf/targets.h>
 #include <graft/io/peft/beginnings.h>
 #include <graft/io/peft_layer_steps.h>
 
@@ -15,14 +16,16 @@ class adapter_starter {
       : base_(base), config_(config), seed_(seed) {}
 
   result<peft_folder> start() {
-    if (config_.key("save_projection") != nullptr)
+    if (config_.key("save_projection") != nullptr && !same_text(config_.type_name(), "FROD"))
       if (status s = say("save_projection", json_flag(false)); !s) return s.failure();
     if (base_.turned)
       if (status s = say("fan_in_fan_out", json_flag(true)); !s) return s.failure();
-    for (const base_layer& b : base_.modules) {
-      const result<bool> hit = is_target(config_, b.module, {b.kind == "linear", b.module == "lm_head"});
-      if (!hit) return hit.failure();
-      if (status s = *hit ? begin(b) : begin_whole(b); !s) return s.failure();
+    std::vector<base_layer> modules = base_.modules;
+    const result<std::vector<base_layer*>> targets = targets_of(config_, modules);
+    if (!targets) return targets.failure();
+    for (const base_layer& b : modules) {
+      const bool hit = std::find(targets->begin(), targets->end(), &b) != targets->end();
+      if (status s = hit ? begin(b) : begin_whole(b); !s) return s.failure();
     }
     result<safetensors> weights = made_.as_file("a fresh adapter");
     if (!weights) return weights.failure();
@@ -50,6 +53,11 @@ class adapter_starter {
     const result<layer_graphs> made = built_in_methods().graphs(b.kind.c_str(), s.layer.formula, b.bias);
     if (!made) return fail(b.module.c_str(), ": ", made.message());
     if (status got = take_numbers(s, made->literal, made->base_forward); !got) return got;
+    if (config_.type->begun != nullptr) {
+      const result<std::vector<loaded_tensor>> own = config_.type->begun(s);
+      if (!own) return own.failure();
+      for (const loaded_tensor& t : *own) made_.put(t.key, t.shape) = t.data;
+    }
     const graph& g = made->literal;
     size_map sizes = s.layer.sizes;
     sizes["vocab"] = b.out, sizes["dim"] = b.in, sizes["n"] = b.out;  // of embeddings and norms
@@ -60,8 +68,9 @@ class adapter_starter {
       const peft_place place = place_of(config_, b, leaf);
       const std::string key = key_of(place, b, leaf);
       const peft::beginning* how = peft::beginning_of(leaf);
+      if (how != nullptr && *how->zero_if != '\0' && config_.on(how->zero_if)) how = &zeros;
       if (leaf == "psoft_R.weight") how = config_.on("psoft_orth") ? &zeros : &identity;
-      if (made_.has(key) || (how == nullptr && g[i].what == op::frozen)) continue;
+      if (made_.has(key) || place.shape == stored_as::parts || (how == nullptr && g[i].what == op::frozen)) continue;
       if (how == nullptr) return fail("it is not known how '", leaf.c_str(), "' begins");
       const std::vector<long long> shape = leaf_shape(g, i, b, sizes);
       if (std::find(shape.begin(), shape.end(), unknown) != shape.end())
@@ -108,7 +117,7 @@ class adapter_starter {
         break;
       }
       case begins::normal: normally(to, how.value); break;
-      case begins::bounded: evenly(to, how.value); break;
+      case begins::bounded: evenly(to, *how.key != '\0' ? config_.number(how.key) : how.value); break;
       case begins::xavier: evenly(to, std::sqrt(6.0 / static_cast<double>(b.in + b.out))); break;
       case begins::stated: std::fill(to.begin(), to.end(), static_cast<float>(config_.number(how.key))); break;
       case begins::shared_out: {

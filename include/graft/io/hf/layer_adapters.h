@@ -22,11 +22,8 @@ template <class Engine> base_layer base_in(const adapted_layer<Engine>& layer, b
 inline result<adapter_set> read_adapter(const peft_folder& folder, const base_layer& base) {
   result<peft_layer> layer = read_module(folder, base);
   if (!layer) return layer.failure();
-  const auto own = [](const loaded_tensor& t) {
-    return adapter_tensor{t.key, std::make_shared<std::vector<float>>(t.data), t.shape, t.stored};
-  };
   adapter_set made;
-  made.modules.push_back(module_adapter_of(base, *layer, own));
+  made.modules.push_back(module_adapter_of(base, *layer, adapter_tensor_of));
   auto from = std::make_shared<peft_origin>();
   from->config = folder.config, from->modules.push_back({base, std::move(*layer)});
   made.origin = std::move(from);

@@ -68,7 +68,7 @@ GRAFT_LIBRARY status save_adapter(const std::string& folder, const adapter_set& 
         continue;
       }
       loaded_tensor& to = at->layer.tensors.at(name);
-      if (!to.whole) to.data = *t.data;
+      if (!to.whole && to.stored && t.places == nullptr) to.data = *t.data;
     }
     for (const auto& [name, t] : m.base) {
       if (at == modules.end())

@@ -6,6 +6,11 @@
 
 namespace graft::io::hf {
 
+inline adapter_tensor adapter_tensor_of(const loaded_tensor& t) {
+  adapter_tensor one{t.key, std::make_shared<std::vector<float>>(t.data), t.shape, t.stored};
+  if (!t.places.empty()) one.places = std::make_shared<std::vector<std::int64_t>>(t.places);
+  return one;
+}
 // `tensor(loaded)`: the adapter_tensor that a tensor of the file becomes.
 template <class Tensor> module_adapter module_adapter_of(const base_layer& b, const peft_layer& layer, Tensor tensor) {
   module_adapter m{b.module, layer.formula.of, {}, layer.scalars, layer.sizes, {}};

@@ -35,7 +35,9 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
     if (!name.ends_with(".weight") || weight == nullptr) continue;
     base_layer b;
     b.module = name.substr(0, name.size() - std::string_view(".weight").size());
-    b.bias = tensor(b.module + ".bias") != nullptr;
+    const view* const bias = tensor(b.module + ".bias");
+    b.bias = bias != nullptr;
+    if (b.bias) b.bias_values = *bias;
     b.weight = *weight;
     for (int k = 0; k < weight->rank; ++k) b.shape.push_back(weight->size[k]);
     if (weight->rank == 1) {

@@ -2,11 +2,14 @@
 // The methods of PEFT whose files are read and written.
 #pragma once
 #include <graft/io/peft/adalora.h>
+#include <graft/io/peft/adamss.h>
 #include <graft/io/peft/beft.h>
 #include <graft/io/peft/boft.h>
 #include <graft/io/peft/c3a.h>
 #include <graft/io/peft/deft.h>
 #include <graft/io/peft/delora.h>
+#include <graft/io/peft/fourierft.h>
+#include <graft/io/peft/frod.h>
 #include <graft/io/peft/gralora.h>
 #include <graft/io/peft/hira.h>
 #include <graft/io/peft/hra.h>
@@ -21,34 +24,21 @@
 #include <graft/io/peft/psoft.h>
 #include <graft/io/peft/randlora.h>
 #include <graft/io/peft/road.h>
+#include <graft/io/peft/shira.h>
+#include <graft/io/peft/supertuning.h>
 #include <graft/io/peft/trainable_tokens.h>
+#include <graft/io/peft/unilora.h>
 #include <graft/io/peft/vblora.h>
 #include <graft/io/peft/vera.h>
+#include <graft/io/peft/waveft.h>
 
 namespace graft::io::peft {
 
-inline constexpr const peft_method* all[] = {&lora_files,
-                                             &adalora_files,
-                                             &oft_files,
-                                             &boft_files,
-                                             &hra_files,
-                                             &ia3_files,
-                                             &loha_files,
-                                             &lokr_files,
-                                             &vera_files,
-                                             &ln_tuning_files,
-                                             &miss_files,
-                                             &vblora_files,
-                                             &delora_files,
-                                             &gralora_files,
-                                             &road_files,
-                                             &c3a_files,
-                                             &randlora_files,
-                                             &hira_files,
-                                             &psoft_files,
-                                             &beft_files,
-                                             &deft_files,
-                                             &peanut_files,
-                                             &trainable_tokens_files};
+inline constexpr const peft_method* all[] = {
+    &lora_files,      &adalora_files, &oft_files,     &boft_files,      &hra_files,      &ia3_files,
+    &loha_files,      &lokr_files,    &vera_files,    &ln_tuning_files, &miss_files,     &vblora_files,
+    &delora_files,    &gralora_files, &road_files,    &c3a_files,       &randlora_files, &hira_files,
+    &psoft_files,     &beft_files,    &deft_files,    &peanut_files,    &shira_files,    &supertuning_files,
+    &fourierft_files, &waveft_files,  &unilora_files, &frod_files,      &adamss_files,   &trainable_tokens_files};
 
 }  // namespace graft::io::peft

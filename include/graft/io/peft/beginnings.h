@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How PEFT begins the tensors of a fresh adapter (peft/tuners/*/layer.py), by the names of the leaves: the model computes
-// what it did before, except where VB-LoRA and C3A begin with small random numbers.
+// what it did before, except where VB-LoRA, C3A, FourierFT and Uni-LoRA begin with random numbers.
 #pragma once
 #include <string_view>
 
@@ -12,7 +12,7 @@ enum class begins : unsigned char {
   even,        // evenly from ±1/√fan_in: Kaiming with a = √5
   in_pairs,    // the same for every second column, and each again beside it: Householder reflections that cancel
   normal,      // with the deviation `value`
-  bounded,     // evenly from ±`value`
+  bounded,     // evenly from ±`value`, or from ± the number that the configuration calls `key`
   xavier,      // evenly from ±√(6 / (in + out))
   stated,      // the number that the configuration calls `key`
   shared_out,  // 1 / the longer of the tensor's axes
@@ -28,7 +28,8 @@ struct beginning {
   begins how;
   double value = 0;
   const char* key = "";
-  int fan_axis = -1;  // of `even`: the axis whose length is fan_in; -1: all but the first
+  int fan_axis = -1;         // of `even`: the axis whose length is fan_in; -1: all but the first
+  const char* zero_if = "";  // a key of the configuration with which it begins with zeros
 };
 inline constexpr beginning beginnings[] = {
     {"lora_A.weight", begins::even},
@@ -88,6 +89,13 @@ inline constexpr beginning beginnings[] = {
     {"peanut_decoders.0.weight", begins::even},
     {"peanut_decoders.1.weight", begins::even},
     {"peanut_B.weight", begins::zero},
+    {"shira_weight", begins::zero},
+    {"supertuning_values", begins::zero},
+    {"supertuning_lora_A.weight", begins::even},
+    {"supertuning_lora_B.weight", begins::zero},
+    {"fourierft_spectrum", begins::normal, 1, "", -1, "init_weights"},
+    {"waveft_spectrum", begins::normal, 0.01, "", -1, "init_weights"},
+    {"unilora_theta_d", begins::bounded, 0, "init_theta_d_bound"},
     {"lora_magnitude_vector", begins::row_norms},
     {"ln_tuning_layers.weight", begins::weight},
     {"ln_tuning_layers.bias", begins::bias},

@@ -45,7 +45,9 @@ constexpr peft_key whole(const char* name, int otherwise, int least = 1, double 
           .least = static_cast<double>(least),
           .most = most};
 }
-constexpr peft_key seed(const char* name) { return {.name = name, .form = key_form::seed}; }
+constexpr peft_key seed(const char* name, int otherwise = 0) {
+  return {.name = name, .form = key_form::seed, .otherwise = static_cast<double>(otherwise)};
+}
 constexpr peft_key real(const char* name, double otherwise, double most = std::numeric_limits<double>::max()) {
   return {.name = name, .form = key_form::real, .otherwise = otherwise, .most = most};
 }

@@ -10,10 +10,12 @@
 #include <graft/io/peft/keys.h>
 
 #include <span>
+#include <vector>
 
 namespace graft::io {
 
 struct adapter_config;
+struct loaded_tensor;
 struct config_reader;
 struct peft_source;
 
@@ -33,8 +35,9 @@ template <class Adapter> constexpr peft_variant variant(bool (*when)(const peft_
 }
 }  // namespace peft
 
-// How the file shapes a leaf. A convolution's factors have the kernel's axes; a corner is the beginning of a larger tensor.
-enum class stored_as : unsigned char { itself, kernel, point, channel, corner };
+// How the file shapes a leaf. A convolution's factors have the kernel's axes; a corner is the beginning of a larger tensor;
+// flat are places as numbers of entries, row after row; parts are several tensors, NAME.0, NAME.1, …, one behind the other.
+enum class stored_as : unsigned char { itself, kernel, point, channel, corner, flat, parts };
 struct peft_place {
   const char* leaf = "";
   stored_as shape = stored_as::itself;
@@ -57,7 +60,8 @@ struct peft_method {
   std::span<const peft_place> places{};
   status (*numbers)(peft_source&) = nullptr;
   status (*frozen)(peft_source&) = nullptr;
-  void (*check)(config_reader&, const adapter_config&) = nullptr;  // rules that are none of the above
+  void (*check)(config_reader&, const adapter_config&) = nullptr;             // rules that are none of the above
+  result<std::vector<loaded_tensor>> (*begun)(const peft_source&) = nullptr;  // of a fresh adapter, beside beginnings.h
 };
 
 }  // namespace graft::io

@@ -2,6 +2,7 @@
 // Where the tensor of a leaf lies in a file and how it is shaped there, for reading and for writing.
 //     kernel     [rows, channels kh kw]  as  [rows, channels, kh, kw]        point      [rows, cols]  as  [rows, cols, 1, 1]
 //     channel    [n]                     as  [1, n, 1, 1]                    corner     the beginning of every axis
+//     flat       [2, n], rows and columns, as [n], row · in + column         parts      their rows, or all their numbers
 #pragma once
 #include <graft/io/peft/source.h>
 
@@ -68,26 +69,45 @@ inline status cut_corner(loaded_tensor& t, const std::vector<long long>& shape, 
   return ok;
 }
 
+// Rows, then columns, of entries that are numbered row after row.
+inline std::vector<std::int64_t> split_places(const std::vector<std::int64_t>& flat, long long cols) {
+  std::vector<std::int64_t> both;
+  for (const std::int64_t v : flat) both.push_back(v / cols);
+  for (const std::int64_t v : flat) both.push_back(v % cols);
+  return both;
+}
+inline std::vector<std::int64_t> joined_places(const std::vector<std::int64_t>& both, long long cols) {
+  std::vector<std::int64_t> flat(both.begin(), both.begin() + static_cast<std::ptrdiff_t>(both.size() / 2));
+  for (std::size_t i = 0; i < flat.size(); ++i) flat[i] = flat[i] * cols + both[flat.size() + i];
+  return flat;
+}
+
 inline status shape_as_leaf(loaded_tensor& t, stored_as how, const std::vector<long long>& shape,
                             const base_layer& base, std::string_view file) {
   switch (how) {
-    case stored_as::itself: return ok;
+    case stored_as::itself:
+    case stored_as::parts: return ok;
     case stored_as::kernel: return flatten(t, {base.shape[2], base.shape[3]}, file);
     case stored_as::point: return flatten(t, {1, 1}, file);
     case stored_as::channel:
       if (t.shape.size() == 4) t.shape = {t.shape[1]};
       return ok;
     case stored_as::corner: return cut_corner(t, shape, file);
+    case stored_as::flat:
+      if (t.stored) t.places = split_places(t.places, base.in), t.shape = {2, t.shape.empty() ? 0 : t.shape[0]};
+      return ok;
   }
   return ok;
 }
 inline std::vector<long long> shape_in_file(const std::vector<long long>& leaf, stored_as how, const base_layer& base) {
   switch (how) {
     case stored_as::itself:
-    case stored_as::corner: break;
+    case stored_as::corner:
+    case stored_as::parts: break;
     case stored_as::kernel: return {leaf[0], leaf[1] / (base.shape[2] * base.shape[3]), base.shape[2], base.shape[3]};
     case stored_as::point: return {leaf[0], leaf[1], 1, 1};
     case stored_as::channel: return {1, leaf[0], 1, 1};
+    case stored_as::flat: return {leaf[1]};
   }
   return leaf;
 }

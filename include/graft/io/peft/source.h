@@ -22,6 +22,8 @@ struct loaded_tensor {
   dtype type = dtype::f32;                       // in the file
   bool stored = true;                            // false: it follows from the configuration, no file holds it
   std::shared_ptr<const loaded_tensor> whole{};  // where this is the corner of a tensor that layers share
+  std::vector<std::int64_t> places{};            // of an index, which has them instead of data
+  std::vector<std::vector<long long>> parts{};   // where the file holds it as several tensors: their shapes
 };
 struct peft_layer {
   method formula;
@@ -32,6 +34,17 @@ struct peft_layer {
   // Tensors of the base layer that the file brings: an embedding's table (a resized vocabulary), a bias that was trained.
   // The layer's owner sets them in place of its own; a trained bias is also a parameter of `formula`, base_layer.bias.
   std::optional<loaded_tensor> base_weight, base_bias;
+  std::vector<loaded_tensor> beside{};  // what the file holds that no leaf of the formula reads
+};
+
+// All layers that an adapter targets, in the model's order, for methods that draw for all of them at once; and what was
+// made for several of them, under a name that says of what it depends.
+struct target_layers {
+  struct sizes {
+    long long out = 0, in = 0;
+  };
+  std::vector<sizes> all;
+  std::map<std::string, loaded_tensor, std::less<>> made;
 };
 
 // The base layer an adapter is read for: its module path and its sizes (a convolution's inputs are channels kh kw).
@@ -43,7 +56,10 @@ struct base_layer {
   bool bias = false;
   // The largest layer the adapter targets, where that is another one: projections that all layers share have its size.
   long long largest_out = 0, largest_in = 0;
-  view weight{};  // [out, in], for methods whose frozen factors follow from it (PSOFT)
+  view weight{};                           // [out, in], for methods whose frozen factors follow from it (PSOFT)
+  view bias_values{};                      // [out], where the decomposition is of both (AdaMSS)
+  std::shared_ptr<target_layers> among{};  // null: this one alone
+  std::size_t number = 0;                  // in there
 };
 
 // A float of a file, by its bits: also where the compiler was told that there are no infinities.
@@ -56,6 +72,7 @@ struct peft_source {
   const method_table& methods;
   peft_layer layer{};
   std::vector<std::string> used{};
+  std::map<std::string, loaded_tensor, std::less<>> made{};  // where the layer stands alone
 
   bool on(const char* key) const { return config.on(key); }
   std::string prefix() const { return "base_model.model." + base.module + "."; }
@@ -74,11 +91,59 @@ struct peft_source {
     used.push_back(key);
     return l;
   }
-  status take(const std::string& name, const std::string& key) {
-    result<loaded_tensor> t = read(key);
+  // Whole numbers, also where they were stored as floats (PEFT on Windows).
+  result<loaded_tensor> read_places(const std::string& key) {
+    const result<tensor_view> t = file.find(key);
+    if (!t) return t.failure();
+    loaded_tensor l{key, {}, {}, t->type};
+    for (const std::uint64_t n : t->shape) l.shape.push_back(static_cast<long long>(n));
+    used.push_back(key);
+    if (t->type == dtype::f32) {
+      const result<std::vector<float>> values = to_float(*t);
+      if (!values) return values.failure();
+      for (const float v : *values) {
+        if (!(v >= 0 && v < 0x1p31F) || v != std::floor(v))
+          return fail_in(file.file, "tensor ", in_quotes(key), " holds a place that is no whole number");
+        l.places.push_back(static_cast<std::int64_t>(v));
+      }
+      return l;
+    }
+    result<std::vector<std::int64_t>> values = to_int64(*t);
+    if (!values) return fail_in(file.file, values.message());
+    l.places = std::move(*values);
+    return l;
+  }
+  status take(const std::string& name, const std::string& key, bool is_index = false) {
+    result<loaded_tensor> t = is_index ? read_places(key) : read(key);
     if (!t) return t.failure();
     layer.tensors[name] = std::move(*t);
     return ok;
+  }
+  // NAME.0, NAME.1, … one behind the other: matrices of as many columns as a matrix, or all their numbers.
+  status take_parts(const std::string& name, const std::string& key, bool as_matrix) {
+    loaded_tensor all{key, {}, {}};
+    long long rows = 0;
+    for (int k = 0; k == 0 || has((name + "." + std::to_string(k)).c_str()); ++k) {
+      result<loaded_tensor> part = read(key + "." + std::to_string(k));
+      if (!part) return part.failure();
+      if (part->shape.size() != 2 || (as_matrix && k > 0 && part->shape[1] != all.parts[0][1]))
+        return fail_in(file.file, "tensor ", in_quotes(part->key), " is no matrix of as many columns as ",
+                       in_quotes(key + ".0"));
+      rows += part->shape[0];
+      all.type = part->type;
+      all.parts.push_back(part->shape);
+      all.data.insert(all.data.end(), part->data.begin(), part->data.end());
+    }
+    all.shape = {as_matrix ? rows : static_cast<long long>(all.data.size())};
+    if (as_matrix) all.shape.push_back(all.parts[0][1]);
+    layer.tensors[name] = std::move(all);
+    return ok;
+  }
+  // What is the same for several layers is made once for all of them; `what` says of what it depends.
+  template <class Make> const loaded_tensor& once(const std::string& what, Make make) {
+    auto& all = base.among != nullptr ? base.among->made : made;
+    const auto at = all.find(what);
+    return at != all.end() ? at->second : all.emplace(what, make()).first->second;
   }
   status all_keys_used() const {
     for (const tensor_view& t : file.tensors)

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdaMSS: the outputs are put into groups by the singular vectors of the weight, and each group has a low-rank update of its
+// own, in the coordinates of the right singular vectors N (Zheng et al. 2025, NeurIPS 2025).
+//     rows of group k of W' = those of W + B_k A_k N        B: all B_k at their rows and columns, A: all A_k below each other
+// Where the layer has a bias, the decomposition is of [W, b], and the bias is one more column.
+#pragma once
+#include <graft/adapter/adapter.h>
+
+namespace graft {
+
+template <int Places = dyn, int Ranks = dyn, int Directions = dyn> struct adamss {
+  static constexpr const char *name = "AdaMSS", *method = "adamss", *kinds = "linear";
+  static constexpr with_bias only = with_bias::never;
+  using sample = adamss<1024, 8, 64>;
+  // What B adds to the rows of a matrix that stands on the right.
+  static constexpr ex update(scope p, extent out, ex right) {
+    auto n = p.size("places", Places, 4096), k = p.size("subspace_ranks", Ranks, 5);
+    auto B = place(p.param("adamss_B", n), p.index("adamss_places", n), out, k);
+    return B * (p.param("adamss_A", k, right.rows()) * right);
+  }
+  static constexpr extent directions(scope p) { return p.size("directions", Directions, 100); }
+  static constexpr ex weight(scope p, ex W) {
+    return W + update(p, W.rows(), p.frozen("adamss_right", directions(p), W.cols()));
+  }
+};
+
+template <int Places = dyn, int Ranks = dyn, int Directions = dyn> struct adamss_with_bias {
+  using without = adamss<Places, Ranks, Directions>;
+  static constexpr const char *name = "AdaMSS", *method = "adamss_with_bias", *kinds = "linear";
+  static constexpr with_bias only = with_bias::always;
+  using sample = adamss_with_bias<1024, 8, 64>;
+  static constexpr ex weight(scope p, ex W) { return without::weight(p, W); }
+  static constexpr ex bias(scope p, ex b) {
+    return b + without::update(p, b.rows(), p.frozen("adamss_right_of_bias", without::directions(p)));
+  }
+};
+
+using adamss_forms = adapter_list<adamss<>, adamss_with_bias<>>;
+
+}  // namespace graft

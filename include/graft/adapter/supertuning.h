@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Super-Tuning: the largest (or the smallest) entries of the weight are trained, alone or with a LoRA beside them
+// (arXiv 2607.09287).
+//     W' = W + place(v, index)        or  W' = W + place(v, index) + s B A
+#pragma once
+#include <graft/adapter/adapter.h>
+
+namespace graft {
+
+template <int Places = dyn> struct supertuning {
+  static constexpr const char *name = "Super-Tuning", *method = "supertuning", *kinds = "linear";
+  using sample = supertuning<4096>;
+  static constexpr ex weight(scope p, ex W) {
+    auto n = p.size("places", Places, 4096);
+    return W + place(p.param("supertuning_values", n), p.index("supertuning_indices", n), W.rows(), W.cols());
+  }
+};
+
+template <int Places = dyn, int Rank = dyn> struct supertuning_with_lora {
+  static constexpr const char *name = "Super-Tuning with LoRA", *method = "supertuning_with_lora", *kinds = "linear";
+  using sample = supertuning_with_lora<4096, 16>;
+  static constexpr ex weight(scope p, ex W) {
+    auto r = p.size("r", Rank);
+    auto A = p.param("supertuning_lora_A.weight", r, W.cols()), B = p.param("supertuning_lora_B.weight", W.rows(), r);
+    return supertuning<Places>::weight(p, W) + p.scalar("scaling") * (B * A);
+  }
+};
+
+using supertuning_forms = adapter_list<supertuning<>, supertuning_with_lora<>>;
+
+}  // namespace graft

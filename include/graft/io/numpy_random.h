@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// numpy.random.default_rng, for places that PEFT draws from a key instead of storing them: PCG64 (O'Neill 2014, XSL-RR
+// 128/64), seeded by SeedSequence; choice without replacement by Floyd's algorithm, or by the tail of a shuffle; shuffle.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <numeric>
+#include <unordered_set>
+#include <vector>
+
+namespace graft::io {
+
+class pcg64 {
+ public:
+  explicit pcg64(std::uint64_t seed) {
+    std::uint64_t words[4];
+    spread(seed, words);
+    const wide start = join(words[0], words[1]);
+    step_ = (join(words[2], words[3]) << 1U) | 1U;
+    state_ = step_ + start;
+    state_ = state_ * factor() + step_;
+  }
+  std::uint32_t bits() {  // of every 64 the lower half first
+    if (has_upper_) return has_upper_ = false, upper_;
+    state_ = state_ * factor() + step_;
+    const auto high = static_cast<std::uint64_t>(state_ >> 64U), low = static_cast<std::uint64_t>(state_);
+    const std::uint64_t v = std::rotr(high ^ low, static_cast<int>(high >> 58U));
+    has_upper_ = true, upper_ = static_cast<std::uint32_t>(v >> 32U);
+    return static_cast<std::uint32_t>(v);
+  }
+  // Evenly from 0 to `most` (Lemire 2019), as numpy draws integers and choices.
+  std::uint32_t up_to(std::uint32_t most) {
+    if (most == 0) return 0;
+    const std::uint64_t n = std::uint64_t{most} + 1;
+    std::uint64_t product = bits() * n;
+    if (static_cast<std::uint32_t>(product) < n) {
+      const std::uint64_t least = (0xffffffffU - most) % n;
+      while (static_cast<std::uint32_t>(product) < least) product = bits() * n;
+    }
+    return static_cast<std::uint32_t>(product >> 32U);
+  }
+  // The same by rejection under a mask, as numpy shuffles.
+  std::uint32_t masked_up_to(std::uint32_t most) {
+    if (most == 0) return 0;
+    const std::uint32_t mask = 0xffffffffU >> std::countl_zero(most);
+    for (;;)
+      if (const std::uint32_t v = bits() & mask; v <= most) return v;
+  }
+
+ private:
+  __extension__ using wide = unsigned __int128;
+  static constexpr wide join(std::uint64_t high, std::uint64_t low) { return (wide{high} << 64U) | low; }
+  static constexpr wide factor() { return join(0x2360ed051fc65da4U, 0x4385df649fccf645U); }
+
+  static void spread(std::uint64_t seed, std::uint64_t (&words)[4]) {
+    std::uint32_t pool[4] = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32U), 0, 0};
+    std::uint32_t constant = 0x43b0d7e5U;
+    const auto hashed = [&constant](std::uint32_t v, std::uint32_t next) {
+      v ^= constant, constant *= next, v *= constant;
+      return v ^ (v >> 16U);
+    };
+    for (std::uint32_t& p : pool) p = hashed(p, 0x931e8875U);
+    for (int from = 0; from < 4; ++from)
+      for (int to = 0; to < 4; ++to) {
+        if (from == to) continue;
+        const std::uint32_t v = 0xca01f9ddU * pool[to] - 0x4973f715U * hashed(pool[from], 0x931e8875U);
+        pool[to] = v ^ (v >> 16U);
+      }
+    constant = 0x8b51f9ddU;
+    for (int i = 0; i < 4; ++i) {
+      const std::uint64_t low = hashed(pool[2 * i % 4], 0x58f38dedU);
+      words[i] = low | (std::uint64_t{hashed(pool[(2 * i + 1) % 4], 0x58f38dedU)} << 32U);
+    }
+  }
+  wide state_ = 0, step_ = 0;
+  std::uint32_t upper_ = 0;
+  bool has_upper_ = false;
+};
+
+// rng.choice(n, count, replace=False).
+inline std::vector<std::uint32_t> draw_choice(pcg64& rng, std::uint32_t n, std::uint32_t count) {
+  const auto shuffle = [&rng](std::vector<std::uint32_t>& v, std::size_t first) {
+    for (std::size_t i = v.size(); i-- > first;) std::swap(v[i], v[rng.up_to(static_cast<std::uint32_t>(i))]);
+  };
+  std::vector<std::uint32_t> chosen;
+  if (n > 10000 && count > n / 50) {
+    std::vector<std::uint32_t> all(n);
+    std::iota(all.begin(), all.end(), 0U);
+    shuffle(all, std::max(n - count, 1U));
+    return {all.end() - count, all.end()};
+  }
+  std::unordered_set<std::uint32_t> seen;
+  for (std::uint32_t last = n - count; last < n; ++last) {
+    const std::uint32_t v = rng.up_to(last);
+    chosen.push_back(seen.contains(v) ? last : v);
+    seen.insert(chosen.back());
+  }
+  shuffle(chosen, 1);
+  return chosen;
+}
+// rng.shuffle of a list.
+inline void shuffle_list(pcg64& rng, std::vector<std::uint32_t>& v) {
+  for (std::size_t i = v.size(); i-- > 1;) std::swap(v[i], v[rng.masked_up_to(static_cast<std::uint32_t>(i))]);
+}
+
+}  // namespace graft::io

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// ADAMSS in PEFT's files: A and B of every group, and the right singular vectors. Which rows are a group is in no file: they
+// are found again from the left singular vectors of the base weight, with random_seed.
+#pragma once
+#include <graft/adapter/adamss.h>
+#include <graft/backend/cpu/storage.h>
+#include <graft/io/nearest_means.h>
+#include <graft/io/peft/source.h>
+#include <graft/io/svd/low_rank.h>
+
+namespace graft::io::peft {
+
+inline status check_adamss_base(const peft_source& s) {
+  const auto numbers = [](const view& v) { return v.data != nullptr && computes_in(v.type); };
+  const view &w = s.base.weight, &b = s.base.bias_values;
+  const bool weight = numbers(w) && w.rank == 2 && w.size[0] == s.base.out && w.size[1] == s.base.in;
+  if (weight && (!s.base.bias || (numbers(b) && b.count() == s.base.out))) return ok;
+  return fail_in(s.file.file,
+                 "AdaMSS' groups follow from the base weight and bias: give them to read_peft_layer as "
+                 "base_layer::weight, [",
+                 s.base.out, ", ", s.base.in, "], and base_layer::bias_values");
+}
+// The leading singular vectors, as many as `r` says and the layer has, and the rows of every group, in order.
+struct adamss_decomposition {
+  svd::principal_pairs pairs;
+  std::vector<std::vector<std::size_t>> groups;
+};
+inline long long adamss_columns(const peft_source& s) { return s.base.in + (s.base.bias ? 1 : 0); }
+inline long long adamss_directions(const peft_source& s) {
+  return std::min({static_cast<long long>(s.config.whole("r")), s.base.out, adamss_columns(s)});
+}
+inline adamss_decomposition decompose_for_adamss(const peft_source& s) {
+  const auto out = static_cast<std::size_t>(s.base.out), in = static_cast<std::size_t>(s.base.in),
+             directions = static_cast<std::size_t>(adamss_directions(s));
+  svd::matrix a(out, static_cast<std::size_t>(adamss_columns(s)));
+  std::vector<double> row(in), bias(out);
+  if (s.base.bias) cpu::read(s.base.bias_values, 0, s.base.out, bias.data());
+  for (std::size_t i = 0; i < out; ++i) {
+    cpu::read(s.base.weight, static_cast<long long>(i * in), s.base.in, row.data());
+    for (std::size_t j = 0; j < in; ++j) a(i, j) = row[j];
+    if (s.base.bias) a(i, in) = bias[i];
+  }
+  adamss_decomposition d{svd::low_rank_pairs(std::move(a), directions, 2, s.config.seed("random_seed")), {}};
+  svd::matrix left(out, directions);
+  for (std::size_t j = 0; j < directions; ++j)
+    for (std::size_t i = 0; i < out; ++i) left(i, j) = d.pairs.left[j][i];
+  const std::size_t groups = std::min(static_cast<std::size_t>(s.config.whole("num_subspaces")), out);
+  const std::vector<std::size_t> of = nearest_means::of(std::move(left), groups, 123456789);
+  d.groups.resize(groups);
+  for (std::size_t i = 0; i < out; ++i) d.groups[of[i]].push_back(i);
+  return d;
+}
+
+// A begins with the leading directions of the rows of its group, B with zeros.
+inline result<std::vector<loaded_tensor>> adamss_begun(const peft_source& s) {
+  if (status good = check_adamss_base(s); !good) return good.failure();
+  const adamss_decomposition d = decompose_for_adamss(s);
+  const long long directions = adamss_directions(s);
+  std::vector<loaded_tensor> all{{s.prefix() + "adamss_newB", {}, {directions, adamss_columns(s)}}};
+  for (const std::vector<double>& v : d.pairs.right) all[0].data.insert(all[0].data.end(), v.begin(), v.end());
+  for (std::size_t k = 0; k < d.groups.size(); ++k) {
+    const std::vector<std::size_t>& rows = d.groups[k];
+    svd::matrix of_group(rows.size(), static_cast<std::size_t>(directions));
+    for (std::size_t j = 0; j < of_group.cols; ++j)
+      for (std::size_t i = 0; i < rows.size(); ++i) of_group(i, j) = d.pairs.left[j][rows[i]];
+    const std::size_t most = static_cast<std::size_t>(s.config.whole("subspace_rank"));
+    const svd::principal_pairs own =
+        svd::largest_pairs(std::move(of_group), std::min({rows.size(), most, static_cast<std::size_t>(directions)}));
+    const double least = s.on("use_dynamic_rank") ? std::sqrt(s.config.number("svd_threshold")) * own.values[0] : -1;
+    loaded_tensor A{s.prefix() + "adamss_A." + std::to_string(k), {}, {0, directions}};
+    for (std::size_t i = 0; i < own.right.size() && (i == 0 || own.values[i] > least); ++i, ++A.shape[0])
+      A.data.insert(A.data.end(), own.right[i].begin(), own.right[i].end());
+    const auto size = static_cast<long long>(rows.size());
+    loaded_tensor B{s.prefix() + "adamss_B." + std::to_string(k), {}, {size, A.shape[0]}};
+    B.data.resize(static_cast<std::size_t>(size * A.shape[0]));
+    all.push_back(std::move(A)), all.push_back(std::move(B));
+  }
+  return all;
+}
+
+inline status adamss_frozen(peft_source& s) {
+  if (status good = check_adamss_base(s); !good) return good;
+  result<loaded_tensor> right = s.read(s.prefix() + "adamss_newB");
+  if (!right) return right.failure();
+  const long long columns = adamss_columns(s), directions = adamss_directions(s);
+  if (right->shape != std::vector<long long>{directions, columns})
+    return fail_in(s.file.file, "key ", in_quotes(right->key), ": tensor 'adamss_newB' has another shape, expected [",
+                   directions, ", ", columns, "]");
+  loaded_tensor of_weight{right->key + " of the weight", {}, {directions, s.base.in}, dtype::f32, false};
+  loaded_tensor of_bias{right->key + " of the bias", {}, {directions}, dtype::f32, false};
+  for (long long k = 0; k < directions; ++k) {
+    const auto first = right->data.begin() + k * columns;
+    of_weight.data.insert(of_weight.data.end(), first, first + s.base.in);
+    if (s.base.bias) of_bias.data.push_back(first[s.base.in]);
+  }
+  const std::vector<std::vector<std::size_t>> groups = decompose_for_adamss(s).groups;
+  const std::vector<std::vector<long long>>&A = s.layer.tensors.at("adamss_A").parts,
+                                     &B = s.layer.tensors.at("adamss_B").parts;
+  loaded_tensor places{s.prefix() + "adamss_places", {}, {2, 0}, dtype::i64, false};
+  std::vector<std::int64_t> cols;
+  long long rank = 0;
+  for (std::size_t k = 0; k < groups.size(); ++k) {
+    const auto rows = static_cast<long long>(groups[k].size());
+    if (A.size() != groups.size() || B.size() != groups.size() || B[k] != std::vector<long long>{rows, A[k][0]})
+      return fail_in(s.file.file, "the groups of outputs that follow from the weight of ", s.base.module.c_str(),
+                     " are not those of the file; give the base weight that the adapter was trained on");
+    for (const std::size_t row : groups[k])
+      for (long long j = 0; j < A[k][0]; ++j)
+        places.places.push_back(static_cast<std::int64_t>(row)), cols.push_back(rank + j);
+    rank += A[k][0];
+  }
+  places.shape[1] = static_cast<long long>(cols.size());
+  places.places.insert(places.places.end(), cols.begin(), cols.end());
+  s.layer.tensors["adamss_right"] = std::move(of_weight);
+  if (s.base.bias) s.layer.tensors["adamss_right_of_bias"] = std::move(of_bias);
+  s.layer.tensors["adamss_places"] = std::move(places);
+  s.layer.beside.push_back(std::move(*right));
+  return ok;
+}
+
+inline constexpr peft_key adamss_keys[] = {whole("r", 100),
+                                           whole("num_subspaces", 5),
+                                           whole("subspace_rank", 1),
+                                           or_null(word("init_weights", "orthogonal", "orthogonal false")),
+                                           flag("use_asa"),
+                                           unread("asa_target_subspaces"),
+                                           unread("init_warmup"),
+                                           unread("final_warmup"),
+                                           unread("mask_interval"),
+                                           unread("asa_importance_beta"),
+                                           unread("asa_uncertainty_beta"),
+                                           unread("asa_schedule_exponent"),
+                                           flag("use_dynamic_rank"),
+                                           real("svd_threshold", 0.1),
+                                           seed("random_seed")};
+inline constexpr peft_variant adamss_variants[] = {
+    variant<adamss_with_bias<>>([](const peft_source& s) { return s.base.bias; }), variant<adamss<>>()};
+inline constexpr peft_place adamss_parts[] = {{.leaf = "adamss_A", .shape = stored_as::parts},
+                                              {.leaf = "adamss_B", .shape = stored_as::parts}};
+inline constexpr peft_method adamss_files{.type = "ADAMSS",
+                                          .keys = adamss_keys,
+                                          .variants = adamss_variants,
+                                          .places = adamss_parts,
+                                          .frozen = adamss_frozen,
+                                          .begun = adamss_begun};
+
+}  // namespace graft::io::peft

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// FROD in PEFT's files. Layers of one kind share a basis and the places of the entries, which the file holds once under the
+// name of the kind; U follows from them and the base weight. Without save_projection the basis would have to be found
+// again, which rounding decides: PEFT itself finds the same one only on the same machine.
+#pragma once
+#include <graft/adapter/frod.h>
+#include <graft/io/peft/frod_factor.h>
+#include <graft/io/peft/source.h>
+
+namespace graft::io::peft {
+
+// The last two words of the path, or the last where a number stands before it.
+inline std::string frod_kind(const std::string& module) {
+  std::vector<std::string> words{""};
+  for (const char c : module) c == '.' ? words.push_back("") : words.back().push_back(c);
+  const std::size_t n = words.size();
+  const auto number = [](const std::string& w) { return w.find_first_not_of("0123456789") == w.npos && !w.empty(); };
+  if (n == 1 || number(words[n - 2])) return words[n - 1];
+  if (n >= 3 && words[n - 3] == "attention" && words[n - 2] == "output" && words[n - 1] == "dense")
+    return "attention_output";
+  return words[n - 2] + "_" + words[n - 1];
+}
+
+inline status frod_numbers(peft_source& s) {
+  if (s.on("save_projection")) return ok;
+  return fail_in(s.file.file, "save_projection is false: such a file has no basis; save with it set to true");
+}
+
+inline status frod_frozen(peft_source& s) {
+  const std::string kind = frod_kind(s.base.module);
+  const long long out = s.base.out, in = s.base.in;
+  const view& w = s.base.weight;
+  if (w.data == nullptr || !computes_in(w.type) || w.rank != 2 || w.size[0] != out || w.size[1] != in)
+    return fail_in(
+        s.file.file,
+        "FRoD's left factor follows from the base weight: give it to read_peft_layer as base_layer::weight, [", out,
+        ", ", in, "]");
+  if (status got = s.take("frod_V", "base_model.frod_V." + kind); !got) return got;
+  const loaded_tensor& V = s.layer.tensors.at("frod_V");
+  if (V.shape != std::vector<long long>{in, in})
+    return fail_in(s.file.file, "key ", in_quotes(V.key), ": tensor 'frod_V' is no square of the ", in, " inputs of ",
+                   s.base.module.c_str());
+  const bool diagonal = s.config.number("sparse_rate") == 0;
+  std::vector<std::string> beside{"base_model.frod_s_size." + kind};
+  if (diagonal) beside.push_back("base_model.frod_s_indices." + kind);
+  for (const std::string& key : beside) {
+    result<loaded_tensor> t = s.read_places(key);
+    if (!t) return t.failure();
+    s.layer.beside.push_back(std::move(*t));
+  }
+  if (diagonal) {
+    result<loaded_tensor> t = s.read(s.prefix() + "frod_lambda_s_values");
+    if (!t) return t.failure();
+    s.layer.beside.push_back(std::move(*t));
+  } else if (status got = s.take("frod_s_indices", "base_model.frod_s_indices." + kind, true); !got) {
+    return got;
+  }
+  loaded_tensor U{s.prefix() + "frod_U", frod_left_factor(w, V.data), {out, in}, dtype::f32, false};
+  if (U.data.empty()) return fail_in(s.file.file, "tensor ", in_quotes(V.key), " has no inverse");
+  s.layer.tensors["frod_U"] = std::move(U);
+  return ok;
+}
+
+inline constexpr peft_key frod_keys[] = {
+    seed("projection_prng_key"),           flag("save_projection", true),      fraction("frod_dropout"),
+    real("sparse_rate", 0.01, 1),          real("regularization_alpha", 1e-3), unread("progressbar"),
+    unread("runtime_offload_base_weight"), flag("init_weights", true)};
+inline constexpr peft_variant frod_variants[] = {
+    variant<frod<>>([](const peft_source& s) { return s.config.number("sparse_rate") != 0; }),
+    variant<frod_diagonal>()};
+inline constexpr peft_place frod_places[] = {{.leaf = "frod_V", .shared = true},
+                                             {.leaf = "frod_s_indices", .shared = true}};
+inline constexpr peft_method frod_files{.type = "FROD",
+                                        .bias_only = "frod_only",
+                                        .keys = frod_keys,
+                                        .variants = frod_variants,
+                                        .places = frod_places,
+                                        .numbers = frod_numbers,
+                                        .frozen = frod_frozen};
+
+}  // namespace graft::io::peft
