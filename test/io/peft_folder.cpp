@@ -17,26 +17,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-base_layer base_of(const fs::path& from, std::vector<float>& weight) {
+struct base_numbers {
+  std::vector<float> weight, bias;
+};
+base_layer base_of(const fs::path& from, base_numbers& has) {
   const auto file = read_safetensors(from / "base.safetensors");
   REQUIRE(bool(file));
   base_layer base;
   for (const tensor_view& t : file->tensors) {
-    base.bias = base.bias || t.name.ends_with(".bias");
+    if (t.name.ends_with(".bias")) base.bias = true, has.bias = *to_float(t);
     if (!t.name.ends_with(".weight")) continue;
     base.module = t.name.substr(0, t.name.size() - 7);
     for (const auto d : t.shape) base.shape.push_back(static_cast<long long>(d));
-    weight = *to_float(t);
+    has.weight = *to_float(t);
   }
   const auto config = read_adapter_config(from / "adapter");
   REQUIRE_MESSAGE(config, config.message());
   base.out = base.shape[config->fan_in_fan_out && base.shape.size() == 2 ? 1 : 0];
-  base.in = static_cast<long long>(weight.size()) / base.out;
+  base.in = static_cast<long long>(has.weight.size()) / base.out;
   base.kind = base.module == "emb"    ? "embedding"
               : base.module == "conv" ? "conv2d"
               : base.module == "norm" ? "layer_norm"
                                       : "linear";
-  base.weight = view_of(weight.data(), base.out, base.in);
+  base.weight = view_of(has.weight.data(), base.out, base.in);
+  if (base.bias) base.bias_values = view_of(has.bias.data(), base.out);
   return base;
 }
 std::string content(const fs::path& file) {
@@ -57,8 +61,8 @@ TEST_CASE("peft folder: every golden case comes out as PEFT wrote it, byte for b
   int folders = 0;
   for (const fs::path& from : golden_cases()) {
     INFO(from.string());
-    std::vector<float> weight;
-    const base_layer base = base_of(from, weight);
+    base_numbers has;
+    const base_layer base = base_of(from, has);
     const auto f = open_peft_folder(from / "adapter");
     REQUIRE_MESSAGE(f, f.message());
     const auto layer = read_module(*f, base);
@@ -104,8 +108,8 @@ TEST_CASE("peft folder: every golden case under a configuration that is made her
   for (const fs::path& from : golden_cases()) {
     if (from.string().find("other_sizes") != std::string::npos) continue;
     INFO(from.string());
-    std::vector<float> weight;
-    const base_layer base = base_of(from, weight);
+    base_numbers has;
+    const base_layer base = base_of(from, has);
     const auto f = open_peft_folder(from / "adapter");
     REQUIRE_MESSAGE(f, f.message());
     const auto layer = read_module(*f, base);

@@ -59,9 +59,10 @@ TEST_CASE("methods: one name, one formula") {
   std::map<std::string, std::string> seen;
   for (const method& m : built_in_methods()) {
     if (!exists_on(m, "linear")) continue;
-    const layer_graphs g = graphs_for("linear", m.name, true);
+    const bool bias = graphs_for("linear", m.name, true).exists();
+    const layer_graphs g = graphs_for("linear", m.name, bias);
     // The formula, the bias and the shapes of its tensors: shared and own blocks differ in nothing else.
-    std::string all = formula_of("linear", m.name, true);
+    std::string all = formula_of("linear", m.name, bias);
     if (const id b = g.merge.result("bias"); b >= 0) all += expression(g.merge, b, {nullptr, 40}).c_str();
     for (int k = 0; k < g.merge.size; ++k)
       if (g.merge.n[k].what == op::param) {

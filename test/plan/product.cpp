@@ -126,6 +126,8 @@ TEST_CASE("product: the launches of every adapter on a linear layer") {
       {"miss_bat", plain},
       {"vblora", side},
       {"unilora", side},
+      {"adamss", side},
+      {"adamss_with_bias", "product: product=matmul side=matmul,matmul post=add,add"},
       {"delora", side},
       {"gralora", side},
       {"gralora_hybrid", side},
@@ -141,7 +143,8 @@ TEST_CASE("product: the launches of every adapter on a linear layer") {
         std::find_if(std::begin(all), std::end(all), [&](const expected& e) { return same_text(e.name, name); });
     INFO(std::string(name));
     // PSOFT's forms are side branches, whatever R is made of; the update of the others is a second product.
-    for (const char* other : {"psoft", "c3a", "randlora", "shira", "supertuning", "fourierft", "waveft", "frod"})
+    for (const char* other :
+         {"psoft", "c3a", "randlora", "shira", "supertuning", "fourierft", "waveft", "frod", "beft", "deft", "peanut"})
       if (std::string_view(name).starts_with(other)) return;
     REQUIRE(at != std::end(all));
     const captured_graphs d =
