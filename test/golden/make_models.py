@@ -55,6 +55,31 @@ CASES = {  # name -> (base, tokens that the prompts contain, configuration)
 }
 
 
+def of(kind, **keys):
+    return lambda: kind(**{"target_modules": TARGETS, "task_type": "CAUSAL_LM", **keys})
+
+
+def further():
+    """Made by name only, and not stored: their files, and what is drawn for all layers at once, on three architectures."""
+    opt = {"target_modules": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]}
+    gpt2 = {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}
+    return {
+        "shira": ("llama", [], of(peft.ShiraConfig, r=2, random_seed=3)),
+        "supertuning": ("llama", [], of(peft.SupertuningConfig, sparsity=0.95, r=2)),
+        "fourierft": ("llama", [], of(peft.FourierFTConfig, n_frequency=40, scaling=30)),
+        "fourierft_gpt2": ("gpt2", [], of(peft.FourierFTConfig, n_frequency=40, scaling=30, **gpt2)),
+        "waveft": ("llama", [], of(peft.WaveFTConfig, n_frequency=40, wavelet_family="db2", scaling=3,
+                                   proportional_parameters=True)),
+        "unilora": ("llama", [], of(peft.UniLoraConfig, r=2, theta_d_length=100)),
+        "unilora_all": ("llama", [], of(peft.UniLoraConfig, r=2, theta_d_length=64, target_modules="all-linear")),
+        "unilora_opt": ("opt", [], of(peft.UniLoraConfig, r=2, theta_d_length=100, **opt)),
+        "unilora_gpt2": ("gpt2", [], of(peft.UniLoraConfig, r=2, theta_d_length=100, **gpt2)),
+        "frod": ("llama", [], of(peft.FrodConfig, sparse_rate=0.02, progressbar=False)),
+        "adamss": ("llama", [], of(peft.AdamssConfig, r=12, num_subspaces=3, subspace_rank=2)),
+        "adamss_opt": ("opt", [], of(peft.AdamssConfig, r=12, num_subspaces=3, subspace_rank=2, **opt)),
+    }
+
+
 def greedy(model, ids):
     with torch.no_grad():
         return model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False,
@@ -80,7 +105,7 @@ def make_base(root, name):
 
 
 def make(root, name):
-    base, tokens, config = CASES[name]
+    base, tokens, config = CASES[name] if name in CASES else further()[name]
     if base in BASES:
         make_base(root, base)
     torch.manual_seed(sum(map(ord, name)))

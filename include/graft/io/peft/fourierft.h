@@ -54,6 +54,7 @@ inline constexpr peft_key fourierft_keys[] = {whole("n_frequency", 1000), real("
 inline constexpr peft_variant fourierft_variants[] = {variant<fourierft<>>()};
 inline constexpr peft_method fourierft_files{.type = "FOURIERFT",
                                              .bias_only = "fourier_only",
+                                             .bias_also = "fourierft_only",
                                              .keys = fourierft_keys,
                                              .variants = fourierft_variants,
                                              .numbers = spectrum_numbers,
