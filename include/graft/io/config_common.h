@@ -45,7 +45,7 @@ inline void read_bias(config_reader& in, adapter_config& c) {
     c.bias = trained_bias::none;
   else if (v->says("all"))
     c.bias = trained_bias::all;
-  else if (v->says(only) || v->says(c.type->bias_also))
+  else if (v->says(only) || (c.type->bias_also != nullptr && v->says(c.type->bias_also)))
     c.bias = trained_bias::targeted;
   else
     in.expected("bias", *v, "\"none\", \"all\" or \"", only, '"');

@@ -140,7 +140,7 @@ template <class Engine> class adapted_layer {
     if (named_.how == chain::exact) f.adapter.weight_on = nullptr;
     adapter_values values{{}, m.scalars, m.sizes};
     for (const auto& [name, t] : m.tensors) {
-      const result<view> placed = tensors_.of(runs_.queued(), t.value(), dtype::f32, t.data);
+      const result<view> placed = tensors_.of(runs_.queued(), t.value(), dtype::f32, t.owner());
       if (!placed) return placed.failure();
       values.tensors[name] = *placed;
     }

@@ -54,7 +54,7 @@ constexpr peft_place on_conv2d(const char* leaf, stored_as shape) {
 struct peft_method {
   const char* type = "";            // value of "peft_type"
   const char* bias_only = nullptr;  // third value of "bias" beside none and all; null: the method has no such key
-  const char* bias_also = "";       // another word for it
+  const char* bias_also = nullptr;  // another word for it
   std::span<const peft_key> keys{};
   std::span<const peft_rule> rules{};
   std::span<const peft_variant> variants{};
