@@ -16,16 +16,14 @@ class pcg64 {
   explicit pcg64(std::uint64_t seed) {
     std::uint64_t words[4];
     spread(seed, words);
-    const wide start = join(words[0], words[1]);
-    step_ = (join(words[2], words[3]) << 1U) | 1U;
-    state_ = step_ + start;
-    state_ = state_ * factor() + step_;
+    step_ = {(words[2] << 1U) | (words[3] >> 63U), (words[3] << 1U) | 1U};
+    state_ = sum(step_, {words[0], words[1]});
+    advance();
   }
   std::uint32_t bits() {  // of every 64 the lower half first
     if (has_upper_) return has_upper_ = false, upper_;
-    state_ = state_ * factor() + step_;
-    const auto high = static_cast<std::uint64_t>(state_ >> 64U), low = static_cast<std::uint64_t>(state_);
-    const std::uint64_t v = std::rotr(high ^ low, static_cast<int>(high >> 58U));
+    advance();
+    const std::uint64_t v = std::rotr(state_.high ^ state_.low, static_cast<int>(state_.high >> 58U));
     has_upper_ = true, upper_ = static_cast<std::uint32_t>(v >> 32U);
     return static_cast<std::uint32_t>(v);
   }
@@ -49,9 +47,21 @@ class pcg64 {
   }
 
  private:
-  __extension__ using wide = unsigned __int128;
-  static constexpr wide join(std::uint64_t high, std::uint64_t low) { return (wide{high} << 64U) | low; }
-  static constexpr wide factor() { return join(0x2360ed051fc65da4U, 0x4385df649fccf645U); }
+  struct wide {  // of 128 bits
+    std::uint64_t high = 0, low = 0;
+  };
+  static constexpr wide sum(wide a, wide b) {
+    const std::uint64_t low = a.low + b.low;
+    return {a.high + b.high + (low < a.low ? 1 : 0), low};
+  }
+  static constexpr wide product(wide a, wide b) {
+    constexpr std::uint64_t half = 0xffffffffU;
+    const std::uint64_t a0 = a.low & half, a1 = a.low >> 32U, b0 = b.low & half, b1 = b.low >> 32U;
+    const std::uint64_t left = a1 * b0 + ((a0 * b0) >> 32U), right = a0 * b1 + (left & half);
+    const std::uint64_t high = a1 * b1 + (left >> 32U) + (right >> 32U);
+    return {high + a.high * b.low + a.low * b.high, (right << 32U) | ((a0 * b0) & half)};
+  }
+  void advance() { state_ = sum(product(state_, {0x2360ed051fc65da4U, 0x4385df649fccf645U}), step_); }
 
   static void spread(std::uint64_t seed, std::uint64_t (&words)[4]) {
     std::uint32_t pool[4] = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32U), 0, 0};
@@ -73,7 +83,7 @@ class pcg64 {
       words[i] = low | (std::uint64_t{hashed(pool[(2 * i + 1) % 4], 0x58f38dedU)} << 32U);
     }
   }
-  wide state_ = 0, step_ = 0;
+  wide state_, step_;
   std::uint32_t upper_ = 0;
   bool has_upper_ = false;
 };
