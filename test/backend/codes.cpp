@@ -107,7 +107,6 @@ TEST_CASE("codes: products from codes are those of the numbers that they mean") 
 TEST_CASE("codes: one token on rows of whole blocks, whatever the sizes of its numbers") {
   const long long rows = 7, cols = 8192;
   for (const named_encoding& e : every_encoding()) {
-    if (!has_four_bits(e.how)) continue;
     const coded_and_plain w(normal_numbers(rows * cols, 13), rows, cols, e.how);
     for (const float least : {1.0F, 1e-6F, 1e-30F, 0.0F}) {
       INFO(e.name, ", down to ", least);

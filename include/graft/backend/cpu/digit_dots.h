@@ -22,11 +22,11 @@ inline void digits_of(float v, signed char* to, long long apart) {
   to[0] = static_cast<signed char>(first), to[apart] = static_cast<signed char>(second);
   to[2 * apart] = static_cast<signed char>(rest - second * 128);
 }
-// x, of 32 numbers first those with codes in the upper halves of bytes; and what each block was divided by.
+// x, and what each block was divided by. `apart`: of 32 numbers first those with codes in the upper halves of bytes.
 class digits_of_x {
  public:
   // False where a number is not finite, or all of a block are so small that their quotients would not be exact.
-  bool make(const float* x, long long n, long long block) {
+  bool make(const float* x, long long n, long long block, bool apart = true) {
     n_ = n, digits_.reserve(3 * n), scales_.reserve(n / block);
     for (long long b = 0; b < n / block; ++b) {
       const float* const from = x + b * block;
@@ -37,7 +37,8 @@ class digits_of_x {
       scales_.data()[b] = most / whole_digits * (16384.0F / whole_digits);
       const float factor = most > 0 ? whole_digits / most : 0.0F;
       for (long long i = 0; i < block; ++i)
-        digits_of(from[i] * factor, digits_.data() + b * block + i / 32 * 32 + i % 2 * 16 + i % 32 / 2, n);
+        digits_of(from[i] * factor, digits_.data() + b * block + (apart ? i / 32 * 32 + i % 2 * 16 + i % 32 / 2 : i),
+                  n);
     }
     return true;
   }

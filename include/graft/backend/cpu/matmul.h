@@ -7,6 +7,7 @@
 #include <graft/backend/cpu/gemm.h>
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
+#include <graft/backend/cpu/whole_dots.h>
 
 namespace graft::cpu {
 
@@ -50,6 +51,8 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
     if constexpr (has_four_bit_dots && sizeof(Real) == sizeof(float))
       if (m == 1 && has_four_bits(w.how) && w.cols % w.how.block == 0)
         return four_bit_dots(w, first, end - first, a, share.sign, share.out);
+    if constexpr (sizeof(Real) == sizeof(float))
+      if (m == 1 && whole_dots(w, first, end - first, a, share.sign, share.out)) return;
     dot_codes(share, w, first);
   });
 }
