@@ -196,7 +196,7 @@ def gpu_model():
 
 def gpu_codes():
     rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("cuda-codes.json")}
-    kinds = ["nf4", "nf4 double", "fp4", "int8", "fp8"]
+    kinds = ["nf4", "nf4 double", "nf4 32", "q4_0", "int8", "fp8", "q8_0"]
     fig, axes = plt.subplots(1, 2, figsize=(10, 3.4), sharey=True)
     for axis, wide in zip(axes, (4096, 14336)):
         for k, (tokens, color) in enumerate(((1, "#3b7ea1"), (8, "#c4820e"), (16, "#999999"))):

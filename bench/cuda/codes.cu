@@ -15,8 +15,8 @@ struct named_encoding {
   std::string name;
   encoding how;
 };
-encoding four_bits(dtype type, bool doubled) {
-  encoding e{type, scaled_by::run, 64};
+encoding four_bits(dtype type, bool doubled, int block = 64) {
+  encoding e{type, scaled_by::run, block};
   if (doubled) e.scales = dtype::u8, e.second_block = encodings::nested_block;
   return e;
 }
@@ -45,13 +45,13 @@ view random_codes(const encoding& how, int n) {
   const plane_sizes sizes = planes_of(how, n, k);
   const long long bytes = bytes_of_codes(how, n, k);
   auto* const codes = device_memory<unsigned char>(bytes);
-  fill_bytes<<<1024, 256>>>(codes, bytes, how.codes == dtype::f8_e4m3 ? 0xB7 : 0xFF);
+  fill_bytes<<<1024, 256>>>(codes, bytes, how.block_bytes > 0 ? 0x3F : how.codes == dtype::f8_e4m3 ? 0xB7 : 0xFF);
   if (how.scales == dtype::u8) {
     auto* const scales = device_memory<unsigned char>(sizes.scales);
     fill_bytes<<<256, 256>>>(scales, sizes.scales, 0x7F);
     beside->scales = scales, beside->second_scales = filled(sizes.second_scales, 0.01F);
     beside->second_table = filled(256, 0.5F), beside->offset = 0.02F;
-  } else {
+  } else if (sizes.scales > 0) {
     beside->scales = filled(sizes.scales, how.codes == dtype::int8 ? 3.0F : 0.03F);
   }
   view v{codes, how.codes, {n, k, 1, 1}, 2};
@@ -147,7 +147,7 @@ void add_decoding(const one_case& c, const std::string& name, const std::vector<
 
 void add_case(int m, int n, const std::vector<named_encoding>& all) {
   const one_case c(m, n);
-  const adapter none{"plain", "none", 0}, lora{"lora r16", "lora", 16};
+  const adapter none{"plain", "none", 0, true}, lora{"lora r16", "lora", 16, true};
   const bool many = m > 64;
   add_bare(c, false);
   if (many) add_bare(c, true);
@@ -185,7 +185,10 @@ int main(int argc, char** argv) {
                                         doubled,
                                         {"fp4", four_bits(dtype::fp4, false)},
                                         {"int8", {dtype::int8, scaled_by::row}},
-                                        {"fp8", {dtype::f8_e4m3, scaled_by::row}}};
+                                        {"fp8", {dtype::f8_e4m3, scaled_by::row}},
+                                        {"nf4 32", four_bits(dtype::nf4, false, 32)},
+                                        {"q8_0", encodings::q8_0_codes::how()},
+                                        {"q4_0", encodings::q4_0_codes::how()}};
   for (const int m : {1, 8, 16, 32})
     if (chosen(m)) add_case(m, 4096, all), add_case(m, 14336, all);
   if (chosen(4096)) add_case(4096, 4096, all), add_case(4096, 14336, {nf4, doubled});

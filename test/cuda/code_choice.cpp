@@ -15,34 +15,41 @@ using namespace graft::cuda;
 namespace {
 
 const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80, 108, 54);
-const encoding nf4_64{dtype::nf4, scaled_by::run, 64}, int8_rows{dtype::int8, scaled_by::row};
+const encoding nf4_64{dtype::nf4, scaled_by::run, 64}, int8_rows{dtype::int8, scaled_by::row},
+    nf4_32{dtype::nf4, scaled_by::run, 32}, q8_0 = encodings::q8_0_codes::how(), q4_0 = encodings::q4_0_codes::how();
+const encoding double_32{dtype::nf4, scaled_by::run, 32, 1, dtype::u8, encodings::nested_block};
 
 }  // namespace
 
 TEST_CASE("code choice: parts of shared memory lie apart, in the block and around the table") {
-  for (const encoding& e : {nf4_64, int8_rows})
-    for (const int k : {64, 256, 1088, 4096, 14336})
+  for (const encoding& e : {nf4_64, nf4_32, double_32, int8_rows, q8_0, q4_0})
+    for (const int k : {64, 256, 1088, 4096, 8192, 14336, 32768})
       for (const int rank : {0, 16, 32, 64})
         for (const long long m : {1, 8, 9, 16, 17, 32, 33, 64}) {
           INFO(name_of(e), ", inner size ", k, ", rank ", rank, ", ", m, " tokens");
           const code_choice c = choose_codes(e, dtype::bf16, m, k, rank, h200);
-          if (c.launches == 0) continue;
-          CHECK(c.launches * c.tokens >= m);
-          CHECK(c.own_steps * c.splits * c.groups >= k / 64);
-          std::vector<std::pair<long long, long long>> used{
-              {c.at.x, static_cast<long long>(c.groups) * c.part_steps * c.tokens * 128},
-              {c.at.ring, c.at.stages * 8192LL},
-              {c.at.inbox, c.groups * c.tokens * 512LL},
-              {c.at.s, c.groups * ((c.tokens * rank * 2LL + 1023) / 1024 * 1024)},
-              {c.at.barriers, (2LL * c.at.stages + 2) * 8}};
-          if (has_four_bits(e)) {
-            used.emplace_back(c.at.scales, c.at.stages * 1024LL);
-            used.emplace_back(code_table_at, code_table_ends - code_table_at);
+          if (c.launches == 0) {
+            CHECK(e.block_bytes > 0);
+            CHECK(k % 256 != 0);
+            continue;
           }
+          CHECK(c.launches * c.tokens >= m);
+          CHECK(c.own <= code_steps);
+          CHECK(c.own * c.splits * code_warps >= k / 64);
+          const long long stages = stages_of(c.form) * code_warps, eights = c.tokens / 8;
+          const long long in_table = has_code_table(c.form) ? code_sums_in_table : 0;
+          std::vector<std::pair<long long, long long>> used{
+              {c.at.ring, stages * bytes_of_unit(c.form)},
+              {c.at.scales, stages * bytes_of_unit_scales(c.form, e.scales == dtype::u8)},
+              {c.at.side, std::max(4 * 16, rank) * c.tokens * 4LL},
+              {c.at.parts, c.splits > 1 ? c.at.phase * eights * code_sum_bytes : 0},
+              {c.at.sums, std::max(0LL, c.at.phase * code_warps * eights - in_table) * code_sum_bytes}};
+          if (in_table > 0) used.emplace_back(code_table_at, code_table_ends - code_table_at);
+          used.erase(std::remove_if(used.begin(), used.end(), [](const auto& u) { return u.second == 0; }), used.end());
           std::sort(used.begin(), used.end());
           for (std::size_t i = 0; i < used.size(); ++i) {
             CHECK(used[i].first >= code_memory_begins);
-            CHECK(used[i].first % 1024 == 0);
+            CHECK(used[i].first % 128 == 0);
             CHECK(used[i].first + used[i].second <= (i + 1 < used.size() ? used[i + 1].first : code_memory_ends));
           }
         }
@@ -51,19 +58,22 @@ TEST_CASE("code choice: few tokens of what the kernels can read, and nothing els
   auto launches = [](const encoding& e, long long m, int k, const target& on, dtype type = dtype::bf16) {
     return choose_codes(e, type, m, k, 16, on).launches;
   };
-  CHECK(launches(nf4_64, 1, 4096, h200) == 1);
-  CHECK(launches(nf4_64, 32, 4096, h200) == 1);
-  CHECK(launches(nf4_64, 64, 4096, h200) == 2);
-  CHECK(launches(nf4_64, 4096, 4096, h200) == 0);
-  CHECK(launches(nf4_64, 1, 4100, h200) == 0);
-  CHECK(launches(nf4_64, 1, 4096, a100) == 0);
-  CHECK(launches(nf4_64, 1, 4096, h200, dtype::f32) == 0);
-  CHECK(launches({dtype::nf4, scaled_by::run, 32}, 1, 4096, h200) == 0);
-  CHECK(launches(encodings::q8_0_codes::how(), 1, 4096, h200) == 0);
+  for (const encoding& e : {nf4_64, nf4_32, double_32, int8_rows, q8_0, q4_0}) {
+    CHECK(launches(e, 1, 4096, h200) == 1);
+    CHECK(launches(e, 16, 14336, h200) == 1);
+    CHECK(launches(e, 64, 4096, h200) == 4);
+    CHECK(launches(e, 65, 4096, h200) == 0);
+    CHECK(launches(e, 1, 4100, h200) == 0);
+    CHECK(launches(e, 1, 4096, a100) == 0);
+    CHECK(launches(e, 1, 4096, h200, dtype::f32) == 0);
+  }
+  CHECK(launches({dtype::nf4, scaled_by::run, 4096}, 1, 4096, h200) == 1);
+  CHECK(launches(q4_0, 1, 4096 + 64, h200) == 0);
+  CHECK(launches({dtype::nf4, scaled_by::row_run, 128}, 1, 4096 + 64, h200) == 0);
 }
 TEST_CASE("code choice: a layer type counts the kernels that run: one for few tokens, else one that decodes first") {
   using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, on<sm_90>>;
-  static_assert(plan::kernels_at(1) == 1 && plan::kernels_at(32) == 1 && plan::kernels_at(64) == 2);
+  static_assert(plan::kernels_at(16) == 1 && plan::kernels_at(32) == 2 && plan::kernels_at(64) == 4);
   static_assert(plan::kernels_at(4096) == 1 + compile<linear<4096, 4096, bf16, lora<16>>, on<sm_90>>::kernels_at(4096));
   std::string all;
   explain<linear<4096, 4096, nf4<64>, lora<16>>, sm_90>([&](const text& t) { all += t.c_str(); }, 1);

@@ -20,6 +20,8 @@ namespace graft::cuda {
 template <class Element> struct device_type { using type = float; };
 template <> struct device_type<bf16> { using type = __nv_bfloat16; };
 template <> struct device_type<f16> { using type = __half; };
+template <int Block> struct device_type<nf4<Block>> { using type = __nv_bfloat16; };
+template <> struct device_type<int8> { using type = __nv_bfloat16; };
 
 template <class T> class executor : public graft::executor<engine<T>> {
  public:
@@ -100,6 +102,12 @@ template <class Layer> struct kernels_of_type {
     }
     return l;
   }
+  template <class T, std::uint64_t Streams, std::uint32_t Gemms> static linear_kernels compiled() {
+    linear_kernels k = compiled_kernels<T, Streams, Gemms>();
+    k.codes = code_kernels_of<T, codes>();
+    return k;
+  }
+  static constexpr code_form codes = form_of(graft::detail::real_of<typename Layer::element>::how, 64 * code_steps);
   static constexpr kernel_list products = list_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
   static constexpr kernel_list base_products = list_for(plain::forward);
   static constexpr kernel_list backward_products = list_for(graphs::backward) | list_for(plain::backward);
@@ -116,13 +124,13 @@ class layer : public compile<Layer, Options...>,
  public:
   explicit layer(mode how = mode::fused)
       : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
-             {compiled_kernels<element, own::products.streams, own::products.gemms>(),
+             {own::template compiled<element, own::products.streams, own::products.gemms>(),
               &evaluate_node<own::operations::forward>}) {
     give_static_sizes<checked>(*this);
   }
   // What only some programs call brings its kernels with it.
   status enable(bool adapter) {
-    base::add_kernels(compiled_kernels<element, own::base_products.streams, own::base_products.gemms>());
+    base::add_kernels(own::template compiled<element, own::base_products.streams, own::base_products.gemms>());
     return base::enable(adapter);
   }
   result<int> add(const layer_graphs& another) {
@@ -139,7 +147,7 @@ class layer : public compile<Layer, Options...>,
     base::train(on);
   }
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
-    base::add_kernels(compiled_kernels<element, own::backward_products.streams, own::backward_products.gemms>());
+    base::add_kernels(own::template compiled<element, own::backward_products.streams, own::backward_products.gemms>());
     this->queued().kernels.evaluate = &evaluate_node<own::operations::both>;
     return base::backward(x, dy, dx, gradients);
   }

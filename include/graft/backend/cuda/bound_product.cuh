@@ -121,7 +121,7 @@ template <class T> class bound_product {
   result<unsigned> run(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,
                        const product_tensors& with, bool alone) {
     if (is_coded()) {
-      const result<bool> streamed = run_codes(stream, kernels, to, m, with);
+      const result<bool> streamed = run_codes(stream, kernels, to, m, with, alone);
       if (!streamed) return streamed.failure();
       if (*streamed) return 0U;
       if (const auto decoded = panel_->decode(stream, leaf(), dtype_of<T>); !decoded) return decoded.failure();
@@ -213,14 +213,15 @@ template <class T> class bound_product {
  private:
   // False where the weight has to be decoded first.
   result<bool> run_codes(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,
-                         const product_tensors& with) {
+                         const product_tensors& with, bool alone) {
     const code_choice c = codes_for(m, to);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
-    if (c.launches == 0 || !aligned || kernels.codes.of(leaf().beside->how, c).kernel == nullptr) return false;
+    if (c.launches == 0 || !aligned || kernels.codes.of(c).kernel == nullptr) return false;
     if (code_calls_.empty())
       code_calls_ = code_calls(kernels.codes, to, {leaf(), dtype_of<T>, record(), act(), n_, k_});
-    if (status s = code_calls_.run(stream, c, m, with.x, with.y, with.residual, may_chain()); !s) return s.failure();
+    const code_tensors now{with.x, with.y, with.residual, static_cast<float*>(with.workspace), with.counters};
+    if (status s = code_calls_.run(stream, c, m, now, may_chain(), alone); !s) return s.failure();
     return true;
   }
   // What stands in its place for the sake of others is zeros.

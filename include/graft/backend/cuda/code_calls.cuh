@@ -4,42 +4,40 @@
 #include <graft/backend/cuda/kernel_entry.h>
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/stream_codes.cuh>
-#include <graft/backend/cuda/tensor_map.h>
 
 #include <type_traits>
-#include <utility>
 
 namespace graft::cuda {
 
-// By tokens, blocks that share rows and their warpgroups, as choose_codes names them.
-inline constexpr code_shape code_shapes[] = {{8, 2, 4},  {8, 2, 2},  {8, 4, 2}, {16, 2, 2},
-                                             {16, 4, 4}, {16, 4, 2}, {32, 4, 2}};
-inline constexpr int code_shape_count = sizeof code_shapes / sizeof code_shapes[0];
-
 struct code_kernels {
-  kernel_entry four_bits[code_shape_count], eight_bits[code_shape_count];
-  const kernel_entry& of(const encoding& e, const code_choice& c) const {
-    int k = 0;
-    while (k + 1 < code_shape_count && code_shapes[k] != code_shape{c.tokens, c.splits, c.groups}) ++k;
-    return has_four_bits(e) ? four_bits[k] : eight_bits[k];
+  kernel_entry by_form[code_forms][2];
+  void add(const code_kernels& more) {
+    for (int f = 0; f < code_forms; ++f)
+      for (int e = 0; e < 2; ++e)
+        if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e];
   }
+  const kernel_entry& of(const code_choice& c) const { return by_form[static_cast<int>(c.form)][c.tokens / 8 - 1]; }
 };
-template <class T> code_kernels all_code_kernels() {
+namespace detail {
+template <class T, code_form Form, int Eights> kernel_entry code_entry() {
+  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights>),
+          static_cast<unsigned>(code_block<T, Form, Eights>::threads), code_memory_bytes};
+}
+}  // namespace detail
+template <class T, code_form... Forms> code_kernels code_kernels_of() {
   code_kernels all;
-  if constexpr (sizeof(T) == 2) {
-    auto add = [&]<int K>(std::integral_constant<int, K>) {
-      constexpr code_shape s = code_shapes[K];
-      all.four_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, true, s.tokens, s.splits, s.groups>),
-                          static_cast<unsigned>(code_ring<T, true, s.tokens, s.splits, s.groups>::threads),
-                          code_memory_bytes};
-      all.eight_bits[K] = {reinterpret_cast<const void*>(&stream_codes_kernel<T, false, s.tokens, s.splits, s.groups>),
-                           static_cast<unsigned>(code_ring<T, false, s.tokens, s.splits, s.groups>::threads),
-                           code_memory_bytes};
-    };
-    [&]<int... K>(std::integer_sequence<int, K...>) { (add(std::integral_constant<int, K>{}), ...); }
-    (std::make_integer_sequence<int, code_shape_count>{});
-  }
+  const auto add = [&]<code_form Form>(std::integral_constant<code_form, Form>) {
+    if constexpr (sizeof(T) == 2 && Form != code_form::none) {
+      all.by_form[static_cast<int>(Form)][0] = detail::code_entry<T, Form, 1>();
+      all.by_form[static_cast<int>(Form)][1] = detail::code_entry<T, Form, 2>();
+    }
+  };
+  (add(std::integral_constant<code_form, Forms>{}), ...);
   return all;
+}
+template <class T> code_kernels all_code_kernels() {
+  return code_kernels_of<T, code_form::runs, code_form::short_runs, code_form::bytes, code_form::q8_0,
+                         code_form::q4_0>();
 }
 
 // What stays the same from call to call.
@@ -51,6 +49,15 @@ struct code_operands {
   int n = 0, k = 0;
 };
 
+// The tensors of one call, and memory for the parts of S where there is a side branch.
+struct code_tensors {
+  const void* x = nullptr;
+  void* y = nullptr;
+  const void* residual = nullptr;
+  float* side = nullptr;
+  std::uint32_t* counters = nullptr;
+};
+
 class code_calls {
  public:
   code_calls() = default;
@@ -58,50 +65,53 @@ class code_calls {
       : kernels_(&kernels), device_(device), stays_(stays), from_(coded_of(stays.weight)) {}
 
   bool empty() const { return kernels_ == nullptr; }
-  // `chained`: codes and adapter may be read before the kernel ahead in the stream has finished.
-  status run(cudaStream_t stream, const code_choice& c, long long m, const void* x, void* y, const void* residual,
-             bool chained) {
-    const encoding& how = from_.how;
-    const kernel_entry& what = kernels_->of(how, c);
+  // `chained`: codes and adapter may be read before the kernel ahead in the stream has finished; `alone`: see engine.cuh.
+  status run(cudaStream_t stream, const code_choice& c, long long m, const code_tensors& with, bool chained,
+             bool alone) {
+    const kernel_entry& what = kernels_->of(c);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
-    if (!made_) {
-      const long long bytes = bytes_of_codes(how, 1, stays_.k);
-      if (status s = make_map(map_, dtype::bf16, {stays_.weight.data, stays_.n, bytes / 2}, 64, 64); !s) return s;
-      made_ = true;
-    }
     if (ready_ != what.kernel)
       if (status s = prepare(what, c.splits); !s) return s;
     code_args g{};
     g.from = from_, g.slot = stays_.slot, g.act = stays_.act, g.n = stays_.n, g.k = stays_.k;
-    g.steps = c.steps, g.own_steps = c.own_steps, g.part_steps = c.part_steps;
-    const bool aligned = reinterpret_cast<std::uintptr_t>(from_.scales) % 16 == 0;
-    g.four_together = aligned && how.block == 64 && stays_.k % 256 == 0 && c.own_steps % 4 == 0 &&
-                      (how.scales == dtype::f32 || how.second_block == encodings::nested_block);
-    g.tiles = (stays_.n + 63) / 64, g.stages = c.at.stages;
-    auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
-    g.x_at = offset(c.at.x), g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales);
-    g.inbox_at = offset(c.at.inbox), g.s_at = offset(c.at.s), g.barriers_at = offset(c.at.barriers);
-    const int rounds = (g.tiles + clusters_ - 1) / clusters_, clusters = (g.tiles + rounds - 1) / rounds;
-    cudaLaunchAttribute attributes[2] = {in_clusters(c.splits), {}};
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    g.steps = g.k / 64, g.own = c.own, g.splits = c.splits;
+    const bool nested = from_.how.scales == dtype::u8;
+    g.four_together = from_.how.block == 64 && g.k % (64 * code_steps) == 0 && c.own == code_steps &&
+                      reinterpret_cast<std::uintptr_t>(from_.scales) % (nested ? 4 : 16) == 0 &&
+                      (!nested || from_.second_shift >= 2);
+    g.units = (g.n + code_rows - 1) / code_rows, g.phase = c.at.phase;
+    g.side = with.side, g.counters = with.counters;
+    const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
+    g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.side_at = offset(c.at.side);
+    g.sums_at = offset(c.at.sums), g.parts_at = offset(c.at.parts);
+    const int rounds = (g.units + clusters_ - 1) / clusters_, clusters = (g.units + rounds - 1) / rounds;
+    const bool meets = g.slot.rank > 0;  // its blocks wait for each other
+    cudaLaunchAttribute attributes[3];
+    unsigned count = 0;
+    if (c.splits > 1) attributes[count++] = in_clusters(c.splits);
+    if (meets && !alone) {
+      attributes[count].id = cudaLaunchAttributeCooperative;
+      attributes[count++].val.cooperative = 1;
+    }
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(clusters)),
                               dim3(what.threads),
                               what.shared,
                               stream,
                               attributes,
-                              chained ? 2U : 1U};
+                              count + (chained ? 1U : 0U)};
     const long long pitch = bits_of(stays_.computes) / 8;
     for (long long first = 0; first < m; first += c.tokens) {
       const auto row = [&](const void* p, long long width) {
         return p == nullptr ? nullptr : static_cast<const char*>(p) + first * width * pitch;
       };
       g.m = static_cast<int>(m - first < c.tokens ? m - first : c.tokens);
-      g.x = row(x, stays_.k), g.residual = row(residual, stays_.n);
-      g.y = const_cast<char*>(row(y, stays_.n));
-      void* arguments[] = {&map_, &g};
+      g.x = row(with.x, stays_.k), g.residual = row(with.residual, stays_.n);
+      g.y = const_cast<char*>(row(with.y, stays_.n));
+      void* arguments[] = {&g};
       if (status s = launch(config, what.kernel, arguments, "stream of codes"); !s) return s;
-      config.numAttrs = 2;
+      config.numAttrs = count + 1;
     }
     return ok;
   }
@@ -139,8 +149,6 @@ class code_calls {
   target device_;
   code_operands stays_;
   coded from_;
-  CUtensorMap map_{};
-  bool made_ = false;
   const void* ready_ = nullptr;
   int clusters_ = 1;
 };

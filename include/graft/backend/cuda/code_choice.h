@@ -7,77 +7,112 @@
 
 namespace graft::cuda {
 
+// How a kernel meets codes: two in a byte with a scale for 64 columns and more, or for 32; a byte each, with a scale for a
+// row or for all; blocks of ggml, whose scale is between the codes.
+enum class code_form : unsigned char { none, runs, short_runs, bytes, q8_0, q4_0 };
+inline constexpr int code_forms = 6;
+
+// A warp has up to four steps of 64 columns, and takes 16 rows at a time.
+inline constexpr int code_warps = 16, code_steps = 4, code_rows = 16;
+inline constexpr int most_code_tokens = 16, most_code_launches = 4, most_code_splits = 8;
+
 // Offsets in shared memory are counted from where a block's begins; the first kilobyte is the system's. The table of pairs
-// lies on a multiple of its size: the address of an entry is then put together from bytes.
+// lies on a multiple of its size: the address of an entry is then put together from bytes. A sum is 16 rows of eight tokens;
+// as many as code_sums_in_table lie in the halves of the table's rows that nobody reads.
 inline constexpr long long code_memory_begins = 1024, code_table_at = 65536, code_table_ends = 131072,
                            code_memory_bytes = 227 * 1024, code_memory_ends = code_memory_begins + code_memory_bytes;
-inline constexpr int most_code_launches = 4;
+inline constexpr int code_sum_bytes = 512, code_sums_in_table = 64;
+
+constexpr bool has_code_table(code_form f) {
+  return f == code_form::runs || f == code_form::short_runs || f == code_form::q4_0;
+}
+// Of sixteen rows of a warp's columns.
+constexpr int bytes_of_unit(code_form f) {
+  switch (f) {
+    case code_form::none: return 0;
+    case code_form::runs:
+    case code_form::short_runs: return code_rows * code_steps * 32;
+    case code_form::bytes: return code_rows * code_steps * 64;
+    case code_form::q8_0: return code_rows * code_steps * 2 * encodings::q8_0_codes::bytes;
+    case code_form::q4_0: return code_rows * code_steps * 2 * encodings::q4_0_codes::bytes;
+  }
+  return 0;
+}
+// Of the scales that come beside them; those that are codes bring their own scales.
+constexpr int bytes_of_unit_scales(code_form f, bool nested) {
+  const int one = f == code_form::runs         ? code_rows * code_steps * 4
+                  : f == code_form::short_runs ? code_rows * code_steps * 8
+                                               : 0;
+  return nested ? 2 * one : one;
+}
+
+// Units that are on their way at the same time: as many as there is room for, and no more than memory needs.
+constexpr int stages_of(code_form f) { return f == code_form::runs ? 3 : 2; }
 
 struct code_layout {
-  int stages = 0;
-  long long x = 0, ring = 0, scales = 0, inbox = 0, s = 0, barriers = 0;
-};
-// How many tokens a launch takes, how many thread blocks share the rows of a tile, and their warpgroups.
-struct code_shape {
-  int tokens, splits, groups;
-  friend constexpr bool operator==(const code_shape&, const code_shape&) = default;
+  int phase = 0;  // units whose sums have room at the same time
+  long long ring = 0, scales = 0, side = 0, sums = 0, parts = 0;
 };
 struct code_choice {
+  code_form form = code_form::none;
   int tokens = 0, launches = 0;  // of a launch; none: the weight is decoded first
-  int splits = 0, groups = 0;    // thread blocks that share rows, and their warpgroups
-  int steps = 0, own_steps = 0, part_steps = 0;
+  int splits = 0, own = 0;       // thread blocks that share the columns, and steps of a warp
   code_layout at{};
 };
 
-// Sixty-four columns of a row share a scale.
-constexpr bool streams_codes(const encoding& e, long long k) {
-  if (has_four_bits(e))
-    return e.block % 64 == 0 && (e.scaled == scaled_by::run || (e.scaled == scaled_by::row_run && k % e.block == 0));
-  return (e.codes == dtype::int8 || e.codes == dtype::f8_e4m3) &&
-         (e.scaled == scaled_by::row || e.scaled == scaled_by::tensor);
+constexpr code_form form_of(const encoding& e, long long k) {
+  if (k <= 0 || k % 64 != 0) return code_form::none;
+  if (has_four_bits(e)) {
+    const bool whole = e.scaled == scaled_by::run || (e.scaled == scaled_by::row_run && k % e.block == 0);
+    return !whole ? code_form::none : e.block >= 64 ? code_form::runs : code_form::short_runs;
+  }
+  if (e.codes == dtype::int8 || e.codes == dtype::f8_e4m3)
+    return e.scaled == scaled_by::row || e.scaled == scaled_by::tensor ? code_form::bytes : code_form::none;
+  if (k % (64 * code_steps) != 0) return code_form::none;  // copies begin at multiples of 16 bytes
+  if (e == encodings::q8_0_codes::how()) return code_form::q8_0;
+  return e == encodings::q4_0_codes::how() ? code_form::q4_0 : code_form::none;
 }
 // Two regions of shared memory, around the table; what is asked for goes into the first that has room. -1: none has.
 struct code_regions {
   long long at[2], end[2];
   constexpr long long take(long long bytes) {
-    const long long whole = (bytes + 1023) / 1024 * 1024;
+    const long long whole = (bytes + 127) / 128 * 128;
     for (int k = 0; k < 2; ++k)
       if (at[k] + whole <= end[k]) return at[k] += whole, at[k] - whole;
     return -1;
   }
 };
-constexpr bool lay_out(code_choice& c, int rank, bool four_bits, int stages) {
-  code_regions r{{code_memory_begins, code_table_ends}, {code_table_at, code_memory_ends}};
-  if (!four_bits) r.end[0] = code_memory_ends, r.at[1] = r.end[1];
-  c.at.stages = stages;
-  c.at.x = r.take(static_cast<long long>(c.groups) * c.part_steps * c.tokens * 128);
-  c.at.ring = r.take(stages * 8192LL);
-  c.at.scales = four_bits ? r.take(stages * 1024LL) : 0;
-  c.at.inbox = r.take(2LL * 4 * c.groups * c.tokens / 8 * 512);
-  c.at.s = r.take(c.groups * ((c.tokens * rank * 2LL + 1023) / 1024 * 1024));
-  c.at.barriers = r.take((2LL * stages + 2) * 8);
-  return c.at.x >= 0 && c.at.ring >= 0 && c.at.scales >= 0 && c.at.inbox >= 0 && c.at.s >= 0 && c.at.barriers >= 0;
+constexpr bool lay_out(code_choice& c, int rank, bool nested) {
+  const bool table = has_code_table(c.form);
+  code_regions r{{code_table_ends, code_memory_begins}, {code_memory_ends, code_table_at}};
+  if (!table) r = {{code_memory_begins, 0}, {code_memory_ends, 0}};
+  const int eights = c.tokens / 8, stages = stages_of(c.form);
+  c.at.ring = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit(c.form));
+  c.at.scales = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit_scales(c.form, nested));
+  c.at.side = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));
+  if (c.at.ring < 0 || c.at.scales < 0 || c.at.side < 0) return false;
+  const int larger = r.end[0] - r.at[0] >= r.end[1] - r.at[1] ? 0 : 1;
+  const auto room =
+      static_cast<int>((r.end[larger] - r.at[larger]) / code_sum_bytes) + (table ? code_sums_in_table : 0);
+  c.at.phase = room / ((code_warps + (c.splits > 1 ? 1 : 0)) * eights);
+  c.at.parts = r.at[larger];
+  c.at.sums = c.at.parts + (c.splits > 1 ? static_cast<long long>(c.at.phase) * eights * code_sum_bytes : 0);
+  return c.at.phase > 0;
 }
 // `rank` is padded.
 constexpr code_choice choose_codes(const encoding& e, dtype computes, long long m, int k, int rank, const target& on) {
   code_choice c;
-  if (!is_hopper(on) || !is_16_bit(computes) || !streams_codes(e, k) || k % 64 != 0 || k == 0 || rank > 64) return c;
-  struct shape {
-    int tokens, splits, groups, stages;  // the last that fits is the best
-  };
-  constexpr shape all[] = {{8, 4, 2, 6},  {8, 4, 2, 10},  {8, 2, 2, 6},  {8, 2, 2, 10}, {8, 2, 4, 8},  {8, 2, 4, 12},
-                           {16, 4, 2, 6}, {16, 4, 2, 10}, {16, 4, 4, 8}, {16, 2, 2, 6}, {32, 4, 2, 6}, {32, 4, 2, 10}};
-  for (const shape& s : all) {
-    if (c.launches == 1 && c.tokens < s.tokens) break;  // all of them in one
-    code_choice more;
-    more.tokens = s.tokens, more.splits = s.splits, more.groups = s.groups;
-    more.launches = static_cast<int>((m + s.tokens - 1) / s.tokens);
-    const int parts = s.splits * s.groups;
-    more.steps = k / 64, more.own_steps = (more.steps + parts - 1) / parts;
-    more.part_steps = (more.own_steps + 3) / 4 * 4;
-    if (lay_out(more, rank, has_four_bits(e), s.stages)) c = more;
-  }
-  return c.launches <= most_code_launches ? c : code_choice{};
+  if (!is_hopper(on) || !is_16_bit(computes) || rank > 64 || m > most_code_launches * most_code_tokens) return {};
+  c.form = form_of(e, k);
+  const int steps = k / 64, of_a_block = code_warps * code_steps;
+  c.splits = (steps + of_a_block - 1) / of_a_block;
+  if (c.form == code_form::none || c.splits > most_code_splits) return {};
+  while ((c.splits & (c.splits - 1)) != 0) ++c.splits;
+  const int warps = c.splits * code_warps;
+  c.own = e.block_bytes > 0 ? code_steps : (steps + warps - 1) / warps;
+  c.tokens = m <= 8 ? 8 : most_code_tokens;
+  c.launches = static_cast<int>((m + c.tokens - 1) / c.tokens);
+  return lay_out(c, rank, e.scales == dtype::u8) ? c : code_choice{};
 }
 
 }  // namespace graft::cuda

@@ -20,6 +20,7 @@ struct coded {
   int shift = 0;         // two to this power is a block of such codes,
   int second_shift = 0;  // and the scales that share a second scale; -1: they are no such power
   long long pitch = 0;   // how far their blocks are from row to row, in elements
+  long long scale_count = 0;
 
   __device__ float nested(unsigned code, float second) const {
     return __fadd_rn(__fmul_rn(__ldg(second_table + code), second), offset);  // as encodings::nested_scale rounds
@@ -38,14 +39,6 @@ struct coded {
       case scaled_by::row_run: return i / cols * (cols / how.block) + i % cols / how.block;
       default: return 0;
     }
-  }
-  // Scales of four neighbouring blocks from `place` on, a multiple of four: what is stored is read at once.
-  __device__ float4 four_scales(long long place) const {
-    if (how.scales != dtype::u8) return __ldg(static_cast<const float4*>(scales) + place / 4);
-    const unsigned codes4 = __ldg(static_cast<const unsigned*>(scales) + place / 4);
-    const float second = __ldg(second_scales + (place >> second_shift));
-    return {nested(codes4 & 255, second), nested(codes4 >> 8 & 255, second), nested(codes4 >> 16 & 255, second),
-            nested(codes4 >> 24, second)};
   }
   __device__ float value(long long i, float scale) const {
     switch (how.codes) {
@@ -86,6 +79,7 @@ inline coded coded_of(const view& v) {
           v.size[v.rank - 1]};
   const float* const values = p.how.codes == dtype::fp4 ? encodings::fp4_codes::table : encodings::nf4_codes::table;
   std::copy_n(values, 16, c.table);
+  c.scale_count = planes_of(p.how, v.size[0], v.size[1]).scales;
   if (has_four_bits(p.how)) {
     while (1 << (c.shift + 1) <= p.how.block) ++c.shift;
     while (1 << (c.second_shift + 1) <= p.how.second_block) ++c.second_shift;

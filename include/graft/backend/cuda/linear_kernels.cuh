@@ -34,7 +34,7 @@ struct linear_kernels {
     for (std::size_t i = 0; i < std::size(beside); ++i)
       if (more.beside[i].kernel != nullptr) beside[i] = more.beside[i];
     if (more.simt.kernel != nullptr) mma = more.mma, simt = more.simt;
-    if (more.codes.four_bits[0].kernel != nullptr) codes = more.codes;
+    codes.add(more.codes);
   }
 };
 

@@ -181,6 +181,14 @@ __device__ __forceinline__ float4 load_at(std::uint32_t address, std::uint32_t r
       : "memory");
   return v;
 }
+__device__ __forceinline__ float load_one_at(std::uint32_t address, std::uint32_t rank) {
+  float v;
+  asm volatile("{.reg .b32 from;\n mapa.shared::cluster.u32 from, %1, %2;\n ld.shared::cluster.f32 %0, [from];}"
+               : "=f"(v)
+               : "r"(address), "r"(rank)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ float4 load_shared_float4(std::uint32_t address) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// What passes through the shared memory of stream_codes: units of 16 rows of a warp's columns with their scales, which the
+// warp itself copies, a few units ahead; and sums, of which some lie in the halves of the table's rows that nobody reads.
+#pragma once
+#include <graft/backend/cuda/code_pairs.cuh>
+#include <graft/backend/cuda/codes.cuh>
+
+namespace graft::cuda {
+
+struct code_args {
+  coded from;
+  const void* x;
+  void* y;
+  const void* residual;
+  adapter_slot slot;
+  activation act;
+  int m, n, k;
+  int steps, own, splits;  // of 64 columns: all, and those of a warp; thread blocks that share them
+  bool four_together;      // a warp's scales of a row lie side by side: blocks of 64, four of them aligned
+  int units, phase;        // of 16 rows: all, and those whose sums have room at the same time
+  float* side;             // parts of S in device memory, [rank / 16][slice][token][16]
+  // Zero between launches: how many blocks have made their parts of S, and how many know that all have.
+  std::uint32_t* counters;
+  std::uint32_t ring_at, scales_at, side_at, sums_at, parts_at;  // in shared memory
+};
+
+namespace code_detail {
+// What is beyond `bytes` is zeros.
+__device__ __forceinline__ void copy16(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy4(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending> __device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+}  // namespace code_detail
+
+template <class T, code_form Form> struct code_units {
+  using codes = code_pairs<T, Form>;
+  static constexpr bool has_scales = Form == code_form::runs || Form == code_form::short_runs;
+  static constexpr int run = Form == code_form::runs ? 64 : 32;
+  static constexpr int runs = code_steps * 64 / run;  // of a row of a unit
+  static constexpr std::uint32_t unit_bytes = bytes_of_unit(Form);
+
+  const code_args& g;
+  std::uint32_t base;
+  int first, step;  // units of this block
+  int warp, lane, first_step, own_steps;
+  bool nested;
+
+  __device__ code_units(const code_args& with, std::uint32_t begins, int split, int cluster, int clusters)
+      : g(with),
+        base(begins),
+        first(cluster),
+        step(clusters),
+        warp(static_cast<int>(threadIdx.x) / 32),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        first_step((split * code_warps + warp) * with.own),
+        own_steps(first_step >= with.steps             ? 0
+                  : with.steps - first_step < with.own ? with.steps - first_step
+                                                       : with.own),
+        nested(with.from.how.scales == dtype::u8) {}
+
+  __device__ int count() const { return first < g.units ? (g.units - first - 1) / step + 1 : 0; }
+  __device__ int row_of(int i) const { return (first + i * step) * code_rows; }
+  __device__ std::uint32_t table() const { return base + static_cast<std::uint32_t>(code_table_at); }
+  __device__ std::uint32_t at(int slot) const { return base + g.ring_at + (slot * code_warps + warp) * unit_bytes; }
+  __device__ std::uint32_t scale_at(int slot) const {
+    return base + g.scales_at + (slot * code_warps + warp) * bytes_of_unit_scales(Form, nested);
+  }
+  // Thirty-two neighbouring floats of a sum.
+  __device__ std::uint32_t sum_at(int i, int quarter) const {
+    constexpr int in_table = codes::has_table ? code_sums_in_table : 0;
+    return i < in_table ? table() + (i * 4 + quarter) * 256 + 128
+                        : base + g.sums_at + (i - in_table) * code_sum_bytes + quarter * 128;
+  }
+
+  __device__ void request(int i, int slot) const {
+    const int row0 = row_of(i);
+    if (row0 + code_rows <= g.n)
+      request_codes<true>(row0, at(slot));
+    else
+      request_codes<false>(row0, at(slot));
+    if constexpr (has_scales) {
+      if (Form == code_form::runs && g.four_together)
+        request_four_together(row0, slot);
+      else
+        request_scales(row0, slot);
+    }
+  }
+  // Where not all rows are there, zeros take the place of the others.
+  template <bool Whole> __device__ __forceinline__ void request_codes(int row0, std::uint32_t to) const {
+    const long long row_bytes = static_cast<long long>(g.k / 32) * codes::block_bytes;
+    const unsigned char* const from = g.from.codes + first_step * 2LL * codes::block_bytes + row0 * row_bytes;
+    const int wanted = own_steps * 2 * codes::block_bytes / 16;
+    const auto copy = [&](int row, int piece, const unsigned char* p) {
+      const bool inside = Whole || row0 + row < g.n;
+      code_detail::copy16(to + codes::piece_at(row, piece), inside ? p : g.from.codes, inside ? 16 : 0);
+    };
+    if constexpr (32 % codes::pieces == 0) {
+      constexpr int rows_at_once = 32 / codes::pieces;
+      const int piece = lane % codes::pieces, row1 = lane / codes::pieces;
+      const unsigned char* const p = from + row1 * row_bytes + piece * 16;
+      if (piece < wanted)
+#pragma unroll
+        for (int j = 0; j < code_rows / rows_at_once; ++j)
+          copy(row1 + j * rows_at_once, piece, p + j * rows_at_once * row_bytes);
+    } else {
+#pragma unroll
+      for (int e = lane; e < code_rows * codes::pieces; e += 32)
+        if (const int row = e / codes::pieces, piece = e % codes::pieces; piece < wanted)
+          copy(row, piece, from + row * row_bytes + piece * 16);
+    }
+  }
+  // The scales of a row by one lane; those that are codes by two, which bring the codes and the one scale of theirs.
+  __device__ void request_four_together(int row0, int slot) const {
+    const int row = row0 + lane % code_rows;
+    if (own_steps == 0 || row >= g.n) return;
+    const long long place = static_cast<long long>(row) * g.steps + first_step;
+    if (!nested) {
+      if (lane < code_rows)
+        code_detail::copy16(scale_at(slot) + lane * 16, static_cast<const float*>(g.from.scales) + place, 16);
+      return;
+    }
+    const void* const from = lane < code_rows
+                                 ? static_cast<const void*>(static_cast<const unsigned char*>(g.from.scales) + place)
+                                 : g.from.second_scales + (place >> g.from.second_shift);
+    code_detail::copy4(scale_at(slot) + code_rows * runs * 4 + lane % code_rows * 8 + lane / code_rows * 4, from, 4);
+  }
+  __device__ long long place_of_scale(int row, int r) const {
+    return (row * g.from.pitch + first_step * 64LL + r * run) >> g.from.shift;
+  }
+  __device__ void request_scales(int row0, int slot) const {
+#pragma unroll
+    for (int e = lane; e < code_rows * runs; e += 32) {
+      const int row = row0 + e / runs, r = e % runs;
+      const long long place = place_of_scale(row, r);
+      const bool inside = r * run < own_steps * 64 && row < g.n;
+      const std::uint32_t to = scale_at(slot) + e * 4;
+      if (!nested) {
+        code_detail::copy4(to, inside ? static_cast<const float*>(g.from.scales) + place : g.from.scales,
+                           inside ? 4 : 0);
+        continue;
+      }
+      const long long word = place & ~3LL, left = g.from.scale_count - word;
+      const long long second = g.from.second_shift < 0 ? place / g.from.how.second_block : place >> g.from.second_shift;
+      code_detail::copy4(to, inside ? static_cast<const unsigned char*>(g.from.scales) + word : g.from.scales,
+                         !inside    ? 0
+                         : left < 4 ? static_cast<int>(left)
+                                    : 4);
+      code_detail::copy4(to + code_rows * runs * 4, inside ? g.from.second_scales + second : g.from.second_scales,
+                         inside ? 4 : 0);
+    }
+  }
+  // Scales that are codes become numbers.
+  __device__ void widen_scales(int i, int slot) const {
+    if (Form == code_form::runs && g.four_together) {
+#pragma unroll
+      for (int e = lane; e < code_rows * runs; e += 32) {
+        const float2 raw = ptx::load_shared_float2(scale_at(slot) + code_rows * runs * 4 + e / runs * 8);
+        const float v = g.from.nested(__float_as_uint(raw.x) >> e % runs * 8 & 255, raw.y);
+        ptx::store_shared(scale_at(slot) + e * 4, __float_as_uint(v));
+      }
+      return __syncwarp();
+    }
+#pragma unroll
+    for (int e = lane; e < code_rows * runs; e += 32) {
+      const std::uint32_t to = scale_at(slot) + e * 4;
+      const std::uint32_t word = ptx::load_shared(to), second = ptx::load_shared(to + code_rows * runs * 4);
+      const auto shift = static_cast<unsigned>(place_of_scale(row_of(i) + e / runs, e % runs) & 3) * 8;
+      ptx::store_shared(to, __float_as_uint(g.from.nested(word >> shift & 255, __uint_as_float(second))));
+    }
+    __syncwarp();
+  }
+  // Scales of a lane's two rows: [row][step], or [row][half of step b].
+  using lane_scales = float[2][code_steps];
+  __device__ __forceinline__ void load_scales(lane_scales& to, int slot) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float4 v = ptx::load_shared_float4(scale_at(slot) + (lane / 4 + 8 * h) * 16);
+      to[h][0] = v.x, to[h][1] = v.y, to[h][2] = v.z, to[h][3] = v.w;
+    }
+  }
+  __device__ __forceinline__ void load_scales(lane_scales& to, int slot, int b) const {
+    const int row = lane / 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if constexpr (Form == code_form::short_runs) {
+        const float2 v = ptx::load_shared_float2(scale_at(slot) + ((row + 8 * h) * runs + 2 * b) * 4);
+        to[h][0] = v.x, to[h][1] = v.y;
+      } else {
+        to[h][0] = codes::scale(at(slot), row + 8 * h, 2 * b),
+        to[h][1] = codes::scale(at(slot), row + 8 * h, 2 * b + 1);
+      }
+  }
+};
+
+}  // namespace graft::cuda
