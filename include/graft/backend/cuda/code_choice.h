@@ -14,7 +14,8 @@ inline constexpr int code_forms = 6;
 
 // A warp has up to four steps of 64 columns, and takes 16 rows at a time.
 inline constexpr int code_warps = 16, code_steps = 4, code_rows = 16;
-inline constexpr int most_code_tokens = 16, most_code_launches = 4, most_code_splits = 8;
+// More tokens than two launches take are quicker on numbers that were decoded first.
+inline constexpr int most_code_tokens = 16, most_code_launches = 2, most_code_splits = 8;
 
 // Offsets in shared memory are counted from where a block's begins; the first kilobyte is the system's. The table of pairs
 // lies on a multiple of its size: the address of an entry is then put together from bytes. A sum is 16 rows of eight tokens;
