@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 import peft
 import torch
@@ -41,6 +42,8 @@ def in_a_process(function, *arguments):
         try:
             os.write(write, json.dumps(function(*arguments)).encode())
             status = 0
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(status)
     os.close(write)
