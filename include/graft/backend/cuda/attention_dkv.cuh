@@ -47,7 +47,7 @@ template <class T, int Head> struct key_grad_block {
       ptx::barrier_init(ready(), 2);
       for (int i = 0; i < shape::stages; ++i)
         ptx::barrier_init(full(i), 1),
-            ptx::barrier_init(empty(i), 8);  // a stage is free when all warps have read its numbers
+            ptx::barrier_init(empty(i), 256);  // a stage is free when everybody has read its numbers
       ptx::barrier_init_fence();
     }
     ptx::cluster_sync();
@@ -144,7 +144,7 @@ template <class T, int Head> struct key_grad_block {
         const int note = notes[4 + at];
         multiply_heads<T, Head, 64>(s, k, next_rows, q, next_rows);  // Sᵀ
         wgmma_wait<1>();  // the sums of the step before are done: its P and dS are free, and its stage
-        if (lane == 0 && before >= 0) ptx::barrier_arrive(empty(before));
+        if (before >= 0) ptx::barrier_arrive(empty(before));
         multiply_heads<T, Head, 64>(dp, v, next_rows, d_out, next_rows);  // dPᵀ
         wgmma_wait<1>(), pin(s);
         if ((note & 1) == 0) mask(s, tile * keys + own_key, note / 2 * 64 + own_column);
@@ -173,7 +173,7 @@ template <class T, int Head> struct key_grad_block {
 #pragma unroll
         for (int e = 0; e < Head / 2; ++e) dk[e] = dv[e] = 0;
       }
-      if (lane == 0 && before >= 0) ptx::barrier_arrive(empty(before));
+      if (before >= 0) ptx::barrier_arrive(empty(before));
       // K and V of this tile are read when both warpgroups of a block have said so: the other block's sums take their place.
       ptx::named_barrier(1 + group, 128);
       if (leader) ptx::barrier_arrive_at(ready(), rank ^ 1), ptx::barrier_expect(arrived(group), shape::tile);

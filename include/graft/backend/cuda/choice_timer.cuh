@@ -2,7 +2,8 @@
 // Which of several launches of the same work is the quickest: what the file says, or what this device says, once, and then
 // the file. Launches overlap with those before and after them, and find no weights in the L2 cache: so each is timed
 // between launches of a kernel that has every multiprocessor for itself, reads more than the cache holds, and lets the next
-// one begin while it ends; in turns, and the median counts. The rule's choice stays where nothing is a thirtieth quicker.
+// one begin while it ends; in turns, and the median counts. The rule's choice stays where nothing is a tenth quicker: what
+// wins less here may lose in a step (docs/performance.md).
 // A stream that is being captured is not timed on: there the rule stands until somebody has called before.
 #pragma once
 #include <graft/backend/choice_file.h>
@@ -140,7 +141,7 @@ class choice_timer {
       median.push_back(t[rounds / 2]);
     }
     std::size_t best = 0;
-    const float gain = (median[0] - median.back()) / 30;
+    const float gain = (median[0] - median.back()) / 10;
     for (std::size_t k = 1; k < all.size(); ++k)
       if (median[k] < median[best] && median[k] < median[0] - gain) best = k;
     detail::launch_counter() = launched;  // these are none of a plan's
