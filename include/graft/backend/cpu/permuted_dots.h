@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token and rows of four-bit codes where an instruction permutes floats: the table is in registers, and a code is the
-// index of its number. The codes in the upper halves of some bytes are looked up at once, and those in the lower halves, so
-// x is taken apart once: of each piece first the numbers that belong to upper halves. Each block is summed before its
-// scale is applied. AVX-512 permutes 16 floats, AVX2 eight; elsewhere there is nothing here.
+// One token and rows of four-bit codes where an instruction permutes floats: the table is in registers, and a code is
+// the index of its number. The codes in the upper halves of some bytes are looked up at once, and those in the lower
+// halves, so x is taken apart once: of each piece first the numbers that belong to upper halves. Each block is summed
+// before its scale is applied. AVX-512 permutes 16 floats, AVX2 eight; elsewhere there is nothing here.
 #pragma once
 #include <graft/backend/cpu/codes.h>
 #include <graft/backend/cpu/memory.h>

@@ -113,7 +113,8 @@ void add_whole_dots(const weight_view& w, long long first, long long rows, const
 
 }  // namespace detail
 
-// The same; false, with nothing done, where there are no such codes or instructions, or where numbers of x are not finite.
+// The same; false, with nothing done, where there are no such codes or instructions, or where numbers of x are not
+// finite.
 template <class X = detail::whole_x>
 bool whole_dots(const weight_view& w, long long first, long long rows, const float* x, float sign, float* out) {
   if constexpr (X::exists) {

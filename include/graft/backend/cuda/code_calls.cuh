@@ -65,7 +65,8 @@ class code_calls {
       : kernels_(&kernels), device_(device), stays_(stays), from_(coded_of(stays.weight)) {}
 
   bool empty() const { return kernels_ == nullptr; }
-  // `chained`: codes and adapter may be read before the kernel ahead in the stream has finished; `alone`: see engine.cuh.
+  // `chained`: codes and adapter may be read before the kernel ahead in the stream has finished; `alone`: see
+  // engine.cuh.
   status run(cudaStream_t stream, const code_choice& c, long long m, const code_tensors& with, bool chained,
              bool alone) {
     const kernel_entry& what = kernels_->of(c);

@@ -7,8 +7,8 @@
 
 namespace graft::cuda {
 
-// How a kernel meets codes: two in a byte with a scale for 64 columns and more, or for 32; a byte each, with a scale for a
-// row or for all; blocks of ggml, whose scale is between the codes.
+// How a kernel meets codes: two in a byte with a scale for 64 columns and more, or for 32; a byte each, with a scale
+// for a row or for all; blocks of ggml, whose scale is between the codes.
 enum class code_form : unsigned char { none, runs, short_runs, bytes, q8_0, q4_0 };
 inline constexpr int code_forms = 6;
 
@@ -17,9 +17,9 @@ inline constexpr int code_warps = 16, code_steps = 4, code_rows = 16;
 // More tokens than two launches take are quicker on numbers that were decoded first.
 inline constexpr int most_code_tokens = 16, most_code_launches = 2, most_code_splits = 8;
 
-// Offsets in shared memory are counted from where a block's begins; the first kilobyte is the system's. The table of pairs
-// lies on a multiple of its size: the address of an entry is then put together from bytes. A sum is 16 rows of eight tokens;
-// as many as code_sums_in_table lie in the halves of the table's rows that nobody reads.
+// Offsets in shared memory are counted from where a block's begins; the first kilobyte is the system's. The table of
+// pairs lies on a multiple of its size: the address of an entry is then put together from bytes. A sum is 16 rows of
+// eight tokens; as many as code_sums_in_table lie in the halves of the table's rows that nobody reads.
 inline constexpr long long code_memory_begins = 1024, code_table_at = 65536, code_table_ends = 131072,
                            code_memory_bytes = 227 * 1024, code_memory_ends = code_memory_begins + code_memory_bytes;
 inline constexpr int code_sum_bytes = 512, code_sums_in_table = 64;

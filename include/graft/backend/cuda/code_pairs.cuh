@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes in shared memory as pairs of numbers in the registers from which the tensor cores read them. A lane has eight codes
-// of a row for every 32 columns, a chunk: its share of two products, whose other factors, x, it keeps in the same order. Codes of
-// four bits are looked up two at a time in a table of 256 pairs, which every lane has for itself: the address of an entry is
-// one instruction.
+// Codes in shared memory as pairs of numbers in the registers from which the tensor cores read them. A lane has eight
+// codes of a row for every 32 columns, a chunk: its share of two products, whose other factors, x, it keeps in the same
+// order. Codes of four bits are looked up two at a time in a table of 256 pairs, which every lane has for itself: the
+// address of an entry is one instruction.
 #pragma once
 #include <cuda_fp8.h>
 #include <graft/backend/cuda/code_choice.h>
@@ -55,7 +55,7 @@ template <class T, code_form Form> struct code_pairs {
   dtype codes;
   std::uint32_t table;  // of this lane
 
-  // ---- where sixteen-byte pieces lie, so that eight rows are in different banks -------------------------------------------
+  // ---- where sixteen-byte pieces lie, so that eight rows are in different banks -------------------------------------
   static constexpr int pieces = pitch / 16;
   __device__ static std::uint32_t piece_at(int row, int piece) {
     if constexpr (Form == code_form::runs || Form == code_form::short_runs)
@@ -66,11 +66,11 @@ template <class T, code_form Form> struct code_pairs {
       return row * pitch + piece * 16;
   }
 
-  // ---- from codes to numbers ----------------------------------------------------------------------------------------------
+  // ---- from codes to numbers ----------------------------------------------------------------------------------------
   using words = std::uint32_t[Form == code_form::bytes || Form == code_form::q8_0 ? 2 : 1];
   using pairs = std::uint32_t[4];
-  // The codes of a lane in 64 columns, step b of a row: those of two chunks. Lane t of a quad has 16 t to 16 t + 15 where all
-  // share a scale, else of every 32 columns 8 t to 8 t + 7; of Q4_0 those of bytes 4 t to 4 t + 3.
+  // The codes of a lane in 64 columns, step b of a row: those of two chunks. Lane t of a quad has 16 t to 16 t + 15
+  // where all share a scale, else of every 32 columns 8 t to 8 t + 7; of Q4_0 those of bytes 4 t to 4 t + 3.
   __device__ __forceinline__ static void load(words (&to)[2], std::uint32_t unit, int row, int b, int t) {
     if constexpr (Form == code_form::runs) {
       const float2 v = ptx::load_shared_float2((unit + piece_at(row, t / 2) + t % 2 * 8) ^ (b << 5));
@@ -133,7 +133,7 @@ template <class T, code_form Form> struct code_pairs {
     low = pack<T>(v[0], v[1]), high = pack<T>(v[2], v[3]);
   }
 
-  // ---- x in the same order: a chunk of 64 columns ---------------------------------------------------------------------------
+  // ---- x in the same order: a chunk of 64 columns -------------------------------------------------------------------
   __device__ __forceinline__ static uint4 x_of(const T* columns, int half, int t) {
     if constexpr (Form == code_form::q4_0) {  // a byte has the codes of a column and of the one 16 further
       const uint2 low = *reinterpret_cast<const uint2*>(columns + 32 * half + 4 * t),
@@ -147,7 +147,7 @@ template <class T, code_form Form> struct code_pairs {
     }
   }
 
-  // ---- the table: all threads of a block write it, two to an entry --------------------------------------------------------
+  // ---- the table: all threads of a block write it, two to an entry --------------------------------------------------
   __device__ static void fill(std::uint32_t table, const float (&values)[16], int thread) {
     const int byte = thread / 2;
     const bool upper_first = Form != code_form::q4_0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// S = x Aᵀ of stream_codes, by four warps beside those that read codes. A is cut into slices of the inner axis, 16 of its rows
-// each, and a slice is the task of one thread block of the grid, so that A is read once; slices meet in device memory, and
-// every block adds them up in their order. All blocks of the grid must be resident at the same time.
+// S = x Aᵀ of stream_codes, by four warps beside those that read codes. A is cut into slices of the inner axis, 16 of
+// its rows each, and a slice is the task of one thread block of the grid, so that A is read once; slices meet in device
+// memory, and every block adds them up in their order. All blocks of the grid must be resident at the same time.
 #pragma once
 #include <graft/backend/cuda/code_units.cuh>
 

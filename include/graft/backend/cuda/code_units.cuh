@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What passes through the shared memory of stream_codes: units of 16 rows of a warp's columns with their scales, which the
-// warp itself copies, a few units ahead; and sums, of which some lie in the halves of the table's rows that nobody reads.
+// What passes through the shared memory of stream_codes: units of 16 rows of a warp's columns with their scales, which
+// the warp itself copies, a few units ahead; and sums, of which some lie in the halves of the table's rows that nobody
+// reads.
 #pragma once
 #include <graft/backend/cuda/code_pairs.cuh>
 #include <graft/backend/cuda/codes.cuh>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// stream_codes: up to 16 tokens on a weight that is codes, sm_90a. The codes pass through once and become numbers in the
-// registers from which the tensor cores read them; y = post(x Wᵀ + (x Aᵀ) Bᵀ).
+// stream_codes: up to 16 tokens on a weight that is codes, sm_90a. The codes pass through once and become numbers in
+// the registers from which the tensor cores read them; y = post(x Wᵀ + (x Aᵀ) Bᵀ).
 //
-// A warp has up to 256 columns of its own and their x in registers, and takes units of 16 rows one after the other. It copies
-// them itself, and waits for nobody until the sums of its units meet in shared memory, those of many units at once. Scales
-// multiply the sums of the columns that share one. Where a row is longer than a thread block has columns, the blocks of a
-// cluster share it, and each finishes some of the units. Everything is added in a fixed order.
+// A warp has up to 256 columns of its own and their x in registers, and takes units of 16 rows one after the other. It
+// copies them itself, and waits for nobody until the sums of its units meet in shared memory, those of many units at
+// once. Scales multiply the sums of the columns that share one. Where a row is longer than a thread block has columns,
+// the blocks of a cluster share it, and each finishes some of the units. Everything is added in a fixed order.
 #pragma once
 #include <graft/backend/cuda/code_side.cuh>
 
