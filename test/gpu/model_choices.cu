@@ -71,7 +71,9 @@ std::vector<float> logits_of(causal_lm<engine>& model) {
   const sequences all = prompts();
   const row_run run[] = {{all[1], 0, 0}, {all[2], 0, 320}};
   std::vector<float> logits(2 * 512);
-  REQUIRE(bool(model.logits(run, logits, true)));
+  const status done = model.logits(run, logits, true);
+  INFO(std::string(done.message()));
+  REQUIRE(bool(done));
   return logits;
 }
 std::vector<double> losses(causal_lm<engine>& model, step_mode how) {
