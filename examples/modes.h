@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the steps of a program's model run, by the word behind --mode: standard, reduce-overhead or max-autotune; the last one
-// times launches once on each kind of device and keeps what it found in the file behind --choices, or in the usual place.
+// How the steps of a program's model run, by the word behind --mode: standard, reduce-overhead or max-autotune; the
+// last one times launches once on each kind of device and keeps what it found in the file behind --choices, or in the
+// usual place.
 #pragma once
 #include <graft/model/causal_lm.h>
 

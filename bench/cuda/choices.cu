@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What timing launches gains over the rules that choose them (step_mode::max_autotune): two models in the shape of
-// Llama-3-8B with random bf16 weights and LoRA on all seven projections, in turns. Prints one line of JSON: microseconds of
-// token steps over a context of 1024, of a prompt and of a training step, by rule and timed, and how long timing took.
+// Llama-3-8B with random bf16 weights and LoRA on all seven projections, in turns. Prints one line of JSON:
+// microseconds of token steps over a context of 1024, of a prompt and of a training step, by rule and timed, and how
+// long timing took.
 //     bench_cuda_choices [LAYERS [VOCABULARY]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>

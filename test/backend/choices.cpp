@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choices that were timed, as text and as a file: what was written is read, and what is damaged or somebody else's is not.
+// Choices that were timed, as text and as a file: what was written is read, and what is damaged or somebody else's is
+// not.
 #include <doctest/doctest.h>
 #include <graft/backend/choice_file.h>
 

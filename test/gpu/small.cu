@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel of a model in bf16 on sizes so small that compute-sanitizer can look at all of it (test/sanitize_gpu.sh):
-// 1 to 64 sequences of any lengths until their cache is full, prompts, and training steps on ragged batches; a plain
-// weight and codes. Beside memory and races what must hold: the same bits captured or not, and every time.
+// Every kernel of a model in bf16 on sizes so small that compute-sanitizer can look at all of it
+// (test/sanitize_gpu.sh): 1 to 64 sequences of any lengths until their cache is full, prompts, and training steps on
+// ragged batches; a plain weight and codes. Beside memory and races what must hold: the same bits captured or not, and
+// every time.
 #include <doctest/doctest.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choices on disk. A file that is damaged, or another device's or version's, is not read, and note() says so; a damaged one
-// is written anew, and one that is somebody else's stays as it is. What cannot be read or written is no error: choices are
-// timed again. A file is replaced by renaming, and what another process wrote meanwhile is kept.
+// Choices on disk. A file that is damaged, or another device's or version's, is not read, and note() says so; a damaged
+// one is written anew, and one that is somebody else's stays as it is. What cannot be read or written is no error:
+// choices are timed again. A file is replaced by renaming, and what another process wrote meanwhile is kept.
 #pragma once
 #include <graft/backend/choices.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of several ways to launch the same work was quickest, by what is launched and its class of sizes, as text: a line
-// each, after the device that it was timed on and before a number that tells whether every byte is there. Ways are kept by
-// name: one that a program does not know, or that does not take the sizes of a call, is not taken.
+// Which of several ways to launch the same work was quickest, by what is launched and its class of sizes, as text: a
+// line each, after the device that it was timed on and before a number that tells whether every byte is there. Ways are
+// kept by name: one that a program does not know, or that does not take the sizes of a call, is not taken.
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/version.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of few rows over a cache by mma.sync, sm_80 and later: a token step. The call's own keys and values are in the
-// cache already. A thread block has one row, one head of keys with all heads of queries that share it, at most 16, as the
-// rows of a product, and a part of the row's keys; each of its four warps takes every fourth sixteen of them through
-// shared memory of its own. The warps' sums meet there, those of the parts in device memory, which a second kernel adds up;
-// always in the same order.
+// Attention of few rows over a cache by mma.sync, sm_80 and later: a token step. The call's own keys and values are in
+// the cache already. A thread block has one row, one head of keys with all heads of queries that share it, at most 16,
+// as the rows of a product, and a part of the row's keys; each of its four warps takes every fourth sixteen of them
+// through shared memory of its own. The warps' sums meet there, those of the parts in device memory, which a second
+// kernel adds up; always in the same order.
 #pragma once
 #include <graft/backend/cuda/attention_choice.h>
 #include <graft/backend/cuda/attention_mma_tiles.cuh>

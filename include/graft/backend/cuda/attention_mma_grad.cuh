@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass of attention by mma.sync, sm_80 and later, every size of a head; the formulas are those of
-// attention_dq.cuh and attention_dkv.cuh, and so is what the first kernel leaves for the second.
-// The first has 64 rows of one head, and goes over the keys. The second has 64 keys of one head of keys and goes over the
-// rows of all heads that share it; dK and dV are two thread blocks, which both compute the probabilities: together they
-// would be more sums than there are registers. Sums are added in the order of rows and keys: the same bits every time.
+// attention_dq.cuh and attention_dkv.cuh, and so is what the first kernel leaves for the second. The first has 64 rows
+// of one head, and goes over the keys. The second has 64 keys of one head of keys and goes over the rows of all heads
+// that share it; dK and dV are two thread blocks, which both compute the probabilities: together they would be more
+// sums than there are registers. Sums are added in the order of rows and keys: the same bits every time.
 #pragma once
 #include <graft/backend/cuda/attention_dq.cuh>
 #include <graft/backend/cuda/attention_mma_tiles.cuh>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of many rows by mma.sync, sm_80 and later, with or without a cache: softmax(Q Kᵀ / √head) V, block by block of
-// keys with a running maximum (Milakov, Gimelshein 2018; Dao 2023). A thread block has 64 rows of one head. Values arrive
-// while scores are computed, the next keys while values are added. Rows that look at nothing are zeros. What else lies in
-// a cache must be numbers.
+// Attention of many rows by mma.sync, sm_80 and later, with or without a cache: softmax(Q Kᵀ / √head) V, block by block
+// of keys with a running maximum (Milakov, Gimelshein 2018; Dao 2023). A thread block has 64 rows of one head. Values
+// arrive while scores are computed, the next keys while values are added. Rows that look at nothing are zeros. What
+// else lies in a cache must be numbers.
 #pragma once
 #include <graft/backend/cuda/attention_mma_tiles.cuh>
 

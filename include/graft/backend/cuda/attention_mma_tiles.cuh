@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the attention kernels by mma.sync m16n8k16 share, sm_80 and later: tiles of rows or keys in shared memory, filled by
-// cp.async, and products of sixteen rows of a warp with them. A row is sixteen bytes longer than a head, an odd number of
-// sixteens, so that neither copies nor ldmatrix meet a bank twice. Accumulators lie as in attention_rows.cuh. Four warps
-// have sixteen rows each; shared memory stays below what every device since sm_80 has.
+// What the attention kernels by mma.sync m16n8k16 share, sm_80 and later: tiles of rows or keys in shared memory,
+// filled by cp.async, and products of sixteen rows of a warp with them. A row is sixteen bytes longer than a head, an
+// odd number of sixteens, so that neither copies nor ldmatrix meet a bank twice. Accumulators lie as in
+// attention_rows.cuh. Four warps have sixteen rows each; shared memory stays below what every device since sm_80 has.
 #pragma once
 #include <graft/backend/cuda/attention_rows.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways to launch the same product or the same attention that may be timed against each other, for each family a list
-// that is known while compiling. The first one is always what the rules of choose.h and attention_choice.h say; the others
-// are what the rules say of fewer kernels. All of them compute the same; sums may be added in another order. Knows nothing
-// of CUDA.
+// The ways to launch the same product or the same attention that may be timed against each other, for each family a
+// list that is known while compiling. The first one is always what the rules of choose.h and attention_choice.h say;
+// the others are what the rules say of fewer kernels. All of them compute the same; sums may be added in another order.
+// Knows nothing of CUDA.
 #pragma once
 #include <graft/backend/cuda/attention_choice.h>
 
