@@ -178,7 +178,12 @@ class values {
     const char* const name = row((*g_)[i].what).name;
     if (ranks_ == nullptr || !ranks_->reduce)
       return fail(name, " needs the ranks that compute with this one: give them with the model's options");
-    if (status s = on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name); !s) return s;
+    const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
+    const bool same = from.p.type == to.type;
+    if (status s = same ? check(cudaMemcpyAsync(to.at, from.p.at, bytes, cudaMemcpyDeviceToDevice, stream), name)
+                        : on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name);
+        !s)
+      return s;
     return ranks_->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
   }
   const view* codes_of(id i) const {
