@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that ranks compute together over MPI against the same model in one process: logits, generated tokens, losses and
-// trained adapters, for every method whose folder is named. Every rank also computes alone, and compares. Exit 0: all is
-// right. Compiled with EXACT it computes in double and trains with Adam's default eps, which makes a number of the order of
+// trained adapters, for every method whose folder is named. Every rank also computes alone, and compares; and the first one
+// alone loads what the ranks trained and the first of them saved. Exit 0: all is right. Compiled with EXACT it computes in double and trains with Adam's default eps, which makes a number of the order of
 // the rate even of a gradient that is nothing but the rounding of floats.
 //     mpirun -n 2 tensor GOLDEN/models/llama lora dora oft
 #include <graft/model/on_cpu.h>
 #include <graft/parallel/mpi.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "../support/shared_model.h"
 
@@ -20,6 +21,20 @@ using engine = cpu::engine<float>;
 constexpr double eps = 1e-4, same_logits = 1e-5, same_losses = 1e-6, same_adapters = 1e-6;
 #endif
 
+namespace {
+
+// Logits of one process with an adapter that is read from a folder.
+result<std::vector<double>> logits_with(const std::string& base, const std::string& adapter) {
+  auto model = io::hf::load_model<engine>(base);
+  if (!model) return model.failure();
+  auto loaded = io::hf::load_adapters(adapter, *model);
+  if (!loaded) return loaded.failure();
+  if (status s = model->set_adapters(loaded->set); !s) return s.failure();
+  return test::logits_of(*model);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   if (argc < 3) return std::fprintf(stderr, "usage: tensor MODEL ADAPTER...\n"), 2;
   auto made = mpi_communicator::make({.timeout = 120});
@@ -27,7 +42,11 @@ int main(int argc, char** argv) {
   const std::shared_ptr<communicator> ranks = std::move(*made);
   int wrong = 0;
   for (int a = 2; a < argc; ++a) {
-    const auto together = test::numbers_of<engine>(argv[1], argv[a], ranks, step_mode::standard, eps);
+    const std::filesystem::path saved =
+        std::filesystem::temp_directory_path() /
+        ("graft_saved_by_" + std::to_string(ranks->size()) + (eps < 1e-4 ? "_exact_" : "_") + argv[a]);
+    std::filesystem::remove_all(saved);
+    const auto together = test::numbers_of<engine>(argv[1], argv[a], ranks, step_mode::standard, eps, saved.string());
     const auto by_itself = test::numbers_of<engine>(argv[1], argv[a], nullptr, step_mode::standard, eps);
     if (!together || !by_itself) {
       std::printf("rank %d, %s: %s\n", ranks->rank(), argv[a], together ? by_itself.message() : together.message());
@@ -44,6 +63,11 @@ int main(int argc, char** argv) {
                   argv[a], logits, losses, trained, together->tokens == by_itself->tokens ? "" : ", other tokens",
                   together->merged == by_itself->merged ? "" : ", other merged weights");
     wrong += right ? 0 : 1;
+    if (ranks->rank() != 0) continue;
+    const auto again = logits_with(std::string(argv[1]) + "/base", saved.string());
+    const bool reads = again && test::furthest(*again, together->trained_logits) < same_logits;
+    if (!reads) std::printf("%s as it was saved: %s\n", argv[a], again ? "other logits" : again.message()), ++wrong;
+    std::filesystem::remove_all(saved);
   }
   return wrong == 0 ? 0 : 1;
 }

@@ -12,7 +12,7 @@
 namespace test {
 
 struct model_numbers {
-  std::vector<double> logits;
+  std::vector<double> logits, trained_logits;
   std::vector<float> merged, trained;
   std::vector<std::int64_t> tokens;
   std::vector<double> losses;
@@ -28,13 +28,23 @@ inline void append(std::vector<float>& to, const graft::view& v) {
   if (v.type == graft::dtype::f32) to.insert(to.end(), p, p + v.count());
 }
 
+template <class Engine> graft::result<std::vector<double>> logits_of(graft::causal_lm<Engine>& model) {
+  const std::vector<std::int64_t> ids = some_tokens(1, 12);
+  const graft::row_run run{ids, 0, 0};
+  std::vector<typename Engine::real> logits(ids.size() * static_cast<std::size_t>(model.config().vocabulary));
+  if (graft::status s = model.logits(std::span(&run, 1), logits); !s) return s.failure();
+  return std::vector<double>(logits.begin(), logits.end());
+}
+
+// `saved`: a folder for the trained adapter, which the first of the ranks writes.
 template <class Engine>
 graft::result<model_numbers> numbers_of(const std::string& folder, const std::string& adapter,
                                         std::shared_ptr<graft::communicator> ranks,
-                                        graft::step_mode mode = graft::step_mode::standard, double eps = 1e-4) {
+                                        graft::step_mode mode = graft::step_mode::standard, double eps = 1e-4,
+                                        const std::string& saved = {}) {
   using namespace graft;
   model_options options;
-  options.ranks = std::move(ranks);
+  options.ranks = ranks;
   auto model = io::hf::load_model<Engine>(folder + "/base", options);
   if (!model) return model.failure();
   auto loaded = io::hf::load_adapters(folder + "/" + adapter + "/adapter_init", *model);
@@ -42,10 +52,9 @@ graft::result<model_numbers> numbers_of(const std::string& folder, const std::st
   if (status s = model->set_adapters(loaded->set); !s) return s.failure();
   model_numbers out;
   const std::vector<std::int64_t> ids = some_tokens(1, 12);
-  const row_run run{ids, 0, 0};
-  std::vector<typename Engine::real> logits(ids.size() * static_cast<std::size_t>(model->config().vocabulary));
-  if (status s = model->logits(std::span(&run, 1), logits); !s) return s.failure();
-  out.logits.assign(logits.begin(), logits.end());
+  const auto logits = logits_of(*model);
+  if (!logits) return logits.failure();
+  out.logits = *logits;
   generation_settings how;
   how.new_tokens = 8;
   if constexpr (std::is_same_v<typename Engine::real, float>) {  // which tokens are chosen from
@@ -70,6 +79,11 @@ graft::result<model_numbers> numbers_of(const std::string& folder, const std::st
   for (const module_adapter& m : model->adapters().modules)
     for (const auto* tensors : {&m.tensors, &m.base})
       for (const auto& [name, values] : *tensors) append(out.trained, values.value());
+  const auto after = logits_of(*model);
+  if (!after) return after.failure();
+  out.trained_logits = *after;
+  if (!saved.empty() && (ranks == nullptr || ranks->rank() == 0))
+    if (status s = io::hf::save_adapters(saved, *loaded); !s) return s.failure();
   return out;
 }
 
