@@ -79,6 +79,7 @@ graft::result<model_numbers> numbers_of(const std::string& folder, const std::st
   for (const module_adapter& m : model->adapters().modules)
     for (const auto* tensors : {&m.tensors, &m.base})
       for (const auto& [name, values] : *tensors) append(out.trained, values.value());
+  if (status s = model->adapters_changed(); !s) return s.failure();
   const auto after = logits_of(*model);
   if (!after) return after.failure();
   out.trained_logits = *after;
