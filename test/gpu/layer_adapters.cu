@@ -110,6 +110,7 @@ TEST_CASE("named adapters of a layer on the GPU") {
   CHECK(apart(l.with({"both"}), half) < 2e-5);
   gpu_layer on(merged(l.w, *l.is.find("a")));
   good(hf::load_adapter(on.is, on.base, "oft", folder + "oft/adapter_init"));
+  good(on.is.bind({.tokens = rows}));
   CHECK(apart(l.with({"a", "oft"}), on.with({"oft"})) < 2e-5);
   {
     const auto off = l.is.disabled();

@@ -28,12 +28,19 @@ inline void append(std::vector<float>& to, const graft::view& v) {
   if (v.type == graft::dtype::f32) to.insert(to.end(), p, p + v.count());
 }
 
+// Of a sequence with the adapter, and of one batch of two of which the first has it.
 template <class Engine> graft::result<std::vector<double>> logits_of(graft::causal_lm<Engine>& model) {
-  const std::vector<std::int64_t> ids = some_tokens(1, 12);
-  const graft::row_run run{ids, 0, 0};
-  std::vector<typename Engine::real> logits(ids.size() * static_cast<std::size_t>(model.config().vocabulary));
-  if (graft::status s = model.logits(std::span(&run, 1), logits); !s) return s.failure();
-  return std::vector<double>(logits.begin(), logits.end());
+  using names = graft::named_adapters::names;
+  const std::vector<std::int64_t> ids = some_tokens(1, 12), others = some_tokens(2, 7);
+  const graft::row_run runs[] = {{ids, 0, 0}, {others, 0, 0}};
+  const names of_runs[] = {{"default"}, {}};
+  const auto width = static_cast<std::size_t>(model.config().vocabulary);
+  std::vector<typename Engine::real> one(ids.size() * width), mixed((ids.size() + others.size()) * width);
+  if (graft::status s = model.logits(std::span(runs, 1), one); !s) return s.failure();
+  if (graft::status s = model.logits(runs, mixed, false, of_runs); !s) return s.failure();
+  std::vector<double> all(one.begin(), one.end());
+  all.insert(all.end(), mixed.begin(), mixed.end());
+  return all;
 }
 
 // `saved`: a folder for the trained adapter, which the first of the ranks writes.

@@ -58,8 +58,8 @@ template <class Real> class bound_plan {
     std::swap(loaded_, other.loaded), std::swap(ready_, other.ready), std::swap(mixed_, other.mixed);
   }
   // Computes what follows from the tensors of a layer, for somebody who reads it there.
-  void make_ready(binding& b, node_function<Real> by) const {
-    prepare(b.known, b.loaded, b.ready, {g_, b.sizes, by, rotations::blockwise, nullptr});
+  void make_ready(binding& b, node_function<Real> by, const host_function<Real>* host) const {
+    prepare(b.known, b.loaded, b.ready, {g_, b.sizes, by, rotations::blockwise, host});
   }
   // What the next call brings, to be filled in.
   call& next_call() {

@@ -64,7 +64,8 @@ template <class Real> class engine<Real>::bank {
   status begin(queue&, std::vector<block> base, int places, long long) { return bank_.begin(std::move(base), places); }
   status put(int k, std::span<const block> with) { return bank_.put(k, with); }
   result<std::uint64_t> send(queue& q, const std::int64_t* of_row, std::span<const std::int64_t> rows) {
-    if (status s = bank_.send(q.has.evaluate, of_row, rows); !s) return s.failure();
+    if (status s = bank_.send(q.has.evaluate, &q.host, of_row, rows); !s) return s.failure();
+    if (status s = std::exchange(q.outside, status(ok)); !s) return s.failure();  // ranks that did not answer
     return std::uint64_t{1};
   }
 

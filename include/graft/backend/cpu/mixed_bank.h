@@ -53,11 +53,12 @@ template <class Real> class mixed_bank {
     return ok;
   }
   // Where the place of each row lies. The slots of those that occur are read again where parameters have changed.
-  status send(node_function<Real> by, const std::int64_t* of_row, std::span<const std::int64_t> rows) {
+  status send(node_function<Real> by, const host_function<Real>* host, const std::int64_t* of_row,
+              std::span<const std::int64_t> rows) {
     std::vector<char> seen(ways_.size(), 0);
     for (const std::int64_t row : rows)
       if (row >= 0 && std::exchange(seen[static_cast<std::size_t>(row)], 1) == 0)
-        read(static_cast<std::size_t>(row), by);
+        read(static_cast<std::size_t>(row), by, host);
     for (std::size_t b = 0; b < base_.size(); ++b) base_[b].with->mixed = mixed_[b].get(), mixed_[b]->point(of_row);
     return ok;
   }
@@ -101,13 +102,13 @@ template <class Real> class mixed_bank {
     return sums ? status(ok) : fail("the base has more than a product and a bias; rows with adapters run as groups");
   }
   // Values of the other way as records of its products.
-  void read(std::size_t place, node_function<Real> by) {
+  void read(std::size_t place, node_function<Real> by, const host_function<Real>* host) {
     way& w = ways_[place];
     bool ready = w.is_read;
     for (const planned& b : w.blocks) ready = ready && b.with->ready;
     if (ready) return;
     for (std::size_t b = 0; b < base_.size(); ++b) {
-      w.blocks[b].in->make_ready(*w.blocks[b].with, by);
+      w.blocks[b].in->make_ready(*w.blocks[b].with, by, host);
       for (std::size_t p = 0; p < w.match[b].size(); ++p)
         mixed_[b]->at(static_cast<int>(p), place) =
             record_of(base_[b], base_[b].by_products->products[static_cast<int>(p)], w.blocks[b],
