@@ -16,8 +16,7 @@ template <class T> struct mma_decode_args {
   int heads, group, parts;
   float scale;
   T* out;
-  float*
-      room;  // [rows][heads][parts]: Head sums, the largest score, the sum of exponentials; null where there is one part
+  float* room;  // [rows][heads][parts]: Head sums, the largest score, the sum of exponentials; null with one part
 };
 
 template <int Head> struct mma_decode_shape {
