@@ -64,9 +64,9 @@ def adapted(name, float_adapters=False):
 class Ours:
     """The layers of a PEFT model through the library: its tensors, where they lie."""
 
-    def __init__(self, lib, name, model, x):
+    def __init__(self, lib, name, model, x, layers=LAYERS):
         self.lib, self.layers, self.kept = lib, [], []
-        for i in range(LAYERS):
+        for i in range(layers):
             module = getattr(model.base_model.model, f"lin{i}")
             layer = ctypes.c_void_p(lib.graft_layer(METHODS[name].encode()))
             self.set(layer, "weight", module.get_base_layer().weight)

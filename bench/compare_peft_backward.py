@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training beside PEFT: forward, the gradient of x and those of the adapter, of the layers of compare_peft.py, whose
 --backward this is. The opponents are the bare pair (y = x W^T and dx = dy W), PEFT eager and PEFT compiled; everything is
-replayed as a CUDA graph. Beside the time stands the memory of one layer above its weights at its highest: outputs,
-gradients, and what is kept in between.
+replayed as a CUDA graph. Beside the time stands the memory of one layer alone, above its weights and its adapter, at its
+highest: y, dx, gradients, and what is kept in between.
 """
 import ctypes
 import json
@@ -22,8 +22,8 @@ def pointer(tensor):
 class OursTrained(Ours):
     """Layers that keep what backward reads, and the gradients of the parameters that PEFT trains."""
 
-    def __init__(self, lib, name, model, x):
-        super().__init__(lib, name, model, x)
+    def __init__(self, lib, name, model, x, layers=LAYERS):
+        super().__init__(lib, name, model, x, layers)
         self.gradients = []
         for i, layer in enumerate(self.layers):
             lib.graft_train(layer)
@@ -72,7 +72,9 @@ def compare(lib, name, tokens, compiles):
     make = lambda: [torch.randn(tokens, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(LAYERS)]
     x, dys, out, dxs = make()[0].requires_grad_(True), make(), make(), make()
     model, bare = adapted(name), Stack().to("cuda", torch.bfloat16)
-    trained = [p for p in model.parameters() if p.requires_grad]
+    modules = [getattr(model.base_model.model, f"lin{i}") for i in range(LAYERS)]
+    of_module = [[t for _, t in Ours.tensors(name, m) if t.requires_grad] for m in modules]
+    trained = [t for of in of_module for t in of]  # in the order of our gradients
 
     def pair():
         return [dy @ getattr(bare, f"lin{i}").weight.detach() for i, (_, dy) in enumerate(zip(bare(x.detach()), dys))]
@@ -80,22 +82,37 @@ def compare(lib, name, tokens, compiles):
     def theirs(m):
         return torch.autograd.grad(m(x), [x, *trained], dys)
 
+    def pair_of_one():
+        w = bare.lin0.weight.detach()
+        return x.detach() @ w.T, dys[0] @ w
+
+    def theirs_of_one():
+        return torch.autograd.grad(modules[0](x), [x, *of_module[0]], dys[0])
+
+    # One layer alone. The outputs and gradients that the caller brings belong to a call as PEFT's do.
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
+    one = OursTrained(lib, name, model, x, 1)
+    one.step(x, out[:1], dys[:1], dxs[:1])
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    own = free - torch.cuda.mem_get_info()[0] + out[0].nbytes + dxs[0].nbytes
     ours = OursTrained(lib, name, model, x)
     graft = lambda: ours.step(x, out, dys, dxs)
     graft()
     torch.cuda.synchronize()
-    # The outputs and gradients that the caller brings belong to a call as PEFT's do.
-    own = free - torch.cuda.mem_get_info()[0] + sum(t.nbytes for t in [*out, *dxs, *ours.gradients])
     expected = theirs(model)
     got = [sum(d.float() for d in dxs), *ours.gradients]
     error = max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(got, expected))
-    contenders = {"bare pair": (pair, highest(pair)), "graft": (graft, own), "PEFT eager": (lambda: theirs(model), highest(lambda: theirs(model)))}
+    contenders = {"bare pair": (pair, highest(pair_of_one)), "graft": (graft, own),
+                  "PEFT eager": (lambda: theirs(model), highest(theirs_of_one))}
     if compiles:
         torch._dynamo.reset()
         begin = time.time()
         compiled = torch.compile(model)
-        contenders["PEFT compile"] = (lambda: theirs(compiled), highest(lambda: theirs(compiled)))
+        theirs(compiled)
+        contenders["PEFT compile"] = (lambda: theirs(compiled), None)  # of one layer: not measured
         cold = round(time.time() - begin, 1)
     graphs = {label: captured(call) for label, (call, _) in contenders.items()}
     us = {label: [] for label in contenders}
@@ -105,7 +122,7 @@ def compare(lib, name, tokens, compiles):
     median = {label: statistics.median(all_of) for label, all_of in us.items()}
     return [{"adapter": name, "tokens": tokens, "contender": label, "us": round(median[label], 1),
              "to_pair": round(median[label] / median["bare pair"], 3), "to_peft": round(median[label] / median["PEFT eager"], 3),
-             "megabytes": round(bytes_ / LAYERS / 1e6, 1),
+             **({"megabytes": round(bytes_ / 1e6, 1)} if bytes_ is not None else {}),
              **({"difference_to_peft": float(f"{error:.2e}")} if label == "graft" else {}),
              **({"cold_start_s": cold} if label == "PEFT compile" else {})} for label, (_, bytes_) in contenders.items()]
 
@@ -126,7 +143,7 @@ def main(a, lib):
             results += rows
             for r in rows:
                 print(f"{r['adapter']:8} {r['tokens']:6} {r['contender']:14} {r['us']:8.1f} {r['to_pair']:7.2f} {r['to_peft']:7.2f} "
-                      f"{r['megabytes']:8.1f}" + (f"  difference {r['difference_to_peft']:.1e}" if "difference_to_peft" in r else ""), flush=True)
+                      f"{r.get('megabytes', ''):>8}" + (f"  difference {r['difference_to_peft']:.1e}" if "difference_to_peft" in r else ""), flush=True)
             if a.json:
                 with open(a.json, "w") as f:
                     json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "peft": peft.__version__,

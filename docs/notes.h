@@ -249,7 +249,7 @@ inline const adapter loha{
     .cases = "`loha`",
     .traps = {
         "PEFT builds the whole update on every call.",
-        "In training mode `rank_dropout` also acts on PEFT's merge, which is then random. There is no dropout here."}};
+        "In training mode `rank_dropout` also acts on PEFT's merge, which is then random; here it acts in training alone."}};
 
 inline const adapter lokr{
     .file = "lokr",

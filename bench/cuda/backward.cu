@@ -108,6 +108,8 @@ int main(int argc, char** argv) {
   if (chosen("14336")) add_case(4096, 14336, {none, lora, lora64});
   if (chosen("16384")) add_case(16384, 4096, {none, lora, lora64});
   if (chosen("512")) add_case(512, 4096, {none, lora});
+  for (const int few : {1, 16, 64})
+    if (chosen(few)) add_case(few, 4096, {none, lora});
 
   return run_all(argc, argv, 9);
 }

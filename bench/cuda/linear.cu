@@ -132,7 +132,9 @@ int main(int argc, char** argv) {
                                  {"hra r8", "hra", 8},
                                  {"vera r256", "vera", 256},
                                  {"loha r16", "loha", 16},
-                                 {"lokr r16", "lokr", 16}};
+                                 {"lokr r16", "lokr", 16},
+                                 {"oft b32", "oft", 32},
+                                 {"boft b8 m2", "boft", 8}};
   for (const int m : {1, 8, 64})
     if (chosen(m)) add_case(m, 4096, {none, lora}), add_case(m, 14336, {none, lora});
   if (chosen(16)) add_case(16, 4096, all), add_case(16, 14336, {none, lora});

@@ -150,6 +150,7 @@ result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& n
   else
     with.insert(with.end(), {{"r", io::json_number(16)}, {"lora_alpha", io::json_number(32)}});
   if (name == "dora") with.push_back({"use_dora", io::json_flag(true)});
+  if (name == "lora_dropout") with.push_back({"lora_dropout", io::json_number(0.1)});
   const auto config = io::make_adapter_config(name == "oft" ? "OFT" : "LORA", {}, with);
   if (!config) return config.failure();
   auto made = io::hf::new_adapter(model, *config);
@@ -225,10 +226,10 @@ status measure(int layers, int vocabulary, amount how_much, int sequences, const
   auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = longest});
   if (!model) return model.failure();
   std::printf("{\"layers\": %d, \"vocabulary\": %d", layers, vocabulary);
-  for (const std::string adapter : {"bare", "lora", "dora", "oft"}) {
+  for (const std::string adapter : {"bare", "lora", "dora", "oft", "lora_dropout"}) {
     if (!named.empty() && adapter != named) continue;
-    if (named.empty() && how_much != amount::all && how_much != amount::train && adapter != "bare" && adapter != "lora")
-      continue;
+    const bool trains = how_much == amount::train || how_much == amount::step, drops = adapter == "lora_dropout";
+    if (named.empty() && !trains && (drops || (how_much != amount::all && adapter != "bare" && adapter != "lora"))) continue;
     if (adapter != "bare") {
       auto set = adapter_named(*model, adapter);
       if (!set) return set.failure();

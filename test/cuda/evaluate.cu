@@ -374,6 +374,10 @@ template <class Real> void layout_ops() {
   lone<Real>(op::gather, {{1, 1, 3, 7}}, {1, 1, 5, 3}).flags(true).look_up({4, 0, 4, 2, 6}).check();
   lone<Real>(op::scatter, {{1, 1, 5, 70}}, {1, 1, 7, 70}).look_up({4, 0, 4, 2, 6}).check();
   lone<Real>(op::scatter, {{1, 1, 5, 3}}, {1, 1, 3, 7}).flags(true).look_up({4, 0, 4, 2, 6}).check();
+  std::vector<std::int64_t> often;  // more tokens than a warp has threads, an id many times, some once, some never
+  for (int t = 0; t < 150; ++t) often.push_back(t % 3 == 0 ? 5 : t * 7 % 61);
+  lone<Real>(op::scatter, {{1, 1, 150, 300}}, {1, 1, 61, 300}).look_up(often).check();
+  lone<Real>(op::scatter, {{1, 1, 150, 16}}, {1, 1, 16, 61}).flags(true).look_up(often).check();
   std::vector<std::int64_t> far_apart;  // more entries than a warp has threads, some places twice
   for (int e = 0; e < 200; ++e) far_apart.push_back(e < 100 ? e * 7 % 11 : (e - 100) * 5 % 37);
   lone<Real>(op::place, {{1, 1, 100, 1}}, {1, 1, 11, 37}).at_places(far_apart).check();

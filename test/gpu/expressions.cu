@@ -5,6 +5,7 @@
 #include <graft/backend/cuda/expression.cuh>
 #include <graft/backend/cuda/memory.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <deque>
@@ -22,7 +23,8 @@ using bf = __nv_bfloat16;
 struct operands {
   long long rows, width;
   std::vector<std::vector<float>> numbers;  // as they are stored
-  std::deque<cuda::buffer> memory;
+  std::vector<float> factors[2];            // of the columns
+  std::deque<cuda::buffer> memory;          // three of all elements, a one, the factors
   operands(long long r, long long w) : rows(r), width(w) {
     std::mt19937 engine(7);
     std::normal_distribution<float> normal(0, 2);
@@ -35,6 +37,10 @@ struct operands {
     }
     const float one = 1;
     put(&one, 4);
+    for (std::vector<float>& row : factors) {
+      for (long long c = 0; c < w; ++c) row.push_back(normal(engine));
+      put(row.data(), 4 * w);
+    }
   }
   void put(const void* from, long long bytes) {
     REQUIRE(bool(memory.emplace_back().reserve(bytes)));
@@ -42,9 +48,8 @@ struct operands {
             cudaSuccess);
   }
   cuda::tensor<float> at(int k) const {
-    const bool number = k == 3;
-    return {{memory[static_cast<std::size_t>(k)].data(), number ? dtype::f32 : dtype::bf16},
-            {1, 1, number ? 1 : rows, number ? 1 : width}};
+    return {{memory[static_cast<std::size_t>(k)].data(), k >= 3 ? dtype::f32 : dtype::bf16},
+            {1, 1, k >= 3 ? 1 : rows, k == 3 ? 1 : width}};
   }
 };
 // The expression of `steps`, with the operands in this order.
@@ -53,7 +58,7 @@ template <class Steps> cuda::expression written(const operands& with, const std:
   for (int k = 0; k < Steps::count; ++k) e.step[e.steps++] = Steps::at(k);
   for (const int k : order) {
     e.operand[e.operands] = with.at(k).p;
-    const unsigned step[4] = {0, 0, k == 3 ? 0 : static_cast<unsigned>(with.width), k == 3 ? 0U : 1U};
+    const unsigned step[4] = {0, 0, k >= 3 ? 0 : static_cast<unsigned>(with.width), k == 3 ? 0U : 1U};
     std::copy(step, step + 4, e.stride[e.operands++]);
   }
   return e;
@@ -83,8 +88,11 @@ void check(const operands& with, const std::vector<int>& order, const Formula& f
                            wide = evaluated(e, with.rows, with.width, dtype::f32);
   double worst_narrow = 0, worst_wide = 0;
   for (std::size_t i = 0; i < wide.size(); ++i) {
-    const double want = formula(static_cast<double>(with.numbers[0][i]), static_cast<double>(with.numbers[1][i]),
-                                static_cast<double>(with.numbers[2][i])),
+    const std::size_t column = i % static_cast<std::size_t>(with.width);
+    const bool scaled = std::find(order.begin(), order.end(), 4) != order.end();
+    const float p = scaled ? with.factors[0][column] : 1, q = scaled ? with.factors[1][column] : 1;
+    const double want = formula(static_cast<double>(p * with.numbers[0][i]),
+                                static_cast<double>(q * with.numbers[1][i]), static_cast<double>(with.numbers[2][i])),
                  size = std::abs(want) + 1e-3;
     worst_narrow = std::max(worst_narrow, std::abs(narrow[i] - want) / size);
     worst_wide = std::max(worst_wide, std::abs(wide[i] - want) / size);
@@ -101,24 +109,50 @@ TEST_CASE("gpu: gates and their gradients as one pass") {
   for (const auto& [rows, width] : {std::pair{1LL, 8LL}, {3LL, 40LL}, {20LL, 14336LL}, {257LL, 512LL}, {5LL, 33LL}}) {
     INFO(rows, " x ", width);
     const operands with(rows, width);
-    check<cuda::silu_gate>(with, {0, 1}, [&](double a, double b, double) { return a * sigmoid(a) * b; });
-    check<cuda::silu_gate_by_second>(with, {2, 0}, [&](double a, double, double t) { return t * a * sigmoid(a); });
-    check<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}, [&](double a, double b, double t) {
+    const auto gate = [&](double a, double b, double) { return a * sigmoid(a) * b; };
+    const auto by_second = [&](double a, double, double t) { return t * a * sigmoid(a); };
+    const auto by_first = [&](double a, double b, double t) {
       return t * b * (sigmoid(a) + a * sigmoid(a) * (1 - sigmoid(a)));
-    });
+    };
+    check<cuda::silu_gate>(with, {0, 1}, gate);
+    check<cuda::silu_gate_by_second>(with, {2, 0}, by_second);
+    check<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}, by_first);
+    check<cuda::scaled_gate>(with, {0, 4, 1, 5}, gate);
+    check<cuda::scaled_gate_by_second>(with, {2, 0, 4}, by_second);
+    check<cuda::scaled_gate_by_first>(with, {2, 1, 5, 0, 4, 3}, by_first);
   }
+}
+TEST_CASE("gpu: a residual that is computed again is the sum with a scaled row") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
+  const operands with(37, 256);
+  const std::vector<float> found = evaluated(written<cuda::scaled_residual>(with, {2, 0, 4}), 37, 256, dtype::bf16),
+                           sums = evaluated(written<cuda::sum_of_three>(with, {0, 1, 2}), 37, 256, dtype::bf16);
+  double worst = 0, worst_sum = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const double x = static_cast<double>(with.numbers[2][i]),
+                 more = static_cast<double>(with.numbers[0][i]) * static_cast<double>(with.factors[0][i % 256]);
+    worst = std::max(worst, std::abs(static_cast<double>(found[i]) - x - more) / (std::abs(x) + std::abs(more) + 1e-3));
+  }
+  CHECK(worst < 4.2e-3);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    double sum = 0, size = 1e-3;
+    for (const std::vector<float>& v : with.numbers)
+      sum += static_cast<double>(v[i]), size += std::abs(static_cast<double>(v[i]));
+    worst_sum = std::max(worst_sum, std::abs(static_cast<double>(sums[i]) - sum) / size);
+  }
+  CHECK(worst_sum < 4.2e-3);
 }
 TEST_CASE("gpu: both gradients of a gate in one pass have the bits of a pass for each") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
-  using first = cuda::known_expression<dtype::bf16, 0, cuda::silu_gate_by_second>;
-  using second = cuda::known_expression<dtype::bf16, 8, cuda::silu_gate_by_first>;
+  using first = cuda::known_gate_by_second::kernel;
+  using second = cuda::known_gate_by_first::kernel;
   const operands with(300, 512);
   const std::size_t n = 300 * 512;
   cuda::buffer memory;
   REQUIRE(bool(memory.reserve(static_cast<long long>(4 * n))));
   bf* const at = memory.as<bf>();
-  const first one{{with.at(2).p, with.at(0).p}, {at, dtype::bf16}};
-  const second other{{with.at(2).p, with.at(1).p, with.at(0).p, with.at(3).p}, {at + n, dtype::bf16}};
+  const first one{{with.at(2).p, with.at(0).p}, {at, dtype::bf16}, 512};
+  const second other{{with.at(2).p, with.at(1).p, with.at(0).p, with.at(3).p}, {at + n, dtype::bf16}, 512};
   REQUIRE(
       bool(cuda::each(nullptr, static_cast<long long>(n / 8), cuda::known_pair<first, second>{one, other}, "both")));
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
@@ -148,6 +182,12 @@ TEST_CASE("gpu: the kernels of known gates take what they are for, and nothing e
   CHECK(takes(written<cuda::silu_gate>(with, {0, 1}), dtype::bf16));
   CHECK(takes(written<cuda::silu_gate_by_second>(with, {2, 0}), dtype::bf16));
   CHECK(takes(written<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}), dtype::bf16));
+  CHECK(takes(written<cuda::scaled_residual>(with, {2, 0, 4}), dtype::bf16));
+  CHECK(takes(written<cuda::sum_of_three>(with, {0, 1, 2}), dtype::bf16));
+  CHECK(takes(written<cuda::scaled_gate>(with, {0, 4, 1, 5}), dtype::bf16));
+  CHECK(takes(written<cuda::scaled_gate_by_second>(with, {2, 0, 4}), dtype::bf16));
+  CHECK(takes(written<cuda::scaled_gate_by_first>(with, {2, 1, 5, 0, 4, 3}), dtype::bf16));
+  CHECK(!takes(written<cuda::scaled_gate>(with, {0, 1, 2, 4}), dtype::bf16));  // all elements in the place of a row
   CHECK(!takes(written<cuda::silu_gate>(with, {0, 1}), dtype::f16));
   CHECK(!takes(written<cuda::silu_gate>(with, {0, 3}), dtype::bf16));  // a number in the place of a row
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <deque>
 #include <random>
+#include <string_view>
 
 #include "../support/gpu_layer.h"
 
@@ -219,7 +220,7 @@ TEST_CASE_TEMPLATE("gpu models: runs repeat in bits, forward and in training", E
 }
 
 // A small Llama whose heads the kernels for whole models take.
-causal_lm<narrow_type> wide_heads() {
+causal_lm<narrow_type> wide_heads(const char* adapter) {
   model_config c;
   c.vocabulary = 96, c.width = c.embedding_width = 256, c.inner = 512, c.layers = 2;
   c.heads = 4, c.key_heads = 2, c.head_size = 64, c.positions = 256, c.window.assign(2, 0);
@@ -246,8 +247,13 @@ causal_lm<narrow_type> wide_heads() {
   auto model = causal_lm<narrow_type>::make(c, std::move(w));
   INFO(std::string(model.message()));
   REQUIRE(bool(model));
-  const auto config =
-      io::make_adapter_config("LORA", {}, {{"target_modules", io::json_word("all-linear")}, {"r", io::json_number(8)}});
+  const bool turns = std::string_view(adapter) == "oft";
+  std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")},
+                                                     {"r", io::json_number(turns ? 0 : 8)}};
+  if (turns) with.push_back({"oft_block_size", io::json_number(32)});
+  if (std::string_view(adapter) == "dora") with.push_back({"use_dora", io::json_flag(true)});
+  if (std::string_view(adapter) == "dropped") with.push_back({"lora_dropout", io::json_number(0.3)});
+  const auto config = io::make_adapter_config(turns ? "OFT" : "LORA", {}, with);
   REQUIRE(bool(config));
   auto made = io::hf::new_adapter(*model, *config);
   INFO(std::string(made.message()));
@@ -257,41 +263,55 @@ causal_lm<narrow_type> wide_heads() {
 }
 TEST_CASE("gpu models: gradients from what forward kept are those of blocks that are computed again") {
   if (no_gpu()) return;
-  std::vector<float> found[2];
-  long long kept[2] = {};
-  for (const bool again : {false, true}) {
-    auto model = wide_heads();
-    auto t = training_run<narrow_type>::make(model, {.checkpoint = again});
-    INFO(std::string(t.message()));
-    REQUIRE(bool(t));
-    std::vector<std::int64_t> first(150), second(70);
-    for (std::size_t i = 0; i < first.size(); ++i) first[i] = static_cast<std::int64_t>(i * 37 % 96);
-    for (std::size_t i = 0; i < second.size(); ++i) second[i] = static_cast<std::int64_t>(i * 29 % 96);
-    const std::vector<labelled_sequence> batch{{first}, {second}};
-    t->clear();
-    const auto planned = t->kept_bytes(220);
-    const auto loss = t->add(batch);
-    INFO(std::string(loss.message()));
-    REQUIRE(bool(loss));
-    REQUIRE(bool(planned));
-    CHECK(t->held_bytes() > 0);
-    CHECK(t->held_bytes() <= *planned);
-    kept[again] = *planned;
-    REQUIRE(bool(t->fetch()));
-    for (const trained_parameter& p : t->on_host()) {
-      const auto* const at = static_cast<const float*>(p.gradient.data);
-      found[again].insert(found[again].end(), at, at + p.gradient.count());
+  std::vector<std::int64_t> first(150), second(70);
+  for (std::size_t i = 0; i < first.size(); ++i) first[i] = static_cast<std::int64_t>(i * 37 % 96);
+  for (std::size_t i = 0; i < second.size(); ++i) second[i] = static_cast<std::int64_t>(i * 29 % 96);
+  const std::vector<labelled_sequence> batch{{first}, {second}};
+  for (const char* adapter : {"lora", "dora", "oft", "dropped"}) {
+    INFO(std::string(adapter));
+    auto model = wide_heads(adapter);
+    std::vector<float> found[2];
+    long long kept[2] = {};
+    // Behind a step what follows from the parameters is another: both passes must have seen it. The second run begins with
+    // what the first one trained, and draws what its second call drew.
+    for (const bool again : {false, true}) {
+      auto t = training_run<narrow_type>::make(model, {.checkpoint = again});
+      INFO(std::string(t.message()));
+      REQUIRE(bool(t));
+      auto optimizer = t->optimizer();
+      REQUIRE(bool(optimizer));
+      const auto before = again ? t->add(batch) : result<double>(0.0);
+      REQUIRE(bool(before));
+      if (!again) {
+        const auto stepped = t->step(batch, *optimizer, 1e-2, 1);
+        INFO(std::string(stepped.message()));
+        REQUIRE(bool(stepped));
+      }
+      t->clear();
+      const auto planned = t->kept_bytes(220);
+      const auto loss = t->add(batch);
+      INFO(std::string(loss.message()));
+      REQUIRE(bool(loss));
+      REQUIRE(bool(planned));
+      CHECK(t->held_bytes() > 0);
+      CHECK(t->held_bytes() <= *planned);
+      kept[again] = *planned;
+      REQUIRE(bool(t->fetch()));
+      for (const trained_parameter& p : t->on_host()) {
+        const auto* const at = static_cast<const float*>(p.gradient.data);
+        found[again].insert(found[again].end(), at, at + p.gradient.count());
+      }
     }
+    CHECK(kept[1] < kept[0]);
+    REQUIRE(found[0].size() == found[1].size());
+    double d = 0, n = 0;
+    for (std::size_t i = 0; i < found[0].size(); ++i) {
+      const double x = static_cast<double>(found[0][i]), y = static_cast<double>(found[1][i]);
+      d += (x - y) * (x - y), n += y * y;
+    }
+    REQUIRE(n > 0);
+    CHECK(std::sqrt(d / n) < 1e-2);
   }
-  CHECK(kept[1] < kept[0]);
-  REQUIRE(found[0].size() == found[1].size());
-  double d = 0, n = 0;
-  for (std::size_t i = 0; i < found[0].size(); ++i) {
-    const double x = static_cast<double>(found[0][i]), y = static_cast<double>(found[1][i]);
-    d += (x - y) * (x - y), n += y * y;
-  }
-  REQUIRE(n > 0);
-  CHECK(std::sqrt(d / n) < 1e-2);
 }
 
 TEST_CASE_TEMPLATE("gpu models: a training step gives the same bits captured or not", Engine, wide, narrow_type) {

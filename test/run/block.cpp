@@ -2,7 +2,9 @@
 // Blocks bound to tensors: what runs is what the formula says, gradients are those of finite differences, and equal blocks
 // share their programs.
 #include <doctest/doctest.h>
+#include <graft/adapter/boft.h>
 #include <graft/adapter/dora.h>
+#include <graft/adapter/loha.h>
 #include <graft/adapter/lokr.h>
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/block/gpt2.h>
@@ -52,7 +54,7 @@ TEST_CASE("block: what is dropped in the forward pass is dropped in the backward
   for (const bool dora_too : {false, true}) {
     block_spec what{block_of<gpt2>(), {{"c_fc", formula_of<lora<>>()}}, {}};
     if (dora_too) what.adapters.push_back({"c_attn", formula_of<dora<>>()});
-    for (adaption& a : what.adapters) a.drops = true;
+    for (adaption& a : what.adapters) a.drops.elements = true;
     what.dropped = true;
     random_block b(what, 11);
     for (auto& [name, value] : b.block.values.scalars)
@@ -74,6 +76,58 @@ TEST_CASE("block: what is dropped in the forward pass is dropped in the backward
     b.must(b.block.parameters_changed());
     const std::vector<double> none = b.forward();
     for (std::size_t i = 0; i < all.size(); ++i) CHECK(none[i] == doctest::Approx(all[i]).epsilon(1e-9).scale(1));
+  }
+}
+
+TEST_CASE("block: outputs, whole adapters and blocks of rotations are left out of both passes") {
+  struct example {
+    const char* layer;
+    formula of;
+    left_out drops;
+    bool turns = false;
+  };
+  const example all[] = {{"q_proj", formula_of<loha<>>(), {.rows = true}},
+                         {"o_proj", formula_of<lokr<>>(), {.rows = true, .rescaled = true}},
+                         {"gate_proj", formula_of<loha<>>(), {.elements = true, .whole = true}},
+                         {"down_proj", formula_of<boft<4, 2>>(), {.blocks = true}, true}};
+  for (const example& e : all) {
+    INFO(std::string(e.layer));
+    random_block b({block_of<llama>(), {{e.layer, e.of, "", false, e.drops}}, {}, true}, 11);
+    const auto rate = [&](double to) {
+      for (auto& [name, value] : b.block.values.scalars)
+        if (name.ends_with("dropout")) value = to;
+      b.must(b.block.parameters_changed());
+    };
+    const std::vector<double> whole = b.forward();
+    b.goes = way::keeping;
+    const auto same = [&](const std::vector<double>& y, const std::vector<double>& other) {
+      bool equal = y.size() == other.size();
+      for (std::size_t i = 0; i < y.size(); ++i)
+        equal = equal && std::abs(y[i] - other[i]) < 1e-9 * (1 + std::abs(y[i]));
+      return equal;
+    };
+    rate(0.5);
+    bool differs = false;
+    for (std::int64_t seed = 1; seed < 9; ++seed) {  // all of one draw may stay
+      b.seed = {seed};
+      const std::vector<double> some = b.forward();
+      differs = differs || !same(some, whole);
+      CHECK(same(some, b.literal()));
+      b.goes = way::passing;
+      CHECK(b.forward() == some);
+      b.goes = way::keeping;
+    }
+    CHECK(differs);
+    b.check_slopes();
+    rate(0);
+    CHECK(same(b.forward(), whole));
+    if (e.turns || e.drops.rescaled) continue;
+    rate(1);
+    const std::vector<double> without = b.forward();
+    for (auto& [name, value] : b.block.values.scalars)
+      if (name.ends_with("scaling")) value = 0;
+    rate(0);
+    CHECK(same(b.forward(), without));
   }
 }
 

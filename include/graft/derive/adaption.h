@@ -5,6 +5,7 @@
 // and a program that reads a file makes the same list at load.
 #pragma once
 #include <graft/adapter/adapter.h>
+#include <graft/derive/left_out.h>
 
 namespace graft {
 
@@ -15,7 +16,7 @@ struct adaption {
   // made of the weight. One without a name takes the place of those before it.
   const char* name = "";
   bool trains_bias = false;  // the bias of the layer is a parameter
-  bool drops = false;        // in training the adapter sees x with some elements dropped, the base layer all of it
+  left_out drops{};          // in training
 };
 
 namespace detail {

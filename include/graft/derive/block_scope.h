@@ -147,19 +147,44 @@ struct block_scope {
       return {g, literal ? make::matmul(*g, in.i, w.i, false, true, line) : apply(*g, w.i, in.i)};
     };
     bool drops = false;
-    for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops);
+    for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops.any());
     if (!drops) return with_bias(name, times(adapted(l, base), x), has_bias, line);
     // W x + (W' - W) dropped(x), for each adapter on what the ones before it made of W.
-    ex W = base, y = times(W, x);
+    ex W = base, y{};
+    bool summed = false;  // y is more than x times W
     for (const adaption& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
-      const ex next = a.adapter.weight_after(l.of(a), W, base);
-      const ex seen = a.drops ? dropped(l.of(a), x, line) : x;
-      const bool adds = (*next).what == op::add && (*next).a == W.i;
-      y = adds ? y + times({g, (*next).b}, seen) : y + (times(next, seen) - times(W, seen));
+      const id first = g->n.size();
+      ex next = a.adapter.weight_after(l.of(a), W, base);
+      if (a.drops.blocks)
+        next = with_kept_blocks(W, next, first, [&](ex zeros) { return kept(l.of(a), "block_dropout", zeros, line); });
+      if (summed || a.drops.changes_sum()) {
+        if (!summed) y = times(W, x);
+        y = y + left_of(a, l.of(a), W, next, x, times, line), summed = true;
+      }
       W = next;
     }
-    return with_bias(name, y, has_bias, line);
+    return with_bias(name, summed ? y : times(W, x), has_bias, line);
+  }
+  // What an adapter adds to y, but for what is left out of it.
+  template <class Times>
+  constexpr ex left_of(const adaption& a, scope p, ex W, ex next, ex x, Times times, int line) const {
+    const ex seen = a.drops.elements ? dropped(p, x, line) : x;
+    const bool adds = (*next).what == op::add && (*next).a == W.i;
+    ex more = adds ? times({g, (*next).b}, seen) : times(next, seen) - times(W, seen);
+    if (a.drops.rows) {
+      const extent n = more.cols();
+      ex rows = kept(p, "rank_dropout", {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, {1}, n.d)}, line);
+      if (a.drops.rescaled) rows = mul(p.number(n) / row_dot(rows, {rows, line}), {rows, line});
+      more = mul(rows, {more, line});
+    }
+    if (a.drops.whole)
+      more = mul(kept(p, "module_dropout", {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, {1}, {1})}, line), {more, line});
+    return more;
+  }
+  constexpr ex kept(scope p, const char* rate, ex zeros, int line) const {
+    const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
+    return kept_places(zeros, seed, p.scalar(rate), salt(p.path, rate), line);
   }
   constexpr ex dropped(scope p, ex x, int line) const {
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);

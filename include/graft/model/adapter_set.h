@@ -35,8 +35,13 @@ struct module_adapter {
   size_map sizes;
   std::map<std::string, adapter_tensor, std::less<>> base;  // tensors of the base layer that are replaced: "weight"
   bool trains_bias = false;                                 // the layer's own bias is a parameter
-  double dropout = 0;                                       // of what the adapter sees in training
-  bool table = false, turned = false;                       // an embedding; a weight that is stored [in, out]
+  // What is left out in training, as derive/left_out.h says: elements of x, outputs, all of it, blocks.
+  double dropout = 0, rank_dropout = 0, module_dropout = 0, block_dropout = 0;
+  bool rank_dropout_scale = false;
+  left_out drops() const {
+    return {dropout > 0, rank_dropout > 0, module_dropout > 0, block_dropout > 0, rank_dropout_scale};
+  }
+  bool table = false, turned = false;  // an embedding; a weight that is stored [in, out]
   std::string among{};    // where several adapters act: the word that its tensors lie under, below the module
   std::string follows{};  // the module whose weight it shares, and with it what this adapter does to the weight
 };

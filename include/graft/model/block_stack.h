@@ -103,7 +103,8 @@ template <class Engine> class block_stack {
       for (const module_adapter& m : s.adapters->modules)
         if (belongs(f, path, m.module, s.config))
           spec.adapters.push_back({s.texts.insert(inside(path, m.module)).first->c_str(), m.of,
-                                   s.texts.insert(m.among).first->c_str(), m.trains_bias, s.dropped && m.dropout > 0});
+                                   s.texts.insert(m.among).first->c_str(), m.trains_bias,
+                                   s.dropped ? m.drops() : left_out{}});
     blocks_.emplace_back(programs, spec, path);
     bound_block<Engine>& b = blocks_.back();
     b.values = values_of(s.config, s.context);
@@ -198,7 +199,11 @@ template <class Engine> class block_stack {
       b.values.tensors[prefix + name] = *placed;
     }
     for (const auto& [name, v] : m->scalars) b.values.scalars[prefix + name] = v;
-    b.values.scalars[prefix + "dropout"] = m->dropout;
+    for (const auto& [name, rate] : {std::pair{"dropout", m->dropout},
+                                     {"rank_dropout", m->rank_dropout},
+                                     {"module_dropout", m->module_dropout},
+                                     {"block_dropout", m->block_dropout}})
+      b.values.scalars[prefix + name] = rate;
     for (const auto& [name, n] : m->sizes) b.values.sizes[prefix + name] = n;
     return ok;
   }

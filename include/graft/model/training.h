@@ -155,7 +155,7 @@ template <class Engine> class training_run {
   static bool drops_elements(const causal_lm<Engine>& model, std::span<const module_adapter> modules) {
     const model_config& c = model.config();
     bool drops = c.residual_dropout > 0 || c.embedding_dropout > 0 || c.attention_dropout > 0;
-    for (const module_adapter& m : modules) drops = drops || m.dropout > 0;
+    for (const module_adapter& m : modules) drops = drops || m.drops().any();
     return drops;
   }
   static result<training_run> over(causal_lm<Engine>& model, const training_settings& how, bool drops,

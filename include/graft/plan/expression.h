@@ -11,7 +11,7 @@ namespace graft {
 
 // How large an expression may be: a kernel evaluates it with a stack.
 inline constexpr int most_expression_steps = 48, most_expression_operands = 16, most_expression_depth = 8;
-inline constexpr int most_expression_depth_by_token = 5;
+inline constexpr int most_expression_depth_by_token = 6;
 
 namespace detail {
 constexpr bool by_element(op o) { return is_pointwise(o) || o == op::transpose; }

@@ -108,19 +108,28 @@ struct planner {
     p.rows = {sequence<reach>(g.size, reach::none), sequence<int>(g.size, -1), sequence<int>(g.size, 0)};
     for (id i = 0; i < g.size; ++i)
       if (member(i)) p.rows.how[i] = reach::whole;
-    const sequence<int> readers = count_readers(g, p.live);
+    sequence<int> readers = count_readers(g, p.live);
+    sequence<int> dropped_of(g.size, -1);  // the narrow product with dropout that takes a node in: nobody else does
+    if (p.to.takes_dropout) p.dropped = dropped_products(g, p.when, readers, dropped_of);
+    for (id i = 0; i < g.size; ++i) readers[i] += dropped_of[i] >= 0 ? 1 : 0;
     sequence<int> part_of(g.size, -1);  // the product that takes a node in
     sequence<product_slots> found;
     sum_readers sums(g.size);
     sequence<int> sum_of(g.size, -1);
-    if (p.to.sums_tokens && p.to.gathers == target::work::by_products) find_sums(readers, sums, sum_of);
+    if (p.to.sums_tokens && p.to.gathers == target::work::by_products) find_sums(readers, dropped_of, sums, sum_of);
     for (id i = g.size - 1; i >= 0; --i) {
-      if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0 || sum_of[i] >= 0) continue;
+      if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0 || sum_of[i] >= 0 ||
+          dropped_of[i] >= 0)
+        continue;
       const product_slots s = product_at(g, p.when, readers, sums, i, p.to);
       if (!s.found) continue;
       for (const id inside : s.inside) part_of[inside] = found.size();
       found.push(s);
     }
+    for (int k = 0; k < p.sums.size(); ++k)
+      for (id i = 0; i < g.size; ++i)
+        if (member(i) && part_of[i] < 0 && sum_of[i] < 0 && dropped_of[i] < 0 && take_scaled(g, p.when, i, p.sums[k]))
+          sum_of[i] = k;
     const sequence<int> runs_beside = sums_beside(g, found, p.sums, p.to.sums_beside);
     const sequence<sequence<int>> groups = products_together(found, p.to.joins_products);
     sequence<id> gates(found.size(), none_id);  // of the first product of a launch
@@ -130,7 +139,7 @@ struct planner {
             gate >= 0 && member(gate) && part_of[gate] < 0)
           gates[k] = gate, part_of[gate] = k;
     node_set free(g.size);
-    for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0;
+    for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0 && dropped_of[i] < 0;
     sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
     if (p.to.joins_rows && p.to.gathers == target::work::by_products) find_row_launches(readers, free, row_of);
     sequence<sequence<id>> expressions;
@@ -158,7 +167,9 @@ struct planner {
       for (id i = 0; i < g.size; ++i) {
         if (!member(i) || g[i].what == op::reshape || p.launch_of[i] >= 0) continue;  // a reshaped value: no launch
         const int product = part_of[i], sum = sum_of[i];
-        if (product >= 0 && found[product].result == i) {
+        if (const int d = dropped_of[i]; d >= 0) {
+          if (p.dropped[d].result == i && computed_before(p.dropped[d].inside(), dropped_of, d)) add_dropped(d);
+        } else if (product >= 0 && found[product].result == i) {
           bool ready = true;
           for (const int member : groups[product]) {
             ready = ready && computed_before(found[member].inside, part_of, member);
@@ -171,7 +182,7 @@ struct planner {
           for (const int member : groups[product]) add_product(found[member], runs_beside, member);
           if (const id gate = gates[groups[product][0]]; gate >= 0)
             p.launches.back().gated = gate, add(gate, slot::post);
-        } else if (sum >= 0 && p.sums[sum].result == i) {
+        } else if (sum >= 0 && (p.sums[sum].result == i || p.sums[sum].scaled == i)) {
           if (runs_beside[sum] < 0 && computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
         } else if (const int e = expression_of[i]; e >= 0) {
           if (expressions[e][0] == i && computed_before(expressions[e])) {
@@ -246,9 +257,19 @@ struct planner {
     for (const id i : inside) own[i] = 0;
     return computed_before(inside, own, 0);
   }
-  [[gnu::cold]] constexpr void find_sums(const sequence<int>& readers, sum_readers& sums, sequence<int>& sum_of) {
+  [[gnu::cold]] constexpr void add_dropped(int index) {
+    const dropped_product& d = p.dropped[index];
+    open(family::product, d.product);
+    p.launches.back().dropped = index;
+    for (const id i : d.inside())
+      add(i, i == d.product ? (d.how == dropped_product::form::sum ? slot::reduce : slot::product)
+             : d.how == dropped_product::form::expand ? slot::post
+                                                      : slot::pre);
+  }
+  [[gnu::cold]] constexpr void find_sums(const sequence<int>& readers, const sequence<int>& taken, sum_readers& sums,
+                                         sequence<int>& sum_of) {
     for (id i = g.size - 1; i >= 0; --i) {
-      if (!member(i) || sum_of[i] >= 0) continue;
+      if (!member(i) || sum_of[i] >= 0 || taken[i] >= 0) continue;
       const token_sum s = sum_at(g, p.when, readers, i);
       if (!s.found) continue;
       sum_of[s.result] = sum_of[s.product] = p.sums.size();
@@ -276,6 +297,7 @@ struct planner {
     p.launches.back().sum = index;
     add(s.product, slot::reduce);
     if (s.result != s.product) add(s.result, slot::post);
+    if (s.scaled >= 0) add(s.scaled, slot::pre);
   }
   [[gnu::cold]] constexpr void add_product(const product_slots& s, const sequence<int>& runs_beside, int index) {
     p.products.push(s);

@@ -69,6 +69,7 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
     for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
     return n;
   }
+  if (l.dropped >= 0) return count(g, p.dropped[l.dropped].result, s) == 0 ? 0 : 1;
   if (l.sum >= 0) return count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
   if (l.what != family::attention && l.rows >= 0) return count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
   const int alone = p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
@@ -90,7 +91,10 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
   const plan side = fuse(branch, to), plain = fuse(folded, to);
   auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
   if (!one_product(plain)) return false;
-  // A branch inside the one product, whose input may be computed first (OFT); else there are launches beside it (LoKr).
+  // A rotation is a pass over x in every call; into W it is one after a change of the parameters (OFT, BOFT).
+  for (const launch& l : side.launches)
+    if (branch[l.anchor].what == op::rotate) return true;
+  // A branch inside the one product; else there are launches beside it (LoKr).
   const bool inside = side.products.size() == 1 && side.products[0].residual < 0;
   return !inside || side_rank(branch, side.products[0], of_branch) > to.largest_branch_rank;
 }

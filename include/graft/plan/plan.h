@@ -2,6 +2,7 @@
 // The plan: the data-time nodes of a graph as a list of launches for a target. Backends execute exactly this list;
 // explain, drawings, facts, costs and errors read the same one.
 #pragma once
+#include <graft/plan/dropped.h>
 #include <graft/plan/product.h>
 #include <graft/plan/row_launch.h>
 #include <graft/plan/rows.h>
@@ -46,6 +47,7 @@ struct launch {
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
   id also = none_id;         // of an expression: a second value that it computes, from the same operands
+  int dropped = -1;          // a narrow product with dropout in it: one of plan::dropped
   int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:
                              // the heads that it reads, which it may take as they are
 };
@@ -60,6 +62,7 @@ struct plan {
   sequence<product_slots> products;
   sequence<token_sum> sums;
   sequence<row_launch> row_launches;
+  sequence<dropped_product> dropped;
   sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
   sequence<slot> place;
   int breaks = 0;  // nodes that no launch can hold

@@ -2,7 +2,8 @@
 // token_sum: part of a graph read as one sum over the tokens,
 //     D = factor · Zᵀ Q        the gradient of a factor of a side branch: Z [tokens, columns] and Q [tokens, rank] come
 //                              with the data, or Z is the stored weight, and the factor was known before
-//     d = Σ Z ⊙ Q              the gradient of a factor per column: both [tokens, columns]
+//     d = Σ Z ⊙ Q              the gradient of a factor per column: both [tokens, columns]; beside it Z ⊙ that factor, where
+//                              a data gradient reads it (DoRA)
 // A backend that has kernels of these forms runs each as one launch.
 #pragma once
 #include <graft/derive/stage.h>
@@ -19,7 +20,8 @@ struct token_sum {
   id result = none_id, product = none_id;  // the product is the result, or the one node below it
   id left = none_id, right = none_id;      // D = leftᵀ right, or Σ left ⊙ right:
   bool by_column = false;
-  id factor = none_id;  // one number, if any
+  id factor = none_id;                   // one number, if any
+  id scaled = none_id, scale = none_id;  // left ⊙ a value for each column, known before: the launch stores it too
 };
 
 [[gnu::cold]] constexpr token_sum sum_at(const graph& g, const stages& when, const sequence<int>& readers, id i) {
@@ -44,6 +46,21 @@ struct token_sum {
   if (!detail::one_matrix(v) || !detail::one_matrix(g[v.a]) || !detail::one_matrix(g[v.b])) return {};
   s.left = v.a, s.right = v.b, s.found = true;
   return s;
+}
+
+// Does node n multiply an operand of a sum by column with a factor for each column? The other operand was there before.
+[[gnu::cold]] constexpr bool take_scaled(const graph& g, const stages& when, id n, token_sum& s) {
+  const node& v = g[n];
+  if (!s.by_column || s.scaled >= 0 || v.what != op::mul || when.of[n] != stage::data) return false;
+  for (int k = 0; k < 2; ++k) {
+    const id x = v.operand(k), f = v.operand(1 - k);
+    if ((x != s.left && x != s.right) || when.of[f] == stage::data || g[f].d[2] != dim{1}) continue;
+    const id other = x == s.left ? s.right : s.left;
+    if (!detail::one_matrix(g[f]) || g[f].d[3] != g[x].d[3] || !is_leaf(g[other].what)) continue;
+    s.left = x, s.right = other, s.scaled = n, s.scale = f;
+    return true;
+  }
+  return false;
 }
 
 // How often a value is read by such products, and which nodes they are. They take rows with padding behind them.

@@ -159,7 +159,9 @@ template <class Engine> class bound_block {
     const named_values& mine = share.shares() ? b.part : values;
     if (status s = p.bind(programs_->queue, mine, how.adapters, room, b.with); !s) return of(s);
     b.in = in;
-    if (at(way::keeping).in != nullptr) at(way::backward).with.tokens = at(way::keeping).with.tokens;
+    bound &ahead = at(way::keeping), &back = at(way::backward);
+    if (ahead.in != nullptr) back.with.tokens = ahead.with.tokens;
+    if (ahead.in != nullptr && back.in != nullptr) back.in->take_known(back.with, *ahead.in, ahead.with);
     if (w != way::keeping) return ok;
     memory_.clear(), kept_.clear(), held_ = 0;
     for (const long long n : p.kept_elements(mine, how.adapters, room.tokens)) {

@@ -3,6 +3,7 @@
 // binding; what a call brings is filled in by place. Nothing is looked up by name or allocated per call.
 #pragma once
 #include <graft/backend/mode.h>
+#include <graft/derive/keep.h>
 #include <graft/plan/code.h>
 #include <graft/run/check_ids.h>
 #include <graft/run/named.h>
@@ -88,6 +89,13 @@ template <class Engine> class block_program {
     status s = runs_.parameters_changed(q);
     runs_.exchange(b.values);
     return s;
+  }
+
+  // What follows from parameters alone, and another program of the same block computes too, is read there: bound again, it
+  // is asked again.
+  void take_known(binding& mine, const block_program& other, const binding& from) const {
+    if constexpr (requires { Engine::bound::take_known(mine.values, from.values, sequence<id>{}); })
+      Engine::bound::take_known(mine.values, from.values, same_nodes(other.value(), value()));
   }
 
   // Elements of each value that calls with so many rows keep for the backward pass.

@@ -63,6 +63,10 @@ template <class T> class executor : public graft::executor<engine<T>> {
         continue;
       }
       if (made.product(l.product).is_coded()) t << "decoding, ";
+      if (streams_across(made.product(l.product).shape(tokens), p->to)) {
+        t << "few rows across";
+        continue;
+      }
       const linear_choice c = choose(made.product(l.product).shape(tokens), p->to, this->queued().kernels.linear.have);
       t << name_of(c.how) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
     }

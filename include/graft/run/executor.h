@@ -121,6 +121,7 @@ template <class Engine> class executor {
   status begin_forward(pass<Engine>& p, const view& x, const mutable_view& y);
   status forward_keeping(const view& x, const mutable_view& y);
   bool keeps() const;
+  bool only_trains() const;
   const pass<Engine>& forward_pass() const;
   void forget_kept();
   training_forms<Engine>& training_of(part& p);

@@ -30,7 +30,11 @@ template <class Engine> status executor<Engine>::bind_all(const capacity& room) 
   if (status s = Engine::open(queue_); !s) return s;
   share();
   if (status s = bind_base(); !s && !enabled_) return s;  // an adapter that replaces the base's tensors runs without
-  if (status s = bind_part(shown()); !s) return s;
+  if (!only_trains()) {
+    if (status s = bind_part(shown()); !s) return s;
+  } else if (const auto complete = shown().state.bind(shown().state.graphs().forward); !complete) {
+    return complete.failure();
+  }
   bound_ = true;
   return publish();
 }
@@ -82,6 +86,10 @@ template <class Engine> void executor<Engine>::train(bool on) {
 template <class Engine> bool executor<Engine>::keeps() const {
   const graph& backward = shown().state.graphs().backward;
   return forward_keeping_ != nullptr && enabled_ && !eager() && backward.outs > 0 && backward.bad.what == fault::none;
+}
+// One adapter in training: calls without keeping are bound when the first of them comes, and need no memory before.
+template <class Engine> bool executor<Engine>::only_trains() const {
+  return keeps() && parts_.size() == 1 && room_.rank == 0;
 }
 template <class Engine> training_forms<Engine>& executor<Engine>::training_of(part& p) {
   if (p.training == nullptr) p.training = std::make_unique<training_forms<Engine>>(p.state.graphs(), aim());
@@ -230,7 +238,7 @@ template <class Engine> status executor<Engine>::read_weight_again() {
   return bound_ ? publish() : status(ok);
 }
 template <class Engine> status executor<Engine>::ready() {
-  if (bound_ && (enabled_ ? shown().forward : base_->forward).bound()) return ok;
+  if (bound_ && (only_trains() || (enabled_ ? shown().forward : base_->forward).bound())) return ok;
   if (bound_) return publish();
   if (!Engine::binds_itself && room_.tokens == 0) return fail("bind() the layer before a call, with a capacity");
   return bind_all(room_);
@@ -274,6 +282,7 @@ template <class Engine> status executor<Engine>::publish() {
       if (status s = bind_base(); !s) return s;
     return base_->forward.runs().publish(queue_);
   }
+  if (only_trains()) return ok;
   if (!shown().forward.bound())
     if (status s = bind_part(shown()); !s) return s;
   return shown().forward.runs().publish(queue_);

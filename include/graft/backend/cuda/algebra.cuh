@@ -13,8 +13,10 @@ template <class Real> constexpr long long as_reals(long long doubles) {
   return doubles * static_cast<long long>(sizeof(double) / sizeof(Real));
 }
 
-// Gauss-Jordan in place with partial pivoting; a column of pivot rows follows the matrix.
+// Gauss-Jordan in place with partial pivoting; a column of pivot rows follows the matrix. Up to `nearest` rows lie in
+// memory of the processor: there are six steps one after the other for each row.
 template <class Real> struct inverses {
+  static constexpr int nearest = 64;
   tensor<Real> out, a;
   double* scratch;
 
@@ -22,7 +24,8 @@ template <class Real> struct inverses {
 
   template <class Team> __host__ __device__ void operator()(long long m, Team t) const {
     const long long b = a.d[3], area = b * b;
-    double *const x = scratch + m * (area + b), *const pivots = x + area;
+    double* const near = t.template near_memory<nearest*(nearest + 1)>();
+    double *const x = near != nullptr && b <= nearest ? near : scratch + m * (area + b), *const pivots = x + area;
     for (long long e = t.rank; e < area; e += t.size) x[e] = static_cast<double>(a.p[m * area + e]);
     t.sync();
     for (long long k = 0; k < b; ++k) {
@@ -68,15 +71,37 @@ struct neumann_series {
   explicit neumann_series(long long terms) : count(terms <= 1 ? 1 : terms == 3 ? 4 : terms) {}
   __host__ __device__ double operator[](long long k) const { return k == 0 || (k == count - 1 && count > 2) ? 1 : 2; }
 };
+// Entries Σ_k left(row, k) right(k, col) of a matrix of b rows, four of a column at a time where a team allows it: what the
+// right operand has is read once for them. put(e, sum) takes entry number e. `Staggered`: each column begins its sum
+// elsewhere, so that neighbours who read rows of the right operand do not meet in one bank of memory.
+template <bool Staggered = false, class Left, class Right, class Put, class Team>
+__host__ __device__ void multiply_small(long long b, Team t, const Left& left, const Right& right, const Put& put) {
+  constexpr int at_once = 4;
+  const auto n = static_cast<int>(b), size = static_cast<int>(t.size);
+  int e = t.rank;
+  if (size % n == 0)
+    for (; e + (at_once - 1) * size < n * n; e += at_once * size) {
+      double sum[at_once] = {};
+      const int row = e / n, col = e % n, down = size / n;
+      for (int step = 0, k = Staggered ? col : 0; step < n; ++step, k = k + 1 == n ? 0 : k + 1) {
+        const double v = right(k, col);
+        for (int i = 0; i < at_once; ++i) sum[i] += left(row + i * down, k) * v;
+      }
+      for (int i = 0; i < at_once; ++i) put(e + i * size, sum[i]);
+    }
+  for (; e < n * n; e += size) {
+    double sum = 0;
+    for (int k = 0; k < n; ++k) sum += left(e / n, k) * right(k, e % n);
+    put(e, sum);
+  }
+}
 // One step of Horner's scheme: to = c I + Q r.
 template <class Real, class Team>
 __host__ __device__ void horner(double* to, double c, const cells<Real>& q, const double* r, long long b, Team t) {
-  for (long long e = t.rank; e < b * b; e += t.size) {
-    const long long row = e / b, col = e % b;
-    double sum = row == col ? c : 0;
-    for (long long k = 0; k < b; ++k) sum += static_cast<double>(q[row * b + k]) * r[k * b + col];
-    to[e] = sum;
-  }
+  multiply_small(
+      b, t, [&](int row, int k) { return static_cast<double>(q[row * b + k]); },
+      [&](int k, int col) { return r[k * b + col]; },
+      [&](int e, double sum) { to[e] = sum + (e / b == e % b ? c : 0); });
   t.sync();
 }
 template <class Team> __host__ __device__ void scaled_identity(double* to, double c, long long b, Team t) {
@@ -85,6 +110,7 @@ template <class Team> __host__ __device__ void scaled_identity(double* to, doubl
 }
 
 template <class Real> struct neumanns {
+  static constexpr int nearest = 32;  // rows of matrices that lie in memory of the processor
   tensor<Real> out, a;
   neumann_series c;
   double* scratch;
@@ -93,15 +119,18 @@ template <class Real> struct neumanns {
 
   template <class Team> __host__ __device__ void operator()(long long m, Team t) const {
     const long long b = a.d[3], area = b * b;
-    double* const buffers[2] = {scratch + 2 * m * area, scratch + (2 * m + 1) * area};
+    double* const near = t.template near_memory<2 * nearest * nearest>();
+    double* const at = near != nullptr && b <= nearest ? near : scratch + 2 * m * area;
+    double* const buffers[2] = {at, at + area};
     scaled_identity(buffers[(c.count - 1) % 2], c[c.count - 1], b, t);
     for (long long k = c.count - 1; k-- > 0;) horner(buffers[k % 2], c[k], a.p + m * area, buffers[(k + 1) % 2], b, t);
     for (long long e = t.rank; e < area; e += t.size) out.p.put(m * area + e, static_cast<Real>(buffers[0][e]));
   }
 };
 // The adjoint of Horner's scheme: with R_k = c_k I + Q R_{k+1}, dQ = Σ_k G_k R_{k+1}ᵀ and G_{k+1} = Qᵀ G_k. The scratch
-// memory holds R_1 … R_{K-1}, then G of even and of odd steps, then dQ.
+// memory holds dQ, then R_1 … R_{K-1}, then G of even and of odd steps.
 template <class Real> struct neumann_grads {
+  static constexpr int nearest = 6 * 32 * 32;  // numbers that lie in memory of the processor
   tensor<Real> out, a, t;
   neumann_series c;
   double* scratch;
@@ -111,7 +140,9 @@ template <class Real> struct neumann_grads {
   template <class Team> __host__ __device__ void operator()(long long m, Team team) const {
     const long long b = a.d[3], area = b * b, last = c.count - 1;
     const cells<Real> q = a.p + m * area;
-    double *const r = scratch + (c.count + 2) * m * area, *const g = r + last * area, *const d = g + 2 * area;
+    double* const d = scratch + (c.count + 2) * m * area;
+    double* const near = team.template near_memory<nearest>();
+    double *const r = near != nullptr && (last + 2) * area <= nearest ? near : d + area, *const g = r + last * area;
     for (long long e = team.rank; e < area; e += team.size) d[e] = 0, g[e] = static_cast<double>(t.p[m * area + e]);
     team.sync();
     if (last > 0) scaled_identity(r + (last - 1) * area, c[last], b, team);
@@ -119,16 +150,12 @@ template <class Real> struct neumann_grads {
     for (long long k = 0; k < last; ++k) {
       const double *const now = g + k % 2 * area, *const next_r = r + k * area;
       double* const next = g + (k + 1) % 2 * area;
-      for (long long e = team.rank; e < area; e += team.size) {
-        const long long row = e / b, col = e % b;
-        double sum = 0, turned = 0;
-        for (long long l = 0; l < b; ++l) {
-          sum += now[row * b + l] * next_r[col * b + l];
-          turned += static_cast<double>(q[l * b + row]) * now[l * b + col];
-        }
-        d[e] += sum;
-        next[e] = turned;
-      }
+      multiply_small<true>(
+          b, team, [&](int row, int l) { return now[row * b + l]; },
+          [&](int l, int col) { return next_r[col * b + l]; }, [&](int e, double sum) { d[e] += sum; });
+      multiply_small(
+          b, team, [&](int row, int l) { return static_cast<double>(q[l * b + row]); },
+          [&](int l, int col) { return now[l * b + col]; }, [&](int e, double sum) { next[e] = sum; });
       team.sync();
     }
     for (long long e = team.rank; e < area; e += team.size) out.p.put(m * area + e, static_cast<Real>(d[e]));

@@ -10,8 +10,9 @@
 #include <graft/backend/cuda/bound_sum.cuh>
 #include <graft/backend/cuda/bound_together.cuh>
 #include <graft/backend/cuda/call_memory.cuh>
-#include <graft/backend/cuda/expression.cuh>
+#include <graft/backend/cuda/dropped_products.cuh>
 #include <graft/backend/cuda/launch_clock.cuh>
+#include <graft/backend/cuda/parameter_expressions.cuh>
 #include <graft/backend/mode.h>
 
 #include <deque>
@@ -31,7 +32,7 @@ template <class T> class bound_plan {
  public:
   bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
     readers_ = graft::detail::count_readers(g_, p_.live);
-    for (const token_sum& s : p_.sums) read_.push(s.left), read_.push(s.right);
+    for (const token_sum& s : p_.sums) read_.push(s.left), read_.push(s.right), read_.push(s.scaled);
     for (const product_slots& s : p_.products) read_.push(s.x), read_.push(s.residual);
     for (id i = 0; i < g_.size; ++i)
       if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
@@ -71,6 +72,7 @@ template <class T> class bound_plan {
     reserved_ = largest;
     values_ = values(g_, largest, leaves_, kernels.evaluate, &kernels.ranks);
     room_ = with_others != nullptr ? with_others : &own_room_;
+    lacking_ = node_set(g_.size);
     memory_.lie_in(&room_->values);
     values_.decode_into(panel_ = &panel, dtype_of<T>);
     if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
@@ -83,7 +85,7 @@ template <class T> class bound_plan {
     }
     for (bound_together<T>& b : together_) b.forget();
     collect();
-    if (status st = values_.compute(stream, known_); !st) return st;
+    if (status st = joined_.compute(stream, g_, values_, known_); !st) return st;
     if (status st = pack(stream); !st) return st;
     if (status st = reserve_values(largest); !st) return st;
     if (products_.empty()) return aim(), status(ok);
@@ -107,6 +109,7 @@ template <class T> class bound_plan {
     leaf_views leaves;
     values known;
     node_set before, changing;
+    node_set taken{};  // of what was changing: what another plan computes
     std::deque<bound_product<T>> products;
     std::deque<bound_sum<T>> sums;
     std::deque<bound_together<T>> together;
@@ -121,6 +124,17 @@ template <class T> class bound_plan {
     std::swap(aimed_, other.aimed);
     std::swap(mixed_, other.mixed);
   }
+  // What follows from parameters alone is computed by another plan of the same layer, whose parameters_changed() comes
+  // first: `equal` is its node for each of ours, or none.
+  static void take_known(binding& mine, const binding& from, const sequence<id>& equal) {
+    if (mine.taken.in.size() != equal.size()) mine.taken = node_set(equal.size());
+    for (id i = 0; i < equal.size(); ++i) {
+      if (!mine.changing[i] && !mine.taken[i]) continue;
+      if (equal[i] < 0 || !from.changing[equal[i]] || from.known.place(equal[i]).at == nullptr) continue;
+      mine.known.lies_at(i, from.known.place(equal[i]));
+      mine.taken.add(i), mine.changing.in[i] = mine.before.in[i] = false;
+    }
+  }
   // How often the addresses that launches use have changed: what was captured before is void.
   long long moves() const {
     return moved_ + memory_.made() + (panel_ != nullptr ? panel_->moves() : 0) +
@@ -129,13 +143,13 @@ template <class T> class bound_plan {
   // Parameter-time values again, from tensors that were written; nothing is allocated.
   status parameters_changed(cudaStream_t stream) {
     if (aimed_ != moves()) aim();
-    if (status s = values_.compute(stream, changing_); !s) return s;
+    if (status s = joined_.compute(stream, g_, values_, changing_); !s) return s;
     return pack(stream);
   }
   // The same for all that is known before the data, from a weight that was written.
   status weight_changed(cudaStream_t stream) {
     if (aimed_ != moves()) aim();
-    if (status s = values_.compute(stream, known_); !s) return s;
+    if (status s = joined_.compute(stream, g_, values_, known_); !s) return s;
     unchain();
     return pack(stream);
   }
@@ -198,7 +212,7 @@ template <class T> class bound_plan {
     known_ = changing_ = computed_ = node_set(g_.size);
     for (bound_product<T>& b : products_) b.each_source([&](id i) { need(i); });
     for (const token_sum& s : p_.sums) {
-      need(s.factor), need_known(s.left), need_known(s.right);
+      need(s.factor), need(s.scale), need_known(s.left), need_known(s.right);
       computed_.add(s.result);
     }
     for (const graft::launch& l : p_.launches)
@@ -210,6 +224,12 @@ template <class T> class bound_plan {
     for (int k = 0; k < g_.outs; ++k) need_known(g_.out[k].at);
     for (id i = 0; i < g_.size; ++i) changing_.in[i] = known_[i] && p_.when.of[i] == stage::parameter;
     only_product_ = one_product() && p_.products[0].residual < 0;
+    sequence<int> readers = readers_;  // and packing is one
+    for (const bound_product<T>& b : products_)
+      b.each_source([&](id i) {
+        if (i >= 0) ++readers[i];
+      });
+    joined_.find(g_, p_.when, readers, changing_);
   }
   void need_known(id i) {
     i = unshaped_data(i);
@@ -249,6 +269,10 @@ template <class T> class bound_plan {
       }
     for (const graft::launch& l : p_.launches)  // what ranks exchange travels as it was computed
       if (l.what == family::exchange && narrow_[unshaped(g_, g_[l.anchor].a)]) narrow_.add(l.anchor);
+    for (const dropped_product& d : p_.dropped) {
+      for (const id i : {d.wide, d.narrow}) keep_narrow(unshaped(g_, i));
+      if (d.how != dropped_product::form::sum) keep_narrow(d.result);
+    }
     for (const row_launch& r : p_.row_launches)  // and norms of long rows for operands of one type
       if (r.norm >= 0)
         for (const id i : {g_[r.norm].a, r.slope, r.added}) keep_narrow(unshaped(g_, i));
@@ -259,10 +283,12 @@ template <class T> class bound_plan {
     for (int k = 0; k < p_.launches.size(); ++k) {
       const graft::launch& l = p_.launches[k];
       auto write = [&](id i, long long n) {
-        written.push_back({k, i, n * (narrow_[i] ? static_cast<long long>(sizeof(T)) : 4)});
+        if (!is_brought(i)) written.push_back({k, i, n * (narrow_[i] ? static_cast<long long>(sizeof(T)) : 4)});
       };
       auto write_sum = [&](int sum) {
-        if (sum >= 0) write(p_.sums[sum].result, count(g_, p_.sums[sum].result, largest));
+        if (sum < 0) return;
+        write(p_.sums[sum].result, count(g_, p_.sums[sum].result, largest));
+        if (const id scaled = p_.sums[sum].scaled; scaled >= 0) write(scaled, count(g_, scaled, largest));
       };
       if (l.product >= 0) {
         for (int n = l.product; n <= l.product + l.together; ++n) {
@@ -274,6 +300,8 @@ template <class T> class bound_plan {
         for (const int sum : l.beside) write_sum(sum);
       } else if (l.sum >= 0) {
         write_sum(l.sum);
+      } else if (l.dropped >= 0) {
+        write(p_.dropped[l.dropped].result, count(g_, p_.dropped[l.dropped].result, largest));
       } else {
         if (l.rows >= 0) write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
         if (l.rows < 0 || l.what == family::attention) write(l.anchor, count(g_, l.anchor, largest));
@@ -285,10 +313,21 @@ template <class T> class bound_plan {
   void keep_narrow(id i) {
     if (i >= 0 && p_.when.by_token[i] && !is_leaf(g_[i].what)) narrow_.add(i);
   }
-  // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones.
+  // An output that lies in the caller's memory: a layer by itself has no room for it. Blocks of a model share theirs.
+  bool is_brought(id i) const {
+    if (room_ != &own_room_ || lacking_[i]) return false;
+    for (int k = 0; k < g_.outs; ++k)
+      if (unshaped(g_, g_.out[k].at) == i) return true;
+    return false;
+  }
+  // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones, and
+  // for outputs that the caller wants in another type than the launches write, or not at all.
   status make_room() {
     size_values wanted = reserved_;
     bool fits = true;
+    for (int k = 0; k < g_.outs; ++k)
+      if (const id i = unshaped(g_, g_.out[k].at); launched(k) && is_brought(i) && written_output(i) < 0)
+        lacking_.add(i), fits = false;
     for (int i = 0; i < g_.sizes.count; ++i)
       if (const int slot = g_.sizes.e[i].slot; slot >= 0 && now_.sizes.v[slot] > wanted.v[slot])
         wanted.v[slot] = now_.sizes.v[slot], fits = false;
@@ -367,6 +406,7 @@ template <class T> class bound_plan {
   beside_sum sum_beside(int index, const bound_product<T>& product, void* side);
   status run_sum(cudaStream_t stream, const target& to, int index);
   status run_rows(cudaStream_t stream, const row_launch& r);
+  status run_dropped(cudaStream_t stream, const dropped_product& d);
   status run_node(cudaStream_t stream, id i);
   status run_attention(cudaStream_t stream, const target& to, const graft::launch& l);
   status run_expression(cudaStream_t stream, const graft::launch& l);
@@ -388,6 +428,8 @@ template <class T> class bound_plan {
   call now_;
   node_set known_, changing_, computed_;  // before the data; of these what follows from parameters; launches of a call
   node_set narrow_;                       // values of a call that are stored as T
+  parameter_expressions joined_;          // of what is known before
+  node_set lacking_;                      // outputs that a caller did not bring as they are written
   call_memory memory_;
   const code_panel* panel_ = nullptr;
   long long aimed_ = -1, moved_ = 0, launched_ = 0;

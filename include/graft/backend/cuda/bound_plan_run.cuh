@@ -20,6 +20,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
       if (status s = clock->note(stream, p_, k); !s) return s;
     const status s = l.product >= 0                    ? run_products(stream, to, l, alone)
                      : l.sum >= 0                      ? run_sum(stream, to, l.sum)
+                     : l.dropped >= 0                  ? run_dropped(stream, p_.dropped[l.dropped])
                      : is_attention(g_[l.anchor].what) ? run_attention(stream, to, l)
                      : l.rows >= 0                     ? run_rows(stream, p_.row_launches[l.rows])
                      : l.count > 1                     ? run_expression(stream, l)
@@ -189,17 +190,42 @@ template <class T> beside_sum bound_plan<T>::sum_beside(int index, const bound_p
 template <class T> status bound_plan<T>::run_sum(cudaStream_t stream, const target& to, int index) {
   bound_sum<T>& b = sums_[static_cast<std::size_t>(index)];
   const token_sum& s = b.sum();
-  if (!is_asked_for(s.result)) return ok;
+  if (!is_asked_for(s.result)) return s.scaled < 0 ? status(ok) : run_node(stream, s.scaled);
   const cells<float> d = place_of(s);
   const long long m = g_.sizes.value(g_[s.left].d[2], now_.sizes);
+  cells<float> scaled, scale;
+  if (s.scaled >= 0) scaled = {place_of(s.scaled), dtype_of<T>}, scale = values_[s.scale].p;
   return b.run(stream, kernels_->linear, to, m, operand_of(s.left), operand_of(s.right),
-               s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false);
+               s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false, scaled, scale);
 }
 template <class T> status bound_plan<T>::run_rows(cudaStream_t stream, const row_launch& r) {
   const int k = written_output(r.result);
   if (k < 0) return values_.compute_rows(stream, r, values_.room(r.result));
   const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
   return values_.compute_rows(stream, r, {y.data, y.type});
+}
+template <class T> status bound_plan<T>::run_dropped(cudaStream_t stream, const dropped_product& d) {
+  if (!is_asked_for(d.result)) return ok;
+  const int k = written_output(d.result);
+  cells<float> to = values_.room(d.result);
+  if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+  values_.put(d.result, to);
+  dropped_args with;
+  const tensor<float> wide = values_[d.wide];
+  with.wide = wide.p, with.out = to, with.rows = wide.d[2], with.columns = static_cast<int>(wide.d[3]);
+  if (d.narrow >= 0) with.narrow = values_[d.narrow].p, with.rank = static_cast<int>(values_[d.narrow].d[3]);
+  if (d.factor >= 0) {
+    const tensor<float> a = values_[d.factor];
+    with.factor = a.p;
+    with.rank = static_cast<int>(a.d[d.factor_by_rank ? 2 : 3]);
+    with.rank_step = d.factor_by_rank ? a.d[3] : 1, with.column_step = d.factor_by_rank ? 1 : a.d[3];
+  }
+  if (d.dropout >= 0) {
+    const graft::node& v = g_[d.dropout];
+    with.seed = static_cast<const std::int64_t*>(tensor_at(v.b));
+    with.salt = g_.sizes.value(v.k[0], now_.sizes), with.rate = values_[v.c].p;
+  }
+  return multiply_dropped(stream, d.how, with);
 }
 // By a kernel for whole models, where there is one; heads that it does not take as they are come first.
 template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, const target& to, const graft::launch& l) {

@@ -22,10 +22,11 @@ template <class T> class bound_sum {
   // D = leftᵀ right, times the factor where there is one, into or onto `to`.
   status run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
              const sum_operand& left, const sum_operand& right, const cells<float>& factor, const cells<float>& to,
-             bool adds) {
+             bool adds, const cells<float>& scaled = {}, const cells<float>& scale = {}) {
     if (left.columns == 0 || right.columns == 0) return ok;
     if (sum_.by_column)
-      return dot_columns<T>(stream, device, {left.elements(), right.elements(), m, left.columns, adds, to});
+      return dot_columns<T>(stream, device,
+                            {left.elements(), right.elements(), m, left.columns, adds, to, scaled, scale});
     const bool by_column = left.columns >= right.columns;
     const sum_operand &z = by_column ? left : right, &q = by_column ? right : left;
     const sum_choice c =

@@ -120,6 +120,12 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
   return take(0) && (c.stream.rows > 0 || have.has_gemm(128, 0));
 }
 
+// Few rows of x and a weight that lies across, dx = dy W: a stream of W by mma.sync (across_few.cuh), behind a launch for S.
+constexpr bool streams_across(const product_shape& p, const target& device) {
+  return is_16_bit(p.type) && p.across && p.m > 0 && p.m <= max_stream_tokens && p.plain && !p.posts && !p.pre &&
+         p.aligned && p.rank <= 64 && p.n % 32 == 0 && p.k % 32 == 0 && device.capability >= 80;
+}
+
 constexpr linear_choice choose(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
   const bool streams = !p.across && !p.keeps;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// d = Σ a ⊙ b over the tokens, a number for each column: the gradient of a factor per column. One pass over both.
+// d = Σ a ⊙ b over the tokens, a number for each column: the gradient of a factor per column; and, where it is wanted,
+// a ⊙ a factor per column. One pass over both.
 //
 // A thread block takes a part of the tokens for 128 columns, a thread 8 neighbouring columns of every 16th token. The
 // parts of a cluster are added in their order, each block a share of the columns: the same bits every time.
@@ -18,6 +19,7 @@ struct dots_args {
   int columns;
   bool adds;  // to what is there
   cells<float> to;
+  cells<float> scaled{}, factor{};  // where a ⊙ factor goes, if anywhere
 };
 
 inline constexpr int dots_width = 128, dots_height = 16, dots_ahead = 4;
@@ -32,7 +34,8 @@ __global__ void __launch_bounds__(dots_width / 8 * dots_height) column_dots(cons
   const int column = static_cast<int>(blockIdx.y) * dots_width + across * 8;
   const int part = static_cast<int>(blockIdx.x), parts = static_cast<int>(gridDim.x);
   const long long end = g.m * (part + 1) / parts;
-  float acc[8] = {};
+  float acc[8] = {}, factor[8] = {};
+  if (g.scaled.at != nullptr && column < g.columns) g.factor.load(factor, column, 1);
   for (long long t = g.m * part / parts + down; column < g.columns && t < end; t += dots_height * dots_ahead) {
     uint4 a[dots_ahead], b[dots_ahead];
 #pragma unroll
@@ -46,6 +49,14 @@ __global__ void __launch_bounds__(dots_width / 8 * dots_height) column_dots(cons
       const T *x = reinterpret_cast<const T*>(&a[i]), *y = reinterpret_cast<const T*>(&b[i]);
 #pragma unroll
       for (int e = 0; e < 8; ++e) acc[e] = fmaf(to_float(x[e]), to_float(y[e]), acc[e]);
+      const long long row = t + i * dots_height;
+      if (g.scaled.at == nullptr || row >= end) continue;
+      std::uint32_t v[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        v[e] = pack<T>(to_float(x[2 * e]) * factor[2 * e], to_float(x[2 * e + 1]) * factor[2 * e + 1]);
+      *reinterpret_cast<uint4*>(static_cast<T*>(g.scaled.at) + row * g.columns + column) =
+          make_uint4(v[0], v[1], v[2], v[3]);
     }
   }
 #pragma unroll
@@ -78,7 +89,11 @@ struct dots_by_column {
   dots_args g;
   template <class Team> __host__ __device__ void operator()(long long c, Team t) const {
     float part = 0;
-    for (long long r = t.rank; r < g.m; r += t.size) part += g.a[r * g.columns + c] * g.b[r * g.columns + c];
+    for (long long r = t.rank; r < g.m; r += t.size) {
+      const long long at = r * g.columns + c;
+      part += g.a[at] * g.b[at];
+      if (g.scaled.at != nullptr && t.owns()) g.scaled.put(at, g.a[at] * g.factor[c]);
+    }
     const float sum = t.sum(part);
     if (t.leads()) g.to.put(c, g.adds ? g.to[c] + sum : sum);
   }
@@ -89,7 +104,8 @@ template <class T> status dot_columns(cudaStream_t stream, const target& device,
     return c.type == dtype_of<T> && reinterpret_cast<std::uintptr_t>(c.at) % 16 == 0;
   };
   if constexpr (sizeof(T) == 2)
-    if (addressed(g.a) && addressed(g.b) && g.columns % 8 == 0 && device.capability >= 90) {
+    if (addressed(g.a) && addressed(g.b) && (g.scaled.at == nullptr || addressed(g.scaled)) && g.columns % 8 == 0 &&
+        device.capability >= 90) {
       const unsigned tiles = static_cast<unsigned>((g.columns + dots_width - 1) / dots_width);
       const int parts = parts_of_tokens(tiles, (g.m + dots_height - 1) / dots_height, 2 * device.processors);
       cudaLaunchAttribute cluster;

@@ -13,11 +13,13 @@ namespace graft::cuda {
 struct alone {
   int rank = 0, size = 1;
   __host__ __device__ bool leads() const { return true; }
+  __host__ __device__ bool owns() const { return true; }  // what it was given is its own
   __host__ __device__ void sync() const {}
   template <class Real> __host__ __device__ Real sum(Real v) const { return v; }
   template <class Real> __host__ __device__ Real most(Real v) const { return v; }
   __host__ __device__ unsigned votes(bool v) const { return v ? 1 : 0; }  // one bit a thread
   __host__ __device__ long long largest(double, long long at) const { return at; }
+  template <int> __host__ __device__ double* near_memory() const { return nullptr; }
 };
 template <class Real> __device__ Real warp_sum(Real v) {
   for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(0xffffffffU, v, d);
@@ -43,6 +45,7 @@ struct column_team {
   bool inside;
   int size = height;
   __device__ bool leads() const { return rank == 0 && inside; }
+  __device__ bool owns() const { return inside; }
   template <class Real> __device__ Real sum(Real v) const {
     __shared__ Real cell[height][32];
     __syncthreads();
@@ -88,6 +91,11 @@ struct block_team {
     value = values[0], at = places[0];
     for (int w = 1; w < size / 32; ++w) take(value, at, values[w], places[w]);
     return at;
+  }
+  // So many doubles that only this team sees, beside its processor; none where a team has no such memory.
+  template <int Count> __device__ double* near_memory() const {
+    __shared__ double memory[Count];
+    return memory;
   }
   __device__ static void take(double& value, long long& at, double other, long long place) {
     if (other > value || (other == value && place < at)) value = other, at = place;

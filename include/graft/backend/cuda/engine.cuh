@@ -284,6 +284,10 @@ template <class T> struct engine {
     // The tensors of one of several layers that share this plan.
     using binding = typename bound_plan<T>::binding;
     void exchange(binding& other) { plan_.exchange(other); }
+    // What another plan of the same layer computes of the parameters is not computed again.
+    static void take_known(binding& mine, const binding& from, const sequence<id>& equal) {
+      bound_plan<T>::take_known(mine, from, equal);
+    }
     long long launched() const { return plan_.launched(); }
     long long moves() const { return plan_.moves(); }
     const graph& value() const { return plan_.value(); }

@@ -45,6 +45,7 @@ template <class Real> struct evaluator {
       const long long parts = parts_of_product(g, i, s);
       return parts > 1 ? parts * count(g, i, s) : 0;
     }
+    if (v.what == op::scatter) return scattered<Real>::needs(sizes(v.a));
     if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
     if (v.what == op::rotate_grad) return rotation_traces<Real>::needs(sizes(v.a), sizes(v.c));
     if (v.what == op::attention_grad) return 2 * sizes(v.a).d[2] * (sizes(v.c).d[3] / argument(v, 0));
@@ -77,6 +78,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
   const char* const name = row(v.what).name;
   const int axis = v.k[0].v;  // of the ops that have one
   auto* const doubles = reinterpret_cast<double*>(scratch);
+  auto* const links = reinterpret_cast<int*>(scratch);
   const auto filling = with<Ops, op::constant, op::number, op::zero>(on);
   const auto mapped = with<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu,
                            op::silu, op::gelu, op::gelu_tanh, op::step, op::detach, op::reshape>(on);
@@ -161,8 +163,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       const gathered<Real> f{out, x.a, x.ids, v.ta, part(v)};
       return with<Ops, op::gather>(on).elements(out.area(), f, name);
     }
-    case op::scatter:
-      return with<Ops, op::scatter>(on).rows(v.ta ? out.d[3] : out.d[2], scattered<Real>{out, x.a, x.ids, v.ta}, name);
+    case op::scatter: return scatter(with<Ops, op::scatter>(on), scattered<Real>{out, x.a, x.ids, links, v.ta}, links);
     case op::place: return with<Ops, op::place>(on).rows(out.d[2], placed<Real>{out, x.a, x.ids}, name);
     case op::pick: return with<Ops, op::pick>(on).elements(n, picked<Real>{out, x.a, x.ids}, name);
     case op::softmax: return with<Ops, op::softmax>(on).rows(x.a.rows(), softmaxes<Real>{out, x.a}, name);

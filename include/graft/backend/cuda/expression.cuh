@@ -77,16 +77,19 @@ template <bool Rounds> struct expression_eights {
     return fits;
   }
 
-  // Is operand k one number where `numbers` says so, and else all elements in the type of the result?
-  template <int N> bool is_like(unsigned numbers) const {
+  // Is operand k one number, or a row of floats, where the bits say so, and else all elements in the type of the result?
+  template <int N> bool is_like(unsigned numbers, unsigned rows) const {
     bool all = e.operands == N;
     for (int k = 0; k < N && all; ++k)
-      all = (numbers >> k & 1) != 0 ? as[k] == form::number : as[k] == form::whole && e.operand[k].type == out.type;
+      all = (numbers >> k & 1) != 0 ? as[k] == form::number
+            : (rows >> k & 1) != 0  ? as[k] == form::row && e.operand[k].type == dtype::f32
+                                    : as[k] == form::whole && e.operand[k].type == out.type;
     return all;
   }
   __device__ void read(float (&to)[8], int operand, long long first) const {
     const cells<float>& from = e.operand[operand];
-    if (as[operand] != form::number) return load_eight(to, from, as[operand] == form::row ? first % width : first);
+    if (as[operand] == form::row) return load_eight(to, from, 8 * (static_cast<unsigned>(first / 8) % (width / 8)));
+    if (as[operand] != form::number) return load_eight(to, from, first);
     const float v = from[0];
     for (int k = 0; k < 8; ++k) to[k] = v;
   }
@@ -202,35 +205,55 @@ template <class Inside, class Value> class expression_writer {
 };
 
 // As a kernel of its own where its steps are these; `fits` says whether they are.
-template <dtype Type, unsigned Numbers, class Steps> struct as_known {
-  using kernel = known_expression<Type, Numbers, Steps>;
+template <dtype Type, class Steps, unsigned Numbers = 0, unsigned Rows = 0> struct as_known {
+  using kernel = known_expression<Type, Numbers, Rows, Steps>;
   static bool fits(const expression_eights<true>& f) {
-    return f.out.type == Type && Steps::are(f.e.step, f.e.steps) && f.is_like<kernel::operands>(Numbers);
+    return f.out.type == Type && Steps::are(f.e.step, f.e.steps) && f.is_like<kernel::operands>(Numbers, Rows);
   }
   static kernel of(const expression_eights<true>& f) {
     kernel known;
     for (int k = 0; k < kernel::operands; ++k) known.operand[k] = f.e.operand[k];
-    known.out = f.out;
+    known.out = f.out, known.width = f.width;
     return known;
   }
 };
-using known_gate = as_known<dtype::bf16, 0, silu_gate>;
-using known_gate_by_second = as_known<dtype::bf16, 0, silu_gate_by_second>;
-using known_gate_by_first = as_known<dtype::bf16, 8, silu_gate_by_first>;
+using known_gate = as_known<dtype::bf16, silu_gate>;
+using known_gate_by_second = as_known<dtype::bf16, silu_gate_by_second>;
+using known_gate_by_first = as_known<dtype::bf16, silu_gate_by_first, 1U << 3>;
+using known_scaled_gate = as_known<dtype::bf16, scaled_gate, 0, 1U << 1 | 1U << 3>;
+using known_scaled_by_second = as_known<dtype::bf16, scaled_gate_by_second, 0, 1U << 2>;
+using known_sum = as_known<dtype::bf16, sum_of_three>;
+using known_residual = as_known<dtype::bf16, scaled_residual, 0, 1U << 2>;
+using known_scaled_by_first = as_known<dtype::bf16, scaled_gate_by_first, 1U << 5, 1U << 2 | 1U << 4>;
 
 // False where no such kernel knows it.
 inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
+  bool found = false;
   status s = ok;
-  if (known_gate::fits(f))
-    s = each(stream, n, known_gate::of(f), "gate");
-  else if (known_gate_by_second::fits(f))
-    s = each(stream, n, known_gate_by_second::of(f), "gradient of a gate");
-  else if (known_gate_by_first::fits(f))
-    s = each(stream, n, known_gate_by_first::of(f), "gradient of a gate");
-  else
-    return false;
+  auto as = [&]<class Known>(Known, const char* name) {
+    if (found || !Known::fits(f)) return;
+    found = true, s = each(stream, n, Known::of(f), name);
+  };
+  as(known_gate{}, "gate"), as(known_scaled_gate{}, "gate"), as(known_residual{}, "residual");
+  as(known_sum{}, "sum");
+  as(known_gate_by_second{}, "gradient of a gate"), as(known_gate_by_first{}, "gradient of a gate");
+  as(known_scaled_by_second{}, "gradient of a gate"), as(known_scaled_by_first{}, "gradient of a gate");
   if (!s) return s.failure();
-  return true;
+  return found;
+}
+// The same for both gradients of a gate.
+inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& a,
+                                   const expression_eights<true>& b, long long n) {
+  bool found = false;
+  status s = ok;
+  auto as = [&]<class First, class Second>(First, Second) {
+    if (found || !First::fits(a) || !Second::fits(b)) return;
+    using both = known_pair<typename First::kernel, typename Second::kernel>;
+    found = true, s = each(stream, n, both{First::of(a), Second::of(b)}, "gradients of a gate");
+  };
+  as(known_gate_by_second{}, known_gate_by_first{}), as(known_scaled_by_second{}, known_scaled_by_first{});
+  if (!s) return s.failure();
+  return found;
 }
 
 // `of`: what is computed element by element, the root itself or what it sums.
@@ -238,7 +261,7 @@ inline status evaluate(cudaStream_t stream, const expression& e, const tensor<fl
   if (out.count() == 0) return ok;
   unsigned size[4], to[4];
   for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(of.d[k]), to[k] = static_cast<unsigned>(out.d[k]);
-  if (of.count() == out.count() && of.count() < 1LL << 40) {
+  if (of.count() == out.count() && of.count() < 1LL << 35) {
     const long long eights = out.count() / 8;
     const auto width = static_cast<unsigned>(of.d[3]);
     expression_eights<false> wide{e, out.p, width, {}};
@@ -278,11 +301,9 @@ inline status evaluate(cudaStream_t stream, const expression& first, const expre
   if (out.p.type != dtype::f32 && other.p.type != dtype::f32) {
     expression_eights<true> a{first, out.p, width, {}}, b{second, other.p, width, {}};
     if (a.take(size) && b.take(size)) {
-      if (known_gate_by_second::fits(a) && known_gate_by_first::fits(b))
-        return each(stream, eights,
-                    known_pair<known_gate_by_second::kernel, known_gate_by_first::kernel>{known_gate_by_second::of(a),
-                                                                                          known_gate_by_first::of(b)},
-                    "gradients of a gate");
+      const result<bool> known = evaluate_known(stream, a, b, eights);
+      if (!known) return known.failure();
+      if (*known) return ok;
       return each(stream, eights, both_expressions<expression_eights<true>>{a, b}, "expressions");
     }
   }

@@ -85,14 +85,14 @@ struct binary_by_eights {
 
   static bool fits(const tensor<float>& out, const tensor<float>& a, const tensor<float>& b) {
     const bool one_row = b.count() == b.d[3] && b.d[3] == out.d[3];
-    return out.d[3] % 8 == 0 && out.d[3] < 1LL << 31 && a.count() == out.count() &&
+    return out.d[3] % 8 == 0 && out.count() < 1LL << 35 && a.count() == out.count() &&
            (b.count() == out.count() || one_row) && by_sixteen_bytes(out.p) && by_sixteen_bytes(a.p) &&
            by_sixteen_bytes(b.p);
   }
   __device__ void operator()(long long i) const {
     float x[8], y[8];
     load_eight(x, f.a.p, 8 * i);
-    load_eight(y, f.b.p, width == 0 ? 8 * i : 8 * i % width);
+    load_eight(y, f.b.p, width == 0 ? 8 * i : 8 * (static_cast<unsigned>(i) % (width / 8)));
     for (int k = 0; k < 8; ++k) x[k] = f.of(x[k], y[k]);
     store_eight(x, f.out, 8 * i);
   }

@@ -4,7 +4,7 @@
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/eights.cuh>
-#include <graft/core/mixed_bits.h>
+#include <graft/backend/element_drops.h>
 
 namespace graft::cuda {
 
@@ -63,13 +63,8 @@ template <class Real> struct dropped_elements {
   long long salt;
   cells<Real> rate;
   __host__ __device__ void operator()(long long i) const {
-    const Real share = rate[0];
-    const std::uint64_t key =
-        mixed_bits(static_cast<std::uint64_t>(*seed) ^ mixed_bits(static_cast<std::uint64_t>(salt)));
-    const auto below = static_cast<std::uint64_t>(static_cast<double>(share) * 9007199254740992.0);  // of 2^53
-    const Real scale = share < Real(1) ? Real(1) / (Real(1) - share) : Real(0);
-    const std::uint64_t drawn = mixed_bits(key ^ static_cast<std::uint64_t>(i)) >> 11U;
-    out.p.put(i, drawn < below ? Real(0) : scale * x.p[i]);
+    const auto drawn = element_drops::of(*seed, salt, static_cast<double>(rate[0]));
+    out.p.put(i, drawn.drops(i) ? Real(0) : element_drops::scale(static_cast<Real>(rate[0])) * x.p[i]);
   }
 };
 

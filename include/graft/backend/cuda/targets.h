@@ -25,6 +25,8 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
     s.rank = padded_rank(s.rank);
     if (s.columns > 0 && s.rank > 0) ++sums;
   }
+  if (streams_across(padded, t))
+    return (padded.rank > 0 ? 2 : 1) + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
   const linear_choice c = choose(padded, t);
   for (unsigned k = 0; k < 2; ++k) sums -= (c.beside >> k & 1) != 0 ? 1 : 0;
   return c.launches + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
@@ -69,8 +71,8 @@ constexpr int parts_of_product(const graph& g, id i, const size_values& s) {
   return parts_of_terms(size(i, 2), size(i, 3), size(i, 0) * size(i, 1), terms);
 }
 // One for every operation, but that several rotation factors, their gradient, and a product in parts take two steps, as
-// the gradient of attention does; and that keys and values are written to a cache before it is read. Attention may have kernels for whole
-// models.
+// the gradients of attention and of look-ups do; and that keys and values are written to a cache before it is read.
+// Attention may have kernels for whole models.
 constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   const node& v = g[i];
   if (count(g, i, s) == 0) return 0;
@@ -78,7 +80,7 @@ constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype typ
     if (const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t); c.how != attention_way::node)
       return c.launches;
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
-  if (v.what == op::attention_grad || v.what == op::cached_attention) return 2;
+  if (v.what == op::attention_grad || v.what == op::cached_attention || v.what == op::scatter) return 2;
   if (v.what == op::rotate_grad) return size(v.c, 0) > 1 ? 2 : 1;
   if (v.what == op::matmul) return parts_of_product(g, i, s) > 1 ? 2 : 1;
   return v.what == op::rotate && composes_factors(size(v.b, 0), size(v.b, 3), size(v.a, 3)) ? 2 : 1;
@@ -99,7 +101,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.flops_per_second = (capability >= 90 ? 5.7e12 : 2.2e12) * processors;
   t.kernel_seconds = capability >= 90 ? 1.2e-6 : 2.5e-6;
   t.largest_branch_rank = 64;
-  t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = true;
+  t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = t.takes_dropout = true;
   t.joins_products = max_segments, t.joins_gates = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
   t.run_gated = &run_gated, t.takes_heads = &takes_heads;

@@ -52,6 +52,7 @@ class values {
   void scratch_at(float* p) { scratch_at_ = p; }
   // Sizes and data of one call; there must be room for them.
   void resize(const size_values& s) { s_ = s; }
+  const size_values& sizes() const { return s_; }
   void give(id i, const view& v) {
     leaves_[static_cast<std::size_t>(i)] = v, put(i, {const_cast<void*>(v.data), v.type});
   }
@@ -62,11 +63,22 @@ class values {
     into_[static_cast<std::size_t>(i)] = at_[static_cast<std::size_t>(i)] = to;
   }
 
+  // Node i is computed by somebody else, there: it needs no memory here.
+  void lies_at(id i, const cells<float>& there) { own_[static_cast<std::size_t>(i)] = buffer(), put(i, there); }
+  // Memory of its own for node i, which is computed next.
+  result<cells<float>> own_room(id i) {
+    buffer& own = own_[static_cast<std::size_t>(i)];
+    if (status s = own.reserve(elements(i) * 4); !s) return s.failure();
+    return put(i, own.as<float>()), cells<float>(own.as<float>());
+  }
+
   // The memory that is reserved for node i.
   cells<float> room(id i) const {
     const auto k = static_cast<std::size_t>(i);
     return into_[k].at != nullptr ? into_[k] : cells<float>(own_[k].as<float>());
   }
+
+  cells<float> place(id i) const { return at_[static_cast<std::size_t>(i)]; }
 
   // Computes the nodes of `wanted` in order; their operands are computed, wanted or leaves.
   status compute(cudaStream_t stream, const node_set& wanted) {
@@ -84,8 +96,9 @@ class values {
     if (lies_elsewhere(i)) return ok;
     if (to.at == nullptr) to = into_[k];
     if (to.at == nullptr) {
-      if (status s = own_[k].reserve(elements(i) * 4); !s) return s;
-      to = cells<float>(own_[k].as<float>());
+      const result<cells<float>> own = own_room(i);
+      if (!own) return own.failure();
+      to = *own;
     }
     put(i, to);
     if (v.what == op::scalar) {

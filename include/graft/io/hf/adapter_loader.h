@@ -43,10 +43,7 @@ class adapter_loader {
     result<peft_layer> layer = read_module(from_, b);
     if (!layer) return layer.failure();
     module_adapter m = adapter_of(b, *layer);
-    for (const char* key : {"lora_dropout", "boft_dropout", "vera_dropout", "vblora_dropout", "miss_dropout",
-                            "unilora_dropout", "frod_dropout"})
-      if (b.kind == "linear" && !same_text(from_.config.type_name(), "SUPERTUNING") && from_.config.key(key) != nullptr)
-        m.dropout = from_.config.number(key);
+    if (b.kind == "linear") take_dropout(m);
     for (const loaded_tensor& t : layer->beside) used_.push_back(t.key);
     for (auto& [name, t] : layer->tensors)  // the model has what no file will
       if (!t.stored) t.data = {}, t.places = {}, t.whole = nullptr;
@@ -55,6 +52,23 @@ class adapter_loader {
     out_.modules.push_back({b, std::move(*layer)});
     out_.modules.back().base.among = nullptr;
     return ok;
+  }
+  // What training leaves out. PEFT replaces some blocks of one of BOFT's factors, drawn for each call; here each block of
+  // every factor is drawn, as many on average. OFT's module_dropout and MiSS-bat's dropout have no effect in PEFT either.
+  void take_dropout(module_adapter& m) const {
+    const auto& c = from_.config;
+    const auto number = [&](const char* key) { return c.key(key) != nullptr ? c.number(key) : 0; };
+    for (const char* key : {"lora_dropout", "vera_dropout", "vblora_dropout", "miss_dropout", "hira_dropout",
+                            "gralora_dropout", "randlora_dropout", "psoft_dropout", "unilora_dropout", "frod_dropout"})
+      m.dropout += number(key);
+    if (same_text(c.type_name(), "SUPERTUNING")) m.dropout = 0;
+    if (same_text(c.type_name(), "MISS") && c.word("init_weights") == "bat") m.dropout = 0;
+    if (same_text(c.type_name(), "DELORA")) m.dropout = number("module_dropout");
+    if (same_text(c.type_name(), "LOHA") || same_text(c.type_name(), "LOKR")) {
+      m.rank_dropout = number("rank_dropout"), m.module_dropout = number("module_dropout");
+      m.rank_dropout_scale = number("rank_dropout_scale") != 0;
+    }
+    if (same_text(c.type_name(), "BOFT")) m.block_dropout = number("boft_dropout") / number("boft_n_butterfly_factor");
   }
   module_adapter adapter_of(const base_layer& b, const peft_layer& layer) {
     return module_adapter_of(b, layer, [&](const loaded_tensor& t) { return shared(t); });

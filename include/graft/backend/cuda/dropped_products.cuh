@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Narrow products with dropout in them (plan/dropped.h), 16 bits, by mma.sync at the speed of memory:
+//     shrink   S = drop(x) Aᵀ        sum      D = Tᵀ drop(x)        expand   y = other + drop(T A)
+// Elements are dropped in registers, by draws that decide about four columns each; what stays is scaled at the end, where
+// it is fewer numbers. Inner and outer indices are permuted so that what a thread has of a row is contiguous in memory.
+#pragma once
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/gemm_mma.cuh>
+#include <graft/backend/cuda/tensor.cuh>
+#include <graft/backend/element_drops.h>
+#include <graft/plan/dropped.h>
+
+namespace graft::cuda {
+
+struct dropped_args {
+  cells<float> wide, narrow, out;  // x or other [rows, columns]; T or S [rows, rank]; the result
+  cells<float> factor;             // A or B: entry (r, c) at r * rank_step + c * column_step
+  long long rank_step = 0, column_step = 0;
+  long long rows = 0;
+  int columns = 0, rank = 0;
+  const std::int64_t* seed = nullptr;  // none: nothing is dropped
+  long long salt = 0;
+  cells<float> rate{};
+
+  __host__ __device__ element_drops drawn() const {
+    return seed == nullptr ? element_drops{} : element_drops::of(*seed, salt, static_cast<double>(rate[0]));
+  }
+  __host__ __device__ float scale() const { return seed == nullptr ? 1.0F : element_drops::scale(rate[0]); }
+  __host__ __device__ float entry(int r, int c) const {
+    return r < rank && c < columns ? factor[r * rank_step + c * column_step] : 0.0F;
+  }
+  // Entries c to c + 3, c a multiple of four.
+  __device__ __forceinline__ float4 four_entries(int r, int c) const {
+    if (column_step == 1 && factor.type != dtype::f32 && rank_step % 4 == 0 && r < rank) {
+      const uint2 v =
+          *reinterpret_cast<const uint2*>(static_cast<const unsigned short*>(factor.at) + r * rank_step + c);
+      const bool brain = factor.type == dtype::bf16;
+      const float2 low = brain ? unpack<__nv_bfloat16>(v.x) : unpack<__half>(v.x),
+                   high = brain ? unpack<__nv_bfloat16>(v.y) : unpack<__half>(v.y);
+      return make_float4(low.x, low.y, high.x, high.y);
+    }
+    if (column_step != 1 || factor.type != dtype::f32 || rank_step % 4 != 0 || r >= rank)
+      return make_float4(entry(r, c), entry(r, c + 1), entry(r, c + 2), entry(r, c + 3));
+    return *reinterpret_cast<const float4*>(static_cast<const float*>(factor.at) + r * rank_step + c);
+  }
+  // The kernels below; others are computed entry by entry.
+  bool fits() const {
+    auto narrow_type = [](const cells<float>& p) {
+      return p.at == nullptr || p.type == dtype::bf16 || p.type == dtype::f16;
+    };
+    auto aligned = [](const cells<float>& p) { return reinterpret_cast<std::uintptr_t>(p.at) % 16 == 0; };
+    return aligned(factor) && rank <= 64 && rank % 2 == 0 && columns % 32 == 0 && narrow_type(wide) &&
+           narrow_type(narrow) && wide.type != dtype::f32 && (narrow.at == nullptr || narrow.type == wide.type) &&
+           aligned(wide) && aligned(narrow) && aligned(out);
+  }
+};
+
+namespace dropping {
+inline constexpr int warps = 8, threads = 32 * warps;
+inline constexpr int many = 16;  // warps of blocks that are alone on their processor
+
+// Zeros where two of four neighbours are dropped: a mask for a pair of 16-bit numbers.
+__device__ __forceinline__ std::uint32_t pair_mask(const element_drops& d, std::uint64_t draws, int pair) {
+  return (d.drops(draws, 2 * pair) ? 0U : 0xffffU) | (d.drops(draws, 2 * pair + 1) ? 0U : 0xffff0000U);
+}
+// Eight neighbours, from element `at` on, a multiple of four.
+__device__ __forceinline__ uint4 masked(const element_drops& d, uint4 v, long long at) {
+  const std::uint64_t low = d.four(static_cast<std::uint64_t>(at) / 4),
+                      high = d.four(static_cast<std::uint64_t>(at) / 4 + 1);
+  v.x &= pair_mask(d, low, 0), v.y &= pair_mask(d, low, 1), v.z &= pair_mask(d, high, 0), v.w &= pair_mask(d, high, 1);
+  return v;
+}
+// Two ranks of a row of T.
+template <class T> __device__ __forceinline__ std::uint32_t two_ranks(const dropped_args& g, long long row, int rank) {
+  const auto* const at = static_cast<const T*>(g.narrow.at) + row * g.rank + rank;
+  return row < g.rows && rank < g.rank ? *reinterpret_cast<const std::uint32_t*>(at) : 0U;
+}
+// What the warps of a block found, added up in their order.
+template <int Count> __device__ __forceinline__ void add_warps(float (&mine)[Count], float* shared) {
+  for (int w = 0; w < many; ++w) {
+    if (static_cast<int>(threadIdx.x) / 32 == w)
+      for (int k = 0; k < Count; ++k) {
+        float* const at = shared + k * 32 + threadIdx.x % 32;
+        *at = w == 0 ? mine[k] : *at + mine[k];
+      }
+    __syncthreads();
+  }
+}
+}  // namespace dropping
+
+// A block makes 32 rows of S; its warps take columns in turns of 32.
+template <class T, int Tiles> __global__ void __launch_bounds__(32 * dropping::many) dropped_shrink(dropped_args g) {
+#if __CUDA_ARCH__ >= 800
+  take_turn();
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
+            row0 = static_cast<int>(blockIdx.x) * 32 + lane / 4;
+  const element_drops d = g.drawn();
+  const T* const x = static_cast<const T*>(g.wide.at);
+  float acc[2][2 * Tiles][4] = {};
+  auto load = [&](uint4(&to)[4], int c) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const long long row = row0 + 8 * k;
+      to[k] = ptx::load_once(x + row * g.columns + c + 8 * q, row < g.rows && c < g.columns);
+    }
+  };
+  constexpr int stride = 32 * dropping::many;
+  auto load_factor = [&](float4(&to)[2][2 * Tiles], int c) {
+#pragma unroll
+    for (int s = 0; s < 2; ++s)
+#pragma unroll
+      for (int n = 0; n < 2 * Tiles; ++n)
+        to[s][n] = c < g.columns ? g.four_entries(8 * n + lane / 4, c + 8 * q + 4 * s) : make_float4(0, 0, 0, 0);
+  };
+  uint4 now[4], next[4];
+  float4 a[2][2 * Tiles];
+  load(now, 32 * warp), load_factor(a, 32 * warp);
+  for (int c = 32 * warp; c < g.columns; c += stride) {
+    load(next, c + stride);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) now[k] = dropping::masked(d, now[k], (row0 + 8LL * k) * g.columns + c + 8 * q);
+#pragma unroll
+    for (int s = 0; s < 2; ++s)
+#pragma unroll
+      for (int n = 0; n < 2 * Tiles; ++n) {
+        const std::uint32_t right[2] = {pack<T>(a[s][n].x, a[s][n].y), pack<T>(a[s][n].z, a[s][n].w)};
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const uint4 &low = now[2 * m], &high = now[2 * m + 1];
+          const std::uint32_t left[4] = {s == 0 ? low.x : low.z, s == 0 ? high.x : high.z, s == 0 ? low.y : low.w,
+                                         s == 0 ? high.y : high.w};
+          mma::multiply<T>(acc[m][n], left, right);
+        }
+      }
+    load_factor(a, c + stride);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) now[k] = next[k];
+  }
+  __shared__ float sums[2 * 2 * Tiles * 4 * 32];
+  float mine[2 * 2 * Tiles * 4];
+#pragma unroll
+  for (int k = 0; k < 2 * 2 * Tiles * 4; ++k) mine[k] = acc[k / (8 * Tiles)][k / 4 % (2 * Tiles)][k % 4];
+  dropping::add_warps(mine, sums);
+  const float scale = g.scale();
+  for (int e = static_cast<int>(threadIdx.x); e < 2 * 2 * Tiles * 4 * 32; e += 32 * dropping::many) {
+    const int k = e / 32, l = e % 32, m = k / (8 * Tiles), n = k / 4 % (2 * Tiles), i = k % 4;
+    const long long row = static_cast<long long>(blockIdx.x) * 32 + 16 * m + l / 4 + i / 2 * 8;
+    const int r = 8 * n + l % 4 * 2 + i % 2;
+    if (row < g.rows && r < g.rank) g.out.put(row * g.rank + r, scale * sums[e]);
+  }
+#endif
+}
+
+// A block makes 32 columns of D for 16 ranks; its warps take tokens in turns of 16.
+template <class T> __global__ void __launch_bounds__(32 * dropping::many) dropped_sum(dropped_args g) {
+#if __CUDA_ARCH__ >= 800
+  take_turn();
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
+            column = static_cast<int>(blockIdx.x) * 32 + lane / 4 * 4, rank0 = static_cast<int>(blockIdx.y) * 16;
+  const element_drops d = g.drawn();
+  const T* const x = static_cast<const T*>(g.wide.at);
+  auto row_of = [&](long long first, int k) { return first + 2 * q + k % 2 + k / 2 * 8; };
+  struct tokens {
+    uint2 x[4];
+    std::uint32_t t[4];
+  };
+  auto load = [&](tokens& to, long long first) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const long long row = row_of(first, k);
+      to.x[k] = row < g.rows ? __ldcs(reinterpret_cast<const uint2*>(x + row * g.columns + column)) : make_uint2(0, 0);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      to.t[k] = dropping::two_ranks<T>(g, first + lane / 4 + k / 2 * 8, rank0 + k % 2 * 8 + 2 * q);
+  };
+  float acc[4][4] = {};
+  constexpr long long stride = 16 * dropping::many;
+  tokens now, next, then;
+  load(now, 16 * warp), load(next, 16 * warp + stride);
+  for (long long first = 16 * warp; first < g.rows; first += stride) {
+    load(then, first + 2 * stride);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const std::uint64_t draws = d.four(static_cast<std::uint64_t>(row_of(first, k) * g.columns + column) / 4);
+      now.x[k].x &= dropping::pair_mask(d, draws, 0), now.x[k].y &= dropping::pair_mask(d, draws, 1);
+    }
+    // Ranks 0 to 7 and 8 to 15 of the first eight tokens, then of the others.
+    const std::uint32_t left[4] = {ptx::turn_matrix(now.t[0]), ptx::turn_matrix(now.t[1]), ptx::turn_matrix(now.t[2]),
+                                   ptx::turn_matrix(now.t[3])};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {  // column 4 (lane / 4) + j, two tokens in a register
+      const unsigned which = j % 2 == 0 ? 0x5410U : 0x7632U;
+      const std::uint32_t right[2] = {
+          __byte_perm(j < 2 ? now.x[0].x : now.x[0].y, j < 2 ? now.x[1].x : now.x[1].y, which),
+          __byte_perm(j < 2 ? now.x[2].x : now.x[2].y, j < 2 ? now.x[3].x : now.x[3].y, which)};
+      mma::multiply<T>(acc[j], left, right);
+    }
+    now = next, next = then;
+  }
+  __shared__ float sums[16 * 32];
+  float mine[16];
+#pragma unroll
+  for (int k = 0; k < 16; ++k) mine[k] = acc[k / 4][k % 4];
+  dropping::add_warps(mine, sums);
+  const float scale = g.scale();
+  for (int e = static_cast<int>(threadIdx.x); e < 16 * 32; e += 32 * dropping::many) {
+    const int j = e / 32 / 4, i = e / 32 % 4, l = e % 32, r = rank0 + l / 4 + i / 2 * 8,
+              c = static_cast<int>(blockIdx.x) * 32 + 4 * (l % 4 * 2 + i % 2) + j;
+    if (r < g.rank) g.out.put(static_cast<long long>(r) * g.columns + c, scale * sums[e]);
+  }
+#endif
+}
+
+// A warp makes 32 columns of 128 rows, with its part of A in registers.
+template <class T, int Tiles> __global__ void __launch_bounds__(dropping::threads) dropped_expand(dropped_args g) {
+#if __CUDA_ARCH__ >= 800
+  take_turn();
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
+            first = (static_cast<int>(blockIdx.x) * dropping::warps + warp) * 32;
+  if (first >= g.columns) return;
+  const element_drops d = g.drawn();
+  const float scale = g.scale();
+  std::uint32_t right[Tiles][4][2];  // product t makes columns 8 q + 2 t and the next for each q
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int r = 16 * n + 2 * q + 8 * h, c = first + lane / 8 * 8 + 2 * t + lane / 4 % 2;
+        right[n][t][h] = pack<T>(g.entry(r, c), g.entry(r + 1, c));
+      }
+  const T* const other = static_cast<const T*>(g.wide.at) + first + 8 * q;
+  T* const out = static_cast<T*>(g.out.at) + first + 8 * q;
+  for (int step = 0; step < 128; step += 16) {
+    const long long row0 = static_cast<long long>(blockIdx.y) * 128 + step + lane / 4;
+    uint4 v[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) v[h] = ptx::load_once(other + (row0 + 8 * h) * g.columns, row0 + 8 * h < g.rows);
+    float acc[4][4] = {};
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      const int r = 16 * n + 2 * q;
+      const std::uint32_t left[4] = {dropping::two_ranks<T>(g, row0, r), dropping::two_ranks<T>(g, row0 + 8, r),
+                                     dropping::two_ranks<T>(g, row0, r + 8),
+                                     dropping::two_ranks<T>(g, row0 + 8, r + 8)};
+#pragma unroll
+      for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left, right[n][t]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const long long row = row0 + 8 * h, at = row * g.columns + first + 8 * q;
+      if (row >= g.rows) continue;
+      std::uint64_t draws[2] = {};
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        if (g.seed != nullptr) draws[k] = d.four(static_cast<std::uint64_t>(at) / 4 + static_cast<std::uint64_t>(k));
+      const std::uint32_t words[4] = {v[h].x, v[h].y, v[h].z, v[h].w};
+      std::uint32_t made[4];
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        float add[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) add[e] = d.drops(draws[t / 2], 2 * (t % 2) + e) ? 0.0F : scale * acc[t][2 * h + e];
+        const float2 before = unpack<T>(words[t]);
+        made[t] = pack<T>(before.x + add[0], before.y + add[1]);
+      }
+      *reinterpret_cast<uint4*>(out + row * g.columns) = make_uint4(made[0], made[1], made[2], made[3]);
+    }
+  }
+#endif
+}
+
+// One entry of a result: for types and sizes that the kernels above do not take.
+struct dropped_entry {
+  dropped_args g;
+  dropped_product::form how;
+
+  __host__ __device__ float x(const element_drops& d, long long row, int c) const {
+    const long long at = row * g.columns + c;
+    return d.drops(at) ? 0.0F : g.wide[at];
+  }
+  template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
+    const element_drops d = g.drawn();
+    float sum = 0;
+    const long long across = how == dropped_product::form::shrink ? g.rank : g.columns;
+    const long long row = i / across;
+    const int c = static_cast<int>(i % across);
+    if (how == dropped_product::form::shrink)
+      for (int k = t.rank; k < g.columns; k += t.size) sum += x(d, row, k) * g.entry(c, k);
+    else if (how == dropped_product::form::sum)
+      for (long long token = t.rank; token < g.rows; token += t.size)
+        sum += g.narrow[token * g.rank + row] * x(d, token, c);
+    else
+      for (int r = t.rank; r < g.rank && !d.drops(i); r += t.size) sum += g.narrow[row * g.rank + r] * g.entry(r, c);
+    sum = g.scale() * t.sum(sum);
+    if (t.leads()) g.out.put(i, how == dropped_product::form::expand ? g.wide[i] + sum : sum);
+  }
+};
+
+namespace detail {
+template <class T> status launch_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
+  const auto blocks = [](long long n, long long each) { return static_cast<unsigned>((n + each - 1) / each); };
+  auto run = [&](auto* kernel, dim3 grid, int warps = dropping::many) {
+    return launch_chained(stream, kernel, grid, dim3(static_cast<unsigned>(32 * warps)), "product with dropout", g);
+  };
+  if (how == dropped_product::form::sum) return run(&dropped_sum<T>, dim3(blocks(g.columns, 32), blocks(g.rank, 16)));
+  if (how == dropped_product::form::shrink) {
+    const dim3 grid(blocks(g.rows, 32));
+    return g.rank <= 16   ? run(&dropped_shrink<T, 1>, grid)
+           : g.rank <= 32 ? run(&dropped_shrink<T, 2>, grid)
+                          : run(&dropped_shrink<T, 4>, grid);
+  }
+  const dim3 grid(blocks(g.columns, 32 * dropping::warps), blocks(g.rows, 128));
+  return g.rank <= 16   ? run(&dropped_expand<T, 1>, grid, dropping::warps)
+         : g.rank <= 32 ? run(&dropped_expand<T, 2>, grid, dropping::warps)
+                        : run(&dropped_expand<T, 4>, grid, dropping::warps);
+}
+}  // namespace detail
+
+inline status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
+  const bool shrinks = how == dropped_product::form::shrink, sums = how == dropped_product::form::sum;
+  const long long entries = sums ? static_cast<long long>(g.rank) * g.columns : g.rows * (shrinks ? g.rank : g.columns);
+  if (entries == 0) return ok;
+  const bool same = how != dropped_product::form::expand || g.out.type == g.wide.type;
+  if (!g.fits() || !same) return on_stream{stream}.rows(entries, dropped_entry{g, how}, "product with dropout");
+  return g.wide.type == dtype::bf16 ? detail::launch_dropped<__nv_bfloat16>(stream, how, g)
+                                    : detail::launch_dropped<__half>(stream, how, g);
+}
+
+}  // namespace graft::cuda

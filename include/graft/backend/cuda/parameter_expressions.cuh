@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values that follow from the parameters, computed again after each step of training: node by node, but for what is computed
+// element by element, which is joined to expressions of one kernel each (plan/expression.h). DoRA's factor is so six
+// kernels behind a product with W instead of fourteen.
+#pragma once
+#include <graft/backend/cuda/dropped_products.cuh>
+#include <graft/backend/cuda/expression.cuh>
+#include <graft/backend/cuda/values.cuh>
+
+namespace graft::cuda {
+
+class parameter_expressions {
+ public:
+  // `readers`: how often each node is read, by whoever reads it; `changing`: what follows from parameters.
+  void find(const graph& g, const stages& when, const sequence<int>& readers, const node_set& changing) {
+    node_set free(g.size);
+    for (id i = 0; i < g.size; ++i)
+      if (changing[i] && !is_leaf(g[i].what)) free.add(i);
+    expression_finder finder(g, when, readers, free);
+    all_.clear(), of_ = sequence<int>(g.size, -1);
+    for (id i = g.size - 1; i >= 0; --i) {
+      if (!finder.free[i]) continue;
+      sequence<id> nodes = finder.at(i);
+      for (const id n : nodes) of_[n] = all_.size();
+      if (!nodes.empty()) all_.push(static_cast<sequence<id>&&>(nodes));
+    }
+  }
+  // The nodes of `wanted` in their order.
+  status compute(cudaStream_t stream, const graph& g, values& v, const node_set& wanted) const {
+    for (id i = 0; i < g.size; ++i) {
+      const int e = of_[i];
+      if (!wanted[i] || (e >= 0 && all_[e][0] != i)) continue;
+      const result<bool> narrow = meets_weight(g, i) ? shrink(stream, g, v, i) : result<bool>(false);
+      if (!narrow) return narrow.failure();
+      if (*narrow) continue;
+      if (status s = e < 0 ? v.compute_node(stream, i) : compute(stream, g, v, all_[e]); !s) return s;
+    }
+    return ok;
+  }
+
+ private:
+  // A stored weight times a narrow matrix (DoRA's norm) is a pass over the weight: the kernel that makes S of a branch.
+  static bool meets_weight(const graph& g, id i) {
+    const node& v = g[i];
+    return v.what == op::matmul && !v.ta && !v.sum && base_leaf(g, v.a) >= 0 && base_leaf(g, v.b) < 0 &&
+           graft::detail::one_matrix(g[v.a]) && graft::detail::one_matrix(g[v.b]);
+  }
+  // False where it does not take them, and nothing was computed.
+  static result<bool> shrink(cudaStream_t stream, const graph& g, values& v, id i) {
+    const node& n = g[i];
+    const result<tensor<float>> weight = v.numbers(stream, n.a);
+    if (!weight) return weight.failure();
+    const tensor<float> factor = v[n.b];
+    dropped_args with;
+    with.wide = weight->p, with.factor = factor.p, with.rows = weight->d[2];
+    with.columns = static_cast<int>(weight->d[3]), with.rank = static_cast<int>(factor.d[n.tb ? 2 : 3]);
+    with.rank_step = n.tb ? factor.d[3] : 1, with.column_step = n.tb ? 1 : factor.d[3];
+    const result<cells<float>> room = v.own_room(i);
+    if (!room) return room.failure();
+    with.out = *room;
+    if (!with.fits()) return false;
+    if (status s = multiply_dropped(stream, dropped_product::form::shrink, with); !s) return s.failure();
+    return true;
+  }
+  static status compute(cudaStream_t stream, const graph& g, values& v, const sequence<id>& nodes) {
+    const id root = nodes[0], of = g[root].what == op::sum_to ? g[root].a : root;
+    if (const auto room = v.own_room(root); !room) return room.failure();
+    status found = ok;
+    expression_writer writer(
+        g, [&](id i) { return std::find(nodes.begin(), nodes.end(), i) != nodes.end(); },
+        [&](id i) {
+          const result<tensor<float>> read = v.numbers(stream, i);
+          if (!read) found = read.failure();
+          return read ? *read : tensor<float>{};
+        });
+    const expression e = writer.write(of);
+    if (!found) return found;
+    return evaluate(stream, e, shaped(g, of, v.sizes(), cells<float>{}), v[root]);
+  }
+
+  sequence<sequence<id>> all_;  // the last node of each comes first
+  sequence<int> of_;            // for each node, or -1
+};
+
+}  // namespace graft::cuda

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Embeddings: the gradient of a table is the sum of the rows that were looked up, by chains of the tokens of each id.
+#include "gpu.h"
+
+using namespace test;
+
+TEST_CASE("gpu: gradients of embeddings with ids that repeat, every method, twice the same bits") {
+  if (no_gpu()) return;
+  for (const method& m : built_in_methods()) {
+    if (!exists_on(m, "embedding")) continue;
+    INFO(std::string(m.name));
+    const layer_graphs graphs = graphs_for("embedding", m.name, false);
+    for (const long long vocab : {40LL, 3000LL}) {
+      const random_layer<float> l =
+          representable(graphs, with(usual_sizes(), {{"tokens", 700}, {"vocab", vocab}, {"dim", 600}}), dtype::f32);
+      random_layer<double> exact(graphs, l.shape);
+      for (auto& [name, values] : exact.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());
+      exact.ids = l.ids, exact.views.at("x").data = exact.ids.data();
+      cpu::executor<double> e(graphs, mode::fused);
+      gpu_layer g(graphs, dtype::f32, mode::fused);
+      REQUIRE(bool(exact.bind(e)));
+      REQUIRE(bool(l.bind(g)));
+      for (int k = 0; k < graphs.backward.outs; ++k) {
+        const std::string name = graphs.backward.output_name(k).c_str();
+        std::vector<double> expected = exact.room(name.c_str(), graphs.backward);
+        std::vector<float> first = l.room(name.c_str(), graphs.backward), again = first;
+        REQUIRE(bool(e.backward(exact.x(), exact.dy(), {}, {{name, into(expected)}})));
+        REQUIRE(bool(g.backward(l.x(), l.dy(), {}, {{name, into(first)}})));
+        REQUIRE(bool(g.backward(l.x(), l.dy(), {}, {{name, into(again)}})));
+        CHECK(distance(first, expected) < 1e-5);
+        CHECK(first == again);
+      }
+    }
+  }
+}
