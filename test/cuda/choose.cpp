@@ -120,17 +120,18 @@ TEST_CASE("choose: a weight that lies across, and a side branch that is kept") {
   p.across = true;
   CHECK(choose(p, h200).how == way::gemm);
   CHECK(choose(p, a100).how == way::mma);
+  CHECK_FALSE(streams_across(p, h200));  // a side branch
+  p.rank = 0;
   CHECK(streams_across(p, h200));
-  CHECK(product_kernels(p, h200) == 2);  // S, and the product
+  CHECK(product_kernels(p, h200) == 1);
   p.posts = true;
   CHECK_FALSE(streams_across(p, h200));
-  p.posts = false, p.m = 65;
+  p.posts = false, p.m = 17;
   CHECK_FALSE(streams_across(p, h200));
   p.m = 16, p.type = dtype::f32;
   CHECK_FALSE(streams_across(p, h200));
-  p.type = dtype::bf16;
+  p.type = dtype::bf16, p.rank = 16;
   p.n = 4092;  // its rows begin at no multiple of 16 bytes
-  CHECK_FALSE(streams_across(p, h200));
   CHECK(choose(p, h200).how == way::simt);
   p.across = false, p.keeps = true, p.n = 4096;
   CHECK(choose(p, h200).how == way::gemm);

@@ -14,7 +14,9 @@ inline constexpr int most_expression_steps = 48, most_expression_operands = 16, 
 inline constexpr int most_expression_depth_by_token = 6;
 
 namespace detail {
-constexpr bool by_element(op o) { return is_pointwise(o) || o == op::transpose; }
+// A function of elements alone; what dropout does to one depends on its place.
+constexpr bool of_elements(op o) { return is_pointwise(o) && o != op::dropout; }
+constexpr bool by_element(op o) { return of_elements(o) || o == op::transpose; }
 
 // What it takes to evaluate a node whose operands are evaluated where `inside` says so, and read elsewhere.
 struct expression_size {
@@ -95,8 +97,9 @@ struct expression_finder {
   // Can node n be inside an expression that ends with `root`?
   constexpr bool joins(id n, id root) const {
     if (!free[n] || !free[root] || when.by_token[n] != when.by_token[root]) return false;
-    return when.by_token[root] ? is_pointwise(g[n].what) && is_pointwise(g[root].what) && same_shape(g[n], g[root])
-                               : detail::by_element(g[n].what);
+    return when.by_token[root]
+               ? detail::of_elements(g[n].what) && detail::of_elements(g[root].what) && same_shape(g[n], g[root])
+               : detail::by_element(g[n].what);
   }
   // The one value that node i follows from, or the node itself.
   constexpr id origin_of(id i, const sequence<id>& origin) const {

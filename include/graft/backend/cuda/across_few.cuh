@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x W + S B with few rows of x and W read as it is stored, [inner, outputs]: dx = dy W of up to 64 tokens, 16 bits, by
-// mma.sync at the speed of memory. S comes from a launch before (dropped_products.cuh), or there is no side branch.
+// y = x W with up to 16 rows of x and W read as it is stored, [inner, outputs]: dx = dy W of few tokens, 16 bits, by mma.sync.
 //
 // A block makes 32 outputs of all tokens; its warps take inner rows in turns of 16, several of them on their way at a time,
 // and add up in their order at the end. Two rows of W make a register of the right operand: columns are permuted so that
@@ -13,33 +12,24 @@ namespace graft::cuda {
 
 struct across_args {
   const void *x, *w;  // [tokens, inner], [inner, outputs]
-  const void *s, *b;  // [tokens, rank], [outputs, rank]; null: no side branch
   void* y;            // [tokens, outputs]
-  int tokens, inner, outputs, rank;
+  int tokens, inner, outputs;
 };
 
-inline constexpr int across_warps = 16, across_columns = 32;
+inline constexpr int across_warps = 16, across_columns = 32, across_ahead = 4;
 
-template <class T, int Tiles> struct across_block {
+template <class T> struct across_block {
   const across_args& g;
   int lane, q, column;
 
   struct operands {
     uint2 w[4];
-    std::uint32_t x[Tiles][4];
+    std::uint32_t x[4];
   };
-  // Two neighbours of a row of a [tokens, width] matrix.
-  __device__ __forceinline__ std::uint32_t pair(const void* from, int width, int token, int at) const {
-    const auto* const p = static_cast<const T*>(from) + static_cast<long long>(token) * width + at;
-    return token < g.tokens && at < width ? *reinterpret_cast<const std::uint32_t*>(p) : 0U;
-  }
-  __device__ __forceinline__ void load_left(std::uint32_t (&to)[Tiles][4], const void* from, int width,
-                                            int first) const {
-#pragma unroll
-    for (int m = 0; m < Tiles; ++m)
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        to[m][k] = pair(from, width, 16 * m + lane / 4 + k % 2 * 8, first + 2 * q + k / 2 * 8);
+  // Two neighbours of a row of x.
+  __device__ __forceinline__ std::uint32_t pair(int token, int at) const {
+    const auto* const p = static_cast<const T*>(g.x) + static_cast<long long>(token) * g.inner + at;
+    return token < g.tokens && at < g.inner ? *reinterpret_cast<const std::uint32_t*>(p) : 0U;
   }
   __device__ __forceinline__ void load(operands& to, int first) const {
 #pragma unroll
@@ -47,80 +37,58 @@ template <class T, int Tiles> struct across_block {
       const int row = first + 2 * q + k % 2 + k / 2 * 8;
       const auto* const at = static_cast<const T*>(g.w) + static_cast<long long>(row) * g.outputs + column;
       to.w[k] = row < g.inner ? __ldcs(reinterpret_cast<const uint2*>(at)) : make_uint2(0, 0);
+      to.x[k] = pair(lane / 4 + k % 2 * 8, first + 2 * q + k / 2 * 8);
     }
-    load_left(to.x, g.x, g.inner, first);
   }
-  __device__ __forceinline__ static void multiply(float (&acc)[Tiles][4][4], const operands& o) {
+  __device__ __forceinline__ static void multiply(float (&acc)[4][4], const operands& o) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {  // column 4 (lane / 4) + j
       const unsigned which = j % 2 == 0 ? 0x5410U : 0x7632U;
       const std::uint32_t right[2] = {__byte_perm(j < 2 ? o.w[0].x : o.w[0].y, j < 2 ? o.w[1].x : o.w[1].y, which),
                                       __byte_perm(j < 2 ? o.w[2].x : o.w[2].y, j < 2 ? o.w[3].x : o.w[3].y, which)};
-#pragma unroll
-      for (int m = 0; m < Tiles; ++m) mma::multiply<T>(acc[m][j], o.x[m], right);
-    }
-  }
-  // The side branch: one more inner axis, by one warp.
-  __device__ __forceinline__ void add_side(float (&acc)[Tiles][4][4]) const {
-    for (int first = 0; first < g.rank; first += 16) {
-      std::uint32_t left[Tiles][4];
-      load_left(left, g.s, g.rank, first);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const auto* const at = static_cast<const T*>(g.b) + static_cast<long long>(column + j) * g.rank + first + 2 * q;
-        const std::uint32_t right[2] = {*reinterpret_cast<const std::uint32_t*>(at),
-                                        *reinterpret_cast<const std::uint32_t*>(at + 8)};
-#pragma unroll
-        for (int m = 0; m < Tiles; ++m) mma::multiply<T>(acc[m][j], left[m], right);
-      }
+      mma::multiply<T>(acc[j], o.x, right);
     }
   }
 };
 
-template <class T, int Tiles> __global__ void __launch_bounds__(32 * across_warps) across_few(const across_args g) {
+template <class T> __global__ void __launch_bounds__(32 * across_warps) across_few(const across_args g) {
 #if __CUDA_ARCH__ >= 800
   take_turn();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const across_block<T, Tiles> b{g, lane, lane % 4, static_cast<int>(blockIdx.x) * across_columns + lane / 4 * 4};
-  constexpr int stride = 16 * across_warps, ahead = Tiles == 1 ? 4 : Tiles == 2 ? 3 : 2;
-  typename across_block<T, Tiles>::operands held[ahead];
-  float acc[Tiles][4][4] = {};
+  const across_block<T> b{g, lane, lane % 4, static_cast<int>(blockIdx.x) * across_columns + lane / 4 * 4};
+  constexpr int stride = 16 * across_warps;
+  typename across_block<T>::operands held[across_ahead];
+  float acc[4][4] = {};
 #pragma unroll
-  for (int k = 0; k < ahead; ++k) b.load(held[k], 16 * warp + k * stride);
-  for (int first = 16 * warp; first < g.inner; first += ahead * stride)
+  for (int k = 0; k < across_ahead; ++k) b.load(held[k], 16 * warp + k * stride);
+  for (int first = 16 * warp; first < g.inner; first += across_ahead * stride)
 #pragma unroll
-    for (int k = 0; k < ahead; ++k) {
+    for (int k = 0; k < across_ahead; ++k) {
       b.multiply(acc, held[k]);
-      b.load(held[k], first + (k + ahead) * stride);
+      b.load(held[k], first + (k + across_ahead) * stride);
     }
-  if (warp == 0 && g.rank > 0) b.add_side(acc);
-  __shared__ float sums[Tiles * 16 * 32];
+  __shared__ float sums[16 * 32];
   for (int w = 0; w < across_warps; ++w) {
     if (warp == w)
 #pragma unroll
-      for (int k = 0; k < Tiles * 16; ++k) {
+      for (int k = 0; k < 16; ++k) {
         float* const at = sums + k * 32 + lane;
-        *at = w == 0 ? acc[k / 16][k / 4 % 4][k % 4] : *at + acc[k / 16][k / 4 % 4][k % 4];
+        *at = w == 0 ? acc[k / 4][k % 4] : *at + acc[k / 4][k % 4];
       }
     __syncthreads();
   }
-  for (int e = static_cast<int>(threadIdx.x); e < Tiles * 16 * across_columns; e += 32 * across_warps) {
-    // Entry (token, column) was left by the thread that has it: row lane / 4, columns 4 (2 q) + j and 4 (2 q + 1) + j.
-    const int token = e / across_columns, c = e % across_columns, of = c / 4, j = c % 4;
-    const int k = token / 16 * 16 + j * 4 + token % 16 / 8 * 2 + of % 2, from = token % 8 * 4 + of / 2;
-    if (token < g.tokens)
-      static_cast<T*>(g.y)[static_cast<long long>(token) * g.outputs + blockIdx.x * across_columns + c] =
-          static_cast<T>(sums[k * 32 + from]);
-  }
+  // Entry (token, column) was left by the thread that has it: row lane / 4, columns 4 (2 q) + j and 4 (2 q + 1) + j.
+  const int e = static_cast<int>(threadIdx.x), token = e / across_columns, c = e % across_columns, of = c / 4;
+  const int k = c % 4 * 4 + token / 8 * 2 + of % 2, from = token % 8 * 4 + of / 2;
+  if (token < g.tokens)
+    static_cast<T*>(g.y)[static_cast<long long>(token) * g.outputs + blockIdx.x * across_columns + c] =
+        static_cast<T>(sums[k * 32 + from]);
 #endif
 }
 
 template <class T> status multiply_across(cudaStream_t stream, const across_args& g) {
-  auto run = [&](auto* kernel) {
-    return launch_chained(stream, kernel, dim3(static_cast<unsigned>(g.outputs / across_columns)),
-                          dim3(32 * across_warps), "few rows across", g);
-  };
-  return g.tokens <= 16 ? run(&across_few<T, 1>) : g.tokens <= 32 ? run(&across_few<T, 2>) : run(&across_few<T, 4>);
+  return launch_chained(stream, &across_few<T>, dim3(static_cast<unsigned>(g.outputs / across_columns)),
+                        dim3(32 * across_warps), "few rows across", g);
 }
 
 }  // namespace graft::cuda

@@ -6,7 +6,6 @@
 // stream share, just before each launch.
 #pragma once
 #include <graft/backend/cuda/across_few.cuh>
-#include <graft/backend/cuda/dropped_products.cuh>
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/mixed_linear.cuh>
 #include <graft/backend/cuda/packed.cuh>
@@ -130,7 +129,8 @@ template <class T> class bound_product {
     }
     if constexpr (sizeof(T) == 2)
       if (runs_across(to, m, with)) {
-        if (status done = run_across(stream, m, with); !done) return done.failure();
+        const across_args g{with.x, weight(), with.y, static_cast<int>(m), k_, n_};
+        if (status done = multiply_across<T>(stream, g); !done) return done.failure();
         return 0U;
       }
     if (calls_.empty() || alone != alone_ || with.side != s_now_ || with.before != before_now_) {
@@ -221,23 +221,7 @@ template <class T> class bound_product {
   bool runs_across(const target& to, long long m, const product_tensors& with) const {
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(with.y) % 16 == 0;
-    return aligned && shared_ == nullptr && with.residual == nullptr && with.before == nullptr &&
-           streams_across(shape(m), to);
-  }
-  // S where it is kept, or in the workspace, and then the product.
-  status run_across(cudaStream_t stream, long long m, const product_tensors& with) {
-    if (with.side != s_now_) calls_ = {};
-    s_now_ = with.side;
-    across_args g{with.x, weight(), nullptr, nullptr, with.y, static_cast<int>(m), k_, n_, 0};
-    if (!has_no_branch()) {
-      dropped_args s;
-      s.wide = {const_cast<void*>(with.x), dtype_of<T>}, s.factor = {packed_.a.data(), dtype_of<T>};
-      s.rank_step = k_, s.column_step = 1, s.rows = m, s.columns = k_, s.rank = rank_;
-      s.out = {with.side != nullptr ? with.side : with.workspace, dtype_of<T>};
-      if (status done = multiply_dropped(stream, dropped_product::form::shrink, s); !done) return done;
-      g.s = s.out.at, g.b = packed_.b.data(), g.rank = rank_;
-    }
-    return multiply_across<T>(stream, g);
+    return aligned && shared_ == nullptr && with.residual == nullptr && streams_across(shape(m), to);
   }
   // False where the weight has to be decoded first.
   result<bool> run_codes(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,

@@ -120,10 +120,11 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
   return take(0) && (c.stream.rows > 0 || have.has_gemm(128, 0));
 }
 
-// Few rows of x and a weight that lies across, dx = dy W: a stream of W by mma.sync (across_few.cuh), behind a launch for S.
+// Up to 16 rows of x and a weight that lies across, dx = dy W without a side branch: a stream of W by mma.sync
+// (across_few.cuh). With more rows, and with a launch for S ahead of it, the gemm kernel was quicker.
 constexpr bool streams_across(const product_shape& p, const target& device) {
-  return is_16_bit(p.type) && p.across && p.m > 0 && p.m <= max_stream_tokens && p.plain && !p.posts && !p.pre &&
-         p.aligned && p.rank <= 64 && p.n % 32 == 0 && p.k % 32 == 0 && device.capability >= 80;
+  return is_16_bit(p.type) && p.across && p.m > 0 && p.m <= 16 && p.rank == 0 && p.plain && !p.posts && !p.pre &&
+         p.aligned && p.n % 32 == 0 && p.k % 32 == 0 && device.capability >= 80;
 }
 
 constexpr linear_choice choose(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {

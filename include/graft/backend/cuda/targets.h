@@ -25,8 +25,7 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
     s.rank = padded_rank(s.rank);
     if (s.columns > 0 && s.rank > 0) ++sums;
   }
-  if (streams_across(padded, t))
-    return (padded.rank > 0 ? 2 : 1) + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
+  if (streams_across(padded, t)) return 1 + sums;
   const linear_choice c = choose(padded, t);
   for (unsigned k = 0; k < 2; ++k) sums -= (c.beside >> k & 1) != 0 ? 1 : 0;
   return c.launches + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
