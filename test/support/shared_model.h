@@ -30,15 +30,17 @@ inline void append(std::vector<float>& to, const graft::view& v) {
 
 // Of a sequence with the adapter, and on the CPU of one batch of two of which the first has it.
 template <class Engine> graft::result<std::vector<double>> logits_of(graft::causal_lm<Engine>& model) {
-  using names = graft::named_adapters::names;
-  const std::vector<std::int64_t> ids = some_tokens(1, 12), others = some_tokens(2, 7);
-  const graft::row_run runs[] = {{ids, 0, 0}, {others, 0, 0}};
-  const names of_runs[] = {{"default"}, {}};
+  const std::vector<std::int64_t> ids = some_tokens(1, 12);
+  const graft::row_run run{ids, 0, 0};
   const auto width = static_cast<std::size_t>(model.config().vocabulary);
-  std::vector<typename Engine::real> one(ids.size() * width), mixed((ids.size() + others.size()) * width);
-  if (graft::status s = model.logits(std::span(runs, 1), one); !s) return s.failure();
+  std::vector<typename Engine::real> one(ids.size() * width);
+  if (graft::status s = model.logits(std::span(&run, 1), one); !s) return s.failure();
   std::vector<double> all(one.begin(), one.end());
   if constexpr (Engine::reads_host_memory) {
+    const std::vector<std::int64_t> others = some_tokens(2, 7);
+    const graft::row_run runs[] = {run, {others, 0, 0}};
+    const graft::named_adapters::names of_runs[] = {{"default"}, {}};
+    std::vector<typename Engine::real> mixed((ids.size() + others.size()) * width);
     if (graft::status s = model.logits(runs, mixed, false, of_runs); !s) return s.failure();
     all.insert(all.end(), mixed.begin(), mixed.end());
   }
