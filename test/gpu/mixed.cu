@@ -409,12 +409,13 @@ TEST_CASE("gpu mixed: prompts with different adapters take the launches of the b
   REQUIRE(bool(config));
   std::mt19937 random(3);
   for (const std::string name : {"a", "b"}) {
-    REQUIRE(bool(io::hf::add_adapter(*model, name, *config, 5)));
-    REQUIRE(bool(model->activate({name})));
-    for (const module_adapter& m : model->adapters().modules) {  // a fresh one would change nothing
+    auto fresh = io::hf::new_adapter(*model, *config, 5);
+    REQUIRE(bool(fresh));
+    adapter_set made = std::move(*fresh).with_origin();
+    for (module_adapter& m : made.modules)  // as it begins it would change nothing
       for (float& v : *m.tensors.at("lora_B.weight").data)
         v = std::uniform_real_distribution<float>(-0.2F, 0.2F)(random);
-    }
+    REQUIRE(bool(model->add(name, std::move(made))));
   }
   sequences rows;
   for (const int length : {100, 200, 150, 90}) {

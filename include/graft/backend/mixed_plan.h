@@ -6,8 +6,10 @@
 #include <graft/core/result.h>
 #include <graft/plan/plan.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace graft {
 
@@ -22,25 +24,32 @@ template <class Leaf> struct planned_block {
     const id i = base_leaf(g, s.weight);
     return i < 0 ? nullptr : leaf(i);
   }
-  // Tensors that launches other than products read.
-  std::map<std::string, const void*> leaves_beside_products() const {
-    node_set seen(g.size);
-    std::map<std::string, const void*> found;
+  // What is computed with the data and is in no slot of a product: the operations, and the tensors that they read. Norms
+  // and rotations are, also where the launch of a product takes them in.
+  struct others {
+    std::vector<op> operations;
+    std::map<std::string, const void*> leaves;
+    friend bool operator==(const others&, const others&) = default;
+  };
+  others beside_products() const {
+    node_set counted(g.size), seen(g.size);
+    for (const product_slots& s : p.products)
+      for (const id i : s.inside) counted.add(i);
+    others found;
     const auto visit = [&](const auto& self, id i) -> void {
       if (i < 0 || seen[i] || p.when.of[i] == stage::data) return;
       seen.add(i);
-      if (is_leaf(g[i].what) && g[i].what != op::scalar) found[g.name(i).c_str()] = leaf(i);
+      if (is_leaf(g[i].what) && g[i].what != op::scalar) found.leaves[g.name(i).c_str()] = leaf(i);
       for (int k = 0; k < 3; ++k) self(self, g[i].operand(k));
     };
-    for (const launch& l : p.launches)
-      for (int n = l.first; l.product < 0 && n < l.first + l.count; ++n)
-        for (int k = 0; k < 3; ++k) visit(visit, g[p.nodes[n]].operand(k));
+    for (const id n : p.nodes) {
+      if (counted[n]) continue;
+      counted.add(n);
+      found.operations.push_back(g[n].what);
+      for (int k = 0; k < 3; ++k) visit(visit, g[n].operand(k));
+    }
+    std::sort(found.operations.begin(), found.operations.end());
     return found;
-  }
-  int beside_products() const {
-    int n = 0;
-    for (const launch& l : p.launches) n += l.product < 0 ? 1 : 0;
-    return n;
   }
 };
 
@@ -71,8 +80,7 @@ bool adds_nothing(const planned_block<Leaf>& base, const product_slots& s, const
 // found(k, j): product j of the other block is product k of the base with other slots; or what it says instead.
 template <class Leaf, class Found>
 status match_products(const planned_block<Leaf>& base, const planned_block<Leaf>& with, const Found& found) {
-  if (base.beside_products() != with.beside_products() || base.p.products.size() != with.p.products.size() ||
-      base.leaves_beside_products() != with.leaves_beside_products())
+  if (base.p.products.size() != with.p.products.size() || base.beside_products() != with.beside_products())
     return fail("an adapter needs other launches than the base; rows with it run as a group of their own");
   for (int k = 0; k < base.p.products.size(); ++k) {
     const product_slots& s = base.p.products[k];
