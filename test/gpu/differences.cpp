@@ -7,7 +7,7 @@ using namespace test;
 
 namespace {
 
-constexpr float step = 1e-2F;
+constexpr float usual_step = 1e-2F, step_beside_kinks = 1e-3F;
 constexpr double tolerance = 1e-2;
 
 double loss(gpu_layer& g, const random_layer<float>& l, const view& x) {
@@ -26,7 +26,7 @@ std::vector<float> moved(const std::vector<float>& from, const std::vector<float
 }
 // Compares Σ gradient ⊙ direction with the difference quotient; `at` gives the loss with the tensor moved.
 template <class At>
-void compare(const std::vector<float>& gradient, const std::vector<float>& values, unsigned seed, At at) {
+void compare(const std::vector<float>& gradient, const std::vector<float>& values, unsigned seed, float step, At at) {
   std::mt19937 engine(seed);
   std::vector<float> along(values.size());
   for (float& v : along) v = (engine() & 1U) != 0 ? 1.0F : -1.0F;
@@ -39,9 +39,9 @@ void compare(const std::vector<float>& gradient, const std::vector<float>& value
   INFO("differences give ", found, ", the gradient ", expected);
   CHECK(std::abs(found - expected) <= tolerance * (std::sqrt(norm) + 1e-2));
 }
-bool has_detach(const graph& g) {
+bool has(const graph& g, op what) {
   for (id i = 0; i < g.size; ++i)
-    if (g[i].what == op::detach) return true;
+    if (g[i].what == what) return true;
   return false;
 }
 void differentiates(const combination& c) {
@@ -60,15 +60,16 @@ void differentiates(const combination& c) {
   INFO(std::string(s.message()));
   REQUIRE(bool(s));
   if (moves_x)
-    compare(dx, l.data.at("x"), 3, [&](const std::vector<float>& at) {
+    compare(dx, l.data.at("x"), 3, usual_step, [&](const std::vector<float>& at) {
       view x = l.x();
       x.data = at.data();
       return loss(g, l, x);
     });
-  if (has_detach(c.graphs.literal)) return;  // its gradients are no derivatives, by design
+  if (has(c.graphs.literal, op::detach)) return;  // its gradients are no derivatives, by design
+  const float step = has(c.graphs.literal, op::relu) ? step_beside_kinks : usual_step;
   for (std::size_t i = 0; i < found.size(); ++i) {
     INFO(parameters[i]);
-    compare(found[i], l.data.at(parameters[i]), 5, [&](const std::vector<float>& at) {
+    compare(found[i], l.data.at(parameters[i]), 5, step, [&](const std::vector<float>& at) {
       view v = l.views.at(parameters[i]);
       v.data = at.data();
       REQUIRE(bool(g.overwrite(parameters[i].c_str(), v)));

@@ -91,8 +91,10 @@ void check(const operands& with, const std::vector<int>& order, const Formula& f
     const std::size_t column = i % static_cast<std::size_t>(with.width);
     const bool scaled = std::find(order.begin(), order.end(), 4) != order.end();
     const float p = scaled ? with.factors[0][column] : 1, q = scaled ? with.factors[1][column] : 1;
-    // What cancels in a gradient near its zero is as large as the slope times the other factor.
-    const double terms = scaled ? 1 + std::abs(static_cast<double>(q * with.numbers[1][i] * with.numbers[2][i])) : 1;
+    // What cancels in a gradient near its zero is a fifth of the product of the other factors, known to four units of
+    // float's last place. Without factors the operands are too coarse to come so near.
+    const double terms =
+        scaled ? 1 + 10 * std::abs(static_cast<double>(q * with.numbers[1][i] * with.numbers[2][i])) : 1;
     const double want = formula(static_cast<double>(p * with.numbers[0][i]),
                                 static_cast<double>(q * with.numbers[1][i]), static_cast<double>(with.numbers[2][i])),
                  size = std::abs(want) + 1e-3 * terms;

@@ -112,11 +112,6 @@ class choice_timer {
       if (*e == nullptr)
         if (status s = check(cudaEventCreate(e), "making an event"); !s) return s;
     if (cache_.bytes() > 0) return ok;
-    if (status s =
-            check(cudaFuncSetAttribute(read_through<uint4>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_),
-                  "emptying the cache");
-        !s)
-      return s;
     if (status s = cache_.reserve(2 * std::max(cache_bytes_, 1LL << 20)); !s) return s;
     return check(cudaMemsetAsync(cache_.data(), 0, static_cast<std::size_t>(cache_.bytes()), stream_), "clearing");
   }
@@ -161,7 +156,13 @@ class choice_timer {
     if (status s = check(cudaEventElapsedTime(&milliseconds, begin_, end_), "timing"); !s) return s.failure();
     return milliseconds;
   }
+  // The room is asked for where it is used: each file that nvcc compiles has a kernel of its own of this template.
   status read() {
+    if (status s =
+            check(cudaFuncSetAttribute(read_through<uint4>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_),
+                  "emptying the cache");
+        !s)
+      return s;
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
