@@ -5,7 +5,7 @@
 #include <graft/adapter/adamss.h>
 #include <graft/backend/cpu/storage.h>
 #include <graft/io/nearest_means.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/peft/places.h>
 #include <graft/io/svd/low_rank.h>
 
 namespace graft::io::peft {
@@ -78,14 +78,24 @@ inline result<std::vector<loaded_tensor>> adamss_begun(const peft_source& s) {
   return all;
 }
 
+inline status check_adamss_parts(const peft_source& s, const char* name) {
+  const auto groups = static_cast<std::size_t>(std::min<long long>(s.config.whole("num_subspaces"), s.base.out)),
+             parts = s.layer.tensors.at(name).parts.size();
+  const std::string first_wrong = s.prefix() + name + "." + std::to_string(std::min(groups, parts));
+  if (parts < groups) return s.file.find(first_wrong).failure();
+  if (parts == groups) return ok;
+  return fail_in(s.file.file, "tensor ", in_quotes(first_wrong), " is one too many: num_subspaces says ",
+                 static_cast<long long>(groups), " groups");
+}
+
 inline status adamss_frozen(peft_source& s) {
+  for (const char* name : {"adamss_A", "adamss_B"})
+    if (status good = check_adamss_parts(s, name); !good) return good;
   if (status good = check_adamss_base(s); !good) return good;
   result<loaded_tensor> right = s.read(s.prefix() + "adamss_newB");
   if (!right) return right.failure();
   const long long columns = adamss_columns(s), directions = adamss_directions(s);
-  if (right->shape != std::vector<long long>{directions, columns})
-    return fail_in(s.file.file, "key ", in_quotes(right->key), ": tensor 'adamss_newB' has another shape, expected [",
-                   directions, ", ", columns, "]");
+  if (status good = check_shape(*right, {directions, columns}, s.file.file); !good) return good;
   loaded_tensor of_weight{right->key + " of the weight", {}, {directions, s.base.in}, dtype::f32, false};
   loaded_tensor of_bias{right->key + " of the bias", {}, {directions}, dtype::f32, false};
   for (long long k = 0; k < directions; ++k) {
@@ -101,9 +111,12 @@ inline status adamss_frozen(peft_source& s) {
   long long rank = 0;
   for (std::size_t k = 0; k < groups.size(); ++k) {
     const auto rows = static_cast<long long>(groups[k].size());
-    if (A.size() != groups.size() || B.size() != groups.size() || B[k] != std::vector<long long>{rows, A[k][0]})
-      return fail_in(s.file.file, "the groups of outputs that follow from the weight of ", s.base.module.c_str(),
-                     " are not those of the file; give the base weight that the adapter was trained on");
+    const std::vector<long long> expected{rows, A[k][0]};
+    if (B[k] != expected)
+      return fail_in(s.file.file, "key ", in_quotes(s.prefix() + "adamss_B." + std::to_string(k)),
+                     ": the tensor has shape ", shape_text(B[k]), ", expected ", shape_text(expected),
+                     ", the rows of the group that follows from the weight of ", s.base.module.c_str(),
+                     " and of its adamss_A; give the base weight that the adapter was trained on");
     for (const std::size_t row : groups[k])
       for (long long j = 0; j < A[k][0]; ++j)
         places.places.push_back(static_cast<std::int64_t>(row)), cols.push_back(rank + j);

@@ -5,7 +5,7 @@
 #pragma once
 #include <graft/adapter/frod.h>
 #include <graft/io/peft/frod_factor.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/peft/places.h>
 
 namespace graft::io::peft {
 
@@ -37,21 +37,17 @@ inline status frod_frozen(peft_source& s) {
         ", ", in, "]");
   if (status got = s.take("frod_V", "base_model.frod_V." + kind); !got) return got;
   const loaded_tensor& V = s.layer.tensors.at("frod_V");
-  if (V.shape != std::vector<long long>{in, in})
-    return fail_in(s.file.file, "key ", in_quotes(V.key), ": tensor 'frod_V' is no square of the ", in, " inputs of ",
-                   s.base.module.c_str());
-  const bool diagonal = s.config.number("sparse_rate") == 0;
-  std::vector<std::string> beside{"base_model.frod_s_size." + kind};
-  if (diagonal) beside.push_back("base_model.frod_s_indices." + kind);
-  for (const std::string& key : beside) {
-    result<loaded_tensor> t = s.read_places(key);
+  if (status good = check_shape(V, {in, in}, s.file.file); !good) return good;
+  const auto keep = [&](result<loaded_tensor> t, const std::vector<long long>& shape) -> status {
     if (!t) return t.failure();
+    if (status good = check_shape(*t, shape, s.file.file); !good) return good;
     s.layer.beside.push_back(std::move(*t));
-  }
-  if (diagonal) {
-    result<loaded_tensor> t = s.read(s.prefix() + "frod_lambda_s_values");
-    if (!t) return t.failure();
-    s.layer.beside.push_back(std::move(*t));
+    return ok;
+  };
+  if (status got = keep(s.read_places("base_model.frod_s_size." + kind), {2}); !got) return got;
+  if (s.config.number("sparse_rate") == 0) {  // no entries, which PEFT stores as empty tensors
+    if (status got = keep(s.read_places("base_model.frod_s_indices." + kind), {2, 0}); !got) return got;
+    if (status got = keep(s.read(s.prefix() + "frod_lambda_s_values"), {0}); !got) return got;
   } else if (status got = s.take("frod_s_indices", "base_model.frod_s_indices." + kind, true); !got) {
     return got;
   }

@@ -23,6 +23,12 @@ inline text shape_text(const std::vector<long long>& shape) {
   return out << ']';
 }
 
+inline status check_shape(const loaded_tensor& t, const std::vector<long long>& expected, std::string_view file) {
+  if (t.shape == expected) return ok;
+  return fail_in(file, "key ", in_quotes(t.key), ": the tensor has shape ", shape_text(t.shape), ", expected ",
+                 shape_text(expected));
+}
+
 // The sizes of a leaf that the layer and the configuration tell; `unknown` where only its tensor does.
 inline std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& base, const size_map& sizes) {
   size_values known;
@@ -94,7 +100,9 @@ inline status shape_as_leaf(loaded_tensor& t, stored_as how, const std::vector<l
       return ok;
     case stored_as::corner: return cut_corner(t, shape, file);
     case stored_as::flat:
-      if (t.stored) t.places = split_places(t.places, base.in), t.shape = {2, t.shape.empty() ? 0 : t.shape[0]};
+      if (!t.stored) return ok;
+      if (status good = check_shape(t, {shape[1]}, file); !good) return good;
+      t.places = split_places(t.places, base.in), t.shape = shape;
       return ok;
   }
   return ok;

@@ -4,7 +4,7 @@
 #pragma once
 #include <graft/adapter/unilora.h>
 #include <graft/io/numpy_random.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/peft/places.h>
 
 namespace graft::io::peft {
 
@@ -63,18 +63,20 @@ inline status unilora_drawn(peft_source& s) {
 inline status unilora_frozen(peft_source& s) {
   const loaded_tensor& theta = s.layer.tensors.at("unilora_theta_d");
   const long long length = s.config.whole("theta_d_length");
-  if (theta.shape.size() != 1 || theta.shape[0] != length)
-    return fail_in(s.file.file, "key ", in_quotes(theta.key),
-                   ": tensor 'unilora_theta_d' is no vector of theta_d_length numbers, expected [", length, "]");
+  if (status good = check_shape(theta, {length}, s.file.file); !good) return good;
   if (!s.on("save_indices")) return unilora_drawn(s);
-  for (const char* name : {"unilora_indices_A", "unilora_indices_B"}) {
+  const auto take = [&](const char* name, const std::vector<long long>& shape) -> status {
     result<loaded_tensor> t = s.read_places(s.prefix() + name);
     if (!t) return t.failure();
+    if (status good = check_shape(*t, shape, s.file.file); !good) return good;
     s.layer.tensors[name] = in_theta(t->places);
     s.layer.tensors[name].key = t->key;
     s.layer.beside.push_back(std::move(*t));
-  }
-  return ok;
+    return ok;
+  };
+  const long long r = s.config.whole("r");
+  if (status got = take("unilora_indices_A", {r, s.base.in}); !got) return got;
+  return take("unilora_indices_B", {s.base.out, r});
 }
 
 inline constexpr peft_key unilora_keys[] = {whole("r", 4),
