@@ -8,32 +8,19 @@
 // `all` those, other adapters, prompts and training; with `launches` it is the launches of a token step with LoRA, each with
 // its floor, what is expected of it and its time. An adapter that is named is the only one.
 //     bench_cuda_model [LAYERS [VOCABULARY [short | steps | all | train | profile | step | codes | launches [SEQUENCES [ADAPTER]]]]]
-#include <graft/io/hf/new_adapter.h>
 #include <graft/model/explain_step.h>
-#include <graft/model/generate.h>
-#include <graft/model/on_cuda.cuh>
-#include <graft/model/training.h>
 
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "../../test/support/random_model.h"
+#include "model_calls.cuh"
 
 using namespace graft;
-using engine = graft::cuda::engine<__nv_bfloat16>;
+using namespace graft::model_calls;
 
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count() * 1e6;
-}
-double median(std::vector<double> all) {
-  std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2), all.end());
-  return all[all.size() / 2];
-}
 double used_megabytes() {
   std::size_t left = 0, all = 0;
   return cudaMemGetInfo(&left, &all) == cudaSuccess ? static_cast<double>(all - left) / 1e6 : 0;
@@ -44,43 +31,6 @@ constexpr int longest = 32768 + 64;
 model_config shape(int layers, int vocabulary) {
   return graft::test::llama_config(layers, 4096, 14336, vocabulary, longest);
 }
-// Ragged: lengths of 1 / n, 2 / n, ... of the longest one.
-int length_of(int sequence, int sequences, int longest_one, bool ragged) {
-  return ragged ? std::max(1, static_cast<int>(static_cast<long long>(longest_one) * (sequence + 1) / sequences))
-                : longest_one;
-}
-std::vector<std::vector<std::int64_t>> tokens(int sequences, int length, int vocabulary, bool ragged = false) {
-  std::vector<std::vector<std::int64_t>> all(static_cast<std::size_t>(sequences));
-  std::uint64_t drawn = 77;
-  for (int k = 0; k < sequences; ++k)
-    for (int i = 0; i < length_of(k, sequences, length, ragged); ++i)
-      all[static_cast<std::size_t>(k)].push_back(
-          static_cast<std::int64_t>(mixed_bits(drawn++) % static_cast<std::uint64_t>(vocabulary)));
-  return all;
-}
-
-struct wanted {
-  int sequences, context;
-  bool every_adapter = false;  // else of the bare model and of LoRA alone
-  bool ragged = false;
-};
-
-result<double> decode(causal_lm<engine>& model, const wanted& w, step_mode how, int steps = 40) {
-  generation_settings settings;
-  settings.new_tokens = steps;
-  auto g = generator<engine>::make(model, settings, w.sequences, w.context + steps, how);
-  if (!g) return g.failure();
-  std::vector<double> at;
-  const auto made =
-      g->run(tokens(w.sequences, w.context, model.config().vocabulary, w.ragged), [&](std::size_t i, std::int64_t) {
-        if (i == 0) at.push_back(now());
-        return true;
-      });
-  if (!made) return made.failure();
-  std::vector<double> each;
-  for (std::size_t k = at.size() / 4; k < at.size(); ++k) each.push_back(at[k] - at[k - 1]);
-  return median(each);
-}
 // Weights, numbers of the adapter as kernels read them, keys and values of every place.
 double floor_of(const model_config& c, const std::string& adapter, const wanted& w) {
   const double h = c.width, kv = c.key_heads * c.head_size, wide = c.inner;
@@ -90,39 +40,6 @@ double floor_of(const model_config& c, const std::string& adapter, const wanted&
   for (int k = 0; k < w.sequences; ++k) places += length_of(k, w.sequences, w.context, w.ragged);
   return c.layers * (weights + more + 4 * kv * places) / 4.3e6;
 }
-result<double> prefill(causal_lm<engine>& model, int length) {
-  const auto ids = tokens(1, length, model.config().vocabulary);
-  const row_run run[] = {{ids[0], 0, 0}};
-  std::vector<float> logits(static_cast<std::size_t>(model.config().vocabulary));
-  std::vector<double> each;
-  for (int k = 0; k < 8; ++k) {
-    const double begin = now();
-    if (status s = model.logits(run, logits, true); !s) return s.failure();
-    if (k > 2) each.push_back(now() - begin);
-  }
-  return median(each);
-}
-result<double> train(causal_lm<engine>& model, int sequences, int length, step_mode how, int rounds = 8) {
-  auto run = training_run<engine>::make(model, {.steps = how});
-  if (!run) return run.failure();
-  auto optimizer = run->optimizer();
-  if (!optimizer) return optimizer.failure();
-  const auto ids = tokens(sequences, length, model.config().vocabulary);
-  std::vector<labelled_sequence> batch;
-  for (const auto& s : ids) batch.push_back({s});
-  std::vector<double> each;
-  const auto kept = run->kept_bytes(static_cast<long long>(sequences) * length);
-  if (!kept) return kept.failure();
-  std::printf(", \"planned_for_backward_mb\": %.0f", static_cast<double>(*kept) / 1e6);
-  for (int k = 0; k < rounds; ++k) {
-    const double begin = now();
-    if (auto made = run->step(batch, *optimizer, 1e-4, 1); !made) return made.failure();
-    if (k > 2 || k + 1 == rounds) each.push_back(now() - begin);
-  }
-  std::printf(", \"held_for_backward_mb\": %.0f", static_cast<double>(run->held_bytes()) / 1e6);
-  return median(each);
-}
-
 constexpr wanted table[] = {{1, 1024, true},
                             {16, 1024, true},
                             {2, 1024},
@@ -143,20 +60,6 @@ constexpr wanted table[] = {{1, 1024, true},
                             {64, 2048, false, true}};
 enum class amount : unsigned char { brief, steps, all, profile, train, step, codes, launches };
 
-result<adapter_set> adapter_named(causal_lm<engine>& model, const std::string& name) {
-  std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")}};
-  if (name == "oft")
-    with.insert(with.end(), {{"oft_block_size", io::json_number(32)}, {"r", io::json_number(0)}});
-  else
-    with.insert(with.end(), {{"r", io::json_number(16)}, {"lora_alpha", io::json_number(32)}});
-  if (name == "dora") with.push_back({"use_dora", io::json_flag(true)});
-  if (name == "lora_dropout") with.push_back({"lora_dropout", io::json_number(0.1)});
-  const auto config = io::make_adapter_config(name == "oft" ? "OFT" : "LORA", {}, with);
-  if (!config) return config.failure();
-  auto made = io::hf::new_adapter(model, *config);
-  if (!made) return made.failure();
-  return made->set;
-}
 status say(const std::string& name, const result<double>& v, double floor = 0) {
   if (!v) return v.failure();
   std::printf(", \"%s\": %.1f", name.c_str(), *v);
@@ -229,7 +132,8 @@ status measure(int layers, int vocabulary, amount how_much, int sequences, const
   for (const std::string adapter : {"bare", "lora", "dora", "oft", "lora_dropout"}) {
     if (!named.empty() && adapter != named) continue;
     const bool trains = how_much == amount::train || how_much == amount::step, drops = adapter == "lora_dropout";
-    if (named.empty() && !trains && (drops || (how_much != amount::all && adapter != "bare" && adapter != "lora"))) continue;
+    if (named.empty() && !trains && (drops || (how_much != amount::all && adapter != "bare" && adapter != "lora")))
+      continue;
     if (adapter != "bare") {
       auto set = adapter_named(*model, adapter);
       if (!set) return set.failure();
