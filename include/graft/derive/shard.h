@@ -29,7 +29,7 @@ struct sharder : rank_graph {
     for (int k = 0; k < 4; ++k)
       if (share_of(from, among, v.d[k]) != share::all) axis = k, ++several;
     const bool shared = several == 1 && share_of(from, among, v.d[axis]) == share::part && divides(i, axis, 1) &&
-                        is_named(v.what) && v.what != op::ids;
+                        is_named(v.what) && row(v.what).from != source::integers;
     free[i] = !(brought && shared);
     if (brought && shared) {
       emit(i, {kind::part, axis}, copied(i));
