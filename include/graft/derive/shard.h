@@ -49,6 +49,7 @@ struct sharder : rank_graph {
     if (of.axes == flow::regroup) return regrouped_part(*this, i);
     if (of.axes == flow::along && of.arity == 2 && v.k[0].v == p.axis) return parts_beside(*this, i);
     if (of.axes == flow::look_up) return k == 0 && part_looked_up(*this, i);
+    if (of.axes == flow::add_places) return false;  // the places are those of all numbers
     if (of.axes == flow::labelled)
       return k == 0 && (of.cut == in_parts::summands ? shared_loss(*this, i) : shared_loss_grad(*this, i));
     const bool adds = of.cut == in_parts::sums && p.axis == 3;
