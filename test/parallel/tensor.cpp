@@ -66,7 +66,10 @@ int main(int argc, char** argv) {
     if (ranks->rank() != 0) continue;
     const auto again = logits_with(std::string(argv[1]) + "/base", saved.string());
     const bool reads = again && test::furthest(*again, together->trained_logits) < same_logits;
-    if (!reads) std::printf("%s as it was saved: %s\n", argv[a], again ? "other logits" : again.message()), ++wrong;
+    if (!reads)
+      std::printf("%s as it was saved: %s, %.1e off\n", argv[a], again ? "other logits" : again.message(),
+                  again ? test::furthest(*again, together->trained_logits) : 0.0),
+          ++wrong;
     std::filesystem::remove_all(saved);
   }
   return wrong == 0 ? 0 : 1;

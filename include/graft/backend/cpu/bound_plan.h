@@ -30,36 +30,40 @@ template <class Real> class bound_plan {
     known_ = values<Real>(g_, sizes_, leaves);
     now_.data.assign(static_cast<std::size_t>(g_.size), view{});
     now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
-    loaded_ = ready_ = false, bound_ = true, room_ = -1, mixed_ = nullptr;
+    has_ = {.made = has_.made}, bound_ = true, room_ = -1, mixed_ = nullptr;
     if (tokens > 0) reserve(tokens);
   }
-  void parameters_changed() { ready_ = false; }
+  void parameters_changed() { has_.ready = false; }
   // What both plans compute from the parameters is taken from one that has just run with the same tensors. To be said
   // before every run: the values stay where they are.
   [[gnu::cold]] void borrow(const bound_plan& from) {
     if (same_.size() != g_.size) same_ = same_nodes(from.g_, g_);
-    lender_ = from.ready_ ? &from : nullptr;
-    for (id i = 0; i < g_.size && ready_; ++i)
-      if (borrowed(i) && known_.has(i)) ready_ = known_.is_at(i, from.known_, same_[i]);
+    lender_ = from.has_.ready ? &from : nullptr;
+    for (id i = 0; i < g_.size && has_.ready; ++i)
+      if (borrowed(i) && known_.has(i)) has_.ready = known_.is_at(i, from.known_, same_[i]);
   }
-  void weight_changed() { loaded_ = ready_ = false; }
+  void weight_changed() { has_.loaded = has_.ready = false; }
 
   // What one of several layers brings that share this plan: its sizes, its tensors and the values that follow from them.
   // Their sizes are the same, so that the workspace fits all of them.
+  struct preparation {
+    bool loaded = false, ready = false;
+    long long made = 0;  // how often values were computed: addresses of them may be others each time
+  };
   struct binding {
     size_values sizes;
     values<Real> known;
-    bool loaded = false, ready = false;
+    preparation has;
     mixed_products<Real>* mixed = nullptr;  // rows of its calls have adapters of their own
   };
   // The tensors of another layer come in, those that were here go out.
   void exchange(binding& other) {
     std::swap(sizes_, other.sizes), std::swap(known_, other.known);
-    std::swap(loaded_, other.loaded), std::swap(ready_, other.ready), std::swap(mixed_, other.mixed);
+    std::swap(has_, other.has), std::swap(mixed_, other.mixed);
   }
   // Computes what follows from the tensors of a layer, for somebody who reads it there.
   void make_ready(binding& b, node_function<Real> by, const host_function<Real>* host) const {
-    prepare(b.known, b.loaded, b.ready, {g_, b.sizes, by, rotations::blockwise, host});
+    prepare(b.known, b.has, {g_, b.sizes, by, rotations::blockwise, host});
   }
   // What the next call brings, to be filled in.
   call& next_call() {
@@ -74,7 +78,7 @@ template <class Real> class bound_plan {
   // Runs the call that was filled in. `how` and `host` are the oracle's.
   void run(node_function<Real> by, rotations how = rotations::blockwise, const host_function<Real>* host = nullptr,
            launch_clock* clock = nullptr) {
-    prepare(known_, loaded_, ready_, {g_, sizes_, by, how, host});
+    prepare(known_, has_, {g_, sizes_, by, how, host});
     const long long tokens = std::max(0LL, g_.sizes.tokens(now_.sizes));
     if (tokens > room_) reserve(tokens);
     const frame<Real> f{g_, p_, where_, known_, now_, stored_, tokens, by, mixed_};
@@ -155,12 +159,12 @@ template <class Real> class bound_plan {
   }
 
   // Computes what does not depend on the data; values that were only needed to get there are dropped again.
-  [[gnu::cold]] void prepare(values<Real>& known, bool& loaded, bool& ready, const evaluator<Real>& evaluate) const {
-    if (ready) return;
+  [[gnu::cold]] void prepare(values<Real>& known, preparation& has, const evaluator<Real>& evaluate) const {
+    if (has.ready) return;
     const node_set needed = needed_before_the_data();
     for (id i = 0; i < g_.size; ++i) {
       if (!needed[i] || p_.when.of[i] == stage::data) continue;
-      if (p_.when.of[i] == stage::load && loaded) continue;
+      if (p_.when.of[i] == stage::load && has.loaded) continue;
       if (borrowed(i)) {
         known.take(i, lender_->known_, same_[i]);
         continue;
@@ -178,7 +182,7 @@ template <class Real> class bound_plan {
       else if (kept(i))
         static_cast<void>(known[i]);  // widened now, not by several threads at once
     }
-    ready = loaded = true;
+    has.ready = has.loaded = true, ++has.made;
   }
   [[gnu::cold]] bool borrowed(id i) const {
     return lender_ != nullptr && p_.when.of[i] == stage::parameter && !is_leaf(g_[i].what) && same_[i] >= 0 &&
@@ -241,7 +245,8 @@ template <class Real> class bound_plan {
   std::vector<long long> offset_;  // in the arena
   row_worker<Real> by_rows_;
   long long piece_ = piece_rows, room_ = -1, launched_ = 0;
-  bool loaded_ = false, ready_ = false, bound_ = false;
+  preparation has_;
+  bool bound_ = false;
   mixed_products<Real>* mixed_ = nullptr;
 };
 

@@ -41,7 +41,7 @@ template <class Real> class mixed_bank {
   }
   // Another way to run the same blocks, in place k. Where it fits none, nothing is changed.
   status put(int k, std::span<const block> with) {
-    way other{with_plans(with), std::vector<matches>(base_.size()), false};
+    way other{with_plans(with), std::vector<matches>(base_.size())};
     for (std::size_t b = 0; b < base_.size(); ++b) {
       const auto match = [&](int product, int at) -> status {
         if (status s = check(base_[b], base_[b].by_products->products[product]); !s) return s;
@@ -76,7 +76,7 @@ template <class Real> class mixed_bank {
   struct way {
     std::vector<planned> blocks;
     std::vector<matches> match;
-    bool is_read = false;
+    std::vector<long long> read{};  // by block: which values the records were read from
   };
   // Equal blocks share their plan.
   static std::vector<planned> with_plans(std::span<const block> all) {
@@ -104,17 +104,16 @@ template <class Real> class mixed_bank {
   // Values of the other way as records of its products.
   void read(std::size_t place, node_function<Real> by, const host_function<Real>* host) {
     way& w = ways_[place];
-    bool ready = w.is_read;
-    for (const planned& b : w.blocks) ready = ready && b.with->ready;
-    if (ready) return;
+    w.read.resize(base_.size(), -1);
     for (std::size_t b = 0; b < base_.size(); ++b) {
       w.blocks[b].in->make_ready(*w.blocks[b].with, by, host);
+      if (w.read[b] == w.blocks[b].with->has.made) continue;
+      w.read[b] = w.blocks[b].with->has.made;
       for (std::size_t p = 0; p < w.match[b].size(); ++p)
         mixed_[b]->at(static_cast<int>(p), place) =
             record_of(base_[b], base_[b].by_products->products[static_cast<int>(p)], w.blocks[b],
                       w.blocks[b].by_products->products[w.match[b][p]]);
     }
-    w.is_read = true;
   }
   static row_record<Real> record_of(const planned& base, const product_slots& s, const planned& other,
                                     const product_slots& o) {
