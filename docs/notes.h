@@ -247,9 +247,9 @@ inline const adapter loha{
         "Khatri-Rao factors, made once per change of the parameters, so the update itself is never built.",
     .numbers = {rank8, alpha_scaling},
     .cases = "`loha`",
-    .traps = {
-        "PEFT builds the whole update on every call.",
-        "In training mode `rank_dropout` also acts on PEFT's merge, which is then random; here it acts in training alone."}};
+    .traps = {"PEFT builds the whole update on every call.",
+              "In training mode `rank_dropout` also acts on PEFT's merge, which is then random; here it acts in "
+              "training alone."}};
 
 inline const adapter lokr{
     .file = "lokr",

@@ -2,7 +2,7 @@
 // QLoRA: a LoRA is trained on a base whose weights stay codes of four bits, saved as a PEFT folder, read again onto a
 // fresh base, and generates. The 16-bit weights never exist.
 //     qlora MODEL OUT [--on cpu|cuda]
-// run: qlora test/golden/quantized/models/llama_nf4_double/base build/qlora
+// run: qlora test/golden/quantized/models/llama_nf4_double/base build/qlora_adapter
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>

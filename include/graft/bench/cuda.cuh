@@ -110,8 +110,8 @@ template <class Layer> class gpu_layers {
     if (shape.type == dtype::i64) {
       const long long bytes = shape.count() * static_cast<long long>(sizeof(std::int64_t));
       if (status s = data_.back().reserve(bytes); !s) return s;
-      const cudaError_t copied = cudaMemcpy(data_.back().data(), shape.data, static_cast<std::size_t>(bytes),
-                                            cudaMemcpyHostToDevice);
+      const cudaError_t copied =
+          cudaMemcpy(data_.back().data(), shape.data, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice);
       if (status s = check(copied, "copying"); !s) return s;
       shape.data = data_.back().data();
       return layers_.back()->set(name, shape);
