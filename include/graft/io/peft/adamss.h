@@ -36,7 +36,7 @@ inline adamss_decomposition decompose_for_adamss(const peft_source& s) {
   std::vector<double> row(in), bias(out);
   if (s.base.bias) cpu::read(s.base.bias_values, 0, s.base.out, bias.data());
   for (std::size_t i = 0; i < out; ++i) {
-    cpu::read(s.base.weight, static_cast<long long>(i * in), s.base.in, row.data());
+    cpu::read(s.base.weight, static_cast<long long>(i) * s.base.in, s.base.in, row.data());
     for (std::size_t j = 0; j < in; ++j) a(i, j) = row[j];
     if (s.base.bias) a(i, in) = bias[i];
   }

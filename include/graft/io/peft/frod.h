@@ -12,7 +12,7 @@ namespace graft::io::peft {
 // The last two words of the path, or the last where a number stands before it.
 inline std::string frod_kind(const std::string& module) {
   std::vector<std::string> words{""};
-  for (const char c : module) c == '.' ? words.push_back("") : words.back().push_back(c);
+  for (const char c : module) c == '.' ? static_cast<void>(words.emplace_back()) : words.back().push_back(c);
   const std::size_t n = words.size();
   const auto number = [](const std::string& w) { return w.find_first_not_of("0123456789") == w.npos && !w.empty(); };
   if (n == 1 || number(words[n - 2])) return words[n - 1];

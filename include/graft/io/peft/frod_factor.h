@@ -16,7 +16,7 @@ inline std::vector<float> frod_left_factor(const view& weight, const std::vector
   const auto out = static_cast<std::size_t>(weight.size[0]), in = static_cast<std::size_t>(weight.size[1]);
   std::vector<double> a(V.begin(), V.end()), b(in * out), w(in);
   for (std::size_t i = 0; i < out; ++i) {
-    cpu::read(weight, static_cast<long long>(i * in), static_cast<long long>(in), w.data());
+    cpu::read(weight, static_cast<long long>(i) * weight.size[1], weight.size[1], w.data());
     for (std::size_t j = 0; j < in; ++j) b[j * out + i] = w[j];
   }
   const auto subtract = [](double* from, const double* what, double times, std::size_t n) {

@@ -78,6 +78,7 @@ inline status cut_corner(loaded_tensor& t, const std::vector<long long>& shape, 
 // Rows, then columns, of entries that are numbered row after row.
 inline std::vector<std::int64_t> split_places(const std::vector<std::int64_t>& flat, long long cols) {
   std::vector<std::int64_t> both;
+  both.reserve(2 * flat.size());
   for (const std::int64_t v : flat) both.push_back(v / cols);
   for (const std::int64_t v : flat) both.push_back(v % cols);
   return both;
