@@ -19,13 +19,18 @@ std::atomic<long long> allocations{0}, live_bytes{0};
 
 // A piece begins with its size, in front of what the caller gets.
 std::size_t room_for_size(std::size_t alignment) { return std::max(alignment, alignof(std::max_align_t)); }
-void* counted(std::size_t bytes, std::size_t alignment) {
+void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   const std::size_t front = room_for_size(alignment), whole = (bytes + 2 * front - 1) / front * front;
   void* const p = std::aligned_alloc(front, whole);
-  if (p == nullptr) throw std::bad_alloc();
+  if (p == nullptr) return nullptr;
   ++allocations, live_bytes += static_cast<long long>(whole);
   std::memcpy(p, &whole, sizeof(whole));
   return static_cast<char*>(p) + front;
+}
+void* counted(std::size_t bytes, std::size_t alignment) {
+  void* const p = counted_or_null(bytes, alignment);
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
 }
 void release(void* p, std::size_t alignment) {
   if (p == nullptr) return;
@@ -43,6 +48,9 @@ void* operator new(std::size_t n) { return counted(n, usual); }
 void* operator new[](std::size_t n) { return counted(n, usual); }
 void* operator new(std::size_t n, std::align_val_t a) { return counted(n, static_cast<std::size_t>(a)); }
 void* operator new[](std::size_t n, std::align_val_t a) { return counted(n, static_cast<std::size_t>(a)); }
+// The library's own would call those above; a sanitizer's, which std::stable_sort would get, would not.
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return counted_or_null(n, usual); }
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return counted_or_null(n, usual); }
 void operator delete(void* p) noexcept { release(p, usual); }
 void operator delete[](void* p) noexcept { release(p, usual); }
 void operator delete(void* p, std::size_t) noexcept { release(p, usual); }
