@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that ranks compute together over MPI against the same model in one process: logits, generated tokens, losses and
 // trained adapters, for every method whose folder is named. Every rank also computes alone, and compares; and the first one
-// alone loads what the ranks trained and the first of them saved. Exit 0: all is right. Compiled with EXACT it computes in double and trains with Adam's default eps, which makes a number of the order of
-// the rate even of a gradient that is nothing but the rounding of floats.
+// alone loads what the ranks trained and the first of them saved. Exit 0: all is right. Compiled with EXACT it computes in
+// double and trains with Adam's default eps, which makes a number of the order of the rate even of a gradient that is
+// nothing but the rounding of floats.
 //     mpirun -n 2 tensor GOLDEN/models/llama lora dora oft
 #include <graft/model/on_cpu.h>
 #include <graft/parallel/mpi.h>

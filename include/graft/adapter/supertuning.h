@@ -3,7 +3,7 @@
 // (arXiv 2607.09287).
 //     W' = W + place(v, index)        or  W' = W + place(v, index) + s B A
 #pragma once
-#include <graft/adapter/adapter.h>
+#include <graft/adapter/shira.h>
 
 namespace graft {
 
@@ -11,8 +11,7 @@ template <int Places = dyn> struct supertuning {
   static constexpr const char *name = "Super-Tuning", *method = "supertuning", *kinds = "linear";
   using sample = supertuning<4096>;
   static constexpr ex weight(scope p, ex W) {
-    auto n = p.size("places", Places, 4096);
-    return W + place(p.param("supertuning_values", n), p.index("supertuning_indices", n), W.rows(), W.cols());
+    return with_places<Places>(p, W, "supertuning_values", "supertuning_indices");
   }
 };
 

@@ -88,17 +88,6 @@ class layer_state {
     }
     return b;
   }
-  // Adds the tensors of one call, by name.
-  [[gnu::cold]] static status bind_data(const graph& g, const tensor_map& data, bound_leaves& b) {
-    for (id i = 0; i < g.size; ++i) {
-      if (!comes_with_calls(g[i])) continue;
-      const auto found = data.find(g.name(i).c_str());
-      if (found == data.end()) return fail("tensor '", g.name(i), "' is missing in this call");
-      if (status s = bind_leaf(g, i, found->second, b.sizes); !s) return s;
-      b.leaf[static_cast<std::size_t>(i)] = found->second;
-    }
-    return check_sizes(g, b.sizes);
-  }
   static constexpr bool comes_with_calls(const node& v) {
     return is_leaf(v.what) && (row(v.what).known == stage::data || v.what == op::kept);
   }
