@@ -2,7 +2,7 @@
 // A plan bound to tensors on the GPU. What does not depend on the data is computed and packed when the plan is bound, and
 // again when parameters changed; a call launches the kernels of the plan in their order and does nothing else: no
 // allocation, no look-up, no synchronisation. It may be captured in a CUDA graph. What a call does is in
-// bound_plan_run.cuh.
+// bound_plan_run.cuh, where its values lie in bound_plan_memory.cuh.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/bound_attention.cuh>
@@ -250,66 +250,7 @@ template <class T> class bound_plan {
       if (status s = b.pack(stream, values_, sides); !s) return s;
     return sides.flush();
   }
-  // Values that products read or write between launches are stored as T, those of other launches in float.
-  status reserve_values(const size_values& largest) {
-    narrow_ = node_set(g_.size);
-    for (const bound_product<T>& b : products_) {
-      narrow_.add(b.slots().result);
-      if (b.slots().before_posts >= 0) narrow_.add(b.slots().before_posts);
-    }
-    for (const id i : read_)
-      if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
-    for (const graft::launch& l : p_.launches)
-      if (l.gated >= 0) narrow_.add(l.gated);
-    for (const graft::launch& l : p_.launches)  // stacks of products, and rotations, have kernels for 16 bits
-      if (const op what = g_[l.anchor].what; l.product < 0 && l.sum < 0 && l.count == 1 &&
-                                             (what == op::matmul || what == op::rotate || what == op::rotate_grad)) {
-        for (int k = 0; k < 3; ++k) keep_narrow(unshaped(g_, g_[l.anchor].operand(k)));
-        keep_narrow(l.anchor);
-      }
-    for (const graft::launch& l : p_.launches)  // what ranks exchange travels as it was computed
-      if (l.what == family::exchange && narrow_[unshaped(g_, g_[l.anchor].a)]) narrow_.add(l.anchor);
-    for (const dropped_product& d : p_.dropped) {
-      for (const id i : {d.wide, d.narrow}) keep_narrow(unshaped(g_, i));
-      if (d.how != dropped_product::form::sum) keep_narrow(d.result);
-    }
-    for (const row_launch& r : p_.row_launches)  // and norms of long rows for operands of one type
-      if (r.norm >= 0)
-        for (const id i : {g_[r.norm].a, r.slope, r.added}) keep_narrow(unshaped(g_, i));
-    long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
-    for (const bound_attention<T>& a : attentions_)
-      if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());
-    std::vector<call_memory::value> written;
-    for (int k = 0; k < p_.launches.size(); ++k) {
-      const graft::launch& l = p_.launches[k];
-      auto write = [&](id i, long long n) {
-        if (!is_brought(i)) written.push_back({k, i, n * (narrow_[i] ? static_cast<long long>(sizeof(T)) : 4)});
-      };
-      auto write_sum = [&](int sum) {
-        if (sum < 0) return;
-        write(p_.sums[sum].result, count(g_, p_.sums[sum].result, largest));
-        if (const id scaled = p_.sums[sum].scaled; scaled >= 0) write(scaled, count(g_, scaled, largest));
-      };
-      if (l.product >= 0) {
-        for (int n = l.product; n <= l.product + l.together; ++n) {
-          const id i = p_.products[n].result;
-          write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(n)].out_size());
-        }
-        if (l.gated >= 0) write(l.gated, count(g_, l.gated, largest));
-        if (const id z = p_.products[l.product].before_posts; is_read_later(z)) write(z, count(g_, z, largest));
-        for (const int sum : l.beside) write_sum(sum);
-      } else if (l.sum >= 0) {
-        write_sum(l.sum);
-      } else if (l.dropped >= 0) {
-        write(p_.dropped[l.dropped].result, count(g_, p_.dropped[l.dropped].result, largest));
-      } else {
-        if (l.rows >= 0) write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
-        if (l.rows < 0 || l.what == family::attention) write(l.anchor, count(g_, l.anchor, largest));
-        if (l.also >= 0) write(l.also, count(g_, l.also, largest));
-      }
-    }
-    return memory_.reserve(g_, p_, written, scratch);
-  }
+  status reserve_values(const size_values& largest);
   void keep_narrow(id i) {
     if (i >= 0 && p_.when.by_token[i] && !is_leaf(g_[i].what)) narrow_.add(i);
   }
@@ -320,31 +261,8 @@ template <class T> class bound_plan {
       if (unshaped(g_, g_.out[k].at) == i) return true;
     return false;
   }
-  // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones, and
-  // for outputs that the caller wants in another type than the launches write, or not at all.
-  status make_room() {
-    size_values wanted = reserved_;
-    bool fits = true;
-    for (int k = 0; k < g_.outs; ++k)
-      if (const id i = unshaped(g_, g_.out[k].at); launched(k) && is_brought(i) && written_output(i) < 0)
-        lacking_.add(i), fits = false;
-    for (int i = 0; i < g_.sizes.count; ++i)
-      if (const int slot = g_.sizes.e[i].slot; slot >= 0 && now_.sizes.v[slot] > wanted.v[slot])
-        wanted.v[slot] = now_.sizes.v[slot], fits = false;
-    if (fits) return ok;
-    values_.resize(wanted);
-    if (status s = reserve_values(wanted); !s) return s;
-    reserved_ = wanted;
-    return ok;
-  }
-  // Points everything at the memory of calls as it is now.
-  void aim() {
-    memory_.each([&](id i, void* at) { values_.into(i, {at, narrow_[i] ? dtype_of<T> : dtype::f32}); });
-    values_.scratch_at(memory_.scratch());
-    for (bound_product<T>& b : products_) b.memory_moved();
-    for (bound_together<T>& b : together_) b.forget();
-    aimed_ = moves();
-  }
+  status make_room();
+  void aim();
   // Node i as a product over the tokens reads it: what products stored for it has rows with padding.
   sum_operand operand_of(id raw) const {
     const id i = unshaped(g_, raw);

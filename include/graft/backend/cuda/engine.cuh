@@ -2,6 +2,7 @@
 // The GPU as an executor sees it: work is ordered on a stream of one device, memory is the device's, a plan bound to
 // tensors launches its kernels. T is the type of x, y and the weight.
 #pragma once
+#include <graft/backend/cuda/bound_plan_memory.cuh>
 #include <graft/backend/cuda/bound_plan_run.cuh>
 #include <graft/backend/cuda/captured.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
