@@ -2,7 +2,7 @@
 # graft::cuda_compiled, see include/graft/run/cuda_compiled.cuh: one small file for each family of kernels and element type,
 # so that as many are compiled at once as there are processors. Offered where a project has enabled CUDA as a language; not
 # installed, because a compiled library belongs to one compiler and its flags.
-set(graft_cuda_sources ${PROJECT_SOURCE_DIR}/src/cuda_operations.cu)
+set(graft_cuda_sources ${PROJECT_SOURCE_DIR}/src/cuda_operations.cu ${PROJECT_SOURCE_DIR}/src/cuda_launchers.cu)
 
 # graft_cuda_source(NAME TEMPLATE): src/TEMPLATE.cu.in with the variables of the caller, as NAME.cu of the build folder.
 function(graft_cuda_source name template)

@@ -127,7 +127,7 @@ constexpr step on_cpu[] = {
 };
 constexpr step on_gpu[] = {
     {"cuda::engine::bound::run", "backend/cuda/engine.cuh", "plan_.run(q.stream"},
-    {"cuda::bound_plan::run", "backend/cuda/bound_plan.cuh", "for (const graft::launch& l : p_.launches)"},
+    {"cuda::bound_plan::run", "backend/cuda/bound_plan_run.cuh", "for (int k = 0; k < p_.launches.size(); ++k)"},
     {"bound_product::run", "backend/cuda/bound_product.cuh", "calls_.at(m, with.x, with.y, with.residual, with.sums)"},
 };
 

@@ -9,6 +9,12 @@ namespace graft::cuda {
 
 extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
                                                const operands<float>&, float*);
+extern template status multiply<float>(const on_stream&, const products<float>&, float*);
+extern template status each<unary<float>>(cudaStream_t, long long, const unary<float>&, const char*);
+extern template status each<filled<float>>(cudaStream_t, long long, const filled<float>&, const char*);
+extern template status each<add_numbers>(cudaStream_t, long long, const add_numbers&, const char*);
+extern template status each<apply_post>(cudaStream_t, long long, const apply_post&, const char*);
+extern template status each<fill_vector<float>>(cudaStream_t, long long, const fill_vector<float>&, const char*);
 extern template linear_kernels all_sums<float>();
 extern template mixed_kernels all_mixed_streams<float>();
 extern template linear_kernels all_sums<__nv_bfloat16>();
@@ -31,9 +37,15 @@ extern template mixed_kernels all_mixed_gemms<__half>();
 extern template mixed_kernels all_mixed_streams<__half>();
 extern template attention_kernels all_attention_kernels<__nv_bfloat16>();
 extern template mma_attention_kernels all_mma_attention_kernels<__nv_bfloat16>();
+extern template class mixed_linear<float>;
+extern template class mixed_linear<__nv_bfloat16>;
+extern template class mixed_linear<__half>;
 extern template class bound_plan<float>;
 extern template class bound_plan<__nv_bfloat16>;
 extern template class bound_plan<__half>;
+extern template class token_sampler<float>;
+extern template class token_sampler<__nv_bfloat16>;
+extern template class token_sampler<__half>;
 extern template struct engine<float>;
 extern template struct engine<__nv_bfloat16>;
 extern template struct engine<__half>;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan bound to tensors on the GPU. What does not depend on the data is computed and packed when the plan is bound, and
 // again when parameters changed; a call launches the kernels of the plan in their order and does nothing else: no
-// allocation, no look-up, no synchronisation. It may be captured in a CUDA graph. What a call does is in
-// bound_plan_run.cuh, where its values lie in bound_plan_memory.cuh.
+// allocation, no look-up, no synchronisation. It may be captured in a CUDA graph. How it is bound is in
+// bound_plan_bind.cuh, where the values of a call lie in bound_plan_memory.cuh, what it does in bound_plan_run.cuh.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/bound_attention.cuh>
@@ -30,18 +30,7 @@ struct kernel_set {
 
 template <class T> class bound_plan {
  public:
-  bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
-    readers_ = graft::detail::count_readers(g_, p_.live);
-    for (const token_sum& s : p_.sums) read_.push(s.left), read_.push(s.right), read_.push(s.scaled);
-    for (const product_slots& s : p_.products) read_.push(s.x), read_.push(s.residual);
-    for (id i = 0; i < g_.size; ++i)
-      if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
-    if (to.gathers == target::work::by_products)
-      for (const graft::launch& l : p_.launches)
-        if (is_attention(g_[l.anchor].what))
-          attentions_.emplace_back(g_, l.anchor, l.rows >= 0 ? &p_.row_launches[l.rows] : nullptr);
-    make_launches();
-  }
+  bound_plan(const graph& g, const target& to);
   bound_plan(const bound_plan&) = delete;
   bound_plan& operator=(const bound_plan&) = delete;
 
@@ -57,51 +46,7 @@ template <class T> class bound_plan {
   const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
 
   status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
-              const capacity& room, shared_slots<T>* shared, code_panel& panel, call_room* with_others = nullptr) {
-    for (id i = 0; i < g_.size; ++i)
-      if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
-        return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
-    if (products_.empty() && sums_.empty()) make_launches();
-    mixed_ = {};  // what lies here may have been another layer's
-    kernels_ = &kernels, leaves_ = leaves;
-    now_.data.assign(static_cast<std::size_t>(g_.size), view{});
-    now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
-    now_.sizes = sizes_ = s;
-    size_values largest = s;
-    g_.sizes.set_tokens(largest, room.tokens);
-    reserved_ = largest;
-    values_ = values(g_, largest, leaves_, kernels.evaluate, &kernels.ranks);
-    room_ = with_others != nullptr ? with_others : &own_room_;
-    lacking_ = node_set(g_.size);
-    memory_.lie_in(&room_->values);
-    values_.decode_into(panel_ = &panel, dtype_of<T>);
-    if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
-    for (bound_attention<T>& a : attentions_) a.bind(largest, p_.to, kernels.attention);
-    join_ranks(s);
-    int rank = 0;
-    for (bound_product<T>& b : products_) {
-      if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr, &panel); !st) return st;
-      rank = std::max(rank, b.rank());
-    }
-    for (bound_together<T>& b : together_) b.forget();
-    collect();
-    if (status st = joined_.compute(stream, g_, values_, known_); !st) return st;
-    if (status st = pack(stream); !st) return st;
-    if (status st = reserve_values(largest); !st) return st;
-    if (products_.empty()) return aim(), status(ok);
-    const bool together = one_product() && shared != nullptr && shared->used;
-    workspace_ = together ? &shared->workspace : &room_->workspace;
-    if (status st = workspace_->reserve(workspace_bound(room.tokens, rank)); !st) return st;
-    buffer& counters = together ? shared->counters : own_counters_;
-    if (counters.bytes() < counter_bytes(room.tokens)) {
-      ++moved_;
-      if (status st = counters.reserve(counter_bytes(room.tokens)); !st) return st;
-      const auto bytes = static_cast<std::size_t>(counters.bytes());
-      if (status st = check(cudaMemsetAsync(counters.data(), 0, bytes, stream), "clearing"); !st) return st;
-    }
-    counters_ = counters.as<std::uint32_t>();
-    return aim(), status(ok);
-  }
+              const capacity& room, shared_slots<T>* shared, code_panel& panel, call_room* with_others = nullptr);
   // What one of several layers brings that share this plan: its tensors, the values that follow from them, and its
   // launches. Sizes are the same, so that the memory of calls fits all of them.
   struct binding {
@@ -141,23 +86,10 @@ template <class T> class bound_plan {
            (workspace_ != nullptr ? workspace_->moves() : 0);
   }
   // Parameter-time values again, from tensors that were written; nothing is allocated.
-  status parameters_changed(cudaStream_t stream) {
-    if (aimed_ != moves()) aim();
-    if (status s = joined_.compute(stream, g_, values_, changing_); !s) return s;
-    return pack(stream);
-  }
+  status parameters_changed(cudaStream_t stream);
   // The same for all that is known before the data, from a weight that was written.
-  status weight_changed(cudaStream_t stream) {
-    if (aimed_ != moves()) aim();
-    if (status s = joined_.compute(stream, g_, values_, known_); !s) return s;
-    unchain();
-    return pack(stream);
-  }
-  status publish(cudaStream_t stream) {
-    for (bound_product<T>& b : products_)
-      if (status s = b.publish(stream); !s) return s;
-    return ok;
-  }
+  status weight_changed(cudaStream_t stream);
+  status publish(cudaStream_t stream);
   call& next_call() {
     now_.sizes = sizes_;
     for (mutable_view& v : now_.outputs) v = {};
@@ -178,59 +110,11 @@ template <class T> class bound_plan {
   }
 
  private:
-  void make_launches() {
-    sequence<int> by_sums(g_.size, 0);
-    for (const token_sum& s : p_.sums) {
-      sums_.emplace_back(s);
-      if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
-    }
-    for (const product_slots& s : p_.products)
-      products_.emplace_back(g_, s,
-                             s.before_posts < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
-    for (const graft::launch& l : p_.launches)
-      if (l.together > 0) together_.emplace_back(l.product, l.together + 1);
-  }
+  void make_launches();
   // Products of one launch, whose adapters may have different ranks or none; codes run one after the other as they are.
-  void join_ranks(const size_values& s) {
-    for (const graft::launch& l : p_.launches) {
-      if (l.together == 0) continue;
-      int own[max_segments] = {};
-      bool coded = false;
-      for (int k = 0; k <= l.together; ++k) {
-        const product_slots& p = p_.products[l.product + k];
-        own[k] = padded_rank(static_cast<int>(side_rank(g_, p, s)));
-        const id leaf = base_leaf(g_, p.weight);
-        coded = coded || (leaf >= 0 && leaves_[static_cast<std::size_t>(leaf)].beside != nullptr);
-      }
-      const joint_rank all = coded ? joint_rank{} : rank_together(own, l.together + 1, l.gated >= 0);
-      for (int k = 0; k <= l.together; ++k)
-        products_[static_cast<std::size_t>(l.product + k)].stands_with(all.rank, k == 1 && all.apart ? gated_rank : 0);
-    }
-  }
+  void join_ranks(const size_values& s);
   // Which values are computed when, by nodes of their own.
-  void collect() {
-    known_ = changing_ = computed_ = node_set(g_.size);
-    for (bound_product<T>& b : products_) b.each_source([&](id i) { need(i); });
-    for (const token_sum& s : p_.sums) {
-      need(s.factor), need(s.scale), need_known(s.left), need_known(s.right);
-      computed_.add(s.result);
-    }
-    for (const graft::launch& l : p_.launches)
-      if (l.product < 0 && l.sum < 0) {
-        computed_.add(l.anchor);
-        for (int n = l.first; n < l.first + l.count; ++n)
-          for (int k = 0; k < 3; ++k) need_known(g_[p_.nodes[n]].operand(k));
-      }
-    for (int k = 0; k < g_.outs; ++k) need_known(g_.out[k].at);
-    for (id i = 0; i < g_.size; ++i) changing_.in[i] = known_[i] && p_.when.of[i] == stage::parameter;
-    only_product_ = one_product() && p_.products[0].residual < 0;
-    sequence<int> readers = readers_;  // and packing is one
-    for (const bound_product<T>& b : products_)
-      b.each_source([&](id i) {
-        if (i >= 0) ++readers[i];
-      });
-    joined_.find(g_, p_.when, readers, changing_);
-  }
+  void collect();
   void need_known(id i) {
     i = unshaped_data(i);
     if (i >= 0 && p_.when.of[i] != stage::data) need(i);
@@ -244,12 +128,7 @@ template <class T> class bound_plan {
     known_.add(i);
     for (int o = 0; o < 3; ++o) need(g_[i].operand(o));
   }
-  status pack(cudaStream_t stream) {
-    side_packer<T> sides(stream);
-    for (bound_product<T>& b : products_)
-      if (status s = b.pack(stream, values_, sides); !s) return s;
-    return sides.flush();
-  }
+  status pack(cudaStream_t stream);
   status reserve_values(const size_values& largest);
   void keep_narrow(id i) {
     if (i >= 0 && p_.when.by_token[i] && !is_leaf(g_[i].what)) narrow_.add(i);

@@ -9,6 +9,7 @@
 #include <graft/backend/choice_file.h>
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/launch_variants.h>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/cuda/ptx.cuh>
 
@@ -157,27 +158,7 @@ class choice_timer {
     return milliseconds;
   }
   // The room is asked for where it is used: each file that nvcc compiles has a kernel of its own of this template.
-  status read() {
-    if (status s =
-            check(cudaFuncSetAttribute(read_through<uint4>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_),
-                  "emptying the cache");
-        !s)
-      return s;
-    cudaLaunchAttribute early{};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    const cudaLaunchConfig_t how{dim3(static_cast<unsigned>(processors_)),
-                                 dim3(512),
-                                 static_cast<std::size_t>(shared_bytes_),
-                                 stream_,
-                                 &early,
-                                 device_chains() ? 1U : 0U};
-    const uint4* from = cache_.as<uint4>();
-    uint4* never = cache_.as<uint4>();
-    long long pieces = cache_.bytes() / 16;
-    void* arguments[] = {&from, &pieces, &never};
-    return launch(how, reinterpret_cast<const void*>(&read_through<uint4>), arguments, "emptying the cache");
-  }
+  status read();
 
   choice_file file_;
   cudaStream_t stream_ = nullptr;
@@ -186,5 +167,29 @@ class choice_timer {
   long long cache_bytes_ = 0;
   int processors_ = 1, shared_bytes_ = 0, timed_ = 0;
 };
+
+#if GRAFT_CUDA_BODIES
+GRAFT_CUDA_LIBRARY status choice_timer::read() {
+  if (status s =
+          check(cudaFuncSetAttribute(read_through<uint4>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_),
+                "emptying the cache");
+      !s)
+    return s;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t how{dim3(static_cast<unsigned>(processors_)),
+                               dim3(512),
+                               static_cast<std::size_t>(shared_bytes_),
+                               stream_,
+                               &early,
+                               device_chains() ? 1U : 0U};
+  const uint4* from = cache_.as<uint4>();
+  uint4* never = cache_.as<uint4>();
+  long long pieces = cache_.bytes() / 16;
+  void* arguments[] = {&from, &pieces, &never};
+  return launch(how, reinterpret_cast<const void*>(&read_through<uint4>), arguments, "emptying the cache");
+}
+#endif
 
 }  // namespace graft::cuda

@@ -6,6 +6,7 @@
 #include <cuda_fp8.h>
 #include <graft/backend/cuda/codes.cuh>
 #include <graft/backend/cuda/launch.h>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/post.cuh>
 
 namespace graft::cuda {
@@ -115,17 +116,7 @@ __global__ void __launch_bounds__(piece_panel::threads) piece_panel_kernel(const
 class code_panel : public common_memory {
  public:
   // The numbers of a weight, in the order of the stream; there must be room.
-  result<cells<float>> decode(cudaStream_t stream, const view& codes, dtype as) const {
-    const long long n = codes.count();
-    if (n * bits_of(as) / 8 > bytes()) return fail("there is no room for the numbers of a weight that is codes");
-    const cells<float> to{data(), as};
-    const coded from = coded_of(codes);
-    const status done = in_pieces(from, n, as)
-                            ? decode_pieces(stream, from, n, as)
-                            : on_stream{stream}.elements((n + 7) / 8, decoded_elements{from, to, n}, "decode");
-    if (!done) return done.failure();
-    return to;
-  }
+  result<cells<float>> decode(cudaStream_t stream, const view& codes, dtype as) const;
 
  private:
   static bool in_pieces(const coded& c, long long n, dtype as) {
@@ -134,16 +125,32 @@ class code_panel : public common_memory {
            reinterpret_cast<std::uintptr_t>(c.codes) % 8 == 0 &&
            ((four && c.pitch == c.cols) || (eight && c.cols % 8 == 0));
   }
-  status decode_pieces(cudaStream_t stream, const coded& from, long long n, dtype as) const {
-    constexpr long long in_block = piece_panel::threads * piece_panel::at_once;
-    const piece_panel g{from, data(), static_cast<unsigned>(n / 8), static_cast<unsigned>(from.cols / 8)};
-    const dim3 blocks(static_cast<unsigned>((n / 8 + in_block - 1) / in_block)), threads(piece_panel::threads);
-    const bool four = has_four_bits(from.how);
-    const auto run = [&](auto* kernel) { return launch_chained(stream, kernel, blocks, threads, "decode", g); };
-    if (as == dtype::bf16)
-      return four ? run(&piece_panel_kernel<__nv_bfloat16, true>) : run(&piece_panel_kernel<__nv_bfloat16, false>);
-    return four ? run(&piece_panel_kernel<__half, true>) : run(&piece_panel_kernel<__half, false>);
-  }
+  status decode_pieces(cudaStream_t stream, const coded& from, long long n, dtype as) const;
 };
+
+#if GRAFT_CUDA_BODIES
+GRAFT_CUDA_LIBRARY result<cells<float>> code_panel::decode(cudaStream_t stream, const view& codes, dtype as) const {
+  const long long n = codes.count();
+  if (n * bits_of(as) / 8 > bytes()) return fail("there is no room for the numbers of a weight that is codes");
+  const cells<float> to{data(), as};
+  const coded from = coded_of(codes);
+  const status done = in_pieces(from, n, as)
+                          ? decode_pieces(stream, from, n, as)
+                          : on_stream{stream}.elements((n + 7) / 8, decoded_elements{from, to, n}, "decode");
+  if (!done) return done.failure();
+  return to;
+}
+GRAFT_CUDA_LIBRARY status code_panel::decode_pieces(cudaStream_t stream, const coded& from, long long n,
+                                                    dtype as) const {
+  constexpr long long in_block = piece_panel::threads * piece_panel::at_once;
+  const piece_panel g{from, data(), static_cast<unsigned>(n / 8), static_cast<unsigned>(from.cols / 8)};
+  const dim3 blocks(static_cast<unsigned>((n / 8 + in_block - 1) / in_block)), threads(piece_panel::threads);
+  const bool four = has_four_bits(from.how);
+  const auto run = [&](auto* kernel) { return launch_chained(stream, kernel, blocks, threads, "decode", g); };
+  if (as == dtype::bf16)
+    return four ? run(&piece_panel_kernel<__nv_bfloat16, true>) : run(&piece_panel_kernel<__nv_bfloat16, false>);
+  return four ? run(&piece_panel_kernel<__half, true>) : run(&piece_panel_kernel<__half, false>);
+}
+#endif
 
 }  // namespace graft::cuda

@@ -6,6 +6,7 @@
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/tensor.cuh>
 #include <graft/backend/element_drops.h>
 #include <graft/plan/dropped.h>
@@ -319,7 +320,10 @@ template <class T> status launch_dropped(cudaStream_t stream, dropped_product::f
 }
 }  // namespace detail
 
-inline status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
+GRAFT_CUDA_LIBRARY status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g);
+
+#if GRAFT_CUDA_BODIES
+GRAFT_CUDA_LIBRARY status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
   const bool shrinks = how == dropped_product::form::shrink, sums = how == dropped_product::form::sum;
   const long long entries = sums ? static_cast<long long>(g.rank) * g.columns : g.rows * (shrinks ? g.rank : g.columns);
   if (entries == 0) return ok;
@@ -328,5 +332,6 @@ inline status multiply_dropped(cudaStream_t stream, dropped_product::form how, c
   return g.wide.type == dtype::bf16 ? detail::launch_dropped<__nv_bfloat16>(stream, how, g)
                                     : detail::launch_dropped<__half>(stream, how, g);
 }
+#endif
 
 }  // namespace graft::cuda

@@ -7,6 +7,7 @@
 #include <graft/backend/cuda/ptx.cuh>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace graft::cuda {
 
@@ -169,5 +170,9 @@ struct on_stream {
     return launch_chained(stream, &each_matrix<Matrix>, blocks_for(n, 1), threads, name, n, m);
   }
 };
+// What an evaluator does better on a stream than anywhere else is a template too: nvcc compiles the kernels behind every
+// function that is none, also where nothing calls it.
+template <class On>
+concept streams = std::is_same_v<On, on_stream>;
 
 }  // namespace graft::cuda

@@ -3,6 +3,7 @@
 // small numbers of a call, which go through pinned memory so that the copy is part of the stream's work and of what is
 // captured.
 #pragma once
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/cuda/values.cuh>
 #include <graft/core/bf16.h>
@@ -182,7 +183,10 @@ inline void write_in_host_memory(const mutable_view& to, const float* numbers) {
   }
 }
 // A tensor of host memory in device memory, row after row. Numbers are stored as `as`; whole numbers stay what they are.
-inline result<view> place_tensor(cudaStream_t stream, const view& host, dtype as, buffer& into) {
+GRAFT_CUDA_LIBRARY result<view> place_tensor(cudaStream_t stream, const view& host, dtype as, buffer& into);
+
+#if GRAFT_CUDA_BODIES
+GRAFT_CUDA_LIBRARY result<view> place_tensor(cudaStream_t stream, const view& host, dtype as, buffer& into) {
   if (!can_be_placed(host.type))
     return fail("a tensor of ", name_of(host.type), " cannot be brought to the GPU yet; use one of f32, bf16 or f16");
   const dtype type = host.type == dtype::i64 ? dtype::i64 : as;
@@ -223,5 +227,6 @@ inline result<view> place_tensor(cudaStream_t stream, const view& host, dtype as
   if (status s = check(cudaStreamSynchronize(stream), "bringing a tensor to the GPU"); !s) return s.failure();
   return placed;
 }
+#endif
 
 }  // namespace graft::cuda

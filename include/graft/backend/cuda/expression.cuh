@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/known_expression.cuh>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/plan/expression.h>
 
@@ -227,7 +228,25 @@ using known_residual = as_known<dtype::bf16, scaled_residual, 0, 1U << 2>;
 using known_scaled_by_first = as_known<dtype::bf16, scaled_gate_by_first, 1U << 5, 1U << 2 | 1U << 4>;
 
 // False where no such kernel knows it.
-inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
+GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n);
+// The same for both gradients of a gate.
+GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& a,
+                                               const expression_eights<true>& b, long long n);
+
+// `of`: what is computed element by element, the root itself or what it sums.
+GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of,
+                                   const tensor<float>& out);
+
+// Two expressions for the same elements.
+template <class F> struct both_expressions {
+  F first, second;
+  __device__ void operator()(long long i) const { first(i), second(i); }
+};
+GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& first, const expression& second,
+                                   const tensor<float>& out, const tensor<float>& other);
+
+#if GRAFT_CUDA_BODIES
+GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
   bool found = false;
   status s = ok;
   auto as = [&]<class Known>(Known, const char* name) {
@@ -241,9 +260,8 @@ inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<
   if (!s) return s.failure();
   return found;
 }
-// The same for both gradients of a gate.
-inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& a,
-                                   const expression_eights<true>& b, long long n) {
+GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& a,
+                                               const expression_eights<true>& b, long long n) {
   bool found = false;
   status s = ok;
   auto as = [&]<class First, class Second>(First, Second) {
@@ -255,9 +273,8 @@ inline result<bool> evaluate_known(cudaStream_t stream, const expression_eights<
   if (!s) return s.failure();
   return found;
 }
-
-// `of`: what is computed element by element, the root itself or what it sums.
-inline status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of, const tensor<float>& out) {
+GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of,
+                                   const tensor<float>& out) {
   if (out.count() == 0) return ok;
   unsigned size[4], to[4];
   for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(of.d[k]), to[k] = static_cast<unsigned>(out.d[k]);
@@ -280,14 +297,8 @@ inline status evaluate(cudaStream_t stream, const expression& e, const tensor<fl
   const auto threads = static_cast<unsigned>(std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U));
   return on_stream{stream}.blocks(out.count(), threads, sums, "sum of an expression");
 }
-
-// Two expressions for the same elements.
-template <class F> struct both_expressions {
-  F first, second;
-  __device__ void operator()(long long i) const { first(i), second(i); }
-};
-inline status evaluate(cudaStream_t stream, const expression& first, const expression& second, const tensor<float>& out,
-                       const tensor<float>& other) {
+GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& first, const expression& second,
+                                   const tensor<float>& out, const tensor<float>& other) {
   const long long n = out.count(), eights = n / 8;
   if (n == 0) return ok;
   unsigned size[4];
@@ -312,5 +323,6 @@ inline status evaluate(cudaStream_t stream, const expression& first, const expre
       b{second, other.p, {size[0], size[1], size[2], size[3]}};
   return each(stream, n, both_expressions<expression_elements>{a, b}, "expressions");
 }
+#endif
 
 }  // namespace graft::cuda

@@ -79,7 +79,7 @@ struct joined_by_eights {
 template <class On, class Real> status join_heads(const On& on, const joined_heads<Real>& f) {
   return on.elements(f.pieces(), f, "heads side by side");
 }
-inline status join_heads(const on_stream& on, const joined_heads<float>& f) {
+template <streams On> status join_heads(const On& on, const joined_heads<float>& f) {
   if (!joined_by_eights::fits(f)) return on.elements(f.pieces(), f, "heads side by side");
   const joined_by_eights by{f, static_cast<unsigned>(f.out.d[3]), static_cast<unsigned>(f.head() / 2)};
   return on.elements(f.out.count() / 16, by, "heads side by side");

@@ -82,7 +82,7 @@ struct sliced_by_eights {
 template <class On, class Real> status slice(const On& on, const sliced<Real>& f, const char* name) {
   return on.elements(f.out.count(), f, name);
 }
-inline status slice(const on_stream& on, const sliced<float>& f, const char* name) {
+template <streams On> status slice(const On& on, const sliced<float>& f, const char* name) {
   if (!sliced_by_eights::fits(f)) return on.elements(f.out.count(), f, name);
   const sliced_by_eights by{f.out, f.a, static_cast<unsigned>(f.out.d[3] / 8), static_cast<unsigned>(f.start)};
   return on.elements(f.out.count() / 8, by, name);

@@ -138,32 +138,7 @@ template <class T> class mixed_linear {
  public:
   // `p`: everything but aligned; rank, pre and posts are those of the records.
   status run(cudaStream_t stream, const linear_kernels& kernels, const mixed_kernels& mixed, const target& device,
-             product_shape p, mixed_operands o) {
-    if (mixed.finish.kernel == nullptr) return fail("this layer was compiled without the kernels that mix adapters");
-    if (p.m == 0 || p.n == 0) return ok;
-    if (o.scaled != nullptr) {
-      auto* const to = static_cast<T*>(o.scaled);
-      const scale_mixed_rows<T> scale{o.batch, static_cast<const T*>(o.x), to, p.k};
-      if (status s = each(stream, p.m * p.k, scale, "factors of the rows"); !s) return s;
-      o.x = to, o.chained = false;
-    }
-    p.rank = 0, p.pre = p.posts = false;
-    for (const void* pointer : {o.x, static_cast<const void*>(o.y), o.residual})
-      p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-    if (const stream_choice c = choose_mixed(&p, 1, device); c.rows > 0)
-      return stream_mixed(stream, mixed, c, &p, &o, 1);
-    if (const linear_choice c = choose_mixed_gemm(p, o.blocks.rank, device); c.pairs > 0)
-      return gemm_mixed(stream, mixed, c, p, o);
-    if (bare_.empty() || o.w != bare_w_) {
-      linear_operands plain;
-      plain.w = bare_w_ = o.w, plain.alone = o.alone, p.plain = true;
-      bare_ = linear_calls(kernels, device, p, plain);
-    }
-    auto bound = bare_.at(p.m, o.x, o.y, nullptr);
-    if (!bound) return bound.failure();
-    if (status s = launch(stream, **bound, o.chained); !s) return s;
-    return finish(stream, mixed, device, p, o);
-  }
+             product_shape p, mixed_operands o);
 
  private:
   status finish(cudaStream_t stream, const mixed_kernels& mixed, const target& device, const product_shape& p,
@@ -181,5 +156,34 @@ template <class T> class mixed_linear {
   linear_calls bare_;
   const void* bare_w_ = nullptr;
 };
+
+// Outside the class, so that a program may compile it once (extern template).
+template <class T>
+status mixed_linear<T>::run(cudaStream_t stream, const linear_kernels& kernels, const mixed_kernels& mixed,
+                            const target& device, product_shape p, mixed_operands o) {
+  if (mixed.finish.kernel == nullptr) return fail("this layer was compiled without the kernels that mix adapters");
+  if (p.m == 0 || p.n == 0) return ok;
+  if (o.scaled != nullptr) {
+    auto* const to = static_cast<T*>(o.scaled);
+    const scale_mixed_rows<T> scale{o.batch, static_cast<const T*>(o.x), to, p.k};
+    if (status s = each(stream, p.m * p.k, scale, "factors of the rows"); !s) return s;
+    o.x = to, o.chained = false;
+  }
+  p.rank = 0, p.pre = p.posts = false;
+  for (const void* pointer : {o.x, static_cast<const void*>(o.y), o.residual})
+    p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+  if (const stream_choice c = choose_mixed(&p, 1, device); c.rows > 0) return stream_mixed(stream, mixed, c, &p, &o, 1);
+  if (const linear_choice c = choose_mixed_gemm(p, o.blocks.rank, device); c.pairs > 0)
+    return gemm_mixed(stream, mixed, c, p, o);
+  if (bare_.empty() || o.w != bare_w_) {
+    linear_operands plain;
+    plain.w = bare_w_ = o.w, plain.alone = o.alone, p.plain = true;
+    bare_ = linear_calls(kernels, device, p, plain);
+  }
+  auto bound = bare_.at(p.m, o.x, o.y, nullptr);
+  if (!bound) return bound.failure();
+  if (status s = launch(stream, **bound, o.chained); !s) return s;
+  return finish(stream, mixed, device, p, o);
+}
 
 }  // namespace graft::cuda

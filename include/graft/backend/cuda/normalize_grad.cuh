@@ -76,7 +76,7 @@ template <dtype Type, int Pieces> struct normalize_grads_by_blocks {
 template <class On, class Real> status normalize_back(const On& on, const normalize_grads<Real>& f, const char* name) {
   return on.rows(f.x.rows(), f, name);
 }
-inline status normalize_back(const on_stream& on, const normalize_grads<float>& f, const char* name) {
+template <streams On> status normalize_back(const On& on, const normalize_grads<float>& f, const char* name) {
   bool fits = f.t.p.type == f.x.p.type && (f.added.at == nullptr || f.added.type == f.x.p.type);
   for (const cells<float>& c : {f.x.p, f.t.p, f.out.p, f.factors, f.added}) fits = fits && by_sixteen_bytes(c);
   const result<bool> done = by_long_rows<normalize_grads_by_blocks>(on, f, fits, name);

@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/update_piece.h>
 
 #include <cmath>
@@ -124,13 +125,7 @@ class parameter_updates {
     if (status s = detail::upload_pieces(stream_, pieces, pieces_); !s) return s;
     return sums_.reserve((count_ + 2) * static_cast<long long>(sizeof(double)));
   }
-  status clip(double largest) {
-    double *const norm = sums_.as<double>(), *const sums = norm + 2;
-    if (status s = on_pieces(detail::square_piece{pieces(), sums}, "squares of gradients"); !s) return s;
-    const detail::norm_of_pieces all{sums, count_, largest, norm};
-    if (status s = on_stream{stream_}.matrices(1, 256, all, "norm of gradients"); !s) return s;
-    return on_pieces(detail::clip_piece{pieces(), norm}, "clipping");
-  }
+  status clip(double largest);
   // Waits for it.
   result<double> norm() {
     double found = 0;
@@ -142,11 +137,8 @@ class parameter_updates {
     return found;
   }
   status bring(const adamw_numbers& n) { return numbers_.write(&n, sizeof n); }
-  status step() {
-    if (status s = numbers_.send(stream_); !s) return s;
-    return on_pieces(detail::step_piece{pieces(), static_cast<const adamw_numbers*>(numbers_.data())}, "AdamW");
-  }
-  status clear_gradients() { return on_pieces(detail::clear_piece{pieces()}, "clearing gradients"); }
+  status step();
+  status clear_gradients();
 
  private:
   const update_piece* pieces() const { return pieces_.as<const update_piece>(); }
@@ -171,15 +163,7 @@ class summed_gradients {
     while (ordered_sums(all, taken, ordered)) {}
     return detail::upload_pieces(stream, ordered, pieces_);
   }
-  status add(cudaStream_t stream) {
-    for (const auto& [first, count] : rounds_)
-      if (status s = on_stream{stream}.matrices(static_cast<long long>(count), 256,
-                                                detail::sum_piece{pieces_.as<const gradient_sum>() + first},
-                                                "sums of gradients");
-          !s)
-        return s;
-    return ok;
-  }
+  status add(cudaStream_t stream);
 
  private:
   // One round: the next use of each parameter, in pieces. False where none is left.
@@ -201,5 +185,31 @@ class summed_gradients {
   buffer pieces_;
   std::vector<std::pair<std::size_t, std::size_t>> rounds_;
 };
+
+#if GRAFT_CUDA_BODIES
+GRAFT_CUDA_LIBRARY status parameter_updates::clip(double largest) {
+  double *const norm = sums_.as<double>(), *const sums = norm + 2;
+  if (status s = on_pieces(detail::square_piece{pieces(), sums}, "squares of gradients"); !s) return s;
+  const detail::norm_of_pieces all{sums, count_, largest, norm};
+  if (status s = on_stream{stream_}.matrices(1, 256, all, "norm of gradients"); !s) return s;
+  return on_pieces(detail::clip_piece{pieces(), norm}, "clipping");
+}
+GRAFT_CUDA_LIBRARY status parameter_updates::step() {
+  if (status s = numbers_.send(stream_); !s) return s;
+  return on_pieces(detail::step_piece{pieces(), static_cast<const adamw_numbers*>(numbers_.data())}, "AdamW");
+}
+GRAFT_CUDA_LIBRARY status parameter_updates::clear_gradients() {
+  return on_pieces(detail::clear_piece{pieces()}, "clearing gradients");
+}
+GRAFT_CUDA_LIBRARY status summed_gradients::add(cudaStream_t stream) {
+  for (const auto& [first, count] : rounds_)
+    if (status s = on_stream{stream}.matrices(static_cast<long long>(count), 256,
+                                              detail::sum_piece{pieces_.as<const gradient_sum>() + first},
+                                              "sums of gradients");
+        !s)
+      return s;
+  return ok;
+}
+#endif
 
 }  // namespace graft::cuda

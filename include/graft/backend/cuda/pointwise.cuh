@@ -102,8 +102,8 @@ template <class On, class Real>
 status combine(const On& on, op what, const tensor<Real>& out, const tensor<Real>& a, const tensor<Real>& b) {
   return on.elements(out.count(), binary<Real>(what, out, a, b), row(what).name);
 }
-inline status combine(const on_stream& on, op what, const tensor<float>& out, const tensor<float>& a,
-                      const tensor<float>& b) {
+template <streams On>
+status combine(const On& on, op what, const tensor<float>& out, const tensor<float>& a, const tensor<float>& b) {
   const binary<float> f(what, out, a, b);
   if (!binary_by_eights::fits(out, a, b)) return on.elements(out.count(), f, row(what).name);
   const unsigned width = b.count() == out.count() ? 0 : static_cast<unsigned>(out.d[3]);

@@ -49,7 +49,7 @@ struct turned_by_eights {
 template <class On, class Real> status turn_heads(const On& on, const turned_heads<Real>& f) {
   return on.elements(f.pairs(), f, "rope");
 }
-inline status turn_heads(const on_stream& on, const turned_heads<float>& f) {
+template <streams On> status turn_heads(const On& on, const turned_heads<float>& f) {
   if (!turned_by_eights::fits(f)) return on.elements(f.pairs(), f, "rope");
   const long long head = f.turn.d[3];
   const turned_by_eights by{f, static_cast<unsigned>(head / 2), static_cast<unsigned>(f.x.d[3] / head)};

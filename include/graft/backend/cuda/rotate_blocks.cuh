@@ -109,7 +109,7 @@ status launch_block_sums(cudaStream_t stream, const rotate_sums<float>& r, int s
 }
 }  // namespace detail
 
-inline status sum_blocks(const on_stream& on, const rotate_sums<float>& r) {
+template <streams On> status sum_blocks(const On& on, const rotate_sums<float>& r) {
   const dtype type = r.x.p.type;
   auto addressed = [&](const tensor<float>& t) {
     return t.p.type == type && t.d[3] % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.p.at) % 16 == 0;

@@ -139,7 +139,7 @@ template <class Real> struct turn {
 template <class On, class Real> status rotate_rows(const On& on, const rotated<Real>& r) {
   return on.matrices(r.x.rows(), r.r.in, r, "rotate");
 }
-inline status rotate_rows(const on_stream& on, const rotated<float>& r) {
+template <streams On> status rotate_rows(const On& on, const rotated<float>& r) {
   const dtype type = r.x.p.type;
   const int depth = pass_depth(r.r);
   auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };

@@ -178,7 +178,7 @@ template <dtype Type, int Pieces> struct normalized_by_blocks {
 template <class On, class Real> status normalize(const On& on, const normalized<Real>& f, const char* name) {
   return on.rows(f.x.rows(), f, name);
 }
-inline status normalize(const on_stream& on, const normalized<float>& f, const char* name) {
+template <streams On> status normalize(const On& on, const normalized<float>& f, const char* name) {
   bool aligned = true;
   for (const cells<float>& c : {f.x.p, f.out.p, f.factors}) aligned = aligned && by_sixteen_bytes(c);
   const result<bool> done = by_long_rows<normalized_by_blocks>(on, f, aligned, name);

@@ -28,11 +28,7 @@ template <class T> class token_sampler {
     return check(cudaStreamSynchronize(stream), "bringing a prompt to the GPU");
   }
   // Queued; the tokens can be read when the stream has come so far.
-  status choose(cudaStream_t stream, long long rows, sampled_rows of, const next_rows& next) {
-    of.vocabulary = vocabulary_, of.seen = how_.penalty != 1 ? seen_.as<std::uint32_t>() : nullptr;
-    of.tokens = tokens_.as<std::int64_t>(), of.sequences = sequences_;
-    return sample<T>(stream, rows, of, how_, next);
-  }
+  status choose(cudaStream_t stream, long long rows, sampled_rows of, const next_rows& next);
   // `position`: of the row that it was chosen for.
   std::int64_t token(std::size_t row, long long position) const {
     return tokens_.as<std::int64_t>()[static_cast<std::size_t>(position % 2 * sequences_) + row];
@@ -44,5 +40,13 @@ template <class T> class token_sampler {
   buffer seen_;
   pinned_memory tokens_;
 };
+
+// Outside the class, so that a program may compile it once (extern template).
+template <class T>
+status token_sampler<T>::choose(cudaStream_t stream, long long rows, sampled_rows of, const next_rows& next) {
+  of.vocabulary = vocabulary_, of.seen = how_.penalty != 1 ? seen_.as<std::uint32_t>() : nullptr;
+  of.tokens = tokens_.as<std::int64_t>(), of.sequences = sequences_;
+  return sample<T>(stream, rows, of, how_, next);
+}
 
 }  // namespace graft::cuda

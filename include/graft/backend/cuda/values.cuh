@@ -6,6 +6,7 @@
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/code_panel.cuh>
 #include <graft/backend/cuda/evaluate.cuh>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/rank_exchange.h>
 #include <graft/derive/walk.h>
@@ -88,53 +89,7 @@ class values {
     return ok;
   }
   // `to`: where, for this once.
-  status compute_node(cudaStream_t stream, id i, cells<float> to = {}) {
-    const node& v = (*g_)[i];
-    const auto k = static_cast<std::size_t>(i);
-    const view& leaf = leaves_[k];
-    if (row(v.what).from == source::tensor) return put(i, {const_cast<void*>(leaf.data), leaf.type}), status(ok);
-    if (lies_elsewhere(i)) return ok;
-    if (to.at == nullptr) to = into_[k];
-    if (to.at == nullptr) {
-      const result<cells<float>> own = own_room(i);
-      if (!own) return own.failure();
-      to = *own;
-    }
-    put(i, to);
-    if (v.what == op::scalar) {
-      const auto value = static_cast<float>(*static_cast<const double*>(leaf.data));
-      if (written_[k].first == to.at && written_[k].second == value) return ok;
-      written_[k] = {to.at, value};
-      return on_stream{stream}.elements(1, filled<float>{to, value}, "scalar");  // captured with its number
-    }
-    operands<float> x;
-    const view* looked_up = nullptr;
-    tensor<float>* const operand[3] = {&x.a, &x.b, &x.c};
-    for (int o = 0; o < 3; ++o)
-      if (const id from = v.operand(o); from >= 0) {
-        if (row((*g_)[from].what).from == source::integers)
-          x.ids = static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(from)].data);
-        else if (v.what == op::gather && codes_of(from) != nullptr)
-          looked_up = codes_of(from);
-        else if (result<tensor<float>> read = numbers(stream, from))
-          *operand[o] = *read;
-        else
-          return read.failure();
-      }
-    if (looked_up != nullptr) {
-      const gathered_codes f{
-          (*this)[i], coded_of(*looked_up), looked_up->size[0], x.ids, v.ta, evaluator<float>{*g_, s_}.part(v)};
-      return on_stream{stream}.elements(f.out.count(), f, "gather of codes");
-    }
-    if (row(v.what).kind == op_class::exchange) return exchange(stream, i, x.a, to);
-    if (scratch_at_ == nullptr)
-      if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
-    if (adds_up(v.what)) {
-      const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
-      if (status s = check(cudaMemsetAsync(to.at, 0, bytes, stream), "clearing"); !s) return s;
-    }
-    return evaluate_(stream, *g_, s_, i, (*this)[i], x, scratch_at_ != nullptr ? scratch_at_ : scratch_.as<float>());
-  }
+  status compute_node(cudaStream_t stream, id i, cells<float> to = {});
   // The nodes of a row launch at once, into `to`.
   status compute_rows(cudaStream_t stream, const row_launch& r, const cells<float>& to) {
     operands<float> x;
@@ -178,27 +133,12 @@ class values {
     return t;
   }
   // A computed node to somewhere else, in any type.
-  status copy(cudaStream_t stream, id i, const cells<float>& to) const {
-    const result<tensor<float>> from = numbers(stream, i);
-    if (!from) return from.failure();
-    return on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from->p}, "copy");
-  }
+  status copy(cudaStream_t stream, id i, const cells<float>& to) const;
   long long elements(id i) const { return count(*g_, i, s_); }
 
  private:
   // A copy of its operand, which all ranks then make the sum of theirs, or the largest.
-  status exchange(cudaStream_t stream, id i, const tensor<float>& from, const cells<float>& to) const {
-    const char* const name = row((*g_)[i].what).name;
-    if (ranks_ == nullptr || !ranks_->reduce)
-      return fail(name, " needs the ranks that compute with this one: give them with the model's options");
-    const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
-    const bool same = from.p.type == to.type;
-    if (status s = same ? check(cudaMemcpyAsync(to.at, from.p.at, bytes, cudaMemcpyDeviceToDevice, stream), name)
-                        : on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name);
-        !s)
-      return s;
-    return ranks_->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
-  }
+  status exchange(cudaStream_t stream, id i, const tensor<float>& from, const cells<float>& to) const;
   const view* codes_of(id i) const {
     if (i < 0) return nullptr;
     const view& v = leaves_[static_cast<std::size_t>(unshaped(*g_, i))];
@@ -223,5 +163,73 @@ class values {
   const code_panel* panel_ = nullptr;
   dtype panel_type_ = dtype::f32;
 };
+
+#if GRAFT_CUDA_BODIES
+GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<float> to) {
+  const node& v = (*g_)[i];
+  const auto k = static_cast<std::size_t>(i);
+  const view& leaf = leaves_[k];
+  if (row(v.what).from == source::tensor) return put(i, {const_cast<void*>(leaf.data), leaf.type}), status(ok);
+  if (lies_elsewhere(i)) return ok;
+  if (to.at == nullptr) to = into_[k];
+  if (to.at == nullptr) {
+    const result<cells<float>> own = own_room(i);
+    if (!own) return own.failure();
+    to = *own;
+  }
+  put(i, to);
+  if (v.what == op::scalar) {
+    const auto value = static_cast<float>(*static_cast<const double*>(leaf.data));
+    if (written_[k].first == to.at && written_[k].second == value) return ok;
+    written_[k] = {to.at, value};
+    return on_stream{stream}.elements(1, filled<float>{to, value}, "scalar");  // captured with its number
+  }
+  operands<float> x;
+  const view* looked_up = nullptr;
+  tensor<float>* const operand[3] = {&x.a, &x.b, &x.c};
+  for (int o = 0; o < 3; ++o)
+    if (const id from = v.operand(o); from >= 0) {
+      if (row((*g_)[from].what).from == source::integers)
+        x.ids = static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(from)].data);
+      else if (v.what == op::gather && codes_of(from) != nullptr)
+        looked_up = codes_of(from);
+      else if (result<tensor<float>> read = numbers(stream, from))
+        *operand[o] = *read;
+      else
+        return read.failure();
+    }
+  if (looked_up != nullptr) {
+    const gathered_codes f{
+        (*this)[i], coded_of(*looked_up), looked_up->size[0], x.ids, v.ta, evaluator<float>{*g_, s_}.part(v)};
+    return on_stream{stream}.elements(f.out.count(), f, "gather of codes");
+  }
+  if (row(v.what).kind == op_class::exchange) return exchange(stream, i, x.a, to);
+  if (scratch_at_ == nullptr)
+    if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
+  if (adds_up(v.what)) {
+    const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
+    if (status s = check(cudaMemsetAsync(to.at, 0, bytes, stream), "clearing"); !s) return s;
+  }
+  return evaluate_(stream, *g_, s_, i, (*this)[i], x, scratch_at_ != nullptr ? scratch_at_ : scratch_.as<float>());
+}
+GRAFT_CUDA_LIBRARY status values::copy(cudaStream_t stream, id i, const cells<float>& to) const {
+  const result<tensor<float>> from = numbers(stream, i);
+  if (!from) return from.failure();
+  return on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from->p}, "copy");
+}
+GRAFT_CUDA_LIBRARY status values::exchange(cudaStream_t stream, id i, const tensor<float>& from,
+                                           const cells<float>& to) const {
+  const char* const name = row((*g_)[i].what).name;
+  if (ranks_ == nullptr || !ranks_->reduce)
+    return fail(name, " needs the ranks that compute with this one: give them with the model's options");
+  const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
+  const bool same = from.p.type == to.type;
+  if (status s = same ? check(cudaMemcpyAsync(to.at, from.p.at, bytes, cudaMemcpyDeviceToDevice, stream), name)
+                      : on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name);
+      !s)
+    return s;
+  return ranks_->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
+}
+#endif
 
 }  // namespace graft::cuda
