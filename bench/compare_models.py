@@ -8,7 +8,8 @@ Makes random Llamas (tiny, and 134 million parameters) in float32 and bfloat16 w
 and measures for each: loading, greedy tokens per second with 1 and 8 sequences, a training step (forward, backward,
 AdamW), and the largest memory of the process. Each contender is a process of its own; they take turns, and every row is
 written when it is there. Needs torch, transformers and peft, which are imported once: the processes of the PyTorch side
-are forked from one that has computed nothing, because importing takes longer than a row.
+are forked from one that has computed nothing, because importing takes longer than a row. --busy compares one thread's
+processor time, for machines that do other things meanwhile.
 """
 import argparse
 import json
@@ -75,11 +76,12 @@ def make(folder, size, dtype, methods, threads):
         adapted.save_pretrained(folder / method)
 
 
-def torch_side(folder, method, dtype, threads, shape):
+def torch_side(folder, method, dtype, threads, shape, busy):
+    clock = time.process_time if busy else time.perf_counter
     torch.set_num_threads(threads)
-    start = time.perf_counter()
+    start = clock()
     base = transformers.LlamaForCausalLM.from_pretrained(folder / "base", dtype=getattr(torch, dtype))
-    load = time.perf_counter() - start
+    load = clock() - start
     model = peft.PeftModel.from_pretrained(base, folder / method, is_trainable=True)
     vocabulary = base.config.vocab_size
 
@@ -89,9 +91,9 @@ def torch_side(folder, method, dtype, threads, shape):
     def median(times, run):
         taken = []
         for _ in range(times):
-            start = time.perf_counter()
+            start = clock()
             run()
-            taken.append(time.perf_counter() - start)
+            taken.append(clock() - start)
         return sorted(taken)[len(taken) // 2]
 
     out = {"load_s": load}
@@ -129,26 +131,29 @@ def main():
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5, help="of which the median counts")
+    parser.add_argument("--busy", action="store_true", help="processor time of one thread")
     parser.add_argument("--machine", default=platform.processor() or platform.machine())
     parser.add_argument("--out")
     args = parser.parse_args()
+    args.threads = 1 if args.busy else args.threads
     shape = dict(prompt=32, new_tokens=args.new_tokens, batch=4, length=128, repeats=args.repeats)
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
     table = {"machine": args.machine, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "peft": peft.__version__,
              "transformers": transformers.__version__, "command": "python3 bench/compare_models.py " + " ".join(sys.argv[1:]),
-             "threads": args.threads, "shape": shape, "results": []}
+             "threads": args.threads, "clock": "processor" if args.busy else "wall", "shape": shape, "results": []}
     for size in args.sizes:
         for dtype in args.dtypes:
             with tempfile.TemporaryDirectory() as name:
                 folder = pathlib.Path(name)
                 in_a_process(make, folder, size, dtype, args.methods, args.threads)
                 for method in args.methods:
-                    command = [args.bench, str(folder / "base"), str(folder / method), *(str(v) for v in shape.values())]
+                    command = [args.bench, str(folder / "base"), str(folder / method), *(str(v) for v in shape.values()),
+                               *(["busy"] if args.busy else [])]
                     done = subprocess.run(command, env=environment, capture_output=True, text=True)
                     if done.returncode != 0:
                         sys.exit(f"{size} {dtype} {method}: {done.stderr[-2000:]}")
                     ours = json.loads(done.stdout.strip().splitlines()[-1])
-                    theirs = in_a_process(torch_side, folder, method, dtype, args.threads, shape)
+                    theirs = in_a_process(torch_side, folder, method, dtype, args.threads, shape, args.busy)
                     faster = {
                         "generate_1": ours["tokens_per_second_1"] / theirs["tokens_per_second_1"],
                         "generate_8": ours["tokens_per_second_8"] / theirs["tokens_per_second_8"],

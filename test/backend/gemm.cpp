@@ -47,6 +47,20 @@ TEST_CASE("gemm: every orientation, with and without room between rows, in every
       }
 }
 
+TEST_CASE("gemm: a row has the same bits alone and among others") {
+  for (const long long k : {1, 8, 37, 200})
+    for (const long long n : {1, 7, 50}) {
+      const spread b(k, n, true, 0, 2), rows(9, k, false, 0, 1);
+      owned<double> all({1, 1, 9, n}), alone({1, 1, 1, n});
+      cpu::gemm(9, n, k, rows.view, b.view, all.v.data(), n, 0);
+      for (long long i = 0; i < 9; ++i) {
+        cpu::gemm(1, n, k, {rows.view.p + i * rows.view.row, rows.view.row, 1}, b.view, alone.v.data(), n, 0);
+        INFO("k ", k, ", n ", n, ", row ", i);
+        for (long long j = 0; j < n; ++j) CHECK(alone.at(0, 0, 0, j) == all.at(0, 0, i, j));
+      }
+    }
+}
+
 #if defined(_OPENMP)
 TEST_CASE("gemm: the same bits on any number of threads") {
   const int usual = omp_get_max_threads();

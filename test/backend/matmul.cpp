@@ -102,7 +102,7 @@ template <class Stored> struct stored_weight {
 // columns, they may not be.
 template <class Stored> void gives_what_its_numbers_give() {
   for (const long long out : {1, 95, 96, 97, 128, 129, 300})  // around the rows that are decoded at a time
-    for (const long long rows : {1, 2, 9, 70})
+    for (const long long rows : {1, 2, 4, 9, 70})
       for (int flags = 0; flags < 8; ++flags)
         for (const int accumulate : {0, 1, -1}) {
           const bool tb = (flags & 1) != 0, by_columns = (flags & 2) != 0;

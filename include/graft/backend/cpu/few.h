@@ -20,8 +20,8 @@ namespace detail {
 template <class Real> struct four_packets { packet<Real> a, b, c, d; };
 template <class Real> using four_rows = const Real* [4];
 
-template <class Real>
-[[gnu::always_inline]] inline four_packets<Real> load_four(const four_rows<Real>& rows, long long k) {
+template <class Real, class Left>
+[[gnu::always_inline]] inline four_packets<Real> load_four(const four_rows<Left>& rows, long long k) {
   return {load(rows[0] + k), load(rows[1] + k), load(rows[2] + k), load(rows[3] + k)};
 }
 template <class Real>
@@ -34,31 +34,51 @@ template <class Real> void give(four_packets<Real> sum, Real sign, Real* out, lo
   const Real all_four[4] = {predux(sum.a), predux(sum.b), predux(sum.c), predux(sum.d)};
   for (long long i = 0; i < rows; ++i) out[i] += sign * all_four[i];
 }
+// The last n numbers of a row beside zeros.
+template <class Real, class Stored> void copy_last(const Stored* from, long long n, Real* to) {
+  std::fill(to + n, to + packet_width<Real>, Real(0));
+  for (long long k = 0; k < n; ++k)
+    if constexpr (std::is_same_v<Stored, bf16>)
+      to[k] = widen(from[k]);
+    else
+      to[k] = from[k];
+}
+// Elements that come from memory at a time.
+template <class Stored> inline constexpr long long line = 64 / static_cast<long long>(sizeof(Stored));
+
 // Sums of four rows of left with each of some columns of right, along a depth that both have together in memory. What is
 // left of the rows after the last whole packet is copied beside zeros first: no call comes between the sums, which
-// would throw them out of their registers.
-template <int Cols, class Real> void dot_tile(const by_columns<Real>& c, long long i, long long j) {
+// would throw them out of their registers. `next`: what is multiplied after these rows, which is asked for meanwhile, in
+// the order in which it lies: a processor that sees only four short rows at a time fetches too little ahead.
+template <int Cols, class Real, class Left>
+void dot_tile(const by_columns<Real, Left>& c, long long i, long long j, const Left* next) {
   constexpr long long width = packet_width<Real>;
   const long long whole = c.depth / width * width, rest = c.depth - whole, rows = std::min(4LL, c.rows - i);
   Real last[8][width];
-  four_rows<Real> left, right, last_left, last_right;
+  four_rows<Left> left;
+  four_rows<Real> right, last_left, last_right;
   for (int a = 0; a < 4; ++a) {
     left[a] = c.left.p + (i + std::min<long long>(a, rows - 1)) * c.left.row, last_left[a] = last[a];
     right[a] = c.right.p + (j + std::min(a, Cols - 1)) * c.right.col, last_right[a] = last[4 + a];
     if (rest == 0) continue;
-    std::fill(std::copy_n(left[a] + whole, rest, last[a]), last[a] + width, Real(0));
-    std::fill(std::copy_n(right[a] + whole, rest, last[4 + a]), last[4 + a] + width, Real(0));
+    copy_last(left[a] + whole, rest, last[a]), copy_last(right[a] + whole, rest, last[4 + a]);
   }
   const packet<Real> zero = all(Real(0));
   four_packets<Real> s0{zero, zero, zero, zero}, s1 = s0, s2 = s0, s3 = s0;
-  auto step = [&](const four_rows<Real>& l_rows, const four_rows<Real>& r_rows, long long k) {
+  auto step = [&](const auto& l_rows, const four_rows<Real>& r_rows, long long k) {
     const four_packets<Real> l = load_four<Real>(l_rows, k);
     add_products<Real>(s0, l, load(r_rows[0] + k));
     if constexpr (Cols > 1) add_products<Real>(s1, l, load(r_rows[1] + k));
     if constexpr (Cols > 2) add_products<Real>(s2, l, load(r_rows[2] + k));
     if constexpr (Cols > 2) add_products<Real>(s3, l, load(r_rows[3] + k));
   };
-  for (long long k = 0; k < whole; k += width) step(left, right, k);
+  long long k = 0;
+  if (next != nullptr)
+    for (; k + line<Left> <= whole; k += line<Left>) {
+      for (int a = 0; a < 4; ++a) __builtin_prefetch(next + 4 * k + a * line<Left>, 0, 2);
+      for (long long in_line = 0; in_line < line<Left>; in_line += width) step(left, right, k + in_line);
+    }
+  for (; k < whole; k += width) step(left, right, k);
   if (rest > 0) step(last_left, last_right, 0);
   Real* const out = c.out + i + j * c.stride;
   give(s0, c.sign, out, rows);
@@ -66,22 +86,48 @@ template <int Cols, class Real> void dot_tile(const by_columns<Real>& c, long lo
   if constexpr (Cols > 2) give(s2, c.sign, out + 2 * c.stride, rows);
   if constexpr (Cols > 2) give(s3, c.sign, out + 3 * c.stride, rows);
 }
+// The same sums for one column, row after row: memory is quickest when it is read in its order.
+template <class Real, class Left> void dot_rows(const by_columns<Real, Left>& c) {
+  constexpr long long width = packet_width<Real>, ahead = 16 * line<Left>;
+  const long long whole = c.depth / width * width, rest = c.depth - whole;
+  Real last_left[width], last_right[width];
+  if (rest > 0) copy_last(c.right.p + whole, rest, last_right);
+  for (long long i = 0; i < c.rows; ++i) {
+    const Left* const left = c.left.p + i * c.left.row;
+    packet<Real> sum = all(Real(0));
+    auto step = [&](long long k) { sum = Eigen::internal::pmadd(load(left + k), load(c.right.p + k), sum); };
+    long long k = 0;
+    for (; k + line<Left> <= whole; k += line<Left>) {
+      __builtin_prefetch(left + k + ahead);
+      for (long long in_line = 0; in_line < line<Left>; in_line += width) step(k + in_line);
+    }
+    for (; k < whole; k += width) step(k);
+    if (rest > 0) {
+      copy_last(left + whole, rest, last_left);
+      sum = Eigen::internal::pmadd(load(last_left), load(last_right), sum);
+    }
+    c.out[i] += c.sign * Eigen::internal::predux(sum);
+  }
+}
 
 }  // namespace detail
 
 // Along the longer side a few at a time, which stay in the nearest cache until the other side has gone by.
-template <class Real> void dot_product(const by_columns<Real>& c) {
+template <class Real, class Left> void dot_product(const by_columns<Real, Left>& c) {
+  if (c.cols == 1 && sizeof(Left) == sizeof(Real)) return detail::dot_rows(c);
   const long long whole_cols = c.cols / few_at_once * few_at_once;
-  auto column = [&](long long i, long long j) {
-    if (j < whole_cols) return detail::dot_tile<few_at_once>(c, i, j);
-    for (long long one = j; one < c.cols; ++one) detail::dot_tile<1>(c, i, one);
+  auto column = [&](long long i, long long j, const Left* next) {
+    if (j < whole_cols) return detail::dot_tile<few_at_once>(c, i, j, next);
+    for (long long one = j; one < c.cols; ++one) detail::dot_tile<1>(c, i, one, one == 0 ? next : nullptr);
   };
   if (c.rows >= c.cols) {
+    const bool in_order = c.left.row == c.depth;
     for (long long i = 0; i < c.rows; i += 4)
-      for (long long j = 0; j < c.cols; j += few_at_once) column(i, j);
+      for (long long j = 0; j < c.cols; j += few_at_once)
+        column(i, j, j == 0 && in_order && i + 8 <= c.rows ? c.left.p + (i + 4) * c.left.row : nullptr);
   } else {
     for (long long j = 0; j < c.cols; j += few_at_once)
-      for (long long i = 0; i < c.rows; i += 4) column(i, j);
+      for (long long i = 0; i < c.rows; i += 4) column(i, j, nullptr);
   }
 }
 

@@ -68,7 +68,8 @@ inline int threads_along_rows(long long row_units, long long col_units, int thre
   return best;
 }
 // f of a rectangle of c, on each thread.
-template <class Real, class F> void in_shares(const by_columns<Real>& all, long long multiplications, F f) {
+template <class Real, class Left, class F>
+void in_shares(const by_columns<Real, Left>& all, long long multiplications, F f) {
   constexpr long long unit = share_unit;
   const long long row_units = (all.rows + unit - 1) / unit, col_units = (all.cols + unit - 1) / unit;
   const int threads = threads_for(row_units * col_units, multiplications);

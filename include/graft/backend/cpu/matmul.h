@@ -57,6 +57,16 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
   });
 }
 
+// The same of a weight that is bf16, whose rows become floats in registers. The sums are those of few.h.
+inline constexpr long long few_of_bf16 = few_at_once;
+template <class Real>
+void few_tokens_of_bf16(Real* c, long long m, const Real* a, const weight_view& w, int accumulate) {
+  if (accumulate == 0) std::fill_n(c, m * w.rows, Real(0));
+  const by_columns<Real, bf16> all{w.rows,         m, w.cols, {static_cast<const bf16*>(w.codes), w.row_stride, 1},
+                                   {a, 1, w.cols}, c, w.rows, accumulate < 0 ? Real(-1) : Real(1)};
+  in_shares(all, m * w.rows * w.cols, [](const by_columns<Real, bf16>& share) { dot_product(share); });
+}
+
 }  // namespace detail
 
 // c = a op(W), W in storage. A plain weight of Reals is used where it lies; any other is decoded in panels of rows,
@@ -71,6 +81,9 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
   }
   if (w.beside != nullptr && how.tb && m <= few_at_once)
     return detail::few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
+  if constexpr (sizeof(Real) == sizeof(float))
+    if (w.how == encoding{dtype::bf16} && w.col_stride == 1 && how.tb && m <= detail::few_of_bf16)
+      return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate);
   const bool few = m <= detail::few_dots;  // then a panel that stays in a cache beside what it is multiplied with
   const long long panel = !how.tb ? usual_blocking.depth : few ? detail::few_rows : 2 * detail::share_unit;
   const long long panels = (w.rows + panel - 1) / panel;

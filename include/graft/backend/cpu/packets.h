@@ -3,6 +3,8 @@
 // loaded from wherever a row begins. Eigen's own expressions begin at the first aligned address, so that the same
 // numbers give other bits in another buffer; and they compile a loop for every expression.
 #pragma once
+#include <graft/core/bf16.h>
+
 #include <Eigen/Core>
 #include <cmath>
 #include <limits>
@@ -14,6 +16,23 @@ template <class Real> inline constexpr long long packet_width = Eigen::internal:
 
 template <class Real> packet<Real> all(Real v) { return Eigen::internal::pset1<packet<Real>>(v); }
 template <class Real> packet<Real> load(const Real* p) { return Eigen::internal::ploadu<packet<Real>>(p); }
+
+// bf16 are the upper halves of floats.
+inline packet<float> load(const bf16* p) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+#elif defined(EIGEN_VECTORIZE_AVX2)
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+#elif defined(EIGEN_VECTORIZE_NEON)
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&p->bits), 16));
+#else
+  float wide[packet_width<float>];
+  for (float& v : wide) v = widen(*p++);
+  return load(wide);
+#endif
+}
 
 // f of each number, for what has no instruction.
 template <class Real, class F> packet<Real> each(packet<Real> p, F f) {
