@@ -64,20 +64,9 @@ inline status check_file_names(const std::string& folder, std::span<const file_t
   return ok;
 }
 
-inline status write_beside(const std::string& beside, const std::string& folder, bool replaces,
-                           std::span<const file_to_save> files, const save_watch& watch) {
-  watch.step();
-  if (replaces)
-    std::filesystem::create_directory(beside, folder);  // with the same permissions
-  else
-    std::filesystem::create_directory(beside);
-  for (const file_to_save& file : files) {
-    const std::string path = beside + "/" + file.name;
-    watch.step();
-    open_file f(std::fopen(path.c_str(), "wbx"));
-    if (!f) return fail_in(path, "cannot create this file: ", reason(errno));
-    if (const status written = write_and_close(std::move(f), path, file.parts, watch); !written) return written;
-  }
+// The folder that is finished beside the target takes its place; what the target holds beyond it stays.
+inline status take_place(const std::string& beside, const std::string& folder, const save_watch& watch) {
+  const bool replaces = exists(folder);
   if (replaces) link_others(folder, beside, watch);
   watch.step();
   if (const int code = flush_folder(beside); code != 0) return fail_in(beside, "flushing failed: ", reason(code));
@@ -86,7 +75,27 @@ inline status write_beside(const std::string& beside, const std::string& folder,
   if (code != 0)
     return fail_in(folder, "this folder cannot be replaced in one step: ", reason(replaces ? code : errno),
                    "; it was left as it was, save into a new folder");
+  flush_folder(std::filesystem::path(folder).parent_path().string());
   return ok;
+}
+
+inline status write_beside(const std::string& beside, const std::string& folder, std::span<const file_to_save> files,
+                           const save_watch& watch) {
+  watch.step();
+  std::error_code code;
+  if (exists(folder))
+    std::filesystem::create_directory(beside, folder, code);  // with the same permissions
+  else
+    std::filesystem::create_directory(beside, code);
+  if (code) return fail_in(folder, "cannot create this folder in the one above it: ", code.message().c_str());
+  for (const file_to_save& file : files) {
+    const std::string path = beside + "/" + file.name;
+    watch.step();
+    open_file f(std::fopen(path.c_str(), "wbx"));
+    if (!f) return fail_in(path, "cannot create this file: ", reason(errno));
+    if (const status written = write_and_close(std::move(f), path, file.parts, watch); !written) return written;
+  }
+  return take_place(beside, folder, watch);
 }
 
 // Before the exchange this is the unfinished new folder, after it the old one.
@@ -103,19 +112,23 @@ struct folder_to_remove {
   }
 };
 
+// The path that a folder will have, free of links and dots.
+inline result<std::string> place_of_folder(const std::string& folder) {
+  std::string target = std::filesystem::weakly_canonical(folder).string();
+  while (target.size() > 1 && target.ends_with('/')) target.pop_back();
+  if (exists(target) && !is_directory(target)) return fail_in(folder, "this is a file, expected a folder or nothing");
+  return target;
+}
+
 // The folder above must exist. Files of the same names are replaced, all others stay.
 inline status save_folder(const std::string& folder, std::span<const file_to_save> files,
                           const save_watch& watch = {}) {
   return guarded(folder, [&]() -> status {
     if (const status good = check_file_names(folder, files); !good) return good;
-    std::string target = std::filesystem::weakly_canonical(folder).string();
-    while (target.size() > 1 && target.ends_with('/')) target.pop_back();
-    const bool replaces = exists(target);
-    if (replaces && !is_directory(target)) return fail_in(folder, "this is a file, expected a folder or nothing");
-    const folder_to_remove beside{name_beside(target), watch};
-    const status written = write_beside(beside.name, target, replaces, files, watch);
-    if (written) flush_folder(std::filesystem::path(target).parent_path().string());
-    return written;
+    const result<std::string> target = place_of_folder(folder);
+    if (!target) return target.failure();
+    const folder_to_remove beside{name_beside(*target), watch};
+    return write_beside(beside.name, *target, files, watch);
   });
 }
 

@@ -2,6 +2,7 @@
 // The steps of reading one layer's share of a PEFT folder: is it a target, which formula is it, then its numbers, its
 // tensors, and what the file brings for the base layer.
 #pragma once
+#include <graft/backend/cpu/storage.h>
 #include <graft/io/peft/places.h>
 
 namespace graft::io {
@@ -106,6 +107,17 @@ inline status take_tensors(peft_source& s, const graph& g) {
   return ok;
 }
 
+// PEFT writes the weight of an adapted embedding or head beside the adapter, changed or not.
+inline bool is_base_weight(const base_layer& base, const loaded_tensor& t) {
+  const view& w = base.weight;
+  if (w.data == nullptr || !computes_in(w.type) || w.rank != 2 || t.shape != base.shape) return false;
+  std::vector<float> row(static_cast<std::size_t>(w.size[1]));
+  for (long long i = 0; i < w.size[0]; ++i) {
+    cpu::read(w, i * w.size[1], w.size[1], row.data());
+    if (!std::equal(row.begin(), row.end(), t.data.begin() + i * w.size[1])) return false;
+  }
+  return true;
+}
 // Tensors of the base layer that came with the adapter.
 inline status take_base(peft_source& s) {
   const auto replaced = [&](const char* name, std::optional<loaded_tensor>& into) -> status {
@@ -114,8 +126,12 @@ inline status take_base(peft_source& s) {
     into = std::move(*t);
     return ok;
   };
-  if (s.base.kind == "embedding" && s.has("base_layer.weight"))
+  if ((s.base.kind == "embedding" || s.base.kind == "linear") && s.has("base_layer.weight")) {
     if (status got = replaced("base_layer.weight", s.layer.base_weight); !got) return got;
+    if (s.base.kind == "linear")
+      if (status got = check_shape(*s.layer.base_weight, s.base.shape, s.file.file); !got) return got;
+    if (is_base_weight(s.base, *s.layer.base_weight)) s.layer.base_weight.reset();
+  }
   if (!s.layer.formula.of.trains_bias) return ok;
   return replaced("base_layer.bias", s.layer.base_bias);
 }

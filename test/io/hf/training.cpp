@@ -4,6 +4,8 @@
 #include <graft/io/hf/checkpoint.h>
 #include <graft/model/on_cpu.h>
 
+#include <fstream>
+
 #include "../support.h"
 
 using namespace graft;
@@ -98,7 +100,13 @@ TEST_CASE("training: a run that is saved and goes on gives the bits of one that 
       const status saved = hf::save_checkpoint(folder, whole.adapters, *run);
       CAPTURE(std::string(saved.message()));
       REQUIRE(saved);
+      std::ofstream(folder + "/notes.txt") << "mine";
       REQUIRE(hf::save_checkpoint(folder, whole.adapters, *run));  // again, over it
+      const std::string notes = folder + "/notes.txt";
+      CHECK(std::filesystem::file_size(notes) == 4);
+      CHECK(std::string(hf::save_checkpoint(notes, whole.adapters, *run).message()).find("this is a file") !=
+            std::string::npos);
+      CHECK(std::filesystem::file_size(notes) == 4);
       CHECK(dir.files() == 1);
       REQUIRE(run->run(always));
     }

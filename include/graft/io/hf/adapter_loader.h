@@ -98,6 +98,8 @@ class adapter_loader {
                      "itself, expected one of them");
     module_adapter head = *rows;
     head.module = "lm_head", head.follows = rows->module, head.table = false;
+    std::string key = head.tensors.at("trainable_tokens_delta").key;  // PEFT may write it under the head too
+    used_.push_back(key.replace(key.find(rows->module), rows->module.size(), head.module));
     out_.set.modules.push_back(std::move(head));
     return ok;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training run in a folder: the adapter as PEFT has it, and optimizer.safetensors beside it, with AdaLoRA's state. A
-// checkpoint appears whole or not at all; a run that is read back goes on with the same bits.
+// checkpoint appears whole or not at all, and other files of its folder stay; a run that is read back goes on with the same
+// bits.
 #pragma once
 #include <graft/io/folder_write.h>
 #include <graft/io/hf/load_adapters.h>
@@ -22,17 +23,16 @@ template <class Engine> std::vector<tensor_view> state_tensors(trainer<Engine>& 
 template <class Engine>
 status save_checkpoint(const std::string& folder, const loaded_adapters& adapters, trainer<Engine>& t) {
   return guarded(folder, [&]() -> status {
-    const std::string beside = name_beside(folder);
+    const result<std::string> target = place_of_folder(folder);
+    if (!target) return target.failure();
     const save_watch none;
-    const folder_to_remove unfinished{beside, none};
+    const folder_to_remove beside{name_beside(*target), none};
     if (status s = t.fetch(); !s) return s;
-    if (status s = save_adapters(beside, adapters); !s) return s;
+    if (status s = save_adapters(beside.name, adapters); !s) return s;
     const std::int64_t step = t.optimizer().steps();
-    if (status s = write_safetensors(beside + "/optimizer.safetensors", detail::state_tensors(t, step)); !s) return s;
-    const bool replaces = exists(folder);
-    const int code = replaces ? exchange_names(beside, folder) : std::rename(beside.c_str(), folder.c_str());
-    if (code == 0) return ok;
-    return fail_in(folder, "this folder cannot be replaced in one step: ", reason(replaces ? code : errno));
+    const std::string file = beside.name + "/optimizer.safetensors";
+    if (status s = write_safetensors(file, detail::state_tensors(t, step)); !s) return s;
+    return take_place(beside.name, *target, none);
   });
 }
 

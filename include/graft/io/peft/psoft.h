@@ -43,12 +43,9 @@ inline status psoft_frozen(peft_source& s) {
           : svd::low_rank_pairs(std::move(a), rank, s.config.whole("psoft_svd_lowrank_niter"),
                                 s.config.seed("random_seed"));
   const bool pissa = s.config.word("ab_svd_init") == "pissa_init";
-  loaded_tensor A{"psoft_A from the base weight", {}, {r, in}, dtype::f32, false};
-  loaded_tensor B{"psoft_B from the base weight",
-                  std::vector<float>(static_cast<std::size_t>(out * r)),
-                  {out, r},
-                  dtype::f32,
-                  false};
+  loaded_tensor A{s.prefix() + "psoft_A", {}, {r, in}, dtype::f32, false};
+  loaded_tensor B{
+      s.prefix() + "psoft_B", std::vector<float>(static_cast<std::size_t>(out * r)), {out, r}, dtype::f32, false};
   for (std::size_t k = 0; k < rank; ++k) {
     const double size = p.values[k] / s.layer.scalars.at("scaling"), root = pissa ? std::sqrt(size) : 1;
     for (const double v : p.right[k]) A.data.push_back(static_cast<float>(v * root));

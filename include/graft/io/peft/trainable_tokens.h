@@ -18,12 +18,12 @@ inline status select_rows(peft_source& s, const std::vector<int>& tokens) {
     return fail_in(s.file.file,
                    "rows of the base weight are replaced: give it to read_peft_layer as base_layer::weight, [",
                    s.base.out, ", ", s.base.in, "]");
-  loaded_tensor chosen{"the rows of trainable tokens",
+  loaded_tensor chosen{s.prefix() + "selected",
                        std::vector<float>(static_cast<std::size_t>(s.base.out * n)),
                        {s.base.out, n},
                        dtype::f32,
                        false};
-  loaded_tensor before{"trainable_tokens_original",
+  loaded_tensor before{s.prefix() + "trainable_tokens_original",
                        std::vector<float>(static_cast<std::size_t>(n * s.base.in)),
                        {n, s.base.in},
                        dtype::f32,
