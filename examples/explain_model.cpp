@@ -9,18 +9,17 @@
 #include <graft/models.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
+#include "arguments.h"
 #include "engines.h"
 
 using namespace graft;
 namespace hf = graft::io::hf;
 
-template <class Engine> status run(const std::string& folder, const char* adapter, const explained_step& at) {
+template <class Engine> status run(const std::string& folder, const std::string& adapter, const explained_step& at) {
   auto model = hf::load_model<Engine>(folder);
   if (!model) return model.failure();
-  if (adapter != nullptr) {
+  if (!adapter.empty()) {
     auto loaded = hf::load_adapters(adapter, *model);
     if (!loaded) return loaded.failure();
     if (status s = model->set_adapters(std::move(loaded->set)); !s) return s;
@@ -35,25 +34,27 @@ template <class Engine> status run(const std::string& folder, const char* adapte
   std::printf("a token reads at least %.2f MB, a batch of tokens no more\n",
               static_cast<double>(weights + adapters) / 1e6);
   const named_adapters::names active = model->active();
-  if (const auto told = model->explain_rows({&active, 1}); told)
+  if (const auto told = model->explain_rows({&active, 1}); told && !active.empty())
     std::printf("rows of a batch in which others have other adapters, %s", told->c_str());
   return explain_step(*model, at, print_line);
 }
 
 int main(int count, char** all) {
-  const char *folder = nullptr, *adapter = nullptr, *on = "cpu";
+  std::string folder, adapter, on = "cpu";
   explained_step at;
-  for (int i = 1; i < count; ++i) {
-    if (std::strcmp(all[i], "--on") == 0 && i + 1 < count)
-      on = all[++i];
-    else if (std::strcmp(all[i], "--sequences") == 0 && i + 1 < count)
-      at.sequences = std::atoi(all[++i]);
-    else if (std::strcmp(all[i], "--context") == 0 && i + 1 < count)
-      at.context = std::atoi(all[++i]);
+  arguments in(count, all);
+  while (in.next()) {
+    if (in.is("--on"))
+      on = in.value();
+    else if (in.is("--sequences"))
+      at.sequences = in.whole(1);
+    else if (in.is("--context"))
+      at.context = in.whole(1);
     else
-      (folder == nullptr ? folder : adapter) = all[i];
+      (folder.empty() ? folder : adapter) = in.plain();
   }
-  if (folder == nullptr || at.sequences < 1 || at.context < 1)
+  if (!in.problem().empty()) return std::fprintf(stderr, "explain_model: %s\n", in.problem().c_str()), 2;
+  if (folder.empty())
     return std::fprintf(stderr, "usage: explain_model MODEL [ADAPTER] [--on cpu|cuda] [--sequences N] [--context N]\n"),
            2;
   const status s = on_engine(on, [&]<class Engine>() { return run<Engine>(folder, adapter, at); });

@@ -14,9 +14,9 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
+#include "arguments.h"
 #include "engines.h"
 #include "modes.h"
 #include "ranks.h"
@@ -40,16 +40,12 @@ graft::result<sequences> read_data(const wishes& w) {
   if (!file) return file.failure();
   std::vector<std::int64_t> ids;
   if (w.data.ends_with(".ids")) {
-    const std::string text(io::as_chars(*file));
-    char* end = nullptr;
-    for (const char* at = text.c_str();; at = end) {
-      const long long id = std::strtoll(at, &end, 10);
-      if (end == at) break;
-      ids.push_back(id);
-    }
+    auto numbers = numbers_in(io::as_chars(*file), " ,\t\r\n");
+    if (!numbers) return io::fail_in(w.data, numbers.message(), ", expected token numbers with spaces between them");
+    ids = std::move(*numbers);
   } else {
     const auto words = hf::read_tokenizer(w.model);
-    if (!words) return words.failure();
+    if (!words) return graft::fail(words.message(), "; token numbers in a file that ends in .ids need none");
     const auto encoded = words->encode(io::as_chars(*file));
     if (!encoded) return encoded.failure();
     ids = *encoded;
@@ -60,6 +56,8 @@ graft::result<sequences> read_data(const wishes& w) {
     all.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i),
                      ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), i + n)));
   if (!all.empty() && all.back().size() < 2) all.pop_back();
+  if (all.empty())
+    return io::fail_in(w.data, "there are ", static_cast<long long>(ids.size()), " tokens, expected 2 or more");
   return all;
 }
 
@@ -146,36 +144,36 @@ template <class Engine> graft::status run(const wishes& w) {
 
 int main(int argc, char** argv) {
   wishes w;
-  for (int i = 1; i < argc; ++i) {
-    const std::string a = argv[i];
-    const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string("0"); };
-    if (a == "--steps")
-      w.steps = std::atoi(value().c_str());
-    else if (a == "--length")
-      w.length = std::max(2, std::atoi(value().c_str()));
-    else if (a == "--batch")
-      w.batch = std::atoi(value().c_str());
-    else if (a == "--rank")
-      w.rank = std::atoi(value().c_str());
-    else if (a == "--mode")
-      w.mode = value();
-    else if (a == "--choices")
-      w.choices = value();
-    else if (a == "--rate")
-      w.rate = std::atof(value().c_str());
-    else if (a == "--on")
-      w.on = value();
-    else if (a == "--parallel")
-      w.ranks.parallel = value();
-    else if (a == "--process")
-      w.ranks.process = value();
-    else if (a == "--meet")
-      w.ranks.meet = value();
-    else if (a == "--resume")
-      w.resume = value();
+  arguments in(argc, argv);
+  while (in.next()) {
+    if (in.is("--steps"))
+      w.steps = in.whole(1);
+    else if (in.is("--length"))
+      w.length = in.whole(2);
+    else if (in.is("--batch"))
+      w.batch = in.whole(1);
+    else if (in.is("--rank"))
+      w.rank = in.whole(1);
+    else if (in.is("--mode"))
+      w.mode = in.value();
+    else if (in.is("--choices"))
+      w.choices = in.value();
+    else if (in.is("--rate"))
+      w.rate = in.real();
+    else if (in.is("--on"))
+      w.on = in.value();
+    else if (in.is("--parallel"))
+      w.ranks.parallel = in.value();
+    else if (in.is("--process"))
+      w.ranks.process = in.value();
+    else if (in.is("--meet"))
+      w.ranks.meet = in.value();
+    else if (in.is("--resume"))
+      w.resume = in.value();
     else
-      (w.model.empty() ? w.model : w.data.empty() ? w.data : w.out) = a;
+      (w.model.empty() ? w.model : w.data.empty() ? w.data : w.out) = in.plain();
   }
+  if (!in.problem().empty()) return std::fprintf(stderr, "finetune: %s\n", in.problem().c_str()), 2;
   if (w.out.empty())
     return std::fputs("usage: finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] …\n", stderr), 2;
   std::error_code ignored;

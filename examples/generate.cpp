@@ -13,9 +13,9 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 
+#include "arguments.h"
 #include "engines.h"
 #include "modes.h"
 #include "ranks.h"
@@ -30,16 +30,6 @@ struct wishes {
   std::optional<unsigned long long> seed;
   std::string mode, choices;
 };
-
-std::vector<std::int64_t> numbers(const std::string& list) {
-  std::vector<std::int64_t> all;
-  for (const char* at = list.c_str(); *at != '\0';) {
-    char* end = nullptr;
-    all.push_back(std::strtoll(at, &end, 10));
-    at = *end == ',' ? end + 1 : end + std::char_traits<char>::length(end);
-  }
-  return all;
-}
 
 template <class Engine>
 graft::status say(graft::causal_lm<Engine>& model, const graft::generation_settings& how, graft::step_mode steps,
@@ -81,7 +71,8 @@ template <class Engine> graft::status run(const wishes& w) {
   how.new_tokens = w.tokens;
   if (w.seed) how.sampling.sample = true, how.sampling.seed = *w.seed;
   std::optional<hf::tokenizer> words;
-  std::vector<std::int64_t> prompt = numbers(w.ids);
+  auto prompt = numbers_in(w.ids, ",");
+  if (!prompt) return graft::fail("--ids: ", prompt.message());
   if (w.ids.empty()) {
     auto read = hf::read_tokenizer(w.model);
     if (!read) return read.failure();
@@ -90,48 +81,53 @@ template <class Engine> graft::status run(const wishes& w) {
     if (!ids) return ids.failure();
     prompt = *ids;
   }
+  if (prompt->empty()) return graft::fail("the prompt has no tokens");
+  for (const std::int64_t id : *prompt)
+    if (id < 0 || id >= model->config().vocabulary)
+      return graft::fail("token ", static_cast<long long>(id), " is none of this model, which has ",
+                         model->config().vocabulary);
   const auto steps = mode_named(w.mode, graft::step_mode::reduce_overhead, w.choices, *model);
   if (!steps) return steps.failure();
   const hf::tokenizer* const spoken = words ? &*words : nullptr;
   if (w.compare || w.adapter.empty())
-    if (graft::status s = say(*model, how, *steps, prompt, spoken, "the model:", aloud); !s) return s;
+    if (graft::status s = say(*model, how, *steps, *prompt, spoken, "the model:", aloud); !s) return s;
   if (w.adapter.empty()) return graft::ok;
   auto adapters = hf::load_adapters(w.adapter, *model);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
-  return say(*model, how, *steps, prompt, spoken, "with the adapter:", aloud);
+  return say(*model, how, *steps, *prompt, spoken, "with the adapter:", aloud);
 }
 
 int main(int argc, char** argv) {
   wishes w;
-  for (int i = 1; i < argc; ++i) {
-    const std::string a = argv[i];
-    const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
-    if (a == "--adapter")
-      w.adapter = value();
-    else if (a == "--compare-base")
+  arguments in(argc, argv);
+  while (in.next()) {
+    if (in.is("--adapter"))
+      w.adapter = in.value();
+    else if (in.is("--compare-base"))
       w.compare = true;
-    else if (a == "--mode")
-      w.mode = value();
-    else if (a == "--choices")
-      w.choices = value();
-    else if (a == "--tokens")
-      w.tokens = std::atoi(value().c_str());
-    else if (a == "--sample")
-      w.seed = std::strtoull(value().c_str(), nullptr, 10);
-    else if (a == "--on")
-      w.on = value();
-    else if (a == "--parallel")
-      w.ranks.parallel = value();
-    else if (a == "--process")
-      w.ranks.process = value();
-    else if (a == "--meet")
-      w.ranks.meet = value();
-    else if (a == "--ids")
-      w.ids = value();
+    else if (in.is("--mode"))
+      w.mode = in.value();
+    else if (in.is("--choices"))
+      w.choices = in.value();
+    else if (in.is("--tokens"))
+      w.tokens = in.whole(0);
+    else if (in.is("--sample"))
+      w.seed = static_cast<unsigned long long>(in.whole(0));
+    else if (in.is("--on"))
+      w.on = in.value();
+    else if (in.is("--parallel"))
+      w.ranks.parallel = in.value();
+    else if (in.is("--process"))
+      w.ranks.process = in.value();
+    else if (in.is("--meet"))
+      w.ranks.meet = in.value();
+    else if (in.is("--ids"))
+      w.ids = in.value();
     else
-      (w.model.empty() ? w.model : w.text) = a;
+      (w.model.empty() ? w.model : w.text) = in.plain();
   }
+  if (!in.problem().empty()) return std::fprintf(stderr, "generate: %s\n", in.problem().c_str()), 2;
   if (w.model.empty() || (w.text.empty() && w.ids.empty())) {
     std::fputs(
         "usage: generate MODEL [--adapter FOLDER] [--compare-base] [--tokens N] [--sample SEED] "

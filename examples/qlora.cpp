@@ -40,6 +40,8 @@ template <class Engine> graft::result<std::vector<std::int64_t>> continued(graft
 template <class Engine> graft::status run(const std::string& folder, const std::string& out) {
   auto model = hf::load_model<Engine>(folder);
   if (!model) return model.failure();
+  if (!model->config().coded)
+    return graft::fail(folder.c_str(), ": its weights are no codes; finetune trains on plain ones");
   show_weights(model->weights());
   const auto config = graft::io::make_adapter_config(
       "LORA", {}, {{"target_modules", graft::io::json_word("all-linear")}, {"lora_alpha", graft::io::json_number(16)}});

@@ -22,6 +22,8 @@
 #include <fstream>
 #include <iostream>
 
+#include "arguments.h"
+
 using engine = graft::cpu::engine<float>;
 using graft::status;
 namespace hf = graft::io::hf;
@@ -52,15 +54,14 @@ class server {
       if (model_.find(name) == nullptr) r.answer = "error: there is no adapter '" + name + "'";
     const std::string rest = space < line.size() ? line.substr(space + 1) : "";
     if (rest.find_first_not_of("0123456789,") == rest.npos) {
-      for (const char* at = rest.c_str(); *at != '\0';) {
-        char* end = nullptr;
-        r.prompt.push_back(std::strtoll(at, &end, 10));
-        at = *end == ',' ? end + 1 : end + std::strlen(end);
-      }
+      if (const auto ids = numbers_in(rest, ","); ids) r.prompt = *ids;
     } else if (words_) {
       if (const auto ids = words_->encode(rest); ids) r.prompt = *ids;
     }
     if (r.prompt.empty() && r.answer.empty()) r.answer = "error: there is no prompt";
+    for (const std::int64_t id : r.prompt)
+      if (id >= model_.config().vocabulary && r.answer.empty())
+        r.answer = "error: token " + std::to_string(id) + " is none of this model";
     return r;
   }
 
@@ -192,37 +193,41 @@ status ask(const std::string& path) {
 }
 
 int main(int argc, char** argv) {
-  std::string from, socket;
+  std::string folder, from, socket, asked;
   int batch = 32, tokens = 32;
   std::vector<std::pair<std::string, std::string>> adapters;
-  for (int i = 2; i < argc; ++i) {
-    const std::string a = argv[i];
-    const auto value = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    if (a == "--from")
-      from = value();
-    else if (a == "--socket")
-      socket = value();
-    else if (a == "--batch")
-      batch = std::max(1, std::atoi(value()));
-    else if (a == "--tokens")
-      tokens = std::max(1, std::atoi(value()));
-    else if (const std::size_t is = a.find('='); is != a.npos)
-      adapters.emplace_back(a.substr(0, is), a.substr(is + 1));
+  arguments in(argc, argv);
+  while (in.next()) {
+    if (in.is("--ask"))
+      asked = in.value();
+    else if (in.is("--from"))
+      from = in.value();
+    else if (in.is("--socket"))
+      socket = in.value();
+    else if (in.is("--batch"))
+      batch = in.whole(1);
+    else if (in.is("--tokens"))
+      tokens = in.whole(1);
+    else if (const std::size_t is = in.plain().find('='); !folder.empty() && is != std::string::npos)
+      adapters.emplace_back(in.plain().substr(0, is), in.plain().substr(is + 1));
+    else
+      folder = in.plain();
   }
   const auto wrong = [](const char* why) { return std::fprintf(stderr, "serve_mixed: %s\n", why), 1; };
-  if (argc < 2)
-    return wrong("usage: serve_mixed MODEL [--batch N] [--tokens N] [--from FILE | --socket PATH] NAME=FOLDER ...");
-  if (std::strcmp(argv[1], "--ask") == 0) {
-    const status done = ask(argc > 2 ? argv[2] : "");
+  if (!in.problem().empty()) return wrong(in.problem().c_str());
+  if (!asked.empty()) {
+    const status done = ask(asked);
     return done ? 0 : wrong(done.message());
   }
-  auto model = hf::load_model<engine>(argv[1]);
+  if (folder.empty())
+    return wrong("usage: serve_mixed MODEL [--batch N] [--tokens N] [--from FILE | --socket PATH] NAME=FOLDER ...");
+  auto model = hf::load_model<engine>(folder);
   if (!model) return wrong(model.message());
   std::optional<hf::tokenizer> words;
-  if (auto read = hf::read_tokenizer(argv[1]); read) words = std::move(*read);
+  if (auto read = hf::read_tokenizer(folder); read) words = std::move(*read);
   server s(std::move(*model), std::move(words), batch, tokens);
-  for (const auto& [name, folder] : adapters)
-    if (status done = s.load(name, folder); !done) return wrong(done.message());
+  for (const auto& [name, its] : adapters)
+    if (status done = s.load(name, its); !done) return wrong(done.message());
   std::ifstream file(from);
   if (!from.empty() && !file) return wrong("the file with the requests cannot be read");
   const status done = !socket.empty() ? serve_socket(s, socket) : serve_stream(s, from.empty() ? std::cin : file);

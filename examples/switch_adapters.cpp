@@ -9,7 +9,8 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
+
+#include "arguments.h"
 
 using engine = graft::cpu::engine<float>;
 using graft::status;
@@ -79,25 +80,25 @@ status run(const std::string& folder, const std::vector<std::int64_t>& prompt,
 }
 
 int main(int argc, char** argv) {
-  std::vector<std::int64_t> prompt;
+  std::string model, ids;
   std::vector<std::pair<std::string, std::string>> adapters;
-  for (int i = 2; i < argc; ++i) {
-    const std::string a = argv[i];
-    if (a == "--ids" && i + 1 < argc) {
-      for (const char* at = argv[++i]; *at != '\0';) {
-        char* end = nullptr;
-        prompt.push_back(std::strtoll(at, &end, 10));
-        at = *end == ',' ? end + 1 : end + std::char_traits<char>::length(end);
-      }
-    } else if (const std::size_t is = a.find('='); is != a.npos) {
-      adapters.emplace_back(a.substr(0, is), a.substr(is + 1));
-    }
+  arguments in(argc, argv);
+  while (in.next()) {
+    if (in.is("--ids"))
+      ids = in.value();
+    else if (const std::size_t is = in.plain().find('='); !model.empty() && is != std::string::npos)
+      adapters.emplace_back(in.plain().substr(0, is), in.plain().substr(is + 1));
+    else
+      model = in.plain();
   }
-  if (argc < 3 || prompt.empty() || adapters.empty()) {
+  const auto prompt = numbers_in(ids, ",");
+  if (!in.problem().empty() || !prompt)
+    return std::fprintf(stderr, "switch_adapters: %s\n", prompt ? in.problem().c_str() : prompt.message()), 2;
+  if (model.empty() || prompt->empty() || adapters.empty()) {
     std::fprintf(stderr, "usage: switch_adapters MODEL --ids 1,2,3 NAME=FOLDER [NAME=FOLDER ...]\n");
     return 2;
   }
-  const status s = run(argv[1], prompt, adapters);
+  const status s = run(model, *prompt, adapters);
   if (!s) std::fprintf(stderr, "switch_adapters: %s\n", s.message());
   return s ? 0 : 1;
 }
