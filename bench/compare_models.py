@@ -7,9 +7,9 @@
 Makes random Llamas (tiny, and 134 million parameters) in float32 and bfloat16 with LoRA on all projections, DoRA and OFT,
 and measures for each: loading, greedy tokens per second with 1 and 8 sequences, a training step (forward, backward,
 AdamW), and the largest memory of the process. Each contender is a process of its own; they take turns, and every row is
-written when it is there. Needs torch, transformers and peft, which are imported once: the processes of the PyTorch side
-are forked from one that has computed nothing, because importing takes longer than a row. --busy compares one thread's
-processor time, for machines that do other things meanwhile.
+written when it is there, also that PEFT failed. Needs torch, transformers and peft, which are imported once: the processes
+of the PyTorch side are forked from one that has computed nothing, because importing takes longer than a row. --busy
+compares one thread's processor time, for machines that do other things meanwhile.
 """
 import argparse
 import json
@@ -36,23 +36,21 @@ METHODS = ("lora", "dora", "oft")
 
 
 def in_a_process(function, *arguments):
-    """What function returns, computed by a process that ends with it."""
+    """What function returns, computed by a process that ends with it; or its error, also of a process that was killed."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
-        status = 1
         try:
             os.write(write, json.dumps(function(*arguments)).encode())
-            status = 0
-        except Exception:
+        except BaseException as failure:
             traceback.print_exc()
+            os.write(write, json.dumps({"error": f"{type(failure).__name__}: {str(failure)[:300]}"}).encode())
         finally:
-            os._exit(status)
+            os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
         text = answer.read()
-    if os.waitpid(child, 0)[1] != 0:
-        sys.exit(f"{function.__name__}{arguments} failed")
-    return json.loads(text)
+    status = os.waitpid(child, 0)[1]
+    return json.loads(text) if text else {"error": f"ended by signal {status & 127}"}
 
 
 def make(folder, size, dtype, methods, threads):
@@ -145,7 +143,8 @@ def main():
         for dtype in args.dtypes:
             with tempfile.TemporaryDirectory() as name:
                 folder = pathlib.Path(name)
-                in_a_process(make, folder, size, dtype, args.methods, args.threads)
+                if made := in_a_process(make, folder, size, dtype, args.methods, args.threads):
+                    sys.exit(f"{size} {dtype}: {made['error']}")
                 for method in args.methods:
                     command = [args.bench, str(folder / "base"), str(folder / method), *(str(v) for v in shape.values()),
                                *(["busy"] if args.busy else [])]
@@ -154,17 +153,17 @@ def main():
                         sys.exit(f"{size} {dtype} {method}: {done.stderr[-2000:]}")
                     ours = json.loads(done.stdout.strip().splitlines()[-1])
                     theirs = in_a_process(torch_side, folder, method, dtype, args.threads, shape, args.busy)
-                    faster = {
+                    row = {"model": size, "dtype": dtype, "method": method, "graft": ours, "peft": theirs}
+                    table["results"].append(row)
+                    faster = {} if "error" in theirs else {
                         "generate_1": ours["tokens_per_second_1"] / theirs["tokens_per_second_1"],
                         "generate_8": ours["tokens_per_second_8"] / theirs["tokens_per_second_8"],
                         "step": theirs["step_s"] / ours["step_s"],
                         "load": theirs["load_s"] / ours["load_s"],
                         "memory": theirs["peak_mb"] / ours["peak_mb"],
                     }
-                    row = {"model": size, "dtype": dtype, "method": method, "graft": ours, "peft": theirs,
-                           "faster": {k: round(v, 3) for k, v in faster.items()}}
-                    table["results"].append(row)
-                    print(size, dtype, method, {k: round(v, 2) for k, v in faster.items()}, flush=True)
+                    row["faster"] = {k: round(v, 3) for k, v in faster.items()}
+                    print(size, dtype, method, {k: round(v, 2) for k, v in faster.items()} or theirs, flush=True)
                     if args.out:
                         pathlib.Path(args.out).write_text(json.dumps(table, indent=1) + "\n")
 

@@ -52,7 +52,7 @@ inline scale_place place_of(const weight_view& w, long long at) {
 }
 // f(code, scale) of each element; one scale for a row or for all.
 template <class Code, class F>
-[[gnu::noinline]] void decode_rows(const weight_view& w, long long first, long long n, float* to, F f) {
+[[gnu::noinline, gnu::hot]] void decode_rows(const weight_view& w, long long first, long long n, float* to, F f) {
   constexpr int some = 32;
   const auto* const codes = static_cast<const Code*>(w.codes);
   const long long end = first + n;

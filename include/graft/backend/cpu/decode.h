@@ -2,9 +2,11 @@
 // The way in and out of storage: stored numbers as Real and back, and panels of rows of a weight in its encoding.
 #pragma once
 #include <graft/backend/cpu/codes.h>
+#include <graft/backend/cpu/packets.h>
 #include <graft/core/f16.h>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace graft::cpu {
 
@@ -16,14 +18,21 @@ template <class Real, class Stored> Real as_number(Stored v) {
   else
     return static_cast<Real>(v);
 }
-// n numbers, `apart` from each other. Loops of a constant length become vector instructions.
+// n numbers, `apart` from each other. Loops of a constant length become vector instructions; those of bf16 are written out,
+// since weights are decoded in every product. Said to be hot: a file that only binds tensors would else compile it as
+// something that runs once, and its copy may be the one that is linked.
 template <class Real, class Stored>
-[[gnu::noinline]] void decode_run(const Stored* from, long long apart, long long n, Real* to) {
+[[gnu::noinline, gnu::hot]] void decode_run(const Stored* from, long long apart, long long n, Real* to) {
   constexpr int some = 32;
   long long i = 0;
   if (apart == 1)
-    for (; i + some <= n; i += some)
-      for (int k = 0; k < some; ++k) to[i + k] = as_number<Real>(from[i + k]);
+    for (; i + some <= n; i += some) {
+      if constexpr (std::is_same_v<Stored, bf16> && std::is_same_v<Real, float>)
+        for (long long k = 0; k < some; k += packet_width<float>)
+          Eigen::internal::pstoreu(to + i + k, load(from + i + k));
+      else
+        for (int k = 0; k < some; ++k) to[i + k] = as_number<Real>(from[i + k]);
+    }
   for (; i < n; ++i) to[i] = as_number<Real>(from[i * apart]);
 }
 // f(typed pointer); nothing is called for indices and codes, which are no numbers.

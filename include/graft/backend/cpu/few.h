@@ -162,6 +162,7 @@ void row_tile(Real* out, long long stride, const Real* left, long long left_stri
   if constexpr (Cols > 1) s1 = four_packets_at(out + stride);
   if constexpr (Cols > 2) s2 = four_packets_at(out + 2 * stride), s3 = four_packets_at(out + 3 * stride);
   for (long long k = 0; k < right.steps; ++k) {
+    __builtin_prefetch(left + k * left_stride + 8 * line<Real>);  // more streams than a processor follows by itself
     const four_packets<Real> l = four_packets_at(left + k * left_stride);
     const Real* const r = right.v + k * right.cols + j;
     add_products<Real>(s0, l, all(r[0]));
