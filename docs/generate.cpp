@@ -294,20 +294,23 @@ std::string tensors(const layer& l) {
     const graft::node& v = g[i];
     if (v.what != op::base && v.what != op::frozen && v.what != op::param && v.what != op::index) continue;
     const std::string name = v.name;
-    const bool shared =
-        graft::lists("vera_A vera_B vblora_vector_bank randlora_A randlora_B unilora_theta_d", name.c_str());
+    const bool shared = graft::lists(
+        "vera_A vera_B vblora_vector_bank randlora_A randlora_B unilora_theta_d pvera_A pvera_B", name.c_str());
     const char* what = v.what == op::base     ? "of the base layer, frozen"
                        : v.what == op::index  ? "rows and columns of places, frozen"
                        : v.what == op::frozen ? (shared ? "frozen, shared by all layers" : "frozen")
                        : shared               ? "trained, shared by all layers"
                                               : "trained";
-    const bool factored = graft::lists("psoft_A psoft_B frod_U adamss_places", name.c_str());
+    const bool factored =
+        graft::lists("psoft_A psoft_B frod_U adamss_places osf_U_high osf_S_high osf_V_high", name.c_str());
     const bool computed = graft::lists("fourierft_rows fourierft_columns waveft_taps waveft_places", name.c_str());
     const bool of_kind = graft::lists("frod_V frod_s_indices", name.c_str());
+    const bool of_group = name == "tinylora_v";
     const std::string key = v.what == op::base ? "–"
                             : factored         ? "in no file: from the base weight"
                             : computed         ? "in no file: from the configuration"
                             : of_kind          ? code("base_model." + name + ".<kind of layer>")
+                            : of_group         ? code("base_model." + name + ".<group of layers>")
                                                : code((shared ? "base_model." : "base_model.model.<module>.") + name);
     s += "| " + code(name) + " | " + what + " | " + code(shape_text(g, i)) + " | " + key + " |\n";
   }
@@ -665,7 +668,7 @@ std::vector<layer> all_layers(const std::filesystem::path& root) {
           noted = true;
         }
       if (noted || graft::same_text(A::method, "none") || !graft::is_main_form<A>()) return;
-      const bool bias = requires(graft::scope p, graft::ex b) { A::bias(p, b); };
+      const bool bias = graft::changes_bias<A>();
       const graft::layer_formula f{graft::rules_of<Kind>(), graft::formula_of<A>(), bias};
       graft::layer_graphs graphs = graft::capture_graphs(f);
       layers.push_back({described_notes.emplace_back(described::note<A>(root, graphs)), Kind::name, graphs});

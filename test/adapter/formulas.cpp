@@ -47,6 +47,13 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
   SAYS(of<supertuning_with_lora<>>::formula,
        "weight + place(supertuning_values, supertuning_indices) + scaling * (supertuning_lora_B.weight @ "
        "supertuning_lora_A.weight)");
+  SAYS(of<pvera<>>::formula,
+       "weight + (pvera_lambda_b * pvera_B) @ (slice(pvera_lambda_d, axis 2 from 0 size r) * slice(pvera_A, axis 2 "
+       "from 0 size r))");
+  SAYS((of<tinylora<>>::formula), "weight + tinylora_B @ (tinylora_v' @ tinylora_P @ tinylora_A)");
+  SAYS(of<glora<>>::formula, "weight * (1 + glora_A.Xd @ glora_A.Xu) + glora_B.Xd @ glora_B.Xu");
+  SAYS((of<glora<dyn, glora_part::numbers>>::formula),
+       "weight * (1 + repeat(glora_A.X', out)') + repeat(repeat(glora_B.X', out)', in)");
   SAYS(of<erased>::formula, "type_erased_adapter(weight)");
 }
 

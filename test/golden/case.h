@@ -226,6 +226,9 @@ class golden_case {
     const auto dot = key.find('.'), next = key.find('.', dot + 1);
     std::string name = key.substr(0, dot) + (next == key.npos ? "" : key.substr(next));
     if (!adapter_.tensors.contains(name) && name.ends_with(".weight")) name.resize(name.size() - 7);
+    // NAME.0 of a tensor that a group of layers shares is the gradient of NAME
+    const auto shared = adapter_.tensors.find(name.substr(0, name.rfind('.')));
+    if (shared != adapter_.tensors.end() && shared->second.parts.empty()) return shared->first;
     return name;
   }
 

@@ -100,7 +100,36 @@ def cases(s):
         c.update(newer(s, of))
     if hasattr(peft, "ShiraConfig"):
         c.update(sparse(s, of))
+    if hasattr(peft, "PveraConfig"):
+        c.update(latest(s, of))
     return c
+
+
+def latest(s, of):
+    """Relatives of VeRA and of LoRA, and subspaces of the weight, on small layers."""
+    small = lambda s, **kw: linear(s, out=s["out"] // 2, inner=s["in"] // 2, **kw)
+    odd = lambda s, **kw: linear(s, out=s["out"] // 2 - 3, inner=s["in"] // 2 - 1, **kw)
+    wide = lambda s, **kw: linear(s, out=s["in"] // 2 - 5, inner=s["in"] // 2 + 9, **kw)
+    table = lambda s: Base("emb", torch.nn.Embedding(s["vocab"], s["in"] // 2))
+    return {
+        "pvera": (small, of(peft.PveraConfig, r=8, projection_prng_key=1)),
+        "pvera_drawn": (odd, of(peft.PveraConfig, r=5, projection_prng_key=3, save_projection=False, bias="pvera_only")),
+        "tinylora": (small, of(peft.TinyLoraConfig)),
+        "tinylora_drawn": (odd, of(peft.TinyLoraConfig, r=3, u=1, projection_seed=7, save_projection=False)),
+        "tinylora_tied": (wide, of(peft.TinyLoraConfig, r=4, u=9, weight_tying=1.0, save_projection=False)),
+        "tinylora_embedding": (table, peft.TinyLoraConfig(r=3, u=5, target_modules=["emb"])),
+        "glora": (small, of(peft.GloraConfig, r=4)),
+        "glora_vector": (odd, of(peft.GloraConfig, config_A_B="vector", config_C="vector", config_D_E="vector")),
+        "glora_constant": (wide, of(peft.GloraConfig, config_A_B="constant", config_C="none", bias="glora_only")),
+        "glora_nobias": (lambda s: odd(s, bias=False), of(peft.GloraConfig, r=3)),
+        "glora_bias": (small, of(peft.GloraConfig, r=2, config_A_B="none", config_D_E="none")),
+        "glora_uncoupled": (wide, of(peft.GloraConfig, r=5, config_C="none", config_D_E="vector")),
+        "glora_shifted": (odd, of(peft.GloraConfig, config_A_B="none", config_C="none")),
+        "glora_plain": (lambda s: wide(s, bias=False), of(peft.GloraConfig, config_A_B="vector")),
+        "osf": (small, of(peft.OSFConfig)),
+        "osf_rank": (wide, of(peft.OSFConfig, effective_rank=5)),
+        "osf_fraction": (lambda s: odd(s, bias=False), of(peft.OSFConfig, rank_pattern={"li": 0.3})),
+    }
 
 
 def sparse(s, of):
@@ -236,7 +265,7 @@ def make(name, build, config, sizes, folder, seed):
     trainable = {k: list(p.shape) for k, p in model.named_parameters() if p.requires_grad}
 
     inputs = x.clone().requires_grad_(True) if x.is_floating_point() else x
-    model.train()
+    model.train(config.peft_type != "PVERA")  # which adds noise to what it trains
     y = model(inputs)
     dy = torch.randn(y.shape, generator=generator)
     (y * dy).sum().backward()
@@ -251,11 +280,15 @@ def make(name, build, config, sizes, folder, seed):
         out["y_eval"] = model(x)
         with model.disable_adapter():
             out["y_disabled"] = model(x)
+        before = weight_of(model, layer)
         model.merge_adapter()
         out["y_merged"] = model(x)
         out["W_merged"] = weight_of(model, layer)
-        model.unmerge_adapter()
-        out["W_unmerged"] = weight_of(model, layer)
+        if config.peft_type == "OSF":  # which PEFT does not unmerge
+            out["W_unmerged"] = before
+        else:
+            model.unmerge_adapter()
+            out["W_unmerged"] = weight_of(model, layer)
     save_file({k: v.detach().contiguous().clone() for k, v in out.items()}, folder / "expected.safetensors")
     (folder / "case.json").write_text(json.dumps(
         {"case": name, "peft_type": str(config.peft_type.value), "note": "", "trainable": trainable,

@@ -123,9 +123,10 @@ std::vector<fs::path> all_cases() {
 bool is_copy(const std::string& key) {
   return key.starts_with("base_model.model.") && (key.ends_with(".randlora_A") || key.ends_with(".randlora_B"));
 }
-// These places follow from the configuration or from the base weight: a file may lack them.
+// These follow from the configuration or from the base weight, or are zeros that nobody reads: a file may lack them.
 bool is_found_again(const std::string& key) {
-  return key.ends_with(".shira_indices") || key.ends_with(".supertuning_indices");
+  return key.ends_with(".shira_indices") || key.ends_with(".supertuning_indices") || key.ends_with(".tinylora_P") ||
+         key.ends_with(".zeros");
 }
 bool says(const std::string& sentence, const std::string& part) { return sentence.find(part) != sentence.npos; }
 
@@ -193,7 +194,8 @@ TEST_CASE("peft layer: a tensor that is one row longer, each of every case") {
     const auto whole = c.tensors;
     for (const auto& one : whole) {
       // A shared pair may be larger than the layer.
-      if (says(one.first, "base_model.vera_") || says(one.first, "randlora_A") || says(one.first, "randlora_B"))
+      if (says(one.first, "base_model.vera_") || says(one.first, "base_model.pvera_") ||
+          says(one.first, "randlora_A") || says(one.first, "randlora_B"))
         continue;
       c.tensors = whole;
       stored& t = c.tensors.at(one.first);
@@ -533,6 +535,41 @@ TEST_CASE("peft layer: AdaMSS with a group too many, and with the weight of anot
   peft_case other = golden("adamss");
   std::reverse(other.weight.begin(), other.weight.end());
   CHECK(says(other.load(), "give the base weight that the adapter was trained on"));
+}
+TEST_CASE("peft layer: AdaMSS whose groups would be another weight's, or decided by rounding") {
+  // Other directions with groups that are as large: only the singular vectors tell.
+  peft_case turned = golden("adamss_dynamic");
+  stored& right = turned.tensors.at(turned.key("adamss_newB"));
+  std::vector<float> values(numbers_in(right.shape));
+  std::memcpy(values.data(), right.bytes.data(), right.bytes.size());
+  std::rotate(values.begin(), values.begin() + 1, values.end());
+  right.bytes = bytes_of(values);
+  CHECK(says(turned.load(),
+             "key '" + turned.key("adamss_newB") + "': its row 0 is no singular vector of the weight of "));
+  peft_case all = golden("adamss");
+  all.config["r"] = 1000;
+  all.resize(12, 24);
+  CHECK(says(all.load(), "'r' is 1000 and lin has 12 outputs, expected an r below them"));
+}
+
+TEST_CASE("peft layer: GLoRA's zeros are zeros, and TinyLoRA's groups need all targets") {
+  peft_case zeros = golden("glora_constant");
+  zeros.tensors[zeros.key("glora_C.zeros")] = floats({24, 1}, 0.5F);
+  CHECK(
+      says(zeros.load(), "tensor '" + zeros.key("glora_C.zeros") + "' holds a number other than zero, expected none"));
+  peft_case groups = golden("tinylora");
+  groups.tensors["base_model.tinylora_v.1"] = floats({64});
+  CHECK(says(groups.load(), "depends on all targets: give them as base_layer::among"));
+  peft_case drawn = golden("pvera");
+  drawn.config["sample_at_inference"] = true;
+  CHECK(says(drawn.load(), "'sample_at_inference' is true, expected false"));
+}
+TEST_CASE("peft layer: OSF keeps some of the singular pairs, not all and not none") {
+  peft_case c = golden("osf_rank");
+  for (const double all : {0.0, 1000.0}) {
+    c.config["effective_rank"] = all;
+    CHECK(says(c.load(), "stay as they are, expected at least one and one less than all: see effective_rank"));
+  }
 }
 
 // ---- the base layer

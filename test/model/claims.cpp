@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The static claim, over every method, kind of layer and bias: no value as large as the base weight is computed after
-// load. Documented exceptions: MiSS "bat", HiRA, C3A, RandLoRA, FRoD and what trains entries of the weight (SHiRA,
+// load. Documented exceptions: MiSS "bat", HiRA, C3A, RandLoRA, FRoD, OSF, GLoRA with low rank and what trains entries of the weight (SHiRA,
 // Super-Tuning, WaveFT), whose W' has no cheaper form, and LoHa on convolutions,
 // where the two products of rank r r cost more than the small kernel they make. (Folded graphs are a choice by cost, at run
 // time.)
@@ -16,7 +16,7 @@ TEST_CASE("claim: nothing as large as the weight is computed after load, by any 
   for (const combination& c : every_combination()) {
     const bool convolved_loha = c.kind == "conv2d" && (c.what == "loha" || c.what == "loha_conv");
     bool dense = c.what == "miss_bat" || c.what == "c3a";
-    for (const char* one : {"hira", "randlora", "shira", "supertuning", "waveft", "frod"})
+    for (const char* one : {"hira", "randlora", "shira", "supertuning", "waveft", "frod", "glora", "osf"})
       dense = dense || c.what.starts_with(one);
     if (dense || convolved_loha) {
       ++exceptions;

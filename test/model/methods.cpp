@@ -23,10 +23,13 @@ TEST_CASE("methods: which exist where") {
   for (const method& m : built_in_methods()) {
     INFO(m.name);
     const std::string name = m.name;
-    const bool both = name == "none" || name == "trainable_tokens", table = both || name.ends_with("_embedding");
+    const bool both = name == "none" || name == "trainable_tokens" || name == "tinylora",
+               table = both || name.ends_with("_embedding");
     const bool own = name == "loha_conv" || name.starts_with("ln_tuning");
     for (const bool bias : {false, true}) {
-      const bool fits = !name.starts_with("adamss") || bias == name.ends_with("with_bias");
+      const bool fits = name.starts_with("adamss")  ? bias == name.ends_with("with_bias")
+                        : name.starts_with("glora") ? bias || name.ends_with("_weight")
+                                                    : true;
       CHECK(graphs_for("linear", m.name, bias).exists() == (both || (!table && !own && fits)));
       const bool conv = name == "none" || name == "lora" || name == "lora_with_bias" || name == "dora" ||
                         name == "loha" || name == "loha_conv" || name == "hira";

@@ -24,7 +24,7 @@ template <class F> constexpr void for_all_layers(F f) {
   for_each_adapter([&]<class A>(adapter_type<A>) {
     using sample = typename A::sample;
     if constexpr (!same_text(A::method, "none")) {
-      if constexpr (requires(scope p, ex b) { A::bias(p, b); } && lists(A::kinds, "linear"))
+      if constexpr (changes_bias<A>() && lists(A::kinds, "linear"))
         f(A::method, layer_tag<linear<1024, 1024, bf16, sample, bias::yes>>{});
       if constexpr (lists(A::kinds, "embedding")) f(A::method, layer_tag<embedding<1024, 1024, bf16, sample>>{});
       if constexpr (lists(A::kinds, "conv2d")) f(A::method, layer_tag<conv2d<64, 64, 3, bf16, sample>>{});

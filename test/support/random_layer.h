@@ -52,7 +52,12 @@ inline const sizes& usual_sizes() {
                        {"taps", 4},
                        {"theta_d_length", 11},
                        {"subspace_ranks", 5},
-                       {"directions", 9}};
+                       {"directions", 9},
+                       {"u", 6},
+                       {"glora_numbers", 1},
+                       {"glora_bias_numbers", 1},
+                       {"kept_rank", 10},
+                       {"trained_rank", 14}};
   return s;
 }
 // Nothing a multiple of a vector, a tile or a thread count, where the formula allows it.
@@ -92,7 +97,12 @@ inline const sizes& ragged_sizes() {
                        {"taps", 36},
                        {"theta_d_length", 17},
                        {"subspace_ranks", 7},
-                       {"directions", 13}};
+                       {"directions", 13},
+                       {"u", 19},
+                       {"glora_numbers", 70},
+                       {"glora_bias_numbers", 70},
+                       {"kept_rank", 11},
+                       {"trained_rank", 7}};
   return s;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of adapters: umbrella, methods, documentation, laws, examples and benches walk it. A new adapter is a
-// file here, a line and a word below, and io/peft/NAME.h if PEFT has files of it.
+// The one list of adapters: umbrella, methods, documentation, laws, examples
+// and benches walk it. A new adapter is a file here, a line and a word below,
+// and io/peft/NAME.h if PEFT has files of it.
 #pragma once
 #include <graft/adapter/adalora.h>
 #include <graft/adapter/adamss.h>
@@ -12,6 +13,7 @@
 #include <graft/adapter/dora.h>
 #include <graft/adapter/fourierft.h>
 #include <graft/adapter/frod.h>
+#include <graft/adapter/glora.h>
 #include <graft/adapter/gralora.h>
 #include <graft/adapter/hira.h>
 #include <graft/adapter/hra.h>
@@ -23,12 +25,15 @@
 #include <graft/adapter/miss.h>
 #include <graft/adapter/none.h>
 #include <graft/adapter/oft.h>
+#include <graft/adapter/osf.h>
 #include <graft/adapter/peanut.h>
 #include <graft/adapter/psoft.h>
+#include <graft/adapter/pvera.h>
 #include <graft/adapter/randlora.h>
 #include <graft/adapter/road.h>
 #include <graft/adapter/shira.h>
 #include <graft/adapter/supertuning.h>
+#include <graft/adapter/tinylora.h>
 #include <graft/adapter/trainable_tokens.h>
 #include <graft/adapter/unilora.h>
 #include <graft/adapter/vblora.h>
@@ -37,11 +42,12 @@
 
 namespace graft {
 
-using all_adapters = joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms,
-                            ia3_forms, loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms,
-                            gralora_forms, road_forms, c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms,
-                            deft_forms, peanut_forms, shira_forms, supertuning_forms, fourierft_forms, waveft_forms,
-                            unilora_forms, frod_forms, adamss_forms, ln_tuning_forms, trainable_tokens_forms>;
+using all_adapters =
+    joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms, ia3_forms,
+           loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms, road_forms,
+           c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms, shira_forms,
+           supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms, adamss_forms, pvera_forms,
+           tinylora_forms, glora_forms, osf_forms, ln_tuning_forms, trainable_tokens_forms>;
 
 // f(type) for each; the type is passed as a value that holds nothing.
 template <class Adapter> struct adapter_type { using type = Adapter; };
@@ -62,7 +68,8 @@ constexpr bool lists(const char* words, const char* word) {
   return false;
 }
 
-// Whether no form of the same name, on the same kinds of layer, stands before this one in the list.
+// Whether no form of the same name, on the same kinds of layer, stands before
+// this one in the list.
 template <class Adapter> constexpr bool is_main_form() {
   bool first = true, before = true;
   for_each_adapter([&]<class Other>(adapter_type<Other>) {

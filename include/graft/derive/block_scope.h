@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the formula of a block is written with: layers by their path, whose weights are adapted where the program or a file
-// says so, and the operations of models. Paths and names are those of Hugging Face's files.
+// What the formula of a block is written with: layers by their path, whose
+// weights are adapted where the program or a file says so, and the operations
+// of models. Paths and names are those of Hugging Face's files.
 //     auto x = m.rms_norm("input_layernorm", h);
 //     auto q = m.rope(m.linear("self_attn.q_proj", x, heads * d));
-// A call brings x, the rows' positions and spans (graph/rules_model.h), and where it generates, the cache.
+// A call brings x, the rows' positions and spans (graph/rules_model.h), and
+// where it generates, the cache.
 #pragma once
 #include <graft/derive/adaption.h>
 #include <graft/derive/kinds.h>
@@ -13,11 +15,13 @@ namespace graft {
 
 struct block_options {
   adaptions adapters{};
-  const char* const* facts = nullptr;  // fields of the model's configuration that hold: "attention_bias"
+  const char* const* facts = nullptr;  // fields of the model's configuration
+                                       // that hold: "attention_bias"
   int fact_count = 0;
   bool cached = false;         // keys and values are kept from call to call
   bool dropped = false;        // dropout happens
-  op activation = op::detach;  // of the feed-forward part, where it is not the architecture's own
+  op activation = op::detach;  // of the feed-forward part, where it is not the
+                               // architecture's own
   lowering how = lowering::fast;
 };
 
@@ -33,7 +37,8 @@ struct block_scope {
       if (same_text(options->facts[i], fact)) return true;
     return false;
   }
-  // A size of the model. The numbers are what costs are compared with while it is only a name.
+  // A size of the model. The numbers are what costs are compared with while it
+  // is only a name.
   constexpr extent size(const char* name) const {
     constexpr named_number usual[] = {{"hidden", 4096},  {"intermediate", 11008}, {"heads", 32},
                                       {"kv_heads", 8},   {"head_dim", 128},       {"vocab", 32000},
@@ -77,7 +82,8 @@ struct block_scope {
   }
 
   // ---- operations on rows
-  // The row's position turns each head. The table of cosines and sines is made at load: it holds every kind of scaling.
+  // The row's position turns each head. The table of cosines and sines is made
+  // at load: it holds every kind of scaling.
   constexpr ex rope(ex x, int line = __builtin_LINE()) const {
     const ex table = root().frozen({"rotary", line}, size("context"), size("head_dim"));
     const id turn = make::gather(*g, table.i, positions().i, false);
@@ -86,7 +92,8 @@ struct block_scope {
   constexpr ex attention(ex q, ex k, ex v, int line = __builtin_LINE()) const {
     return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), line);
   }
-  // Queries, keys and values side by side. Another scale than 1 / √head is a factor of the queries.
+  // Queries, keys and values side by side. Another scale than 1 / √head is a
+  // factor of the queries.
   constexpr ex attention(ex qkv, extent queries, int line = __builtin_LINE()) const {
     if (has("attention_factor")) {
       const extent others = qkv.cols() - divisor(queries, line);
@@ -112,7 +119,8 @@ struct block_scope {
     return {g, make::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
   }
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
-  // log Σ exp - the label's entry, of each row; a negative label counts for nothing.
+  // log Σ exp - the label's entry, of each row; a negative label counts for
+  // nothing.
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
     const ex labels = root().leaf(op::ids, {"labels", line}, 1, 1, 1, 1, root().tokens());
     return {g, make::cross_entropy(*g, logits.i, labels.i, line)};
@@ -148,8 +156,9 @@ struct block_scope {
     };
     bool drops = false;
     for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops.any());
-    if (!drops) return with_bias(name, times(adapted(l, base), x), has_bias, line);
-    // W x + (W' - W) dropped(x), for each adapter on what the ones before it made of W.
+    if (!drops) return with_bias(name, times(adapted(l, base), x), has_bias, line, base);
+    // W x + (W' - W) dropped(x), for each adapter on what the ones before it
+    // made of W.
     ex W = base, y{};
     bool summed = false;  // y is more than x times W
     for (const adaption& a : l.by) {
@@ -164,14 +173,26 @@ struct block_scope {
       }
       W = next;
     }
-    return with_bias(name, summed ? y : times(W, x), has_bias, line);
+    return with_bias(name, summed ? y : times(W, x), has_bias, line, base);
+  }
+  // x (next - W)ᵀ
+  template <class Times> constexpr ex beyond(ex W, ex next, ex x, Times times) const {
+    const node v = *next;
+    if (v.what == op::add && v.a == W.i) return times({g, v.b}, x);
+    if (v.what == op::sub && v.a == W.i) return -times({g, v.b}, x);
+    return times(next, x) - times(W, x);
   }
   // What an adapter adds to y, but for what is left out of it.
   template <class Times>
   constexpr ex left_of(const adaption& a, scope p, ex W, ex next, ex x, Times times, int line) const {
     const ex seen = a.drops.elements ? dropped(p, x, line) : x;
-    const bool adds = (*next).what == op::add && (*next).a == W.i;
-    ex more = adds ? times({g, (*next).b}, seen) : times(next, seen) - times(W, seen);
+    ex more{};
+    if (a.drops.elements && a.adapter.in_parts != nullptr) {
+      const parts_of_weight parts = a.adapter.in_parts(p, W);
+      more = beyond(W, parts.whole, x, times) + times(parts.dropped, seen);
+    } else {
+      more = beyond(W, next, seen, times);
+    }
     if (a.drops.rows) {
       const extent n = more.cols();
       ex rows = kept(p, "rank_dropout", {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, {1}, n.d)}, line);
@@ -191,14 +212,15 @@ struct block_scope {
     return {g, make::dropout(*g, x.i, seed.i, p.scalar("dropout").i, {salt(p.path, "dropout")}, line)};
   }
   // y + b', one number for each column.
-  constexpr ex with_bias(const char* name, ex y, bias has_bias, int line) const {
+  constexpr ex with_bias(const char* name, ex y, bias has_bias, int line, ex weight = {}) const {
     const layer l = layer_at(name);
     const extent n = y.cols();
     bool trained = false;
     for (const adaption& a : l.by) trained = trained || a.trains_bias;
     ex b{g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, n.d, {1})};
     if (has_bias == bias::yes) b = l.here.leaf(trained ? op::param : op::base, {"bias", line}, 1, 1, 1, n, 1);
-    for (const adaption& a : l.by) b = a.adapter.adapted_bias(l.of(a), b);
+    const base_tensors base{weight, b};
+    for (const adaption& a : l.by) b = a.adapter.adapted_bias(l.of(a), b, base);
     return {g, make::add(*g, y.i, make::as_row(*g, b.i), line)};
   }
   constexpr ex norm_weight(const char* name, extent n, int line) const {
@@ -207,7 +229,8 @@ struct block_scope {
   constexpr ex unit(ex x, bool rms, int line) const {
     return {g, make::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
   }
-  // A number for the place of a dropout in the block: other places drop other elements.
+  // A number for the place of a dropout in the block: other places drop other
+  // elements.
   constexpr int salt(int where, const char* name) const {
     const text full = g->paths().full(where, name);
     unsigned hash = 2166136261U;

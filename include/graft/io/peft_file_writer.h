@@ -24,7 +24,7 @@ class peft_file_writer {
         if (status s = put_parts(m.base, leaf, t); !s) return s;
         continue;
       }
-      const std::string key = t.key.empty() || !p.shared ? key_of(p, m.base, leaf) : t.key;
+      const std::string key = t.key.empty() || !p.shared ? key_of(c, p, m.base, leaf) : t.key;
       const std::vector<long long> shape = shape_in_file(whole.shape, p.shape, m.base);
       if (status s = put(key, whole, shape); !s) return s;
       if (p.copied)

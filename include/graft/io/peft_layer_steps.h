@@ -84,7 +84,7 @@ inline status take_tensors(peft_source& s, const graph& g) {
       if (g[i].what != what || s.layer.tensors.contains(name)) continue;
       peft_place p = place_of(s.config, s.base, name);
       if (!s.config.own.empty()) p.shared = !s.has(name.c_str()) && s.file.find("base_model." + name);
-      const std::string key = key_of(p, s.base, name);
+      const std::string key = key_of(s.config, p, s.base, name);
       if (status got = p.shape == stored_as::parts ? s.take_parts(name, key, g[i].rank == 2)
                                                    : s.take(name, key, what == op::index);
           !got)

@@ -61,19 +61,37 @@ inline std::vector<float> draw_bf16_uniform(mersenne_twister& engine, std::size_
   return out;
 }
 
-// torch.randn: Box and Muller on the two halves of every sixteen numbers; the last sixteen are drawn again where the count
-// is no multiple. Fewer than sixteen are drawn in another way, which is not here.
-inline std::vector<float> draw_normal(mersenne_twister& engine, std::size_t count) {
+// 53 bits of two numbers, the first one above.
+inline double unit_double(mersenne_twister& engine) {
+  const std::uint64_t high = engine(), low = engine();
+  return static_cast<double>(((high << 32U) | low) & 0x1fffffffffffffU) * 0x1p-53;
+}
+// Fewer than sixteen numbers of torch.normal: Box and Muller in double, the cosine and then the sine of each pair.
+inline std::vector<float> draw_few_normal(mersenne_twister& engine, std::size_t count, double deviation) {
+  std::vector<float> out(count);
+  for (std::size_t i = 0; i < count; i += 2) {
+    const double angle = 2 * 3.14159265358979323846 * unit_double(engine), u = unit_double(engine);
+    const double radius = deviation * std::sqrt(-2 * std::log1p(-u));
+    out[i] = static_cast<float>(radius * std::cos(angle));
+    if (i + 1 < count) out[i + 1] = static_cast<float>(radius * std::sin(angle));
+  }
+  return out;
+}
+// torch.normal: Box and Muller on the two halves of every sixteen numbers; the last sixteen are drawn again where the count
+// is no multiple.
+inline std::vector<float> draw_normal(mersenne_twister& engine, std::size_t count, double deviation = 1) {
+  if (count < 16) return draw_few_normal(engine, count, deviation);
   std::vector<float> out(count);
   for (float& v : out) v = unit_float(engine);
+  const auto scale = static_cast<float>(deviation);
   const auto transform = [&](std::size_t at) {
     for (std::size_t j = at; j < at + 8; ++j) {
       const float radius = std::sqrt(-2 * std::log(1 - out[j])), angle = 2 * 3.14159265358979323846F * out[j + 8];
-      out[j] = radius * std::cos(angle), out[j + 8] = radius * std::sin(angle);
+      out[j] = radius * std::cos(angle) * scale, out[j + 8] = radius * std::sin(angle) * scale;
     }
   };
   for (std::size_t at = 0; at + 16 <= count; at += 16) transform(at);
-  if (count % 16 == 0 || count < 16) return out;
+  if (count % 16 == 0) return out;
   for (std::size_t j = count - 16; j < count; ++j) out[j] = unit_float(engine);
   transform(count - 16);
   return out;

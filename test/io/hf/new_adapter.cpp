@@ -71,6 +71,15 @@ std::vector<fresh> every_method() {
           {"WAVEFT", {{"n_frequency", eight}, {"wavelet_family", json_word("sym3")}}},
           {"WAVEFT", {{"n_frequency", eight}, {"proportional_parameters", yes}}},
           {"UNILORA", {}, false},
+          {"PVERA", {{"r", r}}},
+          {"GLORA", {{"r", r}}},
+          {"GLORA", {{"config_A_B", json_word("vector")}}},
+          {"GLORA", {{"config_A_B", json_word("constant")}}},
+          {"OSF", {}},
+          {"OSF", {{"effective_rank", json_number(3)}}},
+          {"TINYLORA", {}},
+          {"TINYLORA", {{"r", r}, {"u", json_number(3)}, {"weight_tying", json_number(0.5)}}},
+          {"TINYLORA", {{"weight_tying", json_number(1)}, {"init_weights", json_word("uniform")}}, false},
           {"ADAMSS", {{"r", eight}, {"num_subspaces", json_number(3)}, {"subspace_rank", json_number(2)}}}};
 }
 causal_lm<engine> base(const std::string& name) {

@@ -58,10 +58,12 @@ class adapter_loader {
   void take_dropout(module_adapter& m) const {
     const auto& c = from_.config;
     const auto number = [&](const char* key) { return c.key(key) != nullptr ? c.number(key) : 0; };
-    for (const char* key : {"lora_dropout", "vera_dropout", "vblora_dropout", "miss_dropout", "hira_dropout",
-                            "gralora_dropout", "randlora_dropout", "psoft_dropout", "unilora_dropout", "frod_dropout"})
+    for (const char* key :
+         {"lora_dropout", "vera_dropout", "vblora_dropout", "miss_dropout", "hira_dropout", "gralora_dropout",
+          "randlora_dropout", "psoft_dropout", "unilora_dropout", "frod_dropout", "pvera_dropout", "tinylora_dropout"})
       m.dropout += number(key);
-    if (same_text(c.type_name(), "SUPERTUNING")) m.dropout = 0;
+    if (same_text(c.type_name(), "SUPERTUNING") && c.set("r") == nullptr) m.dropout = 0;
+    if (same_text(c.type_name(), "DEFT") && !c.on("para")) m.dropout = number("deft_dropout");
     if (same_text(c.type_name(), "MISS") && c.word("init_weights") == "bat") m.dropout = 0;
     if (same_text(c.type_name(), "DELORA")) m.dropout = number("module_dropout");
     if (same_text(c.type_name(), "LOHA") || same_text(c.type_name(), "LOKR")) {

@@ -66,7 +66,7 @@ class adapter_starter {
       if (g[i].what != op::param && g[i].what != op::frozen) continue;
       const std::string leaf = g.name(i).c_str();
       const peft_place place = place_of(config_, b, leaf);
-      const std::string key = key_of(place, b, leaf);
+      const std::string key = key_of(config_, place, b, leaf);
       const peft::beginning* how = peft::beginning_of(leaf);
       if (how != nullptr && *how->zero_if != '\0' && config_.on(how->zero_if)) how = &zeros;
       if (leaf == "psoft_R.weight") how = config_.on("psoft_orth") ? &zeros : &identity;

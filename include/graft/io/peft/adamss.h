@@ -14,6 +14,11 @@ inline status check_adamss_base(const peft_source& s) {
   const auto numbers = [](const view& v) { return v.data != nullptr && computes_in(v.type); };
   const view &w = s.base.weight, &b = s.base.bias_values;
   const bool weight = numbers(w) && w.rank == 2 && w.size[0] == s.base.out && w.size[1] == s.base.in;
+  if (s.config.whole("r") >= s.base.out && s.base.out <= s.base.in + (s.base.bias ? 1 : 0))
+    return fail_in(
+        s.file.file, "'r' is ", s.config.whole("r"), " and ", s.base.module.c_str(), " has ", s.base.out,
+        " outputs, expected an r below them: all rows of U are equally far from each other then, and rounding "
+        "decides which are a group");
   if (weight && (!s.base.bias || (numbers(b) && b.count() == s.base.out))) return ok;
   return fail_in(s.file.file,
                  "AdaMSS' groups follow from the base weight and bias: give them to read_peft_layer as "
@@ -88,6 +93,27 @@ inline status check_adamss_parts(const peft_source& s, const char* name) {
                  static_cast<long long>(groups), " groups");
 }
 
+// The file's right singular vectors must lie in the span of those that were found: else the groups are those of another
+// weight, and as large as the right ones only by chance.
+inline status check_adamss_span(const peft_source& s, const loaded_tensor& right, const svd::principal_pairs& found) {
+  const std::size_t columns = found.right[0].size();
+  for (std::size_t k = 0; k < found.right.size(); ++k) {
+    double length = 0, within = 0;
+    const float* v = right.data.data() + k * columns;
+    for (std::size_t j = 0; j < columns; ++j) length += static_cast<double>(v[j]) * static_cast<double>(v[j]);
+    for (const std::vector<double>& direction : found.right) {
+      double dot = 0;
+      for (std::size_t j = 0; j < columns; ++j) dot += static_cast<double>(v[j]) * direction[j];
+      within += dot * dot;
+    }
+    if (within < 0.99 * length)
+      return fail_in(s.file.file, "key ", in_quotes(right.key), ": its row ", static_cast<long long>(k),
+                     " is no singular vector of the weight of ", s.base.module.c_str(),
+                     "; give the base weight that the adapter was trained on");
+  }
+  return ok;
+}
+
 inline status adamss_frozen(peft_source& s) {
   for (const char* name : {"adamss_A", "adamss_B"})
     if (status good = check_adamss_parts(s, name); !good) return good;
@@ -103,7 +129,9 @@ inline status adamss_frozen(peft_source& s) {
     of_weight.data.insert(of_weight.data.end(), first, first + s.base.in);
     if (s.base.bias) of_bias.data.push_back(first[s.base.in]);
   }
-  const std::vector<std::vector<std::size_t>> groups = decompose_for_adamss(s).groups;
+  const adamss_decomposition found = decompose_for_adamss(s);
+  if (status good = check_adamss_span(s, *right, found.pairs); !good) return good;
+  const std::vector<std::vector<std::size_t>>& groups = found.groups;
   const std::vector<std::vector<long long>>&A = s.layer.tensors.at("adamss_A").parts,
                                      &B = s.layer.tensors.at("adamss_B").parts;
   loaded_tensor places{s.prefix() + "adamss_places", {}, {2, 0}, dtype::i64, false};

@@ -4,6 +4,8 @@
 //     whole("r", 8), real("lora_alpha", 8), fraction("lora_dropout"), flag("use_dora"),
 // and everything that reads, checks, suggests or writes a key walks the list.
 #pragma once
+#include <graft/core/text.h>
+
 #include <limits>
 
 namespace graft::io {
@@ -53,7 +55,11 @@ constexpr peft_key real(const char* name, double otherwise, double most = std::n
 }
 constexpr peft_key fraction(const char* name) { return real(name, 0, 1); }
 constexpr peft_key word(const char* name, const char* otherwise, const char* words) {
-  return {.name = name, .form = key_form::word, .words = words, .word = otherwise};
+  return {.name = name,
+          .form = key_form::word,
+          .otherwise = same_text(otherwise, "true") ? 1.0 : 0.0,
+          .words = words,
+          .word = otherwise};
 }
 constexpr peft_key wholes_by_module(const char* name) {
   return {

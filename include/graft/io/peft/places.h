@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tensor of a leaf lies in a file and how it is shaped there, for reading and for writing.
-//     kernel     [rows, channels kh kw]  as  [rows, channels, kh, kw]        point      [rows, cols]  as  [rows, cols, 1, 1]
-//     channel    [n]                     as  [1, n, 1, 1]                    corner     the beginning of every axis
-//     flat       [2, n], rows and columns, as [n], row · in + column         parts      their rows, or all their numbers
+// Where the tensor of a leaf lies in a file and how it is shaped there, for
+// reading and for writing.
+//     kernel     [rows, channels kh kw]  as  [rows, channels, kh, kw] point
+//     [rows, cols]  as  [rows, cols, 1, 1] channel    [n] as  [1, n, 1, 1]
+//     corner     the beginning of every axis flat       [2, n], rows and
+//     columns, as [n], row · in + column         parts      their rows, or all
+//     their numbers column     [out]  as  [out, 1], and one number as [1]
 #pragma once
 #include <graft/io/peft/source.h>
 
@@ -13,8 +16,10 @@ inline peft_place place_of(const adapter_config& c, const base_layer& base, std:
     if (leaf == p.leaf && lists(p.kinds, base.kind.c_str())) return p;
   return {};
 }
-inline std::string key_of(const peft_place& p, const base_layer& base, std::string_view leaf) {
-  return (p.shared ? std::string("base_model.") : "base_model.model." + base.module + ".").append(leaf);
+inline std::string key_of(const adapter_config& c, const peft_place& p, const base_layer& base, std::string_view leaf) {
+  std::string key = (p.shared ? std::string("base_model.") : "base_model.model." + base.module + ".").append(leaf);
+  if (p.group != nullptr) key += "." + std::to_string(p.group(c, base));
+  return key;
 }
 
 inline text shape_text(const std::vector<long long>& shape) {
@@ -29,7 +34,8 @@ inline status check_shape(const loaded_tensor& t, const std::vector<long long>& 
                  shape_text(expected));
 }
 
-// The sizes of a leaf that the layer and the configuration tell; `unknown` where only its tensor does.
+// The sizes of a leaf that the layer and the configuration tell; `unknown`
+// where only its tensor does.
 inline std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& base, const size_map& sizes) {
   size_values known;
   const auto give = [&](const char* name, long long n) {
@@ -100,6 +106,9 @@ inline status shape_as_leaf(loaded_tensor& t, stored_as how, const std::vector<l
       if (t.shape.size() == 4) t.shape = {t.shape[1]};
       return ok;
     case stored_as::corner: return cut_corner(t, shape, file);
+    case stored_as::column:
+      if (t.shape.size() == 2 && t.shape[1] == 1) t.shape.pop_back();
+      return ok;
     case stored_as::flat:
       if (!t.stored) return ok;
       if (status good = check_shape(t, {shape[1]}, file); !good) return good;
@@ -117,6 +126,9 @@ inline std::vector<long long> shape_in_file(const std::vector<long long>& leaf, 
     case stored_as::point: return {leaf[0], leaf[1], 1, 1};
     case stored_as::channel: return {1, leaf[0], 1, 1};
     case stored_as::flat: return {leaf[1]};
+    case stored_as::column:
+      if (leaf[0] == base.out) return {leaf[0], 1};
+      break;
   }
   return leaf;
 }
