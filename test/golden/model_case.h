@@ -271,7 +271,8 @@ template <class engine, class Reference = engine> class model_case {
     if (name.ends_with("magnitude_vector.weight")) name.erase(name.size() - std::string_view(".weight").size());
     for (const char* shared : {"vector_bank", "theta_d"})
       if (name.find(shared) != name.npos) return shared;
-    return name;
+    const std::size_t of_group = name.find("tinylora_v.");
+    return of_group == name.npos ? name : name.substr(of_group);
   }
   // "adamss_A.2" is a part of "adamss_A": where in it.
   std::size_t first_of_part(const std::string& key, std::string& whole) const {

@@ -89,7 +89,8 @@ TEST_CASE("block: outputs, whole adapters and blocks of rotations are left out o
   const example all[] = {{"q_proj", formula_of<loha<>>(), {.rows = true}},
                          {"o_proj", formula_of<lokr<>>(), {.rows = true, .rescaled = true}},
                          {"gate_proj", formula_of<loha<>>(), {.elements = true, .whole = true}},
-                         {"up_proj", formula_of<deft<>>(), {.elements = true}},  // of what it puts in
+                         {"up_proj", formula_of<deft<>>(), {.elements = true}},                  // of what it puts in
+                         {"v_proj", formula_of<supertuning_with_lora<>>(), {.elements = true}},  // of the LoRA
                          {"down_proj", formula_of<boft<4, 2>>(), {.blocks = true}, true}};
   for (const example& e : all) {
     INFO(std::string(e.layer));

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/run/block.h>
+#include <graft/run/spread_places.h>
 
 #include <random>
 
@@ -16,6 +17,7 @@ struct random_block {
   std::unique_ptr<block_programs<exact>> own;
   bound_block<exact> block;
   std::map<std::string, std::vector<double>> data;
+  std::map<std::string, std::vector<std::int64_t>> places;
   std::vector<std::int64_t> ids, positions, span, labels;
   std::vector<double> x, y, dy, dx;
   std::vector<std::int64_t> seed{42};
@@ -42,12 +44,16 @@ struct random_block {
         if (e.slot >= 0 && same_text(e.name, name)) s.v[e.slot] = n;
     };
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
-    size("r", rank), size("tokens", tokens);
+    size("r", rank), size("places", 19), size("tokens", tokens);
     size_adapters(g, options_of(what, way::keeping).adapters, s);
     for (id i = 0; i < g.n.size(); ++i) {
       const node& v = g.n[i];
       const std::string name = graph(g).name(i).c_str();
       if (v.what == op::scalar && name != "eps") block.values.scalars[name] = 0.7;
+      if (v.what == op::index) {
+        places[name] = spread_places(g, i, s);
+        block.values.tensors[name] = view_of(places[name].data(), 2, 19);
+      }
       if (row(v.what).from != source::tensor || row(v.what).known == stage::data) continue;
       fill(data[name], count(g, i, s));
       view t{data[name].data(), dtype::f64};

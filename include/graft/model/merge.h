@@ -76,14 +76,19 @@ inline kind_rules merge_rules(const module_adapter& m, const view& weight, bool 
   return m.table ? rules_of<embedding_kind>() : rules_of<linear_kind>();
 }
 
-// W' of a method that reads the base weight beside what other adapters made of it.
-inline builder capture_on_base(const formula& of) {
+// W' and b' of a method that reads the base layer's tensors beside what other adapters made of them.
+inline builder capture_on_base(const formula& of, bool bias) {
   builder g;
   const scope p{&g};
   const extent out = p.size("out"), in = p.size("in");
   const ex W = p.leaf(op::base, "weight", 2, 1, 1, out, in),
            base = p.leaf(op::base, "base_layer.weight", 2, 1, 1, out, in);
   g.give(of.weight_on(p, W, base).i, "weight");
+  if (bias && of.bias != nullptr) {
+    const ex b = p.leaf(op::base, "bias", 1, 1, 1, out, 1),
+             unmerged = p.leaf(op::base, "unmerged.bias", 1, 1, 1, out, 1);
+    g.give(of.adapted_bias(p, b, {base, unmerged}).i, "bias");
+  }
   return canonical(g);
 }
 
@@ -102,10 +107,14 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   const view *const weight = base("weight"), *const bias = base("bias");
   if (weight == nullptr) return fail(m.module.c_str(), ": the model has no such weight");
   const layer_formula f{merge_rules(m, *weight, bias != nullptr), m.of, bias != nullptr};
-  const builder g = m.of.weight_on != nullptr ? capture_on_base(m.of) : canonical(capture_weight(f));
+  const builder g = m.of.weight_on != nullptr ? capture_on_base(m.of, bias != nullptr) : canonical(capture_weight(f));
   named_values values{{}, m.scalars, m.sizes};
   values.tensors["weight"] = m.turned ? weight->transposed() : *weight;
-  if (bias != nullptr) values.tensors["bias"] = *bias;
+  if (bias != nullptr) {
+    const auto unmerged_bias = unmerged.tensors.find(m.module + ".bias");
+    values.tensors["bias"] = *bias;
+    values.tensors["unmerged.bias"] = unmerged_bias != unmerged.tensors.end() ? unmerged_bias->second : *bias;
+  }
   if (const auto at = unmerged.tensors.find(m.module + ".weight"); at != unmerged.tensors.end())
     values.tensors["base_layer.weight"] = m.turned ? at->second.transposed() : at->second;
   else

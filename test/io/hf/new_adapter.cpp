@@ -138,6 +138,20 @@ TEST_CASE("fresh adapters: every method, written and read again, and trained") {
   }
 }
 
+TEST_CASE("fresh adapters: factors that follow from a weight are those of each module") {
+  causal_lm<engine> m = base("llama");
+  for (const auto& [type, factor] : {std::pair{"PSOFT", "psoft_A"}, {"OSF", "osf_U_high"}}) {
+    const auto config = make_adapter_config(type, {"q_proj"}, {});
+    REQUIRE_MESSAGE(config, std::string(config.message()));
+    const status added = hf::add_adapter(m, type, *config, 7);
+    REQUIRE_MESSAGE(added, std::string(added.message()));
+    const auto& modules = m.find(type)->modules;
+    REQUIRE(modules.size() > 1);
+    CHECK(modules[0].tensors.at(factor).shape == modules[1].tensors.at(factor).shape);
+    CHECK(*modules[0].tensors.at(factor).data != *modules[1].tensors.at(factor).data);
+  }
+}
+
 TEST_CASE("fresh adapters: a bias that the layer cannot hold is not merged, and nothing changes") {
   causal_lm<engine> m = base("llama");
   const std::vector<float> before = logits(m);

@@ -61,7 +61,7 @@ inline status osf_frozen(peft_source& s) {
   osf_factors high = osf_pairs(svd::largest_pairs(std::move(*w), kept), 0, kept, s.base);
   for (const auto& [name, t] :
        {std::pair{"osf_U_high", &high.left}, {"osf_S_high", &high.values}, {"osf_V_high", &high.right}})
-    t->key = std::string(name) + " from the base weight", t->stored = false, s.layer.tensors[name] = std::move(*t);
+    t->key = s.prefix() + name, t->stored = false, s.layer.tensors[name] = std::move(*t);
   return ok;
 }
 inline result<std::vector<loaded_tensor>> begun_osf(const peft_source& s) {
