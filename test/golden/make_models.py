@@ -81,7 +81,7 @@ def further():
         "tinylora_opt": ("opt", [], of(peft.TinyLoraConfig, u=9, weight_tying=0.7, **opt)),
         "tinylora_gpt2": ("gpt2", [], of(peft.TinyLoraConfig, u=9, save_projection=False, **gpt2)),
         "glora": ("llama", [], of(peft.GloraConfig, r=3)),
-        "glora_opt": ("opt", [], of(peft.GloraConfig, r=3, target_modules=["v_proj", "out_proj", "fc1"])),
+        "glora_opt": ("opt", [], of(peft.GloraConfig, r=3, target_modules=["v_proj", "fc1"])),
         "psoft": ("llama", [], of(peft.PsoftConfig, r=6, psoft_alpha=6)),
         "osf": ("llama", [], of(peft.OSFConfig, effective_rank=10)),
         "adamss_opt": ("opt", [], of(peft.AdamssConfig, r=12, num_subspaces=3, subspace_rank=2, **opt)),

@@ -140,8 +140,9 @@ TEST_CASE("fresh adapters: every method, written and read again, and trained") {
 
 TEST_CASE("fresh adapters: factors that follow from a weight are those of each module") {
   causal_lm<engine> m = base("llama");
-  for (const auto& [type, factor] : {std::pair{"PSOFT", "psoft_A"}, {"OSF", "osf_U_high"}}) {
-    const auto config = make_adapter_config(type, {"q_proj"}, {});
+  for (const auto& [type, rank, factor] :
+       {std::tuple{"PSOFT", "r", "psoft_A"}, std::tuple{"OSF", "effective_rank", "osf_U_high"}}) {
+    const auto config = make_adapter_config(type, {"q_proj"}, {{rank, json_number(4)}});
     REQUIRE_MESSAGE(config, std::string(config.message()));
     const status added = hf::add_adapter(m, type, *config, 7);
     REQUIRE_MESSAGE(added, std::string(added.message()));
