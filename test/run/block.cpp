@@ -3,9 +3,11 @@
 // share their programs.
 #include <doctest/doctest.h>
 #include <graft/adapter/boft.h>
+#include <graft/adapter/deft.h>
 #include <graft/adapter/dora.h>
 #include <graft/adapter/loha.h>
 #include <graft/adapter/lokr.h>
+#include <graft/adapter/supertuning.h>
 #include <graft/backend/cpu/engine_plan.h>
 #include <graft/block/gpt2.h>
 #include <graft/block/llama.h>
