@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of adapters: umbrella, methods, documentation, laws, examples
-// and benches walk it. A new adapter is a file here, a line and a word below,
-// and io/peft/NAME.h if PEFT has files of it.
+// The one list of adapters: umbrella, methods, documentation, laws, examples and benches walk it. A new adapter is a
+// file here, a line and a word below, and io/peft/NAME.h if PEFT has files of it.
 #pragma once
 #include <graft/adapter/adalora.h>
 #include <graft/adapter/adamss.h>
@@ -68,8 +67,7 @@ constexpr bool lists(const char* words, const char* word) {
   return false;
 }
 
-// Whether no form of the same name, on the same kinds of layer, stands before
-// this one in the list.
+// Whether no form of the same name, on the same kinds of layer, stands before this one in the list.
 template <class Adapter> constexpr bool is_main_form() {
   bool first = true, before = true;
   for_each_adapter([&]<class Other>(adapter_type<Other>) {

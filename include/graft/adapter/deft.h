@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEFT: a subspace of the outputs is taken out of the weight, and something
-// else put in (Kumar et al. 2025, Decompositional Efficient Fine-Tuning).
+// DEFT: a subspace of the outputs is taken out of the weight, and something else put in (Kumar et al. 2025, Decompositional
+// Efficient Fine-Tuning).
 //     W' = (I − P relu(P)ᵀ) W + s P R
-// As one update of rank r it is P (s R − relu(P)ᵀ W). PaRa (Chen et al. 2024,
-// arXiv 2406.05641) puts nothing in: R = 0.
+// As one update of rank r it is P (s R − relu(P)ᵀ W). PaRa (Chen et al. 2024, arXiv 2406.05641) puts nothing in: R = 0.
 #pragma once
 #include <graft/adapter/adapter.h>
 

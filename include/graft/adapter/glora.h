@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLoRA: the weight and the bias are scaled, shifted, and the one is brought
-// into the other (Chavan et al. 2023, arXiv 2306.07967).
+// GLoRA: the weight and the bias are scaled, shifted, and the one is brought into the other (Chavan et al. 2023,
+// arXiv 2306.07967).
 //     W' = W + A ⊙ W + B,   b' = b + D ⊙ b + E + W c
-// A and B are low-rank matrices, or numbers: one for each output, or one for
-// all; D and E are such numbers. c is a product of low rank or a column. Each
-// of the three pairs may be left out, and what changes the bias exists only
-// where there is one.
+// A and B are low-rank matrices, or numbers: one for each output, or one for all; D and E are such numbers. c is a product
+// of low rank or a column. Each of the three may be left out, and what changes the bias exists only where there is one.
 #pragma once
 #include <graft/adapter/adapter.h>
 

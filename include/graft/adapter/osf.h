@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// OSF: the largest singular pairs of the weight stay, the others are trained
-// beside them (Nayak et al. 2025, arXiv 2504.07097).
+// OSF: the largest singular pairs of the weight stay, the others are trained beside them (Nayak et al. 2025,
+// arXiv 2504.07097).
 //     W' = U₁ S₁ V₁ᵀ + U S Vᵀ        U₁, S₁, V₁: of the base weight, frozen
-// The gradients of U and V are kept orthogonal to U₁ and V₁: what lies in those
-// directions is a constant of the backward pass.
+// The gradients of U and V are kept orthogonal to U₁ and V₁: what lies in those directions is a constant of the backward
+// pass.
 #pragma once
 #include <graft/adapter/adapter.h>
 

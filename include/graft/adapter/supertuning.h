@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Super-Tuning: the largest (or the smallest) entries of the weight are
-// trained, alone or with a LoRA beside them (arXiv 2607.09287).
+// Super-Tuning: the largest (or the smallest) entries of the weight are trained, alone or with a LoRA beside them
+// (arXiv 2607.09287).
 //     W' = W + place(v, index)        or  W' = W + place(v, index) + s B A
 #pragma once
 #include <graft/adapter/shira.h>

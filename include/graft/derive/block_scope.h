@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the formula of a block is written with: layers by their path, whose
-// weights are adapted where the program or a file says so, and the operations
-// of models. Paths and names are those of Hugging Face's files.
+// What the formula of a block is written with: layers by their path, whose weights are adapted where the program or a file
+// says so, and the operations of models. Paths and names are those of Hugging Face's files.
 //     auto x = m.rms_norm("input_layernorm", h);
 //     auto q = m.rope(m.linear("self_attn.q_proj", x, heads * d));
-// A call brings x, the rows' positions and spans (graph/rules_model.h), and
-// where it generates, the cache.
+// A call brings x, the rows' positions and spans (graph/rules_model.h), and where it generates, the cache.
 #pragma once
 #include <graft/derive/adaption.h>
 #include <graft/derive/kinds.h>
@@ -15,13 +13,11 @@ namespace graft {
 
 struct block_options {
   adaptions adapters{};
-  const char* const* facts = nullptr;  // fields of the model's configuration
-                                       // that hold: "attention_bias"
+  const char* const* facts = nullptr;  // fields of the model's configuration that hold: "attention_bias"
   int fact_count = 0;
   bool cached = false;         // keys and values are kept from call to call
   bool dropped = false;        // dropout happens
-  op activation = op::detach;  // of the feed-forward part, where it is not the
-                               // architecture's own
+  op activation = op::detach;  // of the feed-forward part, where it is not the architecture's own
   lowering how = lowering::fast;
 };
 
@@ -37,8 +33,7 @@ struct block_scope {
       if (same_text(options->facts[i], fact)) return true;
     return false;
   }
-  // A size of the model. The numbers are what costs are compared with while it
-  // is only a name.
+  // A size of the model. The numbers are what costs are compared with while it is only a name.
   constexpr extent size(const char* name) const {
     constexpr named_number usual[] = {{"hidden", 4096},  {"intermediate", 11008}, {"heads", 32},
                                       {"kv_heads", 8},   {"head_dim", 128},       {"vocab", 32000},
@@ -82,8 +77,7 @@ struct block_scope {
   }
 
   // ---- operations on rows
-  // The row's position turns each head. The table of cosines and sines is made
-  // at load: it holds every kind of scaling.
+  // The row's position turns each head. The table of cosines and sines is made at load: it holds every kind of scaling.
   constexpr ex rope(ex x, int line = __builtin_LINE()) const {
     const ex table = root().frozen({"rotary", line}, size("context"), size("head_dim"));
     const id turn = make::gather(*g, table.i, positions().i, false);
@@ -92,8 +86,7 @@ struct block_scope {
   constexpr ex attention(ex q, ex k, ex v, int line = __builtin_LINE()) const {
     return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), line);
   }
-  // Queries, keys and values side by side. Another scale than 1 / √head is a
-  // factor of the queries.
+  // Queries, keys and values side by side. Another scale than 1 / √head is a factor of the queries.
   constexpr ex attention(ex qkv, extent queries, int line = __builtin_LINE()) const {
     if (has("attention_factor")) {
       const extent others = qkv.cols() - divisor(queries, line);
@@ -119,8 +112,7 @@ struct block_scope {
     return {g, make::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
   }
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
-  // log Σ exp - the label's entry, of each row; a negative label counts for
-  // nothing.
+  // log Σ exp - the label's entry, of each row; a negative label counts for nothing.
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
     const ex labels = root().leaf(op::ids, {"labels", line}, 1, 1, 1, 1, root().tokens());
     return {g, make::cross_entropy(*g, logits.i, labels.i, line)};
@@ -157,8 +149,7 @@ struct block_scope {
     bool drops = false;
     for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops.any());
     if (!drops) return with_bias(name, times(adapted(l, base), x), has_bias, line, base);
-    // W x + (W' - W) dropped(x), for each adapter on what the ones before it
-    // made of W.
+    // W x + (W' - W) dropped(x), for each adapter on what the ones before it made of W.
     ex W = base, y{};
     bool summed = false;  // y is more than x times W
     for (const adaption& a : l.by) {
@@ -229,8 +220,7 @@ struct block_scope {
   constexpr ex unit(ex x, bool rms, int line) const {
     return {g, make::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
   }
-  // A number for the place of a dropout in the block: other places drop other
-  // elements.
+  // A number for the place of a dropout in the block: other places drop other elements.
   constexpr int salt(int where, const char* name) const {
     const text full = g->paths().full(where, name);
     unsigned hash = 2166136261U;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that follows from one formula. Each graph is a plain function of a
-// layer_formula: a kind of layer, an adapter, and whether there is a bias, all
-// as values. The sizes are names, so all layers that share these share the
-// graphs, whatever their shapes. derived<> evaluates the functions while
-// compiling; model/methods.h runs them at load.
+// Everything that follows from one formula. Each graph is a plain function of a layer_formula: a kind of layer, an adapter,
+// and whether there is a bias, all as values. The sizes are names, so all layers that share these share the graphs,
+// whatever their shapes. derived<> evaluates the functions while compiling; model/methods.h runs them at load.
 #pragma once
 #include <graft/adapter/none.h>
 #include <graft/derive/grad.h>
@@ -16,8 +14,8 @@ struct layer_formula {
   kind_rules kind{};
   formula adapter{};
   bool has_bias = false;
-  // Further adapters on the same base, each applied to what the ones before it
-  // made of the weight; their tensors lie in a path of their own.
+  // Further adapters on the same base, each applied to what the ones before it made of the weight; their tensors lie in a
+  // path of their own.
   const formula* more = nullptr;
   const char* const* more_paths = nullptr;
   int mores = 0;
@@ -56,8 +54,7 @@ constexpr builder simplified(const builder& g, lowering how) {
   }
   return canonical(g);
 }
-// y of the adapted layer. `keep_gradients`: detach still matters, because
-// grad() follows.
+// y of the adapted layer. `keep_gradients`: detach still matters, because grad() follows.
 constexpr builder capture(const layer_formula& f, lowering how, bool keep_gradients) {
   builder g;
   const scope p{&g};
@@ -70,8 +67,7 @@ constexpr builder capture(const layer_formula& f, lowering how, bool keep_gradie
   g.give(f.kind.run(p, {&g, w}, {&g, b}, x, how).i, "y");
   return simplified(g, how);
 }
-// The same value, the gradient of no parameter: detach() of each of them, so
-// that the structure above them stays visible.
+// The same value, the gradient of no parameter: detach() of each of them, so that the structure above them stays visible.
 [[gnu::cold]] constexpr id with_detached_parameters(builder& g, id root) {
   const node_set needed = below(g, root);
   sequence<id> place(root + 1, none_id);
@@ -85,9 +81,8 @@ constexpr builder capture(const layer_formula& f, lowering how, bool keep_gradie
   }
   return place[root];
 }
-// The graph that grad() follows. Where the formula shows the input another
-// weight, that one meets x, and W' meets a constant: together they give dx and
-// the gradients of the parameters; y itself is nobody's result here.
+// The graph that grad() follows. Where the formula shows the input another weight, that one meets x, and W' meets a
+// constant: together they give dx and the gradients of the parameters; y itself is nobody's result here.
 constexpr builder capture_to_differentiate(const layer_formula& f, lowering how) {
   if (f.adapter.weight_seen_backward == nullptr) return capture(f, how, true);
   builder g;
@@ -102,8 +97,7 @@ constexpr builder capture_to_differentiate(const layer_formula& f, lowering how)
 }
 constexpr builder capture_literal(const layer_formula& f) { return capture(f, lowering::literal, true); }
 constexpr builder capture_forward(const layer_formula& f) { return capture(f, lowering::fast, false); }
-// W' built once per change of the parameters: for adapters whose side branch
-// costs more than that copy.
+// W' built once per change of the parameters: for adapters whose side branch costs more than that copy.
 constexpr builder capture_folded(const layer_formula& f) { return values_only(capture(f, lowering::literal, false)); }
 constexpr builder capture_literal_backward(const layer_formula& f) {
   return canonical(grad(capture_to_differentiate(f, lowering::literal)));
@@ -111,8 +105,8 @@ constexpr builder capture_literal_backward(const layer_formula& f) {
 constexpr builder capture_backward(const layer_formula& f) {
   return simplify(rewrite(grad(capture_to_differentiate(f, lowering::fast)), value_rule));
 }
-// For training with few rows: the parameters change before every call, and
-// nothing is multiplied out that the rows can pass through.
+// For training with few rows: the parameters change before every call, and nothing is multiplied out that the rows can
+// pass through.
 constexpr builder capture_forward_by_rows(const layer_formula& f) { return capture(f, lowering::by_rows, false); }
 constexpr builder capture_backward_by_rows(const layer_formula& f) {
   return simplify_norms(rewrite(grad(capture_to_differentiate(f, lowering::by_rows)), value_rule));
@@ -145,8 +139,7 @@ constexpr unmerge_facts unmerge_facts_of(const layer_formula& f) {
   return {w.possible, b.possible && b.kept_from.empty(), w.kept_from.size()};
 }
 
-// A graph of just the size it needs. The compiler evaluates the function twice:
-// for the counts, and for the nodes.
+// A graph of just the size it needs. The compiler evaluates the function twice: for the counts, and for the nodes.
 template <builder (*Function)(const layer_formula&), class Layer> struct captured {
   static constexpr graph_counts n = counts_of(Function(Layer::value));
   static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));

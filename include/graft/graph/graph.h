@@ -99,7 +99,6 @@ struct graph {
     return k < 0 ? none_id : out[k].at;
   }
 };
-inline constexpr graph empty_graph{};
 
 // How many of each a graph has: what an exact copy of it needs.
 struct graph_counts {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on a layer: its facts, or the one diagnostic that says what is
-// wrong with it. Checks run from what makes the others meaningless (no formula,
-// too large) to what only some programs ask for (fullgraph, training).
+// The verdict on a layer: its facts, or the one diagnostic that says what is wrong with it. Checks run from what makes
+// the others meaningless (no formula, too large) to what only some programs ask for (fullgraph, training).
 #pragma once
 #include <graft/adapter/erased.h>
 #include <graft/plan/diagnostic.h>
@@ -20,12 +19,10 @@ template <class A> inline constexpr bool same_type<A, A> = true;
 template <class Wanted, class... Options> inline constexpr bool asked = (same_type<Wanted, Options> || ...);
 
 template <class T> struct type_is {
-  using type = T;  // names a diagnostic without instantiating it: that would
-                   // already be the error
+  using type = T;  // names a diagnostic without instantiating it: that would already be the error
 };
 template <bool> struct constant {};
-// Stands in for a layer whose adapter has no usable formula, so that its one
-// error is not followed by others.
+// Stands in for a layer whose adapter has no usable formula, so that its one error is not followed by others.
 template <class Layer> struct without_adapter : Layer { using adapter = none; };
 
 // The target that the options name; the CPU where they name none.
@@ -43,8 +40,7 @@ template <class... Options> constexpr const target& first_target() {
 }
 template <class... Options> struct chosen { static constexpr const target& to = first_target<Options...>(); };
 
-// The formula alone, with the requirement that it keeps the shapes of weight
-// and bias as the two outputs' own.
+// The formula alone, with the requirement that it keeps the shapes of weight and bias as the two outputs' own.
 constexpr builder capture_formula(const layer_formula& f) {
   builder g;
   const scope p{&g};
@@ -58,8 +54,7 @@ constexpr builder capture_formula(const layer_formula& f) {
 template <class Layer> struct captured_formula {
   static constexpr graph g = captured<capture_formula, derived_of<Layer>>::stored;
 };
-// The first size in which the formula's result differs from what it replaces:
-// its output and axis.
+// The first size in which the formula's result differs from what it replaces: its output and axis.
 struct shape_change {
   int output = -1, axis = 0;
 };
@@ -73,11 +68,9 @@ constexpr shape_change changed_shape(const graph& g, const size_values& s) {
   return {};
 }
 
-// A formula may call what is not constexpr, and compilers bound the steps of a
-// constant expression: these concepts try where failing is no error. Small
-// formulas are derived without a trial. The graphs live and die inside plain
-// functions: clang 14 takes nothing that has a destructor inside a template
-// argument, nvcc no template argument that is a function.
+// A formula may call what is not constexpr, and compilers bound the steps of a constant expression: these concepts try
+// where failing is no error. Small formulas are derived without a trial. The graphs live and die inside plain functions:
+// clang 14 takes nothing that has a destructor inside a template argument, nvcc no template argument that is a function.
 constexpr bool formula_works(const layer_formula& f) { return !capture_formula(f).n.empty(); }
 constexpr bool forward_works(const layer_formula& f) { return fuse(capture_forward(f)).launches.size() >= 0; }
 constexpr bool folded_works(const layer_formula& f) { return !capture_folded(f).n.empty(); }
@@ -107,8 +100,7 @@ concept has_formula = adapter_formula<typename Layer::adapter> && requires(scope
   as_expression(Layer::adapter::weight(p, W));
 } && formula_evaluates<derived_of<Layer>>;
 
-// The sizes that the layer's type gives are dyn or at least 1; a padding may be
-// 0.
+// The sizes that the layer's type gives are dyn or at least 1; a padding may be 0.
 template <int N> constexpr named_size first_wrong(const named_size (&sizes)[N]) {
   for (const named_size& n : sizes)
     if (n.value != dyn && n.value < (same_text(n.name, "padding") ? 0 : 1)) return n;

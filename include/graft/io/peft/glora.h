@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLORA in PEFT's files. What is left out is there as zeros, which nobody
-// reads.
+// GLORA in PEFT's files. What is left out is there as zeros, which nobody reads.
 #pragma once
 #include <graft/adapter/glora.h>
 #include <graft/adapter/none.h>

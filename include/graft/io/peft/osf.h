@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OSF in PEFT's files: the trained pairs alone. Those that stay follow from the
-// base weight.
-//     effective_rank    how many stay: a whole number, a fraction of the
-//     smaller side of the layer, or half of it
+// OSF in PEFT's files: the trained pairs alone. Those that stay follow from the base weight.
+//     effective_rank    how many stay: a whole number, a fraction of the smaller side of the layer, or half of it
 #pragma once
 #include <graft/adapter/osf.h>
 #include <graft/io/peft/base_matrix.h>
@@ -30,8 +28,7 @@ inline status osf_numbers(peft_source& s) {
     }
   if (kept < 1 || kept >= smaller)
     return fail_in(s.file.file, "of the ", smaller, " singular pairs of ", s.base.module.c_str(), " ", kept,
-                   " stay as they are, expected at least one and one less than "
-                   "all: see effective_rank");
+                   " stay as they are, expected at least one and one less than all: see effective_rank");
   s.layer.sizes["kept_rank"] = kept, s.layer.sizes["trained_rank"] = smaller - kept;
   return ok;
 }

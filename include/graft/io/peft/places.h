@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tensor of a leaf lies in a file and how it is shaped there, for
-// reading and for writing.
-//     kernel     [rows, channels kh kw]  as  [rows, channels, kh, kw] point
-//     [rows, cols]  as  [rows, cols, 1, 1] channel    [n] as  [1, n, 1, 1]
-//     corner     the beginning of every axis flat       [2, n], rows and
-//     columns, as [n], row · in + column         parts      their rows, or all
-//     their numbers column     [out]  as  [out, 1], and one number as [1]
+// Where the tensor of a leaf lies in a file and how it is shaped there, for reading and for writing.
+//     kernel     [rows, channels kh kw]  as  [rows, channels, kh, kw]        point      [rows, cols]  as  [rows, cols, 1, 1]
+//     channel    [n]                     as  [1, n, 1, 1]                    corner     the beginning of every axis
+//     flat       [2, n], rows and columns, as [n], row · in + column         parts      their rows, or all their numbers
+//     column     [out]                   as  [out, 1], and one number as [1]
 #pragma once
 #include <graft/io/peft/source.h>
 
@@ -34,8 +32,7 @@ inline status check_shape(const loaded_tensor& t, const std::vector<long long>& 
                  shape_text(expected));
 }
 
-// The sizes of a leaf that the layer and the configuration tell; `unknown`
-// where only its tensor does.
+// The sizes of a leaf that the layer and the configuration tell; `unknown` where only its tensor does.
 inline std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& base, const size_map& sizes) {
   size_values known;
   const auto give = [&](const char* name, long long n) {
