@@ -153,6 +153,27 @@ TEST_CASE("fresh adapters: factors that follow from a weight are those of each m
   }
 }
 
+TEST_CASE("fresh adapters: what the configuration drops, where the method has such a part") {
+  causal_lm<engine> m = base("llama");
+  const json third = json_number(0.3), r = json_number(4), yes = json_flag(true);
+  const std::tuple<fresh, double> all[] = {
+      {{"DEFT", {{"r", r}, {"deft_dropout", third}}}, 0.3},
+      {{"DEFT", {{"r", r}, {"deft_dropout", third}, {"para", yes}}}, 0},
+      {{"SUPERTUNING", {{"r", r}, {"lora_alpha", r}, {"lora_dropout", third}}}, 0.3},
+      {{"SUPERTUNING", {{"lora_dropout", third}}}, 0},
+      {{"TINYLORA", {{"tinylora_dropout", third}}}, 0.3},
+      {{"PVERA", {{"r", r}, {"pvera_dropout", third}}}, 0.3}};
+  for (const auto& [f, dropped] : all) {
+    CAPTURE(std::string(f.type));
+    const auto config = make_adapter_config(f.type, {"q_proj"}, f.keys);
+    REQUIRE_MESSAGE(config, std::string(config.message()));
+    const status added = hf::add_adapter(m, "one", *config);
+    REQUIRE_MESSAGE(added, std::string(added.message()));
+    CHECK(m.find("one")->modules[0].dropout == dropped);
+    REQUIRE(m.remove("one"));
+  }
+}
+
 TEST_CASE("fresh adapters: a bias that the layer cannot hold is not merged, and nothing changes") {
   causal_lm<engine> m = base("llama");
   const std::vector<float> before = logits(m);
