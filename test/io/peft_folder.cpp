@@ -85,6 +85,7 @@ TEST_CASE("peft folder: a configuration that a program makes") {
   CHECK(made->on("use_dora"));
   CHECK(made->said.find("lora_alpha")->real == 8);
   CHECK(made->said.find("bias")->says("none"));
+  CHECK(make_adapter_config("LORA", {"q"}, {{"r", json_number(100000)}}));
   CHECK(contains(make_adapter_config("LORA", {"q"}, {{"r", json_number(0)}}).message(), "'r' is 0"));
   CHECK(contains(make_adapter_config("LORA", {"q"}, {{"lora_alhpa", json_number(1)}}).message(), "'lora_alhpa'"));
   for (const peft_method* m : peft::all) {

@@ -24,18 +24,20 @@ GRAFT_LIBRARY std::string json_file(const json& v);
 #if GRAFT_BODIES
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace graft::io {
 
 GRAFT_LIBRARY json json_number(double n) {
   char digits[40];
-  const auto end = std::to_chars(std::begin(digits), std::end(digits), n).ptr;
+  const bool integer = n >= 0 && n < 9e15 && n == std::floor(n);
   json v;
-  v.word.assign(std::begin(digits), end);
-  v.real = n;
-  const bool integer = v.word.find_first_not_of("0123456789") == std::string::npos && n < 9e15;
-  v.what = integer ? json::kind::whole : n < 0 ? json::kind::negative : json::kind::real;
   if (integer) v.whole = static_cast<std::uint64_t>(n);
+  const auto written = integer ? std::to_chars(std::begin(digits), std::end(digits), v.whole)  // 100000, never 1e+05
+                               : std::to_chars(std::begin(digits), std::end(digits), n);
+  v.word.assign(std::begin(digits), written.ptr);
+  v.real = n;
+  v.what = integer ? json::kind::whole : n < 0 ? json::kind::negative : json::kind::real;
   return v;
 }
 

@@ -174,6 +174,27 @@ TEST_CASE("fresh adapters: what the configuration drops, where the method has su
   }
 }
 
+TEST_CASE("fresh adapters: rows of tokens, alone and beside others, begin as they are") {
+  for (const char* model : {"llama", "llama_tied_bias", "opt", "gpt2"}) {
+    CAPTURE(std::string(model));
+    causal_lm<engine> m = base(model);
+    const std::vector<float> before = logits(m);
+    const bool gpt2 = std::string(model) == "gpt2";
+    const std::string table = gpt2 ? "wte" : "embed_tokens", target = gpt2 ? "c_attn" : "q_proj";
+    json tokens;
+    tokens.what = json::kind::list, tokens.items = {json_number(2), json_number(9)};
+    for (const auto& config : {make_adapter_config("TRAINABLE_TOKENS", {table}, {{"token_indices", tokens}}),
+                               make_adapter_config("LORA", {target}, {{"trainable_token_indices", tokens}})}) {
+      REQUIRE_MESSAGE(config, std::string(config.message()));
+      const status added = hf::add_adapter(m, "rows", *config);
+      REQUIRE_MESSAGE(added, std::string(added.message()));
+      REQUIRE(m.activate({"rows"}));
+      CHECK(apart(logits(m), before) < 1e-5);
+      REQUIRE(m.remove("rows"));
+    }
+  }
+}
+
 TEST_CASE("fresh adapters: a bias that the layer cannot hold is not merged, and nothing changes") {
   causal_lm<engine> m = base("llama");
   const std::vector<float> before = logits(m);

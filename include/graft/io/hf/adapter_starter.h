@@ -6,6 +6,7 @@
 #include <graft/io/hf/new_adapter.h>
 #include <graft/io/hf/targets.h>
 #include <graft/io/peft/beginnings.h>
+#include <graft/io/peft/trainable_tokens.h>
 #include <graft/io/peft_layer_steps.h>
 
 namespace graft::io::hf {
@@ -27,6 +28,8 @@ class adapter_starter {
       const bool hit = std::find(targets->begin(), targets->end(), &b) != targets->end();
       if (status s = hit ? begin(b) : begin_whole(b); !s) return s.failure();
     }
+    for (const token_rows& rows : config_.trainable_tokens)
+      if (status s = begin_rows(rows, modules); !s) return s.failure();
     result<safetensors> weights = made_.as_file("a fresh adapter");
     if (!weights) return weights.failure();
     return peft_folder{config_, std::move(*weights)};
@@ -77,6 +80,18 @@ class adapter_starter {
         return fail(b.module.c_str(), ": the configuration does not tell how large '", leaf.c_str(), "' is");
       if (status done = fill(made_.put(key, shape_in_file(shape, place.shape, b)), *how, shape, b); !done) return done;
     }
+    return ok;
+  }
+  status begin_rows(const token_rows& rows, const std::vector<base_layer>& modules) {
+    const auto b = std::find_if(modules.begin(), modules.end(), [&](const base_layer& m) {
+      return rows.module.empty() ? m.module + ".weight" == base_.table : m.module.ends_with(rows.module);
+    });
+    if (b == modules.end()) return ok;  // the reader says so
+    const safetensors none{};
+    const result<loaded_tensor> begun =
+        peft::rows_begun({config_, none, *b, built_in_methods()}, rows.tokens, "token_adapter.trainable_tokens_delta");
+    if (!begun) return begun.failure();
+    made_.put(begun->key, begun->shape) = begun->data;
     return ok;
   }
   // Modules that are trained whole, and biases that are trained beside the adapters, begin as they are.

@@ -16,6 +16,7 @@ struct fresh_base {
   const model_weights& weights;
   bool turned = false;  // weights are stored [in, out]
   std::function<status(const graph&, const size_values&, const std::vector<view>&, mutable_view)> evaluate;
+  std::string table{};  // the weight that holds the rows of tokens
 };
 // What a folder with it would hold.
 GRAFT_LIBRARY result<peft_folder> begin_adapter(const fresh_base& base, const adapter_config& config,
@@ -29,8 +30,9 @@ result<loaded_adapters> new_adapter(causal_lm<Engine>& model, const adapter_conf
     return Engine::evaluate_in_host_memory(model.programs().queue, g, sizes, leaves, {to});
   };
   const bool turned = model.config().family == model_family::gpt2;
-  const result<peft_folder> made =
-      begin_adapter({modules_of(model.config(), model.weights()), model.weights(), turned, evaluate}, config, seed);
+  const result<peft_folder> made = begin_adapter({modules_of(model.config(), model.weights()), model.weights(), turned,
+                                                  evaluate, token_table(model.config().family)},
+                                                 config, seed);
   if (!made) return made.failure();
   return adapters_from(*made, model.config(), model.weights());
 }

@@ -41,10 +41,23 @@ inline status select_rows(peft_source& s, const std::vector<int>& tokens) {
   return ok;
 }
 
-inline status trainable_tokens_frozen(peft_source& s) {
+inline std::vector<int> tokens_of_type(const adapter_config& c) {
   std::vector<int> tokens;
-  for (const json& t : s.config.set("token_indices")->items) tokens.push_back(static_cast<int>(t.real));
-  return select_rows(s, tokens);
+  for (const json& t : c.set("token_indices")->items) tokens.push_back(static_cast<int>(t.real));
+  return tokens;
+}
+inline status trainable_tokens_frozen(peft_source& s) { return select_rows(s, tokens_of_type(s.config)); }
+// Rows begin as they are in the base.
+inline result<loaded_tensor> rows_begun(peft_source s, const std::vector<int>& tokens, const char* name) {
+  if (status got = select_rows(s, tokens); !got) return got.failure();
+  loaded_tensor rows = std::move(s.layer.tensors["trainable_tokens_original"]);
+  rows.key = s.prefix() + name;
+  return rows;
+}
+inline result<std::vector<loaded_tensor>> trainable_tokens_begun(const peft_source& s) {
+  result<loaded_tensor> rows = rows_begun(s, tokens_of_type(s.config), "trainable_tokens_delta");
+  if (!rows) return rows.failure();
+  return std::vector<loaded_tensor>{std::move(*rows)};
 }
 inline void check_trainable_tokens(config_reader& in, const adapter_config&) {
   std::vector<int> tokens;
@@ -58,6 +71,7 @@ inline constexpr peft_method trainable_tokens_files{.type = "TRAINABLE_TOKENS",
                                                     .keys = trainable_tokens_keys,
                                                     .variants = trainable_tokens_variants,
                                                     .frozen = trainable_tokens_frozen,
-                                                    .check = check_trainable_tokens};
+                                                    .check = check_trainable_tokens,
+                                                    .begun = trainable_tokens_begun};
 
 }  // namespace graft::io::peft
