@@ -89,6 +89,7 @@ graft::status draw(const std::string& folder, const std::vector<double>& losses)
 }
 
 template <class Engine> graft::status run(const wishes& w) {
+  if (graft::status s = io::can_save_folder(w.out); !s) return s;
   auto ranks = ranks_for<Engine>(w.ranks);
   if (!ranks) return ranks.failure();
   graft::model_options options;

@@ -141,6 +141,12 @@ TEST_CASE("folder_write: what cannot be written changes nothing and leaves nothi
   SUBCASE("the target is a file") {
     CHECK(contains(save_folder(dir.path / "m" / "config.json", as_files(newer)).message(), "this is a file"));
   }
+  SUBCASE("asked before, without writing") {
+    CHECK(can_save_folder(dir.path / "m"));
+    CHECK(can_save_folder(dir.path / "new"));
+    CHECK(contains(can_save_folder(dir.path / "no" / "m").message(), "cannot create this folder"));
+    CHECK(contains(can_save_folder(dir.path / "m" / "config.json").message(), "this is a file"));
+  }
   CHECK(all_files(dir.path / "m") == older);
   CHECK(dir.files() == 1);
 }

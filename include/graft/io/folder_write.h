@@ -79,15 +79,20 @@ inline status take_place(const std::string& beside, const std::string& folder, c
   return ok;
 }
 
-inline status write_beside(const std::string& beside, const std::string& folder, std::span<const file_to_save> files,
-                           const save_watch& watch) {
-  watch.step();
+inline status make_beside(const std::string& beside, const std::string& folder) {
   std::error_code code;
   if (exists(folder))
     std::filesystem::create_directory(beside, folder, code);  // with the same permissions
   else
     std::filesystem::create_directory(beside, code);
   if (code) return fail_in(folder, "cannot create this folder in the one above it: ", code.message().c_str());
+  return ok;
+}
+
+inline status write_beside(const std::string& beside, const std::string& folder, std::span<const file_to_save> files,
+                           const save_watch& watch) {
+  watch.step();
+  if (const status made = make_beside(beside, folder); !made) return made;
   for (const file_to_save& file : files) {
     const std::string path = beside + "/" + file.name;
     watch.step();
@@ -129,6 +134,17 @@ inline status save_folder(const std::string& folder, std::span<const file_to_sav
     if (!target) return target.failure();
     const folder_to_remove beside{name_beside(*target), watch};
     return write_beside(beside.name, *target, files, watch);
+  });
+}
+
+// Whether it could: asked before hours of training, not after them. Nothing is left behind.
+inline status can_save_folder(const std::string& folder) {
+  return guarded(folder, [&]() -> status {
+    const result<std::string> target = place_of_folder(folder);
+    if (!target) return target.failure();
+    const save_watch none;
+    const folder_to_remove beside{name_beside(*target), none};
+    return make_beside(beside.name, *target);
   });
 }
 
