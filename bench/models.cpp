@@ -9,9 +9,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <string_view>
+
+#include "processor_time.h"
 
 namespace {
 
@@ -20,7 +21,7 @@ using engine = cpu::engine<float>;
 
 bool busy = false;
 double seconds_now() {
-  if (busy) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  if (busy) return processor_seconds();
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 

@@ -163,15 +163,9 @@ int main(int argc, char** argv) {
       w.rate = in.real();
     else if (in.is("--on"))
       w.on = in.value();
-    else if (in.is("--parallel"))
-      w.ranks.parallel = in.value();
-    else if (in.is("--process"))
-      w.ranks.process = in.value();
-    else if (in.is("--meet"))
-      w.ranks.meet = in.value();
     else if (in.is("--resume"))
       w.resume = in.value();
-    else
+    else if (!takes(w.ranks, in))
       (w.model.empty() ? w.model : w.data.empty() ? w.data : w.out) = in.plain();
   }
   if (!in.problem().empty()) return std::fprintf(stderr, "finetune: %s\n", in.problem().c_str()), 2;

@@ -116,15 +116,9 @@ int main(int argc, char** argv) {
       w.seed = static_cast<unsigned long long>(in.whole(0));
     else if (in.is("--on"))
       w.on = in.value();
-    else if (in.is("--parallel"))
-      w.ranks.parallel = in.value();
-    else if (in.is("--process"))
-      w.ranks.process = in.value();
-    else if (in.is("--meet"))
-      w.ranks.meet = in.value();
     else if (in.is("--ids"))
       w.ids = in.value();
-    else
+    else if (!takes(w.ranks, in))
       (w.model.empty() ? w.model : w.text) = in.plain();
   }
   if (!in.problem().empty()) return std::fprintf(stderr, "generate: %s\n", in.problem().c_str()), 2;

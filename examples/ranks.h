@@ -16,11 +16,25 @@
 #include <memory>
 #include <string>
 
+#include "arguments.h"
+
 using ranks_or_error = graft::result<std::shared_ptr<graft::communicator>>;
 
 struct parallel_wishes {
   std::string parallel, process, meet;
 };
+// Whether the word was one of these options.
+inline bool takes(parallel_wishes& w, arguments& in) {
+  if (in.is("--parallel"))
+    w.parallel = in.value();
+  else if (in.is("--process"))
+    w.process = in.value();
+  else if (in.is("--meet"))
+    w.meet = in.value();
+  else
+    return false;
+  return true;
+}
 
 // Something made as the communicator that it is, or why there is none.
 template <class Made> ranks_or_error as_ranks(Made made) {

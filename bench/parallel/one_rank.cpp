@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "processor_time.h"
+#include "../processor_time.h"
 
 using namespace graft;
 using engine = cpu::engine<float>;
