@@ -156,20 +156,37 @@ TEST_CASE("fresh adapters: factors that follow from a weight are those of each m
 TEST_CASE("fresh adapters: what the configuration drops, where the method has such a part") {
   causal_lm<engine> m = base("llama");
   const json third = json_number(0.3), r = json_number(4), yes = json_flag(true);
-  const std::tuple<fresh, double> all[] = {
-      {{"DEFT", {{"r", r}, {"deft_dropout", third}}}, 0.3},
-      {{"DEFT", {{"r", r}, {"deft_dropout", third}, {"para", yes}}}, 0},
-      {{"SUPERTUNING", {{"r", r}, {"lora_alpha", r}, {"lora_dropout", third}}}, 0.3},
-      {{"SUPERTUNING", {{"lora_dropout", third}}}, 0},
-      {{"TINYLORA", {{"tinylora_dropout", third}}}, 0.3},
-      {{"PVERA", {{"r", r}, {"pvera_dropout", third}}}, 0.3}};
-  for (const auto& [f, dropped] : all) {
+  struct rates {
+    double inputs = 0, ranks = 0, whole = 0, blocks = 0;
+    bool scaled = false;
+    bool operator==(const rates&) const = default;
+  };
+  const std::pair<fresh, rates> all[] = {
+      {{"LORA", {{"r", r}, {"lora_dropout", third}}}, {.inputs = 0.3}},
+      {{"ADALORA", {{"init_r", r}, {"total_step", json_number(100)}, {"lora_dropout", third}}}, {.inputs = 0.3}},
+      {{"DELORA", {{"r", r}, {"module_dropout", third}}}, {.inputs = 0.3}},
+      {{"LOHA", {{"r", r}, {"rank_dropout", third}}}, {.ranks = 0.3}},
+      {{"LOKR", {{"r", r}, {"rank_dropout", third}, {"rank_dropout_scale", yes}, {"module_dropout", third}}},
+       {.ranks = 0.3, .whole = 0.3, .scaled = true}},
+      {{"OFT", {{"r", r}, {"oft_block_size", json_number(0)}, {"module_dropout", third}}}, {}},
+      {{"BOFT", {{"boft_n_butterfly_factor", json_number(2)}, {"boft_dropout", third}}}, {.blocks = 0.15}},
+      {{"MISS", {{"r", r}, {"miss_dropout", third}}}, {.inputs = 0.3}},
+      {{"MISS", {{"r", r}, {"miss_dropout", third}, {"init_weights", json_word("bat")}}}, {}},
+      {{"DEFT", {{"r", r}, {"deft_dropout", third}}}, {.inputs = 0.3}},
+      {{"DEFT", {{"r", r}, {"deft_dropout", third}, {"para", yes}}}, {}},
+      {{"SUPERTUNING", {{"r", r}, {"lora_alpha", r}, {"lora_dropout", third}}}, {.inputs = 0.3}},
+      {{"SUPERTUNING", {{"lora_dropout", third}}}, {}},
+      {{"TINYLORA", {{"tinylora_dropout", third}}}, {.inputs = 0.3}},
+      {{"PVERA", {{"r", r}, {"pvera_dropout", third}}}, {.inputs = 0.3}}};
+  for (const auto& [f, expected] : all) {
     CAPTURE(std::string(f.type));
     const auto config = make_adapter_config(f.type, {"q_proj"}, f.keys);
     REQUIRE_MESSAGE(config, std::string(config.message()));
     const status added = hf::add_adapter(m, "one", *config);
     REQUIRE_MESSAGE(added, std::string(added.message()));
-    CHECK(m.find("one")->modules[0].dropout == dropped);
+    const module_adapter& one = m.find("one")->modules[0];
+    CHECK(rates{one.dropout, one.rank_dropout, one.module_dropout, one.block_dropout, one.rank_dropout_scale} ==
+          expected);
     REQUIRE(m.remove("one"));
   }
 }

@@ -53,24 +53,21 @@ class adapter_loader {
     out_.modules.back().base.among = nullptr;
     return ok;
   }
-  // What training leaves out. PEFT replaces some blocks of one of BOFT's factors, drawn for each call; here each block of
-  // every factor is drawn, as many on average. OFT's module_dropout and MiSS-bat's dropout have no effect in PEFT either.
+  // What training leaves out, as the keys of the method say.
   void take_dropout(module_adapter& m) const {
-    const auto& c = from_.config;
-    const auto number = [&](const char* key) { return c.key(key) != nullptr ? c.number(key) : 0; };
-    for (const char* key :
-         {"lora_dropout", "vera_dropout", "vblora_dropout", "miss_dropout", "hira_dropout", "gralora_dropout",
-          "randlora_dropout", "psoft_dropout", "unilora_dropout", "frod_dropout", "pvera_dropout", "tinylora_dropout"})
-      m.dropout += number(key);
-    if (same_text(c.type_name(), "SUPERTUNING") && c.set("r") == nullptr) m.dropout = 0;
-    if (same_text(c.type_name(), "DEFT") && !c.on("para")) m.dropout = number("deft_dropout");
-    if (same_text(c.type_name(), "MISS") && c.word("init_weights") == "bat") m.dropout = 0;
-    if (same_text(c.type_name(), "DELORA")) m.dropout = number("module_dropout");
-    if (same_text(c.type_name(), "LOHA") || same_text(c.type_name(), "LOKR")) {
-      m.rank_dropout = number("rank_dropout"), m.module_dropout = number("module_dropout");
-      m.rank_dropout_scale = number("rank_dropout_scale") != 0;
+    const adapter_config& c = from_.config;
+    const double acts = c.type->dropped != nullptr ? c.type->dropped(c) : 1;
+    for (const peft_key& k : c.type->keys) {
+      const double rate = acts * c.number(k.name);
+      switch (k.leaves_out) {
+        case rate_of::nothing: break;
+        case rate_of::inputs: m.dropout = rate; break;
+        case rate_of::ranks: m.rank_dropout = rate; break;
+        case rate_of::the_whole: m.module_dropout = rate; break;
+        case rate_of::blocks: m.block_dropout = rate; break;
+      }
     }
-    if (same_text(c.type_name(), "BOFT")) m.block_dropout = number("boft_dropout") / number("boft_n_butterfly_factor");
+    m.rank_dropout_scale = c.on("rank_dropout_scale");
   }
   module_adapter adapter_of(const base_layer& b, const peft_layer& layer) {
     return module_adapter_of(b, layer, [&](const loaded_tensor& t) { return shared(t); });

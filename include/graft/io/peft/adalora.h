@@ -39,7 +39,7 @@ inline status adalora_numbers(peft_source& s) {
 inline constexpr peft_key adalora_keys[] = {
     whole("r", 8),
     real("lora_alpha", 8),
-    fraction("lora_dropout"),
+    dropout("lora_dropout"),
     flag("use_rslora"),
     flag("use_dora"),
     flag("lora_bias"),

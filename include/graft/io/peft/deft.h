@@ -15,12 +15,18 @@ inline status deft_numbers(peft_source& s) {
   return ok;
 }
 
+inline double deft_dropped(const adapter_config& c) { return c.on("para") ? 0 : 1; }
+
 inline constexpr peft_key deft_keys[] = {
     whole("r", 8),         or_null(real("alpha", 0)), word("decomposition_method", "relu", "relu"), flag("para"),
-    real("init_scale", 1), fraction("deft_dropout"),  word("init_weights", "true", "true false")};
+    real("init_scale", 1), dropout("deft_dropout"),   word("init_weights", "true", "true false")};
 inline constexpr peft_variant deft_variants[] = {
     variant<deft_removal<>>([](const peft_source& s) { return s.on("para"); }), variant<deft<>>()};
-inline constexpr peft_method deft_files{
-    .type = "DEFT", .bias_only = "deft_only", .keys = deft_keys, .variants = deft_variants, .numbers = deft_numbers};
+inline constexpr peft_method deft_files{.type = "DEFT",
+                                        .bias_only = "deft_only",
+                                        .keys = deft_keys,
+                                        .variants = deft_variants,
+                                        .numbers = deft_numbers,
+                                        .dropped = deft_dropped};
 
 }  // namespace graft::io::peft

@@ -8,7 +8,7 @@ namespace graft::io::peft {
 
 inline constexpr peft_key delora_keys[] = {whole("r", 8),
                                            real("delora_lambda", 15),
-                                           fraction("module_dropout"),
+                                           dropout("module_dropout"),
                                            wholes_by_module("rank_pattern"),
                                            reals_by_module("lambda_pattern"),
                                            word("init_weights", "true", "true false")};

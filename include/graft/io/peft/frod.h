@@ -58,7 +58,7 @@ inline status frod_frozen(peft_source& s) {
 }
 
 inline constexpr peft_key frod_keys[] = {
-    seed("projection_prng_key"),           flag("save_projection", true),      fraction("frod_dropout"),
+    seed("projection_prng_key"),           flag("save_projection", true),      dropout("frod_dropout"),
     real("sparse_rate", 0.01, 1),          real("regularization_alpha", 1e-3), unread("progressbar"),
     unread("runtime_offload_base_weight"), flag("init_weights", true)};
 inline constexpr peft_variant frod_variants[] = {

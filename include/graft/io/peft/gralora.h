@@ -13,8 +13,8 @@ inline status gralora_numbers(peft_source& s) {
 }
 
 inline constexpr peft_key gralora_keys[] = {
-    whole("r", 32),        whole("hybrid_r", 0, 0),     real("alpha", 64),
-    whole("gralora_k", 2), fraction("gralora_dropout"), word("init_weights", "true", "true false")};
+    whole("r", 32),        whole("hybrid_r", 0, 0),    real("alpha", 64),
+    whole("gralora_k", 2), dropout("gralora_dropout"), word("init_weights", "true", "true false")};
 inline constexpr peft_rule gralora_rules[] = {{peft_rule::kind::divides, "gralora_k", "r"}};
 inline constexpr peft_variant gralora_variants[] = {
     variant<gralora_hybrid<>>([](const peft_source& s) { return s.on("hybrid_r"); }), variant<gralora<>>()};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One key of an adapter_config.json as data: its name, what may stand there, and what stands there where it is absent
 // (PEFT's own default, peft/tuners/*/config.py). A file io/peft/NAME.h is mostly a list of these,
-//     whole("r", 8), real("lora_alpha", 8), fraction("lora_dropout"), flag("use_dora"),
+//     whole("r", 8), real("lora_alpha", 8), dropout("lora_dropout"), flag("use_dora"),
 // and everything that reads, checks, suggests or writes a key walks the list.
 #pragma once
 #include <graft/core/text.h>
@@ -21,6 +21,9 @@ enum class key_form : unsigned char {
   unread,     // PEFT has it, and nothing here depends on it
 };
 
+// What a rate leaves out of an adapter in training, as derive/left_out.h says.
+enum class rate_of : unsigned char { nothing, inputs, ranks, the_whole, blocks };
+
 struct peft_key {
   const char* name = "";
   key_form form = key_form::unread;
@@ -31,6 +34,7 @@ struct peft_key {
   bool nullable = false;           // null is the same as absent
   const char* required = nullptr;  // there is no default: why
   bool integers = false;           // of by_module
+  rate_of leaves_out = rate_of::nothing;
 };
 
 namespace peft {
@@ -54,6 +58,10 @@ constexpr peft_key real(const char* name, double otherwise, double most = std::n
   return {.name = name, .form = key_form::real, .otherwise = otherwise, .most = most};
 }
 constexpr peft_key fraction(const char* name) { return real(name, 0, 1); }
+constexpr peft_key dropout(const char* name, rate_of leaves_out = rate_of::inputs) {
+  peft_key k = fraction(name);
+  return k.leaves_out = leaves_out, k;
+}
 constexpr peft_key word(const char* name, const char* otherwise, const char* words) {
   return {.name = name,
           .form = key_form::word,

@@ -23,8 +23,8 @@ template <bool Low1, bool Low2> constexpr bool is_lokr(const peft_source& s) {
 
 inline constexpr peft_key lokr_keys[] = {whole("r", 8),
                                          real("alpha", 8),
-                                         fraction("rank_dropout"),
-                                         fraction("module_dropout"),
+                                         dropout("rank_dropout", rate_of::ranks),
+                                         dropout("module_dropout", rate_of::the_whole),
                                          flag("use_effective_conv2d"),
                                          wholes_by_module("rank_pattern"),
                                          reals_by_module("alpha_pattern"),

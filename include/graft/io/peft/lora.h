@@ -45,7 +45,7 @@ inline status scaled_by_rank(peft_source& s) {
 
 inline constexpr peft_key lora_keys[] = {whole("r", 8),
                                          real("lora_alpha", 8),
-                                         fraction("lora_dropout"),
+                                         dropout("lora_dropout"),
                                          flag("use_rslora"),
                                          flag("use_dora"),
                                          flag("lora_bias"),

@@ -65,7 +65,8 @@ struct peft_method {
   std::span<const peft_place> places{};
   status (*numbers)(peft_source&) = nullptr;
   status (*frozen)(peft_source&) = nullptr;
-  void (*check)(config_reader&, const adapter_config&) = nullptr;             // rules that are none of the above
+  double (*dropped)(const adapter_config&) = nullptr;              // how much of its dropouts acts; null: all of it
+  void (*check)(config_reader&, const adapter_config&) = nullptr;  // rules that are none of the above
   result<std::vector<loaded_tensor>> (*begun)(const peft_source&) = nullptr;  // of a fresh adapter, beside beginnings.h
 };
 

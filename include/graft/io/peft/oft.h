@@ -48,7 +48,7 @@ inline constexpr peft_key oft_keys[] = {
     flag("use_cayley_neumann", true),
     whole("num_cayley_neumann_terms", 5, 1, 1000),  // a file must not make a program count for hours
     real("eps", 6e-5),
-    fraction("module_dropout"),
+    fraction("module_dropout"),  // has no effect in PEFT either
     word("init_weights", "true", "true false")};
 inline constexpr peft_rule oft_rules[] = {{peft_rule::kind::one_is_zero, "r", "oft_block_size"}};
 inline constexpr peft_variant oft_variants[] = {oft_exact<oft_blocks::own, oft_constraint::free>(),

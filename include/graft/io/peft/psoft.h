@@ -73,7 +73,7 @@ template <psoft_rotation Rotation, psoft_magnitudes Magnitudes> constexpr peft_v
 
 inline constexpr peft_key psoft_keys[] = {whole("r", 32),
                                           real("psoft_alpha", 32),
-                                          fraction("psoft_dropout"),
+                                          dropout("psoft_dropout"),
                                           word("ab_svd_init", "psoft_init", "psoft_init pissa_init"),
                                           word("psoft_svd", "full", "full lowrank"),
                                           whole("psoft_svd_lowrank_niter", 10, 0),

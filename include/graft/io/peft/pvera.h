@@ -29,7 +29,7 @@ inline void check_pvera(config_reader& in, const adapter_config& c) {
 inline constexpr peft_key pvera_keys[] = {whole("r", 256),
                                           seed("projection_prng_key"),
                                           flag("save_projection", true),
-                                          fraction("pvera_dropout"),
+                                          dropout("pvera_dropout"),
                                           real("d_initial", 0.1),
                                           flag("init_weights", true),
                                           flag("sample_at_inference"),

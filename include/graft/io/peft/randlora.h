@@ -42,7 +42,7 @@ inline constexpr peft_key randlora_keys[] = {whole("r", 32),
                                              flag("save_projection", true),
                                              flag("sparse"),
                                              flag("very_sparse"),
-                                             fraction("randlora_dropout"),
+                                             dropout("randlora_dropout"),
                                              word("init_weights", "true", "true false")};
 inline constexpr peft_variant randlora_variants[] = {
     variant<randlora<>>([](const peft_source& s) { return s.base.in <= s.base.out; }),

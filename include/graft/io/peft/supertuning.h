@@ -51,11 +51,14 @@ inline status supertuning_frozen(peft_source& s) {
   return ok;
 }
 
+// Only the LoRA beside it has inputs to drop.
+inline double supertuning_dropped(const adapter_config& c) { return c.set("r") == nullptr ? 0 : 1; }
+
 inline constexpr peft_key supertuning_keys[] = {real("sparsity", 0.99),
                                                 flag("select_top", true),
                                                 or_null(whole("r", 1)),
                                                 or_null(real("lora_alpha", 0)),
-                                                real("lora_dropout", 0),
+                                                dropout("lora_dropout"),
                                                 flag("init_weights", true),
                                                 flag("save_precomputed_indices", true)};
 inline constexpr peft_variant supertuning_variants[] = {
@@ -68,6 +71,7 @@ inline constexpr peft_method supertuning_files{.type = "SUPERTUNING",
                                                .places = supertuning_places,
                                                .numbers = supertuning_numbers,
                                                .frozen = supertuning_frozen,
+                                               .dropped = supertuning_dropped,
                                                .check = check_supertuning};
 
 }  // namespace graft::io::peft

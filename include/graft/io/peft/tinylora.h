@@ -67,7 +67,7 @@ inline constexpr peft_key tinylora_keys[] = {whole("r", 2),
                                              seed("projection_seed", 42),
                                              flag("save_projection", true),
                                              real("init_v_bound", 0.02),
-                                             fraction("tinylora_dropout"),
+                                             dropout("tinylora_dropout"),
                                              word("init_weights", "true", "true false uniform")};
 inline constexpr peft_variant tinylora_variants[] = {variant<tinylora<>>()};
 inline constexpr peft_place tinylora_places[] = {{.leaf = "tinylora_v", .shared = true, .group = tinylora_group}};

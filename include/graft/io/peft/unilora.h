@@ -82,7 +82,7 @@ inline status unilora_frozen(peft_source& s) {
 inline constexpr peft_key unilora_keys[] = {whole("r", 4),
                                             seed("proj_seed", 42),
                                             whole("theta_d_length", 256),
-                                            fraction("unilora_dropout"),
+                                            dropout("unilora_dropout"),
                                             real("init_theta_d_bound", 0.02),
                                             flag("init_weights", true),
                                             flag("save_indices")};

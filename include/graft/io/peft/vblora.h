@@ -16,7 +16,7 @@ inline constexpr peft_key vblora_keys[] = {whole("r", 4),
                                            whole("vector_length", 256),
                                            whole("topk", 2),
                                            flag("save_only_topk_weights"),
-                                           fraction("vblora_dropout"),
+                                           dropout("vblora_dropout"),
                                            unread("init_vector_bank_bound"),
                                            unread("init_logits_std")};
 inline constexpr peft_rule vblora_rules[] = {{peft_rule::kind::at_most, "topk", "num_vectors"}};

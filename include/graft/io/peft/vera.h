@@ -24,8 +24,8 @@ inline status vera_frozen(peft_source& s) {
 }
 
 inline constexpr peft_key vera_keys[] = {
-    whole("r", 256),          seed("projection_prng_key"), flag("save_projection", true),
-    fraction("vera_dropout"), real("d_initial", 0.1),      word("init_weights", "true", "true false")};
+    whole("r", 256),         seed("projection_prng_key"), flag("save_projection", true),
+    dropout("vera_dropout"), real("d_initial", 0.1),      word("init_weights", "true", "true false")};
 inline constexpr peft_variant vera_variants[] = {variant<vera<>>()};
 inline constexpr peft_place vera_places[] = {{"vera_A", stored_as::corner, true}, {"vera_B", stored_as::corner, true}};
 inline constexpr peft_method vera_files{.type = "VERA",
