@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -58,6 +59,12 @@ class arguments {
   const std::string& plain() {
     if (word_.starts_with("--")) wrong("there is no option " + word_);
     return word_;
+  }
+  // The first of these that nothing was said about yet is this word.
+  void plain_into(std::initializer_list<std::string*> places) {
+    for (std::string* const place : places)
+      if (place->empty()) return void(*place = plain());
+    wrong("'" + plain() + "' is a word too many");
   }
   const std::string& problem() const { return problem_; }
 

@@ -51,7 +51,7 @@ int main(int count, char** all) {
     else if (in.is("--context"))
       at.context = in.whole(1);
     else
-      (folder.empty() ? folder : adapter) = in.plain();
+      in.plain_into({&folder, &adapter});
   }
   if (!in.problem().empty()) return std::fprintf(stderr, "explain_model: %s\n", in.problem().c_str()), 2;
   if (folder.empty())

@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
     else if (in.is("--resume"))
       w.resume = in.value();
     else if (!takes(w.ranks, in))
-      (w.model.empty() ? w.model : w.data.empty() ? w.data : w.out) = in.plain();
+      in.plain_into({&w.model, &w.data, &w.out});
   }
   if (!in.problem().empty()) return std::fprintf(stderr, "finetune: %s\n", in.problem().c_str()), 2;
   if (w.out.empty())

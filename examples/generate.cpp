@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
     else if (in.is("--ids"))
       w.ids = in.value();
     else if (!takes(w.ranks, in))
-      (w.model.empty() ? w.model : w.text) = in.plain();
+      in.plain_into({&w.model, &w.text});
   }
   if (!in.problem().empty()) return std::fprintf(stderr, "generate: %s\n", in.problem().c_str()), 2;
   if (w.model.empty() || (w.text.empty() && w.ids.empty())) {

@@ -3,15 +3,15 @@
 // fresh base, and generates. The 16-bit weights never exist.
 //     qlora MODEL OUT [--on cpu|cuda]
 // run: qlora test/golden/quantized/models/llama_nf4_double/base build/qlora_adapter
+#include <graft/io/folder_write.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/trainer.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <string_view>
 
+#include "arguments.h"
 #include "engines.h"
 
 namespace hf = graft::io::hf;
@@ -38,6 +38,7 @@ template <class Engine> graft::result<std::vector<std::int64_t>> continued(graft
 }
 
 template <class Engine> graft::status run(const std::string& folder, const std::string& out) {
+  if (graft::status s = graft::io::can_save_folder(out); !s) return s;
   auto model = hf::load_model<Engine>(folder);
   if (!model) return model.failure();
   if (!model->config().coded)
@@ -87,13 +88,17 @@ template <class Engine> graft::status run(const std::string& folder, const std::
 }
 
 int main(int argc, char** argv) {
-  const bool says_where = argc == 5 && std::string_view(argv[3]) == "--on";
-  if (argc != 3 && !says_where) return std::fputs("usage: qlora MODEL OUT [--on cpu|cuda]\n", stderr), 2;
-  std::error_code ignored;
-  std::filesystem::remove_all(argv[2], ignored);
-  std::filesystem::create_directories(std::filesystem::path(argv[2]).parent_path(), ignored);
-  const graft::status s =
-      on_engine(says_where ? argv[4] : "", [&]<class Engine>() { return run<Engine>(argv[1], argv[2]); });
+  std::string model, out, on;
+  arguments in(argc, argv);
+  while (in.next()) {
+    if (in.is("--on"))
+      on = in.value();
+    else
+      in.plain_into({&model, &out});
+  }
+  if (!in.problem().empty()) return std::fprintf(stderr, "qlora: %s\n", in.problem().c_str()), 2;
+  if (out.empty()) return std::fputs("usage: qlora MODEL OUT [--on cpu|cuda]\n", stderr), 2;
+  const graft::status s = on_engine(on, [&]<class Engine>() { return run<Engine>(model, out); });
   if (!s) std::fprintf(stderr, "%s\n", s.message());
   return s ? 0 : 1;
 }

@@ -211,7 +211,7 @@ int main(int argc, char** argv) {
     else if (const std::size_t is = in.plain().find('='); !folder.empty() && is != std::string::npos)
       adapters.emplace_back(in.plain().substr(0, is), in.plain().substr(is + 1));
     else
-      folder = in.plain();
+      in.plain_into({&folder});
   }
   const auto wrong = [](const char* why) { return std::fprintf(stderr, "serve_mixed: %s\n", why), 1; };
   if (!in.problem().empty()) return wrong(in.problem().c_str());

@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     else if (const std::size_t is = in.plain().find('='); !model.empty() && is != std::string::npos)
       adapters.emplace_back(in.plain().substr(0, is), in.plain().substr(is + 1));
     else
-      model = in.plain();
+      in.plain_into({&model});
   }
   const auto prompt = numbers_in(ids, ",");
   if (!in.problem().empty() || !prompt)
