@@ -216,11 +216,42 @@ template <class engine, class Reference = engine> class model_case {
     if (status s = as_it_is("_trained"); !s) return s;
     if (status s = written(*loaded, folder); !s) return s;
     if (file_.get("logits_merged_unloaded") == nullptr) return ok;  // PEFT cannot merge every method
+    if (status s = take_what_peft_trained(folder / "adapter_trained"); !s) return s;
     result<model_weights> weights = model_.merged_weights();
     if (!weights) return weights.failure();
+    const result<double> turned = codes_apart(*weights, folder / "merged_weights.safetensors");
+    if (!turned) return turned.failure();
     result<causal_lm<engine>> merged = causal_lm<engine>::make(model_.config(), std::move(*weights));
     if (!merged) return merged.failure();
-    return logits(*merged, "logits_merged_unloaded", "merged");
+    if (*turned == 0) return logits(*merged, "logits_merged_unloaded", "merged");
+    out_.push_back({"merged_codes", *turned, 1e-4});
+    return ok;
+  }
+  // A merged weight that is rounded to codes again makes a whole step of the last digit of a training run: there the
+  // adapter is merged that PEFT trained and merged.
+  status take_what_peft_trained(const std::filesystem::path& folder) {
+    if (!model_.config().coded || !exists(folder)) return ok;
+    const result<io::hf::loaded_adapters> theirs = io::hf::load_adapters(folder, model_);
+    return theirs ? model_.set_adapters(theirs->set) : theirs.failure();
+  }
+  // The share of merged 4-bit codes that are not PEFT's. A weight that lies between two codes, closer to the middle than
+  // sums in float are to each other, is rounded either way, by PEFT as well on another processor; logits then tell nothing.
+  static result<double> codes_apart(const model_weights& merged, const std::filesystem::path& expected) {
+    if (!exists(expected)) return 0.0;
+    auto file = io::read_safetensors(expected);
+    if (!file) return file.failure();
+    double apart = 0, all = 0;
+    for (const auto& [name, v] : merged.tensors) {
+      const io::tensor_view* const theirs = file->get(name);
+      if (theirs == nullptr || v.beside == nullptr || bits_of(v.type) != 4) continue;
+      if (theirs->data.size() != static_cast<std::size_t>(v.count() + 1) / 2) return 1.0;
+      const auto* const ours = static_cast<const unsigned char*>(v.data);
+      for (std::size_t i = 0; i < theirs->data.size(); ++i) {
+        const unsigned other = ours[i] ^ std::to_integer<unsigned>(theirs->data[i]);
+        apart += ((other & 15) != 0 ? 1 : 0) + (other > 15 ? 1 : 0), all += 2;
+      }
+    }
+    return all == 0 ? 0.0 : apart / all;
   }
   status written(const io::hf::loaded_adapters& loaded, const std::filesystem::path& folder) {
     const auto copy = std::filesystem::temp_directory_path() /
