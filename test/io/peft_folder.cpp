@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 struct base_numbers {
   std::vector<float> weight, bias;
 };
-base_layer base_of(const fs::path& from, base_numbers& has) {
+base_layer base_in(const fs::path& from, base_numbers& has) {
   const auto file = read_safetensors(from / "base.safetensors");
   REQUIRE(bool(file));
   base_layer base;
@@ -62,7 +62,7 @@ TEST_CASE("peft folder: every golden case comes out as PEFT wrote it, byte for b
   for (const fs::path& from : golden_cases()) {
     INFO(from.string());
     base_numbers has;
-    const base_layer base = base_of(from, has);
+    const base_layer base = base_in(from, has);
     const auto f = open_peft_folder(from / "adapter");
     REQUIRE_MESSAGE(f, f.message());
     const auto layer = read_module(*f, base);
@@ -110,7 +110,7 @@ TEST_CASE("peft folder: every golden case under a configuration that is made her
     if (from.string().find("other_sizes") != std::string::npos) continue;
     INFO(from.string());
     base_numbers has;
-    const base_layer base = base_of(from, has);
+    const base_layer base = base_in(from, has);
     const auto f = open_peft_folder(from / "adapter");
     REQUIRE_MESSAGE(f, f.message());
     const auto layer = read_module(*f, base);
