@@ -69,7 +69,7 @@ TEST_CASE("keep: activations are computed again from the one value that is kept"
   CHECK(b == "dy' @ (silu(0.kept) * tanh(0.kept))");
 }
 
-TEST_CASE("keep: a product of two kept values is computed again") {
+TEST_CASE("keep: a product of two kept values as well, where a product of forward reads it") {
   builder g;
   const scope p{&g};
   auto n = p.size("n"), m = p.size("m");
@@ -78,10 +78,26 @@ TEST_CASE("keep: a product of two kept values is computed again") {
   g.give((mul(silu(gate), up) * t(p.param("D", n, m))).i, "y");
   const builder f = canonical(g);
   const kept_pair pair = keep(f, canonical(grad(f)));
-  REQUIRE(graph(pair.forward).outs == 3);
+  REQUIRE(graph(pair.forward).outs == 4);
   CHECK(says(pair.forward, 1) == "x @ G'");
   CHECK(says(pair.forward, 2) == "x @ U'");
-  CHECK(says(pair.backward, graph(pair.backward).find_output("D")) == "dy' @ (silu(0.kept) * 1.kept)");
+  CHECK(says(pair.forward, 3) == "silu(x @ G') * (x @ U')");
+  CHECK(says(pair.backward, graph(pair.backward).find_output("D")) == "dy' @ 2.kept");
+}
+
+TEST_CASE("keep: a norm that a product of forward reads, and no norm where no gradient does") {
+  for (const bool trained : {true, false}) {
+    builder g;
+    const scope p{&g};
+    auto n = p.size("n");
+    const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), n), eps = p.scalar("eps");
+    const ex weight = trained ? p.param("A", n, n) : p.frozen("A", n, n);
+    g.give((ex{&g, make::normalize(g, x.i, eps.i, true)} * t(weight)).i, "y");
+    const builder f = canonical(g);
+    const kept_pair pair = keep(f, canonical(grad(f)));
+    CHECK(graph(pair.forward).outs == (trained ? 2 : 1));
+    if (trained) CHECK(says(pair.backward, graph(pair.backward).find_output("A")) == "dy' @ 0.kept");
+  }
 }
 
 TEST_CASE("keep: a sum with the row it is added to, and not the summand that nothing else reads") {

@@ -2,7 +2,8 @@
 // keep: a forward and a backward graph of the same formula become a pair for training. What backward would compute a
 // second time is found as nodes that both graphs have; forward gives them as further outputs, backward takes them as
 // inputs "….kept". Values that are cheap to compute again from what is there anyway (activations, norms, look-ups) are
-// not kept, unless that would keep more. Works for any pair of graphs: a layer, or a block of them.
+// not kept, unless that would keep more, or forward has them in memory for a product or a norm to read: those cost forward
+// nothing and save backward a pass. Works for any pair of graphs: a layer, or a block of them.
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
@@ -64,7 +65,8 @@ constexpr bool cheap_again(op o) {
 // Which nodes of the backward graph are kept: the origins of those that the forward graph has too and that the rest of
 // the backward graph reads. The origin of a value is the one value it is cheap to compute from, or else itself.
 struct cut {
-  const graph& backward;
+  const graph &backward, &forward;
+  const sequence<id>& same;  // for every node of backward that of forward
   stages when;
   node_set shared, kept;
   sequence<id> origin;  // none: the call brings it, or it is known before
@@ -102,6 +104,51 @@ struct cut {
     for (id i = 0; i < backward.size; ++i)
       if (kept[i])
         if (const id next = only_reader(i); next >= 0) kept.in[i] = false, kept.add(next);
+    keep_stored();
+    drop_unread();
+  }
+  // A norm, or anything that is computed from several values: a pass of its own in backward.
+  constexpr void keep_stored() {
+    node_set passes(backward.size);
+    for (id i = 0; i < backward.size; ++i) {
+      const node& v = backward[i];
+      if (!shared[i] || when.of[i] != stage::data || is_leaf(v.what) || !cheap_again(v.what)) continue;
+      id one = none_id;
+      bool is_pass = row(v.what).kind == op_class::rowwise;
+      for (int k = 0; k < 3; ++k) {
+        const id o = v.operand(k);
+        if (o < 0 || when.of[o] != stage::data) continue;
+        const id from = origin[o] >= 0 ? origin[o] : o;
+        is_pass = is_pass || (passes[o] && !kept[o]) || (one >= 0 && from != one);
+        one = from;
+      }
+      if (is_pass) passes.add(i);
+      if (passes[i] && !kept[i] && v.what != op::dropout && is_read_by_rest(i) && is_stored(same[i])) kept.add(i);
+    }
+  }
+  constexpr bool is_read_by_rest(id i) const {  // dropout is part of what reads it
+    for (id r = i + 1; r < backward.size; ++r)
+      for (int k = 0; k < 3; ++k)
+        if (backward[r].operand(k) == i && (!shared[r] || (backward[r].what == op::dropout && is_read_by_rest(r))))
+          return true;
+    return false;
+  }
+  constexpr bool is_stored(id i) const {
+    for (id r = i + 1; r < forward.size; ++r)
+      for (int k = 0; k < 3; ++k)
+        if (const op o = forward[r].what;
+            forward[r].operand(k) == i && (o == op::matmul || o == op::rotate || o == op::normalize))
+          return true;
+    return false;
+  }
+  // What only led to something that is kept itself.
+  constexpr void drop_unread() {
+    node_set read(backward.size);
+    for (int k = 0; k < backward.outs; ++k) read.add(backward.out[k].at);
+    for (id i = backward.size - 1; i >= 0; --i)
+      for (int k = 0; k < 3; ++k)
+        if (const id o = backward[i].operand(k); read[i] && !kept[i] && o >= 0) read.add(o);
+    for (id i = 0; i < backward.size; ++i) kept.in[i] = kept[i] && read[i];
   }
   // The one value that is computed from node i, where forward has it too and it is as large: kept instead, so that nothing
   // is computed again, and forward may compute it where it computes i (a sum with the row that it is added to).
@@ -129,7 +176,12 @@ constexpr int numbered_path(builder& g, int number) {
 
 [[gnu::cold]] constexpr kept_pair keep(const graph& forward, const graph& backward) {
   const sequence<id> same = same_nodes(forward, backward);
-  detail::cut c{backward, schedule(backward), node_set(backward.size), node_set(backward.size),
+  detail::cut c{backward,
+                forward,
+                same,
+                schedule(backward),
+                node_set(backward.size),
+                node_set(backward.size),
                 sequence<id>(backward.size, none_id)};
   for (id i = 0; i < backward.size; ++i)
     if (same[i] >= 0) c.shared.add(i);

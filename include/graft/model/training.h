@@ -137,9 +137,8 @@ template <class Engine> class training_run {
     return batch_.bring_spans(model_->rows(), c.layers, c.attention_dropout);
   }
   status blocks_changed() {
-    for (bound_block<Engine>& b : pass_.stack().blocks())
-      if (status s = b.parameters_changed(); !s) return s;
-    return ok;
+    auto& blocks = pass_.stack().blocks();
+    return Engine::side_by_side(queue(), blocks.size(), [&](std::size_t k) { return blocks[k].parameters_changed(); });
   }
   // Another number where anything lies elsewhere than before, or something else is run.
   std::uint64_t stamp(double clip, const communicator* ranks) {

@@ -83,6 +83,12 @@ template <class Real> struct engine {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
     return ok;
   }
+  // work(k) for every k below `parts`, none of which reads what another one writes.
+  template <class Work> static status side_by_side(queue&, std::size_t parts, Work work) {
+    for (std::size_t k = 0; k < parts; ++k)
+      if (status s = work(k); !s) return s;
+    return ok;
+  }
   static status clear(queue&, void* what, long long bytes) {
     std::memset(what, 0, static_cast<std::size_t>(bytes));
     return ok;

@@ -86,7 +86,8 @@ template <class T> class bound_plan {
            (workspace_ != nullptr ? workspace_->moves() : 0);
   }
   // Parameter-time values again, from tensors that were written; nothing is allocated.
-  status parameters_changed(cudaStream_t stream);
+  // `scratch`: where other plans may use the memory of calls meanwhile.
+  status parameters_changed(cudaStream_t stream, buffer* scratch = nullptr);
   // The same for all that is known before the data, from a weight that was written.
   status weight_changed(cudaStream_t stream);
   status publish(cudaStream_t stream);

@@ -65,10 +65,15 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   counters_ = counters.as<std::uint32_t>();
   return aim(), status(ok);
 }
-template <class T> status bound_plan<T>::parameters_changed(cudaStream_t stream) {
+template <class T> status bound_plan<T>::parameters_changed(cudaStream_t stream, buffer* scratch) {
   if (aimed_ != moves()) aim();
-  if (status s = joined_.compute(stream, g_, values_, changing_); !s) return s;
-  return pack(stream);
+  if (scratch != nullptr) {
+    if (status s = scratch->reserve(4 * values_.scratch(changing_)); !s) return s;
+    values_.scratch_at(scratch->as<float>());
+  }
+  const status computed = joined_.compute(stream, g_, values_, changing_);
+  values_.scratch_at(memory_.scratch());
+  return computed ? pack(stream) : computed;
 }
 template <class T> status bound_plan<T>::weight_changed(cudaStream_t stream) {
   if (aimed_ != moves()) aim();

@@ -5,6 +5,7 @@
 #include <graft/backend/cuda/bound_plan_bind.cuh>
 #include <graft/backend/cuda/bound_plan_memory.cuh>
 #include <graft/backend/cuda/bound_plan_run.cuh>
+#include <graft/backend/cuda/branches.cuh>
 #include <graft/backend/cuda/captured.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
 #include <graft/backend/cuda/mixed_bank.cuh>
@@ -39,6 +40,8 @@ template <class T> struct engine {
     std::shared_ptr<call_room> room{};    // of a model
     cuda::launch_clock* clock = nullptr;  // notes the launches, where there is one
     std::shared_ptr<choice_timer> timer{};
+    std::shared_ptr<branches> beside{};  // of a model
+    buffer* scratch = nullptr;           // of the branch whose work is queued
   };
   using real = float;  // as callers in host memory see numbers
   using shared = shared_slots<T>;
@@ -135,6 +138,7 @@ template <class T> struct engine {
       if (status s = q.own->open(); !s) return s;
     }
     if (q.room == nullptr) q.room = std::make_shared<call_room>();
+    if (q.beside == nullptr) q.beside = std::make_shared<branches>();
     q.stream = q.own->stream(), q.alone = true;
     return open(q);
   }
@@ -148,6 +152,22 @@ template <class T> struct engine {
   }
   static status clear(queue& q, void* what, long long bytes) {
     return check(cudaMemsetAsync(what, 0, static_cast<std::size_t>(bytes), q.stream), "clearing");
+  }
+  // work(k) for every k below `parts`, none of which reads what another one writes. In branches, unless they decode weights
+  // into the same memory, or exchange anything with other ranks, who expect it in one order.
+  template <class Work> static status side_by_side(queue& q, std::size_t parts, Work work) {
+    if (parts < 2 || q.beside == nullptr || q.panel->bytes() > 0 || q.kernels.ranks.reduce) {
+      for (std::size_t k = 0; k < parts; ++k)
+        if (status s = work(k); !s) return s;
+      return ok;
+    }
+    const cudaStream_t own = q.stream;
+    const status done = q.beside->run(own, parts, [&](std::size_t k, cudaStream_t stream, buffer& scratch) {
+      q.stream = stream, q.scratch = &scratch;
+      return work(k);
+    });
+    q.stream = own, q.scratch = nullptr;
+    return done;
   }
   // The numbers of a tensor, in host memory; waits for the stream.
   static status fetch(queue& q, const view& from, void* to) {
@@ -269,7 +289,7 @@ template <class T> struct engine {
     call& next_call() { return plan_.next_call(); }
     call& this_call() { return plan_.this_call(); }
     const call& this_call() const { return plan_.this_call(); }
-    status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream); }
+    status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream, q.scratch); }
     status weight_changed(queue& q) { return plan_.weight_changed(q.stream); }
     void borrow(const bound&) {}  // launches read what is packed for them
     status publish(queue& q) { return plan_.publish(q.stream); }

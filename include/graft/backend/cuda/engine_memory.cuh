@@ -77,6 +77,10 @@ class moment {
       if (status s = check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); !s) return s;
     return check(cudaEventRecord(event_, stream), "noting a step");
   }
+  // What is queued there from now on comes after it.
+  status hold(cudaStream_t stream) const {
+    return check(cudaStreamWaitEvent(stream, event_, 0), "ordering two streams");
+  }
   bool over() const { return cudaEventQuery(event_) != cudaErrorNotReady; }
   status wait() const { return check(cudaEventSynchronize(event_), "waiting for a step"); }
 

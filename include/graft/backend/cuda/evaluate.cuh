@@ -159,10 +159,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
     case op::row_kron:
       return with<Ops, op::row_kron>(on).elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);
-    case op::gather: {
-      const gathered<Real> f{out, x.a, x.ids, v.ta, part(v)};
-      return with<Ops, op::gather>(on).elements(out.area(), f, name);
-    }
+    case op::gather: return gather(with<Ops, op::gather>(on), gathered<Real>{out, x.a, x.ids, v.ta, part(v)});
     case op::scatter: return scatter(with<Ops, op::scatter>(on), scattered<Real>{out, x.a, x.ids, links, v.ta}, links);
     case op::place: return with<Ops, op::place>(on).rows(out.d[2], placed<Real>{out, x.a, x.ids}, name);
     case op::pick: return with<Ops, op::pick>(on).elements(n, picked<Real>{out, x.a, x.ids}, name);

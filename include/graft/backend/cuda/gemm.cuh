@@ -12,9 +12,11 @@
 //   Pre        no side branch, but a factor for each column of x.
 //   Across     W is stored [in, out], and read as it lies: dx = dy W with the weight of the forward product.
 // Phases of a consumer: wait for a stage, issue its products, release the stage before; then the extension; then post,
-// shared memory and a tensor store. On entry to a tile the accumulators are undefined, on exit all stages are released.
+// with a residual that comes through the ring, shared memory and a tensor store. On entry to a tile the accumulators are
+// undefined, on exit all stages are released.
 #pragma once
 #include <graft/backend/cuda/gemm_pre.cuh>
+#include <graft/backend/cuda/gemm_residual.cuh>
 #include <graft/backend/cuda/gemm_side.cuh>
 #include <graft/backend/cuda/gemm_write.cuh>
 #include <graft/backend/cuda/wgmma.cuh>
@@ -109,6 +111,15 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> stru
         ptx::barrier_expect(full(q), side.b_bytes() + (Rank > 0 ? 0 : 128 * g.side_pitch()));
         if (Rank == 0) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
         side.load_b(stage(q) + shape::x, s, at.n_tile, rank, full(q));
+        advance();
+      }
+      for (int chunk = 0; g.residual != nullptr && chunk < TileN / 64; chunk += shape::more_in_stage) {
+        const int left = TileN / 64 - chunk, count = left < shape::more_in_stage ? left : shape::more_in_stage;
+        ptx::barrier_wait(empty(q), phase);
+        ptx::barrier_expect(full(q), count * shape::more);
+        for (int i = 0; i < count; ++i)
+          ptx::load_tile(stage(q) + i * shape::more, &maps.residual, at.n_tile * TileN + (chunk + i) * 64,
+                         at.m_block * 128, full(q));
         advance();
       }
     }
@@ -330,13 +341,11 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> stru
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
       const tile_writer<T, TileN, shape> write{maps.y, maps.before, g.stores_before, post, base + shape::out, c, at};
       column_values<shape::round> scale;  // asked for before they are needed
-      residual_values<shape::round> residual;
       if (post.scale != nullptr) write.load(scale, post.scale, 0);
-      if (post.residual != nullptr) write.load(residual, 0);
       wgmma_wait<0>();
       if (!Pre) release(c, c.before);
       sides.finish(acc, c, at);
-      write(acc, scale, residual);
+      write(acc, scale, tile_residual<T, TileN, gemm_block>{*this, c});
     }
     if (c.thread == 0) ptx::stores_done();
   }

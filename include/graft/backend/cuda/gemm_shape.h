@@ -22,13 +22,17 @@ template <int TileN, int Rank> struct gemm_shape {
   static constexpr int chunks_left = (usable - s_bytes - stages * stage) / (2 * chunk);
   static constexpr int chunks = chunks_left < TileN / 64 ? chunks_left : TileN / 64;
   static constexpr int round = chunks == TileN / 64 ? chunks : 1;  // chunks written between two barriers
+  // 128 x 64 of a residual, and how many of them a stage has room for.
+  static constexpr std::uint32_t more = 128 * 128;
+  static constexpr int more_in_stage = (x + w) / more;
+  static_assert(round <= more_in_stage);
   static constexpr std::uint32_t out = stages * stage, s_at = out + 2 * chunks * chunk, barriers = s_at + s_bytes;
   static constexpr std::uint32_t bytes = barriers + 256 + 1024;
   static_assert(stages >= 2 && bytes <= shared_memory_limit);
 };
 
 struct gemm_maps {
-  CUtensorMap x, w, y, s, before;
+  CUtensorMap x, w, y, s, before, residual;
 };
 
 struct tile_place {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way out of a gemm tile: post, then 64 columns at a time through shared memory to y by tensor stores; where they are
-// wanted, the same columns before post in the same way first. A residual is asked for a round of columns ahead, the first
-// while the last products run.
+// wanted, the same columns before post in the same way first.
 #pragma once
 #include <graft/backend/cuda/gemm_shape.h>
 #include <graft/backend/cuda/post.cuh>
@@ -11,8 +10,6 @@ namespace graft::cuda {
 
 // Factors or summands of the columns that are written next, Round chunks of 64.
 template <int Round> struct column_values { float2 v[8 * Round]; };
-// Of the residual, two neighbours of a row each, in the order of the accumulators.
-template <int Round> struct residual_values { std::uint32_t v[16 * Round]; };
 
 template <class T, int TileN, class Shape> struct tile_writer {
   static constexpr int round = Shape::round;
@@ -29,19 +26,6 @@ template <class T, int TileN, class Shape> struct tile_writer {
     from += at.n_tile * TileN + chunk * 64 + (c.lane % 4) * 2;
 #pragma unroll
     for (int j = 0; j < 8 * round; ++j) to.v[j] = __ldg(reinterpret_cast<const float2*>(from + 8 * j));
-  }
-  __device__ __forceinline__ void load(residual_values<round>& to, int chunk) const {
-    const int token = at.m_block * 128 + c.group * 64 + c.warp * 16 + c.lane / 4;
-    const int column = at.n_tile * TileN + chunk * 64 + (c.lane % 4) * 2;
-    const T* const from = post.residual + static_cast<long long>(token) * post.columns + column;
-#pragma unroll
-    for (int j = 0; j < 16 * round; ++j) {
-      const int down = 8 * (j & 1), right = j / 2 * 8;
-      to.v[j] = 0;
-      if (token + down < post.tokens && column + right < post.columns)
-        to.v[j] =
-            __ldcg(reinterpret_cast<const std::uint32_t*>(from + static_cast<long long>(down) * post.columns + right));
-    }
   }
   // `in_turns`: the part of shared memory that is written next was used `chunks` stores ago, else by the last one.
   __device__ __forceinline__ void store(const CUtensorMap& to, const float (&acc)[TileN / 2], int c0,
@@ -91,9 +75,10 @@ template <class T, int TileN, class Shape> struct tile_writer {
         for (int e = c0 * 32; e < (c0 + round) * 32; ++e) acc[e] = post.activated(acc[e]);
     }
   }
-  // `scale` and `residual` hold those of the first round.
+  // `scale` holds those of the first round.
+  template <class Residual>
   __device__ __forceinline__ void operator()(float (&acc)[TileN / 2], column_values<round>& scale,
-                                             residual_values<round>& residual) const {
+                                             const Residual& residual) const {
 #pragma unroll
     for (int c0 = 0; c0 < TileN / 64; c0 += round) {
       if (stores_before) store(before, acc, c0, false);
@@ -109,15 +94,13 @@ template <class T, int TileN, class Shape> struct tile_writer {
         for (int e = 0; e < round * 32; ++e) acc[c0 * 32 + e] += e & 1 ? shift.v[e / 4].y : shift.v[e / 4].x;
       }
       if (post.act != activation::none) activate(acc, c0);
-      if (post.residual != nullptr) {
+      if (post.residual != nullptr)
 #pragma unroll
-        for (int j = 0; j < 16 * round; ++j) {
-          const float2 v = unpack<T>(residual.v[j]);
-          acc[c0 * 32 + 2 * j] += v.x, acc[c0 * 32 + 2 * j + 1] += v.y;
-        }
-        if (c0 + round < TileN / 64) load(residual, c0 + round);
-      }
+        for (int chunk = c0; chunk < c0 + round; ++chunk) residual.add_to(acc, chunk);
       store(y, acc, c0, !stores_before);
+      if (post.residual != nullptr)
+#pragma unroll
+        for (int chunk = c0; chunk < c0 + round; ++chunk) residual.was_read(chunk);
     }
   }
 };

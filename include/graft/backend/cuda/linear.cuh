@@ -154,7 +154,9 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
   const matrix w = p.across ? matrix{o.w, p.k, p.n} : matrix{o.w, p.n, p.k};
   if (status s = make_map(to.maps.w, p.type, w, p.across ? 64 : c.tile_n / 2, 64); !s) return s;
   if (status s = make_map(to.maps.y, p.type, {o.y, p.m, p.n}, 64, 64); !s) return s;
-  to.maps.s = to.maps.x, to.maps.before = to.maps.y;
+  to.maps.s = to.maps.x, to.maps.before = to.maps.residual = to.maps.y;
+  if (o.residual != nullptr)
+    if (status s = make_map(to.maps.residual, p.type, {o.residual, p.m, p.n}, 128, 64); !s) return s;
   if (o.before != nullptr)
     if (status s = make_map(to.maps.before, p.type, {o.before, p.m, p.n}, 64, 64); !s) return s;
   if (extra > 0)
@@ -208,7 +210,11 @@ inline status point_x(bound_launch& b, const void* x) {
   return ok;
 }
 inline status point_y(bound_launch& b, void* y, const void* residual) {
-  if (auto* g = std::get_if<gemm_call>(&b.with)) return g->args.residual = residual, move_map(g->maps.y, y);
+  if (auto* g = std::get_if<gemm_call>(&b.with)) {
+    if (residual != nullptr)
+      if (status s = move_map(g->maps.residual, residual); !s) return s;
+    return g->args.residual = residual, move_map(g->maps.y, y);
+  }
   if (auto* s = std::get_if<stream_call>(&b.with))
     s->args.segment[0].y = y, s->args.segment[0].residual = residual;
   else if (auto* t = std::get_if<tile_args>(&b.with))

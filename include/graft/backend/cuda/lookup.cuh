@@ -2,6 +2,8 @@
 // Rows by their number, elements by their place, and the adjoints of both, which add to what is there. One owner for each
 // element that is added to, and a fixed order: no atomics.
 #pragma once
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/eights.cuh>
 #include <graft/backend/cuda/tensor.cuh>
 
 #include <bit>
@@ -21,6 +23,31 @@ template <class Real> struct gathered {
     out.p.put(i, inside ? w.p[by_column ? c * w.d[3] + row : row * out.d[3] + c] : outside);
   }
 };
+// Whole rows, eight columns at once.
+struct gathered_by_eights {
+  gathered<float> f;
+  unsigned pieces;  // of a row
+
+  static bool fits(const gathered<float>& f) {
+    return !f.by_column && f.out.d[3] % 8 == 0 && f.out.count() < 1LL << 32 && by_sixteen_bytes(f.out.p) &&
+           by_sixteen_bytes(f.w.p);
+  }
+  __device__ void operator()(long long i) const {
+    const auto at = static_cast<unsigned>(i), token = at / pieces, first = (at - token * pieces) * 8;
+    const long long row = f.ids[token] - f.part.first;
+    const float outside = f.part.is ? 0.0F : static_cast<float>(nan(""));
+    float v[8] = {outside, outside, outside, outside, outside, outside, outside, outside};
+    if (row >= 0 && row < f.w.d[2]) load_eight(v, f.w.p, row * f.out.d[3] + first);
+    store_eight(v, f.out.p, 8 * i);
+  }
+};
+template <class On, class Real> status gather(const On& on, const gathered<Real>& f) {
+  return on.elements(f.out.area(), f, "gather");
+}
+template <streams On> status gather(const On& on, const gathered<float>& f) {
+  if (!gathered_by_eights::fits(f)) return on.elements(f.out.area(), f, "gather");
+  return on.elements(f.out.area() / 8, gathered_by_eights{f, static_cast<unsigned>(f.out.d[3] / 8)}, "gather");
+}
 // The position of the lowest bit that is set.
 __host__ __device__ inline int lowest_bit(unsigned bits) {
 #if defined(__CUDA_ARCH__)

@@ -124,7 +124,9 @@ inline status gemm_mixed(cudaStream_t stream, const mixed_kernels& kernels, cons
   if (status s = make_map(maps.x, p.type, {o.x, p.m, p.k}, 128, 64); !s) return s;
   if (status s = make_map(maps.w, p.type, {o.w, p.n, p.k}, c.tile_n / 2, 64); !s) return s;
   if (status s = make_map(maps.y, p.type, {o.y, p.m, p.n}, 64, 64); !s) return s;
-  maps.s = maps.x, maps.before = maps.y;
+  maps.s = maps.x, maps.before = maps.residual = maps.y;
+  if (o.residual != nullptr)
+    if (status s = make_map(maps.residual, p.type, {o.residual, p.m, p.n}, 128, 64); !s) return s;
   bound_launch to;
   const dim3 grid(static_cast<unsigned>(2 * c.pairs));
   if (status s = detail::finish(to, kernel, grid, "gemm of mixed rows", 2, true, !o.alone); !s) return s;

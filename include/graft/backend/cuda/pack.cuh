@@ -80,21 +80,24 @@ template <class T> struct pack_side {
   cells<float> a_factor{};
 
   __host__ __device__ long long count() const { return rank * (in + out); }
-  __device__ void operator()(long long i) const {
-    if (i < rank * in) {
-      const long long c = i % in;
-      const int row = first + static_cast<int>(i / in);
-      float number = a[a_across ? c * rank + i / in : i];
+  // In 32 bits: both matrices together have fewer elements, and a division in 64 bits takes longer than all the rest.
+  __device__ void operator()(unsigned i) const {
+    const auto wide = static_cast<unsigned>(in), high = static_cast<unsigned>(out), deep = static_cast<unsigned>(rank);
+    if (i < deep * wide) {
+      const unsigned r = i / wide, c = i - r * wide;
+      const int row = first + static_cast<int>(r);
+      float number = a[a_across ? c * deep + r : i];
       if (a_factor.at != nullptr) number *= a_factor[0];
       const T v = from_float<T>(number);
       a_to[row * in + c] = v;
       if (a_tiles != nullptr) a_tiles[c / 64 * all * 64 + tile_offset(row, static_cast<int>(c % 64), 128) / 2] = v;
       return;
     }
-    i -= rank * in;
-    const auto row = static_cast<int>(i / rank);
-    const int col = first + static_cast<int>(i % rank), width = all < 64 ? all : 64;
-    float v = b[b_across ? i % rank * out + row : i];
+    i -= deep * wide;
+    const unsigned r = i / deep, c = i - r * deep;
+    const auto row = static_cast<int>(r);
+    const int col = first + static_cast<int>(c), width = all < 64 ? all : 64;
+    float v = b[b_across ? c * high + r : i];
     if (factor.at != nullptr) v *= factor[0];
     const T stored = from_float<T>(minus ? -v : v);
     b_to[static_cast<long long>(row) * all + col] = stored;
@@ -117,7 +120,7 @@ template <class T> struct pack_many_sides {
   __device__ void operator()(long long i) const {
     int k = 0;
     for (; i >= side[k].count(); ++k) i -= side[k].count();
-    side[k](i);
+    side[k](static_cast<unsigned>(i));
   }
 };
 // Gathers side branches, and packs them when there are enough of them or when all have come.

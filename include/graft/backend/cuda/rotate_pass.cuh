@@ -4,7 +4,7 @@
 //
 // A warp makes 64 columns of the result, or 32. It keeps its part of R in registers, as the right operand of mma.sync, and takes
 // rows of x past it, 64 at a time. Inner and outer index are permuted so that what a thread has of a row is 16 contiguous
-// bytes in x and in the result: no shared memory, no shuffles.
+// bytes in x, in the result and in R: no shared memory, no shuffles.
 #pragma once
 #include <graft/backend/cuda/device.h>
 #include <graft/backend/cuda/gemm_mma.cuh>
@@ -34,37 +34,69 @@ __device__ inline float single_entry(const rotate_args& g, unsigned i, unsigned 
   if (down >= b) return 0;  // another block's, also where i is before it
   return g.q[(g.r.shared() ? 0 : block) * b * b + (g.r.transposed ? along * b + down : down * b + along)];
 }
+// A thread's part of a tile of 32 x 32, as the right operand: inner element 8q + 4s + 2h + {0, 1} for column 4 (lane / 4) + t.
+using right_tile = std::uint32_t[2][4][2];  // [s][t][h]
+
+// The tile is a part of a block in float: pieces of four columns of R, or of Rᵀ, all asked for at once.
+template <class T>
+__device__ inline void load_right(right_tile& to, const float* from, int pitch, bool transposed, int lane) {
+  const int q = lane % 4, group = lane / 4;
+  float4 v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    v[i] = __ldg(reinterpret_cast<const float4*>(transposed ? from + (4 * group + i / 2) * pitch + 8 * q + 4 * (i % 2)
+                                                            : from + (8 * q + i) * pitch + 4 * group));
+  auto at = [&](int i, int k) { return k == 0 ? v[i].x : k == 1 ? v[i].y : k == 2 ? v[i].z : v[i].w; };
+#pragma unroll
+  for (int e = 0; e < 16; ++e) {
+    const int s = e / 8, t = e / 2 % 4, h = e % 2, i = 4 * s + 2 * h;
+    to[s][t][h] =
+        transposed ? pack<T>(at(2 * t + s, 2 * h), at(2 * t + s, 2 * h + 1)) : pack<T>(at(i, t), at(i + 1, t));
+  }
+}
+// Any other one, entry by entry: rows of the whole R from `row` on, columns from `column` on.
+template <class T>
+__device__ inline void gather_right(right_tile& to, const rotate_args& g, long long row, long long column, int lane) {
+#pragma unroll
+  for (int e = 0; e < 16; ++e) {
+    const int i = 8 * (lane % 4) + 4 * (e / 8) + 2 * (e % 2), j = 4 * (lane / 4) + e / 2 % 4;
+    auto entry = [&](int k) {
+      return single_entry(g, static_cast<unsigned>(row + k), static_cast<unsigned>(column + j));
+    };
+    to[e / 8][e / 2 % 4][e % 2] = pack<T>(entry(i), entry(i + 1));
+  }
+}
 // `Tiles` tiles of 32 columns a warp: a row is read and written in pieces of 128 bytes. Depth inner tiles for each.
 template <class T, int Depth>
 __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
     rotate_pass(const __grid_constant__ rotate_args g) {
 #if __CUDA_ARCH__ >= 800
+  take_turn();
   constexpr int tiles = Depth == 1 ? 2 : 1, inner = Depth == 1 ? tiles : Depth;  // tiles of x that a warp reads
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4;
   const long long first = (static_cast<long long>(blockIdx.x) * pass_warps + warp) * 32 * tiles;
   if (first >= g.r.in) return;
   const long long from = first / (32 * inner) * (32 * inner);
   const bool second = first + 32 < g.r.in;  // the last warp may have one tile only
-  // Inner element 8q + 4s + {0, 1, 2, 3} is what thread q holds for the products of step s; output 8q + 2t + {0, 1} is
-  // what it gets from those of tile t.
-  std::uint32_t right[tiles][2 * Depth][4][2];
+  right_tile right[tiles][Depth] = {};
+  const bool whole = g.r.b % 32 == 0 && g.q.type == dtype::f32 && reinterpret_cast<std::uintptr_t>(g.q.at) % 16 == 0;
+  const long long block = g.r.shared() ? 0 : first / g.r.b;
 #pragma unroll
-  for (int c = 0; c < tiles; ++c) {
+  for (int c = 0; c < tiles; ++c)
 #pragma unroll
-    for (int s = 0; s < 2 * Depth; ++s)
-#pragma unroll
-      for (int t = 0; t < 4; ++t)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int i = s / 2 * 32 + 8 * q + 4 * (s % 2) + 2 * h, j = lane / 8 * 8 + 2 * t + lane / 4 % 2;
-          auto entry = [&](int k) {
-            if (c > 0 && !second) return 0.0F;
-            const long long row = Depth == 1 ? first + 32 * c : from;
-            return single_entry(g, static_cast<unsigned>(row + k), static_cast<unsigned>(first + 32 * c + j));
-          };
-          right[c][s][t][h] = pack<T>(entry(i), entry(i + 1));
-        }
-  }
+    for (int d = 0; d < Depth; ++d) {
+      if (c > 0 && !second) continue;
+      const long long down = 32 * d, along = first - from;  // in its block, where the block has several tiles
+      if (!whole)
+        gather_right<T>(right[c][d], g, (Depth == 1 ? first + 32 * c : from) + down, first + 32 * c, lane);
+      else
+        load_right<T>(right[c][d],
+                      static_cast<const float*>(g.q.at) + (block + (g.r.shared() ? 0 : c)) * g.r.b * g.r.b +
+                          (Depth == 1       ? 0
+                           : g.r.transposed ? along * g.r.b + down
+                                            : down * g.r.b + along),
+                      static_cast<int>(g.r.b), g.r.transposed, lane);
+    }
   const long long begin = static_cast<long long>(blockIdx.y) * pass_rows;
   const int rows = static_cast<int>(begin + pass_rows < g.rows ? pass_rows : g.rows - begin);
   const T* const x_at = static_cast<const T*>(g.x) + begin * g.r.in + from + 8 * q;
@@ -98,14 +130,14 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
 #pragma unroll
           for (int s = 0; s < 2; ++s)
 #pragma unroll
-            for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left[s], right[c][2 * d + s][t]);
+            for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left[s], right[c][d][s][t]);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h)
           if (const int row = row0 + 16 * k + 8 * h; row < rows && (c == 0 || second))
-            *reinterpret_cast<uint4*>(y_at + row * g.r.in + 32 * c) =
-                make_uint4(pack<T>(acc[0][2 * h], acc[0][2 * h + 1]), pack<T>(acc[1][2 * h], acc[1][2 * h + 1]),
-                           pack<T>(acc[2][2 * h], acc[2][2 * h + 1]), pack<T>(acc[3][2 * h], acc[3][2 * h + 1]));
+            *reinterpret_cast<uint4*>(y_at + row * g.r.in + 32 * c) = make_uint4(
+                pack<T>(acc[0][2 * h], acc[1][2 * h]), pack<T>(acc[2][2 * h], acc[3][2 * h]),
+                pack<T>(acc[0][2 * h + 1], acc[1][2 * h + 1]), pack<T>(acc[2][2 * h + 1], acc[3][2 * h + 1]));
       }
   };
   rows_of_x even, odd;
@@ -125,7 +157,7 @@ template <class T> status launch_pass(cudaStream_t stream, const rotate_args& g,
   const long long columns = 32LL * pass_warps * (depth == 1 ? 2 : 1);
   const dim3 grid(static_cast<unsigned>((g.r.in + columns - 1) / columns),
                   static_cast<unsigned>((g.rows + pass_rows - 1) / pass_rows));
-  auto run = [&](auto* kernel) { return launch(stream, kernel, grid, 32 * pass_warps, "rotate", g); };
+  auto run = [&](auto* kernel) { return launch_chained(stream, kernel, grid, 32 * pass_warps, "rotate", g); };
   return depth == 1 ? run(&rotate_pass<T, 1>) : depth == 2 ? run(&rotate_pass<T, 2>) : run(&rotate_pass<T, 4>);
 }
 }  // namespace detail
