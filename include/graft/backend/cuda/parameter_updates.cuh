@@ -16,7 +16,9 @@ namespace graft::cuda {
 
 namespace detail {
 
-// A thread block for each piece.
+// A thread block for each piece, as large as there are: a thread waits for memory with every element.
+inline constexpr unsigned piece_threads = 1024;
+
 struct clear_piece {
   const update_piece* all;
   template <class Team> __host__ __device__ void operator()(long long k, Team t) const {
@@ -143,7 +145,7 @@ class parameter_updates {
  private:
   const update_piece* pieces() const { return pieces_.as<const update_piece>(); }
   template <class F> status on_pieces(const F& f, const char* name) {
-    return on_stream{stream_}.matrices(count_, 256, f, name);
+    return on_stream{stream_}.blocks(count_, detail::piece_threads, f, name);
   }
 
   cudaStream_t stream_;
@@ -203,9 +205,9 @@ GRAFT_CUDA_LIBRARY status parameter_updates::clear_gradients() {
 }
 GRAFT_CUDA_LIBRARY status summed_gradients::add(cudaStream_t stream) {
   for (const auto& [first, count] : rounds_)
-    if (status s = on_stream{stream}.matrices(static_cast<long long>(count), 256,
-                                              detail::sum_piece{pieces_.as<const gradient_sum>() + first},
-                                              "sums of gradients");
+    if (status s =
+            on_stream{stream}.blocks(static_cast<long long>(count), detail::piece_threads,
+                                     detail::sum_piece{pieces_.as<const gradient_sum>() + first}, "sums of gradients");
         !s)
       return s;
   return ok;
