@@ -193,6 +193,7 @@ struct planner {
               const sequence<id>& with = expressions[second[e]];
               p.launches.back().also = with[0];
               for (int k = with.size() - 1; k >= 0; --k) add(with[k], slot::alone, expression_of[with[k]] == second[e]);
+              add_sums_of_both(readers);
             }
           }
         } else if (const int heads = heads_of[i]; heads >= 0) {
@@ -298,6 +299,25 @@ struct planner {
     add(s.product, slot::reduce);
     if (s.result != s.product) add(s.result, slot::post);
     if (s.scaled >= 0) add(s.scaled, slot::pre);
+  }
+  // Both gradients of a gate by silu, where all that is read of them is a sum over the tokens and a product with a row
+  // (DoRA).
+  [[gnu::cold]] constexpr void add_sums_of_both(const sequence<int>& readers) {
+    launch& l = p.launches.back();
+    const id both[2] = {l.anchor, l.also};
+    int found[2] = {-1, -1};
+    for (int b = 0; b < 2; ++b)
+      for (int k = 0; k < p.sums.size(); ++k)
+        if (const token_sum& s = p.sums[k];
+            s.by_column && s.scaled >= 0 && s.left == both[b] && readers[both[b]] == 2 && is_leaf(g[s.right].what))
+          found[b] = k;
+    bool by_silu = false;
+    for (int n = l.first; n < l.first + l.count; ++n) by_silu = by_silu || g[p.nodes[n]].what == op::silu;
+    if (found[0] < 0 || found[1] < 0 || !by_silu) return;
+    for (int b = 0; b < 2; ++b) {
+      const token_sum& s = p.sums[l.summed[b] = found[b]];
+      add(s.product, slot::reduce), add(s.result, slot::post), add(s.scaled, slot::pre);
+    }
   }
   [[gnu::cold]] constexpr void add_product(const product_slots& s, const sequence<int>& runs_beside, int index) {
     p.products.push(s);

@@ -72,6 +72,8 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
   if (l.dropped >= 0) return count(g, p.dropped[l.dropped].result, s) == 0 ? 0 : 1;
   if (l.sum >= 0) return count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
   if (l.what != family::attention && l.rows >= 0) return count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
+  if (l.summed[0] >= 0)  // one kernel where rows are pieces of 16 bytes
+    return type == dtype::bf16 && p.to.capability >= 90 && g.sizes.value(g[l.anchor].d[3], s) % 8 == 0 ? 1 : 3;
   const int alone = p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
   return alone + (l.rows >= 0 && !p.to.takes_heads(g, l.anchor, s, type, p.to) ? 1 : 0);
 }

@@ -47,6 +47,7 @@ struct launch {
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
   id also = none_id;         // of an expression: a second value that it computes, from the same operands
+  int summed[2] = {-1, -1};  // and what is read of the two: sums over the tokens, which may be made on the way
   int dropped = -1;          // a narrow product with dropout in it: one of plan::dropped
   int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:
                              // the heads that it reads, which it may take as they are

@@ -11,6 +11,7 @@
 #include <graft/backend/cuda/bound_together.cuh>
 #include <graft/backend/cuda/call_memory.cuh>
 #include <graft/backend/cuda/dropped_products.cuh>
+#include <graft/backend/cuda/gate_sums.cuh>
 #include <graft/backend/cuda/launch_clock.cuh>
 #include <graft/backend/cuda/parameter_expressions.cuh>
 #include <graft/backend/mode.h>
@@ -207,7 +208,7 @@ template <class T> class bound_plan {
   status run_dropped(cudaStream_t stream, const dropped_product& d);
   status run_node(cudaStream_t stream, id i);
   status run_attention(cudaStream_t stream, const target& to, const graft::launch& l);
-  status run_expression(cudaStream_t stream, const graft::launch& l);
+  status run_expression(cudaStream_t stream, const target& to, const graft::launch& l);
 
   graph g_;
   plan p_;

@@ -61,6 +61,7 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       if (l.rows >= 0) write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
       if (l.rows < 0 || l.what == family::attention) write(l.anchor, count(g_, l.anchor, largest));
       if (l.also >= 0) write(l.also, count(g_, l.also, largest));
+      for (const int sum : l.summed) write_sum(sum);
     }
   }
   return memory_.reserve(g_, p_, written, scratch);

@@ -23,7 +23,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
                      : l.dropped >= 0                  ? run_dropped(stream, p_.dropped[l.dropped])
                      : is_attention(g_[l.anchor].what) ? run_attention(stream, to, l)
                      : l.rows >= 0                     ? run_rows(stream, p_.row_launches[l.rows])
-                     : l.count > 1                     ? run_expression(stream, l)
+                     : l.count > 1                     ? run_expression(stream, to, l)
                                                        : run_node(stream, l.anchor);
     if (!s) return s;
   }
@@ -253,15 +253,15 @@ template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
   return values_.compute_node(stream, i, {y.data, y.type});
 }
 
-template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, const graft::launch& l) {
+template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, const target& to, const graft::launch& l) {
   const id* const nodes = &p_.nodes[l.first];
   status found = ok;
   // What is computed element by element for a root, which is stored where its readers find it.
   auto written = [&](id root) {
     const int k = written_output(root);
-    cells<float> to = values_.room(root);
-    if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
-    values_.put(root, to);
+    cells<float> at = values_.room(root);
+    if (k >= 0) at = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    values_.put(root, at);
     expression_writer writer(
         g_, [&](id i) { return std::find(nodes, nodes + l.count, i) != nodes + l.count; },
         [&](id i) {
@@ -279,7 +279,24 @@ template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, con
   }
   const expression second = written(l.also);
   if (!found) return found;
-  return evaluate(stream, first, second, values_[l.anchor], values_[l.also]);
+  bool sums = l.summed[0] >= 0;
+  for (const int k : l.summed) sums = sums && is_asked_for(p_.sums[k].result);
+  if (sums) {
+    gate_sum with[2];
+    for (int k = 0; k < 2; ++k) {
+      const token_sum& s = p_.sums[l.summed[k]];
+      with[k] = {place_of(s), {place_of(s.scaled), dtype_of<T>}, tensor_at(s.right), values_[s.scale].p.at};
+    }
+    const result<bool> made =
+        sum_gates(stream, to, first, second, values_[l.anchor], values_[l.also], with[0], with[1]);
+    if (!made) return made.failure();
+    if (*made) return ok;
+  }
+  if (status s = evaluate(stream, first, second, values_[l.anchor], values_[l.also]); !s) return s;
+  for (const int k : l.summed)
+    if (k >= 0)
+      if (status s = run_sum(stream, to, k); !s) return s;
+  return ok;
 }
 
 }  // namespace graft::cuda

@@ -76,7 +76,7 @@ class call_memory {
       for (int o = 0; o < 3; ++o) read(g[p.nodes[n]].operand(o));
     for (int k = 0; l.product >= 0 && k <= l.together; ++k)
       read(p.products[l.product + k].x), read(p.products[l.product + k].residual);
-    for (const int sum : {l.sum, l.beside[0], l.beside[1]})
+    for (const int sum : {l.sum, l.beside[0], l.beside[1], l.summed[0], l.summed[1]})
       if (sum >= 0) read(p.sums[sum].left), read(p.sums[sum].right), read(p.sums[sum].factor);
   }
 
