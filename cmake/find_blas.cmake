@@ -2,6 +2,22 @@
 # A BLAS worth calling, as BLAS::BLAS: one of those with kernels for the machine. The reference implementation, which any
 # other search would be content with, is slower than what we have ourselves. Installed beside the package, which looks for
 # it again.
+#
+# MKL is also found as its own package describes it: in the form in which pip installs it (mkl-devel; CMAKE_PREFIX_PATH
+# names the environment) its files have names that CMake's search does not know. Its threads are those of our OpenMP.
+macro(graft_find_mkl)
+  set(MKL_INTERFACE lp64)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    set(MKL_THREADING gnu_thread)
+  endif()
+  find_package(MKL CONFIG QUIET)
+  if(TARGET MKL::MKL)
+    add_library(BLAS::BLAS INTERFACE IMPORTED)
+    set_target_properties(BLAS::BLAS PROPERTIES INTERFACE_LINK_LIBRARIES MKL::MKL)
+  endif()
+  unset(MKL_INTERFACE)
+  unset(MKL_THREADING)
+endmacro()
 macro(graft_find_blas)
   set(graft_blas_vendor "")
   set(graft_blas_asked "${BLA_VENDOR}")
@@ -14,6 +30,9 @@ macro(graft_find_blas)
     if(NOT TARGET BLAS::BLAS)
       set(BLA_VENDOR ${graft_vendor})
       find_package(BLAS QUIET)
+      if(graft_vendor STREQUAL "Intel10_64lp" AND NOT TARGET BLAS::BLAS)
+        graft_find_mkl()
+      endif()
       if(TARGET BLAS::BLAS)
         set(graft_blas_vendor ${graft_vendor})
       endif()
