@@ -130,6 +130,8 @@ def main():
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5, help="of which the median counts")
     parser.add_argument("--busy", action="store_true", help="processor time of one thread")
+    parser.add_argument("--append", action="store_true", help="keep the rows of --out that are not measured now")
+    parser.add_argument("--folders", help="where the models are kept between runs; else they are made anew in each")
     parser.add_argument("--machine", default=platform.processor() or platform.machine())
     parser.add_argument("--out")
     args = parser.parse_args()
@@ -139,11 +141,14 @@ def main():
     table = {"machine": args.machine, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "peft": peft.__version__,
              "transformers": transformers.__version__, "command": "python3 bench/compare_models.py " + " ".join(sys.argv[1:]),
              "threads": args.threads, "clock": "processor" if args.busy else "wall", "shape": shape, "results": []}
+    if args.append and args.out and os.path.exists(args.out):
+        table["results"] = json.loads(pathlib.Path(args.out).read_text())["results"]
     for size in args.sizes:
         for dtype in args.dtypes:
             with tempfile.TemporaryDirectory() as name:
-                folder = pathlib.Path(name)
-                if made := in_a_process(make, folder, size, dtype, args.methods, args.threads):
+                folder = pathlib.Path(args.folders or name) / f"{size}-{dtype}"
+                missing = [m for m in args.methods if not (folder / m).exists()]
+                if missing and (made := in_a_process(make, folder, size, dtype, missing, args.threads)):
                     sys.exit(f"{size} {dtype}: {made['error']}")
                 for method in args.methods:
                     command = [args.bench, str(folder / "base"), str(folder / method), *(str(v) for v in shape.values()),
@@ -154,7 +159,8 @@ def main():
                     ours = json.loads(done.stdout.strip().splitlines()[-1])
                     theirs = in_a_process(torch_side, folder, method, dtype, args.threads, shape, args.busy)
                     row = {"model": size, "dtype": dtype, "method": method, "graft": ours, "peft": theirs}
-                    table["results"].append(row)
+                    table["results"] = [old for old in table["results"]
+                                        if (old["model"], old["dtype"], old["method"]) != (size, dtype, method)] + [row]
                     faster = {} if "error" in theirs else {
                         "generate_1": ours["tokens_per_second_1"] / theirs["tokens_per_second_1"],
                         "generate_8": ours["tokens_per_second_8"] / theirs["tokens_per_second_8"],

@@ -219,6 +219,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="on the CPU")
     parser.add_argument("--seconds", type=float, default=10, help="on the CPU, for the rounds of one row")
     parser.add_argument("--busy", action="store_true", help="on the CPU: processor time of one thread")
+    parser.add_argument("--append", action="store_true", help="on the CPU: keep the rows of --json that are not measured now")
     parser.add_argument("--machine", help="what to call this CPU in the results")
     parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead", "max-autotune"])
     parser.add_argument("--modes-for", nargs="+", default=["lora", "dora"], help="the others are compiled in default mode only")

@@ -174,6 +174,9 @@ def main(a):
     if a.busy and os.environ.get("OMP_NUM_THREADS") != "1":
         raise SystemExit("--busy needs OMP_NUM_THREADS=1")
     results = []
+    if a.append and a.json and os.path.exists(a.json):
+        with open(a.json) as f:
+            results = json.load(f)["results"]
     print(f"{'adapter':8} {'tokens':>6} {'bare/torch':>10} {'fwd/bare':>9} {'fwd/PEFT':>9} {'step/PEFT':>9} {'fwd ms':>8} {'difference':>10}")
     for name in configs():
         if a.adapters and name not in a.adapters:
@@ -185,7 +188,7 @@ def main(a):
             except Exception as e:  # one adapter that PEFT or we cannot run must not end the table
                 print(f"{name:8} {tokens:6} failed: {type(e).__name__}: {str(e)[:200]}", flush=True)
                 continue
-            results.append(r)
+            results = [old for old in results if (old["adapter"], old["tokens"]) != (name, tokens)] + [r]
             print(f"{name:8} {tokens:6} {r['bare_over_torch']:10.2f} {r['forward_over_bare']:9.2f} {r['forward_over_peft']:9.2f} "
                   f"{r['step_over_peft']:9.2f} {r['graft_ms']:8.3f} {r['difference_of_y']:10.1e}", flush=True)
             if a.json:
