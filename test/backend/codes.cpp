@@ -130,6 +130,30 @@ TEST_CASE("codes: one token on rows of whole blocks, whatever the sizes of its n
   }
 }
 
+TEST_CASE("codes: few tokens on rows of whole blocks") {
+  const long long rows = 71, cols = 512;
+  const std::vector<float> x = normal_numbers(17 * cols, 15);
+  for (const named_encoding& e : every_encoding()) {
+    const coded_and_plain w(normal_numbers(rows * cols, 16), rows, cols, e.how);
+    for (const long long m : {1LL, 2LL, 3LL, 4LL, 7LL, 16LL, 17LL}) {
+      std::vector<float> from(x.begin(), x.begin() + m * cols), y(static_cast<std::size_t>(m * rows), 2.0F);
+      cpu::stored_product<float>({y.data(), {1, 1, m, rows}}, {from.data(), {1, 1, m, cols}}, w.as_weight(),
+                                 {false, true, false, -1});
+      double worst = 0;
+      for (long long t = 0; t < m; ++t)
+        for (long long r = 0; r < rows; ++r) {
+          double sum = 2;
+          for (long long k = 0; k < cols; ++k)
+            sum -= static_cast<double>(w.numbers[static_cast<std::size_t>(r * cols + k)]) *
+                   static_cast<double>(from[static_cast<std::size_t>(t * cols + k)]);
+          worst = std::max(worst, std::abs(static_cast<double>(y[static_cast<std::size_t>(t * rows + r)]) - sum));
+        }
+      INFO(e.name, ", ", m, " tokens");
+      CHECK(worst < 1e-4);
+    }
+  }
+}
+
 TEST_CASE("codes: a weight on the left, across too, and the sums of squares of its rows") {
   for (const named_encoding& e : every_encoding())
     for (const bool ta : {false, true})

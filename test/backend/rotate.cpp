@@ -98,6 +98,24 @@ TEST_CASE("rotate: the gradient of the blocks, by differences") {
   });
 }
 
+TEST_CASE("rotate: wide blocks, with more rows than are summed at a time") {
+  for (const long long b : {24, 32, 64})
+    for (const bool transposed : {false, true}) {
+      INFO("b ", b, ", transposed ", transposed);
+      owned<double> q = random_tensor<double>({1, 2, b, b}, 15), x = random_tensor<double>({1, 1, 70, 2 * b}, 16);
+      owned<double> y(x.shape), t = random_tensor<double>(x.shape, 17), gradient(q.shape), expected(q.shape);
+      cpu::rotate(y.t(), x.t(), q.t(), transposed);
+      CHECK(furthest(y.v, dense(x, q, transposed).v) < 1e-12);
+      cpu::rotate_grad(gradient.t(), x.t(), t.t(), q.t(), transposed);
+      each_element(q.shape, [&](long long, long long k, long long i, long long j) {
+        owned<double>&left = transposed ? t : x, &right = transposed ? x : t;
+        for (long long row = 0; row < 70; ++row)
+          expected.at(0, k, i, j) += left.at(0, 0, row, k * b + i) * right.at(0, 0, row, k * b + j);
+      });
+      CHECK(furthest(gradient.v, expected.v) < 1e-12);
+    }
+}
+
 TEST_CASE("rotate: the gradient is added to what is there") {
   owned<double> q = random_tensor<double>({2, 4, 4, 4}, 1), x = random_tensor<double>({1, 1, 3, 16}, 2),
                 t = random_tensor<double>({1, 1, 3, 16}, 3), once(q.shape), twice(q.shape);

@@ -7,15 +7,21 @@
 #include <graft/core/encodings.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace graft::cpu {
 
+// Blocks are powers of two in all files that we know of, and a division takes longer than what a scale is multiplied with.
+inline long long block_of(long long at, long long block) {
+  const auto size = static_cast<unsigned long long>(block);
+  return std::has_single_bit(size) ? at >> std::countr_zero(size) : at / block;
+}
 // Scale k of a weight whose scales are no part of its codes.
 inline float scale_at(const planes& p, long long k) {
   switch (p.how.scales) {
     case dtype::u8:
       return encodings::nested_scale(p.second_table[static_cast<const unsigned char*>(p.scales)[k]],
-                                     p.second_scales[k / p.how.second_block], p.offset);
+                                     p.second_scales[block_of(k, p.how.second_block)], p.offset);
     case dtype::bf16: return widen(static_cast<const bf16*>(p.scales)[k]);
     case dtype::f16: return widen(static_cast<const f16*>(p.scales)[k]);
     default: return static_cast<const float*>(p.scales)[k];
@@ -30,7 +36,7 @@ struct scale_place {
 };
 inline scale_place place_of(const weight_view& w, long long at) {
   const long long block = w.how.block;
-  if (w.how.scaled == scaled_by::run) return {at / block, (at / block + 1) * block};
+  if (w.how.scaled == scaled_by::run) return {block_of(at, block), (block_of(at, block) + 1) * block};
   const long long row = at / w.cols, in_row = (at - row * w.cols) / block;
   return {row * (w.cols / block) + in_row, row * w.cols + std::min(w.cols, (in_row + 1) * block)};
 }

@@ -5,9 +5,10 @@
 // from the depth alone: not from addresses, threads, or the number of columns.
 #pragma once
 #include <graft/backend/cpu/by_columns.h>
-#include <graft/backend/cpu/packets.h>
+#include <graft/backend/cpu/tile_sums.h>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace graft::cpu {
 
@@ -16,8 +17,6 @@ inline constexpr int few_at_once = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 
 
 namespace detail {
 
-// Four packets by name: compilers keep members in registers, and the elements of an array in memory.
-template <class Real> struct four_packets { packet<Real> a, b, c, d; };
 template <class Real> using four_rows = const Real* [4];
 
 template <class Real, class Left>
@@ -28,11 +27,6 @@ template <class Real>
 [[gnu::always_inline]] inline void add_products(four_packets<Real>& sum, const four_packets<Real>& l, packet<Real> r) {
   using Eigen::internal::pmadd;
   sum = {pmadd(l.a, r, sum.a), pmadd(l.b, r, sum.b), pmadd(l.c, r, sum.c), pmadd(l.d, r, sum.d)};
-}
-template <class Real> void give(four_packets<Real> sum, Real sign, Real* out, long long rows) {
-  using Eigen::internal::predux;
-  const Real all_four[4] = {predux(sum.a), predux(sum.b), predux(sum.c), predux(sum.d)};
-  for (long long i = 0; i < rows; ++i) out[i] += sign * all_four[i];
 }
 // The last n numbers of a row beside zeros.
 template <class Real, class Stored> void copy_last(const Stored* from, long long n, Real* to) {
@@ -81,6 +75,8 @@ void dot_tile(const by_columns<Real, Left>& c, long long i, long long j, const L
   for (; k < whole; k += width) step(left, right, k);
   if (rest > 0) step(last_left, last_right, 0);
   Real* const out = c.out + i + j * c.stride;
+  if constexpr (has_tile_sums && Cols == 4 && std::is_same_v<Real, float>)
+    return give_tile(s0, s1, s2, s3, c.sign, out, c.stride, rows);
   give(s0, c.sign, out, rows);
   if constexpr (Cols > 1) give(s1, c.sign, out + c.stride, rows);
   if constexpr (Cols > 2) give(s2, c.sign, out + 2 * c.stride, rows);
@@ -114,6 +110,8 @@ template <class Real, class Left> void dot_rows(const by_columns<Real, Left>& c)
 
 // Along the longer side a few at a time, which stay in the nearest cache until the other side has gone by.
 template <class Real, class Left> void dot_product(const by_columns<Real, Left>& c) {
+  if constexpr (detail::has_tile_sums && std::is_same_v<Left, float> && std::is_same_v<Real, float>)
+    if (c.cols == 1 && c.depth <= detail::short_row) return detail::short_rows(c);
   if (c.cols == 1 && sizeof(Left) == sizeof(Real)) return detail::dot_rows(c);
   const long long whole_cols = c.cols / few_at_once * few_at_once;
   auto column = [&](long long i, long long j, const Left* next) {

@@ -42,6 +42,8 @@ void code_tile(const by_columns<Real>& c, const weight_view& w, long long row, l
     step(last_right, whole, 0);
   }
   Real* const out = c.out + i + j * c.stride;
+  if constexpr (has_tile_sums && Cols == 4 && std::is_same_v<Real, float>)
+    return give_tile(s0, s1, s2, s3, c.sign, out, c.stride, rows);
   give(s0, c.sign, out, rows);
   if constexpr (Cols > 1) give(s1, c.sign, out + c.stride, rows);
   if constexpr (Cols > 2) give(s2, c.sign, out + 2 * c.stride, rows);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token and four rows of four-bit codes: what generating a token is made of. Each block is summed before its scale is
+// Few tokens and rows of four-bit codes: what generating is made of. Each block is summed before its scale is
 // applied, and rows are whole blocks:
 //     y = sum_b scale_b (sum_k table[code_k] x_k)
 // Where an instruction permutes floats or multiplies bytes it is used (permuted_dots.h, digit_dots.h). Elsewhere a byte is
@@ -55,12 +55,20 @@ using two_floats = float __attribute__((vector_size(8)));
 
 }  // namespace detail
 
-// out[i] += sign (row first + i of w) x for `rows` rows.
-inline void four_bit_dots(const weight_view& w, long long first, long long rows, const float* x, float sign,
-                          float* out) {
+// More tokens than so many are quicker with a weight that was decoded for all of them.
+#if defined(__AVX2__) && defined(__FMA__)
+inline constexpr long long four_bit_tokens = 16;
+#else
+inline constexpr long long four_bit_tokens = 1;
+#endif
+
+// out[i + t stride] += sign (row first + i of w) x_t for `rows` rows.
+inline void four_bit_dots(const weight_view& w, long long first, long long rows, const float* x,
+                          [[maybe_unused]] long long tokens, float sign, float* out,
+                          [[maybe_unused]] long long stride) {
   using namespace detail;
 #if defined(__AVX2__) && defined(__FMA__)
-  return permuted_dots(w, first, rows, x, sign, out);
+  return permuted_dots(w, first, rows, x, tokens, sign, out, stride);
 #endif
 #if defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_NEON) && !defined(__CUDACC__)
   thread_local digits_of_x digits;

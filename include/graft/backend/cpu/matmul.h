@@ -35,6 +35,12 @@ template <class Real> void decode_panel(const weight_view& w, long long row, lon
     decode(w, row + first, end - first, to + first * w.cols);
   });
 }
+// Scales that are codes themselves take too long to be made anew for every few tokens.
+inline bool by_four_bits(const weight_view& w, long long tokens) {
+  if (!has_four_bits(w.how) || w.cols % w.how.block != 0) return false;
+  return tokens <=
+         (w.beside->how.scales == dtype::u8 ? std::min<long long>(few_at_once, four_bit_tokens) : four_bit_tokens);
+}
 // c [m, rows of w] = a wᵀ for a few rows of a. A thread's share is a number of rows that are multiplied at a time.
 template <class Real>
 void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view& w, int accumulate) {
@@ -49,8 +55,7 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
     share.rows = end - first, share.out += first;
     if (first >= end) return;
     if constexpr (has_four_bit_dots && sizeof(Real) == sizeof(float))
-      if (m == 1 && has_four_bits(w.how) && w.cols % w.how.block == 0)
-        return four_bit_dots(w, first, end - first, a, share.sign, share.out);
+      if (by_four_bits(w, m)) return four_bit_dots(w, first, end - first, a, m, share.sign, share.out, share.stride);
     if constexpr (sizeof(Real) == sizeof(float))
       if (m == 1 && whole_dots(w, first, end - first, a, share.sign, share.out)) return;
     dot_codes(share, w, first);
@@ -79,8 +84,8 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
     const strided<Real> all{static_cast<const Real*>(w.codes), w.row_stride, w.col_stride};
     return gemm(m, n, k, left, how.tb ? all.transposed() : all, c.p, n, how.accumulate);
   }
-  if (w.beside != nullptr && how.tb && m <= few_at_once)
-    return detail::few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
+  const bool from_codes = m <= few_at_once || (sizeof(Real) == sizeof(float) && detail::by_four_bits(w, m));
+  if (w.beside != nullptr && how.tb && from_codes) return detail::few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
   if constexpr (sizeof(Real) == sizeof(float))
     if (w.how == encoding{dtype::bf16} && w.col_stride == 1 && how.tb && m <= detail::few_of_bf16)
       return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token and rows of four-bit codes where an instruction permutes floats: the table is in registers, and a code is
+// Few tokens and rows of four-bit codes where an instruction permutes floats: the table is in registers, and a code is
 // the index of its number. The codes in the upper halves of some bytes are looked up at once, and those in the lower
 // halves, so x is taken apart once: of each piece first the numbers that belong to upper halves. Each block is summed
 // before its scale is applied. AVX-512 permutes 16 floats, AVX2 eight; elsewhere there is nothing here.
@@ -62,42 +62,68 @@ struct float_table {
 };
 #endif
 
-// out[i] += sign (row first + i of w) x for `rows` rows, four at a time. Rows are whole blocks.
-inline void permuted_dots(const weight_view& w, long long first, long long rows, const float* x, float sign,
-                          float* out) {
-  using table_type = float_table;
-  constexpr long long lanes = table_type::lanes;
-  const table_type table(w.how.codes == dtype::nf4 ? encodings::nf4_codes::table : encodings::fp4_codes::table);
-  thread_local memory<float> apart;
-  apart.reserve(w.cols);
-  for (long long k = 0; k < w.cols; ++k)
-    apart.data()[k / (2 * lanes) * (2 * lanes) + k % 2 * lanes + k % (2 * lanes) / 2] = x[k];
+// Some rows, from `row` on, with some tokens: a code is looked up once and meets all of them. `apart`: x of the first
+// token as above, those of the others behind it.
+template <int Rows, int Tokens>
+void permuted_tile(const weight_view& w, const float_table& table, long long row, long long rows, const float* apart,
+                   float sign, float* out, long long stride) {
+  using floats = float_table::floats;
+  constexpr long long lanes = float_table::lanes;
   const long long block = w.how.block, blocks = w.cols / block;
-  for (long long i = 0; i < rows; i += 4) {
-    const long long n = std::min(4LL, rows - i);
-    const unsigned char* codes[4];
-    long long row[4];
-    table_type::floats sum[4];
-    for (int r = 0; r < 4; ++r) {
-      row[r] = first + i + std::min<long long>(r, n - 1), sum[r] = table_type::zero();
-      codes[r] = static_cast<const unsigned char*>(w.codes) + row[r] * w.cols / 2;
-    }
-    for (long long b = 0; b < blocks; ++b) {
-      table_type::floats in_block[4];
-      for (auto& s : in_block) s = table_type::zero();
-      for (long long k = b * block; k < (b + 1) * block; k += 2 * lanes) {
-        const auto x_upper = table_type::load(apart.data() + k), x_lower = table_type::load(apart.data() + k + lanes);
-        for (int r = 0; r < 4; ++r) {
-          const auto bytes = table_type::bytes(codes[r] + k / 2);
-          in_block[r] = table_type::add_product(table.of_upper(bytes), x_upper, in_block[r]);
-          in_block[r] = table_type::add_product(table.of_lower(bytes), x_lower, in_block[r]);
+  const unsigned char* codes[Rows];
+  long long scales[Rows];
+  floats sum[Rows][Tokens];
+  for (int r = 0; r < Rows; ++r) {
+    const long long at = row + std::min<long long>(r, rows - 1);
+    codes[r] = static_cast<const unsigned char*>(w.codes) + at * w.cols / 2, scales[r] = at * blocks;
+    for (floats& s : sum[r]) s = float_table::zero();
+  }
+  for (long long b = 0; b < blocks; ++b) {
+    floats in_block[Rows][Tokens];
+    for (auto& of_row : in_block)
+      for (floats& s : of_row) s = float_table::zero();
+    for (long long k = b * block; k < (b + 1) * block; k += 2 * lanes)
+      for (int r = 0; r < Rows; ++r) {
+        const auto bytes = float_table::bytes(codes[r] + k / 2);
+        const floats upper = table.of_upper(bytes), lower = table.of_lower(bytes);
+        for (int t = 0; t < Tokens; ++t) {
+          const float* const x = apart + t * w.cols + k;
+          in_block[r][t] = float_table::add_product(upper, float_table::load(x), in_block[r][t]);
+          in_block[r][t] = float_table::add_product(lower, float_table::load(x + lanes), in_block[r][t]);
         }
       }
-      for (int r = 0; r < 4; ++r)
-        sum[r] =
-            table_type::add_product(in_block[r], table_type::all_of(scale_at(*w.beside, row[r] * blocks + b)), sum[r]);
+    for (int r = 0; r < Rows; ++r) {
+      const floats scale = float_table::all_of(scale_at(*w.beside, scales[r] + b));
+      for (int t = 0; t < Tokens; ++t) sum[r][t] = float_table::add_product(in_block[r][t], scale, sum[r][t]);
     }
-    for (long long r = 0; r < n; ++r) out[i + r] += sign * table_type::total(sum[r]);
+  }
+  for (int t = 0; t < Tokens; ++t)
+    for (long long r = 0; r < rows; ++r) out[r + t * stride] += sign * float_table::total(sum[r][t]);
+}
+
+// out[i + t stride] += sign (row first + i of w) x_t for `rows` rows. Rows are whole blocks. As many rows at a time as
+// there are registers for with their tokens, which are taken four at a time.
+inline void permuted_dots(const weight_view& w, long long first, long long rows, const float* x, long long tokens,
+                          float sign, float* out, long long stride) {
+  constexpr long long lanes = float_table::lanes;
+  const float_table table(w.how.codes == dtype::nf4 ? encodings::nf4_codes::table : encodings::fp4_codes::table);
+  thread_local memory<float> apart;
+  apart.reserve(tokens * w.cols);
+  for (long long t = 0; t < tokens; ++t, x += w.cols)
+    for (long long k = 0; k < w.cols; ++k)
+      apart.data()[t * w.cols + k / (2 * lanes) * (2 * lanes) + k % 2 * lanes + k % (2 * lanes) / 2] = x[k];
+  constexpr long long in_cache = 32;  // rows, until all tokens have met them
+  for (long long i = 0; i < rows; i += in_cache) {
+    auto by = [&]<int Rows, int Tokens>(long long t) {
+      for (long long r = i, end = std::min(rows, i + in_cache); r < end; r += Rows)
+        permuted_tile<Rows, Tokens>(w, table, first + r, std::min<long long>(Rows, end - r), apart.data() + t * w.cols,
+                                    sign, out + r + t * stride, stride);
+    };
+    long long t = 0;
+    if constexpr (lanes == 16)
+      for (; t + 4 <= tokens; t += 4) by.template operator()<2, 4>(t);
+    for (; t + 2 <= tokens; t += 2) by.template operator()<2, 2>(t);
+    for (; t < tokens; ++t) by.template operator()<4, 1>(t);
   }
 }
 

@@ -2,11 +2,11 @@
 // Rotations of the last axis by butterfly factors (Liu et al. 2023): x R with R = B_{m-1} … B_0. Factor i works on the
 // activations in its butterfly order p_i: scatter by p_i, multiply the blocks, gather by p_i. No in x in matrix exists.
 #pragma once
+#include <graft/backend/cpu/block_products.h>
 #include <graft/backend/cpu/gemm.h>
 #include <graft/backend/cpu/tensor.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 namespace graft::cpu {
@@ -43,37 +43,28 @@ void permute(const Real* from, Real* to, long long rows, const rotation& r, long
     }
 }
 
-// Blocks of a few columns, with packets that divide them where the machine has those.
-template <int B, class Real>
-void multiply_small(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
-  using namespace Eigen::internal;
-  using part = typename find_best_packet<Real, B>::type;
-  constexpr int width = B % unpacket_traits<part>::size == 0 ? unpacket_traits<part>::size : 1;
-  using lane = std::conditional_t<width == 1, Real, part>;
-  for (long long k = 0; k < r.count(); ++k) {
-    const Real* from = q + r.block_at(f, k);
-    Real m[B][B];
-    for (int i = 0; i < B; ++i)
-      for (int j = 0; j < B; ++j) m[i][j] = flip ? from[j * B + i] : from[i * B + j];
-    for (long long t = 0; t < rows; ++t) {
-      const Real* in = x + t * r.in + k * B;
-      lane sum[B / width];
-      for (int j = 0; j < B / width; ++j) sum[j] = pmul(pset1<lane>(in[0]), ploadu<lane>(m[0] + j * width));
-      for (int i = 1; i < B; ++i)
-        for (int j = 0; j < B / width; ++j) sum[j] = pmadd(pset1<lane>(in[i]), ploadu<lane>(m[i] + j * width), sum[j]);
-      for (int j = 0; j < B / width; ++j) pstoreu(y + t * r.in + k * B + j * width, sum[j]);
-    }
-  }
-}
 // y = x blockdiag(Q) or x blockdiag(Q)ᵀ for one factor, already in its order.
 template <class Real>
 void multiply_blocks(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
-  if (r.b == 2) return multiply_small<2>(x, y, rows, r, q, f, flip);
-  if (r.b == 4) return multiply_small<4>(x, y, rows, r, q, f, flip);
-  if (r.b == 8) return multiply_small<8>(x, y, rows, r, q, f, flip);
-  for (long long k = 0; k < r.count(); ++k) {
+  const bool small = with_block(r.b, [&]<int B>() {
+    for (long long k = 0; k < r.count(); ++k)
+      block_product<B>(x + k * B, y + k * B, rows, r.in, q + r.block_at(f, k), flip);
+  });
+  for (long long k = 0; k < r.count() && !small; ++k) {
     const strided<Real> from{x + k * r.b, r.in, 1}, m{q + r.block_at(f, k), r.b, 1};
     gemm(rows, r.b, r.b, from, flip ? m.transposed() : m, y + k * r.b, r.in, 0);
+  }
+}
+// Adds zᵀ dw, or dwᵀ z, for each block of one factor.
+template <class Real>
+void sum_blocks(const Real* z, const Real* dw, long long rows, const rotation& r, Real* out, long long f) {
+  if (r.transposed) std::swap(z, dw);
+  const bool small = with_block(r.b, [&]<int B>() {
+    for (long long k = 0; k < r.count(); ++k) block_sum<B>(z + k * B, dw + k * B, rows, r.in, out + r.block_at(f, k));
+  });
+  for (long long k = 0; k < r.count() && !small; ++k) {
+    const strided<Real> a{z + k * r.b, r.in, 1}, d{dw + k * r.b, r.in, 1};
+    gemm(r.b, r.b, rows, a.transposed(), d, out + r.block_at(f, k), r.b, 1);
   }
 }
 
@@ -110,6 +101,7 @@ template <class Real>
 void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> q, bool transposed) {
   const rotation r(q, x.d[3], transposed);
   const long long rows = x.count() / x.d[3];
+  if (r.factors == 1) return sum_blocks(x.p, t.p, rows, r, out.p, 0);
   const auto size = static_cast<std::size_t>(x.count());
   std::vector<std::vector<Real>> z(static_cast<std::size_t>(r.factors), std::vector<Real>(size));
   std::vector<Real> now(x.p, x.p + x.count()), turned(size);
@@ -124,11 +116,7 @@ void rotate_grad(tensor<Real> out, tensor<Real> x, tensor<Real> t, tensor<Real> 
     const long long f = r.order(s);
     permute(now.data(), turned.data(), rows, r, f, true);
     const auto& in = z[static_cast<std::size_t>(s)];
-    for (long long k = 0; k < r.count(); ++k) {
-      strided<Real> a{in.data() + k * r.b, r.in, 1}, d{turned.data() + k * r.b, r.in, 1};
-      if (transposed) std::swap(a, d);
-      gemm(r.b, r.b, rows, a.transposed(), d, out.p + r.block_at(f, k), r.b, 1);
-    }
+    sum_blocks(in.data(), turned.data(), rows, r, out.p, f);
     multiply_blocks(turned.data(), now.data(), rows, r, q.p, f, !transposed);
     turned = now;
     permute(turned.data(), now.data(), rows, r, f, false);
