@@ -43,9 +43,9 @@ TEST_CASE("together: Q, K and V, and gate and up, each with its adapter and its 
   CHECK((of_three == 1 && of_two == 1 && alone == 2));
 }
 TEST_CASE("together: few tokens take one kernel for them, many one for each") {
-  CHECK(kernels_with<tuned>(16) == 7);
+  CHECK(kernels_with<tuned>(16) == 6);
   CHECK(kernels_with<tuned>(512) == 7 + 3 + 3);  // and heads side by side, what goes to the cache, silu(gate) ⊙ up
-  CHECK(kernels_with<uneven>(16) == 7);          // K and V have no adapter: one of zeros
+  CHECK(kernels_with<uneven>(16) == 6);          // K and V have no adapter: one of zeros
 }
 TEST_CASE("together: the product of gate and up is part of their launch, where nothing else reads them") {
   const block_value v = value_of<tuned>();

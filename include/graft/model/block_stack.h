@@ -51,6 +51,10 @@ template <class Engine> class block_stack {
     const way ends = w == way::cached ? way::forward : w;
     for (bound_block<Engine>& b : blocks_)
       if (status s = b.bind(b.path().empty() ? ends : w, room); !s) return s;
+    for (int l = 0; (w == way::cached || w == way::forward) && l < layers(); ++l) {
+      const bool last = l + 1 == layers();
+      layer(l).followed_by(w, last ? head() : layer(l + 1), last ? ends : w);
+    }
     return ok;
   }
   bound_block<Engine>& embed() { return blocks_.front(); }

@@ -6,6 +6,7 @@
 #include <graft/derive/apply.h>
 #include <graft/plan/beside.h>
 #include <graft/plan/expression.h>
+#include <graft/plan/norm_between.h>
 #include <graft/plan/plan.h>
 #include <graft/plan/together.h>
 
@@ -142,6 +143,15 @@ struct planner {
     for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0 && dropped_of[i] < 0;
     sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
     if (p.to.joins_rows && p.to.gathers == target::work::by_products) find_row_launches(readers, free, row_of);
+    sequence<int> norm_behind(found.size(), -1), product_before(p.row_launches.size(), -1);
+    for (int r = 0; p.to.carries_norms && r < p.row_launches.size(); ++r) {
+      if (!only_products_read(g, p.row_launches[r], readers, found)) continue;
+      const id h = g[p.row_launches[r].norm].a;
+      if (is_leaf(g[h].what)) p.norm_of_input = r;
+      for (int k = 0; k < found.size(); ++k)
+        if (found[k].result == h && stands_by_norm(found[k]) && groups[k].size() == 1 && norm_behind[k] < 0)
+          norm_behind[k] = r, product_before[r] = k;
+    }
     sequence<sequence<id>> expressions;
     sequence<int> expression_of(g.size, -1);
     if (p.to.joins_elements && p.to.gathers == target::work::by_products) {
@@ -182,6 +192,10 @@ struct planner {
           for (const int member : groups[product]) add_product(found[member], runs_beside, member);
           if (const id gate = gates[groups[product][0]]; gate >= 0)
             p.launches.back().gated = gate, add(gate, slot::post);
+          if (const int norm = norm_behind[groups[product][0]]; norm >= 0) {
+            p.launches.back().norm = norm;
+            for (const id n : p.row_launches[norm].inside) add(n, slot::post);
+          }
         } else if (sum >= 0 && (p.sums[sum].result == i || p.sums[sum].scaled == i)) {
           if (runs_beside[sum] < 0 && computed_before(p.sums[sum].product, part_of, -1)) add_sum(p.sums[sum], sum);
         } else if (const int e = expression_of[i]; e >= 0) {
@@ -204,7 +218,8 @@ struct planner {
           for (const id n : inside) add(n, slot::pre);
           add(i, slot::alone);
         } else if (const int rows = row_of[i]; rows >= 0) {
-          if (p.row_launches[rows].result == i && computed_before(p.row_launches[rows].inside, row_of, rows))
+          if (product_before[rows] < 0 && p.row_launches[rows].result == i &&
+              computed_before(p.row_launches[rows].inside, row_of, rows))
             add_row_launch(p.row_launches[rows], rows);
         } else if (product < 0 && sum < 0 && computed_before(i, part_of, -1)) {
           open(family_of(g[i]), i);

@@ -54,10 +54,20 @@ constexpr beside_shape shape_of(const graph& g, const product_slots& beside, con
           side >= 0 && (sum.left == side || sum.right == side)};
 }
 
+// Is the norm behind this launch inside its kernel and those of its readers?
+constexpr bool carries_norm(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
+                            const encoding& stored) {
+  if (l.norm < 0 || p.to.run_normed == nullptr) return false;
+  sequence<product_shape> behind;
+  for (const product_slots& reader : p.products)
+    if (reader.x == p.row_launches[l.norm].result) behind.push(shape_of(g, reader, s, type, stored));
+  return p.to.run_normed(shape_of(g, p.products[l.product], s, type, stored), behind.begin(), behind.size(), p.to);
+}
+
 constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
                          const encoding& stored) {
   if (l.product >= 0) {
-    int n = 0;
+    int n = l.norm >= 0 && !carries_norm(g, p, l, s, type, stored) ? 1 : 0;
     sequence<product_shape> all;
     for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type, stored));
     for (int k = 0; k < 2; ++k)

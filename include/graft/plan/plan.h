@@ -44,6 +44,7 @@ struct launch {
   int product = -1;          // its slots: one of plan::products
   int together = 0;          // and so many of those behind it, which read the same input
   id gated = none_id;        // the product of its two results, element by element: what the launch stores
+  int norm = -1;             // a norm of its result, which its kernel may have inside: one of plan::row_launches
   int sum = -1;              // a product over the tokens: one of plan::sums
   int beside[2] = {-1, -1};  // and those that may run beside its product
   id also = none_id;         // of an expression: a second value that it computes, from the same operands
@@ -64,6 +65,7 @@ struct plan {
   sequence<token_sum> sums;
   sequence<row_launch> row_launches;
   sequence<dropped_product> dropped;
+  int norm_of_input = -1;   // the row launch that whoever wrote the input may have done
   sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
   sequence<slot> place;
   int breaks = 0;  // nodes that no launch can hold

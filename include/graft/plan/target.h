@@ -54,6 +54,7 @@ struct target {
   bool joins_rows = false;         // a norm with its factors, and heads side by side, are a launch (row_launch.h)
   int joins_products = 1;          // so many products that read the same input may be a launch,
   bool joins_gates = false;        // and two of them with the multiplication of their results
+  bool carries_norms = false;      // a norm between products may be part of their kernels (norm_between.h)
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.
@@ -62,6 +63,8 @@ struct target {
   bool (*run_together)(const product_shape*, int count, const target&) = nullptr;
   // Is that multiplication inside the one kernel with these sizes, or behind it?
   bool (*run_gated)(const product_shape*, const target&) = nullptr;
+  // Is a norm inside the kernel of the product before it and those of the products behind it, or between them?
+  bool (*run_normed)(const product_shape& before, const product_shape* behind, int count, const target&) = nullptr;
   // Does attention put heads side by side and turn them itself?
   bool (*takes_heads)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   int (*node_kernels)(const graph&, id, const size_values&, dtype, const target&) = nullptr;

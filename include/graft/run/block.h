@@ -217,6 +217,11 @@ template <class Engine> class bound_block {
         if (status s = b.in->parameters_changed(programs_->queue, b.with); !s) return of(s);
     return ok;
   }
+  // `next` reads what this one gives, bound for its own way.
+  void followed_by(way w, const bound_block& next, way its) {
+    if (at(w).in != nullptr && next.at(its).in != nullptr)
+      block_program<Engine>::followed_by(at(w).with, *next.at(its).in, next.at(its).with);
+  }
   // The tensors of one way, in its program; for engines that mix rows of several.
   typename Engine::bound::binding& binding(way w) { return at(w).with.values; }
   // What has a gradient, by name inside the block.

@@ -59,6 +59,7 @@ template <class T> class bound_plan {
     std::deque<bound_product<T>> products;
     std::deque<bound_sum<T>> sums;
     std::deque<bound_together<T>> together;
+    cells<float> next_gain{};  // of the norm that the block behind begins with
     mixed_launches mixed;
     long long aimed = -1;
   };
@@ -68,7 +69,13 @@ template <class T> class bound_plan {
     std::swap(known_, other.before), std::swap(changing_, other.changing);
     std::swap(products_, other.products), std::swap(sums_, other.sums), std::swap(together_, other.together);
     std::swap(aimed_, other.aimed);
-    std::swap(mixed_, other.mixed);
+    std::swap(mixed_, other.mixed), std::swap(next_gain_, other.next_gain);
+  }
+  // The block behind reads what this one gives: where it begins with a norm that only products read, the launch that
+  // writes the result may do it.
+  static void followed_by(binding& mine, const bound_plan& next, const binding& with) {
+    const int r = next.p_.norm_of_input;
+    mine.next_gain = r < 0 ? cells<float>{} : with.known.place(unshaped(next.g_, next.p_.row_launches[r].scale));
   }
   // What follows from parameters alone is computed by another plan of the same layer, whose parameters_changed() comes
   // first: `equal` is its node for each of ours, or none.
@@ -84,7 +91,7 @@ template <class T> class bound_plan {
   // How often the addresses that launches use have changed: what was captured before is void.
   long long moves() const {
     return moved_ + memory_.made() + (panel_ != nullptr ? panel_->moves() : 0) +
-           (workspace_ != nullptr ? workspace_->moves() : 0);
+           (workspace_ != nullptr ? workspace_->moves() : 0) + (room_ != nullptr ? room_->normed_rows.moves() : 0);
   }
   // Parameter-time values again, from tensors that were written; nothing is allocated.
   // `scratch`: where other plans may use the memory of calls meanwhile.
@@ -190,6 +197,14 @@ template <class T> class bound_plan {
 
   bool mixes(const graft::launch& l) const;
   result<bool> run_mixed_together(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
+  // ---- norms inside products (bound_plan_norms.cuh)
+  long long bytes_of_squares(id x) const {
+    return most_normed_tokens * g_.sizes.value(g_[x].d[3], sizes_) / 16 * static_cast<long long>(sizeof(float));
+  }
+  bool takes_norm(id x, long long m, const target& to) const;
+  norm_behind norm_behind_of(const graft::launch& l, long long m, const target& to);
+  norm_ahead norm_ahead_of(id x, long long m) const;
+  bool take_normed_input(const row_launch& r);
   status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
   status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
   void* place_of(id i);
@@ -217,6 +232,9 @@ template <class T> class bound_plan {
   std::deque<bound_sum<T>> sums_;
   std::deque<bound_together<T>> together_;  // one for each launch of several products
   mixed_launches mixed_;
+  cells<float> next_gain_{};
+  normed_result normed_input_{};
+  node_set normed_;  // results of norms that lie as h ⊙ gain in this call
   std::deque<bound_attention<T>> attentions_;
   sequence<int> readers_;
   sequence<id> read_;  // by products of either kind: stored as T

@@ -25,6 +25,7 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
     if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
       return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
   if (products_.empty() && sums_.empty()) make_launches();
+  next_gain_ = {};
   mixed_ = {};  // what lies here may have been another layer's
   kernels_ = &kernels, leaves_ = leaves;
   now_.data.assign(static_cast<std::size_t>(g_.size), view{});
@@ -35,7 +36,7 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   reserved_ = largest;
   values_ = values(g_, largest, leaves_, kernels.evaluate, &kernels.ranks);
   room_ = with_others != nullptr ? with_others : &own_room_;
-  lacking_ = node_set(g_.size);
+  lacking_ = normed_ = node_set(g_.size);
   memory_.lie_in(&room_->values);
   values_.decode_into(panel_ = &panel, dtype_of<T>);
   if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
@@ -52,6 +53,11 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   if (status st = pack(stream); !st) return st;
   if (status st = reserve_values(largest); !st) return st;
   if (products_.empty()) return aim(), status(ok);
+  if (p_.norm_of_input >= 0) {
+    const id x = p_.row_launches[p_.norm_of_input].result;
+    const long long row = g_.sizes.value(g_[x].d[3], s) * static_cast<long long>(sizeof(T));
+    if (status st = room_->normed_rows.reserve(most_normed_tokens * row + bytes_of_squares(x)); !st) return st;
+  }
   const bool together = one_product() && shared != nullptr && shared->used;
   workspace_ = together ? &shared->workspace : &room_->workspace;
   if (status st = workspace_->reserve(workspace_bound(room.tokens, rank)); !st) return st;
@@ -121,12 +127,18 @@ template <class T> void bound_plan<T>::collect() {
     need(s.factor), need(s.scale), need_known(s.left), need_known(s.right);
     computed_.add(s.result);
   }
-  for (const graft::launch& l : p_.launches)
+  for (const graft::launch& l : p_.launches) {
+    if (l.norm >= 0) {
+      computed_.add(p_.row_launches[l.norm].norm);
+      for (const id n : p_.row_launches[l.norm].inside)
+        for (int k = 0; k < 3; ++k) need_known(g_[n].operand(k));
+    }
     if (l.product < 0 && l.sum < 0) {
       computed_.add(l.anchor);
       for (int n = l.first; n < l.first + l.count; ++n)
         for (int k = 0; k < 3; ++k) need_known(g_[p_.nodes[n]].operand(k));
     }
+  }
   for (int k = 0; k < g_.outs; ++k) need_known(g_.out[k].at);
   for (id i = 0; i < g_.size; ++i) changing_.in[i] = known_[i] && p_.when.of[i] == stage::parameter;
   only_product_ = one_product() && p_.products[0].residual < 0;

@@ -51,6 +51,10 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
         write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(n)].out_size());
       }
       if (l.gated >= 0) write(l.gated, count(g_, l.gated, largest));
+      if (l.norm >= 0) {  // with sums of squares behind the rows
+        const id x = p_.row_launches[l.norm].result;
+        written.push_back({k, x, count(g_, x, largest) * static_cast<long long>(sizeof(T)) + bytes_of_squares(x)});
+      }
       if (const id z = p_.products[l.product].before_posts; is_read_later(z)) write(z, count(g_, z, largest));
       for (const int sum : l.beside) write_sum(sum);
     } else if (l.sum >= 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The members of bound_plan that run it: the launches of a plan in their order, each with the tensors of this call.
 #pragma once
-#include <graft/backend/cuda/bound_plan.cuh>
+#include <graft/backend/cuda/bound_plan_norms.cuh>
 
 namespace graft::cuda {
 
@@ -14,6 +14,8 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
     values_.resize(now_.sizes);
     for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
   }
+  normed_input_ = std::exchange(room_->normed, {});
+  for (const row_launch& r : p_.row_launches) normed_.in[r.result] = false;
   for (int k = 0; k < p_.launches.size(); ++k) {
     const graft::launch& l = p_.launches[k];
     if (clock != nullptr)
@@ -115,13 +117,16 @@ status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const 
     const product_slots& s = p_.products[l.product];
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
     using ran = typename bound_together<T>::ran;
-    const auto what = b.run(stream, kernels_->linear, to, m, products_, tensor_at(s.x), y, l.gated >= 0);
+    const auto what =
+        b.run(stream, kernels_->linear, to, m, products_, tensor_at(s.x), y, l.gated >= 0, norm_ahead_of(s.x, m));
     if (!what) return what.failure();
     if (*what == ran::products && l.gated >= 0) return run_node(stream, l.gated);
     if (*what != ran::nothing) return ok;
   }
   for (int k = 0; k <= l.together; ++k)
     if (status s = run_product(stream, to, l, l.product + k, alone); !s) return s;
+  if (l.norm >= 0 && !normed_[p_.row_launches[l.norm].result])
+    if (status s = run_rows(stream, p_.row_launches[l.norm]); !s) return s;
   return l.gated >= 0 ? run_node(stream, l.gated) : status(ok);
 }
 template <class T>
@@ -139,6 +144,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   if (with.before != nullptr) values_.put(s.before_posts, {with.before, dtype_of<T>});
   with.workspace = workspace_->data(), with.counters = counters_;
   const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
+  with.ahead = norm_ahead_of(s.x, m), with.behind = norm_behind_of(l, m, to);
   for (int k = 0; k < 2; ++k)
     if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
   if (const auto k = static_cast<std::size_t>(index); k < mixed_.products.size()) {
@@ -199,6 +205,7 @@ template <class T> status bound_plan<T>::run_sum(cudaStream_t stream, const targ
                s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false, scaled, scale);
 }
 template <class T> status bound_plan<T>::run_rows(cudaStream_t stream, const row_launch& r) {
+  if (take_normed_input(r)) return ok;
   const int k = written_output(r.result);
   if (k < 0) return values_.compute_rows(stream, r, values_.room(r.result));
   const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];

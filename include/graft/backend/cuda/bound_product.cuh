@@ -31,6 +31,8 @@ struct product_tensors {
   void* y = nullptr;
   const void* residual = nullptr;
   void *side = nullptr, *before = nullptr;  // where S, with padding, and the sum before the post slot are wanted
+  norm_ahead ahead{};                       // of x, and behind y
+  norm_behind behind{};
   beside_sum sums[2]{};
   void* workspace = nullptr;
   std::uint32_t* counters = nullptr;
@@ -141,12 +143,12 @@ template <class T> class bound_product {
       o.s = s_now_ = with.side, o.before = before_now_ = with.before;
       if (shared_ != nullptr) o.slot.scale = record_scale(from), o.slot.shift = record_shift(from);
       o.workspace = with.workspace, o.counters = with.counters;
-      product_shape own = shape(m);
-      if (has_no_branch()) own.rank = o.slot.rank = 0, o.slot.a_tiles = o.slot.b_tiles = o.slot.b = o.a = nullptr;
-      calls_ = linear_calls(kernels, to, own, o);
+      if (has_no_branch()) o.slot.rank = 0, o.slot.a_tiles = o.slot.b_tiles = o.slot.b = o.a = nullptr;
+      calls_ = linear_calls(kernels, to, shape_alone(m), o);
     }
     auto bound = calls_.at(m, with.x, with.y, with.residual, with.sums);
     if (!bound) return bound.failure();
+    if (!take_norms(**bound, with.ahead, with.behind)) return fail("no kernel of this product has a norm inside");
     const bool chained = may_chain() && !is_coded();  // a panel is whole when its decoding has ended
     if (status done = launch(stream, **bound, chained); !done) return done.failure();
     return (*bound)->beside;
@@ -180,6 +182,16 @@ template <class T> class bound_product {
   code_choice codes_for(long long m, const target& to) const {
     if (!is_coded() || !slots_.weight_by_row || kept_side() >= 0 || slots_.before_posts >= 0) return {};
     return choose_codes(leaf().beside->how, dtype_of<T>, m, k_, rank_, to);
+  }
+  // May norms of x and of the result be inside its kernel? With timed choices there may be another one.
+  bool stands_by_norm(long long m, const linear_kernels& kernels, const target& to) const {
+    return !is_coded() && kernels.timer == nullptr && cuda::stands_by_norm(shape_alone(m), to, kernels.have);
+  }
+  // Without what stands in place of a branch for the sake of others.
+  product_shape shape_alone(long long m) const {
+    product_shape p = shape(m);
+    if (has_no_branch()) p.rank = 0;
+    return p;
   }
   product_shape shape(long long m) const {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};

@@ -20,7 +20,8 @@ template <class T> class bound_together {
   enum class ran : unsigned char { nothing, products, gated };
   // `y`: of each, and behind them, where there is one, that of their multiplication.
   result<ran> run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
-                  std::deque<bound_product<T>>& products, const void* x, void* const* y, bool gated) {
+                  std::deque<bound_product<T>>& products, const void* x, void* const* y, bool gated,
+                  const norm_ahead& ahead) {
     kept* to = &kept_[0];
     for (kept& k : kept_) {
       if (k.used > 0 && k.m == m && k.aligned == aligned(x, y, gated)) {
@@ -28,6 +29,7 @@ template <class T> class bound_together {
         if (k.does == ran::nothing) return k.does;
         if (status s = point(k.bound, x, k.does == ran::gated ? y + count_ : y, k.does == ran::gated ? 1 : count_); !s)
           return s.failure();
+        take_norms(k.bound, ahead, {});
         if (status s = launch(stream, k.bound, may_chain(products)); !s) return s.failure();
         return k.does;
       }
@@ -37,6 +39,7 @@ template <class T> class bound_together {
     if (status s = bind(*to, kernels, device, m, products, x, y, gated); !s) return s.failure();
     to->m = m, to->aligned = aligned(x, y, gated), to->used = ++calls_;
     if (to->does == ran::nothing) return to->does;
+    take_norms(to->bound, ahead, {});
     if (status s = launch(stream, to->bound, may_chain(products)); !s) return s.failure();
     return to->does;
   }

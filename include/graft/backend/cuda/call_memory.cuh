@@ -13,9 +13,17 @@
 
 namespace graft::cuda {
 
+struct normed_result {
+  const void *result = nullptr, *gain = nullptr;
+  long long rows = 0;
+};
 // What all plans of a model share; a layer has its own, which stays where it is while the layer is captured.
 struct call_room {
   common_memory values, workspace;
+  // What the last plan made of its result for the norm that the next one begins with: result ⊙ gain, and sums of squares
+  // behind it (stream_norm.cuh). Every plan that runs takes it away.
+  common_memory normed_rows;
+  normed_result normed{};
 };
 
 class call_memory {

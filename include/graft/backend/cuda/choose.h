@@ -179,6 +179,16 @@ constexpr stream_choice choose_gated(const product_shape* all, bool apart_ranks,
   return {apart.tokens, gated_rows, 1, tiles, false, true};
 }
 
+// May a norm of its x, or of its result, be inside its kernel? In bf16: h ⊙ gain is not small as a norm is, and halves end
+// at 65504.
+constexpr bool stands_by_norm(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {
+  if (p.type != dtype::bf16 || p.m < 1 || p.m > most_normed_tokens || !p.stored.plain()) return false;
+  const linear_choice c = choose(p, device, have);
+  return c.how == way::stream && !c.stream.any;
+}
+constexpr int most_norm_columns = 1 << 16, norm_columns = 64;  // and multiples of these
+constexpr bool takes_norm_of(long long columns) { return columns % norm_columns == 0 && columns <= most_norm_columns; }
+
 // A product over the tokens, Zᵀ Q. `rank` 0: no tensor cores.
 struct sum_shape_of_call {
   dtype type = dtype::bf16;

@@ -297,6 +297,14 @@ inline status point(bound_linear& b, const void* x, void* const* y, int count) {
   return ok;
 }
 
+// Norms ahead of x and behind y, of this call. False: it is not a kernel that may have them inside.
+inline bool take_norms(bound_linear& b, const norm_ahead& ahead, const norm_behind& behind) {
+  auto* const s = b.count == 1 ? std::get_if<stream_call>(&b.at[0].with) : nullptr;
+  if (s == nullptr || s->args.m > most_normed_tokens) return ahead.squares == nullptr && behind.gain == nullptr;
+  s->args.ahead = ahead, s->args.behind = behind;
+  return true;
+}
+
 // `chained`: the weights may be read before the kernel ahead in the stream has finished.
 inline status launch(cudaStream_t stream, bound_linear& b, bool chained) {
   const on_device here(b.device);

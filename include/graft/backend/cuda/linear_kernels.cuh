@@ -62,7 +62,7 @@ template <class T, int Bit> kernel_entry stream_entry() {
   constexpr int rows = stream_kernels[shape].rows, splits = stream_kernels[shape].splits;
   constexpr bool any = shape == any_shape;
   return {address_of(&stream_kernel<T, tokens, rows, splits, rank, any>),
-          static_cast<unsigned>(stream_block<T, tokens, rows, splits, rank, any>::threads),
+          static_cast<unsigned>(stream_block<T, tokens, rows, splits, rank, any>::launched),
           stream_shape<tokens, rows, splits, rank>::bytes};
 }
 template <class T, std::uint64_t Streams, std::uint32_t Gemms, int... G, int... S>

@@ -13,10 +13,12 @@
 // and A rows of both; what the first one gives goes through shared memory to the warps that have the second.
 //
 // Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent
-// launch), and scaled where there is a pre slot; the warpgroup accumulates; expands; exchanges; applies post; stores.
+// launch), and scaled where there is a pre slot (stream_pre.cuh); the warpgroup accumulates; expands; exchanges; applies
+// post; stores. A norm between two launches is part of both (stream_norm.cuh).
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/stream_norm.cuh>
 #include <graft/backend/cuda/stream_shape.h>
 #include <graft/backend/cuda/wgmma.cuh>
 
@@ -29,6 +31,8 @@ struct stream_block {
   static constexpr int blocks = shape::blocks;
   static constexpr bool scales = Any && Rank == 0;  // has a warpgroup for the pre slot
   static constexpr int threads = shape::threads + (scales ? 128 : 0);
+  static constexpr bool norms = !Any && Tokens <= most_normed_tokens;  // has a warp for 1 / rms of each token
+  static constexpr int launched = threads + (norms ? 32 : 0);
   using accumulators = float[blocks][Tokens / 2];
   static constexpr bool can_gate = Rows == gated_rows && !Any;
   static constexpr int half = Rows / 2, half_units = half / 16;
@@ -123,40 +127,6 @@ struct stream_block {
           ptx::load_bytes(base + shape::b_at, b_of(seg), half * shape::pitch, b_ready());
           ptx::load_bytes(base + shape::b_at + half * shape::pitch, b_of(g.segment[1]), half * shape::pitch, b_ready());
         });
-  }
-
-  // ---- a warpgroup for the pre slot -----------------------------------------------------------------------------------
-  // x ⊙ pre, in place, before the stage is complete. Each warp takes every fourth stage: all of the first x come at
-  // once, and nothing is multiplied before they are scaled. A thread has the same eight columns of every fourth token.
-  __device__ void scale() const {
-    const int thread = static_cast<int>(threadIdx.x) - shape::threads, lane = thread % 32, column = lane % 8 * 8;
-    constexpr int ahead = 3;  // factors asked for, in stages of this warp
-    uint4 factors[ahead];
-    auto ask = [&](int i, int k) {
-      if (k < k_end) factors[i] = __ldg(reinterpret_cast<const uint4*>(pre() + k * 64LL + column));
-    };
-    const int first = k_begin + thread / 32;
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) ask(i, first + 4 * i);
-    for (int k0 = first; k0 < k_end; k0 += 4 * ahead)
-#pragma unroll
-      for (int i = 0; i < ahead; ++i) {
-        const int k = k0 + 4 * i, q = (k - k_begin) % shape::stages;
-        if (k >= k_end) break;
-        ptx::barrier_wait(x_here(q), (k - k_begin) / shape::stages % 2);
-        const std::uint32_t x = base + q * shape::stage + shape::w + shape::a;
-#pragma unroll
-        for (int token = lane / 8; token < Tokens; token += 4) {
-          const std::uint32_t at = x + tile_offset(token, column, 128);
-          const uint4 v = ptx::load_shared_uint4(at);
-          ptx::store_shared(at, make_uint4(times<T>(v.x, factors[i].x), times<T>(v.y, factors[i].y),
-                                           times<T>(v.z, factors[i].z), times<T>(v.w, factors[i].w)));
-        }
-        ptx::fence_async_shared();
-        __syncwarp();
-        if (lane == 0) ptx::barrier_arrive(full(q));
-        ask(i, k + 4 * ahead);
-      }
   }
 
   // ---- one warpgroup ------------------------------------------------------------------------------------------------
@@ -322,6 +292,9 @@ struct stream_block {
       if (at >= 0) to[b][j][h] = *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(seg.residual) + at);
     });
   }
+  // 1 / rms of each token, which a warp finds meanwhile, and the factors of a norm behind y for the rows of each pair.
+  __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
+  using gains = float2[blocks][2];
   using block_sums = float[Tokens / 2];
   template <activation Act> __device__ __forceinline__ static void activate_all(block_sums& acc) {
 #pragma unroll
@@ -358,6 +331,11 @@ struct stream_block {
     });
   }
   __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual) const {
+    store(acc, residual, [](int, int, long long, std::uint32_t) {});
+  }
+  // `also` is called for every pair as it is stored: also(b, h, at, pair).
+  template <class Also>
+  __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual, const Also& also) const {
     const int odd = (threadIdx.x / 4) & 1;
     T* const y = static_cast<T*>(seg.y);
     each_pair([&](int b, int j, int h, long long at) {
@@ -368,7 +346,9 @@ struct stream_block {
         const T* const more = reinterpret_cast<const T*>(&residual[b][j][h]);
         first += to_float(more[0]), second += to_float(more[1]);
       }
-      if (at >= 0) *reinterpret_cast<std::uint32_t*>(y + at) = pack<T>(first, second);
+      const std::uint32_t pair = pack<T>(first, second);
+      if (at >= 0) *reinterpret_cast<std::uint32_t*>(y + at) = pair;
+      also(b, h, at, pair);
     });
   }
   __device__ void consume() const {
@@ -379,9 +359,13 @@ struct stream_block {
     pairs residual;
     const bool by_pairs = !Any || (!g.by_row && seg.n % 2 == 0);
     if (by_pairs && seg.residual != nullptr) load_residual(residual);
+    gains gain;
+    if (norms && g.behind.gain != nullptr) load_gains<T>(*this, gain);
     accumulate(acc);
     if constexpr (Rank > 0) expand(acc);
     if constexpr (Splits > 1) exchange(acc);
+    if constexpr (norms)
+      if (g.ahead.squares != nullptr) normalize_tokens<Tokens>(acc, token_factors());
 #pragma unroll
     for (int b = 0; b < blocks; ++b)
 #pragma unroll
@@ -392,6 +376,13 @@ struct stream_block {
     for (int b = 0; b < blocks; ++b) activate_any(acc[b], is_second(b) ? g.segment[1].act : seg.act);
     if constexpr (can_gate)
       if (g.gated) multiply_gates(acc);
+    if constexpr (norms)
+      if (g.behind.gain != nullptr) {
+        squares_of_rows squares;
+        return store(acc, residual, [&](int b, int h, long long at, std::uint32_t pair) {
+          squares.store<T>(g.behind, gain[b][h], h, at, pair);
+        });
+      }
     store(acc, residual);
   }
 };

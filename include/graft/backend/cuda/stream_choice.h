@@ -5,6 +5,7 @@
 namespace graft::cuda {
 
 inline constexpr int max_segments = 4, max_stream_rank = 64, max_stream_tokens = 64;
+inline constexpr int most_normed_tokens = 16;  // of kernels that may stand around a norm
 
 struct stream_choice {
   int tokens = 0, rows = 0, splits = 0, tiles = 0;

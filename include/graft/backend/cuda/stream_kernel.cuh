@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // stream.cuh as a kernel: a block finds its tile, its layer and its part of the inner axis, and its warps their work.
 #pragma once
-#include <graft/backend/cuda/stream.cuh>
+#include <graft/backend/cuda/stream_pre.cuh>
 
 namespace graft::cuda {
 
 template <class T, int Tokens, int Rows, int Splits, int Rank, bool Any>
-__global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, Any>::threads)
+__global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, Any>::launched)
     stream_kernel(const __grid_constant__ stream_maps maps, const __grid_constant__ stream_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
@@ -32,7 +32,9 @@ __global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, An
   else if (Rank > 0 && threadIdx.x == 192)
     block.request_adapter();
   else if (block.pre() != nullptr && threadIdx.x >= 192)
-    block.scale();
+    scale_input<T, Tokens>(block);
+  else if (block.norms && threadIdx.x >= block.threads && g.ahead.squares != nullptr)
+    find_token_factors<Tokens>(g.ahead, g.m, g.k_steps * 64, block.token_factors());
 #endif
 }
 

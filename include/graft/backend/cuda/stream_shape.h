@@ -29,8 +29,10 @@ template <int Tokens, int Rows, int Splits, int Rank, int Beside = 0, int Most =
   static constexpr int wanted = Beside > 0 ? Most : crowd > Most ? crowd : Most;
   static constexpr int stages = fitting < wanted ? fitting : wanted;
   static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, inbox = s_at + s_bytes;
-  static constexpr std::uint32_t barriers = b_at + pad, beside = barriers + 512, bytes = beside + Beside + 1024;
-  static_assert(3 * stages + 2 <= 64);  // room for the barriers
+  static constexpr std::uint32_t barrier_bytes = 512, barriers = b_at + pad, beside = barriers + barrier_bytes;
+  static constexpr std::uint32_t bytes = beside + Beside + 1024;
+  // Room for the barriers, and behind them a factor for each token where there are few.
+  static_assert(8 * (3 * stages + 2) + 4 * most_normed_tokens <= barrier_bytes);
   static_assert(units % Splits == 0 && stages >= 2 && bytes <= shared_memory_limit && inbox % 128 == 0);
 };
 
@@ -44,6 +46,17 @@ struct stream_segment {
 struct stream_maps {
   CUtensorMap x, w[max_segments];
 };
+// A norm behind y, or ahead of x (stream_norm.cuh).
+struct norm_behind {
+  const void* gain = nullptr;  // null: none
+  void* scaled = nullptr;      // y ⊙ gain
+  float* squares = nullptr;    // [m][n / 16]
+  bool in_float = false;       // the gain; else in the type of the layer
+};
+struct norm_ahead {
+  const float* squares = nullptr;  // [m][k / 16]; null: none
+  const float* eps = nullptr;
+};
 // The first line of the parameters is all that a block needs to begin.
 struct stream_args {
   int m, k_steps;
@@ -52,6 +65,8 @@ struct stream_args {
   bool by_row;                   // y is [row][token]: the rows are tokens and the tokens are the rows of A
   bool gated;                    // tiles have rows of the first two segments, and store the product of both
   stream_segment segment[max_segments];
+  norm_ahead ahead;    // of x
+  norm_behind behind;  // of the first segment
 };
 
 }  // namespace graft::cuda

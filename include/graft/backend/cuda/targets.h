@@ -48,6 +48,12 @@ constexpr bool run_gated(const product_shape* all, const target& t) {
   const bool apart = give_joint_rank(padded, all, 2, true);
   return choose_gated(padded.begin(), apart, t).rows > 0;
 }
+constexpr bool run_normed(const product_shape& before, const product_shape* behind, int count, const target& t) {
+  const auto stands = [&](product_shape p) { return p.rank = padded_rank(p.rank), stands_by_norm(p, t); };
+  bool all = takes_norm_of(before.n) && stands(before);
+  for (int i = 0; i < count; ++i) all = all && stands(behind[i]);
+  return all;
+}
 // Several rotation factors that stay within 32 columns are composed to one first.
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
@@ -101,9 +107,9 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.kernel_seconds = capability >= 90 ? 1.2e-6 : 2.5e-6;
   t.largest_branch_rank = 64;
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = t.takes_dropout = true;
-  t.joins_products = max_segments, t.joins_gates = true;
+  t.joins_products = max_segments, t.joins_gates = t.carries_norms = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
-  t.run_gated = &run_gated, t.takes_heads = &takes_heads;
+  t.run_gated = &run_gated, t.run_normed = &run_normed, t.takes_heads = &takes_heads;
   return t;
 }
 }  // namespace cuda

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A norm between two launches of the stream family, in both of them and in none of its own:
+//     norm(h) Wᵀ = (h ⊙ gain) Wᵀ / rms(h)
+// The launch that writes h stores h ⊙ gain as well, and the sums of squares of sixteens of its columns, which follow from
+// h as it is stored and from nothing else: not from tiles, nor from the tokens beside. The launch that reads h ⊙ gain
+// multiplies the sums of each token by 1 / rms on their way out; a warp finds it while the weights pass through. A side
+// branch is linear, and so are factors; both follow.
+#pragma once
+#include <graft/backend/cuda/post.cuh>
+#include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/stream_shape.h>
+
+namespace graft::cuda {
+
+inline constexpr int norm_is_there = 2;  // the barrier between that warp and those that need what it finds
+
+// ---- the launch that writes h
+template <class T, class Block>
+__device__ __forceinline__ void load_gains(const Block& block, typename Block::gains& to) {
+  const int lane = threadIdx.x % 32;
+  const norm_behind& norm = block.g.behind;
+  ptx::wait_for_previous_kernel();
+#pragma unroll
+  for (int b = 0; b < Block::blocks; ++b)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = block.row0 + (b * 4 + threadIdx.x / 32) * 16 + lane / 8 * 2 + 8 * h;
+      if (row >= block.seg.n || b * 4 + threadIdx.x / 32 >= Block::shape::units) continue;
+      to[b][h] = norm.in_float
+                     ? *reinterpret_cast<const float2*>(static_cast<const float*>(norm.gain) + row)
+                     : unpack<T>(*reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(norm.gain) + row));
+    }
+}
+// The pairs of a unit in their order: two of each token in a thread, and four threads.
+struct squares_of_rows {
+  float sum = 0;
+  template <class T>
+  __device__ __forceinline__ void store(const norm_behind& norm, float2 gain, int h, long long at, std::uint32_t pair) {
+    const float2 v = unpack<T>(pair);
+    if (at >= 0)
+      *reinterpret_cast<std::uint32_t*>(static_cast<T*>(norm.scaled) + at) = pack<T>(v.x * gain.x, v.y * gain.y);
+    const float both = fmaf(v.x, v.x, __fmul_rn(v.y, v.y));
+    sum = h == 0 ? both : sum + both;
+    if (h == 0) return;
+    sum += __shfl_xor_sync(0xffffffffU, sum, 8);
+    sum += __shfl_xor_sync(0xffffffffU, sum, 16);
+    if (threadIdx.x % 32 < 8 && at >= 0) norm.squares[at / 16] = sum;
+  }
+};
+
+// ---- those that read h ⊙ gain
+// A warp, once the kernel before has finished. Each lane adds the same sums of a token whatever tokens there are.
+template <int Tokens>
+__device__ __forceinline__ void find_token_factors(const norm_ahead& norm, int m, int columns, std::uint32_t to) {
+  const int lane = threadIdx.x % 32, parts = columns / 16;
+  float sum[Tokens] = {};
+  ptx::wait_for_previous_kernel();
+  const float eps = *norm.eps, share = 1 / static_cast<float>(columns);
+  for (int i = lane * 4; i < parts; i += 128)
+#pragma unroll
+    for (int token = 0; token < Tokens; ++token) {  // without a branch: all are asked for before the first is there
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(norm.squares + (token < m ? token : m - 1) * parts + i));
+      sum[token] += (v.x + v.y) + (v.z + v.w);
+    }
+#pragma unroll
+  for (int token = 0; token < Tokens; ++token) {
+#pragma unroll
+    for (int other = 1; other < 32; other *= 2) sum[token] += __shfl_xor_sync(0xffffffffU, sum[token], other);
+    if (lane == token) ptx::store_shared(to + 4 * token, __float_as_uint(1 / sqrtf(fmaf(sum[token], share, eps))));
+  }
+  ptx::named_arrive(norm_is_there, 160);
+}
+template <int Tokens, int Blocks>
+__device__ __forceinline__ void normalize_tokens(float (&acc)[Blocks][Tokens / 2], std::uint32_t factors) {
+  ptx::named_barrier(norm_is_there, 160);
+#pragma unroll
+  for (int j = 0; j < Tokens / 8; ++j) {
+    const float2 factor = ptx::load_shared_float2(factors + 4 * (8 * j + threadIdx.x % 4 * 2));
+#pragma unroll
+    for (int b = 0; b < Blocks; ++b)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[b][4 * j + i] *= (i & 1) != 0 ? factor.y : factor.x;
+  }
+}
+
+}  // namespace graft::cuda
