@@ -100,8 +100,8 @@ template <class Engine> class block_program {
 
   // The block behind reads what this one gives. Bound again, either of them, it is said again.
   static void followed_by(binding& mine, const block_program& next, const binding& with) {
-    if constexpr (requires { Engine::bound::followed_by(mine.values, next.runs_, with.values); })
-      Engine::bound::followed_by(mine.values, next.runs_, with.values);
+    if constexpr (requires { next.runs_.made().follows(mine.values, with.values); })
+      next.runs_.made().follows(mine.values, with.values);
   }
   // Elements of each value that calls with so many rows keep for the backward pass.
   std::vector<long long> kept_elements(const named_values& from, const adaptions& rules, long long tokens) const {

@@ -71,11 +71,11 @@ template <class T> class bound_plan {
     std::swap(aimed_, other.aimed);
     std::swap(mixed_, other.mixed), std::swap(next_gain_, other.next_gain);
   }
-  // The block behind reads what this one gives: where it begins with a norm that only products read, the launch that
-  // writes the result may do it.
-  static void followed_by(binding& mine, const bound_plan& next, const binding& with) {
-    const int r = next.p_.norm_of_input;
-    mine.next_gain = r < 0 ? cells<float>{} : with.known.place(unshaped(next.g_, next.p_.row_launches[r].scale));
+  // This block reads what the one before gives: where it begins with a norm that only products read, the launch that
+  // writes the result there may do it.
+  void follows(binding& before, const binding& mine) const {
+    const int r = p_.norm_of_input;
+    before.next_gain = r < 0 ? cells<float>{} : mine.known.place(unshaped(g_, p_.row_launches[r].scale));
   }
   // What follows from parameters alone is computed by another plan of the same layer, whose parameters_changed() comes
   // first: `equal` is its node for each of ours, or none.

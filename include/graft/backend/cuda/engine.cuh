@@ -280,10 +280,6 @@ template <class T> struct engine {
     static void take_known(binding& mine, const binding& from, const sequence<id>& equal) {
       bound_plan<T>::take_known(mine, from, equal);
     }
-    // Another plan reads what this one gives.
-    static void followed_by(binding& mine, const bound& next, const binding& with) {
-      bound_plan<T>::followed_by(mine, next.plan_, with);
-    }
     long long launched() const { return plan_.launched(); }
     long long moves() const { return plan_.moves(); }
     const graph& value() const { return plan_.value(); }
