@@ -95,7 +95,7 @@ struct block_team {
   }
   // So many doubles that only this team sees, beside its processor; none where a team has no such memory.
   template <int Count> __device__ double* near_memory() const {
-    __shared__ double memory[Count];
+    __shared__ alignas(16) double memory[Count];
     return memory;
   }
   __device__ static void take(double& value, long long& at, double other, long long place) {

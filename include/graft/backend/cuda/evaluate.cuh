@@ -145,14 +145,11 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::unskew: return with<Ops, op::unskew>(on).elements(x.a.count(), unskewed<Real>{out, x.a}, name);
     case op::inverse:
       return with<Ops, op::inverse>(on).matrices(x.a.matrices(), x.a.area(), inverses<Real>{out, x.a, doubles}, name);
-    case op::neumann: {
-      const neumanns<Real> f{out, x.a, neumann_series(argument(v, 0)), doubles};
-      return with<Ops, op::neumann>(on).matrices(x.a.matrices(), x.a.area(), f, name);
-    }
-    case op::neumann_grad: {
-      const neumann_grads<Real> f{out, x.a, x.b, neumann_series(argument(v, 0)), doubles};
-      return with<Ops, op::neumann_grad>(on).matrices(x.a.matrices(), x.a.area(), f, name);
-    }
+    case op::neumann:
+      return sum_series(with<Ops, op::neumann>(on), neumanns<Real>{out, x.a, neumann_series(argument(v, 0)), doubles});
+    case op::neumann_grad:
+      return sum_series_back(with<Ops, op::neumann_grad>(on),
+                             neumann_grads<Real>{out, x.a, x.b, neumann_series(argument(v, 0)), doubles});
     case op::rotate: return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch});
     case op::rotate_grad:
       return sum_blocks(with<Ops, op::rotate_grad>(on), rotate_sums<Real>{out, x.a, x.b, x.c, v.tb, scratch});

@@ -4,6 +4,8 @@
 #include <graft/backend/cuda/attention_node.cuh>
 #include <graft/backend/cuda/heads.cuh>
 #include <graft/backend/cuda/layout.cuh>
+#include <graft/backend/cuda/lookup.cuh>
+#include <graft/backend/cuda/near_series.cuh>
 #include <graft/backend/cuda/normalize_grad.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/backend/cuda/rope.cuh>
@@ -58,6 +60,10 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return slice(to.on, f, name);
     return refuse(name);
   }
+  template <class Real> friend status gather(const compiled_on& to, const gathered<Real>& f) {
+    if constexpr (Compiled) return gather(to.on, f);
+    return refuse("gather");
+  }
   template <class Real> friend status turn_heads(const compiled_on& to, const turned_heads<Real>& f) {
     if constexpr (Compiled) return turn_heads(to.on, f);
     return refuse("rope");
@@ -66,6 +72,14 @@ template <bool Compiled, class On> struct compiled_on {
   friend status normalize_back(const compiled_on& to, const normalize_grads<Real>& f, const char* name) {
     if constexpr (Compiled) return normalize_back(to.on, f, name);
     return refuse(name);
+  }
+  template <class Real> friend status sum_series(const compiled_on& to, const neumanns<Real>& f) {
+    if constexpr (Compiled) return sum_series(to.on, f);
+    return refuse("neumann");
+  }
+  template <class Real> friend status sum_series_back(const compiled_on& to, const neumann_grads<Real>& f) {
+    if constexpr (Compiled) return sum_series_back(to.on, f);
+    return refuse("neumann_grad");
   }
   template <class Real> friend status rotate(const compiled_on& to, const turn<Real>& t) {
     if constexpr (Compiled) return rotate(to.on, t);
