@@ -18,9 +18,15 @@ struct rotate_args {
   cells<float> q;
   rotation r;
   long long rows;
+  int block_rows;  // of a thread block
 };
 
-inline constexpr int pass_warps = 8, pass_rows = 128;
+inline constexpr int pass_warps = 8;
+// All thread blocks are there at once, two on a processor: none brings its part of R when the others have ended.
+inline int pass_rows(long long rows, long long across, int processors) {
+  const long long down = 2 * processors / across > 1 ? 2 * processors / across : 1;
+  return static_cast<int>((rows + 32 * down - 1) / (32 * down) * 32);
+}
 
 inline int pass_depth(const rotation& r) {  // inner tiles of 32 for 32 columns; 0: not this kernel
   if (r.in % 32 != 0 || r.factors > 1) return 0;
@@ -38,14 +44,15 @@ __device__ inline float single_entry(const rotate_args& g, unsigned i, unsigned 
 using right_tile = std::uint32_t[2][4][2];  // [s][t][h]
 
 // The tile is a part of a block in float: pieces of four columns of R, or of Rᵀ, all asked for at once.
-template <class T>
-__device__ inline void load_right(right_tile& to, const float* from, int pitch, bool transposed, int lane) {
+using right_pieces = float4[8];
+__device__ inline void load_right(right_pieces& v, const float* from, int pitch, bool transposed, int lane) {
   const int q = lane % 4, group = lane / 4;
-  float4 v[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i)
     v[i] = __ldg(reinterpret_cast<const float4*>(transposed ? from + (4 * group + i / 2) * pitch + 8 * q + 4 * (i % 2)
                                                             : from + (8 * q + i) * pitch + 4 * group));
+}
+template <class T> __device__ inline void pack_right(right_tile& to, const right_pieces& v, bool transposed) {
   auto at = [&](int i, int k) { return k == 0 ? v[i].x : k == 1 ? v[i].y : k == 2 ? v[i].z : v[i].w; };
 #pragma unroll
   for (int e = 0; e < 16; ++e) {
@@ -81,24 +88,32 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
   right_tile right[tiles][Depth] = {};
   const bool whole = g.r.b % 32 == 0 && g.q.type == dtype::f32 && reinterpret_cast<std::uintptr_t>(g.q.at) % 16 == 0;
   const long long block = g.r.shared() ? 0 : first / g.r.b;
+  right_pieces pieces[tiles] = {};
+  auto ask = [&](int c, int d) {
+    const long long down = 32 * d, along = first - from;  // in its block, where the block has several tiles
+    load_right(pieces[c],
+               static_cast<const float*>(g.q.at) + (block + (g.r.shared() ? 0 : c)) * g.r.b * g.r.b +
+                   (Depth == 1       ? 0
+                    : g.r.transposed ? along * g.r.b + down
+                                     : down * g.r.b + along),
+               static_cast<int>(g.r.b), g.r.transposed, lane);
+  };
+  if (!whole) {
 #pragma unroll
-  for (int c = 0; c < tiles; ++c)
+    for (int c = 0; c < tiles; ++c)
 #pragma unroll
-    for (int d = 0; d < Depth; ++d) {
-      if (c > 0 && !second) continue;
-      const long long down = 32 * d, along = first - from;  // in its block, where the block has several tiles
-      if (!whole)
-        gather_right<T>(right[c][d], g, (Depth == 1 ? first + 32 * c : from) + down, first + 32 * c, lane);
-      else
-        load_right<T>(right[c][d],
-                      static_cast<const float*>(g.q.at) + (block + (g.r.shared() ? 0 : c)) * g.r.b * g.r.b +
-                          (Depth == 1       ? 0
-                           : g.r.transposed ? along * g.r.b + down
-                                            : down * g.r.b + along),
-                      static_cast<int>(g.r.b), g.r.transposed, lane);
-    }
-  const long long begin = static_cast<long long>(blockIdx.y) * pass_rows;
-  const int rows = static_cast<int>(begin + pass_rows < g.rows ? pass_rows : g.rows - begin);
+      for (int d = 0; d < Depth; ++d)
+        if (c == 0 || second)
+          gather_right<T>(right[c][d], g, (Depth == 1 ? first + 32 * c : from) + 32 * d, first + 32 * c, lane);
+  } else if constexpr (Depth > 1) {
+#pragma unroll
+    for (int d = 0; d < Depth; ++d) ask(0, d), pack_right<T>(right[0][d], pieces[0], g.r.transposed);
+  } else {
+    ask(0, 0);
+    if (second) ask(1, 0);
+  }
+  const long long begin = static_cast<long long>(blockIdx.y) * g.block_rows;
+  const int rows = static_cast<int>(begin + g.block_rows < g.rows ? g.block_rows : g.rows - begin);
   const T* const x_at = static_cast<const T*>(g.x) + begin * g.r.in + from + 8 * q;
   T* const y_at = static_cast<T*>(g.y) + begin * g.r.in + first + 8 * q;
   constexpr int at_once = 4 / inner, step = 16 * at_once;  // groups of 16 rows
@@ -142,6 +157,9 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
   };
   rows_of_x even, odd;
   load(even, lane / 4);
+  if (Depth == 1 && whole)  // R was asked for before the first rows, and is here before them
+#pragma unroll
+    for (int c = 0; c < tiles; ++c) pack_right<T>(right[c][0], pieces[c], g.r.transposed);
 #pragma unroll 1
   for (int row0 = lane / 4; row0 < rows + lane / 4; row0 += 2 * step) {  // the same number of turns for all lanes
     load(odd, row0 + step);
@@ -153,10 +171,11 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
 }
 
 namespace detail {
-template <class T> status launch_pass(cudaStream_t stream, const rotate_args& g, int depth) {
+template <class T> status launch_pass(cudaStream_t stream, rotate_args g, int depth, int processors) {
   const long long columns = 32LL * pass_warps * (depth == 1 ? 2 : 1);
-  const dim3 grid(static_cast<unsigned>((g.r.in + columns - 1) / columns),
-                  static_cast<unsigned>((g.rows + pass_rows - 1) / pass_rows));
+  const long long across = (g.r.in + columns - 1) / columns;
+  g.block_rows = pass_rows(g.rows, across, processors);
+  const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>((g.rows + g.block_rows - 1) / g.block_rows));
   auto run = [&](auto* kernel) { return launch_chained(stream, kernel, grid, 32 * pass_warps, "rotate", g); };
   return depth == 1 ? run(&rotate_pass<T, 1>) : depth == 2 ? run(&rotate_pass<T, 2>) : run(&rotate_pass<T, 4>);
 }
@@ -175,13 +194,14 @@ template <streams On> status rotate_rows(const On& on, const rotated<float>& r) 
   const dtype type = r.x.p.type;
   const int depth = pass_depth(r.r);
   auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
-  const auto capability = attribute_of_device(cudaDevAttrComputeCapabilityMajor);
+  const auto capability = attribute_of_device(cudaDevAttrComputeCapabilityMajor),
+             processors = attribute_of_device(cudaDevAttrMultiProcessorCount);
   const bool passes = depth > 0 && type == r.out.p.type && type != dtype::f32 && aligned(r.x.p.at) &&
-                      aligned(r.out.p.at) && capability && *capability >= 8;
+                      aligned(r.out.p.at) && r.x.rows() > 0 && capability && *capability >= 8 && processors;
   if (!passes) return on.matrices(r.x.rows(), r.r.in, r, "rotate");
-  const rotate_args g{r.x.p.at, r.out.p.at, r.q, r.r, r.x.rows()};
-  return type == dtype::bf16 ? detail::launch_pass<__nv_bfloat16>(on.stream, g, depth)
-                             : detail::launch_pass<__half>(on.stream, g, depth);
+  const rotate_args g{r.x.p.at, r.out.p.at, r.q, r.r, r.x.rows(), 0};
+  return type == dtype::bf16 ? detail::launch_pass<__nv_bfloat16>(on.stream, g, depth, *processors)
+                             : detail::launch_pass<__half>(on.stream, g, depth, *processors);
 }
 template <class On, class Real> status rotate(const On& on, const turn<Real>& t) {
   const rotation r(t.q, t.x.d[3], t.transposed);
