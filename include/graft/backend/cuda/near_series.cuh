@@ -3,6 +3,7 @@
 // all matrices lie in memory of the processor, in float, and a thread makes 2 x 2 entries of every product.
 #pragma once
 #include <graft/backend/cuda/algebra.cuh>
+#include <graft/backend/cuda/each.cuh>
 
 namespace graft::cuda {
 
