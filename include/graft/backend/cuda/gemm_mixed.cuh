@@ -18,6 +18,7 @@ struct mixed_gemm_args {
 };
 
 template <int TileN, int Rank> struct mixed_sides {
+  static constexpr bool leaves_gaps = true;  // a tile's tokens may have adapters of lower ranks, or none
   static constexpr int most = Rank / 16;
   const mixed_gemm_args& rows;
   std::uint32_t notes;  // in shared memory: for each sixteen columns of S their place in B, and their record

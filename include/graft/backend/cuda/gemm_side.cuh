@@ -9,6 +9,7 @@
 namespace graft::cuda {
 
 template <int TileN, int Rank> struct one_side {
+  static constexpr bool leaves_gaps = false;  // all columns of B are brought with every tile
   // What the producer brings for a block of 128 tokens; the two blocks of a pair bring half of B each, for both.
   struct loads {
     const gemm_args& g;
