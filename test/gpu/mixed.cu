@@ -296,8 +296,8 @@ TEST_CASE("gpu mixed: a product that a stream kernel takes is one launch") {
 
 // What other kernels leave in shared memory may be no numbers.
 __global__ void leave_no_numbers() {
-  extern __shared__ volatile unsigned all[];
-  for (unsigned i = threadIdx.x; i < cuda::shared_memory_limit / 4; i += blockDim.x) all[i] = ~0U;
+  extern __shared__ volatile unsigned words[];
+  for (unsigned i = threadIdx.x; i < cuda::shared_memory_limit / 4; i += blockDim.x) words[i] = ~0U;
 }
 TEST_CASE("gpu mixed: many rows of a few adapters are one launch") {
   if (no_gpu()) return;
