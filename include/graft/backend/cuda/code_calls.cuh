@@ -5,31 +5,37 @@
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/stream_codes.cuh>
 
+#include <cstdlib>
 #include <type_traits>
 
 namespace graft::cuda {
 
 struct code_kernels {
-  kernel_entry by_form[code_forms][2];
+  kernel_entry by_form[code_forms][4];
   void add(const code_kernels& more) {
     for (int f = 0; f < code_forms; ++f)
-      for (int e = 0; e < 2; ++e)
+      for (int e = 0; e < 4; ++e)
         if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e];
   }
-  const kernel_entry& of(const code_choice& c) const { return by_form[static_cast<int>(c.form)][c.tokens / 8 - 1]; }
+  const kernel_entry& of(const code_choice& c, bool side) const {
+    static const bool both = std::getenv("ROWS_BOTH") != nullptr;
+    return by_form[static_cast<int>(c.form)][c.tokens / 8 - 1 + (side || both ? 0 : 2)];
+  }
 };
 namespace detail {
-template <class T, code_form Form, int Eights> kernel_entry code_entry() {
-  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights>),
-          static_cast<unsigned>(code_block<T, Form, Eights>::threads), code_memory_bytes};
+template <class T, code_form Form, int Eights, bool Side> kernel_entry code_entry() {
+  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side>),
+          static_cast<unsigned>(code_block<T, Form, Eights, Side>::threads), code_memory_bytes};
 }
 }  // namespace detail
 template <class T, code_form... Forms> code_kernels code_kernels_of() {
   code_kernels all;
   const auto add = [&]<code_form Form>(std::integral_constant<code_form, Form>) {
     if constexpr (sizeof(T) == 2 && Form != code_form::none) {
-      all.by_form[static_cast<int>(Form)][0] = detail::code_entry<T, Form, 1>();
-      all.by_form[static_cast<int>(Form)][1] = detail::code_entry<T, Form, 2>();
+      all.by_form[static_cast<int>(Form)][0] = detail::code_entry<T, Form, 1, true>();
+      all.by_form[static_cast<int>(Form)][1] = detail::code_entry<T, Form, 2, true>();
+      all.by_form[static_cast<int>(Form)][2] = detail::code_entry<T, Form, 1, false>();
+      all.by_form[static_cast<int>(Form)][3] = detail::code_entry<T, Form, 2, false>();
     }
   };
   (add(std::integral_constant<code_form, Forms>{}), ...);
@@ -69,7 +75,7 @@ class code_calls {
   // engine.cuh.
   status run(cudaStream_t stream, const code_choice& c, long long m, const code_tensors& with, bool chained,
              bool alone) {
-    const kernel_entry& what = kernels_->of(c);
+    const kernel_entry& what = kernels_->of(c, stays_.slot.rank > 0);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
     if (ready_ != what.kernel)
       if (status s = prepare(what, c.splits); !s) return s;
@@ -80,6 +86,7 @@ class code_calls {
     g.four_together = from_.how.block == 64 && g.k % (64 * code_steps) == 0 && c.own == code_steps &&
                       reinterpret_cast<std::uintptr_t>(from_.scales) % (nested ? 4 : 16) == 0 &&
                       (!nested || from_.second_shift >= 2);
+    g.whole = g.four_together && !nested && g.n % code_rows == 0 && g.steps == c.splits * code_warps * code_steps;
     g.units = (g.n + code_rows - 1) / code_rows, g.phase = c.at.phase;
     g.side = with.side, g.counters = with.counters;
     const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };

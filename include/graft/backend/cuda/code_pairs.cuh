@@ -58,8 +58,8 @@ template <class T, code_form Form> struct code_pairs {
   // ---- where sixteen-byte pieces lie, so that eight rows are in different banks -------------------------------------
   static constexpr int pieces = pitch / 16;
   __device__ static std::uint32_t piece_at(int row, int piece) {
-    if constexpr (Form == code_form::runs || Form == code_form::short_runs)
-      return row * pitch + ((piece ^ (row % 8)) << 4);
+    if constexpr (Form == code_form::runs || Form == code_form::short_runs)  // two pieces of four rows, too
+      return row * pitch + ((piece ^ (row % 4 * 2 + row / 4 % 2)) << 4);
     else if constexpr (Form == code_form::bytes)
       return row * pitch + ((piece / 2 ^ (row % 8)) << 5) + piece % 2 * 16;
     else

@@ -18,6 +18,7 @@ struct code_args {
   int m, n, k;
   int steps, own, splits;  // of 64 columns: all, and those of a warp; thread blocks that share them
   bool four_together;      // a warp's scales of a row lie side by side: blocks of 64, four of them aligned
+  bool whole;              // and are floats, and every unit and every warp's columns are there
   int units, phase;        // of 16 rows: all, and those whose sums have room at the same time
   float* side;             // parts of S in device memory, [rank / 16][slice][token][16]
   // Zero between launches: how many blocks have made their parts of S, and how many know that all have.
@@ -91,6 +92,28 @@ template <class T, code_form Form> struct code_units {
       else
         request_scales(row0, slot);
     }
+  }
+  // Where the codes of a lane and its scales lie in the next unit, if all are whole: then only additions are left.
+  struct place {
+    const unsigned char *codes, *scales;
+  };
+  __device__ place first_place() const {
+    const int row0 = row_of(0);
+    return {g.from.codes + static_cast<long long>(row0 + lane / codes::pieces) * (g.k / 2) + first_step * 32 +
+                lane % codes::pieces * 16,
+            static_cast<const unsigned char*>(g.from.scales) +
+                (static_cast<long long>(row0 + lane % code_rows) * g.steps + first_step) * 4};
+  }
+  __device__ __forceinline__ void request(place& next, int slot) const {
+    constexpr int rows_at_once = 32 / codes::pieces;
+    const std::uint32_t to = at(slot);
+#pragma unroll
+    for (int j = 0; j < code_rows / rows_at_once; ++j)
+      code_detail::copy16(to + codes::piece_at(lane / codes::pieces + j * rows_at_once, lane % codes::pieces),
+                          next.codes + j * rows_at_once * (g.k / 2), 16);
+    if (lane < code_rows) code_detail::copy16(scale_at(slot) + lane * 16, next.scales, 16);
+    next.codes += static_cast<std::uint32_t>(step * code_rows * (g.k / 2));
+    next.scales += static_cast<std::uint32_t>(step * code_rows * g.steps * 4);
   }
   // Where not all rows are there, zeros take the place of the others.
   template <bool Whole> __device__ __forceinline__ void request_codes(int row0, std::uint32_t to) const {
@@ -184,6 +207,10 @@ template <class T, code_form Form> struct code_units {
       const float4 v = ptx::load_shared_float4(scale_at(slot) + (lane / 4 + 8 * h) * 16);
       to[h][0] = v.x, to[h][1] = v.y, to[h][2] = v.z, to[h][3] = v.w;
     }
+    if (own_steps == code_steps) return;
+#pragma unroll
+    for (int b = 0; b < code_steps; ++b)  // nothing was copied there
+      if (b >= own_steps) to[0][b] = to[1][b] = 0;
   }
   __device__ __forceinline__ void load_scales(lane_scales& to, int slot, int b) const {
     const int row = lane / 4;

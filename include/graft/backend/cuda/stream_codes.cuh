@@ -11,11 +11,11 @@
 
 namespace graft::cuda {
 
-template <class T, code_form Form, int Eights> struct code_block {
+template <class T, code_form Form, int Eights, bool Side = true> struct code_block {
   using units = code_units<T, Form>;
   using codes = typename units::codes;
   using side = code_side<T, Eights>;
-  static constexpr int consumers = code_warps * 32, threads = consumers + side::threads;
+  static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side::threads : 0);
   static constexpr int stages = stages_of(Form);
   static constexpr int among_us = 1, side_is_there = 2;
   static constexpr int chunks = 2 * code_steps;  // of 32 columns
@@ -73,37 +73,59 @@ template <class T, code_form Form, int Eights> struct code_block {
 #pragma unroll
       for (int e = 0; e < 4; ++e) to[n][e] = fmaf(scale[e >> 1][which], part[n][e], to[n][e]);
   }
-  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, int slot, const x_words& x) const {
-    const std::uint32_t unit = in.at(slot);
-    const int row = in.lane / 4, quad = in.lane % 4;
+  // Where runs of 64 share a scale a warp takes the codes of a unit into registers, those of 8 tokens all at once: their
+  // place is free for the next copy before anything is computed, and nothing waits between one step and the next.
+  static constexpr bool runs = Form == code_form::runs;
+  static constexpr int taken = !runs ? 0 : Eights == 1 || !Side ? code_steps : 0;
+  struct unit_codes {
+    typename codes::words upper[taken + 1][2], lower[taken + 1][2];
     typename units::lane_scales scale;
-    if constexpr (Form == code_form::runs) in.load_scales(scale, slot);
+  };
+  __device__ __forceinline__ void take(unit_codes& to, int slot) const {
+#pragma unroll
+    for (int b = 0; b < taken; ++b) take(to, slot, b, b);
+    in.load_scales(to.scale, slot);
+  }
+  __device__ __forceinline__ void take(unit_codes& to, int slot, int b, int as) const {
+    codes::load(to.upper[as], in.at(slot), in.lane / 4, b, in.lane % 4);
+    codes::load(to.lower[as], in.at(slot), in.lane / 4 + 8, b, in.lane % 4);
+  }
+  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, unit_codes& unit, int slot,
+                                             const x_words& x) const {
 #pragma unroll
     for (int b = 0; b < code_steps; ++b) {
-      if (b >= in.own_steps) break;
-      typename codes::words upper[2], lower[2];
-      codes::load(upper, unit, row, b, quad), codes::load(lower, unit, row + 8, b, quad);
+      if (!runs && b >= in.own_steps) break;
+      const int as = b < taken ? b : taken;
+      if (as == taken) take(unit, slot, b, as);
+      const auto &upper = unit.upper[as], &lower = unit.lower[as];
       if constexpr (Form == code_form::bytes) {
         multiply<false>(acc, numbers, upper[0], lower[0], x[2 * b]);
         multiply<false>(acc, numbers, upper[1], lower[1], x[2 * b + 1]);
         continue;
       }
       sums part;
-      if constexpr (Form != code_form::runs) in.load_scales(scale, slot, b);
+      if constexpr (!runs) in.load_scales(unit.scale, slot, b);
       multiply<true>(part, numbers, upper[0], lower[0], x[2 * b]);
-      if constexpr (Form != code_form::runs) add(acc, part, scale, 0);
-      multiply<Form != code_form::runs>(part, numbers, upper[1], lower[1], x[2 * b + 1]);
-      add(acc, part, scale, Form == code_form::runs ? b : 1);
+      if constexpr (!runs) add(acc, part, unit.scale, 0);
+      multiply<!runs>(part, numbers, upper[1], lower[1], x[2 * b + 1]);
+      add(acc, part, unit.scale, runs ? b : 1);
     }
   }
 
   __device__ void consume() const {
     const int count = in.count(), thread = static_cast<int>(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < stages; ++i) {
-      if (i < count) in.request(i, i);
+    typename units::place next = in.first_place();
+    const auto request = [&](int i, int slot) {
+      if (i < count) {
+        if (runs && in.g.whole)
+          in.request(next, slot);
+        else
+          in.request(i, slot);
+      }
       code_detail::end_of_copies();
-    }
+    };
+#pragma unroll
+    for (int i = 0; i < stages; ++i) request(i, i);
     if constexpr (codes::has_table) codes::fill(in.table(), in.g.from.table, thread);
     ptx::let_next_kernel_start();
     ptx::wait_for_previous_kernel();
@@ -119,10 +141,11 @@ template <class T, code_form Form, int Eights> struct code_block {
         if (in.nested) in.widen_scales(i, slot);
       if (in.g.slot.rank > 0 && in.warp == i % code_warps) bring_b(in.row_of(i) + in.lane);
       sums acc = {};
-      accumulate(acc, numbers, slot, x);
-      __syncwarp();
-      if (i + stages < count) in.request(i + stages, slot);
-      code_detail::end_of_copies();
+      unit_codes unit;
+      if constexpr (runs) take(unit, slot);
+      if constexpr (taken > 0) __syncwarp(), request(i + stages, slot);
+      accumulate(acc, numbers, unit, slot, x);
+      if constexpr (taken == 0) __syncwarp(), request(i + stages, slot);
       if (++slot == stages) slot = 0;
 #pragma unroll
       for (int n = 0; n < Eights; ++n)
@@ -166,7 +189,7 @@ template <class T, code_form Form, int Eights> struct code_block {
     }
     for (int e = thread; e < all; e += consumers) {
       const int unit = e / (128 * Eights), n = e / 128 % Eights, inside = e % 128;
-      if (unit % in.g.splits != split) continue;
+      if ((unit & (in.g.splits - 1)) != split) continue;  // splits are a power of two
       float v = 0;
       if (in.g.splits == 1)
         v = sum_of_warps(unit, n, inside);
@@ -203,18 +226,18 @@ template <class T, code_form Form, int Eights> struct code_block {
   }
 };
 
-template <class T, code_form Form, int Eights>
-__global__ void __launch_bounds__(code_block<T, Form, Eights>::threads, 1)
+template <class T, code_form Form, int Eights, bool Side>
+__global__ void __launch_bounds__(code_block<T, Form, Eights, Side>::threads, 1)
     stream_codes_kernel(const __grid_constant__ code_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using block = code_block<T, Form, Eights>;
+  using block = code_block<T, Form, Eights, Side>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t begins = ptx::shared_address(raw);
   if (begins % (1U << 24U) != code_memory_begins) __trap();  // nothing else may lie in front
   const std::uint32_t base = begins - static_cast<std::uint32_t>(code_memory_begins);
   const int split = static_cast<int>(blockIdx.x);
-  if (threadIdx.x < block::consumers) {
-    ptx::take_registers<104>();
+  if (!Side || threadIdx.x < block::consumers) {
+    if constexpr (Side) ptx::take_registers<104>();
     block{{g, base, split, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)}, split}.consume();
   } else {
     ptx::give_registers<64>();
