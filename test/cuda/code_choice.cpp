@@ -33,7 +33,7 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
           CHECK(c.launches * c.tokens >= m);
           CHECK(c.own <= code_steps);
           CHECK(c.own * c.splits * code_warps >= k / 64);
-          const long long stages = stages_of(c.form) * code_warps, eights = c.tokens / 8;
+          const long long stages = code_stages * code_warps, eights = c.tokens / 8;
           const long long in_table = has_code_table(c.form) ? code_sums_in_table : 0;
           std::vector<std::pair<long long, long long>> used{
               {c.at.ring, stages * bytes_of_unit(c.form)},

@@ -5,21 +5,21 @@
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/stream_codes.cuh>
 
-#include <cstdlib>
 #include <type_traits>
 
 namespace graft::cuda {
 
+// For 8 tokens and for 16; with a side branch, and without one where that is a kernel of its own.
 struct code_kernels {
-  kernel_entry by_form[code_forms][4];
+  kernel_entry by_form[code_forms][2], plain[code_forms][2];
   void add(const code_kernels& more) {
     for (int f = 0; f < code_forms; ++f)
-      for (int e = 0; e < 4; ++e)
-        if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e];
+      for (int e = 0; e < 2; ++e)
+        if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e], plain[f][e] = more.plain[f][e];
   }
   const kernel_entry& of(const code_choice& c, bool side) const {
-    static const bool both = std::getenv("ROWS_BOTH") != nullptr;
-    return by_form[static_cast<int>(c.form)][c.tokens / 8 - 1 + (side || both ? 0 : 2)];
+    const auto form = static_cast<int>(c.form), eights = c.tokens / 8 - 1;
+    return side || plain[form][eights].kernel == nullptr ? by_form[form][eights] : plain[form][eights];
   }
 };
 namespace detail {
@@ -31,11 +31,14 @@ template <class T, code_form Form, int Eights, bool Side> kernel_entry code_entr
 template <class T, code_form... Forms> code_kernels code_kernels_of() {
   code_kernels all;
   const auto add = [&]<code_form Form>(std::integral_constant<code_form, Form>) {
+    constexpr int f = static_cast<int>(Form);
     if constexpr (sizeof(T) == 2 && Form != code_form::none) {
-      all.by_form[static_cast<int>(Form)][0] = detail::code_entry<T, Form, 1, true>();
-      all.by_form[static_cast<int>(Form)][1] = detail::code_entry<T, Form, 2, true>();
-      all.by_form[static_cast<int>(Form)][2] = detail::code_entry<T, Form, 1, false>();
-      all.by_form[static_cast<int>(Form)][3] = detail::code_entry<T, Form, 2, false>();
+      all.by_form[f][0] = detail::code_entry<T, Form, 1, true>();
+      all.by_form[f][1] = detail::code_entry<T, Form, 2, true>();
+    }
+    if constexpr (sizeof(T) == 2 && Form == code_form::runs) {
+      all.plain[f][0] = detail::code_entry<T, Form, 1, false>();
+      all.plain[f][1] = detail::code_entry<T, Form, 2, false>();
     }
   };
   (add(std::integral_constant<code_form, Forms>{}), ...);

@@ -47,8 +47,9 @@ constexpr int bytes_of_unit_scales(code_form f, bool nested) {
   return nested ? 2 * one : one;
 }
 
-// Units that are on their way at the same time: as many as there is room for, and no more than memory needs.
-constexpr int stages_of(code_form f) { return f == code_form::runs ? 3 : 2; }
+// Units of a warp that are on their way at the same time. More of them only wait longer: with three, 14336 rows of NF4
+// took 12.9 µs in place of 11.7.
+inline constexpr int code_stages = 2;
 
 struct code_layout {
   int phase = 0;  // units whose sums have room at the same time
@@ -87,7 +88,7 @@ constexpr bool lay_out(code_choice& c, int rank, bool nested) {
   const bool table = has_code_table(c.form);
   code_regions r{{code_table_ends, code_memory_begins}, {code_memory_ends, code_table_at}};
   if (!table) r = {{code_memory_begins, 0}, {code_memory_ends, 0}};
-  const int eights = c.tokens / 8, stages = stages_of(c.form);
+  const int eights = c.tokens / 8, stages = code_stages;
   c.at.ring = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit(c.form));
   c.at.scales = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit_scales(c.form, nested));
   c.at.side = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));

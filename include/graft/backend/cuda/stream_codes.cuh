@@ -16,7 +16,7 @@ template <class T, code_form Form, int Eights, bool Side = true> struct code_blo
   using codes = typename units::codes;
   using side = code_side<T, Eights>;
   static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side::threads : 0);
-  static constexpr int stages = stages_of(Form);
+  static constexpr int stages = code_stages;
   static constexpr int among_us = 1, side_is_there = 2;
   static constexpr int chunks = 2 * code_steps;  // of 32 columns
   static_assert(code_sums_in_table % (code_warps * Eights) == 0);
