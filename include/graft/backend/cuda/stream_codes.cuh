@@ -11,7 +11,8 @@
 
 namespace graft::cuda {
 
-template <class T, code_form Form, int Eights, bool Side = true> struct code_block {
+// Side: with warps that make S, which leaves fewer registers for the others.
+template <class T, code_form Form, int Eights, bool Side> struct code_block {
   using units = code_units<T, Form>;
   using codes = typename units::codes;
   using side = code_side<T, Eights>;
@@ -73,42 +74,30 @@ template <class T, code_form Form, int Eights, bool Side = true> struct code_blo
 #pragma unroll
       for (int e = 0; e < 4; ++e) to[n][e] = fmaf(scale[e >> 1][which], part[n][e], to[n][e]);
   }
-  // Where runs of 64 share a scale a warp takes the codes of a unit into registers, those of 8 tokens all at once: their
-  // place is free for the next copy before anything is computed, and nothing waits between one step and the next.
+  // Runs of 64 do without a branch from step to step, so that one is looked up while the other is multiplied: what is
+  // not there has zeros for x and for scales.
   static constexpr bool runs = Form == code_form::runs;
-  static constexpr int taken = !runs ? 0 : Eights == 1 || !Side ? code_steps : 0;
-  struct unit_codes {
-    typename codes::words upper[taken + 1][2], lower[taken + 1][2];
+  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, int slot, const x_words& x) const {
+    const std::uint32_t unit = in.at(slot);
+    const int row = in.lane / 4, quad = in.lane % 4;
     typename units::lane_scales scale;
-  };
-  __device__ __forceinline__ void take(unit_codes& to, int slot) const {
-#pragma unroll
-    for (int b = 0; b < taken; ++b) take(to, slot, b, b);
-    in.load_scales(to.scale, slot);
-  }
-  __device__ __forceinline__ void take(unit_codes& to, int slot, int b, int as) const {
-    codes::load(to.upper[as], in.at(slot), in.lane / 4, b, in.lane % 4);
-    codes::load(to.lower[as], in.at(slot), in.lane / 4 + 8, b, in.lane % 4);
-  }
-  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, unit_codes& unit, int slot,
-                                             const x_words& x) const {
+    if constexpr (runs) in.load_scales(scale, slot);
 #pragma unroll
     for (int b = 0; b < code_steps; ++b) {
       if (!runs && b >= in.own_steps) break;
-      const int as = b < taken ? b : taken;
-      if (as == taken) take(unit, slot, b, as);
-      const auto &upper = unit.upper[as], &lower = unit.lower[as];
+      typename codes::words upper[2], lower[2];
+      codes::load(upper, unit, row, b, quad), codes::load(lower, unit, row + 8, b, quad);
       if constexpr (Form == code_form::bytes) {
         multiply<false>(acc, numbers, upper[0], lower[0], x[2 * b]);
         multiply<false>(acc, numbers, upper[1], lower[1], x[2 * b + 1]);
         continue;
       }
       sums part;
-      if constexpr (!runs) in.load_scales(unit.scale, slot, b);
+      if constexpr (!runs) in.load_scales(scale, slot, b);
       multiply<true>(part, numbers, upper[0], lower[0], x[2 * b]);
-      if constexpr (!runs) add(acc, part, unit.scale, 0);
+      if constexpr (!runs) add(acc, part, scale, 0);
       multiply<!runs>(part, numbers, upper[1], lower[1], x[2 * b + 1]);
-      add(acc, part, unit.scale, runs ? b : 1);
+      add(acc, part, scale, runs ? b : 1);
     }
   }
 
@@ -141,11 +130,9 @@ template <class T, code_form Form, int Eights, bool Side = true> struct code_blo
         if (in.nested) in.widen_scales(i, slot);
       if (in.g.slot.rank > 0 && in.warp == i % code_warps) bring_b(in.row_of(i) + in.lane);
       sums acc = {};
-      unit_codes unit;
-      if constexpr (runs) take(unit, slot);
-      if constexpr (taken > 0) __syncwarp(), request(i + stages, slot);
-      accumulate(acc, numbers, unit, slot, x);
-      if constexpr (taken == 0) __syncwarp(), request(i + stages, slot);
+      accumulate(acc, numbers, slot, x);
+      __syncwarp();
+      request(i + stages, slot);
       if (++slot == stages) slot = 0;
 #pragma unroll
       for (int n = 0; n < Eights; ++n)
