@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// a = Q B Pᵀ with B upper bidiagonal, by the reflections and in the order of LAPACK's xGESDD: a QR factorisation first
-// where one side is at least 11/6 of the other; a matrix with fewer rows than columns becomes lower bidiagonal, and is
-// turned to the upper form by Givens rotations.
+// a = Q B Pᵀ with B upper bidiagonal, by the reflections and in the order of xGESDD as MKL has it, which is what torch calls
+// on x86-64: a QR factorisation first where there are at least 3/2 as many rows as columns; a matrix with fewer rows than
+// columns becomes lower bidiagonal, and is turned to the upper form by Givens rotations. (LAPACK's own begins with a
+// factorisation from 11/6 on, of wide matrices too: on other processors torch gives some of the vectors other signs.)
 #pragma once
 #include <graft/io/svd/matrix.h>
 
@@ -30,27 +31,23 @@ class reduction {
   bidiagonal b;
 
   explicit reduction(matrix a) : rows_(a.rows), cols_(a.cols), wide_(a.rows < a.cols) {
-    const std::size_t longer = std::max(rows_, cols_), shorter = std::min(rows_, cols_);
-    first_ = longer >= shorter * 11 / 6;
     if (wide_) a = transposed(a);
-    if (first_) {
+    if (!wide_ && rows_ >= cols_ * 3 / 2) {
       outer_ = factor_qr(a);
-      matrix r(shorter, shorter);
-      for (std::size_t j = 0; j < shorter; ++j)
+      matrix r(cols_, cols_);
+      for (std::size_t j = 0; j < cols_; ++j)
         for (std::size_t i = 0; i <= j; ++i) r(i, j) = a(i, j);
-      a = wide_ ? transposed(r) : std::move(r);
+      a = std::move(r);
     }
     reduce(a);
-    if (wide_ && !first_) turn_upper();
+    if (wide_) turn_upper();
   }
   // u and v have as many entries as B; the results as many as the matrix has rows and columns.
   std::vector<double> left(std::vector<double> u) const {
-    if (wide_ && !first_) return unturned(std::move(u));
-    return wide_ ? through(left_, {}, std::move(u), rows_) : through(left_, outer_, std::move(u), rows_);
+    return wide_ ? unturned(std::move(u)) : through(left_, outer_, std::move(u), rows_);
   }
   std::vector<double> right(std::vector<double> v) const {
-    if (wide_ && !first_) return through(left_, {}, std::move(v), cols_);
-    return wide_ ? through(right_, outer_, std::move(v), cols_) : through(right_, {}, std::move(v), cols_);
+    return wide_ ? through(left_, {}, std::move(v), cols_) : through(right_, {}, std::move(v), cols_);
   }
 
  private:
@@ -93,7 +90,7 @@ class reduction {
     return x;
   }
   std::size_t rows_, cols_;
-  bool wide_, first_ = false;
+  bool wide_;
   std::vector<reflection> outer_, left_, right_;
   std::vector<rotation> turned_;
 };
