@@ -9,6 +9,10 @@
 
 namespace graft {
 
+namespace detail {
+struct planner;  // fuse.h
+}
+
 // A sum over the tokens Zᵀ Q that may run beside a product, on processors that the product leaves idle.
 struct beside_shape {
   int columns = 0, rank = 0;  // of Z, and of Q; no columns: there is none
@@ -37,6 +41,8 @@ struct target {
   enum class work : unsigned char { by_rows, by_products, by_nodes };  // how nodes are gathered into launches
   const char* name = "";
   work gathers = work::by_rows;
+  // By products: how. A pointer, so that a program without such a target does not compile it (fuse_products.h).
+  void (*gather_products)(const detail::planner&) = nullptr;
   int capability = 0;              // of a CUDA device: 90 for compute capability 9.0
   int processors = 0;              // multiprocessors
   double bytes_per_second = 0;     // that its memory gives to a long copy; 0: not known

@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cpu/bound_plan.h>
 #include <graft/backend/mixed_plan.h>
+#include <graft/plan/fuse_products.h>
 
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@ namespace graft::cpu {
 // A plan for its products, not to be run.
 inline constexpr target products_target{.name = "cpu, by products",
                                         .gathers = target::work::by_products,
+                                        .gather_products = &gather_products,
                                         .weight_either_way = true,
                                         .pre_beside_side = true,
                                         .joins_rows = true};

@@ -6,6 +6,7 @@
 #include <graft/backend/cuda/code_choice.h>
 #include <graft/backend/cuda/slot.h>
 #include <graft/core/sequence.h>
+#include <graft/plan/fuse_products.h>
 
 namespace graft {
 
@@ -100,7 +101,7 @@ constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype typ
 constexpr target device_target(const char* name, int capability, int processors, int resident_pairs,
                                double bytes_per_second = 0) {
   target t;
-  t.name = name, t.gathers = target::work::by_products;
+  t.name = name, t.gathers = target::work::by_products, t.gather_products = &gather_products;
   t.capability = capability, t.processors = processors, t.resident_pairs = resident_pairs;
   t.bytes_per_second = bytes_per_second;
   t.flops_per_second = (capability >= 90 ? 5.7e12 : 2.2e12) * processors;
