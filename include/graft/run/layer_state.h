@@ -39,51 +39,49 @@ class layer_state {
     for (int k = 0; k < v.rank; ++k)
       if (v.size[k] < 1) return fail("tensor '", name, "' has shape ", shape_of(v), ", expected sizes of at least 1");
     if (status fits = check_type(g, i, v); !fits) return fits;
-    tensor_map trial = tensors_;
-    trial.erase(name);
     size_values others, all;
-    if (status fits = solve(g, trial, others); !fits) return fits;
+    if (status fits = solve(g, others, name); !fits) return fits;
     if (status fits = fit(g, i, v, others); !fits) return fits;  // so that the error is about this tensor
-    trial.insert_or_assign(name, v);
-    if (status fits = solve(g, trial, all); !fits) return fits;
-    tensors_ = std::move(trial);
+    if (status fits = solve(g, all, name, &v); !fits) return fits;
+    held& h = held_[name];
+    h.tensor = v, h.has_tensor = true;
     return ok;
   }
   [[gnu::cold]] status set(const char* name, double value) {
     const graph& g = graph_with(name);
     const id i = g.find(name);
     if (i < 0 || g[i].what != op::scalar) return no_leaf("scalar", name);
-    scalars_.insert_or_assign(name, value);
+    held& h = held_[name];
+    h.scalar = value, h.has_scalar = true;
     return ok;
   }
   [[gnu::cold]] status size(const char* name, long long value) {
     if (graphs_.literal.sizes.find(name) < 0) return no_size(name);
     if (value < 0) return fail("size '", name, "' is ", value, ", expected a number that is not negative");
-    size_map trial = given_;
-    trial.insert_or_assign(name, value);
-    std::swap(trial, given_);
+    held& h = held_[name];
+    const long long before = std::exchange(h.size, value);
     size_values s;
-    status fits = solve(graphs_.literal, tensors_, s);
-    if (!fits) std::swap(trial, given_);
+    status fits = solve(graphs_.literal, s);
+    if (!fits) h.size = before;
     return fits;
   }
 
   // Everything a graph needs that does not come with a call; an error names the first leaf that is missing.
   [[gnu::cold]] result<bound_leaves> bind(const graph& g) const {
     bound_leaves b;
-    if (status solved = solve(g, tensors_, b.sizes); !solved) return solved.failure();
+    if (status solved = solve(g, b.sizes); !solved) return solved.failure();
     b.leaf.resize(static_cast<std::size_t>(g.size));
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
+      if (v.what != op::scalar && !is_stored(v.what)) continue;
+      const held* const h = find(g.name(k));
       if (v.what == op::scalar) {
-        const auto found = scalars_.find(g.name(k).c_str());
-        if (found == scalars_.end()) return fail("scalar '", g.name(k), "' is not set");
-        b.leaf[static_cast<std::size_t>(k)] = view_of(&found->second, 1);
-      } else if (is_stored(v.what)) {
-        const auto found = tensors_.find(g.name(k).c_str());
-        if (found == tensors_.end())
+        if (h == nullptr || !h->has_scalar) return fail("scalar '", g.name(k), "' is not set");
+        b.leaf[static_cast<std::size_t>(k)] = view_of(&h->scalar, 1);
+      } else {
+        if (h == nullptr || !h->has_tensor)
           return fail("tensor '", g.name(k), "' is not set, expected ", expected_shape(g, k, b.sizes));
-        b.leaf[static_cast<std::size_t>(k)] = found->second;
+        b.leaf[static_cast<std::size_t>(k)] = h->tensor;
       }
     }
     return b;
@@ -117,45 +115,47 @@ class layer_state {
   }
 
   // The tensors and sizes of the base, from another adapter of the same layer.
-  [[gnu::cold]] status take_base(const layer_state& other) {
-    const graph& base = other.graphs_.base_forward;
-    for (const auto& [name, v] : other.tensors_)
-      if (base.find(name.c_str()) >= 0)
-        if (status s = set(name.c_str(), v); !s) return s;
-    for (const auto& [name, v] : other.given_)
-      if (base.sizes.find(name.c_str()) >= 0)
-        if (status s = size(name.c_str(), v); !s) return s;
-    for (const auto& [name, v] : other.scalars_)
-      if (base.find(name.c_str()) >= 0)
-        if (status s = set(name.c_str(), v); !s) return s;
-    return ok;
-  }
+  [[gnu::cold]] status take_base(const layer_state& other) { return take(other, true, ""); }
   // Everything of an adapter that is not the base's, under a path.
-  [[gnu::cold]] status take_all(const layer_state& other, const std::string& path) {
-    const graph& base = other.graphs_.base_forward;
-    for (const auto& [name, v] : other.tensors_)
-      if (base.find(name.c_str()) < 0)
-        if (status s = set((path + name).c_str(), v); !s) return s;
-    for (const auto& [name, v] : other.given_)
-      if (base.sizes.find(name.c_str()) < 0)
-        if (status s = size((path + name).c_str(), v); !s) return s;
-    for (const auto& [name, v] : other.scalars_)
-      if (base.find(name.c_str()) < 0)
-        if (status s = set((path + name).c_str(), v); !s) return s;
-    return ok;
-  }
+  [[gnu::cold]] status take_all(const layer_state& other, const std::string& path) { return take(other, false, path); }
   // Does one of the layer's tensors lie in this memory?
   bool reads(const mutable_view& v) const {
     if (v.data == nullptr) return false;
     const footprint written = footprint_of(v);
-    for (const auto& [name, t] : tensors_)
-      if (overlap(written, footprint_of(t))) return true;
+    for (const auto& [name, h] : held_)
+      if (h.has_tensor && overlap(written, footprint_of(h.tensor))) return true;
     return false;
   }
   const layer_graphs& graphs() const { return graphs_; }
   void know_formula(const layer_formula& f) { graphs_.from = f; }
 
  private:
+  // What was given under one name: a size may be called like a tensor.
+  struct held {
+    view tensor{};
+    double scalar = 0;
+    long long size = unknown;
+    bool has_tensor = false, has_scalar = false;
+  };
+  const held* find(const text& name) const {
+    const auto found = held_.find(name.c_str());
+    return found == held_.end() ? nullptr : &found->second;
+  }
+  [[gnu::cold]] status take(const layer_state& other, bool of_base, const std::string& path) {
+    const graph& base = other.graphs_.base_forward;
+    for (const auto& [name, h] : other.held_) {
+      const std::string mine = path + name;
+      if ((base.find(name.c_str()) >= 0) == of_base) {
+        if (h.has_tensor)
+          if (status s = set(mine.c_str(), h.tensor); !s) return s;
+        if (h.has_scalar)
+          if (status s = set(mine.c_str(), h.scalar); !s) return s;
+      }
+      if (h.size != unknown && (base.sizes.find(name.c_str()) >= 0) == of_base)
+        if (status s = size(mine.c_str(), h.size); !s) return s;
+    }
+    return ok;
+  }
   // A tensor that the layer's owner keeps, in contrast to what comes with a call.
   static constexpr bool is_stored(op o) {
     const source from = row(o).from;
@@ -168,14 +168,21 @@ class layer_state {
     return fail("tensor '", g.name(i), "' is stored as ", name_of(v.type), ", expected ",
                 integers ? "i64" : "f32, f64, bf16 or f16");
   }
-  [[gnu::cold]] status solve(const graph& g, const tensor_map& tensors, size_values& s) const {
-    for (const auto& [name, value] : given_)
-      if (const int slot = g.sizes.find(name.c_str()); slot >= 0) s.v[slot] = value;
+  // The sizes of a graph from what is held, with another tensor or none under one name.
+  [[gnu::cold]] status solve(const graph& g, size_values& s, const char* instead = "",
+                             const view* with = nullptr) const {
+    for (const auto& [name, h] : held_)
+      if (const int slot = h.size == unknown ? -1 : g.sizes.find(name.c_str()); slot >= 0) s.v[slot] = h.size;
     for (int pass = 0; pass < 2; ++pass)  // a second pass sees the names that the first one found
       for (int k = 0; k < g.size; ++k) {
-        const auto found = is_stored(g[k].what) ? tensors.find(g.name(k).c_str()) : tensors.end();
-        if (found == tensors.end()) continue;
-        if (status fits = fit(g, k, found->second, s); !fits) return fits;
+        if (!is_stored(g[k].what)) continue;
+        const text name = g.name(k);
+        const held* const h = find(name);
+        const view* const tensor = same_text(name.c_str(), instead) ? with
+                                   : h != nullptr && h->has_tensor  ? &h->tensor
+                                                                    : nullptr;
+        if (tensor == nullptr) continue;
+        if (status fits = fit(g, k, *tensor, s); !fits) return fits;
       }
     if (const requirement* r = first_violated(g, s)) return error{describe(g, *r, s)};
     return ok;
@@ -207,9 +214,7 @@ class layer_state {
   }
 
   layer_graphs graphs_;
-  tensor_map tensors_;
-  std::map<std::string, double, std::less<>> scalars_;
-  size_map given_;
+  std::map<std::string, held, std::less<>> held_;  // where a scalar lies stays: plans are bound to it
 };
 
 }  // namespace graft
