@@ -40,8 +40,8 @@ struct sentence_part {
 }
 }  // namespace detail
 
-// Builds the sentence from its parts: fail("expected ", 4, " bytes"). One function for all sentences: a template for each
-// would be a tenth of the functions that a file of ours compiles.
+// Builds the sentence from its parts: fail("expected ", 4, " bytes"). One function for all sentences, not a
+// template for each.
 template <class... Parts> [[gnu::always_inline]] constexpr error fail(const Parts&... parts) {
   const detail::sentence_part all[] = {parts...};
   return detail::sentence(all, static_cast<int>(sizeof...(Parts)));

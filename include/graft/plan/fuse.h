@@ -140,10 +140,10 @@ struct planner {
     }
   if (to.gathers == target::work::by_rows)
     m.gather_rows();
+  else if (to.gather_products != nullptr)  // a GPU that is told to run by nodes keeps its products with dropout
+    to.gather_products(m);
   else if (to.gathers == target::work::by_nodes)
     m.gather_nodes();
-  else if (to.gather_products != nullptr)
-    to.gather_products(m);
   else
     detail::target_by_products_without_gather_products(to);
   return p;

@@ -25,12 +25,12 @@ template <class Real> struct frame {
 
   tensor<Real> full(id i, Real* p_at) const { return shaped(g, i, now.sizes, p_at); }
   // n of the rows of a value.
-  [[gnu::noinline]] tensor<Real> piece(id i, Real* p_at, long long n) const {
+  tensor<Real> piece(id i, Real* p_at, long long n) const {
     tensor<Real> t = full(i, p_at);
     if (p.rows.axis[i] >= 0) t.d[p.rows.axis[i]] = tokens == 0 ? 0 : t.d[p.rows.axis[i]] / tokens * n;
     return t;
   }
-  [[gnu::noinline]] long long row_elements(id i) const { return tokens == 0 ? 0 : count(g, i, now.sizes) / tokens; }
+  long long row_elements(id i) const { return tokens == 0 ? 0 : count(g, i, now.sizes) / tokens; }
 
   bool is_known(id i) const { return p.when.of[i] != stage::data; }
   // All rows of a value that was there before this launch.

@@ -3,8 +3,8 @@
 #pragma once
 #include <graft/backend/timed_launch.h>
 #include <graft/core/result.h>
+#include <time.h>
 
-#include <ctime>
 #include <vector>
 
 namespace graft::cpu {
@@ -29,10 +29,10 @@ class launch_clock {
     int launch;
     double at;
   };
-  // In seconds. <chrono> would be a quarter of what a file compiles that finds the rest in graft::cpu_compiled.
+  // In seconds, of a clock that is never set: std::chrono::steady_clock without <chrono>.
   static double now() {
-    std::timespec t{};
-    std::timespec_get(&t, TIME_UTC);
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC, &t);
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
   }
   std::vector<noted> notes_;

@@ -168,34 +168,33 @@ template <class Real> class row_worker {
     }
     return x;
   }
-  // These rows of a value, and where they lie.
-  tensor<Real> value(id i, const row_range& r) const { return f_->piece(i, place(i, r), r.n); }
-  [[gnu::noinline]] Real* place(id i, const row_range& r) const {
+  // These rows of a value.
+  tensor<Real> value(id i, const row_range& r) const {
     const frame<Real>& f = *f_;
     const id from = f.where.same_as[i] >= 0 ? f.where.same_as[i] : i;
-    if (Real* const all = f.at(f.stored, from)) return all + offset(i, r);
-    if (f.p.rows.how[i] == reach::whole) return f.whole(i).p + offset(i, r);
+    if (Real* const all = f.at(f.stored, from)) return f.piece(i, all + offset(i, r), r.n);
+    if (f.p.rows.how[i] == reach::whole) return f.piece(i, f.whole(i).p + offset(i, r), r.n);
     if (is_leaf(f.g[from].what)) {
       const view& v = f.at(f.now.data, from);
-      if (!in_place<Real>(v)) return within(f.at(converted_, from), from, r);
-      return static_cast<Real*>(const_cast<void*>(v.data)) + offset(from, r);
+      if (!in_place<Real>(v)) return f.piece(i, within(f.at(converted_, from), from, r), r.n);
+      return f.piece(i, static_cast<Real*>(const_cast<void*>(v.data)) + offset(from, r), r.n);
     }
     if (const int k = f.where.writes_to[i]; k >= 0) {
-      if (f.direct(f.output(k))) return static_cast<Real*>(f.output(k).data) + offset(i, r);
+      if (f.direct(f.output(k))) return f.piece(i, static_cast<Real*>(f.output(k).data) + offset(i, r), r.n);
       id first = i;
       while (f.where.inplace[first] >= 0) first = f.where.inplace[first];
-      return within(f.at(converted_, first), i, r);
+      return f.piece(i, within(f.at(converted_, first), i, r), r.n);
     }
-    return within(cell_[static_cast<std::size_t>(f.where.cell[i])], i, r);
+    return f.piece(i, within(cell_[static_cast<std::size_t>(f.where.cell[i])], i, r), r.n);
   }
   // A reshaped value in the memory of what it reshapes.
   bool only_renames(id i, const row_range& r) const {
-    return f_->g[i].what == op::reshape && f_->p.rows.how[i] == reach::piece && place(f_->g[i].a, r) == place(i, r);
+    return f_->g[i].what == op::reshape && f_->p.rows.how[i] == reach::piece && value(f_->g[i].a, r).p == value(i, r).p;
   }
   // Has an output been written already, or does nobody want it?
   bool is_there(int k, id i, const row_range& r) const {
     const mutable_view& to = f_->output(k);
-    return to.data == nullptr || (f_->direct(to) && place(i, r) == static_cast<Real*>(to.data) + offset(i, r));
+    return to.data == nullptr || (f_->direct(to) && value(i, r).p == static_cast<Real*>(to.data) + offset(i, r));
   }
 
   const frame<Real>* f_ = nullptr;
