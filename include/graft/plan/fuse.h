@@ -6,9 +6,6 @@
 #include <graft/derive/apply.h>
 #include <graft/plan/plan.h>
 
-#include <cstdio>
-#include <cstdlib>
-
 namespace graft {
 
 constexpr family family_of(const node& v) {
@@ -116,13 +113,6 @@ struct planner {
   }
 };
 
-// Not constexpr: in a constant expression the call is an error of the compiler, which names it.
-[[noreturn, gnu::cold, gnu::noinline]] inline void target_by_products_without_gather_products(const target& to) {
-  std::fprintf(stderr, "graft: target '%s' gathers by products and has no gather_products (fuse_products.h)\n",
-               to.name);
-  std::abort();
-}
-
 }  // namespace detail
 
 [[gnu::cold]] constexpr plan fuse(const graph& g, const target& to = cpu_target) {
@@ -142,10 +132,8 @@ struct planner {
     m.gather_rows();
   else if (to.gather_products != nullptr)  // a GPU that is told to run by nodes keeps its products with dropout
     to.gather_products(m);
-  else if (to.gathers == target::work::by_nodes)
-    m.gather_nodes();
   else
-    detail::target_by_products_without_gather_products(to);
+    m.gather_nodes();
   return p;
 }
 

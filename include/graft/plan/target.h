@@ -41,7 +41,8 @@ struct target {
   enum class work : unsigned char { by_rows, by_products, by_nodes };  // how nodes are gathered into launches
   const char* name = "";
   work gathers = work::by_rows;
-  // By products: how. A pointer, so that a program without such a target does not compile it (fuse_products.h).
+  // By products: how; null: a launch for each node. A pointer, so that a program without such a target does not compile it
+  // (fuse_products.h).
   void (*gather_products)(const detail::planner&) = nullptr;
   int capability = 0;              // of a CUDA device: 90 for compute capability 9.0
   int processors = 0;              // multiprocessors
