@@ -13,10 +13,12 @@
 
 #if defined(GRAFT_BLAS)
 extern "C" {
+// NOLINTBEGIN(readability-identifier-naming): Fortran's names
 void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
             const float*, const int*, const float*, float*, const int*);
 void dgemm_(const char*, const char*, const int*, const int*, const int*, const double*, const double*, const int*,
             const double*, const int*, const double*, double*, const int*);
+// NOLINTEND(readability-identifier-naming)
 #if defined(__ELF__)
 [[gnu::weak]] int openblas_get_parallel(void);
 [[gnu::weak]] int openblas_get_num_threads(void);

@@ -3,8 +3,8 @@
 #pragma once
 #include <graft/backend/timed_launch.h>
 #include <graft/core/result.h>
-#include <time.h>
 
+#include <ctime>
 #include <vector>
 
 namespace graft::cpu {

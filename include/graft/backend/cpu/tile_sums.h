@@ -8,9 +8,7 @@
 
 #include <algorithm>
 
-namespace graft::cpu {
-
-namespace detail {
+namespace graft::cpu::detail {
 
 // Four packets by name: compilers keep members in registers, and the elements of an array in memory.
 template <class Real> struct four_packets { packet<Real> a, b, c, d; };
@@ -85,6 +83,4 @@ inline constexpr long long short_row = 0;
 template <class Product> void short_rows(const Product&) = delete;
 #endif
 
-}  // namespace detail
-
-}  // namespace graft::cpu
+}  // namespace graft::cpu::detail
