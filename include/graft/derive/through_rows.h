@@ -62,8 +62,8 @@ struct paired_rows {
   };
   if (!transposed) {
     const id each = make::mul(g, rows_apart(g, x, {1}, width), p.c);  // [rows, 1, n, i]
-    const id s = make::transpose(g, make::matmul(g, each, a, false, true));
-    return rows_together(g, scaled(s), x, g.n[w].d[2]);
+    const id s = scaled(make::transpose(g, make::matmul(g, each, a, false, true)));
+    return rows_together(g, s, x, g.n[w].d[2]);
   }
   const id s = make::transpose(g, scaled(rows_apart(g, x, k, n)));
   const id each = make::mul(g, make::matmul(g, s, a), p.c);
@@ -91,8 +91,10 @@ struct paired_rows {
   const id again = make::repeat(g, make::reshape(g, x, rows, n, {1}, b), g.times(b, length));
   const id moved = make::slice(g, make::reshape(g, again, rows, n, b, length), 3, {0}, b);  // [rows, n, i, d]
   const id wide = make::reshape(g, make::permute(g, moved, 0, 2, 1, 3), rows, {1}, b, g.times(n, b));
-  const id y = make::matmul(g, wide, make::reshape(g, kernel, {1}, {1}, m, g.times(n, b)), false, true);
-  return rows_together(g, make::transpose(g, y), x, g.n[w].d[2]);
+  // Named before its size is read: a new node may move all of them, also between two arguments of a call.
+  const id y =
+      make::transpose(g, make::matmul(g, wide, make::reshape(g, kernel, {1}, {1}, m, g.times(n, b)), false, true));
+  return rows_together(g, y, x, g.n[w].d[2]);
 }
 
 // The diagonal of a matrix that is one, else none.
