@@ -67,6 +67,25 @@ TEST_CASE("norm_between: up to sixteen tokens in bf16 take no kernel for it, oth
   CHECK(kernels_with(g, p, 4, dtype::f16) == kernels_with(g, before, 4, dtype::f16));  // h ⊙ gain may not fit
   CHECK(kernels_with(g, p, 4, dtype::f32) == kernels_with(g, before, 4, dtype::f32));
 }
+TEST_CASE("norm_between: the first norm of a block is inside the last product of the block before") {
+  const builder b = step_of<tuned>();
+  const graph g = b;
+  const plan p = fuse(g, sm_90);
+  auto behind_itself = [&](long long tokens, dtype type) {
+    size_values s = with_nominals(g, size_values{});
+    g.sizes.set_tokens(s, tokens);
+    return takes_first_norm(g, p, s, g, p, s, type);
+  };
+  for (const long long tokens : {1, 8, 16}) CHECK(behind_itself(tokens, dtype::bf16));
+  CHECK(!behind_itself(17, dtype::bf16));
+  CHECK(!behind_itself(4, dtype::f16));
+  builder no_product;
+  const scope in{&no_product};
+  no_product.give(silu(in.leaf(op::input, "x", 2, 1, 1, in.tokens(), 64)).i, "y");
+  const graph ahead = no_product;
+  const size_values s = with_nominals(g, size_values{});
+  CHECK(!takes_first_norm(ahead, fuse(ahead, sm_90), size_values{}, g, p, s, dtype::bf16));
+}
 TEST_CASE("norm_between: a norm that something else reads stays a launch") {
   const builder step = step_of<turned>();  // a rotation of x
   CHECK(norms_inside(fuse(step, sm_90)) == 0);

@@ -136,9 +136,7 @@ struct cut {
   constexpr bool is_stored(id i) const {
     for (id r = i + 1; r < forward.size; ++r)
       for (int k = 0; k < 3; ++k)
-        if (const op o = forward[r].what;
-            forward[r].operand(k) == i && (o == op::matmul || o == op::rotate || o == op::normalize))
-          return true;
+        if (forward[r].operand(k) == i && row(forward[r].what).reads_memory) return true;
     return false;
   }
   // What only led to something that is kept itself.

@@ -112,11 +112,16 @@ struct op_row {
   source from = source::nobody;  // leaves
   linearity sums = linearity::no;
   in_parts cut = in_parts::no;
+  bool reads_memory = false;  // its operands lie in memory on every target, whatever else its launch computes
 };
 
 namespace detail {
 constexpr op_row also(op_row r, linearity sums, in_parts cut = in_parts::no) {
   r.sums = sums, r.cut = cut;
+  return r;
+}
+constexpr op_row from_memory(op_row r) {
+  r.reads_memory = true;
   return r;
 }
 constexpr op_row row_of(op o) {
@@ -156,7 +161,7 @@ constexpr op_row row_of(op o) {
     case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, flow::each};
     case op::step: return {"step", "", pointwise, 1, flow::each};
     case op::detach: return also({"const", "", pointwise, 1, flow::each}, linearity::in_all);
-    case op::matmul: return also({"matmul", " @ ", product, 2, flow::product}, linearity::in_each);
+    case op::matmul: return from_memory(also({"matmul", " @ ", product, 2, flow::product}, linearity::in_each));
     case op::row_dot: return also({"row_dot", "", reduction, 2, flow::last}, linearity::in_each, in_parts::sums);
     case op::sum_to: return also({"sum_to", "", reduction, 1, flow::reduce}, linearity::in_all);
     case op::transpose: return also({"transpose", "", layout, 1, flow::swap}, linearity::in_all);
@@ -173,7 +178,8 @@ constexpr op_row row_of(op o) {
     case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
     case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
     case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};
-    case op::rotate: return also({"rotate", "", rotation, 2, flow::first}, linearity::in_first, in_parts::parts);
+    case op::rotate:
+      return from_memory(also({"rotate", "", rotation, 2, flow::first}, linearity::in_first, in_parts::parts));
     case op::rotate_grad:
       return also({"rotate_grad", "", rotation, 3, flow::add_blocks}, linearity::no, in_parts::parts);
     case op::kron: return also({"kron", "", algebra, 2, flow::all}, linearity::in_each);
@@ -185,7 +191,7 @@ constexpr op_row row_of(op o) {
     case op::softmax: return {"softmax", "", rowwise, 1, flow::last};
     case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, flow::last};
     case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, flow::last};
-    case op::normalize: return {"normalize", "", rowwise, 2, flow::first};
+    case op::normalize: return from_memory({"normalize", "", rowwise, 2, flow::first});
     case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, flow::outer};
     case op::rope: return also({"rope", "", rowwise, 2, flow::last}, linearity::in_first, in_parts::parts);
     case op::dropout: return {"dropout", "", pointwise, 3, flow::first};

@@ -67,17 +67,25 @@ status explain_step(causal_lm<Engine>& model, const explained_step& at, Sink&& l
     const graph& g = p.value();
     const plan& launches = p.launches();
     const size_values& sizes = p.runs().this_call().sizes;
+    bool begins_normed = false;  // in all blocks but the first
+    for (int before = 0; before < model.programs().count(); ++before) {
+      const block_program<Engine>& b = model.programs()[before];
+      begins_normed = begins_normed || takes_first_norm(b.value(), b.launches(), b.runs().this_call().sizes, g,
+                                                        launches, sizes, Engine::keeps);
+    }
     char key[32];
     static_cast<void>(std::snprintf(key, sizeof key, "%016llx", p.key()));
     text head;
     head << "program " << k << ", key " << static_cast<const char*>(key);
     line(head);
-    explain_graph(g, launches, "forward", kernels_of(g, launches, sizes, Engine::keeps), nullptr, line,
-                  [&](text& t, int launch) {
-                    const auto took = times->find({&launches, launch});
-                    detail::say_times(t, price_of(g, launches, launch, sizes, Engine::keeps, at.context), launches.to,
-                                      took == times->end() ? std::vector<double>{} : took->second);
-                  });
+    const int kernels = kernels_of(g, launches, sizes, Engine::keeps) - (begins_normed ? 1 : 0);
+    explain_graph(g, launches, "forward", kernels, nullptr, line, [&](text& t, int launch) {
+      if (begins_normed && launches.launches[launch].rows == launches.norm_of_input)
+        t << "   inside the launch before, where that is a product's";
+      const auto took = times->find({&launches, launch});
+      detail::say_times(t, price_of(g, launches, launch, sizes, Engine::keeps, at.context), launches.to,
+                        took == times->end() ? std::vector<double>{} : took->second);
+    });
   }
   return ok;
 }

@@ -71,8 +71,8 @@ template <class Engine> class training_run {
     return pass_.mean(batch_);
   }
   // A whole step: the gradients of one batch, clipped to `clip` where that is not 0, and what the optimizer makes of them.
-  // Unless the mode is the standard one, it is captured once for batches of the same lengths and then replayed; loss and norm are known
-  // after it.
+  // Unless the mode is the standard one, it is captured once for batches of the same lengths and then replayed; loss and
+  // norm are known after it.
   struct step_numbers {
     double loss = 0, norm = 0;
   };

@@ -2,6 +2,7 @@
 // What is known of a block once its type is named: kernels, graph breaks, flops, bytes, and what training keeps.
 //     struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
 //     static_assert(compile<tuned, fullgraph, training>::kernels == 3);
+// of the block by itself: the norm it begins with may be part of the block before (plan/norm_between.h).
 // A type may state sizes of the model, its element type and facts of its configuration:
 //     static constexpr named_size sizes[] = {{"hidden", 4096}, {"heads", 32}};      using element = bf16;
 // Costs assume usual numbers for the sizes that it leaves open.

@@ -54,22 +54,30 @@ constexpr beside_shape shape_of(const graph& g, const product_slots& beside, con
           side >= 0 && (sum.left == side || sum.right == side)};
 }
 
-// Is the norm behind this launch inside its kernel and those of its readers?
-constexpr bool carries_norm(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
-                            const encoding& stored) {
-  if (l.norm < 0 || p.to.run_normed == nullptr) return false;
+// Is this norm inside the kernel of the product before it, and those of its readers?
+constexpr bool takes_norm(const product_shape& before, const graph& g, const plan& p, int norm, const size_values& s,
+                          const encoding& stored) {
+  if (norm < 0 || p.to.run_normed == nullptr) return false;
   sequence<product_shape> behind;
   for (const product_slots& reader : p.products)
-    if (reader.x == p.row_launches[l.norm].result) behind.push(shape_of(g, reader, s, type, stored));
-  return p.to.run_normed(shape_of(g, p.products[l.product], s, type, stored), behind.begin(), behind.size(), p.to);
+    if (reader.x == p.row_launches[norm].result) behind.push(shape_of(g, reader, s, before.type, stored));
+  return p.to.run_normed(before, behind.begin(), behind.size(), p.to);
+}
+// The same of the norm that g begins with, where its input is the first output of `ahead`.
+constexpr bool takes_first_norm(const graph& ahead, const plan& its, const size_values& its_sizes, const graph& g,
+                                const plan& p, const size_values& s, dtype type, const encoding& stored = {}) {
+  for (const product_slots& last : its.products)
+    if (last.result == ahead.out[0].at)
+      return takes_norm(shape_of(ahead, last, its_sizes, type, stored), g, p, p.norm_of_input, s, stored);
+  return false;
 }
 
 constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
                          const encoding& stored) {
   if (l.product >= 0) {
-    int n = l.norm >= 0 && !carries_norm(g, p, l, s, type, stored) ? 1 : 0;
     sequence<product_shape> all;
     for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type, stored));
+    int n = l.norm >= 0 && !takes_norm(all[0], g, p, l.norm, s, stored) ? 1 : 0;
     for (int k = 0; k < 2; ++k)
       if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
     const bool inside = l.gated >= 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
@@ -82,10 +90,10 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
   if (l.dropped >= 0) return count(g, p.dropped[l.dropped].result, s) == 0 ? 0 : 1;
   if (l.sum >= 0) return count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
   if (l.what != family::attention && l.rows >= 0) return count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
-  if (l.summed[0] >= 0)  // one kernel where rows are pieces of 16 bytes
-    return type == dtype::bf16 && p.to.capability >= 90 && g.sizes.value(g[l.anchor].d[3], s) % 8 == 0 ? 1 : 3;
-  const int alone = p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
-  return alone + (l.rows >= 0 && !p.to.takes_heads(g, l.anchor, s, type, p.to) ? 1 : 0);
+  int n = p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);
+  if (l.rows >= 0 && !p.to.takes_heads(g, l.anchor, s, type, p.to)) ++n;
+  if (l.summed[0] >= 0 && (p.to.run_summed == nullptr || !p.to.run_summed(g, l.anchor, s, type, p.to))) n += 2;
+  return n;
 }
 constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dtype type, const encoding& stored = {}) {
   int n = 0;

@@ -72,6 +72,8 @@ struct target {
   bool (*run_gated)(const product_shape*, const target&) = nullptr;
   // Is a norm inside the kernel of the product before it and those of the products behind it, or between them?
   bool (*run_normed)(const product_shape& before, const product_shape* behind, int count, const target&) = nullptr;
+  // Are the two sums over the tokens of a gate's gradients made by the kernel of the gradients, or a kernel each?
+  bool (*run_summed)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   // Does attention put heads side by side and turn them itself?
   bool (*takes_heads)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   int (*node_kernels)(const graph&, id, const size_values&, dtype, const target&) = nullptr;

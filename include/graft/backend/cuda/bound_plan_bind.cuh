@@ -74,7 +74,9 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
 template <class T> status bound_plan<T>::parameters_changed(cudaStream_t stream, buffer* scratch) {
   if (aimed_ != moves()) aim();
   if (scratch != nullptr) {
-    if (status s = scratch->reserve(4 * values_.scratch(changing_)); !s) return s;
+    const long long bytes = 4 * values_.scratch(changing_);
+    if (bytes > scratch->bytes()) ++moved_;  // also for plans of the same model that were captured with it
+    if (status s = scratch->reserve(bytes); !s) return s;
     values_.scratch_at(scratch->as<float>());
   }
   const status computed = joined_.compute(stream, g_, values_, changing_);

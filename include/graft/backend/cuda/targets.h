@@ -95,6 +95,10 @@ constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype typ
   const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t);
   return c.how == attention_way::decode && !c.mma;
 }
+// gate_sums.cuh: where rows are pieces of 16 bytes.
+constexpr bool run_summed(const graph& g, id i, const size_values& s, dtype type, const target& t) {
+  return t.capability >= 90 && type == dtype::bf16 && g.sizes.value(g[i].d[3], s) % 8 == 0;
+}
 // A device with this compute capability, multiprocessors, and pairs of gemm blocks that run at the same time. Products do
 // 5.7e12 flops on a multiprocessor of an H200 when all are busy; a kernel that is started while the one ahead ends costs 1.2
 // microseconds beside its work.
@@ -110,7 +114,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = t.takes_dropout = true;
   t.joins_products = max_segments, t.joins_gates = t.carries_norms = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
-  t.run_gated = &run_gated, t.run_normed = &run_normed, t.takes_heads = &takes_heads;
+  t.run_gated = &run_gated, t.run_normed = &run_normed, t.run_summed = &run_summed, t.takes_heads = &takes_heads;
   return t;
 }
 }  // namespace cuda
