@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass of an adapted linear layer on the GPU, dx and the gradient of every parameter, and forward and
 // backward together, against cuBLASLt's bare dx = dy W and its bare pair. As in training, forward keeps what backward
-// reads. Measured as bench_cuda_linear does.
+// reads. `step` is both behind a change of the parameters: with what follows from them. Measured as bench_cuda_linear
+// does; or launch by launch:
 //     GRAFT_CASES=4096 bench_cuda_backward --benchmark_out=backward.json
+//     GRAFT_CASES=4096 GRAFT_LAUNCHES=1 ncu --profile-from-start off --metrics gpu__time_duration.sum bench_cuda_backward
+#include <cuda_profiler_api.h>
+
 #include <cstring>
 
 #include "adapted.cuh"
@@ -31,6 +35,16 @@ struct gradients_of {
     }
   }
 };
+
+// One call between the marks of a profiler.
+template <class Call> void show_launches(const char* name, Call call) {
+  require(cudaStreamSynchronize(stream()) == cudaSuccess, name);
+  std::printf("%s\n", name), std::fflush(stdout);
+  cudaProfilerStart();
+  call(stream());
+  require(cudaStreamSynchronize(stream()) == cudaSuccess, name);
+  cudaProfilerStop();
+}
 
 void add_case(int m, int n, const std::vector<adapter>& adapters) {
   const auto at = std::make_shared<setting>(m, n);
@@ -65,18 +79,23 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
     const int copies = at->rotation;  // as many weights as cuBLASLt goes round
     for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what)), layers->back()->train(true);
     const auto into = std::make_shared<gradients_of>(*at, what);
-    enum class pass { forward, backward, both };
+    enum class pass { forward, backward, both, step };
     auto run = [=](cudaStream_t s, int c, pass which) {
       layer& l = (*layers)[static_cast<std::size_t>(c % copies)]->on(s, what.alone);
       const view x = matrix_of(at->x, m, k), up = matrix_of(dy, m, n);
+      if (which == pass::step) must(l.parameters_changed(), "parameters_changed");
       if (which != pass::backward) must(l.forward(x, {at->y, dtype::bf16, {m, n, 1, 1}, 2}), "forward");
       const mutable_view down{(*dx)[c % 2], dtype::bf16, {m, k, 1, 1}, 2};
       if (which != pass::forward) must(l.backward(x, up, down, into->wanted), "backward");
     };
     for (int c = 0; c < copies; ++c) run(stream(), c, pass::both);  // binds the passes
+    if (std::getenv("GRAFT_LAUNCHES") != nullptr) {
+      show_launches(what.name, [&](cudaStream_t s) { run(s, 0, pass::step); });
+      continue;
+    }
     for (const auto& [which, name] : {std::pair{pass::forward, " forward"}, std::pair{pass::backward, " backward"},
-                                      std::pair{pass::both, " both"}}) {
-      const double passes = which == pass::both ? 2 : 1;
+                                      std::pair{pass::both, " both"}, std::pair{pass::step, " step"}}) {
+      const double passes = which == pass::both || which == pass::step ? 2 : 1;
       add(what.name + std::string(name) + shape, at->calls, passes * flops, passes * bytes,
           [=, which = which](cudaStream_t s) {
             for (int c = 0; c < at->calls; ++c) run(s, c, which);
@@ -111,5 +130,5 @@ int main(int argc, char** argv) {
   for (const int few : {1, 16, 64})
     if (chosen(few)) add_case(few, 4096, {none, lora});
 
-  return run_all(argc, argv, 9);
+  return std::getenv("GRAFT_LAUNCHES") != nullptr ? 0 : run_all(argc, argv, 9);
 }

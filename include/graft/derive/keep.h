@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // keep: a forward and a backward graph of the same formula become a pair for training. What backward would compute a
 // second time is found as nodes that both graphs have; forward gives them as further outputs, backward takes them as
-// inputs "….kept". Values that are cheap to compute again from what is there anyway (activations, norms, look-ups) are
-// not kept, unless that would keep more, or forward has them in memory for a product or a norm to read: those cost forward
+// inputs "….kept". Values that are cheap to compute again from what is there anyway (activations, norms, look-ups, a
+// small matrix of every token times one that all share) are not kept, unless that would keep more, or forward has them in memory for a product or a norm to read: those cost forward
 // nothing and save backward a pass. Works for any pair of graphs: a layer, or a block of them.
 #pragma once
 #include <graft/derive/stage.h>
@@ -57,8 +57,14 @@ constexpr text kept_name(int number) {
 
 namespace detail {
 
-constexpr bool cheap_again(op o) {
-  const op_class kind = row(o).kind;
+constexpr bool cheap_again(const graph& g, const stages& when, id i) {
+  const node& v = g[i];
+  if (v.what == op::matmul) {  // of a row read as a matrix (LoKr): as large as that row, and few flops
+    const id row = when.of[v.a] == stage::data ? v.a : v.b, other = row == v.a ? v.b : v.a;
+    return !v.sum && when.of[other] != stage::data && g[row].what == op::reshape && g.sizes.by_token(v.d[1]) &&
+           !g.sizes.by_token(g[g[row].a].d[1]);
+  }
+  const op_class kind = row(v.what).kind;
   return kind == op_class::pointwise || kind == op_class::layout || kind == op_class::rowwise ||
          kind == op_class::lookup;
 }
@@ -71,12 +77,13 @@ struct cut {
   node_set shared, kept;
   sequence<id> origin;  // none: the call brings it, or it is known before
 
+  constexpr bool cheap_again(id i) const { return detail::cheap_again(backward, when, i); }
   constexpr void find() {
     for (id i = 0; i < backward.size; ++i) {
       const node& v = backward[i];
       if (!shared[i] || when.of[i] != stage::data || is_leaf(v.what)) continue;
       origin[i] = i;
-      if (!cheap_again(v.what)) continue;
+      if (!cheap_again(i)) continue;
       id one = none_id;
       bool several = false;
       for (int k = 0; k < 3; ++k) {
@@ -95,7 +102,7 @@ struct cut {
         if (!shared[i]) keep_origin(backward[i].operand(k));
     // Cheap, and all that it is computed from is kept anyway.
     for (id i = 0; i < backward.size; ++i) {
-      if (!kept[i] || !cheap_again(backward[i].what)) continue;
+      if (!kept[i] || !cheap_again(i)) continue;
       bool there = true;
       for (int k = 0; k < 3; ++k)
         if (const id o = backward[i].operand(k); o >= 0) there = there && (origin[o] < 0 || kept[origin[o]]);
@@ -112,7 +119,7 @@ struct cut {
     node_set passes(backward.size);
     for (id i = 0; i < backward.size; ++i) {
       const node& v = backward[i];
-      if (!shared[i] || when.of[i] != stage::data || is_leaf(v.what) || !cheap_again(v.what)) continue;
+      if (!shared[i] || when.of[i] != stage::data || is_leaf(v.what) || !cheap_again(i)) continue;
       id one = none_id;
       bool is_pass = row(v.what).kind == op_class::rowwise;
       for (int k = 0; k < 3; ++k) {
@@ -158,7 +165,7 @@ struct cut {
           if (one >= 0) return none_id;
           one = r;
         }
-    const bool goes_on = one >= 0 && shared[one] && cheap_again(backward[one].what) && !is_output(backward, i) &&
+    const bool goes_on = one >= 0 && shared[one] && cheap_again(one) && !is_output(backward, i) &&
                          same_shape(backward[one], backward[i]) && !kept[one];
     return goes_on ? one : none_id;
   }

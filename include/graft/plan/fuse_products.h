@@ -19,6 +19,8 @@ struct product_planner : planner {
     sequence<int> dropped_of(g.size, -1);  // the narrow product with dropout that takes a node in: nobody else does
     if (p.to.takes_dropout) p.dropped = dropped_products(g, p.when, readers, dropped_of);
     for (id i = 0; i < g.size; ++i) readers[i] += dropped_of[i] >= 0 ? 1 : 0;
+    sequence<int> chain_of(g.size, -1);  // the same for a chain of small products
+    if (p.to.largest_chained_side > 0) p.chained = chained_products(g, p.when, readers, chain_of);
     sequence<int> part_of(g.size, -1);  // the product that takes a node in
     sequence<product_slots> found;
     sum_readers sums(g.size);
@@ -26,7 +28,7 @@ struct product_planner : planner {
     if (p.to.sums_tokens && p.to.gathers == target::work::by_products) find_sums(readers, dropped_of, sums, sum_of);
     for (id i = g.size - 1; i >= 0; --i) {
       if (p.to.gathers != target::work::by_products || !member(i) || part_of[i] >= 0 || sum_of[i] >= 0 ||
-          dropped_of[i] >= 0)
+          dropped_of[i] >= 0 || chain_of[i] >= 0)
         continue;
       const product_slots s = product_at(g, p.when, readers, sums, i, p.to);
       if (!s.found) continue;
@@ -46,7 +48,8 @@ struct product_planner : planner {
             gate >= 0 && member(gate) && part_of[gate] < 0)
           gates[k] = gate, part_of[gate] = k;
     node_set free(g.size);
-    for (id i = 0; i < g.size; ++i) free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0 && dropped_of[i] < 0;
+    for (id i = 0; i < g.size; ++i)
+      free.in[i] = member(i) && part_of[i] < 0 && sum_of[i] < 0 && dropped_of[i] < 0 && chain_of[i] < 0;
     sequence<int> row_of(g.size, -1);  // the row launch that takes a node in
     if (p.to.joins_rows && p.to.gathers == target::work::by_products) find_row_launches(readers, free, row_of);
     sequence<int> norm_behind(found.size(), -1), product_before(p.row_launches.size(), -1);
@@ -85,6 +88,8 @@ struct product_planner : planner {
         const int product = part_of[i], sum = sum_of[i];
         if (const int d = dropped_of[i]; d >= 0) {
           if (p.dropped[d].result == i && computed_before(p.dropped[d].inside(), dropped_of, d)) add_dropped(d);
+        } else if (const int c = chain_of[i]; c >= 0) {
+          if (p.chained[c].result == i && computed_before(p.chained[c].inside(), chain_of, c)) add_chain(c);
         } else if (product >= 0 && found[product].result == i) {
           bool ready = true;
           for (const int member : groups[product]) {
@@ -187,6 +192,13 @@ struct product_planner : planner {
       add(i, i == d.product ? (d.how == dropped_product::form::sum ? slot::reduce : slot::product)
              : d.how == dropped_product::form::expand ? slot::post
                                                       : slot::pre);
+  }
+  [[gnu::cold]] constexpr void add_chain(int index) {
+    const chained_product& c = p.chained[index];
+    open(family::product, c.result);
+    p.launches.back().chained = index;
+    for (const id i : c.inside())
+      add(i, i == c.result ? slot::product : i == c.left_sum || i == c.right_sum ? slot::reduce : slot::pre);
   }
   [[gnu::cold]] constexpr void find_sums(const sequence<int>& readers, const sequence<int>& taken, sum_readers& sums,
                                          sequence<int>& sum_of) {

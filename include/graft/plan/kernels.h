@@ -88,6 +88,13 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
     return n;
   }
   if (l.dropped >= 0) return count(g, p.dropped[l.dropped].result, s) == 0 ? 0 : 1;
+  if (l.chained >= 0) {
+    const chained_product& c = p.chained[l.chained];
+    if (takes_chain(g, c, s, type, p.to)) return count(g, c.result, s) == 0 ? 0 : c.sums() ? 2 : 1;
+    int n = 0;
+    for (const id i : c.inside()) n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, i, s, type, p.to);
+    return n;
+  }
   if (l.sum >= 0) return count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;
   if (l.what != family::attention && l.rows >= 0) return count(g, p.row_launches[l.rows].result, s) == 0 ? 0 : 1;
   int n = p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, l.anchor, s, type, p.to);

@@ -2,6 +2,7 @@
 // The plan: the data-time nodes of a graph as a list of launches for a target. Backends execute exactly this list;
 // explain, drawings, facts, costs and errors read the same one.
 #pragma once
+#include <graft/plan/chained.h>
 #include <graft/plan/dropped.h>
 #include <graft/plan/product.h>
 #include <graft/plan/row_launch.h>
@@ -50,6 +51,7 @@ struct launch {
   id also = none_id;         // of an expression: a second value that it computes, from the same operands
   int summed[2] = {-1, -1};  // and what is read of the two: sums over the tokens, which may be made on the way
   int dropped = -1;          // a narrow product with dropout in it: one of plan::dropped
+  int chained = -1;          // small products of every token: one of plan::chained
   int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:
                              // the heads that it reads, which it may take as they are
 };
@@ -65,6 +67,7 @@ struct plan {
   sequence<token_sum> sums;
   sequence<row_launch> row_launches;
   sequence<dropped_product> dropped;
+  sequence<chained_product> chained;
   int norm_of_input = -1;   // the row launch that whoever wrote the input may have done
   sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
   sequence<slot> place;

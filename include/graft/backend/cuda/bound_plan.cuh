@@ -14,6 +14,7 @@
 #include <graft/backend/cuda/gate_sums.cuh>
 #include <graft/backend/cuda/launch_clock.cuh>
 #include <graft/backend/cuda/parameter_expressions.cuh>
+#include <graft/backend/cuda/stack_chain.cuh>
 #include <graft/backend/mode.h>
 
 #include <deque>
@@ -221,6 +222,13 @@ template <class T> class bound_plan {
   status run_sum(cudaStream_t stream, const target& to, int index);
   status run_rows(cudaStream_t stream, const row_launch& r);
   status run_dropped(cudaStream_t stream, const dropped_product& d);
+  status run_chain(cudaStream_t stream, const chained_product& c);
+  // Of the sums of a chain, as the blocks of its kernel leave them.
+  long long bytes_of_parts(const chained_product& c, const size_values& s) const {
+    const long long tokens = g_.sizes.value(g_[c.z].d[1], s),
+                    each = count(g_, c.left_sum, s) + count(g_, c.right_sum, s);
+    return chain_blocks(tokens) * each * static_cast<long long>(sizeof(float));
+  }
   status run_node(cudaStream_t stream, id i);
   status run_attention(cudaStream_t stream, const target& to, const graft::launch& l);
   status run_expression(cudaStream_t stream, const target& to, const graft::launch& l);

@@ -9,6 +9,7 @@ template <class T> bound_plan<T>::bound_plan(const graph& g, const target& to) :
   readers_ = graft::detail::count_readers(g_, p_.live);
   for (const token_sum& s : p_.sums) read_.push(s.left), read_.push(s.right), read_.push(s.scaled);
   for (const product_slots& s : p_.products) read_.push(s.x), read_.push(s.residual);
+  for (const chained_product& c : p_.chained) read_.push(c.z), read_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
   if (to.gathers == target::work::by_products)
@@ -137,8 +138,10 @@ template <class T> void bound_plan<T>::collect() {
     }
     if (l.product < 0 && l.sum < 0) {
       computed_.add(l.anchor);
-      for (int n = l.first; n < l.first + l.count; ++n)
+      for (int n = l.first; n < l.first + l.count; ++n) {
+        if (l.chained >= 0) computed_.add(p_.nodes[n]);
         for (int k = 0; k < 3; ++k) need_known(g_[p_.nodes[n]].operand(k));
+      }
     }
   }
   for (int k = 0; k < g_.outs; ++k) need_known(g_.out[k].at);

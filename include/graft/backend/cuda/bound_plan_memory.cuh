@@ -28,12 +28,16 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
     for (const id i : {d.wide, d.narrow}) keep_narrow(unshaped(g_, i));
     if (d.how != dropped_product::form::sum) keep_narrow(d.result);
   }
+  for (const chained_product& c : p_.chained)
+    for (const id i : {c.z, c.x, c.between, c.other, c.result}) keep_narrow(unshaped(g_, i));
   for (const row_launch& r : p_.row_launches)  // and norms of long rows for operands of one type
     if (r.norm >= 0)
       for (const id i : {g_[r.norm].a, r.slope, r.added}) keep_narrow(unshaped(g_, i));
   long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
   for (const bound_attention<T>& a : attentions_)
     if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());
+  for (const chained_product& c : p_.chained)
+    if (c.sums()) scratch = std::max(scratch, bytes_of_parts(c, largest));
   std::vector<call_memory::value> written;
   for (int k = 0; k < p_.launches.size(); ++k) {
     const graft::launch& l = p_.launches[k];
@@ -61,6 +65,11 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       write_sum(l.sum);
     } else if (l.dropped >= 0) {
       write(p_.dropped[l.dropped].result, count(g_, p_.dropped[l.dropped].result, largest));
+    } else if (l.chained >= 0) {
+      const chained_product& c = p_.chained[l.chained];
+      const bool whole = takes_chain(g_, c, largest, dtype_of<T>, p_.to);
+      for (const id i : c.inside())
+        if (!whole || (i != c.between && i != c.other)) write(i, count(g_, i, largest));
     } else {
       if (l.rows >= 0) write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
       if (l.rows < 0 || l.what == family::attention) write(l.anchor, count(g_, l.anchor, largest));

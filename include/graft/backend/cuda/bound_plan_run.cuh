@@ -23,6 +23,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
     const status s = l.product >= 0                    ? run_products(stream, to, l, alone)
                      : l.sum >= 0                      ? run_sum(stream, to, l.sum)
                      : l.dropped >= 0                  ? run_dropped(stream, p_.dropped[l.dropped])
+                     : l.chained >= 0                  ? run_chain(stream, p_.chained[l.chained])
                      : is_attention(g_[l.anchor].what) ? run_attention(stream, to, l)
                      : l.rows >= 0                     ? run_rows(stream, p_.row_launches[l.rows])
                      : l.count > 1                     ? run_expression(stream, to, l)
@@ -233,6 +234,31 @@ template <class T> status bound_plan<T>::run_dropped(cudaStream_t stream, const 
     with.salt = g_.sizes.value(v.k[0], now_.sizes), with.rate = values_[v.c].p;
   }
   return multiply_dropped(stream, d.how, with);
+}
+template <class T> status bound_plan<T>::run_chain(cudaStream_t stream, const chained_product& c) {
+  if (!takes_chain(g_, c, now_.sizes, dtype_of<T>, p_.to)) {
+    for (const id i : c.inside())
+      if (status s = run_node(stream, i); !s) return s;
+    return ok;
+  }
+  auto place = [&](id i) {
+    const int k = written_output(i);
+    cells<float> to = values_.room(i);
+    if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    return values_.put(i, to), to;
+  };
+  const chain_sides n = sides_of(g_, c, now_.sizes);
+  chain_args with;
+  with.z = tensor_at(c.z), with.d = place_of(c.result);
+  with.l = values_[c.left].p, with.r = values_[c.right].p;
+  with.l_turned = c.left_turned, with.r_turned = c.right_turned;
+  with.l_rows = static_cast<int>(n.left_rows), with.z_rows = static_cast<int>(n.rows);
+  with.z_cols = static_cast<int>(n.columns), with.r_cols = static_cast<int>(n.right_columns);
+  with.tokens = g_.sizes.value(g_[c.z].d[1], now_.sizes);
+  if (c.sums())
+    with.x = tensor_at(c.x), with.e = place(c.left_sum), with.f = place(c.right_sum),
+    with.partial = static_cast<float*>(memory_.scratch());
+  return multiply_chain(stream, dtype_of<T>, with);
 }
 // By a kernel for whole models, where there is one; heads that it does not take as they are come first.
 template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, const target& to, const graft::launch& l) {
