@@ -77,7 +77,10 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
     if (only != nullptr && std::strstr(what.name, only) == nullptr) continue;
     auto layers = std::make_shared<std::vector<std::unique_ptr<layer>>>();
     const int copies = at->rotation;  // as many weights as cuBLASLt goes round
-    for (int i = 0; i < copies; ++i) layers->push_back(adapted(*at, i, what)), layers->back()->train(true);
+    for (int i = 0; i < copies; ++i) {
+      layers->push_back(adapted(*at, i, what)), layers->back()->train(true);
+      must(layers->back()->bind({.tokens = m}), "bind");  // for training alone
+    }
     const auto into = std::make_shared<gradients_of>(*at, what);
     enum class pass { forward, backward, both, step };
     auto run = [=](cudaStream_t s, int c, pass which) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stacks of small products on the tensor cores against loops in double: operands of either order, of 16 bits or floats, one
-// of them the same for all, edges that fill no tile; sums over the stack, in one and in parts; the same bits each time.
+// of them the same for all, edges that fill no tile; sums over the stack, in one and in parts; the same bits each time. And
+// chains of them: a stack between two matrices that all share, with the sums that are their gradients.
 #include <doctest/doctest.h>
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/cuda/product.cuh>
+#include <graft/backend/cuda/stack_chain.cuh>
 
 #include <cmath>
 #include <cstdio>
@@ -87,8 +89,95 @@ void check(const sizes& s, const cuda::product_mode& how, long long left_count, 
   CHECK(std::sqrt(d / norm) < bound);  // false for a number that is none
 }
 
+// Numbers of the device, in 16 bits or as floats.
+std::vector<float> fetched(const cuda::buffer& from, std::size_t n, bool wide) {
+  std::vector<float> to(n);
+  std::vector<bf> narrow(n);
+  REQUIRE(cudaMemcpy(wide ? static_cast<void*>(to.data()) : narrow.data(), from.data(), n * (wide ? 4 : 2),
+                     cudaMemcpyDeviceToHost) == cudaSuccess);
+  for (std::size_t i = 0; !wide && i < n; ++i) to[i] = __bfloat162float(narrow[i]);
+  return to;
+}
+// The relative distance of `got` from what want(m, r, c) says.
+template <class Want>
+double distance(const std::vector<float>& got, long long count, long long rows, long long cols, Want want) {
+  double d = 0, norm = 0;
+  for (long long i = 0; i < count * rows * cols; ++i) {
+    const double w = want(i / cols / rows, i / cols % rows, i % cols),
+                 off = static_cast<double>(got[static_cast<std::size_t>(i)]) - w;
+    d += off * off, norm += w * w;
+  }
+  return std::sqrt(d / norm);
+}
+void check_chain(long long tokens, int l_rows, int z_rows, int z_cols, int r_cols, bool l_turned, bool r_turned,
+                 bool sums) {
+  INFO(tokens, " of ", l_rows, " x ", z_rows, " x ", z_cols, " x ", r_cols, sums ? ", summed" : "");
+  const stack z(tokens, z_rows, z_cols, dtype::bf16, 1), x(tokens, l_rows, r_cols, dtype::bf16, 2),
+      l(1, l_turned ? z_rows : l_rows, l_turned ? l_rows : z_rows, dtype::f32, 3),
+      r(1, r_turned ? r_cols : z_cols, r_turned ? z_cols : r_cols, dtype::f32, 4);
+  cuda::buffer d, e, f, parts;
+  cuda::chain_args with;
+  with.l_rows = l_rows, with.z_rows = z_rows, with.z_cols = z_cols, with.r_cols = r_cols, with.tokens = tokens;
+  REQUIRE(bool(d.reserve(2 * tokens * l_rows * r_cols)));
+  REQUIRE(bool(e.reserve(4LL * z_rows * l_rows)));
+  REQUIRE(bool(f.reserve(4LL * z_cols * r_cols)));
+  REQUIRE(bool(parts.reserve(4 * cuda::chain_blocks(tokens) * with.entries())));
+  with.z = z.memory.data(), with.x = sums ? x.memory.data() : nullptr, with.d = d.data();
+  with.l = l.tensor().p, with.r = r.tensor().p, with.l_turned = l_turned, with.r_turned = r_turned;
+  with.e = {e.data(), dtype::f32}, with.f = {f.data(), dtype::f32}, with.partial = parts.as<float>();
+  std::vector<float> of_d[2], of_e[2], of_f[2];
+  for (int k = 0; k < 2; ++k) {
+    REQUIRE(bool(cuda::multiply_chain(nullptr, dtype::bf16, with)));
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    of_d[k] = fetched(d, static_cast<std::size_t>(tokens * l_rows * r_cols), false);
+    of_e[k] = fetched(e, static_cast<std::size_t>(z_rows * l_rows), true);
+    of_f[k] = fetched(f, static_cast<std::size_t>(z_cols * r_cols), true);
+  }
+  CHECK(of_d[0] == of_d[1]);
+  auto between = [&](long long m, long long row, long long col) {
+    double sum = 0;
+    for (long long k = 0; k < z_rows; ++k) sum += l.at(0, row, k, l_turned) * z.at(m, k, col, false);
+    return sum;
+  };
+  auto other = [&](long long m, long long row, long long col) {
+    double sum = 0;
+    for (long long k = 0; k < r_cols; ++k) sum += x.at(m, row, k, false) * r.at(0, col, k, r_turned);
+    return sum;
+  };
+  CHECK(distance(of_d[0], tokens, l_rows, r_cols, [&](long long m, long long row, long long col) {
+          double sum = 0;
+          for (long long k = 0; k < z_cols; ++k) sum += between(m, row, k) * r.at(0, k, col, r_turned);
+          return sum;
+        }) < 5e-3);
+  if (!sums) return;
+  CHECK(of_e[0] == of_e[1]);
+  CHECK(of_f[0] == of_f[1]);
+  CHECK(distance(of_e[0], 1, z_rows, l_rows, [&](long long, long long row, long long col) {
+          double sum = 0;
+          for (long long m = 0; m < tokens; ++m)
+            for (long long k = 0; k < z_cols; ++k) sum += z.at(m, row, k, false) * other(m, col, k);
+          return sum;
+        }) < 5e-3);
+  CHECK(distance(of_f[0], 1, z_cols, r_cols, [&](long long, long long row, long long col) {
+          double sum = 0;
+          for (long long m = 0; m < tokens; ++m)
+            for (long long k = 0; k < l_rows; ++k) sum += between(m, k, row) * x.at(m, k, col, false);
+          return sum;
+        }) < 5e-3);
+}
+
 }  // namespace
 
+TEST_CASE("gpu: a matrix of every token between two that all share, and the gradients of these") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
+  for (const bool sums : {false, true})
+    for (const bool turned : {false, true}) {
+      check_chain(3, 64, 64, 64, 64, turned, !turned, sums);
+      check_chain(17, 16, 24, 32, 8, turned, turned, sums);
+      check_chain(403, 5, 7, 16, 24, turned, !turned, sums);
+      check_chain(1, 64, 1, 8, 64, turned, turned, sums);
+    }
+}
 TEST_CASE("gpu: stacks of small products on the tensor cores") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
   for (const sizes& s : {sizes{5, 64, 64, 64}, {600, 16, 24, 32}, {3, 40, 136, 72}, {2, 72, 16, 200}})

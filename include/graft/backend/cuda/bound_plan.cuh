@@ -89,6 +89,13 @@ template <class T> class bound_plan {
       mine.taken.add(i), mine.changing.in[i] = mine.before.in[i] = false;
     }
   }
+  // The same for the tensors that are here: those of a layer by itself.
+  void take_known(bound_plan& from, const sequence<id>& equal) {
+    binding mine, other;
+    exchange(mine), from.exchange(other);
+    take_known(mine, other, equal);
+    exchange(mine), from.exchange(other);
+  }
   // How often the addresses that launches use have changed: what was captured before is void.
   long long moves() const {
     return moved_ + memory_.made() + (panel_ != nullptr ? panel_->moves() : 0) +

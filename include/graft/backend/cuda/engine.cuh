@@ -13,6 +13,7 @@
 #include <graft/backend/cuda/targets.h>
 #include <graft/backend/cuda/token_sampler.cuh>
 #include <graft/backend/rank_exchange.h>
+#include <graft/derive/keep.h>
 
 namespace graft::cuda {
 
@@ -291,7 +292,13 @@ template <class T> struct engine {
     const call& this_call() const { return plan_.this_call(); }
     status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream, q.scratch); }
     status weight_changed(queue& q) { return plan_.weight_changed(q.stream); }
-    void borrow(const bound&) {}  // launches read what is packed for them
+    // Of a layer in training: what follows from the parameters is computed once, by the forward pass, which is told of their
+    // changes first.
+    void borrow(bound& forward) {
+      if (lender_ == &forward) return;
+      lender_ = &forward;
+      plan_.take_known(forward.plan_, same_nodes(forward.value(), value()));
+    }
     status publish(queue& q) { return plan_.publish(q.stream); }
     void memory_changed() { plan_.unchain(); }
     status run(queue& q) {
@@ -302,6 +309,7 @@ template <class T> struct engine {
 
    private:
     bound_plan<T> plan_;
+    const bound* lender_ = nullptr;
   };
 
   // Every node by a kernel of its own. Waits for the stream: the values live no longer than the call.

@@ -16,14 +16,15 @@ namespace graft::cuda {
 
 namespace chained {
 using stacked::side, stacked::tile_bytes;
-inline constexpr int groups = 3, group_threads = 128, threads = groups * group_threads, stages = 3;
+inline constexpr int groups = 2, group_threads = 128, threads = groups * group_threads, stages = 3;
 constexpr int bytes_of(bool sums) { return (2 + groups * stages * (sums ? 2 : 1)) * tile_bytes + 128; }
 }  // namespace chained
 
-// Blocks that share the tokens, one to a multiprocessor. As many on every device, so that the sums are the same.
-constexpr long long chain_blocks(long long tokens) {
-  const long long needed = (tokens + chained::groups - 1) / chained::groups;
-  return needed < 1 ? 1 : needed < 132 ? needed : 132;
+// Blocks that share the tokens: one to a multiprocessor, or two where nothing is summed. As many on every device, so that
+// the sums are the same.
+constexpr long long chain_blocks(long long tokens, bool sums = true) {
+  const long long needed = (tokens + chained::groups - 1) / chained::groups, most = sums ? 132 : 264;
+  return needed < 1 ? 1 : needed < most ? needed : most;
 }
 
 struct chain_args {
@@ -64,19 +65,32 @@ __device__ __forceinline__ void bring(std::uint32_t to, const void* from, int ro
               inside ? 16 : 0);
   }
 }
+// The threads of a group. A number that the compiler knows costs a block no more barriers than it has.
+__device__ __forceinline__ void meet(int group) {
+  if (group == 0)
+    asm volatile("bar.sync 1, %0;" ::"n"(group_threads) : "memory");
+  else
+    asm volatile("bar.sync 2, %0;" ::"n"(group_threads) : "memory");
+}
 using sums = float[8][4];            // 16 rows of 64, as the lanes of a warp have them
 using rows16 = std::uint32_t[4][4];  // the same as a left operand, 64 terms deep
 
+// All of the right operand that the next 16 terms need is asked for before these are multiplied.
 template <class T>
 __device__ __forceinline__ void multiply(sums& to, const rows16& a, std::uint32_t tile, bool along, int lane) {
+  rows16 b[2];
+  auto ask = [&](int k) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k)
+    for (int j = 0; j < 4; ++j) stacked::right(b[k % 2][j], tile, along, j * 16, k, lane);
+  };
+  ask(0);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      std::uint32_t b[4];
-      stacked::right(b, tile, along, j * 16, k, lane);
-      mma::multiply<T>(to[2 * j], a[k], b), mma::multiply<T>(to[2 * j + 1], a[k], b + 2);
-    }
+  for (int k = 0; k < 4; ++k) {
+    if (k < 3) ask(k + 1);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      mma::multiply<T>(to[2 * j], a[k], b[k % 2][j]), mma::multiply<T>(to[2 * j + 1], a[k], b[k % 2][j] + 2);
+  }
 }
 __device__ __forceinline__ void take_rows(rows16& a, std::uint32_t tile, bool along, int first, int lane) {
 #pragma unroll
@@ -130,7 +144,7 @@ __device__ __forceinline__ void add_groups(float* to, float* shared, int rows, i
 }  // namespace chained
 
 template <class T, bool Sums>
-__global__ void __launch_bounds__(chained::threads, 1) chain_products(const chain_args g) {
+__global__ void __launch_bounds__(chained::threads, Sums ? 1 : 2) chain_products(const chain_args g) {
 #if __CUDA_ARCH__ >= 800
   using namespace chained;
   extern __shared__ std::uint8_t memory[];
@@ -164,7 +178,7 @@ __global__ void __launch_bounds__(chained::threads, 1) chain_products(const chai
   int stage = 0;
   for (long long token = begin; token < g.tokens; token += step, stage = stage + 1 == stages ? 0 : stage + 1) {
     asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(group_threads) : "memory");
+    meet(group);
     request(token + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);
     const std::uint32_t z = ring + static_cast<std::uint32_t>(stage * (Sums ? 2 : 1)) * tile_bytes, x = z + tile_bytes;
     {  // L Z, and that times R
@@ -226,7 +240,7 @@ template <class T, bool Sums> status launch_chain(cudaStream_t stream, const cha
       return s;
     prepared_for = device;
   }
-  const auto blocks = static_cast<unsigned>(chain_blocks(g.tokens));
+  const auto blocks = static_cast<unsigned>(chain_blocks(g.tokens, Sums));
   void* arguments[] = {const_cast<chain_args*>(&g)};
   const cudaLaunchConfig_t how{dim3(blocks), dim3(chained::threads), bytes, stream, nullptr, 0};
   if (status s = launch(how, reinterpret_cast<const void*>(kernel), arguments, "chained products"); !s || !Sums)
