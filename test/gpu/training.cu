@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step on the GPU as a program runs it: captured in a CUDA graph, and two layers on two streams at once. The
-// sizes are those at which the gradients run beside the data gradient.
+// A training step on the GPU as a program runs it: captured in a CUDA graph, behind a change of its tensors, and two layers
+// on two streams at once. The sizes are those at which the gradients run beside the data gradient.
 #include <doctest/doctest.h>
 #include <graft/cuda.h>
 #include <graft/model/table.h>
@@ -122,6 +122,24 @@ TEST_CASE("gpu: a training step in a captured graph gives the same bits at every
     static_cast<void>(cudaGraphExecDestroy(run));
     static_cast<void>(cudaGraphDestroy(captured));
   }
+}
+TEST_CASE("gpu: both passes of a layer in training see parameters and a weight that were written") {
+  if (no_gpu()) return;
+  step s("dora", 16, 1), like("dora", 16, 21);
+  s.enqueue(), like.enqueue();
+  const auto write = [](device_tensor& to, const device_tensor& from) {
+    REQUIRE(cudaMemcpy(to.memory.data(), from.memory.data(), static_cast<std::size_t>(to.bytes()),
+                       cudaMemcpyDeviceToDevice) == cudaSuccess);
+  };
+  write(s.a, like.a), write(s.b, like.b), write(s.m, like.m), write(s.x, like.x), write(s.dy, like.dy);
+  REQUIRE(bool(s.layer.parameters_changed()));
+  s.enqueue();
+  const auto other_weight = s.results(), want = like.results();
+  CHECK(other_weight != want);
+  write(s.w, like.w);
+  REQUIRE(bool(s.layer.weight_changed()));
+  s.poison(), s.enqueue();
+  CHECK(s.results() == want);
 }
 TEST_CASE("gpu: training steps of two layers on two streams at once") {
   if (no_gpu()) return;
