@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks as formulas: their leaves have the paths of Hugging Face's files, and adapters stand where a pattern says.
+#include <graft/adapter/c3a.h>
 #include <graft/adapter/dora.h>
 #include <graft/block/gemma.h>
 #include <graft/block/gpt2.h>
@@ -9,6 +10,7 @@
 #include <graft/block/qwen3.h>
 
 #include "../support/both.h"
+#include "../support/same_graph.h"
 
 using namespace graft;
 
@@ -58,6 +60,20 @@ TEST_CASE("block: the backward graph has the gradient of every adapter, by path,
   CHECK(g.result("dx") != none_id);
 }
 
+TEST_CASE("block: a weight that only the way back sees changes the gradient of the input, and nothing else") {
+  constexpr adaption as_peft[] = {{"q_proj", formula_of<c3a<8>>()}},
+                     exact[] = {{"q_proj", formula_of<c3a<8, c3a_gradient::exact>>()}};
+  const builder forward = capture_forward(block_of<llama>(), {{as_peft, 1}}),
+                as_written = capture_forward(block_of<llama>(), {{exact, 1}});
+  CHECK(graph(forward).size == graph(as_written).size);
+  for (id i = 0; i < graph(forward).size; ++i)
+    CHECK(std::string(expression(forward, i).c_str()) == expression(as_written, i).c_str());
+  const builder backward = capture_backward(block_of<llama>(), {{as_peft, 1}}),
+                derivative = capture_backward(block_of<llama>(), {{exact, 1}});
+  CHECK(!test::first_difference(backward, derivative, test::lines::may_differ).empty());
+  CHECK(graph(backward).outs == graph(derivative).outs);
+  for (const node& v : backward.n) CHECK((v.what != op::zero && v.what != op::detach));
+}
 TEST_CASE("block: biases where the configuration has them, and trained where a rule says") {
   CHECK(!has_leaf(capture_forward(block_of<llama>(), {}), "self_attn.q_proj.bias"));
   CHECK(has_leaf(capture_forward(block_of<llama>(), {{}, biased, 2}), "self_attn.q_proj.bias"));

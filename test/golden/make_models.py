@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes golden cases of whole models with the real PEFT: trainable tokens, beside LoRA and alone, and LoRA on variants of
-architectures whose base is made here too.
+"""Makes golden cases of whole models with the real PEFT: trainable tokens, beside LoRA and alone, a tied table that is
+saved whole, C3A, and LoRA on variants of architectures whose base is made here too.
 
     pip install torch peft safetensors transformers
     python3 test/golden/make_models.py test/golden/models [NAME...]
@@ -47,6 +47,10 @@ CASES = {  # name -> (base, tokens that the prompts contain, configuration)
     "trainable_tokens": (
         "llama", [4, 60, 61, 255],
         lambda: peft.TrainableTokensConfig(token_indices=[4, 60, 61, 255], task_type="CAUSAL_LM")),
+    "lora_saved_tied": (  # the head stays what the base's table is, also when merged
+        "llama_tied_bias", [], lambda: lora(modules_to_save=["embed_tokens"])),
+    "c3a": (  # whose gradient of the input is by another weight
+        "llama", [], lambda: peft.C3AConfig(block_size=8, target_modules=["q_proj", "gate_proj"], task_type="CAUSAL_LM")),
     "lora_opt_projected": (
         "opt_projected", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")),
     "lora_gpt2_scaled": (

@@ -148,7 +148,7 @@ struct block_scope {
     };
     bool drops = false;
     for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops.any());
-    if (!drops) return with_bias(name, times(adapted(l, base), x), has_bias, line, base);
+    if (!drops) return with_bias(name, seen_apart(l, base, x, times), has_bias, line, base);
     // W x + (W' - W) dropped(x), for each adapter on what the ones before it made of W.
     ex W = base, y{};
     bool summed = false;  // y is more than x times W
@@ -165,6 +165,26 @@ struct block_scope {
       W = next;
     }
     return with_bias(name, summed ? y : times(W, x), has_bias, line, base);
+  }
+  // x W'ᵀ. Where a formula shows the input another weight on the way back, W' meets a constant, and that weight what is zero
+  // but for its gradient.
+  template <class Times> constexpr ex seen_apart(const layer& l, ex base, ex x, Times times) const {
+    const ex W = adapted(l, base);
+    bool apart = false;
+    for (const adaption& a : l.by) apart = apart || a.adapter.weight_seen_backward != nullptr;
+    if (!apart) return times(W, x);
+    const ex fixed = detach(x), nothing = x - fixed;
+    ex seen = base, back = times(base, nothing);
+    for (const adaption& a : l.by) {
+      if (a.adapter.weight == nullptr) continue;
+      const ex next = a.adapter.weight_seen_backward != nullptr ? a.adapter.weight_seen_backward(l.of(a), seen)
+                                                                : a.adapter.weight_after(l.of(a), seen, base);
+      const node v = *next;
+      const bool adds = v.what == op::add && v.a == seen.i;  // to a weight that may be codes
+      back = adds ? back + times(detach(ex{g, v.b}), nothing) : times(detach(next), nothing);
+      seen = next;
+    }
+    return times(W, fixed) + back;
   }
   // x (next - W)ᵀ
   template <class Times> constexpr ex beyond(ex W, ex next, ex x, Times times) const {

@@ -106,6 +106,9 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   if (m.of.weight == nullptr) return ok;
   const view *const weight = base("weight"), *const bias = base("bias");
   if (weight == nullptr) return fail(m.module.c_str(), ": the model has no such weight");
+  // A tied table that was saved whole is no longer the head's, which stays what it was.
+  if (config.tied && m.module + ".weight" == token_table(config.family) && m.tensors.contains("modules_to_save.weight"))
+    out.tensors.try_emplace("lm_head.weight", *weight);
   const layer_formula f{merge_rules(m, *weight, bias != nullptr), m.of, bias != nullptr};
   const builder g = m.of.weight_on != nullptr ? capture_on_base(m.of, bias != nullptr) : canonical(capture_weight(f));
   named_values values{{}, m.scalars, m.sizes};
