@@ -8,7 +8,7 @@
 // where F needs it with its rows. E and F stay in accumulators over all tokens of a block and are added up in the order of the blocks by a
 // second kernel: the same bits every time.
 #pragma once
-#include <graft/backend/cuda/launch.h>
+#include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/stack_products.cuh>
 
