@@ -17,7 +17,7 @@ TEST_CASE("compile: kernels, breaks and merging of every method") {
   });
 }
 
-TEST_CASE("compile: a graph captured while compiling is the one captured at run time, node by node") {
+TEST_CASE("compile: a graph captured while compiling is the one captured at run time, node by node, with its facts") {
   for_all_layers([](const char* name, auto tag) {
     using layer = typename decltype(tag)::type;
     using d = derived_of<layer>;
@@ -30,6 +30,10 @@ TEST_CASE("compile: a graph captured while compiling is the one captured at run 
     CHECK(first_difference(d::merge, capture_merge(f)) == "");
     CHECK(first_difference(d::unmerge_weight, capture_unmerge_weight(f)) == "");
     CHECK(d::unmerging.kept == unmerge_facts_of(f).kept);
+    const builder forward = capture_forward(f), folded = capture_folded(f);
+    const stated_facts stated = stated_at_run_time<layer>(forward, folded);
+    CHECK(compile<layer>::kernels == stated.kernels);
+    CHECK(compile<layer>::folded == stated.folded);
   });
 }
 

@@ -36,6 +36,17 @@ template <class F> constexpr void for_all_layers(F f) {
   });
 }
 
+// What a type states of a forward call, by the functions that state it, asked at run time: test/plan/compile.cpp compares
+// it with the constants of every type, and a run is compared with it, in a file that need not evaluate them again.
+struct stated_facts {
+  int kernels = 0;
+  bool folded = false;
+};
+template <class Layer> stated_facts stated_at_run_time(const graph& forward, const graph& folded) {
+  const bool copy = folds(cpu_target, forward, folded, static_sizes<Layer>(forward));
+  return {fuse(copy ? folded : forward, cpu_target).launches.size(), copy};
+}
+
 // f(name, graphs) for each.
 struct captured_graphs {
   builder forward, folded, backward;
