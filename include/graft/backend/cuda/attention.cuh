@@ -27,6 +27,7 @@ struct attention_tensors {
   const apart_heads* apart = nullptr;  // instead of qkv
   void* room = nullptr;                // of parts by mma.sync (room_of_mma_decode)
   bool chained = false;  // the kernel ahead wrote none of the spans: this one may begin while that one ends
+  bool settled = false;  // nor did any kernel since a copy or the start of a graph write spans, cache or angles
 };
 struct attention_grad_tensors {
   const void *qkv = nullptr, *d_out = nullptr;
@@ -157,6 +158,10 @@ template <class T> class attention_calls {
                          name);
         !s)
       return s;
+    if (cluster > 8)
+      if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
+          !s)
+        return s;
     cudaLaunchAttribute attributes[2];
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
@@ -262,7 +267,8 @@ template <class T> class attention_calls {
                      p.heads,
                      p.groups,
                      scale(p),
-                     decode_slots(p.head) * (c.long_ring ? 2 : 1)};
+                     decode_slots(p.head) * (c.long_ring ? 2 : 1),
+                     t.settled};
     const kernel_entry(&rings)[2] = kernels_.decode[head_index(p.head)];
     return start(stream, rings[c.long_ring ? 1 : 0], static_cast<unsigned>(c.parts),
                  static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a, t.chained,

@@ -6,11 +6,13 @@
 // A thread block has one row, one head of keys and values with all heads of queries that share it, and a part of the
 // row's keys. One warp requests tiles of 64 keys and of their values; eight warps have 16 keys of every other tile each.
 // Products are m16n8k16 with keys or columns of values as rows, and the queries as columns: Sᵀ = K Qᵀ, Oᵀ = Vᵀ Pᵀ. The
-// warps' sums meet in shared memory, those of the parts, which are a cluster, through distributed shared memory, always
-// in the same order.
+// warps' sums meet in shared memory; those of the parts, which are a cluster, are written to the block that finishes their
+// columns, and added there always in the same order.
 // The call's own keys and values are written to the cache on the way, and put in the place of what a tile brought from
 // there: rows of one call may look at each other. What else lies in the cache must be numbers, as in attention_prefill.cuh.
 // Queries and keys may come as products left them: then they are turned by their row's position as they are read.
+// A step has a few microseconds for all this: what does not depend on the kernel ahead (tiles, angles) is asked for before
+// that has ended, and what does (queries, the row's own key and value) all at once.
 #pragma once
 #include <graft/backend/cuda/attention_rows.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
@@ -35,6 +37,9 @@ template <class T> struct decode_args {
   int heads, groups;
   float scale;
   int slots;  // of the ring
+  bool
+      settled;  // a copy or a whole graph lies between this call and the one before it: no kernel in flight writes what
+                // this one reads early, and the next one may begin at once
 };
 
 template <class T, int Head> struct decode_block {
@@ -54,28 +59,36 @@ template <class T, int Head> struct decode_block {
     return g.angles == nullptr ? nullptr : g.angles + g.positions[r] * Head;
   }
   // Two neighbours of one half of a head, with their partners in the other: `sign` is -1 in the lower half.
-  __device__ static std::uint32_t turned(std::uint32_t own, std::uint32_t other, const float* angles, float sign) {
+  __device__ static std::uint32_t turned(std::uint32_t own, std::uint32_t other, float2 c, float2 s, float sign) {
     const auto *const x = reinterpret_cast<const T*>(&own), *const y = reinterpret_cast<const T*>(&other);
-    const float2 c = __ldg(reinterpret_cast<const float2*>(angles)),
-                 s = __ldg(reinterpret_cast<const float2*>(angles + Head / 2));
     return pack<T>(to_float(x[0]) * c.x + sign * to_float(y[0]) * s.x,
                    to_float(x[1]) * c.y + sign * to_float(y[1]) * s.y);
   }
+  // Cosines and sines of eight columns of a key; a lane for each eight, and the same for those of the other half.
+  struct piece_angles {
+    float2 c[4], s[4];
+  };
+  static constexpr int pieces = Head / 8;
+  __device__ piece_angles angles_of_piece(const float* angles, int lane) const {
+    piece_angles to{};
+    if (angles == nullptr || lane >= pieces) return to;
+    const auto* const at = reinterpret_cast<const float2*>(angles + lane % (pieces / 2) * 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to.c[i] = __ldg(at + i), to.s[i] = __ldg(at + Head / 4 + i);
+    return to;
+  }
   // Eight columns of the key (or value) of a row of this call; a lane for each eight.
-  __device__ uint4 own_piece(int r, bool value, int lane) const {
-    constexpr int pieces = Head / 8;
+  __device__ uint4 own_piece(int r, bool value, int lane, const piece_angles& angles) const {
     const T* const from = (value ? g.v : g.k).at(r, static_cast<long long>(group) * Head);
-    uint4 v = __ldcg(reinterpret_cast<const uint4*>(from) + lane);
-    if (const float* const angles = angles_of(r); angles != nullptr && !value) {
-      const bool upper = lane >= pieces / 2;
-      const int partner = upper ? lane - pieces / 2 : lane + pieces / 2;
-      const uint4 w = __ldcg(reinterpret_cast<const uint4*>(from) + partner);
-      const float* const at = angles + (upper ? partner : lane) * 8;
-      const float sign = upper ? 1 : -1;
-      v = make_uint4(turned(v.x, w.x, at, sign), turned(v.y, w.y, at + 2, sign), turned(v.z, w.z, at + 4, sign),
-                     turned(v.w, w.w, at + 6, sign));
-    }
-    return v;
+    if (lane >= pieces) return make_uint4(0, 0, 0, 0);
+    const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from) + lane);
+    if (g.angles == nullptr || value) return v;
+    const bool upper = lane >= pieces / 2;
+    const uint4 w = __ldcg(reinterpret_cast<const uint4*>(from) + (upper ? lane - pieces / 2 : lane + pieces / 2));
+    const float sign = upper ? 1 : -1;
+    return make_uint4(
+        turned(v.x, w.x, angles.c[0], angles.s[0], sign), turned(v.y, w.y, angles.c[1], angles.s[1], sign),
+        turned(v.z, w.z, angles.c[2], angles.s[2], sign), turned(v.w, w.w, angles.c[3], angles.s[3], sign));
   }
 
   struct span {
@@ -87,12 +100,29 @@ template <class T, int Head> struct decode_block {
             static_cast<int>(static_cast<long long>(tiles) * (part + 1) / parts)};
   }
 
+  // Columns of the heads that a part finishes, and where they begin.
+  __device__ int first_column(int p) const { return share() * Head / 4 * p / parts * 4; }
+  __device__ int finishing_part(int column) const { return ((column / 4 + 1) * parts - 1) / (share() * Head / 4); }
+  __device__ std::uint32_t received() const { return full(2 * g.slots); }
+  // From each part a largest score and a sum for each head, and behind them its values.
+  __device__ std::uint32_t numbers_from(int p) const { return received() + 16 + p * most_decode_group * 16; }
+  __device__ std::uint32_t values_from(int p) const {
+    return numbers_from(parts) + p * ((share() * Head / 4 + parts - 1) / parts) * 16;
+  }
+
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < g.slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
+      ptx::barrier_init(received(), 1);
       ptx::barrier_init_fence();
+      const int from = first_column(part), to = first_column(part + 1), heads = (to - 1) / Head - from / Head + 1;
+      if (parts > 1) ptx::barrier_expect(received(), parts * ((to - from) * 4 + heads * 16));
     }
-    __syncthreads();
+    if (parts > 1)
+      ptx::cluster_sync();
+    else
+      __syncthreads();
+    if (g.settled) ptx::let_next_kernel_start();
   }
   // The kernel ahead writes nothing of the cache: tiles are asked for while it ends. What this call writes there is put
   // into the tiles from elsewhere.
@@ -112,28 +142,50 @@ template <class T, int Head> struct decode_block {
   __device__ static std::uint32_t offset(int key, int column) {
     return column / shape::chunk * 64 * shape::pitch + tile_offset(key, column % shape::chunk, shape::pitch);
   }
+  // Key and value of this block's own row.
+  struct own_row {
+    bool here;  // among the keys of this warp
+    uint4 piece[2];
+  };
   // This call's keys, or values, among the sixteen of this warp.
-  __device__ void patch(std::uint32_t tile, int key0, int in_tile, bool values, const int (&own)[2], int lane) const {
+  __device__ void patch(std::uint32_t tile, int key0, int in_tile, bool values, const int (&own)[2],
+                        const own_row& mine, int lane) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       unsigned found = __ballot_sync(~0U, own[half] >= key0 && own[half] < key0 + 16);
       for (; found != 0; found &= found - 1) {
         const int from = __ffs(static_cast<int>(found)) - 1, key = __shfl_sync(~0U, own[half], from) - key0;
-        if (lane < Head / 8)
-          ptx::store_shared(tile + offset(in_tile + key, lane * 8), own_piece(half * 32 + from, values, lane));
+        uint4 v = mine.piece[values ? 1 : 0];
+        if (const int r = half * 32 + from; r != row)
+          v = own_piece(r, values, lane, angles_of_piece(values ? nullptr : angles_of(r), lane));
+        if (lane < pieces) ptx::store_shared(tile + offset(in_tile + key, lane * 8), v);
         ptx::fence_async_shared();  // before the next tile comes to this place
         __syncwarp();
       }
     }
   }
-  __device__ void append(int lane) const {
+  __device__ void append(const own_row& mine, int lane) const {
     const int to = g.spans.own(row);
-    if (to < 0 || lane >= Head / 8) return;
+    if (to < 0 || lane >= pieces) return;
     const long long kv = static_cast<long long>(g.groups) * Head;
+#pragma unroll
     for (int v = 0; v < 2; ++v)
-      reinterpret_cast<uint4*>(g.cache + to * 2 * kv + v * kv + group * Head)[lane] = own_piece(row, v == 1, lane);
+      reinterpret_cast<uint4*>(g.cache + to * 2 * kv + v * kv + group * Head)[lane] = mine.piece[v];
   }
 
+  // Of the eights of the lower half, as a lane has them.
+  struct query_angles {
+    float2 c[shape::steps], s[shape::steps];
+  };
+  __device__ void load_angles(query_angles& to, const float* angles, int lane) const {
+#pragma unroll
+    for (int e = 0; e < shape::steps; ++e) {
+      to.c[e] = make_float2(1, 1), to.s[e] = make_float2(0, 0);
+      if (angles == nullptr) continue;
+      const auto* const at = reinterpret_cast<const float2*>(angles + e * 8 + lane % 4 * 2);
+      to.c[e] = __ldg(at), to.s[e] = __ldg(at + Head / 4);
+    }
+  }
   // As the right operand: queries are columns.
   __device__ void load_queries(std::uint32_t (&q)[shape::steps][2], int lane) const {
     const int query = lane / 4;
@@ -142,14 +194,14 @@ template <class T, int Head> struct decode_block {
     for (int k = 0; k < shape::steps; ++k)
 #pragma unroll
       for (int h = 0; h < 2; ++h) q[k][h] = query < share() ? __ldcg(from + k * 8 + h * 4) : 0;
-    const float* const angles = angles_of(row);
-    if (angles == nullptr) return;
+  }
+  __device__ void turn_queries(std::uint32_t (&q)[shape::steps][2], const query_angles& by) const {
+    if (g.angles == nullptr) return;
 #pragma unroll
-    for (int e = 0; e < shape::steps; ++e) {  // eights of the lower half; those of the upper one are as many further
-      const float* const at = angles + e * 8 + lane % 4 * 2;
+    for (int e = 0; e < shape::steps; ++e) {  // those of the upper half are as many eights further
       std::uint32_t &low = q[e / 2][e % 2], &high = q[(e + shape::steps) / 2][(e + shape::steps) % 2];
       const std::uint32_t x = low;
-      low = turned(x, high, at, -1), high = turned(high, x, at, 1);
+      low = turned(x, high, by.c[e], by.s[e], -1), high = turned(high, x, by.c[e], by.s[e], 1);
     }
   }
 
@@ -162,16 +214,30 @@ template <class T, int Head> struct decode_block {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       own[half] = half * 32 + lane < g.spans.rows ? g.spans.own(half * 32 + lane) : -1;
+    const int place = g.spans.own(row), key = place - s.first;
+    const bool in_span = place >= s.first && place < s.end,
+               in_block = in_span ? key / 64 >= s.from && key / 64 < s.to : part == 0;
+    const int holder = in_span && in_block ? key / 64 % 2 * 4 + key % 64 / 16 : 0;  // the warp with that key
+    own_row mine{in_block && warp == holder, {}};
+    if (!g.settled) ptx::wait_for_previous_kernel();
+    const float* const angles = angles_of(row);
+    query_angles turns;
+    load_angles(turns, angles, lane);
+    const piece_angles turn = angles_of_piece(mine.here ? angles : nullptr, lane);
     ptx::wait_for_previous_kernel();
-    if (warp == 0 && part == 0) append(lane);
-    if (warp == 0) {  // kernels that begin from now on find the cache written, whether they wait for this one or not
+    std::uint32_t q[shape::steps][2], p[2] = {0, 0};
+    load_queries(q, lane);
+    if (mine.here) {
+      mine.piece[0] = own_piece(row, false, lane, turn), mine.piece[1] = own_piece(row, true, lane, turn);
+      append(mine, lane);
+    }
+    if (!g.settled && warp == holder) {  // kernels that begin from now on find the cache written, waiting or not
       __threadfence();
       ptx::fence_async();
       __syncwarp();
       ptx::let_next_kernel_start();
     }
-    std::uint32_t q[shape::steps][2], p[2] = {0, 0};
-    load_queries(q, lane);
+    turn_queries(q, turns);
     float o[shape::steps][4] = {}, largest[2] = {-1e30F, -1e30F},
           sum[2] = {0, 0};  // of queries 2 (lane % 4) and the next
     int at = 0;
@@ -182,7 +248,7 @@ template <class T, int Head> struct decode_block {
       const int key0 = s.first + i / 2 * 64 + in_tile;
       ptx::barrier_wait(full(at), phase);
       if (i / 2 % 2 == warp / 4) {  // every other tile
-        patch(tile, key0, in_tile, i % 2 != 0, own, lane);
+        patch(tile, key0, in_tile, i % 2 != 0, own, mine, lane);
         int l = lane;
         asm volatile("" : "+r"(l));  // keeps the offsets below out of the loop's invariants, where they spilled
         if (i % 2 == 0) {
@@ -237,15 +303,12 @@ template <class T, int Head> struct decode_block {
     }
     ptx::named_barrier(1, 32 * shape::warps);
     add_warps();
+    if (parts > 1) add_parts();
   }
 
   __device__ float2* warp_numbers(int warp) const {
     return reinterpret_cast<float2*>(memory + shape::sums / 4) + warp * most_decode_group;
   }
-  // What each part leaves for the others: for each head its largest score and sum, and the weighted sum of values.
-  __device__ float* part_values() const { return memory + shape::parts / 4 + most_decode_group * 4; }
-  __device__ float4* part_numbers() const { return reinterpret_cast<float4*>(memory + shape::parts / 4); }
-
   __device__ void add_warps() const {
     for (int e = static_cast<int>(threadIdx.x) * 4; e < share() * Head; e += 32 * shape::warps * 4) {
       const int head = e / Head;
@@ -264,8 +327,10 @@ template <class T, int Head> struct decode_block {
       if (parts == 1) {
         write(e, v, sum);
       } else {
-        *reinterpret_cast<float4*>(part_values() + e) = v;
-        if (e % Head == 0) part_numbers()[head] = make_float4(most, sum, 0, 0);
+        const int to = finishing_part(e), first = first_column(to);
+        ptx::store_at(values_from(part) + (e - first) * 4, received(), to, v);
+        if (e == first || e % Head == 0)
+          ptx::store_at(numbers_from(part) + head * 16, received(), to, make_float4(most, sum, 0, 0));
       }
     }
   }
@@ -276,25 +341,20 @@ template <class T, int Head> struct decode_block {
   }
   // This block's share of the columns, over all parts.
   __device__ void add_parts() const {
-    const int columns = share() * Head, from = columns / 4 * part / parts * 4,
-              to = columns / 4 * (part + 1) / parts * 4;
-    const std::uint32_t numbers = base + shape::parts, values = numbers + most_decode_group * 16;
-    for (int e = from + static_cast<int>(threadIdx.x) * 4; e < to; e += shape::threads * 4) {
-      float4 n[most_decode_parts], x[most_decode_parts];
-#pragma unroll
-      for (int p = 0; p < most_decode_parts; ++p) {
-        n[p] = make_float4(-1e30F, 0, 0, 0), x[p] = make_float4(0, 0, 0, 0);
-        if (p < parts) n[p] = ptx::load_at(numbers + e / Head * 16, p), x[p] = ptx::load_at(values + e * 4, p);
-      }
+    const int from = first_column(part), to = first_column(part + 1);
+    for (int e = from + static_cast<int>(threadIdx.x) * 4; e < to; e += 32 * shape::warps * 4) {
+      ptx::barrier_wait(received(), 0);
+      const auto numbers = [&](int p) { return ptx::load_shared_float4(numbers_from(p) + e / Head * 16); };
       float most = -1e30F, sum = 0;
       float4 v = make_float4(0, 0, 0, 0);
-#pragma unroll
-      for (int p = 0; p < most_decode_parts; ++p) most = fmaxf(most, n[p].x);
-#pragma unroll
-      for (int p = 0; p < most_decode_parts; ++p) {
-        const float factor = exp2_fast(n[p].x - most);
-        v.x += factor * x[p].x, v.y += factor * x[p].y, v.z += factor * x[p].z, v.w += factor * x[p].w;
-        sum += factor * n[p].y;
+#pragma unroll 4
+      for (int p = 0; p < parts; ++p) most = fmaxf(most, numbers(p).x);
+#pragma unroll 4
+      for (int p = 0; p < parts; ++p) {
+        const float4 n = numbers(p), x = ptx::load_shared_float4(values_from(p) + (e - from) * 4);
+        const float factor = exp2_fast(n.x - most);
+        v.x += factor * x.x, v.y += factor * x.y, v.z += factor * x.z, v.w += factor * x.w;
+        sum += factor * n.y;
       }
       write(e, v, sum);
     }
@@ -321,11 +381,6 @@ __global__ void __launch_bounds__(decode_shape<Head>::threads, (Head > 128 ? 1 :
     block.consume();
   else if (threadIdx.x == 32 * shape::warps)
     block.produce();
-  if (gridDim.x == 1) return;
-  __syncwarp();
-  ptx::cluster_sync();
-  block.add_parts();
-  ptx::cluster_sync();  // nobody leaves while others read its sums
 #endif
 }
 

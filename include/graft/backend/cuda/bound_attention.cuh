@@ -69,6 +69,7 @@ template <class T> class bound_attention {
     return true;
   }
   // `at`: where the value of a node lies. What rows look at is copied to the device before the kernels of a call.
+  // `settled`: a copy or the start of a graph lies between two calls.
   // `kept`: O of the forward pass and the sums of its rows, to be written or read; null where they are not kept.
   struct kept_rows {
     const void* out = nullptr;
@@ -76,7 +77,7 @@ template <class T> class bound_attention {
   };
   template <class At>
   status run(cudaStream_t stream, const target& device, const size_values& s, const At& at, void* out, void* room,
-             const apart_heads* apart, const kept_rows& kept, choice_timer* timer) const {
+             const apart_heads* apart, const kept_rows& kept, choice_timer* timer, bool settled) const {
     const graft::node& v = (*g_)[i_];
     const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     if (p.rows == 0) return ok;
@@ -86,7 +87,7 @@ template <class T> class bound_attention {
       return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room, kept.out, kept.sums});
     attention_tensors t{at(v.a), spans};
     if (kept.out == out) t.sums = kept.sums;
-    t.out = out, t.room = room, t.apart = apart, t.chained = true;
+    t.out = out, t.room = room, t.apart = apart, t.chained = true, t.settled = settled;
     if (p.cached) t.cache = const_cast<void*>(at(v.c)), t.places = g_->sizes.value((*g_)[v.c].d[2], s);
     return calls.forward(stream, p, t);
   }

@@ -277,7 +277,7 @@ template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, cons
   void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
   values_.put(i, {y, dtype_of<T>});
   return by->run(stream, to, now_.sizes, at, y, memory_.scratch(), takes ? &apart : nullptr,
-                 {now_.attended, now_.attention_sums}, kernels_->linear.timer);
+                 {now_.attended, now_.attention_sums}, kernels_->linear.timer, room_ != &own_room_);
 }
 template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
   const int k = written_output(i);
