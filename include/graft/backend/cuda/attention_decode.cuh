@@ -59,36 +59,26 @@ template <class T, int Head> struct decode_block {
     return g.angles == nullptr ? nullptr : g.angles + g.positions[r] * Head;
   }
   // Two neighbours of one half of a head, with their partners in the other: `sign` is -1 in the lower half.
-  __device__ static std::uint32_t turned(std::uint32_t own, std::uint32_t other, float2 c, float2 s, float sign) {
+  __device__ static std::uint32_t turned(std::uint32_t own, std::uint32_t other, const float* angles, float sign) {
     const auto *const x = reinterpret_cast<const T*>(&own), *const y = reinterpret_cast<const T*>(&other);
+    const float2 c = __ldg(reinterpret_cast<const float2*>(angles)),
+                 s = __ldg(reinterpret_cast<const float2*>(angles + Head / 2));
     return pack<T>(to_float(x[0]) * c.x + sign * to_float(y[0]) * s.x,
                    to_float(x[1]) * c.y + sign * to_float(y[1]) * s.y);
   }
-  // Cosines and sines of eight columns of a key; a lane for each eight, and the same for those of the other half.
-  struct piece_angles {
-    float2 c[4], s[4];
-  };
-  static constexpr int pieces = Head / 8;
-  __device__ piece_angles angles_of_piece(const float* angles, int lane) const {
-    piece_angles to{};
-    if (angles == nullptr || lane >= pieces) return to;
-    const auto* const at = reinterpret_cast<const float2*>(angles + lane % (pieces / 2) * 8);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to.c[i] = __ldg(at + i), to.s[i] = __ldg(at + Head / 4 + i);
-    return to;
-  }
   // Eight columns of the key (or value) of a row of this call; a lane for each eight.
-  __device__ uint4 own_piece(int r, bool value, int lane, const piece_angles& angles) const {
+  static constexpr int pieces = Head / 8;
+  __device__ uint4 own_piece(int r, bool value, int lane, const float* angles) const {
     const T* const from = (value ? g.v : g.k).at(r, static_cast<long long>(group) * Head);
-    if (lane >= pieces) return make_uint4(0, 0, 0, 0);
     const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from) + lane);
-    if (g.angles == nullptr || value) return v;
+    if (angles == nullptr || value) return v;
     const bool upper = lane >= pieces / 2;
-    const uint4 w = __ldcg(reinterpret_cast<const uint4*>(from) + (upper ? lane - pieces / 2 : lane + pieces / 2));
+    const int partner = upper ? lane - pieces / 2 : lane + pieces / 2;
+    const uint4 w = __ldcg(reinterpret_cast<const uint4*>(from) + partner);
+    const float* const at = angles + (upper ? partner : lane) * 8;
     const float sign = upper ? 1 : -1;
-    return make_uint4(
-        turned(v.x, w.x, angles.c[0], angles.s[0], sign), turned(v.y, w.y, angles.c[1], angles.s[1], sign),
-        turned(v.z, w.z, angles.c[2], angles.s[2], sign), turned(v.w, w.w, angles.c[3], angles.s[3], sign));
+    return make_uint4(turned(v.x, w.x, at, sign), turned(v.y, w.y, at + 2, sign), turned(v.z, w.z, at + 4, sign),
+                      turned(v.w, w.w, at + 6, sign));
   }
 
   struct span {
@@ -122,7 +112,6 @@ template <class T, int Head> struct decode_block {
       ptx::cluster_sync();
     else
       __syncthreads();
-    if (g.settled) ptx::let_next_kernel_start();
   }
   // The kernel ahead writes nothing of the cache: tiles are asked for while it ends. What this call writes there is put
   // into the tiles from elsewhere.
@@ -142,50 +131,42 @@ template <class T, int Head> struct decode_block {
   __device__ static std::uint32_t offset(int key, int column) {
     return column / shape::chunk * 64 * shape::pitch + tile_offset(key, column % shape::chunk, shape::pitch);
   }
-  // Key and value of this block's own row.
-  struct own_row {
-    bool here;  // among the keys of this warp
-    uint4 piece[2];
-  };
+  // Sixteens of columns further: the bits of the swizzle are those of the row, so that a step only changes its own.
+  __device__ static std::uint32_t piece_of(std::uint32_t first, int k) {
+    return (first ^ static_cast<std::uint32_t>(k % shape::steps_per_chunk * 32)) +
+           k / shape::steps_per_chunk * 64 * shape::pitch;
+  }
+  // Key and value of this block's own row, which the warp that has its key keeps there.
+  __device__ std::uint32_t own_row(bool value) const {
+    return base + g.slots * (shape::tile + 16) + shape::inbox + (value ? 2 * Head : 0);
+  }
   // This call's keys, or values, among the sixteen of this warp.
-  __device__ void patch(std::uint32_t tile, int key0, int in_tile, bool values, const int (&own)[2],
-                        const own_row& mine, int lane) const {
+  __device__ void patch(std::uint32_t tile, int key0, int in_tile, bool values, const int (&own)[2], int lane) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       unsigned found = __ballot_sync(~0U, own[half] >= key0 && own[half] < key0 + 16);
       for (; found != 0; found &= found - 1) {
-        const int from = __ffs(static_cast<int>(found)) - 1, key = __shfl_sync(~0U, own[half], from) - key0;
-        uint4 v = mine.piece[values ? 1 : 0];
-        if (const int r = half * 32 + from; r != row)
-          v = own_piece(r, values, lane, angles_of_piece(values ? nullptr : angles_of(r), lane));
-        if (lane < pieces) ptx::store_shared(tile + offset(in_tile + key, lane * 8), v);
+        const int from = __ffs(static_cast<int>(found)) - 1, key = __shfl_sync(~0U, own[half], from) - key0,
+                  r = half * 32 + from;
+        if (lane < pieces)
+          ptx::store_shared(tile + offset(in_tile + key, lane * 8),
+                            r == row ? ptx::load_shared_uint4(own_row(values) + lane * 16)
+                                     : own_piece(r, values, lane, angles_of(r)));
         ptx::fence_async_shared();  // before the next tile comes to this place
         __syncwarp();
       }
     }
   }
-  __device__ void append(const own_row& mine, int lane) const {
-    const int to = g.spans.own(row);
-    if (to < 0 || lane >= pieces) return;
+  __device__ void append(int place, const float* angles, int lane) const {
+    if (lane >= pieces) return;
+    const uint4 key = own_piece(row, false, lane, angles), value = own_piece(row, true, lane, angles);
+    ptx::store_shared(own_row(false) + lane * 16, key), ptx::store_shared(own_row(true) + lane * 16, value);
+    if (place < 0) return;
     const long long kv = static_cast<long long>(g.groups) * Head;
-#pragma unroll
-    for (int v = 0; v < 2; ++v)
-      reinterpret_cast<uint4*>(g.cache + to * 2 * kv + v * kv + group * Head)[lane] = mine.piece[v];
+    auto* const to = reinterpret_cast<uint4*>(g.cache + place * 2 * kv + group * Head) + lane;
+    to[0] = key, to[kv / 8] = value;
   }
 
-  // Of the eights of the lower half, as a lane has them.
-  struct query_angles {
-    float2 c[shape::steps], s[shape::steps];
-  };
-  __device__ void load_angles(query_angles& to, const float* angles, int lane) const {
-#pragma unroll
-    for (int e = 0; e < shape::steps; ++e) {
-      to.c[e] = make_float2(1, 1), to.s[e] = make_float2(0, 0);
-      if (angles == nullptr) continue;
-      const auto* const at = reinterpret_cast<const float2*>(angles + e * 8 + lane % 4 * 2);
-      to.c[e] = __ldg(at), to.s[e] = __ldg(at + Head / 4);
-    }
-  }
   // As the right operand: queries are columns.
   __device__ void load_queries(std::uint32_t (&q)[shape::steps][2], int lane) const {
     const int query = lane / 4;
@@ -195,13 +176,14 @@ template <class T, int Head> struct decode_block {
 #pragma unroll
       for (int h = 0; h < 2; ++h) q[k][h] = query < share() ? __ldcg(from + k * 8 + h * 4) : 0;
   }
-  __device__ void turn_queries(std::uint32_t (&q)[shape::steps][2], const query_angles& by) const {
-    if (g.angles == nullptr) return;
+  __device__ void turn_queries(std::uint32_t (&q)[shape::steps][2], const float* angles, int lane) const {
+    if (angles == nullptr) return;
 #pragma unroll
-    for (int e = 0; e < shape::steps; ++e) {  // those of the upper half are as many eights further
+    for (int e = 0; e < shape::steps; ++e) {  // eights of the lower half; those of the upper one are as many further
+      const float* const at = angles + e * 8 + lane % 4 * 2;
       std::uint32_t &low = q[e / 2][e % 2], &high = q[(e + shape::steps) / 2][(e + shape::steps) % 2];
       const std::uint32_t x = low;
-      low = turned(x, high, by.c[e], by.s[e], -1), high = turned(high, x, by.c[e], by.s[e], 1);
+      low = turned(x, high, at, -1), high = turned(high, x, at, 1);
     }
   }
 
@@ -210,36 +192,40 @@ template <class T, int Head> struct decode_block {
               in_tile = warp % 4 * 16;
     const span s = own_span();
     const float c = g.scale * log2_e;
-    int own[2];
+    int own[2];  // places of the call's rows in this row's span
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
       own[half] = half * 32 + lane < g.spans.rows ? g.spans.own(half * 32 + lane) : -1;
+      if (own[half] < s.first || own[half] >= s.end) own[half] = -1;
+    }
+    const int last_own = __reduce_max_sync(~0U, ::max(own[0], own[1])),
+              first_own = static_cast<int>(
+                  __reduce_min_sync(~0U, ::min(static_cast<unsigned>(own[0]), static_cast<unsigned>(own[1]))));
     const int place = g.spans.own(row), key = place - s.first;
     const bool in_span = place >= s.first && place < s.end,
                in_block = in_span ? key / 64 >= s.from && key / 64 < s.to : part == 0;
     const int holder = in_span && in_block ? key / 64 % 2 * 4 + key % 64 / 16 : 0;  // the warp with that key
-    own_row mine{in_block && warp == holder, {}};
     if (!g.settled) ptx::wait_for_previous_kernel();
     const float* const angles = angles_of(row);
-    query_angles turns;
-    load_angles(turns, angles, lane);
-    const piece_angles turn = angles_of_piece(mine.here ? angles : nullptr, lane);
+    if (angles != nullptr && lane < Head / 32) ptx::bring(angles + lane * 32);
     ptx::wait_for_previous_kernel();
     std::uint32_t q[shape::steps][2], p[2] = {0, 0};
     load_queries(q, lane);
-    if (mine.here) {
-      mine.piece[0] = own_piece(row, false, lane, turn), mine.piece[1] = own_piece(row, true, lane, turn);
-      append(mine, lane);
-    }
+    if (in_block && warp == holder) append(place, angles, lane);
+    __syncwarp();
     if (!g.settled && warp == holder) {  // kernels that begin from now on find the cache written, waiting or not
       __threadfence();
       ptx::fence_async();
       __syncwarp();
       ptx::let_next_kernel_start();
     }
-    turn_queries(q, turns);
+    turn_queries(q, angles, lane);
+    // Once the queries are there nothing is asked for from memory: what the next kernel asks for does not delay them.
+    if (g.settled && warp == 0 && __any_sync(~0U, q[0][0] != 0x7fc17fc1U)) ptx::let_next_kernel_start();
     float o[shape::steps][4] = {}, largest[2] = {-1e30F, -1e30F},
           sum[2] = {0, 0};  // of queries 2 (lane % 4) and the next
+    const std::uint32_t keys_at = offset(in_tile + lane % 16, lane / 16 * 8),
+                        values_at = offset(in_tile + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8);
     int at = 0;
     std::uint32_t phase = 0;
 #pragma unroll 1
@@ -248,15 +234,13 @@ template <class T, int Head> struct decode_block {
       const int key0 = s.first + i / 2 * 64 + in_tile;
       ptx::barrier_wait(full(at), phase);
       if (i / 2 % 2 == warp / 4) {  // every other tile
-        patch(tile, key0, in_tile, i % 2 != 0, own, mine, lane);
-        int l = lane;
-        asm volatile("" : "+r"(l));  // keeps the offsets below out of the loop's invariants, where they spilled
+        if (key0 <= last_own && key0 + 16 > first_own) patch(tile, key0, in_tile, i % 2 != 0, own, lane);
         if (i % 2 == 0) {
           float x[4] = {}, y[4] = {};  // two sums: products wait for the one before
 #pragma unroll
           for (int k = 0; k < shape::steps; ++k) {
             std::uint32_t a[4];
-            ptx::load_matrix(a, tile + offset(in_tile + l % 16, k * 16 + l / 16 * 8));
+            ptx::load_matrix(a, tile + piece_of(keys_at, k));
             mma::multiply<T>(k % 2 == 0 ? x : y, a, q[k]);
           }
 #pragma unroll
@@ -281,7 +265,7 @@ template <class T, int Head> struct decode_block {
 #pragma unroll
           for (int n = 0; n < shape::steps; ++n) {
             std::uint32_t a[4];
-            ptx::load_matrix_across(a, tile + offset(in_tile + l % 8 + l / 16 * 8, n * 16 + l / 8 % 2 * 8));
+            ptx::load_matrix_across(a, tile + piece_of(values_at, n));
             mma::multiply<T>(o[n], a, p);
           }
         }

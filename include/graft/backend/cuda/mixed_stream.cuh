@@ -60,9 +60,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
       finish(acc, [&](float v, int at) { return fmaf(v, factor[at], side[at]); });
     else if (of.count() > 0)
       finish(acc, [&](float v, int at) { return v + side[at]; });
-    if (s.seg.act != activation::none)
-#pragma unroll
-      for (auto& sums_of_block : acc) stream::activate_any(sums_of_block, s.seg.act);
+    s.activate_all(acc, s.seg.act, false);
     s.store(acc, residual);
   }
   template <class F> __device__ __forceinline__ void finish(typename stream::accumulators& acc, const F& f) const {

@@ -295,18 +295,21 @@ struct stream_block {
   // 1 / rms of each token, which a warp finds meanwhile, and the factors of a norm behind y for the rows of each pair.
   __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
   using gains = float2[blocks][2];
-  using block_sums = float[Tokens / 2];
-  template <activation Act> __device__ __forceinline__ static void activate_all(block_sums& acc) {
+  // One jump for all sums of a thread: what stands in between would have to be fetched. `second`: those of which layer.
+  template <activation Act> __device__ __forceinline__ void activate_all(accumulators& acc, bool second) const {
 #pragma unroll
-    for (float& v : acc) v = activate(Act, v);
+    for (int b = 0; b < blocks; ++b)
+#pragma unroll
+      for (float& v : acc[b])
+        if (const float done = activate(Act, v); is_second(b) == second) v = done;
   }
-  __device__ __forceinline__ static void activate_any(block_sums& acc, activation what) {
+  __device__ __forceinline__ void activate_all(accumulators& acc, activation what, bool second) const {
     switch (what) {
       case activation::none: return;
-      case activation::relu: return activate_all<activation::relu>(acc);
-      case activation::silu: return activate_all<activation::silu>(acc);
-      case activation::gelu: return activate_all<activation::gelu>(acc);
-      case activation::gelu_tanh: return activate_all<activation::gelu_tanh>(acc);
+      case activation::silu: return activate_all<activation::silu>(acc, second);
+      case activation::relu: return activate_all<activation::relu>(acc, second);
+      case activation::gelu: return activate_all<activation::gelu>(acc, second);
+      case activation::gelu_tanh: return activate_all<activation::gelu_tanh>(acc, second);
     }
   }
   // The first layer's results go to the warps that have the same rows of the second one, rounded as both would be if they
@@ -372,8 +375,9 @@ struct stream_block {
       for (int e = 0; e < Tokens / 2; ++e)
         acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
     if (!by_pairs) return store_any(acc, post);
-#pragma unroll
-    for (int b = 0; b < blocks; ++b) activate_any(acc[b], is_second(b) ? g.segment[1].act : seg.act);
+    activate_all(acc, seg.act, false);
+    if constexpr (can_gate)
+      if (g.gated) activate_all(acc, g.segment[1].act, true);
     if constexpr (can_gate)
       if (g.gated) multiply_gates(acc);
     if constexpr (norms)

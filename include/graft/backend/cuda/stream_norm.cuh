@@ -49,6 +49,23 @@ struct squares_of_rows {
 };
 
 // ---- those that read h ⊙ gain
+// Sums over the lanes. Halves of the tokens go to either of two lanes, until each lane has one: the same sums, in the same
+// order, as if every lane had all of them.
+template <int Other, int Left, int Tokens> __device__ __forceinline__ void add_lanes(float (&sum)[Tokens], int lane) {
+  if constexpr (Other < 32 && Left == 1) {
+    sum[0] += __shfl_xor_sync(0xffffffffU, sum[0], Other);
+    add_lanes<2 * Other, 1>(sum, lane);
+  } else if constexpr (Other < 32) {
+    constexpr int half = Left / 2;
+    const bool upper = (lane & Other) != 0;
+#pragma unroll
+    for (int token = 0; token < half; ++token) {
+      const float got = __shfl_xor_sync(0xffffffffU, upper ? sum[token] : sum[token + half], Other);
+      sum[token] = (upper ? sum[token + half] : sum[token]) + got;
+    }
+    add_lanes<2 * Other, half>(sum, lane);
+  }
+}
 // A warp, once the kernel before has finished. Each lane adds the same sums of a token whatever tokens there are.
 template <int Tokens>
 __device__ __forceinline__ void find_token_factors(const norm_ahead& norm, int m, int columns, std::uint32_t to) {
@@ -56,18 +73,18 @@ __device__ __forceinline__ void find_token_factors(const norm_ahead& norm, int m
   float sum[Tokens] = {};
   ptx::wait_for_previous_kernel();
   const float eps = *norm.eps, share = 1 / static_cast<float>(columns);
+#pragma unroll 2
   for (int i = lane * 4; i < parts; i += 128)
 #pragma unroll
     for (int token = 0; token < Tokens; ++token) {  // without a branch: all are asked for before the first is there
       const float4 v = __ldcg(reinterpret_cast<const float4*>(norm.squares + (token < m ? token : m - 1) * parts + i));
       sum[token] += (v.x + v.y) + (v.z + v.w);
     }
+  add_lanes<1, Tokens>(sum, lane);
+  int token = 0;
 #pragma unroll
-  for (int token = 0; token < Tokens; ++token) {
-#pragma unroll
-    for (int other = 1; other < 32; other *= 2) sum[token] += __shfl_xor_sync(0xffffffffU, sum[token], other);
-    if (lane == token) ptx::store_shared(to + 4 * token, __float_as_uint(1 / sqrtf(fmaf(sum[token], share, eps))));
-  }
+  for (int other = 1, left = Tokens / 2; left > 0; other *= 2, left /= 2) token += (lane & other) != 0 ? left : 0;
+  if (lane < Tokens) ptx::store_shared(to + 4 * token, __float_as_uint(1 / sqrtf(fmaf(sum[0], share, eps))));
   ptx::named_arrive(norm_is_there, 160);
 }
 template <int Tokens, int Blocks>
