@@ -54,7 +54,8 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
   };
   CHECK_FALSE(long_ring(1, 1064));
   CHECK(long_ring(1, 32768));
-  CHECK(long_ring(2, 65536));
+  CHECK_FALSE(long_ring(2, 65536));  // sixteen clusters of eight, and fifteen fit
+  CHECK(long_ring(8, 8 * 4096));
   CHECK(long_ring(16, 16 * 1064));
   CHECK_FALSE(long_ring(32, 32 * 32768));
 }

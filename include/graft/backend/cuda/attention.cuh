@@ -158,10 +158,6 @@ template <class T> class attention_calls {
                          name);
         !s)
       return s;
-    if (cluster > 8)
-      if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
-          !s)
-        return s;
     cudaLaunchAttribute attributes[2];
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};

@@ -71,7 +71,9 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
     // A thread block for each processor, with a ring as long as its memory, reads faster than two with half of it, and
     // than parts that wait for a processor.
     while (c.parts < 8 && blocks * c.parts * 2 <= device.processors) c.parts *= 2;
-    c.long_ring = blocks * c.parts <= device.processors && p.places / p.rows > c.parts * long_part;
+    // Clusters of four or eight leave some processors empty, and one that waits for others takes twice as long.
+    const int reached = c.parts > 2 ? device.processors * 10 / 11 : device.processors;
+    c.long_ring = blocks * c.parts <= reached && p.places / p.rows > c.parts * long_part;
     return c;
   }
   c.how = attention_way::prefill;

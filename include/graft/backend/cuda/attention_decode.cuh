@@ -220,7 +220,8 @@ template <class T, int Head> struct decode_block {
       ptx::let_next_kernel_start();
     }
     turn_queries(q, angles, lane);
-    // Once the queries are there nothing is asked for from memory: what the next kernel asks for does not delay them.
+    // Once the queries are there, which the vote waits for, little is asked for from memory: what the next kernel asks for
+    // delays nobody.
     if (g.settled && warp == 0 && __any_sync(~0U, q[0][0] != 0x7fc17fc1U)) ptx::let_next_kernel_start();
     float o[shape::steps][4] = {}, largest[2] = {-1e30F, -1e30F},
           sum[2] = {0, 0};  // of queries 2 (lane % 4) and the next

@@ -75,7 +75,7 @@ template <int Head> struct key_grad_shape : head_shape<Head> {
 // Few rows over a cache: a ring of tiles of 64 keys or values; two thread blocks share a multiprocessor, so that one loads
 // while the other one ends. Where there are so few blocks that each has one for itself, and long spans, the ring is twice as
 // long. What it held, the sums of the warps take the place of.
-inline constexpr int most_decode_group = 8, most_decode_parts = 16;
+inline constexpr int most_decode_group = 8, most_decode_parts = 8;
 constexpr int decode_slots(int head) { return 98304 / (64 * head * 2); }
 template <int Head> struct decode_shape : head_shape<Head> {
   static constexpr int keys = 64, warps = 8, threads = 32 * (warps + 1);

@@ -276,6 +276,7 @@ template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, cons
   const int k = written_output(i);
   void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
   values_.put(i, {y, dtype_of<T>});
+  // A model copies the numbers of its rows before a call, or replays a graph: no two calls overlap.
   return by->run(stream, to, now_.sizes, at, y, memory_.scratch(), takes ? &apart : nullptr,
                  {now_.attended, now_.attention_sums}, kernels_->linear.timer, room_ != &own_room_);
 }
