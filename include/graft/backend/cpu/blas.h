@@ -4,13 +4,18 @@
 // portable way to make a BLAS run on one of ours. So it is called where our threads are not at work, and nowhere else.
 // OpenBLAS is asked by its own functions, where they are linked: built with a pool beside OpenMP's, it would find its
 // processors taken by our threads, which stay awake for a while after their work. It then has one thread on each of ours.
+// Products of bf16 with bf16 are asked for in the same way: MKL's gemm_bf16bf16f32 and OpenBLAS's sbgemm, one signature.
 #pragma once
 #include <graft/backend/cpu/by_columns.h>
+#include <graft/core/dtype.h>
 
 #include <initializer_list>
 #include <limits>
 #include <type_traits>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(GRAFT_BLAS)
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming): Fortran's names
@@ -18,6 +23,14 @@ void sgemm_(const char*, const char*, const int*, const int*, const int*, const 
             const float*, const int*, const float*, float*, const int*);
 void dgemm_(const char*, const char*, const int*, const int*, const int*, const double*, const double*, const int*,
             const double*, const int*, const double*, double*, const int*);
+#if defined(__ELF__)
+[[gnu::weak]] void gemm_bf16bf16f32_(const char*, const char*, const int*, const int*, const int*, const float*,
+                                     const graft::bf16*, const int*, const graft::bf16*, const int*, const float*,
+                                     float*, const int*);
+[[gnu::weak]] void sbgemm_(const char*, const char*, const int*, const int*, const int*, const float*,
+                           const graft::bf16*, const int*, const graft::bf16*, const int*, const float*, float*,
+                           const int*);
+#endif
 // NOLINTEND(readability-identifier-naming)
 #if defined(__ELF__)
 [[gnu::weak]] int openblas_get_parallel(void);
@@ -33,21 +46,44 @@ namespace graft::cpu {
 inline constexpr bool has_blas = true;
 
 // Its sizes are int, and what lies together has to fit between two rows or columns, however few there are.
-template <class Real> bool fits_blas(const by_columns<Real>& c) {
+template <class Real, class Stored> bool fits_blas(const by_columns<Real, Stored, Stored>& c) {
   const long long all[] = {c.rows, c.cols, c.depth, c.stride, c.left.row, c.left.col, c.right.row, c.right.col};
   for (const long long n : all)
     if (n > std::numeric_limits<int>::max()) return false;
   return c.stride >= c.rows && (c.left.row == 1 ? c.left.col >= c.rows : c.left.row >= c.depth) &&
          (c.right.row == 1 ? c.right.col >= c.depth : c.right.row >= c.cols);
 }
-template <class Real> void blas_product(const by_columns<Real>& c) {
+
+// Multiplies numbers of bf16 and adds up floats; null where the BLAS has none, or the processor no matrix instructions
+// (AMX): by any others it would be no faster than with floats.
+using bf16_product = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const bf16*,
+                              const int*, const bf16*, const int*, const float*, float*, const int*);
+inline bf16_product find_bf16_product() {
+#if defined(__ELF__) && defined(__x86_64__)
+  constexpr unsigned features = 7, amx_bf16 = 1U << 22U;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(features, 0, &a, &b, &c, &d) == 0 || (d & amx_bf16) == 0) return nullptr;
+  return gemm_bf16bf16f32_ != nullptr ? gemm_bf16bf16f32_ : sbgemm_;
+#else
+  return nullptr;
+#endif
+}
+inline bf16_product product_of_bf16() {
+  static const bf16_product found = find_bf16_product();
+  return found;
+}
+
+template <class Real, class Stored> void blas_product(const by_columns<Real, Stored, Stored>& c) {
   const char left = c.left.row == 1 ? 'N' : 'T', right = c.right.row == 1 ? 'N' : 'T';
   const int m = static_cast<int>(c.rows), n = static_cast<int>(c.cols), k = static_cast<int>(c.depth),
             left_stride = static_cast<int>(c.left.row == 1 ? c.left.col : c.left.row),
             right_stride = static_cast<int>(c.right.row == 1 ? c.right.col : c.right.row),
             stride = static_cast<int>(c.stride);
   const Real one = 1;
-  if constexpr (std::is_same_v<Real, float>)
+  if constexpr (std::is_same_v<Stored, bf16>)
+    product_of_bf16()(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out,
+                      &stride);
+  else if constexpr (std::is_same_v<Real, float>)
     sgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out, &stride);
   else
     dgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out, &stride);

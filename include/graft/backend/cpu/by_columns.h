@@ -11,12 +11,12 @@ template <class Real> struct strided {
   strided transposed() const { return {p, col, row}; }
 };
 
-// out(i, j) is at out[i + j stride]: the rows of a column lie together, as in the roles of Eigen's kernels. Left may be
-// stored as something narrower.
-template <class Real, class Left = Real> struct by_columns {
+// out(i, j) is at out[i + j stride]: the rows of a column lie together, as in the roles of Eigen's kernels. Left and right
+// may be stored as something narrower.
+template <class Real, class Left = Real, class Right = Real> struct by_columns {
   long long rows, cols, depth;
   strided<Left> left;
-  strided<Real> right;
+  strided<Right> right;
   Real* out;
   long long stride;
   Real sign;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one matrix product of the CPU backend: c = a b, c += a b or c -= a b on pointers, sizes and strides. Here it is
-// decided who computes it: a product with few rows or columns reads the large operand once, where it lies (few.h); any
-// other goes to a BLAS where there is one (blas.h), or is packed (packed.h). Our sums are made in an order that follows
-// from the sizes alone, wherever the operands lie and on however many threads. Outside of parallel regions each thread
-// computes a rectangle of c.
+// decided who computes it: a product with few rows or columns reads the large operand once, where it lies (few.h,
+// short_columns.h); any other goes to a BLAS where there is one (blas.h), or is packed (packed.h). Our sums are made in
+// an order that follows from the sizes alone, wherever the operands lie and on however many threads. Outside of parallel
+// regions each thread computes a rectangle of c.
 #pragma once
 #include <graft/backend/cpu/blas.h>
 #include <graft/backend/cpu/few.h>
 #include <graft/backend/cpu/packed.h>
+#include <graft/backend/cpu/short_columns.h>
 #include <graft/backend/cpu/threads.h>
 
 namespace graft::cpu {
 
 // Who computes a product. Sums follow from it, so it is chosen for a whole product and not for a part of it.
-enum class way : unsigned char { dots, rows, packed };
+enum class way : unsigned char { dots, rows, columns, packed };
 
 // Threads for work that falls into this many parts. Half a million multiplications take some thirty microseconds, and
 // waking a thread that has not gone to sleep takes a few.
@@ -24,13 +25,14 @@ inline int threads_for(long long parts, long long multiplications) {
 namespace detail {
 
 // Up to so many rows or columns are few: packing does not pay before (bench/results/cpu-products.json). Where left lies by
-// columns it pays from five columns on, and where there are few rows at once.
+// columns it pays from five columns on, and where there are few rows as well from 33 on.
 inline constexpr long long few_dots = 64, many_rows = 64;
 
 template <class Real> way way_of(const by_columns<Real>& c) {
   const bool few_cols = c.cols <= few_dots;
   if (c.left.col == 1 && (few_cols || (c.rows <= few_dots && c.right.row == 1))) return way::dots;
-  return c.left.row == 1 && c.cols <= row_product_cols && c.rows >= many_rows ? way::rows : way::packed;
+  if (c.left.row == 1 && c.cols <= row_product_cols && c.rows >= many_rows) return way::rows;
+  return c.left.row == 1 && c.cols <= short_column_cols && c.rows <= short_column_rows ? way::columns : way::packed;
 }
 // By columns a row-major c is its transpose: cᵀ = bᵀ aᵀ. A single column is one either way.
 template <class Real>
@@ -44,6 +46,7 @@ inline constexpr long long share_unit = 48;
 
 template <class Real> void run(by_columns<Real> c, way how) {
   if (how == way::rows) return row_product(c);
+  if (how == way::columns) return short_column_product(c);
   if (how == way::packed) return packed_product(c);
   if (c.right.row != 1) {  // its few columns, each in one piece
     thread_local memory<Real> columns;
@@ -67,14 +70,19 @@ inline int threads_along_rows(long long row_units, long long col_units, int thre
   }
   return best;
 }
-// f of a rectangle of c, on each thread.
-template <class Real, class Left, class F>
-void in_shares(const by_columns<Real, Left>& all, long long multiplications, F f) {
-  constexpr long long unit = share_unit;
+// What a product takes, in multiplications: a number that comes from memory takes a core as long as eight of them.
+template <class Product> long long work_of(const Product& c) { return c.rows * c.depth * (c.cols + 8); }
+
+// f of a rectangle of c, on each thread. Where left is read past few columns it is its reading that takes the time: there
+// are more shares than threads then, to whoever is free.
+template <class Real, class Left, class Right, class F> void in_shares(const by_columns<Real, Left, Right>& all, F f) {
+  constexpr long long unit = share_unit, shares_each = 4;
   const long long row_units = (all.rows + unit - 1) / unit, col_units = (all.cols + unit - 1) / unit;
-  const int threads = threads_for(row_units * col_units, multiplications);
-  const int down = threads_along_rows(row_units, col_units, threads), across = threads / down;
-  on_threads(threads, [&](int t) {
+  const int threads = threads_for(row_units * col_units, work_of(all));
+  const bool streams = all.left.col == 1 && all.right.row == 1 && col_units == 1 && threads > 1;
+  const int shares = streams ? static_cast<int>(std::min(row_units, shares_each * threads)) : threads;
+  const int down = streams ? shares : threads_along_rows(row_units, col_units, threads), across = shares / down;
+  on_free_threads(threads, shares, [&](int t) {
     const int r = t % down, q = t / down;
     const long long row = row_units * r / down * unit, row_end = std::min(all.rows, row_units * (r + 1) / down * unit);
     const long long col = col_units * q / across * unit,
@@ -101,10 +109,10 @@ void gemm(long long m, long long n, long long k, strided<Real> a, strided<Real> 
   if (how == way::packed && !in_parallel() && fits_blas(all)) {
     const one_blas_thread alone;
     if (!alone.has_pool()) return blas_product(all);
-    return detail::in_shares(all, m * n * k, [](const by_columns<Real>& share) { blas_product(share); });
+    return detail::in_shares(all, [](const by_columns<Real>& share) { blas_product(share); });
   }
 #endif
-  detail::in_shares(all, m * n * k, [how](const by_columns<Real>& share) { detail::run(share, how); });
+  detail::in_shares(all, [how](const by_columns<Real>& share) { detail::run(share, how); });
 }
 template <class Real>
 void gemm(long long m, long long n, long long k, strided<Real> a, strided<Real> b, Real* c, long long c_row,

@@ -2,6 +2,7 @@
 // Matrix products of stacks: out = a b, or out += sign a b when accumulating, for each matrix of a stack. A weight in
 // storage is decoded one panel of rows at a time, so the full-width copy never exists.
 #pragma once
+#include <graft/backend/cpu/bf16_parts.h>
 #include <graft/backend/cpu/few_codes.h>
 #include <graft/backend/cpu/four_bit_dots.h>
 #include <graft/backend/cpu/gemm.h>
@@ -69,7 +70,18 @@ void few_tokens_of_bf16(Real* c, long long m, const Real* a, const weight_view& 
   if (accumulate == 0) std::fill_n(c, m * w.rows, Real(0));
   const by_columns<Real, bf16> all{w.rows,         m, w.cols, {static_cast<const bf16*>(w.codes), w.row_stride, 1},
                                    {a, 1, w.cols}, c, w.rows, accumulate < 0 ? Real(-1) : Real(1)};
-  in_shares(all, m * w.rows * w.cols, [](const by_columns<Real, bf16>& share) { dot_product(share); });
+  in_shares(all, [](const by_columns<Real, bf16>& share) { dot_product(share); });
+}
+
+// c = a op(W) where a BLAS multiplies bf16.
+inline bool by_matrix_instructions(float* c, long long m, long long n, const float* a, const weight_view& w,
+                                   product_mode how) {
+  if (w.row_stride != 1 && w.col_stride != 1) return false;
+  const long long k = how.tb ? w.cols : w.rows;
+  const strided<bf16> all{static_cast<const bf16*>(w.codes), w.row_stride, w.col_stride};
+  return product_in_parts(
+      {n, m, k, how.tb ? all : all.transposed(), {a, 1, k}, c, n, how.accumulate < 0 ? -1.0F : 1.0F},
+      how.accumulate == 0);
 }
 
 }  // namespace detail
@@ -87,8 +99,11 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
   const bool from_codes = m <= few_at_once || (sizeof(Real) == sizeof(float) && detail::by_four_bits(w, m));
   if (w.beside != nullptr && how.tb && from_codes) return detail::few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
   if constexpr (sizeof(Real) == sizeof(float))
-    if (w.how == encoding{dtype::bf16} && w.col_stride == 1 && how.tb && m <= detail::few_of_bf16)
-      return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate);
+    if (w.how == encoding{dtype::bf16}) {
+      if (w.col_stride == 1 && how.tb && m <= detail::few_of_bf16)
+        return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate);
+      if (detail::by_matrix_instructions(c.p, m, n, a.p, w, how)) return;
+    }
   const bool few = m <= detail::few_dots;  // then a panel that stays in a cache beside what it is multiplied with
   const long long panel = !how.tb ? usual_blocking.depth : few ? detail::few_rows : 2 * detail::share_unit;
   const long long panels = (w.rows + panel - 1) / panel;

@@ -30,5 +30,17 @@ template <class F> void on_threads(int n, F f) {
 #endif
   for (int t = 0; t < n; ++t) f(t);
 }
+// f(part) for every part, each by the next thread that is free: one that was woken late, or gets less of the memory's
+// speed, does fewer of them, and none waits long for the others.
+template <class F> void on_free_threads(int n, int parts, F f) {
+  if (n > 1) {
+#if defined(_OPENMP)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(n)
+#endif
+    for (int p = 0; p < parts; ++p) f(p);
+    return;
+  }
+  for (int p = 0; p < parts; ++p) f(p);
+}
 
 }  // namespace graft::cpu
