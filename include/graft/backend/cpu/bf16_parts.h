@@ -4,8 +4,9 @@
 // of bf16, and the product is that of both parts:
 //   x = h + l + e   h = bf16(x), l = bf16(x - h), |e| <= 2^-17 |x|
 //   x Wᵀ = h Wᵀ + l Wᵀ
-// A model in bf16 of PyTorch keeps h alone. With both a product of many rows gives what the same rows give one by one, in
-// floats, up to the order of sums: a prompt in a batch and by itself, a build with a BLAS and one without.
+// With both a product of many rows gives what the same rows give one by one, in floats, up to the order of sums: a prompt
+// in a batch and by itself, a build with a BLAS and one without. Gradients, dx = dy W, keep h alone, as those of a model
+// in bf16 do in PyTorch, which rounds activations too.
 #pragma once
 #include <graft/backend/cpu/gemm.h>
 #include <graft/core/bf16.h>
@@ -31,13 +32,14 @@ namespace graft::cpu {
 
 #if defined(GRAFT_BLAS)
 // out = or += sign left right: by the BLAS where it has such a product and the product is large; else nothing is done.
-inline bool product_in_parts(const by_columns<float, bf16>& c, bool overwrite) {
+// `parts`: of the right side, 1 or 2.
+inline bool product_in_parts(const by_columns<float, bf16>& c, int parts, bool overwrite) {
   const bool large = c.cols > detail::few_dots && c.rows > detail::few_dots && c.depth > 1;
   if (!large || in_parallel() || product_of_bf16() == nullptr || c.right.row != 1) return false;
-  thread_local memory<bf16> parts;
+  thread_local memory<bf16> room;
   const long long n = c.cols * c.depth;
-  parts.reserve(2 * n);
-  bf16* const high = parts.data();  // by name: another thread has other memory
+  room.reserve(2 * n);
+  bf16* const high = room.data();  // by name: another thread has other memory
   by_columns<float, bf16, bf16> part{c.rows, c.cols, c.depth, c.left, {high, 1, c.depth}, c.out, c.stride, c.sign};
   if (!fits_blas(part)) return false;
   const int threads = threads_for(c.cols, 8 * n);
@@ -48,7 +50,7 @@ inline bool product_in_parts(const by_columns<float, bf16>& c, bool overwrite) {
     }
   });
   const one_blas_thread alone;
-  for (int k = 0; k < 2; ++k, part.right.p += n) {
+  for (int k = 0; k < parts; ++k, part.right.p += n) {
     if (alone.has_pool())
       detail::in_shares(part, [](const by_columns<float, bf16, bf16>& share) { blas_product(share); });
     else
@@ -57,7 +59,7 @@ inline bool product_in_parts(const by_columns<float, bf16>& c, bool overwrite) {
   return true;
 }
 #else
-inline bool product_in_parts(const by_columns<float, bf16>&, bool) { return false; }
+inline bool product_in_parts(const by_columns<float, bf16>&, int, bool) { return false; }
 #endif
 
 }  // namespace graft::cpu

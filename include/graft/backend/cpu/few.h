@@ -82,9 +82,18 @@ void dot_tile(const by_columns<Real, Left>& c, long long i, long long j, const L
   if constexpr (Cols > 2) give(s2, c.sign, out + 2 * c.stride, rows);
   if constexpr (Cols > 2) give(s3, c.sign, out + 3 * c.stride, rows);
 }
+// How far ahead one column asks for what lies there, and for which cache: measured with weights beyond all caches. On
+// x86-64 a page ahead, for the second cache, is a third faster than a KiB ahead for the first.
+#if defined(__x86_64__)
+inline constexpr long long lines_ahead = 64;
+inline constexpr int for_cache = 2;
+#else
+inline constexpr long long lines_ahead = 16;
+inline constexpr int for_cache = 3;
+#endif
 // The same sums for one column, row after row: memory is quickest when it is read in its order.
 template <class Real, class Left> void dot_rows(const by_columns<Real, Left>& c) {
-  constexpr long long width = packet_width<Real>, ahead = 16 * line<Left>;
+  constexpr long long width = packet_width<Real>, ahead = lines_ahead * line<Left>;
   const long long whole = c.depth / width * width, rest = c.depth - whole;
   Real last_left[width], last_right[width];
   if (rest > 0) copy_last(c.right.p + whole, rest, last_right);
@@ -94,7 +103,7 @@ template <class Real, class Left> void dot_rows(const by_columns<Real, Left>& c)
     auto step = [&](long long k) { sum = Eigen::internal::pmadd(load(left + k), load(c.right.p + k), sum); };
     long long k = 0;
     for (; k + line<Left> <= whole; k += line<Left>) {
-      __builtin_prefetch(left + k + ahead);
+      __builtin_prefetch(left + k + ahead, 0, for_cache);
       for (long long in_line = 0; in_line < line<Left>; in_line += width) step(k + in_line);
     }
     for (; k < whole; k += width) step(k);
@@ -111,7 +120,10 @@ template <class Real, class Left> void dot_rows(const by_columns<Real, Left>& c)
 // Along the longer side a few at a time, which stay in the nearest cache until the other side has gone by.
 template <class Real, class Left> void dot_product(const by_columns<Real, Left>& c) {
   if constexpr (detail::has_tile_sums && std::is_same_v<Left, float> && std::is_same_v<Real, float>)
-    if (c.cols == 1 && c.depth <= detail::short_row) return detail::short_rows(c);
+    if (c.depth <= detail::short_row && (c.cols == 1 || c.depth % packet_width<Real> != 0)) {
+      for (long long j = 0; j < c.cols; ++j) detail::short_rows(c.share(0, c.rows, j, 1));  // no copies of what is left
+      return;
+    }
   if (c.cols == 1 && sizeof(Left) == sizeof(Real)) return detail::dot_rows(c);
   const long long whole_cols = c.cols / few_at_once * few_at_once;
   auto column = [&](long long i, long long j, const Left* next) {

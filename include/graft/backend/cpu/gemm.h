@@ -25,14 +25,15 @@ inline int threads_for(long long parts, long long multiplications) {
 namespace detail {
 
 // Up to so many rows or columns are few: packing does not pay before (bench/results/cpu-products.json). Where left lies by
-// columns it pays from five columns on, and where there are few rows as well from 33 on.
+// columns it pays from five columns on, and with a packet of rows from 25 on.
 inline constexpr long long few_dots = 64, many_rows = 64;
 
 template <class Real> way way_of(const by_columns<Real>& c) {
   const bool few_cols = c.cols <= few_dots;
   if (c.left.col == 1 && (few_cols || (c.rows <= few_dots && c.right.row == 1))) return way::dots;
   if (c.left.row == 1 && c.cols <= row_product_cols && c.rows >= many_rows) return way::rows;
-  return c.left.row == 1 && c.cols <= short_column_cols && c.rows <= short_column_rows ? way::columns : way::packed;
+  return c.left.row == 1 && c.cols <= short_column_cols && c.rows <= short_column_rows<Real> ? way::columns
+                                                                                             : way::packed;
 }
 // By columns a row-major c is its transpose: cᵀ = bᵀ aᵀ. A single column is one either way.
 template <class Real>

@@ -73,7 +73,7 @@ void few_tokens_of_bf16(Real* c, long long m, const Real* a, const weight_view& 
   in_shares(all, [](const by_columns<Real, bf16>& share) { dot_product(share); });
 }
 
-// c = a op(W) where a BLAS multiplies bf16.
+// c = a op(W) where a BLAS multiplies bf16. Only gradients are multiplied with W as it is.
 inline bool by_matrix_instructions(float* c, long long m, long long n, const float* a, const weight_view& w,
                                    product_mode how) {
   if (w.row_stride != 1 && w.col_stride != 1) return false;
