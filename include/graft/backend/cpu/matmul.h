@@ -80,8 +80,8 @@ inline bool by_matrix_instructions(float* c, long long m, long long n, const flo
   const long long k = how.tb ? w.cols : w.rows;
   const strided<bf16> all{static_cast<const bf16*>(w.codes), w.row_stride, w.col_stride};
   return product_in_parts(
-      {n, m, k, how.tb ? all : all.transposed(), {a, 1, k}, c, n, how.accumulate < 0 ? -1.0F : 1.0F},
-      how.tb ? 2 : 1, how.accumulate == 0);
+      {n, m, k, how.tb ? all : all.transposed(), {a, 1, k}, c, n, how.accumulate < 0 ? -1.0F : 1.0F}, how.tb ? 2 : 1,
+      how.accumulate == 0);
 }
 
 }  // namespace detail
