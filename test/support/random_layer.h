@@ -113,6 +113,10 @@ inline size_values values_of(const graph& g, const sizes& s) {
   return v;
 }
 
+// n numbers within 1 of the middle. Compiled with the instances, which are optimised: some layers have millions of them.
+void append_random(std::vector<float>& to, std::size_t n, double middle, std::mt19937& engine);
+void append_random(std::vector<double>& to, std::size_t n, double middle, std::mt19937& engine);
+
 template <class Real> struct random_layer {
   layer_graphs graphs;
   sizes shape;
@@ -129,7 +133,6 @@ template <class Real> struct random_layer {
   }
   void fill(const graph& g, std::mt19937& engine) {
     const size_values s = values_of(g, shape);
-    std::uniform_real_distribution<double> uniform(-1, 1);
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
       const source from = row(v.what).from;
@@ -152,8 +155,7 @@ template <class Real> struct random_layer {
       } else {
         auto& to = data[name];
         // Away from zero, so that a division in an inverse formula stays tame.
-        for (std::size_t i = 0; i < n; ++i)
-          to.push_back(static_cast<Real>(uniform(engine) + (v.d[3] == dim{1} ? 1.5 : 0)));
+        append_random(to, n, v.d[3] == dim{1} ? 1.5 : 0, engine);
         w.data = to.data();
       }
       views[name] = w;
