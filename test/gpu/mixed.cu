@@ -326,6 +326,25 @@ TEST_CASE("gpu mixed: many rows of a few adapters are one launch") {
   }
 }
 
+// The ring of stages holds residuals and columns of B in turn: tiles without adapters come behind tiles with residuals.
+TEST_CASE("gpu mixed: a residual that is no number stays in its row") {
+  if (no_gpu()) return;
+  mixed_case<__nv_bfloat16> c(4096, 2048, 64, 2, 64);
+  c.mix(3, 128);
+  REQUIRE(c.tiles_of_rows().rank > 0);
+  auto* const rows = c.residual.memory.as<__nv_bfloat16>();
+  constexpr std::size_t apart = 50;
+  for (std::size_t t = 7; t < 4096; t += apart) REQUIRE(cudaMemset(rows + t * 2048, 0xff, 2048 * 2) == cudaSuccess);
+  cuda::mixed_linear<__nv_bfloat16> product;
+  c.run(product, true, false);
+  for (std::size_t t = 0; t < 4096; ++t) {
+    std::size_t numbers = 0;
+    for (std::size_t o = 0; o < 2048; ++o) numbers += std::isfinite(static_cast<float>(c.got[t * 2048 + o])) ? 1 : 0;
+    INFO("token " << t);
+    CHECK(numbers == (t % apart == 7 ? 0U : 2048U));
+  }
+}
+
 TEST_CASE("gpu mixed: products of one input are segments of one launch") {
   if (no_gpu()) return;
   using one = mixed_case<__nv_bfloat16>;

@@ -52,13 +52,6 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> stru
       ptx::barrier_init(s_read(), 256);
       ptx::barrier_init_fence();
     }
-    // Zeros of S may meet columns of B that nobody brought: where no step was there before, they become numbers here.
-    if constexpr (Sides::leaves_gaps) {
-      for (int q = k_steps; q < shape::stages; ++q)
-        for (std::uint32_t i = threadIdx.x * 16; i < shape::w; i += blockDim.x * 16)
-          ptx::store_shared(stage(q) + shape::x + i, make_uint4(0, 0, 0, 0));
-      ptx::fence_async_shared();
-    }
     ptx::cluster_sync();
     ptx::let_next_kernel_start();
   }
@@ -324,10 +317,12 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> stru
     }
     ptx::barrier_arrive(s_read());
     const std::uint32_t b = next_stage(c) + shape::x;
-    wgmma_fence();
+    if (sides.brought(noted[0])) {
+      wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < held / 16; ++kk)
-      wgmma<T, TileN>::registers(acc, s[kk], sides.b_columns(b, kk, noted[kk]), true);
+      for (int kk = 0; kk < held / 16; ++kk)
+        wgmma<T, TileN>::registers(acc, s[kk], sides.b_columns(b, kk, noted[kk]), true);
+    }
     finish_step(c);
   }
   __device__ void consume() {

@@ -18,10 +18,10 @@ struct mixed_gemm_args {
 };
 
 template <int TileN, int Rank> struct mixed_sides {
-  static constexpr bool leaves_gaps = true;  // a tile's tokens may have adapters of lower ranks, or none
   static constexpr int most = Rank / 16;
   const mixed_gemm_args& rows;
   std::uint32_t notes;  // in shared memory: for each sixteen columns of S their place in B, and their record
+  static constexpr std::uint32_t no_side = ~0U;  // noted where no token of a tile has a side branch
 
   struct loads {
     const char *a[most], *b[most];
@@ -79,8 +79,10 @@ template <int TileN, int Rank> struct mixed_sides {
         ptx::store_shared(note_at(chunk) + 4, static_cast<std::uint32_t>(p));
       }
     }
-    for (; chunk < most; ++chunk) {  // zeros of S meet the weights that were there before
-      ptx::store_shared(note_at(chunk), 32U << 16U);
+    // Where the tile's ranks leave room, zeros of S meet the first columns of B once more: what else lies there may be no
+    // numbers, a residual of other tokens for example.
+    for (const std::uint32_t again = chunk > 0 ? noted(0) : no_side; chunk < most; ++chunk) {
+      ptx::store_shared(note_at(chunk), again);
       ptx::store_shared(note_at(chunk) + 4, static_cast<std::uint32_t>(-1));
     }
   }
@@ -90,6 +92,7 @@ template <int TileN, int Rank> struct mixed_sides {
   }
 
   __device__ std::uint32_t noted(int chunk) const { return ptx::load_shared(note_at(chunk)); }
+  __device__ bool brought(std::uint32_t first) const { return first != no_side; }
   __device__ std::uint64_t b_columns(std::uint32_t at, int, std::uint32_t noted) const {
     return tile_descriptor(at + (noted & 0xFFFFU), noted >> 16U);
   }

@@ -9,7 +9,6 @@
 namespace graft::cuda {
 
 template <int TileN, int Rank> struct one_side {
-  static constexpr bool leaves_gaps = false;  // all columns of B are brought with every tile
   // What the producer brings for a block of 128 tokens; the two blocks of a pair bring half of B each, for both.
   struct loads {
     const gemm_args& g;
@@ -34,8 +33,10 @@ template <int TileN, int Rank> struct one_side {
   __device__ void note(int) const {}
   __device__ bool has(int, int) const { return true; }
 
-  // Those threads: where sixteen columns of B lie in a stage, and what is left to do for each token.
+  // Those threads: whether a tile has a side branch, where sixteen columns of B lie in a stage, and what is left to do for
+  // each token.
   __device__ std::uint32_t noted(int) const { return 0; }
+  __device__ bool brought(std::uint32_t) const { return true; }
   __device__ std::uint64_t b_columns(std::uint32_t at, int chunk, std::uint32_t) const {
     return tile_descriptor(at, 2 * Rank) + 2 * chunk;
   }
