@@ -128,6 +128,14 @@ struct block_scope {
     sequence<adaption> by;
     constexpr scope of(const adaption& a) const { return a.name[0] == '\0' ? here : here.in(a.name); }
   };
+  // x wᵀ
+  struct product {
+    bool literal;
+    int line;
+    constexpr ex operator()(ex w, ex x) const {
+      return {x.g, literal ? make::matmul(*x.g, x.i, w.i, false, true, line) : apply(*x.g, w.i, x.i)};
+    }
+  };
   constexpr layer layer_at(const char* name) const {
     const scope here = at(name);
     text full = g->paths().full(here.path, "");
@@ -142,10 +150,7 @@ struct block_scope {
   }
   constexpr ex project(const char* name, ex base, ex x, bias has_bias, int line) const {
     const layer l = layer_at(name);
-    const bool literal = options->how == lowering::literal;
-    auto times = [&](ex w, ex in) -> ex {
-      return {g, literal ? make::matmul(*g, in.i, w.i, false, true, line) : apply(*g, w.i, in.i)};
-    };
+    const product times{options->how == lowering::literal, line};
     bool drops = false;
     for (const adaption& a : l.by) drops = drops || (options->dropped && a.drops.any());
     if (!drops) return with_bias(name, seen_apart(l, base, x, times), has_bias, line, base);
@@ -168,7 +173,7 @@ struct block_scope {
   }
   // x W'ᵀ. Where a formula shows the input another weight on the way back, W' meets a constant, and that weight what is zero
   // but for its gradient.
-  template <class Times> constexpr ex seen_apart(const layer& l, ex base, ex x, Times times) const {
+  constexpr ex seen_apart(const layer& l, ex base, ex x, product times) const {
     const ex W = adapted(l, base);
     bool apart = false;
     for (const adaption& a : l.by) apart = apart || a.adapter.weight_seen_backward != nullptr;
@@ -187,15 +192,14 @@ struct block_scope {
     return times(W, fixed) + back;
   }
   // x (next - W)ᵀ
-  template <class Times> constexpr ex beyond(ex W, ex next, ex x, Times times) const {
+  constexpr ex beyond(ex W, ex next, ex x, product times) const {
     const node v = *next;
     if (v.what == op::add && v.a == W.i) return times({g, v.b}, x);
     if (v.what == op::sub && v.a == W.i) return -times({g, v.b}, x);
     return times(next, x) - times(W, x);
   }
   // What an adapter adds to y, but for what is left out of it.
-  template <class Times>
-  constexpr ex left_of(const adaption& a, scope p, ex W, ex next, ex x, Times times, int line) const {
+  constexpr ex left_of(const adaption& a, scope p, ex W, ex next, ex x, product times, int line) const {
     const ex seen = a.drops.elements ? dropped(p, x, line) : x;
     ex more{};
     if (a.drops.elements && a.adapter.in_parts != nullptr) {

@@ -2,8 +2,9 @@
 // keep: a forward and a backward graph of the same formula become a pair for training. What backward would compute a
 // second time is found as nodes that both graphs have; forward gives them as further outputs, backward takes them as
 // inputs "….kept". Values that are cheap to compute again from what is there anyway (activations, norms, look-ups, a
-// small matrix of every token times one that all share) are not kept, unless that would keep more, or forward has them in memory for a product or a norm to read: those cost forward
-// nothing and save backward a pass. Works for any pair of graphs: a layer, or a block of them.
+// small matrix of every token times one that all share) are not kept, unless that would keep more, or forward has them in
+// memory for a product or a norm to read: those cost forward nothing and save backward a pass. Works for any pair of
+// graphs: a layer, or a block of them.
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
