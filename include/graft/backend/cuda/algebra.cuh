@@ -23,41 +23,42 @@ template <class Real> struct inverses {
   static long long needs(const tensor<Real>& a) { return as_reals<Real>(a.matrices() * (a.area() + a.d[3])); }
 
   template <class Team> __host__ __device__ void operator()(long long m, Team t) const {
-    const long long b = a.d[3], area = b * b;
+    const auto b = static_cast<int>(a.d[3]), size = static_cast<int>(t.size), area = b * b;  // divisions in 32 bit
+    const long long at = m * area;
     double* const near = t.template near_memory<nearest*(nearest + 1)>();
     double *const x = near != nullptr && b <= nearest ? near : scratch + m * (area + b), *const pivots = x + area;
-    for (long long e = t.rank; e < area; e += t.size) x[e] = static_cast<double>(a.p[m * area + e]);
+    for (int e = t.rank; e < area; e += size) x[e] = static_cast<double>(a.p[at + e]);
     t.sync();
-    for (long long k = 0; k < b; ++k) {
-      const long long p = pivot(x, k, t);
-      if (t.leads()) pivots[k] = static_cast<double>(p);
-      for (long long c = t.rank; c < b && p != k; c += t.size) swap_places(x[k * b + c], x[p * b + c]);
+    for (int k = 0; k < b; ++k) {
+      const int p = pivot(x, k, t);
+      if (t.leads()) pivots[k] = p;
+      for (int c = t.rank; c < b && p != k; c += size) swap_places(x[k * b + c], x[p * b + c]);
       t.sync();
       const double scale = 1 / x[k * b + k];
-      for (long long c = t.rank; c < b; c += t.size)
+      for (int c = t.rank; c < b; c += size)
         if (c != k) x[k * b + c] *= scale;
       t.sync();
-      for (long long e = t.rank; e < area; e += t.size) {
-        const long long r = e / b, c = e % b;
+      for (int e = t.rank; e < area; e += size) {
+        const int r = e / b, c = e - r * b;
         if (r != k && c != k) x[e] -= x[r * b + k] * x[k * b + c];
       }
       t.sync();
-      for (long long r = t.rank; r < b; r += t.size) x[r * b + k] = r == k ? scale : -x[r * b + k] * scale;
+      for (int r = t.rank; r < b; r += size) x[r * b + k] = r == k ? scale : -x[r * b + k] * scale;
       t.sync();
     }
     // Rows were exchanged on the way in: columns are exchanged back, last one first. A thread has rows of its own.
-    for (long long r = t.rank; r < b; r += t.size)
-      for (long long k = b; k-- > 0;) swap_places(x[r * b + k], x[r * b + static_cast<long long>(pivots[k])]);
+    for (int r = t.rank; r < b; r += size)
+      for (int k = b; k-- > 0;) swap_places(x[r * b + k], x[r * b + static_cast<int>(pivots[k])]);
     t.sync();
-    for (long long e = t.rank; e < area; e += t.size) out.p.put(m * area + e, static_cast<Real>(x[e]));
+    for (int e = t.rank; e < area; e += size) out.p.put(at + e, static_cast<Real>(x[e]));
   }
-  template <class Team> __host__ __device__ long long pivot(const double* x, long long k, Team t) const {
-    const long long b = a.d[3];
+  template <class Team> __host__ __device__ int pivot(const double* x, int k, Team t) const {
+    const auto b = static_cast<int>(a.d[3]), size = static_cast<int>(t.size);
     double most = -1;
-    long long at = k;
-    for (long long r = k + t.rank; r < b; r += t.size)
+    int at = k;
+    for (int r = k + t.rank; r < b; r += size)
       if (const double v = std::fabs(x[r * b + k]); v > most) most = v, at = r;
-    return t.largest(most, at);
+    return static_cast<int>(t.largest(most, at));
   }
   __host__ __device__ static void swap_places(double& p, double& q) {
     const double held = p;

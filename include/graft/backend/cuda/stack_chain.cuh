@@ -44,15 +44,25 @@ struct chain_args {
 };
 
 namespace chained {
-// All of one matrix that tokens share, row after row.
+// All of one matrix that tokens share, row after row. Its numbers are all asked for at once: nothing else runs meanwhile.
 template <class T>
 __device__ __forceinline__ void bring_shared(std::uint8_t* tile, const cells<float>& from, int rows, int cols,
                                              bool turned) {
-  for (int e = static_cast<int>(threadIdx.x); e < side * side; e += threads) {
-    const int row = e / side, col = e % side;
-    const bool inside = row < rows && col < cols;
-    const float v = inside ? from[turned ? col * rows + row : row * cols + col] : 0.0F;
-    *reinterpret_cast<T*>(tile + stacked::place(row, col / 8) + col % 8 * 2) = static_cast<T>(v);
+  constexpr int each = side * side / threads;
+  const int down = turned ? cols : rows, across = turned ? rows : cols;  // as it is stored
+  float v[each];
+  from.as_stored([&](const auto& p) {
+#pragma unroll
+    for (int n = 0; n < each; ++n) {
+      const int e = static_cast<int>(threadIdx.x) + n * threads, row = e / side, col = e % side;
+      v[n] = row < down && col < across ? p[row * across + col] : 0.0F;
+    }
+  });
+#pragma unroll
+  for (int n = 0; n < each; ++n) {
+    const int e = static_cast<int>(threadIdx.x) + n * threads, row = turned ? e % side : e / side,
+              col = turned ? e / side : e % side;
+    *reinterpret_cast<T*>(tile + stacked::place(row, col / 8) + col % 8 * 2) = static_cast<T>(v[n]);
   }
 }
 template <class T>
