@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <string>
 
 namespace graft {
 
@@ -42,6 +43,16 @@ template <class Engine> result<launch_times> time_steps(causal_lm<Engine>& model
   for (const timed_launch& t : *noted) all[{t.of, t.launch}].push_back(t.seconds);
   return all;
 }
+// How the weights lie that a program multiplies with: codes where those of some layer are.
+inline encoding stored_in(const model_weights& weights, const graph& g) {
+  for (id i = 0; i < g.size; ++i) {
+    if (g[i].what != op::base) continue;
+    const std::string leaf = g.name(i).c_str();
+    for (const auto& [name, v] : weights.tensors)
+      if (v.beside != nullptr && (name == leaf || name.ends_with("." + leaf))) return v.beside->how;
+  }
+  return {};
+}
 inline void say_microseconds(text& t, const char* what, double seconds) {
   char number[32];
   static_cast<void>(std::snprintf(number, sizeof number, "%.1f us", seconds * 1e6));
@@ -67,23 +78,25 @@ status explain_step(causal_lm<Engine>& model, const explained_step& at, Sink&& l
     const graph& g = p.value();
     const plan& launches = p.launches();
     const size_values& sizes = p.runs().this_call().sizes;
+    const encoding stored = detail::stored_in(model.weights(), g);
     bool begins_normed = false;  // in all blocks but the first
     for (int before = 0; before < model.programs().count(); ++before) {
       const block_program<Engine>& b = model.programs()[before];
-      begins_normed = begins_normed || takes_first_norm(b.value(), b.launches(), b.runs().this_call().sizes, g,
-                                                        launches, sizes, Engine::keeps);
+      begins_normed =
+          begins_normed || takes_first_norm(b.value(), b.launches(), b.runs().this_call().sizes, g, launches, sizes,
+                                            Engine::keeps, detail::stored_in(model.weights(), b.value()), stored);
     }
     char key[32];
     static_cast<void>(std::snprintf(key, sizeof key, "%016llx", p.key()));
     text head;
     head << "program " << k << ", key " << static_cast<const char*>(key);
     line(head);
-    const int kernels = kernels_of(g, launches, sizes, Engine::keeps) - (begins_normed ? 1 : 0);
+    const int kernels = kernels_of(g, launches, sizes, Engine::keeps, stored) - (begins_normed ? 1 : 0);
     explain_graph(g, launches, "forward", kernels, nullptr, line, [&](text& t, int launch) {
       if (begins_normed && launches.launches[launch].rows == launches.norm_of_input)
         t << "   inside the launch before, where that is a product's";
       const auto took = times->find({&launches, launch});
-      detail::say_times(t, price_of(g, launches, launch, sizes, Engine::keeps, at.context), launches.to,
+      detail::say_times(t, price_of(g, launches, launch, sizes, Engine::keeps, at.context, stored), launches.to,
                         took == times->end() ? std::vector<double>{} : took->second);
     });
   }

@@ -65,10 +65,11 @@ constexpr bool takes_norm(const product_shape& before, const graph& g, const pla
 }
 // The same of the norm that g begins with, where its input is the first output of `ahead`.
 constexpr bool takes_first_norm(const graph& ahead, const plan& its, const size_values& its_sizes, const graph& g,
-                                const plan& p, const size_values& s, dtype type, const encoding& stored = {}) {
+                                const plan& p, const size_values& s, dtype type, const encoding& stored_ahead = {},
+                                const encoding& stored = {}) {
   for (const product_slots& last : its.products)
     if (last.result == ahead.out[0].at)
-      return takes_norm(shape_of(ahead, last, its_sizes, type, stored), g, p, p.norm_of_input, s, stored);
+      return takes_norm(shape_of(ahead, last, its_sizes, type, stored_ahead), g, p, p.norm_of_input, s, stored);
   return false;
 }
 

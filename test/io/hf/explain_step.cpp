@@ -26,6 +26,20 @@ TEST_CASE("explain_step: each launch of a step is timed, and the clock is taken 
   CHECK(timed <= launches);
   CHECK(model->programs().queue.clock == nullptr);
 }
+TEST_CASE("explain_step: launches are counted with the weights as they lie") {
+  auto model =
+      io::hf::load_model<engine>(std::filesystem::path(GRAFT_GOLDEN_DIR "/quantized/models/llama_nf4_double/base"));
+  REQUIRE(model);
+  REQUIRE(explain_step(*model, {1, 4}, [](const text&) {}));
+  int of_codes = 0, plain = 0;
+  for (int k = 0; k < model->programs().count(); ++k) {
+    const encoding how = detail::stored_in(model->weights(), model->programs()[k].value());
+    of_codes += how.codes == dtype::nf4 ? 1 : 0, plain += how.plain() ? 1 : 0;
+  }
+  CHECK(of_codes > 0);  // the blocks
+  CHECK(plain > 0);     // embedding and head
+  CHECK(of_codes + plain == model->programs().count());
+}
 TEST_CASE("explain_step: more tokens than the model has positions are an error") {
   auto model = io::hf::load_model<engine>(std::filesystem::path(GRAFT_GOLDEN_DIR "/models/llama/base"));
   REQUIRE(model);
