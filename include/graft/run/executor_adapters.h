@@ -11,7 +11,7 @@ namespace graft {
 
 template <class Engine> struct executor<Engine>::part {
   explicit part(const layer_graphs& graphs, unsigned long long now = 0) : state(graphs), version(now) {}
-  [[gnu::cold, gnu::noinline]] ~part() = default;
+  [[gnu::cold, gnu::noinline]] ~part() = default;  // compiled once, not wherever one may end
   layer_state state;
   unsigned long long version;  // another number after every change of the parameters
   pass<Engine> forward;
@@ -20,7 +20,7 @@ template <class Engine> struct executor<Engine>::part {
   bool folded = false;
 };
 template <class Engine> struct executor<Engine>::bare {
-  [[gnu::cold, gnu::noinline]] ~bare() = default;
+  [[gnu::cold, gnu::noinline]] ~bare() = default;  // as above
   pass<Engine> forward;
   backward_passes<Engine> backward;
   merger<Engine> merging;

@@ -12,7 +12,7 @@ namespace graft::cpu {
 template <class Real> class engine<Real>::bound {
  public:
   bound(const graph& g, const target& to) : plan_(g, to) {}
-  [[gnu::cold, gnu::noinline]] ~bound() = default;
+  [[gnu::cold, gnu::noinline]] ~bound() = default;  // compiled once, not wherever one may end
   status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared&) {
     if (status known = q.knows(value()); !known) return known;
     plan_.bind(s, leaves, room.tokens);
