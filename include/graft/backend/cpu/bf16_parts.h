@@ -44,17 +44,15 @@ inline bool product_in_parts(const by_columns<float, bf16>& c, int parts, bool o
   if (!fits_blas(part)) return false;
   const int threads = threads_for(c.cols, 8 * n);
   on_threads(threads, [&](int t) {
-    for (long long j = c.cols * t / threads; j < c.cols * (t + 1) / threads; ++j) {
+    for (long long j = c.cols * t / threads; j < c.cols * (t + 1) / threads; ++j)
       in_two_parts(c.right.p + j * c.right.col, c.depth, high + j * c.depth, high + n + j * c.depth);
-      if (overwrite) std::fill_n(c.out + j * c.stride, c.rows, 0.0F);
-    }
   });
   const one_blas_thread alone;
-  for (int k = 0; k < parts; ++k, part.right.p += n) {
+  for (int k = 0; k < parts; ++k, part.right.p += n, overwrite = false) {
     if (alone.has_pool())
-      detail::in_shares(part, [](const by_columns<float, bf16, bf16>& share) { blas_product(share); });
+      detail::in_shares(part, [=](const by_columns<float, bf16, bf16>& share) { blas_product(share, overwrite); });
     else
-      blas_product(part);
+      blas_product(part, overwrite);
   }
   return true;
 }

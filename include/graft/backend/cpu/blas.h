@@ -73,20 +73,24 @@ inline bf16_product product_of_bf16() {
   return found;
 }
 
-template <class Real, class Stored> void blas_product(const by_columns<Real, Stored, Stored>& c) {
+// c.out += the product, or, where it is overwritten, what it held is not read.
+template <class Real, class Stored>
+void blas_product(const by_columns<Real, Stored, Stored>& c, bool overwrite = false) {
   const char left = c.left.row == 1 ? 'N' : 'T', right = c.right.row == 1 ? 'N' : 'T';
   const int m = static_cast<int>(c.rows), n = static_cast<int>(c.cols), k = static_cast<int>(c.depth),
             left_stride = static_cast<int>(c.left.row == 1 ? c.left.col : c.left.row),
             right_stride = static_cast<int>(c.right.row == 1 ? c.right.col : c.right.row),
             stride = static_cast<int>(c.stride);
-  const Real one = 1;
+  const Real keeps = overwrite ? 0 : 1;
   if constexpr (std::is_same_v<Stored, bf16>)
-    product_of_bf16()(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out,
-                      &stride);
+    product_of_bf16()(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &keeps,
+                      c.out, &stride);
   else if constexpr (std::is_same_v<Real, float>)
-    sgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out, &stride);
+    sgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &keeps, c.out,
+           &stride);
   else
-    dgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &one, c.out, &stride);
+    dgemm_(&left, &right, &m, &n, &k, &c.sign, c.left.p, &left_stride, c.right.p, &right_stride, &keeps, c.out,
+           &stride);
 }
 
 // While it lives, a BLAS with a pool of its own has one thread.

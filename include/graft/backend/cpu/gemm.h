@@ -102,17 +102,19 @@ way way_of(long long m, long long n, long long k, strided<Real> a, strided<Real>
 template <class Real>
 void gemm(long long m, long long n, long long k, strided<Real> a, strided<Real> b, Real* c, long long c_row,
           int accumulate, way how) {
-  if (accumulate == 0)
-    for (long long i = 0; i < m; ++i) std::fill_n(c + i * c_row, n, Real(0));
-  if (m == 0 || n == 0 || k == 0) return;
+  const bool nothing = m == 0 || n == 0 || k == 0;
   const by_columns<Real> all = detail::transposed_roles(m, n, k, a, b, c, c_row, accumulate < 0 ? Real(-1) : Real(1));
 #if defined(GRAFT_BLAS)
-  if (how == way::packed && !in_parallel() && fits_blas(all)) {
+  if (how == way::packed && !nothing && !in_parallel() && fits_blas(all)) {
     const one_blas_thread alone;
-    if (!alone.has_pool()) return blas_product(all);
-    return detail::in_shares(all, [](const by_columns<Real>& share) { blas_product(share); });
+    const bool overwrite = accumulate == 0;
+    if (!alone.has_pool()) return blas_product(all, overwrite);
+    return detail::in_shares(all, [=](const by_columns<Real>& share) { blas_product(share, overwrite); });
   }
 #endif
+  if (accumulate == 0)
+    for (long long i = 0; i < m; ++i) std::fill_n(c + i * c_row, n, Real(0));
+  if (nothing) return;
   detail::in_shares(all, [how](const by_columns<Real>& share) { detail::run(share, how); });
 }
 template <class Real>

@@ -129,19 +129,24 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
 template <class Real> void stored_left_product(tensor<Real> c, const weight_view& w, tensor<Real> b, product_mode how) {
   const long long n = c.d[3], inner = how.ta ? w.rows : w.cols;
   const strided<Real> stored{b.p, how.tb ? inner : n, 1}, right = how.tb ? stored.transposed() : stored;
-  const long long panel = usual_blocking.depth;
-  thread_local memory<Real> wide;
-  wide.reserve(std::min(panel, w.rows) * w.cols);
-  const strided<Real> part{wide.data(), w.cols, 1};
-  for (long long r = 0; r < w.rows; r += panel) {
-    const long long rows = std::min(panel, w.rows - r);
-    detail::decode_panel(w, r, rows, wide.data());
-    if (how.ta)
-      gemm(w.cols, n, rows, part.transposed(), {right.p + r * right.row, right.row, right.col}, c.p, n,
-           r > 0 && how.accumulate == 0 ? 1 : how.accumulate);
-    else
-      gemm(rows, n, inner, part, right, c.p + r * n, n, how.accumulate);
-  }
+  const bool few = !how.ta && n <= detail::few_dots;  // then decoding takes as long as the product: each thread decodes
+  const long long panel = few ? 2 * detail::share_unit : usual_blocking.depth, panels = (w.rows + panel - 1) / panel;
+  const int threads = few ? threads_for(panels, w.rows * w.cols * (n + 8)) : 1;
+  on_threads(threads, [&](int t) {
+    thread_local memory<Real> wide;
+    wide.reserve(std::min(panel, w.rows) * w.cols);
+    const strided<Real> part{wide.data(), w.cols, 1};
+    for (long long r = panels * t / threads * panel; r < std::min(w.rows, panels * (t + 1) / threads * panel);
+         r += panel) {
+      const long long rows = std::min(panel, w.rows - r);
+      detail::decode_panel(w, r, rows, wide.data());
+      if (how.ta)
+        gemm(w.cols, n, rows, part.transposed(), {right.p + r * right.row, right.row, right.col}, c.p, n,
+             r > 0 && how.accumulate == 0 ? 1 : how.accumulate);
+      else
+        gemm(rows, n, inner, part, right, c.p + r * n, n, how.accumulate);
+    }
+  });
 }
 // Sums of squares of the rows of a weight in storage.
 template <class Real> void stored_row_dot(tensor<Real> out, const weight_view& w) {

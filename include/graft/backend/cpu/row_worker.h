@@ -9,8 +9,8 @@
 
 namespace graft::cpu {
 
-// Below so many rows one thread computes what is no product.
-inline constexpr long long split_rows = 64;
+// Below so many rows one thread computes what is no product, unless they are long: so many elements in all.
+inline constexpr long long split_rows = 64, split_elements = 1 << 18;
 
 template <class Real> class row_worker {
  public:
@@ -56,21 +56,23 @@ template <class Real> class row_worker {
       for (id i = 0; i < f.g.size; ++i)  // inputs that are not stored as Real
         if (f.g[i].what == op::input && f.p.live[i] && f.p.rows.axis[i] >= 0 && f.at(f.stored, i) == nullptr)
           if (const view& v = f.at(f.now.data, i); !in_place<Real>(v))
-            shared_out(all, [&](const row_range& r) {
+            shared_out(all, f.row_elements(i), [&](const row_range& r) {
               read(v, r.from * f.row_elements(i), r.n * f.row_elements(i), within(f.at(converted_, i), i, r));
             });
-      for (int k = 0; k < l.count; ++k) {
+      for (int k = 0; k < l.count;) {
         const id i = f.p.nodes[l.first + k];
-        if (f.where.into[i] >= 0 || f.where.same_as[i] >= 0 || only_renames(i, all)) continue;
-        if (has_threads_inside(f.g, accumulated(i) >= 0 ? accumulated(i) : i))
+        const int together = chain_at(l, k, all);
+        if (has_threads_inside(f.g, accumulated(i) >= 0 ? accumulated(i) : i) && !is_done(i, all))
           compute(i, all, evaluate);
-        else
-          shared_out(all, [&](const row_range& r) { compute(i, r, evaluate); });
+        else if (together > 1 || !is_done(i, all))
+          shared_out(all, widest_row(l, k, together),
+                     [&](const row_range& r) { compute_chain(l, k, together, r, evaluate); });
+        k += together;
       }
       for (int k = 0; k < f.g.outs; ++k)
         if (const id i = f.g.out[k].at;
             f.p.rows.how[i] == reach::piece && f.p.launch_of[i] == index(l) && !is_there(k, i, all))
-          shared_out(all, [&](const row_range& r) {
+          shared_out(all, f.row_elements(i), [&](const row_range& r) {
             const tensor<Real> v = value(i, r);
             write(v.p, offset(i, r), v.count(), f.output(k));
           });
@@ -93,9 +95,57 @@ template <class Real> class row_worker {
                one_left = g[v.a].d[0] == dim{1} && g[v.a].d[1] == dim{1};
     return one_right && (one_left || (!v.ta && !v.sum));
   }
-  // f of a share of the rows, on each thread.
-  template <class F> void shared_out(const row_range& all, F f) const {
-    const int threads = all.n >= split_rows ? std::min(thread_count(), static_cast<int>(sum_.size())) : 1;
+  // A few rows at a time go through nodes that need little more than their reading and writing, so that what one writes is
+  // in a near cache when the next reads it: so many elements of a value at once.
+  static constexpr long long chain_elements = 1 << 15;
+  bool is_done(id i, const row_range& all) const {
+    return f_->where.into[i] >= 0 || f_->where.same_as[i] >= 0 || only_renames(i, all);
+  }
+  bool may_chain(id i) const {
+    const op_class kind = row(f_->g[i].what).kind;
+    return f_->p.rows.how[i] == reach::piece && accumulated(i) < 0 &&
+           (kind == op_class::pointwise || kind == op_class::rowwise || kind == op_class::layout);
+  }
+  // How many nodes from k on are computed a few rows at a time. Values that take turns in a cell of the workspace lie at
+  // other places there where their rows are longer: one would be written over rows of the other that are still to be read.
+  int chain_at(const launch& l, int k, const row_range& all) {
+    const frame<Real>& f = *f_;
+    if (!may_chain(f.p.nodes[l.first + k])) return 1;
+    chain_width_.assign(cell_.size(), 0);
+    int n = 0;
+    for (; k + n < l.count; ++n) {
+      const id i = f.p.nodes[l.first + k + n];
+      if (is_done(i, all)) continue;
+      if (!may_chain(i) || !fits_chain(i)) break;
+      for (int o = 0; o < 3; ++o) static_cast<void>(fits_chain(f.g[i].operand(o)));
+    }
+    return std::max(1, n);
+  }
+  bool fits_chain(id i) {
+    if (i < 0 || f_->where.cell[i] < 0) return true;
+    long long& width = chain_width_[static_cast<std::size_t>(f_->where.cell[i])];
+    const bool fits = width == 0 || width == f_->row_elements(i);
+    width = f_->row_elements(i);
+    return fits;
+  }
+  long long widest_row(const launch& l, int k, int count) const {
+    long long widest = 1;
+    for (int n = 0; n < count; ++n) widest = std::max(widest, f_->row_elements(f_->p.nodes[l.first + k + n]));
+    return widest;
+  }
+  void compute_chain(const launch& l, int k, int count, const row_range& r, const evaluator<Real>& evaluate) const {
+    const long long rows = count == 1 ? r.n : std::max(1LL, chain_elements / widest_row(l, k, count));
+    for (long long at = 0; at < r.n; at += rows)
+      for (int n = 0; n < count; ++n)
+        if (const id i = f_->p.nodes[l.first + k + n]; !is_done(i, r))
+          compute(i, {r.from + at, std::min(rows, r.n - at), r.thread}, evaluate);
+  }
+  // f of a share of the rows, each of so many elements, on each thread.
+  template <class F> void shared_out(const row_range& all, long long row_elements, F f) const {
+    const bool long_enough = all.n >= split_rows || (all.n > 1 && all.n * row_elements >= split_elements);
+    const int threads = long_enough ? static_cast<int>(std::min({all.n, static_cast<long long>(thread_count()),
+                                                                 static_cast<long long>(sum_.size())}))
+                                    : 1;
     on_threads(threads, [&](int t) {
       const long long from = all.n * t / threads, end = all.n * (t + 1) / threads;
       f(row_range{all.from + from, end - from, static_cast<std::size_t>(t)});
@@ -202,6 +252,7 @@ template <class Real> class row_worker {
   memory<Real> arena_;
   mutable memory<Real> mixed_;  // a product before it is added to something
   std::vector<Real*> cell_;
+  std::vector<long long> chain_width_;   // by cell: elements of a row, of the value that a chain has there
   std::vector<std::vector<Real*>> sum_;  // by thread, per node that sums over rows; threads share those of products
   std::vector<Real*> converted_;         // a piece of inputs and outputs that are not stored as Real
 };

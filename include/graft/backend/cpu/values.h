@@ -107,10 +107,11 @@ template <class Real> class values {
   }
 
  private:
-  // The base tensor behind a value, where it is codes.
+  // The base tensor behind a value, where it is codes, or narrower than what is computed with: a copy of it all would take
+  // longer to be written than what reads it takes.
   const view* codes_of(id i) const {
     const id from = base_leaf(g_, i);
-    return from >= 0 && leaf(from).beside != nullptr ? &leaf(from) : nullptr;
+    return from >= 0 && leaf(from).contiguous() && stays_stored<Real>(leaf(from)) ? &leaf(from) : nullptr;
   }
   // Operand k of node i, which is codes: as it is stored, or, for what reads numbers one by one, decoded into the result,
   // or else into memory that lasts as long as the node is computed.
