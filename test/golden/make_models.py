@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes golden cases of whole models with the real PEFT: trainable tokens, beside LoRA and alone, a tied table that is
-saved whole, C3A, and LoRA on variants of architectures whose base is made here too.
+saved whole, C3A, and LoRA on variants of architectures whose base is made here too, one of them in 4 bits.
 
-    pip install torch peft safetensors transformers
+    pip install torch peft safetensors transformers bitsandbytes
     python3 test/golden/make_models.py test/golden/models [NAME...]
+    python3 test/golden/make_models.py test/golden/quantized/models lora_gpt2_nf4
 
 For every base folder BASE/base that a case names: BASE/NAME with adapter_init, adapter_trained, case.json and
 expected.safetensors, in the layout that golden.cpp reads (test/golden/model_case.h says what is compared). The adapter's
@@ -13,6 +14,7 @@ parameters are moved at random before anything is computed, so that no zero hide
 import json
 import pathlib
 import sys
+import tempfile
 import warnings
 
 import peft
@@ -38,6 +40,13 @@ BASES = {  # name -> a model with random weights
         vocab_size=120, n_embd=48, n_layer=3, n_head=4, n_positions=64, scale_attn_weights=False,
         scale_attn_by_inverse_layer_idx=True, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1,
         eos_token_id=2, pad_token_id=0, initializer_range=0.2),
+    "gpt2_nf4": lambda: transformers.GPT2Config(
+        vocab_size=40, n_embd=64, n_layer=1, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.15),
+}
+CODES = {  # bases that bitsandbytes stores; it turns GPT-2's weights, which are [in, out], to [out, in]
+    "gpt2_nf4": lambda: transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32),
 }
 CASES = {  # name -> (base, tokens that the prompts contain, configuration)
     "lora_trainable_tokens_tied": (
@@ -57,6 +66,12 @@ CASES = {  # name -> (base, tokens that the prompts contain, configuration)
         "gpt2_scaled", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
                                                    fan_in_fan_out=True, task_type="CAUSAL_LM")),
 }
+
+
+def quantized():
+    """Made by name only: cases on the bases of CODES."""
+    return {"lora_gpt2_nf4": ("gpt2_nf4", [], lambda: peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear",
+                                                                      task_type="CAUSAL_LM"))}
 
 
 def of(kind, **keys):
@@ -103,6 +118,16 @@ def logits(model, ids):
         return model(input_ids=ids).logits.float().contiguous()
 
 
+def in_codes(model, how):
+    import bitsandbytes.nn.modules
+
+    bitsandbytes.nn.modules.has_avx512bf16 = lambda: False  # its kernels in bf16 would round what is compared
+    with tempfile.TemporaryDirectory() as floats:
+        model.save_pretrained(floats)
+        return transformers.AutoModelForCausalLM.from_pretrained(floats, quantization_config=how, dtype=torch.float32,
+                                                                 device_map="cpu").eval()
+
+
 def make_base(root, name):
     torch.manual_seed(sum(map(ord, name)))
     model = transformers.AutoModelForCausalLM.from_config(BASES[name]()).eval()
@@ -110,6 +135,8 @@ def make_base(root, name):
         for n, p in model.named_parameters():  # norms and biases are not all ones and zeros
             if p.dim() == 1:
                 p.add_(0.1 * torch.randn_like(p))
+    if name in CODES:
+        model = in_codes(model, CODES[name]())
     ids = torch.randint(3, model.config.vocab_size, (3, 11))
     model.save_pretrained(root / name / "base")
     save_file({"ids": ids, "logits": logits(model, ids), "generated": greedy(model, ids)},
@@ -117,7 +144,7 @@ def make_base(root, name):
 
 
 def make(root, name):
-    base, tokens, config = CASES[name] if name in CASES else further()[name]
+    base, tokens, config = (CASES | quantized() | further())[name]
     if base in BASES:
         make_base(root, base)
     torch.manual_seed(sum(map(ord, name)))

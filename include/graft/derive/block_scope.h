@@ -48,9 +48,10 @@ struct block_scope {
     const ex W = at(name).leaf(op::base, {"weight", line}, 2, 1, 1, out, x.cols());
     return project(name, W, x, has_bias, line);
   }
-  // The same with the weight stored [in, out], as GPT-2 has it.
+  // The same with the weight stored [in, out], as GPT-2 has it unless a quantizer turned it.
   constexpr ex conv1d(const char* name, ex x, extent out, bias has_bias = bias::yes,
                       int line = __builtin_LINE()) const {
+    if (has("stored_out_in")) return linear(name, x, out, has_bias, line);
     const ex W = at(name).leaf(op::base, {"weight", line}, 2, 1, 1, x.cols(), out);
     return project(name, t({W, line}), x, has_bias, line);
   }

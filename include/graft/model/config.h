@@ -59,6 +59,10 @@ constexpr const char* name_of(model_family f) {
   }
   return "?";
 }
+// GPT-2 stores its projections [in, out]; bitsandbytes makes linear layers of them, [out, in], when it writes codes.
+inline bool stored_in_out(const model_config& c) {
+  return c.family == model_family::gpt2 && (!c.coded || c.coded->codes == dtype::f8_e4m3);
+}
 constexpr bool has_rope(model_family f) { return f != model_family::opt && f != model_family::gpt2; }
 
 }  // namespace graft

@@ -41,7 +41,8 @@ inline std::vector<const char*> facts_of(const model_config& c) {
                                     {c.final_norm, "final_norm"},
                                     {c.embedding_width != c.width, "projected"},
                                     {attention_factor(c, 1) != 1, "attention_factor"},
-                                    {c.attention_dropout > 0, "attention_dropout"}})
+                                    {c.attention_dropout > 0, "attention_dropout"},
+                                    {c.family == model_family::gpt2 && !stored_in_out(c), "stored_out_in"}})
     if (holds) facts.push_back(name);
   return facts;
 }

@@ -191,3 +191,20 @@ TEST_CASE("load_model: folders that do not fit their configuration are refused, 
   CHECK(message(wrong).find("'self_attn.k_proj.weight'") != std::string::npos);
   CHECK(message(wrong).find("model.layers.0") != std::string::npos);
 }
+TEST_CASE("load_model: GPT-2 in codes, which are [out, in], is refused with a projection that stayed [in, out]") {
+  temp_folder dir;
+  const std::string base = GRAFT_GOLDEN_DIR "/quantized/models/gpt2_nf4/base", copy = dir.path / "m";
+  const auto file = read_safetensors(base + "/model.safetensors");
+  REQUIRE(file);
+  std::filesystem::create_directory(copy);
+  std::filesystem::copy_file(base + "/config.json", copy + "/config.json");
+  const std::string projection = "transformer.h.0.attn.c_proj.weight";
+  const std::vector<float> numbers(64 * 64, 0.25F);
+  auto tensors = file->tensors;
+  CHECK(std::erase_if(tensors, [&](const tensor_view& t) { return t.name.starts_with(projection); }) > 1);
+  tensors.push_back({projection, io::dtype::f32, {64, 64}, std::as_bytes(std::span(numbers))});
+  REQUIRE(write_safetensors(copy + "/model.safetensors", tensors));
+  const auto model = hf::load_model<engine>(copy);
+  REQUIRE_FALSE(model);
+  CHECK(contains(model.message(), "tensor 'transformer.h.0.attn.c_proj.weight' is no codes"));
+}

@@ -43,8 +43,7 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
     if (weight->rank == 1) {
       b.kind = b.bias ? "layer_norm" : "rms_norm", b.out = weight->size[0], b.in = 1;
     } else {
-      // GPT-2 stores its layers [in, out].
-      const bool turned = c.family == model_family::gpt2 && b.module.find(".h.") != b.module.npos;
+      const bool turned = stored_in_out(c) && b.module.find(".h.") != b.module.npos;
       if (turned) b.weight = weight->transposed();
       b.kind = is_embedding_module(b.module) ? "embedding" : "linear";
       b.out = b.weight.size[0], b.in = b.weight.size[1];

@@ -29,7 +29,7 @@ result<loaded_adapters> new_adapter(causal_lm<Engine>& model, const adapter_conf
     const auto mine = model.alone();
     return Engine::evaluate_in_host_memory(model.programs().queue, g, sizes, leaves, {to});
   };
-  const bool turned = model.config().family == model_family::gpt2;
+  const bool turned = stored_in_out(model.config());
   const result<peft_folder> made = begin_adapter({modules_of(model.config(), model.weights()), model.weights(), turned,
                                                   evaluate, token_table(model.config().family)},
                                                  config, seed);

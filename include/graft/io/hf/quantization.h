@@ -47,7 +47,14 @@ inline status check_quantization(const model_config& c, const std::map<std::stri
                                  std::string_view folder) {
   bool any = false;
   for (const auto& [name, v] : tensors) {
-    if (v.beside == nullptr) continue;
+    if (v.beside == nullptr) {
+      // Where codes are [out, in], a projection that was left as it was would still be [in, out].
+      if (c.family == model_family::gpt2 && !stored_in_out(c) && v.rank == 2 && name.find(".h.") != name.npos)
+        return fail_in(folder, "tensor ", in_quotes(name),
+                       " is no codes: GPT-2 is read with all of its projections "
+                       "quantized or none; quantize it again without naming them in llm_int8_skip_modules");
+      continue;
+    }
     any = true;
     if (!c.coded)
       return fail_in(folder, "tensor ", in_quotes(name), " is ", name_of(v.beside->how),
