@@ -241,7 +241,7 @@ template <class T> class bound_product {
     const code_choice c = codes_for(m, to);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
-    if (c.launches == 0 || !aligned || kernels.codes.of(c, true).kernel == nullptr) return false;
+    if (c.launches == 0 || !aligned || kernels.codes.of(c, true, false).kernel == nullptr) return false;
     if (code_calls_.empty())
       code_calls_ = code_calls(kernels.codes, to, {leaf(), dtype_of<T>, record(), act(), n_, k_});
     const code_tensors now{with.x, with.y, with.residual, static_cast<float*>(with.workspace), with.counters};

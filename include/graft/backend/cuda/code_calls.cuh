@@ -9,23 +9,28 @@
 
 namespace graft::cuda {
 
-// For 8 tokens and for 16; with a side branch, and without one where that is a kernel of its own.
+// For 8 tokens and for 16; without a side branch, and for whole units, where those are kernels of their own.
 struct code_kernels {
   kernel_entry by_form[code_forms][2], plain[code_forms][2];
+  kernel_entry whole[2][2];  // runs, the second without a side branch
   void add(const code_kernels& more) {
-    for (int f = 0; f < code_forms; ++f)
-      for (int e = 0; e < 2; ++e)
+    for (int e = 0; e < 2; ++e) {
+      for (int f = 0; f < code_forms; ++f)
         if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e], plain[f][e] = more.plain[f][e];
+      for (int p = 0; p < 2; ++p)
+        if (more.whole[p][e].kernel != nullptr) whole[p][e] = more.whole[p][e];
+    }
   }
-  const kernel_entry& of(const code_choice& c, bool side) const {
+  const kernel_entry& of(const code_choice& c, bool side, bool are_whole) const {
     const auto form = static_cast<int>(c.form), eights = c.tokens / 8 - 1;
+    if (are_whole) return whole[side ? 0 : 1][eights];
     return side || plain[form][eights].kernel == nullptr ? by_form[form][eights] : plain[form][eights];
   }
 };
 namespace detail {
-template <class T, code_form Form, int Eights, bool Side> kernel_entry code_entry() {
-  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side>),
-          static_cast<unsigned>(code_block<T, Form, Eights, Side>::threads), code_memory_bytes};
+template <class T, code_form Form, int Eights, bool Side, bool Whole = false> kernel_entry code_entry() {
+  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side, Whole>),
+          static_cast<unsigned>(code_block<T, Form, Eights, Side, Whole>::threads), code_memory_bytes};
 }
 }  // namespace detail
 template <class T, code_form... Forms> code_kernels code_kernels_of() {
@@ -39,6 +44,10 @@ template <class T, code_form... Forms> code_kernels code_kernels_of() {
     if constexpr (sizeof(T) == 2 && Form == code_form::runs) {
       all.plain[f][0] = detail::code_entry<T, Form, 1, false>();
       all.plain[f][1] = detail::code_entry<T, Form, 2, false>();
+      all.whole[0][0] = detail::code_entry<T, Form, 1, true, true>();
+      all.whole[0][1] = detail::code_entry<T, Form, 2, true, true>();
+      all.whole[1][0] = detail::code_entry<T, Form, 1, false, true>();
+      all.whole[1][1] = detail::code_entry<T, Form, 2, false, true>();
     }
   };
   (add(std::integral_constant<code_form, Forms>{}), ...);
@@ -78,10 +87,6 @@ class code_calls {
   // engine.cuh.
   status run(cudaStream_t stream, const code_choice& c, long long m, const code_tensors& with, bool chained,
              bool alone) {
-    const kernel_entry& what = kernels_->of(c, stays_.slot.rank > 0);
-    if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
-    if (ready_ != what.kernel)
-      if (status s = prepare(what, c.splits); !s) return s;
     code_args g{};
     g.from = from_, g.slot = stays_.slot, g.act = stays_.act, g.n = stays_.n, g.k = stays_.k;
     g.steps = g.k / 64, g.own = c.own, g.splits = c.splits;
@@ -89,7 +94,12 @@ class code_calls {
     g.four_together = from_.how.block == 64 && g.k % (64 * code_steps) == 0 && c.own == code_steps &&
                       reinterpret_cast<std::uintptr_t>(from_.scales) % (nested ? 4 : 16) == 0 &&
                       (!nested || from_.second_shift >= 2);
-    g.whole = g.four_together && !nested && g.n % code_rows == 0 && g.steps == c.splits * code_warps * code_steps;
+    const bool whole = g.four_together && !nested && g.n % code_rows == 0 && g.slot.pre == nullptr && c.splits == 1 &&
+                       g.steps == code_warps * code_steps;
+    const kernel_entry& what = kernels_->of(c, stays_.slot.rank > 0, whole);
+    if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
+    if (ready_ != what.kernel)
+      if (status s = prepare(what, c.splits); !s) return s;
     g.units = (g.n + code_rows - 1) / code_rows, g.phase = c.at.phase;
     g.side = with.side, g.counters = with.counters;
     const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };

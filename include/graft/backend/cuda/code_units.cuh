@@ -18,7 +18,6 @@ struct code_args {
   int m, n, k;
   int steps, own, splits;  // of 64 columns: all, and those of a warp; thread blocks that share them
   bool four_together;      // a warp's scales of a row lie side by side: blocks of 64, four of them aligned
-  bool whole;              // and are floats, and every unit and every warp's columns are there
   int units, phase;        // of 16 rows: all, and those whose sums have room at the same time
   float* side;             // parts of S in device memory, [rank / 16][slice][token][16]
   // Zero between launches: how many blocks have made their parts of S, and how many know that all have.
@@ -40,7 +39,10 @@ template <int Pending> __device__ __forceinline__ void wait_for_copies() {
 }
 }  // namespace code_detail
 
-template <class T, code_form Form> struct code_units {
+// Whole: every unit and every warp's columns are there, with four floats of scales side by side, and no other block
+// shares them. Most of the code runs once in ten microseconds, so that what its instructions cost to fetch is visible:
+// without what it does not need, a launch begins and ends sooner.
+template <class T, code_form Form, bool Whole> struct code_units {
   using codes = code_pairs<T, Form>;
   static constexpr bool has_scales = Form == code_form::runs || Form == code_form::short_runs;
   static constexpr int run = Form == code_form::runs ? 64 : 32;
@@ -60,11 +62,12 @@ template <class T, code_form Form> struct code_units {
         step(clusters),
         warp(static_cast<int>(threadIdx.x) / 32),
         lane(static_cast<int>(threadIdx.x) % 32),
-        first_step((split * code_warps + warp) * with.own),
-        own_steps(first_step >= with.steps             ? 0
+        first_step(Whole ? warp * code_steps : (split * code_warps + warp) * with.own),
+        own_steps(Whole                                ? code_steps
+                  : first_step >= with.steps           ? 0
                   : with.steps - first_step < with.own ? with.steps - first_step
                                                        : with.own),
-        nested(with.from.how.scales == dtype::u8) {}
+        nested(!Whole && with.from.how.scales == dtype::u8) {}
 
   __device__ int count() const { return first < g.units ? (g.units - first - 1) / step + 1 : 0; }
   __device__ int row_of(int i) const { return (first + i * step) * code_rows; }
@@ -116,12 +119,12 @@ template <class T, code_form Form> struct code_units {
     next.scales += static_cast<std::uint32_t>(step * code_rows * g.steps * 4);
   }
   // Where not all rows are there, zeros take the place of the others.
-  template <bool Whole> __device__ __forceinline__ void request_codes(int row0, std::uint32_t to) const {
+  template <bool AllRows> __device__ __forceinline__ void request_codes(int row0, std::uint32_t to) const {
     const long long row_bytes = static_cast<long long>(g.k / 32) * codes::block_bytes;
     const unsigned char* const from = g.from.codes + first_step * 2LL * codes::block_bytes + row0 * row_bytes;
     const int wanted = own_steps * 2 * codes::block_bytes / 16;
     const auto copy = [&](int row, int piece, const unsigned char* p) {
-      const bool inside = Whole || row0 + row < g.n;
+      const bool inside = AllRows || row0 + row < g.n;
       code_detail::copy16(to + codes::piece_at(row, piece), inside ? p : g.from.codes, inside ? 16 : 0);
     };
     if constexpr (32 % codes::pieces == 0) {
@@ -207,7 +210,7 @@ template <class T, code_form Form> struct code_units {
       const float4 v = ptx::load_shared_float4(scale_at(slot) + (lane / 4 + 8 * h) * 16);
       to[h][0] = v.x, to[h][1] = v.y, to[h][2] = v.z, to[h][3] = v.w;
     }
-    if (own_steps == code_steps) return;
+    if (Whole || own_steps == code_steps) return;
 #pragma unroll
     for (int b = 0; b < code_steps; ++b)  // nothing was copied there
       if (b >= own_steps) to[0][b] = to[1][b] = 0;

@@ -16,6 +16,15 @@ struct mixed_tables {
   int segments;
 };
 
+// The record of row h. Everything else waits for it, so a block asks before it does anything, and may go on meanwhile: a
+// load that the compiler does not move to where its result is read.
+__device__ __forceinline__ std::int64_t ask_record(const mixed_tables& all, int m, int h) {
+  std::int64_t index = -1;
+  if (h >= 0 && h < m && h < max_mixed_rows)
+    asm volatile("ld.global.s64 %0, [%1];" : "=l"(index) : "l"(all.of_row + h));
+  return index;
+}
+
 // In shared memory. One segment, or up to Segments: a block looks at the records of all of them.
 template <int Segments> struct alignas(16) mixed_groups {
   const float* scale[max_mixed_rows];
@@ -34,16 +43,15 @@ template <int Segments> struct alignas(16) mixed_groups {
   }
   __device__ bool any_post() const { return (posts[0] | posts[1]) != 0; }
 
-  // By thread h of Threads, at least 64, which meet at a barrier of theirs.
+  // By thread h of Threads, at least 64, which meet at a barrier of theirs; `index` is the record of row h.
   template <int Barrier, int Threads>
-  __device__ __forceinline__ void find(const mixed_tables& all, int own, int m, int h) {
+  __device__ __forceinline__ void find(const mixed_tables& all, int own, int m, int h, std::int64_t index) {
     constexpr unsigned warp = 0xffffffffU;
     for (int i = h; i < max_mixed_rows * 2; i += Threads) reinterpret_cast<int*>(token)[i] = -1;
     const void *my_a[Segments], *my_b = nullptr;
     int my_rank[Segments], largest = 0;
     if (h < max_mixed_rows) {
       const bool inside = h < m;
-      const std::int64_t index = inside ? all.of_row[h] : -1;
       const mixed_record& r = all.records[own][index];
       scale[h] = r.scale, shift[h] = r.shift, my_b = r.b;
 #pragma unroll

@@ -83,10 +83,9 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
   struct lane_place {
     int warp, row, col;  // what a lane has of an operand of mma.sync
   };
-  __device__ void help() const {
-    const int h = static_cast<int>(threadIdx.x) - stream::threads;
+  __device__ void help(int h, std::int64_t record) const {
     const lane_place at{h / 32, h % 32 / 4, h % 4};
-    of.template find<among_helpers, helpers>(g.tables, segment, s.g.m, h);
+    of.template find<among_helpers, helpers>(g.tables, segment, s.g.m, h, record);
     const int bits = of.chunk_bits(), own = of.count() << bits, products = Segments > 1 ? own * g.tables.segments : own;
     const int mine = of.count() > at.warp ? (of.count() - at.warp + warps - 1) / warps << bits : 0;
     const int blocks = static_cast<int>(gridDim.x * gridDim.y),
@@ -283,6 +282,8 @@ __global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits, Segments>
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   using kernel = mixed_block<T, Tokens, Rows, Splits, Segments>;
+  const int helper = static_cast<int>(threadIdx.x) - kernel::stream::threads;
+  const std::int64_t record = ask_record(mixed.tables, g.m, helper);
   const std::uint32_t base = (ptx::shared_address(raw) + 1023) & ~1023U;
   std::uint8_t* const beside = raw + (base - ptx::shared_address(raw)) + kernel::shape::beside;
   const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
@@ -314,8 +315,8 @@ __global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits, Segments>
     block.request_w();
   else if (threadIdx.x == 160)
     block.request_x();
-  else if (threadIdx.x >= kernel::stream::threads)
-    with.help();
+  else if (helper >= 0)
+    with.help(helper, record);
 #endif
 }
 

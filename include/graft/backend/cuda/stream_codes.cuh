@@ -12,8 +12,8 @@
 namespace graft::cuda {
 
 // Side: with warps that make S, which leaves fewer registers for the others.
-template <class T, code_form Form, int Eights, bool Side> struct code_block {
-  using units = code_units<T, Form>;
+template <class T, code_form Form, int Eights, bool Side, bool Whole> struct code_block {
+  using units = code_units<T, Form, Whole>;
   using codes = typename units::codes;
   using side = code_side<T, Eights>;
   static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side::threads : 0);
@@ -36,10 +36,10 @@ template <class T, code_form Form, int Eights, bool Side> struct code_block {
       for (int n = 0; n < Eights; ++n) {
         const int token = n * 8 + row;
         x[c][n] = make_uint4(0, 0, 0, 0);
-        if (c / 2 < in.own_steps && token < in.g.m)
+        if ((Whole || c / 2 < in.own_steps) && token < in.g.m)
           x[c][n] = codes::x_of(from + static_cast<long long>(token) * in.g.k + c / 2 * 64, c % 2, quad);
       }
-    if (in.g.slot.pre == nullptr) return;
+    if (Whole || in.g.slot.pre == nullptr) return;
 #pragma unroll
     for (int c = 0; c < chunks; ++c) {
       if (c / 2 >= in.own_steps) break;
@@ -103,32 +103,33 @@ template <class T, code_form Form, int Eights, bool Side> struct code_block {
 
   __device__ void consume() const {
     const int count = in.count(), thread = static_cast<int>(threadIdx.x);
-    typename units::place next = in.first_place();
+    [[maybe_unused]] typename units::place next = in.first_place();
     const auto request = [&](int i, int slot) {
       if (i < count) {
-        if (runs && in.g.whole)
+        if constexpr (Whole)
           in.request(next, slot);
         else
           in.request(i, slot);
       }
       code_detail::end_of_copies();
     };
-#pragma unroll
-    for (int i = 0; i < stages; ++i) request(i, i);
+    request(0, 0);
     if constexpr (codes::has_table) codes::fill(in.table(), in.g.from.table, thread);
     ptx::let_next_kernel_start();
     ptx::wait_for_previous_kernel();
     x_words x;
     load_x(x);
+#pragma unroll
+    for (int i = 1; i < stages; ++i) request(i, i);  // x does not wait behind them
     ptx::named_barrier(among_us, consumers);
     const codes numbers{in.g.from.how.codes, in.table() + in.lane * 4};
     int slot = 0, in_phase = 0;
     for (int i = 0; i < count; ++i) {
       code_detail::wait_for_copies<stages - 1>();
       __syncwarp();
-      if constexpr (units::has_scales)
+      if constexpr (units::has_scales && !Whole)
         if (in.nested) in.widen_scales(i, slot);
-      if (in.g.slot.rank > 0 && in.warp == i % code_warps) bring_b(in.row_of(i) + in.lane);
+      if (Side && in.g.slot.rank > 0 && in.warp == i % code_warps) bring_b(in.row_of(i) + in.lane);
       sums acc = {};
       accumulate(acc, numbers, slot, x);
       __syncwarp();
@@ -163,61 +164,82 @@ template <class T, code_form Form, int Eights, bool Side> struct code_block {
   // y of `count` units from number `i` of this block on.
   __device__ void finish(int i, int count) const {
     const int thread = static_cast<int>(threadIdx.x), all = count * 128 * Eights;
-    const bool waits_for_side = in.g.slot.rank > 0 && i == 0;
+    const bool waits_for_side = Side && in.g.slot.rank > 0 && i == 0;
     if (waits_for_side)
       ptx::named_barrier(side_is_there, threads);
     else
       ptx::named_barrier(among_us, consumers);
     const std::uint32_t parts = in.base + in.g.parts_at;
-    if (in.g.splits > 1) {
+    const bool shared = !Whole && in.g.splits > 1;
+    if (shared) {
       for (int e = thread; e < all; e += consumers)
         ptx::store_shared(parts + e * 4, __float_as_uint(sum_of_warps(e / (128 * Eights), e / 128 % Eights, e % 128)));
       ptx::cluster_sync();
     }
+#pragma unroll 1
     for (int e = thread; e < all; e += consumers) {
       const int unit = e / (128 * Eights), n = e / 128 % Eights, inside = e % 128;
-      if ((unit & (in.g.splits - 1)) != split) continue;  // splits are a power of two
+      const int token = n * 8 + inside / 4 % 4 * 2 + (inside & 1),
+                row = in.row_of(i + unit) + inside / 16 + 8 * (inside >> 1 & 1);
+      if (token >= in.g.m || (!Whole && row >= in.g.n)) continue;
+      if (shared && (unit & (in.g.splits - 1)) != split) continue;  // splits are a power of two
+      const b_of_row b = ask_b(row);
       float v = 0;
-      if (in.g.splits == 1)
+      if (!shared)
         v = sum_of_warps(unit, n, inside);
       else
         for (int s = 0; s < in.g.splits; ++s) v += ptx::load_one_at(parts + e * 4, s);
-      store(v, n * 8 + inside / 4 % 4 * 2 + (inside & 1), in.row_of(i + unit) + inside / 16 + 8 * (inside >> 1 & 1));
+      store(v, b, token, row);
     }
-    if (in.g.splits > 1)
+    if (shared)
       ptx::cluster_sync();
-    else
+    else if (i + count < in.count())
       ptx::named_barrier(among_us, consumers);
   }
-  __device__ void store(float v, int token, int row) const {
+  // The first sixteen of the rank, asked for before the sums are added up.
+  struct b_of_row {
+    uint4 eight[2];
+  };
+  __device__ __forceinline__ b_of_row ask_b(int row) const {
+    b_of_row b{};
+    if (!Side || in.g.slot.rank == 0) return b;
+    const auto* const from = reinterpret_cast<const uint4*>(static_cast<const T*>(in.g.slot.b) +
+                                                            static_cast<long long>(row) * in.g.slot.rank);
+    b.eight[0] = __ldg(from), b.eight[1] = __ldg(from + 1);
+    return b;
+  }
+  __device__ __forceinline__ void store(float v, const b_of_row& asked, int token, int row) const {
     const code_args& g = in.g;
-    if (token >= g.m || row >= g.n) return;
     if constexpr (Form == code_form::bytes) {
       const float s = g.from.scale(g.from.how.scaled == scaled_by::row ? row : 0);
       v *= g.from.how.codes == dtype::int8 ? encodings::int8_codes::number(1, s) : s;
     }
-    const int rank = g.slot.rank;
-    const T* const b = static_cast<const T*>(g.slot.b) + static_cast<long long>(row) * rank;
-    for (int r = 0; r < rank; r += 8) {
-      const uint4 eight = __ldg(reinterpret_cast<const uint4*>(b + r));
-      const std::uint32_t two[4] = {eight.x, eight.y, eight.z, eight.w};
+    if constexpr (Side) {
+      const int rank = g.slot.rank;
+      const T* const b = static_cast<const T*>(g.slot.b) + static_cast<long long>(row) * rank;
+      const auto expand = [&](const uint4& eight, int r) {
+        const std::uint32_t two[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        const float2 by = unpack<T>(two[p]),
-                     s = ptx::load_shared_float2(in.base + g.side_at + (token * rank + r + 2 * p) * 4);
-        v = fmaf(by.x, s.x, v), v = fmaf(by.y, s.y, v);
-      }
+        for (int p = 0; p < 4; ++p) {
+          const float2 by = unpack<T>(two[p]),
+                       s = ptx::load_shared_float2(in.base + g.side_at + (token * rank + r + 2 * p) * 4);
+          v = fmaf(by.x, s.x, v), v = fmaf(by.y, s.y, v);
+        }
+      };
+      if (rank > 0) expand(asked.eight[0], 0), expand(asked.eight[1], 8);
+#pragma unroll 1
+      for (int r = 16; r < rank; r += 8) expand(__ldg(reinterpret_cast<const uint4*>(b + r)), r);
     }
     const post_slot<T> post{g.slot.scale, g.slot.shift, static_cast<const T*>(g.residual), g.act, g.m, g.n};
     static_cast<T*>(g.y)[static_cast<long long>(token) * g.n + row] = from_float<T>(post(v, token, row));
   }
 };
 
-template <class T, code_form Form, int Eights, bool Side>
-__global__ void __launch_bounds__(code_block<T, Form, Eights, Side>::threads, 1)
+template <class T, code_form Form, int Eights, bool Side, bool Whole>
+__global__ void __launch_bounds__(code_block<T, Form, Eights, Side, Whole>::threads, 1)
     stream_codes_kernel(const __grid_constant__ code_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using block = code_block<T, Form, Eights, Side>;
+  using block = code_block<T, Form, Eights, Side, Whole>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t begins = ptx::shared_address(raw);
   if (begins % (1U << 24U) != code_memory_begins) __trap();  // nothing else may lie in front
