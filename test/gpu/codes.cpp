@@ -71,3 +71,24 @@ TEST_CASE("gpu: rows so long that thread blocks share them, with parts of S from
         CHECK(y == again);
       }
 }
+TEST_CASE("gpu: units that are whole have kernels of their own, with a side branch and without") {
+  if (no_gpu()) return;
+  for (const named_encoding& e : every_encoding())
+    for (const auto& [out, tokens] : {std::pair{144, 1}, {144, 13}, {4240, 8}, {4240, 16}})
+      for (const int rank : {0, 16, 48}) {
+        if (e.name != "nf4 64" && e.name != "fp4 64") continue;
+        INFO(e.name, ", out ", out, ", ", tokens, " tokens, rank ", rank);
+        const layer_graphs g = graphs_for("linear", rank > 0 ? "lora" : "none", true);
+        const coded_case c(
+            g, with(usual_sizes(), {{"tokens", tokens}, {"out", out}, {"in", 4096}, {"r", std::max(rank, 1)}}), e.how);
+        gpu_layer on_gpu = c.bound(dtype::bf16);
+        std::vector<float> y = c.layer.room("y", g.forward), again = y;
+        for (std::vector<float>* to : {&y, &again}) {
+          const status ran = on_gpu.forward(c.layer.x(), into(*to));
+          INFO(std::string(ran ? "" : ran.message()));
+          REQUIRE(bool(ran));
+        }
+        CHECK(distance(y, reference(c.layer)) < 1e-2);
+        CHECK(y == again);
+      }
+}
