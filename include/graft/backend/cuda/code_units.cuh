@@ -60,8 +60,8 @@ template <class T, code_form Form, bool Whole> struct code_units {
         base(begins),
         first(cluster),
         step(clusters),
-        warp(static_cast<int>(threadIdx.x) / 32),
-        lane(static_cast<int>(threadIdx.x) % 32),
+        warp(static_cast<int>(threadIdx.x / 32)),
+        lane(static_cast<int>(threadIdx.x % 32)),
         first_step(Whole ? warp * code_steps : (split * code_warps + warp) * with.own),
         own_steps(Whole                                ? code_steps
                   : first_step >= with.steps           ? 0
@@ -69,7 +69,8 @@ template <class T, code_form Form, bool Whole> struct code_units {
                                                        : with.own),
         nested(!Whole && with.from.how.scales == dtype::u8) {}
 
-  __device__ int count() const { return first < g.units ? (g.units - first - 1) / step + 1 : 0; }
+  __device__ bool has(int i) const { return first + i * step < g.units; }
+  __device__ int k() const { return Whole ? code_warps * code_steps * 64 : g.k; }
   __device__ int row_of(int i) const { return (first + i * step) * code_rows; }
   __device__ std::uint32_t table() const { return base + static_cast<std::uint32_t>(code_table_at); }
   __device__ std::uint32_t at(int slot) const { return base + g.ring_at + (slot * code_warps + warp) * unit_bytes; }
@@ -102,10 +103,10 @@ template <class T, code_form Form, bool Whole> struct code_units {
   };
   __device__ place first_place() const {
     const int row0 = row_of(0);
-    return {g.from.codes + static_cast<long long>(row0 + lane / codes::pieces) * (g.k / 2) + first_step * 32 +
+    return {g.from.codes + static_cast<long long>(row0 + lane / codes::pieces) * (k() / 2) + first_step * 32 +
                 lane % codes::pieces * 16,
             static_cast<const unsigned char*>(g.from.scales) +
-                (static_cast<long long>(row0 + lane % code_rows) * g.steps + first_step) * 4};
+                (static_cast<long long>(row0 + lane % code_rows) * (k() / 64) + first_step) * 4};
   }
   __device__ __forceinline__ void request(place& next, int slot) const {
     constexpr int rows_at_once = 32 / codes::pieces;
@@ -113,10 +114,10 @@ template <class T, code_form Form, bool Whole> struct code_units {
 #pragma unroll
     for (int j = 0; j < code_rows / rows_at_once; ++j)
       code_detail::copy16(to + codes::piece_at(lane / codes::pieces + j * rows_at_once, lane % codes::pieces),
-                          next.codes + j * rows_at_once * (g.k / 2), 16);
+                          next.codes + j * rows_at_once * (k() / 2), 16);
     if (lane < code_rows) code_detail::copy16(scale_at(slot) + lane * 16, next.scales, 16);
-    next.codes += static_cast<std::uint32_t>(step * code_rows * (g.k / 2));
-    next.scales += static_cast<std::uint32_t>(step * code_rows * g.steps * 4);
+    next.codes += static_cast<std::uint32_t>(step * code_rows * (k() / 2));
+    next.scales += static_cast<std::uint32_t>(step * code_rows * (k() / 64) * 4);
   }
   // Where not all rows are there, zeros take the place of the others.
   template <bool AllRows> __device__ __forceinline__ void request_codes(int row0, std::uint32_t to) const {
@@ -210,10 +211,12 @@ template <class T, code_form Form, bool Whole> struct code_units {
       const float4 v = ptx::load_shared_float4(scale_at(slot) + (lane / 4 + 8 * h) * 16);
       to[h][0] = v.x, to[h][1] = v.y, to[h][2] = v.z, to[h][3] = v.w;
     }
-    if (Whole || own_steps == code_steps) return;
+    if constexpr (!Whole) {
+      if (own_steps == code_steps) return;
 #pragma unroll
-    for (int b = 0; b < code_steps; ++b)  // nothing was copied there
-      if (b >= own_steps) to[0][b] = to[1][b] = 0;
+      for (int b = 0; b < code_steps; ++b)  // nothing was copied there
+        if (b >= own_steps) to[0][b] = to[1][b] = 0;
+    }
   }
   __device__ __forceinline__ void load_scales(lane_scales& to, int slot, int b) const {
     const int row = lane / 4;

@@ -37,17 +37,19 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
         const int token = n * 8 + row;
         x[c][n] = make_uint4(0, 0, 0, 0);
         if ((Whole || c / 2 < in.own_steps) && token < in.g.m)
-          x[c][n] = codes::x_of(from + static_cast<long long>(token) * in.g.k + c / 2 * 64, c % 2, quad);
+          x[c][n] = codes::x_of(from + static_cast<long long>(token) * in.k() + c / 2 * 64, c % 2, quad);
       }
-    if (Whole || in.g.slot.pre == nullptr) return;
+    if constexpr (!Whole) {
+      if (in.g.slot.pre == nullptr) return;
 #pragma unroll
-    for (int c = 0; c < chunks; ++c) {
-      if (c / 2 >= in.own_steps) break;
-      const uint4 by = codes::x_of(static_cast<const T*>(in.g.slot.pre) + column + c / 2 * 64, c % 2, quad);
+      for (int c = 0; c < chunks; ++c) {
+        if (c / 2 >= in.own_steps) break;
+        const uint4 by = codes::x_of(static_cast<const T*>(in.g.slot.pre) + column + c / 2 * 64, c % 2, quad);
 #pragma unroll
-      for (int n = 0; n < Eights; ++n)
-        x[c][n] = make_uint4(times<T>(x[c][n].x, by.x), times<T>(x[c][n].y, by.y), times<T>(x[c][n].z, by.z),
-                             times<T>(x[c][n].w, by.w));
+        for (int n = 0; n < Eights; ++n)
+          x[c][n] = make_uint4(times<T>(x[c][n].x, by.x), times<T>(x[c][n].y, by.y), times<T>(x[c][n].z, by.z),
+                               times<T>(x[c][n].w, by.w));
+      }
     }
   }
   // One chunk of 16 rows on all tokens.
@@ -102,10 +104,10 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
   }
 
   __device__ void consume() const {
-    const int count = in.count(), thread = static_cast<int>(threadIdx.x);
+    const auto thread = static_cast<int>(threadIdx.x);
     [[maybe_unused]] typename units::place next = in.first_place();
     const auto request = [&](int i, int slot) {
-      if (i < count) {
+      if (in.has(i)) {
         if constexpr (Whole)
           in.request(next, slot);
         else
@@ -124,7 +126,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
     ptx::named_barrier(among_us, consumers);
     const codes numbers{in.g.from.how.codes, in.table() + in.lane * 4};
     int slot = 0, in_phase = 0;
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; in.has(i); ++i) {
       code_detail::wait_for_copies<stages - 1>();
       __syncwarp();
       if constexpr (units::has_scales && !Whole)
@@ -140,7 +142,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
         ptx::store_shared(in.sum_at((in_phase * code_warps + in.warp) * Eights + n, in.lane / 8) + in.lane % 8 * 16,
                           make_uint4(__float_as_uint(acc[n][0]), __float_as_uint(acc[n][1]), __float_as_uint(acc[n][2]),
                                      __float_as_uint(acc[n][3])));
-      if (++in_phase == in.g.phase || i + 1 == count) {
+      if (++in_phase == in.g.phase || !in.has(i + 1)) {
         finish(i + 1 - in_phase, in_phase);
         in_phase = 0;
       }
@@ -193,7 +195,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
     }
     if (shared)
       ptx::cluster_sync();
-    else if (i + count < in.count())
+    else if (in.has(i + count))
       ptx::named_barrier(among_us, consumers);
   }
   // The first sixteen of the rank, asked for before the sums are added up.
