@@ -107,11 +107,11 @@ template <class T> class attention_calls {
       return s;
     query_grad_args a{spans, p.heads, p.heads / p.groups, scale(p), out, sums, notes};
     const long long tiles = (p.rows + 127) / 128;
-    if (status s = start(stream, kernels_.query_grad[i], at_most(tiles * p.heads), 1, 1, "attention's dQ", first, a);
+    if (status s = start(stream, kernels_.query_grad[i], dim3(at_most(tiles * p.heads)), 1, "attention's dQ", first, a);
         !s)
       return s;
     key_grad_args b{static_cast<int>(p.rows), p.heads, p.heads / p.groups, scale(p), notes};
-    return start(stream, kernels_.key_grad[i], at_most(tiles * p.groups * 2) / 2 * 2, 1, 2, "attention's dK and dV",
+    return start(stream, kernels_.key_grad[i], dim3(at_most(tiles * p.groups * 2) / 2 * 2), 2, "attention's dK and dV",
                  second, b);
   }
 
@@ -151,8 +151,8 @@ template <class T> class attention_calls {
   }
   // `most_shared`: of all launches of this kernel, so that none takes room from one that was captured.
   template <class Maps, class Args>
-  static status start(cudaStream_t stream, const kernel_entry& what, unsigned blocks, unsigned rows, int cluster,
-                      const char* name, Maps& m, Args& a, bool chained = false, unsigned most_shared = 0) {
+  static status start(cudaStream_t stream, const kernel_entry& what, dim3 grid, int cluster, const char* name, Maps& m,
+                      Args& a, bool chained = false, unsigned most_shared = 0) {
     if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(std::max(what.shared, most_shared))),
                          name);
@@ -163,8 +163,7 @@ template <class T> class attention_calls {
     attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    const cudaLaunchConfig_t how{dim3(blocks, rows), dim3(what.threads), what.shared, stream,
-                                 attributes,         chained ? 2U : 1U};
+    const cudaLaunchConfig_t how{grid, dim3(what.threads), what.shared, stream, attributes, chained ? 2U : 1U};
     void* arguments[] = {&m, &a};
     return launch(how, what.kernel, arguments, name);
   }
@@ -223,7 +222,7 @@ template <class T> class attention_calls {
         !s)
       return s;
     prefill_args a{{t.spans, static_cast<int>(p.rows)}, p.heads, p.heads / p.groups, scale(p), t.sums};
-    return start(stream, kernels_.prefill[head_index(p.head)][c.cluster - 1], static_cast<unsigned>(c.blocks), 1,
+    return start(stream, kernels_.prefill[head_index(p.head)][c.cluster - 1], dim3(static_cast<unsigned>(c.blocks)),
                  c.cluster, "prefill attention", m, a, t.chained && !p.cached);
   }
   status append(cudaStream_t stream, const attention_size& p, const attention_tensors& t) const {
@@ -252,6 +251,7 @@ template <class T> class attention_calls {
     auto rows = [&](const void* data, long long pitch) {
       return heads_of_rows<T>{static_cast<const T*>(data), t.apart != nullptr ? pitch : q + 2 * kv};
     };
+    const int finished = (p.heads / p.groups * p.head / 4 + c.parts - 1) / c.parts;
     decode_args<T> a{{t.spans, static_cast<int>(p.rows)},
                      rows(from.q, q),
                      rows(from.k, kv),
@@ -262,12 +262,15 @@ template <class T> class attention_calls {
                      static_cast<T*>(t.out),
                      p.heads,
                      p.groups,
+                     p.heads / p.groups,
                      scale(p),
                      decode_slots(p.head) * (c.long_ring ? 2 : 1),
+                     finished,
+                     ((1U << 20) + static_cast<unsigned>(finished) - 1) / static_cast<unsigned>(finished),
                      t.settled};
     const kernel_entry(&rings)[2] = kernels_.decode[head_index(p.head)];
-    return start(stream, rings[c.long_ring ? 1 : 0], static_cast<unsigned>(c.parts),
-                 static_cast<unsigned>(p.rows * p.groups), c.parts, "decode attention", m, a, t.chained,
+    const dim3 grid(static_cast<unsigned>(c.parts), static_cast<unsigned>(p.groups), static_cast<unsigned>(p.rows));
+    return start(stream, rings[c.long_ring ? 1 : 0], grid, c.parts, "decode attention", m, a, t.chained,
                  rings[1].shared);
   }
 

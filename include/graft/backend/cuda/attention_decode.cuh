@@ -34,9 +34,11 @@ template <class T> struct decode_args {
   const float* angles;            // [positions][Head]: cosines, then sines; null: nothing turns
   const std::int64_t* positions;  // of the rows
   T *cache, *out;
-  int heads, groups;
+  int heads, groups, share;  // heads of queries to one of keys
   float scale;
-  int slots;  // of the ring
+  int slots;                 // of the ring
+  int finished;              // fours of columns that a part finishes
+  unsigned one_of_finished;  // 2^20 over that, rounded up: a quotient without a division
   bool
       settled;  // a copy or a whole graph lies between this call and the one before it: no kernel in flight writes what
                 // this one reads early, and the next one may begin at once
@@ -53,7 +55,7 @@ template <class T, int Head> struct decode_block {
 
   __device__ std::uint32_t full(int i) const { return base + g.slots * shape::tile + 8 * i; }
   __device__ std::uint32_t empty(int i) const { return full(g.slots + i); }
-  __device__ int share() const { return g.heads / g.groups; }
+  __device__ int share() const { return g.share; }
   __device__ const T* queries() const { return g.q.at(row, static_cast<long long>(group) * share() * Head); }
   __device__ const float* angles_of(int r) const {
     return g.angles == nullptr ? nullptr : g.angles + g.positions[r] * Head;
@@ -86,26 +88,29 @@ template <class T, int Head> struct decode_block {
   };
   __device__ span own_span() const {
     const int first = g.spans.first(row), end = ::max(first, g.spans.end(row)), tiles = (end - first + 63) / 64;
-    return {first, end, static_cast<int>(static_cast<long long>(tiles) * part / parts),
-            static_cast<int>(static_cast<long long>(tiles) * (part + 1) / parts)};
+    const auto before = [&](int p) {
+      return static_cast<int>(static_cast<unsigned>(tiles * p) / static_cast<unsigned>(parts));
+    };
+    return {first, end, before(part), before(part + 1)};
   }
 
   // Columns of the heads that a part finishes, and where they begin.
-  __device__ int first_column(int p) const { return share() * Head / 4 * p / parts * 4; }
-  __device__ int finishing_part(int column) const { return ((column / 4 + 1) * parts - 1) / (share() * Head / 4); }
+  __device__ int first_column(int p) const { return ::min(p * g.finished * 4, share() * Head); }
+  __device__ int finishing_part(int column) const {
+    return static_cast<int>(static_cast<unsigned>(column / 4) * g.one_of_finished >> 20);
+  }
   __device__ std::uint32_t received() const { return full(2 * g.slots); }
   // From each part a largest score and a sum for each head, and behind them its values.
   __device__ std::uint32_t numbers_from(int p) const { return received() + 16 + p * most_decode_group * 16; }
-  __device__ std::uint32_t values_from(int p) const {
-    return numbers_from(parts) + p * ((share() * Head / 4 + parts - 1) / parts) * 16;
-  }
+  __device__ std::uint32_t values_from(int p) const { return numbers_from(parts) + p * g.finished * 16; }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < g.slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
       ptx::barrier_init(received(), 1);
       ptx::barrier_init_fence();
-      const int from = first_column(part), to = first_column(part + 1), heads = (to - 1) / Head - from / Head + 1;
+      const int from = first_column(part), to = first_column(part + 1),
+                heads = to > from ? (to - 1) / Head - from / Head + 1 : 0;
       if (parts > 1) ptx::barrier_expect(received(), parts * ((to - from) * 4 + heads * 16));
     }
     if (parts > 1)
@@ -115,8 +120,7 @@ template <class T, int Head> struct decode_block {
   }
   // The kernel ahead writes nothing of the cache: tiles are asked for while it ends. What this call writes there is put
   // into the tiles from elsewhere.
-  __device__ void produce() const {
-    const span s = own_span();
+  __device__ void produce(const span& s) const {
     int at = 0;
     std::uint32_t phase = 1;
     for (int i = 2 * s.from; i < 2 * s.to; ++i) {
@@ -187,26 +191,38 @@ template <class T, int Head> struct decode_block {
     }
   }
 
-  __device__ void consume() const {
+  // Places of the call's rows, two for a lane, and where this row's angles are, as far as that is known before the wait.
+  struct places {
+    int own[2];
+    const float* angles;
+  };
+  __device__ places look_up() const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    places at{{-1, -1}, nullptr};
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (half * 32 + lane < g.spans.rows) at.own[half] = g.spans.own(half * 32 + lane);
+    if (g.settled) at.angles = angles_of(row);
+    return at;
+  }
+
+  __device__ void consume(const span& s, const places& known) const {
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32),
               in_tile = warp % 4 * 16;
-    const span s = own_span();
     const float c = g.scale * log2_e;
-    int own[2];  // places of the call's rows in this row's span
+    int own[2];  // of those in this row's span
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      own[half] = half * 32 + lane < g.spans.rows ? g.spans.own(half * 32 + lane) : -1;
-      if (own[half] < s.first || own[half] >= s.end) own[half] = -1;
-    }
+    for (int half = 0; half < 2; ++half)
+      own[half] = known.own[half] < s.first || known.own[half] >= s.end ? -1 : known.own[half];
     const int last_own = __reduce_max_sync(~0U, ::max(own[0], own[1])),
               first_own = static_cast<int>(
                   __reduce_min_sync(~0U, ::min(static_cast<unsigned>(own[0]), static_cast<unsigned>(own[1]))));
-    const int place = g.spans.own(row), key = place - s.first;
+    const int place = __shfl_sync(~0U, row < 32 ? known.own[0] : known.own[1], row % 32), key = place - s.first;
     const bool in_span = place >= s.first && place < s.end,
                in_block = in_span ? key / 64 >= s.from && key / 64 < s.to : part == 0;
     const int holder = in_span && in_block ? key / 64 % 2 * 4 + key % 64 / 16 : 0;  // the warp with that key
     if (!g.settled) ptx::wait_for_previous_kernel();
-    const float* const angles = angles_of(row);
+    const float* const angles = g.settled ? known.angles : angles_of(row);
     if (angles != nullptr && lane < Head / 32) ptx::bring(angles + lane * 32);
     ptx::wait_for_previous_kernel();
     std::uint32_t q[shape::steps][2], p[2] = {0, 0};
@@ -359,13 +375,15 @@ __global__ void __launch_bounds__(decode_shape<Head>::threads, (Head > 128 ? 1 :
                                     reinterpret_cast<float*>(raw + (base - at)),
                                     static_cast<int>(blockIdx.x),
                                     static_cast<int>(gridDim.x),
-                                    static_cast<int>(blockIdx.y) / g.groups,
-                                    static_cast<int>(blockIdx.y) % g.groups};
+                                    static_cast<int>(blockIdx.z),
+                                    static_cast<int>(blockIdx.y)};
+  const auto span = block.own_span();  // asked for before the blocks of a cluster have found each other
+  const auto known = block.look_up();
   block.start();
   if (threadIdx.x < 32 * shape::warps)
-    block.consume();
+    block.consume(span, known);
   else if (threadIdx.x == 32 * shape::warps)
-    block.produce();
+    block.produce(span);
 #endif
 }
 

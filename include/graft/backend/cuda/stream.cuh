@@ -10,7 +10,7 @@
 // some layers want (activation, residual) stands behind a branch.
 //
 // Where y is the product of two layers element by element (gate and up), a tile has as many rows of one as of the other,
-// and A rows of both; what the first one gives goes through shared memory to the warps that have the second.
+// and A rows of both (stream_gate.cuh).
 //
 // Phases: weights and adapter are requested at once, x when the kernel before has finished (programmatic dependent
 // launch), and scaled where there is a pre slot (stream_pre.cuh); the warpgroup accumulates; expands; exchanges; applies
@@ -18,6 +18,7 @@
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/stream_gate.cuh>
 #include <graft/backend/cuda/stream_norm.cuh>
 #include <graft/backend/cuda/stream_shape.h>
 #include <graft/backend/cuda/wgmma.cuh>
@@ -77,9 +78,11 @@ struct stream_block {
   __device__ __forceinline__ void request_all(const Request& request, const Pause& pause) const {
     const int ahead = shape::stages < k_end - k_begin ? shape::stages : k_end - k_begin;
     pause();
+#pragma unroll 1
     for (int i = 0; i < ahead; ++i) request(k_begin + i, i);
     int q = 0;
     std::uint32_t phase = 0;
+#pragma unroll 1
     for (int k = k_begin + ahead; k < k_end; ++k) {
       ptx::barrier_wait(empty(q), phase);
       request(k, q);
@@ -273,8 +276,7 @@ struct stream_block {
 #pragma unroll
     for (int b = 0; b < blocks; ++b) {
       if (!finishes(b * (Tokens / 2))) continue;
-      const int unit = b * 4 + threadIdx.x / 32 - (gated() ? half_units : 0);
-      if (unit < 0) continue;
+      const int unit = b * 4 + threadIdx.x / 32;
       const int row = row0 + unit * 16 + lane / 4 - odd, token = (lane % 4) * 2 + odd;
       const long long first = static_cast<long long>(token) * seg.n + row;
 #pragma unroll
@@ -295,47 +297,6 @@ struct stream_block {
   // 1 / rms of each token, which a warp finds meanwhile, and the factors of a norm behind y for the rows of each pair.
   __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
   using gains = float2[blocks][2];
-  // One jump for all sums of a thread: what stands in between would have to be fetched. `second`: those of which layer. Few
-  // sums are computed for both; with 64 tokens that took gate and up a fifth longer.
-  template <activation Act> __device__ __forceinline__ void activate_all(accumulators& acc, bool second) const {
-#pragma unroll
-    for (int b = 0; b < blocks; ++b) {
-      if (Tokens > 16 && is_second(b) != second) continue;
-#pragma unroll
-      for (float& v : acc[b])
-        if (const float done = activate(Act, v); is_second(b) == second) v = done;
-    }
-  }
-  __device__ __forceinline__ void activate_all(accumulators& acc, activation what, bool second) const {
-    switch (what) {
-      case activation::none: return;
-      case activation::silu: return activate_all<activation::silu>(acc, second);
-      case activation::relu: return activate_all<activation::relu>(acc, second);
-      case activation::gelu: return activate_all<activation::gelu>(acc, second);
-      case activation::gelu_tanh: return activate_all<activation::gelu_tanh>(acc, second);
-    }
-  }
-  // The first layer's results go to the warps that have the same rows of the second one, rounded as both would be if they
-  // were stored.
-  __device__ __forceinline__ void multiply_gates(accumulators& acc) const {
-    constexpr std::uint32_t pitch = half + 8;
-    const auto each_of = [&](bool second, const auto& f) {
-#pragma unroll
-      for (int e = 0; e < held; ++e) {
-        const int unit = e / (Tokens / 2) * 4 + threadIdx.x / 32;
-        if (unit >= shape::units || (unit >= half_units) != second) continue;
-        const int row = (unit - (second ? half_units : 0)) * 16 + threadIdx.x % 32 / 4 + 8 * ((e >> 1) & 1);
-        f(acc[e / (Tokens / 2)][e % (Tokens / 2)], base + 2 * (token_of(e) * pitch + row));
-      }
-    };
-    ptx::named_barrier(1, 128);  // nobody reads the stages any more
-    each_of(false,
-            [](float v, std::uint32_t to) { ptx::store_shared(to, static_cast<std::uint16_t>(pack<T>(v, 0.0F))); });
-    ptx::named_barrier(1, 128);
-    each_of(true, [](float& v, std::uint32_t from) {
-      v = to_float(from_float<T>(v)) * unpack<T>(ptx::load_shared_half(from)).x;
-    });
-  }
   __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual) const {
     store(acc, residual, [](int, int, long long, std::uint32_t) {});
   }
@@ -378,11 +339,14 @@ struct stream_block {
       for (int e = 0; e < Tokens / 2; ++e)
         acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
     if (!by_pairs) return store_any(acc, post);
-    activate_all(acc, seg.act, false);
     if constexpr (can_gate)
-      if (g.gated) activate_all(acc, g.segment[1].act, true);
-    if constexpr (can_gate)
-      if (g.gated) multiply_gates(acc);
+      if (g.gated) return store_gated<T, Tokens>(*this, acc);
+    if (seg.act != activation::none)
+#pragma unroll
+      for (int e = 0; e < held; ++e) {
+        float& v = acc[e / (Tokens / 2)][e % (Tokens / 2)];
+        v = post.activated(v);
+      }
     if constexpr (norms)
       if (g.behind.gain != nullptr) {
         squares_of_rows squares;
