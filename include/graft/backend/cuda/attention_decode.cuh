@@ -61,10 +61,8 @@ template <class T, int Head> struct decode_block {
     return g.angles == nullptr ? nullptr : g.angles + g.positions[r] * Head;
   }
   // Two neighbours of one half of a head, with their partners in the other: `sign` is -1 in the lower half.
-  __device__ static std::uint32_t turned(std::uint32_t own, std::uint32_t other, const float* angles, float sign) {
+  __device__ static std::uint32_t turned(std::uint32_t own, std::uint32_t other, float2 c, float2 s, float sign) {
     const auto *const x = reinterpret_cast<const T*>(&own), *const y = reinterpret_cast<const T*>(&other);
-    const float2 c = __ldg(reinterpret_cast<const float2*>(angles)),
-                 s = __ldg(reinterpret_cast<const float2*>(angles + Head / 2));
     return pack<T>(to_float(x[0]) * c.x + sign * to_float(y[0]) * s.x,
                    to_float(x[1]) * c.y + sign * to_float(y[1]) * s.y);
   }
@@ -78,9 +76,11 @@ template <class T, int Head> struct decode_block {
     const int partner = upper ? lane - pieces / 2 : lane + pieces / 2;
     const uint4 w = __ldcg(reinterpret_cast<const uint4*>(from) + partner);
     const float* const at = angles + (upper ? partner : lane) * 8;
-    const float sign = upper ? 1 : -1;
-    return make_uint4(turned(v.x, w.x, at, sign), turned(v.y, w.y, at + 2, sign), turned(v.z, w.z, at + 4, sign),
-                      turned(v.w, w.w, at + 6, sign));
+    const auto turn = [&](int i, std::uint32_t own, std::uint32_t other) {
+      const auto* const from = reinterpret_cast<const float2*>(at) + i;
+      return turned(own, other, __ldg(from), __ldg(from + Head / 4), upper ? 1 : -1);
+    };
+    return make_uint4(turn(0, v.x, w.x), turn(1, v.y, w.y), turn(2, v.z, w.z), turn(3, v.w, w.w));
   }
 
   struct span {
@@ -100,6 +100,7 @@ template <class T, int Head> struct decode_block {
     return static_cast<int>(static_cast<unsigned>(column / 4) * g.one_of_finished >> 20);
   }
   __device__ std::uint32_t received() const { return full(2 * g.slots); }
+  __device__ std::uint32_t turns_here() const { return received() + 8; }
   // From each part a largest score and a sum for each head, and behind them its values.
   __device__ std::uint32_t numbers_from(int p) const { return received() + 16 + p * most_decode_group * 16; }
   __device__ std::uint32_t values_from(int p) const { return numbers_from(parts) + p * g.finished * 16; }
@@ -107,7 +108,7 @@ template <class T, int Head> struct decode_block {
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < g.slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
-      ptx::barrier_init(received(), 1);
+      ptx::barrier_init(received(), 1), ptx::barrier_init(turns_here(), 1);
       ptx::barrier_init_fence();
       const int from = first_column(part), to = first_column(part + 1),
                 heads = to > from ? (to - 1) / Head - from / Head + 1 : 0;
@@ -180,14 +181,18 @@ template <class T, int Head> struct decode_block {
 #pragma unroll
       for (int h = 0; h < 2; ++h) q[k][h] = query < share() ? __ldcg(from + k * 8 + h * 4) : 0;
   }
-  __device__ void turn_queries(std::uint32_t (&q)[shape::steps][2], const float* angles, int lane) const {
-    if (angles == nullptr) return;
+  // Their angles come to shared memory by a copy that is asked for early: asked for by each lane when the queries are
+  // there, they cost as much again as those.
+  __device__ std::uint32_t turns() const { return own_row(false) + shape::own; }
+  __device__ void turn_queries(std::uint32_t (&q)[shape::steps][2], int lane) const {
+    ptx::barrier_wait(turns_here(), 0);
 #pragma unroll
     for (int e = 0; e < shape::steps; ++e) {  // eights of the lower half; those of the upper one are as many further
-      const float* const at = angles + e * 8 + lane % 4 * 2;
+      const std::uint32_t at = turns() + 4 * (e * 8 + lane % 4 * 2);
+      const float2 c = ptx::load_shared_float2(at), s = ptx::load_shared_float2(at + 2 * Head);
       std::uint32_t &low = q[e / 2][e % 2], &high = q[(e + shape::steps) / 2][(e + shape::steps) % 2];
       const std::uint32_t x = low;
-      low = turned(x, high, at, -1), high = turned(high, x, at, 1);
+      low = turned(x, high, c, s, -1), high = turned(high, x, c, s, 1);
     }
   }
 
@@ -223,7 +228,10 @@ template <class T, int Head> struct decode_block {
     const int holder = in_span && in_block ? key / 64 % 2 * 4 + key % 64 / 16 : 0;  // the warp with that key
     if (!g.settled) ptx::wait_for_previous_kernel();
     const float* const angles = g.settled ? known.angles : angles_of(row);
-    if (angles != nullptr && lane < Head / 32) ptx::bring(angles + lane * 32);
+    if (angles != nullptr && threadIdx.x == 0) {
+      ptx::barrier_expect(turns_here(), 4 * Head);
+      ptx::load_bytes(turns(), angles, 4 * Head, turns_here());
+    }
     ptx::wait_for_previous_kernel();
     std::uint32_t q[shape::steps][2], p[2] = {0, 0};
     load_queries(q, lane);
@@ -235,7 +243,7 @@ template <class T, int Head> struct decode_block {
       __syncwarp();
       ptx::let_next_kernel_start();
     }
-    turn_queries(q, angles, lane);
+    if (angles != nullptr) turn_queries(q, lane);
     // Once the queries are there, which the vote waits for, little is asked for from memory: what the next kernel asks for
     // delays nobody.
     if (g.settled && warp == 0 && __any_sync(~0U, q[0][0] != 0x7fc17fc1U)) ptx::let_next_kernel_start();

@@ -86,8 +86,8 @@ template <int Head> struct decode_shape : head_shape<Head> {
   // What the parts of a row write: a barrier, two numbers for each head, and a share of the columns from each.
   static constexpr std::uint32_t inbox =
       16 + most_decode_parts * most_decode_group * 16 + (most_decode_group * Head * 4 + most_decode_parts * 16);
-  static constexpr std::uint32_t own = 4 * Head;  // key and value of the row itself
-  static constexpr std::uint32_t bytes_with(int n) { return n * (tile + 16) + inbox + own + 1024; }
+  static constexpr std::uint32_t own = 4 * Head, turns = 4 * Head;  // key and value of the row itself, and its angles
+  static constexpr std::uint32_t bytes_with(int n) { return n * (tile + 16) + inbox + own + turns + 1024; }
   static constexpr std::uint32_t bytes = bytes_with(slots);
   static_assert(slots >= 3 && sums + numbers <= slots * tile && 2 * (bytes + 1024) <= 228 * 1024 &&
                 bytes_with(2 * slots) <= shared_memory_limit);
