@@ -107,7 +107,9 @@ template <class T, int Head> struct decode_block {
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < g.slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
+#pragma unroll
+      for (int i = 0; i < 2 * shape::slots; ++i)
+        if (i < g.slots) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
       ptx::barrier_init(received(), 1), ptx::barrier_init(turns_here(), 1);
       ptx::barrier_init_fence();
       const int from = first_column(part), to = first_column(part + 1),
@@ -115,7 +117,7 @@ template <class T, int Head> struct decode_block {
       if (parts > 1) ptx::barrier_expect(received(), parts * ((to - from) * 4 + heads * 16));
     }
     if (parts > 1)
-      ptx::cluster_sync();
+      ptx::cluster_meet();
     else
       __syncthreads();
   }

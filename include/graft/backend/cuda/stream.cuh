@@ -56,16 +56,17 @@ struct stream_block {
   __device__ const T* pre() const { return scales ? static_cast<const T*>(seg.slot.pre) : nullptr; }
 
   __device__ void start() const {
-    const int i = static_cast<int>(threadIdx.x);
     constexpr int barriers = (scales ? 3 : 2) * shape::stages + 2;
-    if (i < barriers) {
-      // A stage is complete with its bytes and, where x is scaled, when that is done.
-      ptx::barrier_init(full(i), i < shape::stages && pre() != nullptr ? 2 : 1);
+    if (threadIdx.x == 0) {  // one after the other: a thread for each would be a loop over threads, and twice as long
+#pragma unroll
+      for (int i = 0; i < barriers; ++i)
+        // A stage is complete with its bytes and, where x is scaled, when that is done.
+        ptx::barrier_init(full(i), scales && i < shape::stages && pre() != nullptr ? 2 : 1);
       ptx::barrier_init_fence();
-      if (Splits > 1 && full(i) == received()) ptx::barrier_expect(received(), shape::inbox_bytes);
+      if (Splits > 1) ptx::barrier_expect(received(), shape::inbox_bytes);
     }
     if (Splits > 1)
-      ptx::cluster_sync();
+      ptx::cluster_meet();
     else
       __syncthreads();
     ptx::let_next_kernel_start();
