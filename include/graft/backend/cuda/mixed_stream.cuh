@@ -60,7 +60,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
       finish(acc, [&](float v, int at) { return fmaf(v, factor[at], side[at]); });
     else if (of.count() > 0)
       finish(acc, [&](float v, int at) { return v + side[at]; });
-    s.activate_all(acc, s.seg.act, false);
+    s.activate_all(acc);
     s.store(acc, residual);
   }
   template <class F> __device__ __forceinline__ void finish(typename stream::accumulators& acc, const F& f) const {

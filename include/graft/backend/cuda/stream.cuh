@@ -298,6 +298,14 @@ struct stream_block {
   // 1 / rms of each token, which a warp finds meanwhile, and the factors of a norm behind y for the rows of each pair.
   __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
   using gains = float2[blocks][2];
+  __device__ __forceinline__ void activate_all(accumulators& acc) const {
+    if (seg.act == activation::none) return;
+    const post_slot<T> post{nullptr, nullptr, nullptr, seg.act, g.m, seg.n};
+#pragma unroll
+    for (auto& block : acc)
+#pragma unroll
+      for (float& v : block) v = post.activated(v);
+  }
   __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual) const {
     store(acc, residual, [](int, int, long long, std::uint32_t) {});
   }
@@ -342,12 +350,7 @@ struct stream_block {
     if (!by_pairs) return store_any(acc, post);
     if constexpr (can_gate)
       if (g.gated) return store_gated<T, Tokens>(*this, acc);
-    if (seg.act != activation::none)
-#pragma unroll
-      for (int e = 0; e < held; ++e) {
-        float& v = acc[e / (Tokens / 2)][e % (Tokens / 2)];
-        v = post.activated(v);
-      }
+    activate_all(acc);
     if constexpr (norms)
       if (g.behind.gain != nullptr) {
         squares_of_rows squares;
