@@ -11,6 +11,7 @@
 //              a fixed order, round them and bring S to every tile of the row before its last step.
 //   Pre        no side branch, but a factor for each column of x.
 //   Across     W is stored [in, out], and read as it lies: dx = dy W with the weight of the forward product.
+//   Acts       the post slot may have an activation; without, the code is shorter.
 // Phases of a consumer: wait for a stage, issue its products, release the stage before; then the extension; then post,
 // with a residual that comes through the ring, shared memory and a tensor store. On entry to a tile the accumulators are
 // undefined, on exit all stages are released.
@@ -23,7 +24,7 @@
 
 namespace graft::cuda {
 
-template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> struct gemm_block {
+template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides, bool Acts> struct gemm_block {
   static_assert(!Pre || Rank == 0);
   using shape = gemm_shape<TileN, Rank>;
   static constexpr int held = Rank > 0 ? Rank : 16;  // keeps the arrays of the plain kernel well formed
@@ -341,7 +342,8 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> stru
         expand(c, acc);
       else if constexpr (!Pre)
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
-      const tile_writer<T, TileN, shape> write{maps.y, maps.before, g.stores_before, post, base + shape::out, c, at};
+      const tile_writer<T, TileN, shape, Acts> write{maps.y, maps.before, g.stores_before, post, base + shape::out,
+                                                     c,      at};
       column_values<shape::round> scale;  // asked for before they are needed
       if (post.scale != nullptr) write.load(scale, post.scale, 0);
       wgmma_wait<0>();
@@ -354,10 +356,10 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides> stru
 };
 
 // The tiles of a launch, by thread block `number` of so many.
-template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides = one_side<TileN, Rank>>
+template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides = one_side<TileN, Rank>, bool Acts = true>
 __device__ __forceinline__ void run_tiles(const gemm_maps& maps, const gemm_args& g, std::uint32_t base, int number,
                                           int blocks, const Sides& sides = {}) {
-  gemm_block<T, TileN, Rank, Pre, Across, Sides> block{
+  gemm_block<T, TileN, Rank, Pre, Across, Sides, Acts> block{
       maps, g, base, ptx::cluster_rank(), (g.k + 63) / 64, g.m_pairs() * g.n_tiles(), number / 2, blocks / 2, sides};
   block.start();
   if (threadIdx.x < 128) {

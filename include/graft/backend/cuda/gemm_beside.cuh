@@ -182,7 +182,7 @@ template <class T, int Rank> struct beside_block {
   }
 };
 
-// dx with a weight that lies across, in tiles of 256 columns, and the sums beside it.
+// dx with a weight that lies across, in tiles of 256 columns, and the sums beside it. No activation follows.
 template <class T, int Rank>
 __global__ void __launch_bounds__(384, 1)
     gemm_beside_kernel(const __grid_constant__ gemm_maps maps, const __grid_constant__ gemm_args g,
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(384, 1)
   // The sums take nearly as long as the tiles: their blocks come first, and are there when the kernel before ends.
   const int number = static_cast<int>(blockIdx.x);
   if (number >= sums.blocks) {
-    run_tiles<T, 256, Rank, false, true>(maps, g, base, number - sums.blocks,
-                                         static_cast<int>(gridDim.x) - sums.blocks);
+    run_tiles<T, 256, Rank, false, true, one_side<256, Rank>, false>(maps, g, base, number - sums.blocks,
+                                                                     static_cast<int>(gridDim.x) - sums.blocks);
     return;
   }
   const beside_block<T, Rank> block{sum_maps, sums, g, base, number};

@@ -54,12 +54,17 @@ __device__ __forceinline__ float activate(activation what, float v) {
   switch (what) {
     case activation::none: return v;
     case activation::relu: return fmaxf(v, 0.0F);
-    case activation::silu: return v / (1 + __expf(-v));
+    case activation::silu: return __fdividef(v, 1 + __expf(-v));
     case activation::gelu: return 0.5F * v * (1 + erff(0.7071067812F * v));
     case activation::gelu_tanh:  // 1 + tanh(u) = 2 / (1 + exp(-2 u))
-      return v / (1 + __expf(-1.5957691216F * (v + 0.044715F * v * v * v)));
+      return __fdividef(v, 1 + __expf(-1.5957691216F * (v + 0.044715F * v * v * v)));
   }
   return v;
+}
+// Four at a time, for a tile of accumulators. Not inlined: kernels that run in turns fetch their code anew, and with every
+// activation in its place the code of a gemm was more than twice as long; one call for each took too long.
+inline __device__ __noinline__ float4 activate_four(activation what, float4 v) {
+  return make_float4(activate(what, v.x), activate(what, v.y), activate(what, v.z), activate(what, v.w));
 }
 
 // Rows are tokens, columns outputs. The vectors are padded, so that every column of a tile may be read.
@@ -72,10 +77,7 @@ template <class T> struct post_slot {
   int columns;
 
   __device__ __forceinline__ bool more() const { return residual != nullptr || act != activation::none; }
-  // Not inlined: it is called for each of up to 128 unrolled accumulators, and code that runs once per tile costs what its
-  // instructions cost to fetch.
-  __device__ __noinline__ float activated(float v) const { return activate(act, v); }
-  // What follows the affine part.
+  // What follows the affine part. Not inlined: it is called for many elements.
   __device__ __noinline__ float finish(float v, long long token, int column) const {
     if (act != activation::none) v = activate(act, v);
     if (residual != nullptr && token < tokens && column < columns) v += to_float(residual[token * columns + column]);
