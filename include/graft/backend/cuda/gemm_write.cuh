@@ -60,6 +60,11 @@ template <class T, int TileN, class Shape, bool Acts> struct tile_writer {
     }
   }
   __device__ __forceinline__ void activate(float (&acc)[TileN / 2], int c0) const {
+    if (post.act == activation::relu) {  // one instruction each
+#pragma unroll
+      for (int e = c0 * 32; e < (c0 + round) * 32; ++e) acc[e] = fmaxf(acc[e], 0.0F);
+      return;
+    }
 #pragma unroll
     for (int e = c0 * 32; e < (c0 + round) * 32; e += 4) {
       const float4 v = activate_four(post.act, make_float4(acc[e], acc[e + 1], acc[e + 2], acc[e + 3]));
