@@ -300,11 +300,13 @@ struct stream_block {
   using gains = float2[blocks][2];
   __device__ __forceinline__ void activate_all(accumulators& acc) const {
     if (seg.act == activation::none) return;
-    const post_slot<T> post{nullptr, nullptr, nullptr, seg.act, g.m, seg.n};
 #pragma unroll
     for (auto& block : acc)
 #pragma unroll
-      for (float& v : block) v = post.activated(v);
+      for (int e = 0; e < Tokens / 2; e += 4) {
+        const float4 v = activate_four(seg.act, make_float4(block[e], block[e + 1], block[e + 2], block[e + 3]));
+        block[e] = v.x, block[e + 1] = v.y, block[e + 2] = v.z, block[e + 3] = v.w;
+      }
   }
   __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual) const {
     store(acc, residual, [](int, int, long long, std::uint32_t) {});
