@@ -10,21 +10,6 @@
 
 namespace graft::cuda {
 
-// One jump for four numbers, which do not wait for each other.
-template <activation Act> __device__ __forceinline__ float4 activate(const float4& v) {
-  return make_float4(activate(Act, v.x), activate(Act, v.y), activate(Act, v.z), activate(Act, v.w));
-}
-__device__ __forceinline__ float4 activate(activation what, const float4& v) {
-  switch (what) {
-    case activation::none: return v;
-    case activation::relu: return activate<activation::relu>(v);
-    case activation::silu: return activate<activation::silu>(v);
-    case activation::gelu: return activate<activation::gelu>(v);
-    case activation::gelu_tanh: return activate<activation::gelu_tanh>(v);
-  }
-  return v;
-}
-
 template <class T, int Tokens, class Block>
 __device__ __forceinline__ void store_gated(const Block& block, const typename Block::accumulators& acc) {
   constexpr int half = Block::half, pitch = 2 * half + 4;  // floats of a token: lanes write to different banks
