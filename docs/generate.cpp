@@ -517,6 +517,10 @@ const char* meaning(op o) {
     case op::upper: return "the part above the diagonal";
     case op::skew: return "each row, a packed upper triangle, as a skew-symmetric matrix";
     case op::unskew: return "the adjoint of skew";
+    case op::circulant:
+      return "each row of b numbers as a square of b rows, each the row before it moved by one (`mirrored`: the other "
+             "way); "
+             "`sum` is the adjoint";
     case op::inverse: return "the inverse of each matrix";
     case op::neumann: return "I + 2Q + 2Q² + … + Q^(K−1), the second argument being K";
     case op::neumann_grad: return "the gradient of neumann";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that move elements, each against its definition; and each pair of adjoints: <f(a), b> = <a, f*(b)>.
 #include <doctest/doctest.h>
+#include <graft/backend/cpu/circulant.h>
 #include <graft/backend/cpu/layout.h>
 
 #include "../support/tensors.h"
@@ -111,6 +112,23 @@ TEST_CASE("layout: skew spreads a packed row-major triangle, unskew is its adjoi
   owned<double> t = random_tensor<double>(q.shape, 2), back(v.shape, NAN);
   cpu::unskew(back.t(), t.t());
   adjoint(dot(q.v, t.v), dot(v.v, back.v));
+}
+
+TEST_CASE("layout: a circulant has each row moved by one, its sum is its adjoint") {
+  for (const bool mirrored : {false, true})
+    for (const long long b : {1, 2, 5, 16}) {
+      owned<double> a = random_tensor<double>({2, 3, 4, b}, 1), c({2, 3, b, 4 * b}, NAN);
+      cpu::circulant(c.t(), a.t(), mirrored);
+      bool right = true;
+      each_element(c.shape, [&](long long i, long long j, long long k, long long l) {
+        const long long from = mirrored ? (l + k) % b : (l % b - k + b) % b;
+        right = right && c.at(i, j, k, l) == a.at(i, j, l / b, from % b);
+      });
+      CHECK(right);
+      owned<double> t = random_tensor<double>(c.shape, 2), back(a.shape, NAN);
+      cpu::circulant_sum(back.t(), t.t(), mirrored);
+      adjoint(dot(c.v, t.v), dot(a.v, back.v));
+    }
 }
 
 TEST_CASE("layout: strict_upper keeps what is above the diagonal, and is its own adjoint") {

@@ -368,6 +368,11 @@ template <class Real> void layout_ops() {
   lone<Real>(op::upper, {{1, 2, 4, 4}}, {1, 2, 4, 4}).check();
   lone<Real>(op::skew, {{1, 1, 3, 10}}, {1, 3, 5, 5}).check();
   lone<Real>(op::unskew, {{1, 3, 5, 5}}, {1, 1, 3, 10}).check();
+  for (const bool mirrored : {false, true})
+    for (const int b : {1, 2, 5, 8}) {
+      lone<Real>(op::circulant, {{2, 3, 4, b}}, {2, 3, b, 4 * b}).flags(false, mirrored).check();
+      lone<Real>(op::circulant, {{2, 3, b, 4 * b}}, {2, 3, 4, b}).flags(true, mirrored).check();
+    }
   lone<Real>(op::kron, {{1, 1, 3, 4}, {1, 1, 2, 5}}, {1, 1, 6, 20}).check();
   lone<Real>(op::row_kron, {{1, 1, 3, 4}, {1, 1, 3, 5}}, {1, 1, 3, 20}).check();
   lone<Real>(op::gather, {{1, 1, 7, 3}}, {1, 1, 5, 3}).look_up({4, 0, 4, 2, 6}).check();

@@ -81,6 +81,7 @@ const std::map<op, example>& examples() {
       {op::unskew,
        {[](builder& g, scope p) { return make::unskew(g, p.param("Q", 6, 5, 5).i, p.param("v", 6, 10).i); },
         {{{M, 2, M, M}}}}},
+      {op::circulant, {[](builder& g, scope p) { return make::circulant(g, a(p), false); }, {rows_mix}}},
       {op::inverse, {[](builder& g, scope p) { return make::inverse(g, square(p)); }, {rows_mix}}},
       {op::neumann, {[](builder& g, scope p) { return make::neumann(g, square(p), {5}); }, {rows_mix}}},
       {op::neumann_grad,

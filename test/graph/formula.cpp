@@ -78,6 +78,7 @@ TEST_CASE("formula: every function makes its op") {
       {op::upper, made([](scope p) { return strict_upper(W(p)); }).what},
       {op::inverse, made([](scope p) { return inverse(W(p)); }).what},
       {op::skew, made([](scope p) { return skew(p.param("v", 6, 28), 8); }).what},
+      {op::circulant, made([](scope p) { return circulant(W(p)); }).what},
       {op::neumann, made([](scope p) { return neumann(W(p), 5); }).what},
       {op::kron, made([](scope p) { return kron(W(p), W(p)); }).what},
       {op::repeat, made([](scope p) { return repeat(column(p), p.size("in")); }).what},

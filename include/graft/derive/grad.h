@@ -143,6 +143,7 @@ struct adjoints {
       case op::fold: push(v.a, make::repeat(g, t, g.n[v.a].d[3])); return;
       case op::upper: push(v.a, make::unary(g, op::upper, t)); return;
       case op::skew: push(v.a, make::unskew(g, t, v.a)); return;
+      case op::circulant: push(v.a, v.ta ? make::circulant(g, t, v.tb) : make::circulant_sum(g, t, v.a, v.tb)); return;
       case op::inverse:
         push(v.a, make::negate(g, make::matmul(g, make::matmul(g, i, t, true), i, false, true)));
         return;

@@ -3,7 +3,7 @@
 // of the parameters. That is the cheaper form where the parameters change before every call and the call has few rows; and
 // the gradient of a factor then follows from activations too, a diagonal's as Σ_t (dy B)_t ⊙ (x Aᵀ)_t. It knows
 //     w[(k, n), i] = f_kn a_ki c_ni                   x wᵀ = f ⊙ ((x ⊙ c_n) aᵀ)_k                    RandLoRA's bases
-//     w[(m, i), (n, j)] = κ_mn[(s i + j) mod b]       Σ_j x_nj w = Σ_d κ_mn[d] x_n[(d − s i) mod b]    C3A's kernels
+//     w[(m, i), (n, j)] = κ_mn[(j + s i) mod b]       Σ_j x_nj w = Σ_d κ_mn[d] x_n[(d − s i) mod b]    C3A's kernels
 //     [z1 z2] times four diagonals                    z1 ⊙ d11 + z2 ⊙ d21,  z1 ⊙ d12 + z2 ⊙ d22        RoAd's pairs
 #pragma once
 #include <graft/derive/apply.h>
@@ -71,30 +71,20 @@ struct paired_rows {
   return make::fold(g, flat, width);
 }
 
-// Blocks of moved copies of a vector, as slices of its repetitions: with x in the place of the vector.
-[[gnu::cold]] constexpr id through_moved_copies(builder& g, id w, id x) {
-  const node blocks = g.n[g.n[w].a];
-  if (blocks.what != op::permute || blocks.k[0] != dim{0} || blocks.k[1] != dim{2} || blocks.k[2] != dim{1})
+// Squares of moved copies of kernels, with x in the place of the kernels: a square times a row is the kernel times the
+// square of that row, moved the other way. A mirrored square is its own transpose.
+[[gnu::cold]] constexpr id through_circulants(builder& g, id w, id x, bool transposed) {
+  const node squares = g.n[g.n[w].a];
+  if (squares.what != op::circulant || squares.ta || squares.d[0] != dim{1} || (transposed && !squares.tb))
     return none_id;
-  const node copies = g.n[blocks.a];
-  if (copies.what != op::slice || copies.k[0] != dim{3} || copies.k[1] != dim{0} || copies.d[2] != copies.d[3])
-    return none_id;
-  const node lines = g.n[copies.a];
-  if (lines.what != op::reshape || !g.is(lines.a, op::repeat)) return none_id;
-  const id kernel = g.n[lines.a].a;
-  const dim m = copies.d[0], n = copies.d[1], b = copies.d[3];
-  if (g.n[kernel].d[3] != b) return none_id;
-  const node in = g.n[x];
-  const dim rows = g.times(in.d[1], in.d[2]);
-  // Moved by −s where the lines were moved by s: 3 b less the length of a line.
-  const dim length = g.minus(g.plus(b, g.plus(b, b)), lines.d[3]);
-  const id again = make::repeat(g, make::reshape(g, x, rows, n, {1}, b), g.times(b, length));
-  const id moved = make::slice(g, make::reshape(g, again, rows, n, b, length), 3, {0}, b);  // [rows, n, i, d]
-  const id wide = make::reshape(g, make::permute(g, moved, 0, 2, 1, 3), rows, {1}, b, g.times(n, b));
+  const node kernels = g.n[squares.a];  // [1, m, n, b]
+  const dim m = kernels.d[1], n = kernels.d[2], b = kernels.d[3], in = transposed ? m : n, out = transposed ? n : m;
+  const id kernel = transposed ? make::permute(g, squares.a, 0, 2, 1, 3) : squares.a;
+  const id wide = make::circulant(g, rows_apart(g, x, in, b), !squares.tb);  // [rows, 1, b, in b]
   // Named before its size is read: a new node may move all of them, also between two arguments of a call.
   const id y =
-      make::transpose(g, make::matmul(g, wide, make::reshape(g, kernel, {1}, {1}, m, g.times(n, b)), false, true));
-  return rows_together(g, y, x, g.n[w].d[2]);
+      make::transpose(g, make::matmul(g, wide, make::reshape(g, kernel, {1}, {1}, out, g.times(in, b)), false, true));
+  return rows_together(g, y, x, transposed ? g.n[w].d[3] : g.n[w].d[2]);
 }
 
 // The diagonal of a matrix that is one, else none.
@@ -173,8 +163,7 @@ constexpr id through_rows(builder& g, id w, id x, bool transposed) {
       break;
     case op::reshape: {
       if (const id y = detail::through_paired_rows(g, w, x, transposed); y >= 0) return y;
-      if (transposed) break;
-      if (const id y = detail::through_moved_copies(g, w, x); y >= 0) return y;
+      if (const id y = detail::through_circulants(g, w, x, transposed); y >= 0) return y;
       break;
     }
     default: break;

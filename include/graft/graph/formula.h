@@ -108,6 +108,9 @@ constexpr ex inverse(at a) { return {a.e.g, make::inverse(*a.e.g, a.e.i, a.line)
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
   return {packed.g, make::skew(*packed.g, packed.i, b.d, line)};
 }
+constexpr ex circulant(ex rows, bool mirrored = false, int line = __builtin_LINE()) {
+  return {rows.g, make::circulant(*rows.g, rows.i, mirrored, line)};
+}
 constexpr ex neumann(ex q, extent terms, int line = __builtin_LINE()) {
   return {q.g, make::neumann(*q.g, q.i, terms.d, line)};
 }

@@ -9,7 +9,7 @@ namespace graft {
 // clang-format off
 enum class op : unsigned char {
   // leaves
-  input, ids, base, frozen, index, param, scalar, constant, number, eye, zero, kept,
+  input, ids, base, frozen, index, param, scalar, kept, constant, number, eye, zero,
   // element by element; an operand of size 1 along an axis is repeated
   add, sub, mul, div, minimum, maximum,
   sqrt, exp, log, sin, cos, tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh, step, detach,
@@ -31,6 +31,8 @@ enum class op : unsigned char {
   patches, unpatch,
   // of models: row by row; every row on a span of rows, of its call or of a state that it is written to first
   rope, dropout, cross_entropy, cross_entropy_grad, attention, attention_grad, cached_attention,
+  // squares of moved copies of rows, and their sums: a rearrangement that came later, where no other's number changes
+  circulant,
   // a leaf that calls write to
   state,
   // over the processes that share the work: what each has becomes what all have together
@@ -175,6 +177,7 @@ constexpr op_row row_of(op o) {
     case op::upper: return also({"strict_upper", "", layout, 1, flow::matrix}, linearity::in_all);
     case op::skew: return also({"skew", "", layout, 1, flow::spread}, linearity::in_all);
     case op::unskew: return also({"unskew", "", layout, 1, flow::collect}, linearity::in_all);
+    case op::circulant: return also({"circulant", "", layout, 1, flow::matrix}, linearity::in_all);
     case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
     case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
     case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};

@@ -107,6 +107,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
   t << (v.what == op::host ? v.name : r.name);
   if (v.what == op::rotate && v.tb) t << "_back";
   if (v.what == op::gather && v.ta) t << "_columns";
+  if (v.what == op::circulant) t << (v.tb ? "_mirrored" : "") << (v.ta ? "_sum" : "");
   t << '(';
   for (int k = 0; k < r.arity; ++k) {
     if (k > 0) t << ", ";

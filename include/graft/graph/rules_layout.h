@@ -88,6 +88,20 @@ constexpr id skew(builder& g, id packed, dim b, int line = 0) {
   return made;
 }
 constexpr id unskew(builder& g, id full, id like) { return g.emit(g.shaped(op::unskew, like, full)); }
+// circulant lays each row of b numbers out as a square of b rows, each the row before it moved by one, one square beside
+// the other:
+//     c[i, n b + j] = a[n, (j - i) mod b]      mirrored: a[n, (j + i) mod b]
+// `circulant_sum`, its adjoint, adds up what stands for the same number.
+constexpr id circulant(builder& g, id a, bool mirrored, int line = 0) {
+  node v = g.shaped(op::circulant, a, a, none_id, none_id, line);
+  v.d[2] = g.n[a].d[3], v.d[3] = g.times(g.n[a].d[2], g.n[a].d[3]), v.tb = mirrored;
+  return g.emit(v);
+}
+constexpr id circulant_sum(builder& g, id squares, id like, bool mirrored) {
+  node v = g.shaped(op::circulant, like, squares);
+  v.ta = true, v.tb = mirrored;
+  return g.emit(v);
+}
 
 // These take one matrix each, no stacks of them.
 constexpr void require_one_matrix(builder& g, id a, id made, int line) {

@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cpu/algebra.h>
 #include <graft/backend/cpu/attention.h>
+#include <graft/backend/cpu/circulant.h>
 #include <graft/backend/cpu/cross_entropy.h>
 #include <graft/backend/cpu/dropout.h>
 #include <graft/backend/cpu/layout.h>
@@ -151,6 +152,9 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       return;
     case op::unskew:
       if constexpr (has<Ops, op::unskew>) unskew(out, x.a);
+      return;
+    case op::circulant:
+      if constexpr (has<Ops, op::circulant>) v.ta ? circulant_sum(out, x.a, v.tb) : circulant(out, x.a, v.tb);
       return;
     case op::inverse:
       if constexpr (has<Ops, op::inverse>) inverse(out, x.a);

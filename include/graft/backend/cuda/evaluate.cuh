@@ -143,6 +143,11 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::upper: return with<Ops, op::upper>(on).elements(n, upper_part<Real>{out, x.a}, name);
     case op::skew: return with<Ops, op::skew>(on).elements(n, skewed<Real>{out, x.a}, name);
     case op::unskew: return with<Ops, op::unskew>(on).elements(x.a.count(), unskewed<Real>{out, x.a}, name);
+    case op::circulant: {
+      const auto moved = with<Ops, op::circulant>(on);
+      return v.ta ? moved.elements(n, circulant_sums<Real>{out, x.a, v.tb}, name)
+                  : moved.elements(n, circulants<Real>{out, x.a, v.tb}, name);
+    }
     case op::inverse:
       return with<Ops, op::inverse>(on).matrices(x.a.matrices(), x.a.area(), inverses<Real>{out, x.a, doubles}, name);
     case op::neumann:

@@ -146,6 +146,27 @@ template <class Real> struct unskewed {
   }
 };
 
+// Squares of moved copies of rows, and, for each number of a row, the sum of what stands for it in its square.
+template <class Real> struct circulants {
+  tensor<Real> out, a;
+  bool mirrored;
+  __host__ __device__ void operator()(long long i) const {
+    const long long b = a.d[3], cols = out.d[3], c = i % cols, r = i / cols % b, j = c % b;
+    out.p.put(i, a.p[i / (cols * b) * cols + c - j + (mirrored ? j + r : j + b - r) % b]);
+  }
+};
+template <class Real> struct circulant_sums {
+  tensor<Real> out, squares;
+  bool mirrored;
+  __host__ __device__ void operator()(long long i) const {
+    const long long b = out.d[3], cols = squares.d[3], at = i % b, row = i / b % out.d[2];
+    const cells<Real> square = squares.p + i / cols * b * cols + row * b;
+    Real sum = 0;
+    for (long long r = 0; r < b; ++r) sum += square[r * cols + (mirrored ? at + b - r : at + r) % b];
+    out.p.put(i, sum);
+  }
+};
+
 struct window {
   long long kernel_h, kernel_w, stride, pad, out_w;
 };
