@@ -115,14 +115,20 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
       }
       code_detail::end_of_copies();
     };
+    const auto request_others = [&] {
+#pragma unroll
+      for (int i = 1; i < stages; ++i) request(i, i);
+    };
+    // A short x does not hold up codes that are asked for before it.
+    const bool all_first = !Side && in.g.m <= 4;
     request(0, 0);
+    if (all_first) request_others();
     if constexpr (codes::has_table) codes::fill(in.table(), in.g.from.table, thread);
     ptx::let_next_kernel_start();
     ptx::wait_for_previous_kernel();
     x_words x;
     load_x(x);
-#pragma unroll
-    for (int i = 1; i < stages; ++i) request(i, i);  // x does not wait behind them
+    if (!all_first) request_others();  // x does not wait behind them
     ptx::named_barrier(among_us, consumers);
     const codes numbers{in.g.from.how.codes, in.table() + in.lane * 4};
     int slot = 0, in_phase = 0;
