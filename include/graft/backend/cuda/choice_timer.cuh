@@ -3,7 +3,7 @@
 // then the file. Launches overlap with those before and after them, and find no weights in the L2 cache: so each is
 // timed between launches of a kernel that has every multiprocessor for itself, reads more than the cache holds, and
 // lets the next one begin while it ends; in turns, and the median counts. The rule's choice stays where nothing is a
-// tenth quicker: what wins less here may lose in a step (docs/performance.md). A stream that is being captured is not
+// tenth quicker: what wins less here may lose in a step (docs/performance/gpu-models.md). A stream that is being captured is not
 // timed on: there the rule stands until somebody has called before.
 #pragma once
 #include <graft/backend/choice_file.h>
