@@ -2,7 +2,7 @@
 // Kernels, engines and executors as a program finds them in the library graft::cuda_compiled, instead of compiling some
 // hundred kernels itself. Linking that target sets GRAFT_CUDA_COMPILED, and graft/cuda.h then includes this.
 #pragma once
-#include <graft/backend/cuda/engine.cuh>
+#include <graft/backend/cuda/engine_calls.cuh>
 #include <graft/run/cuda_layer.cuh>
 
 namespace graft::cuda {

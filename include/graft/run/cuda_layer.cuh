@@ -6,7 +6,7 @@
 //     q.bind({.tokens = 4096});                            allocates; computes and packs what does not depend on x
 //     q.forward(x, y);                                     launches, and nothing else: it may be captured
 #pragma once
-#include <graft/backend/cuda/engine.cuh>
+#include <graft/backend/cuda/engine_calls.cuh>
 #include <graft/backend/cuda/kernels_for.h>
 #include <graft/plan/compile.h>
 #include <graft/plan/explain.h>
