@@ -6,7 +6,9 @@
 #include <graft/model/on_cpu.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <deque>
 
 #include "../support.h"
 
@@ -20,7 +22,7 @@ using engine = cpu::engine<float>;
 std::string base() { return std::string(GRAFT_GOLDEN_DIR) + "/quantized/models/llama_nf4_double/base"; }
 
 std::vector<float> logits(causal_lm<engine>& model) {
-  const std::vector<std::int64_t> ids{1, 5, 7, 90, 33};
+  const std::vector<std::int64_t> ids{1, 5, 7, 39, 33};
   const std::vector<row_run> rows{{ids, 0, 0}};
   std::vector<float> all(ids.size() * static_cast<std::size_t>(model.config().vocabulary));
   const status s = model.logits(rows, all);
@@ -28,8 +30,62 @@ std::vector<float> logits(causal_lm<engine>& model) {
   return all;
 }
 
+// The tensors of a model with some that are codes as numbers.
+model_weights as_numbers(const model_weights& from, std::deque<std::vector<float>>& memory, std::string_view part) {
+  model_weights out = from;
+  for (auto& [name, v] : out.tensors) {
+    if (v.beside == nullptr || name.find(part) == name.npos) continue;
+    std::vector<float>& numbers = memory.emplace_back(static_cast<std::size_t>(v.count()));
+    cpu::decode(v, numbers.data());
+    v = view_of(numbers.data(), v.size[0], v.size[1]);
+  }
+  return out;
+}
+double apart(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
+  return most;
+}
+
 }  // namespace
 
+TEST_CASE("save_model: weights that were codes and are numbers are read as numbers, all of them or some") {
+  for (const char* family : {"llama_nf4_double", "gpt2_nf4"}) {
+    for (const char* part : {"", "attn.c_proj", "layers.1.mlp.up_proj"}) {
+      INFO(family << " " << part);
+      const temp_folder to;
+      const std::string from = std::string(GRAFT_GOLDEN_DIR) + "/quantized/models/" + family + "/base";
+      const std::string folder = to.path / "saved";
+      auto model = io::hf::load_model<engine>(from);
+      REQUIRE_MESSAGE(model, model.message());
+      std::deque<std::vector<float>> memory;
+      const model_weights weights = as_numbers(model->weights(), memory, part);
+      if (memory.empty()) continue;  // another family's name
+      const status saved = io::hf::save_model(folder, weights, from);
+      const auto config = io::read_json(folder + "/config.json");
+      if (family[0] == 'g' && part[0] != '\0') {  // [in, out] and [out, in] side by side are not read
+        REQUIRE_FALSE(saved);
+        CHECK(contains(saved.message(), "is numbers beside others that are codes"));
+        CHECK_FALSE(config);
+        continue;
+      }
+      REQUIRE_MESSAGE(saved, saved.message());
+      REQUIRE_MESSAGE(config, config.message());
+      const io::json* const codes = config->find("quantization_config");
+      CHECK((codes == nullptr) == (part[0] == '\0'));
+      if (codes != nullptr) {
+        const io::json* const plain = codes->find("llm_int8_skip_modules");
+        REQUIRE(plain != nullptr);
+        REQUIRE(plain->items.size() == 2);
+        CHECK(plain->items[0].word == "lm_head");
+        CHECK(plain->items[1].word == "model.layers.1.mlp.up_proj");
+      }
+      auto again = io::hf::load_model<engine>(folder);
+      REQUIRE_MESSAGE(again, again.message());
+      CHECK(apart(logits(*model), logits(*again)) < 1e-4);
+    }
+  }
+}
 TEST_CASE("save_model: a model of codes is written as it was read, tensor by tensor") {
   const temp_folder to;
   auto model = io::hf::load_model<engine>(base());

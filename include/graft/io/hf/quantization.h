@@ -42,6 +42,13 @@ inline void read_quantization(config_reader& in, model_config& c) {
   c.coded = std::move(w);
 }
 
+// The module of a list that a tensor belongs to: a whole path, or names of it.
+inline const std::string* named_in(const std::vector<std::string>& modules, const std::string& tensor) {
+  for (const std::string& module : modules)
+    if (tensor.starts_with(module + ".") || tensor.find("." + module + ".") != tensor.npos) return &module;
+  return nullptr;
+}
+
 // The weights of a folder against what its configuration says: codes of another kind, or where none should be.
 inline status check_quantization(const model_config& c, const std::map<std::string, view, std::less<>>& tensors,
                                  std::string_view folder) {
@@ -62,10 +69,9 @@ inline status check_quantization(const model_config& c, const std::map<std::stri
     if (c.coded->codes != v.type)
       return fail_in(folder, "tensor ", in_quotes(name), " is ", name_of(v.beside->how),
                      ", and quantization_config says ", name_of(c.coded->codes));
-    for (const std::string& module : c.coded->plain_modules)
-      if (name.starts_with(module + ".") || name.find("." + module + ".") != name.npos)
-        return fail_in(folder, "tensor ", in_quotes(name), " is codes, and quantization_config leaves ",
-                       in_quotes(module), " as it was");
+    if (const std::string* module = named_in(c.coded->plain_modules, name))
+      return fail_in(folder, "tensor ", in_quotes(name), " is codes, and quantization_config leaves ",
+                     in_quotes(*module), " as it was");
   }
   if (c.coded && !any) return fail_in(folder, "quantization_config is set, and no weight is codes");
   return ok;

@@ -15,7 +15,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 #if GRAFT_BODIES
 #include <graft/io/bitsandbytes_write.h>
 #include <graft/io/folder_write.h>
-#include <graft/io/json_write.h>
+#include <graft/io/hf/saved_config.h>
 #include <graft/io/safetensors_write.h>
 #include <graft/io/tensor_bind.h>
 
@@ -40,26 +40,22 @@ inline std::string dtype_in(const json& config) {
     if (const json* said = config.find(key); said != nullptr && said->is_word()) return said->word;
   return "float32";
 }
-// config.json of `from`; a head that is no longer the table of the tokens is said there.
-inline result<std::vector<std::byte>> config_with(json config_read, bool own_head) {
-  json* const config = &config_read;
-  if (json* tied = own_head ? const_cast<json*>(config->find("tie_word_embeddings")) : nullptr)
-    *tied = json_flag(false);
-  else if (own_head)
-    config->keys.emplace_back("tie_word_embeddings"), config->items.push_back(json_flag(false));
-  return bytes_of(json_file(*config));
-}
-
 GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from) {
   return guarded(folder, [&]() -> status {
     std::vector<tensor_view> tensors;
     std::deque<std::vector<std::byte>> turned;
     result<json> read = read_json(from + "/config.json");
     if (!read) return read.failure();
-    coded_writer codes(dtype_in(*read));
-    for (const auto& [name, v] : weights.tensors) {
+    const result<model_config> config = read_config(from);
+    if (!config) return config.failure();
+    result<saved_config> saved = config_for(std::move(*read), *config, weights, folder);
+    if (!saved) return saved.failure();
+    coded_writer codes(dtype_in(saved->said));
+    for (const auto& [name, given] : weights.tensors) {
+      const bool turns = saved->turned && given.rank == 2 && name.find(".h.") != name.npos;
+      const view v = turns ? given.transposed() : given;
       if (v.beside != nullptr) {
-        if (read->find("quantization_config") == nullptr)
+        if (!config->coded)
           return fail_in(folder, "tensor ", in_quotes(name), " is codes, and ", in_quotes(from + "/config.json"),
                          " has no quantization_config; merge the model to numbers first");
         if (status s = codes.add(name, v, tensors); !s) return s;
@@ -69,7 +65,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
       if (!type) return fail_in(folder, "tensor ", in_quotes(name), " has a type that no file of this kind holds");
       const std::size_t each = static_cast<std::size_t>(bits_of(v.type)) / 8;
       auto bytes = std::span(static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count()) * each);
-      if (!v.contiguous()) {  // GPT-2's weights, merged: row after row again
+      if (!v.contiguous()) {  // GPT-2's weights, merged or no codes any more: row after row again
         std::vector<std::byte>& row = turned.emplace_back(bytes.size());
         for (long long r = 0; r < v.size[0]; ++r)
           for (long long c = 0; c < v.size[1]; ++c)
@@ -81,9 +77,8 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     }
     result<safetensors_layout> layout = lay_out_safetensors(tensors, pt_metadata(), folder + "/model.safetensors");
     if (!layout) return layout.failure();
-    result<std::vector<std::byte>> config = config_with(std::move(*read), weights.tensors.contains("lm_head.weight"));
-    if (!config) return config.failure();
-    std::vector<file_to_save> files{{"model.safetensors", layout->parts()}, {"config.json", {*config}}};
+    const std::vector<std::byte> said = bytes_of(json_file(saved->said));
+    std::vector<file_to_save> files{{"model.safetensors", layout->parts()}, {"config.json", {said}}};
     std::deque<std::vector<std::byte>> copies;
     for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
                              "special_tokens_map.json", "chat_template.jinja"}) {
