@@ -56,9 +56,10 @@ inline result<saved_config> config_for(json said, const model_config& c, const m
     out.turned = c.family == model_family::gpt2 && !stored_in_out(c);
   } else if (plain.size() > before) {
     if (c.family == model_family::gpt2)
-      return fail_in(
-          folder, "module ", in_quotes(plain[before]),
-          " is numbers beside others that are codes; GPT-2 is saved with all of its projections as codes or none");
+      return fail_in(folder, "module ", in_quotes(plain[before]),
+                     " is numbers beside others that are codes, which GPT-2 keeps in another order; merge to codes, or "
+                     "adapt all of "
+                     "its projections");
     json& list =
         detail::entry(detail::entry(out.said, "quantization_config"), detail::key_of_plain_modules(c.coded->codes));
     list = {};
