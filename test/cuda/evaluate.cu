@@ -403,6 +403,8 @@ template <class Real> void algebra_ops() {
       for (int r = 0; r < b; ++r) f.data[0][static_cast<std::size_t>((m * b + r) * b + (r + m) % b)] += Real(b);
     f.check();
   }
+  for (const int b : {1, 2, 5, 16, 33})
+    for (const int more : {0, 1, 40}) lone<Real>(op::triangle, {{1, 2, b + more, b}}, {1, 2, b, b}).check();
   for (const int b : {1, 4, 17})
     for (int terms = 0; terms <= 6; ++terms) {
       lone<Real>(op::neumann, {{1, 2, b, b}}, {1, 2, b, b}).with(terms).check();

@@ -18,7 +18,7 @@ enum class op : unsigned char {
   // rearrangements
   transpose, permute, reshape, slice, pad, concat, repeat, fold, upper, skew, unskew,
   // small dense algebra on each matrix
-  inverse, neumann, neumann_grad,
+  inverse, triangle, neumann, neumann_grad,
   // rotations of the last axis by block-diagonal butterfly factors
   rotate, rotate_grad,
   // Kronecker products: of matrices, and of each pair of rows
@@ -179,6 +179,7 @@ constexpr op_row row_of(op o) {
     case op::unskew: return also({"unskew", "", layout, 1, flow::collect}, linearity::in_all);
     case op::circulant: return also({"circulant", "", layout, 1, flow::matrix}, linearity::in_all);
     case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
+    case op::triangle: return {"triangle", "", algebra, 1, flow::matrix};
     case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
     case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};
     case op::rotate:

@@ -61,6 +61,7 @@ std::vector<fresh> every_method() {
           {"DEFT", {{"r", r}}},
           {"DEFT", {{"r", r}, {"alpha", eight}}},
           {"DEFT", {{"r", r}, {"para", yes}}, false},
+          {"DEFT", {{"r", r}, {"alpha", eight}, {"decomposition_method", json_word("qr")}}},
           {"PEANUT", {{"r", r}}},
           {"PEANUT", {{"r", r}, {"depth", json_number(2)}, {"act_fn", json_word("gelu")}}},
           {"SHIRA", {{"r", r}}},

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small dense algebra, matrix by matrix: inverses and PEFT's truncated Cayley series. These run once per change of the
+// Small dense algebra, matrix by matrix: inverses, triangular factors and PEFT's truncated Cayley series. These run once per change of the
 // parameters on matrices of a few dozen rows, so they are done in double whatever the layer's type, and with loops of
 // our own: Eigen's LU and its products in a second element type would take longer to compile than all else here.
 #pragma once
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace graft::cpu {
@@ -67,6 +69,43 @@ template <class Real> void inverse(tensor<Real> out, tensor<Real> a) {
   for (long long m = 0; m < a.matrices(); ++m) {
     const small_matrix r = inverse_of(in_double(a.p + m * n * n, n), n);
     for (long long i = 0; i < n * n; ++i) out.p[m * n * n + i] = static_cast<Real>(r[static_cast<std::size_t>(i)]);
+  }
+}
+
+// The signs that reflections give the rows of R, from the first rows of an orthonormal basis q: what stands on the diagonal
+// when it is its turn is turned over, unless nothing below is left to reflect (Ballard et al. 2014, Reconstructing Householder
+// vectors from TSQR: the LU factorisation of q less the signs).
+inline void take_signs(small_matrix& r, small_matrix q, long long n, bool square) {
+  for (long long j = 0; j < n; ++j) {
+    double* const from = q.data() + j * n;
+    const bool last = square && j + 1 == n;
+    const double sign = (from[j] >= 0) == last ? 1 : -1, scale = 1 / (from[j] - sign);
+    put_scaled(r.data() + j * n, sign, r.data() + j * n, n);
+    for (long long i = j + 1; i < n; ++i)
+      add_scaled(from + (i - j) * n + j + 1, -scale * from[(i - j) * n + j], from + j + 1, n - j - 1);
+  }
+}
+// R of a = Q R: the Cholesky factor of aᵀa, made in double.
+template <class Real> void triangle(tensor<Real> out, tensor<Real> a) {
+  const long long rows = a.d[2], n = a.d[3];
+  for (long long m = 0; m < a.matrices(); ++m) {
+    const std::vector<double> p(a.p + m * rows * n, a.p + (m + 1) * rows * n);
+    small_matrix factor(static_cast<std::size_t>(n * n)), basis(factor.size());
+    double *const r = factor.data(), *const q = basis.data();
+    for (long long i = 0; i < rows; ++i)
+      for (long long j = 0; j < n; ++j) add_scaled(r + j * n + j, p[i * n + j], p.data() + i * n + j, n - j);
+    for (long long j = 0; j < n; ++j) {
+      put_scaled(r + j * n + j, 1 / std::sqrt(r[j * n + j]), r + j * n + j, n - j);
+      for (long long i = j + 1; i < n; ++i) add_scaled(r + i * n + i, -r[j * n + i], r + j * n + i, n - i);
+    }
+    for (long long i = 0; i < std::min(rows, n); ++i)  // the first rows of a R⁻¹
+      for (long long k = 0; k < n; ++k) {
+        double sum = p[i * n + k];
+        for (long long j = 0; j < k; ++j) sum -= q[i * n + j] * r[j * n + k];
+        q[i * n + k] = sum / r[k * n + k];
+      }
+    take_signs(factor, std::move(basis), n, rows == n);
+    for (long long i = 0; i < n * n; ++i) out.p[m * n * n + i] = static_cast<Real>(r[i]);
   }
 }
 

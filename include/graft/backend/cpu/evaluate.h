@@ -159,6 +159,9 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::inverse:
       if constexpr (has<Ops, op::inverse>) inverse(out, x.a);
       return;
+    case op::triangle:
+      if constexpr (has<Ops, op::triangle>) triangle(out, x.a);
+      return;
     case op::neumann:
       if constexpr (has<Ops, op::neumann>) neumann(out, x.a, e.argument(v, 0));
       return;

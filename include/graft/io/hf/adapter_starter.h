@@ -168,7 +168,7 @@ class adapter_starter {
     values.tensors["from"] = from;
     return evaluate(g, values, to);
   }
-  // relu(P)ᵀ W over the scaling; the directions P have been drawn before.
+  // relu(P)ᵀ W over the scaling, or Qᵀ W; the directions P have been drawn before.
   status taken_out(const base_layer& b, std::vector<float>& to) {
     const std::span<const float> directions = made_.at("base_model.model." + b.module + ".deft_P");
     const long long r = static_cast<long long>(directions.size()) / b.out;
@@ -176,7 +176,8 @@ class adapter_starter {
     const scope p{&g};
     const extent out = p.size("out");
     const ex W = p.leaf(op::base, "from", 2, 1, 1, out, p.size("in"));
-    const ex taken = t(relu(p.frozen("directions", out, p.size("r")))) * W;
+    const ex P = p.frozen("directions", out, p.size("r"));
+    const ex taken = t(config_.word("decomposition_method") == "qr" ? orthonormal(P) : relu(P)) * W;
     g.give((p.scalar("factor") * taken).i, "to");
     named_values values;
     values.tensors["from"] = b.weight;

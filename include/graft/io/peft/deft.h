@@ -18,10 +18,13 @@ inline status deft_numbers(peft_source& s) {
 inline double deft_dropped(const adapter_config& c) { return c.on("para") ? 0 : 1; }
 
 inline constexpr peft_key deft_keys[] = {
-    whole("r", 8),         or_null(real("alpha", 0)), word("decomposition_method", "relu", "relu"), flag("para"),
+    whole("r", 8),         or_null(real("alpha", 0)), word("decomposition_method", "relu", "relu qr"), flag("para"),
     real("init_scale", 1), dropout("deft_dropout"),   word("init_weights", "true", "true false")};
+inline bool by_qr(const peft_source& s) { return s.config.word("decomposition_method") == "qr"; }
 inline constexpr peft_variant deft_variants[] = {
-    variant<deft_removal<>>([](const peft_source& s) { return s.on("para"); }), variant<deft<>>()};
+    variant<deft_qr_removal<>>([](const peft_source& s) { return s.on("para") && by_qr(s); }),
+    variant<deft_qr<>>(by_qr), variant<deft_removal<>>([](const peft_source& s) { return s.on("para"); }),
+    variant<deft<>>()};
 inline constexpr peft_method deft_files{.type = "DEFT",
                                         .bias_only = "deft_only",
                                         .keys = deft_keys,
