@@ -522,7 +522,7 @@ const char* meaning(op o) {
              "way); "
              "`sum` is the adjoint";
     case op::inverse: return "the inverse of each matrix";
-    case op::triangle: return "the triangular factor R of each matrix Q R, with the signs of LAPACK";
+    case op::orthonormal: return "an orthonormal basis of the columns of each matrix: the Q of LAPACK's Q R";
     case op::neumann: return "I + 2Q + 2Q² + … + Q^(K−1), the second argument being K";
     case op::neumann_grad: return "the gradient of neumann";
     case op::rotate: return "x R; `rotate_back` is x Rᵀ. R is given by its blocks [factors, blocks, b, b]";

@@ -404,7 +404,7 @@ template <class Real> void algebra_ops() {
     f.check();
   }
   for (const int b : {1, 2, 5, 16, 33})
-    for (const int more : {0, 1, 40}) lone<Real>(op::triangle, {{1, 2, b + more, b}}, {1, 2, b, b}).check();
+    for (const int more : {0, 1, 40}) lone<Real>(op::orthonormal, {{1, 2, b + more, b}}, {1, 2, b + more, b}).check();
   for (const int b : {1, 4, 17})
     for (int terms = 0; terms <= 6; ++terms) {
       lone<Real>(op::neumann, {{1, 2, b, b}}, {1, 2, b, b}).with(terms).check();

@@ -166,6 +166,7 @@ def newer(s, of):
     """Methods of PEFT 0.21 and later, and what every method can have beside its own keys."""
     wide = lambda s: linear(s, out=s["in"], inner=s["out"])
     tall = lambda s: linear(s, out=max(s["in"], s["out"]) + 16, inner=min(s["in"], s["out"]))
+    small = lambda s: linear(s, out=20, inner=16)
     group = 8 if s["out"] % 16 else 16
     psoft = lambda **kw: of(peft.PsoftConfig, **{"r": 8, "psoft_alpha": 8, **kw})
     return {
@@ -201,9 +202,9 @@ def newer(s, of):
         "deft": (linear, of(peft.DeftConfig, r=8)),
         "deft_alpha": (wide, of(peft.DeftConfig, r=4, alpha=7)),
         "deft_para": (linear, of(peft.DeftConfig, r=8, para=True)),
-        "deft_qr": (linear, of(peft.DeftConfig, r=8, alpha=7, decomposition_method="qr")),
-        "deft_qr_para": (linear, of(peft.DeftConfig, r=4, para=True, decomposition_method="qr")),
-        "deft_qr_square": (lambda s: linear(s, out=12), of(peft.DeftConfig, r=16, decomposition_method="qr")),
+        "deft_qr": (small, of(peft.DeftConfig, r=8, alpha=7, decomposition_method="qr")),
+        "deft_qr_para": (small, of(peft.DeftConfig, r=4, para=True, decomposition_method="qr")),
+        "deft_qr_square": (lambda s: linear(s, out=10, inner=16), of(peft.DeftConfig, r=16, decomposition_method="qr")),
         "peanut": (linear, of(peft.PeanutConfig, r=8)),
         "peanut_deep": (wide, of(peft.PeanutConfig, r=6, depth=2, act_fn="gelu", scaling=0.7)),
         "peanut_silu": (linear, of(peft.PeanutConfig, r=6, depth=1, act_fn="silu")),

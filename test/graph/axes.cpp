@@ -83,7 +83,7 @@ const std::map<op, example>& examples() {
         {{{M, 2, M, M}}}}},
       {op::circulant, {[](builder& g, scope p) { return make::circulant(g, a(p), false); }, {rows_mix}}},
       {op::inverse, {[](builder& g, scope p) { return make::inverse(g, square(p)); }, {rows_mix}}},
-      {op::triangle, {[](builder& g, scope p) { return make::triangle(g, matrix(p)); }, {rows_mix}}},
+      {op::orthonormal, {[](builder& g, scope p) { return make::unary(g, op::orthonormal, matrix(p)); }, {rows_mix}}},
       {op::neumann, {[](builder& g, scope p) { return make::neumann(g, square(p), {5}); }, {rows_mix}}},
       {op::neumann_grad,
        {[](builder& g, scope p) { return make::neumann_grad(g, square(p), square(p), {5}); }, {rows_mix, rows_mix}}},

@@ -137,6 +137,8 @@ TEST_CASE("product: the launches of every adapter on a linear layer") {
       {"beft", "product: product=matmul post=add"},
       {"deft", side},
       {"deft_removal", "product: product=matmul side=matmul,matmul post=sub"},
+      {"deft_qr", side},
+      {"deft_qr_removal", "product: product=matmul side=matmul,matmul post=sub"},
       {"peanut*", side},
       {"shira", plain},
       {"supertuning", plain},

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DEFT: a subspace of the outputs is taken out of the weight, and something else put in (Kumar et al. 2025, Decompositional
 // Efficient Fine-Tuning).
-//     W' = (I − P relu(P)ᵀ) W + s P R
-// As one update of rank r it is P (s R − relu(P)ᵀ W). PaRa (Chen et al. 2024, arXiv 2406.05641) puts nothing in: R = 0. With
-// an orthonormal basis Q of the columns of P in the place of both, the projection is orthogonal: W' = (I − Q Qᵀ) W + s Q R.
+//     W' = (I − P relu(P)ᵀ) W + s P R        or  W' = (I − Q Qᵀ) W + s Q R,   Q an orthonormal basis of the columns of P
+// As one update of rank r it is P (s R − relu(P)ᵀ W). PaRa (Chen et al. 2024, arXiv 2406.05641) puts nothing in: R = 0.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -45,13 +44,12 @@ template <int Rank = dyn> struct deft_qr {
   }
 };
 
-// Of the basis only its projection is left: Q Qᵀ = P (PᵀP)⁻¹ Pᵀ.
 template <int Rank = dyn> struct deft_qr_removal {
   static constexpr const char *name = "DEFT (PaRa, QR)", *method = "deft_qr_removal", *kinds = "linear";
   using sample = deft_qr_removal<16>;
   static constexpr ex weight(scope p, ex W) {
-    auto P = deft<Rank>::directions(p, W);
-    return W - P * (inverse(t(P) * P) * (t(P) * W));
+    auto Q = orthonormal(deft<Rank>::directions(p, W));
+    return W - Q * (t(Q) * W);
   }
 };
 

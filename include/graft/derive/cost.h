@@ -48,8 +48,7 @@ struct cost {
     }
     case op_class::algebra:
       if (v.what == op::kron || v.what == op::row_kron) return n;
-      if (v.what == op::inverse) return times(2 * size(v.a, 3), n);
-      if (v.what == op::triangle) return times(size(v.a, 2), n);
+      if (v.what == op::inverse || v.what == op::orthonormal) return times(2 * size(v.a, 3), n);
       return times(times(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
     case op_class::rowwise: return times(8, n);
     case op_class::attention: {  // as if the rows were one sequence: each looks at half of the others, or at the cache

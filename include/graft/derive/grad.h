@@ -59,13 +59,16 @@ struct adjoints {
     if (wanted[v.a]) push(v.a, v.ta ? product(v.b, t, v.tb, true, p) : product(t, v.b, false, !v.tb, p));
     if (wanted[v.b]) push(v.b, v.tb ? product(t, v.a, true, v.ta, q) : product(v.a, t, !v.ta, false, q));
   }
-  // dR of a = Q R:  da = Q S R⁻ᵀ, S the symmetric matrix that has the lower triangle of R dRᵀ
-  constexpr void triangle(id r, const node& v, id t) {
-    const id back = make::inverse(g, r), m = make::matmul(g, r, t, false, true);
+  // dQ of a = Q R:  da = (dQ + Q S) R⁻ᵀ, S the symmetric matrix that has the lower triangle of −dQᵀ Q (Walter and Lehmann
+  // 2010, Algorithmic differentiation of linear algebra functions)
+  constexpr void orthonormal(id q, const node& v, id t) {
+    const dim n = v.d[3];
+    const id m = make::negate(g, make::matmul(g, t, q, true, false));
     const id above = make::unary(g, op::upper, make::transpose(g, m));
-    const id diagonal = make::mul(g, m, g.leaf(op::eye, "I", 0, 2, {1}, {1}, v.d[2], v.d[3]));
+    const id diagonal = make::mul(g, m, g.leaf(op::eye, "I", 0, 2, {1}, {1}, n, n));
     const id sym = make::add(g, make::add(g, above, make::transpose(g, above)), diagonal);
-    push(v.a, make::matmul(g, make::matmul(g, make::matmul(g, v.a, back), sym), back, false, true));
+    const id back = make::inverse(g, make::matmul(g, q, v.a, true, false));
+    push(v.a, make::matmul(g, make::add(g, t, make::matmul(g, q, sym)), back, false, true));
   }
   constexpr void kron(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
@@ -155,7 +158,7 @@ struct adjoints {
       case op::inverse:
         push(v.a, make::negate(g, make::matmul(g, make::matmul(g, i, t, true), i, false, true)));
         return;
-      case op::triangle: triangle(i, v, t); return;
+      case op::orthonormal: orthonormal(i, v, t); return;
       case op::neumann: push(v.a, make::neumann_grad(g, v.a, t, v.k[0])); return;
       case op::rotate:
         if (wanted[v.a]) push(v.a, make::rotate(g, t, v.b, !v.tb));

@@ -106,10 +106,7 @@ constexpr ex col_norm(at a) {  // a row [1, n]
 constexpr ex strict_upper(at a) { return {a.e.g, make::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
 constexpr ex inverse(at a) { return {a.e.g, make::inverse(*a.e.g, a.e.i, a.line)}; }
 // An orthonormal basis of the columns of a, the Q of LAPACK's a = Q R: a has at least as many rows.
-constexpr ex orthonormal(at a) {
-  const ex r{a.e.g, make::triangle(*a.e.g, a.e.i, a.line)};
-  return a.e * inverse({r, a.line});
-}
+constexpr ex orthonormal(at a) { return {a.e.g, make::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
   return {packed.g, make::skew(*packed.g, packed.i, b.d, line)};
 }

@@ -18,7 +18,7 @@ enum class op : unsigned char {
   // rearrangements
   transpose, permute, reshape, slice, pad, concat, repeat, fold, upper, skew, unskew,
   // small dense algebra on each matrix
-  inverse, triangle, neumann, neumann_grad,
+  inverse, neumann, neumann_grad,
   // rotations of the last axis by block-diagonal butterfly factors
   rotate, rotate_grad,
   // Kronecker products: of matrices, and of each pair of rows
@@ -31,8 +31,9 @@ enum class op : unsigned char {
   patches, unpatch,
   // of models: row by row; every row on a span of rows, of its call or of a state that it is written to first
   rope, dropout, cross_entropy, cross_entropy_grad, attention, attention_grad, cached_attention,
-  // squares of moved copies of rows, and their sums: a rearrangement that came later, where no other's number changes
-  circulant,
+  // what came later, where no other's number changes: squares of moved copies of rows, and their sums; an orthonormal basis
+  // of the columns of each matrix
+  circulant, orthonormal,
   // a leaf that calls write to
   state,
   // over the processes that share the work: what each has becomes what all have together
@@ -179,7 +180,7 @@ constexpr op_row row_of(op o) {
     case op::unskew: return also({"unskew", "", layout, 1, flow::collect}, linearity::in_all);
     case op::circulant: return also({"circulant", "", layout, 1, flow::matrix}, linearity::in_all);
     case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
-    case op::triangle: return {"triangle", "", algebra, 1, flow::matrix};
+    case op::orthonormal: return {"orthonormal", "", algebra, 1, flow::matrix};
     case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
     case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};
     case op::rotate:

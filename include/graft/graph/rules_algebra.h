@@ -12,12 +12,6 @@ constexpr id square(builder& g, op o, id a, id b, dim terms, int line) {
   return g.emit(v);
 }
 constexpr id inverse(builder& g, id a, int line = 0) { return square(g, op::inverse, a, none_id, {0}, line); }
-// R of a = Q R, upper triangular, with the signs that LAPACK's reflections give its diagonal.
-constexpr id triangle(builder& g, id a, int line = 0) {
-  node v = g.shaped(op::triangle, a, a, none_id, none_id, line);
-  v.d[2] = v.d[3];
-  return g.emit(v);
-}
 // PEFT's truncated Cayley series of `terms` terms: I + 2Q + 2Q² + … + Q^(terms-1).
 constexpr id neumann(builder& g, id q, dim terms, int line = 0) {
   return square(g, op::neumann, q, none_id, terms, line);

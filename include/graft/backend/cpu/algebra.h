@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small dense algebra, matrix by matrix: inverses, triangular factors and PEFT's truncated Cayley series. These run once per change of the
-// parameters on matrices of a few dozen rows, so they are done in double whatever the layer's type, and with loops of
-// our own: Eigen's LU and its products in a second element type would take longer to compile than all else here.
+// Small dense algebra, matrix by matrix: inverses, orthonormal bases and PEFT's truncated Cayley series. These run once per
+// change of the parameters on matrices of a few dozen rows or columns, so they are done in double whatever the layer's type,
+// and with loops of our own: Eigen's LU and its products in a second element type would take longer to compile than all else here.
 #pragma once
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
 
 namespace graft::cpu {
@@ -72,40 +70,42 @@ template <class Real> void inverse(tensor<Real> out, tensor<Real> a) {
   }
 }
 
-// The signs that reflections give the rows of R, from the first rows of an orthonormal basis q: what stands on the diagonal
-// when it is its turn is turned over, unless nothing below is left to reflect (Ballard et al. 2014, Reconstructing Householder
-// vectors from TSQR: the LU factorisation of q less the signs).
-inline void take_signs(small_matrix& r, small_matrix q, long long n, bool square) {
+// The signs that LAPACK's reflections give the columns of an orthonormal basis, from its first rows q: what stands on the
+// diagonal when it is its turn is turned over, unless nothing below is left to reflect (Ballard et al. 2014, Reconstructing
+// Householder vectors from TSQR: the LU factorisation of q less the signs).
+inline std::vector<double> reflected_signs(small_matrix q, long long n, bool square) {
+  std::vector<double> signs(static_cast<std::size_t>(n));
   for (long long j = 0; j < n; ++j) {
     double* const from = q.data() + j * n;
-    const bool last = square && j + 1 == n;
-    const double sign = (from[j] >= 0) == last ? 1 : -1, scale = 1 / (from[j] - sign);
-    put_scaled(r.data() + j * n, sign, r.data() + j * n, n);
+    const double sign = (from[j] >= 0) == (square && j + 1 == n) ? 1 : -1, scale = 1 / (from[j] - sign);
+    signs[static_cast<std::size_t>(j)] = sign;
     for (long long i = j + 1; i < n; ++i)
       add_scaled(from + (i - j) * n + j + 1, -scale * from[(i - j) * n + j], from + j + 1, n - j - 1);
   }
+  return signs;
 }
-// R of a = Q R: the Cholesky factor of aᵀa, made in double.
-template <class Real> void triangle(tensor<Real> out, tensor<Real> a) {
+// Q of a = Q R, which has at least as many rows as columns: a over the Cholesky factor of aᵀa, in double, so that Q is as
+// orthonormal as its type can say where the columns of a nearly depend on each other.
+template <class Real> void orthonormal(tensor<Real> out, tensor<Real> a) {
   const long long rows = a.d[2], n = a.d[3];
   for (long long m = 0; m < a.matrices(); ++m) {
-    const std::vector<double> p(a.p + m * rows * n, a.p + (m + 1) * rows * n);
-    small_matrix factor(static_cast<std::size_t>(n * n)), basis(factor.size());
-    double *const r = factor.data(), *const q = basis.data();
+    std::vector<double> q(a.p + m * rows * n, a.p + (m + 1) * rows * n);
+    small_matrix factor(static_cast<std::size_t>(n * n));
+    double* const r = factor.data();
     for (long long i = 0; i < rows; ++i)
-      for (long long j = 0; j < n; ++j) add_scaled(r + j * n + j, p[i * n + j], p.data() + i * n + j, n - j);
+      for (long long j = 0; j < n; ++j) add_scaled(r + j * n + j, q[i * n + j], q.data() + i * n + j, n - j);
     for (long long j = 0; j < n; ++j) {
       put_scaled(r + j * n + j, 1 / std::sqrt(r[j * n + j]), r + j * n + j, n - j);
       for (long long i = j + 1; i < n; ++i) add_scaled(r + i * n + i, -r[j * n + i], r + j * n + i, n - i);
     }
-    for (long long i = 0; i < std::min(rows, n); ++i)  // the first rows of a R⁻¹
-      for (long long k = 0; k < n; ++k) {
-        double sum = p[i * n + k];
-        for (long long j = 0; j < k; ++j) sum -= q[i * n + j] * r[j * n + k];
-        q[i * n + k] = sum / r[k * n + k];
+    for (long long i = 0; i < rows; ++i)
+      for (long long j = 0; j < n; ++j) {
+        q[i * n + j] /= r[j * n + j];
+        add_scaled(q.data() + i * n + j + 1, -q[i * n + j], r + j * n + j + 1, n - j - 1);
       }
-    take_signs(factor, std::move(basis), n, rows == n);
-    for (long long i = 0; i < n * n; ++i) out.p[m * n * n + i] = static_cast<Real>(r[i]);
+    const std::vector<double> signs = reflected_signs({q.begin(), q.begin() + n * n}, n, rows == n);
+    for (long long i = 0; i < rows; ++i)
+      for (long long j = 0; j < n; ++j) out.p[(m * rows + i) * n + j] = static_cast<Real>(signs[j] * q[i * n + j]);
   }
 }
 

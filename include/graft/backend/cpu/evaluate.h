@@ -59,7 +59,7 @@ template <class Real> struct evaluator {
 };
 
 namespace detail {
-template <op_set Ops, op... What> constexpr bool has = (Ops & (op_bit(What) | ...)) != 0;
+template <op_set Ops, op... What> constexpr bool has = (Ops & (op_bit(What) | ...)).any();
 template <op_set Ops>
 constexpr bool has_unary = has<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid,
                                op::relu, op::silu, op::gelu, op::gelu_tanh, op::step, op::detach>;
@@ -159,8 +159,8 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::inverse:
       if constexpr (has<Ops, op::inverse>) inverse(out, x.a);
       return;
-    case op::triangle:
-      if constexpr (has<Ops, op::triangle>) triangle(out, x.a);
+    case op::orthonormal:
+      if constexpr (has<Ops, op::orthonormal>) orthonormal(out, x.a);
       return;
     case op::neumann:
       if constexpr (has<Ops, op::neumann>) neumann(out, x.a, e.argument(v, 0));

@@ -15,7 +15,7 @@ using node_function = void (*)(const evaluator<Real>&, id, tensor<Real>, const o
 
 template <class Real> struct operations {
   node_function<Real> evaluate = nullptr;
-  op_set have = 0;
+  op_set have;
 };
 template <class Real> operations<Real> every_operation();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small dense algebra, one team of threads per matrix: inverses, triangular factors and PEFT's truncated Cayley series, in
+// Small dense algebra, one team of threads per matrix: inverses, orthonormal bases and PEFT's truncated Cayley series, in
 // double whatever the layer's type, as on the CPU; and Kronecker products, element by element. The matrices in double lie in scratch
 // memory of the caller: as many elements of Real as needs() says, beginning at a multiple of 8 bytes.
 #pragma once
@@ -66,18 +66,19 @@ template <class Real> struct inverses {
   }
 };
 
-// R of a = Q R as on the CPU: the Cholesky factor of aᵀa, and the signs of its rows from the first rows of a R⁻¹. The scratch
-// memory holds R, these rows and the signs.
-template <class Real> struct triangles {
+// Q of a = Q R as on the CPU: a over the Cholesky factor of aᵀa, with the signs of LAPACK's reflections. The scratch memory
+// holds that factor, Q, the first rows of Q as they are eliminated, and the signs.
+template <class Real> struct orthonormals {
   tensor<Real> out, a;
   double* scratch;
 
-  static constexpr long long held(long long n) { return (2 * n + 1) * n; }
-  static long long needs(const tensor<Real>& a) { return as_reals<Real>(a.matrices() * held(a.d[3])); }
+  static constexpr long long held(long long rows, long long n) { return (rows + 2 * n + 1) * n; }
+  static long long needs(const tensor<Real>& a) { return as_reals<Real>(a.matrices() * held(a.d[2], a.d[3])); }
 
   template <class Team> __host__ __device__ void operator()(long long m, Team t) const {
     const long long rows = a.d[2], n = a.d[3], area = n * n;
-    double *const r = scratch + m * held(n), *const q = r + area, *const sign = q + area;
+    double *const r = scratch + m * held(rows, n), *const q = r + area, *const left = q + rows * n,
+                  *const sign = left + area;
     const cells<Real> from = a.p + m * rows * n;
     for (long long e = t.rank; e < area; e += t.size) {
       const long long j = e / n, k = e % n;
@@ -96,23 +97,24 @@ template <class Real> struct triangles {
         if (const long long i = e / n, k = e % n; i > j && k >= i) r[e] -= r[j * n + i] * r[j * n + k];
       t.sync();
     }
-    for (long long i = t.rank; i < n; i += t.size)  // a thread has rows of its own
+    for (long long i = t.rank; i < rows; i += t.size)  // a thread has rows of its own
       for (long long k = 0; k < n; ++k) {
-        double sum = i < rows ? static_cast<double>(from[i * n + k]) : 0;
+        double sum = static_cast<double>(from[i * n + k]);
         for (long long j = 0; j < k; ++j) sum -= q[i * n + j] * r[j * n + k];
         q[i * n + k] = sum / r[k * n + k];
+        if (i < n) left[i * n + k] = q[i * n + k];
       }
     t.sync();
     for (long long j = 0; j < n; ++j) {
-      const double on_diagonal = q[j * n + j], s = (on_diagonal >= 0) == (rows == n && j + 1 == n) ? 1 : -1;
+      const double on_diagonal = left[j * n + j], s = (on_diagonal >= 0) == (rows == n && j + 1 == n) ? 1 : -1;
       if (t.leads()) sign[j] = s;
       for (long long e = t.rank; e < area; e += t.size)
         if (const long long i = e / n, k = e % n; i > j && k > j)
-          q[e] -= q[i * n + j] * q[j * n + k] / (on_diagonal - s);
+          left[e] -= left[i * n + j] * left[j * n + k] / (on_diagonal - s);
       t.sync();
     }
-    for (long long e = t.rank; e < area; e += t.size)
-      out.p.put(m * area + e, static_cast<Real>(e / n <= e % n ? sign[e / n] * r[e] : 0));
+    for (long long e = t.rank; e < rows * n; e += t.size)
+      out.p.put(m * rows * n + e, static_cast<Real>(sign[e % n] * q[e]));
   }
 };
 

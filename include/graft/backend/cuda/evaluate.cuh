@@ -39,7 +39,7 @@ template <class Real> struct evaluator {
     const node& v = g[i];
     auto sizes = [&](id o) { return shaped<Real>(g, o, s, {}); };
     if (v.what == op::inverse) return inverses<Real>::needs(sizes(v.a));
-    if (v.what == op::triangle) return triangles<Real>::needs(sizes(v.a));
+    if (v.what == op::orthonormal) return orthonormals<Real>::needs(sizes(v.a));
     if (v.what == op::neumann) return neumanns<Real>::needs(sizes(v.a));
     if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
     if (v.what == op::matmul) {
@@ -151,8 +151,9 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     }
     case op::inverse:
       return with<Ops, op::inverse>(on).matrices(x.a.matrices(), x.a.area(), inverses<Real>{out, x.a, doubles}, name);
-    case op::triangle:
-      return with<Ops, op::triangle>(on).matrices(x.a.matrices(), out.area(), triangles<Real>{out, x.a, doubles}, name);
+    case op::orthonormal:
+      return with<Ops, op::orthonormal>(on).matrices(x.a.matrices(), out.area(), orthonormals<Real>{out, x.a, doubles},
+                                                     name);
     case op::neumann:
       return sum_series(with<Ops, op::neumann>(on), neumanns<Real>{out, x.a, neumann_series(argument(v, 0)), doubles});
     case op::neumann_grad:

@@ -103,7 +103,7 @@ template <bool Compiled, class On> struct compiled_on {
   }
 };
 
-template <op_set Ops, op... What, class On> compiled_on<((Ops & (op_bit(What) | ...)) != 0), On> with(const On& on) {
+template <op_set Ops, op... What, class On> compiled_on<(Ops & (op_bit(What) | ...)).any(), On> with(const On& on) {
   return {on};
 }
 
