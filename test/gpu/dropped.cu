@@ -2,7 +2,7 @@
 // Narrow products with dropout in them against their formulas, with the draws that the CPU makes: by the kernels for 16
 // bits, and for types and sizes that those do not take.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/dropped_products.cuh>
+#include <graft/backend/cuda/launchers.cuh>
 #include <graft/backend/cuda/memory.h>
 
 #include <cmath>
@@ -70,7 +70,8 @@ double error_of(form how, const sizes_of_case& s, dtype type, bool by_rank, bool
   g.rank_step = by_rank ? s.columns : 1, g.column_step = by_rank ? 1 : s.rank;
   g.rows = s.rows, g.columns = s.columns, g.rank = s.rank, g.salt = 5, g.rate = rate.cells();
   if (drops) g.seed = seed_at.as<std::int64_t>();
-  const status done = cuda::multiply_dropped(nullptr, how, g);
+  const cuda::launchers by = type == dtype::bf16 ? cuda::all_launchers<__nv_bfloat16>() : cuda::all_launchers<__half>();
+  const status done = by.dropped(nullptr, how, g);
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);

@@ -2,7 +2,7 @@
 // Gates and their gradients as one pass: by the kernels that know them, by the one that decodes the steps, and on rows that
 // neither takes eight at a time, against the formula.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/expression.cuh>
+#include <graft/backend/cuda/launchers.cuh>
 #include <graft/backend/cuda/memory.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ std::vector<float> evaluated(const cuda::expression& e, long long rows, long lon
   REQUIRE(bool(memory.reserve(4 * n)));
   const cuda::tensor<float> out{{memory.data(), type}, {1, 1, rows, width}};
   const long long before = cuda::launch_count();
-  const status done = cuda::evaluate(nullptr, e, out, out);
+  const status done = cuda::all_launchers<__nv_bfloat16>().expression(nullptr, e, out, out);
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
   CHECK(cuda::launch_count() == before + 1);
@@ -180,7 +180,7 @@ TEST_CASE("gpu: the kernels of known gates take what they are for, and nothing e
     cuda::expression_eights<true> f{e, {memory.data(), type}, 16, {}};
     const unsigned size[4] = {1, 1, 4, 16};
     REQUIRE(f.take(size));
-    const result<bool> known = cuda::evaluate_known(nullptr, f, 8);
+    const result<bool> known = cuda::evaluate_known<__nv_bfloat16>(nullptr, f, 8);
     return known && *known;
   };
   CHECK(takes(written<cuda::silu_gate>(with, {0, 1}), dtype::bf16));

@@ -3,9 +3,9 @@
 // of them the same for all, edges that fill no tile; sums over the stack, in one and in parts; the same bits each time. And
 // chains of them: a stack between two matrices that all share, with the sums that are their gradients.
 #include <doctest/doctest.h>
+#include <graft/backend/cuda/launchers.cuh>
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/cuda/product.cuh>
-#include <graft/backend/cuda/stack_chain.cuh>
 
 #include <cmath>
 #include <cstdio>
@@ -127,7 +127,7 @@ void check_chain(long long tokens, int l_rows, int z_rows, int z_cols, int r_col
   with.e = {e.data(), dtype::f32}, with.f = {f.data(), dtype::f32}, with.partial = parts.as<float>();
   std::vector<float> of_d[2], of_e[2], of_f[2];
   for (int k = 0; k < 2; ++k) {
-    REQUIRE(bool(cuda::multiply_chain(nullptr, dtype::bf16, with)));
+    REQUIRE(bool(cuda::all_launchers<__nv_bfloat16>().chain(nullptr, with)));
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     of_d[k] = fetched(d, static_cast<std::size_t>(tokens * l_rows * r_cols), false);
     of_e[k] = fetched(e, static_cast<std::size_t>(z_rows * l_rows), true);

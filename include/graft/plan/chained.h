@@ -83,8 +83,9 @@ struct chain_reader {
   const detail::chain_reader r{g, when, readers};
   for (id i = 0; i < g.size; ++i) {
     const chained_product c = r.at(i);
-    bool free = c.found();
-    for (const id n : c.found() ? c.inside() : sequence<id>{}) free = free && of[n] < 0;
+    if (!c.found()) continue;
+    bool free = true;
+    for (const id n : c.inside()) free = free && of[n] < 0;
     if (!free) continue;
     for (const id n : c.inside()) of[n] = all.size();
     all.push(c);

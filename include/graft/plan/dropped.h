@@ -75,8 +75,9 @@ struct dropped_reader {
   const detail::dropped_reader r{g, when, readers};
   for (id i = 0; i < g.size; ++i) {
     const dropped_product d = r.at(i, shrinks);
-    bool free = d.found();
-    for (const id n : d.found() ? d.inside() : sequence<id>{}) free = free && of[n] < 0;
+    if (!d.found()) continue;
+    bool free = true;
+    for (const id n : d.inside()) free = free && of[n] < 0;
     if (!free) continue;
     if (d.how == dropped_product::form::shrink) shrinks.add(i);
     for (const id n : d.inside()) of[n] = all.size();

@@ -15,6 +15,9 @@ extern template status each<filled<float>>(cudaStream_t, long long, const filled
 extern template status each<add_numbers>(cudaStream_t, long long, const add_numbers&, const char*);
 extern template status each<apply_post>(cudaStream_t, long long, const apply_post&, const char*);
 extern template status each<fill_vector<float>>(cudaStream_t, long long, const fill_vector<float>&, const char*);
+extern template launchers all_launchers<float>();
+extern template launchers all_launchers<__nv_bfloat16>();
+extern template launchers all_launchers<__half>();
 extern template linear_kernels all_sums<float>();
 extern template mixed_kernels all_mixed_streams<float>();
 extern template linear_kernels all_sums<__nv_bfloat16>();

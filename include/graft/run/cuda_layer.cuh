@@ -40,7 +40,8 @@ template <class T> class executor : public graft::executor<engine<T>> {
   status time_choices(const std::string& file = {}) { return engine<T>::time_choices(this->queued(), file); }
   const choice_timer* timer() const { return this->queued().timer.get(); }
   // More kernels to choose from.
-  void add_kernels(const linear_kernels& more) {
+  void add_kernels(const linear_kernels& more, const launchers& others = {}) {
+    this->queued().kernels.launches.add(others);
     if ((this->queued().kernels.linear.have | more.have) == this->queued().kernels.linear.have) return;
     this->queued().kernels.linear.add(more);
     this->kernels_changed();
@@ -106,6 +107,16 @@ template <class Layer> struct kernels_of_type {
     }
     return l;
   }
+  static constexpr launch_set launches_for(const graph& g) {
+    target without_pre = sm_90;  // of an adapter with room for others
+    without_pre.takes_pre = false;
+    const plan p = fuse(g, sm_90);
+    launch_set s =
+        launches_of(g, p) | parameter_expressions::launches_before(g, p.when, [&](dim d) { return number(g, d); });
+    for (const product_slots& of : p.products)
+      if (of.pre >= 0) return s | launches_of(g, fuse(g, without_pre));
+    return s;
+  }
   template <class T, std::uint64_t Streams, std::uint32_t Gemms> static linear_kernels compiled() {
     linear_kernels k = compiled_kernels<T, Streams, Gemms>();
     k.codes = code_kernels_of<T, codes>();
@@ -115,6 +126,9 @@ template <class Layer> struct kernels_of_type {
   static constexpr kernel_list products = list_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
   static constexpr kernel_list base_products = list_for(plain::forward);
   static constexpr kernel_list backward_products = list_for(graphs::backward) | list_for(plain::backward);
+  static constexpr launch_set launches = launches_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
+  static constexpr launch_set base_launches = launches_for(plain::forward);
+  static constexpr launch_set backward_launches = launches_for(graphs::backward) | launches_for(plain::backward);
 };
 
 template <class Layer, class... Options>
@@ -129,16 +143,17 @@ class layer : public compile<Layer, Options...>,
   explicit layer(mode how = mode::fused)
       : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
              {own::template compiled<element, own::products.streams, own::products.gemms>(),
-              &evaluate_node<own::operations::forward>}) {
+              &evaluate_node<own::operations::forward>, launchers_for<element, own::launches>()}) {
     give_static_sizes<checked>(*this);
   }
   // What only some programs call brings its kernels with it.
   status enable(bool adapter) {
-    base::add_kernels(own::template compiled<element, own::base_products.streams, own::base_products.gemms>());
+    base::add_kernels(own::template compiled<element, own::base_products.streams, own::base_products.gemms>(),
+                      launchers_for<element, own::base_launches>());
     return base::enable(adapter);
   }
   result<int> add(const layer_graphs& another) {
-    base::add_kernels(all_kernels<element>());
+    base::add_kernels(all_kernels<element>(), all_launchers<element>());
     this->queued().kernels.evaluate = &evaluate_node<every_op>;
     return base::add(another);
   }
@@ -147,11 +162,13 @@ class layer : public compile<Layer, Options...>,
     return base::activate(adapters);
   }
   void train(bool on) {
-    base::add_kernels(all_kernels<element>());  // a value that is kept is no longer inside the product that made it
+    base::add_kernels(all_kernels<element>(),
+                      all_launchers<element>());  // a value that is kept is no longer inside the product that made it
     base::train(on);
   }
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
-    base::add_kernels(own::template compiled<element, own::backward_products.streams, own::backward_products.gemms>());
+    base::add_kernels(own::template compiled<element, own::backward_products.streams, own::backward_products.gemms>(),
+                      launchers_for<element, own::backward_launches>());
     this->queued().kernels.evaluate = &evaluate_node<own::operations::both>;
     return base::backward(x, dy, dx, gradients);
   }

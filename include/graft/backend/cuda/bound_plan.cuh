@@ -10,11 +10,8 @@
 #include <graft/backend/cuda/bound_sum.cuh>
 #include <graft/backend/cuda/bound_together.cuh>
 #include <graft/backend/cuda/call_memory.cuh>
-#include <graft/backend/cuda/dropped_products.cuh>
-#include <graft/backend/cuda/gate_sums.cuh>
 #include <graft/backend/cuda/launch_clock.cuh>
 #include <graft/backend/cuda/parameter_expressions.cuh>
-#include <graft/backend/cuda/stack_chain.cuh>
 #include <graft/backend/mode.h>
 
 #include <deque>
@@ -25,6 +22,7 @@ namespace graft::cuda {
 struct kernel_set {
   linear_kernels linear;
   node_function evaluate = nullptr;
+  launchers launches{};
   attention_table attention = nullptr;
   mixed_kernels mixed{};  // none: rows of a call cannot have adapters of their own
   rank_exchange ranks{};  // none: this process computes alone

@@ -50,7 +50,7 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   }
   for (bound_together<T>& b : together_) b.forget();
   collect();
-  if (status st = joined_.compute(stream, g_, values_, known_); !st) return st;
+  if (status st = joined_.compute(stream, g_, kernels_->launches, values_, known_); !st) return st;
   if (status st = pack(stream); !st) return st;
   if (status st = reserve_values(largest); !st) return st;
   if (products_.empty()) return aim(), status(ok);
@@ -80,13 +80,13 @@ template <class T> status bound_plan<T>::parameters_changed(cudaStream_t stream,
     if (status s = scratch->reserve(bytes); !s) return s;
     values_.scratch_at(scratch->as<float>());
   }
-  const status computed = joined_.compute(stream, g_, values_, changing_);
+  const status computed = joined_.compute(stream, g_, kernels_->launches, values_, changing_);
   values_.scratch_at(memory_.scratch());
   return computed ? pack(stream) : computed;
 }
 template <class T> status bound_plan<T>::weight_changed(cudaStream_t stream) {
   if (aimed_ != moves()) aim();
-  if (status s = joined_.compute(stream, g_, values_, known_); !s) return s;
+  if (status s = joined_.compute(stream, g_, kernels_->launches, values_, known_); !s) return s;
   unchain();
   return pack(stream);
 }

@@ -202,7 +202,7 @@ template <class T> status bound_plan<T>::run_sum(cudaStream_t stream, const targ
   const long long m = g_.sizes.value(g_[s.left].d[2], now_.sizes);
   cells<float> scaled, scale;
   if (s.scaled >= 0) scaled = {place_of(s.scaled), dtype_of<T>}, scale = values_[s.scale].p;
-  return b.run(stream, kernels_->linear, to, m, operand_of(s.left), operand_of(s.right),
+  return b.run(stream, kernels_->linear, kernels_->launches, to, m, operand_of(s.left), operand_of(s.right),
                s.factor < 0 ? cells<float>{} : values_[s.factor].p, d, false, scaled, scale);
 }
 template <class T> status bound_plan<T>::run_rows(cudaStream_t stream, const row_launch& r) {
@@ -233,10 +233,11 @@ template <class T> status bound_plan<T>::run_dropped(cudaStream_t stream, const 
     with.seed = static_cast<const std::int64_t*>(tensor_at(v.b));
     with.salt = g_.sizes.value(v.k[0], now_.sizes), with.rate = values_[v.c].p;
   }
-  return multiply_dropped(stream, d.how, with);
+  const auto multiply = kernels_->launches.dropped;
+  return multiply != nullptr ? multiply(stream, d.how, with) : not_launched("a product with dropout");
 }
 template <class T> status bound_plan<T>::run_chain(cudaStream_t stream, const chained_product& c) {
-  if (!takes_chain(g_, c, now_.sizes, dtype_of<T>, p_.to)) {
+  if (kernels_->launches.chain == nullptr || !takes_chain(g_, c, now_.sizes, dtype_of<T>, p_.to)) {
     for (const id i : c.inside())
       if (status s = run_node(stream, i); !s) return s;
     return ok;
@@ -258,7 +259,7 @@ template <class T> status bound_plan<T>::run_chain(cudaStream_t stream, const ch
   if (c.sums())
     with.x = tensor_at(c.x), with.e = place(c.left_sum), with.f = place(c.right_sum),
     with.partial = static_cast<float*>(memory_.scratch());
-  return multiply_chain(stream, dtype_of<T>, with);
+  return kernels_->launches.chain(stream, with);
 }
 // By a kernel for whole models, where there is one; heads that it does not take as they are come first.
 template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, const target& to, const graft::launch& l) {
@@ -309,11 +310,13 @@ template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, con
   if (l.also < 0) {
     const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
     if (!found) return found;
+    const auto evaluate = kernels_->launches.expression;
+    if (evaluate == nullptr) return not_launched("an expression");
     return evaluate(stream, first, shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
   }
   const expression second = written(l.also);
   if (!found) return found;
-  bool sums = l.summed[0] >= 0;
+  bool sums = l.summed[0] >= 0 && kernels_->launches.gates != nullptr;
   for (const int k : l.summed) sums = sums && is_asked_for(p_.sums[k].result);
   if (sums) {
     gate_sum with[2];
@@ -322,10 +325,12 @@ template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, con
       with[k] = {place_of(s), {place_of(s.scaled), dtype_of<T>}, tensor_at(s.right), values_[s.scale].p.at};
     }
     const result<bool> made =
-        sum_gates(stream, to, first, second, values_[l.anchor], values_[l.also], with[0], with[1]);
+        kernels_->launches.gates(stream, to, first, second, values_[l.anchor], values_[l.also], with[0], with[1]);
     if (!made) return made.failure();
     if (*made) return ok;
   }
+  const auto evaluate = kernels_->launches.two_expressions;
+  if (evaluate == nullptr) return not_launched("two expressions");
   if (status s = evaluate(stream, first, second, values_[l.anchor], values_[l.also]); !s) return s;
   for (const int k : l.summed)
     if (k >= 0)

@@ -3,7 +3,7 @@
 // run on the tensor cores where the copy engine can address both operands, else by the kernel for any product.
 #pragma once
 #include <graft/backend/cuda/choose.h>
-#include <graft/backend/cuda/column_dots.cuh>
+#include <graft/backend/cuda/launchers.cuh>
 #include <graft/backend/cuda/linear_kernels.cuh>
 #include <graft/backend/cuda/product.cuh>
 #include <graft/backend/cuda/sum_operand.h>
@@ -20,13 +20,15 @@ template <class T> class bound_sum {
   const token_sum& sum() const { return sum_; }
 
   // D = leftᵀ right, times the factor where there is one, into or onto `to`.
-  status run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
-             const sum_operand& left, const sum_operand& right, const cells<float>& factor, const cells<float>& to,
-             bool adds, const cells<float>& scaled = {}, const cells<float>& scale = {}) {
+  status run(cudaStream_t stream, const linear_kernels& kernels, const launchers& launches, const target& device,
+             long long m, const sum_operand& left, const sum_operand& right, const cells<float>& factor,
+             const cells<float>& to, bool adds, const cells<float>& scaled = {}, const cells<float>& scale = {}) {
     if (left.columns == 0 || right.columns == 0) return ok;
     if (sum_.by_column)
-      return dot_columns<T>(stream, device,
-                            {left.elements(), right.elements(), m, left.columns, adds, to, scaled, scale});
+      return launches.columns == nullptr
+                 ? not_launched("a sum per column")
+                 : launches.columns(stream, device,
+                                    {left.elements(), right.elements(), m, left.columns, adds, to, scaled, scale});
     const bool by_column = left.columns >= right.columns;
     const sum_operand &z = by_column ? left : right, &q = by_column ? right : left;
     const sum_choice c =

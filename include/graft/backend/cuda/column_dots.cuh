@@ -7,7 +7,6 @@
 #pragma once
 #include <graft/backend/cuda/choose.h>
 #include <graft/backend/cuda/each.cuh>
-#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
 #include <graft/backend/cuda/tensor.cuh>
@@ -100,7 +99,6 @@ struct dots_by_column {
   }
 };
 
-GRAFT_CUDA_LIBRARY status dot_columns_by_teams(cudaStream_t stream, const dots_args& g);
 template <class T> status dot_columns(cudaStream_t stream, const target& device, const dots_args& g) {
   auto addressed = [](const cells<float>& c) {
     return c.type == dtype_of<T> && reinterpret_cast<std::uintptr_t>(c.at) % 16 == 0;
@@ -119,13 +117,7 @@ template <class T> status dot_columns(cudaStream_t stream, const target& device,
       void* arguments[] = {&args};
       return launch(how, reinterpret_cast<const void*>(&column_dots<T>), arguments, "column sums");
     }
-  return dot_columns_by_teams(stream, g);
-}
-
-#if GRAFT_CUDA_BODIES
-GRAFT_CUDA_LIBRARY status dot_columns_by_teams(cudaStream_t stream, const dots_args& g) {
   return on_stream{stream}.columns(g.columns, dots_by_column{g}, "column sums");
 }
-#endif
 
 }  // namespace graft::cuda

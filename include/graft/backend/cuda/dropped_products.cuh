@@ -6,7 +6,6 @@
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
-#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/tensor.cuh>
 #include <graft/backend/element_drops.h>
 #include <graft/plan/dropped.h>
@@ -300,38 +299,35 @@ struct dropped_entry {
   }
 };
 
-namespace detail {
-template <class T> status launch_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
-  const auto blocks = [](long long n, long long each) { return static_cast<unsigned>((n + each - 1) / each); };
-  auto run = [&](auto* kernel, dim3 grid, int warps = dropping::many) {
-    return launch_chained(stream, kernel, grid, dim3(static_cast<unsigned>(32 * warps)), "product with dropout", g);
-  };
-  if (how == dropped_product::form::sum) return run(&dropped_sum<T>, dim3(blocks(g.columns, 32), blocks(g.rank, 16)));
-  if (how == dropped_product::form::shrink) {
-    const dim3 grid(blocks(g.rows, 32));
-    return g.rank <= 16   ? run(&dropped_shrink<T, 1>, grid)
-           : g.rank <= 32 ? run(&dropped_shrink<T, 2>, grid)
-                          : run(&dropped_shrink<T, 4>, grid);
-  }
-  const dim3 grid(blocks(g.columns, 32 * dropping::warps), blocks(g.rows, 128));
-  return g.rank <= 16   ? run(&dropped_expand<T, 1>, grid, dropping::warps)
-         : g.rank <= 32 ? run(&dropped_expand<T, 2>, grid, dropping::warps)
-                        : run(&dropped_expand<T, 4>, grid, dropping::warps);
+// S of so many times 16 ranks.
+template <class T, int Tiles> status shrink_dropped(cudaStream_t stream, const dropped_args& g) {
+  return launch_chained(stream, &dropped_shrink<T, Tiles>, dim3(static_cast<unsigned>((g.rows + 31) / 32)),
+                        dim3(32 * dropping::many), "product with dropout", g);
 }
-}  // namespace detail
-
-GRAFT_CUDA_LIBRARY status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g);
-
-#if GRAFT_CUDA_BODIES
-GRAFT_CUDA_LIBRARY status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
-  const bool shrinks = how == dropped_product::form::shrink, sums = how == dropped_product::form::sum;
-  const long long entries = sums ? static_cast<long long>(g.rank) * g.columns : g.rows * (shrinks ? g.rank : g.columns);
+template <class T> status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
+  using form = dropped_product::form;
+  const long long entries = how == form::sum ? static_cast<long long>(g.rank) * g.columns
+                                             : g.rows * (how == form::shrink ? g.rank : g.columns);
   if (entries == 0) return ok;
-  const bool same = how != dropped_product::form::expand || g.out.type == g.wide.type;
-  if (!g.fits() || !same) return on_stream{stream}.rows(entries, dropped_entry{g, how}, "product with dropout");
-  return g.wide.type == dtype::bf16 ? detail::launch_dropped<__nv_bfloat16>(stream, how, g)
-                                    : detail::launch_dropped<__half>(stream, how, g);
+  if constexpr (sizeof(T) == 2) {
+    const auto blocks = [](long long n, long long each) { return static_cast<unsigned>((n + each - 1) / each); };
+    auto run = [&](auto* kernel, dim3 grid, int warps) {
+      return launch_chained(stream, kernel, grid, dim3(static_cast<unsigned>(32 * warps)), "product with dropout", g);
+    };
+    if (g.fits() && g.wide.type == dtype_of<T> && (how != form::expand || g.out.type == g.wide.type)) {
+      if (how == form::sum)
+        return run(&dropped_sum<T>, dim3(blocks(g.columns, 32), blocks(g.rank, 16)), dropping::many);
+      if (how == form::shrink)
+        return g.rank <= 16   ? shrink_dropped<T, 1>(stream, g)
+               : g.rank <= 32 ? shrink_dropped<T, 2>(stream, g)
+                              : shrink_dropped<T, 4>(stream, g);
+      const dim3 grid(blocks(g.columns, 32 * dropping::warps), blocks(g.rows, 128));
+      return g.rank <= 16   ? run(&dropped_expand<T, 1>, grid, dropping::warps)
+             : g.rank <= 32 ? run(&dropped_expand<T, 2>, grid, dropping::warps)
+                            : run(&dropped_expand<T, 4>, grid, dropping::warps);
+    }
+  }
+  return on_stream{stream}.rows(entries, dropped_entry{g, how}, "product with dropout");
 }
-#endif
 
 }  // namespace graft::cuda

@@ -19,7 +19,7 @@
 namespace graft::cuda {
 
 template <class T> kernel_set every_kernel_of() {
-  return {all_kernels<T>(), &evaluate_node<every_op>, attention_for<T>(), all_mixed_kernels<T>()};
+  return {all_kernels<T>(), &evaluate_node<every_op>, all_launchers<T>(), attention_for<T>(), all_mixed_kernels<T>()};
 }
 
 template <class T> struct engine {

@@ -5,7 +5,6 @@
 #pragma once
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/known_expression.cuh>
-#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/plan/expression.h>
 
@@ -227,41 +226,32 @@ using known_sum = as_known<dtype::bf16, sum_of_three>;
 using known_residual = as_known<dtype::bf16, scaled_residual, 0, 1U << 2>;
 using known_scaled_by_first = as_known<dtype::bf16, scaled_gate_by_first, 1U << 5, 1U << 2 | 1U << 4>;
 
-// False where no such kernel knows it.
-GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n);
-// The same for both gradients of a gate.
-GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& a,
-                                               const expression_eights<true>& b, long long n);
-
-// `of`: what is computed element by element, the root itself or what it sums.
-GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of,
-                                   const tensor<float>& out);
-
 // Two expressions for the same elements.
 template <class F> struct both_expressions {
   F first, second;
   __device__ void operator()(long long i) const { first(i), second(i); }
 };
-GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& first, const expression& second,
-                                   const tensor<float>& out, const tensor<float>& other);
-
-#if GRAFT_CUDA_BODIES
-GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
+// False where no such kernel knows it.
+template <class T> result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& f, long long n) {
   bool found = false;
   status s = ok;
   auto as = [&]<class Known>(Known, const char* name) {
     if (found || !Known::fits(f)) return;
     found = true, s = each(stream, n, Known::of(f), name);
   };
-  as(known_gate{}, "gate"), as(known_scaled_gate{}, "gate"), as(known_residual{}, "residual");
-  as(known_sum{}, "sum");
-  as(known_gate_by_second{}, "gradient of a gate"), as(known_gate_by_first{}, "gradient of a gate");
-  as(known_scaled_by_second{}, "gradient of a gate"), as(known_scaled_by_first{}, "gradient of a gate");
+  if constexpr (dtype_of<T> == dtype::bf16) {
+    as(known_gate{}, "gate"), as(known_scaled_gate{}, "gate"), as(known_residual{}, "residual");
+    as(known_sum{}, "sum");
+    as(known_gate_by_second{}, "gradient of a gate"), as(known_gate_by_first{}, "gradient of a gate");
+    as(known_scaled_by_second{}, "gradient of a gate"), as(known_scaled_by_first{}, "gradient of a gate");
+  }
   if (!s) return s.failure();
   return found;
 }
-GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& a,
-                                               const expression_eights<true>& b, long long n) {
+// The same for both gradients of a gate.
+template <class T>
+result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& a, const expression_eights<true>& b,
+                            long long n) {
   bool found = false;
   status s = ok;
   auto as = [&]<class First, class Second>(First, Second) {
@@ -269,12 +259,14 @@ GRAFT_CUDA_LIBRARY result<bool> evaluate_known(cudaStream_t stream, const expres
     using both = known_pair<typename First::kernel, typename Second::kernel>;
     found = true, s = each(stream, n, both{First::of(a), Second::of(b)}, "gradients of a gate");
   };
-  as(known_gate_by_second{}, known_gate_by_first{}), as(known_scaled_by_second{}, known_scaled_by_first{});
+  if constexpr (dtype_of<T> == dtype::bf16)
+    as(known_gate_by_second{}, known_gate_by_first{}), as(known_scaled_by_second{}, known_scaled_by_first{});
   if (!s) return s.failure();
   return found;
 }
-GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of,
-                                   const tensor<float>& out) {
+// `of`: what is computed element by element, the root itself or what it sums. Results are floats or T.
+template <class T>
+status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of, const tensor<float>& out) {
   if (out.count() == 0) return ok;
   unsigned size[4], to[4];
   for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(of.d[k]), to[k] = static_cast<unsigned>(out.d[k]);
@@ -282,13 +274,13 @@ GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& e, con
     const long long eights = out.count() / 8;
     const auto width = static_cast<unsigned>(of.d[3]);
     expression_eights<false> wide{e, out.p, width, {}};
-    expression_eights<true> narrow{e, out.p, width, {}};
     if (out.p.type == dtype::f32 && wide.take(size)) return each(stream, eights, wide, "expression");
-    if (out.p.type != dtype::f32 && narrow.take(size)) {
-      const result<bool> known = evaluate_known(stream, narrow, eights);
-      if (!known) return known.failure();
-      return *known ? status(ok) : each(stream, eights, narrow, "expression");
-    }
+    if constexpr (sizeof(T) == 2)
+      if (expression_eights<true> narrow{e, out.p, width, {}}; out.p.type != dtype::f32 && narrow.take(size)) {
+        const result<bool> known = evaluate_known<T>(stream, narrow, eights);
+        if (!known) return known.failure();
+        return *known ? status(ok) : each(stream, eights, narrow, "expression");
+      }
   }
   if (of.count() >= 1LL << 32) return fail("an expression of ", of.count(), " elements is more than its kernel counts");
   if (of.count() == out.count())
@@ -297,8 +289,9 @@ GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& e, con
   const auto threads = static_cast<unsigned>(std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U));
   return on_stream{stream}.blocks(out.count(), threads, sums, "sum of an expression");
 }
-GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& first, const expression& second,
-                                   const tensor<float>& out, const tensor<float>& other) {
+template <class T>
+status evaluate(cudaStream_t stream, const expression& first, const expression& second, const tensor<float>& out,
+                const tensor<float>& other) {
   const long long n = out.count(), eights = n / 8;
   if (n == 0) return ok;
   unsigned size[4];
@@ -309,20 +302,20 @@ GRAFT_CUDA_LIBRARY status evaluate(cudaStream_t stream, const expression& first,
     if (a.take(size) && b.take(size))
       return each(stream, eights, both_expressions<expression_eights<false>>{a, b}, "expressions");
   }
-  if (out.p.type != dtype::f32 && other.p.type != dtype::f32) {
-    expression_eights<true> a{first, out.p, width, {}}, b{second, other.p, width, {}};
-    if (a.take(size) && b.take(size)) {
-      const result<bool> known = evaluate_known(stream, a, b, eights);
-      if (!known) return known.failure();
-      if (*known) return ok;
-      return each(stream, eights, both_expressions<expression_eights<true>>{a, b}, "expressions");
+  if constexpr (sizeof(T) == 2)
+    if (out.p.type != dtype::f32 && other.p.type != dtype::f32) {
+      expression_eights<true> a{first, out.p, width, {}}, b{second, other.p, width, {}};
+      if (a.take(size) && b.take(size)) {
+        const result<bool> known = evaluate_known<T>(stream, a, b, eights);
+        if (!known) return known.failure();
+        if (*known) return ok;
+        return each(stream, eights, both_expressions<expression_eights<true>>{a, b}, "expressions");
+      }
     }
-  }
   if (n >= 1LL << 32) return fail("an expression of ", n, " elements is more than its kernel counts");
   const expression_elements a{first, out.p, {size[0], size[1], size[2], size[3]}},
       b{second, other.p, {size[0], size[1], size[2], size[3]}};
   return each(stream, n, both_expressions<expression_elements>{a, b}, "expressions");
 }
-#endif
 
 }  // namespace graft::cuda

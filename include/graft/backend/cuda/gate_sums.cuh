@@ -91,16 +91,10 @@ __global__ void __launch_bounds__(dots_width / 8 * dots_height) gate_sums(const 
 }
 
 // False where it is no such gate, or its tensors are not bf16: nothing was launched. `first`, `second`: u and v.
-GRAFT_CUDA_LIBRARY result<bool> sum_gates(cudaStream_t stream, const target& device, const expression& first,
-                                          const expression& second, const tensor<float>& out,
-                                          const tensor<float>& other, const gate_sum& of_first,
-                                          const gate_sum& of_second);
-
-#if GRAFT_CUDA_BODIES
-GRAFT_CUDA_LIBRARY result<bool> sum_gates(cudaStream_t stream, const target& device, const expression& first,
-                                          const expression& second, const tensor<float>& out,
-                                          const tensor<float>& other, const gate_sum& of_first,
-                                          const gate_sum& of_second) {
+template <class T>
+result<bool> sum_gates(cudaStream_t stream, const target& device, const expression& first, const expression& second,
+                       const tensor<float>& out, const tensor<float>& other, const gate_sum& of_first,
+                       const gate_sum& of_second) {
   unsigned size[4];
   for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(out.d[k]);
   const auto width = static_cast<unsigned>(out.d[3]);
@@ -132,11 +126,9 @@ GRAFT_CUDA_LIBRARY result<bool> sum_gates(cudaStream_t stream, const target& dev
   const cudaLaunchConfig_t how{
       dim3(static_cast<unsigned>(parts), tiles), dim3(dots_width / 8 * dots_height), 0, stream, &cluster, 1};
   void* arguments[] = {&g};
-  const status s =
-      launch(how, reinterpret_cast<const void*>(&gate_sums<__nv_bfloat16>), arguments, "gradients of a gate");
+  const status s = launch(how, reinterpret_cast<const void*>(&gate_sums<T>), arguments, "gradients of a gate");
   if (!s) return s.failure();
   return true;
 }
-#endif
 
 }  // namespace graft::cuda

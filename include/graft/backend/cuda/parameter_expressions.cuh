@@ -3,8 +3,7 @@
 // element by element, which is joined to expressions of one kernel each (plan/expression.h). DoRA's factor is so six
 // kernels behind a product with W instead of fourteen.
 #pragma once
-#include <graft/backend/cuda/dropped_products.cuh>
-#include <graft/backend/cuda/expression.cuh>
+#include <graft/backend/cuda/launchers.cuh>
 #include <graft/backend/cuda/values.cuh>
 
 namespace graft::cuda {
@@ -26,27 +25,46 @@ class parameter_expressions {
     }
   }
   // The nodes of `wanted` in their order.
-  status compute(cudaStream_t stream, const graph& g, values& v, const node_set& wanted) const {
+  status compute(cudaStream_t stream, const graph& g, const launchers& by, values& v, const node_set& wanted) const {
     for (id i = 0; i < g.size; ++i) {
-      const int e = of_[i];
+      const int e = by.known_expression != nullptr ? of_[i] : -1;
       if (!wanted[i] || (e >= 0 && all_[e][0] != i)) continue;
-      const result<bool> narrow = meets_weight(g, i) ? shrink(stream, g, v, i) : result<bool>(false);
+      const result<bool> narrow = meets_weight(g, i) ? shrink(stream, g, by, v, i) : result<bool>(false);
       if (!narrow) return narrow.failure();
       if (*narrow) continue;
-      if (status s = e < 0 ? v.compute_node(stream, i) : compute(stream, g, v, all_[e]); !s) return s;
+      if (status s = e < 0 ? v.compute_node(stream, i) : compute(stream, g, by, v, all_[e]); !s) return s;
     }
     return ok;
   }
 
+  // What that launches, of a graph whose sizes `number` gives, 0 where they are not known. Of expressions: what may be joined.
+  template <class Number>
+  static constexpr launch_set launches_before(const graph& g, const stages& when, Number number) {
+    launch_set s = 0;
+    const auto joins = [&](id i) {
+      return i >= 0 && when.of[i] == stage::parameter && graft::detail::by_element(g[i].what);
+    };
+    for (id i = 0; i < g.size; ++i) {
+      if (joins(i) || (when.of[i] == stage::parameter && g[i].what == op::sum_to))
+        for (int k = 0; k < 3; ++k)
+          if (joins(g[i].operand(k))) s |= launches::known_expression;
+      if (when.of[i] == stage::data || !meets_weight(g, i)) continue;
+      const int rank = number(g[i].d[3]);
+      s |= rank > 0 ? launches::shrink_of(rank)
+                    : launches::shrink_of(16) | launches::shrink_of(32) | launches::shrink_of(64);
+    }
+    return s;
+  }
+
  private:
   // A stored weight times a narrow matrix (DoRA's norm) is a pass over the weight: the kernel that makes S of a branch.
-  static bool meets_weight(const graph& g, id i) {
+  static constexpr bool meets_weight(const graph& g, id i) {
     const node& v = g[i];
     return v.what == op::matmul && !v.ta && !v.sum && base_leaf(g, v.a) >= 0 && base_leaf(g, v.b) < 0 &&
            graft::detail::one_matrix(g[v.a]) && graft::detail::one_matrix(g[v.b]);
   }
   // False where it does not take them, and nothing was computed.
-  static result<bool> shrink(cudaStream_t stream, const graph& g, values& v, id i) {
+  static result<bool> shrink(cudaStream_t stream, const graph& g, const launchers& by, values& v, id i) {
     const node& n = g[i];
     const result<tensor<float>> weight = v.numbers(stream, n.a);
     if (!weight) return weight.failure();
@@ -58,11 +76,13 @@ class parameter_expressions {
     const result<cells<float>> room = v.own_room(i);
     if (!room) return room.failure();
     with.out = *room;
-    if (!with.fits()) return false;
-    if (status s = multiply_dropped(stream, dropped_product::form::shrink, with); !s) return s.failure();
+    const auto multiply = by.shrink[with.rank <= 16 ? 0 : with.rank <= 32 ? 1 : 2];
+    if (multiply == nullptr || !with.fits()) return false;
+    if (status s = multiply(stream, with); !s) return s.failure();
     return true;
   }
-  static status compute(cudaStream_t stream, const graph& g, values& v, const sequence<id>& nodes) {
+  static status compute(cudaStream_t stream, const graph& g, const launchers& by, values& v,
+                        const sequence<id>& nodes) {
     const id root = nodes[0], of = g[root].what == op::sum_to ? g[root].a : root;
     if (const auto room = v.own_room(root); !room) return room.failure();
     status found = ok;
@@ -75,7 +95,7 @@ class parameter_expressions {
         });
     const expression e = writer.write(of);
     if (!found) return found;
-    return evaluate(stream, e, shaped(g, of, v.sizes(), cells<float>{}), v[root]);
+    return by.known_expression(stream, e, shaped(g, of, v.sizes(), cells<float>{}), v[root]);
   }
 
   sequence<sequence<id>> all_;  // the last node of each comes first

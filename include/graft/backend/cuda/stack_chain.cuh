@@ -9,7 +9,6 @@
 // second kernel: the same bits every time.
 #pragma once
 #include <graft/backend/cuda/each.cuh>
-#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/stack_products.cuh>
 
 namespace graft::cuda {
@@ -234,9 +233,6 @@ struct chain_parts {
   }
 };
 
-GRAFT_CUDA_LIBRARY status multiply_chain(cudaStream_t stream, dtype type, const chain_args& g);
-
-#if GRAFT_CUDA_BODIES
 namespace detail {
 template <class T, bool Sums> status launch_chain(cudaStream_t stream, const chain_args& g) {
   const auto kernel = &chain_products<T, Sums>;
@@ -259,14 +255,9 @@ template <class T, bool Sums> status launch_chain(cudaStream_t stream, const cha
 }
 }  // namespace detail
 
-GRAFT_CUDA_LIBRARY status multiply_chain(cudaStream_t stream, dtype type, const chain_args& g) {
+template <class T> status multiply_chain(cudaStream_t stream, const chain_args& g) {
   if (g.tokens == 0 && g.x == nullptr) return ok;
-  if (type == dtype::bf16)
-    return g.x != nullptr ? detail::launch_chain<__nv_bfloat16, true>(stream, g)
-                          : detail::launch_chain<__nv_bfloat16, false>(stream, g);
-  return g.x != nullptr ? detail::launch_chain<__half, true>(stream, g)
-                        : detail::launch_chain<__half, false>(stream, g);
+  return g.x != nullptr ? detail::launch_chain<T, true>(stream, g) : detail::launch_chain<T, false>(stream, g);
 }
-#endif
 
 }  // namespace graft::cuda
