@@ -53,10 +53,48 @@ TEST_CASE("result: holds what can only be moved") {
   REQUIRE(bool(r));
   const std::unique_ptr<int> out = std::move(*r);
   CHECK(*out == 5);
+  result<std::unique_ptr<int>> from(std::make_unique<int>(4));
+  const result<std::unique_ptr<int>> to = std::move(from);
+  CHECK(**to == 4);
 }
 
 TEST_CASE("fail: the sentence is built from parts and cut where it does not fit") {
   SAYS(fail("a ", 1, ' ', text("b")).what, "a 1 b");
   const error e = fail(std::string(5000, 'x').c_str());
   CHECK(e.what.n == text::capacity);
+}
+
+namespace {
+// Counts how many of it there are.
+struct counted {
+  static inline int alive = 0;
+  int value = 0;
+  explicit counted(int v) : value(v) { ++alive; }
+  counted(const counted& o) : value(o.value) { ++alive; }
+  counted(counted&& o) noexcept : value(o.value) { o.value = -1, ++alive; }
+  counted& operator=(const counted&) = default;
+  counted& operator=(counted&&) = default;
+  ~counted() { --alive; }
+};
+}  // namespace
+
+TEST_CASE("result: what it holds is copied, moved and destroyed once") {
+  {
+    result<counted> a(counted(3)), b = fail("no");
+    CHECK(counted::alive == 1);
+    result<counted> c = a, d = b;
+    CHECK(c->value == 3);
+    CHECK(std::string(d.message()) == "no");
+    CHECK(counted::alive == 2);
+    d = a, c = b;  // a value over a failure, and the other way
+    CHECK(d->value == 3);
+    CHECK(std::string(c.message()) == "no");
+    CHECK(counted::alive == 2);
+    const result<counted> moved = std::move(d);
+    CHECK(moved->value == 3);
+    const result<counted>& itself = a;
+    a = itself;
+    CHECK(a->value == 3);
+  }
+  CHECK(counted::alive == 0);
 }

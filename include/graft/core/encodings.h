@@ -30,7 +30,7 @@ constexpr const char* name_of(const encoding& e) {
 }
 
 // Can layers read this view of codes?
-template <class Name> constexpr status check_codes(const Name& name, const view& v) {
+[[gnu::cold, gnu::noinline]] constexpr status check_codes(const detail::sentence_part& name, const view& v) {
   if (v.beside == nullptr)
     return fail("tensor '", name, "' is codes of ", name_of(v.type), " without their planes; set view::beside");
   const planes& p = *v.beside;

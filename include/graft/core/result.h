@@ -6,8 +6,8 @@
 #pragma once
 #include <graft/core/text.h>
 
+#include <memory>
 #include <utility>
-#include <variant>
 
 namespace graft {
 
@@ -47,21 +47,48 @@ template <class... Parts> [[gnu::always_inline]] constexpr error fail(const Part
   return detail::sentence(all, static_cast<int>(sizeof...(Parts)));
 }
 
+// A union of our own: std::variant brings a table of functions for each type, a tenth of what a user's file compiles.
 template <class T> class [[nodiscard]] result {
  public:
-  constexpr result(T value) : held_(std::in_place_index<0>, std::move(value)) {}
-  constexpr result(error e) : held_(std::in_place_index<1>, e) {}
+  constexpr result(T value) : value_(std::move(value)), good_(true) {}
+  constexpr result(const error& e) : failure_(e), good_(false) {}
+  constexpr result(const result& o) : good_(o.good_) { take(o); }
+  constexpr result(result&& o) noexcept : good_(o.good_) { take(std::move(o)); }
+  constexpr result& operator=(const result& o) {
+    if (this != &o) drop(), good_ = o.good_, take(o);
+    return *this;
+  }
+  constexpr result& operator=(result&& o) noexcept {
+    if (this != &o) drop(), good_ = o.good_, take(std::move(o));
+    return *this;
+  }
+  constexpr ~result() { drop(); }
 
-  constexpr explicit operator bool() const { return held_.index() == 0; }
-  constexpr T& operator*() { return *std::get_if<0>(&held_); }
-  constexpr const T& operator*() const { return *std::get_if<0>(&held_); }
-  constexpr T* operator->() { return std::get_if<0>(&held_); }
-  constexpr const T* operator->() const { return std::get_if<0>(&held_); }
-  constexpr const error& failure() const { return *std::get_if<1>(&held_); }
-  constexpr const char* message() const { return *this ? "" : failure().what.c_str(); }
+  constexpr explicit operator bool() const { return good_; }
+  constexpr T& operator*() { return value_; }
+  constexpr const T& operator*() const { return value_; }
+  constexpr T* operator->() { return &value_; }
+  constexpr const T* operator->() const { return &value_; }
+  constexpr const error& failure() const { return failure_; }
+  constexpr const char* message() const { return good_ ? "" : failure_.what.c_str(); }
 
  private:
-  std::variant<T, error> held_;
+  template <class From> constexpr void take(From&& o) {
+    if (good_)
+      std::construct_at(&value_, std::forward<From>(o).value_);
+    else
+      fail_as(o.failure_);
+  }
+  [[gnu::cold, gnu::noinline]] constexpr void fail_as(const error& e) { std::construct_at(&failure_, e); }
+  constexpr void drop() {
+    if (good_) std::destroy_at(&value_);
+  }
+
+  union {
+    T value_;
+    error failure_;
+  };
+  bool good_;
 };
 
 struct ok_t {};

@@ -6,6 +6,8 @@
 #include <graft/core/dtype.h>
 #include <graft/core/text.h>
 
+#include <type_traits>
+
 namespace graft {
 
 struct planes;  // what lies beside the codes of an encoded weight: core/encoding.h
@@ -48,6 +50,10 @@ template <class Void> struct basic_view {
     }
     return t;
   }
+  // What may be written may be read: checks are written once, for views.
+  constexpr operator basic_view<const void>() const requires(!std::is_const_v<Void>) {
+    return {data, type, {size[0], size[1], size[2], size[3]}, rank, {apart[0], apart[1], apart[2], apart[3]}, beside};
+  }
 };
 using view = basic_view<const void>;
 using mutable_view = basic_view<void>;
@@ -74,7 +80,7 @@ template <class Element, class... Sizes> constexpr mutable_view view_into(Elemen
   return {data, dtype_of<Element>(), {static_cast<long long>(sizes)...}, static_cast<int>(sizeof...(sizes))};
 }
 
-template <class Void> constexpr text shape_of(const basic_view<Void>& v) {
+[[gnu::cold]] constexpr text shape_of(const view& v) {
   text t;
   t << '[';
   for (int i = 0; i < v.rank; ++i) t << (i > 0 ? ", " : "") << v.size[i];

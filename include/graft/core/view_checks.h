@@ -18,7 +18,7 @@ inline constexpr long long largest_bytes = 1LL << 48;  // what processors can ad
 struct element_range {
   long long before = 0, behind = 0;
 };
-template <class Void> constexpr element_range range_of(const basic_view<Void>& v) {
+constexpr element_range range_of(const view& v) {
   element_range r;
   for (int k = 0; k < v.rank; ++k) {
     if (v.size[k] < 1) return {};
@@ -29,7 +29,7 @@ template <class Void> constexpr element_range range_of(const basic_view<Void>& v
   r.behind = plus(r.behind, 1);
   return r;
 }
-template <class Void> constexpr bool is_sound(const basic_view<Void>& v) {
+constexpr bool is_sound(const view& v) {
   if (v.rank < 0 || v.rank > 4) return false;
   long long bytes = (bits_of(v.type) + 7) / 8;
   for (int k = 0; k < v.rank; ++k) {
@@ -41,8 +41,8 @@ template <class Void> constexpr bool is_sound(const basic_view<Void>& v) {
   return plus(r.before, r.behind) <= largest_bytes / 8;
 }
 // What is wrong with a tensor that is not sound: "tensor 'x' has 9 axes, expected at most 4".
-template <class Name, class Void>
-constexpr error wrong_view(const char* what, const Name& name, const basic_view<Void>& v) {
+[[gnu::cold, gnu::noinline]] constexpr error wrong_view(const char* what, const detail::sentence_part& name,
+                                                        const view& v) {
   if (v.rank < 0 || v.rank > 4) return fail(what, "'", name, "' has ", v.rank, " axes, expected at most 4");
   for (int k = 0; k < v.rank; ++k)
     if (v.size[k] < 0)
@@ -63,7 +63,7 @@ constexpr long long common_divisor(long long a, long long b) {
   return a;
 }
 // Of a tensor that is sound.
-template <class Void> footprint footprint_of(const basic_view<Void>& v) {
+inline footprint footprint_of(const view& v) {
   if (v.beside != nullptr) {
     footprint f;
     f.from = f.first = reinterpret_cast<std::uintptr_t>(v.data);

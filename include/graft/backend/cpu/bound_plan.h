@@ -54,7 +54,7 @@ template <class Real> class bound_plan {
     size_values sizes;
     values<Real> known;
     preparation has;
-    mixed_products<Real>* mixed = nullptr;  // rows of its calls have adapters of their own
+    mixed_rows<Real>* mixed = nullptr;  // rows of its calls have adapters of their own
   };
   // The tensors of another layer come in, those that were here go out.
   void exchange(binding& other) {
@@ -247,7 +247,7 @@ template <class Real> class bound_plan {
   long long piece_ = piece_rows, room_ = -1, launched_ = 0;
   preparation has_;
   bool bound_ = false;
-  mixed_products<Real>* mixed_ = nullptr;
+  mixed_rows<Real>* mixed_ = nullptr;
 };
 
 }  // namespace graft::cpu

@@ -17,7 +17,7 @@ template <class Real> struct frame {
   const std::vector<Real*>& stored;  // by node: all rows of it; null: it is nowhere whole
   long long tokens;
   node_function<Real> by;
-  mixed_products<Real>* mixed;  // null: all rows are the same
+  mixed_rows<Real>* mixed;  // null: all rows are the same
 
   template <class Vector> static auto& at(Vector& v, id i) { return v[static_cast<std::size_t>(i)]; }
   static bool direct(const mutable_view& v) { return v.data != nullptr && v.type == real_type<Real> && v.contiguous(); }

@@ -32,7 +32,20 @@ template <class Real> struct row_record {
   std::vector<post> posts;
 };
 
-template <class Real> class mixed_products {
+// As the launches of a plan see them: a program without such rows compiles none of what stands behind it.
+template <class Real> struct mixed_rows {
+  virtual bool has(id node) const = 0;
+  // The input of rows [first, first + n): as it is, or with the factors of the rows that have one.
+  virtual const Real* scaled(id node, const Real* x, long long width, long long first, long long n) = 0;
+  // y: the products of these rows with W, `columns` wide; x as it was multiplied.
+  virtual void finish(id node, const Real* x, long long width, Real* y, long long columns, long long first,
+                      long long n) = 0;
+
+ protected:
+  ~mixed_rows() = default;
+};
+
+template <class Real> class mixed_products final : public mixed_rows<Real> {
  public:
   using record = row_record<Real>;
   // `of_node`: which product a node is, -1: none.
@@ -43,10 +56,9 @@ template <class Real> class mixed_products {
   record& at(int product, std::size_t place) { return records_[static_cast<std::size_t>(product)][place]; }
   // The place of each row of the calls that follow; -1: the base.
   void point(const std::int64_t* of_row) { of_row_ = of_row; }
-  bool has(id node) const { return of_node_[static_cast<std::size_t>(node)] >= 0; }
+  bool has(id node) const override { return of_node_[static_cast<std::size_t>(node)] >= 0; }
 
-  // The input of rows [first, first + n): as it is, or with the factors of the rows that have one.
-  const Real* scaled(id node, const Real* x, long long width, long long first, long long n) {
+  const Real* scaled(id node, const Real* x, long long width, long long first, long long n) override {
     bool any = false;
     each_run(node, first, n, [&](const record& r, long long, long long) { any = any || r.pre != nullptr; });
     if (!any) return x;
@@ -58,8 +70,8 @@ template <class Real> class mixed_products {
     });
     return input_.data();
   }
-  // y: the products of these rows with W, `columns` wide; x as it was multiplied.
-  void finish(id node, const Real* x, long long width, Real* y, long long columns, long long first, long long n) {
+  void finish(id node, const Real* x, long long width, Real* y, long long columns, long long first,
+              long long n) override {
     each_run(node, first, n, [&](const record& r, long long from, long long count) {
       Real* const to = y + from * columns;
       for (const typename record::side& s : r.sides) add(s, x + from * width, width, to, columns, count);
