@@ -54,14 +54,13 @@ template <class T> class [[nodiscard]] result {
   constexpr result(const error& e) : failure_(e), good_(false) {}
   constexpr result(const result& o) : good_(o.good_) { take(o); }
   constexpr result(result&& o) noexcept : good_(o.good_) { take(std::move(o)); }
-  constexpr result& operator=(const result& o) {
+  // An assignment has no value: nvcc would call it one that is discarded. NOLINTBEGIN(misc-unconventional-assign-operator)
+  constexpr void operator=(const result& o) {
     if (this != &o) drop(), good_ = o.good_, take(o);
-    return *this;
   }
-  constexpr result& operator=(result&& o) noexcept {
+  constexpr void operator=(result&& o) noexcept {
     if (this != &o) drop(), good_ = o.good_, take(std::move(o));
-    return *this;
-  }
+  }  // NOLINTEND(misc-unconventional-assign-operator)
   constexpr ~result() { drop(); }
 
   constexpr explicit operator bool() const { return good_; }

@@ -51,7 +51,8 @@ template <class Void> struct basic_view {
     return t;
   }
   // What may be written may be read: checks are written once, for views.
-  constexpr operator basic_view<const void>() const requires(!std::is_const_v<Void>) {
+  template <class To>
+  constexpr operator To() const requires(std::is_same_v<To, basic_view<const void>> && !std::is_const_v<Void>) {
     return {data, type, {size[0], size[1], size[2], size[3]}, rank, {apart[0], apart[1], apart[2], apart[3]}, beside};
   }
 };
