@@ -37,7 +37,7 @@ find . -type f \( -name '*.h' -o -name '*.cuh' \) | sed 's,^\./,,' | LC_ALL=C so
       if (there < 0) offence("<graft/" what "> is not on any floor")
       else if (there > here) offence("<graft/" what "> is on a higher floor")
       else if (FILENAME == "graft.h" && there > 4) offence("<graft/" what "> is above floor 4")
-    } else if (low && !(what in light) && !(what == "variant" && FILENAME == "core/result.h")) {
+    } else if (low && !(what in light) && !(what == "memory" && FILENAME == "core/result.h")) {
       offence("<" what "> is not for floors 0 to 4")
     }
   }

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 // clang-format off
 #pragma once
-#include <variant>
+#include <memory>

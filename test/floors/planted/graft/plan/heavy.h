@@ -5,4 +5,4 @@
 #include <Eigen/Core>  // planted
 #include <cuda_runtime.h>  // planted
 #include <vector>  // planted
-#include <variant>  // planted: allowed in core/result.h only
+#include <memory>  // planted: allowed in core/result.h only
