@@ -67,6 +67,8 @@ struct product_planner : joined_nodes {
   [[gnu::cold]] constexpr bool is_ready(const sequence<int>& group) const {
     for (const int member : group) {
       if (!computed_before(products[member].inside, product_of, member)) return false;
+      for (const id ahead : {products[member].turn, products[member].gate})
+        if (ahead >= 0 && !computed_before(ahead, product_of, member)) return false;
       for (int k = 0; k < p.sums.size(); ++k)
         if (runs_beside[k] == member && !computed_before(p.sums[k].product, product_of, member)) return false;
     }
@@ -86,7 +88,9 @@ struct product_planner : joined_nodes {
     p.products.push(s);
     node_set inside(g.size);
     for (const id i : s.inside) inside.add(i);
-    const id x = s.pre >= 0 ? s.scaled : s.x;
+    const id x = s.pre >= 0 ? s.scaled : s.turn >= 0 ? s.turn : s.x;
+    for (const id ahead : {s.gate, s.turn})
+      if (ahead >= 0) add(ahead, slot::pre);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];

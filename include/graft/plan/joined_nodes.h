@@ -65,6 +65,8 @@ struct joined_nodes : planner {
       const product_slots s = product_at(g, p.when, readers, sums, i, p.to);
       if (!s.found) continue;
       for (const id inside : s.inside) product_of[inside] = products.size();
+      for (const id ahead : {s.turn, s.gate})
+        if (ahead >= 0) product_of[ahead] = products.size();
       products.push(s);
     }
     for (int k = 0; k < p.sums.size(); ++k)

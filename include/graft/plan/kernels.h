@@ -73,6 +73,20 @@ constexpr bool takes_first_norm(const graph& ahead, const plan& its, const size_
   return false;
 }
 
+// Of the rotations ahead of the products of a launch.
+constexpr int turn_kernels(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type) {
+  sequence<id> turns;
+  int n = 0;
+  for (int k = l.product; k <= l.product + l.together; ++k) {
+    const product_slots& of = p.products[k];
+    if (of.turn < 0) continue;
+    turns.push(of.turn);
+    n += (of.gate >= 0 ? 1 : 0) + (p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, of.turn, s, type, p.to));
+  }
+  const bool at_once = n > 0 && p.to.run_turned != nullptr &&
+                       p.to.run_turned(g, turns.begin(), turns.size(), s, type, p.to);
+  return at_once ? 1 : n;
+}
 constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
                          const encoding& stored) {
   if (l.product >= 0) {
@@ -81,8 +95,10 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
     int n = l.norm >= 0 && !takes_norm(all[0], g, p, l.norm, s, stored) ? 1 : 0;
     for (int k = 0; k < 2; ++k)
       if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
-    const bool inside = l.gated >= 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
-    if (l.gated >= 0 && !inside) ++n;
+    const int turns = turn_kernels(g, p, l, s, type);  // and their rows of x are not one input
+    const bool inside =
+        l.gated >= 0 && turns == 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
+    n += turns + (l.gated >= 0 && !inside ? 1 : 0);
     if (inside || (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
       return n + 1;
     for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
@@ -121,7 +137,7 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
   if (!one_product(plain)) return false;
   // A rotation is a pass over x in every call; into W it is one after a change of the parameters (OFT, BOFT).
   for (const launch& l : side.launches)
-    if (branch[l.anchor].what == op::rotate) return true;
+    if (branch[l.anchor].what == op::rotate || (l.product >= 0 && side.products[l.product].turn >= 0)) return true;
   // A branch inside the one product; else there are launches beside it (LoKr).
   const bool inside = side.products.size() == 1 && side.products[0].residual < 0;
   return !inside || side_rank(branch, side.products[0], of_branch) > to.largest_branch_rank;

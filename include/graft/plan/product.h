@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // product: part of a graph read as one product with its slots,
-//     y = act(scale ⊙ (x · Wᵀ + Σ ± factor · (x · Aᵀ) · Bᵀ) + shift) + residual,   or the same with x = unscaled ⊙ pre
+//     y = act(scale ⊙ (x · Wᵀ + Σ ± factor · (x · Aᵀ) · Bᵀ) + shift) + residual,   or the same with x = unscaled ⊙ pre,
+//     or with x R for x, where nothing but the product reads it: R acts on blocks of columns, and x may be x₁ ⊙ x₂
 // where W, A, B, pre, the factors, scale and shift are all known before the data comes. A backend that has a kernel of
 // this form runs all nodes of it in one launch; x and the residual may themselves be computed, which happens before. For
 // a backward pass it also stores x · Aᵀ, and the sum before scale and shift.
@@ -33,6 +34,8 @@ struct product_slots {
   bool found = false;
   id result = none_id, x = none_id, weight = none_id;
   id pre = none_id, scaled = none_id;  // a factor per column of x, and x ⊙ pre, which the launch makes for itself
+  id turn = none_id;                   // x R, which the launch makes ahead of the product; not among those inside,
+  id gate = none_id, other = none_id;  // x₁ ⊙ x₂ that R is applied to, and x₂: x is then x₁
   bool weight_by_row = true;           // W is stored [out, in], else [in, out]
   sequence<side_branch> sides;
   sequence<post_step> posts;  // in the order they are applied
@@ -202,6 +205,15 @@ struct slot_reader {
     take(out.x);
     out.scaled = out.x, out.pre = left ? v.b : v.a, out.x = left ? v.a : v.b;
   }
+  [[gnu::cold]] constexpr void read_turn() {
+    const node& v = g[out.x];
+    if (v.what != op::rotate || out.pre >= 0 || !out.sides.empty()) return;
+    if (!inner(out.x) || !data(v.a) || !known(v.b) || !one_matrix(v)) return;
+    out.turn = out.x, out.x = v.a;
+    const node& m = g[v.a];
+    if (m.what != op::mul || !inner(v.a) || !data(m.a) || !data(m.b) || !same_shape(g[m.a], g[m.b])) return;
+    out.gate = out.x, out.x = m.a, out.other = m.b;
+  }
 };
 
 [[gnu::cold]] constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
@@ -228,6 +240,7 @@ struct slot_reader {
     if (lies_across && !to.weight_either_way) return {};
     r.out.found = true, r.out.result = i;
     if (to.takes_pre) r.read_pre(to.pre_beside_side, to.joins_rows);
+    if (to.turns_inputs) r.read_turn();
     return static_cast<product_slots&&>(r.out);
   }
   return {};

@@ -63,6 +63,7 @@ struct target {
   int joins_products = 1;          // so many products that read the same input may be a launch,
   bool joins_gates = false;        // and two of them with the multiplication of their results
   bool carries_norms = false;      // a norm between products may be part of their kernels (norm_between.h)
+  bool turns_inputs = false;       // rotations of what products read are part of their launch, ahead of them
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.
@@ -73,6 +74,8 @@ struct target {
   bool (*run_gated)(const product_shape*, const target&) = nullptr;
   // Is a norm inside the kernel of the product before it and those of the products behind it, or between them?
   bool (*run_normed)(const product_shape& before, const product_shape* behind, int count, const target&) = nullptr;
+  // Are the inputs of a launch turned by one kernel with these sizes, or one after the other?
+  bool (*run_turned)(const graph&, const id* turns, int count, const size_values&, dtype, const target&) = nullptr;
   // Are the two sums over the tokens of a gate's gradients made by the kernel of the gradients, or a kernel each?
   bool (*run_summed)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   // Does attention put heads side by side and turn them itself?

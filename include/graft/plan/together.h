@@ -11,7 +11,7 @@ namespace graft {
 constexpr bool joins_others(const product_slots& p) {
   bool keeps = p.before_posts >= 0;
   for (const side_branch& b : p.sides) keeps = keeps || b.kept;
-  return !keeps && p.weight_by_row && p.pre < 0 && p.residual < 0;
+  return !keeps && p.weight_by_row && p.pre < 0 && p.gate < 0 && p.residual < 0;
 }
 // For each product those of its launch, itself included, in the order of their results; at most `most`.
 [[gnu::cold]] constexpr sequence<sequence<int>> products_together(const sequence<product_slots>& products, int most) {

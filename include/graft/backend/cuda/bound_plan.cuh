@@ -40,7 +40,7 @@ template <class T> class bound_plan {
   // One product and nothing else: what layers with one input can launch together, and adapters be switched below.
   bool one_product() const {
     return p_.launches.size() == 1 && p_.products.size() == 1 && g_[p_.products[0].x].what == op::input &&
-           p_.products[0].weight_by_row;
+           p_.products[0].weight_by_row && p_.products[0].turn < 0;
   }
   bound_product<T>& product() { return products_.front(); }
   const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
@@ -214,6 +214,9 @@ template <class T> class bound_plan {
   status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
   status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
   void* place_of(id i);
+  status turn_inputs(cudaStream_t stream, const graft::launch& l);
+  // What the kernels of a product read as x.
+  const void* input_of(const product_slots& s) const { return tensor_at(s.turn >= 0 ? s.turn : s.x); }
   // A sum before post that other launches of the plan read.
   bool is_read_later(id i) const {
     int outputs = 0;

@@ -8,7 +8,8 @@ namespace graft::cuda {
 template <class T> bound_plan<T>::bound_plan(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
   readers_ = graft::detail::count_readers(g_, p_.live);
   for (const token_sum& s : p_.sums) read_.push(s.left), read_.push(s.right), read_.push(s.scaled);
-  for (const product_slots& s : p_.products) read_.push(s.x), read_.push(s.residual);
+  for (const product_slots& s : p_.products)
+    for (const id i : {s.x, s.other, s.gate, s.turn, s.residual}) read_.push(i);
   for (const chained_product& c : p_.chained) read_.push(c.z), read_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && row(g_[i].what).known == stage::data) inputs_.push(i);
@@ -136,6 +137,8 @@ template <class T> void bound_plan<T>::collect() {
       for (const id n : p_.row_launches[l.norm].inside)
         for (int k = 0; k < 3; ++k) need_known(g_[n].operand(k));
     }
+    for (int k = l.product; l.product >= 0 && k <= l.product + l.together; ++k)
+      if (const id turn = p_.products[k].turn; turn >= 0) computed_.add(turn), need(g_[turn].b);
     if (l.product < 0 && l.sum < 0) {
       computed_.add(l.anchor);
       for (int n = l.first; n < l.first + l.count; ++n) {

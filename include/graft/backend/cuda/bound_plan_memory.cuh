@@ -51,6 +51,8 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
     };
     if (l.product >= 0) {
       for (int n = l.product; n <= l.product + l.together; ++n) {
+        for (const id ahead : {p_.products[n].gate, p_.products[n].turn})
+          if (ahead >= 0) write(ahead, count(g_, ahead, largest));
         const id i = p_.products[n].result;
         write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(n)].out_size());
       }

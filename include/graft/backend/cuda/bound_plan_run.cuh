@@ -89,7 +89,7 @@ result<bool> bound_plan<T>::run_mixed_together(cudaStream_t stream, const target
   const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
   for (int k = 0; k < count; ++k) {
     const mixed_launches::product& of = mixed_.products[static_cast<std::size_t>(l.product + k)];
-    if (of.records == nullptr) return false;
+    if (of.records == nullptr || p_.products[l.product + k].turn >= 0) return false;
     rows[k] = {.batch = {of.records, mixed_.of_row}, .sums = mixed_.sums, .scaled = of.pre ? of.scaled : nullptr};
     rows[k].alone = alone;
     bound_product<T>& b = products_[static_cast<std::size_t>(l.product + k)];
@@ -103,8 +103,35 @@ result<bool> bound_plan<T>::run_mixed_together(cudaStream_t stream, const target
   if (status done = stream_mixed(stream, kernels_->mixed, c, shapes, rows, count); !done) return done.failure();
   return true;
 }
+// The rotations ahead of the products of a launch: one kernel for a few rows, else one after the other.
+template <class T> status bound_plan<T>::turn_inputs(cudaStream_t stream, const graft::launch& l) {
+  id turns[max_segments] = {};
+  cells<float> to[max_segments];
+  int count = 0;
+  bool early = true, aligned = true;
+  const auto by_sixteen = [&](const void* at) { aligned = aligned && reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
+  const product_slots& first = p_.products[l.product];
+  for (int k = l.product; k <= l.product + l.together; ++k) {
+    const product_slots& s = p_.products[k];
+    if (s.turn < 0) continue;
+    to[count] = {place_of(s.turn), dtype_of<T>}, turns[count] = s.turn;
+    by_sixteen(to[count++].at);
+    early = early && products_[static_cast<std::size_t>(k)].is_chained();
+  }
+  if (count == 0) return ok;
+  by_sixteen(tensor_at(first.x));
+  if (first.other >= 0) by_sixteen(tensor_at(first.other));
+  if (aligned && p_.to.run_turned != nullptr && p_.to.run_turned(g_, turns, count, now_.sizes, dtype_of<T>, p_.to))
+    return values_.compute_turns(stream, turns, count, first.x, first.other, to, early);
+  if (first.gate >= 0)
+    if (status s = run_node(stream, first.gate); !s) return s;
+  for (int k = 0; k < count; ++k)
+    if (status s = run_node(stream, turns[k]); !s) return s;
+  return ok;
+}
 template <class T>
 status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone) {
+  if (status s = turn_inputs(stream, l); !s) return s;
   if (l.together > 0 && mixes(l)) {
     const auto ran = run_mixed_together(stream, to, l, alone);
     if (!ran) return ran.failure();
@@ -113,13 +140,15 @@ status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const 
   for (bound_together<T>& b : together_) {
     if (l.together == 0 || b.first() != l.product || mixes(l)) continue;
     void* y[max_segments + 1] = {};
-    for (int k = 0; k <= l.together; ++k) y[k] = place_of(p_.products[l.product + k].result);
+    const void* x[max_segments] = {};
+    for (int k = 0; k <= l.together; ++k)
+      y[k] = place_of(p_.products[l.product + k].result), x[k] = input_of(p_.products[l.product + k]);
     if (l.gated >= 0) y[l.together + 1] = place_of(l.gated);
     const product_slots& s = p_.products[l.product];
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
     using ran = typename bound_together<T>::ran;
     const auto what =
-        b.run(stream, kernels_->linear, to, m, products_, tensor_at(s.x), y, l.gated >= 0, norm_ahead_of(s.x, m));
+        b.run(stream, kernels_->linear, to, m, products_, x, y, l.gated >= 0, norm_ahead_of(s.x, m));
     if (!what) return what.failure();
     if (*what == ran::products && l.gated >= 0) return run_node(stream, l.gated);
     if (*what != ran::nothing) return ok;
@@ -137,7 +166,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   const product_slots& s = b.slots();
   product_tensors with;
   with.y = place_of(s.result);
-  with.x = tensor_at(s.x), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
+  with.x = input_of(s), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
   void* const side = output_at(b.kept_side());
   with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
   with.before = output_at(s.before_posts);

@@ -119,6 +119,7 @@ template <class T> class bound_product {
   void memory_moved() { calls_ = {}, code_calls_ = {}; }
   // May this launch read weights and adapter before the kernel ahead of it has finished? From the second one on.
   bool may_chain() { return std::exchange(chained_, true); }
+  bool is_chained() const { return chained_; }
 
   // Which of the sums ran beside it: a bit for each.
   result<unsigned> run(cudaStream_t stream, const linear_kernels& kernels, const target& to, long long m,

@@ -18,17 +18,17 @@ template <class T> class bound_together {
     for (kept& k : kept_) k.used = 0;
   }
   enum class ran : unsigned char { nothing, products, gated };
-  // `y`: of each, and behind them, where there is one, that of their multiplication.
+  // `x`: of each; `y`: of each, and behind them, where there is one, that of their multiplication.
   result<ran> run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
-                  std::deque<bound_product<T>>& products, const void* x, void* const* y, bool gated,
+                  std::deque<bound_product<T>>& products, const void* const* x, void* const* y, bool gated,
                   const norm_ahead& ahead) {
     kept* to = &kept_[0];
     for (kept& k : kept_) {
       if (k.used > 0 && k.m == m && k.aligned == aligned(x, y, gated)) {
         k.used = ++calls_;
         if (k.does == ran::nothing) return k.does;
-        if (status s = point(k.bound, x, k.does == ran::gated ? y + count_ : y, k.does == ran::gated ? 1 : count_); !s)
-          return s.failure();
+        const bool one = k.does == ran::gated;
+        if (status s = point(k.bound, x, count_, one ? y + count_ : y, one ? 1 : count_); !s) return s.failure();
         take_norms(k.bound, ahead, {});
         if (status s = launch(stream, k.bound, may_chain(products)); !s) return s.failure();
         return k.does;
@@ -69,33 +69,36 @@ template <class T> class bound_together {
                            return launch(timer->stream(), trial, true);
                          });
   }
-  bool aligned(const void* x, void* const* y, bool gated) const {
-    bool all = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
+  bool aligned(const void* const* x, void* const* y, bool gated) const {
+    bool all = true;
+    for (int i = 0; i < count_; ++i) all = all && reinterpret_cast<std::uintptr_t>(x[i]) % 16 == 0;
     for (int i = 0; i < count_ + (gated ? 1 : 0); ++i) all = all && reinterpret_cast<std::uintptr_t>(y[i]) % 16 == 0;
     return all;
   }
   status bind(kept& to, const linear_kernels& kernels, const target& device, long long m,
-              std::deque<bound_product<T>>& products, const void* x, void* const* y, bool gated) const {
+              std::deque<bound_product<T>>& products, const void* const* x, void* const* y, bool gated) const {
     product_shape shapes[max_segments];
     stream_layer layers[max_segments];
     to.bound.count = 0, to.does = ran::nothing;
+    bool one_x = true;  // rows of two layers in one tile read the same
     for (int i = 0; i < count_; ++i) {
       const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
       if (p.is_coded()) return ok;
       shapes[i] = p.shape(m);
       shapes[i].aligned = shapes[i].aligned && aligned(x, y, gated);
-      layers[i] = {p.weight(), {y[i], p.record(), nullptr, p.out_size(), p.act()}};
+      layers[i] = {p.weight(), {y[i], p.record(), nullptr, p.out_size(), p.act()}, x[i]};
+      one_x = one_x && x[i] == x[0];
     }
     const bool apart = count_ == 2 && products[first_ + 1].stands_apart();
-    stream_choice c = gated ? choose_gated(shapes, apart, device, kernels.have) : stream_choice{};
+    stream_choice c = gated && one_x ? choose_gated(shapes, apart, device, kernels.have) : stream_choice{};
     to.does = c.gated ? ran::gated : ran::products;
     for (int i = 0; c.gated && i < count_; ++i) layers[i].to.y = y[count_];
     if (c.rows == 0) c = choose_together(shapes, count_, device, kernels.have);
-    const result<stream_choice> timed = quickest(c, kernels, device, {x, m, shapes[0].k}, shapes, layers);
+    const result<stream_choice> timed = quickest(c, kernels, device, {x[0], m, shapes[0].k}, shapes, layers);
     if (!timed) return timed.failure();
     c = *timed;
     if (c.rows == 0) return to.does = ran::nothing, status(ok);
-    return bind_together(to.bound, kernels, dtype_of<T>, c, {x, m, shapes[0].k}, shapes[0].rank, layers, count_);
+    return bind_together(to.bound, kernels, dtype_of<T>, c, {x[0], m, shapes[0].k}, shapes[0].rank, layers, count_);
   }
   // Asks all of them: each is chained from now on.
   bool may_chain(std::deque<bound_product<T>>& products) const {

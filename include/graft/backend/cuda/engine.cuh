@@ -66,7 +66,7 @@ template <class T> struct engine {
                        const capacity& room) {
     const plan p = fuse(g, to);
     s.weight = s.weight || folded;
-    if (p.launches.size() != 1 || p.products.size() != 1) return;
+    if (p.launches.size() != 1 || p.products.size() != 1 || p.products[0].turn >= 0) return;
     if (room.rank == 0) s.rank = std::max(s.rank, padded_rank(static_cast<int>(side_rank(g, p.products[0], sizes))));
     s.pre = s.pre || p.products[0].pre >= 0;
   }

@@ -159,7 +159,9 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::neumann_grad:
       return sum_series_back(with<Ops, op::neumann_grad>(on),
                              neumann_grads<Real>{out, x.a, x.b, neumann_series(argument(v, 0)), doubles});
-    case op::rotate: return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch});
+    case op::rotate:
+      if (x.turned != nullptr) return turn_few(with<Ops, op::rotate>(on), *x.turned);
+      return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch});
     case op::rotate_grad:
       return sum_blocks(with<Ops, op::rotate_grad>(on), rotate_sums<Real>{out, x.a, x.b, x.c, v.tb, scratch});
     case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);

@@ -53,16 +53,19 @@ struct bound_launch {
 struct bound_linear {
   int device = 0, count = 0;  // of kernels: none for an empty product, one, or a shrink and the product
   bound_launch at[2];
-  const void* x = nullptr;  // what they are bound to now
+  const void* x = nullptr;            // what they are bound to now,
+  const void* each[max_segments]{};  // and of several layers each
   void* y = nullptr;
   const void* residual = nullptr;
   unsigned beside = 0;  // which sums run beside the product, as they are bound now
   beside_sum sums[2]{};
 };
-// Layers that share x, each with its weight, its adapter of the same rank, and its output.
+// Layers of one launch, each with its weight, its adapter of the same rank, and its output; x is that of the launch where
+// it is null.
 struct stream_layer {
   const void* w;
   stream_segment to;
+  const void* x = nullptr;
 };
 
 namespace detail {
@@ -96,7 +99,6 @@ inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype 
   g.k_steps = static_cast<int>((x.cols + 63) / 64);
   const int tokens = (g.m + 7) / 8 * 8;  // others of the kernel's stay as they lie: nothing of theirs is stored
   g.x_bytes = static_cast<std::uint32_t>(tokens) * 128;
-  if (status s = make_map(to.maps.x, type, x, tokens, 64); !s) return s;
   g.gated = c.gated;
   for (int i = 0, tile = 0; i < max_segments; ++i) {
     g.first_tile[i] = i < count ? tile : c.tiles;
@@ -105,6 +107,8 @@ inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype 
     tile += c.gated ? c.tiles : (g.segment[i].n + c.rows - 1) / c.rows;
     const int box = c.gated ? c.rows / 2 : c.rows;
     if (status s = make_map(to.maps.w[i], type, {layers[i].w, g.segment[i].n, x.cols}, box, 64); !s) return s;
+    const matrix own{layers[i].x != nullptr ? layers[i].x : x.data, x.rows, x.cols};
+    if (status s = make_map(to.maps.x[i], type, own, tokens, 64); !s) return s;
   }
   to.args = g;
   const int shape = shape_index(c.rows, c.any);
@@ -205,7 +209,7 @@ inline status bind_tiles(bound_launch& b, const linear_kernels& kernels, way how
 }
 inline status point_x(bound_launch& b, const void* x) {
   if (auto* g = std::get_if<gemm_call>(&b.with)) return move_map(g->maps.x, x);
-  if (auto* s = std::get_if<stream_call>(&b.with)) return move_map(s->args.by_row ? s->maps.w[0] : s->maps.x, x);
+  if (auto* s = std::get_if<stream_call>(&b.with)) return move_map(s->args.by_row ? s->maps.w[0] : s->maps.x[0], x);
   std::get_if<tile_args>(&b.with)->x = x;
   return ok;
 }
@@ -270,7 +274,7 @@ inline status bind_together(bound_linear& to, const linear_kernels& kernels, dty
                             const matrix& x, int rank, const stream_layer* layers, int count) {
   to.count = 1;
   to.device = device_now();
-  to.x = x.data;
+  for (int i = 0; i < count; ++i) to.each[i] = layers[i].x != nullptr ? layers[i].x : x.data;
   return detail::bind_stream(to.at[0], kernels, type, c, stream_args{}, x, rank, layers, count, true);
 }
 
@@ -288,12 +292,15 @@ inline status point(bound_linear& b, dtype type, const beside_sum* sums) {
   b.sums[0] = sums[0], b.sums[1] = sums[1];
   return detail::bind_sums(*std::get_if<gemm_call>(&b.at[b.count - 1].with), type, b.beside, sums);
 }
-// The same for layers that were bound together: an output for each.
-inline status point(bound_linear& b, const void* x, void* const* y, int count) {
-  if (x != b.x)
-    if (status s = detail::point_x(b.at[0], x); !s) return s;
-  b.x = x;
-  for (int i = 0; i < count; ++i) std::get_if<stream_call>(&b.at[0].with)->args.segment[i].y = y[i];
+// The same for `layers` that were bound together: an x for each, and `count` outputs.
+inline status point(bound_linear& b, const void* const* x, int layers, void* const* y, int count) {
+  stream_call& to = *std::get_if<stream_call>(&b.at[0].with);
+  for (int i = 0; i < layers; ++i) {
+    if (x[i] == b.each[i]) continue;
+    if (status s = move_map(to.maps.x[i], x[i]); !s) return s;
+    b.each[i] = x[i];
+  }
+  for (int i = 0; i < count; ++i) to.args.segment[i].y = y[i];
   return ok;
 }
 

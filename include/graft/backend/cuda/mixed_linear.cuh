@@ -87,7 +87,7 @@ inline status stream_mixed(cudaStream_t stream, const mixed_kernels& kernels, co
   const mixed_operands& o = all[0];
   stream_maps maps{};
   const int tokens = static_cast<int>((p->m + 7) / 8 * 8);
-  if (status s = make_map(maps.x, p->type, {o.x, p->m, p->k}, tokens, 64); !s) return s;
+  if (status s = make_map(maps.x[0], p->type, {o.x, p->m, p->k}, tokens, 64); !s) return s;
   stream_args g{};
   g.m = static_cast<int>(p->m), g.k_steps = (p->k + 63) / 64;
   g.x_bytes = static_cast<std::uint32_t>(tokens) * 128;
@@ -96,7 +96,7 @@ inline status stream_mixed(cudaStream_t stream, const mixed_kernels& kernels, co
     g.first_tile[i] = i < count ? tile : c.tiles;
     if (i >= count) continue;
     g.segment[i] = {all[i].y, {}, all[i].residual, p[i].n, all[i].act};
-    mixed.tables.records[i] = all[i].batch.records;
+    mixed.tables.records[i] = all[i].batch.records, maps.x[i] = maps.x[0];
     if (status s = make_map(maps.w[i], p->type, {all[i].w, p[i].n, p->k}, c.rows, 64); !s) return s;
     tile += (p[i].n + c.rows - 1) / c.rows;
   }

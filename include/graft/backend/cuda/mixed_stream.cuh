@@ -294,6 +294,7 @@ __global__ void __launch_bounds__(mixed_block<T, Tokens, Rows, Splits, Segments>
                                       g,
                                       g.segment[s],
                                       maps.w[s],
+                                      maps.x[s],
                                       base,
                                       (tile - g.first_tile[s]) * Rows,
                                       split,

@@ -10,6 +10,7 @@
 #include <graft/backend/cuda/pointwise.cuh>
 #include <graft/backend/cuda/rope.cuh>
 #include <graft/backend/cuda/rotate_blocks.cuh>
+#include <graft/backend/cuda/rotate_few.cuh>
 #include <graft/backend/cuda/rotate_pass.cuh>
 #include <graft/backend/cuda/rowwise.cuh>
 #include <graft/graph/op_set.h>
@@ -83,6 +84,10 @@ template <bool Compiled, class On> struct compiled_on {
   }
   template <class Real> friend status rotate(const compiled_on& to, const turn<Real>& t) {
     if constexpr (Compiled) return rotate(to.on, t);
+    return refuse("rotate");
+  }
+  template <class Real> friend status turn_few(const compiled_on& to, const turned_values<Real>& all) {
+    if constexpr (Compiled) return turn_few(to.on, all);
     return refuse("rotate");
   }
   template <class Real> friend status sum_blocks(const compiled_on& to, const rotate_sums<Real>& r) {

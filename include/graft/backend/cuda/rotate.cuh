@@ -28,6 +28,7 @@ template <class Int> __host__ __device__ Int natural(Int at, Int block, Int fact
 struct rotation {
   long long factors, blocks, b, in;
   bool transposed;
+  rotation() = default;
   template <class Real>
   rotation(const tensor<Real>& q, long long width, bool t)
       : factors(q.d[0]), blocks(q.d[1]), b(q.d[3]), in(width), transposed(t) {}

@@ -7,8 +7,7 @@
 // bytes in x, in the result and in R: no shared memory, no shuffles.
 #pragma once
 #include <graft/backend/cuda/device.h>
-#include <graft/backend/cuda/gemm_mma.cuh>
-#include <graft/backend/cuda/rotate.cuh>
+#include <graft/backend/cuda/rotate_right.cuh>
 
 namespace graft::cuda {
 
@@ -33,46 +32,6 @@ inline int pass_depth(const rotation& r) {  // inner tiles of 32 for 32 columns;
   return 32 % r.b == 0 ? 1 : r.b == 64 ? 2 : r.b == 128 ? 4 : 0;
 }
 
-// Entry (i, j) of the whole R of one factor. In 32 bit: it is asked for 32 times before the first row.
-__device__ inline float single_entry(const rotate_args& g, unsigned i, unsigned j) {
-  const auto b = static_cast<unsigned>(g.r.b);
-  const unsigned block = j / b, down = i - block * b, along = j - block * b;
-  if (down >= b) return 0;  // another block's, also where i is before it
-  return g.q[(g.r.shared() ? 0 : block) * b * b + (g.r.transposed ? along * b + down : down * b + along)];
-}
-// A thread's part of a tile of 32 x 32, as the right operand: inner element 8q + 4s + 2h + {0, 1} for column 4 (lane / 4) + t.
-using right_tile = std::uint32_t[2][4][2];  // [s][t][h]
-
-// The tile is a part of a block in float: pieces of four columns of R, or of Rᵀ, all asked for at once.
-using right_pieces = float4[8];
-__device__ inline void load_right(right_pieces& v, const float* from, int pitch, bool transposed, int lane) {
-  const int q = lane % 4, group = lane / 4;
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    v[i] = __ldg(reinterpret_cast<const float4*>(transposed ? from + (4 * group + i / 2) * pitch + 8 * q + 4 * (i % 2)
-                                                            : from + (8 * q + i) * pitch + 4 * group));
-}
-template <class T> __device__ inline void pack_right(right_tile& to, const right_pieces& v, bool transposed) {
-  auto at = [&](int i, int k) { return k == 0 ? v[i].x : k == 1 ? v[i].y : k == 2 ? v[i].z : v[i].w; };
-#pragma unroll
-  for (int e = 0; e < 16; ++e) {
-    const int s = e / 8, t = e / 2 % 4, h = e % 2, i = 4 * s + 2 * h;
-    to[s][t][h] =
-        transposed ? pack<T>(at(2 * t + s, 2 * h), at(2 * t + s, 2 * h + 1)) : pack<T>(at(i, t), at(i + 1, t));
-  }
-}
-// Any other one, entry by entry: rows of the whole R from `row` on, columns from `column` on.
-template <class T>
-__device__ inline void gather_right(right_tile& to, const rotate_args& g, long long row, long long column, int lane) {
-#pragma unroll
-  for (int e = 0; e < 16; ++e) {
-    const int i = 8 * (lane % 4) + 4 * (e / 8) + 2 * (e % 2), j = 4 * (lane / 4) + e / 2 % 4;
-    auto entry = [&](int k) {
-      return single_entry(g, static_cast<unsigned>(row + k), static_cast<unsigned>(column + j));
-    };
-    to[e / 8][e / 2 % 4][e % 2] = pack<T>(entry(i), entry(i + 1));
-  }
-}
 // `Tiles` tiles of 32 columns a warp: a row is read and written in pieces of 128 bytes. Depth inner tiles for each.
 template <class T, int Depth>
 __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
@@ -86,7 +45,7 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
   const long long from = first / (32 * inner) * (32 * inner);
   const bool second = first + 32 < g.r.in;  // the last warp may have one tile only
   right_tile right[tiles][Depth] = {};
-  const bool whole = g.r.b % 32 == 0 && g.q.type == dtype::f32 && reinterpret_cast<std::uintptr_t>(g.q.at) % 16 == 0;
+  const bool whole = in_pieces(g.q, g.r);
   const long long block = g.r.shared() ? 0 : first / g.r.b;
   right_pieces pieces[tiles] = {};
   auto ask = [&](int c, int d) {
@@ -104,7 +63,7 @@ __global__ void __launch_bounds__(32 * pass_warps, Depth == 4 ? 1 : 2)
 #pragma unroll
       for (int d = 0; d < Depth; ++d)
         if (c == 0 || second)
-          gather_right<T>(right[c][d], g, (Depth == 1 ? first + 32 * c : from) + 32 * d, first + 32 * c, lane);
+          gather_right<T>(right[c][d], g.q, g.r, (Depth == 1 ? first + 32 * c : from) + 32 * d, first + 32 * c, lane);
   } else if constexpr (Depth > 1) {
 #pragma unroll
     for (int d = 0; d < Depth; ++d) ask(0, d), pack_right<T>(right[0][d], pieces[0], g.r.transposed);

@@ -41,7 +41,7 @@ struct stream_block {
   const stream_maps& maps;
   const stream_args& g;
   const stream_segment& seg;
-  const CUtensorMap& w_map;
+  const CUtensorMap &w_map, &x_map;
   std::uint32_t base;
   int row0, split, k_begin, k_end;
 
@@ -107,7 +107,7 @@ struct stream_block {
         [&](int k, int q) {
           const std::uint32_t here = pre() != nullptr ? x_here(q) : full(q);
           if (pre() != nullptr) ptx::barrier_expect(here, g.x_bytes);
-          ptx::load_tile(base + q * shape::stage + shape::w + shape::a, &maps.x, k * 64, 0, here, ptx::evict_last);
+          ptx::load_tile(base + q * shape::stage + shape::w + shape::a, &x_map, k * 64, 0, here, ptx::evict_last);
         },
         [] { ptx::wait_for_previous_kernel(); });
   }

@@ -17,6 +17,7 @@ __global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, An
                                                                g,
                                                                g.segment[s],
                                                                maps.w[s],
+                                                               maps.x[s],
                                                                (ptx::shared_address(raw) + 1023) & ~1023U,
                                                                (tile - g.first_tile[s]) * (g.gated ? Rows / 2 : Rows),
                                                                split,

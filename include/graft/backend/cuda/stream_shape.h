@@ -44,7 +44,7 @@ struct stream_segment {
   activation act;
 };
 struct stream_maps {
-  CUtensorMap x, w[max_segments];
+  CUtensorMap x[max_segments], w[max_segments];
 };
 // A norm behind y, or ahead of x (stream_norm.cuh).
 struct norm_behind {

@@ -59,6 +59,19 @@ constexpr bool run_normed(const product_shape& before, const product_shape* behi
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
 }
+// Rotations of a few rows are one kernel (rotate_few.cuh): of one factor each, in blocks that do not cross 32 columns.
+inline constexpr int few_turned_rows = 64;
+constexpr bool run_turned(const graph& g, const id* turns, int count, const size_values& s, dtype type,
+                          const target& t) {
+  auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
+  bool all = t.capability >= 80 && is_16_bit(type) && count <= max_segments;
+  for (int k = 0; k < count; ++k) {
+    const long long rows = size(turns[k], 2), block = size(g[turns[k]].b, 3);
+    all = all && rows > 0 && rows <= few_turned_rows && size(turns[k], 3) % 32 == 0 && size(g[turns[k]].b, 0) == 1 &&
+          block > 0 && 32 % block == 0;
+  }
+  return all;
+}
 // Few results with very many terms (a sum over the tokens of small products, as in LoKr; a weight times a narrow matrix, as
 // in DoRA) are made in parts, which a second kernel adds up in order.
 constexpr int parts_of_terms(long long rows, long long cols, long long results, long long terms) {
@@ -113,9 +126,10 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.largest_branch_rank = 64;
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = t.takes_dropout = true;
   if (capability >= 90) t.largest_chained_side = 64;
-  t.joins_products = max_segments, t.joins_gates = t.carries_norms = true;
+  t.joins_products = max_segments, t.joins_gates = t.carries_norms = t.turns_inputs = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
   t.run_gated = &run_gated, t.run_normed = &run_normed, t.run_summed = &run_summed, t.takes_heads = &takes_heads;
+  t.run_turned = &run_turned;
   return t;
 }
 }  // namespace cuda

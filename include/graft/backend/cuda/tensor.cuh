@@ -28,11 +28,13 @@ template <class Real> tensor<Real> shaped(const graph& g, id i, const size_value
 
 // Scalars are tensors of one element: their values are read on the device.
 template <class Real> struct joined_values;
+template <class Real> struct turned_values;
 template <class Real> struct operands {
   tensor<Real> a, b, c;
   const std::int64_t* ids = nullptr;  // of a look-up, or the rows and columns of an index
   cells<Real> factors{}, added{};     // of the gradient of a norm: of each column, and what is added to it
   const joined_values<Real>* joined = nullptr;
+  const turned_values<Real>* turned = nullptr;  // several rotations of a few rows: all there is to know
 };
 
 }  // namespace graft::cuda

@@ -119,6 +119,22 @@ class values {
     put(r.result, to);
     return evaluate_(stream, *g_, s_, i, (*this)[r.result], x, nullptr);
   }
+  // Several rotations of one x, or of x ⊙ other, into `to`; `early`: none of what they read but x was written since the
+  // last call.
+  status compute_turns(cudaStream_t stream, const id* turns, int count, id x, id other, cells<float> const* to,
+                       bool early) {
+    turned_values<float> all;
+    all.count = count, all.x = (*this)[x], all.early = early;
+    if (other >= 0) all.other = (*this)[other].p;
+    for (int k = 0; k < count; ++k) {
+      const node& v = (*g_)[turns[k]];
+      put(turns[k], to[k]);
+      all.out[k] = (*this)[turns[k]], all.q[k] = (*this)[v.b], all.transposed[k] = v.tb;
+    }
+    operands<float> operand;
+    operand.turned = &all;
+    return evaluate_(stream, *g_, s_, turns[0], all.out[0], operand, nullptr);
+  }
   tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[static_cast<std::size_t>(unshaped(*g_, i))]); }
   // The same to be read: codes are decoded first.
   result<tensor<float>> numbers(cudaStream_t stream, id i) const {
