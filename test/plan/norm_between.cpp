@@ -86,9 +86,16 @@ TEST_CASE("norm_between: the first norm of a block is inside the last product of
   const size_values s = with_nominals(g, size_values{});
   CHECK(!takes_first_norm(ahead, fuse(ahead, sm_90), size_values{}, g, p, s, dtype::bf16));
 }
+TEST_CASE("norm_between: rotations ahead of products are linear too, where they are part of their launch") {
+  const builder step = step_of<turned>();
+  const graph g = step;
+  const plan p = fuse(g, sm_90);
+  CHECK(norms_inside(p) == 1);
+  target apart = sm_90;
+  apart.turns_inputs = false;
+  CHECK(norms_inside(fuse(g, apart)) == 0);  // a norm that something else reads stays a launch
+}
 TEST_CASE("norm_between: a norm that something else reads stays a launch") {
-  const builder step = step_of<turned>();  // a rotation of x
-  CHECK(norms_inside(fuse(step, sm_90)) == 0);
   const block_value v = value_of<tuned>();  // what is kept for the backward pass
   const kept_pair kept = keep(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how));
   CHECK(norms_inside(fuse(kept.forward, sm_90)) == 0);

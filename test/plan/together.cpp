@@ -16,6 +16,13 @@ struct uneven : adapted<llama, on<"q_proj", lora<16>>> {
   using element = bf16;
 };
 
+struct turned : adapted<llama, on<"*_proj", oft<32>>> {
+  using element = bf16;
+};
+struct half_turned : adapted<llama, on<"gate_proj", oft<32>>, on<"down_proj", boft<8, 2>>> {
+  using element = bf16;
+};
+
 template <class Block> int kernels_with(long long tokens) {
   block_value v = value_of<Block>();
   v.how.cached = true;
@@ -66,6 +73,47 @@ TEST_CASE("together: the product of gate and up is part of their launch, where n
   target apart = sm_90;
   apart.joins_gates = false;
   CHECK(fuse(g, apart).launches.size() == p.launches.size() + 1);
+}
+TEST_CASE("together: products that turn one input, each its own way, are one launch with the rotations ahead of them") {
+  const block_value v = value_of<turned>();
+  const builder b = capture_forward(v.formula, v.how);
+  const graph g = b;
+  const plan p = fuse(g, sm_90);
+  int turns = 0, launches = 0;
+  for (const launch& l : p.launches) {
+    CHECK(g[l.anchor].what != op::rotate);
+    if (l.product < 0) continue;
+    ++launches;
+    for (int k = 0; k <= l.together; ++k) {
+      const product_slots& s = p.products[l.product + k];
+      REQUIRE(s.turn >= 0);
+      ++turns;
+      CHECK(s.x == p.products[l.product].x);
+      CHECK((p.launch_of[s.turn] == p.launch_of[l.anchor] && p.place[s.turn] == slot::pre));
+    }
+  }
+  CHECK((turns == 7 && launches == 4));
+  CHECK(kernels_with<turned>(16) == kernels_with<tuned>(16) + 4);  // one ahead of each launch; gate ⊙ up is in the last
+  CHECK(kernels_with<turned>(65) == kernels_with<tuned>(65) + 7);  // one for each rotation
+  target apart = sm_90;
+  apart.turns_inputs = false;
+  CHECK(fuse(g, apart).launches.size() > p.launches.size() + 7);
+}
+TEST_CASE("together: of gate and up one turns its input; gate ⊙ up is what the rotation behind them reads") {
+  const block_value v = value_of<half_turned>();
+  const builder b = capture_forward(v.formula, v.how);
+  const graph g = b;
+  const plan p = fuse(g, sm_90);
+  int gates = 0;
+  for (const product_slots& s : p.products) {
+    if (s.gate < 0) continue;
+    ++gates;
+    CHECK((g[s.gate].what == op::mul && g[s.turn].a == s.gate));
+    CHECK(((g[s.gate].a == s.x && g[s.gate].b == s.other)));
+  }
+  CHECK(gates == 1);
+  for (const launch& l : p.launches) CHECK(l.gated < 0);
+  CHECK(kernels_with<half_turned>(8) == kernels_with<tuned>(8) + 1 + 3);  // two factors are composed, behind gate ⊙ up
 }
 TEST_CASE("together: what training keeps stands alone") {
   const block_value v = value_of<tuned>();

@@ -30,6 +30,8 @@ struct product_planner : joined_nodes {
       if (is_ready(groups[k])) add_products(groups[k], i);
     } else if (const int s = sum_of[i]; s >= 0 && (p.sums[s].result == i || p.sums[s].scaled == i)) {
       if (runs_beside[s] < 0 && computed_before(p.sums[s].product, product_of, -1)) add_sum(p.sums[s], s);
+    } else if (const int m = stack_of[i]; m >= 0) {
+      if (computed_before(p.stacks[m].inside, stack_of, m)) add_stack(m);
     } else if (const int e = expression_of[i]; e >= 0) {
       if (expressions[e][0] == i && computed_before(expressions[e])) add_expression(e);
     } else if (const int h = heads_of[i]; h >= 0) {
@@ -121,6 +123,12 @@ struct product_planner : joined_nodes {
     p.launches.back().chained = index;
     for (const id i : c.inside())
       add(i, i == c.result ? slot::product : i == c.left_sum || i == c.right_sum ? slot::reduce : slot::pre);
+  }
+  [[gnu::cold]] constexpr void add_stack(int index) {
+    const small_stack& s = p.stacks[index];
+    open(family::product, s.inside[s.inside.size() - 1]);
+    p.launches.back().stack = index;
+    for (const id i : s.inside) add(i, slot::alone);
   }
   [[gnu::cold]] constexpr void add_attention(id i, int heads) {
     open(family::attention, i);

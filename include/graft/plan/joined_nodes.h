@@ -13,7 +13,7 @@ namespace graft::detail {
 struct joined_nodes : planner {
   sequence<int> readers;
   // By node: the number of what takes it in, or -1.
-  sequence<int> dropped_of, chain_of, product_of, sum_of, row_of, expression_of;
+  sequence<int> dropped_of, chain_of, product_of, sum_of, stack_of, row_of, expression_of;
   sequence<int> heads_of;  // attention, and the row launch whose result nothing else reads
   sequence<product_slots> products;
   // By product: those of the same launch; of the first of them, the gate and the norm behind it.
@@ -32,6 +32,7 @@ struct joined_nodes : planner {
         chain_of(g.size, -1),
         product_of(g.size, -1),
         sum_of(g.size, -1),
+        stack_of(g.size, -1),
         row_of(g.size, -1),
         expression_of(g.size, -1),
         heads_of(g.size, -1) {}
@@ -46,6 +47,8 @@ struct joined_nodes : planner {
     find_gates();
     node_set free(g.size);
     for (id i = 0; i < g.size; ++i) free.in[i] = is_free(i);
+    if (p.to.largest_stack_side > 0) p.stacks = small_stacks(g, p.when, free, stack_of);
+    for (id i = 0; i < g.size; ++i) free.in[i] = free[i] && stack_of[i] < 0;
     if (p.to.joins_rows) find_row_launches(free);
     norm_behind = sequence<int>(products.size(), -1), product_before = sequence<int>(p.row_launches.size(), -1);
     if (p.to.carries_norms) find_norms();

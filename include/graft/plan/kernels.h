@@ -83,8 +83,8 @@ constexpr int turn_kernels(const graph& g, const plan& p, const launch& l, const
     turns.push(of.turn);
     n += (of.gate >= 0 ? 1 : 0) + (p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, of.turn, s, type, p.to));
   }
-  const bool at_once = n > 0 && p.to.run_turned != nullptr &&
-                       p.to.run_turned(g, turns.begin(), turns.size(), s, type, p.to);
+  const bool at_once =
+      n > 0 && p.to.run_turned != nullptr && p.to.run_turned(g, turns.begin(), turns.size(), s, type, p.to);
   return at_once ? 1 : n;
 }
 constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
@@ -96,8 +96,7 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
     for (int k = 0; k < 2; ++k)
       if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
     const int turns = turn_kernels(g, p, l, s, type);  // and their rows of x are not one input
-    const bool inside =
-        l.gated >= 0 && turns == 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
+    const bool inside = l.gated >= 0 && turns == 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
     n += turns + (l.gated >= 0 && !inside ? 1 : 0);
     if (inside || (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
       return n + 1;
@@ -110,6 +109,13 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
     if (takes_chain(g, c, s, type, p.to)) return count(g, c.result, s) == 0 ? 0 : c.sums() ? 2 : 1;
     int n = 0;
     for (const id i : c.inside()) n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, i, s, type, p.to);
+    return n;
+  }
+  if (l.stack >= 0 && takes_stack(g, p.stacks[l.stack], s, p.to)) return count(g, l.anchor, s) == 0 ? 0 : 1;
+  if (l.stack >= 0) {
+    int n = 0;
+    for (const id i : p.stacks[l.stack].inside)
+      n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, i, s, type, p.to);
     return n;
   }
   if (l.sum >= 0) return count(g, p.sums[l.sum].result, s) == 0 ? 0 : 1;

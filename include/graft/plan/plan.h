@@ -7,6 +7,7 @@
 #include <graft/plan/product.h>
 #include <graft/plan/row_launch.h>
 #include <graft/plan/rows.h>
+#include <graft/plan/small_stacks.h>
 
 namespace graft {
 
@@ -52,6 +53,7 @@ struct launch {
   int summed[2] = {-1, -1};  // and what is read of the two: sums over the tokens, which may be made on the way
   int dropped = -1;          // a narrow product with dropout in it: one of plan::dropped
   int chained = -1;          // small products of every token: one of plan::chained
+  int stack = -1;            // products of stacks of small matrices: one of plan::stacks
   int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:
                              // the heads that it reads, which it may take as they are
 };
@@ -68,6 +70,7 @@ struct plan {
   sequence<row_launch> row_launches;
   sequence<dropped_product> dropped;
   sequence<chained_product> chained;
+  sequence<small_stack> stacks;
   int norm_of_input = -1;   // the row launch that whoever wrote the input may have done
   sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
   sequence<slot> place;

@@ -58,6 +58,7 @@ struct target {
   bool sums_beside = false;        // or runs beside another product
   bool takes_dropout = false;      // a narrow product has room for dropout in it (dropped.h)
   int largest_chained_side = 0;    // a chain of small products of every token is a launch of its own form (chained.h)
+  int largest_stack_side = 0;      // stacks of small matrices are taken through several products (small_stacks.h)
   bool joins_elements = false;     // operations on the elements of values without tokens are joined to expressions
   bool joins_rows = false;         // a norm with its factors, and heads side by side, are a launch (row_launch.h)
   int joins_products = 1;          // so many products that read the same input may be a launch,

@@ -231,6 +231,14 @@ template <class T> class bound_plan {
   status run_rows(cudaStream_t stream, const row_launch& r);
   status run_dropped(cudaStream_t stream, const dropped_product& d);
   status run_chain(cudaStream_t stream, const chained_product& c);
+  status run_small(cudaStream_t stream, const small_stack& s);
+  // Does something outside of the stack read what it makes?
+  bool is_read_outside(const small_stack& s, id i) const {
+    int inside = 0;
+    for (const id reader : s.inside)
+      for (int k = 0; k < 3; ++k) inside += g_[reader].operand(k) == i ? 1 : 0;
+    return readers_[i] > inside;
+  }
   // Of the sums of a chain, as the blocks of its kernel leave them.
   long long bytes_of_parts(const chained_product& c, const size_values& s) const {
     const long long tokens = g_.sizes.value(g_[c.z].d[1], s),

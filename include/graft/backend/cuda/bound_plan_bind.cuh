@@ -142,7 +142,7 @@ template <class T> void bound_plan<T>::collect() {
     if (l.product < 0 && l.sum < 0) {
       computed_.add(l.anchor);
       for (int n = l.first; n < l.first + l.count; ++n) {
-        if (l.chained >= 0) computed_.add(p_.nodes[n]);
+        if (l.chained >= 0 || l.stack >= 0) computed_.add(p_.nodes[n]);
         for (int k = 0; k < 3; ++k) need_known(g_[p_.nodes[n]].operand(k));
       }
     }

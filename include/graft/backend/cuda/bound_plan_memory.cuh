@@ -72,6 +72,11 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       const bool whole = takes_chain(g_, c, largest, dtype_of<T>, p_.to);
       for (const id i : c.inside())
         if (!whole || (i != c.between && i != c.other)) write(i, count(g_, i, largest));
+    } else if (l.stack >= 0) {
+      const small_stack& s = p_.stacks[l.stack];
+      const bool whole = takes_stack(g_, s, largest, p_.to);
+      for (const id i : s.inside)
+        if (!whole || is_read_outside(s, i)) write(i, count(g_, i, largest));
     } else {
       if (l.rows >= 0) write(p_.row_launches[l.rows].result, count(g_, p_.row_launches[l.rows].result, largest));
       if (l.rows < 0 || l.what == family::attention) write(l.anchor, count(g_, l.anchor, largest));

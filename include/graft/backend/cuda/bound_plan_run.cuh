@@ -24,6 +24,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
                      : l.sum >= 0                      ? run_sum(stream, to, l.sum)
                      : l.dropped >= 0                  ? run_dropped(stream, p_.dropped[l.dropped])
                      : l.chained >= 0                  ? run_chain(stream, p_.chained[l.chained])
+                     : l.stack >= 0                    ? run_small(stream, p_.stacks[l.stack])
                      : is_attention(g_[l.anchor].what) ? run_attention(stream, to, l)
                      : l.rows >= 0                     ? run_rows(stream, p_.row_launches[l.rows])
                      : l.count > 1                     ? run_expression(stream, to, l)
@@ -147,8 +148,7 @@ status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const 
     const product_slots& s = p_.products[l.product];
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
     using ran = typename bound_together<T>::ran;
-    const auto what =
-        b.run(stream, kernels_->linear, to, m, products_, x, y, l.gated >= 0, norm_ahead_of(s.x, m));
+    const auto what = b.run(stream, kernels_->linear, to, m, products_, x, y, l.gated >= 0, norm_ahead_of(s.x, m));
     if (!what) return what.failure();
     if (*what == ran::products && l.gated >= 0) return run_node(stream, l.gated);
     if (*what != ran::nothing) return ok;
@@ -289,6 +289,46 @@ template <class T> status bound_plan<T>::run_chain(cudaStream_t stream, const ch
     with.x = tensor_at(c.x), with.e = place(c.left_sum), with.f = place(c.right_sum),
     with.partial = static_cast<float*>(memory_.scratch());
   return kernels_->launches.chain(stream, with);
+}
+template <class T> status bound_plan<T>::run_small(cudaStream_t stream, const small_stack& s) {
+  if (!takes_stack(g_, s, now_.sizes, p_.to)) {
+    for (const id i : s.inside)
+      if (status done = run_node(stream, i); !done) return done;
+    return ok;
+  }
+  stack_args with{};
+  with.operands = s.operands.size(), with.steps = s.inside.size(), with.places = s.places;
+  const tensor<float> first = values_[g_[s.inside[0]].a], other = values_[s.operands[0]];
+  const tensor<float>& like = first.count() > 1 ? first : other;
+  with.side = static_cast<int>(like.d[3]), with.matrices = like.matrices();
+  for (int k = 0; k < with.operands; ++k) {
+    with.operand[k] = values_[s.operands[k]].p;
+    with.at[k] = static_cast<signed char>(s.placed_at[k]);
+  }
+  const auto place = [&](id o) -> signed char {
+    for (int k = 0; k < with.operands; ++k)
+      if (s.operands[k] == o) return with.at[k];
+    for (int k = 0; k < with.steps; ++k)
+      if (s.inside[k] == o) return static_cast<signed char>(s.place[k]);
+    return -1;
+  };
+  for (int k = 0; k < with.steps; ++k) {
+    const id i = s.inside[k];
+    const graft::node& v = g_[i];
+    stack_step& to = with.step[k];
+    to.what = v.what, to.ta = v.ta, to.tb = v.tb;
+    to.to = static_cast<signed char>(s.place[k]), to.a = place(v.a),
+    to.b = v.b < 0 ? static_cast<signed char>(0) : place(v.b);
+    if (to.a < 0 || to.b < 0) to.number = values_[to.a < 0 ? v.a : v.b].p;
+    if (!is_read_outside(s, i)) continue;
+    const int out = written_output(i);
+    to.store = values_.room(i);
+    if (out >= 0)
+      to.store = {now_.outputs[static_cast<std::size_t>(out)].data, now_.outputs[static_cast<std::size_t>(out)].type};
+    values_.put(i, to.store);
+  }
+  if (kernels_->launches.stack == nullptr) return not_launched("stacks of small matrices");
+  return kernels_->launches.stack(stream, with);
 }
 // By a kernel for whole models, where there is one; heads that it does not take as they are come first.
 template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, const target& to, const graft::launch& l) {

@@ -7,6 +7,7 @@
 #include <graft/backend/cuda/dropped_products.cuh>
 #include <graft/backend/cuda/expression.cuh>
 #include <graft/backend/cuda/gate_sums.cuh>
+#include <graft/backend/cuda/small_stacks.cuh>
 #include <graft/backend/cuda/stack_chain.cuh>
 #include <graft/plan/plan.h>
 
@@ -16,13 +17,15 @@ namespace graft::cuda {
 using launch_set = unsigned;
 namespace launches {
 inline constexpr launch_set dropped = 1, chain = 2, columns = 4, expression = 8, two_expressions = 16, gates = 32,
-                            known_expression = 64, weight_shrink = 128, every = ~0U;  // weight_shrink: and the next two
+                            known_expression = 64, weight_shrink = 128, stack = 1024,
+                            every = ~0U;  // weight_shrink: and the next two
 constexpr launch_set shrink_of(int rank) { return weight_shrink << (rank <= 16 ? 0 : rank <= 32 ? 1 : 2); }
 }  // namespace launches
 
 struct launchers {
   status (*dropped)(cudaStream_t, dropped_product::form, const dropped_args&) = nullptr;
   status (*chain)(cudaStream_t, const chain_args&) = nullptr;
+  status (*stack)(cudaStream_t, const stack_args&) = nullptr;
   status (*columns)(cudaStream_t, const target&, const dots_args&) = nullptr;
   status (*expression)(cudaStream_t, const cuda::expression&, const tensor<float>&, const tensor<float>&) = nullptr;
   status (*two_expressions)(cudaStream_t, const cuda::expression&, const cuda::expression&, const tensor<float>&,
@@ -40,6 +43,7 @@ struct launchers {
       if (theirs != nullptr && (which & bit) != 0) mine = theirs;
     };
     take(dropped, more.dropped, launches::dropped), take(chain, more.chain, launches::chain);
+    take(stack, more.stack, launches::stack);
     take(columns, more.columns, launches::columns), take(expression, more.expression, launches::expression);
     take(two_expressions, more.two_expressions, launches::two_expressions), take(gates, more.gates, launches::gates);
     take(known_expression, more.known_expression, launches::known_expression);
@@ -54,6 +58,7 @@ inline status not_launched(const char* what) {
 template <class T, launch_set Which> launchers compiled_launchers() {
   launchers l;
   if constexpr ((Which & launches::dropped) != 0) l.dropped = &multiply_dropped<T>;
+  if constexpr ((Which & launches::stack) != 0) l.stack = &run_stack<float>;
   if constexpr ((Which & launches::columns) != 0) l.columns = &dot_columns<T>;
   if constexpr ((Which & launches::expression) != 0) l.expression = &evaluate<T>;
   if constexpr ((Which & launches::two_expressions) != 0) l.two_expressions = &evaluate<T>;
@@ -84,7 +89,8 @@ constexpr launch_set launches_of(const graph& g, const plan& p) {
   for (const graft::launch& l : p.launches) {
     if (l.dropped >= 0) s |= launches::dropped;
     if (l.chained >= 0) s |= launches::chain;
-    const bool other = l.product >= 0 || l.sum >= 0 || l.dropped >= 0 || l.chained >= 0 || l.rows >= 0;
+    if (l.stack >= 0) s |= launches::stack;
+    const bool other = l.product >= 0 || l.sum >= 0 || l.dropped >= 0 || l.chained >= 0 || l.stack >= 0 || l.rows >= 0;
     if (!other && l.count > 1 && !is_attention(g[l.anchor].what))
       s |= l.also >= 0 ? launches::two_expressions : launches::expression;
     if (l.summed[0] >= 0) s |= launches::gates;

@@ -53,7 +53,7 @@ struct bound_launch {
 struct bound_linear {
   int device = 0, count = 0;  // of kernels: none for an empty product, one, or a shrink and the product
   bound_launch at[2];
-  const void* x = nullptr;            // what they are bound to now,
+  const void* x = nullptr;           // what they are bound to now,
   const void* each[max_segments]{};  // and of several layers each
   void* y = nullptr;
   const void* residual = nullptr;

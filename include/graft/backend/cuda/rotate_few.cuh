@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(32 * few_turn_warps) rotate_few(const __grid_c
       const float2 u = unpack<T>(a), v = unpack<T>(b);
       return pack<T>(u.x * v.x, u.y * v.y);
     };
-    x[h] = make_uint4(multiplied(x[h].x, y.x), multiplied(x[h].y, y.y), multiplied(x[h].z, y.z),
-                      multiplied(x[h].w, y.w));
+    x[h] =
+        make_uint4(multiplied(x[h].x, y.x), multiplied(x[h].y, y.y), multiplied(x[h].z, y.z), multiplied(x[h].w, y.w));
   }
   turned_rows acc = {};
   turn_rows<T>(acc, x[0], x[1], right);

@@ -126,6 +126,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.largest_branch_rank = 64;
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = t.takes_dropout = true;
   if (capability >= 90) t.largest_chained_side = 64;
+  t.largest_stack_side = 64;
   t.joins_products = max_segments, t.joins_gates = t.carries_norms = t.turns_inputs = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
   t.run_gated = &run_gated, t.run_normed = &run_normed, t.run_summed = &run_summed, t.takes_heads = &takes_heads;

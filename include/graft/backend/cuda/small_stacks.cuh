@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stacks of small square matrices through several products and sums (plan/small_stacks.h): a thread block takes a matrix of
+// each stack, brings what is read into shared memory, and goes through all steps there. In float, as single nodes are.
+#pragma once
+#include <graft/backend/cuda/cells.cuh>
+#include <graft/backend/cuda/device.h>
+#include <graft/backend/cuda/each.cuh>
+#include <graft/backend/cuda/layout.cuh>
+#include <graft/plan/small_stacks.h>
+
+namespace graft::cuda {
+
+struct stack_step {
+  op what;
+  bool ta, tb;
+  signed char to, a, b;  // places; of a and b -1: the number below
+  cells<float> number;   // one for all matrices
+  cells<float> store;    // no address: others do not read it
+};
+struct stack_args {
+  int side, steps, operands, places;
+  long long matrices;
+  cells<float> operand[most_stack_operands];
+  signed char at[most_stack_operands];
+  stack_step step[most_stack_steps];
+};
+
+namespace stacked {
+inline constexpr int pitch_of(int side) { return side + 1; }  // columns and rows are both read without conflicts
+inline constexpr int bytes_of(const stack_args& g) { return g.places * g.side * pitch_of(g.side) * 4; }
+
+// Two by two results a thread: half a load for each product.
+__device__ inline void multiply(float* to, const float* a, const float* b, const stack_step& s, int n) {
+  const int pitch = pitch_of(n), half = (n + 1) / 2;
+  const int a_row = s.ta ? 1 : pitch, a_step = s.ta ? pitch : 1, b_col = s.tb ? pitch : 1, b_step = s.tb ? 1 : pitch;
+  for (int e = static_cast<int>(threadIdx.x); e < half * half; e += static_cast<int>(blockDim.x)) {
+    const int r = e / half, c = e % half, r2 = r + half < n ? r + half : r, c2 = c + half < n ? c + half : c;
+    float sum[4] = {};
+    for (int k = 0; k < n; ++k) {
+      const float x = a[r * a_row + k * a_step], x2 = a[r2 * a_row + k * a_step];
+      const float y = b[k * b_step + c * b_col], y2 = b[k * b_step + c2 * b_col];
+      sum[0] += x * y, sum[1] += x * y2, sum[2] += x2 * y, sum[3] += x2 * y2;
+    }
+    to[r * pitch + c] = sum[0], to[r * pitch + c2] = sum[1];
+    to[r2 * pitch + c] = sum[2], to[r2 * pitch + c2] = sum[3];
+  }
+}
+template <class F> __device__ inline void each_entry(int n, const F& f) {
+  for (int e = static_cast<int>(threadIdx.x); e < n * n; e += static_cast<int>(blockDim.x)) f(e / n, e % n, e);
+}
+}  // namespace stacked
+
+template <class Real> __global__ void stack_kernel(const __grid_constant__ stack_args g) {
+  extern __shared__ float places[];
+  take_turn();
+  const int n = g.side, pitch = stacked::pitch_of(n), area = n * n;
+  const long long matrix = blockIdx.x;
+  auto place = [&](int k) { return places + k * n * pitch; };
+  for (int k = 0; k < g.operands; ++k) {
+    float* const to = place(g.at[k]);
+    const cells<float> from = g.operand[k] + matrix * area;
+    stacked::each_entry(n, [&](int r, int c, int e) { to[r * pitch + c] = from[e]; });
+  }
+  for (int k = 0; k < g.steps; ++k) {
+    __syncthreads();
+    const stack_step& s = g.step[k];
+    float* const to = place(s.to);
+    const float *const a = place(s.a < 0 ? 0 : s.a), *const b = place(s.b < 0 ? 0 : s.b);
+    if (s.what == op::matmul) {
+      stacked::multiply(to, a, b, s, n);
+    } else if (s.what == op::transpose) {
+      stacked::each_entry(n, [&](int r, int c, int) { to[r * pitch + c] = a[c * pitch + r]; });
+    } else if (s.what == op::unskew) {
+      const cells<float> out = s.store + matrix * (area - n) / 2;
+      stacked::each_entry(n, [&](int r, int c, int) {
+        if (r < c) out.put(packed_at(r, c, n), a[r * pitch + c] - a[c * pitch + r]);
+      });
+      continue;
+    } else {
+      const float number = s.a < 0 || s.b < 0 ? s.number[0] : 0;
+      stacked::each_entry(n, [&](int r, int c, int) {
+        const float u = s.a < 0 ? number : a[r * pitch + c], v = s.b < 0 ? number : b[r * pitch + c];
+        to[r * pitch + c] = s.what == op::add ? u + v : s.what == op::sub ? u - v : u * v;
+      });
+    }
+    if (s.store.at == nullptr) continue;
+    __syncthreads();
+    const cells<float> out = s.store + matrix * area;
+    stacked::each_entry(n, [&](int r, int c, int e) { out.put(e, to[r * pitch + c]); });
+  }
+}
+
+template <class Real> status run_stack(cudaStream_t stream, const stack_args& g) {
+  if (g.matrices == 0) return ok;
+  const int bytes = stacked::bytes_of(g), half = (g.side + 1) / 2;
+  const auto* const kernel = reinterpret_cast<const void*>(&stack_kernel<Real>);
+  if (bytes > 48 * 1024)
+    if (status s = check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                         "shared memory of stacks");
+        !s)
+      return s;
+  const int threads = (half * half + 31) / 32 * 32;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t how{dim3(static_cast<unsigned>(g.matrices)),
+                               dim3(static_cast<unsigned>(threads < 64    ? 64
+                                                          : threads > 256 ? 256
+                                                                          : threads)),
+                               static_cast<std::size_t>(bytes),
+                               stream,
+                               &early,
+                               device_chains() ? 1U : 0U};
+  void* arguments[] = {const_cast<stack_args*>(&g)};
+  return launch(how, kernel, arguments, "stack");
+}
+
+}  // namespace graft::cuda

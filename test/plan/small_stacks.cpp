@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of stacks of small matrices are one launch: the gradient of OFT's and BOFT's parameters behind that of their blocks.
+#include <doctest/doctest.h>
+#include <graft/graft.h>
+#include <graft/targets.h>
+
+using namespace graft;
+
+namespace {
+
+template <class Adapter> graph backward_of() { return derived<linear_kind, Adapter, false>::backward; }
+int steps_of(const plan& p, op what, const graph& g) {
+  int n = 0;
+  for (const small_stack& s : p.stacks)
+    for (const id i : s.inside) n += g[i].what == what ? 1 : 0;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("small_stacks: what follows from the gradient of the blocks is one launch, up to the parameter's own") {
+  const graph g = backward_of<oft<32>>();
+  const plan p = fuse(g, sm_90);
+  REQUIRE(p.stacks.size() == 1);
+  CHECK(p.launches.size() == 4);  // dy W, its rotation, the gradient of the blocks, and this
+  CHECK((steps_of(p, op::matmul, g) == 4 && steps_of(p, op::unskew, g) == 1));
+  target single = sm_90;
+  single.largest_stack_side = 0;
+  CHECK(fuse(g, single).stacks.empty());
+  CHECK(fuse(g, single).launches.size() == 9);
+}
+TEST_CASE("small_stacks: transposes, numbers and differences are steps of it") {
+  const graph g = backward_of<boft<8, 2>>();
+  const plan p = fuse(g, sm_90);
+  REQUIRE(p.stacks.size() == 1);
+  CHECK((steps_of(p, op::transpose, g) == 1 && steps_of(p, op::mul, g) == 2 && steps_of(p, op::add, g) == 2));
+}
+TEST_CASE("small_stacks: a matrix has its place until nobody reads it any more") {
+  const graph g = backward_of<boft<8, 2>>();
+  const plan p = fuse(g, sm_90);
+  REQUIRE(p.stacks.size() == 1);
+  const small_stack& s = p.stacks[0];
+  CHECK(s.places < s.inside.size() + s.operands.size());
+  sequence<id> holds(s.places, none_id);
+  for (int k = 0; k < s.operands.size(); ++k) holds[s.placed_at[k]] = s.operands[k];
+  for (int k = 0; k < s.inside.size(); ++k) {
+    for (int n = 0; n < 3; ++n) {
+      const id o = g[s.inside[k]].operand(n);
+      bool at_hand = o < 0 || is_scalar(g[o]);
+      for (const id held : holds) at_hand = at_hand || held == o;
+      CHECK(at_hand);
+    }
+    for (int n = 0; n < 3; ++n)
+      if (const id o = g[s.inside[k]].operand(n); o >= 0 && !is_scalar(g[o])) CHECK(holds[s.place[k]] != o);
+    holds[s.place[k]] = s.inside[k];
+  }
+}
+TEST_CASE("small_stacks: one product stays a launch of its own, and so do matrices that are too large") {
+  CHECK(fuse(backward_of<lora<16>>(), sm_90).stacks.empty());
+  CHECK(fuse(backward_of<oft_neumann<32, 5>>(), sm_90).stacks.empty());
+  const graph g = backward_of<oft<dyn>>();
+  const plan p = fuse(g, sm_90);
+  REQUIRE(p.stacks.size() == 1);
+  auto kernels = [&](long long side) {
+    size_values s = with_nominals(g, size_values{});
+    for (int i = 0; i < g.sizes.count; ++i)
+      if (g.sizes.e[i].slot >= 0) s.v[g.sizes.e[i].slot] = 1024;
+    s.v[g.sizes.e[g.sizes.find("b")].slot] = side;
+    return kernels_of(g, p, s, dtype::bf16);
+  };
+  CHECK(kernels(64) == 4);
+  CHECK(kernels(128) == 9);
+}
