@@ -47,6 +47,24 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
   CHECK(parts(8) == 2);
   CHECK(parts(16) == 1);
   CHECK(parts(64) == 1);
+  const auto parts_of_long = [](long long rows, long long places) {
+    cuda::attention_size p{dtype::bf16, rows, 128, 32, 8, true};
+    p.places = places;
+    return cuda::choose_attention(p, sm_90).parts;
+  };
+  CHECK(parts_of_long(4, 4 * 1064) == 4);
+  CHECK(parts_of_long(4, 4 * 8232) == 6);  // 32 clusters of four, and thirty fit
+  CHECK(parts_of_long(1, 32832) == 8);
+  const auto small = [](long long rows, long long places, int head = 128) {
+    cuda::attention_size p{dtype::bf16, rows, head, 32, 8, true};
+    p.places = places;
+    return cuda::choose_attention(p, sm_90).small;
+  };
+  CHECK_FALSE(small(16, 16 * 104));
+  CHECK(small(32, 32 * 104));
+  CHECK_FALSE(small(32, 32 * 1064));  // two for each processor
+  CHECK(small(64, 64 * 1064));
+  CHECK_FALSE(small(64, 64 * 1064, 256));
   const auto long_ring = [](long long rows, long long places) {
     cuda::attention_size p{dtype::bf16, rows, 128, 32, 8, true};
     p.places = places;

@@ -67,6 +67,23 @@ TEST_CASE("norm_between: up to sixteen tokens in bf16 take no kernel for it, oth
   CHECK(kernels_with(g, p, 4, dtype::f16) == kernels_with(g, before, 4, dtype::f16));  // h ⊙ gain may not fit
   CHECK(kernels_with(g, p, 4, dtype::f32) == kernels_with(g, before, 4, dtype::f32));
 }
+TEST_CASE("norm_between: the first norm of the first block is inside the look-up of the ids") {
+  const builder b = step_of<tuned>();
+  const graph g = b;
+  const plan p = fuse(g, sm_90);
+  const builder of_ids = capture_forward({llama::name, &llama::embed, true}, block_options{});
+  const graph ids = of_ids;
+  const plan looked_up = fuse(ids, sm_90);
+  auto behind_ids = [&](long long tokens, dtype type, const encoding& table = encoding{}) {
+    size_values s = with_nominals(g, size_values{});
+    g.sizes.set_tokens(s, tokens);
+    return takes_first_norm(ids, looked_up, size_values{}, g, p, s, type, table);
+  };
+  for (const long long tokens : {1, 16}) CHECK(behind_ids(tokens, dtype::bf16));
+  CHECK(!behind_ids(17, dtype::bf16));
+  CHECK(!behind_ids(1, dtype::f32));
+  CHECK(!behind_ids(1, dtype::bf16, {dtype::nf4, scaled_by::run, 64}));
+}
 TEST_CASE("norm_between: the first norm of a block is inside the last product of the block before") {
   const builder b = step_of<tuned>();
   const graph g = b;

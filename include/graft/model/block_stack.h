@@ -49,12 +49,11 @@ template <class Engine> class block_stack {
   status bind(way w, const capacity& room) {
     number_ = next_number();
     const way ends = w == way::cached ? way::forward : w;
+    const auto way_of = [&](const bound_block<Engine>& b) { return b.path().empty() ? ends : w; };
     for (bound_block<Engine>& b : blocks_)
-      if (status s = b.bind(b.path().empty() ? ends : w, room); !s) return s;
-    for (int l = 0; (w == way::cached || w == way::forward) && l < layers(); ++l) {
-      const bool last = l + 1 == layers();
-      layer(l).followed_by(w, last ? head() : layer(l + 1), last ? ends : w);
-    }
+      if (status s = b.bind(way_of(b), room); !s) return s;
+    for (std::size_t k = 1; (w == way::cached || w == way::forward) && k < blocks_.size(); ++k)
+      blocks_[k - 1].followed_by(way_of(blocks_[k - 1]), blocks_[k], way_of(blocks_[k]));
     return ok;
   }
   bound_block<Engine>& embed() { return blocks_.front(); }

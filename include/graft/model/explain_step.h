@@ -79,7 +79,7 @@ status explain_step(causal_lm<Engine>& model, const explained_step& at, Sink&& l
     const plan& launches = p.launches();
     const size_values& sizes = p.runs().this_call().sizes;
     const encoding stored = detail::stored_in(model.weights(), g);
-    bool begins_normed = false;  // in all blocks but the first
+    bool begins_normed = false;
     for (int before = 0; before < model.programs().count(); ++before) {
       const block_program<Engine>& b = model.programs()[before];
       begins_normed =
@@ -93,8 +93,7 @@ status explain_step(causal_lm<Engine>& model, const explained_step& at, Sink&& l
     line(head);
     const int kernels = kernels_of(g, launches, sizes, Engine::keeps, stored) - (begins_normed ? 1 : 0);
     explain_graph(g, launches, "forward", kernels, nullptr, line, [&](text& t, int launch) {
-      if (begins_normed && launches.launches[launch].rows == launches.norm_of_input)
-        t << "   inside the launch before, where that is a product's";
+      if (begins_normed && launches.launches[launch].rows == launches.norm_of_input) t << "   inside the launch before";
       const auto took = times->find({&launches, launch});
       detail::say_times(t, price_of(g, launches, launch, sizes, Engine::keeps, at.context, stored), launches.to,
                         took == times->end() ? std::vector<double>{} : took->second);

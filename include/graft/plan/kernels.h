@@ -63,6 +63,8 @@ constexpr bool takes_norm(const product_shape& before, const graph& g, const pla
     if (reader.x == p.row_launches[norm].result) behind.push(shape_of(g, reader, s, before.type, stored));
   return p.to.run_normed(before, behind.begin(), behind.size(), p.to);
 }
+// Whole rows of a whole table.
+constexpr bool looks_up_rows(const node& v) { return v.what == op::gather && !v.ta && !is_part(v); }
 // The same of the norm that g begins with, where its input is the first output of `ahead`.
 constexpr bool takes_first_norm(const graph& ahead, const plan& its, const size_values& its_sizes, const graph& g,
                                 const plan& p, const size_values& s, dtype type, const encoding& stored_ahead = {},
@@ -70,6 +72,13 @@ constexpr bool takes_first_norm(const graph& ahead, const plan& its, const size_
   for (const product_slots& last : its.products)
     if (last.result == ahead.out[0].at)
       return takes_norm(shape_of(ahead, last, its_sizes, type, stored_ahead), g, p, p.norm_of_input, s, stored);
+  if (!looks_up_rows(ahead[ahead.out[0].at]) || !stored_ahead.plain() || p.norm_of_input < 0) return false;
+  for (const product_slots& reader : p.products) {  // asks no more of a look-up than of a reader as wide
+    if (reader.x != p.row_launches[p.norm_of_input].result) continue;
+    product_shape as_wide = shape_of(g, reader, s, type, stored);
+    as_wide.n = static_cast<int>(g.sizes.value(g[reader.x].d[3], s));
+    return takes_norm(as_wide, g, p, p.norm_of_input, s, stored);
+  }
   return false;
 }
 

@@ -264,14 +264,17 @@ template <class T> class attention_calls {
                      p.groups,
                      p.heads / p.groups,
                      scale(p),
-                     decode_slots(p.head) * (c.long_ring ? 2 : 1),
+                     c.small ? decode_slots(p.head) / 2 : decode_slots(p.head) * (c.long_ring ? 2 : 1),
                      finished,
                      ((1U << 20) + static_cast<unsigned>(finished) - 1) / static_cast<unsigned>(finished),
                      t.settled};
-    const kernel_entry(&rings)[2] = kernels_.decode[head_index(p.head)];
+    const kernel_entry(&ways)[3] = kernels_.decode[head_index(p.head)];
     const dim3 grid(static_cast<unsigned>(c.parts), static_cast<unsigned>(p.groups), static_cast<unsigned>(p.rows));
-    return start(stream, rings[c.long_ring ? 1 : 0], grid, c.parts, "decode attention", m, a, t.chained,
-                 rings[1].shared);
+    return start(stream,
+                 ways[c.small       ? 2
+                      : c.long_ring ? 1
+                                    : 0],
+                 grid, c.parts, "decode attention", m, a, t.chained, c.small ? 0 : ways[1].shared);
   }
 
   // How long it takes follows from how full the cache is: it is timed with one that is half full.

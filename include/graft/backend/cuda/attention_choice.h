@@ -28,6 +28,7 @@ struct attention_choice {
   int cluster = 1, blocks = 1;  // prefill
   int parts = 1;                // decode: of the keys of a row
   bool long_ring = false;       // decode: a thread block has a multiprocessor for itself, and much to read
+  bool small = false;           // decode: thread blocks of four warps, four of which share a multiprocessor
   int launches = 1;
   friend constexpr bool operator==(const attention_choice&, const attention_choice&) = default;
 };
@@ -42,7 +43,7 @@ constexpr int head_index(int head) {
 // Rows that decode takes: its thread blocks know of all rows of a call, and have one row each.
 inline constexpr long long decode_rows = 64;
 inline constexpr int decode_share = 8;
-inline constexpr long long long_part = 512;  // keys
+inline constexpr long long long_part = 512, short_row = 256;  // keys
 
 // By mma.sync: a part for each half of a multiprocessor, which a launch behind it adds up. The cache is written first.
 inline constexpr int most_mma_group = 16, most_mma_parts = 16;
@@ -73,7 +74,12 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
     while (c.parts < 8 && blocks * c.parts * 2 <= device.processors) c.parts *= 2;
     // Clusters of four or eight leave some processors empty, and one that waits for others takes twice as long.
     const int reached = c.parts > 2 ? device.processors * 10 / 11 : device.processors;
-    c.long_ring = blocks * c.parts <= reached && p.places / p.rows > c.parts * long_part;
+    const bool alone = blocks * c.parts <= reached, reads_much = p.places / p.rows > c.parts * long_part;
+    c.long_ring = alone && reads_much;
+    // Where they share processors anyway, more parts keep more of these busy.
+    if (!alone && reads_much && c.parts == 4) c.parts = 6;
+    const long long crowd = p.places / p.rows <= short_row ? device.processors : 2 * device.processors;
+    c.small = p.head <= 128 && c.parts == 1 && blocks > crowd;
     return c;
   }
   c.how = attention_way::prefill;

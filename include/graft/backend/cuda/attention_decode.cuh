@@ -4,7 +4,7 @@
 // of them is one tensor copy and a row's span two numbers; pages would need a table in front of every copy.
 //
 // A thread block has one row, one head of keys and values with all heads of queries that share it, and a part of the
-// row's keys. One warp requests tiles of 64 keys and of their values; eight warps have 16 keys of every other tile each.
+// row's keys. One warp requests tiles of 64 keys and of their values; four warps have 16 keys of a tile each, four others of the next.
 // Products are m16n8k16 with keys or columns of values as rows, and the queries as columns: Sᵀ = K Qᵀ, Oᵀ = Vᵀ Pᵀ. The
 // warps' sums meet in shared memory; those of the parts, which are a cluster, are written to the block that finishes their
 // columns, and added there always in the same order.
@@ -39,13 +39,12 @@ template <class T> struct decode_args {
   int slots;                 // of the ring
   int finished;              // fours of columns that a part finishes
   unsigned one_of_finished;  // 2^20 over that, rounded up: a quotient without a division
-  bool
-      settled;  // a copy or a whole graph lies between this call and the one before it: no kernel in flight writes what
-                // this one reads early, and the next one may begin at once
+  // No kernel in flight writes what is read early: a copy or a whole graph lies between two calls. The next may begin.
+  bool settled;
 };
 
-template <class T, int Head> struct decode_block {
-  using shape = decode_shape<Head>;
+template <class T, int Head, int Warps> struct decode_block {
+  using shape = decode_shape<Head, Warps>;
 
   const decode_maps& maps;
   const decode_args<T>& g;
@@ -227,7 +226,7 @@ template <class T, int Head> struct decode_block {
     const int place = __shfl_sync(~0U, row < 32 ? known.own[0] : known.own[1], row % 32), key = place - s.first;
     const bool in_span = place >= s.first && place < s.end,
                in_block = in_span ? key / 64 >= s.from && key / 64 < s.to : part == 0;
-    const int holder = in_span && in_block ? key / 64 % 2 * 4 + key % 64 / 16 : 0;  // the warp with that key
+    const int holder = in_span && in_block ? key / 64 % (Warps / 4) * 4 + key % 64 / 16 : 0;  // the warp with that key
     if (!g.settled) ptx::wait_for_previous_kernel();
     const float* const angles = g.settled ? known.angles : angles_of(row);
     if (angles != nullptr && threadIdx.x == 0) {
@@ -260,7 +259,7 @@ template <class T, int Head> struct decode_block {
       const std::uint32_t tile = base + at * shape::tile;
       const int key0 = s.first + i / 2 * 64 + in_tile;
       ptx::barrier_wait(full(at), phase);
-      if (i / 2 % 2 == warp / 4) {  // every other tile
+      if (i / 2 % (Warps / 4) == warp / 4) {
         if (key0 <= last_own && key0 + 16 > first_own) patch(tile, key0, in_tile, i % 2 != 0, own, lane);
         if (i % 2 == 0) {
           float x[4] = {}, y[4] = {};  // two sums: products wait for the one before
@@ -372,23 +371,24 @@ template <class T, int Head> struct decode_block {
   }
 };
 
-template <class T, int Head>
-__global__ void __launch_bounds__(decode_shape<Head>::threads, (Head > 128 ? 1 : 2))
+template <class T, int Head, int Warps = 8>
+__global__ void __launch_bounds__(decode_shape<Head, Warps>::threads, (decode_shape<Head, Warps>::resident))
     decode_kernel(const __grid_constant__ decode_maps maps, const __grid_constant__ decode_args<T> g) {
 #if __CUDA_ARCH__ >= 900
-  using shape = decode_shape<Head>;
+  using shape = decode_shape<Head, Warps>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
-  const decode_block<T, Head> block{maps,
-                                    g,
-                                    base,
-                                    reinterpret_cast<float*>(raw + (base - at)),
-                                    static_cast<int>(blockIdx.x),
-                                    static_cast<int>(gridDim.x),
-                                    static_cast<int>(blockIdx.z),
-                                    static_cast<int>(blockIdx.y)};
+  const decode_block<T, Head, Warps> block{maps,
+                                           g,
+                                           base,
+                                           reinterpret_cast<float*>(raw + (base - at)),
+                                           static_cast<int>(blockIdx.x),
+                                           static_cast<int>(gridDim.x),
+                                           static_cast<int>(blockIdx.z),
+                                           static_cast<int>(blockIdx.y)};
   const auto span = block.own_span();  // asked for before the blocks of a cluster have found each other
   const auto known = block.look_up();
+  if (threadIdx.x == 32 * shape::warps) ptx::bring(&maps.k), ptx::bring(&maps.v);
   block.start();
   if (threadIdx.x < 32 * shape::warps)
     block.consume(span, known);

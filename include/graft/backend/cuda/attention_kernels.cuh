@@ -18,7 +18,7 @@ struct mma_attention_kernels {
 };
 struct attention_kernels {
   kernel_entry prefill[head_sizes][2], query_grad[head_sizes], key_grad[head_sizes], append;
-  kernel_entry decode[head_sizes][2];  // with a short ring and with a long one
+  kernel_entry decode[head_sizes][3];  // with a short ring, with a long one, and small
   mma_attention_kernels mma{};
 };
 
@@ -52,6 +52,9 @@ template <class T, int Head> void add_attention(attention_kernels& k) {
   using few = decode_shape<Head>;
   k.decode[i][0] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes};
   k.decode[i][1] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes_with(2 * few::slots)};
+  if constexpr (Head <= 128)
+    k.decode[i][2] = {address_of(&decode_kernel<T, Head, 4>), decode_shape<Head, 4>::threads,
+                      decode_shape<Head, 4>::bytes};
 }
 template <class T, int Head> void add_attention(mma_attention_kernels& k) {
   using shape = mma_attention_shape<Head>;

@@ -74,22 +74,24 @@ template <int Head> struct key_grad_shape : head_shape<Head> {
 
 // Few rows over a cache: a ring of tiles of 64 keys or values; two thread blocks share a multiprocessor, so that one loads
 // while the other one ends. Where there are so few blocks that each has one for itself, and long spans, the ring is twice as
-// long. What it held, the sums of the warps take the place of.
+// long; where there are more than fit, blocks have half the warps and half the ring, and whole rows. What it held, the sums
+// of the warps take the place of.
 inline constexpr int most_decode_group = 8, most_decode_parts = 8;
 constexpr int decode_slots(int head) { return 98304 / (64 * head * 2); }
-template <int Head> struct decode_shape : head_shape<Head> {
-  static constexpr int keys = 64, warps = 8, threads = 32 * (warps + 1);
+template <int Head, int Warps = 8> struct decode_shape : head_shape<Head> {
+  static constexpr int keys = 64, warps = Warps, threads = 32 * (warps + 1), resident = Head > 128 ? 1 : 16 / warps;
   static constexpr std::uint32_t tile = head_shape<Head>::rows_bytes;
-  static constexpr int slots = decode_slots(Head);
+  static constexpr int slots = decode_slots(Head) * warps / 8;
   static constexpr std::uint32_t sum_pitch = Head + 4;  // floats of a row of one warp
   static constexpr std::uint32_t sums = warps * most_decode_group * sum_pitch * 4, numbers = 512;
   // What the parts of a row write: a barrier, two numbers for each head, and a share of the columns from each.
-  static constexpr std::uint32_t inbox =
-      16 + most_decode_parts * most_decode_group * 16 + (most_decode_group * Head * 4 + most_decode_parts * 16);
+  static constexpr std::uint32_t inbox = warps < 8 ? 16
+                                                   : 16 + most_decode_parts * most_decode_group * 16 +
+                                                         (most_decode_group * Head * 4 + most_decode_parts * 16);
   static constexpr std::uint32_t own = 4 * Head, turns = 4 * Head;  // key and value of the row itself, and its angles
   static constexpr std::uint32_t bytes_with(int n) { return n * (tile + 16) + inbox + own + turns + 1024; }
   static constexpr std::uint32_t bytes = bytes_with(slots);
-  static_assert(slots >= 3 && sums + numbers <= slots * tile && 2 * (bytes + 1024) <= 228 * 1024 &&
+  static_assert(slots >= 3 && sums + numbers <= slots * tile && 16 / warps * (bytes + 1024) <= 228 * 1024 &&
                 bytes_with(2 * slots) <= shared_memory_limit);
 };
 

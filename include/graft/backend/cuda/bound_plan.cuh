@@ -211,6 +211,7 @@ template <class T> class bound_plan {
   norm_behind norm_behind_of(const graft::launch& l, long long m, const target& to);
   norm_ahead norm_ahead_of(id x, long long m) const;
   bool take_normed_input(const row_launch& r);
+  result<bool> look_up_for_norm(cudaStream_t stream, id i);
   status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool alone);
   status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
   void* place_of(id i);

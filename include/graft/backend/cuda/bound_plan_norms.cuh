@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The members of bound_plan that put a norm inside the products around it (plan/norm_between.h): whether the kernels of
 // this call take it, and where h ⊙ gain and its sums of squares lie. They lie behind each other: in the memory of the
-// norm's result, or between two blocks in memory that all plans of a model share.
+// norm's result, or between two blocks in memory that all plans of a model share. Ahead of the first block the look-up of
+// the ids writes them.
 #pragma once
 #include <graft/backend/cuda/bound_plan.cuh>
+#include <graft/backend/cuda/lookup_norm.cuh>
 
 namespace graft::cuda {
 
@@ -73,6 +75,35 @@ template <class T> bool bound_plan<T>::take_normed_input(const row_launch& r) {
   if (!same || !takes_norm(r.result, m, p_.to)) return false;
   values_.put(r.result, {room_->normed_rows.data(), dtype_of<T>});
   normed_.add(r.result);
+  return true;
+}
+// Rows of a table that the next block begins to norm; false: it is not such a look-up, and nothing was launched.
+template <class T> result<bool> bound_plan<T>::look_up_for_norm(cudaStream_t stream, id i) {
+  const graft::node& v = g_[i];
+  if (!looks_up_rows(v) || next_gain_.at == nullptr || written_output(i) != 0) return false;
+  const long long m = g_.sizes.value(v.d[2], now_.sizes), columns = g_.sizes.value(v.d[3], now_.sizes);
+  const tensor<float> table = values_[v.a];
+  void* const h = now_.outputs[0].data;
+  const bool fits = dtype_of<T> == dtype::bf16 && m > 0 && m <= most_normed_tokens && takes_norm_of(columns) &&
+                    table.p.type == dtype_of<T> &&
+                    leaves_[static_cast<std::size_t>(unshaped(g_, v.a))].beside == nullptr &&
+                    (next_gain_.type == dtype::f32 || next_gain_.type == dtype_of<T>);
+  if (!fits || room_->normed_rows.bytes() == 0 || !detail::by_sixteen(table.p.at) || !detail::by_sixteen(h) ||
+      !detail::by_sixteen(next_gain_.at))
+    return false;
+  void* const rows = room_->normed_rows.data();
+  const looked_up_for_norm<T> f{
+      static_cast<const T*>(table.p.at),
+      static_cast<const std::int64_t*>(tensor_at(v.b)),
+      table.d[2],
+      static_cast<int>(columns),
+      static_cast<int>(m),
+      static_cast<T*>(h),
+      {next_gain_.at, rows, detail::squares_behind(rows, m * columns * static_cast<long long>(sizeof(T))),
+       next_gain_.type == dtype::f32}};
+  if (status s = cuda::look_up_for_norm(stream, f); !s) return s.failure();
+  values_.put(i, {h, dtype_of<T>});
+  room_->normed = {h, next_gain_.at, m};
   return true;
 }
 

@@ -352,6 +352,7 @@ template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, cons
 }
 template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
   const int k = written_output(i);
+  if (const result<bool> done = look_up_for_norm(stream, i); !done || *done) return done ? status(ok) : done.failure();
   if (k < 0) return values_.compute_node(stream, i);
   const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
   return values_.compute_node(stream, i, {y.data, y.type});

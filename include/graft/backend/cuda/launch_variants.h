@@ -115,7 +115,7 @@ inline ways<attention_choice> ways_of(const attention_size& p, const target& dev
   add_way(all, "rule", c);
   for (const variant& v : variants) {
     if (c.how != attention_way::decode || c.mma) break;
-    c.parts = v.parts, c.long_ring = v.long_ring;
+    c.parts = v.parts, c.long_ring = v.long_ring, c.small = false;
     add_way(all, v.name, c);
   }
   return all;

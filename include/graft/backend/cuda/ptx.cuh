@@ -46,6 +46,10 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t bar, std::uint32_t pa
 // Cache policies as createpolicy.fractional.L2 encodes them for the whole access.
 inline constexpr std::uint64_t evict_first = 0x12F0000000000000ULL, evict_last = 0x14F0000000000000ULL;
 
+// A map into the cache, for tiles that are asked for by it soon.
+__device__ __forceinline__ void bring(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* map, int col, int row,
                                           std::uint32_t bar) {
   asm volatile(

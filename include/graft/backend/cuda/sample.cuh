@@ -34,14 +34,19 @@ struct next_rows {
   static constexpr int most_kinds = 4;
   std::int64_t *ids = nullptr, *positions = nullptr, *spans = nullptr;  // null: nothing is written
   int rows = 0, kinds = 0, window[most_kinds] = {};                     // 0: a row sees all of its sequence
-  __device__ void go_on(long long row, long long token) const {
-    ids[row] = token < 0 ? 0 : token;
-    const std::int64_t p = ++positions[row];
-    for (int k = 0; k < kinds; ++k) {
-      std::int64_t* const at = spans + 3LL * k * rows + row;
-      if (window[k] > 0 && p >= window[k]) ++at[0];
-      ++at[rows], ++at[2LL * rows];
-    }
+  // One number for each of a few threads: they are read early, and written when this call has read them.
+  static constexpr int most_numbers = 1 + 3 * most_kinds;
+  struct number {
+    std::int64_t *at = nullptr, next = 0;
+  };
+  __device__ number next_number(long long row, int which) const {
+    if (ids == nullptr || which > 3 * kinds) return {};
+    if (which == 0) return {positions + row, positions[row] + 1};
+    const int kind = (which - 1) / 3, part = (which - 1) % 3;
+    std::int64_t* const at = spans + (3LL * kind + part) * rows + row;
+    // The first key that a row sees stays, until a window is full.
+    const bool stays = part == 0 && (window[kind] == 0 || positions[row] + 1 < window[kind]);
+    return {at, *at + (stays ? 0 : 1)};
   }
 };
 constexpr long long seen_words(long long vocabulary) { return (vocabulary + 31) / 32; }
@@ -72,12 +77,27 @@ template <class T> struct row_scores {
     if (seen != nullptr && (seen[i / 32] >> (i % 32) & 1U) != 0) s = s < 0 ? s * penalty : s / penalty;
     return temperature == 1 ? s : s / temperature;
   }
+  // f(score, token) for the tokens of this thread, in their order: by eights where logits are scores and lie so.
+  template <class F> __device__ void each(long long n, const F& f) const {
+    const auto first = static_cast<std::uint32_t>(threadIdx.x), end = static_cast<std::uint32_t>(n);
+    if constexpr (sizeof(T) == 2)
+      if (seen == nullptr && temperature == 1 && n % 8 == 0 && reinterpret_cast<std::uintptr_t>(logits) % 16 == 0) {
+#pragma unroll 2
+        for (std::uint32_t i = 8 * first; i < end; i += 8 * sample_threads) {
+          const uint4 eight = *reinterpret_cast<const uint4*>(logits + i);
+#pragma unroll
+          for (std::uint32_t e = 0; e < 8; ++e) f(static_cast<float>(reinterpret_cast<const T*>(&eight)[e]), i + e);
+        }
+        return;
+      }
+#pragma unroll 1
+    for (std::uint32_t i = first; i < end; i += sample_threads) f((*this)[i], i);
+  }
 };
 struct sample_memory {
   whole bins[digits], wanted;
-  std::uint32_t prefix;
-  float best[32];
-  int place[32], chosen;
+  std::uint32_t prefix, keys[32], places[32];
+  int chosen;
   whole warp_sums[32];
 };
 // The sum of what the threads before this one bring, and of all.
@@ -123,20 +143,23 @@ __device__ std::uint32_t find_key(long long n, whole& wanted, bool from_above, c
 // The largest score; of equals the lowest token. NaN is larger than everything, so that it is found.
 template <class Scores>
 __device__ void find_best(const Scores& scores, long long n, float& best, int& place, sample_memory& m) {
-  best = -INFINITY, place = 0;
-  const auto take = [&](float s, int at) {
-    const bool wins = isnan(best) ? isnan(s) && at < place : isnan(s) || s > best || (s == best && at < place);
-    if (wins) best = s, place = at;
+  std::uint32_t most = 0, at = ~0U;  // keys of scores are above 0
+  const auto take = [&](float s, std::uint32_t i) {
+    const std::uint32_t key = isnan(s) ? ~0U : key_of(s + 0.0F);  // zeros are equal
+    if (key > most) most = key, at = i;                           // a thread meets tokens in their order
   };
-  for (long long i = threadIdx.x; i < n; i += sample_threads) take(scores[i], static_cast<int>(i));
-  for (int d = 16; d > 0; d /= 2) {
-    const float s = __shfl_xor_sync(0xffffffffU, best, d);
-    const int at = __shfl_xor_sync(0xffffffffU, place, d);
-    take(s, at);
-  }
-  if (threadIdx.x % 32 == 0) m.best[threadIdx.x / 32] = best, m.place[threadIdx.x / 32] = place;
+  scores.each(n, take);
+  const auto of_warp = [&] {
+    const std::uint32_t key = __reduce_max_sync(~0U, most);
+    at = __reduce_min_sync(~0U, most == key ? at : ~0U), most = key;
+  };
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  of_warp();
+  if (lane == 0) m.keys[warp] = most, m.places[warp] = at;
   __syncthreads();
-  for (int w = 0; w < sample_threads / 32; ++w) take(m.best[w], m.place[w]);
+  most = m.keys[lane], at = m.places[lane];
+  of_warp();
+  best = most == ~0U ? NAN : score_of(most), place = static_cast<int>(at);
 }
 template <class Scores>
 __device__ int draw(const Scores& scores, long long n, float best, const sampling_numbers& how, double number,
@@ -193,8 +216,12 @@ __device__ int draw(const Scores& scores, long long n, float best, const samplin
 template <class T>
 __global__ void __launch_bounds__(sample_threads) sample_row(sampled_rows of, sampling_numbers how, next_rows next) {
   __shared__ sample_memory m;
+  // Numbers of the rows are the call's: no kernel since its beginning has written them.
+  const int thread = static_cast<int>(threadIdx.x);
+  const long long n = of.vocabulary, row = of.last[blockIdx.x], sequence = of.places[row] / of.length,
+                  position = of.positions[row];
+  const next_rows::number mine = thread < next_rows::most_numbers ? next.next_number(row, thread) : next_rows::number{};
   take_turn();
-  const long long n = of.vocabulary, row = of.last[blockIdx.x], sequence = of.places[row] / of.length;
   std::uint32_t* const seen = of.seen != nullptr ? of.seen + sequence * seen_words(n) : nullptr;
   const row_scores<T> scores{static_cast<const T*>(of.logits) + blockIdx.x * n, seen, how.penalty,
                              how.sample ? how.temperature : 1.0F};
@@ -204,12 +231,13 @@ __global__ void __launch_bounds__(sample_threads) sample_row(sampled_rows of, sa
   if (!isfinite(best)) token = -1;
   if (how.sample && token >= 0) {
     const std::uint64_t stream = mixed_bits(how.seed ^ mixed_bits(static_cast<std::uint64_t>(sequence)));
-    const std::uint64_t drawn = mixed_bits(stream ^ static_cast<std::uint64_t>(of.positions[row] + 1));
+    const std::uint64_t drawn = mixed_bits(stream ^ static_cast<std::uint64_t>(position + 1));
     token = draw(scores, n, best, how, static_cast<double>(drawn >> 11U) * 0x1p-53, m);
   }
-  if (threadIdx.x != 0) return;
-  of.tokens[of.positions[row] % 2 * of.sequences + blockIdx.x] = token;
-  if (next.ids != nullptr) next.go_on(row, token);
+  if (mine.at != nullptr) *mine.at = mine.next;
+  if (thread != 0) return;
+  of.tokens[position % 2 * of.sequences + blockIdx.x] = token;
+  if (next.ids != nullptr) next.ids[row] = token < 0 ? 0 : token;
   if (seen != nullptr && token >= 0) seen[token / 32] |= 1U << (token % 32);
 }
 

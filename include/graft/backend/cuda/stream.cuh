@@ -50,6 +50,8 @@ struct stream_block {
   __device__ std::uint32_t b_ready() const { return full(2 * shape::stages); }
   __device__ std::uint32_t received() const { return b_ready() + 8; }
   __device__ std::uint32_t x_here(int q) const { return received() + 8 + 8 * q; }
+  // Eights of tokens that there are, where a kernel has room for many more.
+  __device__ int eights() const { return Tokens <= 16 ? Tokens / 8 : (g.m + 7) / 8; }
   __device__ bool gated() const { return can_gate && g.gated; }
   // Has this warp rows of the second layer of a gate in block b?
   __device__ bool is_second(int b) const { return gated() && b * 4 + static_cast<int>(threadIdx.x) / 32 >= half_units; }
@@ -63,7 +65,7 @@ struct stream_block {
         // A stage is complete with its bytes and, where x is scaled, when that is done.
         ptx::barrier_init(full(i), scales && i < shape::stages && pre() != nullptr ? 2 : 1);
       ptx::barrier_init_fence();
-      if (Splits > 1) ptx::barrier_expect(received(), shape::inbox_bytes);
+      if (Splits > 1) ptx::barrier_expect(received(), shape::inbox_bytes / (Tokens / 8) * eights());
     }
     if (Splits > 1)
       ptx::cluster_meet();
@@ -109,7 +111,10 @@ struct stream_block {
           if (pre() != nullptr) ptx::barrier_expect(here, g.x_bytes);
           ptx::load_tile(base + q * shape::stage + shape::w + shape::a, &x_map, k * 64, 0, here, ptx::evict_last);
         },
-        [] { ptx::wait_for_previous_kernel(); });
+        [&] {
+          ptx::bring(&maps.x);
+          ptx::wait_for_previous_kernel();
+        });
   }
   __device__ void request_adapter() const {
     const char* a = static_cast<const char*>(seg.slot.a_tiles);
@@ -208,8 +213,9 @@ struct stream_block {
       const std::uint32_t to = inbox(unit, owner, split);
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j)
-        ptx::store_at(to + j * 512, received(), owner,
-                      make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]));
+        if (j < eights())
+          ptx::store_at(to + j * 512, received(), owner,
+                        make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]));
     }
     ptx::barrier_wait(received(), 0);
 #pragma unroll
@@ -218,6 +224,7 @@ struct stream_block {
       if (unit >= shape::units || unit / shape::owned != split) continue;
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j) {
+        if (j >= eights()) break;
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int s = 0; s < Splits; ++s) {
@@ -281,10 +288,12 @@ struct stream_block {
       const int row = row0 + unit * 16 + lane / 4 - odd, token = (lane % 4) * 2 + odd;
       const long long first = static_cast<long long>(token) * seg.n + row;
 #pragma unroll
-      for (int j = 0; j < Tokens / 8; ++j)
+      for (int j = 0; j < Tokens / 8; ++j) {
+        if (j >= eights()) break;
 #pragma unroll
         for (int h = 0; h < 2; ++h)
           f(b, j, h, token + 8 * j < g.m && row + 8 * h < seg.n ? first + 8LL * j * seg.n + 8 * h : -1);
+      }
     }
   }
   // What is added to the pairs, asked for as soon as the kernel before has finished.

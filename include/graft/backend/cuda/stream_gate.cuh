@@ -18,7 +18,7 @@ __device__ __forceinline__ void store_gated(const Block& block, const typename B
 #pragma unroll
   for (int e = 0; e < Block::held; ++e) {
     const int row = block.row_of(e) - block.row0;
-    if (row < 2 * half)
+    if (row < 2 * half && block.token_of(e) / 8 < block.eights())
       ptx::store_shared(block.base + 4 * (block.token_of(e) * pitch + row),
                         __float_as_uint(acc[e / (Tokens / 2)][e % (Tokens / 2)]));
   }

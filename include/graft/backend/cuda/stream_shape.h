@@ -8,8 +8,10 @@
 namespace graft::cuda {
 
 // A thread block multiplies Rows rows of W and Rank rows of A with up to Tokens tokens, on one of Splits parts of the
-// inner axis; Beside bytes are for warps that do something else, with Most stages in flight. Offsets in bytes.
-template <int Tokens, int Rows, int Splits, int Rank, int Beside = 0, int Most = 12> struct stream_shape {
+// inner axis; Beside bytes are for warps that do something else, with Most stages in flight, more where they are small.
+// Offsets in bytes.
+template <int Tokens, int Rows, int Splits, int Rank, int Beside = 0, int Most = (Rows == 64 ? 15 : 12)>
+struct stream_shape {
   static constexpr int threads = Rank > 0 ? 224 : 192;    // a warpgroup, and a warp for each of W, x and the adapter
   static constexpr int blocks = (Rows + Rank + 63) / 64;  // 64-row operands
   static constexpr int units = Rows / 16, owned = units / Splits;
