@@ -195,10 +195,18 @@ TEST_CASE("gpu: rotations and the gradients of their blocks, blocks of many size
         CHECK(e.dx < 8e-3);
         CHECK(e.parameters < 8e-3);
       }
-  for (const long long m : {1, 2, 3}) {
-    INFO(m, " factors");
-    const errors e = errors_of("boft", {130, 200, 384, 1, 8, m}, dtype::bf16);
-    CHECK(e.dx < 8e-3);
-    CHECK(e.parameters < 8e-3);
-  }
+  for (const dtype type : {dtype::bf16, dtype::f16})  // wide tiles, which rotate dx on its way out
+    for (const long long b : {2, 8, 16, 32}) {
+      INFO(std::string(name_of(type)), ", 2000 tokens, blocks of ", b);
+      const errors e = errors_of("oft", {2000, 200, 1184, 1, b}, type);
+      CHECK(e.dx < 8e-3);
+      CHECK(e.parameters < 8e-3);
+    }
+  for (const long long tokens : {130, 2000})
+    for (const long long m : {1, 2, 3}) {
+      INFO(m, " factors, ", tokens, " tokens");
+      const errors e = errors_of("boft", {tokens, 200, tokens > 1000 ? 1184 : 384, 1, 8, m}, dtype::bf16);
+      CHECK(e.dx < 8e-3);
+      CHECK(e.parameters < 8e-3);
+    }
 }

@@ -115,6 +115,41 @@ TEST_CASE("together: of gate and up one turns its input; gate ⊙ up is what the
   for (const launch& l : p.launches) CHECK(l.gated < 0);
   CHECK(kernels_with<half_turned>(8) == kernels_with<tuned>(8) + 1 + 3);  // two factors are composed, behind gate ⊙ up
 }
+TEST_CASE("together: the rotation of a data gradient is part of its product, and of the kernel where tiles are wide") {
+  const graph g = derived<linear_kind, oft<dyn>, false>::backward;
+  const plan p = fuse(g, sm_90);
+  REQUIRE(p.products.size() == 1);
+  const product_slots& s = p.products[0];
+  CHECK(g[s.result].what == op::rotate);
+  CHECK((s.turned == g[s.result].a && s.before_posts == s.turned));  // the gradient of the blocks reads it
+  CHECK(p.place[s.result] == slot::post);
+  auto kernels = [&](long long tokens, long long size, long long block) {
+    size_values v = with_nominals(g, size_values{});
+    for (const char* name : {"in", "out"}) v.v[g.sizes.e[g.sizes.find(name)].slot] = size;
+    v.v[g.sizes.e[g.sizes.find("b")].slot] = block;
+    g.sizes.set_tokens(v, tokens);
+    return kernels_of(g, p, p.launches[0], v, dtype::bf16, {});
+  };
+  CHECK(kernels(4096, 4096, 32) == 1);
+  CHECK(kernels(2000, 1184, 8) == 1);
+  CHECK(kernels(4096, 4096, 64) == 2);  // blocks cross 32 columns
+  CHECK(kernels(16, 4096, 32) == 2);    // a stream of W
+  CHECK(kernels(300, 384, 32) == 2);    // narrow tiles
+  const graph butterfly = derived<linear_kind, boft<dyn, dyn>, false>::backward;
+  const plan of_factors = fuse(butterfly, sm_90);
+  auto with_factors = [&](long long factors) {
+    size_values v = with_nominals(butterfly, size_values{});
+    for (const char* name : {"in", "out"}) v.v[butterfly.sizes.e[butterfly.sizes.find(name)].slot] = 4096;
+    v.v[butterfly.sizes.e[butterfly.sizes.find("b")].slot] = 8;
+    v.v[butterfly.sizes.e[butterfly.sizes.find("m")].slot] = factors;
+    butterfly.sizes.set_tokens(v, 4096);
+    return kernels_of(butterfly, of_factors, of_factors.launches[0], v, dtype::bf16, {});
+  };
+  CHECK((with_factors(1) == 1 && with_factors(3) == 1 && with_factors(4) == 2));
+  target apart = sm_90;
+  apart.turns_results = false;
+  CHECK(fuse(g, apart).launches.size() == p.launches.size() + 1);
+}
 TEST_CASE("together: what training keeps stands alone") {
   const block_value v = value_of<tuned>();
   const builder forward = capture_forward(v.formula, v.how), backward = capture_backward(v.formula, v.how);

@@ -43,6 +43,7 @@ constexpr product_shape shape_of(const graph& g, const product_slots& p, const s
     shape.gives_side = shape.gives_side || (b.kept && is_output(g, b.s));
   }
   shape.keeps = shape.keeps || p.before_posts >= 0;
+  if (p.turned >= 0) shape.turned = turned_columns(size(g[p.result].b, 0), size(g[p.result].b, 3));
   return shape;
 }
 constexpr beside_shape shape_of(const graph& g, const product_slots& beside, const token_sum& sum,
@@ -104,6 +105,9 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
     int n = l.norm >= 0 && !takes_norm(all[0], g, p, l.norm, s, stored) ? 1 : 0;
     for (int k = 0; k < 2; ++k)
       if (l.beside[k] >= 0) all[0].beside[k] = shape_of(g, p.products[l.product], p.sums[l.beside[k]], s);
+    for (int k = 0; k < all.size(); ++k)
+      if (all[k].turned != 0 && (p.to.run_turning == nullptr || !p.to.run_turning(all[k], p.to)))
+        n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, p.products[l.product + k].result, s, type, p.to);
     const int turns = turn_kernels(g, p, l, s, type);  // and their rows of x are not one input
     const bool inside = l.gated >= 0 && turns == 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
     n += turns + (l.gated >= 0 && !inside ? 1 : 0);

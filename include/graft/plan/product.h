@@ -40,10 +40,16 @@ struct product_slots {
   sequence<side_branch> sides;
   sequence<post_step> posts;  // in the order they are applied
   id before_posts = none_id;  // the sum, where it is an output or others read it as well; none: it is not stored
+  id turned = none_id;        // where the result is that sum times R: the sum, which the launch may store as well
   op act = op::detach;        // behind them; detach: none
   id residual = none_id;      // like the result, added last
   sequence<id> inside;        // every node of the launch, the result included
 };
+
+// Columns that so many butterfly factors keep together.
+constexpr long long turned_columns(long long factors, long long block) {
+  return factors < 1 || factors > 16 ? 1 << 20 : block << (factors - 1);
+}
 
 namespace detail {
 constexpr bool is_activation(op o) { return o == op::relu || o == op::silu || o == op::gelu || o == op::gelu_tanh; }
@@ -159,6 +165,16 @@ struct slot_reader {
     out.act = v.what;
     return take(i);
   }
+  // A rotation of what is else a bare product with a weight that lies across: dx of a layer that rotates its input.
+  [[gnu::cold]] constexpr bool turned_result(id i) {
+    const node& v = g[i];
+    if (!data(v.a) || !known(v.b) || !one_matrix(v)) return false;
+    const bool others = stored_too(v.a, i);
+    if ((!others && !inner(v.a)) || !term(v.a, false, none_id, true)) return false;
+    if (out.weight < 0 || out.weight_by_row || !out.sides.empty() || base_leaf(g, out.weight) < 0) return false;
+    out.turned = v.a, out.before_posts = others ? v.a : none_id;
+    return take(i);
+  }
   // A sum with a value like the result, where it is not all one product. Either side may be the product; the first that
   // can be is.
   [[gnu::cold]] constexpr bool with_residual(id i) {
@@ -232,7 +248,8 @@ struct slot_reader {
   if (!when.by_token[i] || !detail::one_matrix(g[i])) return {};
   for (const bool with_sides : {true, false}) {
     detail::slot_reader r{g, when, readers, sums, i, with_sides};
-    if (!r.with_residual(i)) continue;
+    const bool turns = g[i].what == op::rotate && to.turns_results;
+    if (turns ? !r.turned_result(i) : !r.with_residual(i)) continue;
     bool keeps = false;
     for (const side_branch& b : r.out.sides) keeps = keeps || b.kept;
     if (keeps && r.out.sides.size() > 1) continue;  // S of several branches lies in one matrix

@@ -33,6 +33,7 @@ struct product_shape {
   bool across = false;      // W is stored [in, out], and read as it lies
   bool keeps = false;       // more than y is stored: S of the side branch, or the sum before factor and summand
   bool gives_side = false;  // S is an output of the layer, without padding
+  long long turned = 0;     // columns that the rotation behind it keeps together; 0: there is none
   beside_shape beside[2]{};
   encoding stored{};  // of the weight, where it is codes
 };
@@ -64,7 +65,8 @@ struct target {
   int joins_products = 1;          // so many products that read the same input may be a launch,
   bool joins_gates = false;        // and two of them with the multiplication of their results
   bool carries_norms = false;      // a norm between products may be part of their kernels (norm_between.h)
-  bool turns_inputs = false;       // rotations of what products read are part of their launch, ahead of them
+  bool turns_inputs = false;       // rotations of what products read are part of their launch, ahead of them,
+  bool turns_results = false;      // and of dx = dy W behind it
   // What it has a kernel for; null: every operation of the language.
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.
@@ -77,6 +79,8 @@ struct target {
   bool (*run_normed)(const product_shape& before, const product_shape* behind, int count, const target&) = nullptr;
   // Are the inputs of a launch turned by one kernel with these sizes, or one after the other?
   bool (*run_turned)(const graph&, const id* turns, int count, const size_values&, dtype, const target&) = nullptr;
+  // Is the rotation of a result inside the kernel of its product with these sizes, or behind it?
+  bool (*run_turning)(const product_shape&, const target&) = nullptr;
   // Are the two sums over the tokens of a gate's gradients made by the kernel of the gradients, or a kernel each?
   bool (*run_summed)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   // Does attention put heads side by side and turn them itself?

@@ -97,6 +97,7 @@ template <class Layer> struct kernels_of_type {
       }
       const dim n = g[s.weight].d[s.weight_by_row ? 2 : 3], k = g[s.weight].d[s.weight_by_row ? 3 : 2];
       const bool across = !s.weight_by_row && base_leaf(g, s.weight) >= 0;
+      if (s.turned >= 0) l.add_turn(s.pre >= 0);
       l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, across);
     }
     for (const token_sum& s : p.sums) {

@@ -216,6 +216,17 @@ template <class T> class bound_plan {
   status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool alone);
   void* place_of(id i);
   status turn_inputs(cudaStream_t stream, const graft::launch& l);
+  // Is the rotation of a product's result part of its kernel in this call?
+  bool turns_inside_of(const bound_product<T>& b, long long m, const target& to) const {
+    const product_slots& s = b.slots();
+    bool aligned = true;
+    for (const id i : {s.x, s.result, s.turned}) {
+      const int k = written_output(i);
+      const void* const at = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : tensor_at(i);
+      aligned = aligned && reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
+    }
+    return aligned && b.turns(m, kernels_->linear, to);
+  }
   // What the kernels of a product read as x.
   const void* input_of(const product_slots& s) const { return tensor_at(s.turn >= 0 ? s.turn : s.x); }
   // A sum before post that other launches of the plan read.

@@ -138,7 +138,8 @@ template <class T> void bound_plan<T>::collect() {
         for (int k = 0; k < 3; ++k) need_known(g_[n].operand(k));
     }
     for (int k = l.product; l.product >= 0 && k <= l.product + l.together; ++k)
-      if (const id turn = p_.products[k].turn; turn >= 0) computed_.add(turn), need(g_[turn].b);
+      for (const id turn : {p_.products[k].turn, p_.products[k].turned >= 0 ? p_.products[k].result : none_id})
+        if (turn >= 0) computed_.add(turn), need(g_[turn].b);
     if (l.product < 0 && l.sum < 0) {
       computed_.add(l.anchor);
       for (int n = l.first; n < l.first + l.count; ++n) {

@@ -11,6 +11,7 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
   for (const bound_product<T>& b : products_) {
     narrow_.add(b.slots().result);
     if (b.slots().before_posts >= 0) narrow_.add(b.slots().before_posts);
+    if (b.slots().turned >= 0) narrow_.add(b.slots().turned);
   }
   for (const id i : read_)
     if (const id at = unshaped(g_, i); at >= 0) narrow_.add(at);
@@ -53,6 +54,7 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       for (int n = l.product; n <= l.product + l.together; ++n) {
         for (const id ahead : {p_.products[n].gate, p_.products[n].turn})
           if (ahead >= 0) write(ahead, count(g_, ahead, largest));
+        if (const id sum = p_.products[n].turned; sum >= 0) write(sum, count(g_, sum, largest));
         const id i = p_.products[n].result;
         write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(n)].out_size());
       }
@@ -61,7 +63,8 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
         const id x = p_.row_launches[l.norm].result;
         written.push_back({k, x, count(g_, x, largest) * static_cast<long long>(sizeof(T)) + bytes_of_squares(x)});
       }
-      if (const id z = p_.products[l.product].before_posts; is_read_later(z)) write(z, count(g_, z, largest));
+      if (const id z = p_.products[l.product].before_posts; is_read_later(z) && z != p_.products[l.product].turned)
+        write(z, count(g_, z, largest));
       for (const int sum : l.beside) write_sum(sum);
     } else if (l.sum >= 0) {
       write_sum(l.sum);

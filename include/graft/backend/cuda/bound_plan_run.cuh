@@ -165,15 +165,18 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   bound_product<T>& b = products_[static_cast<std::size_t>(index)];
   const product_slots& s = b.slots();
   product_tensors with;
-  with.y = place_of(s.result);
+  const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
+  with.turns = s.turned >= 0 && turns_inside_of(b, m, to);
+  const bool turns_behind = s.turned >= 0 && !with.turns;
+  with.y = place_of(turns_behind ? s.turned : s.result);
   with.x = input_of(s), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
   void* const side = output_at(b.kept_side());
   with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
-  with.before = output_at(s.before_posts);
-  if (with.before == nullptr && is_read_later(s.before_posts)) with.before = values_.room(s.before_posts).at;
+  with.before = turns_behind ? nullptr : output_at(s.before_posts);
+  if (with.before == nullptr && !turns_behind && is_read_later(s.before_posts))
+    with.before = values_.room(s.before_posts).at;
   if (with.before != nullptr) values_.put(s.before_posts, {with.before, dtype_of<T>});
   with.workspace = workspace_->data(), with.counters = counters_;
-  const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
   with.ahead = norm_ahead_of(s.x, m), with.behind = norm_behind_of(l, m, to);
   for (int k = 0; k < 2; ++k)
     if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
@@ -193,6 +196,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   for (unsigned k = 0; k < 2; ++k)
     if (l.beside[k] >= 0 && (*ran >> k & 1) == 0)
       if (status done = run_sum(stream, to, l.beside[k]); !done) return done;
+  if (turns_behind) return run_node(stream, s.result);
   if (side == nullptr || !b.pads_side() || m == 0) return ok;
   const auto rank = side_rank(g_, s, now_.sizes);
   return each(stream, m * rank, unpad_rows<T>{static_cast<const T*>(with.side), static_cast<T*>(side), rank, b.rank()},

@@ -30,6 +30,7 @@ struct product_tensors {
   const void* x = nullptr;
   void* y = nullptr;
   const void* residual = nullptr;
+  bool turns = false;                       // the rotation behind it is part of the kernel
   void *side = nullptr, *before = nullptr;  // where S, with padding, and the sum before the post slot are wanted
   norm_ahead ahead{};                       // of x, and behind y
   norm_behind behind{};
@@ -67,6 +68,14 @@ template <class T> class bound_product {
       if (shared_->weight)
         if (status st = shared_->weight_now.reserve(weight_bytes()); !st) return st;
     }
+    if (const long long wide = turned_width; turned_together() > 0 && wide % turned_together() == 0 && n_ % wide == 0) {
+      const long long bytes = (padded_rows(n_) + row_padding) * turned_width * static_cast<long long>(sizeof(T));
+      if (status st = turn_.reserve(bytes); !st) return st;
+      if (status st = check(cudaMemsetAsync(turn_.data(), 0, static_cast<std::size_t>(bytes), stream), "clearing"); !st)
+        return st;
+      if (size_of((*g_)[slots_.result].b, 0) > 1)
+        if (status st = composed_.reserve(2 * n_ * wide * 4); !st) return st;
+    }
     if (kept_side() >= 0)
       if (status st = s_.reserve(size_of(slots_.result, 2) * rank_ * static_cast<long long>(sizeof(T))); !st) return st;
     if (weight_in_place()) return ok;
@@ -84,6 +93,7 @@ template <class T> class bound_product {
     for (const post_step& p : slots_.posts) need(p.operand);
     if (!weight_in_place()) need(slots_.weight);
     need(slots_.pre);
+    if (slots_.turned >= 0) need((*g_)[slots_.result].b);
   }
   // From values in float to what the kernels read; the sides may be packed later, with those of other products.
   status pack(cudaStream_t stream, const values& v, side_packer<T>& sides) {
@@ -100,6 +110,21 @@ template <class T> class bound_product {
                                       : put(stream, v, slots_.pre, {{}, {}, to, 1, k_, 0, 0, k_, false, false});
       if (!s) return s;
     }
+    if constexpr (sizeof(T) == 2)
+      if (turn_.bytes() > 0) {
+        const tensor<float> q = v[(*g_)[slots_.result].b];
+        pack_turn<T> how{q.p, rotation(q, n_, (*g_)[slots_.result].tb), turn_.template as<T>()};
+        if (how.r.factors > 1) {
+          float* const one = composed_.template as<float>();
+          const composed<float> first{q.p, how.r, one};
+          if (status s =
+                  on_stream{stream}.matrices(n_ / rotation::wide, rotation::wide * rotation::wide, first, "compose");
+              !s)
+            return s;
+          how.q = cells<float>(one), how.r = rotation(n_, rotation::wide);
+        }
+        if (status s = each(stream, static_cast<long long>(n_) * turned_width, how, "pack"); !s) return s;
+      }
     return pack_post(stream, v);
   }
   // Makes this the adapter that the launches of the layer read.
@@ -136,12 +161,14 @@ template <class T> class bound_product {
         if (status done = multiply_across<T>(stream, g); !done) return done.failure();
         return 0U;
       }
-    if (calls_.empty() || alone != alone_ || with.side != s_now_ || with.before != before_now_) {
+    if (calls_.empty() || alone != alone_ || with.side != s_now_ || with.before != before_now_ ||
+        with.turns != turns_now_) {
       linear_operands o;
       const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
       o.act = act(), o.alone = alone_ = alone;
       o.w = weight(), o.slot = from.record, o.a = from.a.data();
       o.s = s_now_ = with.side, o.before = before_now_ = with.before;
+      o.turn = (turns_now_ = with.turns) ? turn_.data() : nullptr;
       if (shared_ != nullptr) o.slot.scale = record_scale(from), o.slot.shift = record_shift(from);
       o.workspace = with.workspace, o.counters = with.counters;
       if (has_no_branch()) o.slot.rank = 0, o.slot.a_tiles = o.slot.b_tiles = o.slot.b = o.a = nullptr;
@@ -188,6 +215,11 @@ template <class T> class bound_product {
   bool stands_by_norm(long long m, const linear_kernels& kernels, const target& to) const {
     return !is_coded() && kernels.timer == nullptr && cuda::stands_by_norm(shape_alone(m), to, kernels.have);
   }
+  // Is the rotation of the result part of its kernel? With timed choices there may be another one.
+  bool turns(long long m, const linear_kernels& kernels, const target& to) const {
+    return !is_coded() && shared_ == nullptr && kernels.timer == nullptr && turn_.bytes() > 0 &&
+           turns_inside(shape_alone(m), to, kernels.have);
+  }
   // Without what stands in place of a branch for the sake of others.
   product_shape shape_alone(long long m) const {
     product_shape p = shape(m);
@@ -198,7 +230,7 @@ template <class T> class bound_product {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};
     p.posts = !slots_.posts.empty() || shared_ != nullptr;
     p.pre = has_pre(), p.across = lies_across(), p.keeps = kept_side() >= 0 || slots_.before_posts >= 0;
-    p.plain = slots_.act == op::detach && slots_.residual < 0;
+    p.plain = slots_.act == op::detach && slots_.residual < 0, p.turned = turned_together();
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
     return p;
   }
@@ -248,6 +280,11 @@ template <class T> class bound_product {
     const code_tensors now{with.x, with.y, with.residual, static_cast<float*>(with.workspace), with.counters};
     if (status s = code_calls_.run(stream, c, m, now, may_chain(), alone); !s) return s.failure();
     return true;
+  }
+  // Columns that the rotation behind it keeps together; 0: there is none.
+  long long turned_together() const {
+    if (slots_.turned < 0) return 0;
+    return turned_columns(size_of((*g_)[slots_.result].b, 0), size_of((*g_)[slots_.result].b, 3));
   }
   // What stands in its place for the sake of others is zeros.
   bool has_no_branch() const { return shared_ == nullptr && slots_.sides.empty(); }
@@ -365,12 +402,12 @@ template <class T> class bound_product {
   int least_rank_ = 0, first_rank_ = 0;
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;
-  buffer weight_, s_;
+  buffer weight_, s_, turn_, composed_;
   linear_calls calls_;
   mixed_linear<T> mixed_;
   code_calls code_calls_;
   void *s_now_ = nullptr, *before_now_ = nullptr;  // what the launches write beside y
-  bool alone_ = false;
+  bool alone_ = false, turns_now_ = false;
   bool chained_ = false;  // the next call may read weights and adapter before the kernel ahead of it has finished
 };
 

@@ -150,6 +150,14 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
   return c;
 }
 
+// Is the rotation of its result inside its kernel? There is one with wide tiles and nothing else on its way out.
+constexpr bool turns_inside(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {
+  if (p.turned <= 0 || 32 % p.turned != 0 || p.n % 32 != 0 || p.rank > 0 || p.posts || !p.plain) return false;
+  if (!p.across || !have.has_turn(p.pre) || streams_across(p, device)) return false;
+  const linear_choice c = choose(p, device, have);
+  return c.how == way::gemm && c.tile_n == 256;
+}
+
 // Products with one input as segments of one stream kernel; no rows where they cannot be.
 constexpr stream_choice choose_together(const product_shape* all, int count, const target& device,
                                         const kernel_list& have = every_kernel()) {

@@ -22,7 +22,11 @@
 #include <graft/backend/cuda/gemm_write.cuh>
 #include <graft/backend/cuda/wgmma.cuh>
 
+#include <type_traits>
+
 namespace graft::cuda {
+
+template <class T, int TileN, class Block> struct tile_turn;  // gemm_turn.cuh
 
 template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides, bool Acts> struct gemm_block {
   static_assert(!Pre || Rank == 0);
@@ -106,11 +110,12 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides, bool
         if (with_a(s)) side.load_a(stage(q) + shape::x + shape::w, k, full(q));
         advance();
       }
-      const int extra = Rank > 0 ? 1 : g.extra;
+      constexpr bool b_alone = Rank > 0 || Sides::turns;
+      const int extra = b_alone ? 1 : g.extra;
       for (int s = 0; s < extra; ++s) {
         ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_expect(full(q), side.b_bytes() + (Rank > 0 ? 0 : 128 * g.side_pitch()));
-        if (Rank == 0) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
+        ptx::barrier_expect(full(q), side.b_bytes() + (b_alone ? 0 : 128 * g.side_pitch()));
+        if (!b_alone) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
         side.load_b(stage(q) + shape::x, s, at.n_tile, rank, full(q));
         advance();
       }
@@ -214,6 +219,8 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides, bool
 
   // ---- consumers: two warpgroups ------------------------------------------------------------------------------------
   using consumer = gemm_consumer;
+  template <bool Turns>
+  using way_out = std::conditional_t<Turns, tile_turn<T, TileN, gemm_block>, tile_residual<T, TileN, gemm_block>>;
   __device__ __forceinline__ void release(const consumer& c, int q) const {
     if (c.thread < 2) ptx::barrier_arrive_at(empty(q), c.thread);
   }
@@ -340,7 +347,7 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides, bool
       while (c.step < k_steps) k_step<false>(c, acc, none, false);
       if constexpr (Rank > 0)
         expand(c, acc);
-      else if constexpr (!Pre)
+      else if constexpr (!Pre && !Sides::turns)
         for (int s = 0; s < g.extra; ++s) side_step(c, acc, s + 1 < g.extra ? 4 : g.rank / 16 - 4 * s);
       const tile_writer<T, TileN, shape, Acts> write{maps.y, maps.before, g.stores_before, post, base + shape::out,
                                                      c,      at};
@@ -349,7 +356,7 @@ template <class T, int TileN, int Rank, bool Pre, bool Across, class Sides, bool
       wgmma_wait<0>();
       if (!Pre) release(c, c.before);
       sides.finish(acc, c, at);
-      write(acc, scale, tile_residual<T, TileN, gemm_block>{*this, c});
+      write(acc, scale, way_out<Sides::turns>{*this, c});
     }
     if (c.thread == 0) ptx::stores_done();
   }

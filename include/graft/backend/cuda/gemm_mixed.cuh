@@ -19,6 +19,7 @@ struct mixed_gemm_args {
 
 template <int TileN, int Rank> struct mixed_sides {
   static constexpr int most = Rank / 16;
+  static constexpr bool turns = false;  // no rotation behind the tile
   const mixed_gemm_args& rows;
   std::uint32_t notes;  // in shared memory: for each sixteen columns of S their place in B, and their record
   static constexpr std::uint32_t no_side = ~0U;  // noted where no token of a tile has a side branch

@@ -11,6 +11,7 @@ namespace graft::cuda {
 
 template <class T, int TileN, class Block> struct tile_residual {
   using shape = typename Block::shape;
+  static constexpr bool turns = false;  // but gemm_turn.cuh, in its place
 
   const Block& block;
   gemm_consumer& c;

@@ -9,6 +9,7 @@
 namespace graft::cuda {
 
 template <int TileN, int Rank> struct one_side {
+  static constexpr bool turns = false;  // no rotation behind the tile (gemm_turn.cuh)
   // What the producer brings for a block of 128 tokens; the two blocks of a pair bring half of B each, for both.
   struct loads {
     const gemm_args& g;

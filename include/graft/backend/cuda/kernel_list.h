@@ -33,6 +33,9 @@ struct kernel_list {
   static constexpr int beside_bit(int rank) { return sum_bit(rank) + ranks - 1; }
   constexpr bool has_beside(int rank) const { return (gemms >> beside_bit(rank) & 1) != 0; }
   constexpr void add_beside(int rank) { gemms |= 1U << beside_bit(rank); }
+  static constexpr int turn_bit(bool pre) { return pre ? 31 : 30; }  // the gemm with a rotation behind it
+  constexpr bool has_turn(bool pre) const { return (gemms >> turn_bit(pre) & 1) != 0; }
+  constexpr void add_turn(bool pre) { gemms |= 1U << turn_bit(pre); }
   constexpr void add_gemm(int tile_n, int variant) { gemms |= 1U << gemm_bit(tile_n, variant); }
   constexpr void add_stream(int tokens, int shape, int rank) {
     streams |= std::uint64_t{1} << stream_bit(tokens, shape, rank);
@@ -51,6 +54,7 @@ constexpr kernel_list every_kernel() {
       for (int shape = 0; shape < stream_shapes; ++shape)
         if (stream_kernels[shape].rows + rank <= 256) l.add_stream(tokens, shape, rank);
   }
+  l.add_turn(false), l.add_turn(true);
   for (const int tile : {128, 256}) l.add_gemm(tile, with_pre), l.add_gemm(tile, first_across + with_pre);
   return l;
 }

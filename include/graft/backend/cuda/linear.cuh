@@ -24,6 +24,7 @@ struct linear_operands {
   const void* a = nullptr;            // the packed A of the slot, for a shrink of its own
   void* s = nullptr;                  // where S of the side branch is wanted, [m, rank]; null: nobody reads it later
   void* before = nullptr;             // where the sum before the post slot is wanted; null: nowhere
+  const void* turn = nullptr;         // R of a rotation behind it, packed; null: none
   beside_sum sums[2]{};               // sums over the tokens that may run beside the product
   void* workspace = nullptr;          // choice.workspace_bytes()
   std::uint32_t* counters = nullptr;  // four for every 128 tokens; zero, and zero again after the call
@@ -172,6 +173,11 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
     return finish(b, kernels.beside[rank_index(kernel_rank)],
                   dim3(static_cast<unsigned>(2 * c.pairs + c.beside_blocks)), "gemm with sums beside it", 2, true,
                   !o.alone);
+  }
+  if (o.turn != nullptr) {
+    to.args.slot.b_tiles = o.turn, to.args.rank = turned_width;
+    return finish(b, kernels.turn[o.slot.pre != nullptr ? 1 : 0], dim3(static_cast<unsigned>(2 * c.pairs)),
+                  "gemm with a rotation behind it", 2, true, false);
   }
   const int variant = (p.across ? first_across : 0) + (o.slot.pre != nullptr ? with_pre : rank_index(kernel_rank));
   return finish(b, kernels.gemm[kernel_list::gemm_bit(c.tile_n, variant)], dim3(static_cast<unsigned>(2 * c.pairs)),

@@ -7,6 +7,7 @@
 #include <graft/backend/cuda/gemm_beside.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/gemm_simt.cuh>
+#include <graft/backend/cuda/gemm_turn.cuh>
 #include <graft/backend/cuda/kernels_for.h>
 #include <graft/backend/cuda/stream_kernel.cuh>
 #include <graft/backend/cuda/sum_tokens.cuh>
@@ -20,6 +21,7 @@ struct linear_kernels {
   kernel_list have{};
   kernel_entry gemm[2 * gemm_variants], stream[3 * stream_shapes * ranks], mma, simt;  // by the bits of the list
   kernel_entry sum[ranks], beside[ranks];                                              // by the index of the rank
+  kernel_entry turn[2];  // the gemm with a rotation behind it, without and with a factor of its input
   code_kernels codes{};
   choice_timer* timer = nullptr;  // null: rules choose among them
 
@@ -33,6 +35,8 @@ struct linear_kernels {
       if (more.sum[i].kernel != nullptr) sum[i] = more.sum[i];
     for (std::size_t i = 0; i < std::size(beside); ++i)
       if (more.beside[i].kernel != nullptr) beside[i] = more.beside[i];
+    for (std::size_t i = 0; i < std::size(turn); ++i)
+      if (more.turn[i].kernel != nullptr) turn[i] = more.turn[i];
     if (more.simt.kernel != nullptr) mma = more.mma, simt = more.simt;
     codes.add(more.codes);
   }
@@ -82,6 +86,10 @@ linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<
   };
   sum(std::integral_constant<int, 16>{}), sum(std::integral_constant<int, 32>{}),
       sum(std::integral_constant<int, 64>{});
+  if constexpr ((Gemms >> kernel_list::turn_bit(false) & 1) != 0)
+    k.turn[0] = {address_of(&gemm_turn_kernel<T, false>), 384, gemm_shape<256, 0>::bytes};
+  if constexpr ((Gemms >> kernel_list::turn_bit(true) & 1) != 0)
+    k.turn[1] = {address_of(&gemm_turn_kernel<T, true>), 384, gemm_shape<256, 0>::bytes};
   (gemm(std::integral_constant<int, G>{}), ...);
   (stream(std::integral_constant<int, S>{}), ...);
   return k;

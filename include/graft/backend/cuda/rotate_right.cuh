@@ -6,6 +6,7 @@
 #pragma once
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/rotate.cuh>
+#include <graft/backend/cuda/wgmma.cuh>
 
 namespace graft::cuda {
 
@@ -53,6 +54,20 @@ __device__ inline void gather_right(right_tile& to, const cells<float>& q, const
     to[e / 8][e / 2 % 4][e % 2] = pack<T>(entry(i), entry(i + 1));
   }
 }
+
+// Of a rotation behind a product (gemm_turn.cuh): all of R as [columns][32], each row with what makes that column, as
+// it lies in shared memory.
+template <class T> struct pack_turn {
+  cells<float> q;
+  rotation r;
+  T* to;
+
+  __device__ void operator()(long long i) const {
+    const auto column = static_cast<unsigned>(i / 32), k = static_cast<unsigned>(i % 32);
+    to[tile_offset(static_cast<int>(column), static_cast<int>(k), 64) / 2] =
+        from_float<T>(single_entry(q, r, column / 32 * 32 + k, column));
+  }
+};
 
 // 16 rows of x, of which this thread has 16 bytes of two, times a tile: added to acc.
 using turned_rows = float[4][4];

@@ -55,6 +55,7 @@ constexpr bool run_normed(const product_shape& before, const product_shape* behi
   for (int i = 0; i < count; ++i) all = all && stands(behind[i]);
   return all;
 }
+constexpr bool run_turning(const product_shape& p, const target& t) { return p.stored.plain() && turns_inside(p, t); }
 // Several rotation factors that stay within 32 columns are composed to one first.
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
@@ -127,10 +128,10 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.weight_either_way = t.sums_tokens = t.sums_beside = t.joins_elements = t.joins_rows = t.takes_dropout = true;
   if (capability >= 90) t.largest_chained_side = 64;
   t.largest_stack_side = 64;
-  t.joins_products = max_segments, t.joins_gates = t.carries_norms = t.turns_inputs = true;
+  t.joins_products = max_segments, t.joins_gates = t.carries_norms = t.turns_inputs = t.turns_results = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
   t.run_gated = &run_gated, t.run_normed = &run_normed, t.run_summed = &run_summed, t.takes_heads = &takes_heads;
-  t.run_turned = &run_turned;
+  t.run_turned = &run_turned, t.run_turning = &run_turning;
   return t;
 }
 }  // namespace cuda
