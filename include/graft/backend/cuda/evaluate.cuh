@@ -163,7 +163,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       if (x.turned != nullptr) return turn_few(with<Ops, op::rotate>(on), *x.turned);
       return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch});
     case op::rotate_grad:
-      return sum_blocks(with<Ops, op::rotate_grad>(on), rotate_sums<Real>{out, x.a, x.b, x.c, v.tb, scratch});
+      return sum_blocks(with<Ops, op::rotate_grad>(on), rotate_sums<Real>{out, x.a, x.b, x.c, v.tb, scratch, x.fresh});
     case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
     case op::row_kron:
       return with<Ops, op::row_kron>(on).elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);

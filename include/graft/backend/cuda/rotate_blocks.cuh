@@ -16,6 +16,7 @@ template <class Real> struct rotate_sums {
   tensor<Real> out, x, t, q;
   bool transposed;
   Real* scratch;
+  bool fresh = false;  // out is written, else added to
 };
 template <class On, class Real> status sum_blocks(const On& on, const rotate_sums<Real>& r) {
   return rotate_grad(on, r.out, r.x, r.t, r.q, r.transposed, r.scratch);
@@ -25,6 +26,7 @@ template <class On, class Real> status sum_blocks(const On& on, const rotate_sum
 struct factor_sums {
   tensor<float> out, q;
   rotation r;
+  bool fresh;
   float* sums;  // G of all stretches, and behind it two matrices more for each
 
   __device__ float weight(unsigned factor, unsigned place, unsigned l, unsigned c) const {
@@ -67,8 +69,9 @@ struct factor_sums {
       for (unsigned e = static_cast<unsigned>(t.rank); e < s * b; e += static_cast<unsigned>(t.size)) {
         const unsigned block = first + e / (b * b) * b, l = e / b % b, c = e % b;
         const unsigned i = natural(block + l, b, factor) - first, j = natural(block + c, b, factor) - first;
-        out.p.add((static_cast<long long>(factor) * r.blocks + block / b) * b * b + l * b + c,
-                  r.transposed ? now[j * s + i] : now[i * s + j]);
+        const long long to = (static_cast<long long>(factor) * r.blocks + block / b) * b * b + l * b + c;
+        const float v = r.transposed ? now[j * s + i] : now[i * s + j];
+        out.p.put(to, fresh ? v : out.p[to] + v);
       }
       t.sync();
     }
@@ -121,15 +124,21 @@ template <streams On> status sum_blocks(const On& on, const rotate_sums<float>& 
   const bool fits = is_16_bit(type) && addressed(r.x) && addressed(r.t) && !turned.shared() && size <= 64 &&
                     64 % size == 0 && rows > 0 && major && processors && *major == 9;
   const bool room = turned.factors == 1 || 2 * turned.factors * rows >= 3 * size;  // for G and what follows from it
-  if (!fits || !room) return rotate_grad(on, r.out, r.x, r.t, r.q, r.transposed, r.scratch);
+  if (!fits || !room) {
+    if (r.fresh) {
+      const auto bytes = static_cast<std::size_t>(r.out.count() * bits_of(r.out.p.type) / 8);
+      if (status s = check(cudaMemsetAsync(r.out.p.at, 0, bytes, on.stream), "clearing"); !s) return s;
+    }
+    return rotate_grad(on, r.out, r.x, r.t, r.q, r.transposed, r.scratch);
+  }
   auto sums = [&](bool flip, bool adds, const cells<float>& to) {
     auto* const launch_sums =
         type == dtype::bf16 ? &detail::launch_block_sums<__nv_bfloat16> : &detail::launch_block_sums<__half>;
     return launch_sums(on.stream, r, static_cast<int>(size), flip, adds, to, *processors);
   };
-  if (turned.factors == 1) return sums(r.transposed, true, r.out.p);
+  if (turned.factors == 1) return sums(r.transposed, !r.fresh, r.out.p);
   if (status s = sums(false, false, r.scratch); !s) return s;
-  return on.matrices(turned.in / size, size * size, factor_sums{r.out, r.q, turned, r.scratch}, "rotate_grad");
+  return on.matrices(turned.in / size, size * size, factor_sums{r.out, r.q, turned, r.fresh, r.scratch}, "rotate_grad");
 }
 
 }  // namespace graft::cuda

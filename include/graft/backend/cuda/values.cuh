@@ -222,7 +222,8 @@ GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<
   if (row(v.what).kind == op_class::exchange) return exchange(stream, i, x.a, to);
   if (scratch_at_ == nullptr)
     if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
-  if (adds_up(v.what)) {
+  x.fresh = v.what == op::rotate_grad;
+  if (adds_up(v.what) && !x.fresh) {
     const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
     if (status s = check(cudaMemsetAsync(to.at, 0, bytes, stream), "clearing"); !s) return s;
   }
