@@ -78,6 +78,7 @@ constexpr stream_choice choose_narrow(long long m, int outputs, int k, const tar
 constexpr void choose_beside(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
   const int tiles = static_cast<int>((p.m + 255) / 256) * ((p.n + 255) / 256), resident = device.resident_pairs;
   if (!p.across || c.tile_n != 256 || !have.has_beside(p.rank) || resident < 4) return;
+  if (p.turned > 0) return;  // a rotation behind it has a kernel of its own
   auto waves = [&](int pairs) { return (tiles + pairs - 1) / pairs; };
   if (waves(resident - 2) != waves(resident)) return;
   const int pairs = launched_pairs(tiles, resident - 2), blocks = 2 * (resident - pairs);
