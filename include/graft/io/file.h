@@ -109,7 +109,7 @@ inline status write_file(const std::string& name, file_parts parts) {
       if (!f && errno != EEXIST) break;
     }
     if (!f) return fail_in(name, "cannot create a file beside this one: ", reason(errno));
-    const status written = write_and_close(std::move(f), name, parts);
+    status written = write_and_close(std::move(f), name, parts);
     const int code = written && std::rename(beside.c_str(), name.c_str()) != 0 ? errno : 0;
     if (!written || code != 0) std::remove(beside.c_str());
     if (code != 0) return fail_in(name, "cannot replace this file: ", reason(code));

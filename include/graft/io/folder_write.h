@@ -92,13 +92,13 @@ inline status make_beside(const std::string& beside, const std::string& folder) 
 inline status write_beside(const std::string& beside, const std::string& folder, std::span<const file_to_save> files,
                            const save_watch& watch) {
   watch.step();
-  if (const status made = make_beside(beside, folder); !made) return made;
+  if (status made = make_beside(beside, folder); !made) return made;
   for (const file_to_save& file : files) {
     const std::string path = beside + "/" + file.name;
     watch.step();
     open_file f(std::fopen(path.c_str(), "wbx"));
     if (!f) return fail_in(path, "cannot create this file: ", reason(errno));
-    if (const status written = write_and_close(std::move(f), path, file.parts, watch); !written) return written;
+    if (status written = write_and_close(std::move(f), path, file.parts, watch); !written) return written;
   }
   return take_place(beside, folder, watch);
 }
@@ -129,7 +129,7 @@ inline result<std::string> place_of_folder(const std::string& folder) {
 inline status save_folder(const std::string& folder, std::span<const file_to_save> files,
                           const save_watch& watch = {}) {
   return guarded(folder, [&]() -> status {
-    if (const status good = check_file_names(folder, files); !good) return good;
+    if (status good = check_file_names(folder, files); !good) return good;
     const result<std::string> target = place_of_folder(folder);
     if (!target) return target.failure();
     const folder_to_remove beside{name_beside(*target), watch};

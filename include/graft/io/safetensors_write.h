@@ -44,7 +44,7 @@ namespace graft::io {
 inline status check_tensors(const std::vector<const tensor_view*>& sorted, std::string_view file) {
   std::set<std::string_view> names;
   for (const tensor_view* t : sorted) {
-    if (const status s = check_tensor_name(file, t->name); !s) return s;
+    if (status s = check_tensor_name(file, t->name); !s) return s;
     if (t->name == "__metadata__") return fail_in(file, "no tensor may be called __metadata__");
     if (!is_utf8(t->name)) return fail_in(file, "tensor ", in_quotes(t->name), ": the name is not UTF-8");
     if (!names.insert(t->name).second) return fail_in(file, "two tensors are called ", in_quotes(t->name));

@@ -47,14 +47,14 @@ inline result<std::optional<int>> layer_number(std::string_view path, const std:
   };
   if (containers.empty()) return first_after("[^.]*");
   for (const std::string& c : containers)
-    if (const auto n = first_after(c); !n || *n) return n;
+    if (auto n = first_after(c); !n || *n) return n;
   return std::optional<int>();
 }
 
 // Modules saved whole are replaced, not adapted, and neither is anything inside them.
 inline result<bool> inside_saved_module(const adapter_config& c, std::string_view path) {
   for (const std::string& name : c.modules_to_save)
-    if (const result<bool> hit = full_match("(^|.*\\.)" + name + "($|\\..*)", path); !hit || *hit) return hit;
+    if (result<bool> hit = full_match("(^|.*\\.)" + name + "($|\\..*)", path); !hit || *hit) return hit;
   return false;
 }
 
@@ -67,7 +67,7 @@ inline bool is_saved_module(const adapter_config& c, std::string_view path) {
 inline result<bool> is_target(const adapter_config& c, std::string_view path, module_role role = {}) {
   if (const result<bool> out = matches(c.exclude_modules, path); !out || *out) return out ? result<bool>(false) : out;
   if (const result<bool> out = inside_saved_module(c, path); !out || *out) return out ? result<bool>(false) : out;
-  const result<bool> hit = matches(c.target_modules, path, role);
+  result<bool> hit = matches(c.target_modules, path, role);
   if (!hit || !*hit || c.layers_to_transform.empty() || c.target_modules.kind != name_pattern::form::list) return hit;
   const std::vector<std::string>& names = c.target_modules.names;
   if (std::find(names.begin(), names.end(), path) != names.end()) return true;

@@ -63,7 +63,7 @@ template <class Engine> class placed_tensors {
       if (at->second.axis == axis && same_form(at->second.from, host)) return at->second.placed;
     copy c{host, {}, {}, std::move(owner), axis};
     code_part codes;
-    const result<view> part = share.part_of(host, axis, codes);
+    result<view> part = share.part_of(host, axis, codes);
     if (!part) return part;
     result<view> placed = Engine::place(q, *part, as, c.memory);
     if (!placed) return placed;

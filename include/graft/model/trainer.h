@@ -140,7 +140,7 @@ template <class Engine> class trainer {
       double labels = 0;
       for (std::size_t k = i; k < data.size() && k < i + static_cast<std::size_t>(how_.batch); ++k)
         batch.push_back({data[k]}), labels += static_cast<double>(data[k].size()) - 1;
-      const result<double> loss = run_.loss(batch);
+      result<double> loss = run_.loss(batch);
       if (!loss) return loss;
       sums[0] += *loss * labels, sums[1] += labels;
     }

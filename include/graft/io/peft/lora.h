@@ -32,7 +32,7 @@ inline void refuse_changed_base(config_reader& in, const adapter_config&) {
 inline result<double> alpha_over_rank(const peft_source& s) {
   const result<int> r = s.rank();
   if (!r) return r.failure();
-  const result<double> alpha = alpha_of(s.config, s.base.module);
+  result<double> alpha = alpha_of(s.config, s.base.module);
   if (!alpha) return alpha;
   return *alpha / (s.on("use_rslora") ? std::sqrt(*r) : *r);
 }
