@@ -89,11 +89,11 @@ inline std::vector<double> reflected_signs(small_matrix q, long long n, bool squ
 template <class Real> void orthonormal(tensor<Real> out, tensor<Real> a) {
   const long long rows = a.d[2], n = a.d[3];
   for (long long m = 0; m < a.matrices(); ++m) {
-    std::vector<double> q(a.p + m * rows * n, a.p + (m + 1) * rows * n);
+    std::vector<double> basis(a.p + m * rows * n, a.p + (m + 1) * rows * n);
     small_matrix factor(static_cast<std::size_t>(n * n));
-    double* const r = factor.data();
+    double *const q = basis.data(), *const r = factor.data();
     for (long long i = 0; i < rows; ++i)
-      for (long long j = 0; j < n; ++j) add_scaled(r + j * n + j, q[i * n + j], q.data() + i * n + j, n - j);
+      for (long long j = 0; j < n; ++j) add_scaled(r + j * n + j, q[i * n + j], q + i * n + j, n - j);
     for (long long j = 0; j < n; ++j) {
       put_scaled(r + j * n + j, 1 / std::sqrt(r[j * n + j]), r + j * n + j, n - j);
       for (long long i = j + 1; i < n; ++i) add_scaled(r + i * n + i, -r[j * n + i], r + j * n + i, n - i);
@@ -101,11 +101,11 @@ template <class Real> void orthonormal(tensor<Real> out, tensor<Real> a) {
     for (long long i = 0; i < rows; ++i)
       for (long long j = 0; j < n; ++j) {
         q[i * n + j] /= r[j * n + j];
-        add_scaled(q.data() + i * n + j + 1, -q[i * n + j], r + j * n + j + 1, n - j - 1);
+        add_scaled(q + i * n + j + 1, -q[i * n + j], r + j * n + j + 1, n - j - 1);
       }
-    const std::vector<double> signs = reflected_signs({q.begin(), q.begin() + n * n}, n, rows == n);
-    for (long long i = 0; i < rows; ++i)
-      for (long long j = 0; j < n; ++j) out.p[(m * rows + i) * n + j] = static_cast<Real>(signs[j] * q[i * n + j]);
+    const std::vector<double> signs = reflected_signs({q, q + n * n}, n, rows == n);
+    for (long long i = 0; i < rows * n; ++i)
+      out.p[m * rows * n + i] = static_cast<Real>(signs[static_cast<std::size_t>(i % n)] * q[i]);
   }
 }
 
