@@ -7,6 +7,7 @@
 #include <graft/core/text.h>
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace graft {
@@ -80,6 +81,7 @@ template <class T> class [[nodiscard]] result {
   }
   [[gnu::cold, gnu::noinline]] constexpr void fail_as(const error& e) { std::construct_at(&failure_, e); }
   constexpr void drop() {
+    static_assert(std::is_trivially_destructible_v<error>, "a failure is left as it is");
     if (good_) std::destroy_at(&value_);
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small dense algebra, one team of threads per matrix: inverses, orthonormal bases and PEFT's truncated Cayley series, in
-// double whatever the layer's type, as on the CPU; and Kronecker products, element by element. The matrices in double lie in scratch
-// memory of the caller: as many elements of Real as needs() says, beginning at a multiple of 8 bytes.
+// double whatever the layer's type, as on the CPU; and Kronecker products, element by element. The matrices in double lie in
+// scratch memory of the caller: as many elements of Real as needs() says, beginning at a multiple of 8 bytes.
 #pragma once
 #include <graft/backend/cuda/tensor.cuh>
 

@@ -270,11 +270,9 @@ template <class T> class attention_calls {
                      t.settled};
     const kernel_entry(&ways)[3] = kernels_.decode[head_index(p.head)];
     const dim3 grid(static_cast<unsigned>(c.parts), static_cast<unsigned>(p.groups), static_cast<unsigned>(p.rows));
-    return start(stream,
-                 ways[c.small       ? 2
-                      : c.long_ring ? 1
-                                    : 0],
-                 grid, c.parts, "decode attention", m, a, t.chained, c.small ? 0 : ways[1].shared);
+    int way = c.long_ring ? 1 : 0;
+    if (c.small) way = 2;
+    return start(stream, ways[way], grid, c.parts, "decode attention", m, a, t.chained, c.small ? 0 : ways[1].shared);
   }
 
   // How long it takes follows from how full the cache is: it is timed with one that is half full.

@@ -4,7 +4,7 @@
 // of them is one tensor copy and a row's span two numbers; pages would need a table in front of every copy.
 //
 // A thread block has one row, one head of keys and values with all heads of queries that share it, and a part of the
-// row's keys. One warp requests tiles of 64 keys and of their values; four warps have 16 keys of a tile each, four others of the next.
+// row's keys. One warp requests tiles of 64 keys and values; four have 16 keys of a tile each, four others of the next.
 // Products are m16n8k16 with keys or columns of values as rows, and the queries as columns: Sᵀ = K Qᵀ, Oᵀ = Vᵀ Pᵀ. The
 // warps' sums meet in shared memory; those of the parts, which are a cluster, are written to the block that finishes their
 // columns, and added there always in the same order.

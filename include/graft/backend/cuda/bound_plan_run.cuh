@@ -2,6 +2,7 @@
 // The members of bound_plan that run it: the launches of a plan in their order, each with the tensors of this call.
 #pragma once
 #include <graft/backend/cuda/bound_plan_norms.cuh>
+#include <graft/backend/cuda/bound_plan_small.cuh>
 
 namespace graft::cuda {
 
@@ -244,95 +245,6 @@ template <class T> status bound_plan<T>::run_rows(cudaStream_t stream, const row
   if (k < 0) return values_.compute_rows(stream, r, values_.room(r.result));
   const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
   return values_.compute_rows(stream, r, {y.data, y.type});
-}
-template <class T> status bound_plan<T>::run_dropped(cudaStream_t stream, const dropped_product& d) {
-  if (!is_asked_for(d.result)) return ok;
-  const int k = written_output(d.result);
-  cells<float> to = values_.room(d.result);
-  if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
-  values_.put(d.result, to);
-  dropped_args with;
-  const tensor<float> wide = values_[d.wide];
-  with.wide = wide.p, with.out = to, with.rows = wide.d[2], with.columns = static_cast<int>(wide.d[3]);
-  if (d.narrow >= 0) with.narrow = values_[d.narrow].p, with.rank = static_cast<int>(values_[d.narrow].d[3]);
-  if (d.factor >= 0) {
-    const tensor<float> a = values_[d.factor];
-    with.factor = a.p;
-    with.rank = static_cast<int>(a.d[d.factor_by_rank ? 2 : 3]);
-    with.rank_step = d.factor_by_rank ? a.d[3] : 1, with.column_step = d.factor_by_rank ? 1 : a.d[3];
-  }
-  if (d.dropout >= 0) {
-    const graft::node& v = g_[d.dropout];
-    with.seed = static_cast<const std::int64_t*>(tensor_at(v.b));
-    with.salt = g_.sizes.value(v.k[0], now_.sizes), with.rate = values_[v.c].p;
-  }
-  const auto multiply = kernels_->launches.dropped;
-  return multiply != nullptr ? multiply(stream, d.how, with) : not_launched("a product with dropout");
-}
-template <class T> status bound_plan<T>::run_chain(cudaStream_t stream, const chained_product& c) {
-  if (kernels_->launches.chain == nullptr || !takes_chain(g_, c, now_.sizes, dtype_of<T>, p_.to)) {
-    for (const id i : c.inside())
-      if (status s = run_node(stream, i); !s) return s;
-    return ok;
-  }
-  auto place = [&](id i) {
-    const int k = written_output(i);
-    cells<float> to = values_.room(i);
-    if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
-    return values_.put(i, to), to;
-  };
-  const chain_sides n = sides_of(g_, c, now_.sizes);
-  chain_args with;
-  with.z = tensor_at(c.z), with.d = place_of(c.result);
-  with.l = values_[c.left].p, with.r = values_[c.right].p;
-  with.l_turned = c.left_turned, with.r_turned = c.right_turned;
-  with.l_rows = static_cast<int>(n.left_rows), with.z_rows = static_cast<int>(n.rows);
-  with.z_cols = static_cast<int>(n.columns), with.r_cols = static_cast<int>(n.right_columns);
-  with.tokens = g_.sizes.value(g_[c.z].d[1], now_.sizes);
-  if (c.sums())
-    with.x = tensor_at(c.x), with.e = place(c.left_sum), with.f = place(c.right_sum),
-    with.partial = static_cast<float*>(memory_.scratch());
-  return kernels_->launches.chain(stream, with);
-}
-template <class T> status bound_plan<T>::run_small(cudaStream_t stream, const small_stack& s) {
-  if (!takes_stack(g_, s, now_.sizes, p_.to)) {
-    for (const id i : s.inside)
-      if (status done = run_node(stream, i); !done) return done;
-    return ok;
-  }
-  stack_args with{};
-  with.operands = s.operands.size(), with.steps = s.inside.size(), with.places = s.places;
-  const tensor<float> first = values_[g_[s.inside[0]].a], other = values_[s.operands[0]];
-  const tensor<float>& like = first.count() > 1 ? first : other;
-  with.side = static_cast<int>(like.d[3]), with.matrices = like.matrices();
-  for (int k = 0; k < with.operands; ++k) {
-    with.operand[k] = values_[s.operands[k]].p;
-    with.at[k] = static_cast<signed char>(s.placed_at[k]);
-  }
-  const auto place = [&](id o) -> signed char {
-    for (int k = 0; k < with.operands; ++k)
-      if (s.operands[k] == o) return with.at[k];
-    for (int k = 0; k < with.steps; ++k)
-      if (s.inside[k] == o) return static_cast<signed char>(s.place[k]);
-    return -1;
-  };
-  for (int k = 0; k < with.steps; ++k) {
-    const id i = s.inside[k];
-    const graft::node& v = g_[i];
-    stack_step& to = with.step[k];
-    to.what = v.what, to.ta = v.ta, to.tb = v.tb;
-    to.to = static_cast<signed char>(s.place[k]), to.a = place(v.a),
-    to.b = v.b < 0 ? static_cast<signed char>(0) : place(v.b);
-    if (to.a < 0 || to.b < 0) to.number = values_[to.a < 0 ? v.a : v.b].p;
-    if (!is_read_outside(s, i)) continue;
-    const int out = written_output(i);
-    to.store = values_.room(i);
-    if (out >= 0)
-      to.store = {now_.outputs[static_cast<std::size_t>(out)].data, now_.outputs[static_cast<std::size_t>(out)].type};
-    values_.put(i, to.store);
-  }
-  if (kernels_->launches.stack == nullptr) return not_launched("stacks of small matrices");
-  return kernels_->launches.stack(stream, with);
 }
 // By a kernel for whole models, where there is one; heads that it does not take as they are come first.
 template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, const target& to, const graft::launch& l) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gemm with a rotation of its result on the way out: y = (x W) R for a block-diagonal R that stays within 32 columns, where W
-// is read as it lies, and x may have a factor for each of its columns. It is dx of a layer that rotates its input, whose rotation would else be a pass over all of dx.
+// is read as it lies, and x may have a factor for each of its columns. It is dx of a layer that rotates its input, whose
+// rotation would else be a pass over all of dx.
 //
 // The sums of 64 columns are rounded, as they would be in memory, and are then the left operand of one product more: what
 // a thread has of the accumulators of 16 columns is what it has of a left operand. R lies in shared memory as a matrix of
