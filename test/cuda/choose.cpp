@@ -80,6 +80,19 @@ TEST_CASE("choose: sums run beside a data gradient as long as its tiles take") {
   counted.gives_side = true, counted.rank = counted.beside[0].rank = counted.beside[1].rank = 60;
   CHECK(product_kernels(counted, h200) == 3);  // rows with padding are copied for the caller
 }
+TEST_CASE(
+    "choose: a sum per column runs beside a data gradient with a factor of its input, as long as its tiles take") {
+  product_shape p{dtype::bf16, 4096, 4096, 4096, 0};
+  p.across = p.pre = true, p.beside[0] = {4096, 0, false};
+  const linear_choice c = choose(p, h200);
+  CHECK((c.how == way::gemm && c.beside == 1 && c.beside_blocks == 4 && c.pairs == 64));
+  p.beside[0].columns = 8192;  // of another product
+  CHECK(choose(p, h200).beside == 0);
+  p.beside[0].columns = 4096, p.pre = false;
+  CHECK(choose(p, h200).beside == 0);
+  p.pre = true, p.m = 512;
+  CHECK(choose(p, h200).beside == 0);
+}
 TEST_CASE("choose: the shapes of the stream kernels keep the device busy once") {
   const int square = 4096, wide = 14336, heads[] = {4096, 1024, 1024}, gate_up[] = {14336, 14336};
   const stream_choice s = choose_stream(&square, 1, 1, 4096, 16, 132), w = choose_stream(&wide, 1, 16, 4096, 16, 132);
@@ -115,6 +128,19 @@ TEST_CASE("choose: few outputs of many tokens stream along the tokens, unless so
   p.posts = true;
   CHECK(choose(p, h200).how == way::gemm);
 }
+TEST_CASE("choose: products that are too narrow to fill the device are cut along their depth") {
+  const linear_choice c = chosen(4096, 256, 4096, 0);
+  CHECK((c.how == way::by_parts && c.parts == 2 && c.launches == 1));
+  CHECK(chosen(8192, 256, 4096, 0).how == way::gemm);  // 128 tiles
+  CHECK(chosen(4096, 128, 4096, 0).parts == 4);
+  CHECK(chosen(4096, 264, 4096, 0).how == way::gemm);
+  CHECK(chosen(4096, 256, 4096, 0, a100).how == way::mma);
+  product_shape p{dtype::bf16, 4096, 256, 4096, 0};
+  p.across = true;
+  CHECK(choose(p, h200).how == way::gemm);
+  const linear_choice branch = chosen(4096, 4096, 4096, 256);
+  CHECK((branch.how == way::gemm_two && branch.parts == 2 && branch.launches == 2));
+}
 TEST_CASE("choose: a weight that lies across, and a side branch that is kept") {
   product_shape p{dtype::bf16, 16, 4096, 4096, 16};
   p.across = true;
@@ -144,7 +170,9 @@ TEST_CASE("choose: sums over tokens take as many thread blocks as there are mult
   const kernel_list all = every_kernel();
   const sum_choice c = choose_sum({dtype::bf16, 4096, 4096, 16}, h200, all);
   CHECK((c.rank == 16 && c.parts == 4));
-  CHECK(choose_sum({dtype::bf16, 4096, 4096, 256}, h200, all).rank == 64);
+  CHECK(choose_sum({dtype::bf16, 4096, 4096, 64}, h200, all).rank == 64);
+  const sum_choice wide = choose_sum({dtype::bf16, 4096, 4096, 256}, h200, all);
+  CHECK((wide.rank == wide_rank && wide.parts == 2));
   CHECK(choose_sum({dtype::bf16, 4096, 14336, 16}, h200, all).parts == 1);
   CHECK(choose_sum({dtype::bf16, 100, 4096, 16}, h200, all).parts == 2);  // two steps of 64 tokens
   CHECK(choose_sum({dtype::f32, 4096, 4096, 16}, h200, all).rank == 0);
@@ -154,8 +182,8 @@ TEST_CASE("choose: sums over tokens take as many thread blocks as there are mult
 TEST_CASE("choose: every kernel has a bit of its own") {
   const kernel_list all = every_kernel();
   CHECK(std::popcount(all.streams) == 57);  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64
-  CHECK(std::popcount(all.gemms) ==
-        2 * 2 * 5 + 3 + 3 + 2);  // 2 tiles, W either way, 4 ranks and a pre slot; sums of 3 ranks; rotations behind dx
+  // 2 tiles, W either way, 4 ranks and a pre slot; sums of 3 ranks, and beside; two of a wide rank and dots; rotations
+  CHECK(std::popcount(all.gemms) == 2 * 2 * 5 + 3 + 3 + 3 + 2);
   CHECK(!all.has_stream(8, shape_index(224, false), 64));
 }
 TEST_CASE("choose: a layer type compiles the kernels that its sizes want, and they are taken") {

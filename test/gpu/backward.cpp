@@ -147,6 +147,20 @@ TEST_CASE("gpu: in training backward reads what forward kept, every method") {
         CHECK(e.parameters < 8e-3);
       }
 }
+TEST_CASE("gpu: branches of large ranks train in a copy of the weight, where there are as many rows as inputs") {
+  if (no_gpu()) return;
+  for (const char* name : {"lora", "vera", "loha"})
+    for (const dtype type : {dtype::bf16, dtype::f16, dtype::f32})
+      for (const shape s :
+           {shape{300, 264, 256, 136}, {700, 520, 648, 200}, {1100, 1032, 1000, 256}, {90, 35, 45, 81}}) {
+        shape with = s;
+        if (name == std::string("loha")) with.r = static_cast<long long>(std::sqrt(static_cast<double>(s.r)));
+        INFO(std::string(name), ", ", std::string(name_of(type)), ", ", s.tokens, " x ", s.out, " x ", s.in);
+        const errors e = errors_of(name, with, type, true);
+        CHECK(e.dx < 1e-2);
+        CHECK(e.parameters < 2e-2);
+      }
+}
 TEST_CASE("gpu: what forward keeps is known before") {
   if (no_gpu()) return;
   const random_layer<float> l = with_dy("lora", {300, 512, 1024, 16}, dtype::bf16);
@@ -158,6 +172,14 @@ TEST_CASE("gpu: what forward keeps is known before") {
   CHECK(g.kept_bytes(300) == (300 * 16 * 2 + 255) / 256 * 256);
   std::vector<float> dx = l.room("dx", l.graphs.backward);
   CHECK(!g.backward(l.x(), l.dy(), into(dx), {}));  // no forward came before
+  const random_layer<float> folded = with_dy("lora", {300, 512, 256, 128}, dtype::bf16);
+  gpu_layer in_weight(folded.graphs, dtype::bf16, mode::fused);
+  REQUIRE(bool(folded.bind(in_weight)));
+  in_weight.train(true);
+  REQUIRE(bool(in_weight.bind({255})));
+  CHECK(in_weight.kept_bytes(255) > 0);
+  REQUIRE(bool(in_weight.bind({256})));  // the adapter is in the weight: its S is no part of the forward pass
+  CHECK(in_weight.kept_bytes(256) == 0);
 }
 TEST_CASE("gpu: the gradients of every method on a linear layer, few and many tokens, in bf16") {
   if (no_gpu()) return;

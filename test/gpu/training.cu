@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <random>
+#include <tuple>
 
 #include "../support/gpu_layer.h"
 
@@ -19,7 +20,7 @@ using namespace graft;
 namespace {
 
 using bf = __nv_bfloat16;
-constexpr long long tokens = 1100, out = 1024, in = 1792;
+constexpr long long tokens = 1100, out = 1024, in = 1792, fewer_in = 1024;
 
 bool no_gpu() {
   const std::string why = test::why_no_gpu();
@@ -58,7 +59,8 @@ struct step {
   cudaStream_t stream = nullptr;
   device_tensor w, a, b, m, x, dy, y, dx, da, db, dm;
   bool with_magnitude;
-  step(const char* method, long long rank, unsigned seed)
+  // With a large rank and fewer inputs than tokens the adapter is in a copy of the weight.
+  step(const char* method, long long rank, unsigned seed, long long in = ::in)
       : layer(test::graphs_for("linear", method, false)),
         w(out, in, 0.03F, seed),
         a(rank, in, 0.03F, seed + 1),
@@ -103,14 +105,16 @@ struct step {
 
 TEST_CASE("gpu: a training step in a captured graph gives the same bits at every replay") {
   if (no_gpu()) return;
-  for (const char* method : {"lora", "dora"}) {
-    INFO(std::string(method));
-    step s(method, 16, 1);
+  for (const auto& [method, rank, inputs] :
+       {std::tuple{"lora", 16, in}, std::tuple{"dora", 16, in}, std::tuple{"lora", 144, fewer_in}}) {
+    INFO(std::string(method), ", rank ", rank);
+    step s(method, rank, 1, inputs);
     s.enqueue();
     const auto first = s.results();
     cudaGraph_t captured = nullptr;
     cudaGraphExec_t run = nullptr;
     REQUIRE(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    REQUIRE(bool(s.layer.parameters_changed()));
     s.enqueue();
     REQUIRE(cudaStreamEndCapture(s.stream, &captured) == cudaSuccess);
     REQUIRE(cudaGraphInstantiate(&run, captured, 0) == cudaSuccess);
@@ -125,31 +129,34 @@ TEST_CASE("gpu: a training step in a captured graph gives the same bits at every
 }
 TEST_CASE("gpu: both passes of a layer in training see parameters and a weight that were written") {
   if (no_gpu()) return;
-  step s("dora", 16, 1), like("dora", 16, 21);
-  s.enqueue(), like.enqueue();
-  const auto write = [](device_tensor& to, const device_tensor& from) {
-    REQUIRE(cudaMemcpy(to.memory.data(), from.memory.data(), static_cast<std::size_t>(to.bytes()),
-                       cudaMemcpyDeviceToDevice) == cudaSuccess);
-  };
-  write(s.a, like.a), write(s.b, like.b), write(s.m, like.m), write(s.x, like.x), write(s.dy, like.dy);
-  REQUIRE(bool(s.layer.parameters_changed()));
-  s.enqueue();
-  const auto other_weight = s.results(), want = like.results();
-  CHECK(other_weight != want);
-  write(s.w, like.w);
-  REQUIRE(bool(s.layer.weight_changed()));
-  s.poison(), s.enqueue();
-  CHECK(s.results() == want);
+  for (const auto& [method, rank, inputs] : {std::tuple{"dora", 16, in}, std::tuple{"lora", 144, fewer_in}}) {
+    step s(method, rank, 1, inputs), like(method, rank, 21, inputs);
+    s.enqueue(), like.enqueue();
+    const auto write = [](device_tensor& to, const device_tensor& from) {
+      REQUIRE(cudaMemcpy(to.memory.data(), from.memory.data(), static_cast<std::size_t>(to.bytes()),
+                         cudaMemcpyDeviceToDevice) == cudaSuccess);
+    };
+    write(s.a, like.a), write(s.b, like.b), write(s.m, like.m), write(s.x, like.x), write(s.dy, like.dy);
+    REQUIRE(bool(s.layer.parameters_changed()));
+    s.enqueue();
+    const auto other_weight = s.results(), want = like.results();
+    CHECK(other_weight != want);
+    write(s.w, like.w);
+    REQUIRE(bool(s.layer.weight_changed()));
+    s.poison(), s.enqueue();
+    CHECK(s.results() == want);
+  }
 }
 TEST_CASE("gpu: training steps of two layers on two streams at once") {
   if (no_gpu()) return;
-  step one("lora", 16, 1), other("lora", 64, 11);
-  one.enqueue(), other.enqueue();
-  const auto first = one.results(), second = other.results();
-  one.poison(), other.poison();
-  for (int i = 0; i < 20; ++i) one.enqueue(), other.enqueue();
+  step one("lora", 16, 1), other("lora", 64, 11), third("lora", 144, 31, fewer_in);
+  one.enqueue(), other.enqueue(), third.enqueue();
+  const auto first = one.results(), second = other.results(), last = third.results();
+  one.poison(), other.poison(), third.poison();
+  for (int i = 0; i < 20; ++i) one.enqueue(), other.enqueue(), third.enqueue();
   CHECK(one.results() == first);
   CHECK(other.results() == second);
+  CHECK(third.results() == last);
 }
 TEST_CASE("gpu: gradients in bf16, and gradients added to what is there") {
   if (no_gpu()) return;

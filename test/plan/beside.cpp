@@ -90,3 +90,13 @@ TEST_CASE("beside: a sum before a factor that a later launch reads is stored, to
   CHECK(p.products[0].before_posts >= 0);
   CHECK(p.products[0].result == b.result("dx"));
 }
+TEST_CASE("beside: the gradient of a factor of the input runs beside the data gradient that has it") {
+  const kept_pair pair = pair_of<ia3>(), dora_pair = pair_of<dora<16>>();
+  const plan p = fuse(pair.backward, gpu_with(true)), d = fuse(dora_pair.backward, gpu_with(true));
+  REQUIRE(p.launches.size() == 1);
+  REQUIRE(p.launches[0].beside[0] >= 0);
+  CHECK(p.sums[p.launches[0].beside[0]].by_column);
+  CHECK(fuse(pair.backward, gpu_with(false)).launches.size() == 2);
+  for (const launch& l : d.launches)  // there the pass that sums also scales dy, which the product reads
+    for (const int k : l.beside) CHECK((k < 0 || !d.sums[k].by_column));
+}

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans for a machine whose products have slots: what a product takes in, and what stays a launch of its own.
+#include <graft/derive/keep.h>
+
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -280,4 +282,28 @@ TEST_CASE("product: a side branch of a larger rank than the machine takes in is 
   BOTH((plan_of<linear<1024, 1024, bf16, miss_mini<16, 16>>, gpu>::folded));
   BOTH((!plan_of<linear<1024, 1024, bf16, ia3_feedforward>, gpu>::folded));
   BOTH((!plan_of<embedding<1024, 1024, bf16, lora_embedding<16>>, gpu>::folded));  // a copy of the table is no product
+}
+
+namespace {
+bool trains_in_copy(const layer_formula& f, long long tokens, long long in, long long r) {
+  const kept_pair usual = keep(capture_forward(f), capture_backward(f)),
+                  copy = keep(capture_forward_in_weight(f), capture_backward_in_weight(f));
+  const graph g = usual.forward;
+  size_values s;
+  for (const auto& [name, value] :
+       {std::pair{"out", 4096LL}, std::pair{"in", in}, std::pair{"r", r}, std::pair{"tokens", tokens}})
+    if (const int e = g.sizes.find(name); e >= 0) s.v[e] = value;
+  return trains_in_weight(either_way_gpu, {usual.forward, usual.backward}, {copy.forward, copy.backward}, s);
+}
+}  // namespace
+TEST_CASE(
+    "product: in training an adapter is in a copy of the weight where its branch is a launch, and rows are many") {
+  const layer_formula vera_layer = layer_of<linear_kind, vera<>, false>();
+  CHECK(trains_in_copy(vera_layer, 4096, 4096, 256));
+  CHECK_FALSE(trains_in_copy(vera_layer, 4095, 4096, 256));
+  CHECK_FALSE(trains_in_copy(vera_layer, 4096, 4096, 64));
+  CHECK(trains_in_copy(layer_of<linear_kind, loha<>, false>(), 4096, 4096, 16));
+  CHECK(trains_in_copy(layer_of<linear_kind, lora<>, false>(), 4096, 4096, 128));
+  CHECK_FALSE(trains_in_copy(layer_of<linear_kind, oft<>, false>(), 4096, 4096, 32));
+  CHECK_FALSE(trains_in_copy(layer_of<linear_kind, dora<>, false>(), 4096, 4096, 128));
 }

@@ -96,6 +96,28 @@ TEST_CASE("training: where every factor meets the rows by itself the results are
     }
 }
 
+TEST_CASE("training: with the adapter in a copy of the weight the results are the same, for every adapter") {
+  for (const combination& c : every_combination()) {
+    if (c.bias || c.graphs.from.adapter.weight_seen_backward != nullptr) continue;
+    layer_graphs in_weight = c.graphs;
+    const builder forward = capture_forward_in_weight(c.graphs.from),
+                  backward = capture_backward_in_weight(c.graphs.from);
+    in_weight.forward = forward, in_weight.backward = backward, in_weight.folded = in_weight.forward;
+    const random_layer<float> l(c.graphs, with_tokens(9));
+    cpu::executor<float> usual(l.graphs), other(in_weight);
+    REQUIRE(bool(l.bind(usual)));
+    REQUIRE(bool(l.bind(other)));
+    INFO(c.name);
+    const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
+    CHECK(difference(found.y, expected.y) < 5e-6);
+    for (const auto& [name, d] : expected.d) {
+      const std::string of = name;
+      INFO("gradient of ", of);
+      CHECK(difference(found.d.at(of), d) < 2e-5);
+    }
+  }
+}
+
 TEST_CASE("training: few rows pass through the factors, many do not") {
   sizes s = with_tokens(1);
   s["in"] = s["out"] = 256, s["r"] = 16, s["num_bases"] = 16;

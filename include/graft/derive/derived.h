@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/adapter/none.h>
 #include <graft/derive/grad.h>
+#include <graft/derive/in_weight.h>
 #include <graft/derive/kinds.h>
 #include <graft/derive/merge.h>
 
@@ -110,6 +111,22 @@ constexpr builder capture_backward(const layer_formula& f) {
 constexpr builder capture_forward_by_rows(const layer_formula& f) { return capture(f, lowering::by_rows, false); }
 constexpr builder capture_backward_by_rows(const layer_formula& f) {
   return simplify_norms(rewrite(grad(capture_to_differentiate(f, lowering::by_rows)), value_rule));
+}
+// For training with many rows, where the branch is no part of a product: the adapter is in a copy of the weight, which meets
+// the rows, and W' as a formula meets a constant, for the gradients of its parameters. None where the input sees another
+// weight.
+constexpr builder capture_forward_in_weight(const layer_formula& f) {
+  return simplify_in_weight(rewrite(capture(f, lowering::literal, false), value_rule));
+}
+constexpr builder capture_backward_in_weight(const layer_formula& f) {
+  builder g;
+  const scope p{&g};
+  const ex w = adapted_weight(f, p), b = adapted_bias(f, p), x = f.kind.input(p, w);
+  const ex none_added{&g, make::zero_of(g, b.i, b.i)};
+  const ex y =
+      f.kind.run(p, w, b, detach(x), lowering::fast) + f.kind.run(p, detach(w), none_added, x, lowering::literal);
+  g.give(y.i, "y");
+  return simplify_in_weight(rewrite(grad(simplify(g)), value_rule));
 }
 constexpr builder capture_weight(const layer_formula& f) {
   builder g;

@@ -3,6 +3,7 @@
 // the graphs, the target and the sizes, by the same functions that a backend calls before it runs.
 #pragma once
 #include <graft/derive/cost.h>
+#include <graft/derive/in_weight.h>
 #include <graft/plan/fuse.h>
 
 namespace graft {
@@ -36,7 +37,7 @@ constexpr product_shape shape_of(const graph& g, const product_slots& p, const s
   shape.plain = p.act == op::detach && p.residual < 0;
   shape.posts = !p.posts.empty();
   shape.pre = p.pre >= 0;
-  shape.across = !p.weight_by_row && base_leaf(g, p.weight) >= 0;
+  shape.across = !p.weight_by_row && (base_leaf(g, p.weight) >= 0 || grown_at(g, p.weight).found);
   if (base_leaf(g, p.weight) >= 0) shape.stored = stored;
   for (const side_branch& b : p.sides) {
     shape.keeps = shape.keeps || b.kept;
@@ -50,6 +51,7 @@ constexpr beside_shape shape_of(const graph& g, const product_slots& beside, con
                                 const size_values& s) {
   const int left = static_cast<int>(g.sizes.value(g[sum.left].d[3], s)),
             right = static_cast<int>(g.sizes.value(g[sum.right].d[3], s));
+  if (sum.by_column) return {left, 0, false};
   const id side = beside.sides.empty() ? none_id : beside.sides[0].s;
   return {left >= right ? left : right, left >= right ? right : left,
           side >= 0 && (sum.left == side || sum.right == side)};
@@ -160,6 +162,28 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
   // A branch inside the one product; else there are launches beside it (LoKr).
   const bool inside = side.products.size() == 1 && side.products[0].residual < 0;
   return !inside || side_rank(branch, side.products[0], of_branch) > to.largest_branch_rank;
+}
+// The same in training, where the copy is made anew after each step: by one product (derive/in_weight.h), for a branch that
+// is a launch of its own, and for at least as many rows as the layer has inputs, whose y is as large as that copy.
+// `usual` and `in_weight`: forward and what is kept for backward, backward.
+struct training_graphs {
+  graph forward, backward;
+};
+[[gnu::cold]] constexpr bool trains_in_weight(const target& to, const training_graphs& usual,
+                                              const training_graphs& in_weight, size_values s) {
+  if (to.gathers != target::work::by_products) return false;
+  const plan side = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
+  if (side.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
+  const id weight = plain.products[0].weight;
+  if (side_rank(usual.forward, side.products[0], s) <= to.largest_branch_rank) return false;
+  const size_values mine = sizes_for(in_weight.forward, usual.forward, s);
+  if (in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
+    return false;
+  auto flops = [&](const training_graphs& t) {
+    return plus(call_flops(t.forward, sizes_for(t.forward, usual.forward, s)),
+                call_flops(t.backward, sizes_for(t.backward, usual.forward, s)));
+  };
+  return grown_at(in_weight.forward, weight).found && flops(in_weight) < flops(usual);
 }
 
 }  // namespace graft

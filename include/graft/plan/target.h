@@ -13,9 +13,9 @@ namespace detail {
 struct planner;  // fuse.h
 }
 
-// A sum over the tokens Zᵀ Q that may run beside a product, on processors that the product leaves idle.
+// A sum over the tokens Zᵀ Q that may run beside a product, on processors that the product leaves idle; or Σ Z ⊙ Q.
 struct beside_shape {
-  int columns = 0, rank = 0;  // of Z, and of Q; no columns: there is none
+  int columns = 0, rank = 0;  // of Z, and of Q; no columns: there is none; no rank: a sum per column
   bool waits = false;         // Q is S of the product
   friend constexpr bool operator==(const beside_shape&, const beside_shape&) = default;
 };

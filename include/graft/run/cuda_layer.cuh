@@ -105,6 +105,7 @@ template <class Layer> struct kernels_of_type {
                 least = left < right ? left : right;
       for (const int rank : {16, 32, 64})
         if (least == 0 || padded_rank(least) == rank || (rank == 64 && least > 64)) l.add_sum(rank);
+      if (least == 0 || least > 64) l.add_sum(wide_rank);
     }
     return l;
   }

@@ -26,6 +26,8 @@ template <class Engine> status executor<Engine>::bind(const capacity& room) {
 }
 template <class Engine> status executor<Engine>::bind_all(const capacity& room) {
   for (pass<Engine>* p : passes()) p->unbind();
+  for (auto& p : parts_)
+    if (p != nullptr) p->training = nullptr;  // its form depends on the room
   room_ = room, bound_ = false;
   if (status s = Engine::open(queue_); !s) return s;
   share();
@@ -92,7 +94,9 @@ template <class Engine> bool executor<Engine>::only_trains() const {
   return keeps() && parts_.size() == 1 && room_.rank == 0;
 }
 template <class Engine> training_forms<Engine>& executor<Engine>::training_of(part& p) {
-  if (p.training == nullptr) p.training = std::make_unique<training_forms<Engine>>(p.state.graphs(), aim());
+  if (p.training == nullptr)
+    p.training =
+        std::make_unique<training_forms<Engine>>(p.state.graphs(), p.state, aim(), only_trains() ? room_.tokens : 0);
   return *p.training;
 }
 // What is kept was computed from other numbers than the next call reads.

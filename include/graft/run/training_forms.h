@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two forms of a training step. The usual one computes what follows from the parameters first, as inference does; the
-// other lets every factor of the adapter meet the rows by itself (derive/through_rows.h). The parameters change before each
+// The forms of a training step. The usual one computes what follows from the parameters first, as inference does; another
+// lets every factor of the adapter meet the rows by itself (derive/through_rows.h). The parameters change before each
 // step, so which is less work depends on the rows of a call: it is counted when a number of rows comes for the first time.
+// On a GPU the other one has the adapter in a copy of the weight (derive/in_weight.h), for all calls of a layer or none.
 #pragma once
 #include <graft/plan/kernels.h>
 #include <graft/run/training.h>
@@ -11,14 +12,20 @@ namespace graft {
 template <class Engine> class training_forms {
  public:
   // The second form is for targets that take any graph row by row, and for layers whose formula is known.
-  training_forms(const layer_graphs& graphs, const target& to) : usual_(graphs.forward, graphs.backward) {
-    if (to.gathers != target::work::by_rows || graphs.from.kind.run == nullptr) return;
+  // `room`: for so many rows, of a layer that has no other adapter; 0: it may have.
+  training_forms(const layer_graphs& graphs, const layer_state& state, const target& to, long long room)
+      : usual_(graphs.forward, graphs.backward) {
+    if (graphs.from.kind.run == nullptr) return;
+    if constexpr (!Engine::reads_host_memory)  // a CPU takes any graph row by row
+      if (room > 0 && graphs.from.adapter.weight_seen_backward == nullptr) consider_weight(graphs, state, to, room);
+    if (to.gathers != target::work::by_rows) return;
     const builder forth = capture_forward_by_rows(graphs.from), back = capture_backward_by_rows(graphs.from);
     if (forth.bad.what == fault::none && back.bad.what == fault::none)
       by_rows_ = std::make_unique<training_passes<Engine>>(forth, back);
   }
   // The form for calls with so many rows.
   training_passes<Engine>& form_for(const layer_state& state, long long rows) {
+    if (in_weight_ != nullptr) return *in_weight_;
     if (by_rows_ == nullptr) return usual_;
     if (rows != counted_) {
       const result<double> one = work(usual_, state, rows), other = work(*by_rows_, state, rows);
@@ -35,13 +42,27 @@ template <class Engine> class training_forms {
   void forget() {
     usual_.forget();
     if (by_rows_ != nullptr) by_rows_->forget();
+    if (in_weight_ != nullptr) in_weight_->forget();
   }
   void list(std::vector<pass<Engine>*>& to) {
     usual_.list(to);
     if (by_rows_ != nullptr) by_rows_->list(to);
+    if (in_weight_ != nullptr) in_weight_->list(to);
   }
 
  private:
+  void consider_weight(const layer_graphs& graphs, const layer_state& state, const target& to, long long room) {
+    const graph forth = usual_.forward_graph();
+    const result<bound_leaves> b = state.bind(forth);
+    if (to.gathers != target::work::by_products || !b || has_codes(b->leaf)) return;
+    const builder whole = capture_forward_in_weight(graphs.from), back = capture_backward_in_weight(graphs.from);
+    if (whole.bad.what != fault::none || back.bad.what != fault::none) return;
+    auto other = std::make_unique<training_passes<Engine>>(whole, back);
+    size_values s = b->sizes;
+    forth.sizes.set_tokens(s, room);
+    if (trains_in_weight(to, {forth, usual_.backward_graph()}, {other->forward_graph(), other->backward_graph()}, s))
+      in_weight_ = std::move(other);
+  }
   static constexpr double least_gain = 0.95;  // below it the counts say little
 
   static result<double> work(const training_passes<Engine>& of, const layer_state& state, long long rows) {
@@ -57,7 +78,7 @@ template <class Engine> class training_forms {
   }
 
   training_passes<Engine> usual_;
-  std::unique_ptr<training_passes<Engine>> by_rows_;
+  std::unique_ptr<training_passes<Engine>> by_rows_, in_weight_;
   training_passes<Engine>* at_work_ = nullptr;
   long long counted_ = -1;
   bool less_by_rows_ = false;

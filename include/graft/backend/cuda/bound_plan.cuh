@@ -86,6 +86,10 @@ template <class T> class bound_plan {
       mine.known.lies_at(i, from.known.place(equal[i]));
       mine.taken.add(i), mine.changing.in[i] = mine.before.in[i] = false;
     }
+    for (bound_product<T>& p : mine.products)
+      for (const bound_product<T>& other : from.products)
+        if (p.makes_weight() && other.makes_weight() && equal[p.slots().weight] == other.slots().weight)
+          p.borrow_weight(other);
   }
   // The same for the tensors that are here: those of a layer by itself.
   void take_known(bound_plan& from, const sequence<id>& equal) {

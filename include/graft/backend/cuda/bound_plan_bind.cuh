@@ -161,7 +161,7 @@ template <class T> void bound_plan<T>::collect() {
 template <class T> status bound_plan<T>::pack(cudaStream_t stream) {
   side_packer<T> sides(stream);
   for (bound_product<T>& b : products_)
-    if (status s = b.pack(stream, values_, sides); !s) return s;
+    if (status s = b.pack(stream, values_, sides, kernels_->linear, p_.to); !s) return s;
   return sides.flush();
 }
 

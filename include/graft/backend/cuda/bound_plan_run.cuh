@@ -223,7 +223,8 @@ template <class T> beside_sum bound_plan<T>::sum_beside(int index, const bound_p
   const sum_operand left = operand(s.left), right = operand(s.right);
   b.by_column = left.columns >= right.columns;
   b.z = b.by_column ? left : right, b.q = b.by_column ? right : left;
-  b.waits = s.left == of_product || s.right == of_product;
+  b.waits = of_product >= 0 && (s.left == of_product || s.right == of_product);
+  b.dots = s.by_column;
   if (s.factor >= 0) b.factor = values_[s.factor].p;
   b.to = place_of(s);
   return b;

@@ -2,6 +2,7 @@
 // A product of a plan bound to device memory: its adapter packed as kernels read it, its weight where it lies or copied,
 // and its launches for the last few numbers of tokens. Where a layer has several adapters, the launches of all of them
 // read one place, into which the active adapter is copied in the order of the stream: what was captured before sees it. A
+// weight that is W + P Q is made by a product of its own, as large as W and once for all plans of a layer. A
 // weight that is codes is read by kernels of few tokens, and for others decoded into a panel that all products of the
 // stream share, just before each launch.
 #pragma once
@@ -27,8 +28,10 @@ template <class T> class bound_product {
   status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared,
               const code_panel* panel) {
     sizes_ = s, leaves_ = &leaves, panel_ = panel, shared_ = shared != nullptr && shared->used ? shared : nullptr;
+    grown_ = grown_at(*g_, slots_.weight), lender_ = nullptr;
+    grown_.found = grown_.found && leaf_of(grown_.base).type == dtype_of<T> && leaf_of(grown_.base).beside == nullptr;
     outputs_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 2 : 3));
-    n_ = pads_ && !weight_in_place() ? padded_rank(outputs_) : outputs_;
+    n_ = pads_ && !weight_in_place() && !grown_.found ? padded_rank(outputs_) : outputs_;
     k_ = static_cast<int>(size_of(slots_.weight, slots_.weight_by_row ? 3 : 2));
     const int own = padded_rank(static_cast<int>(side_rank(*g_, slots_, s)));
     if (shared_ != nullptr && own > shared_->rank)
@@ -54,6 +57,9 @@ template <class T> class bound_product {
     if (kept_side() >= 0)
       if (status st = s_.reserve(size_of(slots_.result, 2) * rank_ * static_cast<long long>(sizeof(T))); !st) return st;
     if (weight_in_place()) return ok;
+    if (grown_.found)
+      for (int k = 0; k < 2; ++k)
+        if (status st = update_[k].reserve(size_of(slots_.weight, 2 + k) * update_rank() * sizeof(T)); !st) return st;
     if (status st = weight_.reserve(weight_bytes()); !st) return st;
     return check(cudaMemsetAsync(weight_.data(), 0, static_cast<std::size_t>(weight_bytes()), stream), "clearing");
   }
@@ -66,14 +72,20 @@ template <class T> class bound_product {
       need(a.value), need(a.factor), need(other.value), need(other.factor);
     }
     for (const post_step& p : slots_.posts) need(p.operand);
-    if (!weight_in_place()) need(slots_.weight);
+    if (grown_.found)
+      need(grown_.left), need(grown_.right);
+    else if (!weight_in_place())
+      need(slots_.weight);
     need(slots_.pre);
     if (slots_.turned >= 0) need((*g_)[slots_.result].b);
   }
   // From values in float to what the kernels read; the sides may be packed later, with those of other products.
-  status pack(cudaStream_t stream, const values& v, side_packer<T>& sides) {
+  status pack(cudaStream_t stream, const values& v, side_packer<T>& sides, const linear_kernels& kernels,
+              const target& to) {
     chained_ = false;  // the next call reads what is written here
-    if (!weight_in_place())
+    if (grown_.found) {
+      if (status s = lender_ != nullptr ? status(ok) : grow(stream, v, kernels, to); !s) return s;
+    } else if (!weight_in_place())
       if (status s = put(stream, v, slots_.weight,
                          {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_by_row, false});
           !s)
@@ -115,6 +127,12 @@ template <class T> class bound_product {
     return shared_->now.copy_from(stream, packed_);
   }
   void unchain() { chained_ = false; }
+  // A weight that the product of another plan makes of the same values, whose pack() comes first, is made once.
+  bool makes_weight() const { return grown_.found && lender_ == nullptr; }
+  void borrow_weight(const bound_product& from) {
+    lender_ = &from, weight_ = {}, update_[0] = {}, update_[1] = {};
+    calls_ = grows_ = {};
+  }
   // Workspace and counters lie elsewhere.
   void memory_moved() { calls_ = {}, code_calls_ = {}; }
   // May this launch read weights and adapter before the kernel ahead of it has finished? From the second one on.
@@ -270,10 +288,48 @@ template <class T> class bound_product {
   bool weight_in_place() const {
     return base_leaf(*g_, slots_.weight) >= 0 && (is_coded() || leaf().type == dtype_of<T>);
   }
-  const view& leaf() const { return (*leaves_)[static_cast<std::size_t>(base_leaf(*g_, slots_.weight))]; }
-  bool lies_across() const { return weight_in_place() && !slots_.weight_by_row; }
+  const view& leaf() const { return leaf_of(slots_.weight); }
+  const view& leaf_of(id i) const { return (*leaves_)[static_cast<std::size_t>(base_leaf(*g_, i))]; }
+  bool lies_across() const { return (weight_in_place() || grown_.found) && !slots_.weight_by_row; }
   const void* own_weight() const {
+    if (lender_ != nullptr) return lender_->own_weight();
     return is_coded() ? panel_->data() : weight_in_place() ? leaf().data : weight_.data();
+  }
+  // W + P Q as it is stored, [rows, columns], whichever of them is the inner axis of this product.
+  int update_rank() const { return padded_rank(static_cast<int>(size_of(grown_.left, grown_.left_across ? 2 : 3))); }
+  status grow(cudaStream_t stream, const values& v, const linear_kernels& kernels, const target& to) {
+    const long long rows = size_of(slots_.weight, 2), columns = size_of(slots_.weight, 3), all = update_rank(),
+                    rank = size_of(grown_.left, grown_.left_across ? 2 : 3);
+    T *const left = update_[0].template as<T>(), *const right = update_[1].template as<T>();
+    if (all > rank)
+      for (const buffer& b : update_)
+        if (status s = check(cudaMemsetAsync(b.data(), 0, static_cast<std::size_t>(b.bytes()), stream), "clearing"); !s)
+          return s;
+    if (status s = put(stream, v, grown_.left, {{}, {}, left, rows, rank, 0, 0, all, grown_.left_across, false}); !s)
+      return s;
+    const bool across = !grown_.right_by_row;  // read as it lies
+    if (status s = put(stream, v, grown_.right,
+                       {{},
+                        {},
+                        right,
+                        across ? rank : columns,
+                        across ? columns : rank,
+                        0,
+                        0,
+                        across ? columns : all,
+                        false,
+                        false});
+        !s)
+      return s;
+    if (grows_.empty()) {
+      linear_operands o;
+      o.w = right;
+      product_shape p{dtype_of<T>, rows, static_cast<int>(columns), static_cast<int>(all), 0};
+      p.plain = false, p.across = across;
+      grows_ = linear_calls(kernels, to, p, o);
+    }
+    const auto bound = grows_.at(rows, left, weight_.data(), leaf_of(grown_.base).data);
+    return bound ? launch(stream, **bound, false) : bound.failure();
   }
   status put(cudaStream_t stream, const values& v, id from, pack_matrix<T> how) const {
     const result<tensor<float>> read = v.numbers(stream, from);
@@ -378,7 +434,10 @@ template <class T> class bound_product {
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;
   buffer weight_, s_, turn_, composed_;
-  linear_calls calls_;
+  grown_weight grown_;
+  buffer update_[2];  // P and Q of it
+  const bound_product* lender_ = nullptr;
+  linear_calls calls_, grows_;
   mixed_linear<T> mixed_;
   code_calls code_calls_;
   void *s_now_ = nullptr, *before_now_ = nullptr;  // what the launches write beside y

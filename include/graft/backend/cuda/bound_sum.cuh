@@ -37,11 +37,12 @@ template <class T> class bound_sum {
     if (m != m_ || z != z_ || q != q_ || c.rank != rank_) {
       m_ = 0;  // until both maps are made
       if (status s = make_map(maps_.z, dtype_of<T>, {z.data, m, z.columns, z.pitch}, sum_step, 64); !s) return s;
-      if (status s = make_map(maps_.q, dtype_of<T>, {q.data, m, q.pitch, q.pitch}, sum_step, c.rank); !s) return s;
+      if (status s = make_map(maps_.q, dtype_of<T>, {q.data, m, q.pitch, q.pitch}, sum_step, std::min(c.rank, 64)); !s)
+        return s;
       m_ = m, z_ = z, q_ = q, rank_ = c.rank;
     }
     sum_args args{static_cast<int>((m + sum_step - 1) / sum_step), z.columns, q.columns, by_column, adds, factor, to};
-    const kernel_entry& what = kernels.sum[rank_index(c.rank)];
+    const kernel_entry& what = kernels.sum[sum_index(c.rank)];
     if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(what.shared)),
                          "sum over tokens");

@@ -17,11 +17,12 @@ constexpr bool owners_are_resident(int owners, int group, int m_pairs, int resid
   return (owners - 1) * (group < m_pairs ? group : m_pairs) < resident_pairs;
 }
 
-enum class way : unsigned char { stream, narrow, gemm, gemm_two, mma, simt };
+enum class way : unsigned char { stream, narrow, by_parts, gemm, gemm_two, mma, simt };
 
 constexpr const char* name_of(way w) {
-  constexpr const char* names[] = {"stream",          "stream along the tokens", "gemm", "gemm after a shrink",
-                                   "gemm (mma.sync)", "gemm (no tensor cores)"};
+  constexpr const char* names[] = {
+      "stream",          "stream along the tokens", "gemm by parts of its depth", "gemm", "gemm after a shrink",
+      "gemm (mma.sync)", "gemm (no tensor cores)"};
   return names[static_cast<int>(w)];
 }
 
@@ -30,6 +31,7 @@ struct linear_choice {
   int launches = 1;
   int tile_n = 256, group = 8, owners = 0, pairs = 0;  // gemm
   stream_choice stream{};                              // stream, narrow, or the shrink before gemm
+  int parts = 0;                                       // of the depth of a product, or of that shrink
   unsigned beside = 0;                                 // which of the two sums run beside the tiles: a bit for each,
   int beside_blocks = 0;                               // and by how many thread blocks
   long long partial_bytes = 0, s_bytes = 0;
@@ -73,11 +75,26 @@ constexpr stream_choice choose_narrow(long long m, int outputs, int k, const tar
   if (outputs > max_stream_tokens) return {};
   return choose_stream(&rows, 1, outputs, k, 0, device.processors, true, stream_shapes_of(have, outputs, 0));
 }
+// Parts of n things for so many tiles, each a thread block of a cluster: as many as there are multiprocessors. Twice as
+// many would fit, but clusters of 8 took 17 µs where clusters of 4 took 13.
+constexpr int parts_for(long long tiles, long long n, int processors) {
+  int parts = 8;
+  while (parts > 1 && (tiles * parts > processors || parts > n)) parts /= 2;
+  return parts;
+}
+// Too few outputs for tiles to fill the device, too many for a stream: parts of the inner axis, a thread block each, that
+// add up their sums. 0: it does not pay, or there is no kernel for it.
+constexpr int choose_parts(long long m, int outputs, int k, const target& device, const kernel_list& have) {
+  if (!have.has_by_parts() || outputs <= wide_rank / 2 || outputs > 2 * wide_rank || outputs % 8 != 0) return 0;
+  const long long tiles = (m + 127) / 128 * ((outputs + wide_rank - 1) / wide_rank);
+  const int parts = parts_for(tiles, (k + 63) / 64, device.processors);
+  return parts > 1 ? parts : 0;
+}
 // The sums that the thread blocks beside the tiles finish before these do; the one that waits for S comes second. Clocks
 // of a step of a tile, and of 128 tokens of 128 columns, on an H200.
 constexpr void choose_beside(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
   const int tiles = static_cast<int>((p.m + 255) / 256) * ((p.n + 255) / 256), resident = device.resident_pairs;
-  if (!p.across || c.tile_n != 256 || !have.has_beside(p.rank) || resident < 4) return;
+  if (!p.across || c.tile_n != 256 || !have.has_beside(p.rank) || resident < 4 || (p.rank == 0 && !p.pre)) return;
   if (p.turned > 0) return;  // a rotation behind it has a kernel of its own
   auto waves = [&](int pairs) { return (tiles + pairs - 1) / pairs; };
   if (waves(resident - 2) != waves(resident)) return;
@@ -88,7 +105,8 @@ constexpr void choose_beside(const product_shape& p, const target& device, const
     for (unsigned k = 0; k < 2; ++k) {
       const beside_shape& s = p.beside[k];
       if (s.columns == 0 || s.waits != waits || s.rank != p.rank) continue;
-      const long long stages = ((s.columns + 127) / 128 + blocks - 1) / blocks * ((p.m + 127) / 128);
+      const int wide = p.rank > 0 ? 128 : 64;  // a sum per column brings two matrices
+      const long long stages = ((s.columns + wide - 1) / wide + blocks - 1) / blocks * ((p.m + 127) / 128);
       const long long clocks = stages * (p.rank <= 16 ? 525 : p.rank <= 32 ? 600 : 810);
       if (clocks <= left) left -= clocks, c.beside |= 1U << k;
     }
@@ -103,7 +121,10 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
     return c.tile_n > 0;
   };
   c.how = way::gemm;
-  if (p.rank == 0) return take(p.pre ? with_pre : 0);
+  if (p.rank == 0) {
+    if (!take(p.pre ? with_pre : 0)) return false;
+    return choose_beside(p, device, have, c), true;
+  }
   c.s_bytes = p.m * p.rank * 2;
   if (p.rank <= 64 && take(rank_index(p.rank))) {
     const int n_tiles = (p.n + c.tile_n - 1) / c.tile_n;
@@ -118,6 +139,7 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
   c.owners = 0;
   c.launches = 2;
   c.stream = choose_narrow(p.m, p.rank, p.k, device, have);
+  c.parts = choose_parts(p.m, p.rank, p.k, device, have);
   return take(0) && (c.stream.rows > 0 || have.has_gemm(128, 0));
 }
 
@@ -139,9 +161,11 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
     if (c.stream.rows > 0) return c;
   }
   const bool bare = p.rank == 0 && !p.pre && p.plain && !p.posts && !p.across;
-  if (linear_choice c; copies && is_hopper(device) && bare && p.n <= max_stream_tokens) {
+  if (linear_choice c; copies && is_hopper(device) && bare && p.n <= 2 * wide_rank) {
     c.how = way::narrow, c.stream = choose_narrow(p.m, p.n, p.k, device, have);
     if (c.stream.rows > 0) return c;
+    c.how = way::by_parts, c.parts = choose_parts(p.m, p.n, p.k, device, have);
+    if (c.parts > 0) return c;
   }
   if (linear_choice c; copies && is_hopper(device) && p.n % 8 == 0 && choose_gemm(p, device, have, c)) return c;
   linear_choice c;
@@ -208,21 +232,15 @@ struct sum_shape_of_call {
 struct sum_choice {
   int rank = 0, parts = 1;  // columns of Q that a thread block has; parts of the tokens, a thread block each
 };
-// Parts of the tokens for so many tiles, each a thread block of a cluster: as many as there are multiprocessors. Twice as
-// many would fit, but clusters of 8 took 17 µs where clusters of 4 took 13.
-constexpr int parts_of_tokens(long long tiles, long long steps, int processors) {
-  int parts = 8;
-  while (parts > 1 && (tiles * parts > processors || parts > steps)) parts /= 2;
-  return parts;
-}
 constexpr sum_choice choose_sum(const sum_shape_of_call& p, const target& device, const kernel_list& have) {
   sum_choice c;
   if (!is_16_bit(p.type) || !p.aligned || !is_hopper(device) || p.m == 0) return c;
   for (const int rank : {64, 32, 16})
     if (have.has_sum(rank) && (c.rank == 0 || p.rank <= rank)) c.rank = rank;
+  if (have.has_sum(wide_rank) && (c.rank == 0 || p.rank > 64)) c.rank = wide_rank;
   if (c.rank == 0) return c;
   const long long tiles = (p.columns + 127LL) / 128 * ((p.rank + c.rank - 1) / c.rank), steps = (p.m + 63) / 64;
-  c.parts = parts_of_tokens(tiles, steps, device.processors);
+  c.parts = parts_for(tiles, steps, device.processors);
   return c;
 }
 

@@ -107,7 +107,7 @@ template <class T> status dot_columns(cudaStream_t stream, const target& device,
     if (addressed(g.a) && addressed(g.b) && (g.scaled.at == nullptr || addressed(g.scaled)) && g.columns % 8 == 0 &&
         device.capability >= 90) {
       const unsigned tiles = static_cast<unsigned>((g.columns + dots_width - 1) / dots_width);
-      const int parts = parts_of_tokens(tiles, (g.m + dots_height - 1) / dots_height, 2 * device.processors);
+      const int parts = parts_for(tiles, (g.m + dots_height - 1) / dots_height, 2 * device.processors);
       cudaLaunchAttribute cluster;
       cluster.id = cudaLaunchAttributeClusterDimension;
       cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};

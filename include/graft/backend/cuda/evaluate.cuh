@@ -125,7 +125,12 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::detach: return mapped.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
     case op::matmul:
       return multiply(with<Ops, op::matmul>(on), products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}), scratch);
-    case op::row_dot: return with<Ops, op::row_dot>(on).rows(x.a.rows(), row_dots<Real>{out, x.a, x.b}, name);
+    case op::row_dot: {
+      const auto dots = with<Ops, op::row_dot>(on);
+      const row_dots<Real> f{out, x.a, x.b};
+      const bool few = x.a.rows() <= 128 && x.a.d[3] >= 512;  // long ones: a block of threads each
+      return few ? dots.matrices(x.a.rows(), x.a.d[3], f, name) : dots.rows(x.a.rows(), f, name);
+    }
     case op::sum_to: return sum_to(with<Ops, op::sum_to>(on), summed_to<Real>(out, x.a), name);
     case op::transpose: return with<Ops, op::transpose>(on).elements(n, transposed<Real>{out, x.a}, name);
     case op::reshape: return mapped.elements(n, unary<Real>{op::detach, out.p, x.a.p}, name);

@@ -77,6 +77,28 @@ template <bool Rounds> struct expression_eights {
     return fits;
   }
 
+  // Is it the product of its operands, and nothing else?
+  bool multiplies() const {
+    int reads = 0;
+    for (int k = 0; k < e.steps; ++k) {
+      const bool read = (e.step[k] & expression::reads) != 0;
+      if (!read && static_cast<op>(e.step[k]) != op::mul) return false;
+      reads += read ? 1 : 0;
+    }
+    return reads == e.operands;
+  }
+  // The eights i, i + step, … of such a product; what is asked for of an operand is in flight together.
+  template <int N> __device__ void products(float (&to)[N][8], long long i, long long step) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) read(to[n], 0, 8 * (i + n * step));
+    for (int k = 1; k < e.operands; ++k) {
+      float v[N][8];
+#pragma unroll
+      for (int n = 0; n < N; ++n) read(v[n], k, 8 * (i + n * step));
+#pragma unroll
+      for (int n = 0; n < N; ++n) each_of(to[n], [&](int c) { return to[n][c] * v[n][c]; });
+    }
+  }
   // Is operand k one number, or a row of floats, where the bits say so, and else all elements in the type of the result?
   template <int N> bool is_like(unsigned numbers, unsigned rows) const {
     bool all = e.operands == N;
@@ -112,6 +134,12 @@ template <bool Rounds> struct expression_eights {
     for (int k = 0; k < 8; ++k) a[k] = f(k);
   }
   __device__ void operator()(long long i) const {
+    float v[8];
+    value(v, i);
+    store_eight(v, out, 8 * i);
+  }
+  // The eight elements behind 8 i.
+  __device__ __forceinline__ void value(float (&to)[8], long long i) const {
     float v[deep][8];
     int depth = 0;
     for (int s = 0; s < e.steps; ++s) {
@@ -126,7 +154,52 @@ template <bool Rounds> struct expression_eights {
       }
       depth += reads ? 1 : combines ? -1 : 0;
     }
-    store_eight(v[0], out, 8 * i);
+    each_of(to, [&](int k) { return v[0][k]; });
+  }
+};
+// The sum of each row of it, and of each column.
+struct expression_row_sums {
+  expression_eights<false> of;
+  cells<float> out;
+
+  template <class Team> __device__ void operator()(long long row, Team t) const {
+    const unsigned eights = of.width / 8;
+    float part = 0;
+    for (auto c = static_cast<unsigned>(t.rank); c < eights; c += static_cast<unsigned>(t.size)) {
+      float v[8];
+      of.value(v, row * eights + c);
+      for (int k = 0; k < 8; ++k) part += v[k];
+    }
+    const float sum = t.sum(part);
+    if (t.leads()) out.put(row, sum);
+  }
+};
+struct expression_column_sums {
+  expression_eights<false> of;
+  cells<float> out;
+  unsigned rows;
+  bool multiplies;
+
+  template <class Team> __device__ void operator()(long long eight, Team t) const {
+    constexpr int ahead = 4;
+    const auto size = static_cast<unsigned>(t.size), eights = of.width / 8;
+    float part[8] = {};
+    auto r = static_cast<unsigned>(t.rank);
+    for (; multiplies && r + (ahead - 1) * size < rows; r += ahead * size) {
+      float v[ahead][8];
+      of.products(v, static_cast<long long>(r) * eights + eight, static_cast<long long>(size) * eights);
+      for (int n = 0; n < ahead; ++n)
+        for (int k = 0; k < 8; ++k) part[k] += v[n][k];
+    }
+    for (; r < rows; r += size) {
+      float v[8];
+      of.value(v, static_cast<long long>(r) * eights + eight);
+      for (int k = 0; k < 8; ++k) part[k] += v[k];
+    }
+    for (int k = 0; k < 8; ++k) {
+      const float sum = t.sum(part[k]);
+      if (t.leads()) out.put(8 * eight + k, sum);
+    }
   }
 };
 
@@ -285,6 +358,16 @@ status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& o
   if (of.count() >= 1LL << 32) return fail("an expression of ", of.count(), " elements is more than its kernel counts");
   if (of.count() == out.count())
     return each(stream, out.count(), expression_elements{e, out.p, {size[0], size[1], size[2], size[3]}}, "expression");
+  const bool each_row = to[0] == size[0] && to[1] == size[1] && to[2] == size[2],
+             each_column = size[0] == 1 && size[1] == 1 && to[2] == 1 && to[3] == size[3];
+  expression_eights<false> wide{e, {}, size[3], {}};
+  auto fitting = [](unsigned n) { return std::clamp((n + 31) / 32 * 32, 32U, 1024U); };
+  if (each_row && wide.take(size))
+    return on_stream{stream}.blocks(out.count(), std::min(fitting(size[3] / 8), 256U), expression_row_sums{wide, out.p},
+                                    "sums of rows");
+  if (each_column && wide.take(size))
+    return on_stream{stream}.blocks(size[3] / 8, std::min(fitting(size[2]), 256U),
+                                    expression_column_sums{wide, out.p, size[2], wide.multiplies()}, "sums of columns");
   const expression_sums sums{e, out.p, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}};
   const auto threads = static_cast<unsigned>(std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U));
   return on_stream{stream}.blocks(out.count(), threads, sums, "sum of an expression");

@@ -119,7 +119,7 @@ result<bool> sum_gates(cudaStream_t stream, const target& device, const expressi
                    of_first,
                    of_second};
   const unsigned tiles = (width + dots_width - 1) / dots_width;
-  const int parts = parts_of_tokens(tiles, (g.m + dots_height - 1) / dots_height, 4 * device.processors);
+  const int parts = parts_for(tiles, (g.m + dots_height - 1) / dots_height, 4 * device.processors);
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};

@@ -14,10 +14,15 @@ namespace graft::cuda {
 constexpr int rank_index(int rank) { return rank <= 0 ? 0 : rank <= 16 ? 1 : rank <= 32 ? 2 : 3; }
 constexpr int token_index(int tokens) { return tokens <= 8 ? 0 : tokens <= 16 ? 1 : 2; }
 inline constexpr int gemm_variants = 10, with_pre = 4, first_across = 5, stream_shapes = 5, any_shape = 4, ranks = 4;
+// Of what has a rank far above these, in one thread block: a sum over tokens, and a product by parts of its depth.
+inline constexpr int wide_rank = 128;
+constexpr int sum_index(int rank) { return rank > 64 ? ranks : rank_index(rank); }
 
 struct kernel_list {
   std::uint64_t streams = 0;  // a bit for each
-  std::uint32_t gemms = 0;    // and behind them the sums over tokens, and the gemms with such sums beside them
+  // And behind them the sums over tokens, the gemms with such sums beside them, the wide sum, the product by parts, and the
+  // gemm with a sum per column beside it, which has no rank.
+  std::uint32_t gemms = 0;
 
   static constexpr int gemm_bit(int tile_n, int variant) { return (tile_n == 256 ? gemm_variants : 0) + variant; }
   static constexpr int stream_bit(int tokens, int shape, int rank) {
@@ -27,10 +32,13 @@ struct kernel_list {
   constexpr bool has_stream(int tokens, int shape, int rank) const {
     return (streams >> stream_bit(tokens, shape, rank) & 1) != 0;
   }
-  static constexpr int sum_bit(int rank) { return 2 * gemm_variants + rank_index(rank) - 1; }
+  static constexpr int wide_sum_bit = 2 * (gemm_variants + ranks - 1), by_parts_bit = wide_sum_bit + 1;
+  static constexpr int sum_bit(int rank) { return rank > 64 ? wide_sum_bit : 2 * gemm_variants + rank_index(rank) - 1; }
+  constexpr bool has_by_parts() const { return (gemms >> by_parts_bit & 1) != 0; }
+  constexpr void add_by_parts() { gemms |= 1U << by_parts_bit; }
   constexpr bool has_sum(int rank) const { return (gemms >> sum_bit(rank) & 1) != 0; }
   constexpr void add_sum(int rank) { gemms |= 1U << sum_bit(rank); }
-  static constexpr int beside_bit(int rank) { return sum_bit(rank) + ranks - 1; }
+  static constexpr int beside_bit(int rank) { return rank == 0 ? by_parts_bit + 1 : sum_bit(rank) + ranks - 1; }
   constexpr bool has_beside(int rank) const { return (gemms >> beside_bit(rank) & 1) != 0; }
   constexpr void add_beside(int rank) { gemms |= 1U << beside_bit(rank); }
   static constexpr int turn_bit(bool pre) { return pre ? 31 : 30; }  // the gemm with a rotation behind it
@@ -56,6 +64,7 @@ constexpr kernel_list every_kernel() {
   }
   l.add_turn(false), l.add_turn(true);
   for (const int tile : {128, 256}) l.add_gemm(tile, with_pre), l.add_gemm(tile, first_across + with_pre);
+  l.add_sum(wide_rank), l.add_by_parts(), l.add_beside(0);
   return l;
 }
 

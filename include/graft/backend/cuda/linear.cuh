@@ -41,6 +41,10 @@ struct stream_call {
   stream_maps maps;
   stream_args args;
 };
+struct parts_call {
+  sum_maps maps;
+  sum_args args;
+};
 // One kernel with everything it is launched with.
 struct bound_launch {
   kernel_entry what{};
@@ -49,7 +53,7 @@ struct bound_launch {
   unsigned fixed = 0;  // attributes of every launch; the one behind them lets it begin before the kernel ahead ends
   bool may_chain = false;
   const char* name = "";
-  std::variant<tile_args, gemm_call, stream_call> with{};
+  std::variant<tile_args, gemm_call, stream_call, parts_call> with{};
 };
 struct bound_linear {
   int device = 0, count = 0;  // of kernels: none for an empty product, one, or a shrink and the product
@@ -127,8 +131,8 @@ inline status bind_sums(gemm_call& to, dtype type, unsigned which, const beside_
       const int m = to.args.m, rank = to.args.rank;
       if (status made = make_map(to.sum_maps.z[n], type, {s.z.data, m, s.z.columns, s.z.pitch}, 128, 64); !made)
         return made;
-      if (status made = make_map(to.sum_maps.q[n], type, {s.q.data, m, s.q.pitch, s.q.pitch}, 128, rank); !made)
-        return made;
+      const matrix q = {s.q.data, m, s.dots ? s.q.columns : s.q.pitch, s.q.pitch};
+      if (status made = make_map(to.sum_maps.q[n], type, q, 128, s.dots ? 64 : rank); !made) return made;
       to.sums.job[n++] = {s.z.columns, s.q.columns, s.by_column, s.waits, s.adds, s.factor, s.to};
     }
   to.sums.jobs = n;
@@ -172,7 +176,7 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
     for (int k = 0; k < to.sums.jobs; ++k) to.args.watchers += to.sums.job[k].waits ? c.beside_blocks : 0;
     return finish(b, kernels.beside[rank_index(kernel_rank)],
                   dim3(static_cast<unsigned>(2 * c.pairs + c.beside_blocks)), "gemm with sums beside it", 2, true,
-                  !o.alone);
+                  kernel_rank > 0 && !o.alone);
   }
   if (o.turn != nullptr) {
     to.args.slot.b_tiles = o.turn, to.args.rank = turned_width;
@@ -191,11 +195,29 @@ inline status bind_narrow(bound_launch& b, const linear_kernels& kernels, dtype 
   const stream_layer rows{x.data, {y, {}, nullptr, static_cast<int>(x.rows), activation::none}};
   return bind_stream(b, kernels, type, c, g, w, 0, &rows, 1, false);
 }
+// By parts of the inner axis.
+inline status bind_parts(bound_launch& b, const linear_kernels& kernels, dtype type, int parts, const matrix& x,
+                         const matrix& w, void* y) {
+  parts_call& to = b.with.emplace<parts_call>();
+  if (status s = make_map(to.maps.z, type, x, sum_columns, 64); !s) return s;
+  if (status s = make_map(to.maps.q, type, w, wide_rank, 64); !s) return s;
+  to.args = {static_cast<int>((x.cols + sum_step - 1) / sum_step),
+             static_cast<int>(x.rows),
+             static_cast<int>(w.rows),
+             true,
+             false,
+             {},
+             {y, type}};
+  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>((x.rows + sum_columns - 1) / sum_columns),
+                  static_cast<unsigned>((w.rows + wide_rank - 1) / wide_rank));
+  return finish(b, kernels.by_parts, grid, "gemm by parts of its depth", parts, false, false);
+}
 // S = x Aᵀ in a launch of its own.
 inline status bind_shrink(bound_launch& b, const linear_kernels& kernels, const product_shape& p,
                           const linear_choice& c, const linear_operands& o) {
   void* s = place_of_s(o, c);
   if (c.stream.rows > 0) return bind_narrow(b, kernels, p.type, c.stream, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
+  if (c.parts > 0) return bind_parts(b, kernels, p.type, c.parts, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
   product_shape shrink = p;
   shrink.n = p.rank, shrink.rank = 0, shrink.across = false;
   linear_choice plain = c;
@@ -216,6 +238,7 @@ inline status bind_tiles(bound_launch& b, const linear_kernels& kernels, way how
 inline status point_x(bound_launch& b, const void* x) {
   if (auto* g = std::get_if<gemm_call>(&b.with)) return move_map(g->maps.x, x);
   if (auto* s = std::get_if<stream_call>(&b.with)) return move_map(s->args.by_row ? s->maps.w[0] : s->maps.x[0], x);
+  if (auto* t = std::get_if<parts_call>(&b.with)) return move_map(t->maps.z, x);
   std::get_if<tile_args>(&b.with)->x = x;
   return ok;
 }
@@ -227,6 +250,8 @@ inline status point_y(bound_launch& b, void* y, const void* residual) {
   }
   if (auto* s = std::get_if<stream_call>(&b.with))
     s->args.segment[0].y = y, s->args.segment[0].residual = residual;
+  else if (auto* p = std::get_if<parts_call>(&b.with))
+    p->args.to.at = y;
   else if (auto* t = std::get_if<tile_args>(&b.with))
     t->y = y, t->residual = residual;
   return ok;
@@ -249,6 +274,10 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
   if (c.how == way::narrow) {
     to.count = 1;
     return detail::bind_narrow(to.at[0], kernels, p.type, c.stream, {o.x, p.m, p.k}, {o.w, p.n, p.k}, o.y);
+  }
+  if (c.how == way::by_parts) {
+    to.count = 1;
+    return detail::bind_parts(to.at[0], kernels, p.type, c.parts, {o.x, p.m, p.k}, {o.w, p.n, p.k}, o.y);
   }
   if (c.how == way::gemm || c.how == way::gemm_two) {
     to.count = c.launches;
@@ -330,6 +359,8 @@ inline status launch(cudaStream_t stream, bound_linear& b, bool chained) {
       arguments[0] = &g->maps, arguments[1] = &g->args, arguments[2] = &g->sum_maps, arguments[3] = &g->sums;
     else if (auto* s = std::get_if<stream_call>(&k.with))
       arguments[0] = &s->maps, arguments[1] = &s->args;
+    else if (auto* p = std::get_if<parts_call>(&k.with))
+      arguments[0] = &p->maps, arguments[1] = &p->args;
     else
       arguments[0] = std::get_if<tile_args>(&k.with);
     if (status s = launch(how, k.what.kernel, arguments, k.name); !s) return s;

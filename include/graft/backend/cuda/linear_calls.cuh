@@ -23,7 +23,7 @@ class linear_calls {
     product_shape p = like_;
     for (int k = 0; k < 2; ++k)
       if (stays_.act == activation::none && sums[k].addressed(p.type))
-        p.beside[k] = {sums[k].z.columns, padded_rank(sums[k].q.columns), sums[k].waits};
+        p.beside[k] = sums[k].shape(padded_rank(sums[k].q.columns));
     p.m = m, p.plain = residual == nullptr && stays_.act == activation::none;
     for (const void* pointer : {x, static_cast<const void*>(y), residual})
       p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;

@@ -148,7 +148,14 @@ template <class Real> struct product_entry {
     Real sum = 0;
     for (long long s = m * each; s < (m + 1) * each; ++s) {
       const cells<Real> a = p.matrix(p.a, s) + row * p.a.step, b = p.matrix(p.b, s) + col * p.b.step;
-      for (long long k = first; k < p.depth; k += step) sum += a[k * p.a.inner] * b[k * p.b.inner];
+      constexpr int ahead = 8;  // loads in flight together
+      long long k = first;
+      for (; k + (ahead - 1) * step < p.depth; k += ahead * step) {
+        Real x[ahead], y[ahead];
+        a.load(x, k * p.a.inner, step * p.a.inner), b.load(y, k * p.b.inner, step * p.b.inner);
+        for (int e = 0; e < ahead; ++e) sum += x[e] * y[e];
+      }
+      for (; k < p.depth; k += step) sum += a[k * p.a.inner] * b[k * p.b.inner];
     }
     return sum;
   }

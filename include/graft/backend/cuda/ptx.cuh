@@ -193,6 +193,20 @@ __device__ __forceinline__ float4 load_at(std::uint32_t address, std::uint32_t r
       : "memory");
   return v;
 }
+// The same in two steps: where block `rank` has an address, and what lies there or behind it.
+__device__ __forceinline__ std::uint32_t address_at(std::uint32_t address, std::uint32_t rank) {
+  std::uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+__device__ __forceinline__ float4 load_cluster(std::uint32_t there) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(there)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ float load_one_at(std::uint32_t address, std::uint32_t rank) {
   float v;
   asm volatile("{.reg .b32 from;\n mapa.shared::cluster.u32 from, %1, %2;\n ld.shared::cluster.f32 %0, [from];}"

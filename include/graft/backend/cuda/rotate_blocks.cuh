@@ -83,8 +83,8 @@ namespace detail {
 template <class T>
 status launch_block_sums(cudaStream_t stream, const rotate_sums<float>& r, int size, bool flip, bool adds,
                          const cells<float>& to, int processors) {
-  using shape = sum_shape<64, true>;
-  const void* const kernel = reinterpret_cast<const void*>(&sum_tokens_kernel<T, 64, true>);
+  using shape = sum_shape<64, sum_of::diagonal>;
+  const void* const kernel = reinterpret_cast<const void*>(&sum_tokens_kernel<T, 64, sum_of::diagonal>);
   const long long rows = r.x.rows(), columns = r.x.d[3], steps = (rows + sum_step - 1) / sum_step;
   const long long tiles = (columns + sum_columns - 1) / sum_columns;
   sum_maps maps;
@@ -92,7 +92,7 @@ status launch_block_sums(cudaStream_t stream, const rotate_sums<float>& r, int s
   if (status s = make_map(maps.z, dtype_of<T>, flip ? t : x, sum_step, 64); !s) return s;
   if (status s = make_map(maps.q, dtype_of<T>, flip ? x : t, sum_step, 64); !s) return s;
   sum_args args{static_cast<int>(steps), static_cast<int>(columns), size, true, adds, {}, to};
-  const int parts = parts_of_tokens(tiles, steps, processors);
+  const int parts = parts_for(tiles, steps, processors);
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};

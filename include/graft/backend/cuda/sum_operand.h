@@ -24,12 +24,14 @@ struct beside_sum {
   sum_operand z, q;
   bool waits = false;  // Q is S of the product
   bool by_column = false, adds = false;
+  bool dots = false;            // Σ Z ⊙ Q instead
   cells<float> factor{}, to{};  // to nowhere: there is none
 
   bool addressed(dtype type) const {
     return to.at != nullptr && z.columns > 0 && q.columns > 0 && z.type == type && q.type == type && z.aligned() &&
            q.aligned();
   }
+  beside_shape shape(int padded_rank) const { return {z.columns, dots ? 0 : padded_rank, waits}; }
   friend bool operator==(const beside_sum& a, const beside_sum& b) {
     return a.z == b.z && a.q == b.q && a.to.at == b.to.at && a.to.type == b.to.type && a.factor.at == b.factor.at &&
            a.adds == b.adds;

@@ -6,24 +6,36 @@
 // tokens by tensor copies, two warpgroups multiply 64 columns each. Both operands lie across, as they are stored: rows
 // are tokens, the inner axis of the product. The blocks of a cluster have the same columns and other tokens: each adds a
 // share of all their sums, in the order of the parts, and writes it. No atomics: the same bits every time. Two blocks
-// share a multiprocessor, so that one loads while the other one waits.
-//   Diagonal   Q is as wide as Z, and of Zᵀ Q only square blocks on the diagonal are wanted: the gradient of a rotation.
+// share a multiprocessor, so that one loads while the other one waits. With a Rank of 128 Z passes through half as often as
+// with 64. (256 leaves room for one block: their clusters of four then do not fit at once, and it took 35 µs where 64
+// took 27.)
+//   diagonal   Q is as wide as Z, and of Zᵀ Q only square blocks on the diagonal are wanted: the gradient of a rotation.
+//   rows       D = Z Qᵀ instead: 128 rows of Z and Rank of Q, whose inner axis is cut into parts. S of a side branch of a
+//              large rank, where whole tiles would leave half of the multiprocessors idle.
 #pragma once
 #include <graft/backend/cuda/cells.cuh>
 #include <graft/backend/cuda/gemm_shape.h>
+#include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
 #include <graft/backend/cuda/wgmma.cuh>
 
 namespace graft::cuda {
 
-inline constexpr int sum_columns = 128, sum_step = 64, most_sum_parts = 8;
+inline constexpr int sum_columns = 128, sum_step = 64;
 
-template <int Rank, bool Diagonal = false> struct sum_shape {
-  static constexpr int threads = 288;
-  static constexpr std::uint32_t box = sum_step * 128, q = sum_step * Rank * (Diagonal ? 4 : 2), stage = 2 * box + q;
-  static constexpr int stages = (shared_memory_limit / 2 - 1024 - 256) / stage;
+enum class sum_of : unsigned char { columns, diagonal, rows };
+
+template <int Rank, sum_of What = sum_of::columns> struct sum_shape {
+  static constexpr int threads = 288, blocks = 2, parts = 8;  // on a multiprocessor; in a cluster, at most
+  static constexpr std::uint32_t box = sum_step * 128, q = sum_step * Rank * (What == sum_of::diagonal ? 4 : 2),
+                                 stage = 2 * box + q;
+  static constexpr int stages = (shared_memory_limit / blocks - 1024 - 256) / stage;
   static constexpr std::uint32_t barriers = stages * stage, bytes = barriers + 256 + 1024;
-  static_assert(stages >= 2 && sum_columns * Rank * 4 <= barriers && 16 * stages <= 256);
+  // Sums in shared memory, in the order of the result: rows of Rank, or of 128. What is added to their length lets threads
+  // with neighbouring rows write to different banks.
+  static constexpr int by_column_pitch = Rank + 8, by_rank_pitch = sum_columns + 4;
+  static_assert(stages >= 2 && sum_columns * by_column_pitch * 4 <= barriers && Rank * by_rank_pitch * 4 <= barriers);
+  static_assert(16 * stages <= 256);
 };
 
 struct sum_maps {
@@ -31,16 +43,17 @@ struct sum_maps {
 };
 struct sum_args {
   int steps;            // of 64 tokens
-  int columns, rank;    // of Z and of Q, without padding; or the size of a block
+  int columns, rank;    // of Z and of Q, without padding (or their rows); or the size of a block
   bool by_column;       // D is [columns, rank], else [rank, columns]
   bool adds;            // to what is there
   cells<float> factor;  // one number, or none
   cells<float> to;
 };
 
-template <class T, int Rank, bool Diagonal> struct sum_block {
-  static_assert(!Diagonal || Rank == 64);
-  using shape = sum_shape<Rank, Diagonal>;
+template <class T, int Rank, sum_of What> struct sum_block {
+  static constexpr bool diagonal = What == sum_of::diagonal, along = What == sum_of::rows;
+  static_assert(!diagonal || Rank == 64);
+  using shape = sum_shape<Rank, What>;
 
   const sum_maps& maps;
   const sum_args& g;
@@ -67,19 +80,45 @@ template <class T, int Rank, bool Diagonal> struct sum_block {
       const std::uint32_t to = base + q * shape::stage;
       ptx::barrier_wait(empty(q), phase);
       ptx::barrier_expect(full(q), shape::stage);
-      ptx::load_tile(to, &maps.z, column0, s * sum_step, full(q), ptx::evict_first);
-      ptx::load_tile(to + shape::box, &maps.z, column0 + 64, s * sum_step, full(q), ptx::evict_first);
-      if constexpr (Diagonal) {
-        ptx::load_tile(to + 2 * shape::box, &maps.q, column0, s * sum_step, full(q));
-        ptx::load_tile(to + 3 * shape::box, &maps.q, column0 + 64, s * sum_step, full(q));
+      if constexpr (along) {
+        ptx::load_tile(to, &maps.z, s * sum_step, column0, full(q), ptx::evict_first);
+        ptx::load_tile(to + 2 * shape::box, &maps.q, s * sum_step, rank0, full(q), ptx::evict_last);
       } else {
-        ptx::load_tile(to + 2 * shape::box, &maps.q, rank0, s * sum_step, full(q), ptx::evict_last);
+        ptx::load_tile(to, &maps.z, column0, s * sum_step, full(q), ptx::evict_first);
+        ptx::load_tile(to + shape::box, &maps.z, column0 + 64, s * sum_step, full(q), ptx::evict_first);
+        if constexpr (diagonal) {
+          ptx::load_tile(to + 2 * shape::box, &maps.q, column0, s * sum_step, full(q));
+          ptx::load_tile(to + 3 * shape::box, &maps.q, column0 + 64, s * sum_step, full(q));
+        } else {
+#pragma unroll
+          for (int i = 0; i < (Rank + 63) / 64; ++i)
+            ptx::load_tile(to + (2 + i) * shape::box, &maps.q, rank0 + 64 * i, s * sum_step, full(q), ptx::evict_last);
+        }
       }
       if (++q == shape::stages) q = 0, phase ^= 1;
     }
   }
-  // Where column c of Z and r of Q meet: in the order of the result.
-  __device__ int place(int c, int r) const { return Diagonal || g.by_column ? c * Rank + r : r * sum_columns + c; }
+  __device__ bool by_column() const { return What != sum_of::columns || g.by_column; }
+  // Where column c of Z and r of Q meet.
+  __device__ int place(int c, int r) const {
+    return by_column() ? c * shape::by_column_pitch + r : r * shape::by_rank_pitch + c;
+  }
+  // One step of the products, 64 columns of Z for a warpgroup.
+  __device__ __forceinline__ void multiply(float (&acc)[Rank / 2], std::uint32_t at, int group) const {
+    if constexpr (along) {
+      const std::uint64_t z = tile_descriptor(at + group * shape::box), q = tile_descriptor(at + 2 * shape::box);
+#pragma unroll
+      for (int kk = 0; kk < 4; ++kk) wgmma<T, Rank>::shared(acc, z + 2 * kk, q + 2 * kk, true);
+    } else {
+      constexpr int pitch = Rank < 64 ? 2 * Rank : 128;  // of a row of Q in shared memory
+      const std::uint64_t z = across_descriptor(at + group * shape::box, 0),
+                          q = across_descriptor(at + (diagonal ? 2 + group : 2) * shape::box,
+                                                Rank > 64 ? shape::box : 0, pitch);
+#pragma unroll
+      for (int kk = 0; kk < 4; ++kk)
+        wgmma<T, Rank>::template shared<true, true>(acc, z + 128 * kk, q + pitch * kk, true);
+    }
+  }
 
   __device__ void consume() const {
     const int group = static_cast<int>(threadIdx.x / 128), thread = static_cast<int>(threadIdx.x % 128);
@@ -88,13 +127,8 @@ template <class T, int Rank, bool Diagonal> struct sum_block {
     std::uint32_t phase = 0;
     for (int s = first(); s < last(); ++s) {
       ptx::barrier_wait(full(q), phase);
-      const std::uint32_t at = base + q * shape::stage;
-      const std::uint64_t z = across_descriptor(at + group * shape::box, 0),
-                          right = across_descriptor(at + (Diagonal ? 2 + group : 2) * shape::box, 0, 2 * Rank);
       wgmma_fence();
-#pragma unroll
-      for (int kk = 0; kk < 4; ++kk)
-        wgmma<T, Rank>::template shared<true, true>(acc, z + 128 * kk, right + 2 * Rank * kk, true);
+      multiply(acc, base + q * shape::stage, group);
       wgmma_commit();
       wgmma_wait<1>();
       if (before >= 0 && thread == 0) ptx::barrier_arrive(empty(before));
@@ -105,56 +139,102 @@ template <class T, int Rank, bool Diagonal> struct sum_block {
     ptx::named_barrier(1, 256);  // the other warpgroup reads the ring no more
     const int column = group * 64 + thread / 32 * 16 + thread % 32 / 4, r = thread % 4 * 2;
 #pragma unroll
-    for (int e = 0; e < Rank / 2; ++e) partial[place(column + 8 * ((e >> 1) & 1), r + e / 4 * 8 + (e & 1))] = acc[e];
+    for (int e = 0; e < Rank / 2; e += 2) {
+      float* const to = partial + place(column + 8 * ((e >> 1) & 1), r + e / 4 * 8);
+      if (by_column())
+        *reinterpret_cast<float2*>(to) = make_float2(acc[e], acc[e + 1]);
+      else
+        to[0] = acc[e], to[shape::by_rank_pitch] = acc[e + 1];
+    }
   }
-  __device__ void write(int i, float v) const {
-    if constexpr (Diagonal) {
-      const int c = column0 + i / Rank, other = c / 64 * 64 + i % Rank, b = g.rank;
+  __device__ void write(int row, int column, float v) const {
+    const int c = column0 + (by_column() ? row : column);
+    if constexpr (diagonal) {
+      const int other = c / 64 * 64 + column, b = g.rank;
       if (c < g.columns && c / b == other / b) {
         const long long at = (static_cast<long long>(c) * b) + other % b;
         g.to.put(at, g.adds ? g.to[at] + v : v);
       }
       return;
     }
-    const int c = column0 + (g.by_column ? i / Rank : i % sum_columns),
-              r = rank0 + (g.by_column ? i % Rank : i / sum_columns);
+    const int r = rank0 + (by_column() ? column : row);
     if (c >= g.columns || r >= g.rank) return;
     const long long at =
-        g.by_column ? static_cast<long long>(c) * g.rank + r : static_cast<long long>(r) * g.columns + c;
-    if (g.factor.at != nullptr) v *= g.factor[0];
+        by_column() ? static_cast<long long>(c) * g.rank + r : static_cast<long long>(r) * g.columns + c;
     g.to.put(at, g.adds ? g.to[at] + v : v);
+  }
+  // Four neighbours at once, where the result is stored as it is computed or as T and they lie at a multiple of four.
+  __device__ bool by_four() const {
+    const int length = by_column() ? g.rank : g.columns;
+    return !diagonal && !g.adds && length % 4 == 0 && reinterpret_cast<std::uintptr_t>(g.to.at) % 16 == 0 &&
+           (g.to.type == dtype::f32 || g.to.type == dtype_of<T>);
+  }
+  __device__ void write_four(int row, int column, const float4& v) const {
+    const int down = by_column() ? column0 + row : rank0 + row,
+              across = by_column() ? rank0 + column : column0 + column;
+    const int rows = by_column() ? g.columns : g.rank, length = by_column() ? g.rank : g.columns;
+    if (down >= rows || across >= length) return;
+    const long long at = static_cast<long long>(down) * length + across;
+    if (g.to.type == dtype::f32)
+      *reinterpret_cast<float4*>(static_cast<float*>(g.to.at) + at) = v;
+    else
+      *reinterpret_cast<uint2*>(static_cast<T*>(g.to.at) + at) = make_uint2(pack<T>(v.x, v.y), pack<T>(v.z, v.w));
   }
   // This block's share of the sums of all parts; all of them are asked for before the first is added.
   __device__ void add_up() const {
-    constexpr int quads = sum_columns * Rank / 4;
-    for (int e = quads * part / parts + static_cast<int>(threadIdx.x); e < quads * (part + 1) / parts;
-         e += shape::threads) {
-      float4 v[most_sum_parts];
+    constexpr int quads = sum_columns * Rank / 4, at_once = 1;
+    const int width = by_column() ? Rank : sum_columns,
+              pitch = by_column() ? shape::by_column_pitch : shape::by_rank_pitch;
+    const int end = quads * (part + 1) / parts;
+    const float factor = g.factor.at != nullptr ? g.factor[0] : 1.0F;
+    const bool fours = by_four();
+    std::uint32_t from[shape::parts];
 #pragma unroll
-      for (int p = 0; p < most_sum_parts; ++p)
-        v[p] = p < parts ? ptx::load_at(base + 16 * e, p) : make_float4(0, 0, 0, 0);
-      float4 sum = v[0];
+    for (int p = 0; p < shape::parts; ++p) from[p] = ptx::address_at(base, p < parts ? p : 0);
+#pragma unroll 1
+    for (int e0 = quads * part / parts + static_cast<int>(threadIdx.x); e0 < end; e0 += at_once * shape::threads) {
+      float4 v[at_once][shape::parts];
 #pragma unroll
-      for (int p = 1; p < most_sum_parts; ++p) sum.x += v[p].x, sum.y += v[p].y, sum.z += v[p].z, sum.w += v[p].w;
-      write(4 * e, sum.x), write(4 * e + 1, sum.y), write(4 * e + 2, sum.z), write(4 * e + 3, sum.w);
+      for (int i = 0; i < at_once; ++i)
+#pragma unroll
+        for (int p = 0; p < shape::parts; ++p) {
+          const int e = e0 + i * shape::threads, place = 4 * e / width * pitch + 4 * e % width;
+          v[i][p] = p < parts && e < end ? ptx::load_cluster(from[p] + 4 * place) : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const int e = e0 + i * shape::threads, row = 4 * e / width, column = 4 * e % width;
+        float4 sum = v[i][0];
+#pragma unroll
+        for (int p = 1; p < shape::parts; ++p)
+          sum.x += v[i][p].x, sum.y += v[i][p].y, sum.z += v[i][p].z, sum.w += v[i][p].w;
+        if (e >= end) continue;
+        sum = make_float4(factor * sum.x, factor * sum.y, factor * sum.z, factor * sum.w);
+        if (fours) {
+          write_four(row, column, sum);
+          continue;
+        }
+        write(row, column, sum.x), write(row, column + 1, sum.y);
+        write(row, column + 2, sum.z), write(row, column + 3, sum.w);
+      }
     }
   }
 };
 
-template <class T, int Rank, bool Diagonal = false>
-__global__ void __launch_bounds__(sum_shape<Rank, Diagonal>::threads, 2)
+template <class T, int Rank, sum_of What = sum_of::columns>
+__global__ void __launch_bounds__(sum_shape<Rank, What>::threads, sum_shape<Rank, What>::blocks)
     sum_tokens_kernel(const __grid_constant__ sum_maps maps, const __grid_constant__ sum_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
-  const sum_block<T, Rank, Diagonal> block{maps,
-                                           g,
-                                           base,
-                                           reinterpret_cast<float*>(raw + (base - at)),
-                                           static_cast<int>(blockIdx.x),
-                                           static_cast<int>(gridDim.x),
-                                           static_cast<int>(blockIdx.y) * sum_columns,
-                                           static_cast<int>(blockIdx.z) * Rank};
+  const sum_block<T, Rank, What> block{maps,
+                                       g,
+                                       base,
+                                       reinterpret_cast<float*>(raw + (base - at)),
+                                       static_cast<int>(blockIdx.x),
+                                       static_cast<int>(gridDim.x),
+                                       static_cast<int>(blockIdx.y) * sum_columns,
+                                       static_cast<int>(blockIdx.z) * Rank};
   block.start();
   if (threadIdx.x < 256)
     block.consume();

@@ -24,7 +24,7 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   int sums = 0;
   for (beside_shape& s : padded.beside) {
     s.rank = padded_rank(s.rank);
-    if (s.columns > 0 && s.rank > 0) ++sums;
+    if (s.columns > 0) ++sums;
   }
   if (streams_across(padded, t)) return 1 + sums;
   const linear_choice c = choose(padded, t);

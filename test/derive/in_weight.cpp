@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training with the adapter in a copy of the weight: what is left of it are the gradients of its parameters. That the
+// numbers are the same is tested with every adapter in run/training.cpp.
+#include <doctest/doctest.h>
+#include <graft/graft.h>
+
+using namespace graft;
+
+namespace {
+
+template <class Adapter> builder backward() {
+  return capture_backward_in_weight(layer_of<linear_kind, Adapter, false>());
+}
+template <class Adapter> builder forward() {
+  return capture_forward_in_weight(layer_of<linear_kind, Adapter, false>());
+}
+int products_of_data(const graph& g) {
+  const stages when = schedule(g);
+  int n = 0;
+  for (id i = 0; i < g.size; ++i) n += g[i].what == op::matmul && when.of[i] == stage::data ? 1 : 0;
+  return n;
+}
+id weight_of(const builder& g) { return g.n[g.result("y")].b; }
+
+static_assert(grown_at(capture_forward_in_weight(layer_of<linear_kind, lora<4>, false>()), 0).found == false);
+
+}  // namespace
+
+TEST_CASE("in_weight: the update is one product, whatever its formula") {
+  for (const builder& g : {forward<lora<>>(), forward<vera<>>(), forward<loha<>>()}) {
+    CHECK(products_of_data(g) == 1);
+    const grown_weight w = grown_at(g, weight_of(g));
+    REQUIRE(w.found);
+    CHECK(g.n[w.base].what == op::base);
+  }
+  CHECK_FALSE(grown_at(forward<ia3>(), weight_of(forward<ia3>())).found);
+  CHECK_FALSE(grown_at(forward<dora<>>(), weight_of(forward<dora<>>())).found);
+  CHECK_FALSE(grown_at(forward<none>(), weight_of(forward<none>())).found);
+}
+TEST_CASE("in_weight: VeRA's two gradients read one sum over the tokens") {
+  CHECK(products_of_data(backward<vera<>>()) == 3);  // dx, x Aᵀ, and dyᵀ of that
+  CHECK(products_of_data(capture_backward(layer_of<linear_kind, vera<>, false>())) == 6);
+  CHECK(products_of_data(backward<lora<>>()) == 5);
+}
