@@ -49,6 +49,15 @@ TEST_CASE("choose: what is rarely wanted takes the kernels that can do everythin
   p.plain = true, p.n = 4095;
   CHECK(choose(p, h200).stream.any);
 }
+TEST_CASE(
+    "choose: the workspace is enough for every rank up to the largest one, and not reserved for parts of large S") {
+  for (const int largest : {16, 64, 128, 256, 1024})
+    for (const dtype type : {dtype::bf16, dtype::f32})
+      for (int rank = 16; rank <= largest; rank *= 2)
+        for (const long long m : {1, 300, 4096})
+          CHECK(chosen(m, 4096, 4096, rank, h200, type).workspace_bytes() <= workspace_bound(m, largest));
+  CHECK(workspace_bound(4096, 256) <= 4096 * 64 * 36);
+}
 TEST_CASE("choose: blocks that wait for each other only where they are all resident") {
   CHECK(owners_are_resident(8, 8, 16, 64));
   CHECK(!owners_are_resident(8, 8, 16, 56));

@@ -39,8 +39,11 @@ struct linear_choice {
   friend constexpr bool operator==(const linear_choice&, const linear_choice&) = default;
 };
 
-// Enough for every choice with up to m tokens.
-inline long long workspace_bound(long long m, int rank) { return (m + 255) / 256 * 256 * rank * (8 * 4 + 4); }
+// Enough for every choice with up to m tokens and ranks: S, and eight parts of it where tiles make it, up to rank 64.
+constexpr long long workspace_bound(long long m, int rank) {
+  const long long in_tiles = (rank < 64 ? rank : 64) * (8 * 4 + 4), apart = rank * 4LL;
+  return (m + 255) / 256 * 256 * (in_tiles > apart ? in_tiles : apart);
+}
 inline long long counter_bytes(long long m) { return (m + 255) / 256 * 2 * 16; }
 
 constexpr bool is_16_bit(dtype t) { return t == dtype::bf16 || t == dtype::f16; }
