@@ -365,7 +365,7 @@ status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& o
   if (each_row && wide.take(size))
     return on_stream{stream}.blocks(out.count(), std::min(fitting(size[3] / 8), 256U), expression_row_sums{wide, out.p},
                                     "sums of rows");
-  if (each_column && wide.take(size))
+  if (each_column && size[3] >= 256 && wide.take(size))  // of fewer columns one at a time keeps more threads busy
     return on_stream{stream}.blocks(size[3] / 8, std::min(fitting(size[2]), 256U),
                                     expression_column_sums{wide, out.p, size[2], wide.multiplies()}, "sums of columns");
   const expression_sums sums{e, out.p, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}};
