@@ -26,7 +26,7 @@ def rows_of(benchmarks):
         us, floor = b["real_time"], 1e6 * max(b["bytes"] / MEMORY, b["flops"] / TENSOR)
         row = {"contender": contender, "tokens": int(tokens), "out": int(out) if out.isdigit() else out, "us": round(us, 2),
                "spread_us": round(spread[name]["real_time"], 2)}
-        what = {"forward": "forward", "backward": "dx", "both": "pair"}.get(contender.split()[-1], "bare")
+        what = {"forward": "forward", "backward": "dx", "both": "pair", "step": "pair"}.get(contender.split()[-1], "bare")
         bare = median.get(f"cublaslt {what}/{tokens}/{out}")
         if bare:
             row["to_bare"] = round(us / bare["real_time"], 3)
