@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What it costs to give a model other adapters between two tokens: random bf16 weights in the shape of Llama-3-8B, LoRA of
-// rank 16 on all seven projections, captured steps of 16 sequences, and 1, 8 or 64 resident adapters. Prints one line of
+// rank 16 on all seven projections, captured steps of 16 or more sequences, and 1, 8 or 64 resident adapters. Prints one line of
 // JSON, microseconds of whole steps with all that the host does: with one adapter all the time; with another one activated
 // before every token; with other names for the rows of every token; the first two steps of an adapter, of which the
 // second is captured; and prompts of 256 tokens for all sequences, with one adapter and with one for each.
-//     bench_cuda_switching [LAYERS]
+//     bench_cuda_switching [LAYERS [SEQUENCES [RESIDENT...]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.cuh>
@@ -22,7 +22,8 @@ using names = named_adapters::names;
 
 namespace {
 
-constexpr int sequences = 16, width = 4096, inner = 14336, vocabulary = 1024, longest = 1024;
+int sequences = 16;
+constexpr int width = 4096, inner = 14336, vocabulary = 1024, longest = 1024;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count() * 1e6;
@@ -35,14 +36,14 @@ double median(std::vector<double> all) {
 // Times of the steps of one generation; `before(k)` happens ahead of step k.
 template <class Before>
 result<std::vector<double>> steps(generator<engine>& g, std::span<const names> of_rows, Before before) {
-  std::vector<std::vector<std::int64_t>> prompts(sequences, {1, 2, 3});
+  std::vector<std::vector<std::int64_t>> prompts(static_cast<std::size_t>(sequences), {1, 2, 3});
   std::vector<double> took;
   double begun = now();
   status done = before(0);
   const auto made = g.run(
       prompts,
       [&](std::size_t i, std::int64_t) {
-        if (i + 1 < sequences || !done) return bool(done);
+        if (static_cast<int>(i) + 1 < sequences || !done) return bool(done);
         took.push_back(now() - begun), begun = now();
         done = before(static_cast<int>(took.size()));
         return bool(done);
@@ -61,7 +62,7 @@ result<double> prompt_time(causal_lm<engine>& model, std::span<const names> of_r
   if (!g) return g.failure();
   std::vector<std::int64_t> prompt(length);
   for (int i = 0; i < length; ++i) prompt[static_cast<std::size_t>(i)] = 1 + i % 1000;
-  const std::vector<std::vector<std::int64_t>> prompts(sequences, prompt);
+  const std::vector<std::vector<std::int64_t>> prompts(static_cast<std::size_t>(sequences), prompt);
   std::vector<double> took;
   for (int k = 0; k < 7; ++k) {
     const double begun = now();
@@ -77,7 +78,7 @@ status say(const char* name, int resident, double v) {
   return ok;
 }
 
-status measure(int layers) {
+status measure(int layers, const std::vector<int>& counts) {
   const model_config c = graft::test::llama_config(layers, width, inner, vocabulary, longest);
   auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = longest});
   if (!model) return model.failure();
@@ -88,7 +89,7 @@ status measure(int layers) {
   if (!config) return config.failure();
   std::printf("{\"layers\": %d, \"sequences\": %d", layers, sequences);
   names all;
-  for (const int resident : {1, 8, 64}) {
+  for (const int resident : counts) {
     while (static_cast<int>(all.size()) < resident) {
       all.push_back("a" + std::to_string(all.size()));
       if (status s = io::hf::add_adapter(*model, all.back(), *config, all.size()); !s) return s;
@@ -112,7 +113,7 @@ status measure(int layers) {
       second.push_back((*turns)[k + static_cast<std::size_t>(resident)]);
     const auto again = steps(*g, {}, in_turn);
     if (!again) return again.failure();
-    std::vector<names> of_rows(sequences);
+    std::vector<names> of_rows(static_cast<std::size_t>(sequences));
     const auto other_rows = [&](int k) {
       for (int i = 0; i < sequences; ++i)
         of_rows[static_cast<std::size_t>(i)] = {all[static_cast<std::size_t>(i + k) % all.size()]};
@@ -143,7 +144,11 @@ status measure(int layers) {
 int main(int argc, char** argv) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to measure"), 0;
-  const status s = measure(argc > 1 ? std::atoi(argv[1]) : 4);
+  std::vector<int> resident;
+  for (int i = 3; i < argc; ++i) resident.push_back(std::atoi(argv[i]));
+  if (resident.empty()) resident = {1, 8, 64};
+  if (argc > 2) sequences = std::atoi(argv[2]);
+  const status s = measure(argc > 1 ? std::atoi(argv[1]) : 4, resident);
   if (!s) std::fprintf(stderr, "bench: %s\n", s.message());
   return s ? 0 : 1;
 }
