@@ -323,6 +323,14 @@ TEST_CASE("gpu attention: token steps of every length, 1 to 64 rows, and several
     check_cached(c, 300LL * 64, cuda::attention_way::decode);
   }
 }
+TEST_CASE("gpu attention: token steps over long caches, whose rings go round many times") {
+  if (no_gpu()) return;
+  for (const int head : {64, 80, 96, 128, 256})
+    for (const long long position : {4095, 9000}) {
+      ragged_call c({head, 8, 4}, {{1, position, 0}, {1, 3000, 9001}}, 0, true);
+      check_cached(c, 12100, cuda::attention_way::decode);
+    }
+}
 TEST_CASE("gpu attention: gradients") {
   if (no_gpu()) return;
   for (const shape s :

@@ -264,7 +264,7 @@ template <class T> class attention_calls {
                      p.groups,
                      p.heads / p.groups,
                      scale(p),
-                     c.small ? decode_slots(p.head) / 2 : decode_slots(p.head) * (c.long_ring ? 2 : 1),
+                     c.small ? decode_slots(p.head) / 2 : decode_slots(p.head, c.long_ring),
                      finished,
                      ((1U << 20) + static_cast<unsigned>(finished) - 1) / static_cast<unsigned>(finished),
                      t.settled};

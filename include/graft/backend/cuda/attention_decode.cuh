@@ -14,34 +14,10 @@
 // A step has a few microseconds for all this: what does not depend on the kernel ahead (tiles, angles) is asked for before
 // that has ended, and what does (queries, the row's own key and value) all at once.
 #pragma once
-#include <graft/backend/cuda/attention_rows.cuh>
+#include <graft/backend/cuda/attention_decode_args.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
 
 namespace graft::cuda {
-
-struct decode_maps {
-  CUtensorMap k, v;
-};
-// Rows of heads, so many elements apart.
-template <class T> struct heads_of_rows {
-  const T* p;
-  long long pitch;
-  __device__ const T* at(int row, long long column) const { return p + row * pitch + column; }
-};
-template <class T> struct decode_args {
-  row_spans spans;
-  heads_of_rows<T> q, k, v;
-  const float* angles;            // [positions][Head]: cosines, then sines; null: nothing turns
-  const std::int64_t* positions;  // of the rows
-  T *cache, *out;
-  int heads, groups, share;  // heads of queries to one of keys
-  float scale;
-  int slots;                 // of the ring
-  int finished;              // fours of columns that a part finishes
-  unsigned one_of_finished;  // 2^20 over that, rounded up: a quotient without a division
-  // No kernel in flight writes what is read early: a copy or a whole graph lies between two calls. The next may begin.
-  bool settled;
-};
 
 template <class T, int Head, int Warps> struct decode_block {
   using shape = decode_shape<Head, Warps>;
@@ -51,6 +27,17 @@ template <class T, int Head, int Warps> struct decode_block {
   std::uint32_t base;
   float* memory;  // the same shared memory
   int part, parts, row, group;
+
+  // Four warps have every tile, or every other one, and a ring for these: a stage is only filled again when they have read it.
+  static constexpr int rings = Warps / 4;
+  __device__ int ring() const { return g.slots / rings; }
+  struct ring_place {
+    std::uint32_t phase;
+    int at = 0;
+    __device__ void advance(int length) {
+      if (++at == length) at = 0, phase ^= 1;
+    }
+  };
 
   __device__ std::uint32_t full(int i) const { return base + g.slots * shape::tile + 8 * i; }
   __device__ std::uint32_t empty(int i) const { return full(g.slots + i); }
@@ -108,7 +95,7 @@ template <class T, int Head, int Warps> struct decode_block {
     if (threadIdx.x == 0) {
 #pragma unroll
       for (int i = 0; i < 2 * shape::slots; ++i)
-        if (i < g.slots) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), shape::warps);
+        if (i < g.slots) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 4 * 32);
       ptx::barrier_init(received(), 1), ptx::barrier_init(turns_here(), 1);
       ptx::barrier_init_fence();
       const int from = first_column(part), to = first_column(part + 1),
@@ -123,14 +110,18 @@ template <class T, int Head, int Warps> struct decode_block {
   // The kernel ahead writes nothing of the cache: tiles are asked for while it ends. What this call writes there is put
   // into the tiles from elsewhere.
   __device__ void produce(const span& s) const {
-    int at = 0;
-    std::uint32_t phase = 1;
+    ring_place now{1}, other{1};
     for (int i = 2 * s.from; i < 2 * s.to; ++i) {
-      ptx::barrier_wait(empty(at), phase);
+      const int at = i / 2 % rings * ring() + now.at;
+      ptx::barrier_wait(empty(at), now.phase);
       ptx::barrier_expect(full(at), shape::tile);
       ptx::load_box(base + at * shape::tile, i % 2 == 0 ? &maps.k : &maps.v, s.first + i / 2 * 64,
                     group * shape::chunks, full(at));
-      if (++at == g.slots) at = 0, phase ^= 1;
+      now.advance(ring());
+      if (rings == 2 && i % 2 != 0) {
+        const ring_place was = now;
+        now = other, other = was;
+      }
     }
   }
 
@@ -234,7 +225,7 @@ template <class T, int Head, int Warps> struct decode_block {
       ptx::load_bytes(turns(), angles, 4 * Head, turns_here());
     }
     ptx::wait_for_previous_kernel();
-    std::uint32_t q[shape::steps][2], p[2] = {0, 0};
+    std::uint32_t q[shape::steps][2];
     load_queries(q, lane);
     if (in_block && warp == holder) append(place, angles, lane);
     __syncwarp();
@@ -252,53 +243,57 @@ template <class T, int Head, int Warps> struct decode_block {
           sum[2] = {0, 0};  // of queries 2 (lane % 4) and the next
     const std::uint32_t keys_at = offset(in_tile + lane % 16, lane / 16 * 8),
                         values_at = offset(in_tile + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8);
-    int at = 0;
-    std::uint32_t phase = 0;
+    ring_place now{0};
+    const int ring_at = warp / 4 * ring();
+    const auto tile_of = [&](int key0, bool values) {
+      const std::uint32_t tile = base + (ring_at + now.at) * shape::tile;
+      ptx::barrier_wait(full(ring_at + now.at), now.phase);
+      if (key0 <= last_own && key0 + 16 > first_own) patch(tile, key0, in_tile, values, own, lane);
+      return tile;
+    };
+    // Each lane says what it has read itself: that is what compute-sanitizer's racecheck counts.
+    const auto leave = [&] {
+      ptx::barrier_arrive(empty(ring_at + now.at));
+      now.advance(ring());
+    };
 #pragma unroll 1
-    for (int i = 2 * s.from; i < 2 * s.to; ++i) {
-      const std::uint32_t tile = base + at * shape::tile;
-      const int key0 = s.first + i / 2 * 64 + in_tile;
-      ptx::barrier_wait(full(at), phase);
-      if (i / 2 % (Warps / 4) == warp / 4) {
-        if (key0 <= last_own && key0 + 16 > first_own) patch(tile, key0, in_tile, i % 2 != 0, own, lane);
-        if (i % 2 == 0) {
-          float x[4] = {}, y[4] = {};  // two sums: products wait for the one before
+    for (int t = s.from + (warp / 4 + s.from) % rings; t < s.to; t += rings) {
+      const int key0 = s.first + t * 64 + in_tile;
+      const std::uint32_t keys = tile_of(key0, false);
+      float x[4] = {}, y[4] = {};  // two sums: products wait for the one before
 #pragma unroll
-          for (int k = 0; k < shape::steps; ++k) {
-            std::uint32_t a[4];
-            ptx::load_matrix(a, tile + piece_of(keys_at, k));
-            mma::multiply<T>(k % 2 == 0 ? x : y, a, q[k]);
-          }
-#pragma unroll
-          for (int e = 0; e < 4; ++e) x[e] += y[e];
-#pragma unroll
-          for (int e = 0; e < 4; ++e) x[e] = key0 + lane / 4 + e / 2 * 8 < s.end ? x[e] * c : -INFINITY;
-          float factor[2];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float most = fmaxf(x[e], x[2 + e]);
-#pragma unroll
-            for (int step = 4; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0U, most, step));
-            most = fmaxf(most, largest[e]);
-            factor[e] = exp2_fast(largest[e] - most), largest[e] = most;
-            x[e] = exp2_fast(x[e] - most), x[2 + e] = exp2_fast(x[2 + e] - most);
-            sum[e] = sum[e] * factor[e] + x[e] + x[2 + e];
-          }
-          p[0] = ptx::turn_matrix(pack<T>(x[0], x[1])), p[1] = ptx::turn_matrix(pack<T>(x[2], x[3]));
-#pragma unroll
-          for (int e = 0; e < 4 * shape::steps; ++e) o[e / 4][e % 4] *= factor[e % 2];
-        } else {
-#pragma unroll
-          for (int n = 0; n < shape::steps; ++n) {
-            std::uint32_t a[4];
-            ptx::load_matrix_across(a, tile + piece_of(values_at, n));
-            mma::multiply<T>(o[n], a, p);
-          }
-        }
+      for (int k = 0; k < shape::steps; ++k) {
+        std::uint32_t a[4];
+        ptx::load_matrix(a, keys + piece_of(keys_at, k));
+        mma::multiply<T>(k % 2 == 0 ? x : y, a, q[k]);
       }
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(empty(at));
-      if (++at == g.slots) at = 0, phase ^= 1;
+      leave();
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[e] += y[e];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[e] = key0 + lane / 4 + e / 2 * 8 < s.end ? x[e] * c : -INFINITY;
+      float factor[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float most = fmaxf(x[e], x[2 + e]);
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0U, most, step));
+        most = fmaxf(most, largest[e]);
+        factor[e] = exp2_fast(largest[e] - most), largest[e] = most;
+        x[e] = exp2_fast(x[e] - most), x[2 + e] = exp2_fast(x[2 + e] - most);
+        sum[e] = sum[e] * factor[e] + x[e] + x[2 + e];
+      }
+      const std::uint32_t p[2] = {ptx::turn_matrix(pack<T>(x[0], x[1])), ptx::turn_matrix(pack<T>(x[2], x[3]))};
+#pragma unroll
+      for (int e = 0; e < 4 * shape::steps; ++e) o[e / 4][e % 4] *= factor[e % 2];
+      const std::uint32_t values = tile_of(key0, true);
+#pragma unroll
+      for (int n = 0; n < shape::steps; ++n) {
+        std::uint32_t a[4];
+        ptx::load_matrix_across(a, values + piece_of(values_at, n));
+        mma::multiply<T>(o[n], a, p);
+      }
+      leave();
     }
     ptx::named_barrier(1, 32 * shape::warps);  // nobody reads the ring any more
 #pragma unroll

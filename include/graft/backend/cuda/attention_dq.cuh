@@ -51,7 +51,7 @@ template <class T, int Head> struct query_grad_block {
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 8; ++i) ptx::barrier_init(q_full(i), 1);
-      for (int i = 0; i < shape::slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 2);
+      for (int i = 0; i < shape::slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 8);
       ptx::barrier_init_fence();
     }
     __syncthreads();
@@ -154,6 +154,9 @@ template <class T, int Head> struct query_grad_block {
     auto advance = [&] {
       if (++at == shape::slots) at = 0, phase ^= 1;
     };
+    auto release = [&](int which) {  // each warp for itself
+      if (lane == 0) ptx::barrier_arrive(empty(which));
+    };
 #pragma unroll 1
     for (int i = 0; deal.take(i, tile, head); ++i) {
       float shift[2], d[2];
@@ -165,12 +168,12 @@ template <class T, int Head> struct query_grad_block {
       for (bool first = true; more != 0; first = false) {
         const int with_k = at;
         ptx::barrier_wait(full(at), phase);
-        const int2 note = notes[at];
-        more = note.y & 2;
         multiply_heads<T, Head, keys>(s, q_rows(group), next_rows, slot(at), next_chunk);
+        const int2 note = read_note(notes + at, lane);
+        more = note.y & 2;
         advance();
         wgmma_wait<1>();  // the sums of the block before are done: dS is free, and its K
-        if (leader && before >= 0) ptx::barrier_arrive(empty(before));
+        if (before >= 0) release(before);
         if (first) {
           ptx::barrier_wait(o_full(group), i & 1);
 #pragma unroll
@@ -191,7 +194,7 @@ template <class T, int Head> struct query_grad_block {
 #pragma unroll
         for (int e = 0; e < keys / 2; ++e) s[e] = exp2_fast(fmaf(s[e], c, shift[e / 2 % 2]));
         wgmma_wait<0>(), pin(dp);
-        if (leader) ptx::barrier_arrive(empty(at));
+        release(at);
         advance();
 #pragma unroll
         for (int e = 0; e < keys / 2; ++e) s[e] *= dp[e] - d[e / 2 % 2];
@@ -200,7 +203,7 @@ template <class T, int Head> struct query_grad_block {
         before = with_k;
       }
       wgmma_wait<0>(), pin(dq);
-      if (leader) ptx::barrier_arrive(empty(before));
+      release(before);
       store_rows<T, Head>(&maps.dq, dq, g.scale, g.scale, o_rows(group), row0, head, 1 + group);
       if (leader) ptx::stores_have_read<0>(), ptx::barrier_arrive(o_empty(group));
     }

@@ -51,7 +51,7 @@ template <class T, int Head> void add_attention(attention_kernels& k) {
   }
   using few = decode_shape<Head>;
   k.decode[i][0] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes};
-  k.decode[i][1] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes_with(2 * few::slots)};
+  k.decode[i][1] = {address_of(&decode_kernel<T, Head>), few::threads, few::long_bytes};
   if constexpr (Head <= 128)
     k.decode[i][2] = {address_of(&decode_kernel<T, Head, 4>), decode_shape<Head, 4>::threads,
                       decode_shape<Head, 4>::bytes};

@@ -47,7 +47,8 @@ template <class T, int Head, int Cluster> struct prefill_block {
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < shape::q_buffers; ++i) ptx::barrier_init(q_full(i), 1), ptx::barrier_init(q_empty(i), 2);
-      for (int i = 0; i < shape::slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 2 * Cluster);
+      for (int i = 0; i < shape::slots; ++i)
+        ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 8 + 2 * (Cluster - 1));
       ptx::barrier_init_fence();
     }
     if constexpr (Cluster > 1)
@@ -119,12 +120,10 @@ template <class T, int Head, int Cluster> struct prefill_block {
     auto advance = [&] {
       if (++at == shape::slots) at = 0, phase ^= 1;
     };
+    // Each warp for itself, because of the note; to the other block a warpgroup, whose products end together.
     auto release = [&](int which) {
-      if constexpr (Cluster == 1) {
-        if (thread == 0) ptx::barrier_arrive(empty(which));
-      } else if (thread < Cluster) {
-        ptx::barrier_arrive_at(empty(which), thread);
-      }
+      if (lane == 0) ptx::barrier_arrive(empty(which));
+      if (Cluster > 1 && thread == 0) ptx::barrier_arrive_at(empty(which), rank ^ 1);
     };
 #pragma unroll 1
     for (int i = 0; deal.take(i, tile, column); ++i) {
@@ -133,8 +132,8 @@ template <class T, int Head, int Cluster> struct prefill_block {
       rows.load(g.spans, tile * attention_rows + own_row);
       ptx::barrier_wait(q_full(buffer), i / shape::q_buffers & 1);
       ptx::barrier_wait(full(at), phase);
-      int2 note = notes[at];
       multiply_heads<T, Head, keys>(s, q, 64 * shape::pitch, slot(at), next_chunk);
+      int2 note = read_note(notes + at, lane);
       if (shape::q_buffers == 2 && thread == 0 && i > 0)
         ptx::stores_have_read<0>(), ptx::barrier_arrive(q_empty(buffer ^ 1));  // the tile before has left
       wgmma_wait<0>(), pin(s);
@@ -151,8 +150,8 @@ template <class T, int Head, int Cluster> struct prefill_block {
       while ((note.y & 2) != 0) {
         const int with_k = at;
         ptx::barrier_wait(full(at), phase);
-        note = notes[at];
         multiply_heads<T, Head, keys>(s, q, 64 * shape::pitch, slot(at), next_chunk);
+        note = read_note(notes + at, lane);
         advance();
         ptx::barrier_wait(full(at), phase);
         multiply_rows<T, Head>(o, p, slot(at), next_chunk, !fresh);

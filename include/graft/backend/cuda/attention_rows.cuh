@@ -79,6 +79,14 @@ template <int N> __device__ __forceinline__ float exponentials(float (&s)[N], in
   return x + y;
 }
 
+// What the warp that produces says of a tile, for a whole warp. Lane 0 reads it, which says later that the place is free:
+// nobody else's read would be known to come before that.
+__device__ __forceinline__ int2 read_note(const int2* at, int lane) {
+  int2 note = make_int2(0, 0);
+  if (lane == 0) note = *at;
+  return make_int2(__shfl_sync(~0U, note.x, 0), __shfl_sync(~0U, note.y, 0));
+}
+
 // The two rows of a thread, and the keys that they look at.
 struct thread_rows {
   int low[2];

@@ -75,9 +75,12 @@ template <int Head> struct key_grad_shape : head_shape<Head> {
 // Few rows over a cache: a ring of tiles of 64 keys or values; two thread blocks share a multiprocessor, so that one loads
 // while the other one ends. Where there are so few blocks that each has one for itself, and long spans, the ring is twice as
 // long; where there are more than fit, blocks have half the warps and half the ring, and whole rows. What it held, the sums
-// of the warps take the place of.
+// of the warps take the place of. Four warps have a ring of their own, half of the slots where there are eight.
 inline constexpr int most_decode_group = 8, most_decode_parts = 8;
-constexpr int decode_slots(int head) { return 98304 / (64 * head * 2); }
+constexpr int decode_slots(int head, bool long_ring = false) {
+  if (head > 128) return 6;  // a thread block has a multiprocessor for itself in any case
+  return 98304 / (64 * head * 2) / 2 * (long_ring ? 4 : 2);
+}
 template <int Head, int Warps = 8> struct decode_shape : head_shape<Head> {
   static constexpr int keys = 64, warps = Warps, threads = 32 * (warps + 1), resident = Head > 128 ? 1 : 16 / warps;
   static constexpr std::uint32_t tile = head_shape<Head>::rows_bytes;
@@ -91,8 +94,9 @@ template <int Head, int Warps = 8> struct decode_shape : head_shape<Head> {
   static constexpr std::uint32_t own = 4 * Head, turns = 4 * Head;  // key and value of the row itself, and its angles
   static constexpr std::uint32_t bytes_with(int n) { return n * (tile + 16) + inbox + own + turns + 1024; }
   static constexpr std::uint32_t bytes = bytes_with(slots);
-  static_assert(slots >= 3 && sums + numbers <= slots * tile && 16 / warps * (bytes + 1024) <= 228 * 1024 &&
-                bytes_with(2 * slots) <= shared_memory_limit);
+  static constexpr std::uint32_t long_bytes = bytes_with(decode_slots(Head, true));
+  static_assert(slots >= 3 * (warps / 4) && sums + numbers <= slots * tile && resident * (bytes + 1024) <= 228 * 1024 &&
+                long_bytes <= shared_memory_limit);
 };
 
 }  // namespace graft::cuda
