@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What it costs to give a model other adapters between two tokens: random bf16 weights in the shape of Llama-3-8B, LoRA of
-// rank 16 on all seven projections, captured steps of 16 or more sequences, and 1, 8 or 64 resident adapters. Prints one line of
-// JSON, microseconds of whole steps with all that the host does: with one adapter all the time; with another one activated
-// before every token; with other names for the rows of every token; the first two steps of an adapter, of which the
-// second is captured; and prompts of 256 tokens for all sequences, with one adapter and with one for each.
+// rank 16 on all seven projections, captured steps of 16 sequences or as many as are asked for, and 1, 8 and 64 resident
+// adapters. Prints one line of JSON, microseconds of whole steps with all that the host does: with one adapter all the
+// time; with another one activated before every token; with other names for the rows of every token; the first two steps
+// of an adapter, of which the second is captured; and prompts of 256 tokens for all sequences, with one adapter and with
+// one for each.
 //     bench_cuda_switching [LAYERS [SEQUENCES [RESIDENT...]]]
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>

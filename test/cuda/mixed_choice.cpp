@@ -46,6 +46,23 @@ TEST_CASE("choose_mixed: Q, K and V are segments of one launch; gate and up woul
   CHECK(choose_mixed(gate_up, 2, h200).rows == 0);
 }
 
+TEST_CASE("mixed_stages: more weights in flight where a block has many steps, and no more than there is room for") {
+  CHECK(mixed_stages(chosen(64, 4096, 4096), 4096, 1) == 5);
+  CHECK(mixed_stages(chosen(64, 4096, 14336), 14336, 1) == 7);
+  CHECK(mixed_stages(chosen(64, 4096, 14336), 14336, 2) == 5);
+  CHECK(mixed_stages(chosen(64, 14336, 4096), 4096, 1) == 5);
+  CHECK(mixed_stages(chosen(16, 4096, 14336), 14336, 1) == 8);
+  for (const long long m : {1, 16, 17, 64})
+    for (const int n : {64, 1024, 4096, 6144, 14336})
+      for (const int k : {128, 4096, 14336, 100000})
+        for (const int segments : {1, 3}) {
+          const stream_choice c = chosen(m, n, k);
+          const int most = mixed_stages(most_mixed_kilobytes(c.tokens, segments), c.rows, c.tokens);
+          CHECK(mixed_stages(c, k, segments) >= 4);
+          CHECK(mixed_stages(c, k, segments) <= most);
+        }
+}
+
 TEST_CASE("mixed tiles: sixteen rows each, and parts of the outputs where they are few") {
   const auto tiled = [](long long m, int n, dtype type = dtype::bf16) {
     return tile_mixed({type, m, n, 4096, 0}, h200);

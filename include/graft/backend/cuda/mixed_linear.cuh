@@ -89,7 +89,7 @@ inline status stream_mixed(cudaStream_t stream, const mixed_kernels& kernels, co
   const int tokens = static_cast<int>((p->m + 7) / 8 * 8);
   if (status s = make_map(maps.x[0], p->type, {o.x, p->m, p->k}, tokens, 64); !s) return s;
   stream_args g{};
-  g.m = static_cast<int>(p->m), g.k_steps = (p->k + 63) / 64;
+  g.m = static_cast<int>(p->m), g.k_steps = (p->k + 63) / 64, g.ring = mixed_stages(c, p->k, count);
   g.x_bytes = static_cast<std::uint32_t>(tokens) * 128;
   mixed_args mixed{{{}, o.batch.of_row, count}, o.sums, o.x, p->k};
   for (int i = 0, tile = 0; i < max_segments; ++i) {

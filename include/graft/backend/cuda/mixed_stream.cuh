@@ -11,6 +11,7 @@
 // Factors, summands and expanded branches lie in two tiles [token][row] of shared memory: y = factor · (x Wᵀ) + side.
 #pragma once
 #include <graft/backend/cuda/gemm_mma.cuh>
+#include <graft/backend/cuda/mixed_choice.h>
 #include <graft/backend/cuda/mixed_groups.cuh>
 #include <graft/backend/cuda/stream.cuh>
 
@@ -26,13 +27,10 @@ struct mixed_args {
 template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_block {
   using mixed_groups = cuda::mixed_groups<Segments>;
   static constexpr int helpers = 256, warps = helpers / 32;
-  // Stages: what the helpers ask for waits behind them. With 64 rows and tokens, 16 KB each, twelve took 14.6 µs, eight
-  // 13.7, six 12.8 and five 12.3; fewer rows and tokens have more of them.
-  static constexpr int stage_bytes = (Rows + Tokens) * 128,
-                       in_flight = 80 * 1024 / stage_bytes < 4 ? 4 : 80 * 1024 / stage_bytes;
   static constexpr int own_rows = Rows / Splits, pitch = own_rows + 4;  // floats of a token in a tile
   static constexpr int tile_bytes = Tokens * pitch * 4, sum_bytes = warps * 512, groups_bytes = sizeof(mixed_groups);
-  using shape = stream_shape<Tokens, Rows, Splits, 0, 2 * tile_bytes + sum_bytes + groups_bytes, in_flight>;
+  using shape = stream_shape<Tokens, Rows, Splits, 0, 2 * tile_bytes + sum_bytes + groups_bytes,
+                             mixed_stages(most_mixed_kilobytes(Tokens, Segments), Rows, Tokens)>;
   using stream = stream_block<T, Tokens, Rows, Splits, 0, false, shape>;
   static constexpr int threads = stream::threads + helpers, owned = shape::owned;
   static constexpr int steps = 4;                                      // of 32 columns, asked for at the same time

@@ -45,6 +45,8 @@ struct stream_block {
   std::uint32_t base;
   int row0, split, k_begin, k_end;
 
+  // Stages in use: beside other warps as many as the launch says.
+  __device__ int ring() const { return shape::adjusts && g.ring < shape::stages ? g.ring : shape::stages; }
   __device__ std::uint32_t full(int q) const { return base + shape::barriers + 8 * q; }
   __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
   __device__ std::uint32_t b_ready() const { return full(2 * shape::stages); }
@@ -79,7 +81,7 @@ struct stream_block {
   // each. `ahead` stages are free at the start; then each waits until the consumers have released a stage.
   template <class Request, class Pause>
   __device__ __forceinline__ void request_all(const Request& request, const Pause& pause) const {
-    const int ahead = shape::stages < k_end - k_begin ? shape::stages : k_end - k_begin;
+    const int stages = ring(), ahead = stages < k_end - k_begin ? stages : k_end - k_begin;
     pause();
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) request(k_begin + i, i);
@@ -89,7 +91,7 @@ struct stream_block {
     for (int k = k_begin + ahead; k < k_end; ++k) {
       ptx::barrier_wait(empty(q), phase);
       request(k, q);
-      if (++q == shape::stages) q = 0, phase ^= 1;
+      if (++q == stages) q = 0, phase ^= 1;
     }
   }
   __device__ void request_w() const {
@@ -141,6 +143,7 @@ struct stream_block {
   // ---- one warpgroup ------------------------------------------------------------------------------------------------
   __device__ __forceinline__ void accumulate(accumulators& acc) const {
     int q = 0, before = -1;
+    const int stages = ring();
     std::uint32_t phase = 0;
     if constexpr (Any)
       for (auto& block : acc)
@@ -159,9 +162,9 @@ struct stream_block {
       wgmma_commit();
       wgmma_wait<1>();
       // Only stages that will be filled again: nobody arrives at a barrier that no one waits for.
-      if (before >= 0 && k - 1 + shape::stages < k_end && threadIdx.x == 0) ptx::barrier_arrive(empty(before));
+      if (before >= 0 && k - 1 + stages < k_end && threadIdx.x == 0) ptx::barrier_arrive(empty(before));
       before = q;
-      if (++q == shape::stages) q = 0, phase ^= 1;
+      if (++q == stages) q = 0, phase ^= 1;
     }
     wgmma_wait<0>();
   }

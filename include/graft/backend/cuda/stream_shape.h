@@ -28,6 +28,7 @@ struct stream_shape {
   // would take its share of the bandwidth before it is its turn. More only make the first x wait behind more requests.
   // Beside other warps there are registers for one block alone, and what they ask for waits behind every stage.
   static constexpr int crowd = (116 * 1024 - pad) / stage + 1;
+  static constexpr bool adjusts = Beside > 0;  // a launch may use fewer of them
   static constexpr int wanted = Beside > 0 ? Most : crowd > Most ? crowd : Most;
   static constexpr int stages = fitting < wanted ? fitting : wanted;
   static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, inbox = s_at + s_bytes;
@@ -64,6 +65,7 @@ struct stream_args {
   int m, k_steps;
   std::uint32_t x_bytes;         // of x in a stage: eights of tokens, not all that there is room for
   int first_tile[max_segments];  // of each segment; beyond the last one larger than any tile
+  int ring;                      // stages in use, where a kernel lets a launch choose
   bool by_row;                   // y is [row][token]: the rows are tokens and the tokens are the rows of A
   bool gated;                    // tiles have rows of the first two segments, and store the product of both
   stream_segment segment[max_segments];
