@@ -31,10 +31,10 @@ constexpr stream_choice choose_mixed(const product_shape* all, int count, const 
   return resident ? c : stream_choice{};
 }
 
-// Stages of weights in flight. What the helpers of a block ask for waits behind them: with 64 rows and tokens, 16 KB each, and
-// 32 steps of the inner axis, twelve took 14.6 µs, eight 13.7, six 12.8 and five 12.3. A block with many steps has time: its
-// helpers are done long before the weights are, and more in flight are better. Room for them is taken from the cache in
-// front of shared memory, where the helpers of several segments find x again.
+// Stages of weights in flight. What the helpers of a block ask for waits behind them: with 64 rows and tokens, 16 KB
+// each, and 32 steps of the inner axis, twelve took 14.6 µs, eight 13.7, six 12.8 and five 12.3. A block with many steps
+// has time: its helpers are done long before the weights are, and more in flight are better. Room for them is taken from
+// the cache in front of shared memory, where the helpers of several segments find x again.
 constexpr int mixed_stages(int kilobytes, int rows, int tokens) {
   const int n = kilobytes * 1024 / ((rows + tokens) * 128);
   return n < 4 ? 4 : n;
