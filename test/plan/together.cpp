@@ -113,7 +113,8 @@ TEST_CASE("together: of gate and up one turns its input; gate ⊙ up is what the
   }
   CHECK(gates == 1);
   for (const launch& l : p.launches) CHECK(l.gated < 0);
-  CHECK(kernels_with<half_turned>(8) == kernels_with<tuned>(8) + 1 + 3);  // two factors are composed, behind gate ⊙ up
+  CHECK(kernels_with<half_turned>(8) == kernels_with<tuned>(8) + 1 + 1);    // one ahead of each launch
+  CHECK(kernels_with<half_turned>(65) == kernels_with<tuned>(65) + 1 + 1);  // gate ⊙ up is a kernel of its own in both
 }
 TEST_CASE("together: the rotation of a data gradient is part of its product, and of the kernel where tiles are wide") {
   const graph g = derived<linear_kind, oft<dyn>, false>::backward;

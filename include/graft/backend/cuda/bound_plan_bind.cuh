@@ -160,6 +160,9 @@ template <class T> void bound_plan<T>::collect() {
 }
 template <class T> status bound_plan<T>::pack(cudaStream_t stream) {
   side_packer<T> sides(stream);
+  for (id i = 0; i < g_.size; ++i)
+    if (computed_[i] && g_[i].what == op::rotate && p_.when.of[g_[i].b] != stage::data)
+      if (status s = values_.compose_factors(stream, i); !s) return s;
   for (bound_product<T>& b : products_)
     if (status s = b.pack(stream, values_, sides, kernels_->linear, p_.to); !s) return s;
   return sides.flush();

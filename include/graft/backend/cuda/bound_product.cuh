@@ -51,8 +51,6 @@ template <class T> class bound_product {
       if (status st = turn_.reserve(bytes); !st) return st;
       if (status st = check(cudaMemsetAsync(turn_.data(), 0, static_cast<std::size_t>(bytes), stream), "clearing"); !st)
         return st;
-      if (size_of((*g_)[slots_.result].b, 0) > 1)
-        if (status st = composed_.reserve(2 * n_ * wide * 4); !st) return st;
     }
     if (kept_side() >= 0)
       if (status st = s_.reserve(size_of(slots_.result, 2) * rank_ * static_cast<long long>(sizeof(T))); !st) return st;
@@ -101,15 +99,8 @@ template <class T> class bound_product {
       if (turn_.bytes() > 0) {
         const tensor<float> q = v[(*g_)[slots_.result].b];
         pack_turn<T> how{q.p, rotation(q, n_, (*g_)[slots_.result].tb), turn_.template as<T>()};
-        if (how.r.factors > 1) {
-          float* const one = composed_.template as<float>();
-          const composed<float> first{q.p, how.r, one};
-          if (status s =
-                  on_stream{stream}.matrices(n_ / rotation::wide, rotation::wide * rotation::wide, first, "compose");
-              !s)
-            return s;
+        if (float* const one = v.composed_of(slots_.result))
           how.q = cells<float>(one), how.r = rotation(n_, rotation::wide);
-        }
         if (status s = each(stream, static_cast<long long>(n_) * turned_width, how, "pack"); !s) return s;
       }
     return pack_post(stream, v);
@@ -433,7 +424,7 @@ template <class T> class bound_product {
   int least_rank_ = 0, first_rank_ = 0;
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;
-  buffer weight_, s_, turn_, composed_;
+  buffer weight_, s_, turn_;
   grown_weight grown_;
   buffer update_[2];  // P and Q of it
   const bound_product* lender_ = nullptr;

@@ -59,7 +59,9 @@ template <class Real> struct evaluator {
     const bool made =
         !is_leaf(v.what) || v.what == op::constant || v.what == op::number || v.what == op::zero || v.what == op::eye;
     if (!made || count(g, i, s) == 0) return 0;
-    return node_kernels(g, i, s, dtype_of<Real>, {});
+    const bool composes =
+        v.what == op::rotate && rotation(shaped<Real>(g, v.b, s, {}), g.sizes.value(v.d[3], s), v.tb).composes();
+    return node_kernels(g, i, s, dtype_of<Real>, {}) + (composes ? 1 : 0);
   }
 
   status operator()(cudaStream_t stream, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
@@ -166,7 +168,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
                              neumann_grads<Real>{out, x.a, x.b, neumann_series(argument(v, 0)), doubles});
     case op::rotate:
       if (x.turned != nullptr) return turn_few(with<Ops, op::rotate>(on), *x.turned);
-      return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch});
+      return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch, x.composed});
     case op::rotate_grad:
       return sum_blocks(with<Ops, op::rotate_grad>(on), rotate_sums<Real>{out, x.a, x.b, x.c, v.tb, scratch, x.fresh});
     case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);

@@ -140,11 +140,15 @@ template <class T> status launch_pass(cudaStream_t stream, rotate_args g, int de
 }
 }  // namespace detail
 
-// x R by the pass where it can be, else row by row by teams of threads. Two launches where factors are composed.
+// Several factors as one: [in / 32][32][32] at `to`, and behind it room for as many.
+template <class On, class Real> status compose(const On& on, const cells<Real>& q, const rotation& r, Real* to) {
+  return on.matrices(r.in / rotation::wide, rotation::wide * rotation::wide, composed<Real>{q, r, to}, "compose");
+}
+// x R by the pass where it can be, else row by row by teams of threads. Two launches where factors are not yet composed.
 template <class Real> struct turn {
   tensor<Real> out, x, q;
   bool transposed;
-  Real* scratch;
+  Real *scratch, *composed = nullptr;
 };
 template <class On, class Real> status rotate_rows(const On& on, const rotated<Real>& r) {
   return on.matrices(r.x.rows(), r.r.in, r, "rotate");
@@ -165,10 +169,10 @@ template <streams On> status rotate_rows(const On& on, const rotated<float>& r) 
 template <class On, class Real> status rotate(const On& on, const turn<Real>& t) {
   const rotation r(t.q, t.x.d[3], t.transposed);
   if (!r.composes()) return rotate_rows(on, rotated<Real>{t.out, t.x, t.q.p, r, t.scratch});
-  constexpr long long area = rotation::wide * rotation::wide;
-  const composed<Real> first{t.q.p, r, t.scratch};
-  if (status s = on.matrices(r.in / rotation::wide, area, first, "compose"); !s) return s;
-  return rotate_rows(on, rotated<Real>{t.out, t.x, cells<Real>(t.scratch), {r.in, rotation::wide}, nullptr});
+  Real* const one = t.composed != nullptr ? t.composed : t.scratch;
+  if (t.composed == nullptr)
+    if (status s = compose(on, t.q.p, r, one); !s) return s;
+  return rotate_rows(on, rotated<Real>{t.out, t.x, cells<Real>(one), {r.in, rotation::wide}, nullptr});
 }
 
 }  // namespace graft::cuda

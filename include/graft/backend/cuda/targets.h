@@ -58,18 +58,20 @@ constexpr bool run_normed(const product_shape& before, const product_shape* behi
 constexpr bool run_turning(const product_shape& p, const target& t) { return p.stored.plain() && turns_inside(p, t); }
 // Several rotation factors that stay within 32 columns are composed to one first.
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
-  return factors > 1 && factors <= 5 && (block << (factors - 1)) <= 32 && columns % 32 == 0;
+  return factors > 1 && factors <= 5 && 32 % (block << (factors - 1)) == 0 && columns % 32 == 0;
 }
-// Rotations of a few rows are one kernel (rotate_few.cuh): of one factor each, in blocks that do not cross 32 columns.
+// Rotations of a few rows are one kernel (rotate_few.cuh): of one factor each or composed, in blocks that do not cross 32
+// columns.
 inline constexpr int few_turned_rows = 64;
 constexpr bool run_turned(const graph& g, const id* turns, int count, const size_values& s, dtype type,
                           const target& t) {
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
   bool all = t.capability >= 80 && is_16_bit(type) && count <= max_segments;
   for (int k = 0; k < count; ++k) {
-    const long long rows = size(turns[k], 2), block = size(g[turns[k]].b, 3);
-    all = all && rows > 0 && rows <= few_turned_rows && size(turns[k], 3) % 32 == 0 && size(g[turns[k]].b, 0) == 1 &&
-          block > 0 && 32 % block == 0;
+    const long long rows = size(turns[k], 2), columns = size(turns[k], 3), factors = size(g[turns[k]].b, 0),
+                    block = size(g[turns[k]].b, 3);
+    all = all && rows > 0 && rows <= few_turned_rows && columns % 32 == 0 && block > 0 && 32 % block == 0 &&
+          (factors == 1 || composes_factors(factors, block, columns));
   }
   return all;
 }
@@ -90,9 +92,9 @@ constexpr int parts_of_product(const graph& g, id i, const size_values& s) {
     terms *= size(v.a, axis) > size(v.b, axis) ? size(v.a, axis) : size(v.b, axis);
   return parts_of_terms(size(i, 2), size(i, 3), size(i, 0) * size(i, 1), terms);
 }
-// One for every operation, but that several rotation factors, their gradient, and a product in parts take two steps, as
+// One for every operation, but that the gradient of several rotation factors and a product in parts take two steps, as
 // the gradients of attention and of look-ups do; and that keys and values are written to a cache before it is read.
-// Attention may have kernels for whole models.
+// Attention may have kernels for whole models. Factors of a rotation are composed when they change.
 constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   const node& v = g[i];
   if (count(g, i, s) == 0) return 0;
@@ -102,8 +104,7 @@ constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype typ
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
   if (v.what == op::attention_grad || v.what == op::cached_attention || v.what == op::scatter) return 2;
   if (v.what == op::rotate_grad) return size(v.c, 0) > 1 ? 2 : 1;
-  if (v.what == op::matmul) return parts_of_product(g, i, s) > 1 ? 2 : 1;
-  return v.what == op::rotate && composes_factors(size(v.b, 0), size(v.b, 3), size(v.a, 3)) ? 2 : 1;
+  return v.what == op::matmul && parts_of_product(g, i, s) > 1 ? 2 : 1;
 }
 constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t);

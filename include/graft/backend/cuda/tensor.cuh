@@ -34,7 +34,8 @@ template <class Real> struct operands {
   const std::int64_t* ids = nullptr;  // of a look-up, or the rows and columns of an index
   cells<Real> factors{}, added{};     // of the gradient of a norm: of each column, and what is added to it
   const joined_values<Real>* joined = nullptr;
-  bool fresh = false;  // of the gradient of a rotation: nothing is there to be added to, nor zeros
+  bool fresh = false;        // of the gradient of a rotation: nothing is there to be added to, nor zeros
+  Real* composed = nullptr;  // of a rotation by several factors: they as one, made before
   const turned_values<Real>* turned = nullptr;  // several rotations of a few rows: all there is to know
 };
 

@@ -27,6 +27,7 @@ class values {
         at_(static_cast<std::size_t>(g.size)),
         into_(at_.size()),
         own_(at_.size()),
+        composed_(at_.size()),
         written_(at_.size()) {}
 
   // Where the numbers of codes are read, and how they are stored there.
@@ -88,6 +89,9 @@ class values {
         if (status s = compute_node(stream, i); !s) return s;
     return ok;
   }
+  // The factors of rotation i as one, where they stay within its blocks: to be made again when they change.
+  status compose_factors(cudaStream_t stream, id i);
+  float* composed_of(id i) const { return composed_[static_cast<std::size_t>(i)].as<float>(); }
   // `to`: where, for this once.
   status compute_node(cudaStream_t stream, id i, cells<float> to = {});
   // The nodes of a row launch at once, into `to`.
@@ -130,6 +134,8 @@ class values {
       const node& v = (*g_)[turns[k]];
       put(turns[k], to[k]);
       all.out[k] = (*this)[turns[k]], all.q[k] = (*this)[v.b], all.transposed[k] = v.tb;
+      if (float* const one = composed_of(turns[k]))
+        all.q[k] = {one, {1, all.x.d[3] / rotation::wide, rotation::wide, rotation::wide}}, all.transposed[k] = false;
     }
     operands<float> operand;
     operand.turned = &all;
@@ -172,7 +178,7 @@ class values {
   size_values s_;
   leaf_views leaves_;
   std::vector<cells<float>> at_, into_;
-  std::vector<buffer> own_;
+  std::vector<buffer> own_, composed_;
   std::vector<std::pair<const void*, float>> written_;  // numbers of the host, where they were written last
   buffer scratch_;
   float* scratch_at_ = nullptr;
@@ -222,12 +228,21 @@ GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<
   if (row(v.what).kind == op_class::exchange) return exchange(stream, i, x.a, to);
   if (scratch_at_ == nullptr)
     if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
-  x.fresh = v.what == op::rotate_grad;
+  x.fresh = v.what == op::rotate_grad, x.composed = composed_of(i);
   if (adds_up(v.what) && !x.fresh) {
     const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
     if (status s = check(cudaMemsetAsync(to.at, 0, bytes, stream), "clearing"); !s) return s;
   }
   return evaluate_(stream, *g_, s_, i, (*this)[i], x, scratch_at_ != nullptr ? scratch_at_ : scratch_.as<float>());
+}
+GRAFT_CUDA_LIBRARY status values::compose_factors(cudaStream_t stream, id i) {
+  const node& v = (*g_)[i];
+  const tensor<float> q = (*this)[v.b];
+  const rotation r(q, g_->sizes.value(v.d[3], s_), v.tb);
+  if (!r.composes()) return ok;
+  buffer& one = composed_[static_cast<std::size_t>(i)];
+  if (status s = one.reserve(2 * r.in * rotation::wide * 4); !s) return s;
+  return compose(on_stream{stream}, q.p, r, one.as<float>());
 }
 GRAFT_CUDA_LIBRARY status values::copy(cudaStream_t stream, id i, const cells<float>& to) const {
   const result<tensor<float>> from = numbers(stream, i);
