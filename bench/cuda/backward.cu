@@ -111,7 +111,8 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
 
 int main(int argc, char** argv) {
   if (no_gpu()) return std::puts("no GPU: nothing to measure"), 0;
-  const adapter none{"plain", "none", 0}, lora{"lora r16", "lora", 16}, lora64{"lora r64", "lora", 64};
+  const adapter none{"plain", "none", 0}, lora{"lora r16", "lora", 16}, lora64{"lora r64", "lora", 64},
+      oft{"oft b32", "oft", 32};
   const std::vector<adapter> all{none,
                                  lora,
                                  lora64,
@@ -124,10 +125,10 @@ int main(int argc, char** argv) {
                                  {"loha r16", "loha", 16},
                                  {"lokr r16", "lokr", 16},
                                  {"miss r64", "miss", 64},
-                                 {"oft b32", "oft", 32},
+                                 oft,
                                  {"boft b8 m2", "boft", 8}};
   if (chosen("4096")) add_case(4096, 4096, all);
-  if (chosen("14336")) add_case(4096, 14336, {none, lora, lora64});
+  if (chosen("14336")) add_case(4096, 14336, {none, lora, lora64, oft});
   if (chosen("16384")) add_case(16384, 4096, {none, lora, lora64});
   if (chosen("512")) add_case(512, 4096, {none, lora});
   for (const int few : {1, 16, 64})
