@@ -34,13 +34,16 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
           CHECK(c.own <= code_steps);
           CHECK(c.own * c.splits * code_warps >= k / 64);
           const long long stages = code_stages * code_warps, eights = c.tokens / 8;
+          const long long summands = code_warps + (c.form == code_form::bytes ? 1 : 0);
           const long long in_table = has_code_table(c.form) ? code_sums_in_table : 0;
           std::vector<std::pair<long long, long long>> used{
               {c.at.ring, stages * bytes_of_unit(c.form)},
               {c.at.scales, stages * bytes_of_unit_scales(c.form, e.scales == dtype::u8)},
-              {c.at.side, std::max(4 * 16, rank) * c.tokens * 4LL},
+              {c.at.factors, c.tokens * 4LL},
+              {c.at.side, rank > 0 ? std::max(4 * 16, rank) * c.tokens * 4LL : 0},
+              {c.at.b, rank > 0 ? code_warps * bytes_of_b_rows : 0},
               {c.at.parts, c.splits > 1 ? c.at.phase * eights * code_sum_bytes : 0},
-              {c.at.sums, std::max(0LL, c.at.phase * code_warps * eights - in_table) * code_sum_bytes}};
+              {c.at.sums, std::max(0LL, c.at.phase * summands * eights - in_table) * code_sum_bytes}};
           if (in_table > 0) used.emplace_back(code_table_at, code_table_ends - code_table_at);
           used.erase(std::remove_if(used.begin(), used.end(), [](const auto& u) { return u.second == 0; }), used.end());
           std::sort(used.begin(), used.end());
@@ -67,6 +70,40 @@ TEST_CASE("code choice: few tokens of what the kernels can read, and nothing els
   CHECK(launches({dtype::nf4, scaled_by::run, 4096}, 1, 4096, h200) == 1);
   CHECK(launches(q4_0, 1, 4096 + 64, h200) == 0);
   CHECK(launches({dtype::nf4, scaled_by::row_run, 128}, 1, 4096 + 64, h200) == 0);
+}
+TEST_CASE("code choice: layers with one input are one launch, and two with the product of their results") {
+  const auto layers = [](std::vector<int> n, int k, long long m, int rank) {
+    std::vector<product_shape> all;
+    for (const int one : n) all.push_back({dtype::bf16, m, one, k, rank}), all.back().stored = nf4_64;
+    return all;
+  };
+  const auto together = [](const std::vector<product_shape>& all, bool gated) {
+    return choose_codes_together(all.data(), static_cast<int>(all.size()), gated, h200);
+  };
+  std::vector<product_shape> qkv = layers({4096, 1024, 1024}, 4096, 16, 16);
+  CHECK(together(qkv, false).launches == 1);
+  qkv[2].rank = 0;  // has no adapter
+  CHECK(together(qkv, false).launches == 1);
+  qkv[2].stored = nf4_32;
+  CHECK(together(qkv, false).launches == 0);
+  qkv[2].stored = {};
+  CHECK(together(qkv, false).launches == 0);
+  CHECK(together(layers({4096, 1024}, 4096, 17, 16), false).launches == 0);
+  const code_choice gate = together(layers({14336, 14336}, 4096, 16, 16), true);
+  CHECK(gate.gated);
+  CHECK(gate.at.phase % 2 == 0);
+  CHECK(together(layers({14336, 14336}, 4096, 16, 64), true).launches == 0);  // S of both has no room
+  CHECK(together(layers({14336, 14336}, 4096, 16, 64), false).launches == 1);
+  CHECK(together(layers({14336, 14336}, 8192, 16, 16), true).launches == 0);  // blocks share the columns
+  CHECK(together(layers({14336, 14336}, 8192, 16, 16), false).launches == 1);
+  CHECK(together(layers({14336, 4096}, 4096, 16, 16), true).launches == 0);
+}
+TEST_CASE("code choice: units are dealt to all thread blocks that there are") {
+  const int qkv[] = {256, 64, 64}, gate[] = {896, 896}, small[] = {1, 1, 1};
+  CHECK(rounds_of_units(qkv, 3, 132) == 3);
+  CHECK(rounds_of_units(gate, 2, 132) == 14);
+  CHECK(rounds_of_units(gate, 1, 132) == 7);
+  CHECK(rounds_of_units(small, 3, 132) == 1);
 }
 TEST_CASE("code choice: a layer type counts the kernels that run: one for few tokens, else one that decodes first") {
   using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, on<sm_90>>;

@@ -9,6 +9,9 @@
 #include <cstring>
 #include <deque>
 #include <random>
+#include <tuple>
+
+#include "../support/coded.h"
 
 using namespace graft;
 
@@ -25,11 +28,11 @@ bool no_gpu() {
 
 struct tuned : adapted<llama, on<"*_proj", lora<8>>> {};
 
-long long inner = 512;
+long long inner = 512, hidden = 256;
 long long size_named(const char* name, int head, long long rows) {
-  const std::pair<const char*, long long> all[] = {{"hidden", 256}, {"intermediate", inner}, {"heads", 4},
-                                                   {"kv_heads", 2}, {"head_dim", head},      {"context", 512},
-                                                   {"places", 600}, {"tokens", rows}};
+  const std::pair<const char*, long long> all[] = {{"hidden", hidden}, {"intermediate", inner}, {"heads", 4},
+                                                   {"kv_heads", 2},    {"head_dim", head},      {"context", 512},
+                                                   {"places", 600},    {"tokens", rows}};
   for (const auto& [known, value] : all)
     if (std::strcmp(known, name) == 0) return value;
   return 8;  // a rank
@@ -41,6 +44,7 @@ struct tensors {
   leaf_views leaves;
   std::deque<cuda::buffer> memory;
   std::deque<double> scalars;
+  std::deque<planes> beside;
   std::vector<bf> cache;  // as it is before a call
   id state = none_id;
 
@@ -51,7 +55,9 @@ struct tensors {
             cudaSuccess);
     return memory.back().data();
   }
-  tensors(const graph& g, int head, row_batch& rows) : leaves(static_cast<std::size_t>(g.size)) {
+  // `how`: of the weights.
+  tensors(const graph& g, int head, row_batch& rows, const encoding& how = {})
+      : leaves(static_cast<std::size_t>(g.size)) {
     for (int e = 0; e < g.sizes.count; ++e)
       if (g.sizes.e[e].slot >= 0) sizes.v[g.sizes.e[e].slot] = size_named(g.sizes.e[e].name, head, rows.rows());
     std::mt19937 engine(3);
@@ -78,6 +84,14 @@ struct tensors {
           const bool matrix = v.what == op::base || v.what == op::param;
           x = norm ? 1 + 0.2F * any(engine)
                    : any(engine) * (matrix ? 1.7F / std::sqrt(static_cast<float>(columns)) : 1);
+        }
+        if (v.what == op::base && to.rank == 2 && to.size[0] > 1 && !how.plain()) {
+          const test::coded_and_plain codes(host, to.size[0], to.size[1], how);
+          const auto placed =
+              cuda::place_codes(nullptr, codes.codes.as_view(), memory.emplace_back(), beside.emplace_back());
+          REQUIRE(bool(placed));
+          to = *placed;
+          continue;
         }
         std::vector<bf> narrow;
         for (const float x : host) narrow.push_back(__float2bfloat16(x));
@@ -160,8 +174,8 @@ row_batch batch(const std::vector<run_of_rows>& runs, int window, bool cached) {
   made.set(parts, {&window, 1}, cached);
   return made;
 }
-void check(const graph& g, int head, row_batch rows, double tolerance) {
-  const tensors t(g, head, rows);
+void check(const graph& g, int head, row_batch rows, double tolerance, const encoding& how = {}) {
+  const tensors t(g, head, rows, how);
   target eager = sm_90;
   eager.gathers = target::work::by_nodes;
   const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
@@ -174,8 +188,8 @@ void check(const graph& g, int head, row_batch rows, double tolerance) {
     copies += p.launch_of[unshaped(g, g.out[k].at)] >= 0 ? 1 : 0;
   }
   CHECK(distance(fused.cache, single.cache) < tolerance);
-  CHECK(fused.kernels <= kernels_of(g, p, t.sizes, dtype::bf16) + copies);
-  CHECK(fused.kernels >= kernels_of(g, p, t.sizes, dtype::bf16));
+  CHECK(fused.kernels <= kernels_of(g, p, t.sizes, dtype::bf16, how) + copies);
+  CHECK(fused.kernels >= kernels_of(g, p, t.sizes, dtype::bf16, how));
 }
 builder forward_of(bool cached, const adaptions& with = value_of<tuned>().how.adapters) {
   block_value v = value_of<tuned>();
@@ -212,6 +226,34 @@ TEST_CASE("gpu block: gate and up with their product, where one kernel has them 
   inner = 512;
   const product_shape one{dtype::bf16, 1, 14336, 4096, 16}, both[] = {one, one};
   CHECK(sm_90.run_gated(both, sm_90));
+}
+TEST_CASE(
+    "gpu block: weights that are codes, in one launch what reads the same input, with the norms around it inside") {
+  if (no_gpu()) return;
+  const adaption lists[] = {{"no_layer", formula_of<lora<8>>()},
+                            {"*_proj", formula_of<lora<8>>()},
+                            {"*_proj", formula_of<lora<40>>()},
+                            {"up_proj", formula_of<lora<8>>()},
+                            {"*_proj", formula_of<dora<8>>()}};
+  const encoding nf4_64{dtype::nf4, scaled_by::run, 64},
+      doubled{dtype::nf4, scaled_by::run, 64, 1, dtype::u8, encodings::nested_block};
+  for (const adaption& with : lists) {
+    const builder cached = forward_of(true, {&with, 1});
+    for (const encoding& how : {nf4_64, doubled, encoding{dtype::int8, scaled_by::row}, encodings::q8_0_codes::how()})
+      for (const auto& [width, size, rows] :
+           {std::tuple{256LL, 512LL, 1LL}, {256, 512, 16}, {4096, 512, 3}, {4096, 1024, 16}, {256, 8192, 9}}) {
+        if (width == 4096 && how.scales == dtype::u8) continue;  // only whole units have kernels of their own
+        hidden = width, inner = size;
+        INFO(std::string(with.pattern), " ", name_of(how), " ", width, " ", size);
+        check(cached, 128, batch({{rows, 10, 0}}, 0, true), 2e-2, how);
+      }
+  }
+  hidden = 256, inner = 512;
+  product_shape one{dtype::bf16, 1, 14336, 4096, 16};
+  one.stored = nf4_64;
+  const product_shape both[] = {one, one};
+  CHECK(sm_90.run_gated(both, sm_90));
+  CHECK(sm_90.run_normed(one, both, 2, sm_90));
 }
 TEST_CASE("gpu block: gradients") {
   if (no_gpu()) return;

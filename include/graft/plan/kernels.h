@@ -113,7 +113,8 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
     const int turns = turn_kernels(g, p, l, s, type);  // and their rows of x are not one input
     const bool inside = l.gated >= 0 && turns == 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
     n += turns + (l.gated >= 0 && !inside ? 1 : 0);
-    if (inside || (l.together > 0 && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
+    const bool joins = l.together > 0 && (turns == 0 || stored.plain());  // codes are multiplied with one input
+    if (inside || (joins && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
       return n + 1;
     for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
     return n;

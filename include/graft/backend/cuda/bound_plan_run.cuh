@@ -149,7 +149,8 @@ status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const 
     const product_slots& s = p_.products[l.product];
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
     using ran = typename bound_together<T>::ran;
-    const auto what = b.run(stream, kernels_->linear, to, m, products_, x, y, l.gated >= 0, norm_ahead_of(s.x, m));
+    const auto what = b.run(stream, kernels_->linear, to, m, products_,
+                            {x, y, l.gated >= 0, norm_ahead_of(s.x, m), workspace_->data(), counters_}, alone);
     if (!what) return what.failure();
     if (*what == ran::products && l.gated >= 0) return run_node(stream, l.gated);
     if (*what != ran::nothing) return ok;

@@ -195,9 +195,14 @@ template <class T> class bound_product {
     if (!is_coded() || !slots_.weight_by_row || kept_side() >= 0 || slots_.before_posts >= 0) return {};
     return choose_codes(leaf().beside->how, dtype_of<T>, m, k_, rank_, to);
   }
+  code_operands as_codes() const { return {leaf(), dtype_of<T>, record(), act(), n_, k_}; }
   // May norms of x and of the result be inside its kernel? With timed choices there may be another one.
   bool stands_by_norm(long long m, const linear_kernels& kernels, const target& to) const {
-    return !is_coded() && kernels.timer == nullptr && cuda::stands_by_norm(shape_alone(m), to, kernels.have);
+    if (is_coded()) {
+      const code_choice c = codes_for(m, to);
+      return codes_stand_by_norm(shape_of_codes(m), to) && c.launches == 1 && kernels.codes.has(c);
+    }
+    return kernels.timer == nullptr && cuda::stands_by_norm(shape_alone(m), to, kernels.have);
   }
   // Is the rotation of the result part of its kernel? With timed choices there may be another one.
   bool turns(long long m, const linear_kernels& kernels, const target& to) const {
@@ -216,6 +221,13 @@ template <class T> class bound_product {
     p.pre = has_pre(), p.across = lies_across(), p.keeps = kept_side() >= 0 || slots_.before_posts >= 0;
     p.plain = slots_.act == op::detach && slots_.residual < 0, p.turned = turned_together();
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
+    return p;
+  }
+  // The same for kernels that read codes.
+  product_shape shape_of_codes(long long m) const {
+    product_shape p = shape(m);
+    p.stored = leaf().beside->how, p.across = !slots_.weight_by_row;
+    p.aligned = reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
     return p;
   }
   activation act() const {
@@ -258,10 +270,13 @@ template <class T> class bound_product {
     const code_choice c = codes_for(m, to);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
-    if (c.launches == 0 || !aligned || kernels.codes.of(c, true, false).kernel == nullptr) return false;
-    if (code_calls_.empty())
-      code_calls_ = code_calls(kernels.codes, to, {leaf(), dtype_of<T>, record(), act(), n_, k_});
-    const code_tensors now{with.x, with.y, with.residual, static_cast<float*>(with.workspace), with.counters};
+    if (c.launches == 0 || !aligned || !kernels.codes.has(c)) return false;
+    if (code_calls_.empty()) {
+      const code_operands one = as_codes();
+      code_calls_ = code_calls(kernels.codes, to, &one, 1);
+    }
+    const code_tensors now{with.x,        {with.y},   with.residual, static_cast<float*>(with.workspace),
+                           with.counters, with.ahead, with.behind};
     if (status s = code_calls_.run(stream, c, m, now, may_chain(), alone); !s) return s.failure();
     return true;
   }

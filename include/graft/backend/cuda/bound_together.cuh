@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of one launch (plan/together.h) bound to device memory: as segments of one stream kernel, for the last few
-// numbers of tokens. Where no such kernel takes them they run one after the other, each as it would alone; and so does the
-// multiplication of two, which a kernel may have inside.
+// The products of one launch (plan/together.h) bound to device memory: as segments of one stream kernel, of numbers or of
+// codes, for the last few numbers of tokens. Where no such kernel takes them they run one after the other, each as it would
+// alone; and so does the multiplication of two, which a kernel may have inside.
 #pragma once
 #include <graft/backend/cuda/bound_product.cuh>
 
 #include <deque>
 
 namespace graft::cuda {
+
+// The tensors of one call, x and y of each; behind y, where there is one, that of their multiplication.
+struct together_tensors {
+  const void* const* x = nullptr;
+  void* const* y = nullptr;
+  bool gated = false;
+  norm_ahead ahead{};
+  void* workspace = nullptr;
+  std::uint32_t* counters = nullptr;
+};
 
 template <class T> class bound_together {
  public:
@@ -16,12 +26,13 @@ template <class T> class bound_together {
   int first() const { return static_cast<int>(first_); }
   void forget() {
     for (kept& k : kept_) k.used = 0;
+    of_codes_ = of_gate_ = {};
   }
   enum class ran : unsigned char { nothing, products, gated };
-  // `x`: of each; `y`: of each, and behind them, where there is one, that of their multiplication.
   result<ran> run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
-                  std::deque<bound_product<T>>& products, const void* const* x, void* const* y, bool gated,
-                  const norm_ahead& ahead) {
+                  std::deque<bound_product<T>>& products, const together_tensors& with, bool alone) {
+    if (products[first_].is_coded()) return run_codes(stream, kernels, device, m, products, with, alone);
+    const auto& [x, y, gated, ahead, workspace, counters] = with;
     kept* to = &kept_[0];
     for (kept& k : kept_) {
       if (k.used > 0 && k.m == m && k.aligned == aligned(x, y, gated)) {
@@ -45,6 +56,27 @@ template <class T> class bound_together {
   }
 
  private:
+  result<ran> run_codes(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
+                        std::deque<bound_product<T>>& products, const together_tensors& with, bool alone) {
+    product_shape shapes[max_segments];
+    code_operands operands[max_segments];
+    for (int i = 0; i < count_; ++i) {
+      const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
+      if (!p.is_coded()) return ran::nothing;
+      shapes[i] = p.shape_of_codes(m), operands[i] = p.as_codes();
+      if (!shapes[i].aligned || reinterpret_cast<std::uintptr_t>(with.x[0]) % 16 != 0) return ran::nothing;
+      if (with.x[i] != with.x[0]) return ran::nothing;  // codes are multiplied with one x
+    }
+    code_choice c = with.gated ? choose_codes_together(shapes, count_, true, device) : code_choice{};
+    if (c.launches == 0) c = choose_codes_together(shapes, count_, false, device);
+    if (c.launches == 0 || !kernels.codes.has(c)) return ran::nothing;
+    code_calls& calls = c.gated ? of_gate_ : of_codes_;
+    if (calls.empty()) calls = code_calls(kernels.codes, device, operands, count_);
+    code_tensors now{with.x[0], {}, nullptr, static_cast<float*>(with.workspace), with.counters, with.ahead, {}};
+    for (int i = 0; i < count_; ++i) now.y[i] = with.y[c.gated ? count_ : i];
+    if (status s = calls.run(stream, c, m, now, may_chain(products), alone); !s) return s.failure();
+    return c.gated ? ran::gated : ran::products;
+  }
   struct kept {
     long long m = 0, used = 0;  // used: the call that used it last; 0: never
     bool aligned = false;
@@ -83,7 +115,7 @@ template <class T> class bound_together {
     bool one_x = true;  // rows of two layers in one tile read the same
     for (int i = 0; i < count_; ++i) {
       const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
-      if (p.is_coded()) return ok;
+      if (p.is_coded()) return ok;  // beside one that is not
       shapes[i] = p.shape(m);
       shapes[i].aligned = shapes[i].aligned && aligned(x, y, gated);
       layers[i] = {p.weight(), {y[i], p.record(), nullptr, p.out_size(), p.act()}, x[i]};
@@ -111,6 +143,7 @@ template <class T> class bound_together {
   int count_;
   long long calls_ = 0;
   kept kept_[4];
+  code_calls of_codes_, of_gate_;
 };
 
 }  // namespace graft::cuda

@@ -44,7 +44,7 @@ constexpr long long workspace_bound(long long m, int rank) {
   const long long in_tiles = (rank < 64 ? rank : 64) * (8 * 4 + 4), apart = rank * 4LL;
   return (m + 255) / 256 * 256 * (in_tiles > apart ? in_tiles : apart);
 }
-inline long long counter_bytes(long long m) { return (m + 255) / 256 * 2 * 16; }
+constexpr long long counter_bytes(long long m) { return (m + 255) / 256 * 2 * 16; }
 
 constexpr bool is_16_bit(dtype t) { return t == dtype::bf16 || t == dtype::f16; }
 

@@ -12,45 +12,46 @@ namespace graft::cuda {
 // For 8 tokens and for 16; without a side branch, and for whole units, where those are kernels of their own.
 struct code_kernels {
   kernel_entry by_form[code_forms][2], plain[code_forms][2];
-  kernel_entry whole[2][2];  // runs, the second without a side branch
+  kernel_entry whole[2][2][2];  // runs: of one layer and of many; the second without a side branch
   void add(const code_kernels& more) {
     for (int e = 0; e < 2; ++e) {
       for (int f = 0; f < code_forms; ++f)
         if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e], plain[f][e] = more.plain[f][e];
-      for (int p = 0; p < 2; ++p)
-        if (more.whole[p][e].kernel != nullptr) whole[p][e] = more.whole[p][e];
+      for (int many = 0; many < 2; ++many)
+        for (int p = 0; p < 2; ++p)
+          if (more.whole[many][p][e].kernel != nullptr) whole[many][p][e] = more.whole[many][p][e];
     }
   }
-  const kernel_entry& of(const code_choice& c, bool side, bool are_whole) const {
+  bool has(const code_choice& c) const { return of(c, true, false, true).kernel != nullptr; }
+  const kernel_entry& of(const code_choice& c, bool side, bool are_whole, bool many) const {
     const auto form = static_cast<int>(c.form), eights = c.tokens / 8 - 1;
-    if (are_whole) return whole[side ? 0 : 1][eights];
+    if (are_whole) return whole[many ? 1 : 0][side ? 0 : 1][eights];
     return side || plain[form][eights].kernel == nullptr ? by_form[form][eights] : plain[form][eights];
   }
 };
 namespace detail {
-template <class T, code_form Form, int Eights, bool Side, bool Whole = false> kernel_entry code_entry() {
-  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side, Whole>),
-          static_cast<unsigned>(code_block<T, Form, Eights, Side, Whole>::threads), code_memory_bytes};
+template <class T, code_form Form, int Eights, bool Side, bool Whole = false, bool Many = true>
+kernel_entry code_entry() {
+  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side, Whole, Many>),
+          static_cast<unsigned>(code_block<T, Form, Eights, Side, Whole, Many>::threads), code_memory_bytes};
+}
+template <class T, code_form Form, int Eights> void add_code_kernels(code_kernels& to) {
+  constexpr int f = static_cast<int>(Form), e = Eights - 1;
+  to.by_form[f][e] = code_entry<T, Form, Eights, true>();
+  if constexpr (Form == code_form::runs || Form == code_form::q8_0)
+    to.plain[f][e] = code_entry<T, Form, Eights, false>();
+  if constexpr (Form == code_form::runs) {
+    to.whole[0][0][e] = code_entry<T, Form, Eights, true, true, false>();
+    to.whole[0][1][e] = code_entry<T, Form, Eights, false, true, false>();
+    to.whole[1][0][e] = code_entry<T, Form, Eights, true, true, true>();
+    to.whole[1][1][e] = code_entry<T, Form, Eights, false, true, true>();
+  }
 }
 }  // namespace detail
 template <class T, code_form... Forms> code_kernels code_kernels_of() {
   code_kernels all;
-  const auto add = [&]<code_form Form>(std::integral_constant<code_form, Form>) {
-    constexpr int f = static_cast<int>(Form);
-    if constexpr (sizeof(T) == 2 && Form != code_form::none) {
-      all.by_form[f][0] = detail::code_entry<T, Form, 1, true>();
-      all.by_form[f][1] = detail::code_entry<T, Form, 2, true>();
-    }
-    if constexpr (sizeof(T) == 2 && Form == code_form::runs) {
-      all.plain[f][0] = detail::code_entry<T, Form, 1, false>();
-      all.plain[f][1] = detail::code_entry<T, Form, 2, false>();
-      all.whole[0][0] = detail::code_entry<T, Form, 1, true, true>();
-      all.whole[0][1] = detail::code_entry<T, Form, 2, true, true>();
-      all.whole[1][0] = detail::code_entry<T, Form, 1, false, true>();
-      all.whole[1][1] = detail::code_entry<T, Form, 2, false, true>();
-    }
-  };
-  (add(std::integral_constant<code_form, Forms>{}), ...);
+  if constexpr (sizeof(T) == 2)
+    ((detail::add_code_kernels<T, Forms, 1>(all), detail::add_code_kernels<T, Forms, 2>(all)), ...);
   return all;
 }
 template <class T> code_kernels all_code_kernels() {
@@ -58,7 +59,7 @@ template <class T> code_kernels all_code_kernels() {
                          code_form::q4_0>();
 }
 
-// What stays the same from call to call.
+// What stays the same from call to call, of each layer.
 struct code_operands {
   view weight{};
   dtype computes = dtype::bf16;
@@ -70,17 +71,22 @@ struct code_operands {
 // The tensors of one call, and memory for the parts of S where there is a side branch.
 struct code_tensors {
   const void* x = nullptr;
-  void* y = nullptr;
+  void* y[max_segments] = {};  // of each layer; of a gate, one for both
   const void* residual = nullptr;
   float* side = nullptr;
   std::uint32_t* counters = nullptr;
+  norm_ahead ahead{};  // of x, and behind y
+  norm_behind behind{};
 };
 
+// One layer, or several that read the same x.
 class code_calls {
  public:
   code_calls() = default;
-  code_calls(const code_kernels& kernels, const target& device, const code_operands& stays)
-      : kernels_(&kernels), device_(device), stays_(stays), from_(coded_of(stays.weight)) {}
+  code_calls(const code_kernels& kernels, const target& device, const code_operands* stays, int count)
+      : kernels_(&kernels), device_(device), count_(count) {
+    for (int i = 0; i < count; ++i) stays_[i] = stays[i], from_[i] = coded_of(stays[i].weight);
+  }
 
   bool empty() const { return kernels_ == nullptr; }
   // `chained`: codes and adapter may be read before the kernel ahead in the stream has finished; `alone`: see
@@ -88,29 +94,17 @@ class code_calls {
   status run(cudaStream_t stream, const code_choice& c, long long m, const code_tensors& with, bool chained,
              bool alone) {
     code_args g{};
-    g.from = from_, g.slot = stays_.slot, g.act = stays_.act, g.n = stays_.n, g.k = stays_.k;
-    g.steps = g.k / 64, g.own = c.own, g.splits = c.splits;
-    const bool nested = from_.how.scales == dtype::u8;
-    g.four_together = from_.how.block == 64 && g.k % (64 * code_steps) == 0 && c.own == code_steps &&
-                      reinterpret_cast<std::uintptr_t>(from_.scales) % (nested ? 4 : 16) == 0 &&
-                      (!nested || from_.second_shift >= 2);
-    const bool whole = g.four_together && !nested && g.n % code_rows == 0 && g.slot.pre == nullptr && c.splits == 1 &&
-                       g.steps == code_warps * code_steps;
-    const kernel_entry& what = kernels_->of(c, stays_.slot.rank > 0, whole);
+    bool whole = c.splits == 1, side = false;
+    fill(g, c, with, whole, side);
+    const kernel_entry& what = kernels_->of(c, side, whole, count_ > 1);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
     if (ready_ != what.kernel)
       if (status s = prepare(what, c.splits); !s) return s;
-    g.units = (g.n + code_rows - 1) / code_rows, g.phase = c.at.phase;
-    g.side = with.side, g.counters = with.counters;
-    const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
-    g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.side_at = offset(c.at.side);
-    g.sums_at = offset(c.at.sums), g.parts_at = offset(c.at.parts);
-    const int rounds = (g.units + clusters_ - 1) / clusters_, clusters = (g.units + rounds - 1) / rounds;
-    const bool meets = g.slot.rank > 0;  // its blocks wait for each other
+    const int clusters = deal(g, c.gated);
     cudaLaunchAttribute attributes[3];
     unsigned count = 0;
     if (c.splits > 1) attributes[count++] = in_clusters(c.splits);
-    if (meets && !alone) {
+    if (side && !alone) {  // its blocks wait for each other
       attributes[count].id = cudaLaunchAttributeCooperative;
       attributes[count++].val.cooperative = 1;
     }
@@ -122,14 +116,17 @@ class code_calls {
                               stream,
                               attributes,
                               count + (chained ? 1U : 0U)};
-    const long long pitch = bits_of(stays_.computes) / 8;
+    const long long pitch = bits_of(stays_[0].computes) / 8;
     for (long long first = 0; first < m; first += c.tokens) {
       const auto row = [&](const void* p, long long width) {
         return p == nullptr ? nullptr : static_cast<const char*>(p) + first * width * pitch;
       };
       g.m = static_cast<int>(m - first < c.tokens ? m - first : c.tokens);
-      g.x = row(with.x, stays_.k), g.residual = row(with.residual, stays_.n);
-      g.y = const_cast<char*>(row(with.y, stays_.n));
+      g.x = row(with.x, g.k);
+      for (int i = 0; i < count_; ++i) {
+        g.segment[i].y = const_cast<char*>(row(with.y[i], stays_[i].n));
+        g.segment[i].residual = row(with.residual, stays_[i].n);
+      }
       void* arguments[] = {&g};
       if (status s = launch(config, what.kernel, arguments, "stream of codes"); !s) return s;
       config.numAttrs = count + 1;
@@ -138,6 +135,43 @@ class code_calls {
   }
 
  private:
+  void fill(code_args& g, const code_choice& c, const code_tensors& with, bool& whole, bool& side) const {
+    g.k = stays_[0].k, g.steps = g.k / 64, g.own = c.own, g.splits = c.splits, g.phase = c.at.phase, g.gated = c.gated;
+    const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
+    g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.side_at = offset(c.at.side);
+    g.b_at = offset(c.at.b);
+    g.sums_at = offset(c.at.sums), g.parts_at = offset(c.at.parts), g.factors_at = offset(c.at.factors);
+    g.ahead = with.ahead, g.behind = with.behind;
+    long long parts = 0;
+    for (int i = 0; i < count_; ++i) {
+      code_segment& of = g.segment[i];
+      const coded& from = from_[i];
+      of.from = from, of.slot = stays_[i].slot, of.act = stays_[i].act, of.n = stays_[i].n;
+      of.units = (of.n + code_rows - 1) / code_rows;
+      of.side = with.side + parts, of.counters = with.counters + 2 * i;
+      parts += bytes_of_side_parts(of.slot.rank, c.tokens) / 4;
+      const bool nested = from.how.scales == dtype::u8;
+      of.four_together = from.how.block == 64 && g.k % (64 * code_steps) == 0 && c.own == code_steps &&
+                         reinterpret_cast<std::uintptr_t>(from.scales) % (nested ? 4 : 16) == 0 &&
+                         (!nested || from.second_shift >= 2);
+      whole = whole && of.four_together && !nested && of.n % code_rows == 0 && of.slot.pre == nullptr &&
+              g.steps == code_warps * code_steps;
+      side = side || of.slot.rank > 0;
+    }
+  }
+  // To each layer its clusters; how many there are.
+  int deal(code_args& g, bool gated) const {
+    int units[max_segments] = {}, used = 0;
+    for (int i = 0; i < count_; ++i) units[i] = g.segment[i].units;
+    const int layers = gated ? 1 : count_, rounds = rounds_of_units(units, layers, clusters_);
+    for (int i = 0; i < max_segments; ++i) {
+      code_segment& of = g.segment[i];
+      of.first = i < layers ? used : clusters_;
+      of.clusters = i < layers ? (units[i] + rounds - 1) / rounds : 0;
+      used += of.clusters;
+    }
+    return used;
+  }
   static cudaLaunchAttribute in_clusters(int blocks) {
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -168,8 +202,9 @@ class code_calls {
 
   const code_kernels* kernels_ = nullptr;
   target device_;
-  code_operands stays_;
-  coded from_;
+  int count_ = 0;
+  code_operands stays_[max_segments];
+  coded from_[max_segments];
   const void* ready_ = nullptr;
   int clusters_ = 1;
 };

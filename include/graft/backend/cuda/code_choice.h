@@ -51,14 +51,28 @@ constexpr int bytes_of_unit_scales(code_form f, bool nested) {
 // took 12.6 µs in place of 11.5.
 inline constexpr int code_stages = 2;
 
+inline constexpr int code_side_slices = 16;                 // of the inner axis, from which S is added up
+inline constexpr int bytes_of_b_rows = code_rows * 16 * 2;  // those of a unit, sixteen of the rank
+
+// Of one layer in device memory, from which all its blocks add up S.
+constexpr long long bytes_of_side_parts(int rank, int tokens) {
+  return static_cast<long long>(rank) * code_side_slices * tokens * 4;
+}
+
+// A warp has a place for the rows of B of one unit, and asks for those of the unit that is as many further as there are
+// warps while it multiplies the one two before.
+inline constexpr int most_code_phase = code_warps - code_stages;
+
 struct code_layout {
   int phase = 0;  // units whose sums have room at the same time
-  long long ring = 0, scales = 0, side = 0, sums = 0, parts = 0;
+  long long ring = 0, scales = 0, factors = 0, sums = 0, parts = 0;
+  long long side = 0, b = 0;  // S, and rows of B
 };
 struct code_choice {
   code_form form = code_form::none;
   int tokens = 0, launches = 0;  // of a launch; none: the weight is decoded first
   int splits = 0, own = 0;       // thread blocks that share the columns, and steps of a warp
+  bool gated = false;            // what is stored is the product of two layers
   code_layout at{};
 };
 
@@ -91,12 +105,18 @@ constexpr bool lay_out(code_choice& c, int rank, bool nested) {
   const int eights = c.tokens / 8, stages = code_stages;
   c.at.ring = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit(c.form));
   c.at.scales = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit_scales(c.form, nested));
-  c.at.side = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));
-  if (c.at.ring < 0 || c.at.scales < 0 || c.at.side < 0) return false;
+  c.at.factors = r.take(most_code_tokens * 4LL);
+  if (rank > 0) {
+    c.at.side = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));  // of four warps first, sixteen of the rank each
+    c.at.b = r.take(code_warps * bytes_of_b_rows);
+  }
+  if (c.at.ring < 0 || c.at.scales < 0 || c.at.factors < 0 || c.at.side < 0 || c.at.b < 0) return false;
   const int larger = r.end[0] - r.at[0] >= r.end[1] - r.at[1] ? 0 : 1;
   const auto room =
       static_cast<int>((r.end[larger] - r.at[larger]) / code_sum_bytes) + (table ? code_sums_in_table : 0);
-  c.at.phase = room / ((code_warps + (c.splits > 1 ? 1 : 0)) * eights);
+  const int summands = code_warps + (c.form == code_form::bytes ? 1 : 0);  // its scales are not the side branch's
+  c.at.phase = room / ((summands + (c.splits > 1 ? 1 : 0)) * eights);
+  if (c.at.phase > most_code_phase) c.at.phase = most_code_phase;
   c.at.parts = r.at[larger];
   c.at.sums = c.at.parts + (c.splits > 1 ? static_cast<long long>(c.at.phase) * eights * code_sum_bytes : 0);
   return c.at.phase > 0;
@@ -115,6 +135,40 @@ constexpr code_choice choose_codes(const encoding& e, dtype computes, long long 
   c.tokens = m <= 8 ? 8 : most_code_tokens;
   c.launches = static_cast<int>((m + c.tokens - 1) / c.tokens);
   return lay_out(c, rank, e.scales == dtype::u8) ? c : code_choice{};
+}
+// The same for layers with the same input as one launch; `gated`: for two whose product is all that is wanted. The ranks are
+// padded.
+constexpr code_choice choose_codes_together(const product_shape* all, int count, bool gated, const target& on) {
+  int rank = 0;
+  for (int i = 0; i < count; ++i) {
+    const product_shape& p = all[i];
+    if (p.stored.plain() || p.across || p.keeps || p.pre || !(p.stored == all[0].stored) || p.k != all[0].k ||
+        (gated && p.n != all[0].n))
+      return {};
+    rank = gated ? rank + p.rank : p.rank > rank ? p.rank : rank;
+  }
+  if (count > max_segments || (gated && count != 2)) return {};
+  code_choice c = choose_codes(all[0].stored, all[0].type, all[0].m, all[0].k, rank, on);
+  if (c.launches != 1 || (gated && (c.splits > 1 || c.at.phase < 2))) return {};
+  if (gated) c.gated = true, c.at.phase -= c.at.phase % 2;
+  return c;
+}
+// As stands_by_norm, of kernels that read codes.
+constexpr bool codes_stand_by_norm(const product_shape& p, const target& on) {
+  if (p.type != dtype::bf16 || p.m < 1 || p.m > most_normed_tokens || p.across || p.keeps || p.pre || !p.aligned)
+    return false;
+  return choose_codes(p.stored, p.type, p.m, p.k, p.rank, on).launches == 1;
+}
+// What choose.h reserves for parts of S and counters is enough for every layer of a launch.
+static_assert(max_segments * bytes_of_side_parts(16, most_code_tokens) <= workspace_bound(1, 16));
+static_assert(max_segments * 2 * 4 <= counter_bytes(1));
+// Units of sixteen rows are dealt to clusters of thread blocks, to each layer its own, so that the busiest has the fewest.
+constexpr int rounds_of_units(const int* units, int count, int clusters) {
+  for (int rounds = 1;; ++rounds) {
+    int used = 0;
+    for (int i = 0; i < count; ++i) used += (units[i] + rounds - 1) / rounds;
+    if (used <= clusters) return rounds;
+  }
 }
 
 }  // namespace graft::cuda

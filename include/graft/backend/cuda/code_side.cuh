@@ -1,55 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
 // S = x Aᵀ of stream_codes, by four warps beside those that read codes. A is cut into slices of the inner axis, 16 of
-// its rows each, and a slice is the task of one thread block of the grid, so that A is read once; slices meet in device
-// memory, and every block adds them up in their order. All blocks of the grid must be resident at the same time.
+// its rows each, and a slice is the task of one of the thread blocks of its layer, so that A is read once; slices meet in
+// device memory, and every block adds them up in their order. All blocks of the grid must be resident at the same time.
+// Rows of B come with the codes of their unit; S Bᵀ is added to the sums that one of the warps has of it.
 #pragma once
 #include <graft/backend/cuda/code_units.cuh>
 
 namespace graft::cuda {
 
-template <class T, int Eights> struct code_side {
-  static constexpr int warps = 4, threads = warps * 32, tokens = Eights * 8, slices = 16, among_us = 3;
+template <class T, code_form Form, int Eights, bool Whole, bool Many> struct code_side {
+  using units = code_units<T, Form, Whole, Many>;
+  static constexpr int warps = 4, threads = warps * 32, tokens = Eights * 8;
+  static constexpr int slices = code_side_slices, among_us = 3;
 
-  const code_args& g;
-  std::uint32_t shared;  // sums of the warps first, then S: [token][rank]
-  int block, blocks, thread, warp, row, quad;
+  const units& in;
+  int split;
 
-  __device__ code_side(const code_args& with, std::uint32_t base, int of_us)
-      : g(with),
-        shared(base + with.side_at),
-        block(static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)),
-        blocks(static_cast<int>(gridDim.x * gridDim.y)),
-        thread(of_us),
-        warp(of_us / 32),
-        row(of_us % 32 / 4),
-        quad(of_us % 4) {}
+  // Sixteens of the rank; of two layers, those of the second behind those of the first.
+  __device__ int first_groups() const { return in.of.slot.rank / 16; }
+  __device__ int groups() const {
+    return in.gated() ? (in.g.segment[0].slot.rank + in.g.segment[1].slot.rank) / 16 : first_groups();
+  }
+  // S of a token in shared memory, as `layer` has it.
+  __device__ std::uint32_t at(int token, int layer) const {
+    return in.base + in.g.side_at + (token * groups() + (layer == 0 ? 0 : first_groups())) * 64;
+  }
 
-  __device__ void make() const {
-    const int tasks = g.slot.rank / 16 * slices;
-    for (int task = block; task < tasks; task += blocks) shrink(task);
-    meet();
-    gather();
+  // ---- S, by the warps beside; `thread` is a number among them --------------------------------------------------------
+  __device__ void make(int thread) const {
+    const int tasks = groups() * slices;
+    for (int task = in.first * in.g.splits + split; task < tasks; task += blocks()) shrink(task, thread);
+    meet(thread);
+    gather(thread);
+  }
+
+  // ---- S Bᵀ -----------------------------------------------------------------------------------------------------------
+  // Whose warp has unit i: phases have fewer units than there are warps.
+  __device__ bool expands(int i) const { return in.warp == i % code_warps; }
+  __device__ std::uint32_t b_at() const { return in.base + in.g.b_at + in.warp * bytes_of_b_rows; }
+  // The first sixteen of the rank, with the codes of the unit.
+  __device__ __forceinline__ void ask_b(int i) const {
+    const code_segment& of = in.layer(i);
+    if (!expands(i) || of.slot.rank == 0) return;
+    const int row = in.row_of(i) + in.lane / 2;
+    const bool inside = Whole || row < of.n;
+    const T* const b = static_cast<const T*>(of.slot.b);
+    code_detail::copy16(b_at() + in.lane * 16,
+                        inside ? b + static_cast<long long>(row) * of.slot.rank + in.lane % 2 * 8 : b, inside ? 16 : 0);
+  }
+  // Sums of eight tokens each, as tensor cores leave them. The order of the rank is free: a lane has four neighbours.
+  __device__ __forceinline__ void expand(float (&to)[Eights][4], int i) const {
+    const code_segment& of = in.layer(i);
+    const int row = in.lane / 4, quad = in.lane % 4, rank = of.slot.rank, layer = in.gated() ? i & 1 : 0;
+#pragma unroll 1
+    for (int r = 0; r < rank; r += 16) {
+      uint2 upper, lower;
+      if (r == 0) {
+        const float2 high = ptx::load_shared_float2(b_at() + row * 32 + quad * 8),
+                     low = ptx::load_shared_float2(b_at() + (row + 8) * 32 + quad * 8);
+        upper = make_uint2(__float_as_uint(high.x), __float_as_uint(high.y));
+        lower = make_uint2(__float_as_uint(low.x), __float_as_uint(low.y));
+      } else {
+        const int at = in.row_of(i) + row;
+        const T* const b = static_cast<const T*>(of.slot.b) + static_cast<long long>(at) * rank + r + quad * 4;
+        upper = Whole || at < of.n ? __ldg(reinterpret_cast<const uint2*>(b)) : make_uint2(0, 0);
+        lower = Whole || at + 8 < of.n ? __ldg(reinterpret_cast<const uint2*>(b + 8 * rank)) : make_uint2(0, 0);
+      }
+      const std::uint32_t rows[4] = {upper.x, lower.x, upper.y, lower.y};
+#pragma unroll
+      for (int n = 0; n < Eights; ++n) {
+        const float4 v = ptx::load_shared_float4(at(n * 8 + row, layer) + r * 4 + quad * 16);
+        code_detail::multiply<T>(to[n], rows, pack<T>(v.x, v.y), pack<T>(v.z, v.w));
+      }
+    }
   }
 
  private:
-  // Eight columns of a row of A, which lies in tiles of [rank][64], swizzled; `lower`: eight rows further.
-  __device__ uint4 a_piece(int task, int chunk, int lower) const {
-    const int r = task / slices * 16 + row + 8 * lower;
-    const long long tile = static_cast<long long>(chunk / 2) * g.slot.rank + r;
-    return __ldg(reinterpret_cast<const uint4*>(static_cast<const char*>(g.slot.a_tiles) + tile * 128 +
-                                                (((chunk % 2 * 4 + quad) ^ (r % 8)) << 4)));
+  __device__ int blocks() const { return in.step * in.g.splits; }
+  // Eight columns of a row of A, which lies in tiles of [rank][64], swizzled.
+  __device__ static uint4 a_piece(const adapter_slot& slot, int row, int chunk, int quad) {
+    const long long tile = static_cast<long long>(chunk / 2) * slot.rank + row;
+    return __ldg(reinterpret_cast<const uint4*>(static_cast<const char*>(slot.a_tiles) + tile * 128 +
+                                                (((chunk % 2 * 4 + quad) ^ (row % 8)) << 4)));
   }
-  __device__ void shrink(int task) const {
+  __device__ void shrink(int task, int thread) const {
     constexpr int at_once = 2;  // of 32 columns
+    const code_args& g = in.g;
+    const int warp = thread / 32, row = thread % 32 / 4, quad = thread % 4, group = task / slices;
+    const bool second = in.gated() && group >= first_groups();
+    const adapter_slot& slot = second ? g.segment[1].slot : in.of.slot;
+    const int rows = (group - (second ? first_groups() : 0)) * 16 + row;
     const int part = task % slices * warps + warp, all = g.k / 32, begin = all * part / (slices * warps),
               end = all * (part + 1) / (slices * warps);
+    const std::uint32_t shared = in.base + g.side_at;  // sums of the warps first, then S
     float sums[Eights][4] = {};
     ptx::named_barrier(among_us, threads);  // the sums of the task before have been read
     for (int first = begin; first < end; first += at_once) {
       uint4 a[at_once][2], x[at_once][Eights];
 #pragma unroll
       for (int c = 0; c < at_once; ++c)
-        if (first + c < end) a[c][0] = a_piece(task, first + c, 0), a[c][1] = a_piece(task, first + c, 1);
+        if (first + c < end)
+          a[c][0] = a_piece(slot, rows, first + c, quad), a[c][1] = a_piece(slot, rows + 8, first + c, quad);
       ptx::wait_for_previous_kernel();
 #pragma unroll
       for (int c = 0; c < at_once; ++c)
@@ -85,34 +136,34 @@ template <class T, int Eights> struct code_side {
       float v = 0;
 #pragma unroll
       for (int w = 0; w < warps; ++w) v += __uint_as_float(ptx::load_shared(shared + (w * tokens * 16 + e) * 4));
-      __stcg(g.side + task * tokens * 16 + e, v);
+      __stcg(in.of.side + task * tokens * 16 + e, v);
     }
   }
   // All parts are there; the last block that knows it leaves the counters as they were.
-  __device__ void meet() const {
+  __device__ void meet(int thread) const {
     ptx::named_barrier(among_us, threads);
     if (thread == 0) {
+      std::uint32_t* const counters = in.of.counters;
+      const auto all = static_cast<std::uint32_t>(blocks());
       ptx::wait_for_previous_kernel();
       __threadfence();
-      ptx::add_release(g.counters, 1);
-      while (ptx::load_acquire(g.counters) < static_cast<std::uint32_t>(blocks)) {}
-      if (ptx::add_acquire_release(g.counters + 1, 1) + 1 == static_cast<std::uint32_t>(blocks))
-        g.counters[0] = g.counters[1] = 0;
+      ptx::add_release(counters, 1);
+      while (ptx::load_acquire(counters) < all) {}
+      if (ptx::add_acquire_release(counters + 1, 1) + 1 == all) counters[0] = counters[1] = 0;
     }
     ptx::named_barrier(among_us, threads);
   }
-  __device__ void gather() const {
-    const int rank = g.slot.rank;
-    for (int i = thread; i < rank * tokens / 4; i += threads) {  // four of a token's sixteen
-      const int chunk = i / (tokens * 4), token = i / 4 % tokens, four = i % 4;
+  __device__ void gather(int thread) const {
+    for (int i = thread; i < groups() * tokens * 4; i += threads) {  // four of a token's sixteen
+      const int group = i / (tokens * 4), token = i / 4 % tokens, four = i % 4;
       float4 v[slices], all = make_float4(0, 0, 0, 0);
 #pragma unroll
       for (int s = 0; s < slices; ++s)
-        v[s] = __ldcg(reinterpret_cast<const float4*>(g.side) + ((chunk * slices + s) * tokens + token) * 4 + four);
+        v[s] = __ldcg(reinterpret_cast<const float4*>(in.of.side) + ((group * slices + s) * tokens + token) * 4 + four);
 #pragma unroll
       for (int s = 0; s < slices; ++s) all.x += v[s].x, all.y += v[s].y, all.z += v[s].z, all.w += v[s].w;
       ptx::store_shared(
-          shared + (token * rank + chunk * 16 + four * 4) * 4,
+          at(token, 0) + group * 64 + four * 16,
           make_uint4(__float_as_uint(all.x), __float_as_uint(all.y), __float_as_uint(all.z), __float_as_uint(all.w)));
     }
   }

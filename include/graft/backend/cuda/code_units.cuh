@@ -8,21 +8,30 @@
 
 namespace graft::cuda {
 
-struct code_args {
+// A layer of a launch: several that read the same x (Q, K and V) have thread blocks of their own each.
+struct code_segment {
   coded from;
-  const void* x;
   void* y;
   const void* residual;
   adapter_slot slot;
   activation act;
-  int m, n, k;
-  int steps, own, splits;  // of 64 columns: all, and those of a warp; thread blocks that share them
-  bool four_together;      // a warp's scales of a row lie side by side: blocks of 64, four of them aligned
-  int units, phase;        // of 16 rows: all, and those whose sums have room at the same time
-  float* side;             // parts of S in device memory, [rank / 16][slice][token][16]
+  bool four_together;   // a warp's scales of a row lie side by side: blocks of 64, four of them aligned
+  int n, units;         // of 16 rows
+  int first, clusters;  // of thread blocks; where there is no layer, none is the first
+  float* side;          // parts of S in device memory, [rank / 16][slice][token][16]
   // Zero between launches: how many blocks have made their parts of S, and how many know that all have.
   std::uint32_t* counters;
-  std::uint32_t ring_at, scales_at, side_at, sums_at, parts_at;  // in shared memory
+};
+struct code_args {
+  const void* x;
+  int m, k;
+  int steps, own, splits;  // of 64 columns: all, and those of a warp; thread blocks that share them
+  int phase;               // units whose sums have room at the same time
+  bool gated;              // y is the product of two layers element by element, and every block has units of both
+  norm_ahead ahead;        // of x, and behind y (stream_norm.cuh)
+  norm_behind behind;
+  std::uint32_t factors_at, ring_at, scales_at, side_at, b_at, sums_at, parts_at;  // in shared memory
+  code_segment segment[max_segments];
 };
 
 namespace code_detail {
@@ -41,8 +50,8 @@ template <int Pending> __device__ __forceinline__ void wait_for_copies() {
 
 // Whole: every unit and every warp's columns are there, with four floats of scales side by side, and no other block
 // shares them. Most of the code runs once in ten microseconds, so that what its instructions cost to fetch is visible:
-// without what it does not need, a launch begins and ends sooner.
-template <class T, code_form Form, bool Whole> struct code_units {
+// without what it does not need, a launch begins and ends sooner. Many: of several layers.
+template <class T, code_form Form, bool Whole, bool Many> struct code_units {
   using codes = code_pairs<T, Form>;
   static constexpr bool has_scales = Form == code_form::runs || Form == code_form::short_runs;
   static constexpr int run = Form == code_form::runs ? 64 : 32;
@@ -50,13 +59,16 @@ template <class T, code_form Form, bool Whole> struct code_units {
   static constexpr std::uint32_t unit_bytes = bytes_of_unit(Form);
 
   const code_args& g;
+  const code_segment& of;
   std::uint32_t base;
   int first, step;  // units of this block
   int warp, lane, first_step, own_steps;
   bool nested;
 
-  __device__ code_units(const code_args& with, std::uint32_t begins, int split, int cluster, int clusters)
+  __device__ code_units(const code_args& with, const code_segment& layer, std::uint32_t begins, int split, int cluster,
+                        int clusters)
       : g(with),
+        of(layer),
         base(begins),
         first(cluster),
         step(clusters),
@@ -67,11 +79,15 @@ template <class T, code_form Form, bool Whole> struct code_units {
                   : first_step >= with.steps           ? 0
                   : with.steps - first_step < with.own ? with.steps - first_step
                                                        : with.own),
-        nested(!Whole && with.from.how.scales == dtype::u8) {}
+        nested(!Whole && layer.from.how.scales == dtype::u8) {}
 
-  __device__ bool has(int i) const { return first + i * step < g.units; }
+  __device__ bool gated() const { return Many && g.gated; }
+  // Of a gate every other unit of a block is the second layer's.
+  __device__ const code_segment& layer(int i) const { return gated() ? g.segment[i & 1] : of; }
+  __device__ int number(int i) const { return first + (gated() ? i / 2 : i) * step; }
+  __device__ bool has(int i) const { return number(i) < of.units; }
   __device__ int k() const { return Whole ? code_warps * code_steps * 64 : g.k; }
-  __device__ int row_of(int i) const { return (first + i * step) * code_rows; }
+  __device__ int row_of(int i) const { return number(i) * code_rows; }
   __device__ std::uint32_t table() const { return base + static_cast<std::uint32_t>(code_table_at); }
   __device__ std::uint32_t at(int slot) const { return base + g.ring_at + (slot * code_warps + warp) * unit_bytes; }
   __device__ std::uint32_t scale_at(int slot) const {
@@ -86,15 +102,16 @@ template <class T, code_form Form, bool Whole> struct code_units {
 
   __device__ void request(int i, int slot) const {
     const int row0 = row_of(i);
-    if (row0 + code_rows <= g.n)
-      request_codes<true>(row0, at(slot));
+    const code_segment& to = layer(i);
+    if (row0 + code_rows <= to.n)
+      request_codes<true>(to, row0, at(slot));
     else
-      request_codes<false>(row0, at(slot));
+      request_codes<false>(to, row0, at(slot));
     if constexpr (has_scales) {
-      if (Form == code_form::runs && g.four_together)
-        request_four_together(row0, slot);
+      if (Form == code_form::runs && to.four_together)
+        request_four_together(to, row0, slot);
       else
-        request_scales(row0, slot);
+        request_scales(to, row0, slot);
     }
   }
   // Where the codes of a lane and its scales lie in the next unit, if all are whole: then only additions are left.
@@ -103,12 +120,12 @@ template <class T, code_form Form, bool Whole> struct code_units {
   };
   __device__ place first_place() const {
     const int row0 = row_of(0);
-    return {g.from.codes + static_cast<long long>(row0 + lane / codes::pieces) * (k() / 2) + first_step * 32 +
+    return {of.from.codes + static_cast<long long>(row0 + lane / codes::pieces) * (k() / 2) + first_step * 32 +
                 lane % codes::pieces * 16,
-            static_cast<const unsigned char*>(g.from.scales) +
+            static_cast<const unsigned char*>(of.from.scales) +
                 (static_cast<long long>(row0 + lane % code_rows) * (k() / 64) + first_step) * 4};
   }
-  __device__ __forceinline__ void request(place& next, int slot) const {
+  __device__ __forceinline__ void request(place& next, int i, int slot) const {
     constexpr int rows_at_once = 32 / codes::pieces;
     const std::uint32_t to = at(slot);
 #pragma unroll
@@ -116,17 +133,24 @@ template <class T, code_form Form, bool Whole> struct code_units {
       code_detail::copy16(to + codes::piece_at(lane / codes::pieces + j * rows_at_once, lane % codes::pieces),
                           next.codes + j * rows_at_once * (k() / 2), 16);
     if (lane < code_rows) code_detail::copy16(scale_at(slot) + lane * 16, next.scales, 16);
+    if (gated()) {
+      const coded &here = layer(i).from, &there = layer(i + 1).from;
+      next.codes += there.codes - here.codes;
+      next.scales += static_cast<const unsigned char*>(there.scales) - static_cast<const unsigned char*>(here.scales);
+      if ((i & 1) == 0) return;
+    }
     next.codes += static_cast<std::uint32_t>(step * code_rows * (k() / 2));
     next.scales += static_cast<std::uint32_t>(step * code_rows * (k() / 64) * 4);
   }
   // Where not all rows are there, zeros take the place of the others.
-  template <bool AllRows> __device__ __forceinline__ void request_codes(int row0, std::uint32_t to) const {
+  template <bool AllRows>
+  __device__ __forceinline__ void request_codes(const code_segment& l, int row0, std::uint32_t to) const {
     const long long row_bytes = static_cast<long long>(g.k / 32) * codes::block_bytes;
-    const unsigned char* const from = g.from.codes + first_step * 2LL * codes::block_bytes + row0 * row_bytes;
+    const unsigned char* const from = l.from.codes + first_step * 2LL * codes::block_bytes + row0 * row_bytes;
     const int wanted = own_steps * 2 * codes::block_bytes / 16;
     const auto copy = [&](int row, int piece, const unsigned char* p) {
-      const bool inside = AllRows || row0 + row < g.n;
-      code_detail::copy16(to + codes::piece_at(row, piece), inside ? p : g.from.codes, inside ? 16 : 0);
+      const bool inside = AllRows || row0 + row < l.n;
+      code_detail::copy16(to + codes::piece_at(row, piece), inside ? p : l.from.codes, inside ? 16 : 0);
     };
     if constexpr (32 % codes::pieces == 0) {
       constexpr int rows_at_once = 32 / codes::pieces;
@@ -144,52 +168,53 @@ template <class T, code_form Form, bool Whole> struct code_units {
     }
   }
   // The scales of a row by one lane; those that are codes by two, which bring the codes and the one scale of theirs.
-  __device__ void request_four_together(int row0, int slot) const {
+  __device__ void request_four_together(const code_segment& l, int row0, int slot) const {
     const int row = row0 + lane % code_rows;
-    if (own_steps == 0 || row >= g.n) return;
+    if (own_steps == 0 || row >= l.n) return;
     const long long place = static_cast<long long>(row) * g.steps + first_step;
     if (!nested) {
       if (lane < code_rows)
-        code_detail::copy16(scale_at(slot) + lane * 16, static_cast<const float*>(g.from.scales) + place, 16);
+        code_detail::copy16(scale_at(slot) + lane * 16, static_cast<const float*>(l.from.scales) + place, 16);
       return;
     }
     const void* const from = lane < code_rows
-                                 ? static_cast<const void*>(static_cast<const unsigned char*>(g.from.scales) + place)
-                                 : g.from.second_scales + (place >> g.from.second_shift);
+                                 ? static_cast<const void*>(static_cast<const unsigned char*>(l.from.scales) + place)
+                                 : l.from.second_scales + (place >> l.from.second_shift);
     code_detail::copy4(scale_at(slot) + code_rows * runs * 4 + lane % code_rows * 8 + lane / code_rows * 4, from, 4);
   }
-  __device__ long long place_of_scale(int row, int r) const {
-    return (row * g.from.pitch + first_step * 64LL + r * run) >> g.from.shift;
+  __device__ long long place_of_scale(const coded& from, int row, int r) const {
+    return (row * from.pitch + first_step * 64LL + r * run) >> from.shift;
   }
-  __device__ void request_scales(int row0, int slot) const {
+  __device__ void request_scales(const code_segment& l, int row0, int slot) const {
 #pragma unroll
     for (int e = lane; e < code_rows * runs; e += 32) {
       const int row = row0 + e / runs, r = e % runs;
-      const long long place = place_of_scale(row, r);
-      const bool inside = r * run < own_steps * 64 && row < g.n;
+      const long long place = place_of_scale(l.from, row, r);
+      const bool inside = r * run < own_steps * 64 && row < l.n;
       const std::uint32_t to = scale_at(slot) + e * 4;
       if (!nested) {
-        code_detail::copy4(to, inside ? static_cast<const float*>(g.from.scales) + place : g.from.scales,
+        code_detail::copy4(to, inside ? static_cast<const float*>(l.from.scales) + place : l.from.scales,
                            inside ? 4 : 0);
         continue;
       }
-      const long long word = place & ~3LL, left = g.from.scale_count - word;
-      const long long second = g.from.second_shift < 0 ? place / g.from.how.second_block : place >> g.from.second_shift;
-      code_detail::copy4(to, inside ? static_cast<const unsigned char*>(g.from.scales) + word : g.from.scales,
+      const long long word = place & ~3LL, left = l.from.scale_count - word;
+      const long long second = l.from.second_shift < 0 ? place / l.from.how.second_block : place >> l.from.second_shift;
+      code_detail::copy4(to, inside ? static_cast<const unsigned char*>(l.from.scales) + word : l.from.scales,
                          !inside    ? 0
                          : left < 4 ? static_cast<int>(left)
                                     : 4);
-      code_detail::copy4(to + code_rows * runs * 4, inside ? g.from.second_scales + second : g.from.second_scales,
+      code_detail::copy4(to + code_rows * runs * 4, inside ? l.from.second_scales + second : l.from.second_scales,
                          inside ? 4 : 0);
     }
   }
   // Scales that are codes become numbers.
   __device__ void widen_scales(int i, int slot) const {
-    if (Form == code_form::runs && g.four_together) {
+    const coded& from = layer(i).from;
+    if (Form == code_form::runs && layer(i).four_together) {
 #pragma unroll
       for (int e = lane; e < code_rows * runs; e += 32) {
         const float2 raw = ptx::load_shared_float2(scale_at(slot) + code_rows * runs * 4 + e / runs * 8);
-        const float v = g.from.nested(__float_as_uint(raw.x) >> e % runs * 8 & 255, raw.y);
+        const float v = from.nested(__float_as_uint(raw.x) >> e % runs * 8 & 255, raw.y);
         ptx::store_shared(scale_at(slot) + e * 4, __float_as_uint(v));
       }
       return __syncwarp();
@@ -198,8 +223,8 @@ template <class T, code_form Form, bool Whole> struct code_units {
     for (int e = lane; e < code_rows * runs; e += 32) {
       const std::uint32_t to = scale_at(slot) + e * 4;
       const std::uint32_t word = ptx::load_shared(to), second = ptx::load_shared(to + code_rows * runs * 4);
-      const auto shift = static_cast<unsigned>(place_of_scale(row_of(i) + e / runs, e % runs) & 3) * 8;
-      ptx::store_shared(to, __float_as_uint(g.from.nested(word >> shift & 255, __uint_as_float(second))));
+      const auto shift = static_cast<unsigned>(place_of_scale(from, row_of(i) + e / runs, e % runs) & 3) * 8;
+      ptx::store_shared(to, __float_as_uint(from.nested(word >> shift & 255, __uint_as_float(second))));
     }
     __syncwarp();
   }

@@ -192,6 +192,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
         mma::multiply<T>(sum, a1, x1);
       }
     }
+    if (!asked) ptx::named_barrier(among_helpers, helpers);  // the sums of the task before have been read
     // [token][rank], as expand reads it.
     float* const to = sums + at.warp * 128 + at.col * 32 + at.row;
     to[0] = sum[0], to[16] = sum[1], to[8] = sum[2], to[24] = sum[3];
@@ -202,7 +203,6 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
       for (int w = 0; w < warps; ++w) v += sums[w * 128 + h];
       g.sums.s[t * 128 + h] = v;
     }
-    ptx::named_barrier(among_helpers, helpers);
   }
   // Waits for the slices of all blocks. The count only grows: `begun` is what it was before this launch, and is moved on
   // when every block has read it.

@@ -5,22 +5,27 @@
 // A warp has up to 256 columns of its own and their x in registers, and takes units of 16 rows one after the other. It
 // copies them itself, and waits for nobody until the sums of its units meet in shared memory, those of many units at
 // once. Scales multiply the sums of the columns that share one. Where a row is longer than a thread block has columns,
-// the blocks of a cluster share it, and each finishes some of the units. Everything is added in a fixed order.
+// the blocks of a cluster share it, and each finishes some of the units. Everything is added in a fixed order. Several
+// layers with the same input (Q, K and V) are segments of one launch, each with blocks of its own. Where y is the product of
+// two layers element by element (gate and up), a block has the same rows of both, one unit after the other:
+//     y = round(act(x Gᵀ)) ⊙ round(act(x Uᵀ))
 #pragma once
+#include <graft/backend/cuda/code_norm.cuh>
 #include <graft/backend/cuda/code_side.cuh>
 
 namespace graft::cuda {
 
 // Side: with warps that make S, which leaves fewer registers for the others.
-template <class T, code_form Form, int Eights, bool Side, bool Whole> struct code_block {
-  using units = code_units<T, Form, Whole>;
+template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many> struct code_block {
+  using units = code_units<T, Form, Whole, Many>;
   using codes = typename units::codes;
-  using side = code_side<T, Eights>;
-  static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side::threads : 0);
-  static constexpr int stages = code_stages;
-  static constexpr int among_us = 1, side_is_there = 2;
+  using side_branch = code_side<T, Form, Eights, Whole, Many>;
+  static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side_branch::threads : 0);
+  static constexpr int stages = code_stages, among_us = 1, side_is_there = 2;
   static constexpr int chunks = 2 * code_steps;  // of 32 columns
   static_assert(code_sums_in_table % (code_warps * Eights) == 0);
+  // Sums of a unit: where codes of a row share a scale, the side branch has a place of its own.
+  static constexpr int summands = code_warps + (Form == code_form::bytes && Side ? 1 : 0);
   using x_words = uint4[chunks][Eights];
   using sums = float[Eights][4];
 
@@ -40,11 +45,11 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
           x[c][n] = codes::x_of(from + static_cast<long long>(token) * in.k() + c / 2 * 64, c % 2, quad);
       }
     if constexpr (!Whole) {
-      if (in.g.slot.pre == nullptr) return;
+      if (in.of.slot.pre == nullptr) return;
 #pragma unroll
       for (int c = 0; c < chunks; ++c) {
         if (c / 2 >= in.own_steps) break;
-        const uint4 by = codes::x_of(static_cast<const T*>(in.g.slot.pre) + column + c / 2 * 64, c % 2, quad);
+        const uint4 by = codes::x_of(static_cast<const T*>(in.of.slot.pre) + column + c / 2 * 64, c % 2, quad);
 #pragma unroll
         for (int n = 0; n < Eights; ++n)
           x[c][n] = make_uint4(times<T>(x[c][n].x, by.x), times<T>(x[c][n].y, by.y), times<T>(x[c][n].z, by.z),
@@ -105,14 +110,16 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
 
   __device__ void consume() const {
     const auto thread = static_cast<int>(threadIdx.x);
+    const side_branch side{in, split};
     [[maybe_unused]] typename units::place next = in.first_place();
     const auto request = [&](int i, int slot) {
       if (in.has(i)) {
         if constexpr (Whole)
-          in.request(next, slot);
+          in.request(next, i, slot);
         else
           in.request(i, slot);
       }
+      if (Side && in.has(i)) side.ask_b(i);
       code_detail::end_of_copies();
     };
     const auto request_others = [&] {
@@ -123,21 +130,23 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
     const bool all_first = !Side && in.g.m <= 4;
     request(0, 0);
     if (all_first) request_others();
-    if constexpr (codes::has_table) codes::fill(in.table(), in.g.from.table, thread);
+    if constexpr (codes::has_table) codes::fill(in.table(), in.of.from.table, thread);
     ptx::let_next_kernel_start();
     ptx::wait_for_previous_kernel();
     x_words x;
     load_x(x);
     if (!all_first) request_others();  // x does not wait behind them
     ptx::named_barrier(among_us, consumers);
-    const codes numbers{in.g.from.how.codes, in.table() + in.lane * 4};
+    if (in.g.ahead.squares != nullptr && in.warp < in.g.m)
+      find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
+    const codes numbers{in.of.from.how.codes, in.table() + in.lane * 4};
     int slot = 0, in_phase = 0;
     for (int i = 0; in.has(i); ++i) {
       code_detail::wait_for_copies<stages - 1>();
       __syncwarp();
       if constexpr (units::has_scales && !Whole)
         if (in.nested) in.widen_scales(i, slot);
-      if (Side && in.g.slot.rank > 0 && in.warp == i % code_warps) bring_b(in.row_of(i) + in.lane);
+      const bool ends_phase = in_phase + 1 == in.g.phase || !in.has(i + 1);
       sums acc = {};
       accumulate(acc, numbers, slot, x);
       __syncwarp();
@@ -145,23 +154,40 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
       if (++slot == stages) slot = 0;
 #pragma unroll
       for (int n = 0; n < Eights; ++n)
-        ptx::store_shared(in.sum_at((in_phase * code_warps + in.warp) * Eights + n, in.lane / 8) + in.lane % 8 * 16,
+        ptx::store_shared(own_sum(in_phase, in.warp, n),
                           make_uint4(__float_as_uint(acc[n][0]), __float_as_uint(acc[n][1]), __float_as_uint(acc[n][2]),
                                      __float_as_uint(acc[n][3])));
-      if (++in_phase == in.g.phase || !in.has(i + 1)) {
-        finish(i + 1 - in_phase, in_phase);
+      ++in_phase;
+      if (ends_phase) {
+        finish(i + 1 - in_phase, in_phase, side);
         in_phase = 0;
       }
     }
   }
-  // Rows of B that the end of this unit reads, on their way while it is summed.
-  __device__ void bring_b(int row) const {
-    if (in.lane < code_rows && row < in.g.n)
-      ptx::bring(static_cast<const T*>(in.g.slot.b) + static_cast<long long>(row) * in.g.slot.rank);
+  // What this lane has of the sums of a warp.
+  __device__ std::uint32_t own_sum(int unit, int warp, int n) const {
+    return in.sum_at((unit * summands + warp) * Eights + n, in.lane / 8) + in.lane % 8 * 16;
+  }
+  // Where blocks share the columns: is this the one that finishes the unit? Splits are a power of two.
+  __device__ bool owns(int unit) const { return Whole || (unit & (in.g.splits - 1)) == split; }
+  // S Bᵀ of a unit, by one warp, to the sums that it has of it.
+  __device__ __forceinline__ void expand(int i, int count, const side_branch& side) const {
+    const int unit = (in.warp - i) & (code_warps - 1);
+    if (unit >= count || !owns(unit)) return;
+    constexpr bool apart = summands > code_warps;
+    sums acc = {};
+    side.expand(acc, i + unit);
+#pragma unroll
+    for (int n = 0; n < Eights; ++n) {
+      const std::uint32_t at = own_sum(unit, apart ? code_warps : in.warp, n);
+      const float4 v = apart ? make_float4(0, 0, 0, 0) : ptx::load_shared_float4(at);
+      ptx::store_shared(at, make_uint4(__float_as_uint(acc[n][0] + v.x), __float_as_uint(acc[n][1] + v.y),
+                                       __float_as_uint(acc[n][2] + v.z), __float_as_uint(acc[n][3] + v.w)));
+    }
   }
   // The sums of a unit lie all in the table or all behind it.
   __device__ float sum_of_warps(int unit, int n, int inside) const {
-    const int first = unit * code_warps * Eights;
+    const int first = unit * summands * Eights;
     const std::uint32_t at = in.sum_at(first + n, inside / 32) + inside % 32 * 4,
                         apart = in.sum_at(first + Eights, 0) - in.sum_at(first, 0);
     float v = 0;
@@ -169,97 +195,111 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole> struct cod
     for (int w = 0; w < code_warps; ++w) v += __uint_as_float(ptx::load_shared(at + w * apart));
     return v;
   }
+  // Where in a unit the number e of its sums belongs.
+  struct element {
+    int unit, n, inside;
+    // by_rows: sixteen lanes have the rows of one token.
+    __device__ explicit element(int e, bool by_rows = false)
+        : unit(e / (128 * Eights)), n(e / 128 % Eights), inside(by_rows ? row_by_row(e % 128) : e % 128) {}
+    __device__ static int row_by_row(int e) { return e % 8 * 16 + e / 32 * 4 + e / 8 % 2 * 2 + e / 16 % 2; }
+    __device__ int sum() const { return (unit * Eights + n) * 128 + inside; }
+    __device__ int token() const { return n * 8 + inside / 4 % 4 * 2 + (inside & 1); }
+    __device__ int row() const { return inside / 16 + 8 * (inside >> 1 & 1); }
+  };
   // y of `count` units from number `i` of this block on.
-  __device__ void finish(int i, int count) const {
+  __device__ void finish(int i, int count, const side_branch& side) const {
     const int thread = static_cast<int>(threadIdx.x), all = count * 128 * Eights;
-    const bool waits_for_side = Side && in.g.slot.rank > 0 && i == 0;
-    if (waits_for_side)
+    if (Side && side.groups() > 0 && i == 0)
       ptx::named_barrier(side_is_there, threads);
     else
       ptx::named_barrier(among_us, consumers);
+    if (Side && side.groups() > 0) {
+      expand(i, count, side);
+      ptx::named_barrier(among_us, consumers);
+    }
     const std::uint32_t parts = in.base + in.g.parts_at;
     const bool shared = !Whole && in.g.splits > 1;
     if (shared) {
       for (int e = thread; e < all; e += consumers)
-        ptx::store_shared(parts + e * 4, __float_as_uint(sum_of_warps(e / (128 * Eights), e / 128 % Eights, e % 128)));
+        ptx::store_shared(parts + e * 4, __float_as_uint(number(element(e), i)));
       ptx::cluster_sync();
     }
 #pragma unroll 1
-    for (int e = thread; e < all; e += consumers) {
-      const int unit = e / (128 * Eights), n = e / 128 % Eights, inside = e % 128;
-      const int token = n * 8 + inside / 4 % 4 * 2 + (inside & 1),
-                row = in.row_of(i + unit) + inside / 16 + 8 * (inside >> 1 & 1);
-      if (token >= in.g.m || (!Whole && row >= in.g.n)) continue;
-      if (shared && (unit & (in.g.splits - 1)) != split) continue;  // splits are a power of two
-      const b_of_row b = ask_b(row);
+    for (int e = thread; e < (in.gated() ? all / 2 : all); e += consumers) {
+      element at(e, in.g.behind.gain != nullptr);
+      const int token = at.token();
+      if (in.gated()) at.unit *= 2;
+      const int row = in.row_of(i + at.unit) + at.row();
+      if (token >= in.g.m || (!Whole && row >= in.of.n)) continue;
+      T* const y = static_cast<T*>(in.of.y) + static_cast<long long>(token) * in.of.n + row;
+      if (in.gated()) {
+        float v = 1;
+#pragma unroll 1
+        for (int layer = 0; layer < 2; ++layer, ++at.unit)
+          v *= to_float(from_float<T>(posted(in.g.segment[layer], number(at, i), token, row)));
+        *y = from_float<T>(v);
+        continue;
+      }
+      if (!owns(at.unit)) continue;
       float v = 0;
       if (!shared)
-        v = sum_of_warps(unit, n, inside);
+        v = number(at, i);
       else
-        for (int s = 0; s < in.g.splits; ++s) v += ptx::load_one_at(parts + e * 4, s);
-      store(v, b, token, row);
+        for (int s = 0; s < in.g.splits; ++s) v += ptx::load_one_at(parts + at.sum() * 4, s);
+      *y = from_float<T>(v = posted(in.of, v, token, row));
+      if (in.g.behind.gain != nullptr) store_normed<T>(in.g.behind, v, static_cast<long long>(token) * in.of.n, row);
     }
     if (shared)
       ptx::cluster_sync();
     else if (in.has(i + count))
       ptx::named_barrier(among_us, consumers);
   }
-  // The first sixteen of the rank, asked for before the sums are added up.
-  struct b_of_row {
-    uint4 eight[2];
-  };
-  __device__ __forceinline__ b_of_row ask_b(int row) const {
-    b_of_row b{};
-    if (!Side || in.g.slot.rank == 0) return b;
-    const auto* const from = reinterpret_cast<const uint4*>(static_cast<const T*>(in.g.slot.b) +
-                                                            static_cast<long long>(row) * in.g.slot.rank);
-    b.eight[0] = __ldg(from), b.eight[1] = __ldg(from + 1);
-    return b;
-  }
-  __device__ __forceinline__ void store(float v, const b_of_row& asked, int token, int row) const {
-    const code_args& g = in.g;
+  // x Wᵀ + S Bᵀ, over the columns of this block.
+  __device__ __forceinline__ float number(const element& e, int i) const {
+    const float v = sum_of_warps(e.unit, e.n, e.inside);
     if constexpr (Form == code_form::bytes) {
-      const float s = g.from.scale(g.from.how.scaled == scaled_by::row ? row : 0);
-      v *= g.from.how.codes == dtype::int8 ? encodings::int8_codes::number(1, s) : s;
+      const code_segment& of = in.layer(i + e.unit);
+      const int row = in.row_of(i + e.unit) + e.row();
+      if (row >= of.n) return 0;
+      const float s = of.from.scale(of.from.how.scaled == scaled_by::row ? row : 0),
+                  by = of.from.how.codes == dtype::int8 ? encodings::int8_codes::number(1, s) : s;
+      if (!Side || of.slot.rank == 0 || !owns(e.unit)) return v * by;
+      const int at = (e.unit * summands + code_warps) * Eights + e.n;
+      return fmaf(v, by, __uint_as_float(ptx::load_shared(in.sum_at(at, e.inside / 32) + e.inside % 32 * 4)));
     }
-    if constexpr (Side) {
-      const int rank = g.slot.rank;
-      const T* const b = static_cast<const T*>(g.slot.b) + static_cast<long long>(row) * rank;
-      const auto expand = [&](const uint4& eight, int r) {
-        const std::uint32_t two[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
-          const float2 by = unpack<T>(two[p]),
-                       s = ptx::load_shared_float2(in.base + g.side_at + (token * rank + r + 2 * p) * 4);
-          v = fmaf(by.x, s.x, v), v = fmaf(by.y, s.y, v);
-        }
-      };
-      if (rank > 0) expand(asked.eight[0], 0), expand(asked.eight[1], 8);
-#pragma unroll 1
-      for (int r = 16; r < rank; r += 8) expand(__ldg(reinterpret_cast<const uint4*>(b + r)), r);
-    }
-    const post_slot<T> post{g.slot.scale, g.slot.shift, static_cast<const T*>(g.residual), g.act, g.m, g.n};
-    static_cast<T*>(g.y)[static_cast<long long>(token) * g.n + row] = from_float<T>(post(v, token, row));
+    return v;
+  }
+  __device__ __forceinline__ float posted(const code_segment& of, float v, int token, int row) const {
+    if (in.g.ahead.squares != nullptr) v *= __uint_as_float(ptx::load_shared(in.base + in.g.factors_at + token * 4));
+    return post_slot<T>{of.slot.scale, of.slot.shift, static_cast<const T*>(of.residual), of.act, in.g.m, of.n}(
+        v, token, row);
   }
 };
 
-template <class T, code_form Form, int Eights, bool Side, bool Whole>
-__global__ void __launch_bounds__(code_block<T, Form, Eights, Side, Whole>::threads, 1)
+template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
+__global__ void __launch_bounds__(code_block<T, Form, Eights, Side, Whole, Many>::threads, 1)
     stream_codes_kernel(const __grid_constant__ code_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using block = code_block<T, Form, Eights, Side, Whole>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t begins = ptx::shared_address(raw);
   if (begins % (1U << 24U) != code_memory_begins) __trap();  // nothing else may lie in front
   const std::uint32_t base = begins - static_cast<std::uint32_t>(code_memory_begins);
-  const int split = static_cast<int>(blockIdx.x);
+  const int split = static_cast<int>(blockIdx.x), cluster = static_cast<int>(blockIdx.y);
+  int s = 0;
+  if constexpr (Many)
+#pragma unroll
+    for (int other = 1; other < max_segments; ++other) s += cluster >= g.segment[other].first ? 1 : 0;
+  const code_segment& of = g.segment[s];
+  using block = code_block<T, Form, Eights, Side, Whole, Many>;
+  const block now{{g, of, base, split, cluster - of.first, of.clusters}, split};
   if (!Side || threadIdx.x < block::consumers) {
     if constexpr (Side) ptx::take_registers<104>();
-    block{{g, base, split, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)}, split}.consume();
+    now.consume();
   } else {
     ptx::give_registers<64>();
-    if (g.slot.rank == 0) return;
-    typename block::side{g, base, static_cast<int>(threadIdx.x) - block::consumers}.make();
+    const typename block::side_branch side{now.in, split};
+    if (side.groups() == 0) return;
+    side.make(static_cast<int>(threadIdx.x) - block::consumers);
     asm volatile("bar.arrive %0, %1;" ::"n"(block::side_is_there), "n"(block::threads) : "memory");
   }
 #endif

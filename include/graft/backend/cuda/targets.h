@@ -39,18 +39,28 @@ constexpr bool give_joint_rank(sequence<product_shape>& to, const product_shape*
   for (int i = 0; i < count; ++i) to[i].rank = joint.rank > own[i] ? joint.rank : own[i];
   return joint.apart;
 }
+constexpr bool run_codes_together(const product_shape* all, int count, bool gated, const target& t) {
+  sequence<product_shape> padded;
+  for (int i = 0; i < count; ++i) padded.push(all[i]), padded[i].rank = padded_rank(all[i].rank);
+  return choose_codes_together(padded.begin(), count, gated, t).launches == 1;
+}
 constexpr bool run_together(const product_shape* all, int count, const target& t) {
+  if (!all[0].stored.plain()) return run_codes_together(all, count, false, t);
   sequence<product_shape> padded;
   give_joint_rank(padded, all, count, false);
   return choose_together(padded.begin(), count, t).rows > 0;
 }
 constexpr bool run_gated(const product_shape* all, const target& t) {
+  if (!all[0].stored.plain()) return run_codes_together(all, 2, true, t);
   sequence<product_shape> padded;
   const bool apart = give_joint_rank(padded, all, 2, true);
   return choose_gated(padded.begin(), apart, t).rows > 0;
 }
 constexpr bool run_normed(const product_shape& before, const product_shape* behind, int count, const target& t) {
-  const auto stands = [&](product_shape p) { return p.rank = padded_rank(p.rank), stands_by_norm(p, t); };
+  const auto stands = [&](product_shape p) {
+    p.rank = padded_rank(p.rank);
+    return p.stored.plain() ? stands_by_norm(p, t) : codes_stand_by_norm(p, t);
+  };
   bool all = takes_norm_of(before.n) && stands(before);
   for (int i = 0; i < count; ++i) all = all && stands(behind[i]);
   return all;
