@@ -230,15 +230,7 @@ template <class T> class bound_product {
     p.aligned = reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
     return p;
   }
-  activation act() const {
-    switch (slots_.act) {
-      case op::relu: return activation::relu;
-      case op::silu: return activation::silu;
-      case op::gelu: return activation::gelu;
-      case op::gelu_tanh: return activation::gelu_tanh;
-      default: return activation::none;
-    }
-  }
+  activation act() const { return activation_of(slots_.act); }
   const void* weight() const {
     return shared_ != nullptr && shared_->weight ? shared_->weight_now.data() : own_weight();
   }

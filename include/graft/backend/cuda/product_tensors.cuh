@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/packed.cuh>
+#include <graft/graph/op.h>
 
 namespace graft::cuda {
 
@@ -17,6 +18,16 @@ template <class T> struct shared_slots {
   buffer weight_now, counters;
   common_memory workspace;  // of whichever adapter runs: a captured launch outlives the adapter it was captured with
 };
+
+constexpr activation activation_of(op o) {
+  switch (o) {
+    case op::relu: return activation::relu;
+    case op::silu: return activation::silu;
+    case op::gelu: return activation::gelu;
+    case op::gelu_tanh: return activation::gelu_tanh;
+    default: return activation::none;
+  }
+}
 
 // The tensors of one call.
 struct product_tensors {
