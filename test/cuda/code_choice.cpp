@@ -28,9 +28,9 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
         for (const long long m : {1, 8, 9, 16, 17, 32, 33, 64}) {
           INFO(name_of(e), ", inner size ", k, ", rank ", rank, ", ", m, " tokens");
           const code_choice c = choose_codes(e, dtype::bf16, m, k, rank, h200);
-          CHECK((c.launches == 0) == (m > 32 || (e.block_bytes > 0 && k % 256 != 0)));
-          if (c.launches == 0) continue;
-          CHECK(c.launches * c.tokens >= m);
+          CHECK((c.groups == 0) == (m > 32 || (e.block_bytes > 0 && k % 256 != 0)));
+          if (c.groups == 0) continue;
+          CHECK(c.groups * c.tokens >= m);
           CHECK(c.own <= code_steps);
           CHECK(c.own * c.splits * code_warps >= k / 64);
           const long long stages = code_stages * code_warps, eights = c.tokens / 8;
@@ -55,21 +55,21 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
         }
 }
 TEST_CASE("code choice: few tokens of what the kernels can read, and nothing else") {
-  auto launches = [](const encoding& e, long long m, int k, const target& on, dtype type = dtype::bf16) {
-    return choose_codes(e, type, m, k, 16, on).launches;
+  auto groups = [](const encoding& e, long long m, int k, const target& on, dtype type = dtype::bf16) {
+    return choose_codes(e, type, m, k, 16, on).groups;
   };
   for (const encoding& e : {nf4_64, nf4_32, double_32, int8_rows, q8_0, q4_0}) {
-    CHECK(launches(e, 1, 4096, h200) == 1);
-    CHECK(launches(e, 16, 14336, h200) == 1);
-    CHECK(launches(e, 32, 4096, h200) == 2);
-    CHECK(launches(e, 33, 4096, h200) == 0);
-    CHECK(launches(e, 1, 4100, h200) == 0);
-    CHECK(launches(e, 1, 4096, a100) == 0);
-    CHECK(launches(e, 1, 4096, h200, dtype::f32) == 0);
+    CHECK(groups(e, 1, 4096, h200) == 1);
+    CHECK(groups(e, 16, 14336, h200) == 1);
+    CHECK(groups(e, 32, 4096, h200) == 2);
+    CHECK(groups(e, 33, 4096, h200) == 0);
+    CHECK(groups(e, 1, 4100, h200) == 0);
+    CHECK(groups(e, 1, 4096, a100) == 0);
+    CHECK(groups(e, 1, 4096, h200, dtype::f32) == 0);
   }
-  CHECK(launches({dtype::nf4, scaled_by::run, 4096}, 1, 4096, h200) == 1);
-  CHECK(launches(q4_0, 1, 4096 + 64, h200) == 0);
-  CHECK(launches({dtype::nf4, scaled_by::row_run, 128}, 1, 4096 + 64, h200) == 0);
+  CHECK(groups({dtype::nf4, scaled_by::run, 4096}, 1, 4096, h200) == 1);
+  CHECK(groups(q4_0, 1, 4096 + 64, h200) == 0);
+  CHECK(groups({dtype::nf4, scaled_by::row_run, 128}, 1, 4096 + 64, h200) == 0);
 }
 TEST_CASE("code choice: layers with one input are one launch, and two with the product of their results") {
   const auto layers = [](std::vector<int> n, int k, long long m, int rank) {
@@ -81,22 +81,22 @@ TEST_CASE("code choice: layers with one input are one launch, and two with the p
     return choose_codes_together(all.data(), static_cast<int>(all.size()), gated, h200);
   };
   std::vector<product_shape> qkv = layers({4096, 1024, 1024}, 4096, 16, 16);
-  CHECK(together(qkv, false).launches == 1);
+  CHECK(together(qkv, false).groups == 1);
   qkv[2].rank = 0;  // has no adapter
-  CHECK(together(qkv, false).launches == 1);
+  CHECK(together(qkv, false).groups == 1);
   qkv[2].stored = nf4_32;
-  CHECK(together(qkv, false).launches == 0);
+  CHECK(together(qkv, false).groups == 0);
   qkv[2].stored = {};
-  CHECK(together(qkv, false).launches == 0);
-  CHECK(together(layers({4096, 1024}, 4096, 17, 16), false).launches == 0);
+  CHECK(together(qkv, false).groups == 0);
+  CHECK(together(layers({4096, 1024}, 4096, 17, 16), false).groups == 0);
   const code_choice gate = together(layers({14336, 14336}, 4096, 16, 16), true);
   CHECK(gate.gated);
   CHECK(gate.at.phase % 2 == 0);
-  CHECK(together(layers({14336, 14336}, 4096, 16, 64), true).launches == 0);  // S of both has no room
-  CHECK(together(layers({14336, 14336}, 4096, 16, 64), false).launches == 1);
-  CHECK(together(layers({14336, 14336}, 8192, 16, 16), true).launches == 0);  // blocks share the columns
-  CHECK(together(layers({14336, 14336}, 8192, 16, 16), false).launches == 1);
-  CHECK(together(layers({14336, 4096}, 4096, 16, 16), true).launches == 0);
+  CHECK(together(layers({14336, 14336}, 4096, 16, 64), true).groups == 0);  // S of both has no room
+  CHECK(together(layers({14336, 14336}, 4096, 16, 64), false).groups == 1);
+  CHECK(together(layers({14336, 14336}, 8192, 16, 16), true).groups == 0);  // blocks share the columns
+  CHECK(together(layers({14336, 14336}, 8192, 16, 16), false).groups == 1);
+  CHECK(together(layers({14336, 4096}, 4096, 16, 16), true).groups == 0);
 }
 TEST_CASE("code choice: units are dealt to all thread blocks that there are") {
   const int qkv[] = {256, 64, 64}, gate[] = {896, 896}, small[] = {1, 1, 1};
@@ -105,9 +105,11 @@ TEST_CASE("code choice: units are dealt to all thread blocks that there are") {
   CHECK(rounds_of_units(gate, 1, 132) == 7);
   CHECK(rounds_of_units(small, 3, 132) == 1);
 }
-TEST_CASE("code choice: a layer type counts the kernels that run: one for few tokens, else one that decodes first") {
+TEST_CASE(
+    "code choice: a layer type counts the kernels that run: one for few tokens, another for S with more than eight, "
+    "else one that decodes first") {
   using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, on<sm_90>>;
-  static_assert(plan::kernels_at(16) == 1 && plan::kernels_at(32) == 2);
+  static_assert(plan::kernels_at(16) == 1 && plan::kernels_at(32) == 1);
   static_assert(plan::kernels_at(4096) == 1 + compile<linear<4096, 4096, bf16, lora<16>>, on<sm_90>>::kernels_at(4096));
   std::string all;
   explain<linear<4096, 4096, nf4<64>, lora<16>>, sm_90>([&](const text& t) { all += t.c_str(); }, 1);

@@ -85,7 +85,7 @@ struct tensors {
           x = norm ? 1 + 0.2F * any(engine)
                    : any(engine) * (matrix ? 1.7F / std::sqrt(static_cast<float>(columns)) : 1);
         }
-        if (v.what == op::base && to.rank == 2 && to.size[0] > 1 && !how.plain()) {
+        if (v.what == op::base && to.rank == 2 && to.size[0] > 1 && to.size[1] > 1 && !how.plain()) {
           const test::coded_and_plain codes(host, to.size[0], to.size[1], how);
           const auto placed =
               cuda::place_codes(nullptr, codes.codes.as_view(), memory.emplace_back(), beside.emplace_back());

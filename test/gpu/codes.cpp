@@ -74,7 +74,7 @@ TEST_CASE("gpu: rows so long that thread blocks share them, with parts of S from
 TEST_CASE("gpu: units that are whole have kernels of their own, with a side branch and without") {
   if (no_gpu()) return;
   for (const named_encoding& e : every_encoding())
-    for (const auto& [out, tokens] : {std::pair{144, 1}, {144, 13}, {4240, 8}, {4240, 16}})
+    for (const auto& [out, tokens] : {std::pair{144, 1}, {144, 13}, {4240, 8}, {4240, 16}, {4240, 29}})
       for (const int rank : {0, 16, 48}) {
         if (e.name != "nf4 64" && e.name != "fp4 64") continue;
         INFO(e.name, ", out ", out, ", ", tokens, " tokens, rank ", rank);

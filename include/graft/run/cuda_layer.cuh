@@ -59,8 +59,8 @@ template <class T> class executor : public graft::executor<engine<T>> {
         t << row(made.value()[l.anchor].what).name << (l.sum >= 0 ? " over the tokens" : " by itself");
         continue;
       }
-      if (const code_choice codes = made.product(l.product).codes_for(tokens, p->to); codes.launches > 0) {
-        t << "stream of codes, " << codes.launches << (codes.launches == 1 ? " launch" : " launches");
+      if (const code_choice codes = made.product(l.product).codes_for(tokens, p->to); codes.groups > 0) {
+        t << "stream of codes, 1 launch";
         continue;
       }
       if (made.product(l.product).is_coded()) t << "decoding, ";

@@ -190,7 +190,7 @@ template <class T> class bound_product {
     return {packed_.a.data(), packed_.b.data(), s.scale, s.shift, s.pre, rank_, s.a_tiles, s.b_tiles};
   }
   bool is_coded() const { return base_leaf(*g_, slots_.weight) >= 0 && leaf().beside != nullptr; }
-  // How a product of m tokens reads codes; without launches where it does not.
+  // How a product of m tokens reads codes; without groups of tokens where it does not.
   code_choice codes_for(long long m, const target& to) const {
     if (!is_coded() || !slots_.weight_by_row || kept_side() >= 0 || slots_.before_posts >= 0) return {};
     return choose_codes(leaf().beside->how, dtype_of<T>, m, k_, rank_, to);
@@ -200,7 +200,7 @@ template <class T> class bound_product {
   bool stands_by_norm(long long m, const linear_kernels& kernels, const target& to) const {
     if (is_coded()) {
       const code_choice c = codes_for(m, to);
-      return codes_stand_by_norm(shape_of_codes(m), to) && c.launches == 1 && kernels.codes.has(c);
+      return codes_stand_by_norm(shape_of_codes(m), to) && c.groups == 1 && kernels.codes.has(c);
     }
     return kernels.timer == nullptr && cuda::stands_by_norm(shape_alone(m), to, kernels.have);
   }
@@ -262,7 +262,7 @@ template <class T> class bound_product {
     const code_choice c = codes_for(m, to);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
-    if (c.launches == 0 || !aligned || !kernels.codes.has(c)) return false;
+    if (c.groups == 0 || !aligned || !kernels.codes.has(c)) return false;
     if (code_calls_.empty()) {
       const code_operands one = as_codes();
       code_calls_ = code_calls(kernels.codes, to, &one, 1);

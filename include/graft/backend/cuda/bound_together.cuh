@@ -68,8 +68,8 @@ template <class T> class bound_together {
       if (with.x[i] != with.x[0]) return ran::nothing;  // codes are multiplied with one x
     }
     code_choice c = with.gated ? choose_codes_together(shapes, count_, true, device) : code_choice{};
-    if (c.launches == 0) c = choose_codes_together(shapes, count_, false, device);
-    if (c.launches == 0 || !kernels.codes.has(c)) return ran::nothing;
+    if (c.groups == 0) c = choose_codes_together(shapes, count_, false, device);
+    if (c.groups == 0 || !kernels.codes.has(c)) return ran::nothing;
     code_calls& calls = c.gated ? of_gate_ : of_codes_;
     if (calls.empty()) calls = code_calls(kernels.codes, device, operands, count_);
     code_tensors now{with.x[0], {}, nullptr, static_cast<float*>(with.workspace), with.counters, with.ahead, {}};

@@ -95,12 +95,13 @@ class code_calls {
              bool alone) {
     code_args g{};
     bool whole = c.splits == 1, side = false;
-    fill(g, c, with, whole, side);
-    const kernel_entry& what = kernels_->of(c, side, whole, count_ > 1);
+    fill(g, c, m, with, whole, side);
+    const int layers = count_ * c.groups;
+    const kernel_entry& what = kernels_->of(c, side, whole, layers > 1);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
     if (ready_ != what.kernel)
       if (status s = prepare(what, c.splits); !s) return s;
-    const int clusters = deal(g, c.gated);
+    const int clusters = deal(g, c.gated ? 1 : layers);
     cudaLaunchAttribute attributes[3];
     unsigned count = 0;
     if (c.splits > 1) attributes[count++] = in_clusters(c.splits);
@@ -116,26 +117,13 @@ class code_calls {
                               stream,
                               attributes,
                               count + (chained ? 1U : 0U)};
-    const long long pitch = bits_of(stays_[0].computes) / 8;
-    for (long long first = 0; first < m; first += c.tokens) {
-      const auto row = [&](const void* p, long long width) {
-        return p == nullptr ? nullptr : static_cast<const char*>(p) + first * width * pitch;
-      };
-      g.m = static_cast<int>(m - first < c.tokens ? m - first : c.tokens);
-      g.x = row(with.x, g.k);
-      for (int i = 0; i < count_; ++i) {
-        g.segment[i].y = const_cast<char*>(row(with.y[i], stays_[i].n));
-        g.segment[i].residual = row(with.residual, stays_[i].n);
-      }
-      void* arguments[] = {&g};
-      if (status s = launch(config, what.kernel, arguments, "stream of codes"); !s) return s;
-      config.numAttrs = count + 1;
-    }
-    return ok;
+    void* arguments[] = {&g};
+    return launch(config, what.kernel, arguments, "stream of codes");
   }
 
  private:
-  void fill(code_args& g, const code_choice& c, const code_tensors& with, bool& whole, bool& side) const {
+  void fill(code_args& g, const code_choice& c, long long m, const code_tensors& with, bool& whole, bool& side) const {
+    g.x = with.x, g.m = static_cast<int>(m);
     g.k = stays_[0].k, g.steps = g.k / 64, g.own = c.own, g.splits = c.splits, g.phase = c.at.phase, g.gated = c.gated;
     const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
     g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.side_at = offset(c.at.side);
@@ -143,12 +131,20 @@ class code_calls {
     g.sums_at = offset(c.at.sums), g.parts_at = offset(c.at.parts), g.factors_at = offset(c.at.factors);
     g.ahead = with.ahead, g.behind = with.behind;
     long long parts = 0;
-    for (int i = 0; i < count_; ++i) {
-      code_segment& of = g.segment[i];
+    const long long pitch = bits_of(stays_[0].computes) / 8;
+    for (int s = 0; s < count_ * c.groups; ++s) {
+      const int i = s % count_;
+      const long long first = s / count_ * c.tokens;
+      const auto row = [&](const void* p, long long width) {
+        return p == nullptr ? nullptr : static_cast<const char*>(p) + first * width * pitch;
+      };
+      code_segment& of = g.segment[s];
       const coded& from = from_[i];
       of.from = from, of.slot = stays_[i].slot, of.act = stays_[i].act, of.n = stays_[i].n;
+      of.first_token = static_cast<int>(first);
+      of.residual = row(with.residual, of.n), of.y = const_cast<char*>(row(with.y[i], of.n));
       of.units = (of.n + code_rows - 1) / code_rows;
-      of.side = with.side + parts, of.counters = with.counters + 2 * i;
+      of.side = with.side + parts, of.counters = with.counters + 2 * s;
       parts += bytes_of_side_parts(of.slot.rank, c.tokens) / 4;
       const bool nested = from.how.scales == dtype::u8;
       of.four_together = from.how.block == 64 && g.k % (64 * code_steps) == 0 && c.own == code_steps &&
@@ -160,10 +156,10 @@ class code_calls {
     }
   }
   // To each layer its clusters; how many there are.
-  int deal(code_args& g, bool gated) const {
+  int deal(code_args& g, int layers) const {
     int units[max_segments] = {}, used = 0;
-    for (int i = 0; i < count_; ++i) units[i] = g.segment[i].units;
-    const int layers = gated ? 1 : count_, rounds = rounds_of_units(units, layers, clusters_);
+    for (int i = 0; i < layers; ++i) units[i] = g.segment[i].units;
+    const int rounds = rounds_of_units(units, layers, clusters_);
     for (int i = 0; i < max_segments; ++i) {
       code_segment& of = g.segment[i];
       of.first = i < layers ? used : clusters_;

@@ -14,8 +14,8 @@ inline constexpr int code_forms = 6;
 
 // A warp has up to four steps of 64 columns, and takes 16 rows at a time.
 inline constexpr int code_warps = 16, code_steps = 4, code_rows = 16;
-// More tokens than two launches take are quicker on numbers that were decoded first.
-inline constexpr int most_code_tokens = 16, most_code_launches = 2, most_code_splits = 8;
+// More tokens than two groups are quicker on numbers that were decoded first.
+inline constexpr int most_code_tokens = 16, most_code_groups = 2, most_code_splits = 8;
 
 // Offsets in shared memory are counted from where a block's begins; the first kilobyte is the system's. The table of
 // pairs lies on a multiple of its size: the address of an entry is then put together from bytes. A sum is 16 rows of
@@ -70,9 +70,9 @@ struct code_layout {
 };
 struct code_choice {
   code_form form = code_form::none;
-  int tokens = 0, launches = 0;  // of a launch; none: the weight is decoded first
-  int splits = 0, own = 0;       // thread blocks that share the columns, and steps of a warp
-  bool gated = false;            // what is stored is the product of two layers
+  int tokens = 0, groups = 0;  // of a group, each with thread blocks of its own; none: the weight is decoded first
+  int splits = 0, own = 0;     // thread blocks that share the columns, and steps of a warp
+  bool gated = false;          // what is stored is the product of two layers
   code_layout at{};
 };
 
@@ -124,7 +124,7 @@ constexpr bool lay_out(code_choice& c, int rank, bool nested) {
 // `rank` is padded.
 constexpr code_choice choose_codes(const encoding& e, dtype computes, long long m, int k, int rank, const target& on) {
   code_choice c;
-  if (!is_hopper(on) || !is_16_bit(computes) || rank > 64 || m > most_code_launches * most_code_tokens) return {};
+  if (!is_hopper(on) || !is_16_bit(computes) || rank > 64 || m > most_code_groups * most_code_tokens) return {};
   c.form = form_of(e, k);
   const int steps = k / 64, of_a_block = code_warps * code_steps;
   c.splits = (steps + of_a_block - 1) / of_a_block;
@@ -133,7 +133,7 @@ constexpr code_choice choose_codes(const encoding& e, dtype computes, long long 
   const int warps = c.splits * code_warps;
   c.own = e.block_bytes > 0 ? code_steps : (steps + warps - 1) / warps;
   c.tokens = m <= 8 ? 8 : most_code_tokens;
-  c.launches = static_cast<int>((m + c.tokens - 1) / c.tokens);
+  c.groups = static_cast<int>((m + c.tokens - 1) / c.tokens);
   return lay_out(c, rank, e.scales == dtype::u8) ? c : code_choice{};
 }
 // The same for layers with the same input as one launch; `gated`: for two whose product is all that is wanted. The ranks are
@@ -149,7 +149,7 @@ constexpr code_choice choose_codes_together(const product_shape* all, int count,
   }
   if (count > max_segments || (gated && count != 2)) return {};
   code_choice c = choose_codes(all[0].stored, all[0].type, all[0].m, all[0].k, rank, on);
-  if (c.launches != 1 || (gated && (c.splits > 1 || c.at.phase < 2))) return {};
+  if (c.groups != 1 || (gated && (c.splits > 1 || c.at.phase < 2))) return {};
   if (gated) c.gated = true, c.at.phase -= c.at.phase % 2;
   return c;
 }
@@ -157,7 +157,7 @@ constexpr code_choice choose_codes_together(const product_shape* all, int count,
 constexpr bool codes_stand_by_norm(const product_shape& p, const target& on) {
   if (p.type != dtype::bf16 || p.m < 1 || p.m > most_normed_tokens || p.across || p.keeps || p.pre || !p.aligned)
     return false;
-  return choose_codes(p.stored, p.type, p.m, p.k, p.rank, on).launches == 1;
+  return choose_codes(p.stored, p.type, p.m, p.k, p.rank, on).groups == 1;
 }
 // What choose.h reserves for parts of S and counters is enough for every layer of a launch.
 static_assert(max_segments * bytes_of_side_parts(16, most_code_tokens) <= workspace_bound(1, 16));

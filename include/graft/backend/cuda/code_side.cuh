@@ -108,9 +108,9 @@ template <class T, code_form Form, int Eights, bool Whole, bool Many> struct cod
         for (int n = 0; n < Eights; ++n) {
           const int token = n * 8 + row;
           x[c][n] = make_uint4(0, 0, 0, 0);
-          if (first + c < end && token < g.m)
-            x[c][n] = *reinterpret_cast<const uint4*>(static_cast<const T*>(g.x) + static_cast<long long>(token) * g.k +
-                                                      (first + c) * 32 + quad * 8);
+          if (first + c < end && token < in.m())
+            x[c][n] = *reinterpret_cast<const uint4*>(in.x() + static_cast<long long>(token) * g.k + (first + c) * 32 +
+                                                      quad * 8);
         }
 #pragma unroll
       for (int c = 0; c < at_once; ++c) {

@@ -8,7 +8,8 @@
 
 namespace graft::cuda {
 
-// A layer of a launch: several that read the same x (Q, K and V) have thread blocks of their own each.
+// A layer of a launch: several that read the same x (Q, K and V) have thread blocks of their own each, and so has every
+// group of tokens of one layer, so that two blocks read the same codes at about the same time.
 struct code_segment {
   coded from;
   void* y;
@@ -17,6 +18,7 @@ struct code_segment {
   activation act;
   bool four_together;   // a warp's scales of a row lie side by side: blocks of 64, four of them aligned
   int n, units;         // of 16 rows
+  int first_token;      // of its group
   int first, clusters;  // of thread blocks; where there is no layer, none is the first
   float* side;          // parts of S in device memory, [rank / 16][slice][token][16]
   // Zero between launches: how many blocks have made their parts of S, and how many know that all have.
@@ -86,6 +88,12 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
   __device__ const code_segment& layer(int i) const { return gated() ? g.segment[i & 1] : of; }
   __device__ int number(int i) const { return first + (gated() ? i / 2 : i) * step; }
   __device__ bool has(int i) const { return number(i) < of.units; }
+  __device__ int first_token() const { return Many ? of.first_token : 0; }
+  __device__ int m() const {
+    const int left = g.m - first_token();
+    return Many && left > most_code_tokens ? most_code_tokens : left;
+  }
+  __device__ const T* x() const { return static_cast<const T*>(g.x) + static_cast<long long>(first_token()) * k(); }
   __device__ int k() const { return Whole ? code_warps * code_steps * 64 : g.k; }
   __device__ int row_of(int i) const { return number(i) * code_rows; }
   __device__ std::uint32_t table() const { return base + static_cast<std::uint32_t>(code_table_at); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// stream_codes: up to 16 tokens on a weight that is codes, sm_90a. The codes pass through once and become numbers in
+// stream_codes: few tokens on a weight that is codes, sm_90a, 16 to a thread block. The codes pass through once and become numbers in
 // the registers from which the tensor cores read them; y = post(x Wᵀ + (x Aᵀ) Bᵀ).
 //
 // A warp has up to 256 columns of its own and their x in registers, and takes units of 16 rows one after the other. It
@@ -34,14 +34,14 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
 
   __device__ void load_x(x_words& x) const {
     const int row = in.lane / 4, quad = in.lane % 4, column = in.first_step * 64;
-    const T* const from = static_cast<const T*>(in.g.x) + column;
+    const T* const from = in.x() + column;
 #pragma unroll
     for (int c = 0; c < chunks; ++c)
 #pragma unroll
       for (int n = 0; n < Eights; ++n) {
         const int token = n * 8 + row;
         x[c][n] = make_uint4(0, 0, 0, 0);
-        if ((Whole || c / 2 < in.own_steps) && token < in.g.m)
+        if ((Whole || c / 2 < in.own_steps) && token < in.m())
           x[c][n] = codes::x_of(from + static_cast<long long>(token) * in.k() + c / 2 * 64, c % 2, quad);
       }
     if constexpr (!Whole) {
@@ -57,14 +57,26 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
       }
     }
   }
+  // What a lane has of 16 rows: numbers of a chunk.
+  struct chunk {
+    typename codes::pairs upper, lower;
+  };
+  // Those of a step of 64 columns.
+  struct step_numbers {
+    chunk half[2];
+  };
+  __device__ __forceinline__ void look_up(step_numbers& to, const codes& numbers, std::uint32_t unit, int b) const {
+    typename codes::words upper[2], lower[2];
+    const int row = in.lane / 4, quad = in.lane % 4;
+    codes::load(upper, unit, row, b, quad), codes::load(lower, unit, row + 8, b, quad);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) numbers.decode(to.half[h].upper, upper[h]), numbers.decode(to.half[h].lower, lower[h]);
+  }
   // One chunk of 16 rows on all tokens.
   template <bool First>
-  __device__ __forceinline__ static void multiply(sums& to, const codes& numbers, const typename codes::words& of_upper,
-                                                  const typename codes::words& of_lower, const uint4 (&x)[Eights]) {
-    typename codes::pairs upper, lower;
-    numbers.decode(upper, of_upper), numbers.decode(lower, of_lower);
-    const std::uint32_t first[4] = {upper[0], lower[0], upper[1], lower[1]},
-                        second[4] = {upper[2], lower[2], upper[3], lower[3]};
+  __device__ __forceinline__ static void multiply(sums& to, const chunk& w, const uint4 (&x)[Eights]) {
+    const std::uint32_t first[4] = {w.upper[0], w.lower[0], w.upper[1], w.lower[1]},
+                        second[4] = {w.upper[2], w.lower[2], w.upper[3], w.lower[3]};
 #pragma unroll
     for (int n = 0; n < Eights; ++n) {
       if constexpr (First)
@@ -84,26 +96,33 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
   // Runs of 64 do without a branch from step to step, so that one is looked up while the other is multiplied: what is
   // not there has zeros for x and for scales.
   static constexpr bool runs = Form == code_form::runs;
-  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, int slot, const x_words& x) const {
+  // Steps of the first unit that are looked up while x is on its way.
+  static constexpr int early_steps = runs && Eights == 2 ? 1 : 0;
+  using early_numbers = step_numbers[early_steps > 0 ? early_steps : 1];
+  template <int Early>
+  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, int slot, const x_words& x,
+                                             const early_numbers& early) const {
     const std::uint32_t unit = in.at(slot);
-    const int row = in.lane / 4, quad = in.lane % 4;
     typename units::lane_scales scale;
     if constexpr (runs) in.load_scales(scale, slot);
 #pragma unroll
     for (int b = 0; b < code_steps; ++b) {
       if (!runs && b >= in.own_steps) break;
-      typename codes::words upper[2], lower[2];
-      codes::load(upper, unit, row, b, quad), codes::load(lower, unit, row + 8, b, quad);
+      step_numbers now;
+      if (b < Early)
+        now = early[b < Early ? b : 0];
+      else
+        look_up(now, numbers, unit, b);
       if constexpr (Form == code_form::bytes) {
-        multiply<false>(acc, numbers, upper[0], lower[0], x[2 * b]);
-        multiply<false>(acc, numbers, upper[1], lower[1], x[2 * b + 1]);
+        multiply<false>(acc, now.half[0], x[2 * b]);
+        multiply<false>(acc, now.half[1], x[2 * b + 1]);
         continue;
       }
       sums part;
       if constexpr (!runs) in.load_scales(scale, slot, b);
-      multiply<true>(part, numbers, upper[0], lower[0], x[2 * b]);
+      multiply<true>(part, now.half[0], x[2 * b]);
       if constexpr (!runs) add(acc, part, scale, 0);
-      multiply<!runs>(part, numbers, upper[1], lower[1], x[2 * b + 1]);
+      multiply<!runs>(part, now.half[1], x[2 * b + 1]);
       add(acc, part, scale, runs ? b : 1);
     }
   }
@@ -127,7 +146,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
       for (int i = 1; i < stages; ++i) request(i, i);
     };
     // A short x does not hold up codes that are asked for before it.
-    const bool all_first = !Side && in.g.m <= 4;
+    const bool all_first = !Side && in.m() <= 4;
     request(0, 0);
     if (all_first) request_others();
     if constexpr (codes::has_table) codes::fill(in.table(), in.of.from.table, thread);
@@ -137,31 +156,42 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
     load_x(x);
     if (!all_first) request_others();  // x does not wait behind them
     ptx::named_barrier(among_us, consumers);
-    if (in.g.ahead.squares != nullptr && in.warp < in.g.m)
+    if (in.g.ahead.squares != nullptr && in.warp < in.m())
       find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
     const codes numbers{in.of.from.how.codes, in.table() + in.lane * 4};
-    int slot = 0, in_phase = 0;
-    for (int i = 0; in.has(i); ++i) {
+    const auto arrive = [&](int i, int slot) {
       code_detail::wait_for_copies<stages - 1>();
       __syncwarp();
       if constexpr (units::has_scales && !Whole)
         if (in.nested) in.widen_scales(i, slot);
+    };
+    int slot = 0, in_phase = 0;
+    early_numbers early;
+    arrive(0, 0);
+#pragma unroll
+    for (int b = 0; b < early_steps; ++b) look_up(early[b], numbers, in.at(0), b);
+    if constexpr (early_steps > 0) __syncwarp();
+    sums acc = {};
+    accumulate<early_steps>(acc, numbers, 0, x, early);
+    for (int i = 0;; accumulate<0>(acc, numbers, slot, x, early)) {
       const bool ends_phase = in_phase + 1 == in.g.phase || !in.has(i + 1);
-      sums acc = {};
-      accumulate(acc, numbers, slot, x);
       __syncwarp();
       request(i + stages, slot);
       if (++slot == stages) slot = 0;
 #pragma unroll
-      for (int n = 0; n < Eights; ++n)
+      for (int n = 0; n < Eights; ++n) {
         ptx::store_shared(own_sum(in_phase, in.warp, n),
                           make_uint4(__float_as_uint(acc[n][0]), __float_as_uint(acc[n][1]), __float_as_uint(acc[n][2]),
                                      __float_as_uint(acc[n][3])));
-      ++in_phase;
-      if (ends_phase) {
-        finish(i + 1 - in_phase, in_phase, side);
-        in_phase = 0;
+        acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0;
       }
+      ++i, ++in_phase;
+      if (ends_phase) {
+        finish(i - in_phase, in_phase, side);
+        in_phase = 0;
+        if (!in.has(i)) break;
+      }
+      arrive(i, slot);
     }
   }
   // What this lane has of the sums of a warp.
@@ -230,7 +260,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
       const int token = at.token();
       if (in.gated()) at.unit *= 2;
       const int row = in.row_of(i + at.unit) + at.row();
-      if (token >= in.g.m || (!Whole && row >= in.of.n)) continue;
+      if (token >= in.m() || (!Whole && row >= in.of.n)) continue;
       T* const y = static_cast<T*>(in.of.y) + static_cast<long long>(token) * in.of.n + row;
       if (in.gated()) {
         float v = 1;
@@ -271,7 +301,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
   }
   __device__ __forceinline__ float posted(const code_segment& of, float v, int token, int row) const {
     if (in.g.ahead.squares != nullptr) v *= __uint_as_float(ptx::load_shared(in.base + in.g.factors_at + token * 4));
-    return post_slot<T>{of.slot.scale, of.slot.shift, static_cast<const T*>(of.residual), of.act, in.g.m, of.n}(
+    return post_slot<T>{of.slot.scale, of.slot.shift, static_cast<const T*>(of.residual), of.act, in.m(), of.n}(
         v, token, row);
   }
 };

@@ -17,7 +17,7 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   if (!p.stored.plain()) {
     const bool streams = !p.across && !p.keeps;
     const code_choice few = streams ? choose_codes(p.stored, p.type, p.m, p.k, padded.rank, t) : code_choice{};
-    if (few.launches > 0) return few.launches;
+    if (few.groups > 0) return 1;
     padded.stored = {};
     return 1 + product_kernels(padded, t);  // its numbers first
   }
@@ -42,7 +42,7 @@ constexpr bool give_joint_rank(sequence<product_shape>& to, const product_shape*
 constexpr bool run_codes_together(const product_shape* all, int count, bool gated, const target& t) {
   sequence<product_shape> padded;
   for (int i = 0; i < count; ++i) padded.push(all[i]), padded[i].rank = padded_rank(all[i].rank);
-  return choose_codes_together(padded.begin(), count, gated, t).launches == 1;
+  return choose_codes_together(padded.begin(), count, gated, t).groups == 1;
 }
 constexpr bool run_together(const product_shape* all, int count, const target& t) {
   if (!all[0].stored.plain()) return run_codes_together(all, count, false, t);
