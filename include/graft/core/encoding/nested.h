@@ -18,6 +18,7 @@ constexpr float nested_scale(float value, float second_scale, float offset) {
 struct dynamic_table {
   float v[256];
 };
+// In ascending order: the negative numbers from the largest on, zero, the positive ones, and one.
 constexpr dynamic_table make_dynamic_table() {
   dynamic_table t{};
   int n = 0;
@@ -30,17 +31,12 @@ constexpr dynamic_table make_dynamic_table() {
       const double way = static_cast<double>(step) * (k < (steps + 1) / 2 ? k : from_end);
       return static_cast<float>(k < (steps + 1) / 2 ? 0.1F + way : 1.0 - way);
     };
-    for (int k = 0; k < steps; ++k) {
+    for (int k = 0; k < steps; ++k, ++n) {
       const float mean = (boundary(k) + boundary(k + 1)) / 2;
-      t.v[n++] = powers[i] * mean, t.v[n++] = -(powers[i] * mean);
+      t.v[128 + n] = powers[i] * mean, t.v[126 - n] = -(powers[i] * mean);
     }
   }
-  t.v[n++] = 0, t.v[n++] = 1;
-  for (int i = 1; i < 256; ++i)
-    for (int k = i; k > 0 && t.v[k] < t.v[k - 1]; --k) {
-      const float other = t.v[k];
-      t.v[k] = t.v[k - 1], t.v[k - 1] = other;
-    }
+  t.v[127] = 0, t.v[255] = 1;
   return t;
 }
 inline const float* dynamic_values() {
