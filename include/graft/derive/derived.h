@@ -156,10 +156,18 @@ constexpr unmerge_facts unmerge_facts_of(const layer_formula& f) {
   return {w.possible, b.possible && b.kept_from.empty(), w.kept_from.size()};
 }
 
-// A graph of just the size it needs. The compiler evaluates the function twice: for the counts, and for the nodes.
+// A graph of just the size it needs. The compiler evaluates the function once, into room that most layers do with, and a
+// second time only for what is larger.
 template <builder (*Function)(const layer_formula&), class Layer> struct captured {
-  static constexpr graph_counts n = counts_of(Function(Layer::value));
-  static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
+  static constexpr auto roomy = store<48, 32, 8, 16, 16>(Function(Layer::value));
+  static constexpr graph_counts n = roomy.of;
+  static constexpr auto exact() {
+    if constexpr (roomy.fits())
+      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(roomy);
+    else
+      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
+  }
+  static constexpr auto stored = exact();
 };
 
 template <class Kind, class Adapter, bool Bias> struct derived {

@@ -106,7 +106,9 @@ struct graph_counts {
 };
 constexpr graph_counts counts_of(const graph& g) { return {g.size, g.sizes.count, g.paths().count, g.needs, g.outs}; }
 
+// Room for a graph; it has one where all of its parts fit.
 template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_graph {
+  graph_counts of{};
   node n[Nodes > 0 ? Nodes : 1]{};
   size_entry sizes[Sizes > 0 ? Sizes : 1]{};
   path_entry paths[Paths > 0 ? Paths : 1]{};
@@ -114,16 +116,23 @@ template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_gr
   output out[Outs > 0 ? Outs : 1]{};
   failure bad{};
 
-  constexpr operator graph() const { return {n, Nodes, {sizes, Sizes, {paths, Paths}}, need, Needs, out, Outs, bad}; }
+  constexpr bool fits() const {
+    return of.nodes <= Nodes && of.sizes <= Sizes && of.paths <= Paths && of.needs <= Needs && of.outs <= Outs;
+  }
+  constexpr operator graph() const {
+    return {n, of.nodes, {sizes, of.sizes, {paths, of.paths}}, need, of.needs, out, of.outs, bad};
+  }
 };
 template <int Nodes, int Sizes, int Paths, int Needs, int Outs>
 constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from) {
   stored_graph<Nodes, Sizes, Paths, Needs, Outs> g;
-  for (int i = 0; i < Nodes; ++i) g.n[i] = from.n[i];
-  for (int i = 0; i < Sizes; ++i) g.sizes[i] = from.sizes.e[i];
-  for (int i = 0; i < Paths; ++i) g.paths[i] = from.paths().e[i];
-  for (int i = 0; i < Needs; ++i) g.need[i] = from.need[i];
-  for (int i = 0; i < Outs; ++i) g.out[i] = from.out[i];
+  g.of = counts_of(from);
+  if (!g.fits()) return g;
+  for (int i = 0; i < g.of.nodes; ++i) g.n[i] = from.n[i];
+  for (int i = 0; i < g.of.sizes; ++i) g.sizes[i] = from.sizes.e[i];
+  for (int i = 0; i < g.of.paths; ++i) g.paths[i] = from.paths().e[i];
+  for (int i = 0; i < g.of.needs; ++i) g.need[i] = from.need[i];
+  for (int i = 0; i < g.of.outs; ++i) g.out[i] = from.out[i];
   g.bad = from.bad;
   return g;
 }
