@@ -11,8 +11,9 @@ namespace {
 struct sizes {
   long long m, n, k;
 };
-constexpr sizes all_sizes[] = {{1, 1, 1},   {1, 40, 9},  {40, 1, 9},   {1, 1, 50},    {2, 3, 4},      {6, 7, 7},
-                               {13, 17, 1}, {5, 64, 33}, {64, 5, 130}, {50, 100, 70}, {300, 17, 400}, {17, 300, 600}};
+constexpr sizes all_sizes[] = {{1, 1, 1},      {1, 40, 9},     {40, 1, 9},   {1, 1, 50},    {2, 3, 4},
+                               {6, 7, 7},      {13, 17, 1},    {5, 64, 33},  {64, 5, 130},  {50, 100, 70},
+                               {300, 17, 400}, {17, 300, 600}, {70, 40, 16}, {40, 131, 48}, {3, 200, 47}};
 // One operand in either orientation, with room between its rows.
 struct spread {
   owned<double> numbers;
@@ -57,6 +58,26 @@ TEST_CASE("gemm: a row has the same bits alone and among others") {
         cpu::gemm(1, n, k, {rows.view.p + i * rows.view.row, rows.view.row, 1}, b.view, alone.v.data(), n, 0);
         INFO("k ", k, ", n ", n, ", row ", i);
         for (long long j = 0; j < n; ++j) CHECK(alone.at(0, 0, 0, j) == all.at(0, 0, i, j));
+      }
+    }
+}
+
+TEST_CASE("gemm: where there is little depth the bits are the same however the operands lie") {
+  for (const long long k : {1, 4, 8, 13, 16, 32, 47, 48})
+    for (const long long n : {1, 7, 48, 100}) {
+      owned<float> a = random_tensor<float>({1, 1, 9, k}, 1), b = random_tensor<float>({1, 1, k, n}, 2);
+      owned<float> turned_a({1, 1, k, 9}), turned_b({1, 1, n, k}), first({1, 1, 9, n}), other({1, 1, 9, n});
+      for (long long p = 0; p < k; ++p) {
+        for (long long i = 0; i < 9; ++i) turned_a.at(0, 0, p, i) = a.at(0, 0, i, p);
+        for (long long j = 0; j < n; ++j) turned_b.at(0, 0, j, p) = b.at(0, 0, p, j);
+      }
+      const cpu::strided<float> left[2] = {{a.v.data(), k, 1}, {turned_a.v.data(), 1, 9}};
+      const cpu::strided<float> right[2] = {{b.v.data(), n, 1}, {turned_b.v.data(), 1, k}};
+      cpu::gemm(9, n, k, left[0], right[0], first.v.data(), n, 0);
+      for (int how = 1; how < 4; ++how) {
+        cpu::gemm(9, n, k, left[how & 1], right[how >> 1], other.v.data(), n, 0);
+        INFO("k ", k, ", n ", n, ", how ", how);
+        CHECK(other.v == first.v);
       }
     }
 }

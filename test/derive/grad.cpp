@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <graft/derive/factors_first.h>
+
 #include "../support/formula_text.h"
+#include "../support/same_graph.h"
 
 using namespace test;
 
@@ -7,6 +10,21 @@ TEST_CASE("grad: LoRA") {
   SAYS(gradient<lora<>>("lora_A.weight"), "(dy @ (scaling * lora_B.weight))' @ x");
   SAYS(gradient<lora<>>("lora_B.weight"), "(dy' @ (x @ lora_A.weight')) * scaling");
   SAYS(gradient<lora<>>("dx"), "dy @ (scaling * lora_B.weight) @ lora_A.weight + dy @ weight");
+}
+
+TEST_CASE("grad: a factor that is multiplied out may meet the rows before they are summed") {
+  const builder usual = capture_backward(derived<linear_kind, vera<>, false>::value);
+  const builder low_rank = factors_first(usual);
+  CHECK(first_difference(low_rank, usual) == "");  // nothing is summed to a matrix of the layer's size
+  const builder first = factors_first(capture_backward(derived<linear_kind, randlora<>, false>::value));
+  int sums = 0;
+  for (const node& v : first.n) {
+    if (v.what != op::matmul || !v.ta) continue;
+    ++sums;
+    CHECK(first.is(v.a, op::matmul));  // dy B
+    CHECK(is_leaf(first.n[v.b].what));
+  }
+  CHECK(sums == 1);
 }
 
 TEST_CASE("grad: the base layer") {

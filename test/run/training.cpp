@@ -3,6 +3,7 @@
 // not follow its forward call is refused.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/engine_plan.h>
+#include <graft/derive/factors_first.h>
 
 #include <utility>
 
@@ -118,10 +119,58 @@ TEST_CASE("training: with the adapter in a copy of the weight the results are th
   }
 }
 
+TEST_CASE("training: where factors meet the rows before they are summed the results are the same, for every adapter") {
+  for (const combination& c : every_combination()) {
+    layer_graphs first = c.graphs;
+    const builder backward = factors_first(capture_backward(c.graphs.from));
+    first.backward = backward;
+    const random_layer<float> l(c.graphs, with_tokens(9));
+    cpu::executor<float> usual(l.graphs), other(first);
+    REQUIRE(bool(l.bind(usual)));
+    REQUIRE(bool(l.bind(other)));
+    INFO(c.name);
+    const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
+    for (const auto& [name, d] : expected.d) {
+      const std::string of = name;
+      INFO("gradient of ", of);
+      CHECK(difference(found.d.at(of), d) < 2e-5);
+    }
+  }
+}
+
+namespace {
+random_layer<float> randlora_with(sizes& s) {
+  s["in"] = s["out"] = 256, s["r"] = 16, s["num_bases"] = 16;
+  return {graphs_for("linear", "randlora", false), s};
+}
+}  // namespace
+
+TEST_CASE("training: fewer rows than the weight has meet a factor before they are summed, more do not") {
+  sizes s = with_tokens(1);
+  const random_layer<float> l = randlora_with(s);
+  for (const long long tokens : {128LL, 1024LL}) {
+    cpu::executor<float> e(l.graphs);
+    REQUIRE(bool(l.bind(e)));
+    e.train(true);
+    s["tokens"] = tokens;
+    const random_layer<float> x(l.graphs, s);
+    gradients_of r;
+    r.y = x.room("y", l.graphs.literal);
+    REQUIRE(bool(e.forward(x.x(), into(r.y))));
+    REQUIRE(bool(e.backward(x.x(), x.dy(), {}, wanted(x, r))));
+    const graph& g = e.bound_backward()->value();
+    bool sums_whole = false;  // dyᵀ x, as large as the weight
+    for (id i = 0; i < g.size; ++i)
+      if (g[i].what == op::matmul && g[i].ta)
+        sums_whole = sums_whole || (is_leaf(g[g[i].a].what) && is_leaf(g[g[i].b].what));
+    INFO(tokens);
+    CHECK(sums_whole == (tokens == 1024));
+  }
+}
+
 TEST_CASE("training: few rows pass through the factors, many do not") {
   sizes s = with_tokens(1);
-  s["in"] = s["out"] = 256, s["r"] = 16, s["num_bases"] = 16;
-  const random_layer<float> l(graphs_for("linear", "randlora", false), s);
+  const random_layer<float> l = randlora_with(s);
   cpu::executor<float> e(l.graphs);
   REQUIRE(bool(l.bind(e)));
   e.train(true);

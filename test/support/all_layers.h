@@ -43,7 +43,8 @@ struct stated_facts {
   bool folded = false;
 };
 template <class Layer> stated_facts stated_at_run_time(const graph& forward, const graph& folded) {
-  const bool copy = folds(cpu_target, forward, folded, static_sizes<Layer>(forward));
+  const bool copy = folds(cpu_target, forward, folded, static_sizes<Layer>(forward),
+                          detail::real_of<typename Layer::element>::stored);
   return {fuse(copy ? folded : forward, cpu_target).launches.size(), copy};
 }
 

@@ -139,10 +139,12 @@ struct cost {
   return work;
 }
 
-// A side branch that costs more than a quarter of the layer is folded into a copy of the weight instead.
-// A look-up does no arithmetic to save.
-constexpr bool worth_folding(long long branch_flops, long long folded_flops) {
-  return folded_flops > 0 && 4.0 * static_cast<double>(branch_flops) > 5.0 * static_cast<double>(folded_flops);
+// A side branch that costs more than a tenth of the layer is folded into a copy of the weight instead; more than a quarter
+// where the copy would be of wider numbers than the weight is stored in, and take longer to be read. A look-up does no
+// arithmetic to save.
+constexpr bool worth_folding(long long branch_flops, long long folded_flops, bool widens) {
+  const double most = widens ? 1.25 : 1.1;
+  return folded_flops > 0 && static_cast<double>(branch_flops) > most * static_cast<double>(folded_flops);
 }
 
 }  // namespace graft

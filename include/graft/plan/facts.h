@@ -48,7 +48,8 @@ template <class Layer, const target& To> struct plan_of {
   // The weight is codes, and stays codes.
   static constexpr bool encoded = !detail::real_of<typename Layer::element>::how.plain();
   // The adapter is cheaper as part of a copy of the weight than as a branch beside it; of codes there is no such copy.
-  static constexpr bool worth_a_copy = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward));
+  static constexpr bool worth_a_copy = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward),
+                                             detail::real_of<typename Layer::element>::stored);
   static constexpr bool folded = worth_a_copy && !encoded;
   static constexpr graph forward_graph() { return folded ? d::folded : d::forward; }
   // What one forward call launches; a GPU may need more with some numbers of tokens: kernels_at(tokens).

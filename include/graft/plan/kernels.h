@@ -147,13 +147,16 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
   return n;
 }
 
-// Is a copy of the weight with the adapter in it cheaper than the side branch, or the only thing a target can fuse?
-[[gnu::cold]] constexpr bool folds(const target& to, const graph& branch, const graph& folded, const size_values& s) {
+// Is a copy of the weight, which is stored in numbers of this type, with the adapter in it cheaper than the side branch, or
+// the only thing a target can fuse?
+[[gnu::cold]] constexpr bool folds(const target& to, const graph& branch, const graph& folded, const size_values& s,
+                                   dtype stored = dtype::bf16) {
   const size_values of_branch = with_nominals(branch, s),
                     of_folded = with_nominals(folded, sizes_for(folded, branch, of_branch));
   if (to.gathers == target::work::by_nodes) return false;
   if (to.gathers == target::work::by_rows)
-    return worth_folding(call_flops(branch, of_branch), call_flops(folded, of_folded));
+    return worth_folding(call_flops(branch, of_branch), call_flops(folded, of_folded),
+                         bits_of(stored) < bits_of(dtype::f32));
   const plan side = fuse(branch, to), plain = fuse(folded, to);
   auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
   if (!one_product(plain)) return false;

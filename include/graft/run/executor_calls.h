@@ -257,7 +257,7 @@ template <class Engine> status executor<Engine>::bind_part(part& p) {
   const graph& branch = eager() ? graphs.literal : graphs.forward;
   p.folded = false;
   if (result<bound_leaves> b = p.state.bind(branch); b && !eager())
-    p.folded = !has_codes(b->leaf) && folds(aim(), branch, graphs.folded, b->sizes);
+    p.folded = !has_codes(b->leaf) && folds(aim(), branch, graphs.folded, b->sizes, weight_type(branch, b->leaf));
   p.backward.unbind();
   if (p.folded && !Engine::has_room(shared_, true))
     return fail(
@@ -274,7 +274,8 @@ template <class Engine> void executor<Engine>::share() {
     const layer_graphs& graphs = p->state.graphs();
     const result<bound_leaves> b = p->state.bind(graphs.forward);
     if (!b) continue;  // binding it will say why
-    const bool folded = !has_codes(b->leaf) && folds(aim(), graphs.forward, graphs.folded, b->sizes);
+    const bool folded = !has_codes(b->leaf) &&
+                        folds(aim(), graphs.forward, graphs.folded, b->sizes, weight_type(graphs.forward, b->leaf));
     const graph& g = folded ? graphs.folded : graphs.forward;
     Engine::consider(shared_, aim(), g, folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes, folded, room_);
   }

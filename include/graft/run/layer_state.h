@@ -21,6 +21,12 @@ inline bool has_codes(const std::vector<view>& leaves) {
   return false;
 }
 
+// What the numbers of the weight of a layer are stored as.
+inline dtype weight_type(const graph& g, const std::vector<view>& leaves) {
+  const id weight = g.find("weight");
+  return weight < 0 ? dtype::bf16 : leaves[static_cast<std::size_t>(weight)].type;
+}
+
 class layer_state {
  public:
   explicit layer_state(const layer_graphs& graphs) : graphs_(graphs) {}

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forms of a training step. The usual one computes what follows from the parameters first, as inference does; another
-// lets every factor of the adapter meet the rows by itself (derive/through_rows.h). The parameters change before each
-// step, so which is less work depends on the rows of a call: it is counted when a number of rows comes for the first time.
+// lets every factor of the adapter meet the rows by itself (derive/through_rows.h), a third does so in the gradients of
+// factors alone (derive/factors_first.h). The parameters change before each step, so which is less work depends on the rows
+// of a call: it is counted when a number of rows comes for the first time.
 // On a GPU the other one has the adapter in a copy of the weight (derive/in_weight.h), for all calls of a layer or none.
 #pragma once
+#include <graft/derive/factors_first.h>
 #include <graft/plan/kernels.h>
 #include <graft/run/training.h>
 
@@ -11,7 +13,7 @@ namespace graft {
 
 template <class Engine> class training_forms {
  public:
-  // The second form is for targets that take any graph row by row, and for layers whose formula is known.
+  // These forms are for targets that take any graph row by row, and for layers whose formula is known.
   // `room`: for so many rows, of a layer that has no other adapter; 0: it may have.
   training_forms(const layer_graphs& graphs, const layer_state& state, const target& to, long long room)
       : usual_(graphs.forward, graphs.backward) {
@@ -19,19 +21,23 @@ template <class Engine> class training_forms {
     if constexpr (!Engine::reads_host_memory)  // a CPU takes any graph row by row
       if (room > 0 && graphs.from.adapter.weight_seen_backward == nullptr) consider_weight(graphs, state, to, room);
     if (to.gathers != target::work::by_rows) return;
-    const builder forth = capture_forward_by_rows(graphs.from), back = capture_backward_by_rows(graphs.from);
-    if (forth.bad.what == fault::none && back.bad.what == fault::none)
-      by_rows_ = std::make_unique<training_passes<Engine>>(forth, back);
+    auto also = [&](const graph& forth, const builder& back) {
+      if (back.bad.what == fault::none) others_.push_back(std::make_unique<training_passes<Engine>>(forth, back));
+    };
+    also(graphs.forward, factors_first(capture_backward(graphs.from)));
+    if (const builder forth = capture_forward_by_rows(graphs.from); forth.bad.what == fault::none)
+      also(forth, capture_backward_by_rows(graphs.from));
   }
   // The form for calls with so many rows.
   training_passes<Engine>& form_for(const layer_state& state, long long rows) {
     if (in_weight_ != nullptr) return *in_weight_;
-    if (by_rows_ == nullptr) return usual_;
-    if (rows != counted_) {
-      const result<double> one = work(usual_, state, rows), other = work(*by_rows_, state, rows);
-      counted_ = rows, less_by_rows_ = one && other && *other < least_gain * *one;
-    }
-    return less_by_rows_ ? *by_rows_ : usual_;
+    if (others_.empty() || rows == counted_) return *least_;
+    counted_ = rows, least_ = &usual_;
+    result<double> least = work(usual_, state, rows);
+    for (auto& form : others_)
+      if (const result<double> its = work(*form, state, rows); least && its && *its < least_gain * *least)
+        least = its, least_ = form.get();
+    return *least_;
   }
   training_passes<Engine>& begin(const layer_state& state, long long rows) {
     return *(at_work_ = &form_for(state, rows));
@@ -41,12 +47,12 @@ template <class Engine> class training_forms {
   const training_passes<Engine>& at_work() const { return at_work_ != nullptr ? *at_work_ : usual_; }
   void forget() {
     usual_.forget();
-    if (by_rows_ != nullptr) by_rows_->forget();
+    for (auto& form : others_) form->forget();
     if (in_weight_ != nullptr) in_weight_->forget();
   }
   void list(std::vector<pass<Engine>*>& to) {
     usual_.list(to);
-    if (by_rows_ != nullptr) by_rows_->list(to);
+    for (auto& form : others_) form->list(to);
     if (in_weight_ != nullptr) in_weight_->list(to);
   }
 
@@ -78,10 +84,10 @@ template <class Engine> class training_forms {
   }
 
   training_passes<Engine> usual_;
-  std::unique_ptr<training_passes<Engine>> by_rows_, in_weight_;
-  training_passes<Engine>* at_work_ = nullptr;
+  std::unique_ptr<training_passes<Engine>> in_weight_;
+  std::vector<std::unique_ptr<training_passes<Engine>>> others_;
+  training_passes<Engine>*at_work_ = nullptr, *least_ = &usual_;
   long long counted_ = -1;
-  bool less_by_rows_ = false;
 };
 
 }  // namespace graft

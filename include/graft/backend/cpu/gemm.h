@@ -1,36 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one matrix product of the CPU backend: c = a b, c += a b or c -= a b on pointers, sizes and strides. Here it is
 // decided who computes it: a product with few rows or columns reads the large operand once, where it lies (few.h,
-// short_columns.h); any other goes to a BLAS where there is one (blas.h), or is packed (packed.h). Our sums are made in
-// an order that follows from the sizes alone, wherever the operands lie and on however many threads. Outside of parallel
-// regions each thread computes a rectangle of c.
+// short_columns.h, shallow.h); any other goes to a BLAS where there is one (blas.h), or is packed (packed.h). Our sums are
+// made in an order that follows from the sizes alone, wherever the operands lie and on however many threads. Outside of
+// parallel regions each thread computes a rectangle of c.
 #pragma once
 #include <graft/backend/cpu/blas.h>
 #include <graft/backend/cpu/few.h>
 #include <graft/backend/cpu/packed.h>
+#include <graft/backend/cpu/shallow.h>
 #include <graft/backend/cpu/short_columns.h>
 #include <graft/backend/cpu/threads.h>
 
 namespace graft::cpu {
 
 // Who computes a product. Sums follow from it, so it is chosen for a whole product and not for a part of it.
-enum class way : unsigned char { dots, rows, columns, packed };
-
-// Threads for work that falls into this many parts. Half a million multiplications take some thirty microseconds, and
-// waking a thread that has not gone to sleep takes a few.
-inline int threads_for(long long parts, long long multiplications) {
-  return static_cast<int>(std::clamp<long long>(std::min(parts, multiplications / 500000), 1, thread_count()));
-}
+enum class way : unsigned char { shallow, dots, rows, columns, packed };
 
 namespace detail {
 
 // Up to so many rows or columns are few: packing does not pay before (bench/results/cpu-products.json). Where left lies by
-// columns it pays from five columns on, and with a packet of rows from 25 on.
-inline constexpr long long few_dots = 64, many_rows = 64;
+// columns it pays from five columns on, and with a packet of rows from 25 on. A BLAS takes 512 columns from 16 rows on in
+// two thirds of the time.
+inline constexpr long long few_dots = 64, many_rows = 64, blas_rows = 16;
 
 template <class Real> way way_of(const by_columns<Real>& c) {
   const bool few_cols = c.cols <= few_dots;
-  if (c.left.col == 1 && (few_cols || (c.rows <= few_dots && c.right.row == 1))) return way::dots;
+  if (c.depth <= shallow_depth && (few_cols || c.rows <= few_dots)) return way::shallow;
+  const bool few_rows = c.rows <= (has_blas ? blas_rows - 1 : few_dots);
+  if (c.left.col == 1 && (few_cols || (few_rows && c.right.row == 1))) return way::dots;
   if (c.left.row == 1 && c.cols <= row_product_cols && c.rows >= many_rows) return way::rows;
   return c.left.row == 1 && c.cols <= short_column_cols && c.rows <= short_column_rows<Real> ? way::columns
                                                                                              : way::packed;
@@ -45,7 +43,9 @@ by_columns<Real> transposed_roles(long long m, long long n, long long k, strided
 // A multiple of what the kernels do at a time: a thread's share of c begins and ends at one.
 inline constexpr long long share_unit = 48;
 
-template <class Real> void run(by_columns<Real> c, way how) {
+template <class Real> void run(by_columns<Real> c, way how, bool overwrite) {
+  if (how == way::shallow) return shallow_product(c, overwrite);
+  for (long long j = 0; overwrite && j < c.cols; ++j) std::fill_n(c.out + j * c.stride, c.rows, Real(0));
   if (how == way::rows) return row_product(c);
   if (how == way::columns) return short_column_product(c);
   if (how == way::packed) return packed_product(c);
@@ -112,10 +112,11 @@ void gemm(long long m, long long n, long long k, strided<Real> a, strided<Real> 
     return detail::in_shares(all, [=](const by_columns<Real>& share) { blas_product(share, overwrite); });
   }
 #endif
-  if (accumulate == 0)
-    for (long long i = 0; i < m; ++i) std::fill_n(c + i * c_row, n, Real(0));
-  if (nothing) return;
-  detail::in_shares(all, [how](const by_columns<Real>& share) { detail::run(share, how); });
+  if (nothing) {
+    for (long long i = 0; accumulate == 0 && i < m; ++i) std::fill_n(c + i * c_row, n, Real(0));
+    return;
+  }
+  detail::in_shares(all, [=](const by_columns<Real>& share) { detail::run(share, how, accumulate == 0); });
 }
 template <class Real>
 void gemm(long long m, long long n, long long k, strided<Real> a, strided<Real> b, Real* c, long long c_row,

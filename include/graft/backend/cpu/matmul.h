@@ -100,7 +100,7 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
   if (w.beside != nullptr && how.tb && from_codes) return detail::few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
   if constexpr (sizeof(Real) == sizeof(float))
     if (w.how == encoding{dtype::bf16}) {
-      if (w.col_stride == 1 && how.tb && m <= detail::few_of_bf16)
+      if (w.col_stride == 1 && how.tb && m <= detail::few_of_bf16 && k > shallow_depth)  // else summed another way
         return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate);
       if (detail::by_matrix_instructions(c.p, m, n, a.p, w, how)) return;
     }

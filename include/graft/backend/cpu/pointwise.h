@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/cpu/packets.h>
 #include <graft/backend/cpu/tensor.h>
+#include <graft/backend/cpu/threads.h>
 
 #include <algorithm>
 #include <numbers>
@@ -89,19 +90,25 @@ template <class Real> void binary(op what, tensor<Real> out, tensor<Real> a, ten
   auto same = [&](const tensor<Real>& t) { return std::equal(t.d, t.d + 4, out.d); };
   const bool whole_a = same(a), whole_b = same(b);
   if ((whole_a || a.count() == 1) && (whole_b || b.count() == 1))
-    return each_row(f, out.p, a.p, whole_a, b.p, whole_b, out.count());
-  const long long n = out.d[3];
+    return on_shares(out.count(), out.count(), [&](long long from, long long end) {
+      each_row(f, out.p + from, whole_a ? a.p + from : a.p, whole_a, whole_b ? b.p + from : b.p, whole_b, end - from);
+    });
+  const long long n = out.d[3], rows = out.d[1] * out.d[2];
   auto at = [](const tensor<Real>& t, long long i, long long j, long long k) {
     const long long x = t.d[0] == 1 ? 0 : i, y = t.d[1] == 1 ? 0 : j, z = t.d[2] == 1 ? 0 : k;
     return t.p + ((x * t.d[1] + y) * t.d[2] + z) * t.d[3];
   };
-  for (long long i = 0; i < out.d[0]; ++i)
-    for (long long j = 0; j < out.d[1]; ++j)
-      for (long long k = 0; k < out.d[2]; ++k)
-        each_row(f, at(out, i, j, k), at(a, i, j, k), a.d[3] == n, at(b, i, j, k), b.d[3] == n, n);
+  on_shares(out.d[0] * rows, out.count(), [&](long long from, long long end) {
+    for (long long r = from; r < end; ++r) {
+      const long long i = r / rows, j = r % rows / out.d[2], k = r % out.d[2];
+      each_row(f, at(out, i, j, k), at(a, i, j, k), a.d[3] == n, at(b, i, j, k), b.d[3] == n, n);
+    }
+  });
 }
 template <class Real> void unary(op what, tensor<Real> out, tensor<Real> a) {
-  each_row(unary_packets<Real>(what), out.p, a.p, true, a.p, false, out.count());
+  on_shares(out.count(), out.count(), [&](long long from, long long end) {
+    each_row(unary_packets<Real>(what), out.p + from, a.p + from, true, a.p + from, false, end - from);
+  });
 }
 
 }  // namespace graft::cpu

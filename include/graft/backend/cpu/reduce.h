@@ -3,6 +3,7 @@
 #pragma once
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
+#include <graft/backend/cpu/threads.h>
 
 namespace graft::cpu {
 
@@ -21,14 +22,17 @@ template <class Real> void sum_to(tensor<Real> out, tensor<Real> a) {
       }
 }
 template <class Real> void row_dot(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
-  const long long rows = a.count() / a.d[3];
-  for (long long r = 0; r < rows; ++r) out.p[r] = dot(a.p + r * a.d[3], b.p + r * a.d[3], a.d[3]);
+  on_shares(a.count() / a.d[3], a.count(), [&](long long from, long long end) {
+    for (long long r = from; r < end; ++r) out.p[r] = dot(a.p + r * a.d[3], b.p + r * a.d[3], a.d[3]);
+  });
 }
 template <class Real> void kron(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
-  for (long long i = 0; i < a.d[2]; ++i)
-    for (long long r = 0; r < b.d[2]; ++r)
-      for (long long j = 0; j < a.d[3]; ++j)
-        put_scaled(out.p + (i * b.d[2] + r) * out.d[3] + j * b.d[3], a.p[i * a.d[3] + j], b.p + r * b.d[3], b.d[3]);
+  on_shares(a.d[2], out.count(), [&](long long from, long long end) {
+    for (long long i = from; i < end; ++i)
+      for (long long r = 0; r < b.d[2]; ++r)
+        for (long long j = 0; j < a.d[3]; ++j)
+          put_scaled(out.p + (i * b.d[2] + r) * out.d[3] + j * b.d[3], a.p[i * a.d[3] + j], b.p + r * b.d[3], b.d[3]);
+  });
 }
 template <class Real> void row_kron(tensor<Real> out, tensor<Real> a, tensor<Real> b) {
   for (long long r = 0; r < a.d[2]; ++r)
