@@ -9,8 +9,8 @@
 
 namespace graft::cpu {
 
-// Below so many rows one thread computes what is no product, unless they are long: so many elements in all.
-inline constexpr long long split_rows = 64, split_elements = 1 << 18;
+// Below so many rows one thread computes what is no product, unless they are long, or take long: so many elements in all.
+inline constexpr long long split_rows = 64, split_elements = 1 << 16;
 
 template <class Real> class row_worker {
  public:
@@ -65,7 +65,7 @@ template <class Real> class row_worker {
         if (has_threads_inside(f.g, accumulated(i) >= 0 ? accumulated(i) : i) && !is_done(i, all))
           compute(i, all, evaluate);
         else if (together > 1 || !is_done(i, all))
-          shared_out(all, widest_row(l, k, together),
+          shared_out(all, together > 1 ? widest_row(l, k, together) : row_work(i),
                      [&](const row_range& r) { compute_chain(l, k, together, r, evaluate); });
         k += together;
       }
@@ -132,6 +132,16 @@ template <class Real> class row_worker {
     long long widest = 1;
     for (int n = 0; n < count; ++n) widest = std::max(widest, f_->row_elements(f_->p.nodes[l.first + k + n]));
     return widest;
+  }
+  // What a row of a value takes, in elements: a number that is multiplied with a small matrix takes longer than one that is
+  // moved. Sums over few rows stay with one thread, so that their bits do.
+  long long row_work(id i) const {
+    const node& v = f_->g[i];
+    if (f_->p.rows.how[i] == reach::sum) return 0;
+    const dim depth = v.what == op::rotate   ? f_->g[v.b].d[3]
+                      : v.what == op::matmul ? f_->g[v.a].d[v.ta ? 2 : 3]
+                                             : dim{1};
+    return f_->row_elements(i) * std::max(1LL, f_->g.sizes.value(depth, f_->now.sizes) / 8);
   }
   void compute_chain(const launch& l, int k, int count, const row_range& r, const evaluator<Real>& evaluate) const {
     const long long rows = count == 1 ? r.n : std::max(1LL, chain_elements / widest_row(l, k, count));
