@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of our own: aligned to what the widest vector instructions like, so that a sum takes the same time and the same
-// order wherever the rest of the program puts its tensors.
+// order wherever the rest of the program puts its tensors. Where there is much of it, large pages are asked for: values as
+// large as a weight that are made after each change of the parameters took as long to be mapped as to be computed.
 #pragma once
 #include <cstddef>
 #include <new>
 #include <utility>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace graft::cpu {
 
@@ -18,21 +22,27 @@ template <class Real> class memory {
   }
   memory(const memory&) = delete;
   memory& operator=(const memory&) = delete;
-  ~memory() { ::operator delete(p_, alignment); }
+  ~memory() { ::operator delete(p_, alignment_of(n_)); }
 
   // At least n elements; what it held is lost when it has to grow.
   void reserve(long long n) {
     if (n <= n_) return;
     memory fresh;
-    fresh.p_ = static_cast<Real*>(::operator new(static_cast<std::size_t>(n) * sizeof(Real), alignment));
+    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(Real);
+    fresh.p_ = static_cast<Real*>(::operator new(bytes, alignment_of(n)));
     fresh.n_ = n;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (is_large(n)) static_cast<void>(::madvise(fresh.p_, bytes / large_page * large_page, MADV_HUGEPAGE));
+#endif
     *this = std::move(fresh);
   }
   Real* data() const { return p_; }
   long long size() const { return n_; }
 
  private:
-  static constexpr std::align_val_t alignment{64};
+  static constexpr std::size_t large_page = std::size_t{1} << 21;
+  static bool is_large(long long n) { return static_cast<std::size_t>(n) * sizeof(Real) >= 2 * large_page; }
+  static std::align_val_t alignment_of(long long n) { return std::align_val_t{is_large(n) ? large_page : 64}; }
   Real* p_ = nullptr;
   long long n_ = 0;
 };
