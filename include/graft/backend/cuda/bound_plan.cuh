@@ -6,7 +6,7 @@
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cuda/bound_attention.cuh>
-#include <graft/backend/cuda/bound_product.cuh>
+#include <graft/backend/cuda/bound_product_pack.cuh>
 #include <graft/backend/cuda/bound_sum.cuh>
 #include <graft/backend/cuda/bound_together.cuh>
 #include <graft/backend/cuda/call_memory.cuh>

@@ -79,32 +79,7 @@ template <class T> class bound_product {
   }
   // From values in float to what the kernels read; the sides may be packed later, with those of other products.
   status pack(cudaStream_t stream, const values& v, side_packer<T>& sides, const linear_kernels& kernels,
-              const target& to) {
-    chained_ = false;  // the next call reads what is written here
-    if (grown_.found) {
-      if (status s = lender_ != nullptr ? status(ok) : grow(stream, v, kernels, to); !s) return s;
-    } else if (!weight_in_place())
-      if (status s = put(stream, v, slots_.weight,
-                         {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_by_row, false});
-          !s)
-        return s;
-    if (status s = packs_plainly() ? gather_sides(v, sides) : pack_sides(stream, v); !s) return s;
-    if (has_pre()) {
-      T* const to = packed_.pre.template as<T>();
-      const status s = slots_.pre < 0 ? each(stream, k_, fill_vector<T>{to, 1}, "ones")
-                                      : put(stream, v, slots_.pre, {{}, {}, to, 1, k_, 0, 0, k_, false, false});
-      if (!s) return s;
-    }
-    if constexpr (sizeof(T) == 2)
-      if (turn_.bytes() > 0) {
-        const tensor<float> q = v[(*g_)[slots_.result].b];
-        pack_turn<T> how{q.p, rotation(q, n_, (*g_)[slots_.result].tb), turn_.template as<T>()};
-        if (float* const one = v.composed_of(slots_.result))
-          how.q = cells<float>(one), how.r = rotation(n_, rotation::wide);
-        if (status s = each(stream, static_cast<long long>(n_) * turned_width, how, "pack"); !s) return s;
-      }
-    return pack_post(stream, v);
-  }
+              const target& to);
   // Makes this the adapter that the launches of the layer read.
   status publish(cudaStream_t stream) {
     if (shared_ == nullptr) return ok;
@@ -295,40 +270,7 @@ template <class T> class bound_product {
   }
   // W + P Q as it is stored, [rows, columns], whichever of them is the inner axis of this product.
   int update_rank() const { return padded_rank(static_cast<int>(size_of(grown_.left, grown_.left_across ? 2 : 3))); }
-  status grow(cudaStream_t stream, const values& v, const linear_kernels& kernels, const target& to) {
-    const long long rows = size_of(slots_.weight, 2), columns = size_of(slots_.weight, 3), all = update_rank(),
-                    rank = size_of(grown_.left, grown_.left_across ? 2 : 3);
-    T *const left = update_[0].template as<T>(), *const right = update_[1].template as<T>();
-    if (all > rank)
-      for (const buffer& b : update_)
-        if (status s = check(cudaMemsetAsync(b.data(), 0, static_cast<std::size_t>(b.bytes()), stream), "clearing"); !s)
-          return s;
-    if (status s = put(stream, v, grown_.left, {{}, {}, left, rows, rank, 0, 0, all, grown_.left_across, false}); !s)
-      return s;
-    const bool across = !grown_.right_by_row;  // read as it lies
-    if (status s = put(stream, v, grown_.right,
-                       {{},
-                        {},
-                        right,
-                        across ? rank : columns,
-                        across ? columns : rank,
-                        0,
-                        0,
-                        across ? columns : all,
-                        false,
-                        false});
-        !s)
-      return s;
-    if (grows_.empty()) {
-      linear_operands o;
-      o.w = right;
-      product_shape p{dtype_of<T>, rows, static_cast<int>(columns), static_cast<int>(all), 0};
-      p.plain = false, p.across = across;
-      grows_ = linear_calls(kernels, to, p, o);
-    }
-    const auto bound = grows_.at(rows, left, weight_.data(), leaf_of(grown_.base).data);
-    return bound ? launch(stream, **bound, false) : bound.failure();
-  }
+  status grow(cudaStream_t stream, const values& v, const linear_kernels& kernels, const target& to);
   status put(cudaStream_t stream, const values& v, id from, pack_matrix<T> how) const {
     const result<tensor<float>> read = v.numbers(stream, from);
     if (!read) return read.failure();
@@ -354,43 +296,8 @@ template <class T> class bound_product {
               base_leaf(*g_, scaled_value(side.b, side.factor).value) < 0;
     return plain;
   }
-  status gather_sides(const values& v, side_packer<T>& sides) const {
-    int rank0 = first_rank_;
-    for (const side_branch& side : slots_.sides) {
-      const auto rank = static_cast<int>(g_->sizes.value(side.rank, sizes_));
-      pack_side<T> one{};
-      const scaled a = scaled_value(side.a, none_id), b = scaled_value(side.b, side.factor);
-      one.a = v[a.value].p, one.b = v[b.value].p;
-      if (a.factor >= 0) one.a_factor = v[a.factor].p;
-      if (b.factor >= 0) one.factor = v[b.factor].p;
-      one.a_to = packed_.a.template as<T>(), one.b_to = packed_.b.template as<T>();
-      one.a_tiles = packed_.a_tiles.template as<T>(), one.b_tiles = packed_.b_tiles.template as<T>();
-      one.rank = rank, one.first = rank0, one.all = rank_;
-      one.in = k_, one.out = outputs_, one.slab_rows = padded_rows(n_);
-      one.a_across = !side.a_by_rank, one.b_across = !side.b_by_row, one.minus = side.minus;
-      if (status s = sides.add(one); !s) return s;
-      rank0 += rank;
-    }
-    return ok;
-  }
-  status pack_sides(cudaStream_t stream, const values& v) {
-    int rank0 = first_rank_;
-    for (const side_branch& side : slots_.sides) {
-      const long long rank = g_->sizes.value(side.rank, sizes_);
-      T *const a = packed_.a.template as<T>(), *const b = packed_.b.template as<T>();
-      const status done = side.a < 0
-                              ? each(stream, rank * k_, pack_fold<T>{a, rank, rank0, k_}, "fold")
-                              : put(stream, v, side.a, {{}, {}, a, rank, k_, rank0, 0, k_, !side.a_by_rank, false});
-      if (!done) return done;
-      pack_matrix<T> how{{}, {}, b, outputs_, rank, 0, rank0, rank_, !side.b_by_row, side.minus};
-      if (side.factor >= 0) how.factor = v[side.factor].p;
-      const status expands =
-          side.b < 0 ? each(stream, outputs_ * rank, pack_repeat<T>{how}, "repeat") : put(stream, v, side.b, how);
-      if (!expands) return expands;
-      rank0 += static_cast<int>(rank);
-    }
-    return packed_.tile(stream, n_, k_);
-  }
+  status gather_sides(const values& v, side_packer<T>& sides) const;
+  status pack_sides(cudaStream_t stream, const values& v);
   bool has_post(op what, op other) const {
     for (const post_step& p : slots_.posts)
       if (p.what == what || p.what == other) return true;
@@ -400,26 +307,7 @@ template <class T> class bound_product {
   float* record_shift(const packed_adapter<T>& p) const {
     return p.post.template as<float>() + padded_rows(n_) + row_padding;
   }
-  // The post slot as one factor and one summand per output; ones or zeros where the layer may have another adapter that
-  // needs them.
-  status pack_post(cudaStream_t stream, const values& v) {
-    if (slots_.posts.empty() && shared_ == nullptr) return ok;
-    const long long columns = padded_rows(n_) + row_padding;
-    float *const scale = record_scale(packed_), *const shift = record_shift(packed_);
-    if (status s = each(stream, columns, fill_vector<float>{scale, 1}, "ones"); !s) return s;
-    if (status s = each(stream, columns, fill_vector<float>{shift, 0}, "zeros"); !s) return s;
-    for (const post_step& step : slots_.posts) {
-      const int what = step.what == op::add ? 0 : step.what == op::sub ? 1 : step.what == op::mul ? 2 : 3;
-      const tensor<float> t = v[step.operand];
-      if (status s =
-              each(stream, columns, apply_post{scale, shift, t.p, outputs_, t.count() == 1 ? 0 : 1, what}, "post");
-          !s)
-        return s;
-    }
-    packed_.record.scale = has_post(op::mul, op::div) ? scale : nullptr;
-    packed_.record.shift = has_post(op::add, op::sub) ? shift : nullptr;
-    return ok;
-  }
+  status pack_post(cudaStream_t stream, const values& v);
 
   const graph* g_;
   product_slots slots_;
