@@ -37,7 +37,8 @@ kernel_entry code_entry() {
 }
 template <class T, code_form Form, int Eights> void add_code_kernels(code_kernels& to) {
   constexpr int f = static_cast<int>(Form), e = Eights - 1;
-  to.by_form[f][e] = code_entry<T, Form, Eights, true>();
+  if constexpr (Form != code_form::none)  // a layer type whose weight is no codes
+    to.by_form[f][e] = code_entry<T, Form, Eights, true>();
   if constexpr (Form == code_form::runs || Form == code_form::q8_0)
     to.plain[f][e] = code_entry<T, Form, Eights, false>();
   if constexpr (Form == code_form::runs) {
