@@ -48,6 +48,24 @@ sizes with_tokens(long long n) {
   s["tokens"] = n;
   return s;
 }
+void check_gradients(const gradients_of& found, const gradients_of& expected) {
+  for (const auto& [name, d] : expected.d) {
+    const std::string of = name;
+    INFO("gradient of ", of);
+    CHECK(difference(found.d.at(of), d) < 2e-5);
+  }
+}
+// Other graphs for the passes of a layer give what its own give.
+void check_same(const combination& c, const layer_graphs& graphs, long long tokens, double y_tolerance) {
+  const random_layer<float> l(c.graphs, with_tokens(tokens));
+  cpu::executor<float> usual(l.graphs), other(graphs);
+  REQUIRE(bool(l.bind(usual)));
+  REQUIRE(bool(l.bind(other)));
+  INFO(c.name, ", ", tokens, " tokens");
+  const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
+  CHECK(difference(found.y, expected.y) < y_tolerance);
+  check_gradients(found, expected);
+}
 
 }  // namespace
 
@@ -65,11 +83,7 @@ TEST_CASE("training: with kept values the results are those without, for every a
       for (int step = 0; step < 2; ++step) {  // the second step finds everything in place
         const gradients_of found = both_ways(l, keeping);
         CHECK(difference(found.y, expected.y) < 2e-6);
-        for (const auto& [name, d] : expected.d) {
-          const std::string of = name;
-          INFO("gradient of ", of);
-          CHECK(difference(found.d.at(of), d) < 2e-5);
-        }
+        check_gradients(found, expected);
       }
     }
 }
@@ -82,18 +96,7 @@ TEST_CASE("training: where every factor meets the rows by itself the results are
       const builder forward = capture_forward_by_rows(c.graphs.from),
                     backward = capture_backward_by_rows(c.graphs.from);
       by_rows.forward = forward, by_rows.backward = backward, by_rows.folded = by_rows.forward;
-      const random_layer<float> l(c.graphs, with_tokens(n));
-      cpu::executor<float> usual(l.graphs), other(by_rows);
-      REQUIRE(bool(l.bind(usual)));
-      REQUIRE(bool(l.bind(other)));
-      INFO(c.name, ", ", n, " tokens");
-      const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
-      CHECK(difference(found.y, expected.y) < 2e-6);
-      for (const auto& [name, d] : expected.d) {
-        const std::string of = name;
-        INFO("gradient of ", of);
-        CHECK(difference(found.d.at(of), d) < 2e-5);
-      }
+      check_same(c, by_rows, n, 2e-6);
     }
 }
 
@@ -104,18 +107,7 @@ TEST_CASE("training: with the adapter in a copy of the weight the results are th
     const builder forward = capture_forward_in_weight(c.graphs.from),
                   backward = capture_backward_in_weight(c.graphs.from);
     in_weight.forward = forward, in_weight.backward = backward, in_weight.folded = in_weight.forward;
-    const random_layer<float> l(c.graphs, with_tokens(9));
-    cpu::executor<float> usual(l.graphs), other(in_weight);
-    REQUIRE(bool(l.bind(usual)));
-    REQUIRE(bool(l.bind(other)));
-    INFO(c.name);
-    const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
-    CHECK(difference(found.y, expected.y) < 5e-6);
-    for (const auto& [name, d] : expected.d) {
-      const std::string of = name;
-      INFO("gradient of ", of);
-      CHECK(difference(found.d.at(of), d) < 2e-5);
-    }
+    check_same(c, in_weight, 9, 5e-6);
   }
 }
 
@@ -124,17 +116,7 @@ TEST_CASE("training: where factors meet the rows before they are summed the resu
     layer_graphs first = c.graphs;
     const builder backward = factors_first(capture_backward(c.graphs.from));
     first.backward = backward;
-    const random_layer<float> l(c.graphs, with_tokens(9));
-    cpu::executor<float> usual(l.graphs), other(first);
-    REQUIRE(bool(l.bind(usual)));
-    REQUIRE(bool(l.bind(other)));
-    INFO(c.name);
-    const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
-    for (const auto& [name, d] : expected.d) {
-      const std::string of = name;
-      INFO("gradient of ", of);
-      CHECK(difference(found.d.at(of), d) < 2e-5);
-    }
+    check_same(c, first, 9, 2e-6);
   }
 }
 
