@@ -15,15 +15,17 @@ import argparse
 import ctypes
 import json
 import statistics
-import sys
+import tempfile
 import time
 
 import peft
 import torch
 
+from peft_configs import configs, randomize
+
 SIZE, LAYERS, ROUNDS = 4096, 4, 15
-METHODS = {name: name for name in ("lora", "dora", "adalora", "ia3", "loha", "lokr", "vera", "hra")}
-METHODS["ia3_ff"] = "ia3_feedforward"
+TARGETS = [f"lin{i}" for i in range(LAYERS)]
+NOT_CAPTURED = ("boft",)  # PEFT looks for its extension while it runs, and a capture that fails ends all others
 
 
 class Stack(torch.nn.Module):
@@ -36,60 +38,37 @@ class Stack(torch.nn.Module):
         return [getattr(self, f"lin{i}")(x) for i in range(LAYERS)]
 
 
-def config(name):
-    targets = [f"lin{i}" for i in range(LAYERS)]
-    return {
-        "lora": lambda: peft.LoraConfig(r=16, lora_alpha=32, target_modules=targets),
-        "dora": lambda: peft.LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=True),
-        "adalora": lambda: peft.AdaLoraConfig(init_r=16, target_r=16, lora_alpha=32, total_step=10, target_modules=targets),
-        "ia3": lambda: peft.IA3Config(target_modules=targets, feedforward_modules=[]),
-        "ia3_ff": lambda: peft.IA3Config(target_modules=targets, feedforward_modules=targets),
-        "loha": lambda: peft.LoHaConfig(r=16, alpha=32, target_modules=targets),
-        "lokr": lambda: peft.LoKrConfig(r=16, alpha=32, target_modules=targets),
-        "vera": lambda: peft.VeraConfig(r=256, target_modules=targets, projection_prng_key=0),
-        "hra": lambda: peft.HRAConfig(r=8, target_modules=targets),
-    }[name]()
-
-
 def adapted(name, float_adapters=False):
     torch.manual_seed(0)
-    model = peft.get_peft_model(Stack().to("cuda", torch.bfloat16), config(name), autocast_adapter_dtype=float_adapters)
-    with torch.no_grad():
-        for key, p in model.named_parameters():
-            if any(part in key for part in ("lora_B", "lora_E", "hada_", "lokr_", "hra_u", "vera_lambda_b", "ia3_l")):
-                p.copy_(torch.randn_like(p) * (0.1 if "ia3" not in key else 1.0))
-    return model.to("cuda").eval()
+    model = peft.get_peft_model(Stack().to("cuda", torch.bfloat16), configs(TARGETS, 16)[name](), autocast_adapter_dtype=float_adapters)
+    return randomize(model).to("cuda").eval()
 
 
 class Ours:
-    """The layers of a PEFT model through the library: its tensors, where they lie."""
+    """The layers of a PEFT model through the library: PEFT's weights where they lie, adapters from the folder it saves."""
 
-    def __init__(self, lib, name, model, x, layers=LAYERS):
-        self.lib, self.layers, self.kept = lib, [], []
-        for i in range(layers):
-            module = getattr(model.base_model.model, f"lin{i}")
-            layer = ctypes.c_void_p(lib.graft_layer(METHODS[name].encode()))
-            self.set(layer, "weight", module.get_base_layer().weight)
-            for key, tensor in self.tensors(name, module):
-                self.set(layer, key, tensor)
-            if name not in ("ia3", "ia3_ff", "vera", "hra"):
-                scaling = module.scaling["default"]
-                if name == "adalora":
-                    scaling /= float(module.ranknum["default"]) + 1e-5
-                self.check(lib.graft_set_scalar(layer, b"scaling", ctypes.c_double(float(scaling))))
-            self.check(lib.graft_bind(layer, self.stream(), x.shape[0]))
-            self.layers.append(layer)
-        self.how = lib.graft_describe(self.layers[0], x.shape[0]).decode()
+    def __init__(self, lib, model, layers=LAYERS):
+        self.lib, self.layers = lib, []
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            for name in TARGETS[:layers]:
+                weight = getattr(model.base_model.model, name).get_base_layer().weight.detach()
+                on_host = weight.float().cpu()
+                layer = lib.graft_layer(folder.encode(), name.encode(), on_host.data_ptr(), weight.data_ptr(), SIZE, SIZE)
+                if not layer:
+                    raise RuntimeError("graft: " + lib.graft_error().decode())
+                self.layers.append(ctypes.c_void_p(layer))
 
-    @staticmethod
-    def tensors(name, module):
-        for key, tensor in list(module.named_parameters()) + list(module.named_buffers()):
-            if key.startswith("base_layer") or "ranknum" in key:
-                continue
-            short = ".".join(part for part in key.split(".") if part != "default")
-            if short == "lora_magnitude_vector.weight":
-                short = "lora_magnitude_vector"
-            yield short, tensor
+    def bind(self, x):
+        for layer in self.layers:
+            self.check(self.lib.graft_bind(layer, self.stream(), x.shape[0]))
+        self.how = self.lib.graft_describe(self.layers[0], x.shape[0]).decode()
+        return self
+
+    def free(self):
+        torch.cuda.synchronize()
+        while self.layers:
+            self.lib.graft_free(self.layers.pop())
 
     @staticmethod
     def stream():
@@ -97,40 +76,38 @@ class Ours:
 
     def check(self, failed):
         if failed:
-            sys.exit("graft: " + self.lib.graft_error().decode())
-
-    def set(self, layer, name, tensor):
-        tensor = tensor.detach().contiguous()
-        self.kept.append(tensor)
-        shape = [tensor.numel()] if name == "lora_magnitude_vector" else list(tensor.shape)
-        sizes = (ctypes.c_longlong * 4)(*shape)
-        self.check(self.lib.graft_set(layer, name.encode(), ctypes.c_void_p(tensor.data_ptr()),
-                                      int(tensor.dtype == torch.float32), len(shape), sizes))
+            raise RuntimeError("graft: " + self.lib.graft_error().decode())
 
     def __call__(self, x, out):
         for layer, y in zip(self.layers, out):
-            self.check(self.lib.graft_forward(layer, self.stream(), ctypes.c_void_p(x.data_ptr()),
-                                              ctypes.c_void_p(y.data_ptr()), x.shape[0], SIZE, SIZE))
+            self.check(self.lib.graft_forward(layer, self.stream(), x.data_ptr(), y.data_ptr(), x.shape[0]))
         return out
 
 
-def captured(call):
+def without_gradients(call):
+    def quiet():
+        with torch.no_grad():
+            return call()
+    return quiet
+
+
+def replayed(call):
+    """As a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side), torch.no_grad():
+    with torch.cuda.stream(side):
         for _ in range(3):
             call()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), torch.no_grad():
-        kept = call()
-    graph.kept = kept
-    return graph.replay, graph
+    with torch.cuda.graph(graph):
+        graph.kept = call()
+    return graph.replay
 
 
 def launches(call):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p, torch.no_grad():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p:
         call()
         torch.cuda.synchronize()
     return sum(e.device_type == torch.autograd.DeviceType.CUDA for e in p.events()) / LAYERS
@@ -139,11 +116,10 @@ def launches(call):
 def sample(call):
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     time.sleep(0.03)
-    with torch.no_grad():
-        call()
-        begin.record()
-        call()
-        end.record()
+    call()
+    begin.record()
+    call()
+    end.record()
     end.synchronize()
     return begin.elapsed_time(end) * 1000 / LAYERS
 
@@ -152,25 +128,22 @@ def compare(lib, name, tokens, modes, with_float):
     x = torch.randn(tokens, SIZE, device="cuda", dtype=torch.bfloat16)
     model, bare = adapted(name), Stack().to("cuda", torch.bfloat16)
     out = [torch.full((tokens, SIZE), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(LAYERS)]
-    ours = Ours(lib, name, model, x)
-    contenders, keep = {}, []
+    ours = Ours(lib, model).bind(x)
+    contenders = {}
 
     def add(label, call, capture=True):
-        entry = {"launches": launches(call)}
+        call = without_gradients(call)
+        contenders[label] = {"launches": launches(call), "us": []}
         if capture:
-            run, graph = captured(call)
-            keep.append(graph)
+            contenders[label]["run"] = replayed(call)
         else:
-            run = call
-            with torch.no_grad():
-                for _ in range(4):
-                    run()
-        entry["run"], entry["us"] = run, []
-        contenders[label] = entry
+            contenders[label]["run"] = call
+            for _ in range(4):
+                call()
 
     add("bare torch linear", lambda: bare(x))
     add("graft", lambda: ours(x, out))
-    add("PEFT eager", lambda: model(x))
+    add("PEFT eager", lambda: model(x), capture=name not in NOT_CAPTURED)
     if with_float:
         wide = adapted(name, float_adapters=True)
         add("PEFT eager, float adapters", lambda: wide(x))
@@ -195,6 +168,7 @@ def compare(lib, name, tokens, modes, with_float):
     for _ in range(ROUNDS):
         for entry in contenders.values():
             entry["us"].append(sample(entry["run"]))
+    ours.free()
     rows = []
     base = statistics.median(contenders["bare torch linear"]["us"])
     peft_time = statistics.median(contenders["PEFT eager"]["us"])
@@ -216,8 +190,8 @@ def main():
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--threads", type=int, default=0, help="of torch on the CPU; OMP_NUM_THREADS sets ours")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="on the CPU")
-    parser.add_argument("--seconds", type=float, default=10, help="on the CPU, for the rounds of one row")
+    parser.add_argument("--seconds", type=float, default=2, help="on the CPU, for one ratio")
+    parser.add_argument("--forward", action="store_true", help="on the CPU: no training steps; those in --json stay with --append")
     parser.add_argument("--busy", action="store_true", help="on the CPU: processor time of one thread")
     parser.add_argument("--append", action="store_true", help="on the CPU: keep the rows of --json that are not measured now")
     parser.add_argument("--machine", help="what to call this CPU in the results")
@@ -228,14 +202,15 @@ def main():
     if a.cpu:
         import compare_peft_cpu
         return compare_peft_cpu.main(a)
-    a.tokens, a.adapters = a.tokens or [16, 4096], a.adapters or list(METHODS)
+    a.tokens, a.adapters = a.tokens or [16, 4096], a.adapters or list(configs(TARGETS, 16))
     lib = ctypes.CDLL(a.library)
-    for f in ("graft_layer",):
-        getattr(lib, f).restype = ctypes.c_void_p
-    for f in ("graft_error", "graft_describe"):
+    lib.graft_layer.restype = ctypes.c_void_p
+    lib.graft_layer.argtypes = [ctypes.c_char_p] * 2 + [ctypes.c_void_p] * 2 + [ctypes.c_longlong] * 2
+    lib.graft_free.argtypes = [ctypes.c_void_p]
+    for f in ("graft_error", "graft_describe", "graft_trained"):
         getattr(lib, f).restype = ctypes.c_char_p
     lib.graft_bind.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong]
-    lib.graft_forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 3
+    lib.graft_forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong]
     lib.graft_describe.argtypes = [ctypes.c_void_p, ctypes.c_longlong]
     if a.backward:
         import compare_peft_backward

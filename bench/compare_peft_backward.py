@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training beside PEFT: forward, the gradient of x and those of the adapter, of the layers of compare_peft.py, whose
---backward this is. The opponents are the bare pair (y = x W^T and dx = dy W), PEFT eager and PEFT compiled; everything is
-replayed as a CUDA graph. Beside the time stands the memory of one layer alone, above its weights and its adapter, at its
-highest: y, dx, gradients, and what is kept in between.
+--backward this is. The opponents are the bare pair (y = x W^T and dx = dy W), PEFT eager and PEFT compiled; everything that
+can be captured is replayed as a CUDA graph. Beside the time stands the memory of one layer alone, above its weights and its
+adapter, at its highest: y, dx, gradients, and what is kept in between.
 """
 import ctypes
 import json
@@ -12,49 +12,29 @@ import time
 import peft
 import torch
 
-from compare_peft import LAYERS, ROUNDS, SIZE, Ours, Stack, adapted, sample
-
-
-def pointer(tensor):
-    return ctypes.c_void_p(tensor.data_ptr())
+from compare_peft import LAYERS, NOT_CAPTURED, ROUNDS, SIZE, Ours, Stack, adapted, replayed, sample
 
 
 class OursTrained(Ours):
-    """Layers that keep what backward reads, and the gradients of the parameters that PEFT trains."""
+    """Layers that keep what backward reads, with room for the gradient of every tensor that PEFT trains."""
 
-    def __init__(self, lib, name, model, x, layers=LAYERS):
-        super().__init__(lib, name, model, x, layers)
-        self.gradients = []
-        for i, layer in enumerate(self.layers):
-            lib.graft_train(layer)
-            for key, tensor in self.tensors(name, getattr(model.base_model.model, f"lin{i}")):
-                if not tensor.requires_grad:
-                    continue
-                into = torch.full_like(tensor.detach(), float("nan"))
-                shape = [into.numel()] if key == "lora_magnitude_vector" else list(into.shape)
-                lib.graft_gradient(layer, key.encode(), pointer(into), int(into.dtype == torch.float32), len(shape),
-                                   (ctypes.c_longlong * 4)(*shape))
-                self.gradients.append(into)
-            self.check(lib.graft_bind(layer, self.stream(), x.shape[0]))
+    def make_room(self, x):
+        self.gradients = {}
+        for layer in self.layers:
+            self.lib.graft_train(layer)
+            count, is_float, k = ctypes.c_longlong(), ctypes.c_int(), 0
+            while key := self.lib.graft_trained(layer, k, ctypes.byref(count), ctypes.byref(is_float)):
+                into = torch.full((count.value,), float("nan"), device="cuda",
+                                  dtype=torch.float32 if is_float.value else torch.bfloat16)
+                self.lib.graft_gradient(layer, k, into.data_ptr())
+                self.gradients.setdefault(key.decode(), []).append(into)  # several layers may share one
+                k += 1
+        return self.bind(x)
 
     def step(self, x, out, dys, dxs):
         self(x, out)
         for layer, dy, dx in zip(self.layers, dys, dxs):
-            self.check(self.lib.graft_backward(layer, self.stream(), pointer(x), pointer(dy), pointer(dx), x.shape[0], SIZE, SIZE))
-
-
-def captured(call):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        graph.kept = call()
-    return graph
+            self.check(self.lib.graft_backward(layer, self.stream(), x.data_ptr(), dy.data_ptr(), dx.data_ptr(), x.shape[0]))
 
 
 def highest(call):
@@ -68,13 +48,23 @@ def highest(call):
     return torch.cuda.max_memory_allocated() - before
 
 
+def difference(model, ours, expected, trained, dxs):
+    """The largest of dx and of the gradients that PEFT has under the same key, and how many of these there are."""
+    saved = peft.get_peft_model_state_dict(model)
+    of_parameter = {t.data_ptr(): g for t, g in zip(trained, expected[1:])}
+    pairs = [(sum(d.float() for d in dxs), expected[0])]
+    pairs += [(sum(g.float() for g in got), of_parameter[saved[key].data_ptr()]) for key, got in ours.gradients.items()
+              if key in saved and saved[key].data_ptr() in of_parameter and saved[key].numel() == got[0].numel()]
+    return max(float((a.float().flatten() - b.float().flatten()).norm() / b.float().norm()) for a, b in pairs), len(pairs) - 1
+
+
 def compare(lib, name, tokens, compiles):
     make = lambda: [torch.randn(tokens, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(LAYERS)]
     x, dys, out, dxs = make()[0].requires_grad_(True), make(), make(), make()
     model, bare = adapted(name), Stack().to("cuda", torch.bfloat16)
     modules = [getattr(model.base_model.model, f"lin{i}") for i in range(LAYERS)]
-    of_module = [[t for _, t in Ours.tensors(name, m) if t.requires_grad] for m in modules]
-    trained = [t for of in of_module for t in of]  # in the order of our gradients
+    of_one = [t for t in modules[0].parameters() if t.requires_grad]
+    trained = [t for t in model.parameters() if t.requires_grad]
 
     def pair():
         return [dy @ getattr(bare, f"lin{i}").weight.detach() for i, (_, dy) in enumerate(zip(bare(x.detach()), dys))]
@@ -87,24 +77,23 @@ def compare(lib, name, tokens, compiles):
         return x.detach() @ w.T, dys[0] @ w
 
     def theirs_of_one():
-        return torch.autograd.grad(modules[0](x), [x, *of_module[0]], dys[0])
+        return torch.autograd.grad(modules[0](x), [x, *of_one], dys[0])
 
     # One layer alone. The outputs and gradients that the caller brings belong to a call as PEFT's do.
+    one = OursTrained(lib, model, 1)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
-    one = OursTrained(lib, name, model, x, 1)
-    one.step(x, out[:1], dys[:1], dxs[:1])
+    one.make_room(x).step(x, out[:1], dys[:1], dxs[:1])
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     own = free - torch.cuda.mem_get_info()[0] + out[0].nbytes + dxs[0].nbytes
-    ours = OursTrained(lib, name, model, x)
+    one.free()
+    ours = OursTrained(lib, model).make_room(x)
     graft = lambda: ours.step(x, out, dys, dxs)
     graft()
     torch.cuda.synchronize()
-    expected = theirs(model)
-    got = [sum(d.float() for d in dxs), *ours.gradients]
-    error = max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(got, expected))
+    error, compared = difference(model, ours, theirs(model), trained, dxs)
     contenders = {"bare pair": (pair, highest(pair_of_one)), "graft": (graft, own),
                   "PEFT eager": (lambda: theirs(model), highest(theirs_of_one))}
     if compiles:
@@ -114,22 +103,25 @@ def compare(lib, name, tokens, compiles):
         theirs(compiled)
         contenders["PEFT compile"] = (lambda: theirs(compiled), None)  # of one layer: not measured
         cold = round(time.time() - begin, 1)
-    graphs = {label: captured(call) for label, (call, _) in contenders.items()}
+    runs = {label: call if label == "PEFT eager" and name in NOT_CAPTURED else replayed(call) for label, (call, _) in contenders.items()}
     us = {label: [] for label in contenders}
     for _ in range(ROUNDS):
-        for label, graph in graphs.items():
-            us[label].append(sample(graph.replay))
+        for label, run in runs.items():
+            us[label].append(sample(run))
+    ours.free()
     median = {label: statistics.median(all_of) for label, all_of in us.items()}
     return [{"adapter": name, "tokens": tokens, "contender": label, "us": round(median[label], 1),
              "to_pair": round(median[label] / median["bare pair"], 3), "to_peft": round(median[label] / median["PEFT eager"], 3),
              **({"megabytes": round(bytes_ / 1e6, 1)} if bytes_ is not None else {}),
-             **({"difference_to_peft": float(f"{error:.2e}")} if label == "graft" else {}),
+             **({"difference_to_peft": float(f"{error:.2e}"), "gradients_compared": compared} if label == "graft" else {}),
              **({"cold_start_s": cold} if label == "PEFT compile" else {})} for label, (_, bytes_) in contenders.items()]
 
 
 def main(a, lib):
     lib.graft_train.argtypes = [ctypes.c_void_p]
-    lib.graft_backward.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_longlong] * 3
+    lib.graft_trained.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    lib.graft_gradient.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    lib.graft_backward.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_longlong]
     results = []
     print(f"{'adapter':8} {'tokens':>6} {'contender':14} {'us':>8} {'x pair':>7} {'x PEFT':>7} {'MB':>8}")
     for name in a.adapters:

@@ -2,14 +2,16 @@
 """The CPU part of bench/compare_peft.py: PEFT and this library on the same processor, in one process, on the same tensors.
 
 One adapted 1024 x 1024 layer in float. A training step is forward and backward with the gradients of x and of all
-parameters of the adapter; ours is told that the parameters changed before each, as an optimizer would. All contenders take turns;
-the median counts, and its ratios more than its milliseconds. On a machine that does other things --busy measures one thread's
+parameters of the adapter; ours is told that the parameters changed before each, as an optimizer would. Two contenders take turns,
+with few tokens in passes over eight layers; the median of the ratios of neighbours counts. On a machine that does other things --busy measures one thread's
 processor time instead of the time on the wall.
 """
+import copy
 import ctypes
 import json
 import os
 import platform
+import resource
 import statistics
 import tempfile
 import time
@@ -17,8 +19,9 @@ import time
 import peft
 import torch
 
-SIZE = 1024
-RANDOM = ("lora_B", "lora_E", "hada_", "lokr_", "hra_u", "vera_lambda_b", "ia3_l", "oft_R", "boft_R", "miss_block", "vblora")
+from peft_configs import configs, randomize
+
+SIZE, LAYERS = 1024, 8
 
 
 class Model(torch.nn.Module):
@@ -30,40 +33,9 @@ class Model(torch.nn.Module):
         return self.lin(x)
 
 
-def configs():
-    on = {"target_modules": ["lin"]}
-    return {
-        "lora": peft.LoraConfig(r=16, lora_alpha=32, **on),
-        "dora": peft.LoraConfig(r=16, lora_alpha=32, use_dora=True, **on),
-        "adalora": peft.AdaLoraConfig(init_r=16, target_r=16, lora_alpha=32, total_step=10, **on),
-        "ia3": peft.IA3Config(feedforward_modules=[], **on),
-        "ia3_ff": peft.IA3Config(feedforward_modules=["lin"], **on),
-        "loha": peft.LoHaConfig(r=8, alpha=16, **on),
-        "lokr": peft.LoKrConfig(r=8, alpha=16, **on),
-        "vera": peft.VeraConfig(r=256, projection_prng_key=0, save_projection=True, **on),
-        "hra": peft.HRAConfig(r=8, **on),
-        "oft": peft.OFTConfig(oft_block_size=32, **on),
-        "boft": peft.BOFTConfig(boft_block_size=8, boft_n_butterfly_factor=2, **on),
-        "miss": peft.MissConfig(r=64, **on),
-        "vblora": peft.VBLoRAConfig(r=4, num_vectors=256, vector_length=256, **on),
-        "delora": peft.DeloraConfig(r=16, **on),
-        "gralora": peft.GraloraConfig(r=16, alpha=32, gralora_k=2, **on),
-        "road": peft.RoadConfig(variant="road_1", group_size=64, **on),
-        "c3a": peft.C3AConfig(block_size=128, **on),
-        "randlora": peft.RandLoraConfig(r=32, randlora_alpha=64, projection_prng_key=0, save_projection=True, **on),
-        "hira": peft.HiraConfig(r=16, **on),
-        "psoft": peft.PsoftConfig(r=16, psoft_alpha=16, **on),
-    }
-
-
-def adapted(config):
+def adapted(name):
     torch.manual_seed(0)
-    model = peft.get_peft_model(Model(), config)
-    with torch.no_grad():
-        for key, p in model.named_parameters():
-            if p.requires_grad and any(part in key for part in RANDOM):
-                p.copy_(torch.randn_like(p) * (0.02 if "_R" in key else 0.1))
-    return model
+    return randomize(peft.get_peft_model(Model(), configs(["lin"], 8)[name]()))
 
 
 class Ours:
@@ -73,6 +45,9 @@ class Ours:
         if not self.layer:
             raise RuntimeError(lib.graft_error().decode())
         self.layer = ctypes.c_void_p(self.layer)
+
+    def __del__(self):
+        self.lib.graft_free(self.layer)
 
     @staticmethod
     def at(tensor):
@@ -103,61 +78,84 @@ def quietly(call):
         call()
 
 
-def measured(contenders, rounds, clock, seconds):
-    """Milliseconds of each, in turns; short calls several times per turn. At least three rounds, and no more than fit."""
-    end = time.perf_counter() + seconds
-    repeat = {}
-    for name, call in contenders.items():
-        call()
+def processor_seconds():
+    """Of the whole machine, where the system says it, and of this process."""
+    try:
+        with open("/proc/stat") as f:
+            ticks = [int(n) for n in f.readline().split()[1:9]]
+    except OSError:
+        return 0.0, 0.0
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return sum(ticks[:3] + ticks[5:]) / os.sysconf("SC_CLK_TCK"), used.ru_utime + used.ru_stime
+
+
+def neighbours(first, second, clock, seconds):
+    """How long a pass of `second` takes beside one of `first`: the median of its ratios to the two passes of `first` around it,
+    and the median milliseconds of both. What was measured while others used an eighth of a processor does not count,
+    unless nothing else comes."""
+    def timed(call):
         begin = clock()
-        call()
-        repeat[name] = max(1, min(200, int(0.004 / max(1e-7, clock() - begin))))
-    times = {name: [] for name in contenders}
-    for k in range(rounds):
-        if k >= 3 and time.perf_counter() > end:
-            break
-        for name, call in contenders.items():
-            begin = clock()
-            for _ in range(repeat[name]):
-                call()
-            times[name].append((clock() - begin) / repeat[name] * 1e3)
-    return {name: statistics.median(t) for name, t in times.items()}
+        for one in call:
+            one()
+        return (clock() - begin) / len(call) * 1e3
+
+    timed(first), timed(second)
+    kept, disturbed, good = [], [], 0.0
+    end = time.perf_counter() + 4 * seconds
+    while good < seconds and time.perf_counter() < end:
+        begin, (all_before, own_before) = time.perf_counter(), processor_seconds()
+        piece, before = [], timed(first)
+        while time.perf_counter() < begin + 0.2 or len(piece) < 3:
+            between, after = timed(second), timed(first)
+            piece.append((2 * between / (before + after), after, between))
+            before = after
+        took, (all_after, own_after) = time.perf_counter() - begin, processor_seconds()
+        if all_after - all_before - (own_after - own_before) > 0.125 * took:
+            disturbed += piece
+        else:
+            kept, good = kept + piece, good + took
+    return tuple(statistics.median(column) for column in zip(*(kept or disturbed)))
 
 
-def compare(lib, name, tokens, rounds, clock, seconds):
-    model = adapted(configs()[name])
-    base = torch.nn.Linear(SIZE, SIZE, bias=False)
-    weight = [p for key, p in model.named_parameters() if key.endswith("base_layer.weight")][0]
-    with torch.no_grad():
-        base.weight.copy_(weight)
-    base.weight.requires_grad_(False)
+def compare(lib, name, tokens, clock, seconds, forward_only):
+    # As in a model other weights come between two calls with the same one, as many as the nearer caches do not hold.
+    count = LAYERS if tokens < 64 else 1
+    models = [adapted(name)]
+    models += [copy.deepcopy(models[0]) for _ in range(count - 1)]
+    weights = [[p for key, p in m.named_parameters() if key.endswith("base_layer.weight")][0] for m in models]
+    bases = []
+    for w in weights:
+        base = torch.nn.Linear(SIZE, SIZE, bias=False)
+        base.weight = torch.nn.Parameter(w.detach(), requires_grad=False)  # the same memory for all
+        bases.append(base)
     x, dy = torch.randn(tokens, SIZE), torch.randn(tokens, SIZE)
     leaf = x.clone().requires_grad_(True)
     y, dx = torch.full((tokens, SIZE), float("nan")), torch.full((tokens, SIZE), float("nan"))
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        ours, train = Ours(lib, folder, weight), Ours(lib, folder, weight)
-    bare = Ours(lib, None, weight)
-    lib.graft_train(train.layer, 1)
-    ms = measured({
-        "bare torch": lambda: quietly(lambda: base(x)),
-        "bare": lambda: bare.forward(x, y),
-        "PEFT": lambda: quietly(lambda: model(x)),
-        "graft": lambda: ours.forward(x, y),
-        "bare torch step": lambda: torch_step(base, leaf, dy),
-        "PEFT step": lambda: torch_step(model, leaf, dy),
-        "graft step": lambda: train.step(x, y, dy, dx),
-    }, rounds, clock, seconds)
-    torch_step(model, leaf, dy)
+        models[0].save_pretrained(folder)
+        ours, train = [Ours(lib, folder, w) for w in weights], [Ours(lib, folder, w) for w in weights]
+    bare = [Ours(lib, None, w) for w in weights]
+    for t in train:
+        lib.graft_train(t.layer, 1)
+    of_bare, of_ours = [lambda b=b: b.forward(x, y) for b in bare], [lambda o=o: o.forward(x, y) for o in ours]
+    over_torch, torch_ms, _ = neighbours([lambda b=b: quietly(lambda: b(x)) for b in bases], of_bare, clock, seconds)
+    over_bare, bare_ms, ours_ms = neighbours(of_bare, of_ours, clock, seconds)
+    over_peft, peft_ms, _ = neighbours([lambda m=m: quietly(lambda: m(x)) for m in models], of_ours, clock, seconds)
+    r = {"bare_torch_ms": torch_ms, "bare_ms": bare_ms, "PEFT_ms": peft_ms, "graft_ms": ours_ms}
+    ratios = {"bare_over_torch": over_torch, "forward_over_bare": over_bare, "forward_over_peft": over_peft}
+    if not forward_only:
+        ratios["step_over_peft"], r["PEFT_step_ms"], r["graft_step_ms"] = neighbours(
+            [lambda m=m: torch_step(m, leaf, dy) for m in models], [lambda t=t: t.step(x, y, dy, dx) for t in train], clock, seconds)
+    leaf.grad = None
+    torch_step(models[0], leaf, dy)
     with torch.no_grad():
-        theirs = model(x)
-    ours.forward(x, y)
+        theirs = models[0](x)
+    ours[0].forward(x, y)
     error = float((y - theirs).norm() / theirs.norm())
-    train.step(x, y, dy, dx)
+    train[0].step(x, y, dy, dx)
     error_dx = float((dx - leaf.grad).norm() / leaf.grad.norm())
-    return {"adapter": name, "tokens": tokens, **{key.replace(" ", "_") + "_ms": float(f"{t:.4g}") for key, t in ms.items()},
-            "bare_over_torch": round(ms["bare"] / ms["bare torch"], 3), "forward_over_bare": round(ms["graft"] / ms["bare"], 3),
-            "forward_over_peft": round(ms["graft"] / ms["PEFT"], 3), "step_over_peft": round(ms["graft step"] / ms["PEFT step"], 3),
+    return {"adapter": name, "tokens": tokens, "layers": count, **{key: float(f"{ms:.4g}") for key, ms in r.items()},
+            **{key: round(ratio, 3) for key, ratio in ratios.items()},
             "difference_of_y": float(f"{error:.1e}"), "difference_of_dx": float(f"{error_dx:.1e}")}
 
 
@@ -169,7 +167,7 @@ def main(a):
     lib.graft_train.argtypes = [ctypes.c_void_p, ctypes.c_int]
     lib.graft_forward.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_longlong]
     lib.graft_backward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong]
-    lib.graft_parameters_changed.argtypes = [ctypes.c_void_p]
+    lib.graft_parameters_changed.argtypes = lib.graft_free.argtypes = [ctypes.c_void_p]
     torch.set_num_threads(1 if a.busy else a.threads or os.cpu_count())
     if a.busy and os.environ.get("OMP_NUM_THREADS") != "1":
         raise SystemExit("--busy needs OMP_NUM_THREADS=1")
@@ -178,19 +176,20 @@ def main(a):
         with open(a.json) as f:
             results = json.load(f)["results"]
     print(f"{'adapter':8} {'tokens':>6} {'bare/torch':>10} {'fwd/bare':>9} {'fwd/PEFT':>9} {'step/PEFT':>9} {'fwd ms':>8} {'difference':>10}")
-    for name in configs():
+    for name in configs(["lin"], 8):
         if a.adapters and name not in a.adapters:
             continue
         for tokens in a.tokens or [1, 16, 512]:
             try:
-                r = compare(lib, name, tokens, a.rounds, time.process_time if a.busy else time.perf_counter,
-                            a.seconds)
+                r = compare(lib, name, tokens, time.process_time if a.busy else time.perf_counter, a.seconds, a.forward)
             except Exception as e:  # one adapter that PEFT or we cannot run must not end the table
                 print(f"{name:8} {tokens:6} failed: {type(e).__name__}: {str(e)[:200]}", flush=True)
                 continue
-            results = [old for old in results if (old["adapter"], old["tokens"]) != (name, tokens)] + [r]
+            same = [old for old in results if (old["adapter"], old["tokens"]) == (name, tokens)]
+            r = {**{key: old[key] for old in same for key in old if "step" in key}, **r}  # of an earlier run, if not of this one
+            results = [old for old in results if old not in same] + [r]
             print(f"{name:8} {tokens:6} {r['bare_over_torch']:10.2f} {r['forward_over_bare']:9.2f} {r['forward_over_peft']:9.2f} "
-                  f"{r['step_over_peft']:9.2f} {r['graft_ms']:8.3f} {r['difference_of_y']:10.1e}", flush=True)
+                  f"{r.get('step_over_peft', float('nan')):9.2f} {r['graft_ms']:8.3f} {r['difference_of_y']:10.1e}", flush=True)
             if a.json:
                 with open(a.json, "w") as f:
                     json.dump({"machine": a.machine or platform.processor() or platform.machine(), "threads": torch.get_num_threads(),

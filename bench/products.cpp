@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 #include <graft/backend/cpu/gemm.h>
 
+#include <Eigen/Core>
 #include <random>
 
 namespace {

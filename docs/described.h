@@ -64,7 +64,7 @@ template <class Adapter> notes::adapter note(const std::filesystem::path& root, 
   const graft::graph& g = graphs.merge;
   for (int i = 0; i < g.sizes.count; ++i)
     if (const graft::size_entry& e = g.sizes.e[i];
-        e.slot >= 0 && !e.tokens && graphs.base_forward.sizes.find(e.name) < 0)
+        e.index >= 0 && !e.tokens && graphs.base_forward.sizes.find(e.name) < 0)
       n.numbers.push_back({e.name, "size", kept("`" + std::string(e.name) + "`"), e.nominal > 0 ? e.nominal : 16});
   for (graft::id i = 0; i < g.size; ++i)
     if (g[i].what == graft::op::scalar) n.numbers.push_back({g[i].name, "number", "", -1});

@@ -88,8 +88,8 @@ graft::size_values bind(const layer& l, const graph& g, const base_shape& shape,
   graft::size_values s;
   for (int i = 0; i < g.sizes.count; ++i) {
     const graft::size_entry& e = g.sizes.e[i];
-    if (e.slot < 0) continue;
-    long long& v = s.v[e.slot];
+    if (e.index < 0) continue;
+    long long& v = s.v[e.index];
     v = e.tokens ? tokens : shape.size(e.name);
     for (const notes::number& n : l.note.numbers)
       if (graft::same_text(n.name, e.name) && n.value > 0) v = n.value;

@@ -24,8 +24,9 @@ template <class Layer> bool agrees() {
 
   // Where the side branch would cost too much, the fused backend keeps a copy of W' instead.
   const auto price = [&](const graph& g) { return cost_of(g, numbers.sizes_in(g), {dtype::f32}, dtype::f32); };
-  const cost branch = price(derived::forward), folded = price(derived::folded);
-  const cost cheaper = worth_folding(branch.flops, folded.flops, false) ? folded : branch;
+  const bool copies =
+      folds(cpu_target, derived::forward, derived::folded, numbers.sizes_in(derived::forward), dtype::f32);
+  const cost cheaper = price(copies ? graph(derived::folded) : graph(derived::forward));
   const char* way_back = fused.unmergeable ? "yes" : fused.kept > 0 ? "with one kept tensor" : "no: keep the base";
   std::printf("%-22s %-10s %8.1e %14lld %8d %7s  %s\n", Layer::adapter::name, Layer::kind::name, error,
               cheaper.flops / tokens, fused.kernels, fused.mergeable ? "yes" : "no", way_back);

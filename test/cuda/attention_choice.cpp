@@ -42,7 +42,7 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
     return cuda::choose_attention({dtype::bf16, rows, head, 32, 8, true}, sm_90).parts;
   };
   CHECK(parts(1) == 8);
-  CHECK(parts(2) == 8);
+  CHECK(parts(2) == 6);  // sixteen clusters of eight do not fit
   CHECK(parts(4) == 4);
   CHECK(parts(8) == 2);
   CHECK(parts(16) == 1);
@@ -70,11 +70,13 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
     p.places = places;
     return cuda::choose_attention(p, sm_90).long_ring;
   };
-  CHECK_FALSE(long_ring(1, 1064));
+  CHECK_FALSE(long_ring(1, 1024));
+  CHECK(long_ring(1, 1064));
   CHECK(long_ring(1, 32768));
-  CHECK_FALSE(long_ring(2, 65536));  // sixteen clusters of eight, and fifteen fit
+  CHECK(long_ring(2, 65536));  // sixteen clusters of six: of eight, fifteen fit
   CHECK(long_ring(8, 8 * 4096));
   CHECK(long_ring(16, 16 * 1064));
+  CHECK_FALSE(long_ring(16, 16 * 128));
   CHECK_FALSE(long_ring(32, 32 * 32768));
 }
 TEST_CASE("attention_choice: two heads of queries that share keys are a cluster") {

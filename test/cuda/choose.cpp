@@ -97,7 +97,13 @@ TEST_CASE(
   CHECK((c.how == way::gemm && c.beside == 1 && c.beside_blocks == 4 && c.pairs == 64));
   p.beside[0].columns = 8192;  // of another product
   CHECK(choose(p, h200).beside == 0);
-  p.beside[0].columns = 4096, p.pre = false;
+  p.beside[0].columns = 4096,
+  p.turned = 16;  // and beside one with a rotation behind it, where there is a kernel for both
+  CHECK((choose(p, h200).beside == 1 && turns_inside(p, h200)));
+  kernel_list without = every_kernel();
+  without.gemms &= ~(1U << kernel_list::turn_bit(true));
+  CHECK((choose(p, h200, without).beside == 0 && !turns_inside(p, h200, without)));
+  p.turned = 0, p.pre = false;
   CHECK(choose(p, h200).beside == 0);
   p.pre = true, p.m = 512;
   CHECK(choose(p, h200).beside == 0);
@@ -139,8 +145,9 @@ TEST_CASE("choose: few outputs of many tokens stream along the tokens, unless so
 }
 TEST_CASE("choose: products that are too narrow to fill the device are cut along their depth") {
   const linear_choice c = chosen(4096, 256, 4096, 0);
-  CHECK((c.how == way::by_parts && c.parts == 2 && c.launches == 1));
-  CHECK(chosen(8192, 256, 4096, 0).how == way::gemm);  // 128 tiles
+  CHECK((c.how == way::by_parts && c.parts == 2 && c.parts_alone && c.launches == 1));
+  CHECK_FALSE(chosen(2048, 256, 4096, 0).parts_alone);  // clusters of four
+  CHECK(chosen(8192, 256, 4096, 0).how == way::gemm);   // 128 tiles
   CHECK(chosen(4096, 128, 4096, 0).parts == 4);
   CHECK(chosen(4096, 264, 4096, 0).how == way::gemm);
   CHECK(chosen(4096, 256, 4096, 0, a100).how == way::mma);
@@ -149,6 +156,12 @@ TEST_CASE("choose: products that are too narrow to fill the device are cut along
   CHECK(choose(p, h200).how == way::gemm);
   const linear_choice branch = chosen(4096, 4096, 4096, 256);
   CHECK((branch.how == way::gemm_two && branch.parts == 2 && branch.launches == 2));
+}
+TEST_CASE("choose: where tiles of several waves make a side branch together, all of them begin together") {
+  CHECK_FALSE(chosen(4096, 4096, 4096, 16).early);
+  CHECK(chosen(4096, 4096, 4096, 0).early);
+  CHECK(chosen(512, 4096, 4096, 16).early);    // one wave
+  CHECK(chosen(4096, 4096, 4096, 256).early);  // S is a launch of its own
 }
 TEST_CASE("choose: a weight that lies across, and a side branch that is kept") {
   product_shape p{dtype::bf16, 16, 4096, 4096, 16};
@@ -181,7 +194,11 @@ TEST_CASE("choose: sums over tokens take as many thread blocks as there are mult
   CHECK((c.rank == 16 && c.parts == 4));
   CHECK(choose_sum({dtype::bf16, 4096, 4096, 64}, h200, all).rank == 64);
   const sum_choice wide = choose_sum({dtype::bf16, 4096, 4096, 256}, h200, all);
-  CHECK((wide.rank == wide_rank && wide.parts == 2));
+  CHECK((wide.rank == wide_rank && wide.parts == 2 && wide.alone));
+  CHECK_FALSE(choose_sum({dtype::bf16, 2048, 2048, 256}, h200, all).alone);   // clusters of four
+  CHECK_FALSE(choose_sum({dtype::bf16, 4096, 14336, 256}, h200, all).alone);  // 224 tiles
+  CHECK(choose_sum({dtype::bf16, 4096, 8192, 256}, h200, all).alone);         // 128
+  CHECK_FALSE(choose_sum({dtype::bf16, 4096, 4096, 16}, h200, all).alone);
   CHECK(choose_sum({dtype::bf16, 4096, 14336, 16}, h200, all).parts == 1);
   CHECK(choose_sum({dtype::bf16, 100, 4096, 16}, h200, all).parts == 2);  // two steps of 64 tokens
   CHECK(choose_sum({dtype::f32, 4096, 4096, 16}, h200, all).rank == 0);

@@ -31,15 +31,21 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
           CHECK((c.groups == 0) == (m > 32 || (e.block_bytes > 0 && k % 256 != 0)));
           if (c.groups == 0) continue;
           CHECK(c.groups * c.tokens >= m);
+          CHECK(c.at.ready >= c.at.factors + c.tokens * 4LL);
+          CHECK(c.at.ready % 8 == 0);
           CHECK(c.own <= code_steps);
           CHECK(c.own * c.splits * code_warps >= k / 64);
+          if (e.scales != dtype::u8) {  // where kernels of whole units know them to be
+            CHECK(c.at.ring == first_code_parts(c.form).ring);
+            CHECK(c.at.scales == first_code_parts(c.form).scales);
+          }
           const long long stages = code_stages * code_warps, eights = c.tokens / 8;
           const long long summands = code_warps + (c.form == code_form::bytes ? 1 : 0);
           const long long in_table = has_code_table(c.form) ? code_sums_in_table : 0;
           std::vector<std::pair<long long, long long>> used{
               {c.at.ring, stages * bytes_of_unit(c.form)},
               {c.at.scales, stages * bytes_of_unit_scales(c.form, e.scales == dtype::u8)},
-              {c.at.factors, c.tokens * 4LL},
+              {c.at.factors, c.at.ready + 8 - c.at.factors},
               {c.at.side, rank > 0 ? std::max(4 * 16, rank) * c.tokens * 4LL : 0},
               {c.at.b, rank > 0 ? code_warps * bytes_of_b_rows : 0},
               {c.at.parts, c.splits > 1 ? c.at.phase * eights * code_sum_bytes : 0},

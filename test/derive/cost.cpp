@@ -108,13 +108,16 @@ TEST_CASE("cost: the floor is the slower of computing and moving") {
 }
 
 TEST_CASE("cost: a side branch above a tenth of the layer is folded, above a quarter where the copy is wider") {
-  CHECK_FALSE(worth_folding(100, 100, false));
-  CHECK_FALSE(worth_folding(110, 100, false));
-  CHECK(worth_folding(111, 100, false));
-  CHECK_FALSE(worth_folding(125, 100, true));
-  CHECK(worth_folding(126, 100, true));
-  CHECK_FALSE(worth_folding(0, 0, false));
-  CHECK_FALSE(worth_folding(100, 0, false));  // a look-up does no arithmetic to save
+  constexpr long long small = 1 << 12, large = 1 << 20;
+  CHECK_FALSE(worth_folding(100, 100, false, small));
+  CHECK_FALSE(worth_folding(110, 100, false, small));
+  CHECK(worth_folding(111, 100, false, small));
+  CHECK_FALSE(worth_folding(105, 100, false, large));  // of a large weight above a twentieth
+  CHECK(worth_folding(106, 100, false, large));
+  CHECK_FALSE(worth_folding(125, 100, true, large));
+  CHECK(worth_folding(126, 100, true, large));
+  CHECK_FALSE(worth_folding(0, 0, false, large));
+  CHECK_FALSE(worth_folding(100, 0, false, large));  // a look-up does no arithmetic to save
 }
 
 TEST_CASE("cost: unknown sizes cost nothing that could be mistaken for a number of flops") {
@@ -132,6 +135,6 @@ TEST_CASE("cost: sizes whose products no number holds cost the most there is") {
   BOTH(forward_cost<large>(2'147'483'647).bytes == 8'591'934'652'000'000);
   BOTH(backward_cost<larger>(2'147'483'647).flops == uncountable);
   BOTH(forward_cost<larger>(2'147'483'647).load_flops == 2'000'000'000'000);
-  BOTH(worth_folding(uncountable, uncountable, false) == false);
-  BOTH(worth_folding(uncountable, uncountable / 2, false) == true);
+  BOTH(worth_folding(uncountable, uncountable, false, uncountable) == false);
+  BOTH(worth_folding(uncountable, uncountable / 2, false, uncountable) == true);
 }

@@ -47,6 +47,19 @@ TEST_CASE("grad: methods whose gradient is short enough to read") {
        "unpatch(dy' @ (scaling * lora_B.weight) @ lora_A.weight + dy' @ weight)");
 }
 
+TEST_CASE(
+    "grad: of an orthogonal rotation by one factor it is taken from dx, of others from the gradient of the result") {
+  auto reads_dx = [](const graph& g) {
+    for (id i = 0; i < g.size; ++i)
+      if (g[i].what == op::rotate_grad) return g[g[i].b].what == op::rotate;
+    return false;
+  };
+  CHECK(reads_dx(derived<linear_kind, oft<>, false>::backward));
+  CHECK(reads_dx(derived<linear_kind, oft<dyn, oft_blocks::shared>, false>::backward));
+  CHECK_FALSE(reads_dx(derived<linear_kind, oft_neumann<>, false>::backward));
+  CHECK_FALSE(reads_dx(derived<linear_kind, boft<8, 2>, false>::backward));
+}
+
 TEST_CASE("grad: frozen tensors and scalars get none") {
   using d = derived<linear_kind, vera<>, true>;
   BOTH(d::backward.result("vera_A") == none_id);

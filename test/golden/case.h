@@ -146,7 +146,7 @@ class golden_case {
     layer_.out = weight_.shape[0];
     layer_.in = static_cast<long long>(weight_.data.size()) / weight_.shape[0];
     const auto axes = weight_.shape.size();
-    if (x->type == io::dtype::i64) {
+    if (x->type == io::safetensors_type::i64) {
       layer_.kind = "embedding";
       auto ids = io::to_int64(*x);
       if (!ids) return ids.failure();

@@ -315,6 +315,9 @@ TEST_CASE("gpu attention: token steps of every length, 1 to 64 rows, and several
     }
   ragged_call four({128, 32, 8}, {{1, 899, 0}, {1, 500, 900}, {1, 63, 1800}, {1, 1, 2700}}, 0, true);  // in six parts
   check_cached(four, 3600, cuda::attention_way::decode);
+  ragged_call two({128, 32, 8}, {{1, 3999, 0}, {1, 900, 4000}}, 0, true);  // in six parts that have a processor each
+  REQUIRE(cuda::choose_attention(two.size(true), sm_90).parts == 6);
+  check_cached(two, 5000, cuda::attention_way::decode);
   for (const int head : {64, 80, 96, 128}) {  // more thread blocks than fit
     std::vector<run_of_rows> runs;
     for (int r = 0; r < 64; ++r) runs.push_back({1, (r * 37) % 300, 300LL * r});

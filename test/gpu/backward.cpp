@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass in 16 bit: the data gradient with the weight as it is stored, and the products over the tokens, on
 // ragged sizes and every rank, against double; the same bits each time.
+#include <graft/targets.h>
+
 #include <cstring>
 
 #include "gpu.h"
@@ -151,14 +153,18 @@ TEST_CASE("gpu: branches of large ranks train in a copy of the weight, where the
   if (no_gpu()) return;
   for (const char* name : {"lora", "vera", "loha"})
     for (const dtype type : {dtype::bf16, dtype::f16, dtype::f32})
-      for (const shape s :
-           {shape{300, 264, 256, 136}, {700, 520, 648, 200}, {1100, 1032, 1000, 256}, {90, 35, 45, 81}}) {
+      for (const shape s : {shape{300, 264, 256, 136},
+                            {700, 520, 648, 200},
+                            {1100, 1032, 1000, 256},
+                            {90, 35, 45, 81},
+                            {300, 2304, 264, 256},
+                            {2304, 264, 264, 256}}) {  // sums by blocks that have a multiprocessor each
         shape with = s;
         if (name == std::string("loha")) with.r = static_cast<long long>(std::sqrt(static_cast<double>(s.r)));
         INFO(std::string(name), ", ", std::string(name_of(type)), ", ", s.tokens, " x ", s.out, " x ", s.in);
         const errors e = errors_of(name, with, type, true);
-        CHECK(e.dx < 1e-2);
-        CHECK(e.parameters < 2e-2);
+        CHECK(e.dx < (type == dtype::f32 ? 1e-4 : 1e-2));
+        CHECK(e.parameters < (type == dtype::f32 ? 1e-4 : 2e-2));
       }
 }
 TEST_CASE("gpu: what forward keeps is known before") {
@@ -224,6 +230,14 @@ TEST_CASE("gpu: rotations and the gradients of their blocks, blocks of many size
       CHECK(e.dx < 8e-3);
       CHECK(e.parameters < 8e-3);
     }
+  for (const dtype type : {dtype::bf16, dtype::f16}) {  // the gradient of its scale beside the product that turns dx
+    product_shape p{type, 2000, 1184, 1024, 0};
+    p.across = p.pre = true, p.turned = 16, p.beside[0] = {1024, 0, false};
+    CHECK(cuda::choose(p, sm_90).beside == 1U);
+    const errors e = errors_of("boft", {2000, 1024, 1184, 1, 8, 2}, type, true);
+    CHECK(e.dx < 8e-3);
+    CHECK(e.parameters < 8e-3);
+  }
   for (const long long tokens : {3, 130, 2000})
     for (const long long b : {8, 12})
       for (const long long m : {1, 2, 3}) {

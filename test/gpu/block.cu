@@ -59,7 +59,7 @@ struct tensors {
   tensors(const graph& g, int head, row_batch& rows, const encoding& how = {})
       : leaves(static_cast<std::size_t>(g.size)) {
     for (int e = 0; e < g.sizes.count; ++e)
-      if (g.sizes.e[e].slot >= 0) sizes.v[g.sizes.e[e].slot] = size_named(g.sizes.e[e].name, head, rows.rows());
+      if (g.sizes.e[e].index >= 0) sizes.v[g.sizes.e[e].index] = size_named(g.sizes.e[e].name, head, rows.rows());
     std::mt19937 engine(3);
     std::uniform_real_distribution<float> any(-1, 1);
     for (id i = 0; i < g.size; ++i) {

@@ -146,6 +146,57 @@ TEST_CASE("gpu: a residual that is computed again is the sum with a scaled row")
   }
   CHECK(worst_sum < 4.2e-3);
 }
+// Of each row, or of each column, twice.
+template <class Steps> void check_sums(const operands& with, const std::vector<int>& order, bool of_rows) {
+  const long long results = of_rows ? with.rows : with.width;
+  cuda::buffer memory;
+  REQUIRE(bool(memory.reserve(4 * results)));
+  cuda::tensor<float> of, out;
+  of.d[2] = with.rows, of.d[3] = with.width, out.p = cuda::cells<float>(memory.as<float>());
+  out.d[2] = of_rows ? results : 1, out.d[3] = of_rows ? 1 : results;
+  std::vector<float> sums[2];
+  for (std::vector<float>& found : sums) {
+    found.resize(static_cast<std::size_t>(results));
+    REQUIRE(cudaMemset(memory.data(), 255, static_cast<std::size_t>(4 * results)) == cudaSuccess);
+    REQUIRE(bool(cuda::all_launchers<bf>().expression(nullptr, written<Steps>(with, order), of, out)));
+    REQUIRE(cudaMemcpy(found.data(), memory.data(), 4 * found.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+  }
+  CHECK(std::equal(sums[0].begin(), sums[0].end(), sums[1].begin()));
+  std::vector<double> want(sums[0].size()), size(sums[0].size(), 1e-3);
+  for (std::size_t i = 0; i < with.numbers[0].size(); ++i) {
+    const auto width = static_cast<std::size_t>(with.width), at = of_rows ? i / width : i % width;
+    const double a = with.numbers[0][i], b = with.numbers[1][i], c = with.numbers[2][i], p = with.factors[0][i % width],
+                 v = order.size() == 2 ? a * p
+                     : order[2] == 4   ? a * b * p
+                                       : a + b + c;
+    want[at] += v, size[at] += std::abs(v);
+  }
+  double worst = 0;
+  for (std::size_t k = 0; k < want.size(); ++k)
+    worst = std::max(worst, std::abs(static_cast<double>(sums[0][k]) - want[k]) / size[k]);
+  CHECK(worst < 2e-6);
+}
+using product_of_two = cuda::known_steps<cuda::reading(0), cuda::reading(1), cuda::doing(op::mul)>;
+using product_of_three =
+    cuda::known_steps<cuda::reading(0), cuda::reading(1), cuda::doing(op::mul), cuda::reading(2), cuda::doing(op::mul)>;
+
+TEST_CASE("gpu: sums of an expression, of each row and of each column, are right and the same every time") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
+  for (const auto& [rows, width] : {std::pair{1LL, 8LL},
+                                    {37LL, 256LL},
+                                    {1000LL, 264LL},
+                                    {4099LL, 16LL},
+                                    {130LL, 40LL},
+                                    {2050LL, 1032LL},
+                                    {5LL, 33LL}})
+    for (const bool of_rows : {true, false}) {
+      INFO(rows, " x ", width, of_rows ? ", rows" : ", columns");
+      const operands with(rows, width);
+      check_sums<product_of_two>(with, {0, 4}, of_rows);
+      check_sums<product_of_three>(with, {0, 1, 4}, of_rows);
+      check_sums<cuda::sum_of_three>(with, {0, 1, 2}, of_rows);
+    }
+}
 TEST_CASE("gpu: both gradients of a gate in one pass have the bits of a pass for each") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
   using first = cuda::known_gate_by_second::kernel;

@@ -86,6 +86,32 @@ TEST_CASE("gpu: layers with one input in one launch") {
     for (std::size_t j = 0; j < alone.size(); ++j) CHECK(distance(together[j].read(), alone[j].read()) < 4e-3);
   }
 }
+// Thread blocks that meet share the tokens where there are more than eight, and the rows where there are not.
+TEST_CASE("gpu: a token's outputs have the same bits whatever tokens are beside it") {
+  if (no_gpu()) return;
+  constexpr int depth = 328, rank = 16;
+  for (const int n : {4096, 6144, 4100})  // tiles of 64 rows and of 96, and a ragged one
+    for (const long long tokens : {9, 16, 17, 24, 33, 57, 64}) {
+      INFO(n, " outputs, ", tokens, " tokens");
+      const auto shape = [&](long long m) { return cuda::choose_stream(&n, 1, m, depth, rank, 132); };
+      REQUIRE(shape(tokens).rows == shape(1).rows);
+      REQUIRE(shape(tokens).splits == 2);
+      const device_matrix x(tokens, depth, 1);
+      lora_layer l(n, depth, rank);
+      l.prepare(x.seen());
+      device_matrix all(tokens, n, 1);
+      REQUIRE(bool(l.layer.forward(x.seen(), all.written())));
+      const std::vector<float> together = all.read();
+      for (long long token = 0; token < tokens; ++token) {
+        view one = x.seen();
+        one.data = static_cast<const bf*>(one.data) + token * depth, one.size[0] = 1;
+        device_matrix y(1, n, 1);
+        REQUIRE(bool(l.layer.forward(one, y.written())));
+        const std::vector<float> own(together.begin() + token * n, together.begin() + (token + 1) * n);
+        CHECK(own == y.read());
+      }
+    }
+}
 TEST_CASE("gpu: layers that cannot run together say why") {
   if (no_gpu()) return;
   const device_matrix x(4, 64, 1), long_x(65, 64, 1);

@@ -15,7 +15,7 @@ namespace {
 // A file of tensors that a test changes before it is read.
 struct tensors {
   struct one {
-    io::dtype type;
+    io::safetensors_type type;
     std::vector<std::uint64_t> shape;
     std::vector<std::byte> bytes;
   };
@@ -23,12 +23,12 @@ struct tensors {
   mutable std::map<std::string, io::tensor_view> views;
   io::kept_planes planes;
 
-  template <class T> void put(const std::string& name, io::dtype type, const std::vector<T>& v) {
+  template <class T> void put(const std::string& name, io::safetensors_type type, const std::vector<T>& v) {
     const auto bytes = std::as_bytes(std::span(v));
     all[name] = {type, {v.size()}, {bytes.begin(), bytes.end()}};
   }
   void put_text(const std::string& name, const std::string& s) {
-    put(name, io::dtype::u8, std::vector<char>(s.begin(), s.end()));
+    put(name, io::safetensors_type::u8, std::vector<char>(s.begin(), s.end()));
   }
   result<std::optional<view>> read() {
     views.clear();
@@ -54,19 +54,19 @@ tensors four_bits(bool nested) {
   const auto w = cpu::quantize(numbers.data(), 8, 96, how);
   REQUIRE(bool(w));
   tensors t;
-  t.put("a.weight", io::dtype::u8, w->codes);
-  t.put("a.weight.quant_map", io::dtype::f32,
+  t.put("a.weight", io::safetensors_type::u8, w->codes);
+  t.put("a.weight.quant_map", io::safetensors_type::f32,
         std::vector<float>(encodings::nf4_codes::table, encodings::nf4_codes::table + 16));
   std::string more;
   if (nested) {
-    t.put("a.weight.absmax", io::dtype::u8, w->scale_codes);
-    t.put("a.weight.nested_absmax", io::dtype::f32, w->second_scales);
+    t.put("a.weight.absmax", io::safetensors_type::u8, w->scale_codes);
+    t.put("a.weight.nested_absmax", io::safetensors_type::f32, w->second_scales);
     const float* const map = encodings::dynamic_values();
-    t.put("a.weight.nested_quant_map", io::dtype::f32, std::vector<float>(map, map + 256));
+    t.put("a.weight.nested_quant_map", io::safetensors_type::f32, std::vector<float>(map, map + 256));
     more = R"(, "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": )" +
            std::to_string(w->beside->offset);
   } else {
-    t.put("a.weight.absmax", io::dtype::f32, w->scales);
+    t.put("a.weight.absmax", io::safetensors_type::f32, w->scales);
   }
   t.put_text("a.weight.quant_state.bitsandbytes__nf4",
              R"({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [8, 96])" + more + "}");
@@ -76,10 +76,10 @@ tensors eight_bits() {
   const auto w = cpu::quantize(numbers.data(), 8, 96, {dtype::int8, scaled_by::row});
   REQUIRE(bool(w));
   tensors t;
-  t.put("a.weight", io::dtype::i8, w->codes);
+  t.put("a.weight", io::safetensors_type::i8, w->codes);
   t.all["a.weight"].shape = {8, 96};
-  t.put("a.SCB", io::dtype::f32, w->scales);
-  t.put("a.weight_format", io::dtype::u8, std::vector<char>{0});
+  t.put("a.SCB", io::safetensors_type::f32, w->scales);
+  t.put("a.weight_format", io::safetensors_type::u8, std::vector<char>{0});
   return t;
 }
 template <class T> void set_number(tensors& t, const char* name, std::size_t at, T v) {
@@ -100,16 +100,16 @@ TEST_CASE("bitsandbytes: all tensors of a weight are one view of codes") {
     for (std::size_t i = 0; i < back.size(); ++i) CHECK(std::abs(back[i] - numbers[i]) < 0.17F);
   }
   tensors fp8;
-  fp8.put("a.weight", io::dtype::f8_e4m3, std::vector<unsigned char>{0x38, 0xb8, 0x40, 0x00});
+  fp8.put("a.weight", io::safetensors_type::f8_e4m3, std::vector<unsigned char>{0x38, 0xb8, 0x40, 0x00});
   fp8.all["a.weight"].shape = {2, 2};
-  fp8.put("a.weight_scale", io::dtype::f32, std::vector<float>{2, 3});
+  fp8.put("a.weight_scale", io::safetensors_type::f32, std::vector<float>{2, 3});
   const auto v = fp8.read();
   REQUIRE((v && *v));
   float back[4];
   cpu::decode(**v, back);
   CHECK((back[0] == 2 && back[1] == -2 && back[2] == 6 && back[3] == 0));
   tensors plain;
-  plain.put("a.weight", io::dtype::f32, std::vector<float>{1});
+  plain.put("a.weight", io::safetensors_type::f32, std::vector<float>{1});
   CHECK((plain.read() && !*plain.read()));
 }
 
@@ -156,7 +156,7 @@ TEST_CASE("bitsandbytes: what does not fit is refused, by the name of the weight
   t.all.erase("a.SCB");
   CHECK(t.said() == "file: tensor 'a.weight' has no 'SCB' beside it");
   t = eight_bits();
-  t.put("a.weight_format", io::dtype::u8, std::vector<char>{1});
+  t.put("a.weight_format", io::safetensors_type::u8, std::vector<char>{1});
   CHECK(
       t.said().ends_with("has a weight_format that is not 0, row after row; save it with bitsandbytes 0.45 or later"));
 }

@@ -36,11 +36,11 @@ TEST_CASE("mapped: tensors are views into the file, with the type and sizes they
   temp_folder dir;
   const std::vector<std::byte> raw(48, std::byte{1});
   const std::span<const std::byte> all(raw);
-  const std::vector<tensor_view> tensors{{"h", io::dtype::f16, {2, 3}, all.first(12)},
-                                         {"b", io::dtype::bf16, {4}, all.first(8)},
-                                         {"f", io::dtype::f32, {1, 2, 1, 2}, all.first(16)},
-                                         {"deep", io::dtype::f32, {1, 1, 1, 1, 1}, all.first(4)},
-                                         {"codes", io::dtype::u8, {4}, all.first(4)}};
+  const std::vector<tensor_view> tensors{{"h", io::safetensors_type::f16, {2, 3}, all.first(12)},
+                                         {"b", io::safetensors_type::bf16, {4}, all.first(8)},
+                                         {"f", io::safetensors_type::f32, {1, 2, 1, 2}, all.first(16)},
+                                         {"deep", io::safetensors_type::f32, {1, 1, 1, 1, 1}, all.first(4)},
+                                         {"codes", io::safetensors_type::u8, {4}, all.first(4)}};
   const std::string path = dir.path / "m.safetensors";
   REQUIRE(write_safetensors(path, tensors));
   const auto file = map_safetensors(path);

@@ -34,8 +34,8 @@ struct folder_of_tilted {
   result<peft_layer> read() {
     REQUIRE(bool(write_file(dir.path / "adapter_config.json", bytes_of(config))));
     const tensor_view tensors[] = {
-        {key, io::dtype::f32, {6, 2}, std::as_bytes(std::span(B))},
-        {"base_model.tilt_D", io::dtype::f32, {2, 4}, std::as_bytes(std::span(D))},
+        {key, io::safetensors_type::f32, {6, 2}, std::as_bytes(std::span(B))},
+        {"base_model.tilt_D", io::safetensors_type::f32, {2, 4}, std::as_bytes(std::span(D))},
     };
     REQUIRE(bool(write_safetensors(dir.path / "adapter_model.safetensors", tensors)));
     const auto c = read_adapter_config(dir.path, methods);

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using changeable = nlohmann::ordered_json;
 
 struct stored {
-  io::dtype type = io::dtype::f32;
+  io::safetensors_type type = io::safetensors_type::f32;
   std::vector<std::uint64_t> shape;
   std::vector<std::byte> bytes;
 };
@@ -37,7 +37,7 @@ std::uint64_t numbers_in(const std::vector<std::uint64_t>& shape) {
 }
 stored floats(std::vector<std::uint64_t> shape, float fill = 0.25F) {
   const std::size_t n = numbers_in(shape);
-  return {io::dtype::f32, std::move(shape), bytes_of(std::vector<float>(n, fill))};
+  return {io::safetensors_type::f32, std::move(shape), bytes_of(std::vector<float>(n, fill))};
 }
 
 // A golden case in memory: change what you like, then load() it from a folder of its own.
@@ -221,7 +221,7 @@ TEST_CASE("peft layer: a value that is not finite, in each tensor of every case"
       const float bad = INFINITY;
       auto& bytes = c.tensors.at(one.first).bytes;
       // FRoD without entries stores empty tensors, and whole numbers are all finite.
-      if (bytes.empty() || one.second.type != io::dtype::f32) continue;
+      if (bytes.empty() || one.second.type != io::safetensors_type::f32) continue;
       std::memcpy(bytes.data() + (bytes.size() / 4 - 1) * 4, &bad, 4);
       INFO(p.filename().string());
       CHECK(c.load() == c.file().string() + ": tensor '" + one.first + "' holds a value that is not finite");
@@ -232,7 +232,7 @@ TEST_CASE("peft layer: a value that is not finite, in each tensor of every case"
 TEST_CASE("peft layer: half floats are read, and an infinity in them is found") {
   peft_case c = golden("lora");
   stored& b = c["lora_B.weight"];
-  b.type = io::dtype::f16;
+  b.type = io::safetensors_type::f16;
   b.bytes.assign(64 * 8 * 2, std::byte{0});
   CHECK(c.load() == "");
   b.bytes[1] = std::byte{0x7c};

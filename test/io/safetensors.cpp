@@ -27,7 +27,7 @@ TEST_CASE("safetensors: names, shapes, bytes and metadata") {
   CHECK(order == "ab");
   const auto b = f->find("b");
   REQUIRE(b);
-  CHECK(b->type == io::dtype::f32);
+  CHECK(b->type == io::safetensors_type::f32);
   CHECK(b->shape == std::vector<std::uint64_t>{2, 1});
   CHECK(b->data.size() == 8);
   CHECK(f->get("a")->data.data() == b->data.data() + 8);

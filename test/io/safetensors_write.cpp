@@ -12,10 +12,10 @@ using namespace graft::io::test;
 TEST_CASE("safetensors_write: the layout is the reference's") {
   const std::vector<std::byte> raw(64, std::byte{3});
   const std::span<const std::byte> all(raw);
-  const std::vector<tensor_view> tensors{{"z", io::dtype::u8, {3}, all.first(3)},
-                                         {"b", io::dtype::f32, {1, 2}, all.first(8)},
-                                         {"a\"\n", io::dtype::f32, {}, all.first(4)},
-                                         {"m", io::dtype::i64, {0, 5}, {}}};
+  const std::vector<tensor_view> tensors{{"z", io::safetensors_type::u8, {3}, all.first(3)},
+                                         {"b", io::safetensors_type::f32, {1, 2}, all.first(8)},
+                                         {"a\"\n", io::safetensors_type::f32, {}, all.first(4)},
+                                         {"m", io::safetensors_type::i64, {0, 5}, {}}};
   const auto packed = pack_safetensors(tensors);
   REQUIRE(packed);
   const std::string_view s = as_chars(*packed);
@@ -37,8 +37,8 @@ TEST_CASE("safetensors_write: round trip through a file is exact, for every type
   std::vector<std::byte> raw(1000);
   for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = static_cast<std::byte>(i * 37 + 11);
   std::vector<tensor_view> tensors;
-  for (int k = 0; k < static_cast<int>(std::size(dtype_table)); ++k) {
-    const io::dtype type = static_cast<io::dtype>(k);
+  for (int k = 0; k < static_cast<int>(std::size(safetensors_types)); ++k) {
+    const io::safetensors_type type = static_cast<io::safetensors_type>(k);
     const std::vector<std::uint64_t> shape{2, 4};
     tensors.push_back({std::string("t.") + name_of(type), type, shape,
                        std::span<const std::byte>(raw).subspan(static_cast<std::size_t>(k), *byte_count(type, shape))});
@@ -88,7 +88,7 @@ TEST_CASE("safetensors_write: a bad tensor is refused and the old file stays") {
   const auto path = dir.path / "m.safetensors";
   const std::vector<std::byte> raw(16);
   const std::span<const std::byte> all(raw);
-  const tensor_view good{"t", io::dtype::f32, {2}, all.first(8)};
+  const tensor_view good{"t", io::safetensors_type::f32, {2}, all.first(8)};
   REQUIRE(write_safetensors(path, std::span(&good, 1)));
   const auto before = read_file(path);
   const struct {
@@ -96,13 +96,14 @@ TEST_CASE("safetensors_write: a bad tensor is refused and the old file stays") {
     const char* expected;
   } cases[] = {
       {{good, good}, "two tensors are called 't'"},
-      {{{"t", io::dtype::f32, {2}, all.first(7)}}, "tensor 't' has 7 bytes, expected 8 for shape [2] of F32"},
-      {{{"t", io::dtype::f4, {3}, all.first(2)}}, "expected a size that fits"},
-      {{{"t", io::dtype::f32, {std::uint64_t{1} << 63, 4}, {}}}, "expected a size that fits"},
-      {{{"__metadata__", io::dtype::f32, {2}, all.first(8)}}, "no tensor may be called __metadata__"},
-      {{{"", io::dtype::f32, {2}, all.first(8)}}, "empty name"},
-      {{{std::string("a\0b", 3), io::dtype::f32, {2}, all.first(8)}}, "NUL"},
-      {{{"\xff", io::dtype::f32, {2}, all.first(8)}}, "tensor '\\xff': the name is not UTF-8"},
+      {{{"t", io::safetensors_type::f32, {2}, all.first(7)}},
+       "tensor 't' has 7 bytes, expected 8 for shape [2] of F32"},
+      {{{"t", io::safetensors_type::f4, {3}, all.first(2)}}, "expected a size that fits"},
+      {{{"t", io::safetensors_type::f32, {std::uint64_t{1} << 63, 4}, {}}}, "expected a size that fits"},
+      {{{"__metadata__", io::safetensors_type::f32, {2}, all.first(8)}}, "no tensor may be called __metadata__"},
+      {{{"", io::safetensors_type::f32, {2}, all.first(8)}}, "empty name"},
+      {{{std::string("a\0b", 3), io::safetensors_type::f32, {2}, all.first(8)}}, "NUL"},
+      {{{"\xff", io::safetensors_type::f32, {2}, all.first(8)}}, "tensor '\\xff': the name is not UTF-8"},
   };
   for (const auto& c : cases) {
     const status s = write_safetensors(path, c.tensors);

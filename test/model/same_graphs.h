@@ -17,7 +17,7 @@ inline bool same(const node& a, const node& b) {
 }
 inline bool same(const size_entry& a, const size_entry& b) {
   return a.what == b.what && a.a == b.a && a.b == b.b && a.c == b.c && a.d == b.d && same_text(a.name, b.name) &&
-         a.path == b.path && a.slot == b.slot && a.nominal == b.nominal && a.tokens == b.tokens;
+         a.path == b.path && a.index == b.index && a.nominal == b.nominal && a.tokens == b.tokens;
 }
 inline bool same(const requirement& a, const requirement& b) {
   return a.what == b.what && a.lhs == b.lhs && a.rhs == b.rhs && a.at == b.at && a.line == b.line;

@@ -30,16 +30,16 @@ template <class Adapter, bool Bias = false> planned forward() {
 
 }  // namespace
 
-TEST_CASE("buffers: LoRA's base product is written into y, the side branch accumulated there") {
+TEST_CASE("buffers: LoRA's base product and its side branch are computed where y is") {
   const planned l = forward<lora<>>();
   const id y = l.g.result("y"), base = l.product_of("x", "weight"), down = l.product_of("x", "lora_A.weight");
   const id up = l.g[y].b;
   CHECK(l.g[y].what == op::add);
   CHECK(l.g[up].a == down);
   CHECK(l.where.writes_to[y] == 0);
-  CHECK(l.where.inplace[y] == base);
-  CHECK(l.where.writes_to[base] == 0);
+  CHECK(l.where.into[base] == y);
   CHECK(l.where.into[up] == y);
+  CHECK(l.where.along[down] == y);
   CHECK(l.where.cell[up] == -1);
   // The workspace is one value of r numbers per token: nothing of y's size.
   CHECK(l.where.cells == 1);
@@ -103,24 +103,32 @@ std::string first_clobbered(const graph& g) {
   for (const id i : p.p.nodes) {
     const node& v = g[i];
     const int launch = p.p.launch_of[i];
-    if (p.where.same_as[i] >= 0 || p.where.into[i] >= 0) continue;  // nothing to compute, or when the sum is
-    id product = none_id;
-    for (const id o : {v.a, v.b})
-      if (o >= 0 && p.where.into[o] == i) product = o;
+    if (p.where.same_as[i] >= 0) continue;                        // nothing to compute
+    if (p.where.into[i] >= 0 || p.where.along[i] >= 0) continue;  // computed when the sum is
+    auto is_product = [&](id o) { return o >= 0 && p.where.into[o] == i; };
     for (int o = 0; o < 3; ++o)
-      if (v.operand(o) >= 0 && v.operand(o) != product) read(v.operand(o), launch);
+      if (v.operand(o) >= 0 && !is_product(v.operand(o))) read(v.operand(o), launch);
     if (pieces(i)) {
       if (memory(i) < 0) return "no memory for " + std::string(expression(g, i, {nullptr, 2}).c_str());
       // What is about to be overwritten must not be an operand, unless it is taken over.
       for (int o = 0; o < 3; ++o)
         if (const id a = v.operand(o);
-            pieces(a) && a != product && memory(a) == memory(i) && !is_pointwise(v.what) && v.what != op::reshape)
+            pieces(a) && !is_product(a) && memory(a) == memory(i) && !is_pointwise(v.what) && v.what != op::reshape)
           wrong = "an op that cannot work in place does";
       owner[static_cast<std::size_t>(memory(i))] = i;
     }
-    if (product >= 0)
+    auto read_operands = [&](id of) {
       for (int o = 0; o < 3; ++o)
-        if (g[product].operand(o) >= 0) read(g[product].operand(o), launch);
+        if (g[of].operand(o) >= 0) read(g[of].operand(o), launch);
+    };
+    for (const id product : {v.a, v.b}) {
+      if (!is_product(product)) continue;
+      if (const id first = g[product].a; p.where.along[first] == i) {
+        read_operands(first);
+        owner[static_cast<std::size_t>(memory(first))] = first;
+      }
+      read_operands(product);
+    }
   }
   for (int k = 0; k < g.outs; ++k) read(g.out[k].at, -1);
   return wrong;

@@ -30,10 +30,10 @@ template <class Adapter> kept_pair trained() {
 size_values sizes_of(const graph& g, long long side) {
   size_values s = with_nominals(g, {});
   for (int i = 0; i < g.sizes.count; ++i)
-    if (const size_entry& e = g.sizes.e[i]; e.slot >= 0) {
+    if (const size_entry& e = g.sizes.e[i]; e.index >= 0) {
       const text name = e.name;
-      if (same_text(name.c_str(), "in") || same_text(name.c_str(), "out")) s.v[e.slot] = 64 * side;
-      if (same_text(name.c_str(), "a") || same_text(name.c_str(), "c")) s.v[e.slot] = 64;
+      if (same_text(name.c_str(), "in") || same_text(name.c_str(), "out")) s.v[e.index] = 64 * side;
+      if (same_text(name.c_str(), "a") || same_text(name.c_str(), "c")) s.v[e.index] = 64;
     }
   g.sizes.set_tokens(s, 512);
   return s;

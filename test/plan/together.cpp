@@ -122,12 +122,12 @@ TEST_CASE("together: the rotation of a data gradient is part of its product, and
   REQUIRE(p.products.size() == 1);
   const product_slots& s = p.products[0];
   CHECK(g[s.result].what == op::rotate);
-  CHECK((s.turned == g[s.result].a && s.before_posts == s.turned));  // the gradient of the blocks reads it
+  CHECK((s.turned == g[s.result].a && s.before_posts < 0));  // the gradient of the blocks reads dx
   CHECK(p.place[s.result] == slot::post);
   auto kernels = [&](long long tokens, long long size, long long block) {
     size_values v = with_nominals(g, size_values{});
-    for (const char* name : {"in", "out"}) v.v[g.sizes.e[g.sizes.find(name)].slot] = size;
-    v.v[g.sizes.e[g.sizes.find("b")].slot] = block;
+    for (const char* name : {"in", "out"}) v.v[g.sizes.e[g.sizes.find(name)].index] = size;
+    v.v[g.sizes.e[g.sizes.find("b")].index] = block;
     g.sizes.set_tokens(v, tokens);
     return kernels_of(g, p, p.launches[0], v, dtype::bf16, {});
   };
@@ -140,11 +140,18 @@ TEST_CASE("together: the rotation of a data gradient is part of its product, and
   const plan of_factors = fuse(butterfly, sm_90);
   auto with_factors = [&](long long factors) {
     size_values v = with_nominals(butterfly, size_values{});
-    for (const char* name : {"in", "out"}) v.v[butterfly.sizes.e[butterfly.sizes.find(name)].slot] = 4096;
-    v.v[butterfly.sizes.e[butterfly.sizes.find("b")].slot] = 8;
-    v.v[butterfly.sizes.e[butterfly.sizes.find("m")].slot] = factors;
+    for (const char* name : {"in", "out"}) v.v[butterfly.sizes.e[butterfly.sizes.find(name)].index] = 4096;
+    v.v[butterfly.sizes.e[butterfly.sizes.find("b")].index] = 8;
+    v.v[butterfly.sizes.e[butterfly.sizes.find("m")].index] = factors;
     butterfly.sizes.set_tokens(v, 4096);
-    return kernels_of(butterfly, of_factors, of_factors.launches[0], v, dtype::bf16, {});
+    int n = 0;
+    for (const launch& l : of_factors.launches)
+      if (l.product >= 0 && of_factors.products[l.product].turned >= 0) {
+        CHECK(of_factors.products[l.product].before_posts >= 0);  // that of several factors reads the sum before
+        CHECK(l.beside[0] >= 0);                                  // the gradient of the scale
+        n += kernels_of(butterfly, of_factors, l, v, dtype::bf16, {});
+      }
+    return n;
   };
   CHECK((with_factors(1) == 1 && with_factors(3) == 1 && with_factors(4) == 2));
   target apart = sm_90;

@@ -41,7 +41,7 @@ struct random_block {
     size_values s;
     auto size = [&](const char* name, long long n) {
       for (const size_entry& e : g.size_list)
-        if (e.slot >= 0 && same_text(e.name, name)) s.v[e.slot] = n;
+        if (e.index >= 0 && same_text(e.name, name)) s.v[e.index] = n;
     };
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
     size("r", rank), size("places", 19), size("tokens", tokens);

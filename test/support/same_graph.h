@@ -30,7 +30,7 @@ inline std::string first_difference(const graph& a, const graph& b, lines how = 
   for (int i = 0; i < a.sizes.count; ++i) {
     const size_entry &p = a.sizes.e[i], &q = b.sizes.e[i];
     if (p.what != q.what || p.a != q.a || p.b != q.b || p.c != q.c || p.d != q.d || p.path != q.path ||
-        p.slot != q.slot || p.nominal != q.nominal || p.tokens != q.tokens || !same_text(p.name, q.name))
+        p.index != q.index || p.nominal != q.nominal || p.tokens != q.tokens || !same_text(p.name, q.name))
       return at("size", i);
   }
   for (int i = 0; i < a.paths().count; ++i)

@@ -11,6 +11,45 @@ namespace graft {
 
 enum class glora_part : unsigned char { low_rank, numbers, none };
 
+// One formula for all forms: a program that has them all compiles it once.
+struct glora_formula {
+  glora_part of_weight, of_both, of_bias;
+  int rank, numbers, bias_numbers;
+
+  // One number for each of n, from as many or from one.
+  static constexpr ex spread(ex numbers, extent n) { return t(repeat(t(numbers), n)); }
+  [[gnu::cold, gnu::noinline]] constexpr ex factor(scope p, ex W, bool shifts) const {
+    if (of_weight == glora_part::numbers)
+      return spread(p.param(shifts ? "glora_B.X" : "glora_A.X", p.size("glora_numbers", numbers, 1)), W.rows());
+    auto r = p.size("r", rank);
+    auto down = p.param(shifts ? "glora_B.Xd" : "glora_A.Xd", W.rows(), r);
+    return down * p.param(shifts ? "glora_B.Xu" : "glora_A.Xu", r, W.cols());
+  }
+  // On what other adapters made of the base weight.
+  [[gnu::cold, gnu::noinline]] constexpr ex weight_on(scope p, ex W, ex base) const {
+    if (of_weight == glora_part::none) return W;
+    const ex A = factor(p, W, false), B = factor(p, W, true);
+    const ex shift = of_weight == glora_part::numbers ? repeat(B, W.cols()) : B;
+    return (W.i == base.i ? mul(W, 1.0 + A) : W + mul(base, A)) + shift;
+  }
+  constexpr ex of_outputs(scope p, leaf_name leaf, extent n) const {
+    return spread(p.param(leaf, p.size("glora_bias_numbers", bias_numbers, 1)), n);
+  }
+  [[gnu::cold, gnu::noinline]] constexpr ex bias(scope p, ex b, base_tensors base) const {
+    ex now = b;
+    if (of_bias == glora_part::numbers) {
+      const ex D = of_outputs(p, "glora_D.X", b.rows());
+      now = b.i == base.bias.i ? mul(b, 1.0 + D) : b + mul(base.bias, D);
+      now = now + of_outputs(p, "glora_E.X", b.rows());
+    }
+    if (of_both == glora_part::none) return now;
+    const extent in = base.weight.cols();
+    if (of_both == glora_part::numbers) return now + base.weight * p.param("glora_C.X", in, 1);
+    auto r = p.size("r", rank);
+    return now + base.weight * (p.param("glora_C.Xd", in, r) * p.param("glora_C.Xu", r, 1));
+  }
+};
+
 template <int Rank = dyn, glora_part OfWeight = glora_part::low_rank, glora_part OfBoth = glora_part::low_rank,
           glora_part OfBias = glora_part::numbers, int Numbers = dyn, int BiasNumbers = dyn>
 struct glora {
@@ -31,40 +70,10 @@ struct glora {
   static constexpr with_bias only = changes_bias ? with_bias::always : with_bias::either;
   using sample = glora<16, OfWeight, OfBoth, OfBias, 1, 1>;
 
-  // One number for each of n, from as many or from one.
-  static constexpr ex spread(ex numbers, extent n) { return t(repeat(t(numbers), n)); }
-  static constexpr ex factor(scope p, ex W, bool shifts) {
-    if (OfWeight == glora_part::numbers)
-      return spread(p.param(shifts ? "glora_B.X" : "glora_A.X", p.size("glora_numbers", Numbers, 1)), W.rows());
-    auto r = p.size("r", Rank);
-    auto down = p.param(shifts ? "glora_B.Xd" : "glora_A.Xd", W.rows(), r);
-    return down * p.param(shifts ? "glora_B.Xu" : "glora_A.Xu", r, W.cols());
-  }
-  // On what other adapters made of the base weight.
-  static constexpr ex weight_on(scope p, ex W, ex base) {
-    if (OfWeight == glora_part::none) return W;
-    const ex A = factor(p, W, false), B = factor(p, W, true);
-    const ex shift = OfWeight == glora_part::numbers ? repeat(B, W.cols()) : B;
-    return (W.i == base.i ? mul(W, 1.0 + A) : W + mul(base, A)) + shift;
-  }
-  static constexpr ex weight(scope p, ex W) { return weight_on(p, W, W); }
-
-  static constexpr ex numbers(scope p, leaf_name leaf, extent n) {
-    return spread(p.param(leaf, p.size("glora_bias_numbers", BiasNumbers, 1)), n);
-  }
-  static constexpr ex bias(scope p, ex b, base_tensors base) requires(changes_bias) {
-    ex now = b;
-    if (OfBias == glora_part::numbers) {
-      const ex D = numbers(p, "glora_D.X", b.rows());
-      now = b.i == base.bias.i ? mul(b, 1.0 + D) : b + mul(base.bias, D);
-      now = now + numbers(p, "glora_E.X", b.rows());
-    }
-    if (OfBoth == glora_part::none) return now;
-    const extent in = base.weight.cols();
-    if (OfBoth == glora_part::numbers) return now + base.weight * p.param("glora_C.X", in, 1);
-    auto r = p.size("r", Rank);
-    return now + base.weight * (p.param("glora_C.Xd", in, r) * p.param("glora_C.Xu", r, 1));
-  }
+  static constexpr glora_formula form{OfWeight, OfBoth, OfBias, Rank, Numbers, BiasNumbers};
+  static constexpr ex weight(scope p, ex W) { return form.weight_on(p, W, W); }
+  static constexpr ex weight_on(scope p, ex W, ex base) { return form.weight_on(p, W, base); }
+  static constexpr ex bias(scope p, ex b, base_tensors base) requires(changes_bias) { return form.bias(p, b, base); }
 };
 
 template <glora_part OfWeight>

@@ -10,6 +10,32 @@ namespace graft {
 
 enum class peanut_activation : unsigned char { relu, gelu, gelu_tanh, silu, tanh };
 
+// One formula for all forms: a program that has them all compiles it once.
+struct peanut_formula {
+  int rank, depth;
+  peanut_activation activation;
+
+  [[gnu::cold, gnu::noinline]] constexpr ex active(ex h) const {
+    switch (activation) {
+      case peanut_activation::relu: return relu(h);
+      case peanut_activation::gelu: return gelu(h);
+      case peanut_activation::gelu_tanh: return gelu_tanh(h);
+      case peanut_activation::silu: return silu(h);
+      case peanut_activation::tanh: return tanh(h);
+    }
+    return h;
+  }
+  [[gnu::cold, gnu::noinline]] constexpr ex weight(scope p, ex W) const {
+    constexpr const char* encoders[] = {"peanut_encoders.0.weight", "peanut_encoders.1.weight"};
+    constexpr const char* decoders[] = {"peanut_decoders.0.weight", "peanut_decoders.1.weight"};
+    auto r = p.size("r", rank);
+    ex read[2] = {W, W}, h = active(p.param("peanut_A.weight", r, W.rows()) * W);
+    for (int i = 0; i < depth; ++i) read[i] = h, h = active(p.param(encoders[i], r, r) * h);
+    for (int i = 0; i < depth; ++i) h = active(p.param(decoders[i], r, r) * h) + read[depth - 1 - i];
+    return W + p.scalar("scaling") * (p.param("peanut_B.weight", W.rows(), r) * h);
+  }
+};
+
 template <int Rank = dyn, int Depth = 0, peanut_activation Activation = peanut_activation::relu> struct peanut {
   static_assert(0 <= Depth && Depth <= 2);
   static constexpr const char* methods[5][3] = {{"peanut", "peanut_1", "peanut_2"},
@@ -21,25 +47,7 @@ template <int Rank = dyn, int Depth = 0, peanut_activation Activation = peanut_a
                               *method = methods[static_cast<int>(Activation)][Depth];
   using sample = peanut<16, Depth, Activation>;
 
-  static constexpr ex active(ex h) {
-    switch (Activation) {
-      case peanut_activation::relu: return relu(h);
-      case peanut_activation::gelu: return gelu(h);
-      case peanut_activation::gelu_tanh: return gelu_tanh(h);
-      case peanut_activation::silu: return silu(h);
-      case peanut_activation::tanh: return tanh(h);
-    }
-    return h;
-  }
-  static constexpr ex weight(scope p, ex W) {
-    constexpr const char* encoders[] = {"peanut_encoders.0.weight", "peanut_encoders.1.weight"};
-    constexpr const char* decoders[] = {"peanut_decoders.0.weight", "peanut_decoders.1.weight"};
-    auto r = p.size("r", Rank);
-    ex read[2] = {W, W}, h = active(p.param("peanut_A.weight", r, W.rows()) * W);
-    for (int i = 0; i < Depth; ++i) read[i] = h, h = active(p.param(encoders[i], r, r) * h);
-    for (int i = 0; i < Depth; ++i) h = active(p.param(decoders[i], r, r) * h) + read[Depth - 1 - i];
-    return W + p.scalar("scaling") * (p.param("peanut_B.weight", W.rows(), r) * h);
-  }
+  static constexpr ex weight(scope p, ex W) { return peanut_formula{Rank, Depth, Activation}.weight(p, W); }
 };
 
 template <peanut_activation Activation>

@@ -11,6 +11,33 @@ namespace graft {
 enum class psoft_rotation : unsigned char { cayley, neumann, bounded, free };
 enum class psoft_magnitudes : unsigned char { none, inputs, outputs, both };
 
+// One formula for all forms: a program that has them all compiles it once.
+struct psoft_formula {
+  psoft_rotation how;
+  bool scales_inputs, scales_outputs;
+  int rank, terms;
+
+  [[gnu::cold, gnu::noinline]] constexpr ex rotation(scope p, extent r) const {
+    if (how == psoft_rotation::free) return p.param("psoft_R.weight", r, r);
+    auto packed = t(p.param("psoft_R.weight", p.triangle(r)));
+    if (how == psoft_rotation::bounded) {  // ‖Q‖ = sqrt(2) ‖packed‖
+      auto norm = sqrt(2.0 * row_dot(packed, packed));
+      packed = min(p.constant(1), p.scalar("cayley_neumann_eps") / (norm + 1e-12)) * packed;
+    }
+    auto Q = skew(packed, r), I = p.eye(r);
+    if (how != psoft_rotation::cayley) return neumann(Q, p.size("num_cayley_neumann_terms", terms, 5));
+    return (I + Q) * inverse(I - Q);
+  }
+  [[gnu::cold, gnu::noinline]] constexpr ex weight(scope p, ex W) const {
+    auto r = p.size("r", rank);
+    auto A = p.frozen("psoft_A", r, W.cols()), B = p.frozen("psoft_B", W.rows(), r);
+    auto R = rotation(p, r);
+    if (scales_outputs) R = p.param("psoft_R.vector_b", r) * R;
+    if (scales_inputs) R = mul(R, t(p.param("psoft_R.vector_a", r)));
+    return W + p.scalar("scaling") * (B * ((R - p.eye(r)) * A));
+  }
+};
+
 template <int Rank = dyn, psoft_rotation Rotation = psoft_rotation::cayley,
           psoft_magnitudes Magnitudes = psoft_magnitudes::both, int Terms = dyn>
 struct psoft {
@@ -26,24 +53,8 @@ struct psoft {
                               *method = methods[static_cast<int>(Rotation)][static_cast<int>(Magnitudes)];
   using sample = psoft<16, Rotation, Magnitudes, 5>;
 
-  static constexpr ex rotation(scope p, extent r) {
-    if (Rotation == psoft_rotation::free) return p.param("psoft_R.weight", r, r);
-    auto packed = t(p.param("psoft_R.weight", p.triangle(r)));
-    if (Rotation == psoft_rotation::bounded) {  // ‖Q‖ = sqrt(2) ‖packed‖
-      auto norm = sqrt(2.0 * row_dot(packed, packed));
-      packed = min(p.constant(1), p.scalar("cayley_neumann_eps") / (norm + 1e-12)) * packed;
-    }
-    auto Q = skew(packed, r), I = p.eye(r);
-    if (Rotation != psoft_rotation::cayley) return neumann(Q, p.size("num_cayley_neumann_terms", Terms, 5));
-    return (I + Q) * inverse(I - Q);
-  }
   static constexpr ex weight(scope p, ex W) {
-    auto r = p.size("r", Rank);
-    auto A = p.frozen("psoft_A", r, W.cols()), B = p.frozen("psoft_B", W.rows(), r);
-    auto R = rotation(p, r);
-    if (scales_outputs) R = p.param("psoft_R.vector_b", r) * R;
-    if (scales_inputs) R = mul(R, t(p.param("psoft_R.vector_a", r)));
-    return W + p.scalar("scaling") * (B * ((R - p.eye(r)) * A));
+    return psoft_formula{Rotation, scales_inputs, scales_outputs, Rank, Terms}.weight(p, W);
   }
 };
 

@@ -18,7 +18,7 @@ inline constexpr long long largest_bytes = 1LL << 48;  // what processors can ad
 struct element_range {
   long long before = 0, behind = 0;
 };
-constexpr element_range range_of(const view& v) {
+[[gnu::noinline]] constexpr element_range range_of(const view& v) {
   element_range r;
   for (int k = 0; k < v.rank; ++k) {
     if (v.size[k] < 1) return {};
@@ -63,7 +63,7 @@ constexpr long long common_divisor(long long a, long long b) {
   return a;
 }
 // Of a tensor that is sound.
-inline footprint footprint_of(const view& v) {
+[[gnu::noinline]] inline footprint footprint_of(const view& v) {
   if (v.beside != nullptr) {
     footprint f;
     f.from = f.first = reinterpret_cast<std::uintptr_t>(v.data);
@@ -88,7 +88,7 @@ inline footprint footprint_of(const view& v) {
   f.to = f.first + static_cast<std::uintptr_t>(r.behind * bytes);
   return f;
 }
-constexpr bool overlap(const footprint& a, const footprint& b) {
+[[gnu::noinline]] constexpr bool overlap(const footprint& a, const footprint& b) {
   if (a.from >= a.to || b.from >= b.to || a.to <= b.from || b.to <= a.from) return false;
   const long long step = common_divisor(a.step, b.step);
   if (step == 0) return true;

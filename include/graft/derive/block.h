@@ -44,15 +44,15 @@ template <class Block, class... Rules> struct adapted : Block {
 [[gnu::cold]] constexpr void size_adapters(const graph& g, const adaptions& rules, size_values& s) {
   for (int k = 0; k < g.sizes.count; ++k) {
     const size_entry& e = g.sizes.e[k];
-    if (e.slot < 0 || s.v[e.slot] != unknown) continue;
-    for (int path = e.path; path > 0 && s.v[e.slot] == unknown; path = g.paths().e[path].above) {
+    if (e.index < 0 || s.v[e.index] != unknown) continue;
+    for (int path = e.path; path > 0 && s.v[e.index] == unknown; path = g.paths().e[path].above) {
       const id w = g.find(g.paths().full(path, "weight").c_str());
       if (w < 0) continue;
       text layer = g.paths().full(path, "");
       layer.s[layer.n - 1] = '\0';  // without the last dot
       for (const adaption& a : rules.at(layer.c_str()))
-        if (s.v[e.slot] == unknown)
-          s.v[e.slot] = a.adapter.adapter_size(e.name, g.sizes.value(g[w].d[2], s), g.sizes.value(g[w].d[3], s));
+        if (s.v[e.index] == unknown)
+          s.v[e.index] = a.adapter.adapter_size(e.name, g.sizes.value(g[w].d[2], s), g.sizes.value(g[w].d[3], s));
     }
   }
 }

@@ -139,11 +139,16 @@ struct cost {
   return work;
 }
 
-// A side branch that costs more than a tenth of the layer is folded into a copy of the weight instead; more than a quarter
-// where the copy would be of wider numbers than the weight is stored in, and take longer to be read. A look-up does no
-// arithmetic to save.
-constexpr bool worth_folding(long long branch_flops, long long folded_flops, bool widens) {
-  const double most = widens ? 1.25 : 1.1;
+// A weight of so many elements takes longer to be multiplied than a layer takes to be called.
+inline constexpr long long large_weight = 1LL << 19;
+
+// A side branch that costs more than a tenth of the layer is folded into a copy of the weight instead. Of a large weight a
+// twentieth is enough: the small products of a branch take twice as long as their arithmetic says, and a tenth of the time
+// is what an adapter may cost; a small layer takes longer to be called than to be computed. More than a quarter where the
+// copy would be of wider numbers than the weight is stored in, and take longer to be read. A look-up does no arithmetic to
+// save. `elements`: of the weight.
+constexpr bool worth_folding(long long branch_flops, long long folded_flops, bool widens, long long elements) {
+  const double most = widens ? 1.25 : elements < large_weight ? 1.1 : 1.05;
   return folded_flops > 0 && static_cast<double>(branch_flops) > most * static_cast<double>(folded_flops);
 }
 

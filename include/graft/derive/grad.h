@@ -70,6 +70,17 @@ struct adjoints {
     const id back = make::inverse(g, make::matmul(g, q, v.a, true, false));
     push(v.a, make::matmul(g, make::add(g, t, make::matmul(g, q, sym)), back, false, true));
   }
+  // Of y = x R: dx = dy Rᵀ, dR = xᵀ dy. Of a single orthogonal R that is xᵀ dx R: dy then need not be in memory, where a
+  // product that makes it turns it on its way out.
+  constexpr void rotated(const node& v, id t) {
+    const id dx = wanted[v.a] ? make::rotate(g, t, v.b, !v.tb) : none_id;
+    const bool from_dx = dx >= 0 && g.n[v.b].orthogonal && g.n[v.b].d[0] == dim{1};
+    if (wanted[v.b]) {
+      const id sum = make::rotate_grad(g, v.a, from_dx ? dx : t, v.b, v.tb);
+      push(v.b, !from_dx ? sum : v.tb ? make::matmul(g, v.b, sum) : make::matmul(g, sum, v.b));
+    }
+    if (dx >= 0) push(v.a, dx);
+  }
   constexpr void kron(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
     const id blocks =
@@ -160,10 +171,7 @@ struct adjoints {
         return;
       case op::orthonormal: orthonormal(i, v, t); return;
       case op::neumann: push(v.a, make::neumann_grad(g, v.a, t, v.k[0])); return;
-      case op::rotate:
-        if (wanted[v.a]) push(v.a, make::rotate(g, t, v.b, !v.tb));
-        if (wanted[v.b]) push(v.b, make::rotate_grad(g, v.a, t, v.b, v.tb));
-        return;
+      case op::rotate: rotated(v, t); return;
       case op::kron: kron(v, t); return;
       case op::row_kron: row_kron(v, t); return;
       case op::gather: push(v.a, make::scatter(g, t, v.b, v.ta, v.a)); return;

@@ -61,15 +61,15 @@ template <class Layer> constexpr size_values static_sizes(const graph& g) {
   long long out = unknown, in = unknown;
   for (const named_size& n : Layer::sizes) {
     if (n.value == dyn) continue;
-    if (const int slot = g.sizes.find(n.name); slot >= 0) s.v[slot] = n.value;
+    if (const int index = g.sizes.find(n.name); index >= 0) s.v[index] = n.value;
     if (same_text(n.name, "out")) out = n.value;
     if (same_text(n.name, "in")) in = n.value;
   }
   if (out == unknown || in == unknown) return s;
   constexpr formula f = formula_of<typename Layer::adapter>();
   for (int i = 0; i < g.sizes.count; ++i)
-    if (const size_entry& e = g.sizes.e[i]; e.slot >= 0 && s.v[e.slot] == unknown)
-      s.v[e.slot] = f.adapter_size(e.name, out, in);
+    if (const size_entry& e = g.sizes.e[i]; e.index >= 0 && s.v[e.index] == unknown)
+      s.v[e.index] = f.adapter_size(e.name, out, in);
   return s;
 }
 

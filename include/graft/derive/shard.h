@@ -116,8 +116,8 @@ struct sharder : rank_graph {
   sharded made;
   for (int k = 0; k < from.sizes.count; ++k) {
     const size_entry& e = from.sizes.e[k];
-    if (e.slot < 0 || !among.has(from, e) || s.v[e.slot] == unknown || s.v[e.slot] % ranks == 0) continue;
-    made.why << e.name << " = " << s.v[e.slot] << " cannot be divided among " << ranks
+    if (e.index < 0 || !among.has(from, e) || s.v[e.index] == unknown || s.v[e.index] % ranks == 0) continue;
+    made.why << e.name << " = " << s.v[e.index] << " cannot be divided among " << ranks
              << " ranks; use a number of ranks that divides it";
     return made;
   }

@@ -20,7 +20,12 @@ struct builder {
   sequence<int> first{buckets};  // of the nodes with one hash, plus 1
   sequence<int> next;            // the node before with the same hash, plus 1
 
-  constexpr builder() { path_list.push({}); }
+  [[gnu::cold, gnu::noinline]] constexpr builder() { path_list.push({}); }
+  [[gnu::cold, gnu::noinline]] constexpr builder(const builder&) = default;  // compiled once, as what ends one is
+  [[gnu::cold, gnu::noinline]] constexpr builder(builder&&) = default;
+  [[gnu::cold, gnu::noinline]] constexpr builder& operator=(const builder&) = default;
+  [[gnu::cold, gnu::noinline]] constexpr builder& operator=(builder&&) = default;
+  [[gnu::cold, gnu::noinline]] constexpr ~builder() = default;
 
   constexpr path_table paths() const { return {path_list.data(), path_list.size()}; }
   constexpr size_table sizes() const { return {size_list.data(), size_list.size(), paths()}; }
@@ -62,7 +67,7 @@ struct builder {
     }
     if (t.what == size_entry::kind::name) {
       if (names == max_names) return stop({fault::too_many_sizes, none_id, 0, t.name}), dim{1};
-      t.slot = names++;
+      t.index = names++;
     }
     size_list.push(t);
     return entry_dim(size_list.size() - 1);

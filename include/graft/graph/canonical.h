@@ -19,7 +19,7 @@ struct table_copier {
   constexpr table_copier(const graph& f, builder& t)
       : from(f), to(t), size_at(f.sizes.count, 0), path_at(f.paths().count, 0) {}
 
-  constexpr int path(int p) {
+  [[gnu::cold, gnu::noinline]] constexpr int path(int p) {
     if (p <= 0) return 0;
     if (path_at[p] == 0) {
       const path_entry& e = from.paths().e[p];
@@ -28,7 +28,7 @@ struct table_copier {
     }
     return path_at[p] - 1;
   }
-  constexpr dim size(dim d) {
+  [[gnu::cold, gnu::noinline]] constexpr dim size(dim d) {
     if (d.known()) return d;
     int& at = size_at[d.entry()];
     if (at == 0) {
@@ -39,7 +39,7 @@ struct table_copier {
     return entry_dim(at - 1);
   }
   // The node in the new graph, whose operands are at these places.
-  constexpr node moved(node v, const id* place) {
+  [[gnu::cold, gnu::noinline]] constexpr node moved(node v, const id* place) {
     if (v.a >= 0) v.a = place[v.a];
     if (v.b >= 0) v.b = place[v.b];
     if (v.c >= 0) v.c = place[v.c];

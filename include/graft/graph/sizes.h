@@ -16,7 +16,7 @@ struct size_entry {
   dim a{}, b{}, c{}, d{};  // window: size, kernel, stride, padding
   const char* name = "";
   int path = 0;
-  int slot = -1;        // names: which number of size_values
+  int index = -1;       // names: which number of size_values
   int nominal = 0;      // what cost comparisons assume while the size is only a name; 0: nobody said
   bool tokens = false;  // counts the rows of a call
 
@@ -26,7 +26,7 @@ struct size_entry {
 inline constexpr int max_names = 192;
 inline constexpr long long unknown = -1;
 
-// Numbers for the names, by slot.
+// A number for every name.
 struct size_values {
   long long v[max_names];
   constexpr size_values() : v{} {
@@ -48,7 +48,7 @@ struct size_table {
   [[gnu::noinline]] constexpr long long value(dim d, const size_values* named) const {  // null: nominal numbers
     if (d.known()) return d.v;
     const size_entry& t = e[d.entry()];
-    if (t.what == size_entry::kind::name) return named == nullptr ? t.assumed() : named->v[t.slot];
+    if (t.what == size_entry::kind::name) return named == nullptr ? t.assumed() : named->v[t.index];
     const long long a = value(t.a, named), b = value(t.b, named);
     if (a == unknown || b == unknown) return unknown;
     switch (t.what) {
@@ -74,8 +74,8 @@ struct size_table {
     if (d.known()) return d.v == n;
     const size_entry& t = e[d.entry()];
     if (t.what == size_entry::kind::name) {
-      if (s.v[t.slot] == unknown) s.v[t.slot] = n;
-      return s.v[t.slot] == n;
+      if (s.v[t.index] == unknown) s.v[t.index] = n;
+      return s.v[t.index] == n;
     }
     const long long a = value(t.a, s), b = value(t.b, s);
     using enum size_entry::kind;
@@ -96,17 +96,17 @@ struct size_table {
     return now == unknown || now == n;
   }
 
-  // The slot of a name with its path, "self_attn.q_proj.r"; -1: there is none.
+  // Which number a name with its path has, "self_attn.q_proj.r"; -1: there is none.
   [[gnu::noinline]] constexpr int find(const char* full) const {
     for (int i = 0; i < count; ++i)
-      if (e[i].what == size_entry::kind::name && paths.is(e[i].path, e[i].name, full)) return e[i].slot;
+      if (e[i].what == size_entry::kind::name && paths.is(e[i].path, e[i].name, full)) return e[i].index;
     return -1;
   }
   // The same for the name of another table: nothing is written out.
   constexpr int find_like(const size_table& other, const size_entry& name) const {
     for (int i = 0; i < count; ++i)
-      if (e[i].slot >= 0 && same_text(e[i].name, name.name) && paths.same(e[i].path, other.paths, name.path))
-        return e[i].slot;
+      if (e[i].index >= 0 && same_text(e[i].name, name.name) && paths.same(e[i].path, other.paths, name.path))
+        return e[i].index;
     return -1;
   }
   // Does d count rows of the call, alone or as a factor?
@@ -118,11 +118,11 @@ struct size_table {
   // The slots of the sizes that count rows get this number.
   constexpr void set_tokens(size_values& s, long long n) const {
     for (int i = 0; i < count; ++i)
-      if (e[i].tokens) s.v[e[i].slot] = n;
+      if (e[i].tokens) s.v[e[i].index] = n;
   }
   constexpr long long tokens(const size_values& s) const {
     for (int i = 0; i < count; ++i)
-      if (e[i].tokens) return s.v[e[i].slot];
+      if (e[i].tokens) return s.v[e[i].index];
     return unknown;
   }
   // An order of sizes that depends on what they say, not on when they were made: numbers, names, then derived ones.

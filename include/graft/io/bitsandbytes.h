@@ -36,11 +36,11 @@ class coded_reader {
     for (const char* type : {"nf4", "fp4"})
       if (const tensor_view* state = companion(std::string(".quant_state.bitsandbytes__") + type))
         return four_bits(t, *state, type);
-    if (t.type == dtype::u8)
+    if (t.type == safetensors_type::u8)
       return bad("is U8 and there is no ", in_quotes(name_ + ".quant_state.bitsandbytes__nf4"),
                  " (or __fp4) beside it");
-    if (t.type == dtype::i8) return eight_bits(t);
-    if (t.type == dtype::f8_e4m3) return fp8(t);
+    if (t.type == safetensors_type::i8) return eight_bits(t);
+    if (t.type == safetensors_type::f8_e4m3) return fp8(t);
     return std::optional<view>();
   }
 
@@ -64,7 +64,7 @@ class coded_reader {
   // Numbers of one plane: as many as expected, aligned, finite, and where they are magnitudes not negative.
   result<const float*> floats(const tensor_view* t, const std::string& name, std::uint64_t n, bool magnitudes) {
     if (t == nullptr) return bad("has no ", in_quotes(name), " beside it");
-    if (t->type != dtype::f32 || count(*t) != n)
+    if (t->type != safetensors_type::f32 || count(*t) != n)
       return bad("has ", in_quotes(name), " of ", number(count(*t)), " ", name_of(t->type), ", expected ", number(n),
                  " F32");
     if (!is_aligned(*t)) return bad("has ", in_quotes(name), " at an address that is no multiple of 4");
@@ -104,7 +104,7 @@ class coded_reader {
       return bad("has ", number(t.data.size()), " bytes of codes, expected ", number((n + 1) / 2), " for [", rows, ", ",
                  cols, "]");
     planes p;
-    p.how = {said == "nf4" ? graft::dtype::nf4 : graft::dtype::fp4, blocks_, block};
+    p.how = {said == "nf4" ? dtype::nf4 : dtype::fp4, blocks_, block};
     const float* const table = said == "nf4" ? encodings::nf4_codes::table : encodings::fp4_codes::table;
     const result<const float*> map = floats(companion(".quant_map"), name_ + ".quant_map", 16, false);
     if (!map) return map.failure();
@@ -117,7 +117,7 @@ class coded_reader {
     return keep(t, p, rows, cols);
   }
   status single(planes& p, const tensor_view* absmax, std::uint64_t blocks) {
-    if (absmax != nullptr && absmax->type == dtype::u8)
+    if (absmax != nullptr && absmax->type == safetensors_type::u8)
       return bad("has scales that are codes, and its quant_state has no nested_blocksize");
     const result<const float*> scales = floats(absmax, name_ + ".absmax", blocks, true);
     if (!scales) return scales.failure();
@@ -126,7 +126,7 @@ class coded_reader {
   }
   status nested(planes& p, const json& state, const tensor_view* absmax, std::uint64_t blocks, int second_block) {
     if (absmax == nullptr) return bad("has no ", in_quotes(name_ + ".absmax"), " beside it");
-    if (absmax->type != dtype::u8 || count(*absmax) != blocks)
+    if (absmax->type != safetensors_type::u8 || count(*absmax) != blocks)
       return bad("has ", in_quotes(name_ + ".absmax"), " of ", number(count(*absmax)), " ", name_of(absmax->type),
                  ", expected ", number(blocks), " U8");
     const std::uint64_t seconds =
@@ -141,7 +141,7 @@ class coded_reader {
     const double most = static_cast<double>(largest_magnitude(*table, 256)) *
                         static_cast<double>(largest_magnitude(*scales, static_cast<long long>(seconds)));
     if (most + std::abs(offset->real) > 3.4e38) return bad("has nested scales that are larger than a float can be");
-    p.how.scales = graft::dtype::u8, p.how.second_block = second_block;
+    p.how.scales = dtype::u8, p.how.second_block = second_block;
     p.scales = absmax->data.data(), p.second_scales = *scales, p.second_table = *table;
     p.offset = static_cast<float>(offset->real);
     return ok;
@@ -154,7 +154,7 @@ class coded_reader {
     const auto scales = floats(of_module("SCB"), "SCB", t.shape[0], true);
     if (!scales) return scales.failure();
     planes p;
-    p.how = {graft::dtype::int8, scaled_by::row}, p.scales = *scales;
+    p.how = {dtype::int8, scaled_by::row}, p.scales = *scales;
     return keep(t, p, static_cast<long long>(t.shape[0]), static_cast<long long>(t.shape[1]));
   }
   result<std::optional<view>> fp8(const tensor_view& t) {
@@ -169,7 +169,7 @@ class coded_reader {
     for (const std::byte c : t.data)
       if ((c & std::byte{0x7f}) == std::byte{0x7f}) return bad("holds a code that is not a number");
     planes p;
-    p.how = {graft::dtype::f8_e4m3, one ? scaled_by::tensor : scaled_by::row}, p.scales = *scales;
+    p.how = {dtype::f8_e4m3, one ? scaled_by::tensor : scaled_by::row}, p.scales = *scales;
     return keep(t, p, static_cast<long long>(t.shape[0]), static_cast<long long>(t.shape[1]));
   }
 

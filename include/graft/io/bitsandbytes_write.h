@@ -12,8 +12,8 @@ namespace graft::io {
 
 class coded_writer {
  public:
-  // `dtype`: torch's name for the type of the numbers that the codes stand for.
-  explicit coded_writer(std::string dtype) : dtype_(std::move(dtype)) {}
+  // torch's name for the type of the numbers that the codes stand for.
+  explicit coded_writer(std::string dtype_of_numbers) : dtype_(std::move(dtype_of_numbers)) {}
 
   // The tensors of one weight; what they point to lives as long as this and the weight.
   status add(const std::string& name, const view& v, std::vector<tensor_view>& to) {
@@ -22,38 +22,42 @@ class coded_writer {
     const plane_sizes n = planes_of(p.how, v.size[0], v.size[1]);
     const auto scales = static_cast<std::uint64_t>(n.scales), seconds = static_cast<std::uint64_t>(n.second_scales);
     const std::string module = name.ends_with(".weight") ? name.substr(0, name.size() - 6) : name + ".";
-    const auto tensor = [&](const std::string& called, dtype type, std::vector<std::uint64_t> shape, const void* data) {
+    const auto tensor = [&](const std::string& called, safetensors_type type, std::vector<std::uint64_t> shape,
+                            const void* data) {
       std::uint64_t bytes = static_cast<std::uint64_t>(facts(type).bits) / 8;
       for (const std::uint64_t s : shape) bytes *= s;
       to.push_back({called, type, std::move(shape), {static_cast<const std::byte*>(data), bytes}});
     };
     if (has_four_bits(p.how)) {
-      const bool nf4 = p.how.codes == graft::dtype::nf4;
-      tensor(name, dtype::u8, {(rows * cols + 1) / 2, 1}, v.data);
-      tensor(name + ".quant_map", dtype::f32, {16}, nf4 ? encodings::nf4_codes::table : encodings::fp4_codes::table);
-      tensor(name + ".absmax", p.how.second_block > 0 ? dtype::u8 : dtype::f32, {scales}, p.scales);
+      const bool nf4 = p.how.codes == dtype::nf4;
+      tensor(name, safetensors_type::u8, {(rows * cols + 1) / 2, 1}, v.data);
+      tensor(name + ".quant_map", safetensors_type::f32, {16},
+             nf4 ? encodings::nf4_codes::table : encodings::fp4_codes::table);
+      tensor(name + ".absmax", p.how.second_block > 0 ? safetensors_type::u8 : safetensors_type::f32, {scales},
+             p.scales);
       if (p.how.second_block > 0) {
-        tensor(name + ".nested_absmax", dtype::f32, {seconds}, p.second_scales);
-        tensor(name + ".nested_quant_map", dtype::f32, {256}, p.second_table);
+        tensor(name + ".nested_absmax", safetensors_type::f32, {seconds}, p.second_scales);
+        tensor(name + ".nested_quant_map", safetensors_type::f32, {256}, p.second_table);
       }
       const std::string& state = states_.emplace_back(state_of(p, rows, cols));
-      tensor(name + ".quant_state.bitsandbytes__" + graft::name_of(p.how.codes), dtype::u8, {state.size()},
+      tensor(name + ".quant_state.bitsandbytes__" + graft::name_of(p.how.codes), safetensors_type::u8, {state.size()},
              state.data());
       return ok;
     }
-    if (p.how.scales != graft::dtype::f32 || p.how.block_bytes > 0)
+    if (p.how.scales != dtype::f32 || p.how.block_bytes > 0)
       return fail_in(name, "codes of ", graft::name_of(p.how), " with these scales are in no file of this kind");
-    if (p.how.codes == graft::dtype::int8) {
+    if (p.how.codes == dtype::int8) {
       static constexpr std::byte row_after_row{0};
-      tensor(name, dtype::i8, {rows, cols}, v.data), tensor(module + "SCB", dtype::f32, {rows}, p.scales);
-      tensor(module + "weight_format", dtype::u8, {}, &row_after_row);
+      tensor(name, safetensors_type::i8, {rows, cols}, v.data),
+          tensor(module + "SCB", safetensors_type::f32, {rows}, p.scales);
+      tensor(module + "weight_format", safetensors_type::u8, {}, &row_after_row);
       return ok;
     }
-    tensor(name, dtype::f8_e4m3, {rows, cols}, v.data);
+    tensor(name, safetensors_type::f8_e4m3, {rows, cols}, v.data);
     if (p.how.scaled == scaled_by::row)
-      tensor(module + "weight_scale", dtype::f32, {rows, 1}, p.scales);
+      tensor(module + "weight_scale", safetensors_type::f32, {rows, 1}, p.scales);
     else
-      tensor(module + "weight_scale", dtype::f32, {}, p.scales);
+      tensor(module + "weight_scale", safetensors_type::f32, {}, p.scales);
     return ok;
   }
 

@@ -41,16 +41,16 @@ inline const planes& q4_0_planes() {
   return p;
 }
 struct gguf_type {
-  graft::dtype type = graft::dtype::f32;
+  dtype type = dtype::f32;
   const planes* beside = nullptr;
 };
 inline std::optional<gguf_type> gguf_type_of(std::uint32_t number) {
   switch (number) {
-    case 0: return gguf_type{graft::dtype::f32};
-    case 1: return gguf_type{graft::dtype::f16};
-    case 30: return gguf_type{graft::dtype::bf16};
-    case encodings::q8_0_codes::number_in_files: return gguf_type{graft::dtype::ggml, &q8_0_planes()};
-    case encodings::q4_0_codes::number_in_files: return gguf_type{graft::dtype::ggml, &q4_0_planes()};
+    case 0: return gguf_type{dtype::f32};
+    case 1: return gguf_type{dtype::f16};
+    case 30: return gguf_type{dtype::bf16};
+    case encodings::q8_0_codes::number_in_files: return gguf_type{dtype::ggml, &q8_0_planes()};
+    case encodings::q4_0_codes::number_in_files: return gguf_type{dtype::ggml, &q4_0_planes()};
     default: return std::nullopt;
   }
 }

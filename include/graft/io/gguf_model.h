@@ -81,7 +81,7 @@ inline void read_gguf_rope(gguf_facts& f, model_config& c) {
   const auto divisors = f.in.tensors.find("rope_freqs.weight");
   if (divisors == f.in.tensors.end()) return;
   const view& v = divisors->second;
-  if (v.type != graft::dtype::f32 || v.count() != c.head_size / 2)
+  if (v.type != dtype::f32 || v.count() != c.head_size / 2)
     return f.reject("tensor 'rope_freqs.weight' has ", v.count(), " numbers, expected ", c.head_size / 2, " of F32");
   c.rope.divisors.resize(static_cast<std::size_t>(v.count()));
   std::memcpy(c.rope.divisors.data(), v.data, c.rope.divisors.size() * sizeof(float));

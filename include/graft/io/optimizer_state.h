@@ -10,12 +10,12 @@ namespace graft::io {
 // What belongs into the file; the views are of the optimizer and of `step`.
 template <class Updates>
 std::vector<tensor_view> optimizer_tensors(adamw_on<Updates>& optimizer, const std::int64_t& step) {
-  std::vector<tensor_view> out{{"step", dtype::i64, {}, std::as_bytes(std::span(&step, 1))}};
+  std::vector<tensor_view> out{{"step", safetensors_type::i64, {}, std::as_bytes(std::span(&step, 1))}};
   for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const trained_parameter& p = optimizer.parameters()[i];
     std::vector<std::uint64_t> shape(p.value.size, p.value.size + p.value.rank);
-    out.push_back({p.name + ".exp_avg", dtype::f32, shape, std::as_bytes(optimizer.mean(i))});
-    out.push_back({p.name + ".exp_avg_sq", dtype::f32, shape, std::as_bytes(optimizer.mean_square(i))});
+    out.push_back({p.name + ".exp_avg", safetensors_type::f32, shape, std::as_bytes(optimizer.mean(i))});
+    out.push_back({p.name + ".exp_avg_sq", safetensors_type::f32, shape, std::as_bytes(optimizer.mean_square(i))});
   }
   return out;
 }

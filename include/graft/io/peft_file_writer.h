@@ -46,7 +46,7 @@ class peft_file_writer {
 
  private:
   struct entry {
-    dtype type;
+    safetensors_type type;
     std::vector<std::uint64_t> shape;
     std::vector<std::byte> bytes;
   };
@@ -73,18 +73,19 @@ class peft_file_writer {
   status put(const std::string& key, const loaded_tensor& t, const std::vector<long long>& shape) {
     entry e{t.type, {}, {}};
     for (const long long n : shape) e.shape.push_back(static_cast<std::uint64_t>(n));
-    if (t.type == dtype::i32)
+    if (t.type == safetensors_type::i32)
       e.bytes = encoded<std::int32_t>(t.places, [](std::int64_t v) { return static_cast<std::int32_t>(v); });
-    else if (t.type == dtype::i64)
+    else if (t.type == safetensors_type::i64)
       e.bytes = encoded<std::int64_t>(t.places, [](std::int64_t v) { return v; });
     else if (!t.places.empty())
-      e.type = dtype::f32, e.bytes = encoded<float>(t.places, [](std::int64_t v) { return static_cast<float>(v); });
-    else if (t.type == dtype::bf16)
+      e.type = safetensors_type::f32,
+      e.bytes = encoded<float>(t.places, [](std::int64_t v) { return static_cast<float>(v); });
+    else if (t.type == safetensors_type::bf16)
       e.bytes = encoded<graft::bf16>(t.data, [](float v) { return narrow(v); });
-    else if (t.type == dtype::f16)
+    else if (t.type == safetensors_type::f16)
       e.bytes = encoded<graft::f16>(t.data, [](float v) { return narrow_to_f16(v); });
     else
-      e.type = dtype::f32, e.bytes = encoded<float>(t.data, [](float v) { return v; });
+      e.type = safetensors_type::f32, e.bytes = encoded<float>(t.data, [](float v) { return v; });
     const auto [at, fresh] = entries_.try_emplace(key, e);
     if (fresh || at->second.bytes == e.bytes) return ok;
     return fail("tensor ", in_quotes(key), " is shared by all modules, and two of them have different values for it");

@@ -20,8 +20,8 @@ template <class Executor> status attach(Executor& to, const peft_layer& layer) {
     if (status s = to.set(name.c_str(), value); !s) return fail_in(layer.file, s.message());
   for (const auto& [name, t] : layer.tensors) {
     if (t.shape.size() > 4) return fail_in(layer.file, "tensor ", in_quotes(t.key), " has more than 4 dimensions");
-    view v{t.data.data(), graft::dtype::f32, {1, 1, 1, 1}, static_cast<int>(t.shape.size())};
-    if (!t.places.empty()) v.data = t.places.data(), v.type = graft::dtype::i64;
+    view v{t.data.data(), dtype::f32, {1, 1, 1, 1}, static_cast<int>(t.shape.size())};
+    if (!t.places.empty()) v.data = t.places.data(), v.type = dtype::i64;
     for (std::size_t k = 0; k < t.shape.size(); ++k) v.size[k] = t.shape[k];
     if (status s = to.set(name.c_str(), v); !s) return fail_in(layer.file, "key ", in_quotes(t.key), ": ", s.message());
   }

@@ -30,7 +30,7 @@ inline result<tensor_view> parse_tensor(std::string_view file, const std::string
     if (info.find(key) == nullptr) return bad("the key '", key, "' is missing");
   const json& type_name = *info.find("dtype");
   if (!type_name.is_word()) return bad("dtype is not a string, expected one like \"F32\"");
-  const std::optional<dtype> type = dtype_named(type_name.word);
+  const std::optional<safetensors_type> type = safetensors_type_named(type_name.word);
   if (!type) return bad("unknown dtype ", in_quotes(type_name.word), ", expected one like \"F32\"");
   std::optional<std::vector<std::uint64_t>> shape = unsigned_list(*info.find("shape"));
   if (!shape) return bad("shape must be a list of integers from 0 to 2^64-1");

@@ -9,13 +9,13 @@
 
 namespace graft::io {
 
-inline std::optional<graft::dtype> computed_as(dtype type) {
+inline std::optional<dtype> computed_as(safetensors_type type) {
   switch (type) {
-    case dtype::f32: return graft::dtype::f32;
-    case dtype::f64: return graft::dtype::f64;
-    case dtype::f16: return graft::dtype::f16;
-    case dtype::bf16: return graft::dtype::bf16;
-    case dtype::i64: return graft::dtype::i64;
+    case safetensors_type::f32: return dtype::f32;
+    case safetensors_type::f64: return dtype::f64;
+    case safetensors_type::f16: return dtype::f16;
+    case safetensors_type::bf16: return dtype::bf16;
+    case safetensors_type::i64: return dtype::i64;
     default: return std::nullopt;
   }
 }
@@ -26,7 +26,7 @@ inline bool is_aligned(const tensor_view& t) {
 }
 
 inline result<view> bind_in_place(const tensor_view& t, std::string_view file) {
-  const std::optional<graft::dtype> type = computed_as(t.type);
+  const std::optional<dtype> type = computed_as(t.type);
   if (!type)
     return fail_in(file, "tensor ", in_quotes(t.name), " is ", name_of(t.type),
                    ", expected F32, F64, F16, BF16 or I64");

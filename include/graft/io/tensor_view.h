@@ -2,7 +2,7 @@
 // A tensor as a file stores it: name, element type, shape (row-major) and bytes it does not own.
 //     bytes = product(shape) * bits / 8, in checked arithmetic
 #pragma once
-#include <graft/io/dtype.h>
+#include <graft/io/safetensors_type.h>
 #include <graft/io/wording.h>
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace graft::io {
 
 struct tensor_view {
   std::string name;
-  dtype type;
+  safetensors_type type;
   std::vector<std::uint64_t> shape;
   std::span<const std::byte> data;  // not aligned to its type: old files have no padding
 };
@@ -27,7 +27,7 @@ inline text shape_text(std::span<const std::uint64_t> shape) {
 }
 
 // Bytes of a tensor; empty when they do not fit in 63 bits or are not whole. Zero dimensions do not hide an overflow.
-inline std::optional<std::uint64_t> byte_count(dtype type, std::span<const std::uint64_t> shape) {
+inline std::optional<std::uint64_t> byte_count(safetensors_type type, std::span<const std::uint64_t> shape) {
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
   std::uint64_t bits = static_cast<std::uint64_t>(facts(type).bits);
   bool none = false;

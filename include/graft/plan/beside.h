@@ -17,7 +17,7 @@ namespace graft {
   sequence<int> beside(sums.size(), -1);
   if (!target_can) return beside;
   auto hosts_dots = [&](const product_slots& p) {
-    return p.sides.empty() && p.turned < 0 && !p.weight_by_row && p.pre >= 0 && base_leaf(g, p.weight) >= 0;
+    return p.sides.empty() && !p.weight_by_row && p.pre >= 0 && base_leaf(g, p.weight) >= 0;
   };
   auto hosts = [&](const product_slots& p) {
     const bool branches = p.sides.size() == 1 && p.sides[0].kept && !p.weight_by_row && p.pre < 0;

@@ -64,7 +64,7 @@ template <class Block> constexpr size_values block_sizes(const graph& g) {
   size_values s;
   if constexpr (requires { Block::sizes; })
     for (const named_size& n : Block::sizes)
-      if (const int slot = g.sizes.find(n.name); slot >= 0 && n.value != dyn) s.v[slot] = n.value;
+      if (const int index = g.sizes.find(n.name); index >= 0 && n.value != dyn) s.v[index] = n.value;
   size_adapters(g, derived_block<Block>::value.how.adapters, s);
   return s;
 }

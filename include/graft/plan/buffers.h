@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // buffers: where the values of launches by rows live. A value whose only reader is elementwise is overwritten in place; a
-// product that is only added to something is accumulated straight into it; the rest share cells of a workspace by
-// lifetime. A value that another launch reads is stored for all rows. What is needed is known before the first call.
+// product that is only added to something is accumulated straight into it, and two that are added up are computed there;
+// the rest share cells of a workspace by lifetime. A value that another launch reads is stored for all rows. What is
+// needed is known before the first call.
 #pragma once
 #include <graft/plan/plan.h>
 
@@ -12,6 +13,7 @@ namespace graft {
 struct buffers {
   sequence<int> cell;       // of the workspace, for a piece of a value; -1: none
   sequence<id> into;        // a product that is accumulated into this later node; -1: computed on its own
+  sequence<id> along;       // a product computed with this later sum, whose product alone reads it; -1: not so
   sequence<id> inplace;     // the operand whose storage the node takes over; -1: own storage
   sequence<id> same_as;     // a reshaped leaf, or a reshaped value of another launch, is that value; -1: not so
   sequence<int> writes_to;  // output whose memory holds the value; -1: none
@@ -28,12 +30,16 @@ struct buffer_planner {
   buffers b;
 
   [[gnu::cold]] constexpr buffer_planner(const graph& of, const plan& by)
-      : g(of), p(by), readers(count_readers(of, by.live)), b{sequence<int>(of.size, -1),
-                                                             sequence<id>(of.size, none_id),
-                                                             sequence<id>(of.size, none_id),
-                                                             sequence<id>(of.size, none_id),
-                                                             sequence<int>(of.size, -1),
-                                                             node_set(of.size)} {}
+      : g(of),
+        p(by),
+        readers(count_readers(of, by.live)),
+        b{sequence<int>(of.size, -1),
+          sequence<id>(of.size, none_id),
+          sequence<id>(of.size, none_id),
+          sequence<id>(of.size, none_id),
+          sequence<id>(of.size, none_id),
+          sequence<int>(of.size, -1),
+          node_set(of.size)} {}
 
   constexpr bool piece(id i) const { return i >= 0 && p.live[i] && p.rows.how[i] == reach::piece; }
   constexpr bool own(id i) const { return piece(i) && b.same_as[i] < 0; }
@@ -52,7 +58,9 @@ struct buffer_planner {
       if (b.same_as[i] < 0 && crosses_launches(g, p, i)) b.stored.add(i);
     }
   }
-  // Products that can be accumulated into the sum that reads them.
+  // A product of rows with one matrix, of which a backend may compute two at a time.
+  constexpr bool of_rows(id m) const { return !g[m].ta && g[g[m].b].d[0] == dim{1} && g[g[m].b].d[1] == dim{1}; }
+  // Products that can be accumulated into the sum that reads them; where it is a sum of two of rows, both.
   [[gnu::cold]] constexpr void find_accumulated() {
     for (id i = 0; i < g.size; ++i) {
       const node& v = g[i];
@@ -62,7 +70,12 @@ struct buffer_planner {
                p.launch_of[m] == p.launch_of[i];
       };
       auto takes = [&](id o) { return o >= 0 && g.sizes.by_token(g[o].d[p.rows.axis[i]]) && same_shape(g[o], v); };
-      if (deferrable(v.b) && takes(v.a))
+      if (deferrable(v.a) && deferrable(v.b) && of_rows(v.a) && of_rows(v.b)) {
+        b.into[v.a] = b.into[v.b] = i;
+        for (const id o : {g[v.a].a, g[v.b].a})
+          if (passing(o) && g[o].what == op::matmul && !g[o].sum && of_rows(o) && p.launch_of[o] == p.launch_of[i])
+            b.along[o] = i;
+      } else if (deferrable(v.b) && takes(v.a))
         b.into[v.b] = i;
       else if (v.what == op::add && deferrable(v.a) && takes(v.b))
         b.into[v.a] = i;
@@ -92,7 +105,7 @@ struct buffer_planner {
     sequence<id> last(g.size, none_id);
     for (id i = 0; i < g.size; ++i) {
       if (!p.live[i]) continue;
-      const id at = b.into[i] >= 0 ? b.into[i] : i;  // when the node is really computed
+      const id at = b.into[i] >= 0 ? b.into[i] : b.along[i] >= 0 ? b.along[i] : i;  // when the node is really computed
       for (int k = 0; k < 3; ++k)
         for (id o = g[i].operand(k); o >= 0; o = b.inplace[o])
           if (last[o] < at) last[o] = at;

@@ -12,7 +12,7 @@ template <class Layer> constexpr bool static_sizes_known() {
   const size_table& z = derived_of<Layer>::literal.sizes;
   const size_values s = static_sizes<Layer>(derived_of<Layer>::literal);
   for (int i = 0; i < z.count; ++i)
-    if (z.e[i].slot >= 0 && s.v[z.e[i].slot] == unknown && !z.e[i].tokens) return false;
+    if (z.e[i].index >= 0 && s.v[z.e[i].index] == unknown && !z.e[i].tokens) return false;
   return true;
 }
 // The cost of a forward or backward call on `tokens` tokens of a layer whose sizes are all known.

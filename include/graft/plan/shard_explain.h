@@ -70,8 +70,8 @@ constexpr void explain_ranks(const char* size, int ranks, long long tokens, Sink
     const graph g = made.g;
     size_values mine;
     for (int k = 0; k < g.sizes.count; ++k)
-      if (const size_entry& e = g.sizes.e[k]; e.slot >= 0)
-        if (const int slot = whole.sizes.find_like(g.sizes, e); slot >= 0) mine.v[e.slot] = s.v[slot];
+      if (const size_entry& e = g.sizes.e[k]; e.index >= 0)
+        if (const int index = whole.sizes.find_like(g.sizes, e); index >= 0) mine.v[e.index] = s.v[index];
     mine.v[g.sizes.find(ranks_name)] = ranks;
     g.sizes.set_tokens(mine, tokens);
     explain_ranks(g, mine, bits_of(storage<typename Layer::element>::type), line);

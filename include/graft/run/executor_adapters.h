@@ -16,7 +16,8 @@ template <class Engine> struct executor<Engine>::part {
   unsigned long long version;  // another number after every change of the parameters
   pass<Engine> forward;
   backward_passes<Engine> backward;
-  std::unique_ptr<training_forms<Engine>> training;
+  std::unique_ptr<kept_passes<Engine>> training;  // training_forms, made by training_of()
+  training_forms<Engine>& forms() const { return static_cast<training_forms<Engine>&>(*training); }
   bool folded = false;
 };
 template <class Engine> struct executor<Engine>::bare {

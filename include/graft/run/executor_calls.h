@@ -97,7 +97,7 @@ template <class Engine> training_forms<Engine>& executor<Engine>::training_of(pa
   if (p.training == nullptr)
     p.training =
         std::make_unique<training_forms<Engine>>(p.state.graphs(), p.state, aim(), only_trains() ? room_.tokens : 0);
-  return *p.training;
+  return p.forms();
 }
 // What is kept was computed from other numbers than the next call reads.
 template <class Engine> void executor<Engine>::forget_kept() {
@@ -188,8 +188,8 @@ status executor<Engine>::unmerge(const char* what, const view& merged, const mut
 template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() const {
   if (!enabled_) return base_->forward;
   const part& p = shown();
-  return keeps() && p.training != nullptr && p.training->at_work().forward.bound() ? p.training->at_work().forward
-                                                                                   : p.forward;
+  return keeps() && p.training != nullptr && p.forms().at_work().forward.bound() ? p.forms().at_work().forward
+                                                                                 : p.forward;
 }
 template <class Engine> const plan* executor<Engine>::forward_plan() const {
   const pass<Engine>& p = forward_pass();
@@ -209,7 +209,7 @@ template <class Engine> typename Engine::bound* executor<Engine>::bound_forward(
   return p.bound() ? &p.runs() : nullptr;
 }
 template <class Engine> const typename Engine::bound* executor<Engine>::bound_backward() const {
-  const pass<Engine>* const p = (keeps() && shown().training != nullptr ? shown().training->at_work().backward
+  const pass<Engine>* const p = (keeps() && shown().training != nullptr ? shown().forms().at_work().backward
                                  : enabled_                             ? shown().backward
                                                                         : base_->backward)
                                     .last();

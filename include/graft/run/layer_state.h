@@ -6,6 +6,10 @@
 #include <graft/run/bind.h>
 #include <graft/run/layer_graphs.h>
 
+#include <list>
+#include <string>
+#include <vector>
+
 namespace graft {
 
 // The leaves of one graph with the sizes that follow from them. Data-time leaves are still empty.
@@ -49,7 +53,7 @@ class layer_state {
     if (status fits = solve(g, others, name); !fits) return fits;
     if (status fits = fit(g, i, v, others); !fits) return fits;  // so that the error is about this tensor
     if (status fits = solve(g, all, name, &v); !fits) return fits;
-    held& h = held_[name];
+    held& h = of(name);
     h.tensor = v, h.has_tensor = true;
     return ok;
   }
@@ -57,14 +61,14 @@ class layer_state {
     const graph& g = graph_with(name);
     const id i = g.find(name);
     if (i < 0 || g[i].what != op::scalar) return no_leaf("scalar", name);
-    held& h = held_[name];
+    held& h = of(name);
     h.scalar = value, h.has_scalar = true;
     return ok;
   }
   [[gnu::cold]] status size(const char* name, long long value) {
     if (graphs_.literal.sizes.find(name) < 0) return no_size(name);
     if (value < 0) return fail("size '", name, "' is ", value, ", expected a number that is not negative");
-    held& h = held_[name];
+    held& h = of(name);
     const long long before = std::exchange(h.size, value);
     size_values s;
     status fits = solve(graphs_.literal, s);
@@ -80,7 +84,7 @@ class layer_state {
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
       if (v.what != op::scalar && !is_stored(v.what)) continue;
-      const held* const h = find(g.name(k));
+      const held* const h = find(g.name(k).c_str());
       if (v.what == op::scalar) {
         if (h == nullptr || !h->has_scalar) return fail("scalar '", g.name(k), "' is not set");
         b.leaf[static_cast<std::size_t>(k)] = view_of(&h->scalar, 1);
@@ -113,7 +117,7 @@ class layer_state {
       if (g.sizes.value(entry_dim(i), s) != unknown) continue;
       text t;
       print(t, g.sizes, entry_dim(i));
-      if (g.sizes.e[i].slot >= 0) return fail("size '", t, "' follows from no tensor; give it by name");
+      if (g.sizes.e[i].index >= 0) return fail("size '", t, "' follows from no tensor; give it by name");
       return fail("the size ", t, " does not exist for these tensors: a window is larger than what it slides over");
     }
     if (const requirement* r = first_violated(g, s)) return error{describe(g, *r, s)};
@@ -128,7 +132,7 @@ class layer_state {
   bool reads(const mutable_view& v) const {
     if (v.data == nullptr) return false;
     const footprint written = footprint_of(v);
-    for (const auto& [name, h] : held_)
+    for (const held& h : held_)
       if (h.has_tensor && overlap(written, footprint_of(h.tensor))) return true;
     return false;
   }
@@ -138,26 +142,33 @@ class layer_state {
  private:
   // What was given under one name: a size may be called like a tensor.
   struct held {
+    std::string name;
     view tensor{};
     double scalar = 0;
     long long size = unknown;
     bool has_tensor = false, has_scalar = false;
   };
-  const held* find(const text& name) const {
-    const auto found = held_.find(name.c_str());
-    return found == held_.end() ? nullptr : &found->second;
+  const held* find(const char* name) const {
+    for (const held& h : held_)
+      if (same_text(h.name.c_str(), name)) return &h;
+    return nullptr;
+  }
+  [[gnu::cold]] held& of(const char* name) {
+    if (const held* const known = find(name)) return const_cast<held&>(*known);
+    held_.emplace_back().name = name;
+    return held_.back();
   }
   [[gnu::cold]] status take(const layer_state& other, bool of_base, const std::string& path) {
     const graph& base = other.graphs_.base_forward;
-    for (const auto& [name, h] : other.held_) {
-      const std::string mine = path + name;
-      if ((base.find(name.c_str()) >= 0) == of_base) {
+    for (const held& h : other.held_) {
+      const std::string mine = path + h.name;
+      if ((base.find(h.name.c_str()) >= 0) == of_base) {
         if (h.has_tensor)
           if (status s = set(mine.c_str(), h.tensor); !s) return s;
         if (h.has_scalar)
           if (status s = set(mine.c_str(), h.scalar); !s) return s;
       }
-      if (h.size != unknown && (base.sizes.find(name.c_str()) >= 0) == of_base)
+      if (h.size != unknown && (base.sizes.find(h.name.c_str()) >= 0) == of_base)
         if (status s = size(mine.c_str(), h.size); !s) return s;
     }
     return ok;
@@ -177,13 +188,13 @@ class layer_state {
   // The sizes of a graph from what is held, with another tensor or none under one name.
   [[gnu::cold]] status solve(const graph& g, size_values& s, const char* instead = "",
                              const view* with = nullptr) const {
-    for (const auto& [name, h] : held_)
-      if (const int slot = h.size == unknown ? -1 : g.sizes.find(name.c_str()); slot >= 0) s.v[slot] = h.size;
+    for (const held& h : held_)
+      if (const int index = h.size == unknown ? -1 : g.sizes.find(h.name.c_str()); index >= 0) s.v[index] = h.size;
     for (int pass = 0; pass < 2; ++pass)  // a second pass sees the names that the first one found
       for (int k = 0; k < g.size; ++k) {
         if (!is_stored(g[k].what)) continue;
         const text name = g.name(k);
-        const held* const h = find(name);
+        const held* const h = find(name.c_str());
         const view* const tensor = same_text(name.c_str(), instead) ? with
                                    : h != nullptr && h->has_tensor  ? &h->tensor
                                                                     : nullptr;
@@ -215,12 +226,12 @@ class layer_state {
     const size_table& z = graphs_.literal.sizes;
     nearest meant(name);
     for (int i = 0; i < z.count; ++i)
-      if (z.e[i].slot >= 0) meant.offer(z.paths.full(z.e[i].path, z.e[i].name).c_str());
+      if (z.e[i].index >= 0) meant.offer(z.paths.full(z.e[i].path, z.e[i].name).c_str());
     return fail("this layer has no size '", name, "'", meant.hint());
   }
 
   layer_graphs graphs_;
-  std::map<std::string, held, std::less<>> held_;  // where a scalar lies stays: plans are bound to it
+  std::list<held> held_;  // few; where a scalar lies stays: plans are bound to it
 };
 
 }  // namespace graft

@@ -18,7 +18,7 @@ inline result<bound_leaves> bind_named(const graph& g, const named_values& from,
   bound_leaves b;
   b.leaf.resize(static_cast<std::size_t>(g.size));
   for (const auto& [name, n] : from.sizes)
-    if (const int slot = g.sizes.find(name.c_str()); slot >= 0) b.sizes.v[slot] = n;
+    if (const int index = g.sizes.find(name.c_str()); index >= 0) b.sizes.v[index] = n;
   for (int round = 0; round < 2; ++round) {  // a second round sees the names that the first one found
     for (id i = 0; i < g.size; ++i) {
       const node& v = g[i];

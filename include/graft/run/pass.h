@@ -32,8 +32,8 @@ template <class Engine> class pass {
     result<bound_leaves> b = state.bind(made);
     if (!b) return b.failure();
     for (int i = 0; known != nullptr && i < made.sizes.count; ++i)
-      if (const int slot = made.sizes.e[i].slot; slot >= 0 && b->sizes.v[slot] == unknown)
-        b->sizes.v[slot] = known->v[slot];
+      if (const int index = made.sizes.e[i].index; index >= 0 && b->sizes.v[index] == unknown)
+        b->sizes.v[index] = known->v[index];
     if (size_values largest = b->sizes; room.tokens > 0) {
       made.sizes.set_tokens(largest, room.tokens);
       if (!layer_state::fits_memory(made, largest))
@@ -109,7 +109,7 @@ template <class Engine> class pass {
   // A call with fewer makes no value that is too large.
   static constexpr long long many_elements = 1LL << 24;
 
-  static bool same_form(const view& a, const view& b) {
+  [[gnu::noinline]] static bool same_form(const view& a, const view& b) {
     if (a.data == nullptr || b.data == nullptr || a.type != b.type || a.rank != b.rank)
       return a.rank == 0 && b.rank == 0;
     for (int k = 0; k < a.rank; ++k)

@@ -6,6 +6,13 @@
 
 namespace graft {
 
+// What training keeps of a layer, as calls that do not train see it: a program that never trains compiles nothing behind it.
+template <class Engine> struct kept_passes {
+  virtual ~kept_passes() = default;
+  virtual void forget() = 0;
+  virtual void list(std::vector<pass<Engine>*>& to) = 0;
+};
+
 template <class Engine> class training_passes {
  public:
   using queue = typename Engine::queue;

@@ -11,7 +11,7 @@
 
 namespace graft {
 
-template <class Engine> class training_forms {
+template <class Engine> class training_forms final : public kept_passes<Engine> {
  public:
   // These forms are for targets that take any graph row by row, and for layers whose formula is known.
   // `room`: for so many rows, of a layer that has no other adapter; 0: it may have.
@@ -45,12 +45,12 @@ template <class Engine> class training_forms {
   // The one of the last forward call, which backward follows.
   training_passes<Engine>& at_work() { return at_work_ != nullptr ? *at_work_ : usual_; }
   const training_passes<Engine>& at_work() const { return at_work_ != nullptr ? *at_work_ : usual_; }
-  void forget() {
+  void forget() override {
     usual_.forget();
     for (auto& form : others_) form->forget();
     if (in_weight_ != nullptr) in_weight_->forget();
   }
-  void list(std::vector<pass<Engine>*>& to) {
+  void list(std::vector<pass<Engine>*>& to) override {
     usual_.list(to);
     for (auto& form : others_) form->list(to);
     if (in_weight_ != nullptr) in_weight_->list(to);

@@ -202,7 +202,7 @@ TEST_CASE("load_model: GPT-2 in codes, which are [out, in], is refused with a pr
   const std::vector<float> numbers(64 * 64, 0.25F);
   auto tensors = file->tensors;
   CHECK(std::erase_if(tensors, [&](const tensor_view& t) { return t.name.starts_with(projection); }) > 1);
-  tensors.push_back({projection, io::dtype::f32, {64, 64}, std::as_bytes(std::span(numbers))});
+  tensors.push_back({projection, io::safetensors_type::f32, {64, 64}, std::as_bytes(std::span(numbers))});
   REQUIRE(write_safetensors(copy + "/model.safetensors", tensors));
   const auto model = hf::load_model<engine>(copy);
   REQUIRE_FALSE(model);

@@ -17,7 +17,7 @@ const std::vector<std::byte> raw(64, std::byte{5});
 struct folder : temp_folder {
   void shard(const char* name, std::initializer_list<const char*> tensors) const {
     std::vector<tensor_view> views;
-    for (const char* t : tensors) views.push_back({t, io::dtype::f32, {2}, std::span(raw).first(8)});
+    for (const char* t : tensors) views.push_back({t, io::safetensors_type::f32, {2}, std::span(raw).first(8)});
     REQUIRE(write_safetensors(path / name, views));
   }
   void index(const std::string& content) const {

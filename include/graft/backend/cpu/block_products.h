@@ -20,6 +20,27 @@ template <int B, class Real> struct block_lanes {
   using lane = std::conditional_t<width == 1, Real, part>;
   static constexpr int lanes = B / width, at_once = std::max(1, 8 / lanes);
 };
+// to(k, i) = left(i, k) for `Rows` rows and the depth from k on: as far as whole squares go through registers, then by
+// half as many rows, and what is left one by one.
+template <int Rows, class Real>
+void turn_rows(const Real* left, long long apart, long long k, long long depth, Real* to, long long to_apart) {
+  using namespace Eigen::internal;
+  using lane = block_lanes<Rows, Real>;
+  if constexpr (lane::width == Rows && Rows > 1) {
+    PacketBlock<typename lane::part, Rows> square;
+    for (; k + Rows <= depth; k += Rows) {
+      for (int i = 0; i < Rows; ++i) square.packet[i] = ploadu<typename lane::part>(left + i * apart + k);
+      ptranspose(square);
+      for (int i = 0; i < Rows; ++i) pstoreu(to + (k + i) * to_apart, square.packet[i]);
+    }
+    for (int i = 0; k < depth && i < Rows; i += Rows / 2)
+      turn_rows<Rows / 2>(left + i * apart, apart, k, depth, to + i, to_apart);
+  } else {
+    for (; k < depth; ++k)
+      for (int i = 0; i < Rows; ++i) to[k * to_apart + i] = left[i * apart + k];
+  }
+}
+
 // Sums of Rows rows of x, `apart` from each other, with a block whose rows lie together.
 template <int B, int Rows, class Real>
 [[gnu::always_inline]] inline void block_tile(const Real* x, long long x_apart, const Real* m, Real* y,
@@ -45,10 +66,9 @@ template <int B, int Rows, class Real>
 template <int B, class Real>
 void block_product(const Real* x, Real* y, long long rows, long long apart, const Real* block, bool flip) {
   constexpr int at_once = detail::block_lanes<B, Real>::at_once;
+  constexpr int side = std::min<int>(B, packet_width<Real>);
   Real turned[B * B];
-  if (flip)
-    for (int i = 0; i < B; ++i)
-      for (int j = 0; j < B; ++j) turned[i * B + j] = block[j * B + i];
+  for (int i = 0; flip && i < B; i += side) detail::turn_rows<side>(block + i * B, B, 0, B, turned + i, B);
   const Real* const m = flip ? turned : block;
   long long t = 0;
   for (; t + at_once <= rows; t += at_once)

@@ -24,8 +24,9 @@ enum class rotations : unsigned char { blockwise, dense };
 
 template <class Real> struct operands {
   tensor<Real> a, b, c;
-  const std::int64_t* ids = nullptr;  // instead of the operand that is integers
-  long long first = 0;                // the number of the result's first element, where it is a piece of a larger one
+  const std::int64_t* ids = nullptr;       // instead of the operand that is integers
+  const product_end<Real>* end = nullptr;  // what follows a product in its place
+  long long first = 0;  // the number of the result's first element, where it is a piece of a larger one
 };
 
 template <class Real> struct evaluator {
@@ -113,7 +114,8 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has_unary<Ops>) unary(v.what, out, x.a);
       return;
     case op::matmul:
-      if constexpr (has<Ops, op::matmul>) matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate});
+      if constexpr (has<Ops, op::matmul>)
+        matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}, x.end != nullptr ? *x.end : product_end<Real>{});
       return;
     case op::row_dot:
       if constexpr (has<Ops, op::row_dot>)

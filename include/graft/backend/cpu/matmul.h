@@ -19,9 +19,19 @@ struct product_mode {
 
 // c [m, n] by a and b as they are stored, one matrix each.
 template <class Real>
-void product(Real* c, long long m, long long n, const Real* a, const Real* b, long long k, product_mode how) {
-  const strided<Real> left{a, how.ta ? m : k, 1}, right{b, how.tb ? k : n, 1};
-  gemm(m, n, k, how.ta ? left.transposed() : left, how.tb ? right.transposed() : right, c, n, how.accumulate);
+void product(Real* c, long long m, long long n, const Real* a, const Real* b, long long k, product_mode how,
+             const product_end<Real>& end = {}) {
+  const strided<Real> left{a, how.ta ? m : k, 1}, right{b, how.tb ? k : n, 1}, l = how.ta ? left.transposed() : left,
+                                                                               r = how.tb ? right.transposed() : right;
+  gemm(m, n, k, l, r, c, n, how.accumulate, way_of(m, n, k, l, r, n), end);
+}
+// The same in the roles of the kernels: out = or += ± a b, a stack of rows times one matrix.
+template <class Real>
+by_columns<Real> rows_times(tensor<Real> out, tensor<Real> a, tensor<Real> b, bool by_row, Real sign) {
+  const long long n = out.d[3], k = a.d[3];
+  const strided<Real> right{b.p, by_row ? k : n, 1};
+  return detail::transposed_roles<Real>(out.count() / n, n, k, {a.p, k, 1}, by_row ? right.transposed() : right, out.p,
+                                        n, sign);
 }
 
 namespace detail {
@@ -66,11 +76,12 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
 // The same of a weight that is bf16, whose rows become floats in registers. The sums are those of few.h.
 inline constexpr long long few_of_bf16 = few_at_once;
 template <class Real>
-void few_tokens_of_bf16(Real* c, long long m, const Real* a, const weight_view& w, int accumulate) {
+void few_tokens_of_bf16(Real* c, long long m, const Real* a, const weight_view& w, int accumulate,
+                        const product_end<Real>& end) {
   if (accumulate == 0) std::fill_n(c, m * w.rows, Real(0));
   const by_columns<Real, bf16> all{w.rows,         m, w.cols, {static_cast<const bf16*>(w.codes), w.row_stride, 1},
                                    {a, 1, w.cols}, c, w.rows, accumulate < 0 ? Real(-1) : Real(1)};
-  in_shares(all, [](const by_columns<Real, bf16>& share) { dot_product(share); });
+  in_shares_to_the_end(all, end, [](const by_columns<Real, bf16>& share) { dot_product(share); });
 }
 
 // c = a op(W) where a BLAS multiplies bf16. Only gradients are multiplied with W as it is.
@@ -84,28 +95,18 @@ inline bool by_matrix_instructions(float* c, long long m, long long n, const flo
       how.accumulate == 0);
 }
 
-}  // namespace detail
-
-// c = a op(W), W in storage. A plain weight of Reals is used where it lies; any other is decoded in panels of rows,
-// which are columns of c (tb), shared out to the threads, or slices of the inner sum. A panel is a multiple of what the
-// kernels do at a time, so that the sums are those of a weight that was decoded whole.
-template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const weight_view& w, product_mode how) {
+// c = a op(W), decoded in panels of rows, which are columns of c (tb), shared out to the threads, or slices of the inner
+// sum. A panel is a multiple of what the kernels do at a time, so that the sums are those of a weight that was decoded
+// whole.
+template <class Real> void decoded_product(tensor<Real> c, tensor<Real> a, const weight_view& w, product_mode how) {
   const long long m = a.matrices() * a.d[2], k = a.d[3], n = how.tb ? w.rows : w.cols;
   const strided<Real> left{a.p, k, 1};
-  if (w.how == encoding_of<Real>() && (w.row_stride == 1 || w.col_stride == 1)) {
-    const strided<Real> all{static_cast<const Real*>(w.codes), w.row_stride, w.col_stride};
-    return gemm(m, n, k, left, how.tb ? all.transposed() : all, c.p, n, how.accumulate);
-  }
-  const bool from_codes = m <= few_at_once || (sizeof(Real) == sizeof(float) && detail::by_four_bits(w, m));
-  if (w.beside != nullptr && how.tb && from_codes) return detail::few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
+  const bool from_codes = m <= few_at_once || (sizeof(Real) == sizeof(float) && by_four_bits(w, m));
+  if (w.beside != nullptr && how.tb && from_codes) return few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
   if constexpr (sizeof(Real) == sizeof(float))
-    if (w.how == encoding{dtype::bf16}) {
-      if (w.col_stride == 1 && how.tb && m <= detail::few_of_bf16 && k > shallow_depth)  // else summed another way
-        return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate);
-      if (detail::by_matrix_instructions(c.p, m, n, a.p, w, how)) return;
-    }
-  const bool few = m <= detail::few_dots;  // then a panel that stays in a cache beside what it is multiplied with
-  const long long panel = !how.tb ? usual_blocking.depth : few ? detail::few_rows : 2 * detail::share_unit;
+    if (w.how == encoding{dtype::bf16} && by_matrix_instructions(c.p, m, n, a.p, w, how)) return;
+  const bool few = m <= few_dots;  // then a panel that stays in a cache beside what it is multiplied with
+  const long long panel = !how.tb ? usual_blocking.depth : few ? few_rows : 2 * share_unit;
   const long long panels = (w.rows + panel - 1) / panel;
   const int threads = how.tb ? threads_for(panels, m * n * k) : 1;
   on_threads(threads, [&](int t) {
@@ -116,13 +117,34 @@ template <class Real> void stored_product(tensor<Real> c, tensor<Real> a, const 
     for (long long r = panels * t / threads * panel; r < std::min(w.rows, panels * (t + 1) / threads * panel);
          r += panel) {
       const long long rows = std::min(panel, w.rows - r);
-      detail::decode_panel(w, r, rows, wide.data());
+      decode_panel(w, r, rows, wide.data());
       if (how.tb)
         gemm(m, rows, k, left, part.transposed(), c.p + r, n, how.accumulate, by);
       else
         gemm(m, n, rows, {a.p + r, k, 1}, part, c.p, n, r > 0 && how.accumulate == 0 ? 1 : how.accumulate, by);
     }
   });
+}
+
+}  // namespace detail
+
+// c = a op(W), W in storage, and what follows it. A plain weight of Reals is used where it lies.
+template <class Real>
+void stored_product(tensor<Real> c, tensor<Real> a, const weight_view& w, product_mode how,
+                    const product_end<Real>& end = {}) {
+  const long long m = a.matrices() * a.d[2], k = a.d[3], n = how.tb ? w.rows : w.cols;
+  const strided<Real> left{a.p, k, 1};
+  if (w.how == encoding_of<Real>() && (w.row_stride == 1 || w.col_stride == 1)) {
+    const strided<Real> all{static_cast<const Real*>(w.codes), w.row_stride, w.col_stride},
+        right = how.tb ? all.transposed() : all;
+    return gemm(m, n, k, left, right, c.p, n, how.accumulate, way_of(m, n, k, left, right, n), end);
+  }
+  if constexpr (sizeof(Real) == sizeof(float))
+    if (w.how == encoding{dtype::bf16} && w.col_stride == 1 && how.tb && m <= detail::few_of_bf16 &&
+        k > shallow_depth)  // else summed another way
+      return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate, end);
+  detail::decoded_product(c, a, w, how);
+  detail::finish(detail::transposed_roles<Real>(m, n, k, left, left, c.p, n, Real(1)), end);
 }
 
 // c = op(W) b, W in storage: what an adapter computes from the weight before there is any data, and its gradient.
@@ -158,12 +180,14 @@ template <class Real> void stored_row_dot(tensor<Real> out, const weight_view& w
   }
 }
 
-template <class Real> void matmul(tensor<Real> out, tensor<Real> a, tensor<Real> b, product_mode how) {
-  if (b.stored != nullptr) return stored_product(out, a, *b.stored, how);
+// `end`: for a stack of rows times one matrix.
+template <class Real>
+void matmul(tensor<Real> out, tensor<Real> a, tensor<Real> b, product_mode how, const product_end<Real>& end = {}) {
+  if (b.stored != nullptr) return stored_product(out, a, *b.stored, how, end);
   if (a.stored != nullptr) return stored_left_product(out, *a.stored, b, how);
   const long long inner = a.d[how.ta ? 2 : 3];
   const bool flat = !how.ta && !how.sum && b.matrices() == 1;  // one product for the whole stack
-  if (flat) return product(out.p, a.matrices() * a.d[2], out.d[3], a.p, b.p, inner, how);
+  if (flat) return product(out.p, a.matrices() * a.d[2], out.d[3], a.p, b.p, inner, how, end);
   if (how.sum && how.ta && !how.tb && a.matrices() == b.matrices())  // Σ aᵀ b over a stack is one tall product
     return product(out.p, out.d[2], out.d[3], a.p, b.p, a.matrices() * inner, how);
   const long long n0 = a.d[0] == 1 ? b.d[0] : a.d[0], n1 = a.d[1] == 1 ? b.d[1] : a.d[1];

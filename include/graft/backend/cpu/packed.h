@@ -5,9 +5,9 @@
 // threads, so that the order of sums follows from the depth alone.
 #pragma once
 #include <graft/backend/cpu/by_columns.h>
+#include <graft/backend/cpu/eigen.h>
 #include <graft/backend/cpu/memory.h>
 
-#include <Eigen/Core>
 #include <algorithm>
 
 namespace graft::cpu {

@@ -3,9 +3,9 @@
 // loaded from wherever a row begins. Eigen's own expressions begin at the first aligned address, so that the same
 // numbers give other bits in another buffer; and they compile a loop for every expression.
 #pragma once
+#include <graft/backend/cpu/eigen.h>
 #include <graft/core/bf16.h>
 
-#include <Eigen/Core>
 #include <cmath>
 #include <limits>
 

@@ -43,12 +43,17 @@ void permute(const Real* from, Real* to, long long rows, const rotation& r, long
     }
 }
 
+// So many rows go through all blocks before the next ones: more are more streams than a processor fetches ahead.
+inline constexpr long long rows_in_cache = 32;
+
 // y = x blockdiag(Q) or x blockdiag(Q)ᵀ for one factor, already in its order.
 template <class Real>
 void multiply_blocks(const Real* x, Real* y, long long rows, const rotation& r, const Real* q, long long f, bool flip) {
   const bool small = with_block(r.b, [&]<int B>() {
-    for (long long k = 0; k < r.count(); ++k)
-      block_product<B>(x + k * B, y + k * B, rows, r.in, q + r.block_at(f, k), flip);
+    for (long long t = 0; t < rows; t += rows_in_cache)
+      for (long long k = 0; k < r.count(); ++k)
+        block_product<B>(x + t * r.in + k * B, y + t * r.in + k * B, std::min(rows_in_cache, rows - t), r.in,
+                         q + r.block_at(f, k), flip);
   });
   for (long long k = 0; k < r.count() && !small; ++k) {
     const strided<Real> from{x + k * r.b, r.in, 1}, m{q + r.block_at(f, k), r.b, 1};

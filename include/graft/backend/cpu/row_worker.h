@@ -62,10 +62,12 @@ template <class Real> class row_worker {
       for (int k = 0; k < l.count;) {
         const id i = f.p.nodes[l.first + k];
         const int together = chain_at(l, k, all);
-        if (has_threads_inside(f.g, accumulated(i) >= 0 ? accumulated(i) : i) && !is_done(i, all))
-          compute(i, all, evaluate);
-        else if (together > 1 || !is_done(i, all))
-          shared_out(all, together > 1 ? widest_row(l, k, together) : row_work(i),
+        if (together == 1 && has_threads_inside(f.g, accumulated(i) >= 0 ? accumulated(i) : i) && !is_done(i, all)) {
+          k += compute_product(l, k, all, evaluate);
+          continue;
+        }
+        if (together > 1 || !is_done(i, all))
+          shared_out(all, chain_work(l, k, together),
                      [&](const row_range& r) { compute_chain(l, k, together, r, evaluate); });
         k += together;
       }
@@ -99,12 +101,20 @@ template <class Real> class row_worker {
   // in a near cache when the next reads it: so many elements of a value at once.
   static constexpr long long chain_elements = 1 << 15;
   bool is_done(id i, const row_range& all) const {
-    return f_->where.into[i] >= 0 || f_->where.same_as[i] >= 0 || only_renames(i, all);
+    return f_->where.into[i] >= 0 || f_->where.along[i] >= 0 || f_->where.same_as[i] >= 0 || only_renames(i, all);
   }
   bool may_chain(id i) const {
     const op_class kind = row(f_->g[i].what).kind;
     return f_->p.rows.how[i] == reach::piece && accumulated(i) < 0 &&
-           (kind == op_class::pointwise || kind == op_class::rowwise || kind == op_class::layout);
+           (kind == op_class::pointwise || kind == op_class::rowwise || kind == op_class::layout || is_small(i));
+  }
+  // A product with a small matrix of numbers, whose sums are the same of however many rows.
+  bool is_small(id i) const {
+    const node& v = f_->g[i];
+    for (const id o : {v.a, v.b})
+      if (o >= 0 && f_->is_known(o) && f_->known.stored(o) != nullptr) return false;
+    return v.what == op::matmul && !v.sum && !v.ta && !mixes(i) && (f_->is_known(v.a) || f_->is_known(v.b)) &&
+           depth(i) <= shallow_depth && f_->g.sizes.value(v.d[3], f_->now.sizes) <= shallow_depth;
   }
   // How many nodes from k on are computed a few rows at a time. Values that take turns in a cell of the workspace lie at
   // other places there where their rows are longer: one would be written over rows of the other that are still to be read.
@@ -142,6 +152,11 @@ template <class Real> class row_worker {
                       : v.what == op::matmul ? f_->g[v.a].d[v.ta ? 2 : 3]
                                              : dim{1};
     return f_->row_elements(i) * std::max(1LL, f_->g.sizes.value(depth, f_->now.sizes) / 8);
+  }
+  long long chain_work(const launch& l, int k, int count) const {
+    long long work = 0;
+    for (int n = 0; n < count; ++n) work += row_work(f_->p.nodes[l.first + k + n]);
+    return work;
   }
   void compute_chain(const launch& l, int k, int count, const row_range& r, const evaluator<Real>& evaluate) const {
     const long long rows = count == 1 ? r.n : std::max(1LL, chain_elements / widest_row(l, k, count));
@@ -181,8 +196,12 @@ template <class Real> class row_worker {
     const tensor<Real> out = value(i, r);
     if (const id product = accumulated(i); product >= 0) {
       const id begin = product == v.a ? v.b : v.a;
-      const tensor<Real> start = f.is_known(begin) ? f.known[begin] : value(begin, r);
-      if (start.p != out.p) std::copy_n(start.p, out.count(), out.p);
+      if (f.where.into[begin] == i) {
+        mixes(begin) ? multiply_mixed(begin, out, r, evaluate) : evaluate(begin, out, operands_of(begin, r));
+      } else {
+        const tensor<Real> start = f.is_known(begin) ? f.known[begin] : value(begin, r);
+        if (start.p != out.p) std::copy_n(start.p, out.count(), out.p);
+      }
       if (!mixes(product)) return evaluate(product, out, operands_of(product, r), v.what == op::sub ? -1 : 1);
       mixed_.reserve(out.count());
       multiply_mixed(product, f.piece(product, mixed_.data(), r.n), r, evaluate);
@@ -196,17 +215,80 @@ template <class Real> class row_worker {
   }
   // Have rows of this product adapters of their own?
   bool mixes(id i) const { return f_->mixed != nullptr && f_->mixed->has(i); }
-  void multiply_mixed(id i, const tensor<Real>& out, const row_range& r, const evaluator<Real>& evaluate) const {
+  [[gnu::noinline]] void multiply_mixed(id i, const tensor<Real>& out, const row_range& r,
+                                        const evaluator<Real>& evaluate) const {
     operands<Real> x = operands_of(i, r);
     x.a.p = const_cast<Real*>(f_->mixed->scaled(i, x.a.p, x.a.d[3], r.from, r.n));
     evaluate(i, out, x);
     f_->mixed->finish(i, x.a.p, x.a.d[3], out.p, out.d[3], r.from, r.n);
   }
-  // The product that is accumulated into the sum i, if any.
+  // A product, or the sum of two, with the steps on its elements that follow in its place: how many nodes that were.
+  int compute_product(const launch& l, int k, const row_range& all, const evaluator<Real>& evaluate) const {
+    const frame<Real>& f = *f_;
+    const id i = f.p.nodes[l.first + k], side = accumulated(i), begin = side < 0 ? i : f.g[i].a + f.g[i].b - side;
+    const bool both = side >= 0 && f.where.into[begin] == i;
+    if (both) compute_waiting(begin, i, all, evaluate);
+    if (f.p.rows.how[i] != reach::piece || (side >= 0 && !both) || !goes_on(begin) || (both && !follows(side))) {
+      if (both) compute_waiting(side, i, all, evaluate);
+      return compute(i, all, evaluate), 1;
+    }
+    const tensor<Real> out = value(i, all);
+    operands<Real> x = operands_of(begin, all);
+    product_end<Real> end;
+    if (both) {
+      const operands<Real> y = operands_of(side, all);
+      end.side = rows_times(out, y.a, y.b, f.g[side].tb, f.g[i].what == op::sub ? Real(-1) : Real(1));
+      if (const id s = f.g[side].a; waits(s, i) && follows(s)) {
+        const operands<Real> z = operands_of(s, all);
+        end.first = rows_times(y.a, z.a, z.b, f.g[s].tb, Real(1));
+      } else {
+        compute_waiting(side, i, all, evaluate);
+      }
+    }
+    add_steps(l, k, out.d[3], end);
+    x.end = &end;
+    evaluate(begin, out, x);
+    return 1 + end.count;
+  }
+  // Does a value wait until a sum is computed?
+  bool waits(id value, id sum) const { return value >= 0 && f_->where.along[value] == sum; }
+  void compute_waiting(id product, id sum, const row_range& all, const evaluator<Real>& evaluate) const {
+    if (const id s = f_->g[product].a; waits(s, sum)) compute(s, all, evaluate);
+  }
+  // Is it rows times one matrix of more than one column, which another product may follow?
+  bool goes_on(id product) const {
+    const node& v = f_->g[product];
+    return !v.ta && !v.sum && !f_->is_known(v.a) && !mixes(product) && f_->g.sizes.value(v.d[3], f_->now.sizes) > 1;
+  }
+  // And is the matrix numbers, so that it may follow another?
+  bool follows(id product) const {
+    const id matrix = f_->g[product].b;
+    return goes_on(product) && (!f_->is_known(matrix) || f_->known.stored(matrix) == nullptr);
+  }
+  // The steps behind node k of a launch that happen in its place and with values that are known.
+  void add_steps(const launch& l, int k, long long columns, product_end<Real>& end) const {
+    const frame<Real>& f = *f_;
+    for (int n = k + 1; n < l.count && product_end<Real>::most_steps > end.count; ++n) {
+      const id before = f.p.nodes[l.first + n - 1], i = f.p.nodes[l.first + n];
+      const node& v = f.g[i];
+      const bool either = v.what == op::add || v.what == op::mul, left = v.what == op::sub || v.what == op::div;
+      const id by = v.a == before ? v.b : v.a;
+      if (f.where.inplace[i] != before || !(either || (left && v.a == before)) || !f.is_known(by)) return;
+      const tensor<Real> t = f.known[by];
+      if (t.count() != t.d[3] || (t.d[3] != 1 && t.d[3] != columns)) return;
+      end.steps[end.count++] = {binary_packets<Real>(v.what), t.p, t.d[3] != 1};
+    }
+  }
+  // The product that is accumulated into the sum i, if any; of two the one of less depth.
   id accumulated(id i) const {
-    for (int k = 0; k < 2; ++k)
-      if (const id o = f_->g[i].operand(k); o >= 0 && f_->where.into[o] == i) return o;
-    return none_id;
+    const node& v = f_->g[i];
+    auto is_part = [&](id o) { return o >= 0 && f_->where.into[o] == i; };
+    if (is_part(v.a) && is_part(v.b)) return v.what == op::add && depth(v.a) < depth(v.b) ? v.a : v.b;
+    return is_part(v.a) ? v.a : is_part(v.b) ? v.b : none_id;
+  }
+  long long depth(id product) const {
+    const node& v = f_->g[product];
+    return f_->g.sizes.value(f_->g[v.a].d[v.ta ? 2 : 3], f_->now.sizes);
   }
   operands<Real> operands_of(id i, const row_range& r) const {
     const frame<Real>& f = *f_;

@@ -12,33 +12,12 @@
 
 namespace graft::cpu {
 
-inline constexpr long long shallow_depth = 48;
+inline constexpr long long shallow_depth = 48, shallow_room = 64;  // so deep where the rows of left lie together
 
 namespace detail {
 
 // Packets of rows and columns whose sums are in registers: enough to hide the latency of a multiplication.
 inline constexpr int shallow_packets = 4, shallow_cols = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
-
-// to(k, i) = left(i, k) for `Rows` rows and the depth from k on: as far as whole squares go through registers, then by
-// half as many rows, and what is left one by one.
-template <int Rows, class Real>
-void turn_rows(const Real* left, long long apart, long long k, long long depth, Real* to, long long to_apart) {
-  using namespace Eigen::internal;
-  using lane = block_lanes<Rows, Real>;
-  if constexpr (lane::width == Rows && Rows > 1) {
-    PacketBlock<typename lane::part, Rows> square;
-    for (; k + Rows <= depth; k += Rows) {
-      for (int i = 0; i < Rows; ++i) square.packet[i] = ploadu<typename lane::part>(left + i * apart + k);
-      ptranspose(square);
-      for (int i = 0; i < Rows; ++i) pstoreu(to + (k + i) * to_apart, square.packet[i]);
-    }
-    for (int i = 0; k < depth && i < Rows; i += Rows / 2)
-      turn_rows<Rows / 2>(left + i * apart, apart, k, depth, to + i, to_apart);
-  } else {
-    for (; k < depth; ++k)
-      for (int i = 0; i < Rows; ++i) to[k * to_apart + i] = left[i * apart + k];
-  }
-}
 
 // The sums are begun with what is there, with the sign, which is 1 or -1, or with zeros.
 template <int Packets, int Cols, class Real>
@@ -85,11 +64,11 @@ void shallow_rows(const by_columns<Real>& c, bool overwrite, long long i, const 
 
 }  // namespace detail
 
-// For depths up to shallow_depth. Adds to what is there, or overwrites it.
+// For depths up to shallow_room. Adds to what is there, or overwrites it.
 template <class Real> void shallow_product(const by_columns<Real>& c, bool overwrite) {
   using namespace detail;
   constexpr long long width = packet_width<Real>, held = shallow_packets * width;
-  Real turned[shallow_depth * held];
+  Real turned[shallow_room * held];
   for (long long i = 0; i < c.rows; i += held) {
     const long long rows = std::min(held, c.rows - i);
     const Real* left = c.left.p + i * c.left.row;

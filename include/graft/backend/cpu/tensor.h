@@ -17,7 +17,7 @@ template <class Real> struct tensor {
   long long area() const { return d[2] * d[3]; }
 };
 
-template <class Real> tensor<Real> shaped(const graph& g, id i, const size_values& s, Real* p) {
+template <class Real> [[gnu::noinline]] tensor<Real> shaped(const graph& g, id i, const size_values& s, Real* p) {
   tensor<Real> t;
   t.p = p;
   for (int k = 0; k < 4; ++k) t.d[k] = g.sizes.value(g[i].d[k], s);

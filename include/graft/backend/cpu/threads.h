@@ -30,9 +30,12 @@ inline int threads_for(long long parts, long long multiplications) {
 // f(thread) for every thread below n, at the same time. One thread is the caller's own: inside a parallel region, even of
 // one thread, the products in f would have their threads created anew each time.
 template <class F> void on_threads(int n, F f) {
-  if (n == 1) return f(0);
 #if defined(_OPENMP)
+  if (n > 1) {
 #pragma omp parallel for schedule(static, 1) num_threads(n)
+    for (int t = 0; t < n; ++t) f(t);
+    return;
+  }
 #endif
   for (int t = 0; t < n; ++t) f(t);
 }
@@ -43,14 +46,25 @@ template <class F> void on_shares(long long n, long long elements, F f) {
 }
 // f(part) for every part, each by the next thread that is free: one that was woken late, or gets less of the memory's
 // speed, does fewer of them, and none waits long for the others.
-template <class F> void on_free_threads(int n, int parts, F f) {
-  if (n > 1) {
+// Ahead of all of them, first(part) of as many as that is.
+template <class First, class F> void on_free_threads(int n, int first_parts, First first, int parts, F f) {
 #if defined(_OPENMP)
-#pragma omp parallel for schedule(dynamic, 1) num_threads(n)
-#endif
-    for (int p = 0; p < parts; ++p) f(p);
+  if (n > 1) {
+#pragma omp parallel num_threads(n)
+    {
+      if (first_parts > 0) {
+#pragma omp for schedule(dynamic, 1)
+        for (int p = 0; p < first_parts; ++p) first(p);
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int p = 0; p < parts; ++p) f(p);
+    }
     return;
   }
+#else
+  static_cast<void>(n);
+#endif
+  for (int p = 0; p < first_parts; ++p) first(p);
   for (int p = 0; p < parts; ++p) f(p);
 }
 

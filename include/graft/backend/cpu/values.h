@@ -115,7 +115,8 @@ template <class Real> class values {
   }
   // Operand k of node i, which is codes: as it is stored, or, for what reads numbers one by one, decoded into the result,
   // or else into memory that lasts as long as the node is computed.
-  tensor<Real> from_codes(const view& codes, id i, int k, tensor<Real> out, weight_view& as, memory<Real>& decoded) {
+  [[gnu::noinline]] tensor<Real> from_codes(const view& codes, id i, int k, tensor<Real> out, weight_view& as,
+                                            memory<Real>& decoded) {
     const id o = g_[i].operand(k);
     tensor<Real> t = shaped<Real>(g_, o, s_, nullptr);
     as = weight_of(codes, t.matrices() * t.d[2], t.d[3]);

@@ -137,12 +137,13 @@ template <class T> class attention_calls {
     return {static_cast<const char*>(cache) + static_cast<long long>(which) * p.groups * p.head * 2, p.groups,
             2 * p.groups};
   }
+  static int chunks(const attention_size& p) { return p.head / (p.head % 64 == 0 ? 64 : p.head % 32 == 0 ? 32 : 16); }
   static status maps(const attention_size& p, std::initializer_list<wanted_map> all) {
-    const int chunk = p.head % 64 == 0 ? 64 : p.head % 32 == 0 ? 32 : 16;
+    const int chunk = p.head / chunks(p);
     for (const wanted_map& m : all) {
       const matrix of{m.of.data, m.rows > 0 ? m.rows : p.rows, static_cast<long long>(m.of.heads) * p.head,
                       static_cast<long long>(m.of.pitch) * p.head};
-      if (status s = make_heads_map(*m.to, dtype_of<T>, of, m.box_rows, chunk, p.head / chunk / m.ranks); !s) return s;
+      if (status s = make_heads_map(*m.to, dtype_of<T>, of, m.box_rows, chunk, chunks(p) / m.ranks); !s) return s;
     }
     return ok;
   }
@@ -241,10 +242,8 @@ template <class T> class attention_calls {
   status decode(cudaStream_t stream, const attention_size& p, const attention_tensors& t,
                 const attention_choice& c) const {
     decode_maps m{};
-    if (status s =
-            maps(p, {{&m.k, cached(p, t.cache, 0), 64, 1, t.places}, {&m.v, cached(p, t.cache, 1), 64, 1, t.places}});
-        !s)
-      return s;
+    const part_of both{t.cache, 2 * p.groups, 2 * p.groups};
+    if (status s = maps(p, {{&m.tile, both, 64, 1, t.places}, {&m.piece, both, 16, chunks(p), t.places}}); !s) return s;
     const long long q = static_cast<long long>(p.heads) * p.head, kv = static_cast<long long>(p.groups) * p.head;
     const auto* const all = static_cast<const T*>(t.qkv);
     const apart_heads side_by_side{all, all + q, all + q + kv}, &from = t.apart != nullptr ? *t.apart : side_by_side;
@@ -264,7 +263,7 @@ template <class T> class attention_calls {
                      p.groups,
                      p.heads / p.groups,
                      scale(p),
-                     c.small ? decode_slots(p.head) / 2 : decode_slots(p.head, c.long_ring),
+                     c.small ? decode_stages(p.head) / 2 : decode_stages(p.head, c.long_ring),
                      finished,
                      ((1U << 20) + static_cast<unsigned>(finished) - 1) / static_cast<unsigned>(finished),
                      t.settled};

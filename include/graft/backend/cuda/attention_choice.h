@@ -43,7 +43,7 @@ constexpr int head_index(int head) {
 // Rows that decode takes: its thread blocks know of all rows of a call, and have one row each.
 inline constexpr long long decode_rows = 64;
 inline constexpr int decode_share = 8;
-inline constexpr long long long_part = 512, short_row = 256;  // keys
+inline constexpr long long short_part = 128, long_part = 512, short_row = 256;  // keys
 
 // By mma.sync: a part for each half of a multiprocessor, which a launch behind it adds up. The cache is written first.
 inline constexpr int most_mma_group = 16, most_mma_parts = 16;
@@ -72,12 +72,15 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
     // A thread block for each processor, with a ring as long as its memory, reads faster than two with half of it, and
     // than parts that wait for a processor.
     while (c.parts < 8 && blocks * c.parts * 2 <= device.processors) c.parts *= 2;
-    // Clusters of four or eight leave some processors empty, and one that waits for others takes twice as long.
-    const int reached = c.parts > 2 ? device.processors * 10 / 11 : device.processors;
-    const bool alone = blocks * c.parts <= reached, reads_much = p.places / p.rows > c.parts * long_part;
-    c.long_ring = alone && reads_much;
+    // Clusters of four or eight leave some processors empty, and one that waits for others takes twice as long; sixteen
+    // of six find as many processors.
+    const int clustered = device.processors * 10 / 11;
+    if (c.parts == 8 && blocks * c.parts > clustered) c.parts = 6;
+    const bool alone = blocks * c.parts <= (c.parts > 2 ? clustered : device.processors);
+    // A short ring has room for two tiles of a part and what is between them: values of a third would come late.
+    c.long_ring = alone && p.places / p.rows > c.parts * short_part;
     // Where they share processors anyway, more parts keep more of these busy.
-    if (!alone && reads_much && c.parts == 4) c.parts = 6;
+    if (!alone && p.places / p.rows > c.parts * long_part && c.parts == 4) c.parts = 6;
     const long long crowd = p.places / p.rows <= short_row ? device.processors : 2 * device.processors;
     c.small = p.head <= 128 && c.parts == 1 && blocks > crowd;
     return c;

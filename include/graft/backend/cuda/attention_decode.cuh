@@ -30,17 +30,10 @@ template <class T, int Head, int Warps> struct decode_block {
 
   // Four warps have every tile, or every other one, and a ring for these: a stage is only filled again when they have read it.
   static constexpr int rings = Warps / 4;
-  __device__ int ring() const { return g.slots / rings; }
-  struct ring_place {
-    std::uint32_t phase;
-    int at = 0;
-    __device__ void advance(int length) {
-      if (++at == length) at = 0, phase ^= 1;
-    }
-  };
+  __device__ int ring() const { return g.stages / rings; }
 
-  __device__ std::uint32_t full(int i) const { return base + g.slots * shape::tile + 8 * i; }
-  __device__ std::uint32_t empty(int i) const { return full(g.slots + i); }
+  __device__ std::uint32_t full(int i) const { return base + g.stages * shape::tile + 8 * i; }
+  __device__ std::uint32_t empty(int i) const { return full(g.stages + i); }
   __device__ int share() const { return g.share; }
   __device__ const T* queries() const { return g.q.at(row, static_cast<long long>(group) * share() * Head); }
   __device__ const float* angles_of(int r) const {
@@ -69,9 +62,7 @@ template <class T, int Head, int Warps> struct decode_block {
     return make_uint4(turn(0, v.x, w.x), turn(1, v.y, w.y), turn(2, v.z, w.z), turn(3, v.w, w.w));
   }
 
-  struct span {
-    int first, end, from, to;  // keys, and tiles of this part
-  };
+  using span = decode_span;
   __device__ span own_span() const {
     const int first = g.spans.first(row), end = ::max(first, g.spans.end(row)), tiles = (end - first + 63) / 64;
     const auto before = [&](int p) {
@@ -85,7 +76,7 @@ template <class T, int Head, int Warps> struct decode_block {
   __device__ int finishing_part(int column) const {
     return static_cast<int>(static_cast<unsigned>(column / 4) * g.one_of_finished >> 20);
   }
-  __device__ std::uint32_t received() const { return full(2 * g.slots); }
+  __device__ std::uint32_t received() const { return full(2 * g.stages); }
   __device__ std::uint32_t turns_here() const { return received() + 8; }
   // From each part a largest score and a sum for each head, and behind them its values.
   __device__ std::uint32_t numbers_from(int p) const { return received() + 16 + p * most_decode_group * 16; }
@@ -94,8 +85,8 @@ template <class T, int Head, int Warps> struct decode_block {
   __device__ void start() const {
     if (threadIdx.x == 0) {
 #pragma unroll
-      for (int i = 0; i < 2 * shape::slots; ++i)
-        if (i < g.slots) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 4 * 32);
+      for (int i = 0; i < 2 * shape::stages; ++i)
+        if (i < g.stages) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 4 * 32);
       ptx::barrier_init(received(), 1), ptx::barrier_init(turns_here(), 1);
       ptx::barrier_init_fence();
       const int from = first_column(part), to = first_column(part + 1),
@@ -107,6 +98,20 @@ template <class T, int Head, int Warps> struct decode_block {
     else
       __syncthreads();
   }
+  // A tile, or of a row's last one only the sixteens of keys that there are.
+  __device__ void request(std::uint32_t to, int key, int end, int chunk, std::uint32_t bar) const {
+    const int pieces = (end - key + 15) / 16;
+    if (pieces > 3) {
+      ptx::barrier_expect(bar, shape::tile);
+      return ptx::load_box(to, &maps.tile, key, chunk, bar);
+    }
+    ptx::barrier_expect(bar, pieces * 16 * Head * 2);
+#pragma unroll 1
+    for (int c = 0; c < shape::chunks; ++c)
+#pragma unroll 1
+      for (int p = 0; p < pieces; ++p)
+        ptx::load_box(to + (c * 64 + p * 16) * shape::pitch, &maps.piece, key + p * 16, chunk + c, bar);
+  }
   // The kernel ahead writes nothing of the cache: tiles are asked for while it ends. What this call writes there is put
   // into the tiles from elsewhere.
   __device__ void produce(const span& s) const {
@@ -114,9 +119,8 @@ template <class T, int Head, int Warps> struct decode_block {
     for (int i = 2 * s.from; i < 2 * s.to; ++i) {
       const int at = i / 2 % rings * ring() + now.at;
       ptx::barrier_wait(empty(at), now.phase);
-      ptx::barrier_expect(full(at), shape::tile);
-      ptx::load_box(base + at * shape::tile, i % 2 == 0 ? &maps.k : &maps.v, s.first + i / 2 * 64,
-                    group * shape::chunks, full(at));
+      request(base + at * shape::tile, s.first + i / 2 * 64, s.end, (i % 2 * g.groups + group) * shape::chunks,
+              full(at));
       now.advance(ring());
       if (rings == 2 && i % 2 != 0) {
         const ring_place was = now;
@@ -135,7 +139,7 @@ template <class T, int Head, int Warps> struct decode_block {
   }
   // Key and value of this block's own row, which the warp that has its key keeps there.
   __device__ std::uint32_t own_row(bool value) const {
-    return base + g.slots * (shape::tile + 16) + shape::inbox + (value ? 2 * Head : 0);
+    return base + g.stages * (shape::tile + 16) + shape::inbox + (value ? 2 * Head : 0);
   }
   // This call's keys, or values, among the sixteen of this warp.
   __device__ void patch(std::uint32_t tile, int key0, int in_tile, bool values, const int (&own)[2], int lane) const {
@@ -259,6 +263,7 @@ template <class T, int Head, int Warps> struct decode_block {
 #pragma unroll 1
     for (int t = s.from + (warp / 4 + s.from) % rings; t < s.to; t += rings) {
       const int key0 = s.first + t * 64 + in_tile;
+      if (key0 >= s.end) break;  // nobody waits for this warp: the row's last tile is not followed by another
       const std::uint32_t keys = tile_of(key0, false);
       float x[4] = {}, y[4] = {};  // two sums: products wait for the one before
 #pragma unroll
@@ -383,7 +388,7 @@ __global__ void __launch_bounds__(decode_shape<Head, Warps>::threads, (decode_sh
                                            static_cast<int>(blockIdx.y)};
   const auto span = block.own_span();  // asked for before the blocks of a cluster have found each other
   const auto known = block.look_up();
-  if (threadIdx.x == 32 * shape::warps) ptx::bring(&maps.k), ptx::bring(&maps.v);
+  if (threadIdx.x == 32 * shape::warps) ptx::bring(&maps.tile), ptx::bring(&maps.piece);
   block.start();
   if (threadIdx.x < 32 * shape::warps)
     block.consume(span, known);

@@ -43,15 +43,15 @@ template <class T, int Head> struct query_grad_block {
   __device__ std::uint32_t o_full(int w) const { return q_full(4 + w); }
   __device__ std::uint32_t o_empty(int w) const { return q_full(6 + w); }
   __device__ std::uint32_t full(int i) const { return q_full(8 + i); }
-  __device__ std::uint32_t empty(int i) const { return full(shape::slots + i); }
-  __device__ std::uint32_t slot(int i) const { return base + shape::ring + i * shape::tile; }
+  __device__ std::uint32_t empty(int i) const { return full(shape::stages + i); }
+  __device__ std::uint32_t stage(int i) const { return base + shape::ring + i * shape::tile; }
   __device__ std::uint32_t q_rows(int w) const { return base + 2 * w * shape::rows_bytes; }
   __device__ std::uint32_t o_rows(int w) const { return q_rows(w) + shape::rows_bytes; }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 8; ++i) ptx::barrier_init(q_full(i), 1);
-      for (int i = 0; i < shape::slots; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 8);
+      for (int i = 0; i < shape::stages; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 8);
       ptx::barrier_init_fence();
     }
     __syncthreads();
@@ -84,9 +84,9 @@ template <class T, int Head> struct query_grad_block {
         ptx::barrier_wait(empty(at), phase);
         notes[at] = note;
         ptx::barrier_expect(full(at), shape::tile);
-        ptx::load_box(slot(at), map, block * keys, head / g.group * shape::chunks, full(at));
+        ptx::load_box(stage(at), map, block * keys, head / g.group * shape::chunks, full(at));
       }
-      if (++at == shape::slots) at = 0, phase ^= 1;
+      if (++at == shape::stages) at = 0, phase ^= 1;
     };
 #pragma unroll 1
     for (int i = 0; deal.take(i, tile, head); ++i) {
@@ -152,7 +152,7 @@ template <class T, int Head> struct query_grad_block {
     std::uint32_t ds[keys / 16][4];
     thread_rows rows;
     auto advance = [&] {
-      if (++at == shape::slots) at = 0, phase ^= 1;
+      if (++at == shape::stages) at = 0, phase ^= 1;
     };
     auto release = [&](int which) {  // each warp for itself
       if (lane == 0) ptx::barrier_arrive(empty(which));
@@ -168,7 +168,7 @@ template <class T, int Head> struct query_grad_block {
       for (bool first = true; more != 0; first = false) {
         const int with_k = at;
         ptx::barrier_wait(full(at), phase);
-        multiply_heads<T, Head, keys>(s, q_rows(group), next_rows, slot(at), next_chunk);
+        multiply_heads<T, Head, keys>(s, q_rows(group), next_rows, stage(at), next_chunk);
         const int2 note = read_note(notes + at, lane);
         more = note.y & 2;
         advance();
@@ -187,7 +187,7 @@ template <class T, int Head> struct query_grad_block {
           }
         }
         ptx::barrier_wait(full(at), phase);
-        multiply_heads<T, Head, keys>(dp, o_rows(group), next_rows, slot(at), next_chunk);
+        multiply_heads<T, Head, keys>(dp, o_rows(group), next_rows, stage(at), next_chunk);
         wgmma_wait<1>(), pin(s);
         if (leader && more == 0) ptx::barrier_arrive(q_empty(group));
         if ((note.y & 1) == 0) rows.mask(s, note.x + own_column);
@@ -199,7 +199,7 @@ template <class T, int Head> struct query_grad_block {
 #pragma unroll
         for (int e = 0; e < keys / 2; ++e) s[e] *= dp[e] - d[e / 2 % 2];
         pack_rows<T>(ds, s);
-        multiply_rows<T, Head>(dq, ds, slot(with_k), next_chunk, !first);
+        multiply_rows<T, Head>(dq, ds, stage(with_k), next_chunk, !first);
         before = with_k;
       }
       wgmma_wait<0>(), pin(dq);

@@ -34,20 +34,20 @@ template <class T, int Head, int Cluster> struct prefill_block {
   const prefill_maps& maps;
   const prefill_args& g;
   std::uint32_t base;
-  int2* notes;  // for each slot with K: its first key; 1 where it is whole, and 2 where more keys follow
+  int2* notes;  // for each stage with K: its first key; 1 where it is whole, and 2 where more keys follow
   tile_deal deal;
   int rank;
 
   __device__ std::uint32_t q_full(int i) const { return base + shape::barriers + 8 * i; }
   __device__ std::uint32_t q_empty(int i) const { return q_full(shape::q_buffers + i); }
   __device__ std::uint32_t full(int i) const { return q_full(2 * shape::q_buffers + i); }
-  __device__ std::uint32_t empty(int i) const { return full(shape::slots + i); }
-  __device__ std::uint32_t slot(int i) const { return base + shape::ring + i * shape::tile; }
+  __device__ std::uint32_t empty(int i) const { return full(shape::stages + i); }
+  __device__ std::uint32_t stage(int i) const { return base + shape::ring + i * shape::tile; }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < shape::q_buffers; ++i) ptx::barrier_init(q_full(i), 1), ptx::barrier_init(q_empty(i), 2);
-      for (int i = 0; i < shape::slots; ++i)
+      for (int i = 0; i < shape::stages; ++i)
         ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 8 + 2 * (Cluster - 1));
       ptx::barrier_init_fence();
     }
@@ -68,14 +68,14 @@ template <class T, int Head, int Cluster> struct prefill_block {
         notes[at] = note;
         ptx::barrier_expect(full(at), shape::tile);
         constexpr int share = shape::chunks / Cluster;
-        const std::uint32_t to = slot(at) + rank * (shape::tile / Cluster);
+        const std::uint32_t to = stage(at) + rank * (shape::tile / Cluster);
         const int chunk = head / g.group * shape::chunks + rank * share;
         if constexpr (Cluster == 1)
           ptx::load_box(to, map, block * keys, chunk, full(at));
         else
           ptx::load_box_multicast(to, map, block * keys, chunk, full(at), 3);
       }
-      if (++at == shape::slots) at = 0, phase ^= 1;
+      if (++at == shape::stages) at = 0, phase ^= 1;
     };
     ptx::wait_for_previous_kernel();
 #pragma unroll 1
@@ -118,7 +118,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
     thread_rows rows;
 
     auto advance = [&] {
-      if (++at == shape::slots) at = 0, phase ^= 1;
+      if (++at == shape::stages) at = 0, phase ^= 1;
     };
     // Each warp for itself, because of the note; to the other block a warpgroup, whose products end together.
     auto release = [&](int which) {
@@ -132,7 +132,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
       rows.load(g.spans, tile * attention_rows + own_row);
       ptx::barrier_wait(q_full(buffer), i / shape::q_buffers & 1);
       ptx::barrier_wait(full(at), phase);
-      multiply_heads<T, Head, keys>(s, q, 64 * shape::pitch, slot(at), next_chunk);
+      multiply_heads<T, Head, keys>(s, q, 64 * shape::pitch, stage(at), next_chunk);
       int2 note = read_note(notes + at, lane);
       if (shape::q_buffers == 2 && thread == 0 && i > 0)
         ptx::stores_have_read<0>(), ptx::barrier_arrive(q_empty(buffer ^ 1));  // the tile before has left
@@ -150,11 +150,11 @@ template <class T, int Head, int Cluster> struct prefill_block {
       while ((note.y & 2) != 0) {
         const int with_k = at;
         ptx::barrier_wait(full(at), phase);
-        multiply_heads<T, Head, keys>(s, q, 64 * shape::pitch, slot(at), next_chunk);
+        multiply_heads<T, Head, keys>(s, q, 64 * shape::pitch, stage(at), next_chunk);
         note = read_note(notes + at, lane);
         advance();
         ptx::barrier_wait(full(at), phase);
-        multiply_rows<T, Head>(o, p, slot(at), next_chunk, !fresh);
+        multiply_rows<T, Head>(o, p, stage(at), next_chunk, !fresh);
         fresh = false;
         wgmma_wait<1>(), pin(s);
         release(with_k);
@@ -186,7 +186,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
         }
       }
       ptx::barrier_wait(full(at), phase);
-      multiply_rows<T, Head>(o, p, slot(at), next_chunk, !fresh);
+      multiply_rows<T, Head>(o, p, stage(at), next_chunk, !fresh);
       float inverse[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {

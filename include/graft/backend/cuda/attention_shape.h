@@ -36,10 +36,10 @@ template <int Head> struct prefill_shape : head_shape<Head> {
   static constexpr std::uint32_t tile = keys * Head * 2, q = 2 * head::rows_bytes, ring = q_buffers * q;
   static constexpr std::uint32_t rest = 1024 + 2 * dealt_rounds + 512;  // alignment, order, notes and barriers
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / tile);
-  static constexpr int slots = fitting < 8 ? fitting : 8;
-  static constexpr std::uint32_t order = ring + slots * tile, notes = order + 2 * dealt_rounds,
-                                 barriers = notes + 16 * slots, bytes = ring + slots * tile + rest;
-  static_assert(slots >= 4 && 16 * slots + 8 * (2 * q_buffers + 2 * slots) <= 512 && bytes <= shared_memory_limit);
+  static constexpr int stages = fitting < 8 ? fitting : 8;
+  static constexpr std::uint32_t order = ring + stages * tile, notes = order + 2 * dealt_rounds,
+                                 barriers = notes + 16 * stages, bytes = ring + stages * tile + rest;
+  static_assert(stages >= 4 && 16 * stages + 8 * (2 * q_buffers + 2 * stages) <= 512 && bytes <= shared_memory_limit);
 };
 
 // Gradient of the queries: rows of Q and of dO, which dQ takes the place of, and the same ring.
@@ -49,10 +49,11 @@ template <int Head> struct query_grad_shape : head_shape<Head> {
   static constexpr std::uint32_t tile = keys * Head * 2, ring = 4 * head::rows_bytes;
   static constexpr std::uint32_t rest = 1024 + 2 * dealt_rounds + 512;
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / tile);
-  static constexpr int slots = fitting < 8 ? fitting : 8;
-  static constexpr std::uint32_t order = ring + slots * tile, notes = order + 2 * dealt_rounds,
-                                 barriers = notes + 16 * slots, bytes = ring + slots * tile + rest;
-  static_assert(Head <= 128 && slots >= 4 && 16 * slots + 8 * (8 + 2 * slots) <= 512 && bytes <= shared_memory_limit);
+  static constexpr int stages = fitting < 8 ? fitting : 8;
+  static constexpr std::uint32_t order = ring + stages * tile, notes = order + 2 * dealt_rounds,
+                                 barriers = notes + 16 * stages, bytes = ring + stages * tile + rest;
+  static_assert(Head <= 128 && stages >= 4 && 16 * stages + 8 * (8 + 2 * stages) <= 512 &&
+                bytes <= shared_memory_limit);
 };
 
 // Gradient of keys and values: K and V of two tiles of 128 keys, and a ring of 64 rows of Q and of dO with two numbers
@@ -75,16 +76,16 @@ template <int Head> struct key_grad_shape : head_shape<Head> {
 // Few rows over a cache: a ring of tiles of 64 keys or values; two thread blocks share a multiprocessor, so that one loads
 // while the other one ends. Where there are so few blocks that each has one for itself, and long spans, the ring is twice as
 // long; where there are more than fit, blocks have half the warps and half the ring, and whole rows. What it held, the sums
-// of the warps take the place of. Four warps have a ring of their own, half of the slots where there are eight.
+// of the warps take the place of. Four warps have a ring of their own, half of the stages where there are eight.
 inline constexpr int most_decode_group = 8, most_decode_parts = 8;
-constexpr int decode_slots(int head, bool long_ring = false) {
+constexpr int decode_stages(int head, bool long_ring = false) {
   if (head > 128) return 6;  // a thread block has a multiprocessor for itself in any case
   return 98304 / (64 * head * 2) / 2 * (long_ring ? 4 : 2);
 }
 template <int Head, int Warps = 8> struct decode_shape : head_shape<Head> {
   static constexpr int keys = 64, warps = Warps, threads = 32 * (warps + 1), resident = Head > 128 ? 1 : 16 / warps;
   static constexpr std::uint32_t tile = head_shape<Head>::rows_bytes;
-  static constexpr int slots = decode_slots(Head) * warps / 8;
+  static constexpr int stages = decode_stages(Head) * warps / 8;
   static constexpr std::uint32_t sum_pitch = Head + 4;  // floats of a row of one warp
   static constexpr std::uint32_t sums = warps * most_decode_group * sum_pitch * 4, numbers = 512;
   // What the parts of a row write: a barrier, two numbers for each head, and a share of the columns from each.
@@ -93,10 +94,10 @@ template <int Head, int Warps = 8> struct decode_shape : head_shape<Head> {
                                                          (most_decode_group * Head * 4 + most_decode_parts * 16);
   static constexpr std::uint32_t own = 4 * Head, turns = 4 * Head;  // key and value of the row itself, and its angles
   static constexpr std::uint32_t bytes_with(int n) { return n * (tile + 16) + inbox + own + turns + 1024; }
-  static constexpr std::uint32_t bytes = bytes_with(slots);
-  static constexpr std::uint32_t long_bytes = bytes_with(decode_slots(Head, true));
-  static_assert(slots >= 3 * (warps / 4) && sums + numbers <= slots * tile && resident * (bytes + 1024) <= 228 * 1024 &&
-                long_bytes <= shared_memory_limit);
+  static constexpr std::uint32_t bytes = bytes_with(stages);
+  static constexpr std::uint32_t long_bytes = bytes_with(decode_stages(Head, true));
+  static_assert(stages >= 3 * (warps / 4) && sums + numbers <= stages * tile &&
+                resident * (bytes + 1024) <= 228 * 1024 && long_bytes <= shared_memory_limit);
 };
 
 }  // namespace graft::cuda

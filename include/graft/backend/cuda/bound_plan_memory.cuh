@@ -98,8 +98,8 @@ template <class T> status bound_plan<T>::make_room() {
     if (const id i = unshaped(g_, g_.out[k].at); launched(k) && is_brought(i) && written_output(i) < 0)
       lacking_.add(i), fits = false;
   for (int i = 0; i < g_.sizes.count; ++i)
-    if (const int slot = g_.sizes.e[i].slot; slot >= 0 && now_.sizes.v[slot] > wanted.v[slot])
-      wanted.v[slot] = now_.sizes.v[slot], fits = false;
+    if (const int index = g_.sizes.e[i].index; index >= 0 && now_.sizes.v[index] > wanted.v[index])
+      wanted.v[index] = now_.sizes.v[index], fits = false;
   if (fits) return ok;
   values_.resize(wanted);
   if (status s = reserve_values(wanted); !s) return s;

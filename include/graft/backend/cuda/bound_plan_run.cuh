@@ -181,7 +181,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   with.workspace = workspace_->data(), with.counters = counters_;
   with.ahead = norm_ahead_of(s.x, m), with.behind = norm_behind_of(l, m, to);
   for (int k = 0; k < 2; ++k)
-    if (l.beside[k] >= 0 && s.turned < 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
+    if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
   if (const auto k = static_cast<std::size_t>(index); k < mixed_.products.size()) {
     const mixed_launches::product& rows = mixed_.products[k];
     if (rows.records != nullptr)

@@ -43,6 +43,8 @@ template <class T> class bound_sum {
     }
     sum_args args{static_cast<int>((m + sum_step - 1) / sum_step), z.columns, q.columns, by_column, adds, factor, to};
     const kernel_entry& what = kernels.sum[sum_index(c.rank)];
+    if (c.alone) args.stages = sum_shape<wide_rank>::stages_alone;
+    const std::uint32_t shared = c.rank == wide_rank && !c.alone ? sum_shape<wide_rank>::bytes : what.shared;
     if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(what.shared)),
                          "sum over tokens");
@@ -53,7 +55,7 @@ template <class T> class bound_sum {
     cluster.val.clusterDim = {static_cast<unsigned>(c.parts), 1, 1};
     const auto tiles = [](int n, int tile) { return static_cast<unsigned>((n + tile - 1) / tile); };
     const dim3 grid(static_cast<unsigned>(c.parts), tiles(z.columns, sum_columns), tiles(q.columns, c.rank));
-    const cudaLaunchConfig_t how{grid, dim3(what.threads), what.shared, stream, &cluster, 1};
+    const cudaLaunchConfig_t how{grid, dim3(what.threads), shared, stream, &cluster, 1};
     void* arguments[] = {&maps_, &args};
     return launch(how, what.kernel, arguments, "sum over tokens");
   }

@@ -31,7 +31,9 @@ struct linear_choice {
   int launches = 1;
   int tile_n = 256, group = 8, owners = 0, pairs = 0;  // gemm
   stream_choice stream{};                              // stream, narrow, or the shrink before gemm
-  int parts = 0;                                       // of the depth of a product, or of that shrink
+  int parts = 0;                                       // of the depth of a product, or of that shrink,
+  bool parts_alone = false;                            // each with a multiprocessor to itself
+  bool early = true;                                   // may begin while the kernel ahead of it ends
   unsigned beside = 0;                                 // which of the two sums run beside the tiles: a bit for each,
   int beside_blocks = 0;                               // and by how many thread blocks
   long long partial_bytes = 0, s_bytes = 0;
@@ -85,20 +87,27 @@ constexpr int parts_for(long long tiles, long long n, int processors) {
   while (parts > 1 && (tiles * parts > processors || parts > n)) parts /= 2;
   return parts;
 }
+// Do the wide ones find a multiprocessor each at once? Pairs do where there are enough; larger clusters need neighbours.
+constexpr bool parts_are_alone(long long tiles, int parts, const target& device) {
+  return parts == 1 ? tiles <= device.processors : parts == 2 && tiles <= device.resident_pairs;
+}
 // Too few outputs for tiles to fill the device, too many for a stream: parts of the inner axis, a thread block each, that
-// add up their sums. 0: it does not pay, or there is no kernel for it.
-constexpr int choose_parts(long long m, int outputs, int k, const target& device, const kernel_list& have) {
-  if (!have.has_by_parts() || outputs <= wide_rank / 2 || outputs > 2 * wide_rank || outputs % 8 != 0) return 0;
+// add up their sums. False: it does not pay, or there is no kernel for it.
+constexpr bool choose_parts(long long m, int outputs, int k, const target& device, const kernel_list& have,
+                            linear_choice& c) {
+  if (!have.has_by_parts() || outputs <= wide_rank / 2 || outputs > 2 * wide_rank || outputs % 8 != 0) return false;
   const long long tiles = (m + 127) / 128 * ((outputs + wide_rank - 1) / wide_rank);
   const int parts = parts_for(tiles, (k + 63) / 64, device.processors);
-  return parts > 1 ? parts : 0;
+  if (parts == 1) return false;
+  c.parts = parts, c.parts_alone = parts_are_alone(tiles, parts, device);
+  return true;
 }
 // The sums that the thread blocks beside the tiles finish before these do; the one that waits for S comes second. Clocks
 // of a step of a tile, and of 128 tokens of 128 columns, on an H200.
 constexpr void choose_beside(const product_shape& p, const target& device, const kernel_list& have, linear_choice& c) {
   const int tiles = static_cast<int>((p.m + 255) / 256) * ((p.n + 255) / 256), resident = device.resident_pairs;
   if (!p.across || c.tile_n != 256 || !have.has_beside(p.rank) || resident < 4 || (p.rank == 0 && !p.pre)) return;
-  if (p.turned > 0) return;  // a rotation behind it has a kernel of its own
+  if (p.turned > 0 && !have.has_turn(p.pre)) return;
   auto waves = [&](int pairs) { return (tiles + pairs - 1) / pairs; };
   if (waves(resident - 2) != waves(resident)) return;
   const int pairs = launched_pairs(tiles, resident - 2), blocks = 2 * (resident - pairs);
@@ -135,6 +144,8 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
     if (c.owners > 0 && (p.k + 63) / 64 >= c.owners && owners_are_resident(c.owners, c.group, m_pairs, c.pairs)) {
       c.partial_bytes = static_cast<long long>(m_pairs) * 2 * c.owners * 128 * p.rank * 4;
       choose_beside(p, device, have, c);
+      // Blocks that wait for each other begin together: of both passes of a layer that took 366 us it saves 4.
+      c.early = m_pairs * n_tiles <= c.pairs;
       return true;
     }
   }
@@ -142,7 +153,7 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
   c.owners = 0;
   c.launches = 2;
   c.stream = choose_narrow(p.m, p.rank, p.k, device, have);
-  c.parts = choose_parts(p.m, p.rank, p.k, device, have);
+  choose_parts(p.m, p.rank, p.k, device, have, c);
   return take(0) && (c.stream.rows > 0 || have.has_gemm(128, 0));
 }
 
@@ -167,8 +178,8 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
   if (linear_choice c; copies && is_hopper(device) && bare && p.n <= 2 * wide_rank) {
     c.how = way::narrow, c.stream = choose_narrow(p.m, p.n, p.k, device, have);
     if (c.stream.rows > 0) return c;
-    c.how = way::by_parts, c.parts = choose_parts(p.m, p.n, p.k, device, have);
-    if (c.parts > 0) return c;
+    c.how = way::by_parts;
+    if (choose_parts(p.m, p.n, p.k, device, have, c)) return c;
   }
   if (linear_choice c; copies && is_hopper(device) && p.n % 8 == 0 && choose_gemm(p, device, have, c)) return c;
   linear_choice c;
@@ -233,7 +244,8 @@ struct sum_shape_of_call {
   bool aligned = true;        // all rows begin at multiples of 16 bytes
 };
 struct sum_choice {
-  int rank = 0, parts = 1;  // columns of Q that a thread block has; parts of the tokens, a thread block each
+  int rank = 0, parts = 1;  // columns of Q that a thread block has; parts of the tokens, a thread block each,
+  bool alone = false;       // with a multiprocessor to itself
 };
 constexpr sum_choice choose_sum(const sum_shape_of_call& p, const target& device, const kernel_list& have) {
   sum_choice c;
@@ -244,6 +256,7 @@ constexpr sum_choice choose_sum(const sum_shape_of_call& p, const target& device
   if (c.rank == 0) return c;
   const long long tiles = (p.columns + 127LL) / 128 * ((p.rank + c.rank - 1) / c.rank), steps = (p.m + 63) / 64;
   c.parts = parts_for(tiles, steps, device.processors);
+  c.alone = c.rank == wide_rank && parts_are_alone(tiles, c.parts, device);
   return c;
 }
 

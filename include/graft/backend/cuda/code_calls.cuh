@@ -12,28 +12,28 @@ namespace graft::cuda {
 // For 8 tokens and for 16; without a side branch, and for whole units, where those are kernels of their own.
 struct code_kernels {
   kernel_entry by_form[code_forms][2], plain[code_forms][2];
-  kernel_entry whole[2][2][2];  // runs: of one layer and of many; the second without a side branch
+  kernel_entry whole[2][2][2];  // runs: of one layer by itself and of linked ones; the second without a side branch
   void add(const code_kernels& more) {
     for (int e = 0; e < 2; ++e) {
       for (int f = 0; f < code_forms; ++f)
         if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e], plain[f][e] = more.plain[f][e];
-      for (int many = 0; many < 2; ++many)
+      for (int linked = 0; linked < 2; ++linked)
         for (int p = 0; p < 2; ++p)
-          if (more.whole[many][p][e].kernel != nullptr) whole[many][p][e] = more.whole[many][p][e];
+          if (more.whole[linked][p][e].kernel != nullptr) whole[linked][p][e] = more.whole[linked][p][e];
     }
   }
   bool has(const code_choice& c) const { return of(c, true, false, true).kernel != nullptr; }
-  const kernel_entry& of(const code_choice& c, bool side, bool are_whole, bool many) const {
+  const kernel_entry& of(const code_choice& c, bool side, bool are_whole, bool linked) const {
     const auto form = static_cast<int>(c.form), eights = c.tokens / 8 - 1;
-    if (are_whole) return whole[many ? 1 : 0][side ? 0 : 1][eights];
+    if (are_whole) return whole[linked ? 1 : 0][side ? 0 : 1][eights];
     return side || plain[form][eights].kernel == nullptr ? by_form[form][eights] : plain[form][eights];
   }
 };
 namespace detail {
-template <class T, code_form Form, int Eights, bool Side, bool Whole = false, bool Many = true>
+template <class T, code_form Form, int Eights, bool Side, bool Whole = false, bool Linked = true>
 kernel_entry code_entry() {
-  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side, Whole, Many>),
-          static_cast<unsigned>(code_block<T, Form, Eights, Side, Whole, Many>::threads), code_memory_bytes};
+  return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side, Whole, Linked>),
+          static_cast<unsigned>(code_block<T, Form, Eights, Side, Whole, Linked>::threads), code_memory_bytes};
 }
 template <class T, code_form Form, int Eights> void add_code_kernels(code_kernels& to) {
   constexpr int f = static_cast<int>(Form), e = Eights - 1;
@@ -94,11 +94,13 @@ class code_calls {
   // engine.cuh.
   status run(cudaStream_t stream, const code_choice& c, long long m, const code_tensors& with, bool chained,
              bool alone) {
-    code_args g{};
+    code_args<max_segments> g{};
+    lone_code_args one{};
     bool whole = c.splits == 1, side = false;
     fill(g, c, m, with, whole, side);
     const int layers = count_ * c.groups;
-    const kernel_entry& what = kernels_->of(c, side, whole, layers > 1);
+    const bool linked = layers > 1 || with.ahead.squares != nullptr || with.behind.gain != nullptr;
+    const kernel_entry& what = kernels_->of(c, side, whole, linked);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
     if (ready_ != what.kernel)
       if (status s = prepare(what, c.splits); !s) return s;
@@ -119,17 +121,20 @@ class code_calls {
                               attributes,
                               count + (chained ? 1U : 0U)};
     void* arguments[] = {&g};
+    if (whole && !linked) one = lone(g), arguments[0] = &one;
     return launch(config, what.kernel, arguments, "stream of codes");
   }
 
  private:
-  void fill(code_args& g, const code_choice& c, long long m, const code_tensors& with, bool& whole, bool& side) const {
+  void fill(code_args<max_segments>& g, const code_choice& c, long long m, const code_tensors& with, bool& whole,
+            bool& side) const {
     g.x = with.x, g.m = static_cast<int>(m);
     g.k = stays_[0].k, g.steps = g.k / 64, g.own = c.own, g.splits = c.splits, g.phase = c.at.phase, g.gated = c.gated;
     const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
     g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.side_at = offset(c.at.side);
     g.b_at = offset(c.at.b);
     g.sums_at = offset(c.at.sums), g.parts_at = offset(c.at.parts), g.factors_at = offset(c.at.factors);
+    g.ready_at = offset(c.at.ready);
     g.ahead = with.ahead, g.behind = with.behind;
     long long parts = 0;
     const long long pitch = bits_of(stays_[0].computes) / 8;
@@ -156,8 +161,18 @@ class code_calls {
       side = side || of.slot.rank > 0;
     }
   }
+  static lone_code_args lone(const code_args<max_segments>& g) {
+    const code_segment& of = g.segment[0];
+    lone_code_args one{};
+    one.first_x = g.x, one.first_codes = of.from.codes, one.first_scales = of.from.scales;
+    one.tokens = g.m, one.all_units = of.units;
+    one.phase = g.phase, one.k = g.k, one.splits = g.splits;
+    one.ready_at = g.ready_at, one.side_at = g.side_at, one.b_at = g.b_at, one.sums_at = g.sums_at;
+    one.segment[0] = of;
+    return one;
+  }
   // To each layer its clusters; how many there are.
-  int deal(code_args& g, int layers) const {
+  int deal(code_args<max_segments>& g, int layers) const {
     int units[max_segments] = {}, used = 0;
     for (int i = 0; i < layers; ++i) units[i] = g.segment[i].units;
     const int rounds = rounds_of_units(units, layers, clusters_);

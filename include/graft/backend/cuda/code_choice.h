@@ -65,7 +65,7 @@ inline constexpr int most_code_phase = code_warps - code_stages;
 
 struct code_layout {
   int phase = 0;  // units whose sums have room at the same time
-  long long ring = 0, scales = 0, factors = 0, sums = 0, parts = 0;
+  long long ring = 0, scales = 0, factors = 0, ready = 0, sums = 0, parts = 0;
   long long side = 0, b = 0;  // S, and rows of B
 };
 struct code_choice {
@@ -105,7 +105,8 @@ constexpr bool lay_out(code_choice& c, int rank, bool nested) {
   const int eights = c.tokens / 8, stages = code_stages;
   c.at.ring = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit(c.form));
   c.at.scales = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit_scales(c.form, nested));
-  c.at.factors = r.take(most_code_tokens * 4LL);
+  c.at.factors = r.take(most_code_tokens * 4LL + 8);
+  c.at.ready = c.at.factors + most_code_tokens * 4LL;  // the barrier behind which S is there
   if (rank > 0) {
     c.at.side = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));  // of four warps first, sixteen of the rank each
     c.at.b = r.take(code_warps * bytes_of_b_rows);
@@ -120,6 +121,13 @@ constexpr bool lay_out(code_choice& c, int rank, bool nested) {
   c.at.parts = r.at[larger];
   c.at.sums = c.at.parts + (c.splits > 1 ? static_cast<long long>(c.at.phase) * eights * code_sum_bytes : 0);
   return c.at.phase > 0;
+}
+// Where ring and scales lie where no scales are codes: they are laid out before all that depends on tokens and rank.
+constexpr code_layout first_code_parts(code_form form) {
+  code_choice c;
+  c.form = form, c.tokens = 8, c.splits = 1;
+  lay_out(c, 0, false);
+  return c.at;
 }
 // `rank` is padded.
 constexpr code_choice choose_codes(const encoding& e, dtype computes, long long m, int k, int rank, const target& on) {

@@ -8,8 +8,8 @@
 
 namespace graft::cuda {
 
-template <class T, code_form Form, int Eights, bool Whole, bool Many> struct code_side {
-  using units = code_units<T, Form, Whole, Many>;
+template <class T, code_form Form, int Eights, bool Whole, bool Linked> struct code_side {
+  using units = code_units<T, Form, Whole, Linked>;
   static constexpr int warps = 4, threads = warps * 32, tokens = Eights * 8;
   static constexpr int slices = code_side_slices, among_us = 3;
 
@@ -19,8 +19,10 @@ template <class T, code_form Form, int Eights, bool Whole, bool Many> struct cod
   // Sixteens of the rank; of two layers, those of the second behind those of the first.
   __device__ int first_groups() const { return in.of.slot.rank / 16; }
   __device__ int groups() const {
-    return in.gated() ? (in.g.segment[0].slot.rank + in.g.segment[1].slot.rank) / 16 : first_groups();
+    return in.gated() ? (in.g.segment[0].slot.rank + in.second().slot.rank) / 16 : first_groups();
   }
+  // Where the others wait until S is there.
+  __device__ std::uint32_t ready() const { return in.base + in.g.ready_at; }
   // S of a token in shared memory, as `layer` has it.
   __device__ std::uint32_t at(int token, int layer) const {
     return in.base + in.g.side_at + (token * groups() + (layer == 0 ? 0 : first_groups())) * 64;
@@ -32,6 +34,7 @@ template <class T, code_form Form, int Eights, bool Whole, bool Many> struct cod
     for (int task = in.first * in.g.splits + split; task < tasks; task += blocks()) shrink(task, thread);
     meet(thread);
     gather(thread);
+    ptx::barrier_arrive(ready());
   }
 
   // ---- S Bᵀ -----------------------------------------------------------------------------------------------------------
@@ -52,6 +55,7 @@ template <class T, code_form Form, int Eights, bool Whole, bool Many> struct cod
   __device__ __forceinline__ void expand(float (&to)[Eights][4], int i) const {
     const code_segment& of = in.layer(i);
     const int row = in.lane / 4, quad = in.lane % 4, rank = of.slot.rank, layer = in.gated() ? i & 1 : 0;
+    ptx::barrier_wait(ready(), 0);
 #pragma unroll 1
     for (int r = 0; r < rank; r += 16) {
       uint2 upper, lower;
@@ -85,10 +89,10 @@ template <class T, code_form Form, int Eights, bool Whole, bool Many> struct cod
   }
   __device__ void shrink(int task, int thread) const {
     constexpr int at_once = 2;  // of 32 columns
-    const code_args& g = in.g;
+    const auto& g = in.g;
     const int warp = thread / 32, row = thread % 32 / 4, quad = thread % 4, group = task / slices;
     const bool second = in.gated() && group >= first_groups();
-    const adapter_slot& slot = second ? g.segment[1].slot : in.of.slot;
+    const adapter_slot& slot = second ? in.second().slot : in.of.slot;
     const int rows = (group - (second ? first_groups() : 0)) * 16 + row;
     const int part = task % slices * warps + warp, all = g.k / 32, begin = all * part / (slices * warps),
               end = all * (part + 1) / (slices * warps);

@@ -5,6 +5,9 @@
 #pragma once
 #include <graft/backend/cuda/code_pairs.cuh>
 #include <graft/backend/cuda/codes.cuh>
+#include <graft/backend/cuda/stream_shape.h>
+
+#include <type_traits>
 
 namespace graft::cuda {
 
@@ -24,7 +27,7 @@ struct code_segment {
   // Zero between launches: how many blocks have made their parts of S, and how many know that all have.
   std::uint32_t* counters;
 };
-struct code_args {
+template <int Layers> struct code_args {
   const void* x;
   int m, k;
   int steps, own, splits;  // of 64 columns: all, and those of a warp; thread blocks that share them
@@ -32,9 +35,19 @@ struct code_args {
   bool gated;              // y is the product of two layers element by element, and every block has units of both
   norm_ahead ahead;        // of x, and behind y (stream_norm.cuh)
   norm_behind behind;
-  std::uint32_t factors_at, ring_at, scales_at, side_at, b_at, sums_at, parts_at;  // in shared memory
-  code_segment segment[max_segments];
+  std::uint32_t factors_at, ready_at, ring_at, scales_at, side_at, b_at, sums_at, parts_at;  // in shared memory
+  code_segment segment[Layers];
 };
+// Of a layer by itself whose units are whole the first line of the parameters is all that a block needs to begin: another
+// line is another wait.
+struct code_start {
+  const void* first_x;
+  const unsigned char* first_codes;
+  const void* first_scales;
+  int tokens, all_units;
+};
+struct lone_code_args : code_start, code_args<1> {};
+template <bool Linked> using code_args_of = std::conditional_t<Linked, code_args<max_segments>, lone_code_args>;
 
 namespace code_detail {
 // What is beyond `bytes` is zeros.
@@ -52,22 +65,23 @@ template <int Pending> __device__ __forceinline__ void wait_for_copies() {
 
 // Whole: every unit and every warp's columns are there, with four floats of scales side by side, and no other block
 // shares them. Most of the code runs once in ten microseconds, so that what its instructions cost to fetch is visible:
-// without what it does not need, a launch begins and ends sooner. Many: of several layers.
-template <class T, code_form Form, bool Whole, bool Many> struct code_units {
+// without what it does not need, a launch begins and ends sooner. Linked: of several layers, or with norms around them.
+template <class T, code_form Form, bool Whole, bool Linked> struct code_units {
   using codes = code_pairs<T, Form>;
   static constexpr bool has_scales = Form == code_form::runs || Form == code_form::short_runs;
   static constexpr int run = Form == code_form::runs ? 64 : 32;
   static constexpr int runs = code_steps * 64 / run;  // of a row of a unit
   static constexpr std::uint32_t unit_bytes = bytes_of_unit(Form);
 
-  const code_args& g;
+  using args = code_args_of<Linked>;
+  const args& g;
   const code_segment& of;
   std::uint32_t base;
   int first, step;  // units of this block
   int warp, lane, first_step, own_steps;
   bool nested;
 
-  __device__ code_units(const code_args& with, const code_segment& layer, std::uint32_t begins, int split, int cluster,
+  __device__ code_units(const args& with, const code_segment& layer, std::uint32_t begins, int split, int cluster,
                         int clusters)
       : g(with),
         of(layer),
@@ -83,23 +97,45 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
                                                        : with.own),
         nested(!Whole && layer.from.how.scales == dtype::u8) {}
 
-  __device__ bool gated() const { return Many && g.gated; }
+  __device__ bool gated() const { return Linked && g.gated; }
+  __device__ const code_segment& second() const { return g.segment[Linked ? 1 : 0]; }
   // Of a gate every other unit of a block is the second layer's.
   __device__ const code_segment& layer(int i) const { return gated() ? g.segment[i & 1] : of; }
   __device__ int number(int i) const { return first + (gated() ? i / 2 : i) * step; }
-  __device__ bool has(int i) const { return number(i) < of.units; }
-  __device__ int first_token() const { return Many ? of.first_token : 0; }
-  __device__ int m() const {
-    const int left = g.m - first_token();
-    return Many && left > most_code_tokens ? most_code_tokens : left;
+  __device__ bool has(int i) const {
+    if constexpr (Linked)
+      return number(i) < of.units;
+    else
+      return number(i) < g.all_units;
   }
-  __device__ const T* x() const { return static_cast<const T*>(g.x) + static_cast<long long>(first_token()) * k(); }
+  __device__ int first_token() const { return Linked ? of.first_token : 0; }
+  __device__ int m() const {
+    if constexpr (Linked) {
+      const int left = g.m - first_token();
+      return left > most_code_tokens ? most_code_tokens : left;
+    } else {
+      return g.tokens;
+    }
+  }
+  __device__ const T* x() const {
+    if constexpr (Linked)
+      return static_cast<const T*>(g.x) + static_cast<long long>(first_token()) * k();
+    else
+      return static_cast<const T*>(g.first_x);
+  }
   __device__ int k() const { return Whole ? code_warps * code_steps * 64 : g.k; }
   __device__ int row_of(int i) const { return number(i) * code_rows; }
   __device__ std::uint32_t table() const { return base + static_cast<std::uint32_t>(code_table_at); }
-  __device__ std::uint32_t at(int slot) const { return base + g.ring_at + (slot * code_warps + warp) * unit_bytes; }
-  __device__ std::uint32_t scale_at(int slot) const {
-    return base + g.scales_at + (slot * code_warps + warp) * bytes_of_unit_scales(Form, nested);
+  static constexpr code_layout first_parts = first_code_parts(Form);
+  __device__ std::uint32_t ring() const {
+    return Linked ? base + g.ring_at : static_cast<std::uint32_t>(first_parts.ring);
+  }
+  __device__ std::uint32_t scales() const {
+    return Linked ? base + g.scales_at : static_cast<std::uint32_t>(first_parts.scales);
+  }
+  __device__ std::uint32_t at(int stage) const { return ring() + (stage * code_warps + warp) * unit_bytes; }
+  __device__ std::uint32_t scale_at(int stage) const {
+    return scales() + (stage * code_warps + warp) * bytes_of_unit_scales(Form, nested);
   }
   // Thirty-two neighbouring floats of a sum.
   __device__ std::uint32_t sum_at(int i, int quarter) const {
@@ -108,18 +144,18 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
                         : base + g.sums_at + (i - in_table) * code_sum_bytes + quarter * 128;
   }
 
-  __device__ void request(int i, int slot) const {
+  __device__ void request(int i, int stage) const {
     const int row0 = row_of(i);
     const code_segment& to = layer(i);
     if (row0 + code_rows <= to.n)
-      request_codes<true>(to, row0, at(slot));
+      request_codes<true>(to, row0, at(stage));
     else
-      request_codes<false>(to, row0, at(slot));
+      request_codes<false>(to, row0, at(stage));
     if constexpr (has_scales) {
       if (Form == code_form::runs && to.four_together)
-        request_four_together(to, row0, slot);
+        request_four_together(to, row0, stage);
       else
-        request_scales(to, row0, slot);
+        request_scales(to, row0, stage);
     }
   }
   // Where the codes of a lane and its scales lie in the next unit, if all are whole: then only additions are left.
@@ -128,19 +164,23 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
   };
   __device__ place first_place() const {
     const int row0 = row_of(0);
-    return {of.from.codes + static_cast<long long>(row0 + lane / codes::pieces) * (k() / 2) + first_step * 32 +
+    const unsigned char *codes_at, *scales_at;
+    if constexpr (Linked)
+      codes_at = of.from.codes, scales_at = static_cast<const unsigned char*>(of.from.scales);
+    else
+      codes_at = g.first_codes, scales_at = static_cast<const unsigned char*>(g.first_scales);
+    return {codes_at + static_cast<long long>(row0 + lane / codes::pieces) * (k() / 2) + first_step * 32 +
                 lane % codes::pieces * 16,
-            static_cast<const unsigned char*>(of.from.scales) +
-                (static_cast<long long>(row0 + lane % code_rows) * (k() / 64) + first_step) * 4};
+            scales_at + (static_cast<long long>(row0 + lane % code_rows) * (k() / 64) + first_step) * 4};
   }
-  __device__ __forceinline__ void request(place& next, int i, int slot) const {
+  __device__ __forceinline__ void request(place& next, int i, int stage) const {
     constexpr int rows_at_once = 32 / codes::pieces;
-    const std::uint32_t to = at(slot);
+    const std::uint32_t to = at(stage);
 #pragma unroll
     for (int j = 0; j < code_rows / rows_at_once; ++j)
       code_detail::copy16(to + codes::piece_at(lane / codes::pieces + j * rows_at_once, lane % codes::pieces),
                           next.codes + j * rows_at_once * (k() / 2), 16);
-    if (lane < code_rows) code_detail::copy16(scale_at(slot) + lane * 16, next.scales, 16);
+    if (lane < code_rows) code_detail::copy16(scale_at(stage) + lane * 16, next.scales, 16);
     if (gated()) {
       const coded &here = layer(i).from, &there = layer(i + 1).from;
       next.codes += there.codes - here.codes;
@@ -176,30 +216,30 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
     }
   }
   // The scales of a row by one lane; those that are codes by two, which bring the codes and the one scale of theirs.
-  __device__ void request_four_together(const code_segment& l, int row0, int slot) const {
+  __device__ void request_four_together(const code_segment& l, int row0, int stage) const {
     const int row = row0 + lane % code_rows;
     if (own_steps == 0 || row >= l.n) return;
     const long long place = static_cast<long long>(row) * g.steps + first_step;
     if (!nested) {
       if (lane < code_rows)
-        code_detail::copy16(scale_at(slot) + lane * 16, static_cast<const float*>(l.from.scales) + place, 16);
+        code_detail::copy16(scale_at(stage) + lane * 16, static_cast<const float*>(l.from.scales) + place, 16);
       return;
     }
     const void* const from = lane < code_rows
                                  ? static_cast<const void*>(static_cast<const unsigned char*>(l.from.scales) + place)
                                  : l.from.second_scales + (place >> l.from.second_shift);
-    code_detail::copy4(scale_at(slot) + code_rows * runs * 4 + lane % code_rows * 8 + lane / code_rows * 4, from, 4);
+    code_detail::copy4(scale_at(stage) + code_rows * runs * 4 + lane % code_rows * 8 + lane / code_rows * 4, from, 4);
   }
   __device__ long long place_of_scale(const coded& from, int row, int r) const {
     return (row * from.pitch + first_step * 64LL + r * run) >> from.shift;
   }
-  __device__ void request_scales(const code_segment& l, int row0, int slot) const {
+  __device__ void request_scales(const code_segment& l, int row0, int stage) const {
 #pragma unroll
     for (int e = lane; e < code_rows * runs; e += 32) {
       const int row = row0 + e / runs, r = e % runs;
       const long long place = place_of_scale(l.from, row, r);
       const bool inside = r * run < own_steps * 64 && row < l.n;
-      const std::uint32_t to = scale_at(slot) + e * 4;
+      const std::uint32_t to = scale_at(stage) + e * 4;
       if (!nested) {
         code_detail::copy4(to, inside ? static_cast<const float*>(l.from.scales) + place : l.from.scales,
                            inside ? 4 : 0);
@@ -216,20 +256,20 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
     }
   }
   // Scales that are codes become numbers.
-  __device__ void widen_scales(int i, int slot) const {
+  __device__ void widen_scales(int i, int stage) const {
     const coded& from = layer(i).from;
     if (Form == code_form::runs && layer(i).four_together) {
 #pragma unroll
       for (int e = lane; e < code_rows * runs; e += 32) {
-        const float2 raw = ptx::load_shared_float2(scale_at(slot) + code_rows * runs * 4 + e / runs * 8);
+        const float2 raw = ptx::load_shared_float2(scale_at(stage) + code_rows * runs * 4 + e / runs * 8);
         const float v = from.nested(__float_as_uint(raw.x) >> e % runs * 8 & 255, raw.y);
-        ptx::store_shared(scale_at(slot) + e * 4, __float_as_uint(v));
+        ptx::store_shared(scale_at(stage) + e * 4, __float_as_uint(v));
       }
       return __syncwarp();
     }
 #pragma unroll
     for (int e = lane; e < code_rows * runs; e += 32) {
-      const std::uint32_t to = scale_at(slot) + e * 4;
+      const std::uint32_t to = scale_at(stage) + e * 4;
       const std::uint32_t word = ptx::load_shared(to), second = ptx::load_shared(to + code_rows * runs * 4);
       const auto shift = static_cast<unsigned>(place_of_scale(from, row_of(i) + e / runs, e % runs) & 3) * 8;
       ptx::store_shared(to, __float_as_uint(from.nested(word >> shift & 255, __uint_as_float(second))));
@@ -238,10 +278,10 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
   }
   // Scales of a lane's two rows: [row][step], or [row][half of step b].
   using lane_scales = float[2][code_steps];
-  __device__ __forceinline__ void load_scales(lane_scales& to, int slot) const {
+  __device__ __forceinline__ void load_scales(lane_scales& to, int stage) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float4 v = ptx::load_shared_float4(scale_at(slot) + (lane / 4 + 8 * h) * 16);
+      const float4 v = ptx::load_shared_float4(scale_at(stage) + (lane / 4 + 8 * h) * 16);
       to[h][0] = v.x, to[h][1] = v.y, to[h][2] = v.z, to[h][3] = v.w;
     }
     if constexpr (!Whole) {
@@ -251,16 +291,16 @@ template <class T, code_form Form, bool Whole, bool Many> struct code_units {
         if (b >= own_steps) to[0][b] = to[1][b] = 0;
     }
   }
-  __device__ __forceinline__ void load_scales(lane_scales& to, int slot, int b) const {
+  __device__ __forceinline__ void load_scales(lane_scales& to, int stage, int b) const {
     const int row = lane / 4;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       if constexpr (Form == code_form::short_runs) {
-        const float2 v = ptx::load_shared_float2(scale_at(slot) + ((row + 8 * h) * runs + 2 * b) * 4);
+        const float2 v = ptx::load_shared_float2(scale_at(stage) + ((row + 8 * h) * runs + 2 * b) * 4);
         to[h][0] = v.x, to[h][1] = v.y;
       } else {
-        to[h][0] = codes::scale(at(slot), row + 8 * h, 2 * b),
-        to[h][1] = codes::scale(at(slot), row + 8 * h, 2 * b + 1);
+        to[h][0] = codes::scale(at(stage), row + 8 * h, 2 * b),
+        to[h][1] = codes::scale(at(stage), row + 8 * h, 2 * b + 1);
       }
   }
 };

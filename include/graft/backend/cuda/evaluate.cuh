@@ -156,8 +156,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       return v.ta ? moved.elements(n, circulant_sums<Real>{out, x.a, v.tb}, name)
                   : moved.elements(n, circulants<Real>{out, x.a, v.tb}, name);
     }
-    case op::inverse:
-      return with<Ops, op::inverse>(on).matrices(x.a.matrices(), x.a.area(), inverses<Real>{out, x.a, doubles}, name);
+    case op::inverse: return invert(with<Ops, op::inverse>(on), inverses<Real>{out, x.a, doubles}, name);
     case op::orthonormal:
       return with<Ops, op::orthonormal>(on).matrices(x.a.matrices(), out.area(), orthonormals<Real>{out, x.a, doubles},
                                                      name);

@@ -1,56 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An expression of a plan as one kernel: a thread evaluates it for an element of the result, or a block of threads adds it
-// up for one.
+// An expression of a plan as one kernel: a thread evaluates it for an element of the result, or several add it up for one.
 #pragma once
-#include <graft/backend/cuda/expression_steps.cuh>
+#include <graft/backend/cuda/expression_sums.cuh>
 
 namespace graft::cuda {
-
-// The sum of each row of it, and of each column.
-struct expression_row_sums {
-  expression_eights<false> of;
-  cells<float> out;
-
-  template <class Team> __device__ void operator()(long long row, Team t) const {
-    const unsigned eights = of.width / 8;
-    float part = 0;
-    for (auto c = static_cast<unsigned>(t.rank); c < eights; c += static_cast<unsigned>(t.size)) {
-      float v[8];
-      of.value(v, row * eights + c);
-      for (int k = 0; k < 8; ++k) part += v[k];
-    }
-    const float sum = t.sum(part);
-    if (t.leads()) out.put(row, sum);
-  }
-};
-struct expression_column_sums {
-  expression_eights<false> of;
-  cells<float> out;
-  unsigned rows;
-  bool multiplies;
-
-  template <class Team> __device__ void operator()(long long eight, Team t) const {
-    constexpr int ahead = 4;
-    const auto size = static_cast<unsigned>(t.size), eights = of.width / 8;
-    float part[8] = {};
-    auto r = static_cast<unsigned>(t.rank);
-    for (; multiplies && r + (ahead - 1) * size < rows; r += ahead * size) {
-      float v[ahead][8];
-      of.products(v, static_cast<long long>(r) * eights + eight, static_cast<long long>(size) * eights);
-      for (int n = 0; n < ahead; ++n)
-        for (int k = 0; k < 8; ++k) part[k] += v[n][k];
-    }
-    for (; r < rows; r += size) {
-      float v[8];
-      of.value(v, static_cast<long long>(r) * eights + eight);
-      for (int k = 0; k < 8; ++k) part[k] += v[k];
-    }
-    for (int k = 0; k < 8; ++k) {
-      const float sum = t.sum(part[k]);
-      if (t.leads()) out.put(8 * eight + k, sum);
-    }
-  }
-};
 
 struct expression_elements {
   expression e;
@@ -63,34 +16,6 @@ struct expression_elements {
     out.put(i, e.at(c));
   }
 };
-struct expression_sums {
-  expression e;
-  cells<float> out;
-  unsigned size[4], to[4];  // of what is added up, and of the result: 1 along the axes that are summed
-
-  __host__ __device__ unsigned added() const {
-    unsigned n = 1;
-    for (int k = 0; k < 4; ++k) n *= to[k] == size[k] ? 1 : size[k];
-    return n;
-  }
-  template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
-    unsigned first[4], place = static_cast<unsigned>(i);
-    for (int k = 3; k >= 0; --k) first[k] = place % to[k], place /= to[k];
-    float part = 0;
-    for (auto n = static_cast<unsigned>(t.rank); n < added(); n += static_cast<unsigned>(t.size)) {
-      unsigned c[4], rest = n;
-      for (int k = 3; k >= 0; --k) {
-        const bool summed = to[k] != size[k];
-        c[k] = summed ? rest % size[k] : first[k];
-        if (summed) rest /= size[k];
-      }
-      part += e.at(c);
-    }
-    const float sum = t.sum(part);
-    if (t.leads()) out.put(i, sum);
-  }
-};
-
 // The expression of the nodes that `inside` holds, below node `root`; value(i) is where another one lies.
 template <class Inside, class Value> class expression_writer {
  public:
@@ -207,19 +132,7 @@ status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& o
   if (of.count() >= 1LL << 32) return fail("an expression of ", of.count(), " elements is more than its kernel counts");
   if (of.count() == out.count())
     return each(stream, out.count(), expression_elements{e, out.p, {size[0], size[1], size[2], size[3]}}, "expression");
-  const bool each_row = to[0] == size[0] && to[1] == size[1] && to[2] == size[2],
-             each_column = size[0] == 1 && size[1] == 1 && to[2] == 1 && to[3] == size[3];
-  expression_eights<false> wide{e, {}, size[3], {}};
-  auto fitting = [](unsigned n) { return std::clamp((n + 31) / 32 * 32, 32U, 1024U); };
-  if (each_row && wide.take(size))
-    return on_stream{stream}.blocks(out.count(), std::min(fitting(size[3] / 8), 256U), expression_row_sums{wide, out.p},
-                                    "sums of rows");
-  if (each_column && size[3] >= 256 && wide.take(size))  // of fewer columns one at a time keeps more threads busy
-    return on_stream{stream}.blocks(size[3] / 8, std::min(fitting(size[2]), 256U),
-                                    expression_column_sums{wide, out.p, size[2], wide.multiplies()}, "sums of columns");
-  const expression_sums sums{e, out.p, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}};
-  const auto threads = static_cast<unsigned>(std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U));
-  return on_stream{stream}.blocks(out.count(), threads, sums, "sum of an expression");
+  return add_up(stream, e, size, to, out.p);
 }
 template <class T>
 status evaluate(cudaStream_t stream, const expression& first, const expression& second, const tensor<float>& out,

@@ -8,6 +8,7 @@
 // clocks as the tiles of 4096 x 4096 x 4096.
 #pragma once
 #include <graft/backend/cuda/gemm_beside.cuh>
+#include <graft/backend/cuda/gemm_turn.cuh>
 
 namespace graft::cuda {
 
@@ -110,7 +111,8 @@ template <class T> struct dots_block {
   }
 };
 
-template <class T>
+// Turns: with a rotation of the result on its way out (BOFT).
+template <class T, bool Turns>
 __global__ void __launch_bounds__(384, 1)
     gemm_dots_kernel(const __grid_constant__ gemm_maps maps, const __grid_constant__ gemm_args g,
                      const __grid_constant__ beside_maps sum_maps, const __grid_constant__ beside_args sums) {
@@ -119,8 +121,9 @@ __global__ void __launch_bounds__(384, 1)
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   const int number = static_cast<int>(blockIdx.x);
   if (number >= sums.blocks) {
-    run_tiles<T, 256, 0, true, true, one_side<256, 0>, false>(maps, g, base, number - sums.blocks,
-                                                              static_cast<int>(gridDim.x) - sums.blocks);
+    using sides = std::conditional_t<Turns, turned_side<256>, one_side<256, 0>>;
+    run_tiles<T, 256, 0, true, true, sides, false>(maps, g, base, number - sums.blocks,
+                                                   static_cast<int>(gridDim.x) - sums.blocks);
     return;
   }
   const dots_block<T> block{sum_maps, sums, g.m, raw + (base - at), base, number};

@@ -170,22 +170,21 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
     if (status s = make_map(to.maps.before, p.type, {o.before, p.m, p.n}, 64, 64); !s) return s;
   if (extra > 0)
     if (status s = make_map(to.maps.s, p.type, {s_at, p.m, p.rank}, 128, to.args.side_pitch() / 2); !s) return s;
+  if (o.turn != nullptr) to.args.slot.b_tiles = o.turn, to.args.rank = turned_width;
   if (c.beside != 0) {
     to.sums.blocks = c.beside_blocks;
     if (status s = bind_sums(to, p.type, c.beside, o.sums); !s) return s;
     for (int k = 0; k < to.sums.jobs; ++k) to.args.watchers += to.sums.job[k].waits ? c.beside_blocks : 0;
-    return finish(b, kernels.beside[rank_index(kernel_rank)],
-                  dim3(static_cast<unsigned>(2 * c.pairs + c.beside_blocks)), "gemm with sums beside it", 2, true,
+    return finish(b, o.turn != nullptr ? kernels.dots_turn : kernels.beside[rank_index(kernel_rank)],
+                  dim3(static_cast<unsigned>(2 * c.pairs + c.beside_blocks)), "gemm with sums beside it", 2, c.early,
                   kernel_rank > 0 && !o.alone);
   }
-  if (o.turn != nullptr) {
-    to.args.slot.b_tiles = o.turn, to.args.rank = turned_width;
+  if (o.turn != nullptr)
     return finish(b, kernels.turn[o.slot.pre != nullptr ? 1 : 0], dim3(static_cast<unsigned>(2 * c.pairs)),
                   "gemm with a rotation behind it", 2, true, false);
-  }
   const int variant = (p.across ? first_across : 0) + (o.slot.pre != nullptr ? with_pre : rank_index(kernel_rank));
   return finish(b, kernels.gemm[kernel_list::gemm_bit(c.tile_n, variant)], dim3(static_cast<unsigned>(2 * c.pairs)),
-                "gemm", 2, true, kernel_rank > 0 && !o.alone);
+                "gemm", 2, c.early, kernel_rank > 0 && !o.alone);
 }
 // x takes the place of the weight, and a narrow weight that of the tokens.
 inline status bind_narrow(bound_launch& b, const linear_kernels& kernels, dtype type, const stream_choice& c,
@@ -196,8 +195,9 @@ inline status bind_narrow(bound_launch& b, const linear_kernels& kernels, dtype 
   return bind_stream(b, kernels, type, c, g, w, 0, &rows, 1, false);
 }
 // By parts of the inner axis.
-inline status bind_parts(bound_launch& b, const linear_kernels& kernels, dtype type, int parts, const matrix& x,
-                         const matrix& w, void* y) {
+inline status bind_parts(bound_launch& b, const linear_kernels& kernels, dtype type, const linear_choice& c,
+                         const matrix& x, const matrix& w, void* y) {
+  using shape = sum_shape<wide_rank, sum_of::rows>;
   parts_call& to = b.with.emplace<parts_call>();
   if (status s = make_map(to.maps.z, type, x, sum_columns, 64); !s) return s;
   if (status s = make_map(to.maps.q, type, w, wide_rank, 64); !s) return s;
@@ -207,17 +207,20 @@ inline status bind_parts(bound_launch& b, const linear_kernels& kernels, dtype t
              true,
              false,
              {},
-             {y, type}};
-  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>((x.rows + sum_columns - 1) / sum_columns),
+             {y, type},
+             c.parts_alone ? shape::stages_alone : 0};
+  const dim3 grid(static_cast<unsigned>(c.parts), static_cast<unsigned>((x.rows + sum_columns - 1) / sum_columns),
                   static_cast<unsigned>((w.rows + wide_rank - 1) / wide_rank));
-  return finish(b, kernels.by_parts, grid, "gemm by parts of its depth", parts, false, false);
+  const status made = finish(b, kernels.by_parts, grid, "gemm by parts of its depth", c.parts, false, false);
+  if (!c.parts_alone) b.what.shared = shape::bytes;
+  return made;
 }
 // S = x Aᵀ in a launch of its own.
 inline status bind_shrink(bound_launch& b, const linear_kernels& kernels, const product_shape& p,
                           const linear_choice& c, const linear_operands& o) {
   void* s = place_of_s(o, c);
   if (c.stream.rows > 0) return bind_narrow(b, kernels, p.type, c.stream, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
-  if (c.parts > 0) return bind_parts(b, kernels, p.type, c.parts, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
+  if (c.parts > 0) return bind_parts(b, kernels, p.type, c, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
   product_shape shrink = p;
   shrink.n = p.rank, shrink.rank = 0, shrink.across = false;
   linear_choice plain = c;
@@ -277,7 +280,7 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
   }
   if (c.how == way::by_parts) {
     to.count = 1;
-    return detail::bind_parts(to.at[0], kernels, p.type, c.parts, {o.x, p.m, p.k}, {o.w, p.n, p.k}, o.y);
+    return detail::bind_parts(to.at[0], kernels, p.type, c, {o.x, p.m, p.k}, {o.w, p.n, p.k}, o.y);
   }
   if (c.how == way::gemm || c.how == way::gemm_two) {
     to.count = c.launches;

@@ -21,7 +21,8 @@ struct linear_kernels {
   kernel_list have{};
   kernel_entry gemm[2 * gemm_variants], stream[3 * stream_shapes * ranks], mma, simt;  // by the bits of the list
   kernel_entry sum[ranks + 1], beside[ranks], by_parts;                                // by the index of the rank
-  kernel_entry turn[2];  // the gemm with a rotation behind it, without and with a factor of its input
+  // The gemm with a rotation behind it, without and with a factor of its input; with that, and a sum per column beside it.
+  kernel_entry turn[2], dots_turn;
   code_kernels codes{};
   choice_timer* timer = nullptr;  // null: rules choose among them
 
@@ -37,6 +38,7 @@ struct linear_kernels {
       if (more.beside[i].kernel != nullptr) beside[i] = more.beside[i];
     for (std::size_t i = 0; i < std::size(turn); ++i)
       if (more.turn[i].kernel != nullptr) turn[i] = more.turn[i];
+    if (more.dots_turn.kernel != nullptr) dots_turn = more.dots_turn;
     if (more.by_parts.kernel != nullptr) by_parts = more.by_parts;
     if (more.simt.kernel != nullptr) mma = more.mma, simt = more.simt;
     codes.add(more.codes);
@@ -55,15 +57,17 @@ template <class T, int Bit> kernel_entry gemm_entry() {
           gemm_shape<tile, rank>::bytes};
 }
 template <class T, int Rank, sum_of What = sum_of::columns> kernel_entry sum_entry() {
-  return {address_of(&sum_tokens_kernel<T, Rank, What>), sum_shape<Rank, What>::threads, sum_shape<Rank, What>::bytes};
+  using shape = sum_shape<Rank, What>;
+  return {address_of(&sum_tokens_kernel<T, Rank, What>), shape::threads,
+          Rank == wide_rank ? shape::bytes_alone : shape::bytes};
 }
 template <class T, int Rank> kernel_entry beside_entry() {
   constexpr std::uint32_t tiles = gemm_shape<256, Rank>::bytes, sums = beside_ring<Rank>::bytes;
   return {address_of(&gemm_beside_kernel<T, Rank>), 384, tiles > sums ? tiles : sums};
 }
-template <class T> kernel_entry dots_entry() {
+template <class T, bool Turns> kernel_entry dots_entry() {
   constexpr std::uint32_t tiles = gemm_shape<256, 0>::bytes, dots = dots_ring::bytes;
-  return {address_of(&gemm_dots_kernel<T>), 384, tiles > dots ? tiles : dots};
+  return {address_of(&gemm_dots_kernel<T, Turns>), 384, tiles > dots ? tiles : dots};
 }
 template <class T, int Bit> kernel_entry stream_entry() {
   constexpr int tokens = Bit / (stream_shapes * ranks) == 2 ? 64 : 8 << Bit / (stream_shapes * ranks);
@@ -94,8 +98,9 @@ linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<
   if constexpr ((Gemms >> kernel_list::turn_bit(false) & 1) != 0)
     k.turn[0] = {address_of(&gemm_turn_kernel<T, false>), 384, gemm_shape<256, 0>::bytes};
   if constexpr ((Gemms >> kernel_list::turn_bit(true) & 1) != 0)
-    k.turn[1] = {address_of(&gemm_turn_kernel<T, true>), 384, gemm_shape<256, 0>::bytes};
-  if constexpr ((Gemms >> kernel_list::beside_bit(0) & 1) != 0) k.beside[0] = dots_entry<T>();
+    k.turn[1] = {address_of(&gemm_turn_kernel<T, true>), 384, gemm_shape<256, 0>::bytes},
+    k.dots_turn = dots_entry<T, true>();
+  if constexpr ((Gemms >> kernel_list::beside_bit(0) & 1) != 0) k.beside[0] = dots_entry<T, false>();
   if constexpr ((Gemms >> kernel_list::by_parts_bit & 1) != 0) k.by_parts = sum_entry<T, wide_rank, sum_of::rows>();
   (gemm(std::integral_constant<int, G>{}), ...);
   (stream(std::integral_constant<int, S>{}), ...);

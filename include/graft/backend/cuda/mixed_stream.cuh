@@ -52,7 +52,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
     typename stream::pairs residual;
     if (s.seg.residual != nullptr) s.load_residual(residual);
     s.accumulate(acc);
-    if constexpr (Splits > 1) s.exchange(acc);
+    if constexpr (Splits > 1) exchange_rows(s, acc);
     ptx::named_barrier(side_is_there, 128 + helpers);
     if (of.any_post())
       finish(acc, [&](float v, int at) { return fmaf(v, factor[at], side[at]); });
@@ -64,7 +64,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
   template <class F> __device__ __forceinline__ void finish(typename stream::accumulators& acc, const F& f) const {
 #pragma unroll
     for (int b = 0; b < stream::blocks; ++b) {
-      if (!s.finishes(b * (Tokens / 2))) continue;
+      if (!s.finishes(b)) continue;
 #pragma unroll
       for (int e = 0; e < Tokens / 2; ++e) {
         const int i = b * (Tokens / 2) + e;

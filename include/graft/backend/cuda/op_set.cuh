@@ -5,6 +5,7 @@
 #include <graft/backend/cuda/heads.cuh>
 #include <graft/backend/cuda/layout.cuh>
 #include <graft/backend/cuda/lookup.cuh>
+#include <graft/backend/cuda/near_inverse.cuh>
 #include <graft/backend/cuda/near_series.cuh>
 #include <graft/backend/cuda/normalize_grad.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
@@ -72,6 +73,10 @@ template <bool Compiled, class On> struct compiled_on {
   template <class Real>
   friend status normalize_back(const compiled_on& to, const normalize_grads<Real>& f, const char* name) {
     if constexpr (Compiled) return normalize_back(to.on, f, name);
+    return refuse(name);
+  }
+  template <class Real> friend status invert(const compiled_on& to, const inverses<Real>& f, const char* name) {
+    if constexpr (Compiled) return invert(to.on, f, name);
     return refuse(name);
   }
   template <class Real> friend status sum_series(const compiled_on& to, const neumanns<Real>& f) {

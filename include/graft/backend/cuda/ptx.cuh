@@ -280,6 +280,11 @@ __device__ __forceinline__ void store_matrix(std::uint32_t address, const std::u
                "r"(v[2]), "r"(v[3])
                : "memory");
 }
+// Two of them, turned: what a matrix has as a column is a row of eight in shared memory.
+__device__ __forceinline__ void store_matrix_turned(std::uint32_t address, std::uint32_t first, std::uint32_t second) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(first), "r"(second)
+               : "memory");
+}
 
 // ---- between kernels, and between thread blocks of one kernel ---------------------------------------------------------
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

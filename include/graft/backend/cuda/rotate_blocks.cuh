@@ -42,10 +42,17 @@ struct factor_sums {
       const unsigned row = e / s, col = e % s, own = right ? col : row;
       const unsigned place = butterfly(first + own, b, factor), block = place / b * b, mine = place % b;
       float sum = 0;
-      for (unsigned k = 0; k < b; ++k) {
-        const unsigned other = natural(block + k, b, factor) - first;
-        sum += right ? from[row * s + other] * weight(factor, place, mine, k)
-                     : from[other * s + col] * weight(factor, place, k, mine);
+      for (unsigned k0 = 0; k0 < b; k0 += 8) {  // eight terms are on their way at a time
+        float u[8] = {}, w[8] = {};
+#pragma unroll
+        for (unsigned i = 0; i < 8; ++i)
+          if (const unsigned k = k0 + i; k < b) {
+            const unsigned other = natural(block + k, b, factor) - first;
+            u[i] = right ? from[row * s + other] : from[other * s + col];
+            w[i] = right ? weight(factor, place, mine, k) : weight(factor, place, k, mine);
+          }
+#pragma unroll
+        for (unsigned i = 0; i < 8; ++i) sum += u[i] * w[i];
       }
       to[e] = sum;
     }

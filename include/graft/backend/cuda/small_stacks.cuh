@@ -36,6 +36,7 @@ __device__ inline void multiply(float* to, const float* a, const float* b, const
   for (int e = static_cast<int>(threadIdx.x); e < half * half; e += static_cast<int>(blockDim.x)) {
     const int r = e / half, c = e % half, r2 = r + half < n ? r + half : r, c2 = c + half < n ? c + half : c;
     float sum[4] = {};
+#pragma unroll 8
     for (int k = 0; k < n; ++k) {
       const float x = a[r * a_row + k * a_step], x2 = a[r2 * a_row + k * a_step];
       const float y = b[k * b_step + c * b_col], y2 = b[k * b_step + c2 * b_col];
@@ -43,6 +44,20 @@ __device__ inline void multiply(float* to, const float* a, const float* b, const
     }
     to[r * pitch + c] = sum[0], to[r * pitch + c2] = sum[1];
     to[r2 * pitch + c] = sum[2], to[r2 * pitch + c2] = sum[3];
+  }
+}
+// The matrices that are read: several entries of any of them are on their way at a time.
+template <class Place> __device__ inline void load(const stack_args& g, long long matrix, const Place& place) {
+  constexpr int at_once = 8;
+  const int n = g.side, area = n * n, all = g.operands * area, threads = static_cast<int>(blockDim.x);
+  for (int e0 = static_cast<int>(threadIdx.x); e0 < all; e0 += at_once * threads) {
+    float v[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (const int e = e0 + i * threads; e < all) v[i] = (g.operand[e / area] + matrix * area)[e % area];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (const int e = e0 + i * threads; e < all) place(g.at[e / area])[e % area / n * pitch_of(n) + e % n] = v[i];
   }
 }
 template <class F> __device__ inline void each_entry(int n, const F& f) {
@@ -56,11 +71,7 @@ template <class Real> __global__ void stack_kernel(const __grid_constant__ stack
   const int n = g.side, pitch = stacked::pitch_of(n), area = n * n;
   const long long matrix = blockIdx.x;
   auto place = [&](int k) { return places + k * n * pitch; };
-  for (int k = 0; k < g.operands; ++k) {
-    float* const to = place(g.at[k]);
-    const cells<float> from = g.operand[k] + matrix * area;
-    stacked::each_entry(n, [&](int r, int c, int e) { to[r * pitch + c] = from[e]; });
-  }
+  stacked::load(g, matrix, place);
   for (int k = 0; k < g.steps; ++k) {
     __syncthreads();
     const stack_step& s = g.step[k];

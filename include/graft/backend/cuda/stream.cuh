@@ -4,7 +4,7 @@
 // Rows of W are the 64-row operand of the products, tokens the narrow one. The rows of A lie right behind those of W in
 // shared memory, so that Sᵀ = A xᵀ falls out of the same products. By linearity each block expands its own part of S
 // into its own partial sums: the side branch needs no exchange. The parts of the inner axis meet in the block that
-// finishes a unit of 16 rows, written there by the others of the cluster and added in a fixed order. Several layers
+// finishes them, written there by the others of the cluster and added in a fixed order (stream_meet.cuh). Several layers
 // with the same input (Q, K, V) are segments of one launch. A layer runs for ten microseconds and most of the code runs
 // once: what its instructions cost to fetch is visible, so what is rarely wanted has kernels of its own (Any), and what
 // some layers want (activation, residual) stands behind a branch.
@@ -19,6 +19,7 @@
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
 #include <graft/backend/cuda/stream_gate.cuh>
+#include <graft/backend/cuda/stream_meet.cuh>
 #include <graft/backend/cuda/stream_norm.cuh>
 #include <graft/backend/cuda/stream_shape.h>
 #include <graft/backend/cuda/wgmma.cuh>
@@ -35,6 +36,9 @@ struct stream_block {
   static constexpr bool norms = !Any && Tokens <= most_normed_tokens;  // has a warp for 1 / rms of each token
   static constexpr int launched = threads + (norms ? 32 : 0);
   using accumulators = float[blocks][Tokens / 2];
+  static constexpr int with_rows = (Rows + 63) / 64, finished = shape::finished;  // what is left of them at the end
+  using sums = float[with_rows][finished / 2];
+  static constexpr int all_eights = Tokens / 8, all_splits = Splits;
   static constexpr bool can_gate = Rows == gated_rows && !Any;
   static constexpr int half = Rows / 2, half_units = half / 16;
 
@@ -67,7 +71,8 @@ struct stream_block {
         // A stage is complete with its bytes and, where x is scaled, when that is done.
         ptx::barrier_init(full(i), scales && i < shape::stages && pre() != nullptr ? 2 : 1);
       ptx::barrier_init_fence();
-      if (Splits > 1) ptx::barrier_expect(received(), shape::inbox_bytes / (Tokens / 8) * eights());
+      if (Splits > 1)
+        ptx::barrier_expect(received(), shape::inbox_bytes / (Tokens / 8) * (shape::by_tokens ? Tokens / 8 : eights()));
     }
     if (Splits > 1)
       ptx::cluster_meet();
@@ -167,6 +172,11 @@ struct stream_block {
       if (++q == stages) q = 0, phase ^= 1;
     }
     wgmma_wait<0>();
+    // Nothing below reads a sum before they are there: the compiler would where little follows, and serialize the products.
+#pragma unroll
+    for (auto& block : acc)
+#pragma unroll
+      for (float& v : block) asm volatile("" : "+f"(v)::"memory");
   }
   // The rows behind those of W are Sᵀ: to shared memory as [token][rank], then one product more.
   __device__ __forceinline__ void expand(accumulators& acc) const {
@@ -176,14 +186,11 @@ struct stream_block {
       if ((b + 1) * 64 <= Rows) continue;
       const int r = b * 64 + warp * 16 - Rows;
       if (r < 0 || r >= Rank) continue;
+      const std::uint32_t to = base + shape::s_at + tile_offset(lane % 8, r + lane / 8 % 2 * 8, shape::pitch);
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int token = j * 8 + (lane % 4) * 2 + (i & 1), col = r + lane / 4 + 8 * (i >> 1);
-          ptx::store_shared(base + shape::s_at + tile_offset(token, col, shape::pitch),
-                            static_cast<std::uint16_t>(pack<T>(acc[b][4 * j + i], 0.0F)));
-        }
+        ptx::store_matrix_turned(to + j * 8 * shape::pitch, pack<T>(acc[b][4 * j], acc[b][4 * j + 1]),
+                                 pack<T>(acc[b][4 * j + 2], acc[b][4 * j + 3]));
     }
     ptx::fence_async_shared();
     ptx::named_barrier(1, 128);
@@ -200,52 +207,19 @@ struct stream_block {
     wgmma_commit();
     wgmma_wait<0>();
   }
-  // Where the part of split `from` of a unit lies, in the block that finishes the unit: 512 bytes for eight tokens.
-  __device__ __forceinline__ std::uint32_t inbox(int unit, int owner, int from) const {
-    const int sender = from < owner ? from : from - 1;
-    return base + shape::inbox + (sender * shape::owned + unit - owner * shape::owned) * (Tokens / 8) * 512 +
-           (threadIdx.x % 32) * 16;
-  }
-  // The sum of all splits, in their order, whoever finishes.
-  __device__ __forceinline__ void exchange(accumulators& acc) const {
-    const int warp = threadIdx.x / 32;
-#pragma unroll
-    for (int b = 0; b < blocks; ++b) {
-      const int unit = b * 4 + warp, owner = unit / shape::owned;
-      if (unit >= shape::units || owner == split) continue;
-      const std::uint32_t to = inbox(unit, owner, split);
-#pragma unroll
-      for (int j = 0; j < Tokens / 8; ++j)
-        if (j < eights())
-          ptx::store_at(to + j * 512, received(), owner,
-                        make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]));
-    }
-    ptx::barrier_wait(received(), 0);
-#pragma unroll
-    for (int b = 0; b < blocks; ++b) {
-      const int unit = b * 4 + warp;
-      if (unit >= shape::units || unit / shape::owned != split) continue;
-#pragma unroll
-      for (int j = 0; j < Tokens / 8; ++j) {
-        if (j >= eights()) break;
-        float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int s = 0; s < Splits; ++s) {
-          float4 part = make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]);
-          if (s != split) part = ptx::load_shared_float4(inbox(unit, split, s) + j * 512);
-          sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-        }
-        acc[b][4 * j] = sum.x, acc[b][4 * j + 1] = sum.y, acc[b][4 * j + 2] = sum.z, acc[b][4 * j + 3] = sum.w;
-      }
-    }
-  }
+  // Which eight of the tokens is the j-th that this block finishes?
+  __device__ int eight_of(int j) const { return shape::by_tokens ? 2 * j + split : j; }
   // Factor and summand of the two rows a thread holds of each unit, asked for before they are needed.
   struct row_post {
-    float scale[blocks][2], shift[blocks][2];
+    bool any;  // else they are 1 and 0
+    float scale[with_rows][2], shift[with_rows][2];
   };
   __device__ __forceinline__ void load_post(row_post& p) const {
+    const auto has = [](const adapter_slot& slot) { return slot.scale != nullptr || slot.shift != nullptr; };
+    p.any = has(seg.slot) || (gated() && has(g.segment[1].slot));
+    if (!p.any) return;
 #pragma unroll
-    for (int b = 0; b < blocks; ++b)
+    for (int b = 0; b < with_rows; ++b)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int unit = b * 4 + threadIdx.x / 32;
@@ -257,23 +231,25 @@ struct stream_block {
         p.shift[b][h] = inside && slot.shift != nullptr ? __ldg(slot.shift + row) : 0.0F;
       }
   }
-  static constexpr int held = blocks * (Tokens / 2);
-  __device__ int token_of(int e) const { return e % (Tokens / 2) / 4 * 8 + (threadIdx.x % 4) * 2 + (e & 1); }
+  // Sums one after the other.
+  static constexpr int each = finished / 2, held = with_rows * each;
+  __device__ int token_of(int e) const { return eight_of(e % each / 4) * 8 + (threadIdx.x % 4) * 2 + (e & 1); }
   __device__ int row_of(int e) const {
-    return row0 + (e / (Tokens / 2) * 4 + threadIdx.x / 32) * 16 + threadIdx.x % 32 / 4 + 8 * ((e >> 1) & 1);
+    return row0 + (e / each * 4 + threadIdx.x / 32) * 16 + threadIdx.x % 32 / 4 + 8 * ((e >> 1) & 1);
   }
-  __device__ bool finishes(int e) const {
-    const int unit = e / (Tokens / 2) * 4 + threadIdx.x / 32;
-    return unit < shape::units && unit / shape::owned == split;
+  // Does this warp finish the rows that it has in block b?
+  __device__ bool finishes(int b) const {
+    const int unit = b * 4 + threadIdx.x / 32;
+    return unit < shape::units && (shape::by_tokens || unit / shape::owned == split);
   }
   // Odd sizes, and the shrink's own layout. (Any)
-  __device__ __forceinline__ void store_any(const accumulators& acc, const post_slot<T>& post) const {
+  __device__ __forceinline__ void store_any(const sums& acc, const post_slot<T>& post) const {
     T* y = static_cast<T*>(seg.y);
 #pragma unroll
     for (int e = 0; e < held; ++e) {
       const int token = token_of(e), row = row_of(e);
-      if (!finishes(e) || token >= g.m || row >= seg.n) continue;
-      const float v = acc[e / (Tokens / 2)][e % (Tokens / 2)];
+      if (!finishes(e / each) || token >= g.m || row >= seg.n) continue;
+      const float v = acc[e / each][e % each];
       if (g.by_row)
         y[static_cast<long long>(row) * g.m + token] = from_float<T>(v);
       else
@@ -285,22 +261,25 @@ struct stream_block {
   template <class F> __device__ __forceinline__ void each_pair(const F& f) const {
     const int lane = threadIdx.x % 32, odd = (lane / 4) & 1;
 #pragma unroll
-    for (int b = 0; b < blocks; ++b) {
-      if (!finishes(b * (Tokens / 2))) continue;
+    for (int b = 0; b < with_rows; ++b) {
+      if (!finishes(b)) continue;
       const int unit = b * 4 + threadIdx.x / 32;
-      const int row = row0 + unit * 16 + lane / 4 - odd, token = (lane % 4) * 2 + odd;
+      const int row = row0 + unit * 16 + lane / 4 - odd, token = eight_of(0) * 8 + (lane % 4) * 2 + odd;
       const long long first = static_cast<long long>(token) * seg.n + row;
 #pragma unroll
-      for (int j = 0; j < Tokens / 8; ++j) {
-        if (j >= eights()) break;
+      for (int j = 0; j < finished / 8; ++j) {
+        if (!shape::by_tokens && j >= eights()) break;
+        const int further = 8 * (eight_of(j) - eight_of(0));
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          f(b, j, h, token + 8 * j < g.m && row + 8 * h < seg.n ? first + 8LL * j * seg.n + 8 * h : -1);
+          f(b, j, h,
+            token + further < g.m && row + 8 * h < seg.n ? first + static_cast<long long>(further) * seg.n + 8 * h
+                                                         : -1);
       }
     }
   }
   // What is added to the pairs, asked for as soon as the kernel before has finished.
-  using pairs = std::uint32_t[blocks][Tokens / 8][2];
+  using pairs = std::uint32_t[with_rows][finished / 8][2];
   __device__ __forceinline__ void load_residual(pairs& to) const {
     ptx::wait_for_previous_kernel();
     each_pair([&](int b, int j, int h, long long at) {
@@ -309,23 +288,23 @@ struct stream_block {
   }
   // 1 / rms of each token, which a warp finds meanwhile, and the factors of a norm behind y for the rows of each pair.
   __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
-  using gains = float2[blocks][2];
-  __device__ __forceinline__ void activate_all(accumulators& acc) const {
+  using gains = float2[with_rows][2];
+  __device__ __forceinline__ void activate_all(sums& acc) const {
     if (seg.act == activation::none) return;
 #pragma unroll
     for (auto& block : acc)
 #pragma unroll
-      for (int e = 0; e < Tokens / 2; e += 4) {
+      for (int e = 0; e < each; e += 4) {
         const float4 v = activate_four(seg.act, make_float4(block[e], block[e + 1], block[e + 2], block[e + 3]));
         block[e] = v.x, block[e + 1] = v.y, block[e + 2] = v.z, block[e + 3] = v.w;
       }
   }
-  __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual) const {
+  __device__ __forceinline__ void store(const sums& acc, const pairs& residual) const {
     store(acc, residual, [](int, int, long long, std::uint32_t) {});
   }
   // `also` is called for every pair as it is stored: also(b, h, at, pair).
   template <class Also>
-  __device__ __forceinline__ void store(const accumulators& acc, const pairs& residual, const Also& also) const {
+  __device__ __forceinline__ void store(const sums& acc, const pairs& residual, const Also& also) const {
     const int odd = (threadIdx.x / 4) & 1;
     T* const y = static_cast<T*>(seg.y);
     each_pair([&](int b, int j, int h, long long at) {
@@ -342,26 +321,37 @@ struct stream_block {
     });
   }
   __device__ void consume() const {
-    const post_slot<T> post{seg.slot.scale, seg.slot.shift, static_cast<const T*>(seg.residual), seg.act, g.m, seg.n};
     row_post p;
     load_post(p);
     accumulators acc;
     pairs residual;
-    const bool by_pairs = !Any || (!g.by_row && seg.n % 2 == 0);
-    if (by_pairs && seg.residual != nullptr) load_residual(residual);
+    if (by_pairs() && seg.residual != nullptr) load_residual(residual);
     gains gain;
     if (norms && g.behind.gain != nullptr) load_gains<T>(*this, gain);
     accumulate(acc);
     if constexpr (Rank > 0) expand(acc);
-    if constexpr (Splits > 1) exchange(acc);
+    if constexpr (shape::by_tokens) {
+      sums mine;
+      exchange_tokens(*this, acc, mine);
+      finish(mine, p, residual, gain);
+    } else {
+      if constexpr (Splits > 1) exchange_rows(*this, acc);
+      finish(reinterpret_cast<sums&>(acc), p, residual, gain);
+    }
+  }
+  __device__ bool by_pairs() const { return !Any || (!g.by_row && seg.n % 2 == 0); }
+  // What follows the sums: factors, summands, activation, residual, and what a norm behind needs.
+  __device__ __forceinline__ void finish(sums& acc, const row_post& p, const pairs& residual, const gains& gain) const {
     if constexpr (norms)
-      if (g.ahead.squares != nullptr) normalize_tokens<Tokens>(acc, token_factors());
+      if (g.ahead.squares != nullptr) normalize_tokens(*this, acc);
+    if (p.any) {
 #pragma unroll
-    for (int b = 0; b < blocks; ++b)
+      for (int b = 0; b < with_rows; ++b)
 #pragma unroll
-      for (int e = 0; e < Tokens / 2; ++e)
-        acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
-    if (!by_pairs) return store_any(acc, post);
+        for (int e = 0; e < each; ++e) acc[b][e] = fmaf(acc[b][e], p.scale[b][(e >> 1) & 1], p.shift[b][(e >> 1) & 1]);
+    }
+    if (!by_pairs())
+      return store_any(acc, {seg.slot.scale, seg.slot.shift, static_cast<const T*>(seg.residual), seg.act, g.m, seg.n});
     if constexpr (can_gate)
       if (g.gated) return store_gated<T, Tokens>(*this, acc);
     activate_all(acc);

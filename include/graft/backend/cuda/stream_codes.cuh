@@ -16,10 +16,10 @@
 namespace graft::cuda {
 
 // Side: with warps that make S, which leaves fewer registers for the others.
-template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many> struct code_block {
-  using units = code_units<T, Form, Whole, Many>;
+template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linked> struct code_block {
+  using units = code_units<T, Form, Whole, Linked>;
   using codes = typename units::codes;
-  using side_branch = code_side<T, Form, Eights, Whole, Many>;
+  using side_branch = code_side<T, Form, Eights, Whole, Linked>;
   static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side_branch::threads : 0);
   static constexpr int stages = code_stages, among_us = 1, side_is_there = 2;
   static constexpr int chunks = 2 * code_steps;  // of 32 columns
@@ -96,15 +96,15 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
   // Runs of 64 do without a branch from step to step, so that one is looked up while the other is multiplied: what is
   // not there has zeros for x and for scales.
   static constexpr bool runs = Form == code_form::runs;
-  // Steps of the first unit that are looked up while x is on its way.
-  static constexpr int early_steps = runs && Eights == 2 ? 1 : 0;
+  // Steps of the first unit that are looked up while x is on its way, where layers are linked and registers few.
+  static constexpr int early_steps = Linked && runs && Eights == 2 ? 1 : 0;
   using early_numbers = step_numbers[early_steps > 0 ? early_steps : 1];
   template <int Early>
-  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, int slot, const x_words& x,
+  __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, int stage, const x_words& x,
                                              const early_numbers& early) const {
-    const std::uint32_t unit = in.at(slot);
+    const std::uint32_t unit = in.at(stage);
     typename units::lane_scales scale;
-    if constexpr (runs) in.load_scales(scale, slot);
+    if constexpr (runs) in.load_scales(scale, stage);
 #pragma unroll
     for (int b = 0; b < code_steps; ++b) {
       if (!runs && b >= in.own_steps) break;
@@ -119,7 +119,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
         continue;
       }
       sums part;
-      if constexpr (!runs) in.load_scales(scale, slot, b);
+      if constexpr (!runs) in.load_scales(scale, stage, b);
       multiply<true>(part, now.half[0], x[2 * b]);
       if constexpr (!runs) add(acc, part, scale, 0);
       multiply<!runs>(part, now.half[1], x[2 * b + 1]);
@@ -131,14 +131,14 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
     const auto thread = static_cast<int>(threadIdx.x);
     const side_branch side{in, split};
     [[maybe_unused]] typename units::place next = in.first_place();
-    const auto request = [&](int i, int slot) {
-      if (in.has(i)) {
+    const auto request = [&](int i, int stage) {
+      if ((!Linked && i == 0) || in.has(i)) {
         if constexpr (Whole)
-          in.request(next, i, slot);
+          in.request(next, i, stage);
         else
-          in.request(i, slot);
+          in.request(i, stage);
       }
-      if (Side && in.has(i)) side.ask_b(i);
+      if (Side && ((!Linked && i == 0) || in.has(i))) side.ask_b(i);
       code_detail::end_of_copies();
     };
     const auto request_others = [&] {
@@ -156,28 +156,31 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
     load_x(x);
     if (!all_first) request_others();  // x does not wait behind them
     ptx::named_barrier(among_us, consumers);
-    if (in.g.ahead.squares != nullptr && in.warp < in.m())
-      find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
+    if (has_norm_ahead() && in.warp < in.m()) find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
     const codes numbers{in.of.from.how.codes, in.table() + in.lane * 4};
-    const auto arrive = [&](int i, int slot) {
+    const auto arrive = [&](int i, int stage) {
       code_detail::wait_for_copies<stages - 1>();
       __syncwarp();
       if constexpr (units::has_scales && !Whole)
-        if (in.nested) in.widen_scales(i, slot);
+        if (in.nested) in.widen_scales(i, stage);
     };
-    int slot = 0, in_phase = 0;
+    int stage = 0, in_phase = 0;
     early_numbers early;
-    arrive(0, 0);
-#pragma unroll
-    for (int b = 0; b < early_steps; ++b) look_up(early[b], numbers, in.at(0), b);
-    if constexpr (early_steps > 0) __syncwarp();
     sums acc = {};
-    accumulate<early_steps>(acc, numbers, 0, x, early);
-    for (int i = 0;; accumulate<0>(acc, numbers, slot, x, early)) {
+    if constexpr (Linked) {  // a layer by itself begins and ends sooner with less code
+      arrive(0, 0);
+#pragma unroll
+      for (int b = 0; b < early_steps; ++b) look_up(early[b], numbers, in.at(0), b);
+      if constexpr (early_steps > 0) __syncwarp();
+      accumulate<early_steps>(acc, numbers, 0, x, early);
+    }
+    const auto take_unit = [&] { accumulate<0>(acc, numbers, stage, x, early); };
+    for (int i = 0;;) {
+      if constexpr (!Linked) arrive(i, stage), take_unit();
       const bool ends_phase = in_phase + 1 == in.g.phase || !in.has(i + 1);
       __syncwarp();
-      request(i + stages, slot);
-      if (++slot == stages) slot = 0;
+      request(i + stages, stage);
+      if (++stage == stages) stage = 0;
 #pragma unroll
       for (int n = 0; n < Eights; ++n) {
         ptx::store_shared(own_sum(in_phase, in.warp, n),
@@ -191,9 +194,11 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
         in_phase = 0;
         if (!in.has(i)) break;
       }
-      arrive(i, slot);
+      if constexpr (Linked) arrive(i, stage), take_unit();
     }
   }
+  __device__ bool has_norm_ahead() const { return Linked && in.g.ahead.squares != nullptr; }
+  __device__ bool has_norm_behind() const { return Linked && in.g.behind.gain != nullptr; }
   // What this lane has of the sums of a warp.
   __device__ std::uint32_t own_sum(int unit, int warp, int n) const {
     return in.sum_at((unit * summands + warp) * Eights + n, in.lane / 8) + in.lane % 8 * 16;
@@ -239,14 +244,12 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
   // y of `count` units from number `i` of this block on.
   __device__ void finish(int i, int count, const side_branch& side) const {
     const int thread = static_cast<int>(threadIdx.x), all = count * 128 * Eights;
-    if (Side && side.groups() > 0 && i == 0)
-      ptx::named_barrier(side_is_there, threads);
-    else
-      ptx::named_barrier(among_us, consumers);
+    ptx::named_barrier(among_us, consumers);
     if (Side && side.groups() > 0) {
       expand(i, count, side);
       ptx::named_barrier(among_us, consumers);
     }
+    if constexpr (!Linked) return finish_fours(i, count);
     const std::uint32_t parts = in.base + in.g.parts_at;
     const bool shared = !Whole && in.g.splits > 1;
     if (shared) {
@@ -256,7 +259,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
     }
 #pragma unroll 1
     for (int e = thread; e < (in.gated() ? all / 2 : all); e += consumers) {
-      element at(e, in.g.behind.gain != nullptr);
+      element at(e, has_norm_behind());
       const int token = at.token();
       if (in.gated()) at.unit *= 2;
       const int row = in.row_of(i + at.unit) + at.row();
@@ -277,12 +280,35 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
       else
         for (int s = 0; s < in.g.splits; ++s) v += ptx::load_one_at(parts + at.sum() * 4, s);
       *y = from_float<T>(v = posted(in.of, v, token, row));
-      if (in.g.behind.gain != nullptr) store_normed<T>(in.g.behind, v, static_cast<long long>(token) * in.of.n, row);
+      if (has_norm_behind()) store_normed<T>(in.g.behind, v, static_cast<long long>(token) * in.of.n, row);
     }
     if (shared)
       ptx::cluster_sync();
     else if (in.has(i + count))
       ptx::named_barrier(among_us, consumers);
+  }
+  // The same for a layer by itself, which has little to do for each: a thread has what one lane has of all warps, two
+  // neighbouring tokens of a row and of the one eight further.
+  __device__ __forceinline__ void finish_fours(int i, int count) const {
+#pragma unroll 1
+    for (int j = in.warp; j < count * Eights; j += code_warps) {
+      const std::uint32_t at = own_sum(j / Eights, 0, j % Eights), apart = own_sum(j / Eights, 1, j % Eights) - at;
+      float v[4] = {};
+#pragma unroll 8
+      for (int w = 0; w < code_warps; ++w) {
+        const float4 sum = ptx::load_shared_float4(at + w * apart);
+        v[0] += sum.x, v[1] += sum.y, v[2] += sum.z, v[3] += sum.w;
+      }
+      const int token = j % Eights * 8 + in.lane % 4 * 2, row = in.row_of(i + j / Eights) + in.lane / 4;
+      T* const y = static_cast<T*>(in.of.y) + static_cast<long long>(token) * in.of.n + row;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int next = e % 2, further = e / 2 * 8;
+        if (token + next < in.m())
+          y[next * in.of.n + further] = from_float<T>(posted(in.of, v[e], token + next, row + further));
+      }
+    }
+    if (in.has(i + count)) ptx::named_barrier(among_us, consumers);
   }
   // x Wᵀ + S Bᵀ, over the columns of this block.
   __device__ __forceinline__ float number(const element& e, int i) const {
@@ -300,37 +326,48 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
     return v;
   }
   __device__ __forceinline__ float posted(const code_segment& of, float v, int token, int row) const {
-    if (in.g.ahead.squares != nullptr) v *= __uint_as_float(ptx::load_shared(in.base + in.g.factors_at + token * 4));
+    if (has_norm_ahead()) v *= __uint_as_float(ptx::load_shared(in.base + in.g.factors_at + token * 4));
+    if (!Linked && of.slot.scale == nullptr && of.slot.shift == nullptr && of.act == activation::none &&
+        of.residual == nullptr)
+      return v;  // without what a call needs
     return post_slot<T>{of.slot.scale, of.slot.shift, static_cast<const T*>(of.residual), of.act, in.m(), of.n}(
         v, token, row);
   }
 };
 
-template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Many>
-__global__ void __launch_bounds__(code_block<T, Form, Eights, Side, Whole, Many>::threads, 1)
-    stream_codes_kernel(const __grid_constant__ code_args g) {
+template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linked>
+__global__ void __launch_bounds__(code_block<T, Form, Eights, Side, Whole, Linked>::threads, 1)
+    stream_codes_kernel(const __grid_constant__ code_args_of<Linked> g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t begins = ptx::shared_address(raw);
-  if (begins % (1U << 24U) != code_memory_begins) __trap();  // nothing else may lie in front
-  const std::uint32_t base = begins - static_cast<std::uint32_t>(code_memory_begins);
+  const bool right = begins % (1U << 24U) == code_memory_begins;  // nothing else may lie in front
+  if (Linked && !right) __trap();
+  const std::uint32_t base = Linked ? begins - static_cast<std::uint32_t>(code_memory_begins) : 0;
   const int split = static_cast<int>(blockIdx.x), cluster = static_cast<int>(blockIdx.y);
   int s = 0;
-  if constexpr (Many)
+  if constexpr (Linked)
 #pragma unroll
     for (int other = 1; other < max_segments; ++other) s += cluster >= g.segment[other].first ? 1 : 0;
   const code_segment& of = g.segment[s];
-  using block = code_block<T, Form, Eights, Side, Whole, Many>;
-  const block now{{g, of, base, split, cluster - of.first, of.clusters}, split};
+  using block = code_block<T, Form, Eights, Side, Whole, Linked>;
+  const block now{
+      {g, of, base, split, Linked ? cluster - of.first : cluster, Linked ? of.clusters : static_cast<int>(gridDim.y)},
+      split};
+  if constexpr (Side) {
+    if (threadIdx.x == 0)
+      ptx::barrier_init(typename block::side_branch{now.in, split}.ready(), block::side_branch::threads);
+    __syncthreads();
+  }
   if (!Side || threadIdx.x < block::consumers) {
     if constexpr (Side) ptx::take_registers<104>();
     now.consume();
+    if (!Linked && !right) __trap();  // asked where nobody waits for the answer
   } else {
     ptx::give_registers<64>();
     const typename block::side_branch side{now.in, split};
     if (side.groups() == 0) return;
     side.make(static_cast<int>(threadIdx.x) - block::consumers);
-    asm volatile("bar.arrive %0, %1;" ::"n"(block::side_is_there), "n"(block::threads) : "memory");
   }
 #endif
 }

@@ -21,7 +21,7 @@ __device__ __forceinline__ void load_gains(const Block& block, typename Block::g
   const norm_behind& norm = block.g.behind;
   ptx::wait_for_previous_kernel();
 #pragma unroll
-  for (int b = 0; b < Block::blocks; ++b)
+  for (int b = 0; b < Block::with_rows; ++b)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = block.row0 + (b * 4 + threadIdx.x / 32) * 16 + lane / 8 * 2 + 8 * h;
@@ -87,14 +87,14 @@ __device__ __forceinline__ void find_token_factors(const norm_ahead& norm, int m
   if (lane < Tokens) ptx::store_shared(to + 4 * token, __float_as_uint(1 / sqrtf(fmaf(sum[0], share, eps))));
   ptx::named_arrive(norm_is_there, 160);
 }
-template <int Tokens, int Blocks>
-__device__ __forceinline__ void normalize_tokens(float (&acc)[Blocks][Tokens / 2], std::uint32_t factors) {
+template <class Block> __device__ __forceinline__ void normalize_tokens(const Block& block, typename Block::sums& acc) {
   ptx::named_barrier(norm_is_there, 160);
 #pragma unroll
-  for (int j = 0; j < Tokens / 8; ++j) {
-    const float2 factor = ptx::load_shared_float2(factors + 4 * (8 * j + threadIdx.x % 4 * 2));
+  for (int j = 0; j < Block::finished / 8; ++j) {
+    const float2 factor =
+        ptx::load_shared_float2(block.token_factors() + 4 * (8 * block.eight_of(j) + threadIdx.x % 4 * 2));
 #pragma unroll
-    for (int b = 0; b < Blocks; ++b)
+    for (int b = 0; b < Block::with_rows; ++b)
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[b][4 * j + i] *= (i & 1) != 0 ? factor.y : factor.x;
   }

@@ -15,6 +15,10 @@ struct stream_shape {
   static constexpr int threads = Rank > 0 ? 224 : 192;    // a warpgroup, and a warp for each of W, x and the adapter
   static constexpr int blocks = (Rows + Rank + 63) / 64;  // 64-row operands
   static constexpr int units = Rows / 16, owned = units / Splits;
+  // Of two blocks that meet, each finishes every other eight of the tokens, so that all warps have a share. Where eight are
+  // all, it is half of the rows, on which other warps beside them count as well.
+  static constexpr bool by_tokens = Splits == 2 && Tokens > 8 && Beside == 0;
+  static constexpr int finished = by_tokens ? Tokens / 2 : Tokens;
   static constexpr std::uint32_t pitch = Rank * 2;
   static constexpr std::uint32_t w = Rows * 128, a = Rank * 128, x = Tokens * 128, stage = w + a + x;
   static constexpr std::uint32_t b_bytes = blocks * 64 * Rank * 2, s_bytes = Tokens * Rank * 2;

@@ -7,8 +7,9 @@
 // are tokens, the inner axis of the product. The blocks of a cluster have the same columns and other tokens: each adds a
 // share of all their sums, in the order of the parts, and writes it. No atomics: the same bits every time. Two blocks
 // share a multiprocessor, so that one loads while the other one waits. With a Rank of 128 Z passes through half as often as
-// with 64. (256 leaves room for one block: their clusters of four then do not fit at once, and it took 35 µs where 64
-// took 27.)
+// with 64, and where there are no more blocks than multiprocessors each has a longer ring instead of a neighbour: 19.5 µs
+// where two took 23, for 4096 x 4096 and 256. (Tiles of 128 x 256 need four parts to fill the device, and of such clusters
+// an H200 has room for 30 at once: two waves, 34 µs.)
 //   diagonal   Q is as wide as Z, and of Zᵀ Q only square blocks on the diagonal are wanted: the gradient of a rotation.
 //   rows       D = Z Qᵀ instead: 128 rows of Z and Rank of Q, whose inner axis is cut into parts. S of a side branch of a
 //              large rank, where whole tiles would leave half of the multiprocessors idle.
@@ -29,13 +30,15 @@ template <int Rank, sum_of What = sum_of::columns> struct sum_shape {
   static constexpr int threads = 288, blocks = 2, parts = 8;  // on a multiprocessor; in a cluster, at most
   static constexpr std::uint32_t box = sum_step * 128, q = sum_step * Rank * (What == sum_of::diagonal ? 4 : 2),
                                  stage = 2 * box + q;
-  static constexpr int stages = (shared_memory_limit / blocks - 1024 - 256) / stage;
-  static constexpr std::uint32_t barriers = stages * stage, bytes = barriers + 256 + 1024;
+  static constexpr int stages = (shared_memory_limit / blocks - 1024 - 256) / stage,
+                       stages_alone = (shared_memory_limit - 1024 - 256) / stage;  // with a multiprocessor to itself
+  static constexpr std::uint32_t bytes = stages * stage + 256 + 1024, bytes_alone = stages_alone * stage + 256 + 1024;
   // Sums in shared memory, in the order of the result: rows of Rank, or of 128. What is added to their length lets threads
   // with neighbouring rows write to different banks.
   static constexpr int by_column_pitch = Rank + 8, by_rank_pitch = sum_columns + 4;
-  static_assert(stages >= 2 && sum_columns * by_column_pitch * 4 <= barriers && Rank * by_rank_pitch * 4 <= barriers);
-  static_assert(16 * stages <= 256);
+  static_assert(stages >= 2 && sum_columns * by_column_pitch * 4 <= stages * stage &&
+                Rank * by_rank_pitch * 4 <= stages * stage);
+  static_assert(16 * stages_alone <= 256);
 };
 
 struct sum_maps {
@@ -48,6 +51,7 @@ struct sum_args {
   bool adds;            // to what is there
   cells<float> factor;  // one number, or none
   cells<float> to;
+  int stages = 0;  // of the ring; 0: as many as leave room for a second block
 };
 
 template <class T, int Rank, sum_of What> struct sum_block {
@@ -61,14 +65,15 @@ template <class T, int Rank, sum_of What> struct sum_block {
   float* partial;  // the same shared memory, once the ring is no longer used
   int part, parts, column0, rank0;
 
-  __device__ std::uint32_t full(int q) const { return base + shape::barriers + 8 * q; }
-  __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
+  __device__ int stages() const { return g.stages > 0 ? g.stages : shape::stages; }
+  __device__ std::uint32_t full(int q) const { return base + stages() * shape::stage + 8 * q; }
+  __device__ std::uint32_t empty(int q) const { return full(stages() + q); }
   __device__ int first() const { return static_cast<int>(static_cast<long long>(g.steps) * part / parts); }
   __device__ int last() const { return static_cast<int>(static_cast<long long>(g.steps) * (part + 1) / parts); }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < shape::stages; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 2);
+      for (int i = 0; i < stages(); ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 2);
       ptx::barrier_init_fence();
     }
     __syncthreads();
@@ -95,7 +100,7 @@ template <class T, int Rank, sum_of What> struct sum_block {
             ptx::load_tile(to + (2 + i) * shape::box, &maps.q, rank0 + 64 * i, s * sum_step, full(q), ptx::evict_last);
         }
       }
-      if (++q == shape::stages) q = 0, phase ^= 1;
+      if (++q == stages()) q = 0, phase ^= 1;
     }
   }
   __device__ bool by_column() const { return What != sum_of::columns || g.by_column; }
@@ -133,7 +138,7 @@ template <class T, int Rank, sum_of What> struct sum_block {
       wgmma_wait<1>();
       if (before >= 0 && thread == 0) ptx::barrier_arrive(empty(before));
       before = q;
-      if (++q == shape::stages) q = 0, phase ^= 1;
+      if (++q == stages()) q = 0, phase ^= 1;
     }
     wgmma_wait<0>();
     ptx::named_barrier(1, 256);  // the other warpgroup reads the ring no more

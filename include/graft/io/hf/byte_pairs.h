@@ -23,30 +23,30 @@ class pair_table {
   void reserve(std::size_t n) {
     std::size_t size = 16;
     while (size < 2 * n) size *= 2;
-    slots_.assign(size, {});
+    buckets_.assign(size, {});
   }
   // The first rank of a pair counts.
   void add(std::uint32_t a, std::uint32_t b, merge m) {
-    slot& s = slots_[find(key(a, b))];
+    bucket& s = buckets_[find(key(a, b))];
     if (s.key == 0) s = {key(a, b), m};
   }
   const merge* get(std::uint32_t a, std::uint32_t b) const {
-    const slot& s = slots_[find(key(a, b))];
+    const bucket& s = buckets_[find(key(a, b))];
     return s.key != 0 ? &s.value : nullptr;
   }
 
  private:
-  struct slot {
+  struct bucket {
     std::uint64_t key = 0;
     merge value{};
   };
   static std::uint64_t key(std::uint32_t a, std::uint32_t b) { return (static_cast<std::uint64_t>(a) + 1) << 32U | b; }
   std::size_t find(std::uint64_t k) const {
     std::size_t i = (k * 0x9E3779B97F4A7C15ULL) >> 20U;
-    for (i &= slots_.size() - 1; slots_[i].key != 0 && slots_[i].key != k;) i = (i + 1) & (slots_.size() - 1);
+    for (i &= buckets_.size() - 1; buckets_[i].key != 0 && buckets_[i].key != k;) i = (i + 1) & (buckets_.size() - 1);
     return i;
   }
-  std::vector<slot> slots_ = std::vector<slot>(16);
+  std::vector<bucket> buckets_ = std::vector<bucket>(16);
 };
 
 struct byte_pairs {

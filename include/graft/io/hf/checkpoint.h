@@ -15,7 +15,7 @@ template <class Engine> std::vector<tensor_view> state_tensors(trainer<Engine>& 
   std::vector<tensor_view> all = optimizer_tensors(t.optimizer(), step);
   if (t.ranks())
     for (const auto& [name, values] : t.ranks()->state())
-      all.push_back({"adalora." + name, dtype::f32, {values.size()}, std::as_bytes(values)});
+      all.push_back({"adalora." + name, safetensors_type::f32, {values.size()}, std::as_bytes(values)});
   return all;
 }
 }  // namespace detail
@@ -51,7 +51,7 @@ template <class Engine> status resume(const std::string& folder, causal_lm<Engin
     for (const auto& [name, to] : ranks) {
       const result<tensor_view> v = state->find(name);
       if (!v) return v.failure();
-      if (v->type != dtype::f32 || v->data.size() != to.size_bytes())
+      if (v->type != safetensors_type::f32 || v->data.size() != to.size_bytes())
         return fail_in(state->file, "tensor ", in_quotes(name), " is ", shape_text(v->shape), ", expected [",
                        number(to.size()), "]");
     }

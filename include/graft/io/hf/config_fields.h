@@ -44,10 +44,8 @@ inline void read_stored(config_reader& in, model_config& c) {
   const char* key = in.set("dtype") != nullptr ? "dtype" : "torch_dtype";
   const json* v = in.set(key);
   if (v == nullptr) return;
-  for (const auto& [name, type] : {std::pair{"float32", graft::dtype::f32},
-                                   {"float16", graft::dtype::f16},
-                                   {"bfloat16", graft::dtype::bf16},
-                                   {"float64", graft::dtype::f64}})
+  for (const auto& [name, type] :
+       {std::pair{"float32", dtype::f32}, {"float16", dtype::f16}, {"bfloat16", dtype::bf16}, {"float64", dtype::f64}})
     if (v->says(name)) return void(c.stored = type);
   in.expected(key, *v, "\"float32\", \"float16\", \"bfloat16\" or \"float64\"");
 }

@@ -64,7 +64,8 @@ GRAFT_LIBRARY status save_adapter(const std::string& folder, const adapter_set& 
     for (const auto& [name, t] : m.tensors) {
       if (at == modules.end()) {
         if (t.stored)
-          more.push_back({t.key, dtype::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
+          more.push_back(
+              {t.key, safetensors_type::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
         continue;
       }
       loaded_tensor& to = at->layer.tensors.at(name);
@@ -72,7 +73,8 @@ GRAFT_LIBRARY status save_adapter(const std::string& folder, const adapter_set& 
     }
     for (const auto& [name, t] : m.base) {
       if (at == modules.end())
-        more.push_back({t.key, dtype::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
+        more.push_back(
+            {t.key, safetensors_type::f32, {t.shape.begin(), t.shape.end()}, std::as_bytes(std::span(*t.data))});
       else if (name == "bias")
         at->layer.base_bias->data = *t.data;
     }

@@ -15,7 +15,7 @@ class made_tensors {
     std::size_t count = 1;
     for (const long long n : shape) count *= static_cast<std::size_t>(n);
     std::vector<float>& v = values_.emplace_back(count);
-    views_.push_back({key, dtype::f32, {shape.begin(), shape.end()}, std::as_bytes(std::span(v))});
+    views_.push_back({key, safetensors_type::f32, {shape.begin(), shape.end()}, std::as_bytes(std::span(v))});
     return v;
   }
   bool has(std::string_view key) const {

@@ -31,9 +31,9 @@ inline void read_quantization(config_reader& in, model_config& c) {
     if (four && storage != "uint8")
       of.expected("bnb_4bit_quant_storage", *of.at("bnb_4bit_quant_storage"),
                   "uint8; save the model with that storage");
-    w.codes = eight ? graft::dtype::int8 : type == "nf4" ? graft::dtype::nf4 : graft::dtype::fp4;
+    w.codes = eight ? dtype::int8 : type == "nf4" ? dtype::nf4 : dtype::fp4;
   } else if (method == "fp8" || method == "fbgemm_fp8" || method == "compressed-tensors") {
-    w.codes = graft::dtype::f8_e4m3;
+    w.codes = dtype::f8_e4m3;
   } else {
     of.reject("'quant_method' is ", in_quotes(method),
               ", expected bitsandbytes or fp8; load the model in bfloat16 and save it again");

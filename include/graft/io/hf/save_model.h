@@ -23,8 +23,9 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 
 namespace graft::io::hf {
 
-inline std::optional<dtype> stored_as(graft::dtype type) {
-  for (const dtype t : {dtype::f32, dtype::f64, dtype::f16, dtype::bf16, dtype::i64})
+inline std::optional<safetensors_type> stored_as(dtype type) {
+  for (const safetensors_type t : {safetensors_type::f32, safetensors_type::f64, safetensors_type::f16,
+                                   safetensors_type::bf16, safetensors_type::i64})
     if (computed_as(t) == type) return t;
   return std::nullopt;
 }
@@ -61,7 +62,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
         if (status s = codes.add(name, v, tensors); !s) return s;
         continue;
       }
-      const std::optional<dtype> type = stored_as(v.type);
+      const std::optional<safetensors_type> type = stored_as(v.type);
       if (!type) return fail_in(folder, "tensor ", in_quotes(name), " has a type that no file of this kind holds");
       const std::size_t each = static_cast<std::size_t>(bits_of(v.type)) / 8;
       auto bytes = std::span(static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count()) * each);

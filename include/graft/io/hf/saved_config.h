@@ -30,8 +30,8 @@ inline void erase(json& of, std::string_view key) {
   of.items.erase(of.items.begin() + (at - of.keys.begin()));
   of.keys.erase(at);
 }
-inline const char* key_of_plain_modules(graft::dtype codes) {
-  return codes == graft::dtype::f8_e4m3 ? "modules_to_not_convert" : "llm_int8_skip_modules";
+inline const char* key_of_plain_modules(dtype codes) {
+  return codes == dtype::f8_e4m3 ? "modules_to_not_convert" : "llm_int8_skip_modules";
 }
 }  // namespace detail
 

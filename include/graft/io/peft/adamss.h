@@ -122,8 +122,8 @@ inline status adamss_frozen(peft_source& s) {
   if (!right) return right.failure();
   const long long columns = adamss_columns(s), directions = adamss_directions(s);
   if (status good = check_shape(*right, {directions, columns}, s.file.file); !good) return good;
-  loaded_tensor of_weight{right->key + " of the weight", {}, {directions, s.base.in}, dtype::f32, false};
-  loaded_tensor of_bias{right->key + " of the bias", {}, {directions}, dtype::f32, false};
+  loaded_tensor of_weight{right->key + " of the weight", {}, {directions, s.base.in}, safetensors_type::f32, false};
+  loaded_tensor of_bias{right->key + " of the bias", {}, {directions}, safetensors_type::f32, false};
   for (long long k = 0; k < directions; ++k) {
     const auto first = right->data.begin() + k * columns;
     of_weight.data.insert(of_weight.data.end(), first, first + s.base.in);
@@ -134,7 +134,7 @@ inline status adamss_frozen(peft_source& s) {
   const std::vector<std::vector<std::size_t>>& groups = found.groups;
   const std::vector<std::vector<long long>>&A = s.layer.tensors.at("adamss_A").parts,
                                      &B = s.layer.tensors.at("adamss_B").parts;
-  loaded_tensor places{s.prefix() + "adamss_places", {}, {2, 0}, dtype::i64, false};
+  loaded_tensor places{s.prefix() + "adamss_places", {}, {2, 0}, safetensors_type::i64, false};
   std::vector<std::int64_t> cols;
   long long rank = 0;
   for (std::size_t k = 0; k < groups.size(); ++k) {

@@ -24,7 +24,7 @@ inline status fourierft_frozen(peft_source& s) {
   const std::string of = spectrum_name(s, static_cast<long long>(n));
   const std::string rows = "fourierft_rows" + of;
   s.layer.tensors["fourierft_rows"] = s.once(rows, [&] {
-    loaded_tensor t{rows, {}, {out, static_cast<long long>(2 * n)}, dtype::f32, false};
+    loaded_tensor t{rows, {}, {out, static_cast<long long>(2 * n)}, safetensors_type::f32, false};
     const std::vector<double> cosine = turns(out, false), sine = turns(out, true);
     for (long long i = 0; i < out; ++i)
       for (const std::vector<double>* table : {&cosine, &sine})
@@ -34,7 +34,7 @@ inline status fourierft_frozen(peft_source& s) {
   });
   const std::string columns = "fourierft_columns" + of;
   s.layer.tensors["fourierft_columns"] = s.once(columns, [&] {
-    loaded_tensor t{columns, {}, {static_cast<long long>(2 * n), in}, dtype::f32, false};
+    loaded_tensor t{columns, {}, {static_cast<long long>(2 * n), in}, safetensors_type::f32, false};
     const std::vector<double> cosine = turns(in, false), sine = turns(in, true);
     const double size = static_cast<double>(out) * static_cast<double>(in);
     for (const bool second : {false, true})

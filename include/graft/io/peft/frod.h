@@ -51,7 +51,7 @@ inline status frod_frozen(peft_source& s) {
   } else if (status got = s.take("frod_s_indices", "base_model.frod_s_indices." + kind, true); !got) {
     return got;
   }
-  loaded_tensor U{s.prefix() + "frod_U", frod_left_factor(w, V.data), {out, in}, dtype::f32, false};
+  loaded_tensor U{s.prefix() + "frod_U", frod_left_factor(w, V.data), {out, in}, safetensors_type::f32, false};
   if (U.data.empty()) return fail_in(s.file.file, "tensor ", in_quotes(V.key), " has no inverse");
   s.layer.tensors["frod_U"] = std::move(U);
   return ok;

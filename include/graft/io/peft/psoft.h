@@ -24,7 +24,7 @@ inline void check_psoft(config_reader& in, const adapter_config& c) {
 inline status psoft_frozen(peft_source& s) {
   const long long r = s.config.whole("r"), out = s.base.out, in = s.base.in;
   const view& w = s.base.weight;
-  if (w.data == nullptr || w.type != graft::dtype::f32 || w.rank != 2 || w.size[0] != out || w.size[1] != in)
+  if (w.data == nullptr || w.type != dtype::f32 || w.rank != 2 || w.size[0] != out || w.size[1] != in)
     return fail_in(s.file.file,
                    "PSOFT's frozen factors follow from the base weight: give it to read_peft_layer as "
                    "base_layer::weight, float [",
@@ -43,9 +43,12 @@ inline status psoft_frozen(peft_source& s) {
           : svd::low_rank_pairs(std::move(a), rank, s.config.whole("psoft_svd_lowrank_niter"),
                                 s.config.seed("random_seed"));
   const bool pissa = s.config.word("ab_svd_init") == "pissa_init";
-  loaded_tensor A{s.prefix() + "psoft_A", {}, {r, in}, dtype::f32, false};
-  loaded_tensor B{
-      s.prefix() + "psoft_B", std::vector<float>(static_cast<std::size_t>(out * r)), {out, r}, dtype::f32, false};
+  loaded_tensor A{s.prefix() + "psoft_A", {}, {r, in}, safetensors_type::f32, false};
+  loaded_tensor B{s.prefix() + "psoft_B",
+                  std::vector<float>(static_cast<std::size_t>(out * r)),
+                  {out, r},
+                  safetensors_type::f32,
+                  false};
   for (std::size_t k = 0; k < rank; ++k) {
     const double size = p.values[k] / s.layer.scalars.at("scaling"), root = pissa ? std::sqrt(size) : 1;
     for (const double v : p.right[k]) A.data.push_back(static_cast<float>(v * root));

@@ -16,8 +16,10 @@ inline status pvera_frozen(peft_source& s) {
   if (status good = check_shape(s.layer.tensors.at("pvera_lambda_d"), {2 * r}, s.file.file); !good) return good;
   result<vera_projection> p = make_vera_projection(s.config.seed("projection_prng_key"), r, in, out, 2 * r);
   if (!p) return p.failure();
-  s.layer.tensors["pvera_A"] = {"pvera_A from projection_prng_key", std::move(p->A), {2 * r, in}, dtype::f32, false};
-  s.layer.tensors["pvera_B"] = {"pvera_B from projection_prng_key", std::move(p->B), {out, r}, dtype::f32, false};
+  s.layer.tensors["pvera_A"] = {
+      "pvera_A from projection_prng_key", std::move(p->A), {2 * r, in}, safetensors_type::f32, false};
+  s.layer.tensors["pvera_B"] = {
+      "pvera_B from projection_prng_key", std::move(p->B), {out, r}, safetensors_type::f32, false};
   return ok;
 }
 inline void check_pvera(config_reader& in, const adapter_config& c) {

@@ -30,9 +30,12 @@ inline status randlora_frozen(peft_source& s) {
   if (!made) return made.failure();
   const long long shorter = std::min(out, in), n = (shorter + r - 1) / r;
   s.layer.tensors["randlora_A"] = {
-      "randlora_A from projection_prng_key", std::move(made->A), {r, 1, shorter}, dtype::f32, false};
-  s.layer.tensors["randlora_B"] = {
-      "randlora_B from projection_prng_key", std::move(made->B), {std::max(out, in), n, r}, dtype::f32, false};
+      "randlora_A from projection_prng_key", std::move(made->A), {r, 1, shorter}, safetensors_type::f32, false};
+  s.layer.tensors["randlora_B"] = {"randlora_B from projection_prng_key",
+                                   std::move(made->B),
+                                   {std::max(out, in), n, r},
+                                   safetensors_type::f32,
+                                   false};
   return ok;
 }
 

@@ -27,7 +27,7 @@ inline status shira_frozen(peft_source& s) {
   mersenne_twister engine(static_cast<std::uint32_t>(given ? s.config.seed("random_seed") : unseeded));
   std::vector<std::int64_t> drawn = draw_permutation(engine, all, n);
   std::sort(drawn.begin(), drawn.end());
-  loaded_tensor at{s.prefix() + "shira_indices", {}, {2, n}, dtype::i32};
+  loaded_tensor at{s.prefix() + "shira_indices", {}, {2, n}, safetensors_type::i32};
   at.places = split_places(drawn, s.base.in);
   s.layer.tensors["shira_indices"] = std::move(at);
   return ok;

@@ -19,11 +19,11 @@ struct loaded_tensor {
   std::string key;  // as in the file
   std::vector<float> data;
   std::vector<long long> shape;
-  dtype type = dtype::f32;                       // in the file
-  bool stored = true;                            // false: it follows from the configuration, no file holds it
-  std::shared_ptr<const loaded_tensor> whole{};  // where this is the corner of a tensor that layers share
-  std::vector<std::int64_t> places{};            // of an index, which has them instead of data
-  std::vector<std::vector<long long>> parts{};   // where the file holds it as several tensors: their shapes
+  safetensors_type type = safetensors_type::f32;  // in the file
+  bool stored = true;                             // false: it follows from the configuration, no file holds it
+  std::shared_ptr<const loaded_tensor> whole{};   // where this is the corner of a tensor that layers share
+  std::vector<std::int64_t> places{};             // of an index, which has them instead of data
+  std::vector<std::vector<long long>> parts{};    // where the file holds it as several tensors: their shapes
 };
 struct peft_layer {
   method formula;
@@ -98,7 +98,7 @@ struct peft_source {
     loaded_tensor l{key, {}, {}, t->type};
     for (const std::uint64_t n : t->shape) l.shape.push_back(static_cast<long long>(n));
     used.push_back(key);
-    if (t->type == dtype::f32) {
+    if (t->type == safetensors_type::f32) {
       const result<std::vector<float>> values = to_float(*t);
       if (!values) return values.failure();
       for (const float v : *values) {

@@ -43,7 +43,7 @@ inline status supertuning_frozen(peft_source& s) {
   std::vector<float> sizes(static_cast<std::size_t>(s.base.out * s.base.in));
   cpu::read(w, 0, s.base.out * s.base.in, sizes.data());
   for (float& v : sizes) v = std::abs(v);
-  loaded_tensor at{s.prefix() + "supertuning_indices", {}, {n}, dtype::i32};
+  loaded_tensor at{s.prefix() + "supertuning_indices", {}, {n}, safetensors_type::i32};
   at.places = topk_places(sizes, static_cast<std::size_t>(n), s.on("select_top"));
   if (!s.on("save_precomputed_indices"))
     at.stored = false, at.shape = {2, n}, at.places = split_places(at.places, s.base.in);

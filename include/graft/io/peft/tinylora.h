@@ -36,7 +36,7 @@ inline status tinylora_frozen(peft_source& s) {
   loaded_tensor P{s.prefix() + "tinylora_P",
                   draw_normal(engine, static_cast<std::size_t>(u * r * r), 1 / std::sqrt(static_cast<double>(r))),
                   {u, r, r},
-                  dtype::f32,
+                  safetensors_type::f32,
                   s.on("save_projection")};
   s.layer.tensors["tinylora_P"] = std::move(P);
   return ok;

@@ -21,12 +21,12 @@ inline status select_rows(peft_source& s, const std::vector<int>& tokens) {
   loaded_tensor chosen{s.prefix() + "selected",
                        std::vector<float>(static_cast<std::size_t>(s.base.out * n)),
                        {s.base.out, n},
-                       dtype::f32,
+                       safetensors_type::f32,
                        false};
   loaded_tensor before{s.prefix() + "trainable_tokens_original",
                        std::vector<float>(static_cast<std::size_t>(n * s.base.in)),
                        {n, s.base.in},
-                       dtype::f32,
+                       safetensors_type::f32,
                        false};
   for (long long k = 0; k < n; ++k) {
     const long long row = tokens[static_cast<std::size_t>(k)];

@@ -21,7 +21,7 @@ inline std::vector<std::uint32_t> unilora_places(std::uint32_t length, std::uint
 
 // Row numbers of the column θ.
 inline loaded_tensor in_theta(std::vector<std::int64_t> rows) {
-  loaded_tensor t{"", {}, {2, static_cast<long long>(rows.size())}, dtype::i64, false};
+  loaded_tensor t{"", {}, {2, static_cast<long long>(rows.size())}, safetensors_type::i64, false};
   t.places = std::move(rows);
   t.places.resize(2 * t.places.size());
   return t;
@@ -49,7 +49,7 @@ inline status unilora_drawn(peft_source& s) {
     const auto from = all.places.begin() + first;
     s.layer.tensors[at] = in_theta({from, from + rows * cols});
     s.layer.tensors[at].key = s.prefix() + at;
-    loaded_tensor scale{s.prefix() + scales, {}, {rows, cols}, dtype::f32, false};
+    loaded_tensor scale{s.prefix() + scales, {}, {rows, cols}, safetensors_type::f32, false};
     for (auto i = from; i != from + rows * cols; ++i)  // of each number, how often it is looked up
       scale.data.push_back(all.data[static_cast<std::size_t>(*i)]);
     s.layer.tensors[scales] = std::move(scale);

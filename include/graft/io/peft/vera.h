@@ -18,8 +18,10 @@ inline status vera_frozen(peft_source& s) {
   const long long in = std::max(s.base.in, s.base.largest_in), out = std::max(s.base.out, s.base.largest_out);
   result<vera_projection> p = make_vera_projection(s.config.seed("projection_prng_key"), r, in, out);
   if (!p) return p.failure();
-  s.layer.tensors["vera_A"] = {"vera_A from projection_prng_key", std::move(p->A), {r, in}, dtype::f32, false};
-  s.layer.tensors["vera_B"] = {"vera_B from projection_prng_key", std::move(p->B), {out, r}, dtype::f32, false};
+  s.layer.tensors["vera_A"] = {
+      "vera_A from projection_prng_key", std::move(p->A), {r, in}, safetensors_type::f32, false};
+  s.layer.tensors["vera_B"] = {
+      "vera_B from projection_prng_key", std::move(p->B), {out, r}, safetensors_type::f32, false};
   return ok;
 }
 

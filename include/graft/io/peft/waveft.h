@@ -31,9 +31,10 @@ inline status waveft_frozen(peft_source& s) {
       for (std::size_t i = 1; i < high.size(); i += 2) high[i] = -high[i];
     }
   const auto length = static_cast<long long>(low.size());
-  loaded_tensor taps{s.prefix() + "waveft_taps", {}, {static_cast<long long>(n), length * length}, dtype::f32, false};
+  loaded_tensor taps{
+      s.prefix() + "waveft_taps", {}, {static_cast<long long>(n), length * length}, safetensors_type::f32, false};
   loaded_tensor places{
-      s.prefix() + "waveft_places", {}, {2, static_cast<long long>(n) * length * length}, dtype::i64, false};
+      s.prefix() + "waveft_places", {}, {2, static_cast<long long>(n) * length * length}, safetensors_type::i64, false};
   std::vector<std::int64_t> cols;
   for (std::size_t k = 0; k < n; ++k) {
     wavelet_reach row{(*drawn)[k], false}, col{(*drawn)[n + k], false};

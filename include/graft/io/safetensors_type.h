@@ -7,7 +7,7 @@
 
 namespace graft::io {
 
-enum class dtype {
+enum class safetensors_type {
   boolean,
   f4,
   f6_e2m3,
@@ -32,30 +32,31 @@ enum class dtype {
   u64
 };
 
-struct dtype_facts {
+struct safetensors_type_facts {
   const char* name;
   int bits;
 };
 
-inline constexpr dtype_facts dtype_table[] = {
+inline constexpr safetensors_type_facts safetensors_types[] = {
     {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 };
 
-constexpr const dtype_facts& facts(dtype t) { return dtype_table[static_cast<int>(t)]; }
-constexpr const char* name_of(dtype t) { return facts(t).name; }
+constexpr const safetensors_type_facts& facts(safetensors_type t) { return safetensors_types[static_cast<int>(t)]; }
+constexpr const char* name_of(safetensors_type t) { return facts(t).name; }
 
-constexpr std::optional<dtype> dtype_named(std::string_view name) {
+constexpr std::optional<safetensors_type> safetensors_type_named(std::string_view name) {
   int k = 0;
-  for (const dtype_facts& d : dtype_table) {
-    if (name == d.name) return static_cast<dtype>(k);
+  for (const safetensors_type_facts& d : safetensors_types) {
+    if (name == d.name) return static_cast<safetensors_type>(k);
     ++k;
   }
   return std::nullopt;
 }
 
-static_assert(facts(dtype::u64).bits == 64 && dtype_named("BF16") == dtype::bf16 && dtype_named("U64") == dtype::u64);
+static_assert(facts(safetensors_type::u64).bits == 64 && safetensors_type_named("BF16") == safetensors_type::bf16 &&
+              safetensors_type_named("U64") == safetensors_type::u64);
 
 }  // namespace graft::io
