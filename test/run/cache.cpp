@@ -119,3 +119,29 @@ TEST_CASE("cache: two layers do not share anything") {
   CHECK(difference(forward(first, a), y) == 0);
   CHECK(difference(y, z) > 0.1);
 }
+
+// What turns the outputs has W'ᵀ; it is kept so that few tokens meet rows of W', as they do in the bare layer.
+TEST_CASE("cache: a folded RoAd gives the bits of the bare layer that has its weight, after a change too") {
+  sizes s = usual_sizes();
+  s["out"] = 768, s["in"] = 1024, s["half_group"] = 32;
+  for (const char* method : {"road_1", "road_2", "road_4"})
+    for (const long long tokens : {1, 16, 100}) {
+      INFO(method, ", ", tokens, " tokens");
+      s["tokens"] = tokens;
+      random_layer<float> l(graphs_for("linear", method, false), s);
+      cpu::executor<float> e(l.graphs);
+      REQUIRE(bool(l.bind(e)));
+      for (int change = 0; change < 2; ++change) {
+        const std::vector<float> y = forward(e, l);
+        REQUIRE(e.runs_folded());
+        std::vector<float> weight(l.data.at("weight").size());
+        REQUIRE(bool(e.merge(into(weight))));
+        random_layer<float> merged(graphs_for("linear", "none", false), s);
+        for (auto& [name, v] : merged.views) v = l.views.at(name);
+        merged.views["weight"].data = weight.data();
+        CHECK(difference(y, fresh(merged)) == 0);
+        for (float& v : l.data.at("road_theta")) v *= 0.5F;
+        REQUIRE(bool(e.parameters_changed()));
+      }
+    }
+}

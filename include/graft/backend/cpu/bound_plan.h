@@ -179,6 +179,8 @@ template <class Real> class bound_plan {
         known.leave_stored(i, leaf);
       else if (!kept(i) && !is_leaf(g_[i].what) && !read_again(i))
         known.forget(i);
+      else if (known.has(i) && lies_better_by_columns(i))
+        known.lay_by_columns(i);
       else if (kept(i))
         static_cast<void>(known[i]);  // widened now, not by several threads at once
     }
@@ -220,6 +222,22 @@ template <class Real> class bound_plan {
         if (v.what == op::reshape ? !read_stored_only(r) : !reads_stored(g_, v, k)) return false;
       }
     return true;
+  }
+  // A large W'ᵀ of a forward pass (RoAd turns the outputs): few tokens are multiplied sooner with rows of W' than with
+  // columns, 1.06 to 1.25 of the bare layer's time with 16. A backward pass follows each change of the parameters, and
+  // would turn its own round every time.
+  [[gnu::cold]] bool lies_better_by_columns(id i) const {
+    if (g_.outs != 1 || p_.to.gathers != target::work::by_rows || is_leaf(g_[i].what) || is_output(g_, i)) return false;
+    bool read = false;
+    for (id r = i + 1; r < g_.size; ++r)
+      for (int k = 0; p_.live[r] && k < 3; ++k) {
+        const node& v = g_[r];
+        if (v.operand(k) != i) continue;
+        if (v.what != op::matmul || k != 1 || v.tb || !reads_stored(g_, v, k) || p_.when.of[r] != stage::data)
+          return false;
+        read = true;
+      }
+    return read && count(g_, i, sizes_) >= large_weight;
   }
   // Is a value of the load read whenever the parameters change, directly or reshaped?
   [[gnu::cold]] bool read_again(id i) const {

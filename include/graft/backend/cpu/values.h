@@ -74,6 +74,20 @@ template <class Real> class values {
     weights_.resize(at_.size());
     weights_[k] = weight_of(leaf(leaf_at), t.d[0] * t.d[1] * t.d[2], t.d[3]);
   }
+  // A matrix of our own that products alone read, laid out by columns: they read it as they read a weight by rows.
+  [[gnu::cold]] void lay_by_columns(id i) {
+    const auto k = static_cast<std::size_t>(i);
+    const tensor<Real> by_rows = shaped(g_, i, s_, at_[k]);
+    memory<Real> turned;
+    turned.reserve(by_rows.count());
+    tensor<Real> to = by_rows;
+    to.p = turned.data();
+    transpose(to, by_rows);
+    own_[k] = std::move(turned);
+    at_[k] = nullptr;
+    weights_.resize(at_.size());
+    weights_[k] = {encoding_of<Real>(), by_rows.d[2], by_rows.d[3], 1, by_rows.d[2], own_[k].data(), nullptr};
+  }
   const weight_view* stored(id i) const {
     const auto k = static_cast<std::size_t>(i);
     return k < weights_.size() && weights_[k].codes != nullptr ? &weights_[k] : nullptr;
