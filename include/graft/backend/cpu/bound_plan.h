@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/cpu/launch_clock.h>
 #include <graft/backend/cpu/row_worker.h>
+#include <graft/derive/cost.h>
 #include <graft/derive/keep.h>
 #include <graft/plan/fuse.h>
 
