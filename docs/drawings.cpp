@@ -41,12 +41,12 @@ int floor_of(const std::string& header) {
   return best;
 }
 
-struct include_counts {
+struct floors_found {
   int files[floor_count]{};
-  int between[floor_count][floor_count]{};  // from, to
+  bool includes[floor_count][floor_count]{};  // from, to
 };
-include_counts count_includes(const fs::path& root) {
-  include_counts c;
+floors_found find_floors(const fs::path& root) {
+  floors_found c;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     if (!entry.is_regular_file()) continue;
     const int from = floor_of(fs::relative(entry.path(), root).generic_string());
@@ -55,20 +55,20 @@ include_counts count_includes(const fs::path& root) {
     const std::string begin = "#include <graft/";
     for (std::string line; std::getline(lines, line);)
       if (line.starts_with(begin))
-        ++c.between[from][floor_of(line.substr(begin.size(), line.find('>') - begin.size()))];
+        c.includes[from][floor_of(line.substr(begin.size(), line.find('>') - begin.size()))] = true;
   }
   return c;
 }
 
 std::string node(int floor) { return "f" + std::to_string(floor); }
 // An arrow that a longer way says already is left out of the drawing; the table has them all.
-std::string draw_floors(const include_counts& c) {
+std::string draw_floors(const floors_found& c) {
   bool reaches[floor_count][floor_count]{};
   for (int from = 0; from < floor_count; ++from)  // includes go down, so what is below is complete already
     for (int to = 0; to < floor_count; ++to) {
-      reaches[from][to] = reaches[from][to] || c.between[from][to] > 0;
+      reaches[from][to] = reaches[from][to] || c.includes[from][to];
       for (int on = 0; on < floor_count; ++on)
-        reaches[from][on] = reaches[from][on] || (from != to && c.between[from][to] > 0 && reaches[to][on]);
+        reaches[from][on] = reaches[from][on] || (from != to && c.includes[from][to] && reaches[to][on]);
     }
   std::string s = "```mermaid\nflowchart TB\n";
   for (int i = floor_count - 1; i >= 0; --i)
@@ -77,20 +77,19 @@ std::string draw_floors(const include_counts& c) {
     for (int to = from - 1; to >= 0; --to) {
       bool by_another = false;
       for (int on = 0; on < floor_count; ++on)
-        by_another = by_another || (on != from && on != to && c.between[from][on] > 0 && reaches[on][to]);
-      if (c.between[from][to] > 0 && !by_another) s += "  " + node(from) + " --> " + node(to) + "\n";
+        by_another = by_another || (on != from && on != to && c.includes[from][on] && reaches[on][to]);
+      if (c.includes[from][to] && !by_another) s += "  " + node(from) + " --> " + node(to) + "\n";
     }
-  s += "```\n\nHow often a header of the floor at the beginning of a row includes one of the floor at the top of a "
-       "column:\n\n| |";
+  s += "```\n\nA dot: headers of the floor at the beginning of a row include some of the floor at the top of a "
+       "column.\n\n| |";
   for (const floor_of_headers& f : floors)
     if (f.folder[0] != '\0') s += std::string(" ") + f.title + " |";
   s += "\n|---|";
-  for (int to = 0; to + 1 < floor_count; ++to) s += "---:|";
+  for (int to = 0; to + 1 < floor_count; ++to) s += ":---:|";
   s += "\n";
   for (int from = 0; from < floor_count; ++from) {
     s += std::string("| ") + floors[from].title + " |";
-    for (int to = 0; to + 1 < floor_count; ++to)
-      s += c.between[from][to] > 0 ? " " + std::to_string(c.between[from][to]) + " |" : " |";
+    for (int to = 0; to + 1 < floor_count; ++to) s += c.includes[from][to] ? " • |" : " |";
     s += "\n";
   }
   return s;
@@ -206,6 +205,6 @@ int main(int argc, char** argv) {
   const fs::path root = argv[argc - 1], file = root / "docs" / "design.md", headers = root / "include" / "graft";
   std::string page = stored::read(file);
   if (!names_all(page, headers)) return 1;
-  if (!put(page, "floors", draw_floors(count_includes(headers))) || !put(page, "call", draw_call(headers))) return 1;
+  if (!put(page, "floors", draw_floors(find_floors(headers))) || !put(page, "call", draw_call(headers))) return 1;
   return (checking ? stored::is(file, page) : stored::write(file, page)) ? 0 : 1;
 }
