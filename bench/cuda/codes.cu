@@ -115,13 +115,14 @@ void add_bare(const one_case& c, bool across) {
   base->choose(at->calls, run);
   add((across ? "cublaslt dx" : "cublaslt bare") + c.shape, at->calls, c.flops, c.plain_bytes, run);
 }
+const cuda::code_functions decoders{&cuda::decode_codes<__nv_bfloat16>, nullptr};
 // The numbers of the weight first, all of them, then cuBLASLt.
 void add_decoded_first(const one_case& c, const std::string& name, const std::vector<view>& weights, double bytes,
                        bool across) {
   const auto at = c.at;
   const auto base =
       across ? std::make_shared<opponent>(at->m, k, at->n, true) : std::make_shared<opponent>(at->m, at->n, k);
-  const auto panel = std::make_shared<cuda::code_panel>();
+  const auto panel = std::make_shared<cuda::code_panel>(decoders);
   must(panel->reserve(2LL * at->n * k), "a panel");
   base->choose(1, [&](cudaStream_t s) {
     across ? base->run(s, at->y, panel->data(), at->x, 0) : base->run(s, at->x, panel->data(), at->y, 0);
@@ -136,7 +137,7 @@ void add_decoded_first(const one_case& c, const std::string& name, const std::ve
 }
 void add_decoding(const one_case& c, const std::string& name, const std::vector<view>& weights, double bytes) {
   const auto at = c.at;
-  const auto panel = std::make_shared<cuda::code_panel>();
+  const auto panel = std::make_shared<cuda::code_panel>(decoders);
   must(panel->reserve(2LL * at->n * k), "a panel");
   add(name + " decoding alone" + c.shape, at->calls, 0, bytes + c.plain_bytes, [=](cudaStream_t s) {
     for (int i = 0; i < at->calls; ++i)

@@ -207,7 +207,9 @@ TEST_CASE("choose: sums over tokens take as many thread blocks as there are mult
 }
 TEST_CASE("choose: every kernel has a bit of its own") {
   const kernel_list all = every_kernel();
-  CHECK(std::popcount(all.streams) == 57);  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64
+  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64; few rows by a weight that lies across
+  CHECK(std::popcount(all.streams) == 57 + 1);
+  CHECK(all.has_across());
   // 2 tiles, W either way, 4 ranks and a pre slot; sums of 3 ranks, and beside; two of a wide rank and dots; rotations
   CHECK(std::popcount(all.gemms) == 2 * 2 * 5 + 3 + 3 + 3 + 2);
   CHECK(!all.has_stream(8, shape_index(224, false), 64));

@@ -42,3 +42,12 @@ TEST_CASE("launchers: a launch that is not compiled is refused in words") {
   CHECK(std::string(cuda::not_launched("an expression").message()) ==
         "the kernels of an expression are not compiled into this program; use cuda::executor for this layer");
 }
+TEST_CASE("launchers: a layer type without codes refuses them in words, before anything runs") {
+  const unsigned char codes[32] = {};
+  const view weight{codes, dtype::nf4, {1, 64, 1, 1}, 2};
+  const auto decoded = cuda::code_panel().decode(nullptr, weight, dtype::bf16);
+  REQUIRE(!decoded);
+  CHECK(std::string(decoded.message()) ==
+        "a tensor is codes, and this layer has no kernels for them: name their type as that of the layer, as in "
+        "linear<4096, 4096, nf4<64>, lora<16>>, or use cuda::executor");
+}

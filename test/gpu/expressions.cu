@@ -69,7 +69,8 @@ std::vector<float> evaluated(const cuda::expression& e, long long rows, long lon
   REQUIRE(bool(memory.reserve(4 * n)));
   const cuda::tensor<float> out{{memory.data(), type}, {1, 1, rows, width}};
   const long long before = cuda::launch_count();
-  const status done = cuda::all_launchers<__nv_bfloat16>().expression(nullptr, e, out, out);
+  const cuda::launchers by = cuda::all_launchers<__nv_bfloat16>();
+  const status done = by.expression(nullptr, by.sums, e, out, out);
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
   CHECK(cuda::launch_count() == before + 1);
@@ -154,11 +155,12 @@ template <class Steps> void check_sums(const operands& with, const std::vector<i
   cuda::tensor<float> of, out;
   of.d[2] = with.rows, of.d[3] = with.width, out.p = cuda::cells<float>(memory.as<float>());
   out.d[2] = of_rows ? results : 1, out.d[3] = of_rows ? 1 : results;
+  const cuda::launchers by = cuda::all_launchers<bf>();
   std::vector<float> sums[2];
   for (std::vector<float>& found : sums) {
     found.resize(static_cast<std::size_t>(results));
     REQUIRE(cudaMemset(memory.data(), 255, static_cast<std::size_t>(4 * results)) == cudaSuccess);
-    REQUIRE(bool(cuda::all_launchers<bf>().expression(nullptr, written<Steps>(with, order), of, out)));
+    REQUIRE(bool(by.expression(nullptr, by.sums, written<Steps>(with, order), of, out)));
     REQUIRE(cudaMemcpy(found.data(), memory.data(), 4 * found.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
   }
   CHECK(std::equal(sums[0].begin(), sums[0].end(), sums[1].begin()));

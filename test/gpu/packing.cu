@@ -43,7 +43,7 @@ struct branches {
         right{b(), factor(), one_by_one.b.as<bf>(), of.out, of.rank, 0, of.first, of.all, of.b_across, of.minus};
     REQUIRE(bool(cuda::each(nullptr, left.rows * left.cols, left, "A")));
     REQUIRE(bool(cuda::each(nullptr, right.rows * right.cols, right, "B")));
-    REQUIRE(bool(one_by_one.tile(nullptr, of.out, of.in)));
+    REQUIRE(bool(cuda::tile_side<bf>(nullptr, one_by_one.tiles(of.out, of.in))));
   }
   cuda::pack_side<bf> side() {
     return {a(),

@@ -6,16 +6,36 @@
 #include <graft/core/result.h>
 #include <graft/core/view.h>
 
-#include <functional>
+#include <memory>
 
 namespace graft {
 
+// Whoever has the ranks. An interface, since <functional> is a twentieth of what a file with a layer reads.
+class rank_link {
+ public:
+  struct question {
+    virtual bool operator()() const = 0;
+
+   protected:
+    ~question() = default;
+  };
+  virtual ~rank_link() = default;
+  virtual status reduce(const mutable_view& values, bool largest) = 0;
+  virtual status wait_until(const question& done) = 0;
+};
+
 struct rank_exchange {
-  std::function<status(const mutable_view& values, bool largest)> reduce{};
-  std::function<status(const std::function<bool()>& done)> wait_until{};
+  std::shared_ptr<rank_link> link{};  // null: this process computes alone
   void* stream = nullptr;
 
-  status until(const std::function<bool()>& done) const { return wait_until ? wait_until(done) : status(ok); }
+  template <class Done> status until(Done done) const {
+    struct asked final : rank_link::question {
+      explicit asked(Done& d) : done(d) {}
+      bool operator()() const override { return done(); }
+      Done& done;
+    };
+    return link != nullptr ? link->wait_until(asked(done)) : status(ok);
+  }
 };
 
 }  // namespace graft

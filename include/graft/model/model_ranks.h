@@ -23,11 +23,22 @@ inline result<rank_share> share_of(const model_config& c, const communicator& ra
   return fail("neither ", c.key_heads, " heads of keys nor ", c.inner, " inner columns nor ", c.vocabulary,
               " tokens can be divided among ", s.ranks, " ranks; use a number of ranks that divides one of them");
 }
+// The ranks of a communicator.
+class communicator_link : public rank_link {
+ public:
+  explicit communicator_link(std::shared_ptr<communicator> ranks) : ranks_(std::move(ranks)) {}
+  status reduce(const mutable_view& values, bool largest) override {
+    return ranks_->all_reduce(values, largest ? reduction::largest : reduction::sum);
+  }
+  status wait_until(const question& done) override {
+    return ranks_->wait_until([&done] { return done(); });
+  }
+
+ private:
+  std::shared_ptr<communicator> ranks_;
+};
 inline rank_exchange exchange_over(const std::shared_ptr<communicator>& ranks) {
-  return {[ranks](const mutable_view& values, bool largest) {
-            return ranks->all_reduce(values, largest ? reduction::largest : reduction::sum);
-          },
-          [ranks](const std::function<bool()>& done) { return ranks->wait_until(done); }, ranks->stream()};
+  return {std::make_shared<communicator_link>(ranks), ranks->stream()};
 }
 
 }  // namespace graft

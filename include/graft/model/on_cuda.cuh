@@ -2,6 +2,7 @@
 // Whole models on the GPU, for files that nvcc compiles: their engines, bf16 and f32. A program that links
 // graft::cuda_compiled finds the models in that library instead of compiling them itself.
 #pragma once
+#include <graft/backend/cuda/engine_models.cuh>
 #include <graft/run/cuda_together.cuh>
 #if defined(GRAFT_CUDA_COMPILED)
 #include <graft/model/generate.h>

@@ -3,6 +3,7 @@
 // hundred kernels itself. Linking that target sets GRAFT_CUDA_COMPILED, and graft/cuda.h then includes this.
 #pragma once
 #include <graft/backend/cuda/engine_calls.cuh>
+#include <graft/backend/cuda/engine_models.cuh>
 #include <graft/run/cuda_layer.cuh>
 
 namespace graft::cuda {

@@ -7,12 +7,10 @@
 //     q.forward(x, y);                                     launches, and nothing else: it may be captured
 #pragma once
 #include <graft/backend/cuda/engine_calls.cuh>
-#include <graft/backend/cuda/kernels_for.h>
 #include <graft/plan/compile.h>
 #include <graft/plan/explain.h>
 #include <graft/run/executor_calls.h>
-#include <graft/run/static_sizes.h>
-#include <graft/run/type_operations.h>
+#include <graft/run/type_kernels.h>
 
 namespace graft::cuda {
 
@@ -76,61 +74,15 @@ template <class T> class executor : public graft::executor<engine<T>> {
   }
 };
 
-// What a layer of a type can launch, and so compiles: its operations, and the products that its sizes can want.
-template <class Layer> struct kernels_of_type {
-  using graphs = derived_of<Layer>;
-  using plain = derived<typename Layer::kind, none, Layer::has_bias>;
-  using operations = type_operations<Layer>;
-
-  static constexpr int number(const graph& g, dim d) {
-    const long long v = g.sizes.value(d, static_sizes<Layer>(g));
-    return v > 0 ? static_cast<int>(v) : 0;
-  }
-  static constexpr kernel_list list_for(const graph& g) {
-    const plan p = fuse(g, sm_90);
-    kernel_list l;
-    for (const product_slots& s : p.products) {
-      int rank = 0;
-      for (const side_branch& b : s.sides) {
-        if (number(g, b.rank) == 0) return every_kernel();  // known only from the tensors
-        rank += number(g, b.rank);
-      }
-      const dim n = g[s.weight].d[s.weight_by_row ? 2 : 3], k = g[s.weight].d[s.weight_by_row ? 3 : 2];
-      const bool across = !s.weight_by_row && base_leaf(g, s.weight) >= 0;
-      if (s.turned >= 0) l.add_turn(s.pre >= 0);
-      l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, across);
-    }
-    for (const token_sum& s : p.sums) {
-      const int left = number(g, g[s.left].d[3]), right = number(g, g[s.right].d[3]),
-                least = left < right ? left : right;
-      for (const int rank : {16, 32, 64})
-        if (least == 0 || padded_rank(least) == rank || (rank == 64 && least > 64)) l.add_sum(rank);
-      if (least == 0 || least > 64) l.add_sum(wide_rank);
-    }
-    return l;
-  }
-  static constexpr launch_set launches_for(const graph& g) {
-    target without_pre = sm_90;  // of an adapter with room for others
-    without_pre.takes_pre = false;
-    const plan p = fuse(g, sm_90);
-    launch_set s =
-        launches_of(g, p) | parameter_expressions::launches_before(g, p.when, [&](dim d) { return number(g, d); });
-    for (const product_slots& of : p.products)
-      if (of.pre >= 0) return s | launches_of(g, fuse(g, without_pre));
-    return s;
-  }
+// What a layer of a type compiles of them.
+template <class Layer> struct kernels_of_type : type_kernels<Layer> {
+  using facts = type_kernels<Layer>;
   template <class T, std::uint64_t Streams, std::uint32_t Gemms> static linear_kernels compiled() {
     linear_kernels k = compiled_kernels<T, Streams, Gemms>();
-    k.codes = code_kernels_of<T, codes>();
+    k.codes = code_kernels_of<T, facts::codes>();
     return k;
   }
-  static constexpr code_form codes = form_of(graft::detail::real_of<typename Layer::element>::how, 64 * code_steps);
-  static constexpr kernel_list products = list_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
-  static constexpr kernel_list base_products = list_for(plain::forward);
-  static constexpr kernel_list backward_products = list_for(graphs::backward) | list_for(plain::backward);
-  static constexpr launch_set launches = launches_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
-  static constexpr launch_set base_launches = launches_for(plain::forward);
-  static constexpr launch_set backward_launches = launches_for(graphs::backward) | launches_for(plain::backward);
+  static constexpr narrow_types narrow = narrow_types_of(graft::detail::real_of<typename Layer::element>::stored);
 };
 
 template <class Layer, class... Options>
@@ -145,7 +97,7 @@ class layer : public compile<Layer, Options...>,
   explicit layer(mode how = mode::fused)
       : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
              {own::template compiled<element, own::products.streams, own::products.gemms>(),
-              &evaluate_node<own::operations::forward>, launchers_for<element, own::launches>()}) {
+              &evaluate_node<own::operations::forward, own::narrow>, launchers_for<element, own::launches>()}) {
     give_static_sizes<checked>(*this);
   }
   // What only some programs call brings its kernels with it.
@@ -171,7 +123,7 @@ class layer : public compile<Layer, Options...>,
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
     base::add_kernels(own::template compiled<element, own::backward_products.streams, own::backward_products.gemms>(),
                       launchers_for<element, own::backward_launches>());
-    this->queued().kernels.evaluate = &evaluate_node<own::operations::both>;
+    this->queued().kernels.evaluate = &evaluate_node<own::operations::both, own::narrow>;
     return base::backward(x, dy, dx, gradients);
   }
   // The layer in words, and what this GPU launches for it. A line goes to a sink, any callable that takes a text.

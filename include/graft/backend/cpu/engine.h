@@ -74,7 +74,7 @@ template <class Real> struct engine {
   static status exchange_by(queue& q, const rank_exchange& ranks) {
     q.host = [&q, ranks](const char* how, tensor<Real> in, tensor<Real> out) {
       std::copy_n(in.p, in.count(), out.p);
-      const status s = ranks.reduce(view_into(out.p, out.count()), same_text(how, row(op::rank_max).name));
+      const status s = ranks.link->reduce(view_into(out.p, out.count()), same_text(how, row(op::rank_max).name));
       if (!s && q.outside) q.outside = s;
     };
     return ok;

@@ -41,6 +41,8 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   lacking_ = normed_ = node_set(g_.size);
   memory_.lie_in(&room_->values);
   values_.decode_into(panel_ = &panel, dtype_of<T>);
+  if (kernels.launches.codes.decode != nullptr) panel.read_by(kernels.launches.codes);
+  if (panel.readers().decode == nullptr && values_.has_codes()) return no_codes();
   if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
   for (bound_attention<T>& a : attentions_) a.bind(largest, p_.to, kernels.attention);
   join_ranks(s);
@@ -164,7 +166,7 @@ template <class T> status bound_plan<T>::pack(cudaStream_t stream) {
     if (computed_[i] && g_[i].what == op::rotate && p_.when.of[g_[i].b] != stage::data)
       if (status s = values_.compose_factors(stream, i); !s) return s;
   for (bound_product<T>& b : products_)
-    if (status s = b.pack(stream, values_, sides, kernels_->linear, p_.to); !s) return s;
+    if (status s = b.pack(stream, values_, sides, kernels_->linear, kernels_->launches.packs, p_.to); !s) return s;
   return sides.flush();
 }
 

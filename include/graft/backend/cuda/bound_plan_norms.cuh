@@ -5,7 +5,6 @@
 // the ids writes them.
 #pragma once
 #include <graft/backend/cuda/bound_plan.cuh>
-#include <graft/backend/cuda/lookup_norm.cuh>
 
 namespace graft::cuda {
 
@@ -80,7 +79,8 @@ template <class T> bool bound_plan<T>::take_normed_input(const row_launch& r) {
 // Rows of a table that the next block begins to norm; false: it is not such a look-up, and nothing was launched.
 template <class T> result<bool> bound_plan<T>::look_up_for_norm(cudaStream_t stream, id i) {
   const graft::node& v = g_[i];
-  if (!looks_up_rows(v) || next_gain_.at == nullptr || written_output(i) != 0) return false;
+  const auto look_up = kernels_->launches.look_up;  // of bf16
+  if (look_up == nullptr || !looks_up_rows(v) || next_gain_.at == nullptr || written_output(i) != 0) return false;
   const long long m = g_.sizes.value(v.d[2], now_.sizes), columns = g_.sizes.value(v.d[3], now_.sizes);
   const tensor<float> table = values_[v.a];
   void* const h = now_.outputs[0].data;
@@ -92,16 +92,16 @@ template <class T> result<bool> bound_plan<T>::look_up_for_norm(cudaStream_t str
       !detail::by_sixteen(next_gain_.at))
     return false;
   void* const rows = room_->normed_rows.data();
-  const looked_up_for_norm<T> f{
-      static_cast<const T*>(table.p.at),
+  const look_up_args g{
+      table.p.at,
       static_cast<const std::int64_t*>(tensor_at(v.b)),
       table.d[2],
       static_cast<int>(columns),
       static_cast<int>(m),
-      static_cast<T*>(h),
+      h,
       {next_gain_.at, rows, detail::squares_behind(rows, m * columns * static_cast<long long>(sizeof(T))),
        next_gain_.type == dtype::f32}};
-  if (status s = cuda::look_up_for_norm(stream, f); !s) return s.failure();
+  if (status s = look_up(stream, g); !s) return s.failure();
   values_.put(i, {h, dtype_of<T>});
   room_->normed = {h, next_gain_.at, m};
   return true;

@@ -201,8 +201,9 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   if (turns_behind) return run_node(stream, s.result);
   if (side == nullptr || !b.pads_side() || m == 0) return ok;
   const auto rank = side_rank(g_, s, now_.sizes);
-  return each(stream, m * rank, unpad_rows<T>{static_cast<const T*>(with.side), static_cast<T*>(side), rank, b.rank()},
-              "side");
+  const auto unpad = kernels_->launches.packs.unpad;
+  return unpad != nullptr ? unpad(stream, with.side, side, m, rank, b.rank())
+                          : not_launched("a side branch that is kept");
 }
 template <class T> cells<float> bound_plan<T>::place_of(const token_sum& s) {
   cells<float> d = values_.room(s.result);
@@ -300,7 +301,8 @@ template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, con
     if (!found) return found;
     const auto evaluate = kernels_->launches.expression;
     if (evaluate == nullptr) return not_launched("an expression");
-    return evaluate(stream, first, shaped(g_, root, now_.sizes, cells<float>{}), values_[l.anchor]);
+    return evaluate(stream, kernels_->launches.sums, first, shaped(g_, root, now_.sizes, cells<float>{}),
+                    values_[l.anchor]);
   }
   const expression second = written(l.also);
   if (!found) return found;

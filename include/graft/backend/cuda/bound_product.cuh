@@ -6,10 +6,10 @@
 // weight that is codes is read by kernels of few tokens, and for others decoded into a panel that all products of the
 // stream share, just before each launch.
 #pragma once
-#include <graft/backend/cuda/across_few.cuh>
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/mixed_linear.cuh>
 #include <graft/backend/cuda/product_tensors.cuh>
+#include <graft/backend/cuda/side_sources.h>
 #include <graft/backend/cuda/values.cuh>
 #include <graft/plan/kernels.h>
 
@@ -64,9 +64,9 @@ template <class T> class bound_product {
   // Every value that pack() reads.
   template <class Need> void each_source(Need need) const {
     for (const side_branch& b : slots_.sides) {
-      const bool plain = packs_plainly();
-      const scaled a = plain ? scaled_value(b.a, none_id) : scaled{b.a, none_id},
-                   other = plain ? scaled_value(b.b, b.factor) : scaled{b.b, b.factor};
+      const bool plain = packs_plainly(*g_, slots_);
+      const scaled_source a = plain ? scaled_value(*g_, b.a, none_id) : scaled_source{b.a, none_id},
+                          other = plain ? scaled_value(*g_, b.b, b.factor) : scaled_source{b.b, b.factor};
       need(a.value), need(a.factor), need(other.value), need(other.factor);
     }
     for (const post_step& p : slots_.posts) need(p.operand);
@@ -79,7 +79,7 @@ template <class T> class bound_product {
   }
   // From values in float to what the kernels read; the sides may be packed later, with those of other products.
   status pack(cudaStream_t stream, const values& v, side_packer<T>& sides, const linear_kernels& kernels,
-              const target& to);
+              const pack_functions& by, const target& to);
   // Makes this the adapter that the launches of the layer read.
   status publish(cudaStream_t stream) {
     if (shared_ == nullptr) return ok;
@@ -114,12 +114,11 @@ template <class T> class bound_product {
       if (*streamed) return 0U;
       if (const auto decoded = panel_->decode(stream, leaf(), dtype_of<T>); !decoded) return decoded.failure();
     }
-    if constexpr (sizeof(T) == 2)
-      if (runs_across(to, m, with)) {
-        const across_args g{with.x, weight(), with.y, static_cast<int>(m), k_, n_};
-        if (status done = multiply_across<T>(stream, g); !done) return done.failure();
-        return 0U;
-      }
+    if (kernels.across != nullptr && runs_across(to, m, with)) {
+      const across_args g{with.x, weight(), with.y, static_cast<int>(m), k_, n_};
+      if (status done = kernels.across(stream, g); !done) return done.failure();
+      return 0U;
+    }
     if (calls_.empty() || alone != alone_ || with.side != s_now_ || with.before != before_now_ ||
         with.turns != turns_now_) {
       linear_operands o;
@@ -217,7 +216,7 @@ template <class T> class bound_product {
   }
   int rank() const { return rank_; }
   // The value x Aᵀ that the launch stores for others, [tokens, rank()]; -1: none.
-  id kept_side() const { return !slots_.sides.empty() && slots_.sides[0].kept ? slots_.sides[0].s : none_id; }
+  id kept_side() const { return kept_side_of(slots_); }
   const void* kept() const { return s_now_; }
   // Where S lies if the caller gives no memory for it, and whether our rows have padding that a caller's have not.
   void* own_side() { return s_.data(); }
@@ -277,27 +276,8 @@ template <class T> class bound_product {
     how.from = read->p;
     return each(stream, how.rows * how.cols, how, "pack");
   }
-  // A value that is another one times a number: packing multiplies on its way.
-  struct scaled {
-    id value, factor;
-  };
-  scaled scaled_value(id i, id factor) const {
-    const graft::node& v = (*g_)[i];
-    if (factor >= 0 || v.what != op::mul) return {i, factor};
-    if (is_scalar((*g_)[v.a]) && same_shape((*g_)[v.b], v)) return {v.b, v.a};
-    if (is_scalar((*g_)[v.b]) && same_shape((*g_)[v.a], v)) return {v.a, v.b};
-    return {i, factor};
-  }
-  // Are A and B of every side numbers of the adapter?
-  bool packs_plainly() const {
-    bool plain = true;
-    for (const side_branch& side : slots_.sides)
-      plain = plain && side.a >= 0 && side.b >= 0 && base_leaf(*g_, scaled_value(side.a, none_id).value) < 0 &&
-              base_leaf(*g_, scaled_value(side.b, side.factor).value) < 0;
-    return plain;
-  }
   status gather_sides(const values& v, side_packer<T>& sides) const;
-  status pack_sides(cudaStream_t stream, const values& v);
+  status pack_sides(cudaStream_t stream, const values& v, const pack_functions& by);
   bool has_post(op what, op other) const {
     for (const post_step& p : slots_.posts)
       if (p.what == what || p.what == other) return true;

@@ -46,7 +46,7 @@ template <class T> status bound_product<T>::gather_sides(const values& v, side_p
   for (const side_branch& side : slots_.sides) {
     const auto rank = static_cast<int>(g_->sizes.value(side.rank, sizes_));
     pack_side<T> one{};
-    const scaled a = scaled_value(side.a, none_id), b = scaled_value(side.b, side.factor);
+    const scaled_source a = scaled_value(*g_, side.a, none_id), b = scaled_value(*g_, side.b, side.factor);
     one.a = v[a.value].p, one.b = v[b.value].p;
     if (a.factor >= 0) one.a_factor = v[a.factor].p;
     if (b.factor >= 0) one.factor = v[b.factor].p;
@@ -60,23 +60,24 @@ template <class T> status bound_product<T>::gather_sides(const values& v, side_p
   }
   return ok;
 }
-template <class T> status bound_product<T>::pack_sides(cudaStream_t stream, const values& v) {
+template <class T> status bound_product<T>::pack_sides(cudaStream_t stream, const values& v, const pack_functions& by) {
+  if (by.fold == nullptr) return not_launched("packing a side that is no matrices of its own");
   int rank0 = first_rank_;
   for (const side_branch& side : slots_.sides) {
     const long long rank = g_->sizes.value(side.rank, sizes_);
     T *const a = packed_.a.template as<T>(), *const b = packed_.b.template as<T>();
     const status done = side.a < 0
-                            ? each(stream, rank * k_, pack_fold<T>{a, rank, rank0, k_}, "fold")
+                            ? by.fold(stream, a, rank, rank0, k_)
                             : put(stream, v, side.a, {{}, {}, a, rank, k_, rank0, 0, k_, !side.a_by_rank, false});
     if (!done) return done;
     pack_matrix<T> how{{}, {}, b, outputs_, rank, 0, rank0, rank_, !side.b_by_row, side.minus};
     if (side.factor >= 0) how.factor = v[side.factor].p;
-    const status expands =
-        side.b < 0 ? each(stream, outputs_ * rank, pack_repeat<T>{how}, "repeat") : put(stream, v, side.b, how);
+    const repeated_side repeated{b, outputs_, rank, rank0, rank_, how.factor, side.minus};
+    const status expands = side.b < 0 ? by.repeat(stream, repeated) : put(stream, v, side.b, how);
     if (!expands) return expands;
     rank0 += static_cast<int>(rank);
   }
-  return packed_.tile(stream, n_, k_);
+  return packed_.record.a_tiles == nullptr ? status(ok) : by.tile(stream, packed_.tiles(n_, k_));
 }
 // The post slot as one factor and one summand per output; ones or zeros where the layer may have another adapter that
 // needs them.
@@ -99,7 +100,7 @@ template <class T> status bound_product<T>::pack_post(cudaStream_t stream, const
 }
 template <class T>
 status bound_product<T>::pack(cudaStream_t stream, const values& v, side_packer<T>& sides,
-                              const linear_kernels& kernels, const target& to) {
+                              const linear_kernels& kernels, const pack_functions& by, const target& to) {
   chained_ = false;  // the next call reads what is written here
   if (grown_.found) {
     if (status s = lender_ != nullptr ? status(ok) : grow(stream, v, kernels, to); !s) return s;
@@ -108,21 +109,20 @@ status bound_product<T>::pack(cudaStream_t stream, const values& v, side_packer<
                        {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_by_row, false});
         !s)
       return s;
-  if (status s = packs_plainly() ? gather_sides(v, sides) : pack_sides(stream, v); !s) return s;
+  if (status s = packs_plainly(*g_, slots_) ? gather_sides(v, sides) : pack_sides(stream, v, by); !s) return s;
   if (has_pre()) {
     T* const to = packed_.pre.template as<T>();
     const status s = slots_.pre < 0 ? each(stream, k_, fill_vector<T>{to, 1}, "ones")
                                     : put(stream, v, slots_.pre, {{}, {}, to, 1, k_, 0, 0, k_, false, false});
     if (!s) return s;
   }
-  if constexpr (sizeof(T) == 2)
-    if (turn_.bytes() > 0) {
-      const tensor<float> q = v[(*g_)[slots_.result].b];
-      pack_turn<T> how{q.p, rotation(q, n_, (*g_)[slots_.result].tb), turn_.template as<T>()};
-      if (float* const one = v.composed_of(slots_.result))
-        how.q = cells<float>(one), how.r = rotation(n_, rotation::wide);
-      if (status s = each(stream, static_cast<long long>(n_) * turned_width, how, "pack"); !s) return s;
-    }
+  if (sizeof(T) == 2 && turn_.bytes() > 0) {
+    if (by.turn == nullptr) return not_launched("a rotation behind a product");
+    const tensor<float> q = v[(*g_)[slots_.result].b];
+    float* const one = v.composed_of(slots_.result);
+    const rotation r = one != nullptr ? rotation(n_, rotation::wide) : rotation(q, n_, (*g_)[slots_.result].tb);
+    if (status s = by.turn(stream, one != nullptr ? cells<float>(one) : q.p, r, turn_.data(), n_); !s) return s;
+  }
   return pack_post(stream, v);
 }
 

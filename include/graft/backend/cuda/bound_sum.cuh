@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cuda/choose.h>
 #include <graft/backend/cuda/launchers.cuh>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/linear_kernels.cuh>
 #include <graft/backend/cuda/product.cuh>
 #include <graft/backend/cuda/sum_operand.h>
@@ -65,10 +66,10 @@ template <class T> class bound_sum {
   static status on_any_device(cudaStream_t stream, long long m, const sum_operand& left, const sum_operand& right,
                               const cells<float>& factor, const cells<float>& to, bool adds) {
     auto operand = [](const sum_operand& o) { return cuda::factor<float>{o.elements(), 1, o.pitch, {0, 0}}; };
-    return multiply(
-        on_stream{stream},
-        products<float>{
-            operand(left), operand(right), to, left.columns, right.columns, m, {1, 1}, false, adds ? 1 : 0, factor});
+    constexpr narrow_types narrow = in_library ? narrow_types::both : narrow_types_of(dtype_of<T>);
+    const products<float> p{operand(left), operand(right), to,           left.columns, right.columns, m,
+                            {1, 1},        false,          adds ? 1 : 0, factor};
+    return multiply<float, narrow>(on_stream{stream}, p);
   }
 
   token_sum sum_;

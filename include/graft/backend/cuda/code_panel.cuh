@@ -6,7 +6,6 @@
 #include <cuda_fp8.h>
 #include <graft/backend/cuda/codes.cuh>
 #include <graft/backend/cuda/launch.h>
-#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/post.cuh>
 
 namespace graft::cuda {
@@ -112,45 +111,57 @@ __global__ void __launch_bounds__(piece_panel::threads) piece_panel_kernel(const
   }
 }
 
+// What reads codes where no product does, as pointers: to name one is to compile its kernels, and most layer types have no
+// codes. `decode`: the first n numbers of a weight; `gather`: rows of a table.
+struct code_functions {
+  status (*decode)(cudaStream_t, const coded& from, long long n, const cells<float>& to) = nullptr;
+  status (*gather)(cudaStream_t, const gathered_codes&) = nullptr;
+};
+inline status no_codes() {
+  return fail("a tensor is codes, and this layer has no kernels for them: name their type as that of the layer, as in ",
+              "linear<4096, 4096, nf4<64>, lora<16>>, or use cuda::executor");
+}
+
 // Memory for the numbers of one weight.
 class code_panel : public common_memory {
  public:
+  explicit code_panel(const code_functions& by = {}) : by_(by) {}
+  void read_by(const code_functions& by) { by_ = by; }
+  const code_functions& readers() const { return by_; }
   // The numbers of a weight, in the order of the stream; there must be room.
-  result<cells<float>> decode(cudaStream_t stream, const view& codes, dtype as) const;
+  result<cells<float>> decode(cudaStream_t stream, const view& codes, dtype as) const {
+    const long long n = codes.count();
+    if (by_.decode == nullptr) return no_codes().failure();
+    if (n * bits_of(as) / 8 > bytes()) return fail("there is no room for the numbers of a weight that is codes");
+    const cells<float> to{data(), as};
+    if (status s = by_.decode(stream, coded_of(codes), n, to); !s) return s.failure();
+    return to;
+  }
 
  private:
-  static bool in_pieces(const coded& c, long long n, dtype as) {
-    const bool four = has_four_bits(c.how), eight = c.how.codes == dtype::int8 || c.how.codes == dtype::f8_e4m3;
-    return as != dtype::f32 && n > 0 && n % 8 == 0 && n / 8 < (1LL << 31) &&
-           reinterpret_cast<std::uintptr_t>(c.codes) % 8 == 0 &&
-           ((four && c.pitch == c.cols) || (eight && c.cols % 8 == 0));
-  }
-  status decode_pieces(cudaStream_t stream, const coded& from, long long n, dtype as) const;
+  code_functions by_;
 };
 
-#if GRAFT_CUDA_BODIES
-GRAFT_CUDA_LIBRARY result<cells<float>> code_panel::decode(cudaStream_t stream, const view& codes, dtype as) const {
-  const long long n = codes.count();
-  if (n * bits_of(as) / 8 > bytes()) return fail("there is no room for the numbers of a weight that is codes");
-  const cells<float> to{data(), as};
-  const coded from = coded_of(codes);
-  const status done = in_pieces(from, n, as)
-                          ? decode_pieces(stream, from, n, as)
-                          : on_stream{stream}.elements((n + 7) / 8, decoded_elements{from, to, n}, "decode");
-  if (!done) return done.failure();
-  return to;
+// In pieces where the type is T, a layer's own.
+template <class T> bool decodes_pieces(const coded& c, long long n, dtype as) {
+  const bool four = has_four_bits(c.how), eight = c.how.codes == dtype::int8 || c.how.codes == dtype::f8_e4m3;
+  return sizeof(T) == 2 && as == dtype_of<T> && n > 0 && n % 8 == 0 && n / 8 < (1LL << 31) &&
+         reinterpret_cast<std::uintptr_t>(c.codes) % 8 == 0 &&
+         ((four && c.pitch == c.cols) || (eight && c.cols % 8 == 0));
 }
-GRAFT_CUDA_LIBRARY status code_panel::decode_pieces(cudaStream_t stream, const coded& from, long long n,
-                                                    dtype as) const {
-  constexpr long long in_block = piece_panel::threads * piece_panel::at_once;
-  const piece_panel g{from, data(), static_cast<unsigned>(n / 8), static_cast<unsigned>(from.cols / 8)};
-  const dim3 blocks(static_cast<unsigned>((n / 8 + in_block - 1) / in_block)), threads(piece_panel::threads);
-  const bool four = has_four_bits(from.how);
-  const auto run = [&](auto* kernel) { return launch_chained(stream, kernel, blocks, threads, "decode", g); };
-  if (as == dtype::bf16)
-    return four ? run(&piece_panel_kernel<__nv_bfloat16, true>) : run(&piece_panel_kernel<__nv_bfloat16, false>);
-  return four ? run(&piece_panel_kernel<__half, true>) : run(&piece_panel_kernel<__half, false>);
+template <class T> status decode_codes(cudaStream_t stream, const coded& from, long long n, const cells<float>& to) {
+  if constexpr (sizeof(T) == 2)
+    if (decodes_pieces<T>(from, n, to.type)) {
+      constexpr long long in_block = piece_panel::threads * piece_panel::at_once;
+      const piece_panel g{from, to.at, static_cast<unsigned>(n / 8), static_cast<unsigned>(from.cols / 8)};
+      const dim3 blocks(static_cast<unsigned>((n / 8 + in_block - 1) / in_block)), threads(piece_panel::threads);
+      const auto run = [&](auto* kernel) { return launch_chained(stream, kernel, blocks, threads, "decode", g); };
+      return has_four_bits(from.how) ? run(&piece_panel_kernel<T, true>) : run(&piece_panel_kernel<T, false>);
+    }
+  return on_stream{stream}.elements((n + 7) / 8, decoded_elements{from, to, n}, "decode");
 }
-#endif
+template <class Codes = gathered_codes> status gather_codes(cudaStream_t stream, const Codes& f) {
+  return on_stream{stream}.elements(f.out.count(), f, "gather of codes");
+}
 
 }  // namespace graft::cuda

@@ -9,14 +9,13 @@
 #include <graft/backend/cuda/branches.cuh>
 #include <graft/backend/cuda/captured.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
-#include <graft/backend/cuda/mixed_bank.cuh>
-#include <graft/backend/cuda/parameter_updates.cuh>
 #include <graft/backend/cuda/targets.h>
-#include <graft/backend/cuda/token_sampler.cuh>
 #include <graft/backend/rank_exchange.h>
 #include <graft/derive/keep.h>
 
 namespace graft::cuda {
+
+class parameter_updates;
 
 template <class T> kernel_set every_kernel_of() {
   return {all_kernels<T>(), &evaluate_node<every_op>, all_launchers<T>(), attention_for<T>(), all_mixed_kernels<T>()};
@@ -152,7 +151,7 @@ template <class T> struct engine {
   // work(k) for every k below `parts`, none of which reads what another one writes. In branches, unless they decode weights
   // into the same memory, or exchange anything with other ranks, who expect it in one order.
   template <class Work> static status side_by_side(queue& q, std::size_t parts, Work work) {
-    if (parts < 2 || q.beside == nullptr || q.panel->bytes() > 0 || q.kernels.ranks.reduce) {
+    if (parts < 2 || q.beside == nullptr || q.panel->bytes() > 0 || q.kernels.ranks.link != nullptr) {
       for (std::size_t k = 0; k < parts; ++k)
         if (status s = work(k); !s) return s;
       return ok;
@@ -193,37 +192,12 @@ template <class T> struct engine {
    private:
     captured_work work_;
   };
-  class sampler {
-   public:
-    template <class Settings> status reserve(queue&, const Settings& s, long long vocabulary, long long sequences) {
-      return chooses_.reserve({s.sample, static_cast<float>(s.temperature), static_cast<float>(s.repetition_penalty),
-                               s.top_k, s.top_p, s.seed},
-                              vocabulary, sequences);
-    }
-    status begin(queue& q, long long sequence, std::span<const std::int64_t> prompt) {
-      return chooses_.begin(q.stream, sequence, prompt);
-    }
-    // `goes_on`: the numbers of the call, a row for each sequence, become those of the next one.
-    template <class Rows>
-    status choose(queue& q, const void* logits, const Rows& rows, long long length, bool goes_on) {
-      const auto at = [](const view& v) { return static_cast<std::int64_t*>(const_cast<void*>(v.data)); };
-      sampled_rows of;
-      of.logits = logits, of.positions = at(rows.positions()), of.places = at(rows.places());
-      of.last = at(rows.last_rows()), of.length = length;
-      next_rows next;
-      if (goes_on) {
-        next.ids = at(rows.ids()), next.positions = at(rows.positions()), next.spans = next.positions + rows.rows();
-        next.rows = static_cast<int>(rows.rows()), next.kinds = static_cast<int>(rows.window_kinds().size());
-        std::copy(rows.window_kinds().begin(), rows.window_kinds().end(), next.window);
-      }
-      return chooses_.choose(q.stream, rows.last_rows().size[0], of, next);
-    }
-    static bool can_go_on(std::size_t window_kinds) { return window_kinds <= next_rows::most_kinds; }
-    std::int64_t token(std::size_t row, long long position) const { return chooses_.token(row, position); }
-
-   private:
-    token_sampler<T> chooses_;
-  };
+  // Of whole models: engine_models.cuh.
+  class sampler;
+  class gradient_sums;
+  class bank;
+  using updates = parameter_updates;
+  static updates updates_on(queue& q);
   class moment {
    public:
     status note(queue& q) { return ranks_ = &q.kernels.ranks, at_.note(q.stream); }
@@ -235,31 +209,6 @@ template <class T> struct engine {
    private:
     cuda::moment at_;
     const rank_exchange* ranks_ = nullptr;
-  };
-  using updates = parameter_updates;
-  static updates updates_on(queue& q) { return updates(q.stream); }
-  class gradient_sums {
-   public:
-    status bind(queue& q, const std::vector<gradient_sum>& all) { return sums_.bind(q.stream, all); }
-    status add(queue& q) { return sums_.add(q.stream); }
-
-   private:
-    summed_gradients sums_;
-  };
-  // Rows of a call may have adapters of their own, in the launches of the base.
-  class bank {
-   public:
-    using block = typename mixed_bank<T>::block;
-    status begin(queue& q, std::vector<block> base, int places, long long rows) {
-      return bank_.begin(q.stream, std::move(base), places, rows);
-    }
-    status put(int k, std::span<const block> with) { return bank_.put(k, with); }
-    result<std::uint64_t> send(queue& q, const std::int64_t* of_row, std::span<const std::int64_t> rows) {
-      return bank_.send(q.stream, of_row, rows);
-    }
-
-   private:
-    mixed_bank<T> bank_;
   };
   static constexpr long long loss_rows = 1024;  // of a call of the head: logits exist for so many rows
 

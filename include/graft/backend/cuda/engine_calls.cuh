@@ -58,7 +58,7 @@ status engine<T>::evaluate(queue& q, const graph& g, const size_values& s, const
     if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
       return fail("tensor '", g.name(i), "' is not stored row after row; on the GPU copy it first");
   values v(g, s, leaves, q.kernels.evaluate);
-  code_panel panel;
+  code_panel panel(q.kernels.launches.codes);
   v.decode_into(&panel, dtype::f32);
   if (status room = panel.reserve(v.panel_bytes(dtype::f32)); !room) return room;
   if (status done = v.compute(q.stream, reachable(g)); !done) return done;

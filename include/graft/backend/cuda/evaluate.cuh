@@ -68,12 +68,12 @@ template <class Real> struct evaluator {
                     int accumulate = 0) const;
 
   // The same wherever functors can be run: on a stream, or in a test by a loop on the host.
-  template <op_set Ops = every_op, class On>
+  template <op_set Ops = every_op, narrow_types Narrow = narrow_types::both, class On>
   status run(const On& on, id i, tensor<Real> out, const operands<Real>& x, Real* scratch, int accumulate) const;
 };
 
 template <class Real>
-template <op_set Ops, class On>
+template <op_set Ops, narrow_types Narrow, class On>
 status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
                             int accumulate) const {
   const node& v = g[i];
@@ -126,7 +126,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::step:
     case op::detach: return mapped.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
     case op::matmul:
-      return multiply(with<Ops, op::matmul>(on), products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}), scratch);
+      return with<Ops, op::matmul>(on).template product<Narrow>(
+          products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}), scratch);
     case op::row_dot: {
       const auto dots = with<Ops, op::row_dot>(on);
       const row_dots<Real> f{out, x.a, x.b};
@@ -167,6 +168,9 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
                              neumann_grads<Real>{out, x.a, x.b, neumann_series(argument(v, 0)), doubles});
     case op::rotate:
       if (x.turned != nullptr) return turn_few(with<Ops, op::rotate>(on), *x.turned);
+      if (x.composes)
+        return compose(with<Ops, op::rotate>(on), x.b.p, rotation(x.b, g.sizes.value(v.d[3], s), v.tb),
+                       static_cast<Real*>(out.p.at));
       return rotate(with<Ops, op::rotate>(on), turn<Real>{out, x.a, x.b, v.tb, scratch, x.composed});
     case op::rotate_grad:
       return sum_blocks(with<Ops, op::rotate_grad>(on), rotate_sums<Real>{out, x.a, x.b, x.c, v.tb, scratch, x.fresh});
@@ -237,10 +241,10 @@ status evaluator<Real>::operator()(cudaStream_t stream, id i, tensor<Real> out, 
 // The same as a function, for a program that has kernels of some operations.
 using node_function = status (*)(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
                                  const operands<float>&, float*);
-template <op_set Ops>
+template <op_set Ops, narrow_types Narrow = narrow_types::both>
 status evaluate_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
                      const operands<float>& x, float* scratch) {
-  return evaluator<float>{g, s}.template run<Ops>(on_stream{stream}, i, out, x, scratch, 0);
+  return evaluator<float>{g, s}.template run<Ops, Narrow>(on_stream{stream}, i, out, x, scratch, 0);
 }
 
 }  // namespace graft::cuda

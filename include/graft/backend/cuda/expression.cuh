@@ -113,7 +113,8 @@ result<bool> evaluate_known(cudaStream_t stream, const expression_eights<true>& 
 }
 // `of`: what is computed element by element, the root itself or what it sums. Results are floats or T.
 template <class T>
-status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& of, const tensor<float>& out) {
+status evaluate(cudaStream_t stream, const sum_functions& sums, const expression& e, const tensor<float>& of,
+                const tensor<float>& out) {
   if (out.count() == 0) return ok;
   unsigned size[4], to[4];
   for (int k = 0; k < 4; ++k) size[k] = static_cast<unsigned>(of.d[k]), to[k] = static_cast<unsigned>(out.d[k]);
@@ -132,7 +133,7 @@ status evaluate(cudaStream_t stream, const expression& e, const tensor<float>& o
   if (of.count() >= 1LL << 32) return fail("an expression of ", of.count(), " elements is more than its kernel counts");
   if (of.count() == out.count())
     return each(stream, out.count(), expression_elements{e, out.p, {size[0], size[1], size[2], size[3]}}, "expression");
-  return add_up(stream, e, size, to, out.p);
+  return add_up(stream, sums, e, size, to, out.p);
 }
 template <class T>
 status evaluate(cudaStream_t stream, const expression& first, const expression& second, const tensor<float>& out,

@@ -4,6 +4,7 @@
 // each, which are added in their order. Everything else is a block of threads for each number of the result.
 #pragma once
 #include <graft/backend/cuda/expression_steps.cuh>
+#include <graft/backend/cuda/sum_form.h>
 
 namespace graft::cuda {
 
@@ -25,7 +26,6 @@ struct expression_row_sums {
 };
 struct expression_narrow_row_sums {
   static constexpr int together = 4;
-  static constexpr unsigned widest = 256;
 
   expression_eights<false> of;
   cells<float> out;
@@ -158,27 +158,39 @@ struct expression_sums {
   }
 };
 
-// `size`: of what is added up; `to`: of the result, 1 along the axes that are summed.
-template <class Cells = cells<float>>
-status add_up(cudaStream_t stream, const expression& e, const unsigned (&size)[4], const unsigned (&to)[4],
-              const Cells& out) {
-  const unsigned rows = size[0] * size[1] * size[2], results = to[0] * to[1] * to[2] * to[3];
-  const bool each_row = to[0] == size[0] && to[1] == size[1] && to[2] == size[2],
-             each_column = size[0] == 1 && size[1] == 1 && to[2] == 1 && to[3] == size[3];
-  expression_eights<false> wide{e, {}, size[3], {}};
+// The kernels of the forms, as pointers: to name one is to compile it.
+struct sum_functions {
+  using of_eights = status (*)(cudaStream_t, const expression_eights<false>&, const cells<float>& out, unsigned rows);
+  of_eights special[sum_forms - 1] = {};
+  status (*any)(cudaStream_t, const expression_sums&) = nullptr;
+};
+template <sum_form Form>
+status add_up(cudaStream_t stream, const expression_eights<false>& wide, const cells<float>& out, unsigned rows) {
   const on_stream on{stream};
-  if (each_row && wide.take(size)) {
-    if (size[3] <= expression_narrow_row_sums::widest)
-      return on.rows((rows + 3LL) / expression_narrow_row_sums::together,
-                     expression_narrow_row_sums{wide, out, rows, wide.multiplies()}, "sums of rows");
-    return on.blocks(rows, std::clamp((size[3] / 8 + 31) / 32 * 32, 32U, 256U), expression_row_sums{wide, out},
+  if constexpr (Form == sum_form::narrow_rows)
+    return on.rows((rows + 3LL) / expression_narrow_row_sums::together,
+                   expression_narrow_row_sums{wide, out, rows, wide.multiplies()}, "sums of rows");
+  else if constexpr (Form == sum_form::rows)
+    return on.blocks(rows, std::clamp((wide.width / 8 + 31) / 32 * 32, 32U, 256U), expression_row_sums{wide, out},
                      "sums of rows");
-  }
-  if (each_column && wide.take(size))
-    return sum_columns_by_parts(stream, expression_column_sums{wide, out, size[2], wide.multiplies()});
-  const expression_sums sums{e, out, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}};
+  else
+    return sum_columns_by_parts(stream, expression_column_sums{wide, out, rows, wide.multiplies()});
+}
+template <class Sums = expression_sums> status add_up_any(cudaStream_t stream, const Sums& sums) {
   const unsigned threads = std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U);
-  return on.blocks(results, threads, sums, "sum of an expression");
+  return on_stream{stream}.blocks(sums.to[0] * sums.to[1] * sums.to[2] * sums.to[3], threads, sums,
+                                  "sum of an expression");
+}
+
+// By the kernel of its form, where it takes the operands, else by the one for any.
+inline status add_up(cudaStream_t stream, const sum_functions& by, const expression& e, const unsigned (&size)[4],
+                     const unsigned (&to)[4], const cells<float>& out) {
+  const sum_form form = form_of_sum(size, to);
+  const auto special = form == sum_form::any ? nullptr : by.special[static_cast<int>(form)];
+  expression_eights<false> wide{e, {}, size[3], {}};
+  if (special != nullptr && wide.take(size)) return special(stream, wide, out, size[0] * size[1] * size[2]);
+  if (by.any == nullptr) return fail("the kernels of sums of expressions are not compiled into this program");
+  return by.any(stream, {e, out, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}});
 }
 
 }  // namespace graft::cuda

@@ -12,6 +12,10 @@ inline long long& launch_counter() {
 }
 }  // namespace detail
 
+inline status not_launched(const char* what) {
+  return fail("the kernels of ", what, " are not compiled into this program; use cuda::executor for this layer");
+}
+
 inline long long launch_count() { return detail::launch_counter(); }
 
 inline status launch(const cudaLaunchConfig_t& how, const void* kernel, void** arguments, const char* name) {

@@ -14,3 +14,11 @@
 #define GRAFT_CUDA_LIBRARY
 #define GRAFT_CUDA_BODIES 0
 #endif
+
+namespace graft::cuda {
+#if defined(GRAFT_CUDA_COMPILED)
+inline constexpr bool in_library = true;  // kernels of every type are there
+#else
+inline constexpr bool in_library = false;
+#endif
+}  // namespace graft::cuda

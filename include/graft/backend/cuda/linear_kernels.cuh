@@ -2,6 +2,7 @@
 // The kernels that run a product with its slots, as pointers: a list says which of them are compiled, and nothing else
 // refers to one. A program may compile a list in a file of its own (extern template).
 #pragma once
+#include <graft/backend/cuda/across_few.cuh>
 #include <graft/backend/cuda/choice_timer.cuh>
 #include <graft/backend/cuda/code_calls.cuh>
 #include <graft/backend/cuda/gemm_dots.cuh>
@@ -23,6 +24,7 @@ struct linear_kernels {
   kernel_entry sum[ranks + 1], beside[ranks], by_parts;                                // by the index of the rank
   // The gemm with a rotation behind it, without and with a factor of its input; with that, and a sum per column beside it.
   kernel_entry turn[2], dots_turn;
+  status (*across)(cudaStream_t, const across_args&) = nullptr;
   code_kernels codes{};
   choice_timer* timer = nullptr;  // null: rules choose among them
 
@@ -40,6 +42,7 @@ struct linear_kernels {
       if (more.turn[i].kernel != nullptr) turn[i] = more.turn[i];
     if (more.dots_turn.kernel != nullptr) dots_turn = more.dots_turn;
     if (more.by_parts.kernel != nullptr) by_parts = more.by_parts;
+    if (more.across != nullptr) across = more.across;
     if (more.simt.kernel != nullptr) mma = more.mma, simt = more.simt;
     codes.add(more.codes);
   }
@@ -114,6 +117,7 @@ template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels co
     k = detail::compiled<T, Streams, Gemms>(std::make_integer_sequence<int, 2 * gemm_variants>{},
                                             std::make_integer_sequence<int, 3 * stream_shapes * ranks>{});
     k.mma = {detail::address_of(&gemm_mma_kernel<T>), mma::threads, 0};
+    if constexpr ((Streams >> kernel_list::across_bit & 1) != 0) k.across = &multiply_across<T>;
   }
   k.simt = {detail::address_of(&gemm_simt_kernel<T>), simt::threads, 0};
   return k;
@@ -130,7 +134,8 @@ template <class T, int Tile> linear_kernels all_gemms() {
 }
 // Sums over the tokens, alone and beside a product, and the products that any device runs.
 template <class T> linear_kernels all_sums() {
-  return compiled_kernels<T, 0, every_kernel().gemms & ~((1U << 2 * gemm_variants) - 1)>();
+  constexpr std::uint64_t across = std::uint64_t{1} << kernel_list::across_bit;
+  return compiled_kernels<T, across, every_kernel().gemms & ~((1U << 2 * gemm_variants) - 1)>();
 }
 template <class T, int Tokens> linear_kernels all_streams() {
   constexpr int first = kernel_list::stream_bit(Tokens, 0, 0), count = stream_shapes * ranks;

@@ -42,8 +42,19 @@ template <class T> struct looked_up_for_norm {
     behind.squares[i] = squares;
   }
 };
-template <class T> status look_up_for_norm(cudaStream_t stream, const looked_up_for_norm<T>& f) {
-  return each(stream, static_cast<long long>(f.tokens) * (f.columns / 16), f, "gather for a norm");
+// The same of whatever type.
+struct look_up_args {
+  const void* table;
+  const std::int64_t* ids;
+  long long rows;
+  int columns, tokens;
+  void* h;
+  norm_behind behind;
+};
+template <class T> status look_up_for_norm(cudaStream_t stream, const look_up_args& g) {
+  const looked_up_for_norm<T> f{static_cast<const T*>(g.table), g.ids,   g.rows, g.columns, g.tokens,
+                                static_cast<T*>(g.h),           g.behind};
+  return each(stream, static_cast<long long>(g.tokens) * (g.columns / 16), f, "gather for a norm");
 }
 
 }  // namespace graft::cuda

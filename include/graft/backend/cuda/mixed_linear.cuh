@@ -17,6 +17,7 @@ namespace graft::cuda {
 struct mixed_kernels {
   kernel_entry stream[4 * mixed_shapes], gemm[2 * ranks];
   kernel_entry tiles, finish;
+  status (*scale)(cudaStream_t, const mixed_batch&, const void* x, void* to, long long rows, int k) = nullptr;
 };
 
 namespace detail {
@@ -49,6 +50,11 @@ template <class T> mixed_kernels all_mixed_gemms() {
     }
   return k;
 }
+template <class T>
+status scale_rows(cudaStream_t stream, const mixed_batch& of, const void* x, void* to, long long rows, int k) {
+  return each(stream, rows * k, scale_mixed_rows<T>{of, static_cast<const T*>(x), static_cast<T*>(to), k},
+              "factors of the rows");
+}
 template <class T> mixed_kernels all_mixed_streams() {
   mixed_kernels k;
   if constexpr (sizeof(T) == 2) {
@@ -56,6 +62,7 @@ template <class T> mixed_kernels all_mixed_streams() {
     k.tiles = {detail::address_of(&mixed_tile_kernel<T>), mixed_tile<T>::threads, 0};
   }
   k.finish = {detail::address_of(&mixed_finish_kernel<T>), mixed_finish_threads, 0};
+  k.scale = &scale_rows<T>;
   return k;
 }
 template <class T> mixed_kernels all_mixed_kernels() {
@@ -166,10 +173,8 @@ status mixed_linear<T>::run(cudaStream_t stream, const linear_kernels& kernels, 
   if (mixed.finish.kernel == nullptr) return fail("this layer was compiled without the kernels that mix adapters");
   if (p.m == 0 || p.n == 0) return ok;
   if (o.scaled != nullptr) {
-    auto* const to = static_cast<T*>(o.scaled);
-    const scale_mixed_rows<T> scale{o.batch, static_cast<const T*>(o.x), to, p.k};
-    if (status s = each(stream, p.m * p.k, scale, "factors of the rows"); !s) return s;
-    o.x = to, o.chained = false;
+    if (status s = mixed.scale(stream, o.batch, o.x, o.scaled, p.m, p.k); !s) return s;
+    o.x = o.scaled, o.chained = false;
   }
   p.rank = 0, p.pre = p.posts = false;
   for (const void* pointer : {o.x, static_cast<const void*>(o.y), o.residual})

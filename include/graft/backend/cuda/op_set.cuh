@@ -40,9 +40,13 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return on.matrices(n, work, f, name);
     return refuse(name);
   }
-  template <class Real> friend status multiply(const compiled_on& to, const products<Real>& p, Real* scratch) {
-    if constexpr (Compiled) return multiply(to.on, p, scratch);
-    return refuse("matmul");
+  template <narrow_types Narrow, class Real> status product(const products<Real>& p, Real* scratch) const {
+    if constexpr (!Compiled)
+      return refuse("matmul");
+    else if constexpr (streams<On>)
+      return multiply<Real, Narrow>(on, p, scratch);
+    else
+      return multiply(on, p, scratch);
   }
   template <class Real>
   friend status combine(const compiled_on& to, op what, const tensor<Real>& out, const tensor<Real>& a,

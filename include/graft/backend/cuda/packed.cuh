@@ -3,7 +3,7 @@
 // switch adapters is to copy one of these into another.
 #pragma once
 #include <graft/backend/cuda/memory.h>
-#include <graft/backend/cuda/pack.cuh>
+#include <graft/backend/cuda/pack_functions.cuh>
 
 namespace graft::cuda {
 
@@ -37,20 +37,9 @@ template <class T> struct packed_adapter {
     const bool there = post.bytes() > 0 && record.rank == rank && (record.pre != nullptr) == with_pre;
     return there ? status(ok) : reserve(stream, n, k, rank, with_pre);
   }
-  // A and B are complete: lay them out for the kernels that copy tiles.
-  status tile(cudaStream_t stream, int n, int k) {
-    const int rank = record.rank;
-    if (record.a_tiles == nullptr) return ok;
-    if constexpr (sizeof(T) == 2) {
-      const long long columns = (k + 63) / 64 * 64LL;
-      if (status s = each(stream, columns * rank, tile_a<T>{a.template as<T>(), a_tiles.template as<T>(), rank, k},
-                          "tiles of A");
-          !s)
-        return s;
-      return each(stream, static_cast<long long>(n) * rank,
-                  tile_b<T>{b.template as<T>(), b_tiles.template as<T>(), rank, padded_rows(n)}, "tiles of B");
-    }
-    return ok;
+  // A and B, where they are complete, and the tiles that they are laid out as for the kernels that copy those.
+  side_tiles tiles(int n, int k) const {
+    return {a.data(), b.data(), a_tiles.data(), b_tiles.data(), record.rank, n, k};
   }
   // Another adapter of the same sizes, ordered after what the stream has queued: kernels that read this one see it.
   status copy_from(cudaStream_t stream, const packed_adapter& other) {

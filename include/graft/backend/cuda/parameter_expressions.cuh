@@ -10,59 +10,23 @@ namespace graft::cuda {
 
 class parameter_expressions {
  public:
-  // `readers`: how often each node is read, by whoever reads it; `changing`: what follows from parameters.
   void find(const graph& g, const stages& when, const sequence<int>& readers, const node_set& changing) {
-    node_set free(g.size);
-    for (id i = 0; i < g.size; ++i)
-      if (changing[i] && !is_leaf(g[i].what)) free.add(i);
-    expression_finder finder(g, when, readers, free);
-    all_.clear(), of_ = sequence<int>(g.size, -1);
-    for (id i = g.size - 1; i >= 0; --i) {
-      if (!finder.free[i]) continue;
-      sequence<id> nodes = finder.at(i);
-      for (const id n : nodes) of_[n] = all_.size();
-      if (!nodes.empty()) all_.push(static_cast<sequence<id>&&>(nodes));
-    }
+    found_.find(g, when, readers, changing);
   }
   // The nodes of `wanted` in their order.
   status compute(cudaStream_t stream, const graph& g, const launchers& by, values& v, const node_set& wanted) const {
     for (id i = 0; i < g.size; ++i) {
-      const int e = by.known_expression != nullptr ? of_[i] : -1;
-      if (!wanted[i] || (e >= 0 && all_[e][0] != i)) continue;
+      const int e = by.known_expression != nullptr ? found_.of[i] : -1;
+      if (!wanted[i] || (e >= 0 && found_.all[e][0] != i)) continue;
       const result<bool> narrow = meets_weight(g, i) ? shrink(stream, g, by, v, i) : result<bool>(false);
       if (!narrow) return narrow.failure();
       if (*narrow) continue;
-      if (status s = e < 0 ? v.compute_node(stream, i) : compute(stream, g, by, v, all_[e]); !s) return s;
+      if (status s = e < 0 ? v.compute_node(stream, i) : compute(stream, g, by, v, found_.all[e]); !s) return s;
     }
     return ok;
   }
 
-  // What that launches, of a graph whose sizes `number` gives, 0 where they are not known. Of expressions: what may be joined.
-  template <class Number>
-  static constexpr launch_set launches_before(const graph& g, const stages& when, Number number) {
-    launch_set s = 0;
-    const auto joins = [&](id i) {
-      return i >= 0 && when.of[i] == stage::parameter && graft::detail::by_element(g[i].what);
-    };
-    for (id i = 0; i < g.size; ++i) {
-      if (joins(i) || (when.of[i] == stage::parameter && g[i].what == op::sum_to))
-        for (int k = 0; k < 3; ++k)
-          if (joins(g[i].operand(k))) s |= launches::known_expression;
-      if (when.of[i] == stage::data || !meets_weight(g, i)) continue;
-      const int rank = number(g[i].d[3]);
-      s |= rank > 0 ? launches::shrink_of(rank)
-                    : launches::shrink_of(16) | launches::shrink_of(32) | launches::shrink_of(64);
-    }
-    return s;
-  }
-
  private:
-  // A stored weight times a narrow matrix (DoRA's norm) is a pass over the weight: the kernel that makes S of a branch.
-  static constexpr bool meets_weight(const graph& g, id i) {
-    const node& v = g[i];
-    return v.what == op::matmul && !v.ta && !v.sum && base_leaf(g, v.a) >= 0 && base_leaf(g, v.b) < 0 &&
-           graft::detail::one_matrix(g[v.a]) && graft::detail::one_matrix(g[v.b]);
-  }
   // False where it does not take them, and nothing was computed.
   static result<bool> shrink(cudaStream_t stream, const graph& g, const launchers& by, values& v, id i) {
     const node& n = g[i];
@@ -95,11 +59,10 @@ class parameter_expressions {
         });
     const expression e = writer.write(of);
     if (!found) return found;
-    return by.known_expression(stream, e, shaped(g, of, v.sizes(), cells<float>{}), v[root]);
+    return by.known_expression(stream, by.sums, e, shaped(g, of, v.sizes(), cells<float>{}), v[root]);
   }
 
-  sequence<sequence<id>> all_;  // the last node of each comes first
-  sequence<int> of_;            // for each node, or -1
+  known_expressions found_;
 };
 
 }  // namespace graft::cuda

@@ -169,6 +169,16 @@ template <class Real> struct product_entry {
   }
 };
 
+// The types of 16 bits whose operands meet on the tensor cores. A layer type has those of its own numbers: operands of the
+// other one, which its caller may bring, are multiplied on the ordinary cores.
+enum class narrow_types : unsigned char { bf16 = 1, f16 = 2, both = 3 };
+constexpr bool has_type(narrow_types all, dtype one) {
+  return (static_cast<int>(all) & (one == dtype::bf16 ? 1 : 2)) != 0;
+}
+constexpr narrow_types narrow_types_of(dtype computes) {
+  return computes == dtype::bf16 ? narrow_types::bf16 : computes == dtype::f16 ? narrow_types::f16 : narrow_types::both;
+}
+
 // Stacks of matrices, and a wide one times a narrow one: what the tensor cores are worth rounding an operand for.
 template <class Real> bool takes_tensor_cores(const products<Real>& p) {
   return p.stacked || (std::min(p.rows, p.cols) <= product_side && p.depth >= 256);
@@ -183,18 +193,21 @@ template <class T> status launch_stacks(const on_stream& on, dim3 grid, products
   grid.z = std::min(grid.z, 528U);
   return launch(on.stream, &stacked_products<T, products<float>>, grid, stacked::threads, "matmul", p, partial);
 }
-template <class Real>
+template <class Real, narrow_types Narrow>
 status launch_tiles(const on_stream& on, const dim3& grid, const products<Real>& p, Real* partial) {
   if constexpr (dtype_of<Real> == dtype::f32) {
     const dtype type = takes_tensor_cores(p) ? stacked_type(p) : dtype::f32;
-    if (type == dtype::bf16) return launch_stacks<__nv_bfloat16>(on, grid, p, partial);
-    if (type == dtype::f16) return launch_stacks<__half>(on, grid, p, partial);
+    if constexpr (has_type(Narrow, dtype::bf16))
+      if (type == dtype::bf16) return launch_stacks<__nv_bfloat16>(on, grid, p, partial);
+    if constexpr (has_type(Narrow, dtype::f16))
+      if (type == dtype::f16) return launch_stacks<__half>(on, grid, p, partial);
   }
   return launch(on.stream, &tiled_products<Real>, grid, product_threads, "matmul", p, partial);
 }
 
 // `scratch`: room for the parts of products with very many terms; null: they are made in one.
-template <class Real> status multiply(const on_stream& on, const products<Real>& p, Real* scratch = nullptr) {
+template <class Real, narrow_types Narrow = narrow_types::both>
+status multiply(const on_stream& on, const products<Real>& p, Real* scratch = nullptr) {
   const long long results = p.sum ? 1 : p.count();
   const long long entries = p.rows * p.cols * results;
   if (entries == 0) return ok;
@@ -209,7 +222,7 @@ template <class Real> status multiply(const on_stream& on, const products<Real>&
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(parts),
                   static_cast<unsigned>(std::min(results, 65535LL)));
   Real* const partial = parts > 1 ? scratch : nullptr;
-  if (status s = launch_tiles(on, grid, p, partial); !s) return s;
+  if (status s = launch_tiles<Real, Narrow>(on, grid, p, partial); !s) return s;
   return parts == 1 ? status(ok) : on.elements(entries, product_parts<Real>{p, scratch, entries, parts}, "matmul");
 }
 

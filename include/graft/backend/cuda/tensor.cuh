@@ -36,6 +36,7 @@ template <class Real> struct operands {
   const joined_values<Real>* joined = nullptr;
   bool fresh = false;        // of the gradient of a rotation: nothing is there to be added to, nor zeros
   Real* composed = nullptr;  // of a rotation by several factors: they as one, made before
+  bool composes = false;     // that is what is made, and nothing turned
   const turned_values<Real>* turned = nullptr;  // several rotations of a few rows: all there is to know
 };
 

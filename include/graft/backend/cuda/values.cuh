@@ -32,6 +32,9 @@ class values {
 
   // Where the numbers of codes are read, and how they are stored there.
   void decode_into(const code_panel* panel, dtype as) { panel_ = panel, panel_type_ = as; }
+  bool has_codes() const {
+    return std::any_of(leaves_.begin(), leaves_.end(), [](const view& v) { return v.beside != nullptr; });
+  }
   // Bytes of the largest weight that is codes, but for those that are only looked up.
   long long panel_bytes(dtype as) const {
     long long most = 0;
@@ -221,9 +224,10 @@ GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<
         return read.failure();
     }
   if (looked_up != nullptr) {
+    if (panel_ == nullptr || panel_->readers().gather == nullptr) return no_codes();
     const gathered_codes f{
         (*this)[i], coded_of(*looked_up), looked_up->size[0], x.ids, v.ta, evaluator<float>{*g_, s_}.part(v)};
-    return on_stream{stream}.elements(f.out.count(), f, "gather of codes");
+    return panel_->readers().gather(stream, f);
   }
   if (row(v.what).kind == op_class::exchange) return exchange(stream, i, x.a, to);
   if (scratch_at_ == nullptr)
@@ -242,7 +246,10 @@ GRAFT_CUDA_LIBRARY status values::compose_factors(cudaStream_t stream, id i) {
   if (!r.composes()) return ok;
   buffer& one = composed_[static_cast<std::size_t>(i)];
   if (status s = one.reserve(2 * r.in * rotation::wide * 4); !s) return s;
-  return compose(on_stream{stream}, q.p, r, one.as<float>());
+  operands<float> x;
+  x.b = q, x.composes = true;
+  const tensor<float> to{one.as<float>(), {1, r.in / rotation::wide, rotation::wide, rotation::wide}};
+  return evaluate_(stream, *g_, s_, i, to, x, nullptr);
 }
 GRAFT_CUDA_LIBRARY status values::copy(cudaStream_t stream, id i, const cells<float>& to) const {
   const result<tensor<float>> from = numbers(stream, i);
@@ -252,7 +259,7 @@ GRAFT_CUDA_LIBRARY status values::copy(cudaStream_t stream, id i, const cells<fl
 GRAFT_CUDA_LIBRARY status values::exchange(cudaStream_t stream, id i, const tensor<float>& from,
                                            const cells<float>& to) const {
   const char* const name = row((*g_)[i].what).name;
-  if (ranks_ == nullptr || !ranks_->reduce)
+  if (ranks_ == nullptr || ranks_->link == nullptr)
     return fail(name, " needs the ranks that compute with this one: give them with the model's options");
   const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
   const bool same = from.p.type == to.type;
@@ -260,7 +267,7 @@ GRAFT_CUDA_LIBRARY status values::exchange(cudaStream_t stream, id i, const tens
                       : on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name);
       !s)
     return s;
-  return ranks_->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
+  return ranks_->link->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
 }
 #endif
 
