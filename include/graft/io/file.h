@@ -26,19 +26,19 @@ struct file_closer {
 };
 using open_file = std::unique_ptr<std::FILE, file_closer>;
 
-inline text reason(int code) { return clipped(std::strerror(code)); }
+template <class...> text reason(int code) { return clipped(std::strerror(code)); }
 
 // A std::filesystem::path is one too.
-inline bool is_directory(const std::string& path) {
+template <class...> bool is_directory(const std::string& path) {
   struct stat found {};
   return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
-inline bool exists(const std::string& path) {
+template <class...> bool exists(const std::string& path) {
   struct stat found {};
   return ::stat(path.c_str(), &found) == 0;
 }
 
-inline result<std::uint64_t> regular_file_size(const std::string& name) {
+template <class...> result<std::uint64_t> regular_file_size(const std::string& name) {
   struct stat found {};
   if (::stat(name.c_str(), &found) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return fail_in(name, "there is no such file");
@@ -49,7 +49,8 @@ inline result<std::uint64_t> regular_file_size(const std::string& name) {
   return static_cast<std::uint64_t>(found.st_size);
 }
 
-inline result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file) {
+template <class...>
+result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file) {
   return guarded(name, [&]() -> result<std::vector<std::byte>> {
     const result<std::uint64_t> size = regular_file_size(name);
     if (!size) return size.failure();
@@ -78,7 +79,8 @@ struct save_watch {
 };
 
 // fclose can be the first call that sees a full disk, so its answer counts like that of fwrite.
-inline status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch = {}) {
+template <class...>
+status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch = {}) {
   bool good = true;
   for (const std::span<const std::byte> part : parts) {
     watch.step();
@@ -94,12 +96,12 @@ inline status write_and_close(open_file f, const std::string& name, file_parts p
 }
 
 // A name beside this one that no other call and no other process uses.
-inline std::string name_beside(const std::string& name) {
+template <class...> std::string name_beside(const std::string& name) {
   static std::atomic<unsigned> serial{0};
   return name + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
 }
 
-inline status write_file(const std::string& name, file_parts parts) {
+template <class...> status write_file(const std::string& name, file_parts parts) {
   return guarded(name, [&]() -> status {
     std::string beside;
     open_file f;
@@ -116,7 +118,7 @@ inline status write_file(const std::string& name, file_parts parts) {
     return written;
   });
 }
-inline status write_file(const std::string& name, std::span<const std::byte> content) {
+template <class...> status write_file(const std::string& name, std::span<const std::byte> content) {
   return write_file(name, file_parts(&content, 1));
 }
 

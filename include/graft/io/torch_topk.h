@@ -8,7 +8,8 @@
 
 namespace graft::io {
 
-inline std::vector<std::int64_t> topk_places(const std::vector<float>& values, std::size_t k, bool largest) {
+template <class...>
+std::vector<std::int64_t> topk_places(const std::vector<float>& values, std::size_t k, bool largest) {
   struct entry {
     float value;
     std::int64_t at;

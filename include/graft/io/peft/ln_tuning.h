@@ -6,8 +6,9 @@
 
 namespace graft::io::peft {
 
+template <class...>
 inline constexpr peft_variant ln_tuning_variants[] = {
     variant<ln_tuning>([](const peft_source& s) { return s.base.bias; }), variant<ln_tuning_weight>()};
-inline constexpr peft_method ln_tuning_files{.type = "LN_TUNING", .variants = ln_tuning_variants};
+template <class...> inline constexpr peft_method ln_tuning_files{.type = "LN_TUNING", .variants = ln_tuning_variants<>};
 
 }  // namespace graft::io::peft

@@ -9,7 +9,7 @@
 
 namespace graft::io::svd {
 
-class qr_iteration {
+template <class...> class qr_iteration {
  public:
   matrix u;  // one left vector a column, in no order
 
