@@ -26,7 +26,7 @@ adapter_config good(const std::string& type, const std::string& keys = "") {
 
 TEST_CASE("adapter_config: PEFT's defaults stand for absent keys") {
   const adapter_config lora = good("LORA");
-  CHECK(lora.type == &peft::lora_files<>);
+  CHECK(lora.type == &peft::lora_files);
   CHECK(lora.type_name() == std::string("LORA"));
   CHECK(lora.whole("r") == 8);
   CHECK(lora.number("lora_alpha") == 8);

@@ -44,6 +44,6 @@ TEST_CASE("drawn places: groups of rows as KMeans finds them") {
   svd::matrix x(20, 3);
   for (std::size_t i = 0; i < 20; ++i)
     for (std::size_t j = 0; j < 3; ++j) x(i, j) = static_cast<double>((i * 37 + j * 11) % 17) / 17;
-  CHECK(nearest_means<>::of(x, 4, 123456789) ==
+  CHECK(nearest_means::of(x, 4, 123456789) ==
         std::vector<std::size_t>{2, 2, 1, 1, 0, 0, 2, 3, 1, 1, 0, 0, 2, 3, 1, 1, 0, 2, 2, 1});
 }

@@ -88,7 +88,7 @@ TEST_CASE("peft folder: a configuration that a program makes") {
   CHECK(make_adapter_config("LORA", {"q"}, {{"r", json_number(100000)}}));
   CHECK(contains(make_adapter_config("LORA", {"q"}, {{"r", json_number(0)}}).message(), "'r' is 0"));
   CHECK(contains(make_adapter_config("LORA", {"q"}, {{"lora_alhpa", json_number(1)}}).message(), "'lora_alhpa'"));
-  for (const peft_method* m : peft::all<>) {
+  for (const peft_method* m : peft::all) {
     INFO(m->type);
     std::vector<std::pair<std::string, json>> keys;
     if (same_text(m->type, "TRAINABLE_TOKENS")) {

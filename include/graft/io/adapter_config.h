@@ -27,13 +27,13 @@ namespace graft::io {
 
 inline constexpr std::uint64_t largest_config = std::uint64_t{16} << 20;
 
-template <class...> bool is_pickle_name(std::string_view path) {
+inline bool is_pickle_name(std::string_view path) {
   for (const char* e : {".bin", ".pt", ".pth", ".pkl", ".ckpt"})
     if (path.ends_with(e)) return true;
   return false;
 }
 
-template <class...> error pickle_refused(const std::string& path) {
+inline error pickle_refused(const std::string& path) {
   return fail_in(path,
                  "this is a pickle checkpoint, which can run code when it is read; save it with safetensors "
                  "(save_pretrained with safe_serialization=True)");

@@ -12,32 +12,32 @@ namespace graft::io {
 // A method that the program added: its file states numbers under the names of the formula.
 inline constexpr peft_method own_method{};
 
-template <class...> void read_type(config_reader& in, adapter_config& c, const method_table& methods) {
+inline void read_type(config_reader& in, adapter_config& c, const method_table& methods) {
   const json* v = in.at("peft_type");
   text known;
-  for (const peft_method* m : peft::all<>) known << (known.empty() ? "" : ", ") << m->type;
+  for (const peft_method* m : peft::all) known << (known.empty() ? "" : ", ") << m->type;
   for (const method& m : methods.added()) known << ", " << m.name;
   if (v == nullptr) return in.reject("the key 'peft_type' is missing, expected one of ", known);
-  for (const peft_method* m : peft::all<>)
+  for (const peft_method* m : peft::all)
     if (v->says(m->type)) return void(c.type = m);
   for (const method& m : methods.added())
     if (v->says(m.name)) return c.type = &own_method, void(c.own = m.name);
   in.expected("peft_type", *v, "one of ", known, " (in capitals)");
 }
 
-template <class...> void read_names(config_reader& in, const char* key, name_pattern& out) {
+inline void read_names(config_reader& in, const char* key, name_pattern& out) {
   const json* v = in.set(key);
   if (v == nullptr || !v->is_word()) return in.words(key, out.names);
   out.regex = v->word;
   out.kind = name_pattern::form::regex;
 }
 
-template <class...> bool says_all_linear(std::string s) {
+inline bool says_all_linear(std::string s) {
   for (char& ch : s) ch = ch >= 'A' && ch <= 'Z' ? static_cast<char>(ch + ('a' - 'A')) : ch;
   return s == "all-linear";
 }
 
-template <class...> void read_bias(config_reader& in, adapter_config& c) {
+inline void read_bias(config_reader& in, adapter_config& c) {
   const auto* v = in.at("bias");
   const char* only = c.type->bias_only;
   if (v == nullptr || only == nullptr) return;
@@ -51,7 +51,7 @@ template <class...> void read_bias(config_reader& in, adapter_config& c) {
     in.expected("bias", *v, "\"none\", \"all\" or \"", only, '"');
 }
 
-template <class...> void read_layers(config_reader& in, adapter_config& c) {
+inline void read_layers(config_reader& in, adapter_config& c) {
   in.words("layers_pattern", c.layers_pattern, true);
   const auto* v = in.set("layers_to_transform");
   if (v == nullptr) return;
@@ -64,7 +64,7 @@ template <class...> void read_layers(config_reader& in, adapter_config& c) {
     in.reject("'layers_to_transform' is set although 'target_modules' is not a list, expected one or the other");
 }
 
-template <class...> void read_trainable_tokens(config_reader& in, adapter_config& c) {
+inline void read_trainable_tokens(config_reader& in, adapter_config& c) {
   const char* const key = "trainable_token_indices";
   const json* v = in.set(key);
   if (v == nullptr || is_unset(*v)) return;
@@ -74,7 +74,7 @@ template <class...> void read_trainable_tokens(config_reader& in, adapter_config
   });
 }
 
-template <class...> void read_common(config_reader& in, adapter_config& c) {
+inline void read_common(config_reader& in, adapter_config& c) {
   in.word("peft_version", c.peft_version);
   in.word("base_model_name_or_path", c.base_model);
   in.word("task_type", c.task_type);

@@ -8,7 +8,7 @@
 
 namespace graft::io {
 
-template <class...> text listed_words(std::string_view words) {
+inline text listed_words(std::string_view words) {
   text out;
   while (!words.empty()) {
     const std::size_t end = std::min(words.find(' '), words.size());
@@ -24,14 +24,14 @@ template <class...> text listed_words(std::string_view words) {
   return out;
 }
 
-template <class...> void read_word(config_reader& in, const peft_key& k, const json& v) {
+inline void read_word(config_reader& in, const peft_key& k, const json& v) {
   const std::string said = v.is_boolean() ? (v.flag ? "true" : "false") : v.is_word() ? v.word : "";
   const bool quoted = v.is_word() && (said == "true" || said == "false");
   if (said.empty() || quoted || said.find(' ') != said.npos || !lists(k.words, said.c_str()))
     in.expected(k.name, v, listed_words(k.words));
 }
 
-template <class...> void read_by_module(config_reader& in, const peft_key& k) {
+inline void read_by_module(config_reader& in, const peft_key& k) {
   in.entries(k.name, [&](const std::string& path, const json& v) {
     const bool good = k.integers ? v.is_whole() && v.whole != 0 && fits_int(v) : v.is_number() && v.real >= 0;
     if (!good)
@@ -40,7 +40,7 @@ template <class...> void read_by_module(config_reader& in, const peft_key& k) {
   });
 }
 
-template <class...> void read_key(config_reader& in, const peft_key& k) {
+inline void read_key(config_reader& in, const peft_key& k) {
   const json* v = k.nullable ? in.set(k.name) : in.at(k.name);
   if (v == nullptr) {
     if (k.required != nullptr) in.reject("the key '", k.name, "' is missing, expected it: ", k.required);
@@ -64,7 +64,7 @@ template <class...> void read_key(config_reader& in, const peft_key& k) {
   }
 }
 
-template <class...> void check_rule(config_reader& in, const adapter_config& c, const peft_rule& r) {
+inline void check_rule(config_reader& in, const adapter_config& c, const peft_rule& r) {
   const long long a = static_cast<long long>(c.number(r.a)), b = static_cast<long long>(c.number(r.b));
   switch (r.what) {
     case peft_rule::kind::one_is_zero:
@@ -89,7 +89,7 @@ inline constexpr const char* shared_keys[] = {
     "modules_to_save", "layers_to_transform", "layers_pattern",          "fan_in_fan_out"};
 
 // The key that `written` was meant to be, where it is none itself.
-template <class...> const char* meant_key(const adapter_config& c, std::string_view written) {
+inline const char* meant_key(const adapter_config& c, std::string_view written) {
   const char* near = nullptr;
   bool known = false;
   const auto see = [&](const char* k) {
@@ -102,7 +102,7 @@ template <class...> const char* meant_key(const adapter_config& c, std::string_v
   return known ? nullptr : near;
 }
 
-template <class...> void read_keys(config_reader& in, const adapter_config& c) {
+inline void read_keys(config_reader& in, const adapter_config& c) {
   if (c.type != &own_method)
     for (const std::string& written : c.said.keys)
       if (const char* meant = meant_key(c, written))

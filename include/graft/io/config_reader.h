@@ -12,7 +12,7 @@
 
 namespace graft::io {
 
-template <class...> text found(const json& v) {
+inline text found(const json& v) {
   switch (v.what) {
     case json::kind::null: return "null";
     case json::kind::boolean: return v.flag ? "true" : "false";
@@ -25,7 +25,7 @@ template <class...> text found(const json& v) {
   }
   return "";
 }
-template <class...> bool fits_int(const json& v) {
+inline bool fits_int(const json& v) {
   const bool integer = v.is_whole() || v.what == json::kind::negative;
   return integer && v.real >= std::numeric_limits<int>::min() && v.real <= std::numeric_limits<int>::max();
 }
@@ -48,33 +48,33 @@ struct config_reader {
     reject('\'', key, "' is ", found(v), ", expected ", parts...);
   }
 
-  template <class...> void flag(const char* key, bool& out) {
+  void flag(const char* key, bool& out) {
     const json* v = at(key);
     if (v == nullptr) return;
     if (!v->is_boolean()) return expected(key, *v, "true or false");
     out = v->flag;
   }
-  template <class...> void integer(const char* key, int& out, int least, int most = std::numeric_limits<int>::max()) {
+  void integer(const char* key, int& out, int least, int most = std::numeric_limits<int>::max()) {
     const json* v = at(key);
     if (v == nullptr) return;
     if (!fits_int(*v) || v->real < least || v->real > most)
       return expected(key, *v, "an integer from ", least, " to ", most);
     out = static_cast<int>(v->real);
   }
-  template <class...> void real(const char* key, double& out, double most = std::numeric_limits<double>::max()) {
+  void real(const char* key, double& out, double most = std::numeric_limits<double>::max()) {
     const json* v = at(key);
     if (v == nullptr) return;
     if (!v->is_number() || !(v->real >= 0) || v->real > most)
       return expected(key, *v, "a number ", most == 1 ? "from 0 to 1" : "that is not negative");
     out = v->real;
   }
-  template <class...> void word(const char* key, std::string& out) {
+  void word(const char* key, std::string& out) {
     const json* v = set(key);
     if (v == nullptr) return;
     if (!v->is_word()) return expected(key, *v, "a string or null");
     out = v->word;
   }
-  template <class...> void words(const char* key, std::vector<std::string>& out, bool one_is_enough = false) {
+  void words(const char* key, std::vector<std::string>& out, bool one_is_enough = false) {
     const json* v = set(key);
     if (v == nullptr) return;
     if (one_is_enough && v->is_word()) return out.assign(1, v->word);
@@ -87,7 +87,7 @@ struct config_reader {
     }
   }
   // Tokens, each at most once.
-  template <class...> void tokens(const char* key, const json& v, std::vector<int>& out) {
+  void tokens(const char* key, const json& v, std::vector<int>& out) {
     const auto is_token = [](const json& e) { return e.is_whole() && fits_int(e); };
     if (!v.is_list() || v.items.empty() || !std::all_of(v.items.begin(), v.items.end(), is_token))
       return expected(key, v, "a list of tokens");

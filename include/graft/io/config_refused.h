@@ -26,11 +26,11 @@ inline constexpr refused_key refused_keys[] = {
     {"ensure_weight_tying", "tied modules follow the adapter"},
 };
 
-template <class...> bool is_unset(const json& v) {
+inline bool is_unset(const json& v) {
   return v.is_null() || (v.is_boolean() && !v.flag) || ((v.is_list() || v.is_object()) && v.items.empty());
 }
 
-template <class...> void refuse_unsupported(config_reader& in) {
+inline void refuse_unsupported(config_reader& in) {
   for (const refused_key& k : refused_keys)
     if (const auto* v = in.at(k.key); v != nullptr && !is_unset(*v))
       in.reject('\'', k.key, "' is ", found(*v), ", which is not supported (", k.why, "), expected it to be unset");

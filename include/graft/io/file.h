@@ -26,19 +26,19 @@ struct file_closer {
 };
 using open_file = std::unique_ptr<std::FILE, file_closer>;
 
-template <class...> text reason(int code) { return clipped(std::strerror(code)); }
+inline text reason(int code) { return clipped(std::strerror(code)); }
 
 // A std::filesystem::path is one too.
-template <class...> bool is_directory(const std::string& path) {
+inline bool is_directory(const std::string& path) {
   struct stat found {};
   return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
-template <class...> bool exists(const std::string& path) {
+inline bool exists(const std::string& path) {
   struct stat found {};
   return ::stat(path.c_str(), &found) == 0;
 }
 
-template <class...> result<std::uint64_t> regular_file_size(const std::string& name) {
+inline result<std::uint64_t> regular_file_size(const std::string& name) {
   struct stat found {};
   if (::stat(name.c_str(), &found) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return fail_in(name, "there is no such file");
@@ -49,8 +49,7 @@ template <class...> result<std::uint64_t> regular_file_size(const std::string& n
   return static_cast<std::uint64_t>(found.st_size);
 }
 
-template <class...>
-result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file) {
+inline result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file) {
   return guarded(name, [&]() -> result<std::vector<std::byte>> {
     const result<std::uint64_t> size = regular_file_size(name);
     if (!size) return size.failure();
@@ -79,8 +78,7 @@ struct save_watch {
 };
 
 // fclose can be the first call that sees a full disk, so its answer counts like that of fwrite.
-template <class...>
-status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch = {}) {
+inline status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch = {}) {
   bool good = true;
   for (const std::span<const std::byte> part : parts) {
     watch.step();
@@ -96,12 +94,12 @@ status write_and_close(open_file f, const std::string& name, file_parts parts, c
 }
 
 // A name beside this one that no other call and no other process uses.
-template <class...> std::string name_beside(const std::string& name) {
+inline std::string name_beside(const std::string& name) {
   static std::atomic<unsigned> serial{0};
   return name + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
 }
 
-template <class...> status write_file(const std::string& name, file_parts parts) {
+inline status write_file(const std::string& name, file_parts parts) {
   return guarded(name, [&]() -> status {
     std::string beside;
     open_file f;
@@ -118,7 +116,7 @@ template <class...> status write_file(const std::string& name, file_parts parts)
     return written;
   });
 }
-template <class...> status write_file(const std::string& name, std::span<const std::byte> content) {
+inline status write_file(const std::string& name, std::span<const std::byte> content) {
   return write_file(name, file_parts(&content, 1));
 }
 

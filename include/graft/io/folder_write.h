@@ -20,7 +20,7 @@ struct file_to_save {
 };
 
 // 0 or an error number. Two plain renames would leave a moment in which nothing has the name.
-template <class...> int exchange_names(const std::string& a, const std::string& b) {
+inline int exchange_names(const std::string& a, const std::string& b) {
 #if defined(SYS_renameat2)
   return ::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), 2U) == 0 ? 0 : errno;
 #elif defined(RENAME_SWAP)
@@ -30,7 +30,7 @@ template <class...> int exchange_names(const std::string& a, const std::string& 
 #endif
 }
 
-template <class...> int flush_folder(const std::string& folder) {
+inline int flush_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return errno;
   const int code = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
@@ -39,8 +39,7 @@ template <class...> int flush_folder(const std::string& folder) {
 }
 
 // What stays of the old folder: the same files under a second name, folders with what is in them.
-template <class...>
-void link_others(const std::filesystem::path& from, const std::filesystem::path& to, const save_watch& watch) {
+inline void link_others(const std::filesystem::path& from, const std::filesystem::path& to, const save_watch& watch) {
   for (const auto& entry : std::filesystem::directory_iterator(from)) {
     const std::filesystem::path there = to / entry.path().filename();
     if (std::filesystem::exists(std::filesystem::symlink_status(there))) continue;
@@ -54,7 +53,7 @@ void link_others(const std::filesystem::path& from, const std::filesystem::path&
   }
 }
 
-template <class...> status check_file_names(const std::string& folder, std::span<const file_to_save> files) {
+inline status check_file_names(const std::string& folder, std::span<const file_to_save> files) {
   for (std::size_t i = 0; i < files.size(); ++i) {
     const std::string& name = files[i].name;
     if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\0", 2)) != name.npos)
@@ -66,7 +65,7 @@ template <class...> status check_file_names(const std::string& folder, std::span
 }
 
 // The folder that is finished beside the target takes its place; what the target holds beyond it stays.
-template <class...> status take_place(const std::string& beside, const std::string& folder, const save_watch& watch) {
+inline status take_place(const std::string& beside, const std::string& folder, const save_watch& watch) {
   const bool replaces = exists(folder);
   if (replaces) link_others(folder, beside, watch);
   watch.step();
@@ -80,7 +79,7 @@ template <class...> status take_place(const std::string& beside, const std::stri
   return ok;
 }
 
-template <class...> status make_beside(const std::string& beside, const std::string& folder) {
+inline status make_beside(const std::string& beside, const std::string& folder) {
   std::error_code code;
   if (exists(folder))
     std::filesystem::create_directory(beside, folder, code);  // with the same permissions
@@ -90,9 +89,8 @@ template <class...> status make_beside(const std::string& beside, const std::str
   return ok;
 }
 
-template <class...>
-status write_beside(const std::string& beside, const std::string& folder, std::span<const file_to_save> files,
-                    const save_watch& watch) {
+inline status write_beside(const std::string& beside, const std::string& folder, std::span<const file_to_save> files,
+                           const save_watch& watch) {
   watch.step();
   if (status made = make_beside(beside, folder); !made) return made;
   for (const file_to_save& file : files) {
@@ -106,7 +104,7 @@ status write_beside(const std::string& beside, const std::string& folder, std::s
 }
 
 // Before the exchange this is the unfinished new folder, after it the old one.
-template <class...> struct folder_to_remove {
+struct folder_to_remove {
   std::string name;
   const save_watch& watch;
   folder_to_remove(std::string path, const save_watch& observer) : name(std::move(path)), watch(observer) {}
@@ -120,7 +118,7 @@ template <class...> struct folder_to_remove {
 };
 
 // The path that a folder will have, free of links and dots.
-template <class...> result<std::string> place_of_folder(const std::string& folder) {
+inline result<std::string> place_of_folder(const std::string& folder) {
   std::string target = std::filesystem::weakly_canonical(folder).string();
   while (target.size() > 1 && target.ends_with('/')) target.pop_back();
   if (exists(target) && !is_directory(target)) return fail_in(folder, "this is a file, expected a folder or nothing");
@@ -128,8 +126,8 @@ template <class...> result<std::string> place_of_folder(const std::string& folde
 }
 
 // The folder above must exist. Files of the same names are replaced, all others stay.
-template <class...>
-status save_folder(const std::string& folder, std::span<const file_to_save> files, const save_watch& watch = {}) {
+inline status save_folder(const std::string& folder, std::span<const file_to_save> files,
+                          const save_watch& watch = {}) {
   return guarded(folder, [&]() -> status {
     if (status good = check_file_names(folder, files); !good) return good;
     const result<std::string> target = place_of_folder(folder);
@@ -140,7 +138,7 @@ status save_folder(const std::string& folder, std::span<const file_to_save> file
 }
 
 // Whether it could: asked before hours of training, not after them. Nothing is left behind.
-template <class...> status can_save_folder(const std::string& folder) {
+inline status can_save_folder(const std::string& folder) {
   return guarded(folder, [&]() -> status {
     const result<std::string> target = place_of_folder(folder);
     if (!target) return target.failure();

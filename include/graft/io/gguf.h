@@ -32,11 +32,11 @@ struct gguf {
 
 namespace detail {
 // What lies beside the codes of every tensor of a type: nothing, they are blocks.
-template <class...> const planes& q8_0_planes() {
+inline const planes& q8_0_planes() {
   static const planes p{.how = encodings::q8_0_codes::how()};
   return p;
 }
-template <class...> const planes& q4_0_planes() {
+inline const planes& q4_0_planes() {
   static const planes p{.how = encodings::q4_0_codes::how()};
   return p;
 }
@@ -44,7 +44,7 @@ struct gguf_type {
   dtype type = dtype::f32;
   const planes* beside = nullptr;
 };
-template <class...> std::optional<gguf_type> gguf_type_of(std::uint32_t number) {
+inline std::optional<gguf_type> gguf_type_of(std::uint32_t number) {
   switch (number) {
     case 0: return gguf_type{dtype::f32};
     case 1: return gguf_type{dtype::f16};
@@ -165,7 +165,7 @@ struct gguf_reader {
 };
 }  // namespace detail
 
-template <class...> result<gguf> parse_gguf(held_bytes bytes, const std::string& file) {
+inline result<gguf> parse_gguf(held_bytes bytes, const std::string& file) {
   return guarded(file, [&]() -> result<gguf> {
     gguf out{file, std::move(bytes), {}, {}};
     detail::gguf_reader in{out};
@@ -183,7 +183,7 @@ template <class...> result<gguf> parse_gguf(held_bytes bytes, const std::string&
     return out;
   });
 }
-template <class...> result<gguf> map_gguf(const std::string& file) {
+inline result<gguf> map_gguf(const std::string& file) {
   result<held_bytes> bytes = map_bytes(file);
   if (!bytes) return bytes.failure();
   return parse_gguf(std::move(*bytes), file);

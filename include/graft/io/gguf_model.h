@@ -63,7 +63,7 @@ struct gguf_facts {
     return static_cast<int>(f->whole);
   }
 };
-template <class...> void read_gguf_rope(gguf_facts& f, model_config& c) {
+inline void read_gguf_rope(gguf_facts& f, model_config& c) {
   f.real("rope.freq_base", c.rope.theta);
   int turned = c.head_size;
   f.integer("rope.dimension_count", turned, false);
@@ -90,7 +90,7 @@ template <class...> void read_gguf_rope(gguf_facts& f, model_config& c) {
       return f.reject("tensor 'rope_freqs.weight' has a number that divides no frequency");
 }
 // The name of a tensor in a Hugging Face folder; empty: there is none.
-template <class...> std::string name_in_folder(std::string_view name) {
+inline std::string name_in_folder(std::string_view name) {
   static constexpr std::pair<std::string_view, std::string_view> ends[] = {
       {"token_embd.weight", "model.embed_tokens.weight"},
       {"output_norm.weight", "model.norm.weight"},
@@ -111,7 +111,7 @@ template <class...> std::string name_in_folder(std::string_view name) {
   return {};
 }
 // Row 2 j + half of a head goes to row half * size / 2 + j.
-template <class...> held_bytes halves_apart(const view& v, int heads) {
+inline held_bytes halves_apart(const view& v, int heads) {
   const long long rows = v.size[0], size = rows / heads;
   const auto row_bytes = static_cast<std::size_t>(v.beside != nullptr ? bytes_of_codes(v.beside->how, 1, v.size[1])
                                                                       : v.count() / rows * bits_of(v.type) / 8);

@@ -40,7 +40,7 @@ GRAFT_LIBRARY result<json> read_json(const std::string& path, std::uint64_t limi
 // A string as JSON writes it; only what must be escaped is.
 GRAFT_LIBRARY std::string json_text(std::string_view s);
 
-template <class...> std::string_view as_chars(std::span<const std::byte> bytes) {
+inline std::string_view as_chars(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 

@@ -10,7 +10,7 @@
 
 namespace graft::io {
 
-template <class...> class json_parser {
+class json_parser {
  public:
   json_parser(std::string_view input, int max_depth) : in_(input), depth_(max_depth) {}
 

@@ -6,12 +6,12 @@
 
 namespace graft::io {
 
-template <class...> json json_word(std::string_view s) {
+inline json json_word(std::string_view s) {
   json v;
   v.what = json::kind::word, v.word = s;
   return v;
 }
-template <class...> json json_flag(bool b) {
+inline json json_flag(bool b) {
   json v;
   v.what = json::kind::boolean, v.flag = b;
   return v;
@@ -41,7 +41,7 @@ GRAFT_LIBRARY json json_number(double n) {
   return v;
 }
 
-template <class...> void write_json(std::string& out, const json& v, std::size_t indent) {
+inline void write_json(std::string& out, const json& v, std::size_t indent) {
   const auto line = [&](std::size_t depth) { out += '\n' + std::string(depth, ' '); };
   switch (v.what) {
     case json::kind::null: out += "null"; return;

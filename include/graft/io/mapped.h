@@ -15,19 +15,19 @@ struct held_bytes {
   std::span<const std::byte> all;
 };
 
-template <class...> held_bytes hold(std::vector<std::byte> bytes) {
+inline held_bytes hold(std::vector<std::byte> bytes) {
   auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   const std::span<const std::byte> all = *owner;
   return {std::move(owner), all};
 }
 
-template <class...> result<held_bytes> read_bytes(const std::string& name) {
+inline result<held_bytes> read_bytes(const std::string& name) {
   result<std::vector<std::byte>> bytes = read_file(name);
   if (!bytes) return bytes.failure();
   return hold(std::move(*bytes));
 }
 
-template <class...> result<held_bytes> map_bytes(const std::string& name) {
+inline result<held_bytes> map_bytes(const std::string& name) {
   return guarded(name, [&]() -> result<held_bytes> {
     const result<std::uint64_t> size = regular_file_size(name);
     if (!size) return size.failure();

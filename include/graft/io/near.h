@@ -8,7 +8,7 @@
 
 namespace graft::io {
 
-template <class...> std::size_t edits_between(std::string_view a, std::string_view b) {
+inline std::size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (const char letter : a) {
@@ -22,7 +22,7 @@ template <class...> std::size_t edits_between(std::string_view a, std::string_vi
   return row[b.size()];
 }
 
-template <class...> bool nearly(std::string_view written, std::string_view meant) {
+inline bool nearly(std::string_view written, std::string_view meant) {
   const std::size_t longer = std::max(written.size(), meant.size()), shorter = std::min(written.size(), meant.size());
   if (longer > shorter + 2 || longer > 100) return false;
   const std::size_t edits = edits_between(written, meant);

@@ -10,7 +10,7 @@
 namespace graft::io {
 
 // RandomState.choice of different rows, all with the weight float(1 / n): numbers are drawn until enough rows are different.
-template <class...> std::vector<std::size_t> draw_rows(std::size_t n, std::size_t count, std::uint32_t seed) {
+inline std::vector<std::size_t> draw_rows(std::size_t n, std::size_t count, std::uint32_t seed) {
   mersenne_twister engine(seed);
   std::vector<double> weight(n, static_cast<double>(1.0F / static_cast<float>(n)));
   std::vector<std::size_t> found;
@@ -33,7 +33,7 @@ template <class...> std::vector<std::size_t> draw_rows(std::size_t n, std::size_
   return found;
 }
 
-template <class...> class nearest_means {
+class nearest_means {
  public:
   // The number of its group for every row of x.
   static std::vector<std::size_t> of(svd::matrix x, std::size_t groups, std::uint32_t seed) {

@@ -11,7 +11,7 @@
 
 namespace graft::io {
 
-template <class...> class pcg64 {
+class pcg64 {
  public:
   explicit pcg64(std::uint64_t seed) {
     std::uint64_t words[4];
@@ -89,7 +89,7 @@ template <class...> class pcg64 {
 };
 
 // rng.choice(n, count, replace=False).
-template <class...> std::vector<std::uint32_t> draw_choice(pcg64<>& rng, std::uint32_t n, std::uint32_t count) {
+inline std::vector<std::uint32_t> draw_choice(pcg64& rng, std::uint32_t n, std::uint32_t count) {
   const auto shuffle = [&rng](std::vector<std::uint32_t>& v, std::size_t first) {
     for (std::size_t i = v.size(); i-- > first;) std::swap(v[i], v[rng.up_to(static_cast<std::uint32_t>(i))]);
   };
@@ -110,7 +110,7 @@ template <class...> std::vector<std::uint32_t> draw_choice(pcg64<>& rng, std::ui
   return chosen;
 }
 // rng.shuffle of a list.
-template <class...> void shuffle_list(pcg64<>& rng, std::vector<std::uint32_t>& v) {
+inline void shuffle_list(pcg64& rng, std::vector<std::uint32_t>& v) {
   for (std::size_t i = v.size(); i-- > 1;) std::swap(v[i], v[rng.masked_up_to(static_cast<std::uint32_t>(i))]);
 }
 

@@ -31,11 +31,11 @@ struct pattern {
   int root;
 };
 
-constexpr bool is_word(char c) {
+inline bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-template <class...> struct pattern_matcher {
+struct pattern_matcher {
   using form = pattern_node::form;
   const pattern& p;
   std::string_view path;
@@ -99,11 +99,11 @@ template <class...> struct pattern_matcher {
   }
 };
 
-template <class...> result<bool> full_match(const pattern& p, std::string_view path) {
+inline result<bool> full_match(const pattern& p, std::string_view path) {
   if (path.size() > longest_path)
     return fail("module path ", in_quotes(path), " has ", number(path.size()), " characters, expected at most ",
                 number(longest_path));
-  pattern_matcher<> m{p, path};
+  pattern_matcher m{p, path};
   const bool hit = m.run(p.root, m.only(0))[path.size()];
   if (m.steps_left <= 0)
     return fail("matching a regular expression against ", in_quotes(path), " takes too many steps");

@@ -8,7 +8,7 @@
 
 namespace graft::io {
 
-template <class...> struct pattern_parser {
+struct pattern_parser {
   using form = pattern_node::form;
   std::string_view in;
   std::size_t at = 0;
@@ -164,12 +164,12 @@ template <class...> struct pattern_parser {
   }
 };
 
-template <class...> result<pattern> parse_pattern(std::string_view regex) {
+inline result<pattern> parse_pattern(std::string_view regex) {
   return guarded("regular expression", [&]() -> result<pattern> {
     if (regex.size() > longest_pattern)
       return fail("regular expression ", in_quotes(regex), " has ", number(regex.size()),
                   " characters, expected at most ", number(longest_pattern));
-    pattern_parser<> parser{regex};
+    pattern_parser parser{regex};
     const int root = parser.choice();
     if (parser.at < regex.size()) parser.bad("this ')' closes nothing");
     if (!parser.problem.empty()) return fail("regular expression ", in_quotes(regex), ", ", parser.problem);
@@ -177,7 +177,7 @@ template <class...> result<pattern> parse_pattern(std::string_view regex) {
   });
 }
 
-template <class...> result<bool> full_match(std::string_view regex, std::string_view path) {
+inline result<bool> full_match(std::string_view regex, std::string_view path) {
   const result<pattern> p = parse_pattern(regex);
   if (!p) return p.failure();
   return full_match(*p, path);

@@ -11,7 +11,7 @@
 
 namespace graft::io {
 
-template <class...> class peft_file_writer {
+class peft_file_writer {
  public:
   status add(const adapter_config& c, const adapted_module& m) {
     for (const auto& [leaf, t] : m.layer.tensors) {

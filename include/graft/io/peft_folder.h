@@ -71,7 +71,7 @@ GRAFT_LIBRARY result<adapter_config> make_adapter_config(const char* type,
     add("peft_type", json_word(type));
     add("target_modules", modules);
     add("inference_mode", json_flag(true));
-    for (const peft_method* m : peft::all<>)
+    for (const peft_method* m : peft::all)
       for (const peft_key& k : m->keys)
         if (same_text(m->type, type) && k.required != nullptr && k.form != key_form::unread)
           add(k.name, json_number(k.otherwise));
@@ -79,7 +79,7 @@ GRAFT_LIBRARY result<adapter_config> make_adapter_config(const char* type,
       return stated.failure();
     add("base_model_name_or_path", {});
     add("task_type", {});
-    for (const peft_method* m : peft::all<>) {
+    for (const peft_method* m : peft::all) {
       if (!same_text(m->type, type)) continue;
       if (m->bias_only != nullptr) add("bias", json_word("none"));
       for (const peft_key& k : m->keys) {

@@ -7,7 +7,7 @@
 
 namespace graft::io {
 
-template <class...> status check_target(const peft_source& s) {
+inline status check_target(const peft_source& s) {
   const result<bool> hit = is_target(s.config, s.base.module, {s.base.kind == "linear", false});
   if (!hit) return fail_in(s.file.file, hit.message());
   if (*hit) return ok;
@@ -16,7 +16,7 @@ template <class...> status check_target(const peft_source& s) {
 }
 
 // The first variant that exists on this kind of layer; where none does, the table says so.
-template <class...> const method& chosen_method(const peft_source& s) {
+inline const method& chosen_method(const peft_source& s) {
   if (!s.config.own.empty()) return *s.methods.find(s.config.own.c_str());
   const method* otherwise = nullptr;
   for (const peft_variant& v : s.config.type->variants) {
@@ -29,13 +29,13 @@ template <class...> const method& chosen_method(const peft_source& s) {
 }
 
 // What the formula calls by a name that the configuration has too.
-template <class...> std::optional<double> stated_number(const peft_source& s, const char* name) {
+inline std::optional<double> stated_number(const peft_source& s, const char* name) {
   if (s.config.key(name) != nullptr) return s.config.number(name);
   const json* v = s.config.own.empty() ? nullptr : s.config.set(name);
   if (v == nullptr || !v->is_number()) return std::nullopt;
   return v->real;
 }
-template <class...> status take_scalar(peft_source& s, const char* name) {
+inline status take_scalar(peft_source& s, const char* name) {
   if (s.layer.scalars.contains(name)) return ok;
   const std::optional<double> v = stated_number(s, name), r = stated_number(s, "r"),
                               alpha = stated_number(s, s.config.set("alpha") != nullptr ? "alpha" : "lora_alpha");
@@ -48,7 +48,7 @@ template <class...> status take_scalar(peft_source& s, const char* name) {
                    s.layer.formula.name, " needs");
   return ok;
 }
-template <class...> status take_size(peft_source& s, const char* name) {
+inline status take_size(peft_source& s, const char* name) {
   if (s.layer.sizes.contains(name)) return ok;
   std::optional<double> v = stated_number(s, name);
   if (!v) return ok;  // a tensor tells
@@ -63,7 +63,7 @@ template <class...> status take_size(peft_source& s, const char* name) {
   s.layer.sizes[name] = static_cast<long long>(*v);
   return ok;
 }
-template <class...> status take_numbers(peft_source& s, const graph& g, const graph& base) {
+inline status take_numbers(peft_source& s, const graph& g, const graph& base) {
   if (s.config.type->numbers != nullptr)
     if (status got = s.config.type->numbers(s); !got) return got;
   std::erase_if(s.layer.scalars, [&](const auto& e) { return g.find(e.first.c_str()) < 0; });
@@ -77,7 +77,7 @@ template <class...> status take_numbers(peft_source& s, const graph& g, const gr
   return ok;
 }
 
-template <class...> status take_tensors(peft_source& s, const graph& g) {
+inline status take_tensors(peft_source& s, const graph& g) {
   const auto each = [&](op what) -> status {
     for (id i = 0; i < g.size; ++i) {
       const std::string name = g.name(i).c_str();
@@ -108,7 +108,7 @@ template <class...> status take_tensors(peft_source& s, const graph& g) {
 }
 
 // PEFT writes the weight of an adapted embedding or head beside the adapter, changed or not.
-template <class...> bool is_base_weight(const base_layer& base, const loaded_tensor& t) {
+inline bool is_base_weight(const base_layer& base, const loaded_tensor& t) {
   const view& w = base.weight;
   if (w.data == nullptr || !computes_in(w.type) || w.rank != 2 || t.shape != base.shape) return false;
   std::vector<float> row(static_cast<std::size_t>(w.size[1]));
@@ -119,7 +119,7 @@ template <class...> bool is_base_weight(const base_layer& base, const loaded_ten
   return true;
 }
 // Tensors of the base layer that came with the adapter.
-template <class...> status take_base(peft_source& s) {
+inline status take_base(peft_source& s) {
   const auto replaced = [&](const char* name, std::optional<loaded_tensor>& into) -> status {
     result<loaded_tensor> t = s.read(s.prefix() + name);
     if (!t) return t.failure();

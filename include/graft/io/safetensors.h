@@ -28,11 +28,11 @@ struct safetensors {
 
   auto begin() const { return tensors.begin(); }
   auto end() const { return tensors.end(); }
-  template <class...> const tensor_view* get(std::string_view name) const {
+  const tensor_view* get(std::string_view name) const {
     const auto at = std::lower_bound(begin(), end(), name, [](const tensor_view& t, auto n) { return t.name < n; });
     return at != end() && at->name == name ? &*at : nullptr;
   }
-  GRAFT_LIBRARY result<tensor_view> find(std::string_view name) const;
+  result<tensor_view> find(std::string_view name) const;
 };
 
 GRAFT_LIBRARY result<safetensors> parse_safetensors(held_bytes content, std::string file);

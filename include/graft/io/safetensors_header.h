@@ -9,7 +9,7 @@
 
 namespace graft::io {
 
-template <class...> std::optional<std::vector<std::uint64_t>> unsigned_list(const json& v) {
+inline std::optional<std::vector<std::uint64_t>> unsigned_list(const json& v) {
   if (!v.is_list()) return std::nullopt;
   std::vector<std::uint64_t> out;
   out.reserve(v.items.size());
@@ -21,9 +21,8 @@ template <class...> std::optional<std::vector<std::uint64_t>> unsigned_list(cons
 }
 
 // One entry of the header. `data` is still the whole data part here; the offsets come back in `range`.
-template <class...>
-result<tensor_view> parse_tensor(std::string_view file, const std::string& name, const json& info,
-                                 std::pair<std::uint64_t, std::uint64_t>& range) {
+inline result<tensor_view> parse_tensor(std::string_view file, const std::string& name, const json& info,
+                                        std::pair<std::uint64_t, std::uint64_t>& range) {
   const auto bad = [&](const auto&... parts) { return fail_in(file, "tensor ", in_quotes(name), ": ", parts...); };
   if (const status s = check_tensor_name(file, name); !s) return s.failure();
   if (!info.is_object()) return bad("expected an object with dtype, shape and data_offsets");
@@ -49,7 +48,7 @@ result<tensor_view> parse_tensor(std::string_view file, const std::string& name,
   return tensor_view{name, *type, std::move(*shape), {}};
 }
 
-template <class...> status parse_header(const json& header, std::span<const std::byte> data, safetensors& out) {
+inline status parse_header(const json& header, std::span<const std::byte> data, safetensors& out) {
   using range = std::pair<std::uint64_t, std::uint64_t>;
   std::vector<std::pair<range, std::size_t>> order;
   std::vector<std::size_t> by_name(header.keys.size());

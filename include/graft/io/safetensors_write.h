@@ -7,14 +7,14 @@
 
 namespace graft::io {
 
-template <class...> metadata_map pt_metadata() { return {{"format", "pt"}}; }
+inline metadata_map pt_metadata() { return {{"format", "pt"}}; }
 
 // A file that is not written yet: its first bytes, and the tensors that follow where they lie.
 struct safetensors_layout {
   std::string head;
   std::vector<std::span<const std::byte>> tensors;
 
-  template <class...> std::vector<std::span<const std::byte>> parts() const {
+  std::vector<std::span<const std::byte>> parts() const {
     std::vector<std::span<const std::byte>> all{std::as_bytes(std::span(head))};
     all.insert(all.end(), tensors.begin(), tensors.end());
     return all;
@@ -41,7 +41,7 @@ GRAFT_LIBRARY status write_safetensors(const std::string& path, std::span<const 
 
 namespace graft::io {
 
-template <class...> status check_tensors(const std::vector<const tensor_view*>& sorted, std::string_view file) {
+inline status check_tensors(const std::vector<const tensor_view*>& sorted, std::string_view file) {
   std::set<std::string_view> names;
   for (const tensor_view* t : sorted) {
     if (status s = check_tensor_name(file, t->name); !s) return s;
@@ -57,8 +57,7 @@ template <class...> status check_tensors(const std::vector<const tensor_view*>& 
   return ok;
 }
 
-template <class...>
-std::string header_text(const std::vector<const tensor_view*>& sorted, const metadata_map& metadata) {
+inline std::string header_text(const std::vector<const tensor_view*>& sorted, const metadata_map& metadata) {
   std::string out = "{";
   for (const auto& [key, value] : metadata)
     out += (out.size() == 1 ? "\"__metadata__\":{" : ",") + json_text(key) + ':' + json_text(value);

@@ -13,7 +13,7 @@
 
 namespace graft::io {
 
-template <class...> bool ends_with_name(std::string_view path, std::string_view name) {
+inline bool ends_with_name(std::string_view path, std::string_view name) {
   return path == name ||
          (path.size() > name.size() && path.ends_with(name) && path[path.size() - name.size() - 1] == '.');
 }
@@ -23,15 +23,14 @@ struct module_role {
   bool linear = true, output = false;
 };
 
-template <class...> result<bool> matches(const name_pattern& p, std::string_view path, module_role role = {}) {
+inline result<bool> matches(const name_pattern& p, std::string_view path, module_role role = {}) {
   if (p.kind == name_pattern::form::regex) return full_match(p.regex, path);
   if (p.kind == name_pattern::form::all_linear) return role.linear && !role.output;
   return std::any_of(p.names.begin(), p.names.end(), [&](const auto& n) { return ends_with_name(path, n); });
 }
 
 // The number after a container: "model.layers.3.mlp" has 3. PEFT wants something before the container and after it.
-template <class...>
-result<std::optional<int>> layer_number(std::string_view path, const std::vector<std::string>& containers) {
+inline result<std::optional<int>> layer_number(std::string_view path, const std::vector<std::string>& containers) {
   const auto first_after = [&](std::string_view container) -> result<std::optional<int>> {
     const result<pattern> before = parse_pattern(std::string(".*?\\.").append(container));
     if (!before) return before.failure();
@@ -53,19 +52,19 @@ result<std::optional<int>> layer_number(std::string_view path, const std::vector
 }
 
 // Modules saved whole are replaced, not adapted, and neither is anything inside them.
-template <class...> result<bool> inside_saved_module(const adapter_config& c, std::string_view path) {
+inline result<bool> inside_saved_module(const adapter_config& c, std::string_view path) {
   for (const std::string& name : c.modules_to_save)
     if (result<bool> hit = full_match("(^|.*\\.)" + name + "($|\\..*)", path); !hit || *hit) return hit;
   return false;
 }
 
 // Which modules those are; PEFT compares the plain end of the path here, without a dot before the name.
-template <class...> bool is_saved_module(const adapter_config& c, std::string_view path) {
+inline bool is_saved_module(const adapter_config& c, std::string_view path) {
   return std::any_of(c.modules_to_save.begin(), c.modules_to_save.end(),
                      [&](const auto& n) { return path.ends_with(n); });
 }
 
-template <class...> result<bool> is_target(const adapter_config& c, std::string_view path, module_role role = {}) {
+inline result<bool> is_target(const adapter_config& c, std::string_view path, module_role role = {}) {
   if (const result<bool> out = matches(c.exclude_modules, path); !out || *out) return out ? result<bool>(false) : out;
   if (const result<bool> out = inside_saved_module(c, path); !out || *out) return out ? result<bool>(false) : out;
   result<bool> hit = matches(c.target_modules, path, role);
@@ -79,8 +78,7 @@ template <class...> result<bool> is_target(const adapter_config& c, std::string_
 }
 
 // The number that holds for one module: that of the first pattern in file order that matches its path, else the key's.
-template <class...>
-result<double> number_of(const adapter_config& c, const char* key, const char* patterns, std::string_view path) {
+inline result<double> number_of(const adapter_config& c, const char* key, const char* patterns, std::string_view path) {
   const json* p = c.set(patterns);
   for (std::size_t i = 0; p != nullptr && i < p->keys.size(); ++i) {
     const result<bool> hit = full_match("^(.*\\.)?(" + p->keys[i] + ")$", path);
@@ -89,12 +87,12 @@ result<double> number_of(const adapter_config& c, const char* key, const char* p
   }
   return c.number(key);
 }
-template <class...> result<int> rank_of(const adapter_config& c, std::string_view path) {
+inline result<int> rank_of(const adapter_config& c, std::string_view path) {
   const result<double> r = number_of(c, "r", "rank_pattern", path);
   if (!r) return r.failure();
   return static_cast<int>(*r);
 }
-template <class...> result<double> alpha_of(const adapter_config& c, std::string_view path) {
+inline result<double> alpha_of(const adapter_config& c, std::string_view path) {
   return number_of(c, c.key("alpha") != nullptr ? "alpha" : "lora_alpha", "alpha_pattern", path);
 }
 

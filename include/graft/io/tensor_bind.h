@@ -9,7 +9,7 @@
 
 namespace graft::io {
 
-template <class...> std::optional<dtype> computed_as(safetensors_type type) {
+inline std::optional<dtype> computed_as(safetensors_type type) {
   switch (type) {
     case safetensors_type::f32: return dtype::f32;
     case safetensors_type::f64: return dtype::f64;
@@ -20,12 +20,12 @@ template <class...> std::optional<dtype> computed_as(safetensors_type type) {
   }
 }
 
-template <class...> bool is_aligned(const tensor_view& t) {
+inline bool is_aligned(const tensor_view& t) {
   const std::size_t bytes = static_cast<std::size_t>(facts(t.type).bits) / 8;
   return bytes == 0 || reinterpret_cast<std::uintptr_t>(t.data.data()) % bytes == 0;
 }
 
-template <class...> result<view> bind_in_place(const tensor_view& t, std::string_view file) {
+inline result<view> bind_in_place(const tensor_view& t, std::string_view file) {
   const std::optional<dtype> type = computed_as(t.type);
   if (!type)
     return fail_in(file, "tensor ", in_quotes(t.name), " is ", name_of(t.type),

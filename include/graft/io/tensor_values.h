@@ -19,7 +19,7 @@ GRAFT_LIBRARY result<std::vector<double>> to_double(const tensor_view& t);
 GRAFT_LIBRARY result<std::vector<std::int64_t>> to_int64(const tensor_view& t);
 
 #if GRAFT_BODIES
-template <class...> float from_f8(safetensors_type t, std::uint8_t v) {
+inline float from_f8(safetensors_type t, std::uint8_t v) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   if (t == safetensors_type::f8_e8m0) return v == 0xff ? nan : std::ldexp(1.0f, v - 127);
   const bool five = t == safetensors_type::f8_e5m2 || t == safetensors_type::f8_e5m2fnuz;

@@ -20,15 +20,14 @@ struct tensor_view {
   std::span<const std::byte> data;  // not aligned to its type: old files have no padding
 };
 
-template <class...> text shape_text(std::span<const std::uint64_t> shape) {
+inline text shape_text(std::span<const std::uint64_t> shape) {
   text out("[");
   for (std::size_t i = 0; i < shape.size() && i < 8; ++i) out << (i == 0 ? "" : ", ") << number(shape[i]);
   return out << (shape.size() > 8 ? ", ...]" : "]");
 }
 
 // Bytes of a tensor; empty when they do not fit in 63 bits or are not whole. Zero dimensions do not hide an overflow.
-template <class...>
-std::optional<std::uint64_t> byte_count(safetensors_type type, std::span<const std::uint64_t> shape) {
+inline std::optional<std::uint64_t> byte_count(safetensors_type type, std::span<const std::uint64_t> shape) {
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
   std::uint64_t bits = static_cast<std::uint64_t>(facts(type).bits);
   bool none = false;
@@ -42,7 +41,7 @@ std::optional<std::uint64_t> byte_count(safetensors_type type, std::span<const s
   return bits / 8;
 }
 
-template <class...> status check_tensor_name(std::string_view file, std::string_view name) {
+inline status check_tensor_name(std::string_view file, std::string_view name) {
   if (name.empty()) return fail_in(file, "a tensor has an empty name, expected at least one character");
   if (name.find('\0') != name.npos)
     return fail_in(file, "tensor ", in_quotes(name), ": the name holds a NUL character");

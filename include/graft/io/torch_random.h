@@ -39,11 +39,9 @@ class mersenne_twister {
   std::uint32_t state_[size]{}, at_ = size;
 };
 
-template <class...> float unit_float(mersenne_twister& engine) {
-  return static_cast<float>(engine() & 0xffffff) * 0x1p-24f;
-}
+inline float unit_float(mersenne_twister& engine) { return static_cast<float>(engine() & 0xffffff) * 0x1p-24f; }
 // kaiming_uniform_ with a = 0.
-template <class...> std::vector<float> draw_uniform(mersenne_twister& engine, std::size_t count, double fan_in) {
+inline std::vector<float> draw_uniform(mersenne_twister& engine, std::size_t count, double fan_in) {
   const float hi = static_cast<float>(std::sqrt(3.0) * (std::sqrt(2.0) / std::sqrt(fan_in)));
   const float width = hi - (-hi);
   std::vector<float> out(count);
@@ -52,7 +50,7 @@ template <class...> std::vector<float> draw_uniform(mersenne_twister& engine, st
 }
 
 // kaiming_uniform_ with a = sqrt(5) on a bfloat16 tensor.
-template <class...> std::vector<float> draw_bf16_uniform(mersenne_twister& engine, std::size_t count, double fan_in) {
+inline std::vector<float> draw_bf16_uniform(mersenne_twister& engine, std::size_t count, double fan_in) {
   const float hi = static_cast<float>(std::sqrt(3.0) * (std::sqrt(2.0 / 6.0) / std::sqrt(fan_in)));
   const float width = hi - (-hi), top = widen(narrow(hi)), bottom = widen(narrow(-hi));
   std::vector<float> out(count);
@@ -64,12 +62,12 @@ template <class...> std::vector<float> draw_bf16_uniform(mersenne_twister& engin
 }
 
 // 53 bits of two numbers, the first one above.
-template <class...> double unit_double(mersenne_twister& engine) {
+inline double unit_double(mersenne_twister& engine) {
   const std::uint64_t high = engine(), low = engine();
   return static_cast<double>(((high << 32U) | low) & 0x1fffffffffffffU) * 0x1p-53;
 }
 // Fewer than sixteen numbers of torch.normal: Box and Muller in double, the cosine and then the sine of each pair.
-template <class...> std::vector<float> draw_few_normal(mersenne_twister& engine, std::size_t count, double deviation) {
+inline std::vector<float> draw_few_normal(mersenne_twister& engine, std::size_t count, double deviation) {
   std::vector<float> out(count);
   for (std::size_t i = 0; i < count; i += 2) {
     const double angle = 2 * 3.14159265358979323846 * unit_double(engine), u = unit_double(engine);
@@ -81,7 +79,7 @@ template <class...> std::vector<float> draw_few_normal(mersenne_twister& engine,
 }
 // torch.normal: Box and Muller on the two halves of every sixteen numbers; the last sixteen are drawn again where the count
 // is no multiple.
-template <class...> std::vector<float> draw_normal(mersenne_twister& engine, std::size_t count, double deviation = 1) {
+inline std::vector<float> draw_normal(mersenne_twister& engine, std::size_t count, double deviation = 1) {
   if (count < 16) return draw_few_normal(engine, count, deviation);
   std::vector<float> out(count);
   for (float& v : out) v = unit_float(engine);
@@ -102,7 +100,7 @@ template <class...> std::vector<float> draw_normal(mersenne_twister& engine, std
 // The first `count` of torch.randperm(n): in a list of n numbers each of these places is swapped with one behind it. From
 // 2^32 / 20 numbers on PyTorch goes another way, which is not here.
 inline constexpr long long largest_permutation = 0xffffffffLL / 20;
-template <class...> std::vector<std::int64_t> draw_permutation(mersenne_twister& engine, long long n, long long count) {
+inline std::vector<std::int64_t> draw_permutation(mersenne_twister& engine, long long n, long long count) {
   std::vector<std::int32_t> list(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(i);
   for (long long i = 0; i < std::min(count, n - 1); ++i)

@@ -8,8 +8,7 @@
 
 namespace graft::io {
 
-template <class...>
-std::vector<std::int64_t> topk_places(const std::vector<float>& values, std::size_t k, bool largest) {
+inline std::vector<std::int64_t> topk_places(const std::vector<float>& values, std::size_t k, bool largest) {
   struct entry {
     float value;
     std::int64_t at;

@@ -34,7 +34,7 @@ constexpr bool is_utf8(std::string_view s) {
   }
   return true;
 }
-template <class...> void append_utf8(std::string& out, std::uint32_t code) {
+inline void append_utf8(std::string& out, std::uint32_t code) {
   const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
   constexpr unsigned lead[] = {0, 0xC0, 0xE0, 0xF0};
   out += static_cast<char>(lead[more] | (code >> (6 * more)));

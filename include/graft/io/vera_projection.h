@@ -18,9 +18,8 @@ struct vera_projection {
 };
 
 // `rows`: of A, where it has more than r.
-template <class...>
-result<vera_projection> make_vera_projection(std::uint64_t key, std::int64_t r, std::int64_t max_in,
-                                             std::int64_t max_out, std::int64_t rows = 0) {
+inline result<vera_projection> make_vera_projection(std::uint64_t key, std::int64_t r, std::int64_t max_in,
+                                                    std::int64_t max_out, std::int64_t rows = 0) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   for (const std::int64_t n : {r, max_in, max_out})
     if (n < 1 || n > most)
@@ -28,10 +27,10 @@ result<vera_projection> make_vera_projection(std::uint64_t key, std::int64_t r, 
                   static_cast<long long>(most));
   return guarded("VeRA projection", [&]() -> result<vera_projection> {
     // PyTorch seeds with the low 32 bits of the key.
-    mersenne_twister twister(static_cast<std::uint32_t>(key & 0xffffffff));
+    mersenne_twister engine(static_cast<std::uint32_t>(key & 0xffffffff));
     vera_projection out;
-    out.A = draw_uniform(twister, static_cast<std::size_t>(std::max(r, rows) * max_in), static_cast<double>(max_in));
-    out.B = draw_uniform(twister, static_cast<std::size_t>(max_out * r), static_cast<double>(r));
+    out.A = draw_uniform(engine, static_cast<std::size_t>(std::max(r, rows) * max_in), static_cast<double>(max_in));
+    out.B = draw_uniform(engine, static_cast<std::size_t>(max_out * r), static_cast<double>(r));
     return out;
   });
 }

@@ -12,7 +12,7 @@
 
 namespace graft::io {
 
-template <class...> text number(std::uint64_t v) {
+inline text number(std::uint64_t v) {
   text digits, out;
   do digits << static_cast<char>('0' + v % 10);
   while ((v /= 10) != 0);
@@ -20,9 +20,9 @@ template <class...> text number(std::uint64_t v) {
   return out;
 }
 
-template <class...> bool plain(char c) { return c >= 0x20 && c < 0x7f; }
+inline bool plain(char c) { return c >= 0x20 && c < 0x7f; }
 
-template <class...> text clipped(std::string_view s, std::size_t limit = 160) {
+inline text clipped(std::string_view s, std::size_t limit = 160) {
   constexpr char hex[] = "0123456789abcdef";
   const auto fitting = [](auto first, auto last, std::size_t room) {
     std::size_t n = 0;
@@ -49,7 +49,7 @@ template <class...> text clipped(std::string_view s, std::size_t limit = 160) {
   return out;
 }
 
-template <class...> text in_quotes(std::string_view s, std::size_t limit = 120) {
+inline text in_quotes(std::string_view s, std::size_t limit = 120) {
   text out;
   return out << '\'' << clipped(s, limit) << '\'';
 }

@@ -21,7 +21,7 @@ class graph_cache {
     const std::lock_guard<std::mutex> alone(mutex_);
     for (const entry* e = first_.get(); e != nullptr; e = e->next.get())
       if (same(e->graphs.from, f)) return e->graphs;
-    first_ = std::unique_ptr<entry>(new entry{capture_graphs(f), std::move(first_)});
+    first_ = std::make_unique<entry>(entry{capture_graphs(f), std::move(first_)});
     return first_->graphs;
   }
 
@@ -38,7 +38,6 @@ class graph_cache {
   struct entry {
     layer_graphs graphs;
     std::unique_ptr<entry> next;
-    [[gnu::cold, gnu::noinline]] ~entry() = default;  // compiled once, not wherever one may end
   };
   std::mutex mutex_;
   std::unique_ptr<entry> first_;
@@ -68,7 +67,7 @@ class method_table {
     const method* begin() const { return first; }
     const method* end() const { return last; }
   };
-  GRAFT_LIBRARY static range built_in();
+  static range built_in();
   // The program's own.
   range added() const { return {all_.begin() + added_from_, all_.end()}; }
   const method* begin() const { return all_.begin(); }
@@ -79,7 +78,7 @@ class method_table {
     if (m == nullptr) return fail("there is no method '", name, "'; there are ", names());
     return graphs(kind, *m, bias);
   }
-  GRAFT_LIBRARY result<layer_graphs> graphs(const char* kind, const method& m, bool bias) const;
+  result<layer_graphs> graphs(const char* kind, const method& m, bool bias) const;
   // Any formula on any kind of layer, also on one of the program's own.
   layer_graphs graphs(const kind_rules& kind, const formula& of, bool bias) const {
     return cache_->of({kind, of, bias});

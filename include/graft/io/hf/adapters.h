@@ -17,11 +17,10 @@ status load_adapter(causal_lm<Engine>& model, const std::string& name, const std
 }
 
 namespace detail {
-template <class...> const peft_origin* origin_of(const shared_adapter& a) {
+inline const peft_origin* origin_of(const shared_adapter& a) {
   return a == nullptr ? nullptr : dynamic_cast<const peft_origin*>(a->origin.get());
 }
-template <class...>
-status same_method(const std::string& name, const shared_adapter& old, const adapter_config& fresh) {
+inline status same_method(const std::string& name, const shared_adapter& old, const adapter_config& fresh) {
   const peft_origin* const before = origin_of(old);
   if (before == nullptr || before->config.type == fresh.type) return ok;
   return fail("adapter '", name.c_str(), "' is of type ", before->config.type_name(), ", the folder holds ",

@@ -8,7 +8,7 @@
 namespace graft::io::hf {
 
 // The character that stands for a byte, and back: printable Latin-1 stands for itself.
-template <class...> const std::vector<std::uint32_t>& byte_characters() {
+inline const std::vector<std::uint32_t>& byte_characters() {
   static const std::vector<std::uint32_t> all = [] {
     std::vector<std::uint32_t> table;
     std::uint32_t next = 0x100;
@@ -21,7 +21,7 @@ template <class...> const std::vector<std::uint32_t>& byte_characters() {
   return all;
 }
 // Nothing where a character stands for no byte.
-template <class...> std::optional<std::string> bytes_written_as(std::string_view token) {
+inline std::optional<std::string> bytes_written_as(std::string_view token) {
   static const std::vector<int> back = [] {
     std::vector<int> table(0x200, -1);
     for (std::size_t b = 0; b < 256; ++b) table[byte_characters()[b]] = static_cast<int>(b);

@@ -22,7 +22,7 @@ GRAFT_LIBRARY result<model_config> read_config(const std::string& folder);
 
 namespace graft::io::hf {
 
-template <class...> void check_sizes(config_reader& in, model_config& c) {
+inline void check_sizes(config_reader& in, model_config& c) {
   if (in.problem) return;
   if (c.key_heads == 0) c.key_heads = c.heads;
   if (c.head_size == 0 && c.width % c.heads != 0)
@@ -37,7 +37,7 @@ template <class...> void check_sizes(config_reader& in, model_config& c) {
   if (c.attention_scale == 0) c.attention_scale = 1 / std::sqrt(static_cast<double>(c.head_size));
 }
 
-template <class...> void read_family(config_reader& in, model_config& c) {
+inline void read_family(config_reader& in, model_config& c) {
   const json* v = in.at("model_type");
   text known;
   for (const model_family f : model_families) known << (known.empty() ? "" : ", ") << name_of(f);

@@ -5,7 +5,7 @@
 
 namespace graft::io::hf {
 
-template <class...> model_config defaults_of(model_family f) {
+inline model_config defaults_of(model_family f) {
   model_config c;
   c.family = f;
   const auto sizes = [&](int vocabulary, int width, int inner, int layers, int heads, int key_heads, int positions) {
@@ -47,7 +47,7 @@ template <class...> model_config defaults_of(model_family f) {
   return c;
 }
 
-template <class...> void read_llama_like(config_reader& in, model_config& c) {
+inline void read_llama_like(config_reader& in, model_config& c) {
   in.integer("hidden_size", c.width, 1);
   in.integer("intermediate_size", c.inner, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
@@ -83,7 +83,7 @@ template <class...> void read_llama_like(config_reader& in, model_config& c) {
   read_rope(in, c);
 }
 
-template <class...> void read_opt(config_reader& in, model_config& c) {
+inline void read_opt(config_reader& in, model_config& c) {
   in.integer("hidden_size", c.width, 1);
   in.integer("ffn_dim", c.inner, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
@@ -105,7 +105,7 @@ template <class...> void read_opt(config_reader& in, model_config& c) {
     in.expected("layerdrop", *v, "0: layers are not left out while training");
 }
 
-template <class...> void read_gpt2(config_reader& in, model_config& c) {
+inline void read_gpt2(config_reader& in, model_config& c) {
   in.integer("n_embd", c.width, 1);
   c.inner = 0;
   if (in.set("n_inner") != nullptr) in.integer("n_inner", c.inner, 1);

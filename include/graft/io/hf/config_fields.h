@@ -5,7 +5,7 @@
 
 namespace graft::io::hf {
 
-template <class...> void read_activation(config_reader& in, const char* key, model_config& c) {
+inline void read_activation(config_reader& in, const char* key, model_config& c) {
   constexpr std::pair<const char*, activation_kind> known[] = {{"silu", activation_kind::silu},
                                                                {"swish", activation_kind::silu},
                                                                {"gelu", activation_kind::gelu},
@@ -19,14 +19,14 @@ template <class...> void read_activation(config_reader& in, const char* key, mod
   in.expected(key, *v, "\"silu\", \"gelu\", \"gelu_new\", \"gelu_pytorch_tanh\" or \"relu\"");
 }
 
-template <class...> void read_token(config_reader& in, const char* key, std::optional<int>& out) {
+inline void read_token(config_reader& in, const char* key, std::optional<int>& out) {
   const json* v = in.at(key);
   if (v == nullptr) return;
   out.reset();
   if (v->is_null() || (fits_int(*v) && v->real == -1)) return;  // -1: none, in old files
   in.integer(key, out.emplace(), 0);
 }
-template <class...> void read_tokens(config_reader& in, special_tokens& t) {
+inline void read_tokens(config_reader& in, special_tokens& t) {
   read_token(in, "bos_token_id", t.begin);
   read_token(in, "pad_token_id", t.pad);
   const json* v = in.at("eos_token_id");
@@ -40,7 +40,7 @@ template <class...> void read_tokens(config_reader& in, special_tokens& t) {
   }
 }
 
-template <class...> void read_stored(config_reader& in, model_config& c) {
+inline void read_stored(config_reader& in, model_config& c) {
   const char* key = in.set("dtype") != nullptr ? "dtype" : "torch_dtype";
   const json* v = in.set(key);
   if (v == nullptr) return;
@@ -51,14 +51,14 @@ template <class...> void read_stored(config_reader& in, model_config& c) {
 }
 
 // A flag that may only have one value here.
-template <class...> void must_be(config_reader& in, const char* key, bool wanted, const char* why) {
+inline void must_be(config_reader& in, const char* key, bool wanted, const char* why) {
   const json* v = in.set(key);
   if (v != nullptr && !(v->is_boolean() && v->flag == wanted))
     in.reject('\'', key, "' is ", found(*v), ", expected ", wanted ? "true" : "false", ": ", why);
 }
 
 // Layers that see a limited way back: all of Mistral's; of Qwen's those that layer_types or max_window_layers name.
-template <class...> void read_windows(config_reader& in, model_config& c) {
+inline void read_windows(config_reader& in, model_config& c) {
   const bool qwen = c.family == model_family::qwen2 || c.family == model_family::qwen3;
   bool used = c.family == model_family::mistral;
   int window = 4096, first = qwen ? 28 : 0;

@@ -49,7 +49,7 @@ inline constexpr const char* refused_fields[] = {
     "constraints",   "watermarking_config", "force_words_ids",       "stop_strings",
     "dola_layers",   "token_healing"};
 
-template <class...> void refuse_strategies(config_reader& in) {
+inline void refuse_strategies(config_reader& in) {
   for (const neutral_field& f : neutral_fields)
     if (const json* v = in.set(f.key); v != nullptr && !(v->is_number() && v->real == f.value))
       in.expected(f.key, *v, static_cast<int>(f.value), ": this way of choosing tokens is not supported");

@@ -19,7 +19,7 @@ template <class Engine> base_layer base_in(const adapted_layer<Engine>& layer, b
   return base;
 }
 // What a folder has for one layer, with what is needed to write it again.
-template <class...> result<adapter_set> read_adapter(const peft_folder& folder, const base_layer& base) {
+inline result<adapter_set> read_adapter(const peft_folder& folder, const base_layer& base) {
   result<peft_layer> layer = read_module(folder, base);
   if (!layer) return layer.failure();
   adapter_set made;

@@ -37,7 +37,7 @@ result<loaded_adapters> load_adapters(const std::string& folder, const causal_lm
 }
 
 // What AdaLoRA's file says about its ranks.
-template <class...> adalora_settings adalora_settings_of(const adapter_config& c) {
+inline adalora_settings adalora_settings_of(const adapter_config& c) {
   return {c.whole("target_r"),   c.whole("tinit"),  c.whole("tfinal"), c.whole("deltaT"),
           c.whole("total_step"), c.number("beta1"), c.number("beta2"), c.number("orth_reg_weight")};
 }

@@ -36,12 +36,12 @@ result<causal_lm<Engine>> load_model(const std::string& folder, const model_opti
 namespace graft::io::hf {
 
 // Tensors that old versions wrote and nobody reads: masks of GPT-2, frequencies of rotary positions.
-template <class...> bool is_bookkeeping(std::string_view name) {
+inline bool is_bookkeeping(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
 
 // A weight that is codes is several tensors of the files, and one of the model.
-template <class...> result<model_weights> bind_weights(model_tensors opened, scaled_by blocks = scaled_by::run) {
+inline result<model_weights> bind_weights(model_tensors opened, scaled_by blocks = scaled_by::run) {
   struct files {
     model_tensors tensors;
     kept_planes planes;

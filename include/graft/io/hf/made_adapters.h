@@ -38,9 +38,8 @@ class made_tensors {
   std::vector<tensor_view> views_;
 };
 
-template <class...>
-result<loaded_adapters> load_made(const adapter_config& config, const made_tensors& tensors, const model_config& c,
-                                  const model_weights& w, const char* what) {
+inline result<loaded_adapters> load_made(const adapter_config& config, const made_tensors& tensors,
+                                         const model_config& c, const model_weights& w, const char* what) {
   result<safetensors> weights = tensors.as_file(what);
   if (!weights) return weights.failure();
   return adapters_from({config, std::move(*weights)}, c, w);

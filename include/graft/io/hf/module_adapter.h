@@ -6,7 +6,7 @@
 
 namespace graft::io::hf {
 
-template <class...> adapter_tensor adapter_tensor_of(const loaded_tensor& t) {
+inline adapter_tensor adapter_tensor_of(const loaded_tensor& t) {
   adapter_tensor one{t.key, std::make_shared<std::vector<float>>(t.data), t.shape, t.stored};
   if (!t.places.empty()) one.places = std::make_shared<std::vector<std::int64_t>>(t.places);
   return one;

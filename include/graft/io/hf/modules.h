@@ -17,7 +17,7 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
 
 namespace graft::io::hf {
 
-template <class...> bool is_embedding_module(std::string_view module) {
+inline bool is_embedding_module(std::string_view module) {
   for (const char* name : {"embed_tokens", "embed_positions", "wte", "wpe"})
     if (ends_with_name(module, name)) return true;
   return false;

@@ -15,13 +15,13 @@ namespace nfc {
 inline constexpr std::uint32_t s_base = 0xAC00, l_base = 0x1100, v_base = 0x1161, t_base = 0x11A7, v_count = 21,
                                t_count = 28, l_count = 19, s_count = l_count * v_count * t_count;
 
-template <class...> unsigned combining_class(std::uint32_t c) {
+inline unsigned combining_class(std::uint32_t c) {
   const auto* const at = std::lower_bound(std::begin(combining_classes), std::end(combining_classes), c,
                                           [](const std::uint32_t(&r)[3], std::uint32_t code) { return r[1] < code; });
   return at != std::end(combining_classes) && (*at)[0] <= c ? (*at)[2] : 0;
 }
 
-template <class...> void decompose(std::uint32_t c, std::vector<std::uint32_t>& out) {
+inline void decompose(std::uint32_t c, std::vector<std::uint32_t>& out) {
   if (c - s_base < s_count) {
     const std::uint32_t s = c - s_base;
     out.push_back(l_base + s / (v_count * t_count));
@@ -47,7 +47,7 @@ struct pair_of {
   }
 };
 // 0 where the two do not compose.
-template <class...> std::uint32_t composed(std::uint32_t a, std::uint32_t b) {
+inline std::uint32_t composed(std::uint32_t a, std::uint32_t b) {
   static const std::vector<pair_of> pairs = [] {
     std::vector<pair_of> all;
     for (const auto& r : compositions) all.push_back({r[1], r[2], r[0]});
@@ -62,7 +62,7 @@ template <class...> std::uint32_t composed(std::uint32_t a, std::uint32_t b) {
 }
 
 // `marked`: a character and what follows it up to the next one that stands for itself.
-template <class...> void put_composed(std::vector<std::uint32_t>& marked, std::string& out) {
+inline void put_composed(std::vector<std::uint32_t>& marked, std::string& out) {
   std::vector<std::uint32_t> parts;
   for (const std::uint32_t c : marked) decompose(c, parts);
   const auto by_class = [](std::uint32_t a, std::uint32_t b) { return combining_class(a) < combining_class(b); };
@@ -97,7 +97,7 @@ template <class...> void put_composed(std::vector<std::uint32_t>& marked, std::s
 
 }  // namespace nfc
 
-template <class...> bool looks_normal(std::string_view s) {
+inline bool looks_normal(std::string_view s) {
   const unsigned char* const classes = char_classes();
   for (std::size_t i = 0; i < s.size();) {
     const character c = first_character(s.substr(i));
@@ -108,7 +108,7 @@ template <class...> bool looks_normal(std::string_view s) {
 }
 
 // Of well-formed UTF-8.
-template <class...> std::string normalized_nfc(std::string_view s) {
+inline std::string normalized_nfc(std::string_view s) {
   const unsigned char* const classes = char_classes();
   const auto matters = [&](const character& c) { return c.bytes != 0 && (classes[c.code] & matters_in_nfc) != 0; };
   std::string out;

@@ -11,7 +11,7 @@
 
 namespace graft::io::hf {
 
-template <class...> void read_quantization(config_reader& in, model_config& c) {
+inline void read_quantization(config_reader& in, model_config& c) {
   const json* const v = in.set("quantization_config");
   if (v == nullptr) return;
   if (!v->is_object()) return in.expected("quantization_config", *v, "an object");
@@ -43,16 +43,15 @@ template <class...> void read_quantization(config_reader& in, model_config& c) {
 }
 
 // The module of a list that a tensor belongs to: a whole path, or names of it.
-template <class...> const std::string* named_in(const std::vector<std::string>& modules, const std::string& tensor) {
+inline const std::string* named_in(const std::vector<std::string>& modules, const std::string& tensor) {
   for (const std::string& module : modules)
     if (tensor.starts_with(module + ".") || tensor.find("." + module + ".") != tensor.npos) return &module;
   return nullptr;
 }
 
 // The weights of a folder against what its configuration says: codes of another kind, or where none should be.
-template <class...>
-status check_quantization(const model_config& c, const std::map<std::string, view, std::less<>>& tensors,
-                          std::string_view folder) {
+inline status check_quantization(const model_config& c, const std::map<std::string, view, std::less<>>& tensors,
+                                 std::string_view folder) {
   bool any = false;
   for (const auto& [name, v] : tensors) {
     if (v.beside == nullptr) {

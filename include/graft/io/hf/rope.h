@@ -7,7 +7,7 @@
 
 namespace graft::io::hf {
 
-template <class...> void read_rope_type(config_reader& in, rope_settings& r) {
+inline void read_rope_type(config_reader& in, rope_settings& r) {
   constexpr std::pair<const char*, rope_kind> known[] = {{"default", rope_kind::plain},
                                                          {"linear", rope_kind::linear},
                                                          {"llama3", rope_kind::llama3},
@@ -21,7 +21,7 @@ template <class...> void read_rope_type(config_reader& in, rope_settings& r) {
 }
 
 // Any other key may change the angles: sections of a head, factors by length, settings by type of layer.
-template <class...> void refuse_unknown_rope(config_reader& in) {
+inline void refuse_unknown_rope(config_reader& in) {
   constexpr const char* known[] = {"rope_type",
                                    "type",
                                    "rope_theta",
@@ -44,13 +44,13 @@ template <class...> void refuse_unknown_rope(config_reader& in) {
   }
 }
 
-template <class...> void above_zero(config_reader& in, const char* key, double& out) {
+inline void above_zero(config_reader& in, const char* key, double& out) {
   if (in.set(key) == nullptr) return;
   in.real(key, out);
   if (!in.problem && !(out > 0)) in.expected(key, *in.at(key), "a number above 0");
 }
 
-template <class...> void read_scaling(config_reader& in, rope_settings& r, int positions) {
+inline void read_scaling(config_reader& in, rope_settings& r, int positions) {
   const bool bands = r.kind == rope_kind::llama3, yarn = r.kind == rope_kind::yarn;
   if (r.original_positions == 0) {
     r.original_positions = positions;
@@ -75,7 +75,7 @@ template <class...> void read_scaling(config_reader& in, rope_settings& r, int p
   in.flag("truncate", r.truncate);
 }
 
-template <class...> void read_rope(config_reader& top, model_config& c) {
+inline void read_rope(config_reader& top, model_config& c) {
   rope_settings& r = c.rope;
   above_zero(top, "rope_theta", r.theta);
   if (top.set("original_max_position_embeddings") != nullptr)

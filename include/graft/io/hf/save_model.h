@@ -23,20 +23,20 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 
 namespace graft::io::hf {
 
-template <class...> std::optional<safetensors_type> stored_as(dtype type) {
+inline std::optional<safetensors_type> stored_as(dtype type) {
   for (const safetensors_type t : {safetensors_type::f32, safetensors_type::f64, safetensors_type::f16,
                                    safetensors_type::bf16, safetensors_type::i64})
     if (computed_as(t) == type) return t;
   return std::nullopt;
 }
 
-template <class...> std::vector<std::byte> bytes_of(std::string_view s) {
+inline std::vector<std::byte> bytes_of(std::string_view s) {
   const auto all = std::as_bytes(std::span(s.data(), s.size()));
   return {all.begin(), all.end()};
 }
 
 // torch's name for the numbers of a model; transformers wrote it as torch_dtype before.
-template <class...> std::string dtype_in(const json& config) {
+inline std::string dtype_in(const json& config) {
   for (const char* key : {"dtype", "torch_dtype"})
     if (const json* said = config.find(key); said != nullptr && said->is_word()) return said->word;
   return "float32";

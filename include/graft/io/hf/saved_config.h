@@ -18,26 +18,25 @@ struct saved_config {
 };
 
 namespace detail {
-template <class...> json& entry(json& of, std::string_view key) {
+inline json& entry(json& of, std::string_view key) {
   for (std::size_t i = 0; i < of.keys.size(); ++i)
     if (of.keys[i] == key) return of.items[i];
   of.keys.emplace_back(key);
   return of.items.emplace_back();
 }
-template <class...> void erase(json& of, std::string_view key) {
+inline void erase(json& of, std::string_view key) {
   const auto at = std::find(of.keys.begin(), of.keys.end(), key);
   if (at == of.keys.end()) return;
   of.items.erase(of.items.begin() + (at - of.keys.begin()));
   of.keys.erase(at);
 }
-template <class...> const char* key_of_plain_modules(dtype codes) {
+inline const char* key_of_plain_modules(dtype codes) {
   return codes == dtype::f8_e4m3 ? "modules_to_not_convert" : "llm_int8_skip_modules";
 }
 }  // namespace detail
 
-template <class...>
-result<saved_config> config_for(json said, const model_config& c, const model_weights& weights,
-                                std::string_view folder) {
+inline result<saved_config> config_for(json said, const model_config& c, const model_weights& weights,
+                                       std::string_view folder) {
   saved_config out{std::move(said)};
   if (weights.tensors.contains("lm_head.weight")) detail::entry(out.said, "tie_word_embeddings") = json_flag(false);
   if (!c.coded) return out;

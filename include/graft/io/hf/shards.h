@@ -44,7 +44,7 @@ GRAFT_LIBRARY result<model_tensors> open_model_tensors(const std::string& folder
 
 namespace graft::io::hf {
 
-template <class...> status add_file(model_tensors& out, const std::string& name) {
+inline status add_file(model_tensors& out, const std::string& name) {
   result<safetensors> file = map_safetensors(out.folder + "/" + name);
   if (!file) return file.failure();
   for (std::size_t i = 0; i < file->tensors.size(); ++i) {
@@ -58,21 +58,21 @@ template <class...> status add_file(model_tensors& out, const std::string& name)
   return ok;
 }
 
-template <class...> void sort_by_name(model_tensors& out) {
+inline void sort_by_name(model_tensors& out) {
   std::sort(out.by_name.begin(), out.by_name.end(), [&](const model_tensors::place& a, const model_tensors::place& b) {
     return out.files[a.file].tensors[a.tensor].name < out.files[b.file].tensors[b.tensor].name;
   });
 }
 
 // A plain file name: nothing in it leads out of the folder, or to the index itself.
-template <class...> bool is_shard_name(std::string_view name) {
+inline bool is_shard_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.size() > std::string_view(".safetensors").size() && name[0] != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
 using shard_map = std::map<std::string_view, std::string_view>;  // tensor to file
 
-template <class...> result<shard_map> read_weight_map(const json& index, const std::string& file) {
+inline result<shard_map> read_weight_map(const json& index, const std::string& file) {
   const json* map = index.find("weight_map");
   if (map == nullptr) return fail_in(file, "the key 'weight_map' is missing, expected {tensor: file}");
   if (!map->is_object()) return fail_in(file, "'weight_map' is ", found(*map), ", expected {tensor: file}");
@@ -88,8 +88,7 @@ template <class...> result<shard_map> read_weight_map(const json& index, const s
   return out;
 }
 
-template <class...>
-status check_against_index(const model_tensors& all, const shard_map& map, const std::string& index) {
+inline status check_against_index(const model_tensors& all, const shard_map& map, const std::string& index) {
   for (const safetensors& file : all.files) {
     const std::string_view name = std::string_view(file.file).substr(all.folder.size() + 1);
     for (const tensor_view& t : file) {
@@ -108,7 +107,7 @@ status check_against_index(const model_tensors& all, const shard_map& map, const
   return ok;
 }
 
-template <class...> result<model_tensors> open_indexed(const std::string& folder, const std::string& index) {
+inline result<model_tensors> open_indexed(const std::string& folder, const std::string& index) {
   const result<json> parsed = read_json(index, 100'000'000, 8);
   if (!parsed) return parsed.failure();
   if (!parsed->is_object()) return fail_in(index, "the file holds ", found(*parsed), ", expected a JSON object");

@@ -9,7 +9,7 @@ namespace graft::io::hf {
 
 // Where a module stands in the model: its block, and its place among the layers of it, in the order in which transformers
 // makes them. What stands before all blocks has number -1.
-template <class...> std::pair<int, std::size_t> place_in_model(const model_config& c, const std::string& module) {
+inline std::pair<int, std::size_t> place_in_model(const model_config& c, const std::string& module) {
   static constexpr const char* opt[] = {"k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2"};
   static constexpr const char* others[] = {"q_proj",    "k_proj", "v_proj",      "o_proj", "gate_proj", "up_proj",
                                            "down_proj", "c_attn", "attn.c_proj", "c_fc",   "mlp.c_proj"};
@@ -23,9 +23,8 @@ template <class...> std::pair<int, std::size_t> place_in_model(const model_confi
 }
 
 // `model`: whose order the modules have for what is drawn for all of them; null: that in which they are listed.
-template <class...>
-result<std::vector<base_layer*>> targets_of(const adapter_config& c, std::vector<base_layer>& modules,
-                                            const model_config* model = nullptr) {
+inline result<std::vector<base_layer*>> targets_of(const adapter_config& c, std::vector<base_layer>& modules,
+                                                   const model_config* model = nullptr) {
   std::vector<base_layer*> targets;
   const auto among = std::make_shared<target_layers>();
   long long out = 0, in = 0;

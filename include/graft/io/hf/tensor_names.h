@@ -10,7 +10,7 @@
 
 namespace graft::io::hf {
 
-template <class...> std::set<std::string> names_of(const model_config& c) {
+inline std::set<std::string> names_of(const model_config& c) {
   std::set<std::string> all;
   const architecture a = architecture_for(c.family);
   const auto collect = [&](const block_formula& f, const std::string& prefix) {
@@ -29,7 +29,7 @@ template <class...> std::set<std::string> names_of(const model_config& c) {
   return ends;
 }
 
-template <class...> status check_names(const model_config& c, const model_weights& w, const std::string& folder) {
+inline status check_names(const model_config& c, const model_weights& w, const std::string& folder) {
   const std::set<std::string> wanted = names_of(c);
   const bool tied = c.tied && !w.tensors.contains("lm_head.weight");
   for (const std::string& name : wanted)

@@ -9,9 +9,8 @@
 namespace graft::io::hf {
 
 // The module whose rows these are: the one that PEFT would wrap.
-template <class...>
-result<const base_layer*> module_of(const token_rows& rows, const std::vector<base_layer>& all, const model_config& c,
-                                    std::string_view file) {
+inline result<const base_layer*> module_of(const token_rows& rows, const std::vector<base_layer>& all,
+                                           const model_config& c, std::string_view file) {
   const std::string table = token_table(c.family);
   for (const base_layer& b : all)
     if (rows.module.empty() ? table == b.module + ".weight" : b.module.ends_with(rows.module)) return &b;
@@ -19,8 +18,7 @@ result<const base_layer*> module_of(const token_rows& rows, const std::vector<ba
                  in_quotes(rows.module), ", which this model does not have");
 }
 
-template <class...>
-result<peft_layer> read_token_rows(const peft_folder& from, const base_layer& b, const token_rows& rows) {
+inline result<peft_layer> read_token_rows(const peft_folder& from, const base_layer& b, const token_rows& rows) {
   peft_source s{from.config, from.weights, b, built_in_methods()};
   s.layer.file = from.weights.file;
   s.layer.formula = *s.methods.find(trainable_tokens<>::method);

@@ -29,7 +29,7 @@ class tokenizer {
   explicit tokenizer(tokenizer_model model) : m_(std::move(model)) {}
 
   // With the special tokens that the file puts around a text, or without.
-  GRAFT_LIBRARY result<std::vector<std::int64_t>> encode(std::string_view text, bool add_special = true) const;
+  result<std::vector<std::int64_t>> encode(std::string_view text, bool add_special = true) const;
 
   // Tokens that do not exist are left out, as in the original.
   std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const {
@@ -47,8 +47,8 @@ class tokenizer {
   std::size_t size() const { return m_.known.size(); }
 
  private:
-  GRAFT_LIBRARY void encode_part(std::string_view raw, piece_encoder& pieces, std::vector<std::int64_t>& ids) const;
-  GRAFT_LIBRARY void encode_plain(std::string_view text, piece_encoder& pieces, std::vector<std::int64_t>& ids) const;
+  void encode_part(std::string_view raw, piece_encoder& pieces, std::vector<std::int64_t>& ids) const;
+  void encode_plain(std::string_view text, piece_encoder& pieces, std::vector<std::int64_t>& ids) const;
 
   tokenizer_model m_;
 };

@@ -11,7 +11,7 @@ namespace graft::io::hf {
 
 enum char_class : unsigned char { is_letter = 1, is_number = 2, is_space = 4, matters_in_nfc = 8 };
 
-template <class...> const unsigned char* char_classes() {
+inline const unsigned char* char_classes() {
   static const std::vector<unsigned char> all = [] {
     std::vector<unsigned char> table(0x110000);
     const auto mark = [&](std::uint32_t from, std::uint32_t to, char_class what) {
@@ -37,7 +37,7 @@ struct character {
   std::uint32_t bytes = 0;  // 0 at the end
 };
 // The first character of well-formed UTF-8.
-template <class...> character first_character(std::string_view s) {
+inline character first_character(std::string_view s) {
   if (s.empty()) return {};
   const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(s[i])); };
   const std::uint32_t b = byte(0);

@@ -13,7 +13,7 @@ namespace graft::io::hf {
 
 enum class split_rule : unsigned char { gpt2, llama3, qwen2 };
 
-template <class...> std::optional<split_rule> split_rule_for(std::string_view regex) {
+inline std::optional<split_rule> split_rule_for(std::string_view regex) {
   if (regex == R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)") return split_rule::gpt2;
   constexpr std::string_view begin = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})",
                              end = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";

@@ -8,7 +8,7 @@
 
 namespace graft::io::peft {
 
-template <class...> void check_adalora(config_reader& in, const adapter_config& c) {
+inline void check_adalora(config_reader& in, const adapter_config& c) {
   refuse_changed_base(in, c);
   if (c.on("use_dora")) in.reject("'use_dora' is true, expected false for ADALORA, as in PEFT");
   if (c.on("lora_bias")) in.reject("'lora_bias' is true, expected false for ADALORA");
@@ -24,7 +24,7 @@ template <class...> void check_adalora(config_reader& in, const adapter_config& 
   });
 }
 
-template <class...> status adalora_numbers(peft_source& s) {
+inline status adalora_numbers(peft_source& s) {
   const int init_r = s.config.whole("init_r");
   long long kept = init_r;
   if (const json* pattern = s.config.set("rank_pattern"))
@@ -62,12 +62,11 @@ inline constexpr peft_key adalora_keys[] = {
     unread("lora_ga_config"),
     unread("runtime_config"),
     unread("qalora_group_size")};
-template <class...> inline constexpr peft_variant adalora_variants[] = {variant<adalora<>>()};
-template <class...>
+inline constexpr peft_variant adalora_variants[] = {variant<adalora<>>()};
 inline constexpr peft_method adalora_files{.type = "ADALORA",
                                            .bias_only = "lora_only",
                                            .keys = adalora_keys,
-                                           .variants = adalora_variants<>,
+                                           .variants = adalora_variants,
                                            .numbers = adalora_numbers,
                                            .check = check_adalora};
 

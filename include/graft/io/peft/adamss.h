@@ -10,7 +10,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status check_adamss_base(const peft_source& s) {
+inline status check_adamss_base(const peft_source& s) {
   const auto numbers = [](const view& v) { return v.data != nullptr && computes_in(v.type); };
   const view &w = s.base.weight, &b = s.base.bias_values;
   const bool weight = numbers(w) && w.rank == 2 && w.size[0] == s.base.out && w.size[1] == s.base.in;
@@ -30,11 +30,11 @@ struct adamss_decomposition {
   svd::principal_pairs pairs;
   std::vector<std::vector<std::size_t>> groups;
 };
-template <class...> long long adamss_columns(const peft_source& s) { return s.base.in + (s.base.bias ? 1 : 0); }
-template <class...> long long adamss_directions(const peft_source& s) {
+inline long long adamss_columns(const peft_source& s) { return s.base.in + (s.base.bias ? 1 : 0); }
+inline long long adamss_directions(const peft_source& s) {
   return std::min({static_cast<long long>(s.config.whole("r")), s.base.out, adamss_columns(s)});
 }
-template <class...> adamss_decomposition decompose_for_adamss(const peft_source& s) {
+inline adamss_decomposition decompose_for_adamss(const peft_source& s) {
   const auto out = static_cast<std::size_t>(s.base.out), in = static_cast<std::size_t>(s.base.in),
              directions = static_cast<std::size_t>(adamss_directions(s));
   svd::matrix a(out, static_cast<std::size_t>(adamss_columns(s)));
@@ -50,14 +50,14 @@ template <class...> adamss_decomposition decompose_for_adamss(const peft_source&
   for (std::size_t j = 0; j < directions; ++j)
     for (std::size_t i = 0; i < out; ++i) left(i, j) = d.pairs.left[j][i];
   const std::size_t groups = std::min(static_cast<std::size_t>(s.config.whole("num_subspaces")), out);
-  const std::vector<std::size_t> of = nearest_means<>::of(std::move(left), groups, 123456789);
+  const std::vector<std::size_t> of = nearest_means::of(std::move(left), groups, 123456789);
   d.groups.resize(groups);
   for (std::size_t i = 0; i < out; ++i) d.groups[of[i]].push_back(i);
   return d;
 }
 
 // A begins with the leading directions of the rows of its group, B with zeros.
-template <class...> result<std::vector<loaded_tensor>> adamss_begun(const peft_source& s) {
+inline result<std::vector<loaded_tensor>> adamss_begun(const peft_source& s) {
   if (status good = check_adamss_base(s); !good) return good.failure();
   const adamss_decomposition d = decompose_for_adamss(s);
   const long long directions = adamss_directions(s);
@@ -83,7 +83,7 @@ template <class...> result<std::vector<loaded_tensor>> adamss_begun(const peft_s
   return all;
 }
 
-template <class...> status check_adamss_parts(const peft_source& s, const char* name) {
+inline status check_adamss_parts(const peft_source& s, const char* name) {
   const auto groups = static_cast<std::size_t>(std::min<long long>(s.config.whole("num_subspaces"), s.base.out)),
              parts = s.layer.tensors.at(name).parts.size();
   const std::string first_wrong = s.prefix() + name + "." + std::to_string(std::min(groups, parts));
@@ -95,8 +95,7 @@ template <class...> status check_adamss_parts(const peft_source& s, const char* 
 
 // The file's right singular vectors must lie in the span of those that were found: else the groups are those of another
 // weight, and as large as the right ones only by chance.
-template <class...>
-status check_adamss_span(const peft_source& s, const loaded_tensor& right, const svd::principal_pairs& found) {
+inline status check_adamss_span(const peft_source& s, const loaded_tensor& right, const svd::principal_pairs& found) {
   const std::size_t columns = found.right[0].size();
   for (std::size_t k = 0; k < found.right.size(); ++k) {
     double length = 0, within = 0;
@@ -115,7 +114,7 @@ status check_adamss_span(const peft_source& s, const loaded_tensor& right, const
   return ok;
 }
 
-template <class...> status adamss_frozen(peft_source& s) {
+inline status adamss_frozen(peft_source& s) {
   for (const char* name : {"adamss_A", "adamss_B"})
     if (status good = check_adamss_parts(s, name); !good) return good;
   if (status good = check_adamss_base(s); !good) return good;
@@ -175,15 +174,13 @@ inline constexpr peft_key adamss_keys[] = {whole("r", 100),
                                            flag("use_dynamic_rank"),
                                            real("svd_threshold", 0.1),
                                            seed("random_seed")};
-template <class...>
 inline constexpr peft_variant adamss_variants[] = {
     variant<adamss_with_bias<>>([](const peft_source& s) { return s.base.bias; }), variant<adamss<>>()};
 inline constexpr peft_place adamss_parts[] = {{.leaf = "adamss_A", .shape = stored_as::parts},
                                               {.leaf = "adamss_B", .shape = stored_as::parts}};
-template <class...>
 inline constexpr peft_method adamss_files{.type = "ADAMSS",
                                           .keys = adamss_keys,
-                                          .variants = adamss_variants<>,
+                                          .variants = adamss_variants,
                                           .places = adamss_parts,
                                           .frozen = adamss_frozen,
                                           .begun = adamss_begun};

@@ -38,23 +38,22 @@
 
 namespace graft::io::peft {
 
-template <class...>
-inline constexpr const peft_method* all[] = {&lora_files<>,      &adalora_files<>,
-                                             &oft_files<>,       &boft_files<>,
-                                             &hra_files<>,       &ia3_files<>,
-                                             &loha_files<>,      &lokr_files<>,
-                                             &vera_files<>,      &ln_tuning_files<>,
-                                             &miss_files<>,      &vblora_files<>,
-                                             &delora_files<>,    &gralora_files<>,
-                                             &road_files<>,      &c3a_files<>,
-                                             &randlora_files<>,  &hira_files<>,
-                                             &psoft_files<>,     &beft_files<>,
-                                             &deft_files<>,      &peanut_files<>,
-                                             &shira_files<>,     &supertuning_files<>,
-                                             &fourierft_files<>, &waveft_files<>,
-                                             &unilora_files<>,   &frod_files<>,
-                                             &adamss_files<>,    &pvera_files<>,
-                                             &tinylora_files<>,  &glora_files<>,
-                                             &osf_files<>,       &trainable_tokens_files<>};
+inline constexpr const peft_method* all[] = {&lora_files,      &adalora_files,
+                                             &oft_files,       &boft_files,
+                                             &hra_files,       &ia3_files,
+                                             &loha_files,      &lokr_files,
+                                             &vera_files,      &ln_tuning_files,
+                                             &miss_files,      &vblora_files,
+                                             &delora_files,    &gralora_files,
+                                             &road_files,      &c3a_files,
+                                             &randlora_files,  &hira_files,
+                                             &psoft_files,     &beft_files,
+                                             &deft_files,      &peanut_files,
+                                             &shira_files,     &supertuning_files,
+                                             &fourierft_files, &waveft_files,
+                                             &unilora_files,   &frod_files,
+                                             &adamss_files,    &pvera_files,
+                                             &tinylora_files,  &glora_files,
+                                             &osf_files,       &trainable_tokens_files};
 
 }  // namespace graft::io::peft

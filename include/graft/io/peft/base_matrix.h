@@ -8,7 +8,7 @@
 namespace graft::io::peft {
 
 // `what` follows from the weight.
-template <class...> result<svd::matrix> base_matrix(const peft_source& s, const char* what) {
+inline result<svd::matrix> base_matrix(const peft_source& s, const char* what) {
   const view& w = s.base.weight;
   const long long out = s.base.out, in = s.base.in;
   if (w.data == nullptr || !computes_in(w.type) || w.rank != 2 || w.size[0] != out || w.size[1] != in)

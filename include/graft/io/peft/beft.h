@@ -7,8 +7,7 @@
 namespace graft::io::peft {
 
 inline constexpr peft_key beft_keys[] = {word("init_weights", "true", "true false")};
-template <class...> inline constexpr peft_variant beft_variants[] = {variant<beft>()};
-template <class...>
-inline constexpr peft_method beft_files{.type = "BEFT", .keys = beft_keys, .variants = beft_variants<>};
+inline constexpr peft_variant beft_variants[] = {variant<beft>()};
+inline constexpr peft_method beft_files{.type = "BEFT", .keys = beft_keys, .variants = beft_variants};
 
 }  // namespace graft::io::peft

@@ -115,7 +115,7 @@ inline constexpr beginning beginnings[] = {
     {"ln_tuning_layers.bias", begins::bias},
     {"base_layer.bias", begins::bias},
 };
-template <class...> const beginning* beginning_of(std::string_view leaf) {
+inline const beginning* beginning_of(std::string_view leaf) {
   for (const beginning& b : beginnings)
     if (leaf == b.leaf) return &b;
   return nullptr;

@@ -6,26 +6,25 @@
 
 namespace graft::io::peft {
 
-template <class...> status boft_numbers(peft_source& s) {
+inline status boft_numbers(peft_source& s) {
   const int size = s.config.whole("boft_block_size");
   s.layer.sizes["b"] = size > 0 ? size : s.base.in / s.config.whole("boft_block_num");
   return ok;
 }
 
 // PEFT replaces some blocks of one factor, drawn for each call; here each block of every factor is drawn, as many on average.
-template <class...> double boft_dropped(const adapter_config& c) { return 1 / c.number("boft_n_butterfly_factor"); }
+inline double boft_dropped(const adapter_config& c) { return 1 / c.number("boft_n_butterfly_factor"); }
 
 inline constexpr peft_key boft_keys[] = {
     whole("boft_block_size", 4, 0), whole("boft_block_num", 0, 0), whole("boft_n_butterfly_factor", 1, 1, 30),
     dropout("boft_dropout", rate_of::blocks), word("init_weights", "true", "true false")};
 inline constexpr peft_rule boft_rules[] = {{peft_rule::kind::one_is_zero, "boft_block_size", "boft_block_num"}};
-template <class...> inline constexpr peft_variant boft_variants[] = {variant<boft<dyn, dyn>>()};
-template <class...>
+inline constexpr peft_variant boft_variants[] = {variant<boft<dyn, dyn>>()};
 inline constexpr peft_method boft_files{.type = "BOFT",
                                         .bias_only = "boft_only",
                                         .keys = boft_keys,
                                         .rules = boft_rules,
-                                        .variants = boft_variants<>,
+                                        .variants = boft_variants,
                                         .numbers = boft_numbers,
                                         .dropped = boft_dropped};
 

@@ -6,7 +6,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status c3a_numbers(peft_source& s) {
+inline status c3a_numbers(peft_source& s) {
   const result<double> b = number_of(s.config, "block_size", "block_size_pattern", s.base.module);
   if (!b) return b.failure();
   s.layer.sizes["block_size"] = static_cast<long long>(*b);
@@ -16,9 +16,8 @@ template <class...> status c3a_numbers(peft_source& s) {
 inline constexpr peft_key c3a_keys[] = {
     whole("block_size", 256), wholes_by_module("block_size_pattern"),
     or_null(word("init_weights", "xavier_uniform", "true false gaussian kaiming_uniform xavier_uniform"))};
-template <class...> inline constexpr peft_variant c3a_variants[] = {variant<c3a<>>()};
-template <class...>
+inline constexpr peft_variant c3a_variants[] = {variant<c3a<>>()};
 inline constexpr peft_method c3a_files{
-    .type = "C3A", .bias_only = "c3a_only", .keys = c3a_keys, .variants = c3a_variants<>, .numbers = c3a_numbers};
+    .type = "C3A", .bias_only = "c3a_only", .keys = c3a_keys, .variants = c3a_variants, .numbers = c3a_numbers};
 
 }  // namespace graft::io::peft

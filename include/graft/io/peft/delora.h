@@ -12,9 +12,8 @@ inline constexpr peft_key delora_keys[] = {whole("r", 8),
                                            wholes_by_module("rank_pattern"),
                                            reals_by_module("lambda_pattern"),
                                            word("init_weights", "true", "true false")};
-template <class...> inline constexpr peft_variant delora_variants[] = {variant<delora<>>()};
-template <class...>
+inline constexpr peft_variant delora_variants[] = {variant<delora<>>()};
 inline constexpr peft_method delora_files{
-    .type = "DELORA", .bias_only = "delora_only", .keys = delora_keys, .variants = delora_variants<>};
+    .type = "DELORA", .bias_only = "delora_only", .keys = delora_keys, .variants = delora_variants};
 
 }  // namespace graft::io::peft

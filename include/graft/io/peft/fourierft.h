@@ -6,7 +6,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status fourierft_frozen(peft_source& s) {
+inline status fourierft_frozen(peft_source& s) {
   const result<std::vector<std::int64_t>> drawn = spectrum_places(s, "fourierft_spectrum");
   if (!drawn) return drawn.failure();
   const std::vector<std::int64_t>& places = *drawn;
@@ -51,13 +51,12 @@ template <class...> status fourierft_frozen(peft_source& s) {
 inline constexpr peft_key fourierft_keys[] = {whole("n_frequency", 1000), real("scaling", 150),
                                               seed("random_loc_seed", 777), wholes_by_module("n_frequency_pattern"),
                                               flag("init_weights")};
-template <class...> inline constexpr peft_variant fourierft_variants[] = {variant<fourierft<>>()};
-template <class...>
+inline constexpr peft_variant fourierft_variants[] = {variant<fourierft<>>()};
 inline constexpr peft_method fourierft_files{.type = "FOURIERFT",
                                              .bias_only = "fourier_only",
                                              .bias_also = "fourierft_only",
                                              .keys = fourierft_keys,
-                                             .variants = fourierft_variants<>,
+                                             .variants = fourierft_variants,
                                              .numbers = spectrum_numbers,
                                              .frozen = fourierft_frozen};
 

@@ -10,7 +10,7 @@
 namespace graft::io::peft {
 
 // The last two words of the path, or the last where a number stands before it.
-template <class...> std::string frod_kind(const std::string& module) {
+inline std::string frod_kind(const std::string& module) {
   std::vector<std::string> words{""};
   for (const char c : module) c == '.' ? static_cast<void>(words.emplace_back()) : words.back().push_back(c);
   const std::size_t n = words.size();
@@ -21,12 +21,12 @@ template <class...> std::string frod_kind(const std::string& module) {
   return words[n - 2] + "_" + words[n - 1];
 }
 
-template <class...> status frod_numbers(peft_source& s) {
+inline status frod_numbers(peft_source& s) {
   if (s.on("save_projection")) return ok;
   return fail_in(s.file.file, "save_projection is false: such a file has no basis; save with it set to true");
 }
 
-template <class...> status frod_frozen(peft_source& s) {
+inline status frod_frozen(peft_source& s) {
   const std::string kind = frod_kind(s.base.module);
   const long long out = s.base.out, in = s.base.in;
   const view& w = s.base.weight;
@@ -61,17 +61,15 @@ inline constexpr peft_key frod_keys[] = {
     seed("projection_prng_key"),           flag("save_projection", true),      dropout("frod_dropout"),
     real("sparse_rate", 0.01, 1),          real("regularization_alpha", 1e-3), unread("progressbar"),
     unread("runtime_offload_base_weight"), flag("init_weights", true)};
-template <class...>
 inline constexpr peft_variant frod_variants[] = {
     variant<frod<>>([](const peft_source& s) { return s.config.number("sparse_rate") != 0; }),
     variant<frod_diagonal>()};
 inline constexpr peft_place frod_places[] = {{.leaf = "frod_V", .shared = true},
                                              {.leaf = "frod_s_indices", .shared = true}};
-template <class...>
 inline constexpr peft_method frod_files{.type = "FROD",
                                         .bias_only = "frod_only",
                                         .keys = frod_keys,
-                                        .variants = frod_variants<>,
+                                        .variants = frod_variants,
                                         .places = frod_places,
                                         .numbers = frod_numbers,
                                         .frozen = frod_frozen};

@@ -12,7 +12,7 @@
 namespace graft::io {
 
 // W is [out, in], V [in, in] row after row; so is U. Empty where V has no inverse.
-template <class...> std::vector<float> frod_left_factor(const view& weight, const std::vector<float>& V) {
+inline std::vector<float> frod_left_factor(const view& weight, const std::vector<float>& V) {
   const auto out = static_cast<std::size_t>(weight.size[0]), in = static_cast<std::size_t>(weight.size[1]);
   std::vector<double> a(V.begin(), V.end()), b(in * out), w(in);
   for (std::size_t i = 0; i < out; ++i) {

@@ -7,13 +7,13 @@
 
 namespace graft::io::peft {
 
-template <class...> status glora_numbers(peft_source& s) {
+inline status glora_numbers(peft_source& s) {
   const auto count = [&](const char* key) { return s.config.word(key) == "constant" ? 1 : s.base.out; };
   s.layer.sizes["glora_numbers"] = count("config_A_B");
   s.layer.sizes["glora_bias_numbers"] = count("config_D_E");
   return ok;
 }
-template <class...> status glora_frozen(peft_source& s) {
+inline status glora_frozen(peft_source& s) {
   const std::vector<long long> matrix{s.base.out, s.base.in}, column{s.base.in, 1}, numbers{s.base.out};
   for (const auto& [name, shape] : {std::pair{"glora_A.zeros", &matrix},
                                     {"glora_B.zeros", &matrix},
@@ -32,7 +32,7 @@ template <class...> status glora_frozen(peft_source& s) {
   return ok;
 }
 
-template <class...> glora_part glora_part_of(const peft_source& s, const char* key) {
+inline glora_part glora_part_of(const peft_source& s, const char* key) {
   const std::string form = s.config.word(key);
   return form == "lora" ? glora_part::low_rank : form == "none" ? glora_part::none : glora_part::numbers;
 }
@@ -51,7 +51,6 @@ inline constexpr peft_key glora_keys[] = {whole("r", 8), word("config_A_B", "lor
                                           word("config_D_E", "constant", "vector constant none"),
                                           flag("init_weights", true)};
 inline constexpr peft_place glora_places[] = {{"glora_A.X", stored_as::column}, {"glora_B.X", stored_as::column}};
-template <class...>
 inline constexpr peft_method glora_files{.type = "GLORA",
                                          .bias_only = "glora_only",
                                          .keys = glora_keys,

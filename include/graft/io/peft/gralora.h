@@ -7,7 +7,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status gralora_numbers(peft_source& s) {
+inline status gralora_numbers(peft_source& s) {
   s.layer.scalars["scaling"] = s.config.number("alpha") / (s.config.number("r") + s.config.number("hybrid_r"));
   return ok;
 }
@@ -16,15 +16,13 @@ inline constexpr peft_key gralora_keys[] = {
     whole("r", 32),        whole("hybrid_r", 0, 0),    real("alpha", 64),
     whole("gralora_k", 2), dropout("gralora_dropout"), word("init_weights", "true", "true false")};
 inline constexpr peft_rule gralora_rules[] = {{peft_rule::kind::divides, "gralora_k", "r"}};
-template <class...>
 inline constexpr peft_variant gralora_variants[] = {
     variant<gralora_hybrid<>>([](const peft_source& s) { return s.on("hybrid_r"); }), variant<gralora<>>()};
-template <class...>
 inline constexpr peft_method gralora_files{.type = "GRALORA",
                                            .bias_only = "gralora_only",
                                            .keys = gralora_keys,
                                            .rules = gralora_rules,
-                                           .variants = gralora_variants<>,
+                                           .variants = gralora_variants,
                                            .numbers = gralora_numbers};
 
 }  // namespace graft::io::peft

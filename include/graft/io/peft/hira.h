@@ -8,11 +8,10 @@ namespace graft::io::peft {
 
 inline constexpr peft_key hira_keys[] = {whole("r", 32), dropout("hira_dropout"), wholes_by_module("rank_pattern"),
                                          or_null(word("init_weights", "true", "true false gaussian"))};
-template <class...> inline constexpr peft_variant hira_variants[] = {variant<hira<>>(), variant<hira_embedding<>>()};
+inline constexpr peft_variant hira_variants[] = {variant<hira<>>(), variant<hira_embedding<>>()};
 inline constexpr peft_place hira_places[] = {on_conv2d("hira_A", stored_as::kernel),
                                              on_conv2d("hira_B", stored_as::point)};
-template <class...>
 inline constexpr peft_method hira_files{
-    .type = "HIRA", .keys = hira_keys, .variants = hira_variants<>, .places = hira_places};
+    .type = "HIRA", .keys = hira_keys, .variants = hira_variants, .places = hira_places};
 
 }  // namespace graft::io::peft

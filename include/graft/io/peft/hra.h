@@ -7,11 +7,9 @@
 namespace graft::io::peft {
 
 inline constexpr peft_key hra_keys[] = {whole("r", 8), flag("apply_GS"), word("init_weights", "true", "true false")};
-template <class...>
 inline constexpr peft_variant hra_variants[] = {
     variant<hra_gram_schmidt<>>([](const peft_source& s) { return s.on("apply_GS"); }), variant<hra<>>()};
-template <class...>
 inline constexpr peft_method hra_files{
-    .type = "HRA", .bias_only = "hra_only", .keys = hra_keys, .variants = hra_variants<>};
+    .type = "HRA", .bias_only = "hra_only", .keys = hra_keys, .variants = hra_variants};
 
 }  // namespace graft::io::peft

@@ -8,14 +8,14 @@
 
 namespace graft::io::peft {
 
-template <class...> result<bool> is_feedforward(const adapter_config& c, std::string_view path) {
+inline result<bool> is_feedforward(const adapter_config& c, std::string_view path) {
   const json* names = c.set("feedforward_modules");
   if (names == nullptr) return false;
   if (names->is_word()) return full_match(names->word, path);
   return std::any_of(names->items.begin(), names->items.end(), [&](const json& n) { return path.ends_with(n.word); });
 }
 
-template <class...> void check_ia3(config_reader& in, const adapter_config& c) {
+inline void check_ia3(config_reader& in, const adapter_config& c) {
   const json* names = c.set("feedforward_modules");
   if (names == nullptr || !names->is_list() || c.target_modules.kind != name_pattern::form::list) return;
   const auto& targets = c.target_modules.names;
@@ -24,21 +24,18 @@ template <class...> void check_ia3(config_reader& in, const adapter_config& c) {
       in.reject("'feedforward_modules' holds ", in_quotes(n.word), ", expected only names of 'target_modules'");
 }
 
-template <class...>
-status ia3_numbers(peft_source& s) {  // a pattern that cannot be read is an error, before it chooses a formula
+inline status ia3_numbers(peft_source& s) {  // a pattern that cannot be read is an error, before it chooses a formula
   const result<bool> known = is_feedforward(s.config, s.base.module);
   return known ? status(ok) : known.failure();
 }
 
 inline constexpr peft_key ia3_keys[] = {names("feedforward_modules"), unread("init_ia3_weights")};
-template <class...>
 inline constexpr peft_variant ia3_variants[] = {variant<ia3_feedforward>([](const peft_source& s) {
                                                   const result<bool> ff = is_feedforward(s.config, s.base.module);
                                                   return ff && *ff;
                                                 }),
                                                 variant<ia3>()};
-template <class...>
 inline constexpr peft_method ia3_files{
-    .type = "IA3", .keys = ia3_keys, .variants = ia3_variants<>, .numbers = ia3_numbers, .check = check_ia3};
+    .type = "IA3", .keys = ia3_keys, .variants = ia3_variants, .numbers = ia3_numbers, .check = check_ia3};
 
 }  // namespace graft::io::peft

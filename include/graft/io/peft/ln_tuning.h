@@ -6,9 +6,8 @@
 
 namespace graft::io::peft {
 
-template <class...>
 inline constexpr peft_variant ln_tuning_variants[] = {
     variant<ln_tuning>([](const peft_source& s) { return s.base.bias; }), variant<ln_tuning_weight>()};
-template <class...> inline constexpr peft_method ln_tuning_files{.type = "LN_TUNING", .variants = ln_tuning_variants<>};
+inline constexpr peft_method ln_tuning_files{.type = "LN_TUNING", .variants = ln_tuning_variants};
 
 }  // namespace graft::io::peft

@@ -15,11 +15,9 @@ inline constexpr peft_key loha_keys[] = {whole("r", 8),
                                          wholes_by_module("rank_pattern"),
                                          reals_by_module("alpha_pattern"),
                                          word("init_weights", "true", "true false")};
-template <class...>
 inline constexpr peft_variant loha_variants[] = {
     variant<loha_conv<>>([](const peft_source& s) { return s.has("hada_t1"); }), variant<loha<>>()};
-template <class...>
 inline constexpr peft_method loha_files{
-    .type = "LOHA", .keys = loha_keys, .variants = loha_variants<>, .numbers = scaled_by_rank};
+    .type = "LOHA", .keys = loha_keys, .variants = loha_variants, .numbers = scaled_by_rank};
 
 }  // namespace graft::io::peft

@@ -8,10 +8,10 @@
 
 namespace graft::io::peft {
 
-template <class...> void check_lokr(config_reader& in, const adapter_config& c) {
+inline void check_lokr(config_reader& in, const adapter_config& c) {
   if (c.whole("decompose_factor") == 0) in.reject("'decompose_factor' is 0, expected -1 or a positive integer");
 }
-template <class...> status lokr_numbers(peft_source& s) {
+inline status lokr_numbers(peft_source& s) {
   const int factor = s.config.whole("decompose_factor");
   s.layer.sizes["a"] = factorize(s.base.out, factor).m;
   s.layer.sizes["c"] = factorize(s.base.in, factor).m;
@@ -32,14 +32,12 @@ inline constexpr peft_key lokr_keys[] = {whole("r", 8),
                                          flag("rank_dropout_scale"),
                                          whole("decompose_factor", -1, -1),
                                          word("init_weights", "true", "true false lycoris")};
-template <class...>
 inline constexpr peft_variant lokr_variants[] = {
     variant<lokr<>>(is_lokr<false, true>),
     variant<lokr<dyn, -1, lokr_form::full, lokr_form::full>>(is_lokr<false, false>),
     variant<lokr<dyn, -1, lokr_form::low_rank, lokr_form::full>>(is_lokr<true, false>),
     variant<lokr<dyn, -1, lokr_form::low_rank, lokr_form::low_rank>>(is_lokr<true, true>)};
-template <class...>
 inline constexpr peft_method lokr_files{
-    .type = "LOKR", .keys = lokr_keys, .variants = lokr_variants<>, .numbers = lokr_numbers, .check = check_lokr};
+    .type = "LOKR", .keys = lokr_keys, .variants = lokr_variants, .numbers = lokr_numbers, .check = check_lokr};
 
 }  // namespace graft::io::peft

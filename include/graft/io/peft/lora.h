@@ -12,7 +12,7 @@
 
 namespace graft::io::peft {
 
-template <class...> void refuse_changed_base(config_reader& in, const adapter_config&) {
+inline void refuse_changed_base(config_reader& in, const adapter_config&) {
   const auto* v = in.at("init_lora_weights");
   if (v == nullptr || v->is_boolean()) return;
   if (v->is_word()) {
@@ -29,14 +29,14 @@ template <class...> void refuse_changed_base(config_reader& in, const adapter_co
 }
 
 // alpha / r for this module.
-template <class...> result<double> alpha_over_rank(const peft_source& s) {
+inline result<double> alpha_over_rank(const peft_source& s) {
   const result<int> r = s.rank();
   if (!r) return r.failure();
   result<double> alpha = alpha_of(s.config, s.base.module);
   if (!alpha) return alpha;
   return *alpha / (s.on("use_rslora") ? std::sqrt(*r) : *r);
 }
-template <class...> status scaled_by_rank(peft_source& s) {
+inline status scaled_by_rank(peft_source& s) {
   const result<double> scaling = alpha_over_rank(s);
   if (!scaling) return scaling.failure();
   s.layer.scalars["scaling"] = *scaling;
@@ -60,7 +60,6 @@ inline constexpr peft_key lora_keys[] = {whole("r", 8),
                                          unread("runtime_config"),
                                          unread("qalora_group_size")};
 inline constexpr peft_rule lora_rules[] = {{peft_rule::kind::not_both, "use_dora", "lora_bias"}};
-template <class...>
 inline constexpr peft_variant lora_variants[] = {
     variant<dora<>>([](const peft_source& s) { return s.on("use_dora"); }),
     variant<dora_embedding<>>([](const peft_source& s) { return s.on("use_dora"); }),
@@ -69,12 +68,11 @@ inline constexpr peft_variant lora_variants[] = {
 inline constexpr peft_place lora_places[] = {on_conv2d("lora_A.weight", stored_as::kernel),
                                              on_conv2d("lora_B.weight", stored_as::point),
                                              on_conv2d("lora_magnitude_vector", stored_as::channel)};
-template <class...>
 inline constexpr peft_method lora_files{.type = "LORA",
                                         .bias_only = "lora_only",
                                         .keys = lora_keys,
                                         .rules = lora_rules,
-                                        .variants = lora_variants<>,
+                                        .variants = lora_variants,
                                         .places = lora_places,
                                         .numbers = scaled_by_rank,
                                         .check = refuse_changed_base};

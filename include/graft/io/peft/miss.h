@@ -7,17 +7,15 @@
 namespace graft::io::peft {
 
 // The bat form draws nothing in PEFT either.
-template <class...> double miss_dropped(const adapter_config& c) { return c.word("init_weights") == "bat" ? 0 : 1; }
+inline double miss_dropped(const adapter_config& c) { return c.word("init_weights") == "bat" ? 0 : 1; }
 
 inline constexpr peft_key miss_keys[] = {whole("r", 64), whole("mini_r", 1), dropout("miss_dropout"),
                                          word("init_weights", "true", "true false mini bat")};
-template <class...>
 inline constexpr peft_variant miss_variants[] = {
     variant<miss_mini<>>([](const peft_source& s) { return s.config.word("init_weights") == "mini"; }),
     variant<miss_bat<>>([](const peft_source& s) { return s.config.word("init_weights") == "bat"; }),
     variant<miss<>>()};
-template <class...>
 inline constexpr peft_method miss_files{
-    .type = "MISS", .bias_only = "MiSS_only", .keys = miss_keys, .variants = miss_variants<>, .dropped = miss_dropped};
+    .type = "MISS", .bias_only = "MiSS_only", .keys = miss_keys, .variants = miss_variants, .dropped = miss_dropped};
 
 }  // namespace graft::io::peft

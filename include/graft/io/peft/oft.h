@@ -10,7 +10,7 @@
 
 namespace graft::io::peft {
 
-template <class...> long long nearest_divisor(long long size, long long wanted) {
+inline long long nearest_divisor(long long size, long long wanted) {
   if (wanted >= size) return size;
   for (long long off = 0;; ++off) {
     if (wanted - off >= 1 && size % (wanted - off) == 0) return wanted - off;
@@ -18,7 +18,7 @@ template <class...> long long nearest_divisor(long long size, long long wanted) 
   }
 }
 
-template <class...> status oft_numbers(peft_source& s) {
+inline status oft_numbers(peft_source& s) {
   const int size = s.config.whole("oft_block_size");
   const long long in = s.base.in,
                   b = size > 0 ? nearest_divisor(in, size) : in / nearest_divisor(in, s.config.whole("r"));
@@ -51,7 +51,6 @@ inline constexpr peft_key oft_keys[] = {
     fraction("module_dropout"),  // has no effect in PEFT either
     word("init_weights", "true", "true false")};
 inline constexpr peft_rule oft_rules[] = {{peft_rule::kind::one_is_zero, "r", "oft_block_size"}};
-template <class...>
 inline constexpr peft_variant oft_variants[] = {oft_exact<oft_blocks::own, oft_constraint::free>(),
                                                 oft_exact<oft_blocks::shared, oft_constraint::free>(),
                                                 oft_exact<oft_blocks::own, oft_constraint::projected>(),
@@ -60,12 +59,11 @@ inline constexpr peft_variant oft_variants[] = {oft_exact<oft_blocks::own, oft_c
                                                 oft_series<oft_blocks::shared, oft_constraint::free>(),
                                                 oft_series<oft_blocks::own, oft_constraint::projected>(),
                                                 oft_series<oft_blocks::shared, oft_constraint::projected>()};
-template <class...>
 inline constexpr peft_method oft_files{.type = "OFT",
                                        .bias_only = "oft_only",
                                        .keys = oft_keys,
                                        .rules = oft_rules,
-                                       .variants = oft_variants<>,
+                                       .variants = oft_variants,
                                        .numbers = oft_numbers};
 
 }  // namespace graft::io::peft

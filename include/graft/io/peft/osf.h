@@ -9,13 +9,13 @@
 
 namespace graft::io::peft {
 
-template <class...> long long osf_rank(const json* stated, long long smaller) {
+inline long long osf_rank(const json* stated, long long smaller) {
   if (stated == nullptr) return smaller / 2;
   const bool fraction = stated->what == json::kind::real && stated->real > 0 && stated->real <= 1;
   const double rank = fraction ? static_cast<double>(smaller) * stated->real : stated->real;
   return rank < static_cast<double>(smaller) ? static_cast<long long>(rank) : smaller;
 }
-template <class...> status osf_numbers(peft_source& s) {
+inline status osf_numbers(peft_source& s) {
   const long long smaller = std::min(s.base.out, s.base.in);
   long long kept = osf_rank(s.config.set("effective_rank"), smaller);
   if (const json* patterns = s.config.set("rank_pattern"))
@@ -37,8 +37,8 @@ struct osf_factors {
   loaded_tensor left, values, right;
 };
 // The pairs from `first` to `last` as U [out, n], S [n] and Vᵀ [n, in].
-template <class...>
-osf_factors osf_pairs(const svd::principal_pairs& p, std::size_t first, std::size_t last, const base_layer& base) {
+inline osf_factors osf_pairs(const svd::principal_pairs& p, std::size_t first, std::size_t last,
+                             const base_layer& base) {
   const auto n = static_cast<long long>(last - first);
   osf_factors f{{"", {}, {base.out, n}}, {"", {}, {n}}, {"", {}, {n, base.in}}};
   f.left.data.resize(static_cast<std::size_t>(base.out * n));
@@ -51,7 +51,7 @@ osf_factors osf_pairs(const svd::principal_pairs& p, std::size_t first, std::siz
   return f;
 }
 
-template <class...> status osf_frozen(peft_source& s) {
+inline status osf_frozen(peft_source& s) {
   const auto kept = static_cast<std::size_t>(s.layer.sizes.at("kept_rank"));
   result<svd::matrix> w = base_matrix(s, "OSF's frozen factors");
   if (!w) return w.failure();
@@ -61,7 +61,7 @@ template <class...> status osf_frozen(peft_source& s) {
     t->key = s.prefix() + name, t->stored = false, s.layer.tensors[name] = std::move(*t);
   return ok;
 }
-template <class...> result<std::vector<loaded_tensor>> begun_osf(const peft_source& s) {
+inline result<std::vector<loaded_tensor>> begun_osf(const peft_source& s) {
   const long long kept = s.layer.sizes.at("kept_rank"), all = kept + s.layer.sizes.at("trained_rank");
   result<svd::matrix> w = base_matrix(s, "OSF's factors");
   if (!w) return w.failure();
@@ -76,11 +76,10 @@ template <class...> result<std::vector<loaded_tensor>> begun_osf(const peft_sour
 
 inline constexpr peft_key osf_keys[] = {or_null(real("effective_rank", 0)), reals_by_module("rank_pattern"),
                                         or_null(flag("init_weights", true)), unread("target_svd_config")};
-template <class...> inline constexpr peft_variant osf_variants[] = {variant<osf<>>()};
-template <class...>
+inline constexpr peft_variant osf_variants[] = {variant<osf<>>()};
 inline constexpr peft_method osf_files{.type = "OSF",
                                        .keys = osf_keys,
-                                       .variants = osf_variants<>,
+                                       .variants = osf_variants,
                                        .numbers = osf_numbers,
                                        .frozen = osf_frozen,
                                        .begun = begun_osf};

@@ -22,7 +22,6 @@ inline constexpr peft_key peanut_keys[] = {
     whole("r", 32), whole("depth", 0, 0, 2), real("scaling", 1),
     word("act_fn", "relu", "relu gelu gelu_new gelu_fast gelu_pytorch_tanh silu swish tanh"),
     word("init_weights", "true", "true false")};
-template <class...>
 inline constexpr peft_variant peanut_variants[] = {
     peanut_variant<0, peanut_activation::relu>(),      peanut_variant<1, peanut_activation::relu>(),
     peanut_variant<2, peanut_activation::relu>(),      peanut_variant<0, peanut_activation::gelu>(),
@@ -32,7 +31,6 @@ inline constexpr peft_variant peanut_variants[] = {
     peanut_variant<1, peanut_activation::silu>(),      peanut_variant<2, peanut_activation::silu>(),
     peanut_variant<0, peanut_activation::tanh>(),      peanut_variant<1, peanut_activation::tanh>(),
     peanut_variant<2, peanut_activation::tanh>()};
-template <class...>
-inline constexpr peft_method peanut_files{.type = "PEANUT", .keys = peanut_keys, .variants = peanut_variants<>};
+inline constexpr peft_method peanut_files{.type = "PEANUT", .keys = peanut_keys, .variants = peanut_variants};
 
 }  // namespace graft::io::peft

@@ -9,34 +9,31 @@
 
 namespace graft::io {
 
-template <class...> peft_place place_of(const adapter_config& c, const base_layer& base, std::string_view leaf) {
+inline peft_place place_of(const adapter_config& c, const base_layer& base, std::string_view leaf) {
   for (const peft_place& p : c.type->places)
     if (leaf == p.leaf && lists(p.kinds, base.kind.c_str())) return p;
   return {};
 }
-template <class...>
-std::string key_of(const adapter_config& c, const peft_place& p, const base_layer& base, std::string_view leaf) {
+inline std::string key_of(const adapter_config& c, const peft_place& p, const base_layer& base, std::string_view leaf) {
   std::string key = (p.shared ? std::string("base_model.") : "base_model.model." + base.module + ".").append(leaf);
   if (p.group != nullptr) key += "." + std::to_string(p.group(c, base));
   return key;
 }
 
-template <class...> text shape_text(const std::vector<long long>& shape) {
+inline text shape_text(const std::vector<long long>& shape) {
   text out("[");
   for (std::size_t i = 0; i < shape.size(); ++i) out << (i == 0 ? "" : ", ") << shape[i];
   return out << ']';
 }
 
-template <class...>
-status check_shape(const loaded_tensor& t, const std::vector<long long>& expected, std::string_view file) {
+inline status check_shape(const loaded_tensor& t, const std::vector<long long>& expected, std::string_view file) {
   if (t.shape == expected) return ok;
   return fail_in(file, "key ", in_quotes(t.key), ": the tensor has shape ", shape_text(t.shape), ", expected ",
                  shape_text(expected));
 }
 
 // The sizes of a leaf that the layer and the configuration tell; `unknown` where only its tensor does.
-template <class...>
-std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& base, const size_map& sizes) {
+inline std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& base, const size_map& sizes) {
   size_values known;
   const auto give = [&](const char* name, long long n) {
     if (const int at = g.sizes.find(name); at >= 0) known.v[at] = n;
@@ -50,7 +47,7 @@ std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& bas
 }
 
 // A convolution's factor as a matrix or a column.
-template <class...> status flatten(loaded_tensor& t, std::vector<long long> kernel, std::string_view file) {
+inline status flatten(loaded_tensor& t, std::vector<long long> kernel, std::string_view file) {
   const bool fits = t.shape.size() == 4 && t.shape[2] == kernel[0] && t.shape[3] == kernel[1];
   if (!fits)
     return fail_in(file, "tensor ", in_quotes(t.key), " has ", static_cast<long long>(t.shape.size()),
@@ -59,7 +56,7 @@ template <class...> status flatten(loaded_tensor& t, std::vector<long long> kern
   return ok;
 }
 
-template <class...> status cut_corner(loaded_tensor& t, const std::vector<long long>& shape, std::string_view file) {
+inline status cut_corner(loaded_tensor& t, const std::vector<long long>& shape, std::string_view file) {
   bool fits = t.shape.size() == shape.size();
   for (std::size_t k = 0; fits && k < shape.size(); ++k) fits = shape[k] >= 0 && t.shape[k] >= shape[k];
   if (!fits)
@@ -82,22 +79,21 @@ template <class...> status cut_corner(loaded_tensor& t, const std::vector<long l
 }
 
 // Rows, then columns, of entries that are numbered row after row.
-template <class...> std::vector<std::int64_t> split_places(const std::vector<std::int64_t>& flat, long long cols) {
+inline std::vector<std::int64_t> split_places(const std::vector<std::int64_t>& flat, long long cols) {
   std::vector<std::int64_t> both;
   both.reserve(2 * flat.size());
   for (const std::int64_t v : flat) both.push_back(v / cols);
   for (const std::int64_t v : flat) both.push_back(v % cols);
   return both;
 }
-template <class...> std::vector<std::int64_t> joined_places(const std::vector<std::int64_t>& both, long long cols) {
+inline std::vector<std::int64_t> joined_places(const std::vector<std::int64_t>& both, long long cols) {
   std::vector<std::int64_t> flat(both.begin(), both.begin() + static_cast<std::ptrdiff_t>(both.size() / 2));
   for (std::size_t i = 0; i < flat.size(); ++i) flat[i] = flat[i] * cols + both[flat.size() + i];
   return flat;
 }
 
-template <class...>
-status shape_as_leaf(loaded_tensor& t, stored_as how, const std::vector<long long>& shape, const base_layer& base,
-                     std::string_view file) {
+inline status shape_as_leaf(loaded_tensor& t, stored_as how, const std::vector<long long>& shape,
+                            const base_layer& base, std::string_view file) {
   switch (how) {
     case stored_as::itself:
     case stored_as::parts: return ok;
@@ -118,8 +114,7 @@ status shape_as_leaf(loaded_tensor& t, stored_as how, const std::vector<long lon
   }
   return ok;
 }
-template <class...>
-std::vector<long long> shape_in_file(const std::vector<long long>& leaf, stored_as how, const base_layer& base) {
+inline std::vector<long long> shape_in_file(const std::vector<long long>& leaf, stored_as how, const base_layer& base) {
   switch (how) {
     case stored_as::itself:
     case stored_as::corner:

@@ -11,17 +11,17 @@
 
 namespace graft::io::peft {
 
-template <class...> status psoft_numbers(peft_source& s) {
+inline status psoft_numbers(peft_source& s) {
   s.layer.scalars["scaling"] = s.config.number("psoft_alpha") / s.config.number("r");
   return ok;
 }
-template <class...> void check_psoft(config_reader& in, const adapter_config& c) {
+inline void check_psoft(config_reader& in, const adapter_config& c) {
   const double eps = c.number("cayley_neumann_eps");
   if (c.set("cayley_neumann_eps") != nullptr && (eps <= 0 || eps >= 1))
     in.reject("'cayley_neumann_eps' is ", found(*in.at("cayley_neumann_eps")), ", expected a number between 0 and 1");
 }
 
-template <class...> status psoft_frozen(peft_source& s) {
+inline status psoft_frozen(peft_source& s) {
   const long long r = s.config.whole("r"), out = s.base.out, in = s.base.in;
   const view& w = s.base.weight;
   if (w.data == nullptr || w.type != dtype::f32 || w.rank != 2 || w.size[0] != out || w.size[1] != in)
@@ -88,7 +88,6 @@ inline constexpr peft_key psoft_keys[] = {whole("r", 32),
                                           whole("num_cayley_neumann_terms", 5),
                                           or_null(real("cayley_neumann_eps", 0)),
                                           word("init_weights", "true", "true false")};
-template <class...>
 inline constexpr peft_variant psoft_variants[] = {psoft_variant<psoft_rotation::cayley, psoft_magnitudes::both>(),
                                                   psoft_variant<psoft_rotation::cayley, psoft_magnitudes::inputs>(),
                                                   psoft_variant<psoft_rotation::cayley, psoft_magnitudes::outputs>(),
@@ -105,10 +104,9 @@ inline constexpr peft_variant psoft_variants[] = {psoft_variant<psoft_rotation::
                                                   psoft_variant<psoft_rotation::free, psoft_magnitudes::inputs>(),
                                                   psoft_variant<psoft_rotation::free, psoft_magnitudes::outputs>(),
                                                   psoft_variant<psoft_rotation::free, psoft_magnitudes::none>()};
-template <class...>
 inline constexpr peft_method psoft_files{.type = "PSOFT",
                                          .keys = psoft_keys,
-                                         .variants = psoft_variants<>,
+                                         .variants = psoft_variants,
                                          .numbers = psoft_numbers,
                                          .frozen = psoft_frozen,
                                          .check = check_psoft};

@@ -8,7 +8,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status pvera_frozen(peft_source& s) {
+inline status pvera_frozen(peft_source& s) {
   if (s.on("save_projection")) return ok;
   const long long r = s.config.whole("r"), in = std::max(s.base.in, s.base.largest_in),
                   out = std::max(s.base.out, s.base.largest_out);
@@ -22,7 +22,7 @@ template <class...> status pvera_frozen(peft_source& s) {
       "pvera_B from projection_prng_key", std::move(p->B), {out, r}, safetensors_type::f32, false};
   return ok;
 }
-template <class...> void check_pvera(config_reader& in, const adapter_config& c) {
+inline void check_pvera(config_reader& in, const adapter_config& c) {
   if (c.on("sample_at_inference"))
     in.reject(
         "'sample_at_inference' is true, expected false: what the layer computes would be drawn anew in every call");
@@ -36,14 +36,13 @@ inline constexpr peft_key pvera_keys[] = {whole("r", 256),
                                           flag("init_weights", true),
                                           flag("sample_at_inference"),
                                           or_null(seed("generator_seed"))};
-template <class...> inline constexpr peft_variant pvera_variants[] = {variant<pvera<>>()};
+inline constexpr peft_variant pvera_variants[] = {variant<pvera<>>()};
 inline constexpr peft_place pvera_places[] = {{"pvera_A", stored_as::corner, true},
                                               {"pvera_B", stored_as::corner, true}};
-template <class...>
 inline constexpr peft_method pvera_files{.type = "PVERA",
                                          .bias_only = "pvera_only",
                                          .keys = pvera_keys,
-                                         .variants = pvera_variants<>,
+                                         .variants = pvera_variants,
                                          .places = pvera_places,
                                          .frozen = pvera_frozen,
                                          .check = check_pvera};

@@ -9,14 +9,14 @@
 
 namespace graft::io::peft {
 
-template <class...> status randlora_numbers(peft_source& s) {
+inline status randlora_numbers(peft_source& s) {
   const long long r = s.config.whole("r"), shorter = std::min(s.base.out, s.base.in);
   s.layer.sizes["num_bases"] = (shorter + r - 1) / r;
   s.layer.scalars["scaling"] = s.config.number("randlora_alpha") / static_cast<double>(r);
   return ok;
 }
 
-template <class...> status randlora_frozen(peft_source& s) {
+inline status randlora_frozen(peft_source& s) {
   if (s.on("save_projection")) return ok;
   const loaded_tensor& lambda = s.layer.tensors.at("randlora_lambda");  // before memory is taken for another rank
   const long long r = s.config.whole("r");
@@ -47,18 +47,16 @@ inline constexpr peft_key randlora_keys[] = {whole("r", 32),
                                              flag("very_sparse"),
                                              dropout("randlora_dropout"),
                                              word("init_weights", "true", "true false")};
-template <class...>
 inline constexpr peft_variant randlora_variants[] = {
     variant<randlora<>>([](const peft_source& s) { return s.base.in <= s.base.out; }),
     variant<randlora<dyn, randlora_shape::wide>>()};
 inline constexpr peft_place randlora_places[] = {
     {.leaf = "randlora_A", .shape = stored_as::corner, .shared = true, .copied = true},
     {.leaf = "randlora_B", .shape = stored_as::corner, .shared = true, .copied = true}};
-template <class...>
 inline constexpr peft_method randlora_files{.type = "RANDLORA",
                                             .bias_only = "randlora_only",
                                             .keys = randlora_keys,
-                                            .variants = randlora_variants<>,
+                                            .variants = randlora_variants,
                                             .places = randlora_places,
                                             .numbers = randlora_numbers,
                                             .frozen = randlora_frozen};

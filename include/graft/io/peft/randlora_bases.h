@@ -17,14 +17,14 @@ struct randlora_bases {
   std::vector<float> B;  // row-major [longer, n, r]
 };
 
-template <class...> double deviation(const std::vector<float>& v) {
+inline double deviation(const std::vector<float>& v) {
   double mean = 0, sum = 0;
   for (const float x : v) mean += x;
   mean /= static_cast<double>(v.size());
   for (const float x : v) sum += (x - mean) * (x - mean);
   return std::sqrt(sum / (static_cast<double>(v.size()) - 1));
 }
-template <class...> void draw_sparse(mersenne_twister& engine, std::vector<float>& out, double share) {
+inline void draw_sparse(mersenne_twister& engine, std::vector<float>& out, double share) {
   const float low = static_cast<float>(1 / (2 * share)), high = static_cast<float>(1 - 1 / (2 * share));
   for (float& v : out) {
     const float u = unit_float(engine);
@@ -33,14 +33,13 @@ template <class...> void draw_sparse(mersenne_twister& engine, std::vector<float
   const float by = static_cast<float>(deviation(out));
   for (float& v : out) v /= by;
 }
-template <class...> void divide_in_bf16(std::vector<float>& out) {
+inline void divide_in_bf16(std::vector<float>& out) {
   const float by = widen(narrow(static_cast<float>(deviation(out))));
   for (float& v : out) v = widen(narrow(v / by));
 }
 
-template <class...>
-result<randlora_bases> make_randlora_bases(std::uint64_t key, long long r, long long out, long long in,
-                                           sparsity zeros) {
+inline result<randlora_bases> make_randlora_bases(std::uint64_t key, long long r, long long out, long long in,
+                                                  sparsity zeros) {
   const long long shorter = std::min(out, in), longer = std::max(out, in),
                   most = std::numeric_limits<std::int32_t>::max();
   if (r < 1 || shorter < 1 || longer > most || r > most)
@@ -50,17 +49,17 @@ result<randlora_bases> make_randlora_bases(std::uint64_t key, long long r, long 
     const auto count = [](long long a, long long b) {
       return static_cast<std::size_t>(a) * static_cast<std::size_t>(b);
     };
-    mersenne_twister twister(static_cast<std::uint32_t>(key & 0xffffffff));
+    mersenne_twister engine(static_cast<std::uint32_t>(key & 0xffffffff));
     randlora_bases made{std::vector<float>(count(r, shorter)), std::vector<float>(count(longer, n * r))};
     if (zeros != sparsity::none) {
       const double share = zeros == sparsity::some ? 3.0 : std::sqrt(static_cast<double>(shorter));
-      draw_sparse(twister, made.A, share);
-      draw_sparse(twister, made.B, share);
+      draw_sparse(engine, made.A, share);
+      draw_sparse(engine, made.B, share);
       return made;
     }
-    made.A = draw_bf16_uniform(twister, made.A.size(), static_cast<double>(shorter));
+    made.A = draw_bf16_uniform(engine, made.A.size(), static_cast<double>(shorter));
     for (long long base = 0; base < n; ++base) {
-      const std::vector<float> slice = draw_bf16_uniform(twister, count(longer, r), static_cast<double>(r));
+      const std::vector<float> slice = draw_bf16_uniform(engine, count(longer, r), static_cast<double>(r));
       for (long long i = 0; i < longer; ++i) std::copy_n(slice.begin() + i * r, r, made.B.begin() + (i * n + base) * r);
     }
     divide_in_bf16(made.A);

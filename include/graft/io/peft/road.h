@@ -7,23 +7,21 @@
 
 namespace graft::io::peft {
 
-template <class...> status road_numbers(peft_source& s) {
+inline status road_numbers(peft_source& s) {
   s.layer.sizes["half_group"] = s.config.whole("group_size") / 2;
   return ok;
 }
-template <class...> void check_road(config_reader& in, const adapter_config& c) {
+inline void check_road(config_reader& in, const adapter_config& c) {
   if (c.whole("group_size") % 2 != 0) in.reject("'group_size' is ", c.whole("group_size"), ", expected an even number");
 }
 
 inline constexpr peft_key road_keys[] = {word("variant", "road_1", "road_1 road_2 road_4"), whole("group_size", 64, 2),
                                          word("init_weights", "true", "true false")};
-template <class...>
 inline constexpr peft_variant road_variants[] = {
     variant<road<1>>([](const peft_source& s) { return s.config.word("variant") == "road_1"; }),
     variant<road<2>>([](const peft_source& s) { return s.config.word("variant") == "road_2"; }),
     variant<road<4>>([](const peft_source& s) { return s.config.word("variant") == "road_4"; })};
-template <class...>
 inline constexpr peft_method road_files{
-    .type = "ROAD", .keys = road_keys, .variants = road_variants<>, .numbers = road_numbers, .check = check_road};
+    .type = "ROAD", .keys = road_keys, .variants = road_variants, .numbers = road_numbers, .check = check_road};
 
 }  // namespace graft::io::peft

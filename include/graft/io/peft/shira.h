@@ -7,7 +7,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status shira_numbers(peft_source& s) {
+inline status shira_numbers(peft_source& s) {
   const long long r = s.config.whole("r"), all = s.base.out * s.base.in, n = r * (s.base.out + s.base.in);
   if (n > all)
     return fail_in(s.file.file, "'r' is ", r, ", with which ", n, " entries of ", s.base.module.c_str(),
@@ -16,7 +16,7 @@ template <class...> status shira_numbers(peft_source& s) {
   return ok;
 }
 
-template <class...> status shira_frozen(peft_source& s) {
+inline status shira_frozen(peft_source& s) {
   if (s.has("shira_indices")) return ok;
   const long long n = s.layer.sizes.at("places"), all = s.base.out * s.base.in;
   if (all >= largest_permutation)
@@ -35,12 +35,8 @@ template <class...> status shira_frozen(peft_source& s) {
 
 inline constexpr peft_key shira_keys[] = {whole("r", 32), unread("mask_type"), or_null(seed("random_seed")),
                                           flag("init_weights", true)};
-template <class...> inline constexpr peft_variant shira_variants[] = {variant<shira<>>()};
-template <class...>
-inline constexpr peft_method shira_files{.type = "SHIRA",
-                                         .keys = shira_keys,
-                                         .variants = shira_variants<>,
-                                         .numbers = shira_numbers,
-                                         .frozen = shira_frozen};
+inline constexpr peft_variant shira_variants[] = {variant<shira<>>()};
+inline constexpr peft_method shira_files{
+    .type = "SHIRA", .keys = shira_keys, .variants = shira_variants, .numbers = shira_numbers, .frozen = shira_frozen};
 
 }  // namespace graft::io::peft

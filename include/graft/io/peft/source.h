@@ -63,7 +63,7 @@ struct base_layer {
 };
 
 // A float of a file, by its bits: also where the compiler was told that there are no infinities.
-template <class...> bool finite_bits(float v) { return (std::bit_cast<std::uint32_t>(v) & 0x7f800000U) != 0x7f800000U; }
+inline bool finite_bits(float v) { return (std::bit_cast<std::uint32_t>(v) & 0x7f800000U) != 0x7f800000U; }
 
 struct peft_source {
   const adapter_config& config;
@@ -74,12 +74,12 @@ struct peft_source {
   std::vector<std::string> used{};
   std::map<std::string, loaded_tensor, std::less<>> made{};  // where the layer stands alone
 
-  template <class...> bool on(const char* key) const { return config.on(key); }
-  template <class...> std::string prefix() const { return "base_model.model." + base.module + "."; }
-  template <class...> bool has(const char* name) const { return static_cast<bool>(file.find(prefix() + name)); }
-  template <class...> result<int> rank() const { return rank_of(config, base.module); }
+  bool on(const char* key) const { return config.on(key); }
+  std::string prefix() const { return "base_model.model." + base.module + "."; }
+  bool has(const char* name) const { return static_cast<bool>(file.find(prefix() + name)); }
+  result<int> rank() const { return rank_of(config, base.module); }
 
-  template <class...> result<loaded_tensor> read(const std::string& key) {
+  result<loaded_tensor> read(const std::string& key) {
     const result<tensor_view> t = file.find(key);
     if (!t) return t.failure();
     result<std::vector<float>> values = to_float(*t);
@@ -92,7 +92,7 @@ struct peft_source {
     return l;
   }
   // Whole numbers, also where they were stored as floats (PEFT on Windows).
-  template <class...> result<loaded_tensor> read_places(const std::string& key) {
+  result<loaded_tensor> read_places(const std::string& key) {
     const result<tensor_view> t = file.find(key);
     if (!t) return t.failure();
     loaded_tensor l{key, {}, {}, t->type};
@@ -113,14 +113,14 @@ struct peft_source {
     l.places = std::move(*values);
     return l;
   }
-  template <class...> status take(const std::string& name, const std::string& key, bool is_index = false) {
+  status take(const std::string& name, const std::string& key, bool is_index = false) {
     result<loaded_tensor> t = is_index ? read_places(key) : read(key);
     if (!t) return t.failure();
     layer.tensors[name] = std::move(*t);
     return ok;
   }
   // NAME.0, NAME.1, … one behind the other: matrices of as many columns as a matrix, or all their numbers.
-  template <class...> status take_parts(const std::string& name, const std::string& key, bool as_matrix) {
+  status take_parts(const std::string& name, const std::string& key, bool as_matrix) {
     loaded_tensor all{key, {}, {}};
     long long rows = 0;
     for (int k = 0; k == 0 || has((name + "." + std::to_string(k)).c_str()); ++k) {
@@ -145,7 +145,7 @@ struct peft_source {
     const auto at = all.find(what);
     return at != all.end() ? at->second : all.emplace(what, make()).first->second;
   }
-  template <class...> status all_keys_used() const {
+  status all_keys_used() const {
     for (const tensor_view& t : file.tensors)
       if (t.name.rfind(prefix(), 0) == 0 && std::find(used.begin(), used.end(), t.name) == used.end())
         return fail_in(file.file, "tensor ", in_quotes(t.name), " is not part of this adapter (", config.type_name(),

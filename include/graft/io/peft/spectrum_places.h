@@ -7,7 +7,7 @@
 namespace graft::io::peft {
 
 // With proportional_parameters the layers share the coefficients of all of them by their sizes.
-template <class...> result<long long> spectrum_size(const peft_source& s) {
+inline result<long long> spectrum_size(const peft_source& s) {
   const auto entries = [](long long out, long long in) { return static_cast<double>(out) * static_cast<double>(in); };
   if (s.on("proportional_parameters") && s.base.among != nullptr) {
     double all = 0;
@@ -21,7 +21,7 @@ template <class...> result<long long> spectrum_size(const peft_source& s) {
   if (!n) return n.failure();
   return static_cast<long long>(*n);
 }
-template <class...> status spectrum_numbers(peft_source& s) {
+inline status spectrum_numbers(peft_source& s) {
   const result<long long> n = spectrum_size(s);
   if (!n) return n.failure();
   if (*n > s.base.out * s.base.in)
@@ -32,7 +32,7 @@ template <class...> status spectrum_numbers(peft_source& s) {
 }
 
 // Rows, then columns, as many as the spectrum in the file has numbers.
-template <class...> result<std::vector<std::int64_t>> spectrum_places(const peft_source& s, const char* spectrum) {
+inline result<std::vector<std::int64_t>> spectrum_places(const peft_source& s, const char* spectrum) {
   const loaded_tensor& v = s.layer.tensors.at(spectrum);  // before memory is taken for another number of them
   const long long n = s.layer.sizes.at("n_frequency"), all = s.base.out * s.base.in;
   if (v.shape.size() != 1 || v.shape[0] != n)
@@ -45,7 +45,7 @@ template <class...> result<std::vector<std::int64_t>> spectrum_places(const peft
   return split_places(draw_permutation(engine, all, n), s.base.in);
 }
 // What the places depend on.
-template <class...> std::string spectrum_name(const peft_source& s, long long n) {
+inline std::string spectrum_name(const peft_source& s, long long n) {
   return std::string(" of ") + shape_text({s.base.out, s.base.in, n}).c_str();
 }
 

@@ -11,7 +11,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status supertuning_numbers(peft_source& s) {
+inline status supertuning_numbers(peft_source& s) {
   const double sparsity = s.config.number("sparsity");
   const long long all = s.base.out * s.base.in;
   const auto n = static_cast<long long>(static_cast<double>(all) * (1 - sparsity));
@@ -24,14 +24,14 @@ template <class...> status supertuning_numbers(peft_source& s) {
   s.layer.scalars["scaling"] = stated ? s.config.number("lora_alpha") / r : 2;
   return ok;
 }
-template <class...> void check_supertuning(config_reader& in, const adapter_config& c) {
+inline void check_supertuning(config_reader& in, const adapter_config& c) {
   for (const char* key : {"sparsity", "lora_dropout"})
     if (c.number(key) >= 1) in.reject("'", key, "' is ", found(*in.at(key)), ", expected a number below 1");
   if (c.set("r") == nullptr && c.set("lora_alpha") != nullptr)
     in.reject("'lora_alpha' is set and 'r' is not, expected both or none");
 }
 
-template <class...> status supertuning_frozen(peft_source& s) {
+inline status supertuning_frozen(peft_source& s) {
   if (s.has("supertuning_indices")) return ok;
   const long long n = s.layer.sizes.at("places");
   const view& w = s.base.weight;
@@ -52,7 +52,7 @@ template <class...> status supertuning_frozen(peft_source& s) {
 }
 
 // Only the LoRA beside it has inputs to drop.
-template <class...> double supertuning_dropped(const adapter_config& c) { return c.set("r") == nullptr ? 0 : 1; }
+inline double supertuning_dropped(const adapter_config& c) { return c.set("r") == nullptr ? 0 : 1; }
 
 inline constexpr peft_key supertuning_keys[] = {real("sparsity", 0.99),
                                                 flag("select_top", true),
@@ -61,15 +61,13 @@ inline constexpr peft_key supertuning_keys[] = {real("sparsity", 0.99),
                                                 dropout("lora_dropout"),
                                                 flag("init_weights", true),
                                                 flag("save_precomputed_indices", true)};
-template <class...>
 inline constexpr peft_variant supertuning_variants[] = {
     variant<supertuning<>>([](const peft_source& s) { return s.config.set("r") == nullptr; }),
     variant<supertuning_with_lora<>>()};
 inline constexpr peft_place supertuning_places[] = {{.leaf = "supertuning_indices", .shape = stored_as::flat}};
-template <class...>
 inline constexpr peft_method supertuning_files{.type = "SUPERTUNING",
                                                .keys = supertuning_keys,
-                                               .variants = supertuning_variants<>,
+                                               .variants = supertuning_variants,
                                                .places = supertuning_places,
                                                .numbers = supertuning_numbers,
                                                .frozen = supertuning_frozen,

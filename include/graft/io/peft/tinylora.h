@@ -10,14 +10,14 @@
 
 namespace graft::io::peft {
 
-template <class...> long long tinylora_group(const adapter_config& c, const base_layer& base) {
+inline long long tinylora_group(const adapter_config& c, const base_layer& base) {
   const long long layers = base.among != nullptr ? static_cast<long long>(base.among->all.size()) : 1;
   const double apart = static_cast<double>(layers) * (1 - c.number("weight_tying"));
   const long long groups = std::max(1LL, std::llrint(apart));  // Python rounds halves to even too
   return std::min(static_cast<long long>(base.number) / std::max(1LL, layers / groups), groups - 1);
 }
 
-template <class...> status tinylora_numbers(peft_source& s) {
+inline status tinylora_numbers(peft_source& s) {
   s.layer.sizes["r"] = std::min({static_cast<long long>(s.config.whole("r")), s.base.out, s.base.in});
   if (s.base.among == nullptr && s.file.find("base_model.tinylora_v.1"))
     return fail_in(s.file.file, "it holds a vector for each of several groups of layers, and which of them is that of ",
@@ -25,7 +25,7 @@ template <class...> status tinylora_numbers(peft_source& s) {
   return ok;
 }
 
-template <class...> status tinylora_frozen(peft_source& s) {
+inline status tinylora_frozen(peft_source& s) {
   if (s.on("save_projection") && s.has("tinylora_P")) return ok;
   const long long r = s.layer.sizes.at("r"), u = s.config.whole("u");
   // before memory is taken for sizes that are not there
@@ -42,7 +42,7 @@ template <class...> status tinylora_frozen(peft_source& s) {
   return ok;
 }
 
-template <class...> result<std::vector<loaded_tensor>> begun_tinylora(const peft_source& s) {
+inline result<std::vector<loaded_tensor>> begun_tinylora(const peft_source& s) {
   const long long r = s.layer.sizes.at("r");
   const auto rank = static_cast<std::size_t>(r);
   result<svd::matrix> w = base_matrix(s, "TinyLoRA's frozen factors");
@@ -69,13 +69,12 @@ inline constexpr peft_key tinylora_keys[] = {whole("r", 2),
                                              real("init_v_bound", 0.02),
                                              dropout("tinylora_dropout"),
                                              word("init_weights", "true", "true false uniform")};
-template <class...> inline constexpr peft_variant tinylora_variants[] = {variant<tinylora<>>()};
+inline constexpr peft_variant tinylora_variants[] = {variant<tinylora<>>()};
 inline constexpr peft_place tinylora_places[] = {{.leaf = "tinylora_v", .shared = true, .group = tinylora_group}};
-template <class...>
 inline constexpr peft_method tinylora_files{.type = "TINYLORA",
                                             .bias_only = "tinylora_only",
                                             .keys = tinylora_keys,
-                                            .variants = tinylora_variants<>,
+                                            .variants = tinylora_variants,
                                             .places = tinylora_places,
                                             .numbers = tinylora_numbers,
                                             .frozen = tinylora_frozen,

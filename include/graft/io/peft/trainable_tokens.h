@@ -11,7 +11,7 @@
 namespace graft::io::peft {
 
 // The frozen tensors of the formula for these tokens.
-template <class...> status select_rows(peft_source& s, const std::vector<int>& tokens) {
+inline status select_rows(peft_source& s, const std::vector<int>& tokens) {
   const auto n = static_cast<long long>(tokens.size());
   const view& w = s.base.weight;
   if (w.data == nullptr || !computes_in(w.type) || w.rank != 2 || w.size[0] != s.base.out || w.size[1] != s.base.in)
@@ -41,36 +41,35 @@ template <class...> status select_rows(peft_source& s, const std::vector<int>& t
   return ok;
 }
 
-template <class...> std::vector<int> tokens_of_type(const adapter_config& c) {
+inline std::vector<int> tokens_of_type(const adapter_config& c) {
   std::vector<int> tokens;
   for (const json& t : c.set("token_indices")->items) tokens.push_back(static_cast<int>(t.real));
   return tokens;
 }
-template <class...> status trainable_tokens_frozen(peft_source& s) { return select_rows(s, tokens_of_type(s.config)); }
+inline status trainable_tokens_frozen(peft_source& s) { return select_rows(s, tokens_of_type(s.config)); }
 // Rows begin as they are in the base.
-template <class...> result<loaded_tensor> rows_begun(peft_source s, const std::vector<int>& tokens, const char* name) {
+inline result<loaded_tensor> rows_begun(peft_source s, const std::vector<int>& tokens, const char* name) {
   if (status got = select_rows(s, tokens); !got) return got.failure();
   loaded_tensor rows = std::move(s.layer.tensors["trainable_tokens_original"]);
   rows.key = s.prefix() + name;
   return rows;
 }
-template <class...> result<std::vector<loaded_tensor>> trainable_tokens_begun(const peft_source& s) {
+inline result<std::vector<loaded_tensor>> trainable_tokens_begun(const peft_source& s) {
   result<loaded_tensor> rows = rows_begun(s, tokens_of_type(s.config), "trainable_tokens_delta");
   if (!rows) return rows.failure();
   return std::vector<loaded_tensor>{std::move(*rows)};
 }
-template <class...> void check_trainable_tokens(config_reader& in, const adapter_config&) {
+inline void check_trainable_tokens(config_reader& in, const adapter_config&) {
   std::vector<int> tokens;
   in.tokens("token_indices", *in.at("token_indices"), tokens);
 }
 
 inline constexpr peft_key trainable_tokens_keys[] = {required(unread("token_indices"), "the list of tokens"),
                                                      flag("init_weights", true)};
-template <class...> inline constexpr peft_variant trainable_tokens_variants[] = {variant<trainable_tokens<>>()};
-template <class...>
+inline constexpr peft_variant trainable_tokens_variants[] = {variant<trainable_tokens<>>()};
 inline constexpr peft_method trainable_tokens_files{.type = "TRAINABLE_TOKENS",
                                                     .keys = trainable_tokens_keys,
-                                                    .variants = trainable_tokens_variants<>,
+                                                    .variants = trainable_tokens_variants,
                                                     .frozen = trainable_tokens_frozen,
                                                     .check = check_trainable_tokens,
                                                     .begun = trainable_tokens_begun};

@@ -9,8 +9,7 @@
 namespace graft::io::peft {
 
 // For all targets, A before B.
-template <class...>
-std::vector<std::uint32_t> unilora_places(std::uint32_t length, std::uint64_t count, std::uint64_t seed) {
+inline std::vector<std::uint32_t> unilora_places(std::uint32_t length, std::uint64_t count, std::uint64_t seed) {
   pcg64 rng(seed);
   std::vector<std::uint32_t> all;
   for (std::uint32_t i = 0; i < length; ++i) all.insert(all.end(), static_cast<std::size_t>(count / length), i);
@@ -21,14 +20,14 @@ std::vector<std::uint32_t> unilora_places(std::uint32_t length, std::uint64_t co
 }
 
 // Row numbers of the column θ.
-template <class...> loaded_tensor in_theta(std::vector<std::int64_t> rows) {
+inline loaded_tensor in_theta(std::vector<std::int64_t> rows) {
   loaded_tensor t{"", {}, {2, static_cast<long long>(rows.size())}, safetensors_type::i64, false};
   t.places = std::move(rows);
   t.places.resize(2 * t.places.size());
   return t;
 }
 
-template <class...> status unilora_drawn(peft_source& s) {
+inline status unilora_drawn(peft_source& s) {
   const long long r = s.config.whole("r"), length = s.config.whole("theta_d_length");
   std::vector<target_layers::sizes> layers{{s.base.out, s.base.in}};
   if (s.base.among != nullptr) layers = s.base.among->all;
@@ -61,7 +60,7 @@ template <class...> status unilora_drawn(peft_source& s) {
   return ok;
 }
 
-template <class...> status unilora_frozen(peft_source& s) {
+inline status unilora_frozen(peft_source& s) {
   const loaded_tensor& theta = s.layer.tensors.at("unilora_theta_d");
   const long long length = s.config.whole("theta_d_length");
   if (status good = check_shape(theta, {length}, s.file.file); !good) return good;
@@ -87,13 +86,12 @@ inline constexpr peft_key unilora_keys[] = {whole("r", 4),
                                             real("init_theta_d_bound", 0.02),
                                             flag("init_weights", true),
                                             flag("save_indices")};
-template <class...> inline constexpr peft_variant unilora_variants[] = {variant<unilora<>>()};
+inline constexpr peft_variant unilora_variants[] = {variant<unilora<>>()};
 inline constexpr peft_place unilora_places_of[] = {{.leaf = "unilora_theta_d", .shared = true}};
-template <class...>
 inline constexpr peft_method unilora_files{.type = "UNILORA",
                                            .bias_only = "unilora_only",
                                            .keys = unilora_keys,
-                                           .variants = unilora_variants<>,
+                                           .variants = unilora_variants,
                                            .places = unilora_places_of,
                                            .frozen = unilora_frozen};
 

@@ -6,7 +6,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status vblora_numbers(peft_source& s) {
+inline status vblora_numbers(peft_source& s) {
   if (!s.on("save_only_topk_weights")) return ok;
   return fail_in(s.file.file, "save_only_topk_weights is true: such a file holds no logits; save with it set to false");
 }
@@ -20,14 +20,13 @@ inline constexpr peft_key vblora_keys[] = {whole("r", 4),
                                            unread("init_vector_bank_bound"),
                                            unread("init_logits_std")};
 inline constexpr peft_rule vblora_rules[] = {{peft_rule::kind::at_most, "topk", "num_vectors"}};
-template <class...> inline constexpr peft_variant vblora_variants[] = {variant<vblora<dyn, dyn>>()};
+inline constexpr peft_variant vblora_variants[] = {variant<vblora<dyn, dyn>>()};
 inline constexpr peft_place vblora_places[] = {{"vblora_vector_bank", stored_as::itself, true}};
-template <class...>
 inline constexpr peft_method vblora_files{.type = "VBLORA",
                                           .bias_only = "vblora_only",
                                           .keys = vblora_keys,
                                           .rules = vblora_rules,
-                                          .variants = vblora_variants<>,
+                                          .variants = vblora_variants,
                                           .places = vblora_places,
                                           .numbers = vblora_numbers};
 

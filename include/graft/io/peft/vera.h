@@ -8,7 +8,7 @@
 
 namespace graft::io::peft {
 
-template <class...> status vera_frozen(peft_source& s) {
+inline status vera_frozen(peft_source& s) {
   if (s.on("save_projection")) return ok;
   const int r = s.config.whole("r");
   const loaded_tensor& d = s.layer.tensors.at("vera_lambda_d");  // before memory is taken for a rank that is not there
@@ -28,13 +28,12 @@ template <class...> status vera_frozen(peft_source& s) {
 inline constexpr peft_key vera_keys[] = {
     whole("r", 256),         seed("projection_prng_key"), flag("save_projection", true),
     dropout("vera_dropout"), real("d_initial", 0.1),      word("init_weights", "true", "true false")};
-template <class...> inline constexpr peft_variant vera_variants[] = {variant<vera<>>()};
+inline constexpr peft_variant vera_variants[] = {variant<vera<>>()};
 inline constexpr peft_place vera_places[] = {{"vera_A", stored_as::corner, true}, {"vera_B", stored_as::corner, true}};
-template <class...>
 inline constexpr peft_method vera_files{.type = "VERA",
                                         .bias_only = "vera_only",
                                         .keys = vera_keys,
-                                        .variants = vera_variants<>,
+                                        .variants = vera_variants,
                                         .places = vera_places,
                                         .frozen = vera_frozen};
 

@@ -14,13 +14,13 @@ struct wavelet_reach {
   long long first;
   bool detail;
 };
-template <class...> wavelet_reach reach_of(long long at, long long size, long long length) {
+inline wavelet_reach reach_of(long long at, long long size, long long length) {
   const long long padded = size + length - 2 + size % 2, half = padded / 2;
   const long long place = at + (padded - size) / 2;
   return {2 * (place % half) - (length - 2), place >= half};
 }
 
-template <class...> status waveft_frozen(peft_source& s) {
+inline status waveft_frozen(peft_source& s) {
   const result<std::vector<std::int64_t>> drawn = spectrum_places(s, "waveft_spectrum");
   if (!drawn) return drawn.failure();
   const std::size_t n = drawn->size() / 2;
@@ -61,12 +61,11 @@ inline constexpr peft_key waveft_keys[] = {
     whole("n_frequency", 2592),      real("scaling", 25),          word("wavelet_family", "db1", wavelet_names),
     flag("use_idwt", true),          seed("random_loc_seed", 777), wholes_by_module("n_frequency_pattern"),
     flag("proportional_parameters"), flag("init_weights", true)};
-template <class...> inline constexpr peft_variant waveft_variants[] = {variant<waveft<>>()};
-template <class...>
+inline constexpr peft_variant waveft_variants[] = {variant<waveft<>>()};
 inline constexpr peft_method waveft_files{.type = "WAVEFT",
                                           .bias_only = "waveft_only",
                                           .keys = waveft_keys,
-                                          .variants = waveft_variants<>,
+                                          .variants = waveft_variants,
                                           .numbers = spectrum_numbers,
                                           .frozen = waveft_frozen};
 

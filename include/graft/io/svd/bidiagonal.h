@@ -14,7 +14,7 @@ namespace graft::io::svd {
 struct rotation {
   double c = 1, s = 0, r = 0;  // [c s; −s c] [f; g] = [r; 0]
 };
-template <class...> rotation rotation_of(double f, double g) {  // xLARTG: c is never negative
+inline rotation rotation_of(double f, double g) {  // xLARTG: c is never negative
   if (g == 0) return {1, 0, f};
   if (f == 0) return {0, std::copysign(1.0, g), std::abs(g)};
   const double d = std::hypot(f, g), r = std::copysign(d, f);
@@ -26,7 +26,7 @@ struct bidiagonal {
 };
 
 // How left and right singular vectors of B become those of the matrix.
-template <class...> class reduction {
+class reduction {
  public:
   bidiagonal b;
 

@@ -15,7 +15,7 @@ struct rank_factors {
 
 namespace detail {
 // Directions that the matrix does not have are zero.
-template <class...> rank_factors as_factors(const matrix& m, std::size_t k, const matrix* left, const matrix* right) {
+inline rank_factors as_factors(const matrix& m, std::size_t k, const matrix* left, const matrix* right) {
   const std::size_t rows = left != nullptr ? left->rows : m.rows, cols = right != nullptr ? right->rows : m.cols;
   rank_factors f{std::vector<float>(rows * k), std::vector<float>(k * cols)};
   if (std::all_of(m.a.begin(), m.a.end(), [](double v) { return v == 0; })) return f;
@@ -37,11 +37,11 @@ template <class...> rank_factors as_factors(const matrix& m, std::size_t k, cons
 }
 }  // namespace detail
 
-template <class...> rank_factors nearest_factors(const matrix& m, std::size_t k) {
+inline rank_factors nearest_factors(const matrix& m, std::size_t k) {
   return detail::as_factors(m, k, nullptr, nullptr);
 }
 // Of p q, p [rows, n], q [n, cols]; n at most rows and cols.
-template <class...> rank_factors nearest_factors(const matrix& p, const matrix& q, std::size_t k) {
+inline rank_factors nearest_factors(const matrix& p, const matrix& q, std::size_t k) {
   const matrix left = orthonormal(p), right = orthonormal(transposed(q));
   const matrix core = product(product(transposed(left), p), product(q, right));
   return detail::as_factors(core, k, &left, &right);

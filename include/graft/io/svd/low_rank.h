@@ -8,14 +8,14 @@
 
 namespace graft::io::svd {
 
-template <class...> matrix orthonormal(matrix a) {
+inline matrix orthonormal(matrix a) {
   const std::vector<reflection> h = factor_qr(a);
   matrix q(a.rows, a.cols);
   for (std::size_t j = 0; j < q.cols; ++j) q(j, j) = 1, apply_all(h, q.col(j));
   return q;
 }
 
-template <class...> principal_pairs low_rank_pairs(matrix a, std::size_t r, int rounds, std::uint64_t seed) {
+inline principal_pairs low_rank_pairs(matrix a, std::size_t r, int rounds, std::uint64_t seed) {
   const bool wide = a.rows < a.cols;
   if (wide) a = transposed(a);
   const matrix back = transposed(a);

@@ -19,13 +19,13 @@ struct matrix {
   double& operator()(std::size_t i, std::size_t j) { return a[j * rows + i]; }
   double operator()(std::size_t i, std::size_t j) const { return a[j * rows + i]; }
 };
-template <class...> matrix transposed(const matrix& m) {
+inline matrix transposed(const matrix& m) {
   matrix t(m.cols, m.rows);
   for (std::size_t j = 0; j < m.cols; ++j)
     for (std::size_t i = 0; i < m.rows; ++i) t(j, i) = m(i, j);
   return t;
 }
-template <class...> matrix product(const matrix& a, const matrix& b) {
+inline matrix product(const matrix& a, const matrix& b) {
   matrix c(a.rows, b.cols);
   for (std::size_t j = 0; j < b.cols; ++j)
     for (std::size_t k = 0; k < a.cols; ++k) {
@@ -69,12 +69,12 @@ struct reflection {
 };
 
 // H_0 H_1 … applied to a column.
-template <class...> void apply_all(const std::vector<reflection>& h, double* column) {
+inline void apply_all(const std::vector<reflection>& h, double* column) {
   for (std::size_t i = h.size(); i-- > 0;) h[i].apply(column);
 }
 
 // a = Q R: a becomes R in its upper triangle, and Q is the reflections.
-template <class...> std::vector<reflection> factor_qr(matrix& a) {
+inline std::vector<reflection> factor_qr(matrix& a) {
   std::vector<reflection> q;
   for (std::size_t i = 0; i < a.cols && i < a.rows; ++i) {
     q.emplace_back(i, std::vector<double>(a.col(i) + i, a.col(i) + a.rows));

@@ -17,14 +17,14 @@ struct principal_pairs {
 
 namespace detail {
 
-template <class...> double dot(const double* a, const double* b, std::size_t n) {
+inline double dot(const double* a, const double* b, std::size_t n) {
   double s = 0;
   for (std::size_t i = 0; i < n; ++i) s += a[i] * b[i];
   return s;
 }
 
 // 1 where u, a left vector of this part of B with the value sigma, has LAPACK's sign, −1 where −u has it.
-template <class...> double sign_of(const bidiagonal& b, const part& p, const std::vector<double>& u, double sigma) {
+inline double sign_of(const bidiagonal& b, const part& p, const std::vector<double>& u, double sigma) {
   constexpr std::size_t leaf = 25;
   if (p.n <= leaf) {
     const qr_iteration solved(b, p);
@@ -51,7 +51,7 @@ template <class...> double sign_of(const bidiagonal& b, const part& p, const std
 }  // namespace detail
 
 // The matrix has at least r rows and columns.
-template <class...> principal_pairs largest_pairs(matrix a, std::size_t r) {
+inline principal_pairs largest_pairs(matrix a, std::size_t r) {
   const reduction q(std::move(a));
   const std::size_t n = q.b.d.size();
   const part whole{0, n, false};

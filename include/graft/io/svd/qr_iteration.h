@@ -9,7 +9,7 @@
 
 namespace graft::io::svd {
 
-template <class...> class qr_iteration {
+class qr_iteration {
  public:
   matrix u;  // one left vector a column, in no order
 

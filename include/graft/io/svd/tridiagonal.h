@@ -14,7 +14,7 @@ struct part {
   bool beyond = false;
 };
 
-template <class...> class tridiagonal {
+class tridiagonal {
  public:
   tridiagonal(const bidiagonal& b, const part& p) : a_(p.n), c_(p.n > 0 ? p.n - 1 : 0) {
     for (std::size_t i = 0; i < p.n; ++i) {
