@@ -4,7 +4,7 @@
 // piece have run it is summed over the ranks, while earlier blocks still compute. Pieces and their order follow from the
 // model alone: the same bits in every run. A parameter of several blocks is ready when the first of them has run.
 #pragma once
-#include <graft/model/block_stack.h>
+#include <graft/model/padding.h>
 #include <graft/model/parameter_pool.h>
 #include <graft/parallel/communicator.h>
 
@@ -16,8 +16,9 @@ template <class Engine> class block_gradients {
  public:
   using queue = typename Engine::queue;
 
-  // `bytes`: pieces are at least so large.
-  status collect(queue& q, block_stack<Engine>& stack, parameter_pool<Engine>& pool, long long bytes) {
+  // `bytes`: pieces are at least so large. `pad`: the token whose lookups train nothing.
+  status collect(queue& q, block_stack<Engine>& stack, parameter_pool<Engine>& pool, long long bytes,
+                 std::optional<int> pad) {
     uses_.resize(stack.blocks().size());
     std::vector<std::size_t> first_block;  // of each parameter; as many as there are blocks: none here
     for (std::size_t b = 0; b < uses_.size(); ++b) {
@@ -29,8 +30,9 @@ template <class Engine> class block_gradients {
             pool.add(block_stack<Engine>::whole_name(block, name), value->second, stack.original(value->second.data));
         first_block.resize(pool.parameters.size(), uses_.size());
         first_block[at] = std::min(first_block[at], b);
-        uses_[b].push_back({name, at, {}});
+        uses_[b].push_back({name, at, {}, {}});
         if (status s = uses_[b].back().gradient.reserve(q, value->second.count()); !s) return s;
+        if (b == 0 && pad) uses_[b].back().left_out = reached_by_padding(stack, block, name, *pad);
       }
     }
     std::vector<std::size_t> order;
@@ -59,6 +61,10 @@ template <class Engine> class block_gradients {
   status head_ran(queue& q) { return of_head_.add(q); }
   // After block b and all behind it.
   status block_ran(queue& q, std::size_t b, communicator* ranks) {
+    for (use& u : uses_[b])
+      for (const gradient_run& r : u.left_out)
+        if (status s = Engine::clear(q, u.gradient.row(r.first, 1), r.count * bits_of(Engine::computes) / 8); !s)
+          return s;
     for (piece& p : pieces_) {
       if (p.last_to_run != b) continue;
       if (status s = p.sums.add(q); !s) return s;
@@ -74,6 +80,7 @@ template <class Engine> class block_gradients {
     std::string name;  // inside the block
     std::size_t parameter;
     engine_rows<Engine, Engine::computes> gradient;
+    std::vector<gradient_run> left_out;
   };
   struct piece {
     std::size_t last_to_run;

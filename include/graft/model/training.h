@@ -164,7 +164,9 @@ template <class Engine> class training_run {
     if (how.steps == step_mode::max_autotune)
       if (status s = Engine::time_choices(model.programs().queue, {}); !s) return s.failure();
     training_run t(model, how, {model, std::move(*stack), how.checkpoint, drops}, std::move(pool));
-    if (status s = t.gradients_.collect(t.queue(), t.pass_.stack(), *t.pool_, how.exchanged_bytes); !s)
+    if (status s =
+            t.gradients_.collect(t.queue(), t.pass_.stack(), *t.pool_, how.exchanged_bytes, padding_of(model.config()));
+        !s)
       return s.failure();
     return result<training_run>(std::move(t));
   }
