@@ -177,6 +177,7 @@ def newer(s, of):
         "hira_conv2d": (conv, peft.HiraConfig(r=4, target_modules=["conv"])),
         "hira_embedding": (embedding, peft.HiraConfig(r=4, target_modules=["emb"])),
         "hira": (linear, of(peft.HiraConfig, r=8)),
+        "hira_pattern": (small, of(peft.HiraConfig, r=3, rank_pattern={"lin": 5})),  # which PEFT does not follow here
         "delora": (linear, of(peft.DeloraConfig, r=8, delora_lambda=15)),
         "delora_bias": (linear, of(peft.DeloraConfig, r=3, delora_lambda=7, bias="delora_only")),
         "gralora": (linear, of(peft.GraloraConfig, r=8, alpha=16)),
