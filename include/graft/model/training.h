@@ -6,6 +6,7 @@
 //     t->fetch();                                                 what was trained, into the adapters' own memory
 // Parameters and gradients lie in the engine's memory.
 #pragma once
+#include <graft/model/bounded_rows.h>
 #include <graft/model/optimizer.h>
 #include <graft/model/training_pass.h>
 
@@ -131,6 +132,7 @@ template <class Engine> class training_run {
     if (status s = model_->check_runs(batch_.runs()); !s) return s;
     if (status s = model_->set_rows(batch_.runs(), false); !s) return s;
     if (status s = pass_.ready(gradients_, *pool_); !s) return s;
+    if (status s = bounded_.shorten(queue(), *pool_); !s) return s;
     if (status s = batch_.bring(how_.seed, call, pass_.blocks(), weight); !s) return s;
     if (!pass_.drops_attention()) return ok;
     const model_config& c = model_->config();
@@ -168,6 +170,7 @@ template <class Engine> class training_run {
             t.gradients_.collect(t.queue(), t.pass_.stack(), *t.pool_, how.exchanged_bytes, padding_of(model.config()));
         !s)
       return s.failure();
+    t.bounded_.collect(t.pass_.stack(), *t.pool_);
     return result<training_run>(std::move(t));
   }
   training_run(causal_lm<Engine>& model, const training_settings& how, training_pass<Engine> pass,
@@ -179,6 +182,7 @@ template <class Engine> class training_run {
   training_pass<Engine> pass_;
   std::shared_ptr<parameter_pool<Engine>> pool_;
   block_gradients<Engine> gradients_;
+  bounded_rows<Engine> bounded_;
   training_batch<Engine> batch_;
   std::int64_t calls_ = 0;
   status cleared_ = ok;
