@@ -2,6 +2,7 @@
 // Parameters whose rows have a largest length: constrained OFT's. The formula shortens a row that is longer; PEFT also writes
 // it back before each call, so that a step of the optimizer begins at the bound.
 #pragma once
+#include <graft/backend/cpu/storage.h>
 #include <graft/model/block_stack.h>
 #include <graft/model/parameter_pool.h>
 
@@ -28,14 +29,17 @@ template <class Engine> class bounded_rows {
       const long long columns = there.size[1], bytes = there.count() * bits_of(there.type) / 8;
       if constexpr (!Engine::reads_host_memory)
         if (status s = Engine::fetch(q, {there.data, there.type, {there.count()}, 1}, here.data); !s) return s;
+      const view kept{here.data, here.type, {here.count(), 1, 1, 1}, 1};
+      std::vector<float> row(static_cast<std::size_t>(columns));
       bool changed = false;
-      for (long long row = 0; row < there.size[0]; ++row) {
-        float* const v = static_cast<float*>(here.data) + row * columns;
+      for (long long first = 0; first < here.count(); first += columns) {
+        cpu::read(kept, first, columns, row.data());
         double squares = 0;
-        for (long long i = 0; i < columns; ++i) squares += static_cast<double>(v[i]) * static_cast<double>(v[i]);
+        for (const float v : row) squares += static_cast<double>(v) * static_cast<double>(v);
         const double factor = limit / std::sqrt(squares);
         if (!(factor < 1)) continue;
-        for (long long i = 0; i < columns; ++i) v[i] = static_cast<float>(v[i] * factor);
+        for (float& v : row) v = static_cast<float>(v * factor);
+        cpu::write(row.data(), first, columns, here);
         changed = true;
       }
       if constexpr (!Engine::reads_host_memory)
