@@ -229,6 +229,7 @@ template <class Real> class bound_plan {
   // would turn its own round every time.
   [[gnu::cold]] bool lies_better_by_columns(id i) const {
     if (g_.outs != 1 || p_.to.gathers != target::work::by_rows || is_leaf(g_[i].what) || is_output(g_, i)) return false;
+    if (g_[i].d[3] != g_[g_.out[0].at].d[3]) return false;  // a factor of a branch
     bool read = false;
     for (id r = i + 1; r < g_.size; ++r)
       for (int k = 0; p_.live[r] && k < 3; ++k) {
