@@ -24,7 +24,7 @@ constexpr kernel_list kernels_for(int n, int k, int rank, bool pre, bool lies_ac
   if (n > 0 && n <= max_stream_tokens && rank == 0 && !pre && !lies_across)
     l.add_stream(padded_tokens(n), any_shape, 0);
   l.add_gemm(128, 0);  // where the blocks that share a side branch are not all resident, and for the shrink before
-  if (rank > 64 || (rank == 0 && (n == 0 || n <= 2 * wide_rank))) l.add_by_parts();
+  if (rank > 64 || (rank == 0 && n <= 2 * wide_rank)) l.add_by_parts();  // 0: not known
   if (rank > max_stream_rank || lies_across) return l;
   for (const int tokens : {8, 16, 64}) {
     if (pre || n % 2 != 0) l.add_stream(tokens, any_shape, rank);
