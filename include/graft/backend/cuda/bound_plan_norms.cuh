@@ -79,7 +79,8 @@ template <class T> bool bound_plan<T>::take_normed_input(const row_launch& r) {
 // Rows of a table that the next block begins to norm; false: it is not such a look-up, and nothing was launched.
 template <class T> result<bool> bound_plan<T>::look_up_for_norm(cudaStream_t stream, id i) {
   const graft::node& v = g_[i];
-  const auto look_up = kernels_->launches.look_up;  // of bf16
+  // Models in bf16 have it; elsewhere the look-up and the norm are launches of their own.
+  const auto look_up = kernels_->launches.look_up;
   if (look_up == nullptr || !looks_up_rows(v) || next_gain_.at == nullptr || written_output(i) != 0) return false;
   const long long m = g_.sizes.value(v.d[2], now_.sizes), columns = g_.sizes.value(v.d[3], now_.sizes);
   const tensor<float> table = values_[v.a];

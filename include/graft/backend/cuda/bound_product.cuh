@@ -114,7 +114,7 @@ template <class T> class bound_product {
       if (*streamed) return 0U;
       if (const auto decoded = panel_->decode(stream, leaf(), dtype_of<T>); !decoded) return decoded.failure();
     }
-    if (kernels.across != nullptr && runs_across(to, m, with)) {
+    if (kernels.across != nullptr && runs_across(to, m, with)) {  // without it the products below take them
       const across_args g{with.x, weight(), with.y, static_cast<int>(m), k_, n_};
       if (status done = kernels.across(stream, g); !done) return done.failure();
       return 0U;

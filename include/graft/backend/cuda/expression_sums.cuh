@@ -189,7 +189,7 @@ inline status add_up(cudaStream_t stream, const sum_functions& by, const express
   const auto special = form == sum_form::any ? nullptr : by.special[static_cast<int>(form)];
   expression_eights<false> wide{e, {}, size[3], {}};
   if (special != nullptr && wide.take(size)) return special(stream, wide, out, size[0] * size[1] * size[2]);
-  if (by.any == nullptr) return fail("the kernels of sums of expressions are not compiled into this program");
+  if (by.any == nullptr) return not_launched("sums of expressions");
   return by.any(stream, {e, out, {size[0], size[1], size[2], size[3]}, {to[0], to[1], to[2], to[3]}});
 }
 
