@@ -6,5 +6,6 @@
 
 template graft::cpu::operations<double> graft::cpu::every_operation<double>();
 template class graft::cpu::bound_plan<double>;
+template class graft::cpu::mixed_products<double>;
 template struct graft::cpu::engine<double>;
 template class graft::executor<graft::cpu::engine<double>>;

@@ -6,5 +6,6 @@
 
 template graft::cpu::operations<float> graft::cpu::every_operation<float>();
 template class graft::cpu::bound_plan<float>;
+template class graft::cpu::mixed_products<float>;
 template struct graft::cpu::engine<float>;
 template class graft::executor<graft::cpu::engine<float>>;

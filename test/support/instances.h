@@ -5,5 +5,3 @@
 
 extern template graft::cpu::operations<float> graft::cpu::every_operation<float>();
 extern template graft::cpu::operations<double> graft::cpu::every_operation<double>();
-extern template class graft::cpu::bound_plan<float>;
-extern template class graft::cpu::bound_plan<double>;

@@ -9,7 +9,6 @@
 #include <graft/model/trainer.h>
 #include <graft/run/compiled.h>
 
-extern template class graft::cpu::bound_plan<float>;
 extern template class graft::block_programs<graft::cpu::engine<float>>;
 extern template class graft::bound_block<graft::cpu::engine<float>>;
 extern template class graft::block_stack<graft::cpu::engine<float>>;

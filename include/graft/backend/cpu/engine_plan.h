@@ -105,3 +105,12 @@ status engine<Real>::evaluate(queue& q, const graph& g, const size_values& s, co
 }
 
 }  // namespace graft::cpu
+
+// A program that links graft::cpu_compiled has the products of that library alone. A file of its own may be compiled for
+// another width of packets (nvcc knows none), and a program with products of two widths under one name mixes them.
+#if defined(GRAFT_CPU_COMPILED)
+extern template class graft::cpu::bound_plan<float>;
+extern template class graft::cpu::bound_plan<double>;
+extern template class graft::cpu::mixed_products<float>;
+extern template class graft::cpu::mixed_products<double>;
+#endif
