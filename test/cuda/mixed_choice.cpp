@@ -47,7 +47,8 @@ TEST_CASE("choose_mixed: Q, K and V are segments of one launch; gate and up woul
 }
 
 TEST_CASE("mixed_stages: more weights in flight where a block has many steps, and no more than there is room for") {
-  CHECK(mixed_stages(chosen(64, 4096, 4096), 4096, 1) == 5);
+  CHECK(mixed_stages(chosen(64, 4096, 4096), 4096, 1) == 6);
+  CHECK(mixed_stages(chosen(64, 4096, 4096), 4096, 3) == 5);
   CHECK(mixed_stages(chosen(64, 4096, 14336), 14336, 1) == 7);
   CHECK(mixed_stages(chosen(64, 4096, 14336), 14336, 2) == 5);
   CHECK(mixed_stages(chosen(64, 14336, 4096), 4096, 1) == 5);

@@ -205,11 +205,11 @@ template <class T> void check_products(double tolerance) {
   struct sizes {
     int m, n, k, adapters, rank;
   };
-  for (const sizes s :
-       {sizes{64, 256, 512, 8, 16}, sizes{64, 4096, 256, 32, 16}, sizes{37, 1000, 264, 9, 64},
-        sizes{5, 6144, 128, 3, 32}, sizes{16, 14336, 192, 5, 64}, sizes{64, 14336, 128, 40, 32},
-        sizes{1, 64, 1024, 2, 16}, sizes{64, 130, 4096, 64, 64}, sizes{33, 63, 96, 4, 16}, sizes{64, 128, 14336, 8, 16},
-        sizes{65, 1000, 264, 9, 64}, sizes{300, 4096, 1024, 5, 16}, sizes{1030, 520, 512, 3, 32}}) {
+  for (const sizes s : {sizes{64, 256, 512, 8, 16}, sizes{64, 4096, 256, 32, 16}, sizes{37, 1000, 264, 9, 64},
+                        sizes{5, 6144, 128, 3, 32}, sizes{16, 14336, 192, 5, 64}, sizes{64, 14336, 128, 40, 32},
+                        sizes{1, 64, 1024, 2, 16}, sizes{64, 130, 4096, 64, 64}, sizes{33, 63, 96, 4, 16},
+                        sizes{64, 128, 14336, 8, 16}, sizes{40, 4100, 256, 9, 16}, sizes{20, 6150, 136, 9, 32},
+                        sizes{65, 1000, 264, 9, 64}, sizes{300, 4096, 1024, 5, 16}, sizes{1030, 520, 512, 3, 32}}) {
     INFO(s.m << " x " << s.n << " x " << s.k << ", " << s.adapters << " adapters");
     mixed_case<T> c(s.m, s.n, s.k, s.adapters, s.rank);
     cuda::mixed_linear<T> product;

@@ -159,8 +159,9 @@ struct finished_kind : linear_kind {
 TEST_CASE("gpu: activation and residual are nodes that the product takes in, in every family") {
   if (no_gpu()) return;
   const layer_graphs graphs = capture_graphs(layer_of<finished_kind, lora<>, false>());
-  for (const long long tokens : {4, 300, 2100})  // the last one with several tiles for each thread block
-    for (const long long n : {256, 36, 4168}) {
+  for (const long long tokens : {4, 17, 33, 64, 300, 2100})  // the last one with several tiles for each thread block
+    for (const long long n : {256, 36, 4168, 6150, 14338}) {
+      if (tokens * n > 10000000) continue;
       INFO(tokens, " tokens, ", n, " outputs");
       const device_matrix x(tokens, 264, 1), residual(tokens, n, 1);
       lora_layer l(n, 264, 16);

@@ -32,9 +32,10 @@ constexpr stream_choice choose_mixed(const product_shape* all, int count, const 
 }
 
 // Stages of weights in flight. What the helpers of a block ask for waits behind them: with 64 rows and tokens, 16 KB
-// each, and 32 steps of the inner axis, twelve took 14.6 µs, eight 13.7, six 12.8 and five 12.3. A block with many steps
-// has time: its helpers are done long before the weights are, and more in flight are better. Room for them is taken from
-// the cache in front of shared memory, where the helpers of several segments find x again.
+// each, and 32 steps of the inner axis, seven take 11.4 µs with 8 adapters and 14.2 with 32, six 11.1 and 13.9, five 11.5
+// and 13.3. A block with many steps has time: its helpers are done long before the weights are, and more in flight are
+// better. Room for them is taken from the cache in front of shared memory, where the helpers of several segments find x
+// again.
 constexpr int mixed_stages(int kilobytes, int rows, int tokens) {
   const int n = kilobytes * 1024 / ((rows + tokens) * 128);
   return n < 4 ? 4 : n;
@@ -42,7 +43,8 @@ constexpr int mixed_stages(int kilobytes, int rows, int tokens) {
 constexpr int most_mixed_kilobytes(int tokens, int segments) { return tokens <= 16 || segments > 1 ? 80 : 112; }
 constexpr int mixed_stages(const stream_choice& c, int k, int segments) {
   const bool is_long = (k + 63) / 64 / c.splits >= 64;
-  return mixed_stages(is_long ? most_mixed_kilobytes(c.tokens, segments) : 80, c.rows, c.tokens);
+  const int most = most_mixed_kilobytes(c.tokens, segments);
+  return mixed_stages(is_long || most < 96 ? most : 96, c.rows, c.tokens);
 }
 
 // More rows by one launch of gemm, with room for `rank` in each block of them; no pairs where there is none.

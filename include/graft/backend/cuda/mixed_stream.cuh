@@ -36,6 +36,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
   static constexpr int steps = 4;                                      // of 32 columns, asked for at the same time
   static constexpr int expands = owned <= 2 ? 4 : owned <= 3 ? 2 : 1;  // products at the same time
   static constexpr int side_is_there = 3, among_helpers = 2;
+  using tile_end = stream_tile<T, own_rows, Tokens>;
   static_assert(groups_bytes % 16 == 0 && tile_bytes % 16 == 0);
 
   const stream& s;
@@ -49,26 +50,31 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct mixed_
   // ---- one warpgroup ------------------------------------------------------------------------------------------------
   __device__ void consume() const {
     typename stream::accumulators acc;
-    typename stream::pairs residual;
-    if (s.seg.residual != nullptr) s.load_residual(residual);
+    const tile_end end{s.seg, s.g.m, first_row()};
+    typename tile_end::pieces residual;
+    const auto token = [](int place) { return place; };
+    if (s.seg.residual != nullptr) end.load_residual(residual, token);
     s.accumulate(acc);
     if constexpr (Splits > 1) exchange_rows(s, acc);
     ptx::named_barrier(side_is_there, 128 + helpers);
     if (of.any_post())
       finish(acc, [&](float v, int at) { return fmaf(v, factor[at], side[at]); });
-    else if (of.count() > 0)
+    else
       finish(acc, [&](float v, int at) { return v + side[at]; });
-    s.activate_all(acc);
-    s.store(acc, residual);
+    ptx::named_barrier(1, 128);
+    end.store(ptx::shared_address(side), pitch, residual, token);
   }
-  template <class F> __device__ __forceinline__ void finish(typename stream::accumulators& acc, const F& f) const {
+  // A sum to where its side is: nobody else reads that.
+  template <class F>
+  __device__ __forceinline__ void finish(const typename stream::accumulators& acc, const F& f) const {
 #pragma unroll
     for (int b = 0; b < stream::blocks; ++b) {
       if (!s.finishes(b)) continue;
 #pragma unroll
       for (int e = 0; e < Tokens / 2; ++e) {
         const int i = b * (Tokens / 2) + e;
-        acc[b][e] = f(acc[b][e], s.token_of(i) * pitch + s.row_of(i) - first_row());
+        const int at = s.token_of(i) * pitch + s.row_of(i) - first_row();
+        side[at] = f(acc[b][e], at);
       }
     }
   }

@@ -22,7 +22,10 @@
 #include <graft/backend/cuda/stream_meet.cuh>
 #include <graft/backend/cuda/stream_norm.cuh>
 #include <graft/backend/cuda/stream_shape.h>
+#include <graft/backend/cuda/stream_store.cuh>
 #include <graft/backend/cuda/wgmma.cuh>
+
+#include <type_traits>
 
 namespace graft::cuda {
 
@@ -38,9 +41,12 @@ struct stream_block {
   using accumulators = float[blocks][Tokens / 2];
   static constexpr int with_rows = (Rows + 63) / 64, finished = shape::finished;  // what is left of them at the end
   using sums = float[with_rows][finished / 2];
-  static constexpr int all_eights = Tokens / 8, all_splits = Splits;
+  static constexpr int all_rows = Rows, all_eights = Tokens / 8, all_splits = Splits;
   static constexpr bool can_gate = Rows == gated_rows && !Any;
   static constexpr int half = Rows / 2, half_units = half / 16;
+  static constexpr bool by_pieces = !Any && Tokens > 16;  // sums are stored by way of shared memory
+  // Threads at the end of a gate: with many tokens also those that have requested the last tiles.
+  static constexpr int enders = can_gate && by_pieces ? shape::threads : 128;
 
   const stream_maps& maps;
   const stream_args& g;
@@ -279,12 +285,18 @@ struct stream_block {
     }
   }
   // What is added to the pairs, asked for as soon as the kernel before has finished.
-  using pairs = std::uint32_t[with_rows][finished / 8][2];
+  using tile = stream_tile<T, Rows, finished>;
+  using pairs = std::conditional_t<by_pieces, typename tile::pieces, std::uint32_t[with_rows][finished / 8][2]>;
+  __device__ int token_at(int place) const { return 8 * eight_of(place / 8) + place % 8; }
   __device__ __forceinline__ void load_residual(pairs& to) const {
-    ptx::wait_for_previous_kernel();
-    each_pair([&](int b, int j, int h, long long at) {
-      if (at >= 0) to[b][j][h] = *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(seg.residual) + at);
-    });
+    if constexpr (by_pieces) {
+      tile{seg, g.m, row0}.load_residual(to, [&](int place) { return token_at(place); });
+    } else {
+      ptx::wait_for_previous_kernel();
+      each_pair([&](int b, int j, int h, long long at) {
+        if (at >= 0) to[b][j][h] = *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(seg.residual) + at);
+      });
+    }
   }
   // 1 / rms of each token, which a warp finds meanwhile, and the factors of a norm behind y for the rows of each pair.
   __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
@@ -354,6 +366,15 @@ struct stream_block {
       return store_any(acc, {seg.slot.scale, seg.slot.shift, static_cast<const T*>(seg.residual), seg.act, g.m, seg.n});
     if constexpr (can_gate)
       if (g.gated) return store_gated<T, Tokens>(*this, acc);
+    if constexpr (by_pieces) {
+      share_sums(*this, acc);
+      ptx::named_barrier(1, 128);
+      return tile{seg, g.m, row0}.store(base, sum_pitch(Rows), residual, [&](int place) { return token_at(place); });
+    } else {
+      finish_pairs(acc, residual, gain);
+    }
+  }
+  __device__ __forceinline__ void finish_pairs(sums& acc, const pairs& residual, const gains& gain) const {
     activate_all(acc);
     if constexpr (norms)
       if (g.behind.gain != nullptr) {

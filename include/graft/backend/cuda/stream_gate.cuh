@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a launch of the stream family whose result is a product of two layers, element by element (gate and up):
 //     y = round(act(x Gᵀ)) ⊙ round(act(x Uᵀ))
-// A tile has the sums of both, in different warps. They meet in shared memory, in floats; a loop over the tokens that
-// there are finishes four outputs of a few tokens at a time, which do not wait for each other. Written out for every sum
+// A tile has the sums of both, in different warps. They meet in shared memory (stream_store.cuh); a loop over the tokens
+// that there are finishes four outputs of a few tokens at a time, which do not wait for each other. Written out for every sum
 // a thread holds, activations alone were a hundred kilobytes of instructions, which have to be fetched while memory is
 // busy with weights.
 #pragma once
 #include <graft/backend/cuda/post.cuh>
 #include <graft/backend/cuda/ptx.cuh>
+#include <graft/backend/cuda/stream_store.cuh>
 
 namespace graft::cuda {
 
@@ -26,29 +27,18 @@ template <int Count> __device__ __forceinline__ void activate_each(activation wh
   }
 }
 
-template <class T, int Tokens, class Block>
-__device__ __forceinline__ void store_gated(const Block& block, const typename Block::sums& acc) {
-  constexpr int half = Block::half, pitch = 2 * half + 4;  // floats of a token: lanes write to different banks
-  static_assert(half % 4 == 0 && pitch % 16 == 4);
-  if (Block::shape::pitch == 0) ptx::named_barrier(1, 128);  // nobody reads the stages any more
-  const int warp = threadIdx.x / 32;
-  const std::uint32_t own = block.base + 4 * (threadIdx.x % 4 * 2 * pitch + warp * 16 + threadIdx.x % 32 / 4);
-#pragma unroll
-  for (int j = 0; j < Tokens / 8; ++j) {
-    if (j >= block.eights()) break;
-#pragma unroll
-    for (int b = 0; b < Block::with_rows; ++b)
-      if (b * 4 + warp < 2 * Block::half_units)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          ptx::store_shared(own + 4 * ((8 * j + i % 2) * pitch + b * 64 + i / 2 * 8),
-                            __float_as_uint(acc[b][4 * j + i]));
-  }
-  ptx::named_barrier(1, 128);
+inline constexpr int gate_is_there = 3;  // the barrier between the warps that have sums and all that finish them
+
+// By all of them, when the sums are there.
+template <class T, int Tokens, class Block> __device__ __forceinline__ void finish_gated(const Block& block) {
+  constexpr int half = Block::half, pitch = sum_pitch(2 * half);
+  static_assert(half % 4 == 0);
+  ptx::named_barrier(gate_is_there, Block::enders);
   const int n = block.seg.n;
+  const bool whole = n % 4 == 0 && reinterpret_cast<std::uintptr_t>(block.seg.y) % 8 == 0;
   constexpr int some = Tokens < 16 ? 1 : Tokens < 64 ? 2 : 4;  // tokens
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < (block.g.m + some - 1) / some * (half / 4); i += 128) {
+  for (int i = static_cast<int>(threadIdx.x); i < (block.g.m + some - 1) / some * (half / 4); i += Block::enders) {
     const int token = i / (half / 4) * some, column = i % (half / 4) * 4;
     float4 y[some];
 #pragma unroll
@@ -71,10 +61,18 @@ __device__ __forceinline__ void store_gated(const Block& block, const typename B
 #pragma unroll
     for (int t = 0; t < some; ++t, to += n / 2) {
       if (token + t >= block.g.m) break;
-      if (row < n) to[0] = pack<T>(y[t].x, y[t].y);
-      if (row + 2 < n) to[1] = pack<T>(y[t].z, y[t].w);
+      const uint2 four = make_uint2(pack<T>(y[t].x, y[t].y), pack<T>(y[t].z, y[t].w));
+      if (row < n && whole) *reinterpret_cast<uint2*>(to) = four;
+      if (row < n && !whole) to[0] = four.x;
+      if (row + 2 < n && !whole) to[1] = four.y;
     }
   }
+}
+
+template <class T, int Tokens, class Block>
+__device__ __forceinline__ void store_gated(const Block& block, const typename Block::sums& acc) {
+  share_sums(block, acc);
+  finish_gated<T, Tokens>(block);
 }
 
 }  // namespace graft::cuda

@@ -13,16 +13,17 @@ __global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, An
   const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
   const int s =
       (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
-  const stream_block<T, Tokens, Rows, Splits, Rank, Any> block{maps,
-                                                               g,
-                                                               g.segment[s],
-                                                               maps.w[s],
-                                                               maps.x[s],
-                                                               (ptx::shared_address(raw) + 1023) & ~1023U,
-                                                               (tile - g.first_tile[s]) * (g.gated ? Rows / 2 : Rows),
-                                                               split,
-                                                               g.k_steps * split / Splits,
-                                                               g.k_steps * (split + 1) / Splits};
+  using kernel = stream_block<T, Tokens, Rows, Splits, Rank, Any>;
+  const kernel block{maps,
+                     g,
+                     g.segment[s],
+                     maps.w[s],
+                     maps.x[s],
+                     (ptx::shared_address(raw) + 1023) & ~1023U,
+                     (tile - g.first_tile[s]) * (g.gated ? Rows / 2 : Rows),
+                     split,
+                     g.k_steps * split / Splits,
+                     g.k_steps * (split + 1) / Splits};
   block.start();
   if (threadIdx.x < 128)
     block.consume();
@@ -36,6 +37,11 @@ __global__ void __launch_bounds__(stream_block<T, Tokens, Rows, Splits, Rank, An
     scale_input<T, Tokens>(block);
   else if (block.norms && threadIdx.x >= block.threads && g.ahead.squares != nullptr)
     find_token_factors<Tokens>(g.ahead, g.m, g.k_steps * 64, block.token_factors());
+  if constexpr (kernel::enders > 128)
+    if (threadIdx.x >= 128 && g.gated) {
+      __syncwarp();
+      finish_gated<T, Tokens>(block);
+    }
 #endif
 }
 
