@@ -18,14 +18,18 @@ int report(const status& s) {
   return s ? 0 : 1;
 }
 // With GRAFT_ATTENTION=mma as a device without wgmma runs it.
+const target& run_as() {
+  static const char* const how = std::getenv("GRAFT_ATTENTION");
+  static const target made = how != nullptr && std::string(how) == "mma" ? sm_80 : sm_90;
+  return made;
+}
 const cuda::attention_calls<bf>& calls() {
   static const cuda::attention_kernels kernels = [] {
     cuda::attention_kernels k = cuda::all_attention_kernels<bf>();
     k.mma = cuda::all_mma_attention_kernels<bf>();
     return k;
   }();
-  static const char* const how = std::getenv("GRAFT_ATTENTION");
-  static const cuda::attention_calls<bf> made(kernels, how != nullptr && std::string(how) == "mma" ? sm_80 : sm_90);
+  static const cuda::attention_calls<bf> made(kernels, run_as());
   return made;
 }
 
@@ -42,7 +46,7 @@ const char* graft_error() { return message.c_str(); }
 // Bytes for backward, and where in them forward leaves O and the sums of the rows.
 void graft_attention_room(const graft_attention_size* s, long long* bytes, long long* out, long long* sums) {
   const cuda::attention_room r =
-      cuda::room_of_attention_grad({dtype::bf16, s->rows, s->head, s->heads, s->groups, false, true});
+      cuda::room_of_attention_grad({dtype::bf16, s->rows, s->head, s->heads, s->groups, false, true}, run_as());
   *bytes = r.bytes, *out = r.out, *sums = r.sums;
 }
 int graft_attention(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const long long* spans,
@@ -57,7 +61,7 @@ int graft_attention(const graft_attention_size* s, cudaStream_t stream, const vo
 int graft_attention_grad(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const void* d_out,
                          const long long* spans, void* d_qkv, void* room, int has_forward) {
   const cuda::attention_size size{dtype::bf16, s->rows, s->head, s->heads, s->groups, false, true};
-  const cuda::attention_room r = cuda::room_of_attention_grad(size);
+  const cuda::attention_room r = cuda::room_of_attention_grad(size, run_as());
   cuda::attention_grad_tensors t{qkv, d_out, spans, d_qkv, room};
   if (has_forward != 0)
     t.out = static_cast<char*>(room) + r.out,

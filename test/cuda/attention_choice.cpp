@@ -12,7 +12,7 @@ TEST_CASE("attention_choice: what no kernel takes is a node of its own") {
   CHECK(cuda::choose_attention({dtype::bf16, 64, 128, 32, 8, true}, t).how == cuda::attention_way::decode);
   CHECK(cuda::choose_attention({dtype::bf16, 65, 128, 32, 8, true}, t).how == cuda::attention_way::prefill);
   CHECK(cuda::choose_attention({dtype::bf16, 1, 128, 32, 1, true}, t).how == cuda::attention_way::prefill);
-  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 128, 8, 1}, t).launches == 3);
+  CHECK(cuda::choose_attention_grad({dtype::bf16, 100, 128, 8, 1}, t).launches == 4);
 }
 TEST_CASE("attention_choice: devices before and after sm_90, and gradients of large heads, take mma.sync") {
   for (const int capability : {80, 86, 89, 100, 120}) {
@@ -87,13 +87,42 @@ TEST_CASE("attention_choice: two heads of queries that share keys are a cluster"
   CHECK(cuda::choose_attention({dtype::bf16, 100, 128, 4, 2}, sm_90).blocks == 4);
 }
 TEST_CASE("attention_choice: the room of a gradient holds its parts one behind the other") {
-  const cuda::attention_room r = cuda::room_of_attention_grad({dtype::bf16, 1000, 128, 32, 8});
+  const cuda::attention_room r = cuda::room_of_attention_grad({dtype::bf16, 1000, 128, 32, 8}, sm_90);
   CHECK(r.out == 0);
   CHECK(r.sums >= 1000LL * 32 * 128 * 2);
   CHECK(r.numbers - r.sums >= 1000LL * 32 * 4);
   CHECK(r.spans - r.numbers >= 32LL * 1024 * 2 * 4);
   CHECK(r.bounds - r.spans >= 1024LL * 8);
-  CHECK(r.bytes - r.bounds >= 16LL * 16);
+  CHECK(r.scores - r.bounds >= 16LL * 16);
+  CHECK(r.partial - r.scores == 32LL * 16 * 8 * cuda::score_tile_bytes);
+  CHECK(r.bytes == r.partial);
+  CHECK(cuda::room_of_attention_grad({dtype::bf16, 1000, 256, 32, 8}, sm_90).bytes ==
+        cuda::room_of_attention_grad({dtype::bf16, 1000, 256, 32, 8}, sm_90).scores);  // by mma.sync without dS
+}
+TEST_CASE(
+    "attention_choice: dS of as few heads as keep the processors busy, and of parts of the keys where it is long") {
+  const auto pieces = [](long long rows, int groups = 8) {
+    return cuda::score_pieces_of({dtype::bf16, rows, 128, 4 * groups, groups}, sm_90);
+  };
+  CHECK(pieces(100).columns == 8);
+  CHECK(pieces(2048).columns == 8);
+  CHECK(pieces(4096).columns == 4);
+  CHECK(pieces(8192).columns == 2);
+  CHECK(pieces(8192).count == 4);
+  CHECK(pieces(8192).bytes == 8LL * 8192 * 8192 * 2);
+  CHECK(pieces(16384).columns == 1);
+  CHECK(pieces(16384).tiles == 128);
+  CHECK(pieces(32768).tiles == 64);
+  CHECK(pieces(32768).count == 8 * 4);
+  CHECK(pieces(32768).bytes == 2LL << 30);
+  CHECK(pieces(8192, 1).columns == 1);
+  for (long long rows = 1; rows < 9000; rows += 61) {  // what the largest call has is enough for smaller ones
+    cuda::attention_size p{dtype::bf16, rows, 128, 32, 8};
+    p.score_bytes = pieces(9000).bytes;
+    const cuda::score_pieces s = cuda::score_pieces_of(p, sm_90);
+    CHECK(s.bytes <= p.score_bytes);
+    CHECK((s.columns >= 1 && s.columns <= 8 && s.tiles == (rows + 127) / 128));
+  }
 }
 TEST_CASE("attention_choice: where probabilities are dropped it is a node, which can") {
   for (const int span_rows : {3, 5}) {

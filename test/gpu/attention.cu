@@ -205,14 +205,15 @@ void check_cached(ragged_call& c, long long places, cuda::attention_way how, con
   CHECK(distance(again.get(), expected) < 5e-3);
   CHECK(same(cache.get(), cache.stored));
 }
-void check_backward(ragged_call& c, const target& on = sm_90) {
+void check_backward(ragged_call& c, const target& on = sm_90, long long score_bytes = 2LL << 30) {
   const int d = c.s.head;
   const long long width = c.s.width(), keys_at = c.s.heads * d, values_at = keys_at + c.s.kv();
   tensor_of qkv(c.rows() * width, 3, 1.7F), dout(c.rows() * c.s.heads * d, 4, 1), grad(c.rows() * width),
       again(c.rows() * width), from_kept(c.rows() * width), out(c.rows() * c.s.heads * d);
-  const cuda::attention_size size = c.size(false);
+  cuda::attention_size size = c.size(false);
+  size.score_bytes = score_bytes;
   cuda::buffer room;
-  REQUIRE(bool(room.reserve(cuda::room_of_attention_grad(size).bytes)));
+  REQUIRE(bool(room.reserve(cuda::room_of_attention_grad(size, on).bytes)));
   for (tensor_of* to : {&grad, &again})
     REQUIRE(bool(attention(on).backward(
         nullptr, size, {qkv.memory.data(), dout.memory.data(), c.device_spans(), to->memory.data(), room.data()})));
@@ -343,6 +344,17 @@ TEST_CASE("gpu attention: gradients") {
         ragged_call c(s, runs, window, false);
         check_backward(c);
       }
+}
+TEST_CASE("gpu attention: gradients with dS in pieces, of heads and of keys") {
+  if (no_gpu()) return;
+  for (const shape s : {shape{128, 8, 4}, {64, 3, 3}, {80, 2, 1}})
+    for (const auto& runs : std::vector<std::vector<run_of_rows>>{{{700}}, {{130}, {1}, {259}}})
+      for (const int window : {0, 70})
+        for (const long long tiles : {1, 2, 40}) {
+          ragged_call c(s, runs, window, false);
+          check_backward(c, sm_90,
+                         tiles * (s.heads / s.groups) * ((c.rows() + 127) / 128) * 2 * cuda::score_tile_bytes);
+        }
 }
 TEST_CASE("gpu attention by mma.sync: ragged sequences and windows, every size of a head, with gradients") {
   if (no_gpu()) return;

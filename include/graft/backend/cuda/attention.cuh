@@ -55,7 +55,7 @@ template <class T> class attention_calls {
   status backward(cudaStream_t stream, const attention_size& p, const attention_grad_tensors& t) const {
     const attention_choice c = choose_attention_grad(p, device_);
     if (c.how != attention_way::prefill) return fail("no attention kernel has a gradient for heads of ", p.head);
-    const attention_room r = room_of_attention_grad(p);
+    const attention_room r = room_of_attention_grad(p, device_);
     char* const room = static_cast<char*>(t.room);
     auto* const own_sums = reinterpret_cast<float*>(room + r.sums);
     const void* const out = t.out != nullptr ? t.out : room + r.out;
@@ -88,31 +88,44 @@ template <class T> class attention_calls {
       if (status s = start(stream, kernels_.mma.query_grad[i], dim3(blocks, heads), "attention's dQ", a); !s) return s;
       return start(stream, kernels_.mma.key_grad[i], dim3(blocks, groups, 2), "attention's dK and dV", a);
     }
-    query_grad_maps first{};
-    key_grad_maps second{};
+    key_grad_maps first{};
+    query_grad_maps second{};
     if (status s = maps(p, {{&first.q, q, 64},
                             {&first.d_out, d, 64},
-                            {&first.k, k, 128},
-                            {&first.v, v, 128},
-                            {&first.dq, queries(p, t.d_qkv), 64}});
-        !s)
-      return s;
-    if (status s = maps(p, {{&second.q, q, 64},
-                            {&second.d_out, d, 64},
+                            {&first.k, k, 64},
+                            {&first.v, v, 64},
+                            {&first.dk, keys(p, t.d_qkv, 0), 64},
+                            {&first.dv, keys(p, t.d_qkv, 1), 64},
                             {&second.k, k, 64},
-                            {&second.v, v, 64},
-                            {&second.dk, keys(p, t.d_qkv, 0), 64},
-                            {&second.dv, keys(p, t.d_qkv, 1), 64}});
+                            {&second.dq, queries(p, t.d_qkv), 64}});
         !s)
       return s;
-    query_grad_args a{spans, p.heads, p.heads / p.groups, scale(p), out, sums, notes};
-    const long long tiles = (p.rows + 127) / 128;
-    if (status s = start(stream, kernels_.query_grad[i], dim3(at_most(tiles * p.heads)), 1, "attention's dQ", first, a);
+    const int group = p.heads / p.groups, rows = static_cast<int>(p.rows), tiles = (rows + 127) / 128;
+    const grad_notes_args before{spans, p.heads, out, t.d_out, sums, notes};
+    if (status s =
+            start(stream, kernels_.grad_notes[i],
+                  dim3(static_cast<unsigned>(2 * tiles), static_cast<unsigned>(p.heads)), "attention's notes", before);
         !s)
       return s;
-    key_grad_args b{static_cast<int>(p.rows), p.heads, p.heads / p.groups, scale(p), notes};
-    return start(stream, kernels_.key_grad[i], dim3(at_most(tiles * p.groups * 2) / 2 * 2), 2, "attention's dK and dV",
-                 second, b);
+    const score_pieces all = score_pieces_of(p, device_);
+    auto* const ds = reinterpret_cast<std::uint32_t*>(room + r.scores);
+    float* const partial = all.tiles < tiles ? reinterpret_cast<float*>(room + r.partial) : nullptr;
+    for (int column = 0; column < p.groups; column += all.columns)
+      for (int tile = 0; tile < tiles; tile += all.tiles) {
+        const score_piece piece{column, std::min(all.columns, p.groups - column), tile,
+                                std::min(all.tiles, tiles - tile), ds};
+        key_grad_args a{rows, p.heads, group, scale(p), notes, piece};
+        if (status s = start(stream, kernels_.key_grad[i], dim3(at_most(2LL * piece.tiles * piece.columns) / 2 * 2), 2,
+                             "attention's dK and dV", first, a);
+            !s)
+          return s;
+        query_grad_args b{rows, p.heads, group, scale(p), notes, piece, partial, tile + piece.tiles == tiles};
+        if (status s = start(stream, kernels_.query_grad[i], dim3(at_most((tiles + 1) / 2 * piece.columns * group)), 1,
+                             "attention's dQ", second, b);
+            !s)
+          return s;
+      }
+    return ok;
   }
 
  private:

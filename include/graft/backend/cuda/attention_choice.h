@@ -4,7 +4,7 @@
 #pragma once
 #include <graft/backend/cuda/choose.h>
 
-#include <initializer_list>
+#include <algorithm>
 
 namespace graft::cuda {
 
@@ -19,8 +19,9 @@ struct attention_size {
   long long rows = 0;
   int head = 0, heads = 0, groups = 0;  // columns of a head, heads of queries, heads of keys and of values
   bool cached = false;
-  bool aligned = true;   // all tensors begin at multiples of 16 bytes
-  long long places = 0;  // of the cache
+  bool aligned = true;                // all tensors begin at multiples of 16 bytes
+  long long places = 0;               // of the cache
+  long long score_bytes = 2LL << 30;  // of dS, at most
 };
 struct attention_choice {
   attention_way how = attention_way::node;
@@ -93,19 +94,38 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
   return c;
 }
 
-// Backward recomputes the forward pass, so that nothing but its input is kept: three launches. Heads above 128 have more
-// sums than a warpgroup has registers: their gradients are by mma.sync everywhere.
+// Backward by wgmma leaves dS in memory between its two halves, for some heads of keys at once: as few as give each pair of
+// thread blocks two tiles of 128 keys, a long one and a short one. Where one head's dS is too much, it is in pieces.
+inline constexpr long long score_tile_bytes = 64 * 128 * 2;
+struct score_pieces {
+  int columns = 0, tiles = 0, count = 0;  // heads of keys and tiles of keys of a piece, and how many pieces
+  long long bytes = 0;                    // of a piece
+};
+constexpr score_pieces score_pieces_of(const attention_size& p, const target& device) {
+  auto split = [](long long all, long long parts) { return (all + parts - 1) / parts; };
+  const long long tiles = split(p.rows, 128), of_tile = p.heads / p.groups * 2 * tiles * score_tile_bytes;
+  const long long wanted = split(device.processors * 9 / 10, tiles);  // heads of keys
+  long long parts = std::max(1LL, p.groups / wanted), columns = split(p.groups, parts);
+  while (columns > 1 && columns * tiles * of_tile > p.score_bytes) columns = split(p.groups, ++parts);
+  const long long at_once = std::clamp(p.score_bytes / (columns * of_tile), 1LL, tiles);
+  return {static_cast<int>(columns), static_cast<int>(at_once),
+          static_cast<int>(split(p.groups, columns) * split(tiles, at_once)), columns * at_once * of_tile};
+}
+
+// Backward recomputes the forward pass where nothing but its input is kept. Heads above 128 have more sums than a warpgroup
+// has registers: their gradients are by mma.sync everywhere.
 constexpr attention_choice choose_attention_grad(const attention_size& p, const target& device) {
   attention_choice c = choose_attention(p, device);
   if (p.cached || c.how != attention_way::prefill) return {};
   c.mma = c.mma || p.head > 128, c.launches = 3;
+  if (!c.mma) c.launches = 2 + 2 * score_pieces_of(p, device).count;
   return c;
 }
-// Memory for it: O again, the sums of the rows, and what its first half leaves for the second.
+// Memory for it: O again, the sums of the rows, what is known of them before, dS, and sums over pieces of it.
 struct attention_room {
-  long long out, sums, numbers, spans, bounds, bytes;
+  long long out, sums, numbers, spans, bounds, scores, partial, bytes;
 };
-constexpr attention_room room_of_attention_grad(const attention_size& p) {
+constexpr attention_room room_of_attention_grad(const attention_size& p, const target& device) {
   const long long tiles = (p.rows + 127) / 128, blocks = 2 * tiles;
   attention_room r{};
   auto take = [&](long long bytes) {
@@ -115,6 +135,11 @@ constexpr attention_room room_of_attention_grad(const attention_size& p) {
   };
   r.out = take(p.rows * p.heads * p.head * 2), r.sums = take(p.rows * p.heads * 4);
   r.numbers = take(p.heads * blocks * 128 * 4), r.spans = take(blocks * 64 * 8), r.bounds = take(blocks * 16);
+  r.scores = r.partial = r.bytes;
+  if (choose_attention_grad(p, device).mma) return r;
+  const score_pieces s = score_pieces_of(p, device);
+  r.scores = take(s.bytes);
+  r.partial = take(s.tiles < tiles ? s.columns * (p.heads / p.groups) * (tiles + 1) / 2 * 256LL * p.head * 4 : 0);
   return r;
 }
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of attention's backward pass, sm_90a: the gradients of keys and values. With P and dS as in
-// attention_dq.cuh, over all rows that look at a key and all heads that share it,
-//     dV = Pᵀ dO        dK = dSᵀ Q / √head
+// The first half of attention's backward pass, sm_90a: the gradients of keys and values. With P = softmax(Q Kᵀ / √head) from
+// the sums that forward left, and D = <dO, O> of each row, over all rows that look at a key and all heads that share it,
+//     dP = dO Vᵀ        dS = P ⊙ (dP - D)        dV = Pᵀ dO        dK = dSᵀ Q / √head
+// It leaves dS in memory, 16 bits a number, for the second half (attention_dq.cuh): four products here and one there,
+// where a second half of its own would multiply S and dP again.
 // Two thread blocks, a cluster, have 128 keys: one warp each produces, two warpgroups have 64 keys each. A step is 64 rows
-// of one head; the blocks take the steps in turn, and at the end one of them adds up dK and the other one dV, always in
+// of one head; the blocks take the steps in turn, each the first of every other head, and at the end one of them adds up dK and the other one dV, always in
 // the same order. No atomics: the same bits every time.
 #pragma once
-#include <graft/backend/cuda/attention_dq.cuh>
+#include <graft/backend/cuda/attention_notes.cuh>
+#include <graft/backend/cuda/attention_tiles.cuh>
 
 namespace graft::cuda {
 
@@ -17,6 +20,7 @@ struct key_grad_args {
   int rows, heads, group;
   float scale;
   attention_notes notes;
+  score_piece piece;
 };
 
 template <class T, int Head> struct key_grad_block {
@@ -26,8 +30,9 @@ template <class T, int Head> struct key_grad_block {
   const key_grad_maps& maps;
   const key_grad_args& g;
   std::uint32_t base;
-  int*
-      notes;  // [4]: how many steps a tile has, for each of two tiles; then twice the block of rows, and 1 if it is whole
+  // [4]: how many steps a tile has, for each of two tiles; then for each stage which dS it is, and eight times the block of
+  // rows, 1 where all of it look at the whole tile, and 2 and 4 where any look at its first and at its last 64 keys
+  int* notes;
   tile_deal deal;
   int rank, blocks;
 
@@ -53,6 +58,11 @@ template <class T, int Head> struct key_grad_block {
     ptx::cluster_sync();
   }
 
+  __device__ bool take(int round, int& tile, int& column) const {
+    if (!deal.take(round, tile, column)) return false;
+    tile += g.piece.tile;
+    return true;
+  }
   // Which of 32 blocks of rows, one for each lane, look at the tile.
   __device__ unsigned looking(int tile, int block, int4& bounds) const {
     bounds = block < blocks ? g.notes.bounds[block] : make_int4(INT_MAX, 0, INT_MAX, 0);
@@ -64,28 +74,31 @@ template <class T, int Head> struct key_grad_block {
     std::uint32_t phase = 1;
     int4 bounds;
 #pragma unroll 1
-    for (int i = 0; deal.take(i, tile, column); ++i) {
+    for (int i = 0; take(i, tile, column); ++i) {
       int steps = 0;
 #pragma unroll 1
       for (int b = 0; b < blocks; b += 32) steps += __popc(looking(tile, b + lane, bounds));
-      steps *= g.group;
       if (lane == 0) {
         const int which = i & 1;
         ptx::barrier_wait(kv_empty(which), (i >> 1 & 1) ^ 1);
-        notes[which] = (steps + 1 - rank) / 2;
+        const int firsts = (g.group + 1 - rank) / 2;  // heads whose first step is this block's
+        notes[which] = firsts * ((steps + 1) / 2) + (g.group - firsts) * (steps / 2);
         ptx::barrier_expect(kv_full(which), 2 * shape::tile);
 #pragma unroll 1
         for (int w = 0; w < 4; ++w)
           ptx::load_box(base + which * 2 * shape::tile + w * shape::rows_bytes, w < 2 ? &maps.k : &maps.v,
-                        tile * keys + w % 2 * 64, column * shape::chunks, kv_full(which));
+                        tile * keys + w % 2 * 64, (g.piece.column + column) * shape::chunks, kv_full(which));
       }
-      int turn = rank;  // 0 where the next step is this block's
 #pragma unroll 1
-      for (int head = column * g.group; head < (column + 1) * g.group; ++head)
+      for (int in_group = 0; in_group < g.group; ++in_group) {
+        const int head = (g.piece.column + column) * g.group + in_group;
+        int turn = (rank + in_group) & 1;  // 0 where the next step is this block's
 #pragma unroll 1
         for (int b = 0; b < blocks; b += 32) {
           unsigned wanted = looking(tile, b + lane, bounds);
           const unsigned whole = __ballot_sync(~0U, bounds.z <= tile * keys && bounds.w >= (tile + 1) * keys);
+          const unsigned upper = __ballot_sync(~0U, bounds.y > tile * keys + 64),
+                         lower = __ballot_sync(~0U, bounds.x < tile * keys + 64);
 #pragma unroll 1
           for (; wanted != 0; wanted &= wanted - 1, turn ^= 1) {
             if (turn != 0) continue;
@@ -93,7 +106,10 @@ template <class T, int Head> struct key_grad_block {
             if ((whole >> bit & 1) == 0) ptx::bring(g.notes.spans + block * 64 + 2 * lane);  // for the mask
             if (lane == 0) {
               ptx::barrier_wait(empty(at), phase);
-              notes[4 + at] = 2 * block + static_cast<int>(whole >> bit & 1);
+              notes[4 + 2 * at] =
+                  ((column * g.group + in_group) * blocks + block) * g.piece.tiles + tile - g.piece.tile;
+              notes[5 + 2 * at] = 8 * block + static_cast<int>(whole >> bit & 1) +
+                                  static_cast<int>(lower >> bit & 1) * 2 + static_cast<int>(upper >> bit & 1) * 4;
               ptx::barrier_expect(full(at), shape::stage + shape::numbers);
               ptx::load_box(stage(at), &maps.q, block * 64, head * shape::chunks, full(at));
               ptx::load_box(stage(at) + shape::rows_bytes, &maps.d_out, block * 64, head * shape::chunks, full(at));
@@ -103,6 +119,7 @@ template <class T, int Head> struct key_grad_block {
             if (++at == shape::stages) at = 0, phase ^= 1;
           }
         }
+      }
     }
   }
 
@@ -119,11 +136,18 @@ template <class T, int Head> struct key_grad_block {
       }
     }
   }
+  // dS of a warp, 16 keys and 64 rows, for the second half; rows that others read again stay in the L2 cache.
+  __device__ __forceinline__ void leave(const std::uint32_t (&ds)[4][4], int tile, int at) const {
+    uint4* const to = reinterpret_cast<uint4*>(g.piece.ds + static_cast<long long>(tile) * score_tile) + at;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) __stcs(to + e * 32, make_uint4(ds[e][0], ds[e][1], ds[e][2], ds[e][3]));
+  }
   __device__ void consume() const {
-    const int group = static_cast<int>(threadIdx.x / 128) - 1, warp = static_cast<int>(threadIdx.x / 32 % 4),
+    const int group = warpgroup() - 1, warp = static_cast<int>(threadIdx.x / 32 % 4),
               lane = static_cast<int>(threadIdx.x % 32), thread = static_cast<int>(threadIdx.x % 128);
     const bool leader = thread == 0;
     const int own_key = group * 64 + warp * 16 + lane / 4, own_column = lane % 4 * 2;
+    const int own_score = (group * 4 + warp) * 128 + lane;
     const float c = g.scale * log2_e;
     constexpr std::uint32_t next_rows = 64 * shape::pitch;
     int at = 0, tile, column;
@@ -131,23 +155,31 @@ template <class T, int Head> struct key_grad_block {
     float s[32], dp[32], dk[Head / 2], dv[Head / 2];
     std::uint32_t p[4][4], ds[4][4];
 #pragma unroll 1
-    for (int i = 0; deal.take(i, tile, column); ++i) {
+    for (int i = 0; take(i, tile, column); ++i) {
       const int which = i & 1;
       const std::uint32_t k = base + which * 2 * shape::tile + group * shape::rows_bytes, v = k + shape::tile;
       ptx::barrier_wait(kv_full(which), i >> 1 & 1);
       const int steps = notes[which];
       int before = -1;
+      bool any = false;
 #pragma unroll 1
       for (int n = 0; n < steps; ++n) {
         const std::uint32_t q = stage(at), d_out = q + shape::rows_bytes, numbers = vectors(at) + own_column * 4;
         ptx::barrier_wait(full(at), phase);
-        const int note = notes[4 + at];
+        const int note = notes[5 + 2 * at];
+        if ((note >> (1 + group) & 1) == 0) {  // nobody looks at these 64 keys
+          if (before >= 0) wgmma_wait<0>(), ptx::barrier_arrive(empty(before));
+          before = -1;
+          ptx::barrier_arrive(empty(at));
+          if (++at == shape::stages) at = 0, phase ^= 1;
+          continue;
+        }
         multiply_heads<T, Head, 64>(s, k, next_rows, q, next_rows);  // Sᵀ
         wgmma_wait<1>();  // the sums of the step before are done: its P and dS are free, and its stage
         if (before >= 0) ptx::barrier_arrive(empty(before));
         multiply_heads<T, Head, 64>(dp, v, next_rows, d_out, next_rows);  // dPᵀ
         wgmma_wait<1>(), pin(s);
-        if ((note & 1) == 0) mask(s, tile * keys + own_key, note / 2 * 64 + own_column);
+        if ((note & 1) == 0) mask(s, tile * keys + own_key, note / 8 * 64 + own_column);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const float2 sum = ptx::load_shared_float2(numbers + j * 32);
@@ -155,7 +187,7 @@ template <class T, int Head> struct key_grad_block {
           for (int e = 0; e < 4; ++e) s[4 * j + e] = exp2_fast(fmaf(s[4 * j + e], c, e % 2 == 0 ? -sum.x : -sum.y));
         }
         pack_rows<T>(p, s);
-        multiply_rows<T, Head>(dv, p, d_out, next_rows, n > 0);
+        multiply_rows<T, Head>(dv, p, d_out, next_rows, any);
         wgmma_wait<1>(), pin(dp);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -164,12 +196,13 @@ template <class T, int Head> struct key_grad_block {
           for (int e = 0; e < 4; ++e) s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? d.x : d.y);
         }
         pack_rows<T>(ds, s);
-        multiply_rows<T, Head>(dk, ds, q, next_rows, n > 0);
-        before = at;
+        leave(ds, notes[4 + 2 * at], own_score);
+        multiply_rows<T, Head>(dk, ds, q, next_rows, any);
+        before = at, any = true;
         if (++at == shape::stages) at = 0, phase ^= 1;
       }
       wgmma_wait<0>(), pin(dk), pin(dv);
-      if (steps == 0) {
+      if (!any) {
 #pragma unroll
         for (int e = 0; e < Head / 2; ++e) dk[e] = dv[e] = 0;
       }
@@ -194,8 +227,8 @@ template <class T, int Head> struct key_grad_block {
         for (int z = 0; z < 4; ++z) dk[4 * e + z] = add[z] + (rank == 0 ? dk[4 * e + z] : dv[4 * e + z]);
       }
       const float factor = rank == 0 ? g.scale : 1;
-      store_rows<T, Head>(rank == 0 ? &maps.dk : &maps.dv, dk, factor, factor, box, tile * keys + group * 64, column,
-                          1 + group);
+      store_rows<T, Head>(rank == 0 ? &maps.dk : &maps.dv, dk, factor, factor, box, tile * keys + group * 64,
+                          g.piece.column + column, 1 + group);
       if (leader) ptx::stores_have_read<0>(), ptx::barrier_arrive(kv_empty(which));
     }
     if (leader) ptx::stores_done();
@@ -210,9 +243,9 @@ __global__ void __launch_bounds__(384, 1)
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
-  const int tiles = (g.rows + attention_rows - 1) / attention_rows, blocks = 2 * tiles;
-  const tile_deal deal{tiles, g.heads / g.group, static_cast<int>(gridDim.x) / 2, static_cast<int>(blockIdx.x) / 2,
-                       reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const int blocks = 2 * ((g.rows + attention_rows - 1) / attention_rows);
+  const tile_deal deal{g.piece.tiles, g.piece.columns, static_cast<int>(gridDim.x) / 2,
+                       static_cast<int>(blockIdx.x) / 2, reinterpret_cast<std::uint16_t*>(memory + shape::order)};
   const key_grad_block<T, Head> block{
       maps, g, base, reinterpret_cast<int*>(memory + shape::notes), deal, static_cast<int>(blockIdx.x) % 2, blocks};
   if (deal.sorted()) {
@@ -220,7 +253,8 @@ __global__ void __launch_bounds__(384, 1)
     for (int b = static_cast<int>(threadIdx.x); b < blocks; b += static_cast<int>(blockDim.x))
       looks[b] = make_int2(g.notes.bounds[b].x, g.notes.bounds[b].y);
     __syncthreads();
-    deal.sort(reinterpret_cast<int*>(looks + blocks), [&](int t) {
+    deal.sort(reinterpret_cast<int*>(looks + blocks), [&](int in_piece) {
+      const int t = g.piece.tile + in_piece;
       int n = 0;
       for (int b = 0; b < blocks; ++b) n += looks[b].x < (t + 1) * shape::keys && looks[b].y > t * shape::keys;
       return n;

@@ -4,6 +4,7 @@
 #include <graft/backend/cuda/attention_choice.h>
 #include <graft/backend/cuda/attention_decode.cuh>
 #include <graft/backend/cuda/attention_dkv.cuh>
+#include <graft/backend/cuda/attention_dq.cuh>
 #include <graft/backend/cuda/attention_mma_decode.cuh>
 #include <graft/backend/cuda/attention_mma_grad.cuh>
 #include <graft/backend/cuda/attention_mma_prefill.cuh>
@@ -17,7 +18,7 @@ struct mma_attention_kernels {
   kernel_entry prefill[head_sizes], decode[head_sizes], query_grad[head_sizes], key_grad[head_sizes], decode_sum;
 };
 struct attention_kernels {
-  kernel_entry prefill[head_sizes][2], query_grad[head_sizes], key_grad[head_sizes], append;
+  kernel_entry prefill[head_sizes][2], grad_notes[head_sizes], key_grad[head_sizes], query_grad[head_sizes], append;
   kernel_entry decode[head_sizes][3];  // with a short ring, with a long one, and small
   mma_attention_kernels mma{};
 };
@@ -46,8 +47,9 @@ template <class T, int Head> void add_attention(attention_kernels& k) {
   if constexpr (Head % 128 == 0)
     k.prefill[i][1] = {address_of(&prefill_kernel<T, Head, 2>), 384, prefill_shape<Head>::bytes};
   if constexpr (Head <= 128) {
-    k.query_grad[i] = {address_of(&query_grad_kernel<T, Head>), 384, query_grad_shape<Head>::bytes};
+    k.grad_notes[i] = {address_of(&grad_notes_kernel<T, Head>), grad_notes_threads, 0};
     k.key_grad[i] = {address_of(&key_grad_kernel<T, Head>), 384, key_grad_shape<Head>::bytes};
+    k.query_grad[i] = {address_of(&query_grad_kernel<T, Head>), 384, query_grad_shape<Head>::bytes};
   }
   using few = decode_shape<Head>;
   k.decode[i][0] = {address_of(&decode_kernel<T, Head>), few::threads, few::bytes};

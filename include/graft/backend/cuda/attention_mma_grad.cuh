@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass of attention by mma.sync, sm_80 and later, every size of a head; the formulas are those of
-// attention_dq.cuh and attention_dkv.cuh, and so is what the first kernel leaves for the second. The first has 64 rows
+// attention_dkv.cuh and attention_dq.cuh. The first kernel leaves what attention_notes.cuh says; it has 64 rows
 // of one head, and goes over the keys. The second has 64 keys of one head of keys and goes over the rows of all heads
 // that share it; dK and dV are two thread blocks, which both compute the probabilities: together they would be more
 // sums than there are registers. Sums are added in the order of rows and keys: the same bits every time.
 #pragma once
-#include <graft/backend/cuda/attention_dq.cuh>
 #include <graft/backend/cuda/attention_mma_tiles.cuh>
+#include <graft/backend/cuda/attention_notes.cuh>
 
 namespace graft::cuda {
 
@@ -36,17 +36,7 @@ __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_consta
   copy_rows<T, Head, shape::rows>(d_out, g.d_out, head, row0);
   commit_copies();
   const rows_that_look looks(g.spans, row0);
-  if (head == 0 && warp == 0) {
-    int last_low = 0, first_high = INT_MAX;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      g.notes.spans[row0 + i * 32 + lane] = make_int2(looks.low[i], looks.high[i]);
-      if (looks.high[i] > 0) last_low = ::max(last_low, looks.low[i]), first_high = ::min(first_high, looks.high[i]);
-    }
-    last_low = __reduce_max_sync(~0U, last_low), first_high = __reduce_min_sync(~0U, first_high);
-    const int first = looks.first(), end = looks.end();
-    if (lane == 0) g.notes.bounds[at] = make_int4(first, end, last_low, first_high);
-  }
+  if (head == 0 && warp == 0) note_spans(g.spans, g.notes, at, lane);
   thread_rows mine;
   mine.load(g.spans, row0 + own);
   float shift[2], mean[2] = {0, 0};  // minus the sum of a row times log2 e, and D

@@ -17,6 +17,10 @@ __device__ __forceinline__ float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// The warpgroup of a thread, as a number that the compiler knows to be that of the whole warp: addresses and descriptors
+// that follow from it are computed once, in uniform registers.
+__device__ __forceinline__ int warpgroup() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x / 128), 0); }
+
 // Reads and writes of accumulators stay on this side of a wait or of an issue. No instruction.
 template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {
 #pragma unroll

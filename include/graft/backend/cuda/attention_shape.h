@@ -42,18 +42,22 @@ template <int Head> struct prefill_shape : head_shape<Head> {
   static_assert(stages >= 4 && 16 * stages + 8 * (2 * q_buffers + 2 * stages) <= 512 && bytes <= shared_memory_limit);
 };
 
-// Gradient of the queries: rows of Q and of dO, which dQ takes the place of, and the same ring.
+// dS of 64 rows and 128 keys, pairs of numbers as the registers of two warpgroups had them: [8 times 16 keys][4 times 16
+// rows][lane][4 matrices of 8 x 8].
+inline constexpr int score_tile = 8 * 4 * 32 * 4;
+
+// Gradient of the queries: a ring of 64 keys with dS of four blocks of 64 rows, and rows of dQ on their way out.
 template <int Head> struct query_grad_shape : head_shape<Head> {
   using head = head_shape<Head>;
-  static constexpr int keys = 128;
-  static constexpr std::uint32_t tile = keys * Head * 2, ring = 4 * head::rows_bytes;
-  static constexpr std::uint32_t rest = 1024 + 2 * dealt_rounds + 512;
-  static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / tile);
-  static constexpr int stages = fitting < 8 ? fitting : 8;
-  static constexpr std::uint32_t order = ring + stages * tile, notes = order + 2 * dealt_rounds,
-                                 barriers = notes + 16 * stages, bytes = ring + stages * tile + rest;
-  static_assert(Head <= 128 && stages >= 4 && 16 * stages + 8 * (8 + 2 * stages) <= 512 &&
-                bytes <= shared_memory_limit);
+  static constexpr int keys = 64, blocks = 4;
+  static constexpr std::uint32_t scores = 2 * score_tile, stage = head::rows_bytes + blocks * scores,
+                                 ring = 2 * head::rows_bytes;
+  static constexpr std::uint32_t rest = 1024 + 2 * dealt_rounds + 256;
+  static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / stage);
+  static constexpr int stages = fitting < 6 ? fitting : 6;
+  static constexpr std::uint32_t order = ring + stages * stage, notes = order + 2 * dealt_rounds,
+                                 barriers = notes + 8 * stages, bytes = ring + stages * stage + rest;
+  static_assert(Head <= 128 && stages >= 4 && 8 * stages + 16 * stages <= 256 && bytes <= shared_memory_limit);
 };
 
 // Gradient of keys and values: K and V of two tiles of 128 keys, and a ring of 64 rows of Q and of dO with two numbers

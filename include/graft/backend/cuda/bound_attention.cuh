@@ -34,7 +34,10 @@ template <class T> class bound_attention {
     const bool runs = dtype_of<T> == dtype::bf16 && table != nullptr;
     kernels_ = runs && choice_of(*g_, i_, p, device).how != attention_way::node ? table() : nullptr;
     room_ = 0;
-    if (kernels_ != nullptr && (*g_)[i_].what == op::attention_grad) room_ = room_of_attention_grad(p).bytes;
+    if (kernels_ != nullptr && (*g_)[i_].what == op::attention_grad) {
+      room_ = room_of_attention_grad(p, device).bytes;
+      score_bytes_ = score_pieces_of(p, device).bytes;
+    }
     if (kernels_ != nullptr && p.cached && !is_hopper(device)) room_ = room_of_mma_decode(p, device);
   }
   // False: it is a node like any other.
@@ -79,8 +82,9 @@ template <class T> class bound_attention {
   status run(cudaStream_t stream, const target& device, const size_values& s, const At& at, void* out, void* room,
              const apart_heads* apart, const kept_rows& kept, choice_timer* timer, bool settled) const {
     const graft::node& v = (*g_)[i_];
-    const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
+    attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     if (p.rows == 0) return ok;
+    if (score_bytes_ > 0) p.score_bytes = score_bytes_;
     const attention_calls<T> calls(*kernels_, device, timer);
     const auto* const spans = static_cast<const long long*>(at(v.b));
     if (v.what == op::attention_grad)
@@ -97,7 +101,7 @@ template <class T> class bound_attention {
   id i_;
   const row_launch* heads_;
   const attention_kernels* kernels_ = nullptr;
-  long long room_ = 0;
+  long long room_ = 0, score_bytes_ = 0;  // score_bytes_: what the largest call has for dS
 };
 
 }  // namespace graft::cuda

@@ -84,6 +84,15 @@ __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, s
       "l"(from), "r"(bytes), "r"(bar), "l"(evict_last)
       : "memory");
 }
+// The same for bytes that are not needed again.
+__device__ __forceinline__ void load_bytes_once(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                                std::uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "l"(evict_first)
+      : "memory");
+}
 __device__ __forceinline__ void load_bytes_multicast(std::uint32_t to, const void* from, std::uint32_t bytes,
                                                      std::uint32_t bar, std::uint16_t mask) {
   asm volatile(
