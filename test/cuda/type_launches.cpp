@@ -41,7 +41,7 @@ cuda::launch_set of_product(const graph& g, const product_slots& s) {
       if (i >= 0 && base_leaf(g, i) >= 0) all |= set::sides;
   }
   for (int k = 0; k < g.outs; ++k)
-    if (!s.sides.empty() && s.sides[0].kept && g.out[k].at == s.sides[0].s) all |= set::unpad;
+    if (!s.sides.empty() && s.sides[0].kept && g.out[k].at == s.sides[0].s) all |= set::pad;
   return all;
 }
 // Of what is known before the data: all of it, as when a plan is bound.
@@ -66,7 +66,13 @@ cuda::launch_set needs(const graph& g, const target& to, const size_values& know
   cuda::launch_set all = of_known(g, p, s);
   for (const graft::launch& l : p.launches) all |= of_launch(g, l, s);
   for (const product_slots& one : p.products) all |= of_product(g, one);
-  for (const token_sum& t : p.sums) all |= t.by_column ? set::columns : 0U;
+  for (const token_sum& t : p.sums) {
+    all |= t.by_column ? set::columns : 0U;
+    for (const id i : {t.left, t.right})
+      if (!t.by_column && is_brought_operand(g, i) && g.sizes.value(g[i].d[3], s) % 8 != 0) all |= set::pad;
+  }
+  for (const product_slots& one : p.products)
+    if (const grown_weight w = grown_at(g, one.weight); w.found && !w.adds) all |= set::known_expression;
   return all;
 }
 template <class Layer> void check(const std::string& name, const graph& g, cuda::launch_set has) {

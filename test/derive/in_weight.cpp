@@ -33,6 +33,11 @@ TEST_CASE("in_weight: the update is one product, whatever its formula") {
     REQUIRE(w.found);
     CHECK(g.n[w.base].what == op::base);
   }
+  const builder scaled = forward<randlora<>>();  // a number belongs to the factor that is computed anyway
+  CHECK(unshaped(scaled, grown_at(scaled, weight_of(scaled)).left) == scaled.find("randlora_B"));
+  const grown_weight by_element = grown_at(forward<hira<>>(), weight_of(forward<hira<>>()));
+  CHECK(by_element.found);
+  CHECK_FALSE(by_element.adds);
   CHECK_FALSE(grown_at(forward<ia3>(), weight_of(forward<ia3>())).found);
   CHECK_FALSE(grown_at(forward<dora<>>(), weight_of(forward<dora<>>())).found);
   CHECK_FALSE(grown_at(forward<none>(), weight_of(forward<none>())).found);
@@ -41,4 +46,19 @@ TEST_CASE("in_weight: VeRA's two gradients read one sum over the tokens") {
   CHECK(products_of_data(backward<vera<>>()) == 3);  // dx, x Aᵀ, and dyᵀ of that
   CHECK(products_of_data(capture_backward(layer_of<linear_kind, vera<>, false>())) == 6);
   CHECK(products_of_data(backward<lora<>>()) == 5);
+}
+TEST_CASE(
+    "in_weight: RandLoRA's gradients are products with rows and sums over them, and store nothing else as large") {
+  const builder g = backward<randlora<>>();
+  const stages when = schedule(g);
+  CHECK(products_of_data(g) == 3);  // dx, dy B, and the sum over the tokens of that
+  const node_set live = reachable(g);
+  for (id i = 0; i < g.n.size(); ++i) {
+    if (!live[i] || g.n[i].what != op::matmul || when.of[i] != stage::data) continue;
+    CHECK(when.by_token[g.n[i].a]);
+  }
+  for (id i = 0; i < g.n.size(); ++i)  // λ ⊙ A ⊙ γ is multiplied where it is read
+    for (int k = 0; live[i] && when.of[i] == stage::data && k < 2; ++k)
+      if (const id o = g.n[i].operand(k); g.n[i].what == op::mul && o >= 0 && when.of[o] == stage::parameter)
+        CHECK(is_leaf(g.n[unshaped(g, o)].what));
 }

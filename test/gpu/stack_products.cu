@@ -195,6 +195,8 @@ TEST_CASE("gpu: stacks of small products on the tensor cores") {
     check({1, 200, 24, 512}, {false, tb}, 1, dtype::bf16, 1, dtype::f32);
     check({1, 16, 1032, 1024}, {false, tb}, 1, dtype::f32, 1, dtype::bf16);
   }
+  for (const bool ta : {false, true})  // large ones
+    check({1, 520, 584, 264}, {ta, false}, 1, dtype::bf16, 1, dtype::f32);
   check({700, 64, 64, 64}, {true, false, true}, 700, dtype::bf16, 700, dtype::bf16);  // in parts
   check({700, 32, 16, 64}, {false, true, true}, 700, dtype::bf16, 700, dtype::f32);
 }

@@ -5,6 +5,7 @@
 #include <graft/cuda.h>
 #include <graft/model/table.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <tuple>
@@ -181,4 +182,50 @@ TEST_CASE("gpu: gradients in bf16, and gradients added to what is there") {
   }
   CHECK(equal);
   CHECK(doubled);
+}
+TEST_CASE("gpu: a matrix of the adapter that is stored as the layer computes is read where it lies") {
+  if (no_gpu()) return;
+  constexpr long long rank = 16, bases = 64, wide = fewer_in;
+  const device_tensor w(out, wide, 0.03F, 1), a(rank, wide, 1, 2), b(out, bases * rank, 0.03F, 3),
+      lambda(rank, bases, 1, 4), gamma(bases, wide, 0.1F, 5), x(tokens, wide, 1, 6), dy(tokens, out, 0.1F, 7);
+  device_tensor as_floats(out, bases * rank, dtype::f32);
+  const std::vector<char> stored = b.read();
+  std::vector<float> numbers(stored.size() / 2);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = __bfloat162float(reinterpret_cast<const bf*>(stored.data())[i]);
+  REQUIRE(cudaMemcpy(as_floats.memory.data(), numbers.data(), numbers.size() * 4, cudaMemcpyHostToDevice) ==
+          cudaSuccess);
+  std::vector<std::vector<float>> found[2];
+  for (int k = 0; k < 2; ++k) {  // where it lies, and a copy
+    cuda::executor<bf> layer(test::graphs_for("linear", "randlora", false));
+    device_tensor y(tokens, out, dtype::bf16), dx(tokens, wide, dtype::bf16), d_lambda(rank, bases, dtype::f32),
+        d_gamma(bases, wide, dtype::f32);
+    REQUIRE(bool(layer.set("weight", w.seen())));
+    REQUIRE(bool(layer.set("randlora_A", {a.memory.data(), dtype::bf16, {rank, 1, wide}, 3})));
+    const device_tensor& as = k == 0 ? b : as_floats;
+    REQUIRE(bool(layer.set("randlora_B", {as.memory.data(), as.type, {out, bases, rank}, 3})));
+    REQUIRE(bool(layer.set("randlora_lambda", lambda.seen())));
+    REQUIRE(bool(layer.set("randlora_gamma", gamma.seen())));
+    REQUIRE(bool(layer.set("scaling", 1.5)));
+    REQUIRE(bool(layer.bind({.tokens = tokens})));
+    layer.train(true);
+    REQUIRE(bool(layer.forward(x.seen(), y.written())));
+    REQUIRE(bool(layer.backward(x.seen(), dy.seen(), dx.written(),
+                                {{"randlora_lambda", d_lambda.written()}, {"randlora_gamma", d_gamma.written()}})));
+    for (const device_tensor* t : {&y, &dx, &d_lambda, &d_gamma}) {
+      const std::vector<char> bytes = t->read();
+      std::vector<float>& to = found[k].emplace_back(static_cast<std::size_t>(t->rows * t->cols));
+      for (std::size_t i = 0; i < to.size(); ++i)
+        to[i] = t->type == dtype::f32 ? reinterpret_cast<const float*>(bytes.data())[i]
+                                      : __bfloat162float(reinterpret_cast<const bf*>(bytes.data())[i]);
+    }
+  }
+  for (std::size_t t = 0; t < found[0].size(); ++t) {
+    double off = 0, norm = 0;
+    for (std::size_t i = 0; i < found[0][t].size(); ++i) {
+      const double d = static_cast<double>(found[0][t][i]) - static_cast<double>(found[1][t][i]);
+      off += d * d, norm += static_cast<double>(found[1][t][i]) * static_cast<double>(found[1][t][i]);
+    }
+    CHECK(std::sqrt(off / norm) < 3e-3);  // false for a number that is none
+  }
 }

@@ -290,8 +290,8 @@ bool trains_in_copy(const layer_formula& f, long long tokens, long long in, long
                   copy = keep(capture_forward_in_weight(f), capture_backward_in_weight(f));
   const graph g = usual.forward;
   size_values s;
-  for (const auto& [name, value] :
-       {std::pair{"out", 4096LL}, std::pair{"in", in}, std::pair{"r", r}, std::pair{"tokens", tokens}})
+  for (const auto& [name, value] : {std::pair{"out", 4096LL}, std::pair{"in", in}, std::pair{"r", r},
+                                    std::pair{"tokens", tokens}, std::pair{"num_bases", 128LL}})
     if (const int e = g.sizes.find(name); e >= 0) s.v[e] = value;
   return trains_in_weight(either_way_gpu, {usual.forward, usual.backward}, {copy.forward, copy.backward}, s);
 }
@@ -304,6 +304,9 @@ TEST_CASE(
   CHECK_FALSE(trains_in_copy(vera_layer, 4096, 4096, 64));
   CHECK(trains_in_copy(layer_of<linear_kind, loha<>, false>(), 4096, 4096, 16));
   CHECK(trains_in_copy(layer_of<linear_kind, lora<>, false>(), 4096, 4096, 128));
+  for (const long long tokens : {512LL, 4096LL, 16384LL})  // the weight is computed in either form
+    CHECK(trains_in_copy(layer_of<linear_kind, randlora<>, false>(), tokens, 4096, 32));
+  CHECK_FALSE(trains_in_copy(layer_of<linear_kind, hira<>, false>(), 4096, 4096, 32));
   CHECK_FALSE(trains_in_copy(layer_of<linear_kind, oft<>, false>(), 4096, 4096, 32));
   CHECK_FALSE(trains_in_copy(layer_of<linear_kind, dora<>, false>(), 4096, 4096, 128));
 }

@@ -4,6 +4,7 @@
 // whatever their shapes. derived<> evaluates the functions while compiling; model/methods.h runs them at load.
 #pragma once
 #include <graft/adapter/none.h>
+#include <graft/derive/factors_first.h>
 #include <graft/derive/grad.h>
 #include <graft/derive/in_weight.h>
 #include <graft/derive/kinds.h>
@@ -126,7 +127,7 @@ constexpr builder capture_backward_in_weight(const layer_formula& f) {
   const ex y =
       f.kind.run(p, w, b, detach(x), lowering::fast) + f.kind.run(p, detach(w), none_added, x, lowering::literal);
   g.give(y.i, "y");
-  return simplify_in_weight(rewrite(grad(simplify(g)), value_rule));
+  return simplify_in_weight(factors_first(simplify(rewrite(grad(simplify(g)), value_rule))));
 }
 constexpr builder capture_weight(const layer_formula& f) {
   builder g;

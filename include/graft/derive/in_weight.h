@@ -10,29 +10,52 @@
 
 namespace graft {
 
-// The weight in which a product of two matrices is added to a stored one: W + P Q, or W + P Qᵀ.
+// The weight that follows from a stored one and a product of two matrices, element by element: W + P Q, or W ⊙ (1 + P Q).
 struct grown_weight {
   bool found = false;
-  id base = none_id, left = none_id, right = none_id;
+  id base = none_id, product = none_id, left = none_id, right = none_id;
   bool left_across = false, right_by_row = false;  // P is stored [rank, out]; Q is stored [in, rank]
+  bool adds = false;                               // W + P Q, and nothing else
 };
-[[gnu::cold]] constexpr grown_weight grown_at(const graph& g, id w) {
-  if (w < 0 || g[w].what != op::add) return {};
-  const node& sum = g[w];
-  for (int k = 0; k < 2; ++k) {
-    const id base = sum.operand(k), update = sum.operand(1 - k);
-    const node& p = g[update];
-    if (g[base].what != op::base || p.what != op::matmul || p.sum || !same_shape(g[base], p)) continue;
-    if (g[w].d[0] != dim{1} || g[w].d[1] != dim{1} || g[p.a].from_base || g[p.b].from_base) continue;
-    return {true, base, p.a, p.b, p.ta, p.tb};
+namespace detail {
+// Is node i between the weight and its product, to be computed with it?
+constexpr bool grows_inside(const graph& g, id i) {
+  return is_pointwise(g[i].what) && g[i].what != op::dropout && !is_scalar(g[i]);
+}
+constexpr bool find_grown(const graph& g, id w, id i, grown_weight& to) {
+  if (is_scalar(g[i])) return !g[i].from_base;
+  if (!same_shape(g[w], g[i])) return false;
+  const node& v = g[i];
+  if (v.what == op::base) return to.base < 0 && (to.base = i, true);
+  if (v.what == op::matmul) {
+    if (to.product >= 0 || v.sum || g[v.a].from_base || g[v.b].from_base) return false;
+    to.product = i, to.left = v.a, to.right = v.b, to.left_across = v.ta, to.right_by_row = v.tb;
+    return true;
   }
-  return {};
+  if (!grows_inside(g, i)) return false;
+  for (int k = 0; k < 3; ++k)
+    if (const id o = v.operand(k); o >= 0 && !find_grown(g, w, o, to)) return false;
+  return true;
+}
+}  // namespace detail
+[[gnu::cold]] constexpr grown_weight grown_at(const graph& g, id w) {
+  grown_weight to;
+  if (w < 0 || g[w].d[0] != dim{1} || g[w].d[1] != dim{1} || !detail::find_grown(g, w, w, to)) return {};
+  to.found = to.base >= 0 && to.product >= 0 && to.product != w;
+  to.adds = g[w].what == op::add && (g[w].a == to.base || g[w].b == to.base) &&
+            (g[w].a == to.product || g[w].b == to.product);
+  return to.found ? to : grown_weight{};
 }
 
 namespace detail {
 constexpr bool is_one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1}; }
 
-// An update that is known before the data, as one product.
+constexpr bool is_stored(const builder& g, id i) {
+  while (g.is(i, op::reshape)) i = g.n[i].a;
+  return is_leaf(g.n[i].what);
+}
+
+// An update that is known before the data, as one product. A number belongs to the factor that is computed anyway.
 constexpr id as_one_product(builder& g, const node& v) {
   if (v.what != op::mul) return none_id;
   const node p = g.n[v.a], q = g.n[v.b];
@@ -42,8 +65,16 @@ constexpr id as_one_product(builder& g, const node& v) {
                         make::row_kron(g, rows(p.b, !p.tb), rows(q.b, !q.tb)), false, true, v.line);
   }
   for (int k = 0; k < 2; ++k)
-    if (const node m = g.n[v.operand(1 - k)]; is_scalar(g.n[v.operand(k)]) && m.what == op::matmul)
-      return make::matmul(g, make::mul(g, v.operand(k), m.a), m.b, m.ta, m.tb, v.line, m.sum);
+    if (const node m = g.n[v.operand(1 - k)]; is_scalar(g.n[v.operand(k)]) && m.what == op::matmul) {
+      auto scaled = [&](id f) {
+        const node shape = g.n[f];
+        if (shape.what != op::reshape) return make::mul(g, v.operand(k), f);
+        const id below = make::mul(g, v.operand(k), shape.a);  // joined to what is computed there
+        return make::reshape(g, below, shape.d[0], shape.d[1], shape.d[2], shape.d[3], shape.line);
+      };
+      if (is_stored(g, m.a)) return make::matmul(g, m.a, scaled(m.b), m.ta, m.tb, v.line, m.sum);
+      return make::matmul(g, scaled(m.a), m.b, m.ta, m.tb, v.line, m.sum);
+    }
   return none_id;
 }
 // Σ over each row of ((z P)ᵀ x ⊙ A): the sum over each column of P ⊙ zᵀ (x Aᵀ).
@@ -78,12 +109,37 @@ constexpr id without_column_factor(builder& g, const node& v, const sequence<boo
   }
   return none_id;
 }
+// z ⊙ (a ⊙ b) = (z ⊙ a) ⊙ b where a ⊙ b is larger than either: it is computed where it is read, and stored nowhere.
+constexpr id without_outer_product(builder& g, const node& v, const sequence<bool>& data) {
+  for (int k = 0; k < 2; ++k) {
+    const id z = v.operand(k);
+    const node m = g.n[v.operand(1 - k)];
+    if (m.what != op::mul || !data[z] || data[v.operand(1 - k)] || !same_shape(g.n[z], v)) continue;
+    if (same_shape(g.n[m.a], m) || same_shape(g.n[m.b], m)) continue;
+    return make::mul(g, make::mul(g, z, m.a, v.line), m.b, v.line);
+  }
+  return none_id;
+}
+// (z (s P))ᵀ x = s ((z P)ᵀ x): the product reads P where it is stored.
+constexpr id without_number(builder& g, const node& v, const sequence<bool>& data) {
+  if (!v.ta || v.tb || v.sum || !data[v.b] || !g.is(v.a, op::matmul)) return none_id;
+  const node z = g.n[v.a];
+  if (z.ta || z.sum || !data[z.a] || data[z.b] || !g.is(z.b, op::mul)) return none_id;
+  const node m = g.n[z.b];
+  for (int k = 0; k < 2; ++k)
+    if (is_scalar(g.n[m.operand(k)]) && is_stored(g, m.operand(1 - k)))
+      return make::mul(g, m.operand(k), make::matmul(g, make::matmul(g, z.a, m.operand(1 - k), false, z.tb), v.b, true),
+                       v.line);
+  return none_id;
+}
 constexpr id rebuild_in_weight(builder& g, const node& v, const sequence<bool>& data) {
   auto known = [&](id i) { return i < 0 || !data[i]; };
   id made = none_id;
   if (known(v.a) && known(v.b) && v.a >= 0) made = as_one_product(g, v);
   if (v.what == op::sum_to) made = by_one_sum(g, v, data);
   if (v.what == op::matmul) made = without_column_factor(g, v, data);
+  if (v.what == op::matmul && made < 0) made = without_number(g, v, data);
+  if (v.what == op::mul && made < 0) made = without_outer_product(g, v, data);
   return made >= 0 ? made : g.emit(v);
 }
 }  // namespace detail

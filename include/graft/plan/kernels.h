@@ -99,8 +99,28 @@ constexpr int turn_kernels(const graph& g, const plan& p, const launch& l, const
       n > 0 && p.to.run_turned != nullptr && p.to.run_turned(g, turns.begin(), turns.size(), s, type, p.to);
   return at_once ? 1 : n;
 }
-constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
-                         const encoding& stored) {
+// What comes with a call and is copied with padding before this launch, the first one whose sums read it.
+[[gnu::cold]] constexpr sequence<id> padded_for(const graph& g, const plan& p, const launch& of, const size_values& s,
+                                                dtype type) {
+  sequence<id> found;
+  if (p.to.run_padded == nullptr || (of.sum < 0 && of.beside[0] < 0 && of.beside[1] < 0)) return found;
+  node_set seen(g.size);
+  for (const launch& l : p.launches) {
+    for (const int sum : {l.sum, l.beside[0], l.beside[1]}) {
+      if (sum < 0 || p.sums[sum].by_column) continue;
+      for (const id i : {p.sums[sum].left, p.sums[sum].right}) {
+        if (seen[i] || !is_brought_operand(g, i) || !p.to.run_padded(g.sizes.value(g[i].d[3], s), type, p.to)) continue;
+        seen.add(i);
+        if (&l == &of) found.push(i);
+      }
+    }
+    if (&l == &of) break;
+  }
+  return found;
+}
+namespace detail {
+constexpr int kernels_inside(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
+                             const encoding& stored) {
   if (l.product >= 0) {
     sequence<product_shape> all;
     for (int k = 0; k <= l.together; ++k) all.push(shape_of(g, p.products[l.product + k], s, type, stored));
@@ -141,6 +161,13 @@ constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const s
   if (l.summed[0] >= 0 && (p.to.run_summed == nullptr || !p.to.run_summed(g, l.anchor, s, type, p.to))) n += 2;
   return n;
 }
+}  // namespace detail
+constexpr int kernels_of(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
+                         const encoding& stored) {
+  int n = detail::kernels_inside(g, p, l, s, type, stored);
+  for (const id i : padded_for(g, p, l, s, type)) n += count(g, i, s) == 0 ? 0 : 1;
+  return n;
+}
 constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dtype type, const encoding& stored = {}) {
   int n = 0;
   for (const launch& l : p.launches) n += kernels_of(g, p, l, s, type, stored);
@@ -174,8 +201,22 @@ constexpr int kernels_of(const graph& g, const plan& p, const size_values& s, dt
   const bool inside = side.products.size() == 1 && side.products[0].residual < 0;
   return !inside || side_rank(branch, side.products[0], of_branch) > to.largest_branch_rank;
 }
+// Flops of a call as a GPU counts them: a product of large matrices that is neither one with rows nor a sum over them runs
+// in float on the ordinary cores, 12 Tflop/s where the tensor cores do 790.
+[[gnu::cold]] constexpr long long tensor_core_flops(const graph& g, const plan& p, const size_values& s) {
+  constexpr long long slower = 64, narrow = 64;
+  long long flops = call_flops(g, s);
+  for (const launch& l : p.launches) {
+    const node& v = g[l.anchor];
+    if (l.product >= 0 || l.sum >= 0 || l.count != 1 || v.what != op::matmul) continue;
+    if (g.sizes.value(v.d[2], s) <= narrow || g.sizes.value(v.d[3], s) <= narrow) continue;
+    flops = plus(flops, times(slower - 1, flops_of(g, l.anchor, s)));
+  }
+  return flops;
+}
 // The same in training, where the copy is made anew after each step: by one product (derive/in_weight.h), for a branch that
-// is a launch of its own, and for at least as many rows as the layer has inputs, whose y is as large as that copy.
+// is a launch of its own, and for at least as many rows as the layer has inputs, whose y is as large as that copy. Where the
+// usual form computes such a weight too (RandLoRA), by kernels for any formula, rows do not matter.
 // `usual` and `in_weight`: forward and what is kept for backward, backward.
 struct training_graphs {
   graph forward, backward;
@@ -186,15 +227,18 @@ struct training_graphs {
   const plan side = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
   if (side.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
   const id weight = plain.products[0].weight;
-  if (side_rank(usual.forward, side.products[0], s) <= to.largest_branch_rank) return false;
+  if (!grown_at(in_weight.forward, weight).found) return false;
+  const bool computed = side.launches.size() == 1 && base_leaf(usual.forward, side.products[0].weight) < 0;
+  if (!computed && side_rank(usual.forward, side.products[0], s) <= to.largest_branch_rank) return false;
   const size_values mine = sizes_for(in_weight.forward, usual.forward, s);
-  if (in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
+  if (!computed &&
+      in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
     return false;
   auto flops = [&](const training_graphs& t) {
-    return plus(call_flops(t.forward, sizes_for(t.forward, usual.forward, s)),
-                call_flops(t.backward, sizes_for(t.backward, usual.forward, s)));
+    return plus(tensor_core_flops(t.forward, fuse(t.forward, to), sizes_for(t.forward, usual.forward, s)),
+                tensor_core_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
   };
-  return grown_at(in_weight.forward, weight).found && flops(in_weight) < flops(usual);
+  return flops(in_weight) < flops(usual);
 }
 
 }  // namespace graft

@@ -81,6 +81,8 @@ struct target {
   bool (*run_turned)(const graph&, const id* turns, int count, const size_values&, dtype, const target&) = nullptr;
   // Is the rotation of a result inside the kernel of its product with these sizes, or behind it?
   bool (*run_turning)(const product_shape&, const target&) = nullptr;
+  // Is an operand of a sum over the tokens that comes with so many columns copied with padding first?
+  bool (*run_padded)(long long columns, dtype, const target&) = nullptr;
   // Are the two sums over the tokens of a gate's gradients made by the kernel of the gradients, or a kernel each?
   bool (*run_summed)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
   // Does attention put heads side by side and turn them itself?

@@ -48,6 +48,11 @@ struct token_sum {
   return s;
 }
 
+// An operand that comes with the call, such as what forward kept of a branch.
+constexpr bool is_brought_operand(const graph& g, id i) {
+  return is_leaf(g[i].what) && row(g[i].what).known == stage::data;
+}
+
 // Does node n multiply an operand of a sum by column with a factor for each column? The other operand was there before.
 [[gnu::cold]] constexpr bool take_scaled(const graph& g, const stages& when, id n, token_sum& s) {
   const node& v = g[n];

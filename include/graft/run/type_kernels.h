@@ -35,6 +35,9 @@ template <class Layer> struct type_kernels {
       if (s.turned >= 0) l.add_turn(s.pre >= 0);
       if (!s.weight_by_row) l.add_across();
       l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, across);
+      const bool as_it_lies = g[unshaped(g, s.weight)].what == op::frozen || grown_at(g, s.weight).found;
+      if (!s.weight_by_row && as_it_lies)
+        l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, true);
     }
     for (const token_sum& s : p.sums) {
       const int left = number(g, g[s.left].d[3]), right = number(g, g[s.right].d[3]),

@@ -169,7 +169,19 @@ template <class T> class bound_plan {
       if (b.kept_side() == i) return {b.kept(), columns, b.rank(), dtype_of<T>};
       if (b.slots().result == i && i == raw) return {tensor_at(i), columns, b.out_size(), dtype_of<T>};
     }
+    if (i == raw && is_padded(i)) return {values_.room(i).at, columns, padded_columns(i), dtype_of<T>};
     return {tensor_at(i), columns, columns, comes_with_call(i) ? dtype_of<T> : values_[i].p.type};
+  }
+  int padded_columns(id i) const { return padded_rank(static_cast<int>(g_.sizes.value(g_[i].d[3], sizes_))); }
+  bool is_padded(id i) const {
+    return std::any_of(pads_.begin(), pads_.end(), [i](const auto& p) { return p.second == i; });
+  }
+  // A value of a call without tokens that is wider than any rank, both ways. Sums in f16 may not fit into it.
+  bool is_as_a_weight(id i) const {
+    const node& v = g_[i];
+    auto wide = [&](int axis) { return g_.sizes.value(v.d[axis], sizes_) > wide_rank; };
+    return dtype_of<T> != dtype::f16 && p_.when.of[i] == stage::data && !p_.when.by_token[i] && !is_output(g_, i) &&
+           wide(2) && wide(3);
   }
   bool comes_with_call(id i) const { return is_leaf(g_[i].what) && row(g_[i].what).known == stage::data; }
   const void* tensor_at(id i) const {
@@ -262,6 +274,8 @@ template <class T> class bound_plan {
     return chain_blocks(tokens) * each * static_cast<long long>(sizeof(float));
   }
   status run_node(cudaStream_t stream, id i);
+  status pad(cudaStream_t stream, const padded_rows_of& rows);
+  status pad_operands(cudaStream_t stream, int launch);
   status run_attention(cudaStream_t stream, const target& to, const graft::launch& l);
   status run_expression(cudaStream_t stream, const target& to, const graft::launch& l);
 
@@ -285,6 +299,7 @@ template <class T> class bound_plan {
   call now_;
   node_set known_, changing_, computed_;  // before the data; of these what follows from parameters; launches of a call
   node_set narrow_;                       // values of a call that are stored as T
+  std::vector<std::pair<int, id>> pads_;  // what is copied with padding, and before which launch
   parameter_expressions joined_;          // of what is known before
   node_set lacking_;                      // outputs that a caller did not bring as they are written
   call_memory memory_;

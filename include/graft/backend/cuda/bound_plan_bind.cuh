@@ -53,6 +53,9 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   }
   for (bound_together<T>& b : together_) b.forget();
   collect();
+  for (bound_product<T>& b : products_)  // what only a product reads that makes a weight is written as it reads it
+    if (const id i = b.update_source(); i >= 0 && readers_[i] == 1 && known_[i])
+      values_.into(i, {b.update_place(), dtype_of<T>});
   if (status st = joined_.compute(stream, g_, kernels_->launches, values_, known_); !st) return st;
   if (status st = pack(stream); !st) return st;
   if (status st = reserve_values(largest); !st) return st;
@@ -166,7 +169,7 @@ template <class T> status bound_plan<T>::pack(cudaStream_t stream) {
     if (computed_[i] && g_[i].what == op::rotate && p_.when.of[g_[i].b] != stage::data)
       if (status s = values_.compose_factors(stream, i); !s) return s;
   for (bound_product<T>& b : products_)
-    if (status s = b.pack(stream, values_, sides, kernels_->linear, kernels_->launches.packs, p_.to); !s) return s;
+    if (status s = b.pack(stream, values_, sides, kernels_->linear, kernels_->launches, p_.to); !s) return s;
   return sides.flush();
 }
 

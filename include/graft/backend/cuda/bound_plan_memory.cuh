@@ -25,6 +25,12 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
     }
   for (const graft::launch& l : p_.launches)  // what ranks exchange travels as it was computed
     if (l.what == family::exchange && narrow_[unshaped(g_, g_[l.anchor].a)]) narrow_.add(l.anchor);
+  for (const token_sum& s : p_.sums)  // dyᵀ x itself, as large as the weight, and what is computed of it by element
+    if (!s.by_column && is_as_a_weight(s.result)) narrow_.add(s.result);
+  for (const graft::launch& l : p_.launches)
+    if (l.count == 1 && l.product < 0 && l.sum < 0 && is_pointwise(g_[l.anchor].what) && is_as_a_weight(l.anchor))
+      for (int k = 0; k < 2; ++k)
+        if (const id o = unshaped(g_, g_[l.anchor].operand(k)); o >= 0 && narrow_[o]) narrow_.add(l.anchor);
   for (const dropped_product& d : p_.dropped) {
     for (const id i : {d.wide, d.narrow}) keep_narrow(unshaped(g_, i));
     if (d.how != dropped_product::form::sum) keep_narrow(d.result);
@@ -40,10 +46,16 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
   for (const chained_product& c : p_.chained)
     if (c.sums()) scratch = std::max(scratch, bytes_of_parts(c, largest));
   std::vector<call_memory::value> written;
+  constexpr long long size = sizeof(T);
+  pads_.clear();
   for (int k = 0; k < p_.launches.size(); ++k) {
     const graft::launch& l = p_.launches[k];
+    for (const id i : padded_for(g_, p_, l, largest, dtype_of<T>)) {
+      pads_.emplace_back(k, i);
+      written.push_back({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(i) * size});
+    }
     auto write = [&](id i, long long n) {
-      if (!is_brought(i)) written.push_back({k, i, n * (narrow_[i] ? static_cast<long long>(sizeof(T)) : 4)});
+      if (!is_brought(i)) written.push_back({k, i, n * (narrow_[i] ? size : 4)});
     };
     auto write_sum = [&](int sum) {
       if (sum < 0) return;

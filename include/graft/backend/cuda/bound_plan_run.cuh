@@ -21,6 +21,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
     const graft::launch& l = p_.launches[k];
     if (clock != nullptr)
       if (status s = clock->note(stream, p_, k); !s) return s;
+    if (status s = pad_operands(stream, k); !s) return s;
     const status s = l.product >= 0                    ? run_products(stream, to, l, alone)
                      : l.sum >= 0                      ? run_sum(stream, to, l.sum)
                      : l.dropped >= 0                  ? run_dropped(stream, p_.dropped[l.dropped])
@@ -201,9 +202,21 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   if (turns_behind) return run_node(stream, s.result);
   if (side == nullptr || !b.pads_side() || m == 0) return ok;
   const auto rank = side_rank(g_, s, now_.sizes);
-  const auto unpad = kernels_->launches.packs.unpad;
-  return unpad != nullptr ? unpad(stream, with.side, side, m, rank, b.rank())
-                          : not_launched("a side branch that is kept");
+  return pad(stream, {with.side, side, m, rank, b.rank(), rank});
+}
+template <class T> status bound_plan<T>::pad(cudaStream_t stream, const padded_rows_of& rows) {
+  const auto copy = kernels_->launches.packs.pad;
+  return copy != nullptr ? copy(stream, rows) : not_launched("a side branch that is kept");
+}
+// What forward kept of a narrow branch, with the padding that sums over the tokens want.
+template <class T> status bound_plan<T>::pad_operands(cudaStream_t stream, int launch) {
+  for (const auto& [before, i] : pads_) {
+    const long long rows = g_.sizes.value(g_[i].d[2], now_.sizes), columns = g_.sizes.value(g_[i].d[3], now_.sizes);
+    if (before != launch || rows == 0) continue;
+    if (status s = pad(stream, {tensor_at(i), values_.room(i).at, rows, columns, columns, padded_columns(i)}); !s)
+      return s;
+  }
+  return ok;
 }
 template <class T> cells<float> bound_plan<T>::place_of(const token_sum& s) {
   cells<float> d = values_.room(s.result);

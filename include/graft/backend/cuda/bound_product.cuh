@@ -2,10 +2,11 @@
 // A product of a plan bound to device memory: its adapter packed as kernels read it, its weight where it lies or copied,
 // and its launches for the last few numbers of tokens. Where a layer has several adapters, the launches of all of them
 // read one place, into which the active adapter is copied in the order of the stream: what was captured before sees it. A
-// weight that is W + P Q is made by a product of its own, as large as W and once for all plans of a layer. A
+// weight that follows from W and P Q is made by a product of its own, as large as W and once for all plans of a layer. A
 // weight that is codes is read by kernels of few tokens, and for others decoded into a panel that all products of the
 // stream share, just before each launch.
 #pragma once
+#include <graft/backend/cuda/launchers.cuh>
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/mixed_linear.cuh>
 #include <graft/backend/cuda/product_tensors.cuh>
@@ -56,7 +57,7 @@ template <class T> class bound_product {
       if (status st = s_.reserve(size_of(slots_.result, 2) * rank_ * static_cast<long long>(sizeof(T))); !st) return st;
     if (weight_in_place()) return ok;
     if (grown_.found)
-      for (int k = 0; k < 2; ++k)
+      for (int k = stored_left() != nullptr ? 1 : 0; k < 2; ++k)
         if (status st = update_[k].reserve(size_of(slots_.weight, 2 + k) * update_rank() * sizeof(T)); !st) return st;
     if (status st = weight_.reserve(weight_bytes()); !st) return st;
     return check(cudaMemsetAsync(weight_.data(), 0, static_cast<std::size_t>(weight_bytes()), stream), "clearing");
@@ -71,7 +72,7 @@ template <class T> class bound_product {
     }
     for (const post_step& p : slots_.posts) need(p.operand);
     if (grown_.found)
-      need(grown_.left), need(grown_.right);
+      need(grown_.left), need(grown_.right), each_number(need);
     else if (!weight_in_place())
       need(slots_.weight);
     need(slots_.pre);
@@ -79,7 +80,7 @@ template <class T> class bound_product {
   }
   // From values in float to what the kernels read; the sides may be packed later, with those of other products.
   status pack(cudaStream_t stream, const values& v, side_packer<T>& sides, const linear_kernels& kernels,
-              const pack_functions& by, const target& to);
+              const launchers& by, const target& to);
   // Makes this the adapter that the launches of the layer read.
   status publish(cudaStream_t stream) {
     if (shared_ == nullptr) return ok;
@@ -99,6 +100,12 @@ template <class T> class bound_product {
     lender_ = &from, weight_ = {}, update_[0] = {}, update_[1] = {};
     calls_ = grows_ = {};
   }
+  // Q of the product that makes it, where that is computed and reads it as it is stored.
+  id update_source() const {
+    const bool same = makes_weight() && !grown_.right_by_row && size_of(grown_.right, 2) == update_rank();
+    return same && !is_leaf((*g_)[unshaped(*g_, grown_.right)].what) ? unshaped(*g_, grown_.right) : none_id;
+  }
+  void* update_place() const { return update_[1].data(); }
   // Workspace and counters lie elsewhere.
   void memory_moved() { calls_ = {}, code_calls_ = {}; }
   // May this launch read weights and adapter before the kernel ahead of it has finished? From the second one on.
@@ -256,12 +263,18 @@ template <class T> class bound_product {
   bool has_pre() const { return slots_.pre >= 0 || (shared_ != nullptr && shared_->pre); }
   long long weight_bytes() const { return static_cast<long long>(n_) * k_ * static_cast<long long>(sizeof(T)); }
   long long size_of(id i, int axis) const { return g_->sizes.value((*g_)[i].d[axis], sizes_); }
-  // The stored weight itself is what the product reads.
+  // The stored weight itself is what the product reads, or a frozen matrix of the adapter that lies as it should.
   bool weight_in_place() const {
-    return base_leaf(*g_, slots_.weight) >= 0 && (is_coded() || leaf().type == dtype_of<T>);
+    if (base_leaf(*g_, slots_.weight) >= 0) return is_coded() || leaf().type == dtype_of<T>;
+    const bool frozen = (*g_)[unshaped(*g_, slots_.weight)].what == op::frozen && shared_ == nullptr;
+    return frozen && is_like_ours(leaf()) && (!pads_ || padded_rank(outputs_) == outputs_);
+  }
+  static bool is_like_ours(const view& v) {
+    return v.data != nullptr && v.type == dtype_of<T> && v.beside == nullptr &&
+           reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
   }
   const view& leaf() const { return leaf_of(slots_.weight); }
-  const view& leaf_of(id i) const { return (*leaves_)[static_cast<std::size_t>(base_leaf(*g_, i))]; }
+  const view& leaf_of(id i) const { return (*leaves_)[static_cast<std::size_t>(unshaped(*g_, i))]; }
   bool lies_across() const { return (weight_in_place() || grown_.found) && !slots_.weight_by_row; }
   const void* own_weight() const {
     if (lender_ != nullptr) return lender_->own_weight();
@@ -269,7 +282,20 @@ template <class T> class bound_product {
   }
   // W + P Q as it is stored, [rows, columns], whichever of them is the inner axis of this product.
   int update_rank() const { return padded_rank(static_cast<int>(size_of(grown_.left, grown_.left_across ? 2 : 3))); }
-  status grow(cudaStream_t stream, const values& v, const linear_kernels& kernels, const target& to);
+  status grow(cudaStream_t stream, const values& v, const linear_kernels& kernels, const launchers& by,
+              const target& to);
+  // P where it is stored, if the product can read it there.
+  const T* stored_left() const {
+    const view& at = leaf_of(grown_.left);
+    const bool same = is_like_ours(at) && !grown_.left_across && size_of(grown_.left, 3) == update_rank();
+    return same ? static_cast<const T*>(at.data) : nullptr;
+  }
+  // What stands between the product and the weight: numbers alone.
+  template <class Need> void each_number(Need need) const {
+    for (id i = grown_.product; i <= slots_.weight; ++i)
+      for (int k = 0; graft::detail::grows_inside(*g_, i) && k < 3; ++k)
+        if (const id o = (*g_)[i].operand(k); o >= 0 && is_scalar((*g_)[o])) need(o);
+  }
   status put(cudaStream_t stream, const values& v, id from, pack_matrix<T> how) const {
     const result<tensor<float>> read = v.numbers(stream, from);
     if (!read) return read.failure();

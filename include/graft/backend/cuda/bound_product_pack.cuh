@@ -7,39 +7,52 @@
 namespace graft::cuda {
 
 template <class T>
-status bound_product<T>::grow(cudaStream_t stream, const values& v, const linear_kernels& kernels, const target& to) {
+status bound_product<T>::grow(cudaStream_t stream, const values& v, const linear_kernels& kernels, const launchers& by,
+                              const target& to) {
   const long long rows = size_of(slots_.weight, 2), columns = size_of(slots_.weight, 3), all = update_rank(),
                   rank = size_of(grown_.left, grown_.left_across ? 2 : 3);
+  const T* const stored = stored_left();
   T *const left = update_[0].template as<T>(), *const right = update_[1].template as<T>();
   if (all > rank)
     for (const buffer& b : update_)
       if (status s = check(cudaMemsetAsync(b.data(), 0, static_cast<std::size_t>(b.bytes()), stream), "clearing"); !s)
         return s;
-  if (status s = put(stream, v, grown_.left, {{}, {}, left, rows, rank, 0, 0, all, grown_.left_across, false}); !s)
-    return s;
+  if (stored == nullptr)
+    if (status s = put(stream, v, grown_.left, {{}, {}, left, rows, rank, 0, 0, all, grown_.left_across, false}); !s)
+      return s;
   const bool across = !grown_.right_by_row;  // read as it lies
-  if (status s = put(stream, v, grown_.right,
-                     {{},
-                      {},
-                      right,
-                      across ? rank : columns,
-                      across ? columns : rank,
-                      0,
-                      0,
-                      across ? columns : all,
-                      false,
-                      false});
-      !s)
-    return s;
+  const pack_matrix<T> how{
+      {}, {}, right, across ? rank : columns, across ? columns : rank, 0, 0, across ? columns : all, false, false};
+  if (v[grown_.right].p.at != right)
+    if (status s = put(stream, v, grown_.right, how); !s) return s;
   if (grows_.empty()) {
     linear_operands o;
     o.w = right;
     product_shape p{dtype_of<T>, rows, static_cast<int>(columns), static_cast<int>(all), 0};
-    p.plain = false, p.across = across;
+    p.plain = !grown_.adds, p.across = across;
     grows_ = linear_calls(kernels, to, p, o);
   }
-  const auto bound = grows_.at(rows, left, weight_.data(), leaf_of(grown_.base).data);
-  return bound ? launch(stream, **bound, false) : bound.failure();
+  const auto bound = grows_.at(rows, stored != nullptr ? stored : left, weight_.data(),
+                               grown_.adds ? leaf_of(grown_.base).data : nullptr);
+  if (!bound) return bound.failure();
+  if (status s = launch(stream, **bound, false); !s || grown_.adds) return s;
+  if (by.known_expression == nullptr) return not_launched("a weight that follows from a product");
+  const cells<float> here{weight_.data(), dtype_of<T>};  // P Q, and in its place the weight
+  status found = ok;
+  expression_writer writer(
+      *g_, [&](id i) { return graft::detail::grows_inside(*g_, i); },
+      [&](id i) {
+        if (i == grown_.product) return shaped(*g_, i, v.sizes(), here);
+        if (i == grown_.base)
+          return shaped(*g_, i, v.sizes(), cells<float>{const_cast<void*>(leaf_of(i).data), dtype_of<T>});
+        const result<tensor<float>> read = v.numbers(stream, i);
+        if (!read) found = read.failure();
+        return read ? *read : tensor<float>{};
+      });
+  const expression e = writer.write(slots_.weight);
+  if (!found) return found;
+  const tensor<float> out = shaped(*g_, slots_.weight, v.sizes(), here);
+  return by.known_expression(stream, by.sums, e, out, out);
 }
 template <class T> status bound_product<T>::gather_sides(const values& v, side_packer<T>& sides) const {
   int rank0 = first_rank_;
@@ -100,10 +113,11 @@ template <class T> status bound_product<T>::pack_post(cudaStream_t stream, const
 }
 template <class T>
 status bound_product<T>::pack(cudaStream_t stream, const values& v, side_packer<T>& sides,
-                              const linear_kernels& kernels, const pack_functions& by, const target& to) {
+                              const linear_kernels& kernels, const launchers& with, const target& to) {
+  const pack_functions& by = with.packs;
   chained_ = false;  // the next call reads what is written here
   if (grown_.found) {
-    if (status s = lender_ != nullptr ? status(ok) : grow(stream, v, kernels, to); !s) return s;
+    if (status s = lender_ != nullptr ? status(ok) : grow(stream, v, kernels, with, to); !s) return s;
   } else if (!weight_in_place())
     if (status s = put(stream, v, slots_.weight,
                        {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_by_row, false});

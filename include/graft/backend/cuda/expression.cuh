@@ -122,7 +122,8 @@ status evaluate(cudaStream_t stream, const sum_functions& sums, const expression
     const long long eights = out.count() / 8;
     const auto width = static_cast<unsigned>(of.d[3]);
     expression_eights<false> wide{e, out.p, width, {}};
-    if (out.p.type == dtype::f32 && wide.take(size)) return each(stream, eights, wide, "expression");
+    const bool exact = out.p.type == dtype::f32 || sizeof(T) != 2;
+    if (exact && wide.take(size)) return each(stream, eights, wide, "expression");
     if constexpr (sizeof(T) == 2)
       if (expression_eights<true> narrow{e, out.p, width, {}}; out.p.type != dtype::f32 && narrow.take(size)) {
         const result<bool> known = evaluate_known<T>(stream, narrow, eights);

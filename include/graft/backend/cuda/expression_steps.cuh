@@ -42,13 +42,14 @@ struct expression {
 // one number. A step is uniform, so that the place of each value on the stack is known when the code is written: it stays
 // in registers. `Rounds`: the result is stored in 16 bits, and exponentials and quotients need no more than that.
 template <bool Rounds> struct expression_eights {
-  enum class form : unsigned char { none, whole, row, number };
+  enum class form : unsigned char { none, whole, row, number, stepped };  // stepped: by whole rows, some of them again
   static constexpr int deep = most_expression_depth_by_token;
 
   expression e;
   cells<float> out;
   unsigned width;
   form as[most_expression_operands];
+  unsigned rows[3] = {};  // of the matrices and stacks of them
 
   static form form_of(const unsigned (&stride)[4], const unsigned (&size)[4]) {
     bool whole = true, row = true, number = true;
@@ -60,7 +61,8 @@ template <bool Rounds> struct expression_eights {
       }
       expected *= size[k];
     }
-    return number ? form::number : whole ? form::whole : row ? form::row : form::none;
+    if (number || whole || row) return number ? form::number : whole ? form::whole : form::row;
+    return !Rounds && stride[3] <= 1 ? form::stepped : form::none;
   }
   // False where it does not fit.
   bool take(const unsigned (&size)[4]) {
@@ -73,6 +75,8 @@ template <bool Rounds> struct expression_eights {
     for (int k = 0; k < e.operands && fits; ++k) {
       as[k] = form_of(e.stride[k], size);
       fits = as[k] == form::number || (as[k] != form::none && by_sixteen_bytes(e.operand[k]));
+      for (int a = 0; a < 3; ++a)
+        rows[a] = size[a], fits = fits && (as[k] != form::stepped || e.stride[k][3] == 0 || e.stride[k][a] % 8 == 0);
     }
     return fits;
   }
@@ -111,8 +115,16 @@ template <bool Rounds> struct expression_eights {
   __device__ void read(float (&to)[8], int operand, long long first) const {
     const cells<float>& from = e.operand[operand];
     if (as[operand] == form::row) return load_eight(to, from, 8 * (static_cast<unsigned>(first / 8) % (width / 8)));
-    if (as[operand] != form::number) return load_eight(to, from, first);
-    const float v = from[0];
+    unsigned one = 0;
+    if (!Rounds && as[operand] == form::stepped) {
+      const auto eight = static_cast<unsigned>(first / 8);
+      const unsigned row = eight / (width / 8), matrix = row / rows[2], *const step = e.stride[operand];
+      one = row % rows[2] * step[2] + matrix % rows[1] * step[1] + matrix / rows[1] * step[0];
+      if (step[3] != 0) return load_eight(to, from, one + 8 * (eight % (width / 8)));
+    } else if (as[operand] != form::number) {
+      return load_eight(to, from, first);
+    }
+    const float v = from[one];
     for (int k = 0; k < 8; ++k) to[k] = v;
   }
   __device__ static void two(op what, float (&a)[8], const float (&b)[8]) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of an expression: of each row, of each column, or over any axes. A warp takes four narrow rows, whose operands are on
 // their way together, a block of threads a wide one. The rows of a sum per column are cut into parts, a block of a cluster
-// each, which are added in their order. Everything else is a block of threads for each number of the result.
+// each, which are added in their order. The matrices of a stack are added up by a thread for eight numbers.
+// Everything else is a block of threads for each number of the result.
 #pragma once
 #include <graft/backend/cuda/expression_steps.cuh>
 #include <graft/backend/cuda/sum_form.h>
@@ -158,6 +159,33 @@ struct expression_sums {
   }
 };
 
+// The matrices of a stack, where they are many numbers: eight of each for a thread.
+struct expression_matrix_sums {
+  expression_eights<false> of;
+  unsigned matrices;
+  bool multiplies;
+
+  __device__ void operator()(long long i) const {
+    constexpr int ahead = 4;
+    const long long each = static_cast<long long>(of.rows[2]) * (of.width / 8);
+    float sum[8] = {};
+    unsigned m = 0;
+    for (; multiplies && m + ahead <= matrices; m += ahead) {
+      float v[ahead][8];
+      of.products(v, i + m * each, each);
+#pragma unroll
+      for (int n = 0; n < ahead; ++n)
+        for (int k = 0; k < 8; ++k) sum[k] += v[n][k];
+    }
+    for (; m < matrices; ++m) {
+      float v[8];
+      of.value(v, i + m * each);
+      for (int k = 0; k < 8; ++k) sum[k] += v[k];
+    }
+    store_eight(sum, of.out, 8 * i);
+  }
+};
+
 // The kernels of the forms, as pointers: to name one is to compile it.
 struct sum_functions {
   using of_eights = status (*)(cudaStream_t, const expression_eights<false>&, const cells<float>& out, unsigned rows);
@@ -177,9 +205,13 @@ status add_up(cudaStream_t stream, const expression_eights<false>& wide, const c
     return sum_columns_by_parts(stream, expression_column_sums{wide, out, rows, wide.multiplies()});
 }
 template <class Sums = expression_sums> status add_up_any(cudaStream_t stream, const Sums& sums) {
-  const unsigned threads = std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U);
-  return on_stream{stream}.blocks(sums.to[0] * sums.to[1] * sums.to[2] * sums.to[3], threads, sums,
-                                  "sum of an expression");
+  const unsigned threads = std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U),
+                 numbers = sums.to[0] * sums.to[1] * sums.to[2] * sums.to[3];
+  const bool stack = sums.to[0] * sums.to[1] == 1 && sums.to[2] == sums.size[2] && sums.to[3] == sums.size[3];
+  if (expression_eights<false> wide{sums.e, sums.out, sums.size[3], {}};
+      stack && numbers >= 16384 && wide.take(sums.size))
+    return each(stream, numbers / 8, expression_matrix_sums{wide, sums.added(), wide.multiplies()}, "sum of matrices");
+  return on_stream{stream}.blocks(numbers, threads, sums, "sum of an expression");
 }
 
 // By the kernel of its form, where it takes the operands, else by the one for any.

@@ -6,6 +6,7 @@
 #include <graft/backend/cuda/known_values.h>
 #include <graft/backend/cuda/side_sources.h>
 #include <graft/backend/cuda/sum_form.h>
+#include <graft/derive/in_weight.h>
 #include <graft/plan/plan.h>
 
 namespace graft::cuda {
@@ -14,7 +15,7 @@ using launch_set = unsigned;
 namespace launches {
 inline constexpr launch_set dropped = 1, chain = 2, columns = 4, expression = 8, two_expressions = 16, gates = 32,
                             known_expression = 64, weight_shrink = 1 << 7, stack = 1 << 10, sum = 1 << 11,
-                            codes = 1 << 15, look_up = 1 << 16, sides = 1 << 17, turn = 1 << 18, unpad = 1 << 19,
+                            codes = 1 << 15, look_up = 1 << 16, sides = 1 << 17, turn = 1 << 18, pad = 1 << 19,
                             every = ~0U;  // weight_shrink: three by rank; sum: four by form
 constexpr launch_set sums_of(unsigned forms) { return forms * sum; }
 constexpr launch_set shrink_of(int rank) { return weight_shrink << (rank <= 16 ? 0 : rank <= 32 ? 1 : 2); }
@@ -41,12 +42,17 @@ template <class Number> constexpr launch_set launches_of(const graph& g, const p
     }
     if (l.summed[0] >= 0) s |= launches::gates;
   }
-  for (const token_sum& t : p.sums)
+  for (const token_sum& t : p.sums) {
     if (t.by_column) s |= launches::columns;
+    for (const id i : {t.left, t.right})
+      if (!t.by_column && is_brought_operand(g, i))
+        if (const int columns = number(g[i].d[3]); columns == 0 || columns % 8 != 0) s |= launches::pad;
+  }
   for (const product_slots& of : p.products) {
     if (!packs_plainly(g, of)) s |= launches::sides;
     if (of.turned >= 0) s |= launches::turn;
-    if (gives_side(g, of)) s |= launches::unpad;
+    if (gives_side(g, of)) s |= launches::pad;
+    if (const grown_weight w = grown_at(g, of.weight); w.found && !w.adds) s |= launches::known_expression;
   }
   return s;
 }

@@ -51,7 +51,7 @@ struct launchers {
     take(look_up, more.look_up, launches::look_up);
     take(packs.fold, more.packs.fold, launches::sides), take(packs.repeat, more.packs.repeat, launches::sides);
     take(packs.tile, more.packs.tile, launches::sides), take(packs.turn, more.packs.turn, launches::turn);
-    take(packs.unpad, more.packs.unpad, launches::unpad);
+    take(packs.pad, more.packs.pad, launches::pad);
     take(codes.decode, more.codes.decode, launches::codes), take(codes.gather, more.codes.gather, launches::codes);
   }
 };
@@ -77,7 +77,7 @@ template <class T, launch_set Which> launchers compiled_launchers() {
   sum.template operator()<sum_form::columns>(), sum.template operator()<sum_form::any>();
   if constexpr (dtype_of<T> == dtype::bf16 && (Which & launches::look_up) != 0) l.look_up = &look_up_for_norm<T>;
   if constexpr ((Which & launches::sides) != 0) l.packs.fold = &fold_side<T>, l.packs.repeat = &repeat_side<T>;
-  if constexpr ((Which & launches::unpad) != 0) l.packs.unpad = &unpad<T>;
+  if constexpr ((Which & launches::pad) != 0) l.packs.pad = &pad_side<T>;
   if constexpr ((Which & launches::codes) != 0) l.codes = {&decode_codes<T>, &gather_codes<>};
   if constexpr (sizeof(T) == 2) {
     if constexpr ((Which & launches::sides) != 0) l.packs.tile = &tile_side<T>;

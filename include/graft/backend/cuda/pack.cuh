@@ -149,11 +149,14 @@ template <class T> struct fill_vector {
   __device__ void operator()(long long i) const { to[i] = from_float<T>(value); }
 };
 // The first `cols` of every `pitch` elements, one row behind the other.
-template <class T> struct unpad_rows {
+template <class T> struct pad_rows {
   const T* from;
   T* to;
-  long long cols, pitch;
-  __device__ void operator()(long long i) const { to[i] = from[i / cols * pitch + i % cols]; }
+  long long cols, from_pitch, to_pitch;
+  __device__ void operator()(long long i) const {
+    const long long row = i / to_pitch, col = i % to_pitch;
+    to[i] = col < cols ? from[row * from_pitch + col] : T(0.0F);
+  }
 };
 // v -> v ∘ operand, applied to v = scale * acc + shift.
 struct apply_post {

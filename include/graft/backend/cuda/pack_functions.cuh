@@ -22,6 +22,12 @@ struct side_tiles {
   int rank;
   long long n, k;
 };
+// The first `cols` columns of rows, where rows are of another length; behind them come zeros.
+struct padded_rows_of {
+  const void* from;
+  void* to;
+  long long rows, cols, from_pitch, to_pitch;
+};
 struct pack_functions {
   // Of sides that are not all matrices of the adapter (side_sources.h).
   status (*fold)(cudaStream_t, void* to, long long rank, long long first, long long k) = nullptr;
@@ -29,8 +35,8 @@ struct pack_functions {
   status (*tile)(cudaStream_t, const side_tiles&) = nullptr;
   // Of a rotation behind the product, with so many columns.
   status (*turn)(cudaStream_t, const cells<float>& q, const rotation& r, void* to, long long columns) = nullptr;
-  // Of an S that is stored for others, in memory that has no padding.
-  status (*unpad)(cudaStream_t, const void* from, void* to, long long rows, long long cols, long long pitch) = nullptr;
+  // Of an S that is stored for others, in memory that has no padding, and back.
+  status (*pad)(cudaStream_t, const padded_rows_of&) = nullptr;
 };
 
 template <class T> status fold_side(cudaStream_t stream, void* to, long long rank, long long first, long long k) {
@@ -52,10 +58,9 @@ template <class T>
 status pack_turned(cudaStream_t stream, const cells<float>& q, const rotation& r, void* to, long long columns) {
   return each(stream, columns * turned_width, pack_turn<T>{q, r, static_cast<T*>(to)}, "pack");
 }
-template <class T>
-status unpad(cudaStream_t stream, const void* from, void* to, long long rows, long long cols, long long pitch) {
-  return each(stream, rows * cols, unpad_rows<T>{static_cast<const T*>(from), static_cast<T*>(to), cols, pitch},
-              "side");
+template <class T> status pad_side(cudaStream_t stream, const padded_rows_of& p) {
+  const pad_rows<T> as{static_cast<const T*>(p.from), static_cast<T*>(p.to), p.cols, p.from_pitch, p.to_pitch};
+  return each(stream, p.rows * p.to_pitch, as, "side");
 }
 
 }  // namespace graft::cuda

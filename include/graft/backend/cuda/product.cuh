@@ -179,9 +179,11 @@ constexpr narrow_types narrow_types_of(dtype computes) {
   return computes == dtype::bf16 ? narrow_types::bf16 : computes == dtype::f16 ? narrow_types::f16 : narrow_types::both;
 }
 
-// Stacks of matrices, and a wide one times a narrow one: what the tensor cores are worth rounding an operand for.
+// Stacks of matrices, a wide one times a narrow one, and large ones (RandLoRA's 4096 x 4096 take 11 ms on the ordinary
+// cores): what the tensor cores are worth rounding an operand for.
 template <class Real> bool takes_tensor_cores(const products<Real>& p) {
-  return p.stacked || (std::min(p.rows, p.cols) <= product_side && p.depth >= 256);
+  const long long least = std::min(p.rows, p.cols);
+  return p.stacked || (p.depth >= 256 && (least <= product_side || least >= 512));
 }
 // The same as stacks for those. A flat product is a stack of 64 rows each; a block goes through many matrices.
 template <class T> status launch_stacks(const on_stream& on, dim3 grid, products<float> p, float* partial) {

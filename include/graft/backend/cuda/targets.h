@@ -121,6 +121,10 @@ constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype typ
   return c.how == attention_way::decode && !c.mma;
 }
 // gate_sums.cuh: where rows are pieces of 16 bytes.
+// The copy engine takes rows of whole sixteens of bytes. What forward kept of a branch of rank 4 has none.
+constexpr bool run_padded(long long columns, dtype type, const target& t) {
+  return is_16_bit(type) && is_hopper(t) && columns % 8 != 0 && columns <= wide_rank;
+}
 constexpr bool run_summed(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   return t.capability >= 90 && type == dtype::bf16 && g.sizes.value(g[i].d[3], s) % 8 == 0;
 }
@@ -142,7 +146,7 @@ constexpr target device_target(const char* name, int capability, int processors,
   t.joins_products = max_segments, t.joins_gates = t.carries_norms = t.turns_inputs = t.turns_results = true;
   t.product_kernels = &product_kernels, t.run_together = &run_together, t.node_kernels = &node_kernels;
   t.run_gated = &run_gated, t.run_normed = &run_normed, t.run_summed = &run_summed, t.takes_heads = &takes_heads;
-  t.run_turned = &run_turned, t.run_turning = &run_turning;
+  t.run_turned = &run_turned, t.run_turning = &run_turning, t.run_padded = &run_padded;
   return t;
 }
 }  // namespace cuda

@@ -70,8 +70,10 @@ class values {
 
   // Node i is computed by somebody else, there: it needs no memory here.
   void lies_at(id i, const cells<float>& there) { own_[static_cast<std::size_t>(i)] = buffer(), put(i, there); }
-  // Memory of its own for node i, which is computed next.
+  // Memory of its own for node i, which is computed next; or where else it is to be.
   result<cells<float>> own_room(id i) {
+    if (const cells<float>& other = into_[static_cast<std::size_t>(i)]; other.at != nullptr)
+      return put(i, other), other;
     buffer& own = own_[static_cast<std::size_t>(i)];
     if (status s = own.reserve(elements(i) * 4); !s) return s.failure();
     return put(i, own.as<float>()), cells<float>(own.as<float>());
