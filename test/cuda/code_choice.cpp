@@ -17,12 +17,14 @@ namespace {
 const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80, 108, 54);
 const encoding nf4_64{dtype::nf4, scaled_by::run, 64}, int8_rows{dtype::int8, scaled_by::row},
     nf4_32{dtype::nf4, scaled_by::run, 32}, q8_0 = encodings::q8_0_codes::how(), q4_0 = encodings::q4_0_codes::how();
-const encoding double_32{dtype::nf4, scaled_by::run, 32, 1, dtype::u8, encodings::nested_block};
+const encoding double_32{dtype::nf4, scaled_by::run, 32, 1, dtype::u8, encodings::nested_block},
+    double_64{dtype::nf4, scaled_by::run, 64, 1, dtype::u8, encodings::nested_block},
+    fp8{dtype::f8_e4m3, scaled_by::tensor};
 
 }  // namespace
 
 TEST_CASE("code choice: parts of shared memory lie apart, in the block and around the table") {
-  for (const encoding& e : {nf4_64, nf4_32, double_32, int8_rows, q8_0, q4_0})
+  for (const encoding& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0})
     for (const int k : {64, 256, 1088, 4096, 8192, 14336, 32768})
       for (const int rank : {0, 16, 32, 64})
         for (const long long m : {1, 8, 9, 16, 17, 32, 33, 64}) {
@@ -35,16 +37,24 @@ TEST_CASE("code choice: parts of shared memory lie apart, in the block and aroun
           CHECK(c.at.ready % 8 == 0);
           CHECK(c.own <= code_steps);
           CHECK(c.own * c.splits * code_warps >= k / 64);
-          if (e.scales != dtype::u8) {  // where kernels of whole units know them to be
-            CHECK(c.at.ring == first_code_parts(c.form).ring);
-            CHECK(c.at.scales == first_code_parts(c.form).scales);
+          if (c.splits == 1 && (e.scales != dtype::u8 || c.form == code_form::nested_runs)) {
+            const code_layout known = lone_code_layout(c.form, c.tokens, rank > 0);  // to kernels of whole units
+            CHECK(known.phase == c.at.phase);
+            CHECK(known.ring == c.at.ring);
+            CHECK(known.scales == c.at.scales);
+            CHECK(known.nested == c.at.nested);
+            CHECK(known.ready == c.at.ready);
+            CHECK(known.sums == c.at.sums);
+            CHECK(known.side == c.at.side);
+            CHECK(known.b == c.at.b);
           }
           const long long stages = code_stages * code_warps, eights = c.tokens / 8;
-          const long long summands = code_warps + (c.form == code_form::bytes ? 1 : 0);
+          const long long summands = code_warps + (has_scaled_rows(c.form) ? 1 : 0);
           const long long in_table = has_code_table(c.form) ? code_sums_in_table : 0;
           std::vector<std::pair<long long, long long>> used{
               {c.at.ring, stages * bytes_of_unit(c.form)},
               {c.at.scales, stages * bytes_of_unit_scales(c.form, e.scales == dtype::u8)},
+              {c.at.nested, c.form == code_form::nested_runs ? 256 * 4 : 0},
               {c.at.factors, c.at.ready + 8 - c.at.factors},
               {c.at.side, rank > 0 ? std::max(4 * 16, rank) * c.tokens * 4LL : 0},
               {c.at.b, rank > 0 ? code_warps * bytes_of_b_rows : 0},
@@ -64,7 +74,7 @@ TEST_CASE("code choice: few tokens of what the kernels can read, and nothing els
   auto groups = [](const encoding& e, long long m, int k, const target& on, dtype type = dtype::bf16) {
     return choose_codes(e, type, m, k, 16, on).groups;
   };
-  for (const encoding& e : {nf4_64, nf4_32, double_32, int8_rows, q8_0, q4_0}) {
+  for (const encoding& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0}) {
     CHECK(groups(e, 1, 4096, h200) == 1);
     CHECK(groups(e, 16, 14336, h200) == 1);
     CHECK(groups(e, 32, 4096, h200) == 2);

@@ -9,55 +9,72 @@
 
 namespace graft::cuda {
 
-// For 8 tokens and for 16; without a side branch, and for whole units, where those are kernels of their own.
+// For 8 tokens and for 16, with a side branch and without, of one layer by itself and of linked ones, for whole units and
+// for any; what has no kernel of its own is read by one that can more.
 struct code_kernels {
-  kernel_entry by_form[code_forms][2], plain[code_forms][2];
-  kernel_entry whole[2][2][2];  // runs: of one layer by itself and of linked ones; the second without a side branch
+  using entries = kernel_entry[2][2];  // the first with a side branch; of 8 tokens and of 16
+  struct of_form {
+    entries lone[2], linked[2];  // the second for whole units
+  };
+  of_form by_form[code_forms];
   void add(const code_kernels& more) {
-    for (int e = 0; e < 2; ++e) {
-      for (int f = 0; f < code_forms; ++f)
-        if (more.by_form[f][e].kernel != nullptr) by_form[f][e] = more.by_form[f][e], plain[f][e] = more.plain[f][e];
-      for (int linked = 0; linked < 2; ++linked)
-        for (int p = 0; p < 2; ++p)
-          if (more.whole[linked][p][e].kernel != nullptr) whole[linked][p][e] = more.whole[linked][p][e];
-    }
+    for (int f = 0; f < code_forms; ++f)
+      for (int whole = 0; whole < 2; ++whole)
+        for (int plain = 0; plain < 2; ++plain)
+          for (int e = 0; e < 2; ++e) {
+            const auto take = [&](entries(&to)[2], const entries(&from)[2]) {
+              if (from[whole][plain][e].kernel != nullptr) to[whole][plain][e] = from[whole][plain][e];
+            };
+            take(by_form[f].lone, more.by_form[f].lone), take(by_form[f].linked, more.by_form[f].linked);
+          }
   }
   bool has(const code_choice& c) const { return of(c, true, false, true).kernel != nullptr; }
-  const kernel_entry& of(const code_choice& c, bool side, bool are_whole, bool linked) const {
-    const auto form = static_cast<int>(c.form), eights = c.tokens / 8 - 1;
-    if (are_whole) return whole[linked ? 1 : 0][side ? 0 : 1][eights];
-    return side || plain[form][eights].kernel == nullptr ? by_form[form][eights] : plain[form][eights];
+  const kernel_entry& of(const code_choice& c, bool side, bool whole, bool linked) const {
+    const of_form& form = by_form[static_cast<int>(c.form)];
+    const entries(&all)[2] = linked ? form.linked : form.lone;
+    const int plain = side ? 0 : 1, e = c.tokens / 8 - 1;
+    const kernel_entry &best = all[whole ? 1 : 0][plain][e], &any = all[0][plain][e];
+    return best.kernel != nullptr ? best : any.kernel != nullptr || !linked ? any : all[0][0][e];
   }
 };
 namespace detail {
-template <class T, code_form Form, int Eights, bool Side, bool Whole = false, bool Linked = true>
-kernel_entry code_entry() {
+template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linked> kernel_entry code_entry() {
   return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side, Whole, Linked>),
           static_cast<unsigned>(code_block<T, Form, Eights, Side, Whole, Linked>::threads), code_memory_bytes};
 }
 template <class T, code_form Form, int Eights> void add_code_kernels(code_kernels& to) {
-  constexpr int f = static_cast<int>(Form), e = Eights - 1;
-  if constexpr (Form != code_form::none)  // a layer type whose weight is no codes
-    to.by_form[f][e] = code_entry<T, Form, Eights, true>();
-  if constexpr (Form == code_form::runs || Form == code_form::q8_0)
-    to.plain[f][e] = code_entry<T, Form, Eights, false>();
+  constexpr int e = Eights - 1;
+  code_kernels::of_form& of = to.by_form[static_cast<int>(Form)];
+  if constexpr (Form != code_form::none) {                 // else a layer type whose weight is no codes
+    if constexpr (Form != code_form::runs || Eights == 1)  // else the linked one has registers enough, and is quicker
+      of.lone[0][0][e] = code_entry<T, Form, Eights, true, false, false>();
+    of.lone[0][1][e] = code_entry<T, Form, Eights, false, false, false>();
+    of.lone[1][0][e] = code_entry<T, Form, Eights, true, true, false>();
+    of.lone[1][1][e] = code_entry<T, Form, Eights, false, true, false>();
+    of.linked[0][0][e] = code_entry<T, Form, Eights, true, false, true>();
+  }
+  if constexpr (has_long_runs(Form) || Form == code_form::q8_0)
+    of.linked[0][1][e] = code_entry<T, Form, Eights, false, false, true>();
   if constexpr (Form == code_form::runs) {
-    to.whole[0][0][e] = code_entry<T, Form, Eights, true, true, false>();
-    to.whole[0][1][e] = code_entry<T, Form, Eights, false, true, false>();
-    to.whole[1][0][e] = code_entry<T, Form, Eights, true, true, true>();
-    to.whole[1][1][e] = code_entry<T, Form, Eights, false, true, true>();
+    of.linked[1][0][e] = code_entry<T, Form, Eights, true, true, true>();
+    of.linked[1][1][e] = code_entry<T, Form, Eights, false, true, true>();
   }
 }
 }  // namespace detail
-template <class T, code_form... Forms> code_kernels code_kernels_of() {
+// Those of a form.
+template <class T, code_form Form> code_kernels code_kernels_of() {
   code_kernels all;
-  if constexpr (sizeof(T) == 2)
-    ((detail::add_code_kernels<T, Forms, 1>(all), detail::add_code_kernels<T, Forms, 2>(all)), ...);
+  if constexpr (sizeof(T) == 2) detail::add_code_kernels<T, Form, 1>(all), detail::add_code_kernels<T, Form, 2>(all);
   return all;
 }
-template <class T> code_kernels all_code_kernels() {
-  return code_kernels_of<T, code_form::runs, code_form::short_runs, code_form::bytes, code_form::q8_0,
-                         code_form::q4_0>();
+// Those of up to 8 tokens, or of up to 16.
+template <class T, int Tokens> code_kernels all_code_kernels() {
+  code_kernels all;
+  const auto add = [&]<code_form... Forms>() { (detail::add_code_kernels<T, Forms, Tokens / 8>(all), ...); };
+  if constexpr (sizeof(T) == 2)
+    add.template operator()<code_form::runs, code_form::nested_runs, code_form::short_runs, code_form::int8,
+                            code_form::fp8, code_form::q8_0, code_form::q4_0>();
+  return all;
 }
 
 // What stays the same from call to call, of each layer.
@@ -99,7 +116,8 @@ class code_calls {
     bool whole = c.splits == 1, side = false;
     fill(g, c, m, with, whole, side);
     const int layers = count_ * c.groups;
-    const bool linked = layers > 1 || with.ahead.squares != nullptr || with.behind.gain != nullptr;
+    const bool linked = layers > 1 || with.ahead.squares != nullptr || with.behind.gain != nullptr ||
+                        kernels_->of(c, side, whole, false).kernel == nullptr;
     const kernel_entry& what = kernels_->of(c, side, whole, linked);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
     if (ready_ != what.kernel)
@@ -121,7 +139,7 @@ class code_calls {
                               attributes,
                               count + (chained ? 1U : 0U)};
     void* arguments[] = {&g};
-    if (whole && !linked) one = lone(g), arguments[0] = &one;
+    if (!linked) one = lone(g), arguments[0] = &one;
     return launch(config, what.kernel, arguments, "stream of codes");
   }
 
@@ -134,7 +152,7 @@ class code_calls {
     g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.side_at = offset(c.at.side);
     g.b_at = offset(c.at.b);
     g.sums_at = offset(c.at.sums), g.parts_at = offset(c.at.parts), g.factors_at = offset(c.at.factors);
-    g.ready_at = offset(c.at.ready);
+    g.ready_at = offset(c.at.ready), g.nested_at = offset(c.at.nested);
     g.ahead = with.ahead, g.behind = with.behind;
     long long parts = 0;
     const long long pitch = bits_of(stays_[0].computes) / 8;
@@ -156,18 +174,29 @@ class code_calls {
       of.four_together = from.how.block == 64 && g.k % (64 * code_steps) == 0 && c.own == code_steps &&
                          reinterpret_cast<std::uintptr_t>(from.scales) % (nested ? 4 : 16) == 0 &&
                          (!nested || from.second_shift >= 2);
-      whole = whole && of.four_together && !nested && of.n % code_rows == 0 && of.slot.pre == nullptr &&
-              g.steps == code_warps * code_steps;
+      whole = whole && of.n % code_rows == 0 && of.slot.pre == nullptr && g.steps == code_warps * code_steps &&
+              has_scales_of_units(of);
       side = side || of.slot.rank > 0;
     }
+  }
+  // Do the scales of a unit lie so that those of a row are copied together, and from unit to unit equally far?
+  static bool has_scales_of_units(const code_segment& of) {
+    const coded& from = of.from;
+    if (!has_four_bits(from.how)) return true;
+    if (from.how.scales == dtype::u8) return of.four_together && from.second_shift <= 10;
+    return of.four_together || (from.how.block == 32 && reinterpret_cast<std::uintptr_t>(from.scales) % 16 == 0);
   }
   static lone_code_args lone(const code_args<max_segments>& g) {
     const code_segment& of = g.segment[0];
     lone_code_args one{};
     one.first_x = g.x, one.first_codes = of.from.codes, one.first_scales = of.from.scales;
-    one.tokens = g.m, one.all_units = of.units;
-    one.phase = g.phase, one.k = g.k, one.splits = g.splits;
-    one.ready_at = g.ready_at, one.side_at = g.side_at, one.b_at = g.b_at, one.sums_at = g.sums_at;
+    one.first_y = of.y, one.tokens = g.m, one.all_units = of.units;
+    one.bare =
+        of.slot.scale == nullptr && of.slot.shift == nullptr && of.act == activation::none && of.residual == nullptr;
+    one.x = g.x, one.m = g.m, one.k = g.k, one.steps = g.steps, one.own = g.own, one.splits = g.splits;
+    one.phase = g.phase, one.ring_at = g.ring_at, one.scales_at = g.scales_at, one.nested_at = g.nested_at;
+    one.ready_at = g.ready_at, one.side_at = g.side_at, one.b_at = g.b_at;
+    one.sums_at = g.sums_at, one.parts_at = g.parts_at;
     one.segment[0] = of;
     return one;
   }

@@ -7,10 +7,12 @@
 
 namespace graft::cuda {
 
-// How a kernel meets codes: two in a byte with a scale for 64 columns and more, or for 32; a byte each, with a scale
-// for a row or for all; blocks of ggml, whose scale is between the codes.
-enum class code_form : unsigned char { none, runs, short_runs, bytes, q8_0, q4_0 };
-inline constexpr int code_forms = 6;
+// How a kernel meets codes: two in a byte with a scale for 64 columns and more, which may be a code itself, or for 32; a
+// byte each, with a scale for a row or for all; blocks of ggml, whose scale is between the codes.
+enum class code_form : unsigned char { none, runs, nested_runs, short_runs, int8, fp8, q8_0, q4_0 };
+inline constexpr int code_forms = 8;
+constexpr bool has_long_runs(code_form f) { return f == code_form::runs || f == code_form::nested_runs; }
+constexpr bool has_scaled_rows(code_form f) { return f == code_form::int8 || f == code_form::fp8; }
 
 // A warp has up to four steps of 64 columns, and takes 16 rows at a time.
 inline constexpr int code_warps = 16, code_steps = 4, code_rows = 16;
@@ -25,15 +27,17 @@ inline constexpr long long code_memory_begins = 1024, code_table_at = 65536, cod
 inline constexpr int code_sum_bytes = 512, code_sums_in_table = 64;
 
 constexpr bool has_code_table(code_form f) {
-  return f == code_form::runs || f == code_form::short_runs || f == code_form::q4_0;
+  return has_long_runs(f) || f == code_form::short_runs || f == code_form::q4_0;
 }
 // Of sixteen rows of a warp's columns.
 constexpr int bytes_of_unit(code_form f) {
   switch (f) {
     case code_form::none: return 0;
     case code_form::runs:
+    case code_form::nested_runs:
     case code_form::short_runs: return code_rows * code_steps * 32;
-    case code_form::bytes: return code_rows * code_steps * 64;
+    case code_form::int8:
+    case code_form::fp8: return code_rows * code_steps * 64;
     case code_form::q8_0: return code_rows * code_steps * 2 * encodings::q8_0_codes::bytes;
     case code_form::q4_0: return code_rows * code_steps * 2 * encodings::q4_0_codes::bytes;
   }
@@ -41,7 +45,7 @@ constexpr int bytes_of_unit(code_form f) {
 }
 // Of the scales that come beside them; those that are codes bring their own scales.
 constexpr int bytes_of_unit_scales(code_form f, bool nested) {
-  const int one = f == code_form::runs         ? code_rows * code_steps * 4
+  const int one = has_long_runs(f)             ? code_rows * code_steps * 4
                   : f == code_form::short_runs ? code_rows * code_steps * 8
                                                : 0;
   return nested ? 2 * one : one;
@@ -66,6 +70,7 @@ inline constexpr int most_code_phase = code_warps - code_stages;
 struct code_layout {
   int phase = 0;  // units whose sums have room at the same time
   long long ring = 0, scales = 0, factors = 0, ready = 0, sums = 0, parts = 0;
+  long long nested = 0;       // numbers of codes that are scales
   long long side = 0, b = 0;  // S, and rows of B
 };
 struct code_choice {
@@ -80,10 +85,14 @@ constexpr code_form form_of(const encoding& e, long long k) {
   if (k <= 0 || k % 64 != 0) return code_form::none;
   if (has_four_bits(e)) {
     const bool whole = e.scaled == scaled_by::run || (e.scaled == scaled_by::row_run && k % e.block == 0);
-    return !whole ? code_form::none : e.block >= 64 ? code_form::runs : code_form::short_runs;
+    if (!whole) return code_form::none;
+    if (e.block < 64) return code_form::short_runs;
+    return e.scales == dtype::u8 ? code_form::nested_runs : code_form::runs;
   }
-  if (e.codes == dtype::int8 || e.codes == dtype::f8_e4m3)
-    return e.scaled == scaled_by::row || e.scaled == scaled_by::tensor ? code_form::bytes : code_form::none;
+  if (e.codes == dtype::int8 || e.codes == dtype::f8_e4m3) {
+    if (e.scaled != scaled_by::row && e.scaled != scaled_by::tensor) return code_form::none;
+    return e.codes == dtype::int8 ? code_form::int8 : code_form::fp8;
+  }
   if (k % (64 * code_steps) != 0) return code_form::none;  // copies begin at multiples of 16 bytes
   if (e == encodings::q8_0_codes::how()) return code_form::q8_0;
   return e == encodings::q4_0_codes::how() ? code_form::q4_0 : code_form::none;
@@ -105,28 +114,30 @@ constexpr bool lay_out(code_choice& c, int rank, bool nested) {
   const int eights = c.tokens / 8, stages = code_stages;
   c.at.ring = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit(c.form));
   c.at.scales = r.take(static_cast<long long>(stages) * code_warps * bytes_of_unit_scales(c.form, nested));
+  c.at.nested = r.take(c.form == code_form::nested_runs ? 256 * 4 : 0);
   c.at.factors = r.take(most_code_tokens * 4LL + 8);
   c.at.ready = c.at.factors + most_code_tokens * 4LL;  // the barrier behind which S is there
   if (rank > 0) {
     c.at.side = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));  // of four warps first, sixteen of the rank each
     c.at.b = r.take(code_warps * bytes_of_b_rows);
   }
-  if (c.at.ring < 0 || c.at.scales < 0 || c.at.factors < 0 || c.at.side < 0 || c.at.b < 0) return false;
+  if (c.at.ring < 0 || c.at.scales < 0 || c.at.nested < 0 || c.at.factors < 0 || c.at.side < 0 || c.at.b < 0)
+    return false;
   const int larger = r.end[0] - r.at[0] >= r.end[1] - r.at[1] ? 0 : 1;
   const auto room =
       static_cast<int>((r.end[larger] - r.at[larger]) / code_sum_bytes) + (table ? code_sums_in_table : 0);
-  const int summands = code_warps + (c.form == code_form::bytes ? 1 : 0);  // its scales are not the side branch's
+  const int summands = code_warps + (has_scaled_rows(c.form) ? 1 : 0);  // its scales are not the side branch's
   c.at.phase = room / ((summands + (c.splits > 1 ? 1 : 0)) * eights);
   if (c.at.phase > most_code_phase) c.at.phase = most_code_phase;
   c.at.parts = r.at[larger];
   c.at.sums = c.at.parts + (c.splits > 1 ? static_cast<long long>(c.at.phase) * eights * code_sum_bytes : 0);
   return c.at.phase > 0;
 }
-// Where ring and scales lie where no scales are codes: they are laid out before all that depends on tokens and rank.
-constexpr code_layout first_code_parts(code_form form) {
+// Of a layer by itself whose units are whole, with a side branch of whatever rank or without: known when it is compiled.
+constexpr code_layout lone_code_layout(code_form form, int tokens, bool side) {
   code_choice c;
-  c.form = form, c.tokens = 8, c.splits = 1;
-  lay_out(c, 0, false);
+  c.form = form, c.tokens = tokens, c.splits = 1;
+  lay_out(c, side ? 16 : 0, form == code_form::nested_runs);
   return c.at;
 }
 // `rank` is padded.

@@ -46,33 +46,45 @@ __device__ __forceinline__ std::uint32_t table_entry(std::uint32_t address) {
   asm("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
   return v;
 }
+// Two of the bytes of a word as numbers: behind the right exponent an integer is the last places of a number. Those of
+// bf16 are seven, so that the sign, the eighth, is subtracted by itself: 128 + (c & 127) - (128 + (c & 128)).
+template <class T> __device__ __forceinline__ std::uint32_t two_integers(std::uint32_t word, std::uint32_t which) {
+  std::uint32_t v;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const std::uint32_t both = __byte_perm(word, 0x43434343U, which);
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(both & 0xFF7FFF7FU), "r"(both & 0xFF80FF80U));
+  } else {  // 1024 + 128 + c
+    const std::uint32_t both = __byte_perm(word ^ 0x80808080U, 0x64646464U, which);
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(both), "r"(0x64806480U));
+  }
+  return v;
+}
 }  // namespace code_detail
 
 template <class T, code_form Form> struct code_pairs {
   static constexpr bool has_table = has_code_table(Form);
   static constexpr int pitch = bytes_of_unit(Form) / code_rows;  // of a row of a unit in shared memory
   static constexpr int block_bytes = pitch / (2 * code_steps);   // of 32 columns
-  dtype codes;
-  std::uint32_t table;  // of this lane
+  std::uint32_t table;                                           // of this lane
 
   // ---- where sixteen-byte pieces lie, so that eight rows are in different banks -------------------------------------
   static constexpr int pieces = pitch / 16;
   __device__ static std::uint32_t piece_at(int row, int piece) {
-    if constexpr (Form == code_form::runs || Form == code_form::short_runs)  // two pieces of four rows, too
+    if constexpr (has_long_runs(Form) || Form == code_form::short_runs)  // two pieces of four rows, too
       return row * pitch + ((piece ^ (row % 4 * 2 + row / 4 % 2)) << 4);
-    else if constexpr (Form == code_form::bytes)
+    else if constexpr (has_scaled_rows(Form))
       return row * pitch + ((piece / 2 ^ (row % 8)) << 5) + piece % 2 * 16;
     else
       return row * pitch + piece * 16;
   }
 
   // ---- from codes to numbers ----------------------------------------------------------------------------------------
-  using words = std::uint32_t[Form == code_form::bytes || Form == code_form::q8_0 ? 2 : 1];
+  using words = std::uint32_t[has_scaled_rows(Form) || Form == code_form::q8_0 ? 2 : 1];
   using pairs = std::uint32_t[4];
   // The codes of a lane in 64 columns, step b of a row: those of two chunks. Lane t of a quad has 16 t to 16 t + 15
   // where all share a scale, else of every 32 columns 8 t to 8 t + 7; of Q4_0 those of bytes 4 t to 4 t + 3.
   __device__ __forceinline__ static void load(words (&to)[2], std::uint32_t unit, int row, int b, int t) {
-    if constexpr (Form == code_form::runs) {
+    if constexpr (has_long_runs(Form)) {
       const float2 v = ptx::load_shared_float2((unit + piece_at(row, t / 2) + t % 2 * 8) ^ (b << 5));
       to[0][0] = __float_as_uint(v.x), to[1][0] = __float_as_uint(v.y);
     } else {
@@ -83,7 +95,7 @@ template <class T, code_form Form> struct code_pairs {
   __device__ __forceinline__ static void load_chunk(words& to, std::uint32_t unit, int row, int c, int t) {
     if constexpr (Form == code_form::short_runs) {
       to[0] = ptx::load_shared((unit + piece_at(row, 0) + t * 4) ^ (c << 4));
-    } else if constexpr (Form == code_form::bytes) {
+    } else if constexpr (has_scaled_rows(Form)) {
       const float2 v = ptx::load_shared_float2((unit + piece_at(row, 0) + t * 8) ^ (c << 5));
       to[0] = __float_as_uint(v.x), to[1] = __float_as_uint(v.y);
     } else {  // behind a scale of two bytes: the codes of every other block begin in the middle of a word
@@ -116,21 +128,17 @@ template <class T, code_form Form> struct code_pairs {
       for (int w = 0; w < 2; ++w) four_bytes(from[w], to[2 * w], to[2 * w + 1]);
     }
   }
-  __device__ __forceinline__ void four_bytes(std::uint32_t word, std::uint32_t& low, std::uint32_t& high) const {
-    float v[4];
-    if (Form == code_form::q8_0 || codes == dtype::int8) {  // 2^23 + 128 + code has the code in its last places
-#pragma unroll
-      for (int b = 0; b < 4; ++b)
-        v[b] = __uint_as_float(__byte_perm(word ^ 0x80808080U, 0x4B000000U, 0x7650 | b)) - 8388736.0F;
+  __device__ __forceinline__ static void four_bytes(std::uint32_t word, std::uint32_t& low, std::uint32_t& high) {
+    if constexpr (Form == code_form::fp8) {
+      const auto two = [&](int h) {
+        const auto codes = static_cast<__nv_fp8x2_storage_t>(word >> (16 * h));
+        const float2 v = __half22float2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
+        return pack<T>(v.x, v.y);
+      };
+      low = two(0), high = two(1);
     } else {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const auto two = static_cast<__nv_fp8x2_storage_t>(word >> (16 * h));
-        const float2 f = __half22float2(__nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3));
-        v[2 * h] = f.x, v[2 * h + 1] = f.y;
-      }
+      low = code_detail::two_integers<T>(word, 0x4140), high = code_detail::two_integers<T>(word, 0x4342);
     }
-    low = pack<T>(v[0], v[1]), high = pack<T>(v[2], v[3]);
   }
 
   // ---- x in the same order: a chunk of 64 columns -------------------------------------------------------------------
@@ -140,7 +148,7 @@ template <class T, code_form Form> struct code_pairs {
                   high = *reinterpret_cast<const uint2*>(columns + 32 * half + 16 + 4 * t);
       return make_uint4(__byte_perm(low.x, high.x, 0x5410), __byte_perm(low.x, high.x, 0x7632),
                         __byte_perm(low.y, high.y, 0x5410), __byte_perm(low.y, high.y, 0x7632));
-    } else if constexpr (Form == code_form::runs) {
+    } else if constexpr (has_long_runs(Form)) {
       return *reinterpret_cast<const uint4*>(columns + 16 * t + 8 * half);
     } else {
       return *reinterpret_cast<const uint4*>(columns + 32 * half + 8 * t);

@@ -8,8 +8,8 @@
 
 namespace graft::cuda {
 
-template <class T, code_form Form, int Eights, bool Whole, bool Linked> struct code_side {
-  using units = code_units<T, Form, Whole, Linked>;
+template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linked> struct code_side {
+  using units = code_units<T, Form, Eights, Side, Whole, Linked>;
   static constexpr int warps = 4, threads = warps * 32, tokens = Eights * 8;
   static constexpr int slices = code_side_slices, among_us = 3;
 
@@ -22,16 +22,16 @@ template <class T, code_form Form, int Eights, bool Whole, bool Linked> struct c
     return in.gated() ? (in.g.segment[0].slot.rank + in.second().slot.rank) / 16 : first_groups();
   }
   // Where the others wait until S is there.
-  __device__ std::uint32_t ready() const { return in.base + in.g.ready_at; }
+  __device__ std::uint32_t ready() const { return in.ready(); }
   // S of a token in shared memory, as `layer` has it.
   __device__ std::uint32_t at(int token, int layer) const {
-    return in.base + in.g.side_at + (token * groups() + (layer == 0 ? 0 : first_groups())) * 64;
+    return in.side() + (token * groups() + (layer == 0 ? 0 : first_groups())) * 64;
   }
 
   // ---- S, by the warps beside; `thread` is a number among them --------------------------------------------------------
   __device__ void make(int thread) const {
     const int tasks = groups() * slices;
-    for (int task = in.first * in.g.splits + split; task < tasks; task += blocks()) shrink(task, thread);
+    for (int task = in.first * in.splits() + split; task < tasks; task += blocks()) shrink(task, thread);
     meet(thread);
     gather(thread);
     ptx::barrier_arrive(ready());
@@ -40,7 +40,7 @@ template <class T, code_form Form, int Eights, bool Whole, bool Linked> struct c
   // ---- S Bᵀ -----------------------------------------------------------------------------------------------------------
   // Whose warp has unit i: phases have fewer units than there are warps.
   __device__ bool expands(int i) const { return in.warp == i % code_warps; }
-  __device__ std::uint32_t b_at() const { return in.base + in.g.b_at + in.warp * bytes_of_b_rows; }
+  __device__ std::uint32_t b_at() const { return in.b() + in.warp * bytes_of_b_rows; }
   // The first sixteen of the rank, with the codes of the unit.
   __device__ __forceinline__ void ask_b(int i) const {
     const code_segment& of = in.layer(i);
@@ -80,7 +80,7 @@ template <class T, code_form Form, int Eights, bool Whole, bool Linked> struct c
   }
 
  private:
-  __device__ int blocks() const { return in.step * in.g.splits; }
+  __device__ int blocks() const { return in.step * in.splits(); }
   // Eight columns of a row of A, which lies in tiles of [rank][64], swizzled.
   __device__ static uint4 a_piece(const adapter_slot& slot, int row, int chunk, int quad) {
     const long long tile = static_cast<long long>(chunk / 2) * slot.rank + row;
@@ -89,14 +89,13 @@ template <class T, code_form Form, int Eights, bool Whole, bool Linked> struct c
   }
   __device__ void shrink(int task, int thread) const {
     constexpr int at_once = 2;  // of 32 columns
-    const auto& g = in.g;
     const int warp = thread / 32, row = thread % 32 / 4, quad = thread % 4, group = task / slices;
     const bool second = in.gated() && group >= first_groups();
     const adapter_slot& slot = second ? in.second().slot : in.of.slot;
     const int rows = (group - (second ? first_groups() : 0)) * 16 + row;
-    const int part = task % slices * warps + warp, all = g.k / 32, begin = all * part / (slices * warps),
+    const int part = task % slices * warps + warp, all = in.k() / 32, begin = all * part / (slices * warps),
               end = all * (part + 1) / (slices * warps);
-    const std::uint32_t shared = in.base + g.side_at;  // sums of the warps first, then S
+    const std::uint32_t shared = in.side();  // sums of the warps first, then S
     float sums[Eights][4] = {};
     ptx::named_barrier(among_us, threads);  // the sums of the task before have been read
     for (int first = begin; first < end; first += at_once) {
@@ -113,8 +112,8 @@ template <class T, code_form Form, int Eights, bool Whole, bool Linked> struct c
           const int token = n * 8 + row;
           x[c][n] = make_uint4(0, 0, 0, 0);
           if (first + c < end && token < in.m())
-            x[c][n] = *reinterpret_cast<const uint4*>(in.x() + static_cast<long long>(token) * g.k + (first + c) * 32 +
-                                                      quad * 8);
+            x[c][n] = *reinterpret_cast<const uint4*>(in.x() + static_cast<long long>(token) * in.k() +
+                                                      (first + c) * 32 + quad * 8);
         }
 #pragma unroll
       for (int c = 0; c < at_once; ++c) {

@@ -22,9 +22,9 @@ struct coded {
   long long pitch = 0;   // how far their blocks are from row to row, in elements
   long long scale_count = 0;
 
-  __device__ float nested(unsigned code, float second) const {
-    return __fadd_rn(__fmul_rn(__ldg(second_table + code), second), offset);  // as encodings::nested_scale rounds
-  }
+  // As encodings::nested_scale rounds.
+  __device__ float nested_from(float value, float second) const { return __fadd_rn(__fmul_rn(value, second), offset); }
+  __device__ float nested(unsigned code, float second) const { return nested_from(__ldg(second_table + code), second); }
   __device__ float scale(long long k) const {
     if (how.scales == dtype::u8)
       return nested(static_cast<const unsigned char*>(scales)[k],

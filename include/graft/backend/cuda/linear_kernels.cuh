@@ -150,7 +150,7 @@ template <class T> linear_kernels all_kernels() {
   linear_kernels k = all_sums<T>();
   k.add(all_gemms<T, 128>()), k.add(all_gemms<T, 256>());
   k.add(all_streams<T, 8>()), k.add(all_streams<T, 16>()), k.add(all_streams<T, 64>());
-  k.codes = all_code_kernels<T>();
+  k.codes = all_code_kernels<T, 8>(), k.codes.add(all_code_kernels<T, 16>());
   return k;
 }
 

@@ -17,15 +17,15 @@ namespace graft::cuda {
 
 // Side: with warps that make S, which leaves fewer registers for the others.
 template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linked> struct code_block {
-  using units = code_units<T, Form, Whole, Linked>;
+  using units = code_units<T, Form, Eights, Side, Whole, Linked>;
   using codes = typename units::codes;
-  using side_branch = code_side<T, Form, Eights, Whole, Linked>;
+  using side_branch = code_side<T, Form, Eights, Side, Whole, Linked>;
   static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side_branch::threads : 0);
   static constexpr int stages = code_stages, among_us = 1, side_is_there = 2;
   static constexpr int chunks = 2 * code_steps;  // of 32 columns
   static_assert(code_sums_in_table % (code_warps * Eights) == 0);
   // Sums of a unit: where codes of a row share a scale, the side branch has a place of its own.
-  static constexpr int summands = code_warps + (Form == code_form::bytes && Side ? 1 : 0);
+  static constexpr int summands = code_warps + (has_scaled_rows(Form) && Side ? 1 : 0);
   using x_words = uint4[chunks][Eights];
   using sums = float[Eights][4];
 
@@ -95,16 +95,18 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   }
   // Runs of 64 do without a branch from step to step, so that one is looked up while the other is multiplied: what is
   // not there has zeros for x and for scales.
-  static constexpr bool runs = Form == code_form::runs;
+  static constexpr bool runs = has_long_runs(Form);
   // Steps of the first unit that are looked up while x is on its way, where layers are linked and registers few.
   static constexpr int early_steps = Linked && runs && Eights == 2 ? 1 : 0;
+  // Scales that are codes become numbers while the first step is looked up, where there are registers for both.
+  static constexpr bool widens_late = Form == code_form::nested_runs && Whole && !Linked && !(Side && Eights == 2);
   using early_numbers = step_numbers[early_steps > 0 ? early_steps : 1];
   template <int Early>
   __device__ __forceinline__ void accumulate(sums& acc, const codes& numbers, int stage, const x_words& x,
                                              const early_numbers& early) const {
     const std::uint32_t unit = in.at(stage);
     typename units::lane_scales scale;
-    if constexpr (runs) in.load_scales(scale, stage);
+    if constexpr (runs && !widens_late) in.load_scales(scale, stage);
 #pragma unroll
     for (int b = 0; b < code_steps; ++b) {
       if (!runs && b >= in.own_steps) break;
@@ -113,7 +115,9 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
         now = early[b < Early ? b : 0];
       else
         look_up(now, numbers, unit, b);
-      if constexpr (Form == code_form::bytes) {
+      if constexpr (widens_late)
+        if (b == 0) in.widen_scales(0, stage), in.load_scales(scale, stage);
+      if constexpr (has_scaled_rows(Form)) {
         multiply<false>(acc, now.half[0], x[2 * b]);
         multiply<false>(acc, now.half[1], x[2 * b + 1]);
         continue;
@@ -149,6 +153,8 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     const bool all_first = !Side && in.m() <= 4;
     request(0, 0);
     if (all_first) request_others();
+    if constexpr (has_scaled_rows(Form) && !Linked) in.ask_for_row_scales();
+    if constexpr (units::has_nested_table) in.fill_nested_table(thread);
     if constexpr (codes::has_table) codes::fill(in.table(), in.of.from.table, thread);
     ptx::let_next_kernel_start();
     ptx::wait_for_previous_kernel();
@@ -157,11 +163,11 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     if (!all_first) request_others();  // x does not wait behind them
     ptx::named_barrier(among_us, consumers);
     if (has_norm_ahead() && in.warp < in.m()) find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
-    const codes numbers{in.of.from.how.codes, in.table() + in.lane * 4};
+    const codes numbers{in.table() + in.lane * 4};
     const auto arrive = [&](int i, int stage) {
       code_detail::wait_for_copies<stages - 1>();
       __syncwarp();
-      if constexpr (units::has_scales && !Whole)
+      if constexpr (units::has_scales && !widens_late)
         if (in.nested) in.widen_scales(i, stage);
     };
     int stage = 0, in_phase = 0;
@@ -177,7 +183,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     const auto take_unit = [&] { accumulate<0>(acc, numbers, stage, x, early); };
     for (int i = 0;;) {
       if constexpr (!Linked) arrive(i, stage), take_unit();
-      const bool ends_phase = in_phase + 1 == in.g.phase || !in.has(i + 1);
+      const bool ends_phase = in_phase + 1 == in.phase() || !in.has(i + 1);
       __syncwarp();
       request(i + stages, stage);
       if (++stage == stages) stage = 0;
@@ -249,7 +255,8 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
       expand(i, count, side);
       ptx::named_barrier(among_us, consumers);
     }
-    if constexpr (!Linked) return finish_fours(i, count);
+    if constexpr (!Linked)
+      if (Whole || in.g.splits == 1) return finish_fours(i, count);
     const std::uint32_t parts = in.base + in.g.parts_at;
     const bool shared = !Whole && in.g.splits > 1;
     if (shared) {
@@ -300,25 +307,44 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
         v[0] += sum.x, v[1] += sum.y, v[2] += sum.z, v[3] += sum.w;
       }
       const int token = j % Eights * 8 + in.lane % 4 * 2, row = in.row_of(i + j / Eights) + in.lane / 4;
-      T* const y = static_cast<T*>(in.of.y) + static_cast<long long>(token) * in.of.n + row;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int next = e % 2, further = e / 2 * 8;
-        if (token + next < in.m())
-          y[next * in.of.n + further] = from_float<T>(posted(in.of, v[e], token + next, row + further));
+      if constexpr (has_scaled_rows(Form)) {
+        float4 side = make_float4(0, 0, 0, 0);
+        if constexpr (Side) side = ptx::load_shared_float4(at + code_warps * apart);
+        const float upper = has_row(row) ? scale_of_row(in.of, row) : 0,
+                    lower = has_row(row + 8) ? scale_of_row(in.of, row + 8) : 0;
+        v[0] = fmaf(v[0], upper, side.x), v[1] = fmaf(v[1], upper, side.y);
+        v[2] = fmaf(v[2], lower, side.z), v[3] = fmaf(v[3], lower, side.w);
       }
+      T* const y = in.y() + static_cast<long long>(token) * in.n() + row;
+      const auto store = [&](auto post) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int next = e % 2, further = e / 2 * 8;
+          if (token + next < in.m() && has_row(row + further))
+            y[next * in.n() + further] = from_float<T>(post(v[e], token + next, row + further));
+        }
+      };
+      if (in.g.bare)  // a few instructions in a row, the others behind them
+        store([](float sum, int, int) { return sum; });
+      else
+        store([&](float sum, int t, int r) { return posted(in.of, sum, t, r); });
     }
     if (in.has(i + count)) ptx::named_barrier(among_us, consumers);
+  }
+  __device__ bool has_row(int row) const { return Whole || row < in.of.n; }
+  // Where all codes of a row share a scale.
+  __device__ static float scale_of_row(const code_segment& of, int row) {
+    const float s = of.from.scale(of.from.how.scaled == scaled_by::row ? row : 0);
+    return Form == code_form::int8 ? encodings::int8_codes::number(1, s) : s;
   }
   // x Wᵀ + S Bᵀ, over the columns of this block.
   __device__ __forceinline__ float number(const element& e, int i) const {
     const float v = sum_of_warps(e.unit, e.n, e.inside);
-    if constexpr (Form == code_form::bytes) {
+    if constexpr (has_scaled_rows(Form)) {
       const code_segment& of = in.layer(i + e.unit);
       const int row = in.row_of(i + e.unit) + e.row();
       if (row >= of.n) return 0;
-      const float s = of.from.scale(of.from.how.scaled == scaled_by::row ? row : 0),
-                  by = of.from.how.codes == dtype::int8 ? encodings::int8_codes::number(1, s) : s;
+      const float by = scale_of_row(of, row);
       if (!Side || of.slot.rank == 0 || !owns(e.unit)) return v * by;
       const int at = (e.unit * summands + code_warps) * Eights + e.n;
       return fmaf(v, by, __uint_as_float(ptx::load_shared(in.sum_at(at, e.inside / 32) + e.inside % 32 * 4)));
@@ -327,9 +353,6 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   }
   __device__ __forceinline__ float posted(const code_segment& of, float v, int token, int row) const {
     if (has_norm_ahead()) v *= __uint_as_float(ptx::load_shared(in.base + in.g.factors_at + token * 4));
-    if (!Linked && of.slot.scale == nullptr && of.slot.shift == nullptr && of.act == activation::none &&
-        of.residual == nullptr)
-      return v;  // without what a call needs
     return post_slot<T>{of.slot.scale, of.slot.shift, static_cast<const T*>(of.residual), of.act, in.m(), of.n}(
         v, token, row);
   }
@@ -343,7 +366,7 @@ __global__ void __launch_bounds__(code_block<T, Form, Eights, Side, Whole, Linke
   const std::uint32_t begins = ptx::shared_address(raw);
   const bool right = begins % (1U << 24U) == code_memory_begins;  // nothing else may lie in front
   if (Linked && !right) __trap();
-  const std::uint32_t base = Linked ? begins - static_cast<std::uint32_t>(code_memory_begins) : 0;
+  const std::uint32_t base = Linked || !Whole ? begins - static_cast<std::uint32_t>(code_memory_begins) : 0;
   const int split = static_cast<int>(blockIdx.x), cluster = static_cast<int>(blockIdx.y);
   int s = 0;
   if constexpr (Linked)
