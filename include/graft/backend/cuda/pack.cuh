@@ -148,7 +148,7 @@ template <class T> struct fill_vector {
   float value;
   __device__ void operator()(long long i) const { to[i] = from_float<T>(value); }
 };
-// The first `cols` of every `pitch` elements, one row behind the other.
+// The first `cols` elements of every row, in rows of another length, which end with zeros.
 template <class T> struct pad_rows {
   const T* from;
   T* to;

@@ -120,11 +120,11 @@ constexpr bool takes_heads(const graph& g, id i, const size_values& s, dtype typ
   const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t);
   return c.how == attention_way::decode && !c.mma;
 }
-// gate_sums.cuh: where rows are pieces of 16 bytes.
 // The copy engine takes rows of whole sixteens of bytes. What forward kept of a branch of rank 4 has none.
 constexpr bool run_padded(long long columns, dtype type, const target& t) {
   return is_16_bit(type) && is_hopper(t) && columns % 8 != 0 && columns <= wide_rank;
 }
+// gate_sums.cuh: where rows are pieces of 16 bytes.
 constexpr bool run_summed(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   return t.capability >= 90 && type == dtype::bf16 && g.sizes.value(g[i].d[3], s) % 8 == 0;
 }
