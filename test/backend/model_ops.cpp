@@ -41,7 +41,7 @@ struct trial {
   }
   std::vector<double> value(const graph& g, const char* name) {
     cpu::values<double> v =
-        cpu::evaluate_all<double>(g, {}, leaves(g), cpu::every_operation<double>().evaluate, cpu::rotations::blockwise);
+        cpu::evaluate_all<double>(g, {}, leaves(g), cpu::every_operation<double>(), cpu::rotations::blockwise);
     const cpu::tensor<double> t = v[g.result(name)];
     return {t.p, t.p + t.count()};
   }

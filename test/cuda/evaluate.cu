@@ -516,7 +516,7 @@ template <class Real> void every_node(const graph& g, const random_layer<Real>& 
     else if (const auto found = own.views.find(v.name); is_leaf(v.what) && found != own.views.end())
       leaves[static_cast<std::size_t>(k)] = found->second;
   }
-  auto values = cpu::evaluate_all<Real>(g, s, leaves, cpu::every_operation<Real>().evaluate, cpu::rotations::blockwise);
+  auto values = cpu::evaluate_all<Real>(g, s, leaves, cpu::every_operation<Real>(), cpu::rotations::blockwise);
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
     if (leaves[static_cast<std::size_t>(k)].data != nullptr || v.what == op::host) continue;

@@ -125,8 +125,8 @@ double loss(const random_layer<double>& l, const cpu::pins<double>& pinned, cpu:
     else if (const auto tensor = l.views.find(v.name); is_leaf(v.what) && tensor != l.views.end())
       leaves[static_cast<std::size_t>(k)] = tensor->second;
   }
-  auto v = cpu::evaluate_all<double>(g, s, leaves, cpu::every_operation<double>().evaluate, cpu::rotations::dense,
-                                     nullptr, &pinned);
+  auto v =
+      cpu::evaluate_all<double>(g, s, leaves, cpu::every_operation<double>(), cpu::rotations::dense, nullptr, &pinned);
   if (record != nullptr)
     for (int k = 0; k < g.size; ++k)
       if (g.n[k].what == op::detach) {

@@ -2,6 +2,7 @@
 // A layer type compiles the operations of its own graphs, more when a call needs more, and says so when it cannot.
 #undef GRAFT_CPU_COMPILED  // here the layer brings its operations itself
 #include <doctest/doctest.h>
+#include <graft/backend/cpu/quantize.h>
 #include <graft/cpu.h>
 
 #include <vector>
@@ -77,4 +78,50 @@ TEST_CASE("operations: one that is missing is named") {
   CHECK(std::string(s.message()) ==
         "the operation matmul is not compiled into this layer type; run the graph with cpu::executor, which has all of "
         "them");
+}
+
+TEST_CASE("operations: a layer type of floats copies narrower weights and refuses codes") {
+  numbers n;
+  std::vector<bf16> narrow_W(n.W.size());
+  for (std::size_t i = 0; i < n.W.size(); ++i) narrow_W[i] = narrow(n.W[i]);
+  std::vector<float> across(n.W.size());
+  for (std::size_t o = 0; o < out; ++o)
+    for (std::size_t i = 0; i < in; ++i) across[i * out + o] = n.W[o * in + i];
+  view apart = view_of(n.W.data(), out / 2, in / 2);  // every second row and column: in no order that a product reads
+  apart.apart[0] = 2 * in, apart.apart[1] = 2;
+
+  cpu::layer<projection> own;
+  cpu::layer<linear<out, in, bf16, lora<rank>>> of_bf16;
+  cpu::executor<float> every(graphs_of<linear_kind, lora<rank>, false>());
+  n.give(own, 0), n.give(of_bf16, 0), n.give(every, 0);
+  CHECK(!bool(own.queued().has.decode));
+  CHECK(bool(of_bf16.queued().has.decode));
+  for (const view& W : {view_of(narrow_W.data(), out, in), view_of(across.data(), in, out).transposed()}) {
+    REQUIRE((own.set("weight", W) && of_bf16.set("weight", W) && every.set("weight", W)));
+    const std::vector<float> expected = n.forward(every);
+    CHECK(n.forward(own) == expected);
+    CHECK(n.forward(of_bf16) == expected);
+  }
+
+  cpu::layer<linear<out / 2, in / 2, float, none>> bare;
+  REQUIRE(bare.set("weight", apart));
+  std::vector<float> y(out / 2);
+  REQUIRE(bare.forward(view_of(n.x.data(), 1, in / 2), view_into(y.data(), 1, out / 2)));
+  for (std::size_t o = 0; o < out / 2; ++o) {
+    float sum = 0;
+    for (std::size_t i = 0; i < in / 2; ++i) sum += n.x[i] * n.W[2 * o * in + 2 * i];
+    CHECK(y[o] == doctest::Approx(sum));
+  }
+
+  const auto codes = cpu::quantize(n.W.data(), out, in, encoding_of<int8>());
+  REQUIRE(bool(codes));
+  cpu::layer<linear<out, in, int8, lora<rank>>> of_codes;
+  n.give(of_codes, 0);
+  REQUIRE((own.set("weight", codes->as_view()) && of_codes.set("weight", codes->as_view()) &&
+           every.set("weight", codes->as_view())));
+  CHECK(n.forward(of_codes) == n.forward(every));
+  const status s = own.forward(view_of(n.x.data(), tokens, in), view_into(n.y.data(), tokens, out));
+  CHECK(std::string(s.message()) ==
+        "a tensor is codes, and this layer has no products of them: name their type as that of the layer, as in "
+        "linear<4096, 4096, nf4<64>, lora<16>>, or use cpu::executor");
 }

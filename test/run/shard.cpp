@@ -73,8 +73,8 @@ results evaluate(const graph& g, const random_layer<double>& l, int rank, int ra
   const cpu::host_function<double> meet = [&](const char* how, cpu::tensor<double> in, cpu::tensor<double> out) {
     with->meet(rank, how, in, out);
   };
-  cpu::values<double> v = cpu::evaluate_all<double>(g, s, leaves, cpu::every_operation<double>().evaluate,
-                                                    cpu::rotations::blockwise, &meet);
+  cpu::values<double> v =
+      cpu::evaluate_all<double>(g, s, leaves, cpu::every_operation<double>(), cpu::rotations::blockwise, &meet);
   results r;
   for (int k = 0; k < g.outs; ++k) {
     const cpu::tensor<double> t = v[g.out[k].at];

@@ -105,7 +105,7 @@ struct random_block {
         b->leaf[static_cast<std::size_t>(i)] = c.in[k];
       }
     cpu::values<double> v =
-        cpu::evaluate_all<double>(g, b->sizes, b->leaf, cpu::every_operation<double>().evaluate, cpu::rotations::dense);
+        cpu::evaluate_all<double>(g, b->sizes, b->leaf, cpu::every_operation<double>(), cpu::rotations::dense);
     const cpu::tensor<double> t = v[g.result("y")];
     return {t.p, t.p + t.count()};
   }

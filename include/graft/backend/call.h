@@ -11,6 +11,13 @@ namespace graft {
 
 using leaf_views = std::vector<view>;  // one per node; only leaves have data
 
+// Is one of the tensors codes of an encoding?
+inline bool has_codes(const leaf_views& leaves) {
+  for (const view& v : leaves)
+    if (v.beside != nullptr) return true;
+  return false;
+}
+
 struct call {
   size_values sizes;
   leaf_views data;

@@ -24,12 +24,16 @@ template <class Real> class executor : public graft::executor<engine<Real>> {
 };
 
 namespace detail {
-// Those of a layer type, where the library does not have all of them anyway.
-template <class Real, op_set Ops> operations<Real> operations_with() {
+// Those of a layer type, where the library does not have all of them anyway: a weight of floats or doubles brings no
+// products of narrower ones.
+template <class Real, class Element, op_set Ops> operations<Real> operations_with() {
 #if defined(GRAFT_CPU_COMPILED)
   return every_operation<Real>();
 #else
-  return {&evaluate_node<Real, Ops>, Ops};
+  if constexpr (std::is_same_v<Real, Element>)
+    return {&evaluate_node<Real, Ops, weights::as_wide>, Ops};
+  else
+    return {&evaluate_node<Real, Ops>, Ops, &decode_elements<Real>};
 #endif
 }
 }  // namespace detail
@@ -43,16 +47,17 @@ class layer : public compile<Layer, Options...>, public executor<typename compil
   using real = typename compile<Layer, Options...>::real;
   explicit layer(mode how = mode::fused)
       : executor<real>(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
-                       {.has = detail::operations_with<real, own::forward>()}) {
+                       {.has = detail::operations_with<real, typename checked::element, own::forward>()}) {
     give_static_sizes<checked>(*this);
   }
   // What only some programs call brings its operations with it.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
-    if (this->queued().has.have == own::forward) this->queued().has = detail::operations_with<real, own::both>();
+    if (this->queued().has.have == own::forward)
+      this->queued().has = detail::operations_with<real, typename checked::element, own::both>();
     return executor<real>::backward(x, dy, dx, gradients);
   }
   void train(bool on) {
-    this->queued().has = detail::operations_with<real, own::training>();
+    this->queued().has = detail::operations_with<real, typename checked::element, own::training>();
     this->know_formula(0, derived_of<checked>::value);
     executor<real>::train(on);
   }

@@ -18,13 +18,6 @@ struct bound_leaves {
   std::vector<view> leaf;
 };
 
-// Is one of the tensors codes of an encoding?
-inline bool has_codes(const std::vector<view>& leaves) {
-  for (const view& v : leaves)
-    if (v.beside != nullptr) return true;
-  return false;
-}
-
 // What the numbers of the weight of a layer are stored as.
 inline dtype weight_type(const graph& g, const std::vector<view>& leaves) {
   const id weight = g.find("weight");

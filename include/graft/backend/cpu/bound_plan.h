@@ -25,10 +25,12 @@ template <class Real> class bound_plan {
   bool bound() const { return bound_; }
   void unbind() { bound_ = false; }
 
-  // Binds sizes and leaves and forgets everything kept. `tokens`: room for calls with so many rows.
-  [[gnu::cold]] void bind(const size_values& s, const leaf_views& leaves, long long tokens) {
+  // Binds sizes and leaves and forgets everything kept. `tokens`: room for calls with so many rows; `decode`: as
+  // operations have it.
+  [[gnu::cold]] void bind(const size_values& s, const leaf_views& leaves, long long tokens,
+                          code_function<Real> decode) {
     sizes_ = now_.sizes = s;
-    known_ = values<Real>(g_, sizes_, leaves);
+    known_ = values<Real>(g_, sizes_, leaves, decode);
     now_.data.assign(static_cast<std::size_t>(g_.size), view{});
     now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
     has_ = {.made = has_.made}, bound_ = true, room_ = -1, mixed_ = nullptr;
@@ -88,7 +90,7 @@ template <class Real> class bound_plan {
       const auto k = static_cast<std::size_t>(i);
       const view& v = now_.data[k];
       stored_[k] = in_place<Real>(v) ? nullptr : arena_.data() + offset_[k];
-      if (stored_[k] != nullptr) read(v, 0, v.count(), stored_[k]);
+      if (stored_[k] != nullptr) read_numbers(v, 0, v.count(), stored_[k]);
     }
     for (int k = 0; k < p_.launches.size(); ++k) {
       const launch& l = p_.launches[k];
@@ -176,7 +178,7 @@ template <class Real> class bound_plan {
     for (id i = 0; i < g_.size; ++i) {
       if (!p_.live[i] || p_.when.of[i] == stage::data || row(g_[i].what).from == source::integers) continue;
       const id leaf = base_leaf(g_, i);
-      if (leaf >= 0 && read_stored_only(i) && stays_stored<Real>(known.leaf(leaf)))
+      if (leaf >= 0 && read_stored_only(i) && known.stays_stored(known.leaf(leaf)))
         known.leave_stored(i, leaf);
       else if (!kept(i) && !is_leaf(g_[i].what) && !read_again(i))
         known.forget(i);

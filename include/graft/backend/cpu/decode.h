@@ -3,6 +3,7 @@
 #pragma once
 #include <graft/backend/cpu/codes.h>
 #include <graft/backend/cpu/packets.h>
+#include <graft/backend/cpu/tensor.h>
 #include <graft/core/f16.h>
 
 #include <algorithm>
@@ -83,9 +84,16 @@ template <class Real> void decode(const weight_view& w, long long row, long long
         for (long long r = 0; r < rows; ++r) to[r * w.cols + c] = detail::as_number<Real>(p[c * w.col_stride + r]);
   });
 }
+// One row of it.
+template <class Real, weights Of> void decode_row(const weight_view& w, long long row, Real* to) {
+  if constexpr (Of == weights::any)
+    decode(w, row, 1, to);
+  else
+    detail::decode_run(static_cast<const Real*>(w.codes) + row * w.row_stride, w.col_stride, w.cols, to);
+}
 // Elements [from, from + n) of stored data.
 template <class Real> void decode(const void* data, dtype type, long long from, long long n, Real* to) {
-  decode(weight_view{{type}, 1, n, 1, 1, data}, from, 1, to);
+  detail::with_type(data, type, [&](const auto* p) { detail::decode_run(p + from, 1, n, to); });
 }
 // A whole tensor, in row-major order.
 template <class Real> void decode(const view& v, Real* to) {

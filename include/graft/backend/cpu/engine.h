@@ -26,7 +26,11 @@ template <class Real> struct engine {
     status outside = ok;         // what went wrong there in this call
     operations<Real> has = every_operation<Real>();
     cpu::launch_clock* clock = nullptr;  // notes the launches, where there is one
-    status knows(const graph& g) const {
+    [[gnu::cold]] status knows(const graph& g, const leaf_views& leaves) const {
+      if (has.decode == nullptr && has_codes(leaves))
+        return fail(
+            "a tensor is codes, and this layer has no products of them: name their type as that of the layer, as ",
+            "in linear<4096, 4096, nf4<64>, lora<16>>, or use cpu::executor");
       const id i = first_without(g, has.have);
       if (i < 0) return ok;
       return fail("the operation ", row(g[i].what).name,

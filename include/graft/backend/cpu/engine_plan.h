@@ -14,8 +14,8 @@ template <class Real> class engine<Real>::bound {
   bound(const graph& g, const target& to) : plan_(g, to) {}
   [[gnu::cold, gnu::noinline]] ~bound() = default;  // compiled once, not wherever one may end
   status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared&) {
-    if (status known = q.knows(value()); !known) return known;
-    plan_.bind(s, leaves, room.tokens);
+    if (status known = q.knows(value(), leaves); !known) return known;
+    plan_.bind(s, leaves, room.tokens, q.has.decode);
     return ok;
   }
   // The tensors of one of several layers that share this plan.
@@ -84,7 +84,7 @@ template <class Real> status engine<Real>::add(queue&, const view& from, const m
   Real sum[256];
   for (long long at = 0, n = 0; at < to.count(); at += n) {
     n = std::min(to.count() - at, 256LL);
-    read(there, at, n, sum);
+    read_numbers(there, at, n, sum);
     for (long long i = 0; i < n; ++i) sum[i] += values[at + i];
     write(sum, at, n, to);
   }
@@ -96,8 +96,8 @@ status engine<Real>::evaluate(queue& q, const graph& g, const size_values& s, co
   for (id i = 0; i < g.size; ++i)
     if (g[i].what == op::host && !q.host)
       return fail("host function '", g[i].name, "' is not set; give it with host()");
-  if (status known = q.knows(g); !known) return known;
-  values<Real> v = evaluate_all<Real>(g, s, leaves, q.has.evaluate, rotations::blockwise, &q.host);
+  if (status known = q.knows(g, leaves); !known) return known;
+  values<Real> v = evaluate_all<Real>(g, s, leaves, q.has, rotations::blockwise, &q.host);
   for (int k = 0; k < g.outs; ++k)
     if (const mutable_view& to = outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
       write(v[g.out[k].at].p, 0, to.count(), to);

@@ -67,7 +67,7 @@ constexpr bool has_unary = has<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos
 }  // namespace detail
 
 // The operations of the set; that a graph has no others is checked where it is bound.
-template <class Real, op_set Ops>
+template <class Real, op_set Ops, weights Of = weights::any>
 void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const operands<Real>& x, int accumulate) {
   using detail::has;
   using detail::has_unary;
@@ -115,11 +115,12 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       return;
     case op::matmul:
       if constexpr (has<Ops, op::matmul>)
-        matmul(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}, x.end != nullptr ? *x.end : product_end<Real>{});
+        matmul<Real, Of>(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate},
+                         x.end != nullptr ? *x.end : product_end<Real>{});
       return;
     case op::row_dot:
       if constexpr (has<Ops, op::row_dot>)
-        x.a.stored != nullptr ? stored_row_dot(out, *x.a.stored) : row_dot(out, x.a, x.b);
+        x.a.stored != nullptr ? stored_row_dot<Real, Of>(out, *x.a.stored) : row_dot(out, x.a, x.b);
       return;
     case op::sum_to:
       if constexpr (has<Ops, op::sum_to>) sum_to(out, x.a);
@@ -183,7 +184,7 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::row_kron>) row_kron(out, x.a, x.b);
       return;
     case op::gather:
-      if constexpr (has<Ops, op::gather>) gather(out, x.a, x.ids, v.ta, e.part(v));
+      if constexpr (has<Ops, op::gather>) gather<Real, Of>(out, x.a, x.ids, v.ta, e.part(v));
       return;
     case op::scatter:
       if constexpr (has<Ops, op::scatter>) scatter(out, x.a, x.ids, v.ta);
@@ -241,6 +242,8 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::host: (*e.host)(v.name, x.a, out); return;
   }
 }
-template <class Real> operations<Real> every_operation() { return {&evaluate_node<Real, every_op>, every_op}; }
+template <class Real> operations<Real> every_operation() {
+  return {&evaluate_node<Real, every_op>, every_op, &decode_elements<Real>};
+}
 
 }  // namespace graft::cpu

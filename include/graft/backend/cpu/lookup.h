@@ -10,7 +10,7 @@
 
 namespace graft::cpu {
 
-template <class Real>
+template <class Real, weights Of = weights::any>
 void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_column, table_part part = {}) {
   const long long n = out.d[3], entries = w.d[by_column ? 3 : 2];
   for (long long t = 0; t < out.d[2]; ++t) {
@@ -21,7 +21,7 @@ void gather(tensor<Real> out, tensor<Real> w, const std::int64_t* ids, bool by_c
       continue;
     }
     if (w.stored != nullptr)
-      decode(by_column ? w.stored->transposed() : *w.stored, id, 1, to);
+      decode_row<Real, Of>(by_column ? w.stored->transposed() : *w.stored, id, to);
     else if (!by_column)
       std::copy_n(w.p + id * n, n, to);
     else

@@ -128,31 +128,43 @@ template <class Real> void decoded_product(tensor<Real> c, tensor<Real> a, const
 
 }  // namespace detail
 
-// c = a op(W), W in storage, and what follows it. A plain weight of Reals is used where it lies.
-template <class Real>
+// A weight of Reals whose rows or columns are contiguous, which is used where it lies.
+template <class Real> bool lies_as_numbers(const weight_view& w) {
+  return w.how == encoding_of<Real>() && (w.row_stride == 1 || w.col_stride == 1);
+}
+template <class Real> strided<Real> numbers_of(const weight_view& w, bool transposed) {
+  const strided<Real> all{static_cast<const Real*>(w.codes), w.row_stride, w.col_stride};
+  return transposed ? all.transposed() : all;
+}
+
+// c = a op(W), W in storage, and what follows it.
+template <class Real, weights Of = weights::any>
 void stored_product(tensor<Real> c, tensor<Real> a, const weight_view& w, product_mode how,
                     const product_end<Real>& end = {}) {
   const long long m = a.matrices() * a.d[2], k = a.d[3], n = how.tb ? w.rows : w.cols;
   const strided<Real> left{a.p, k, 1};
-  if (w.how == encoding_of<Real>() && (w.row_stride == 1 || w.col_stride == 1)) {
-    const strided<Real> all{static_cast<const Real*>(w.codes), w.row_stride, w.col_stride},
-        right = how.tb ? all.transposed() : all;
+  if (Of == weights::as_wide || lies_as_numbers<Real>(w)) {
+    const strided<Real> right = numbers_of<Real>(w, how.tb);
     return gemm(m, n, k, left, right, c.p, n, how.accumulate, way_of(m, n, k, left, right, n), end);
   }
-  if constexpr (sizeof(Real) == sizeof(float))
-    if (w.how == encoding{dtype::bf16} && w.col_stride == 1 && how.tb && m <= detail::few_of_bf16 &&
-        k > shallow_depth)  // else summed another way
-      return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate, end);
-  detail::decoded_product(c, a, w, how);
-  detail::finish(detail::transposed_roles<Real>(m, n, k, left, left, c.p, n, Real(1)), end);
+  if constexpr (Of == weights::any) {
+    if constexpr (sizeof(Real) == sizeof(float))
+      if (w.how == encoding{dtype::bf16} && w.col_stride == 1 && how.tb && m <= detail::few_of_bf16 &&
+          k > shallow_depth)  // else summed another way
+        return detail::few_tokens_of_bf16(c.p, m, a.p, w, how.accumulate, end);
+    detail::decoded_product(c, a, w, how);
+    detail::finish(detail::transposed_roles<Real>(m, n, k, left, left, c.p, n, Real(1)), end);
+  }
 }
 
-// c = op(W) b, W in storage: what an adapter computes from the weight before there is any data, and its gradient.
-template <class Real> void stored_left_product(tensor<Real> c, const weight_view& w, tensor<Real> b, product_mode how) {
+namespace detail {
+
+// c = op(W) b, decoded in panels of rows.
+template <class Real>
+void decoded_left_product(tensor<Real> c, const weight_view& w, strided<Real> right, product_mode how) {
   const long long n = c.d[3], inner = how.ta ? w.rows : w.cols;
-  const strided<Real> stored{b.p, how.tb ? inner : n, 1}, right = how.tb ? stored.transposed() : stored;
-  const bool few = !how.ta && n <= detail::few_dots;  // then decoding takes as long as the product: each thread decodes
-  const long long panel = few ? 2 * detail::share_unit : usual_blocking.depth, panels = (w.rows + panel - 1) / panel;
+  const bool few = !how.ta && n <= few_dots;  // then decoding takes as long as the product: each thread decodes
+  const long long panel = few ? 2 * share_unit : usual_blocking.depth, panels = (w.rows + panel - 1) / panel;
   const int threads = few ? threads_for(panels, w.rows * w.cols * (n + 8)) : 1;
   on_threads(threads, [&](int t) {
     thread_local memory<Real> wide;
@@ -161,7 +173,7 @@ template <class Real> void stored_left_product(tensor<Real> c, const weight_view
     for (long long r = panels * t / threads * panel; r < std::min(w.rows, panels * (t + 1) / threads * panel);
          r += panel) {
       const long long rows = std::min(panel, w.rows - r);
-      detail::decode_panel(w, r, rows, wide.data());
+      decode_panel(w, r, rows, wide.data());
       if (how.ta)
         gemm(w.cols, n, rows, part.transposed(), {right.p + r * right.row, right.row, right.col}, c.p, n,
              r > 0 && how.accumulate == 0 ? 1 : how.accumulate);
@@ -170,21 +182,32 @@ template <class Real> void stored_left_product(tensor<Real> c, const weight_view
     }
   });
 }
+
+}  // namespace detail
+
+// c = op(W) b, W in storage: what an adapter computes from the weight before there is any data, and its gradient.
+template <class Real, weights Of>
+void stored_left_product(tensor<Real> c, const weight_view& w, tensor<Real> b, product_mode how) {
+  const long long n = c.d[3], m = how.ta ? w.cols : w.rows, inner = how.ta ? w.rows : w.cols;
+  const strided<Real> stored{b.p, how.tb ? inner : n, 1}, right = how.tb ? stored.transposed() : stored;
+  if constexpr (Of == weights::any) return detail::decoded_left_product(c, w, right, how);
+  gemm(m, n, inner, numbers_of<Real>(w, how.ta), right, c.p, n, how.accumulate);
+}
 // Sums of squares of the rows of a weight in storage.
-template <class Real> void stored_row_dot(tensor<Real> out, const weight_view& w) {
+template <class Real, weights Of = weights::any> void stored_row_dot(tensor<Real> out, const weight_view& w) {
   thread_local memory<Real> wide;
   wide.reserve(w.cols);
   for (long long r = 0; r < w.rows; ++r) {
-    decode(w, r, 1, wide.data());
+    decode_row<Real, Of>(w, r, wide.data());
     out.p[r] = dot(wide.data(), wide.data(), w.cols);
   }
 }
 
 // `end`: for a stack of rows times one matrix.
-template <class Real>
+template <class Real, weights Of = weights::any>
 void matmul(tensor<Real> out, tensor<Real> a, tensor<Real> b, product_mode how, const product_end<Real>& end = {}) {
-  if (b.stored != nullptr) return stored_product(out, a, *b.stored, how, end);
-  if (a.stored != nullptr) return stored_left_product(out, *a.stored, b, how);
+  if (b.stored != nullptr) return stored_product<Real, Of>(out, a, *b.stored, how, end);
+  if (a.stored != nullptr) return stored_left_product<Real, Of>(out, *a.stored, b, how);
   const long long inner = a.d[how.ta ? 2 : 3];
   const bool flat = !how.ta && !how.sum && b.matrices() == 1;  // one product for the whole stack
   if (flat) return product(out.p, a.matrices() * a.d[2], out.d[3], a.p, b.p, inner, how, end);

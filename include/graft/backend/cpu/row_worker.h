@@ -57,7 +57,7 @@ template <class Real> class row_worker {
         if (f.g[i].what == op::input && f.p.live[i] && f.p.rows.axis[i] >= 0 && f.at(f.stored, i) == nullptr)
           if (const view& v = f.at(f.now.data, i); !in_place<Real>(v))
             shared_out(all, f.row_elements(i), [&](const row_range& r) {
-              read(v, r.from * f.row_elements(i), r.n * f.row_elements(i), within(f.at(converted_, i), i, r));
+              read_numbers(v, r.from * f.row_elements(i), r.n * f.row_elements(i), within(f.at(converted_, i), i, r));
             });
       for (int k = 0; k < l.count;) {
         const id i = f.p.nodes[l.first + k];
@@ -100,7 +100,7 @@ template <class Real> class row_worker {
   // A few rows at a time go through nodes that need little more than their reading and writing, so that what one writes is
   // in a near cache when the next reads it: so many elements of a value at once.
   static constexpr long long chain_elements = 1 << 15;
-  bool is_done(id i, const row_range& all) const {
+  [[gnu::noinline]] bool is_done(id i, const row_range& all) const {
     return f_->where.into[i] >= 0 || f_->where.along[i] >= 0 || f_->where.same_as[i] >= 0 || only_renames(i, all);
   }
   bool may_chain(id i) const {
@@ -261,7 +261,7 @@ template <class Real> class row_worker {
     return !v.ta && !v.sum && !f_->is_known(v.a) && !mixes(product) && f_->g.sizes.value(v.d[3], f_->now.sizes) > 1;
   }
   // And is the matrix numbers, so that it may follow another?
-  bool follows(id product) const {
+  [[gnu::noinline]] bool follows(id product) const {
     const id matrix = f_->g[product].b;
     return goes_on(product) && (!f_->is_known(matrix) || f_->known.stored(matrix) == nullptr);
   }

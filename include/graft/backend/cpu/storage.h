@@ -23,11 +23,15 @@ template <class Void, class F> void each_run(const basic_view<Void>& v, long lon
     at += take;
   }
 }
-template <class Real> void read(const view& v, long long from, long long n, Real* to) {
-  if (v.beside != nullptr) return decode_elements(weight_of(v, v.size[0], v.size[1]), from, n, to);
+template <class Real> void read_numbers(const view& v, long long from, long long n, Real* to) {
   each_run(v, from, n, [&](long long shift, long long at, long long count) {
     decode(v.data, v.type, at + shift, count, to + (at - from));
   });
+}
+// The same of a tensor that may be codes.
+template <class Real> void read(const view& v, long long from, long long n, Real* to) {
+  if (v.beside != nullptr) return decode_elements(weight_of(v, v.size[0], v.size[1]), from, n, to);
+  read_numbers(v, from, n, to);
 }
 template <class Real> void write(const Real* values, long long from, long long n, const mutable_view& v) {
   each_run(v, from, n, [&](long long shift, long long at, long long count) {

@@ -7,6 +7,9 @@
 
 namespace graft::cpu {
 
+// Which weights a program has compiled products of: numbers as wide as those it computes with, or however they are stored.
+enum class weights : unsigned char { as_wide, any };
+
 template <class Real> struct tensor {
   Real* p = nullptr;
   long long d[4] = {1, 1, 1, 1};

@@ -16,15 +16,18 @@ template <class Real> constexpr dtype real_type = storage<Real>::type;
 
 // A tensor that a kernel can read where it lies.
 template <class Real> bool in_place(const view& v) { return v.type == real_type<Real> && v.contiguous(); }
-// A weight in a narrow encoding, or in another order than by rows, is used where it lies and decoded inside the product.
-template <class Real> bool stays_stored(const view& v) {
+// A weight in a narrow encoding, or in another order than by rows, is used where it lies and decoded inside the product, as
+// far as the products read such weights.
+template <class Real> bool stays_stored(const view& v, weights of) {
   if (v.beside != nullptr) return true;
-  return v.contiguous() ? v.rank > 1 && bits_of(v.type) < bits_of(real_type<Real>) : v.rank == 2;
+  if (of == weights::any)
+    return v.contiguous() ? v.rank > 1 && bits_of(v.type) < bits_of(real_type<Real>) : v.rank == 2;
+  return v.type == real_type<Real> && v.rank == 2 && !v.contiguous() && (v.stride(0) == 1 || v.stride(1) == 1);
 }
 
 // Operands that are read as they are stored, a panel of rows at a time: weights of products, on either side, tables of
 // look-ups, and the rows of a sum of squares. Everybody else reads numbers.
-constexpr bool reads_stored(const graph& g, const node& v, int k) {
+[[gnu::noinline]] constexpr bool reads_stored(const graph& g, const node& v, int k) {
   auto is_matrix = [&](id i) { return g[i].d[0] == dim{1} && g[i].d[1] == dim{1}; };
   if (v.what == op::matmul && !v.sum)
     return is_matrix(v.b) && (k == 1 ? !v.ta : is_matrix(v.a) && base_leaf(g, v.b) < 0);
@@ -35,8 +38,14 @@ constexpr bool reads_stored(const graph& g, const node& v, int k) {
 template <class Real> class values {
  public:
   values() = default;
-  values(const graph& g, const size_values& s, leaf_views leaves)
-      : g_(g), s_(s), leaves_(std::move(leaves)), at_(static_cast<std::size_t>(g.size)), own_(at_.size()) {}
+  // `decode`: as operations have it.
+  values(const graph& g, const size_values& s, leaf_views leaves, code_function<Real> decode)
+      : g_(g),
+        s_(s),
+        leaves_(std::move(leaves)),
+        decode_(decode),
+        at_(static_cast<std::size_t>(g.size)),
+        own_(at_.size()) {}
 
   // A tensor for node i: the leaf's memory where it can be read there, else a copy.
   tensor<Real> operator[](id i) {
@@ -46,9 +55,12 @@ template <class Real> class values {
       if (in_place<Real>(v))
         at_[k] = static_cast<Real*>(const_cast<void*>(v.data));
       else
-        read(v, 0, v.count(), make(i).p);
+        read_all(v, make(i).p);
     }
     return shaped(g_, i, s_, at_[k]);
+  }
+  bool stays_stored(const view& v) const {
+    return cpu::stays_stored<Real>(v, decode_ != nullptr ? weights::any : weights::as_wide);
   }
   bool has(id i) const { return at_[static_cast<std::size_t>(i)] != nullptr; }
   void forget(id i) {
@@ -125,7 +137,7 @@ template <class Real> class values {
   // longer to be written than what reads it takes.
   const view* codes_of(id i) const {
     const id from = base_leaf(g_, i);
-    return from >= 0 && leaf(from).contiguous() && stays_stored<Real>(leaf(from)) ? &leaf(from) : nullptr;
+    return from >= 0 && leaf(from).contiguous() && stays_stored(leaf(from)) ? &leaf(from) : nullptr;
   }
   // Operand k of node i, which is codes: as it is stored, or, for what reads numbers one by one, decoded into the result,
   // or else into memory that lasts as long as the node is computed.
@@ -144,8 +156,12 @@ template <class Real> class values {
       decoded.reserve(t.count());
       t.p = decoded.data();
     }
-    decode(codes, t.p);
+    read_all(codes, t.p);
     return t;
+  }
+  void read_all(const view& v, Real* to) const {
+    v.beside != nullptr ? decode_(weight_of(v, v.size[0], v.size[1]), 0, v.count(), to)
+                        : read_numbers(v, 0, v.count(), to);
   }
   tensor<Real> make(id i) {
     const auto k = static_cast<std::size_t>(i);
@@ -157,6 +173,7 @@ template <class Real> class values {
   graph g_;
   size_values s_;
   leaf_views leaves_;
+  code_function<Real> decode_ = nullptr;
   std::vector<Real*> at_;
   std::vector<memory<Real>> own_;
   std::vector<weight_view> weights_;
@@ -167,11 +184,11 @@ template <class Real> using pins = std::map<id, std::vector<Real>>;
 
 // Every node in turn. `how`: the oracle builds a rotation as a dense matrix, everybody else applies it block by block.
 template <class Real>
-values<Real> evaluate_all(const graph& g, const size_values& s, const leaf_views& leaves, node_function<Real> by,
+values<Real> evaluate_all(const graph& g, const size_values& s, const leaf_views& leaves, const operations<Real>& by,
                           rotations how, const host_function<Real>* host = nullptr,
                           const pins<Real>* pinned = nullptr) {
-  values<Real> v(g, s, leaves);
-  const evaluator<Real> evaluate{g, s, by, how, host};
+  values<Real> v(g, s, leaves, by.decode);
+  const evaluator<Real> evaluate{g, s, by.evaluate, how, host};
   for (id i = 0; i < g.size; ++i) {
     v.compute(i, evaluate);
     if (pinned == nullptr) continue;
