@@ -32,7 +32,7 @@ template <class Void> struct basic_view {
     return n;
   }
   // Are the elements one after the other, in row-major order?
-  constexpr bool contiguous() const {
+  [[gnu::noinline]] constexpr bool contiguous() const {
     long long n = 1;
     for (int i = rank - 1; i >= 0; n *= size[i--])
       if (size[i] > 1 && stride(i) != n) return false;

@@ -29,7 +29,7 @@ struct element_range {
   r.behind = plus(r.behind, 1);
   return r;
 }
-constexpr bool is_sound(const view& v) {
+[[gnu::noinline]] constexpr bool is_sound(const view& v) {
   if (v.rank < 0 || v.rank > 4) return false;
   long long bytes = (bits_of(v.type) + 7) / 8;
   for (int k = 0; k < v.rank; ++k) {

@@ -81,7 +81,7 @@ struct graph {
     return t;
   }
   // A leaf, or a result, by its name with its path.
-  constexpr id find(const char* full) const {
+  [[gnu::noinline]] constexpr id find(const char* full) const {
     for (id i = 0; i < size; ++i)
       if (is_leaf(n[i].what) && paths().is(n[i].path, n[i].name, full)) return i;
     return none_id;

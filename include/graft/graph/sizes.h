@@ -8,6 +8,8 @@
 #include <graft/core/saturate.h>
 #include <graft/graph/path.h>
 
+#include <type_traits>
+
 namespace graft {
 
 struct size_entry {
@@ -29,8 +31,13 @@ inline constexpr long long unknown = -1;
 // A number for every name.
 struct size_values {
   long long v[max_names];
-  constexpr size_values() : v{} {
-    for (long long& x : v) x = unknown;
+  constexpr size_values() : v{} { forget(v, max_names); }
+
+ private:
+  // Asked, as in a sentence of core/result.h, so that g++ makes a loop of it and not a hundred numbers wherever one begins.
+  [[gnu::noinline]] static constexpr void forget(long long* all, int n) {
+    if (std::is_constant_evaluated() && n == 0) return;
+    for (int i = 0; i < n; ++i) all[i] = unknown;
   }
 };
 
@@ -110,7 +117,7 @@ struct size_table {
     return -1;
   }
   // Does d count rows of the call, alone or as a factor?
-  constexpr bool by_token(dim d) const {
+  [[gnu::noinline]] constexpr bool by_token(dim d) const {
     if (d.known()) return false;
     const size_entry& t = e[d.entry()];
     return t.what == size_entry::kind::name ? t.tokens : by_token(t.a) || by_token(t.b);

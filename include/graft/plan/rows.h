@@ -32,7 +32,7 @@ constexpr int token_axis(const graph& g, const node& v) {
   return g.sizes.by_token(v.d[axis]) ? axis : -1;
 }
 // Is operand k of node i read by the piece? What an earlier round left whole can be, too.
-constexpr bool read_by_piece(const graph& g, const row_flow& f, id i, int k) {
+[[gnu::noinline]] constexpr bool read_by_piece(const graph& g, const row_flow& f, id i, int k) {
   const id o = g[i].operand(k);
   if (o < 0 || f.axis[o] < 0 || (f.how[o] == reach::none && !is_leaf(g[o].what))) return false;
   const int after = axis_after(g, g[i], k, f.axis[o]);

@@ -26,7 +26,7 @@ class one_caller {
     bool mine_;
   };
   visit enter() { return visit(inside_); }
-  static error refusal() {
+  [[gnu::cold, gnu::noinline]] static error refusal() {
     return fail("this layer is in a call of another thread; one call at a time, or a layer for each thread");
   }
 

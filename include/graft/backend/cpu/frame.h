@@ -25,16 +25,16 @@ template <class Real> struct frame {
 
   tensor<Real> full(id i, Real* p_at) const { return shaped(g, i, now.sizes, p_at); }
   // n of the rows of a value.
-  tensor<Real> piece(id i, Real* p_at, long long n) const {
+  [[gnu::noinline]] tensor<Real> piece(id i, Real* p_at, long long n) const {
     tensor<Real> t = full(i, p_at);
     if (p.rows.axis[i] >= 0) t.d[p.rows.axis[i]] = tokens == 0 ? 0 : t.d[p.rows.axis[i]] / tokens * n;
     return t;
   }
-  long long row_elements(id i) const { return tokens == 0 ? 0 : count(g, i, now.sizes) / tokens; }
+  [[gnu::noinline]] long long row_elements(id i) const { return tokens == 0 ? 0 : count(g, i, now.sizes) / tokens; }
 
   bool is_known(id i) const { return p.when.of[i] != stage::data; }
   // All rows of a value that was there before this launch.
-  tensor<Real> whole(id i) const {
+  [[gnu::noinline]] tensor<Real> whole(id i) const {
     if (is_known(i)) return known[i];
     const id from = where.same_as[i] >= 0 ? where.same_as[i] : i;
     if (at(stored, from) != nullptr) return full(i, at(stored, from));

@@ -1,12 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// A function outside the language: reads the operand, writes the result of the same sizes.
+// A function outside the language: reads the operand, writes the result of the same sizes. Copies share what it holds. No
+// std::function, since <functional> is a twentieth of what a file with a layer reads.
 #pragma once
 #include <graft/backend/cpu/tensor.h>
 
-#include <functional>
+#include <memory>
+#include <type_traits>
 
 namespace graft::cpu {
 
-template <class Real> using host_function = std::function<void(const char* name, tensor<Real> in, tensor<Real> out)>;
+template <class Real> class host_function {
+ public:
+  host_function() = default;
+  host_function(std::nullptr_t) {}
+  template <class F>
+  requires(!std::is_same_v<F, host_function> && std::is_invocable_v<F&, const char*, tensor<Real>, tensor<Real>>)
+      host_function(F f) {
+    if constexpr (requires { f == nullptr; })
+      if (f == nullptr) return;
+    holds_ = std::make_shared<F>(std::move(f)), call_ = &call<F>;
+  }
+  explicit operator bool() const { return call_ != nullptr; }
+  void operator()(const char* name, tensor<Real> in, tensor<Real> out) const { call_(holds_.get(), name, in, out); }
+
+ private:
+  template <class F> static void call(void* f, const char* name, tensor<Real> in, tensor<Real> out) {
+    (*static_cast<F*>(f))(name, in, out);
+  }
+  std::shared_ptr<void> holds_;
+  void (*call_)(void*, const char*, tensor<Real>, tensor<Real>) = nullptr;
+};
 
 }  // namespace graft::cpu

@@ -26,7 +26,13 @@ template <class Real> class memory {
 
   // At least n elements; what it held is lost when it has to grow.
   void reserve(long long n) {
-    if (n <= n_) return;
+    if (n > n_) grow(n);
+  }
+  Real* data() const { return p_; }
+  long long size() const { return n_; }
+
+ private:
+  [[gnu::noinline]] void grow(long long n) {
     memory fresh;
     const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(Real);
     fresh.p_ = static_cast<Real*>(::operator new(bytes, alignment_of(n)));
@@ -36,10 +42,6 @@ template <class Real> class memory {
 #endif
     *this = std::move(fresh);
   }
-  Real* data() const { return p_; }
-  long long size() const { return n_; }
-
- private:
   static constexpr std::size_t large_page = std::size_t{1} << 21;
   static bool is_large(long long n) { return static_cast<std::size_t>(n) * sizeof(Real) >= 2 * large_page; }
   static std::align_val_t alignment_of(long long n) { return std::align_val_t{is_large(n) ? large_page : 64}; }

@@ -49,12 +49,13 @@ void shallow_rows(const by_columns<Real>& c, bool overwrite, long long i, const 
   auto at = [&]<int Cols>(long long j) {
     const strided<Real> right{c.right.p + j * c.right.col, c.right.row, c.right.col};
     Real* const out = c.out + i + j * c.stride;
-    if (rows == held)
-      return shallow_sums<Packets, Cols>(left, left_apart, right, c.depth, c.sign, overwrite, out, c.stride);
-    Real some[Cols * held] = {};
-    for (int q = 0; q < Cols && !overwrite; ++q) std::copy_n(out + q * c.stride, rows, some + q * held);
-    shallow_sums<Packets, Cols>(left, left_apart, right, c.depth, c.sign, overwrite, some, held);
-    for (int q = 0; q < Cols; ++q) std::copy_n(some + q * held, rows, out + q * c.stride);
+    const bool all_there = rows == held;
+    Real some[Cols * held];
+    if (!all_there) std::fill_n(some, Cols * held, Real(0));
+    for (int q = 0; q < Cols && !all_there && !overwrite; ++q) std::copy_n(out + q * c.stride, rows, some + q * held);
+    shallow_sums<Packets, Cols>(left, left_apart, right, c.depth, c.sign, overwrite, all_there ? out : some,
+                                all_there ? c.stride : held);
+    for (int q = 0; q < Cols && !all_there; ++q) std::copy_n(some + q * held, rows, out + q * c.stride);
   };
   constexpr int cols = shallow_cols * (Packets < shallow_packets ? 2 : 1);
   long long j = 0;
