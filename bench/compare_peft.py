@@ -32,7 +32,7 @@ class Stack(torch.nn.Module):
     def __init__(self):
         super().__init__()
         for i in range(LAYERS):
-            setattr(self, f"lin{i}", torch.nn.Linear(SIZE, SIZE, bias=False))
+            setattr(self, f"lin{i}", torch.nn.Linear(SIZE, SIZE, bias=False, device="cuda"))
 
     def forward(self, x):
         return [getattr(self, f"lin{i}")(x) for i in range(LAYERS)]

@@ -61,3 +61,62 @@ TEST_CASE("gpu: a call allocates nothing") {
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   }
 }
+TEST_CASE("gpu: the passes of a layer in training have one memory for their values, and what was captured stays good") {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) {
+    std::printf("no GPU: %s\n", why.c_str());
+    return;
+  }
+  using bf = __nv_bfloat16;
+  constexpr long long n = 1024, tokens = 8192, b = 32, parameters = n / b * b * (b - 1) / 2;
+  std::vector<bf> numbers(static_cast<std::size_t>(n * n + parameters + 2 * tokens * n));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = __float2bfloat16(static_cast<float>(static_cast<int>(i * 7919 % 201) - 100) * 3e-4F);
+  cuda::buffer given, made, gradients;
+  REQUIRE(bool(given.reserve(static_cast<long long>(numbers.size()) * 2)));
+  REQUIRE(bool(made.reserve(2 * tokens * n * 2)));
+  REQUIRE(bool(gradients.reserve(parameters * 4)));
+  REQUIRE(cudaMemcpy(given.data(), numbers.data(), numbers.size() * 2, cudaMemcpyHostToDevice) == cudaSuccess);
+  const bf *const w = given.as<bf>(), *const v = w + n * n, *const x = v + parameters, *const dy = x + tokens * n;
+  bf *const y = made.as<bf>(), *const dx = y + tokens * n;
+  const auto rows = [](const bf* p) { return view{p, dtype::bf16, {tokens, n, 1, 1}, 2}; };
+  const auto into = [](bf* p) { return mutable_view{p, dtype::bf16, {tokens, n, 1, 1}, 2}; };
+  const auto fetched = [&] {
+    std::vector<unsigned short> all(static_cast<std::size_t>(tokens * n));
+    REQUIRE(cudaMemcpy(all.data(), y, all.size() * 2, cudaMemcpyDeviceToHost) == cudaSuccess);
+    return all;
+  };
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+  for (const bool measured : {false, true}) {  // kernels take memory when they are first launched
+    std::size_t before = 0, after = 0, total = 0;
+    REQUIRE(cudaMemGetInfo(&before, &total) == cudaSuccess);
+    cuda::executor<bf> layer(test::graphs_for("linear", "oft_neumann", false));
+    layer.on(stream).train(true);
+    REQUIRE(bool(layer.size("b", b)));
+    REQUIRE(bool(layer.size("terms", 5)));
+    REQUIRE(bool(layer.set("weight", view{w, dtype::bf16, {n, n, 1, 1}, 2})));
+    REQUIRE(bool(layer.set("oft_R.weight", view{v, dtype::bf16, {n / b, b * (b - 1) / 2, 1, 1}, 2})));
+    REQUIRE(bool(layer.bind({.tokens = tokens})));
+    REQUIRE(bool(layer.forward(rows(x), into(y))));
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    const std::vector<unsigned short> expected = fetched();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t replay = nullptr;
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    const status queued = layer.forward(rows(x), into(y));
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    REQUIRE(bool(queued));
+    REQUIRE(cudaGraphInstantiate(&replay, graph, 0) == cudaSuccess);
+    const mutable_view of_parameters{gradients.data(), dtype::f32, {parameters, 1, 1, 1}, 1};
+    REQUIRE(bool(layer.backward(rows(x), rows(dy), into(dx), {{"oft_R.weight", of_parameters}})));
+    REQUIRE(cudaMemsetAsync(y, 0, tokens * n * 2, stream) == cudaSuccess);
+    REQUIRE(cudaGraphLaunch(replay, stream) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(fetched() == expected);
+    REQUIRE(cudaMemGetInfo(&after, &total) == cudaSuccess);
+    constexpr std::size_t one_value = tokens * n * 2;  // x turned forward, dy W before it is turned backward
+    if (measured) CHECK(before - after < one_value + (8U << 20));
+    cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
+  }
+  cudaStreamDestroy(stream);
+}

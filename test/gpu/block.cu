@@ -127,7 +127,8 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
     if (is_leaf(g[i].what) && row(g[i].what).known == stage::data) known[static_cast<std::size_t>(i)] = {};
   t.reset_cache();
   cuda::code_panel panel;
-  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, nullptr, panel);
+  cuda::shared_slots<bf> shared;
+  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, panel, nullptr);
   INFO(std::string(bound.message()));
   REQUIRE(bool(bound));
   call& c = plan.next_call();

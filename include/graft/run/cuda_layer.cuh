@@ -28,7 +28,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
   executor(const layer_graphs& graphs, mode how, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, how) {
     this->queued().kernels = kernels;
   }
-  // Another stream; kernels and device stay.
+  // Another stream; kernels and device stay. What runs there comes after the calls before: all share one workspace.
   executor& on(cudaStream_t stream, bool alone = false) {
     this->queued().stream = stream, this->queued().alone = alone;
     return *this;

@@ -46,7 +46,7 @@ template <class T> class bound_plan {
   const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
 
   status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
-              const capacity& room, shared_slots<T>* shared, code_panel& panel, call_room* with_others = nullptr);
+              const capacity& room, shared_slots<T>& shared, code_panel& panel, call_room* of_model);
   // What one of several layers brings that share this plan: its tensors, the values that follow from them, and its
   // launches. Sizes are the same, so that the memory of calls fits all of them.
   struct binding {
@@ -101,7 +101,7 @@ template <class T> class bound_plan {
   // How often the addresses that launches use have changed: what was captured before is void.
   long long moves() const {
     return moved_ + memory_.made() + (panel_ != nullptr ? panel_->moves() : 0) +
-           (workspace_ != nullptr ? workspace_->moves() : 0) + (room_ != nullptr ? room_->normed_rows.moves() : 0);
+           (of_adapters_ != nullptr ? of_adapters_->moves() : 0) + (room_ != nullptr ? room_->normed_rows.moves() : 0);
   }
   // Parameter-time values again, from tensors that were written; nothing is allocated.
   // `scratch`: where other plans may use the memory of calls meanwhile.
@@ -122,10 +122,6 @@ template <class T> class bound_plan {
   long long launched() const { return launched_ * p_.launches.size(); }
   void unchain() {
     for (bound_product<T>& b : products_) b.unchain();
-  }
-  // Its own, without what all plans of a model share.
-  long long workspace_bytes() const {
-    return own_room_.values.bytes() + own_room_.workspace.bytes() + own_counters_.bytes();
   }
 
  private:
@@ -154,13 +150,29 @@ template <class T> class bound_plan {
   }
   // An output that lies in the caller's memory: a layer by itself has no room for it. Blocks of a model share theirs.
   bool is_brought(id i) const {
-    if (room_ != &own_room_ || lacking_[i]) return false;
+    if (in_model_ || lacking_[i]) return false;
     for (int k = 0; k < g_.outs; ++k)
       if (unshaped(g_, g_.out[k].at) == i) return true;
     return false;
   }
+  // Nodes that a launch computes, or may have to compute one by one.
+  template <class F> void each_computed(const graft::launch& l, F f) const {
+    for (const int sum : {l.sum, l.beside[0], l.beside[1], l.summed[0], l.summed[1]})
+      if (sum >= 0) f(p_.sums[sum].result);
+    if (l.norm >= 0) f(p_.row_launches[l.norm].norm);
+    for (int k = l.product; l.product >= 0 && k <= l.product + l.together; ++k) {
+      if (p_.products[k].turn >= 0) f(p_.products[k].turn);
+      if (p_.products[k].turned >= 0) f(p_.products[k].result);
+    }
+    if (l.product >= 0 || l.sum >= 0) return;
+    f(l.anchor);
+    if (l.chained >= 0 || l.stack >= 0)
+      for (int n = l.first; n < l.first + l.count; ++n) f(p_.nodes[n]);
+  }
+  long long scratch_of(const graft::launch& l, const size_values& s) const;
   status make_room();
   void aim();
+  void* workspace() const { return of_adapters_ != nullptr ? of_adapters_->data() : memory_.workspace(); }
   // Node i as a product over the tokens reads it: what products stored for it has rows with padding.
   sum_operand operand_of(id raw) const {
     const id i = unshaped(g_, raw);
@@ -305,10 +317,11 @@ template <class T> class bound_plan {
   call_memory memory_;
   const code_panel* panel_ = nullptr;
   long long aimed_ = -1, moved_ = 0, launched_ = 0;
-  call_room own_room_;
-  call_room* room_ = nullptr;  // its own, or the one that all plans of a model share
+  call_room* room_ = nullptr;  // of all plans of the layer, or of the model
+  bool in_model_ = false;
   buffer own_counters_;
-  common_memory* workspace_ = nullptr;  // of the room, or the one that the adapters of a layer share
+  long long workspace_bytes_ = 0;
+  common_memory* of_adapters_ = nullptr;  // the workspace that the adapters of a layer share
   std::uint32_t* counters_ = nullptr;
   bool only_product_ = false;
 };

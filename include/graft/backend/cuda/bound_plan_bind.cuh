@@ -21,8 +21,8 @@ template <class T> bound_plan<T>::bound_plan(const graph& g, const target& to) :
 }
 template <class T>
 status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s,
-                           const leaf_views& leaves, const capacity& room, shared_slots<T>* shared, code_panel& panel,
-                           call_room* with_others) {
+                           const leaf_views& leaves, const capacity& room, shared_slots<T>& shared, code_panel& panel,
+                           call_room* of_model) {
   for (id i = 0; i < g_.size; ++i)
     if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
       return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
@@ -37,7 +37,7 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   g_.sizes.set_tokens(largest, room.tokens);
   reserved_ = largest;
   values_ = values(g_, largest, leaves_, kernels.evaluate, &kernels.ranks);
-  room_ = with_others != nullptr ? with_others : &own_room_;
+  in_model_ = of_model != nullptr, room_ = in_model_ ? of_model : shared.room.get();
   lacking_ = normed_ = node_set(g_.size);
   memory_.lie_in(&room_->values);
   values_.decode_into(panel_ = &panel, dtype_of<T>);
@@ -48,7 +48,7 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   join_ranks(s);
   int rank = 0;
   for (bound_product<T>& b : products_) {
-    if (status st = b.bind(stream, largest, leaves_, one_product() ? shared : nullptr, &panel); !st) return st;
+    if (status st = b.bind(stream, largest, leaves_, one_product() ? &shared : nullptr, &panel); !st) return st;
     rank = std::max(rank, b.rank());
   }
   for (bound_together<T>& b : together_) b.forget();
@@ -56,19 +56,22 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   for (bound_product<T>& b : products_)  // what only a product reads that makes a weight is written as it reads it
     if (const id i = b.update_source(); i >= 0 && readers_[i] == 1 && known_[i])
       values_.into(i, {b.update_place(), dtype_of<T>});
+  const bool together = one_product() && shared.used;
+  of_adapters_ = together ? &shared.workspace : nullptr;
+  workspace_bytes_ = products_.empty() ? 0 : workspace_bound(room.tokens, rank);
+  if (together)
+    if (status st = of_adapters_->reserve(std::exchange(workspace_bytes_, 0)); !st) return st;
+  if (status st = reserve_values(largest); !st) return st;
+  values_.scratch_at(memory_.scratch(call_memory::between_calls));
   if (status st = joined_.compute(stream, g_, kernels_->launches, values_, known_); !st) return st;
   if (status st = pack(stream); !st) return st;
-  if (status st = reserve_values(largest); !st) return st;
   if (products_.empty()) return aim(), status(ok);
   if (p_.norm_of_input >= 0) {
     const id x = p_.row_launches[p_.norm_of_input].result;
     const long long row = g_.sizes.value(g_[x].d[3], s) * static_cast<long long>(sizeof(T));
     if (status st = room_->normed_rows.reserve(most_normed_tokens * row + bytes_of_squares(x)); !st) return st;
   }
-  const bool together = one_product() && shared != nullptr && shared->used;
-  workspace_ = together ? &shared->workspace : &room_->workspace;
-  if (status st = workspace_->reserve(workspace_bound(room.tokens, rank)); !st) return st;
-  buffer& counters = together ? shared->counters : own_counters_;
+  buffer& counters = together ? shared.counters : own_counters_;
   if (counters.bytes() < counter_bytes(room.tokens)) {
     ++moved_;
     if (status st = counters.reserve(counter_bytes(room.tokens)); !st) return st;
@@ -80,18 +83,19 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
 }
 template <class T> status bound_plan<T>::parameters_changed(cudaStream_t stream, buffer* scratch) {
   if (aimed_ != moves()) aim();
+  values_.scratch_at(memory_.scratch(call_memory::between_calls));
   if (scratch != nullptr) {
-    const long long bytes = 4 * values_.scratch(changing_);
+    const long long bytes = values_.scratch(changing_);
     if (bytes > scratch->bytes()) ++moved_;  // also for plans of the same model that were captured with it
     if (status s = scratch->reserve(bytes); !s) return s;
     values_.scratch_at(scratch->as<float>());
   }
-  const status computed = joined_.compute(stream, g_, kernels_->launches, values_, changing_);
-  values_.scratch_at(memory_.scratch());
-  return computed ? pack(stream) : computed;
+  if (status s = joined_.compute(stream, g_, kernels_->launches, values_, changing_); !s) return s;
+  return pack(stream);
 }
 template <class T> status bound_plan<T>::weight_changed(cudaStream_t stream) {
   if (aimed_ != moves()) aim();
+  values_.scratch_at(memory_.scratch(call_memory::between_calls));
   if (status s = joined_.compute(stream, g_, kernels_->launches, values_, known_); !s) return s;
   unchain();
   return pack(stream);
@@ -132,26 +136,18 @@ template <class T> void bound_plan<T>::join_ranks(const size_values& s) {
 template <class T> void bound_plan<T>::collect() {
   known_ = changing_ = computed_ = node_set(g_.size);
   for (bound_product<T>& b : products_) b.each_source([&](id i) { need(i); });
-  for (const token_sum& s : p_.sums) {
-    need(s.factor), need(s.scale), need_known(s.left), need_known(s.right);
-    computed_.add(s.result);
-  }
+  for (const token_sum& s : p_.sums) need(s.factor), need(s.scale), need_known(s.left), need_known(s.right);
   for (const graft::launch& l : p_.launches) {
-    if (l.norm >= 0) {
-      computed_.add(p_.row_launches[l.norm].norm);
+    each_computed(l, [&](id i) { computed_.add(i); });
+    if (l.norm >= 0)
       for (const id n : p_.row_launches[l.norm].inside)
         for (int k = 0; k < 3; ++k) need_known(g_[n].operand(k));
-    }
     for (int k = l.product; l.product >= 0 && k <= l.product + l.together; ++k)
       for (const id turn : {p_.products[k].turn, p_.products[k].turned >= 0 ? p_.products[k].result : none_id})
-        if (turn >= 0) computed_.add(turn), need(g_[turn].b);
-    if (l.product < 0 && l.sum < 0) {
-      computed_.add(l.anchor);
-      for (int n = l.first; n < l.first + l.count; ++n) {
-        if (l.chained >= 0 || l.stack >= 0) computed_.add(p_.nodes[n]);
+        if (turn >= 0) need(g_[turn].b);
+    if (l.product < 0 && l.sum < 0)
+      for (int n = l.first; n < l.first + l.count; ++n)
         for (int k = 0; k < 3; ++k) need_known(g_[p_.nodes[n]].operand(k));
-      }
-    }
   }
   for (int k = 0; k < g_.outs; ++k) need_known(g_.out[k].at);
   for (id i = 0; i < g_.size; ++i) changing_.in[i] = known_[i] && p_.when.of[i] == stage::parameter;

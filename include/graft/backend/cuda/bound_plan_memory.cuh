@@ -40,16 +40,18 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
   for (const row_launch& r : p_.row_launches)  // and norms of long rows for operands of one type
     if (r.norm >= 0)
       for (const id i : {g_[r.norm].a, r.slope, r.added}) keep_narrow(unshaped(g_, i));
-  long long scratch = 4 * std::max(values_.scratch(computed_), values_.scratch(known_));
   for (const bound_attention<T>& a : attentions_)
-    if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); }), scratch = std::max(scratch, a.room());
-  for (const chained_product& c : p_.chained)
-    if (c.sums()) scratch = std::max(scratch, bytes_of_parts(c, largest));
+    if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); });
   std::vector<call_memory::value> written;
   constexpr long long size = sizeof(T);
+  auto scratch = [&](int launch, long long bytes) {
+    if (bytes > 0) written.push_back({launch, none_id, bytes});
+  };
+  scratch(call_memory::between_calls, values_.scratch(known_));
   pads_.clear();
   for (int k = 0; k < p_.launches.size(); ++k) {
     const graft::launch& l = p_.launches[k];
+    scratch(k, scratch_of(l, largest));
     for (const id i : padded_for(g_, p_, l, largest, dtype_of<T>)) {
       pads_.emplace_back(k, i);
       written.push_back({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(i) * size});
@@ -99,7 +101,15 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       for (const int sum : l.summed) write_sum(sum);
     }
   }
-  return memory_.reserve(g_, p_, written, scratch);
+  return memory_.reserve(g_, p_, written, workspace_bytes_);
+}
+template <class T> long long bound_plan<T>::scratch_of(const graft::launch& l, const size_values& s) const {
+  long long bytes = 0;
+  each_computed(l, [&](id i) { bytes = std::max(bytes, values_.scratch(i)); });
+  for (const bound_attention<T>& a : attentions_)
+    if (a.runs() && a.node() == l.anchor) bytes = std::max(bytes, a.room());
+  if (l.chained >= 0 && p_.chained[l.chained].sums()) bytes = std::max(bytes, bytes_of_parts(p_.chained[l.chained], s));
+  return bytes;
 }
 // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones, and
 // for outputs that the caller wants in another type than the launches write, or not at all.
@@ -121,7 +131,6 @@ template <class T> status bound_plan<T>::make_room() {
 // Points everything at the memory of calls as it is now.
 template <class T> void bound_plan<T>::aim() {
   memory_.each([&](id i, void* at) { values_.into(i, {at, narrow_[i] ? dtype_of<T> : dtype::f32}); });
-  values_.scratch_at(memory_.scratch());
   for (bound_product<T>& b : products_) b.memory_moved();
   for (bound_together<T>& b : together_) b.forget();
   aimed_ = moves();

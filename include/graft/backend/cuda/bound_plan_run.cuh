@@ -19,6 +19,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
   for (const row_launch& r : p_.row_launches) normed_.in[r.result] = false;
   for (int k = 0; k < p_.launches.size(); ++k) {
     const graft::launch& l = p_.launches[k];
+    values_.scratch_at(memory_.scratch(k));
     if (clock != nullptr)
       if (status s = clock->note(stream, p_, k); !s) return s;
     if (status s = pad_operands(stream, k); !s) return s;
@@ -151,7 +152,7 @@ status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const 
     const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
     using ran = typename bound_together<T>::ran;
     const auto what = b.run(stream, kernels_->linear, to, m, products_,
-                            {x, y, l.gated >= 0, norm_ahead_of(s.x, m), workspace_->data(), counters_}, alone);
+                            {x, y, l.gated >= 0, norm_ahead_of(s.x, m), workspace(), counters_}, alone);
     if (!what) return what.failure();
     if (*what == ran::products && l.gated >= 0) return run_node(stream, l.gated);
     if (*what != ran::nothing) return ok;
@@ -179,7 +180,7 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   if (with.before == nullptr && !turns_behind && is_read_later(s.before_posts))
     with.before = values_.room(s.before_posts).at;
   if (with.before != nullptr) values_.put(s.before_posts, {with.before, dtype_of<T>});
-  with.workspace = workspace_->data(), with.counters = counters_;
+  with.workspace = workspace(), with.counters = counters_;
   with.ahead = norm_ahead_of(s.x, m), with.behind = norm_behind_of(l, m, to);
   for (int k = 0; k < 2; ++k)
     if (l.beside[k] >= 0) with.sums[k] = sum_beside(l.beside[k], b, with.side);
@@ -279,8 +280,8 @@ template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, cons
   void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
   values_.put(i, {y, dtype_of<T>});
   // A model copies the numbers of its rows before a call, or replays a graph: no two calls overlap.
-  return by->run(stream, to, now_.sizes, at, y, memory_.scratch(), takes ? &apart : nullptr,
-                 {now_.attended, now_.attention_sums}, kernels_->linear.timer, room_ != &own_room_);
+  return by->run(stream, to, now_.sizes, at, y, values_.scratch_now(), takes ? &apart : nullptr,
+                 {now_.attended, now_.attention_sums}, kernels_->linear.timer, in_model_);
 }
 template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
   const int k = written_output(i);

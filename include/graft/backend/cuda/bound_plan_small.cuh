@@ -54,7 +54,7 @@ template <class T> status bound_plan<T>::run_chain(cudaStream_t stream, const ch
   with.tokens = g_.sizes.value(g_[c.z].d[1], now_.sizes);
   if (c.sums())
     with.x = tensor_at(c.x), with.e = place(c.left_sum), with.f = place(c.right_sum),
-    with.partial = static_cast<float*>(memory_.scratch());
+    with.partial = values_.scratch_now();
   return kernels_->launches.chain(stream, with);
 }
 template <class T> status bound_plan<T>::run_small(cudaStream_t stream, const small_stack& s) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the values of a call lie: one piece of device memory for all of them, in which a value takes the place of those
-// that no later launch reads. The layers that share a plan share it, since they run one after the other, and so do all
-// plans of a model; it is laid out for the largest call of any, and whoever holds an address asks whether it is still the
-// same memory.
+// that no later launch reads, and so does the scratch memory of a launch. All plans of a layer share it, since they run one
+// after the other, and so do all plans of a model; it is laid out for the largest call of any.
 #pragma once
 #include <graft/backend/cuda/memory.h>
 #include <graft/plan/plan.h>
@@ -17,9 +16,10 @@ struct normed_result {
   const void *result = nullptr, *gain = nullptr;
   long long rows = 0;
 };
-// What all plans of a model share; a layer has its own, which stays where it is while the layer is captured.
+// What all plans of a model share, or those of a layer, whose memory stays where it is: a caller may have captured them.
 struct call_room {
-  common_memory values, workspace;
+  explicit call_room(common_memory::growth how) : values(how) {}
+  common_memory values;
   // What the last plan made of its result for the norm that the next one begins with: result ⊙ gain, and sums of squares
   // behind it (stream_norm.cuh). Every plan that runs takes it away.
   common_memory normed_rows;
@@ -28,48 +28,61 @@ struct call_room {
 
 class call_memory {
  public:
+  static constexpr int between_calls = -1;
   void lie_in(common_memory* room) { memory_ = room; }
   struct value {
     int launch;  // that writes it
-    id what;
+    id what;     // none: scratch memory of the launch, or of what is computed between calls
     long long bytes;
   };
-  // `written`: in the order of the launches; `scratch`: of the launch that needs most. Nothing moves where all fits.
-  status reserve(const graph& g, const plan& p, const std::vector<value>& written, long long scratch) {
+  // `written`: in the order of the launches; `workspace`: bytes that all of them use. Nothing moves where all fits.
+  status reserve(const graph& g, const plan& p, const std::vector<value>& written, long long workspace) {
     std::vector<int> dies(static_cast<std::size_t>(g.size), -1);
     for (int l = 0; l < p.launches.size(); ++l)
       each_read(g, p, l,
                 [&](id i) { dies[static_cast<std::size_t>(i)] = std::max(dies[static_cast<std::size_t>(i)], l); });
     for (int k = 0; k < g.outs; ++k) dies[static_cast<std::size_t>(unshaped(g, g.out[k].at))] = p.launches.size();
-    std::vector<place> all, live;
-    long long total = 0;
+    const place always{none_id, between_calls, memory_->unbroken(0, aligned(workspace)), aligned(workspace),
+                       p.launches.size()};
+    std::vector<place> all{always}, live{always};
+    long long total = always.at + always.bytes;
     for (const value& v : written) {
       std::erase_if(live, [&](const place& b) { return b.dies < v.launch; });
-      place b{v.what, 0, aligned(v.bytes), std::max(v.launch, dies[static_cast<std::size_t>(v.what)])};
-      for (const place& other : live)  // in the order of their places: the first gap that is wide enough
-        if (b.at + b.bytes > other.at)
-          b.at = std::max(b.at, other.at + other.bytes);
-        else
-          break;
-      live.insert(
-          std::upper_bound(live.begin(), live.end(), b, [](const place& x, const place& y) { return x.at < y.at; }), b);
-      all.push_back(b), total = std::max(total, b.at + b.bytes);
+      place b{v.what, v.launch, 0, aligned(std::max(1LL, v.bytes)), v.launch};
+      if (v.what >= 0) b.dies = std::max(v.launch, dies[static_cast<std::size_t>(v.what)]);
+      for (long long before = -1; before != b.at;) {  // the first gap that is wide enough
+        before = b.at;
+        for (const place& other : live)
+          if (b.at < other.at + other.bytes && other.at < b.at + b.bytes) b.at = other.at + other.bytes;
+        b.at = memory_->unbroken(b.at, b.bytes);
+      }
+      live.push_back(b), all.push_back(b), total = std::max(total, b.at + b.bytes);
     }
-    if (all == values_ && total == scratch_at_ && total + scratch <= memory_->bytes()) return ok;
-    if (status s = memory_->reserve(std::max(256LL, total + scratch)); !s) return s;
-    values_ = std::move(all), scratch_at_ = total, ++made_;
+    if (all == places_ && total <= memory_->bytes()) return ok;
+    if (status s = memory_->reserve(std::max(256LL, total)); !s) return s;
+    places_ = std::move(all), ++made_;
+    scratch_at_.assign(static_cast<std::size_t>(p.launches.size() + 1), -1);
+    for (std::size_t k = 1; k < places_.size(); ++k)
+      if (places_[k].what < 0) scratch_at_[static_cast<std::size_t>(places_[k].launch + 1)] = places_[k].at;
     return ok;
   }
   // How often addresses have changed.
   long long made() const { return made_ + (memory_ != nullptr ? memory_->moves() : 0); }
   template <class F> void each(F f) const {
-    for (const place& b : values_) f(b.what, static_cast<void*>(static_cast<char*>(memory_->data()) + b.at));
+    for (const place& b : places_)
+      if (b.what >= 0) f(b.what, memory_->at(b.at));
   }
-  float* scratch() const { return reinterpret_cast<float*>(static_cast<char*>(memory_->data()) + scratch_at_); }
+  void* workspace() const { return places_.empty() ? nullptr : memory_->at(places_[0].at); }
+  // Of a launch; null where it needs none.
+  float* scratch(int launch) const {
+    const long long at = scratch_at_[static_cast<std::size_t>(launch + 1)];
+    return at < 0 ? nullptr : static_cast<float*>(memory_->at(at));
+  }
 
  private:
   struct place {
     id what;
+    int launch;
     long long at, bytes;
     int dies;
     friend bool operator==(const place&, const place&) = default;
@@ -89,8 +102,9 @@ class call_memory {
   }
 
   common_memory* memory_ = nullptr;
-  std::vector<place> values_;
-  long long scratch_at_ = 0, made_ = 0;
+  std::vector<place> places_;          // the workspace first
+  std::vector<long long> scratch_at_;  // between calls, and of each launch
+  long long made_ = 0;
 };
 
 }  // namespace graft::cuda

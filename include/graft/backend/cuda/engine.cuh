@@ -60,6 +60,7 @@ template <class T> struct engine {
   static void begin(shared& s, const capacity& room, int adapters) {
     s.used = room.rank > 0 || adapters > 1;
     s.rank = padded_rank(room.rank), s.pre = s.weight = false;
+    s.room = std::make_unique<call_room>(common_memory::growth::by_pieces);
   }
   static void consider(shared& s, const target& to, const graph& g, const size_values& sizes, bool folded,
                        const capacity& room) {
@@ -132,7 +133,7 @@ template <class T> struct engine {
       q.own = std::make_shared<own_stream>();
       if (status s = q.own->open(); !s) return s;
     }
-    if (q.room == nullptr) q.room = std::make_shared<call_room>();
+    if (q.room == nullptr) q.room = std::make_shared<call_room>(common_memory::growth::by_moving);
     if (q.beside == nullptr) q.beside = std::make_shared<branches>();
     q.stream = q.own->stream(), q.alone = true;
     return open(q);
@@ -216,7 +217,7 @@ template <class T> struct engine {
    public:
     bound(const graph& g, const target& to) : plan_(g, to) {}
     status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& room, shared& with) {
-      return plan_.bind(q.stream, q.kernels, s, leaves, room, &with, *q.panel, q.room.get());
+      return plan_.bind(q.stream, q.kernels, s, leaves, room, with, *q.panel, q.room.get());
     }
     // The tensors of one of several layers that share this plan.
     using binding = typename bound_plan<T>::binding;
@@ -249,7 +250,6 @@ template <class T> struct engine {
       if (q.timer != nullptr) q.timer->on(q.stream);
       return plan_.run(q.stream, q.where, q.alone, q.clock);
     }
-    long long workspace_bytes(long long) { return plan_.workspace_bytes(); }
 
    private:
     bound_plan<T> plan_;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace graft::cuda {
 
@@ -53,22 +54,50 @@ class buffer {
   int device_ = 0;
 };
 
-// Memory of several whose work is in one order: as large as the one that needs most, and whoever holds an address asks
-// whether it has moved.
+// Memory of several whose work is in one order: as large as the one that needs most. Where it grows by moving, whoever
+// holds an address asks whether it is still the same memory. Addresses that others have, in launches that were captured,
+// stay: it then grows by a further piece, and what needs one stretch lies within a piece.
 class common_memory {
  public:
+  enum class growth : unsigned char { by_moving, by_pieces };
+  common_memory() = default;
+  explicit common_memory(growth how) : how_(how) {}
+
   status reserve(long long bytes) {
-    if (bytes <= memory_.bytes()) return ok;
-    ++moves_;
-    return memory_.reserve(bytes);
+    if (bytes <= bytes_) return ok;
+    if (how_ == growth::by_moving) ++moves_, bytes_ = 0, pieces_.clear();
+    buffer fresh;
+    if (status s = fresh.reserve(bytes - bytes_); !s) return s;
+    pieces_.push_back({bytes, std::move(fresh)}), bytes_ = bytes;
+    return ok;
   }
-  void* data() const { return memory_.data(); }
-  long long bytes() const { return memory_.bytes(); }
+  void* data() const { return at(0); }
+  void* at(long long place) const {
+    long long begin = 0;
+    for (const piece& p : pieces_) {
+      if (place < p.end) return p.memory.as<char>() + (place - begin);
+      begin = p.end;
+    }
+    return nullptr;
+  }
+  // The first place from `place` on where so many bytes lie within one piece, or within the next one.
+  long long unbroken(long long place, long long bytes) const {
+    if (how_ == growth::by_pieces)
+      for (const piece& p : pieces_)
+        if (place < p.end && place + bytes > p.end) place = p.end;
+    return place;
+  }
+  long long bytes() const { return bytes_; }
   long long moves() const { return moves_; }  // how often it has come to lie elsewhere
 
  private:
-  buffer memory_;
-  long long moves_ = 0;
+  struct piece {
+    long long end;
+    buffer memory;
+  };
+  std::vector<piece> pieces_;
+  long long bytes_ = 0, moves_ = 0;
+  growth how_ = growth::by_moving;
 };
 
 }  // namespace graft::cuda

@@ -2,13 +2,16 @@
 // What the launches of a bound product read and write: the tensors of one call, and the one place that all adapters of a layer
 // share, so that a captured launch sees whichever is active.
 #pragma once
+#include <graft/backend/cuda/call_memory.cuh>
 #include <graft/backend/cuda/linear_calls.cuh>
 #include <graft/backend/cuda/packed.cuh>
 #include <graft/graph/op.h>
 
+#include <memory>
+
 namespace graft::cuda {
 
-// What the launches of all adapters of a layer read; not used where there is only one adapter.
+// What the launches of all adapters of a layer read, `used` where there are several; and where their values lie.
 template <class T> struct shared_slots {
   bool used = false;
   int rank = 0;         // padded: what an adapter may have
@@ -17,6 +20,8 @@ template <class T> struct shared_slots {
   packed_adapter<T> now;
   buffer weight_now, counters;
   common_memory workspace;  // of whichever adapter runs: a captured launch outlives the adapter it was captured with
+  // Of all plans of the layer, which point to it.
+  std::unique_ptr<call_room> room = std::make_unique<call_room>(common_memory::growth::by_pieces);
 };
 
 constexpr activation activation_of(op o) {

@@ -46,15 +46,17 @@ class values {
       if (const view* codes = codes_of(g_->out[k].at)) most = std::max(most, codes->count() * bits_of(as) / 8);
     return most;
   }
-  // Elements of extra memory that computing one of the nodes of `wanted` takes at most.
+  // Bytes of extra memory that computing a node takes, or one of the nodes of `wanted` at most.
+  long long scratch(id i) const { return 4 * evaluator<float>{*g_, s_}.scratch(i); }
   long long scratch(const node_set& wanted) const {
     long long most = 0;
     for (id i = 0; i < g_->size; ++i)
-      if (wanted[i]) most = std::max(most, evaluator<float>{*g_, s_}.scratch(i));
+      if (wanted[i]) most = std::max(most, scratch(i));
     return most;
   }
   // Where that lies from now on.
   void scratch_at(float* p) { scratch_at_ = p; }
+  float* scratch_now() const { return scratch_at_; }
   // Sizes and data of one call; there must be room for them.
   void resize(const size_values& s) { s_ = s; }
   const size_values& sizes() const { return s_; }
@@ -233,7 +235,7 @@ GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<
   }
   if (row(v.what).kind == op_class::exchange) return exchange(stream, i, x.a, to);
   if (scratch_at_ == nullptr)
-    if (status s = scratch_.reserve(evaluator<float>{*g_, s_}.scratch(i) * 4); !s) return s;
+    if (status s = scratch_.reserve(scratch(i)); !s) return s;
   x.fresh = v.what == op::rotate_grad, x.composed = composed_of(i);
   if (adds_up(v.what) && !x.fresh) {
     const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
