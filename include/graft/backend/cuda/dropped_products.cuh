@@ -117,8 +117,9 @@ template <class T, int Tiles> __global__ void __launch_bounds__(32 * dropping::m
   load(now, 32 * warp), load_factor(a, 32 * warp);
   for (int c = 32 * warp; c < g.columns; c += stride) {
     load(next, c + stride);
+    if (g.seed != nullptr)
 #pragma unroll
-    for (int k = 0; k < 4; ++k) now[k] = dropping::masked(d, now[k], (row0 + 8LL * k) * g.columns + c + 8 * q);
+      for (int k = 0; k < 4; ++k) now[k] = dropping::masked(d, now[k], (row0 + 8LL * k) * g.columns + c + 8 * q);
 #pragma unroll
     for (int s = 0; s < 2; ++s)
 #pragma unroll
