@@ -15,7 +15,7 @@ for tool in memcheck initcheck synccheck racecheck; do
     options= which=$cases
     case $tool in
       initcheck) which='gpu small in float*,gpu small by mma.sync*' ;;
-      synccheck) options='--num-cuda-barriers 4096' ;;  # with 8192 the tool finds no memory and tracks nothing
+      synccheck) options='--num-cuda-barriers 1024' ;;  # with 8192 it finds no memory and tracks nothing
     esac
     # shellcheck disable=SC2086  # a list of words
     timeout "$seconds" "$sanitizer" --tool "$tool" $options --print-limit 20 --error-exitcode 9 "$build/test/test_gpu" \

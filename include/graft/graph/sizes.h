@@ -8,8 +8,6 @@
 #include <graft/core/saturate.h>
 #include <graft/graph/path.h>
 
-#include <type_traits>
-
 namespace graft {
 
 struct size_entry {
@@ -31,13 +29,8 @@ inline constexpr long long unknown = -1;
 // A number for every name.
 struct size_values {
   long long v[max_names];
-  constexpr size_values() : v{} { forget(v, max_names); }
-
- private:
-  // Asked, as in a sentence of core/result.h, so that g++ makes a loop of it and not a hundred numbers wherever one begins.
-  [[gnu::noinline]] static constexpr void forget(long long* all, int n) {
-    if (std::is_constant_evaluated() && n == 0) return;
-    for (int i = 0; i < n; ++i) all[i] = unknown;
+  constexpr size_values() : v{} {
+    for (long long& x : v) x = unknown;
   }
 };
 
