@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What more devices would give: python3 bench/scaling.py (needs matplotlib). Reads the times measured on one device
-(bench/results/cuda-model.json), counts the bytes of a step, and computes the rest for stated links. Writes the tables of
+(bench/results/cuda-training.json), counts the bytes of a step, and computes the rest for stated links. Writes the tables of
 docs/scaling.md between their marks, and docs/img/scaling.svg."""
 import json
 import pathlib
@@ -13,9 +13,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 root = pathlib.Path(__file__).resolve().parent.parent
-measured = json.loads((root / "bench/results/cuda-model.json").read_text())["measured"]
-layers, tokens, hidden, inner, heads, rank = measured["layers"], 2 * 2048, 4096, 14336, 1024, 16
-step = measured["lora_train_2x2048"] * 1e-6
+measured = json.loads((root / "bench/results/cuda-training.json").read_text())
+layers, tokens, hidden, inner, heads, rank = 4, 2 * 2048, 4096, 14336, 1024, 16
+step = measured["dora_oft_dropout"]["attention_in_five_products"]["lora_us"] * 1e-6
 # LoRA's A and B of q, o; k, v; gate, up, down
 parameters = layers * rank * (2 * (hidden + hidden) + 2 * (hidden + heads) + 3 * (hidden + inner))
 node, inside, between, hop = 8, 450e9, 50e9, 10e-6  # devices of a machine, bytes/s of both links, seconds of one message
