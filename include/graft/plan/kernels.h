@@ -3,7 +3,7 @@
 // the graphs, the target and the sizes, by the same functions that a backend calls before it runs.
 #pragma once
 #include <graft/derive/cost.h>
-#include <graft/derive/in_weight.h>
+#include <graft/derive/grown_weight.h>
 #include <graft/plan/fuse.h>
 
 namespace graft {

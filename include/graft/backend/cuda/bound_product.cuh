@@ -293,7 +293,7 @@ template <class T> class bound_product {
   // What stands between the product and the weight: numbers alone.
   template <class Need> void each_number(Need need) const {
     for (id i = grown_.product; i <= slots_.weight; ++i)
-      for (int k = 0; graft::detail::grows_inside(*g_, i) && k < 3; ++k)
+      for (int k = 0; grows_inside(*g_, i) && k < 3; ++k)
         if (const id o = (*g_)[i].operand(k); o >= 0 && is_scalar((*g_)[o])) need(o);
   }
   status put(cudaStream_t stream, const values& v, id from, pack_matrix<T> how) const {

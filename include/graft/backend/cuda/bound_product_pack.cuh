@@ -40,7 +40,7 @@ status bound_product<T>::grow(cudaStream_t stream, const values& v, const linear
   const cells<float> here{weight_.data(), dtype_of<T>};  // P Q, and in its place the weight
   status found = ok;
   expression_writer writer(
-      *g_, [&](id i) { return graft::detail::grows_inside(*g_, i); },
+      *g_, [&](id i) { return grows_inside(*g_, i); },
       [&](id i) {
         if (i == grown_.product) return shaped(*g_, i, v.sizes(), here);
         if (i == grown_.base)

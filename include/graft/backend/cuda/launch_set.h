@@ -6,7 +6,7 @@
 #include <graft/backend/cuda/known_values.h>
 #include <graft/backend/cuda/side_sources.h>
 #include <graft/backend/cuda/sum_form.h>
-#include <graft/derive/in_weight.h>
+#include <graft/derive/grown_weight.h>
 #include <graft/plan/plan.h>
 
 namespace graft::cuda {
