@@ -5,7 +5,8 @@ import torch
 
 # What begins as zero, or as what changes nothing, gets numbers: no difference may hide behind them.
 RANDOM = ("lora_B", "lora_E", "hada_", "lokr_", "hra_u", "vera_lambda_b", "ia3_l", "oft_R", "boft_R", "miss_block", "vblora",
-          "delora_B", "gralora_B", "road_theta", "c3a_kernel", "randlora_lambda", "hira_B")
+          "delora_B", "gralora_B", "road_theta", "c3a_kernel", "randlora_lambda", "hira_B",
+          "psoft_R.default.weight")
 
 
 def configs(targets, product_rank):
@@ -31,7 +32,7 @@ def configs(targets, product_rank):
         "c3a": lambda: peft.C3AConfig(block_size=128, **on),
         "randlora": lambda: peft.RandLoraConfig(r=32, randlora_alpha=64, projection_prng_key=0, save_projection=True, **on),
         "hira": lambda: peft.HiraConfig(r=16, **on),
-        "psoft": lambda: peft.PsoftConfig(r=16, psoft_alpha=16, **on),
+        "psoft": lambda: peft.PsoftConfig(r=16, psoft_alpha=16, psoft_svd="lowrank", **on),
     }
 
 
