@@ -96,3 +96,18 @@ TEST_CASE("brackets: products with different inputs, or a matrix that depends on
   SAYS_NOW(written(made([](ex x, ex z, ex P, ex Q) { return x * P + z + x * Q; }), "y"), "x @ (P + Q) + z");
   SAYS_NOW(written(made([](ex x, ex z, ex P, ex Q) { return x * P - z - x * Q; }), "y"), "x @ P - z - x @ Q");
 }
+
+TEST_CASE("brackets: matrices that are smaller than their products are added first, whatever they depend on") {
+  auto made = [](auto f) {
+    builder g;
+    const scope p{&g};
+    const extent n = p.size("n", dyn, 4096), r = p.size("r", dyn, 8);
+    const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), r), U = p.param("U", n, r);
+    g.give(f(U, t(x) * x).i, "y");
+    return simplify(g);
+  };
+  SAYS_NOW(written(made([](ex U, ex G) { return U * G + U * t(strict_upper(G)); }), "y"),
+           "U @ (x' @ x + strict_upper(x' @ x)')");
+  SAYS_NOW(written(made([](ex U, ex G) { return t(U) * (U * G) + t(U) * (U * strict_upper(G)); }), "y"),
+           "U' @ (U @ (x' @ x)) + U' @ (U @ strict_upper(x' @ x))");
+}

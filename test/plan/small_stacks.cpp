@@ -71,3 +71,14 @@ TEST_CASE("small_stacks: one product stays a launch of its own, and so do matric
   CHECK(kernels(64) == 4);
   CHECK(kernels(128) == 10);
 }
+TEST_CASE("small_stacks: single matrices are a stack of one") {
+  const graph g = backward_of<hra<8>>();
+  const plan p = fuse(g, sm_90);
+  REQUIRE(p.stacks.size() == 1);
+  CHECK((steps_of(p, op::matmul, g) == 2 && steps_of(p, op::upper, g) == 1 && steps_of(p, op::add, g) == 1));
+  CHECK(g.sizes.value(g[p.stacks[0].inside[0]].d[3], size_values{}) == 8);
+  const graph turned = backward_of<psoft<16>>();
+  const plan of_turned = fuse(turned, sm_90);
+  REQUIRE(of_turned.stacks.size() == 1);
+  CHECK((steps_of(of_turned, op::matmul, turned) == 4 && steps_of(of_turned, op::unskew, turned) == 1));
+}

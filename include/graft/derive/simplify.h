@@ -3,7 +3,8 @@
 //     s (x Bᵀ) = (s x) Bᵀ = x (s B)ᵀ       a parameter-time scalar moves onto the parameter-time operand,
 //     (s x)ᵀ y = s (xᵀ y)                  or out of the product
 //     ||W + s B A||²_row = ||W||²_row + 2 s <W Aᵀ, B>_row + s² <B (A Aᵀ), B>_row       DoRA's norm without V
-//     x P + x Q = x (P + Q)                one product instead of two where both matrices are known before the data
+//     x P + x Q = x (P + Q)                one product instead of two where both matrices are known before the data,
+//                                          or smaller than the products
 // so that the largest part, ||W||², is computed once per load and the rest from rank-r products.
 #pragma once
 #include <graft/derive/walk.h>
@@ -66,16 +67,21 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
   return make::row_dot(g, p, q);
 }
 
-// u + x Q where u has a term x P: the matrices are added instead of the products.
+// Are the matrices of x P and x Q to be added instead of the products?
+constexpr bool adds_before(const builder& g, id first, const node& v, const sequence<bool>& data) {
+  const node& u = g.n[first];
+  if (u.what != op::matmul || u.a != v.a || u.ta != v.ta || u.sum || v.sum) return false;
+  const bool known = data[u.a] && !data[u.b] && !data[v.b] && u.tb == v.tb && same_shape(g.n[u.b], g.n[v.b]);
+  return known || (data[u.b] && data[v.b] && nominal_count(g, u.b) < nominal_count(g, first));
+}
+// u + x Q where u has a term x P.
 constexpr id add_product(builder& g, op how, id sum, const node& product, const sequence<bool>& data) {
   const node u = g.n[sum];
-  auto known_before = [&](id i) { return !data[i]; };
-  if (u.what == op::matmul) {
-    const bool fits = u.a == product.a && u.ta == product.ta && u.tb == product.tb && !u.sum && data[u.a] &&
-                      known_before(u.b) && same_shape(g.n[u.b], g.n[product.b]);
-    if (!fits) return none_id;
-    const id both = make::pointwise(g, how, u.b, product.b, product.line);
-    return make::matmul(g, u.a, both, u.ta, u.tb, product.line);
+  if (adds_before(g, sum, product, data)) {
+    const bool same = u.tb == product.tb;
+    auto as_read = [&](const node& m) { return m.tb && !same ? make::transpose(g, m.b) : m.b; };
+    const id both = make::pointwise(g, how, as_read(u), as_read(product), product.line);
+    return make::matmul(g, u.a, both, u.ta, same && u.tb, product.line);
   }
   if (u.what != op::add) return none_id;
   if (const id right = add_product(g, how, u.b, product, data); right >= 0) return make::add(g, u.a, right, u.line);
@@ -105,7 +111,7 @@ constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
     case op::add:
     case op::sub: {
       const node p = g.n[v.b];
-      if (p.what != op::matmul || p.sum || data[p.b] || !data[p.a]) break;
+      if (p.what != op::matmul) break;
       if (const id folded = add_product(g, v.what, v.a, p, data); folded >= 0) return folded;
       break;
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// small_stacks: products and sums of square matrices that come in stacks of the same number and do not grow with the tokens:
-// what lies between the gradient of a rotation's blocks and that of its parameters (OFT, BOFT),
-//     dV = unskew(((I - Q)ᵀ …) …)      one matrix of each stack at a time
+// small_stacks: products and sums of small square matrices, single ones or stacks of the same number, that do not grow with
+// the tokens: what lies between the gradient of a rotation and that of its parameters (OFT, BOFT, HRA),
+//     dV = unskew(((I - Q)ᵀ …) …)                     one matrix of each stack at a time
+//     dT = upper(T⁻ᵀ (ÛᵀG) T⁻ᵀ)                        rank x rank
 // A target that has a kernel for it takes a matrix of every stack through all of them in one launch, and stores what others
 // read.
 #pragma once
@@ -27,7 +28,7 @@ struct stack_finder {
 
   constexpr bool square(id i) const {
     const node& v = g[i];
-    return v.d[2] == v.d[3] && v.d[2] != dim{1} && (v.d[0] != dim{1} || v.d[1] != dim{1});
+    return v.d[2] == v.d[3] && v.d[2] != dim{1};
   }
   constexpr bool reads(const node& like, id o) const { return same_shape(g[o], like) || is_scalar(g[o]); }
   constexpr bool joins(id i) const {
@@ -36,7 +37,7 @@ struct stack_finder {
     if (v.what == op::unskew) return square(v.a);
     if (!square(i)) return false;
     if (v.what == op::matmul) return !v.sum && same_shape(g[v.a], v) && same_shape(g[v.b], v);
-    if (v.what == op::transpose) return true;
+    if (v.what == op::transpose || v.what == op::upper) return true;
     return (v.what == op::add || v.what == op::sub || v.what == op::mul) && reads(v, v.a) && reads(v, v.b);
   }
   // Nothing outside of it follows from it and is followed by it: it can be one launch.
