@@ -104,38 +104,102 @@ TEST_CASE("codes: products from codes are those of the numbers that they mean") 
         }
 }
 
-TEST_CASE("codes: one token on rows of whole blocks, whatever the sizes of its numbers") {
-  const long long rows = 7, cols = 8192;
-  for (const named_encoding& e : every_encoding()) {
-    const coded_and_plain w(normal_numbers(rows * cols, 13), rows, cols, e.how);
-    for (const float least : {1.0F, 1e-6F, 1e-30F, 0.0F}) {
-      INFO(e.name, ", down to ", least);
-      std::vector<float> x = normal_numbers(cols, 14), y(rows);
-      for (long long i = cols / 2; i < cols; ++i) x[static_cast<std::size_t>(i)] *= least;
-      cpu::stored_product<float>({y.data(), {1, 1, 1, rows}}, {x.data(), {1, 1, 1, cols}}, w.as_weight(),
-                                 {false, true});
-      for (std::size_t r = 0; r < y.size(); ++r) {
-        double sum = 0, size = 0;
-        for (std::size_t i = 0; i < x.size(); ++i) {
-          const double v = static_cast<double>(w.numbers[r * x.size() + i]) * static_cast<double>(x[i]);
-          sum += v, size += std::abs(v);
-        }
-        CHECK(std::abs(static_cast<double>(y[r]) - sum) < 1e-6 * size);
+namespace {
+
+// How far y = x wᵀ is from the sum in double, over what is added up: the largest of all rows and tokens.
+double worst_of_size(const coded_and_plain& w, const std::vector<float>& x, const std::vector<float>& y) {
+  const std::size_t rows = static_cast<std::size_t>(w.codes.rows), cols = static_cast<std::size_t>(w.codes.cols);
+  double worst = 0;
+  for (std::size_t t = 0; t < x.size() / cols; ++t)
+    for (std::size_t r = 0; r < rows; ++r) {
+      double sum = 0, size = 0;
+      for (std::size_t i = 0; i < cols; ++i) {
+        const double v = static_cast<double>(w.numbers[r * cols + i]) * static_cast<double>(x[t * cols + i]);
+        sum += v, size += std::abs(v);
       }
-      x[70] = INFINITY;
-      cpu::stored_product<float>({y.data(), {1, 1, 1, rows}}, {x.data(), {1, 1, 1, cols}}, w.as_weight(),
-                                 {false, true});
-      CHECK_FALSE(std::isfinite(y[0]));
+      const double away = std::abs(static_cast<double>(y[t * rows + r]) - sum) / (size > 0 ? size : 1);
+      worst = away <= worst ? worst : away;
+    }
+  return worst;
+}
+std::vector<float> product_of(const coded_and_plain& w, std::vector<float> x) {
+  const long long rows = w.codes.rows, cols = w.codes.cols, m = static_cast<long long>(x.size()) / cols;
+  std::vector<float> y(static_cast<std::size_t>(m * rows));
+  cpu::stored_product<float>({y.data(), {1, 1, m, rows}}, {x.data(), {1, 1, m, cols}}, w.as_weight(), {false, true});
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("codes: few tokens on rows of whole blocks, whatever the sizes of their numbers") {
+  for (const named_encoding& e : every_encoding())
+    for (const long long cols : {8192LL, 352LL}) {
+      const long long rows = cols > 4096 ? 7 : 11;
+      const coded_and_plain w(normal_numbers(rows * cols, 13), rows, cols, e.how);
+      for (const long long m : {1LL, 2LL, 3LL, 4LL, 5LL, 16LL})
+        for (const float least : {1.0F, 1e-6F, 1e-30F, 0.0F}) {
+          INFO(e.name, ", ", cols, " columns, ", m, " tokens, down to ", least);
+          std::vector<float> x = normal_numbers(m * cols, 14);
+          for (long long i = 0; i < m * cols; ++i)  // half of a token is small, and one token is larger than the other
+            x[static_cast<std::size_t>(i)] *= (i % cols < cols / 2 ? 1.0F : least) * (i / cols == 1 ? 1e3F : 1.0F);
+          CHECK(worst_of_size(w, x, product_of(w, x)) < 1e-6);
+          x[70] = INFINITY;
+          CHECK_FALSE(std::isfinite(product_of(w, x)[0]));
+        }
+    }
+}
+
+// Digits that are bytes must not add up to more than a register holds: here all are as large as they can be. Floats that are
+// rounded the same way at every addition may be 1e-5 away.
+TEST_CASE("codes: numbers of one size and sign, and of which one is larger") {
+  const long long rows = 5, cols = 8192;
+  for (const named_encoding& e : every_encoding())
+    for (const float sign : {1.0F, -1.0F}) {
+      const coded_and_plain w(std::vector<float>(static_cast<std::size_t>(rows * cols), sign), rows, cols, e.how);
+      for (const long long m : {1LL, 2LL})
+        for (const float part : {1.0F, 126.498F / 127, 126.502F / 127, 0.5F / 127}) {
+          INFO(e.name, ", ", m, " tokens, ", sign, " and ", part);
+          std::vector<float> x(static_cast<std::size_t>(m * cols), -part);
+          for (std::size_t i = 0; i < x.size(); i += 32) x[i] = -1;
+          CHECK(worst_of_size(w, x, product_of(w, x)) < 1e-4);
+        }
+    }
+}
+
+TEST_CASE("codes: a product has the same bits wherever x and the weight lie, and whichever rows are asked for") {
+  const long long rows = 13, cols = 512;
+  for (const named_encoding& e : every_encoding()) {
+    INFO(e.name);
+    if (e.how.scaled == scaled_by::tensor || cols % std::max(1, e.how.block) != 0) continue;
+    const coded_and_plain w(normal_numbers(rows * cols, 17), rows, cols, e.how);
+    for (const long long m : {1LL, 3LL, 4LL}) {
+      const std::vector<float> x = normal_numbers(m * cols, 18), y = product_of(w, x);
+      for (const std::size_t away : {1U, 3U}) {
+        std::vector<unsigned char> bytes(w.codes.codes.size() + away);
+        std::copy(w.codes.codes.begin(), w.codes.codes.end(), bytes.begin() + static_cast<std::ptrdiff_t>(away));
+        std::vector<float> moved(x.size() + away), again(y.size());
+        std::copy(x.begin(), x.end(), moved.begin() + static_cast<std::ptrdiff_t>(away));
+        weight_view view = w.as_weight();
+        view.codes = bytes.data() + away;
+        cpu::stored_product<float>({again.data(), {1, 1, m, rows}}, {moved.data() + away, {1, 1, m, cols}}, view,
+                                   {false, true});
+        CHECK(again == y);
+        view.rows = 3;  // fewer than are multiplied at a time
+        cpu::stored_product<float>({again.data(), {1, 1, m, 3}}, {moved.data() + away, {1, 1, m, cols}}, view,
+                                   {false, true});
+        for (std::size_t t = 0; t < static_cast<std::size_t>(m); ++t)
+          for (std::size_t r = 0; r < 3; ++r) CHECK(again[t * 3 + r] == y[t * static_cast<std::size_t>(rows) + r]);
+      }
     }
   }
 }
 
 TEST_CASE("codes: few tokens on rows of whole blocks") {
   const long long rows = 71, cols = 512;
-  const std::vector<float> x = normal_numbers(17 * cols, 15);
+  const std::vector<float> x = normal_numbers(64 * cols, 15);
   for (const named_encoding& e : every_encoding()) {
     const coded_and_plain w(normal_numbers(rows * cols, 16), rows, cols, e.how);
-    for (const long long m : {1LL, 2LL, 3LL, 4LL, 7LL, 16LL, 17LL}) {
+    for (const long long m : {1LL, 2LL, 3LL, 4LL, 7LL, 16LL, 17LL, 33LL, 64LL}) {
       std::vector<float> from(x.begin(), x.begin() + m * cols), y(static_cast<std::size_t>(m * rows), 2.0F);
       cpu::stored_product<float>({y.data(), {1, 1, m, rows}}, {from.data(), {1, 1, m, cols}}, w.as_weight(),
                                  {false, true, false, -1});

@@ -28,6 +28,16 @@ inline float scale_at(const planes& p, long long k) {
   }
 }
 
+// Scales [first, first + n) of a weight whose scales are codes, those with the same second scale at a time.
+inline void nested_scales(const planes& p, long long first, long long n, float* to) {
+  const auto* const codes = static_cast<const unsigned char*>(p.scales);
+  for (long long k = first, end = first + n; k < end;) {
+    const long long second = block_of(k, p.how.second_block), stop = std::min(end, (second + 1) * p.how.second_block);
+    const float scale = p.second_scales[second], offset = p.offset;
+    for (; k < stop; ++k) *to++ = encodings::nested_scale(p.second_table[codes[k]], scale, offset);
+  }
+}
+
 namespace detail {
 
 // The scale of element `at`, and where the elements end that share it.

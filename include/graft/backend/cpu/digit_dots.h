@@ -1,102 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token and rows of four-bit codes by a processor's products of bytes. A number of the table, and a number of x over
-// the largest of its block, is three digits to the base 128:
-//     v = (d0 128² + d1 128 + d2) / whole,    whole = 127 · 128²
-// as exact as a float of that size. A permutation of bytes looks the digits of 16 codes up at once; the six products of
-// digits that count are sums of integers, without rounding, and only whole blocks are added as floats. NEON has both
-// instructions; where nvcc compiles, which cannot read them, and elsewhere there is nothing here.
+// Few tokens and rows of codes by a processor's products of bytes (byte_products.h): y = sum_b scale_b (sum_k code_k x_k) with
+// codes and x as digits. A code is looked up once and meets four tokens; sums of whole numbers are not rounded, and only
+// pieces of a row are added as floats.
 #pragma once
-#include <graft/backend/cpu/codes.h>
-#include <graft/backend/cpu/memory.h>
+#include <graft/backend/cpu/digit_sums.h>
+#include <graft/backend/cpu/whole_digits.h>
 
-#if defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_NEON) && !defined(__CUDACC__)
-#include <arm_neon.h>
+#include <utility>
 
-namespace graft::cpu::detail {
+namespace graft::cpu {
 
-inline constexpr float whole_digits = 127.0F * 16384.0F;
+#if (defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)) && defined(__ARM_NEON) && \
+    !defined(__CUDACC__)
+namespace detail {
 
-inline void digits_of(float v, signed char* to, long long apart) {
-  const int all = static_cast<int>(v + (v < 0 ? -0.5F : 0.5F)), first = (all + 8192) >> 14, rest = all - first * 16384;
-  const int second = (rest + 64) >> 7;
-  to[0] = static_cast<signed char>(first), to[apart] = static_cast<signed char>(second);
-  to[2 * apart] = static_cast<signed char>(rest - second * 128);
-}
-// x, and what each block was divided by. `apart`: of 32 numbers first those with codes in the upper halves of bytes.
-class digits_of_x {
- public:
-  // False where a number is not finite, or all of a block are so small that their quotients would not be exact.
-  bool make(const float* x, long long n, long long block, bool apart = true) {
-    n_ = n, digits_.reserve(3 * n), scales_.reserve(n / block);
-    for (long long b = 0; b < n / block; ++b) {
-      const float* const from = x + b * block;
-      const float most = largest_magnitude(from, block);
-      float all_finite = 0;
-      for (long long i = 0; i < block; ++i) all_finite += from[i] * 0.0F;
-      if (all_finite != 0 || (most > 0 && most < 1e-25F)) return false;
-      scales_.data()[b] = most / whole_digits * (16384.0F / whole_digits);
-      const float factor = most > 0 ? whole_digits / most : 0.0F;
-      for (long long i = 0; i < block; ++i)
-        digits_of(from[i] * factor, digits_.data() + b * block + (apart ? i / 32 * 32 + i % 2 * 16 + i % 32 / 2 : i),
-                  n);
-    }
-    return true;
-  }
-  int8x16_t at(int digit, long long i) const { return vld1q_s8(digits_.data() + digit * n_ + i); }
-  float scale(long long b) const { return scales_.data()[b]; }
-
- private:
-  memory<signed char> digits_;
-  memory<float> scales_;
-  long long n_ = 0;
-};
-// Sums of products of digits: those worth 1, 1/128 and 1/128².
-struct digit_sums {
-  int32x4_t first = vdupq_n_s32(0), second = first, third = first;
-
-  void add(const int8x16_t (&table)[3], uint8x16_t codes, const int8x16_t (&x)[3]) {
-    const int8x16_t a = vqtbl1q_s8(table[0], codes), b = vqtbl1q_s8(table[1], codes), c = vqtbl1q_s8(table[2], codes);
-    first = vdotq_s32(first, a, x[0]);
-    second = vdotq_s32(vdotq_s32(second, a, x[1]), b, x[0]);
-    third = vdotq_s32(vdotq_s32(vdotq_s32(third, a, x[2]), b, x[1]), c, x[0]);
-  }
-  float32x4_t value() const {  // counted in units of the third
-    const int32x4_t low = vaddq_s32(vshlq_n_s32(second, 7), third);
-    return vfmaq_n_f32(vcvtq_f32_s32(low), vcvtq_f32_s32(first), 16384.0F);
-  }
-};
-
-// out[i] += sign (row first + i of w) x for `rows` rows, two at a time. Rows are whole blocks.
-inline void digit_dots(const weight_view& w, long long first, long long rows, const digits_of_x& x, float sign,
-                       float* out) {
-  const float* const values = w.how.codes == dtype::nf4 ? encodings::nf4_codes::table : encodings::fp4_codes::table;
-  signed char digits[3][16];
-  for (int c = 0; c < 16; ++c) digits_of(values[c] * whole_digits, digits[0] + c, 16);
-  const int8x16_t table[3] = {vld1q_s8(digits[0]), vld1q_s8(digits[1]), vld1q_s8(digits[2])};
-  const uint8x16_t lower = vdupq_n_u8(15);
-  const long long block = w.how.block, blocks = w.cols / block;
-  for (long long i = 0; i < rows; i += 2) {
-    const long long row[2] = {first + i, first + std::min(i + 1, rows - 1)};
-    const unsigned char* codes[2];
-    for (int r = 0; r < 2; ++r) codes[r] = static_cast<const unsigned char*>(w.codes) + row[r] * w.cols / 2;
-    float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-    for (long long b = 0; b < blocks; ++b) {
-      digit_sums in_block[2];
-      for (long long k = b * block; k < (b + 1) * block; k += 32) {
-        const int8x16_t even[3] = {x.at(0, k), x.at(1, k), x.at(2, k)};
-        const int8x16_t odd[3] = {x.at(0, k + 16), x.at(1, k + 16), x.at(2, k + 16)};
-        for (int r = 0; r < 2; ++r) {
-          const uint8x16_t bytes = vld1q_u8(codes[r] + k / 2);
-          in_block[r].add(table, vshrq_n_u8(bytes, 4), even);
-          in_block[r].add(table, vandq_u8(bytes, lower), odd);
+// Rows [row, row + rows) of w with groups of tokens from `group` on, of which there are `tokens` tokens. As many sums of
+// rows as Row has members.
+template <class Sums, int Tokens, class Codes, std::size_t... Row>
+[[gnu::noinline, gnu::hot]] void digit_tile(std::index_sequence<Row...>, const Codes& w, const digits_of_x& x,
+                                            long long columns, long long row, long long rows, long long group,
+                                            long long tokens, float sign, float* out, long long stride) {
+  constexpr int some_rows = Sums::groups * product_side, groups = sizeof...(Row) * Sums::groups;
+  auto rows_from = [&](std::size_t r) {
+    long long at[some_rows];
+    for (int i = 0; i < some_rows; ++i) at[i] = row + std::min(static_cast<long long>(r) * some_rows + i, rows - 1);
+    return typename Codes::template rows<some_rows>(w, at);
+  };
+  const typename Codes::template rows<some_rows> codes[] = {rows_from(Row)...};
+  Sums sums[sizeof...(Row)][Tokens];
+  const long long piece = w.piece();
+  long long k = 0, p = 0;
+  do {  // there is a column, and one in every piece: what the compiler does not know costs it copies of all sums
+    const long long first = k, end = Codes::whole_pieces ? k + piece : std::min(columns, k + piece);
+    for (auto& of_rows : sums)
+      for (Sums& s : of_rows) s.begin();
+    do {
+      uint8x16_t read[groups][Codes::read_registers];
+#pragma GCC unroll 8
+      for (int g = 0; g < groups; ++g) codes[g / Sums::groups].read(g % Sums::groups, k, read[g]);
+#pragma GCC unroll 4
+      for (int i = 0; i < registers_of_32; ++i)
+#pragma GCC unroll 8
+        for (int g = 0; g < groups; ++g) {
+          int8x16_t digits[Codes::digits];
+          codes[g / Sums::groups].digits_of(read[g], i, digits);
+          for (int t = 0; t < Tokens; ++t)
+            sums[g / Sums::groups][t].add(g % Sums::groups, digits, x.at(group + t, k) + i * Sums::x_bytes);
         }
-      }
-      for (int r = 0; r < 2; ++r)
-        sum[r] = vfmaq_n_f32(sum[r], in_block[r].value(), scale_at(*w.beside, row[r] * blocks + b) * x.scale(b));
+    } while ((k += 32) < end);
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < sizeof...(Row); ++r) {
+      const float32x4_t scale = codes[r].scale(first);
+      for (int t = 0; t < Tokens; ++t) sums[r][t].end(vmulq_f32(scale, for_tokens(x.scales(group + t, p))));
     }
-    for (int r = 0; r < 2 && i + r < rows; ++r) out[i + r] += sign * vaddvq_f32(sum[r]);
-  }
+  } while (++p, k < columns);
+#pragma GCC unroll 4
+  for (std::size_t r = 0; r < sizeof...(Row); ++r)
+#pragma GCC unroll 4
+    for (int t = 0; t < Tokens; ++t) {
+      const long long i = static_cast<long long>(r) * some_rows, j = t * product_side;
+      sums[r][t].give(sign, out + i + j * stride, stride, rows - i, tokens - j);
+    }
 }
 
-}  // namespace graft::cpu::detail
+// out[i + t stride] += sign (row first + i of w) x_t for `rows` rows. Rows are taken four groups at a time for one group of
+// tokens, two for two: as many as there are registers for. False, with nothing done, where x has no digits.
+template <class Codes>
+bool digit_dots_of(Codes w, const weight_view& all, long long first, long long rows, const float* from,
+                   long long tokens, float sign, float* out, long long stride) {
+  thread_local digits_of_x x;
+  if (!x.make(from, all.cols, tokens, w.piece(), Codes::even_first, Codes::unit)) return false;
+  using one_token = std::conditional_t<product_side == 2, lone_sums, full_sums>;
+  constexpr long long in_cache = 32;  // rows, until all tokens have met them
+  for (long long i = 0; i < rows; i += in_cache) {
+    const long long end = std::min(rows, i + in_cache);
+    w.begin(first + i, end - i);
+    auto by = [&]<class Sums, int Rows, int Tokens>(long long group) {
+      constexpr long long step = Rows * Sums::groups * product_side;
+      const long long t = group * product_side;
+      for (long long r = i; r < end; r += step)
+        digit_tile<Sums, Tokens>(std::make_index_sequence<Rows>(), w, x, all.cols, first + r, std::min(step, end - r),
+                                 group, tokens - t, sign, out + r + t * stride, stride);
+    };
+    if (tokens == 1) {
+      by.template operator()<one_token, one_token::groups == 2 ? 2 : 4, 1>(0);
+      continue;
+    }
+    long long g = 0;
+    for (; g + 2 <= x.groups(); g += 2) by.template operator()<full_sums, 2, 2>(g);
+    if (g < x.groups()) by.template operator()<full_sums, 2, 1>(g);
+  }
+  return true;
+}
+
+}  // namespace detail
+
+inline bool digit_dots(const weight_view& w, long long first, long long rows, const float* x, long long tokens,
+                       float sign, float* out, long long stride) {
+  using namespace detail;
+  auto of = [&](auto codes) { return digit_dots_of(codes, w, first, rows, x, tokens, sign, out, stride); };
+  if (has_four_bits(w.how)) return of(four_bit_digits(w));
+  if (w.how.codes == dtype::int8) return of(int8_digits{w});
+  if (w.how.block_type == encodings::q8_0_codes::number_in_files) return of(ggml_digits<encodings::q8_0_codes>{w});
+  return of(ggml_digits<encodings::q4_0_codes>{w});
+}
+#else
+inline bool digit_dots(const weight_view&, long long, long long, const float*, long long, float, float*, long long) {
+  return false;
+}
 #endif
+
+// More tokens than so many are quicker with a weight that was decoded for all of them: six products of digits for a code of a
+// table, three for a whole number, and sums that end every 32 columns of ggml's.
+inline long long digit_tokens(const encoding& how) {
+  if (!detail::has_byte_products) return 0;
+  const long long two_by_two = detail::product_side == 2 ? 4 : 1;
+  return has_four_bits(how) ? 4 * two_by_two : how.codes == dtype::int8 ? 16 * two_by_two : 8 * two_by_two;
+}
+// Is a product of so many tokens made of digits?
+inline bool by_digits(const weight_view& w, long long tokens) {
+  const bool in_blocks = has_four_bits(w.how) && w.cols % w.how.block == 0;
+  return (in_blocks || w.how.codes == dtype::int8 || w.how.codes == dtype::ggml) && w.cols % 32 == 0 &&
+         tokens <= digit_tokens(w.how);
+}
+
+}  // namespace graft::cpu

@@ -2,10 +2,10 @@
 // Few tokens and rows of four-bit codes: what generating is made of. Each block is summed before its scale is
 // applied, and rows are whole blocks:
 //     y = sum_b scale_b (sum_k table[code_k] x_k)
-// Where an instruction permutes floats or multiplies bytes it is used (permuted_dots.h, digit_dots.h). Elsewhere a byte is
-// looked up as the two numbers of its codes, one load where permuting a table's bytes takes eight instructions.
+// Where an instruction permutes floats it is used (permuted_dots.h); where one multiplies bytes that comes first
+// (digit_dots.h). Elsewhere a byte is looked up as the two numbers of its codes, one load where permuting a table's bytes takes
+// eight instructions.
 #pragma once
-#include <graft/backend/cpu/digit_dots.h>
 #include <graft/backend/cpu/permuted_dots.h>
 
 #include <bit>
@@ -69,10 +69,6 @@ inline void four_bit_dots(const weight_view& w, long long first, long long rows,
   using namespace detail;
 #if defined(__AVX2__) && defined(__FMA__)
   return permuted_dots(w, first, rows, x, tokens, sign, out, stride);
-#endif
-#if defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_NEON) && !defined(__CUDACC__)
-  thread_local digits_of_x digits;
-  if (digits.make(x, w.cols, w.how.block)) return digit_dots(w, first, rows, digits, sign, out);
 #endif
   const byte_pairs& pairs = pairs_of(w.how.codes);
   const long long block = w.how.block, blocks = w.cols / block;

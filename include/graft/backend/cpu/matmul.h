@@ -3,6 +3,7 @@
 // storage is decoded one panel of rows at a time, so the full-width copy never exists.
 #pragma once
 #include <graft/backend/cpu/bf16_parts.h>
+#include <graft/backend/cpu/digit_dots.h>
 #include <graft/backend/cpu/few_codes.h>
 #include <graft/backend/cpu/four_bit_dots.h>
 #include <graft/backend/cpu/gemm.h>
@@ -65,6 +66,8 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
     by_columns<Real> share = all;
     share.rows = end - first, share.out += first;
     if (first >= end) return;
+    if constexpr (sizeof(Real) == sizeof(float))
+      if (by_digits(w, m) && digit_dots(w, first, end - first, a, m, share.sign, share.out, share.stride)) return;
     if constexpr (has_four_bit_dots && sizeof(Real) == sizeof(float))
       if (by_four_bits(w, m)) return four_bit_dots(w, first, end - first, a, m, share.sign, share.out, share.stride);
     if constexpr (sizeof(Real) == sizeof(float))
@@ -101,7 +104,8 @@ inline bool by_matrix_instructions(float* c, long long m, long long n, const flo
 template <class Real> void decoded_product(tensor<Real> c, tensor<Real> a, const weight_view& w, product_mode how) {
   const long long m = a.matrices() * a.d[2], k = a.d[3], n = how.tb ? w.rows : w.cols;
   const strided<Real> left{a.p, k, 1};
-  const bool from_codes = m <= few_at_once || (sizeof(Real) == sizeof(float) && by_four_bits(w, m));
+  const bool from_codes =
+      m <= few_at_once || (sizeof(Real) == sizeof(float) && (by_four_bits(w, m) || by_digits(w, m)));
   if (w.beside != nullptr && how.tb && from_codes) return few_tokens_of_codes(c.p, m, a.p, w, how.accumulate);
   if constexpr (sizeof(Real) == sizeof(float))
     if (w.how == encoding{dtype::bf16} && by_matrix_instructions(c.p, m, n, a.p, w, how)) return;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One token and rows of whole numbers: int8 with a scale for a row, Q8_0 and Q4_0 of ggml with one for 32 columns,
 //     y = sum_b scale_b (sum_k code_k x_k).
-// AVX makes floats of the codes in registers. NEON multiplies bytes: a code is one digit, x is three (digit_dots.h), so
-// that 16 columns are three instructions. Elsewhere codes are decoded first.
+// AVX makes floats of the codes in registers. NEON multiplies bytes (digit_dots.h). Elsewhere codes are decoded first.
 #pragma once
-#include <graft/backend/cpu/digit_dots.h>
 #include <graft/backend/cpu/permuted_dots.h>
 
 namespace graft::cpu {
@@ -50,39 +48,6 @@ struct whole_x {
       s = float_table::add_product(nibbles.of_upper(bytes), float_table::load(x + k + whole_piece / 2 + j), s);
     }
     return s;
-  }
-};
-#elif defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_NEON) && !defined(__CUDACC__)
-struct whole_x {
-  static constexpr bool exists = true;
-  digits_of_x digits;
-  using sums = float32x4_t;
-
-  bool make(const float* from, long long n) { return digits.make(from, n, whole_piece, false); }
-  static sums zero() { return vdupq_n_f32(0); }
-  static float total(sums v) { return vaddvq_f32(v); }
-  static float half(std::uint16_t bits) {
-    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
-  }
-  sums add(sums part, float scale, sums to, long long k) const {
-    return vfmaq_n_f32(to, part, scale * digits.scale(k / whole_piece) * (whole_digits / 16384.0F));
-  }
-  sums of(int8x16_t low, int8x16_t high, long long k) const {
-    int32x4_t s[3];
-    for (int d = 0; d < 3; ++d)
-      s[d] = vdotq_s32(vdotq_s32(vdupq_n_s32(0), low, digits.at(d, k)), high, digits.at(d, k + 16));
-    const int32x4_t rest = vaddq_s32(vshlq_n_s32(s[1], 7), s[2]);
-    return vfmaq_n_f32(vcvtq_f32_s32(rest), vcvtq_f32_s32(s[0]), 16384.0F);
-  }
-  sums eight_bits(const unsigned char* codes, long long k) const {
-    const auto* const p = reinterpret_cast<const signed char*>(codes);
-    return of(vld1q_s8(p), vld1q_s8(p + 16), k);
-  }
-  sums four_bits(const unsigned char* codes, long long k) const {
-    const uint8x16_t bytes = vld1q_u8(codes);
-    const int8x16_t eight = vdupq_n_s8(8);
-    return of(vsubq_s8(vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15))), eight),
-              vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4)), eight), k);
   }
 };
 #else
