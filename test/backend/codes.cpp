@@ -218,6 +218,26 @@ TEST_CASE("codes: few tokens on rows of whole blocks") {
   }
 }
 
+TEST_CASE("codes: every code of FP8 is its number, and what is none makes its own row none") {
+  const float scale = 0.0123F;
+  std::vector<unsigned char> codes(4 * 256);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<unsigned char>(i * 167);
+  const planes beside{.how = {dtype::f8_e4m3, scaled_by::tensor}, .scales = &scale};
+  weight_view w{beside.how, 4, 256, 256, 1, codes.data(), &beside};
+  std::vector<float> numbers(codes.size());
+  cpu::decode_codes(w, 0, 4 * 256, numbers.data());
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const float expected = encodings::fp8_codes::value(codes[i]) * scale;
+    CHECK((numbers[i] == expected || (std::isnan(numbers[i]) && std::isnan(expected))));
+    if (std::isnan(expected) && i / 256 != 2) codes[i] = 0x7e;  // from here on row 2 alone has such codes
+  }
+  for (const long long m : {1LL, 2LL, 3LL, 4LL, 5LL}) {
+    std::vector<float> x(static_cast<std::size_t>(m * 256), 0.0F), y(static_cast<std::size_t>(m * 4));
+    cpu::stored_product<float>({y.data(), {1, 1, m, 4}}, {x.data(), {1, 1, m, 256}}, w, {false, true});
+    for (std::size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i % 4 == 2));
+  }
+}
+
 TEST_CASE("codes: a weight on the left, across too, and the sums of squares of its rows") {
   for (const named_encoding& e : every_encoding())
     for (const bool ta : {false, true})

@@ -2,6 +2,7 @@
 // Codes as numbers: elements [first, first + n) of an encoded weight, row after row. One function for each way in which
 // scales lie beside codes; what a code means is in the files of core/encoding.
 #pragma once
+#include <graft/backend/cpu/fp8_numbers.h>
 #include <graft/backend/cpu/table16.h>
 #include <graft/core/bf16.h>
 #include <graft/core/encodings.h>
@@ -77,20 +78,13 @@ template <class Code, class F>
     const float scale = scale_at(*w.beside, w.how.scaled == scaled_by::row ? row : 0);
     for (Code few[some]; at + some <= stop; at += some, to += some) {  // a copy, which nothing written to overlaps
       std::copy_n(codes + at, some, few);
-      for (int k = 0; k < some; ++k) to[k] = f(few[k], scale);
+      if constexpr (requires { f.decode(few, scale, to); })
+        f.decode(few, scale, to);
+      else
+        for (int k = 0; k < some; ++k) to[k] = f(few[k], scale);
     }
     for (; at < stop; ++at) *to++ = f(codes[at], scale);
   }
-}
-inline const float* fp8_values() {
-  struct table {
-    float v[256];
-    table() {
-      for (int c = 0; c < 256; ++c) v[c] = encodings::fp8_codes::value(static_cast<unsigned char>(c));
-    }
-  };
-  static const table made;
-  return made.v;
 }
 template <class Codes>
 [[gnu::noinline]] void decode_blocks(const weight_view& w, long long first, long long n, float* to) {
@@ -117,9 +111,7 @@ inline void decode_codes(const weight_view& w, long long first, long long n, flo
     case dtype::int8:
       return detail::decode_rows<signed char>(w, first, n, to,
                                               [](signed char c, float scale) { return int8_codes::number(c, scale); });
-    case dtype::f8_e4m3:
-      return detail::decode_rows<unsigned char>(
-          w, first, n, to, [values = detail::fp8_values()](unsigned char c, float scale) { return values[c] * scale; });
+    case dtype::f8_e4m3: return detail::decode_rows<unsigned char>(w, first, n, to, fp8_numbers());
     case dtype::ggml:
       if (w.how.block_type == q8_0_codes::number_in_files) return detail::decode_blocks<q8_0_codes>(w, first, n, to);
       return detail::decode_blocks<q4_0_codes>(w, first, n, to);

@@ -6,6 +6,7 @@
 #include <graft/backend/cpu/digit_sums.h>
 #include <graft/backend/cpu/whole_digits.h>
 
+#include <type_traits>
 #include <utility>
 
 namespace graft::cpu {

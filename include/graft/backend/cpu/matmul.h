@@ -6,6 +6,7 @@
 #include <graft/backend/cpu/digit_dots.h>
 #include <graft/backend/cpu/few_codes.h>
 #include <graft/backend/cpu/four_bit_dots.h>
+#include <graft/backend/cpu/fp8_dots.h>
 #include <graft/backend/cpu/gemm.h>
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
@@ -66,12 +67,14 @@ void few_tokens_of_codes(Real* c, long long m, const Real* a, const weight_view&
     by_columns<Real> share = all;
     share.rows = end - first, share.out += first;
     if (first >= end) return;
-    if constexpr (sizeof(Real) == sizeof(float))
-      if (by_digits(w, m) && digit_dots(w, first, end - first, a, m, share.sign, share.out, share.stride)) return;
-    if constexpr (has_four_bit_dots && sizeof(Real) == sizeof(float))
-      if (by_four_bits(w, m)) return four_bit_dots(w, first, end - first, a, m, share.sign, share.out, share.stride);
-    if constexpr (sizeof(Real) == sizeof(float))
-      if (m == 1 && whole_dots(w, first, end - first, a, share.sign, share.out)) return;
+    if constexpr (sizeof(Real) == sizeof(float)) {
+      const long long n = end - first;
+      if (by_digits(w, m) && digit_dots(w, first, n, a, m, share.sign, share.out, share.stride)) return;
+      if (has_four_bit_dots && by_four_bits(w, m))
+        return four_bit_dots(w, first, n, a, m, share.sign, share.out, share.stride);
+      if (fp8_dots(w, first, n, a, m, share.sign, share.out, share.stride)) return;
+      if (m == 1 && whole_dots(w, first, n, a, share.sign, share.out)) return;
+    }
     dot_codes(share, w, first);
   });
 }

@@ -8,6 +8,7 @@
 #include <graft/backend/cpu/byte_products.h>
 #include <graft/backend/cpu/memory.h>
 
+#include <algorithm>
 #include <limits>
 
 #if (defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)) && defined(__ARM_NEON) && \
