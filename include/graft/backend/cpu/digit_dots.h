@@ -22,6 +22,8 @@ template <class Sums, int Tokens, class Codes, std::size_t... Row>
                                             long long columns, long long row, long long rows, long long group,
                                             long long tokens, float sign, float* out, long long stride) {
   constexpr int some_rows = Sums::groups * product_side, groups = sizeof...(Row) * Sums::groups;
+  // Nothing is moved across an empty instruction: g++ would else begin so many steps at once that sums go to memory.
+  constexpr bool in_steps = Sums::groups == 2 || (product_side == 2 && Tokens == 2 && Codes::digits == 1);
   auto rows_from = [&](std::size_t r) {
     long long at[some_rows];
     for (int i = 0; i < some_rows; ++i) at[i] = row + std::min(static_cast<long long>(r) * some_rows + i, rows - 1);
@@ -40,7 +42,8 @@ template <class Sums, int Tokens, class Codes, std::size_t... Row>
 #pragma GCC unroll 8
       for (int g = 0; g < groups; ++g) codes[g / Sums::groups].read(g % Sums::groups, k, read[g]);
 #pragma GCC unroll 4
-      for (int i = 0; i < registers_of_32; ++i)
+      for (int i = 0; i < registers_of_32; ++i) {
+        if constexpr (in_steps) asm volatile("");
 #pragma GCC unroll 8
         for (int g = 0; g < groups; ++g) {
           int8x16_t digits[Codes::digits];
@@ -48,6 +51,7 @@ template <class Sums, int Tokens, class Codes, std::size_t... Row>
           for (int t = 0; t < Tokens; ++t)
             sums[g / Sums::groups][t].add(g % Sums::groups, digits, x.at(group + t, k) + i * Sums::x_bytes);
         }
+      }
     } while ((k += 32) < end);
 #pragma GCC unroll 4
     for (std::size_t r = 0; r < sizeof...(Row); ++r) {
