@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // a = Q B Pᵀ with B upper bidiagonal, by the reflections and in the order of xGESDD as MKL has it, which is what torch calls
 // on x86-64: a QR factorisation first where there are at least 3/2 as many rows as columns; a matrix with fewer rows than
-// columns becomes lower bidiagonal, and is turned to the upper form by Givens rotations. (LAPACK's own begins with a
-// factorisation from 11/6 on, of wide matrices too: on other processors torch gives some of the vectors other signs.)
+// columns becomes lower bidiagonal, and is turned to the upper form by Givens rotations, unless it has so many more columns
+// that an LQ factorisation comes first: seen with 64 times as many, not with 16. (LAPACK's own begins with a factorisation
+// from 11/6 on, of wide matrices too: on other processors torch gives some of the vectors other signs.)
 #pragma once
 #include <graft/io/svd/matrix.h>
 
@@ -30,13 +31,18 @@ class reduction {
  public:
   bidiagonal b;
 
-  explicit reduction(matrix a) : rows_(a.rows), cols_(a.cols), wide_(a.rows < a.cols) {
-    if (wide_) a = transposed(a);
-    if (!wide_ && rows_ >= cols_ * 3 / 2) {
+  explicit reduction(matrix a)
+      : rows_(a.rows),
+        cols_(a.cols),
+        tall_(a.rows >= a.cols && a.rows >= a.cols * 3 / 2),
+        very_wide_(a.cols >= a.rows * 32),
+        wide_(a.rows < a.cols && !very_wide_) {
+    if (wide_ || very_wide_) a = transposed(a);
+    if (tall_ || very_wide_) {
       outer_ = factor_qr(a);
-      matrix r(cols_, cols_);
-      for (std::size_t j = 0; j < cols_; ++j)
-        for (std::size_t i = 0; i <= j; ++i) r(i, j) = a(i, j);
+      matrix r(a.cols, a.cols);
+      for (std::size_t j = 0; j < r.cols; ++j)
+        for (std::size_t i = 0; i <= j; ++i) (very_wide_ ? r(j, i) : r(i, j)) = a(i, j);
       a = std::move(r);
     }
     reduce(a);
@@ -44,10 +50,11 @@ class reduction {
   }
   // u and v have as many entries as B; the results as many as the matrix has rows and columns.
   std::vector<double> left(std::vector<double> u) const {
-    return wide_ ? unturned(std::move(u)) : through(left_, outer_, std::move(u), rows_);
+    if (wide_) return unturned(std::move(u));
+    return through(left_, tall_ ? outer_ : none_, std::move(u), rows_);
   }
   std::vector<double> right(std::vector<double> v) const {
-    return wide_ ? through(left_, {}, std::move(v), cols_) : through(right_, {}, std::move(v), cols_);
+    return through(wide_ ? left_ : right_, very_wide_ ? outer_ : none_, std::move(v), cols_);
   }
 
  private:
@@ -90,8 +97,8 @@ class reduction {
     return x;
   }
   std::size_t rows_, cols_;
-  bool wide_;
-  std::vector<reflection> outer_, left_, right_;
+  bool tall_, very_wide_, wide_;  // tall and very wide ones are factored first; wide ones are turned
+  std::vector<reflection> outer_, left_, right_, none_;
   std::vector<rotation> turned_;
 };
 
