@@ -31,10 +31,12 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   // ---- S, by the warps beside; `thread` is a number among them --------------------------------------------------------
   __device__ void make(int thread) const {
     const int tasks = groups() * slices;
-    for (int task = in.first * in.splits() + split; task < tasks; task += blocks()) shrink(task, thread);
-    meet(thread);
+    int made = 0;
+    for (int task = in.first * in.splits() + split; task < tasks; task += blocks(), ++made) shrink(task, thread);
+    meet(thread, made, tasks);
     gather(thread);
     ptx::barrier_arrive(ready());
+    if (thread == 0) leave();  // nobody waits for it
   }
 
   // ---- S Bᵀ -----------------------------------------------------------------------------------------------------------
@@ -142,19 +144,21 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
       __stcg(in.of.side + task * tokens * 16 + e, v);
     }
   }
-  // All parts are there; the last block that knows it leaves the counters as they were.
-  __device__ void meet(int thread) const {
+  // All parts are there. A release is enough behind a barrier: a fence of its own would wait for memory once more.
+  __device__ void meet(int thread, int made, int tasks) const {
     ptx::named_barrier(among_us, threads);
     if (thread == 0) {
-      std::uint32_t* const counters = in.of.counters;
-      const auto all = static_cast<std::uint32_t>(blocks());
       ptx::wait_for_previous_kernel();
-      __threadfence();
-      ptx::add_release(counters, 1);
-      while (ptx::load_acquire(counters) < all) {}
-      if (ptx::add_acquire_release(counters + 1, 1) + 1 == all) counters[0] = counters[1] = 0;
+      if (made > 0) ptx::add_release(in.of.counters, static_cast<std::uint32_t>(made));
+      while (ptx::load_acquire(in.of.counters) < static_cast<std::uint32_t>(tasks)) {}
     }
     ptx::named_barrier(among_us, threads);
+  }
+  // The last block that knows it leaves the counters as they were.
+  __device__ void leave() const {
+    std::uint32_t* const counters = in.of.counters;
+    if (ptx::add_acquire_release(counters + 1, 1) + 1 == static_cast<std::uint32_t>(blocks()))
+      counters[0] = counters[1] = 0;
   }
   __device__ void gather(int thread) const {
     for (int i = thread; i < groups() * tokens * 4; i += threads) {  // four of a token's sixteen
