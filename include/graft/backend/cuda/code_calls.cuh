@@ -45,10 +45,12 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
 template <class T, code_form Form, int Eights> void add_code_kernels(code_kernels& to) {
   constexpr int e = Eights - 1;
   code_kernels::of_form& of = to.by_form[static_cast<int>(Form)];
-  if constexpr (Form != code_form::none) {                 // else a layer type whose weight is no codes
-    if constexpr (Form != code_form::runs || Eights == 1)  // else the linked one has registers enough, and is quicker
+  if constexpr (Form != code_form::none) {  // else a layer type whose weight is no codes
+    // For any units the linked one is quicker where it has registers enough, and where both lack them.
+    if constexpr ((Form != code_form::runs && Form != code_form::q8_0) || Eights == 1)
       of.lone[0][0][e] = code_entry<T, Form, Eights, true, false, false>();
-    of.lone[0][1][e] = code_entry<T, Form, Eights, false, false, false>();
+    if constexpr (Form != code_form::q8_0 || Eights == 2)
+      of.lone[0][1][e] = code_entry<T, Form, Eights, false, false, false>();
     of.lone[1][0][e] = code_entry<T, Form, Eights, true, true, false>();
     of.lone[1][1][e] = code_entry<T, Form, Eights, false, true, false>();
     of.linked[0][0][e] = code_entry<T, Form, Eights, true, false, true>();
