@@ -72,7 +72,7 @@ constexpr id absorb_factor(builder& g, op how, id m, id f);
   return make::reshape(g, left, in.d[0], in.d[1], in.d[2], g.times(p.d[2], q.d[2]));
 }
 // x ⊙ v or y ⊙ v, where v scales the rows or the columns of the weight.
-constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed) {
+[[gnu::cold]] constexpr id apply_scaled(builder& g, op how, id w, id v, id x, bool transposed) {
   if (is_scalar(g.n[v]) && g.is(w, op::kron) && !transposed) {  // s (w1 ⊗ w2) = (s w1) ⊗ w2
     const node k = g.n[w];
     return apply_kron(g, how == op::mul ? make::mul(g, k.a, v) : make::div(g, k.a, v), k.b, x);
@@ -157,7 +157,7 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
   return make::matmul(g, x, w, false, !transposed, v.line);
 }
 
-constexpr id select(builder& g, id w, id ids, bool by_column = false) {
+[[gnu::cold]] constexpr id select(builder& g, id w, id ids, bool by_column = false) {
   const node v = g.n[w];
   switch (v.what) {
     case op::add:

@@ -41,7 +41,7 @@ constexpr ex adapted_weight(const layer_formula& f, scope p) {
   for (int i = 0; i < f.mores; ++i) w = f.more[i].weight_after(p.in(f.more_paths[i]), w, base);
   return w;
 }
-constexpr ex adapted_bias(const layer_formula& f, scope p) {
+[[gnu::cold]] constexpr ex adapted_bias(const layer_formula& f, scope p) {
   const base_tensors base{f.kind.matrix(p, f.kind.weight(p)), base_bias(f, p)};
   ex b = f.adapter.adapted_bias(p, base.bias, base);
   for (int i = 0; i < f.mores; ++i) b = f.more[i].adapted_bias(p.in(f.more_paths[i]), b, base);

@@ -12,7 +12,7 @@ struct adjoints {
   node_set wanted;  // nodes that lead to an input or a parameter
   sequence<id> d;
 
-  constexpr void push(id to, id value) {
+  [[gnu::cold, gnu::noinline]] constexpr void push(id to, id value) {
     if (!wanted[to]) return;
     const id fitted = make::sum_to(g, value, to);
     d[to] = d[to] < 0 ? fitted : make::add(g, d[to], fitted);
@@ -47,7 +47,7 @@ struct adjoints {
     return make::add(g, half, make::mul(g, g.constant(0.5), make::mul(g, x, make::mul(g, rest, du))));
   }
 
-  constexpr void matmul(const node& v, id t) {
+  [[gnu::cold]] constexpr void matmul(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
     // One operand may be shared by all matrices of the other: its gradient sums over them inside the product.
     auto product = [&](id a, id b, bool ta, bool tb, const node& like) {
@@ -99,7 +99,7 @@ struct adjoints {
     push(v.b, make::reshape_like(g, make::matmul(g, cube, a, true, false), v.b));
   }
 
-  constexpr void visit(id i, id t) {
+  [[gnu::cold]] constexpr void visit(id i, id t) {
     const node v = g.n[i];
     switch (v.what) {
       case op::input:
@@ -205,7 +205,7 @@ struct adjoints {
 
 // The forward graph `f` with output "y" becomes the backward graph: input "dy", and a gradient for every input and every
 // parameter, by path and name.
-constexpr builder grad(const builder& f) {
+[[gnu::cold]] constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");
   const node_set wanted = dependents(

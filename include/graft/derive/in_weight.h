@@ -95,7 +95,7 @@ constexpr id without_number(builder& g, const node& v, const sequence<bool>& dat
                        v.line);
   return none_id;
 }
-constexpr id rebuild_in_weight(builder& g, const node& v, const sequence<bool>& data) {
+[[gnu::cold]] constexpr id rebuild_in_weight(builder& g, const node& v, const sequence<bool>& data) {
   auto known = [&](id i) { return i < 0 || !data[i]; };
   id made = none_id;
   if (known(v.a) && known(v.b) && v.a >= 0) made = as_one_product(g, v);

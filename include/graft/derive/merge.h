@@ -13,7 +13,7 @@ struct unmerging {
   sequence<id> kept_from;  // where the values that it needs are in the merge graph; leaf `kept` number i reads the i-th
 };
 
-constexpr unmerging unmerge(const builder& merge, const char* base, const char* out) {
+[[gnu::cold]] constexpr unmerging unmerge(const builder& merge, const char* base, const char* out) {
   unmerging u{merge, true, {}};
   builder& g = u.g;
   id at = merge.result(out);

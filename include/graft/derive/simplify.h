@@ -26,7 +26,7 @@ constexpr id pushed_transpose(builder& g, id i) {
 }
 
 // <p, q> row by row, expanded bilinearly; a product B A is moved to the side where its inner size is smaller.
-constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
+[[gnu::cold]] constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
   p = pushed_transpose(g, p);
   q = pushed_transpose(g, q);
   const node v = g.n[p];
@@ -68,7 +68,7 @@ constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
 }
 
 // Are the matrices of x P and x Q to be added instead of the products?
-constexpr bool adds_before(const builder& g, id first, const node& v, const sequence<bool>& data) {
+[[gnu::cold]] constexpr bool adds_before(const builder& g, id first, const node& v, const sequence<bool>& data) {
   const node& u = g.n[first];
   if (u.what != op::matmul || u.a != v.a || u.ta != v.ta || u.sum || v.sum) return false;
   const bool known = data[u.a] && !data[u.b] && !data[v.b] && u.tb == v.tb && same_shape(g.n[u.b], g.n[v.b]);
@@ -90,7 +90,7 @@ constexpr id add_product(builder& g, op how, id sum, const node& product, const 
 }
 
 // A product whose operand k is s · rest, with rest from the data and the number s known before.
-constexpr id without_scalar(builder& g, const node& v, int k, const sequence<bool>& data) {
+[[gnu::cold]] constexpr id without_scalar(builder& g, const node& v, int k, const sequence<bool>& data) {
   const id scaled = v.operand(k), other = v.operand(1 - k);
   if (!g.is(scaled, op::mul) || !data[scaled]) return none_id;
   const node m = g.n[scaled];
@@ -103,7 +103,7 @@ constexpr id without_scalar(builder& g, const node& v, int k, const sequence<boo
 }
 
 // The rule of simplify for one node whose operands are already in g. `data`: which nodes of g depend on the call's data.
-constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
+[[gnu::cold]] constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
   switch (v.what) {
     case op::row_dot:
       if (v.a == v.b && g.n[v.a].from_base && !is_leaf(g.n[v.a].what)) return row_inner(g, v.a, v.b);
@@ -136,7 +136,7 @@ constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
 
 // Copies the nodes that the outputs need into a new graph, each through `rule`. What is kept or looked at afterwards is put
 // into canonical order; a step between two others need not be.
-template <class Rule> constexpr builder rewrite(const builder& from, Rule rule) {
+template <class Rule> [[gnu::cold]] constexpr builder rewrite(const builder& from, Rule rule) {
   builder g;
   g.size_list = from.size_list, g.path_list = from.path_list, g.names = from.names;
   g.bad = from.bad;
@@ -173,7 +173,7 @@ template <class Rule> constexpr builder rewrite(const builder& from, Rule rule) 
 constexpr builder simplify(const builder& from) { return canonical(rewrite(from, rebuild)); }
 
 // Norms alone: what else the parameters could be multiplied out to stays with the rows.
-constexpr id rebuild_norm(builder& g, const node& v, const sequence<bool>& data) {
+[[gnu::cold]] constexpr id rebuild_norm(builder& g, const node& v, const sequence<bool>& data) {
   return v.what == op::row_dot ? rebuild(g, v, data) : g.emit(v);
 }
 constexpr builder simplify_norms(const builder& from) { return canonical(rewrite(from, rebuild_norm)); }
