@@ -115,7 +115,7 @@ struct step {
 constexpr step common[] = {
     {"executor::forward", "run/executor_calls.h", "forward(const view& x, const mutable_view& y)"},
     {"pass::begin: sizes from x, checked", "run/pass.h",
-     "status begin(const view& x, const view& dy = {}, const std::vector<view>& kept = {})"},
+     "status begin(const view& x, const view& dy = {}, const leaf_views& kept = {})"},
     {"pass::want: where y goes", "run/pass.h", "status want(int output, const mutable_view& to)"},
     {"pass::run", "run/pass.h", "status run(queue& q) { return plan_->run(q); }"},
 };

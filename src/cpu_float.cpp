@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Part of graft::cpu_compiled: see graft/run/compiled.h.
-#include <graft/backend/cpu/engine_plan.h>
+#include <graft/backend/cpu/engine_models.h>
 #include <graft/run/compiled.h>
 #include <graft/run/executor_calls.h>
 

@@ -26,11 +26,11 @@ struct trial {
     forward = canonical(g), backward = canonical(grad(g));
   }
   leaf_views leaves(const graph& g) {
-    leaf_views all(static_cast<std::size_t>(g.size));
+    leaf_views all(g.size);
     for (id i = 0; i < g.size; ++i) {
       const node& v = g[i];
       if (!is_named(v.what)) continue;
-      view& to = all[static_cast<std::size_t>(i)];
+      view& to = all[i];
       const std::string name = g.name(i).c_str();
       if (row(v.what).from == source::integers)
         to = view_of(integers.at(name).data(), static_cast<long long>(integers.at(name).size()));

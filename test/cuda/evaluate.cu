@@ -508,18 +508,18 @@ template <class Real> void every_node(const graph& g, const random_layer<Real>& 
   std::mt19937 engine(5);
   own.fill(g, engine);
   const size_values s = values_of(g, l.shape);
-  leaf_views leaves(static_cast<std::size_t>(g.size));
+  leaf_views leaves(g.size);
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
     if (v.what == op::scalar)
-      leaves[static_cast<std::size_t>(k)] = view_of(&l.scalars.at(v.name), 1);
+      leaves[k] = view_of(&l.scalars.at(v.name), 1);
     else if (const auto found = own.views.find(v.name); is_leaf(v.what) && found != own.views.end())
-      leaves[static_cast<std::size_t>(k)] = found->second;
+      leaves[k] = found->second;
   }
   auto values = cpu::evaluate_all<Real>(g, s, leaves, cpu::every_operation<Real>(), cpu::rotations::blockwise);
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
-    if (leaves[static_cast<std::size_t>(k)].data != nullptr || v.what == op::host) continue;
+    if (leaves[k].data != nullptr || v.what == op::host) continue;
     cuda::operands<Real> x;
     cuda::tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
     for (int o = 0; o < 3; ++o) {

@@ -56,8 +56,7 @@ struct tensors {
     return memory.back().data();
   }
   // `how`: of the weights.
-  tensors(const graph& g, int head, row_batch& rows, const encoding& how = {})
-      : leaves(static_cast<std::size_t>(g.size)) {
+  tensors(const graph& g, int head, row_batch& rows, const encoding& how = {}) : leaves(g.size) {
     for (int e = 0; e < g.sizes.count; ++e)
       if (g.sizes.e[e].index >= 0) sizes.v[g.sizes.e[e].index] = size_named(g.sizes.e[e].name, head, rows.rows());
     std::mt19937 engine(3);
@@ -65,7 +64,7 @@ struct tensors {
     for (id i = 0; i < g.size; ++i) {
       const node& v = g[i];
       if (!is_leaf(v.what)) continue;
-      view& to = leaves[static_cast<std::size_t>(i)];
+      view& to = leaves[i];
       const long long n = count(g, i, sizes), columns = g.sizes.value(v.d[3], sizes);
       const std::string name = g.name(i).c_str();
       to.rank = 0;
@@ -103,14 +102,13 @@ struct tensors {
   std::vector<bf> now_cached() const {
     std::vector<bf> now(cache.size());
     if (state >= 0)
-      REQUIRE(cudaMemcpy(now.data(), leaves[static_cast<std::size_t>(state)].data, now.size() * 2,
-                         cudaMemcpyDeviceToHost) == cudaSuccess);
+      REQUIRE(cudaMemcpy(now.data(), leaves[state].data, now.size() * 2, cudaMemcpyDeviceToHost) == cudaSuccess);
     return now;
   }
   void reset_cache() const {
     if (state >= 0)
-      REQUIRE(cudaMemcpy(const_cast<void*>(leaves[static_cast<std::size_t>(state)].data), cache.data(),
-                         cache.size() * 2, cudaMemcpyHostToDevice) == cudaSuccess);
+      REQUIRE(cudaMemcpy(const_cast<void*>(leaves[state].data), cache.data(), cache.size() * 2,
+                         cudaMemcpyHostToDevice) == cudaSuccess);
   }
 };
 
@@ -137,7 +135,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   for (int k = 0; k < g.outs; ++k) {
     const long long n = count(g, g.out[k].at, t.sizes);
     REQUIRE(bool(out.emplace_back().reserve(n * 4)));
-    c.outputs[static_cast<std::size_t>(k)] = {out.back().data(), dtype::f32, {n}, 1};
+    c.outputs[k] = {out.back().data(), dtype::f32, {n}, 1};
   }
   const long long before = cuda::launch_count();
   const status done = plan.run(nullptr, to, true);

@@ -184,8 +184,8 @@ TEST_CASE("gpu: activation and residual are nodes that the product takes in, in 
       REQUIRE(bool(made.bind(q, leaves->sizes, leaves->leaf, {.tokens = tokens}, none)));
       call& c = made.next_call();
       graphs.forward.sizes.set_tokens(c.sizes, tokens);
-      c.data[static_cast<std::size_t>(graphs.forward.find("x"))] = x.seen();
-      c.data[static_cast<std::size_t>(graphs.forward.find("residual"))] = residual.seen();
+      c.data[graphs.forward.find("x")] = x.seen();
+      c.data[graphs.forward.find("residual")] = residual.seen();
       c.outputs[0] = y.written();
       const long long before = cuda::launch_count();
       const status s = made.run(q);

@@ -117,13 +117,13 @@ namespace {
 double loss(const random_layer<double>& l, const cpu::pins<double>& pinned, cpu::pins<double>* record) {
   const graph& g = l.graphs.literal;
   const size_values s = values_of(g, l.shape);
-  leaf_views leaves(static_cast<std::size_t>(g.size));
+  leaf_views leaves(g.size);
   for (int k = 0; k < g.size; ++k) {
     const node& v = g.n[k];
     if (const auto found = l.scalars.find(v.name); v.what == op::scalar)
-      leaves[static_cast<std::size_t>(k)] = view_of(&found->second, 1);
+      leaves[k] = view_of(&found->second, 1);
     else if (const auto tensor = l.views.find(v.name); is_leaf(v.what) && tensor != l.views.end())
-      leaves[static_cast<std::size_t>(k)] = tensor->second;
+      leaves[k] = tensor->second;
   }
   auto v =
       cpu::evaluate_all<double>(g, s, leaves, cpu::every_operation<double>(), cpu::rotations::dense, nullptr, &pinned);

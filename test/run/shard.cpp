@@ -54,10 +54,10 @@ results evaluate(const graph& g, const random_layer<double>& l, int rank, int ra
   sizes shape = l.shape;
   shape[ranks_name] = ranks, shape[rank_name] = rank;
   const size_values s = values_of(g, shape);
-  leaf_views leaves(static_cast<std::size_t>(g.size));
+  leaf_views leaves(g.size);
   std::deque<std::vector<double>> kept;
   for (id i = 0; i < g.size; ++i) {
-    view& to = leaves[static_cast<std::size_t>(i)];
+    view& to = leaves[i];
     if (g[i].what == op::scalar) {
       to = view_of(&l.scalars.at(g.name(i).c_str()), 1);
     } else if (is_named(g[i].what)) {

@@ -102,7 +102,7 @@ struct random_block {
     for (std::size_t k = 0; k < call_inputs.size(); ++k)
       if (const id i = g.find(call_inputs[k]); i >= 0) {
         must(layer_state::bind_leaf(g, i, c.in[k], b->sizes));
-        b->leaf[static_cast<std::size_t>(i)] = c.in[k];
+        b->leaf[i] = c.in[k];
       }
     cpu::values<double> v =
         cpu::evaluate_all<double>(g, b->sizes, b->leaf, cpu::every_operation<double>(), cpu::rotations::dense);

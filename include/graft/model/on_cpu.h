@@ -2,7 +2,7 @@
 // Whole models on the CPU: their engine. A program that links graft::cpu_compiled finds the models in that library instead
 // of compiling them itself.
 #pragma once
-#include <graft/backend/cpu/engine_plan.h>
+#include <graft/backend/cpu/engine_models.h>
 #if defined(GRAFT_CPU_COMPILED)
 #include <graft/model/generate.h>
 #include <graft/model/mixed_training.h>

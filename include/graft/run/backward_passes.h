@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 namespace graft {
 
@@ -30,14 +29,14 @@ template <class Engine> class backward_passes {
       if (e->asked == asked) return bound(*e, bind);
     sequence<bool> wanted;
     for (int k = 0; k < from.outs; ++k) wanted.push(asked[k]);
-    all_.push_back(std::make_unique<entry>(entry{asked, asked_outputs(from, wanted), {}}));
+    all_.extend() = std::make_unique<entry>(entry{asked, asked_outputs(from, wanted), {}});
     return bound(*all_.back(), bind);
   }
-  void unbind() { all_.clear(), last_ = nullptr; }
+  void unbind() { all_ = {}, last_ = nullptr; }
   // The one that ran last.
   const pass<Engine>* last() const { return last_; }
-  void list(std::vector<pass<Engine>*>& to) {
-    for (auto& e : all_) to.push_back(&e->runs);
+  void list(sequence<pass<Engine>*>& to) {
+    for (auto& e : all_) to.push(&e->runs);
   }
 
  private:
@@ -52,7 +51,7 @@ template <class Engine> class backward_passes {
     return last_ = &e.runs;
   }
 
-  std::vector<std::unique_ptr<entry>> all_;
+  sequence<std::unique_ptr<entry>> all_;
   pass<Engine>* last_ = nullptr;
 };
 

@@ -28,9 +28,9 @@ template <class Engine> class block_program {
   using queue = typename Engine::queue;
   struct binding {
     typename Engine::bound::binding values;
-    view state{};                       // the cache
-    long long tokens = 0;               // rows of a call that there is room for; 0: as many as come
-    std::vector<mutable_view> outputs;  // of parameters' gradients, by place; those without memory are not wanted
+    view state{};                    // the cache
+    long long tokens = 0;            // rows of a call that there is room for; 0: as many as come
+    sequence<mutable_view> outputs;  // of parameters' gradients, by place; those without memory are not wanted
   };
   // What forward keeps for backward: the outputs of the one from `first` on, leaves of the other. One memory for each.
   struct kept_places {
@@ -72,7 +72,7 @@ template <class Engine> class block_program {
     room_.tokens = std::max(room_.tokens, room.tokens);  // of all blocks that share this program
     if (status s = runs_.bind(q, leaves->sizes, leaves->leaf, room_, shared_); !s) return s;
     runs_.exchange(b.values);
-    b.outputs.assign(static_cast<std::size_t>(g.outs), mutable_view{});
+    b.outputs = sequence<mutable_view>(g.outs);
     like_ = {}, b.tokens = room.tokens;
     return ok;
   }
@@ -81,7 +81,7 @@ template <class Engine> class block_program {
     const int k = value().find_output(name);
     if (k < 0 || k == y_ || k == dx_ || (kept_.first >= 0 && k >= kept_.first))
       return fail("this block has no parameter '", name, "'");
-    b.outputs[static_cast<std::size_t>(k)] = to;
+    b.outputs[k] = to;
     return ok;
   }
   status parameters_changed(queue& q, binding& b) {
@@ -150,11 +150,11 @@ template <class Engine> class block_program {
     for (std::size_t k = 0; k < now.in.size() && same; ++k) same = at_[k] < 0 || same_form(now.in[k], like_[k]);
     like_ = {};  // until this call is known to be one
     call& c = same ? runs_.this_call() : runs_.next_call();
-    if (state_ >= 0) c.data[static_cast<std::size_t>(state_)] = b.state;
+    if (state_ >= 0) c.data[state_] = b.state;
     for (std::size_t k = 0; k < now.in.size(); ++k) {
       if (at_[k] < 0) continue;
       if (now.in[k].data == nullptr) return fail("tensor '", call_inputs[k], "' is missing in this call");
-      c.data[static_cast<std::size_t>(at_[k])] = now.in[k];
+      c.data[at_[k]] = now.in[k];
     }
     if (!same)
       if (status s = measure(now, c); !s) return s;
@@ -162,18 +162,18 @@ template <class Engine> class block_program {
       return fail("this call has ", n, " rows, the block was bound for ", b.tokens,
                   "; bind() it with a larger capacity");
     like_ = now.in, like_state_ = b.state;
-    for (std::size_t k = 0; k < c.outputs.size(); ++k) c.outputs[k] = b.outputs[k];
+    for (int k = 0; k < c.outputs.size(); ++k) c.outputs[k] = b.outputs[k];
     for (const auto& [k, to] : {std::pair{y_, &now.y}, std::pair{dx_, &now.dx}})
-      if (k >= 0) c.outputs[static_cast<std::size_t>(k)] = *to;
+      if (k >= 0) c.outputs[k] = *to;
     for (int k = 0; k < kept_count(); ++k) {
       mutable_view v{kept[k], Engine::keeps};
       const id at = kept_node(k);
       const bool one_matrix = g[at].d[0] == dim{1} && g[at].d[1] == dim{1};
       for (int axis = one_matrix ? 2 : 0; axis < 4; ++axis) v.size[v.rank++] = g.sizes.value(g[at].d[axis], c.sizes);
       if (kept_.first >= 0)
-        c.outputs[static_cast<std::size_t>(kept_.first + k)] = v;
+        c.outputs[kept_.first + k] = v;
       else
-        c.data[static_cast<std::size_t>(at)] = {v.data, v.type, {v.size[0], v.size[1], v.size[2], v.size[3]}, v.rank};
+        c.data[at] = {v.data, v.type, {v.size[0], v.size[1], v.size[2], v.size[3]}, v.rank};
     }
     if (const int k = kept_.attended; k >= 0) {
       const long long bytes = count(g, kept_node(k), c.sizes) * bits_of(Engine::keeps) / 8;
@@ -181,7 +181,7 @@ template <class Engine> class block_program {
       c.attention_sums = reinterpret_cast<float*>(static_cast<char*>(kept[k]) + (bytes + 15) / 16 * 16);
     }
     for (int k = 0; k < g.outs; ++k)
-      if (const mutable_view& to = c.outputs[static_cast<std::size_t>(k)]; to.data != nullptr)
+      if (const mutable_view& to = c.outputs[k]; to.data != nullptr)
         if (const long long n = count(g, g.out[k].at, c.sizes); !is_sound(to) || to.count() != n)
           return is_sound(to) ? fail("output '", g.output_name(k), "' has ", to.count(), " elements, expected ", n)
                               : wrong_view("output ", g.output_name(k), to);
@@ -192,7 +192,7 @@ template <class Engine> class block_program {
   status measure(const block_call& now, call& c) {
     const graph& g = value();
     if (state_ >= 0)
-      if (status s = layer_state::bind_leaf(g, state_, c.data[static_cast<std::size_t>(state_)], c.sizes); !s) return s;
+      if (status s = layer_state::bind_leaf(g, state_, c.data[state_], c.sizes); !s) return s;
     for (std::size_t k = 0; k < now.in.size(); ++k)
       if (at_[k] >= 0)
         if (status s = layer_state::bind_leaf(g, at_[k], now.in[k], c.sizes); !s) return s;

@@ -29,7 +29,7 @@ inline status check_ids(const graph& g, const call& c) {
     const flow how = row(v.what).axes;
     const bool spans = row(v.what).kind == op_class::attention;
     if (how != flow::look_up && how != flow::add_rows && how != flow::labelled && !spans) continue;
-    const auto* const ids = static_cast<const std::int64_t*>(c.data[static_cast<std::size_t>(v.b)].data);
+    const auto* const ids = static_cast<const std::int64_t*>(c.data[v.b].data);
     if (ids == nullptr || is_part(v)) continue;  // known before the call; or looked up by the rank that has the row
     const long long n = g.sizes.value(g[v.b].d[3], c.sizes);
     if (spans) {
@@ -55,12 +55,12 @@ inline status check_ids(const graph& g, const call& c) {
 }
 
 // Of all nodes that put numbers at places or read them there, once: an index does not come with calls.
-inline status check_index(const graph& g, const size_values& s, const std::vector<view>& leaves) {
+inline status check_index(const graph& g, const size_values& s, const leaf_views& leaves) {
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
     if (v.what != op::place && v.what != op::pick) continue;
     const node& matrix = v.what == op::place ? v : g[v.a];
-    const auto* const at = static_cast<const std::int64_t*>(leaves[static_cast<std::size_t>(v.b)].data);
+    const auto* const at = static_cast<const std::int64_t*>(leaves[v.b].data);
     const long long n = g.sizes.value(g[v.b].d[3], s), rows = g.sizes.value(matrix.d[2], s),
                     cols = g.sizes.value(matrix.d[3], s);
     for (long long k = 0; at != nullptr && k < n; ++k)

@@ -104,13 +104,13 @@ template <class Engine> class executor {
   bool eager() const { return how_ == mode::eager; }
   const target& aim() const { return eager() ? Engine::runs_eagerly_on(queue_) : Engine::runs_on(queue_); }
   part& first() const { return *parts_[0]; }
-  part& at(int adapter) const { return *parts_[static_cast<std::size_t>(adapter)]; }
+  part& at(int adapter) const { return *parts_[adapter]; }
   part& shown() const { return together_ != nullptr ? *together_ : at(active_[0]); }
   bool is_active(int adapter) const;
   [[gnu::cold]] status expect(int adapter) const;
   [[gnu::cold]] status of(int adapter, const status& s) const;
   [[gnu::cold]] status fill(part& fresh, const part& old, const adapter_values& values);
-  [[gnu::cold]] std::vector<pass<Engine>*> passes();
+  [[gnu::cold]] sequence<pass<Engine>*> passes();
   unsigned long long version() const;
   [[gnu::cold]] status written_to(const mutable_view& a, const mutable_view& b);
   [[gnu::cold]] status read_weight_again();
@@ -129,7 +129,7 @@ template <class Engine> class executor {
   [[gnu::cold]] status publish();
   [[gnu::cold]] result<std::unique_ptr<part>> combine(const std::vector<int>& adapters) const;
 
-  std::vector<std::unique_ptr<part>> parts_;
+  sequence<std::unique_ptr<part>> parts_;
   std::unique_ptr<part> together_;
   // Set by activate(): a program that never activates several adapters does not compile what combines them.
   result<std::unique_ptr<part>> (executor::*combine_)(const std::vector<int>&) const = nullptr;

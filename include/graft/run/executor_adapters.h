@@ -32,7 +32,7 @@ template <class Engine> struct executor<Engine>::bare {
 template <class Engine>
 executor<Engine>::executor(const layer_graphs& graphs, mode how, queue q)
     : base_(std::make_unique<bare>()), queue_(std::move(q)), how_(how) {
-  parts_.push_back(std::make_unique<part>(graphs, ++versions_));
+  parts_.extend() = std::make_unique<part>(graphs, ++versions_);
 }
 template <class Engine> executor<Engine>::executor(executor&&) noexcept = default;
 template <class Engine> executor<Engine>& executor<Engine>::operator=(executor&&) noexcept = default;
@@ -45,21 +45,21 @@ template <class Engine> result<int> executor<Engine>::add(const layer_graphs& gr
                 ", nor one with a bias to one without");
   auto fresh = std::make_unique<part>(graphs, ++versions_);
   if (status s = fresh->state.take_base(first().state); !s) return s.failure();
-  parts_.push_back(std::move(fresh));
-  return static_cast<int>(parts_.size()) - 1;
+  parts_.extend() = std::move(fresh);
+  return parts_.size() - 1;
 }
 template <class Engine> status executor<Engine>::remove(int adapter) {
   if (status s = expect(adapter); !s) return s;
   if (enabled_ && is_active(adapter))
     return fail("adapter ", adapter, " is active; activate another one, or enable(false), before it is removed");
   if (adapter == 0) return fail("adapter 0 came with the layer and stays; add() others and activate() those");
-  parts_[static_cast<std::size_t>(adapter)] = nullptr;
+  parts_[adapter] = nullptr;
   if (is_active(adapter)) active_ = {0}, together_ = nullptr;
   return ok;
 }
 template <class Engine> status executor<Engine>::replace(int adapter, const adapter_values& values) {
   if (status s = expect(adapter); !s) return s;
-  std::unique_ptr<part>& place = parts_[static_cast<std::size_t>(adapter)];
+  std::unique_ptr<part>& place = parts_[adapter];
   auto fresh = std::make_unique<part>(place->state.graphs(), ++versions_);
   if (status s = fill(*fresh, *place, values); !s) return of(adapter, s);
   std::swap(place, fresh);
@@ -108,9 +108,8 @@ template <class Engine> unsigned long long executor<Engine>::version() const {
   return v;
 }
 template <class Engine> status executor<Engine>::expect(int adapter) const {
-  if (adapter >= 0 && adapter < static_cast<int>(parts_.size()) && parts_[static_cast<std::size_t>(adapter)] != nullptr)
-    return ok;
-  return fail("there is no adapter ", adapter, "; this layer was given ", static_cast<long long>(parts_.size()));
+  if (adapter >= 0 && adapter < parts_.size() && parts_[adapter] != nullptr) return ok;
+  return fail("there is no adapter ", adapter, "; this layer was given ", parts_.size());
 }
 // Says which adapter an error is about, where there are several.
 template <class Engine> status executor<Engine>::of(int adapter, const status& s) const {

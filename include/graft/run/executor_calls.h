@@ -134,8 +134,8 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
   }
   if (status s = ready(); !s) return s;
   training_passes<Engine>* const training = keeps() ? &training_of(at_work).at_work() : nullptr;
-  const std::vector<view> nothing;
-  result<const std::vector<view>*> kept = &nothing;
+  const leaf_views nothing;
+  result<const leaf_views*> kept = &nothing;
   if (training != nullptr) kept = training->kept(x);
   if (!kept) return kept.failure();
   const graph from = training != nullptr ? training->backward_graph() : made;
@@ -162,7 +162,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
     if (status s = Engine::can_add(d.into); !s) return s;
     const result<mutable_view> beside = base_->sums.place(queue_, i, d.into);
     if (!beside) return beside.failure();
-    p.runs().this_call().outputs[static_cast<std::size_t>(k)] = *beside;
+    p.runs().this_call().outputs[k] = *beside;
   }
   if (status s = p.run(queue_); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i)
@@ -216,12 +216,13 @@ template <class Engine> const typename Engine::bound* executor<Engine>::bound_ba
   return p != nullptr && p->bound() ? &p->runs() : nullptr;
 }
 
-template <class Engine> std::vector<pass<Engine>*> executor<Engine>::passes() {
-  std::vector<pass<Engine>*> all{&base_->forward};
+template <class Engine> sequence<pass<Engine>*> executor<Engine>::passes() {
+  sequence<pass<Engine>*> all;
+  all.push(&base_->forward);
   base_->backward.list(all);
   auto list = [&](part* p) {
     if (p == nullptr) return;
-    all.push_back(&p->forward), p->backward.list(all);
+    all.push(&p->forward), p->backward.list(all);
     if (p->training != nullptr) p->training->list(all);
   };
   for (auto& p : parts_) list(p.get());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors, scalars and sizes of one adapted layer, by name, and how they become the leaves of a graph.
 #pragma once
+#include <graft/backend/call.h>
 #include <graft/core/encodings.h>
 #include <graft/core/nearest.h>
 #include <graft/run/bind.h>
@@ -8,20 +9,19 @@
 
 #include <list>
 #include <string>
-#include <vector>
 
 namespace graft {
 
 // The leaves of one graph with the sizes that follow from them. Data-time leaves are still empty.
 struct bound_leaves {
   size_values sizes;
-  std::vector<view> leaf;
+  leaf_views leaf;
 };
 
 // What the numbers of the weight of a layer are stored as.
-inline dtype weight_type(const graph& g, const std::vector<view>& leaves) {
+inline dtype weight_type(const graph& g, const leaf_views& leaves) {
   const id weight = g.find("weight");
-  return weight < 0 ? dtype::bf16 : leaves[static_cast<std::size_t>(weight)].type;
+  return weight < 0 ? dtype::bf16 : leaves[weight].type;
 }
 
 class layer_state {
@@ -73,18 +73,18 @@ class layer_state {
   [[gnu::cold]] result<bound_leaves> bind(const graph& g) const {
     bound_leaves b;
     if (status solved = solve(g, b.sizes); !solved) return solved.failure();
-    b.leaf.resize(static_cast<std::size_t>(g.size));
+    b.leaf = leaf_views(g.size);
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
       if (v.what != op::scalar && !is_stored(v.what)) continue;
       const held* const h = find(g.name(k).c_str());
       if (v.what == op::scalar) {
         if (h == nullptr || !h->has_scalar) return fail("scalar '", g.name(k), "' is not set");
-        b.leaf[static_cast<std::size_t>(k)] = view_of(&h->scalar, 1);
+        b.leaf[k] = view_of(&h->scalar, 1);
       } else {
         if (h == nullptr || !h->has_tensor)
           return fail("tensor '", g.name(k), "' is not set, expected ", expected_shape(g, k, b.sizes));
-        b.leaf[static_cast<std::size_t>(k)] = h->tensor;
+        b.leaf[k] = h->tensor;
       }
     }
     return b;

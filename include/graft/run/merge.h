@@ -25,15 +25,14 @@ template <class Engine> class merger {
       if (k < 0) return fail("the adapter leaves '", name, "' as it is");
       if (status s = expect(g, k, b->sizes, name, *into); !s) return s;
       for (id i = 0; i < g.size; ++i)
-        if (status s = apart(name, *into, g.name(i), b->leaf[static_cast<std::size_t>(i)], is_named(g, i, name)); !s)
-          return s;
+        if (status s = apart(name, *into, g.name(i), b->leaf[i], is_named(g, i, name)); !s) return s;
       to[static_cast<std::size_t>(k)] = *into;
     }
     if (weight.data != nullptr && bias.data != nullptr)
       if (overlap(footprint_of(weight), footprint_of(bias)))
         return fail("the outputs for 'weight' and 'bias' overlap; give each memory of its own");
     std::vector<typename Engine::block> kept;
-    std::vector<view> kept_views;
+    leaf_views kept_views;
     for (int k = 0; k < g.outs; ++k) {
       if (!same_text(g.out[k].name, "kept")) continue;
       const node& v = g[g.out[k].at];
@@ -44,7 +43,7 @@ template <class Engine> class merger {
       into.data = memory->data();
       kept.push_back(std::move(*memory));
       to[static_cast<std::size_t>(k)] = into;
-      kept_views.push_back({into.data, into.type, {into.size[0], into.size[1], into.size[2], into.size[3]}, 4});
+      kept_views.push({into.data, into.type, {into.size[0], into.size[1], into.size[2], into.size[3]}, 4});
     }
     if (status s = Engine::evaluate(q, g, b->sizes, b->leaf, to); !s) return s;
     kept_ = std::move(kept), kept_views_ = std::move(kept_views);
@@ -70,9 +69,9 @@ template <class Engine> class merger {
     if (!b) return b.failure();
     for (id i = 0; i < g.size; ++i) {
       if (!layer_state::comes_with_calls(g[i])) continue;
-      const view& from = g[i].what == op::kept ? kept_views_[static_cast<std::size_t>(g[i].k[0].v)] : merged;
+      const view& from = g[i].what == op::kept ? kept_views_[g[i].k[0].v] : merged;
       if (status s = layer_state::bind_leaf(g, i, from, b->sizes); !s) return s;
-      b->leaf[static_cast<std::size_t>(i)] = from;
+      b->leaf[i] = from;
     }
     if (status s = layer_state::check_sizes(g, b->sizes); !s) return s;
     if (status s = expect(g, 0, b->sizes, what, original); !s) return s;
@@ -99,7 +98,7 @@ template <class Engine> class merger {
                 "'; give it memory of its own, or exactly the tensor it replaces");
   }
   std::vector<typename Engine::block> kept_;
-  std::vector<view> kept_views_;
+  leaf_views kept_views_;
   unsigned long long merged_ = 0;  // the version of the parameters that merge() saw last; 0: none
 };
 

@@ -16,13 +16,13 @@ struct named_values {
 // The leaves of a graph that do not come with calls. The numbers of `from` must stay where they are.
 inline result<bound_leaves> bind_named(const graph& g, const named_values& from, const adaptions& rules) {
   bound_leaves b;
-  b.leaf.resize(static_cast<std::size_t>(g.size));
+  b.leaf = leaf_views(g.size);
   for (const auto& [name, n] : from.sizes)
     if (const int index = g.sizes.find(name.c_str()); index >= 0) b.sizes.v[index] = n;
   for (int round = 0; round < 2; ++round) {  // a second round sees the names that the first one found
     for (id i = 0; i < g.size; ++i) {
       const node& v = g[i];
-      view& to = b.leaf[static_cast<std::size_t>(i)];
+      view& to = b.leaf[i];
       if (v.what == op::scalar) {
         const auto found = from.scalars.find(g.name(i).c_str());
         if (found == from.scalars.end()) return fail("scalar '", g.name(i), "' is not set");

@@ -46,7 +46,7 @@ template <class Engine> class pass {
     plan_ = std::move(fresh);
     x_ = made.find("x"), dy_ = made.find("dy");
     kept_.clear();
-    for (id at; (at = made.find(kept_name(static_cast<int>(kept_.size())).c_str())) >= 0;) kept_.push_back(at);
+    for (id at; (at = made.find(kept_name(kept_.size()).c_str())) >= 0;) kept_.push(at);
     formed_ = false;
     room_ = room;
     return ok;
@@ -54,13 +54,13 @@ template <class Engine> class pass {
 
   // x, and dy where the graph is a backward pass, with what forward kept for it: as many values as the graph reads. A call
   // like the one before only brings other addresses.
-  status begin(const view& x, const view& dy = {}, const std::vector<view>& kept = {}) {
+  status begin(const view& x, const view& dy = {}, const leaf_views& kept = {}) {
     if (formed_ && same_form(x, like_x_) && same_form(dy, like_dy_)) {
       call& c = plan_->this_call();
       for (mutable_view& v : c.outputs) v = {};
-      for (std::size_t k = 0; k < kept_.size(); ++k) c.data[static_cast<std::size_t>(kept_[k])] = kept[k];
-      if (x_ >= 0) c.data[static_cast<std::size_t>(x_)] = x;
-      if (dy_ >= 0) c.data[static_cast<std::size_t>(dy_)] = dy;
+      for (int k = 0; k < kept_.size(); ++k) c.data[kept_[k]] = kept[k];
+      if (x_ >= 0) c.data[x_] = x;
+      if (dy_ >= 0) c.data[dy_] = dy;
       return check_places(c);
     }
     formed_ = false;
@@ -68,11 +68,11 @@ template <class Engine> class pass {
     for (const auto& [at, v] : {std::pair{x_, &x}, std::pair{dy_, &dy}}) {
       if (at < 0) continue;
       if (status s = layer_state::bind_leaf(g(), at, *v, c.sizes); !s) return s;
-      c.data[static_cast<std::size_t>(at)] = *v;
+      c.data[at] = *v;
     }
-    for (std::size_t k = 0; k < kept_.size(); ++k) {
+    for (int k = 0; k < kept_.size(); ++k) {
       if (status s = layer_state::bind_leaf(g(), kept_[k], kept[k], c.sizes); !s) return s;
-      c.data[static_cast<std::size_t>(kept_[k])] = kept[k];
+      c.data[kept_[k]] = kept[k];
     }
     if (status s = layer_state::check_sizes(g(), c.sizes); !s) return s;
     if (const long long n = g().sizes.tokens(c.sizes); room_.tokens > 0 && n > room_.tokens)
@@ -93,10 +93,10 @@ template <class Engine> class pass {
     if (const long long n = elements(output); to.count() != n)
       return fail("output '", g().output_name(output), "' has ", to.count(), " elements, expected ", n);
     call& c = plan_->this_call();
-    if (c.outputs[static_cast<std::size_t>(output)].data != nullptr)
+    if (c.outputs[output].data != nullptr)
       return fail("the gradient of '", g().output_name(output), "' was asked for twice");
     if (status s = check_apart(c, output, to); !s) return s;
-    c.outputs[static_cast<std::size_t>(output)] = to;
+    c.outputs[output] = to;
     return ok;
   }
   error without_memory(int output) const {
@@ -120,11 +120,11 @@ template <class Engine> class pass {
   status check_apart(const call& c, int output, const mutable_view& to) const {
     const footprint written = footprint_of(to);
     for (const id i : {x_, dy_})
-      if (i >= 0 && overlap(written, footprint_of(c.data[static_cast<std::size_t>(i)])))
+      if (i >= 0 && overlap(written, footprint_of(c.data[i])))
         return fail("output '", g().output_name(output), "' overlaps tensor '", g().name(i),
                     "'; give it memory of its own");
     for (int k = 0; k < g().outs; ++k)
-      if (const mutable_view& other = c.outputs[static_cast<std::size_t>(k)]; other.data != nullptr)
+      if (const mutable_view& other = c.outputs[k]; other.data != nullptr)
         if (overlap(written, footprint_of(other)))
           return fail("output '", g().output_name(output), "' overlaps output '", g().output_name(k),
                       "'; give it memory of its own");
@@ -137,7 +137,7 @@ template <class Engine> class pass {
 
   std::unique_ptr<typename Engine::bound> plan_;
   id x_ = none_id, dy_ = none_id;
-  std::vector<id> kept_;
+  sequence<id> kept_;
   view like_x_{}, like_dy_{};  // of the last call, where it was good
   bool formed_ = false;
   capacity room_{};

@@ -10,7 +10,7 @@ namespace graft {
 template <class Engine> struct kept_passes {
   virtual ~kept_passes() = default;
   virtual void forget() = 0;
-  virtual void list(std::vector<pass<Engine>*>& to) = 0;
+  virtual void list(sequence<pass<Engine>*>& to) = 0;
 };
 
 template <class Engine> class training_passes {
@@ -23,7 +23,7 @@ template <class Engine> class training_passes {
   graph backward_graph() const { return graphs_.backward; }
   pass<Engine> forward;
   backward_passes<Engine> backward;
-  void list(std::vector<pass<Engine>*>& to) { to.push_back(&forward), backward.list(to); }
+  void list(sequence<pass<Engine>*>& to) { to.push(&forward), backward.list(to); }
   void forget() { filled_ = false; }
 
   // A forward call whose x and y the pass has been given already; room for at least so many rows is made for what it keeps.
@@ -45,17 +45,17 @@ template <class Engine> class training_passes {
       if (status s = forward.want(k, shaped(g, k, c.sizes, at)); !s) return s;
     if (status s = forward.run(q); !s) return s;
     for (int k = first_kept(); k < g.outs; ++k) {
-      const mutable_view& v = c.outputs[static_cast<std::size_t>(k)];
+      const mutable_view& v = c.outputs[k];
       view kept{v.data, v.type, {}, v.rank};
       for (int i = 0; i < v.rank; ++i) kept.size[i] = v.size[i];
-      kept_.push_back(kept);
+      kept_.push(kept);
     }
     of_ = x, filled_ = true;
     return ok;
   }
   // The values that the last forward call kept, for a backward call with the same x.
-  result<const std::vector<view>*> kept(const view& x) const {
-    bool same = filled_ && x.rank == of_.rank && kept_.size() == static_cast<std::size_t>(graphs_.leaf.size());
+  result<const leaf_views*> kept(const view& x) const {
+    bool same = filled_ && x.rank == of_.rank && kept_.size() == graphs_.leaf.size();
     for (int k = 0; same && k < x.rank; ++k) same = x.size[k] == of_.size[k];
     if (!same) return fail("in training backward() follows a forward() with the same x; call forward() first");
     return &kept_;
@@ -85,7 +85,7 @@ template <class Engine> class training_passes {
   kept_pair graphs_;
   std::unique_ptr<typename Engine::block> memory_;
   long long room_ = 0;
-  std::vector<view> kept_;
+  leaf_views kept_;
   view of_{};
   bool filled_ = false;
 };

@@ -50,7 +50,7 @@ template <class Engine> class training_forms final : public kept_passes<Engine> 
     for (auto& form : others_) form->forget();
     if (in_weight_ != nullptr) in_weight_->forget();
   }
-  void list(std::vector<pass<Engine>*>& to) override {
+  void list(sequence<pass<Engine>*>& to) override {
     usual_.list(to);
     for (auto& form : others_) form->list(to);
     if (in_weight_ != nullptr) in_weight_->list(to);

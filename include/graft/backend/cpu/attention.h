@@ -9,6 +9,7 @@
 #include <graft/backend/cpu/pointwise.h>
 #include <graft/backend/cpu/sums.h>
 #include <graft/backend/cpu/tensor.h>
+#include <graft/core/sequence.h>
 
 #include <cmath>
 #include <cstdint>
@@ -115,14 +116,14 @@ void attend(tensor<Real> out, const heads<Real>& h, const spans& rows, const til
 template <class Real>
 void attention(tensor<Real> out, detail::heads<Real> h, const std::int64_t* span, const attention_drops& drops = {}) {
   const detail::spans rows{span, out.d[2]};
-  thread_local std::vector<detail::tile> tiles;  // its memory stays from call to call
+  thread_local sequence<detail::tile> tiles;  // its memory stays from call to call
   tiles.clear();
   long long work = 0;
   for (long long r = 0; r < rows.rows; r = tiles.back().to) {
-    tiles.push_back(detail::tile_at(rows, r));
+    tiles.push(detail::tile_at(rows, r));
     work += tiles.back().rows() * tiles.back().keys() * h.queries * h.head * 2;
   }
-  const auto parts = static_cast<long long>(tiles.size()) * h.groups;
+  const long long parts = tiles.size() * h.groups;
   const int threads = threads_for(parts, work);
   on_threads(threads, [&, all = tiles.data()](int t) {
     for (long long p = parts * t / threads; p < parts * (t + 1) / threads; ++p)

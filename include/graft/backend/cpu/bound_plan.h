@@ -31,8 +31,7 @@ template <class Real> class bound_plan {
                           code_function<Real> decode) {
     sizes_ = now_.sizes = s;
     known_ = values<Real>(g_, sizes_, leaves, decode);
-    now_.data.assign(static_cast<std::size_t>(g_.size), view{});
-    now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
+    now_.data = leaf_views(g_.size), now_.outputs = sequence<mutable_view>(g_.outs);
     has_ = {.made = has_.made}, bound_ = true, room_ = -1, mixed_ = nullptr;
     if (tokens > 0) reserve(tokens);
   }
@@ -87,10 +86,9 @@ template <class Real> class bound_plan {
     const frame<Real> f{g_, p_, where_, known_, now_, stored_, tokens, by, mixed_};
     for (id i = 0; i < g_.size; ++i) {  // inputs that are read as a whole, and cannot be where they lie
       if (g_[i].what != op::input || !whole_leaf_[i]) continue;
-      const auto k = static_cast<std::size_t>(i);
-      const view& v = now_.data[k];
-      stored_[k] = in_place<Real>(v) ? nullptr : arena_.data() + offset_[k];
-      if (stored_[k] != nullptr) read_numbers(v, 0, v.count(), stored_[k]);
+      const view& v = f.data(i);
+      stored_[i] = in_place<Real>(v) ? nullptr : arena_.data() + offset_[i];
+      if (stored_[i] != nullptr) read_numbers(v, 0, v.count(), stored_[i]);
     }
     for (int k = 0; k < p_.launches.size(); ++k) {
       const launch& l = p_.launches[k];
@@ -141,23 +139,20 @@ template <class Real> class bound_plan {
     g_.sizes.set_tokens(s, tokens);
     piece_ = std::clamp(piece_elements / widest_row(s, tokens), least_piece_rows, piece_rows);
     by_rows_.reserve(g_, p_, where_, s, tokens, std::min(tokens, piece_));
-    stored_.assign(static_cast<std::size_t>(g_.size), nullptr);
-    offset_.assign(stored_.size(), -1);
+    stored_ = sequence<Real*>(g_.size), offset_ = sequence<long long>(g_.size, -1);
     long long total = 0;
     for (id i = 0; i < g_.size; ++i) {
       const bool mine =
           where_.stored[i] || p_.rows.how[i] == reach::whole || (g_[i].what == op::input && whole_leaf_[i]);
       if (!mine || !p_.live[i] || (g_[i].what == op::reshape && !where_.stored[i])) continue;
-      offset_[static_cast<std::size_t>(i)] = total;
+      offset_[i] = total;
       total += aligned_count(count(g_, i, s));
     }
     arena_.reserve(std::max(1LL, total));
     for (id i = 0; i < g_.size; ++i) {
-      const auto k = static_cast<std::size_t>(i);
-      if (offset_[k] >= 0 && g_[i].what != op::input) stored_[k] = arena_.data() + offset_[k];
-      if (p_.rows.how[i] == reach::sum) stored_[k] = by_rows_.sum(i);
-      if (g_[i].what == op::reshape && p_.rows.how[i] == reach::whole)
-        stored_[k] = stored_[static_cast<std::size_t>(unshaped(g_, i))];
+      if (offset_[i] >= 0 && g_[i].what != op::input) stored_[i] = arena_.data() + offset_[i];
+      if (p_.rows.how[i] == reach::sum) stored_[i] = by_rows_.sum(i);
+      if (g_[i].what == op::reshape && p_.rows.how[i] == reach::whole) stored_[i] = stored_[unshaped(g_, i)];
     }
   }
 
@@ -262,9 +257,9 @@ template <class Real> class bound_plan {
   size_values sizes_;
   values<Real> known_;
   call now_;
-  memory<Real> arena_;             // what is stored for all rows
-  std::vector<Real*> stored_;      // by node
-  std::vector<long long> offset_;  // in the arena
+  memory<Real> arena_;          // what is stored for all rows
+  sequence<Real*> stored_;      // by node
+  sequence<long long> offset_;  // in the arena
   row_worker<Real> by_rows_;
   long long piece_ = piece_rows, room_ = -1, launched_ = 0;
   preparation has_;

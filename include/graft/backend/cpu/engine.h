@@ -6,19 +6,20 @@
 #include <graft/backend/call.h>
 #include <graft/backend/cpu/launch_clock.h>
 #include <graft/backend/cpu/operations.h>
-#include <graft/backend/cpu/parameter_updates.h>
 #include <graft/backend/mode.h>
 #include <graft/backend/rank_exchange.h>
 #include <graft/core/result.h>
 #include <graft/plan/target.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <span>
 #include <string>
 #include <vector>
 
 namespace graft::cpu {
+
+class parameter_updates;
 
 template <class Real> struct engine {
   struct queue {
@@ -41,7 +42,6 @@ template <class Real> struct engine {
   using launch_clock = cpu::launch_clock;
   static constexpr dtype computes = storage<Real>::type, keeps = computes;
   static constexpr bool reads_host_memory = true, binds_itself = true;
-  class bank;  // rows of a call may have adapters of their own, in the calls of the base
   static const target& runs_on(const queue&) { return cpu_target; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
 
@@ -113,20 +113,11 @@ template <class Real> struct engine {
     template <class Work> status run(queue&, std::uint64_t, Work work) { return work(); }
     static bool ready() { return false; }
   };
+  // Of whole models: engine_models.h.
+  class bank;
+  class gradient_sums;
   using updates = parameter_updates;
-  static updates updates_on(queue&) { return {}; }
-  class gradient_sums {
-   public:
-    status bind(queue&, std::vector<gradient_sum> all) { return all_ = std::move(all), status(ok); }
-    status add(queue&) {
-      for (const gradient_sum& s : all_)
-        for (long long i = 0; i < s.count; ++i) s.to[i] += static_cast<float>(static_cast<const Real*>(s.from)[i]);
-      return ok;
-    }
-
-   private:
-    std::vector<gradient_sum> all_;
-  };
+  static updates updates_on(queue&);
   static constexpr long long loss_rows = 0;  // of a call of the head: all, since the plan cuts them into pieces
 
   // The same where everything lies in host memory.

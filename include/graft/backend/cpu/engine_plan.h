@@ -3,7 +3,6 @@
 #pragma once
 #include <graft/backend/cpu/bound_plan.h>
 #include <graft/backend/cpu/engine.h>
-#include <graft/backend/cpu/mixed_bank.h>
 
 #include <utility>
 
@@ -57,21 +56,6 @@ template <class Real> class engine<Real>::bound {
 
  private:
   bound_plan<Real> plan_;
-};
-
-template <class Real> class engine<Real>::bank {
- public:
-  using block = typename mixed_bank<Real>::block;
-  status begin(queue&, std::vector<block> base, int places, long long) { return bank_.begin(std::move(base), places); }
-  status put(int k, std::span<const block> with) { return bank_.put(k, with); }
-  result<std::uint64_t> send(queue& q, const std::int64_t* of_row, std::span<const std::int64_t> rows) {
-    if (status s = bank_.send(q.has.evaluate, &q.host, of_row, rows); !s) return s.failure();
-    if (status s = std::exchange(q.outside, status(ok)); !s) return s.failure();  // ranks that did not answer
-    return std::uint64_t{1};
-  }
-
- private:
-  mixed_bank<Real> bank_;
 };
 
 template <class Real> status engine<Real>::add(queue&, const view& from, const mutable_view& to) {

@@ -14,14 +14,14 @@ template <class Real> struct frame {
   const buffers& where;
   values<Real>& known;
   const call& now;
-  const std::vector<Real*>& stored;  // by node: all rows of it; null: it is nowhere whole
+  const sequence<Real*>& stored;  // by node: all rows of it; null: it is nowhere whole
   long long tokens;
   node_function<Real> by;
   mixed_rows<Real>* mixed;  // null: all rows are the same
 
-  template <class Vector> static auto& at(Vector& v, id i) { return v[static_cast<std::size_t>(i)]; }
+  const view& data(id i) const { return now.data[i]; }
   static bool direct(const mutable_view& v) { return v.data != nullptr && v.type == real_type<Real> && v.contiguous(); }
-  const mutable_view& output(int k) const { return now.outputs[static_cast<std::size_t>(k)]; }
+  const mutable_view& output(int k) const { return now.outputs[k]; }
 
   tensor<Real> full(id i, Real* p_at) const { return shaped(g, i, now.sizes, p_at); }
   // n of the rows of a value.
@@ -37,11 +37,10 @@ template <class Real> struct frame {
   [[gnu::noinline]] tensor<Real> whole(id i) const {
     if (is_known(i)) return known[i];
     const id from = where.same_as[i] >= 0 ? where.same_as[i] : i;
-    if (at(stored, from) != nullptr) return full(i, at(stored, from));
+    if (stored[from] != nullptr) return full(i, stored[from]);
     const id shaped_from = unshaped(g, from);  // the memory of what it reshapes
-    if (at(stored, shaped_from) != nullptr) return full(i, at(stored, shaped_from));
-    return full(i,
-                static_cast<Real*>(const_cast<void*>(at(now.data, shaped_from).data)));  // an input of the right type
+    if (stored[shaped_from] != nullptr) return full(i, stored[shaped_from]);
+    return full(i, static_cast<Real*>(const_cast<void*>(data(shaped_from).data)));  // an input of the right type
   }
   // A base weight that is not stored as Real is decoded inside the product.
   tensor<Real> weight(id i) const {
@@ -62,7 +61,7 @@ template <class Real> struct frame {
     for (int k = 0; k < 3; ++k)
       if (const id o = v.operand(k); o >= 0) {
         if (row(g[o].what).from == source::integers)
-          x.ids = is_known(o) ? known.ids(o) : static_cast<const std::int64_t*>(at(now.data, o).data);
+          x.ids = is_known(o) ? known.ids(o) : static_cast<const std::int64_t*>(data(o).data);
         else
           *to[k] = is_known(o) && reads_stored(g, v, k) ? weight(o) : whole(o);
       }

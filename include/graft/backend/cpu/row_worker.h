@@ -17,35 +17,36 @@ template <class Real> class row_worker {
   // Room for pieces of `rows` rows of calls with up to `tokens` of them.
   [[gnu::cold]] void reserve(const graph& g, const plan& p, const buffers& where, const size_values& sizes,
                              long long tokens, long long rows) {
-    const auto nodes = static_cast<std::size_t>(g.size), threads = static_cast<std::size_t>(thread_count());
-    cell_.assign(static_cast<std::size_t>(where.cells), nullptr);
-    sum_.assign(threads, std::vector<Real*>(nodes, nullptr));
-    converted_.assign(nodes, nullptr);
-    std::vector<long long> cells(cell_.size(), 0);
+    threads_ = thread_count(), nodes_ = g.size;
+    cell_ = sequence<Real*>(where.cells), chain_width_ = sequence<long long>(where.cells);
+    sum_ = sequence<Real*>(threads_ * nodes_), converted_ = sequence<Real*>(nodes_);
+    sequence<long long> cells(where.cells);
     auto of_piece = [&](id i) { return tokens == 0 ? 0 : count(g, i, sizes) / tokens * rows; };
     long long total = 0;
     auto place = [&](long long n) { return std::exchange(total, total + aligned_count(n)); };
-    std::vector<std::pair<Real**, long long>> places;
+    struct found {
+      Real** to;
+      long long offset;
+    };
+    sequence<found> places;
     for (id i = 0; i < g.size; ++i) {
       if (!p.live[i] || p.when.of[i] != stage::data) continue;
-      const auto k = static_cast<std::size_t>(i);
       if (where.cell[i] >= 0) {
-        long long& n = cells[static_cast<std::size_t>(where.cell[i])];
+        long long& n = cells[where.cell[i]];
         n = std::max(n, of_piece(i));
       }
-      for (std::size_t t = 0; t < threads; ++t)
+      for (int t = 0; t < threads_; ++t)
         if (p.rows.how[i] == reach::sum && (t == 0 || !has_threads_inside(g, i)))
-          places.push_back({&sum_[t][k], place(count(g, i, sizes))});
+          places.push({&sum_[t * nodes_ + i], place(count(g, i, sizes))});
       const bool output = where.writes_to[i] >= 0 && where.inplace[i] < 0;
-      if (output || (g[i].what == op::input && p.rows.axis[i] >= 0))
-        places.push_back({&converted_[k], place(of_piece(i))});
+      if (output || (g[i].what == op::input && p.rows.axis[i] >= 0)) places.push({&converted_[i], place(of_piece(i))});
     }
-    for (std::size_t c = 0; c < cell_.size(); ++c) places.push_back({&cell_[c], place(cells[c])});
+    for (int c = 0; c < where.cells; ++c) places.push({&cell_[c], place(cells[c])});
     arena_.reserve(std::max(1LL, total));
-    for (const auto& [to, offset] : places) *to = arena_.data() + offset;
+    for (const found& at : places) *at.to = arena_.data() + at.offset;
   }
   long long elements() const { return arena_.size(); }
-  Real* sum(id i) const { return sum_[0][static_cast<std::size_t>(i)]; }
+  Real* sum(id i) const { return sum_[i]; }
 
   void run(const frame<Real>& f, const launch& l, long long rows_at_once) {
     each_sum(f, l, [&](id i, Real* of_thread) { std::fill_n(of_thread, count(f.g, i, f.now.sizes), Real(0)); });
@@ -54,10 +55,10 @@ template <class Real> class row_worker {
     for (piece_ = 0; piece_ < f.tokens; piece_ += rows_at_once) {
       const row_range all{piece_, std::min(rows_at_once, f.tokens - piece_), 0};
       for (id i = 0; i < f.g.size; ++i)  // inputs that are not stored as Real
-        if (f.g[i].what == op::input && f.p.live[i] && f.p.rows.axis[i] >= 0 && f.at(f.stored, i) == nullptr)
-          if (const view& v = f.at(f.now.data, i); !in_place<Real>(v))
+        if (f.g[i].what == op::input && f.p.live[i] && f.p.rows.axis[i] >= 0 && f.stored[i] == nullptr)
+          if (const view& v = f.data(i); !in_place<Real>(v))
             shared_out(all, f.row_elements(i), [&](const row_range& r) {
-              read_numbers(v, r.from * f.row_elements(i), r.n * f.row_elements(i), within(f.at(converted_, i), i, r));
+              read_numbers(v, r.from * f.row_elements(i), r.n * f.row_elements(i), within(converted_[i], i, r));
             });
       for (int k = 0; k < l.count;) {
         const id i = f.p.nodes[l.first + k];
@@ -87,7 +88,7 @@ template <class Real> class row_worker {
  private:
   struct row_range {
     long long from, n;
-    std::size_t thread;
+    int thread;
   };
   // A product of one matrix: one call of gemm for all rows of the piece.
   static bool has_threads_inside(const graph& g, id i) {
@@ -121,7 +122,7 @@ template <class Real> class row_worker {
   int chain_at(const launch& l, int k, const row_range& all) {
     const frame<Real>& f = *f_;
     if (!may_chain(f.p.nodes[l.first + k])) return 1;
-    chain_width_.assign(cell_.size(), 0);
+    for (long long& width : chain_width_) width = 0;
     int n = 0;
     for (; k + n < l.count; ++n) {
       const id i = f.p.nodes[l.first + k + n];
@@ -133,7 +134,7 @@ template <class Real> class row_worker {
   }
   bool fits_chain(id i) {
     if (i < 0 || f_->where.cell[i] < 0) return true;
-    long long& width = chain_width_[static_cast<std::size_t>(f_->where.cell[i])];
+    long long& width = chain_width_[f_->where.cell[i]];
     const bool fits = width == 0 || width == f_->row_elements(i);
     width = f_->row_elements(i);
     return fits;
@@ -168,20 +169,19 @@ template <class Real> class row_worker {
   // f of a share of the rows, each of so many elements, on each thread.
   template <class F> void shared_out(const row_range& all, long long row_elements, F f) const {
     const bool long_enough = all.n >= split_rows || (all.n > 1 && all.n * row_elements >= split_elements);
-    const int threads = long_enough ? static_cast<int>(std::min({all.n, static_cast<long long>(thread_count()),
-                                                                 static_cast<long long>(sum_.size())}))
-                                    : 1;
+    const int threads =
+        long_enough ? static_cast<int>(std::min<long long>(all.n, std::min(thread_count(), threads_))) : 1;
     on_threads(threads, [&](int t) {
       const long long from = all.n * t / threads, end = all.n * (t + 1) / threads;
-      f(row_range{all.from + from, end - from, static_cast<std::size_t>(t)});
+      f(row_range{all.from + from, end - from, t});
     });
   }
   // f(node, memory) for each thread's memory of each sum over rows.
   template <class F> void each_sum(const frame<Real>& f, const launch& l, F each) const {
     for (int k = 0; k < l.count; ++k)
       if (const id i = f.p.nodes[l.first + k]; f.p.rows.how[i] == reach::sum)
-        for (const std::vector<Real*>& of_thread : sum_)
-          if (Real* const p = of_thread[static_cast<std::size_t>(i)]) each(i, p);
+        for (int t = 0; t < threads_; ++t)
+          if (Real* const p = sum_[t * nodes_ + i]) each(i, p);
   }
   int index(const launch& l) const { return f_->p.launch_of[f_->p.nodes[l.first]]; }
   long long offset(id i, const row_range& r) const { return r.from * f_->row_elements(i); }
@@ -191,8 +191,7 @@ template <class Real> class row_worker {
   void compute(id i, const row_range& r, const evaluator<Real>& evaluate) const {
     const frame<Real>& f = *f_;
     const node& v = f.g[i];
-    if (f.p.rows.how[i] == reach::sum)
-      return evaluate(i, f.full(i, sum_[r.thread][static_cast<std::size_t>(i)]), operands_of(i, r), 1);
+    if (f.p.rows.how[i] == reach::sum) return evaluate(i, f.full(i, sum_[r.thread * nodes_ + i]), operands_of(i, r), 1);
     const tensor<Real> out = value(i, r);
     if (const id product = accumulated(i); product >= 0) {
       const id begin = product == v.a ? v.b : v.a;
@@ -301,8 +300,8 @@ template <class Real> class row_worker {
       if (o < 0) continue;
       const bool by_piece = reads_by_piece(f.g, f.p, i, k);
       if (row(f.g[o].what).from == source::integers)
-        x.ids = f.is_known(o) ? f.known.ids(o)
-                              : static_cast<const std::int64_t*>(f.at(f.now.data, o).data) + (by_piece ? r.from : 0);
+        x.ids =
+            f.is_known(o) ? f.known.ids(o) : static_cast<const std::int64_t*>(f.data(o).data) + (by_piece ? r.from : 0);
       else if (f.is_known(o))
         *to[k] = reads_stored(f.g, v, k) ? f.weight(o) : f.known[o];
       else
@@ -314,20 +313,20 @@ template <class Real> class row_worker {
   tensor<Real> value(id i, const row_range& r) const {
     const frame<Real>& f = *f_;
     const id from = f.where.same_as[i] >= 0 ? f.where.same_as[i] : i;
-    if (Real* const all = f.at(f.stored, from)) return f.piece(i, all + offset(i, r), r.n);
+    if (Real* const all = f.stored[from]) return f.piece(i, all + offset(i, r), r.n);
     if (f.p.rows.how[i] == reach::whole) return f.piece(i, f.whole(i).p + offset(i, r), r.n);
     if (is_leaf(f.g[from].what)) {
-      const view& v = f.at(f.now.data, from);
-      if (!in_place<Real>(v)) return f.piece(i, within(f.at(converted_, from), from, r), r.n);
+      const view& v = f.data(from);
+      if (!in_place<Real>(v)) return f.piece(i, within(converted_[from], from, r), r.n);
       return f.piece(i, static_cast<Real*>(const_cast<void*>(v.data)) + offset(from, r), r.n);
     }
     if (const int k = f.where.writes_to[i]; k >= 0) {
       if (f.direct(f.output(k))) return f.piece(i, static_cast<Real*>(f.output(k).data) + offset(i, r), r.n);
       id first = i;
       while (f.where.inplace[first] >= 0) first = f.where.inplace[first];
-      return f.piece(i, within(f.at(converted_, first), i, r), r.n);
+      return f.piece(i, within(converted_[first], i, r), r.n);
     }
-    return f.piece(i, within(cell_[static_cast<std::size_t>(f.where.cell[i])], i, r), r.n);
+    return f.piece(i, within(cell_[f.where.cell[i]], i, r), r.n);
   }
   // A reshaped value in the memory of what it reshapes.
   bool only_renames(id i, const row_range& r) const {
@@ -343,10 +342,11 @@ template <class Real> class row_worker {
   long long piece_ = 0;  // its first row
   memory<Real> arena_;
   mutable memory<Real> mixed_;  // a product before it is added to something
-  std::vector<Real*> cell_;
-  std::vector<long long> chain_width_;   // by cell: elements of a row, of the value that a chain has there
-  std::vector<std::vector<Real*>> sum_;  // by thread, per node that sums over rows; threads share those of products
-  std::vector<Real*> converted_;         // a piece of inputs and outputs that are not stored as Real
+  int threads_ = 0, nodes_ = 0;
+  sequence<Real*> cell_;
+  sequence<long long> chain_width_;  // by cell: elements of a row, of the value that a chain has there
+  sequence<Real*> sum_;              // by thread and node, where it sums over rows; threads share those of products
+  sequence<Real*> converted_;        // a piece of inputs and outputs that are not stored as Real
 };
 
 }  // namespace graft::cpu

@@ -40,77 +40,62 @@ template <class Real> class values {
   values() = default;
   // `decode`: as operations have it.
   values(const graph& g, const size_values& s, leaf_views leaves, code_function<Real> decode)
-      : g_(g),
-        s_(s),
-        leaves_(std::move(leaves)),
-        decode_(decode),
-        at_(static_cast<std::size_t>(g.size)),
-        own_(at_.size()) {}
+      : g_(g), s_(s), leaves_(std::move(leaves)), decode_(decode), at_(g.size), own_(g.size) {}
 
   // A tensor for node i: the leaf's memory where it can be read there, else a copy.
   tensor<Real> operator[](id i) {
-    const auto k = static_cast<std::size_t>(i);
-    if (const id from = unshaped(g_, i); at_[k] == nullptr && is_leaf(g_[from].what) && leaf(from).data != nullptr) {
+    if (const id from = unshaped(g_, i); at_[i] == nullptr && is_leaf(g_[from].what) && leaf(from).data != nullptr) {
       const view& v = leaf(from);
       if (in_place<Real>(v))
-        at_[k] = static_cast<Real*>(const_cast<void*>(v.data));
+        at_[i] = static_cast<Real*>(const_cast<void*>(v.data));
       else
         read_all(v, make(i).p);
     }
-    return shaped(g_, i, s_, at_[k]);
+    return shaped(g_, i, s_, at_[i]);
   }
   bool stays_stored(const view& v) const {
     return cpu::stays_stored<Real>(v, decode_ != nullptr ? weights::any : weights::as_wide);
   }
-  bool has(id i) const { return at_[static_cast<std::size_t>(i)] != nullptr; }
+  bool has(id i) const { return at_[i] != nullptr; }
   void forget(id i) {
-    own_[static_cast<std::size_t>(i)] = memory<Real>();
-    at_[static_cast<std::size_t>(i)] = nullptr;
+    own_[i] = memory<Real>();
+    at_[i] = nullptr;
   }
-  bool is_at(id i, const values& from, id there) const {
-    return at_[static_cast<std::size_t>(i)] == from.at_[static_cast<std::size_t>(there)];
-  }
+  bool is_at(id i, const values& from, id there) const { return at_[i] == from.at_[there]; }
   // The value of another graph that node i equals.
   void take(id i, const values& from, id there) {
     forget(i);
-    at_[static_cast<std::size_t>(i)] = from.at_[static_cast<std::size_t>(there)];
+    at_[i] = from.at_[there];
   }
-  const std::int64_t* ids(id i) const {
-    return static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(i)].data);
-  }
+  const std::int64_t* ids(id i) const { return static_cast<const std::int64_t*>(leaf(i).data); }
   // A weight that products and look-ups decode for themselves, as a matrix of the sizes of node i.
   void leave_stored(id i, id leaf_at) {
     forget(i);
     const tensor<Real> t = shaped<Real>(g_, i, s_, nullptr);
-    const auto k = static_cast<std::size_t>(i);
-    weights_.resize(at_.size());
-    weights_[k] = weight_of(leaf(leaf_at), t.d[0] * t.d[1] * t.d[2], t.d[3]);
+    weight_at(i) = weight_of(leaf(leaf_at), t.d[0] * t.d[1] * t.d[2], t.d[3]);
   }
   // A matrix of our own that products alone read, laid out by columns: they read it as they read a weight by rows.
   [[gnu::cold]] void lay_by_columns(id i) {
-    const auto k = static_cast<std::size_t>(i);
-    const tensor<Real> by_rows = shaped(g_, i, s_, at_[k]);
+    const tensor<Real> by_rows = shaped(g_, i, s_, at_[i]);
     memory<Real> turned;
     turned.reserve(by_rows.count());
     tensor<Real> to = by_rows;
     to.p = turned.data();
     transpose(to, by_rows);
-    own_[k] = std::move(turned);
-    at_[k] = nullptr;
-    weights_.resize(at_.size());
-    weights_[k] = {encoding_of<Real>(), by_rows.d[2], by_rows.d[3], 1, by_rows.d[2], own_[k].data(), nullptr};
+    own_[i] = std::move(turned);
+    at_[i] = nullptr;
+    weight_at(i) = {encoding_of<Real>(), by_rows.d[2], by_rows.d[3], 1, by_rows.d[2], own_[i].data(), nullptr};
   }
   const weight_view* stored(id i) const {
-    const auto k = static_cast<std::size_t>(i);
-    return k < weights_.size() && weights_[k].codes != nullptr ? &weights_[k] : nullptr;
+    return i < weights_.size() && weights_[i].codes != nullptr ? &weights_[i] : nullptr;
   }
-  const view& leaf(id i) const { return leaves_[static_cast<std::size_t>(i)]; }
+  const view& leaf(id i) const { return leaves_[i]; }
 
   void compute(id i, const evaluator<Real>& evaluate) {
     const node& v = g_[i];
-    if (is_leaf(v.what) && leaves_[static_cast<std::size_t>(i)].data != nullptr) return;
+    if (is_leaf(v.what) && leaf(i).data != nullptr) return;
     if (v.what == op::reshape) {
-      if (codes_of(i) == nullptr) at_[static_cast<std::size_t>(i)] = (*this)[v.a].p;
+      if (codes_of(i) == nullptr) at_[i] = (*this)[v.a].p;
       return;
     }
     const tensor<Real> out = make(i);
@@ -164,19 +149,23 @@ template <class Real> class values {
                         : read_numbers(v, 0, v.count(), to);
   }
   tensor<Real> make(id i) {
-    const auto k = static_cast<std::size_t>(i);
-    own_[k].reserve(std::max(1LL, count(g_, i, s_)));
-    at_[k] = own_[k].data();
-    return shaped(g_, i, s_, at_[k]);
+    own_[i].reserve(std::max(1LL, count(g_, i, s_)));
+    at_[i] = own_[i].data();
+    return shaped(g_, i, s_, at_[i]);
+  }
+  // Few graphs have such weights: there is room for them once there is one.
+  weight_view& weight_at(id i) {
+    if (weights_.empty()) weights_ = sequence<weight_view>(g_.size);
+    return weights_[i];
   }
 
   graph g_;
   size_values s_;
   leaf_views leaves_;
   code_function<Real> decode_ = nullptr;
-  std::vector<Real*> at_;
-  std::vector<memory<Real>> own_;
-  std::vector<weight_view> weights_;
+  sequence<Real*> at_;
+  sequence<memory<Real>> own_;
+  sequence<weight_view> weights_;
 };
 
 // Values that replace what the graph would compute: detached nodes, when differences are taken.

@@ -186,7 +186,7 @@ template <class T> class bound_plan {
   }
   int padded_columns(id i) const { return padded_rank(static_cast<int>(g_.sizes.value(g_[i].d[3], sizes_))); }
   bool is_padded(id i) const {
-    return std::any_of(pads_.begin(), pads_.end(), [i](const auto& p) { return p.second == i; });
+    return std::any_of(pads_.begin(), pads_.end(), [i](const padded_operand& p) { return p.what == i; });
   }
   // A value of a call without tokens that is wider than any rank, both ways. Sums in f16 may not fit into it.
   bool is_as_a_weight(id i) const {
@@ -198,19 +198,18 @@ template <class T> class bound_plan {
   bool comes_with_call(id i) const { return is_leaf(g_[i].what) && row(g_[i].what).known == stage::data; }
   const void* tensor_at(id i) const {
     i = unshaped(g_, i);
-    return comes_with_call(i) ? now_.data[static_cast<std::size_t>(i)].data : values_[i].p.at;
+    return comes_with_call(i) ? now_.data[i].data : values_[i].p.at;
   }
   status check_type(id raw) const {
     const id i = unshaped(g_, raw);
-    if (i < 0 || !comes_with_call(i) || now_.data[static_cast<std::size_t>(i)].type == dtype_of<T>) return ok;
-    return fail("tensor '", g_.name(i), "' is ", name_of(now_.data[static_cast<std::size_t>(i)].type),
-                ", this layer computes in ", name_of(dtype_of<T>));
+    if (i < 0 || !comes_with_call(i) || now_.data[i].type == dtype_of<T>) return ok;
+    return fail("tensor '", g_.name(i), "' is ", name_of(now_.data[i].type), ", this layer computes in ",
+                name_of(dtype_of<T>));
   }
   status check_types() const;
   // What products read and write is T: an output of another type is a copy of it.
   bool converts(int k) const {
-    return launched(k) && narrow_[unshaped(g_, g_.out[k].at)] &&
-           now_.outputs[static_cast<std::size_t>(k)].type != dtype_of<T>;
+    return launched(k) && narrow_[unshaped(g_, g_.out[k].at)] && now_.outputs[k].type != dtype_of<T>;
   }
   // The output that the launch of node i writes to; -1: memory of the plan.
   int written_output(id i) const {
@@ -219,13 +218,13 @@ template <class T> class bound_plan {
   }
   int output_of(id i) const {
     for (int k = 0; k < g_.outs; ++k)
-      if (unshaped(g_, g_.out[k].at) == i && now_.outputs[static_cast<std::size_t>(k)].data != nullptr) return k;
+      if (unshaped(g_, g_.out[k].at) == i && now_.outputs[k].data != nullptr) return k;
     return -1;
   }
-  dtype output_type(int k) const { return now_.outputs[static_cast<std::size_t>(k)].type; }
+  dtype output_type(int k) const { return now_.outputs[k].type; }
   void* output_at(id i) const {
     const int k = i < 0 ? -1 : output_of(i);
-    return k < 0 ? nullptr : now_.outputs[static_cast<std::size_t>(k)].data;
+    return k < 0 ? nullptr : now_.outputs[k].data;
   }
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
@@ -250,7 +249,7 @@ template <class T> class bound_plan {
     bool aligned = true;
     for (const id i : {s.x, s.result, s.turned}) {
       const int k = written_output(i);
-      const void* const at = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : tensor_at(i);
+      const void* const at = k >= 0 ? now_.outputs[k].data : tensor_at(i);
       aligned = aligned && reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
     }
     return aligned && b.turns(m, kernels_->linear, to);
@@ -311,9 +310,13 @@ template <class T> class bound_plan {
   call now_;
   node_set known_, changing_, computed_;  // before the data; of these what follows from parameters; launches of a call
   node_set narrow_;                       // values of a call that are stored as T
-  std::vector<std::pair<int, id>> pads_;  // what is copied with padding, and before which launch
-  parameter_expressions joined_;          // of what is known before
-  node_set lacking_;                      // outputs that a caller did not bring as they are written
+  struct padded_operand {
+    int before;  // which launch
+    id what;
+  };
+  sequence<padded_operand> pads_;  // what is copied with padding
+  parameter_expressions joined_;   // of what is known before
+  node_set lacking_;               // outputs that a caller did not bring as they are written
   call_memory memory_;
   const code_panel* panel_ = nullptr;
   long long aimed_ = -1, moved_ = 0, launched_ = 0;

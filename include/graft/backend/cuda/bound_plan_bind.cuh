@@ -24,14 +24,13 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
                            const leaf_views& leaves, const capacity& room, shared_slots<T>& shared, code_panel& panel,
                            call_room* of_model) {
   for (id i = 0; i < g_.size; ++i)
-    if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
+    if (const view& v = leaves[i]; v.data != nullptr && !v.contiguous())
       return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
   if (products_.empty() && sums_.empty()) make_launches();
   next_gain_ = {};
   mixed_ = {};  // what lies here may have been another layer's
   kernels_ = &kernels, leaves_ = leaves;
-  now_.data.assign(static_cast<std::size_t>(g_.size), view{});
-  now_.outputs.assign(static_cast<std::size_t>(g_.outs), mutable_view{});
+  now_.data = leaf_views(g_.size), now_.outputs = sequence<mutable_view>(g_.outs);
   now_.sizes = sizes_ = s;
   size_values largest = s;
   g_.sizes.set_tokens(largest, room.tokens);
@@ -126,7 +125,7 @@ template <class T> void bound_plan<T>::join_ranks(const size_values& s) {
       const product_slots& p = p_.products[l.product + k];
       own[k] = padded_rank(static_cast<int>(side_rank(g_, p, s)));
       const id leaf = base_leaf(g_, p.weight);
-      coded = coded || (leaf >= 0 && leaves_[static_cast<std::size_t>(leaf)].beside != nullptr);
+      coded = coded || (leaf >= 0 && leaves_[leaf].beside != nullptr);
     }
     const joint_rank all = coded ? joint_rank{} : rank_together(own, l.together + 1, l.gated >= 0);
     for (int k = 0; k <= l.together; ++k)

@@ -42,10 +42,10 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       for (const id i : {g_[r.norm].a, r.slope, r.added}) keep_narrow(unshaped(g_, i));
   for (const bound_attention<T>& a : attentions_)
     if (a.runs()) a.each_tensor([&](id i) { narrow_.add(unshaped(g_, i)); });
-  std::vector<call_memory::value> written;
+  sequence<call_memory::value> written;
   constexpr long long size = sizeof(T);
   auto scratch = [&](int launch, long long bytes) {
-    if (bytes > 0) written.push_back({launch, none_id, bytes});
+    if (bytes > 0) written.push({launch, none_id, bytes});
   };
   scratch(call_memory::between_calls, values_.scratch(known_));
   pads_.clear();
@@ -53,11 +53,11 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
     const graft::launch& l = p_.launches[k];
     scratch(k, scratch_of(l, largest));
     for (const id i : padded_for(g_, p_, l, largest, dtype_of<T>)) {
-      pads_.emplace_back(k, i);
-      written.push_back({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(i) * size});
+      pads_.push({k, i});
+      written.push({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(i) * size});
     }
     auto write = [&](id i, long long n) {
-      if (!is_brought(i)) written.push_back({k, i, n * (narrow_[i] ? size : 4)});
+      if (!is_brought(i)) written.push({k, i, n * (narrow_[i] ? size : 4)});
     };
     auto write_sum = [&](int sum) {
       if (sum < 0) return;
@@ -75,7 +75,7 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       if (l.gated >= 0) write(l.gated, count(g_, l.gated, largest));
       if (l.norm >= 0) {  // with sums of squares behind the rows
         const id x = p_.row_launches[l.norm].result;
-        written.push_back({k, x, count(g_, x, largest) * static_cast<long long>(sizeof(T)) + bytes_of_squares(x)});
+        written.push({k, x, count(g_, x, largest) * static_cast<long long>(sizeof(T)) + bytes_of_squares(x)});
       }
       if (const id z = p_.products[l.product].before_posts; is_read_later(z) && z != p_.products[l.product].turned)
         write(z, count(g_, z, largest));

@@ -24,7 +24,7 @@ template <class T> bool bound_plan<T>::takes_norm(id x, long long m, const targe
       const int written = written_output(p_.products[k].result);
       const id residual = p_.products[k].residual;
       all = all && !mixes(l) && (residual < 0 || detail::by_sixteen(tensor_at(residual))) &&
-            (written < 0 || detail::by_sixteen(now_.outputs[static_cast<std::size_t>(written)].data)) &&
+            (written < 0 || detail::by_sixteen(now_.outputs[written].data)) &&
             products_[static_cast<std::size_t>(k)].stands_by_norm(m, kernels_->linear, to);
     }
   return all;
@@ -86,8 +86,7 @@ template <class T> result<bool> bound_plan<T>::look_up_for_norm(cudaStream_t str
   const tensor<float> table = values_[v.a];
   void* const h = now_.outputs[0].data;
   const bool fits = dtype_of<T> == dtype::bf16 && m > 0 && m <= most_normed_tokens && takes_norm_of(columns) &&
-                    table.p.type == dtype_of<T> &&
-                    leaves_[static_cast<std::size_t>(unshaped(g_, v.a))].beside == nullptr &&
+                    table.p.type == dtype_of<T> && leaves_[unshaped(g_, v.a)].beside == nullptr &&
                     (next_gain_.type == dtype::f32 || next_gain_.type == dtype_of<T>);
   if (!fits || room_->normed_rows.bytes() == 0 || !detail::by_sixteen(table.p.at) || !detail::by_sixteen(h) ||
       !detail::by_sixteen(next_gain_.at))

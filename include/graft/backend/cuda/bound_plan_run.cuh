@@ -13,7 +13,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
   if (aimed_ != moves()) aim();
   if (!only_product_) {
     values_.resize(now_.sizes);
-    for (const id i : inputs_) values_.give(i, now_.data[static_cast<std::size_t>(i)]);
+    for (const id i : inputs_) values_.give(i, now_.data[i]);
   }
   normed_input_ = std::exchange(room_->normed, {});
   for (const row_launch& r : p_.row_launches) normed_.in[r.result] = false;
@@ -37,7 +37,7 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
   if (clock != nullptr)
     if (status s = clock->note(stream, p_, p_.launches.size()); !s) return s;
   for (int k = 0; k < g_.outs; ++k) {  // what no launch writes there: an input, a value known before, a second copy
-    const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
+    const mutable_view& y = now_.outputs[k];
     if (y.data == nullptr || (launched(k) && output_of(unshaped(g_, g_.out[k].at)) == k && !converts(k))) continue;
     values_.resize(now_.sizes);
     if (status s = values_.copy(stream, g_.out[k].at, {y.data, y.type}); !s) return s;
@@ -47,10 +47,10 @@ template <class T> status bound_plan<T>::run(cudaStream_t stream, const target& 
 }
 template <class T> status bound_plan<T>::check_types() const {
   for (const id i : inputs_)
-    if (!now_.data[static_cast<std::size_t>(i)].contiguous())
+    if (!now_.data[i].contiguous())
       return fail("tensor '", g_.name(i), "' has gaps between its rows; on the GPU copy it into one piece first");
   for (int k = 0; k < g_.outs; ++k)
-    if (!now_.outputs[static_cast<std::size_t>(k)].contiguous())
+    if (!now_.outputs[k].contiguous())
       return fail("output '", g_.output_name(k), "' has gaps between its rows; on the GPU give it one piece");
   for (const id i : read_)
     if (status st = check_type(i); !st) return st;
@@ -69,7 +69,7 @@ template <class T> status bound_plan<T>::check_types() const {
 }
 template <class T> void* bound_plan<T>::place_of(id i) {
   const int written = written_output(i);
-  void* const y = written >= 0 ? now_.outputs[static_cast<std::size_t>(written)].data : values_.room(i).at;
+  void* const y = written >= 0 ? now_.outputs[written].data : values_.room(i).at;
   values_.put(i, {y, dtype_of<T>});
   return y;
 }
@@ -221,8 +221,7 @@ template <class T> status bound_plan<T>::pad_operands(cudaStream_t stream, int l
 }
 template <class T> cells<float> bound_plan<T>::place_of(const token_sum& s) {
   cells<float> d = values_.room(s.result);
-  if (const int k = written_output(s.result); k >= 0)
-    d = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+  if (const int k = written_output(s.result); k >= 0) d = {now_.outputs[k].data, now_.outputs[k].type};
   values_.put(s.result, d);
   return d;
 }
@@ -260,7 +259,7 @@ template <class T> status bound_plan<T>::run_rows(cudaStream_t stream, const row
   if (take_normed_input(r)) return ok;
   const int k = written_output(r.result);
   if (k < 0) return values_.compute_rows(stream, r, values_.room(r.result));
-  const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
+  const mutable_view& y = now_.outputs[k];
   return values_.compute_rows(stream, r, {y.data, y.type});
 }
 // By a kernel for whole models, where there is one; heads that it does not take as they are come first.
@@ -277,7 +276,7 @@ template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, cons
     if (status s = run_rows(stream, p_.row_launches[l.rows]); !s) return s;
   if (by == nullptr || !by->runs()) return run_node(stream, i);
   const int k = written_output(i);
-  void* const y = k >= 0 ? now_.outputs[static_cast<std::size_t>(k)].data : values_.room(i).at;
+  void* const y = k >= 0 ? now_.outputs[k].data : values_.room(i).at;
   values_.put(i, {y, dtype_of<T>});
   // A model copies the numbers of its rows before a call, or replays a graph: no two calls overlap.
   return by->run(stream, to, now_.sizes, at, y, values_.scratch_now(), takes ? &apart : nullptr,
@@ -287,7 +286,7 @@ template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
   const int k = written_output(i);
   if (const result<bool> done = look_up_for_norm(stream, i); !done || *done) return done ? status(ok) : done.failure();
   if (k < 0) return values_.compute_node(stream, i);
-  const mutable_view& y = now_.outputs[static_cast<std::size_t>(k)];
+  const mutable_view& y = now_.outputs[k];
   return values_.compute_node(stream, i, {y.data, y.type});
 }
 
@@ -298,7 +297,7 @@ template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, con
   auto written = [&](id root) {
     const int k = written_output(root);
     cells<float> at = values_.room(root);
-    if (k >= 0) at = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    if (k >= 0) at = {now_.outputs[k].data, now_.outputs[k].type};
     values_.put(root, at);
     expression_writer writer(
         g_, [&](id i) { return std::find(nodes, nodes + l.count, i) != nodes + l.count; },

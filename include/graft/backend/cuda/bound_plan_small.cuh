@@ -11,7 +11,7 @@ template <class T> status bound_plan<T>::run_dropped(cudaStream_t stream, const 
   if (!is_asked_for(d.result)) return ok;
   const int k = written_output(d.result);
   cells<float> to = values_.room(d.result);
-  if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+  if (k >= 0) to = {now_.outputs[k].data, now_.outputs[k].type};
   values_.put(d.result, to);
   dropped_args with;
   const tensor<float> wide = values_[d.wide];
@@ -41,7 +41,7 @@ template <class T> status bound_plan<T>::run_chain(cudaStream_t stream, const ch
   auto place = [&](id i) {
     const int k = written_output(i);
     cells<float> to = values_.room(i);
-    if (k >= 0) to = {now_.outputs[static_cast<std::size_t>(k)].data, now_.outputs[static_cast<std::size_t>(k)].type};
+    if (k >= 0) to = {now_.outputs[k].data, now_.outputs[k].type};
     return values_.put(i, to), to;
   };
   const chain_sides n = sides_of(g_, c, now_.sizes);
@@ -90,8 +90,7 @@ template <class T> status bound_plan<T>::run_small(cudaStream_t stream, const sm
     if (!is_read_outside(s, i)) continue;
     const int out = written_output(i);
     to.store = values_.room(i);
-    if (out >= 0)
-      to.store = {now_.outputs[static_cast<std::size_t>(out)].data, now_.outputs[static_cast<std::size_t>(out)].type};
+    if (out >= 0) to.store = {now_.outputs[out].data, now_.outputs[out].type};
     values_.put(i, to.store);
   }
   if (kernels_->launches.stack == nullptr) return not_launched("stacks of small matrices");

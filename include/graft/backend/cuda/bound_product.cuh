@@ -26,7 +26,7 @@ template <class T> class bound_product {
   bool stands_apart() const { return first_rank_ > 0; }
 
   // Sizes of the layer and its leaves; `shared` is null where this product is not all that its layer launches.
-  status bind(cudaStream_t stream, const size_values& s, const std::vector<view>& leaves, shared_slots<T>* shared,
+  status bind(cudaStream_t stream, const size_values& s, const leaf_views& leaves, shared_slots<T>* shared,
               const code_panel* panel) {
     sizes_ = s, leaves_ = &leaves, panel_ = panel, shared_ = shared != nullptr && shared->used ? shared : nullptr;
     grown_ = grown_at(*g_, slots_.weight), lender_ = nullptr;
@@ -274,7 +274,7 @@ template <class T> class bound_product {
            reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
   }
   const view& leaf() const { return leaf_of(slots_.weight); }
-  const view& leaf_of(id i) const { return (*leaves_)[static_cast<std::size_t>(unshaped(*g_, i))]; }
+  const view& leaf_of(id i) const { return (*leaves_)[unshaped(*g_, i)]; }
   bool lies_across() const { return (weight_in_place() || grown_.found) && !slots_.weight_by_row; }
   const void* own_weight() const {
     if (lender_ != nullptr) return lender_->own_weight();
@@ -318,7 +318,7 @@ template <class T> class bound_product {
   const graph* g_;
   product_slots slots_;
   size_values sizes_;
-  const std::vector<view>* leaves_ = nullptr;
+  const leaf_views* leaves_ = nullptr;
   shared_slots<T>* shared_ = nullptr;
   const code_panel* panel_ = nullptr;
   bool pads_;

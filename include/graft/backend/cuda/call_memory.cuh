@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <vector>
 
 namespace graft::cuda {
 
@@ -36,34 +35,33 @@ class call_memory {
     long long bytes;
   };
   // `written`: in the order of the launches; `workspace`: bytes that all of them use. Nothing moves where all fits.
-  status reserve(const graph& g, const plan& p, const std::vector<value>& written, long long workspace) {
-    std::vector<int> dies(static_cast<std::size_t>(g.size), -1);
-    for (int l = 0; l < p.launches.size(); ++l)
-      each_read(g, p, l,
-                [&](id i) { dies[static_cast<std::size_t>(i)] = std::max(dies[static_cast<std::size_t>(i)], l); });
-    for (int k = 0; k < g.outs; ++k) dies[static_cast<std::size_t>(unshaped(g, g.out[k].at))] = p.launches.size();
+  status reserve(const graph& g, const plan& p, const sequence<value>& written, long long workspace) {
+    sequence<int> dies(g.size, -1);
+    for (int l = 0; l < p.launches.size(); ++l) each_read(g, p, l, [&](id i) { dies[i] = std::max(dies[i], l); });
+    for (int k = 0; k < g.outs; ++k) dies[unshaped(g, g.out[k].at)] = p.launches.size();
     const place always{none_id, between_calls, memory_->unbroken(0, aligned(workspace)), aligned(workspace),
                        p.launches.size()};
-    std::vector<place> all{always}, live{always};
+    sequence<place> all(1, always), live(1, always);
     long long total = always.at + always.bytes;
     for (const value& v : written) {
-      std::erase_if(live, [&](const place& b) { return b.dies < v.launch; });
+      for (int k = live.size() - 1; k >= 0; --k)
+        if (live[k].dies < v.launch) live[k] = live.back(), live.pop();
       place b{v.what, v.launch, 0, aligned(std::max(1LL, v.bytes)), v.launch};
-      if (v.what >= 0) b.dies = std::max(v.launch, dies[static_cast<std::size_t>(v.what)]);
+      if (v.what >= 0) b.dies = std::max(v.launch, dies[v.what]);
       for (long long before = -1; before != b.at;) {  // the first gap that is wide enough
         before = b.at;
         for (const place& other : live)
           if (b.at < other.at + other.bytes && other.at < b.at + b.bytes) b.at = other.at + other.bytes;
         b.at = memory_->unbroken(b.at, b.bytes);
       }
-      live.push_back(b), all.push_back(b), total = std::max(total, b.at + b.bytes);
+      live.push(b), all.push(b), total = std::max(total, b.at + b.bytes);
     }
-    if (all == places_ && total <= memory_->bytes()) return ok;
+    if (same(all, places_) && total <= memory_->bytes()) return ok;
     if (status s = memory_->reserve(std::max(256LL, total)); !s) return s;
     places_ = std::move(all), ++made_;
-    scratch_at_.assign(static_cast<std::size_t>(p.launches.size() + 1), -1);
-    for (std::size_t k = 1; k < places_.size(); ++k)
-      if (places_[k].what < 0) scratch_at_[static_cast<std::size_t>(places_[k].launch + 1)] = places_[k].at;
+    scratch_at_ = sequence<long long>(p.launches.size() + 1, -1);
+    for (int k = 1; k < places_.size(); ++k)
+      if (places_[k].what < 0) scratch_at_[places_[k].launch + 1] = places_[k].at;
     return ok;
   }
   // How often addresses have changed.
@@ -75,7 +73,7 @@ class call_memory {
   void* workspace() const { return places_.empty() ? nullptr : memory_->at(places_[0].at); }
   // Of a launch; null where it needs none.
   float* scratch(int launch) const {
-    const long long at = scratch_at_[static_cast<std::size_t>(launch + 1)];
+    const long long at = scratch_at_[launch + 1];
     return at < 0 ? nullptr : static_cast<float*>(memory_->at(at));
   }
 
@@ -87,6 +85,11 @@ class call_memory {
     int dies;
     friend bool operator==(const place&, const place&) = default;
   };
+  static bool same(const sequence<place>& a, const sequence<place>& b) {
+    bool all = a.size() == b.size();
+    for (int k = 0; all && k < a.size(); ++k) all = a[k] == b[k];
+    return all;
+  }
   static long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
   template <class F> static void each_read(const graph& g, const plan& p, int index, F f) {
     const graft::launch& l = p.launches[index];
@@ -102,8 +105,8 @@ class call_memory {
   }
 
   common_memory* memory_ = nullptr;
-  std::vector<place> places_;          // the workspace first
-  std::vector<long long> scratch_at_;  // between calls, and of each launch
+  sequence<place> places_;          // the workspace first
+  sequence<long long> scratch_at_;  // between calls, and of each launch
   long long made_ = 0;
 };
 

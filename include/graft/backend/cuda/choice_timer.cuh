@@ -69,17 +69,17 @@ class choice_timer {
   // writes afterwards.
   template <class Choice, class Run>
   result<Choice> choose(const std::string& what, long long size, const ways<Choice>& all, Run run) {
-    if (all.size() < 2) return all.front().how;
+    if (all.size() < 2) return all[0].how;
     if (const std::string* const known = file_.find(what, size)) {
       for (const named_way<Choice>& w : all)
         if (*known == w.name) return w.how;
-      return all.front().how;
+      return all[0].how;
     }
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     if (status s = check(cudaStreamIsCapturing(stream_, &capturing), "asking whether a stream is captured"); !s)
       return s.failure();
-    if (capturing != cudaStreamCaptureStatusNone) return all.front().how;
-    const result<std::size_t> best = quickest(all, run);
+    if (capturing != cudaStreamCaptureStatusNone) return all[0].how;
+    const result<int> best = quickest(all, run);
     if (!best) return best.failure();
     ++timed_;
     file_.put(what, size, all[*best].name);
@@ -88,13 +88,13 @@ class choice_timer {
   cudaStream_t stream() const { return stream_; }
   // Spans of rows whose part of a cache is half full, and which write nothing there.
   result<const long long*> half_full(long long rows, long long places) {
-    std::vector<long long> numbers(static_cast<std::size_t>(3 * rows), -1);
+    sequence<long long> numbers(static_cast<int>(3 * rows), -1);
     const long long each = places / rows;
-    for (long long r = 0; r < rows; ++r) {
-      numbers[static_cast<std::size_t>(r)] = r * each;
-      numbers[static_cast<std::size_t>(rows + r)] = r * each + (each + 1) / 2;
+    for (int r = 0; r < rows; ++r) {
+      numbers[r] = r * each;
+      numbers[static_cast<int>(rows) + r] = r * each + (each + 1) / 2;
     }
-    const auto bytes = static_cast<long long>(numbers.size() * sizeof(long long));
+    const long long bytes = 3 * rows * static_cast<long long>(sizeof(long long));
     if (status s = spans_.reserve(bytes); !s) return s.failure();
     if (status s = check(cudaMemcpyAsync(spans_.data(), numbers.data(), static_cast<std::size_t>(bytes),
                                          cudaMemcpyHostToDevice, stream_),
@@ -116,29 +116,32 @@ class choice_timer {
     if (status s = cache_.reserve(2 * std::max(cache_bytes_, 1LL << 20)); !s) return s;
     return check(cudaMemsetAsync(cache_.data(), 0, static_cast<std::size_t>(cache_.bytes()), stream_), "clearing");
   }
-  template <class Choice, class Run> result<std::size_t> quickest(const ways<Choice>& all, Run& run) {
+  template <class Choice, class Run> result<int> quickest(const ways<Choice>& all, Run& run) {
     const long long launched = launch_count();
     if (status s = prepare(); !s) return s.failure();
     const auto nothing = [] { return status(ok); };
-    const auto way = [&](std::size_t k) { return [&, k] { return run(all[k].how); }; };
-    std::vector<std::vector<float>> took(all.size() + 1);  // the last one: without any
+    const auto way = [&](int k) { return [&, k] { return run(all[k].how); }; };
+    struct samples {
+      float of[rounds];
+    };
+    sequence<samples> took(all.size() + 1);  // the last one: without any
     float longest = 0;
     for (int round = 0; round <= rounds; ++round)  // the first one loads the kernels, and tells how long they take
-      for (std::size_t k = 0; k < took.size(); ++k) {
+      for (int k = 0; k < took.size(); ++k) {
         const int times = round == 0 || longest > 0.2F ? 1 : launches;
         const result<float> time = k < all.size() ? sample(way(k), times) : sample(nothing, times);
         if (!time) return time.failure();
-        if (round > 0) took[k].push_back(*time);
+        if (round > 0) took[k].of[round - 1] = *time;
         longest = std::max(longest, *time);
       }
-    std::vector<float> median;
-    for (std::vector<float>& t : took) {
-      std::nth_element(t.begin(), t.begin() + rounds / 2, t.end());
-      median.push_back(t[rounds / 2]);
+    sequence<float> median;
+    for (samples& t : took) {
+      std::nth_element(t.of, t.of + rounds / 2, t.of + rounds);
+      median.push(t.of[rounds / 2]);
     }
-    std::size_t best = 0;
+    int best = 0;
     const float gain = (median[0] - median.back()) / 10;
-    for (std::size_t k = 1; k < all.size(); ++k)
+    for (int k = 1; k < all.size(); ++k)
       if (median[k] < median[best] && median[k] < median[0] - gain) best = k;
     detail::launch_counter() = launched;  // these are none of a plan's
     return best;

@@ -55,7 +55,7 @@ status engine<T>::evaluate(queue& q, const graph& g, const size_values& s, const
       return fail("output '", g.output_name(k), "' has gaps or is ", name_of(to.type),
                   "; on the GPU give it one piece of f32, bf16 or f16");
   for (id i = 0; i < g.size; ++i)
-    if (const view& v = leaves[static_cast<std::size_t>(i)]; v.data != nullptr && !v.contiguous())
+    if (const view& v = leaves[i]; v.data != nullptr && !v.contiguous())
       return fail("tensor '", g.name(i), "' is not stored row after row; on the GPU copy it first");
   values v(g, s, leaves, q.kernels.evaluate);
   code_panel panel(q.kernels.launches.codes);
@@ -72,7 +72,7 @@ status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_v
                                           const std::vector<mutable_view>& outputs) {
   std::deque<block> memory;
   for (id i = 0; i < g.size; ++i) {
-    view& v = leaves[static_cast<std::size_t>(i)];
+    view& v = leaves[i];
     if (v.data == nullptr || g[i].what == op::scalar) continue;
     result<view> placed = place(q, v, dtype::f32, memory.emplace_back());
     if (!placed) return placed.failure();

@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/cuda/error.h>
 #include <graft/backend/timed_launch.h>
+#include <graft/core/sequence.h>
 
 #include <algorithm>
 #include <vector>
@@ -23,26 +24,26 @@ class launch_clock {
     noted n{&of, k, nullptr};
     if (used_ == notes_.size()) {
       if (status s = check(cudaEventCreate(&n.at), "making an event"); !s) return s;
-      notes_.push_back(n);
+      notes_.push(n);
     } else {
       n.at = notes_[used_].at, notes_[used_] = n;
     }
     return check(cudaEventRecord(notes_[used_++].at, stream), "noting a launch");
   }
   // All launches since it was read last; waits for them.
-  result<std::vector<timed_launch>> read() {
-    std::vector<timed_launch> all;
+  result<sequence<timed_launch>> read() {
+    sequence<timed_launch> all;
     std::vector<double> empty;
     if (used_ > 0)
       if (status s = check(cudaEventSynchronize(notes_[used_ - 1].at), "waiting for launches"); !s) return s.failure();
-    for (std::size_t i = 1; i < used_; ++i) {
+    for (int i = 1; i < used_; ++i) {
       float milliseconds = 0;
       if (status s = check(cudaEventElapsedTime(&milliseconds, notes_[i - 1].at, notes_[i].at), "timing a launch"); !s)
         return s.failure();
       if (notes_[i].launch == 0)  // from the end of a plan to the beginning of the next one nothing runs
         empty.push_back(1e-3 * milliseconds);
       else if (notes_[i].of == notes_[i - 1].of)
-        all.push_back({notes_[i].of, notes_[i - 1].launch, 1e-3 * milliseconds});
+        all.push({notes_[i].of, notes_[i - 1].launch, 1e-3 * milliseconds});
     }
     used_ = 0;
     std::sort(empty.begin(), empty.end());
@@ -57,8 +58,8 @@ class launch_clock {
     int launch;
     cudaEvent_t at;
   };
-  std::vector<noted> notes_;
-  std::size_t used_ = 0;
+  sequence<noted> notes_;
+  int used_ = 0;
 };
 
 }  // namespace graft::cuda

@@ -5,11 +5,11 @@
 // Knows nothing of CUDA.
 #pragma once
 #include <graft/backend/cuda/attention_choice.h>
+#include <graft/core/sequence.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace graft::cuda {
 
@@ -17,7 +17,7 @@ template <class Choice> struct named_way {
   const char* name;
   Choice how;
 };
-template <class Choice> using ways = std::vector<named_way<Choice>>;
+template <class Choice> using ways = sequence<named_way<Choice>>;
 
 // What a rule is left with: a bit for each kernel, as in kernel_list.
 struct product_variant {
@@ -66,7 +66,7 @@ constexpr kernel_list only(const kernel_list& have, const kernel_list& among) {
 template <class Choice> void add_way(ways<Choice>& to, const char* name, const Choice& how) {
   for (const named_way<Choice>& known : to)
     if (known.how == how) return;
-  to.push_back({name, how});
+  to.push({name, how});
 }
 
 // Sums that the rule lets run beside the product do so in all of them: what does not is another launch.

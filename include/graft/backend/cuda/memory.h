@@ -3,10 +3,10 @@
 // while a layer is prepared, never during a call.
 #pragma once
 #include <graft/backend/cuda/device.h>
+#include <graft/core/sequence.h>
 
 #include <cstddef>
 #include <utility>
-#include <vector>
 
 namespace graft::cuda {
 
@@ -65,10 +65,10 @@ class common_memory {
 
   status reserve(long long bytes) {
     if (bytes <= bytes_) return ok;
-    if (how_ == growth::by_moving) ++moves_, bytes_ = 0, pieces_.clear();
+    if (how_ == growth::by_moving) ++moves_, bytes_ = 0, pieces_ = {};
     buffer fresh;
     if (status s = fresh.reserve(bytes - bytes_); !s) return s;
-    pieces_.push_back({bytes, std::move(fresh)}), bytes_ = bytes;
+    pieces_.extend() = {bytes, std::move(fresh)}, bytes_ = bytes;
     return ok;
   }
   void* data() const { return at(0); }
@@ -95,7 +95,7 @@ class common_memory {
     long long end;
     buffer memory;
   };
-  std::vector<piece> pieces_;
+  sequence<piece> pieces_;
   long long bytes_ = 0, moves_ = 0;
   growth how_ = growth::by_moving;
 };

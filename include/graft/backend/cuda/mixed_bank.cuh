@@ -94,7 +94,7 @@ template <class T> class mixed_bank {
  private:
   struct leaf_of {
     const typename bound_plan<T>::binding* with;
-    const void* operator()(id i) const { return with->leaves[static_cast<std::size_t>(i)].data; }
+    const void* operator()(id i) const { return with->leaves[i].data; }
   };
   static planned_block<leaf_of> planned(const block& b) { return {b.in->value(), b.in->launches(), {b.with}}; }
   status read(const block& base, const block& with, std::vector<mixed_record>& records) const {

@@ -24,11 +24,11 @@ class values {
         ranks_(ranks),
         s_(s),
         leaves_(std::move(leaves)),
-        at_(static_cast<std::size_t>(g.size)),
-        into_(at_.size()),
-        own_(at_.size()),
-        composed_(at_.size()),
-        written_(at_.size()) {}
+        at_(g.size),
+        into_(g.size),
+        own_(g.size),
+        composed_(g.size),
+        written_(g.size) {}
 
   // Where the numbers of codes are read, and how they are stored there.
   void decode_into(const code_panel* panel, dtype as) { panel_ = panel, panel_type_ = as; }
@@ -60,34 +60,26 @@ class values {
   // Sizes and data of one call; there must be room for them.
   void resize(const size_values& s) { s_ = s; }
   const size_values& sizes() const { return s_; }
-  void give(id i, const view& v) {
-    leaves_[static_cast<std::size_t>(i)] = v, put(i, {const_cast<void*>(v.data), v.type});
-  }
+  void give(id i, const view& v) { leaves_[i] = v, put(i, {const_cast<void*>(v.data), v.type}); }
   // Node i was computed, there.
-  void put(id i, const cells<float>& at) { at_[static_cast<std::size_t>(i)] = at; }
+  void put(id i, const cells<float>& at) { at_[i] = at; }
   // Where node i is to be computed, in any type, instead of in memory of its own.
-  void into(id i, const cells<float>& to) {
-    into_[static_cast<std::size_t>(i)] = at_[static_cast<std::size_t>(i)] = to;
-  }
+  void into(id i, const cells<float>& to) { into_[i] = at_[i] = to; }
 
   // Node i is computed by somebody else, there: it needs no memory here.
-  void lies_at(id i, const cells<float>& there) { own_[static_cast<std::size_t>(i)] = buffer(), put(i, there); }
+  void lies_at(id i, const cells<float>& there) { own_[i] = buffer(), put(i, there); }
   // Memory of its own for node i, which is computed next; or where else it is to be.
   result<cells<float>> own_room(id i) {
-    if (const cells<float>& other = into_[static_cast<std::size_t>(i)]; other.at != nullptr)
-      return put(i, other), other;
-    buffer& own = own_[static_cast<std::size_t>(i)];
+    if (const cells<float>& other = into_[i]; other.at != nullptr) return put(i, other), other;
+    buffer& own = own_[i];
     if (status s = own.reserve(elements(i) * 4); !s) return s.failure();
     return put(i, own.as<float>()), cells<float>(own.as<float>());
   }
 
   // The memory that is reserved for node i.
-  cells<float> room(id i) const {
-    const auto k = static_cast<std::size_t>(i);
-    return into_[k].at != nullptr ? into_[k] : cells<float>(own_[k].as<float>());
-  }
+  cells<float> room(id i) const { return into_[i].at != nullptr ? into_[i] : cells<float>(own_[i].as<float>()); }
 
-  cells<float> place(id i) const { return at_[static_cast<std::size_t>(i)]; }
+  cells<float> place(id i) const { return at_[i]; }
 
   // Computes the nodes of `wanted` in order; their operands are computed, wanted or leaves.
   status compute(cudaStream_t stream, const node_set& wanted) {
@@ -98,7 +90,7 @@ class values {
   }
   // The factors of rotation i as one, where they stay within its blocks: to be made again when they change.
   status compose_factors(cudaStream_t stream, id i);
-  float* composed_of(id i) const { return composed_[static_cast<std::size_t>(i)].as<float>(); }
+  float* composed_of(id i) const { return composed_[i].as<float>(); }
   // `to`: where, for this once.
   status compute_node(cudaStream_t stream, id i, cells<float> to = {});
   // The nodes of a row launch at once, into `to`.
@@ -123,7 +115,7 @@ class values {
       }
       if (r.positions >= 0) {
         with.table = (*this)[r.table];
-        with.positions = static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(r.positions)].data);
+        with.positions = static_cast<const std::int64_t*>(leaves_[r.positions].data);
       }
       x.joined = &with;
     }
@@ -148,7 +140,7 @@ class values {
     operand.turned = &all;
     return evaluate_(stream, *g_, s_, turns[0], all.out[0], operand, nullptr);
   }
-  tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[static_cast<std::size_t>(unshaped(*g_, i))]); }
+  tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[unshaped(*g_, i)]); }
   // The same to be read: codes are decoded first.
   result<tensor<float>> numbers(cudaStream_t stream, id i) const {
     tensor<float> t = (*this)[i];
@@ -170,7 +162,7 @@ class values {
   status exchange(cudaStream_t stream, id i, const tensor<float>& from, const cells<float>& to) const;
   const view* codes_of(id i) const {
     if (i < 0) return nullptr;
-    const view& v = leaves_[static_cast<std::size_t>(unshaped(*g_, i))];
+    const view& v = leaves_[unshaped(*g_, i)];
     return v.beside != nullptr ? &v : nullptr;
   }
   // A caller's tensor, or a reshaped value: nothing of its own.
@@ -184,9 +176,13 @@ class values {
   const rank_exchange* ranks_ = nullptr;
   size_values s_;
   leaf_views leaves_;
-  std::vector<cells<float>> at_, into_;
-  std::vector<buffer> own_, composed_;
-  std::vector<std::pair<const void*, float>> written_;  // numbers of the host, where they were written last
+  struct written_number {
+    const void* at;
+    float value;
+  };
+  sequence<cells<float>> at_, into_;
+  sequence<buffer> own_, composed_;
+  sequence<written_number> written_;  // of the host, where they were written last
   buffer scratch_;
   float* scratch_at_ = nullptr;
   const code_panel* panel_ = nullptr;
@@ -196,11 +192,10 @@ class values {
 #if GRAFT_CUDA_BODIES
 GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<float> to) {
   const node& v = (*g_)[i];
-  const auto k = static_cast<std::size_t>(i);
-  const view& leaf = leaves_[k];
+  const view& leaf = leaves_[i];
   if (row(v.what).from == source::tensor) return put(i, {const_cast<void*>(leaf.data), leaf.type}), status(ok);
   if (lies_elsewhere(i)) return ok;
-  if (to.at == nullptr) to = into_[k];
+  if (to.at == nullptr) to = into_[i];
   if (to.at == nullptr) {
     const result<cells<float>> own = own_room(i);
     if (!own) return own.failure();
@@ -209,8 +204,8 @@ GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<
   put(i, to);
   if (v.what == op::scalar) {
     const auto value = static_cast<float>(*static_cast<const double*>(leaf.data));
-    if (written_[k].first == to.at && written_[k].second == value) return ok;
-    written_[k] = {to.at, value};
+    if (written_[i].at == to.at && written_[i].value == value) return ok;
+    written_[i] = {to.at, value};
     return on_stream{stream}.elements(1, filled<float>{to, value}, "scalar");  // captured with its number
   }
   operands<float> x;
@@ -219,7 +214,7 @@ GRAFT_CUDA_LIBRARY status values::compute_node(cudaStream_t stream, id i, cells<
   for (int o = 0; o < 3; ++o)
     if (const id from = v.operand(o); from >= 0) {
       if (row((*g_)[from].what).from == source::integers)
-        x.ids = static_cast<const std::int64_t*>(leaves_[static_cast<std::size_t>(from)].data);
+        x.ids = static_cast<const std::int64_t*>(leaves_[from].data);
       else if (v.what == op::gather && codes_of(from) != nullptr)
         looked_up = codes_of(from);
       else if (result<tensor<float>> read = numbers(stream, from))
@@ -248,7 +243,7 @@ GRAFT_CUDA_LIBRARY status values::compose_factors(cudaStream_t stream, id i) {
   const tensor<float> q = (*this)[v.b];
   const rotation r(q, g_->sizes.value(v.d[3], s_), v.tb);
   if (!r.composes()) return ok;
-  buffer& one = composed_[static_cast<std::size_t>(i)];
+  buffer& one = composed_[i];
   if (status s = one.reserve(2 * r.in * rotation::wide * 4); !s) return s;
   operands<float> x;
   x.b = q, x.composes = true;

@@ -50,8 +50,7 @@ template <class Engine>
 status add_adapter(adapted_layer<Engine>& layer, const base_layer& base, const std::string& name,
                    const adapter_config& config, std::uint64_t seed = 0) {
   const base_layer here = detail::base_in(layer, base);
-  const auto evaluate = [&](const graph& g, const size_values& sizes, const std::vector<view>& leaves,
-                            mutable_view to) {
+  const auto evaluate = [&](const graph& g, const size_values& sizes, const leaf_views& leaves, mutable_view to) {
     return Engine::evaluate_in_host_memory(layer.runs().queued(), g, sizes, leaves, {to});
   };
   const model_weights weights{{{here.module + ".weight", here.weight}}, nullptr};

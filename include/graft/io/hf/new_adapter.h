@@ -15,7 +15,7 @@ struct fresh_base {
   std::vector<base_layer> modules;
   const model_weights& weights;
   bool turned = false;  // weights are stored [in, out]
-  std::function<status(const graph&, const size_values&, const std::vector<view>&, mutable_view)> evaluate;
+  std::function<status(const graph&, const size_values&, const leaf_views&, mutable_view)> evaluate;
   std::string table{};  // the weight that holds the rows of tokens
 };
 // What a folder with it would hold.
@@ -24,8 +24,7 @@ GRAFT_LIBRARY result<peft_folder> begin_adapter(const fresh_base& base, const ad
 
 template <class Engine>
 result<loaded_adapters> new_adapter(causal_lm<Engine>& model, const adapter_config& config, std::uint64_t seed = 0) {
-  const auto evaluate = [&](const graph& g, const size_values& sizes, const std::vector<view>& leaves,
-                            mutable_view to) {
+  const auto evaluate = [&](const graph& g, const size_values& sizes, const leaf_views& leaves, mutable_view to) {
     const auto mine = model.alone();
     return Engine::evaluate_in_host_memory(model.programs().queue, g, sizes, leaves, {to});
   };
