@@ -15,8 +15,8 @@ const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80,
 
 template <class Choice> bool are_different(const ways<Choice>& all) {
   bool good = true;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    for (std::size_t k = 0; k < i; ++k) good = good && !(all[i].how == all[k].how) && all[i].name != all[k].name;
+  for (int i = 0; i < all.size(); ++i)
+    for (int k = 0; k < i; ++k) good = good && !(all[i].how == all[k].how) && all[i].name != all[k].name;
   return good;
 }
 template <class Choice> bool has(const ways<Choice>& all, const std::string& name) {
