@@ -8,6 +8,7 @@
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.cuh>
+#include <graft/model/training_batch.h>
 
 #include <cmath>
 #include <cstdio>
