@@ -335,6 +335,40 @@ TEST_CASE("gpu attention: token steps over long caches, whose rings go round man
       check_cached(c, 12100, cuda::attention_way::decode);
     }
 }
+// Thread blocks of eight warps, more than fit, whose rows end at any time: every head of every run.
+TEST_CASE("gpu attention: many ragged rows by eight warps each, again and again") {
+  if (no_gpu()) return;
+  for (const auto& [rows, processors] : {std::pair{32, sm_90.processors}, {64, 300}}) {
+    target wide = sm_90;  // for which so many rows are no crowd
+    wide.processors = processors;
+    std::vector<run_of_rows> runs;
+    for (int r = 0; r < rows; ++r) runs.push_back({1, r * 2048 / rows, 2048LL * r});
+    ragged_call c({128, 32, 8}, runs, 0, true);
+    cuda::attention_size size = c.size(true);
+    size.places = 2048LL * rows;
+    const cuda::attention_choice how = cuda::choose_attention(size, wide);
+    REQUIRE((how.parts == 1 && !how.small && !how.long_ring));
+    tensor_of qkv(rows * c.s.width(), 3, 1.7F), cache(size.places * 2 * c.s.kv(), 5, 1.7F);
+    std::vector<bf> first;
+    for (int run = 0; run < 30; ++run) {
+      tensor_of out(1LL * rows * c.s.heads * c.s.head);
+      cache.put();
+      REQUIRE(bool(attention(wide).forward(nullptr, size,
+                                           {.qkv = qkv.memory.data(),
+                                            .spans = c.device_spans(),
+                                            .cache = cache.memory.data(),
+                                            .places = size.places,
+                                            .out = out.memory.data()})));
+      if (run == 0) first = out.get();
+      INFO(rows, " rows, run ", run);
+      CHECK(same(out.get(), first));
+    }
+    for (long long r = 0; r < rows; ++r)
+      std::copy_n(qkv.stored.begin() + r * c.s.width() + c.s.heads * c.s.head, 2 * c.s.kv(),
+                  cache.stored.begin() + c.own(r) * 2 * c.s.kv());
+    CHECK(distance(first, reference(c, qkv.wide(), {cache.wide(), 2 * c.s.kv(), 0, c.s.kv()})) < 5e-3);
+  }
+}
 TEST_CASE("gpu attention: gradients") {
   if (no_gpu()) return;
   for (const shape s :

@@ -300,7 +300,7 @@ template <class T, int Head, int Warps> struct decode_block {
       }
       leave();
     }
-    ptx::named_barrier(1, 32 * shape::warps);  // nobody reads the ring any more
+    ptx::named_barrier_of_lanes(1, 32 * shape::warps);  // nobody reads the ring any more
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int query = lane % 4 * 2 + e;
@@ -311,7 +311,7 @@ template <class T, int Head, int Warps> struct decode_block {
       for (int step = 4; step < 32; step *= 2) sum[e] += __shfl_xor_sync(~0U, sum[e], step);
       if (lane < 4) warp_numbers(warp)[query] = make_float2(largest[e], sum[e]);
     }
-    ptx::named_barrier(1, 32 * shape::warps);
+    ptx::named_barrier_of_lanes(1, 32 * shape::warps);
     add_warps();
     if (parts > 1) add_parts();
   }

@@ -175,6 +175,11 @@ __device__ __forceinline__ void cluster_meet() {
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// It counts warps: of one whose lanes are apart, behind a branch or a wait of each lane, the first would count for all.
+__device__ __forceinline__ void named_barrier_of_lanes(int id, int threads) {
+  __syncwarp();
+  named_barrier(id, threads);
+}
 __device__ __forceinline__ void named_arrive(int id, int threads) {  // and does not wait for the others
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
