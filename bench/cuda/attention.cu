@@ -51,11 +51,17 @@ void graft_attention_room(const graft_attention_size* s, long long* bytes, long 
 }
 int graft_attention(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const long long* spans,
                     void* cache, long long places, void* out, float* sums) {
-  const cuda::attention_size size{dtype::bf16, s->rows, s->head, s->heads, s->groups, s->cached != 0, true};
-  static cuda::buffer room;  // as large as the calls before a capture needed it
-  if (status made = room.reserve(cuda::room_of_mma_decode(size, sm_80)); !made) return report(made);
+  cuda::attention_size size{dtype::bf16, s->rows, s->head, s->heads, s->groups, s->cached != 0, true};
+  size.places = places;
+  static cuda::buffer room, counters;  // as large as the calls before a capture needed them
+  if (status made = room.reserve(cuda::room_of_decode(size, run_as())); !made) return report(made);
+  if (const long long bytes = cuda::counters_of_decode(size); counters.bytes() < bytes) {
+    if (status made = counters.reserve(bytes); !made) return report(made);
+    if (status made = cuda::check(cudaMemset(counters.data(), 0, static_cast<std::size_t>(bytes)), "clearing"); !made)
+      return report(made);
+  }
   cuda::attention_tensors t{qkv, spans, cache, places, out, sums};
-  t.room = room.data(), t.chained = true;
+  t.room = room.data(), t.counters = counters.as<std::uint32_t>(), t.chained = true;
   return report(calls().forward(stream, size, t));
 }
 int graft_attention_grad(const graft_attention_size* s, cudaStream_t stream, const void* qkv, const void* d_out,

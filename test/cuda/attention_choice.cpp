@@ -28,7 +28,7 @@ TEST_CASE("attention_choice: devices before and after sm_90, and gradients of la
     CHECK((back.mma && back.launches == 3));
     for (long long rows = 1; rows <= 64; ++rows) {  // what is reserved for the most rows is enough for fewer
       const cuda::attention_size p{dtype::bf16, rows, 128, 32, 8, true}, most{dtype::bf16, 4096, 128, 32, 8, true};
-      CHECK(rows * 32 * cuda::choose_attention(p, t).parts * 130 * 4 <= cuda::room_of_mma_decode(most, t));
+      CHECK(rows * 32 * cuda::choose_attention(p, t).parts * 130 * 4 <= cuda::room_of_decode(most, t));
     }
   }
   CHECK(cuda::choose_attention({dtype::bf16, 10, 128, 4, 4}, cuda::device_target("", 75, 40, 20)).how ==
@@ -53,8 +53,8 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
     return cuda::choose_attention(p, sm_90).parts;
   };
   CHECK(parts_of_long(4, 4 * 1064) == 4);
-  CHECK(parts_of_long(4, 4 * 8232) == 6);  // 32 clusters of four, and thirty fit
-  CHECK(parts_of_long(1, 32832) == 8);
+  CHECK(parts_of_long(4, 4 * 3000) == 6);  // 32 clusters of four, and thirty fit
+  CHECK(parts_of_long(1, 8000) == 8);
   const auto small = [](long long rows, long long places, int head = 128) {
     cuda::attention_size p{dtype::bf16, rows, head, 32, 8, true};
     p.places = places;
@@ -62,9 +62,9 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
   };
   CHECK_FALSE(small(16, 16 * 104));
   CHECK(small(32, 32 * 104));
-  CHECK_FALSE(small(32, 32 * 1064));  // two for each processor
-  CHECK(small(64, 64 * 1064));
-  CHECK_FALSE(small(64, 64 * 1064, 256));
+  CHECK_FALSE(small(32, 32 * 1000));  // two for each processor
+  CHECK(small(64, 64 * 1000));
+  CHECK_FALSE(small(64, 64 * 1000, 256));
   const auto long_ring = [](long long rows, long long places) {
     cuda::attention_size p{dtype::bf16, rows, 128, 32, 8, true};
     p.places = places;
@@ -72,12 +72,42 @@ TEST_CASE("attention_choice: decode fills the processors with parts of a row's k
   };
   CHECK_FALSE(long_ring(1, 1024));
   CHECK(long_ring(1, 1064));
-  CHECK(long_ring(1, 32768));
-  CHECK(long_ring(2, 65536));  // sixteen clusters of six: of eight, fifteen fit
-  CHECK(long_ring(8, 8 * 4096));
-  CHECK(long_ring(16, 16 * 1064));
+  CHECK(long_ring(1, 8000));
+  CHECK(long_ring(2, 16000));  // sixteen clusters of six: of eight, fifteen fit
+  CHECK(long_ring(8, 8 * 2000));
+  CHECK(long_ring(16, 16 * 1000));
   CHECK_FALSE(long_ring(16, 16 * 128));
-  CHECK_FALSE(long_ring(32, 32 * 32768));
+  CHECK_FALSE(long_ring(32, 32 * 1000));
+}
+TEST_CASE(
+    "attention_choice: decode of long rows is in equal pieces, a few less than processors where rows are then cut "
+    "alike") {
+  const auto pieces = [](long long rows, long long places_of_row, int head = 128) {
+    cuda::attention_size p{dtype::bf16, rows, head, 32, 8, true};
+    p.places = rows * places_of_row;
+    return cuda::choose_attention(p, sm_90).spread;
+  };
+  CHECK(pieces(1, 8191) == 0);
+  CHECK(pieces(1, 8192) == 128);
+  CHECK(pieces(1, 8192, 64) == 128);
+  CHECK(pieces(1, 1 << 20, 256) == 0);
+  CHECK(pieces(3, 8192) == 120);
+  CHECK(pieces(4, 4095) == 0);
+  CHECK(pieces(4, 4096) == 128);
+  CHECK(pieces(6, 4096) == 132);  // 96 or 144 would be cut alike
+  CHECK(pieces(16, 1023) == 0);
+  CHECK(pieces(16, 1024) == 128);
+  CHECK(pieces(17, 1024) == 132);
+  CHECK(pieces(33, 1024) == 132);
+  CHECK(pieces(64, 1024) == 128);
+  const target t = sm_90;
+  for (long long rows = 1; rows <= 64; ++rows) {  // what is reserved for the most rows is enough for fewer
+    const cuda::attention_size p{dtype::bf16, rows, 128, 32, 8, true}, most{dtype::bf16, 4096, 128, 32, 8, true};
+    const int blocks = cuda::choose_spread(p, t).spread;
+    CHECK((blocks > 0 && blocks <= t.processors));
+    CHECK(blocks * 4 * 132 * 4 <= cuda::room_of_decode(most, t));
+    CHECK(rows * 8 * 4 <= cuda::counters_of_decode(most));
+  }
 }
 TEST_CASE("attention_choice: two heads of queries that share keys are a cluster") {
   CHECK(cuda::choose_attention({dtype::bf16, 2048, 128, 32, 8}, sm_90).cluster == 2);

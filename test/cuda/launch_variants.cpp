@@ -77,8 +77,13 @@ TEST_CASE("ways: of products together, and of attention over a cache") {
   attention_size p{dtype::bf16, 1, 128, 32, 8, true, true, 4096};
   const auto step = ways_of(p, h200);
   CHECK(step[0].how == choose_attention(p, h200));
-  CHECK(step.size() == 8);
+  CHECK(step.size() == 9);
   CHECK(are_different(step));
+  p.places = 8192;
+  const auto long_step = ways_of(p, h200);
+  CHECK(long_step[0].how.spread > 0);
+  CHECK(long_step.size() == 9);
+  CHECK(are_different(long_step));
   p.cached = false, p.rows = 2048;
   CHECK(ways_of(p, h200).size() == 1);
 }

@@ -173,37 +173,62 @@ void check_forward(ragged_call& c, const target& on = sm_90) {
   CHECK(distance(out.get(), reference(c, wide, keys)) < 4e-3);
   CHECK(same(out.get(), again.get()));
 }
+// What token steps leave between their parts.
+struct room_of_parts {
+  cuda::buffer sums, counters;
+  explicit room_of_parts(const cuda::attention_size& p, const target& on) {
+    REQUIRE(bool(sums.reserve(cuda::room_of_decode(p, on))));
+    REQUIRE(bool(counters.reserve(cuda::counters_of_decode(p))));
+    REQUIRE(cudaMemset(sums.data(), 0xff, static_cast<std::size_t>(sums.bytes())) == cudaSuccess);
+    REQUIRE(cudaMemset(counters.data(), 0, static_cast<std::size_t>(counters.bytes())) == cudaSuccess);
+  }
+  void check_counters() const {
+    std::vector<std::uint32_t> now(static_cast<std::size_t>(counters.bytes() / 4));
+    REQUIRE(cudaMemcpy(now.data(), counters.data(), now.size() * 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+    CHECK(std::all_of(now.begin(), now.end(), [](std::uint32_t n) { return n == 0; }));
+  }
+};
+cuda::attention_tensors step_over(const ragged_call& c, const tensor_of& qkv, const tensor_of& cache, long long places,
+                                  const tensor_of& out, const room_of_parts& room) {
+  return {.qkv = qkv.memory.data(),
+          .spans = c.device_spans(),
+          .cache = cache.memory.data(),
+          .places = places,
+          .out = out.memory.data(),
+          .room = room.sums.data(),
+          .counters = room.counters.as<std::uint32_t>()};
+}
+// What is chosen follows from the size of the cache that a call names: short rings, long ones, equal pieces.
+constexpr long long many_places = 1LL << 40;
 void check_cached(ragged_call& c, long long places, cuda::attention_way how, const target& on = sm_90) {
-  tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), cache(places * 2 * c.s.kv(), 5, 1.7F),
-      out(c.rows() * c.s.heads * c.s.head);
+  tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), cache(places * 2 * c.s.kv(), 5, 1.7F);
   INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.groups, ", rows ", c.rows(), ", span 0 from ",
        c.first(0), " to ", c.end(0));
   REQUIRE(cuda::choose_attention(c.size(true), on).how == how);
-  cuda::buffer room;
-  REQUIRE(bool(room.reserve(cuda::room_of_mma_decode(c.size(true), on))));
-  tensor_of again(c.rows() * c.s.heads * c.s.head);
-  cuda::attention_size with_a_long_ring = c.size(true);
-  with_a_long_ring.places = 1LL << 40;
-  for (const auto& [size, to] : {std::pair{c.size(true), &out}, std::pair{with_a_long_ring, &again}}) {
-    cache.put();
-    REQUIRE(bool(attention(on).forward(nullptr, size,
-                                       {.qkv = qkv.memory.data(),
-                                        .spans = c.device_spans(),
-                                        .cache = cache.memory.data(),
-                                        .places = places,
-                                        .out = to->memory.data(),
-                                        .room = room.data()})));
-  }
-  if (cuda::choose_attention(c.size(true), on).parts == cuda::choose_attention(with_a_long_ring, on).parts)
-    CHECK(same(out.get(), again.get()));
+  const room_of_parts room(c.size(true), on);
+  const std::vector<bf> given = cache.stored;
   for (long long r = 0; r < c.rows(); ++r)
     if (c.own(r) >= 0)
       std::copy_n(qkv.stored.begin() + r * c.s.width() + c.s.heads * c.s.head, 2 * c.s.kv(),
                   cache.stored.begin() + c.own(r) * 2 * c.s.kv());
-  const auto expected = reference(c, qkv.wide(), {cache.wide(), 2 * c.s.kv(), 0, c.s.kv()});
-  CHECK(distance(out.get(), expected) < 5e-3);
-  CHECK(distance(again.get(), expected) < 5e-3);
-  CHECK(same(cache.get(), cache.stored));
+  const std::vector<bf> written = cache.stored;
+  const numbers expected = reference(c, qkv.wide(), {cache.wide(), 2 * c.s.kv(), 0, c.s.kv()});
+  std::vector<std::pair<cuda::attention_choice, std::vector<bf>>> before;
+  for (const long long named : {0LL, c.rows() * 1025, many_places, many_places}) {
+    cuda::attention_size size = c.size(true);
+    size.places = named;
+    tensor_of out(c.rows() * c.s.heads * c.s.head);
+    cache.stored = given;
+    cache.put();
+    REQUIRE(bool(attention(on).forward(nullptr, size, step_over(c, qkv, cache, places, out, room))));
+    CHECK(distance(out.get(), expected) < 5e-3);
+    CHECK(same(cache.get(), written));
+    const cuda::attention_choice made = cuda::choose_attention(size, on);
+    for (const auto& [choice, bits] : before)  // a longer ring changes no sum
+      if (choice.parts == made.parts && choice.spread == made.spread) CHECK(same(out.get(), bits));
+    before.emplace_back(made, out.get());
+  }
+  room.check_counters();
 }
 void check_backward(ragged_call& c, const target& on = sm_90, long long score_bytes = 2LL << 30) {
   const int d = c.s.head;
@@ -345,10 +370,11 @@ TEST_CASE("gpu attention: many ragged rows by eight warps each, again and again"
     for (int r = 0; r < rows; ++r) runs.push_back({1, r * 2048 / rows, 2048LL * r});
     ragged_call c({128, 32, 8}, runs, 0, true);
     cuda::attention_size size = c.size(true);
-    size.places = 2048LL * rows;
+    size.places = 1000LL * rows;  // what the choice is told: rows of that length are not spread
+    const long long places = 2048LL * rows;
     const cuda::attention_choice how = cuda::choose_attention(size, wide);
-    REQUIRE((how.parts == 1 && !how.small && !how.long_ring));
-    tensor_of qkv(rows * c.s.width(), 3, 1.7F), cache(size.places * 2 * c.s.kv(), 5, 1.7F);
+    REQUIRE((how.parts == 1 && how.spread == 0 && !how.small && !how.long_ring));
+    tensor_of qkv(rows * c.s.width(), 3, 1.7F), cache(places * 2 * c.s.kv(), 5, 1.7F);
     std::vector<bf> first;
     for (int run = 0; run < 30; ++run) {
       tensor_of out(1LL * rows * c.s.heads * c.s.head);
@@ -357,7 +383,7 @@ TEST_CASE("gpu attention: many ragged rows by eight warps each, again and again"
                                            {.qkv = qkv.memory.data(),
                                             .spans = c.device_spans(),
                                             .cache = cache.memory.data(),
-                                            .places = size.places,
+                                            .places = places,
                                             .out = out.memory.data()})));
       if (run == 0) first = out.get();
       INFO(rows, " rows, run ", run);
@@ -368,6 +394,86 @@ TEST_CASE("gpu attention: many ragged rows by eight warps each, again and again"
                   cache.stored.begin() + c.own(r) * 2 * c.s.kv());
     CHECK(distance(first, reference(c, qkv.wide(), {cache.wide(), 2 * c.s.kv(), 0, c.s.kv()})) < 5e-3);
   }
+}
+TEST_CASE(
+    "gpu attention: equal pieces of rows that end where pieces do, before and behind it, and of rows of any lengths") {
+  if (no_gpu()) return;
+  const auto check = [](const shape& s, const std::vector<long long>& lengths, int window = 0) {
+    std::vector<run_of_rows> runs;
+    long long place = 0;
+    for (const long long n : lengths) runs.push_back({1, n - 1, place}), place += n;
+    ragged_call c(s, runs, window, true);
+    cuda::attention_size p = c.size(true);
+    p.places = many_places;
+    REQUIRE(cuda::choose_attention(p, sm_90).spread > 0);
+    check_cached(c, place, cuda::attention_way::decode);
+  };
+  for (const shape s : {shape{128, 8, 2}, {64, 2, 2}, {80, 7, 1}, {96, 6, 2}, {128, 3, 3}}) {
+    const long long piece = 64 * cuda::least_spread_cost;
+    for (const long long n : {piece - 64, piece - 1, piece, piece + 1, 3 * piece + 65}) {
+      check(s, {n});
+      check(s, {1, n, 64, n + 1});
+    }
+    check(s, {1, 2000, 63, 64, 65, 1, 129, 500});  // one that is longer than all others
+    check(s, {1500, 1, 1, 1, 1, 1, 1, 900}, 700);
+    std::vector<long long> many;
+    for (int r = 0; r < 64; ++r) many.push_back(1 + r * 37 % 150);
+    check(s, many);
+    many.resize(33);
+    check(s, many);
+  }
+  check({128, 32, 8}, {3000, 17, 900});  // as many pieces as processors
+}
+TEST_CASE("gpu attention: rows of a token step that look at nothing are zeros, beside others") {
+  if (no_gpu()) return;
+  for (const int head : {64, 128}) {
+    ragged_call c({head, 8, 2}, {{1, 700, 0}, {1, 5, 800}, {1, 64, 900}, {1, 2000, 1000}, {1, 9, 3100}}, 0, true);
+    for (const long long r : {0, 2, 4}) {
+      c.spans[static_cast<std::size_t>(c.rows() + r)] = c.first(r);
+      if (r != 2) c.spans[static_cast<std::size_t>(2 * c.rows() + r)] = -1;  // the third one is kept all the same
+    }
+    c.put();
+    check_cached(c, 3200, cuda::attention_way::decode);
+  }
+}
+TEST_CASE("gpu attention: a captured token step is right for rows of other lengths") {
+  if (no_gpu()) return;
+  const shape s{128, 32, 8};
+  const std::vector<std::vector<long long>> all{{1, 1, 1}, {2000, 64, 65}, {5, 3000, 1}, {1000, 1000, 1000}};
+  ragged_call c(s, {{1, 0, 0}, {1, 0, 3000}, {1, 0, 6000}}, 0, true);
+  cuda::attention_size p = c.size(true);
+  p.places = many_places;
+  tensor_of qkv(c.rows() * s.width(), 3, 1.7F), cache(9000LL * 2 * s.kv(), 5, 1.7F), out(c.rows() * s.heads * s.head),
+      fresh(c.rows() * s.heads * s.head);
+  const room_of_parts room(p, sm_90);
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t step = nullptr;
+  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+  const auto run = [&](const tensor_of& to) {
+    return bool(attention(sm_90).forward(stream, p, step_over(c, qkv, cache, 9000, to, room)));
+  };
+  REQUIRE(run(out));
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  REQUIRE(run(out));
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphInstantiate(&step, graph, 0) == cudaSuccess);
+  for (const std::vector<long long>& lengths : all) {
+    for (long long r = 0; r < c.rows(); ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      c.spans[static_cast<std::size_t>(c.rows()) + at] = c.first(r) + lengths[at];
+      c.spans[static_cast<std::size_t>(2 * c.rows()) + at] = c.first(r) + lengths[at] - 1;
+    }
+    c.put(), cache.put(), out.put(), fresh.put();
+    REQUIRE(cudaGraphLaunch(step, stream) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    const std::vector<bf> replayed = out.get();
+    CHECK(std::none_of(replayed.begin(), replayed.end(), [](bf v) { return std::isnan(__bfloat162float(v)); }));
+    REQUIRE(run(fresh));
+    CHECK(same(replayed, fresh.get()));
+  }
+  room.check_counters();
+  cudaGraphExecDestroy(step), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
 }
 TEST_CASE("gpu attention: gradients") {
   if (no_gpu()) return;
@@ -431,7 +537,7 @@ void check_small(const target& on) {
     ragged_call c(s, {{5}, {64}, {70}}, 40, false), step(s, {{1, 0, 0}, {1, 99, 100}, {3, 63, 200}}, 0, true),
         piece(s, {{70, 33, 3}}, 0, true);
     check_forward(c, on);
-    check_cached(step, 300, cuda::attention_way::decode, on);
+    check_cached(step, 300, cuda::attention_way::decode, on);  // in equal pieces too
     check_cached(piece, 300, cuda::attention_way::prefill, on);
     check_backward(c, on);
   }

@@ -25,7 +25,8 @@ struct attention_tensors {
   void* out = nullptr;
   float* sums = nullptr;               // [heads][rows] of prefill, where backward follows; or null
   const apart_heads* apart = nullptr;  // instead of qkv
-  void* room = nullptr;                // of parts by mma.sync (room_of_mma_decode)
+  void* room = nullptr;                // of the parts of few rows (room_of_decode)
+  std::uint32_t* counters = nullptr;   // of few rows (counters_of_decode): zero, and zero again after the call
   bool chained = false;  // the kernel ahead wrote none of the spans: this one may begin while that one ends
   bool settled = false;  // nor did any kernel since a copy or the start of a graph write spans, cache or angles
 };
@@ -276,11 +277,19 @@ template <class T> class attention_calls {
                      p.groups,
                      p.heads / p.groups,
                      scale(p),
-                     c.small ? decode_stages(p.head) / 2 : decode_stages(p.head, c.long_ring),
+                     c.spread > 0 ? spread_stages(p.head)
+                     : c.small    ? decode_stages(p.head) / 2
+                                  : decode_stages(p.head, c.long_ring),
                      finished,
                      ((1U << 20) + static_cast<unsigned>(finished) - 1) / static_cast<unsigned>(finished),
-                     t.settled};
-    const kernel_entry(&ways)[3] = kernels_.decode[head_index(p.head)];
+                     t.settled,
+                     static_cast<float*>(t.room),
+                     t.counters};
+    const kernel_entry(&ways)[4] = kernels_.decode[head_index(p.head)];
+    if (c.spread > 0 && (t.room == nullptr || t.counters == nullptr))
+      return fail("attention of few rows has no room for its parts");
+    if (c.spread > 0)
+      return start(stream, ways[3], dim3(static_cast<unsigned>(c.spread)), 1, "decode attention", m, a, t.chained);
     const dim3 grid(static_cast<unsigned>(c.parts), static_cast<unsigned>(p.groups), static_cast<unsigned>(p.rows));
     int way = c.long_ring ? 1 : 0;
     if (c.small) way = 2;

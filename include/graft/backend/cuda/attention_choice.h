@@ -30,6 +30,7 @@ struct attention_choice {
   int parts = 1;                // decode: of the keys of a row
   bool long_ring = false;       // decode: a thread block has a multiprocessor for itself, and much to read
   bool small = false;           // decode: thread blocks of four warps, four of which share a multiprocessor
+  int spread = 0;               // decode: so many thread blocks have equal pieces of all rows; 0: parts of a row each
   int launches = 1;
   friend constexpr bool operator==(const attention_choice&, const attention_choice&) = default;
 };
@@ -57,10 +58,50 @@ constexpr attention_choice choose_mma_attention(const attention_size& p, const t
   c.launches = c.parts > 1 ? 3 : 2;
   return c;
 }
-// Bytes of its parts, for calls of up to so many rows.
-constexpr long long room_of_mma_decode(const attention_size& p, const target& device) {
+// Bytes of parts, for calls of up to so many rows: by mma.sync those of every row, else one of every piece.
+constexpr long long room_of_decode(const attention_size& p, const target& device) {
   const long long rows = p.rows < decode_rows ? p.rows : decode_rows, pieces = 4LL * device.processors;
-  return p.heads / p.groups * (rows * p.groups > pieces ? rows * p.groups : pieces) * (p.head + 2) * 4;
+  const long long parts = is_hopper(device) ? device.processors : std::max(rows * p.groups, pieces);
+  return p.heads / p.groups * parts * (p.head + 4) * 4;
+}
+// Of counters: one for every row and head of keys.
+constexpr long long counters_of_decode(const attention_size& p) { return decode_rows * p.groups * 4; }
+
+// A thread block for each processor, with a ring as long as its memory, reads faster than two with half of it, and than parts
+// that wait for a processor.
+constexpr int filling_parts(const attention_size& p, const target& device) {
+  int parts = 1;
+  while (parts < 8 && p.rows * p.groups * parts * 2 <= device.processors) parts *= 2;
+  return parts;
+}
+// Parts of a row's keys, each with a thread block.
+constexpr attention_choice choose_parts(const attention_size& p, const target& device) {
+  attention_choice c;
+  c.how = attention_way::decode, c.parts = filling_parts(p, device);
+  const long long blocks = p.rows * p.groups;
+  // Clusters of four or eight leave some processors empty, and one that waits for others takes twice as long; sixteen
+  // of six find as many processors.
+  const int clustered = device.processors * 10 / 11;
+  if (c.parts == 8 && blocks * c.parts > clustered) c.parts = 6;
+  const bool alone = blocks * c.parts <= (c.parts > 2 ? clustered : device.processors);
+  // A short ring has room for two tiles of a part and what is between them: values of a third would come late.
+  c.long_ring = alone && p.places / p.rows > c.parts * short_part;
+  // Where they share processors anyway, more parts keep more of these busy.
+  if (!alone && p.places / p.rows > c.parts * long_part && c.parts == 4) c.parts = 6;
+  const long long crowd = p.places / p.rows <= short_row ? device.processors : 2 * device.processors;
+  c.small = p.head <= 128 && c.parts == 1 && blocks > crowd;
+  return c;
+}
+// Equal pieces of all rows and heads, one thread block to a processor. A few of these stay idle where rows of the same
+// length are then cut at their ends alone, or into the same number of pieces.
+inline constexpr int spread_head = 128;         // columns, at most
+inline constexpr long long spread_part = 1024;  // keys that a part would have
+constexpr attention_choice choose_spread(const attention_size& p, const target& device) {
+  const long long all = p.rows * p.groups, processors = device.processors, rounds = (all + processors - 1) / processors;
+  const long long even = all < processors ? processors / all * all : all % rounds == 0 ? all / rounds : 0;
+  attention_choice c;
+  c.how = attention_way::decode, c.spread = static_cast<int>(even * 10 >= processors * 9 ? even : processors);
+  return c;
 }
 
 constexpr attention_choice choose_attention(const attention_size& p, const target& device) {
@@ -68,23 +109,8 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
   if (p.type != dtype::bf16 || !p.aligned || device.capability < 80 || head_index(p.head) < 0 || p.rows == 0) return c;
   if (!is_hopper(device)) return choose_mma_attention(p, device);
   if (p.cached && p.rows <= decode_rows && p.heads / p.groups <= decode_share) {
-    c.how = attention_way::decode;
-    const long long blocks = p.rows * p.groups;
-    // A thread block for each processor, with a ring as long as its memory, reads faster than two with half of it, and
-    // than parts that wait for a processor.
-    while (c.parts < 8 && blocks * c.parts * 2 <= device.processors) c.parts *= 2;
-    // Clusters of four or eight leave some processors empty, and one that waits for others takes twice as long; sixteen
-    // of six find as many processors.
-    const int clustered = device.processors * 10 / 11;
-    if (c.parts == 8 && blocks * c.parts > clustered) c.parts = 6;
-    const bool alone = blocks * c.parts <= (c.parts > 2 ? clustered : device.processors);
-    // A short ring has room for two tiles of a part and what is between them: values of a third would come late.
-    c.long_ring = alone && p.places / p.rows > c.parts * short_part;
-    // Where they share processors anyway, more parts keep more of these busy.
-    if (!alone && p.places / p.rows > c.parts * long_part && c.parts == 4) c.parts = 6;
-    const long long crowd = p.places / p.rows <= short_row ? device.processors : 2 * device.processors;
-    c.small = p.head <= 128 && c.parts == 1 && blocks > crowd;
-    return c;
+    const bool is_long = p.places / p.rows >= filling_parts(p, device) * spread_part;
+    return is_long && p.head <= spread_head ? choose_spread(p, device) : choose_parts(p, device);
   }
   c.how = attention_way::prefill;
   c.cluster = p.head % 128 == 0 && p.heads / p.groups % 2 == 0 ? 2 : 1;

@@ -29,6 +29,9 @@ template <class T> struct decode_args {
   unsigned one_of_finished;  // 2^20 over that, rounded up: a quotient without a division
   // No kernel in flight writes what is read early: a copy or a whole graph lies between two calls. The next may begin.
   bool settled;
+  // Of attention_spread.cuh: sums of what is cut, and a counter for each row and head of keys, zero between launches.
+  float* room;
+  std::uint32_t* counters;
 };
 
 // Keys of a row, and tiles of the part that a thread block has.

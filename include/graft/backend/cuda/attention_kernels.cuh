@@ -9,6 +9,7 @@
 #include <graft/backend/cuda/attention_mma_grad.cuh>
 #include <graft/backend/cuda/attention_mma_prefill.cuh>
 #include <graft/backend/cuda/attention_prefill.cuh>
+#include <graft/backend/cuda/attention_spread.cuh>
 #include <graft/backend/cuda/linear_kernels.cuh>
 
 namespace graft::cuda {
@@ -19,7 +20,7 @@ struct mma_attention_kernels {
 };
 struct attention_kernels {
   kernel_entry prefill[head_sizes][2], grad_notes[head_sizes], key_grad[head_sizes], query_grad[head_sizes], append;
-  kernel_entry decode[head_sizes][3];  // with a short ring, with a long one, and small
+  kernel_entry decode[head_sizes][4];  // with a short ring, with a long one, small, and in equal pieces
   mma_attention_kernels mma{};
 };
 
@@ -57,6 +58,8 @@ template <class T, int Head> void add_attention(attention_kernels& k) {
   if constexpr (Head <= 128)
     k.decode[i][2] = {address_of(&decode_kernel<T, Head, 4>), decode_shape<Head, 4>::threads,
                       decode_shape<Head, 4>::bytes};
+  if constexpr (Head <= 128)
+    k.decode[i][3] = {address_of(&spread_kernel<T, Head>), spread_shape<Head>::threads, spread_shape<Head>::bytes};
 }
 template <class T, int Head> void add_attention(mma_attention_kernels& k) {
   using shape = mma_attention_shape<Head>;

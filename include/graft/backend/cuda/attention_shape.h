@@ -87,7 +87,8 @@ constexpr int decode_stages(int head, bool long_ring = false) {
   return 98304 / (64 * head * 2) / 2 * (long_ring ? 4 : 2);
 }
 template <int Head, int Warps = 8> struct decode_shape : head_shape<Head> {
-  static constexpr int keys = 64, warps = Warps, threads = 32 * (warps + 1), resident = Head > 128 ? 1 : 16 / warps;
+  static constexpr int head = Head, keys = 64, warps = Warps, threads = 32 * (warps + 1),
+                       resident = Head > 128 ? 1 : 16 / warps;
   static constexpr std::uint32_t tile = head_shape<Head>::rows_bytes;
   static constexpr int stages = decode_stages(Head) * warps / 8;
   static constexpr std::uint32_t sum_pitch = Head + 4;  // floats of a row of one warp
@@ -102,6 +103,27 @@ template <int Head, int Warps = 8> struct decode_shape : head_shape<Head> {
   static constexpr std::uint32_t long_bytes = bytes_with(decode_stages(Head, true));
   static_assert(stages >= 3 * (warps / 4) && sums + numbers <= stages * tile &&
                 resident * (bytes + 1024) <= 228 * 1024 && long_bytes <= shared_memory_limit);
+};
+
+// The same where a thread block has several rows and heads one after the other: sums of the warps, and what the next rows and
+// heads bring, lie behind the ring, which goes on meanwhile. A piece of the list is not shorter than so many tiles.
+inline constexpr int least_spread_cost = 5, brought_places = 4;
+inline constexpr int spread_barriers = 16 * brought_places + 16;
+constexpr int brought_bytes(int head) { return 32 + most_decode_group * (2 * head + 16) + 8 * head; }
+constexpr int spread_stages(int head) {
+  const int sums = 8 * most_decode_group * (head + 4) * 4 + 512,
+            beside = 1024 + spread_barriers + 4 * head + brought_places * brought_bytes(head);
+  return (shared_memory_limit - sums - beside) / (64 * head * 2 + 16) / 2 * 2;
+}
+template <int Head> struct spread_shape : head_shape<Head> {
+  static constexpr int head = Head, keys = 64, warps = 8, threads = 32 * (warps + 2), stages = spread_stages(Head);
+  static constexpr std::uint32_t tile = head_shape<Head>::rows_bytes, sum_pitch = Head + 4;
+  static constexpr std::uint32_t sums = warps * most_decode_group * sum_pitch * 4, numbers = 512;
+  static constexpr std::uint32_t inbox = spread_barriers, own = 4 * Head, turns = 4 * Head;
+  static constexpr std::uint32_t query_pitch = 2 * Head + 16, brought = brought_bytes(Head);
+  static constexpr std::uint32_t sums_at = stages * (tile + 16) + inbox + own + brought_places * brought,
+                                 bytes = 1024 + sums_at + sums + numbers;
+  static_assert(stages >= 6 && bytes <= shared_memory_limit);
 };
 
 }  // namespace graft::cuda

@@ -29,7 +29,7 @@ template <class T> class bound_attention {
   bound_attention(const graph& g, id i, const row_launch* heads) : g_(&g), i_(i), heads_(heads) {}
   id node() const { return i_; }
   // Sizes of the largest call. Which kernels there are is decided once: all calls of a plan store their values alike.
-  void bind(const size_values& largest, const target& device, attention_table table) {
+  status bind(cudaStream_t stream, const size_values& largest, const target& device, attention_table table) {
     const attention_size p = attention_size_of(*g_, i_, largest, dtype_of<T>);
     const bool runs = dtype_of<T> == dtype::bf16 && table != nullptr;
     kernels_ = runs && choice_of(*g_, i_, p, device).how != attention_way::node ? table() : nullptr;
@@ -38,7 +38,12 @@ template <class T> class bound_attention {
       room_ = room_of_attention_grad(p, device).bytes;
       score_bytes_ = score_pieces_of(p, device).bytes;
     }
-    if (kernels_ != nullptr && p.cached && !is_hopper(device)) room_ = room_of_mma_decode(p, device);
+    if (kernels_ == nullptr || !p.cached) return ok;
+    room_ = room_of_decode(p, device);
+    if (counters_.bytes() >= counters_of_decode(p)) return ok;
+    if (status s = counters_.reserve(counters_of_decode(p)); !s) return s;
+    const auto bytes = static_cast<std::size_t>(counters_.bytes());
+    return check(cudaMemsetAsync(counters_.data(), 0, bytes, stream), "clearing");
   }
   // False: it is a node like any other.
   bool runs() const { return kernels_ != nullptr; }
@@ -91,7 +96,8 @@ template <class T> class bound_attention {
       return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room, kept.out, kept.sums});
     attention_tensors t{at(v.a), spans};
     if (kept.out == out) t.sums = kept.sums;
-    t.out = out, t.room = room, t.apart = apart, t.chained = true, t.settled = settled;
+    t.out = out, t.room = room, t.counters = counters_.template as<std::uint32_t>(), t.apart = apart, t.chained = true,
+    t.settled = settled;
     if (p.cached) t.cache = const_cast<void*>(at(v.c)), t.places = g_->sizes.value((*g_)[v.c].d[2], s);
     return calls.forward(stream, p, t);
   }
@@ -102,6 +108,7 @@ template <class T> class bound_attention {
   const row_launch* heads_;
   const attention_kernels* kernels_ = nullptr;
   long long room_ = 0, score_bytes_ = 0;  // score_bytes_: what the largest call has for dS
+  buffer counters_;
 };
 
 }  // namespace graft::cuda

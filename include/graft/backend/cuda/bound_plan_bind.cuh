@@ -43,7 +43,8 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   if (kernels.launches.codes.decode != nullptr) panel.read_by(kernels.launches.codes);
   if (panel.readers().decode == nullptr && values_.has_codes()) return no_codes();
   if (status st = panel.reserve(values_.panel_bytes(dtype_of<T>)); !st) return st;
-  for (bound_attention<T>& a : attentions_) a.bind(largest, p_.to, kernels.attention);
+  for (bound_attention<T>& a : attentions_)
+    if (status st = a.bind(stream, largest, p_.to, kernels.attention); !st) return st;
   join_ranks(s);
   int rank = 0;
   for (bound_product<T>& b : products_) {

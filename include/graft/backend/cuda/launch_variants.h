@@ -115,9 +115,11 @@ inline ways<attention_choice> ways_of(const attention_size& p, const target& dev
   add_way(all, "rule", c);
   for (const variant& v : variants) {
     if (c.how != attention_way::decode || c.mma) break;
-    c.parts = v.parts, c.long_ring = v.long_ring, c.small = false;
+    c.parts = v.parts, c.long_ring = v.long_ring, c.small = false, c.spread = 0;
     add_way(all, v.name, c);
   }
+  if (c.how == attention_way::decode && !c.mma && p.head <= spread_head)
+    add_way(all, "equal pieces", choose_spread(p, device));
   return all;
 }
 
