@@ -28,14 +28,14 @@ bool no_gpu() {
 
 struct tuned : adapted<llama, on<"*_proj", lora<8>>> {};
 
-long long inner = 512, hidden = 256;
+long long inner = 512, hidden = 256, rank = 8;
 long long size_named(const char* name, int head, long long rows) {
   const std::pair<const char*, long long> all[] = {{"hidden", hidden}, {"intermediate", inner}, {"heads", 4},
                                                    {"kv_heads", 2},    {"head_dim", head},      {"context", 512},
                                                    {"places", 600},    {"tokens", rows}};
   for (const auto& [known, value] : all)
     if (std::strcmp(known, name) == 0) return value;
-  return 8;  // a rank
+  return rank;
 }
 
 // Tensors for every leaf of a graph, the same for every plan of it.
@@ -70,10 +70,12 @@ struct tensors {
       to.rank = 0;
       for (int axis = 2; axis < 4; ++axis) to.size[to.rank++] = g.sizes.value(v.d[axis], sizes);
       if (row(v.what).from == source::scalar) {
-        to.data = &scalars.emplace_back(name.find("eps") != std::string::npos ? 1e-5 : 1.0), to.type = dtype::f64;
+        const double number = name.ends_with("eps") ? 1e-5 : name.ends_with("dropout") ? 0.3 : 1.0;
+        to.data = &scalars.emplace_back(number), to.type = dtype::f64;
       } else if (row(v.what).from == source::integers) {
+        static const std::int64_t seed = 77;
         const view from = name == "positions" ? rows.positions() : rows.span_of(0);
-        const auto* p = static_cast<const std::int64_t*>(from.data);
+        const auto* p = name == "seed" ? &seed : static_cast<const std::int64_t*>(from.data);
         to.data = on_device(std::vector<std::int64_t>(p, p + n)), to.type = dtype::i64;
       } else if (row(v.what).from == source::tensor) {
         const bool norm = name.find("layernorm") != std::string::npos,
@@ -176,7 +178,7 @@ row_batch batch(const std::vector<run_of_rows>& runs, int window, bool cached) {
 void check(const graph& g, int head, row_batch rows, double tolerance, const encoding& how = {}) {
   const tensors t(g, head, rows, how);
   target eager = sm_90;
-  eager.gathers = target::work::by_nodes;
+  eager.gathers = target::work::by_nodes, eager.takes_dropout = false;
   const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
   INFO("heads of ", head, ", ", rows.rows(), " rows");
   int copies = 0;  // outputs are asked for in float: what products write is copied there
@@ -195,6 +197,18 @@ builder forward_of(bool cached, const adaptions& with = value_of<tuned>().how.ad
   v.how.cached = cached, v.how.adapters = with;
   return capture_forward(v.formula, v.how);
 }
+
+// S of a branch with dropout is given to the product of its layer, and T is made by its data gradient; in the second size
+// with sums over the tokens beside it.
+struct dropped_llama {
+  adaption rules[1] = {{"*_proj", formula_of<lora<dyn>>(), "", false, {.elements = true}}};
+  block_options how;
+  builder forward, backward;
+  dropped_llama() {
+    how.adapters = {rules, 1}, how.dropped = true;
+    forward = capture_forward(block_of<llama>(), how), backward = capture_backward(block_of<llama>(), how);
+  }
+};
 
 }  // namespace
 
@@ -259,4 +273,28 @@ TEST_CASE("gpu block: gradients") {
   const block_value v = value_of<tuned>();
   const builder backward = capture_backward(v.formula, v.how);
   for (const int head : {64, 72}) check(backward, head, batch({{70}, {1}, {33}}, 0, false), 4e-2);
+}
+TEST_CASE("gpu block: dropout in the branches of all projections, forward and backward") {
+  if (no_gpu()) return;
+  const dropped_llama of;
+  for (const long long r : {4, 8, 16, 30, 64, 80})
+    for (const auto& [width, size, last] : {std::tuple{256LL, 512LL, 33LL}, {1792, 1024, 1029}, {264, 520, 2}}) {
+      hidden = width, inner = size, rank = r;
+      INFO("rank ", r, ", ", width, " ", size);
+      check(of.forward, 64, batch({{70}, {1}, {last}}, 0, false), 2e-2);
+      check(of.backward, 64, batch({{70}, {1}, {last}}, 0, false), 4e-2);
+    }
+  hidden = 256, inner = 512, rank = 8;
+}
+TEST_CASE("gpu block: dropout beside weights that are codes") {
+  if (no_gpu()) return;
+  const dropped_llama of;
+  for (const long long r : {4, 16}) {
+    rank = r;
+    for (const long long rows : {3, 70}) {
+      check(of.forward, 64, batch({{rows}, {2}}, 0, false), 2e-2, {dtype::nf4, scaled_by::run, 64});
+      check(of.backward, 64, batch({{rows}, {2}}, 0, false), 4e-2, {dtype::nf4, scaled_by::run, 64});
+    }
+  }
+  rank = 8;
 }

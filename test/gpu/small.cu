@@ -38,13 +38,14 @@ template <class Engine> model_config a_shape() {
   c.width = c.embedding_width = 128, c.head_size = 32, c.attention_scale = 1 / std::sqrt(32.0);
   return c;
 }
-template <class Engine> causal_lm<Engine> a_llama(bool coded) {
+template <class Engine> causal_lm<Engine> a_llama(bool coded, double dropout = 0) {
   const model_config c = a_shape<Engine>();
   auto model = causal_lm<Engine>::make(c, graft::test::random_weights(c, coded), {.context = 256});
   REQUIRE(bool(model));
   const auto config = io::make_adapter_config("LORA", {},
                                               {{"target_modules", io::json_word("all-linear")},
                                                {"r", io::json_number(8)},
+                                               {"lora_dropout", io::json_number(dropout)},
                                                {"init_lora_weights", io::json_flag(false)}});
   REQUIRE(bool(config));
   auto adapter = io::hf::new_adapter(*model, *config);
@@ -88,10 +89,10 @@ template <class Engine> void check_generated(bool coded, const std::vector<int>&
           generated(model, prompts, length, step_mode::reduce_overhead));
   }
 }
-template <class Engine> void check_trained(bool coded, const sequences& data, int steps) {
+template <class Engine> void check_trained(bool coded, const sequences& data, int steps, double dropout = 0) {
   std::vector<double> losses[2];
   for (const step_mode how : {step_mode::standard, step_mode::reduce_overhead}) {
-    auto model = a_llama<Engine>(coded);
+    auto model = a_llama<Engine>(coded, dropout);
     trainer_settings settings;
     settings.steps = steps, settings.batch = static_cast<int>(data.size()), settings.mode = how;
     auto t = trainer<Engine>::make(model, data, settings);
@@ -123,6 +124,11 @@ TEST_CASE("gpu small: training steps on ragged batches, captured or not") {
   check_trained<narrow_type>(false, of_lengths({2, 67, 131}), 1);
   check_trained<narrow_type>(true, of_lengths({69}), 2);
 }
+TEST_CASE("gpu small: training steps with dropout, captured or not") {
+  if (no_gpu()) return;
+  check_trained<narrow_type>(false, of_lengths({69, 69}), 3, 0.2);
+  check_trained<narrow_type>(true, of_lengths({69}), 2, 0.2);
+}
 // Kernels without copy engines, whose stores initcheck sees.
 TEST_CASE("gpu small in float: sequences") {
   if (no_gpu()) return;
@@ -136,4 +142,5 @@ TEST_CASE("gpu small in float: prompts of several tiles") {
 TEST_CASE("gpu small in float: training steps") {
   if (no_gpu()) return;
   check_trained<wide>(false, of_lengths({2, 35}), 1);
+  check_trained<wide>(false, of_lengths({2, 35}), 1, 0.2);
 }

@@ -15,7 +15,14 @@ struct adjoints {
   [[gnu::cold, gnu::noinline]] constexpr void push(id to, id value) {
     if (!wanted[to]) return;
     const id fitted = make::sum_to(g, value, to);
-    d[to] = d[to] < 0 ? fitted : make::add(g, d[to], fitted);
+    d[to] = d[to] < 0 ? fitted : added(d[to], fitted);
+  }
+  // What has dropout in it comes last: a product that begins a sum makes on its way what such a term is computed from.
+  constexpr id added(id sum, id more) {
+    const node v = g.n[sum];
+    if (g.is(more, op::dropout)) return make::add(g, sum, more);
+    if (v.what == op::dropout) return make::add(g, more, sum);
+    return v.what == op::add && g.is(v.b, op::dropout) ? make::add(g, added(v.a, more), v.b) : make::add(g, sum, more);
   }
   constexpr id half_over(id t, id v) { return make::div(g, make::mul(g, g.constant(0.5), t), v); }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // dropped: part of a graph read as one narrow product with dropout in it, as in the side branch of a layer in training:
 //     shrink   S = drop(x) Aᵀ                       sum      dA = Tᵀ drop(x)
-//     expand   dx = other + drop(T A),  y = other + S Bᵀ  where S is such a shrink
-// A target that has kernels of these forms runs each as one launch, and drop(x) is stored nowhere.
+//     expand   dx = other + drop(T A)
+// A target that has kernels of these forms runs each as one launch, and drop(x) is stored nowhere. S Bᵀ is a side branch of
+// the layer's product, whose S is there already.
 #pragma once
 #include <graft/plan/token_sum.h>
 
@@ -12,7 +13,7 @@ struct dropped_product {
   enum class form : unsigned char { none, shrink, sum, expand };
   form how = form::none;
   id result = none_id, product = none_id;
-  id dropout = none_id;                 // none: nothing is dropped
+  id dropout = none_id;
   id wide = none_id, narrow = none_id;  // x, or what is added to; T, S: [tokens, rank]
   id factor = none_id;                  // A or B, known before the data
   bool factor_by_rank = true;           // stored [rank, columns], else [columns, rank]
@@ -20,9 +21,9 @@ struct dropped_product {
   constexpr bool found() const { return how != form::none; }
   constexpr sequence<id> inside() const {
     sequence<id> all;
-    if (dropout >= 0 && how != form::expand) all.push(dropout);
+    if (how != form::expand) all.push(dropout);
     all.push(product);
-    if (dropout >= 0 && how == form::expand) all.push(dropout);
+    if (how == form::expand) all.push(dropout);
     if (result != product) all.push(result);
     return all;
   }
@@ -49,7 +50,7 @@ struct dropped_reader {
     for (int k = 0; k < g.outs; ++k) times += g.out[k].at == i ? 1 : 0;
     return times == readers[i];
   }
-  constexpr dropped_product at(id i, const node_set& shrinks) const {
+  constexpr dropped_product at(id i) const {
     using form = dropped_product::form;
     const node& v = g[i];
     if (multiplies(i) && !v.ta && drops(v.a) && known(v.b) && is_narrow(i))
@@ -57,10 +58,10 @@ struct dropped_reader {
     if (multiplies(i) && v.ta && !v.tb && drops(v.b) && data(v.a) && when.by_token[v.a] && one_matrix(g[v.a]))
       return {form::sum, i, i, v.b, g[v.b].a, v.a, none_id};
     for (int k = 0; v.what == op::add && data(i) && one_matrix(v) && k < 2; ++k) {
-      const id term = v.operand(k), other = v.operand(1 - k), p = drops(term) ? g[term].a : term;
+      const id term = v.operand(k), other = v.operand(1 - k), p = drops(term) ? g[term].a : none_id;
       if (!multiplies(p) || readers[p] != 1 || g[p].ta || !known(g[p].b) || !data(g[p].a)) continue;
-      if (!data(other) || !same_shape(g[other], v) || (p == term && !shrinks[g[p].a])) continue;
-      return {form::expand, i, p, p == term ? none_id : term, other, g[p].a, g[p].b, !g[p].tb};
+      if (!data(other) || !same_shape(g[other], v)) continue;
+      return {form::expand, i, p, term, other, g[p].a, g[p].b, !g[p].tb};
     }
     return {};
   }
@@ -71,15 +72,13 @@ struct dropped_reader {
 [[gnu::cold]] constexpr sequence<dropped_product> dropped_products(const graph& g, const stages& when,
                                                                    const sequence<int>& readers, sequence<int>& of) {
   sequence<dropped_product> all;
-  node_set shrinks(g.size);
   const detail::dropped_reader r{g, when, readers};
   for (id i = 0; i < g.size; ++i) {
-    const dropped_product d = r.at(i, shrinks);
+    const dropped_product d = r.at(i);
     if (!d.found()) continue;
     bool free = true;
     for (const id n : d.inside()) free = free && of[n] < 0;
     if (!free) continue;
-    if (d.how == dropped_product::form::shrink) shrinks.add(i);
     for (const id n : d.inside()) of[n] = all.size();
     all.push(d);
   }

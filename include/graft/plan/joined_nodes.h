@@ -3,6 +3,7 @@
 // that it is part of. A node belongs to the first of these that finds it; one that nobody takes is a launch of its own.
 #pragma once
 #include <graft/plan/beside.h>
+#include <graft/plan/dropped_sides.h>
 #include <graft/plan/expression.h>
 #include <graft/plan/fuse.h>
 #include <graft/plan/norm_between.h>
@@ -63,20 +64,25 @@ struct joined_nodes : planner {
   [[gnu::cold]] constexpr void find_products() {
     sum_readers sums(g.size);
     if (p.to.sums_tokens) find_sums(sums);
+    const node_set given = given_sides(g, p.dropped);
     for (id i = g.size - 1; i >= 0; --i) {
       if (!is_free(i)) continue;
-      const product_slots s = product_at(g, p.when, readers, sums, i, p.to);
+      const product_slots s = product_at(g, p.when, readers, sums, given, i, p.to);
       if (!s.found) continue;
-      for (const id inside : s.inside) product_of[inside] = products.size();
-      for (const id ahead : {s.turn, s.gate})
-        if (ahead >= 0) product_of[ahead] = products.size();
-      products.push(s);
+      products.push(s), number_nodes(products.size() - 1);
     }
+    products = with_made_sides(g, readers, p.dropped, static_cast<sequence<product_slots>&&>(products));
+    for (int k = 0; k < products.size(); ++k) number_nodes(k);
     for (int k = 0; k < p.sums.size(); ++k)
       for (id i = 0; i < g.size; ++i)
         if (is_free(i) && take_scaled(g, p.when, i, p.sums[k])) sum_of[i] = k;
     runs_beside = sums_beside(g, products, p.sums, p.to.sums_beside);
     groups = products_together(products, p.to.joins_products);
+  }
+  [[gnu::cold]] constexpr void number_nodes(int k) {
+    for (const id inside : products[k].inside) product_of[inside] = k;
+    for (const id ahead : {products[k].turn, products[k].gate})
+      if (ahead >= 0) product_of[ahead] = k;
   }
   [[gnu::cold]] constexpr void find_sums(sum_readers& sums) {
     for (id i = g.size - 1; i >= 0; --i) {

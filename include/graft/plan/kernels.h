@@ -42,6 +42,7 @@ constexpr product_shape shape_of(const graph& g, const product_slots& p, const s
   for (const side_branch& b : p.sides) {
     shape.keeps = shape.keeps || b.kept;
     shape.gives_side = shape.gives_side || (b.kept && is_output(g, b.s));
+    shape.given_side = shape.given_side || !b.made;
   }
   shape.keeps = shape.keeps || p.before_posts >= 0;
   if (p.turned >= 0) shape.turned = turned_columns(size(g[p.result].b, 0), size(g[p.result].b, 3));

@@ -13,9 +13,7 @@ namespace graft {
 
 // A product whose kernel may have the norm of its result, or of its x, inside.
 constexpr bool stands_by_norm(const product_slots& p) {
-  bool keeps = p.before_posts >= 0;
-  for (const side_branch& b : p.sides) keeps = keeps || b.kept;
-  return !keeps && p.weight_by_row && p.pre < 0;
+  return p.before_posts < 0 && !has_side_tensors(p) && p.weight_by_row && p.pre < 0;
 }
 // Is it such a norm, but for the product before it?
 [[gnu::cold]] constexpr bool only_products_read(const graph& g, const row_launch& r, const sequence<int>& readers,

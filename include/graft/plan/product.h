@@ -3,8 +3,9 @@
 //     y = act(scale ⊙ (x · Wᵀ + Σ ± factor · (x · Aᵀ) · Bᵀ) + shift) + residual,   or the same with x = unscaled ⊙ pre,
 //     or with x R for x, where nothing but the product reads it: R acts on blocks of columns, and x may be x₁ ⊙ x₂
 // where W, A, B, pre, the factors, scale and shift are all known before the data comes. A backend that has a kernel of
-// this form runs all nodes of it in one launch; x and the residual may themselves be computed, which happens before. For
-// a backward pass it also stores x · Aᵀ, and the sum before scale and shift.
+// this form runs all nodes of it in one launch; x and the residual may themselves be computed, which happens before. So may
+// what stands for x · Aᵀ, where a branch has dropout. For a backward pass it also stores x · Aᵀ, which may be all that is
+// wanted of the branch, and the sum before scale and shift.
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/walk.h>
@@ -21,8 +22,10 @@ struct side_branch {
   bool b_by_row = true;         // B is stored [out, rank], else [rank, out]
   bool minus = false;
   id factor = none_id;  // one number, if any
-  id s = none_id;       // x Aᵀ
-  bool kept = false;    // products over the tokens read it later, or it is an output: the launch stores it
+  id s = none_id;       // x Aᵀ,
+  bool made = true;     // by this launch; else another one made it before, of x with dropout: there is no A
+  bool kept = false;    // others read it later, or it is an output: the launch stores it,
+  bool added = true;    // and adds S Bᵀ; else there is no B
   dim rank{};
 };
 struct post_step {
@@ -46,6 +49,12 @@ struct product_slots {
   sequence<id> inside;        // every node of the launch, the result included
 };
 
+// Does the launch read S of a branch, or store it for others?
+constexpr bool has_side_tensors(const product_slots& p) {
+  bool any = false;
+  for (const side_branch& b : p.sides) any = any || b.kept || !b.made;
+  return any;
+}
 // Columns that so many butterfly factors keep together.
 constexpr long long turned_columns(long long factors, long long block) {
   return factors < 1 || factors > 16 ? 1 << 20 : block << (factors - 1);
@@ -61,6 +70,7 @@ struct slot_reader {
   const stages& when;
   const sequence<int>& readers;  // how often a value is read; an output counts as read once more
   const sum_readers& sums;
+  const node_set& given;  // S of branches with dropout
   id result;
   bool with_sides = true;
   product_slots out{};
@@ -110,6 +120,10 @@ struct slot_reader {
 
   [[gnu::cold]] constexpr bool branch(id i, bool minus, id factor) {
     const node& v = g[i];
+    if (with_sides && v.what == op::matmul && given[v.a]) {
+      out.sides.push({none_id, v.b, true, v.tb, minus, factor, v.a, false, false, true, g[v.a].d[3]});
+      return take(i);
+    }
     const bool keeps = kept(v.a);
     if (!with_sides || is_leaf(g[v.a].what) || (!inner(v.a) && !keeps)) return false;
     const node& s = g[v.a];
@@ -213,7 +227,8 @@ struct slot_reader {
   [[gnu::cold]] constexpr void read_pre(bool beside_side, bool norms) {
     if (is_leaf(g[out.x].what) || (!beside_side && !out.sides.empty())) return;
     const node& v = g[out.x];
-    const int uses = 1 + out.sides.size();
+    int uses = 1;
+    for (const side_branch& b : out.sides) uses += b.made ? 1 : 0;
     if (v.what != op::mul || readers[out.x] != uses) return;
     const bool left = data(v.a) && per_column(v.b), right = per_column(v.a) && data(v.b);
     if (!left && !right) return;
@@ -244,15 +259,14 @@ struct slot_reader {
 
 // The product whose result is node i. What would be a side branch and nothing beside it, x Aᵀ Bᵀ, is two products.
 [[gnu::cold]] constexpr product_slots product_at(const graph& g, const stages& when, const sequence<int>& readers,
-                                                 const sum_readers& sums, id i, const target& to) {
+                                                 const sum_readers& sums, const node_set& given, id i,
+                                                 const target& to) {
   if (!when.by_token[i] || !detail::one_matrix(g[i])) return {};
   for (const bool with_sides : {true, false}) {
-    detail::slot_reader r{g, when, readers, sums, i, with_sides};
+    detail::slot_reader r{g, when, readers, sums, given, i, with_sides};
     const bool turns = g[i].what == op::rotate && to.turns_results;
     if (turns ? !r.turned_result(i) : !r.with_residual(i)) continue;
-    bool keeps = false;
-    for (const side_branch& b : r.out.sides) keeps = keeps || b.kept;
-    if (keeps && r.out.sides.size() > 1) continue;  // S of several branches lies in one matrix
+    if (has_side_tensors(r.out) && r.out.sides.size() > 1) continue;  // S of several branches lies in one matrix
     const bool lies_across = !r.out.weight_by_row && base_leaf(g, r.out.weight) >= 0;  // and is not copied
     if (lies_across && !to.weight_either_way) return {};
     r.out.found = true, r.out.result = i;

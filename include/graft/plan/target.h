@@ -33,6 +33,7 @@ struct product_shape {
   bool across = false;      // W is stored [in, out], and read as it lies
   bool keeps = false;       // more than y is stored: S of the side branch, or the sum before factor and summand
   bool gives_side = false;  // S is an output of the layer, without padding
+  bool given_side = false;  // S was made before, without padding
   long long turned = 0;     // columns that the rotation behind it keeps together; 0: there is none
   beside_shape beside[2]{};
   encoding stored{};  // of the weight, where it is codes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // together: which products are one launch because they read the same input: Q, K and V, or gate and up. With few tokens
 // their weights stream through as one matrix; with many they run one after the other. Each has its adapter, factors and
-// activation; one that adds a residual or stores more than its result stands alone. Where nothing reads the results of two
+// activation; one that adds a residual, or reads or stores more than x and its result, stands alone. Where nothing reads the results of two
 // but their product element by element (gate and up), that is part of the launch.
 #pragma once
 #include <graft/plan/product.h>
@@ -9,9 +9,7 @@
 namespace graft {
 
 constexpr bool joins_others(const product_slots& p) {
-  bool keeps = p.before_posts >= 0;
-  for (const side_branch& b : p.sides) keeps = keeps || b.kept;
-  return !keeps && p.weight_by_row && p.pre < 0 && p.gate < 0 && p.residual < 0;
+  return p.before_posts < 0 && !has_side_tensors(p) && p.weight_by_row && p.pre < 0 && p.gate < 0 && p.residual < 0;
 }
 // For each product those of its launch, itself included, in the order of their results; at most `most`.
 [[gnu::cold]] constexpr sequence<sequence<int>> products_together(const sequence<product_slots>& products, int most) {

@@ -176,6 +176,13 @@ status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const g
   with.x = input_of(s), with.residual = s.residual < 0 ? nullptr : tensor_at(s.residual);
   void* const side = output_at(b.kept_side());
   with.side = side == nullptr || b.pads_side() ? b.own_side() : side;
+  if (const id given = b.given_side(); given >= 0) {
+    const long long rank = side_rank(g_, s, now_.sizes);
+    if (!b.pads_side())
+      with.side = const_cast<void*>(tensor_at(given));
+    else if (m > 0)
+      if (status done = pad(stream, {tensor_at(given), with.side, m, rank, rank, b.rank()}); !done) return done;
+  }
   with.before = turns_behind ? nullptr : output_at(s.before_posts);
   if (with.before == nullptr && !turns_behind && is_read_later(s.before_posts))
     with.before = values_.room(s.before_posts).at;

@@ -53,7 +53,7 @@ template <class T> class bound_product {
       if (status st = check(cudaMemsetAsync(turn_.data(), 0, static_cast<std::size_t>(bytes), stream), "clearing"); !st)
         return st;
     }
-    if (kept_side() >= 0)
+    if (kept_side() >= 0 || (given_side() >= 0 && pads_side()))
       if (status st = s_.reserve(size_of(slots_.result, 2) * rank_ * static_cast<long long>(sizeof(T))); !st) return st;
     if (weight_in_place()) return ok;
     if (grown_.found)
@@ -173,7 +173,8 @@ template <class T> class bound_product {
   bool is_coded() const { return base_leaf(*g_, slots_.weight) >= 0 && leaf().beside != nullptr; }
   // How a product of m tokens reads codes; without groups of tokens where it does not.
   code_choice codes_for(long long m, const target& to) const {
-    if (!is_coded() || !slots_.weight_by_row || kept_side() >= 0 || slots_.before_posts >= 0) return {};
+    if (!is_coded() || !slots_.weight_by_row || kept_side() >= 0 || given_side() >= 0 || slots_.before_posts >= 0)
+      return {};
     return choose_codes(leaf().beside->how, dtype_of<T>, m, k_, rank_, to);
   }
   code_operands as_codes() const { return {leaf(), dtype_of<T>, record(), act(), n_, k_}; }
@@ -200,6 +201,7 @@ template <class T> class bound_product {
     product_shape p{dtype_of<T>, m, n_, k_, rank_};
     p.posts = !slots_.posts.empty() || shared_ != nullptr;
     p.pre = has_pre(), p.across = lies_across(), p.keeps = kept_side() >= 0 || slots_.before_posts >= 0;
+    p.given_side = given_side() >= 0;
     p.plain = slots_.act == op::detach && slots_.residual < 0, p.turned = turned_together();
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
     return p;
@@ -225,7 +227,9 @@ template <class T> class bound_product {
   // The value x Aᵀ that the launch stores for others, [tokens, rank()]; -1: none.
   id kept_side() const { return kept_side_of(slots_); }
   const void* kept() const { return s_now_; }
-  // Where S lies if the caller gives no memory for it, and whether our rows have padding that a caller's have not.
+  // The value that stands for it and was made before, [tokens, side_rank()]; -1: none.
+  id given_side() const { return given_side_of(slots_); }
+  // Where S lies if the caller gives no memory for it, and whether our rows have padding that those of others have not.
   void* own_side() { return s_.data(); }
   bool pads_side() const { return side_rank(*g_, slots_, sizes_) != rank_; }
   int out_size() const { return n_; }

@@ -60,13 +60,14 @@ template <class T> status bound_product<T>::gather_sides(const values& v, side_p
     const auto rank = static_cast<int>(g_->sizes.value(side.rank, sizes_));
     pack_side<T> one{};
     const scaled_source a = scaled_value(*g_, side.a, none_id), b = scaled_value(*g_, side.b, side.factor);
-    one.a = v[a.value].p, one.b = v[b.value].p;
+    if (side.made) one.a = v[a.value].p;
+    if (side.added) one.b = v[b.value].p;
     if (a.factor >= 0) one.a_factor = v[a.factor].p;
     if (b.factor >= 0) one.factor = v[b.factor].p;
     one.a_to = packed_.a.template as<T>(), one.b_to = packed_.b.template as<T>();
     one.a_tiles = packed_.a_tiles.template as<T>(), one.b_tiles = packed_.b_tiles.template as<T>();
     one.rank = rank, one.first = rank0, one.all = rank_;
-    one.in = k_, one.out = outputs_, one.slab_rows = padded_rows(n_);
+    one.in = side.made ? k_ : 0, one.out = side.added ? outputs_ : 0, one.slab_rows = padded_rows(n_);
     one.a_across = !side.a_by_rank, one.b_across = !side.b_by_row, one.minus = side.minus;
     if (status s = sides.add(one); !s) return s;
     rank0 += rank;
@@ -79,14 +80,17 @@ template <class T> status bound_product<T>::pack_sides(cudaStream_t stream, cons
   for (const side_branch& side : slots_.sides) {
     const long long rank = g_->sizes.value(side.rank, sizes_);
     T *const a = packed_.a.template as<T>(), *const b = packed_.b.template as<T>();
-    const status done = side.a < 0
+    const status done = !side.made ? status(ok)
+                        : side.a < 0
                             ? by.fold(stream, a, rank, rank0, k_)
                             : put(stream, v, side.a, {{}, {}, a, rank, k_, rank0, 0, k_, !side.a_by_rank, false});
     if (!done) return done;
     pack_matrix<T> how{{}, {}, b, outputs_, rank, 0, rank0, rank_, !side.b_by_row, side.minus};
     if (side.factor >= 0) how.factor = v[side.factor].p;
     const repeated_side repeated{b, outputs_, rank, rank0, rank_, how.factor, side.minus};
-    const status expands = side.b < 0 ? by.repeat(stream, repeated) : put(stream, v, side.b, how);
+    const status expands = !side.added  ? status(ok)
+                           : side.b < 0 ? by.repeat(stream, repeated)
+                                        : put(stream, v, side.b, how);
     if (!expands) return expands;
     rank0 += static_cast<int>(rank);
   }

@@ -137,6 +137,7 @@ constexpr bool choose_gemm(const product_shape& p, const target& device, const k
     if (!take(p.pre ? with_pre : 0)) return false;
     return choose_beside(p, device, have, c), true;
   }
+  if (p.given_side) return c.how = way::gemm_two, take(0);
   c.s_bytes = p.m * p.rank * 2;
   if (p.rank <= 64 && take(rank_index(p.rank))) {
     const int n_tiles = (p.n + c.tile_n - 1) / c.tile_n;
@@ -166,7 +167,7 @@ constexpr bool streams_across(const product_shape& p, const target& device) {
 
 constexpr linear_choice choose(const product_shape& p, const target& device, const kernel_list& have = every_kernel()) {
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
-  const bool streams = !p.across && !p.keeps;
+  const bool streams = !p.across && !p.keeps && !p.given_side;
   if (copies && streams && is_hopper(device) && p.m <= max_stream_tokens && p.rank <= max_stream_rank) {
     linear_choice c;
     c.how = way::stream;
@@ -185,7 +186,7 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
   linear_choice c;
   const bool rows_copy = !p.across || p.n % 8 == 0;
   c.how = copies && rows_copy && device.capability >= 80 ? way::mma : way::simt;
-  if (p.rank > 0) c.launches = 2, c.s_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
+  if (p.rank > 0 && !p.given_side) c.launches = 2, c.s_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
   return c;
 }
 

@@ -17,8 +17,8 @@ struct dropped_args {
   cells<float> factor;             // A or B: entry (r, c) at r * rank_step + c * column_step
   long long rank_step = 0, column_step = 0;
   long long rows = 0;
-  int columns = 0, rank = 0;
-  const std::int64_t* seed = nullptr;  // none: nothing is dropped
+  int columns = 0, rank = 0, pitch = 0;  // of T or S: a row has `pitch` numbers, the first of which are its ranks
+  const std::int64_t* seed = nullptr;    // none: nothing is dropped
   long long salt = 0;
   cells<float> rate{};
 
@@ -49,7 +49,7 @@ struct dropped_args {
       return p.at == nullptr || p.type == dtype::bf16 || p.type == dtype::f16;
     };
     auto aligned = [](const cells<float>& p) { return reinterpret_cast<std::uintptr_t>(p.at) % 16 == 0; };
-    return aligned(factor) && rank <= 64 && rank % 2 == 0 && columns % 32 == 0 && narrow_type(wide) &&
+    return aligned(factor) && rank <= 64 && rank % 2 == 0 && pitch % 2 == 0 && columns % 32 == 0 && narrow_type(wide) &&
            narrow_type(narrow) && wide.type != dtype::f32 && (narrow.at == nullptr || narrow.type == wide.type) &&
            aligned(wide) && aligned(narrow) && aligned(out);
   }
@@ -72,7 +72,7 @@ __device__ __forceinline__ uint4 masked(const element_drops& d, uint4 v, long lo
 }
 // Two ranks of a row of T.
 template <class T> __device__ __forceinline__ std::uint32_t two_ranks(const dropped_args& g, long long row, int rank) {
-  const auto* const at = static_cast<const T*>(g.narrow.at) + row * g.rank + rank;
+  const auto* const at = static_cast<const T*>(g.narrow.at) + row * g.pitch + rank;
   return row < g.rows && rank < g.rank ? *reinterpret_cast<const std::uint32_t*>(at) : 0U;
 }
 // What the warps of a block found, added up in their order.
@@ -292,9 +292,9 @@ struct dropped_entry {
       for (int k = t.rank; k < g.columns; k += t.size) sum += x(d, row, k) * g.entry(c, k);
     else if (how == dropped_product::form::sum)
       for (long long token = t.rank; token < g.rows; token += t.size)
-        sum += g.narrow[token * g.rank + row] * x(d, token, c);
+        sum += g.narrow[token * g.pitch + row] * x(d, token, c);
     else
-      for (int r = t.rank; r < g.rank && !d.drops(i); r += t.size) sum += g.narrow[row * g.rank + r] * g.entry(r, c);
+      for (int r = t.rank; r < g.rank && !d.drops(i); r += t.size) sum += g.narrow[row * g.pitch + r] * g.entry(r, c);
     sum = g.scale() * t.sum(sum);
     if (t.leads()) g.out.put(i, how == dropped_product::form::expand ? g.wide[i] + sum : sum);
   }

@@ -51,7 +51,7 @@ template <class Number> constexpr launch_set launches_of(const graph& g, const p
   for (const product_slots& of : p.products) {
     if (!packs_plainly(g, of)) s |= launches::sides;
     if (of.turned >= 0) s |= launches::turn;
-    if (gives_side(g, of)) s |= launches::pad;
+    if (gives_side(g, of) || given_side_of(of) >= 0) s |= launches::pad;
     if (const grown_weight w = grown_at(g, of.weight); w.found && !w.adds) s |= launches::known_expression;
   }
   return s;

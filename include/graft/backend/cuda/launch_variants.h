@@ -134,8 +134,9 @@ constexpr long long size_class(long long m) {
 inline std::string name_of(const product_shape& p) {
   std::string s = std::string(graft::name_of(p.type)) + " " + std::to_string(p.n) + "x" + std::to_string(p.k) + " r" +
                   std::to_string(p.rank);
-  for (const auto& [is, word] : {std::pair{p.pre, " pre"}, std::pair{p.posts, " post"}, std::pair{!p.plain, " act"},
-                                 std::pair{p.across, " across"}, std::pair{p.keeps, " keeps"}})
+  for (const auto& [is, word] :
+       {std::pair{p.pre, " pre"}, std::pair{p.posts, " post"}, std::pair{!p.plain, " act"},
+        std::pair{p.across, " across"}, std::pair{p.keeps, " keeps"}, std::pair{p.given_side, " given"}})
     if (is) s += word;
   for (const beside_shape& b : p.beside)
     if (b.columns > 0) s += " beside " + std::to_string(b.columns) + (b.waits ? "w" : "");

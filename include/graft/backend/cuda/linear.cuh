@@ -22,7 +22,7 @@ struct linear_operands {
   activation act = activation::none;
   adapter_slot slot{};
   const void* a = nullptr;            // the packed A of the slot, for a shrink of its own
-  void* s = nullptr;                  // where S of the side branch is wanted, [m, rank]; null: nobody reads it later
+  void* s = nullptr;                  // S of the side branch, [m, rank]: where it is wanted, or lies; null: nowhere
   void* before = nullptr;             // where the sum before the post slot is wanted; null: nowhere
   const void* turn = nullptr;         // R of a rotation behind it, packed; null: none
   beside_sum sums[2]{};               // sums over the tokens that may run beside the product
@@ -284,12 +284,12 @@ inline status bind(bound_linear& to, const linear_kernels& kernels, const produc
   }
   if (c.how == way::gemm || c.how == way::gemm_two) {
     to.count = c.launches;
-    if (c.how == way::gemm_two)
+    if (c.launches == 2)
       if (status s = detail::bind_shrink(to.at[0], kernels, p, c, o); !s) return s;
     return detail::bind_gemm(to.at[to.count - 1], kernels, p, c, o);
   }
   void* s_at = detail::place_of_s(o, c);
-  if (p.rank > 0) {
+  if (c.launches == 2) {
     const tile_args shrink{.m = p.m, .n = p.rank, .k = p.k, .x = o.x, .w = o.a, .y = s_at};
     if (status s = detail::bind_tiles(to.at[to.count++], kernels, c.how, shrink); !s) return s;
   }

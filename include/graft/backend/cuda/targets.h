@@ -15,11 +15,12 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   product_shape padded = p;
   padded.rank = padded_rank(p.rank);
   if (!p.stored.plain()) {
-    const bool streams = !p.across && !p.keeps;
+    const bool streams = !p.across && !p.keeps && !p.given_side;
     const code_choice few = streams ? choose_codes(p.stored, p.type, p.m, p.k, padded.rank, t) : code_choice{};
     if (few.groups > 0) return 1;
-    padded.stored = {};
-    return 1 + product_kernels(padded, t);  // its numbers first
+    product_shape plain = p;
+    plain.stored = {};
+    return 1 + product_kernels(plain, t);  // its numbers first
   }
   int sums = 0;
   for (beside_shape& s : padded.beside) {
@@ -29,7 +30,7 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   if (streams_across(padded, t)) return 1 + sums;
   const linear_choice c = choose(padded, t);
   for (unsigned k = 0; k < 2; ++k) sums -= (c.beside >> k & 1) != 0 ? 1 : 0;
-  return c.launches + sums + (p.gives_side && padded.rank != p.rank ? 1 : 0);
+  return c.launches + sums + ((p.gives_side || p.given_side) && padded.rank != p.rank ? 1 : 0);
 }
 // As they are bound: true where their adapters stand apart.
 constexpr bool give_joint_rank(sequence<product_shape>& to, const product_shape* all, int count, bool gated) {
