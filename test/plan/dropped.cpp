@@ -42,7 +42,7 @@ TEST_CASE("dropped: the products of a low-rank branch take dropout in") {
   int expands = 0, sums = 0;
   for (const dropped_product& d : back.dropped) {
     expands += d.how == dropped_product::form::expand ? 1 : 0, sums += d.how == dropped_product::form::sum ? 1 : 0;
-    CHECK(lora_pair.backward.n[d.dropout].what == op::dropout);
+    CHECK(lora_pair.backward.n[d.terms[0].dropout].what == op::dropout);
   }
   CHECK(expands == 1);
   CHECK(sums == 1);
@@ -67,13 +67,16 @@ TEST_CASE("dropped: S is given to the product of the layer, and T is made by its
   CHECK(given.a == none_id);
   CHECK(given.s == forth.dropped[0].result);
   CHECK(forth.launch_of[given.s] < forth.launch_of[forth.products[0].result]);
-  // Of two layers with one input dx is a sum of two such products, and what was dropped is added behind them.
+  // Of two layers with one input dx is a sum of two such products, and what was dropped of both is added behind them by one
+  // launch.
   for (const kept_pair* pair : {&one, &both}) {
     const graph g = pair->backward;
     const plan p = fuse(g, to);
     const int layers = pair == &one ? 1 : 2, factors = pair == &one ? 0 : 2;  // dy of a layer is dy times the other
     REQUIRE(p.products.size() == layers);
-    CHECK(p.launches.size() == 3 * layers + factors);
+    CHECK(p.launches.size() == 2 * layers + 1 + factors);
+    for (const dropped_product& d : p.dropped)
+      CHECK(d.terms.size() == (d.how == dropped_product::form::expand ? layers : 1));
     for (const launch& l : p.launches) {
       if (l.product < 0) continue;
       const product_slots& s = p.products[l.product];
@@ -86,7 +89,8 @@ TEST_CASE("dropped: S is given to the product of the layer, and T is made by its
       CHECK(l.beside[1] < 0);
       CHECK(p.sums[l.beside[0]].left == s.x);
       for (const dropped_product& d : p.dropped)
-        if (d.narrow == s.sides[0].s) CHECK(p.launch_of[d.result] > p.launch_of[s.result]);
+        for (const dropped_term& t : d.terms)
+          if (t.narrow == s.sides[0].s) CHECK(p.launch_of[d.result] > p.launch_of[s.result]);
     }
   }
 }

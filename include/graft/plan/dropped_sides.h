@@ -30,7 +30,8 @@ constexpr bool is_bare(const product_slots& p) {
                                                                 sequence<product_slots> products) {
   sequence<int> narrow(g.size, 0);  // how often a value is T of such a product
   for (const dropped_product& d : dropped)
-    if (d.narrow >= 0) ++narrow[d.narrow];
+    for (const dropped_term& t : d.terms)
+      if (t.narrow >= 0) ++narrow[t.narrow];
   node_set gone(products.size());
   for (int k = 0; k < products.size(); ++k) {
     const product_slots& t = products[k];

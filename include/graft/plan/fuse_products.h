@@ -23,7 +23,7 @@ struct product_planner : joined_nodes {
   // The launch that node i stands for, where it can run.
   [[gnu::cold]] constexpr void launch_with(id i) {
     if (const int d = dropped_of[i]; d >= 0) {
-      if (p.dropped[d].result == i && computed_before(p.dropped[d].inside(), dropped_of, d)) add_dropped(d);
+      if (p.dropped[d].result == i && computed_before(p.dropped[d].inside, dropped_of, d)) add_dropped(d);
     } else if (const int c = chain_of[i]; c >= 0) {
       if (p.chained[c].result == i && computed_before(p.chained[c].inside(), chain_of, c)) add_chain(c);
     } else if (const int k = product_of[i]; k >= 0 && products[k].result == i) {
@@ -110,10 +110,10 @@ struct product_planner : joined_nodes {
   }
   [[gnu::cold]] constexpr void add_dropped(int index) {
     const dropped_product& d = p.dropped[index];
-    open(family::product, d.product);
+    open(family::product, d.terms[0].product);
     p.launches.back().dropped = index;
-    for (const id i : d.inside())
-      add(i, i == d.product ? (d.how == dropped_product::form::sum ? slot::reduce : slot::product)
+    for (const id i : d.inside)
+      add(i, g[i].what == op::matmul ? (d.how == dropped_product::form::sum ? slot::reduce : slot::product)
              : d.how == dropped_product::form::expand ? slot::post
                                                       : slot::pre);
   }

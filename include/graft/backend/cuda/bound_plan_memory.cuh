@@ -32,7 +32,8 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
       for (int k = 0; k < 2; ++k)
         if (const id o = unshaped(g_, g_[l.anchor].operand(k)); o >= 0 && narrow_[o]) narrow_.add(l.anchor);
   for (const dropped_product& d : p_.dropped) {
-    for (const id i : {d.wide, d.narrow}) keep_narrow(unshaped(g_, i));
+    keep_narrow(unshaped(g_, d.wide));
+    for (const dropped_term& t : d.terms) keep_narrow(unshaped(g_, t.narrow));
     if (d.how != dropped_product::form::sum) keep_narrow(d.result);
   }
   for (const chained_product& c : p_.chained)

@@ -16,19 +16,23 @@ template <class T> status bound_plan<T>::run_dropped(cudaStream_t stream, const 
   dropped_args with;
   const tensor<float> wide = values_[d.wide];
   with.wide = wide.p, with.out = to, with.rows = wide.d[2], with.columns = static_cast<int>(wide.d[3]);
-  if (d.narrow >= 0) {
-    const sum_operand t = operand_of(d.narrow);
-    with.narrow = t.elements(), with.rank = t.columns, with.pitch = t.pitch;
+  with.terms = 0;
+  for (const dropped_term& of : d.terms) {
+    dropped_branch& t = with.term[with.terms++];
+    if (of.narrow >= 0) {
+      const sum_operand from = operand_of(of.narrow);
+      t.narrow = from.elements(), t.rank = from.columns, t.pitch = from.pitch;
+    }
+    if (of.factor >= 0) {
+      const tensor<float> a = values_[of.factor];
+      t.factor = a.p;
+      t.rank = static_cast<int>(a.d[of.factor_by_rank ? 2 : 3]);
+      t.rank_step = of.factor_by_rank ? a.d[3] : 1, t.column_step = of.factor_by_rank ? 1 : a.d[3];
+    }
+    const graft::node& v = g_[of.dropout];
+    t.seed = static_cast<const std::int64_t*>(tensor_at(v.b));
+    t.salt = g_.sizes.value(v.k[0], now_.sizes), t.rate = values_[v.c].p;
   }
-  if (d.factor >= 0) {
-    const tensor<float> a = values_[d.factor];
-    with.factor = a.p;
-    with.rank = static_cast<int>(a.d[d.factor_by_rank ? 2 : 3]);
-    with.rank_step = d.factor_by_rank ? a.d[3] : 1, with.column_step = d.factor_by_rank ? 1 : a.d[3];
-  }
-  const graft::node& v = g_[d.dropout];
-  with.seed = static_cast<const std::int64_t*>(tensor_at(v.b));
-  with.salt = g_.sizes.value(v.k[0], now_.sizes), with.rate = values_[v.c].p;
   const auto multiply = kernels_->launches.dropped;
   return multiply != nullptr ? multiply(stream, d.how, with) : not_launched("a product with dropout");
 }

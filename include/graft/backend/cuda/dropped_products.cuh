@@ -4,21 +4,24 @@
 // Elements are dropped in registers, by draws that decide about four columns each; what stays is scaled at the end, where
 // it is fewer numbers. Inner and outer indices are permuted so that what a thread has of a row is contiguous in memory.
 #pragma once
+#include <graft/backend/cuda/choose.h>
 #include <graft/backend/cuda/each.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/tensor.cuh>
 #include <graft/backend/element_drops.h>
 #include <graft/plan/dropped.h>
 
+#include <algorithm>
+
 namespace graft::cuda {
 
-struct dropped_args {
-  cells<float> wide, narrow, out;  // x or other [rows, columns]; T or S [rows, rank]; the result
-  cells<float> factor;             // A or B: entry (r, c) at r * rank_step + c * column_step
+// A narrow matrix, what it is multiplied with, and what is dropped.
+struct dropped_branch {
+  cells<float> narrow;  // T: [rows, pitch], of which the first `rank` columns count
+  cells<float> factor;  // A: entry (r, c) at r * rank_step + c * column_step
   long long rank_step = 0, column_step = 0;
-  long long rows = 0;
-  int columns = 0, rank = 0, pitch = 0;  // of T or S: a row has `pitch` numbers, the first of which are its ranks
-  const std::int64_t* seed = nullptr;    // none: nothing is dropped
+  int rank = 0, pitch = 0;
+  const std::int64_t* seed = nullptr;  // none: nothing is dropped
   long long salt = 0;
   cells<float> rate{};
 
@@ -27,7 +30,7 @@ struct dropped_args {
   }
   __host__ __device__ float scale() const { return seed == nullptr ? 1.0F : element_drops::scale(rate[0]); }
   __host__ __device__ float entry(int r, int c) const {
-    return r < rank && c < columns ? factor[r * rank_step + c * column_step] : 0.0F;
+    return r < rank ? factor[r * rank_step + c * column_step] : 0.0F;
   }
   // Entries c to c + 3, c a multiple of four.
   __device__ __forceinline__ float4 four_entries(int r, int c) const {
@@ -43,21 +46,35 @@ struct dropped_args {
       return make_float4(entry(r, c), entry(r, c + 1), entry(r, c + 2), entry(r, c + 3));
     return *reinterpret_cast<const float4*>(static_cast<const float*>(factor.at) + r * rank_step + c);
   }
+};
+struct dropped_args {
+  cells<float> wide, out;  // x or other, [rows, columns]; the result
+  long long rows = 0;
+  int columns = 0, terms = 1;
+  dropped_branch term[most_dropped_terms];
+
+  int largest_rank() const {
+    int most = 0;
+    for (int k = 0; k < terms; ++k) most = std::max(most, term[k].rank);
+    return most;
+  }
   // The kernels below; others are computed entry by entry.
   bool fits() const {
-    auto narrow_type = [](const cells<float>& p) {
-      return p.at == nullptr || p.type == dtype::bf16 || p.type == dtype::f16;
-    };
     auto aligned = [](const cells<float>& p) { return reinterpret_cast<std::uintptr_t>(p.at) % 16 == 0; };
-    return aligned(factor) && rank <= 64 && rank % 2 == 0 && pitch % 2 == 0 && columns % 32 == 0 && narrow_type(wide) &&
-           narrow_type(narrow) && wide.type != dtype::f32 && (narrow.at == nullptr || narrow.type == wide.type) &&
-           aligned(wide) && aligned(narrow) && aligned(out);
+    bool all = columns % 32 == 0 && is_16_bit(wide.type) && aligned(wide) && aligned(out);
+    for (int k = 0; k < terms; ++k) {
+      const dropped_branch& t = term[k];
+      all = all && t.rank <= 64 && t.rank % 2 == 0 && t.pitch % 2 == 0 && aligned(t.factor) && aligned(t.narrow) &&
+            (t.narrow.at == nullptr || t.narrow.type == wide.type);
+    }
+    return all;
   }
 };
 
 namespace dropping {
 inline constexpr int warps = 8, threads = 32 * warps;
 inline constexpr int many = 16;  // warps of blocks that are alone on their processor
+inline constexpr int expanded_rows = 64;
 
 // Zeros where two of four neighbours are dropped: a mask for a pair of 16-bit numbers.
 __device__ __forceinline__ std::uint32_t pair_mask(const element_drops& d, std::uint64_t draws, int pair) {
@@ -71,9 +88,10 @@ __device__ __forceinline__ uint4 masked(const element_drops& d, uint4 v, long lo
   return v;
 }
 // Two ranks of a row of T.
-template <class T> __device__ __forceinline__ std::uint32_t two_ranks(const dropped_args& g, long long row, int rank) {
-  const auto* const at = static_cast<const T*>(g.narrow.at) + row * g.pitch + rank;
-  return row < g.rows && rank < g.rank ? *reinterpret_cast<const std::uint32_t*>(at) : 0U;
+template <class T>
+__device__ __forceinline__ std::uint32_t two_ranks(const dropped_branch& t, long long row, long long rows, int rank) {
+  const auto* const at = static_cast<const T*>(t.narrow.at) + row * t.pitch + rank;
+  return row < rows && rank < t.rank ? *reinterpret_cast<const std::uint32_t*>(at) : 0U;
 }
 // What the warps of a block found, added up in their order.
 template <int Count> __device__ __forceinline__ void add_warps(float (&mine)[Count], float* shared) {
@@ -94,7 +112,8 @@ template <class T, int Tiles> __global__ void __launch_bounds__(32 * dropping::m
   take_turn();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             row0 = static_cast<int>(blockIdx.x) * 32 + lane / 4;
-  const element_drops d = g.drawn();
+  const dropped_branch& t = g.term[0];
+  const element_drops d = t.drawn();
   const T* const x = static_cast<const T*>(g.wide.at);
   float acc[2][2 * Tiles][4] = {};
   auto load = [&](uint4(&to)[4], int c) {
@@ -110,14 +129,14 @@ template <class T, int Tiles> __global__ void __launch_bounds__(32 * dropping::m
     for (int s = 0; s < 2; ++s)
 #pragma unroll
       for (int n = 0; n < 2 * Tiles; ++n)
-        to[s][n] = c < g.columns ? g.four_entries(8 * n + lane / 4, c + 8 * q + 4 * s) : make_float4(0, 0, 0, 0);
+        to[s][n] = c < g.columns ? t.four_entries(8 * n + lane / 4, c + 8 * q + 4 * s) : make_float4(0, 0, 0, 0);
   };
   uint4 now[4], next[4];
   float4 a[2][2 * Tiles];
   load(now, 32 * warp), load_factor(a, 32 * warp);
   for (int c = 32 * warp; c < g.columns; c += stride) {
     load(next, c + stride);
-    if (g.seed != nullptr)
+    if (t.seed != nullptr)
 #pragma unroll
       for (int k = 0; k < 4; ++k) now[k] = dropping::masked(d, now[k], (row0 + 8LL * k) * g.columns + c + 8 * q);
 #pragma unroll
@@ -142,12 +161,12 @@ template <class T, int Tiles> __global__ void __launch_bounds__(32 * dropping::m
 #pragma unroll
   for (int k = 0; k < 2 * 2 * Tiles * 4; ++k) mine[k] = acc[k / (8 * Tiles)][k / 4 % (2 * Tiles)][k % 4];
   dropping::add_warps(mine, sums);
-  const float scale = g.scale();
+  const float scale = t.scale();
   for (int e = static_cast<int>(threadIdx.x); e < 2 * 2 * Tiles * 4 * 32; e += 32 * dropping::many) {
     const int k = e / 32, l = e % 32, m = k / (8 * Tiles), n = k / 4 % (2 * Tiles), i = k % 4;
     const long long row = static_cast<long long>(blockIdx.x) * 32 + 16 * m + l / 4 + i / 2 * 8;
     const int r = 8 * n + l % 4 * 2 + i % 2;
-    if (row < g.rows && r < g.rank) g.out.put(row * g.rank + r, scale * sums[e]);
+    if (row < g.rows && r < t.rank) g.out.put(row * t.rank + r, scale * sums[e]);
   }
 #endif
 }
@@ -158,7 +177,8 @@ template <class T> __global__ void __launch_bounds__(32 * dropping::many) droppe
   take_turn();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             column = static_cast<int>(blockIdx.x) * 32 + lane / 4 * 4, rank0 = static_cast<int>(blockIdx.y) * 16;
-  const element_drops d = g.drawn();
+  const dropped_branch& t = g.term[0];
+  const element_drops d = t.drawn();
   const T* const x = static_cast<const T*>(g.wide.at);
   auto row_of = [&](long long first, int k) { return first + 2 * q + k % 2 + k / 2 * 8; };
   struct tokens {
@@ -173,7 +193,7 @@ template <class T> __global__ void __launch_bounds__(32 * dropping::many) droppe
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      to.t[k] = dropping::two_ranks<T>(g, first + lane / 4 + k / 2 * 8, rank0 + k % 2 * 8 + 2 * q);
+      to.t[k] = dropping::two_ranks<T>(t, first + lane / 4 + k / 2 * 8, g.rows, rank0 + k % 2 * 8 + 2 * q);
   };
   float acc[4][4] = {};
   constexpr long long stride = 16 * dropping::many;
@@ -204,72 +224,85 @@ template <class T> __global__ void __launch_bounds__(32 * dropping::many) droppe
 #pragma unroll
   for (int k = 0; k < 16; ++k) mine[k] = acc[k / 4][k % 4];
   dropping::add_warps(mine, sums);
-  const float scale = g.scale();
+  const float scale = t.scale();
   for (int e = static_cast<int>(threadIdx.x); e < 16 * 32; e += 32 * dropping::many) {
     const int j = e / 32 / 4, i = e / 32 % 4, l = e % 32, r = rank0 + l / 4 + i / 2 * 8,
               c = static_cast<int>(blockIdx.x) * 32 + 4 * (l % 4 * 2 + i % 2) + j;
-    if (r < g.rank) g.out.put(static_cast<long long>(r) * g.columns + c, scale * sums[e]);
+    if (r < t.rank) g.out.put(static_cast<long long>(r) * g.columns + c, scale * sums[e]);
   }
 #endif
 }
 
-// A warp makes 32 columns of 128 rows, with its part of A in registers.
-template <class T, int Tiles> __global__ void __launch_bounds__(dropping::threads) dropped_expand(dropped_args g) {
+// A warp makes 32 columns of 64 rows: all of them are asked for first, and each branch is added in its turn, with its part of A
+// in registers.
+template <class T, int Tiles>
+__global__ void __launch_bounds__(dropping::threads) dropped_expand(const __grid_constant__ dropped_args g) {
 #if __CUDA_ARCH__ >= 800
   take_turn();
+  constexpr int steps = dropping::expanded_rows / 16;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             first = (static_cast<int>(blockIdx.x) * dropping::warps + warp) * 32;
   if (first >= g.columns) return;
-  const element_drops d = g.drawn();
-  const float scale = g.scale();
-  std::uint32_t right[Tiles][4][2];  // product t makes columns 8 q + 2 t and the next for each q
-#pragma unroll
-  for (int n = 0; n < Tiles; ++n)
-#pragma unroll
-    for (int t = 0; t < 4; ++t)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int r = 16 * n + 2 * q + 8 * h, c = first + lane / 8 * 8 + 2 * t + lane / 4 % 2;
-        right[n][t][h] = pack<T>(g.entry(r, c), g.entry(r + 1, c));
-      }
+  const long long row0 = static_cast<long long>(blockIdx.y) * dropping::expanded_rows + lane / 4;
   const T* const other = static_cast<const T*>(g.wide.at) + first + 8 * q;
-  T* const out = static_cast<T*>(g.out.at) + first + 8 * q;
-  for (int step = 0; step < 128; step += 16) {
-    const long long row0 = static_cast<long long>(blockIdx.y) * 128 + step + lane / 4;
-    uint4 v[2];
+  uint4 v[2 * steps];  // of rows 8 apart
 #pragma unroll
-    for (int h = 0; h < 2; ++h) v[h] = ptx::load_once(other + (row0 + 8 * h) * g.columns, row0 + 8 * h < g.rows);
-    float acc[4][4] = {};
+  for (int h = 0; h < 2 * steps; ++h) v[h] = ptx::load_once(other + (row0 + 8 * h) * g.columns, row0 + 8 * h < g.rows);
+  float sum[2 * steps][8];
 #pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      const int r = 16 * n + 2 * q;
-      const std::uint32_t left[4] = {dropping::two_ranks<T>(g, row0, r), dropping::two_ranks<T>(g, row0 + 8, r),
-                                     dropping::two_ranks<T>(g, row0, r + 8),
-                                     dropping::two_ranks<T>(g, row0 + 8, r + 8)};
+  for (int h = 0; h < 2 * steps; ++h) {
+    const std::uint32_t words[4] = {v[h].x, v[h].y, v[h].z, v[h].w};
 #pragma unroll
-      for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left, right[n][t]);
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const long long row = row0 + 8 * h, at = row * g.columns + first + 8 * q;
-      if (row >= g.rows) continue;
-      std::uint64_t draws[2] = {};
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-        if (g.seed != nullptr) draws[k] = d.four(static_cast<std::uint64_t>(at) / 4 + static_cast<std::uint64_t>(k));
-      const std::uint32_t words[4] = {v[h].x, v[h].y, v[h].z, v[h].w};
-      std::uint32_t made[4];
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        float add[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) add[e] = d.drops(draws[t / 2], 2 * (t % 2) + e) ? 0.0F : scale * acc[t][2 * h + e];
-        const float2 before = unpack<T>(words[t]);
-        made[t] = pack<T>(before.x + add[0], before.y + add[1]);
-      }
-      *reinterpret_cast<uint4*>(out + row * g.columns) = make_uint4(made[0], made[1], made[2], made[3]);
+    for (int t = 0; t < 4; ++t) {
+      const float2 two = unpack<T>(words[t]);
+      sum[h][2 * t] = two.x, sum[h][2 * t + 1] = two.y;
     }
   }
+#pragma unroll 1
+  for (int k = 0; k < g.terms; ++k) {
+    const dropped_branch& b = g.term[k];
+    const element_drops d = b.drawn();
+    const float scale = b.scale();
+    std::uint32_t right[Tiles][4][2];  // product t makes columns 8 q + 2 t and the next for each q
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+      for (int t = 0; t < 4; ++t)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int r = 16 * n + 2 * q + 8 * h, c = first + lane / 8 * 8 + 2 * t + lane / 4 % 2;
+          right[n][t][h] = pack<T>(b.entry(r, c), b.entry(r + 1, c));
+        }
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+      const long long row = row0 + 16 * step;
+      float acc[4][4] = {};
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+        const int r = 16 * n + 2 * q;
+        const std::uint32_t left[4] = {
+            dropping::two_ranks<T>(b, row, g.rows, r), dropping::two_ranks<T>(b, row + 8, g.rows, r),
+            dropping::two_ranks<T>(b, row, g.rows, r + 8), dropping::two_ranks<T>(b, row + 8, g.rows, r + 8)};
+#pragma unroll
+        for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left, right[n][t]);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const auto group = static_cast<std::uint64_t>((row + 8 * h) * g.columns + first + 8 * q) / 4;
+        const std::uint64_t draws[2] = {d.four(group), d.four(group + 1)};
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (!d.drops(draws[e / 4], e % 4)) sum[2 * step + h][e] += scale * acc[e / 2][2 * h + e % 2];
+      }
+    }
+  }
+  T* const out = static_cast<T*>(g.out.at) + first + 8 * q;
+#pragma unroll
+  for (int h = 0; h < 2 * steps; ++h)
+    if (row0 + 8 * h < g.rows)
+      *reinterpret_cast<uint4*>(out + (row0 + 8 * h) * g.columns) =
+          make_uint4(pack<T>(sum[h][0], sum[h][1]), pack<T>(sum[h][2], sum[h][3]), pack<T>(sum[h][4], sum[h][5]),
+                     pack<T>(sum[h][6], sum[h][7]));
 #endif
 }
 
@@ -282,21 +315,25 @@ struct dropped_entry {
     const long long at = row * g.columns + c;
     return d.drops(at) ? 0.0F : g.wide[at];
   }
-  template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
-    const element_drops d = g.drawn();
-    float sum = 0;
-    const long long across = how == dropped_product::form::shrink ? g.rank : g.columns;
-    const long long row = i / across;
+  // The sum of a branch, without what is dropped of it; dropped x is zero.
+  template <class Team> __host__ __device__ float part(const dropped_branch& b, long long i, const Team& t) const {
+    const element_drops d = b.drawn();
+    const long long across = how == dropped_product::form::shrink ? b.rank : g.columns, row = i / across;
     const int c = static_cast<int>(i % across);
+    float sum = 0;
     if (how == dropped_product::form::shrink)
-      for (int k = t.rank; k < g.columns; k += t.size) sum += x(d, row, k) * g.entry(c, k);
+      for (int k = t.rank; k < g.columns; k += t.size) sum += x(d, row, k) * b.entry(c, k);
     else if (how == dropped_product::form::sum)
       for (long long token = t.rank; token < g.rows; token += t.size)
-        sum += g.narrow[token * g.pitch + row] * x(d, token, c);
+        sum += b.narrow[token * b.pitch + row] * x(d, token, c);
     else
-      for (int r = t.rank; r < g.rank && !d.drops(i); r += t.size) sum += g.narrow[row * g.pitch + r] * g.entry(r, c);
-    sum = g.scale() * t.sum(sum);
-    if (t.leads()) g.out.put(i, how == dropped_product::form::expand ? g.wide[i] + sum : sum);
+      for (int r = t.rank; r < b.rank && !d.drops(i); r += t.size) sum += b.narrow[row * b.pitch + r] * b.entry(r, c);
+    return b.scale() * t.sum(sum);
+  }
+  template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
+    float sum = how == dropped_product::form::expand ? g.wide[i] : 0.0F;
+    for (int k = 0; k < g.terms; ++k) sum += part(g.term[k], i, t);
+    if (t.leads()) g.out.put(i, sum);
   }
 };
 
@@ -307,8 +344,9 @@ template <class T, int Tiles> status shrink_dropped(cudaStream_t stream, const d
 }
 template <class T> status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
   using form = dropped_product::form;
-  const long long entries = how == form::sum ? static_cast<long long>(g.rank) * g.columns
-                                             : g.rows * (how == form::shrink ? g.rank : g.columns);
+  const int rank = g.largest_rank();
+  const long long entries =
+      how == form::sum ? static_cast<long long>(rank) * g.columns : g.rows * (how == form::shrink ? rank : g.columns);
   if (entries == 0) return ok;
   if constexpr (sizeof(T) == 2) {
     const auto blocks = [](long long n, long long each) { return static_cast<unsigned>((n + each - 1) / each); };
@@ -316,16 +354,15 @@ template <class T> status multiply_dropped(cudaStream_t stream, dropped_product:
       return launch_chained(stream, kernel, grid, dim3(static_cast<unsigned>(32 * warps)), "product with dropout", g);
     };
     if (g.fits() && g.wide.type == dtype_of<T> && (how != form::expand || g.out.type == g.wide.type)) {
-      if (how == form::sum)
-        return run(&dropped_sum<T>, dim3(blocks(g.columns, 32), blocks(g.rank, 16)), dropping::many);
+      if (how == form::sum) return run(&dropped_sum<T>, dim3(blocks(g.columns, 32), blocks(rank, 16)), dropping::many);
       if (how == form::shrink)
-        return g.rank <= 16   ? shrink_dropped<T, 1>(stream, g)
-               : g.rank <= 32 ? shrink_dropped<T, 2>(stream, g)
-                              : shrink_dropped<T, 4>(stream, g);
-      const dim3 grid(blocks(g.columns, 32 * dropping::warps), blocks(g.rows, 128));
-      return g.rank <= 16   ? run(&dropped_expand<T, 1>, grid, dropping::warps)
-             : g.rank <= 32 ? run(&dropped_expand<T, 2>, grid, dropping::warps)
-                            : run(&dropped_expand<T, 4>, grid, dropping::warps);
+        return rank <= 16   ? shrink_dropped<T, 1>(stream, g)
+               : rank <= 32 ? shrink_dropped<T, 2>(stream, g)
+                            : shrink_dropped<T, 4>(stream, g);
+      const dim3 grid(blocks(g.columns, 32 * dropping::warps), blocks(g.rows, dropping::expanded_rows));
+      return rank <= 16   ? run(&dropped_expand<T, 1>, grid, dropping::warps)
+             : rank <= 32 ? run(&dropped_expand<T, 2>, grid, dropping::warps)
+                          : run(&dropped_expand<T, 4>, grid, dropping::warps);
     }
   }
   return on_stream{stream}.rows(entries, dropped_entry{g, how}, "product with dropout");

@@ -34,13 +34,14 @@ class parameter_expressions {
     if (!weight) return weight.failure();
     const tensor<float> factor = v[n.b];
     dropped_args with;
-    with.wide = weight->p, with.factor = factor.p, with.rows = weight->d[2];
-    with.columns = static_cast<int>(weight->d[3]), with.rank = static_cast<int>(factor.d[n.tb ? 2 : 3]);
-    with.rank_step = n.tb ? factor.d[3] : 1, with.column_step = n.tb ? 1 : factor.d[3];
+    with.wide = weight->p, with.rows = weight->d[2], with.columns = static_cast<int>(weight->d[3]);
+    dropped_branch& a = with.term[0];
+    a.factor = factor.p, a.rank = static_cast<int>(factor.d[n.tb ? 2 : 3]);
+    a.rank_step = n.tb ? factor.d[3] : 1, a.column_step = n.tb ? 1 : factor.d[3];
     const result<cells<float>> room = v.own_room(i);
     if (!room) return room.failure();
     with.out = *room;
-    const auto multiply = by.shrink[with.rank <= 16 ? 0 : with.rank <= 32 ? 1 : 2];
+    const auto multiply = by.shrink[a.rank <= 16 ? 0 : a.rank <= 32 ? 1 : 2];
     if (multiply == nullptr || !with.fits()) return false;
     if (status s = multiply(stream, with); !s) return s.failure();
     return true;
