@@ -61,7 +61,8 @@ struct dropped_args {
   // The kernels below; others are computed entry by entry.
   bool fits() const {
     auto aligned = [](const cells<float>& p) { return reinterpret_cast<std::uintptr_t>(p.at) % 16 == 0; };
-    bool all = columns % 32 == 0 && is_16_bit(wide.type) && aligned(wide) && aligned(out);
+    bool all =
+        columns % 32 == 0 && rows * columns <= 1LL << 34 && is_16_bit(wide.type) && aligned(wide) && aligned(out);
     for (int k = 0; k < terms; ++k) {
       const dropped_branch& t = term[k];
       all = all && t.rank <= 64 && t.rank % 2 == 0 && t.pitch % 2 == 0 && aligned(t.factor) && aligned(t.narrow) &&
@@ -74,23 +75,36 @@ struct dropped_args {
 namespace dropping {
 inline constexpr int warps = 8, threads = 32 * warps;
 inline constexpr int many = 16;  // warps of blocks that are alone on their processor
-inline constexpr int expanded_rows = 64;
+constexpr int expanded_rows(int tiles) { return tiles > 1 ? 32 : 64; }  // of a warp, which has their sums in registers
 
-// Zeros where two of four neighbours are dropped: a mask for a pair of 16-bit numbers.
-__device__ __forceinline__ std::uint32_t pair_mask(const element_drops& d, std::uint64_t draws, int pair) {
-  return (d.drops(draws, 2 * pair) ? 0U : 0xffffU) | (d.drops(draws, 2 * pair + 1) ? 0U : 0xffff0000U);
-}
-// Eight neighbours, from element `at` on, a multiple of four.
-__device__ __forceinline__ uint4 masked(const element_drops& d, uint4 v, long long at) {
-  const std::uint64_t low = d.four(static_cast<std::uint64_t>(at) / 4),
-                      high = d.four(static_cast<std::uint64_t>(at) / 4 + 1);
-  v.x &= pair_mask(d, low, 0), v.y &= pair_mask(d, low, 1), v.z &= pair_mask(d, high, 0), v.w &= pair_mask(d, high, 1);
-  return v;
-}
+// The draws of element_drops, for four neighbours as two words. Places are counted in fours and 32 bits, and words are compared
+// whole: integer instructions are what these kernels are bound by.
+struct drawn_fours {
+  std::uint64_t key;
+  std::uint32_t limit;  // what is below it is dropped: 16 bits, in the upper half; all of it for a rate of 1
+
+  __device__ explicit drawn_fours(const element_drops& d) : key(d.key), limit(d.below < 65536 ? d.below << 16 : ~0U) {}
+  __device__ __forceinline__ uint2 at(std::uint32_t four) const {
+    const std::uint64_t draws = element_drops{key}.four(four);
+    return make_uint2(static_cast<std::uint32_t>(draws), static_cast<std::uint32_t>(draws >> 32));
+  }
+  __device__ __forceinline__ bool drops_first(std::uint32_t word) const { return word << 16 < limit; }
+  __device__ __forceinline__ bool drops_second(std::uint32_t word) const { return word < limit; }
+  // Zeros in a pair of 16-bit numbers.
+  __device__ __forceinline__ std::uint32_t kept(std::uint32_t pair, std::uint32_t word) const {
+    const std::uint32_t first = drops_first(word) ? pair & 0xffff0000U : pair;
+    return drops_second(word) ? first & 0xffffU : first;
+  }
+  // Eight neighbours.
+  __device__ __forceinline__ uint4 kept(const uint4& v, std::uint32_t four) const {
+    const uint2 low = at(four), high = at(four + 1);
+    return make_uint4(kept(v.x, low.x), kept(v.y, low.y), kept(v.z, high.x), kept(v.w, high.y));
+  }
+};
 // Two ranks of a row of T.
 template <class T>
-__device__ __forceinline__ std::uint32_t two_ranks(const dropped_branch& t, long long row, long long rows, int rank) {
-  const auto* const at = static_cast<const T*>(t.narrow.at) + row * t.pitch + rank;
+__device__ __forceinline__ std::uint32_t two_ranks(const dropped_branch& t, int row, int rows, int rank) {
+  const auto* const at = static_cast<const T*>(t.narrow.at) + static_cast<long long>(row) * t.pitch + rank;
   return row < rows && rank < t.rank ? *reinterpret_cast<const std::uint32_t*>(at) : 0U;
 }
 // What the warps of a block found, added up in their order.
@@ -113,7 +127,8 @@ template <class T, int Tiles> __global__ void __launch_bounds__(32 * dropping::m
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             row0 = static_cast<int>(blockIdx.x) * 32 + lane / 4;
   const dropped_branch& t = g.term[0];
-  const element_drops d = t.drawn();
+  const dropping::drawn_fours d(t.drawn());
+  const auto fours = static_cast<std::uint32_t>(g.columns / 4);
   const T* const x = static_cast<const T*>(g.wide.at);
   float acc[2][2 * Tiles][4] = {};
   auto load = [&](uint4(&to)[4], int c) {
@@ -138,7 +153,9 @@ template <class T, int Tiles> __global__ void __launch_bounds__(32 * dropping::m
     load(next, c + stride);
     if (t.seed != nullptr)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) now[k] = dropping::masked(d, now[k], (row0 + 8LL * k) * g.columns + c + 8 * q);
+      for (int k = 0; k < 4; ++k)
+        now[k] = d.kept(now[k],
+                        static_cast<std::uint32_t>(row0 + 8 * k) * fours + static_cast<std::uint32_t>(c / 4 + 2 * q));
 #pragma unroll
     for (int s = 0; s < 2; ++s)
 #pragma unroll
@@ -178,33 +195,36 @@ template <class T> __global__ void __launch_bounds__(32 * dropping::many) droppe
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             column = static_cast<int>(blockIdx.x) * 32 + lane / 4 * 4, rank0 = static_cast<int>(blockIdx.y) * 16;
   const dropped_branch& t = g.term[0];
-  const element_drops d = t.drawn();
-  const T* const x = static_cast<const T*>(g.wide.at);
-  auto row_of = [&](long long first, int k) { return first + 2 * q + k % 2 + k / 2 * 8; };
+  const dropping::drawn_fours d(t.drawn());
+  const auto fours = static_cast<std::uint32_t>(g.columns / 4), four = static_cast<std::uint32_t>(column / 4);
+  const auto rows = static_cast<int>(g.rows);
+  const T* const x = static_cast<const T*>(g.wide.at) + column;
+  auto row_of = [&](int first, int k) { return first + 2 * q + k % 2 + k / 2 * 8; };
   struct tokens {
     uint2 x[4];
     std::uint32_t t[4];
   };
-  auto load = [&](tokens& to, long long first) {
+  auto load = [&](tokens& to, int first) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const long long row = row_of(first, k);
-      to.x[k] = row < g.rows ? __ldcs(reinterpret_cast<const uint2*>(x + row * g.columns + column)) : make_uint2(0, 0);
+      const int row = row_of(first, k);
+      const T* const at = x + static_cast<long long>(row) * g.columns;
+      to.x[k] = row < rows ? __ldcs(reinterpret_cast<const uint2*>(at)) : make_uint2(0, 0);
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      to.t[k] = dropping::two_ranks<T>(t, first + lane / 4 + k / 2 * 8, g.rows, rank0 + k % 2 * 8 + 2 * q);
+      to.t[k] = dropping::two_ranks<T>(t, first + lane / 4 + k / 2 * 8, rows, rank0 + k % 2 * 8 + 2 * q);
   };
   float acc[4][4] = {};
-  constexpr long long stride = 16 * dropping::many;
+  constexpr int stride = 16 * dropping::many;
   tokens now, next, then;
   load(now, 16 * warp), load(next, 16 * warp + stride);
-  for (long long first = 16 * warp; first < g.rows; first += stride) {
+  for (int first = 16 * warp; first < rows; first += stride) {
     load(then, first + 2 * stride);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const std::uint64_t draws = d.four(static_cast<std::uint64_t>(row_of(first, k) * g.columns + column) / 4);
-      now.x[k].x &= dropping::pair_mask(d, draws, 0), now.x[k].y &= dropping::pair_mask(d, draws, 1);
+      const uint2 draws = d.at(static_cast<std::uint32_t>(row_of(first, k)) * fours + four);
+      now.x[k] = make_uint2(d.kept(now.x[k].x, draws.x), d.kept(now.x[k].y, draws.y));
     }
     // Ranks 0 to 7 and 8 to 15 of the first eight tokens, then of the others.
     const std::uint32_t left[4] = {ptx::turn_matrix(now.t[0]), ptx::turn_matrix(now.t[1]), ptx::turn_matrix(now.t[2]),
@@ -233,21 +253,22 @@ template <class T> __global__ void __launch_bounds__(32 * dropping::many) droppe
 #endif
 }
 
-// A warp makes 32 columns of 64 rows: all of them are asked for first, and each branch is added in its turn, with its part of A
+// A warp makes 32 columns of some rows: all of them are asked for first, and each branch is added in its turn, with its part of A
 // in registers.
 template <class T, int Tiles>
 __global__ void __launch_bounds__(dropping::threads) dropped_expand(const __grid_constant__ dropped_args g) {
 #if __CUDA_ARCH__ >= 800
   take_turn();
-  constexpr int steps = dropping::expanded_rows / 16;
+  constexpr int expanded = dropping::expanded_rows(Tiles), steps = expanded / 16;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             first = (static_cast<int>(blockIdx.x) * dropping::warps + warp) * 32;
   if (first >= g.columns) return;
-  const long long row0 = static_cast<long long>(blockIdx.y) * dropping::expanded_rows + lane / 4;
+  const int row0 = static_cast<int>(blockIdx.y) * expanded + lane / 4, rows = static_cast<int>(g.rows);
+  const auto fours = static_cast<std::uint32_t>(g.columns / 4), four = static_cast<std::uint32_t>(first / 4 + 2 * q);
   const T* const other = static_cast<const T*>(g.wide.at) + first + 8 * q;
   uint4 v[2 * steps];  // of rows 8 apart
 #pragma unroll
-  for (int h = 0; h < 2 * steps; ++h) v[h] = ptx::load_once(other + (row0 + 8 * h) * g.columns, row0 + 8 * h < g.rows);
+  for (int h = 0; h < 2 * steps; ++h) v[h] = ptx::load_once(other + (row0 + 8LL * h) * g.columns, row0 + 8 * h < rows);
   float sum[2 * steps][8];
 #pragma unroll
   for (int h = 0; h < 2 * steps; ++h) {
@@ -261,7 +282,7 @@ __global__ void __launch_bounds__(dropping::threads) dropped_expand(const __grid
 #pragma unroll 1
   for (int k = 0; k < g.terms; ++k) {
     const dropped_branch& b = g.term[k];
-    const element_drops d = b.drawn();
+    const dropping::drawn_fours d(b.drawn());
     const float scale = b.scale();
     std::uint32_t right[Tiles][4][2];  // product t makes columns 8 q + 2 t and the next for each q
 #pragma unroll
@@ -275,32 +296,36 @@ __global__ void __launch_bounds__(dropping::threads) dropped_expand(const __grid
         }
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      const long long row = row0 + 16 * step;
+      const int row = row0 + 16 * step;
       float acc[4][4] = {};
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
         const int r = 16 * n + 2 * q;
         const std::uint32_t left[4] = {
-            dropping::two_ranks<T>(b, row, g.rows, r), dropping::two_ranks<T>(b, row + 8, g.rows, r),
-            dropping::two_ranks<T>(b, row, g.rows, r + 8), dropping::two_ranks<T>(b, row + 8, g.rows, r + 8)};
+            dropping::two_ranks<T>(b, row, rows, r), dropping::two_ranks<T>(b, row + 8, rows, r),
+            dropping::two_ranks<T>(b, row, rows, r + 8), dropping::two_ranks<T>(b, row + 8, rows, r + 8)};
 #pragma unroll
         for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left, right[n][t]);
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const auto group = static_cast<std::uint64_t>((row + 8 * h) * g.columns + first + 8 * q) / 4;
-        const std::uint64_t draws[2] = {d.four(group), d.four(group + 1)};
+        const std::uint32_t at = static_cast<std::uint32_t>(row + 8 * h) * fours + four;
+        const uint2 low = d.at(at), high = d.at(at + 1);
+        const std::uint32_t words[4] = {low.x, low.y, high.x, high.y};
+        float(&to)[8] = sum[2 * step + h];
 #pragma unroll
-        for (int e = 0; e < 8; ++e)
-          if (!d.drops(draws[e / 4], e % 4)) sum[2 * step + h][e] += scale * acc[e / 2][2 * h + e % 2];
+        for (int t = 0; t < 4; ++t) {
+          if (!d.drops_first(words[t])) to[2 * t] += scale * acc[t][2 * h];
+          if (!d.drops_second(words[t])) to[2 * t + 1] += scale * acc[t][2 * h + 1];
+        }
       }
     }
   }
   T* const out = static_cast<T*>(g.out.at) + first + 8 * q;
 #pragma unroll
   for (int h = 0; h < 2 * steps; ++h)
-    if (row0 + 8 * h < g.rows)
-      *reinterpret_cast<uint4*>(out + (row0 + 8 * h) * g.columns) =
+    if (row0 + 8 * h < rows)
+      *reinterpret_cast<uint4*>(out + (row0 + 8LL * h) * g.columns) =
           make_uint4(pack<T>(sum[h][0], sum[h][1]), pack<T>(sum[h][2], sum[h][3]), pack<T>(sum[h][4], sum[h][5]),
                      pack<T>(sum[h][6], sum[h][7]));
 #endif
@@ -337,10 +362,20 @@ struct dropped_entry {
   }
 };
 
-// S of so many times 16 ranks.
+// By kernels for so many times 16 ranks.
+inline unsigned dropped_blocks(long long n, long long each) { return static_cast<unsigned>((n + each - 1) / each); }
 template <class T, int Tiles> status shrink_dropped(cudaStream_t stream, const dropped_args& g) {
-  return launch_chained(stream, &dropped_shrink<T, Tiles>, dim3(static_cast<unsigned>((g.rows + 31) / 32)),
-                        dim3(32 * dropping::many), "product with dropout", g);
+  return launch_chained(stream, &dropped_shrink<T, Tiles>, dim3(dropped_blocks(g.rows, 32)), dim3(32 * dropping::many),
+                        "product with dropout", g);
+}
+template <class T> status sum_dropped(cudaStream_t stream, const dropped_args& g) {
+  const dim3 grid(dropped_blocks(g.columns, 32), dropped_blocks(g.term[0].rank, 16));
+  return launch_chained(stream, &dropped_sum<T>, grid, dim3(32 * dropping::many), "product with dropout", g);
+}
+template <class T, int Tiles> status expand_dropped(cudaStream_t stream, const dropped_args& g) {
+  const dim3 grid(dropped_blocks(g.columns, 32 * dropping::warps),
+                  dropped_blocks(g.rows, dropping::expanded_rows(Tiles)));
+  return launch_chained(stream, &dropped_expand<T, Tiles>, grid, dim3(dropping::threads), "product with dropout", g);
 }
 template <class T> status multiply_dropped(cudaStream_t stream, dropped_product::form how, const dropped_args& g) {
   using form = dropped_product::form;
@@ -348,23 +383,17 @@ template <class T> status multiply_dropped(cudaStream_t stream, dropped_product:
   const long long entries =
       how == form::sum ? static_cast<long long>(rank) * g.columns : g.rows * (how == form::shrink ? rank : g.columns);
   if (entries == 0) return ok;
-  if constexpr (sizeof(T) == 2) {
-    const auto blocks = [](long long n, long long each) { return static_cast<unsigned>((n + each - 1) / each); };
-    auto run = [&](auto* kernel, dim3 grid, int warps) {
-      return launch_chained(stream, kernel, grid, dim3(static_cast<unsigned>(32 * warps)), "product with dropout", g);
-    };
+  if constexpr (sizeof(T) == 2)
     if (g.fits() && g.wide.type == dtype_of<T> && (how != form::expand || g.out.type == g.wide.type)) {
-      if (how == form::sum) return run(&dropped_sum<T>, dim3(blocks(g.columns, 32), blocks(rank, 16)), dropping::many);
+      if (how == form::sum) return sum_dropped<T>(stream, g);
       if (how == form::shrink)
         return rank <= 16   ? shrink_dropped<T, 1>(stream, g)
                : rank <= 32 ? shrink_dropped<T, 2>(stream, g)
                             : shrink_dropped<T, 4>(stream, g);
-      const dim3 grid(blocks(g.columns, 32 * dropping::warps), blocks(g.rows, dropping::expanded_rows));
-      return rank <= 16   ? run(&dropped_expand<T, 1>, grid, dropping::warps)
-             : rank <= 32 ? run(&dropped_expand<T, 2>, grid, dropping::warps)
-                          : run(&dropped_expand<T, 4>, grid, dropping::warps);
+      return rank <= 16   ? expand_dropped<T, 1>(stream, g)
+             : rank <= 32 ? expand_dropped<T, 2>(stream, g)
+                          : expand_dropped<T, 4>(stream, g);
     }
-  }
   return on_stream{stream}.rows(entries, dropped_entry{g, how}, "product with dropout");
 }
 
