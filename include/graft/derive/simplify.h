@@ -80,7 +80,8 @@ constexpr id add_product(builder& g, op how, id sum, const node& product, const 
   if (adds_before(g, sum, product, data)) {
     const bool same = u.tb == product.tb;
     auto as_read = [&](const node& m) { return m.tb && !same ? make::transpose(g, m.b) : m.b; };
-    const id both = make::pointwise(g, how, as_read(u), as_read(product), product.line);
+    const id left = as_read(u), right = as_read(product);
+    const id both = make::pointwise(g, how, left, right, product.line);
     return make::matmul(g, u.a, both, u.ta, same && u.tb, product.line);
   }
   if (u.what != op::add) return none_id;

@@ -80,7 +80,6 @@ class digits_of_x {
     return scales_.data() + (group * pieces_ + piece) * product_side;
   }
   long long groups() const { return groups_; }
-  long long pieces() const { return pieces_; }
 
  private:
   void put(const float* x, float factor, bool even_first, long long t, long long k) {
