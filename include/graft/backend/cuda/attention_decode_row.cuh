@@ -197,8 +197,9 @@ template <class T, class Shape> struct decode_row {
       return tile;
     };
     // Each lane says what it has read itself: that is what compute-sanitizer's racecheck counts.
+    ptx::read_before left(share());
     const auto leave = [&] {
-      ptx::barrier_arrive(empty(ring_at + now.at));
+      left.arrive(empty(ring_at + now.at));
       now.advance(ring());
     };
 #pragma unroll 1
@@ -217,9 +218,10 @@ template <class T, class Shape> struct decode_row {
         ptx::load_matrix(a, keys + piece_of(keys_at, k));
         mma::multiply<T>(k % 2 == 0 ? x : y, a, q[k]);
       }
-      leave();
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] += y[e];
+      left.add(__float_as_uint(x[0]));
+      leave();
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] = key0 + lane / 4 + e / 2 * 8 < s.end ? x[e] * c : -INFINITY;
       float factor[2];
@@ -243,6 +245,8 @@ template <class T, class Shape> struct decode_row {
         ptx::load_matrix_across(a, values + piece_of(values_at, n));
         mma::multiply<T>(o[n], a, p);
       }
+#pragma unroll
+      for (int n = 0; n < shape::steps; ++n) left.add(__float_as_uint(o[n][0]));
       leave();
     }
   }

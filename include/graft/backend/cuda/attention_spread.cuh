@@ -189,6 +189,9 @@ template <class T, int Head> struct spread_piece {
                              static_cast<int>(keys.w)};
       typename block::query_columns q;
       here.load_queries(q, n, lane);
+      ptx::read_before left(here.share());
+#pragma unroll
+      for (const auto& step : q) left.add(step[0]), left.add(step[1]);
       const auto own = here.find_own(span, known, begins);
       if (warp == own.warp && lane < block::pieces)
         here.append(own.place, here.own_key(n, lane), ptx::load_shared_uint4(here.own_of(n, true) + lane * 16), lane);
@@ -199,7 +202,7 @@ template <class T, int Head> struct spread_piece {
         __syncwarp();
         if (last) ptx::let_next_kernel_start();
       }
-      ptx::barrier_arrive(here.is_free(n));
+      left.arrive(here.is_free(n));
       if (g.settled && n == 0 && warp == 0) ptx::let_next_kernel_start();
       typename block::warp_sums sums;
       here.consume(q, span, known, last, now, sums);

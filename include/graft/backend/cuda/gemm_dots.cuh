@@ -90,14 +90,16 @@ template <class T> struct dots_block {
         ptx::barrier_wait(full(q), phase);
         const std::uint8_t* const at = memory + q * ring::stage;
         uint4 z[4], w[4];
+        ptx::read_before left(s.blocks);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int row = row0 + 32 * i, place = row * 128 + ((eight ^ (row & 7)) << 4);
           z[i] = *reinterpret_cast<const uint4*>(at + place),
           w[i] = *reinterpret_cast<const uint4*>(at + ring::box + place);
+          left.add(z[i].w), left.add(w[i].w);
         }
         __syncwarp();
-        if (thread % 32 == 0) ptx::barrier_arrive(empty(q));
+        if (thread % 32 == 0) left.arrive(empty(q));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const T *x = reinterpret_cast<const T*>(&z[i]), *y = reinterpret_cast<const T*>(&w[i]);

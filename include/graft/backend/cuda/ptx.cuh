@@ -26,6 +26,24 @@ __device__ __forceinline__ void barrier_expect(std::uint32_t bar, std::uint32_t 
 __device__ __forceinline__ void barrier_arrive(std::uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+// An arrival that is behind loads of shared memory. ptxas else puts it in front of the first use of what they bring, and the
+// copy that fills a stage again has been seen to overtake the last one: sixteen columns of attention were those of another
+// tile. So the barrier's address has a part that is zero, but only known when a word of each load, or of a sum that it went
+// into, is there: `count` is not negative, which the compiler cannot know.
+class read_before {
+ public:
+  __device__ explicit read_before(int count) : none_(static_cast<std::uint32_t>(count >> 31)) {}
+  __device__ __forceinline__ void add(std::uint32_t word) {
+    asm volatile("lop3.b32 %0, %1, %2, %0, 0xEA;" : "+r"(zero_) : "r"(word), "r"(none_));  // zero_ | (word & none_)
+  }
+  __device__ __forceinline__ void arrive(std::uint32_t bar) {
+    barrier_arrive(bar + zero_);
+    zero_ = 0;
+  }
+
+ private:
+  std::uint32_t none_, zero_ = 0;
+};
 // The same barrier in block `rank` of the cluster. The default semantics: .release.cluster would cost a microsecond per
 // call, and all that follows a released stage is an asynchronous copy, which the barrier itself orders.
 __device__ __forceinline__ void barrier_arrive_at(std::uint32_t bar, std::uint32_t rank) {
