@@ -207,8 +207,8 @@ TEST_CASE("choose: sums over tokens take as many thread blocks as there are mult
 }
 TEST_CASE("choose: every kernel has a bit of its own") {
   const kernel_list all = every_kernel();
-  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64; few rows by a weight that lies across
-  CHECK(std::popcount(all.streams) == 57 + 1);
+  // 3 numbers of tokens, 5 shapes, 4 ranks; 224 rows leave no room for 64; few rows by a weight that lies across; mma.sync
+  CHECK(std::popcount(all.streams) == 57 + 2);
   CHECK(all.has_across());
   // 2 tiles, W either way, 4 ranks and a pre slot; sums of 3 ranks, and beside; two of a wide rank and dots; rotations
   CHECK(std::popcount(all.gemms) == 2 * 2 * 5 + 3 + 3 + 3 + 2);
@@ -236,7 +236,7 @@ TEST_CASE("choose: a layer type compiles the kernels that its sizes want, and th
 TEST_CASE("choose: what is not compiled is not chosen") {
   const kernel_list own = kernels_for(4096, 4096, 16, false), none;
   product_shape p{dtype::bf16, 16, 4096, 4096, 16};
-  CHECK(choose(p, h200, none).how == way::mma);
+  CHECK(choose(p, h200, none).how == way::simt);
   CHECK(choose(p, h200, own).how == way::stream);
   p.plain = false;  // an activation: the same kernels
   CHECK(choose(p, h200, own).how == way::stream);

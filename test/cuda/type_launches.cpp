@@ -75,6 +75,33 @@ cuda::launch_set needs(const graph& g, const target& to, const size_values& know
     if (const grown_weight w = grown_at(g, one.weight); w.found && !w.adds) all |= set::known_expression;
   return all;
 }
+// On devices with kernels of their own no product whose sizes allow the tensor cores runs without them.
+template <class Layer> void check_products(const std::string& name, const graph& g) {
+  const cuda::kernel_list own = cuda::type_kernels<Layer>::list_for(g);
+  const size_values s = with_nominals(g, static_sizes<Layer>(g));
+  const auto size = [&](id i, int axis) { return static_cast<int>(g.sizes.value(g[i].d[axis], s)); };
+  const auto takes = [&](product_shape p, const target& to) {
+    for (p.m = 1; p.m <= 8192; p.m = 4 * p.m - 1)
+      if (p.k % 8 == 0 && (!p.across || p.n % 8 == 0)) CHECK(cuda::choose(p, to, own).how != cuda::way::simt);
+  };
+  for (const target& to : {cuda::device_target("large", 90, 132, 66), cuda::device_target("small", 90, 78, 39)})
+    for (const product_slots& one : fuse(g, to).products) {
+      product_shape p{dtype::bf16, 0, size(one.weight, one.weight_by_row ? 2 : 3),
+                      size(one.weight, one.weight_by_row ? 3 : 2),
+                      cuda::padded_rank(static_cast<int>(side_rank(g, one, s)))};
+      p.pre = one.pre >= 0, p.given_side = cuda::given_side_of(one) >= 0;
+      const grown_weight grown = grown_at(g, one.weight);
+      const bool in_place = base_leaf(g, one.weight) >= 0 || g[unshaped(g, one.weight)].what == op::frozen;
+      INFO(name, " on ", std::string(to.name), ": ", p.n, " x ", p.k, ", rank ", p.rank);
+      takes(p, to);
+      p.across = !one.weight_by_row;
+      if (in_place || grown.found) takes(p, to);
+      if (!grown.found) continue;  // the product that makes it
+      const int rank = cuda::padded_rank(size(grown.left, grown.left_across ? 2 : 3));
+      for (const bool across : {false, true})
+        takes({.n = size(one.weight, 3), .k = rank, .plain = !grown.adds, .across = across}, to);
+    }
+}
 template <class Layer> void check(const std::string& name, const graph& g, cuda::launch_set has) {
   for (target to : {cuda::device_target("large", 90, 132, 66), cuda::device_target("small", 90, 78, 39), sm_80})
     for (const bool takes_pre : {true, false}) {
@@ -94,7 +121,8 @@ TEST_CASE("launches of layer types: every plan of every adapter finds its own") 
     const auto g =
         test::captured_at_run_time(layer_of<typename layer::kind, typename layer::adapter, layer::has_bias>());
     for (const graph& one : {graph(g.forward), graph(g.folded), graph(g.backward)})
-      if (one.bad.what == fault::none) check<layer>(name, one, type::launches_for(one));
+      if (one.bad.what == fault::none)
+        check<layer>(name, one, type::launches_for(one)), check_products<layer>(name, one);
   });
 }
 TEST_CASE("launches of layer types: sums by the sizes that they have") {

@@ -34,6 +34,7 @@ template <class Layer> struct type_kernels {
       const bool across = !s.weight_by_row && base_leaf(g, s.weight) >= 0;
       if (s.turned >= 0) l.add_turn(s.pre >= 0);
       if (!s.weight_by_row) l.add_across();
+      if (grown_at(g, s.weight).found) l.add_mma();  // it may read a factor that lies across
       l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, across);
       const bool as_it_lies = g[unshaped(g, s.weight)].what == op::frozen || grown_at(g, s.weight).found;
       if (!s.weight_by_row && as_it_lies)

@@ -184,8 +184,8 @@ constexpr linear_choice choose(const product_shape& p, const target& device, con
   }
   if (linear_choice c; copies && is_hopper(device) && p.n % 8 == 0 && choose_gemm(p, device, have, c)) return c;
   linear_choice c;
-  const bool rows_copy = !p.across || p.n % 8 == 0;
-  c.how = copies && rows_copy && device.capability >= 80 ? way::mma : way::simt;
+  const bool rows_copy = !p.across || p.n % 8 == 0, compiled = !is_hopper(device) || have.has_mma();
+  c.how = copies && rows_copy && compiled && device.capability >= 80 ? way::mma : way::simt;
   if (p.rank > 0 && !p.given_side) c.launches = 2, c.s_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
   return c;
 }

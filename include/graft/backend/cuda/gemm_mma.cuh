@@ -67,7 +67,7 @@ __device__ __forceinline__ void copy_across(std::uint32_t to, const T* from, int
 }
 }  // namespace mma
 
-template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kernel(const tile_args g) {
+template <class T> __device__ __forceinline__ void multiply_by_mma(const tile_args& g) {
 #if __CUDA_ARCH__ >= 800
   using namespace mma;
   __shared__ alignas(128) std::uint8_t ring[stages * stage_bytes];
@@ -139,6 +139,15 @@ template <class T> __global__ void __launch_bounds__(mma::threads) gemm_mma_kern
         y[row * g.n + col] = from_float<T>(post(acc[i][j][e], row, col));
       }
 #endif
+}
+// OnHopper: also in images for sm_90a, whose own kernels take all sizes that most layer types have (kernels_for.h).
+template <class T, bool OnHopper> __global__ void __launch_bounds__(mma::threads) gemm_mma_kernel(const tile_args g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr bool launched = OnHopper;
+#else
+  constexpr bool launched = true;
+#endif
+  if constexpr (launched) multiply_by_mma<T>(g);
 }
 
 }  // namespace graft::cuda

@@ -35,6 +35,10 @@ struct kernel_list {
   static constexpr int across_bit = 3 * stream_shapes * ranks;  // of streams: few rows by a weight that lies across
   constexpr bool has_across() const { return (streams >> across_bit & 1) != 0; }
   constexpr void add_across() { streams |= std::uint64_t{1} << across_bit; }
+  // Of streams: products by mma.sync also on the devices that have kernels of their own, where these take no such sizes.
+  static constexpr int mma_bit = across_bit + 1;
+  constexpr bool has_mma() const { return (streams >> mma_bit & 1) != 0; }
+  constexpr void add_mma() { streams |= std::uint64_t{1} << mma_bit; }
   static constexpr int wide_sum_bit = 2 * (gemm_variants + ranks - 1), by_parts_bit = wide_sum_bit + 1;
   static constexpr int sum_bit(int rank) { return rank > 64 ? wide_sum_bit : 2 * gemm_variants + rank_index(rank) - 1; }
   constexpr bool has_by_parts() const { return (gemms >> by_parts_bit & 1) != 0; }
@@ -65,7 +69,7 @@ constexpr kernel_list every_kernel() {
       for (int shape = 0; shape < stream_shapes; ++shape)
         if (stream_kernels[shape].rows + rank <= 256) l.add_stream(tokens, shape, rank);
   }
-  l.add_turn(false), l.add_turn(true), l.add_across();
+  l.add_turn(false), l.add_turn(true), l.add_across(), l.add_mma();
   for (const int tile : {128, 256}) l.add_gemm(tile, with_pre), l.add_gemm(tile, first_across + with_pre);
   l.add_sum(wide_rank), l.add_by_parts(), l.add_beside(0);
   return l;

@@ -23,6 +23,8 @@ constexpr kernel_list kernels_for(int n, int k, int rank, bool pre, bool lies_ac
   }
   if (n > 0 && n <= max_stream_tokens && rank == 0 && !pre && !lies_across)
     l.add_stream(padded_tokens(n), any_shape, 0);
+  // Rows of y begin at no multiple of 16 bytes; a weight of another type is copied, and then does not lie across.
+  if (n <= 0 || n % 8 != 0 || (lies_across && pre)) l.add_mma();
   l.add_gemm(128, 0);  // where the blocks that share a side branch are not all resident, and for the shrink before
   if (rank > 64 || (rank == 0 && n <= 2 * wide_rank)) l.add_by_parts();  // 0: not known
   if (rank > max_stream_rank || lies_across) return l;

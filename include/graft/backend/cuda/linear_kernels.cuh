@@ -43,7 +43,8 @@ struct linear_kernels {
     if (more.dots_turn.kernel != nullptr) dots_turn = more.dots_turn;
     if (more.by_parts.kernel != nullptr) by_parts = more.by_parts;
     if (more.across != nullptr) across = more.across;
-    if (more.simt.kernel != nullptr) mma = more.mma, simt = more.simt;
+    if (more.simt.kernel != nullptr) simt = more.simt;
+    if (more.mma.kernel != nullptr && (mma.kernel == nullptr || more.have.has_mma())) mma = more.mma;
     codes.add(more.codes);
   }
 };
@@ -116,7 +117,8 @@ template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels co
   if constexpr (sizeof(T) == 2) {
     k = detail::compiled<T, Streams, Gemms>(std::make_integer_sequence<int, 2 * gemm_variants>{},
                                             std::make_integer_sequence<int, 3 * stream_shapes * ranks>{});
-    k.mma = {detail::address_of(&gemm_mma_kernel<T>), mma::threads, 0};
+    constexpr bool on_hopper = (Streams >> kernel_list::mma_bit & 1) != 0;
+    k.mma = {detail::address_of(&gemm_mma_kernel<T, on_hopper>), mma::threads, 0};
     if constexpr ((Streams >> kernel_list::across_bit & 1) != 0) k.across = &multiply_across<T>;
   }
   k.simt = {detail::address_of(&gemm_simt_kernel<T>), simt::threads, 0};
@@ -134,8 +136,11 @@ template <class T, int Tile> linear_kernels all_gemms() {
 }
 // Sums over the tokens, alone and beside a product, and the products that any device runs.
 template <class T> linear_kernels all_sums() {
-  constexpr std::uint64_t across = std::uint64_t{1} << kernel_list::across_bit;
-  return compiled_kernels<T, across, every_kernel().gemms & ~((1U << 2 * gemm_variants) - 1)>();
+  constexpr kernel_list of_any_size = [] {
+    kernel_list l;
+    return l.add_across(), l.add_mma(), l;
+  }();
+  return compiled_kernels<T, of_any_size.streams, every_kernel().gemms & ~((1U << 2 * gemm_variants) - 1)>();
 }
 template <class T, int Tokens> linear_kernels all_streams() {
   constexpr int first = kernel_list::stream_bit(Tokens, 0, 0), count = stream_shapes * ranks;
