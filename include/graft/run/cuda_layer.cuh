@@ -74,12 +74,15 @@ template <class T> class executor : public graft::executor<engine<T>> {
   }
 };
 
-// What a layer of a type compiles of them.
+// What a layer of a type has of them: compiled here, or found in graft::cuda_compiled.
 template <class Layer> struct kernels_of_type : type_kernels<Layer> {
   using facts = type_kernels<Layer>;
   template <class T, std::uint64_t Streams, std::uint32_t Gemms> static linear_kernels compiled() {
-    linear_kernels k = compiled_kernels<T, Streams, Gemms>();
-    k.codes = code_kernels_of<T, facts::codes>();
+    linear_kernels k;
+    if constexpr (in_library)
+      k = all_kernels<T>(), k.have = {k.have.streams & Streams, k.have.gemms & Gemms};
+    else
+      k = compiled_kernels<T, Streams, Gemms>(), k.codes = code_kernels_of<T, facts::codes>();
     return k;
   }
   static constexpr narrow_types narrow = narrow_types_of(graft::detail::real_of<typename Layer::element>::stored);
@@ -97,7 +100,7 @@ class layer : public compile<Layer, Options...>,
   explicit layer(mode how = mode::fused)
       : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
              {own::template compiled<element, own::products.streams, own::products.gemms>(),
-              &evaluate_node<own::operations::forward, own::narrow>, launchers_for<element, own::launches>()}) {
+              &evaluate_own_node<own::operations::forward, own::narrow>, launchers_for<element, own::launches>()}) {
     give_static_sizes<checked>(*this);
   }
   // What only some programs call brings its kernels with it.
@@ -123,7 +126,7 @@ class layer : public compile<Layer, Options...>,
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
     base::add_kernels(own::template compiled<element, own::backward_products.streams, own::backward_products.gemms>(),
                       launchers_for<element, own::backward_launches>());
-    this->queued().kernels.evaluate = &evaluate_node<own::operations::both, own::narrow>;
+    this->queued().kernels.evaluate = &evaluate_own_node<own::operations::both, own::narrow>;
     return base::backward(x, dy, dx, gradients);
   }
   // The layer in words, and what this GPU launches for it. A line goes to a sink, any callable that takes a text.

@@ -8,6 +8,7 @@
 #include <graft/backend/cuda/cross_entropy.cuh>
 #include <graft/backend/cuda/heads.cuh>
 #include <graft/backend/cuda/layout.cuh>
+#include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/lookup.cuh>
 #include <graft/backend/cuda/op_set.cuh>
 #include <graft/backend/cuda/pointwise.cuh>
@@ -245,6 +246,17 @@ template <op_set Ops, narrow_types Narrow = narrow_types::both>
 status evaluate_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
                      const operands<float>& x, float* scratch) {
   return evaluator<float>{g, s}.template run<Ops, Narrow>(on_stream{stream}, i, out, x, scratch, 0);
+}
+// As a layer type has it: compiled for its own operations, or those of them in graft::cuda_compiled.
+template <op_set Ops, narrow_types Narrow>
+status evaluate_own_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
+                         const operands<float>& x, float* scratch) {
+  if constexpr (in_library) {
+    if ((op_bit(g[i].what) & ~Ops).any()) return not_compiled(row(g[i].what).name);
+    return evaluate_node<every_op>(stream, g, s, i, out, x, scratch);
+  } else {
+    return evaluate_node<Ops, Narrow>(stream, g, s, i, out, x, scratch);
+  }
 }
 
 }  // namespace graft::cuda
