@@ -24,7 +24,7 @@ struct small_layer {
   }
   linear_calls calls() const { return {kernels, target{}, problem, stays}; }
 };
-const tile_args& arguments(const bound_linear& b, int i) { return *std::get_if<tile_args>(&b.at[i].with); }
+const tile_args& arguments(bound_linear& b, int i) { return *b.at[i].with.tiles(); }
 
 }  // namespace
 

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 
 namespace graft {
 
@@ -40,14 +39,14 @@ class choice_file {
       note_ = "choices are not kept: there is no file for them, and neither XDG_CACHE_HOME nor HOME is set";
       return;
     }
-    const std::optional<std::string> text = content();
-    if (!text) return;
-    result<choices> read = choices::read(*text, device_);
+    std::string text;
+    if (!read_file(text)) return;
+    result<choices> read = choices::read(text, device_);
     if (read) {
       all_ = std::move(*read);
       return;
     }
-    is_ours_ = is_damaged(*text);
+    is_ours_ = is_damaged(text);
     note_ = path_ + " is not used: " + read.message() +
             (is_ours_ ? "; choices are timed and the file is written again"
                       : "; choices are timed and not kept, name another file for them");
@@ -75,24 +74,27 @@ class choice_file {
     const std::size_t head = own.rfind("end\t");
     return text.size() < head || text.compare(0, head, own, 0, head) == 0;
   }
-  std::optional<std::string> content() const {
+  // False where there is none that can be read.
+  bool read_file(std::string& text) const {
     struct stat found {};
-    if (::stat(path_.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return std::nullopt;
+    if (::stat(path_.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return false;
     const open_file f(std::fopen(path_.c_str(), "rb"));
-    if (!f) return std::nullopt;
-    std::string text(largest + 1, '\0');
+    if (!f) return false;
+    text.assign(largest + 1, '\0');
     text.resize(std::fread(text.data(), 1, text.size(), f.get()));
-    return text;
+    return true;
   }
   static void make_folders(const std::string& path) {
     for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
       ::mkdir(path.substr(0, at).c_str(), 0777);  // what cannot be made is noticed when the file is opened
   }
   void save() {
-    if (const std::optional<std::string> text = content())
-      if (const result<choices> others = choices::read(*text, device_)) all_.add(*others);
+    std::string text;
+    if (read_file(text))
+      if (const result<choices> others = choices::read(text, device_)) all_.add(*others);
     make_folders(path_);
-    const std::string beside = path_ + "." + std::to_string(::getpid()), text = all_.written(device_);
+    const std::string beside = path_ + "." + std::to_string(::getpid());
+    text = all_.written(device_);
     bool whole = false;
     {
       open_file f(std::fopen(beside.c_str(), "wb"));

@@ -7,6 +7,8 @@
 #include <graft/backend/cuda/memory.h>
 #include <graft/bench/replay.cuh>
 
+#include <algorithm>
+
 namespace graft::cuda::bench_detail {
 
 inline status check_blas(cublasStatus_t s, const char* what) {

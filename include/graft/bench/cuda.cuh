@@ -8,6 +8,7 @@
 #include <graft/bench/leaves.h>
 #include <graft/cuda.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>

@@ -8,6 +8,7 @@
 #include <graft/run/check_ids.h>
 #include <graft/run/named.h>
 
+#include <algorithm>
 #include <array>
 
 namespace graft {

@@ -24,7 +24,8 @@ template <> struct device_type<int8> { using type = __nv_bfloat16; };
 template <class T> class executor : public graft::executor<engine<T>> {
  public:
   // With every kernel there is: for sizes, ranks and adapters that are known only at run time.
-  explicit executor(const layer_graphs& graphs, mode how = mode::fused) : executor(graphs, how, every_kernel_of<T>()) {}
+  explicit executor(const layer_graphs& graphs, mode how = mode::fused)
+      : executor(graphs, how, every_kernel_of_layers<T>()) {}
   executor(const layer_graphs& graphs, mode how, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, how) {
     this->queued().kernels = kernels;
   }

@@ -2,6 +2,7 @@
 // Attention on device tensors by the kernels for whole models: from the tensors of a call to tensor maps and launches.
 #pragma once
 #include <graft/backend/cuda/attention_kernels.cuh>
+#include <graft/backend/cuda/choice_timer.cuh>
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/tensor_map.h>
 
@@ -9,34 +10,6 @@
 #include <cmath>
 
 namespace graft::cuda {
-
-// Queries, keys and values of a call side by side, and who looks at whom (graph/rules_model.h).
-// How they come to decode where they are not side by side yet, and not turned: each with rows of its own.
-struct apart_heads {
-  const void *q = nullptr, *k = nullptr, *v = nullptr;
-  const float* angles = nullptr;  // null: nothing turns
-  const std::int64_t* positions = nullptr;
-};
-struct attention_tensors {
-  const void* qkv = nullptr;
-  const long long* spans = nullptr;
-  void* cache = nullptr;
-  long long places = 0;  // rows of the cache
-  void* out = nullptr;
-  float* sums = nullptr;               // [heads][rows] of prefill, where backward follows; or null
-  const apart_heads* apart = nullptr;  // instead of qkv
-  void* room = nullptr;                // of the parts of few rows (room_of_decode)
-  std::uint32_t* counters = nullptr;   // of few rows (counters_of_decode): zero, and zero again after the call
-  bool chained = false;  // the kernel ahead wrote none of the spans: this one may begin while that one ends
-  bool settled = false;  // nor did any kernel since a copy or the start of a graph write spans, cache or angles
-};
-struct attention_grad_tensors {
-  const void *qkv = nullptr, *d_out = nullptr;
-  const long long* spans = nullptr;
-  void *d_qkv = nullptr, *room = nullptr;
-  const void* out = nullptr;  // O of the forward pass and the sums of its rows; null: computed again, in the room
-  const float* sums = nullptr;
-};
 
 template <class T> class attention_calls {
  public:
@@ -319,5 +292,30 @@ template <class T> class attention_calls {
   const target& device_;
   choice_timer* timer_;
 };
+
+template <class T>
+status run_attention(cudaStream_t stream, const attention_kernels& kernels, const target& device, choice_timer* timer,
+                     const attention_size& p, const attention_tensors& t) {
+  return attention_calls<T>(kernels, device, timer).forward(stream, p, t);
+}
+template <class T>
+status run_attention_grad(cudaStream_t stream, const attention_kernels& kernels, const target& device,
+                          const attention_size& p, const attention_grad_tensors& t) {
+  return attention_calls<T>(kernels, device).backward(stream, p, t);
+}
+// All of them, with these functions.
+template <class T> const attention_kernels* compiled_attention() {
+  static const attention_kernels all = [] {
+    attention_kernels k = all_attention_kernels<T>();
+    k.mma = all_mma_attention_kernels<T>();
+    k.run = &run_attention<T>, k.run_grad = &run_attention_grad<T>;
+    return k;
+  }();
+  return &all;
+}
+template <class T> attention_table attention_for() {
+  if constexpr (dtype_of<T> == dtype::bf16) return &compiled_attention<T>;
+  return nullptr;
+}
 
 }  // namespace graft::cuda

@@ -3,8 +3,7 @@
 // of CUDA. What none of them takes is a node like any other.
 #pragma once
 #include <graft/backend/cuda/choose.h>
-
-#include <algorithm>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -61,7 +60,7 @@ constexpr attention_choice choose_mma_attention(const attention_size& p, const t
 // Bytes of parts, for calls of up to so many rows: by mma.sync those of every row, else one of every piece.
 constexpr long long room_of_decode(const attention_size& p, const target& device) {
   const long long rows = p.rows < decode_rows ? p.rows : decode_rows, pieces = 4LL * device.processors;
-  const long long parts = is_hopper(device) ? device.processors : std::max(rows * p.groups, pieces);
+  const long long parts = is_hopper(device) ? device.processors : larger_of(rows * p.groups, pieces);
   return p.heads / p.groups * parts * (p.head + 4) * 4;
 }
 // Of counters: one for every row and head of keys.
@@ -131,9 +130,9 @@ constexpr score_pieces score_pieces_of(const attention_size& p, const target& de
   auto split = [](long long all, long long parts) { return (all + parts - 1) / parts; };
   const long long tiles = split(p.rows, 128), of_tile = p.heads / p.groups * 2 * tiles * score_tile_bytes;
   const long long wanted = split(device.processors * 9 / 10, tiles);  // heads of keys
-  long long parts = std::max(1LL, p.groups / wanted), columns = split(p.groups, parts);
+  long long parts = larger_of(1LL, p.groups / wanted), columns = split(p.groups, parts);
   while (columns > 1 && columns * tiles * of_tile > p.score_bytes) columns = split(p.groups, ++parts);
-  const long long at_once = std::clamp(p.score_bytes / (columns * of_tile), 1LL, tiles);
+  const long long at_once = between(p.score_bytes / (columns * of_tile), 1LL, tiles);
   return {static_cast<int>(columns), static_cast<int>(at_once),
           static_cast<int>(split(p.groups, columns) * split(tiles, at_once)), columns * at_once * of_tile};
 }

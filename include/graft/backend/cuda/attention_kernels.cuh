@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention kernels as pointers, for every size of a head. A program compiles them in one file.
 #pragma once
-#include <graft/backend/cuda/attention_choice.h>
 #include <graft/backend/cuda/attention_decode.cuh>
 #include <graft/backend/cuda/attention_dkv.cuh>
 #include <graft/backend/cuda/attention_dq.cuh>
@@ -10,19 +9,10 @@
 #include <graft/backend/cuda/attention_mma_prefill.cuh>
 #include <graft/backend/cuda/attention_prefill.cuh>
 #include <graft/backend/cuda/attention_spread.cuh>
+#include <graft/backend/cuda/attention_table.h>
 #include <graft/backend/cuda/linear_kernels.cuh>
 
 namespace graft::cuda {
-
-// By mma.sync, compiled apart from the others.
-struct mma_attention_kernels {
-  kernel_entry prefill[head_sizes], decode[head_sizes], query_grad[head_sizes], key_grad[head_sizes], decode_sum;
-};
-struct attention_kernels {
-  kernel_entry prefill[head_sizes][2], grad_notes[head_sizes], key_grad[head_sizes], query_grad[head_sizes], append;
-  kernel_entry decode[head_sizes][4];  // with a short ring, with a long one, small, and in equal pieces
-  mma_attention_kernels mma{};
-};
 
 // The call's keys and values to their places in the cache, 16 bytes a thread.
 template <class Piece> struct append_args {

@@ -2,29 +2,16 @@
 // Attention nodes of a plan bound to device memory: by the kernels for whole models where there is one for their sizes,
 // which read and write T; else by a node of its own.
 #pragma once
-#include <graft/backend/cuda/attention.cuh>
+#include <graft/backend/cuda/attention_table.h>
+#include <graft/backend/cuda/cells.cuh>
+#include <graft/backend/cuda/memory.h>
 #include <graft/plan/row_launch.h>
 
 namespace graft::cuda {
 
-// The kernels that a program compiled; none where it has no models.
-using attention_table = const attention_kernels* (*)();
-template <class T> const attention_kernels* compiled_attention() {
-  static const attention_kernels all = [] {
-    attention_kernels k = all_attention_kernels<T>();
-    k.mma = all_mma_attention_kernels<T>();
-    return k;
-  }();
-  return &all;
-}
-
-template <class T> attention_table attention_for() {
-  if constexpr (dtype_of<T> == dtype::bf16) return &compiled_attention<T>;
-  return nullptr;
-}
-
 template <class T> class bound_attention {
  public:
+  bound_attention() = default;
   // `heads`: what puts its operand together, where that is part of its launch.
   bound_attention(const graph& g, id i, const row_launch* heads) : g_(&g), i_(i), heads_(heads) {}
   id node() const { return i_; }
@@ -90,22 +77,22 @@ template <class T> class bound_attention {
     attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     if (p.rows == 0) return ok;
     if (score_bytes_ > 0) p.score_bytes = score_bytes_;
-    const attention_calls<T> calls(*kernels_, device, timer);
     const auto* const spans = static_cast<const long long*>(at(v.b));
     if (v.what == op::attention_grad)
-      return calls.backward(stream, p, {at(v.a), at(v.c), spans, out, room, kept.out, kept.sums});
+      return kernels_->run_grad(stream, *kernels_, device, p,
+                                {at(v.a), at(v.c), spans, out, room, kept.out, kept.sums});
     attention_tensors t{at(v.a), spans};
     if (kept.out == out) t.sums = kept.sums;
     t.out = out, t.room = room, t.counters = counters_.template as<std::uint32_t>(), t.apart = apart, t.chained = true,
     t.settled = settled;
     if (p.cached) t.cache = const_cast<void*>(at(v.c)), t.places = g_->sizes.value((*g_)[v.c].d[2], s);
-    return calls.forward(stream, p, t);
+    return kernels_->run(stream, *kernels_, device, timer, p, t);
   }
 
  private:
-  const graph* g_;
-  id i_;
-  const row_launch* heads_;
+  const graph* g_ = nullptr;
+  id i_ = -1;
+  const row_launch* heads_ = nullptr;
   const attention_kernels* kernels_ = nullptr;
   long long room_ = 0, score_bytes_ = 0;  // score_bytes_: what the largest call has for dS
   buffer counters_;

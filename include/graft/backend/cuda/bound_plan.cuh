@@ -14,8 +14,6 @@
 #include <graft/backend/cuda/parameter_expressions.cuh>
 #include <graft/backend/mode.h>
 
-#include <deque>
-
 namespace graft::cuda {
 
 // The kernels that a layer may launch. To name one is to compile it.
@@ -42,8 +40,8 @@ template <class T> class bound_plan {
     return p_.launches.size() == 1 && p_.products.size() == 1 && g_[p_.products[0].x].what == op::input &&
            p_.products[0].weight_by_row && p_.products[0].turn < 0;
   }
-  bound_product<T>& product() { return products_.front(); }
-  const bound_product<T>& product(int k = 0) const { return products_[static_cast<std::size_t>(k)]; }
+  bound_product<T>& product() { return products_[0]; }
+  const bound_product<T>& product(int k = 0) const { return products_[k]; }
 
   status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
               const capacity& room, shared_slots<T>& shared, code_panel& panel, call_room* of_model);
@@ -55,9 +53,9 @@ template <class T> class bound_plan {
     values known;
     node_set before, changing;
     node_set taken{};  // of what was changing: what another plan computes
-    std::deque<bound_product<T>> products;
-    std::deque<bound_sum<T>> sums;
-    std::deque<bound_together<T>> together;
+    sequence<bound_product<T>> products;
+    sequence<bound_sum<T>> sums;
+    sequence<bound_together<T>> together;
     cells<float> next_gain{};  // of the norm that the block behind begins with
     mixed_launches mixed;
     long long aimed = -1;
@@ -186,7 +184,9 @@ template <class T> class bound_plan {
   }
   int padded_columns(id i) const { return padded_rank(static_cast<int>(g_.sizes.value(g_[i].d[3], sizes_))); }
   bool is_padded(id i) const {
-    return std::any_of(pads_.begin(), pads_.end(), [i](const padded_operand& p) { return p.what == i; });
+    for (const padded_operand& p : pads_)
+      if (p.what == i) return true;
+    return false;
   }
   // A value of a call without tokens that is wider than any rank, both ways. Sums in f16 may not fit into it.
   bool is_as_a_weight(id i) const {
@@ -293,14 +293,14 @@ template <class T> class bound_plan {
   graph g_;
   plan p_;
   sequence<id> inputs_;
-  std::deque<bound_product<T>> products_;
-  std::deque<bound_sum<T>> sums_;
-  std::deque<bound_together<T>> together_;  // one for each launch of several products
+  sequence<bound_product<T>> products_;
+  sequence<bound_sum<T>> sums_;
+  sequence<bound_together<T>> together_;  // one for each launch of several products
   mixed_launches mixed_;
   cells<float> next_gain_{};
   normed_result normed_input_{};
   node_set normed_;  // results of norms that lie as h ⊙ gain in this call
-  std::deque<bound_attention<T>> attentions_;
+  sequence<bound_attention<T>> attentions_;
   sequence<int> readers_;
   sequence<id> read_;  // by products of either kind: stored as T
   const kernel_set* kernels_ = nullptr;

@@ -2,6 +2,7 @@
 // The members of bound_plan that bind it: which values are computed when, and what is packed for kernels.
 #pragma once
 #include <graft/backend/cuda/bound_plan.cuh>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -16,7 +17,7 @@ template <class T> bound_plan<T>::bound_plan(const graph& g, const target& to) :
   if (to.gathers == target::work::by_products)
     for (const graft::launch& l : p_.launches)
       if (is_attention(g_[l.anchor].what))
-        attentions_.emplace_back(g_, l.anchor, l.rows >= 0 ? &p_.row_launches[l.rows] : nullptr);
+        attentions_.extend() = {g_, l.anchor, l.rows >= 0 ? &p_.row_launches[l.rows] : nullptr};
   make_launches();
 }
 template <class T>
@@ -49,7 +50,7 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
   int rank = 0;
   for (bound_product<T>& b : products_) {
     if (status st = b.bind(stream, largest, leaves_, one_product() ? &shared : nullptr, &panel); !st) return st;
-    rank = std::max(rank, b.rank());
+    rank = larger_of(rank, b.rank());
   }
   for (bound_together<T>& b : together_) b.forget();
   collect();
@@ -106,16 +107,21 @@ template <class T> status bound_plan<T>::publish(cudaStream_t stream) {
   return ok;
 }
 template <class T> void bound_plan<T>::make_launches() {
+  // They are large, and stay where they are: room for so many and no more.
+  sums_.reserve(p_.sums.size()), products_.reserve(p_.products.size());
+  int joint = 0;
+  for (const graft::launch& l : p_.launches) joint += l.together > 0 ? 1 : 0;
+  together_.reserve(joint);
   sequence<int> by_sums(g_.size, 0);
   for (const token_sum& s : p_.sums) {
-    sums_.emplace_back(s);
+    sums_.extend() = bound_sum<T>(s);
     if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
   }
   for (const product_slots& s : p_.products)
-    products_.emplace_back(g_, s,
-                           s.before_posts < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]);
+    products_.extend() = {g_, s,
+                          s.before_posts < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]};
   for (const graft::launch& l : p_.launches)
-    if (l.together > 0) together_.emplace_back(l.product, l.together + 1);
+    if (l.together > 0) together_.extend() = {l.product, l.together + 1};
 }
 template <class T> void bound_plan<T>::join_ranks(const size_values& s) {
   for (const graft::launch& l : p_.launches) {
@@ -130,7 +136,7 @@ template <class T> void bound_plan<T>::join_ranks(const size_values& s) {
     }
     const joint_rank all = coded ? joint_rank{} : rank_together(own, l.together + 1, l.gated >= 0);
     for (int k = 0; k <= l.together; ++k)
-      products_[static_cast<std::size_t>(l.product + k)].stands_with(all.rank, k == 1 && all.apart ? gated_rank : 0);
+      products_[l.product + k].stands_with(all.rank, k == 1 && all.apart ? gated_rank : 0);
   }
 }
 template <class T> void bound_plan<T>::collect() {

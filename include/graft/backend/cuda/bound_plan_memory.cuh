@@ -2,6 +2,7 @@
 // The members of bound_plan that say where the values of a call lie, and how they are stored.
 #pragma once
 #include <graft/backend/cuda/bound_plan.cuh>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -71,7 +72,7 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
           if (ahead >= 0) write(ahead, count(g_, ahead, largest));
         if (const id sum = p_.products[n].turned; sum >= 0) write(sum, count(g_, sum, largest));
         const id i = p_.products[n].result;
-        write(i, g_.sizes.value(g_[i].d[2], largest) * products_[static_cast<std::size_t>(n)].out_size());
+        write(i, g_.sizes.value(g_[i].d[2], largest) * products_[n].out_size());
       }
       if (l.gated >= 0) write(l.gated, count(g_, l.gated, largest));
       if (l.norm >= 0) {  // with sums of squares behind the rows
@@ -106,10 +107,11 @@ template <class T> status bound_plan<T>::reserve_values(const size_values& large
 }
 template <class T> long long bound_plan<T>::scratch_of(const graft::launch& l, const size_values& s) const {
   long long bytes = 0;
-  each_computed(l, [&](id i) { bytes = std::max(bytes, values_.scratch(i)); });
+  each_computed(l, [&](id i) { bytes = larger_of(bytes, values_.scratch(i)); });
   for (const bound_attention<T>& a : attentions_)
-    if (a.runs() && a.node() == l.anchor) bytes = std::max(bytes, a.room());
-  if (l.chained >= 0 && p_.chained[l.chained].sums()) bytes = std::max(bytes, bytes_of_parts(p_.chained[l.chained], s));
+    if (a.runs() && a.node() == l.anchor) bytes = larger_of(bytes, a.room());
+  if (l.chained >= 0 && p_.chained[l.chained].sums())
+    bytes = larger_of(bytes, bytes_of_parts(p_.chained[l.chained], s));
   return bytes;
 }
 // Sizes that binding could not know, those of an image, come with the call: memory is laid out again for larger ones, and

@@ -25,7 +25,7 @@ template <class T> bool bound_plan<T>::takes_norm(id x, long long m, const targe
       const id residual = p_.products[k].residual;
       all = all && !mixes(l) && (residual < 0 || detail::by_sixteen(tensor_at(residual))) &&
             (written < 0 || detail::by_sixteen(now_.outputs[written].data)) &&
-            products_[static_cast<std::size_t>(k)].stands_by_norm(m, kernels_->linear, to);
+            products_[k].stands_by_norm(m, kernels_->linear, to);
     }
   return all;
 }
@@ -35,7 +35,7 @@ template <class T> norm_behind bound_plan<T>::norm_behind_of(const graft::launch
   const bool last = next_gain_.at != nullptr && room_->normed_rows.bytes() > 0 && l.norm < 0 && written_output(h) == 0;
   if ((l.norm < 0 && !last) || l.together > 0 || mixes(l)) return {};
   const long long columns = g_.sizes.value(g_[h].d[3], now_.sizes);
-  const bound_product<T>& before = products_[static_cast<std::size_t>(l.product)];
+  const bound_product<T>& before = products_[l.product];
   if (!takes_norm_of(columns) || !before.stands_by_norm(m, kernels_->linear, to)) return {};
   const cells<float> gain = last ? next_gain_ : values_[p_.row_launches[l.norm].scale].p;
   const id residual = p_.products[l.product].residual;

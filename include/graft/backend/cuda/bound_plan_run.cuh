@@ -3,6 +3,7 @@
 #pragma once
 #include <graft/backend/cuda/bound_plan_norms.cuh>
 #include <graft/backend/cuda/bound_plan_small.cuh>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -96,13 +97,13 @@ result<bool> bound_plan<T>::run_mixed_together(cudaStream_t stream, const target
     if (of.records == nullptr || p_.products[l.product + k].turn >= 0) return false;
     rows[k] = {.batch = {of.records, mixed_.of_row}, .sums = mixed_.sums, .scaled = of.pre ? of.scaled : nullptr};
     rows[k].alone = alone;
-    bound_product<T>& b = products_[static_cast<std::size_t>(l.product + k)];
+    bound_product<T>& b = products_[l.product + k];
     if (!b.as_segment(m, tensor_at(s.x), place_of(b.slots().result), rows[k], shapes[k])) return false;
   }
   const stream_choice c = choose_mixed(shapes, count, to);
   if (m == 0 || c.rows == 0 || kernels_->mixed.finish.kernel == nullptr) return false;
   bool chained = true;
-  for (int k = 0; k < count; ++k) chained = products_[static_cast<std::size_t>(l.product + k)].may_chain() && chained;
+  for (int k = 0; k < count; ++k) chained = products_[l.product + k].may_chain() && chained;
   rows[0].chained = chained;
   if (status done = stream_mixed(stream, kernels_->mixed, c, shapes, rows, count); !done) return done.failure();
   return true;
@@ -120,7 +121,7 @@ template <class T> status bound_plan<T>::turn_inputs(cudaStream_t stream, const 
     if (s.turn < 0) continue;
     to[count] = {place_of(s.turn), dtype_of<T>}, turns[count] = s.turn;
     by_sixteen(to[count++].at);
-    early = early && products_[static_cast<std::size_t>(k)].is_chained();
+    early = early && products_[k].is_chained();
   }
   if (count == 0) return ok;
   by_sixteen(tensor_at(first.x));
@@ -166,7 +167,7 @@ status bound_plan<T>::run_products(cudaStream_t stream, const target& to, const 
 template <class T>
 status bound_plan<T>::run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index,
                                   bool alone) {
-  bound_product<T>& b = products_[static_cast<std::size_t>(index)];
+  bound_product<T>& b = products_[index];
   const product_slots& s = b.slots();
   product_tensors with;
   const long long m = g_.sizes.value(g_[s.result].d[2], now_.sizes);
@@ -252,7 +253,7 @@ template <class T> beside_sum bound_plan<T>::sum_beside(int index, const bound_p
   return b;
 }
 template <class T> status bound_plan<T>::run_sum(cudaStream_t stream, const target& to, int index) {
-  bound_sum<T>& b = sums_[static_cast<std::size_t>(index)];
+  bound_sum<T>& b = sums_[index];
   const token_sum& s = b.sum();
   if (!is_asked_for(s.result)) return s.scaled < 0 ? status(ok) : run_node(stream, s.scaled);
   const cells<float> d = place_of(s);
@@ -287,7 +288,7 @@ template <class T> status bound_plan<T>::run_attention(cudaStream_t stream, cons
   values_.put(i, {y, dtype_of<T>});
   // A model copies the numbers of its rows before a call, or replays a graph: no two calls overlap.
   return by->run(stream, to, now_.sizes, at, y, values_.scratch_now(), takes ? &apart : nullptr,
-                 {now_.attended, now_.attention_sums}, kernels_->linear.timer, in_model_);
+                 {now_.attended, now_.attention_sums}, kernels_->linear.timed.by, in_model_);
 }
 template <class T> status bound_plan<T>::run_node(cudaStream_t stream, id i) {
   const int k = written_output(i);
@@ -307,7 +308,7 @@ template <class T> status bound_plan<T>::run_expression(cudaStream_t stream, con
     if (k >= 0) at = {now_.outputs[k].data, now_.outputs[k].type};
     values_.put(root, at);
     expression_writer writer(
-        g_, [&](id i) { return std::find(nodes, nodes + l.count, i) != nodes + l.count; },
+        g_, [&](id i) { return is_among(nodes, nodes + l.count, i); },
         [&](id i) {
           const result<tensor<float>> read = values_.numbers(stream, i);
           if (!read) found = read.failure();

@@ -12,12 +12,14 @@
 #include <graft/backend/cuda/product_tensors.cuh>
 #include <graft/backend/cuda/side_sources.h>
 #include <graft/backend/cuda/values.cuh>
+#include <graft/core/few_numbers.h>
 #include <graft/plan/kernels.h>
 
 namespace graft::cuda {
 
 template <class T> class bound_product {
  public:
+  bound_product() = default;
   // `pads`: only products over the tokens read the result, and they want rows as long as those of S.
   bound_product(const graph& g, const product_slots& slots, bool pads) : g_(&g), slots_(slots), pads_(pads) {}
   const product_slots& slots() const { return slots_; }
@@ -39,7 +41,7 @@ template <class T> class bound_product {
       return fail("a side branch of rank ", side_rank(*g_, slots_, s), " does not fit; the layer was bound for ",
                   shared_->rank, ": bind() it with a capacity of a larger rank");
     rank_ = shared_ != nullptr ? shared_->rank : own;
-    rank_ = std::max(rank_, least_rank_);
+    rank_ = larger_of(rank_, least_rank_);
     calls_ = {}, code_calls_ = {};
     if (status st = packed_.reserve(stream, n_, k_, rank_, has_pre()); !st) return st;
     if (shared_ != nullptr) {
@@ -184,11 +186,11 @@ template <class T> class bound_product {
       const code_choice c = codes_for(m, to);
       return codes_stand_by_norm(shape_of_codes(m), to) && c.groups == 1 && kernels.codes.has(c);
     }
-    return kernels.timer == nullptr && cuda::stands_by_norm(shape_alone(m), to, kernels.have);
+    return kernels.timed.by == nullptr && cuda::stands_by_norm(shape_alone(m), to, kernels.have);
   }
   // Is the rotation of the result part of its kernel? With timed choices there may be another one.
   bool turns(long long m, const linear_kernels& kernels, const target& to) const {
-    return !is_coded() && shared_ == nullptr && kernels.timer == nullptr && turn_.bytes() > 0 &&
+    return !is_coded() && shared_ == nullptr && kernels.timed.by == nullptr && turn_.bytes() > 0 &&
            turns_inside(shape_alone(m), to, kernels.have);
   }
   // Without what stands in place of a branch for the sake of others.
@@ -319,13 +321,13 @@ template <class T> class bound_product {
   }
   status pack_post(cudaStream_t stream, const values& v);
 
-  const graph* g_;
+  const graph* g_ = nullptr;
   product_slots slots_;
   size_values sizes_;
   const leaf_views* leaves_ = nullptr;
   shared_slots<T>* shared_ = nullptr;
   const code_panel* panel_ = nullptr;
-  bool pads_;
+  bool pads_ = false;
   int least_rank_ = 0, first_rank_ = 0;
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs as they are stored, with padding
   packed_adapter<T> packed_;

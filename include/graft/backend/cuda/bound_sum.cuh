@@ -9,14 +9,14 @@
 #include <graft/backend/cuda/product.cuh>
 #include <graft/backend/cuda/sum_operand.h>
 #include <graft/backend/cuda/tensor_map.h>
+#include <graft/core/few_numbers.h>
 #include <graft/plan/token_sum.h>
-
-#include <algorithm>
 
 namespace graft::cuda {
 
 template <class T> class bound_sum {
  public:
+  bound_sum() = default;
   explicit bound_sum(const token_sum& s) : sum_(s) {}
   const token_sum& sum() const { return sum_; }
 
@@ -38,7 +38,8 @@ template <class T> class bound_sum {
     if (m != m_ || z != z_ || q != q_ || c.rank != rank_) {
       m_ = 0;  // until both maps are made
       if (status s = make_map(maps_.z, dtype_of<T>, {z.data, m, z.columns, z.pitch}, sum_step, 64); !s) return s;
-      if (status s = make_map(maps_.q, dtype_of<T>, {q.data, m, q.pitch, q.pitch}, sum_step, std::min(c.rank, 64)); !s)
+      if (status s = make_map(maps_.q, dtype_of<T>, {q.data, m, q.pitch, q.pitch}, sum_step, smaller_of(c.rank, 64));
+          !s)
         return s;
       m_ = m, z_ = z, q_ = q, rank_ = c.rank;
     }

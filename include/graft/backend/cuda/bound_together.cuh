@@ -5,8 +5,6 @@
 #pragma once
 #include <graft/backend/cuda/bound_product.cuh>
 
-#include <deque>
-
 namespace graft::cuda {
 
 // The tensors of one call, x and y of each; behind y, where there is one, that of their multiplication.
@@ -21,16 +19,17 @@ struct together_tensors {
 
 template <class T> class bound_together {
  public:
+  bound_together() = default;
   // `first` and the `count` - 1 products behind it.
-  bound_together(int first, int count) : first_(static_cast<std::size_t>(first)), count_(count) {}
-  int first() const { return static_cast<int>(first_); }
+  bound_together(int first, int count) : first_(first), count_(count) {}
+  int first() const { return first_; }
   void forget() {
     for (kept& k : kept_) k.used = 0;
     of_codes_ = of_gate_ = {};
   }
   enum class ran : unsigned char { nothing, products, gated };
   result<ran> run(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
-                  std::deque<bound_product<T>>& products, const together_tensors& with, bool alone) {
+                  sequence<bound_product<T>>& products, const together_tensors& with, bool alone) {
     if (products[first_].is_coded()) return run_codes(stream, kernels, device, m, products, with, alone);
     const auto& [x, y, gated, ahead, workspace, counters] = with;
     kept* to = &kept_[0];
@@ -57,11 +56,11 @@ template <class T> class bound_together {
 
  private:
   result<ran> run_codes(cudaStream_t stream, const linear_kernels& kernels, const target& device, long long m,
-                        std::deque<bound_product<T>>& products, const together_tensors& with, bool alone) {
+                        sequence<bound_product<T>>& products, const together_tensors& with, bool alone) {
     product_shape shapes[max_segments];
     code_operands operands[max_segments];
     for (int i = 0; i < count_; ++i) {
-      const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
+      const bound_product<T>& p = products[first_ + i];
       if (!p.is_coded()) return ran::nothing;
       shapes[i] = p.shape_of_codes(m), operands[i] = p.as_codes();
       if (!shapes[i].aligned || reinterpret_cast<std::uintptr_t>(with.x[0]) % 16 != 0) return ran::nothing;
@@ -86,20 +85,8 @@ template <class T> class bound_together {
   // Of the shapes that take the same products, where they are timed.
   result<stream_choice> quickest(const stream_choice& rule, const linear_kernels& kernels, const target& device,
                                  const matrix& x, const product_shape* shapes, const stream_layer* layers) const {
-    choice_timer* const timer = kernels.timer;
-    if (timer == nullptr || rule.rows == 0 || rule.gated) return rule;
-    std::string name = "together";
-    for (int i = 0; i < count_; ++i) name += (i > 0 ? ", " : " ") + name_of(shapes[i]);
-    return timer->choose(name, size_class(x.rows), ways_together(shapes, count_, device, kernels.have),
-                         [&](const stream_choice& how) -> status {
-                           bound_linear trial;
-                           trial.count = 1, trial.device = device_now();
-                           if (status s = detail::bind_stream(trial.at[0], kernels, dtype_of<T>, how, stream_args{}, x,
-                                                              shapes[0].rank, layers, count_, true);
-                               !s)
-                             return s;
-                           return launch(timer->stream(), trial, true);
-                         });
+    if (kernels.timed.by == nullptr || rule.rows == 0 || rule.gated) return rule;
+    return kernels.timed.together(kernels, device, x, shapes, layers, count_);
   }
   bool aligned(const void* const* x, void* const* y, bool gated) const {
     bool all = true;
@@ -108,13 +95,13 @@ template <class T> class bound_together {
     return all;
   }
   status bind(kept& to, const linear_kernels& kernels, const target& device, long long m,
-              std::deque<bound_product<T>>& products, const void* const* x, void* const* y, bool gated) const {
+              sequence<bound_product<T>>& products, const void* const* x, void* const* y, bool gated) const {
     product_shape shapes[max_segments];
     stream_layer layers[max_segments];
     to.bound.count = 0, to.does = ran::nothing;
     bool one_x = true;  // rows of two layers in one tile read the same
     for (int i = 0; i < count_; ++i) {
-      const bound_product<T>& p = products[first_ + static_cast<std::size_t>(i)];
+      const bound_product<T>& p = products[first_ + i];
       if (p.is_coded()) return ok;  // beside one that is not
       shapes[i] = p.shape(m);
       shapes[i].aligned = shapes[i].aligned && aligned(x, y, gated);
@@ -133,14 +120,13 @@ template <class T> class bound_together {
     return bind_together(to.bound, kernels, dtype_of<T>, c, {x[0], m, shapes[0].k}, shapes[0].rank, layers, count_);
   }
   // Asks all of them: each is chained from now on.
-  bool may_chain(std::deque<bound_product<T>>& products) const {
+  bool may_chain(sequence<bound_product<T>>& products) const {
     bool all = true;
-    for (int i = 0; i < count_; ++i) all = products[first_ + static_cast<std::size_t>(i)].may_chain() && all;
+    for (int i = 0; i < count_; ++i) all = products[first_ + i].may_chain() && all;
     return all;
   }
 
-  std::size_t first_;
-  int count_;
+  int first_ = 0, count_ = 0;
   long long calls_ = 0;
   kept kept_[4];
   code_calls of_codes_, of_gate_;

@@ -4,9 +4,9 @@
 // after the other, and so do all plans of a model; it is laid out for the largest call of any.
 #pragma once
 #include <graft/backend/cuda/memory.h>
+#include <graft/core/few_numbers.h>
 #include <graft/plan/plan.h>
 
-#include <algorithm>
 #include <initializer_list>
 
 namespace graft::cuda {
@@ -37,7 +37,7 @@ class call_memory {
   // `written`: in the order of the launches; `workspace`: bytes that all of them use. Nothing moves where all fits.
   status reserve(const graph& g, const plan& p, const sequence<value>& written, long long workspace) {
     sequence<int> dies(g.size, -1);
-    for (int l = 0; l < p.launches.size(); ++l) each_read(g, p, l, [&](id i) { dies[i] = std::max(dies[i], l); });
+    for (int l = 0; l < p.launches.size(); ++l) each_read(g, p, l, [&](id i) { dies[i] = larger_of(dies[i], l); });
     for (int k = 0; k < g.outs; ++k) dies[unshaped(g, g.out[k].at)] = p.launches.size();
     const place always{none_id, between_calls, memory_->unbroken(0, aligned(workspace)), aligned(workspace),
                        p.launches.size()};
@@ -46,18 +46,18 @@ class call_memory {
     for (const value& v : written) {
       for (int k = live.size() - 1; k >= 0; --k)
         if (live[k].dies < v.launch) live[k] = live.back(), live.pop();
-      place b{v.what, v.launch, 0, aligned(std::max(1LL, v.bytes)), v.launch};
-      if (v.what >= 0) b.dies = std::max(v.launch, dies[v.what]);
+      place b{v.what, v.launch, 0, aligned(larger_of(1LL, v.bytes)), v.launch};
+      if (v.what >= 0) b.dies = larger_of(v.launch, dies[v.what]);
       for (long long before = -1; before != b.at;) {  // the first gap that is wide enough
         before = b.at;
         for (const place& other : live)
           if (b.at < other.at + other.bytes && other.at < b.at + b.bytes) b.at = other.at + other.bytes;
         b.at = memory_->unbroken(b.at, b.bytes);
       }
-      live.push(b), all.push(b), total = std::max(total, b.at + b.bytes);
+      live.push(b), all.push(b), total = larger_of(total, b.at + b.bytes);
     }
     if (same(all, places_) && total <= memory_->bytes()) return ok;
-    if (status s = memory_->reserve(std::max(256LL, total)); !s) return s;
+    if (status s = memory_->reserve(larger_of(256LL, total)); !s) return s;
     places_ = std::move(all), ++made_;
     scratch_at_ = sequence<long long>(p.launches.size() + 1, -1);
     for (int k = 1; k < places_.size(); ++k)

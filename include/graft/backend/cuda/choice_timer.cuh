@@ -12,8 +12,7 @@
 #include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/cuda/ptx.cuh>
-
-#include <algorithm>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -113,7 +112,7 @@ class choice_timer {
       if (*e == nullptr)
         if (status s = check(cudaEventCreate(e), "making an event"); !s) return s;
     if (cache_.bytes() > 0) return ok;
-    if (status s = cache_.reserve(2 * std::max(cache_bytes_, 1LL << 20)); !s) return s;
+    if (status s = cache_.reserve(2 * larger_of(cache_bytes_, 1LL << 20)); !s) return s;
     return check(cudaMemsetAsync(cache_.data(), 0, static_cast<std::size_t>(cache_.bytes()), stream_), "clearing");
   }
   template <class Choice, class Run> result<int> quickest(const ways<Choice>& all, Run& run) {
@@ -132,11 +131,11 @@ class choice_timer {
         const result<float> time = k < all.size() ? sample(way(k), times) : sample(nothing, times);
         if (!time) return time.failure();
         if (round > 0) took[k].of[round - 1] = *time;
-        longest = std::max(longest, *time);
+        longest = larger_of(longest, *time);
       }
     sequence<float> median;
     for (samples& t : took) {
-      std::nth_element(t.of, t.of + rounds / 2, t.of + rounds);
+      put_in_order(t.of, t.of + rounds);
       median.push(t.of[rounds / 2]);
     }
     int best = 0;

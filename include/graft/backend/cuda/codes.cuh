@@ -6,6 +6,7 @@
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/cuda/tensor.cuh>
 #include <graft/core/encodings.h>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -78,7 +79,7 @@ inline coded coded_of(const view& v) {
           p.offset,
           v.size[v.rank - 1]};
   const float* const values = p.how.codes == dtype::fp4 ? encodings::fp4_codes::table : encodings::nf4_codes::table;
-  std::copy_n(values, 16, c.table);
+  for (int k = 0; k < 16; ++k) c.table[k] = values[k];
   c.scale_count = planes_of(p.how, v.size[0], v.size[1]).scales;
   if (has_four_bits(p.how)) {
     while (1 << (c.shift + 1) <= p.how.block) ++c.shift;
@@ -120,7 +121,7 @@ inline result<view> place_codes(cudaStream_t stream, const view& host, buffer& i
                   {from.second_table, from.how.second_block > 0 ? 256 * 4 : 0, 0}};
   long long total = 0;
   for (piece& p : all) p.at = total, total += (p.bytes + 255) / 256 * 256;
-  if (status s = into.reserve(std::max(256LL, total)); !s) return s.failure();
+  if (status s = into.reserve(larger_of(256LL, total)); !s) return s.failure();
   char* const at = into.as<char>();
   for (const piece& p : all)
     if (p.bytes > 0)

@@ -9,9 +9,8 @@
 #include <graft/backend/cuda/gemm_mma.cuh>
 #include <graft/backend/cuda/tensor.cuh>
 #include <graft/backend/element_drops.h>
+#include <graft/core/few_numbers.h>
 #include <graft/plan/dropped.h>
-
-#include <algorithm>
 
 namespace graft::cuda {
 
@@ -55,7 +54,7 @@ struct dropped_args {
 
   int largest_rank() const {
     int most = 0;
-    for (int k = 0; k < terms; ++k) most = std::max(most, term[k].rank);
+    for (int k = 0; k < terms; ++k) most = larger_of(most, term[k].rank);
     return most;
   }
   // The kernels below; others are computed entry by entry.

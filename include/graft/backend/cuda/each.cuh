@@ -5,8 +5,8 @@
 #pragma once
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/ptx.cuh>
+#include <graft/core/few_numbers.h>
 
-#include <algorithm>
 #include <type_traits>
 
 namespace graft::cuda {
@@ -139,7 +139,7 @@ template <class Matrix> __global__ void each_matrix(long long n, Matrix m) {
 
 // Enough blocks to fill any device several times over; what is left is the kernels' own stride.
 inline unsigned blocks_for(long long n, long long per_block) {
-  return static_cast<unsigned>(std::min((n + per_block - 1) / per_block, 1LL << 16));
+  return static_cast<unsigned>(smaller_of((n + per_block - 1) / per_block, 1LL << 16));
 }
 template <class Element> status each(cudaStream_t stream, long long n, const Element& e, const char* name) {
   if (n <= 0) return ok;
@@ -163,7 +163,7 @@ struct on_stream {
   }
   // `work` is what a block has to do at once: small matrices take small blocks.
   template <class Matrix> status matrices(long long n, long long work, const Matrix& m, const char* name) const {
-    return blocks(n, static_cast<unsigned>(std::clamp((work + 31) / 32 * 32, 32LL, 256LL)), m, name);
+    return blocks(n, static_cast<unsigned>(between((work + 31) / 32 * 32, 32LL, 256LL)), m, name);
   }
   template <class Matrix> status blocks(long long n, unsigned threads, const Matrix& m, const char* name) const {
     if (n <= 0) return ok;

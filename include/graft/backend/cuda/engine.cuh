@@ -9,16 +9,20 @@
 #include <graft/backend/cuda/branches.cuh>
 #include <graft/backend/cuda/captured.cuh>
 #include <graft/backend/cuda/engine_memory.cuh>
+#include <graft/backend/cuda/linear_timing.cuh>
 #include <graft/backend/cuda/targets.h>
 #include <graft/backend/rank_exchange.h>
+#include <graft/core/few_numbers.h>
 #include <graft/derive/keep.h>
 
 namespace graft::cuda {
 
 class parameter_updates;
 
-template <class T> kernel_set every_kernel_of() {
-  return {all_kernels<T>(), &evaluate_node<every_op>, all_launchers<T>(), attention_for<T>(), all_mixed_kernels<T>()};
+// With attention by the kernels of models: engine_models.cuh.
+template <class T> kernel_set every_kernel_of();
+template <class T> kernel_set every_kernel_of_layers() {
+  return {all_kernels<T>(), &evaluate_node<every_op>, all_launchers<T>(), nullptr, all_mixed_kernels<T>()};
 }
 
 template <class T> struct engine {
@@ -67,7 +71,7 @@ template <class T> struct engine {
     const plan p = fuse(g, to);
     s.weight = s.weight || folded;
     if (p.launches.size() != 1 || p.products.size() != 1 || p.products[0].turn >= 0) return;
-    if (room.rank == 0) s.rank = std::max(s.rank, padded_rank(static_cast<int>(side_rank(g, p.products[0], sizes))));
+    if (room.rank == 0) s.rank = larger_of(s.rank, padded_rank(static_cast<int>(side_rank(g, p.products[0], sizes))));
     s.pre = s.pre || p.products[0].pre >= 0;
   }
   // A product has room for a factor of the input or for a side branch: where there are both, x is scaled by a kernel.
@@ -80,7 +84,7 @@ template <class T> struct engine {
     if (q.timer != nullptr && (file.empty() || file == q.timer->path())) return ok;
     const auto made = choice_timer::open(file);
     if (!made) return made.failure();
-    q.timer = *made, q.kernels.linear.timer = q.timer.get();
+    q.timer = *made, q.kernels.linear.timed = timed_by(q.timer.get());
     return ok;
   }
   static std::string note_on_choices(const queue& q) { return q.timer == nullptr ? std::string() : q.timer->note(); }

@@ -70,18 +70,18 @@ status engine<T>::evaluate(queue& q, const graph& g, const size_values& s, const
 template <class T>
 status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_values& s, leaf_views leaves,
                                           const std::vector<mutable_view>& outputs) {
-  std::deque<block> memory;
+  sequence<block> memory;
   for (id i = 0; i < g.size; ++i) {
     view& v = leaves[i];
     if (v.data == nullptr || g[i].what == op::scalar) continue;
-    result<view> placed = place(q, v, dtype::f32, memory.emplace_back());
+    result<view> placed = place(q, v, dtype::f32, memory.extend());
     if (!placed) return placed.failure();
     v = *placed;
   }
   std::vector<mutable_view> there(outputs.size());
   for (std::size_t k = 0; k < outputs.size(); ++k) {
     if (outputs[k].data == nullptr) continue;
-    if (status done = memory.emplace_back().memory().reserve(4 * outputs[k].count()); !done) return done;
+    if (status done = memory.extend().memory().reserve(4 * outputs[k].count()); !done) return done;
     there[k] = {memory.back().data(), dtype::f32, {outputs[k].count()}, 1};
   }
   if (status done = evaluate(q, g, s, leaves, there); !done) return done;

@@ -8,6 +8,7 @@
 #include <graft/backend/cuda/values.cuh>
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>
+#include <graft/core/few_numbers.h>
 
 #include <cstdint>
 #include <cstring>
@@ -135,7 +136,7 @@ class staged_memory {
     if (status s = check(cudaEventSynchronize(copied_), "waiting for the last copy"); !s) return s;
     if (host_ != nullptr) static_cast<void>(cudaFreeHost(std::exchange(host_, nullptr)));
     room_ = 0;
-    const long long room = std::max(4096LL, 2 * bytes);
+    const long long room = larger_of(4096LL, 2 * bytes);
     if (status s = check(cudaMallocHost(&host_, static_cast<std::size_t>(room)), "allocating pinned memory"); !s)
       return s;
     if (status s = device_.reserve(room); !s) return s;
@@ -195,7 +196,7 @@ GRAFT_CUDA_LIBRARY result<view> place_tensor(cudaStream_t stream, const view& ho
     return fail("a tensor of ", name_of(host.type), " cannot be brought to the GPU yet; use one of f32, bf16 or f16");
   const dtype type = host.type == dtype::i64 ? dtype::i64 : as;
   const long long n = host.count(), bytes = n * bits_of(type) / 8;
-  if (status s = into.reserve(std::max(16LL, bytes)); !s) return s.failure();
+  if (status s = into.reserve(larger_of(16LL, bytes)); !s) return s.failure();
   view placed{into.data(), type, {host.size[0], host.size[1], host.size[2], host.size[3]}, host.rank};
   std::vector<float> wide;
   const void* from = host.data;

@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine has for whole models: sampling, the steps of an optimizer, sums of gradients, rows with adapters of their
-// own. A program with layers alone does not read it.
+// What an engine has for whole models: attention, sampling, the steps of an optimizer, sums of gradients, rows with
+// adapters of their own. A program with layers alone does not read it.
 #pragma once
+#include <graft/backend/cuda/attention.cuh>
 #include <graft/backend/cuda/engine.cuh>
 #include <graft/backend/cuda/mixed_bank.cuh>
 #include <graft/backend/cuda/parameter_updates.cuh>
 #include <graft/backend/cuda/token_sampler.cuh>
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
 namespace graft::cuda {
+
+template <class T> kernel_set every_kernel_of() {
+  kernel_set all = every_kernel_of_layers<T>();
+  all.attention = attention_for<T>();
+  return all;
+}
 
 // The next token of each sequence.
 template <class T> class engine<T>::sampler {

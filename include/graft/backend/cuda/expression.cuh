@@ -37,8 +37,13 @@ template <class Inside, class Value> class expression_writer {
     unsigned steps[4], stride = 1;
     for (int k = 3; k >= 0; --k) steps[k] = t.d[k] == 1 ? 0 : stride, stride *= static_cast<unsigned>(t.d[k]);
     if (across) std::swap(steps[2], steps[3]);
+    const auto is = [&](int at) {
+      bool same = e_.operand[at].at == t.p.at;
+      for (int k = 0; k < 4; ++k) same = same && e_.stride[at][k] == steps[k];
+      return same;
+    };
     int at = 0;  // an operand that is read again is the same one
-    while (at < e_.operands && !(e_.operand[at].at == t.p.at && std::equal(steps, steps + 4, e_.stride[at]))) ++at;
+    while (at < e_.operands && !is(at)) ++at;
     if (at == e_.operands) ++e_.operands;
     for (int k = 0; k < 4; ++k) e_.stride[at][k] = steps[k];
     e_.operand[at] = t.p;

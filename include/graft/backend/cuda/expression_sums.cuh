@@ -6,6 +6,7 @@
 #pragma once
 #include <graft/backend/cuda/expression_steps.cuh>
 #include <graft/backend/cuda/sum_form.h>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -199,13 +200,13 @@ status add_up(cudaStream_t stream, const expression_eights<false>& wide, const c
     return on.rows((rows + 3LL) / expression_narrow_row_sums::together,
                    expression_narrow_row_sums{wide, out, rows, wide.multiplies()}, "sums of rows");
   else if constexpr (Form == sum_form::rows)
-    return on.blocks(rows, std::clamp((wide.width / 8 + 31) / 32 * 32, 32U, 256U), expression_row_sums{wide, out},
+    return on.blocks(rows, between((wide.width / 8 + 31) / 32 * 32, 32U, 256U), expression_row_sums{wide, out},
                      "sums of rows");
   else
     return sum_columns_by_parts(stream, expression_column_sums{wide, out, rows, wide.multiplies()});
 }
 template <class Sums = expression_sums> status add_up_any(cudaStream_t stream, const Sums& sums) {
-  const unsigned threads = std::clamp((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U),
+  const unsigned threads = between((sums.added() / 4 + 31) / 32 * 32, 32U, 1024U),
                  numbers = sums.to[0] * sums.to[1] * sums.to[2] * sums.to[3];
   const bool stack = sums.to[0] * sums.to[1] == 1 && sums.to[2] == sums.size[2] && sums.to[3] == sums.size[3];
   if (expression_eights<false> wide{sums.e, sums.out, sums.size[3], {}};

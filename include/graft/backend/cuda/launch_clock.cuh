@@ -4,9 +4,9 @@
 #pragma once
 #include <graft/backend/cuda/error.h>
 #include <graft/backend/timed_launch.h>
+#include <graft/core/few_numbers.h>
 #include <graft/core/sequence.h>
 
-#include <algorithm>
 #include <vector>
 
 namespace graft::cuda {
@@ -33,7 +33,7 @@ class launch_clock {
   // All launches since it was read last; waits for them.
   result<sequence<timed_launch>> read() {
     sequence<timed_launch> all;
-    std::vector<double> empty;
+    sequence<double> empty;
     if (used_ > 0)
       if (status s = check(cudaEventSynchronize(notes_[used_ - 1].at), "waiting for launches"); !s) return s.failure();
     for (int i = 1; i < used_; ++i) {
@@ -41,14 +41,14 @@ class launch_clock {
       if (status s = check(cudaEventElapsedTime(&milliseconds, notes_[i - 1].at, notes_[i].at), "timing a launch"); !s)
         return s.failure();
       if (notes_[i].launch == 0)  // from the end of a plan to the beginning of the next one nothing runs
-        empty.push_back(1e-3 * milliseconds);
+        empty.push(1e-3 * milliseconds);
       else if (notes_[i].of == notes_[i - 1].of)
         all.push({notes_[i].of, notes_[i - 1].launch, 1e-3 * milliseconds});
     }
     used_ = 0;
-    std::sort(empty.begin(), empty.end());
+    put_in_order(empty.begin(), empty.end());
     const double apart = empty.empty() ? 0 : empty[empty.size() / 4];
-    for (timed_launch& t : all) t.seconds = std::max(0.0, t.seconds - apart);
+    for (timed_launch& t : all) t.seconds = larger_of(0.0, t.seconds - apart);
     return all;
   }
 

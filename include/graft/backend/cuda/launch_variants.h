@@ -5,9 +5,9 @@
 // Knows nothing of CUDA.
 #pragma once
 #include <graft/backend/cuda/attention_choice.h>
+#include <graft/core/few_numbers.h>
 #include <graft/core/sequence.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -79,7 +79,7 @@ inline ways<linear_choice> ways_of(const product_shape& p, const target& device,
     const bool tiled = c.how == way::gemm || c.how == way::gemm_two;
     if ((c.how != way::stream && !tiled && c.how != rule.how) || c.beside != rule.beside) continue;
     if (v.group > 0) {
-      if (!tiled || std::min(v.group, m_pairs) == std::min(c.group, m_pairs)) continue;
+      if (!tiled || smaller_of(v.group, m_pairs) == smaller_of(c.group, m_pairs)) continue;
       if (c.owners > 0 && !owners_are_resident(c.owners, v.group, m_pairs, c.pairs)) continue;
       c.group = v.group;
     }

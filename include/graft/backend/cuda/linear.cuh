@@ -10,8 +10,6 @@
 #include <graft/backend/cuda/sum_operand.h>
 #include <graft/backend/cuda/tensor_map.h>
 
-#include <variant>
-
 namespace graft::cuda {
 
 struct linear_operands {
@@ -45,6 +43,31 @@ struct parts_call {
   sum_maps maps;
   sum_args args;
 };
+// The arguments of a kernel of one of these families. A union of our own: std::variant is a hundred functions in every
+// file with a layer.
+class launch_arguments {
+ public:
+  launch_arguments() : tiles_{} {}
+  tile_args& make_tiles() { return of_ = family::tiles, tiles_ = {}; }
+  gemm_call& make_gemm() { return of_ = family::gemm, gemm_ = {}; }
+  stream_call& make_stream() { return of_ = family::stream, stream_ = {}; }
+  parts_call& make_parts() { return of_ = family::parts, parts_ = {}; }
+  // Null where they are of another family.
+  tile_args* tiles() { return of_ == family::tiles ? &tiles_ : nullptr; }
+  gemm_call* gemm() { return of_ == family::gemm ? &gemm_ : nullptr; }
+  stream_call* stream() { return of_ == family::stream ? &stream_ : nullptr; }
+  parts_call* parts() { return of_ == family::parts ? &parts_ : nullptr; }
+
+ private:
+  enum class family : unsigned char { tiles, gemm, stream, parts };
+  family of_ = family::tiles;
+  union {
+    tile_args tiles_;
+    gemm_call gemm_;
+    stream_call stream_;
+    parts_call parts_;
+  };
+};
 // One kernel with everything it is launched with.
 struct bound_launch {
   kernel_entry what{};
@@ -53,7 +76,7 @@ struct bound_launch {
   unsigned fixed = 0;  // attributes of every launch; the one behind them lets it begin before the kernel ahead ends
   bool may_chain = false;
   const char* name = "";
-  std::variant<tile_args, gemm_call, stream_call, parts_call> with{};
+  launch_arguments with{};
 };
 struct bound_linear {
   int device = 0, count = 0;  // of kernels: none for an empty product, one, or a shrink and the product
@@ -99,7 +122,7 @@ inline void* place_of_s(const linear_operands& o, const linear_choice& c) {
 
 inline status bind_stream(bound_launch& b, const linear_kernels& kernels, dtype type, const stream_choice& c,
                           stream_args g, const matrix& x, int rank, const stream_layer* layers, int count, bool chain) {
-  stream_call& to = b.with.emplace<stream_call>();
+  stream_call& to = b.with.make_stream();
   g.m = static_cast<int>(x.rows);
   g.k_steps = static_cast<int>((x.cols + 63) / 64);
   const int tokens = (g.m + 7) / 8 * 8;  // others of the kernel's stay as they lie: nothing of theirs is stored
@@ -142,7 +165,7 @@ inline status bind_gemm(bound_launch& b, const linear_kernels& kernels, const pr
                         const linear_operands& o) {
   void* s_at = place_of_s(o, c);
   const int kernel_rank = c.how == way::gemm ? p.rank : 0, extra = c.how == way::gemm_two ? (p.rank + 63) / 64 : 0;
-  gemm_call& to = b.with.emplace<gemm_call>();
+  gemm_call& to = b.with.make_gemm();
   to.args = {static_cast<int>(p.m),
              p.n,
              p.k,
@@ -198,7 +221,7 @@ inline status bind_narrow(bound_launch& b, const linear_kernels& kernels, dtype 
 inline status bind_parts(bound_launch& b, const linear_kernels& kernels, dtype type, const linear_choice& c,
                          const matrix& x, const matrix& w, void* y) {
   using shape = sum_shape<wide_rank, sum_of::rows>;
-  parts_call& to = b.with.emplace<parts_call>();
+  parts_call& to = b.with.make_parts();
   if (status s = make_map(to.maps.z, type, x, sum_columns, 64); !s) return s;
   if (status s = make_map(to.maps.q, type, w, wide_rank, 64); !s) return s;
   to.args = {static_cast<int>((x.cols + sum_step - 1) / sum_step),
@@ -233,29 +256,29 @@ inline status bind_shrink(bound_launch& b, const linear_kernels& kernels, const 
 }
 // The kernels without tensor maps: the shrink is the same kernel with A as its weight.
 inline status bind_tiles(bound_launch& b, const linear_kernels& kernels, way how, const tile_args& g) {
-  b.with = g;
+  b.with.make_tiles() = g;
   const int tile = how == way::mma ? mma::tile : simt::tile;
   const dim3 grid(static_cast<unsigned>((g.n + tile - 1) / tile), static_cast<unsigned>((g.m + tile - 1) / tile));
   return finish(b, how == way::mma ? kernels.mma : kernels.simt, grid, name_of(how), 1, false, false);
 }
 inline status point_x(bound_launch& b, const void* x) {
-  if (auto* g = std::get_if<gemm_call>(&b.with)) return move_map(g->maps.x, x);
-  if (auto* s = std::get_if<stream_call>(&b.with)) return move_map(s->args.by_row ? s->maps.w[0] : s->maps.x[0], x);
-  if (auto* t = std::get_if<parts_call>(&b.with)) return move_map(t->maps.z, x);
-  std::get_if<tile_args>(&b.with)->x = x;
+  if (auto* g = b.with.gemm()) return move_map(g->maps.x, x);
+  if (auto* s = b.with.stream()) return move_map(s->args.by_row ? s->maps.w[0] : s->maps.x[0], x);
+  if (auto* t = b.with.parts()) return move_map(t->maps.z, x);
+  b.with.tiles()->x = x;
   return ok;
 }
 inline status point_y(bound_launch& b, void* y, const void* residual) {
-  if (auto* g = std::get_if<gemm_call>(&b.with)) {
+  if (auto* g = b.with.gemm()) {
     if (residual != nullptr)
       if (status s = move_map(g->maps.residual, residual); !s) return s;
     return g->args.residual = residual, move_map(g->maps.y, y);
   }
-  if (auto* s = std::get_if<stream_call>(&b.with))
+  if (auto* s = b.with.stream())
     s->args.segment[0].y = y, s->args.segment[0].residual = residual;
-  else if (auto* p = std::get_if<parts_call>(&b.with))
+  else if (auto* p = b.with.parts())
     p->args.to.at = y;
-  else if (auto* t = std::get_if<tile_args>(&b.with))
+  else if (auto* t = b.with.tiles())
     t->y = y, t->residual = residual;
   return ok;
 }
@@ -328,11 +351,11 @@ inline status point(bound_linear& b, const void* x, void* y, const void* residua
 inline status point(bound_linear& b, dtype type, const beside_sum* sums) {
   if (b.count == 0 || b.beside == 0 || (sums[0] == b.sums[0] && sums[1] == b.sums[1])) return ok;
   b.sums[0] = sums[0], b.sums[1] = sums[1];
-  return detail::bind_sums(*std::get_if<gemm_call>(&b.at[b.count - 1].with), type, b.beside, sums);
+  return detail::bind_sums(*b.at[b.count - 1].with.gemm(), type, b.beside, sums);
 }
 // The same for `layers` that were bound together: an x for each, and `count` outputs.
 inline status point(bound_linear& b, const void* const* x, int layers, void* const* y, int count) {
-  stream_call& to = *std::get_if<stream_call>(&b.at[0].with);
+  stream_call& to = *b.at[0].with.stream();
   for (int i = 0; i < layers; ++i) {
     if (x[i] == b.each[i]) continue;
     if (status s = move_map(to.maps.x[i], x[i]); !s) return s;
@@ -344,7 +367,7 @@ inline status point(bound_linear& b, const void* const* x, int layers, void* con
 
 // Norms ahead of x and behind y, of this call. False: it is not a kernel that may have them inside.
 inline bool take_norms(bound_linear& b, const norm_ahead& ahead, const norm_behind& behind) {
-  auto* const s = b.count == 1 ? std::get_if<stream_call>(&b.at[0].with) : nullptr;
+  auto* const s = b.count == 1 ? b.at[0].with.stream() : nullptr;
   if (s == nullptr || s->args.m > most_normed_tokens) return ahead.squares == nullptr && behind.gain == nullptr;
   s->args.ahead = ahead, s->args.behind = behind;
   return true;
@@ -358,14 +381,14 @@ inline status launch(cudaStream_t stream, bound_linear& b, bool chained) {
     const cudaLaunchConfig_t how{k.grid, dim3(k.what.threads), k.what.shared,
                                  stream, k.attributes,         k.fixed + (chained && k.may_chain ? 1 : 0)};
     void* arguments[4] = {};
-    if (auto* g = std::get_if<gemm_call>(&k.with))
+    if (auto* g = k.with.gemm())
       arguments[0] = &g->maps, arguments[1] = &g->args, arguments[2] = &g->sum_maps, arguments[3] = &g->sums;
-    else if (auto* s = std::get_if<stream_call>(&k.with))
+    else if (auto* s = k.with.stream())
       arguments[0] = &s->maps, arguments[1] = &s->args;
-    else if (auto* p = std::get_if<parts_call>(&k.with))
+    else if (auto* p = k.with.parts())
       arguments[0] = &p->maps, arguments[1] = &p->args;
     else
-      arguments[0] = std::get_if<tile_args>(&k.with);
+      arguments[0] = k.with.tiles();
     if (status s = launch(how, k.what.kernel, arguments, k.name); !s) return s;
   }
   return ok;

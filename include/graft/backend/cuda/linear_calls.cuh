@@ -53,14 +53,8 @@ class linear_calls {
   // A launch that reads what it writes cannot be repeated, and so not be timed.
   result<linear_choice> choice(const product_shape& p, const linear_operands& o) const {
     const bool repeats = o.y != o.residual && !o.sums[0].adds && !o.sums[1].adds;
-    if (kernels_->timer == nullptr || !repeats || p.m == 0) return choose(p, device_, kernels_->have);
-    choice_timer& timer = *kernels_->timer;
-    return timer.choose("product " + name_of(p), size_class(p.m), ways_of(p, device_, kernels_->have),
-                        [&](const linear_choice& c) -> status {
-                          bound_linear trial;
-                          if (status s = bind(trial, *kernels_, p, c, o); !s) return s;
-                          return launch(timer.stream(), trial, true);
-                        });
+    if (kernels_->timed.by == nullptr || !repeats || p.m == 0) return choose(p, device_, kernels_->have);
+    return kernels_->timed.product(*kernels_, device_, p, o);
   }
   struct kept {
     long long m = 0, used = 0;  // used: the call that used it last; 0: never

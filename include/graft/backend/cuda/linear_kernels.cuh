@@ -3,7 +3,6 @@
 // refers to one. A program may compile a list in a file of its own (extern template).
 #pragma once
 #include <graft/backend/cuda/across_few.cuh>
-#include <graft/backend/cuda/choice_timer.cuh>
 #include <graft/backend/cuda/code_calls.cuh>
 #include <graft/backend/cuda/gemm_dots.cuh>
 #include <graft/backend/cuda/gemm_mma.cuh>
@@ -13,10 +12,25 @@
 #include <graft/backend/cuda/stream_kernel.cuh>
 #include <graft/backend/cuda/sum_tokens.cuh>
 
-#include <iterator>
-#include <utility>
+#include <bit>
+#include <cstdint>
 
 namespace graft::cuda {
+
+class choice_timer;
+struct linear_kernels;
+struct linear_operands;
+struct matrix;
+struct stream_layer;
+// Launches that are chosen by timing them, as pointers: a program that leaves it to the rules does not compile how
+// (linear_timing.cuh).
+struct timed_choices {
+  choice_timer* by = nullptr;  // null: rules choose
+  result<linear_choice> (*product)(const linear_kernels&, const target&, const product_shape&,
+                                   const linear_operands&) = nullptr;
+  result<stream_choice> (*together)(const linear_kernels&, const target&, const matrix& x, const product_shape*,
+                                    const stream_layer*, int count) = nullptr;
+};
 
 struct linear_kernels {
   kernel_list have{};
@@ -26,26 +40,24 @@ struct linear_kernels {
   kernel_entry turn[2], dots_turn;
   status (*across)(cudaStream_t, const across_args&) = nullptr;
   code_kernels codes{};
-  choice_timer* timer = nullptr;  // null: rules choose among them
+  timed_choices timed{};
 
   void add(const linear_kernels& more) {
     have = have | more.have;
-    for (std::size_t i = 0; i < std::size(gemm); ++i)
-      if (more.gemm[i].kernel != nullptr) gemm[i] = more.gemm[i];
-    for (std::size_t i = 0; i < std::size(stream); ++i)
-      if (more.stream[i].kernel != nullptr) stream[i] = more.stream[i];
-    for (std::size_t i = 0; i < std::size(sum); ++i)
-      if (more.sum[i].kernel != nullptr) sum[i] = more.sum[i];
-    for (std::size_t i = 0; i < std::size(beside); ++i)
-      if (more.beside[i].kernel != nullptr) beside[i] = more.beside[i];
-    for (std::size_t i = 0; i < std::size(turn); ++i)
-      if (more.turn[i].kernel != nullptr) turn[i] = more.turn[i];
+    take(gemm, more.gemm), take(stream, more.stream), take(sum, more.sum), take(beside, more.beside);
+    take(turn, more.turn);
     if (more.dots_turn.kernel != nullptr) dots_turn = more.dots_turn;
     if (more.by_parts.kernel != nullptr) by_parts = more.by_parts;
     if (more.across != nullptr) across = more.across;
     if (more.simt.kernel != nullptr) simt = more.simt;
     if (more.mma.kernel != nullptr && (mma.kernel == nullptr || more.have.has_mma())) mma = more.mma;
     codes.add(more.codes);
+  }
+
+ private:
+  template <int N> static void take(kernel_entry (&mine)[N], const kernel_entry (&more)[N]) {
+    for (int i = 0; i < N; ++i)
+      if (more[i].kernel != nullptr) mine[i] = more[i];
   }
 };
 
@@ -82,23 +94,31 @@ template <class T, int Bit> kernel_entry stream_entry() {
           static_cast<unsigned>(stream_block<T, tokens, rows, splits, rank, any>::launched),
           stream_shape<tokens, rows, splits, rank>::bytes};
 }
-template <class T, std::uint64_t Streams, std::uint32_t Gemms, int... G, int... S>
-linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<int, S...>) {
+// The kernel of each bit.
+template <class T, std::uint32_t Gemms> void add_gemms(linear_kernels& k) {
+  if constexpr (Gemms != 0) {
+    constexpr int bit = std::countr_zero(Gemms);
+    k.gemm[bit] = gemm_entry<T, bit>();
+    add_gemms<T, Gemms&(Gemms - 1)>(k);
+  }
+}
+template <class T, std::uint64_t Streams> void add_streams(linear_kernels& k) {
+  if constexpr (Streams != 0) {
+    constexpr int bit = std::countr_zero(Streams);
+    k.stream[bit] = stream_entry<T, bit>();
+    add_streams<T, Streams&(Streams - 1)>(k);
+  }
+}
+template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels compiled() {
   linear_kernels k;
   k.have = {Streams, Gemms};
-  auto gemm = [&]<int Bit>(std::integral_constant<int, Bit>) {
-    if constexpr ((Gemms >> Bit & 1) != 0) k.gemm[Bit] = gemm_entry<T, Bit>();
-  };
-  auto stream = [&]<int Bit>(std::integral_constant<int, Bit>) {
-    if constexpr ((Streams >> Bit & 1) != 0) k.stream[Bit] = stream_entry<T, Bit>();
-  };
-  auto sum = [&]<int Rank>(std::integral_constant<int, Rank>) {
+  auto sum = [&]<int Rank>() {
     if constexpr ((Gemms >> kernel_list::sum_bit(Rank) & 1) != 0) k.sum[sum_index(Rank)] = sum_entry<T, Rank>();
     if constexpr (Rank <= 64 && (Gemms >> kernel_list::beside_bit(Rank) & 1) != 0)
       k.beside[rank_index(Rank)] = beside_entry<T, Rank>();
   };
-  sum(std::integral_constant<int, 16>{}), sum(std::integral_constant<int, 32>{}),
-      sum(std::integral_constant<int, 64>{}), sum(std::integral_constant<int, wide_rank>{});
+  sum.template operator()<16>(), sum.template operator()<32>(), sum.template operator()<64>();
+  sum.template operator()<wide_rank>();
   if constexpr ((Gemms >> kernel_list::turn_bit(false) & 1) != 0)
     k.turn[0] = {address_of(&gemm_turn_kernel<T, false>), 384, gemm_shape<256, 0>::bytes};
   if constexpr ((Gemms >> kernel_list::turn_bit(true) & 1) != 0)
@@ -106,8 +126,8 @@ linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<
     k.dots_turn = dots_entry<T, true>();
   if constexpr ((Gemms >> kernel_list::beside_bit(0) & 1) != 0) k.beside[0] = dots_entry<T, false>();
   if constexpr ((Gemms >> kernel_list::by_parts_bit & 1) != 0) k.by_parts = sum_entry<T, wide_rank, sum_of::rows>();
-  (gemm(std::integral_constant<int, G>{}), ...);
-  (stream(std::integral_constant<int, S>{}), ...);
+  add_gemms<T, Gemms&((1U << 2 * gemm_variants) - 1)>(k);
+  add_streams<T, Streams&((std::uint64_t{1} << kernel_list::across_bit) - 1)>(k);
   return k;
 }
 }  // namespace detail
@@ -115,8 +135,7 @@ linear_kernels compiled(std::integer_sequence<int, G...>, std::integer_sequence<
 template <class T, std::uint64_t Streams, std::uint32_t Gemms> linear_kernels compiled_kernels() {
   linear_kernels k;
   if constexpr (sizeof(T) == 2) {
-    k = detail::compiled<T, Streams, Gemms>(std::make_integer_sequence<int, 2 * gemm_variants>{},
-                                            std::make_integer_sequence<int, 3 * stream_shapes * ranks>{});
+    k = detail::compiled<T, Streams, Gemms>();
     constexpr bool on_hopper = (Streams >> kernel_list::mma_bit & 1) != 0;
     k.mma = {detail::address_of(&gemm_mma_kernel<T, on_hopper>), mma::threads, 0};
     if constexpr ((Streams >> kernel_list::across_bit & 1) != 0) k.across = &multiply_across<T>;
@@ -129,8 +148,7 @@ template <class T, int Tile> linear_kernels all_gemms() {
   constexpr int first = kernel_list::gemm_bit(Tile, 0);
   constexpr std::uint32_t own = ((1U << gemm_variants) - 1) << first;
   if constexpr (sizeof(T) == 2)
-    return detail::compiled<T, 0, every_kernel().gemms & own>(std::make_integer_sequence<int, first + gemm_variants>{},
-                                                              std::integer_sequence<int>{});
+    return detail::compiled<T, 0, every_kernel().gemms & own>();
   else
     return {};
 }
@@ -146,8 +164,7 @@ template <class T, int Tokens> linear_kernels all_streams() {
   constexpr int first = kernel_list::stream_bit(Tokens, 0, 0), count = stream_shapes * ranks;
   constexpr std::uint64_t own = ((std::uint64_t{1} << count) - 1) << first;
   if constexpr (sizeof(T) == 2)
-    return detail::compiled<T, every_kernel().streams & own, 0>(std::integer_sequence<int>{},
-                                                                std::make_integer_sequence<int, first + count>{});
+    return detail::compiled<T, every_kernel().streams & own, 0>();
   else
     return {};
 }

@@ -8,6 +8,7 @@
 #include <graft/backend/cuda/mixed_blocks.h>
 #include <graft/backend/mixed_plan.h>
 
+#include <algorithm>
 #include <map>
 #include <span>
 
@@ -100,7 +101,7 @@ template <class T> class mixed_bank {
   status read(const block& base, const block& with, std::vector<mixed_record>& records) const {
     const planned_block<leaf_of> one = planned(base), other = planned(with);
     return match_products(one, other, [&](int k, int at) -> status {
-      const bound_product<T>& found = with.with->products[static_cast<std::size_t>(at)];
+      const bound_product<T>& found = with.with->products[at];
       if (found.rank() > max_mixed_rank)
         return fail("a side branch of rank ", found.rank(), " is larger than ", max_mixed_rank,
                     ", which rows may have one by one; they run as a group");

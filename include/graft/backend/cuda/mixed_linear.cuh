@@ -10,8 +10,6 @@
 #include <graft/backend/cuda/mixed_stream.cuh>
 #include <graft/backend/cuda/mixed_tiles.cuh>
 
-#include <algorithm>
-
 namespace graft::cuda {
 
 struct mixed_kernels {
@@ -68,7 +66,7 @@ template <class T> mixed_kernels all_mixed_streams() {
 template <class T> mixed_kernels all_mixed_kernels() {
   mixed_kernels k = all_mixed_streams<T>();
   const mixed_kernels many = all_mixed_gemms<T>();
-  std::copy(std::begin(many.gemm), std::end(many.gemm), k.gemm);
+  for (int i = 0; i < 2 * ranks; ++i) k.gemm[i] = many.gemm[i];
   return k;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/cuda/launchers.cuh>
 #include <graft/backend/cuda/values.cuh>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -52,7 +53,7 @@ class parameter_expressions {
     if (const auto room = v.own_room(root); !room) return room.failure();
     status found = ok;
     expression_writer writer(
-        g, [&](id i) { return std::find(nodes.begin(), nodes.end(), i) != nodes.end(); },
+        g, [&](id i) { return is_among(nodes.begin(), nodes.end(), i); },
         [&](id i) {
           const result<tensor<float>> read = v.numbers(stream, i);
           if (!read) found = read.failure();

@@ -8,6 +8,7 @@
 #include <graft/backend/cuda/library.h>
 #include <graft/backend/update_piece.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>

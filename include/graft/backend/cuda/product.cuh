@@ -8,8 +8,7 @@
 #include <graft/backend/cuda/stack_products.cuh>
 #include <graft/backend/cuda/targets.h>
 #include <graft/backend/cuda/tensor.cuh>
-
-#include <algorithm>
+#include <graft/core/few_numbers.h>
 
 namespace graft::cuda {
 
@@ -182,7 +181,7 @@ constexpr narrow_types narrow_types_of(dtype computes) {
 // Stacks of matrices, a wide one times a narrow one, and large ones (RandLoRA's 4096 x 4096 take 11 ms on the ordinary
 // cores): what the tensor cores are worth rounding an operand for.
 template <class Real> bool takes_tensor_cores(const products<Real>& p) {
-  const long long least = std::min(p.rows, p.cols);
+  const long long least = smaller_of(p.rows, p.cols);
   return p.stacked || (p.depth >= 256 && (least <= product_side || least >= 512));
 }
 // The same as stacks for those. A flat product is a stack of 64 rows each; a block goes through many matrices.
@@ -190,9 +189,9 @@ template <class T> status launch_stacks(const on_stream& on, dim3 grid, products
   const bool flat = p.count() == 1 && !p.sum && partial == nullptr;
   if (flat && p.rows % product_side == 0 && p.cols <= product_side && p.depth <= stacked::deep) {
     p.stack[1] = p.rows / product_side, p.rows = product_side, p.a.outer[1] = product_side * p.a.step;
-    grid = dim3(1, 1, static_cast<unsigned>(std::min(p.stack[1], 65535LL)));
+    grid = dim3(1, 1, static_cast<unsigned>(smaller_of(p.stack[1], 65535LL)));
   }
-  grid.z = std::min(grid.z, 528U);
+  grid.z = smaller_of(grid.z, 528U);
   return launch(on.stream, &stacked_products<T, products<float>>, grid, stacked::threads, "matmul", p, partial);
 }
 template <class Real, narrow_types Narrow>
@@ -222,7 +221,7 @@ status multiply(const on_stream& on, const products<Real>& p, Real* scratch = nu
   const long long tiles = (p.rows + product_side - 1) / product_side * ((p.cols + product_side - 1) / product_side);
   if (tiles > 0x7fffffffLL) return fail("a product of ", p.rows, " x ", p.cols, " has more tiles than a grid");
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(parts),
-                  static_cast<unsigned>(std::min(results, 65535LL)));
+                  static_cast<unsigned>(smaller_of(results, 65535LL)));
   Real* const partial = parts > 1 ? scratch : nullptr;
   if (status s = launch_tiles<Real, Narrow>(on, grid, p, partial); !s) return s;
   return parts == 1 ? status(ok) : on.elements(entries, product_parts<Real>{p, scratch, entries, parts}, "matmul");

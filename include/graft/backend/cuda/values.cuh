@@ -9,6 +9,7 @@
 #include <graft/backend/cuda/library.h>
 #include <graft/backend/cuda/memory.h>
 #include <graft/backend/rank_exchange.h>
+#include <graft/core/few_numbers.h>
 #include <graft/derive/walk.h>
 
 namespace graft::cuda {
@@ -33,7 +34,9 @@ class values {
   // Where the numbers of codes are read, and how they are stored there.
   void decode_into(const code_panel* panel, dtype as) { panel_ = panel, panel_type_ = as; }
   bool has_codes() const {
-    return std::any_of(leaves_.begin(), leaves_.end(), [](const view& v) { return v.beside != nullptr; });
+    for (const view& v : leaves_)
+      if (v.beside != nullptr) return true;
+    return false;
   }
   // Bytes of the largest weight that is codes, but for those that are only looked up.
   long long panel_bytes(dtype as) const {
@@ -41,9 +44,9 @@ class values {
     for (id i = 0; i < g_->size; ++i)
       for (int o = 0; o < 3; ++o)
         if (const view* codes = codes_of((*g_)[i].operand(o)); codes != nullptr && (*g_)[i].what != op::gather)
-          most = std::max(most, codes->count() * bits_of(as) / 8);
+          most = larger_of(most, codes->count() * bits_of(as) / 8);
     for (int k = 0; k < g_->outs; ++k)
-      if (const view* codes = codes_of(g_->out[k].at)) most = std::max(most, codes->count() * bits_of(as) / 8);
+      if (const view* codes = codes_of(g_->out[k].at)) most = larger_of(most, codes->count() * bits_of(as) / 8);
     return most;
   }
   // Bytes of extra memory that computing a node takes, or one of the nodes of `wanted` at most.
@@ -51,7 +54,7 @@ class values {
   long long scratch(const node_set& wanted) const {
     long long most = 0;
     for (id i = 0; i < g_->size; ++i)
-      if (wanted[i]) most = std::max(most, scratch(i));
+      if (wanted[i]) most = larger_of(most, scratch(i));
     return most;
   }
   // Where that lies from now on.
