@@ -39,8 +39,8 @@ struct expression {
 };
 
 // The same on eight neighbours of a row at once, by 16-byte accesses: where operands have all elements, or are one row or
-// one number. A step is uniform, so that the place of each value on the stack is known when the code is written: it stays
-// in registers. `Rounds`: the result is stored in 16 bits, and exponentials and quotients need no more than that.
+// one number. Here too the top of the stack is the first. `Rounds`: the result is stored in 16 bits, and exponentials and
+// quotients need no more than that.
 template <bool Rounds> struct expression_eights {
   enum class form : unsigned char { none, whole, row, number, stepped };  // stepped: by whole rows, some of them again
   static constexpr int deep = most_expression_depth_by_token;
@@ -152,19 +152,21 @@ template <bool Rounds> struct expression_eights {
   }
   // The eight elements behind 8 i.
   __device__ __forceinline__ void value(float (&to)[8], long long i) const {
-    float v[deep][8];
-    int depth = 0;
+    float v[deep][8] = {};
     for (int s = 0; s < e.steps; ++s) {
       const unsigned step = e.step[s];
       const auto what = static_cast<op>(step);
-      const bool reads = (step & expression::reads) != 0, combines = !reads && takes_two(what);
+      if ((step & expression::reads) != 0) {
 #pragma unroll
-      for (int d = 0; d < deep; ++d) {
-        if (reads && depth == d) read(v[d], static_cast<int>(step & ~unsigned{expression::reads}), 8 * i);
-        if (d > 0 && combines && depth == d + 1) two(what, v[d - 1], v[d]);
-        if (!reads && !combines && depth == d + 1) one(what, v[d]);
+        for (int d = deep - 1; d > 0; --d) each_of(v[d], [&](int k) { return v[d - 1][k]; });
+        read(v[0], static_cast<int>(step & ~unsigned{expression::reads}), 8 * i);
+      } else if (takes_two(what)) {
+        two(what, v[1], v[0]);
+#pragma unroll
+        for (int d = 0; d + 1 < deep; ++d) each_of(v[d], [&](int k) { return v[d + 1][k]; });
+      } else {
+        one(what, v[0]);
       }
-      depth += reads ? 1 : combines ? -1 : 0;
     }
     each_of(to, [&](int k) { return v[0][k]; });
   }

@@ -114,14 +114,18 @@ __global__ void __launch_bounds__(product_threads) tiled_products(products<Real>
           for (int j = 0; j < 4; ++j) acc[i][j] += x[i] * y[j];
       }
     }
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j)
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i)  // each row comes to the place of the first: registers have no index
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
         if (const long long r = row0 + ty + 16 * i, c = col0 + tx + 16 * j; r < p.rows && c < p.cols) {
           if (partial == nullptr)
-            p.store(m, r, c, acc[i][j]);
+            p.store(m, r, c, acc[0][j]);
           else
-            partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[i][j];
+            partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[0][j];
         }
+        for (int k = 0; k < 3; ++k) acc[k][j] = acc[k + 1][j];
+      }
   }
 }
 // An entry of the results from its parts, in their order.
