@@ -6,6 +6,7 @@
 #include <graft/io/adapter_config.h>
 #include <graft/io/bitsandbytes.h>
 #include <graft/io/gguf.h>
+#include <graft/io/peft/source.h>
 #include <graft/io/peft_layer.h>
 #include <graft/run/layer.h>
 

@@ -3,15 +3,11 @@
 // Writing goes to a new file beside the target which is then renamed over it, so the target is at every moment either
 // the old file or the complete new one, also when the disk is full or another process has the old one mapped.
 #pragma once
+#include <graft/core/library.h>
 #include <graft/io/wording.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,19 +22,59 @@ struct file_closer {
 };
 using open_file = std::unique_ptr<std::FILE, file_closer>;
 
-inline text reason(int code) { return clipped(std::strerror(code)); }
+GRAFT_LIBRARY text reason(int code);
 
 // A std::filesystem::path is one too.
-inline bool is_directory(const std::string& path) {
+GRAFT_LIBRARY bool is_directory(const std::string& path);
+GRAFT_LIBRARY bool exists(const std::string& path);
+GRAFT_LIBRARY result<std::uint64_t> regular_file_size(const std::string& name);
+GRAFT_LIBRARY result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file);
+
+// What a file is to hold, piece after piece, so that a large tensor is written from where it lies.
+using file_parts = std::span<const std::span<const std::byte>>;
+
+// Called before each call that changes the disk: to show progress, or, in tests, to be killed there.
+struct save_watch {
+  void (*before_step)(void* state) = nullptr;
+  void* state = nullptr;
+  void step() const {
+    if (before_step != nullptr) before_step(state);
+  }
+};
+
+// fclose can be the first call that sees a full disk, so its answer counts like that of fwrite.
+GRAFT_LIBRARY status write_and_close(open_file f, const std::string& name, file_parts parts,
+                                     const save_watch& watch = {});
+// A name beside this one that no other call and no other process uses.
+GRAFT_LIBRARY std::string name_beside(const std::string& name);
+GRAFT_LIBRARY status write_file(const std::string& name, file_parts parts);
+GRAFT_LIBRARY status write_file(const std::string& name, std::span<const std::byte> content);
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+namespace graft::io {
+
+GRAFT_LIBRARY text reason(int code) { return clipped(std::strerror(code)); }
+
+GRAFT_LIBRARY bool is_directory(const std::string& path) {
   struct stat found {};
   return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
-inline bool exists(const std::string& path) {
+
+GRAFT_LIBRARY bool exists(const std::string& path) {
   struct stat found {};
   return ::stat(path.c_str(), &found) == 0;
 }
 
-inline result<std::uint64_t> regular_file_size(const std::string& name) {
+GRAFT_LIBRARY result<std::uint64_t> regular_file_size(const std::string& name) {
   struct stat found {};
   if (::stat(name.c_str(), &found) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return fail_in(name, "there is no such file");
@@ -49,7 +85,7 @@ inline result<std::uint64_t> regular_file_size(const std::string& name) {
   return static_cast<std::uint64_t>(found.st_size);
 }
 
-inline result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file) {
+GRAFT_LIBRARY result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit) {
   return guarded(name, [&]() -> result<std::vector<std::byte>> {
     const result<std::uint64_t> size = regular_file_size(name);
     if (!size) return size.failure();
@@ -65,20 +101,7 @@ inline result<std::vector<std::byte>> read_file(const std::string& name, std::ui
   });
 }
 
-// What a file is to hold, piece after piece, so that a large tensor is written from where it lies.
-using file_parts = std::span<const std::span<const std::byte>>;
-
-// Called before each call that changes the disk: to show progress, or, in tests, to be killed there.
-struct save_watch {
-  void (*before_step)(void* state) = nullptr;
-  void* state = nullptr;
-  void step() const {
-    if (before_step != nullptr) before_step(state);
-  }
-};
-
-// fclose can be the first call that sees a full disk, so its answer counts like that of fwrite.
-inline status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch = {}) {
+GRAFT_LIBRARY status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch) {
   bool good = true;
   for (const std::span<const std::byte> part : parts) {
     watch.step();
@@ -93,13 +116,12 @@ inline status write_and_close(open_file f, const std::string& name, file_parts p
   return ok;
 }
 
-// A name beside this one that no other call and no other process uses.
-inline std::string name_beside(const std::string& name) {
+GRAFT_LIBRARY std::string name_beside(const std::string& name) {
   static std::atomic<unsigned> serial{0};
   return name + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
 }
 
-inline status write_file(const std::string& name, file_parts parts) {
+GRAFT_LIBRARY status write_file(const std::string& name, file_parts parts) {
   return guarded(name, [&]() -> status {
     std::string beside;
     open_file f;
@@ -116,8 +138,10 @@ inline status write_file(const std::string& name, file_parts parts) {
     return written;
   });
 }
-inline status write_file(const std::string& name, std::span<const std::byte> content) {
+
+GRAFT_LIBRARY status write_file(const std::string& name, std::span<const std::byte> content) {
   return write_file(name, file_parts(&content, 1));
 }
 
 }  // namespace graft::io
+#endif

@@ -3,9 +3,7 @@
 // share the pages, and what is never read is never loaded. Where a file system cannot map, the bytes are read instead.
 // A mapped file must not be shortened in place: files that this library writes are replaced by rename and never are.
 #pragma once
-#include <fcntl.h>
 #include <graft/io/file.h>
-#include <sys/mman.h>
 
 namespace graft::io {
 
@@ -15,19 +13,31 @@ struct held_bytes {
   std::span<const std::byte> all;
 };
 
-inline held_bytes hold(std::vector<std::byte> bytes) {
+GRAFT_LIBRARY held_bytes hold(std::vector<std::byte> bytes);
+GRAFT_LIBRARY result<held_bytes> read_bytes(const std::string& name);
+GRAFT_LIBRARY result<held_bytes> map_bytes(const std::string& name);
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <fcntl.h>
+#include <sys/mman.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY held_bytes hold(std::vector<std::byte> bytes) {
   auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   const std::span<const std::byte> all = *owner;
   return {std::move(owner), all};
 }
 
-inline result<held_bytes> read_bytes(const std::string& name) {
+GRAFT_LIBRARY result<held_bytes> read_bytes(const std::string& name) {
   result<std::vector<std::byte>> bytes = read_file(name);
   if (!bytes) return bytes.failure();
   return hold(std::move(*bytes));
 }
 
-inline result<held_bytes> map_bytes(const std::string& name) {
+GRAFT_LIBRARY result<held_bytes> map_bytes(const std::string& name) {
   return guarded(name, [&]() -> result<held_bytes> {
     const result<std::uint64_t> size = regular_file_size(name);
     if (!size) return size.failure();
@@ -46,3 +56,4 @@ inline result<held_bytes> map_bytes(const std::string& name) {
 }
 
 }  // namespace graft::io
+#endif

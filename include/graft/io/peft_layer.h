@@ -5,7 +5,7 @@
 // read in the same way; it may leave `scaling` out where its file states r and alpha or lora_alpha.
 #pragma once
 #include <graft/io/adapter_config.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/peft/layer_values.h>
 
 namespace graft::io {
 

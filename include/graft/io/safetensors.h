@@ -6,7 +6,7 @@
 #pragma once
 #include <graft/core/library.h>
 #include <graft/io/mapped.h>
-#include <graft/io/tensor_view.h>
+#include <graft/io/tensor_values.h>
 
 #include <algorithm>
 #include <bit>

@@ -3,14 +3,8 @@
 // to_int64 takes integers only and refuses what does not fit. Bytes are copied out one by one: they may be unaligned.
 //     small floats: (-1)^s 2^(e-bias) (1 + m/2^M), subnormal for e = 0; FNUZ and E8M0 as in ONNX's float8 types
 #pragma once
-#include <graft/core/bf16.h>
-#include <graft/core/f16.h>
 #include <graft/core/library.h>
 #include <graft/io/tensor_view.h>
-
-#include <bit>
-#include <cmath>
-#include <cstring>
 
 namespace graft::io {
 
@@ -18,7 +12,18 @@ GRAFT_LIBRARY result<std::vector<float>> to_float(const tensor_view& t);
 GRAFT_LIBRARY result<std::vector<double>> to_double(const tensor_view& t);
 GRAFT_LIBRARY result<std::vector<std::int64_t>> to_int64(const tensor_view& t);
 
+}  // namespace graft::io
+
 #if GRAFT_BODIES
+#include <graft/core/bf16.h>
+#include <graft/core/f16.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace graft::io {
+
 inline float from_f8(safetensors_type t, std::uint8_t v) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   if (t == safetensors_type::f8_e8m0) return v == 0xff ? nan : std::ldexp(1.0f, v - 127);
@@ -105,6 +110,6 @@ GRAFT_LIBRARY result<std::vector<std::int64_t>> to_int64(const tensor_view& t) {
     }
   });
 }
-#endif
 
 }  // namespace graft::io
+#endif
