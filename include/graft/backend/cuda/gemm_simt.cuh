@@ -51,16 +51,20 @@ template <class T> __global__ void __launch_bounds__(simt::threads) gemm_simt_ke
   if (g.rank() > 0) accumulate(static_cast<const T*>(g.s), static_cast<const T*>(g.slot.b), g.rank(), false, nullptr);
   const post_slot<T> post = g.template post<T>();
   T* y = static_cast<T*>(g.y);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
+  // Each row comes to the place of the first: registers have no index, and the code of one row is a quarter of that of all.
+#pragma unroll 1
+  for (long long row = m0 + tm; row < m0 + tm + 4; ++row) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const long long row = m0 + tm + i;
       const int col = n0 + tn + j;
-      if (row >= g.m || col >= g.n) continue;
-      if (g.before != nullptr) static_cast<T*>(g.before)[row * g.n + col] = from_float<T>(acc[i][j]);
-      y[row * g.n + col] = from_float<T>(post(acc[i][j], row, col));
+      if (row < g.m && col < g.n) {
+        if (g.before != nullptr) static_cast<T*>(g.before)[row * g.n + col] = from_float<T>(acc[0][j]);
+        y[row * g.n + col] = from_float<T>(post(acc[0][j], row, col));
+      }
+#pragma unroll
+      for (int i = 0; i < 3; ++i) acc[i][j] = acc[i + 1][j];
     }
+  }
 }
 
 }  // namespace graft::cuda

@@ -71,35 +71,28 @@ __device__ __forceinline__ void exchange(std::uint32_t (&v)[4], int lane) {
         v[k + bit] = got;
     }
 }
-// Rows [row0, row0 + 16) of a result, from the accumulators of a warp.
+// Rows [row0, row0 + 16) of a result, from the accumulators of a warp, as T and by sixteen bytes.
+template <class T, class Products> __device__ __forceinline__ bool stores_eights(const Products& p) {
+  return p.c.type == dtype_of<T> && p.accumulate == 0 && p.scale.at == nullptr && p.cols % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(p.c.at) % 16 == 0;
+}
 template <class T, class Products>
-__device__ __forceinline__ void store(const Products& p, long long m, long long row0, long long col0,
-                                      const float (&acc)[8][4], int lane) {
-  const bool plain = p.c.type == dtype_of<T> && p.accumulate == 0 && p.scale.at == nullptr && p.cols % 8 == 0 &&
-                     reinterpret_cast<std::uintptr_t>(p.c.at) % 16 == 0;
+__device__ __forceinline__ void store_eights(const Products& p, long long m, long long row0, long long col0,
+                                             const float (&acc)[8][4], int lane) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const long long r = row0 + lane / 4 + 8 * h;
-    if (plain) {
 #pragma unroll
-      for (int four = 0; four < 2; ++four) {
-        std::uint32_t v[4];
+    for (int four = 0; four < 2; ++four) {
+      std::uint32_t v[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) v[j] = pack<T>(acc[4 * four + j][2 * h], acc[4 * four + j][2 * h + 1]);
-        exchange(v, lane);
-        const long long c = col0 + (4 * four + lane % 4) * 8;
-        if (r < p.rows && c < p.cols)
-          *reinterpret_cast<uint4*>(static_cast<T*>(p.c.at) + (m * p.rows + r) * p.cols + c) =
-              make_uint4(v[0], v[1], v[2], v[3]);
-      }
-      continue;
+      for (int j = 0; j < 4; ++j) v[j] = pack<T>(acc[4 * four + j][2 * h], acc[4 * four + j][2 * h + 1]);
+      exchange(v, lane);
+      const long long c = col0 + (4 * four + lane % 4) * 8;
+      if (r < p.rows && c < p.cols)
+        *reinterpret_cast<uint4*>(static_cast<T*>(p.c.at) + (m * p.rows + r) * p.cols + c) =
+            make_uint4(v[0], v[1], v[2], v[3]);
     }
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        if (const long long c = col0 + j * 8 + lane % 4 * 2 + e; r < p.rows && c < p.cols)
-          p.store(m, r, c, acc[j][2 * h + e]);
   }
 }
 }  // namespace stacked
@@ -152,15 +145,23 @@ __global__ void __launch_bounds__(stacked::threads) stacked_products(Products p,
     }
     if ((n + 1) % range != 0) continue;
     const long long m = blockIdx.z + n / range * gridDim.z;
-    if (partial == nullptr)
-      store<T>(p, m, row0 + warp * 16, col0, acc, lane);
+    if (partial == nullptr && stores_eights<T>(p))
+      store_eights<T>(p, m, row0 + warp * 16, col0, acc, lane);
     else
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
+#pragma unroll 1
+      for (int j = 0; j < 8;
+           ++j)  // each tile of eight columns comes to the place of the first: registers have no index
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const long long r = row0 + warp * 16 + lane / 4 + 8 * (e / 2), c = col0 + j * 8 + lane % 4 * 2 + e % 2;
-          if (r < p.rows && c < p.cols) partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[j][e];
+          if (r < p.rows && c < p.cols) {
+            if (partial == nullptr)
+              p.store(m, r, c, acc[0][e]);
+            else
+              partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[0][e];
+          }
+#pragma unroll
+          for (int i = 0; i < 7; ++i) acc[i][e] = acc[i + 1][e];
         }
 #pragma unroll
     for (int j = 0; j < 8; ++j)
