@@ -7,7 +7,6 @@
 #include <graft/run/bind.h>
 #include <graft/run/layer_graphs.h>
 
-#include <list>
 #include <string>
 
 namespace graft {
@@ -27,6 +26,13 @@ inline dtype weight_type(const graph& g, const leaf_views& leaves) {
 class layer_state {
  public:
   explicit layer_state(const layer_graphs& graphs) : graphs_(graphs) {}
+  [[gnu::cold]] layer_state(const layer_state& o) : graphs_(o.graphs_) {
+    for (const held* h : o.held_) held_.push(new held(*h));
+  }
+  layer_state& operator=(const layer_state&) = delete;
+  ~layer_state() {
+    for (const held* h : held_) delete h;
+  }
 
   [[gnu::cold]] status give(const given_value& v) {
     if (v.tensor != nullptr) return set(v.name, *v.tensor);
@@ -125,8 +131,8 @@ class layer_state {
   bool reads(const mutable_view& v) const {
     if (v.data == nullptr) return false;
     const footprint written = footprint_of(v);
-    for (const held& h : held_)
-      if (h.has_tensor && overlap(written, footprint_of(h.tensor))) return true;
+    for (const held* h : held_)
+      if (h->has_tensor && overlap(written, footprint_of(h->tensor))) return true;
     return false;
   }
   const layer_graphs& graphs() const { return graphs_; }
@@ -142,18 +148,19 @@ class layer_state {
     bool has_tensor = false, has_scalar = false;
   };
   const held* find(const char* name) const {
-    for (const held& h : held_)
-      if (same_text(h.name.c_str(), name)) return &h;
+    for (const held* h : held_)
+      if (same_text(h->name.c_str(), name)) return h;
     return nullptr;
   }
   [[gnu::cold]] held& of(const char* name) {
     if (const held* const known = find(name)) return const_cast<held&>(*known);
-    held_.emplace_back().name = name;
-    return held_.back();
+    held_.push(new held{name});
+    return *held_.back();
   }
   [[gnu::cold]] status take(const layer_state& other, bool of_base, const std::string& path) {
     const graph& base = other.graphs_.base_forward;
-    for (const held& h : other.held_) {
+    for (const held* one : other.held_) {
+      const held& h = *one;
       const std::string mine = path + h.name;
       if ((base.find(h.name.c_str()) >= 0) == of_base) {
         if (h.has_tensor)
@@ -181,8 +188,8 @@ class layer_state {
   // The sizes of a graph from what is held, with another tensor or none under one name.
   [[gnu::cold]] status solve(const graph& g, size_values& s, const char* instead = "",
                              const view* with = nullptr) const {
-    for (const held& h : held_)
-      if (const int index = h.size == unknown ? -1 : g.sizes.find(h.name.c_str()); index >= 0) s.v[index] = h.size;
+    for (const held* h : held_)
+      if (const int index = h->size == unknown ? -1 : g.sizes.find(h->name.c_str()); index >= 0) s.v[index] = h->size;
     for (int pass = 0; pass < 2; ++pass)  // a second pass sees the names that the first one found
       for (int k = 0; k < g.size; ++k) {
         if (!is_stored(g[k].what)) continue;
@@ -224,7 +231,7 @@ class layer_state {
   }
 
   layer_graphs graphs_;
-  std::list<held> held_;  // few; where a scalar lies stays: plans are bound to it
+  sequence<held*> held_;  // few; each stays where it is: plans are bound to where a scalar lies
 };
 
 }  // namespace graft
