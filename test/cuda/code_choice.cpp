@@ -87,6 +87,30 @@ TEST_CASE("code choice: few tokens of what the kernels can read, and nothing els
   CHECK(groups(q4_0, 1, 4096 + 64, h200) == 0);
   CHECK(groups({dtype::nf4, scaled_by::row_run, 128}, 1, 4096 + 64, h200) == 0);
 }
+TEST_CASE("code choice: thread blocks of at most two units leave room for those of the next launch") {
+  const auto brief = [](const encoding& e, long long m, int rows, int rank, const target& on) {
+    return is_brief(choose_codes(e, dtype::bf16, m, 4096, rank, on), rows, rank, on);
+  };
+  const target few = device_target("", 90, 16, 8);
+  for (const encoding& e : {nf4_64, double_64}) {
+    CHECK(brief(e, 1, 4096, 0, h200));
+    CHECK(brief(e, 8, 4096, 64, h200));
+    CHECK(!brief(e, 9, 4096, 16, h200));         // x has no room
+    CHECK(brief(e, 1, 2 * 132 * 16, 16, h200));  // two units for each
+    CHECK(!brief(e, 1, 2 * 132 * 16 + 16, 16, h200));
+    CHECK(!brief(e, 1, 1024, 0, h200));  // a unit each: nothing to overlap
+    CHECK(brief(e, 1, 1024, 64, h200));
+    CHECK(!brief(e, 1, 16 * 7, 16, h200));  // fewer blocks than slices of A
+    CHECK(!brief(e, 1, 512, 64, few));
+    CHECK(brief(e, 1, 512, 32, few));
+  }
+  CHECK(!brief(nf4_32, 1, 4096, 16, h200));
+  CHECK(!brief(int8_rows, 1, 4096, 16, h200));
+  static_assert(brief_layout::lower - brief_layout::table == code_table_ends - code_table_at);
+  static_assert(brief_layout::scales - brief_layout::lower == 2 * code_warps * bytes_of_unit(code_form::runs) / 2);
+  static_assert(brief_layout::nested - brief_layout::scales ==
+                2 * code_warps * bytes_of_unit_scales(code_form::runs, false));
+}
 TEST_CASE("code choice: layers with one input are one launch, and two with the product of their results") {
   const auto layers = [](std::vector<int> n, int k, long long m, int rank) {
     std::vector<product_shape> all;

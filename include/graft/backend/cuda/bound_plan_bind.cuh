@@ -73,13 +73,17 @@ status bound_plan<T>::bind(cudaStream_t stream, const kernel_set& kernels, const
     if (status st = room_->normed_rows.reserve(most_normed_tokens * row + bytes_of_squares(x)); !st) return st;
   }
   buffer& counters = together ? shared.counters : own_counters_;
-  if (counters.bytes() < counter_bytes(room.tokens)) {
+  const long long kept = values_.has_codes() ? bytes_kept_by_brief : 0, all = kept + counter_bytes(room.tokens);
+  const bool grows = counters.bytes() < all;
+  if (grows) {
     ++moved_;
-    if (status st = counters.reserve(counter_bytes(room.tokens)); !st) return st;
+    if (status st = counters.reserve(all); !st) return st;
+  }
+  std::uint32_t* const begin = counters.as<std::uint32_t>() + kept / 4;
+  if (std::exchange(counters_, begin) != begin || grows) {
     const auto bytes = static_cast<std::size_t>(counters.bytes());
     if (status st = check(cudaMemsetAsync(counters.data(), 0, bytes, stream), "clearing"); !st) return st;
   }
-  counters_ = counters.as<std::uint32_t>();
   return aim(), status(ok);
 }
 template <class T> status bound_plan<T>::parameters_changed(cudaStream_t stream, buffer* scratch) {

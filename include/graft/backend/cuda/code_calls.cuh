@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels for products of few tokens with codes, as pointers, and such a product ready to be launched.
 #pragma once
+#include <graft/backend/cuda/brief_codes.cuh>
 #include <graft/backend/cuda/kernel_entry.h>
 #include <graft/backend/cuda/launch.h>
 #include <graft/backend/cuda/stream_codes.cuh>
@@ -15,10 +16,13 @@ struct code_kernels {
   using entries = kernel_entry[2][2];  // the first with a side branch; of 8 tokens and of 16
   struct of_form {
     entries lone[2], linked[2];  // the second for whole units
+    kernel_entry brief[2];       // of up to 8 tokens; the first with a side branch
   };
   of_form by_form[code_forms];
   void add(const code_kernels& more) {
-    for (int f = 0; f < code_forms; ++f)
+    for (int f = 0; f < code_forms; ++f) {
+      for (int plain = 0; plain < 2; ++plain)
+        if (more.by_form[f].brief[plain].kernel != nullptr) by_form[f].brief[plain] = more.by_form[f].brief[plain];
       for (int whole = 0; whole < 2; ++whole)
         for (int plain = 0; plain < 2; ++plain)
           for (int e = 0; e < 2; ++e) {
@@ -27,8 +31,12 @@ struct code_kernels {
             };
             take(by_form[f].lone, more.by_form[f].lone), take(by_form[f].linked, more.by_form[f].linked);
           }
+    }
   }
   bool has(const code_choice& c) const { return of(c, true, false, true).kernel != nullptr; }
+  const kernel_entry& brief(const code_choice& c, bool side) const {
+    return by_form[static_cast<int>(c.form)].brief[side ? 0 : 1];
+  }
   const kernel_entry& of(const code_choice& c, bool side, bool whole, bool linked) const {
     const of_form& form = by_form[static_cast<int>(c.form)];
     const entries(&all)[2] = linked ? form.linked : form.lone;
@@ -41,6 +49,10 @@ namespace detail {
 template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linked> kernel_entry code_entry() {
   return {reinterpret_cast<const void*>(&stream_codes_kernel<T, Form, Eights, Side, Whole, Linked>),
           static_cast<unsigned>(code_block<T, Form, Eights, Side, Whole, Linked>::threads), code_memory_bytes};
+}
+template <class T, code_form Form, bool Side> kernel_entry brief_entry() {
+  return {reinterpret_cast<const void*>(&brief_codes_kernel<T, Form, Side>),
+          static_cast<unsigned>(brief_block<T, Form, Side>::threads), brief_layout::bytes};
 }
 template <class T, code_form Form, int Eights> void add_code_kernels(code_kernels& to) {
   constexpr int e = Eights - 1;
@@ -55,6 +67,8 @@ template <class T, code_form Form, int Eights> void add_code_kernels(code_kernel
     of.lone[1][1][e] = code_entry<T, Form, Eights, false, true, false>();
     of.linked[0][0][e] = code_entry<T, Form, Eights, true, false, true>();
   }
+  if constexpr (has_long_runs(Form) && Eights == 1)
+    of.brief[0] = brief_entry<T, Form, true>(), of.brief[1] = brief_entry<T, Form, false>();
   if constexpr (has_long_runs(Form) || Form == code_form::q8_0)
     of.linked[0][1][e] = code_entry<T, Form, Eights, false, false, true>();
   if constexpr (Form == code_form::runs) {
@@ -120,11 +134,15 @@ class code_calls {
     const int layers = count_ * c.groups;
     const bool linked = layers > 1 || with.ahead.squares != nullptr || with.behind.gain != nullptr ||
                         kernels_->of(c, side, whole, false).kernel == nullptr;
-    const kernel_entry& what = kernels_->of(c, side, whole, linked);
+    const int rank = stays_[0].slot.rank, rows = stays_[0].n;
+    const bool brief =
+        !linked && whole && is_brief(c, rows, rank, device_) && kernels_->brief(c, side).kernel != nullptr;
+    const kernel_entry& what = brief ? kernels_->brief(c, side) : kernels_->of(c, side, whole, linked);
     if (what.kernel == nullptr) return fail("the kernel 'stream of codes' is not compiled into this program");
     if (ready_ != what.kernel)
       if (status s = prepare(what, c.splits); !s) return s;
-    const int clusters = deal(g, c.gated ? 1 : layers);
+    const int units = g.segment[0].units, brief_blocks = units < device_.processors ? units : device_.processors,
+              clusters = brief ? brief_blocks : deal(g, c.gated ? 1 : layers);
     cudaLaunchAttribute attributes[3];
     unsigned count = 0;
     if (c.splits > 1) attributes[count++] = in_clusters(c.splits);
@@ -141,7 +159,7 @@ class code_calls {
                               attributes,
                               count + (chained ? 1U : 0U)};
     void* arguments[] = {&g};
-    if (!linked) one = lone(g), arguments[0] = &one;
+    if (!linked) one = lone(g, brief ? with.counters : nullptr), arguments[0] = &one;
     return launch(config, what.kernel, arguments, "stream of codes");
   }
 
@@ -188,7 +206,8 @@ class code_calls {
     if (from.how.scales == dtype::u8) return of.four_together && from.second_shift <= 10;
     return of.four_together || (from.how.block == 32 && reinterpret_cast<std::uintptr_t>(from.scales) % 16 == 0);
   }
-  static lone_code_args lone(const code_args<max_segments>& g) {
+  // `behind_kept`: where what brief_codes keeps ends, if that is what reads them.
+  static lone_code_args lone(const code_args<max_segments>& g, std::uint32_t* behind_kept) {
     const code_segment& of = g.segment[0];
     lone_code_args one{};
     one.first_x = g.x, one.first_codes = of.from.codes, one.first_scales = of.from.scales;
@@ -200,6 +219,10 @@ class code_calls {
     one.ready_at = g.ready_at, one.side_at = g.side_at, one.b_at = g.b_at;
     one.sums_at = g.sums_at, one.parts_at = g.parts_at;
     one.segment[0] = of;
+    if (behind_kept != nullptr) {
+      one.segment[0].side = reinterpret_cast<float*>(behind_kept) - bytes_kept_by_brief / 4;
+      one.segment[0].counters = reinterpret_cast<std::uint32_t*>(one.segment[0].side + 2 * brief_set_floats);
+    }
     return one;
   }
   // To each layer its clusters; how many there are.

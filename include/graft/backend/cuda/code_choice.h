@@ -181,6 +181,26 @@ constexpr bool codes_stand_by_norm(const product_shape& p, const target& on) {
 // What choose.h reserves for parts of S and counters is enough for every layer of a launch.
 static_assert(max_segments * bytes_of_side_parts(16, most_code_tokens) <= workspace_bound(1, 16));
 static_assert(max_segments * 2 * 4 <= counter_bytes(1));
+
+// ---- a layer by itself of few units: brief_codes ----------------------------------------------------------------------
+// What lies where in half of a multiprocessor's shared memory.
+struct brief_layout {
+  static constexpr int table = code_memory_begins, lower = table + 65536, scales = lower + 32768,
+                       nested = scales + 8192, b = nested + 1024, side = b + 2 * bytes_of_b_rows, turn = side + 4096,
+                       end = turn + 32, bytes = end - static_cast<int>(code_memory_begins);
+};
+static_assert(2 * (brief_layout::bytes + code_memory_begins) <= code_memory_ends);
+// Parts of S, of each sixteen of the rank as many as there are slices, in two sets, and how often they were used; zeros when
+// they are allocated, in front of the counters of other kernels.
+inline constexpr int brief_slices = 8, brief_set_floats = 64 / 16 * brief_slices * 8 * 16, brief_shares = 4096;
+inline constexpr long long bytes_kept_by_brief = 2 * brief_set_floats * 4 + 256;
+// Is such a layer one for thread blocks of at most two units, which leave room for those of the next launch? It has a block
+// for each slice of A, and units of `rows` rows that are whole.
+constexpr bool is_brief(const code_choice& c, long long rows, int rank, const target& on) {
+  const long long units = rows / code_rows, blocks = units < on.processors ? units : on.processors;
+  return has_long_runs(c.form) && c.tokens == 8 && c.groups == 1 && units <= 2LL * on.processors &&
+         on.processors <= brief_shares && (units > on.processors || rank > 0) && rank / 16 * brief_slices <= blocks;
+}
 // Units of sixteen rows are dealt to clusters of thread blocks, to each layer its own, so that the busiest has the fewest.
 constexpr int rounds_of_units(const int* units, int count, int clusters) {
   for (int rounds = 1;; ++rounds) {

@@ -41,9 +41,9 @@ __device__ __forceinline__ void multiply_first(float (&d)[4], const std::uint32_
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0F));
 }
-__device__ __forceinline__ std::uint32_t table_entry(std::uint32_t address) {
+template <std::uint32_t Beyond> __device__ __forceinline__ std::uint32_t table_entry(std::uint32_t address) {
   std::uint32_t v;
-  asm("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  asm("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(Beyond));
   return v;
 }
 // Two of the bytes of a word as numbers: behind the right exponent an integer is the last places of a number. Those of
@@ -119,10 +119,12 @@ template <class T, code_form Form> struct code_pairs {
     const auto bits = static_cast<std::uint16_t>(ptx::load_shared_half(unit + row * pitch + c * block_bytes));
     return __half2float(__ushort_as_half(bits));
   }
-  __device__ __forceinline__ void decode(pairs& to, const words& from) const {
+  // Beyond: how far behind `table` the table begins.
+  template <std::uint32_t Beyond = 0> __device__ __forceinline__ void decode(pairs& to, const words& from) const {
     if constexpr (has_table) {
 #pragma unroll
-      for (int b = 0; b < 4; ++b) to[b] = code_detail::table_entry(__byte_perm(from[0], table, 0x7604 | b << 4));
+      for (int b = 0; b < 4; ++b)
+        to[b] = code_detail::table_entry<Beyond>(__byte_perm(from[0], table, 0x7604 | b << 4));
     } else {
 #pragma unroll
       for (int w = 0; w < 2; ++w) four_bytes(from[w], to[2 * w], to[2 * w + 1]);

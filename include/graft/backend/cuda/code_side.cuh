@@ -83,12 +83,6 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
 
  private:
   __device__ int blocks() const { return in.step * in.splits(); }
-  // Eight columns of a row of A, which lies in tiles of [rank][64], swizzled.
-  __device__ static uint4 a_piece(const adapter_slot& slot, int row, int chunk, int quad) {
-    const long long tile = static_cast<long long>(chunk / 2) * slot.rank + row;
-    return __ldg(reinterpret_cast<const uint4*>(static_cast<const char*>(slot.a_tiles) + tile * 128 +
-                                                (((chunk % 2 * 4 + quad) ^ (row % 8)) << 4)));
-  }
   __device__ void shrink(int task, int thread) const {
     constexpr int at_once = 2;  // of 32 columns
     const int warp = thread / 32, row = thread % 32 / 4, quad = thread % 4, group = task / slices;
@@ -105,7 +99,8 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
 #pragma unroll
       for (int c = 0; c < at_once; ++c)
         if (first + c < end)
-          a[c][0] = a_piece(slot, rows, first + c, quad), a[c][1] = a_piece(slot, rows + 8, first + c, quad);
+          a[c][0] = code_detail::a_piece(slot, rows, first + c, quad),
+          a[c][1] = code_detail::a_piece(slot, rows + 8, first + c, quad);
       ptx::wait_for_previous_kernel();
 #pragma unroll
       for (int c = 0; c < at_once; ++c)
