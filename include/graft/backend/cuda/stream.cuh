@@ -89,13 +89,17 @@ struct stream_block {
 
   // ---- three threads ------------------------------------------------------------------------------------------------
   // A thread needs tens of nanoseconds to request a tile: W, x and A are requested by a thread of a warp of its own
-  // each. `ahead` stages are free at the start; then each waits until the consumers have released a stage.
+  // each. `ahead` stages are free at the start, of which some are asked for before a pause; then each waits until the
+  // consumers have released a stage.
   template <class Request, class Pause>
-  __device__ __forceinline__ void request_all(const Request& request, const Pause& pause) const {
+  __device__ __forceinline__ void request_all(int first, const Request& request, const Pause& pause) const {
     const int stages = ring(), ahead = stages < k_end - k_begin ? stages : k_end - k_begin;
+    int i = 0;
+#pragma unroll 1
+    for (; i < ahead && i < first; ++i) request(k_begin + i, i);
     pause();
 #pragma unroll 1
-    for (int i = 0; i < ahead; ++i) request(k_begin + i, i);
+    for (; i < ahead; ++i) request(k_begin + i, i);
     int q = 0;
     std::uint32_t phase = 0;
 #pragma unroll 1
@@ -109,16 +113,18 @@ struct stream_block {
     // As the shrink before a gemm, the rows are those of x and will be read again.
     const std::uint64_t policy = Any && g.by_row ? ptx::evict_last : ptx::evict_first;
     request_all(
+        shape::before_x,
         [&](int k, int q) {
           ptx::barrier_expect(full(q), shape::stage - shape::x + (pre() != nullptr ? 0 : g.x_bytes));
           ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full(q), policy);
           if (gated())  // the boxes have half of the rows
             ptx::load_tile(base + q * shape::stage + half * 128, &maps.w[1], k * 64, row0, full(q), policy);
         },
-        [] {});  // depends on no kernel before
+        [] { ptx::wait_for_previous_kernel(); });  // only what is left waits for it
   }
   __device__ void request_x() const {
     request_all(
+        0,
         [&](int k, int q) {
           const std::uint32_t here = pre() != nullptr ? x_here(q) : full(q);
           if (pre() != nullptr) ptx::barrier_expect(here, g.x_bytes);
@@ -135,6 +141,7 @@ struct stream_block {
       return static_cast<const char*>(s.slot.b_tiles) + static_cast<long long>(row0) * shape::pitch;
     };
     request_all(
+        0,
         [&](int k, int q) {
           const std::uint32_t to = base + q * shape::stage + shape::w;
           const long long from = static_cast<long long>(k) * shape::a;

@@ -35,6 +35,9 @@ struct stream_shape {
   static constexpr bool adjusts = Beside > 0;  // a launch may use fewer of them
   static constexpr int wanted = Beside > 0 ? Most : crowd > Most ? crowd : Most;
   static constexpr int stages = fitting < wanted ? fitting : wanted;
+  // Of W before the kernel ahead has finished. x is asked for then, and waits behind all of them: with many tokens that is
+  // what a block waits for, and the rest comes when x is on its way.
+  static constexpr int before_x = Splits == 2 && Tokens > 16 && Beside == 0 ? 80 * 1024 / w : stages;
   static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, inbox = s_at + s_bytes;
   static constexpr std::uint32_t barrier_bytes = 512, barriers = b_at + pad, beside = barriers + barrier_bytes;
   static constexpr std::uint32_t bytes = beside + Beside + 1024;
