@@ -2,6 +2,8 @@
 // The tensors of adapted modules in the type and shape that adapter_model.safetensors gives them, under PEFT's keys; what
 // modules share is written once.
 #pragma once
+#include <graft/core/bf16.h>
+#include <graft/core/f16.h>
 #include <graft/io/folder_write.h>
 #include <graft/io/peft/places.h>
 #include <graft/io/peft_folder.h>

@@ -2,6 +2,7 @@
 // The modules of a model that an adapter targets, each told what it must know of the others.
 #pragma once
 #include <graft/io/hf/modules.h>
+#include <graft/io/target.h>
 
 #include <span>
 

@@ -10,6 +10,7 @@
 #include <graft/run/bind.h>
 
 #include <bit>
+#include <cmath>
 
 namespace graft::io {
 
