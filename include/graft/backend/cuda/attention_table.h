@@ -13,13 +13,13 @@ namespace graft::cuda {
 
 class choice_timer;
 
-// Queries, keys and values of a call side by side, and who looks at whom (graph/rules_model.h).
-// How they come to decode where they are not side by side yet, and not turned: each with rows of its own.
+// How queries, keys and values come to decode where they are not side by side yet, and not turned: each with rows of its own.
 struct apart_heads {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   const float* angles = nullptr;  // null: nothing turns
   const std::int64_t* positions = nullptr;
 };
+// Queries, keys and values of a call side by side, and who looks at whom (graph/rules_model.h).
 struct attention_tensors {
   const void* qkv = nullptr;
   const long long* spans = nullptr;
