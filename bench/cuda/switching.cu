@@ -10,6 +10,7 @@
 #include <graft/model/generate.h>
 #include <graft/model/on_cuda.cuh>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -90,12 +91,13 @@ status measure(int layers, const std::vector<int>& counts) {
   if (!config) return config.failure();
   std::printf("{\"layers\": %d, \"sequences\": %d", layers, sequences);
   names all;
+  // As many for each count: a step of a longer context takes longer by itself.
+  const int tokens = 3 * *std::max_element(counts.begin(), counts.end()) + 60;
   for (const int resident : counts) {
     while (static_cast<int>(all.size()) < resident) {
       all.push_back("a" + std::to_string(all.size()));
       if (status s = io::hf::add_adapter(*model, all.back(), *config, all.size()); !s) return s;
     }
-    const int tokens = 3 * resident + 60;
     generation_settings settings;
     settings.new_tokens = tokens;
     auto g = generator<engine>::make(*model, settings, sequences, tokens + 8, step_mode::reduce_overhead);

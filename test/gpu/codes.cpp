@@ -37,7 +37,8 @@ TEST_CASE("gpu: products with codes of every encoding, by every kernel that read
   for (const named_encoding& e : every_encoding())
     for (const long long in : {256, 1088})
       for (const long long tokens : {1, 8, 13, 32, 50, 64, 130}) {
-        const auto& [method, more] = methods[turn++ % methods.size()];
+        const char* const method = methods[turn % methods.size()].first;
+        const sizes& more = methods[turn++ % methods.size()].second;
         INFO(e.name, ", ", method, ", in ", in, ", ", tokens, " tokens");
         const layer_graphs g = graphs_for("linear", method, true);
         const coded_case c(g, with(with(usual_sizes(), {{"tokens", tokens}, {"out", 200}, {"in", in}}), more), e.how);
@@ -52,8 +53,9 @@ TEST_CASE("gpu: products with codes of every encoding, by every kernel that read
 TEST_CASE("gpu: rows so long that thread blocks share them, with parts of S from all of them") {
   if (no_gpu()) return;
   for (const named_encoding& e : every_encoding())
-    for (const auto& [in, tokens] : {std::pair{4096, 1}, {4096, 16}, {8256, 8}, {14336, 3}, {14336, 20}})
+    for (const auto& length : {std::pair{4096, 1}, {4096, 16}, {8256, 8}, {14336, 3}, {14336, 20}})
       for (const int rank : {16, 64}) {
+        const int in = length.first, tokens = length.second;
         if (e.name != "nf4 64" && e.name != "nf4 64 double" && e.name != "nf4 32 double by rows" && e.name != "int8" &&
             e.name != "fp8 by row" && e.how.block_bytes == 0)
           continue;  // the others are read by the same kernels
@@ -74,8 +76,9 @@ TEST_CASE("gpu: rows so long that thread blocks share them, with parts of S from
 TEST_CASE("gpu: units that are whole have kernels of their own, with a side branch and without") {
   if (no_gpu()) return;
   for (const named_encoding& e : every_encoding())
-    for (const auto& [most, tokens] : {std::pair{144, 1}, {144, 13}, {4240, 8}, {4240, 16}, {4240, 29}, {2128, 3}})
+    for (const auto& size : {std::pair{144, 1}, {144, 13}, {4240, 8}, {4240, 16}, {4240, 29}, {2128, 3}})
       for (const int rank : {0, 16, 48}) {
+        const int most = size.first, tokens = size.second;
         const bool of_64 = e.name == "nf4 64" || e.name == "fp4 64";
         if (has_four_bits(e.how) && !of_64 && e.name != "nf4 64 double" && e.name != "nf4 32")
           continue;                                           // read by the same kernels, or by others

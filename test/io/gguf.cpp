@@ -115,7 +115,7 @@ written write_as(const std::string& family, const encoding& how, const std::vect
     std::vector<float> values(static_cast<std::size_t>(v.count()));
     cpu::read(v, 0, v.count(), values.data());
     const bool coded = v.rank == 2 && how.codes == dtype::ggml;
-    auto encoded = [&](const std::vector<float>& from) {
+    auto encoded = [&, &v = v](const std::vector<float>& from) {
       auto made = cpu::quantize(from.data(), v.size[0], v.size[1], how);
       REQUIRE_MESSAGE(made, made.message());
       return std::move(*made);

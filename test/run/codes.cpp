@@ -63,9 +63,9 @@ TEST_CASE("an adapter on codes computes what it computes on the numbers that the
     REQUIRE(bool(bound));
     REQUIRE(bool(p.plain.bind(plain)));
     const auto ours = numbers_of(coded, p.coded, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
-    for (const auto& [name, v] : ours) {
-      INFO(name);
-      CHECK(difference(v, theirs.at(name)) < 2e-5);
+    for (const auto& one : ours) {
+      INFO(one.first);
+      CHECK(difference(one.second, theirs.at(one.first)) < 2e-5);
     }
     CHECK_FALSE(coded.runs_folded());
   });
@@ -81,9 +81,9 @@ TEST_CASE("codes: eager computes it too, in training forward keeps what backward
     REQUIRE(bool(p.coded.bind(fused)));
     REQUIRE(bool(p.coded.bind(eager)));
     const auto ours = numbers_of(fused, p.coded, c.graphs);
-    for (const auto& [name, v] : numbers_of(eager, p.coded, c.graphs)) {
-      INFO(name);
-      CHECK(difference(ours.at(name), v) < 5e-5);
+    for (const auto& one : numbers_of(eager, p.coded, c.graphs)) {
+      INFO(one.first);
+      CHECK(difference(ours.at(one.first), one.second) < 5e-5);
     }
     fused.train(true);
     for (const auto& [name, v] : numbers_of(fused, p.coded, c.graphs)) CHECK(difference(v, ours.at(name)) < 2e-5);
