@@ -514,9 +514,10 @@ TEST_CASE("peft layer: VB-LoRA saved without its logits is refused") {
 }
 
 TEST_CASE("peft layer: places that a file lacks are those that it would hold") {
-  for (const auto& [name, index] :
+  for (const auto& one :
        {std::pair{"shira", "shira_indices"}, std::pair{"shira_unseeded", "shira_indices"},
         std::pair{"supertuning", "supertuning_indices"}, std::pair{"supertuning_lora", "supertuning_indices"}}) {
+    const char *const name = one.first, *const index = one.second;
     peft_case kept = golden(name), lacking = golden(name);
     REQUIRE(lacking.tensors.erase(lacking.key(index)) == 1);
     const auto a = kept.read(), b = lacking.read();

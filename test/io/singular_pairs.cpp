@@ -37,7 +37,8 @@ int opposite(const io::svd::principal_pairs& p, const io::svd::principal_pairs& 
 
 TEST_CASE("singular pairs: A v = sigma u with vectors of unit length, tall, square, wide and very wide") {
   const std::size_t shapes[][2] = {{60, 20}, {23, 20}, {30, 30}, {20, 33}, {8, 48}, {4, 300}, {1, 40}, {40, 1}, {1, 1}};
-  for (const auto& [rows, cols] : shapes) {
+  for (const auto& shape : shapes) {
+    const std::size_t rows = shape[0], cols = shape[1];
     const matrix a = drawn(rows, cols);
     const std::size_t r = std::min<std::size_t>(4, std::min(rows, cols));
     const io::svd::principal_pairs p = io::svd::largest_pairs(a, r);

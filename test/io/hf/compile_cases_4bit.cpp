@@ -152,9 +152,9 @@ TEST_CASE("test_model_merge_lora_adapter: one, rounded to codes again, and back"
   CHECK(difference_to(logits(model), adapted) < 1e-1);
   const auto rounding = model.merge_rounding();
   CHECK(rounding.size() == 14);
-  for (const auto& [module, step] : rounding) {
-    INFO(module);
-    CHECK((step > 0 && step < 0.2));
+  for (const auto& one : rounding) {
+    INFO(one.first);
+    CHECK((one.second > 0 && one.second < 0.2));
   }
   REQUIRE(model.unmerge());
   CHECK(apart(logits_of(model, {"default"}), adapted) == 0);

@@ -179,7 +179,9 @@ TEST_CASE("fresh adapters: what the configuration drops, where the method has su
       {{"SUPERTUNING", {{"lora_dropout", third}}}, {}},
       {{"TINYLORA", {{"tinylora_dropout", third}}}, {.inputs = 0.3}},
       {{"PVERA", {{"r", r}, {"pvera_dropout", third}}}, {.inputs = 0.3}}};
-  for (const auto& [f, expected] : all) {
+  for (const auto& one_case : all) {
+    const auto& f = one_case.first;
+    const auto& expected = one_case.second;
     CAPTURE(std::string(f.type));
     const auto config = make_adapter_config(f.type, {"q_proj"}, f.keys);
     REQUIRE_MESSAGE(config, std::string(config.message()));
