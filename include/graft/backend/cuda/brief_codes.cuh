@@ -5,12 +5,15 @@
 // A launch of so few units is mostly waiting: for x, for codes, for its end. So a block takes half of a multiprocessor,
 // and the block of the next launch is beside it: that one has all its codes in shared memory and its table filled when x is
 // there. It is let in behind the wait for the launch before: sooner, x would come behind its codes, and two blocks of a
-// launch would share a multiprocessor while another has none. Codes of the upper eight rows of a unit lie in the halves of
-// the table's rows that nobody reads, sums where codes were.
+// launch would share a multiprocessor while another has none. With a side branch and two units it is let in later still,
+// for the sake of the parts of S. Codes of the upper eight rows of a unit lie in the halves of the table's rows that nobody
+// reads, sums where codes were.
 //
 // S is made by the last blocks, which have the fewest units, a slice of A each; its parts are floats in device memory of
 // which none is zero (a zero is written as -0), so that each says itself that it is there. Two sets of parts take turns:
-// a launch clears the one that the launch before had.
+// a launch clears the one that the launch before had. Of the sixteen sums that are a unit's, eight have a part each:
+// B Sᵀ = Σ B Pᵀ over the parts P, each rounded by itself. A part is asked for in front of the second unit, and nobody
+// waits for S but the warp that adds it.
 #pragma once
 #include <graft/backend/cuda/code_units.cuh>
 
@@ -50,6 +53,10 @@ template <class T, code_form Form, bool Side> struct brief_block {
 
   // ---- what does not depend on x --------------------------------------------------------------------------------------
   __device__ void request() const {
+    if constexpr (Side) {
+      if (warp < units && has(warp)) ask_b(warp);
+      code_detail::end_of_copies();
+    }
     const int row1 = lane / 8, piece = lane % 8;
     const unsigned char* from =
         g.first_codes + static_cast<long long>(row_of(0) + row1) * row_bytes + warp * codes::pitch + piece * 16;
@@ -76,14 +83,13 @@ template <class T, code_form Form, bool Side> struct brief_block {
           code_detail::copy4(to + lane / code_rows * 4, scale, 4);
         else if (lane < code_rows)
           code_detail::copy16(to, scale, 16);
-        if (warp == unit && Side) ask_b(unit);
       }
       code_detail::end_of_copies();
       up += unit_in_table, low += unit_in_lower, to += unit_scales;
       from += static_cast<std::uint32_t>(rows * row_bytes), scale += further;
     }
   }
-  // The first sixteen of the rank, for the warp that ends the unit.
+  // The first sixteen of the rank.
   __device__ void ask_b(int unit) const {
     const T* const b = static_cast<const T*>(of.slot.b);
     code_detail::copy16(b_rows + unit * bytes_of_b_rows + lane * 16,
@@ -96,24 +102,18 @@ template <class T, code_form Form, bool Side> struct brief_block {
     codes::fill(table, of.from.table, thread);
   }
 
-  // ---- parts of S ---------------------------------------------------------------------------------------------------
+  // ---- parts of S, made ---------------------------------------------------------------------------------------------
   static constexpr int slices = brief_slices, makers = 8, of_a_maker = columns / slices / makers / 32;
-  static constexpr int set = brief_set_floats / 4;  // of parts
+  static constexpr int set = brief_set_floats / 4, publisher = code_warps - 1;
   __device__ int task() const { return step - 1 - first; }
   // Whose turn it is: every block adds its share of a launch when it has done with it.
   __device__ static int set_of(std::uint32_t used) { return static_cast<int>(used / brief_shares & 1U); }
-  // The warp that ends a unit needs it late, and has no register for it.
-  __device__ std::uint32_t used_at() const { return turn + warp * 16; }
-  __device__ void ask_for_turn() const {
-    if (warp < units && lane == 0) code_detail::copy16(used_at(), of.counters, 16);
-  }
   // The set of the launch before becomes that of the next.
-  __device__ void leave(int which) const {
+  __device__ void leave() const {
+    const int other = set_of(ptx::load_shared(turn)) ^ 1;
     for (int at = first * 32 + lane; at < set; at += step * 32)
-      __stcg(reinterpret_cast<float4*>(of.side) + (which ^ 1) * set + at, make_float4(0, 0, 0, 0));
-    const int share = brief_shares / step;
-    if (lane == 0)
-      atomicAdd(of.counters, static_cast<std::uint32_t>(first == 0 ? brief_shares - share * (step - 1) : share));
+      __stcg(reinterpret_cast<float4*>(of.side) + other * set + at, make_float4(0, 0, 0, 0));
+    if (lane == 0) atomicAdd(of.counters, static_cast<std::uint32_t>(first == 0 ? brief_shares - step + 1 : 1));
   }
   __device__ float4* part(int which, int task_of_it) const {
     return reinterpret_cast<float4*>(of.side) + which * set + task_of_it * 32 + lane;
@@ -146,37 +146,16 @@ template <class T, code_form Form, bool Side> struct brief_block {
       ptx::store_shared(side_sums + ((warp * 8 + quad * 2 + (e & 1)) * 16 + row + 8 * (e >> 1)) * 4,
                         __float_as_uint(sum[e]));
   }
-  // Those of all warps, by one.
+  // Those of all makers, by one warp.
   __device__ void publish(int which) const {
     float4 v = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int w = 0; w < makers; ++w) add(v, ptx::load_shared_float4(side_sums + w * 512 + lane * 16));
+    for (int w = 0; w < makers; ++w) {
+      const float4 sum = ptx::load_shared_float4(side_sums + w * 512 + lane * 16);
+      v.x += sum.x, v.y += sum.y, v.z += sum.z, v.w += sum.w;
+    }
     const auto said = [](float f) { return f == 0 ? -0.0F : f; };
     __stcg(part(which, task()), make_float4(said(v.x), said(v.y), said(v.z), said(v.w)));
-  }
-  __device__ static void add(float4& to, const float4& v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; }
-  using parts = uint4[slices];
-  __device__ void look(parts& at, int which, int group) const {
-#pragma unroll
-    for (int s = 0; s < slices; ++s) at[s] = ptx::load_relaxed4(part(which, group * slices + s));
-  }
-  // Four numbers of S of a token, when all parts are there.
-  __device__ float4 side_of(parts& now, int which, int group) const {
-    const auto all_there = [&] {
-      bool there = true;
-#pragma unroll
-      for (int s = 0; s < slices; ++s)
-        there = there && now[s].x != 0 && now[s].y != 0 && now[s].z != 0 && now[s].w != 0;
-      return there;
-    };
-    while (!all_there()) look(now, which, group);
-    __syncwarp();
-    float4 v = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int s = 0; s < slices; ++s)
-      add(v, make_float4(__uint_as_float(now[s].x), __uint_as_float(now[s].y), __uint_as_float(now[s].z),
-                         __uint_as_float(now[s].w)));
-    return v;
   }
 
   // ---- units --------------------------------------------------------------------------------------------------------
@@ -209,14 +188,19 @@ template <class T, code_form Form, bool Side> struct brief_block {
       ptx::store_shared(at + 128 + lane * 4, __float_as_uint(v[1]));
     }
   }
-  __device__ std::uint32_t sum_at(int unit, int of_warp) const {
-    return lower + unit * unit_in_lower + of_warp * warp_in_lower + lane * 16;
+  // Codes of two chunks of a lower row; and two tokens of two rows where they were, eight rows in different banks.
+  __device__ static std::uint32_t low_at(int unit, int of_warp, int row, int quad) {
+    return lower + unit * unit_in_lower + of_warp * warp_in_lower + codes::piece_at(row, quad / 2) + quad % 2 * 8;
+  }
+  __device__ static std::uint32_t sum_at(std::uint32_t low) { return (low & ~8U) ^ (low & 8U) << 3; }
+  __device__ static void keep(std::uint32_t low, const float (&sum)[4]) {
+    ptx::store_shared(sum_at(low), make_uint4(__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]),
+                                              __float_as_uint(sum[3])));
   }
   __device__ __forceinline__ void take(int unit, const x_words& x) const {
     const std::uint32_t piece = codes::piece_at(row, quad / 2) + quad % 2 * 8,
                         up = table + unit * unit_in_table + warp * warp_in_table + 128 + row * 128 + piece,
-                        low = lower + unit * unit_in_lower + warp * warp_in_lower + piece,
-                        scale = scales + unit * unit_scales + warp * warp_scales;
+                        low = low_at(unit, warp, row, quad), scale = scales + unit * unit_scales + warp * warp_scales;
     const float4 s0 = ptx::load_shared_float4(scale + row * 16), s1 = ptx::load_shared_float4(scale + 128 + row * 16);
     const float s[2][4] = {{s0.x, s0.y, s0.z, s0.w}, {s1.x, s1.y, s1.z, s1.w}};
     const codes numbers{static_cast<std::uint32_t>(lane * 4)};
@@ -243,100 +227,131 @@ template <class T, code_form Form, bool Side> struct brief_block {
       for (int e = 0; e < 4; ++e) acc[e] = fmaf(s[e >> 1][b], sum[e], acc[e]);
     }
     __syncwarp();  // the codes have been read
-    ptx::store_shared(sum_at(unit, warp), make_uint4(__float_as_uint(acc[0]), __float_as_uint(acc[1]),
-                                                     __float_as_uint(acc[2]), __float_as_uint(acc[3])));
+    keep(low, acc);
   }
 
-  // ---- the end of a unit, by one warp -------------------------------------------------------------------------------
-  __device__ void expand(float (&to)[4], int unit, int which, parts& now) const {
-    const int rank = of.slot.rank;
+  // ---- parts of S, added --------------------------------------------------------------------------------------------
+  __device__ bool adds() const { return Side && warp >= code_warps - slices; }
+  __device__ const float4* own_part(int group) const {
+    const std::uint32_t first_thread = (code_warps - slices) * 32,
+                        at = set_of(ptx::load_shared(turn)) * set + group * slices * 32 + threadIdx.x - first_thread;
+    return reinterpret_cast<const float4*>(of.side) + at;
+  }
+  // Where codes of the first unit were.
+  __device__ std::uint32_t part_at() const {
+    return table + warp * warp_in_table + 128 + lane / 8 * 256 + lane % 8 * 16;
+  }
+  __device__ void ask_for_part() const {
+    code_detail::copy16(part_at(), own_part(0), 16);
+    code_detail::end_of_copies();
+  }
+  __device__ void add_part() const {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (has(1)) {
+      code_detail::wait_for_copies<0>();
+      v = ptx::load_shared_uint4(part_at());
+    }
 #pragma unroll 1
     for (int group = 0; group < groups(); ++group) {
-      uint2 upper, under;
-      if (group == 0) {
-        const std::uint32_t at = b_rows + unit * bytes_of_b_rows + row * 32 + quad * 8;
-        const float2 high = ptx::load_shared_float2(at), low = ptx::load_shared_float2(at + 8 * 32);
-        upper = make_uint2(__float_as_uint(high.x), __float_as_uint(high.y));
-        under = make_uint2(__float_as_uint(low.x), __float_as_uint(low.y));
-      } else {
-        const T* const b = static_cast<const T*>(of.slot.b) + static_cast<long long>(row_of(unit) + row) * rank +
-                           group * 16 + quad * 4;
-        upper = __ldg(reinterpret_cast<const uint2*>(b)), under = __ldg(reinterpret_cast<const uint2*>(b + 8 * rank));
-        look(now, which, group);
+      while (v.x == 0 || v.y == 0 || v.z == 0 || v.w == 0) v = ptx::load_relaxed4(own_part(group));
+      __syncwarp();
+      const std::uint32_t low = pack<T>(__uint_as_float(v.x), __uint_as_float(v.y)),
+                          high = pack<T>(__uint_as_float(v.z), __uint_as_float(v.w));
+      v = make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int unit = 0; unit < units; ++unit) {
+        if (!has(unit)) break;
+        const uint4 b = rows_of_b(unit, group);
+        const std::uint32_t rows[4] = {b.x, b.z, b.y, b.w};
+        const std::uint32_t low_codes = low_at(unit, warp, row, quad);
+        const float4 was = ptx::load_shared_float4(sum_at(low_codes));
+        float sum[4] = {was.x, was.y, was.z, was.w};
+        code_detail::multiply<T>(sum, rows, low, high);
+        keep(low_codes, sum);
       }
-      const float4 v = side_of(now, which, group);
-      const std::uint32_t rows[4] = {upper.x, under.x, upper.y, under.y};
-      code_detail::multiply<T>(to, rows, pack<T>(v.x, v.y), pack<T>(v.z, v.w));
     }
   }
-  __device__ void store(const float (&v)[4], int unit) const {
-    const int token = quad * 2, at = row_of(unit) + row, n = g.all_units * code_rows;
-    T* const y = static_cast<T*>(g.first_y) + static_cast<long long>(token) * n + at;
-    const auto each = [&](auto post) {
+  __device__ uint4 rows_of_b(int unit, int group) const {
+    if (group == 0) {
+      const std::uint32_t at = b_rows + unit * bytes_of_b_rows + row * 32 + quad * 8;
+      const float2 upper = ptx::load_shared_float2(at), under = ptx::load_shared_float2(at + 8 * 32);
+      return make_uint4(__float_as_uint(upper.x), __float_as_uint(upper.y), __float_as_uint(under.x),
+                        __float_as_uint(under.y));
+    }
+    const int rank = of.slot.rank;
+    const T* const b =
+        static_cast<const T*>(of.slot.b) + static_cast<long long>(row_of(unit) + row) * rank + group * 16 + quad * 4;
+    const uint2 upper = __ldg(reinterpret_cast<const uint2*>(b)),
+                under = __ldg(reinterpret_cast<const uint2*>(b + 8 * rank));
+    return make_uint4(upper.x, upper.y, under.x, under.y);
+  }
+
+  // ---- the end of a unit: two tokens of it by a warp, of which each eight lanes add four of the sixteen sums --------
+  __device__ void end() const {
+    const int unit = warp / 4, of_quad = warp % 4, eight = lane / 8, row1 = lane % 8;
+    if (unit >= units || !has(unit) || of_quad * 2 >= g.tokens) return;
+    float v[4] = {};
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int next = e % 2, further = e / 2 * 8;
-        if (token + next < g.tokens) y[next * n + further] = from_float<T>(post(v[e], token + next, at + further));
-      }
-    };
+    for (int w = 0; w < 4; ++w) {
+      const float4 sum = ptx::load_shared_float4(sum_at(low_at(unit, eight * 4 + w, row1, of_quad)));
+      v[0] += sum.x, v[1] += sum.y, v[2] += sum.z, v[3] += sum.w;
+    }
+    // Of the four numbers the first eight lanes get the first.
+    const bool later = eight >= 2, second = eight % 2 != 0;
+    float two[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) two[e] = (later ? v[2 + e] : v[e]) + __shfl_xor_sync(~0U, later ? v[e] : v[2 + e], 16);
+    const float sum = (second ? two[1] : two[0]) + __shfl_xor_sync(~0U, second ? two[0] : two[1], 8);
+    const int token = of_quad * 2 + eight % 2, at = row_of(unit) + row1 + eight / 2 * 8, n = g.all_units * code_rows;
+    if (token >= g.tokens) return;
+    T* const y = static_cast<T*>(g.first_y) + static_cast<long long>(token) * n + at;
+    if (g.bare) {  // a few instructions in a row, the others behind them
+      *y = from_float<T>(sum);
+      return;
+    }
     const post_slot<T> post{of.slot.scale, of.slot.shift, static_cast<const T*>(of.residual), of.act, g.tokens, n};
-    if (g.bare)  // a few instructions in a row, the others behind them
-      each([](float sum, int, int) { return sum; });
-    else
-      each([&](float sum, int t, int r) { return post(sum, t, r); });
+    *y = from_float<T>(post(sum, token, at));
   }
 
   __device__ void run() const {
-    const bool makes = Side && task() < groups() * slices, ends = warp < units && has(warp);
+    const bool makes = Side && task() < groups() * slices;
     request();
     of_a a;
     if (makes && warp < makers) load_a(a);
     fill_tables();
     if constexpr (nested) widen_all();
     ptx::wait_for_previous_kernel();
-    ptx::let_next_kernel_start();
-    if constexpr (Side) {
-      ask_for_turn();
-      code_detail::end_of_copies();
-    }
+    const bool late = Side && step < g.all_units;  // blocks have two units
+    if (!late) ptx::let_next_kernel_start();
     if (makes && warp < makers) shrink(a);
     x_words x;
     load_x(x);
-    const bool publishes = makes && warp == code_warps - 1;
-    const std::uint32_t used = publishes ? ptx::load_relaxed(of.counters) : 0;
+    if constexpr (Side) {
+      if (warp == publisher) {
+        const std::uint32_t used = ptx::load_relaxed(of.counters);
+        if (lane == 0) ptx::store_shared(turn, used);
+      }
+      code_detail::wait_for_copies<units>();  // B
+    }
     __syncthreads();
-    if (publishes) publish(set_of(used));
+    if (late) ptx::let_next_kernel_start();
+    if (makes && warp == publisher) publish(set_of(ptx::load_shared(turn)));
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
-      if (unit == 0)
-        code_detail::wait_for_copies<Side ? 2 : 1>();
-      else
-        code_detail::wait_for_copies<Side ? 1 : 0>();
-      if (!has(unit)) break;
+      if (unit == 1) {
+        code_detail::wait_for_copies<0>();
+        if (!has(1)) break;
+        if (adds()) ask_for_part();
+      } else {
+        code_detail::wait_for_copies<1>();
+      }
       __syncwarp();
       take(unit, x);
     }
-    parts now;
-    int which = 0;
-    if (Side && ends) {
-      code_detail::wait_for_copies<0>();
-      __syncwarp();
-      which = set_of(ptx::load_shared(used_at()));
-      look(now, which, 0);
-    }
+    if (adds()) add_part();
     __syncthreads();
-    if (!ends) return;
-    float v[4] = {};
-#pragma unroll
-    for (int w = 0; w < code_warps; ++w) {
-      const float4 sum = ptx::load_shared_float4(sum_at(warp, w));
-      v[0] += sum.x, v[1] += sum.y, v[2] += sum.z, v[3] += sum.w;
-    }
-    if constexpr (Side) {
-      expand(v, warp, which, now);
-      if (warp == 0) leave(which);
-    }
-    store(v, warp);
+    if (Side && warp == publisher) leave();
+    end();
   }
 };
 
