@@ -58,9 +58,12 @@ struct long_rows {
   numbers part(const numbers& of, long long first, long long count) const {
     return {of.begin() + first * n, of.begin() + (first + count) * n};
   }
-  numbers normalized(long long first, long long count) const {
+  numbers normalized(long long first, long long count, bool float_factors = false) const {
     memory_of_rows on{{}, narrow};
-    const auto in = on.put(part(x, first, count)), factors = on.put(w), out = on.put(part(x, first, count));
+    const auto in = on.put(part(x, first, count)), out = on.put(part(x, first, count));
+    on.narrow = narrow && !float_factors;
+    const auto factors = on.put(w);
+    on.narrow = narrow;
     const cuda::normalized<float> f{{out, {1, 1, count, n}}, {in, {1, 1, count, n}}, small_number(on), rms, factors};
     REQUIRE(bool(cuda::normalize(cuda::on_stream{nullptr}, f, "norm")));
     return on.get(out, static_cast<std::size_t>(count * n));
@@ -117,12 +120,14 @@ TEST_CASE("gpu: norms of long rows and their gradients") {
           v->resize(static_cast<std::size_t>(v == &l.w ? n : l.rows * n));
           for (float& e : *v) e = narrow ? __bfloat162float(__float2bfloat16(normal(engine))) : normal(engine);
         }
+        CHECK(l.normalized(0, 64) == l.part(l.normalized(0, l.rows), 0, 64));
         const numbers y = l.normalized(0, l.rows), dx = l.gradient(0, l.rows);
         for (const long long r : {0LL, 1LL, 511LL, 599LL}) {
           const auto [error, error_dx] = l.errors(r, y, dx);
           CHECK(error < (narrow ? 4e-3 : 5e-6));
           CHECK(error_dx < (narrow ? 4e-3 : 2e-5));
           CHECK(l.normalized(r, 1) == l.part(y, r, 1));
+          CHECK(l.normalized(r, 1, true) == l.part(y, r, 1));  // the same numbers
           CHECK(l.gradient(r, 1) == l.part(dx, r, 1));
         }
       }
