@@ -225,16 +225,21 @@ class code_calls {
     }
     return one;
   }
-  // To each layer its clusters; how many there are.
+  // To each layer its clusters; how many there are. Where they have many units, those that are left over take some, so that
+  // as many as there are read memory until the end.
   int deal(code_args<max_segments>& g, int layers) const {
     int units[max_segments] = {}, used = 0;
     for (int i = 0; i < layers; ++i) units[i] = g.segment[i].units;
     const int rounds = rounds_of_units(units, layers, clusters_);
-    for (int i = 0; i < max_segments; ++i) {
-      code_segment& of = g.segment[i];
-      of.first = i < layers ? used : clusters_;
-      of.clusters = i < layers ? (units[i] + rounds - 1) / rounds : 0;
-      used += of.clusters;
+    for (int i = 0; i < max_segments; ++i)
+      used += g.segment[i].clusters = i < layers ? (units[i] + rounds - 1) / rounds : 0;
+    for (int i = 0, full = 0; rounds > 3 && used < clusters_ && full < layers; i = (i + 1) % layers) {
+      const bool more = g.segment[i].clusters < units[i];
+      g.segment[i].clusters += more ? 1 : 0, used += more ? 1 : 0, full = more ? 0 : full + 1;
+    }
+    for (int i = 0, first = 0; i < max_segments; ++i) {
+      g.segment[i].first = i < layers ? first : clusters_;
+      first += g.segment[i].clusters;
     }
     return used;
   }

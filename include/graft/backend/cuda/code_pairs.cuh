@@ -144,7 +144,9 @@ template <class T, code_form Form> struct code_pairs {
   }
 
   // ---- x in the same order: a chunk of 64 columns -------------------------------------------------------------------
-  __device__ __forceinline__ static uint4 x_of(const T* columns, int half, int t) {
+  // Lane t of a quad begins so much further than the first.
+  __device__ static int x_begins(int t) { return (Form == code_form::q4_0 ? 4 : has_long_runs(Form) ? 16 : 8) * t; }
+  __device__ __forceinline__ static uint4 x_of(const T* columns, int half, int t = 0) {
     if constexpr (Form == code_form::q4_0) {  // a byte has the codes of a column and of the one 16 further
       const uint2 low = *reinterpret_cast<const uint2*>(columns + 32 * half + 4 * t),
                   high = *reinterpret_cast<const uint2*>(columns + 32 * half + 16 + 4 * t);

@@ -134,6 +134,10 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     else
       return static_cast<const T*>(g.first_x);
   }
+  // Where this lane's begins.
+  __device__ const T* own_x() const {
+    return x() + static_cast<long long>(lane / 4) * k() + first_step * 64 + codes::x_begins(lane % 4);
+  }
   __device__ int n() const {
     if constexpr (Whole && !Linked)
       return g.all_units * code_rows;

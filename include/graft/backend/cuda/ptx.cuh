@@ -319,6 +319,12 @@ __device__ __forceinline__ void store_matrix_turned(std::uint32_t address, std::
 }
 
 // ---- between kernels, and between thread blocks of one kernel ---------------------------------------------------------
+// The compiler has computed it when it comes here.
+__device__ __forceinline__ void keep(int& v) { asm volatile("" : "+r"(v)); }
+template <class V> __device__ __forceinline__ void keep_global(V*& p) {
+  asm volatile("" : "+l"(p));
+  __builtin_assume(__isGlobal(p));
+}
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -32,24 +32,22 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   units in;
   int split;
 
-  __device__ void load_x(x_words& x) const {
-    const int row = in.lane / 4, quad = in.lane % 4, column = in.first_step * 64;
-    const T* const from = in.x() + column;
+  __device__ __forceinline__ void load_x(x_words& x, const T* from, int tokens) const {
 #pragma unroll
-    for (int c = 0; c < chunks; ++c)
+    for (int n = 0; n < Eights; ++n)
 #pragma unroll
-      for (int n = 0; n < Eights; ++n) {
-        const int token = n * 8 + row;
+      for (int c = 0; c < chunks; ++c) {
         x[c][n] = make_uint4(0, 0, 0, 0);
-        if ((Whole || c / 2 < in.own_steps) && token < in.m())
-          x[c][n] = codes::x_of(from + static_cast<long long>(token) * in.k() + c / 2 * 64, c % 2, quad);
+        if ((Whole || c / 2 < in.own_steps) && n * 8 + in.lane / 4 < tokens)
+          x[c][n] = codes::x_of(from + n * 8LL * in.k() + c / 2 * 64, c % 2);
       }
     if constexpr (!Whole) {
       if (in.of.slot.pre == nullptr) return;
+      const int column = in.first_step * 64 + codes::x_begins(in.lane % 4);
 #pragma unroll
       for (int c = 0; c < chunks; ++c) {
         if (c / 2 >= in.own_steps) break;
-        const uint4 by = codes::x_of(static_cast<const T*>(in.of.slot.pre) + column + c / 2 * 64, c % 2, quad);
+        const uint4 by = codes::x_of(static_cast<const T*>(in.of.slot.pre) + column + c / 2 * 64, c % 2);
 #pragma unroll
         for (int n = 0; n < Eights; ++n)
           x[c][n] = make_uint4(times<T>(x[c][n].x, by.x), times<T>(x[c][n].y, by.y), times<T>(x[c][n].z, by.z),
@@ -156,12 +154,15 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     if constexpr (has_scaled_rows(Form) && !Linked) in.ask_for_row_scales();
     if constexpr (units::has_nested_table) in.fill_nested_table(thread);
     if constexpr (codes::has_table) codes::fill(in.table(), in.of.from.table, thread);
+    const T* from = in.own_x();
+    int tokens = in.m();
+    ptx::keep_global(from), ptx::keep(tokens);  // nothing is left to compute when x is there
     ptx::let_next_kernel_start();
     ptx::wait_for_previous_kernel();
     x_words x;
-    load_x(x);
-    if (!all_first) request_others();  // x does not wait behind them
-    ptx::named_barrier(among_us, consumers);
+    load_x(x, from, tokens);
+    ptx::named_barrier(among_us, consumers);  // behind it the compiler may not ask for x
+    if (!all_first) request_others();         // x does not wait behind them
     if (has_norm_ahead() && in.warp < in.m()) find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
     const codes numbers{in.table() + in.lane * 4};
     const auto arrive = [&](int i, int stage) {
