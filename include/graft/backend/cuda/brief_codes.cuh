@@ -193,7 +193,7 @@ template <class T, code_form Form, bool Side> struct brief_block {
     return lower + unit * unit_in_lower + of_warp * warp_in_lower + codes::piece_at(row, quad / 2) + quad % 2 * 8;
   }
   __device__ static std::uint32_t sum_at(std::uint32_t low) { return (low & ~8U) ^ (low & 8U) << 3; }
-  __device__ static void keep(std::uint32_t low, const float (&sum)[4]) {
+  __device__ static void store_sum(std::uint32_t low, const float (&sum)[4]) {
     ptx::store_shared(sum_at(low), make_uint4(__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]),
                                               __float_as_uint(sum[3])));
   }
@@ -227,7 +227,7 @@ template <class T, code_form Form, bool Side> struct brief_block {
       for (int e = 0; e < 4; ++e) acc[e] = fmaf(s[e >> 1][b], sum[e], acc[e]);
     }
     __syncwarp();  // the codes have been read
-    keep(low, acc);
+    store_sum(low, acc);
   }
 
   // ---- parts of S, added --------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ template <class T, code_form Form, bool Side> struct brief_block {
         const float4 was = ptx::load_shared_float4(sum_at(low_codes));
         float sum[4] = {was.x, was.y, was.z, was.w};
         code_detail::multiply<T>(sum, rows, low, high);
-        keep(low_codes, sum);
+        store_sum(low_codes, sum);
       }
     }
   }

@@ -147,15 +147,16 @@ template <class T, code_form Form> struct code_pairs {
   // Lane t of a quad begins so much further than the first.
   __device__ static int x_begins(int t) { return (Form == code_form::q4_0 ? 4 : has_long_runs(Form) ? 16 : 8) * t; }
   __device__ __forceinline__ static uint4 x_of(const T* columns, int half, int t = 0) {
+    columns += x_begins(t);
     if constexpr (Form == code_form::q4_0) {  // a byte has the codes of a column and of the one 16 further
-      const uint2 low = *reinterpret_cast<const uint2*>(columns + 32 * half + 4 * t),
-                  high = *reinterpret_cast<const uint2*>(columns + 32 * half + 16 + 4 * t);
+      const uint2 low = *reinterpret_cast<const uint2*>(columns + 32 * half),
+                  high = *reinterpret_cast<const uint2*>(columns + 32 * half + 16);
       return make_uint4(__byte_perm(low.x, high.x, 0x5410), __byte_perm(low.x, high.x, 0x7632),
                         __byte_perm(low.y, high.y, 0x5410), __byte_perm(low.y, high.y, 0x7632));
     } else if constexpr (has_long_runs(Form)) {
-      return *reinterpret_cast<const uint4*>(columns + 16 * t + 8 * half);
+      return *reinterpret_cast<const uint4*>(columns + 8 * half);
     } else {
-      return *reinterpret_cast<const uint4*>(columns + 32 * half + 8 * t);
+      return *reinterpret_cast<const uint4*>(columns + 32 * half);
     }
   }
 

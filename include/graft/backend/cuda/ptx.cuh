@@ -319,7 +319,7 @@ __device__ __forceinline__ void store_matrix_turned(std::uint32_t address, std::
 }
 
 // ---- between kernels, and between thread blocks of one kernel ---------------------------------------------------------
-// The compiler has computed it when it comes here.
+// The compiler has computed it when it comes here, and still knows that it points to device memory.
 __device__ __forceinline__ void keep(int& v) { asm volatile("" : "+r"(v)); }
 template <class V> __device__ __forceinline__ void keep_global(V*& p) {
   asm volatile("" : "+l"(p));
