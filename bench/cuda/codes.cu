@@ -76,7 +76,7 @@ void add_forward(const one_case& c, const std::string& name, const layers_of& la
   std::fprintf(stderr, "%s%s: %s\n", name.c_str(), c.shape.c_str(), (*layers)[0]->describe(at->m).c_str());
   add(name + c.shape, at->calls, c.flops, bytes, [=](cudaStream_t s) {
     for (int i = 0; i < at->calls; ++i)
-      must((*layers)[static_cast<std::size_t>(i % at->rotation)]->on(s).forward(
+      must((*layers)[static_cast<std::size_t>(i % at->rotation)]->on(s, true).forward(
                matrix_of(at->x, at->m, k), {at->y, dtype::bf16, {at->m, at->n, 1, 1}, 2}),
            "forward");
   });
@@ -97,9 +97,9 @@ void add_backward(const one_case& c, const std::string& name, const layers_of& l
   }
   add(name + " backward" + c.shape, at->calls, c.flops, bytes, [=](cudaStream_t s) {
     for (int i = 0; i < at->calls; ++i)
-      must(
-          (*layers)[static_cast<std::size_t>(i % at->rotation)]->on(s).backward(matrix_of(at->x, m, k), dy, dx, wanted),
-          "backward");
+      must((*layers)[static_cast<std::size_t>(i % at->rotation)]->on(s, true).backward(matrix_of(at->x, m, k), dy, dx,
+                                                                                       wanted),
+           "backward");
   });
 }
 void add_bare(const one_case& c, bool across) {
