@@ -81,6 +81,25 @@ void add_forward(const one_case& c, const std::string& name, const layers_of& la
            "forward");
   });
 }
+// The product alone where S is there already: with more than eight tokens it is made by a launch ahead.
+void add_given(const one_case& c, const std::string& name, const std::vector<view>& weights, double bytes, int rank) {
+  const auto at = c.at;
+  static const cuda::code_kernels kernels = cuda::all_code_kernels<bf, 16>();
+  const auto calls = std::make_shared<std::vector<cuda::code_calls>>();
+  for (const view& w : weights) {
+    cuda::code_operands o;
+    o.weight = w, o.n = at->n, o.k = k;
+    o.slot.rank = rank, o.slot.b = random_matrix(static_cast<long long>(at->n) * rank, 0.3F);
+    calls->emplace_back(kernels, sm_90, &o, 1);
+  }
+  const cuda::code_choice choice = cuda::choose_codes(weights[0].beside->how, dtype::bf16, at->m, k, rank, sm_90);
+  cuda::code_tensors with;
+  with.x = at->x, with.y[0] = at->y, with.side = filled(rank * cuda::most_code_tokens, 0.5F), with.has_side = true;
+  add(name + c.shape, at->calls, c.flops, bytes, [=](cudaStream_t s) {
+    for (int i = 0; i < at->calls; ++i)
+      must((*calls)[static_cast<std::size_t>(i % at->rotation)].run(s, choice, at->m, with, true, true), "product");
+  });
+}
 // dx and the gradients of A and B.
 void add_backward(const one_case& c, const std::string& name, const layers_of& layers, double bytes, int rank) {
   const auto at = c.at;
@@ -169,6 +188,7 @@ void add_case(int m, int n, const std::vector<named_encoding>& all) {
     add_forward(c, e.name + " lora r16", adapted_layers, bytes);
     if (!many) {
       add_forward(c, e.name + " plain", every(weight, none), bytes);
+      if (m == cuda::most_code_tokens) add_given(c, e.name + " lora r16, S given", weights, bytes, lora.rank);
       continue;
     }
     add_backward(c, e.name + " lora r16", adapted_layers, bytes, lora.rank);

@@ -149,7 +149,9 @@ TEST_CASE(
     "code choice: a layer type counts the kernels that run: one for few tokens, another for S with more than eight, "
     "else one that decodes first") {
   using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, on<sm_90>>;
-  static_assert(plan::kernels_at(16) == 1 && plan::kernels_at(32) == 1);
+  static_assert(plan::kernels_at(8) == 1 && plan::kernels_at(9) == 2 && plan::kernels_at(32) == 2);
+  using bare = compile<linear<4096, 4096, nf4<64>>, fullgraph, on<sm_90>>;
+  static_assert(bare::kernels_at(8) == 1 && bare::kernels_at(32) == 1);
   static_assert(plan::kernels_at(4096) == 1 + compile<linear<4096, 4096, bf16, lora<16>>, on<sm_90>>::kernels_at(4096));
   std::string all;
   explain<linear<4096, 4096, nf4<64>, lora<16>>, sm_90>([&](const text& t) { all += t.c_str(); }, 1);

@@ -238,7 +238,7 @@ TEST_CASE("gpu block: gate and up with their product, where one kernel has them 
   }
   inner = 512;
   const product_shape one{dtype::bf16, 1, 14336, 4096, 16}, both[] = {one, one};
-  CHECK(sm_90.run_gated(both, sm_90));
+  CHECK(sm_90.run_gated(both, sm_90) == 1);
 }
 TEST_CASE(
     "gpu block: weights that are codes, in one launch what reads the same input, with the norms around it inside") {
@@ -265,7 +265,7 @@ TEST_CASE(
   product_shape one{dtype::bf16, 1, 14336, 4096, 16};
   one.stored = nf4_64;
   const product_shape both[] = {one, one};
-  CHECK(sm_90.run_gated(both, sm_90));
+  CHECK(sm_90.run_gated(both, sm_90) == 1);
   CHECK(sm_90.run_normed(one, both, 2, sm_90));
 }
 TEST_CASE("gpu block: gradients") {

@@ -132,11 +132,13 @@ constexpr int kernels_inside(const graph& g, const plan& p, const launch& l, con
       if (all[k].turned != 0 && (p.to.run_turning == nullptr || !p.to.run_turning(all[k], p.to)))
         n += p.to.node_kernels == nullptr ? 1 : p.to.node_kernels(g, p.products[l.product + k].result, s, type, p.to);
     const int turns = turn_kernels(g, p, l, s, type);  // and their rows of x are not one input
-    const bool inside = l.gated >= 0 && turns == 0 && p.to.run_gated != nullptr && p.to.run_gated(all.begin(), p.to);
-    n += turns + (l.gated >= 0 && !inside ? 1 : 0);
-    const bool joins = l.together > 0 && (turns == 0 || stored.plain());  // codes are multiplied with one input
-    if (inside || (joins && p.to.run_together != nullptr && p.to.run_together(all.begin(), all.size(), p.to)))
-      return n + 1;
+    const bool gates = l.gated >= 0 && turns == 0 && p.to.run_gated != nullptr,
+               joins = l.together > 0 && p.to.run_together != nullptr &&
+                       (turns == 0 || stored.plain());  // codes are multiplied with one input
+    int joint = gates ? p.to.run_gated(all.begin(), p.to) : 0;
+    n += turns + (l.gated >= 0 && joint == 0 ? 1 : 0);
+    if (joint == 0 && joins) joint = p.to.run_together(all.begin(), all.size(), p.to);
+    if (joint > 0) return n + joint;
     for (const product_shape& one : all) n += p.to.product_kernels == nullptr ? 1 : p.to.product_kernels(one, p.to);
     return n;
   }

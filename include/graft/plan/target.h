@@ -72,10 +72,10 @@ struct target {
   bool (*runs)(op) = nullptr;
   // How many kernels one product takes, and one node on its own; null: one.
   int (*product_kernels)(const product_shape&, const target&) = nullptr;
-  // Are products of one launch one kernel with these sizes, or one after the other?
-  bool (*run_together)(const product_shape*, int count, const target&) = nullptr;
-  // Is that multiplication inside the one kernel with these sizes, or behind it?
-  bool (*run_gated)(const product_shape*, const target&) = nullptr;
+  // How many kernels products of one launch take together with these sizes; 0: they run one after the other.
+  int (*run_together)(const product_shape*, int count, const target&) = nullptr;
+  // The same with that multiplication inside; 0: it is behind them.
+  int (*run_gated)(const product_shape*, const target&) = nullptr;
   // Is a norm inside the kernel of the product before it and those of the products behind it, or between them?
   bool (*run_normed)(const product_shape& before, const product_shape* behind, int count, const target&) = nullptr;
   // Are the inputs of a launch turned by one kernel with these sizes, or one after the other?

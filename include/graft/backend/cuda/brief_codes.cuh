@@ -15,6 +15,7 @@
 // B Sᵀ = Σ B Pᵀ over the parts P, each rounded by itself. A part is asked for in front of the second unit, and nobody
 // waits for S but the warp that adds it.
 #pragma once
+#include <graft/backend/cuda/code_shrink.cuh>
 #include <graft/backend/cuda/code_units.cuh>
 
 namespace graft::cuda {

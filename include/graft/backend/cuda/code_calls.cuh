@@ -4,6 +4,7 @@
 #include <graft/backend/cuda/brief_codes.cuh>
 #include <graft/backend/cuda/kernel_entry.h>
 #include <graft/backend/cuda/launch.h>
+#include <graft/backend/cuda/shrink_ahead.cuh>
 #include <graft/backend/cuda/stream_codes.cuh>
 
 #include <type_traits>
@@ -19,7 +20,9 @@ struct code_kernels {
     kernel_entry brief[2];       // of up to 8 tokens; the first with a side branch
   };
   of_form by_form[code_forms];
+  kernel_entry shrink;  // S of more than eight tokens
   void add(const code_kernels& more) {
+    if (more.shrink.kernel != nullptr) shrink = more.shrink;
     for (int f = 0; f < code_forms; ++f) {
       for (int plain = 0; plain < 2; ++plain)
         if (more.by_form[f].brief[plain].kernel != nullptr) by_form[f].brief[plain] = more.by_form[f].brief[plain];
@@ -57,10 +60,10 @@ template <class T, code_form Form, bool Side> kernel_entry brief_entry() {
 template <class T, code_form Form, int Eights> void add_code_kernels(code_kernels& to) {
   constexpr int e = Eights - 1;
   code_kernels::of_form& of = to.by_form[static_cast<int>(Form)];
+  if constexpr (is_made_ahead(Eights * 8) && Form != code_form::none)
+    to.shrink = {reinterpret_cast<const void*>(&shrink_ahead_kernel<T>), shrink_threads, 0};
   if constexpr (Form != code_form::none) {  // else a layer type whose weight is no codes
-    // For any units the linked one is quicker where it has registers enough, and where both lack them.
-    if constexpr ((Form != code_form::runs && Form != code_form::q8_0) || Eights == 1)
-      of.lone[0][0][e] = code_entry<T, Form, Eights, true, false, false>();
+    of.lone[0][0][e] = code_entry<T, Form, Eights, true, false, false>();
     if constexpr (Form != code_form::q8_0 || Eights == 2)
       of.lone[0][1][e] = code_entry<T, Form, Eights, false, false, false>();
     of.lone[1][0][e] = code_entry<T, Form, Eights, true, true, false>();
@@ -111,6 +114,7 @@ struct code_tensors {
   std::uint32_t* counters = nullptr;
   norm_ahead ahead{};  // of x, and behind y
   norm_behind behind{};
+  bool has_side = false;  // S of more than eight tokens is in `side` already
 };
 
 // One layer, or several that read the same x.
@@ -131,6 +135,9 @@ class code_calls {
     lone_code_args one{};
     bool whole = c.splits == 1, side = false;
     fill(g, c, m, with, whole, side);
+    const bool ahead = side && is_made_ahead(c.tokens);
+    if (ahead && !with.has_side)
+      if (status s = shrink(stream, g, chained); !s) return s;
     const int layers = count_ * c.groups;
     const bool linked = layers > 1 || with.ahead.squares != nullptr || with.behind.gain != nullptr ||
                         kernels_->of(c, side, whole, false).kernel == nullptr;
@@ -146,24 +153,50 @@ class code_calls {
     cudaLaunchAttribute attributes[3];
     unsigned count = 0;
     if (c.splits > 1) attributes[count++] = in_clusters(c.splits);
-    if (side && !alone) {  // its blocks wait for each other
+    if (side && !ahead && !alone) {  // its blocks wait for each other
       attributes[count].id = cudaLaunchAttributeCooperative;
       attributes[count++].val.cooperative = 1;
     }
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(clusters)),
-                              dim3(what.threads),
-                              what.shared,
-                              stream,
-                              attributes,
-                              count + (chained ? 1U : 0U)};
+    cudaLaunchConfig_t config{
+        dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(clusters)),
+        dim3(what.threads),
+        what.shared,
+        stream,
+        attributes,
+        count + (chained || (ahead && !with.has_side) ? 1U : 0U)};  // S does not write what is read early
     void* arguments[] = {&g};
     if (!linked) one = lone(g, brief ? with.counters : nullptr), arguments[0] = &one;
     return launch(config, what.kernel, arguments, "stream of codes");
   }
 
  private:
+  // S of all layers, ahead of the product.
+  status shrink(cudaStream_t stream, const code_args<max_segments>& g, bool chained) const {
+    shrink_args with{g.x, g.m, g.k, {}, {}};
+    int clusters = 0, all_ranks = 0;
+    for (const code_segment& of : g.segment) all_ranks += of.slot.rank;
+    for (int s = 0, before = 0; s < max_segments; ++s) {
+      const code_segment& of = g.segment[s];
+      const int rank = of.slot.rank;
+      with.first[s] = clusters;
+      with.segment[s] = {of.slot, g.gated ? g.segment[0].side + before : of.side, g.gated ? all_ranks : rank,
+                         of.first_token};
+      clusters += rank / 16, before += rank;
+    }
+    cudaLaunchAttribute attributes[2] = {in_clusters(shrink_blocks)};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(clusters * shrink_blocks)),
+                                    dim3(kernels_->shrink.threads),
+                                    0,
+                                    stream,
+                                    attributes,
+                                    chained ? 2U : 1U};
+    void* arguments[] = {&with};
+    return launch(config, kernels_->shrink.kernel, arguments, "S of codes");
+  }
   void fill(code_args<max_segments>& g, const code_choice& c, long long m, const code_tensors& with, bool& whole,
             bool& side) const {
     g.x = with.x, g.m = static_cast<int>(m);

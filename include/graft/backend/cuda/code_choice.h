@@ -55,12 +55,14 @@ constexpr int bytes_of_unit_scales(code_form f, bool nested) {
 // took 12.6 µs in place of 11.5.
 inline constexpr int code_stages = 2;
 
+// With more than eight tokens S is made by a launch ahead: warps that make it would take registers from those that multiply.
+constexpr bool is_made_ahead(int tokens) { return tokens > 8; }
 inline constexpr int code_side_slices = 16;                 // of the inner axis, from which S is added up
 inline constexpr int bytes_of_b_rows = code_rows * 16 * 2;  // those of a unit, sixteen of the rank
 
-// Of one layer in device memory, from which all its blocks add up S.
+// Of one layer in device memory: S, or parts that all its blocks add up.
 constexpr long long bytes_of_side_parts(int rank, int tokens) {
-  return static_cast<long long>(rank) * code_side_slices * tokens * 4;
+  return static_cast<long long>(rank) * (is_made_ahead(tokens) ? 1 : code_side_slices) * tokens * 4;
 }
 
 // A warp has a place for the rows of B of one unit, and asks for those of the unit that is as many further as there are
@@ -172,6 +174,8 @@ constexpr code_choice choose_codes_together(const product_shape* all, int count,
   if (gated) c.gated = true, c.at.phase -= c.at.phase % 2;
   return c;
 }
+// Of a product, or of several with so much rank in all.
+constexpr int launches_of(const code_choice& c, int rank) { return rank > 0 && is_made_ahead(c.tokens) ? 2 : 1; }
 // As stands_by_norm, of kernels that read codes.
 constexpr bool codes_stand_by_norm(const product_shape& p, const target& on) {
   if (p.type != dtype::bf16 || p.m < 1 || p.m > most_normed_tokens || p.across || p.keeps || p.pre || !p.aligned)

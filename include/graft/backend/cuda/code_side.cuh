@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// S = x Aᵀ of stream_codes, by four warps beside those that read codes. A is cut into slices of the inner axis, 16 of
-// its rows each, and a slice is the task of one of the thread blocks of its layer, so that A is read once; slices meet in
-// device memory, and every block adds them up in their order. All blocks of the grid must be resident at the same time.
+// S = x Aᵀ of stream_codes, and S Bᵀ. Up to eight tokens S is made by four warps beside those that read codes: A is cut into
+// slices of the inner axis, 16 of its rows each, and a slice is the task of one of the thread blocks of its layer, so that A
+// is read once; slices meet in device memory, and every block adds them up in their order. All blocks of the grid must be
+// resident at the same time. With more tokens S was made by a launch ahead (shrink_ahead.cuh), and is asked for behind x.
 // Rows of B come with the codes of their unit; S Bᵀ is added to the sums that one of the warps has of it.
 #pragma once
+#include <graft/backend/cuda/code_shrink.cuh>
 #include <graft/backend/cuda/code_units.cuh>
 
 namespace graft::cuda {
@@ -12,6 +14,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   using units = code_units<T, Form, Eights, Side, Whole, Linked>;
   static constexpr int warps = 4, threads = warps * 32, tokens = Eights * 8;
   static constexpr int slices = code_side_slices, among_us = 3;
+  static constexpr bool ahead = is_made_ahead(tokens);
 
   const units& in;
   int split;
@@ -39,6 +42,11 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     if (thread == 0) leave();  // nobody waits for it
   }
 
+  // ---- S that was made ahead, by the warps that read codes ------------------------------------------------------------
+  __device__ __forceinline__ void ask(int thread) const {
+    if (thread < groups() * tokens * 4) code_detail::copy16(in.side() + thread * 16, in.of.side + thread * 4, 16);
+  }
+
   // ---- S Bᵀ -----------------------------------------------------------------------------------------------------------
   // Whose warp has unit i: phases have fewer units than there are warps.
   __device__ bool expands(int i) const { return in.warp == i % code_warps; }
@@ -57,7 +65,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   __device__ __forceinline__ void expand(float (&to)[Eights][4], int i) const {
     const code_segment& of = in.layer(i);
     const int row = in.lane / 4, quad = in.lane % 4, rank = of.slot.rank, layer = in.gated() ? i & 1 : 0;
-    ptx::barrier_wait(ready(), 0);
+    if constexpr (!ahead) ptx::barrier_wait(ready(), 0);
 #pragma unroll 1
     for (int r = 0; r < rank; r += 16) {
       uint2 upper, lower;
@@ -84,7 +92,6 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
  private:
   __device__ int blocks() const { return in.step * in.splits(); }
   __device__ void shrink(int task, int thread) const {
-    constexpr int at_once = 2;  // of 32 columns
     const int warp = thread / 32, row = thread % 32 / 4, quad = thread % 4, group = task / slices;
     const bool second = in.gated() && group >= first_groups();
     const adapter_slot& slot = second ? in.second().slot : in.of.slot;
@@ -94,36 +101,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     const std::uint32_t shared = in.side();  // sums of the warps first, then S
     float sums[Eights][4] = {};
     ptx::named_barrier(among_us, threads);  // the sums of the task before have been read
-    for (int first = begin; first < end; first += at_once) {
-      uint4 a[at_once][2], x[at_once][Eights];
-#pragma unroll
-      for (int c = 0; c < at_once; ++c)
-        if (first + c < end)
-          a[c][0] = code_detail::a_piece(slot, rows, first + c, quad),
-          a[c][1] = code_detail::a_piece(slot, rows + 8, first + c, quad);
-      ptx::wait_for_previous_kernel();
-#pragma unroll
-      for (int c = 0; c < at_once; ++c)
-#pragma unroll
-        for (int n = 0; n < Eights; ++n) {
-          const int token = n * 8 + row;
-          x[c][n] = make_uint4(0, 0, 0, 0);
-          if (first + c < end && token < in.m())
-            x[c][n] = *reinterpret_cast<const uint4*>(in.x() + static_cast<long long>(token) * in.k() +
-                                                      (first + c) * 32 + quad * 8);
-        }
-#pragma unroll
-      for (int c = 0; c < at_once; ++c) {
-        if (first + c >= end) break;
-        const std::uint32_t a0[4] = {a[c][0].x, a[c][1].x, a[c][0].y, a[c][1].y},
-                            a1[4] = {a[c][0].z, a[c][1].z, a[c][0].w, a[c][1].w};
-#pragma unroll
-        for (int n = 0; n < Eights; ++n) {
-          code_detail::multiply<T>(sums[n], a0, x[c][n].x, x[c][n].y);
-          code_detail::multiply<T>(sums[n], a1, x[c][n].z, x[c][n].w);
-        }
-      }
-    }
+    code_detail::shrink<T, Eights, 2>(sums, slot, rows, row, quad, in, begin, end);
 #pragma unroll
     for (int n = 0; n < Eights; ++n)
 #pragma unroll

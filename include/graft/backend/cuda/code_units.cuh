@@ -64,12 +64,6 @@ __device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_
 template <int Pending> __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
-// Eight columns of a row of A, which lies in tiles of [rank][64], swizzled.
-__device__ __forceinline__ uint4 a_piece(const adapter_slot& slot, int row, int chunk, int quad) {
-  const long long tile = static_cast<long long>(chunk / 2) * slot.rank + row;
-  return __ldg(reinterpret_cast<const uint4*>(static_cast<const char*>(slot.a_tiles) + tile * 128 +
-                                              (((chunk % 2 * 4 + quad) ^ (row % 8)) << 4)));
-}
 }  // namespace code_detail
 
 // Whole: every unit and every warp's columns are there, with all scales that a row of it has side by side, and no other

@@ -15,13 +15,14 @@
 
 namespace graft::cuda {
 
-// Side: with warps that make S, which leaves fewer registers for the others.
+// Side: with S Bᵀ; up to eight tokens also with warps that make S, which leaves fewer registers for the others.
 template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linked> struct code_block {
   using units = code_units<T, Form, Eights, Side, Whole, Linked>;
   using codes = typename units::codes;
   using side_branch = code_side<T, Form, Eights, Side, Whole, Linked>;
-  static constexpr int consumers = code_warps * 32, threads = consumers + (Side ? side_branch::threads : 0);
-  static constexpr int stages = code_stages, among_us = 1, side_is_there = 2;
+  static constexpr bool makes_side = Side && !side_branch::ahead, has_side_ahead = Side && side_branch::ahead;
+  static constexpr int consumers = code_warps * 32, threads = consumers + (makes_side ? side_branch::threads : 0);
+  static constexpr int stages = code_stages, among_us = 1;
   static constexpr int chunks = 2 * code_steps;  // of 32 columns
   static_assert(code_sums_in_table % (code_warps * Eights) == 0);
   // Sums of a unit: where codes of a row share a scale, the side branch has a place of its own.
@@ -95,7 +96,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   // not there has zeros for x and for scales.
   static constexpr bool runs = has_long_runs(Form);
   // Steps of the first unit that are looked up while x is on its way, where layers are linked and registers few.
-  static constexpr int early_steps = Linked && runs && Eights == 2 ? 1 : 0;
+  static constexpr int early_steps = Linked && runs && Eights == 2 && !Side ? 1 : 0;
   // Scales that are codes become numbers while the first step is looked up, where there are registers for both.
   static constexpr bool widens_late = Form == code_form::nested_runs && Whole && !Linked && !(Side && Eights == 2);
   using early_numbers = step_numbers[early_steps > 0 ? early_steps : 1];
@@ -162,7 +163,8 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     x_words x;
     load_x(x, from, tokens);
     ptx::named_barrier(among_us, consumers);  // behind it the compiler may not ask for x
-    if (!all_first) request_others();         // x does not wait behind them
+    if constexpr (has_side_ahead) side.ask(thread);
+    if (!all_first) request_others();  // x does not wait behind them
     if (has_norm_ahead() && in.warp < in.m()) find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
     const codes numbers{in.table() + in.lane * 4};
     const auto arrive = [&](int i, int stage) {
@@ -186,6 +188,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
       if constexpr (!Linked) arrive(i, stage), take_unit();
       const bool ends_phase = in_phase + 1 == in.phase() || !in.has(i + 1);
       __syncwarp();
+      if constexpr (has_side_ahead) ptx::keep(i), ptx::keep(stage);  // not in front of the unit: registers
       request(i + stages, stage);
       if (++stage == stages) stage = 0;
 #pragma unroll
@@ -251,6 +254,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   // y of `count` units from number `i` of this block on.
   __device__ void finish(int i, int count, const side_branch& side) const {
     const int thread = static_cast<int>(threadIdx.x), all = count * 128 * Eights;
+    if (has_side_ahead && i == 0) code_detail::wait_for_copies<stages - 1>();  // S, which came with the second unit
     ptx::named_barrier(among_us, consumers);
     if (Side && side.groups() > 0) {
       expand(i, count, side);
@@ -378,16 +382,16 @@ __global__ void __launch_bounds__(code_block<T, Form, Eights, Side, Whole, Linke
   const block now{
       {g, of, base, split, Linked ? cluster - of.first : cluster, Linked ? of.clusters : static_cast<int>(gridDim.y)},
       split};
-  if constexpr (Side) {
+  if constexpr (block::makes_side) {
     if (threadIdx.x == 0)
       ptx::barrier_init(typename block::side_branch{now.in, split}.ready(), block::side_branch::threads);
     __syncthreads();
   }
-  if (!Side || threadIdx.x < block::consumers) {
-    if constexpr (Side) ptx::take_registers<104>();
+  if (!block::makes_side || threadIdx.x < block::consumers) {
+    if constexpr (block::makes_side) ptx::take_registers<104>();
     now.consume();
     if (!Linked && !right) __trap();  // asked where nobody waits for the answer
-  } else {
+  } else if constexpr (block::makes_side) {
     ptx::give_registers<64>();
     const typename block::side_branch side{now.in, split};
     if (side.groups() == 0) return;

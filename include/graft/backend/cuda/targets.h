@@ -17,7 +17,7 @@ constexpr int product_kernels(const product_shape& p, const target& t) {
   if (!p.stored.plain()) {
     const bool streams = !p.across && !p.keeps && !p.given_side;
     const code_choice few = streams ? choose_codes(p.stored, p.type, p.m, p.k, padded.rank, t) : code_choice{};
-    if (few.groups > 0) return 1;
+    if (few.groups > 0) return launches_of(few, padded.rank);
     product_shape plain = p;
     plain.stored = {};
     return 1 + product_kernels(plain, t);  // its numbers first
@@ -40,22 +40,25 @@ constexpr bool give_joint_rank(sequence<product_shape>& to, const product_shape*
   for (int i = 0; i < count; ++i) to[i].rank = joint.rank > own[i] ? joint.rank : own[i];
   return joint.apart;
 }
-constexpr bool run_codes_together(const product_shape* all, int count, bool gated, const target& t) {
+constexpr int run_codes_together(const product_shape* all, int count, bool gated, const target& t) {
   sequence<product_shape> padded;
-  for (int i = 0; i < count; ++i) padded.push(all[i]), padded[i].rank = padded_rank(all[i].rank);
-  return choose_codes_together(padded.begin(), count, gated, t).groups == 1;
+  int all_ranks = 0;
+  for (int i = 0; i < count; ++i)
+    padded.push(all[i]), padded[i].rank = padded_rank(all[i].rank), all_ranks += padded[i].rank;
+  const code_choice c = choose_codes_together(padded.begin(), count, gated, t);
+  return c.groups == 1 ? launches_of(c, all_ranks) : 0;
 }
-constexpr bool run_together(const product_shape* all, int count, const target& t) {
+constexpr int run_together(const product_shape* all, int count, const target& t) {
   if (!all[0].stored.plain()) return run_codes_together(all, count, false, t);
   sequence<product_shape> padded;
   give_joint_rank(padded, all, count, false);
-  return choose_together(padded.begin(), count, t).rows > 0;
+  return choose_together(padded.begin(), count, t).rows > 0 ? 1 : 0;
 }
-constexpr bool run_gated(const product_shape* all, const target& t) {
+constexpr int run_gated(const product_shape* all, const target& t) {
   if (!all[0].stored.plain()) return run_codes_together(all, 2, true, t);
   sequence<product_shape> padded;
   const bool apart = give_joint_rank(padded, all, 2, true);
-  return choose_gated(padded.begin(), apart, t).rows > 0;
+  return choose_gated(padded.begin(), apart, t).rows > 0 ? 1 : 0;
 }
 constexpr bool run_normed(const product_shape& before, const product_shape* behind, int count, const target& t) {
   const auto stands = [&](product_shape p) {
