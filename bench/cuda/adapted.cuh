@@ -61,7 +61,7 @@ struct setting {
 
   setting(int tokens, int out) : m(tokens), n(out) {
     rotation = m > 64 ? (n > 8192 ? 3 : 6) : (n > 8192 ? 6 : 16);
-    calls = m > 8192 ? 3 : m > 1024 ? 6 : m > 64 ? 12 : 8 * rotation;  // the start of a graph takes a few microseconds
+    calls = m > 8192 ? 3 : m > 1024 ? 6 : m > 64 ? 12 : 16 * rotation;  // the start of a graph takes 5 µs
     x = random_matrix(static_cast<long long>(m) * k, 1), y = random_matrix(static_cast<long long>(m) * n, 1);
     s = random_matrix(static_cast<long long>(m) * 256, 1);
     for (int i = 0; i < rotation; ++i) w.push_back(weight(n, i));

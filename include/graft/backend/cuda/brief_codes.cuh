@@ -105,11 +105,11 @@ template <class T, code_form Form, bool Side> struct brief_block {
 
   // ---- parts of S, made ---------------------------------------------------------------------------------------------
   static constexpr int slices = brief_slices, makers = 8, of_a_maker = columns / slices / makers / 32;
-  static constexpr int set = brief_set_floats / 4, publisher = code_warps - 1;
+  static constexpr int set = brief_set_floats / 4, publisher = code_warps - 1, cleaner = 0;
   __device__ int task() const { return step - 1 - first; }
-  // Whose turn it is: every block adds its share of a launch when it has done with it.
+  // Whose turn it is: every block adds its share of a launch when it knows.
   __device__ static int set_of(std::uint32_t used) { return static_cast<int>(used / brief_shares & 1U); }
-  // The set of the launch before becomes that of the next.
+  // The set of the launch before becomes that of the next. Early: what is stored at the end holds up the next launch.
   __device__ void leave() const {
     const int other = set_of(ptx::load_shared(turn)) ^ 1;
     for (int at = first * 32 + lane; at < set; at += step * 32)
@@ -349,9 +349,11 @@ template <class T, code_form Form, bool Side> struct brief_block {
       __syncwarp();
       take(unit, x);
     }
-    if (adds()) add_part();
+    if (adds())
+      add_part();
+    else if (Side && warp == cleaner)
+      leave();
     __syncthreads();
-    if (Side && warp == publisher) leave();
     end();
   }
 };

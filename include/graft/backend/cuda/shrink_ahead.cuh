@@ -39,7 +39,7 @@ inline constexpr int shrink_blocks = 8, shrink_warps = 8, shrink_threads = shrin
 template <class T>
 __global__ void __launch_bounds__(shrink_threads) shrink_ahead_kernel(const __grid_constant__ shrink_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr int eights = most_code_tokens / 8, sums_of_all = most_code_tokens * 16, at_once = 4;
+  constexpr int eights = most_code_tokens / 8, sums_of_all = most_code_tokens * 16, at_once = 8;
   __shared__ alignas(16) float sums[shrink_warps][sums_of_all];
   __shared__ alignas(16) float4 parts[shrink_blocks][sums_of_all / 4];
   __shared__ alignas(8) std::uint64_t bar;
