@@ -28,8 +28,6 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   static_assert(code_sums_in_table % (code_warps * Eights) == 0);
   // Sums of a unit: where codes of a row share a scale, the side branch has a place of its own.
   static constexpr int summands = code_warps + (has_scaled_rows(Form) && Side ? 1 : 0);
-  // S is asked for behind the first unit, where that is quicker.
-  static constexpr bool asks_late = has_side_ahead && Whole && !Linked;
   using x_words = uint4[chunks][Eights];
   using sums = float[Eights][4];
   using element = code_element<Eights>;
@@ -167,7 +165,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
     x_words x;
     load_x(x, from, tokens);
     ptx::named_barrier(among_us, consumers);  // behind it the compiler may not ask for x
-    if constexpr (has_side_ahead && !asks_late) side.ask(thread);
+    if constexpr (has_side_ahead) side.ask(thread);
     if (!all_first) request_others();  // x does not wait behind them
     if (has_norm_ahead() && in.warp < in.m()) find_token_factor(in.g.ahead, in.warp, in.k(), in.base + in.g.factors_at);
     const codes numbers{in.table() + in.lane * 4};
@@ -193,7 +191,6 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
       const bool ends_phase = in_phase + 1 == in.phase() || !in.has(i + 1);
       __syncwarp();
       if constexpr (has_side_ahead) ptx::keep(i), ptx::keep(stage);  // not in front of the unit: registers
-      if (asks_late && i == 0) side.ask(thread);
       request(i + stages, stage);
       if (++stage == stages) stage = 0;
 #pragma unroll
@@ -248,9 +245,7 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   // y of `count` units from number `i` of this block on.
   __device__ void finish(int i, int count, const side_branch& side) const {
     const int thread = static_cast<int>(threadIdx.x), all = count * 128 * Eights;
-    if (asks_late && i == 0 && count == 1) code_detail::wait_for_copies<0>();
-    if (has_side_ahead && i == 0)
-      code_detail::wait_for_copies<stages - 1>();  // S came with the second unit or the third
+    if (has_side_ahead && i == 0) code_detail::wait_for_copies<stages - 1>();  // S, which came with the second unit
     ptx::named_barrier(among_us, consumers);
     if (Side && side.groups() > 0) {
       expand(i, count, side);
