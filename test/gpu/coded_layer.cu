@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "../support/gpu_layer.h"
@@ -61,6 +62,10 @@ void check(const view& weight, std::initializer_list<long long> counts, Value va
     REQUIRE(bool(q.set("lora_B.weight", view_of(b.on_device.template as<float>(), out, rank))));
     REQUIRE(bool(q.set("scaling", 2.0)));
     REQUIRE(bool(q.bind({.tokens = tokens})));
+    const bool reads_codes = tokens <= 32, has_side_ahead = tokens > 8;
+    const std::string said(q.describe(tokens).c_str());
+    CHECK((said == "stream of codes, 1 launch") == (reads_codes && !has_side_ahead));
+    CHECK((said == "stream of codes, 2 launches") == (reads_codes && has_side_ahead));
     for (int time = 0; time < 3; ++time) {  // a launch may begin while the one before it ends
       const status ran = q.forward({x.on_device.data(), dtype::bf16, {tokens, in, 1, 1}, 2},
                                    {y.data(), dtype::bf16, {tokens, out, 1, 1}, 2});

@@ -59,7 +59,8 @@ template <class T> class executor : public graft::executor<engine<T>> {
         continue;
       }
       if (const code_choice codes = made.product(l.product).codes_for(tokens, p->to); codes.groups > 0) {
-        t << "stream of codes, 1 launch";
+        const int launches = launches_of(codes, made.product(l.product).rank());
+        t << "stream of codes, " << launches << (launches == 1 ? " launch" : " launches");
         continue;
       }
       if (made.product(l.product).is_coded()) t << "decoding, ";
