@@ -81,7 +81,11 @@ void add_forward(const one_case& c, const std::string& name, const layers_of& la
            "forward");
   });
 }
-// The product alone where S is there already: with more than eight tokens it is made by a launch ahead.
+// The product alone where S is there already: with more than eight tokens it is made by a launch ahead. Hopper has it.
+bool has_given() {
+  const auto major = cuda::attribute_of_device(cudaDevAttrComputeCapabilityMajor);
+  return major && *major == 9;
+}
 void add_given(const one_case& c, const std::string& name, const std::vector<view>& weights, double bytes, int rank) {
   const auto at = c.at;
   static const cuda::code_kernels kernels = cuda::all_code_kernels<bf, 16>();
@@ -188,7 +192,8 @@ void add_case(int m, int n, const std::vector<named_encoding>& all) {
     add_forward(c, e.name + " lora r16", adapted_layers, bytes);
     if (!many) {
       add_forward(c, e.name + " plain", every(weight, none), bytes);
-      if (m == cuda::most_code_tokens) add_given(c, e.name + " lora r16, S given", weights, bytes, lora.rank);
+      if (m == cuda::most_code_tokens && has_given())
+        add_given(c, e.name + " lora r16, S given", weights, bytes, lora.rank);
       continue;
     }
     add_backward(c, e.name + " lora r16", adapted_layers, bytes, lora.rank);

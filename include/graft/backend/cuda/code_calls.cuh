@@ -157,8 +157,7 @@ class code_calls {
       attributes[count].id = cudaLaunchAttributeCooperative;
       attributes[count++].val.cooperative = 1;
     }
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    attributes[count] = begins_early();
     cudaLaunchConfig_t config{
         dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(clusters)),
         dim3(what.threads),
@@ -185,9 +184,7 @@ class code_calls {
                          of.first_token};
       clusters += rank / 16, before += rank;
     }
-    cudaLaunchAttribute attributes[2] = {in_clusters(shrink_blocks)};
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {in_clusters(shrink_blocks), begins_early()};
     const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(clusters * shrink_blocks)),
                                     dim3(kernels_->shrink.threads),
                                     0,

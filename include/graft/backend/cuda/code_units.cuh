@@ -23,7 +23,7 @@ struct code_segment {
   int n, units;         // of 16 rows
   int first_token;      // of its group
   int first, clusters;  // of thread blocks; where there is no layer, none is the first
-  float* side;          // parts of S in device memory, [rank / 16][slice][token][16]
+  float* side;          // parts of S in device memory, [rank / 16][slice][token][16]; made ahead, S: [token][rank]
   // Zero between launches: how many blocks have made their parts of S, and how many know that all have.
   std::uint32_t* counters;
 };

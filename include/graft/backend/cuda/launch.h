@@ -41,14 +41,19 @@ inline bool device_chains() {
   }
   return chains;
 }
+// What lets a launch do so.
+inline cudaLaunchAttribute begins_early() {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  return early;
+}
 // The same for a kernel that waits for the one ahead before it reads or writes anything.
 template <class... Parameters>
 status launch_chained(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block, const char* name,
                       Parameters... arguments) {
   void* pointers[] = {&arguments...};
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early = begins_early();
   const cudaLaunchConfig_t how{grid, block, 0, stream, &early, device_chains() ? 1U : 0U};
   return launch(how, reinterpret_cast<const void*>(kernel), pointers, name);
 }

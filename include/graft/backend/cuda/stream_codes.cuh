@@ -97,7 +97,8 @@ template <class T, code_form Form, int Eights, bool Side, bool Whole, bool Linke
   // Runs of 64 do without a branch from step to step, so that one is looked up while the other is multiplied: what is
   // not there has zeros for x and for scales.
   static constexpr bool runs = has_long_runs(Form);
-  // Steps of the first unit that are looked up while x is on its way, where layers are linked and registers few.
+  // Steps of the first unit that are looked up while x is on its way, where layers are linked and registers few, but not
+  // too few for it, as with S Bᵀ.
   static constexpr int early_steps = Linked && runs && Eights == 2 && !Side ? 1 : 0;
   // Scales that are codes become numbers while the first step is looked up, where there are registers for both.
   static constexpr bool widens_late = Form == code_form::nested_runs && Whole && !Linked && !(Side && Eights == 2);
