@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns what bench_cuda_linear and bench_cuda_backward wrote into the form of bench/results: a line per contender, ratios to
-the bare layer: a forward or backward pass of training to the bare product, both passes to the bare pair.
+"""Converts the output of bench_gpu_linear and bench_gpu_backward to the form of bench/results: a line per candidate with its
+ratio to the bare layer: forward or backward to the bare GEMM, both passes to the bare pair.
 
     python3 bench/collect.py linear.json --gpu 'NVIDIA H200' --driver 580.159.04 --toolkit 'CUDA 13.0' \
-        --command 'bench_cuda_linear --benchmark_out=FILE' \
-        --regime 'cool: a pause of 30 ms and an untimed replay before each sample' > bench/results/cuda-linear-cool.json
+        --command 'bench_gpu_linear --benchmark_out=FILE' \
+        --regime 'cool: a pause of 30 ms and an untimed replay before each sample' > bench/results/gpu-linear.json
 """
 import argparse
 import json

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Attention beside cuDNN's (through torch) on the same GPU, in one process, on the same numbers.
+"""Attention compared with cuDNN's (through torch) on the same GPU, in one process, on the same numbers.
 
     python3 bench/compare_attention.py BUILD/bench/libgraft_attention.so [--json FILE] [--only forward backward decode]
 
-Needs torch with CUDA. Causal, 32 heads of queries over 8 of keys and values, 128 wide, bf16. Calls are captured in a CUDA
-graph; contenders take turns with a pause of 30 ms and an untimed replay before each sample, and the median counts. Errors
-are relative to float. Decode goes round more caches than the L2 cache holds; its floor is the bytes of the spans at
-4.3 TB/s.
+Needs torch with CUDA. Causal, 32 query heads over 8 KV heads of 128, bf16. Calls are captured in a CUDA
+graph; candidates take turns with a pause of 30 ms and an untimed replay before each sample, and the median counts. Errors
+are relative to float. Decode rotates through more KV caches than the L2 cache holds; its floor is the bytes of the
+attention ranges at 4.3 TB/s.
 """
 import argparse
 import ctypes
@@ -45,22 +45,22 @@ class Library:
         if getattr(self.lib, name)(*arguments) != 0:
             raise RuntimeError(self.lib.graft_error().decode())
 
-    def forward(self, qkv, spans, out, cache=None, sums=None, head=HEAD, heads=HEADS, groups=GROUPS):
+    def forward(self, qkv, ranges, out, cache=None, sums=None, head=HEAD, heads=HEADS, groups=GROUPS):
         size = Size(qkv.shape[0], head, heads, groups, int(cache is not None))
         places = cache.shape[0] if cache is not None else 0
-        self.call("graft_attention", ctypes.byref(size), stream(), pointer(qkv), pointer(spans), pointer(cache),
+        self.call("graft_attention", ctypes.byref(size), stream(), pointer(qkv), pointer(ranges), pointer(cache),
                   ctypes.c_longlong(places), pointer(out), pointer(sums))
 
-    def room(self, rows):
+    def workspace(self, rows):
         size, n = Size(rows, HEAD, HEADS, GROUPS, 0), [ctypes.c_longlong() for _ in range(3)]
-        self.lib.graft_attention_room(ctypes.byref(size), *(ctypes.byref(v) for v in n))
-        room = torch.empty(n[0].value, dtype=torch.uint8, device="cuda")
-        return room, room[n[1].value:], room[n[2].value:]
+        self.lib.graft_attention_workspace(ctypes.byref(size), *(ctypes.byref(v) for v in n))
+        workspace = torch.empty(n[0].value, dtype=torch.uint8, device="cuda")
+        return workspace, workspace[n[1].value:], workspace[n[2].value:]
 
-    def backward(self, qkv, d_out, spans, d_qkv, room, has_forward=True):
+    def backward(self, qkv, d_out, ranges, d_qkv, workspace, has_forward=True):
         size = Size(qkv.shape[0], HEAD, HEADS, GROUPS, 0)
-        self.call("graft_attention_grad", ctypes.byref(size), stream(), pointer(qkv), pointer(d_out), pointer(spans),
-                  pointer(d_qkv), pointer(room), ctypes.c_int(int(has_forward)))
+        self.call("graft_attention_grad", ctypes.byref(size), stream(), pointer(qkv), pointer(d_out), pointer(ranges),
+                  pointer(d_qkv), pointer(workspace), ctypes.c_int(int(has_forward)))
 
 
 def captured(run, calls):
@@ -95,7 +95,7 @@ def timed(contenders):
     return {name: statistics.median(s) for name, s in samples.items()}
 
 
-def causal_spans(lengths):
+def causal_ranges(lengths):
     first, end, own, row = [], [], [], 0
     for n in lengths:
         first += [row] * n
@@ -118,9 +118,9 @@ def attention_case(lib, batch, tokens, backward):
     q, k, v = (p.reshape(batch, tokens, -1, HEAD).transpose(1, 2).contiguous().requires_grad_() for p in parts)
     q, k, v = (x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v))
     d_heads = d_out.reshape(batch, tokens, HEADS, HEAD).transpose(1, 2)
-    spans = causal_spans([tokens] * batch)
+    ranges = causal_ranges([tokens] * batch)
     out, d_qkv = torch.empty_like(d_out), torch.empty_like(qkv)
-    room, kept_out, kept_sums = lib.room(rows)
+    workspace, saved_out, saved_lse = lib.workspace(rows)
     calls = 10 if rows < 8192 else 4
 
     def torch_forward(_):
@@ -132,15 +132,15 @@ def attention_case(lib, batch, tokens, backward):
         return o, torch.autograd.grad(o, (q, k, v), d_heads)
 
     def both(_=0):
-        lib.forward(qkv, spans, kept_out, sums=kept_sums)
-        lib.backward(qkv, d_out, spans, d_qkv, room)
+        lib.forward(qkv, ranges, saved_out, sums=saved_lse)
+        lib.backward(qkv, d_out, ranges, d_qkv, workspace)
 
     def alone(_=0):
-        lib.backward(qkv, d_out, spans, d_qkv, room)
+        lib.backward(qkv, d_out, ranges, d_qkv, workspace)
 
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         contenders = {"cudnn forward": (captured(torch_forward, calls), calls)}
-        contenders["graft forward"] = captured(lambda _: lib.forward(qkv, spans, out), calls), calls
+        contenders["graft forward"] = captured(lambda _: lib.forward(qkv, ranges, out), calls), calls
         errors = {}
         if backward:
             contenders["cudnn both"] = captured(torch_both, calls), calls
@@ -173,10 +173,10 @@ def decode_case(lib, batch, context):
     qkv = (torch.rand(batch, WIDTH, device="cuda") * 3.4 - 1.7).bfloat16()
     caches = [(torch.rand(batch * context, kv, device="cuda") - 0.5).bfloat16() for _ in range(copies)]
     first = torch.arange(batch) * context
-    spans = torch.stack([first, first + context, first + context - 1]).cuda()
+    ranges = torch.stack([first, first + context, first + context - 1]).cuda()
     out = torch.empty(batch, HEADS * HEAD, device="cuda", dtype=torch.bfloat16)
     calls = max(copies, 8)
-    graph = captured(lambda c: lib.forward(qkv, spans, out, cache=caches[c % copies]), calls)
+    graph = captured(lambda c: lib.forward(qkv, ranges, out, cache=caches[c % copies]), calls)
     us = timed({"graft decode": (graph, calls)})["graft decode"]
     floor = bytes_each / 4.3e12 * 1e6
     return [{"batch": batch, "context": context, "contender": "graft decode", "us": round(us, 2),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How far PEFT in bf16 is from itself in float on the golden models, in the measure of `golden --on cuda-bf16`: matrices are
-rounded to bf16 first, and the largest difference of a logit is over the largest logit. On the CPU.
+"""The error of PEFT in bf16 relative to PEFT in float on the golden models, measured as by `golden --on cuda-bf16`: matrices
+are rounded to bf16 first, and the largest difference of a logit is divided by the largest logit. On the CPU.
 
     pip install torch peft safetensors transformers
     python3 bench/compare_bf16.py test/golden/models/llama [NAME...]

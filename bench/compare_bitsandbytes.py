@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A layer in NF4 beside bitsandbytes on the same GPU, in one process, on the same codes.
+"""A layer in NF4 compared with bitsandbytes on the same GPU, in one process, on the same quantized weights.
 
     python3 bench/compare_bitsandbytes.py BUILD/bench/libgraft_nf4.so [--json FILE]
 
-Needs torch with CUDA and bitsandbytes, whose codes (blocks of 64, scales in float) both read where they lie. Contenders:
-what bitsandbytes' matmul_4bit chooses; its kernel that reads codes, whatever it chooses; its older kernel for one token; its
-decoding and then torch's product; torch's product of the decoded weight. Calls go round more weights than the L2 cache holds
-and are captured in a CUDA graph; contenders take turns with a pause and an untimed replay before each sample, and the median
-counts. Errors are relative to the product of the decoded weight in float. The floor is the bytes of codes and scales at
-4.3 TB/s.
+Needs torch with CUDA and bitsandbytes, whose weights (blocks of 64, scales in float) both read in place. Candidates: the
+kernel that bitsandbytes' matmul_4bit chooses; its kernel that dequantizes in registers; its older kernel for one token; its
+dequantization and then torch's GEMM; torch's GEMM with the dequantized weight. Calls rotate through more weights than the L2
+cache holds and are captured in a CUDA graph; candidates take turns with a pause and an untimed replay before each sample, and
+the median counts. Errors are relative to the GEMM with the dequantized weight in float. The floor is the bytes of the
+quantized weight and its scales at 4.3 TB/s.
 """
 import argparse
 import ctypes

@@ -6,10 +6,10 @@
 
 Makes random Llamas (tiny, and 134 million parameters) in float32 and bfloat16 with LoRA on all projections, DoRA and OFT,
 and measures for each: loading, greedy tokens per second with 1 and 8 sequences, a training step (forward, backward,
-AdamW), and the largest memory of the process. Each contender is a process of its own; they take turns, and every row is
-written when it is there, also that PEFT failed. Needs torch, transformers and peft, which are imported once: the processes
-of the PyTorch side are forked from one that has computed nothing, because importing takes longer than a row. --busy
-compares one thread's processor time, for machines that do other things meanwhile.
+AdamW), and the largest memory of the process. Each candidate is a process; they take turns, and every row is written as
+soon as it is measured, also a failure of PEFT. Needs torch, transformers and peft, which are imported once: PyTorch's
+processes are forked from one that has computed nothing, because importing takes longer than a row. --busy compares the CPU
+time of one thread, for machines with other work.
 """
 import argparse
 import json
@@ -36,7 +36,7 @@ METHODS = ("lora", "dora", "oft")
 
 
 def in_a_process(function, *arguments):
-    """What function returns, computed by a process that ends with it; or its error, also of a process that was killed."""
+    """Returns the result of function, computed in a child process, or its error, also if the process was killed."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         try:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PEFT on a Llama-3-8B-shaped model on the GPU, eager and under torch.compile, in the shape of bench/cuda/model.cu.
+"""PEFT on a Llama-3-8B-shaped model on the GPU, eager and under torch.compile, in the shape of bench/gpu/model.cu.
 
-    python3 bench/compare_models_gpu.py [BENCH_CUDA_MODEL] [--json FILE]
+    python3 bench/compare_models_gpu.py [BENCH_GPU_MODEL] [--json FILE]
 
-Four layers, random bf16 weights, a vocabulary of 1024, LoRA of rank 16 on all seven projections. With the program of this
-library named, it runs first and its line is printed beside. Times are of whole calls in microseconds, medians.
+Four layers, random bf16 weights, a vocabulary of 1024, LoRA of rank 16 on all seven projections. If the program of this
+library is named, it runs first and its line is printed as well. Times are of whole calls in microseconds, medians.
 """
 import argparse
 import json

@@ -8,8 +8,8 @@
 
 Needs torch with CUDA and peft. Four adapted 4096 x 4096 layers in bf16 with the same input make one sample, so that their
 weights (134 MB) do not stay in the L2 cache; times are GPU time per layer. Everything that can be captured is replayed as a
-CUDA graph; torch.compile's reduce-overhead and max-autotune bring their own graphs and are timed as they are called. All
-contenders take turns, with a pause before each sample; the median counts.
+CUDA graph; torch.compile's reduce-overhead and max-autotune have their own graphs and are timed as they are called. All
+candidates take turns, with a pause before each sample; the median counts.
 """
 import argparse
 import ctypes
@@ -25,8 +25,8 @@ from peft_configs import configs, randomize
 
 SIZE, LAYERS, ROUNDS = 4096, 4, 15
 TARGETS = [f"lin{i}" for i in range(LAYERS)]
-# PEFT's BOFT looks for its extension while it runs, its PSOFT solves small systems by a library that synchronises: neither
-# can be captured, and a capture that fails ends all others.
+# PEFT's BOFT looks for its extension at run time, and its PSOFT solves small systems with a library that synchronizes:
+# neither can be captured, and a failed capture breaks all later ones.
 NOT_CAPTURED = ("boft", "psoft")
 
 
@@ -42,14 +42,14 @@ class Stack(torch.nn.Module):
 
 def adapted(name, float_adapters=False):
     torch.manual_seed(0)
-    # PSOFT begins with factors of the weight from a random start, which the library draws as torch does on a CPU
+    # PSOFT begins with randomized factors of the weight, which the library draws as torch does on a CPU
     begin = "cpu" if name == "psoft" else "cuda"
     model = peft.get_peft_model(Stack().to(begin, torch.bfloat16), configs(TARGETS, 16)[name](), autocast_adapter_dtype=float_adapters)
     return randomize(model).to("cuda").eval()
 
 
 class Ours:
-    """The layers of a PEFT model through the library: PEFT's weights where they lie, adapters from the folder it saves."""
+    """The layers of a PEFT model through the library: PEFT's weights in place, and adapters from the folder that PEFT saves."""
 
     def __init__(self, lib, model, layers=LAYERS):
         self.lib, self.layers = lib, []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training beside PEFT: forward, the gradient of x and those of the adapter, of the layers of compare_peft.py, whose
---backward this is. The opponents are the bare pair (y = x W^T and dx = dy W), PEFT eager and PEFT compiled; everything that
-can be captured is replayed as a CUDA graph. Beside the time stands the memory of one layer alone, above its weights and its
-adapter, at its highest: y, dx, gradients, and what is kept in between.
+"""Training compared with PEFT: forward, the gradient of x and those of the adapter, for the layers of compare_peft.py, which
+runs this with --backward. The candidates are the bare pair (y = x W^T and dx = dy W), PEFT eager and PEFT compiled;
+everything that can be captured is replayed as a CUDA graph. With the time it prints the peak memory of one layer, without its
+weights and its adapter: y, dx, gradients, and saved tensors.
 """
 import ctypes
 import json
@@ -16,7 +16,7 @@ from compare_peft import LAYERS, NOT_CAPTURED, ROUNDS, SIZE, Ours, Stack, adapte
 
 
 class OursTrained(Ours):
-    """Layers that keep what backward reads, with room for the gradient of every tensor that PEFT trains."""
+    """Layers in training, with memory for the gradient of every tensor that PEFT trains."""
 
     def make_room(self, x):
         self.gradients = {}
@@ -38,7 +38,7 @@ class OursTrained(Ours):
 
 
 def highest(call):
-    """Bytes that torch holds at the most while it is called, above what it held before."""
+    """The peak of torch's allocated bytes during the call, minus those before."""
     call()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -49,7 +49,7 @@ def highest(call):
 
 
 def difference(model, ours, expected, trained, dxs):
-    """The largest of dx and of the gradients that PEFT has under the same key, and how many of these there are."""
+    """The largest error of dx and of the gradients that PEFT has under the same key, and their number."""
     saved = peft.get_peft_model_state_dict(model)
     of_parameter = {t.data_ptr(): g for t, g in zip(trained, expected[1:])}
     pairs = [(sum(d.float() for d in dxs), expected[0])]
@@ -79,7 +79,7 @@ def compare(lib, name, tokens, compiles):
     def theirs_of_one():
         return torch.autograd.grad(modules[0](x), [x, *of_one], dys[0])
 
-    # One layer alone. The outputs and gradients that the caller brings belong to a call as PEFT's do.
+    # One layer. The outputs and gradients that the caller provides count as memory of the call, like PEFT's.
     one = OursTrained(lib, model, 1)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -101,7 +101,7 @@ def compare(lib, name, tokens, compiles):
         begin = time.time()
         compiled = torch.compile(model)
         theirs(compiled)
-        contenders["PEFT compile"] = (lambda: theirs(compiled), None)  # of one layer: not measured
+        contenders["PEFT compile"] = (lambda: theirs(compiled), None)  # memory of one layer is not measured
         cold = round(time.time() - begin, 1)
     runs = {label: call if label == "PEFT eager" and name in NOT_CAPTURED else replayed(call) for label, (call, _) in contenders.items()}
     us = {label: [] for label in contenders}

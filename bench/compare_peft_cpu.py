@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU part of bench/compare_peft.py: PEFT and this library on the same processor, in one process, on the same tensors.
+"""The CPU part of bench/compare_peft.py: PEFT and this library on the same CPU, in one process, on the same tensors.
 
 One adapted 1024 x 1024 layer in float. A training step is forward and backward with the gradients of x and of all
-parameters of the adapter; ours is told that the parameters changed before each, as an optimizer would. Two contenders take turns,
-with few tokens in passes over eight layers; the median of the ratios of neighbours counts. On a machine that does other things --busy measures one thread's
-processor time instead of the time on the wall.
+parameters of the adapter; before each step ours gets parameters_changed(), as an optimizer would call it. Two candidates
+alternate, for few tokens in passes over eight layers; the median of the ratios of adjacent passes counts. On a machine with
+other work --busy measures the CPU time of one thread instead of wall time.
 """
 import copy
 import ctypes
@@ -78,8 +78,8 @@ def quietly(call):
         call()
 
 
-def processor_seconds():
-    """Of the whole machine, where the system says it, and of this process."""
+def cpu_seconds():
+    """CPU seconds of the whole machine, where the system reports them, and of this process."""
     try:
         with open("/proc/stat") as f:
             ticks = [int(n) for n in f.readline().split()[1:9]]
@@ -90,9 +90,9 @@ def processor_seconds():
 
 
 def neighbours(first, second, clock, seconds):
-    """How long a pass of `second` takes beside one of `first`: the median of its ratios to the two passes of `first` around it,
-    and the median milliseconds of both. What was measured while others used an eighth of a processor does not count,
-    unless nothing else comes."""
+    """The time of a pass of `second` relative to `first`: the median of its ratios to the two adjacent passes of `first`, and
+    the median milliseconds of both. Samples during which others used an eighth of a CPU do not count, unless there are no
+    other ones."""
     def timed(call):
         begin = clock()
         for one in call:
@@ -103,13 +103,13 @@ def neighbours(first, second, clock, seconds):
     kept, disturbed, good = [], [], 0.0
     end = time.perf_counter() + 4 * seconds
     while good < seconds and time.perf_counter() < end:
-        begin, (all_before, own_before) = time.perf_counter(), processor_seconds()
+        begin, (all_before, own_before) = time.perf_counter(), cpu_seconds()
         piece, before = [], timed(first)
         while time.perf_counter() < begin + 0.2 or len(piece) < 3:
             between, after = timed(second), timed(first)
             piece.append((2 * between / (before + after), after, between))
             before = after
-        took, (all_after, own_after) = time.perf_counter() - begin, processor_seconds()
+        took, (all_after, own_after) = time.perf_counter() - begin, cpu_seconds()
         if all_after - all_before - (own_after - own_before) > 0.125 * took:
             disturbed += piece
         else:
@@ -118,7 +118,7 @@ def neighbours(first, second, clock, seconds):
 
 
 def compare(lib, name, tokens, clock, seconds, forward_only):
-    # As in a model other weights come between two calls with the same one, as many as the nearer caches do not hold.
+    # As in a model, calls with other weights come between two calls with one weight, more than the L1 and L2 caches hold.
     count = LAYERS if tokens < 64 else 1
     models = [adapted(name)]
     models += [copy.deepcopy(models[0]) for _ in range(count - 1)]
@@ -186,7 +186,7 @@ def main(a):
                 print(f"{name:8} {tokens:6} failed: {type(e).__name__}: {str(e)[:200]}", flush=True)
                 continue
             same = [old for old in results if (old["adapter"], old["tokens"]) == (name, tokens)]
-            r = {**{key: old[key] for old in same for key in old if "step" in key}, **r}  # of an earlier run, if not of this one
+            r = {**{key: old[key] for old in same for key in old if "step" in key}, **r}  # steps of an earlier run, if this one has none
             results = [old for old in results if old not in same] + [r]
             print(f"{name:8} {tokens:6} {r['bare_over_torch']:10.2f} {r['forward_over_bare']:9.2f} {r['forward_over_peft']:9.2f} "
                   f"{r.get('step_over_peft', float('nan')):9.2f} {r['graft_ms']:8.3f} {r['difference_of_y']:10.1e}", flush=True)

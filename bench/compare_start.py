@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""From nothing to the first token on the GPU, this library and PEFT, each in a process of its own.
+"""The time from the start of a process to the first token on the GPU, of this library and of PEFT.
 
-    python3 bench/compare_start.py BENCH_CUDA_START [--json FILE] [--rounds N] [--skip-peft]
+    python3 bench/compare_start.py BENCH_GPU_START [--json FILE] [--rounds N] [--skip-peft]
 
 A Llama-3-8B-shaped model of four layers with random bf16 weights and LoRA of rank 16 on all seven projections is written to
-a folder and read back, so that its files are in the system's cache for everybody. A process's time is that of its parent:
-from its start to the line it prints behind its first token. PEFT's includes the imports of Python, which are also said
-alone; under torch.compile its caches are empty.
+a folder and read back, so that its files are in the system's cache for both. The parent measures the time of a process from
+its start to the line that it prints after its first token. PEFT's time includes the imports of Python, which are also
+listed separately; under torch.compile its caches are empty.
 """
 import argparse
 import json

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an adapter costs on the CPU: every adapter on a 1024 x 1024 layer, fused and eager, beside the bare product of the
-// base layer. The table at the end gives the ratios; each contender is timed in turn with the bare product, in repetitions
-// of one process in random order (medians), the only figures here that mean anything on another machine. GRAFT_RATIOS
-// names a file for them. With GRAFT_BUSY and OMP_NUM_THREADS=1 the processor's time counts instead of the time on the wall.
+// The cost of an adapter on the CPU: every adapter on a 1024 x 1024 layer, fused and eager, compared with the GEMM of
+// the bare layer. The table at the end has the ratios, which also hold on other machines: each candidate is timed in
+// turns with the bare GEMM, in repetitions of one process in random order (medians). GRAFT_RATIOS names a file for
+// them. With GRAFT_BUSY and OMP_NUM_THREADS=1 CPU time counts instead of wall time.
 #include <graft/bench.h>
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ constexpr int size = 1024, usual_tokens = 512;
 
 template <class Adapter> struct on_layer : linear<size, size, float, Adapter> {};
 
-// Keeps what was measured: the medians of the repetitions, or the one repetition there is.
+// Collects the medians of the repetitions, or a single repetition.
 class medians : public benchmark::ConsoleReporter {
  public:
   struct entry {
@@ -37,18 +37,18 @@ class medians : public benchmark::ConsoleReporter {
   std::map<std::string, entry> found_;
 };
 
-struct contender {
+struct measurement {
   std::string adapter;
   long long tokens;
 };
 
-// The ratios as a table, and as JSON for bench/results.
-void report(const medians& found, const std::vector<contender>& all, const char* file) {
+// Prints the ratios as a table, and as JSON for bench/results.
+void report(const medians& found, const std::vector<measurement>& all, const char* file) {
   std::FILE* json = file != nullptr ? std::fopen(file, "w") : nullptr;
   if (json != nullptr) std::fprintf(json, "{\n  \"layer\": \"%d x %d, float\",\n  \"ratios\": [", size, size);
   std::printf("\n%-20s %8s %14s %14s %12s\n", "adapter", "tokens", "fused / bare", "eager / fused", "us, fused");
   bool first = true;
-  for (const contender& c : all) {
+  for (const measurement& c : all) {
     const std::string tokens = "/" + std::to_string(c.tokens);
     const medians::entry fused = found(c.adapter + "/fused" + tokens), eager = found(c.adapter + "/eager" + tokens);
     if (fused.microseconds <= 0 || eager.microseconds <= 0) continue;
@@ -66,7 +66,7 @@ void report(const medians& found, const std::vector<contender>& all, const char*
 }
 
 template <class Adapter>
-void add(std::vector<contender>& all, const char* name, std::initializer_list<long long> tokens = {usual_tokens},
+void add(std::vector<measurement>& all, const char* name, std::initializer_list<long long> tokens = {usual_tokens},
          bool bare = false) {
   for (const long long n : tokens) all.push_back({name, n});
   bench<on_layer<Adapter>>(
@@ -76,7 +76,7 @@ void add(std::vector<contender>& all, const char* name, std::initializer_list<lo
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<contender> all;
+  std::vector<measurement> all;
   add<none>(all, "none", {usual_tokens, 1, 16, 64, 2048}, true);
   for_each_adapter([&]<class Adapter>(adapter_type<Adapter>) {
     if constexpr (is_main_form<Adapter>() && lists(Adapter::kinds, "linear") && !same_text(Adapter::method, "none"))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a whole model costs on the CPU: loading, tokens per second with 1 and with 8 sequences, and a training step, as one
-// line of JSON. bench/compare_models.py runs it beside PyTorch and PEFT on the same folders.
+// The cost of a whole model on the CPU: loading, tokens per second with 1 and with 8 sequences, and a training step, as
+// one line of JSON. bench/compare_models.py runs it and PyTorch with PEFT on the same folders.
 //     bench_models MODEL ADAPTER [PROMPT NEW_TOKENS BATCH LENGTH REPEATS [busy]]
-// `busy`: processor time in place of the time on the wall, for one thread of a machine that does other things.
+// `busy` measures CPU time instead of wall time, for one thread of a machine with other work.
 #include <graft/models.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "processor_time.h"
+#include "cpu_time.h"
 
 namespace {
 
@@ -21,7 +21,7 @@ using engine = cpu::engine<float>;
 
 bool busy = false;
 double seconds_now() {
-  if (busy) return processor_seconds();
+  if (busy) return cpu_seconds();
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -44,7 +44,7 @@ std::vector<std::vector<std::int64_t>> sequences(int count, int length, int voca
   return all;
 }
 
-// The largest memory of this program. getrusage() would count that of the process it was started from.
+// The largest memory of this program. getrusage() would count that of its parent process.
 double peak_megabytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -53,7 +53,7 @@ double peak_megabytes() {
 }
 
 struct shape {
-  int prompt = 32, new_tokens = 64, batch = 4, length = 128, repeats = 5;
+  int prompt = 32, max_new_tokens = 64, batch = 4, length = 128, repeats = 5;
 };
 
 status measure(const std::string& folder, const std::string& adapter, const shape& at) {
@@ -69,16 +69,16 @@ status measure(const std::string& folder, const std::string& adapter, const shap
   double rate[2] = {0, 0};
   for (int k = 0; k < 2; ++k) {
     const int n = k == 0 ? 1 : 8;
-    generation_settings how;
-    how.new_tokens = at.new_tokens;
-    auto g = generator<engine>::make(*model, how, n, at.prompt + at.new_tokens);
+    generation_settings settings;
+    settings.max_new_tokens = at.max_new_tokens, settings.eos_tokens = no_eos_tokens;
+    auto g = generator<engine>::make(*model, settings, n, at.prompt + at.max_new_tokens);
     if (!g) return g.failure();
     const auto prompts = sequences(n, at.prompt, model->config().vocabulary);
     if (auto warm = g->run(prompts); !warm) return warm.failure();
     const double each = median_seconds(at.repeats, [&] {
       if (auto made = g->run(prompts); !made) went = made.failure();
     });
-    rate[k] = n * at.new_tokens / each;
+    rate[k] = n * at.max_new_tokens / each;
   }
   if (!went) return went;
 
@@ -87,7 +87,7 @@ status measure(const std::string& folder, const std::string& adapter, const shap
   auto optimizer = run->optimizer();
   if (!optimizer) return optimizer.failure();
   const auto data = sequences(at.batch, at.length, model->config().vocabulary);
-  std::vector<labelled_sequence> batch;
+  std::vector<labeled_sequence> batch;
   for (const auto& s : data) batch.push_back({s});
   const auto step = [&] {
     run->clear();

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapters that bench/compare_peft.py compares, as PEFT is asked for them, on the CPU and on a GPU."""
+"""The PEFT configurations that bench/compare_peft.py compares, on the CPU and on a GPU."""
 import peft
 import torch
 
-# What begins as zero, or as what changes nothing, gets numbers: no difference may hide behind them.
+# Parameters that are initialized so that the adapter changes nothing get random numbers, so that no error is hidden.
 RANDOM = ("lora_B", "lora_E", "hada_", "lokr_", "hra_u", "vera_lambda_b", "ia3_l", "oft_R", "boft_R", "miss_block", "vblora",
           "delora_B", "gralora_B", "road_theta", "c3a_kernel", "randlora_lambda", "hira_B",
           "psoft_R.default.weight")
 
 
 def configs(targets, product_rank):
-    """By name; LoHa and LoKr, whose rank is multiplied by itself or divided by blocks, have product_rank."""
+    """Configurations by name; LoHa and LoKr, whose rank is squared or divided by blocks, use product_rank."""
     on = {"target_modules": targets}
     return {
         "lora": lambda: peft.LoraConfig(r=16, lora_alpha=32, **on),

@@ -14,22 +14,6 @@ out = root.parent / "docs" / "img"
 plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "graft"})
 
 
-def adapters():
-    rows = [r for r in json.loads((root / "results" / "layers-ratios.json").read_text())["ratios"] if r["tokens"] == 512]
-    rows.reverse()
-    names = [r["adapter"] for r in rows]
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True)
-    left.barh(names, [r["fused_over_bare"] for r in rows], color="#3b7ea1")
-    left.axvline(1, color="black", linewidth=1)
-    left.set_xlabel("fused adapted layer / bare Eigen product")
-    right.barh(names, [r["eager_over_fused"] for r in rows], color="#c4820e")
-    right.axvline(1, color="black", linewidth=1)
-    right.set_xlabel("eager / fused")
-    fig.suptitle("1024 x 1024 layer, 512 tokens, float, one thread (less is better on the left, more on the right)")
-    fig.tight_layout()
-    fig.savefig(out / "cpu_adapters.svg", metadata={"Date": None})
-
-
 def cpu_peft():
     rows = results("cpu-peft.json")
     names = list(dict.fromkeys(r["adapter"] for r in rows))
@@ -43,7 +27,7 @@ def cpu_peft():
         axis.axvline(1, color="black", linewidth=1)
         axis.set_xlabel(f"{label}: this library / PEFT")
         axis.set_yticks(range(len(names)), names)
-        axis.set_xlim(0, 1.5)  # what is longer is in the table
+        axis.set_xlim(0, 1.5)  # longer bars are in the table
     axes[0].invert_yaxis()
     axes[1].legend(frameon=False)
     fig.suptitle("One 1024 x 1024 layer on the CPU, float (less is better)")
@@ -73,7 +57,7 @@ def results(name):
 
 
 def gpu_tokens():
-    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("cuda-linear-cool.json")}
+    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("gpu-linear.json")}
     fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
     for axis, width in zip(axes, (4096, 14336)):
         tokens = sorted({t for c, t, o in rows if o == width and c == "lora r16"})
@@ -92,7 +76,7 @@ def gpu_tokens():
 
 
 def gpu_peft():
-    rows = results("cuda-peft.json")
+    rows = results("gpu-peft.json")
     names = ["lora", "dora", "adalora", "ia3", "ia3_ff", "vera", "loha", "lokr", "hra"]
     fig, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for axis, tokens in zip(axes, (16, 4096)):
@@ -111,34 +95,13 @@ def gpu_peft():
     fig.savefig(out / "gpu_peft.svg", metadata={"Date": None})
 
 
-def gpu_stream_parts():
-    rows = results("cuda-stream-parts.json")
-    kernels = list(dict.fromkeys(r["kernel"] for r in rows))
-    labels = ["exchange of halves", "cluster", "expansion of S", "waiting for the kernel before", "memory"]
-    colors = ["#c4820e", "#d9b36c", "#7d9c5b", "#a1453b", "#3b7ea1"]
-    cases = [("lora r16/1/4096", "LoRA r16"), ("plain/1/4096", "no adapter"), ("qkv/1/together", "Q, K and V")]
-    fig, axis = plt.subplots(figsize=(8, 2.4))
-    for y, (case, name) in enumerate(cases):
-        us = [next(r["us"] for r in rows if (r["kernel"], r["case"]) == (k, case)) for k in kernels] + [0]
-        left = 0
-        for part in reversed(range(len(labels))):
-            width = max(0, us[part] - us[part + 1])
-            axis.barh(y, width, left=left, color=colors[part], label=labels[part] if y == 0 else None)
-            left += width
-    axis.set_yticks(range(len(cases)), [name for _, name in cases])
-    axis.set_xlabel("µs per launch in a chain of layers, 1 token, 4096 inputs")
-    axis.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.35))
-    fig.tight_layout()
-    fig.savefig(out / "gpu_stream_parts.svg", metadata={"Date": None})
-
-
 def gpu_roofline():
     fig, axis = plt.subplots(figsize=(7, 4.2))
     intensity = [0.5 * 1.3 ** i for i in range(40)]
     axis.plot(intensity, [min(790, 4.3 * i) for i in intensity], color="black", linewidth=1, label="4.3 TB/s, 790 TF")
     for contender, color in (("cublaslt bare", "#999999"), ("lora r16", "#3b7ea1"), ("dora r16", "#76a03a"), ("cublaslt lora r16 in three calls", "#c4820e")):
         points = []
-        for r in results("cuda-linear-cool.json"):
+        for r in results("gpu-linear.json"):
             if r["contender"] != contender or not isinstance(r["out"], int):
                 continue
             m, n = r["tokens"], r["out"]
@@ -155,7 +118,7 @@ def gpu_roofline():
 
 
 def gpu_backward():
-    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("cuda-backward-cool.json")}
+    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("gpu-backward.json")}
     names = sorted({c[: -len(" both")] for c, t, o in rows if c.endswith(" both") and (t, o) == (4096, 4096)},
                    key=lambda n: rows[n + " both", 4096, 4096]["to_bare"])
     beyond = [n for n in names if rows[n + " both", 4096, 4096]["to_bare"] > 3]
@@ -175,27 +138,29 @@ def gpu_backward():
     fig.savefig(out / "gpu_backward.svg", metadata={"Date": None})
 
 
-def gpu_model():
-    measured = json.loads((root / "results" / "cuda-model.json").read_text())["measured"]
-    steps = [k[len("bare_decode_"):] for k in measured if k.startswith("bare_decode_") and not k.endswith("_floor")]
+def gpu_decode():
+    measured = json.loads((root / "results" / "gpu-decode.json").read_text())
+    steps = [k[len("lora_decode_"):] for k in measured["lora"] if not k.endswith("_floor")]
     order = lambda name: (name.split("_")[2] if "_" in name else "1024", int(name.split("_")[0]))
     steps = sorted(steps, key=lambda name: (int(order(name)[0]), "upto" in name, order(name)[1]))
-    label = lambda name: name.replace("_at_", "\nat ").replace("_upto_", "\nup to ") if "_" in name else name + "\nat 1024"
+    label = lambda name: name.replace("_at_", "\nat ").replace("_upto_", "\n≤ ") if "_" in name else name + "\nat 1024"
     fig, axis = plt.subplots(figsize=(10, 3.6))
     for k, (adapter, color, text) in enumerate((("bare", "#999999", "no adapter"), ("lora", "#3b7ea1", "LoRA r16 on all projections"))):
-        ratios = [measured[f"{adapter}_decode_{s}"] / measured[f"{adapter}_decode_{s}_floor"] for s in steps]
-        axis.bar([i + 0.4 * (k - 0.5) for i in range(len(steps))], ratios, 0.4, color=color, label=text)
+        rows = [(i, f"{adapter}_decode_{s}") for i, s in enumerate(steps) if f"{adapter}_decode_{s}" in measured[adapter]]
+        axis.bar([i + 0.4 * (k - 0.5) for i, _ in rows], [measured[adapter][n] / measured[adapter][n + "_floor"] for _, n in rows], 0.4,
+                 color=color, label=text)
     axis.axhline(1, color="black", linewidth=1)
     axis.set_xticks(range(len(steps)), [label(s) for s in steps], fontsize=7)
-    axis.set_xlabel("sequences, tokens in the cache of each")
-    axis.set_ylabel("token step / floor of memory")
-    axis.legend(frameon=False, loc="upper left")
+    axis.set_xlabel("sequences, tokens in the KV cache of each")
+    axis.set_ylabel("token step / memory floor")
+    axis.set_ylim(0, 1.5)
+    axis.legend(frameon=False, loc="upper left", ncols=2)
     fig.tight_layout()
-    fig.savefig(out / "gpu_model.svg", metadata={"Date": None})
+    fig.savefig(out / "gpu_decode.svg", metadata={"Date": None})
 
 
-def gpu_codes():
-    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("cuda-codes.json")}
+def gpu_quantized():
+    rows = {(r["contender"], r["tokens"], r["out"]): r for r in results("gpu-quantized.json")}
     kinds = ["nf4", "nf4 double", "nf4 32", "q4_0", "int8", "fp8", "q8_0"]
     fig, axes = plt.subplots(1, 2, figsize=(10, 3.4), sharey=True)
     for axis, wide in zip(axes, (4096, 14336)):
@@ -205,13 +170,13 @@ def gpu_codes():
         axis.axhline(1, color="black", linewidth=1)
         axis.set_xticks(range(len(kinds)), kinds)
         axis.set_title(f"{wide} x 4096, LoRA r16")
-    axes[0].set_ylabel("time / floor of the stored bytes")
+    axes[0].set_ylabel("time / floor of the quantized bytes")
     axes[0].legend(frameon=False)
     fig.tight_layout()
-    fig.savefig(out / "gpu_codes.svg", metadata={"Date": None})
+    fig.savefig(out / "gpu_quantized.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    for draw in (adapters, cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_stream_parts, gpu_roofline, gpu_backward, gpu_model, gpu_codes):
+    for draw in (cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_roofline, gpu_backward, gpu_decode, gpu_quantized):
         draw()

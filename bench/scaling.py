@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What more devices would give: python3 bench/scaling.py (needs matplotlib). Reads the times measured on one device
-(bench/results/cuda-training.json), counts the bytes of a step, and computes the rest for stated links. Writes the tables of
-docs/scaling.md between their marks, and docs/img/scaling.svg."""
+"""A model of training on more devices: python3 bench/scaling.py (needs matplotlib). Reads the times measured on one device
+(bench/results/gpu-training.json), counts the bytes of a step, and computes the times for given links. Writes the tables of
+docs/parallel.md between their markers, and docs/img/scaling.svg."""
 import json
 import pathlib
 import re
@@ -13,16 +13,16 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 root = pathlib.Path(__file__).resolve().parent.parent
-measured = json.loads((root / "bench/results/cuda-training.json").read_text())
+measured = json.loads((root / "bench/results/gpu-training.json").read_text())
 layers, tokens, hidden, inner, heads, rank = 4, 2 * 2048, 4096, 14336, 1024, 16
-step = measured["dora_oft_dropout"]["attention_in_five_products"]["lora_us"] * 1e-6
+step = measured["lora_us"] * 1e-6
 # LoRA's A and B of q, o; k, v; gate, up, down
 parameters = layers * rank * (2 * (hidden + hidden) + 2 * (hidden + heads) + 3 * (hidden + inner))
 node, inside, between, hop = 8, 450e9, 50e9, 10e-6  # devices of a machine, bytes/s of both links, seconds of one message
 
 
 def ring(size, n):
-    """Bytes that each of n devices sends, and the seconds, for a sum of `size` bytes."""
+    """Bytes that each of n devices sends, and the seconds, of an all-reduce of `size` bytes."""
     sent = 2 * (n - 1) / n * size
     return sent, sent / (inside if n <= node else between) + 2 * (n - 1) * hop if n > 1 else 0.0
 
@@ -34,7 +34,7 @@ def data_parallel(n):
 
 def tensor_parallel(n):
     one, seconds = ring(2 * tokens * hidden, n)  # bf16
-    sums = 4 * layers  # behind attention and feed-forward part, forward and backward
+    sums = 4 * layers  # after attention and MLP, forward and backward
     return sums * one, sums * seconds, step / n / (step / n + sums * seconds) if n > 1 else 1.0
 
 
@@ -53,7 +53,7 @@ tables = {
         [[str(n), f"{s / 1e6:.0f}", f"{1e3 * t:.2f}", f"{100 * e:.1f} %"] for n in (2, 4, 8) for s, t, e in [tensor_parallel(n)]],
     ),
 }
-page = root / "docs/scaling.md"
+page = root / "docs/parallel.md"
 text = page.read_text()
 for name, made in tables.items():
     text = re.sub(f"<!-- computed: {name} -->.*?<!-- end -->", lambda m: f"<!-- computed: {name} -->\n\n{made}\n\n<!-- end -->", text, flags=re.S)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds what is installed; downloads a pinned release only where a package is absent and GRAFT_FETCH allows it.
+# Finds installed packages, and downloads a pinned release only if a package is missing and GRAFT_FETCH allows it.
 include(FetchContent)
 
-# A package's targets are visible only in the directory that looked for them. Whoever adds graft as a subdirectory
-# links graft::cpu from elsewhere, so the targets behind it have to be global.
+# A package's targets are visible only in the directory that looked for them. A project that adds graft as a
+# subdirectory links graft::cpu from another directory, so the imported targets that graft::cpu links have to be global.
 function(graft_make_global)
   foreach(target IN LISTS ARGN)
     if(TARGET ${target})
@@ -15,7 +15,7 @@ function(graft_make_global)
   endforeach()
 endfunction()
 
-# Explains, with the package to install, why a missing dependency stops the configuration.
+# Explains which package to install if a missing dependency stops the configuration.
 function(graft_may_fetch package debian without)
   if(NOT GRAFT_FETCH)
     message(FATAL_ERROR "graft: ${package} was not found and GRAFT_FETCH is OFF. Install it (Debian, Ubuntu: ${debian}), "
@@ -24,8 +24,8 @@ function(graft_may_fetch package debian without)
   message(STATUS "graft: ${package} is not installed (Debian, Ubuntu: ${debian}); downloading it")
 endfunction()
 
-# A header-only dependency. Only its headers are used, so its own CMakeLists.txt never runs: SOURCE_SUBDIR names a folder
-# that does not exist. An imported target makes them system headers, whose warnings are not ours.
+# Adds a header-only dependency. Only its headers are used: SOURCE_SUBDIR names a folder that does not exist, so its
+# CMakeLists.txt never runs. The imported target marks the headers as system headers, which suppresses their warnings.
 macro(graft_find_headers package target version debian without include repository tag)
   if(NOT TARGET ${target})
     find_package(${package} CONFIG QUIET)
@@ -66,7 +66,7 @@ if(GRAFT_CPU)
   endif()
 endif()
 if(GRAFT_TESTS)
-  # What our own reader of JSON is held against.
+  # The tests compare our JSON reader with this one.
   graft_find_headers(nlohmann_json nlohmann_json::nlohmann_json 3.10 nlohmann-json3-dev GRAFT_TESTS /include
                      https://github.com/nlohmann/json.git v3.11.3)
   graft_find_headers(doctest doctest::doctest 2.4.8 doctest-dev GRAFT_TESTS "" https://github.com/doctest/doctest.git v2.4.11)
@@ -85,7 +85,7 @@ if(TARGET benchmark::benchmark)
   graft_make_global(benchmark::benchmark)
 endif()
 if(GRAFT_MPI)
-  set(MPI_CXX_SKIP_MPICXX ON)  # the C++ bindings of MPI 2, which nobody uses
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C++ bindings of MPI 2 are not needed
   find_package(MPI QUIET COMPONENTS CXX)
   graft_make_global(MPI::MPI_CXX)
 endif()

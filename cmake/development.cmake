@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-# What tests, examples and benchmarks share. None of it reaches a user of the library.
+# Settings shared by tests, examples and benchmarks. None of them reaches a user of the library.
 include(CheckCXXCompilerFlag)
 include(CheckLanguage)
 
-# The options of our own programs. The library's headers are not system headers here, so their warnings count.
+# Options of our own programs. They see the library's headers as ordinary headers, so that their warnings count.
 add_library(graft_development INTERFACE)
 target_compile_options(graft_development INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>
-  # A new op must not be forgotten in any pass: the switches have no default.
+  # The switches over operations have no default, so that this warning finds a pass that lacks a new operation.
   $<$<COMPILE_LANGUAGE:CXX>:-Werror=switch> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Werror=switch>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # g++ 12 sees overlapping copies inside its own std::string at -O3 (GCC bug 105651).
+  # g++ 12 reports overlapping copies inside its own std::string at -O3 (GCC bug 105651).
   target_compile_options(graft_development INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|i.86")
-    # Its AVX-512 intrinsics hand over a register that is undefined on purpose, and it warns of that inside its own
+    # g++ 12's AVX-512 intrinsics pass a register that is undefined on purpose, and it warns about that inside its own
     # avx512fintrin.h wherever Eigen uses them (GCC bug 105593).
     target_compile_options(graft_development INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized;-Wno-maybe-uninitialized>)
@@ -30,25 +30,24 @@ if(GRAFT_NATIVE)
   endif()
 endif()
 if(GRAFT_SANITIZE)
-  # Line tables only. The checks for null pointers and alignment are left out: with them g++ 12 takes the address of a
-  # constant for no constant, and they triple the time that instrumented
-  # Eigen products and constant evaluation take to compile. The first finds nothing that the address sanitizer misses;
-  # the second is on wherever bytes of a file become numbers (see test/CMakeLists.txt).
+  # Line tables only. The checks for null pointers and alignment are left out here because they triple the time that
+  # instrumented Eigen products and constant evaluation take to compile; users may have them (test/options). The first finds
+  # nothing that the address sanitizer misses; the second is on wherever bytes of a file become numbers (test/CMakeLists.txt).
   target_compile_options(graft_development INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${GRAFT_SANITIZE};-fno-sanitize=null,alignment,nonnull-attribute,returns-nonnull-attribute;-fno-sanitize-recover=all>
     $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer;-g1>)
   target_link_options(graft_development INTERFACE -fsanitize=${GRAFT_SANITIZE})
 endif()
 
-# Executors, models and files, compiled once for all our programs: they are nearly all that these cost to build. Users include the
-# headers and see nothing of this.
+# Executors, models and file readers, compiled once for all our programs: they are most of the build time. Users include
+# the headers and do not need this library.
 if(TARGET graft::cpu)
   set(support ${PROJECT_SOURCE_DIR}/test/support)
   add_library(graft_instances STATIC ${graft_compiled_sources} ${support}/instance_graphs.cpp)
   target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
   target_compile_definitions(graft_instances PRIVATE GRAFT_CPU_COMPILED)
   set_target_properties(graft_instances PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  # Only tests compute in double, and capturing graphs takes milliseconds: nothing to optimise.
+  # Only tests compute in double, and capturing graphs takes milliseconds, so these files are not optimized.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_double.cpp ${PROJECT_SOURCE_DIR}/src/io.cpp
                               ${support}/instance_graphs.cpp PROPERTIES COMPILE_OPTIONS -O1)
   if(GRAFT_SANITIZE)
@@ -59,13 +58,13 @@ if(TARGET graft::cpu)
   endif()
 endif()
 
-# Tests check, they do not race, and the arithmetic they call is in graft_instances: unoptimised they build in a third of
-# the time. (An optimising compiler would instantiate those templates again, to inline them.)
+# Compiles a program without optimization: the arithmetic that tests call is in graft_instances, and they build in a
+# third of the time. (An optimizing compiler would instantiate those templates again to inline them.)
 function(graft_build_quickly target)
   target_compile_options(${target} PRIVATE -O0)
 endfunction()
 
-# Every file of the target knows that the instances exist.
+# Tells every file of the target that the instances exist.
 function(graft_use_instances target)
   if(TARGET graft_instances)
     target_link_libraries(${target} PRIVATE graft_instances)
@@ -73,7 +72,7 @@ function(graft_use_instances target)
   endif()
 endfunction()
 
-# A program of ours: links the whole library as far as this machine offers it.
+# Adds one of our programs, linked with the whole library as far as this machine offers it.
 function(graft_add_program name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE graft_development graft::graft $<TARGET_NAME_IF_EXISTS:graft::cpu>
@@ -81,29 +80,30 @@ function(graft_add_program name)
   graft_use_instances(${name})
 endfunction()
 
-# nvcc only where it works; machines that compile need no GPU, so the architectures are named and never "native".
-if(GRAFT_CUDA AND TARGET graft_cuda)
+# Uses nvcc only if it works. Build machines need no GPU, so the architectures are listed and never "native".
+if(GRAFT_CUDA AND TARGET graft_gpu)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      # One, because each costs nvcc as much again; test_cuda is compiled for sm_80 as well, so that its way stays open.
+      # One architecture, because each costs the full compile time; test_gpu_host is also compiled for sm_80 to check
+      # that path.
       set(CMAKE_CUDA_ARCHITECTURES 90a-real)
-      set(graft_test_cuda_for "80;90a-real")
+      set(graft_gpu_host_for "80;90a-real")
     endif()
     enable_language(CUDA)
     set(graft_nvcc ON)
-    if(NOT TARGET graft_cuda_compiled)
-      include(cmake/cuda_compiled.cmake)
+    if(NOT TARGET graft_gpu_compiled)
+      graft_add_gpu_compiled(${PROJECT_SOURCE_DIR}/src)
     endif()
-    target_link_libraries(graft_cuda_compiled PRIVATE graft_development)
-    graft_use_instances(graft_cuda_compiled)
-    set_target_properties(graft_cuda_compiled PROPERTIES RULE_LAUNCH_COMPILE
+    target_link_libraries(graft_gpu_compiled PRIVATE graft_development)
+    graft_use_instances(graft_gpu_compiled)
+    set_target_properties(graft_gpu_compiled PROPERTIES RULE_LAUNCH_COMPILE
                           "sh ${PROJECT_SOURCE_DIR}/cmake/refuse_serialized_wgmma.sh")
-    # A layer on the GPU for programs that are compiled by the host compiler.
+    # A layer on the GPU for programs that the host compiler compiles.
     set(gpu ${PROJECT_SOURCE_DIR}/test/support)
-    add_library(graft_gpu STATIC ${gpu}/gpu_layer.cu)
-    target_link_libraries(graft_gpu PRIVATE graft_development PUBLIC graft::cuda_compiled)
-    set_target_properties(graft_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    set_source_files_properties(${gpu}/gpu_layer.cu PROPERTIES COMPILE_OPTIONS -O0)  # of the host; it only launches
+    add_library(graft_test_gpu STATIC ${gpu}/gpu_layer.cu)
+    target_link_libraries(graft_test_gpu PRIVATE graft_development PUBLIC graft::gpu_compiled)
+    set_target_properties(graft_test_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    set_source_files_properties(${gpu}/gpu_layer.cu PROPERTIES COMPILE_OPTIONS -O0)  # host code; it only launches kernels
   endif()
 endif()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# A BLAS worth calling, as BLAS::BLAS: one of those with kernels for the machine. The reference implementation, which any
-# other search would be content with, is slower than what we have ourselves. Installed beside the package, which looks for
-# it again.
+# Finds a BLAS with kernels for this machine and offers it as BLAS::BLAS. The reference implementation, which CMake's
+# search would accept, is slower than our own kernels. This file is installed with the package, which searches again.
 #
-# MKL is also found as its own package describes it: in the form in which pip installs it (mkl-devel; CMAKE_PREFIX_PATH
-# names the environment) its files have names that CMake's search does not know. Its threads are those of our OpenMP.
+# MKL is also found through its own CMake package: as pip installs it (mkl-devel; CMAKE_PREFIX_PATH names the
+# environment), its files have names that CMake's search does not know. It uses the threads of our OpenMP.
 macro(graft_find_mkl)
   set(MKL_INTERFACE lp64)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# graft_find_nccl(): NCCL::nccl where the library and its header are on this machine, beside the CUDA Toolkit or elsewhere.
-# NVIDIA's packages bring no CMake configuration.
+# graft_find_nccl() adds NCCL::nccl if the library and its header are on this machine, next to the CUDA Toolkit or
+# elsewhere.
+# NVIDIA's packages have no CMake configuration.
 function(graft_find_nccl)
   if(TARGET NCCL::nccl)
     return()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# One export file per target: find_package(graft COMPONENTS cpu) loads only what was asked for.
+# One export file per target: find_package(graft COMPONENTS cpu) loads only the requested components.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-# Nothing here depends on the architecture, hence share and not lib.
+# Nothing here depends on the architecture, so it is installed below share, not lib.
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/graft)
 
 if(CMAKE_VERSION VERSION_GREATER_EQUAL 3.23)
@@ -21,6 +21,9 @@ configure_package_config_file(cmake/graft-config.cmake.in graft-config.cmake INS
 # Below 1.0 a minor version may change the source interface.
 write_basic_package_version_file(graft-config-version.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/graft-config.cmake ${PROJECT_BINARY_DIR}/graft-config-version.cmake
-              cmake/find_blas.cmake cmake/find_nccl.cmake
+              cmake/find_blas.cmake cmake/find_nccl.cmake cmake/say_march.cmake
+              cmake/cpu_compiled.cmake cmake/gpu_compiled.cmake
         DESTINATION ${package_dir})
+# The sources of graft::cpu_compiled and graft::gpu_compiled, which the project that links them compiles.
+install(DIRECTORY src DESTINATION ${package_dir})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/graft)

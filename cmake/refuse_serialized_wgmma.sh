@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs a compiler and fails where ptxas notes that it serialized wgmma instructions (C7510 to C7520), which costs a product
-# most of its speed and is no warning. C7519, an arrive that it inserted, costs nothing.
+# Runs a compiler and fails if ptxas reports that it serialized wgmma instructions (C7510 to C7520), which is no warning
+# and costs a GEMM most of its speed. C7519, an inserted arrive, costs nothing.
 # usage: refuse_serialized_wgmma.sh COMMAND...
 said=$(mktemp) || exit 1
 "$@" >"$said" 2>&1

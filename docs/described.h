@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The note of an adapter that notes.h says nothing about: what its header says of it in its first lines.
+// Makes the note of an adapter that notes.h does not have from the first lines of its header:
 //     // NAME: what it is (Authors year, arXiv number).
 //     //     the formula
-//     // more about it
+//     // further lines
 #pragma once
 #include <graft/run/layer_graphs.h>
 
@@ -16,13 +16,13 @@
 
 namespace described {
 
-// Texts that notes point to.
+// Owns the texts that notes point to.
 inline const char* kept(std::string s) {
   static std::deque<std::string> all;
   return all.emplace_back(std::move(s)).c_str();
 }
 
-// road_1 is in road.h: the longest beginning that names a file.
+// The header of a method is the longest prefix of its name that names a file: road_1 is in road.h.
 inline std::string header_of(const std::filesystem::path& root, std::string method) {
   while (!std::filesystem::exists(root / "include/graft/adapter" / (method + ".h"))) {
     const std::size_t cut = method.rfind('_');
@@ -45,7 +45,7 @@ template <class Adapter> notes::adapter note(const std::filesystem::path& root, 
   const std::string stem = header_of(root, Adapter::method);
   std::ifstream file(root / "include/graft/adapter" / (stem + ".h"));
   std::string line, letters, about;
-  std::getline(file, line);  // the licence
+  std::getline(file, line);  // the license
   while (std::getline(file, line) && line.starts_with("//")) {
     const std::string text = line.size() > 3 ? line.substr(3) : "";
     if (text.starts_with("    "))

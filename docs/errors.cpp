@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// errors ROOT: docs/errors.md has an entry for every message of plan/diagnostic.h, with its sentence and the list of
-// its arguments word for word. The page itself is written by hand: examples and cures follow from no code.
+// errors ROOT: checks that docs/errors.md has an entry for every message of plan/diagnostic.h, with its sentence and
+// its arguments word for word. The page is written by hand, because examples and cures do not follow from the code.
 #include "stored.h"
 
 namespace {
 
-// The string literals of a piece of code, one after the other.
+// The concatenated string literals of a section of code.
 std::string literals(const std::string& code) {
   std::string s;
   bool inside = false;

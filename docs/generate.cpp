@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the pages of the adapters from their formulas: what the printer, the planner and the costs of the library say,
-// for the CPU and for a GPU, and the notes of notes.h beside it.
+// Writes the adapters' pages: formulas, plans and costs as the library prints them, for the CPU and for a GPU, and the
+// notes of notes.h.
 //     generate DOCS             writes DOCS/adapters/*.md
 //     generate --check DOCS     compares instead, names the first line that differs, and fails if there is one
 #include <graft/run/layer_graphs.h>
@@ -100,7 +100,7 @@ graft::size_values bind(const layer& l, const graph& g, const base_shape& shape,
 cost price(const layer& l, const graph& g, const base_shape& shape, long long tokens) {
   return graft::cost_of(g, bind(l, g, shape, tokens), {stored_as}, stored_as);
 }
-// Decided once per layer, before a call says how many tokens it has.
+// True if the layer is folded, which is decided once per layer, before a call determines the number of tokens.
 bool folds(const layer& l, const graft::target& to, const base_shape& shape) {
   return graft::folds(to, l.graphs.forward, l.graphs.folded, bind(l, l.graphs.forward, shape, graft::unknown));
 }
@@ -108,7 +108,7 @@ const graph& forward_of(const layer& l, const graft::target& to, const base_shap
   return folds(l, to, shape) ? l.graphs.folded : l.graphs.forward;
 }
 int kernels(const layer& l, const graft::target& to, const graph& g, const base_shape& shape, long long tokens) {
-  return graft::kernels_of(g, graft::fuse(g, to), bind(l, g, shape, tokens), stored_as);
+  return graft::kernel_count(g, graft::fuse(g, to), bind(l, g, shape, tokens), stored_as);
 }
 long long parameters(const layer& l, const base_shape& shape) {
   long long n = 0;
@@ -123,7 +123,7 @@ long long parameters(const layer& l, const base_shape& shape) {
 
 std::string big(long long n, const char* unit) {
   text t;
-  graft::print_big(t, n);
+  graft::print_si(t, n);
   return std::string(t.c_str()) + unit;
 }
 std::string grouped(long long n) {
@@ -147,7 +147,7 @@ std::string shape_text(const graph& g, id i) {
   return t.c_str();
 }
 
-// Breaks a long line before an operator, where it binds least, and goes on below the place where the formula began.
+// Breaks a long line before the operator that binds least, and indents the next line to the start of the formula.
 constexpr std::size_t page_width = 112;
 std::size_t break_of(const std::string& line, std::size_t from) {
   std::size_t best = line.npos;
@@ -179,7 +179,7 @@ std::string wrapped(const std::string& line) {
 
 // ---- what the library prints ----------------------------------------------------------------------------------------
 
-// A formula with a line for every value that it uses twice, in the order in which they follow from each other.
+// A formula with a line for every value that it uses twice, in topological order.
 std::string formula_lines(const graph& g, const std::vector<std::pair<id, std::string>>& results) {
   graft::node_set needed(g.size), named(g.size);
   for (const auto& [at, name] : results) needed.add(at);
@@ -207,7 +207,7 @@ std::string formula_lines(const graph& g, const std::vector<std::pair<id, std::s
   for (const auto& [at, name] : results) line(at, name);
   return out;
 }
-bool is_kept(const graft::output& o) { return graft::same_text(o.name, "kept"); }
+bool is_kept(const graft::output& o) { return graft::same_text(o.name, "saved"); }
 std::string all_outputs(const graph& g, const std::string& prefix) {
   std::vector<std::pair<id, std::string>> results;
   for (int k = 0; k < g.outs; ++k)
@@ -215,7 +215,8 @@ std::string all_outputs(const graph& g, const std::string& prefix) {
   return formula_lines(g, results);
 }
 
-// A backward graph names the gradient of a tensor like the tensor; a reader wants to see which is which.
+// A backward graph names the gradient of a tensor like the tensor; this class adds a d, so that readers can tell them
+// apart.
 class gradients {
  public:
   explicit gradients(const graph& g) : g_(g) {
@@ -301,8 +302,8 @@ std::string tensors(const layer& l) {
                        : v.what == op::frozen ? (shared ? "frozen, shared by all layers" : "frozen")
                        : shared               ? "trained, shared by all layers"
                                               : "trained";
-    const bool factored =
-        graft::lists("psoft_A psoft_B frod_U adamss_places osf_U_high osf_S_high osf_V_high", name.c_str());
+    const bool factored = graft::lists(
+        "psoft_A psoft_B frod_U adamss_places osf_U_high osf_S_high osf_V_high initial_A initial_B", name.c_str());
     const bool computed = graft::lists("fourierft_rows fourierft_columns waveft_taps waveft_places", name.c_str());
     const bool of_kind = graft::lists("frod_V frod_s_indices", name.c_str());
     const bool of_group = name == "tinylora_v";
@@ -329,14 +330,14 @@ std::string tensors(const layer& l) {
   return s + "\n";
 }
 
-// Which family of kernels runs the product of a forward plan on a GPU.
+// The family of kernels that runs the GEMM of a forward plan on a GPU.
 std::string product_family(const layer& l, const graft::target& to, const base_shape& shape, long long tokens) {
   const graph& g = forward_of(l, to, shape);
   const graft::plan p = graft::fuse(g, to);
   if (p.products.empty()) return "–";
-  graft::product_shape wanted = graft::shape_of(g, p.products[0], bind(l, g, shape, tokens), stored_as);
-  wanted.rank = graft::cuda::padded_rank(wanted.rank);
-  return graft::cuda::name_of(graft::cuda::choose(wanted, to).how);
+  graft::gemm_problem wanted = graft::shape_of(g, p.products[0], bind(l, g, shape, tokens), stored_as);
+  wanted.rank = graft::gpu::padded_rank(wanted.rank);
+  return graft::gpu::name_of(graft::gpu::choose(wanted, to).path);
 }
 
 std::string forward(const layer& l) {
@@ -384,13 +385,13 @@ std::string merging(const layer& l) {
   std::string s = "## Merge and unmerge\n\nMerging evaluates the formula above into a tensor of the base's shape.";
   if (!facts.weight)
     return s + " The formula replaces the base tensors, so nothing leads back from the merged ones: keep the base.\n\n";
-  s += facts.kept == 0 ? " The base comes back from the merged tensor alone:\n\n"
-                       : " The base comes back from the merged tensor and one small tensor that the merge keeps, "
-                         "because W occurs in it too:\n\n";
+  s += facts.saved == 0 ? " The base comes back from the merged tensor alone:\n\n"
+                        : " The base comes back from the merged tensor and one small tensor that the merge keeps, "
+                          "because W occurs in it too:\n\n";
   std::string body;
   std::vector<std::pair<id, std::string>> kept;
   for (int k = 0; k < merge.outs; ++k)
-    if (is_kept(merge.out[k])) kept.emplace_back(merge.out[k].at, "kept" + std::to_string(kept.size()));
+    if (is_kept(merge.out[k])) kept.emplace_back(merge.out[k].at, "saved" + std::to_string(kept.size()));
   if (!kept.empty()) body += "at the merge:\n" + formula_lines(merge, kept) + "to unmerge:\n";
   body += all_outputs(l.graphs.unmerge_weight, "");
   if (facts.bias) body += all_outputs(l.graphs.unmerge_bias, "");
@@ -409,7 +410,7 @@ std::string once(const layer& l) {
   }
   rows.emplace_back("backward", price(l, l.graphs.backward, shape, k.explained));
   long long any = 0;
-  for (const auto& [name, c] : rows) any += c.load_flops + c.parameter_flops + c.cached_bytes;
+  for (const auto& [name, c] : rows) any += c.load_flops + c.parameter_flops + c.precomputed_bytes;
   std::string s = "## Computed once\n\n";
   if (any == 0) return s + "Nothing: every value depends on the data.\n\n";
   s += "What does not depend on the data is computed when the tensors are loaded, or after the parameters changed (in "
@@ -419,7 +420,7 @@ std::string once(const layer& l) {
        "| | once per load | once per change of the parameters | kept for the calls |\n|---|---|---|---|\n";
   for (const auto& [name, c] : rows)
     s += "| " + name + " | " + big(c.load_flops, "flop") + " | " + big(c.parameter_flops, "flop") + " | " +
-         big(c.cached_bytes, "B") + " |\n";
+         big(c.precomputed_bytes, "B") + " |\n";
   return s + "\n";
 }
 
@@ -476,7 +477,7 @@ const char* meaning(op o) {
     case op::scalar:
     case op::constant:
     case op::zero:
-    case op::kept:
+    case op::saved:
     case op::index:
     case op::number:
     case op::minimum:
@@ -574,7 +575,7 @@ std::string notation(const std::set<op>& used) {
          "`small`.\n";
 }
 
-// What the forward pass adds to the bare layer's flops; where the targets run different forms, both.
+// The flops that the forward pass adds to the bare layer; for both targets if they run different forms.
 std::string extra_per_token(const layer& l) {
   const kind_facts& k = facts_of(l);
   const base_shape& shape = k.shapes.back();
@@ -620,9 +621,9 @@ std::string index(const std::vector<layer>& layers) {
            (folds(l, on.to, shape) ? ", folded" : "") + " | ";
     s += extra_per_token(l) + " | " + grouped(parameters(l, shape)) + (settings.empty() ? "" : " (" + settings + ")");
     s += std::string(" | ") +
-         (!l.graphs.unmerging.weight     ? "no: keep the base"
-          : l.graphs.unmerging.kept == 0 ? "yes"
-                                         : "yes, with one tensor kept at the merge") +
+         (!l.graphs.unmerging.weight      ? "no: keep the base"
+          : l.graphs.unmerging.saved == 0 ? "yes"
+                                          : "yes, with one tensor kept at the merge") +
          " |\n";
     for (const graph* g : {&l.graphs.merge, &l.graphs.forward, &l.graphs.folded, &l.graphs.backward,
                            &l.graphs.unmerge_weight, &l.graphs.unmerge_bias})
@@ -658,7 +659,7 @@ bool write(const std::vector<page>& pages, const std::filesystem::path& folder) 
   return good;
 }
 
-// A page for every form that has notes, and for the first of the forms that have none.
+// A page for every form with notes, and for the first of the forms without notes.
 std::vector<layer> all_layers(const std::filesystem::path& root) {
   static std::deque<notes::adapter> described_notes;
   std::vector<layer> layers;
@@ -688,12 +689,12 @@ std::vector<layer> all_layers(const std::filesystem::path& root) {
 std::vector<page> all_pages(const std::filesystem::path& root) {
   using namespace graft;
   const std::vector<layer> layers = all_layers(root);
-  // Other forms of the same adapter: their formulas only. Made by merge alone, which is all that is printed of them.
+  // Other forms of an adapter, shown by their merge formulas only.
   using enum oft_blocks;
   using enum oft_constraint;
   using enum lokr_form;
   const builder oft_shared = capture_merge(layer_of<linear_kind, oft<dyn, shared>, false>());
-  const builder oft_projected = capture_merge(layer_of<linear_kind, oft<dyn, own, projected>, false>());
+  const builder oft_projected = capture_merge(layer_of<linear_kind, oft<dyn, separate, projected>, false>());
   const builder lokr_full = capture_merge(layer_of<linear_kind, lokr<dyn, -1, full, full>, false>());
   const builder lokr_first = capture_merge(layer_of<linear_kind, lokr<dyn, -1, low_rank, full>, false>());
   const builder lokr_both = capture_merge(layer_of<linear_kind, lokr<dyn, -1, low_rank, low_rank>, false>());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page of an adapter says beside what its formula says: the paper, where PEFT's configuration keeps a number,
-// and where PEFT differs from the paper (PEFT 0.20). generate.cpp adds everything that can be derived.
+// Notes for the adapters' pages that do not follow from formulas: the paper, the keys of PEFT's configuration, and
+// where PEFT differs from the paper (PEFT 0.20). generate.cpp adds everything that can be derived.
 #pragma once
 #include <vector>
 
@@ -10,7 +10,7 @@ struct paper {
   const char* authors;
   const char* arxiv;
 };
-// A scalar or a size of the formula. `value` is what the tables of costs assume; -1: a scalar, 0: follows from the layer.
+// A scalar or a size of the formula. `value` is used in the tables of costs; -1: a scalar, 0: follows from the layer.
 struct number {
   const char* name;
   const char* meaning;
@@ -23,7 +23,7 @@ struct adapter {
   const char* type;
   const char* header;
   std::vector<paper> papers;
-  const char* letters;  // the formula in the letters of the paper
+  const char* letters;  // the formula in the notation of the paper
   const char* about;
   std::vector<number> numbers;
   const char* cases;  // below test/golden/layers: layers that PEFT saved, with the numbers it computed
@@ -52,13 +52,16 @@ inline const adapter lora{
         "through the r numbers per token between A and B, and is added before y is written.",
     .numbers = {rank16, lora_scaling},
     .cases = "`lora`, `lora_nobias`, `lora_rslora`, `lora_rank1`, `lora_rank_over`",
-    .traps = {"The file holds no scaling. It follows from the configuration, where `rank_pattern` and `alpha_pattern` "
-              "may change it for a layer: the first key that matches the module's path counts.",
-              "PEFT merges into a bf16 weight with one rounding; with `safe_merge` it rounds the update first and the "
-              "sum again, and some bits differ. Graft adds in float and rounds once.",
-              "PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change the base weight when the adapter is made. Such a file is "
-              "refused, unless PEFT converted it while saving.",
-              "On `MultiheadAttention` PEFT adds the update of `out_proj` twice. That layer is not read here."}};
+    .traps = {
+        "The file holds no scaling. It follows from the configuration, where `rank_pattern` and `alpha_pattern` "
+        "may change it for a layer: the first key that matches the module's path counts.",
+        "PEFT merges into a bf16 weight with one rounding; with `safe_merge` it rounds the update first and the "
+        "sum again, and some bits differ. Graft adds in float and rounds once.",
+        "PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change the base weight when the adapter is made. Files of PiSSA and "
+        "OLoRA are read as [LoRA on a residual](residual_lora.md), whose first factors follow from the base "
+        "weight; the others, and `pissa_niter_N`, which is drawn at random, are refused, unless PEFT converted "
+        "them while saving.",
+        "On `MultiheadAttention` PEFT adds the update of `out_proj` twice. That layer is not read here."}};
 
 inline const adapter lora_with_bias{
     .file = "lora_with_bias",
@@ -95,6 +98,41 @@ inline const adapter dora{
               "one when training starts.",
               "With several active adapters PEFT's forward pass and its merge use different norms and disagree. A "
               "layer has one adapter here."}};
+
+inline const adapter residual_lora{
+    .file = "residual_lora",
+    .title = "LoRA on a residual",
+    .type = "graft::residual_lora<Rank>",
+    .header = "residual.h",
+    .papers = {{"PiSSA: Meng et al. 2024", "2404.02948"}, {"OLoRA: Büyükakyüz 2024", "2406.01775"}},
+    .letters = "W' = W − s B₀ A₀ + s B A,  B₀ A₀: of the base weight, frozen",
+    .about =
+        "PiSSA and OLoRA: LoRA that begins with factors of the weight, its r largest singular pairs or the first r "
+        "columns of its QR decomposition, and takes them out of the weight, so that the layer begins as it was.",
+    .numbers = {rank16, lora_scaling},
+    .cases = "`pissa`, `pissa_rslora`, `pissa_transposed`, `olora`, `olora_wide`",
+    .traps = {
+        "PEFT writes W − s B₀ A₀ into the base layer, where it stays when the adapter is disabled, unmerged or "
+        "removed, and where a second such adapter factors what the first one left. Here the base is never "
+        "written, and every adapter is one of the original base.",
+        "On a base in bf16 PEFT rounds W − s B₀ A₀ to bf16; here the low-rank branch is subtracted in float.",
+        "The file says `pissa` or `olora` in `init_lora_weights` and holds A and B alone: whoever reads it factors "
+        "the base weight again. `pissa_niter_N` begins its decomposition at random, so that PEFT itself does not "
+        "load the weights that were trained; it is refused. Save with `path_initial_model_for_weight_conversion` "
+        "for an adapter of the original base.",
+        "A quantized base has no such factors: PEFT refuses PiSSA there, and quantizes what OLoRA leaves again."}};
+
+inline const adapter residual_dora{
+    .file = "residual_dora",
+    .title = "DoRA on a residual",
+    .type = "graft::residual_dora<Rank>",
+    .header = "residual.h",
+    .papers = {liu2024, {"PiSSA: Meng et al. 2024", "2404.02948"}, {"OLoRA: Büyükakyüz 2024", "2406.01775"}},
+    .letters = "W' = m / ‖V‖ ⊙ V,  V = W − s B₀ A₀ + s B A,  one norm per output",
+    .about = "[DoRA](dora.md) with the first factors of PiSSA or OLoRA; see [LoRA on a residual](residual_lora.md).",
+    .numbers = {rank16, lora_scaling},
+    .cases = "`pissa_dora`, `olora_dora`",
+    .traps = {"The norm is that of V, a constant in the backward pass."}};
 
 inline const adapter adalora{
     .file = "adalora",
@@ -437,8 +475,8 @@ inline const adapter loha_conv2d{
               "Without `use_effective_conv2d`, or for a 1 × 1 kernel, PEFT stores plain [LoHa](loha.md) factors of the "
               "flattened weight; the reader tells the two apart by their tensors."}};
 
-// Which of them belongs to which form of graft/adapter/all.h, on which kind of layer. A form without a note has a page
-// made of what its header says (described.h).
+// The notes of each form in graft/adapter/all.h, by kind of layer. The page of a form without notes is made from the
+// comment of its header (described.h).
 struct page {
   const char *method, *kind;
   bool bias;
@@ -448,6 +486,8 @@ inline const page pages[] = {
     {"lora", "linear", false, lora},
     {"lora_with_bias", "linear", true, lora_with_bias},
     {"dora", "linear", false, dora},
+    {"residual_lora", "linear", false, residual_lora},
+    {"residual_dora", "linear", false, residual_dora},
     {"adalora", "linear", false, adalora},
     {"oft", "linear", false, oft},
     {"oft_neumann", "linear", false, oft_neumann},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages in the tree, written or compared: a page that is not what its program prints is named with the first line that
-// differs.
+// Pages of the tree are written or compared; a page that differs from its program's output is reported with the first
+// line that differs.
 #pragma once
 #include <cstdio>
 #include <filesystem>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast is my layer? One line registers it with its contenders: the bare product, the formula as it is written, and the
-// fused layer. Every flag of Google Benchmark works: --benchmark_filter, --benchmark_out, --benchmark_min_time.
+// Benchmarks a layer on the CPU: one line registers the bare GEMM, the formula op by op (eager), and the fused layer.
+// Every flag of Google Benchmark works: --benchmark_filter, --benchmark_out, --benchmark_min_time.
 // run: bench_layer --benchmark_min_time=0.001 --benchmark_repetitions=1
 #include <graft/bench.h>
 
-// An adapter of one's own is measured like any other.
+// Your own adapter is measured like any other.
 struct scaled_lora {
   static constexpr const char* name = "scaled LoRA";
   static constexpr graft::ex weight(graft::scope p, graft::ex W) {

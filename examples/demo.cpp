@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library makes of each adapter's formula, checked and timed:
+// Shows, checks and times what the library derives from the formula of each adapter:
 //     demo [DIR]      DIR/layers holds layers that PEFT saved and the numbers it computed (test/golden)
-// For each adapter: the formula and all that is derived from it; a layer of PEFT's against PEFT's numbers; and the time
-// of a 1024 x 1024 layer on 512 tokens, fused against op by op (eager) and against the bare base layer, in one run.
+// For each adapter it prints the formula and everything derived from it, compares a layer that PEFT saved with PEFT's
+// numbers, and times a 1024 x 1024 layer on 512 tokens: fused, op by op (eager) and the bare base layer.
 // run: demo
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 
 #include "../test/golden/case.h"
+#include "arguments.h"
 #include "random_tensors.h"
 
 namespace {
@@ -16,7 +17,7 @@ namespace {
 constexpr int page = 118;
 constexpr double tolerance = 2e-5;
 
-// A long line continues below the place where its formula began.
+// Wraps a long line; its continuation is indented to the column where the formula begins.
 void print_wrapped(const std::string& line) {
   const std::size_t first = std::min(line.find_first_not_of(' '), line.size()), gap = line.find("  ", first);
   const std::size_t below = gap == line.npos ? first + 4 : line.find_first_not_of(' ', gap);
@@ -41,13 +42,13 @@ struct summary {
   bool good = false;
 };
 
-std::string aspect(const std::string& tensor) {  // W_merged and y_merged both tell whether merging works
+std::string aspect(const std::string& tensor) {  // groups tensors: W_merged and y_merged both test merging
   if (tensor.starts_with("grad.")) return "gradients";
   for (const char* what : {"unmerged", "merged", "disabled"})
     if (tensor.ends_with(what)) return what;
   return tensor == "y_eval" ? "y" : tensor;
 }
-// One layer that PEFT saved, against the numbers PEFT computed.
+// Compares one layer that PEFT saved with the numbers that PEFT computed.
 bool against_peft(const std::filesystem::path& folder, summary& s) {
   const auto found = golden::golden_case::run(folder, {});
   if (!found) return std::printf("  PEFT      %s\n", found.message()), false;
@@ -64,7 +65,7 @@ bool against_peft(const std::filesystem::path& folder, summary& s) {
   return s.error <= tolerance;
 }
 
-// The best of several repetitions, interleaved and in changing order, so that a busy machine slows all alike.
+// Takes the best of several repetitions, interleaved and in changing order, so that a busy machine slows all equally.
 bool against_eager(graft::cpu::executor<float>& fused, graft::cpu::executor<float>& eager, const graft::view& x,
                    std::size_t outputs, summary& s) {
   using clock = std::chrono::steady_clock;
@@ -96,8 +97,8 @@ bool against_eager(graft::cpu::executor<float>& fused, graft::cpu::executor<floa
   return true;
 }
 
-// What explain() says, with a line about merging before the one about unmerging. One type for all layers, so that
-// explain's own functions are compiled once.
+// A sink for explain() that adds a line about merging before the one about unmerging. It is one type for all layers, so
+// that explain's functions are compiled once.
 struct explanation {
   graft::text merge;
   bool heading = true;
@@ -108,7 +109,7 @@ struct explanation {
   }
 };
 void print_cost(graft::text& t, const graft::cost& c) {
-  graft::print_big(t, c.flops), t << "flop, ", graft::print_big(t, c.bytes), t << "B";
+  graft::print_si(t, c.flops), t << "flop, ", graft::print_si(t, c.bytes), t << "B";
 }
 
 template <class Layer>
@@ -123,10 +124,10 @@ summary show(const std::filesystem::path& layers, const char* golden_case,
 
   graft::text merge("  merge     evaluates the formula, ");
   const graft::cost once = price(derived::merge);
-  graft::print_big(merge, once.load_flops + once.parameter_flops), merge << "flop";
-  if (fused.kept > 0) merge << ", and keeps a small tensor for the way back";
+  graft::print_si(merge, once.load_flops + once.parameter_flops), merge << "flop";
+  if (fused.saved_for_unmerge > 0) merge << ", and saves a small tensor for unmerge";
   graft::explain<Layer>(explanation{merge}, sizes.at("tokens"));
-  if (!graft::static_sizes_known<Layer>()) {  // explain() prices the sizes of the type; here some are the tensors'
+  if (!graft::static_sizes_known<Layer>()) {  // explain() needs sizes of the type; some come from the tensors here
     graft::text t("  cost      forward ");
     print_cost(t, price(derived::forward)), t << "; backward ", print_cost(t, price(derived::backward));
     std::printf("%s\n", t.c_str());
@@ -148,6 +149,10 @@ template <class Adapter> using image = graft::conv2d<128, 128, 3, float, Adapter
 
 int main(int argc, char** argv) {
   using namespace graft;
+  std::string golden;
+  arguments in("demo", "What the library makes of each adapter's formula, checked against PEFT's numbers and timed.");
+  in.optional_word("DIR", golden, "DIR/layers holds layers and the numbers that PEFT computed; not given: test/golden");
+  if (const auto code = in.read(argc, argv)) return *code;
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   std::printf(
       "Graft %d.%d.%d: an adapter is one formula; what follows was derived from it while this program compiled.\n",
@@ -155,8 +160,8 @@ int main(int argc, char** argv) {
   std::printf("A' is the transpose of A, A @ B the matrix product, a * b elementwise; t7 names a value used again.\n");
   std::printf("An error is the largest difference to the numbers PEFT computed, relative to the largest of them.\n");
 
-  const std::filesystem::path layers = std::filesystem::path(argc > 1 ? argv[1] : "test/golden") / "layers";
-  const size_map bank{{"tokens", 512}, {"num_vectors", 256}, {"vector_length", 256}};
+  const std::filesystem::path layers = std::filesystem::path(golden.empty() ? "test/golden" : golden) / "layers";
+  const size_map vector_bank{{"tokens", 512}, {"num_vectors", 256}, {"vector_length", 256}};
   const size_map pictures{{"tokens", 128}, {"height", 4}, {"width", 4}};  // 128 images of 2 x 2 patches: 512 rows
   const summary all[] = {
       show<wide<lora<16>>>(layers, "lora"),
@@ -173,7 +178,7 @@ int main(int argc, char** argv) {
       show<wide<lokr<8>>>(layers, "lokr"),
       show<wide<vera<64>>>(layers, "vera"),
       show<wide<miss<64>>>(layers, "miss"),
-      show<wide<vblora<4>>>(layers, "vblora", bank),
+      show<wide<vblora<4>>>(layers, "vblora", vector_bank),
       show<layer_norm<1024, float, ln_tuning>>(layers, "ln_tuning"),
       show<table<lora_embedding<16>>>(layers, "lora_embedding"),
       show<table<dora_embedding<16>>>(layers, "dora_embedding"),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of a model with its adapters: every program that its blocks run (equal blocks run the same one), launch by
-// launch, and what a token costs at least, which is reading the weights once. Then some tokens are generated, and each
-// launch is timed by itself: what it must move at the speed of memory (floor), with what its kernels cost beside that
-// (expected), and what it took (measured: the median over all blocks and steps).
-//     explain_model MODEL [ADAPTER] [--on cpu|cuda] [--sequences N] [--context N]
+// Prints the plan of a model with its adapters: the launches of every program that its blocks run (equal blocks share
+// one), and the bytes that a token reads at least, which is all weights once. Then it generates tokens and times each
+// launch: the time for its bytes and flops (floor), with the overhead of its kernels (expected), and the median over
+// all blocks and steps (measured).
+//     explain_model MODEL ADAPTER --sequences 8 --context 1024
+// explain_model --help lists all options.
 // run: explain_model test/golden/models/llama/base test/golden/models/llama/lora/adapter_init
 #include <graft/model/explain_step.h>
 #include <graft/models.h>
@@ -11,52 +12,54 @@
 #include <cstdio>
 
 #include "arguments.h"
-#include "engines.h"
+#include "engine_options.h"
 
-using namespace graft;
 namespace hf = graft::io::hf;
 
-template <class Engine> status run(const std::string& folder, const std::string& adapter, const explained_step& at) {
-  auto model = hf::load_model<Engine>(folder);
+template <class Engine>
+graft::status run(const std::string& folder, const std::string& adapter, const graft::step_shape& at) {
+  const auto config = hf::read_config(folder);
+  if (!config) return config.failure();
+  constexpr int timed = graft::step_shape::timed_steps;
+  if (at.context > config->positions - timed)
+    return graft::fail("--context ", at.context, " and ", timed, " tokens that are timed do not fit the ",
+                       config->positions, " positions of the model; ask for ", config->positions - timed, " or fewer");
+  graft::model_options loading;
+  loading.context = at.context + timed;
+  auto model = hf::load_model<Engine>(folder, loading);
   if (!model) return model.failure();
   if (!adapter.empty()) {
     auto loaded = hf::load_adapters(adapter, *model);
     if (!loaded) return loaded.failure();
-    if (status s = model->set_adapters(std::move(loaded->set)); !s) return s;
+    if (graft::status s = model->set_adapters(std::move(loaded->set)); !s) return s;
   }
   long long weights = 0, adapters = 0;
-  for (const auto& [name, v] : model->weights().tensors) weights += v.count() * bits_of(v.type) / 8;
-  for (const module_adapter& m : model->adapters().modules)
+  for (const auto& [name, v] : model->weights().tensors) weights += v.count() * graft::bits_of(v.type) / 8;
+  for (const graft::module_adapter& m : model->adapters().modules)
     for (const auto& [name, t] : m.tensors) adapters += static_cast<long long>(t.data->size() * sizeof(float));
   std::printf("%s: %d layers, %zu adapted modules; %.2f MB of weights and %.2f MB of adapters\n",
-              name_of(model->config().family), model->config().layers, model->adapters().modules.size(),
+              graft::name_of(model->config().family), model->config().layers, model->adapters().modules.size(),
               static_cast<double>(weights) / 1e6, static_cast<double>(adapters) / 1e6);
   std::printf("a token reads at least %.2f MB, a batch of tokens no more\n",
               static_cast<double>(weights + adapters) / 1e6);
-  const named_adapters::names active = model->active();
-  if (const auto told = model->explain_rows({&active, 1}); told && !active.empty())
-    std::printf("rows of a batch in which others have other adapters, %s", told->c_str());
-  return explain_step(*model, at, print_line);
+  const graft::adapter_registry::names active = model->active();
+  if (const auto told = model->explain_multi_lora({&active, 1}); told && !active.empty())
+    std::printf("multi-LoRA batch (one adapter per row), %s", told->c_str());
+  return graft::explain_step(*model, at, graft::print_line);
 }
 
-int main(int count, char** all) {
+int main(int argc, char** argv) {
   std::string folder, adapter, on = "cpu";
-  explained_step at;
-  arguments in(count, all);
-  while (in.next()) {
-    if (in.is("--on"))
-      on = in.value();
-    else if (in.is("--sequences"))
-      at.sequences = in.whole(1);
-    else if (in.is("--context"))
-      at.context = in.whole(1);
-    else
-      in.plain_into({&folder, &adapter});
-  }
-  if (!in.problem().empty()) return std::fprintf(stderr, "explain_model: %s\n", in.problem().c_str()), 2;
-  if (folder.empty())
-    return std::fprintf(stderr, "usage: explain_model MODEL [ADAPTER] [--on cpu|cuda] [--sequences N] [--context N]\n"),
-           2;
-  const status s = on_engine(on, [&]<class Engine>() { return run<Engine>(folder, adapter, at); });
-  return s ? 0 : (std::fprintf(stderr, "%s\n", s.message()), 1);
+  graft::step_shape at;
+  arguments in("explain_model",
+               "The launches of a generation step, each with what it reads, its floor and the time it took.");
+  in.word("MODEL", folder, "folder of the model");
+  in.optional_word("ADAPTER", adapter, "folder of an adapter");
+  in.option("--sequences N", at.sequences, "sequences of the step", 1);
+  in.option("--context N", at.context, "tokens that each sequence has before it", 1);
+  declare_engine(in, on);
+  if (const auto code = in.read(argc, argv)) return *code;
+  const graft::status s = on_engine(on, [&]<class Engine>() { return run<Engine>(folder, adapter, at); });
+  if (!s) std::fprintf(stderr, "explain_model: %s\n", s.message());
+  return s ? 0 : 1;
 }

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fine-tunes a model with a new LoRA: text or tokens in, a PEFT folder out, with the loss as CSV and as SVG beside it.
-//     finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] [--rank N] [--rate X] [--resume CHECKPOINT] [--on cpu|cuda]
-//              [--mode standard|reduce-overhead|max-autotune] [--choices FILE]
-// DATA ending in .ids holds token numbers; anything else is text and needs the model's tokenizer.json. Control-C ends the
-// run with everything saved.
-//     mpirun -n 4 finetune … --parallel data              4 processes, one progress bar; --batch is that of each
-//     mpirun -n 4 finetune … --parallel tensor            4 processes that each compute a part of the model
-//     finetune … --parallel data --on cuda --process 0/4 --meet FILE        one of 4 that were started by hand, with a GPU each
-// run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --steps 12 --length 24
+// Fine-tunes a model with a new adapter on text or token ids, and writes a PEFT folder with the losses as CSV and SVG.
+//     finetune MODEL DATA OUT --method dora --rank 16 --targets q_proj,v_proj --evaluate 0.1
+//     finetune MODEL DATA OUT --resume OUT --steps 2000   continues a run bit for bit
+//     mpirun -n 4 finetune … --parallel data              data parallel, 4 processes; --batch is that of each
+//     mpirun -n 4 finetune … --parallel tensor            tensor parallel, 4 processes
+//     finetune … --parallel data --on cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
+// A model with quantized weights is trained like any other (QLoRA), and its weights stay quantized. DATA ending in .ids
+// holds token ids; anything else is text and needs the model's tokenizer.json. Everything is saved every --save-every
+// steps, at the end, and when SIGINT (control-C) or SIGTERM ends the run. finetune --help lists all options.
+// run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --overwrite --steps 12 --length 24
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
-#include <graft/io/hf/tokenizer_file.h>
+#include <graft/io/tokenizer/tokenizer_file.h>
 
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 
 #include "arguments.h"
-#include "engines.h"
-#include "modes.h"
-#include "ranks.h"
+#include "engine_options.h"
+#include "loss_files.h"
+#include "mode_options.h"
+#include "parallel_options.h"
 
 using sequences = std::vector<std::vector<std::int64_t>>;
 namespace io = graft::io;
@@ -27,40 +29,126 @@ namespace hf = graft::io::hf;
 
 volatile std::sig_atomic_t stopped = 0;
 
-struct wishes {
-  std::string model, data, out, resume, on;
-  parallel_wishes ranks;
-  int steps = 100, length = 128, batch = 4, rank = 8;
-  double rate = 1e-3;
-  std::string mode, choices;
+struct options {
+  std::string model, data, out, resume, on = "cpu";
+  parallel_options ranks;
+  mode_options mode;
+  bool overwrite = false;
+  std::string method, targets, schedule = "cosine";
+  std::vector<std::string> settings;
+  std::optional<int> length, rank, warmup_steps;
+  std::optional<double> alpha;
+  int steps = 100, batch = 4, accumulate = 1, seed = 0, save_every = 100;
+  double rate = 1e-3, evaluate = 0;
 };
 
-graft::result<sequences> read_data(const wishes& w) {
-  const auto file = io::read_file(w.data);
+// ---- data
+
+graft::result<std::vector<std::int64_t>> read_tokens(const options& o) {
+  const auto file = io::read_file(o.data);
   if (!file) return file.failure();
-  std::vector<std::int64_t> ids;
-  if (w.data.ends_with(".ids")) {
-    auto numbers = numbers_in(io::as_chars(*file), " ,\t\r\n");
-    if (!numbers) return io::fail_in(w.data, numbers.message(), ", expected token numbers with spaces between them");
-    ids = std::move(*numbers);
-  } else {
-    const auto words = hf::read_tokenizer(w.model);
-    if (!words) return graft::fail(words.message(), "; token numbers in a file that ends in .ids need none");
-    const auto encoded = words->encode(io::as_chars(*file));
-    if (!encoded) return encoded.failure();
-    ids = *encoded;
+  if (o.data.ends_with(".ids")) {
+    auto ids = numbers_in(io::as_chars(*file), " ,\t\r\n");
+    if (!ids) return io::fail_in(o.data, ids.message(), ", expected token ids with spaces between them");
+    return ids;
   }
-  sequences all;
-  const auto n = static_cast<std::size_t>(w.length);
-  for (std::size_t i = 0; i + 2 <= ids.size(); i += n)
-    all.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i),
-                     ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), i + n)));
-  if (!all.empty() && all.back().size() < 2) all.pop_back();
-  if (all.empty())
-    return io::fail_in(w.data, "there are ", static_cast<long long>(ids.size()), " tokens, expected 2 or more");
+  const auto words = hf::read_tokenizer(o.model);
+  if (!words) return graft::fail(words.message(), "; token ids in a file that ends in .ids need none");
+  return words->encode(io::as_chars(*file));
+}
+struct split_data {
+  sequences training, evaluation;
+};
+graft::result<split_data> read_data(const options& o, int length, int vocabulary) {
+  const auto ids = read_tokens(o);
+  if (!ids) return ids.failure();
+  for (const std::int64_t id : *ids)
+    if (id < 0 || id >= vocabulary)
+      return io::fail_in(o.data, "token ", static_cast<long long>(id), " is none of this model, which has ",
+                         vocabulary);
+  split_data all;
+  const auto n = static_cast<std::size_t>(length);
+  for (std::size_t i = 0; i + 2 <= ids->size(); i += n)
+    all.training.emplace_back(ids->begin() + static_cast<std::ptrdiff_t>(i),
+                              ids->begin() + static_cast<std::ptrdiff_t>(std::min(ids->size(), i + n)));
+  if (all.training.empty())
+    return io::fail_in(o.data, "there are ", static_cast<long long>(ids->size()), " tokens, expected 2 or more");
+  const auto held = static_cast<std::size_t>(std::ceil(o.evaluate * static_cast<double>(all.training.size())));
+  if (held >= all.training.size())
+    return io::fail_in(o.data, "there are ", static_cast<long long>(all.training.size()), " sequences of ", length,
+                       " tokens, and --evaluate leaves none to train on; lower it, or --length");
+  all.evaluation.assign(all.training.end() - static_cast<std::ptrdiff_t>(held), all.training.end());
+  all.training.resize(all.training.size() - held);
   return all;
 }
+// A sequence has at most as many tokens as the model has positions.
+graft::result<int> length_of(const options& o, int positions) {
+  if (!o.length) return std::min(128, positions);
+  if (*o.length > positions)
+    return graft::fail("--length ", *o.length, " is more than the ", positions, " positions of the model; ask for ",
+                       positions, " or fewer");
+  return *o.length;
+}
 
+// ---- the adapter
+
+// Makes PEFT's configuration of a new adapter. The keys of --set come first, so that they take precedence.
+graft::result<io::adapter_config> adapter_config_of(const options& o) {
+  std::string type = o.method.empty() ? "LORA" : o.method;
+  for (char& c : type) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  std::vector<std::pair<std::string, io::json>> keys;
+  for (const std::string& s : o.settings) {
+    const std::size_t equals = s.find('=');
+    if (equals == s.npos || equals == 0) return graft::fail("--set takes KEY=VALUE, not '", s.c_str(), "'");
+    const std::string value = s.substr(equals + 1);
+    const auto read = io::parse_json(value, "--set");
+    keys.emplace_back(s.substr(0, equals), read ? *read : io::json_string(value));
+  }
+  for (const auto& [name, key] : {std::pair{"DORA", "use_dora"}, {"RSLORA", "use_rslora"}})
+    if (type == name) keys.emplace_back(key, io::json_bool(true)), type = "LORA";
+  std::vector<std::string> targets;
+  if (o.targets.empty() || o.targets == "all-linear")
+    keys.emplace_back("target_modules", io::json_string("all-linear"));
+  else
+    targets = split_commas(o.targets);
+  keys.emplace_back("task_type", io::json_string("CAUSAL_LM"));
+  keys.emplace_back("base_model_name_or_path", io::json_string(o.model));
+  const auto usual = io::make_adapter_config(type.c_str(), targets, keys);
+  if (!usual) return graft::fail("--method ", o.method.empty() ? "lora" : o.method.c_str(), ": ", usual.message());
+  const char *rank = nullptr, *alpha = nullptr;
+  for (const char* key : {"r", "init_r"})
+    if (usual->key(key) != nullptr) rank = key;
+  for (const char* key : {"alpha", "lora_alpha"})
+    if (usual->key(key) != nullptr) alpha = key;
+  if (o.rank && rank == nullptr) return graft::fail("--rank: ", usual->type_name(), " has no rank");
+  if (o.alpha && alpha == nullptr) return graft::fail("--alpha: ", usual->type_name(), " has no alpha");
+  if (o.rank) keys.emplace_back(rank, io::json_number(*o.rank));
+  if (o.alpha) keys.emplace_back(alpha, io::json_number(*o.alpha));
+  if (!o.alpha && alpha != nullptr && rank != nullptr)
+    keys.emplace_back(alpha, io::json_number(2.0 * (o.rank ? *o.rank : usual->whole(rank))));
+  if (usual->key("total_step") != nullptr) keys.emplace_back("total_step", io::json_number(o.steps));
+  return io::make_adapter_config(type.c_str(), targets, keys);
+}
+// Loads the adapter of the checkpoint, or makes a new one.
+template <class Engine>
+graft::result<hf::loaded_adapters> adapters_of(const options& o, graft::causal_lm<Engine>& model) {
+  if (!o.resume.empty()) return hf::load_adapters(o.resume, model);
+  const auto config = adapter_config_of(o);
+  if (!config) return config.failure();
+  return hf::new_adapter(model, *config, static_cast<std::uint64_t>(o.seed));
+}
+
+// ---- what is printed
+
+// Prints the bytes of the quantized weights, and how much smaller they are than float.
+void show_quantized(const graft::model_weights& w) {
+  long long stored = 0, numbers = 0;
+  for (const auto& [name, v] : w.tensors)
+    if (v.quant != nullptr) stored += graft::bytes_of(v.quant->format, v.size[0], v.size[1]), numbers += v.count();
+  std::printf("%lld quantized weights in %lld bytes: %.2f bits each, %.1f times less than float\n", numbers, stored,
+              8.0 * static_cast<double>(stored) / static_cast<double>(numbers),
+              4.0 * static_cast<double>(numbers) / static_cast<double>(stored));
+}
 void show(const graft::step_report& r) {
   constexpr int width = 24;
   const int filled = static_cast<int>(width * r.step / r.steps);
@@ -70,110 +158,165 @@ void show(const graft::step_report& r) {
   std::fflush(stdout);
 }
 
-graft::status draw(const std::string& folder, const std::vector<double>& losses) {
-  std::string csv = "step,loss\n", points;
-  const double top = *std::max_element(losses.begin(), losses.end());
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    csv += std::to_string(i + 1) + "," + std::to_string(losses[i]) + "\n";
-    const double x =
-        40 + 540 * static_cast<double>(i) / static_cast<double>(std::max<std::size_t>(1, losses.size() - 1));
-    points += std::to_string(x) + "," + std::to_string(280 - 260 * losses[i] / top) + " ";
-  }
-  const std::string svg =
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 600 300\"><rect width=\"600\" height=\"300\" "
-      "fill=\"white\"/><text x=\"4\" y=\"24\" font-size=\"12\">" +
-      std::to_string(top).substr(0, 5) + "</text><polyline fill=\"none\" stroke=\"steelblue\" points=\"" + points +
-      "\"/></svg>\n";
-  if (graft::status s = io::write_file(folder + "/loss.csv", std::as_bytes(std::span(csv))); !s) return s;
-  return io::write_file(folder + "/loss.svg", std::as_bytes(std::span(svg)));
+// ---- the training
+
+// A folder with another run's adapter, which may be days of work, is only overwritten with --overwrite.
+graft::status may_write(const options& o) {
+  std::error_code ignored;
+  const bool goes_on = !o.resume.empty() && std::filesystem::equivalent(o.resume, o.out, ignored);
+  const bool is_new = !std::filesystem::exists(o.out, ignored) || std::filesystem::is_empty(o.out, ignored);
+  if (!is_new && !goes_on && !o.overwrite)
+    return io::fail_in(o.out, "this folder is there already; name another one, go on with --resume ", o.out.c_str(),
+                       ", or say --overwrite");
+  std::filesystem::create_directories(std::filesystem::path(o.out).parent_path(), ignored);
+  return io::can_save_folder(o.out);
+}
+graft::result<graft::lr_schedule> schedule_of(const options& o) {
+  const long long warmup_steps = o.warmup_steps.value_or(o.steps / 20);
+  for (const auto& [name, kind] : {std::pair{"constant", graft::schedule_kind::constant},
+                                   {"linear", graft::schedule_kind::linear},
+                                   {"cosine", graft::schedule_kind::cosine}})
+    if (o.schedule == name) return graft::lr_schedule{kind, warmup_steps, o.steps};
+  return graft::fail("--schedule takes constant, linear or cosine, not ", o.schedule.c_str());
 }
 
-template <class Engine> graft::status run(const wishes& w) {
-  if (graft::status s = io::can_save_folder(w.out); !s) return s;
-  auto ranks = ranks_for<Engine>(w.ranks);
+// Losses are written before the checkpoint, so a run that resumes from it finds the losses of all its steps and drops
+// those of later ones.
+template <class Engine>
+graft::status save(const options& o, const hf::loaded_adapters& adapters, graft::trainer<Engine>& t,
+                   const std::vector<step_losses>& losses) {
+  std::error_code code;
+  std::filesystem::create_directory(o.out, code);
+  if (code) return io::fail_in(o.out, "cannot create this folder: ", code.message().c_str());
+  if (graft::status s = loss_files::write(o.out, losses); !s) return s;
+  return hf::save_checkpoint(o.out, adapters, t);
+}
+
+template <class Engine> graft::status run(const options& o) {
+  if (graft::status s = may_write(o); !s) return s;
+  const auto schedule = schedule_of(o);
+  if (!schedule) return schedule.failure();
+  auto ranks = ranks_for<Engine>(o.ranks);
   if (!ranks) return ranks.failure();
-  graft::model_options options;
-  if (w.ranks.parallel == "tensor") options.ranks = *ranks;
-  auto model = hf::load_model<Engine>(w.model, options);
-  if (!model) return model.failure();
-  const auto data = read_data(w);
-  if (!data) return data.failure();
-  const auto config = io::make_adapter_config("LORA", {},
-                                              {{"target_modules", io::json_word("all-linear")},
-                                               {"r", io::json_number(w.rank)},
-                                               {"lora_alpha", io::json_number(2.0 * w.rank)},
-                                               {"task_type", io::json_word("CAUSAL_LM")}});
+  const bool first = (*ranks)->rank() == 0;  // only this rank prints and saves
+  const auto config = hf::read_config(o.model);
   if (!config) return config.failure();
-  auto adapters = hf::new_adapter(*model, *config);
+  const auto length = length_of(o, config->positions);
+  if (!length) return length.failure();
+  const auto data = read_data(o, *length, config->vocabulary);
+  if (!data) return data.failure();
+  graft::model_options loading;
+  loading.context = *length;
+  if (o.ranks.parallel == "tensor") loading.ranks = *ranks;
+  auto model = hf::load_model<Engine>(o.model, loading);
+  if (!model) return model.failure();
+  if (first && model->config().quantized) show_quantized(model->weights());
+  auto adapters = adapters_of(o, *model);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
-  const auto steps = mode_named(w.mode, graft::step_mode::standard, w.choices, *model);
+  const auto steps = mode_named(o.mode, graft::step_mode::standard, *model);
   if (!steps) return steps.failure();
-  graft::trainer_settings how;
-  how.mode = *steps;
-  how.steps = w.steps, how.batch = w.batch, how.optimizer.rate = w.rate;
-  how.rate = {graft::schedule_kind::cosine, w.steps / 20, w.steps};
-  if (w.ranks.parallel == "data") {
-    auto beside = ranks_beside(*ranks, *model);
-    if (!beside) return beside.failure();
-    how.ranks = *beside;
+  graft::trainer_settings settings;
+  settings.mode = *steps;
+  settings.steps = o.steps, settings.batch = o.batch, settings.accumulate = o.accumulate,
+  settings.optimizer.rate = o.rate;
+  settings.rate = *schedule, settings.seed = static_cast<std::uint64_t>(o.seed);
+  if (adapters->config.key("total_step") != nullptr) settings.adalora = hf::adalora_settings_of(adapters->config);
+  if (o.ranks.parallel == "data") {
+    auto trainer_ranks = ranks_on_stream(*ranks, *model);
+    if (!trainer_ranks) return trainer_ranks.failure();
+    settings.ranks = *trainer_ranks;
   }
-  const bool first = (*ranks)->rank() == 0;  // it speaks and saves for all
-  auto run = graft::trainer<Engine>::make(*model, *data, how);
-  if (!run) return run.failure();
-  if (!w.resume.empty())
-    if (graft::status s = hf::resume(w.resume, *model, *run); !s) return s;
-  const auto kept = run->kept_bytes();
-  if (!kept) return kept.failure();
-  if (first) std::printf("a step keeps at most %.1f MB for its backward pass\n", static_cast<double>(*kept) / 1e6);
-  std::signal(SIGINT, [](int) { stopped = 1; });
-  std::vector<double> losses;
-  const graft::status trained = run->run([&](const graft::step_report& r) {
-    losses.push_back(r.loss);
+  auto t = graft::trainer<Engine>::make(*model, data->training, settings);
+  if (!t) return t.failure();
+  std::vector<step_losses> losses;
+  if (!o.resume.empty()) {
+    if (graft::status s = hf::resume(o.resume, *model, *t); !s) return s;
+    const long long done = t->optimizer().steps();
+    if (done >= o.steps)
+      return graft::fail("--steps ", o.steps, ": ", o.resume.c_str(), " has made ", done, " steps; ask for more");
+    auto before = loss_files::read(o.resume, done);
+    if (!before) return before.failure();
+    losses = std::move(*before);
+  }
+  const auto saved_bytes = t->saved_bytes();
+  if (!saved_bytes) return saved_bytes.failure();
+  if (first)
+    std::printf("a step saves at most %.1f MB for its backward pass\n", static_cast<double>(*saved_bytes) / 1e6);
+  for (const int ended : {SIGINT, SIGTERM}) {  // a second signal ends the program at once
+    struct sigaction action {};
+    action.sa_handler = [](int) { stopped = 1; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigaction(ended, &action, nullptr);
+  }
+  graft::status saved = graft::ok;
+  // Every rank evaluates, the first one saves.
+  const auto finish = [&] {
+    if (!data->evaluation.empty()) {
+      const auto loss = t->evaluate(data->evaluation);
+      if (!loss) return saved = loss.failure();
+      losses.back().evaluation = *loss;
+      if (first) std::printf(" evaluation loss %.4f\n", *loss);
+    }
+    if (first) saved = save(o, *adapters, *t, losses);
+  };
+  const graft::status trained = t->run([&](const graft::step_report& r) {
+    losses.push_back({r.step, r.loss});
     if (first) show(r);
-    return stopped == 0;
+    if (r.step % o.save_every == 0 && r.step < r.steps) finish();
+    return stopped == 0 && bool(saved);
   });
   if (first) std::printf("\n");
   if (!trained) return trained;
-  if (!first) return (*ranks)->barrier();
-  if (graft::status s = hf::save_checkpoint(w.out, *adapters, *run); !s) return s;
-  std::printf("%s %s\n", stopped != 0 ? "stopped; everything is in" : "the adapter is in", w.out.c_str());
-  if (!losses.empty())
-    if (graft::status s = draw(w.out, losses); !s) return s;
+  if (saved) finish();
+  if (!saved) return saved;
+  if (first) std::printf("%s %s\n", stopped != 0 ? "stopped; everything is in" : "the adapter is in", o.out.c_str());
   return (*ranks)->barrier();
 }
 
 int main(int argc, char** argv) {
-  wishes w;
-  arguments in(argc, argv);
-  while (in.next()) {
-    if (in.is("--steps"))
-      w.steps = in.whole(1);
-    else if (in.is("--length"))
-      w.length = in.whole(2);
-    else if (in.is("--batch"))
-      w.batch = in.whole(1);
-    else if (in.is("--rank"))
-      w.rank = in.whole(1);
-    else if (in.is("--mode"))
-      w.mode = in.value();
-    else if (in.is("--choices"))
-      w.choices = in.value();
-    else if (in.is("--rate"))
-      w.rate = in.real();
-    else if (in.is("--on"))
-      w.on = in.value();
-    else if (in.is("--resume"))
-      w.resume = in.value();
-    else if (!takes(w.ranks, in))
-      in.plain_into({&w.model, &w.data, &w.out});
-  }
-  if (!in.problem().empty()) return std::fprintf(stderr, "finetune: %s\n", in.problem().c_str()), 2;
-  if (w.out.empty())
-    return std::fputs("usage: finetune MODEL DATA OUT [--steps N] [--length N] [--batch N] …\n", stderr), 2;
-  std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(w.out).parent_path(), ignored);
-  const graft::status s = on_engine(w.on, [&]<class Engine>() { return run<Engine>(w); });
-  if (!s) std::fprintf(stderr, "%s\n", s.message());
+  options o;
+  arguments in(
+      "finetune",
+      "Fine-tunes a model with a new adapter and writes it as a PEFT folder, with loss.csv and loss.svg. A model with "
+      "quantized\nweights is trained like any other. Control-C and SIGTERM end the run with everything saved.");
+  in.word("MODEL", o.model, "folder of the model");
+  in.word("DATA", o.data, "file with token ids, if its name ends in .ids, otherwise with text");
+  in.word("OUT", o.out, "folder that the adapter is written to");
+  in.option("--method NAME", o.method,
+            "PEFT's name of the method: lora, dora, rslora, oft, loha, ia3, ...; not given: lora");
+  in.option("--rank N", o.rank, "rank of the adapter; not given: PEFT's default", 1);
+  in.option("--alpha X", o.alpha, "scale of the adapter, lora_alpha; not given: twice the rank");
+  in.option("--targets A,B,C", o.targets, "modules that are adapted; not given: all linear layers (all-linear)");
+  in.option("--set KEY=VALUE", o.settings,
+            "any other key of PEFT's adapter_config.json, lora_dropout=0.1; may be repeated");
+  in.option("--steps N", o.steps, "steps of the optimizer, with those of a run that is resumed", 1);
+  in.option("--batch N", o.batch, "sequences of one call", 1);
+  in.option("--accumulate N", o.accumulate, "calls of one step: gradients are summed over them", 1);
+  in.option("--length N", o.length,
+            "tokens of a sequence; not given: 128, or the positions of the model if it has fewer", 2);
+  in.option("--rate X", o.rate, "largest learning rate of AdamW");
+  in.option("--schedule NAME", o.schedule, "course of the learning rate: constant, linear or cosine");
+  in.option("--warm-up N", o.warmup_steps, "steps over which the learning rate grows; not given: a twentieth of all",
+            0);
+  in.option("--seed N", o.seed, "of the new adapter, the order of sequences, and dropout", 0);
+  in.option("--evaluate X", o.evaluate,
+            "part of the sequences that is not trained on; their loss is computed at every save");
+  in.option("--save-every N", o.save_every, "steps between saves", 1);
+  in.option("--resume FOLDER", o.resume,
+            "goes on from what a run saved there, with its adapter; OUT may be the same folder");
+  in.flag("--overwrite", o.overwrite, "replaces what a folder OUT holds of another run; its other files stay");
+  declare_engine(in, o.on);
+  o.mode.declare(in);
+  o.ranks.declare(in);
+  if (const auto code = in.read(argc, argv)) return *code;
+  if (!(o.rate > 0)) return in.mistake("--rate takes a number above 0");
+  if (!(o.evaluate >= 0 && o.evaluate < 1))
+    return in.mistake("--evaluate takes a part of the sequences, from 0 to below 1");
+  if (!o.resume.empty() && (o.rank || o.alpha || !o.method.empty() || !o.targets.empty() || !o.settings.empty()))
+    return in.mistake(
+        "--resume goes on with the adapter that was saved: leave out --method, --rank, --alpha, --targets and --set");
+  const graft::status s = on_engine(o.on, [&]<class Engine>() { return run<Engine>(o); });
+  if (!s) std::fprintf(stderr, "finetune: %s\n", s.message());
   return s ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two mistakes in formulas: what the compiler says about them, and what a program says that learns the sizes only when
-// it runs. As it stands this file compiles; -DSHOW_THE_ERROR=1 or =2 asks for one of the errors.
+// Shows two mistakes in formulas: the error of the compiler, and the error value of a program whose sizes are known
+// only at run time. This file compiles; with -DSHOW_THE_ERROR=1 or =2 it shows one of the compiler's errors.
 #include <graft/cpu.h>
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 using graft::ex, graft::scope, graft::view_into, graft::view_of;
 
-// 1. A step of the formula is a function of the host program. No kernel can hold what the compiler cannot look into.
+// 1. An operation of the formula is a function of the host program, which the compiler cannot put into a kernel.
 template <int Rank> struct clipped_lora {
   static constexpr const char* name = "clipped LoRA";
   static constexpr ex weight(scope p, ex W) {
@@ -26,13 +26,13 @@ static_assert(graft::compile<clipped, graft::fullgraph>::kernels == 1);
 //     clipped, clipped_lora<4>, graft::diagnostic::expression<graft::diagnostic::str<82>{"clip(lora_B.weight @
 //     lora_A.weight) with (lora_B.weight @ lora_A.weight)[out, in]"}>, 16, 1>’:
 //   examples/fullgraph_error.cpp:21:56:   required from here
-//   include/graft/plan/diagnostic.h: error: static assertion failed: graft: fullgraph, but a host function cannot become
-//     part of a kernel: write it with the operations of the language, or drop fullgraph and run the layer in eager mode
-//     (host_function_breaks_the_graph lists layer, adapter, expression, line of the formula, number of breaks)
+//   include/graft/plan/diagnostic.h: error: static assertion failed: graft: fullgraph, but a host function cannot
+//     become part of a kernel: write it with the operations of the language, or drop fullgraph and run the layer in
+//     eager mode (host_function_breaks_the_graph lists layer, adapter, expression, line of the formula, number of breaks)
 //
-// Read the struct's name first: it is the mistake. Its arguments say where: the layer, its adapter, the expression with
-// the shapes of its operands, the line of the formula (16), the number of breaks (1). "required from here" is where the
-// layer was compiled, and the sentence after "graft:" is the cure.
+// The name of the struct is the mistake. The template arguments say where it is: the layer, its adapter, the expression
+// with the shapes of its operands, the line of the formula (16), the number of breaks (1). "required from here" is
+// where the layer was compiled, and the sentence after "graft:" says what to do.
 
 // 2. B is stored transposed, and the formula forgets to say t(B).
 template <int Rank> struct transposed_lora {
@@ -49,13 +49,13 @@ static_assert(graft::compile<transposed, graft::fullgraph>::kernels == 1);
 //   include/graft/plan/diagnostic.h: In instantiation of ‘struct graft::diagnostic::inner_sizes_differ<transposed,
 //     transposed_lora<4>, graft::diagnostic::expression<graft::diagnostic::str<82>{"lora_B.weight @ lora_A.weight with
 //     lora_B.weight[4, out] and lora_A.weight[4, in]"}>, 42, 64, 4>’:
-//   … error: static assertion failed: graft: this matrix product does not fit: make the columns of the left operand equal
-//     to the rows of the right operand (inner_sizes_differ lists layer, adapter, expression, line of the formula, …)
+//   … error: static assertion failed: graft: this matrix product does not fit: make the columns of the left operand
+//     equal to the rows of the right operand (inner_sizes_differ lists layer, adapter, expression, …)
 //
-// Line 42 multiplies [4, out] by [4, in]; the sizes that should be equal are 64 and 4.
+// Line 42 multiplies [4, out] by [4, in]; the inner sizes, which must be equal, are 64 and 4.
 
 int main() {
-  // Without fullgraph the first layer is accepted: explain shows the break, the fused backend refuses, eager runs it.
+  // Without fullgraph the first layer compiles: explain() shows the graph break, fused mode fails, eager mode runs.
   graft::explain<clipped>();
   std::vector<float> W(64 * 96, 1), A(4 * 96, 1), B(64 * 4, 1), x(96, 1), y(64);
   graft::cpu::layer<clipped> fused, eager(graft::mode::eager);
@@ -71,7 +71,7 @@ int main() {
   const graft::status ran = eager.forward(view_of(x.data(), 1, 96), view_into(y.data(), 64));
   std::printf("\nfused: %s\neager: %s, y[0] = %g\n", refused.message(), ran ? "ran" : ran.message(), y[0]);
 
-  // With sizes that are known only now, the second mistake is an error value with the same words. Nothing was changed.
+  // With sizes that are known only at run time, the second mistake is an error value with the same words.
   graft::cpu::layer<graft::linear<graft::dyn, graft::dyn, float, transposed_lora<4>>> loaded;
   const graft::status wrong = loaded.set("weight", view_of(W.data(), 64, 96));
   std::printf("dyn:   %s\n", wrong.message());

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads what PEFT saved: a base layer (base.safetensors) and an adapter folder (adapter/adapter_config.json and
-// adapter/adapter_model.safetensors). Which method it is, its rank and its shapes are learned from the files, so every
-// size in this program is `dyn`. The result is compared with the y that PEFT computed (expected.safetensors).
+// adapter/adapter_model.safetensors). Method, rank and shapes come from the files, so every size in this program is
+// `dyn`. The result is compared with the y that PEFT computed (expected.safetensors).
+//     load_peft [DIR]
 // run: load_peft test/golden/layers/dora
 #include <graft/io.h>
 
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+
+#include "arguments.h"
 
 using graft::status;
 namespace io = graft::io;
@@ -17,7 +20,7 @@ struct matrix {
   long long rows = 0, cols = 0;
   graft::view view() const { return graft::view_of(data.data(), rows, cols); }
 };
-// The last axis are the columns; [batch, time, features] become batch * time rows.
+// Reads a tensor as a matrix: the last axis gives the columns, so [batch, time, features] becomes batch * time rows.
 graft::result<matrix> read_matrix(const io::safetensors& file, const std::string& name) {
   const auto stored = file.find(name);
   if (!stored) return stored.failure();
@@ -28,7 +31,7 @@ graft::result<matrix> read_matrix(const io::safetensors& file, const std::string
   return matrix{std::move(*values), rows, cols};
 }
 
-// The largest difference to PEFT's y, relative to the largest y.
+// Returns the largest difference to PEFT's y, relative to the largest y.
 graft::result<double> run(const std::filesystem::path& folder) {
   const auto base_file = io::read_safetensors(folder / "base.safetensors");
   if (!base_file) return base_file.failure();
@@ -44,7 +47,7 @@ graft::result<double> run(const std::filesystem::path& folder) {
   for (const auto* needed : {&weight, &x, &expected})
     if (!*needed) return needed->failure();
 
-  // The part of the folder that belongs to this layer, under the names of its formula.
+  // read_peft_layer() takes the tensors of this layer from the folder, under the names of its formula.
   const io::base_layer base{
       "linear", "lin", weight->rows, weight->cols, {weight->rows, weight->cols}, static_cast<bool>(bias)};
   const auto adapter = io::read_peft_layer(*config, *adapter_file, base);
@@ -79,12 +82,18 @@ graft::result<double> run(const std::filesystem::path& folder) {
 }
 
 int main(int argc, char** argv) {
-  const std::filesystem::path folder = argc > 1 ? argv[1] : "test/golden/layers/dora";
+  std::string said;
+  arguments in("load_peft", "Loads a layer and an adapter that PEFT saved, and compares y with PEFT's.");
+  in.optional_word(
+      "DIR", said,
+      "folder with base.safetensors, adapter and expected.safetensors; not given: test/golden/layers/dora");
+  if (const auto code = in.read(argc, argv)) return *code;
+  const std::filesystem::path folder = said.empty() ? "test/golden/layers/dora" : said;
   const auto error = run(folder);
   if (!error) return std::fprintf(stderr, "%s\n", error.message()), 1;
   std::printf("largest relative difference to PEFT's y: %.1e\n\n", *error);
 
-  // A bad file is an error value: one sentence with the file, the place in it and what was expected.
+  // A bad file is an error value: one sentence with the file, the position in it and what was expected.
   const auto absent = run(folder / "no-such-folder");
   std::printf("%s\n", absent.message());
   const auto wrong =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A linear layer with a LoRA adapter. The layer is a type; naming it is enough for the library to derive how it runs.
-//     y = x Wᵀ + s (x Aᵀ) Bᵀ          one kernel: the low-rank branch rides along with the product of the base layer
+// Runs a linear layer with a LoRA adapter. The layer is a type, from which the library derives how it runs.
+//     y = x Wᵀ + s (x Aᵀ) Bᵀ          one kernel: the low-rank branch is fused into the GEMM of the base layer
 #include <graft/cpu.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr int out = 384, in = 512, rank = 8, tokens = 16;
 struct q_proj : graft::linear<out, in, float, graft::lora<rank>> {};
 struct bare : graft::linear<out, in, float> {};
 
-// What the plan looks like is known while this file compiles. `fullgraph` makes anything that would not fuse an error.
+// The plan is known while this file compiles. `fullgraph` makes anything that cannot be fused a compile error.
 using plan = graft::compile<q_proj, graft::fullgraph>;
 static_assert(plan::kernels == 1);
 static_assert(plan::mergeable && plan::unmergeable);
@@ -28,7 +28,7 @@ std::vector<float> random_numbers(int count) {
   return v;
 }
 
-// The formula with plain loops, in double: W' = W + s B A row by row, then y = x W'ᵀ.
+// Computes the formula with plain loops, in double: W' = W + s B A row by row, then y = x W'ᵀ.
 std::vector<double> plain_formula(const std::vector<float>& W, const std::vector<float>& A, const std::vector<float>& B,
                                   double s, const std::vector<float>& x) {
   const auto at = [](const std::vector<float>& m, int row, int col, int cols) {
@@ -49,8 +49,8 @@ int main() {
   const std::vector<float> x = random_numbers(tokens * in);
   std::vector<float> y(static_cast<std::size_t>(tokens * out));
 
-  // Tensors stay where they are; the layer is told where, by the names that PEFT's files use. Every call returns a
-  // status: true, or one sentence that says what is wrong.
+  // The layer reads tensors in place, set by the names that PEFT's files use. Every call returns a status: true, or one
+  // sentence that says what is wrong.
   graft::cpu::layer<q_proj, graft::fullgraph> q;
   for (const graft::status& s :
        {q.set("weight", graft::view_of(W.data(), out, in)), q.set("lora_A.weight", graft::view_of(A.data(), rank, in)),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three ways to go between an adapted layer and its base:
-//     merge      writes W' into a weight of the base's shape; the base layer alone then computes what the adapted one did
-//     unmerge    solves the formula for W and gives the base weight back
-//     disable    runs the base as if it were alone, and costs nothing
-// LoRA's unmerge needs only the adapter. DoRA's formula has W twice, once inside the norm of each row; the merge keeps
-// that one small vector for the way back.
+// Shows merge, unmerge and disable of an adapted layer:
+//     merge      writes W' into a weight of the base's shape; with it the base layer computes what the adapted one does
+//     unmerge    solves the formula for W and returns the base weight
+//     disable    runs the base layer alone, at no cost
+// LoRA's unmerge needs only the adapter. DoRA's formula has W twice, the second time in the norm of each row, so merge
+// saves this one vector for unmerge.
 #include <cstdio>
 
 #include "random_tensors.h"
@@ -16,15 +16,15 @@ struct with_lora : graft::linear<out, in, float, graft::lora<8>> {};
 struct with_dora : graft::linear<out, in, float, graft::dora<8>> {};
 
 static_assert(graft::mergeable<with_lora> && graft::unmergeable<with_lora>);
-static_assert(graft::mergeable<with_dora> && !graft::unmergeable<with_dora>);  // from W' alone, that is
-static_assert(graft::compile<with_dora>::kept == 1);
+static_assert(graft::mergeable<with_dora> && !graft::unmergeable<with_dora>);  // not unmergeable from W' alone
+static_assert(graft::compile<with_dora>::saved_for_unmerge == 1);
 
 bool close(const char* what, const std::vector<float>& ours, const std::vector<float>& expected) {
   const double error = relative_error(ours, expected);
   std::printf("  %-44s relative error %.1e\n", what, error);
   return error < 1e-5;
 }
-// The base layer with any weight: what a program runs that has never heard of adapters.
+// Runs the base layer without an adapter on any weight.
 graft::status run_base(const std::vector<float>& weight, const graft::view& x, std::vector<float>& y) {
   graft::cpu::layer<bare> base;
   if (graft::status s = base.set("weight", graft::view_of(weight.data(), out, in)); !s) return s;
@@ -58,7 +58,7 @@ template <class Layer> bool round_trip() {
 int main() {
   const bool lora = round_trip<with_lora>(), dora = round_trip<with_dora>();
 
-  // Without a merge there is nothing kept, and the answer is an error value, not a wrong weight.
+  // Without a merge there is no saved tensor, and unmerge is an error value, not a wrong weight.
   graft::cpu::layer<with_dora> fresh;
   std::vector<float> weight(out * in);
   const graft::status early = fresh.unmerge("weight", graft::view_of(weight.data(), out, in), whole(weight));

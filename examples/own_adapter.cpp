@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter of one's own is one formula. This one is LoRA behind a learned gate on every output and every input, open
-// (that is, one) where the trained number is zero:
+// Defines an adapter of your own, which is one formula. This one is LoRA with a learned gate on every output and every
+// input; a gate is 1 where its parameter is 0:
 //     W' = 2 σ(g_out) ⊙ (W + s B A) ⊙ 2 σ(g_in)
-// Everything else in this file is what the library makes of those lines, and the proof that it is right.
+// The rest of this file uses what the library derives from the formula, and checks that it is right.
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -22,7 +22,7 @@ template <int Rank> struct gated_lora {
 constexpr int out = 64, in = 96, tokens = 5;
 struct q_proj : graft::linear<out, in, double, gated_lora<4>> {};
 
-// The gates land before and after the product of the base layer, the low-rank branch beside it: still one kernel.
+// The gates become prologue and epilogue of the base layer's GEMM and LoRA its low-rank branch, in one kernel.
 using plan = graft::compile<q_proj, graft::fullgraph, graft::training>;
 static_assert(plan::kernels == 1 && plan::mergeable && plan::unmergeable);
 
@@ -41,7 +41,7 @@ struct proof {
   graft::cpu::layer<q_proj, graft::fullgraph, graft::training> q;
   std::vector<double> y = std::vector<double>(tokens * out), dy = y;
 
-  double loss() {  // Σ dy ⊙ y, after we wrote into a tensor that the layer has seen
+  double loss() {  // Σ dy ⊙ y; parameters_changed() because the caller wrote to a parameter
     if (!fine(q.parameters_changed()) || !fine(q.forward(numbers.x(), whole(y)))) return NAN;
     return std::inner_product(y.begin(), y.end(), dy.begin(), 0.0);
   }
@@ -83,7 +83,7 @@ int main() {
   graft::explain<q_proj>(512);
   proof p;
   if (!fine(p.numbers.bind(p.q))) return 1;
-  std::printf("\nderived gradients against central differences, and the way back from a merged weight\n");
+  std::printf("\nderived gradients against central differences, and unmerge of a merged weight\n");
   const bool gradients = p.gradients(), merging = p.round_trip();
   return gradients && merging ? 0 : 1;
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of one's own is one formula: attention and a feed-forward part side by side, both on the same norm, as in GPT-J
-// and PaLM. Adapters stand where a pattern says; the rest of this file is what the library makes of those lines.
+// Defines a decoder block of your own, which is one formula: attention and MLP in parallel, both on one norm, as in
+// GPT-J and PaLM. Patterns say which layers have adapters. The rest of this file uses what the library derives from the
+// formula.
 #include <graft/blocks.h>
-#include <graft/run/print.h>
-using namespace graft;
+#include <graft/run/print_plan.h>
 
 struct parallel_block {
   static constexpr const char* name = "parallel";
-  static constexpr ex run(block_scope m, ex h) {
-    const extent width = m.size("heads") * m.size("head_dim");
+  static constexpr graft::ex run(graft::block_scope m, graft::ex h) {
+    const graft::extent width = m.size("heads") * m.size("head_dim");
     auto x = m.layer_norm("norm", h);
     auto q = m.rope(m.linear("attn.q_proj", x, width)), k = m.rope(m.linear("attn.k_proj", x, width));
     auto a = m.linear("attn.o_proj", m.attention(q, k, m.linear("attn.v_proj", x, width)), h.cols());
@@ -16,12 +16,13 @@ struct parallel_block {
     return h + a + f;
   }
 };
-struct tuned : adapted<parallel_block, on<"*_proj", lora<16>>, on<"down_proj", dora<8>>> {};
+struct tuned
+    : graft::adapted<parallel_block, graft::on<"*_proj", graft::lora<16>>, graft::on<"down_proj", graft::dora<8>>> {};
 
-using facts = compile<tuned, fullgraph, training>;
+using facts = graft::compile<tuned, graft::fullgraph, graft::training>;
 static_assert(facts::kernels == 3 && facts::graph_breaks == 0);
 
 int main() {
-  explain<tuned>(512);
-  return facts::kept_bytes(512) > 0 ? 0 : 1;
+  graft::explain<tuned>(512);
+  return facts::saved_bytes(512) > 0 ? 0 : 1;
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fine-tunes an adapter with a loop of one's own, and saves it as a folder that PEFT reads.
+// Fine-tunes an adapter with a training loop of your own, and saves it as a PEFT folder.
+//     own_training_loop MODEL ADAPTER [OUT]
 // run: own_training_loop test/golden/models/llama/base test/golden/models/llama/lora/adapter_init
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/on_cpu.h>
-#include <graft/model/training.h>
+#include <graft/model/training_run.h>
 
 #include <cstdio>
 #include <filesystem>
 
+#include "arguments.h"
+
 using engine = graft::cpu::engine<float>;
 namespace hf = graft::io::hf;
 
-graft::status run(const char* base, const char* folder, const std::string& out) {
+graft::status run(const std::string& base, const std::string& folder, const std::string& out) {
   auto model = hf::load_model<engine>(base);
   if (!model) return model.failure();
   auto adapters = hf::load_adapters(folder, *model);
@@ -22,9 +25,9 @@ graft::status run(const char* base, const char* folder, const std::string& out) 
   if (!training) return training.failure();
   auto optimizer = training->optimizer({.rate = 5e-3});
   if (!optimizer) return optimizer.failure();
-  std::vector<std::int64_t> text;  // counts to 40, over and over
+  std::vector<std::int64_t> text;  // counts from 10 to 49, repeatedly
   for (std::int64_t i = 0; i < 120; ++i) text.push_back(10 + i % 40);
-  const std::vector<graft::labelled_sequence> batch{{text}};
+  const std::vector<graft::labeled_sequence> batch{{text}};
   double first = 0, last = 0;
   for (int step = 0; step < 20; ++step) {
     training->clear();
@@ -43,10 +46,15 @@ graft::status run(const char* base, const char* folder, const std::string& out) 
 }
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fputs("usage: own_training_loop MODEL ADAPTER [OUT]\n", stderr), 2;
+  std::string base, adapter, out;
+  arguments in("own_training_loop", "Fine-tunes an adapter with a loop of one's own.");
+  in.word("MODEL", base, "folder of the model");
+  in.word("ADAPTER", adapter, "folder of the adapter that the training begins with");
+  in.optional_word("OUT", out, "folder that the trained adapter is written to; not given: it is not saved");
+  if (const auto code = in.read(argc, argv)) return *code;
   const auto temporary = std::filesystem::temp_directory_path() / ("graft-own-loop-" + std::to_string(::getpid()));
-  const graft::status s = run(argv[1], argv[2], argc > 3 ? argv[3] : temporary.string());
+  const graft::status s = run(base, adapter, out.empty() ? temporary.string() : out);
   if (!s) std::fprintf(stderr, "%s\n", s.message());
-  if (argc <= 3) std::filesystem::remove_all(temporary);
+  if (out.empty()) std::filesystem::remove_all(temporary);
   return s ? 0 : 1;
 }

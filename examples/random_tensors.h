@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers for every tensor of a layer, found by walking the leaves of its graph: nothing here knows an adapter.
+// Random values for every tensor of a layer, found in the leaves of its graph, without code for any adapter.
 //     random_tensors<q_proj> numbers({{"tokens", 16}});
 //     graft::cpu::layer<q_proj> q;
 //     numbers.bind(q);
@@ -7,7 +7,7 @@
 #pragma once
 #include <graft/cpu.h>
 #include <graft/run/bind.h>
-#include <graft/run/spread_places.h>
+#include <graft/run/synthetic_index.h>
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ template <class Layer> class random_tensors {
     }
   };
 
-  // `sizes` are those that the type leaves open; the number of tokens always is.
+  // `sizes` are those that the type leaves open, among them always the number of tokens.
   explicit random_tensors(graft::size_map sizes) : sizes_(std::move(sizes)) {
     add_leaves(graft::derived_of<Layer>::literal);
     add_leaves(graft::base_of<Layer>::literal);  // LN tuning replaces its base tensors: only this graph has them
@@ -55,7 +55,7 @@ template <class Layer> class random_tensors {
     const graft::graph& g = graft::derived_of<Layer>::literal;
     return static_cast<std::size_t>(graft::count(g, g.result("y"), sizes_in(g)));
   }
-  // The sizes as a graph of this layer numbers them.
+  // Returns the sizes as numbered by a graph of this layer.
   graft::size_values sizes_in(const graft::graph& g) const {
     graft::size_values s = graft::static_sizes<Layer>(g);
     for (const auto& [name, size] : sizes_)
@@ -72,8 +72,8 @@ template <class Layer> class random_tensors {
       if (leaf.what == op::input) input = random(g, leaf, 0);
       if (leaf.what == op::ids && ids_.empty())
         for (const real v : random(g, leaf, 0).data) ids_.push_back(static_cast<std::int64_t>(std::abs(v) * 70));
-      if (leaf.what == op::index) places_[leaf.name] = graft::spread_places(g, i, sizes_in(g));
-      // A vector scales something, so it is near one; a matrix is small and of either sign.
+      if (leaf.what == op::index) places_[leaf.name] = graft::synthetic_index(g, i, sizes_in(g));
+      // Vectors are factors, so their values are near 1; the values of matrices are small and of either sign.
       const bool vector = leaf.d[2] == graft::dim{1} || leaf.d[3] == graft::dim{1};
       if (leaf.what == op::base || leaf.what == op::frozen || leaf.what == op::param)
         tensors.try_emplace(leaf.name, random(g, leaf, vector ? 1 : 0));
@@ -98,7 +98,7 @@ template <class Layer> class random_tensors {
 
 template <class Real> graft::mutable_view whole(std::vector<Real>& v) { return graft::view_into(v.data(), v.size()); }
 
-// max |a - b| / max |b|; a value that is not a number is never close.
+// Returns max |a - b| / max |b|, or infinity if a difference is NaN.
 template <class Real> double relative_error(const std::vector<Real>& a, const std::vector<Real>& b) {
   double error = 0, largest = 0;
   if (a.size() != b.size()) return INFINITY;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several adapters on one model: loaded, switched, disabled, combined, merged and replaced while it stays in memory. Each
-// line says what acts and which tokens follow the prompt; docs/switching.md walks through it.
+// Loads several adapters onto one model, then switches, disables, combines and merges them while the model stays in
+// memory. Each output line says what is active and which tokens follow the prompt; docs/switching.md explains it.
 //     switch_adapters MODEL --ids 1,2,3 NAME=FOLDER [NAME=FOLDER …]
 // run: switch_adapters test/golden/models/llama/base --ids 5,9,200 a=test/golden/models/llama/multi/a c=test/golden/models/llama/multi/c oft=test/golden/models/llama/oft/adapter_init ia3=test/golden/models/llama/ia3/adapter_init
-#include <graft/io/hf/combine.h>
+#include <graft/io/hf/combine_adapters.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cpu.h>
 
@@ -15,14 +15,14 @@
 using engine = graft::cpu::engine<float>;
 using graft::status;
 namespace hf = graft::io::hf;
-using names = graft::named_adapters::names;
+using names = graft::adapter_registry::names;
 
 struct session {
   graft::causal_lm<engine>& model;
   graft::generator<engine>& tokens;
   std::vector<std::int64_t> prompt;
 
-  status say(const char* what) {
+  status print_tokens(const char* what) {
     const auto made = tokens.run(std::span(&prompt, 1));
     if (!made) return made.failure();
     std::printf("%-24s", what);
@@ -33,7 +33,7 @@ struct session {
   }
   status with(const names& active, const char* what) {
     if (status s = model.activate(active); !s) return s;
-    return say(what);
+    return print_tokens(what);
   }
 };
 
@@ -41,22 +41,22 @@ status run(const std::string& folder, const std::vector<std::int64_t>& prompt,
            const std::vector<std::pair<std::string, std::string>>& adapters) {
   auto model = hf::load_model<engine>(folder);
   if (!model) return model.failure();
-  graft::generation_settings how;
-  how.new_tokens = 8;
-  auto g = graft::generator<engine>::make(*model, how, 1, static_cast<int>(prompt.size()) + 8);
+  graft::generation_settings settings;
+  settings.max_new_tokens = 8;
+  auto g = graft::generator<engine>::make(*model, settings, 1, static_cast<int>(prompt.size()) + 8);
   if (!g) return g.failure();
   session s{*model, *g, prompt};
-  if (status done = s.say("the base"); !done) return done;
+  if (status done = s.print_tokens("the base"); !done) return done;
   names all;
   for (const auto& [name, from] : adapters) {
     if (status done = hf::load_adapter(*model, name, from); !done) return done;
     all.push_back(name);
     if (status done = s.with({name}, name.c_str()); !done) return done;
   }
-  if (status done = s.with(all, "all together"); !done) return done;
+  if (status done = s.with(all, "all at once"); !done) return done;
   {
     const auto off = model->disabled();
-    if (status done = s.say("disabled"); !done) return done;
+    if (status done = s.print_tokens("disabled"); !done) return done;
   }
   const names two(all.begin(), all.begin() + std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(all.size())));
   graft::combination_settings cat;
@@ -66,8 +66,8 @@ status run(const std::string& folder, const std::vector<std::int64_t>& prompt,
   if (combined)
     if (status done = s.with({"half and half"}, "half and half"); !done) return done;
   if (status done = model->merge({all[0]}); !done) return done;
-  if (status done = s.say((all[0] + ", merged").c_str()); !done) return done;
-  std::printf("%-24s %lld bytes beside the base\n", "", model->merged_bytes());
+  if (status done = s.print_tokens((all[0] + ", merged").c_str()); !done) return done;
+  std::printf("%-24s %lld bytes in addition to the base\n", "", model->merged_bytes());
   if (status done = model->unmerge(); !done) return done;
 
   const auto begin = std::chrono::steady_clock::now();
@@ -81,23 +81,17 @@ status run(const std::string& folder, const std::vector<std::int64_t>& prompt,
 
 int main(int argc, char** argv) {
   std::string model, ids;
-  std::vector<std::pair<std::string, std::string>> adapters;
-  arguments in(argc, argv);
-  while (in.next()) {
-    if (in.is("--ids"))
-      ids = in.value();
-    else if (const std::size_t is = in.plain().find('='); !model.empty() && is != std::string::npos)
-      adapters.emplace_back(in.plain().substr(0, is), in.plain().substr(is + 1));
-    else
-      in.plain_into({&model});
-  }
+  arguments::pairs adapters;
+  arguments in("switch_adapters",
+               "Several adapters on one model: loaded, switched, disabled, combined, merged and replaced.");
+  in.word("MODEL", model, "folder of the model");
+  in.named_words("NAME=FOLDER", adapters, "adapters and their names, at least one");
+  in.option("--ids 1,2,3", ids, "the prompt, as token ids");
+  if (const auto code = in.read(argc, argv)) return *code;
   const auto prompt = numbers_in(ids, ",");
-  if (!in.problem().empty() || !prompt)
-    return std::fprintf(stderr, "switch_adapters: %s\n", prompt ? in.problem().c_str() : prompt.message()), 2;
-  if (model.empty() || prompt->empty() || adapters.empty()) {
-    std::fprintf(stderr, "usage: switch_adapters MODEL --ids 1,2,3 NAME=FOLDER [NAME=FOLDER ...]\n");
-    return 2;
-  }
+  if (!prompt) return in.mistake(std::string("--ids: ") + prompt.message());
+  if (prompt->empty()) return in.mistake("there is no prompt, expected --ids");
+  if (adapters.empty()) return in.mistake("there is no adapter, expected NAME=FOLDER");
   const status s = run(model, *prompt, adapters);
   if (!s) std::fprintf(stderr, "switch_adapters: %s\n", s.message());
   return s ? 0 : 1;

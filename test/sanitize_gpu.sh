@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# compute-sanitizer over the small tests of the GPU: memory, memory that was never written, barriers, races in shared
-# memory. Three tools run side by side. initcheck does not see what copy engines write, so it looks at the kernels
-# without them: those in float, and attention by mma.sync. synccheck keeps memory for every launch of a process and says
-# "didn't track the launch" where it finds none: it runs behind the others, a process for each case.
-# usage: sanitize_gpu.sh BUILD [CASES [SECONDS]]      one line for each tool; fails if one finds something
+# compute-sanitizer's four tools over the small tests of the GPU: memcheck, initcheck (uninitialized memory), synccheck
+# (barriers) and racecheck (shared memory). initcheck does not see what TMA writes, so it runs the kernels without TMA:
+# those in float, and attention by mma.sync. racecheck and synccheck allocate memory for every launch of a process and
+# slow down as it grows, so each case has its own process. synccheck runs one process at a time, because several exhaust
+# the memory for barriers.
+# usage: sanitize_gpu.sh BUILD [CASES [SECONDS]]      prints one line per tool; fails if one finds something
 set -u
 build=$1 cases=${2:-gpu small*} seconds=${3:-80}
 logs=$build/sanitize_gpu
@@ -12,7 +13,7 @@ mkdir -p "$logs"
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 [ -x "$sanitizer" ] || { echo "there is no compute-sanitizer: install the CUDA Toolkit"; exit 1; }
 
-# check TOOL CASES LOG OPTION...: its exit status goes beside the log
+# check TOOL CASES LOG OPTION...: runs the tool; its exit status is stored next to the log
 check() {
   tool=$1 which=$2 log=$3
   shift 3
@@ -35,16 +36,23 @@ say() {
     "$(grep 'test cases:' "$logs/$1.log" | tail -1)"
 }
 
+"$build/test/test_gpu" -tc="$cases" --list-test-cases --no-intro=true | grep '^gpu' >"$logs/cases"
 check memcheck "$cases" memcheck &
-check racecheck "$cases" racecheck &
 check initcheck 'gpu small in float*,gpu small by mma.sync*' initcheck &
 wait
-for tool in memcheck initcheck racecheck; do say $tool $tool; done
-"$build/test/test_gpu" -tc="$cases" --list-test-cases --no-intro=true | grep '^gpu' >"$logs/cases"
-number=0  # a comma would begin another pattern
-while read -r case; do
-  number=$((number + 1))
-  check synccheck "${case%%,*}*" "synccheck-$number" --num-cuda-barriers 1024 </dev/null
-  say "synccheck-$number" synccheck
-done <"$logs/cases"
+for tool in memcheck initcheck; do say $tool $tool; done
+# each_case TOOL OPTION...: three processes at a time for racecheck, one for synccheck
+each_case() {
+  tool=$1 number=0  # a comma in the name of a case would begin another pattern
+  shift
+  while read -r case; do
+    number=$((number + 1))
+    check "$tool" "${case%%,*}*" "$tool-$number" "$@" </dev/null &
+    if [ "$tool" = synccheck ] || [ $((number % 3)) = 0 ]; then wait; fi
+  done <"$logs/cases"
+  wait
+  while [ "$number" -gt 0 ]; do say "$tool-$number" "$tool" && number=$((number - 1)); done
+}
+each_case racecheck
+each_case synccheck --num-cuda-barriers 1024
 exit $failed

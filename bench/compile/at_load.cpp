@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same captures and plans when a program loads a model: milliseconds for each depth, as lines "CASE MS".
+// The captures and plans of depth.h when a program loads a model: milliseconds for each depth, as lines "CASE MS".
 #include <chrono>
 #include <cstdio>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several LoRA layers one behind the other in one graph: what capturing a whole model costs, against capturing the one
-// block that repeats.
+// Several LoRA layers in sequence in one graph: the cost of capturing a whole model, compared with capturing the block
+// that repeats.
 #pragma once
 #include <graft/graft.h>
 
@@ -19,7 +19,7 @@ constexpr builder stack(int depth) {
     const ex W = here.leaf(op::base, "weight", 2, 1, 1, width, width);
     x = {&g, apply(g, lora<16>::weight(here, W).i, x.i)};
   }
-  g.give(x.i, "y");
+  g.add_output(x.i, "y");
   return simplify(g);
 }
 constexpr int nodes_of_plan(int depth) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU executor behind a few C functions, so that bench/compare_peft.py --cpu can run it in the process and on the
-// tensors of the opponent. The adapter is read from the folder that PEFT saved. Functions return 0, or 1 with a message
-// in graft_error().
+// A C interface to the CPU executor, so that bench/compare_peft.py --cpu can run it in its process and on the tensors
+// of PEFT. The adapter is read from the folder that PEFT saved. Functions return 0, or 1 with a message in
+// graft_error().
 #include <graft/cpu.h>
 #include <graft/io.h>
 
@@ -23,7 +23,7 @@ struct adapted_layer {
   std::vector<gradient> gradients{};
 
   adapted_layer(const layer_graphs& graphs, long long rows, long long cols) : out(rows), in(cols), runs(graphs) {}
-  // A gradient of every parameter, into memory of its own.
+  // Requests the gradient of every parameter, into memory of this object.
   void ask_for_all(const layer_graphs& graphs) {
     const graph& g = graphs.backward;
     for (const auto& [name, t] : adapter.tensors) {
@@ -66,7 +66,7 @@ result<adapted_layer*> load(const char* folder, const float* weight, long long o
 extern "C" {
 
 const char* graft_error() { return message.c_str(); }
-// An adapter of a module "lin"; without a folder the bare layer.
+// Loads the adapter of a module "lin"; without a folder the bare layer.
 void* graft_layer(const char* folder, const float* weight, long long out, long long in) {
   auto made = load(folder, weight, out, in);
   if (!made) return message = made.message(), nullptr;
@@ -81,6 +81,6 @@ int graft_backward(void* l, const float* x, const float* dy, float* dx, long lon
   return report(of(l)->runs.backward(view_of(x, tokens, of(l)->in), view_of(dy, tokens, of(l)->out),
                                      view_into(dx, tokens, of(l)->in), of(l)->gradients));
 }
-// What an optimizer's step would say.
+// Called as an optimizer would after its step.
 int graft_parameters_changed(void* l) { return report(of(l)->runs.parameters_changed()); }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What data parallel training costs where there is one rank: steps with MPI and steps without a communicator take turns in
-// one process, so that whatever else the machine does meets both. Prints the medians of processor time and their ratio,
-// which says more than either.
+// The cost of data-parallel training with one rank: steps with MPI and steps without a communicator alternate in one
+// process, so that other work of the machine affects both. Prints the medians of CPU time, and their ratio, which is
+// the most reliable figure.
 //     mpirun -n 1 bench_one_rank MODEL ADAPTER [STEPS BATCH LENGTH]
 #include <graft/models.h>
 #include <graft/parallel/mpi.h>
@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../processor_time.h"
+#include "../cpu_time.h"
 
 using namespace graft;
 using engine = cpu::engine<float>;
@@ -44,22 +44,22 @@ status measure(const std::string& folder, const std::string& adapter, int steps,
   for (std::size_t s = 0; s < data.size(); ++s)
     for (int t = 0; t < length; ++t)
       data[s].push_back((static_cast<std::int64_t>(s) * 7919 + t * 104729 + 11) % first->model.config().vocabulary);
-  trainer_settings how;
-  how.steps = steps + 1, how.batch = batch;
-  auto without = trainer<engine>::make(first->model, data, how);
-  how.ranks = std::move(*ranks);
-  auto with = trainer<engine>::make(second->model, data, how);
+  trainer_settings settings;
+  settings.steps = steps + 1, settings.batch = batch;
+  auto without = trainer<engine>::make(first->model, data, settings);
+  settings.ranks = std::move(*ranks);
+  auto with = trainer<engine>::make(second->model, data, settings);
   if (!without || !with) return without ? with.failure() : without.failure();
   std::vector<double> seconds[2], ratios;
   for (int k = 0; k <= steps; ++k) {
     double took[2] = {0, 0};
     for (int turn = 0; turn < 2; ++turn) {
       const int which = turn ^ (k & 1);  // neither is always the first
-      const double begin = processor_seconds();
+      const double begin = cpu_seconds();
       if (auto r = (which == 0 ? *without : *with).step(); !r) return r.failure();
-      took[which] = processor_seconds() - begin;
+      took[which] = cpu_seconds() - begin;
     }
-    if (k == 0) continue;  // memory is made
+    if (k == 0) continue;  // warm-up
     seconds[0].push_back(took[0]), seconds[1].push_back(took[1]), ratios.push_back(took[1] / took[0]);
   }
   std::printf(

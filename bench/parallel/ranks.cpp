@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Throughput of data parallel training: every rank has as many sequences whatever the number of ranks is, so that n ranks
-// on n cores would train n times as many tokens in the time of one. Prints the medians of a step's wall time and of its
-// processor time on a rank, and the tokens of all ranks in a second of either; and the wall time that one step in twenty
-// stays below, which other work on the machine has disturbed least. Start it with one thread for each rank.
+// Throughput of data-parallel training: the number of sequences per rank is constant, so that n ranks on n cores would
+// train n times as many tokens in the same time. Prints the medians of a step's wall time and of its CPU time on a
+// rank, and the tokens of all ranks per second of both; and the 5th percentile of the wall time, which other work on
+// the machine disturbs least. Start it with one thread for each rank.
 //     OMP_NUM_THREADS=1 mpirun -n 2 bench_ranks MODEL ADAPTER [STEPS BATCH LENGTH]
 #include <graft/models.h>
 #include <graft/parallel/mpi.h>
@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../processor_time.h"
+#include "../cpu_time.h"
 
 using namespace graft;
 using engine = cpu::engine<float>;
@@ -40,16 +40,16 @@ status measure(const std::string& folder, const std::string& adapter, int steps,
   for (std::size_t s = 0; s < data.size(); ++s)
     for (int t = 0; t < length; ++t)
       data[s].push_back((static_cast<std::int64_t>(s) * 7919 + t * 104729 + 11) % model->config().vocabulary);
-  trainer_settings how;
-  how.steps = steps + 1, how.batch = batch, how.ranks = ranks;
-  auto t = trainer<engine>::make(*model, data, how);
+  trainer_settings settings;
+  settings.steps = steps + 1, settings.batch = batch, settings.ranks = ranks;
+  auto t = trainer<engine>::make(*model, data, settings);
   if (!t) return t.failure();
   std::vector<double> wall, processor;
   for (int k = 0; k <= steps; ++k) {
-    const double begin = wall_seconds(), worked = processor_seconds();
+    const double begin = wall_seconds(), worked = cpu_seconds();
     if (auto r = t->step(); !r) return r.failure();
-    if (k == 0) continue;  // memory is made
-    wall.push_back(wall_seconds() - begin), processor.push_back(processor_seconds() - worked);
+    if (k == 0) continue;  // warm-up
+    wall.push_back(wall_seconds() - begin), processor.push_back(cpu_seconds() - worked);
   }
   const double tokens = static_cast<double>(batch) * length * ranks->size();
   const double all = lower_than(wall, 0.5), fast = lower_than(wall, 0.05), worked = lower_than(processor, 0.5);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measuring one's own layers with Google Benchmark: a line for each.
+// Umbrella header for benchmarks of your own layers with Google Benchmark; each layer gives one line per token count.
 //     struct q_proj : graft::linear<1024, 1024, float, graft::lora<16>> {};
 //     int main(int argc, char** argv) {
 //       graft::bench<q_proj>({1, 16, 512});
-//       return graft::run_benchmarks(argc, argv);        // its flags, its JSON
+//       return graft::run_benchmarks(argc, argv);        // accepts Google Benchmark's flags and writes its JSON
 //     }
-// In a file that nvcc compiles it is graft::cuda::bench, against cuBLASLt.
+// In a file that nvcc compiles the function is graft::gpu::bench, and the baseline is cuBLASLt.
 #pragma once
 #if defined(__CUDACC__)
-#include <graft/bench/cuda.cuh>
+#include <graft/bench/gpu.cuh>
 #else
 #include <graft/bench/cpu.h>
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language, and blocks as formulas: those of the known architectures, and compile<> for them and for one's own.
+// Umbrella header for transformer blocks (decoder layers) as formulas: the architectures that the library has, and
+// compile<> and explain<> for them and for blocks of your own. It includes graft.h.
 #pragma once
 #include <graft/block/gemma.h>
 #include <graft/block/gpt2.h>
@@ -8,4 +9,4 @@
 #include <graft/block/qwen2.h>
 #include <graft/block/qwen3.h>
 #include <graft/graft.h>
-#include <graft/plan/block_explain.h>
+#include <graft/plan/explain_block.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language and the GPU backend, for files that nvcc compiles. Needs the CUDA Toolkit 13 and nothing else.
+// Deprecated alias of graft/gpu.h and of its namespace for one release; include graft/gpu.h and use graft::gpu instead.
 #pragma once
-#include <graft/run/cuda_together.cuh>
-#include <graft/targets.h>
-#if defined(GRAFT_CUDA_COMPILED)
-#include <graft/run/cuda_compiled.cuh>
-#endif
+#include <graft/gpu.h>
+
+namespace graft {
+namespace cuda = gpu;
+}  // namespace graft

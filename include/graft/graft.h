@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graft: adapters as formulas. This header is the language (floors 0 to 4): formulas, what is derived from them, plans,
-// verdicts, explanations. It needs no other library and no GPU; cpu.h and io.h add the CPU backend and the files.
+// Umbrella header of the language (floors 0 to 4): adapters as formulas, the graphs derived from them, plans, compile<>
+// and explain<>. It needs no other library and no GPU; cpu.h adds the CPU backend and io.h adds files.
 #pragma once
 #include <graft/adapter/all.h>
 #include <graft/adapter/erased.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files: safetensors, PEFT folders, and the table of methods that they name. Needs the CPU backend.
+// Umbrella header for files: safetensors, PEFT adapter folders, and the table of PEFT methods that these folders name.
+// It needs the CPU backend.
 #pragma once
 #include <graft/cpu.h>
-#include <graft/io/peft_folder.h>
+#include <graft/io/peft/folder.h>

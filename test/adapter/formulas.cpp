@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each method to the letter: its formula, and its tensors, whose names are PEFT's keys (reference: PEFT 0.20).
+// Pins each method: its formula, and its tensors, whose names are PEFT's keys (reference: PEFT 0.20).
 #include "../support/formula_text.h"
 
 using namespace test;
@@ -14,6 +14,8 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
        "lora_magnitude_vector / const(sqrt(row_dot(weight + scaling * (lora_B.weight @ lora_A.weight), "
        "weight + scaling * (lora_B.weight @ lora_A.weight)))) * (weight + scaling * (lora_B.weight @ "
        "lora_A.weight))");
+  SAYS(of<residual_lora<>>::formula,
+       "weight - scaling * (initial_B @ initial_A) + scaling * (lora_B.weight @ lora_A.weight)");
   SAYS(of<adalora<>>::formula, "weight + scaling * (lora_B @ (lora_E * lora_A))");
   SAYS(of<ia3>::formula, "ia3_l * weight");
   SAYS(of<ia3_feedforward>::formula, "weight * ia3_l");
@@ -30,7 +32,7 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
        "(hra_u / sqrt(row_dot(hra_u', hra_u'))')')");
   SAYS(of<hra_gram_schmidt<>>::formula, "weight @ (I - hra_u @ (2 * inverse(hra_u' @ hra_u)) @ hra_u')");
   SAYS(of<oft<dyn>>::formula, "rotate_back(weight, (I - skew(oft_R.weight)) @ inverse(I + skew(oft_R.weight)))");
-  SAYS((of<oft<dyn, own, oft_constraint::projected>>::formula),
+  SAYS((of<oft<dyn, separate, oft_constraint::projected>>::formula),
        "rotate_back(weight, (I - skew(oft_R.weight + const(min(1, coft_limit / sqrt(row_dot(oft_R.weight, "
        "oft_R.weight))) * oft_R.weight - oft_R.weight))) @ inverse(I + skew(oft_R.weight + const(min(1, coft_limit / "
        "sqrt(row_dot(oft_R.weight, oft_R.weight))) * oft_R.weight - oft_R.weight))))");
@@ -71,8 +73,8 @@ TEST_CASE("adapters: the formulas on embeddings, convolutions and norms") {
   SAYS((of<ln_tuning_weight, norm_kind<true>>::formula), "ln_tuning_layers.weight");
 }
 
-TEST_CASE("adapters: LoHa on convolutions differs from the exact one by terms of value zero only") {
-  // forward takes values only: both read the same
+TEST_CASE("adapters: LoHa on convolutions differs from the exact one only by terms of value zero") {
+  // Forward needs values only, and there both are the same.
   CHECK(std::string(of<loha_conv<>, conv2d_kind>::forward.c_str()) ==
         of<loha_conv<dyn, loha_gradient::exact>, conv2d_kind>::forward.c_str());
   static_assert(same_text(of<loha_conv<>, conv2d_kind>::forward.c_str(),
@@ -81,11 +83,11 @@ TEST_CASE("adapters: LoHa on convolutions differs from the exact one by terms of
                            gradient<loha_conv<dyn, loha_gradient::exact>, conv2d_kind>("hada_w1_a").c_str()));
 }
 
-TEST_CASE("adapters: what becomes of the bias") {
+TEST_CASE("adapters: the formula of the bias") {
   SAYS(bias_formula<none>(), "bias");
   SAYS(bias_formula<lora<>>(), "bias");
-  SAYS(bias_formula<dora<>>(), "bias");  // outside the magnitude
-  SAYS(bias_formula<boft<>>(), "bias");  // outside the scale
+  SAYS(bias_formula<dora<>>(), "bias");  // the magnitude does not scale the bias
+  SAYS(bias_formula<boft<>>(), "bias");  // BOFT's scale does not scale the bias
   SAYS(bias_formula<lora_with_bias<>>(), "bias + scaling * lora_B.bias");
   SAYS((bias_formula<lora_with_bias<>, linear_kind, false>()), "scaling * lora_B.bias");
   SAYS(bias_formula<ia3>(), "ia3_l * bias");
@@ -94,7 +96,7 @@ TEST_CASE("adapters: what becomes of the bias") {
   SAYS((bias_formula<ln_tuning, norm_kind<false>>()), "ln_tuning_layers.bias");
 }
 
-TEST_CASE("adapters: tensors are called as in PEFT's files and have their shapes") {
+TEST_CASE("adapters: tensors have the names and shapes of PEFT's files") {
   SAYS(of<none>::leaves, "");
   SAYS(of<lora<>>::leaves, "scaling; lora_B.weight[out, r]; lora_A.weight[r, in]");
   SAYS((of<lora_with_bias<>, linear_kind, true>::leaves),
@@ -114,7 +116,7 @@ TEST_CASE("adapters: tensors are called as in PEFT's files and have their shapes
   SAYS(of<hra_gram_schmidt<>>::leaves, "hra_u[in, r]");
   SAYS(of<oft<dyn>>::leaves, "oft_R.weight[in/b, b(b-1)/2]");
   SAYS((of<oft<dyn, shared>>::leaves), "oft_R.weight[1, b(b-1)/2]");
-  SAYS((of<oft<dyn, own, oft_constraint::projected>>::leaves), "oft_R.weight[in/b, b(b-1)/2]; coft_limit");
+  SAYS((of<oft<dyn, separate, oft_constraint::projected>>::leaves), "oft_R.weight[in/b, b(b-1)/2]; coft_limit");
   SAYS((of<oft_neumann<dyn, dyn>>::leaves), "oft_R.weight[in/b, b(b-1)/2]");
   SAYS((of<oft_neumann<dyn, dyn, shared, oft_constraint::projected>>::leaves), "oft_R.weight[1, b(b-1)/2]; coft_limit");
   SAYS((of<boft<dyn, dyn>>::leaves), "boft_s[out, 1]; boft_R[m, in/b, b, b]");
@@ -136,7 +138,7 @@ TEST_CASE("adapters: tensors are called as in PEFT's files and have their shapes
   SAYS((of<ln_tuning_weight, norm_kind<true>>::leaves), "ln_tuning_layers.weight[n]");
 }
 
-TEST_CASE("adapters: a number in the type takes the place of the name") {
+TEST_CASE("adapters: a number in the type replaces the name of a size") {
   SAYS(of<lora<16>>::leaves, "scaling; lora_B.weight[out, 16]; lora_A.weight[16, in]");
   SAYS(of<oft<32>>::leaves, "oft_R.weight[in/32, 496]");
   SAYS((of<oft_neumann<32, 5>>::formula), "rotate_back(weight, neumann(skew(oft_R.weight), 5))");
@@ -144,7 +146,7 @@ TEST_CASE("adapters: a number in the type takes the place of the name") {
   SAYS(of<miss_bat<16>>::leaves, "miss_block[out/16, 16, 16]");
 }
 
-TEST_CASE("adapters: what is said to be orthogonal") {
+TEST_CASE("adapters: which formulas state that a matrix is orthogonal") {
   auto rotation = [](const graph& g) {
     const node& root = g[g.result("weight")];
     const node& rotated = root.what == op::mul ? g[root.b] : root;
@@ -154,7 +156,7 @@ TEST_CASE("adapters: what is said to be orthogonal") {
   CHECK(rotation(of<boft<dyn, dyn>>::d::merge));
   CHECK(rotation(of<hra<>>::d::merge));
   CHECK(rotation(of<hra_gram_schmidt<>>::d::merge));
-  CHECK_FALSE(rotation(of<oft_neumann<dyn, dyn>>::d::merge));  // truncated: only nearly
+  CHECK_FALSE(rotation(of<oft_neumann<dyn, dyn>>::d::merge));  // the truncated series is not exactly orthogonal
 }
 
 namespace test {
@@ -168,7 +170,7 @@ struct no_name {
 
 }  // namespace test
 
-TEST_CASE("adapters: what makes a type one") {
+TEST_CASE("adapters: what makes a type an adapter") {
   BOTH(adapter_formula<lora<>>);
   BOTH(adapter_formula<none>);
   BOTH(!adapter_formula<no_formula>);

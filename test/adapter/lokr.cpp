@@ -2,7 +2,7 @@
 // PEFT's choice of Kronecker factors.
 #include <graft/adapter/lokr.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -23,7 +23,7 @@ TEST_CASE("lokr: the examples of PEFT, without a limit") {
   BOTH(gives(127, -1, 1, 127));
 }
 
-TEST_CASE("lokr: a factor that divides is taken as it is, unsorted; else it is a limit") {
+TEST_CASE("lokr: a factor that divides is used unsorted; another one is an upper limit") {
   BOTH(gives(128, 5, 4, 32));
   BOTH(gives(128, 64, 64, 2));
   BOTH(gives(64, 4, 4, 16));
@@ -41,7 +41,7 @@ TEST_CASE("lokr: small sizes") {
   BOTH(gives(6, -1, 2, 3));
 }
 
-TEST_CASE("lokr: the factors always multiply to the size, and without a limit are the nearest to its root") {
+TEST_CASE("lokr: the product of the factors is the size, and without a limit they are the nearest to its root") {
   for (long long size = 1; size <= 700; ++size) {
     long long best = 1;
     for (long long m = 1; m * m <= size; ++m)
@@ -56,7 +56,7 @@ TEST_CASE("lokr: the factors always multiply to the size, and without a limit ar
   }
 }
 
-TEST_CASE("lokr: the layer's sizes give the factors of both sides") {
+TEST_CASE("lokr: the layer's sizes give the factors of rows and columns") {
   using adapter = lokr<8, -1>;
   BOTH(adapter::size("a", 768, 3072) == 24);
   BOTH(adapter::size("c", 768, 3072) == 48);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mistake inside a block: the residual is as wide as the model, and this projection is not. The error names the layer by
-// its path, the line of the formula and the sizes.
+// Two sizes in a block differ: the residual has the width of the model, and this projection has another one. The error
+// names the layer by its path, the line of the formula and the sizes.
 // expected: graft: these operands do not fit: make the two sizes equal
 // expected: sizes_differ<
 // expected: self_attn.o_proj.weight|'o', '_', 'p', 'r', 'o', 'j'

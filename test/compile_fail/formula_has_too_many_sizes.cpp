@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A formula that names more sizes than numbers can be bound to.
+// A formula that names more sizes than a graph can bind.
 // expected: graft: this formula names more sizes than a graph holds: express some of them by others
 // expected-gcc: formula_has_too_many_sizes<q_proj, parts, 192>'
 // expected-clang: formula_has_too_many_sizes<q_proj, parts, 192>'

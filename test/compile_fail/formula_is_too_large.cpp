@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A formula of so many operations that the compiler gives up.
+// A formula with so many operations that the compiler stops evaluating it.
 // expected: graft: this formula, or what is derived from it, takes more steps than the compiler allows
 // expected: formula_is_too_large<
 // expected-gcc: formula_is_too_large<q_proj, series>'

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A function of the host in the formula: nothing can be derived from it. Without fullgraph it is allowed.
+// A host function in the formula, from which nothing can be derived. Without fullgraph it is allowed.
 // expected: graft: fullgraph, but a host function cannot become part of a kernel: write it with the operations of the
 // expected: host_function_breaks_the_graph<
 // expected: my_function\(B @ A\) with \(B @ A\)\[out, in\]|'m', 'y', '_', 'f', 'u', 'n', 'c', 't', 'i', 'o', 'n', '\(', 'B', ' ', '@'

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix product whose inner sizes differ. However often the layer is used, there is one error.
+// A matrix product whose inner sizes differ. The error appears once, however often the layer is used.
 // expected: graft: this matrix product does not fit: make the columns of the left operand equal to the rows of
 // expected: inner_sizes_differ<
 // expected: B @ A with B\[out, 8\] and A\[16, in\]|'B', ' ', '@', ' ', 'A', ' ', 'w', 'i', 't', 'h', ' ', 'B', '\[',

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same mistake in a layer that is to run: an object of the CPU backend.
+// A matrix product whose inner sizes differ, in a layer object of the CPU backend.
 // expected: graft: this matrix product does not fit: make the columns of the left operand equal to the rows of
 // expected: B @ A with B\[out, 8\] and A\[16, in\]|'B', ' ', '@', ' ', 'A', ' ', 'w', 'i', 't', 'h', ' ', 'B', '\[',
 // expected: low_rank

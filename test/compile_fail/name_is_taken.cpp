@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two tensors of one name and of different shapes.
+// Two tensors of one name with different shapes.
 // expected: graft: two tensors of this formula have one name but differ in kind or shape: give the second one another name
 // expected: name_is_taken<
 // expected: \{"A"\}|spelled<'A'>|'A'

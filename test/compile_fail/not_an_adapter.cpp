@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A type without a formula in the place of the adapter.
+// A type without a formula is used as an adapter.
 // expected: graft: this is not an adapter: it needs a static constexpr const char\* name and a static constexpr ex weight
 // expected: not_an_adapter<
 // expected-gcc: not_an_adapter<q_proj, settings>'

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A formula that the compiler cannot evaluate, because one word is missing.
+// A formula that the compiler cannot evaluate, because constexpr is missing.
 // expected: that the compiler can evaluate
 // expected: not_an_adapter<
 // expected-gcc: not_an_adapter<q_proj, low_rank>'

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same in the formula of the bias, where nothing that the backward pass computes needs the value.
+// Training through a host function in the formula of the bias, whose value no other gradient needs.
 // expected: graft: training, but this has no gradient
 // expected: my_shift\(beta\) with beta\[out\]|'m', 'y', '_', 's', 'h', 'i', 'f', 't', '\(', 'b', 'e', 't', 'a', '\)'
 // expected-gcc: >, 20>'

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The test of the test: check.sh must accept selftest/good.cpp and must turn down every other file there for the reason
+# Tests check.sh: it must accept selftest/good.cpp and reject every other file there for the reason
 # that the file states in its line `// rejected: TEXT`.
 # usage: selftest.sh gcc|clang|nvcc COMPILER [FLAG...]
 set -eu

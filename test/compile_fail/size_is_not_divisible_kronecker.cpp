@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Kronecker product with a fixed factor. graft::lokr cannot fail like this: it takes the nearest factor that divides.
+// A Kronecker product with a fixed factor. graft::lokr cannot fail like this, because it uses the nearest divisor.
 // expected: graft: this division leaves a remainder: choose a block size or factor that divides the size of the layer
 // expected: size_is_not_divisible<
 // expected: out / 6|'o', 'u', 't', ' ', '/', ' ', '6'

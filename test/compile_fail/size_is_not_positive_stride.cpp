@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A size of the layer itself that cannot be: a convolution with a stride of 0. It stands in no formula: line 0.
+// An invalid size of the layer itself: a convolution with a stride of 0. It has no line in a formula: line 0.
 // expected: graft: this size must be at least 1, or dyn where it is known only at run time
 // expected: "stride"|'s', 't', 'r', 'i', 'd', 'e'
 // expected-gcc: >, 0, 0>'

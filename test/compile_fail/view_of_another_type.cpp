@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indices as int: read as 64 bits they would end behind the array.
+// Indices of type int: read as 64 bits they would end past the array.
 // expected: graft: a view is of float, double, bf16 or f16, or of std::int64_t for indices: copy other numbers into one of these
 #include <graft/core/view.h>
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -15,7 +15,7 @@ constexpr float from_bits(std::uint32_t u) { return std::bit_cast<float>(u); }
 constexpr std::uint32_t bits(float f) { return std::bit_cast<std::uint32_t>(f); }
 constexpr unsigned narrowed(std::uint32_t u) { return narrow(from_bits(u)).bits; }
 
-// The definition, slowly: the nearer of the two neighbours, the even one at the middle.
+// Reference by definition: the nearer of the two neighbours, and at the midpoint the even one.
 std::uint16_t nearest(float f) {
   const std::uint32_t below = bits(f) & 0xffff0000U, above = below + 0x10000U;
   const std::uint32_t rest = bits(f) & 0xffffU;
@@ -25,7 +25,7 @@ std::uint16_t nearest(float f) {
 
 }  // namespace
 
-TEST_CASE("bf16: widening is exact, and narrowing takes it back: all 65536") {
+TEST_CASE("bf16: widening is exact and narrowing inverts it, for all 65536 values") {
   for (std::uint32_t u = 0; u <= 0xffffU; ++u) {
     const bf16 v{static_cast<std::uint16_t>(u)};
     const float wide = widen(v);
@@ -33,7 +33,7 @@ TEST_CASE("bf16: widening is exact, and narrowing takes it back: all 65536") {
     const bool nan = (u & 0x7fffU) > 0x7f80U;
     if (nan != std::isnan(wide)) FAIL_CHECK("a wrong NaN at " << u);
     const unsigned back = narrow(wide).bits;
-    // A NaN comes back quiet, with its sign and payload.
+    // A NaN becomes a quiet NaN with its sign and payload.
     if (back != (nan ? (u | 0x40U) : u)) FAIL_CHECK("round trip of " << u << " gives " << back);
   }
 }
@@ -50,7 +50,7 @@ TEST_CASE("bf16: ties go to the even neighbour") {
   BOTH(narrow(1.0F / 3.0F).bits == 0x3eabU);
 }
 
-TEST_CASE("bf16: infinities, the largest numbers and zeros") {
+TEST_CASE("bf16: infinities, the largest values and zeros") {
   BOTH(narrowed(0x7f800000U) == 0x7f80U);
   BOTH(narrowed(0xff800000U) == 0xff80U);
   BOTH(narrowed(0x7f7fffffU) == 0x7f80U);  // the largest float is above the largest bf16: infinity, as in hardware
@@ -59,7 +59,7 @@ TEST_CASE("bf16: infinities, the largest numbers and zeros") {
   BOTH(narrowed(0x80000000U) == 0x8000U);
 }
 
-TEST_CASE("bf16: denormals are numbers like others") {
+TEST_CASE("bf16: denormals are rounded like other numbers") {
   BOTH(narrowed(0x00000001U) == 0x0000U);
   BOTH(narrowed(0x00008000U) == 0x0000U);  // half of the smallest: to even, zero
   BOTH(narrowed(0x00008001U) == 0x0001U);
@@ -71,19 +71,19 @@ TEST_CASE("bf16: denormals are numbers like others") {
   CHECK(widen({0x0001U}) == std::ldexp(1.0F, -133));
 }
 
-TEST_CASE("bf16: a NaN stays one, whatever its payload") {
+TEST_CASE("bf16: a NaN stays a NaN, whatever its payload") {
   for (const std::uint32_t u : {0x7fc00000U, 0xffc00000U, 0x7f800001U, 0x7f80ffffU, 0x7fffffffU, 0xff800001U}) {
     const bf16 v = narrow(from_bits(u));
     CHECK(std::isnan(widen(v)));
     CHECK((v.bits >> 15U) == (u >> 31U));
   }
-  BOTH(narrowed(0x7f800001U) == 0x7fc0U);  // the payload is below what is kept: without care this is infinity
+  BOTH(narrowed(0x7f800001U) == 0x7fc0U);  // truncating the payload alone would give infinity
   BOTH(narrowed(0xffffffffU) == 0xffffU);
 }
 
-TEST_CASE("bf16: narrowing agrees with its definition over the whole range") {
+TEST_CASE("bf16: narrowing agrees with the reference over the whole range") {
   int wrong = 0;
-  for (std::uint64_t u = 0; u <= 0xffffffffULL; u += 4093) {  // a prime: every low half occurs
+  for (std::uint64_t u = 0; u <= 0xffffffffULL; u += 4093) {  // a prime step, so that every low half occurs
     const float f = from_bits(static_cast<std::uint32_t>(u));
     if (!std::isnan(f) && narrow(f).bits != nearest(f)) ++wrong;
   }

@@ -3,12 +3,12 @@
 
 #include <cmath>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
 namespace {
-// The definition: sign, exponent and fraction put together by ldexp.
+// Reference by definition: sign, exponent and fraction combined by ldexp.
 float by_definition(unsigned u) {
   const int exponent = static_cast<int>((u >> 10U) & 31U), fraction = static_cast<int>(u & 1023U);
   const float magnitude = exponent == 31  ? (fraction == 0 ? INFINITY : NAN)
@@ -18,7 +18,7 @@ float by_definition(unsigned u) {
 }
 }  // namespace
 
-TEST_CASE("f16: widening is exact, and narrowing takes it back: all 65536") {
+TEST_CASE("f16: widening is exact and narrowing inverts it, for all 65536 values") {
   for (unsigned u = 0; u <= 0xffffU; ++u) {
     const float wide = widen(f16{static_cast<std::uint16_t>(u)}), expected = by_definition(u);
     if (std::isnan(expected)) {
@@ -31,7 +31,7 @@ TEST_CASE("f16: widening is exact, and narrowing takes it back: all 65536") {
   }
 }
 
-TEST_CASE("f16: narrowing rounds to nearest, to even at the middle, between all neighbours") {
+TEST_CASE("f16: narrowing rounds to nearest even between all neighbours") {
   for (unsigned u = 0; u < 0x7bffU; ++u) {
     const float low = widen(f16{static_cast<std::uint16_t>(u)}), high = widen(f16{static_cast<std::uint16_t>(u + 1)});
     const float middle = low + (high - low) / 2;

@@ -3,7 +3,8 @@
 
 #include <memory>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
+#include "../support/subprocess.h"
 
 using namespace graft;
 
@@ -97,4 +98,13 @@ TEST_CASE("result: what it holds is copied, moved and destroyed once") {
     CHECK(a->value == 3);
   }
   CHECK(counted::alive == 0);
+}
+
+TEST_CASE("result: reading the value of a failure ends the program with its error") {
+  const char* const name = "result: reading the value of a failure ends the program with its error";
+  const std::string words = test::last_words(name, [] {
+    const result<std::unique_ptr<pair_of_numbers>> none = fail("there is no such pair");
+    return (*none)->a;
+  });
+  CHECK(words == "graft: the value of a failed result was read; its error: there is no such pair\n");
 }

@@ -7,7 +7,7 @@
 using namespace graft;
 
 namespace {
-// Grows past its room twice, and holds what was put into it.
+// Grows past its capacity twice and keeps its elements.
 constexpr bool grows() {
   sequence<int> s;
   for (int i = 0; i < 20; ++i) i % 2 == 0 ? s.push(i) : static_cast<void>(s.extend() = i);
@@ -26,7 +26,7 @@ struct counted {
 };
 }  // namespace
 
-TEST_CASE("a sequence takes what cannot be copied, and lets go of it where it is emptied") {
+TEST_CASE("sequence: holds move-only elements and destroys them when it is cleared") {
   int alive = 0;
   sequence<std::unique_ptr<counted>> s;
   for (int i = 0; i < 20; ++i) s.extend() = std::make_unique<counted>(alive);
@@ -38,12 +38,12 @@ TEST_CASE("a sequence takes what cannot be copied, and lets go of it where it is
   CHECK(other.size() == 20);
   other = {};
   CHECK(other.empty());
-  CHECK(alive <= 1);  // what was in the other one before lies in the one that was moved from, until that ends
+  CHECK(alive <= 1);  // the moved-from sequence may own the old element until it is destroyed
   s = {};
   CHECK(alive == 0);
 }
 
-TEST_CASE("a sequence of given length holds the value everywhere, and one that ends gives all of it back") {
+TEST_CASE("sequence: a length and a value fill it, and the destructor destroys every element") {
   const sequence<long long> s(5, -1);
   int count = 0;
   for (const long long v : s) count += v == -1 ? 1 : 0;

@@ -3,7 +3,7 @@
 
 #include <climits>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -21,7 +21,7 @@ constexpr text letters_written(int n) {
 
 }  // namespace
 
-TEST_CASE("text: parts of every kind are written one after the other") {
+TEST_CASE("text: values of every type are appended in order") {
   SAYS(joined("r = ", 16, ", ", 'x', ": ", text("end")), "r = 16, x: end");
   SAYS(joined(), "");
   SAYS(joined(""), "");
@@ -42,14 +42,14 @@ TEST_CASE("text: numbers") {
   SAYS(joined(LLONG_MIN), "-9223372036854775808");
 }
 
-TEST_CASE("text: what does not fit is cut off, and the end stays marked") {
+TEST_CASE("text: text that does not fit is cut off and stays terminated") {
   BOTH(letters_written(text::capacity - 1).n == text::capacity - 1);
   BOTH(letters_written(text::capacity).n == text::capacity);
   BOTH(letters_written(text::capacity + 1).n == text::capacity);
   BOTH(letters_written(5 * text::capacity).n == text::capacity);
   BOTH(letters_written(5 * text::capacity).s[text::capacity] == '\0');
   BOTH(same_text(letters_written(5 * text::capacity).c_str(), letters_written(text::capacity).c_str()));
-  // A number at the edge loses its last digits; a text, its end.
+  // A number at the capacity loses its last digits, and a text its end.
   BOTH(joined(letters_written(text::capacity - 2), 123).s[text::capacity - 1] == '2');
   BOTH(joined(letters_written(text::capacity - 2), "xyz").s[text::capacity - 1] == 'y');
   BOTH(joined(letters_written(text::capacity - 2), text("xyz")).n == text::capacity);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/core/view.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -34,9 +34,9 @@ TEST_CASE("view: sizes are listed as in a file") {
   SAYS(shape_of(view{}), "[]");
 }
 
-TEST_CASE("view: counts beyond 32 bits") { BOTH(view_of(numbers, 1LL << 32, 1LL << 20).count() == 1LL << 52); }
+TEST_CASE("view: element counts beyond 32 bits") { BOTH(view_of(numbers, 1LL << 32, 1LL << 20).count() == 1LL << 52); }
 
-TEST_CASE("view_into: the same for memory to write") {
+TEST_CASE("view_into: element type and sizes of memory to write") {
   float room[6]{};
   const mutable_view v = view_into(room, 2, 3);
   CHECK(v.data == room);
@@ -44,7 +44,7 @@ TEST_CASE("view_into: the same for memory to write") {
   CHECK(v.type == dtype::f32);
 }
 
-TEST_CASE("view: strides are those of row-major order unless they are given") {
+TEST_CASE("view: strides are row-major unless they are set") {
   BOTH(view_of(numbers, 2, 3, 4).stride(0) == 12);
   BOTH(view_of(numbers, 2, 3, 4).stride(1) == 4);
   BOTH(view_of(numbers, 2, 3, 4).stride(2) == 1);
@@ -52,7 +52,7 @@ TEST_CASE("view: strides are those of row-major order unless they are given") {
   BOTH(view{}.contiguous());
   constexpr view part = [] {
     view v = view_of(numbers, 4, 3);  // the first columns of [4, 6]
-    v.apart[0] = 6;
+    v.strides[0] = 6;
     return v;
   }();
   BOTH(part.stride(0) == 6);
@@ -61,7 +61,7 @@ TEST_CASE("view: strides are those of row-major order unless they are given") {
   BOTH(!part.contiguous());
 }
 
-TEST_CASE("view: transposed changes the last two axes, and twice gives the tensor back") {
+TEST_CASE("view: transposed swaps the last two axes, and twice restores the tensor") {
   constexpr view t = view_of(numbers, 2, 3, 4).transposed();
   SAYS(shape_of(t), "[2, 4, 3]");
   BOTH(t.stride(0) == 12);
@@ -70,7 +70,7 @@ TEST_CASE("view: transposed changes the last two axes, and twice gives the tenso
   BOTH(!t.contiguous());
   BOTH(t.transposed().contiguous());
   BOTH(view_of(numbers, 6).transposed().size[0] == 6);
-  BOTH(view_of(numbers, 1, 6).transposed().contiguous());  // a column of one axis is contiguous either way
+  BOTH(view_of(numbers, 1, 6).transposed().contiguous());  // one axis of size 1: contiguous in both orders
 }
 
 TEST_CASE("dtype: names and widths, all of them") {

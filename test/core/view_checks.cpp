@@ -4,7 +4,7 @@
 #include <climits>
 #include <vector>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -14,10 +14,10 @@ constexpr float numbers[24]{};
 
 constexpr view shaped(int rank, long long a, long long b, long long apart = 0) {
   view v = view_of(numbers, a, b);
-  v.rank = rank, v.apart[0] = apart;
+  v.rank = rank, v.strides[0] = apart;
   return v;
 }
-// The bytes of a tensor, one by one: what overlap() must agree with.
+// The addresses of all elements, one by one: the reference for overlap().
 bool share(const view& a, const view& b) {
   auto addresses = [](const view& v) {
     std::vector<std::uintptr_t> all;
@@ -36,38 +36,38 @@ bool share(const view& a, const view& b) {
 
 }  // namespace
 
-TEST_CASE("saturate: what no number holds is the largest") {
+TEST_CASE("saturate: an overflow gives the largest value") {
   BOTH(times(3, 4) == 12);
-  BOTH(times(0, uncountable) == 0);
-  BOTH(times(uncountable, 0) == 0);
-  BOTH(times(1LL << 40, 1LL << 40) == uncountable);
+  BOTH(times(0, saturated) == 0);
+  BOTH(times(saturated, 0) == 0);
+  BOTH(times(1LL << 40, 1LL << 40) == saturated);
   BOTH(times(1LL << 31, 1LL << 31) == 1LL << 62);
-  BOTH(plus(uncountable, 0) == uncountable);
-  BOTH(plus(uncountable, 1) == uncountable);
+  BOTH(plus(saturated, 0) == saturated);
+  BOTH(plus(saturated, 1) == saturated);
   BOTH(plus(2, 3) == 5);
 }
 
-TEST_CASE("view_checks: a sound view, and what is wrong with others") {
-  BOTH(is_sound(view{}));
-  BOTH(is_sound(shaped(2, 4, 6)));
-  BOTH(is_sound(shaped(2, 0, 6)));
-  BOTH(is_sound(shaped(2, 4, 6, -6)));
-  BOTH(!is_sound(shaped(9, 4, 6)));
-  BOTH(!is_sound(shaped(-1, 4, 6)));
-  BOTH(!is_sound(shaped(2, -4, 6)));
-  BOTH(!is_sound(shaped(2, 1LL << 60, 6)));
-  BOTH(!is_sound(shaped(2, 1LL << 60, 1LL << 60)));
-  BOTH(!is_sound(view_of(numbers, 0, 1LL << 40, 1LL << 40)));
-  BOTH(!is_sound(shaped(2, 4, 6, LLONG_MIN)));
-  BOTH(!is_sound(shaped(2, 4, 6, 1LL << 47)));
-  SAYS(wrong_view("tensor ", "x", shaped(9, 4, 6)).what, "tensor 'x' has 9 axes, expected at most 4");
-  SAYS(wrong_view("output ", "y", shaped(2, -4, 6)).what,
+TEST_CASE("view_checks: valid views and invalid ones") {
+  BOTH(is_valid(view{}));
+  BOTH(is_valid(shaped(2, 4, 6)));
+  BOTH(is_valid(shaped(2, 0, 6)));
+  BOTH(is_valid(shaped(2, 4, 6, -6)));
+  BOTH(!is_valid(shaped(9, 4, 6)));
+  BOTH(!is_valid(shaped(-1, 4, 6)));
+  BOTH(!is_valid(shaped(2, -4, 6)));
+  BOTH(!is_valid(shaped(2, 1LL << 60, 6)));
+  BOTH(!is_valid(shaped(2, 1LL << 60, 1LL << 60)));
+  BOTH(!is_valid(view_of(numbers, 0, 1LL << 40, 1LL << 40)));
+  BOTH(!is_valid(shaped(2, 4, 6, LLONG_MIN)));
+  BOTH(!is_valid(shaped(2, 4, 6, 1LL << 47)));
+  SAYS(invalid_view("tensor ", "x", shaped(9, 4, 6)).what, "tensor 'x' has 9 axes, expected at most 4");
+  SAYS(invalid_view("output ", "y", shaped(2, -4, 6)).what,
        "output 'y' has shape [-4, 6], expected sizes that are not negative");
-  SAYS(wrong_view("", "y", shaped(2, 1LL << 60, 6)).what,
+  SAYS(invalid_view("", "y", shaped(2, 1LL << 60, 6)).what,
        "'y' has shape [1152921504606846976, 6], more than any memory holds");
 }
 
-TEST_CASE("view_checks: overlap is exact for tensors in one piece and for parts of the same rows") {
+TEST_CASE("view_checks: overlap is exact for contiguous tensors and for slices of the same rows") {
   const auto at = [](long long offset, long long rows, long long cols, long long apart) {
     view v = shaped(2, rows, cols, apart);
     v.data = numbers + offset;

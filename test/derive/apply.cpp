@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward that is derived: x is never multiplied by a W' that was built for it.
+// The derived forward: x is never multiplied by a W' that was built for it.
 #include "../support/formula_text.h"
 
 using namespace test;
 using enum lokr_form;
 
-TEST_CASE("apply: additive updates are a side branch, the scaling is on the small factor") {
+TEST_CASE("apply: additive updates are a low-rank branch with the scaling on the smaller factor") {
   SAYS(of<none>::forward, "x @ weight'");
   SAYS(of<lora<>>::forward, "x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)'");
   SAYS(of<adalora<>>::forward, "x @ weight' + x @ (lora_E * lora_A)' @ (scaling * lora_B)'");
@@ -19,7 +19,7 @@ TEST_CASE("apply: VeRA's vectors are folded into its projections") {
   SAYS(of<vera<>>::forward, "x @ weight' + x @ (vera_lambda_d * vera_A)' @ (vera_lambda_b * vera_B)'");
 }
 
-TEST_CASE("apply: DoRA scales the output, and its norm is taken apart") {
+TEST_CASE("apply: DoRA scales the output, and its norm is expanded") {
   SAYS(of<dora<>>::forward,
        "(x @ weight' + x @ lora_A.weight' @ (scaling * lora_B.weight)') * (lora_magnitude_vector / "
        "sqrt(row_dot(weight, weight) + scaling * row_dot(lora_B.weight, weight @ lora_A.weight') + scaling * "
@@ -27,12 +27,12 @@ TEST_CASE("apply: DoRA scales the output, and its norm is taken apart") {
        "(lora_A.weight @ lora_A.weight')))))");
 }
 
-TEST_CASE("apply: LoHa goes through Khatri-Rao products of rank r r") {
+TEST_CASE("apply: LoHa uses Khatri-Rao products of rank r r") {
   SAYS(of<loha<>>::forward,
        "x @ weight' + x @ row_kron(hada_w1_b', hada_w2_b') @ (scaling * row_kron(hada_w1_a, hada_w2_a))'");
 }
 
-TEST_CASE("apply: LoKr by the vec trick, whatever the form of its factors") {
+TEST_CASE("apply: LoKr uses the vec trick in every form of its factors") {
   SAYS((of<lokr<dyn, -1, full, full>>::forward), "x @ weight' + (lokr_w1 * scaling) @ (x @ lokr_w2')");
   SAYS((of<lokr<dyn, -1, full, low_rank>>::forward),
        "x @ weight' + (lokr_w1 * scaling) @ (x @ (lokr_w2_a @ lokr_w2_b)')");
@@ -42,7 +42,7 @@ TEST_CASE("apply: LoKr by the vec trick, whatever the form of its factors") {
        "x @ weight' + ((lokr_w1_a @ lokr_w1_b) * scaling) @ (x @ (lokr_w2_a @ lokr_w2_b)')");
 }
 
-TEST_CASE("apply: HRA in compact WY form is a side branch") {
+TEST_CASE("apply: HRA in compact WY form is a low-rank branch") {
   SAYS(of<hra_gram_schmidt<>>::forward,
        "x @ weight' - x @ hra_u @ (weight @ (hra_u @ (2 * inverse(hra_u' @ hra_u))))'");
   SAYS(of<hra<>>::forward,
@@ -51,14 +51,14 @@ TEST_CASE("apply: HRA in compact WY form is a side branch") {
        "sqrt(row_dot(hra_u', hra_u'))')))))'");
 }
 
-TEST_CASE("apply: rotations turn the activations") {
+TEST_CASE("apply: rotations are applied to the activations") {
   SAYS(of<oft<dyn>>::forward, "rotate(x, (I - skew(oft_R.weight)) @ inverse(I + skew(oft_R.weight))) @ weight'");
   SAYS((of<oft_neumann<dyn, dyn>>::forward), "rotate(x, neumann(skew(oft_R.weight), terms)) @ weight'");
   SAYS((of<boft<dyn, dyn>>::forward),
        "(rotate(x, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R'))) @ weight') * "
        "boft_s");
-  // the projection of constrained OFT, whose detached part is gone with the gradient
-  SAYS((of<oft<dyn, oft_blocks::own, oft_constraint::projected>>::forward),
+  // The projection of constrained OFT; only a gradient needs its detached term.
+  SAYS((of<oft<dyn, oft_blocks::separate, oft_constraint::projected>>::forward),
        "rotate(x, (I - skew(min(1, coft_limit / sqrt(row_dot(oft_R.weight, oft_R.weight))) * oft_R.weight)) @ "
        "inverse(I + skew(min(1, coft_limit / sqrt(row_dot(oft_R.weight, oft_R.weight))) * oft_R.weight))) @ weight'");
 }
@@ -72,16 +72,16 @@ TEST_CASE("apply: IA3 scales outputs or inputs") {
 TEST_CASE("apply: MiSS folds x") {
   SAYS(of<miss<>>::forward, "x @ weight' + fold(x, r) @ miss_block");
   SAYS(of<miss_mini<>>::forward, "x @ weight' + repeat(fold(x, r) @ miss_block, out)");
-  SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + repeat(miss_block, in))'");  // no cheaper form
+  SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + repeat(miss_block, in))'");  // W' has no cheaper form
 }
 
-TEST_CASE("apply: VB-LoRA composes its factors once per change of the parameters") {
+TEST_CASE("apply: VB-LoRA composes its factors once per parameter change") {
   SAYS((of<vblora<dyn, dyn>>::forward),
        "x @ weight' + x @ (topk_softmax(vblora_logits_A, topk) @ vblora_vector_bank)' @ "
        "(topk_softmax(vblora_logits_B, topk) @ vblora_vector_bank)''");
 }
 
-TEST_CASE("select: look-ups reach through sums, factors and products") {
+TEST_CASE("select: a gather moves below sums, factors and products") {
   SAYS((of<none, embedding_kind>::forward), "gather(weight, x)");
   SAYS((of<lora_embedding<>, embedding_kind>::forward),
        "gather(weight, x) + gather_columns(lora_embedding_A, x) @ (scaling * lora_embedding_B)'");
@@ -98,14 +98,14 @@ TEST_CASE("apply: convolutions are products with patches") {
        "(patches(x) @ weight' + patches(x) @ lora_A.weight' @ (scaling * lora_B.weight)')'");
 }
 
-TEST_CASE("norms: the adapter's tensors take the place of the base's") {
+TEST_CASE("norms: the adapter's tensors replace those of the base") {
   SAYS((of<none, norm_kind<false>, true>::forward), "normalize(x, eps) * weight + bias");
   SAYS((of<ln_tuning, norm_kind<false>, true>::forward),
        "normalize(x, eps) * ln_tuning_layers.weight + ln_tuning_layers.bias");
   SAYS((of<ln_tuning_weight, norm_kind<true>>::forward), "normalize(x, eps) * ln_tuning_layers.weight");
 }
 
-// ---- rules that no method uses alone
+// ---- rules that no method uses by itself
 
 namespace {
 
@@ -128,14 +128,14 @@ struct through_a_transpose : unnamed {
     return W + t(p.param("A", W.cols(), r) * p.param("B", r, W.rows()));
   }
 };
-struct rows_of_a_transpose : unnamed {  // the column scales the inputs
+struct rows_of_a_transpose : unnamed {  // W is transposed, so the column scales the inputs
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r");
     auto low = p.param("A", W.cols(), r) * p.param("B", r, W.rows());
     return W + t(mul(p.param("c", W.cols()), low));
   }
 };
-struct columns_of_a_transpose : unnamed {  // the row scales the outputs
+struct columns_of_a_transpose : unnamed {  // W is transposed, so the row scales the outputs
   static constexpr ex weight(scope p, ex W) {
     auto r = p.size("r");
     auto low = p.param("A", W.cols(), r) * p.param("B", r, W.rows());

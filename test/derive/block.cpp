@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks as formulas: their leaves have the paths of Hugging Face's files, and adapters stand where a pattern says.
+// Blocks as formulas: their leaves have the paths of Hugging Face's files, and adapter rules select layers by pattern.
 #include <graft/adapter/c3a.h>
 #include <graft/adapter/dora.h>
 #include <graft/block/gemma.h>
@@ -9,14 +9,14 @@
 #include <graft/block/qwen2.h>
 #include <graft/block/qwen3.h>
 
-#include "../support/both.h"
 #include "../support/same_graph.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
 namespace {
 
-constexpr adaption mixed[] = {{"*_proj", formula_of<lora<>>()}, {"v_proj", formula_of<dora<>>()}};
+constexpr adapter_rule mixed[] = {{"*_proj", formula_of<lora<>>()}, {"v_proj", formula_of<dora<>>()}};
 constexpr const char* biased[] = {"attention_bias", "mlp_bias"};
 
 constexpr bool has_leaf(const builder& g, const char* name) { return g.find(name) != none_id; }
@@ -28,7 +28,7 @@ constexpr bool llama_while_compiling() {
 
 }  // namespace
 
-TEST_CASE("adaption: patterns") {
+TEST_CASE("adapter_rule: patterns") {
   BOTH(fits("v_proj", "self_attn.v_proj"));
   BOTH(fits("self_attn.v_proj", "self_attn.v_proj"));
   BOTH(fits("*_proj", "self_attn.v_proj"));
@@ -39,12 +39,12 @@ TEST_CASE("adaption: patterns") {
   BOTH(fits("self*proj", "self_attn.v_proj"));
 }
 
-TEST_CASE("block: adapters stand where the last pattern that fits says, while compiling too") {
+TEST_CASE("block: the last pattern that matches a layer gives its adapter, also while compiling") {
   BOTH(llama_while_compiling());
 }
 
 TEST_CASE("block: several adapters on one layer have names") {
-  const adaption two[] = {{"q_proj", formula_of<lora<>>(), "a"}, {"q_proj", formula_of<lora<>>(), "c"}};
+  const adapter_rule two[] = {{"q_proj", formula_of<lora<>>(), "a"}, {"q_proj", formula_of<lora<>>(), "c"}};
   const builder g = capture_forward(block_of<llama>(), {{two, 2}});
   CHECK(has_leaf(g, "self_attn.q_proj.a.lora_A.weight"));
   CHECK(has_leaf(g, "self_attn.q_proj.c.lora_B.weight"));
@@ -60,9 +60,9 @@ TEST_CASE("block: the backward graph has the gradient of every adapter, by path,
   CHECK(g.result("dx") != none_id);
 }
 
-TEST_CASE("block: a weight that only the way back sees changes the gradient of the input, and nothing else") {
-  constexpr adaption as_peft[] = {{"q_proj", formula_of<c3a<8>>()}},
-                     exact[] = {{"q_proj", formula_of<c3a<8, c3a_gradient::exact>>()}};
+TEST_CASE("block: a weight that only backward reads changes the gradient of the input and nothing else") {
+  constexpr adapter_rule as_peft[] = {{"q_proj", formula_of<c3a<8>>()}},
+                         exact[] = {{"q_proj", formula_of<c3a<8, c3a_gradient::exact>>()}};
   const builder forward = capture_forward(block_of<llama>(), {{as_peft, 1}}),
                 as_written = capture_forward(block_of<llama>(), {{exact, 1}});
   CHECK(graph(forward).size == graph(as_written).size);
@@ -78,19 +78,19 @@ TEST_CASE("block: biases where the configuration has them, and trained where a r
   CHECK(!has_leaf(capture_forward(block_of<llama>(), {}), "self_attn.q_proj.bias"));
   CHECK(has_leaf(capture_forward(block_of<llama>(), {{}, biased, 2}), "self_attn.q_proj.bias"));
   CHECK(has_leaf(capture_forward(block_of<qwen2>(), {}), "self_attn.q_proj.bias"));
-  const adaption trained[] = {{"q_proj", {}, "", true}};
+  const adapter_rule trained[] = {{"q_proj", {}, "", true}};
   const builder g = capture_backward(block_of<qwen2>(), {{trained, 1}});
   CHECK(g.result("self_attn.q_proj.bias") != none_id);
   CHECK(g.result("self_attn.k_proj.bias") == none_id);
 }
 
-TEST_CASE("block: only a block that generates has a cache, only one that drops a seed") {
-  block_options how;
-  CHECK(!has_leaf(capture_forward(block_of<gpt2>(), how), "cache"));
-  CHECK(!has_leaf(capture_forward(block_of<gpt2>(), how), "seed"));
-  how.cached = how.dropped = true;
-  CHECK(has_leaf(capture_forward(block_of<gpt2>(), how), "cache"));
-  CHECK(has_leaf(capture_forward(block_of<gpt2>(), how), "seed"));
+TEST_CASE("block: only a block for decoding has a KV cache, and only one with dropout has a seed") {
+  block_options options;
+  CHECK(!has_leaf(capture_forward(block_of<gpt2>(), options), "kv_cache"));
+  CHECK(!has_leaf(capture_forward(block_of<gpt2>(), options), "seed"));
+  options.cached = options.dropped = true;
+  CHECK(has_leaf(capture_forward(block_of<gpt2>(), options), "kv_cache"));
+  CHECK(has_leaf(capture_forward(block_of<gpt2>(), options), "seed"));
 }
 
 TEST_CASE("block: the leaves of every architecture") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// No method builds a matrix of the weight's size after load, where PEFT builds out x in or in x in on every call: in no
-// forward and no backward graph. One exception is documented: MiSS "bat", whose W' has no cheaper form. The same claim
-// over every method, kind of layer and bias, at run time: test/model/claims.cpp.
+// No method computes a matrix of the weight's size after load, in its forward or backward graph; PEFT computes out x in
+// or in x in matrices in every call. The one documented exception is MiSS "bat", whose W' has no cheaper form.
+// test/model/claims.cpp checks the same for every method, kind of layer and bias at run time.
 #include "../support/dense.h"
 #include "../support/formula_text.h"
 
@@ -12,18 +12,20 @@ namespace {
 
 template <class Adapter, bool Bias = false> constexpr bool builds_nothing_large() {
   using d = derived<linear_kind, Adapter, Bias>;
-  return weight_sized(d::forward) == none_id && weight_sized(d::backward) == none_id;
+  return find_weight_sized(d::forward) == none_id && find_weight_sized(d::backward) == none_id;
 }
 
 }  // namespace
 
-TEST_CASE("claim: nothing as large as the weight is computed after load") {
+TEST_CASE("claim: nothing of the weight's size is computed after load") {
   BOTH(builds_nothing_large<none>());
   BOTH(builds_nothing_large<lora<>>());
   BOTH(builds_nothing_large<lora<>, true>());
   BOTH(builds_nothing_large<lora_with_bias<>, true>());
   BOTH(builds_nothing_large<dora<>>());
   BOTH(builds_nothing_large<dora<>, true>());
+  BOTH(builds_nothing_large<residual_lora<>>());
+  BOTH(builds_nothing_large<residual_dora<>>());
   BOTH(builds_nothing_large<adalora<>>());
   BOTH(builds_nothing_large<ia3, true>());
   BOTH(builds_nothing_large<ia3_feedforward>());
@@ -44,15 +46,15 @@ TEST_CASE("claim: nothing as large as the weight is computed after load") {
   BOTH(builds_nothing_large<vblora<dyn, dyn>>());
 }
 
-TEST_CASE("claim: the check sees a large value where there is one") {
+TEST_CASE("claim: the check detects a large value") {
   BOTH(!builds_nothing_large<miss_bat<>>());
-  BOTH(weight_sized(derived<linear_kind, lora<>, false>::folded) != none_id);
-  BOTH(weight_sized(derived<linear_kind, lora<>, false>::literal) != none_id);
-  BOTH(weight_sized(derived<linear_kind, hra<>, false>::literal) != none_id);
-  BOTH(weight_sized(derived<linear_kind, loha<>, false>::literal_backward) != none_id);
+  BOTH(find_weight_sized(derived<linear_kind, lora<>, false>::folded) != none_id);
+  BOTH(find_weight_sized(derived<linear_kind, lora<>, false>::literal) != none_id);
+  BOTH(find_weight_sized(derived<linear_kind, hra<>, false>::literal) != none_id);
+  BOTH(find_weight_sized(derived<linear_kind, loha<>, false>::literal_backward) != none_id);
 }
 
-TEST_CASE("claim: DoRA's norm is factored, also with a rank that the type fixes") {
+TEST_CASE("claim: DoRA's norm is expanded, also if the type states the rank") {
   BOTH(builds_nothing_large<dora<4>>());
   BOTH(builds_nothing_large<dora<4>, true>());
 }

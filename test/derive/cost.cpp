@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a graph does on given sizes, counted by hand.
+// The cost of a graph on given sizes, compared with counts by hand.
 #include "../support/formula_text.h"
 
 using namespace test;
@@ -40,23 +40,23 @@ TEST_CASE("cost: flops of a call") {
   BOTH(forward<hra<>>().flops == base + 2 * T * r * (in + out) + T * out);
   BOTH(forward<oft<dyn>>().flops == base + 2 * T * in * 32);
   BOTH(forward<boft<dyn, dyn>>().flops == base + 2 * T * in * 32 * 2 + T * out);
-  BOTH(forward<miss<>>().flops == base + 2 * T * r * out + T * out);  // folding only adds up
+  BOTH(forward<miss<>>().flops == base + 2 * T * r * out + T * out);  // folding x needs additions only
 }
 
-TEST_CASE("cost: flops once per change of the parameters, and once per load") {
+TEST_CASE("cost: flops per parameter change, and per load") {
   BOTH(forward<none>().parameter_flops == 0);
   BOTH(forward<none>().load_flops == 0);
   BOTH(forward<lora<>>().parameter_flops == out * r);  // the scaling
   BOTH(forward<vera<>>().parameter_flops == out * r + r * in);
   BOTH(forward<dora<>>().load_flops == 2 * out * in);  // ||W||
-  // W A', A A', B (A A'), two dots of rows, and columns of numbers
+  // W A', A A', B (A A'), two row-wise dot products, and elementwise work on columns
   constexpr long long columns = forward<dora<>>().parameter_flops - 2 * out * in * r - 2 * r * in * r -
                                 2 * out * r * r - 2 * (2 * out * r) - out * r;
   BOTH(columns > 0);
   BOTH(columns <= 10 * out);
 }
 
-TEST_CASE("cost: LoKr's side branch is two small products") {
+TEST_CASE("cost: LoKr's branch is two small products") {
   static constexpr size_values s = [] {
     const graph g = derived<linear_kind, lokr<>, false>::forward;
     size_values v = sizes(g);
@@ -69,7 +69,7 @@ TEST_CASE("cost: LoKr's side branch is two small products") {
   BOTH(c.parameter_flops == 2 * 32 * 32 * r + 24 * 32);
 }
 
-TEST_CASE("cost: look-ups and rows") {
+TEST_CASE("cost: gathers and rows") {
   BOTH(forward<none, embedding_kind>().flops == 0);
   BOTH(forward<lora_embedding<>, embedding_kind>().flops == 2 * T * r * in + T * in);
   BOTH(forward<none, norm_kind<true>>().flops == 8 * T * in + T * in);
@@ -81,60 +81,59 @@ TEST_CASE("cost: the bytes of a call are what it reads and writes once") {
   BOTH(forward<lora<>>(dtype::bf16, dtype::bf16).bytes == 2 * (T * in + out * in + r * in + out * r + T * out));
   BOTH(forward<none>(dtype::nf4, dtype::bf16).bytes == out * in / 2 + 2 * (T * in + T * out));
   BOTH(forward<none>(dtype::int8, dtype::bf16).bytes == out * in + 2 * (T * in + T * out));
-  BOTH(forward<none, embedding_kind>().bytes ==
-       4 * (2 * T * in) + 8 * T);  // the rows that are asked for, not the table
+  BOTH(forward<none, embedding_kind>().bytes == 4 * (2 * T * in) + 8 * T);  // the gathered rows, not the table
 }
 
-TEST_CASE("cost: what is cached, and the largest of it") {
-  BOTH(forward<none>().cached_bytes == 0);
-  BOTH(forward<lora<>>().cached_bytes == 4 * out * r);
-  BOTH(forward<lora<>>().largest_cached == out * r);
-  BOTH(forward<dora<>>().cached_bytes == 4 * (out * r + out));
-  BOTH(forward<oft<dyn>>().largest_cached == in * 32);
-  BOTH(forward<miss_bat<>>().largest_cached == out * in);  // the one method that keeps a second weight
+TEST_CASE("cost: precomputed values, and the largest of them") {
+  BOTH(forward<none>().precomputed_bytes == 0);
+  BOTH(forward<lora<>>().precomputed_bytes == 4 * out * r);
+  BOTH(forward<lora<>>().largest_precomputed == out * r);
+  BOTH(forward<dora<>>().precomputed_bytes == 4 * (out * r + out));
+  BOTH(forward<oft<dyn>>().largest_precomputed == in * 32);
+  BOTH(forward<miss_bat<>>().largest_precomputed == out * in);  // the only method with a second matrix of this size
 }
 
 TEST_CASE("cost: the backward of LoRA") {
-  // dy W, dy (s B), that times A, x A', and the two gradients; an addition for dx, a scaling for B
+  // dy W, dy (s B), that times A, x A' and the two gradients; an addition for dx, a scaling for B
   BOTH(backward<lora<>>().flops == base + 2 * T * r * (3 * in + 2 * out) + T * in + out * r);
   BOTH(backward<none>().flops == base);
 }
 
-TEST_CASE("cost: the floor is the slower of computing and moving") {
+TEST_CASE("cost: the roofline is the slower of computing and moving bytes") {
   constexpr device fast_memory{"", 1e12, 1e30}, fast_units{"", 1e30, 1e9};
   constexpr cost c = forward<lora<>>();
-  BOTH(c.floor_seconds(fast_memory) == static_cast<double>(c.flops) / 1e12);
-  BOTH(c.floor_seconds(fast_units) == static_cast<double>(c.bytes) / 1e9);
+  BOTH(c.roofline_seconds(fast_memory) == static_cast<double>(c.flops) / 1e12);
+  BOTH(c.roofline_seconds(fast_units) == static_cast<double>(c.bytes) / 1e9);
 }
 
-TEST_CASE("cost: a side branch above a tenth of the layer is folded, above a quarter where the copy is wider") {
+TEST_CASE("cost: a branch above a tenth of the layer is folded, above a quarter if the copy is wider") {
   constexpr long long small = 1 << 12, large = 1 << 20;
   CHECK_FALSE(worth_folding(100, 100, false, small));
   CHECK_FALSE(worth_folding(110, 100, false, small));
   CHECK(worth_folding(111, 100, false, small));
-  CHECK_FALSE(worth_folding(105, 100, false, large));  // of a large weight above a twentieth
+  CHECK_FALSE(worth_folding(105, 100, false, large));  // a large weight: above a twentieth
   CHECK(worth_folding(106, 100, false, large));
   CHECK_FALSE(worth_folding(125, 100, true, large));
   CHECK(worth_folding(126, 100, true, large));
   CHECK_FALSE(worth_folding(0, 0, false, large));
-  CHECK_FALSE(worth_folding(100, 0, false, large));  // a look-up does no arithmetic to save
+  CHECK_FALSE(worth_folding(100, 0, false, large));  // a gather has no arithmetic to save
 }
 
-TEST_CASE("cost: unknown sizes cost nothing that could be mistaken for a number of flops") {
+TEST_CASE("cost: unknown sizes give an unknown cost") {
   const graph g = derived<linear_kind, lora<>, false>::forward;
   CHECK(count(g, g.result("y"), size_values{}) == unknown);
   CHECK(count(g, g.result("y"), sizes(g)) == T * out);
   CHECK(nominal_count(g, g.find("weight")) == 4096 * 4096);
 }
 
-TEST_CASE("cost: sizes whose products no number holds cost the most there is") {
+TEST_CASE("cost: sizes whose products overflow give the largest cost") {
   using large = linear<1'000'000, 1'000'000, bf16, lora<16>>;
   using larger = linear<1'000'000, 1'000'000, bf16, dora<16>>;
   BOTH(forward_cost<large>(4096).flops == 8'192'266'240'000'000);
-  BOTH(forward_cost<large>(2'147'483'647).flops == uncountable);
+  BOTH(forward_cost<large>(2'147'483'647).flops == saturated);
   BOTH(forward_cost<large>(2'147'483'647).bytes == 8'591'934'652'000'000);
-  BOTH(backward_cost<larger>(2'147'483'647).flops == uncountable);
+  BOTH(backward_cost<larger>(2'147'483'647).flops == saturated);
   BOTH(forward_cost<larger>(2'147'483'647).load_flops == 2'000'000'000'000);
-  BOTH(worth_folding(uncountable, uncountable, false, uncountable) == false);
-  BOTH(worth_folding(uncountable, uncountable / 2, false, uncountable) == true);
+  BOTH(worth_folding(saturated, saturated, false, saturated) == false);
+  BOTH(worth_folding(saturated, saturated / 2, false, saturated) == true);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <graft/derive/factors_first.h>
+#include <graft/derive/reassociate_wgrads.h>
 
 #include "../support/formula_text.h"
 #include "../support/same_graph.h"
@@ -12,11 +12,11 @@ TEST_CASE("grad: LoRA") {
   SAYS(gradient<lora<>>("dx"), "dy @ (scaling * lora_B.weight) @ lora_A.weight + dy @ weight");
 }
 
-TEST_CASE("grad: a factor that is multiplied out may meet the rows before they are summed") {
+TEST_CASE("grad: a wgrad may be reassociated so that rows are multiplied by a factor before the sum") {
   const builder usual = capture_backward(derived<linear_kind, vera<>, false>::value);
-  const builder low_rank = factors_first(usual);
-  CHECK(first_difference(low_rank, usual) == "");  // nothing is summed to a matrix of the layer's size
-  const builder first = factors_first(capture_backward(derived<linear_kind, randlora<>, false>::value));
+  const builder low_rank = reassociate_wgrads(usual);
+  CHECK(first_difference(low_rank, usual) == "");  // no sum gives a matrix of the layer's size
+  const builder first = reassociate_wgrads(capture_backward(derived<linear_kind, randlora<>, false>::value));
   int sums = 0;
   for (const node& v : first.n) {
     if (v.what != op::matmul || !v.ta) continue;
@@ -33,7 +33,7 @@ TEST_CASE("grad: the base layer") {
   BOTH(derived<embedding_kind, none, false>::backward.outs == 0);  // ids have no gradient, and the table is frozen
 }
 
-TEST_CASE("grad: methods whose gradient is short enough to read") {
+TEST_CASE("grad: methods with short gradients") {
   SAYS(gradient<ia3>("ia3_l"), "sum_to(dy * (x @ weight'))");
   SAYS(gradient<ia3>("dx"), "(dy * ia3_l) @ weight");
   SAYS(gradient<ia3_feedforward>("ia3_l"), "sum_to((dy @ weight) * x)");
@@ -48,7 +48,7 @@ TEST_CASE("grad: methods whose gradient is short enough to read") {
 }
 
 TEST_CASE(
-    "grad: of an orthogonal rotation by one factor it is taken from dx, of others from the gradient of the result") {
+    "grad: an orthogonal rotation by one factor takes its gradient from dx, others from the gradient of the result") {
   auto reads_dx = [](const graph& g) {
     for (id i = 0; i < g.size; ++i)
       if (g[i].what == op::rotate_grad) return g[g[i].b].what == op::rotate;
@@ -60,7 +60,7 @@ TEST_CASE(
   CHECK_FALSE(reads_dx(derived<linear_kind, boft<8, 2>, false>::backward));
 }
 
-TEST_CASE("grad: frozen tensors and scalars get none") {
+TEST_CASE("grad: frozen tensors and scalars have no gradient") {
   using d = derived<linear_kind, vera<>, true>;
   BOTH(d::backward.result("vera_A") == none_id);
   BOTH(d::backward.result("vera_B") == none_id);
@@ -95,21 +95,21 @@ struct around_host : unnamed {
 
 }  // namespace
 
-TEST_CASE("grad: detach stops it, and only there") {
+TEST_CASE("grad: detach stops the gradient at its operand only") {
   SAYS(gradient<detached_product>("A"), "0");
   SAYS(gradient<detached_product>("B"), "dy' @ (x @ A')");
-  SAYS(gradient<detached_product>("dx"), "dy @ B @ A + dy @ weight");  // a constant is a value all the same
+  SAYS(gradient<detached_product>("dx"), "dy @ B @ A + dy @ weight");  // the value is unchanged
   BOTH(contains(gradient<half_detached>("a").c_str(), "* 0.5"));
 }
 
 TEST_CASE("grad: DoRA's norm is a constant of the backward pass") {
-  // A and B get what they would get if the factor m / norm were a number: no derivative of the norm anywhere.
+  // A and B get the gradient for a constant factor m / norm: no derivative of the norm appears.
   BOTH(!contains(gradient<dora<>>("lora_A.weight").c_str(), "0.5"));  // the derivative of a root brings a half
   BOTH(contains(gradient<dora<>>("lora_A.weight").c_str(), "@ (scaling * lora_B.weight))' @ x"));
   BOTH(!contains(gradient<dora<>>("lora_magnitude_vector").c_str(), "lora_magnitude_vector"));
 }
 
-TEST_CASE("grad: no detach is left in a backward graph") {
+TEST_CASE("grad: a backward graph contains no detach") {
   auto left = [](const graph& g) {
     for (int i = 0; i < g.size; ++i)
       if (g.n[i].what == op::detach) return true;
@@ -118,10 +118,10 @@ TEST_CASE("grad: no detach is left in a backward graph") {
   CHECK_FALSE(left(derived<linear_kind, dora<>, false>::backward));
   CHECK_FALSE(left(derived<linear_kind, dora<>, false>::forward));
   CHECK_FALSE(left(derived<conv2d_kind, loha_conv<>, false>::backward));
-  CHECK(left(derived<linear_kind, dora<>, false>::literal));  // the oracle keeps it
+  CHECK(left(derived<linear_kind, dora<>, false>::literal));  // the oracle evaluates the formula as written
 }
 
-TEST_CASE("grad: what cannot be differentiated is said, with its place") {
+TEST_CASE("grad: an operation without a derivative is an error with its node and line") {
   using d = derived<linear_kind, through_host, false>;
   BOTH(d::backward.bad.what == fault::not_differentiable);
   BOTH(d::backward[d::backward.bad.at].what == op::host);
@@ -130,7 +130,7 @@ TEST_CASE("grad: what cannot be differentiated is said, with its place") {
   BOTH(derived<linear_kind, around_host, false>::backward.bad.what == fault::none);
 }
 
-// ---- every op once: dx through a function of W needs none of these, so they are checked by name
+// ---- every op once: dx through a function of W needs none of these, so the gradients are checked by name
 
 namespace {
 
@@ -203,7 +203,7 @@ TEST_CASE("grad: elementwise functions") {
   SAYS(gradient<through_max>("a"), "(dy' @ x) * step(a - weight)");
 }
 
-TEST_CASE("grad: rearrangements go back the way they came") {
+TEST_CASE("grad: rearrangements are inverted") {
   SAYS(gradient<through_permute>("a"), "permute(dy' @ x, 0, 2, 1, 3)");
   SAYS(gradient<through_slice>("a"), "pad(dy' @ x, axis 3)");
   SAYS(gradient<through_concat>("a"), "slice(dy' @ x, axis 3 from 0 size k)");
@@ -225,7 +225,7 @@ struct mixture : unnamed {
     return W;
   }
 };
-struct squared_often : unnamed {  // one value, read twice by the next: 2^40 ways down, 40 nodes
+struct squared_often : unnamed {  // each value is read twice by the next: 2^40 paths, 40 nodes
   static constexpr ex weight(scope p, ex W) {
     ex V = p.param("a", W.rows(), W.cols());
     for (int i = 0; i < 40; ++i) V = mul(V, V);
@@ -245,7 +245,7 @@ TEST_CASE("grad: forty parameters have forty gradients") {
   }
 }
 
-TEST_CASE("grad: a value that is read twice at every step is still one value") {
+TEST_CASE("grad: a value that is read twice at every step remains one node") {
   const layer_formula f = layer_of<linear_kind, squared_often, false>();
   CHECK(capture_forward(f).n.size() == 45);  // x, W, a, forty squares, a sum, a product
   CHECK(capture_backward(f).bad.what == fault::none);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// unmerge: the formula solved for W, and what it needs for that.
+// Unmerge: the formula solved for W, and the values that it needs from the merge.
 #include "../support/formula_text.h"
 
 using namespace test;
@@ -10,7 +10,7 @@ namespace {
 template <class Adapter, class Kind = linear_kind, bool Bias = false>
 constexpr bool facts(bool possible, int kept = 0) {
   const unmerge_facts& f = derived<Kind, Adapter, Bias>::unmerging;
-  return f.weight == possible && f.kept == kept;
+  return f.weight == possible && f.saved == kept;
 }
 
 }  // namespace
@@ -31,11 +31,11 @@ TEST_CASE("unmerge: additive updates are subtracted") {
   SAYS((of<lora<>, conv2d_kind>::unmerge), "merged - scaling * (lora_B.weight @ lora_A.weight)");
 }
 
-TEST_CASE("unmerge: factors are divided out, rotations turned back") {
+TEST_CASE("unmerge: factors are divided out, rotations are inverted") {
   SAYS(of<ia3>::unmerge, "merged / ia3_l");
   SAYS(of<ia3_feedforward>::unmerge, "merged / ia3_l");
   SAYS(of<oft<dyn>>::unmerge, "rotate(merged, (I - skew(oft_R.weight)) @ inverse(I + skew(oft_R.weight)))");
-  SAYS((of<oft_neumann<dyn, dyn>>::unmerge),  // not orthogonal: the true inverse, as in PEFT
+  SAYS((of<oft_neumann<dyn, dyn>>::unmerge),  // not orthogonal: the exact inverse, as in PEFT
        "rotate_back(merged, inverse(neumann(skew(oft_R.weight), terms)))");
   SAYS((of<boft<dyn, dyn>>::unmerge),
        "rotate(merged / boft_s, (I - 0.5 * (boft_R - boft_R')) @ inverse(I + 0.5 * (boft_R - boft_R')))");
@@ -45,23 +45,25 @@ TEST_CASE("unmerge: factors are divided out, rotations turned back") {
 }
 
 TEST_CASE("unmerge: DoRA needs the value of its factor at the merge") {
-  SAYS(of<dora<>>::unmerge, "merged / kept0 - scaling * (lora_B.weight @ lora_A.weight)");
+  SAYS(of<dora<>>::unmerge, "merged / saved0 - scaling * (lora_B.weight @ lora_A.weight)");
   SAYS((of<dora_embedding<>, embedding_kind>::unmerge),
-       "merged / kept0 - scaling * (lora_embedding_A' @ lora_embedding_B')");
+       "merged / saved0 - scaling * (lora_embedding_A' @ lora_embedding_B')");
   using d = derived<linear_kind, dora<>, false>;
-  static constexpr node kept = d::merge[d::merge.result("kept")];
+  static constexpr node kept = d::merge[d::merge.result("saved")];
   BOTH(kept.what == op::div);  // m / norm, one number per output
   BOTH(kept.d[3] == dim{1});
-  static constexpr node read = d::unmerge_weight[d::unmerge_weight.find("kept")];
-  BOTH(read.what == op::kept);
-  BOTH(read.k[0] == dim{0});  // the first of the kept values
+  static constexpr node read = d::unmerge_weight[d::unmerge_weight.find("saved")];
+  BOTH(read.what == op::saved);
+  BOTH(read.k[0] == dim{0});  // the first of the saved values
 }
 
-TEST_CASE("unmerge: possible or not, and what is kept, for every method") {
+TEST_CASE("unmerge: possible or not, and the number of saved tensors, for every method") {
   BOTH(facts<none>(true));
   BOTH(facts<lora<>>(true));
   BOTH(facts<lora_with_bias<>>(true));
   BOTH(facts<dora<>>(true, 1));
+  BOTH(facts<residual_lora<>>(true));
+  BOTH(facts<residual_dora<>>(true, 1));
   BOTH(facts<adalora<>>(true));
   BOTH(facts<ia3>(true));
   BOTH(facts<ia3_feedforward>(true));
@@ -75,7 +77,7 @@ TEST_CASE("unmerge: possible or not, and what is kept, for every method") {
   BOTH(facts<hra_gram_schmidt<>>(true));
   BOTH(facts<oft<dyn>>(true));
   BOTH(facts<oft<dyn, oft_blocks::shared>>(true));
-  BOTH(facts<oft<dyn, oft_blocks::own, oft_constraint::projected>>(true));
+  BOTH(facts<oft<dyn, oft_blocks::separate, oft_constraint::projected>>(true));
   BOTH(facts<oft_neumann<dyn, dyn>>(true));
   BOTH(facts<boft<dyn, dyn>>(true));
   BOTH(facts<miss<>>(true));
@@ -97,11 +99,11 @@ TEST_CASE("unmerge: the bias, where the method changes it") {
   SAYS(written(with::unmerge_bias, "bias"), "merged - scaling * lora_B.bias");
   SAYS(written(derived<linear_kind, ia3, true>::unmerge_bias, "bias"), "merged / ia3_l");
   SAYS(written(derived<linear_kind, lora<>, true>::unmerge_bias, "bias"), "merged");
-  BOTH((!derived<linear_kind, lora_with_bias<>, false>::unmerging.bias));  // there was none before
+  BOTH((!derived<linear_kind, lora_with_bias<>, false>::unmerging.bias));  // the base layer has no bias
   BOTH((!derived<norm_kind<false>, ln_tuning, true>::unmerging.bias));
 }
 
-// ---- the steps of the walk that no method takes
+// ---- steps of solving for W that no method needs
 
 namespace {
 
@@ -128,7 +130,7 @@ struct from_the_right : unnamed {
 
 namespace {
 
-// W inside five factors: each of them is needed as it was at the merge.
+// W occurs in five factors, each of which must be saved at the merge.
 struct five_norms : unnamed {
   static constexpr ex weight(scope p, ex W) {
     ex V = W;
@@ -139,15 +141,15 @@ struct five_norms : unnamed {
 
 }  // namespace
 
-TEST_CASE("unmerge: as many kept values as the formula has factors with W in them") {
+TEST_CASE("unmerge: one saved value for each factor that depends on W") {
   BOTH(facts<five_norms>(true, 5));
   const layer_formula f = layer_of<linear_kind, five_norms, false>();
-  SAYS_NOW(written(capture_unmerge_weight(f), "weight"), "merged / kept0 / kept1 / kept2 / kept3 / kept4");
+  SAYS_NOW(written(capture_unmerge_weight(f), "weight"), "merged / saved0 / saved1 / saved2 / saved3 / saved4");
   const builder merge = capture_merge(f);
   int kept = 0;
-  for (const output& o : merge.out) kept += same_text(o.name, "kept") ? 1 : 0;
+  for (const output& o : merge.out) kept += same_text(o.name, "saved") ? 1 : 0;
   CHECK(kept == 5);
-  // the outermost factor first
+  // The outermost factor is the first.
   SAYS_NOW(expression(merge, merge.out[1].at, {nullptr, 1}).c_str(),
            "m4 / t" + std::to_string(merge.n[merge.out[1].at].b));
 }

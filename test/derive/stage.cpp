@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a value is computed: once per load, once per change of the parameters, or on every call.
+// The stage of a value: computed once per load, once per parameter change, or with every call.
 #include "../support/formula_text.h"
 
 using namespace test;
 
 namespace {
 
-// The node that reads so.
+// The node whose expression is this text.
 constexpr id reading(const graph& g, const char* text_of_it) {
   for (int i = 0; i < g.size; ++i)
     if (same_text(expression(g, static_cast<id>(i), {nullptr, 40}).c_str(), text_of_it)) return static_cast<id>(i);
@@ -19,27 +19,27 @@ template <class Adapter, class Kind = linear_kind> constexpr int when(const char
 }
 template <class Adapter, class Kind = linear_kind> constexpr bool per_token(const char* what) {
   const graph g = derived<Kind, Adapter, false>::backward;
-  return schedule(g).by_token[reading(g, what)];
+  return schedule(g).has_token_rows[reading(g, what)];
 }
-constexpr stage known(op leaf) { return row(leaf).known; }
+constexpr stage known(op leaf) { return row(leaf).known_at; }
 constexpr int load = static_cast<int>(stage::load), parameter = static_cast<int>(stage::parameter),
-              data = static_cast<int>(stage::data);
+              data = static_cast<int>(stage::call);
 
 }  // namespace
 
 TEST_CASE("stage: leaves") {
-  BOTH(known(op::input) == stage::data);
-  BOTH(known(op::ids) == stage::data);
+  BOTH(known(op::input) == stage::call);
+  BOTH(known(op::ids) == stage::call);
   BOTH(known(op::param) == stage::parameter);
   BOTH(known(op::scalar) == stage::parameter);
-  BOTH(known(op::kept) == stage::parameter);
+  BOTH(known(op::saved) == stage::parameter);
   BOTH(known(op::base) == stage::load);
   BOTH(known(op::frozen) == stage::load);
   BOTH(known(op::constant) == stage::load);
   BOTH(known(op::eye) == stage::load);
 }
 
-TEST_CASE("stage: a value is as late as its latest operand") {
+TEST_CASE("stage: a value has the latest stage of its operands") {
   BOTH(when<lora<>>("weight") == load);
   BOTH(when<lora<>>("scaling * lora_B.weight") == parameter);
   BOTH(when<lora<>>("x @ weight'") == data);
@@ -55,7 +55,7 @@ TEST_CASE("stage: the large part of DoRA's norm is computed once per load") {
   BOTH(when<dora<>>("row_dot(weight, weight)") == load);
   BOTH(when<dora<>>("weight @ lora_A.weight'") == parameter);
   BOTH(when<dora<>>("lora_A.weight @ lora_A.weight'") == parameter);
-  BOTH(when<dora<>>("weight + scaling * lora_B.weight @ lora_A.weight") == -1);  // V exists nowhere
+  BOTH(when<dora<>>("weight + scaling * lora_B.weight @ lora_A.weight") == -1);  // V is never computed
   BOTH(when<dora<>>("lora_B.weight @ lora_A.weight") == -1);
 }
 
@@ -71,15 +71,15 @@ TEST_CASE("stage: a derived size depends on the names in it") {
   const scope p{&b};
   const dim tokens = p.tokens().d, in = b.size_named("in", 0, 1);
   const size_table z = (b.times(b.over(tokens, in), b.size_named("c", 0, 1)), b.sizes());
-  CHECK(z.by_token(tokens));
-  CHECK(z.by_token(b.times(b.over(tokens, in), in)));
-  CHECK(z.by_token(b.times(in, tokens)));
-  CHECK_FALSE(z.by_token(in));
-  CHECK_FALSE(z.by_token(dim{7}));
+  CHECK(z.has_token_rows(tokens));
+  CHECK(z.has_token_rows(b.times(b.over(tokens, in), in)));
+  CHECK(z.has_token_rows(b.times(in, tokens)));
+  CHECK_FALSE(z.has_token_rows(in));
+  CHECK_FALSE(z.has_token_rows(dim{7}));
 }
 
 TEST_CASE("stage: names") {
   SAYS(name_of(stage::load), "load");
   SAYS(name_of(stage::parameter), "parameter");
-  SAYS(name_of(stage::data), "data");
+  SAYS(name_of(stage::call), "data");
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The order of the floors: an include goes to the same floor or down, never up; the umbrellas stand on top.
-# Floors 0 to 4 also have to stay light and usable in device code: no Eigen, no CUDA, no container, no stream.
+# Checks the order of the floors: an include goes to the same floor or down, never up; umbrella headers are on top.
+# Floors 0 to 4 must also stay light and usable in device code: no Eigen, no CUDA, no container, no stream.
 # usage: check.sh INCLUDE/graft        prints FILE:LINE: REASON for each offence and fails if there is one
 set -eu
 cd "$1"
@@ -9,10 +9,10 @@ find . -type f \( -name '*.h' -o -name '*.cuh' \) | sed 's,^\./,,' | LC_ALL=C so
   BEGIN {
     n = split("core graph adapter derive plan backend run parallel model io", name, " ")
     for (i = 1; i <= n; i++) level[name[i]] = i - 1
-    level["block"] = level["derive"]  # formulas of blocks, beside what derives from them
+    level["block"] = level["derive"]  # formulas of blocks, on the floor of the derivations
     umbrella = n
     level["bench"] = umbrella  # measures what the umbrellas offer
-    m = split("bit compare concepts cstddef cstdint initializer_list limits type_traits utility", word, " ")
+    m = split("bit compare concepts cstddef cstdint cstdio initializer_list limits type_traits utility", word, " ")
     for (i = 1; i <= m; i++) light[word[i]] = 1
   }
   function floor_of(path,    part) {

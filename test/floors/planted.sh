@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The test of the test: check.sh must find each line marked "planted" below planted/graft, and nothing else.
+# Tests check.sh: it must find each line marked "planted" below planted/graft, and nothing else.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/planted/graft"

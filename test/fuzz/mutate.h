@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs that were good, changed at random: bytes, pieces, and, in text, numbers. What follows from a seed is the same on
-// every machine, so that a number is all that a failure has to report.
+// Mutates valid inputs at random: bytes, chunks, and the numbers in text. The result of a seed is the same on every
+// machine, so that a failure is reported as a number.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -14,8 +14,8 @@ namespace fuzz {
 // Splitmix64 (Steele, Lea and Flood 2014): every seed is as good as any other.
 class dice {
  public:
-  explicit dice(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t operator()() {
+  constexpr explicit dice(std::uint64_t seed) : state_(seed) {}
+  constexpr std::uint64_t operator()() {
     std::uint64_t z = state_ += 0x9e3779b97f4a7c15U;
     z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
     z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
@@ -26,6 +26,12 @@ class dice {
  private:
   std::uint64_t state_;
 };
+
+// The generator of one input. Its seed is drawn from the first number of the stream's seed, so that the streams of
+// different seeds, also of adjacent ones, have no inputs in common.
+constexpr dice dice_of(std::uint64_t seed, std::uint64_t number) { return dice(dice(seed)() + number); }
+static_assert(dice_of(7, 0)() != dice_of(8, 0)() && dice_of(7, 1)() != dice_of(8, 0)() &&
+              dice_of(7, 4)() != dice_of(11, 0)() && dice_of(7, 28)() != dice_of(11, 0)());
 
 inline constexpr std::array<std::string_view, 20> odd_numbers{"0",
                                                               "-1",
@@ -53,7 +59,7 @@ inline constexpr std::array<std::string_view, 16> odd_words{"null", "true", "{}"
 
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// One of the numbers in a text becomes another one.
+// Replaces one of the numbers in a text.
 inline void change_number(std::string& s, dice& d) {
   std::vector<std::size_t> starts;
   for (std::size_t i = 0; i < s.size(); ++i)

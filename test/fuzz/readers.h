@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is fuzzed: each reader of the library on bytes, and a whole layer from a configuration and a file of tensors. A
-// reader answers with a value or an error; whatever it accepts must be usable.
+// The fuzzed functions: each reader of the library on bytes, and a whole layer from a configuration and a file of
+// tensors. A reader returns a value or an error; a value that it returns must be usable.
 #pragma once
-#include <graft/backend/cpu/storage.h>
-#include <graft/io/adapter_config.h>
-#include <graft/io/bitsandbytes.h>
-#include <graft/io/gguf.h>
-#include <graft/io/peft/source.h>
-#include <graft/io/peft_layer.h>
-#include <graft/run/layer.h>
+#include <graft/backend/cpu/runtime/storage.h>
+#include <graft/io/bitsandbytes/reader.h>
+#include <graft/io/gguf/config.h>
+#include <graft/io/peft/adapter_config.h>
+#include <graft/io/peft/layer.h>
+#include <graft/io/peft/layer_source.h>
+#include <graft/run/cpu_layer.h>
+
+#include "chat_templates.h"
 
 namespace fuzz {
 
@@ -32,13 +34,13 @@ inline bool feed_safetensors(std::string_view s) {
   }
   return true;
 }
-// Weights that are codes: what is accepted can be decoded, and is finite.
-inline bool feed_codes(std::string_view s) {
+// Reads quantized weights; an accepted one must dequantize to finite numbers.
+inline bool feed_quantized(std::string_view s) {
   const auto f = io::parse_safetensors(as_bytes(s), "fuzz.safetensors");
   if (!f) return true;
-  io::kept_planes planes;
-  io::coded_reader in(
-      "fuzz", [&](const std::string& name) { return f->get(name); }, planes);
+  io::quant_state_pool quant_state;
+  io::quantized_reader in(
+      "fuzz", [&](const std::string& name) { return f->get(name); }, quant_state);
   for (const io::tensor_view& t : f->tensors) {
     if (!t.name.ends_with(".weight")) continue;
     const auto v = in.read(t);
@@ -51,15 +53,16 @@ inline bool feed_codes(std::string_view s) {
   }
   return true;
 }
-// What is accepted lies within the file and can be decoded.
+// Reads a GGUF file; accepted tensors must be inside the file and convertible.
 inline bool feed_gguf(std::string_view s) {
-  const auto f = io::parse_gguf(io::hold(as_bytes(s)), "fuzz.gguf");
+  const auto f = io::parse_gguf(io::make_owned_bytes(as_bytes(s)), "fuzz.gguf");
   if (!f) return *f.message() != '\0';
   for (const auto& [name, v] : f->tensors) {
     std::vector<float> numbers(static_cast<std::size_t>(v.count()));
     cpu::read(v, 0, v.count(), numbers.data());
   }
-  return true;
+  const auto config = io::config_of(*f);
+  return config || *config.message() != '\0';
 }
 inline bool feed_adapter_config(std::string_view s) {
   const auto c = io::parse_adapter_config(s, "fuzz/adapter_config.json");
@@ -72,32 +75,38 @@ inline bool feed_pattern(std::string_view s) {
   return hit || *hit.message() != '\0';
 }
 
-// A golden case: the files of an adapter as text, and the layer it belongs to.
+// A golden case: the files of an adapter as text, and its layer, with the tensors that the views of the layer refer to.
 struct layer_case {
   std::string config, weights;
   io::base_layer base;
+  std::vector<float> weight, bias;
 };
-// From the files to y; where every step accepts, y is computed on a weight of ones.
-inline bool feed_layer(const layer_case& c, std::string_view config, std::string_view weights) {
+// Runs from the files to y if every step accepts. With `others` the layer is the last of several targets.
+inline bool feed_layer(const layer_case& c, std::string_view config, std::string_view weights, std::size_t others) {
   const auto read = io::parse_adapter_config(config, "fuzz/adapter_config.json");
   if (!read) return true;
   const auto file = io::parse_safetensors(as_bytes(weights), "fuzz/adapter_model.safetensors");
   if (!file) return true;
-  const auto layer = io::read_peft_layer(*read, *file, c.base);
-  if (!layer) return true;
-  const auto graphs = built_in_methods().graphs(c.base.kind.c_str(), layer->formula.name, c.base.bias);
+  io::base_layer base = c.base;
+  if (others > 0) {
+    base.all_targets = std::make_shared<io::target_layers>();
+    base.all_targets->all.assign(others + 1, {base.out, base.in});
+    base.number = others;
+  }
+  const auto layer = io::read_peft_layer(*read, *file, base);
+  if (!layer) return *layer.message() != '\0';
+  const auto graphs = built_in_methods().graphs(base.kind.c_str(), layer->formula.name, base.bias);
   if (!graphs) return true;
   cpu::executor<float> e(*graphs);
-  const std::vector<float> w(static_cast<std::size_t>(c.base.out * c.base.in), 1.0F),
-      b(static_cast<std::size_t>(c.base.out), 0.5F), x(w.size() + 64 * b.size(), 0.25F);
-  std::vector<float> y(4096, 7.0F);
-  view weight{w.data(), dtype::f32, {1, 1, 1, 1}, static_cast<int>(c.base.shape.size())};
-  for (std::size_t k = 0; k < c.base.shape.size(); ++k) weight.size[k] = c.base.shape[k];
+  view weight{c.weight.data(), dtype::f32, {1, 1, 1, 1}, static_cast<int>(base.shape.size())};
+  for (std::size_t k = 0; k < base.shape.size(); ++k) weight.size[k] = base.shape[k];
   static_cast<void>(e.set("weight", weight));
-  if (c.base.bias) static_cast<void>(e.set("bias", view_of(b.data(), c.base.out)));
+  if (base.bias) static_cast<void>(e.set("bias", view_of(c.bias.data(), static_cast<long long>(c.bias.size()))));
   if (!io::attach(e, *layer)) return true;
-  const status s = e.forward(view_of(x.data(), 2, c.base.in), view_into(y.data(), 2, c.base.out));
-  const auto written = static_cast<std::size_t>(2 * c.base.out);
+  const std::vector<float> x(static_cast<std::size_t>(2 * base.in), 0.25F);
+  std::vector<float> y(4096, 7.0F);
+  const status s = e.forward(view_of(x.data(), 2, base.in), view_into(y.data(), 2, base.out));
+  const auto written = static_cast<std::size_t>(2 * base.out);
   return std::all_of(y.begin() + static_cast<std::ptrdiff_t>(s ? written : 0), y.end(),
                      [](float v) { return v == 7.0F; });
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One golden case: a base layer and an adapter that PEFT saved, and the numbers PEFT computed. Everything is read from
-// the folder: nothing here knows a shape, a rank or a method.
+// One golden case: a base layer and an adapter that PEFT saved, and the numbers PEFT computed. The folder determines
+// everything: this file knows no shape, rank or method.
 #pragma once
-#include <graft/backend/cpu/quantize.h>
-#include <graft/backend/cpu/storage.h>
-#include <graft/io/bitsandbytes.h>
-#include <graft/io/peft_layer.h>
+#include <graft/backend/cpu/quantized/quantize.h>
+#include <graft/backend/cpu/runtime/storage.h>
+#include <graft/io/bitsandbytes/reader.h>
+#include <graft/io/peft/layer.h>
 
 #include <filesystem>
 
@@ -30,7 +30,7 @@ inline result<array> load(const io::safetensors& f, const std::string& name) {
   for (const auto n : t->shape) a.shape.push_back(static_cast<long long>(n));
   return a;
 }
-// A view with the leading axes gathered into one, so that it has `rank` axes.
+// A view whose leading axes are joined to one, so that it has `rank` axes.
 inline view flattened(const array& a, int rank) {
   view v{a.data.data(), dtype::f32, {1, 1, 1, 1}, rank};
   const int extra = static_cast<int>(a.shape.size()) - rank;
@@ -52,7 +52,7 @@ struct comparison {
   double error = 0;
   bool close = false;
 };
-// max |ours - theirs| / max |theirs|; a value that is not a number is never close.
+// max |ours - theirs| / max |theirs|; a NaN is never close.
 inline double relative_error(const std::vector<float>& ours, const std::vector<float>& theirs) {
   double most = 0, scale = 0;
   if (ours.size() != theirs.size()) return INFINITY;
@@ -64,7 +64,7 @@ inline double relative_error(const std::vector<float>& ours, const std::vector<f
   return scale > 0 ? most / scale : most;
 }
 
-// What a base layer has beside its tensors. The files do not say: the first one that reproduces y_disabled is taken.
+// Attributes of a base layer that its files do not state: the first candidate that reproduces y_disabled is used.
 struct geometry {
   long long stride = 1, padding = 0;
   bool rms = false;
@@ -116,11 +116,11 @@ class golden_case {
     if (adapter_.base_weight) weight_ = {adapter_.base_weight->data, adapter_.base_weight->shape};
     return ok;
   }
-  // The base weight as numbers, and as it is stored where that is codes.
+  // Reads the base weight: its numbers, and the stored values if it is quantized.
   status read_weight() {
     const auto t = base_.find(layer_.module + ".weight");
     if (!t) return t.failure();
-    const auto coded = io::coded_reader(
+    const auto coded = io::quantized_reader(
                            base_.file, [&](const std::string& name) { return base_.get(name); }, planes_)
                            .read(*t);
     if (!coded) return coded.failure();
@@ -133,9 +133,11 @@ class golden_case {
     codes_ = **coded;
     weight_ = {std::vector<float>(static_cast<std::size_t>(codes_.count())), {codes_.size[0], codes_.size[1]}};
     cpu::read(codes_, 0, codes_.count(), weight_.data.data());
-    // Blocks that cross rows are read in two ways; the files do not say by which processor.
-    if (same_numbers("W_dequantized", weight_.data) || codes_.beside->how.scaled != scaled_by::run) return ok;
-    planes_.back().how.scaled = scaled_by::row_run;
+    // Blocks that cross rows have two layouts, depending on the CPU or GPU of bitsandbytes, and the files do not say
+    // which.
+    if (same_numbers("W_dequantized", weight_.data) || codes_.quant->format.scaled != scale_granularity::flat_block)
+      return ok;
+    planes_.back().format.scaled = scale_granularity::row_flat_block;
     cpu::read(codes_, 0, codes_.count(), weight_.data.data());
     return ok;
   }
@@ -207,7 +209,7 @@ class golden_case {
     return fail("no stride, padding or eps reproduces y_disabled: the base layer cannot be represented");
   }
 
-  // A weight as the base layer's file has it.
+  // A weight in the layout of the base layer's file.
   std::vector<float> as_stored(const array& weight) const {
     return stored_transposed_ ? transposed(weight).data : weight.data;
   }
@@ -222,11 +224,11 @@ class golden_case {
   // grad.base_model.model.<module>.<name>.<adapter>[.weight] is the gradient of <name>[.weight].
   std::string parameter_of(std::string key) const {
     key.erase(0, key.find('.') + std::string(".base_model.model.").size() + layer_.module.size() + 1);
-    if (adapter_.tensors.contains(key)) return key;  // of the base layer, without an adapter's name
+    if (adapter_.tensors.contains(key)) return key;  // a tensor of the base layer, whose key has no adapter name
     const auto dot = key.find('.'), next = key.find('.', dot + 1);
     std::string name = key.substr(0, dot) + (next == key.npos ? "" : key.substr(next));
     if (!adapter_.tensors.contains(name) && name.ends_with(".weight")) name.resize(name.size() - 7);
-    // NAME.0 of a tensor that a group of layers shares is the gradient of NAME
+    // A tensor that a group of layers shares is NAME, and its gradient has the key NAME.0.
     const auto shared = adapter_.tensors.find(name.substr(0, name.rfind('.')));
     if (shared != adapter_.tensors.end() && shared->second.parts.empty()) return shared->first;
     return name;
@@ -243,7 +245,7 @@ class golden_case {
     if (status s = bind(e, *g, codes_.data != nullptr ? codes_ : flattened(weight_, axes()), bias_); !s) return s;
     if (status s = io::attach(e, adapter_); !s) return s;
 
-    if (codes_.data != nullptr) return compute_coded(e, *g);
+    if (codes_.data != nullptr) return compute_quantized(e, *g);
     auto y = load(expected_, "y");
     if (!y) return y.failure();
     std::fill(y->data.begin(), y->data.end(), NAN);
@@ -259,7 +261,7 @@ class golden_case {
     auto y_merged = base_forward(*g, flattened(merged, axes()), merged_bias);
     if (!y_merged) return y_merged.failure();
     if (status s = compare("y_merged", y_merged->data); !s) return s;
-    if (graphs.unmerging.weight) {  // else the formula replaces the weight, and the base was kept
+    if (graphs.unmerging.weight) {  // otherwise the formula replaces the weight, and PEFT keeps the base
       std::fill(unmerged.data.begin(), unmerged.data.end(), NAN);
       if (status s = e.unmerge("weight", flattened(merged, axes()), unmerged.into()); !s) return s;
     }
@@ -268,9 +270,9 @@ class golden_case {
     if (status s = e.forward(x(), y->into()); !s) return s;
     return compare("y_disabled", y->data);
   }
-  // A base that is codes: PEFT's own numbers, and those of the same adapter on a float layer that holds what the codes
-  // mean, which say what is exact. LLM.int8 rounds activations when it does not train.
-  status compute_coded(engine& e, const geometry& g) {
+  // A quantized base: compares with PEFT's results, and with those of the adapter on a float layer with the dequantized
+  // weight, which are exact. LLM.int8 rounds activations when it does not train.
+  status compute_quantized(engine& e, const geometry& g) {
     exactly("W_dequantized", weight_.data);
     if (status s = quantizes(); !s) return s;
     auto y = load(expected_, "y_exact");
@@ -291,16 +293,16 @@ class golden_case {
     if (status s = e.forward(x(), y->into()); !s) return s;
     return compare("y_disabled", y->data, codes_.type == dtype::int8 ? 3e-2 : tolerance);
   }
-  // The codes and scales of the file from the numbers they were made of.
+  // Quantizes the original numbers and compares stored values and scales with those of the file.
   status quantizes() {
     const auto original = load(expected_, "W_original");
     if (!original) return original.failure();
-    const auto made = cpu::quantize(original->data.data(), codes_.size[0], codes_.size[1], codes_.beside->how);
+    const auto made = cpu::quantize(original->data.data(), codes_.size[0], codes_.size[1], codes_.quant->format);
     if (!made) return made.failure();
     std::vector<float> back(weight_.data.size());
     cpu::read(made->as_view(), 0, codes_.count(), back.data());
     exactly("W_dequantized", back);
-    const bool same = std::memcmp(made->codes.data(), codes_.data, made->codes.size()) == 0;
+    const bool same = std::memcmp(made->data.data(), codes_.data, made->data.size()) == 0;
     found_.push_back({"codes", same ? 0.0 : 1.0, same});
     return ok;
   }
@@ -315,13 +317,13 @@ class golden_case {
     if (expected_.get("W_merged_requantized") == nullptr) return ok;
     const auto exact = load(expected_, "W_merged_exact");
     if (!exact) return exact.failure();
-    const auto again = cpu::quantize(exact->data.data(), codes_.size[0], codes_.size[1], codes_.beside->how);
+    const auto again = cpu::quantize(exact->data.data(), codes_.size[0], codes_.size[1], codes_.quant->format);
     if (!again) return again.failure();
     cpu::read(again->as_view(), 0, codes_.count(), merged.data.data());
     exactly("W_merged_requantized", merged.data);
     return ok;
   }
-  // To the last bit, but for the sign of a zero: bitsandbytes decodes FP4's code 8 to either, depending on the shape.
+  // True if equal except for the sign of a zero: bitsandbytes decodes FP4's 8 to either zero, depending on the shape.
   bool same_numbers(const std::string& name, const std::vector<float>& ours) const {
     const auto theirs = load(expected_, name);
     return theirs && theirs->data == ours;
@@ -330,7 +332,7 @@ class golden_case {
     const bool same = same_numbers(name, ours);
     found_.push_back({name, same ? 0.0 : 1.0, same});
   }
-  // `exact` follows the names of the tensors to compare with.
+  // `exact` is the suffix of the names of the tensors to compare with.
   status gradients(engine& e, const std::string& exact) {
     auto dy = load(expected_, "dy");
     if (!dy) return dy.failure();
@@ -345,7 +347,7 @@ class golden_case {
         values.push_back(std::move(*like));
       }
     std::vector<gradient> into;
-    std::map<std::string, array> in_parts;  // gradients of what the file holds as several tensors
+    std::map<std::string, array> in_parts;  // gradients of parameters that the file stores as several tensors
     for (std::size_t k = 0; k < keys.size(); ++k) {
       const std::string name = parameter_of(keys[k]), leaf = name.substr(0, name.rfind('.'));
       if (const auto at = adapter_.tensors.find(leaf); at != adapter_.tensors.end() && !at->second.parts.empty()) {
@@ -378,8 +380,8 @@ class golden_case {
   runner how_;
   io::base_layer layer_;
   io::safetensors base_, expected_;
-  io::kept_planes planes_;
-  view codes_{};  // the base weight, where it is codes
+  io::quant_state_pool planes_;
+  view codes_{};  // the base weight, if it is quantized
   io::peft_layer adapter_;
   array weight_, bias_, x_;
   std::vector<std::int64_t> ids_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who computes a golden case: the CPU or the GPU, both behind one face that takes tensors in host memory.
+// The engine of a golden case: the CPU or the GPU behind one interface with tensors in host memory.
 #pragma once
-#include <graft/run/layer.h>
+#include <graft/run/cpu_layer.h>
 
 #include <memory>
 
@@ -43,10 +43,10 @@ template <class Layer> struct engine_of : engine {
   status enable(bool adapter) override { return e.enable(adapter); }
 };
 
-// How cases are run: in which mode, on which machine, and with gradients where it has them.
+// How cases are run: fused or eager, on the CPU or the GPU.
 struct runner {
   graft::mode how = graft::mode::fused;
-  bool gpu = false, narrow = false;  // narrow: models in bf16
+  bool gpu = false, narrow = false;  // narrow: models run in bf16
 
   std::unique_ptr<engine> make(const layer_graphs& g) const;
 };

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]: every case under DIR/layers and DIR/models through the library,
-// one line a case with the largest relative error of each tensor. A case that cannot be represented is a failure. Models
-// run by fused plans only, and cuda-bf16 is of models; --keep FOLDER keeps the adapters that they trained and wrote
-// (peft_reads.py).
+// golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]: every case under DIR/layers, DIR/models and DIR/gguf through
+// the library, one line a case with the largest relative error of each tensor. A case that cannot be represented is a
+// failure. Models run by fused plans only, cuda-bf16 is of models, and GGUF files run on the CPU; --keep FOLDER keeps
+// the adapters that they trained and wrote (peft_reads.py).
 #include <graft/model/on_cpu.h>
 
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
+#include "../../examples/arguments.h"
 #include "case.h"
+#include "gguf_case.h"
 #include "gpu_models.h"
 
 namespace {
@@ -35,15 +36,8 @@ bool report(const std::filesystem::path& folder, const golden::runner& how) {
   return good;
 }
 
-bool report_model(const std::filesystem::path& folder, const std::filesystem::path& keep,
-                  [[maybe_unused]] const golden::runner& how) {
-#ifdef GRAFT_GOLDEN_CUDA
-  const auto r = how.gpu ? golden::run_model_on_gpu(folder, keep, how.narrow)
-                         : golden::run_model<graft::cpu::engine<float>>(folder, keep);
-#else
-  const auto r = golden::run_model<graft::cpu::engine<float>>(folder, keep);
-#endif
-  std::printf("%-36s", (folder.parent_path().filename() / folder.filename()).c_str());
+// Prints the line of a model's case.
+bool report_checks(const graft::result<golden::model_checks>& r) {
   if (!r) {
     std::printf(" FAILED: %s\n", r.message());
     return false;
@@ -56,6 +50,23 @@ bool report_model(const std::filesystem::path& folder, const std::filesystem::pa
   }
   std::printf("\n");
   return good;
+}
+
+bool report_gguf(const std::filesystem::path& folder) {
+  std::printf("%-18s", folder.filename().c_str());
+  return report_checks(golden::gguf_case<graft::cpu::engine<float>>::run(folder));
+}
+
+bool report_model(const std::filesystem::path& folder, const std::filesystem::path& keep,
+                  [[maybe_unused]] const golden::runner& how) {
+#ifdef GRAFT_GOLDEN_CUDA
+  const auto r = how.gpu ? golden::run_model_on_gpu(folder, keep, how.narrow)
+                         : golden::run_model<graft::cpu::engine<float>>(folder, keep);
+#else
+  const auto r = golden::run_model<graft::cpu::engine<float>>(folder, keep);
+#endif
+  std::printf("%-36s", (folder.parent_path().filename() / folder.filename()).c_str());
+  return report_checks(r);
 }
 
 // The folders in a folder, in order.
@@ -76,28 +87,33 @@ std::vector<std::filesystem::path> model_cases(const std::filesystem::path& dir)
   return all;
 }
 
+// Below DIR/gguf each folder with a file is a case; DIR may be that folder itself.
+std::vector<std::filesystem::path> gguf_cases(const std::filesystem::path& dir) {
+  std::vector<std::filesystem::path> all;
+  for (const auto& folder : {dir / "gguf", dir})
+    for (const auto& c : folders_in(folder))
+      if (std::filesystem::exists(c / "model.gguf")) all.push_back(c);
+  return all;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::filesystem::path dir;
-  std::filesystem::path keep;
+  std::string said, on = "cpu", keep;
   golden::runner how;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--keep") == 0 && i + 1 < argc) {
-      keep = argv[++i];
-      continue;
-    }
-    if (std::strcmp(argv[i], "--on") != 0) {
-      dir = argv[i];
-      continue;
-    }
-    const std::string on = i + 1 < argc ? argv[++i] : "";
-    how.gpu = on.starts_with("cuda"), how.narrow = on == "cuda-bf16";
-    if (on.ends_with("eager"))
-      how.how = graft::mode::eager;
-    else if (on != "cpu" && on != "cuda" && !how.narrow)
-      return std::fprintf(stderr, "golden: --on takes cpu, eager, cuda, cuda-bf16 or cuda-eager\n"), 2;
-  }
+  arguments in("golden", "Every case below DIR/layers, DIR/models and DIR/gguf against the numbers stored with it.");
+  in.word("DIR", said,
+          "folder that holds layers/NAME/..., models/NAME/... or gguf/NAME/..., or its folder layers or gguf");
+  in.option("--on cpu|eager|cuda|cuda-bf16|cuda-eager", on,
+            "what computes: fused or one operation after the other (eager), on the CPU or on a GPU");
+  in.option("--keep FOLDER", keep, "saves what was trained here, for PEFT to read");
+  if (const auto code = in.read(argc, argv)) return *code;
+  how.gpu = on.starts_with("cuda"), how.narrow = on == "cuda-bf16";
+  if (on.ends_with("eager"))
+    how.how = graft::mode::eager;
+  else if (on != "cpu" && on != "cuda" && !how.narrow)
+    return in.mistake("--on takes cpu, eager, cuda, cuda-bf16 or cuda-eager, not '" + on + "'");
+  std::filesystem::path dir = said;
 #ifdef GRAFT_GOLDEN_CUDA
   if (const std::string why = how.gpu ? test::why_no_gpu() : ""; !why.empty())
     return std::fprintf(stderr, "golden: no GPU to run on: %s\n", why.c_str()), 3;
@@ -108,17 +124,17 @@ int main(int argc, char** argv) {
   if (dir.filename() == "layers") dir = dir.parent_path();
   std::vector<std::filesystem::path> layers;
   if (!how.narrow) layers = folders_in(dir / "layers");
-  std::vector<std::filesystem::path> models;
+  std::vector<std::filesystem::path> models, files;
   if (how.how == graft::mode::fused) models = model_cases(dir);
-  if (layers.empty() && models.empty())
-    return std::fprintf(stderr,
-                        "usage: golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]   DIR holds layers/NAME/… or "
-                        "models/NAME/…\n"),
-           2;
+  if (on == "cpu") files = gguf_cases(dir);
+  if (layers.empty() && models.empty() && files.empty())
+    return in.mistake(said + " holds no cases for --on " + on +
+                      ", expected layers/NAME/..., models/NAME/... or gguf/NAME/... in it");
   int passed = 0;
   for (const auto& c : layers) passed += report(c, how) ? 1 : 0;
   for (const auto& c : models) passed += report_model(c, keep, how) ? 1 : 0;
-  const int failed = static_cast<int>(layers.size() + models.size()) - passed;
+  for (const auto& c : files) passed += report_gguf(c) ? 1 : 0;
+  const int failed = static_cast<int>(layers.size() + models.size() + files.size()) - passed;
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of models on any engine; those on the GPU for a runner that the host compiler compiles.
+// The model cases on any engine, and those on the GPU for a runner that the host compiler compiles.
 #pragma once
 #include "multi_case.h"
 
 namespace golden {
 
-// The base, one adapter, or several.
+// Runs a case of the base, of one adapter or of several.
 template <class Engine, class Reference = Engine>
 result<model_checks> run_model(const std::filesystem::path& folder, const std::filesystem::path& keep,
                                const model_comparison& within = {}) {
@@ -13,7 +13,7 @@ result<model_checks> run_model(const std::filesystem::path& folder, const std::f
   if (!one && std::filesystem::exists(folder / "case.json")) return multi_case<Engine>::run(folder, within);
   return model_case<Engine, Reference>::run(folder, keep, within);
 }
-// In float, at the CPU's tolerances, or in bf16.
+// Runs a case in float with the CPU's tolerances, or in bf16.
 result<model_checks> run_model_on_gpu(const std::filesystem::path& folder, const std::filesystem::path& keep,
                                       bool narrow);
 

@@ -10,6 +10,7 @@ initialisation so that no zero hides an error. Layout of OUT/layers/NAME: case.j
 what save_pretrained writes) and expected.safetensors. A seed other than 0 also draws other sizes.
 """
 import argparse
+import copy
 import json
 import pathlib
 import random
@@ -52,7 +53,7 @@ def norm(s):
 
 
 def cases(s):
-    """name -> (base layer, PEFT config). The sizes s divide where a method asks for it."""
+    """name -> (base layer, PEFT config). The sizes s are divisible where a method requires it."""
     lora = dict(r=8, lora_alpha=16, target_modules=["lin"], lora_dropout=0.0)
     of = lambda kind, **kw: kind(**{"target_modules": ["lin"], **kw})
     c = {
@@ -62,6 +63,15 @@ def cases(s):
         "lora_rslora": (linear, peft.LoraConfig(**lora, use_rslora=True)),
         "lora_rank1": (linear, peft.LoraConfig(**{**lora, "r": 1, "lora_alpha": 3})),
         "lora_rank_over": (lambda s: linear(s, out=20, inner=24), peft.LoraConfig(**{**lora, "r": 32})),
+        "pissa": (linear, peft.LoraConfig(**lora, init_lora_weights="pissa")),
+        "pissa_rslora": (lambda s: linear(s, bias=False, out=s["in"], inner=s["out"]),
+                         peft.LoraConfig(**{**lora, "r": 3}, init_lora_weights="pissa", use_rslora=True)),
+        "pissa_dora": (linear, peft.LoraConfig(**lora, init_lora_weights="pissa", use_dora=True)),
+        "pissa_transposed": (conv1d, peft.LoraConfig(**lora, init_lora_weights="pissa", fan_in_fan_out=True)),
+        "olora": (linear, peft.LoraConfig(**lora, init_lora_weights="olora")),
+        "olora_wide": (lambda s: linear(s, bias=False, out=s["in"], inner=s["out"]),
+                       peft.LoraConfig(**lora, init_lora_weights="olora")),
+        "olora_dora": (linear, peft.LoraConfig(**lora, init_lora_weights="OLoRA", use_dora=True)),
         "lora_embedding": (embedding, peft.LoraConfig(**{**lora, "target_modules": ["emb"]})),
         "lora_conv2d": (conv, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["conv"])),
         "dora": (linear, peft.LoraConfig(**lora, use_dora=True)),
@@ -133,7 +143,7 @@ def latest(s, of):
 
 
 def sparse(s, of):
-    """Methods that train entries at places, on small layers."""
+    """Methods that train selected entries, on small layers."""
     small = lambda s, **kw: linear(s, out=s["out"] // 2, inner=s["in"] // 2, **kw)
     odd = lambda s: linear(s, out=s["out"] // 2 - 3, inner=s["in"] // 2 - 1)
     tall = lambda s: linear(s, out=s["in"] // 2 + 9, inner=s["in"] // 2)
@@ -163,7 +173,7 @@ def sparse(s, of):
 
 
 def newer(s, of):
-    """Methods of PEFT 0.21 and later, and what every method can have beside its own keys."""
+    """Methods of PEFT 0.21 and later, and options that every method has."""
     wide = lambda s: linear(s, out=s["in"], inner=s["out"])
     tall = lambda s: linear(s, out=max(s["in"], s["out"]) + 16, inner=min(s["in"], s["out"]))
     small = lambda s: linear(s, out=20, inner=16)
@@ -177,7 +187,7 @@ def newer(s, of):
         "hira_conv2d": (conv, peft.HiraConfig(r=4, target_modules=["conv"])),
         "hira_embedding": (embedding, peft.HiraConfig(r=4, target_modules=["emb"])),
         "hira": (linear, of(peft.HiraConfig, r=8)),
-        "hira_pattern": (small, of(peft.HiraConfig, r=3, rank_pattern={"lin": 5})),  # which PEFT does not follow here
+        "hira_pattern": (small, of(peft.HiraConfig, r=3, rank_pattern={"lin": 5})),  # PEFT ignores it here
         "delora": (linear, of(peft.DeloraConfig, r=8, delora_lambda=15)),
         "delora_bias": (linear, of(peft.DeloraConfig, r=3, delora_lambda=7, bias="delora_only")),
         "gralora": (linear, of(peft.GraloraConfig, r=8, alpha=16)),
@@ -234,7 +244,7 @@ def scatter_blocks_in_torch():
 
 
 def randomise(model, generator):
-    """Every trainable value away from its initial zero or one, small enough for the series to converge."""
+    """Moves every trainable value away from its initial zero or one, by little enough for the series to converge."""
     for name, p in model.named_parameters():
         if p.requires_grad:
             with torch.no_grad():
@@ -246,6 +256,12 @@ def weight_of(model, name):
         if key.endswith("." + name) and hasattr(module, "get_base_layer"):
             return module.get_base_layer().weight.detach().clone()
     raise RuntimeError(f"no base layer {name}")
+
+
+def reads_again(model, base, folder, x):
+    """PEFT changed the base of this adapter (PiSSA, OLoRA): it must do so again when it reads the folder."""
+    again = peft.PeftModel.from_pretrained(base, folder)
+    torch.testing.assert_close(again.eval()(x), model.eval()(x))
 
 
 def make(name, build, config, sizes, folder, seed):
@@ -263,14 +279,18 @@ def make(name, build, config, sizes, folder, seed):
     else:
         features = getattr(base, layer).weight.shape[0 if getattr(config, "fan_in_fan_out", False) else -1]
         x = torch.randn(2, 5, features, generator=generator)
+    original = copy.deepcopy(base)
+    changes_base = str(getattr(config, "init_lora_weights", "")).lower() in ("pissa", "olora")
     model = peft.get_peft_model(base, config)
     randomise(model, generator)
     model.save_pretrained(folder / "adapter")
     (folder / "adapter" / "README.md").unlink(missing_ok=True)
+    if changes_base:
+        reads_again(model, copy.deepcopy(original), folder / "adapter", x)
     trainable = {k: list(p.shape) for k, p in model.named_parameters() if p.requires_grad}
 
     inputs = x.clone().requires_grad_(True) if x.is_floating_point() else x
-    model.train(config.peft_type != "PVERA")  # which adds noise to what it trains
+    model.train(config.peft_type != "PVERA")  # PVERA adds noise in training
     y = model(inputs)
     dy = torch.randn(y.shape, generator=generator)
     (y * dy).sum().backward()
@@ -289,11 +309,14 @@ def make(name, build, config, sizes, folder, seed):
         model.merge_adapter()
         out["y_merged"] = model(x)
         out["W_merged"] = weight_of(model, layer)
-        if config.peft_type == "OSF":  # which PEFT does not unmerge
+        if config.peft_type == "OSF":  # PEFT does not unmerge OSF
             out["W_unmerged"] = before
         else:
             model.unmerge_adapter()
             out["W_unmerged"] = weight_of(model, layer)
+        if changes_base:  # PEFT changed the base: the expected output without the adapter is that of the original
+            out["y_disabled"] = original(x)
+            out["W_unmerged"] = getattr(original, layer).weight.detach().clone()
     save_file({k: v.detach().contiguous().clone() for k, v in out.items()}, folder / "expected.safetensors")
     (folder / "case.json").write_text(json.dumps(
         {"case": name, "peft_type": str(config.peft_type.value), "note": "", "trainable": trainable,

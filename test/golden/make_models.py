@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes golden cases of whole models with the real PEFT: trainable tokens, beside LoRA and alone, a tied table that is
-saved whole, C3A, and LoRA on variants of architectures whose base is made here too, one of them in 4 bits.
+"""Makes golden cases of whole models with the real PEFT: trainable tokens, with LoRA and alone, a tied table that is
+saved whole, C3A, and LoRA on variants of architectures whose base is made here as well, one of them in 4 bits.
 
     pip install torch peft safetensors transformers bitsandbytes
     python3 test/golden/make_models.py test/golden/models [NAME...]
     python3 test/golden/make_models.py test/golden/quantized/models lora_gpt2_nf4
 
 For every base folder BASE/base that a case names: BASE/NAME with adapter_init, adapter_trained, case.json and
-expected.safetensors, in the layout that golden.cpp reads (test/golden/model_case.h says what is compared). The adapter's
+expected.safetensors, in the layout that golden.cpp reads (test/golden/model_case.h lists the comparisons). The adapter's
 parameters are moved at random before anything is computed, so that no zero hides an error.
 """
+import copy
 import json
 import pathlib
 import sys
@@ -25,6 +26,7 @@ from safetensors.torch import save_file
 warnings.filterwarnings("ignore")
 OPTIMIZER = {"name": "AdamW", "lr": 0.005, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
 TARGETS = ["q_proj", "v_proj", "down_proj"]
+OPT_LINEARS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 
 
 def lora(**more):
@@ -36,6 +38,10 @@ BASES = {  # name -> a model with random weights
         vocab_size=120, hidden_size=48, word_embed_proj_dim=24, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4,
         max_position_embeddings=64, do_layer_norm_before=False, dropout=0.0, attention_dropout=0.0, bos_token_id=1,
         eos_token_id=2, pad_token_id=0, init_std=0.2),
+    "opt_wide": lambda: transformers.OPTConfig(
+        vocab_size=200, hidden_size=96, ffn_dim=384, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, dropout=0.0, attention_dropout=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        init_std=0.1),
     "gpt2_scaled": lambda: transformers.GPT2Config(
         vocab_size=120, n_embd=48, n_layer=3, n_head=4, n_positions=64, scale_attn_weights=False,
         scale_attn_by_inverse_layer_idx=True, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1,
@@ -44,7 +50,10 @@ BASES = {  # name -> a model with random weights
         vocab_size=40, n_embd=64, n_layer=1, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
         bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.15),
 }
-CODES = {  # bases that bitsandbytes stores; it turns GPT-2's weights, which are [in, out], to [out, in]
+SEEDS = {  # with these an input of a ReLU is zero up to rounding in the fourth training step
+    "opt_wide": 487, "dora_opt_wide": 717,
+}
+CODES = {  # bases that bitsandbytes stores; it transposes GPT-2's weights from [in, out] to [out, in]
     "gpt2_nf4": lambda: transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32),
 }
@@ -56,12 +65,15 @@ CASES = {  # name -> (base, tokens that the prompts contain, configuration)
     "trainable_tokens": (
         "llama", [4, 60, 61, 255],
         lambda: peft.TrainableTokensConfig(token_indices=[4, 60, 61, 255], task_type="CAUSAL_LM")),
-    "lora_saved_tied": (  # the head stays what the base's table is, also when merged
+    "lora_saved_tied": (  # the head stays the base's table, also when merged
         "llama_tied_bias", [], lambda: lora(modules_to_save=["embed_tokens"])),
-    "c3a": (  # whose gradient of the input is by another weight
+    "pissa": ("llama", [], lambda: lora(init_lora_weights="pissa")),  # PEFT subtracts the first factors from the base
+    "c3a": (  # its gradient of the input uses another weight
         "llama", [], lambda: peft.C3AConfig(block_size=8, target_modules=["q_proj", "gate_proj"], task_type="CAUSAL_LM")),
     "lora_opt_projected": (
         "opt_projected", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")),
+    "dora_opt_wide": ("opt_wide", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules=OPT_LINEARS,
+                                                              use_dora=True, task_type="CAUSAL_LM")),
     "lora_gpt2_scaled": (
         "gpt2_scaled", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
                                                    fan_in_fan_out=True, task_type="CAUSAL_LM")),
@@ -79,10 +91,14 @@ def of(kind, **keys):
 
 
 def further():
-    """Made by name only, and not stored: their files, and what is drawn for all layers at once, on three architectures."""
-    opt = {"target_modules": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]}
+    """Made by name only, and not stored: their files, and values drawn for all layers at once, on three architectures."""
+    opt = {"target_modules": OPT_LINEARS}
     gpt2 = {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}
     return {
+        "pissa_gpt2": ("gpt2", [], of(peft.LoraConfig, r=3, init_lora_weights="pissa", **gpt2)),
+        "pissa_dora": ("llama", [], of(peft.LoraConfig, r=3, init_lora_weights="pissa", use_dora=True)),
+        "olora": ("llama", [], of(peft.LoraConfig, r=4, init_lora_weights="olora")),
+        "olora_opt": ("opt", [], of(peft.LoraConfig, r=4, init_lora_weights="olora", **opt)),
         "shira": ("llama", [], of(peft.ShiraConfig, r=2, random_seed=3)),
         "supertuning": ("llama", [], of(peft.SupertuningConfig, sparsity=0.95, r=2)),
         "fourierft": ("llama", [], of(peft.FourierFTConfig, n_frequency=40, scaling=30)),
@@ -107,6 +123,10 @@ def further():
     }
 
 
+def seed_of(name):
+    return SEEDS.get(name, sum(map(ord, name)))
+
+
 def greedy(model, ids):
     with torch.no_grad():
         return model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False,
@@ -121,7 +141,7 @@ def logits(model, ids):
 def in_codes(model, how):
     import bitsandbytes.nn.modules
 
-    bitsandbytes.nn.modules.has_avx512bf16 = lambda: False  # its kernels in bf16 would round what is compared
+    bitsandbytes.nn.modules.has_avx512bf16 = lambda: False  # its bf16 kernels would round the compared values
     with tempfile.TemporaryDirectory() as floats:
         model.save_pretrained(floats)
         return transformers.AutoModelForCausalLM.from_pretrained(floats, quantization_config=how, dtype=torch.float32,
@@ -129,7 +149,7 @@ def in_codes(model, how):
 
 
 def make_base(root, name):
-    torch.manual_seed(sum(map(ord, name)))
+    torch.manual_seed(seed_of(name))
     model = transformers.AutoModelForCausalLM.from_config(BASES[name]()).eval()
     with torch.no_grad():
         for n, p in model.named_parameters():  # norms and biases are not all ones and zeros
@@ -147,10 +167,11 @@ def make(root, name):
     base, tokens, config = (CASES | quantized() | further())[name]
     if base in BASES:
         make_base(root, base)
-    torch.manual_seed(sum(map(ord, name)))
+    torch.manual_seed(seed_of(name))
     folder = root / base / name
     model = transformers.AutoModelForCausalLM.from_pretrained(root / base / "base", dtype=torch.float32)
-    model = peft.get_peft_model(model.eval(), config()).eval()
+    original = copy.deepcopy(model.eval())
+    model = peft.get_peft_model(model, config()).eval()
     vocabulary = model.config.vocab_size
     ids = torch.randint(3, vocabulary, (3, 11))
     ids[:, : len(tokens)] = torch.tensor(tokens)
@@ -164,6 +185,11 @@ def make(root, name):
     model.save_pretrained(folder / "adapter_init")
     with model.disable_adapter():
         out["logits_disabled"] = logits(model, ids)
+    if str(getattr(config(), "init_lora_weights", "")).lower() in ("pissa", "olora"):
+        # PEFT changes the base; it must change it in the same way when it reads the folder.
+        out["logits_disabled"] = logits(original, ids)
+        again = peft.PeftModel.from_pretrained(copy.deepcopy(original), folder / "adapter_init").eval()
+        torch.testing.assert_close(logits(again, ids), out["logits"], rtol=1e-4, atol=1e-4)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     o = OPTIMIZER
     optimizer = torch.optim.AdamW(trained.values(), lr=o["lr"], betas=tuple(o["betas"]), eps=o["eps"],

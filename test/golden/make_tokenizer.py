@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# Tokenizers of three families, trained with the tokenizers package (PyPI), and what it makes of texts.
+# Tokenizers of three families, trained with the tokenizers package (PyPI), and the tokens it gives for texts.
 #   make_tokenizer.py small DIR                       writes DIR/NAME/{tokenizer.json,cases.json}: the ones the tests read
 #   make_tokenizer.py compare TOKENIZE [MEGABYTES]    trains larger ones, encodes mixed text and every Unicode block with
 #                                                     the package and with the program TOKENIZE, and prints one line each
@@ -50,7 +50,7 @@ def train(name, texts, size):
 
 
 def every_block():
-    """Some characters of every 128, each also behind a quote, a letter, a digit, a space, an accent and a newline."""
+    """Some characters of every 128, each also after a quote, a letter, a digit, a space, an accent and a newline."""
     out = []
     for base in range(0, 0x110000, 128):
         codes = [c for c in (base, base + 1, base + 31, base + 64, base + 127) if not 0xD800 <= c <= 0xDFFF]
@@ -114,13 +114,13 @@ def small(folder):
             ids = t.encode(text).ids
             assert t.encode(text, add_special_tokens=False).ids == ids[name == "llama3":]
             case = {"text": text, "ids": ids}
-            # what is not said is the text
+            # a case without a decoded text decodes to its text
             for key, skip in (("decoded", True), ("decoded_all", False)):
                 back = t.decode(ids, skip_special_tokens=skip)
                 if back != text:
                     case[key] = back
             cases.append(case)
-        # pieces of characters: every second token is left out
+        # incomplete characters: every second token is left out
         for c in cases[-4:]:
             c["broken"] = t.decode(c["ids"][::2])
         json.dump(cases, open(f"{folder}/{name}/cases.json", "w", encoding="utf-8"), separators=(",", ":"),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder with several adapters of one base: logits with each of them, with several at once, with another one for each
-// row, with some of them merged, and with every weighted combination that case.json names, each computed here from the
-// adapters beside it and read from the folder that PEFT wrote.
+// A folder with several adapters of one base: logits with each of them, with several at once, with one per row of a
+// batch, with some of them merged, and with every weighted combination that case.json names, each computed here from
+// its adapters and read from the folder that PEFT wrote.
 #pragma once
-#include <graft/io/hf/combine.h>
+#include <graft/io/hf/combine_adapters.h>
 
 #include "model_case.h"
 
@@ -41,9 +41,9 @@ template <class engine> class multi_case {
     if (model_.find(name) != nullptr) return ok;
     return io::hf::load_adapter(model_, name, folder_ / name);
   }
-  // "active_ac": the adapters whose names stand behind the word, one letter each or the folders of that name.
-  result<named_adapters::names> letters(const std::string& word) {
-    named_adapters::names list;
+  // "active_ac" names adapters by one letter each, after the underscore.
+  result<adapter_registry::names> letters(const std::string& word) {
+    adapter_registry::names list;
     for (const char c : word) {
       list.emplace_back(1, c);
       if (status s = load(list.back()); !s) return s.failure();
@@ -68,14 +68,14 @@ template <class engine> class multi_case {
     if (name != "mixed") return fail("'logits.", name.c_str(), "' says nothing about the adapters it was made with");
     const io::json* const rows = what_.find("mixed_batch");
     if (rows == nullptr || !rows->is_list()) return fail("case.json has no list 'mixed_batch'");
-    std::vector<named_adapters::names> of_runs;
+    std::vector<adapter_registry::names> chunk_adapters;
     for (const io::json& r : rows->items) {
-      of_runs.emplace_back();
+      chunk_adapters.emplace_back();
       if (r.word == "__base__") continue;
       if (status s = load(r.word); !s) return s;
-      of_runs.back().push_back(r.word);
+      chunk_adapters.back().push_back(r.word);
     }
-    return logits(name, of_runs);
+    return logits(name, chunk_adapters);
   }
   const io::json* weighted(const std::string& name) const {
     const io::json* const all = what_.find("weighted");
@@ -87,7 +87,7 @@ template <class engine> class multi_case {
     const io::json *const of = said.find("adapters"), *const type = said.find("combination_type"),
                           *const by = said.find("weights");
     if (of == nullptr || type == nullptr || by == nullptr) return fail("case.json says too little of ", name.c_str());
-    named_adapters::names list;
+    adapter_registry::names list;
     std::vector<double> weights;
     for (const io::json& a : of->items)
       if (status s = load(list.emplace_back(a.word)); !s) return s;
@@ -100,22 +100,24 @@ template <class engine> class multi_case {
     if (const io::json* d = said.find("density")) how.density = d->real;
     if (const io::json* s = said.find("majority_sign_method"); s != nullptr && s->word == "frequency")
       how.sign = majority::frequency;
-    if (const io::json* r = said.find("svd_rank"); r != nullptr && r->is_whole()) how.rank = static_cast<int>(r->real);
+    if (const io::json* r = said.find("svd_rank"); r != nullptr && r->is_unsigned())
+      how.rank = static_cast<int>(r->real);
     const std::string made = "made here: " + name;
     if (status s = io::hf::combine(model_, made, list, weights, how); !s) return s;
     if (status s = model_.activate({made}); !s) return s;
     return logits(name, {}, "combined");
   }
-  status logits(const std::string& name, std::span<const named_adapters::names> of_runs = {}, const char* how = "") {
+  status logits(const std::string& name, std::span<const adapter_registry::names> chunk_adapters = {},
+                const char* how = "") {
     const auto wanted = within_.wanted(file_, "logits." + name);
     if (!wanted) return wanted.failure();
-    std::vector<row_run> runs;
-    const std::size_t count = of_runs.empty() ? prompts_.size() : of_runs.size();
+    std::vector<sequence_chunk> runs;
+    const std::size_t count = chunk_adapters.empty() ? prompts_.size() : chunk_adapters.size();
     for (std::size_t i = 0; i < count; ++i) runs.push_back({prompts_[i % prompts_.size()], 0, 0});
     std::vector<float> got(wanted->size());
-    if (status s = model_.logits(runs, got, false, of_runs); !s) return s;
+    if (status s = model_.logits(runs, got, false, chunk_adapters); !s) return s;
     within_.note("logits." + name, got);
-    out_.push_back({how[0] == '\0' ? name : how, apart(got, *wanted), within_.logits});
+    out_.push_back({how[0] == '\0' ? name : how, max_difference(got, *wanted), within_.logits});
     return ok;
   }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# PEFT reads the adapters that this library trained and wrote: its logits with them against the logits that PEFT itself
-# had after the same training.
-#   golden DIR --keep KEPT && peft_reads.py DIR KEPT       prints one line for each adapter and fails where one is off
+# PEFT reads the adapters that this library trained and wrote, and its logits are compared with those that it had after
+# its own training.
+#   golden DIR --keep KEPT && peft_reads.py DIR KEPT       prints one line for each adapter and fails if one differs
 import json
 import pathlib
 import sys
@@ -37,7 +37,7 @@ for folder in sorted(p.parent for p in kept.glob("*/*/adapter_config.json")):
         wanted = expected["logits_trained"]
         error = ((logits - wanted).abs().max() / wanted.abs().max()).item()
         line = {"model": model, "case": case, "error": float(f"{error:.2e}"), "good": error < 2e-4}
-    except Exception as problem:  # what PEFT refuses is the result
+    except Exception as problem:  # an error of PEFT is the result
         line = {"model": model, "case": case, "good": False, "says": str(problem)[:300]}
     failed += not line["good"]
     print(json.dumps(line), flush=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# PEFT reads the layers that this library wrote under configurations of its own: y with them against the y that is stored.
+# PEFT reads the layer adapters that this library wrote with its own configurations, and y is compared with the stored y.
 #   GRAFT_WRITTEN=KEPT build/test/test_io -tc='peft folder: every*'
-#   test/golden/peft_reads_layers.py test/golden KEPT       prints one line for each layer and fails where one is off
+#   test/golden/peft_reads_layers.py test/golden KEPT       prints one line for each layer and fails if one differs
 import json
 import pathlib
 import sys
@@ -63,7 +63,7 @@ for folder in sorted(p.parent for p in kept.glob("*/adapter_config.json")):
             y = model(expected["x"])
         error = ((y - expected["y_eval"]).abs().max() / expected["y_eval"].abs().max()).item()
         line = {"case": folder.name, "error": float(f"{error:.1e}"), "good": error < 2e-5}
-    except Exception as problem:  # what PEFT refuses is the result
+    except Exception as problem:  # an error of PEFT is the result
         line = {"case": folder.name, "good": False, "says": str(problem)[:300]}
     failed += not line["good"]
     print(json.dumps(line), flush=True)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several adapters on one layer: switching, below a captured graph as well; adding up; and what is refused.
+// Several adapters on one layer: switching, also below a captured graph; adding up; and refused operations.
 #include "gpu.h"
 
 using namespace test;
@@ -8,7 +8,7 @@ namespace {
 
 const layer_graphs lora_graphs = graphs_for("linear", "lora", true);
 
-// Two adapters of one base: the second layer's adapter tensors under number 1.
+// Two adapters of one base: the adapter tensors of the second layer have number 1.
 struct pair_of_adapters {
   random_layer<float> first, second;
   explicit pair_of_adapters(long long tokens, long long r0, long long r1)
@@ -73,7 +73,7 @@ TEST_CASE("gpu: an adapter is switched, disabled and replaced, also below a capt
     }
   }
 }
-TEST_CASE("gpu: parameters that were written are seen after parameters_changed, below a captured graph as well") {
+TEST_CASE("gpu: written parameters take effect after parameters_changed, also below a captured graph") {
   if (no_gpu()) return;
   for (const char* name : {"lora", "dora", "loha"}) {
     INFO(std::string(name));
@@ -95,12 +95,12 @@ TEST_CASE("gpu: parameters that were written are seen after parameters_changed, 
     CHECK(distance(y, reference(after)) < 6e-3);
   }
 }
-TEST_CASE("gpu: factors of the input are switched, and live beside a side branch") {
+TEST_CASE("gpu: factors of the input are switched, also together with a low-rank branch") {
   if (no_gpu()) return;
   const layer_graphs factor = graphs_for("linear", "ia3_feedforward", true);
   for (const long long tokens : {6, 300})
     for (const bool side : {false, true}) {
-      INFO(tokens, " tokens, ", std::string(side ? "LoRA" : "IA3"), " beside IA3");
+      INFO(tokens, " tokens, ", std::string(side ? "LoRA" : "IA3"), " with IA3");
       const layer_graphs& other = side ? lora_graphs : factor;
       const sizes shape = pair_of_adapters::shape(tokens, 16);
       const random_layer<float> first = representable(factor, shape, dtype::bf16, 1);
@@ -145,7 +145,7 @@ TEST_CASE("gpu: several active adapters add up") {
     CHECK(distance(y, other) < 5e-3);
   }
 }
-TEST_CASE("gpu: what is refused, and in which words") {
+TEST_CASE("gpu: refused operations and their messages") {
   if (no_gpu()) return;
   const pair_of_adapters p(6, 8, 20);
   gpu_layer g = p.bound();
@@ -158,6 +158,6 @@ TEST_CASE("gpu: what is refused, and in which words") {
   INFO(unknown_name);
   CHECK(unknown_name.starts_with("adapter 0: this layer has no scalar 'lora_C'"));
   CHECK(std::string(g.activate({1}).message()).find("capacity of a larger rank") != std::string::npos);
-  REQUIRE(bool(g.forward(p.first.x(), into(right))));  // what was active still is
+  REQUIRE(bool(g.forward(p.first.x(), into(right))));  // the active adapter is unchanged
   CHECK(distance(right, reference(p.first)) < 5e-3);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call on the GPU allocates nothing, neither on the host nor on the device, once its number of tokens was seen.
+// Calls on the GPU allocate nothing, neither on the host nor on the device, after the first one with a number of
+// tokens.
 #include <doctest/doctest.h>
-#include <graft/cuda.h>
+#include <graft/gpu.h>
 
 #include <cstdio>
 
@@ -23,13 +24,13 @@ TEST_CASE("gpu: a call allocates nothing") {
   }
   using bf = __nv_bfloat16;
   constexpr long long n = 512, k = 256, r = 8, most = 300;
-  cuda::buffer memory;
+  gpu::buffer memory;
   REQUIRE(bool(memory.reserve((n * k + r * k + n * r + n + most * (n + k)) * 4)));
   REQUIRE(cudaMemset(memory.data(), 0, static_cast<std::size_t>(memory.bytes())) == cudaSuccess);
   bf* const p = memory.as<bf>();
   for (const char* method : {"lora", "dora", "oft"}) {
     INFO(std::string(method));
-    cuda::executor<bf> layer(test::graphs_for("linear", method, false));
+    gpu::executor<bf> layer(test::graphs_for("linear", method, false));
     REQUIRE(bool(layer.set("weight", view{p, dtype::bf16, {n, k, 1, 1}, 2})));
     if (std::string(method) == "oft") {
       REQUIRE(bool(layer.size("b", 8)));
@@ -61,7 +62,7 @@ TEST_CASE("gpu: a call allocates nothing") {
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   }
 }
-TEST_CASE("gpu: the passes of a layer in training have one memory for their values, and what was captured stays good") {
+TEST_CASE("gpu: the training passes of a layer share one memory for their values, and captured graphs stay valid") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) {
     std::printf("no GPU: %s\n", why.c_str());
     return;
@@ -71,7 +72,7 @@ TEST_CASE("gpu: the passes of a layer in training have one memory for their valu
   std::vector<bf> numbers(static_cast<std::size_t>(n * n + parameters + 2 * tokens * n));
   for (std::size_t i = 0; i < numbers.size(); ++i)
     numbers[i] = __float2bfloat16(static_cast<float>(static_cast<int>(i * 7919 % 201) - 100) * 3e-4F);
-  cuda::buffer given, made, gradients;
+  gpu::buffer given, made, gradients;
   REQUIRE(bool(given.reserve(static_cast<long long>(numbers.size()) * 2)));
   REQUIRE(bool(made.reserve(2 * tokens * n * 2)));
   REQUIRE(bool(gradients.reserve(parameters * 4)));
@@ -87,10 +88,10 @@ TEST_CASE("gpu: the passes of a layer in training have one memory for their valu
   };
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  for (const bool measured : {false, true}) {  // kernels take memory when they are first launched
+  for (const bool measured : {false, true}) {  // the first launch of a kernel allocates memory
     std::size_t before = 0, after = 0, total = 0;
     REQUIRE(cudaMemGetInfo(&before, &total) == cudaSuccess);
-    cuda::executor<bf> layer(test::graphs_for("linear", "oft_neumann", false));
+    gpu::executor<bf> layer(test::graphs_for("linear", "oft_neumann", false));
     layer.on(stream).train(true);
     REQUIRE(bool(layer.size("b", b)));
     REQUIRE(bool(layer.size("terms", 5)));
@@ -114,7 +115,7 @@ TEST_CASE("gpu: the passes of a layer in training have one memory for their valu
     REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
     CHECK(fetched() == expected);
     REQUIRE(cudaMemGetInfo(&after, &total) == cudaSuccess);
-    constexpr std::size_t one_value = tokens * n * 2;  // x turned forward, dy W before it is turned backward
+    constexpr std::size_t one_value = tokens * n * 2;  // rotated x in forward, dy W before its rotation in backward
     if (measured) CHECK(before - after < one_value + (8U << 20));
     cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
   }

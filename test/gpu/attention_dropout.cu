@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as a node drops the probabilities that the keys of its span say, forward and backward: against the formula in
-// double, which asks for each one by row, head and key.
+// Attention with dropout of probabilities, which the kernel of a single node computes, forward and backward: against
+// the formula in double, which asks the mask for each row, head and key.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/attention_node.cuh>
-#include <graft/backend/cuda/memory.h>
+#include <graft/backend/gpu/kernels/attention/reference.cuh>
+#include <graft/backend/gpu/runtime/device_memory.h>
 
 #include <cstdio>
 #include <vector>
@@ -23,7 +23,7 @@ constexpr long long rows = 37, head = 40, queries = 4, groups = 2, width = (quer
 constexpr long long out_width = queries * head;
 
 template <class Number> struct on_device {
-  cuda::buffer memory;
+  gpu::buffer memory;
   explicit on_device(const std::vector<Number>& from) {
     const std::size_t bytes = from.size() * sizeof(Number);
     REQUIRE(bool(memory.reserve(static_cast<long long>(bytes))));
@@ -38,17 +38,17 @@ template <class Number> struct on_device {
 std::vector<float> random_numbers(long long n, std::uint64_t seed) {
   std::vector<float> v(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = static_cast<float>(mixed_bits(seed + i) >> 40U) / static_cast<float>(1U << 23U) - 1;
+    v[i] = static_cast<float>(splitmix64(seed + i) >> 40U) / static_cast<float>(1U << 23U) - 1;
   return v;
 }
-// Two sequences, each row up to itself.
+// Attention ranges of two sequences with causal rows, and the dropout state of each row.
 std::vector<std::int64_t> spans(double dropped) {
   std::vector<std::int64_t> s(5 * rows);
   for (std::size_t r = 0; r < rows; ++r) {
     s[r] = r < 20 ? 0 : 20, s[rows + r] = static_cast<std::int64_t>(r) + 1,
     s[2 * rows + r] = static_cast<std::int64_t>(r);
-    s[3 * rows + r] = static_cast<std::int64_t>(mixed_bits(r) >> 1U);
-    s[4 * rows + r] = attention_drops::dropped_draws(dropped);
+    s[3 * rows + r] = static_cast<std::int64_t>(splitmix64(r) >> 1U);
+    s[4 * rows + r] = attention_dropout_mask::dropped_count(dropped);
   }
   return s;
 }
@@ -56,8 +56,8 @@ std::vector<std::int64_t> spans(double dropped) {
 struct both {
   std::vector<double> out = std::vector<double>(rows * out_width), d = std::vector<double>(rows * width);
 };
-both by_hand(const std::vector<float>& qkv, const std::vector<float>& t, const std::vector<std::int64_t>& span,
-             const attention_drops& drops) {
+both reference(const std::vector<float>& qkv, const std::vector<float>& t, const std::vector<std::int64_t>& span,
+               const attention_dropout_mask& drops) {
   both b;
   const double scale = 1 / std::sqrt(static_cast<double>(head));
   const auto at = [&](long long r, long long c) {
@@ -101,7 +101,7 @@ double furthest(const std::vector<float>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-TEST_CASE("gpu attention: dropped probabilities are those of the keys, forward and backward") {
+TEST_CASE("gpu attention: the mask follows from row, head and key, forward and backward") {
   if (no_gpu()) return;
   for (const double dropped : {0.0, 0.3, 0.9}) {
     CAPTURE(dropped);
@@ -111,14 +111,16 @@ TEST_CASE("gpu attention: dropped probabilities are those of the keys, forward a
     on_device<float> qkv_there(qkv), t_there(t), out(std::vector<float>(rows * out_width, NAN)),
         d(std::vector<float>(rows * width, NAN)), stats(std::vector<float>(2 * rows * queries));
     const auto* const ids = static_cast<const std::int64_t*>(span_there.memory.data());
-    const cuda::tensor<float> in{{qkv_there.memory.data(), dtype::f32}, {1, 1, rows, width}};
-    const auto operands = cuda::attention_of(in, out_width, ids, head, attention_drops::of(ids, 5, rows, 0));
-    const cuda::on_stream on{nullptr};
-    REQUIRE(bool(cuda::attend(on, operands, cuda::cells<float>{out.memory.data(), dtype::f32}, out_width)));
-    REQUIRE(bool(cuda::attend_back(on, operands, cuda::cells<float>{t_there.memory.data(), dtype::f32}, out_width,
-                                   cuda::cells<float>{d.memory.data(), dtype::f32},
-                                   static_cast<float*>(stats.memory.data()))));
-    const both expected = by_hand(qkv, t, span, attention_drops::of(span.data(), 5, rows, 0));
+    const gpu::tensor<float> in{{qkv_there.memory.data(), dtype::f32}, {1, 1, rows, width}};
+    const auto operands =
+        gpu::attention_operands_of(in, out_width, ids, head, attention_dropout_mask::of(ids, 5, rows, 0));
+    const gpu::on_stream on{nullptr};
+    REQUIRE(
+        bool(gpu::attention_forward(on, operands, gpu::element_ptr<float>{out.memory.data(), dtype::f32}, out_width)));
+    REQUIRE(bool(gpu::attention_backward(on, operands, gpu::element_ptr<float>{t_there.memory.data(), dtype::f32},
+                                         out_width, gpu::element_ptr<float>{d.memory.data(), dtype::f32},
+                                         static_cast<float*>(stats.memory.data()))));
+    const both expected = reference(qkv, t, span, attention_dropout_mask::of(span.data(), 5, rows, 0));
     CHECK(furthest(out.get(rows * out_width), expected.out) < 1e-5);
     CHECK(furthest(d.get(rows * width), expected.d) < 5e-5);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass in 16 bit: the data gradient with the weight as it is stored, and the products over the tokens, on
-// ragged sizes and every rank, against double; the same bits each time.
+// Backward in 16 bits: dgrad with the stored weight, and wgrads, on ragged sizes and every rank, against double; and
+// bitwise repeatable results.
 #include <graft/targets.h>
 
 #include <cstring>
@@ -42,7 +42,7 @@ std::vector<std::vector<double>> reference_gradients(const random_layer<float>& 
   REQUIRE(bool(e.backward(d.x(), d.dy(), into(all[0]), wanted)));
   return all;
 }
-// The largest distance of dx and of any gradient.
+// The largest distance of dx and of the parameters' gradients.
 struct errors {
   double dx = 0, parameters = 0;
 };
@@ -52,7 +52,8 @@ errors errors_of(const std::string& method, const shape& s, dtype type, bool tra
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({s.tokens})));
   g.train(training);
-  bool bound = false;  // the first forward call of a training layer binds it
+  if (training) REQUIRE(bool(g.parameters_changed()));  // the test says when they change: launches are counted
+  bool bound = false;                                   // the first forward call of a training layer binds it
   const std::vector<double> exact_y = training ? reference(l) : std::vector<double>{};
   auto run = [&] {
     if (training) {
@@ -113,7 +114,7 @@ TEST_CASE("gpu: the gradients of LoRA in 16 bit, ragged sizes, all ranks") {
       CHECK(e.parameters < 8e-3);
     }
 }
-TEST_CASE("gpu: the gradients of LoRA beside the data gradient, ragged sizes, the same bits") {
+TEST_CASE("gpu: LoRA's wgrads fused into the dgrad, ragged sizes, the same bits") {
   if (no_gpu()) return;
   struct with {
     shape s;
@@ -124,7 +125,7 @@ TEST_CASE("gpu: the gradients of LoRA beside the data gradient, ragged sizes, th
                         {{1029, 1000, 1800, 64}},
                         {{1100, 1032, 1784, 32}},
                         {{1100, 1024, 1792, 8}},
-                        {{1100, 1024, 1792, 4}},  // whose S forward keeps without padding
+                        {{1100, 1024, 1792, 4}},  // forward stores U = x Aᵀ without padding
                         {{1100, 1000, 1800, 12}},
                         {{300, 264, 200, 2}},
                         {{1100, 1024, 1792, 16}, dtype::f16}}) {
@@ -134,7 +135,7 @@ TEST_CASE("gpu: the gradients of LoRA beside the data gradient, ragged sizes, th
     CHECK(e.parameters < 8e-3);
   }
 }
-TEST_CASE("gpu: in training backward reads what forward kept, every method") {
+TEST_CASE("gpu: in training backward reads the saved tensors, every method") {
   if (no_gpu()) return;
   for (const method& m : built_in_methods()) {
     if (!graphs_for("linear", m.name, false).exists()) continue;
@@ -143,7 +144,7 @@ TEST_CASE("gpu: in training backward reads what forward kept, every method") {
     CHECK(e.dx < 1e-2);
     CHECK(e.parameters < 2e-2);
   }
-  for (const char* name : {"lora", "ia3", "dora"})  // the kernels without tensor copies, and rows with padding
+  for (const char* name : {"lora", "ia3", "dora"})  // the kernels without TMA, and rows with padding
     for (const dtype type : {dtype::f32, dtype::f16})
       for (const shape s : {shape{7, 33, 45, 3}, {300, 1032, 648, 16}, {130, 264, 200, 5}}) {
         INFO(std::string(name), ", ", std::string(name_of(type)), ", ", s.tokens, " x ", s.out, " x ", s.in);
@@ -152,7 +153,7 @@ TEST_CASE("gpu: in training backward reads what forward kept, every method") {
         CHECK(e.parameters < 8e-3);
       }
 }
-TEST_CASE("gpu: branches of large ranks train in a copy of the weight, where there are as many rows as inputs") {
+TEST_CASE("gpu: branches of large ranks train folded into a copy of the weight, if there are as many rows as inputs") {
   if (no_gpu()) return;
   for (const char* name : {"lora", "vera", "loha"})
     for (const dtype type : {dtype::bf16, dtype::f16, dtype::f32})
@@ -161,7 +162,7 @@ TEST_CASE("gpu: branches of large ranks train in a copy of the weight, where the
                             {1100, 1032, 1000, 256},
                             {90, 35, 45, 81},
                             {300, 2304, 264, 256},
-                            {2304, 264, 264, 256}}) {  // sums by blocks that have a multiprocessor each
+                            {2304, 264, 264, 256}}) {  // wgrads with one block per SM
         shape with = s;
         if (name == std::string("loha")) with.r = static_cast<long long>(std::sqrt(static_cast<double>(s.r)));
         INFO(std::string(name), ", ", std::string(name_of(type)), ", ", s.tokens, " x ", s.out, " x ", s.in);
@@ -170,7 +171,7 @@ TEST_CASE("gpu: branches of large ranks train in a copy of the weight, where the
         CHECK(e.parameters < (type == dtype::f32 ? 1e-4 : 2e-2));
       }
 }
-TEST_CASE("gpu: weights that follow from a product of large matrices, and the sums that are as large as they are") {
+TEST_CASE("gpu: weights that are a product of large matrices, and wgrads of that size") {
   if (no_gpu()) return;
   for (const char* name : {"randlora", "hira"})
     for (const dtype type : {dtype::bf16, dtype::f16, dtype::f32})
@@ -181,25 +182,25 @@ TEST_CASE("gpu: weights that follow from a product of large matrices, and the su
         CHECK(e.parameters < (type == dtype::f32 ? 1e-4 : 2e-2));
       }
 }
-TEST_CASE("gpu: what forward keeps is known before") {
+TEST_CASE("gpu: the bytes of saved tensors are known before a call") {
   if (no_gpu()) return;
   const random_layer<float> l = with_dy("lora", {300, 512, 1024, 16}, dtype::bf16);
   gpu_layer g(l.graphs, dtype::bf16, mode::fused);
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({300})));
-  CHECK(g.kept_bytes(300) == 0);
+  CHECK(g.saved_bytes(300) == 0);
   g.train(true);
-  CHECK(g.kept_bytes(300) == (300 * 16 * 2 + 255) / 256 * 256);
+  CHECK(g.saved_bytes(300) == (300 * 16 * 2 + 255) / 256 * 256);
   std::vector<float> dx = l.room("dx", l.graphs.backward);
-  CHECK(!g.backward(l.x(), l.dy(), into(dx), {}));  // no forward came before
+  CHECK(!g.backward(l.x(), l.dy(), into(dx), {}));  // without a forward call before
   const random_layer<float> folded = with_dy("lora", {300, 512, 256, 128}, dtype::bf16);
-  gpu_layer in_weight(folded.graphs, dtype::bf16, mode::fused);
-  REQUIRE(bool(folded.bind(in_weight)));
-  in_weight.train(true);
-  REQUIRE(bool(in_weight.bind({255})));
-  CHECK(in_weight.kept_bytes(255) > 0);
-  REQUIRE(bool(in_weight.bind({256})));  // the adapter is in the weight: its S is no part of the forward pass
-  CHECK(in_weight.kept_bytes(256) == 0);
+  gpu_layer copy(folded.graphs, dtype::bf16, mode::fused);
+  REQUIRE(bool(folded.bind(copy)));
+  copy.train(true);
+  REQUIRE(bool(copy.bind({255})));
+  CHECK(copy.saved_bytes(255) > 0);
+  REQUIRE(bool(copy.bind({256})));  // the adapter is folded, so forward has no shrink result
+  CHECK(copy.saved_bytes(256) == 0);
 }
 TEST_CASE("gpu: the gradients of every method on a linear layer, few and many tokens, in bf16") {
   if (no_gpu()) return;
@@ -212,7 +213,7 @@ TEST_CASE("gpu: the gradients of every method on a linear layer, few and many to
       CHECK(e.parameters < 2e-2);
     }
 }
-TEST_CASE("gpu: the gradients of Kronecker factors, with matrices that the tensor cores take") {
+TEST_CASE("gpu: the gradients of Kronecker factors, with matrices for tensor cores") {
   if (no_gpu()) return;
   for (const bool training : {false, true})
     for (const dtype type : {dtype::bf16, dtype::f16})
@@ -220,7 +221,7 @@ TEST_CASE("gpu: the gradients of Kronecker factors, with matrices that the tenso
                             {700, 512, 384, 8, 8, 2, 16, 24},
                             {1, 4096, 4096, 8, 8, 2, 64, 64},
                             {401, 1920, 1024, 8, 8, 2, 60, 64},
-                            {37, 4608, 4096, 8, 8, 2, 64, 64}}) {  // the last one has sides that no chain takes
+                            {37, 4608, 4096, 8, 8, 2, 64, 64}}) {  // the last one is too large for a chain
         INFO(s.tokens, " x ", s.out, " x ", s.in);
         const errors e = errors_of("lokr", s, type, training);
         CHECK(e.dx < 1e-2);
@@ -237,17 +238,17 @@ TEST_CASE("gpu: rotations and the gradients of their blocks, blocks of many size
         CHECK(e.dx < 8e-3);
         CHECK(e.parameters < 8e-3);
       }
-  for (const dtype type : {dtype::bf16, dtype::f16})  // wide tiles, which rotate dx on its way out
+  for (const dtype type : {dtype::bf16, dtype::f16})  // wide tiles, which rotate dx in the epilogue
     for (const long long b : {2, 8, 16, 32}) {
       INFO(std::string(name_of(type)), ", 2000 tokens, blocks of ", b);
       const errors e = errors_of("oft", {2000, 200, 1184, 1, b}, type);
       CHECK(e.dx < 8e-3);
       CHECK(e.parameters < 8e-3);
     }
-  for (const dtype type : {dtype::bf16, dtype::f16}) {  // the gradient of its scale beside the product that turns dx
-    product_shape p{type, 2000, 1184, 1024, 0};
-    p.across = p.pre = true, p.turned = 16, p.beside[0] = {1024, 0, false};
-    CHECK(cuda::choose(p, sm_90).beside == 1U);
+  for (const dtype type : {dtype::bf16, dtype::f16}) {  // BOFT's scale gradient is fused into the dgrad
+    gemm_problem p{type, 2000, 1184, 1024, 0};
+    p.nn = p.prologue = true, p.output_rotation = 16, p.fused_wgrads[0] = {1024, 0, false};
+    CHECK(gpu::choose(p, sm_90).fused_wgrads == 1U);
     const errors e = errors_of("boft", {2000, 1024, 1184, 1, 8, 2}, type, true);
     CHECK(e.dx < 8e-3);
     CHECK(e.parameters < 8e-3);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block on the GPU: what its plan launches together gives what single nodes give, in as many kernels as the plan says.
+// A block on the GPU: fused launches give the results of single nodes, in as many kernels as the plan states.
 #include <doctest/doctest.h>
 #include <graft/blocks.h>
-#include <graft/cuda.h>
-#include <graft/model/rows.h>
+#include <graft/gpu.h>
+#include <graft/model/row_batch.h>
 
 #include <cstdio>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include <random>
 #include <tuple>
 
-#include "../support/coded.h"
+#include "../support/quantized.h"
 
 using namespace graft;
 
@@ -30,22 +30,22 @@ struct tuned : adapted<llama, on<"*_proj", lora<8>>> {};
 
 long long inner = 512, hidden = 256, rank = 8;
 long long size_named(const char* name, int head, long long rows) {
-  const std::pair<const char*, long long> all[] = {{"hidden", hidden}, {"intermediate", inner}, {"heads", 4},
-                                                   {"kv_heads", 2},    {"head_dim", head},      {"context", 512},
-                                                   {"places", 600},    {"tokens", rows}};
+  const std::pair<const char*, long long> all[] = {{"hidden", hidden},   {"intermediate", inner}, {"heads", 4},
+                                                   {"kv_heads", 2},      {"head_dim", head},      {"context", 512},
+                                                   {"cache_slots", 600}, {"tokens", rows}};
   for (const auto& [known, value] : all)
     if (std::strcmp(known, name) == 0) return value;
   return rank;
 }
 
-// Tensors for every leaf of a graph, the same for every plan of it.
+// Tensors for every leaf of a graph, the same for every plan.
 struct tensors {
   size_values sizes;
   leaf_views leaves;
-  std::deque<cuda::buffer> memory;
+  std::deque<gpu::buffer> memory;
   std::deque<double> scalars;
-  std::deque<planes> beside;
-  std::vector<bf> cache;  // as it is before a call
+  std::deque<quant_state> beside;
+  std::vector<bf> cache;  // the contents before a call
   id state = none_id;
 
   template <class N> const void* on_device(const std::vector<N>& host) {
@@ -55,8 +55,8 @@ struct tensors {
             cudaSuccess);
     return memory.back().data();
   }
-  // `how`: of the weights.
-  tensors(const graph& g, int head, row_batch& rows, const encoding& how = {}) : leaves(g.size) {
+  // `how` is the quantization format of the weights.
+  tensors(const graph& g, int head, row_batch& rows, const quant_format& how = {}) : leaves(g.size) {
     for (int e = 0; e < g.sizes.count; ++e)
       if (g.sizes.e[e].index >= 0) sizes.v[g.sizes.e[e].index] = size_named(g.sizes.e[e].name, head, rows.rows());
     std::mt19937 engine(3);
@@ -74,7 +74,7 @@ struct tensors {
         to.data = &scalars.emplace_back(number), to.type = dtype::f64;
       } else if (row(v.what).from == source::integers) {
         static const std::int64_t seed = 77;
-        const view from = name == "positions" ? rows.positions() : rows.span_of(0);
+        const view from = name == "positions" ? rows.positions() : rows.attention_range_of(0);
         const auto* p = name == "seed" ? &seed : static_cast<const std::int64_t*>(from.data);
         to.data = on_device(std::vector<std::int64_t>(p, p + n)), to.type = dtype::i64;
       } else if (row(v.what).from == source::tensor) {
@@ -87,9 +87,9 @@ struct tensors {
                    : any(engine) * (matrix ? 1.7F / std::sqrt(static_cast<float>(columns)) : 1);
         }
         if (v.what == op::base && to.rank == 2 && to.size[0] > 1 && to.size[1] > 1 && !how.plain()) {
-          const test::coded_and_plain codes(host, to.size[0], to.size[1], how);
+          const test::quantized_and_plain codes(host, to.size[0], to.size[1], how);
           const auto placed =
-              cuda::place_codes(nullptr, codes.codes.as_view(), memory.emplace_back(), beside.emplace_back());
+              gpu::upload_quantized(nullptr, codes.codes.as_view(), memory.emplace_back(), beside.emplace_back());
           REQUIRE(bool(placed));
           to = *placed;
           continue;
@@ -120,31 +120,31 @@ struct ran {
   long long kernels = 0;
 };
 ran run(const graph& g, const tensors& t, const target& to, long long rows) {
-  static const cuda::kernel_set kernels = cuda::every_kernel_of<bf>();
-  cuda::bound_plan<bf> plan(g, to);
+  static const gpu::kernel_set kernels = gpu::every_kernel_of<bf>();
+  gpu::plan_binding<bf> plan(g, to);
   leaf_views known = t.leaves;
   for (id i = 0; i < g.size; ++i)
-    if (is_leaf(g[i].what) && row(g[i].what).known == stage::data) known[static_cast<std::size_t>(i)] = {};
+    if (is_leaf(g[i].what) && row(g[i].what).known_at == stage::call) known[static_cast<std::size_t>(i)] = {};
   t.reset_cache();
-  cuda::code_panel panel;
-  cuda::shared_slots<bf> shared;
-  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, panel, nullptr);
+  gpu::dequantized_buffer dequantized_weight;
+  gpu::shared_adapter_args<bf> shared;
+  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, dequantized_weight, nullptr);
   INFO(std::string(bound.message()));
   REQUIRE(bool(bound));
   call& c = plan.next_call();
   c.data = t.leaves;
-  std::deque<cuda::buffer> out;
+  std::deque<gpu::buffer> out;
   for (int k = 0; k < g.outs; ++k) {
     const long long n = count(g, g.out[k].at, t.sizes);
     REQUIRE(bool(out.emplace_back().reserve(n * 4)));
     c.outputs[k] = {out.back().data(), dtype::f32, {n}, 1};
   }
-  const long long before = cuda::launch_count();
+  const long long before = gpu::launch_count();
   const status done = plan.run(nullptr, to, true);
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
   ran r;
-  r.kernels = cuda::launch_count() - before;
+  r.kernels = gpu::launch_count() - before;
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   for (int k = 0; k < g.outs; ++k) {
     std::vector<float>& y = r.outputs.emplace_back(static_cast<std::size_t>(count(g, g.out[k].at, t.sizes)));
@@ -163,25 +163,25 @@ template <class A, class B> double distance(const std::vector<A>& a, const std::
   return std::isnan(d) ? INFINITY : n == 0 ? std::sqrt(d) : std::sqrt(d / n);
 }
 
-struct run_of_rows {
-  long long tokens, position = 0, place = 0;
+struct sequence_rows {
+  long long tokens, position = 0, slot = 0;
 };
-row_batch batch(const std::vector<run_of_rows>& runs, int window, bool cached) {
+row_batch batch(const std::vector<sequence_rows>& runs, int window, bool cached) {
   static const std::vector<std::int64_t> ids(1 << 12);
-  std::vector<row_run> parts;
-  for (const run_of_rows& r : runs)
-    parts.push_back({{ids.data(), static_cast<std::size_t>(r.tokens)}, r.position, r.place});
+  std::vector<sequence_chunk> parts;
+  for (const sequence_rows& r : runs)
+    parts.push_back({{ids.data(), static_cast<std::size_t>(r.tokens)}, r.position, r.slot});
   row_batch made;
   made.set(parts, {&window, 1}, cached);
   return made;
 }
-void check(const graph& g, int head, row_batch rows, double tolerance, const encoding& how = {}) {
+void check(const graph& g, int head, row_batch rows, double tolerance, const quant_format& how = {}) {
   const tensors t(g, head, rows, how);
   target eager = sm_90;
-  eager.gathers = target::work::by_nodes, eager.takes_dropout = false;
+  eager.granularity = target::work::by_nodes, eager.fuses_dropout = false;
   const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
   INFO("heads of ", head, ", ", rows.rows(), " rows");
-  int copies = 0;  // outputs are asked for in float: what products write is copied there
+  int copies = 0;  // outputs are requested in float, so results of GEMMs are copied
   const plan p = fuse(g, sm_90);
   for (int k = 0; k < g.outs; ++k) {
     CHECK(distance(fused.outputs[static_cast<std::size_t>(k)], single.outputs[static_cast<std::size_t>(k)]) <
@@ -189,22 +189,22 @@ void check(const graph& g, int head, row_batch rows, double tolerance, const enc
     copies += p.launch_of[unshaped(g, g.out[k].at)] >= 0 ? 1 : 0;
   }
   CHECK(distance(fused.cache, single.cache) < tolerance);
-  CHECK(fused.kernels <= kernels_of(g, p, t.sizes, dtype::bf16, how) + copies);
-  CHECK(fused.kernels >= kernels_of(g, p, t.sizes, dtype::bf16, how));
+  CHECK(fused.kernels <= kernel_count(g, p, t.sizes, dtype::bf16, how) + copies);
+  CHECK(fused.kernels >= kernel_count(g, p, t.sizes, dtype::bf16, how));
 }
-builder forward_of(bool cached, const adaptions& with = value_of<tuned>().how.adapters) {
+builder forward_of(bool cached, const adapter_rules& with = value_of<tuned>().how.adapters) {
   block_value v = value_of<tuned>();
   v.how.cached = cached, v.how.adapters = with;
   return capture_forward(v.formula, v.how);
 }
 
-// S of a branch with dropout is given to the product of its layer, and T is made by its data gradient; in the second size
-// with sums over the tokens beside it.
-struct dropped_llama {
-  adaption rules[1] = {{"*_proj", formula_of<lora<dyn>>(), "", false, {.elements = true}}};
+// With dropout, the layer's GEMM reads the shrink result of another launch, and its dgrad makes T = dy B; the second
+// size has fused wgrads as well.
+struct llama_with_dropout {
+  adapter_rule rules[1] = {{"*_proj", formula_of<lora<dyn>>(), "", false, {.elements = true}}};
   block_options how;
   builder forward, backward;
-  dropped_llama() {
+  llama_with_dropout() {
     how.adapters = {rules, 1}, how.dropped = true;
     forward = capture_forward(block_of<llama>(), how), backward = capture_backward(block_of<llama>(), how);
   }
@@ -212,23 +212,23 @@ struct dropped_llama {
 
 }  // namespace
 
-TEST_CASE("gpu block: launched together as node by node, without and with a cache, every kind of attention") {
+TEST_CASE("gpu block: fused equals node by node, without and with a KV cache, every kind of attention") {
   if (no_gpu()) return;
   const builder plain = forward_of(false), cached = forward_of(true);
-  for (const int head : {64, 128, 72}) {  // of 72 no kernel for whole models takes
+  for (const int head : {64, 128, 72}) {  // no attention kernel supports 72
     check(plain, head, batch({{70}, {1}, {33}}, 0, false), 2e-2);
     check(cached, head, batch({{90, 10, 0}, {5, 0, 300}}, 0, true), 2e-2);
     check(cached, head, batch({{1, 100, 0}, {1, 0, 200}, {1, 299, 300}}, 40, true), 2e-2);
   }
 }
-TEST_CASE("gpu block: gate and up with their product, where one kernel has them and where not") {
+TEST_CASE("gpu block: gate, up and their elementwise product, in one kernel and in several") {
   if (no_gpu()) return;
-  const adaption lists[] = {{"no_layer", formula_of<lora<8>>()}, {"*_proj", formula_of<lora<8>>()},
-                            {"*_proj", formula_of<dora<8>>()},   {"*_proj", formula_of<lora<30>>()},
-                            {"up_proj", formula_of<lora<8>>()},  {"q_proj", formula_of<lora<8>>()}};
-  for (const adaption& with : lists) {
+  const adapter_rule lists[] = {{"no_layer", formula_of<lora<8>>()}, {"*_proj", formula_of<lora<8>>()},
+                                {"*_proj", formula_of<dora<8>>()},   {"*_proj", formula_of<lora<30>>()},
+                                {"up_proj", formula_of<lora<8>>()},  {"q_proj", formula_of<lora<8>>()}};
+  for (const adapter_rule& with : lists) {
     const builder cached = forward_of(true, {&with, 1});
-    // Whole tiles, a ragged one, and too few for all processors.
+    // Whole tiles, ragged ones, and fewer tiles than SMs.
     for (const auto& [size, rows] :
          {std::pair{14336LL, 1LL}, {14336, 16}, {14336, 64}, {14340, 5}, {14340, 33}, {14340, 90}, {512, 9}}) {
       inner = size;
@@ -237,36 +237,36 @@ TEST_CASE("gpu block: gate and up with their product, where one kernel has them 
     }
   }
   inner = 512;
-  const product_shape one{dtype::bf16, 1, 14336, 4096, 16}, both[] = {one, one};
-  CHECK(sm_90.run_gated(both, sm_90) == 1);
+  const gemm_problem one{dtype::bf16, 1, 14336, 4096, 16}, both[] = {one, one};
+  CHECK(sm_90.gated_kernels(both, sm_90) == 1);
 }
-TEST_CASE(
-    "gpu block: weights that are codes, in one launch what reads the same input, with the norms around it inside") {
+TEST_CASE("gpu block: quantized weights, grouped GEMMs with the norms fused") {
   if (no_gpu()) return;
-  const adaption lists[] = {{"no_layer", formula_of<lora<8>>()},
-                            {"*_proj", formula_of<lora<8>>()},
-                            {"*_proj", formula_of<lora<40>>()},
-                            {"up_proj", formula_of<lora<8>>()},
-                            {"*_proj", formula_of<dora<8>>()}};
-  const encoding nf4_64{dtype::nf4, scaled_by::run, 64},
-      doubled{dtype::nf4, scaled_by::run, 64, 1, dtype::u8, encodings::nested_block};
-  for (const adaption& with : lists) {
+  const adapter_rule lists[] = {{"no_layer", formula_of<lora<8>>()},
+                                {"*_proj", formula_of<lora<8>>()},
+                                {"*_proj", formula_of<lora<40>>()},
+                                {"up_proj", formula_of<lora<8>>()},
+                                {"*_proj", formula_of<dora<8>>()}};
+  const quant_format nf4_64{dtype::nf4, scale_granularity::flat_block, 64},
+      doubled{dtype::nf4, scale_granularity::flat_block, 64, 1, dtype::u8, quant_formats::double_quant_block};
+  for (const adapter_rule& with : lists) {
     const builder cached = forward_of(true, {&with, 1});
-    for (const encoding& how : {nf4_64, doubled, encoding{dtype::int8, scaled_by::row}, encodings::q8_0_codes::how()})
+    for (const quant_format& how :
+         {nf4_64, doubled, quant_format{dtype::int8, scale_granularity::row}, quant_formats::q8_0_format::format()})
       for (const auto& [width, size, rows] :
            {std::tuple{256LL, 512LL, 1LL}, {256, 512, 16}, {4096, 512, 3}, {4096, 1024, 16}, {256, 8192, 9}}) {
-        if (width == 4096 && how.scales == dtype::u8) continue;  // only whole units have kernels of their own
+        if (width == 4096 && how.scales == dtype::u8) continue;  // doubled: whole units only
         hidden = width, inner = size;
         INFO(std::string(with.pattern), " ", name_of(how), " ", width, " ", size);
         check(cached, 128, batch({{rows, 10, 0}}, 0, true), 2e-2, how);
       }
   }
   hidden = 256, inner = 512;
-  product_shape one{dtype::bf16, 1, 14336, 4096, 16};
+  gemm_problem one{dtype::bf16, 1, 14336, 4096, 16};
   one.stored = nf4_64;
-  const product_shape both[] = {one, one};
-  CHECK(sm_90.run_gated(both, sm_90) == 1);
-  CHECK(sm_90.run_normed(one, both, 2, sm_90));
+  const gemm_problem both[] = {one, one};
+  CHECK(sm_90.gated_kernels(both, sm_90) == 1);
+  CHECK(sm_90.norm_is_fused(one, both, 2, sm_90));
 }
 TEST_CASE("gpu block: gradients") {
   if (no_gpu()) return;
@@ -276,7 +276,7 @@ TEST_CASE("gpu block: gradients") {
 }
 TEST_CASE("gpu block: dropout in the branches of all projections, forward and backward") {
   if (no_gpu()) return;
-  const dropped_llama of;
+  const llama_with_dropout of;
   for (const long long r : {4, 8, 16, 30, 64, 80})
     for (const auto& [width, size, rows] : {std::tuple{256LL, 512LL, 33LL}, {1792, 1024, 440}, {264, 520, 2}}) {
       hidden = width, inner = size, rank = r;
@@ -286,14 +286,14 @@ TEST_CASE("gpu block: dropout in the branches of all projections, forward and ba
     }
   hidden = 256, inner = 512, rank = 8;
 }
-TEST_CASE("gpu block: dropout beside weights that are codes") {
+TEST_CASE("gpu block: dropout with quantized weights") {
   if (no_gpu()) return;
-  const dropped_llama of;
+  const llama_with_dropout of;
   for (const long long r : {4, 16}) {
     rank = r;
     for (const long long rows : {3, 70}) {
-      check(of.forward, 64, batch({{rows}, {2}}, 0, false), 2e-2, {dtype::nf4, scaled_by::run, 64});
-      check(of.backward, 64, batch({{rows}, {2}}, 0, false), 4e-2, {dtype::nf4, scaled_by::run, 64});
+      check(of.forward, 64, batch({{rows}, {2}}, 0, false), 2e-2, {dtype::nf4, scale_granularity::flat_block, 64});
+      check(of.backward, 64, batch({{rows}, {2}}, 0, false), 4e-2, {dtype::nf4, scale_granularity::flat_block, 64});
     }
   }
   rank = 8;

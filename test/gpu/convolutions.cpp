@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions: a layer is bound before it has seen an image, and the memory of its calls follows the largest that came.
+// Convolutions: a layer is bound before the size of its images is known, and its memory grows with the largest image.
 #include "gpu.h"
 
 using namespace test;
@@ -11,7 +11,7 @@ random_layer<float> with_images(const layer_graphs& g, long long height, long lo
       g, with(usual_sizes(), {{"tokens", 3}, {"channels", 8}, {"height", height}, {"width", width}, {"stride", 1}}),
       dtype::f32);
 }
-// The same layer as another one, but for what calls bring.
+// Copies the parameters of a layer, without the tensors of a call.
 void take_parameters(random_layer<float>& to, const random_layer<float>& from) {
   for (auto& [name, values] : to.data)
     if (name != "x" && name != "dy") values = from.data.at(name), to.views.at(name).data = values.data();

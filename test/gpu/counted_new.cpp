@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every allocation of the program that holds the GPU tests is counted.
+// Counts every allocation of the program that contains the GPU tests.
 #include <atomic>
 #include <cstdlib>
 #include <new>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embeddings: the gradient of a table is the sum of the rows that were looked up, by chains of the tokens of each id.
+// Embeddings: the gradient of a table sums the rows of each id in a fixed order.
 #include "gpu.h"
 
 using namespace test;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gates and their gradients as one pass: by the kernels that know them, by the one that decodes the steps, and on rows that
-// neither takes eight at a time, against the formula.
+// Gates and their gradients as one pass over the elements: by their own kernels, by the kernel that interprets the
+// steps, and on rows that are no multiple of eight elements, against the formula.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/launchers.cuh>
-#include <graft/backend/cuda/memory.h>
+#include <graft/backend/gpu/dispatch/launchers.cuh>
+#include <graft/backend/gpu/runtime/device_memory.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,9 +22,9 @@ using bf = __nv_bfloat16;
 
 struct operands {
   long long rows, width;
-  std::vector<std::vector<float>> numbers;  // as they are stored
-  std::vector<float> factors[2];            // of the columns
-  std::deque<cuda::buffer> memory;          // three of all elements, a one, the factors
+  std::vector<std::vector<float>> numbers;  // after rounding to the storage type
+  std::vector<float> factors[2];            // one per column
+  std::deque<gpu::buffer> memory;           // three full operands, the scalar 1, the factors
   operands(long long r, long long w) : rows(r), width(w) {
     std::mt19937 engine(7);
     std::normal_distribution<float> normal(0, 2);
@@ -47,14 +47,14 @@ struct operands {
     REQUIRE(cudaMemcpy(memory.back().data(), from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice) ==
             cudaSuccess);
   }
-  cuda::tensor<float> at(int k) const {
+  gpu::tensor<float> at(int k) const {
     return {{memory[static_cast<std::size_t>(k)].data(), k >= 3 ? dtype::f32 : dtype::bf16},
             {1, 1, k >= 3 ? 1 : rows, k == 3 ? 1 : width}};
   }
 };
-// The expression of `steps`, with the operands in this order.
-template <class Steps> cuda::expression written(const operands& with, const std::vector<int>& order) {
-  cuda::expression e{};
+// The expression with these steps and the operands in this order.
+template <class Steps> gpu::expression written(const operands& with, const std::vector<int>& order) {
+  gpu::expression e{};
   for (int k = 0; k < Steps::count; ++k) e.step[e.steps++] = Steps::at(k);
   for (const int k : order) {
     e.operand[e.operands] = with.at(k).p;
@@ -63,17 +63,17 @@ template <class Steps> cuda::expression written(const operands& with, const std:
   }
   return e;
 }
-std::vector<float> evaluated(const cuda::expression& e, long long rows, long long width, dtype type) {
-  cuda::buffer memory;
+std::vector<float> evaluated(const gpu::expression& e, long long rows, long long width, dtype type) {
+  gpu::buffer memory;
   const long long n = rows * width;
   REQUIRE(bool(memory.reserve(4 * n)));
-  const cuda::tensor<float> out{{memory.data(), type}, {1, 1, rows, width}};
-  const long long before = cuda::launch_count();
-  const cuda::launchers by = cuda::all_launchers<__nv_bfloat16>();
+  const gpu::tensor<float> out{{memory.data(), type}, {1, 1, rows, width}};
+  const long long before = gpu::launch_count();
+  const gpu::launchers by = gpu::all_launchers<__nv_bfloat16>();
   const status done = by.expression(nullptr, by.sums, e, out, out);
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
-  CHECK(cuda::launch_count() == before + 1);
+  CHECK(gpu::launch_count() == before + 1);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   std::vector<float> y(static_cast<std::size_t>(n));
   std::vector<bf> narrow(y.size());
@@ -84,7 +84,7 @@ std::vector<float> evaluated(const cuda::expression& e, long long rows, long lon
 }
 template <class Steps, class Formula>
 void check(const operands& with, const std::vector<int>& order, const Formula& formula) {
-  const cuda::expression e = written<Steps>(with, order);
+  const gpu::expression e = written<Steps>(with, order);
   const std::vector<float> narrow = evaluated(e, with.rows, with.width, dtype::bf16),
                            wide = evaluated(e, with.rows, with.width, dtype::f32);
   double worst_narrow = 0, worst_wide = 0;
@@ -92,8 +92,8 @@ void check(const operands& with, const std::vector<int>& order, const Formula& f
     const std::size_t column = i % static_cast<std::size_t>(with.width);
     const bool scaled = std::find(order.begin(), order.end(), 4) != order.end();
     const float p = scaled ? with.factors[0][column] : 1, q = scaled ? with.factors[1][column] : 1;
-    // What cancels in a gradient near its zero is a fifth of the product of the other factors, known to four units of
-    // float's last place. Without factors the operands are too coarse to come so near.
+    // A gradient near its zero is the difference of two terms, each up to a fifth of the product of the other factors
+    // and exact to four units in the last place of float. Without factors the operands are too coarse for such a case.
     const double terms =
         scaled ? 1 + 10 * std::abs(static_cast<double>(q * with.numbers[1][i] * with.numbers[2][i])) : 1;
     const double want = formula(static_cast<double>(p * with.numbers[0][i]),
@@ -119,19 +119,19 @@ TEST_CASE("gpu: gates and their gradients as one pass") {
     const auto by_first = [&](double a, double b, double t) {
       return t * b * (sigmoid(a) + a * sigmoid(a) * (1 - sigmoid(a)));
     };
-    check<cuda::silu_gate>(with, {0, 1}, gate);
-    check<cuda::silu_gate_by_second>(with, {2, 0}, by_second);
-    check<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}, by_first);
-    check<cuda::scaled_gate>(with, {0, 4, 1, 5}, gate);
-    check<cuda::scaled_gate_by_second>(with, {2, 0, 4}, by_second);
-    check<cuda::scaled_gate_by_first>(with, {2, 1, 5, 0, 4, 3}, by_first);
+    check<gpu::swiglu>(with, {0, 1}, gate);
+    check<gpu::swiglu_grad_up>(with, {2, 0}, by_second);
+    check<gpu::swiglu_grad_gate>(with, {2, 1, 0, 3}, by_first);
+    check<gpu::scaled_swiglu>(with, {0, 4, 1, 5}, gate);
+    check<gpu::scaled_swiglu_grad_up>(with, {2, 0, 4}, by_second);
+    check<gpu::scaled_swiglu_grad_gate>(with, {2, 1, 5, 0, 4, 3}, by_first);
   }
 }
-TEST_CASE("gpu: a residual that is computed again is the sum with a scaled row") {
+TEST_CASE("gpu: recomputing a residual gives the sum with a scaled row") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
   const operands with(37, 256);
-  const std::vector<float> found = evaluated(written<cuda::scaled_residual>(with, {2, 0, 4}), 37, 256, dtype::bf16),
-                           sums = evaluated(written<cuda::sum_of_three>(with, {0, 1, 2}), 37, 256, dtype::bf16);
+  const std::vector<float> found = evaluated(written<gpu::scaled_residual>(with, {2, 0, 4}), 37, 256, dtype::bf16),
+                           sums = evaluated(written<gpu::sum_of_three>(with, {0, 1, 2}), 37, 256, dtype::bf16);
   double worst = 0, worst_sum = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
     const double x = static_cast<double>(with.numbers[2][i]),
@@ -147,15 +147,15 @@ TEST_CASE("gpu: a residual that is computed again is the sum with a scaled row")
   }
   CHECK(worst_sum < 4.2e-3);
 }
-// Of each row, or of each column, twice.
+// Sums each row, or each column, twice.
 template <class Steps> void check_sums(const operands& with, const std::vector<int>& order, bool of_rows) {
   const long long results = of_rows ? with.rows : with.width;
-  cuda::buffer memory;
+  gpu::buffer memory;
   REQUIRE(bool(memory.reserve(4 * results)));
-  cuda::tensor<float> of, out;
-  of.d[2] = with.rows, of.d[3] = with.width, out.p = cuda::cells<float>(memory.as<float>());
+  gpu::tensor<float> of, out;
+  of.d[2] = with.rows, of.d[3] = with.width, out.p = gpu::element_ptr<float>(memory.as<float>());
   out.d[2] = of_rows ? results : 1, out.d[3] = of_rows ? 1 : results;
-  const cuda::launchers by = cuda::all_launchers<bf>();
+  const gpu::launchers by = gpu::all_launchers<bf>();
   std::vector<float> sums[2];
   for (std::vector<float>& found : sums) {
     found.resize(static_cast<std::size_t>(results));
@@ -178,11 +178,11 @@ template <class Steps> void check_sums(const operands& with, const std::vector<i
     worst = std::max(worst, std::abs(static_cast<double>(sums[0][k]) - want[k]) / size[k]);
   CHECK(worst < 2e-6);
 }
-using product_of_two = cuda::known_steps<cuda::reading(0), cuda::reading(1), cuda::doing(op::mul)>;
-using product_of_three =
-    cuda::known_steps<cuda::reading(0), cuda::reading(1), cuda::doing(op::mul), cuda::reading(2), cuda::doing(op::mul)>;
+using product_of_two = gpu::fixed_steps<gpu::read_step(0), gpu::read_step(1), gpu::op_step(op::mul)>;
+using product_of_three = gpu::fixed_steps<gpu::read_step(0), gpu::read_step(1), gpu::op_step(op::mul),
+                                          gpu::read_step(2), gpu::op_step(op::mul)>;
 
-TEST_CASE("gpu: sums of an expression, of each row and of each column, are right and the same every time") {
+TEST_CASE("gpu: sums of an expression over rows and over columns are correct and bitwise repeatable") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
   for (const auto& [rows, width] : {std::pair{1LL, 8LL},
                                     {37LL, 256LL},
@@ -196,56 +196,54 @@ TEST_CASE("gpu: sums of an expression, of each row and of each column, are right
       const operands with(rows, width);
       check_sums<product_of_two>(with, {0, 4}, of_rows);
       check_sums<product_of_three>(with, {0, 1, 4}, of_rows);
-      check_sums<cuda::sum_of_three>(with, {0, 1, 2}, of_rows);
+      check_sums<gpu::sum_of_three>(with, {0, 1, 2}, of_rows);
     }
 }
-TEST_CASE("gpu: both gradients of a gate in one pass have the bits of a pass for each") {
+TEST_CASE("gpu: both gradients of a gate in one pass have the bits of two passes") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
-  using first = cuda::known_gate_by_second::kernel;
-  using second = cuda::known_gate_by_first::kernel;
+  using first = gpu::fixed_swiglu_grad_up::kernel;
+  using second = gpu::fixed_swiglu_grad_gate::kernel;
   const operands with(300, 512);
   const std::size_t n = 300 * 512;
-  cuda::buffer memory;
+  gpu::buffer memory;
   REQUIRE(bool(memory.reserve(static_cast<long long>(4 * n))));
   bf* const at = memory.as<bf>();
   const first one{{with.at(2).p, with.at(0).p}, {at, dtype::bf16}, 512};
   const second other{{with.at(2).p, with.at(1).p, with.at(0).p, with.at(3).p}, {at + n, dtype::bf16}, 512};
-  REQUIRE(
-      bool(cuda::each(nullptr, static_cast<long long>(n / 8), cuda::known_pair<first, second>{one, other}, "both")));
+  REQUIRE(bool(gpu::each(nullptr, static_cast<long long>(n / 8), gpu::fixed_pair<first, second>{one, other}, "both")));
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   std::vector<bf> both(2 * n);
   REQUIRE(cudaMemcpy(both.data(), at, 4 * n, cudaMemcpyDeviceToHost) == cudaSuccess);
-  const std::vector<float> by_second =
-                               evaluated(written<cuda::silu_gate_by_second>(with, {2, 0}), 300, 512, dtype::bf16),
+  const std::vector<float> by_second = evaluated(written<gpu::swiglu_grad_up>(with, {2, 0}), 300, 512, dtype::bf16),
                            by_first =
-                               evaluated(written<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}), 300, 512, dtype::bf16);
+                               evaluated(written<gpu::swiglu_grad_gate>(with, {2, 1, 0, 3}), 300, 512, dtype::bf16);
   bool same = true;
   for (std::size_t i = 0; i < n; ++i)
     same = same && __bfloat162float(both[i]) == by_second[i] && __bfloat162float(both[n + i]) == by_first[i];
   CHECK(same);
 }
-TEST_CASE("gpu: the kernels of known gates take what they are for, and nothing else") {
+TEST_CASE("gpu: the kernels of fixed gates match their expressions only") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
   const operands with(4, 16);
-  cuda::buffer memory;
+  gpu::buffer memory;
   REQUIRE(bool(memory.reserve(4 * 64)));
-  const auto takes = [&](const cuda::expression& e, dtype type) {
-    cuda::expression_eights<true> f{e, {memory.data(), type}, 16, {}};
+  const auto takes = [&](const gpu::expression& e, dtype type) {
+    gpu::expression_vec8<true> f{e, {memory.data(), type}, 16, {}};
     const unsigned size[4] = {1, 1, 4, 16};
     REQUIRE(f.take(size));
-    const result<bool> known = cuda::evaluate_known<__nv_bfloat16>(nullptr, f, 8);
+    const result<bool> known = gpu::evaluate_fixed<__nv_bfloat16>(nullptr, f, 8);
     return known && *known;
   };
-  CHECK(takes(written<cuda::silu_gate>(with, {0, 1}), dtype::bf16));
-  CHECK(takes(written<cuda::silu_gate_by_second>(with, {2, 0}), dtype::bf16));
-  CHECK(takes(written<cuda::silu_gate_by_first>(with, {2, 1, 0, 3}), dtype::bf16));
-  CHECK(takes(written<cuda::scaled_residual>(with, {2, 0, 4}), dtype::bf16));
-  CHECK(takes(written<cuda::sum_of_three>(with, {0, 1, 2}), dtype::bf16));
-  CHECK(takes(written<cuda::scaled_gate>(with, {0, 4, 1, 5}), dtype::bf16));
-  CHECK(takes(written<cuda::scaled_gate_by_second>(with, {2, 0, 4}), dtype::bf16));
-  CHECK(takes(written<cuda::scaled_gate_by_first>(with, {2, 1, 5, 0, 4, 3}), dtype::bf16));
-  CHECK(!takes(written<cuda::scaled_gate>(with, {0, 1, 2, 4}), dtype::bf16));  // all elements in the place of a row
-  CHECK(!takes(written<cuda::silu_gate>(with, {0, 1}), dtype::f16));
-  CHECK(!takes(written<cuda::silu_gate>(with, {0, 3}), dtype::bf16));  // a number in the place of a row
+  CHECK(takes(written<gpu::swiglu>(with, {0, 1}), dtype::bf16));
+  CHECK(takes(written<gpu::swiglu_grad_up>(with, {2, 0}), dtype::bf16));
+  CHECK(takes(written<gpu::swiglu_grad_gate>(with, {2, 1, 0, 3}), dtype::bf16));
+  CHECK(takes(written<gpu::scaled_residual>(with, {2, 0, 4}), dtype::bf16));
+  CHECK(takes(written<gpu::sum_of_three>(with, {0, 1, 2}), dtype::bf16));
+  CHECK(takes(written<gpu::scaled_swiglu>(with, {0, 4, 1, 5}), dtype::bf16));
+  CHECK(takes(written<gpu::scaled_swiglu_grad_up>(with, {2, 0, 4}), dtype::bf16));
+  CHECK(takes(written<gpu::scaled_swiglu_grad_gate>(with, {2, 1, 5, 0, 4, 3}), dtype::bf16));
+  CHECK(!takes(written<gpu::scaled_swiglu>(with, {0, 1, 2, 4}), dtype::bf16));  // a full operand instead of a row
+  CHECK(!takes(written<gpu::swiglu>(with, {0, 1}), dtype::f16));
+  CHECK(!takes(written<gpu::swiglu>(with, {0, 3}), dtype::bf16));  // a scalar instead of a row
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the GPU backend share: skipping where there is no GPU, shapes, and distances.
+// Shared by the tests of the GPU backend: skipping without a GPU, shapes, and distances.
 #pragma once
 #include <doctest/doctest.h>
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>
-#include <graft/run/layer.h>
+#include <graft/run/cpu_layer.h>
 
 #include <cstdio>
 
@@ -13,7 +13,7 @@
 
 namespace test {
 
-// True where there is nothing to run on; says so once, in words that the test runner looks for.
+// True if there is no GPU; prints the reason once, in words that make the test runner skip the test.
 inline bool no_gpu() {
   static const std::string why = why_no_gpu();
   static const bool said = !why.empty() && std::printf("no GPU: %s\n", why.c_str()) > 0;
@@ -24,7 +24,7 @@ inline float rounded(float v, dtype t) {
   return t == dtype::bf16 ? widen(narrow(v)) : t == dtype::f16 ? widen(narrow_to_f16(v)) : v;
 }
 
-// ‖a - b‖ / ‖b‖; infinite where a value is not a number.
+// ‖a - b‖ / ‖b‖; infinite if a value is NaN.
 inline double distance(const std::vector<float>& a, const std::vector<double>& b) {
   double d = 0, n = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
@@ -50,7 +50,7 @@ inline random_layer<float> representable(const layer_graphs& g, const sizes& s, 
   }
   return l;
 }
-// The same numbers in double through the CPU's literal graph.
+// y in double by the CPU's eager graph.
 inline std::vector<double> reference(const random_layer<float>& l, bool adapter = true) {
   random_layer<double> d(l.graphs, l.shape);
   for (auto& [name, values] : d.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());

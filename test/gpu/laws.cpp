@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The laws of test/run/laws.cpp on the GPU, in float: for every method on every kind of layer, with no adapter by name.
-// And what is launched is what the plan says.
+// The laws of test/run/laws.cpp on the GPU, in float, for every method on every kind of layer. The number of launches
+// must be that of the plan.
 #include "gpu.h"
 
 using namespace test;
@@ -28,7 +28,7 @@ void differentiates(const combination& c, const random_layer<float>& l, gpu_laye
   status s = ok;
   for (int i = 0; s && i < 2; ++i) s = g.backward(l.x(), l.dy(), has_dx ? into(dx) : mutable_view{}, into_ours);
   INFO(std::string(s.message()));
-  REQUIRE(bool(s));  // the first call binds the backward pass, the second only launches it
+  REQUIRE(bool(s));  // the first call binds the backward pass, the second one only launches it
   CHECK(g.launched() == g.planned(true, l.x().size[0]));
   if (has_dx) CHECK(difference(dx, theirs_dx) < 5 * tolerance);
   for (std::size_t i = 0; i < ours.size(); ++i) {
@@ -68,17 +68,17 @@ void obeys(const combination& c, const sizes& shape, mode how) {
   view from = l.views.at("weight");
   from.data = ours.data();
   REQUIRE(bool(g.unmerge("weight", from, into(back))));
-  CHECK(difference(back, l.data.at("weight")) < 2e-4);  // an inverse formula divides by what may be small
+  CHECK(difference(back, l.data.at("weight")) < 2e-4);  // an inverse formula may divide by small numbers
 }
 
 }  // namespace
 
-TEST_CASE("gpu: every method computes what the formula says, forward and backward, merges, unmerges, can be disabled") {
+TEST_CASE("gpu: every method equals its formula, forward and backward, merges, unmerges and can be disabled") {
   if (no_gpu()) return;
   for (const combination& c : every_combination())
     for (const mode how : {mode::fused, mode::eager}) obeys(c, usual_sizes(), how);
 }
-TEST_CASE("gpu: the same with sizes that are a multiple of nothing") {
+TEST_CASE("gpu: the laws with sizes that are no multiple of a tile") {
   if (no_gpu()) return;
   for (const combination& c : every_combination()) obeys(c, ragged_sizes(), mode::fused);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named adapters of a single layer on the GPU: none, one, several, disabled, replaced, removed, combined, each against what
-// it must be by its formula.
+// Named adapters of a single layer on the GPU: none, one, several, disabled, replaced, removed, combined, each compared
+// with its formula.
 #include <doctest/doctest.h>
 #include <graft/io/hf/layer_adapters.h>
-#include <graft/model/on_cuda.cuh>
+#include <graft/model/on_gpu.cuh>
 
 #include <cmath>
 #include <cstdio>
@@ -15,8 +15,8 @@ namespace hf = graft::io::hf;
 
 namespace {
 
-using engine = cuda::engine<float>;
-using names = named_adapters::names;
+using engine = gpu::engine<float>;
+using names = adapter_registry::names;
 constexpr long long out = 32, in = 64, rows = 5;
 const std::string folder = GRAFT_GOLDEN_DIR "/models/llama/";
 
@@ -27,7 +27,7 @@ std::vector<float> numbers(std::size_t n, float step) {
 }
 engine::queue with_kernels() {
   engine::queue q;
-  q.kernels = cuda::every_kernel_of<float>();
+  q.kernels = gpu::every_kernel_of<float>();
   return q;
 }
 void good(const status& s) {
@@ -38,8 +38,8 @@ struct gpu_layer {
   std::vector<float> w, x = numbers(rows * in, 0.11F);
   io::base_layer base;
   adapted_layer<engine> is{rules_of<linear_kind>(), false, {"model.layers.0.self_attn.v_proj"}, with_kernels()};
-  placed_tensors<engine> placed;
-  engine_rows<engine, dtype::f32> y;
+  device_tensors<engine> placed;
+  device_rows<engine, dtype::f32> y;
 
   explicit gpu_layer(std::vector<float> weight) : w(std::move(weight)) {
     base.out = out, base.in = in, base.shape = {out, in}, base.weight = view_of(w.data(), out, in);
@@ -48,15 +48,15 @@ struct gpu_layer {
   gpu_layer(const gpu_layer&) = delete;
   gpu_layer& operator=(const gpu_layer&) = delete;
   view there(const view& v) {
-    const result<view> made = placed.of(is.runs().queued(), v, dtype::f32, nullptr);
+    const result<view> made = placed.of(is.layer_executor().queued(), v, dtype::f32, nullptr);
     REQUIRE(bool(made));
     return *made;
   }
   std::vector<float> answer() {
     std::vector<float> here(rows * out);
-    good(y.reserve(is.runs().queued(), rows * out));
+    good(y.reserve(is.layer_executor().queued(), rows * out));
     good(is.forward(there(view_of(x.data(), rows, in)), y.into(rows, out)));
-    good(engine::fetch(is.runs().queued(), y.rows(rows, out), here.data()));
+    good(engine::fetch(is.layer_executor().queued(), y.rows(rows, out), here.data()));
     return here;
   }
   std::vector<float> with(const names& which) {
@@ -88,7 +88,7 @@ std::vector<float> merged(std::vector<float> w, const adapter_set& lora) {
 
 }  // namespace
 
-TEST_CASE("named adapters of a layer on the GPU") {
+TEST_CASE("gpu: named adapters of a layer") {
   const std::string why = test::why_no_gpu();
   if (!why.empty()) std::printf("no GPU: %s\n", why.c_str());
   if (!why.empty()) return;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws of whole models on the GPU: what is captured gives the bits of what is not, a batch the tokens of its sequences one
-// by one, a cache the logits of a full forward, and every run the same bits. Tokens are chosen as on the CPU. That the
-// numbers are PEFT's is what `golden` shows.
+// Laws of whole models on the GPU: captured steps give the bits of others, a batch gives the tokens of its sequences
+// one by one, a KV cache gives the logits of a full forward, and every run gives the same bits. Sampling equals the
+// CPU's. `golden` compares the numbers with PEFT's.
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/generate.h>
-#include <graft/model/on_cuda.cuh>
+#include <graft/model/on_gpu.cuh>
 #include <graft/model/trainer.h>
 
 #include <cmath>
@@ -21,8 +21,8 @@ using namespace graft;
 
 namespace {
 
-using wide = cuda::engine<float>;
-using narrow_type = cuda::engine<__nv_bfloat16>;
+using wide = gpu::engine<float>;
+using narrow_type = gpu::engine<__nv_bfloat16>;
 const std::string models = GRAFT_GOLDEN_DIR "/models/";
 
 bool no_gpu() {
@@ -49,11 +49,11 @@ const sequences prompts{{5, 9, 200, 31}, {7}, {100, 101, 102, 103, 104, 105, 106
 template <class Engine>
 sequences generated(causal_lm<Engine>& model, const sequences& from, const sampling_settings& how, step_mode steps) {
   generation_settings all;
-  all.sampling = how, all.new_tokens = 20;
+  all.sampling = how, all.max_new_tokens = 20, all.eos_tokens = no_eos_tokens;
   auto g = generator<Engine>::make(model, all, static_cast<int>(from.size()), 40, steps);
   REQUIRE(bool(g));
   sequences out;
-  for (int round = 0; round < 2; ++round) {  // the second one finds what the first one captured
+  for (int round = 0; round < 2; ++round) {  // the second round replays what the first one captured
     const auto made = g->run(from);
     INFO(std::string(made.message()));
     REQUIRE(bool(made));
@@ -75,22 +75,24 @@ TEST_CASE_TEMPLATE("gpu models: captured or not, in a batch or alone, the same t
     for (const sampling_settings& how : {sampling_settings{}, sampling_settings{true, 0.8, 20, 0.9, 1.3, 3}}) {
       const sequences together = generated(model, prompts, how, step_mode::standard);
       CHECK(generated(model, prompts, how, step_mode::reduce_overhead) == together);
-      if (how.sample) continue;  // a draw knows the number of its sequence
+      if (how.sample) continue;  // a random draw depends on the number of its sequence
+      for (const sampling_settings& cold : {sampling_settings{true, 0, 20, 0.9, 1, 3}, {true, 0.8, 0, 0, 1, 3}})
+        CHECK(generated(model, prompts, cold, step_mode::reduce_overhead) == together);
       for (std::size_t i = 0; i < prompts.size(); ++i)
         CHECK(generated(model, {prompts[i]}, how, step_mode::reduce_overhead)[0] == together[i]);
     }
   }
 }
 
-TEST_CASE_TEMPLATE("gpu models: a step that was queued ahead counts only where it is the one that should run", Engine,
-                   wide, narrow_type) {
+TEST_CASE_TEMPLATE("gpu models: a step that was queued early is used only if it is the next one", Engine, wide,
+                   narrow_type) {
   if (no_gpu()) return;
   auto model = tuned<Engine>("llama", "lora");
   std::vector<float> logits(static_cast<std::size_t>(model.config().vocabulary));
-  // Sequences end in turn, somebody else runs rows of his own, and the adapter is switched off on the way.
+  // Sequences end one after the other, another call runs other rows, and the adapter is disabled in between.
   const auto tokens = [&](step_mode steps, int disturbed) {
     generation_settings how;
-    how.new_tokens = 24;
+    how.max_new_tokens = 24, how.eos_tokens = no_eos_tokens;
     auto g = generator<Engine>::make(model, how, 3, 40, steps);
     REQUIRE(bool(g));
     sequences all;
@@ -99,7 +101,7 @@ TEST_CASE_TEMPLATE("gpu models: a step that was queued ahead counts only where i
       const auto out = g->run(prompts, [&](std::size_t i, std::int64_t) {
         ++made[i];
         if (i == 0 && disturbed == 1 && made[0] % 5 == 3) {
-          const row_run other[] = {{prompts[2], 0, 0}};
+          const sequence_chunk other[] = {{prompts[2], 0, 0}};
           CHECK(bool(model.logits(other, logits, true)));
         }
         if (i == 0 && disturbed == 2 && (made[0] == 7 || made[0] == 15)) model.enable(made[0] == 15);
@@ -116,13 +118,15 @@ TEST_CASE_TEMPLATE("gpu models: a step that was queued ahead counts only where i
     CHECK(tokens(step_mode::reduce_overhead, disturbed) == expected);
     CHECK((disturbed != 1 || expected == tokens(step_mode::standard, 0)));
   }
-  // To the last place of the cache.
+  // Runs to the last slot of the cache.
+  generation_settings endless;
+  endless.eos_tokens = no_eos_tokens;
   for (const step_mode steps : {step_mode::standard, step_mode::reduce_overhead}) {
-    auto g = generator<Engine>::make(model, {}, 3, 12, steps);
+    auto g = generator<Engine>::make(model, endless, 3, 12, steps);
     REQUIRE(bool(g));
     const auto out = g->run(prompts);
     REQUIRE(bool(out));
-    for (const generated_sequence& s : *out) CHECK((s.tokens.size() == 12 && s.why == stop_reason::no_room));
+    for (const generated_sequence& s : *out) CHECK((s.tokens.size() == 12 && s.why == stop_reason::cache_full));
   }
 }
 
@@ -131,7 +135,7 @@ TEST_CASE("gpu models: prompts of many lengths leave no more device memory than 
   auto model = tuned<narrow_type>("llama", "lora");
   const auto generate = [&](int sequences, int prompt) {
     generation_settings how;
-    how.new_tokens = 3, how.prefill_chunk_size = 64;
+    how.max_new_tokens = 3, how.prefill_chunk_size = 64, how.eos_tokens = no_eos_tokens;
     auto g = generator<narrow_type>::make(model, how, sequences, prompt + 4, step_mode::reduce_overhead);
     REQUIRE(bool(g));
     REQUIRE(bool(g->run(std::vector(static_cast<std::size_t>(sequences), std::vector<std::int64_t>(prompt, 7)))));
@@ -149,7 +153,7 @@ TEST_CASE("gpu models: prompts of many lengths leave no more device memory than 
   CHECK(model.programs().count() == programs);
 }
 
-TEST_CASE("gpu models: prompts that go through in pieces give the tokens of whole ones") {
+TEST_CASE("gpu models: prompts that are processed in chunks give the tokens of whole ones") {
   using Engine = wide;
   if (no_gpu()) return;
   auto model = tuned<Engine>("llama", "lora");
@@ -157,7 +161,7 @@ TEST_CASE("gpu models: prompts that go through in pieces give the tokens of whol
   sequences expected;
   for (const int piece : {4096, 1, 16, 50}) {
     generation_settings how;
-    how.new_tokens = 8, how.prefill_chunk_size = piece;
+    how.max_new_tokens = 8, how.prefill_chunk_size = piece, how.eos_tokens = no_eos_tokens;
     auto g = generator<Engine>::make(model, how, 3, 100, step_mode::reduce_overhead);
     REQUIRE(bool(g));
     const auto made = g->run(long_ones);
@@ -169,7 +173,7 @@ TEST_CASE("gpu models: prompts that go through in pieces give the tokens of whol
   }
 }
 
-TEST_CASE("gpu models: tokens are chosen as on the CPU") {
+TEST_CASE("gpu models: sampling equals the CPU's") {
   if (no_gpu()) return;
   auto model = tuned<wide>("llama", "lora");
   for (const sampling_settings& how :
@@ -182,7 +186,7 @@ TEST_CASE("gpu models: tokens are chosen as on the CPU") {
     for (std::size_t i = 0; i < made.size(); ++i)
       for (std::size_t n = prompts[i].size(); n < made[i].size(); ++n) {
         const auto history = std::span(made[i]).first(n);
-        const row_run run[] = {{history, 0, 0}};
+        const sequence_chunk run[] = {{history, 0, 0}};
         REQUIRE(bool(model.logits(run, logits, true)));
         const result<int> next = host.next(logits, history, i);
         REQUIRE(bool(next));
@@ -191,15 +195,15 @@ TEST_CASE("gpu models: tokens are chosen as on the CPU") {
   }
 }
 
-TEST_CASE_TEMPLATE("gpu models: runs repeat in bits, forward and in training", Engine, wide, narrow_type) {
+TEST_CASE_TEMPLATE("gpu models: runs are bitwise repeatable, forward and in training", Engine, wide, narrow_type) {
   if (no_gpu()) return;
   for (const auto& [family, adapter] : {std::pair{"llama", "lora"}, std::pair{"mistral", "lora_all_linear"}}) {
     INFO(std::string(family));
     std::vector<float> logits[3];
     std::vector<double> losses[3];
-    for (int round = 0; round < 3; ++round) {  // the third one computes blocks again instead of keeping values
+    for (int round = 0; round < 3; ++round) {  // the third round recomputes blocks instead of saving tensors
       auto model = tuned<Engine>(family, adapter);
-      std::vector<row_run> runs;
+      std::vector<sequence_chunk> runs;
       std::size_t rows = 0;
       for (const auto& p : prompts) runs.push_back({p, 0, 0}), rows += p.size();
       logits[round].resize(rows * static_cast<std::size_t>(model.config().vocabulary));
@@ -219,11 +223,11 @@ TEST_CASE_TEMPLATE("gpu models: runs repeat in bits, forward and in training", E
   }
 }
 
-// A small Llama whose heads the kernels for whole models take.
+// A small Llama whose head size the attention kernels support.
 causal_lm<narrow_type> wide_heads(const char* adapter) {
   model_config c;
-  c.vocabulary = 96, c.width = c.embedding_width = 256, c.inner = 512, c.layers = 2;
-  c.heads = 4, c.key_heads = 2, c.head_size = 64, c.positions = 256, c.window.assign(2, 0);
+  c.vocabulary = 96, c.hidden_size = c.embedding_width = 256, c.intermediate_size = 512, c.layers = 2;
+  c.heads = 4, c.kv_heads = 2, c.head_dim = 64, c.positions = 256, c.window.assign(2, 0);
   c.norm_eps = 1e-5, c.attention_scale = 1.0 / 8;
   model_weights w;
   auto memory = std::make_shared<std::deque<std::vector<float>>>();
@@ -248,10 +252,10 @@ causal_lm<narrow_type> wide_heads(const char* adapter) {
   INFO(std::string(model.message()));
   REQUIRE(bool(model));
   const bool turns = std::string_view(adapter) == "oft";
-  std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_word("all-linear")},
+  std::vector<std::pair<std::string, io::json>> with{{"target_modules", io::json_string("all-linear")},
                                                      {"r", io::json_number(turns ? 0 : 8)}};
   if (turns) with.push_back({"oft_block_size", io::json_number(32)});
-  if (std::string_view(adapter) == "dora") with.push_back({"use_dora", io::json_flag(true)});
+  if (std::string_view(adapter) == "dora") with.push_back({"use_dora", io::json_bool(true)});
   if (std::string_view(adapter) == "dropped") with.push_back({"lora_dropout", io::json_number(0.3)});
   const auto config = io::make_adapter_config(turns ? "OFT" : "LORA", {}, with);
   REQUIRE(bool(config));
@@ -261,7 +265,7 @@ causal_lm<narrow_type> wide_heads(const char* adapter) {
   REQUIRE(bool(model->set_adapters(made->set)));
   return std::move(*model);
 }
-TEST_CASE("gpu models: norms inside products give what launches of their own give, and take none") {
+TEST_CASE("gpu models: norms fused into GEMMs give the results of separate launches, and need none") {
   if (no_gpu()) return;
   for (const char* adapter : {"lora", "dora", "oft"}) {
     auto model = wide_heads(adapter);
@@ -270,12 +274,12 @@ TEST_CASE("gpu models: norms inside products give what launches of their own giv
     std::vector<float> logits[2];
     long long launches[2] = {};
     for (const std::size_t rows : {std::size_t{16}, std::size_t{17}}) {
-      const std::vector<row_run> runs{{std::span<const std::int64_t>(many).first(rows), 0, 0}};
+      const std::vector<sequence_chunk> runs{{std::span<const std::int64_t>(many).first(rows), 0, 0}};
       logits[rows - 16].resize(rows * 96);
       REQUIRE(bool(model.logits(runs, logits[rows - 16])));  // binds
-      const long long before = cuda::launch_count();
+      const long long before = gpu::launch_count();
       REQUIRE(bool(model.logits(runs, logits[rows - 16])));
-      launches[rows - 16] = cuda::launch_count() - before;
+      launches[rows - 16] = gpu::launch_count() - before;
     }
     CHECK(launches[1] - launches[0] >= 4);
     float most = 0, apart = 0;
@@ -284,19 +288,19 @@ TEST_CASE("gpu models: norms inside products give what launches of their own giv
     CHECK(apart < 2e-2F * most);
   }
 }
-TEST_CASE("gpu models: gradients from what forward kept are those of blocks that are computed again") {
+TEST_CASE("gpu models: gradients from saved tensors equal those of recomputed blocks") {
   if (no_gpu()) return;
   std::vector<std::int64_t> first(150), second(70);
   for (std::size_t i = 0; i < first.size(); ++i) first[i] = static_cast<std::int64_t>(i * 37 % 96);
   for (std::size_t i = 0; i < second.size(); ++i) second[i] = static_cast<std::int64_t>(i * 29 % 96);
-  const std::vector<labelled_sequence> batch{{first}, {second}};
+  const std::vector<labeled_sequence> batch{{first}, {second}};
   for (const char* adapter : {"lora", "dora", "oft", "dropped"}) {
     INFO(std::string(adapter));
     auto model = wide_heads(adapter);
     std::vector<float> found[2];
     long long kept[2] = {};
-    // Behind a step what follows from the parameters is another: both passes must have seen it. The second run begins with
-    // what the first one trained, and draws what its second call drew.
+    // After a step precomputed values change, and both passes must see it. The second run begins with the parameters
+    // that the first one trained, and draws the dropout mask of its second call.
     for (const bool again : {false, true}) {
       auto t = training_run<narrow_type>::make(model, {.checkpoint = again});
       INFO(std::string(t.message()));
@@ -311,13 +315,13 @@ TEST_CASE("gpu models: gradients from what forward kept are those of blocks that
         REQUIRE(bool(stepped));
       }
       t->clear();
-      const auto planned = t->kept_bytes(220);
+      const auto planned = t->saved_bytes(220);
       const auto loss = t->add(batch);
       INFO(std::string(loss.message()));
       REQUIRE(bool(loss));
       REQUIRE(bool(planned));
-      CHECK(t->held_bytes() > 0);
-      CHECK(t->held_bytes() <= *planned);
+      CHECK(t->saved_allocation_bytes() > 0);
+      CHECK(t->saved_allocation_bytes() <= *planned);
       kept[again] = *planned;
       REQUIRE(bool(t->fetch()));
       for (const trained_parameter& p : t->on_host()) {
@@ -339,7 +343,7 @@ TEST_CASE("gpu models: gradients from what forward kept are those of blocks that
 
 TEST_CASE_TEMPLATE("gpu models: a training step gives the same bits captured or not", Engine, wide, narrow_type) {
   if (no_gpu()) return;
-  // Batches of the same lengths are replayed; the last one is of others, and the one before it is captured again.
+  // Batches with the same lengths are replayed; the last one has other lengths and is captured separately.
   const sequences data{
       {5, 9, 200, 31, 8, 77}, {100, 101, 102, 103, 104, 105}, {1, 2, 3, 4, 5, 6}, {9, 8, 7, 6, 5, 4, 3}};
   std::vector<double> numbers[2];
@@ -348,7 +352,7 @@ TEST_CASE_TEMPLATE("gpu models: a training step gives the same bits captured or 
     const auto k = static_cast<std::size_t>(mode);
     auto model = tuned<Engine>("llama", "lora");
     trainer_settings how{.steps = 12, .batch = 1, .clip = 0.01};
-    how.rate.warm_up = 3, how.mode = mode;
+    how.rate.warmup_steps = 3, how.mode = mode;
     auto t = trainer<Engine>::make(model, data, how);
     INFO(std::string(t.message()));
     REQUIRE(bool(t));
@@ -371,20 +375,20 @@ TEST_CASE_TEMPLATE("gpu models: a training step gives the same bits captured or 
   REQUIRE(!trained[0].empty());
   CHECK(trained[0] == trained[1]);
 }
-TEST_CASE("gpu models: what does not fit is an error before anything is launched") {
+TEST_CASE("gpu models: invalid calls are errors before anything is launched") {
   if (no_gpu()) return;
   auto model = tuned<wide>("llama", "");
   std::vector<float> logits(static_cast<std::size_t>(model.config().vocabulary));
   const std::vector<std::int64_t> beyond{1, model.config().vocabulary};
-  const row_run run[] = {{beyond, 0, 0}};
-  const long long before = cuda::launch_count();
+  const sequence_chunk run[] = {{beyond, 0, 0}};
+  const long long before = gpu::launch_count();
   CHECK(!model.logits(run, logits, true));
   generation_settings how;
-  how.new_tokens = 3;
+  how.max_new_tokens = 3, how.eos_tokens = no_eos_tokens;
   auto g = generator<wide>::make(model, how, 1, 4);
   REQUIRE(bool(g));
-  const long long made = cuda::launch_count();
+  const long long made = gpu::launch_count();
   CHECK(!g->run(sequences{{1, 2, 3, 4, 5}}));
   CHECK(before <= made);
-  CHECK(cuda::launch_count() == made);
+  CHECK(gpu::launch_count() == made);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms of long rows and their gradients by thread blocks give what a loop in double gives, and a row the same bits whatever
-// rows are beside it, few or many.
+// Norms of long rows and their gradients by thread blocks against a loop in double; a row has the same bits in every
+// batch, small or large.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/memory.h>
-#include <graft/backend/cuda/normalize_grad.cuh>
+#include <graft/backend/gpu/kernels/rowwise/norm_backward.cuh>
+#include <graft/backend/gpu/runtime/device_memory.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,11 +22,11 @@ namespace {
 using numbers = std::vector<float>;
 constexpr float eps = 1e-5F;
 
-// Numbers on the device, in float or bf16.
+// Arrays on the device, in float or bf16.
 struct memory_of_rows {
-  std::deque<cuda::buffer> all;
+  std::deque<gpu::buffer> all;
   bool narrow;
-  cuda::cells<float> put(const numbers& from) {
+  gpu::element_ptr<float> put(const numbers& from) {
     REQUIRE(bool(all.emplace_back().reserve(static_cast<long long>(4 * from.size()))));
     std::vector<__nv_bfloat16> rounded(from.size());
     for (std::size_t i = 0; narrow && i < from.size(); ++i) rounded[i] = __float2bfloat16(from[i]);
@@ -34,7 +34,7 @@ struct memory_of_rows {
                        from.size() * (narrow ? 2 : 4), cudaMemcpyHostToDevice) == cudaSuccess);
     return {all.back().data(), narrow ? dtype::bf16 : dtype::f32};
   }
-  numbers get(const cuda::cells<float>& from, std::size_t n) const {
+  numbers get(const gpu::element_ptr<float>& from, std::size_t n) const {
     numbers y(n);
     std::vector<__nv_bfloat16> rounded(n);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
@@ -44,16 +44,16 @@ struct memory_of_rows {
     return y;
   }
 };
-cuda::cells<float> small_number(memory_of_rows& to) {
+gpu::element_ptr<float> small_number(memory_of_rows& to) {
   const bool narrow = std::exchange(to.narrow, false);
-  const cuda::cells<float> at = to.put({eps});
+  const gpu::element_ptr<float> at = to.put({eps});
   to.narrow = narrow;
   return at;
 }
 struct long_rows {
   long long rows, n;
   bool rms, narrow;
-  numbers x, w, t, added;
+  numbers x, w, t, residual;
 
   numbers part(const numbers& of, long long first, long long count) const {
     return {of.begin() + first * n, of.begin() + (first + count) * n};
@@ -64,25 +64,25 @@ struct long_rows {
     on.narrow = narrow && !float_factors;
     const auto factors = on.put(w);
     on.narrow = narrow;
-    const cuda::normalized<float> f{{out, {1, 1, count, n}}, {in, {1, 1, count, n}}, small_number(on), rms, factors};
-    REQUIRE(bool(cuda::normalize(cuda::on_stream{nullptr}, f, "norm")));
+    const gpu::normalized<float> f{{out, {1, 1, count, n}}, {in, {1, 1, count, n}}, small_number(on), rms, factors};
+    REQUIRE(bool(gpu::normalize(gpu::on_stream{nullptr}, f, "norm")));
     return on.get(out, static_cast<std::size_t>(count * n));
   }
   numbers gradient(long long first, long long count) const {
     memory_of_rows on{{}, narrow};
     const auto in = on.put(part(x, first, count)), slope = on.put(part(t, first, count)),
-               sum = on.put(part(added, first, count)), factors = on.put(w), out = on.put(part(x, first, count));
-    const cuda::normalize_grads<float> f{{out, {1, 1, count, n}},
-                                         {in, {1, 1, count, n}},
-                                         small_number(on),
-                                         {slope, {1, 1, count, n}},
-                                         rms,
-                                         factors,
-                                         sum};
-    REQUIRE(bool(cuda::normalize_back(cuda::on_stream{nullptr}, f, "gradient of a norm")));
+               sum = on.put(part(residual, first, count)), factors = on.put(w), out = on.put(part(x, first, count));
+    const gpu::normalize_grads<float> f{{out, {1, 1, count, n}},
+                                        {in, {1, 1, count, n}},
+                                        small_number(on),
+                                        {slope, {1, 1, count, n}},
+                                        rms,
+                                        factors,
+                                        sum};
+    REQUIRE(bool(gpu::normalize_backward(gpu::on_stream{nullptr}, f, "gradient of a norm")));
     return on.get(out, static_cast<std::size_t>(count * n));
   }
-  // How far row r of both is from the formulas, of 1 + what is wanted.
+  // The errors of row r of y and dx against the formulas, relative to 1 + |expected|.
   std::pair<double, double> errors(long long r, const numbers& y, const numbers& dx) const {
     const auto at = [&](const numbers& v, long long c) { return static_cast<double>(v[static_cast<std::size_t>(c)]); };
     const auto count = static_cast<double>(n);
@@ -96,7 +96,7 @@ struct long_rows {
     }
     for (long long c = 0; c < n; ++c) {
       const double u = (at(x, r * n + c) - mean) * scale, want = u * at(w, c),
-                   slope = scale * (at(t, r * n + c) * at(w, c) - plain - u * along) + at(added, r * n + c);
+                   slope = scale * (at(t, r * n + c) * at(w, c) - plain - u * along) + at(residual, r * n + c);
       worst = std::max(worst, std::abs(at(y, r * n + c) - want) / (1 + std::abs(want)));
       worst_dx = std::max(worst_dx, std::abs(at(dx, r * n + c) - slope) / (1 + std::abs(slope)));
     }
@@ -116,7 +116,7 @@ TEST_CASE("gpu: norms of long rows and their gradients") {
         INFO(n, " columns, ", std::string(rms ? "rms" : "mean and variance"),
              std::string(narrow ? ", bf16" : ", float"));
         long_rows l{600, n, rms, narrow, {}, {}, {}, {}};
-        for (numbers* v : {&l.x, &l.t, &l.added, &l.w}) {
+        for (numbers* v : {&l.x, &l.t, &l.residual, &l.w}) {
           v->resize(static_cast<std::size_t>(v == &l.w ? n : l.rows * n));
           for (float& e : *v) e = narrow ? __bfloat162float(__float2bfloat16(normal(engine))) : normal(engine);
         }
@@ -127,7 +127,7 @@ TEST_CASE("gpu: norms of long rows and their gradients") {
           CHECK(error < (narrow ? 4e-3 : 5e-6));
           CHECK(error_dx < (narrow ? 4e-3 : 2e-5));
           CHECK(l.normalized(r, 1) == l.part(y, r, 1));
-          CHECK(l.normalized(r, 1, true) == l.part(y, r, 1));  // the same numbers
+          CHECK(l.normalized(r, 1, true) == l.part(y, r, 1));  // bitwise equal
           CHECK(l.gradient(r, 1) == l.part(dx, r, 1));
         }
       }

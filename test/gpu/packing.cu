@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Side branches packed several at once lie as they do when each matrix and its tiles are packed by a launch of their own.
+// Packing several low-rank branches in one launch gives the memory of packing each matrix and its tiles by its own
+// launch.
 #include <doctest/doctest.h>
-#include <graft/backend/cuda/packed.cuh>
+#include <graft/backend/gpu/kernels/gemm/packed_adapter.cuh>
 
 #include <cstdio>
 #include <cstring>
@@ -19,11 +20,11 @@ using bf = __nv_bfloat16;
 
 struct branch {
   int rank, first, all, in, out;
-  bool a_across, b_across, minus;
+  bool a_transposed, b_transposed, minus;
 };
 struct branches {
-  cuda::buffer numbers;  // A, B and the factor, in float
-  cuda::packed_adapter<bf> one_by_one, at_once;
+  gpu::buffer numbers;  // A, B and the factor, in float
+  gpu::packed_adapter<bf> one_by_one, at_once;
   branch of;
   explicit branches(const branch& b) : of(b) {
     std::mt19937 engine(static_cast<unsigned>(b.in));
@@ -36,16 +37,16 @@ struct branches {
   }
   float* a() const { return numbers.as<float>(); }
   float* b() const { return a() + of.rank * of.in; }
-  cuda::cells<float> factor() const { return b() + of.rank * of.out; }
+  gpu::element_ptr<float> factor() const { return b() + of.rank * of.out; }
   void pack_one_by_one() {
-    const cuda::pack_matrix<bf> left{a(), {},    one_by_one.a.as<bf>(), of.rank, of.in, of.first,
-                                     0,   of.in, of.a_across,           false},
-        right{b(), factor(), one_by_one.b.as<bf>(), of.out, of.rank, 0, of.first, of.all, of.b_across, of.minus};
-    REQUIRE(bool(cuda::each(nullptr, left.rows * left.cols, left, "A")));
-    REQUIRE(bool(cuda::each(nullptr, right.rows * right.cols, right, "B")));
-    REQUIRE(bool(cuda::tile_side<bf>(nullptr, one_by_one.tiles(of.out, of.in))));
+    const gpu::pack_matrix<bf> left{a(), {},    one_by_one.a.as<bf>(), of.rank, of.in, of.first,
+                                    0,   of.in, of.a_transposed,       false},
+        right{b(), factor(), one_by_one.b.as<bf>(), of.out, of.rank, 0, of.first, of.all, of.b_transposed, of.minus};
+    REQUIRE(bool(gpu::each(nullptr, left.rows * left.cols, left, "A")));
+    REQUIRE(bool(gpu::each(nullptr, right.rows * right.cols, right, "B")));
+    REQUIRE(bool(gpu::tile_branch<bf>(nullptr, one_by_one.tiles(of.out, of.in))));
   }
-  cuda::pack_side<bf> side() {
+  gpu::pack_branch<bf> pack_args() {
     return {a(),
             b(),
             factor(),
@@ -58,12 +59,12 @@ struct branches {
             of.all,
             of.in,
             of.out,
-            cuda::padded_rows(of.out),
-            of.a_across,
-            of.b_across,
+            gpu::padded_rows(of.out),
+            of.a_transposed,
+            of.b_transposed,
             of.minus};
   }
-  static bool same(const cuda::buffer& x, const cuda::buffer& y) {
+  static bool same(const gpu::buffer& x, const gpu::buffer& y) {
     std::vector<char> left(static_cast<std::size_t>(x.bytes())), right(left.size());
     REQUIRE(x.bytes() == y.bytes());
     REQUIRE(cudaMemcpy(left.data(), x.data(), left.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
@@ -74,7 +75,7 @@ struct branches {
 
 }  // namespace
 
-TEST_CASE("gpu: side branches packed at once") {
+TEST_CASE("gpu: low-rank branches packed in one launch") {
   if (const std::string why = test::why_no_gpu(); !why.empty()) return void(std::printf("no GPU: %s\n", why.c_str()));
   std::deque<branches> all;
   for (const branch& b : {branch{16, 0, 16, 256, 512, false, false, false},
@@ -82,9 +83,9 @@ TEST_CASE("gpu: side branches packed at once") {
                           {64, 0, 64, 200, 136, false, true, false},
                           {20, 16, 128, 264, 100, true, true, false}})
     all.emplace_back(b);
-  cuda::pack_many_sides<bf> many;
-  for (branches& b : all) b.pack_one_by_one(), many.side[many.sides++] = b.side();
-  REQUIRE(bool(cuda::each(nullptr, many.count(), many, "sides")));
+  gpu::pack_branches<bf> many;
+  for (branches& b : all) b.pack_one_by_one(), many.branch[many.branch_count++] = b.pack_args();
+  REQUIRE(bool(gpu::each(nullptr, many.count(), many, "sides")));
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   for (const branches& b : all) {
     INFO(b.of.in, " inputs, rank ", b.of.rank, " of ", b.of.all);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step on the GPU as a program runs it: captured in a CUDA graph, behind a change of its tensors, and two layers
-// on two streams at once. The sizes are those at which the gradients run beside the data gradient.
+// Training steps on the GPU as a program runs them: captured in a CUDA graph, after a change of tensors, and two layers
+// on two streams at once. At these sizes wgrads are fused into the dgrad.
 #include <doctest/doctest.h>
-#include <graft/cuda.h>
-#include <graft/model/table.h>
+#include <graft/gpu.h>
+#include <graft/model/method_table.h>
 
 #include <cmath>
 #include <cstring>
@@ -29,7 +29,7 @@ bool no_gpu() {
   return !why.empty();
 }
 struct device_tensor {
-  cuda::buffer memory;
+  gpu::buffer memory;
   long long rows, cols;
   dtype type;
   device_tensor(long long r, long long c, float scale, unsigned seed) : rows(r), cols(c), type(dtype::bf16) {
@@ -56,11 +56,11 @@ struct device_tensor {
   }
 };
 struct step {
-  cuda::executor<bf> layer;
+  gpu::executor<bf> layer;
   cudaStream_t stream = nullptr;
   device_tensor w, a, b, m, x, dy, y, dx, da, db, dm;
   bool with_magnitude;
-  // With a large rank and fewer inputs than tokens the adapter is in a copy of the weight.
+  // With a large rank and fewer inputs than tokens the adapter is folded into a copy of the weight.
   step(const char* method, long long rank, unsigned seed, long long in = ::in)
       : layer(test::graphs_for("linear", method, false)),
         w(out, in, 0.03F, seed),
@@ -128,7 +128,7 @@ TEST_CASE("gpu: a training step in a captured graph gives the same bits at every
     static_cast<void>(cudaGraphDestroy(captured));
   }
 }
-TEST_CASE("gpu: both passes of a layer in training see parameters and a weight that were written") {
+TEST_CASE("gpu: both passes of a layer in training see written parameters and a written weight") {
   if (no_gpu()) return;
   for (const auto& [method, rank, inputs] : {std::tuple{"dora", 16, in}, std::tuple{"lora", 144, fewer_in}}) {
     step s(method, rank, 1, inputs), like(method, rank, 21, inputs);
@@ -159,7 +159,7 @@ TEST_CASE("gpu: training steps of two layers on two streams at once") {
   CHECK(other.results() == second);
   CHECK(third.results() == last);
 }
-TEST_CASE("gpu: gradients in bf16, and gradients added to what is there") {
+TEST_CASE("gpu: gradients in bf16, and accumulated gradients") {
   if (no_gpu()) return;
   step s("lora", 16, 1);
   s.enqueue();
@@ -183,7 +183,7 @@ TEST_CASE("gpu: gradients in bf16, and gradients added to what is there") {
   CHECK(equal);
   CHECK(doubled);
 }
-TEST_CASE("gpu: a matrix of the adapter that is stored as the layer computes is read where it lies") {
+TEST_CASE("gpu: an adapter matrix in the layer's element type is read in place") {
   if (no_gpu()) return;
   constexpr long long rank = 16, bases = 64, wide = fewer_in;
   const device_tensor w(out, wide, 0.03F, 1), a(rank, wide, 1, 2), b(out, bases * rank, 0.03F, 3),
@@ -196,8 +196,8 @@ TEST_CASE("gpu: a matrix of the adapter that is stored as the layer computes is 
   REQUIRE(cudaMemcpy(as_floats.memory.data(), numbers.data(), numbers.size() * 4, cudaMemcpyHostToDevice) ==
           cudaSuccess);
   std::vector<std::vector<float>> found[2];
-  for (int k = 0; k < 2; ++k) {  // where it lies, and a copy
-    cuda::executor<bf> layer(test::graphs_for("linear", "randlora", false));
+  for (int k = 0; k < 2; ++k) {  // in place, and as a copy
+    gpu::executor<bf> layer(test::graphs_for("linear", "randlora", false));
     device_tensor y(tokens, out, dtype::bf16), dx(tokens, wide, dtype::bf16), d_lambda(rank, bases, dtype::f32),
         d_gamma(bases, wide, dtype::f32);
     REQUIRE(bool(layer.set("weight", w.seen())));
@@ -226,6 +226,6 @@ TEST_CASE("gpu: a matrix of the adapter that is stored as the layer computes is 
       const double d = static_cast<double>(found[0][t][i]) - static_cast<double>(found[1][t][i]);
       off += d * d, norm += static_cast<double>(found[1][t][i]) * static_cast<double>(found[1][t][i]);
     }
-    CHECK(std::sqrt(off / norm) < 3e-3);  // false for a number that is none
+    CHECK(std::sqrt(off / norm) < 3e-3);  // false for NaN
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where every axis of every operand goes, for every operation of the table.
+// Where each axis of each operand goes in the result, for every operation of the table.
 #include <graft/graph/axes.h>
 #include <graft/graph/formula.h>
 #include <graft/graph/rules_model.h>
@@ -7,15 +7,15 @@
 #include <map>
 #include <vector>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
 namespace {
 
-constexpr int M = mixes, S = is_summed;
+constexpr int M = mixed_axis, S = summed_axis;
 
-// For one operand: what becomes of its four axes.
+// What becomes of the four axes of one operand.
 struct ways {
   int to[4];
 };
@@ -23,7 +23,7 @@ struct example {
   id (*make)(builder&, scope);
   std::vector<ways> operands;
 };
-constexpr ways all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mix{{M, M, M, M}};
+constexpr ways all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mixed{{M, M, M, M}};
 
 id a(scope p) { return p.param("a", 2, 3, 4, 5).i; }
 id b(scope p) { return p.param("b", 2, 3, 4, 5).i; }
@@ -56,7 +56,7 @@ const std::map<op, example>& examples() {
       {op::gelu_tanh, {unary<op::gelu_tanh>, {all_stay}}},
       {op::step, {unary<op::step>, {all_stay}}},
       {op::detach, {unary<op::detach>, {all_stay}}},
-      // a' b: rows of a and columns of b stay, the rest is summed
+      // a' b: rows of a and columns of b remain, the inner axis is summed
       {op::matmul,
        {[](builder& g, scope p) { return make::matmul(g, a(p), b(p), true); }, {{{0, 1, S, 2}}, {{0, 1, S, 3}}}}},
       {op::row_dot, {[](builder& g, scope p) { return make::row_dot(g, a(p), b(p)); }, {last_mixes, last_mixes}}},
@@ -88,38 +88,39 @@ const std::map<op, example>& examples() {
       {op::neumann_grad,
        {[](builder& g, scope p) { return make::neumann_grad(g, square(p), square(p), {5}); }, {rows_mix, rows_mix}}},
       {op::rotate,
-       {[](builder& g, scope p) { return make::rotate(g, a(p), blocks(p), false); }, {last_mixes, all_mix}}},
+       {[](builder& g, scope p) { return make::rotate(g, a(p), blocks(p), false); }, {last_mixes, all_mixed}}},
       {op::rotate_grad,
        {[](builder& g, scope p) { return make::rotate_grad(g, a(p), b(p), blocks(p), false); },
-        {{{S, S, S, M}}, {{S, S, S, M}}, all_mix}}},
-      {op::kron, {[](builder& g, scope p) { return make::kron(g, matrix(p), matrix(p)); }, {all_mix, all_mix}}},
+        {{{S, S, S, M}}, {{S, S, S, M}}, all_mixed}}},
+      {op::kron, {[](builder& g, scope p) { return make::kron(g, matrix(p), matrix(p)); }, {all_mixed, all_mixed}}},
       {op::row_kron,
        {[](builder& g, scope p) { return make::row_kron(g, matrix(p), matrix(p)); }, {last_mixes, last_mixes}}},
       {op::gather,
-       {[](builder& g, scope p) { return make::gather(g, matrix(p), ids(p), false); }, {all_mix, {{M, M, M, 2}}}}},
+       {[](builder& g, scope p) { return make::gather(g, matrix(p), ids(p), false); }, {all_mixed, {{M, M, M, 2}}}}},
       {op::scatter,
        {[](builder& g, scope p) { return make::scatter(g, p.param("rows", 6, 5).i, ids(p), false, matrix(p)); },
         {{{M, M, S, M}}, {{M, M, M, S}}}}},
       {op::place,
        {[](builder& g, scope p) { return make::place(g, p.param("c", 7).i, p.index("i", 7).i, {4}, {5}); },
-        {{{M, M, S, M}}, all_mix}}},
+        {{{M, M, S, M}}, all_mixed}}},
       {op::pick,
        {[](builder& g, scope p) { return make::pick(g, matrix(p), p.index("i", 7).i, p.param("c", 7).i); },
-        {all_mix, all_mix}}},
+        {all_mixed, all_mixed}}},
       {op::softmax, {unary<op::softmax>, {last_mixes}}},
       {op::topk_softmax, {[](builder& g, scope p) { return make::topk_softmax(g, a(p), {2}); }, {last_mixes}}},
       {op::softmax_grad,
        {[](builder& g, scope p) { return g.emit(g.shaped(op::softmax_grad, a(p), a(p), b(p))); },
         {last_mixes, last_mixes}}},
       {op::normalize,
-       {[](builder& g, scope p) { return make::normalize(g, a(p), p.scalar("eps").i, true); }, {last_mixes, all_mix}}},
+       {[](builder& g, scope p) { return make::normalize(g, a(p), p.scalar("eps").i, true); },
+        {last_mixes, all_mixed}}},
       {op::normalize_grad,
        {[](builder& g, scope p) { return make::normalize_grad(g, a(p), p.scalar("eps").i, b(p), true); },
-        {last_mixes, all_mix, last_mixes}}},
+        {last_mixes, all_mixed, last_mixes}}},
       {op::rope, {[](builder& g, scope p) { return make::rope(g, a(p), b(p), false); }, {last_mixes, last_mixes}}},
       {op::dropout,
        {[](builder& g, scope p) { return make::dropout(g, a(p), ids(p), p.scalar("rate").i, {1}); },
-        {last_mixes, all_mix, all_mix}}},
+        {last_mixes, all_mixed, all_mixed}}},
       {op::cross_entropy,
        {[](builder& g, scope p) { return make::cross_entropy(g, matrix(p), ids(p)); }, {last_mixes, {{M, M, M, 2}}}}},
       {op::cross_entropy_grad,
@@ -127,16 +128,16 @@ const std::map<op, example>& examples() {
         {last_mixes, {{M, M, M, 2}}, last_mixes}}},
       {op::attention,
        {[](builder& g, scope p) { return make::attention(g, matrix(p), ids(p), none_id, {3}, {1}); },
-        {all_mix, all_mix}}},
+        {all_mixed, all_mixed}}},
       {op::attention_grad,
        {[](builder& g, scope p) {
           const id o = make::attention(g, matrix(p), ids(p), none_id, {3}, {1});
           return make::attention_grad(g, matrix(p), ids(p), o, o);
         },
-        {all_mix, all_mix, all_mix}}},
+        {all_mixed, all_mixed, all_mixed}}},
       {op::cached_attention,
        {[](builder& g, scope p) { return make::attention(g, matrix(p), ids(p), blocks(p), {3}, {1}); },
-        {all_mix, all_mix, all_mix}}},
+        {all_mixed, all_mixed, all_mixed}}},
       {op::patches,
        {[](builder& g, scope p) {
           return make::patches(g, p.param("image", 2, 3, 8, 8).i, {{3}, {3}, {1}, {1}});
@@ -148,20 +149,20 @@ const std::map<op, example>& examples() {
           return make::unpatch(g, rows, image, g.n[rows]);
         },
         {{{M, 0, M, M}}}}},
-      {op::rank_sum, {unary<op::rank_sum>, {all_mix}}},
-      {op::rank_max, {unary<op::rank_max>, {all_mix}}},
+      {op::rank_sum, {unary<op::rank_sum>, {all_mixed}}},
+      {op::rank_max, {unary<op::rank_max>, {all_mixed}}},
       {op::host,
        {[](builder&, scope p) {
           return host("f", ex{p.g, a(p)}).i;
         },
-        {all_mix}}},
+        {all_mixed}}},
   };
   return all;
 }
 
 }  // namespace
 
-TEST_CASE("axes: of every operand of every operation") {
+TEST_CASE("axes: every operand of every operation") {
   for (int o = 0; o <= static_cast<int>(op::host); ++o) {
     const op what = static_cast<op>(o);
     if (is_leaf(what)) continue;
@@ -180,7 +181,7 @@ TEST_CASE("axes: of every operand of every operation") {
   }
 }
 
-TEST_CASE("axes: products with other transpositions, and sums over stacks") {
+TEST_CASE("axes: products with other transpositions, and products that sum over a stack") {
   builder g;
   const scope p{&g};
   const id plain = make::matmul(g, square(p), b(p)), turned = make::matmul(g, a(p), b(p), false, true);
@@ -196,13 +197,13 @@ TEST_CASE("axes: products with other transpositions, and sums over stacks") {
   CHECK(after(summed, 0, 3) == 2);
 }
 
-TEST_CASE("axes: what adds into its place") {
-  CHECK(adds_up(op::sum_to));
-  CHECK(adds_up(op::scatter));
-  CHECK(adds_up(op::rotate_grad));
-  CHECK(adds_up(op::place));
-  CHECK(adds_up(op::unpatch));
+TEST_CASE("axes: operations that add into their output") {
+  CHECK(accumulates_result(op::sum_to));
+  CHECK(accumulates_result(op::scatter));
+  CHECK(accumulates_result(op::rotate_grad));
+  CHECK(accumulates_result(op::place));
+  CHECK(accumulates_result(op::unpatch));
   int others = 0;
-  for (int o = 0; o <= static_cast<int>(op::host); ++o) others += adds_up(static_cast<op>(o)) ? 1 : 0;
+  for (int o = 0; o <= static_cast<int>(op::host); ++o) others += accumulates_result(static_cast<op>(o)) ? 1 : 0;
   CHECK(others == 5);
 }

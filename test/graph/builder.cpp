@@ -2,13 +2,13 @@
 #include <graft/graph/canonical.h>
 #include <graft/graph/rules_algebra.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
 namespace {
 
-// A small graph with a weight, two parameters and the usual sizes, built anew for every question.
+// A small graph with a weight, two parameters and the usual sizes, built anew for every check.
 struct sample {
   builder g{};
   dim out{}, in{}, r{};
@@ -41,12 +41,12 @@ TEST_CASE("builder: equal nodes are made once") {
   }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::param, "A", s.r, s.in) == s.A; }));
   BOTH(in_sample([](sample& s) { return s.g.constant(2) == s.g.constant(2); }));
-  BOTH(in_sample([](sample& s) {  // the line is where it was written, not what it is
+  BOTH(in_sample([](sample& s) {  // the line of a node is no part of its identity
     return make::unary(s.g, op::exp, s.W, 3) == make::unary(s.g, op::exp, s.W, 9);
   }));
 }
 
-TEST_CASE("builder: what differs in anything is another node") {
+TEST_CASE("builder: nodes that differ in any attribute are different nodes") {
   BOTH(in_sample([](sample& s) { return make::matmul(s.g, s.B, s.A) != make::matmul(s.g, s.A, s.B); }));
   BOTH(in_sample([](sample& s) { return make::matmul(s.g, s.W, s.A, true) != make::matmul(s.g, s.W, s.A, false); }));
   BOTH(in_sample([](sample& s) {  // square, so that only the transposition differs
@@ -90,7 +90,7 @@ TEST_CASE("builder: x + 0 = x, 0 + x = x, x - 0 = x") {
   BOTH(in_sample([](sample& s) {                                                             // 0 - x is not x
     return s.g.n[make::sub(s.g, s.zero(s.out, s.in), s.W)].what == op::sub;
   }));
-  BOTH(in_sample([](sample& s) {  // a wide zero widens: row + 0[out, in] is not the row
+  BOTH(in_sample([](sample& s) {  // a zero of a larger shape broadcasts: row + 0[out, in] is not the row
     const id row = s.matrix(op::param, "b", {1}, s.in), sum = make::add(s.g, row, s.zero(s.out, s.in));
     return sum != row && s.g.n[sum].d[2] == s.out;
   }));
@@ -124,7 +124,7 @@ TEST_CASE("builder: I x = x, and a product with zero is zero") {
   }));
 }
 
-TEST_CASE("builder: (A')' = A, and a product takes the transposition of its operands over") {
+TEST_CASE("builder: (A')' = A, and a product absorbs the transpositions of its operands") {
   BOTH(in_sample([](sample& s) { return make::transpose(s.g, make::transpose(s.g, s.W)) == s.W; }));
   BOTH(in_sample([](sample& s) {
     const id p = make::matmul(s.g, make::transpose(s.g, s.A), make::transpose(s.g, s.B));
@@ -137,7 +137,7 @@ TEST_CASE("builder: (A')' = A, and a product takes the transposition of its oper
   BOTH(in_sample([](sample& s) { return s.g.n[make::transpose(s.g, s.zero(s.out, s.in))].what == op::zero; }));
 }
 
-TEST_CASE("builder: a reshape of a reshape is one, and none where the sizes are the same") {
+TEST_CASE("builder: two reshapes are one, and a reshape to the same sizes is none") {
   BOTH(in_sample([](sample& s) {
     const id flat = make::reshape(s.g, s.W, {1}, {1}, {1}, s.g.times(s.out, s.in));
     return make::reshape(s.g, flat, {1}, {1}, s.out, s.in) == s.W;
@@ -146,7 +146,7 @@ TEST_CASE("builder: a reshape of a reshape is one, and none where the sizes are 
   BOTH(in_sample([](sample& s) { return make::repeat(s.g, s.W, s.in) == s.W && make::fold(s.g, s.W, s.in) == s.W; }));
 }
 
-TEST_CASE("builder: sum_to keeps what has the shape already") {
+TEST_CASE("builder: sum_to returns a value that has the shape already") {
   BOTH(in_sample([](sample& s) { return make::sum_to(s.g, s.W, s.W) == s.W; }));
   BOTH(in_sample([](sample& s) {
     const id row = s.matrix(op::param, "b", {1}, s.in), d = make::sum_to(s.g, s.W, row);
@@ -161,7 +161,7 @@ TEST_CASE("builder: a size of a name is made once") {
   BOTH(in_sample([](sample& s) { return s.g.times(s.in, s.r) == s.g.times(s.r, s.in); }));
 }
 
-TEST_CASE("builder: times and over cancel") {
+TEST_CASE("builder: products and quotients of sizes cancel") {
   BOTH(in_sample([](sample& s) { return s.g.times({6}, {7}) == dim{42}; }));
   BOTH(in_sample([](sample& s) { return s.g.times({1}, s.in) == s.in && s.g.times(s.in, {1}) == s.in; }));
   BOTH(in_sample([](sample& s) { return s.g.over({42}, {7}) == dim{6}; }));
@@ -174,16 +174,16 @@ TEST_CASE("builder: times and over cancel") {
   BOTH(in_sample([](sample& s) { return s.g.triangle({8}) == dim{28}; }));
 }
 
-// ---- limits: names of sizes, and nothing else
+// ---- limits exist for names of sizes only
 
-TEST_CASE("builder: nodes, derived sizes, outputs and requirements are as many as a formula makes") {
+TEST_CASE("builder: nodes, derived sizes, outputs and requirements have no fixed limit") {
   sample s;
   for (int i = 0; i < 1500; ++i) s.g.constant(i + 100);
   CHECK(s.g.n.size() == 1504);
   CHECK(s.g.constant(100 + 700) == 4 + 700);  // and each is still found
   for (int i = 0; i < 200; ++i) s.g.triangle(s.g.over(s.in, {i + 2}));
   CHECK(s.g.size_list.size() == 403);
-  for (int i = 0; i < 40; ++i) s.g.give(4 + i, "y");
+  for (int i = 0; i < 40; ++i) s.g.add_output(4 + i, "y");
   CHECK(s.g.out.size() == 40);
   CHECK(s.g.out[39].at == 43);
   s.g.need.clear();
@@ -193,7 +193,7 @@ TEST_CASE("builder: nodes, derived sizes, outputs and requirements are as many a
   const builder all = canonical(s.g);
   CHECK(all.out.size() == 40);
   CHECK(all.need.size() == 200);
-  CHECK(all.n.size() == 40);  // W and the rest are needed by none
+  CHECK(all.n.size() == 40);  // no output needs W and the other nodes
 }
 
 namespace {
@@ -216,19 +216,19 @@ constexpr many_names names;
 
 }  // namespace
 
-TEST_CASE("builder: one name of a size more than numbers can be bound to is a failure that says which") {
+TEST_CASE("builder: a size name beyond the limit is an error that names it") {
   builder g;
   for (int i = 0; i < max_names; ++i) g.size_named(names.of[i], 0, 8);
   CHECK(g.bad.what == fault::none);
   CHECK(g.sizes().find("n191") == max_names - 1);
-  CHECK(g.size_named("n005", 0, 8) == entry_dim(5));  // one that is there is no new one
+  CHECK(g.size_named("n005", 0, 8) == entry_dim(5));  // an existing name is found
   CHECK(g.bad.what == fault::none);
   g.size_named(names.of[max_names], 0, 8);
   CHECK(g.bad.what == fault::too_many_sizes);
   CHECK(std::string(g.bad.name) == "n192");
 }
 
-TEST_CASE("builder: a second leaf of a name that differs is a failure at the first one") {
+TEST_CASE("builder: a second leaf of the same name with another shape is an error that cites the first one") {
   auto taken = [](auto&& second) {
     sample s;
     second(s);
@@ -236,13 +236,13 @@ TEST_CASE("builder: a second leaf of a name that differs is a failure at the fir
   };
   CHECK(taken([](sample& s) { s.matrix(op::param, "A", s.in, s.r); }));
   CHECK(taken([](sample& s) { s.matrix(op::frozen, "A", s.r, s.in); }));
-  CHECK(taken([](sample& s) { s.g.leaf(op::param, "A", 0, 3, {1}, {1}, s.r, s.in); }));  // of three sizes in a file
+  CHECK(taken([](sample& s) { s.g.leaf(op::param, "A", 0, 3, {1}, {1}, s.r, s.in); }));  // three axes in the file
   CHECK_FALSE(taken([](sample& s) { s.matrix(op::param, "A", s.r, s.in); }));
   CHECK_FALSE(taken([](sample& s) { s.g.leaf(op::param, "A", s.g.path(0, "other"), 2, {1}, {1}, s.in, s.r); }));
   BOTH(in_sample([](sample& s) { return s.zero(s.r, s.in) != s.zero(s.in, s.r) && s.g.bad.what == fault::none; }));
 }
 
-TEST_CASE("builder: the first failure is the one that is kept") {
+TEST_CASE("builder: the first error is the one that is reported") {
   BOTH(in_sample([](sample& s) {
     s.g.stop({fault::not_differentiable, s.W, 7});
     s.g.stop({fault::too_many_sizes, s.A, 9});
@@ -254,7 +254,7 @@ namespace {
 
 constexpr builder product_graph() {
   sample s;
-  s.g.give(make::matmul(s.g, s.B, s.A), "BA");
+  s.g.add_output(make::matmul(s.g, s.B, s.A), "BA");
   return s.g;
 }
 constexpr graph_counts parts = counts_of(product_graph());
@@ -262,7 +262,7 @@ constexpr auto stored = store<parts.nodes, parts.sizes, parts.paths, parts.needs
 
 }  // namespace
 
-TEST_CASE("graph: found by name, and stored with just what it has") {
+TEST_CASE("graph: leaves are found by name, and a stored graph has exactly its nodes") {
   static constexpr graph kept = stored;
   const builder made = product_graph();
   BOTH(kept.size == 5);

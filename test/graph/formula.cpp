@@ -2,7 +2,7 @@
 #include <graft/graph/formula.h>
 #include <graft/graph/print.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -94,9 +94,9 @@ TEST_CASE("formula: every function makes its op") {
   BOTH(made([](scope p) { return unrotate(W(p), p.param("R", 1, 2, 8, 8)); }).tb);
 }
 
-TEST_CASE("formula: numbers stand on either side of an operator") {
+TEST_CASE("formula: numbers are left or right operands") {
   SAYS(written([](scope p) { return 2.0 * W(p); }), "2 * W");
-  SAYS(written([](scope p) { return W(p) * 2.0; }), "2 * W");  // one value, written either way
+  SAYS(written([](scope p) { return W(p) * 2.0; }), "2 * W");  // the same node in both orders
   SAYS(written([](scope p) { return 2.0 + W(p); }), "2 + W");
   SAYS(written([](scope p) { return W(p) + 2.0; }), "W + 2");
   SAYS(written([](scope p) { return 2.0 - W(p); }), "2 - W");
@@ -126,15 +126,15 @@ TEST_CASE("formula: sizes are added and subtracted") {
   BOTH(made([](scope p) { return p.param("A", p.size("n") + 0, p.size("n") - p.size("n") + 1); }).d[3] == dim{1});
   builder g;
   const scope p{&g};
-  const extent rest = p.size("in") - p.size("k");  // which needs that there is as much
-  CHECK_FALSE(rest.d.known());
+  const extent rest = p.size("in") - p.size("k");  // requires k <= in
+  CHECK_FALSE(rest.d.is_static());
   REQUIRE(g.need.size() == 1);
   CHECK(g.need[0].what == requirement::kind::at_most);
   CHECK(g.need[0].lhs == p.size("k").d);
   CHECK(g.need[0].rhs == p.size("in").d);
 }
 
-TEST_CASE("formula: a size of a type that is negative is a failure that names it") {
+TEST_CASE("formula: a negative size in a type is an error that names it") {
   builder g;
   const scope p{&g};
   CHECK(p.size("r", -3).d == dim{1});
@@ -165,7 +165,7 @@ TEST_CASE("formula: norms run over the inputs and over the outputs") {
 TEST_CASE("formula: leaves have the rank of the tensor in the file") {
   BOTH(made([](scope p) { return p.scalar("s"); }).rank == 0);
   BOTH(made([](scope p) { return p.param("m", 7); }).rank == 1);
-  BOTH(made([](scope p) { return p.param("m", 7); }).d[2] == dim{7});  // one size makes a column
+  BOTH(made([](scope p) { return p.param("m", 7); }).d[2] == dim{7});  // one size gives a column
   BOTH(made([](scope p) { return p.param("m", 7); }).d[3] == dim{1});
   BOTH(made([](scope p) { return p.param("A", 7, 5); }).rank == 2);
   BOTH(made([](scope p) { return p.param("A", 7, 5, 3); }).rank == 3);
@@ -178,13 +178,13 @@ TEST_CASE("formula: leaves have the rank of the tensor in the file") {
 
 TEST_CASE("formula: a size is a number where the type gives one, else a name") {
   BOTH(made([](scope p) { return p.param("A", p.size("r", 16), 5); }).d[2] == dim{16});
-  BOTH(!made([](scope p) { return p.param("A", p.size("r", dyn), 5); }).d[2].known());
+  BOTH(!made([](scope p) { return p.param("A", p.size("r", dyn), 5); }).d[2].is_static());
   BOTH(made([](scope p) { return p.param("A", p.size("r", 16) * 2, p.triangle(8)); }).d[2] == dim{32});
   BOTH(made([](scope p) { return p.param("A", extent(6) / extent(3), p.triangle(8)); }).d[2] == dim{2});
   BOTH(made([](scope p) { return p.param("A", 1, p.triangle(8)); }).d[3] == dim{28});
 }
 
-TEST_CASE("formula: an operator notes the line it stands on") {
+TEST_CASE("formula: an operator records its source line") {
   constexpr int here = __LINE__;
   constexpr node sum = made([](scope p) { return W(p) + column(p); });
   constexpr node product = made([](scope p) { return W(p) * p.param("A", 3, 4); });
@@ -203,7 +203,7 @@ TEST_CASE("formula: an operator notes the line it stands on") {
   CHECK(g.need[1].line == here + 10);
 }
 
-TEST_CASE("formula: orthogonal is a note on the value, not another value") {
+TEST_CASE("formula: orthogonal marks a value and makes no new one") {
   BOTH(made([](scope p) { return orthogonal(W(p)); }).orthogonal);
   BOTH(!made([](scope p) { return W(p); }).orthogonal);
   BOTH(made([](scope p) { return orthogonal(W(p)); }).what == op::base);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/graph/op.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -40,7 +40,7 @@ constexpr bool arities_fit() {
 
 }  // namespace
 
-TEST_CASE("ops: every op has a row, a name of its own and a number of operands that fits") {
+TEST_CASE("ops: every op has a row, a unique name and a valid number of operands") {
   BOTH(all_have_a_row());
   BOTH(names_are_distinct());
   BOTH(infixes_are_distinct());
@@ -49,7 +49,7 @@ TEST_CASE("ops: every op has a row, a name of its own and a number of operands t
 
 TEST_CASE("ops: classes") {
   BOTH(is_leaf(op::input));
-  BOTH(is_leaf(op::kept));
+  BOTH(is_leaf(op::saved));
   BOTH(!is_leaf(op::add));
   BOTH(!is_leaf(op::host));
   BOTH(is_pointwise(op::detach));

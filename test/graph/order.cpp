@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ leaves open which operand of an expression is evaluated first. A graph must not show it: here the same expressions
-// are stated with their leaves and sizes made in different orders.
+// C++ leaves open which operand of an expression is evaluated first, and a graph must not depend on it: these tests
+// write the same expressions with their leaves and sizes created in different orders.
 #include <graft/graph/formula.h>
 #include <graft/graph/print.h>
 
-#include "../support/both.h"
 #include "../support/same_graph.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 using test::first_difference;
@@ -16,13 +16,13 @@ template <class F> builder made(F f) {
   builder g;
   const scope p{&g};
   const ex W = p.leaf(op::base, "weight", 2, 1, 1, p.size("out"), p.size("in"));
-  g.give(f(p, W).i, "weight");
+  g.add_output(f(p, W).i, "weight");
   return canonical(g);
 }
 
 }  // namespace
 
-TEST_CASE("order: leaves made first or last, left or right, are one graph") {
+TEST_CASE("order: the order in which leaves are created does not change the graph") {
   const builder a = made([](scope p, ex W) {
     const extent r = p.size("r");
     const ex A = p.param("A", r, W.cols());
@@ -32,7 +32,7 @@ TEST_CASE("order: leaves made first or last, left or right, are one graph") {
   });
   const builder b = made([](scope p, ex W) {
     const ex s = p.scalar("scaling");
-    const ex I = p.eye(W.cols());  // made, and not used
+    const ex I = p.eye(W.cols());  // created and unused
     const ex B = p.param("B", W.rows(), p.size("r"));
     const extent unused = p.size("unused");
     const ex A = p.param("A", p.size("r"), I.cols());
@@ -42,11 +42,11 @@ TEST_CASE("order: leaves made first or last, left or right, are one graph") {
   });
   CHECK(first_difference(a, b, test::lines::may_differ) == "");
   CHECK(a.n.size() == 7);
-  CHECK(a.size_list.size() == 3);  // out, in, r: what nobody needs is gone
+  CHECK(a.size_list.size() == 3);  // out, in, r: unused sizes are dropped
   SAYS_NOW(expression(b, b.result("weight")), "weight + scaling * (B @ A)");
 }
 
-TEST_CASE("order: the comparison sees what differs") {
+TEST_CASE("order: the comparison of the tests detects a difference") {
   auto sum = [](bool swapped) {
     return made([&](scope p, ex W) {
       const ex a = p.param("a", W.rows(), W.cols());
@@ -61,7 +61,7 @@ TEST_CASE("order: the comparison sees what differs") {
   CHECK(first_difference(sized("r"), sized("s")) != "");
 }
 
-TEST_CASE("order: products and sums of sizes read the same whichever factor was made first") {
+TEST_CASE("order: products and sums of sizes are the same in every order of creation") {
   auto shape = [](bool in_first, auto of) {
     builder g;
     const scope p{&g};
@@ -83,7 +83,7 @@ TEST_CASE("order: products and sums of sizes read the same whichever factor was 
   CHECK(shape(true, nested) == shape(false, nested));
 }
 
-TEST_CASE("order: requirements come in the order of what they are about, the first line of each") {
+TEST_CASE("order: requirements are ordered by the nodes they are about") {
   auto made_in = [](bool inverse_first) {
     builder g;
     const scope p{&g};
@@ -93,7 +93,7 @@ TEST_CASE("order: requirements come in the order of what they are about, the fir
     const id again = inverse_first ? make::add(g, a.i, b.i, 25) : make::add(g, a.i, b.i, 22);
     make::add(g, a.i, b.i, 20);
     static_cast<void>(left);
-    g.give(make::matmul(g, again, right, false, false, 40), "y");
+    g.add_output(make::matmul(g, again, right, false, false, 40), "y");
     return canonical(g);
   };
   CHECK(first_difference(made_in(true), made_in(false)) == "");
@@ -105,7 +105,7 @@ TEST_CASE("order: requirements come in the order of what they are about, the fir
   CHECK(g.need[2].what == requirement::kind::inner);
 }
 
-TEST_CASE("order: a nominal size that several places state") {
+TEST_CASE("order: a nominal size that is stated several times") {
   auto nominal = [](bool stated_first) {
     builder g;
     const scope p{&g};
@@ -119,20 +119,20 @@ TEST_CASE("order: a nominal size that several places state") {
   builder g;
   const scope p{&g};
   const extent r = p.size("r");
-  CHECK(g.sizes().nominal(r.d) == 16);  // nobody said
+  CHECK(g.sizes().nominal(r.d) == 16);  // the default
   const extent named = p.size("tokens"), counted = p.tokens();
   CHECK(named.d == counted.d);
-  CHECK(g.sizes().by_token(named.d));
+  CHECK(g.sizes().has_token_rows(named.d));
 }
 
-TEST_CASE("order: inputs that nothing reads stay, by name") {
+TEST_CASE("order: unused inputs remain, ordered by name") {
   auto made_in = [](bool x_first) {
     builder g;
     const scope p{&g};
     auto input = [&](const char* name) { return p.leaf(op::input, name, 2, 1, 1, p.tokens(), p.size("n")); };
     const ex first = input(x_first ? "x" : "dy"), second = input(x_first ? "dy" : "x");
     static_cast<void>(first), static_cast<void>(second);
-    g.give(p.param("a", p.size("n")).i, "y");
+    g.add_output(p.param("a", p.size("n")).i, "y");
     return canonical(g);
   };
   CHECK(first_difference(made_in(true), made_in(false)) == "");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names with the place in a model before them.
+// Leaf names with their path in a model.
 #include <graft/graph/formula.h>
 #include <graft/graph/print.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
-TEST_CASE("path: several words at once are the same path as one after the other") {
+TEST_CASE("path: a dotted path equals its words entered one by one") {
   builder g;
   const scope p{&g};
   CHECK(p.in("a.b").path == p.in("a").in("b").path);
@@ -19,7 +19,7 @@ TEST_CASE("path: several words at once are the same path as one after the other"
   SAYS_NOW(g.paths().full(0, "weight"), "weight");
 }
 
-TEST_CASE("path: the same names in two places are two leaves and two sizes") {
+TEST_CASE("path: the same name below two paths gives two leaves and two sizes") {
   builder g;
   const scope q = scope{&g}.in("q_proj"), v = scope{&g}.in("v_proj");
   auto leaf = [](scope p) { return p.param("lora_A.weight", p.size("r"), 8); };
@@ -42,18 +42,18 @@ TEST_CASE("path: the same names in two places are two leaves and two sizes") {
   SAYS_NOW(shape, "[v_proj.r, 8]");
 }
 
-TEST_CASE("path: tokens are one size for the whole graph") {
+TEST_CASE("path: tokens is one size for the whole graph") {
   builder g;
   const scope p{&g};
   CHECK(p.in("a").tokens().d == p.in("b").tokens().d);
   CHECK(g.sizes().find("tokens") >= 0);
 }
 
-TEST_CASE("path: results are found by path and name, those of inputs with a d") {
+TEST_CASE("path: results are found by path and name, gradients of inputs with a d") {
   builder g;
   const scope p{&g}, here = p.in("self_attn.q_proj");
   const ex x = here.leaf(op::input, "x", 2, 1, 1, p.tokens(), 8), a = here.param("a", 8);
-  g.give(a.i, "a", here.path), g.give(x.i, "x", here.path, true), g.give(x.i, "y");
+  g.add_output(a.i, "a", here.path), g.add_output(x.i, "x", here.path, true), g.add_output(x.i, "y");
   CHECK(g.result("self_attn.q_proj.a") == a.i);
   CHECK(g.result("self_attn.q_proj.dx") == x.i);
   CHECK(g.result("self_attn.q_proj.x") == none_id);
@@ -62,7 +62,7 @@ TEST_CASE("path: results are found by path and name, those of inputs with a d") 
   SAYS_NOW(graph(g).output_name(1), "self_attn.q_proj.dx");
 }
 
-TEST_CASE("path: the order of two paths depends on their words alone") {
+TEST_CASE("path: two paths are ordered by their words") {
   builder g;
   const int b = g.path(0, "b"), a = g.path(0, "a"), ab = g.path(a, "b"), aa = g.path(a, "a");
   CHECK(g.paths().order(a, b) < 0);

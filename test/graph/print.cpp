@@ -2,7 +2,7 @@
 #include <graft/graph/formula.h>
 #include <graft/graph/print.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -58,9 +58,9 @@ TEST_CASE("print: transpositions") {
   SAYS(written([](scope p) { return a(p) * t(b(p) + c(p)); }), "a @ (b + c)'");
 }
 
-TEST_CASE("print: functions, and the names that stand for others") {
+TEST_CASE("print: functions, and operations that print as their operand") {
   SAYS(written([](scope p) { return detach(a(p)); }), "const(a)");
-  SAYS(written([](scope p) { return reshape(a(p), 2, 8); }), "a");  // the same elements
+  SAYS(written([](scope p) { return reshape(a(p), 2, 8); }), "a");  // a reshape prints as its operand
   SAYS(written([](scope p) { return min(a(p), b(p)); }), "min(a, b)");
   SAYS(written([](scope p) { return inverse(a(p) + b(p)); }), "inverse(a + b)");
   SAYS(written([](scope p) { return strict_upper(a(p)); }), "strict_upper(a)");
@@ -86,20 +86,20 @@ TEST_CASE("print: functions, and the names that stand for others") {
   SAYS(written([](scope p) { return p.eye(4) - a(p); }), "I - a");
 }
 
-TEST_CASE("print: below the depth a value is called by its number") {
+TEST_CASE("print: below the depth limit a value is printed as its number") {
   SAYS(written([](scope p) { return exp(sqrt(tanh(a(p)))); }, 12), "exp(sqrt(tanh(a)))");
   SAYS(written([](scope p) { return exp(sqrt(tanh(a(p)))); }, 2), "exp(sqrt(t1))");
   SAYS(written([](scope p) { return exp(sqrt(tanh(a(p)))); }, 1), "exp(t2)");
   SAYS(written([](scope p) { return exp(a(p)); }, 1), "exp(a)");  // leaves keep their names
 }
 
-TEST_CASE("print: values that have a name are called by it") {
+TEST_CASE("print: a value with a name is printed by it") {
   builder g;
   const scope p{&g};
   const ex y = exp(sqrt(tanh(a(p))));
   bool named[4]{};
   named[2] = true;
-  named[3] = true;  // the root is written out all the same
+  named[3] = true;  // the root is always printed as an expression
   CHECK(std::string(expression(g, y.i, {named, 12}).c_str()) == "exp(t2)");
 }
 

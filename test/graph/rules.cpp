@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shape of every op's value, and what its operands must satisfy: kind, both sizes, line.
+// The shape of every operation's value, and the requirements on its operands: kind, both sizes, line.
 #include <graft/graph/rules_algebra.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -30,7 +30,7 @@ template <class F> constexpr shape made(F f) {
   const id i = f(s);
   return shape_of(s.g, i);
 }
-// The requirements that making a node leaves, in order.
+// The requirements that creating a node adds, in order.
 struct left {
   int count = 0;
   requirement::kind what{};
@@ -50,7 +50,7 @@ using kind = requirement::kind;
 
 }  // namespace
 
-TEST_CASE("shapes: elementwise ops repeat axes of size 1, on either side") {
+TEST_CASE("shapes: elementwise ops broadcast axes of size 1 of both operands") {
   BOTH(made([](sample& s) { return make::add(s.g, s.matrix({3}, {4}), s.matrix({3}, {4})); }) == shape{{1, 1, 3, 4}});
   BOTH(made([](sample& s) { return make::mul(s.g, s.matrix({3}, {1}), s.matrix({3}, {4})); }) == shape{{1, 1, 3, 4}});
   BOTH(made([](sample& s) { return make::sub(s.g, s.matrix({3}, {1}), s.matrix({1}, {4})); }) == shape{{1, 1, 3, 4}});
@@ -59,7 +59,7 @@ TEST_CASE("shapes: elementwise ops repeat axes of size 1, on either side") {
   BOTH(made([](sample& s) { return make::unary(s.g, op::sqrt, s.tensor({2}, {5}, {1}, {4})); }) == shape{{2, 5, 1, 4}});
 }
 
-TEST_CASE("shapes: products, with every pair of transpositions, stacks and sums over stacks") {
+TEST_CASE("shapes: products, with every pair of transpositions, of stacks, and summed over stacks") {
   BOTH(made([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.matrix({4}, {5})); }) ==
        shape{{1, 1, 3, 5}});
   BOTH(made([](sample& s) { return make::matmul(s.g, s.matrix({4}, {3}), s.matrix({4}, {5}), true); }) ==
@@ -94,11 +94,11 @@ TEST_CASE("shapes: reductions and rearrangements") {
        shape{{1, 1, 6, 28}});
 }
 
-TEST_CASE("shapes: the axes in another order, parts of an axis, two tensors behind each other") {
+TEST_CASE("shapes: permuted axes, slices of an axis, concatenated tensors") {
   BOTH(made([](sample& s) { return make::permute(s.g, s.tensor({2}, {5}, {3}, {4}), 3, 0, 2, 1); }) ==
        shape{{4, 2, 3, 5}});
   BOTH(in_sample([](sample& s) { return make::permute(s.g, s.matrix({3}, {4}), 0, 1, 2, 3) == s.matrix({3}, {4}); }));
-  BOTH(in_sample([](sample& s) {  // the last two alone: a transposition
+  BOTH(in_sample([](sample& s) {  // swapping only the last two axes is a transposition
     return s.g.n[make::permute(s.g, s.matrix({3}, {4}), 0, 1, 3, 2)].what == op::transpose;
   }));
   BOTH(in_sample([](sample& s) {
@@ -121,7 +121,7 @@ TEST_CASE("shapes: the axes in another order, parts of an axis, two tensors behi
        shape{{2, 5, 3, 4}});
 }
 
-TEST_CASE("shapes: numbers at places of a zero matrix, and back") {
+TEST_CASE("shapes: scatter into a zero matrix and gather from a matrix") {
   BOTH(made([](sample& s) {
          const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {7});
          return make::place(s.g, s.matrix({7}, {1}), index, {4}, {5});
@@ -159,13 +159,13 @@ TEST_CASE("shapes: Kronecker products, look-ups, patches, rotations, rows") {
        shape{{1, 1, 3, 9}});
 }
 
-TEST_CASE("shapes: patches of an image, and back") {
+TEST_CASE("shapes: patches of an image and their adjoint") {
   sample s;
   const id x = s.tensor({2}, {3}, {5}, {6}), rows = make::patches(s.g, x, {{3}, {2}, {2}, {1}});
   const id image = make::unpatch(s.g, rows, x, s.g.n[rows]);
   auto size = [&](int axis) { return s.g.sizes().value(s.g.n[rows].d[axis], size_values{}); };
   CHECK(size(1) == 2);
-  CHECK(size(2) == 12);  // 3 windows down, 4 across
+  CHECK(size(2) == 12);  // 3 windows vertically, 4 horizontally
   CHECK(size(3) == 18);
   CHECK(same_shape(s.g.n[image], s.g.n[x]));
 }
@@ -182,7 +182,7 @@ TEST_CASE("requirements: inner") {
        left{1, kind::inner, 4, 6, 9, true});
   BOTH(required([](sample& s) { return make::matmul(s.g, s.matrix({3}, {4}), s.matrix({6}, {5}), true, true, 9); }) ==
        left{1, kind::inner, 3, 5, 9, true});
-  BOTH(required([](sample& s) {  // stacks of different numbers as well
+  BOTH(required([](sample& s) {  // stacks of different lengths as well
          return make::matmul(s.g, s.tensor({1}, {2}, {3}, {4}), s.tensor({1}, {7}, {4}, {5}), false, false, 9);
        }) == left{1, kind::same, 2, 7, 9, true});
 }
@@ -211,7 +211,7 @@ TEST_CASE("requirements: operations on one matrix refuse stacks of them") {
 }
 TEST_CASE("requirements: square") {
   BOTH(required([](sample& s) { return make::inverse(s.g, s.matrix({3}, {4}), 6); }) ==
-       left{1, kind::square, 3, 4, 6, false});  // it is the operand that is not square
+       left{1, kind::square, 3, 4, 6, false});  // about the operand, which is not square
   BOTH(required([](sample& s) { return make::inverse(s.g, s.matrix({4}, {4}), 6); }) == nothing);
   BOTH(required([](sample& s) { return make::neumann(s.g, s.matrix({3}, {4}), {5}, 6); }) ==
        left{1, kind::square, 3, 4, 6, false});
@@ -226,10 +226,10 @@ TEST_CASE("requirements: divides") {
          s.g.over({48}, {8}, 21);
          return none_id;
        }) == nothing);
-  BOTH(required([](sample& s) {  // shared blocks must divide the input
+  BOTH(required([](sample& s) {  // the size of shared blocks must divide the input
          return make::rotate(s.g, s.matrix({5}, {50}), s.tensor({1}, {1}, {8}, {8}), true, 4);
        }) == left{1, kind::divides, 50, 8, 4, true});
-  BOTH(required([](sample& s) {  // own blocks must cover it
+  BOTH(required([](sample& s) {  // blocks with values of their own must cover it
          return make::rotate(s.g, s.matrix({5}, {50}), s.tensor({1}, {6}, {8}, {8}), true, 4);
        }) == left{1, kind::inner, 50, 48, 4, true});
 }
@@ -240,10 +240,10 @@ TEST_CASE("requirements: at most") {
   BOTH(required([](sample& s) { return make::slice(s.g, s.matrix({3}, {9}), 3, {5}, {4}, 8); }) == nothing);
 }
 
-TEST_CASE("requirements: of concatenations and places") {
+TEST_CASE("requirements: concatenation, and scatter by index") {
   BOTH(required([](sample& s) { return make::concat(s.g, s.matrix({3}, {9}), s.matrix({4}, {2}), 3, 6); }) ==
        left{1, kind::same, 3, 4, 6, true});
-  BOTH(required([](sample& s) {  // as many numbers as places
+  BOTH(required([](sample& s) {  // as many numbers as indices
          const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {6});
          return make::place(s.g, s.matrix({7}, {1}), index, {4}, {5}, 6);
        }) == left{1, kind::same, 7, 6, 6, true});
@@ -253,7 +253,7 @@ TEST_CASE("requirements: of concatenations and places") {
        }) == left{1, kind::same, 2, 1, 6, true});
 }
 
-TEST_CASE("requirements: named sizes are compared later, one requirement for one pair") {
+TEST_CASE("requirements: named sizes are compared at binding, once per pair") {
   BOTH(in_sample([](sample& s) {
     const dim in = s.g.size_named("in", 0, 8), other = s.g.size_named("other", 0, 8);
     const id a = s.matrix({3}, in), b = s.matrix(other, {5});

@@ -2,7 +2,7 @@
 #include <graft/graph/builder.h>
 #include <graft/graph/sizes.h>
 
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -21,7 +21,7 @@ struct sample {
     window = g.window(h, k, stride, pad);
   }
 };
-// The dims of the sample are the same whenever it is made; its table lives while compiling only as long as a question.
+// The dims of the sample, which are the same for each construction; a table of sizes exists only during an evaluation.
 constexpr struct dims {
   dim in{}, b{}, h{}, k{}, stride{}, pad{}, product{}, quotient{}, triangle{}, window{};
   constexpr dims() {
@@ -38,7 +38,7 @@ constexpr size_values given(std::initializer_list<std::pair<dim, long long>> kno
 }
 constexpr long long value(dim d, const size_values& v) { return sample().g.sizes().value(d, v); }
 
-// What `solve(d, n)` says, and what it found for `name`; -2 when it says that no value fits.
+// Solves `d` = n and returns the value found for `name`; -2 if no value fits.
 constexpr long long solved(dim d, long long n, dim name, size_values v = {}) {
   return sample().g.sizes().solve(d, n, v) ? v.v[name.entry()] : -2;
 }
@@ -56,7 +56,7 @@ TEST_CASE("sizes: values of named and derived entries") {
   BOTH(value(s.window, v) == 5);  // (10 + 2 - 3) / 2 + 1
 }
 
-TEST_CASE("sizes: what is not known makes the rest unknown") {
+TEST_CASE("sizes: an unknown size makes derived sizes unknown") {
   BOTH(value(s.in, size_values{}) == unknown);
   BOTH(value(s.product, given({{s.in, 64}})) == unknown);
   BOTH(value(s.quotient, given({{s.b, 8}})) == unknown);
@@ -72,7 +72,7 @@ TEST_CASE("sizes: a window larger than what it slides over has no size") {
   BOTH(value(s.window, given({{s.h, 3}, {s.k, 3}, {s.stride, 1}})) == unknown);
 }
 
-TEST_CASE("sizes: solve gives a name its number, once") {
+TEST_CASE("sizes: solve sets a name once") {
   BOTH(solved(s.in, 64, s.in) == 64);
   BOTH(solved(s.in, 64, s.in, given({{s.in, 64}})) == 64);
   BOTH(solved(s.in, 63, s.in, given({{s.in, 64}})) == refused);
@@ -87,7 +87,7 @@ TEST_CASE("sizes: solve through a product") {
   BOTH(solved(s.product, 513, s.in, given({{s.b, 8}})) == refused);
   BOTH(solved(s.product, 512, s.b, given({{s.in, 64}, {s.b, 8}})) == 8);
   BOTH(solved(s.product, 511, s.b, given({{s.in, 64}, {s.b, 8}})) == refused);
-  BOTH(solved(s.product, 512, s.b) == unknown);  // two names: no answer yet, and no contradiction
+  BOTH(solved(s.product, 512, s.b) == unknown);  // two unknown names: no solution yet, and no contradiction
 }
 
 TEST_CASE("sizes: solve through a quotient") {
@@ -118,14 +118,14 @@ TEST_CASE("sizes: solve checks a window, and does not invert it") {
   BOTH(solved(s.window, 5, s.h) == unknown);
 }
 
-TEST_CASE("sizes: find looks for names only") {
+TEST_CASE("sizes: find returns named sizes only") {
   BOTH(sample().g.sizes().find("in") == s.in.entry());
   BOTH(sample().g.sizes().find("pad") == s.pad.entry());
   BOTH(sample().g.sizes().find("") == -1);
   BOTH(sample().g.sizes().find("i") == -1);
 }
 
-TEST_CASE("sizes: nominal values price what is not known yet") {
+TEST_CASE("sizes: nominal values replace unknown sizes in cost estimates") {
   BOTH(sample().g.sizes().nominal(dim{5}) == 5);
   BOTH(sample().g.sizes().nominal(s.in) == 64);
   BOTH(sample().g.sizes().nominal(s.product) == 512);

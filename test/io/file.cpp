@@ -13,7 +13,7 @@ using namespace graft;
 using namespace graft::io;
 using namespace graft::io::test;
 
-TEST_CASE("file: what was written is read back, also nothing at all") {
+TEST_CASE("file: written bytes are read back, also zero bytes") {
   temp_folder dir;
   for (const std::string& content :
        {std::string(), std::string("a"), std::string(100000, 'x'), std::string("\0\1\xff", 3)}) {
@@ -25,7 +25,7 @@ TEST_CASE("file: what was written is read back, also nothing at all") {
   CHECK(dir.files() == 1);
 }
 
-TEST_CASE("file: what is not a readable regular file is refused with its name") {
+TEST_CASE("file: anything but a readable regular file is refused with its name") {
   temp_folder dir;
   const auto message = [](const std::filesystem::path& p) { return std::string(read_file(p).message()); };
   CHECK(message(dir.path / "none") == (dir.path / "none").string() + ": there is no such file");
@@ -41,7 +41,7 @@ TEST_CASE("file: what is not a readable regular file is refused with its name") 
 }
 
 TEST_CASE("file: no permission") {
-  if (::geteuid() == 0) return;  // root reads everything
+  if (::geteuid() == 0) return;  // root can read every file
   temp_folder dir;
   REQUIRE(write_file(dir.path / "f", bytes_of("secret")));
   ::chmod((dir.path / "f").c_str(), 0);
@@ -55,14 +55,14 @@ TEST_CASE("file: larger than the limit") {
   CHECK(contains(read_file(dir.path / "f", 4).message(), "the file has 5 bytes, expected at most 4"));
 }
 
-TEST_CASE("file: a long or hostile name leaves room for the reason") {
+TEST_CASE("file: a long or hostile name is shortened so that the reason fits") {
   const std::string message = read_file(std::string(5000, 'n') + "\n\x01").message();
   CHECK(message.size() < 400);
   CHECK(message.find('\n') == std::string::npos);
   CHECK(message.find(": ") != std::string::npos);
 }
 
-TEST_CASE("file: a failed write changes nothing and leaves nothing behind") {
+TEST_CASE("file: a failed write changes nothing and leaves no temporary file") {
   temp_folder dir;
   const auto target = dir.path / "f";
   REQUIRE(write_file(target, bytes_of("old")));
@@ -92,7 +92,7 @@ TEST_CASE("file: a failed write changes nothing and leaves nothing behind") {
   CHECK(*read_file(target) == bytes_of("old"));
 }
 
-TEST_CASE("file: a reader that has the old file open keeps it") {
+TEST_CASE("file: a reader that has the old file open can still read it") {
   temp_folder dir;
   REQUIRE(write_file(dir.path / "f", bytes_of("old")));
   const open_file f(std::fopen((dir.path / "f").c_str(), "rb"));

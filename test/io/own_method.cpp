@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A PEFT folder of a method that the program added: leaf names are tensor names, numbers stand in adapter_config.json.
+// A PEFT folder of a user-defined method: leaf names are tensor names, and adapter_config.json has the scalars.
 #include <doctest/doctest.h>
-#include <graft/io/peft_layer.h>
-#include <graft/io/safetensors_write.h>
-#include <graft/run/layer.h>
+#include <graft/io/peft/layer.h>
+#include <graft/io/safetensors/writer.h>
+#include <graft/run/cpu_layer.h>
 
 #include "support.h"
 
@@ -42,7 +42,7 @@ struct folder_of_tilted {
     if (!c) return c.failure();
     const auto f = read_adapter_weights(dir.path);
     REQUIRE(bool(f));
-    return read_peft_layer(*c, *f, {"linear", "lin", 6, 4, {6, 4}, false}, methods);
+    return read_peft_layer(*c, *f, {"linear", "lin", 6, 4, {6, 4}, false});
   }
 };
 bool says(const char* sentence, const std::string& part) {
@@ -72,7 +72,7 @@ TEST_CASE("own method: read from a folder and run") {
   for (const float v : y) CHECK(v == doctest::Approx(10 * (1 + 4 * 0.5 * 2 * 0.5 * 0.25)));
 }
 
-TEST_CASE("own method: what its folder lacks or has too much is named") {
+TEST_CASE("own method: a missing tensor and an unexpected one are named") {
   folder_of_tilted t;
   t.key = "base_model.model.lin.tilt_C.weight";
   CHECK(says(t.read().message(), "there is no tensor 'base_model.model.lin.tilt_B.weight'"));
@@ -81,10 +81,13 @@ TEST_CASE("own method: what its folder lacks or has too much is named") {
   CHECK(says(u.read().message(), "adapter_config.json beside it has no number 'tilt', which TILTED needs"));
   u.config = R"({"peft_type": "TILTED", "target_modules": ["lin"], "r": 2.5, "scaling": 1, "tilt": 1})";
   CHECK(says(u.read().message(), "states a size 'r' that is no positive integer"));
+  u.config = R"({"peft_type": "TILTED", "target_modules": ["lin"], "r": 2, "alpha": 1e308, "tilt": 1})";
+  CHECK(says(u.read().message(),
+             "adapter_config.json beside it gives 'scaling' a value that no float can hold; the largest is 3.4e38"));
   u.config = R"({"peft_type": "TILDED", "target_modules": ["lin"]})";
   CHECK(says(u.read().message(), "'peft_type' is \"TILDED\", expected one of LORA, "));
   CHECK(says(u.read().message(), ", TILTED (in capitals)"));
-  u.config = R"({"peft_type": "lora", "target_modules": ["lin"]})";  // a name of the table is no type of PEFT
+  u.config = R"({"peft_type": "lora", "target_modules": ["lin"]})";  // the name in a method table is no PEFT type
   CHECK(says(u.read().message(), "'peft_type' is \"lora\", expected one of"));
   CHECK(says(read_adapter_config(t.dir.path).message(), "'peft_type' is \"TILTED\", expected one of LORA, "));
 }

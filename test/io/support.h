@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the tests of this folder: a temporary folder that goes away with the test, safetensors bytes from parts.
+// Shared by the tests of this folder: a temporary folder that a test deletes at its end, and safetensors bytes.
 #pragma once
 #include <graft/io/file.h>
 

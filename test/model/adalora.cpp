@@ -30,8 +30,8 @@ TEST_CASE("adalora: the budget falls along a cube, and masked entries stay maske
   std::vector<adalora_layer> layers;
   for (layer& l : all) layers.push_back(l.view("q_proj"));
   adalora_settings s;
-  s.target_rank = 4, s.warm_up = 1, s.last_steps = 2, s.steps = 8;
-  result<rank_allocator> made = rank_allocator::over(layers, s);
+  s.target_rank = 4, s.warmup_steps = 1, s.final_steps = 2, s.steps = 8;
+  result<rank_allocator> made = rank_allocator::make(layers, s);
   REQUIRE(bool(made));
   const long long expected[] = {32, 32, 24, 19, 17, 16, 16, 16};
   for (long long step = 0; step < 8; ++step) {
@@ -40,7 +40,7 @@ TEST_CASE("adalora: the budget falls along a cube, and masked entries stay maske
     made->allocate(step);
     CHECK(made->ranks() == expected[step]);
     for (std::size_t i = 0; i < all.size(); ++i)
-      for (std::size_t t = 0; t < 8; ++t) CHECK((all[i].E[t] != 0) == (made->kept(i)[t] == 1));
+      for (std::size_t t = 0; t < 8; ++t) CHECK((all[i].E[t] != 0) == (made->rank_mask(i)[t] == 1));
   }
 }
 
@@ -53,23 +53,23 @@ TEST_CASE("adalora: what counts least goes first") {
   for (std::size_t t = 0; t < 4; ++t) l.dE[t] = t == 2 ? 1e-4F : 1.0F;
   adalora_settings s;
   s.target_rank = 3, s.steps = 2;
-  result<rank_allocator> made = rank_allocator::over({l.view("q_proj")}, s);
+  result<rank_allocator> made = rank_allocator::make({l.view("q_proj")}, s);
   REQUIRE(bool(made));
   for (long long step = 0; step < 3; ++step) made->allocate(step);
-  const auto kept = made->kept(0);
-  CHECK(std::vector<float>(kept.begin(), kept.end()) == std::vector<float>{1, 1, 0, 1});
+  const auto rank_mask = made->rank_mask(0);
+  CHECK(std::vector<float>(rank_mask.begin(), rank_mask.end()) == std::vector<float>{1, 1, 0, 1});
 }
 
 TEST_CASE("adalora: a run that is given its state back goes on as it would have") {
   adalora_settings s;
-  s.target_rank = 2, s.warm_up = 1, s.last_steps = 1, s.steps = 6;
+  s.target_rank = 2, s.warmup_steps = 1, s.final_steps = 1, s.steps = 6;
   layer straight(4, 6, 5, 3), first = straight;
-  result<rank_allocator> whole = rank_allocator::over({straight.view("q_proj")}, s);
-  result<rank_allocator> begun = rank_allocator::over({first.view("q_proj")}, s);
+  result<rank_allocator> whole = rank_allocator::make({straight.view("q_proj")}, s);
+  result<rank_allocator> begun = rank_allocator::make({first.view("q_proj")}, s);
   REQUIRE((whole && begun));
   for (long long step = 0; step < 3; ++step) whole->allocate(step), begun->allocate(step);
   layer second = first;
-  result<rank_allocator> resumed = rank_allocator::over({second.view("q_proj")}, s);
+  result<rank_allocator> resumed = rank_allocator::make({second.view("q_proj")}, s);
   REQUIRE(bool(resumed));
   const auto from = begun->state(), to = resumed->state();
   REQUIRE(from.size() == to.size());
@@ -86,7 +86,7 @@ TEST_CASE("adalora: a target that is no smaller than what there is prunes nothin
   layer l(4, 6, 5, 3);
   adalora_settings s;
   s.target_rank = 4, s.steps = 3;
-  result<rank_allocator> made = rank_allocator::over({l.view("q_proj")}, s);
+  result<rank_allocator> made = rank_allocator::make({l.view("q_proj")}, s);
   REQUIRE(bool(made));
   for (long long step = 0; step < 5; ++step) made->allocate(step);
   CHECK(made->ranks() == 4);
@@ -97,17 +97,17 @@ TEST_CASE("adalora: the term for orthogonality has the slope that is added to th
   std::fill(l.dA.begin(), l.dA.end(), 0.0F), std::fill(l.dB.begin(), l.dB.end(), 0.0F);
   adalora_settings s;
   s.steps = 10;
-  result<rank_allocator> made = rank_allocator::over({l.view("q_proj")}, s);
+  result<rank_allocator> made = rank_allocator::make({l.view("q_proj")}, s);
   REQUIRE(bool(made));
-  made->keep_orthogonal();
+  made->orthogonal_regularization();
   const std::vector<float> dA = l.dA, dB = l.dB;
   auto compare = [&](std::vector<float>& v, const std::vector<float>& d) {
     for (std::size_t i = 0; i < v.size(); i += 3) {
       const float before = v[i], step = 1e-2F;
       v[i] = before + step;
-      const double above = made->keep_orthogonal();
+      const double above = made->orthogonal_regularization();
       v[i] = before - step;
-      const double below = made->keep_orthogonal();
+      const double below = made->orthogonal_regularization();
       v[i] = before;
       CHECK(static_cast<double>(d[i]) == doctest::Approx((above - below) / (2 * step)).epsilon(1e-2).scale(0.1));
     }
@@ -118,14 +118,14 @@ TEST_CASE("adalora: the term for orthogonality has the slope that is added to th
 TEST_CASE("adalora: settings that cannot be are refused") {
   layer l(3, 7, 5, 9);
   auto says = [&](const adalora_settings& s) {
-    const result<rank_allocator> made = rank_allocator::over({l.view("q_proj")}, s);
+    const result<rank_allocator> made = rank_allocator::make({l.view("q_proj")}, s);
     REQUIRE(!made);
     return std::string(made.message());
   };
   adalora_settings s;
   CHECK(says(s) == "AdaLoRA needs the number of all steps, 'total_step', to spread its budget over");
-  s.steps = 5, s.last_steps = 3, s.warm_up = 2;
+  s.steps = 5, s.final_steps = 3, s.warmup_steps = 2;
   CHECK(says(s) == "AdaLoRA warms up for 2 steps, expected less than the 2 steps before its budget is final");
-  s.warm_up = 0, l.dE.clear();
+  s.warmup_steps = 0, l.dE.clear();
   CHECK(says(s) == "q_proj: lora_A, lora_E and lora_B do not have the shapes of one AdaLoRA layer");
 }

@@ -18,9 +18,9 @@ namespace {
 std::atomic<long long> allocations{0}, live_bytes{0};
 
 // A piece begins with its size, in front of what the caller gets.
-std::size_t room_for_size(std::size_t alignment) { return std::max(alignment, alignof(std::max_align_t)); }
+std::size_t capacity_for_size(std::size_t alignment) { return std::max(alignment, alignof(std::max_align_t)); }
 void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
-  const std::size_t front = room_for_size(alignment), whole = (bytes + 2 * front - 1) / front * front;
+  const std::size_t front = capacity_for_size(alignment), whole = (bytes + 2 * front - 1) / front * front;
   void* const p = std::aligned_alloc(front, whole);
   if (p == nullptr) return nullptr;
   ++allocations, live_bytes += static_cast<long long>(whole);
@@ -34,7 +34,7 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 }
 void release(void* p, std::size_t alignment) {
   if (p == nullptr) return;
-  void* const begin = static_cast<char*>(p) - room_for_size(alignment);
+  void* const begin = static_cast<char*>(p) - capacity_for_size(alignment);
   std::size_t whole = 0;
   std::memcpy(&whole, begin, sizeof(whole));
   live_bytes -= static_cast<long long>(whole);
@@ -67,10 +67,10 @@ TEST_CASE("allocations: none for a token once a prompt of the length was there")
   auto model = io::hf::load_model<engine>(GRAFT_GOLDEN_DIR "/models/qwen3/base");
   REQUIRE(model);
   for (const bool sample : {false, true}) {
-    generation_settings how;
-    how.new_tokens = 40;
-    how.sampling = {sample, 0.8, 20, 0.9, 1.2, 3};
-    auto g = generator<engine>::make(*model, how, 2, 60);
+    generation_settings settings;
+    settings.max_new_tokens = 40, settings.eos_tokens = no_eos_tokens;
+    settings.sampling = {sample, 0.8, 20, 0.9, 1.2, 3};
+    auto g = generator<engine>::make(*model, settings, 2, 60);
     REQUIRE(g);
     const std::vector<std::vector<std::int64_t>> prompts{std::vector<std::int64_t>(20, 7), {1, 2, 3}};
     long long at_token[41] = {};
@@ -89,9 +89,9 @@ TEST_CASE("allocations: prompts of many lengths leave no more than the longest")
   auto model = io::hf::load_model<engine>(GRAFT_GOLDEN_DIR "/models/qwen3/base");
   REQUIRE(model);
   const auto generate = [&](int sequences, int prompt) {
-    generation_settings how;
-    how.new_tokens = 2;
-    auto g = generator<engine>::make(*model, how, sequences, prompt + 3);
+    generation_settings settings;
+    settings.max_new_tokens = 2, settings.eos_tokens = no_eos_tokens;
+    auto g = generator<engine>::make(*model, settings, sequences, prompt + 3);
     REQUIRE(g);
     REQUIRE(g->run(std::vector(static_cast<std::size_t>(sequences), std::vector<std::int64_t>(prompt, 7))));
   };
@@ -105,7 +105,7 @@ TEST_CASE("allocations: prompts of many lengths leave no more than the longest")
 
 TEST_CASE("allocations: none in a step of the optimizer") {
   std::vector<float> w(70000, 1.0F), g(70000, 0.5F);
-  auto made = adamw::over({{"w", view_into(w.data(), 70000), view_into(g.data(), 70000)}});
+  auto made = adamw::make({{"w", view_into(w.data(), 70000), view_into(g.data(), 70000)}});
   REQUIRE(made);
   REQUIRE(made->step());
   const long long before = allocations;

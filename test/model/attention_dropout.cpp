@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/on_cpu.h>
-#include <graft/model/training.h>
+#include <graft/model/training_run.h>
 
 using namespace graft;
 using engine = cpu::engine<float>;
@@ -15,7 +15,7 @@ const std::string folder = GRAFT_GOLDEN_DIR "/models/";
 const std::vector<std::vector<std::int64_t>> data{{5, 9, 100, 31, 8, 77, 12, 3}, {7, 70, 44, 2, 9}};
 
 causal_lm<engine> tuned(const std::string& family, double dropped) {
-  auto opened = io::hf::open_model_folder(folder + family + "/base", scaled_by::run);
+  auto opened = io::hf::open_model_folder(folder + family + "/base", scale_granularity::flat_block);
   REQUIRE(opened);
   opened->config.attention_dropout = dropped;
   opened->config.residual_dropout = opened->config.embedding_dropout = 0;
@@ -27,8 +27,8 @@ causal_lm<engine> tuned(const std::string& family, double dropped) {
   REQUIRE(model->set_adapters(adapters->set));
   return std::move(*model);
 }
-std::vector<labelled_sequence> batch() {
-  std::vector<labelled_sequence> all;
+std::vector<labeled_sequence> batch() {
+  std::vector<labeled_sequence> all;
   for (const auto& s : data) all.push_back({s});
   return all;
 }

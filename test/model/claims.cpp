@@ -26,7 +26,7 @@ TEST_CASE("claim: nothing as large as the weight is computed after load, by any 
     }
     // A convolution's patches are rows of channels kh kw numbers, for every pixel: only the matrices are compared.
     for (const graph* g : {&c.graphs.forward, &c.graphs.backward}) {
-      const id large = weight_sized(*g, c.kind == "conv2d");
+      const id large = find_weight_sized(*g, c.kind == "conv2d");
       INFO(c.name, ": ", large < 0 ? "" : expression(*g, large, {nullptr, 3}).c_str());
       CHECK(large == none_id);
       ++checked;
@@ -44,7 +44,7 @@ TEST_CASE("claim: the folded graph is one product with a copy of the weight, for
     const stages when = schedule(g);
     const node_set live = reachable(g);
     int products = 0;
-    for (int i = 0; i < g.size; ++i) products += live[i] && when.by_token[i] && g.n[i].what == op::matmul ? 1 : 0;
+    for (int i = 0; i < g.size; ++i) products += live[i] && when.has_token_rows[i] && g.n[i].what == op::matmul ? 1 : 0;
     INFO(c.name);
     CHECK(products == 1);
   }

@@ -2,8 +2,8 @@
 // The numbers are those of torch 2.6: torch.optim.AdamW(foreach=False, fused=False), clip_grad_norm_, and the schedules
 // of transformers 5.22.
 #include <doctest/doctest.h>
+#include <graft/model/lr_schedule.h>
 #include <graft/model/optimizer.h>
-#include <graft/model/schedule.h>
 
 #include <random>
 
@@ -56,7 +56,7 @@ TEST_CASE("optimizer: AdamW gives torch's numbers") {
   };
   for (const auto& c : cases) {
     two_parameters p;
-    auto made = adamw::over(p.list(), c.settings);
+    auto made = adamw::make(p.list(), c.settings);
     REQUIRE(made);
     for (int s = 0; s < 5; ++s) {
       p.gradients(s);
@@ -71,7 +71,7 @@ TEST_CASE("optimizer: AdamW gives torch's numbers") {
 
 TEST_CASE("optimizer: what does not decay, and gradients that are small enough") {
   two_parameters p;
-  auto made = adamw::over(p.list(false));
+  auto made = adamw::make(p.list(false));
   REQUIRE(made);
   const std::vector<float> before = p.a;
   CHECK(*made->clip(1) == 0);
@@ -94,7 +94,7 @@ TEST_CASE("optimizer: any number of threads gives the same bits") {
   for (int i = 0; i < n; ++i) gradient[static_cast<std::size_t>(i)] = real(random);
   const auto run = [&] {
     std::vector<float> value = start, g = gradient;
-    auto made = adamw::over({{"w", view_into(value.data(), n), view_into(g.data(), n)}});
+    auto made = adamw::make({{"w", view_into(value.data(), n), view_into(g.data(), n)}});
     REQUIRE(made);
     for (int s = 0; s < 3; ++s) REQUIRE((made->clip_to(0.5) && made->step()));
     return value;
@@ -115,7 +115,7 @@ TEST_CASE("optimizer: parameters that it cannot train are refused by name") {
   std::vector<float> a(6);
   std::vector<std::uint16_t> h(6);
   const auto message = [](mutable_view value, mutable_view gradient) {
-    return std::string(adamw::over({{"layer.lora_A", value, gradient}}).message());
+    return std::string(adamw::make({{"layer.lora_A", value, gradient}}).message());
   };
   const mutable_view half{h.data(), dtype::bf16, {6}, 1};
   CHECK(message(half, view_into(a.data(), 6)).find("layer.lora_A is bf16 with gradients in f32") != std::string::npos);
@@ -140,8 +140,8 @@ TEST_CASE("schedule: the factors of transformers") {
   };
   for (const auto& c : cases)
     for (std::size_t s = 0; s < c.factors.size(); ++s)
-      CHECK(rate_schedule{c.kind, 3, 10}.factor(static_cast<long long>(s)) ==
+      CHECK(lr_schedule{c.kind, 3, 10}.factor(static_cast<long long>(s)) ==
             doctest::Approx(c.factors[s]).epsilon(1e-8));
-  CHECK(rate_schedule{}.factor(0) == 1);
-  CHECK(rate_schedule{schedule_kind::linear, 0, 4}.factor(1) == 0.75);
+  CHECK(lr_schedule{}.factor(0) == 1);
+  CHECK(lr_schedule{schedule_kind::linear, 0, 4}.factor(1) == 0.75);
 }

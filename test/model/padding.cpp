@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/on_cpu.h>
-#include <graft/model/training.h>
+#include <graft/model/training_run.h>
 
 using namespace graft;
 using engine = cpu::engine<float>;
@@ -31,7 +31,7 @@ struct gradients {
     REQUIRE(made);
     run.emplace(std::move(*made));
     const std::vector<std::int64_t> ids{7, token, 9, 5, token, 30};
-    const labelled_sequence batch[] = {{ids}};
+    const labeled_sequence batch[] = {{ids}};
     run->clear();
     REQUIRE(run->add(batch));
     all = run->on_host();

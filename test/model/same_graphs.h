@@ -2,7 +2,7 @@
 // A graph captured at load and the one that the compiler made of the same formula are the same, node by node.
 #pragma once
 #include <doctest/doctest.h>
-#include <graft/plan/code.h>
+#include <graft/plan/fingerprint.h>
 
 #include "../support/random_layer.h"
 
@@ -36,7 +36,7 @@ inline void check_same(const char* which, const graph& loaded, const graph& comp
   for (int i = 0; i < loaded.needs; ++i) CHECK(same(loaded.need[i], compiled.need[i]));
   for (int i = 0; i < loaded.outs; ++i) CHECK(same(loaded.out[i], compiled.out[i]));
   CHECK(loaded.bad.what == compiled.bad.what);
-  CHECK(encode(loaded, fuse(loaded)).key == encode(compiled, fuse(compiled)).key);
+  CHECK(fingerprint_of(loaded, fuse(loaded)).key == fingerprint_of(compiled, fuse(compiled)).key);
 }
 // How many graphs were compared.
 inline int check_same(const layer_graphs& loaded, const layer_graphs& compiled) {
@@ -53,7 +53,7 @@ inline int check_same(const layer_graphs& loaded, const layer_graphs& compiled) 
   for (const auto& [name, member] : all) check_same(name, loaded.*member, compiled.*member);
   CHECK(loaded.unmerging.weight == compiled.unmerging.weight);
   CHECK(loaded.unmerging.bias == compiled.unmerging.bias);
-  CHECK(loaded.unmerging.kept == compiled.unmerging.kept);
+  CHECK(loaded.unmerging.saved == compiled.unmerging.saved);
   CHECK(loaded.owner != nullptr);
   CHECK(compiled.owner == nullptr);
   return 10;

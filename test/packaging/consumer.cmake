@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# What all three consumers build once they have the targets.
+# The targets that all three consumers build once they have the library.
 enable_testing()
 add_executable(consumer ../consumer.cpp)
 target_link_libraries(consumer PRIVATE graft::graft)
 add_test(NAME consumer COMMAND consumer)
 set_tests_properties(consumer PROPERTIES PASS_REGULAR_EXPRESSION "^graft ${VERSION}\n$")
 
-# A component is found together with what it needs, also from a directory other than the one that looked for it.
+# A component is found with its dependencies, also from a directory other than the one that looked for it.
 string(REPLACE "," ";" components "${COMPONENTS}")
 set(includes "")
 foreach(component IN LISTS components)
   if(component STREQUAL "cpu")
     string(APPEND includes "#include <Eigen/Core>\n")
   elseif(component STREQUAL "io")
-    string(APPEND includes "#include <graft/io/json.h>\n")
+    string(APPEND includes "#include <graft/io/json/json.h>\n")
   elseif(component STREQUAL "bench")
     string(APPEND includes "#include <benchmark/benchmark.h>\n#include <graft/bench/options.h>\n")
-  elseif(component STREQUAL "cuda")
+  elseif(component STREQUAL "gpu")
     string(APPEND includes "#include <cuda_runtime_api.h>\n")
   endif()
 endforeach()

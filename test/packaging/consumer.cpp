@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The smallest user: finds the headers and says which version they are.
+// The smallest user: finds the headers and prints their version.
 #include <graft/graft.h>
 
 #include <cstdio>

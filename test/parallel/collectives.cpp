@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives over MPI, run by mpirun with any number of ranks: each against what it says. Exit 0: all is right.
+// The collectives over MPI, run by mpirun with any number of ranks, each compared with its definition. Exit 0: all
+// correct.
 #include <graft/parallel/mpi.h>
 
 #include <cstdio>
@@ -16,7 +17,7 @@ void check(bool good, const char* what, int rank) {
   std::fprintf(stderr, "rank %d: %s is wrong\n", rank, what);
   ++wrong;
 }
-// A number that no other rank and place has.
+// A number that differs for every rank and index.
 float number(int rank, long long i) { return 0.25F * static_cast<float>(rank + 1) + static_cast<float>(i % 97) / 3; }
 
 void sums(communicator& c, long long n) {
@@ -49,7 +50,7 @@ void parts(communicator& c) {
   for (std::size_t i = 0; i < 3; ++i) same = same && back[i] == mine[i] * c.size();
   check(same, "what was reduced and scattered", c.rank());
   double most = c.rank(), from_last = c.rank();
-  check(c.all_reduce(view_into(&most, 1), reduction::largest) && most == c.size() - 1, "the largest", c.rank());
+  check(c.all_reduce(view_into(&most, 1), reduction::max) && most == c.size() - 1, "the largest", c.rank());
   check(c.broadcast(view_into(&from_last, 1), c.size() - 1) && from_last == c.size() - 1, "a broadcast", c.rank());
   check(static_cast<bool>(c.barrier()), "a barrier", c.rank());
 }

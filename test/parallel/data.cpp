@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data parallel training over MPI against one process with the same global batch: losses, norms and trained adapters,
-// for every method whose folder is named. Every rank also trains alone, and compares; together they train twice and get
-// the same bits. Exit 0: all is right.
+// Data-parallel training over MPI against one process with the same global batch: losses, norms and trained adapters,
+// for every method whose folder is given. Every rank also trains without the others and compares; the parallel training
+// runs twice and must give the same bits. Exit 0: all correct.
 //     mpirun -n 2 data GOLDEN/models/llama lora dora oft lora_modules_to_save
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/on_cpu.h>
@@ -30,11 +30,11 @@ result<trained> train(const std::string& model_folder, const std::string& adapte
   auto loaded = io::hf::load_adapters(model_folder + "/" + adapter + "/adapter_init", *model);
   if (!loaded) return loaded.failure();
   if (status s = model->set_adapters(loaded->set); !s) return s.failure();
-  trainer_settings how;
-  how.steps = steps, how.batch = global_batch / ranks->size(), how.accumulate = accumulate;
-  how.optimizer.rate = 1e-3, how.seed = 7, how.dropout = false, how.ranks = std::move(ranks);
-  how.exchanged_bytes = 1;  // each block by itself, while earlier ones compute
-  auto t = trainer<engine>::make(*model, data, how);
+  trainer_settings settings;
+  settings.steps = steps, settings.batch = global_batch / ranks->size(), settings.accumulate = accumulate;
+  settings.optimizer.rate = 1e-3, settings.seed = 7, settings.dropout = false, settings.ranks = std::move(ranks);
+  settings.bucket_bytes = 1;  // one bucket per block, reduced while earlier blocks compute
+  auto t = trainer<engine>::make(*model, data, settings);
   if (!t) return t.failure();
   trained out;
   if (status s = t->run([&](const step_report& r) {
@@ -54,9 +54,9 @@ result<trained> train(const std::string& model_folder, const std::string& adapte
   return out;
 }
 
-// Losses and norms relative to themselves, tensors by the norm of the difference: Adam divides by the size of a gradient,
-// so that an element whose gradient is nearly zero may differ in more digits than the sums it was made from.
-double apart(const trained& a, const trained& b) {
+// Losses and norms are compared by relative error, tensors by the norm of the difference: Adam divides by the size of a
+// gradient, so an element with a gradient near zero may differ in more digits than the sums it was computed from.
+double max_difference(const trained& a, const trained& b) {
   double worst = a.numbers.size() == b.numbers.size() && a.values.size() == b.values.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.numbers.size() && worst < 1; ++i)
     worst = std::max(worst, std::abs(a.numbers[i] - b.numbers[i]) / std::abs(b.numbers[i]));
@@ -86,12 +86,12 @@ int main(int argc, char** argv) {
     for (int accumulate = 1; accumulate <= (a == 2 ? 2 : 1); ++accumulate) {
       const auto together = train(argv[1], argv[a], data, ranks, accumulate);
       const auto again = train(argv[1], argv[a], data, ranks, accumulate);
-      const auto by_itself = train(argv[1], argv[a], data, std::make_shared<alone>(), accumulate);
+      const auto by_itself = train(argv[1], argv[a], data, std::make_shared<single_process>(), accumulate);
       const bool ran = together && by_itself;
       const bool same = together && again && together->numbers == again->numbers && together->values == again->values;
       if (!same)
         std::printf("rank %d of %d, %s: other bits when it runs again\n", ranks->rank(), ranks->size(), argv[a]);
-      const double error = ran ? apart(*together, *by_itself) : 1;
+      const double error = ran ? max_difference(*together, *by_itself) : 1;
       if (ranks->rank() == 0 || !(error < 1e-6))
         std::printf("rank %d of %d, %s, accumulate %d: %s %.1e\n", ranks->rank(), ranks->size(), argv[a], accumulate,
                     ran ? "apart by" : (together ? by_itself.message() : together.message()), error);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# killed.sh PROGRAM MODEL OUT TIMES MPIRUN...: kills one of two ranks that train, each time at another step, anywhere in it;
-# the other one must say so, and the last checkpoint must be one that training goes on from.
+# killed.sh PROGRAM MODEL OUT TIMES MPIRUN...: kills one of two training ranks TIMES times, each time at another moment
+# of another step; the other rank must report it, and training must continue from the last checkpoint.
 set -u
 program=$1 model=$2 out=$3 times=$4
 shift 4

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives over NCCL with one rank on one GPU, which is what one machine with one GPU can show: what is exchanged
-// is what it was, in device memory and in host memory, ordered on a stream and inside a captured graph. A stream that
-// stalls is an error after the timeout, and so is everything after it.
+// The collectives over NCCL with one rank on one GPU: they return their input, in device memory and in host memory,
+// ordered on a stream and inside a captured graph. A stream that stalls is an error after the timeout, and so is every
+// later call.
 #include <graft/core/bf16.h>
-#include <graft/parallel/alone.h>
 #include <graft/parallel/nccl.h>
+#include <graft/parallel/single_process.h>
 
 #include <vector>
 
@@ -24,7 +24,7 @@ int main() {
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("no GPU: nothing to exchange"), 0;
   cudaStream_t stream = nullptr;
   check(cudaStreamCreate(&stream) == cudaSuccess, "a stream");
-  alone nobody;
+  single_process nobody;
   auto made = nccl_communicator::make(nobody, {.stream = stream, .timeout = 30});
   if (!made) return std::fprintf(stderr, "%s\n", made.message()), 1;
   communicator& c = **made;
@@ -32,7 +32,7 @@ int main() {
 
   std::vector<float> values(1000), back(1000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / 7;
-  cuda::buffer here, there;
+  gpu::buffer here, there;
   check(here.reserve(4000) && there.reserve(4000), "device memory");
   const mutable_view a = view_into(here.as<float>(), 1000), b = view_into(there.as<float>(), 1000);
   const view from = view_of(here.as<float>(), 1000);
@@ -50,7 +50,7 @@ int main() {
   check(back == values, "a sum of 16 bits");
 
   double loss = 2.5;
-  check(c.all_reduce(view_into(&loss, 1), reduction::largest) && loss == 2.5, "a number in host memory");
+  check(c.all_reduce(view_into(&loss, 1), reduction::max) && loss == 2.5, "a number in host memory");
   check(!c.all_gather(view_of(values.data(), 1000), b), "refusing to gather host memory");
 
   cudaGraph_t graph = nullptr;

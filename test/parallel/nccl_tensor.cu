@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that ranks share over NCCL, with one rank on one GPU: the graph of a rank with all its exchanges, which are real
-// and give what they were given. Logits, tokens, losses and trained adapters are those of the model without ranks, also
-// where steps of generation and of training are captured with their exchanges and replayed.
+// A tensor-parallel model over NCCL with one rank on one GPU: the graph of the rank has all collectives, which are real
+// and return their input. Logits, tokens, losses and trained adapters equal those of the model without ranks, also if
+// the steps of generation and training are captured with their collectives and replayed.
 //     nccl_tensor GOLDEN/models/llama lora dora oft
-#include <graft/model/on_cuda.cuh>
-#include <graft/parallel/alone.h>
+#include <graft/model/on_gpu.cuh>
 #include <graft/parallel/nccl.h>
+#include <graft/parallel/single_process.h>
 
 #include <cstdio>
 
@@ -18,16 +18,16 @@ namespace {
 
 template <class Engine>
 result<model_numbers> over_nccl(const std::string& folder, const std::string& adapter, step_mode mode) {
-  alone nobody;
+  single_process nobody;
   auto made = nccl_communicator::make(nobody, {.timeout = 30});
   if (!made) return made.failure();
   return test::numbers_of<Engine>(folder, adapter, std::shared_ptr<communicator>(std::move(*made)), mode);
 }
-// In 16 bits a row is added behind the sum over the ranks and not in the product: the logits are then not further from what
-// f32 gives than those without ranks, but for half as much.
+// In 16 bits the addends of a row-parallel GEMM are applied after the all-reduce, not in its epilogue. The distance of
+// the logits from those in f32 may therefore be 1.5 times that of the model without ranks.
 template <class Engine> int compare(const std::string& folder, const std::string& adapter, const char* type) {
-  constexpr bool exact = Engine::keeps == dtype::f32;
-  const auto wide = test::numbers_of<cuda::engine<float>>(folder, adapter, nullptr);
+  constexpr bool exact = Engine::storage_type == dtype::f32;
+  const auto wide = test::numbers_of<gpu::engine<float>>(folder, adapter, nullptr);
   if (!wide) return std::printf("%s: %s\n", adapter.c_str(), wide.message()), 1;
   int wrong = 0;
   for (const step_mode mode : {step_mode::standard, step_mode::reduce_overhead}) {
@@ -57,8 +57,8 @@ int main(int argc, char** argv) {
   if (argc < 3) return std::fprintf(stderr, "usage: nccl_tensor MODEL ADAPTER...\n"), 2;
   int wrong = 0;
   for (int a = 2; a < argc; ++a) {
-    wrong += compare<cuda::engine<float>>(argv[1], argv[a], "f32");
-    wrong += compare<cuda::engine<__nv_bfloat16>>(argv[1], argv[a], "bf16");
+    wrong += compare<gpu::engine<float>>(argv[1], argv[a], "f32");
+    wrong += compare<gpu::engine<__nv_bfloat16>>(argv[1], argv[a], "bf16");
   }
   return wrong == 0 ? 0 : 1;
 }

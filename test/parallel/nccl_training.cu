@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer over NCCL with one rank on one GPU: the sums of one rank are what they were, so that every exchange takes
-// place and losses, norms and trained adapters have the bits of training without ranks, step by step, with accumulated
-// calls, and captured. With LAYERS it also prints what a step in the shape of Llama-3-8B takes without ranks, with one that
-// has all of the batch, and with one that has all of the model.
+// The trainer over NCCL with one rank on one GPU: the all-reduce of one rank returns its input, so losses, norms and
+// trained adapters have the bits of training without ranks, step by step, with accumulated calls, and captured. With
+// LAYERS it also prints the time of a step in the shape of Llama-3-8B without ranks, data parallel and tensor parallel.
 //     nccl_training GOLDEN/models/llama [LAYERS]
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
-#include <graft/model/on_cuda.cuh>
+#include <graft/model/on_gpu.cuh>
 #include <graft/model/trainer.h>
 #include <graft/parallel/nccl.h>
 
@@ -16,12 +15,12 @@
 #include "../support/random_model.h"
 
 using namespace graft;
-using engine = cuda::engine<__nv_bfloat16>;
+using engine = gpu::engine<__nv_bfloat16>;
 
 namespace {
 
 result<std::shared_ptr<communicator>> one_rank(cudaStream_t stream) {
-  alone nobody;
+  single_process nobody;
   auto made = nccl_communicator::make(nobody, {.stream = stream, .timeout = 30});
   if (!made) return made.failure();
   return std::shared_ptr<communicator>(std::move(*made));
@@ -44,15 +43,16 @@ result<trained> train(const std::string& folder, const kind& as) {
   if (status s = model->set_adapters(loaded->set); !s) return s.failure();
   const trainer<engine>::sequences data{
       {5, 9, 200, 31, 8, 77}, {100, 101, 102, 103, 104, 105}, {1, 2, 3, 4, 5, 6}, {9, 8, 7, 6, 5, 4, 3}};
-  trainer_settings how;
-  how.steps = 12, how.batch = 1, how.accumulate = as.accumulate, how.clip = 0.01, how.mode = as.mode;
-  how.exchanged_bytes = 1;
+  trainer_settings settings;
+  settings.steps = 12, settings.batch = 1, settings.accumulate = as.accumulate, settings.clip = 0.01,
+  settings.mode = as.mode;
+  settings.bucket_bytes = 1;
   if (as.nccl) {
     auto ranks = one_rank(model->programs().queue.stream);
     if (!ranks) return ranks.failure();
-    how.ranks = *ranks;
+    settings.ranks = *ranks;
   }
-  auto run = trainer<engine>::make(*model, data, how);
+  auto run = trainer<engine>::make(*model, data, settings);
   if (!run) return run.failure();
   trained out;
   const auto report = [&](const step_report& r) {
@@ -83,10 +83,10 @@ int refuses_another_stream(const std::string& folder) {
   auto model = io::hf::load_model<engine>(folder + "/base");
   auto ranks = one_rank(nullptr);
   if (!model || !ranks) return std::printf("%s\n", model ? ranks.message() : model.message()), 1;
-  trainer_settings how;
-  how.steps = 1, how.ranks = *ranks;
+  trainer_settings settings;
+  settings.steps = 1, settings.ranks = *ranks;
   const trainer<engine>::sequences data{{1, 2, 3}};
-  const auto t = trainer<engine>::make(*model, data, how);
+  const auto t = trainer<engine>::make(*model, data, settings);
   const bool named = !t && std::string(t.message()).find("another stream") != std::string::npos;
   return std::printf("ranks on another stream are refused: %s\n", named ? "yes" : "no"), named ? 0 : 1;
 }
@@ -95,17 +95,17 @@ double median(std::vector<double> all) {
   std::sort(all.begin(), all.end());
   return all[all.size() / 2];
 }
-// Steps of both take turns.
+// The kinds run alternating steps.
 status measure(int layers, step_mode mode) {
   const model_config c = test::llama_config(layers, 4096, 14336, 1024, 4096);
   const model_weights weights = test::random_weights(c);
   const auto config = io::make_adapter_config(
-      "LORA", {}, {{"target_modules", io::json_word("all-linear")}, {"r", io::json_number(16)}});
+      "LORA", {}, {{"target_modules", io::json_string("all-linear")}, {"r", io::json_number(16)}});
   if (!config) return config.failure();
   trainer<engine>::sequences data(2);
   for (std::size_t s = 0; s < data.size(); ++s)
     for (std::size_t t = 0; t < 2048; ++t)
-      data[s].push_back(static_cast<std::int64_t>(mixed_bits(4096 * s + t) % 1024));
+      data[s].push_back(static_cast<std::int64_t>(splitmix64(4096 * s + t) % 1024));
   std::deque<causal_lm<engine>> models;
   std::deque<trainer<engine>> trainers;
   constexpr std::size_t kinds = 3;  // without ranks, data parallel, tensor parallel
@@ -122,14 +122,14 @@ status measure(int layers, step_mode mode) {
     auto adapter = io::hf::new_adapter(models.back(), *config);
     if (!adapter) return adapter.failure();
     if (status s = models.back().set_adapters(adapter->set); !s) return s;
-    trainer_settings how;
-    how.steps = 100, how.batch = 2, how.mode = mode;
+    trainer_settings settings;
+    settings.steps = 100, settings.batch = 2, settings.mode = mode;
     if (k == 1) {
       auto ranks = one_rank(models.back().programs().queue.stream);
       if (!ranks) return ranks.failure();
-      how.ranks = *ranks;
+      settings.ranks = *ranks;
     }
-    auto t = trainer<engine>::make(models.back(), data, how);
+    auto t = trainer<engine>::make(models.back(), data, settings);
     if (!t) return t.failure();
     trainers.push_back(std::move(*t));
   }

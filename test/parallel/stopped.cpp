@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank is killed in the middle of the sums: the others are told so within the timeout, and never wait for ever. The
-// last rank dies at the step that the argument names; the others exit with 3 when the communicator has said it.
+// One rank dies at the step that the argument names, in the middle of an all-reduce. The others must get an error
+// within the timeout and exit with 3.
 #include <graft/parallel/mpi.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begun;
     const bool again = static_cast<bool>(ranks.barrier());
     std::fprintf(stderr, "%s (after %.1f s)\n", s.message(), waited.count());
-    _exit(step >= deadly && waited.count() < 10 && !again ? 3 : 1);  // MPI itself cannot be ended in order any more
+    _exit(step >= deadly && waited.count() < 10 && !again ? 3 : 1);  // MPI cannot be finalized any more
   }
   return std::fprintf(stderr, "rank %d went on without the one that died\n", ranks.rank()), 1;
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# stopped.sh PROGRAM TIMES MPIRUN...: kills one of three ranks at another step each time; both others must have said so.
+# stopped.sh PROGRAM TIMES MPIRUN...: kills one of three ranks at another step each time; both others must report it.
 set -u
 program=$1 times=$2
 shift 2

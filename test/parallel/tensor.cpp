@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that ranks compute together over MPI against the same model in one process: logits, generated tokens, losses and
-// trained adapters, for every method whose folder is named. Every rank also computes alone, and compares; and the first one
-// alone loads what the ranks trained and the first of them saved. Exit 0: all is right. Compiled with EXACT it computes in
-// double and trains with Adam's default eps, which makes a number of the order of the rate even of a gradient that is
-// nothing but the rounding of floats.
+// A tensor-parallel model over MPI against the model in one process: logits, generated tokens, losses and trained
+// adapters, for every method whose folder is given. Every rank also computes the whole model and compares; and the
+// first one loads the adapter that the ranks trained and saved. Exit 0: all correct. Compiled with EXACT it computes in
+// double and trains with Adam's default eps, for which float rounding alone could make an update of the size of the
+// rate.
 //     mpirun -n 2 tensor GOLDEN/models/llama lora dora oft
 #include <graft/model/on_cpu.h>
 #include <graft/parallel/mpi.h>
@@ -24,7 +24,7 @@ constexpr double eps = 1e-4, same_logits = 1e-5, same_losses = 1e-6, same_adapte
 
 namespace {
 
-// Logits of one process with an adapter that is read from a folder.
+// Logits of one process with an adapter from a folder.
 result<std::vector<double>> logits_with(const std::string& base, const std::string& adapter) {
   auto model = io::hf::load_model<engine>(base);
   if (!model) return model.failure();

@@ -4,15 +4,15 @@
 
 #include <graft/plan/buffers.h>
 
-#include "../support/both.h"
 #include "../support/dense.h"
 #include "../support/gpu_target.h"
 #include "../support/launches.h"
+#include "../support/static_check.h"
 
 using namespace test;
 using dora_block = block<dora<16>>;
 
-// Also while compiling, where it is the largest graph of these tests.
+// Also captured while compiling; it is the largest graph of these tests.
 static_assert(dora_block::forward().n.size() == 202);
 static_assert(dora_block::backward().n.size() == 308);
 
@@ -48,11 +48,11 @@ TEST_CASE("block: no weight is built after load, forward or backward") {
     const stages when = schedule(g);
     const long long hidden = 4096;
     for (id i = 0; i < g.n.size(); ++i)
-      if (!is_leaf(g.n[i].what) && !when.by_token[i]) CHECK(nominal_count(g, i) < hidden * hidden / 16);
+      if (!is_leaf(g.n[i].what) && !when.has_token_rows[i]) CHECK(nominal_count(g, i) < hidden * hidden / 16);
   }
 }
 
-TEST_CASE("block: on the CPU it is two rounds of rows: up to keys and values, and the rest") {
+TEST_CASE("block: on the CPU it is two rounds over the rows: up to keys and values, and the rest") {
   const builder g = dora_block::forward();
   const plan p = fuse(g);
   CHECK(p.launches.size() == 2);
@@ -65,17 +65,16 @@ TEST_CASE("block: on the CPU it is two rounds of rows: up to keys and values, an
   CHECK(b.cells < 8);
 }
 
-TEST_CASE("block: on a GPU every projection is one product with all that stands around it") {
+TEST_CASE("block: on a GPU every projection is one GEMM with its prologue, branch and epilogue") {
   const builder g = dora_block::forward();
-  const plan p = fuse(g, gpu);
+  const plan p = fuse(g, gpu_target);
   CHECK(p.products.size() == 7);
-  for (const product_slots& s : p.products) {
-    CHECK(s.sides.size() == 1);
-    CHECK(s.posts.size() == 1);
+  for (const gemm_slots& s : p.products) {
+    CHECK(s.branches.size() == 1);
+    CHECK(s.epilogue_steps.size() == 1);
   }
   int residuals = 0, activations = 0;
-  for (const product_slots& s : p.products)
-    residuals += s.residual >= 0 ? 1 : 0, activations += s.act == op::silu ? 1 : 0;
+  for (const gemm_slots& s : p.products) residuals += s.residual >= 0 ? 1 : 0, activations += s.act == op::silu ? 1 : 0;
   CHECK(residuals == 2);
   CHECK(activations == 1);
   CHECK(p.launches.size() == 16);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/blocks.h>
 
-#include "../support/both.h"
 #include "../support/gpu_target.h"
+#include "../support/static_check.h"
 
 using namespace graft;
 
@@ -30,7 +30,7 @@ TEST_CASE("block facts: three launches on the CPU: up to keys and values, attent
   BOTH((compile<gpt2, fullgraph>::kernels == 3));
 }
 
-TEST_CASE("block facts: flops are those of the products and of attention") {
+TEST_CASE("block facts: flops are those of the GEMMs and of attention") {
   constexpr long long hidden = 4096, kv = 1024, wide = 14336, tokens = 100;
   constexpr long long products = 2 * tokens * hidden * (2 * hidden + 2 * kv + 3 * wide);
   constexpr long long attention = 2 * tokens * tokens * hidden;
@@ -41,13 +41,15 @@ TEST_CASE("block facts: flops are those of the products and of attention") {
   BOTH(compile<half>::bytes(1) < compile<bare>::bytes(1) * 51 / 100);
 }
 
-TEST_CASE("block facts: bytes kept for backward grow with the tokens, and a bare block keeps no less than it reads") {
-  BOTH(facts::kept_bytes(200) == 2 * facts::kept_bytes(100));
-  // queries, keys and values; what attention gave; what is behind it; gate and up; what products read: both norms and
-  // the gated values; and not much more
+TEST_CASE(
+    "block facts: bytes saved for backward grow with the tokens, and a bare block saves at least what its backward "
+    "reads") {
+  BOTH(facts::saved_bytes(200) == 2 * facts::saved_bytes(100));
+  // Saved: queries, keys and values; the output of attention; the sum after it; gate and up; the inputs of GEMMs, which
+  // are both norms and the gated values; and little more.
   constexpr long long floats = 4096 + 2 * 1024 + 4096 + 4096 + 2 * 14336 + 2 * 4096 + 14336;
-  BOTH(facts::kept_bytes(1) >= 4 * floats);
-  BOTH(facts::kept_bytes(1) < 4 * floats * 11 / 10);
+  BOTH(facts::saved_bytes(1) >= 4 * floats);
+  BOTH(facts::saved_bytes(1) < 4 * floats * 11 / 10);
 }
 
 TEST_CASE("block facts: a block type with other adapters has another key, one with other sizes the same") {
@@ -56,11 +58,11 @@ TEST_CASE("block facts: a block type with other adapters has another key, one wi
   BOTH(compile<bare>::key != facts::key);
 }
 
-TEST_CASE("block facts: a GPU says what it has no kernel for") {
-  constexpr bool breaks = compile<tuned, on<test::gpu>>::graph_breaks == 0;
+TEST_CASE("block facts: a GPU reports what it has no kernel for") {
+  constexpr bool breaks = compile<tuned, on<test::gpu_target>>::graph_breaks == 0;
   CHECK(breaks);  // the target of these tests has every kernel
   const graph g = derived_block<tuned>::forward;
-  target without = test::gpu;
+  target without = test::gpu_target;
   without.runs = [](op o) { return row(o).kind != op_class::attention; };
   const plan p = fuse(g, without);
   CHECK(p.breaks == 1);
@@ -70,7 +72,7 @@ TEST_CASE("block facts: a GPU says what it has no kernel for") {
 TEST_CASE("block facts: explain names the layers") {
   std::string all;
   explain<tuned>([&](const text& t) { all += std::string(t.c_str()) + "\n"; }, 64);
-  for (const char* words : {"llama block f32, 64 tokens", "kept for backward", "launch 1 attention: attention",
+  for (const char* words : {"llama block f32, 64 tokens", "saved for backward", "launch 1: attention",
                             "t5 @ self_attn.q_proj.weight'", "mlp.down_proj.lora_B.weight"})
     CHECK(all.find(words) != std::string::npos);
   std::string drawn;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../support/all_layers.h"
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace test;
 
@@ -30,7 +30,7 @@ template <class Adapter, bool Bias = false> planned forward() {
 
 }  // namespace
 
-TEST_CASE("buffers: LoRA's base product and its side branch are computed where y is") {
+TEST_CASE("buffers: LoRA's base product and its branch are accumulated in the memory of y") {
   const planned l = forward<lora<>>();
   const id y = l.g.result("y"), base = l.product_of("x", "weight"), down = l.product_of("x", "lora_A.weight");
   const id up = l.g[y].b;
@@ -39,15 +39,15 @@ TEST_CASE("buffers: LoRA's base product and its side branch are computed where y
   CHECK(l.where.writes_to[y] == 0);
   CHECK(l.where.into[base] == y);
   CHECK(l.where.into[up] == y);
-  CHECK(l.where.along[down] == y);
+  CHECK(l.where.computed_with[down] == y);
   CHECK(l.where.cell[up] == -1);
-  // The workspace is one value of r numbers per token: nothing of y's size.
+  // The workspace is one value of r numbers per token; nothing has the size of y.
   CHECK(l.where.cells == 1);
   CHECK(l.where.cell[down] == 0);
   CHECK(l.where.cell[base] == -1);
 }
 
-TEST_CASE("buffers: a bias and a factor per output happen in y") {
+TEST_CASE("buffers: a bias and a factor per output are applied in place in y") {
   const planned p = forward<dora<>, true>();
   for (id i = p.g.result("y"); i >= 0; i = p.where.inplace[i]) {
     CHECK(p.where.writes_to[i] == 0);
@@ -56,7 +56,7 @@ TEST_CASE("buffers: a bias and a factor per output happen in y") {
   CHECK(p.where.cells == 1);
 }
 
-TEST_CASE("buffers: the base layer alone needs no workspace") {
+TEST_CASE("buffers: the bare layer needs no workspace") {
   CHECK(forward<none>().where.cells == 0);
   CHECK(forward<none, true>().where.cells == 0);
   CHECK(forward<ia3, true>().where.cells == 0);
@@ -77,19 +77,20 @@ TEST_CASE("buffers: a reshaped input is the input") {
 
 namespace {
 
-// Plays the launches by rows: who owns each piece of memory after each step. Returns the text of the first value that is
-// read after its memory was given to another; empty when there is none.
+// Simulates the launches chunk by chunk with the owner of each memory cell after each step. Returns the text of the
+// first value that is read after its memory was reused; empty if there is none.
 std::string first_clobbered(const graph& g) {
   const planned p(g);
   constexpr int outputs = 1000;
   auto memory = [&](id i) { return p.where.writes_to[i] >= 0 ? outputs + p.where.writes_to[i] : p.where.cell[i]; };
-  auto pieces = [&](id i) {  // has memory that others may take over
-    return i >= 0 && p.p.live[i] && p.p.rows.how[i] == reach::piece && p.where.same_as[i] < 0 && !p.where.stored[i];
+  auto reusable = [&](id i) {  // has memory that later values may reuse
+    return i >= 0 && p.p.live[i] && p.p.rows.dependence_of[i] == row_dependence::chunk && p.where.same_as[i] < 0 &&
+           !p.where.stored[i];
   };
   std::vector<id> owner(2 * outputs, none_id);
   std::string wrong;
   auto read = [&](id i, int launch) {
-    if (!pieces(i) || !wrong.empty()) return;
+    if (!reusable(i) || !wrong.empty()) return;
     const std::string name = expression(g, i, {nullptr, 2}).c_str();
     if (launch >= 0 && p.p.launch_of[i] != launch)
       wrong = name + " is read by another launch but not stored";
@@ -103,17 +104,17 @@ std::string first_clobbered(const graph& g) {
   for (const id i : p.p.nodes) {
     const node& v = g[i];
     const int launch = p.p.launch_of[i];
-    if (p.where.same_as[i] >= 0) continue;                        // nothing to compute
-    if (p.where.into[i] >= 0 || p.where.along[i] >= 0) continue;  // computed when the sum is
+    if (p.where.same_as[i] >= 0) continue;                                // shares memory, nothing to compute
+    if (p.where.into[i] >= 0 || p.where.computed_with[i] >= 0) continue;  // accumulated when the sum is computed
     auto is_product = [&](id o) { return o >= 0 && p.where.into[o] == i; };
     for (int o = 0; o < 3; ++o)
       if (v.operand(o) >= 0 && !is_product(v.operand(o))) read(v.operand(o), launch);
-    if (pieces(i)) {
+    if (reusable(i)) {
       if (memory(i) < 0) return "no memory for " + std::string(expression(g, i, {nullptr, 2}).c_str());
-      // What is about to be overwritten must not be an operand, unless it is taken over.
+      // The memory that is about to be overwritten must not hold an operand, unless the value takes it over.
       for (int o = 0; o < 3; ++o)
         if (const id a = v.operand(o);
-            pieces(a) && !is_product(a) && memory(a) == memory(i) && !is_pointwise(v.what) && v.what != op::reshape)
+            reusable(a) && !is_product(a) && memory(a) == memory(i) && !is_pointwise(v.what) && v.what != op::reshape)
           wrong = "an op that cannot work in place does";
       owner[static_cast<std::size_t>(memory(i))] = i;
     }
@@ -123,7 +124,7 @@ std::string first_clobbered(const graph& g) {
     };
     for (const id product : {v.a, v.b}) {
       if (!is_product(product)) continue;
-      if (const id first = g[product].a; p.where.along[first] == i) {
+      if (const id first = g[product].a; p.where.computed_with[first] == i) {
         read_operands(first);
         owner[static_cast<std::size_t>(memory(first))] = first;
       }
@@ -136,7 +137,7 @@ std::string first_clobbered(const graph& g) {
 
 }  // namespace
 
-// x A' B' is deferred into the last sum, after x C' D': x A' must outlive everything in between.
+// x A' B' is deferred into the last sum, after x C' D': x A' must stay valid until then.
 TEST_CASE("buffers: the operands of a deferred product live until the sum") {
   builder b;
   const scope p{&b};
@@ -144,7 +145,7 @@ TEST_CASE("buffers: the operands of a deferred product live until the sum") {
   const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), n);
   const ex A = p.param("A", r, n), B = p.param("B", n, r), C = p.param("C", r, n), D = p.param("D", n, r);
   const ex deferred = x * t(A) * t(B);
-  b.give((x * t(C) * t(D) + deferred).i, "y");
+  b.add_output((x * t(C) * t(D) + deferred).i, "y");
   const planned l{b};
   const id y = l.g.result("y");
   CHECK(l.where.into[l.g[y].b] == y);
@@ -152,7 +153,7 @@ TEST_CASE("buffers: the operands of a deferred product live until the sum") {
   CHECK(first_clobbered(b) == "");
 }
 
-TEST_CASE("buffers: nothing is read after its memory was given away, in any graph") {
+TEST_CASE("buffers: no value of any graph is read after its memory was reused") {
   for_all_graphs([](const char* name, const captured_graphs& d) {
     INFO(std::string(name));
     CHECK(first_clobbered(d.forward) == "");

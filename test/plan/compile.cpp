@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facts a user can assert of a layer type.
+// The facts that a user can assert of a layer type.
 #include "../support/all_layers.h"
-#include "../support/both.h"
 #include "../support/same_graph.h"
+#include "../support/static_check.h"
 
 using namespace test;
 
@@ -17,7 +17,7 @@ TEST_CASE("compile: kernels, breaks and merging of every method") {
   });
 }
 
-TEST_CASE("compile: a graph captured while compiling is the one captured at run time, node by node, with its facts") {
+TEST_CASE("compile: a graph captured while compiling equals the one captured at run time, and so do its facts") {
   for_all_layers([](const char* name, auto tag) {
     using layer = typename decltype(tag)::type;
     using d = derived_of<layer>;
@@ -29,7 +29,7 @@ TEST_CASE("compile: a graph captured while compiling is the one captured at run 
     CHECK(first_difference(d::backward, capture_backward(f)) == "");
     CHECK(first_difference(d::merge, capture_merge(f)) == "");
     CHECK(first_difference(d::unmerge_weight, capture_unmerge_weight(f)) == "");
-    CHECK(d::unmerging.kept == unmerge_facts_of(f).kept);
+    CHECK(d::unmerging.saved == unmerge_facts_of(f).saved);
     const builder forward = capture_forward(f), folded = capture_folded(f);
     const stated_facts stated = stated_at_run_time<layer>(forward, folded);
     CHECK(compile<layer>::kernels == stated.kernels);
@@ -42,19 +42,19 @@ TEST_CASE("compile: which methods can be unmerged from W' alone") {
   BOTH((unmergeable<linear<64, 48, float, oft_neumann<8>>>));
   BOTH((unmergeable<linear<64, 48, float, boft<4, 2>>>));
   BOTH((!unmergeable<linear<64, 48, float, dora<8>>>));
-  BOTH((compile<linear<64, 48, float, dora<8>>>::kept == 1));
-  BOTH((compile<linear<64, 48, float, lora<8>>>::kept == 0));
+  BOTH((compile<linear<64, 48, float, dora<8>>>::saved_for_unmerge == 1));
+  BOTH((compile<linear<64, 48, float, lora<8>>>::saved_for_unmerge == 0));
   BOTH((!unmergeable<layer_norm<64, float, ln_tuning>>));
 }
 
-TEST_CASE("compile: options that ask for less") {
+TEST_CASE("compile: options that weaken the requirements") {
   using broken = compile<linear<64, 48, float, erased>>;
   BOTH(broken::graph_breaks == 1);
   BOTH(compile<linear<64, 48, nf4<64>, lora<8>>>::kernels == 1);
   BOTH(compile<linear<dyn, dyn, float, lora<>>, fullgraph>::kernels == 1);
 }
 
-TEST_CASE("compile: the sizes a type fixes") {
+TEST_CASE("compile: the sizes that a type states") {
   BOTH((static_sizes_known<linear<64, 48, float, lora<8>>>()));
   BOTH((!static_sizes_known<linear<64, 48, float, lora<>>>()));
   BOTH((!static_sizes_known<linear<64, dyn, float, lora<8>>>()));
@@ -76,21 +76,21 @@ TEST_CASE("compile: costs of a layer type") {
   BOTH((forward_cost<linear<1024, 1024, double, none>>(T).bytes == 8 * (n * n + 2 * T * n)));
 }
 
-TEST_CASE("compile: a weight of codes stays codes, and what would be folded into it a branch beside it") {
+TEST_CASE("compile: a quantized weight stays quantized, and an adapter is never folded into it") {
   using four = linear<4096, 4096, nf4<64>, lora<16>>;
   BOTH((compile<four, fullgraph>::kernels == 1));
-  BOTH((compile<four, fullgraph>::encoded));
-  BOTH((!compile<linear<4096, 4096, bf16, lora<16>>>::encoded));
+  BOTH((compile<four, fullgraph>::is_quantized));
+  BOTH((!compile<linear<4096, 4096, bf16, lora<16>>>::is_quantized));
   using wide = linear<1024, 1024, bf16, lora<1024>>;
   using wide_codes = linear<1024, 1024, nf4<64>, lora<1024>>;
   BOTH((compile<wide>::folded));
-  BOTH((compile<wide_codes>::worth_a_copy));
+  BOTH((compile<wide_codes>::prefers_folding));
   BOTH((!compile<wide_codes>::folded));
   BOTH((forward_cost<wide_codes>(1).flops > forward_cost<wide>(1).flops));
   BOTH((forward_cost<linear<1024, 1024, int8, none>>(1).bytes == 1024 * 1024 + 4 * 1024 + 2 * 2 * 1024));
 }
 
-TEST_CASE("compile: a side branch of more than a twentieth of the layer is folded into a weight of floats") {
+TEST_CASE("compile: a branch of more than a twentieth of the layer is folded into a weight of floats") {
   BOTH((!plan_of<linear<1024, 1024, float, lora<25>>>::folded));
   BOTH((plan_of<linear<1024, 1024, float, lora<26>>>::folded));
   BOTH((plan_of<linear<1024, 1024, float, loha<8>>>::folded));
@@ -98,7 +98,7 @@ TEST_CASE("compile: a side branch of more than a twentieth of the layer is folde
   BOTH((plan_of<linear<1024, 1024, float, lokr<8>>>::folded));
   BOTH((!plan_of<linear<1024, 1024, bf16, lokr<8>>>::folded));
 }
-TEST_CASE("compile: a side branch of more than a quarter of the layer is folded into a copy that is wider") {
+TEST_CASE("compile: a branch of more than a quarter of the layer is folded into a copy that is wider") {
   BOTH((!plan_of<linear<1024, 1024, bf16, lora<16>>>::folded));
   BOTH((!plan_of<linear<1024, 1024, bf16, lora<127>>>::folded));
   BOTH((plan_of<linear<1024, 1024, bf16, lora<128>>>::folded));
@@ -106,9 +106,9 @@ TEST_CASE("compile: a side branch of more than a quarter of the layer is folded 
   BOTH((!plan_of<linear<4096, 4096, bf16, loha<16>>>::folded));
   BOTH((!plan_of<linear<1024, 1024, bf16, none>>::folded));
   BOTH((!plan_of<linear<1024, 1024, bf16, dora<16>>>::folded));
-  // The cost that is reported is the one of the form that runs.
+  // The reported cost is that of the form that runs.
   BOTH((forward_cost<linear<1024, 1024, bf16, loha<16>>>(512).flops == 2LL * 512 * 1024 * 1024));
-  BOTH((forward_cost<linear<1024, 1024, bf16, loha<16>>>(512).largest_cached == 1024 * 1024));
+  BOTH((forward_cost<linear<1024, 1024, bf16, loha<16>>>(512).largest_precomputed == 1024 * 1024));
 }
 
 TEST_CASE("compile: no method moves or computes much more than the base layer") {

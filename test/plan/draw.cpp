@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The drawings are read by other programs: here the part of their grammar that we use is checked for every plan.
+// Other programs read the drawings: these tests check the part of their grammar that we use, for every plan.
 #include <algorithm>
 #include <regex>
 #include <set>
 #include <sstream>
 
 #include "../support/all_layers.h"
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace test;
 
 namespace {
 
-std::vector<std::string> drawn(const graph& g, drawing how) {
+std::vector<std::string> drawn(const graph& g, drawing format) {
   std::vector<std::string> lines;
-  draw(g, fuse(g), how, [&](const text& t) {
+  draw(g, fuse(g), format, [&](const text& t) {
     std::istringstream parts(t.c_str());
     for (std::string line; std::getline(parts, line);) lines.push_back(line);
   });
@@ -24,12 +24,12 @@ struct picture {
   std::set<std::string> nodes;
   std::vector<std::pair<std::string, std::string>> edges;
   int subgraphs = 0, ends = 0;
-  std::string odd;  // the first line that is nothing we know
+  std::string odd;  // the first line that does not match the grammar
 };
 picture graphviz(const std::vector<std::string>& lines) {
   static const std::regex node(R"(\s+(n\d+) \[(?:shape=ellipse, )?label="[^"]*"\];)"), edge(R"(\s+(n\d+) -> (n\d+);)"),
       out(R"(\s+(n\d+) -> (out_\d+); (out_\d+) \[shape=plaintext, label="[^"]*"\];)"),
-      open(R"(\s+subgraph cluster_\d+ \{ label="launch \d+: \w+";)");
+      open(R"(\s+subgraph cluster_\d+ \{ label="launch \d+: [\w ]+";)");
   picture p;
   std::smatch m;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -57,7 +57,7 @@ picture graphviz(const std::vector<std::string>& lines) {
 picture mermaid(const std::vector<std::string>& lines) {
   static const std::regex leaf(R"X(\s+(n\d+)\(\["[^"]*"\]\))X"), node(R"(\s+(n\d+)\["[^"]*"\])"),
       edge(R"(\s+(n\d+) --> (n\d+))"), out(R"(\s+(n\d+) --> (out_\d+)\[/"[^"]*"/\])"),
-      open(R"(\s+subgraph k\d+\["launch \d+: \w+"\])");
+      open(R"(\s+subgraph k\d+\["launch \d+: [\w ]+"\])");
   picture p;
   std::smatch m;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -89,7 +89,7 @@ void check(const graph& g, const picture& p) {
     CHECK(p.nodes.contains(e.first));
     CHECK(p.nodes.contains(e.second));
   }
-  for (const std::string& n : p.nodes) {  // nothing stands alone, except an input that is part of the signature only
+  for (const std::string& n : p.nodes) {  // every node has an edge, except an input that only belongs to the signature
     const bool joined =
         std::any_of(p.edges.begin(), p.edges.end(), [&](const auto& e) { return e.first == n || e.second == n; });
     const bool input = n[0] == 'n' && g.n[std::stoi(n.substr(1))].what == op::input;

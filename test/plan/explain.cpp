@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What explain() says of every adapter, compared with explain.txt beside this file. When a change is meant:
+// The text that explain() prints for every adapter, compared with explain.txt in this folder. After an intended change:
 //     GRAFT_UPDATE=1 build/test/test_plan -tc='explain*'      and read the difference before committing it
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
 #include "../support/all_layers.h"
-#include "../support/both.h"
+#include "../support/static_check.h"
 
 using namespace test;
 
@@ -57,7 +57,7 @@ namespace {
 
 constexpr text big(long long n) {
   text t;
-  print_big(t, n);
+  print_si(t, n);
   return t;
 }
 struct lines {
@@ -78,7 +78,7 @@ template <class Layer> constexpr lines said(long long tokens) {
 
 }  // namespace
 
-TEST_CASE("explain: large numbers in short") {
+TEST_CASE("explain: large numbers with a unit prefix") {
   SAYS(big(0), "0 ");
   SAYS(big(999), "999 ");
   SAYS(big(1000), "1.0 k");
@@ -88,26 +88,26 @@ TEST_CASE("explain: large numbers in short") {
   SAYS(big(5000000000000LL), "5.0 T");
 }
 
-TEST_CASE("explain: costs only where the sizes are known") {
-  BOTH((said<linear<1024, 1024, bf16, lora<16>>>(512).priced));  // explain() can be asked while compiling
+TEST_CASE("explain: costs only if the sizes are known") {
+  BOTH((said<linear<1024, 1024, bf16, lora<16>>>(512).priced));  // explain() also works while compiling
   CHECK_FALSE((said<linear<1024, 1024, bf16, lora<16>>>(dyn).priced));
   CHECK_FALSE((said<linear<1024, dyn, bf16, lora<16>>>(512).priced));
   CHECK_FALSE((said<linear<1024, 1024, bf16, lora<>>>(512).priced));
 }
 
-TEST_CASE("explain: the form that runs is the one that is shown") {
+TEST_CASE("explain: it shows the form that runs") {
   CHECK((said<linear<1024, 1024, bf16, loha<16>>>(512).folded));
   CHECK_FALSE((said<linear<1024, 1024, bf16, lora<16>>>(512).folded));
 }
-TEST_CASE("explain: what a weight of codes takes, and that nothing is folded into it") {
+TEST_CASE("explain: bytes of a quantized weight, and that nothing is folded into it") {
   std::string all;
   const auto line = [&](const text& t) { all += std::string(t.c_str()) + "\n"; };
   explain<linear<1024, 1024, nf4<64>, lora<1024>>>(line, 16);
-  CHECK(all.find("  weight    nf4 in blocks of 64, 4.50 bits each with their scales: 589 kB\n") != std::string::npos);
-  CHECK(all.find("of codes it stays a branch beside it") != std::string::npos);
+  CHECK(all.find("  weight    nf4 in blocks of 64, 4.50 bits per weight with scales: 589 kB\n") != std::string::npos);
+  CHECK(all.find("of a quantized weight it stays a low-rank branch") != std::string::npos);
   CHECK(all.find("(folded)") == std::string::npos);
   all.clear();
   explain<linear<4096, 4096, int8, lora<16>>>(line, 16);
-  CHECK(all.find("int8, 8.01 bits each") != std::string::npos);
-  CHECK(all.find("stays a branch") == std::string::npos);
+  CHECK(all.find("int8, 8.01 bits per weight with scales") != std::string::npos);
+  CHECK(all.find("stays a low-rank branch") == std::string::npos);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which nodes of a backward pass are joined to one launch, and what is not.
+// Elementwise fusion: which nodes of a backward pass are joined to one launch, and which are not.
 #include <doctest/doctest.h>
 #include <graft/block/llama.h>
-#include <graft/derive/keep.h>
+#include <graft/derive/saved_tensors.h>
 #include <graft/graft.h>
 
 #include "../support/gpu_target.h"
@@ -12,55 +12,55 @@ using namespace graft;
 namespace {
 
 constexpr target gpu_that_joins() {
-  target t = test::either_way_gpu;
-  t.sums_tokens = t.sums_beside = t.joins_elements = true;
+  target t = test::gpu_target_nn;
+  t.has_wgrad = t.wgrad_fusion = t.fuses_elementwise = true;
   return t;
 }
-constexpr target gpu = gpu_that_joins();
+constexpr target gpu_target = gpu_that_joins();
 
-template <class Adapter> kept_pair pair_of() {
+template <class Adapter> saved_pair pair_of() {
   using d = derived<linear_kind, Adapter, false>;
-  return keep(d::forward, d::backward);
+  return select_saved_tensors(d::forward, d::backward);
 }
 
-// Plans are made while compiling, too.
+// Plans can be made while compiling as well.
 template <class Adapter>
-constexpr int launches = fuse(derived<linear_kind, Adapter, false>::backward, gpu).launches.size();
+constexpr int launches = fuse(derived<linear_kind, Adapter, false>::backward, gpu_target).launches.size();
 static_assert(launches<hra<8>> < 20);
 
 }  // namespace
 
-TEST_CASE("expression: a product of elements and the sum over it are one launch") {
-  const kept_pair pair = pair_of<adalora<8>>();
-  const plan p = fuse(pair.backward, gpu);
+TEST_CASE("expression: an elementwise product and the sum over it are one launch") {
+  const saved_pair pair = pair_of<adalora<8>>();
+  const plan p = fuse(pair.backward, gpu_target);
   CHECK(p.launches.size() == 3);  // dx with both sums, E, A
   const launch& e = p.launches[p.launch_of[pair.backward.result("lora_E")]];
   REQUIRE(e.count == 2);
   CHECK(graph(pair.backward)[p.nodes[e.first]].what == op::mul);
   CHECK(graph(pair.backward)[e.anchor].what == op::sum_to);
 }
-TEST_CASE("expression: transposed values and repeated ones are computed where they are read") {
-  const kept_pair pair = pair_of<hra<8>>();
+TEST_CASE("expression: transposes and broadcasts are computed inside their readers") {
+  const saved_pair pair = pair_of<hra<8>>();
   const graph g = pair.backward;
-  const plan p = fuse(pair.backward, gpu);
+  const plan p = fuse(pair.backward, gpu_target);
   const launch& last = p.launches[p.launch_of[pair.backward.result("hra_u")]];
   CHECK(last.count > 5);
   bool crosses = false;
   for (int k = last.first; k < last.first + last.count; ++k) crosses = crosses || g[p.nodes[k]].what == op::transpose;
   CHECK(crosses);
-  for (int k = last.first; k < last.first + last.count; ++k)  // what is inside is read by nobody else
+  for (int k = last.first; k < last.first + last.count; ++k)  // no other launch reads a value inside
     for (id r = 0; r < g.size; ++r)
       for (int o = 0; p.live[r] && o < 3; ++o)
         if (g[r].operand(o) == p.nodes[k]) CHECK(p.launch_of[r] == p.launch_of[last.anchor]);
 }
-TEST_CASE("expression: a gate is a launch, and so are both of its gradients together") {
+TEST_CASE("expression: a gate is one launch, and both of its gradients are one launch") {
   const block_formula block = block_of<llama>();
   using model = adapted<llama, on<"*_proj", lora<16>>>;
   const block_options how{model::adapters};
-  const kept_pair pair = keep(capture_forward(block, how), capture_backward(block, how));
+  const saved_pair pair = select_saved_tensors(capture_forward(block, how), capture_backward(block, how));
   for (const builder* made : {&pair.forward, &pair.backward}) {
     const graph g = *made;
-    const plan p = fuse(g, gpu);
+    const plan p = fuse(g, gpu_target);
     int expressions = 0;
     for (const launch& l : p.launches) {
       bool activates = false;
@@ -68,73 +68,73 @@ TEST_CASE("expression: a gate is a launch, and so are both of its gradients toge
         activates = activates || g[p.nodes[k]].what == op::silu || g[p.nodes[k]].what == op::sigmoid;
       if (!activates) continue;
       ++expressions;
-      CHECK(l.count > 1);  // nothing of it is stored but the end,
+      CHECK(l.count > 1);  // only the last value is stored
       CHECK(p.launch_of[l.anchor] == &l - &p.launches[0]);
-      for (int k = l.first; k < l.first + l.count; ++k) {  // and what others read of it they compute themselves
-        if (p.nodes[k] == l.anchor || p.nodes[k] == l.also) continue;
+      for (int k = l.first; k < l.first + l.count; ++k) {  // readers of other values recompute them
+        if (p.nodes[k] == l.anchor || p.nodes[k] == l.paired_root) continue;
         for (id r = 0; r < g.size; ++r)
           for (int o = 0; p.live[r] && o < 3; ++o)
-            if (g[r].operand(o) == p.nodes[k]) CHECK((is_pointwise(g[r].what) && p.when.by_token[r]));
+            if (g[r].operand(o) == p.nodes[k]) CHECK((is_pointwise(g[r].what) && p.when.has_token_rows[r]));
       }
       const bool is_gradient = made == &pair.backward;
-      CHECK((l.also >= 0) == is_gradient);
-      if (is_gradient) CHECK(p.launch_of[l.also] == p.launch_of[l.anchor]);
+      CHECK((l.paired_root >= 0) == is_gradient);
+      if (is_gradient) CHECK(p.launch_of[l.paired_root] == p.launch_of[l.anchor]);
     }
     CHECK(expressions == 1);
   }
 }
-TEST_CASE("expression: a second value is computed with the first only where that waits for nobody") {
+TEST_CASE("expression: a launch computes a second value only if that needs no later launch") {
   builder g;
   const scope p{&g};
   const auto n = p.size("in", dyn, 64);
   const ex a = p.leaf(op::input, "a", 2, 1, 1, p.tokens(), n), b = p.leaf(op::input, "b", 2, 1, 1, p.tokens(), n);
   const ex w = p.leaf(op::base, "w", 2, 1, 1, n, n), v = p.leaf(op::base, "v", 2, 1, 1, n, n);
   const ex made = a * w, later = b * v;
-  g.give((mul(silu(made), a) * w).i, "first");
-  g.give((mul(sigmoid(made), mul(a, b)) * w).i, "with it");
-  g.give((mul(tanh(made), mul(a, later)) * w).i, "not with it");
+  g.add_output((mul(silu(made), a) * w).i, "first");
+  g.add_output((mul(sigmoid(made), mul(a, b)) * w).i, "with it");
+  g.add_output((mul(tanh(made), mul(a, later)) * w).i, "not with it");
   const graph whole = g;
-  const plan planned = fuse(whole, gpu);
+  const plan planned = fuse(whole, gpu_target);
   int pairs = 0, expressions = 0;
   for (const launch& l : planned.launches)
-    if (l.product < 0 && l.count > 1) ++expressions, pairs += l.also >= 0 ? 1 : 0;
+    if (l.product < 0 && l.count > 1) ++expressions, pairs += l.paired_root >= 0 ? 1 : 0;
   CHECK(expressions == 2);
   CHECK(pairs == 1);
 }
-TEST_CASE("expression: what one launch reads is stored, even where another computes it again") {
+TEST_CASE("expression: a value that one launch reads is stored, even if another recomputes it") {
   builder g;
   const scope p{&g};
   const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), p.size("in", dyn, 64));
   const ex w = p.leaf(op::base, "w", 2, 1, 1, p.size("in", dyn, 64), p.size("in", dyn, 64));
   const ex shared = silu(x), other = mul(shared, x);
-  g.give((shared * w).i, "stored");
-  g.give(mul(other, sigmoid(shared)).i, "joined");
+  g.add_output((shared * w).i, "stored");
+  g.add_output(mul(other, sigmoid(shared)).i, "joined");
   const graph made = g;
-  const plan planned = fuse(made, gpu);
+  const plan planned = fuse(made, gpu_target);
   const id at = made[made.result("stored")].a;
   REQUIRE(made[at].what == op::silu);
   bool computed = false;
   for (const launch& l : planned.launches) computed = computed || l.anchor == at;
   CHECK(computed);
 }
-TEST_CASE("expression: norms with tokens, and targets without such a launch, are left alone") {
-  const kept_pair pair = pair_of<dora<8>>();
-  const plan p = fuse(pair.backward, gpu);
+TEST_CASE("expression: norms of tokens are not joined, nor on targets without such a launch") {
+  const saved_pair pair = pair_of<dora<8>>();
+  const plan p = fuse(pair.backward, gpu_target);
   for (const launch& l : p.launches)
-    if (l.product < 0 && l.sum < 0 && l.count > 1) CHECK(!p.when.by_token[l.anchor]);
-  const kept_pair chain = pair_of<hra<8>>();
-  for (const launch& l : fuse(chain.backward, test::either_way_gpu).launches)
+    if (l.product < 0 && l.sum < 0 && l.count > 1) CHECK(!p.when.has_token_rows[l.anchor]);
+  const saved_pair chain = pair_of<hra<8>>();
+  for (const launch& l : fuse(chain.backward, test::gpu_target_nn).launches)
     if (l.product < 0) CHECK(l.count == 1);
 }
-TEST_CASE("expression: what grows too large is cut") {
+TEST_CASE("expression: an expression that is too large is split") {
   builder g;
   const scope s{&g};
   const ex x = s.leaf(op::input, "x", 2, 1, 1, s.tokens(), s.size("n"));
   ex v = t(x) * x;
   for (int i = 0; i < 40; ++i) v = sqrt(v);
-  g.give(v.i, "y");
+  g.add_output(v.i, "y");
   const builder b = canonical(g);
-  const plan p = fuse(b, gpu);
-  for (const launch& l : p.launches) CHECK(l.count <= most_expression_steps);
+  const plan p = fuse(b, gpu_target);
+  for (const launch& l : p.launches) CHECK(l.count <= max_expression_steps);
   CHECK(p.launches.size() >= 2);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words that point at a size that does not fit; the compiler and the program use the same.
+// The sentence about a size that violates a requirement, which the compiler and the program share.
 #include <graft/plan/require.h>
 
 #include "../support/formula_text.h"
@@ -37,7 +37,7 @@ TEST_CASE("require: sentences") {
            "13 is more than 12 in slice(W, axis 3 from 10 size 3) with W[8, 12], line 80 of the formula");
 }
 
-TEST_CASE("require: what is not known yet does not fail") {
+TEST_CASE("require: an unknown size fails no requirement") {
   static constexpr graph g = derived<linear_kind, oft<dyn>, false>::literal;
   constexpr auto sizes = [](long long in, long long block) {
     size_values s;
@@ -54,4 +54,4 @@ TEST_CASE("require: what is not known yet does not fail") {
                 "7 does not divide 64 in in / b, line "));
 }
 
-TEST_CASE("require: the first one that fails is named") { CHECK(first_violated(b, nothing) == &b.need[0]); }
+TEST_CASE("require: the first violated requirement is reported") { CHECK(first_violated(b, nothing) == &b.need[0]); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After the first call of a kind, calls allocate nothing. Counted where C++ allocates: in the operators new.
+// After the first call of a kind, calls allocate nothing. The operators new of this program count allocations.
 #include <doctest/doctest.h>
 #include <graft/adapter/lora.h>
 #include <graft/block/llama.h>
@@ -42,7 +42,7 @@ using namespace test;
 
 namespace {
 
-// Derivatives whose kernels take scratch of the size of one block or row for themselves.
+// True for graphs with derivatives whose kernels allocate scratch memory of the size of one block or row.
 bool takes_scratch(const graph& g) {
   for (id i = 0; i < g.size; ++i)
     for (const op o : {op::rotate_grad, op::neumann_grad, op::normalize_grad})
@@ -77,7 +77,7 @@ TEST_CASE("allocations: none in a forward or a backward call after the first") {
         return std::pair{between - before, after - between};
       };
       INFO(c.name, ", ", tokens, " tokens");
-      CHECK(calls().first > 0);  // binding allocates: the counter counts
+      CHECK(calls().first > 0);  // binding allocates, which shows that the counter works
       const auto [forward, backward] = calls();
       CHECK(forward == 0);
       if (takes_scratch(c.graphs.backward)) continue;
@@ -87,14 +87,15 @@ TEST_CASE("allocations: none in a forward or a backward call after the first") {
   CHECK(backwards > 60);
 }
 
-TEST_CASE("allocations: none in a call of a block after the first, with a cache and in training") {
+TEST_CASE("allocations: none in a call of a block after the first, with a KV cache and in training") {
   random_block b({block_of<llama>(), {{"*_proj", formula_of<lora<>>()}}, {}}, 9);
   std::vector<double> cache(20 * 16);
-  b.block.values.tensors["cache"] = view_of(cache.data(), 20, 16);
-  for (const way w : {way::forward, way::cached, way::keeping, way::backward, way::recomputing})
+  b.block.values.tensors["kv_cache"] = view_of(cache.data(), 20, 16);
+  for (const pass_kind w : {pass_kind::forward, pass_kind::decode, pass_kind::forward_saved, pass_kind::backward,
+                            pass_kind::backward_recompute})
     b.must(b.block.bind(w, {9}));
   const block_call c = b.call();
-  for (const way w : {way::forward, way::cached, way::keeping}) {
+  for (const pass_kind w : {pass_kind::forward, pass_kind::decode, pass_kind::forward_saved}) {
     b.must(b.block.run(w, c));
     const long long before = allocations;
     const bool fine = bool(b.block.run(w, c));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks bound to tensors: what runs is what the formula says, gradients are those of finite differences, and equal blocks
-// share their programs.
+// Blocks bound to tensors: the results are those of the formula, gradients agree with finite differences, and equal
+// blocks share their programs.
 #include <doctest/doctest.h>
 #include <graft/adapter/boft.h>
 #include <graft/adapter/deft.h>
@@ -8,7 +8,7 @@
 #include <graft/adapter/loha.h>
 #include <graft/adapter/lokr.h>
 #include <graft/adapter/supertuning.h>
-#include <graft/backend/cpu/engine_plan.h>
+#include <graft/backend/cpu/runtime/engine_plan.h>
 #include <graft/block/gpt2.h>
 #include <graft/block/llama.h>
 #include <graft/block/opt.h>
@@ -21,15 +21,15 @@ using namespace test;
 
 namespace {
 
-const adaption lora_everywhere[] = {{"*_proj", formula_of<lora<>>()}};
-const adaption mixed[] = {{"*_proj", formula_of<lora<>>()}, {"v_proj", formula_of<dora<>>()}};
+const adapter_rule lora_everywhere[] = {{"*_proj", formula_of<lora<>>()}};
+const adapter_rule mixed[] = {{"*_proj", formula_of<lora<>>()}, {"v_proj", formula_of<dora<>>()}};
 
 }  // namespace
 
-TEST_CASE("block: forward is the formula as it is written, and backward its slope") {
+TEST_CASE("block: forward equals the eager formula, and backward its finite differences") {
   struct example {
     block_formula formula;
-    std::vector<adaption> adapters;
+    std::vector<adapter_rule> adapters;
     std::vector<const char*> facts;
   };
   const example all[] = {
@@ -52,24 +52,24 @@ TEST_CASE("block: forward is the formula as it is written, and backward its slop
   }
 }
 
-TEST_CASE("block: what is dropped in the forward pass is dropped in the backward pass") {
+TEST_CASE("block: forward and backward drop the same elements") {
   for (const bool dora_too : {false, true}) {
     block_spec what{block_of<gpt2>(), {{"c_fc", formula_of<lora<>>()}}, {}};
     if (dora_too) what.adapters.push_back({"c_attn", formula_of<dora<>>()});
-    for (adaption& a : what.adapters) a.drops.elements = true;
+    for (adapter_rule& a : what.adapters) a.drops.elements = true;
     what.dropped = true;
     random_block b(what, 11);
     for (auto& [name, value] : b.block.values.scalars)
       if (name.ends_with("dropout")) value = 0.3;
     const std::vector<double> all = b.forward();
-    b.goes = way::keeping;
+    b.goes = pass_kind::forward_saved;
     const std::vector<double> some = b.forward();
     CHECK(some != all);
     const std::vector<double> written = b.literal();
     for (std::size_t i = 0; i < some.size(); ++i) CHECK(some[i] == doctest::Approx(written[i]).epsilon(1e-9).scale(1));
-    b.goes = way::passing;
+    b.goes = pass_kind::forward_checkpointed;
     CHECK(b.forward() == some);
-    b.goes = way::keeping;
+    b.goes = pass_kind::forward_saved;
     b.check_slopes();
     b.seed = {43};
     CHECK(b.forward() != some);
@@ -81,18 +81,18 @@ TEST_CASE("block: what is dropped in the forward pass is dropped in the backward
   }
 }
 
-TEST_CASE("block: outputs, whole adapters and blocks of rotations are left out of both passes") {
+TEST_CASE("block: dropout of outputs, of whole adapters and of rotation blocks in both passes") {
   struct example {
     const char* layer;
     formula of;
-    left_out drops;
+    dropout_kinds drops;
     bool turns = false;
   };
   const example all[] = {{"q_proj", formula_of<loha<>>(), {.rows = true}},
                          {"o_proj", formula_of<lokr<>>(), {.rows = true, .rescaled = true}},
                          {"gate_proj", formula_of<loha<>>(), {.elements = true, .whole = true}},
-                         {"up_proj", formula_of<deft<>>(), {.elements = true}},                  // of what it puts in
-                         {"v_proj", formula_of<supertuning_with_lora<>>(), {.elements = true}},  // of the LoRA
+                         {"up_proj", formula_of<deft<>>(), {.elements = true}},                  // of the added update
+                         {"v_proj", formula_of<supertuning_with_lora<>>(), {.elements = true}},  // of its LoRA
                          {"down_proj", formula_of<boft<4, 2>>(), {.blocks = true}, true}};
   for (const example& e : all) {
     INFO(std::string(e.layer));
@@ -103,7 +103,7 @@ TEST_CASE("block: outputs, whole adapters and blocks of rotations are left out o
       b.must(b.block.parameters_changed());
     };
     const std::vector<double> whole = b.forward();
-    b.goes = way::keeping;
+    b.goes = pass_kind::forward_saved;
     const auto same = [&](const std::vector<double>& y, const std::vector<double>& other) {
       bool equal = y.size() == other.size();
       for (std::size_t i = 0; i < y.size(); ++i)
@@ -112,14 +112,14 @@ TEST_CASE("block: outputs, whole adapters and blocks of rotations are left out o
     };
     rate(0.5);
     bool differs = false;
-    for (std::int64_t seed = 1; seed < 9; ++seed) {  // all of one draw may stay
+    for (std::int64_t seed = 1; seed < 9; ++seed) {  // a single draw may drop nothing
       b.seed = {seed};
       const std::vector<double> some = b.forward();
       differs = differs || !same(some, whole);
       CHECK(same(some, b.literal()));
-      b.goes = way::passing;
+      b.goes = pass_kind::forward_checkpointed;
       CHECK(b.forward() == some);
-      b.goes = way::keeping;
+      b.goes = pass_kind::forward_saved;
     }
     CHECK(differs);
     b.check_slopes();
@@ -135,27 +135,27 @@ TEST_CASE("block: outputs, whole adapters and blocks of rotations are left out o
   }
 }
 
-TEST_CASE("block: many rows on threads are what few rows are") {
+TEST_CASE("block: many rows on several threads give the results of few rows") {
   random_block few({block_of<llama>(), {mixed[0], mixed[1]}, {}}, 300);
   const std::vector<double> y = few.forward(), written = few.literal();
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(written[i]).epsilon(1e-9).scale(1));
 }
 
-TEST_CASE("block: row by row over a cache is all rows at once") {
+TEST_CASE("block: decoding row by row over a KV cache equals one call on all rows") {
   for (const block_formula& f : {block_of<llama>(), block_of<gpt2>()}) {
     random_block b({f, {lora_everywhere[0]}, {}}, 9);  // two sequences, of 4 and 5 rows
     const std::vector<double> whole = b.forward();
     const long long places = 20, width = 2 * (same_text(f.name, "gpt2") ? 16 : 8);
     std::vector<double> cache(static_cast<std::size_t>(places * width));
-    b.block.values.tensors["cache"] = view_of(cache.data(), places, width);
-    b.must(b.block.bind(way::cached, {9}));
+    b.block.values.tensors["kv_cache"] = view_of(cache.data(), places, width);
+    b.must(b.block.bind(pass_kind::decode, {9}));
     std::vector<double> x, y(32);
     std::vector<std::int64_t> positions, span;
     auto step = [&](const std::vector<long long>& rows) {
       const auto n = static_cast<long long>(rows.size());
       x.clear(), positions.clear(), span.assign(static_cast<std::size_t>(3 * n), 0);
       for (long long i = 0; i < n; ++i) {
-        const long long r = rows[static_cast<std::size_t>(i)], place = r < 4 ? r : 6 + r;  // the second from 10 on
+        const long long r = rows[static_cast<std::size_t>(i)], place = r < 4 ? r : 6 + r;  // the second one from 10 on
         x.insert(x.end(), b.x.begin() + r * 16, b.x.begin() + (r + 1) * 16);
         positions.push_back(b.positions[static_cast<std::size_t>(r)]);
         span[static_cast<std::size_t>(i)] = r < 4 ? 0 : 10;
@@ -164,8 +164,8 @@ TEST_CASE("block: row by row over a cache is all rows at once") {
       y.assign(static_cast<std::size_t>(n * 16), 0.0);
       block_call c;
       c[call_input::x] = view_of(x.data(), n, 16), c[call_input::positions] = view_of(positions.data(), n);
-      c[call_input::span] = view_of(span.data(), 3, n), c.y = view_into(y.data(), n, 16);
-      b.must(b.block.run(way::cached, c));
+      c[call_input::attention_range] = view_of(span.data(), 3, n), c.y = view_into(y.data(), n, 16);
+      b.must(b.block.run(pass_kind::decode, c));
       for (long long i = 0; i < n; ++i)
         for (long long k = 0; k < 16; ++k)
           CHECK(y[static_cast<std::size_t>(i * 16 + k)] ==
@@ -190,25 +190,25 @@ struct through_host : llama {
 };
 }  // namespace
 
-TEST_CASE("block: a formula that cannot be run is refused when it is bound") {
+TEST_CASE("block: binding refuses a formula that cannot run") {
   random_block b({block_of<twice>(), {}, {}}, 5);
-  CHECK(std::string(b.block.bind(way::forward, {5}).message()) ==
+  CHECK(std::string(b.block.bind(pass_kind::forward, {5}).message()) ==
         "layer 0: two tensors of the block are named 'weight' and differ");
   random_block h({block_of<through_host>(), {}, {}}, 5);
-  CHECK(std::string(h.block.bind(way::recomputing, {5}).message())
+  CHECK(std::string(h.block.bind(pass_kind::backward_recompute, {5}).message())
             .starts_with("layer 0: no gradient for what stands in line "));
 }
 
-TEST_CASE("block: a backward pass without what it reads is refused") {
+TEST_CASE("block: a backward pass without its saved tensors is refused") {
   random_block b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5);
-  b.must(b.block.bind(way::backward, {5}));
-  CHECK(std::string(b.block.run(way::backward, b.call()).message()) ==
-        "layer 0: the block is not bound for way::keeping, whose values the backward pass reads");
-  CHECK(std::string(b.block.run(way::cached, b.call()).message()) == "layer 0: the block is not bound for this");
-  CHECK(std::string(b.block.bind(way::keeping, {}).message()) ==
-        "layer 0: values are kept for a number of rows: state one");
-  b.must(b.block.bind(way::keeping, {4}));
-  CHECK(std::string(b.block.run(way::backward, b.call()).message()) ==
+  b.must(b.block.bind(pass_kind::backward, {5}));
+  CHECK(std::string(b.block.run(pass_kind::backward, b.call()).message()) ==
+        "layer 0: the block is not bound for pass_kind::forward_saved, whose values the backward pass reads");
+  CHECK(std::string(b.block.run(pass_kind::decode, b.call()).message()) == "layer 0: the block is not bound for this");
+  CHECK(std::string(b.block.bind(pass_kind::forward_saved, {}).message()) ==
+        "layer 0: saving values for backward needs a number of rows: state one in the capacity");
+  b.must(b.block.bind(pass_kind::forward_saved, {4}));
+  CHECK(std::string(b.block.run(pass_kind::backward, b.call()).message()) ==
         "layer 0: this call has 5 rows, the block was bound for 4; bind() it with a larger capacity");
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("block: equal blocks share a program, whatever the depth") {
     block_programs<exact> programs;
     std::vector<std::unique_ptr<random_block>> blocks;
     for (int l = 0; l < depth; ++l) {
-      std::vector<adaption> rules;
+      std::vector<adapter_rule> rules;
       if (l < adapted) rules.push_back(lora_everywhere[0]);
       blocks.push_back(std::make_unique<random_block>(block_spec{block_of<llama>(), rules, {}}, 5, &programs, l));
       static_cast<void>(blocks.back()->forward());
@@ -232,7 +232,7 @@ TEST_CASE("block: equal blocks share a program, whatever the depth") {
   CHECK(keys(32, 7).size() == 2);
 }
 
-TEST_CASE("block: blocks that share a program keep their own tensors") {
+TEST_CASE("block: blocks that share a program have separate tensors") {
   block_programs<exact> programs;
   random_block a({block_of<llama>(), {lora_everywhere[0]}, {}}, 5, &programs, 1),
       b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5, &programs, 2);
@@ -241,9 +241,9 @@ TEST_CASE("block: blocks that share a program keep their own tensors") {
   CHECK(a.forward() == first);
   CHECK(b.forward() == second);
   CHECK(programs.count() == 1);
-  b.must(b.block.bind(way::forward, {2}));  // with less room than the other one
+  b.must(b.block.bind(pass_kind::forward, {2}));  // with a smaller capacity than the other block
   CHECK(a.forward() == first);
-  CHECK(std::string(b.block.run(way::forward, b.call()).message()) ==
+  CHECK(std::string(b.block.run(pass_kind::forward, b.call()).message()) ==
         "layer 2: this call has 5 rows, the block was bound for 2; bind() it with a larger capacity");
   CHECK(a.forward() == first);
 }
@@ -256,31 +256,31 @@ TEST_CASE("block: another rank is another program") {
   CHECK(programs.count() == 2);
 }
 
-TEST_CASE("block: sizes that an adapter finds for itself") {
+TEST_CASE("block: sizes that follow from an adapter's tensors") {
   random_block b({block_of<llama>(), {{"down_proj", formula_of<lokr<>>()}}, {}}, 6);
   const std::vector<double> y = b.forward(), written = b.literal();
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(written[i]).epsilon(1e-9).scale(1));
 }
 
-TEST_CASE("block: what is missing or does not fit is said, with the path") {
+TEST_CASE("block: an error about a missing or unfitting tensor names its path") {
   random_block b({block_of<llama>(), {lora_everywhere[0]}, {}}, 5);
   static_cast<void>(b.forward());
   auto says = [](const status& s) { return std::string(s.message()); };
   bound_block<exact>& block = b.block;
   block_call c = b.call();
   c[call_input::positions] = {};
-  CHECK(says(block.run(way::forward, c)) == "layer 0: tensor 'positions' is missing in this call");
+  CHECK(says(block.run(pass_kind::forward, c)) == "layer 0: tensor 'positions' is missing in this call");
   c = b.call();
   b.positions[2] = 99;
-  CHECK(says(block.run(way::forward, c)) == "layer 0: id 99 at position 2 is outside the table of 40 rows");
+  CHECK(says(block.run(pass_kind::forward, c)) == "layer 0: id 99 at position 2 is outside the table of 40 rows");
   b.positions[2] = 2, b.span[6] = 12;
-  CHECK(says(block.run(way::forward, c)) == "layer 0: row 1 looks at rows 0 to 12, there are 5");
+  CHECK(says(block.run(pass_kind::forward, c)) == "layer 0: row 1 attends to rows 0 to 12, there are 5");
   b.span[6] = 2;
-  CHECK(bool(block.run(way::forward, c)));
+  CHECK(bool(block.run(pass_kind::forward, c)));
   block.values.tensors["mlp.down_proj.weight"] = view_of(b.positions.data(), 5);
-  CHECK(says(block.bind(way::forward, {8})) ==
+  CHECK(says(block.bind(pass_kind::forward, {8})) ==
         "layer 0: tensor 'mlp.down_proj.weight' is stored as i64, expected f32, f64, bf16 or f16");
   block.values.tensors.erase("mlp.down_proj.weight");
-  CHECK(says(block.bind(way::forward, {8})) ==
+  CHECK(says(block.bind(pass_kind::forward, {8})) ==
         "layer 0: tensor 'mlp.down_proj.weight' is not set, expected [hidden, intermediate] = [16, 24]");
 }

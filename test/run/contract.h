@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an executor promises, for any of them: Executor is one for float, Memory says where its tensors live, with
+// The contract of an executor, tested for every engine: Executor is one for float, Memory is where its tensors are:
 //     static void* allocate(bytes);   static void copy_in(to, from, bytes);   static void copy_out(to, from, bytes);
-// Everything is compared with a plain loop in double over the formulas of two LoRAs and an IA3.
+// Results are compared with a plain loop in double over the formulas of two LoRAs and an IA3.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -150,7 +150,7 @@ template <class Executor, class Memory> struct contract {
     good(e.unmerge("weight", merged.as(out, in), back.into(out, in)));
     CHECK(difference(back.read(), W) < 1e-5);
   }
-  // Two LoRAs of different ranks together, one of another method, and the base alone.
+  // Two LoRAs of different ranks active at once, an IA3, and the base alone.
   void several_adapters() {
     computes(with(one));
     const auto second = e.add(lora_graphs), third = e.add(ia3_graphs);
@@ -171,7 +171,7 @@ template <class Executor, class Memory> struct contract {
     good(e.merge(merged.into(out, in)));
     CHECK(difference(merged.read(), both) < 1e-6);
 
-    good(e.activate({*second, *third}));  // the factor works on what the update made of the weight
+    good(e.activate({*second, *third}));  // IA3 scales the weight with the update
     matrix scaled = with(two);
     for (std::size_t i = 0; i < scaled.size(); ++i) scaled[i] *= static_cast<double>(l[i / in]);
     computes(scaled);

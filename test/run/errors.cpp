@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the executor says to input that does not fit, word for word.
+// The messages of the executor about input that does not fit, word for word.
 #include <doctest/doctest.h>
 
 #include "../support/random_layer.h"
@@ -26,19 +26,21 @@ struct lora_layer {
 TEST_CASE("errors: a name the layer does not have") {
   cpu::executor<float> e(graphs_for("linear", "lora", false));
   CHECK(said(e.set("lora_C", view_of(numbers, 24, 32))) ==
-        "this layer has no tensor 'lora_C'; it has weight, scaling, lora_B.weight, lora_A.weight");
-  CHECK(said(e.set("x", view_of(numbers, 24, 32))) ==  // it comes with the call
-        "this layer has no tensor 'x'; it has weight, scaling, lora_B.weight, lora_A.weight");
+        "this layer has no tensor 'lora_C'; it has weight, lora_B.weight, lora_A.weight");
+  CHECK(said(e.set("x", view_of(numbers, 24, 32))) ==  // x is an argument of the call
+        "this layer has no tensor 'x'; it has weight, lora_B.weight, lora_A.weight");
   CHECK(said(e.set("", view_of(numbers, 24, 32))) ==
-        "this layer has no tensor ''; it has weight, scaling, lora_B.weight, lora_A.weight");
-  CHECK(said(e.set("alpha", 2.0)) ==
-        "this layer has no scalar 'alpha'; it has weight, scaling, lora_B.weight, lora_A.weight");
-  CHECK(said(e.set("weight", 2.0)) ==
-        "this layer has no scalar 'weight'; it has weight, scaling, lora_B.weight, lora_A.weight");
+        "this layer has no tensor ''; it has weight, lora_B.weight, lora_A.weight");
+  CHECK(said(e.set("alpha", 2.0)) == "this layer has no scalar 'alpha'; it has scaling");
+  CHECK(said(e.set("weight", 2.0)) == "'weight' is a tensor of this layer, not a scalar; set it to a view");
+  CHECK(said(e.set("scaling", view_of(numbers, 1))) ==
+        "'scaling' is a scalar of this layer, not a tensor; set it to a number");
+  cpu::executor<float> bare(graphs_for("linear", "none", false));
+  CHECK(said(bare.set("alpha", 2.0)) == "this layer has no scalar 'alpha'; it has none");
   CHECK(said(e.size("rank", 4)) == "this layer has no size 'rank'");
 }
 
-TEST_CASE("errors: a shape that does not fit what is there") {
+TEST_CASE("errors: a shape that contradicts the other tensors") {
   cpu::executor<float> e(graphs_for("linear", "lora", false));
   CHECK(said(e.set("weight", view_of(numbers, 24))) == "tensor 'weight' has shape [24], expected [out, in] = [?, ?]");
   REQUIRE(bool(e.set("weight", view_of(numbers, 24, 32))));
@@ -74,10 +76,11 @@ TEST_CASE("errors: data and element types") {
         "tensor 'weight' is stored as i64, expected f32, f64, bf16 or f16");
   for (const dtype t : {dtype::nf4, dtype::int8})
     CHECK(said(e.set("weight", view{numbers, t, {24, 32, 1, 1}, 2})) ==
-          std::string("tensor 'weight' is codes of ") + name_of(t) + " without their planes; set view::beside");
+          std::string("tensor 'weight' is a quantized weight of type ") + name_of(t) +
+              " without its quantization state; set view::quant");
 }
 
-TEST_CASE("errors: something is missing when a call comes") {
+TEST_CASE("errors: a tensor is missing when a call is made") {
   const layer_graphs g = graphs_for("linear", "lora", false);
   const random_layer<float> l(g, usual_sizes());
   cpu::executor<float> e(g);
@@ -96,7 +99,7 @@ TEST_CASE("errors: something is missing when a call comes") {
   CHECK(said(e.forward(l.x(), into(y))) == "");
 }
 
-TEST_CASE("errors: a size that no tensor tells") {
+TEST_CASE("errors: a size that no tensor determines") {
   const layer_graphs g = graphs_for("conv2d", "lora", false);
   const random_layer<float> l(g, usual_sizes());
   cpu::executor<float> e(g);
@@ -129,11 +132,11 @@ TEST_CASE("errors: the tensors of a call") {
         "this layer has no parameter 'weight'");
 }
 
-TEST_CASE("errors: ids outside the table, in either direction, and ids that are none") {
-  for (const mode how : {mode::fused, mode::eager}) {
+TEST_CASE("errors: ids outside the table, forward and backward, and ids of another type") {
+  for (const mode run_mode : {mode::fused, mode::eager}) {
     const layer_graphs g = graphs_for("embedding", "lora_embedding", false);
     const random_layer<float> l(g, usual_sizes());
-    cpu::executor<float> e(g, how);
+    cpu::executor<float> e(g, run_mode);
     REQUIRE(bool(l.bind(e)));
     std::vector<float> y(4 * 24);
     const std::int64_t above[] = {0, 1, 13, 2}, below[] = {-1, 0, 0, 0}, huge[] = {0, 0, 0, INT64_MAX};
@@ -171,7 +174,7 @@ TEST_CASE("errors: merging and unmerging") {
   cpu::executor<float> dora_layer(g);
   REQUIRE(bool(random_layer<float>(g, usual_sizes()).bind(dora_layer)));
   CHECK(said(dora_layer.unmerge("weight", view_of(numbers, 24, 32), into(w))) ==
-        "merge() first: unmerging needs a value that it keeps");
+        "merge() first: unmerging needs a value that it saves");
 
   const layer_graphs n = graphs_for("layer_norm", "ln_tuning", true);
   cpu::executor<float> norm(n);
@@ -200,7 +203,7 @@ TEST_CASE("errors: every method names the tensor that is missing, whatever it is
         if (other != name) static_cast<void>(e.set(other.c_str(), v));
       std::vector<float> y = l.room("y", c.graphs.literal);
       const std::string sentence = said(e.forward(l.x(), into(y)));
-      const bool replaced = c.graphs.literal.find(name.c_str()) < 0;  // LN tuning does not read the base
+      const bool replaced = c.graphs.literal.find(name.c_str()) < 0;  // LN tuning does not read the base tensor
       INFO(name, ": ", sentence);
       CHECK(sentence.starts_with("tensor '" + name + "' is not set, expected [") == !replaced);
     }

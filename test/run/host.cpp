@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the compiler cannot see into runs in eager mode only: functions of the host, and adapters whose type was erased.
+// Formulas that the compiler cannot analyse run in eager mode only: host functions, and adapters of erased type.
 #include <doctest/doctest.h>
 #include <graft/adapter/erased.h>
 
@@ -37,7 +37,7 @@ std::vector<float> times(std::vector<float> v, float s) {
 
 }  // namespace
 
-TEST_CASE("host: runs in eager mode") {
+TEST_CASE("host function: runs in eager mode") {
   const random_layer<float> l(g().value, usual_sizes());
   cpu::executor<float> e(g().value, mode::eager), base(g().plain);
   REQUIRE(bool(l.bind(e)));
@@ -46,7 +46,7 @@ TEST_CASE("host: runs in eager mode") {
   CHECK(difference(forward(e, l), times(forward(base, l), 1.5F)) < 1e-6);
 }
 
-TEST_CASE("host: merging calls it too") {
+TEST_CASE("host function: merging calls it as well") {
   const random_layer<float> l(g().value, usual_sizes());
   cpu::executor<float> e(g().value, mode::eager);
   REQUIRE(bool(l.bind(e)));
@@ -56,7 +56,7 @@ TEST_CASE("host: merging calls it too") {
   CHECK(difference(merged, times(l.data.at("weight"), 1.5F)) < 1e-6);
 }
 
-TEST_CASE("host: refused in fused mode, and where no function was given") {
+TEST_CASE("host function: refused in fused mode, and if no function was given") {
   const random_layer<float> l(g().value, usual_sizes());
   std::vector<float> y = l.room("y", g().value.literal);
   cpu::executor<float> fused(g().value), eager(g().value, mode::eager);
@@ -67,11 +67,11 @@ TEST_CASE("host: refused in fused mode, and where no function was given") {
         "host function 'halve' breaks the graph; run the layer in eager mode");
   CHECK(std::string(eager.forward(l.x(), into(y)).message()) ==
         "host function 'halve' is not set; give it with host()");
-  REQUIRE(bool(fused.enable(false)));  // the base layer alone has no break
+  REQUIRE(bool(fused.enable(false)));  // the base layer has no graph break
   CHECK(bool(fused.forward(l.x(), into(y))));
 }
 
-TEST_CASE("host: there is no gradient through it where a parameter is behind it") {
+TEST_CASE("host function: no gradient if a parameter is below it") {
   const layer_graphs b = graphs_of<linear_kind, behind, false>();
   const random_layer<float> l(b, usual_sizes());
   cpu::executor<float> e(b, mode::eager);

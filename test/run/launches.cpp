@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan says it launches is what the CPU launches: every method on every kind of layer, in both directions, fused
-// and eager; and the number that a type states is the number of the run.
+// The CPU runs exactly the launches of the plan, for every method on every kind of layer, forward and backward, fused
+// and eager; and the number of kernels that a type states is the number of the run.
 #include <doctest/doctest.h>
 
 #include "../support/all_layers.h"
@@ -39,18 +39,18 @@ counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
 
 }  // namespace
 
-TEST_CASE("launches: as many as the plan has, in every call") {
+TEST_CASE("launches: every call runs as many as the plan has") {
   for (const combination& c : every_combination())
-    for (const mode how : {mode::fused, mode::eager})
+    for (const mode run_mode : {mode::fused, mode::eager})
       for (const long long tokens : {5LL, 300LL}) {
         sizes s = usual_sizes();
         s["tokens"] = tokens;
         const random_layer<float> l(c.graphs, s);
-        cpu::executor<float> e(c.graphs, how);
+        cpu::executor<float> e(c.graphs, run_mode);
         REQUIRE(bool(l.bind(e)));
-        INFO(c.name, how == mode::fused ? ", fused, " : ", eager, ", tokens);
+        INFO(c.name, run_mode == mode::fused ? ", fused, " : ", eager, ", tokens);
         const counts n = launched(e, l);
-        const bool eager = how == mode::eager;
+        const bool eager = run_mode == mode::eager;
         const target& to = eager ? eager_target : cpu_target;
         const graph& forward = eager ? c.graphs.literal : e.runs_folded() ? c.graphs.folded : c.graphs.forward;
         CHECK(n.forward == 2 * fuse(forward, to).launches.size());
@@ -60,7 +60,7 @@ TEST_CASE("launches: as many as the plan has, in every call") {
       }
 }
 
-TEST_CASE("launches: the number of kernels of a type is what a layer of it launches") {
+TEST_CASE("launches: the number of kernels of a type is the number that a layer of it launches") {
   int layers = 0;
   for_all_layers([&]<class Layer>(const char* name, layer_tag<Layer>) {
     const layer_graphs g = built_in_methods().graphs(rules_of<typename Layer::kind>(),
@@ -77,7 +77,7 @@ TEST_CASE("launches: the number of kernels of a type is what a layer of it launc
     const stated_facts stated = stated_at_run_time<Layer>(g.forward, g.folded);
     CHECK(launched(e, l).forward == 2 * stated.kernels);
     CHECK(e.runs_folded() ==
-          folds(cpu_target, g.forward, g.folded, fixed_of_forward, dtype::f32));  // its weight is floats
+          folds(cpu_target, g.forward, g.folded, fixed_of_forward, dtype::f32));  // the weight is stored in float
     ++layers;
   });
   CHECK(layers >= 35);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The laws every adapter obeys, for every method, kind of layer, bias and set of sizes, without one line about any of
-// them: merge(W) x = forward(x); unmerge(merge(W)) = W; disabled = base; fused = eager; gradients = differences.
+// The laws that every adapter obeys, tested for every method, kind of layer, bias and set of sizes without naming one:
+// merge(W) x = forward(x); unmerge(merge(W)) = W; disabled = base; fused = eager; gradients = differences.
 #include <doctest/doctest.h>
 
 #include "../support/instances.h"
@@ -13,7 +13,7 @@ namespace {
 template <class F> void for_all(F f) {
   for (const combination& c : every_combination())
     for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
-      if (c.what == "miss_bat" && s.at("out") % s.at("r") != 0) continue;  // the formula asks for whole blocks
+      if (c.what == "miss_bat" && s.at("out") % s.at("r") != 0) continue;  // the formula requires whole blocks
       INFO(c.name, ", in ", s.at("in"));
       f(c, s);
     }
@@ -28,14 +28,14 @@ template <class Real> std::vector<Real> forward(cpu::executor<Real>& e, const ra
 
 }  // namespace
 
-TEST_CASE("the base layer with the merged weight computes what the adapted layer computes") {
+TEST_CASE("merge: the base layer with the merged weight equals the adapted layer") {
   for_all([](const combination& c, const sizes& s) {
     const random_layer<double> l(c.graphs, s);
     cpu::executor<double> adapted(c.graphs), base(graphs_for(c.kind.c_str(), "none", c.bias));
     REQUIRE(bool(l.bind(adapted)));
     std::vector<double> weight = l.data.at("weight"), bias = c.bias ? l.data.at("bias") : std::vector<double>{};
     const bool bias_too = c.graphs.merge.result("bias") >= 0;
-    if (bias_too && !c.bias) return;  // lora_bias without a base bias: nowhere to merge it
+    if (bias_too && !c.bias) return;  // lora_bias cannot be merged without a base bias
     REQUIRE(bool(adapted.merge(into(weight), bias_too ? into(bias) : mutable_view{})));
     random_layer<double> merged(graphs_for(c.kind.c_str(), "none", c.bias), s);
     for (auto& [name, v] : merged.views) v = l.views.at(name);
@@ -46,7 +46,7 @@ TEST_CASE("the base layer with the merged weight computes what the adapted layer
   });
 }
 
-TEST_CASE("unmerging gives the base weight back") {
+TEST_CASE("unmerge: restores the base weight") {
   for_all([](const combination& c, const sizes& s) {
     if (!c.graphs.unmerging.weight) return;
     const random_layer<double> l(c.graphs, s);
@@ -63,7 +63,7 @@ TEST_CASE("unmerging gives the base weight back") {
   });
 }
 
-TEST_CASE("a disabled adapter is the base layer") {
+TEST_CASE("disable: a disabled adapter leaves the base layer") {
   for_all([](const combination& c, const sizes& s) {
     const random_layer<float> l(c.graphs, s);
     cpu::executor<float> e(c.graphs), base(graphs_for(c.kind.c_str(), "none", c.bias));
@@ -79,14 +79,14 @@ TEST_CASE("a disabled adapter is the base layer") {
   });
 }
 
-TEST_CASE("fused computes what eager computes, forward and backward") {
+TEST_CASE("fused equals eager, forward and backward") {
   for_all([](const combination& c, const sizes& s) {
     const random_layer<float> l(c.graphs, s);
     cpu::executor<float> fused(c.graphs), eager(c.graphs, mode::eager);
     REQUIRE(bool(l.bind(fused)));
     REQUIRE(bool(l.bind(eager)));
     CHECK(difference(forward(fused, l), forward(eager, l)) < 2e-5);
-    if (c.graphs.backward.outs == 0) return;  // a bare embedding: nothing to differentiate
+    if (c.graphs.backward.outs == 0) return;  // a bare embedding has no gradients
     std::map<std::string, std::vector<float>> ours, theirs;
     for (auto* e : {&fused, &eager}) {
       auto& to = e == &fused ? ours : theirs;
@@ -156,8 +156,8 @@ TEST_CASE("gradients are the derivatives of the formula: central differences in 
       wanted.push_back({p, into(found[p])});
     }
     mutable_view dx{};
-    // Where PEFT shows the input another weight (C3A), only the parameters' gradients are derivatives.
-    if (c.kind != "embedding" && c.graphs.from.adapter.weight_seen_backward == nullptr) {
+    // C3A's dx uses another weight than its forward, as in PEFT, so only the parameters' gradients are derivatives.
+    if (c.kind != "embedding" && c.graphs.from.adapter.input_gradient_weight == nullptr) {
       found["x"] = l.room("dx", c.graphs.backward);
       dx = into(found["x"]);
     }

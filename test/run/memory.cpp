@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer keeps between calls: no second copy of its weight.
+// The memory that a layer holds between calls: no second copy of its weight.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/threads.h>
+#include <graft/backend/cpu/runtime/threads.h>
 
 #include "../support/random_layer.h"
 
@@ -13,7 +13,7 @@ using namespace test;
 
 namespace {
 
-// Bytes of the heap in use; 0 where nobody counts (other libraries, sanitizers).
+// Bytes of the heap in use; 0 where the C library does not report them, or a sanitizer replaces it.
 long long heap_in_use() {
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
   const auto m = ::mallinfo2();
@@ -30,10 +30,10 @@ sizes large() {
   s["a"] = s["c"] = 32;
   return s;
 }
-// What each thread of a call keeps for itself.
+// Upper bound of the scratch memory that the threads of a call hold.
 long long workspace() { return 64LL * 1024 * cpu::thread_count(); }
-// What is still in use after a forward and a backward call that was not before them.
-long long kept_by(const char* kind, const char* m) {
+// Bytes that remain in use after a forward and a backward call.
+long long saved_by(const char* kind, const char* m) {
   random_layer<float> l(graphs_for(kind, m, false), large());
   std::vector<bf16> half;
   for (const float v : l.data.at("weight")) half.push_back(narrow(v));
@@ -50,18 +50,18 @@ long long kept_by(const char* kind, const char* m) {
 
 }  // namespace
 
-TEST_CASE("memory: a weight in bf16 is never kept as floats") {
+TEST_CASE("memory: a weight in bf16 is never copied to float") {
   for (const char* m : {"none", "lora", "vera", "ia3", "oft", "miss", "lokr"}) {
     INFO(m);
-    CHECK(kept_by("linear", m) <
-          side * side + workspace());  // a quarter of W as floats, beside what the threads work in
+    CHECK(saved_by("linear", m) <
+          side * side + workspace());  // a quarter of W in float, plus the threads' scratch memory
   }
-  CHECK(kept_by("embedding", "none") < side * side);
-  CHECK(kept_by("embedding", "lora_embedding") < side * side);
+  CHECK(saved_by("embedding", "none") < side * side);
+  CHECK(saved_by("embedding", "lora_embedding") < side * side);
 }
 
-TEST_CASE("memory: nor where the parameters' own values read it") {
-  CHECK(kept_by("linear", "dora") < side * side);
-  CHECK(kept_by("linear", "hra") < side * side);
-  CHECK(kept_by("embedding", "dora_embedding") < side * side);
+TEST_CASE("memory: a weight in bf16 is not copied to float for precomputed values either") {
+  CHECK(saved_by("linear", "dora") < side * side);
+  CHECK(saved_by("linear", "hra") < side * side);
+  CHECK(saved_by("embedding", "dora_embedding") < side * side);
 }

@@ -20,8 +20,8 @@ struct given_layer {
   random_layer<float> l;
   cpu::executor<float> e;
   std::vector<float> y;
-  explicit given_layer(const char* method, const char* kind = "linear", mode how = mode::fused)
-      : graphs(graphs_for(kind, method, false)), l(graphs, usual_sizes()), e(graphs, how) {
+  explicit given_layer(const char* method, const char* kind = "linear", mode run_mode = mode::fused)
+      : graphs(graphs_for(kind, method, false)), l(graphs, usual_sizes()), e(graphs, run_mode) {
     y = l.room("y", graphs.literal);
     std::fill(y.begin(), y.end(), 7.0F);
     REQUIRE(bool(l.bind(e)));
@@ -43,7 +43,7 @@ TEST_CASE("mistakes: an index that names a place outside of its matrix") {
   v.data = far.data();
   REQUIRE(bool(t.e.set("shira_indices", v)));
   CHECK(said(t.e.forward(t.l.x(), into(t.y))) ==
-        "tensor 'shira_indices' names the place [24, 13] of a matrix of [24, 32]");
+        "tensor 'shira_indices' names the entry [24, 13] of a matrix of [24, 32]");
   CHECK(all_are(t.y, 7.0F));
 }
 
@@ -85,8 +85,8 @@ TEST_CASE("mistakes: outputs of a type that no number is written as") {
 TEST_CASE("mistakes: merging through a host function that was never given") {
   const layer_graphs g = graphs_of<linear_kind, halved, false>();
   const random_layer<float> l(g, usual_sizes());
-  for (const mode how : {mode::fused, mode::eager}) {
-    cpu::executor<float> e(g, how);
+  for (const mode run_mode : {mode::fused, mode::eager}) {
+    cpu::executor<float> e(g, run_mode);
     REQUIRE(bool(l.bind(e)));
     std::vector<float> w(768, 7);
     CHECK(said(e.merge(into(w))) == "host function 'halve' is not set; give it with host()");
@@ -110,7 +110,7 @@ TEST_CASE("mistakes: outputs that overlap what is read, or each other") {
   one = before;  // parts of the same rows that do not touch
   view left = view_of(one.data(), 7, 32);
   mutable_view right = view_into(one.data() + 32, 7, 24);
-  left.apart[0] = right.apart[0] = 64;
+  left.strides[0] = right.strides[0] = 64;
   CHECK(bool(t.e.forward(left, right)));
   right.data = one.data() + 31;
   CHECK(said(t.e.forward(left, right)) == "output 'y' overlaps tensor 'x'; give it memory of its own");
@@ -171,7 +171,7 @@ TEST_CASE("mistakes: views that are none") {
   minus_one.rank = -1;
   CHECK(said(t.e.forward(minus_one, into(t.y))) == "tensor 'x' has -1 axes, expected at most 4");
   view far = view_of(numbers, 7, 32);  // few elements, far apart
-  far.apart[0] = 1LL << 60;
+  far.strides[0] = 1LL << 60;
   CHECK(said(t.e.forward(far, into(t.y))) == "tensor 'x' has shape [7, 32], more than any memory holds");
   CHECK(said(t.e.forward(view_of(numbers, 0, 1LL << 40, 1LL << 40), into(t.y))) ==
         "tensor 'x' has shape [0, 1099511627776, 1099511627776], more than any memory holds");
@@ -183,10 +183,11 @@ TEST_CASE("mistakes: views that are none") {
 TEST_CASE("mistakes: room for more than there is") {
   given_layer t("lora");
   CHECK(said(t.e.bind({.tokens = -1})) ==
-        "bind() was given room for -1 tokens, expected a number that is not negative");
+        "bind() was given a capacity of -1 tokens, expected a number that is not negative");
   CHECK(said(t.e.bind({.tokens = 1, .rank = -1})) ==
         "bind() was given a rank of -1, expected a number that is not negative");
-  CHECK(said(t.e.bind({.tokens = 1LL << 60})) == "room for 1152921504606846976 tokens is more than any memory holds");
+  CHECK(said(t.e.bind({.tokens = 1LL << 60})) ==
+        "a capacity of 1152921504606846976 tokens is more than any memory holds");
   CHECK(bool(t.e.forward(t.l.x(), into(t.y))));  // the room there was before
   CHECK(said(t.e.bind({.tokens = 7})) == "");
   CHECK(bool(t.e.forward(t.l.x(), into(t.y))));
@@ -208,7 +209,7 @@ TEST_CASE("mistakes: a name that is nearly right") {
   static const float numbers[768]{};
   auto ends = [](const std::string& s, const std::string& with) { return s.find(with) != s.npos; };
   CHECK(said(t.e.set("lora_a.weight", view_of(numbers, 4, 32))) ==
-        "this layer has no tensor 'lora_a.weight'; did you mean 'lora_A.weight'? it has weight, scaling, "
+        "this layer has no tensor 'lora_a.weight'; did you mean 'lora_A.weight'? it has weight, "
         "lora_B.weight, lora_A.weight");
   CHECK(ends(said(t.e.set("lora_A", view_of(numbers, 4, 32))), "did you mean 'lora_A.weight'?"));
   CHECK(ends(said(t.e.set("base_model.model.q_proj.lora_B.weight", view_of(numbers, 24, 4))),
@@ -337,4 +338,110 @@ TEST_CASE("mistakes: one layer called by two threads at once") {
   CHECK(said(e.forward(l.x(), into(y))) == "");  // and afterwards it is free again
   cpu::executor<float> moved(std::move(e));
   CHECK(said(moved.forward(l.x(), into(y))) == "");
+}
+
+TEST_CASE("mistakes: calls on a layer that was moved from") {
+  given_layer t("dora");
+  t.e.train(true);
+  cpu::executor<float> moved = std::move(t.e);
+  const std::string refused =
+      "this layer was moved from; use the one that it was moved to, or assign another one to it";
+  std::vector<float> w(768, 7), d(24, 7);
+  CHECK(said(t.e.forward(t.l.x(), into(t.y))) == refused);
+  CHECK(said(t.e.backward(t.l.x(), t.l.dy(), {}, {{"lora_magnitude_vector", into(d)}})) == refused);
+  CHECK(said(t.e.merge(into(w))) == refused);
+  CHECK(said(t.e.unmerge("weight", t.l.views.at("weight"), into(w))) == refused);
+  CHECK(said(t.e.set("weight", t.l.views.at("weight"))) == refused);
+  CHECK(said(t.e.size("out", 24)) == refused);
+  CHECK(said(t.e.bind({.tokens = 7})) == refused);
+  CHECK(said(t.e.parameters_changed()) == refused);
+  CHECK(said(t.e.weight_changed()) == refused);
+  CHECK(said(t.e.activate({0})) == refused);
+  CHECK(said(t.e.enable(false)) == refused);
+  CHECK(said(t.e.remove(0)) == refused);
+  CHECK(std::string(t.e.add(t.graphs).message()) == refused);
+  CHECK_FALSE(t.e.has(0));
+  CHECK(t.e.saved_bytes(7) == 0);
+  CHECK(t.e.forward_plan() == nullptr);
+  CHECK_FALSE(t.e.runs_folded());
+  t.e.train(false);
+  CHECK(all_are(t.y, 7));
+  CHECK(all_are(w, 7));
+  t.e = std::move(moved);
+  CHECK(said(t.e.forward(t.l.x(), into(t.y))) == "");
+}
+
+TEST_CASE("mistakes: a layer that is assigned to itself stays as it is") {
+  given_layer t("dora");
+  REQUIRE(bool(t.e.forward(t.l.x(), into(t.y))));
+  const std::vector<float> before = t.y;
+  cpu::executor<float>& same = t.e;
+  t.e = std::move(same);
+  std::fill(t.y.begin(), t.y.end(), 7.0F);
+  CHECK(said(t.e.forward(t.l.x(), into(t.y))) == "");
+  CHECK(t.y == before);
+}
+
+TEST_CASE("mistakes: backward with another x than forward had") {
+  given_layer t("lora");
+  t.e.train(true);
+  REQUIRE(bool(t.e.forward(t.l.x(), into(t.y))));
+  std::vector<float> other(224, 0.25F), d(128, 7);
+  CHECK(
+      said(t.e.backward(view_of(other.data(), 7, 32), t.l.dy(), {}, {{"lora_A.weight", into(d)}})) ==
+      "in training backward() follows a forward() with the same x, and this is another tensor than the last forward() "
+      "was given; call forward() with it first");
+  CHECK(all_are(d, 7));
+  CHECK(said(t.e.backward(t.l.x(), t.l.dy(), {}, {{"lora_A.weight", into(d)}})) == "");
+}
+
+TEST_CASE("mistakes: training without parameters_changed() trains all the same") {
+  for (const char* method : {"lora", "dora", "oft", "ia3", "vera"}) {
+    INFO(std::string(method));
+    std::vector<float> results[2];
+    for (const bool says : {false, true}) {
+      given_layer t(method);
+      t.e.train(true);
+      const std::string name = t.l.parameters()[0];
+      std::vector<float>& parameter = t.l.data.at(name);
+      std::vector<float> d = t.l.room(name.c_str(), t.graphs.backward);
+      for (int step = 0; step < 3; ++step) {
+        REQUIRE(bool(t.e.forward(t.l.x(), into(t.y))));
+        REQUIRE(bool(t.e.backward(t.l.x(), t.l.dy(), {}, {{name, into(d)}})));
+        for (std::size_t i = 0; i < d.size(); ++i) parameter[i] -= 0.01F * d[i];
+        if (says) REQUIRE(bool(t.e.parameters_changed()));
+      }
+      REQUIRE(bool(t.e.forward(t.l.x(), into(t.y))));
+      results[says ? 1 : 0] = t.y;
+      std::vector<float> w(768);
+      REQUIRE(bool(t.e.merge(view_into(w.data(), 24, 32))));
+      results[says ? 1 : 0].insert(results[says ? 1 : 0].end(), w.begin(), w.end());
+    }
+    CHECK(results[0] == results[1]);
+  }
+}
+
+TEST_CASE("mistakes: outputs whose axes are in another order") {
+  given_layer t("lora");
+  CHECK(said(t.e.forward(t.l.x(), view_into(t.y.data(), 24, 7))) == "output 'y' has shape [24, 7], expected [7, 24]");
+  CHECK(all_are(t.y, 7));
+  CHECK(said(t.e.forward(t.l.x(), view_into(t.y.data(), 1, 7, 24))) == "");
+  CHECK(said(t.e.forward(t.l.x(), into(t.y))) == "");  // flat memory
+  std::vector<float> d(128, 7);
+  CHECK(said(t.e.backward(t.l.x(), t.l.dy(), {}, {{"lora_A.weight", view_into(d.data(), 32, 4)}})) ==
+        "output 'lora_A.weight' has shape [32, 4], expected [4, 32]");
+  CHECK(all_are(d, 7));
+}
+
+TEST_CASE("mistakes: outputs over the layer's own tensors") {
+  given_layer t("lora");
+  std::vector<float>& a = t.l.data.at("lora_A.weight");
+  const std::vector<float> before = a;
+  CHECK(said(t.e.backward(t.l.x(), t.l.dy(), {}, {{"lora_A.weight", into(a)}})) ==
+        "output 'lora_A.weight' overlaps tensor 'lora_A.weight' of the layer; give it memory of its own");
+  CHECK(said(t.e.backward(t.l.x(), t.l.dy(), {}, {{"lora_A.weight", into(a), true}})) ==
+        "output 'lora_A.weight' overlaps tensor 'lora_A.weight' of the layer; give it memory of its own");
+  CHECK(said(t.e.forward(t.l.x(), view_into(t.l.data.at("weight").data(), 7, 24))) ==
+        "output 'y' overlaps tensor 'weight' of the layer; give it memory of its own");
+  CHECK(a == before);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer type compiles the operations of its own graphs, more when a call needs more, and says so when it cannot.
-#undef GRAFT_CPU_COMPILED  // here the layer brings its operations itself
+// A layer type compiles the operations of its own graphs, more if a call needs more, and reports it if it cannot.
+#undef GRAFT_CPU_COMPILED  // the layer instantiates its operations itself
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/quantize.h>
+#include <graft/backend/cpu/quantized/quantize.h>
 #include <graft/cpu.h>
 
 #include <vector>
@@ -41,7 +41,7 @@ struct numbers {
 
 }  // namespace
 
-TEST_CASE("operations: a layer type has those of its graphs, and every one once another adapter joins") {
+TEST_CASE("operations: a layer type has those of its graphs, and all once another adapter is added") {
   numbers n;
   cpu::layer<projection> own;
   cpu::executor<float> all(graphs_of<linear_kind, lora<rank>, false>());
@@ -68,7 +68,7 @@ TEST_CASE("operations: a layer type has those of its graphs, and every one once 
   CHECK(n.forward(own) == n.forward(all));
 }
 
-TEST_CASE("operations: one that is missing is named") {
+TEST_CASE("operations: a missing one is named in the error") {
   numbers n;
   const op_set few = every_op & ~op_bit(op::matmul);
   cpu::executor<float> layer(graphs_of<linear_kind, lora<rank>, false>(), mode::fused,
@@ -80,22 +80,22 @@ TEST_CASE("operations: one that is missing is named") {
         "them");
 }
 
-TEST_CASE("operations: a layer type of floats copies narrower weights and refuses codes") {
+TEST_CASE("operations: a layer type of floats copies narrower weights and refuses quantized ones") {
   numbers n;
   std::vector<bf16> narrow_W(n.W.size());
   for (std::size_t i = 0; i < n.W.size(); ++i) narrow_W[i] = narrow(n.W[i]);
   std::vector<float> across(n.W.size());
   for (std::size_t o = 0; o < out; ++o)
     for (std::size_t i = 0; i < in; ++i) across[i * out + o] = n.W[o * in + i];
-  view apart = view_of(n.W.data(), out / 2, in / 2);  // every second row and column: in no order that a product reads
-  apart.apart[0] = 2 * in, apart.apart[1] = 2;
+  view apart = view_of(n.W.data(), out / 2, in / 2);  // every second row and column, which no GEMM reads in place
+  apart.strides[0] = 2 * in, apart.strides[1] = 2;
 
   cpu::layer<projection> own;
   cpu::layer<linear<out, in, bf16, lora<rank>>> of_bf16;
   cpu::executor<float> every(graphs_of<linear_kind, lora<rank>, false>());
   n.give(own, 0), n.give(of_bf16, 0), n.give(every, 0);
-  CHECK(!bool(own.queued().has.decode));
-  CHECK(bool(of_bf16.queued().has.decode));
+  CHECK(!bool(own.queued().has.dequantize));
+  CHECK(bool(of_bf16.queued().has.dequantize));
   for (const view& W : {view_of(narrow_W.data(), out, in), view_of(across.data(), in, out).transposed()}) {
     REQUIRE((own.set("weight", W) && of_bf16.set("weight", W) && every.set("weight", W)));
     const std::vector<float> expected = n.forward(every);
@@ -113,15 +113,15 @@ TEST_CASE("operations: a layer type of floats copies narrower weights and refuse
     CHECK(y[o] == doctest::Approx(sum));
   }
 
-  const auto codes = cpu::quantize(n.W.data(), out, in, encoding_of<int8>());
+  const auto codes = cpu::quantize(n.W.data(), out, in, quant_format_of<int8>());
   REQUIRE(bool(codes));
-  cpu::layer<linear<out, in, int8, lora<rank>>> of_codes;
-  n.give(of_codes, 0);
-  REQUIRE((own.set("weight", codes->as_view()) && of_codes.set("weight", codes->as_view()) &&
+  cpu::layer<linear<out, in, int8, lora<rank>>> from_quantized;
+  n.give(from_quantized, 0);
+  REQUIRE((own.set("weight", codes->as_view()) && from_quantized.set("weight", codes->as_view()) &&
            every.set("weight", codes->as_view())));
-  CHECK(n.forward(of_codes) == n.forward(every));
+  CHECK(n.forward(from_quantized) == n.forward(every));
   const status s = own.forward(view_of(n.x.data(), tokens, in), view_into(n.y.data(), tokens, out));
   CHECK(std::string(s.message()) ==
-        "a tensor is codes, and this layer has no products of them: name their type as that of the layer, as in "
+        "a weight is quantized, and this layer has no GEMM for it: name its format in the layer's type, as in "
         "linear<4096, 4096, nf4<64>, lora<16>>, or use cpu::executor");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds of layer that are not the library's: one that mixes the rows of a call, and one with an activation and a
-// residual around its product. Both against plain loops in double.
+// Kinds of layer that a user defines: one whose rows depend on each other, and one with an activation and a residual
+// around its GEMM. Both are compared with plain loops in double.
 #include <doctest/doctest.h>
 
 #include "../support/random_layer.h"
@@ -9,7 +9,7 @@ using namespace test;
 
 namespace {
 
-// The parts of a linear layer that these share.
+// The members that these kinds share.
 struct square_kind {
   static constexpr extent outputs(scope p) { return p.size("n"); }
   static constexpr ex weight(scope p) { return p.leaf(op::base, "weight", 2, 1, 1, outputs(p), outputs(p)); }
@@ -28,7 +28,7 @@ struct residual_block : square_kind {  // y = x + silu(x W'ᵀ + b')
     return x + silu(inner);
   }
 };
-struct two_inputs : square_kind {  // y = x + z, where nobody brings z
+struct two_inputs : square_kind {  // y = x + z, and no call provides z
   static constexpr const char* name = "two inputs";
   static constexpr ex run(scope p, ex, ex, ex x, lowering) {
     return x + p.leaf(op::input, "z", 2, 1, 1, p.tokens(), outputs(p));
@@ -53,7 +53,7 @@ results run(const random_layer<float>& l, mode how) {
 }
 std::size_t place(long long row, long long col, long long cols) { return static_cast<std::size_t>(row * cols + col); }
 
-// y and dx of softmax(x xᵀ) x, one row of the softmax at a time.
+// y and dx of softmax(x xᵀ) x, computed one row of the softmax at a time.
 struct plain_attention {
   std::vector<double> y, dx;
   plain_attention(const std::vector<float>& x, const std::vector<float>& dy, long long rows, long long n)
@@ -87,7 +87,7 @@ struct plain_attention {
 
 }  // namespace
 
-TEST_CASE("own kinds: one that mixes the rows of a call") {
+TEST_CASE("own kinds: one whose rows depend on each other") {
   const layer_graphs g = built_in_methods().graphs(rules_of<self_attention>(), formula_of<none>(), false);
   struct size {
     long long rows, n;
@@ -105,11 +105,11 @@ TEST_CASE("own kinds: one that mixes the rows of a call") {
   }
 }
 
-TEST_CASE("own kinds: an activation and a residual ride along with the product") {
+TEST_CASE("own kinds: an activation and a residual are part of the launch") {
   const layer_graphs g = built_in_methods().graphs(rules_of<residual_block>(), formula_of<lora<>>(), true);
   CHECK(fuse(g.forward).launches.size() == 1);
   CHECK(fuse(g.forward).launches[0].by_rows);
-  CHECK(fuse(g.forward).launches[0].what == family::product);
+  CHECK(fuse(g.forward).launches[0].what == launch_kind::gemm);
   for (const long long tokens : {1LL, 7LL, 300LL}) {
     constexpr long long n = 32, r = 4;
     const random_layer<float> l(g, {{"tokens", tokens}, {"n", n}, {"r", r}});
@@ -135,7 +135,7 @@ TEST_CASE("own kinds: an activation and a residual ride along with the product")
   }
 }
 
-TEST_CASE("own kinds: an input that no call brings is refused") {
+TEST_CASE("own kinds: an input that no call provides is refused") {
   const layer_graphs g = built_in_methods().graphs(rules_of<two_inputs>(), formula_of<none>(), false);
   cpu::executor<float> e(g);
   const std::vector<float> x(8);

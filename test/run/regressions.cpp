@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes that were here once. Each test says what must hold; the comment above it says what went wrong.
+// Regression tests. The comment above each test states the case that was once computed wrongly.
 #include <doctest/doctest.h>
 
-#include "../support/apart.h"
 #include "../support/random_layer.h"
+#include "../support/subprocess.h"
 
 using namespace test;
 
@@ -21,9 +21,9 @@ struct lora_layer {
 
 }  // namespace
 
-// Only gather nodes were looked at; the literal backward graph of an embedding has only a scatter.
+// The literal backward graph of an embedding has a scatter and no gather.
 TEST_CASE("ids outside the table are refused in an eager backward") {
-  CHECK(apart("ids outside the table are refused in an eager backward", [] {
+  CHECK(test::in_subprocess("ids outside the table are refused in an eager backward", [] {
     const layer_graphs g = graphs_for("embedding", "lora_embedding", false);
     const random_layer<float> l(g, usual_sizes());
     cpu::executor<float> e(g, mode::eager);
@@ -34,9 +34,9 @@ TEST_CASE("ids outside the table are refused in an eager backward") {
   }));
 }
 
-// The butterfly order of an odd block, or of blocks that do not come in twos, left the row: a write past its end.
+// The butterfly order of an odd block, or of an odd number of blocks, would write past the end of the row.
 TEST_CASE("BOFT factors that do not fit are refused") {
-  CHECK(apart("BOFT factors that do not fit are refused", [] {
+  CHECK(test::in_subprocess("BOFT factors that do not fit are refused", [] {
     bool all_refused = true;
     struct shape {
       long long m, n, b;
@@ -54,9 +54,9 @@ TEST_CASE("BOFT factors that do not fit are refused") {
   }));
 }
 
-// cpu::values kept references to members of the executor; after a move they pointed at the old place.
+// A moved executor must not refer to members of the object that it was moved from.
 TEST_CASE("an executor can be moved after a call") {
-  CHECK(apart("an executor can be moved after a call", [] {
+  CHECK(test::in_subprocess("an executor can be moved after a call", [] {
     lora_layer t;
     if (!t.e.forward(t.l.x(), into(t.y))) return false;
     std::vector<cpu::executor<float>> several;
@@ -67,18 +67,18 @@ TEST_CASE("an executor can be moved after a call") {
   }));
 }
 
-// Whoever did not ask exists() got no error.
+// A call on a layer whose exists() is false must give an error.
 TEST_CASE("a layer without graphs says so") {
-  CHECK(apart("a layer without graphs says so", [] {
+  CHECK(test::in_subprocess("a layer without graphs says so", [] {
     cpu::executor<float> e(graphs_for("embedding", "oft", false));
     std::vector<float> y(24);
     return !e.forward(view_of(numbers, 1, 32), into(y));
   }));
 }
 
-// A table in bf16 was widened on first use, by all threads at once. Not every run met it.
+// All threads of the first call widen a table in bf16.
 TEST_CASE("a bf16 embedding on several threads") {
-  CHECK(apart("a bf16 embedding on several threads", [] {
+  CHECK(test::in_subprocess("a bf16 embedding on several threads", [] {
     cpu::executor<float> e(graphs_for("embedding", "none", false));
     const std::vector<bf16> table(20000 * 64, narrow(1.5F));
     const std::vector<std::int64_t> ids(1000, 3);
@@ -91,10 +91,9 @@ TEST_CASE("a bf16 embedding on several threads") {
   }));
 }
 
-// A weight that is widened panel by panel was multiplied as if the other operand were never transposed: dy' W of a
-// convolution.
+// In the dy' W of a convolution the other operand is transposed while the weight is dequantized tile by tile.
 TEST_CASE("backward of a convolution whose weight is bf16") {
-  CHECK(apart("backward of a convolution whose weight is bf16", [] {
+  CHECK(test::in_subprocess("backward of a convolution whose weight is bf16", [] {
     random_layer<float> l(graphs_for("conv2d", "lora", false), usual_sizes());
     std::vector<bf16> half;
     for (float& v : l.data.at("weight")) half.push_back(narrow(v)), v = widen(half.back());
@@ -109,9 +108,9 @@ TEST_CASE("backward of a convolution whose weight is bf16") {
   }));
 }
 
-// A stack of no matrices against one of one matrix: the larger number was taken, and one product was written nowhere.
+// A stack of no matrices is multiplied with a stack of one matrix.
 TEST_CASE("no images in an eager convolution") {
-  CHECK(apart("no images in an eager convolution", [] {
+  CHECK(test::in_subprocess("no images in an eager convolution", [] {
     sizes s = usual_sizes();
     s["tokens"] = 0;
     const random_layer<float> l(graphs_for("conv2d", "lora", false), s);
@@ -124,21 +123,21 @@ TEST_CASE("no images in an eager convolution") {
   }));
 }
 
-// bind_data() told ids from numbers and nothing else: nf4 and int8 were read as zeros.
+// nf4 and int8 are no element types of an input.
 TEST_CASE("an input of a type the CPU does not read is refused") {
   lora_layer t;
   for (const dtype type : {dtype::nf4, dtype::int8})
     CHECK_FALSE(bool(t.e.forward(view{numbers, type, {7, 32, 1, 1}, 2}, into(t.y))));
 }
 
-// encode() did nothing for such a type, and the call said that all was well.
+// The CPU has no conversion to nf4 or int8 for an output.
 TEST_CASE("an output of a type the CPU does not write is refused") {
   lora_layer t;
   std::vector<std::int64_t> y(168);
   CHECK_FALSE(bool(t.e.forward(t.l.x(), into(y))));
 }
 
-// forward() and backward() of one layer belonged to different functions.
+// After disabling an adapter, backward must belong to the forward of the base layer.
 TEST_CASE("backward of a disabled adapter is that of the base layer") {
   lora_layer t;
   std::vector<float> dx(224), base_dx(224);
@@ -150,14 +149,14 @@ TEST_CASE("backward of a disabled adapter is that of the base layer") {
   CHECK(difference(dx, base_dx) == 0);
 }
 
-// unmerge() took every name that is not "bias" for "weight".
+// unmerge() must not take another name for "weight".
 TEST_CASE("unmerging something that is neither weight nor bias is refused") {
   lora_layer t;
   std::vector<float> w(768);
   CHECK_FALSE(bool(t.e.unmerge("lora_A.weight", view_of(numbers, 24, 32), into(w))));
 }
 
-// The leaves of the language itself, I and constants, and scalars were found by set(name, view) as if they were tensors.
+// The identity, constants and scalars of a formula are leaves, but set(name, view) must not find them.
 TEST_CASE("the identity and a scalar are no tensors") {
   lora_layer t;
   cpu::executor<float> rotated(graphs_for("linear", "oft", false));
@@ -165,14 +164,14 @@ TEST_CASE("the identity and a scalar are no tensors") {
   CHECK_FALSE(bool(t.e.set("scaling", view{numbers, dtype::f32, {1, 1, 1, 1}, 0})));
 }
 
-// A view whose sizes are negative was taken for a view of something.
+// A view with negative sizes is invalid.
 TEST_CASE("negative sizes of a view are refused") {
   cpu::executor<float> e(graphs_for("linear", "lora", false));
   CHECK_FALSE(bool(e.set("weight", view_of(numbers, -2, 32))));
   CHECK_FALSE(bool(e.set("weight", view_of(numbers, -1, 32))));
 }
 
-// An empty std::vector has no address, and zero tokens need none.
+// An empty std::vector has a null address, which is valid for zero tokens.
 TEST_CASE("no tokens need no memory") {
   lora_layer t;
   CHECK(bool(t.e.forward(view_of(static_cast<const float*>(nullptr), 0, 32), mutable_view{})));

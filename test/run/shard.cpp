@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer shared by 2 and 4 ranks computes what the whole layer computes: every method, on every kind of layer, along
-// either axis of the weight, forward and backward. The ranks are threads of this program.
+// Tensor-parallel shards of a layer on 2 and 4 ranks give the results of the whole layer: every method, on every kind
+// of layer, along both axes of the weight, forward and backward. The ranks are threads of this program.
 #include <doctest/doctest.h>
 #include <graft/derive/shard.h>
 
@@ -15,11 +15,11 @@ using namespace test;
 
 namespace {
 
-// What ranks exchange: each brings its numbers, and takes those of all in the order of the ranks.
-struct meeting {
+// The collectives of the ranks: each contributes its numbers and reads those of all in the order of the ranks.
+struct collective_barrier {
   std::barrier<> all;
   std::vector<std::vector<double>> brought;
-  explicit meeting(int n) : all(n), brought(static_cast<std::size_t>(n)) {}
+  explicit collective_barrier(int n) : all(n), brought(static_cast<std::size_t>(n)) {}
 
   void meet(int rank, const char* how, cpu::tensor<double> in, cpu::tensor<double> out) {
     brought[static_cast<std::size_t>(rank)].assign(in.p, in.p + in.count());
@@ -39,7 +39,7 @@ struct results {
   std::vector<std::vector<double>> of;  // by output
 };
 
-// A rank's part of a tensor, one element after the other.
+// A rank's shard of a tensor, one element after the other.
 std::vector<double> part_of(const std::vector<double>& all, const long long (&d)[4], int axis, int rank, int ranks) {
   std::vector<double> mine;
   long long inner = 1, outer = 1;
@@ -50,7 +50,7 @@ std::vector<double> part_of(const std::vector<double>& all, const long long (&d)
   return mine;
 }
 
-results evaluate(const graph& g, const random_layer<double>& l, int rank, int ranks, meeting* with) {
+results evaluate(const graph& g, const random_layer<double>& l, int rank, int ranks, collective_barrier* with) {
   sizes shape = l.shape;
   shape[ranks_name] = ranks, shape[rank_name] = rank;
   const size_values s = values_of(g, shape);
@@ -62,7 +62,7 @@ results evaluate(const graph& g, const random_layer<double>& l, int rank, int ra
       to = view_of(&l.scalars.at(g.name(i).c_str()), 1);
     } else if (is_named(g[i].what)) {
       to = l.views.at(g.name(i).c_str());
-      if (const int axis = shared_axis(g, i); axis >= 0) {
+      if (const int axis = sharded_axis(g, i); axis >= 0) {
         long long d[4];
         for (int k = 0; k < 4; ++k) d[k] = g.sizes.value(g[i].d[k], s) * (k == axis ? ranks : 1);
         kept.push_back(part_of(l.data.at(g.name(i).c_str()), d, axis, rank, ranks));
@@ -84,12 +84,12 @@ results evaluate(const graph& g, const random_layer<double>& l, int rank, int ra
 }
 
 void compare(const graph& g, const random_layer<double>& l, const char* size, int ranks) {
-  const shared_sizes among{&size, 1};
-  const sharded made = shard(g, among, values_of(g, l.shape), ranks);
+  const sharded_sizes split_sizes{&size, 1};
+  const sharded made = shard(g, split_sizes, values_of(g, l.shape), ranks);
   REQUIRE(made.why.n == 0);
   const results whole = evaluate(g, l, 0, 1, nullptr);
   std::vector<results> parts(static_cast<std::size_t>(ranks));
-  meeting with(ranks);
+  collective_barrier with(ranks);
   std::vector<std::thread> all;
   for (int r = 0; r < ranks; ++r)
     all.emplace_back([&, r] { parts[static_cast<std::size_t>(r)] = evaluate(made.g, l, r, ranks, &with); });
@@ -98,7 +98,7 @@ void compare(const graph& g, const random_layer<double>& l, const char* size, in
   for (int k = 0; k < g.outs; ++k) {
     const auto at = static_cast<std::size_t>(k);
     const size_values s = values_of(g, l.shape);
-    const int axis = shared_axis(shared, shared.out[k].at);
+    const int axis = sharded_axis(shared, shared.out[k].at);
     long long d[4];
     for (int n = 0; n < 4; ++n) d[n] = g.sizes.value(g[g.out[k].at].d[n], s);
     for (int r = 0; r < ranks; ++r) {
@@ -123,7 +123,7 @@ std::vector<const char*> axes_of(const std::string& kind) {
 
 }  // namespace
 
-TEST_CASE("a layer shared by ranks computes what the whole layer computes") {
+TEST_CASE("shard: the shards of a layer give the results of the whole layer") {
   for (const combination& c : every_combination()) {
     const random_layer<double> l(c.graphs, divisible());
     for (const char* size : axes_of(c.kind))
@@ -136,22 +136,22 @@ TEST_CASE("a layer shared by ranks computes what the whole layer computes") {
   }
 }
 
-TEST_CASE("LoRA along the outputs exchanges nothing forward, along the inputs one sum") {
+TEST_CASE("shard: LoRA needs no collective in forward along the outputs, and one all-reduce along the inputs") {
   const layer_graphs lora = graphs_for("linear", "lora", false);
   auto sums = [&](const graph& g, const char* size) {
     const sharded made = shard(g, {&size, 1}, values_of(g, divisible()), 2);
     int n = 0;
-    for (id i = 0; i < made.g.n.size(); ++i) n += row(made.g.n[i].what).kind == op_class::exchange ? 1 : 0;
+    for (id i = 0; i < made.g.n.size(); ++i) n += row(made.g.n[i].what).kind == op_class::collective ? 1 : 0;
     return n;
   };
   CHECK(sums(lora.forward, "out") == 0);
   CHECK(sums(lora.forward, "in") == 1);
   const layer_graphs dora = graphs_for("linear", "dora", false);
   CHECK(sums(dora.forward, "out") == 0);
-  CHECK(sums(dora.forward, "in") == 2);  // the norm, once per change of the parameters, and y
+  CHECK(sums(dora.forward, "in") == 2);  // the norm, once per parameter change, and y
 }
 
-TEST_CASE("a size that ranks do not divide is refused with a sentence") {
+TEST_CASE("shard: a size that ranks do not divide is refused with a sentence") {
   const layer_graphs lora = graphs_for("linear", "lora", false);
   const char* const size = "out";
   const sharded made = shard(lora.forward, {&size, 1}, values_of(lora.forward, divisible()), 5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer whose sizes are in its type is the same layer: bit for bit what the one with sizes found at run time gives.
+// A layer whose sizes are in its type gives the same bits as a layer whose sizes are found at run time.
 #include <doctest/doctest.h>
 #include <graft/cpu.h>
 
@@ -10,10 +10,10 @@ using namespace test;
 namespace {
 
 template <class Layer> void same_as_dynamic(const layer_graphs& dynamic) {
-  for (const mode how : {mode::fused, mode::eager}) {
+  for (const mode run_mode : {mode::fused, mode::eager}) {
     const random_layer<float> l(dynamic, usual_sizes());
-    cpu::executor<float> at_run_time(dynamic, how);
-    cpu::layer<Layer, fullgraph, training> fixed(how);
+    cpu::executor<float> at_run_time(dynamic, run_mode);
+    cpu::layer<Layer, fullgraph, training> fixed(run_mode);
     REQUIRE(bool(l.bind(at_run_time)));
     for (const auto& [name, v] : l.views)
       if (name != "x" && name != "dy") {
@@ -23,7 +23,7 @@ template <class Layer> void same_as_dynamic(const layer_graphs& dynamic) {
       }
     for (const auto& [name, v] : l.scalars)
       if (dynamic.literal.find(name.c_str()) >= 0) REQUIRE(bool(fixed.set(name.c_str(), v)));
-    for (const char* name : {"vector_length", "num_vectors"})  // sizes that a type does not give
+    for (const char* name : {"vector_length", "num_vectors"})  // sizes that the type does not state
       if (dynamic.literal.sizes.find(name) >= 0) REQUIRE(bool(fixed.size(name, usual_sizes().at(name))));
     INFO(Layer::adapter::name);
     std::vector<float> y = l.room("y", dynamic.literal), z = y;
@@ -80,7 +80,7 @@ TEST_CASE("static sizes: with a bias, and other kinds of layer") {
   same_as_dynamic<rms_norm<32, float, ln_tuning_weight>>(graphs_of<norm_kind<true>, ln_tuning_weight, false>());
 }
 
-TEST_CASE("static sizes: a tensor of another size is refused, in the same words") {
+TEST_CASE("static sizes: a tensor of another size is refused with the same message") {
   static const float numbers[2048]{};
   cpu::layer<linear<24, 32, float, lora<4>>> l;
   CHECK(std::string(l.set("weight", view_of(numbers, 24, 31)).message()) ==
@@ -100,8 +100,17 @@ TEST_CASE("static sizes: LoKr's factors follow from the layer's type") {
 
 TEST_CASE("static sizes: facts and executor in one object") {
   using layer = cpu::layer<linear<24, 32, float, dora<4>>, fullgraph>;
-  static_assert(layer::kernels == 1 && layer::mergeable && !layer::unmergeable && layer::kept == 1);
+  static_assert(layer::kernels == 1 && layer::mergeable && !layer::unmergeable && layer::saved_for_unmerge == 1);
   static_assert(std::is_same_v<cpu::layer<linear<24, 32, bf16, lora<4>>>::real, float>);
   static_assert(std::is_same_v<cpu::layer<linear<24, 32, double, lora<4>>>::real, double>);
   CHECK(layer::kernels == 1);
+}
+
+TEST_CASE("static layer: a size that the layer's type states") {
+  struct narrow : linear<64, 32, float, lora<4>> {};
+  cpu::layer<narrow> q;
+  CHECK(
+      std::string(q.size("out", 65).message()) ==
+      "size 'out' is 64 by the layer's type and cannot become 65; state graft::dyn in the type for a size that is set");
+  CHECK(std::string(q.size("out", 64).message()) == "");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of what goes in and comes out: bf16, float and double, in any mixture.
+// Element types of inputs and outputs: bf16, float and double in any combination.
 #include <doctest/doctest.h>
 
 #include "../support/random_layer.h"
@@ -38,7 +38,7 @@ sizes with_tokens(long long n) {
 
 }  // namespace
 
-TEST_CASE("bf16: x, W and y in bf16 are within its rounding of double, for every method") {
+TEST_CASE("bf16: results with x, W and y in bf16 are within bf16 rounding of double, for every method") {
   for (const combination& c : every_combination())
     for (const long long tokens : {5LL, 300LL}) {
       const random_layer<double> l(c.graphs, with_tokens(tokens));
@@ -77,7 +77,7 @@ TEST_CASE("bf16: gradients of a layer in bf16") {
     if (c.graphs.backward.outs == 0 || c.kind == "embedding") continue;
     const random_layer<float> l(c.graphs, with_tokens(100));
     INFO(c.name);
-    random_layer<float> b = l;  // the same with W, x and dy rounded, kept wide in one and narrow in the other
+    random_layer<float> b = l;  // W, x and dy are rounded to bf16; one layer stores them in float, the other in bf16
     random_layer<float> w = l;
     std::map<std::string, std::vector<bf16>> half;
     std::map<std::string, std::vector<float>> wide;
@@ -106,7 +106,7 @@ TEST_CASE("bf16: gradients of a layer in bf16") {
   }
 }
 
-TEST_CASE("storage: float and double in any mixture give the same") {
+TEST_CASE("storage: float and double in any combination give the same") {
   const layer_graphs g = graphs_for("linear", "dora", true);
   const random_layer<double> l(g, with_tokens(9));
   cpu::executor<double> exact(g);
@@ -135,7 +135,7 @@ TEST_CASE("storage: float and double in any mixture give the same") {
   }
 }
 
-TEST_CASE("storage: merging into bf16 and float, and back") {
+TEST_CASE("storage: merging into bf16 and float, and unmerging") {
   const layer_graphs g = graphs_for("linear", "lora", false);
   const random_layer<float> l(g, usual_sizes());
   cpu::executor<float> e(g);
@@ -147,7 +147,7 @@ TEST_CASE("storage: merging into bf16 and float, and back") {
   REQUIRE(bool(e.merge(into(narrow_merged))));
   REQUIRE(bool(e.merge(into(wide))));
   for (std::size_t i = 0; i < merged.size(); ++i) {
-    CHECK(narrow_merged[i].bits == narrow(merged[i]).bits);  // one rounding, at the end
+    CHECK(narrow_merged[i].bits == narrow(merged[i]).bits);  // a single rounding
     CHECK(wide[i] == static_cast<double>(merged[i]));
   }
   std::vector<float> back(768);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several tiles and threads, one token, no token, and rows that must not see each other.
+// Numbers of tokens: several chunks and threads, one token, none, and rows that must not affect each other.
 #include <doctest/doctest.h>
 
 #include "../support/random_layer.h"
@@ -17,8 +17,8 @@ template <class Real> struct results {
   std::vector<Real> y;
   std::map<std::string, std::vector<Real>> gradients;
 };
-template <class Real> results<Real> all_of(const random_layer<Real>& l, mode how, const std::string& kind) {
-  cpu::executor<Real> e(l.graphs, how);
+template <class Real> results<Real> all_of(const random_layer<Real>& l, mode run_mode, const std::string& kind) {
+  cpu::executor<Real> e(l.graphs, run_mode);
   REQUIRE(bool(l.bind(e)));
   results<Real> r;
   r.y = l.room("y", l.graphs.literal);
@@ -44,7 +44,7 @@ template <class Real> results<Real> all_of(const random_layer<Real>& l, mode how
 
 }  // namespace
 
-TEST_CASE("tokens: around the edges of tiles and threads, fused is eager") {
+TEST_CASE("tokens: around the limits of chunks and threads, fused equals eager") {
   for (const long long n : {1LL, 63LL, 64LL, 65LL, 255LL, 256LL, 257LL, 600LL, 1000LL})
     for (const combination& c : every_combination()) {
       if (n < 600 && c.bias) continue;
@@ -60,7 +60,7 @@ TEST_CASE("tokens: around the edges of tiles and threads, fused is eager") {
     }
 }
 
-TEST_CASE("tokens: a call on some of the rows gives those rows") {
+TEST_CASE("tokens: a call on a subset of the rows gives those rows") {
   for (const combination& c : every_combination()) {
     const random_layer<float> l(c.graphs, with_tokens(300));
     INFO(c.name);
@@ -77,17 +77,17 @@ TEST_CASE("tokens: a call on some of the rows gives those rows") {
   }
 }
 
-TEST_CASE("tokens: none at all: nothing to compute, gradients of zero") {
+TEST_CASE("tokens: zero tokens give no outputs and gradients of zero") {
   for (const combination& c : every_combination())
-    for (const mode how : {mode::fused, mode::eager}) {
+    for (const mode run_mode : {mode::fused, mode::eager}) {
       random_layer<float> l(c.graphs, with_tokens(0));
-      // An empty tensor still lies somewhere.
+      // An empty tensor still needs a non-null address.
       static const float nowhere[1]{};
       static const std::int64_t no_ids[1]{};
       l.views["x"].data = c.kind == "embedding" ? static_cast<const void*>(no_ids) : nowhere;
       if (l.views.contains("dy")) l.views["dy"].data = nowhere;
-      INFO(c.name, how == mode::fused ? ", fused" : ", eager");
-      cpu::executor<float> e(c.graphs, how);
+      INFO(c.name, run_mode == mode::fused ? ", fused" : ", eager");
+      cpu::executor<float> e(c.graphs, run_mode);
       REQUIRE(bool(l.bind(e)));
       float y[1] = {7};
       const status f = e.forward(l.x(), view_into(y, 0));
@@ -103,7 +103,7 @@ TEST_CASE("tokens: none at all: nothing to compute, gradients of zero") {
     }
 }
 
-TEST_CASE("tokens: a row that holds no number spoils no other row") {
+TEST_CASE("tokens: a row with NaN changes no other row") {
   for (const combination& c : every_combination()) {
     if (c.kind == "embedding") continue;
     random_layer<float> l(c.graphs, with_tokens(70));

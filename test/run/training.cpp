@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training: what forward keeps changes no result, what was not asked for is not computed, and a backward call that does
-// not follow its forward call is refused.
+// Training: saved tensors do not change results, gradients that were not requested are not computed, and a backward
+// call that does not follow its forward call is refused.
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
-#include <graft/derive/factors_first.h>
+#include <graft/backend/cpu/runtime/engine_plan.h>
+#include <graft/derive/reassociate_wgrads.h>
 
 #include <utility>
 
@@ -25,7 +25,7 @@ std::vector<gradient> wanted(const random_layer<float>& l, gradients_of& r) {
   }
   return all;
 }
-gradients_of both_ways(const random_layer<float>& l, cpu::executor<float>& e) {
+gradients_of forward_backward(const random_layer<float>& l, cpu::executor<float>& e) {
   gradients_of r;
   r.y = l.room("y", l.graphs.literal);
   const status f = e.forward(l.x(), into(r.y));
@@ -55,21 +55,21 @@ void check_gradients(const gradients_of& found, const gradients_of& expected) {
     CHECK(difference(found.d.at(of), d) < 2e-5);
   }
 }
-// Other graphs for the passes of a layer give what its own give.
+// Checks that other graphs of the passes give the results of the layer's usual graphs.
 void check_same(const combination& c, const layer_graphs& graphs, long long tokens, double y_tolerance) {
   const random_layer<float> l(c.graphs, with_tokens(tokens));
   cpu::executor<float> usual(l.graphs), other(graphs);
   REQUIRE(bool(l.bind(usual)));
   REQUIRE(bool(l.bind(other)));
   INFO(c.name, ", ", tokens, " tokens");
-  const gradients_of expected = both_ways(l, usual), found = both_ways(l, other);
+  const gradients_of expected = forward_backward(l, usual), found = forward_backward(l, other);
   CHECK(difference(found.y, expected.y) < y_tolerance);
   check_gradients(found, expected);
 }
 
 }  // namespace
 
-TEST_CASE("training: with kept values the results are those without, for every adapter and kind of layer") {
+TEST_CASE("training: saved tensors do not change the results, for every adapter and kind of layer") {
   for (const long long n : {1LL, 9LL, 600LL})
     for (const combination& c : every_combination()) {
       if (n == 9 && c.bias) continue;
@@ -79,16 +79,16 @@ TEST_CASE("training: with kept values the results are those without, for every a
       REQUIRE(bool(l.bind(keeping)));
       keeping.train(true);
       INFO(c.name, ", ", n, " tokens");
-      const gradients_of expected = both_ways(l, plain);
-      for (int step = 0; step < 2; ++step) {  // the second step finds everything in place
-        const gradients_of found = both_ways(l, keeping);
+      const gradients_of expected = forward_backward(l, plain);
+      for (int step = 0; step < 2; ++step) {  // the second step reuses the memory of the first
+        const gradients_of found = forward_backward(l, keeping);
         CHECK(difference(found.y, expected.y) < 2e-6);
         check_gradients(found, expected);
       }
     }
 }
 
-TEST_CASE("training: where every factor meets the rows by itself the results are the same, for every adapter") {
+TEST_CASE("training: applying every factor to the rows gives the same results, for every adapter") {
   for (const long long n : {1LL, 9LL, 600LL})
     for (const combination& c : every_combination()) {
       if (n != 9 && c.bias) continue;
@@ -100,21 +100,20 @@ TEST_CASE("training: where every factor meets the rows by itself the results are
     }
 }
 
-TEST_CASE("training: with the adapter in a copy of the weight the results are the same, for every adapter") {
+TEST_CASE("training: folding the adapter into a copy of the weight gives the same results, for every adapter") {
   for (const combination& c : every_combination()) {
-    if (c.bias || c.graphs.from.adapter.weight_seen_backward != nullptr) continue;
-    layer_graphs in_weight = c.graphs;
-    const builder forward = capture_forward_in_weight(c.graphs.from),
-                  backward = capture_backward_in_weight(c.graphs.from);
-    in_weight.forward = forward, in_weight.backward = backward, in_weight.folded = in_weight.forward;
-    check_same(c, in_weight, 9, 5e-6);
+    if (c.bias || c.graphs.from.adapter.input_gradient_weight != nullptr) continue;
+    layer_graphs folded = c.graphs;
+    const builder forward = capture_forward_folded(c.graphs.from), backward = capture_backward_folded(c.graphs.from);
+    folded.forward = forward, folded.backward = backward, folded.folded = folded.forward;
+    check_same(c, folded, 9, 5e-6);
   }
 }
 
-TEST_CASE("training: where factors meet the rows before they are summed the results are the same, for every adapter") {
+TEST_CASE("training: reassociated wgrads give the same results, for every adapter") {
   for (const combination& c : every_combination()) {
     layer_graphs first = c.graphs;
-    const builder backward = factors_first(capture_backward(c.graphs.from));
+    const builder backward = reassociate_wgrads(capture_backward(c.graphs.from));
     first.backward = backward;
     check_same(c, first, 9, 2e-6);
   }
@@ -127,7 +126,7 @@ random_layer<float> randlora_with(sizes& s) {
 }
 }  // namespace
 
-TEST_CASE("training: fewer rows than the weight has meet a factor before they are summed, more do not") {
+TEST_CASE("training: wgrads are reassociated for fewer rows than the weight has, and not for more") {
   sizes s = with_tokens(1);
   const random_layer<float> l = randlora_with(s);
   for (const long long tokens : {128LL, 1024LL}) {
@@ -150,13 +149,13 @@ TEST_CASE("training: fewer rows than the weight has meet a factor before they ar
   }
 }
 
-TEST_CASE("training: few rows pass through the factors, many do not") {
+TEST_CASE("training: for few rows the factors are applied to the rows, for many to the weight") {
   sizes s = with_tokens(1);
   const random_layer<float> l = randlora_with(s);
   cpu::executor<float> e(l.graphs);
   REQUIRE(bool(l.bind(e)));
   e.train(true);
-  const auto largest_known = [&](long long tokens) {  // of the values that a step computes from the parameters
+  const auto largest_precomputed = [&](long long tokens) {  // of the values that depend on parameters alone
     sizes with = s;
     with["tokens"] = tokens;
     const random_layer<float> x(l.graphs, with);
@@ -171,11 +170,11 @@ TEST_CASE("training: few rows pass through the factors, many do not") {
         most = std::max(most, count(g, i, runs->this_call().sizes));
     return most;
   };
-  CHECK(largest_known(1) < 256 * 256);
-  CHECK(largest_known(4096) == 256 * 256);
+  CHECK(largest_precomputed(1) < 256 * 256);
+  CHECK(largest_precomputed(4096) == 256 * 256);
 }
 
-TEST_CASE("training: each gradient alone is the one that is computed with all others") {
+TEST_CASE("training: a gradient that is requested alone equals the one computed with all others") {
   for (const char* method : {"lora", "dora", "ia3", "adalora", "oft", "lokr"})
     for (const bool keeps : {false, true}) {
       const random_layer<float> l(graphs_for("linear", method, false), with_tokens(9));
@@ -183,7 +182,7 @@ TEST_CASE("training: each gradient alone is the one that is computed with all ot
       REQUIRE(bool(l.bind(e)));
       e.train(keeps);
       INFO(method);
-      const gradients_of all = both_ways(l, e);
+      const gradients_of all = forward_backward(l, e);
       for (const std::string& p : l.parameters()) {
         std::vector<float> alone = l.room(p.c_str(), l.graphs.backward);
         const status s = e.backward(l.x(), l.dy(), {}, {{p, into(alone)}});
@@ -194,17 +193,17 @@ TEST_CASE("training: each gradient alone is the one that is computed with all ot
     }
 }
 
-TEST_CASE("training: what nobody asked for is not computed") {
+TEST_CASE("training: gradients that were not requested are not computed") {
   const random_layer<float> l(graphs_for("linear", "lora", false), with_tokens(9));
   cpu::executor<float> e(l.graphs);
   REQUIRE(bool(l.bind(e)));
-  gradients_of r = both_ways(l, e);
+  gradients_of r = forward_backward(l, e);
   const auto products = [&] {
     int n = 0;
     for (const id i : e.bound_backward()->launches().nodes) n += e.bound_backward()->value()[i].what == op::matmul;
     return n;
   };
-  CHECK(products() == 6);  // of them two are dx: dy W and (dy B) A
+  CHECK(products() == 6);  // two of them are dx: dy W and (dy B) A
   REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{"lora_B.weight", into(r.d["lora_B.weight"])}})));
   CHECK(products() == 2);  // x A' and its product with dy'
   e.train(true);
@@ -213,17 +212,17 @@ TEST_CASE("training: what nobody asked for is not computed") {
   CHECK(products() == 1);
 }
 
-TEST_CASE("training: how much is kept, and what belongs together") {
+TEST_CASE("training: bytes of saved tensors, and which calls must follow each other") {
   sizes s = with_tokens(9);
   s["out"] = 48, s["r"] = 4;
   const random_layer<float> l(graphs_for("linear", "lora", false), s), d(graphs_for("linear", "ia3", false), s);
   cpu::executor<float> e(l.graphs), scaled(d.graphs);
   REQUIRE(bool(l.bind(e)));
   REQUIRE(bool(d.bind(scaled)));
-  CHECK(e.kept_bytes(512) == 0);
+  CHECK(e.saved_bytes(512) == 0);
   e.train(true), scaled.train(true);
-  CHECK(e.kept_bytes(512) == 512 * 4 * 4);        // x A'
-  CHECK(scaled.kept_bytes(512) == 512 * 48 * 4);  // x W'
+  CHECK(e.saved_bytes(512) == 512 * 4 * 4);        // x A'
+  CHECK(scaled.saved_bytes(512) == 512 * 48 * 4);  // x W'
   gradients_of r;
   const std::vector<gradient> all = wanted(l, r);
   r.y = l.room("y", l.graphs.literal);
@@ -236,7 +235,7 @@ TEST_CASE("training: how much is kept, and what belongs together") {
   e.train(false);
   CHECK(message().empty());
 }
-TEST_CASE("training: a gradient is added to what its memory holds, in any type and with gaps") {
+TEST_CASE("training: a gradient is accumulated into memory of any type and strides") {
   const random_layer<float> l(graphs_for("linear", "dora", false), usual_sizes());
   cpu::executor<float> e(l.graphs);
   REQUIRE(bool(l.bind(e)));

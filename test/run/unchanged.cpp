@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bad input changes nothing: the layer computes afterwards what it computed before, and no memory was written.
+// Invalid input changes nothing: the layer gives the same results afterwards, and no memory was written.
 #include <doctest/doctest.h>
 
 #include "../support/forward.h"
@@ -19,7 +19,7 @@ TEST_CASE("unchanged: after a refused tensor, scalar or size, for every method")
       view wrong = v;
       wrong.data = junk;
       ++wrong.size[v.rank - 1];
-      // A size more is wrong for every tensor except where it is the only one that tells that size.
+      // One more size is wrong for every tensor, except for a tensor that alone determines that size.
       CHECK_FALSE(bool(e.set(name.c_str(), wrong)));
       wrong = v, wrong.rank = v.rank == 4 ? 3 : v.rank + 1, wrong.data = junk;
       CHECK_FALSE(bool(e.set(name.c_str(), wrong)));
@@ -54,7 +54,7 @@ TEST_CASE("unchanged: a refused call writes nothing") {
   for (const auto* v : {&y, &dx, &dA, &small, &w}) CHECK(untouched(*v));
 }
 
-TEST_CASE("unchanged: a refused merge keeps what the last good one left for unmerging") {
+TEST_CASE("unchanged: a refused merge leaves the saved tensors of the last merge") {
   const layer_graphs g = graphs_for("linear", "dora", false);
   const random_layer<float> l(g, usual_sizes());
   cpu::executor<float> e(g);
@@ -66,7 +66,7 @@ TEST_CASE("unchanged: a refused merge keeps what the last good one left for unme
   CHECK(difference(back, l.data.at("weight")) < 1e-5);
 }
 
-TEST_CASE("unchanged: a gradient that is not asked for is not needed by the others") {
+TEST_CASE("unchanged: a gradient that is not requested is not computed for the others") {
   const layer_graphs g = graphs_for("linear", "lora", false);
   const random_layer<float> l(g, usual_sizes());
   cpu::executor<float> e(g);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every adapter on a fixed layer, for tests that ask the same of all of them: of the types, while compiling, or of the
-// graphs, captured at run time by the same functions (test/plan/compile.cpp checks that they are the same).
+// Every adapter on a layer of fixed sizes, for tests that check one property of all of them: on the types, while
+// compiling, or on the graphs, captured at run time by the same functions (test/plan/compile.cpp compares the two).
 #pragma once
 #include <graft/graft.h>
 
@@ -8,7 +8,7 @@ namespace test {
 
 using namespace graft;
 
-// f(name, type) for each; the type is passed as a value that holds nothing.
+// Calls f(name, tag) for each type, which the tag names.
 template <class Layer> struct layer_tag { using type = Layer; };
 
 template <class F> constexpr void for_matrix_adapters(F f) {
@@ -16,7 +16,7 @@ template <class F> constexpr void for_matrix_adapters(F f) {
     if constexpr (lists(A::kinds, "linear")) f(A::method, layer_tag<linear<1024, 1024, bf16, typename A::sample>>{});
   });
 }
-// What each kind of layer adds: a bias that a formula touches, and the kinds that are no matrix of weights.
+// Adds what only some kinds of layers have: a bias that a formula changes, and embeddings, convolutions and norms.
 template <class F> constexpr void for_all_layers(F f) {
   for_matrix_adapters(f);
   f("lora, with bias", layer_tag<linear<1024, 1024, bf16, lora<16>, bias::yes>>{});
@@ -36,19 +36,19 @@ template <class F> constexpr void for_all_layers(F f) {
   });
 }
 
-// What a type states of a forward call, by the functions that state it, asked at run time: test/plan/compile.cpp compares
-// it with the constants of every type, and a run is compared with it, in a file that need not evaluate them again.
+// The facts of a layer type's forward call, computed at run time. test/plan/compile.cpp compares them with the
+// constants of every type; other files compare runs with them, which need not evaluate the constants once more.
 struct stated_facts {
   int kernels = 0;
   bool folded = false;
 };
 template <class Layer> stated_facts stated_at_run_time(const graph& forward, const graph& folded) {
   const bool copy = folds(cpu_target, forward, folded, static_sizes<Layer>(forward),
-                          detail::real_of<typename Layer::element>::stored);
+                          detail::element_traits<typename Layer::element>::stored);
   return {fuse(copy ? folded : forward, cpu_target).launches.size(), copy};
 }
 
-// f(name, graphs) for each.
+// Calls f(name, graphs) for each layer.
 struct captured_graphs {
   builder forward, folded, backward;
 };

@@ -10,7 +10,7 @@ namespace test {
 using namespace graft;
 
 template <class Adapter> struct block {
-  // x W'ᵀ, where W' is what the adapter makes of the weight in this place of the model.
+  // x W'ᵀ, where W' is the weight at `path` with its adapter applied.
   static constexpr ex project(scope p, const char* path, extent out, ex x) {
     const scope here = p.in(path);
     const ex W = here.leaf(op::base, "weight", 2, 1, 1, out, x.cols());
@@ -38,7 +38,7 @@ template <class Adapter> struct block {
     const scope p{&g};
     const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), p.size("hidden", dyn, 4096));
     const ex h = x + attention(p.in("self_attn"), norm(p, "input_layernorm", x));
-    g.give((h + feed_forward(p.in("mlp"), norm(p, "post_attention_layernorm", h))).i, "y");
+    g.add_output((h + feed_forward(p.in("mlp"), norm(p, "post_attention_layernorm", h))).i, "y");
     return g;
   }
   static constexpr builder forward() { return simplify(rewrite(capture(), value_rule)); }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the graphs of a method say, as text: for tests that pin a formula, its tensors, or what is derived from it.
+// The graphs of a method as text, for tests that pin a formula, its tensors, or a derivation.
 #pragma once
 #include <graft/graft.h>
 
-#include "both.h"
+#include "static_check.h"
 
 namespace test {
 
 using namespace graft;
 
-// What the formulas of tests begin with.
+// Base class of the formulas that tests write.
 struct unnamed {
   static constexpr const char* name = "a formula of a test";
 };
 
 constexpr text written(const graph& g, const char* output) { return expression(g, g.result(output), {nullptr, 40}); }
 
-// The tensors a method reads beside the base layer's, in the order in which the formula reads, with their sizes as in a file:
-// parameters, frozen tensors and scalars.
+// The tensors that a method adds to those of the base layer, in the order in which the formula reads them, with their
+// sizes as in a file: parameters, frozen tensors and scalars.
 constexpr text tensors(const graph& g) {
   text t;
   for (int i = 0; i < g.size; ++i) {

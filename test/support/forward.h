@@ -6,7 +6,7 @@
 
 namespace test {
 
-// y of one call, which must succeed.
+// Returns y of one call, which must succeed.
 inline std::vector<float> forward(cpu::executor<float>& e, const random_layer<float>& l) {
   std::vector<float> y = l.room("y", l.graphs.literal);
   const status s = e.forward(l.x(), into(y));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>
-#include <graft/cuda.h>
+#include <graft/gpu.h>
 
 #include <cmath>
 #include <cstring>
@@ -31,9 +31,9 @@ struct gpu_layer::interface {
   virtual status unmerge(const char*, const view&, const mutable_view&) = 0;
   virtual status enable(bool) = 0;
   virtual void train(bool) = 0;
-  virtual long long kept_bytes(long long) = 0;
+  virtual long long saved_bytes(long long) = 0;
   virtual std::string describe(long long) const = 0;
-  virtual status time_choices(const std::string&) = 0;
+  virtual status enable_autotuning(const std::string&) = 0;
   virtual int timed() const = 0;
   virtual long long launched() const = 0;
   virtual int planned(bool, long long) const = 0;
@@ -50,9 +50,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
   result<int> add(const layer_graphs& graphs) override { return layer_.add(graphs); }
   status set(const char* name, const view& v, int adapter) override {
     view on_device;
-    if (v.beside != nullptr) {
+    if (v.quant != nullptr) {
       const std::string at = key(name, adapter);
-      const result<view> placed = cuda::place_codes(stream_, v, tensors_[at] = cuda::buffer(), planes_[at]);
+      const result<view> placed = gpu::upload_quantized(stream_, v, tensors_[at] = gpu::buffer(), planes_[at]);
       if (!placed) return placed.failure();
       return bound_ = 0, layer_.set(name, *placed, adapter);
     }
@@ -72,9 +72,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
     mutable_view to;
     view from;
     if (status s = bring(x, y, from, to); !s) return s;
-    const long long before = cuda::launch_count();
+    const long long before = gpu::launch_count();
     if (status s = layer_.forward(from, to); !s) return s;
-    launched_ = cuda::launch_count() - before;
+    launched_ = gpu::launch_count() - before;
     return download(to, y);
   }
   status backward(const view& x, const view& dy, const mutable_view& dx,
@@ -84,17 +84,17 @@ template <class T> class typed_layer : public gpu_layer::interface {
     if (status s = bring_in(x, x_, from); !s) return s;
     if (status s = bring_in(dy, dy_, up); !s) return s;
     if (dx.data != nullptr)
-      if (status s = room(dx, cuda::dtype_of<T>, y_, down); !s) return s;
+      if (status s = room(dx, gpu::dtype_of<T>, y_, down); !s) return s;
     std::vector<gradient> there;
-    std::vector<cuda::buffer> memory(gradients.size());
+    std::vector<gpu::buffer> memory(gradients.size());
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       mutable_view v;
       if (status s = room(gradients[i].into, dtype::f32, memory[i], v); !s) return s;
       there.push_back({gradients[i].name, v});
     }
-    const long long before = cuda::launch_count();
+    const long long before = gpu::launch_count();
     if (status s = layer_.backward(from, up, down, there); !s) return s;
-    launched_ = cuda::launch_count() - before;
+    launched_ = gpu::launch_count() - before;
     for (std::size_t i = 0; i < gradients.size(); ++i)
       if (status s = download(there[i].into, gradients[i].into); !s) return s;
     return dx.data == nullptr ? status(ok) : download(down, dx);
@@ -105,16 +105,16 @@ template <class T> class typed_layer : public gpu_layer::interface {
     if (status s = bring(x, y, from, to); !s) return s;
     cudaGraph_t captured = nullptr;
     cudaGraphExec_t run = nullptr;
-    if (status s = cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture"); !s)
+    if (status s = gpu::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture"); !s)
       return s;
     const status enqueued = layer_.forward(from, to);
-    if (status s = cuda::check(cudaStreamEndCapture(stream_, &captured), "end of capture"); !s) return s;
+    if (status s = gpu::check(cudaStreamEndCapture(stream_, &captured), "end of capture"); !s) return s;
     if (!enqueued) return enqueued;
-    if (status s = cuda::check(cudaGraphInstantiate(&run, captured, 0), "instantiate"); !s) return s;
-    status s = cuda::check(cudaGraphLaunch(run, stream_), "replay");
+    if (status s = gpu::check(cudaGraphInstantiate(&run, captured, 0), "instantiate"); !s) return s;
+    status s = gpu::check(cudaGraphLaunch(run, stream_), "replay");
     if (s) s = change();
     if (s) s = poison(to);
-    if (s) s = cuda::check(cudaGraphLaunch(run, stream_), "second replay");
+    if (s) s = gpu::check(cudaGraphLaunch(run, stream_), "second replay");
     if (s) s = download(to, y);
     static_cast<void>(cudaGraphExecDestroy(run));
     static_cast<void>(cudaGraphDestroy(captured));
@@ -123,7 +123,7 @@ template <class T> class typed_layer : public gpu_layer::interface {
   status activate(const std::vector<int>& adapters) override { return layer_.activate(adapters); }
   status replace(int adapter, const adapter_values& values) override {
     adapter_values there = values;
-    static int fresh = 0;  // the old tensors stay until the new ones are taken
+    static int fresh = 0;  // the old tensors stay valid until the layer has replaced them
     const std::string mark = "!" + std::to_string(++fresh);
     for (auto& [name, v] : there.tensors)
       if (status s = upload(v, stored_as(name.c_str(), v), tensors_[key(name.c_str(), adapter) + mark], v); !s)
@@ -135,8 +135,8 @@ template <class T> class typed_layer : public gpu_layer::interface {
   status overwrite(const char* name, const view& v, int adapter) override {
     const auto n = static_cast<std::size_t>(v.count());
     if (stored_as(name, v) != dtype::f32) return fail("only float tensors are overwritten here");
-    return cuda::check(cudaMemcpy(tensors_.at(key(name, adapter)).data(), v.data, n * 4, cudaMemcpyHostToDevice),
-                       "write");
+    return gpu::check(cudaMemcpy(tensors_.at(key(name, adapter)).data(), v.data, n * 4, cudaMemcpyHostToDevice),
+                      "write");
   }
   status merge(const mutable_view& weight, const mutable_view& bias) override {
     mutable_view w, b;
@@ -151,7 +151,7 @@ template <class T> class typed_layer : public gpu_layer::interface {
   status unmerge(const char* what, const view& merged, const mutable_view& original) override {
     view from;
     mutable_view to;
-    cuda::buffer in, out;
+    gpu::buffer in, out;
     if (status s = upload(merged, dtype::f32, in, from); !s) return s;
     if (status s = room(original, dtype::f32, out, to); !s) return s;
     if (status s = layer_.unmerge(what, from, to); !s) return s;
@@ -159,9 +159,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
   }
   status enable(bool adapter) override { return layer_.enable(adapter); }
   void train(bool on) override { layer_.train(on); }
-  long long kept_bytes(long long tokens) override { return layer_.kept_bytes(tokens); }
-  status time_choices(const std::string& file) override { return layer_.time_choices(file); }
-  int timed() const override { return layer_.timer() == nullptr ? 0 : layer_.timer()->timed(); }
+  long long saved_bytes(long long tokens) override { return layer_.saved_bytes(tokens); }
+  status enable_autotuning(const std::string& file) override { return layer_.enable_autotuning(file); }
+  int timed() const override { return layer_.tuner() == nullptr ? 0 : layer_.tuner()->timed(); }
   std::string describe(long long tokens) const override { return layer_.describe(tokens).c_str(); }
   long long launched() const override { return launched_; }
   int planned(bool backward, long long tokens) const override {
@@ -169,7 +169,7 @@ template <class T> class typed_layer : public gpu_layer::interface {
     if (bound == nullptr) return -1;
     size_values s = bound->made().sizes();
     bound->value().sizes.set_tokens(s, tokens);
-    return kernels_of(bound->value(), bound->launches(), s, cuda::dtype_of<T>);
+    return kernel_count(bound->value(), bound->launches(), s, gpu::dtype_of<T>);
   }
 
  private:
@@ -178,20 +178,20 @@ template <class T> class typed_layer : public gpu_layer::interface {
   dtype stored_as(const char* name, const view& v) const {
     if (v.type == dtype::i64) return v.type;
     const id at = first_.base_forward.find(name);
-    return at >= 0 && first_.base_forward[at].what == op::base ? cuda::dtype_of<T> : dtype::f32;
+    return at >= 0 && first_.base_forward[at].what == op::base ? gpu::dtype_of<T> : dtype::f32;
   }
-  status bring_in(const view& x, cuda::buffer& in, view& from) {
+  status bring_in(const view& x, gpu::buffer& in, view& from) {
     if (x.size[0] > bound_) {
       room_.tokens = x.size[0];
       if (status s = bind(room_); !s) return s;
     }
-    return upload(x, x.type == dtype::i64 ? x.type : cuda::dtype_of<T>, in, from);
+    return upload(x, x.type == dtype::i64 ? x.type : gpu::dtype_of<T>, in, from);
   }
   status bring(const view& x, const mutable_view& y, view& from, mutable_view& to) {
     if (status s = bring_in(x, x_, from); !s) return s;
-    return room(y, cuda::dtype_of<T>, y_, to);
+    return room(y, gpu::dtype_of<T>, y_, to);
   }
-  status upload(const view& v, dtype as, cuda::buffer& to, view& on_device) {
+  status upload(const view& v, dtype as, gpu::buffer& to, view& on_device) {
     const auto n = static_cast<std::size_t>(v.count());
     std::vector<char> bytes(n * static_cast<std::size_t>(bits_of(as)) / 8);
     for (std::size_t i = 0; i < n && as != dtype::i64; ++i) {
@@ -201,28 +201,30 @@ template <class T> class typed_layer : public gpu_layer::interface {
       if (as == dtype::f16) reinterpret_cast<f16*>(bytes.data())[i] = narrow_to_f16(f);
     }
     if (as == dtype::i64) std::memcpy(bytes.data(), v.data, bytes.size());
-    to = cuda::buffer();
+    // Memory of the exact size, so that memcheck sees accesses outside; the same memory where the size stays, because a
+    // backward pass in training takes the x of its forward pass.
+    if (to.bytes() != static_cast<long long>(bytes.size())) to = gpu::buffer();
     if (status s = to.reserve(static_cast<long long>(bytes.size())); !s) return s;
     on_device = v;
     on_device.data = to.data(), on_device.type = as;
-    return cuda::check(cudaMemcpy(to.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "upload");
+    return gpu::check(cudaMemcpy(to.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "upload");
   }
-  status room(const mutable_view& like, dtype as, cuda::buffer& in, mutable_view& on_device) {
-    in = cuda::buffer();
+  status room(const mutable_view& like, dtype as, gpu::buffer& in, mutable_view& on_device) {
+    in = gpu::buffer();
     if (status s = in.reserve(like.count() * bits_of(as) / 8); !s) return s;
     on_device = like;
     on_device.data = in.data(), on_device.type = as;
     return poison(on_device);
   }
   status poison(const mutable_view& v) {
-    return cuda::check(
-        cudaMemsetAsync(v.data, 0xff, static_cast<std::size_t>(v.count() * bits_of(v.type) / 8), stream_), "poison");
+    return gpu::check(cudaMemsetAsync(v.data, 0xff, static_cast<std::size_t>(v.count() * bits_of(v.type) / 8), stream_),
+                      "poison");
   }
   status download(const mutable_view& from, const mutable_view& to) {
     const auto n = static_cast<std::size_t>(to.count());
     std::vector<char> bytes(n * static_cast<std::size_t>(bits_of(from.type)) / 8);
-    if (status s = cuda::check(cudaStreamSynchronize(stream_), "waiting for the layer"); !s) return s;
-    if (status s = cuda::check(cudaMemcpy(bytes.data(), from.data, bytes.size(), cudaMemcpyDeviceToHost), "download");
+    if (status s = gpu::check(cudaStreamSynchronize(stream_), "waiting for the layer"); !s) return s;
+    if (status s = gpu::check(cudaMemcpy(bytes.data(), from.data, bytes.size(), cudaMemcpyDeviceToHost), "download");
         !s)
       return s;
     for (std::size_t i = 0; i < n; ++i) {
@@ -234,12 +236,12 @@ template <class T> class typed_layer : public gpu_layer::interface {
     return ok;
   }
 
-  cuda::executor<T> layer_;
+  gpu::executor<T> layer_;
   layer_graphs first_;
   cudaStream_t stream_ = nullptr;
-  std::map<std::string, cuda::buffer> tensors_;
-  std::map<std::string, planes> planes_;  // of tensors that are codes
-  cuda::buffer x_, dy_, y_, merged_weight_, merged_bias_;
+  std::map<std::string, gpu::buffer> tensors_;
+  std::map<std::string, quant_state> planes_;  // of quantized tensors
+  gpu::buffer x_, dy_, y_, merged_weight_, merged_bias_;
   capacity room_{};
   long long bound_ = 0, launched_ = 0;
 };
@@ -285,8 +287,8 @@ status gpu_layer::unmerge(const char* what, const view& merged, const mutable_vi
 }
 status gpu_layer::enable(bool adapter) { return layer_->enable(adapter); }
 void gpu_layer::train(bool on) { layer_->train(on); }
-long long gpu_layer::kept_bytes(long long tokens) { return layer_->kept_bytes(tokens); }
-status gpu_layer::time_choices(const std::string& file) { return layer_->time_choices(file); }
+long long gpu_layer::saved_bytes(long long tokens) { return layer_->saved_bytes(tokens); }
+status gpu_layer::enable_autotuning(const std::string& file) { return layer_->enable_autotuning(file); }
 int gpu_layer::timed() const { return layer_->timed(); }
 std::string gpu_layer::describe(long long tokens) const { return layer_->describe(tokens); }
 long long gpu_layer::launched() const { return layer_->launched(); }

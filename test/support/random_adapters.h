@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model is driven through operations in random order: load, activate, enable, replace, rename, remove, combine, merge,
-// unmerge, rows with different adapters, folders that are not for it and requests that cannot be. After each, what it
-// computes and says of itself is compared with a naive model that is built anew from the base for every look, on the CPU.
-// GRAFT_OPERATIONS says how many; the order follows from GRAFT_SEED.
+// Drives a model through operations in random order: load, activate, enable, replace, rename, remove, combine, merge,
+// unmerge, multi-LoRA batches, folders that do not fit the model and requests that must fail. After each operation its
+// outputs and its list of adapters are compared with a naive model on the CPU, built from the base for every
+// comparison. GRAFT_OPERATIONS is the number of operations, GRAFT_SEED determines their order.
 #pragma once
 #include <doctest/doctest.h>
-#include <graft/core/mixed_bits.h>
-#include <graft/io/hf/combine.h>
+#include <graft/core/splitmix64.h>
+#include <graft/io/hf/combine_adapters.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cpu.h>
 
@@ -16,7 +16,7 @@ namespace test {
 
 using namespace graft;
 using namespace graft::io;
-using names = named_adapters::names;
+using names = adapter_registry::names;
 using on_cpu = cpu::engine<float>;
 using id_lists = std::vector<std::vector<std::int64_t>>;
 
@@ -37,7 +37,7 @@ inline std::uint64_t stated(const char* name, std::uint64_t otherwise) {
 class dice {
  public:
   explicit dice(std::uint64_t seed) : seed_(seed) {}
-  std::size_t below(std::size_t n) { return mixed_bits(seed_ ^ mixed_bits(++drawn_)) % n; }
+  std::size_t below(std::size_t n) { return splitmix64(seed_ ^ splitmix64(++drawn_)) % n; }
 
  private:
   std::uint64_t seed_, drawn_ = 0;
@@ -56,7 +56,7 @@ template <class Engine> causal_lm<Engine> bare_model(int room = 64) {
   return std::move(*m);
 }
 
-// Where an adapter came from: a folder, or a combination of such.
+// The source of an adapter: a folder, or a combination of other adapters.
 struct recipe {
   std::string folder;
   std::vector<recipe> parts;
@@ -84,7 +84,7 @@ id_lists tokens_of(generator<Engine>& g, const id_lists& prompts, const std::vec
 }
 template <class Engine> generator<Engine> short_generator(causal_lm<Engine>& m, step_mode how) {
   generation_settings settings;
-  settings.new_tokens = 5;
+  settings.max_new_tokens = 5, settings.eos_tokens = no_eos_tokens;
   auto g = generator<Engine>::make(m, settings, 3, 16, how);
   REQUIRE_MESSAGE(g, g.message());
   return std::move(*g);
@@ -104,10 +104,10 @@ struct naive_model {
     REQUIRE_MESSAGE(done, done.message());
     return m;
   }
-  std::vector<float> logits(std::span<const row_run> runs, const std::vector<names>& of_runs) const {
+  std::vector<float> logits(std::span<const sequence_chunk> runs, const std::vector<names>& chunk_adapters) const {
     std::vector<float> out;
     for (std::size_t i = 0; i < runs.size(); ++i) {
-      causal_lm<on_cpu> m = fresh(of_runs.empty() ? nullptr : &of_runs[i]);
+      causal_lm<on_cpu> m = fresh(chunk_adapters.empty() ? nullptr : &chunk_adapters[i]);
       std::vector<float> one(runs[i].tokens.size() * static_cast<std::size_t>(m.config().vocabulary));
       REQUIRE(m.logits(runs.subspan(i, 1), one));
       out.insert(out.end(), one.begin(), one.end());
@@ -154,7 +154,7 @@ template <class Engine> class random_adapters {
     CHECK(model_.enabled() == now_.enabled);
     same({});
   }
-  // The tokens of one generator, whose steps are captured and replayed, too.
+  // Compares tokens of one generator, whose steps are captured and replayed, as well.
   void generate_captured() { captured_ = true; }
   int captured() const { return steps_.captured(); }
 
@@ -168,7 +168,7 @@ template <class Engine> class random_adapters {
     names list;
     for (const std::string& n : now_.order)
       if (dice_.below(3) == 0) list.insert(list.begin() + static_cast<std::ptrdiff_t>(dice_.below(list.size() + 1)), n);
-    int norms = 0;  // two that bring the same module whole cannot act together
+    int norms = 0;  // two that replace the same module cannot be active at once
     std::erase_if(list, [&](const std::string& n) { return whole(now_.all.at(n)) && ++norms > 1; });
     return list;
   }
@@ -224,7 +224,7 @@ template <class Engine> class random_adapters {
     const bool ia3 = first.folder.starts_with("ia3") && second.folder.starts_with("ia3");
     if (!lora(first) || !lora(second)) {
       if (s && !ia3) REQUIRE((!first.parts.empty() || !second.parts.empty()));
-      if (s) REQUIRE(model_.remove(name));  // the naive model does not follow these
+      if (s) REQUIRE(model_.remove(name));  // the naive model has no such combination
       return;
     }
     CHECK(bool(s) == (!now_.all.contains(name) && now_.order.size() < room));
@@ -266,18 +266,18 @@ template <class Engine> class random_adapters {
     CHECK_FALSE(model_.remove("nobody"));
     if (!now_.order.empty()) CHECK_FALSE(model_.activate({now_.order[0], now_.order[0]}));
   }
-  std::vector<row_run> runs() const { return {{ids_[0]}, {ids_[1]}, {ids_[2]}}; }
-  void same(const std::vector<names>& of_runs) {
+  std::vector<sequence_chunk> runs() const { return {{ids_[0]}, {ids_[1]}, {ids_[2]}}; }
+  void same(const std::vector<names>& chunk_adapters) {
     std::vector<float> now(9 * static_cast<std::size_t>(model_.config().vocabulary));
-    const std::vector<row_run> rows = runs();
-    const status s = model_.logits(rows, now, false, of_runs);
+    const std::vector<sequence_chunk> rows = runs();
+    const status s = model_.logits(rows, now, false, chunk_adapters);
     REQUIRE_MESSAGE(s, s.message());
-    const std::vector<float> wanted = now_.logits(rows, of_runs);
+    const std::vector<float> wanted = now_.logits(rows, chunk_adapters);
     double most = 0;
     for (std::size_t i = 0; i < now.size(); ++i)
       most = std::max(most, std::abs(double(now[i]) - double(wanted[i])) / (1 + std::abs(double(wanted[i]))));
     CHECK(most < 1e-5);
-    if (captured_) CHECK(tokens_of(steps_, ids_, of_runs) == now_.tokens(ids_, of_runs));
+    if (captured_) CHECK(tokens_of(steps_, ids_, chunk_adapters) == now_.tokens(ids_, chunk_adapters));
   }
 
   dice dice_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any block filled with random numbers, for rows of two sequences: its graph says which tensors there are.
+// Any block filled with random numbers, called on rows of two sequences: its graph lists the tensors it needs.
 #pragma once
 #include <doctest/doctest.h>
-#include <graft/backend/cpu/engine_plan.h>
+#include <graft/backend/cpu/runtime/engine_plan.h>
 #include <graft/run/block.h>
-#include <graft/run/spread_places.h>
+#include <graft/run/synthetic_index.h>
 
 #include <random>
 
@@ -22,7 +22,7 @@ struct random_block {
   std::vector<double> x, y, dy, dx;
   std::vector<std::int64_t> seed{42};
   long long rows, width_in = 0, width_out = 0;
-  way goes = way::forward;
+  pass_kind goes = pass_kind::forward;
 
   random_block(block_spec what, long long tokens, block_programs<exact>* programs = nullptr, int layer = 0,
                long long rank = 3)
@@ -37,24 +37,24 @@ struct random_block {
     block.values.sizes = {{"hidden", 16},       {"heads", 4},  {"kv_heads", 2}, {"head_dim", 4},
                           {"intermediate", 24}, {"vocab", 13}, {"context", 40}};
     block.values.scalars = {{"eps", 1e-5}};
-    const builder g = capture_forward(what.formula, options_of(what, way::keeping));
+    const builder g = capture_forward(what.formula, block_options_of(what, pass_kind::forward_saved));
     size_values s;
     auto size = [&](const char* name, long long n) {
       for (const size_entry& e : g.size_list)
         if (e.index >= 0 && same_text(e.name, name)) s.v[e.index] = n;
     };
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
-    size("r", rank), size("places", 19), size("tokens", tokens);
-    size_adapters(g, options_of(what, way::keeping).adapters, s);
+    size("r", rank), size("num_indices", 19), size("tokens", tokens);
+    infer_adapter_sizes(g, block_options_of(what, pass_kind::forward_saved).adapters, s);
     for (id i = 0; i < g.n.size(); ++i) {
       const node& v = g.n[i];
       const std::string name = graph(g).name(i).c_str();
       if (v.what == op::scalar && name != "eps") block.values.scalars[name] = 0.7;
       if (v.what == op::index) {
-        places[name] = spread_places(g, i, s);
+        places[name] = synthetic_index(g, i, s);
         block.values.tensors[name] = view_of(places[name].data(), 2, 19);
       }
-      if (row(v.what).from != source::tensor || row(v.what).known == stage::data) continue;
+      if (row(v.what).from != source::tensor || row(v.what).known_at == stage::call) continue;
       fill(data[name], count(g, i, s));
       view t{data[name].data(), dtype::f64};
       const axes listed = listed_axes(v);
@@ -78,7 +78,7 @@ struct random_block {
     c[call_input::x] = block.spec().formula.takes_ids ? view_of(ids.data(), rows) : view_of(x.data(), rows, width_in);
     c[call_input::dy] = view_of(dy.data(), rows, width_out);
     c[call_input::positions] = view_of(positions.data(), rows), c[call_input::labels] = view_of(labels.data(), rows);
-    c[call_input::span] = view_of(span.data(), 3, rows), c[call_input::seed] = view_of(seed.data(), 1);
+    c[call_input::attention_range] = view_of(span.data(), 3, rows), c[call_input::seed] = view_of(seed.data(), 1);
     c.y = view_into(y.data(), rows, width_out), c.dx = view_into(dx.data(), rows, width_in);
     return c;
   }
@@ -93,10 +93,10 @@ struct random_block {
   }
   // As the formula is written: every W' built, one node after the other.
   std::vector<double> literal() {
-    block_options how = options_of(block.spec(), goes);
-    how.how = lowering::literal;
-    const builder g = canonical(capture(block.spec().formula, how));
-    result<bound_leaves> b = bind_named(g, block.values, how.adapters);
+    block_options options = block_options_of(block.spec(), goes);
+    options.level = lowering::literal;
+    const builder g = canonical(capture(block.spec().formula, options));
+    result<bound_leaves> b = bind_named(g, block.values, options.adapters);
     must(b ? status(ok) : status(b.failure()));
     block_call c = call();
     for (std::size_t k = 0; k < call_inputs.size(); ++k)
@@ -109,21 +109,22 @@ struct random_block {
     const cpu::tensor<double> t = v[g.result("y")];
     return {t.p, t.p + t.count()};
   }
-  // Σ y dy moves with each number as the backward pass says; a few of each tensor.
+  // Σ y dy changes with each number as the backward pass says; a sample of the numbers of each tensor is checked.
   void check_slopes() {
-    for (const way w : {way::keeping, way::backward, way::recomputing}) must(block.bind(w, {rows}));
+    for (const pass_kind w : {pass_kind::forward_saved, pass_kind::backward, pass_kind::backward_recompute})
+      must(block.bind(w, {rows}));
     std::map<std::string, std::vector<double>> gradients;
     for (const std::string& name : block.parameters()) {
       std::vector<double>& d = gradients[name];
       d.resize(data.at(name).size());
-      must(block.want(name.c_str(), view_into(d.data(), static_cast<long long>(d.size()))));
+      must(block.bind_gradient(name.c_str(), view_into(d.data(), static_cast<long long>(d.size()))));
     }
-    must(block.run(way::recomputing, call()));
+    must(block.run(pass_kind::backward_recompute, call()));
     const auto again = gradients;
     const std::vector<double> dx_again = dx;
     std::fill(y.begin(), y.end(), 0.0), std::fill(dx.begin(), dx.end(), 0.0);
-    must(block.run(way::keeping, call()));
-    must(block.run(way::backward, call()));
+    must(block.run(pass_kind::forward_saved, call()));
+    must(block.run(pass_kind::backward, call()));
     auto close = [](const std::vector<double>& a, const std::vector<double>& b) {
       for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == doctest::Approx(b[i]).epsilon(1e-9).scale(1));
     };

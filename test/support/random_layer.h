@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any layer filled with random numbers: the leaves of its graphs say which tensors there are and how large. No test
-// that uses this knows an adapter by name.
+// Any layer filled with random numbers: the leaves of its graphs list its tensors and their sizes, so that no test that
+// uses this names an adapter.
 #pragma once
 #include <graft/core/bf16.h>
 #include <graft/core/f16.h>
-#include <graft/model/table.h>
+#include <graft/model/method_table.h>
 #include <graft/run/bind.h>
-#include <graft/run/layer.h>
-#include <graft/run/spread_places.h>
+#include <graft/run/cpu_layer.h>
+#include <graft/run/synthetic_index.h>
 
 #include <random>
 
@@ -47,7 +47,7 @@ inline const sizes& usual_sizes() {
                        {"block_size", 8},
                        {"num_bases", 6},
                        {"num_cayley_neumann_terms", 5},
-                       {"places", 60},
+                       {"num_indices", 60},
                        {"n_frequency", 9},
                        {"taps", 4},
                        {"theta_d_length", 11},
@@ -56,11 +56,11 @@ inline const sizes& usual_sizes() {
                        {"u", 6},
                        {"glora_numbers", 1},
                        {"glora_bias_numbers", 1},
-                       {"kept_rank", 10},
-                       {"trained_rank", 14}};
+                       {"frozen_rank", 10},
+                       {"trainable_rank", 14}};
   return s;
 }
-// Nothing a multiple of a vector, a tile or a thread count, where the formula allows it.
+// Sizes that are no multiple of a vector, a tile or a thread count, where the formula allows it.
 inline const sizes& ragged_sizes() {
   static const sizes s{{"out", 70},
                        {"in", 45},
@@ -92,7 +92,7 @@ inline const sizes& ragged_sizes() {
                        {"block_size", 5},
                        {"num_bases", 9},
                        {"num_cayley_neumann_terms", 3},
-                       {"places", 71},
+                       {"num_indices", 71},
                        {"n_frequency", 13},
                        {"taps", 36},
                        {"theta_d_length", 17},
@@ -101,8 +101,8 @@ inline const sizes& ragged_sizes() {
                        {"u", 19},
                        {"glora_numbers", 70},
                        {"glora_bias_numbers", 70},
-                       {"kept_rank", 11},
-                       {"trained_rank", 7}};
+                       {"frozen_rank", 11},
+                       {"trainable_rank", 7}};
   return s;
 }
 
@@ -113,7 +113,8 @@ inline size_values values_of(const graph& g, const sizes& s) {
   return v;
 }
 
-// n numbers within 1 of the middle. Compiled with the instances, which are optimised: some layers have millions of them.
+// Appends n numbers within 1 of the middle. Compiled with the optimised instances: some layers have millions of
+// numbers.
 void append_random(std::vector<float>& to, std::size_t n, double middle, std::mt19937& engine);
 void append_random(std::vector<double>& to, std::size_t n, double middle, std::mt19937& engine);
 
@@ -149,12 +150,12 @@ template <class Real> struct random_layer {
         w.data = ids.data();
         w.type = dtype::i64;
       } else if (v.what == op::index) {
-        places[name] = spread_places(g, k, s);
+        places[name] = synthetic_index(g, k, s);
         w.data = places[name].data();
         w.type = dtype::i64;
       } else {
         auto& to = data[name];
-        // Away from zero, so that a division in an inverse formula stays tame.
+        // Away from zero, because an inverse formula may divide by it.
         append_random(to, n, v.d[3] == dim{1} ? 1.5 : 0, engine);
         w.data = to.data();
       }
@@ -200,7 +201,8 @@ template <class A, class B> double difference(const std::vector<A>& a, const std
   return most / scale;
 }
 
-// The graphs of a method on a kind of layer; they do not exist() where it does not. Compiled once, in instance_graphs.cpp.
+// The graphs of a method on a kind of layer; exists() is false where the method has no such form. Compiled once, in
+// instance_graphs.cpp.
 layer_graphs graphs_for(const char* kind, const char* method, bool bias);
 
 // Every method on every kind of layer where it exists, with and without a bias.

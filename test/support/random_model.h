@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Llama of any shape with random weights in bf16, small enough that rows stay of order one.
+// A Llama of any shape with random weights in bf16, small enough that activations stay of order one.
 #pragma once
-#include <graft/core/encoding.h>
-#include <graft/core/mixed_bits.h>
+#include <graft/core/quant_format.h>
+#include <graft/core/splitmix64.h>
 #include <graft/model/block_stack.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace graft::test {
 
 inline model_config llama_config(int layers, int width, int inner, int vocabulary, int positions) {
   model_config c;
-  c.vocabulary = vocabulary, c.width = width, c.inner = inner, c.layers = layers;
-  c.head_size = 128, c.heads = width / c.head_size, c.key_heads = c.heads / 4, c.positions = positions;
+  c.vocabulary = vocabulary, c.hidden_size = width, c.intermediate_size = inner, c.layers = layers;
+  c.head_dim = 128, c.heads = width / c.head_dim, c.kv_heads = c.heads / 4, c.positions = positions;
   c.window.assign(static_cast<std::size_t>(layers), 0);
   c.norm_eps = 1e-5, c.embedding_width = width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
   return c;
@@ -22,48 +22,52 @@ inline model_config llama_config(int layers, int width, int inner, int vocabular
 struct random_memory {
   std::deque<std::vector<std::uint16_t>> numbers;
   std::vector<float> scales;
-  std::deque<planes> beside;
+  std::deque<quant_state> quant;
 };
-// Or, as codes, projections in NF4.
+// With `coded`, the projections are quantized to NF4.
 inline model_weights random_weights(const model_config& c, bool coded = false) {
   model_weights w;
   auto memory = std::make_shared<random_memory>();
-  const encoding nf4{dtype::nf4, scaled_by::run, 64};
-  if (coded) memory->scales.assign(static_cast<std::size_t>(c.inner) * static_cast<std::size_t>(c.width) / 64, 0.02F);
+  const quant_format nf4{dtype::nf4, scale_granularity::flat_block, 64};
+  if (coded)
+    memory->scales.assign(static_cast<std::size_t>(c.intermediate_size) * static_cast<std::size_t>(c.hidden_size) / 64,
+                          0.02F);
   std::uint64_t drawn = 0;
   const auto put = [&](const std::string& name, long long rows, long long cols) {
     auto& v = memory->numbers.emplace_back(static_cast<std::size_t>(rows * cols));
     const bool norm = cols == 1;
-    // Drawn once and repeated: only bytes count here.
+    // A period of random numbers is repeated, because the values do not matter to a test of speed or memory.
     const std::size_t period = std::min<std::size_t>(v.size(), 1U << 22U);
     for (std::size_t i = 0; i < period; ++i) {
-      const std::uint64_t bits = norm ? 0 : mixed_bits(drawn++);
+      const std::uint64_t bits = norm ? 0 : splitmix64(drawn++);
       v[i] = norm ? 0x3f80 : static_cast<std::uint16_t>((bits & 0x8000U) | 0x3c00U | (bits >> 20U & 0x7fU));
     }
     for (std::size_t i = period; i < v.size(); i += period)
       std::copy_n(v.begin(), std::min(period, v.size() - i), v.begin() + static_cast<std::ptrdiff_t>(i));
     w.tensors[name] = {v.data(), dtype::bf16, {rows, cols, 1, 1}, norm ? 1 : 2};
   };
-  // Random bits are codes as well as numbers.
+  // The same random bits serve as NF4 values.
   const auto project = [&](const std::string& name, long long rows, long long cols) {
     put(name, coded ? rows / 4 : rows, cols);
     if (!coded) return;
-    planes& p = memory->beside.emplace_back();
-    p.how = nf4, p.scales = memory->scales.data();
+    quant_state& p = memory->quant.emplace_back();
+    p.format = nf4, p.scales = memory->scales.data();
     view& v = w.tensors[name];
-    v.type = dtype::nf4, v.size[0] = rows, v.beside = &p;
+    v.type = dtype::nf4, v.size[0] = rows, v.quant = &p;
   };
-  const long long kv = static_cast<long long>(c.key_heads) * c.head_size;
-  put("model.embed_tokens.weight", c.vocabulary, c.width), put("lm_head.weight", c.vocabulary, c.width);
-  put("model.norm.weight", c.width, 1);
+  const long long kv = static_cast<long long>(c.kv_heads) * c.head_dim;
+  put("model.embed_tokens.weight", c.vocabulary, c.hidden_size), put("lm_head.weight", c.vocabulary, c.hidden_size);
+  put("model.norm.weight", c.hidden_size, 1);
   for (int l = 0; l < c.layers; ++l) {
     const std::string at = "model.layers." + std::to_string(l) + ".";
-    put(at + "input_layernorm.weight", c.width, 1), put(at + "post_attention_layernorm.weight", c.width, 1);
-    project(at + "self_attn.q_proj.weight", c.width, c.width),
-        project(at + "self_attn.o_proj.weight", c.width, c.width);
-    project(at + "self_attn.k_proj.weight", kv, c.width), project(at + "self_attn.v_proj.weight", kv, c.width);
-    project(at + "mlp.gate_proj.weight", c.inner, c.width), project(at + "mlp.up_proj.weight", c.inner, c.width);
-    project(at + "mlp.down_proj.weight", c.width, c.inner);
+    put(at + "input_layernorm.weight", c.hidden_size, 1), put(at + "post_attention_layernorm.weight", c.hidden_size, 1);
+    project(at + "self_attn.q_proj.weight", c.hidden_size, c.hidden_size),
+        project(at + "self_attn.o_proj.weight", c.hidden_size, c.hidden_size);
+    project(at + "self_attn.k_proj.weight", kv, c.hidden_size),
+        project(at + "self_attn.v_proj.weight", kv, c.hidden_size);
+    project(at + "mlp.gate_proj.weight", c.intermediate_size, c.hidden_size),
+        project(at + "mlp.up_proj.weight", c.intermediate_size, c.hidden_size);
+    project(at + "mlp.down_proj.weight", c.hidden_size, c.intermediate_size);
   }
   w.owner = memory;
   return w;

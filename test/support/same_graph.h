@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two graphs compared node by node: what differs first, in words; empty where they are one.
+// Compares two graphs node by node: returns the first difference in words, or an empty string.
 #pragma once
 #include <graft/graph/print.h>
 

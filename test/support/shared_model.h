@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model computes, to compare ranks that share it with one process: logits, generated tokens, merged weights, losses
-// and trained adapters. Adam divides by the size of a gradient: `eps` is what keeps it from making a large number of the
-// rounding of a small one.
+// The results of a model, to compare ranks that share it with one process: logits, generated tokens, merged weights,
+// losses and trained adapters. Adam divides by the size of a gradient: `eps` prevents it from making a large number of
+// the rounding error of a small one.
 #pragma once
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/generate.h>
@@ -28,26 +28,27 @@ inline void append(std::vector<float>& to, const graft::view& v) {
   if (v.type == graft::dtype::f32) to.insert(to.end(), p, p + v.count());
 }
 
-// Of a sequence with the adapter, and on the CPU of one batch of two of which the first has it.
+// Logits of a sequence with the adapter; on the CPU also of a batch of two sequences of which the first has the
+// adapter.
 template <class Engine> graft::result<std::vector<double>> logits_of(graft::causal_lm<Engine>& model) {
   const std::vector<std::int64_t> ids = some_tokens(1, 12);
-  const graft::row_run run{ids, 0, 0};
+  const graft::sequence_chunk run{ids, 0, 0};
   const auto width = static_cast<std::size_t>(model.config().vocabulary);
   std::vector<typename Engine::real> one(ids.size() * width);
   if (graft::status s = model.logits(std::span(&run, 1), one); !s) return s.failure();
   std::vector<double> all(one.begin(), one.end());
   if constexpr (Engine::reads_host_memory) {
     const std::vector<std::int64_t> others = some_tokens(2, 7);
-    const graft::row_run runs[] = {run, {others, 0, 0}};
-    const graft::named_adapters::names of_runs[] = {{"default"}, {}};
+    const graft::sequence_chunk runs[] = {run, {others, 0, 0}};
+    const graft::adapter_registry::names chunk_adapters[] = {{"default"}, {}};
     std::vector<typename Engine::real> mixed((ids.size() + others.size()) * width);
-    if (graft::status s = model.logits(runs, mixed, false, of_runs); !s) return s.failure();
+    if (graft::status s = model.logits(runs, mixed, false, chunk_adapters); !s) return s.failure();
     all.insert(all.end(), mixed.begin(), mixed.end());
   }
   return all;
 }
 
-// `saved`: a folder for the trained adapter, which the first of the ranks writes.
+// `saved` is a folder for the trained adapter, which the first rank writes.
 template <class Engine>
 graft::result<model_numbers> numbers_of(const std::string& folder, const std::string& adapter,
                                         std::shared_ptr<graft::communicator> ranks,
@@ -66,10 +67,10 @@ graft::result<model_numbers> numbers_of(const std::string& folder, const std::st
   const auto logits = logits_of(*model);
   if (!logits) return logits.failure();
   out.logits = *logits;
-  generation_settings how;
-  how.new_tokens = 8;
-  if constexpr (std::is_same_v<typename Engine::real, float>) {  // which tokens are chosen from
-    auto g = generator<Engine>::make(*model, how, 1, 24, mode);
+  generation_settings settings;
+  settings.max_new_tokens = 8, settings.eos_tokens = no_eos_tokens;
+  if constexpr (std::is_same_v<typename Engine::real, float>) {  // generation is compared in float only
+    auto g = generator<Engine>::make(*model, settings, 1, 24, mode);
     if (!g) return g.failure();
     const auto made = g->run(std::span(&ids, 1));
     if (!made) return made.failure();
@@ -112,7 +113,7 @@ inline double furthest(const std::vector<double>& a, const std::vector<double>& 
   double most = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
     const double apart = std::abs(a[i] - b[i]);
-    most = apart <= most ? most : apart;  // what is no number is furthest of all
+    most = apart <= most ? most : apart;  // a NaN counts as the largest distance
   }
   return most;
 }

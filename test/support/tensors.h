@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that own their numbers, for tests of the kernels.
+// Tensors that own their numbers, for tests of the CPU's kernels.
 #pragma once
-#include <graft/backend/cpu/tensor.h>
+#include <graft/backend/cpu/runtime/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ template <class Real> struct owned {
   explicit owned(four s, Real fill = Real(0))
       : v(static_cast<std::size_t>(s.d[0] * s.d[1] * s.d[2] * s.d[3]), fill), shape(s) {}
   cpu::tensor<Real> t() { return {v.data(), {shape.d[0], shape.d[1], shape.d[2], shape.d[3]}}; }
-  // The element, where an axis of size 1 is repeated.
+  // Returns an element; an axis of size 1 is broadcast.
   Real& at(long long i, long long j, long long k, long long l) {
     auto place = [&](int axis, long long n) { return shape.d[axis] == 1 ? 0 : n; };
     const long long row = (place(0, i) * shape.d[1] + place(1, j)) * shape.d[2] + place(2, k);

@@ -2,23 +2,23 @@
 // What makes a type an adapter: a name and one formula,
 //     static constexpr const char* name;
 //     static constexpr ex weight(scope p, ex W);      W' from the base weight and the adapter's own tensors
-// and, where the method touches the bias, one more:
+// An adapter that changes the bias has one more formula,
 //     static constexpr ex bias(scope p, ex b);        b' from the base bias, which is zero where the layer has none
 // or, where it reads the base layer too,
 //     static constexpr ex bias(scope p, ex b, base_tensors base);
-// A size that depends on the layer's (LoKr's factors) is given by
-//     static constexpr long long size(const char* name, long long out, long long in);     -1: no opinion
-// Where a second adapter of the method on one layer must still see the base weight (PEFT's DoRA: its norm), it is
-//     static constexpr ex weight_on(scope p, ex W, ex base);      W: what the adapters before it made of the base weight
-// and where PEFT turns the input by all such adapters in the order of their activation, the first one first (OFT),
-//     static constexpr bool turns_input = true;
-// Where PEFT's dropout reaches only a part of what it adds, that part apart from the rest is
-//     static constexpr parts_of_weight in_parts(scope p, ex W);
-// Where PEFT writes its backward pass by hand and takes another weight for the gradient of the input, that weight is
-//     static constexpr ex weight_seen_backward(scope p, ex W);
-// As a value it is these functions: passes take it so, and a program can hold a list of them.
-// The adapters of the library (adapter/all.h) also say by which name a program finds them (`method`), on which `kinds` of
-// layer they exist, and a `sample` of sizes that tests, examples and benches run them with.
+// A size that depends on the layer's sizes (LoKr's factors) is given by
+//     static constexpr long long size(const char* name, long long out, long long in);     -1: not given here
+// Where a second adapter of the method on one layer must still read the base weight (PEFT's DoRA: its norm), it has
+//     static constexpr ex weight_on_base(scope p, ex W, ex base);      W: what the adapters before it made of `base`
+// Where PEFT rotates the input by all such adapters in the order of their activation, the first one first (OFT),
+//     static constexpr bool rotates_input = true;
+// Where PEFT's dropout acts on one part of what the adapter adds, the formula is given in two parts by
+//     static constexpr dropout_weight_parts dropout_parts(scope p, ex W);
+// Where PEFT writes its backward pass by hand and uses another weight for the gradient of the input, that weight is
+//     static constexpr ex input_gradient_weight(scope p, ex W);
+// As a value (`formula`) an adapter is these functions, so that passes take it and a program can hold a list of them.
+// The adapters of the library (adapter/all.h) also state the `method` by which a program finds them, the `kinds` of
+// layer on which they exist, and a `sample` of sizes that tests, examples and benchmarks run them with.
 #pragma once
 #include <graft/graph/formula.h>
 
@@ -30,12 +30,12 @@ concept adapter_formula = requires(scope p, ex W) {
   {A::name};
 };
 
-// The tensors of the base layer, whatever other adapters made of them; no weight where it is no matrix.
+// The tensors of the base layer without any adapter. The weight is empty where it is no matrix.
 struct base_tensors {
   ex weight{}, bias{};
 };
-// Where dropout reaches only a part of what an adapter adds: W' = whole + dropped, and the second sees x with gaps.
-struct parts_of_weight {
+// W' = whole + dropped, for an adapter whose dropout acts on one part only: `dropped` multiplies dropout(x).
+struct dropout_weight_parts {
   ex whole, dropped;
 };
 
@@ -49,7 +49,7 @@ template <class... A, class... B, class... More> struct join<adapter_list<A...>,
 }  // namespace detail
 template <class... Lists> using joined = typename detail::join<Lists...>::type;
 
-// Whether a formula exists only on layers that have a bias, or only on those that have none.
+// Whether a formula exists on all layers, only on layers with a bias, or only on layers without one.
 enum class with_bias : unsigned char { either, always, never };
 constexpr bool allows(with_bias rule, bool bias) {
   return rule == with_bias::either || (rule == with_bias::always) == bias;
@@ -66,21 +66,21 @@ struct formula {
   ex (*weight)(scope, ex) = nullptr;
   ex (*bias)(scope, ex, base_tensors) = nullptr;                          // null: it stays as it is
   long long (*size)(const char*, long long out, long long in) = nullptr;  // null: no size depends on the layer's
-  ex (*weight_seen_backward)(scope, ex) = nullptr;                        // null: dx = dy W'
-  // null: as `weight`, on what the adapters before it made of the base weight
-  ex (*weight_on)(scope, ex, ex) = nullptr;
-  parts_of_weight (*in_parts)(scope, ex) = nullptr;  // null: dropout reaches all that is added
-  bool turns_input = false;
+  ex (*input_gradient_weight)(scope, ex) = nullptr;                       // null: dx = dy W'
+  // null: `weight` is called with the weight that the adapters before it made
+  ex (*weight_on_base)(scope, ex, ex) = nullptr;
+  dropout_weight_parts (*dropout_parts)(scope, ex) = nullptr;  // null: dropout acts on all that is added
+  bool rotates_input = false;
   bool trains_bias = false;  // the base layer's own bias is a parameter too, as PEFT's `bias` says
 
-  // `base.bias` may be what `b` is.
+  // The bias formula on `b`, which is base.bias for the first adapter of a layer.
   constexpr ex adapted_bias(scope p, ex b, base_tensors base) const {
     if (trains_bias && (*b).what == op::base) base.bias = b = p.param("base_layer.bias", b.rows());
     return bias == nullptr ? b : bias(p, b, base);
   }
-  // On what other adapters made of the base weight.
+  // The formula on W, which the adapters before this one made of `base`.
   constexpr ex weight_after(scope p, ex W, ex base) const {
-    return weight_on != nullptr ? weight_on(p, W, base) : weight(p, W);
+    return weight_on_base != nullptr ? weight_on_base(p, W, base) : weight(p, W);
   }
   constexpr long long adapter_size(const char* what, long long out, long long in) const {
     return size == nullptr ? unknown : size(what, out, in);
@@ -88,18 +88,18 @@ struct formula {
 };
 
 namespace detail {
-// Captured once per program, if at all: not worth the time an optimiser spends on it.
+// Each function runs once per program at most, so `cold` spares the compiler the time to optimize it.
 template <class A> struct formula_functions {
   [[gnu::cold]] static constexpr ex weight(scope p, ex W) { return A::weight(p, W); }
-  [[gnu::cold]] static constexpr ex weight_on(scope p, ex W, ex base) { return A::weight_on(p, W, base); }
+  [[gnu::cold]] static constexpr ex weight_on_base(scope p, ex W, ex base) { return A::weight_on_base(p, W, base); }
   [[gnu::cold]] static constexpr ex bias(scope p, ex b, base_tensors base) {
     if constexpr (requires { A::bias(p, b, base); })
       return A::bias(p, b, base);
     else
       return A::bias(p, b);
   }
-  [[gnu::cold]] static constexpr parts_of_weight in_parts(scope p, ex W) { return A::in_parts(p, W); }
-  [[gnu::cold]] static constexpr ex weight_seen_backward(scope p, ex W) { return A::weight_seen_backward(p, W); }
+  [[gnu::cold]] static constexpr dropout_weight_parts dropout_parts(scope p, ex W) { return A::dropout_parts(p, W); }
+  [[gnu::cold]] static constexpr ex input_gradient_weight(scope p, ex W) { return A::input_gradient_weight(p, W); }
 };
 }  // namespace detail
 
@@ -110,13 +110,14 @@ template <class A> constexpr bool changes_bias() {
 template <class A> constexpr formula formula_of() {
   formula f{A::name, &detail::formula_functions<A>::weight};
   if constexpr (changes_bias<A>()) f.bias = &detail::formula_functions<A>::bias;
-  if constexpr (requires(scope p, ex W) { A::in_parts(p, W); }) f.in_parts = &detail::formula_functions<A>::in_parts;
+  if constexpr (requires(scope p, ex W) { A::dropout_parts(p, W); })
+    f.dropout_parts = &detail::formula_functions<A>::dropout_parts;
   if constexpr (requires { A::size("", 1LL, 1LL); }) f.size = &A::size;
-  if constexpr (requires(scope p, ex W) { A::weight_seen_backward(p, W); })
-    f.weight_seen_backward = &detail::formula_functions<A>::weight_seen_backward;
-  if constexpr (requires(scope p, ex W) { A::weight_on(p, W, W); })
-    f.weight_on = &detail::formula_functions<A>::weight_on;
-  if constexpr (requires { A::turns_input; }) f.turns_input = A::turns_input;
+  if constexpr (requires(scope p, ex W) { A::input_gradient_weight(p, W); })
+    f.input_gradient_weight = &detail::formula_functions<A>::input_gradient_weight;
+  if constexpr (requires(scope p, ex W) { A::weight_on_base(p, W, W); })
+    f.weight_on_base = &detail::formula_functions<A>::weight_on_base;
+  if constexpr (requires { A::rotates_input; }) f.rotates_input = A::rotates_input;
   return f;
 }
 

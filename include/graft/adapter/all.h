@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of adapters: umbrella, methods, documentation, laws, examples and benches walk it. A new adapter is a
-// file here, a line and a word below, and io/peft/NAME.h if PEFT has files of it.
+// The one list of adapters. The umbrella header, the table of methods, the documentation, law tests, examples and
+// benchmarks iterate over it. A new adapter needs a file in this folder, an include and an entry in all_adapters below,
+// and io/peft/NAME.h if PEFT has files of it.
 #pragma once
 #include <graft/adapter/adalora.h>
 #include <graft/adapter/adamss.h>
@@ -29,6 +30,7 @@
 #include <graft/adapter/psoft.h>
 #include <graft/adapter/pvera.h>
 #include <graft/adapter/randlora.h>
+#include <graft/adapter/residual.h>
 #include <graft/adapter/road.h>
 #include <graft/adapter/shira.h>
 #include <graft/adapter/supertuning.h>
@@ -46,16 +48,16 @@ using all_adapters =
            loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms, road_forms,
            c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms, shira_forms,
            supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms, adamss_forms, pvera_forms,
-           tinylora_forms, glora_forms, osf_forms, ln_tuning_forms, trainable_tokens_forms>;
+           tinylora_forms, glora_forms, osf_forms, ln_tuning_forms, trainable_tokens_forms, residual_forms>;
 
-// f(type) for each; the type is passed as a value that holds nothing.
+// Calls f(type) for each adapter; the type is passed as an empty value.
 template <class Adapter> struct adapter_type { using type = Adapter; };
 template <class F, class... Adapters> constexpr void for_each_adapter(F f, adapter_list<Adapters...>) {
   (f(adapter_type<Adapters>{}), ...);
 }
 template <class F> constexpr void for_each_adapter(F f) { for_each_adapter(f, all_adapters{}); }
 
-// Whether `word` is one of `words`, which have spaces between them.
+// Whether `word` is one of `words`, which are separated by spaces.
 constexpr bool lists(const char* words, const char* word) {
   for (const char* at = words; *at != '\0';) {
     const char* w = word;
@@ -67,7 +69,7 @@ constexpr bool lists(const char* words, const char* word) {
   return false;
 }
 
-// Whether no form of the same name, on the same kinds of layer, stands before this one in the list.
+// Whether this form is the first in the list with its name on its kinds of layer.
 template <class Adapter> constexpr bool is_main_form() {
   bool first = true, before = true;
   for_each_adapter([&]<class Other>(adapter_type<Other>) {

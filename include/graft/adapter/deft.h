@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEFT: a subspace of the outputs is taken out of the weight, and something else put in (Kumar et al. 2025, Decompositional
-// Efficient Fine-Tuning).
-//     W' = (I − P relu(P)ᵀ) W + s P R        or  W' = (I − Q Qᵀ) W + s Q R,   Q an orthonormal basis of the columns of P
-// As one update of rank r it is P (s R − relu(P)ᵀ W). PaRa (Chen et al. 2024, arXiv 2406.05641) puts nothing in: R = 0.
+// DEFT: a subspace of the outputs is removed from the weight, and a trained update is put in its place (Kumar et al.
+// 2025, Decompositional Efficient Fine-Tuning).
+//     W' = (I − P relu(P)ᵀ) W + s P R       or  W' = (I − Q Qᵀ) W + s Q R,   Q an orthonormal basis of the columns of P
+// As one update of rank r it is P (s R − relu(P)ᵀ W). PaRa (Chen et al. 2024, arXiv 2406.05641) only removes: R = 0.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -16,7 +16,7 @@ template <int Rank = dyn> struct deft {
     auto P = directions(p, W), R = p.param("deft_R", P.cols(), W.cols());
     return W + P * (p.scalar("scaling") * R - t(relu(P)) * W);
   }
-  static constexpr parts_of_weight in_parts(scope p, ex W) {
+  static constexpr dropout_weight_parts dropout_parts(scope p, ex W) {
     auto P = directions(p, W), R = p.param("deft_R", P.cols(), W.cols());
     return {W - P * (t(relu(P)) * W), P * (p.scalar("scaling") * R)};
   }
@@ -38,7 +38,7 @@ template <int Rank = dyn> struct deft_qr {
     auto Q = orthonormal(deft<Rank>::directions(p, W)), R = p.param("deft_R", Q.cols(), W.cols());
     return W + Q * (p.scalar("scaling") * R - t(Q) * W);
   }
-  static constexpr parts_of_weight in_parts(scope p, ex W) {
+  static constexpr dropout_weight_parts dropout_parts(scope p, ex W) {
     auto Q = orthonormal(deft<Rank>::directions(p, W)), R = p.param("deft_R", Q.cols(), W.cols());
     return {W - Q * (t(Q) * W), Q * (p.scalar("scaling") * R)};
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeLoRA: a low-rank update whose strength is one number, apart from its direction (Bini et al. 2025, arXiv 2503.18225).
-//     W' = W + (B D A) ⊙ w,   D_i = λ / (r ‖A_i‖ ‖B_i‖)        w_j = ‖W_j‖, a norm per input of the base, kept in the file
+// DeLoRA: a low-rank update whose strength is one number, apart from its direction (Bini et al. 2025, arXiv
+// 2503.18225).
+//     W' = W + (B D A) ⊙ w,   D_i = λ / (r ‖A_i‖ ‖B_i‖)        w_j = ‖W_j‖, a norm per input of the base, from the file
 // Norms below 1e-4 count as 1e-4, as in PEFT.
 #pragma once
 #include <graft/adapter/adapter.h>

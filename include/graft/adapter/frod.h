@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FRoD: the weight in a basis that layers of one kind share, with a trained diagonal and a few trained entries beside it
+// FRoD: the weight in a basis that layers of one kind share, with a trained diagonal and some trained sparse entries
 // (doi 10.1609/aaai.v40i31.39813).
 //     W' = U (diag λ + place(v, index)) Vᵀ        U = W V⁻ᵀ with columns of length 1
 #pragma once
@@ -17,11 +17,11 @@ struct frod_diagonal {
   static constexpr ex weight(scope p, ex W) { return scaled(p, W) * t(basis(p, W)); }
 };
 
-template <int Places = dyn> struct frod {
+template <int Entries = dyn> struct frod {
   static constexpr const char *name = "FRoD", *method = "frod", *kinds = "linear";
   using sample = frod<4096>;
   static constexpr ex weight(scope p, ex W) {
-    auto n = p.size("places", Places, 4096);
+    auto n = p.size("num_indices", Entries, 4096);
     auto U = p.frozen("frod_U", W.rows(), W.cols());
     auto S = place(p.param("frod_lambda_s_values", n), p.index("frod_s_indices", n), W.cols(), W.cols());
     return (frod_diagonal::scaled(p, W) + U * S) * t(frod_diagonal::basis(p, W));

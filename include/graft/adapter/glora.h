@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLoRA: the weight and the bias are scaled, shifted, and the one is brought into the other (Chavan et al. 2023,
+// GLoRA: the weight and the bias are scaled and shifted, and the weight adds to the bias (Chavan et al. 2023,
 // arXiv 2306.07967).
 //     W' = W + A ⊙ W + B,   b' = b + D ⊙ b + E + W c
-// A and B are low-rank matrices, or numbers: one for each output, or one for all; D and E are such numbers. c is a product
-// of low rank or a column. Each of the three may be left out, and what changes the bias exists only where there is one.
+// A and B are low-rank matrices, or numbers: one for each output, or one for all. D and E are such numbers. c is a
+// low-rank product or a column. Each of the three parts may be absent, and those that change the bias exist only on
+// layers with one.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -11,12 +12,12 @@ namespace graft {
 
 enum class glora_part : unsigned char { low_rank, numbers, none };
 
-// One formula for all forms: a program that has them all compiles it once.
+// One formula serves all forms, so that a program with all of them compiles it once.
 struct glora_formula {
   glora_part of_weight, of_both, of_bias;
   int rank, numbers, bias_numbers;
 
-  // One number for each of n, from as many or from one.
+  // Repeats the numbers, of which there are n or one, to n.
   static constexpr ex spread(ex numbers, extent n) { return t(repeat(t(numbers), n)); }
   [[gnu::cold, gnu::noinline]] constexpr ex factor(scope p, ex W, bool shifts) const {
     if (of_weight == glora_part::numbers)
@@ -25,8 +26,8 @@ struct glora_formula {
     auto down = p.param(shifts ? "glora_B.Xd" : "glora_A.Xd", W.rows(), r);
     return down * p.param(shifts ? "glora_B.Xu" : "glora_A.Xu", r, W.cols());
   }
-  // On what other adapters made of the base weight.
-  [[gnu::cold, gnu::noinline]] constexpr ex weight_on(scope p, ex W, ex base) const {
+  // The formula on W, which the adapters before this one made of `base`.
+  [[gnu::cold, gnu::noinline]] constexpr ex weight_on_base(scope p, ex W, ex base) const {
     if (of_weight == glora_part::none) return W;
     const ex A = factor(p, W, false), B = factor(p, W, true);
     const ex shift = of_weight == glora_part::numbers ? repeat(B, W.cols()) : B;
@@ -71,8 +72,8 @@ struct glora {
   using sample = glora<16, OfWeight, OfBoth, OfBias, 1, 1>;
 
   static constexpr glora_formula form{OfWeight, OfBoth, OfBias, Rank, Numbers, BiasNumbers};
-  static constexpr ex weight(scope p, ex W) { return form.weight_on(p, W, W); }
-  static constexpr ex weight_on(scope p, ex W, ex base) { return form.weight_on(p, W, base); }
+  static constexpr ex weight(scope p, ex W) { return form.weight_on_base(p, W, W); }
+  static constexpr ex weight_on_base(scope p, ex W, ex base) { return form.weight_on_base(p, W, base); }
   static constexpr ex bias(scope p, ex b, base_tensors base) requires(changes_bias) { return form.bias(p, b, base); }
 };
 

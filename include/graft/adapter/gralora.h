@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GraLoRA: k × k blocks, each with a low-rank update of its own (Jung et al. 2025, arXiv 2505.20355).
 //     ΔW_jn = s B_jn A_jn,  rank r / k        A_n holds the factors of column n of blocks, B_j those of row j
-// As one update of rank k r: B̂ Â with block-diagonal factors whose rows are shuffled between the two. A hybrid layer adds
-// a plain LoRA of rank hybrid_r with the same scaling.
+// As one update of rank k r it is B̂ Â with block-diagonal factors, whose rows are permuted between the two. A hybrid
+// layer adds a plain LoRA of rank hybrid_r with the same scaling.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -11,7 +11,7 @@ namespace graft {
 template <int Rank = dyn, int Blocks = dyn> struct gralora {
   static constexpr const char *name = "GraLoRA", *method = "gralora", *kinds = "linear";
   using sample = gralora<16, 2>;
-  // k matrices [a, b] on the diagonal, each transposed: [k b, k a].
+  // Makes a block-diagonal matrix [k b, k a] of k matrices [a, b], each transposed.
   static constexpr ex diagonal(scope p, ex stack, extent k, extent a, extent b) {
     auto places = mul(reshape(p.eye(k), k, 1, k, 1), permute(stack, 0, 3, 1, 2));
     return reshape(places, k * b, k * a);

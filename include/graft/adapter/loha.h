@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoHa: the elementwise product of two low-rank updates (Hyeon-Woo et al. 2021, arXiv 2108.06098).
 //     W' = W + s (A1 B1) ⊙ (A2 B2)
-// Rank r² as a product of Khatri–Rao factors; derive/apply.h finds that form, so the update is never built.
+// The update has rank r² as a product of Khatri–Rao factors. derive/apply.h finds that form, so it is never built.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -18,7 +18,7 @@ template <int Rank = dyn> struct loha {
   }
 };
 
-// The "effective" form for convolutions: a core T [r, r, kh, kw] between two factors stored transposed.
+// The "effective" form for convolutions has a core T [r, r, kh, kw] between two factors that are stored transposed.
 //     X_i[o, (q, kl)] = Σ_ab T_i[a, b, kl] A_i[a, o] B_i[b, q]          W' = W + s X1 ⊙ X2
 // PEFT's hand-written backward takes the other factor's core for the gradient of A1 and A2. `as_peft` does the same, by
 // a term whose value is zero; `exact` is the derivative of the formula.

@@ -7,8 +7,8 @@
 
 namespace graft {
 
-// PEFT's choice of factors (m, n) of a size: (f, size / f), unsorted, where f divides it; else the divisor pair nearest
-// to the square root whose smaller part does not exceed f (-1: no limit).
+// Divides a size into factors (m, n) as PEFT does: (f, size / f), unsorted, where f divides it; else the pair of
+// divisors nearest to the square root whose smaller one does not exceed f (-1: no limit).
 struct kronecker_factors {
   long long m, n;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// No adapter: W' = W. The base layer itself, and what a disabled adapter computes.
+// none: the bare base layer, W' = W, which a disabled adapter computes too.
 #pragma once
 #include <graft/adapter/adapter.h>
 

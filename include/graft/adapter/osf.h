@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// OSF: the largest singular pairs of the weight stay, the others are trained beside them (Nayak et al. 2025,
+// OSF: the largest singular pairs of the weight are frozen, and the others are trained (Nayak et al. 2025,
 // arXiv 2504.07097).
 //     W' = U₁ S₁ V₁ᵀ + U S Vᵀ        U₁, S₁, V₁: of the base weight, frozen
-// The gradients of U and V are kept orthogonal to U₁ and V₁: what lies in those directions is a constant of the backward
-// pass.
+// The gradients of U and V are orthogonal to U₁ and V₁: components in those directions are constants in backward.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -14,7 +13,7 @@ template <int Kept = dyn, int Trained = dyn> struct osf {
   using sample = osf<64, 64>;
   static constexpr ex without_gradient_of(ex whole, ex part) { return whole + (detach(part) - part); }
   static constexpr ex weight(scope p, ex W) {
-    auto k = p.size("kept_rank", Kept, 2048), n = p.size("trained_rank", Trained, 2048);
+    auto k = p.size("frozen_rank", Kept, 2048), n = p.size("trainable_rank", Trained, 2048);
     auto U_high = p.frozen("osf_U_high", W.rows(), k), V_high = p.frozen("osf_V_high", k, W.cols());
     auto U = p.param("osf_svd_params.U_low", W.rows(), n), V = p.param("osf_svd_params.V_low", n, W.cols());
     auto left = without_gradient_of(U, U_high * (t(U_high) * U));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // PEANuT: a small network that maps the weight to its update (Zhong et al. 2024, arXiv 2410.01870).
 //     W' = W + s B h_2d,   h_0 = φ(A W),   h_i = φ(E_i h_{i-1}),   h_{d+i} = φ(D_i h_{d+i-1}) + h_{d-i}
-// d encoders E and d decoders D [r, r] between A [r, out] and B [out, r]; what an encoder read is added behind the decoder
-// that stands across from it.
+// There are d encoders E and d decoders D [r, r] between A [r, out] and B [out, r]. A skip connection adds the input of
+// each encoder to the output of the decoder opposite to it.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -10,7 +10,7 @@ namespace graft {
 
 enum class peanut_activation : unsigned char { relu, gelu, gelu_tanh, silu, tanh };
 
-// One formula for all forms: a program that has them all compiles it once.
+// One formula serves all forms, so that a program with all of them compiles it once.
 struct peanut_formula {
   int rank, depth;
   peanut_activation activation;

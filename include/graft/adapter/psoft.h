@@ -11,7 +11,7 @@ namespace graft {
 enum class psoft_rotation : unsigned char { cayley, neumann, bounded, free };
 enum class psoft_magnitudes : unsigned char { none, inputs, outputs, both };
 
-// One formula for all forms: a program that has them all compiles it once.
+// One formula serves all forms, so that a program with all of them compiles it once.
 struct psoft_formula {
   psoft_rotation how;
   bool scales_inputs, scales_outputs;

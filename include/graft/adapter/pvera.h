@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PVeRA: VeRA whose low-rank activations have a distribution; what it computes is the mean of it (arXiv 2512.07703).
+// PVeRA: VeRA whose low-rank activations have a distribution, of which the formula computes the mean (arXiv
+// 2512.07703).
 //     W' = W + (λ_b ⊙ B) (λ_μ ⊙ A_μ)        A = [A_μ; A_σ], λ_d = [λ_μ; λ_σ]; A and B are slices of a shared pair
-// While PEFT trains, it adds noise of variance exp(λ_σ ⊙ A_σ x), which is no formula on a weight: here the mean is trained.
+// PEFT adds noise of variance exp(λ_σ ⊙ A_σ x) in training, which is no formula on a weight: here the mean is trained.
 #pragma once
 #include <graft/adapter/adapter.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RandLoRA: an update of full rank from frozen random bases (Albert et al. 2025, arXiv 2502.00987).
 //     W' = W + s B̂ Â,   Â[(k, n), i] = λ_kn A_ki γ_ni,   n = 1 … ⌈min(out, in) / r⌉        A, B shared by all layers
-// B̂ lists its columns as (n, k) where Â lists its rows as (k, n): PEFT multiplies them so. The scaled base is the one on
-// the shorter side; on a wide layer (out < in) the update is Âᵀ B̂ᵀ.
+// B̂ lists its columns as (n, k) where Â lists its rows as (k, n), because PEFT multiplies them so. The scaled base is
+// the one along the shorter axis of W: on a wide layer (out < in) the update is Âᵀ B̂ᵀ.
 #pragma once
 #include <graft/adapter/adapter.h>
 

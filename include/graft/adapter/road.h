@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RoAd: outputs are rotated in pairs and scaled (Liao & Monz 2024, arXiv 2409.00119).
 //     y_i = c_i z_i − s_i z_j,   y_j = c_j z_j + s_j z_i,   z = x Wᵀ + b        c = α cos θ,  s = α sin θ
-// In groups of g outputs the i-th of the first half meets the i-th of the second. road_1 has one angle and one scale for a
-// pair, road_2 for an output, road_4 two for an output: one for c and one for s.
+// In groups of g outputs the i-th of the first half is paired with the i-th of the second half. road_1 has one angle
+// and one scale per pair, road_2 one of each per output, road_4 two of each per output: one for c and one for s.
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -15,10 +15,10 @@ template <int Variant, int Group = dyn> struct road {
   using sample = road<Variant, 64>;
   static constexpr extent half(scope p) { return p.size("half_group", Group == dyn ? dyn : Group / 2, 32); }
 
-  // One block [2h, 2h] a group: rows are z, columns y.
+  // One block [2h, 2h] per group: z indexes its rows, y its columns.
   static constexpr ex blocks(scope p, extent out) {
     auto h = half(p), g = h + h, n = out / g;
-    auto values = [&](const char* of) {  // one column for every pair, for every output, or for both uses of it
+    auto values = [&](const char* of) {  // one number per pair, one per output, or two per output
       if (Variant == 1) return reshape(p.param(of, out / 2), 1, n, h, 1);
       if (Variant == 2) return reshape(p.param(of, out), 1, n, g, 1);
       return reshape(p.param(of, 2 * out), n, 2, g, 1);

@@ -7,16 +7,16 @@
 
 namespace graft {
 
-// The weight with the numbers `values` added at the places that `index` lists.
-template <int Places> constexpr ex with_places(scope p, ex W, leaf_name values, leaf_name index) {
-  auto n = p.size("places", Places, 4096);
+// Adds the numbers `values` to the entries of the weight that `index` lists.
+template <int Entries> constexpr ex with_entries(scope p, ex W, leaf_name values, leaf_name index) {
+  auto n = p.size("num_indices", Entries, 4096);
   return W + place(p.param(values, n), p.index(index, n), W.rows(), W.cols());
 }
 
-template <int Places = dyn> struct shira {
+template <int Entries = dyn> struct shira {
   static constexpr const char *name = "SHiRA", *method = "shira", *kinds = "linear";
   using sample = shira<4096>;
-  static constexpr ex weight(scope p, ex W) { return with_places<Places>(p, W, "shira_weight", "shira_indices"); }
+  static constexpr ex weight(scope p, ex W) { return with_entries<Entries>(p, W, "shira_weight", "shira_indices"); }
 };
 
 using shira_forms = adapter_list<shira<>>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TinyLoRA: between the largest singular vectors of the weight stands a sum of random matrices, with one trained number for
-// each of them, which layers may share (arXiv 2602.04118).
+// TinyLoRA: the update is a sum of random matrices between the largest singular vectors of the weight; the coefficients
+// of the sum are trained, and layers may share them (arXiv 2602.04118).
 //     W' = W + B (Σ v_i P_i) A        B = U √S, A = √S Vᵀ: the r largest singular pairs of W, frozen
 #pragma once
 #include <graft/adapter/adapter.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainable tokens: some rows of an embedding, and of a head that is tied to it, are parameters (PEFT's
-// TrainableTokensConfig). The file holds the rows as they are, not what was added to them.
-//     W' = W + S (D - R)          R = Sᵀ W, the rows as they were;  column k of S has its one at token k
+// TrainableTokensConfig). The file holds the trained rows themselves, not their differences.
+//     W' = W + S (D - R)          D: trained rows;  R = Sᵀ W, the original rows;  column k of S has its one at token k
 #pragma once
 #include <graft/adapter/adapter.h>
 

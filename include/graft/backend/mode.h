@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a layer runs: by the launches of its target's plan, or one operation after the other as the formula is written.
-// And how much it must be ready for: beyond that a call is refused, so that nothing is allocated below a captured graph.
+// How a layer or a model runs: fused or eager, captured or launch by launch, and the capacity that is allocated for it.
 #pragma once
 
 namespace graft {
 
+// fused: the launches of the plan; eager: one operation after the other as the formula is written, the oracle.
 enum class mode : unsigned char { fused, eager };
 
-// How the steps of a model run: launch by launch, or captured once and replayed; and that with launches that were timed
-// on this device against others that do the same, where rules choose them otherwise.
+// How the steps of a model run, in torch.compile's words: standard launches one by one, reduce_overhead captures a step
+// once and replays it, max_autotune also chooses launches by timing candidates on this device instead of by heuristics.
 enum class step_mode : unsigned char { standard, reduce_overhead, max_autotune };
 constexpr bool is_captured(step_mode m) { return m != step_mode::standard; }
 
+// What memory is reserved for. A larger call is an error, so that nothing is allocated below a captured graph.
 struct capacity {
-  long long tokens = 0;  // rows of a call; 0 on the CPU: as many as come, growing with the largest
-  int rank = 0;          // of all side branches that are active together; 0: what the adapters at hand need
+  long long tokens = 0;  // rows of a call; 0 on the CPU: the workspace grows with the largest call
+  int rank = 0;          // of all low-rank branches that are active at once; 0: what the adapters at hand need
 };
 
 }  // namespace graft

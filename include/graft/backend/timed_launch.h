@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long each launch of a plan takes, for explanations. An engine has a clock: a queue that is given one notes every
-// launch there, and what lies between two notes of a plan is the time of a launch by itself. A step without a clock is
-// faster than their sum, since its launches overlap.
+// The time of one launch of a plan, for explain. An engine's queue records every launch on a clock if it has one; the
+// time between two records of a plan is the time of one launch alone. A step without a clock is faster than the sum of
+// these times, because its launches overlap.
 #pragma once
 
 namespace graft {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contenders on the CPU: the bare product by Eigen (or the BLAS behind it), the layer fused, and as the formula is
-// written. Peak and bandwidth are those that this machine reaches on one large product and on one long sum.
+// Benchmark contenders on the CPU: the bare GEMM by the BLAS that the library was built with, else by Eigen; the fused
+// layer; and the formula op by op (eager). Peak flops and bandwidth are measured on one large GEMM and one long sum.
 #pragma once
-#include <graft/backend/cpu/blas.h>
-#include <graft/backend/cpu/decode.h>
-#include <graft/bench/contender.h>
-#include <graft/bench/leaves.h>
+#include <graft/backend/cpu/gemm/blas.h>
+#include <graft/backend/cpu/runtime/convert.h>
+#include <graft/bench/measurement.h>
+#include <graft/bench/synthetic_tensors.h>
 #include <graft/cpu.h>
 #include <time.h>
 
@@ -17,31 +17,37 @@
 
 namespace graft::bench_detail {
 
-inline constexpr long long cpu_caches = 96LL << 20U;  // more than most machines have for a few cores
+inline constexpr long long cpu_caches = 96LL << 20U;  // bytes; more than most machines have for several cores
 
-// By the clock on the wall; with GRAFT_BUSY, on a machine that does other work too, the processor's time of this program,
-// which is that of a call where OMP_NUM_THREADS is 1.
-inline double now() {
-  static const bool busy = std::getenv("GRAFT_BUSY") != nullptr;
-  if (timespec t{}; busy && ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0)
-    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+inline double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-template <class F> double seconds_of(const F& f) {
-  const double begin = now();
-  f();
-  return now() - begin;
+// Returns the CPU time of all threads of this process; zero if the system does not report it.
+inline double processor_seconds() {
+  timespec t{};
+  if (::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) != 0) return 0;
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
-template <class Real> std::vector<Real> drawn(long long n, unsigned long long seed) {
+// Times a call. With GRAFT_BUSY, for machines that do other work too, CPU time replaces wall time; it is the time of a
+// call only if OMP_NUM_THREADS is 1.
+template <class F> sample time_of(const F& f) {
+  static const bool busy = std::getenv("GRAFT_BUSY") != nullptr;
+  const double wall = wall_seconds(), processor = processor_seconds();
+  f();
+  const sample s{wall_seconds() - wall, processor_seconds() - processor};
+  return busy && s.processor > 0 ? sample{s.processor, s.processor} : s;
+}
+template <class F> double seconds_of(const F& f) { return time_of(f).wall; }
+template <class Real> std::vector<Real> synthetic(long long n, unsigned long long seed) {
   std::vector<Real> v(static_cast<std::size_t>(n));
-  numbers next(seed);
+  synthetic_values next(seed);
   for (Real& x : v) x = static_cast<Real>(next());
   return v;
 }
 template <class Real> using row_major = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 template <class Real> using matrix_at = Eigen::Map<const row_major<Real>>;
 
-// y = x wᵀ by the BLAS that the library was built with, else by Eigen.
+// Computes y = x wᵀ by the BLAS that the library was built with, else by Eigen.
 template <class Real> void multiply(const matrix_at<Real>& x, const matrix_at<Real>& w, row_major<Real>& y) {
 #if defined(GRAFT_BLAS)
   const int m = static_cast<int>(x.rows()), n = static_cast<int>(w.rows()), k = static_cast<int>(x.cols());
@@ -58,7 +64,7 @@ template <class Real> void multiply(const matrix_at<Real>& x, const matrix_at<Re
 template <class Real> device measured_cpu() {
   static const device found = [] {
     constexpr int n = 1024;
-    const auto a = drawn<Real>(n * n, 1), b = drawn<Real>(n * n, 2), c = drawn<Real>(16 * n * n, 3);
+    const auto a = synthetic<Real>(n * n, 1), b = synthetic<Real>(n * n, 2), c = synthetic<Real>(16 * n * n, 3);
     row_major<Real> y(n, n);
     Real sum = 0;
     double product = 1, read = 1;
@@ -73,45 +79,45 @@ template <class Real> device measured_cpu() {
   return found;
 }
 
-// Layers with tensors of their own, called in turn.
+// Copies of a layer with their own tensors, called in turn so that no call finds its weights in a cache.
 template <class Layer> class cpu_layers {
  public:
   using real = typename cpu::layer<Layer>::real;
   static constexpr dtype stored = storage<typename Layer::element>::type;
 
-  cpu_layers(mode how, long long tokens, const bench_options& o) : x_(shape_of_input<Layer>(tokens, o)) {
+  cpu_layers(mode run_mode, long long tokens, const bench_options& o) : x_(shape_of_input<Layer>(tokens, o)) {
     y_.resize(static_cast<std::size_t>(outputs_of<Layer>(tokens, o)));
-    numbers_ = drawn<real>(x_.count(), 1), ids_.assign(x_.type == dtype::i64 ? numbers_.size() : 0, 1);
+    numbers_ = synthetic<real>(x_.count(), 1), ids_.assign(x_.type == dtype::i64 ? numbers_.size() : 0, 1);
     if (x_.type != dtype::i64) x_.type = dtype_of<real>();
     x_.data = ids_.empty() ? static_cast<const void*>(numbers_.data()) : ids_.data();
-    const int copies = copies_beyond(cpu_caches, parameters_and_weights<Layer>(o) * bits_of(stored) / 8);
+    const int copies = copies_exceeding(cpu_caches, parameters_and_weights<Layer>(o) * bits_of(stored) / 8);
     for (int i = 0; i < copies && good_; ++i) {
-      layers_.push_back(std::make_unique<cpu::layer<Layer>>(how));
-      good_ = give_leaves<Layer>(
-          o, [&](const char* name, const view& shape) { return give(name, shape); },
+      layers_.push_back(std::make_unique<cpu::layer<Layer>>(run_mode));
+      good_ = set_synthetic_tensors<Layer>(
+          o, [&](const char* name, const view& shape) { return set_tensor(name, shape); },
           [&](const char* name) { return layers_.back()->set(name, 0.5); });
       if (good_) good_ = call(layers_.size() - 1);
     }
   }
   const status& good() const { return good_; }
-  double operator()() {
-    const double t = seconds_of([&] { good_ = call(next_); });
+  sample operator()() {
+    const sample t = time_of([&] { good_ = call(next_); });
     next_ = (next_ + 1) % layers_.size();
     return t;
   }
   double launches() const { return static_cast<double>(layers_[0]->forward_plan()->launches.size()); }
 
  private:
-  status give(const char* name, view shape) {
+  status set_tensor(const char* name, view shape) {
     if (shape.type == dtype::i64) {
       const auto* const from = static_cast<const std::byte*>(shape.data);
       data_.emplace_back(from, from + shape.count() * static_cast<long long>(sizeof(std::int64_t)));
       shape.data = data_.back().data();
       return layers_.back()->set(name, shape);
     }
-    const std::vector<real> v = drawn<real>(shape.count(), data_.size() + 7);
+    const std::vector<real> v = synthetic<real>(shape.count(), data_.size() + 7);
     data_.emplace_back(v.size() * static_cast<std::size_t>(bits_of(stored)) / 8);
-    cpu::encode(v.data(), shape.count(), data_.back().data(), stored, 0);
+    cpu::convert_to(v.data(), shape.count(), data_.back().data(), stored, 0);
     shape.data = data_.back().data(), shape.type = stored;
     return layers_.back()->set(name, shape);
   }
@@ -128,16 +134,20 @@ template <class Layer> class cpu_layers {
   status good_ = ok;
 };
 
-template <class Layer> make_contender cpu_contender(mode how, long long tokens, const bench_options& o) {
-  return [=]() -> std::shared_ptr<contender> {
-    auto layers = std::make_shared<cpu_layers<Layer>>(how, tokens, o);
+template <class Layer> make_measurement cpu_contender(mode run_mode, long long tokens, const bench_options& o) {
+  return [=]() -> std::shared_ptr<measurement> {
+    auto layers = std::make_shared<cpu_layers<Layer>>(run_mode, tokens, o);
     if (!layers->good()) return std::fprintf(stderr, "bench: %s\n", layers->good().message()), nullptr;
-    contender made{[=] { return (*layers)(); }, cost_at<Layer, cpu_target>(tokens, o), layers->launches()};
-    return std::make_shared<contender>(std::move(made));
+    measurement made{[=] { return (*layers)(); }, cost_at<Layer, cpu_target>(tokens, o), layers->launches()};
+    if (run_mode == mode::eager) {  // every call computes all operations
+      const eager_work work = eager_work_at<Layer>(tokens, o, true);
+      made.does = work.does, made.launches = work.launches;
+    }
+    return std::make_shared<measurement>(std::move(made));
   };
 }
-// The product alone, of matrices as large as those of the layer; for other kinds of layer the layer without its adapter.
-template <class Layer> make_contender cpu_bare(long long tokens, const bench_options& o) {
+// Makes the bare GEMM with the sizes of a linear layer; for other kinds of layer, the layer without its adapter.
+template <class Layer> make_measurement cpu_bare(long long tokens, const bench_options& o) {
   using base = bare_layer<Layer>;
   if constexpr (!std::is_same_v<typename Layer::kind, linear_kind>) {
     return cpu_contender<base>(mode::fused, tokens, o);
@@ -154,18 +164,18 @@ template <class Layer> make_contender cpu_bare(long long tokens, const bench_opt
       const view x = shape_of_input<Layer>(tokens, o);
       auto p = std::make_shared<product>();
       p->m = x.size[0], p->k = x.size[1], p->n = outputs_of<Layer>(tokens, o) / p->m;
-      p->x = drawn<real>(x.count(), 1), p->y.resize(p->m, p->n);
-      const int copies = copies_beyond(cpu_caches, p->n * p->k * static_cast<long long>(sizeof(real)));
-      for (int i = 0; i < copies; ++i) p->w.push_back(drawn<real>(p->n * p->k, static_cast<unsigned>(i) + 2U));
+      p->x = synthetic<real>(x.count(), 1), p->y.resize(p->m, p->n);
+      const int copies = copies_exceeding(cpu_caches, p->n * p->k * static_cast<long long>(sizeof(real)));
+      for (int i = 0; i < copies; ++i) p->w.push_back(synthetic<real>(p->n * p->k, static_cast<unsigned>(i) + 2U));
       auto call = [=] {
         const matrix_at<real> w(p->w[p->next].data(), p->n, p->k);
         p->next = (p->next + 1) % p->w.size();
-        return seconds_of([&] {
+        return time_of([&] {
           multiply(matrix_at<real>(p->x.data(), p->m, p->k), w, p->y);
           benchmark::DoNotOptimize(p->y.data());
         });
       };
-      return std::make_shared<contender>(contender{call, cost_at<base, cpu_target>(tokens, o), 1});
+      return std::make_shared<measurement>(measurement{call, cost_at<base, cpu_target>(tokens, o), 1});
     };
   }
 }
@@ -174,17 +184,17 @@ template <class Layer> make_contender cpu_bare(long long tokens, const bench_opt
 
 namespace graft {
 
-// Registers a layer type with its contenders, for each number of tokens: NAME/bare/16, NAME/eager/16, NAME/fused/16.
+// Registers the contenders of a layer type for each number of tokens: NAME/bare/16, NAME/eager/16, NAME/fused/16.
 template <class Layer> void bench(std::initializer_list<long long> tokens, const bench_options& o = {}) {
   using namespace bench_detail;
   const std::string name = o.name.empty() ? type_name<Layer>() : o.name;
   const auto machine = [] { return measured_cpu<typename cpu::layer<Layer>::real>(); };
   for (const long long n : tokens) {
-    const auto of = [&](const char* how) { return name + "/" + how + "/" + std::to_string(n); };
-    const make_contender bare = cpu_bare<Layer>(n, o);
-    if (o.bare) enter(of("bare"), bare, nullptr, machine);
-    if (o.eager) enter(of("eager"), cpu_contender<Layer>(mode::eager, n, o), bare, machine);
-    if (o.fused) enter(of("fused"), cpu_contender<Layer>(mode::fused, n, o), bare, machine);
+    const auto of = [&](const char* run_mode) { return name + "/" + run_mode + "/" + std::to_string(n); };
+    const make_measurement bare = cpu_bare<Layer>(n, o);
+    if (o.bare) register_benchmark(of("bare"), bare, nullptr, machine);
+    if (o.eager) register_benchmark(of("eager"), cpu_contender<Layer>(mode::eager, n, o), bare, machine);
+    if (o.fused) register_benchmark(of("fused"), cpu_contender<Layer>(mode::fused, n, o), bare, machine);
   }
 }
 

@@ -1,61 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bare product through cuBLASLt, y[m, n] = x[m, k] · w[n, k]ᵀ + beta y with float accumulation, or with w[k, n] as it
-// lies; by the quickest of the plans that its heuristic offers, timed as it will be used.
+// The bare GEMM through cuBLASLt with float accumulation, y[m, n] = x[m, k] · w[n, k]ᵀ + beta y, or with w[k, n] (NN
+// layout) instead. The fastest of the plans that its heuristic offers is chosen by timing them as they will be used.
 #pragma once
 #include <cublasLt.h>
-#include <graft/backend/cuda/cells.cuh>
-#include <graft/backend/cuda/memory.h>
-#include <graft/bench/replay.cuh>
+#include <graft/backend/gpu/runtime/device_memory.h>
+#include <graft/backend/gpu/tile/elements.cuh>
+#include <graft/bench/graph_replay.cuh>
 
 #include <algorithm>
 
-namespace graft::cuda::bench_detail {
+namespace graft::gpu::bench_detail {
 
 inline status check_blas(cublasStatus_t s, const char* what) {
   return s == CUBLAS_STATUS_SUCCESS ? status(ok) : status(fail("cuBLASLt: ", what, ": ", cublasLtGetStatusString(s)));
 }
 
-template <class T> class lt_product {
+template <class T> class cublaslt_gemm {
  public:
   static constexpr cudaDataType type = sizeof(T) == 4                     ? CUDA_R_32F
                                        : std::is_same_v<T, __nv_bfloat16> ? CUDA_R_16BF
                                                                           : CUDA_R_16F;
-  lt_product() = default;
-  lt_product(const lt_product&) = delete;
-  lt_product& operator=(const lt_product&) = delete;
-  ~lt_product() {
+  cublaslt_gemm() = default;
+  cublaslt_gemm(const cublaslt_gemm&) = delete;
+  cublaslt_gemm& operator=(const cublaslt_gemm&) = delete;
+  ~cublaslt_gemm() {
     if (y_ != nullptr) cublasLtMatrixLayoutDestroy(y_);
     if (x_ != nullptr) cublasLtMatrixLayoutDestroy(x_);
     if (w_ != nullptr) cublasLtMatrixLayoutDestroy(w_);
     if (op_ != nullptr) cublasLtMatmulDescDestroy(op_);
     if (handle_ != nullptr) cublasLtDestroy(handle_);
   }
-  status open(long long m, long long n, long long k, bool across = false) {
-    const cublasOperation_t turned = across ? CUBLAS_OP_N : CUBLAS_OP_T;
-    const long long width = across ? n : k, height = across ? k : n;
+  status open(long long m, long long n, long long k, bool nn = false) {
+    const cublasOperation_t weight_op = nn ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const long long width = nn ? n : k, height = nn ? k : n;
     if (status s = check_blas(cublasLtCreate(&handle_), "opening it"); !s) return s;
-    if (status s = workspace_.reserve(room); !s) return s;
+    if (status s = workspace_.reserve(workspace_bytes); !s) return s;
     cublasLtMatmulDescCreate(&op_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned);
+    cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &weight_op, sizeof weight_op);
     cublasLtMatrixLayoutCreate(&w_, type, static_cast<uint64_t>(width), static_cast<uint64_t>(height), width);
     cublasLtMatrixLayoutCreate(&x_, type, static_cast<uint64_t>(k), static_cast<uint64_t>(m), k);
     cublasLtMatrixLayoutCreate(&y_, type, static_cast<uint64_t>(n), static_cast<uint64_t>(m), n);
-    cublasLtMatmulPreference_t wish = nullptr;
-    cublasLtMatmulPreferenceCreate(&wish);
-    const std::size_t bytes = room;
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-    const status found = check_blas(
-        cublasLtMatmulAlgoGetHeuristic(handle_, op_, w_, x_, y_, y_, wish, most, plans_, &found_), "its heuristic");
-    cublasLtMatmulPreferenceDestroy(wish);
+    cublasLtMatmulPreference_t preference = nullptr;
+    cublasLtMatmulPreferenceCreate(&preference);
+    const std::size_t bytes = workspace_bytes;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    const status found =
+        check_blas(cublasLtMatmulAlgoGetHeuristic(handle_, op_, w_, x_, y_, y_, preference, max_plans, plans_, &found_),
+                   "its heuristic");
+    cublasLtMatmulPreferenceDestroy(preference);
     return !found || found_ > 0 ? found : status(fail("cuBLASLt has no plan for this product"));
   }
   status run(cudaStream_t stream, const void* x, const void* w, void* y, float beta = 0) const {
     const float one = 1;
     return check_blas(cublasLtMatmul(handle_, op_, &one, w, w_, x, x_, &beta, y, y_, y, y_, &plans_[best_].algo,
-                                     workspace_.data(), room, stream),
+                                     workspace_.data(), workspace_bytes, stream),
                       "a product");
   }
-  // Keeps the quickest plan; `enqueue` runs the calls as they will be timed.
+  // Chooses the fastest plan; `enqueue` runs the calls as they will be timed.
   status choose(cudaStream_t stream, int calls, const enqueue_function& enqueue) {
     double least = 1e30;
     int winner = 0;
@@ -71,14 +72,14 @@ template <class T> class lt_product {
   }
 
  private:
-  static constexpr int most = 16;
-  static constexpr std::size_t room = 128U << 20U;
+  static constexpr int max_plans = 16;
+  static constexpr std::size_t workspace_bytes = 128U << 20U;
   cublasLtHandle_t handle_ = nullptr;
   buffer workspace_;
   cublasLtMatmulDesc_t op_ = nullptr;
   cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, y_ = nullptr;
-  cublasLtMatmulHeuristicResult_t plans_[most];  // not a vector: nvcc 13.0 stumbles over one of this unnamed struct
+  cublasLtMatmulHeuristicResult_t plans_[max_plans];  // an array: nvcc 13.0 rejects a vector of this unnamed struct
   int found_ = 0, best_ = 0;
 };
 
-}  // namespace graft::cuda::bench_detail
+}  // namespace graft::gpu::bench_detail

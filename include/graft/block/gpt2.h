@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each part, queries, keys and values from one layer, and
-// weights that are stored [in, out].
+// GPT-2 (Radford et al. 2019): positions are learned, LayerNorm is in front of attention and of the feed-forward layer,
+// one layer makes queries, keys and values, and weights are stored [in, out].
 #pragma once
 #include <graft/derive/block.h>
 

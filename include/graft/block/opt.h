@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// OPT (Zhang et al. 2022, arXiv 2205.01068): learned positions from the third row of their table on, LayerNorm before or
-// after each part, ReLU, biases everywhere; embeddings may be narrower than rows, with projections between.
+// OPT (Zhang et al. 2022, arXiv 2205.01068): positions are learned and begin in the third row of their table, LayerNorm
+// is in front of attention and feed-forward or after each, and the activation is ReLU. An embedding narrower than
+// `hidden` has a projection at each end of the model.
 #pragma once
 #include <graft/derive/block.h>
 

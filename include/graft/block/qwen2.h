@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2 (Yang et al. 2024, arXiv 2407.10671): Llama with biases on queries, keys and values.
+// Qwen2 (Yang et al. 2024, arXiv 2407.10671) is Llama with biases on queries, keys and values.
 #pragma once
 #include <graft/block/llama.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between float and bfloat16. The narrowing adds half a unit in the last kept place, plus one when the
-// kept part is odd, which is round-to-nearest-even; a NaN keeps its sign and gets a quiet payload.
+// Conversions between float and bfloat16. Narrowing rounds to nearest even: it adds 0x7fff plus the lowest bit that
+// stays, then truncates. A NaN keeps its sign and becomes quiet.
 #pragma once
 #include <graft/core/dtype.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A size that is known now or named and known later. Users write a number or `dyn`; inside a graph a size is a `dim`:
-// a value when non-negative, else an entry of the graph's table of named and derived sizes (graph/sizes.h).
+// dim: one size of a tensor, either a number or a symbol that gets its number later. Users write a number or `dyn`. In
+// a graph a non-negative `v` is the number; a negative one is an entry of the graph's size table (graph/sizes.h).
 #pragma once
 namespace graft {
 
@@ -8,7 +8,7 @@ inline constexpr int dyn = -1;
 
 struct dim {
   int v = 1;
-  constexpr bool known() const { return v >= 0; }
+  constexpr bool is_static() const { return v >= 0; }
   constexpr int entry() const { return -1 - v; }
   friend constexpr bool operator==(dim, dim) = default;
 };

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types and storage encodings. A *storage* type says how a tensor lies in memory; products accumulate in
-// its *compute* type: float for every narrow storage, double for double.
+// Element types (dtype) and storage types. A *storage* type says how a tensor is stored in memory; products accumulate
+// in its *compute* type: float for every storage type of at most 32 bits, double for double.
 #pragma once
 #include <cstdint>
 
 namespace graft {
 
-// f32 to f16 are numbers that are computed with, i64 are indices; the rest are codes of encodings (core/encoding.h). Of
-// nf4 and fp4 the first of two codes is in the upper half of a byte; ggml stands for blocks with a layout of their own.
+// f32, f64, bf16 and f16 are numbers that kernels compute with, and i64 are indices. All others are quantized values or
+// quantized scales (core/quant_format.h). Two nf4 or fp4 values share a byte, the first one in the upper half. ggml
+// blocks store scales and values in one layout of their own.
 enum class dtype : unsigned char { f32, f64, bf16, f16, i64, nf4, fp4, int8, u8, f8_e4m3, f8_e5m2, f8_e8m0, ggml };
 
-// bfloat16: the upper half of a float. Rounds to nearest even, as the hardware does; NaN stays NaN.
+// bfloat16 is the upper half of a float; core/bf16.h converts it.
 struct bf16 {
   std::uint16_t bits = 0;
 };
-// IEEE half precision: 5 bits of exponent, 10 of fraction.
+// IEEE half precision has 5 exponent bits and 10 fraction bits; core/f16.h converts it.
 struct f16 {
   std::uint16_t bits = 0;
 };
 
-// Encodings of a frozen base weight, decoded on the way into the product. Block is the number of weights that share
-// one scale.
+// Quantized storage types of a frozen base weight. Block is the number of weights that share one scale.
 template <int Block> struct nf4 {};
 struct int8 {};
 
@@ -69,8 +69,8 @@ constexpr const char* name_of(dtype t) {
   }
   return "?";
 }
-// Types that values are computed from and into; the others are encodings or indices.
-constexpr bool computes_in(dtype t) {
+// True for the types that kernels compute with, false for quantized values and indices.
+constexpr bool is_floating(dtype t) {
   return t == dtype::f32 || t == dtype::f64 || t == dtype::bf16 || t == dtype::f16;
 }
 
@@ -88,7 +88,7 @@ constexpr int bits_of(dtype t) {
     case dtype::f8_e8m0: return 8;
     case dtype::nf4:
     case dtype::fp4: return 4;
-    case dtype::ggml: break;  // follows from its blocks
+    case dtype::ggml: break;  // a ggml type states its bytes per block instead
   }
   return 0;
 }

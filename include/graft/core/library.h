@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bodies of functions stand that are no templates and cost much to compile. Header-only, they are inline in every
-// file that includes them. A program that links graft::cpu_compiled (which sets GRAFT_CPU_COMPILED) sees declarations alone;
-// the library's own files define GRAFT_DEFINES_LIBRARY and compile the bodies once for all.
+// GRAFT_LIBRARY and GRAFT_BODIES: whether costly non-template functions are inline or precompiled. Header-only, their
+// bodies are inline in every file that includes them. A program that links graft::cpu_compiled (which defines
+// GRAFT_CPU_COMPILED) sees only declarations; the library's own source files define GRAFT_DEFINES_LIBRARY and compile
+// each body once.
 //     GRAFT_LIBRARY result<json> parse_json(…);
 //     #if GRAFT_BODIES  …  #endif
 #pragma once

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value or an error. Nothing in the library throws, aborts or half-writes on bad input: it returns one of these.
+// result<T>: a value or an error. On bad input the library returns an error; it never throws, aborts or half-writes.
 //     result<tensor> t = file.find("lora_A");
 //     if (!t) return t.failure();          // one sentence: what, where, what was expected
 //     use(*t);
+// Reading the value of a failure (*t, t->) is a mistake of the program: it ends with the message of that failure.
 #pragma once
+#include <graft/core/contract.h>
 #include <graft/core/text.h>
 
 #include <memory>
@@ -17,19 +19,20 @@ struct error {
 };
 
 namespace detail {
-struct sentence_part {
-  const char* words = nullptr;  // null: a letter, or a number
+struct message_part {
+  const char* words = nullptr;  // null: `letter`, or else `number`, is printed
   char letter = '\0';
   long long number = 0;
-  constexpr sentence_part(const char* t) : words(t) {}
-  constexpr sentence_part(const text& t) : words(t.c_str()) {}
-  constexpr sentence_part(long long v) : number(v) {}
-  constexpr sentence_part(int v) : number(v) {}
-  constexpr sentence_part(char c) : letter(c) {}
+  constexpr message_part(const char* t) : words(t) {}
+  constexpr message_part(const text& t) : words(t.c_str()) {}
+  constexpr message_part(long long v) : number(v) {}
+  constexpr message_part(int v) : number(v) {}
+  constexpr message_part(char c) : letter(c) {}
 };
-[[gnu::cold, gnu::noinline]] constexpr error sentence(const sentence_part* parts, int count) {
+[[gnu::cold, gnu::noinline]] constexpr error format_message(const message_part* parts, int count) {
   error e;
-  // Asked, so that a sentence of constants is left to the program: g++ would write out all its bytes wherever one is said.
+  // The call of is_constant_evaluated() keeps g++ from folding this function speculatively, which would store all 1024
+  // bytes of every constant message.
   if (std::is_constant_evaluated() && count == 0) return e;
   for (int i = 0; i < count; ++i) {
     if (parts[i].words != nullptr)
@@ -43,21 +46,21 @@ struct sentence_part {
 }
 }  // namespace detail
 
-// Builds the sentence from its parts: fail("expected ", 4, " bytes"). One function for all sentences, not a
-// template for each.
+// Builds an error from the parts of its sentence: fail("expected ", 4, " bytes"). Parts are converted here and
+// formatted by one function, so that a new combination of types adds no template instance.
 template <class... Parts> [[gnu::always_inline]] constexpr error fail(const Parts&... parts) {
-  const detail::sentence_part all[] = {parts...};
-  return detail::sentence(all, static_cast<int>(sizeof...(Parts)));
+  const detail::message_part all[] = {parts...};
+  return detail::format_message(all, static_cast<int>(sizeof...(Parts)));
 }
 
-// A union of our own: with std::variant a file with one layer compiles 5 % longer at -O2 and 14 % at -O0 (g++ 12).
+// The storage is a union: with std::variant a file with one layer compiles 5 % longer at -O2 and 14 % at -O0 (g++ 12).
 template <class T> class [[nodiscard]] result {
  public:
   constexpr result(T value) : value_(std::move(value)), good_(true) {}
   constexpr result(const error& e) : failure_(e), good_(false) {}
   constexpr result(const result& o) : good_(o.good_) { take(o); }
   constexpr result(result&& o) noexcept : good_(o.good_) { take(std::move(o)); }
-  // An assignment has no value: nvcc would call it one that is discarded. NOLINTBEGIN(misc-unconventional-assign-operator)
+  // Assignment returns void: nvcc warns about a discarded result. NOLINTBEGIN(misc-unconventional-assign-operator)
   constexpr void operator=(const result& o) {
     if (this != &o) drop(), good_ = o.good_, take(o);
   }
@@ -67,14 +70,18 @@ template <class T> class [[nodiscard]] result {
   constexpr ~result() { drop(); }
 
   constexpr explicit operator bool() const { return good_; }
-  constexpr T& operator*() { return value_; }
-  constexpr const T& operator*() const { return value_; }
-  constexpr T* operator->() { return &value_; }
-  constexpr const T* operator->() const { return &value_; }
+  constexpr T& operator*() { return check_value(), value_; }
+  constexpr const T& operator*() const { return check_value(), value_; }
+  constexpr T* operator->() { return check_value(), &value_; }
+  constexpr const T* operator->() const { return check_value(), &value_; }
   constexpr const error& failure() const { return failure_; }
   constexpr const char* message() const { return good_ ? "" : failure_.what.c_str(); }
 
  private:
+  constexpr void check_value() const {
+    if (!good_) [[unlikely]]
+      detail::contract_violation("the value of a failed result was read; its error: ", failure_.what.c_str());
+  }
   template <class From> constexpr void take(From&& o) {
     if (good_)
       std::construct_at(&value_, std::forward<From>(o).value_);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counting without overflow: a number that no long long holds is the largest one. Sizes come from callers and files, and
-// a product of them that wrapped around would pass for a small one.
+// Saturating arithmetic on counts: a product or sum that exceeds long long becomes the largest one. Sizes come from
+// callers and files, and a product that wrapped around would pass every size check.
 #pragma once
 #include <limits>
 
 namespace graft {
 
-inline constexpr long long uncountable = std::numeric_limits<long long>::max();
+inline constexpr long long saturated = std::numeric_limits<long long>::max();
 
-// Of numbers that are not negative; an unknown one, which is, does not count as large.
-constexpr long long times(long long a, long long b) { return b > 0 && a > uncountable / b ? uncountable : a * b; }
-constexpr long long plus(long long a, long long b) { return b > 0 && a > uncountable - b ? uncountable : a + b; }
+// The operands are counts, or `unknown` (-1), which never saturates.
+constexpr long long times(long long a, long long b) { return b > 0 && a > saturated / b ? saturated : a * b; }
+constexpr long long plus(long long a, long long b) { return b > 0 && a > saturated - b ? saturated : a + b; }
 
 }  // namespace graft

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of bounded length that can be written during constant evaluation.
-// One type serves the printer, explain(), run-time errors and the string arguments of static_asserts,
-// so a message reads the same whether the compiler or the program gives it.
+// text: a string of at most 1023 characters that constant evaluation can build. The printer, explain(), run-time errors
+// and static_assert arguments all use it, so that a message reads alike from the compiler and from the program.
 #pragma once
 namespace graft {
 

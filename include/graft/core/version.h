@@ -4,5 +4,5 @@
 #define GRAFT_VERSION_MAJOR 0
 #define GRAFT_VERSION_MINOR 1
 #define GRAFT_VERSION_PATCH 0
-// One number to compare against: major * 10000 + minor * 100 + patch.
+// A single number to compare with: major * 10000 + minor * 100 + patch.
 #define GRAFT_VERSION (GRAFT_VERSION_MAJOR * 10000 + GRAFT_VERSION_MINOR * 100 + GRAFT_VERSION_PATCH)

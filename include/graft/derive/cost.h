@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// cost: what a graph does on given sizes, before it runs. Flops of each stage, and the bytes that must move at
-// data-time when every value between the ends stays on the chip: inputs, weights and cached values read once, outputs
-// written once. Numbers that no long long holds are the largest one.
+// Cost model: what a graph costs on given sizes, before it runs. Flops are counted per stage. Bytes are those of a call
+// whose intermediate values stay on the chip: inputs, weights and precomputed values are read once, outputs are written
+// once. Sums saturate at the largest long long.
 #pragma once
-#include <graft/core/encoding.h>
+#include <graft/core/quant_format.h>
 #include <graft/derive/stage.h>
-#include <graft/derive/walk.h>
+#include <graft/derive/traversal.h>
 
 namespace graft {
 
-struct device {  // what a machine can do; the floor of a cost on it
+struct device {  // peak rates of a machine, for the roofline of a cost
   const char* name;
   double flops_per_second, bytes_per_second;
 };
@@ -17,9 +17,9 @@ struct device {  // what a machine can do; the floor of a cost on it
 struct cost {
   long long load_flops = 0, parameter_flops = 0, flops = 0;  // once per load, per change of parameters, per call
   long long bytes = 0;                                       // per call
-  long long cached_bytes = 0;                                // load- and parameter-time values kept for the calls
-  long long largest_cached = 0;                              // elements of the largest of them
-  constexpr double floor_seconds(device d) const {
+  long long precomputed_bytes = 0;                           // of load- and parameter-stage values that calls read
+  long long largest_precomputed = 0;                         // elements of the largest precomputed value
+  constexpr double roofline_seconds(device d) const {
     const double compute = static_cast<double>(flops) / d.flops_per_second;
     const double move = static_cast<double>(bytes) / d.bytes_per_second;
     return compute > move ? compute : move;
@@ -51,31 +51,31 @@ struct cost {
       if (v.what == op::inverse || v.what == op::orthonormal) return times(2 * size(v.a, 3), n);
       return times(times(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
     case op_class::rowwise: return times(8, n);
-    case op_class::attention: {  // as if the rows were one sequence: each looks at half of the others, or at the cache
+    case op_class::attention: {  // assumes one sequence: a row attends to half of the rows, or to the whole KV cache
       const long long width = size(v.what == op::attention_grad ? v.c : i, 3), rows = size(v.a, 2);
       if (v.what == op::cached_attention) return times(times(4 * rows, size(v.c, 2)), width);
       return times(times((v.what == op::attention ? 2 : 5) * rows, rows), width);
     }
-    case op_class::exchange:
+    case op_class::collective:
     case op_class::opaque: return 0;
   }
   return 0;
 }
 
-// Flops of a call alone.
+// Counts the flops of the data stage, which every call computes.
 [[gnu::cold]] constexpr long long call_flops(const graph& g, const size_values& s) {
   long long flops = 0;
   sequence<bool> data(g.size, false);
   for (id i = 0; i < g.size; ++i) {
     const node& v = g.n[i];
-    data[i] = row(v.what).known == stage::data;
+    data[i] = row(v.what).known_at == stage::call;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
     if (data[i]) flops = plus(flops, flops_of(g, i, s));
   }
   return flops;
 }
-// The cost of a graph whose base weight is stored as `stored`, with activations in `moved`.
-[[gnu::cold]] constexpr cost cost_of(const graph& g, const size_values& s, const encoding& stored, dtype moved) {
+// Counts the cost of a graph whose base weight is stored in format `stored`, with activations of type `moved`.
+[[gnu::cold]] constexpr cost cost_of(const graph& g, const size_values& s, const quant_format& stored, dtype moved) {
   cost c;
   const stages when = schedule(g);
   const node_set live = reachable(g);
@@ -84,53 +84,55 @@ struct cost {
     const long long n = count(g, i, s);
     return plus(times(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
   };
-  // Codes with their scales; what has no two axes is no codes.
+  // A quantized weight is read with its scales. A base tensor without two axes is not quantized.
   auto stored_bytes = [&](id i) {
     const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
-    if (stored.plain()) return bytes(i, stored.codes);
+    if (stored.plain()) return bytes(i, stored.type);
     return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
   auto add = [](long long& to, long long n) { to = plus(to, n); };
-  auto read_at_data_time = [&](id i) {
+  auto count_read = [&](id i) {
     i = unshaped(g, i);
     if (i < 0 || counted[i]) return;
     const node& v = g[i];
     const bool computed = !is_leaf(v.what);
-    if (computed ? when.of[i] == stage::data : row(v.what).from == source::nobody) return;
+    if (computed ? when.of[i] == stage::call : row(v.what).from == source::generated) return;
     counted.add(i);
     if (row(v.what).from == source::integers)
       add(c.bytes, bytes(i, dtype::i64));
     else
       add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
     if (!computed) return;
-    add(c.cached_bytes, bytes(i, moved));
-    if (count(g, i, s) > c.largest_cached) c.largest_cached = count(g, i, s);
+    add(c.precomputed_bytes, bytes(i, moved));
+    if (count(g, i, s) > c.largest_precomputed) c.largest_precomputed = count(g, i, s);
   };
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
     if (!live[i] || is_leaf(v.what)) continue;
     const long long f = flops_of(g, i, s);
-    add(when.of[i] == stage::data ? c.flops : when.of[i] == stage::parameter ? c.parameter_flops : c.load_flops, f);
-    if (when.of[i] != stage::data || v.what == op::reshape) continue;
-    const bool by_row = row(v.what).axes == flow::look_up;  // only the rows that are asked for move, not the table
+    add(when.of[i] == stage::call ? c.flops : when.of[i] == stage::parameter ? c.parameter_flops : c.load_flops, f);
+    if (when.of[i] != stage::call || v.what == op::reshape) continue;
+    const bool by_row = row(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
-    for (int o = by_row ? 1 : 0; o < 3; ++o) read_at_data_time(v.operand(o));
+    for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }
   for (int k = 0; k < g.outs; ++k) add(c.bytes, bytes(g.out[k].at, moved));
   return c;
 }
 
-// What a training step does in one direction: flops, and elements that are read and written, of everything that is computed
-// anew when the parameters have changed. An element counts as eight flops, about what a processor does while it moves one
-// that is not in its nearest cache. `again`: values that are there already from the other direction, and not computed.
-[[gnu::cold]] constexpr double step_work(const graph& g, const size_values& s, const sequence<bool>& again = {}) {
+// Counts the work of a training step in one direction: flops, and elements that are read and written, of every value
+// that is computed anew when the parameters have changed. An element counts as eight flops, about what a processor does
+// while it moves one that is not in its nearest cache. `reused` marks parameter-stage values that the other direction
+// computes.
+[[gnu::cold]] constexpr double training_step_work(const graph& g, const size_values& s,
+                                                  const sequence<bool>& reused = {}) {
   const stages when = schedule(g);
   const node_set live = reachable(g);
   double work = 0;
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    const bool there = !again.empty() && again[i] && when.of[i] == stage::parameter;
-    if (!live[i] || is_leaf(v.what) || v.what == op::reshape || when.of[i] == stage::load || there) continue;
+    const bool is_reused = !reused.empty() && reused[i] && when.of[i] == stage::parameter;
+    if (!live[i] || is_leaf(v.what) || v.what == op::reshape || when.of[i] == stage::load || is_reused) continue;
     double elements = static_cast<double>(count(g, i, s));
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0) elements += static_cast<double>(count(g, v.operand(k), s));
@@ -139,14 +141,14 @@ struct cost {
   return work;
 }
 
-// A weight of so many elements takes longer to be multiplied than a layer takes to be called.
+// Multiplying by a weight of at least this many elements takes longer than the overhead of a call of the layer.
 inline constexpr long long large_weight = 1LL << 19;
 
-// A side branch that costs more than a tenth of the layer is folded into a copy of the weight instead. Of a large weight a
-// twentieth is enough: the small products of a branch take twice as long as their arithmetic says, and a tenth of the time
-// is what an adapter may cost; a small layer takes longer to be called than to be computed. More than a quarter where the
-// copy would be of wider numbers than the weight is stored in, and take longer to be read. A look-up does no arithmetic to
-// save. `elements`: of the weight.
+// Whether an adapter is folded into a copy of the weight: its branch must cost more than a tenth of the layer. For a
+// large weight a twentieth is enough, because an adapter may cost a tenth of the time and the small products of a
+// branch take twice as long as their flops say; the time of a small layer is mostly call overhead. Where the copy has
+// wider numbers than the stored weight (`widens`) and takes longer to read, the branch must cost more than a quarter. A
+// look-up has no flops to save and is never folded. `elements` counts those of the weight.
 constexpr bool worth_folding(long long branch_flops, long long folded_flops, bool widens, long long elements) {
   const double most = widens ? 1.25 : elements < large_weight ? 1.1 : 1.05;
   return folded_flops > 0 && static_cast<double>(branch_flops) > most * static_cast<double>(folded_flops);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// grad: one loop over the forward graph, backwards. Given dy, the graph gains dx and the gradient of every parameter
-// the output depends on; detach and the frozen leaves stop it. The rule of an op is its adjoint, stated with other ops.
+// grad: reverse-mode differentiation of a graph, in one loop over the forward graph from its end. Given dy, the graph
+// gains dx (dgrad) and the gradient of every parameter that the output depends on (wgrad); detach and frozen leaves
+// stop it. The rule of an operation is its adjoint, written with other operations.
 #pragma once
-#include <graft/derive/walk.h>
+#include <graft/derive/traversal.h>
 #include <graft/graph/rules_model.h>
 
 namespace graft {
@@ -17,7 +18,8 @@ struct adjoints {
     const id fitted = make::sum_to(g, value, to);
     d[to] = d[to] < 0 ? fitted : added(d[to], fitted);
   }
-  // What has dropout in it comes last: a product that begins a sum makes on its way what such a term is computed from.
+  // Adds two gradients. A term with dropout comes last, because the launch of the product that begins the sum also
+  // computes what such a term reads (plan/dropout_branch.h).
   constexpr id added(id sum, id more) {
     const node v = g.n[sum];
     if (g.is(more, op::dropout)) return make::add(g, sum, more);
@@ -31,18 +33,18 @@ struct adjoints {
     const id square = make::mul(g, g.constant(-k), make::mul(g, x, x));
     return make::mul(g, g.constant(c), make::unary(g, op::exp, square));
   }
-  // x σ(x):  σ + y (1 - σ)
+  // The derivative of silu, y = x σ(x), is σ + y (1 - σ).
   constexpr id silu_slope(id x, id y) {
     const id s = make::unary(g, op::sigmoid, x), rest = make::sub(g, g.constant(1), s);
     return make::add(g, s, make::mul(g, y, rest));
   }
-  // x Φ(x):  Φ(x) + x φ(x), the normal distribution
+  // The derivative of gelu, x Φ(x), is Φ(x) + x φ(x), where Φ is the normal distribution and φ its density.
   constexpr id gelu_slope(id x) {
     const id inner = make::unary(g, op::erf, make::mul(g, g.constant(0.70710678118654752440), x));
     const id cumulative = make::add(g, g.constant(0.5), make::mul(g, g.constant(0.5), inner));
     return make::add(g, cumulative, make::mul(g, x, bell(x, 0.5, 0.39894228040143267794)));
   }
-  // x (1 + tanh u) / 2 with u = c (x + k x³):  (1 + tanh u) / 2 + x (1 - tanh² u) u' / 2
+  // The derivative of x (1 + tanh u) / 2 with u = c (x + k x³) is (1 + tanh u) / 2 + x (1 - tanh² u) u' / 2.
   constexpr id gelu_tanh_slope(id x) {
     const double c = 0.79788456080286535588, k = 0.044715;
     const id square = make::mul(g, x, x);
@@ -66,8 +68,8 @@ struct adjoints {
     if (wanted[v.a]) push(v.a, v.ta ? product(v.b, t, v.tb, true, p) : product(t, v.b, false, !v.tb, p));
     if (wanted[v.b]) push(v.b, v.tb ? product(t, v.a, true, v.ta, q) : product(v.a, t, !v.ta, false, q));
   }
-  // dQ of a = Q R:  da = (dQ + Q S) R⁻ᵀ, S the symmetric matrix that has the lower triangle of −dQᵀ Q (Walter and Lehmann
-  // 2010, Algorithmic differentiation of linear algebra functions)
+  // For a = Q R the gradient is da = (dQ + Q S) R⁻ᵀ, where S is the symmetric matrix with the lower triangle of −dQᵀ Q
+  // (Walter and Lehmann 2010, Algorithmic differentiation of linear algebra functions).
   constexpr void orthonormal(id q, const node& v, id t) {
     const dim n = v.d[3];
     const id m = make::negate(g, make::matmul(g, t, q, true, false));
@@ -77,8 +79,8 @@ struct adjoints {
     const id back = make::inverse(g, make::matmul(g, q, v.a, true, false));
     push(v.a, make::matmul(g, make::add(g, t, make::matmul(g, q, sym)), back, false, true));
   }
-  // Of y = x R: dx = dy Rᵀ, dR = xᵀ dy. Of a single orthogonal R that is xᵀ dx R: dy then need not be in memory, where a
-  // product that makes it turns it on its way out.
+  // For y = x R the gradients are dx = dy Rᵀ and dR = xᵀ dy. For a single orthogonal R dR is also xᵀ dx R: then dy need
+  // not be in memory where the GEMM that computes it applies the rotation in its epilogue.
   constexpr void rotated(const node& v, id t) {
     const id dx = wanted[v.a] ? make::rotate(g, t, v.b, !v.tb) : none_id;
     const bool from_dx = dx >= 0 && g.n[v.b].orthogonal && g.n[v.b].d[0] == dim{1};
@@ -121,7 +123,7 @@ struct adjoints {
       case op::number:
       case op::eye:
       case op::zero:
-      case op::kept:
+      case op::saved:
       case op::detach:
       case op::step: return;
       case op::add: push(v.a, t), push(v.b, t); return;
@@ -210,8 +212,8 @@ struct adjoints {
   }
 };
 
-// The forward graph `f` with output "y" becomes the backward graph: input "dy", and a gradient for every input and every
-// parameter, by path and name.
+// Turns the forward graph `f` with output "y" into the backward graph, which has the input "dy" and one output per
+// input and parameter of `f`: its gradient, by path and name.
 [[gnu::cold]] constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");
@@ -228,7 +230,7 @@ struct adjoints {
   for (id i = 0; i < before; ++i) {
     const node v = f.n[i];
     if (v.what != op::param && v.what != op::input) continue;
-    g.give(a.d[i] >= 0 ? a.d[i] : g.zero_like(i), v.name, v.path, v.what == op::input);
+    g.add_output(a.d[i] >= 0 ? a.d[i] : g.zero_like(i), v.name, v.path, v.what == op::input);
   }
   return g;
 }

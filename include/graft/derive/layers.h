@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer types: a base layer, its element type and its adapter, by name. Sizes are numbers or `dyn`.
+// Layer types: a base layer with its sizes, element type and adapter, as users name them. Sizes are numbers or `dyn`.
 //     struct q_proj : linear<4096, 4096, bf16, lora<16>> {};
 #pragma once
 #include <graft/adapter/none.h>
@@ -55,7 +55,7 @@ template <int N, class Element = float, class Adapter = none> struct rms_norm {
 template <class Layer> using derived_of = derived<typename Layer::kind, typename Layer::adapter, Layer::has_bias>;
 template <class Layer> using base_of = derived<typename Layer::kind, none, Layer::has_bias>;
 
-// The sizes that the type itself fixes, for any of its graphs.
+// Gives the sizes of one of the type's graphs that the type fixes, sizes of the adapter that follow from them included.
 template <class Layer> constexpr size_values static_sizes(const graph& g) {
   size_values s;
   long long out = unknown, in = unknown;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// merge evaluates W'. unmerge solves W' = f(W) for W: it walks from the root to the occurrence of W that carries the
-// whole matrix and undoes each step. Where a step's other operand depends on W too (DoRA's norm), its value at the time
-// of the merge is needed: such values are outputs "kept" of the merge and inputs of the unmerge, one small tensor each.
+// merge evaluates W', unmerge solves W' = f(W) for W: it walks from the root to the occurrence of W that carries the
+// whole matrix and inverts each step. Where the other operand of a step depends on W too (DoRA's norm), its value at
+// the time of the merge is needed: such small tensors are outputs "saved" of merge and inputs of unmerge.
 #pragma once
 #include <graft/derive/simplify.h>
 
@@ -10,7 +10,8 @@ namespace graft {
 struct unmerging {
   builder g;
   bool possible = true;
-  sequence<id> kept_from;  // where the values that it needs are in the merge graph; leaf `kept` number i reads the i-th
+  // Nodes of the merge graph whose values the unmerge graph needs: its leaf "saved" number i reads the i-th.
+  sequence<id> saved_from;
 };
 
 [[gnu::cold]] constexpr unmerging unmerge(const builder& merge, const char* base, const char* out) {
@@ -28,9 +29,9 @@ struct unmerging {
   id rhs = g.leaf(op::input, "merged", 0, merge.n[w].rank, shape.d[0], shape.d[1], shape.d[2], shape.d[3]);
   auto other = [&](id i) {
     if (!has_w[i]) return i;
-    node v = g.shaped(op::kept, i, none_id);
-    v.name = "kept", v.k[0] = {u.kept_from.size()};
-    u.kept_from.push(i);
+    node v = g.shaped(op::saved, i, none_id);
+    v.name = "saved", v.k[0] = {u.saved_from.size()};
+    u.saved_from.push(i);
     return g.emit(v);
   };
   while (at != w && u.possible) {
@@ -63,7 +64,7 @@ struct unmerging {
     at = next;
   }
   g.out.clear();
-  g.give(rhs, base);
+  g.add_output(rhs, base);
   u.g = canonical(u.g);
   return u;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// shard: a graph becomes the graph of one of several ranks that share some of its sizes. Every value is whole, or a part of
-// an axis, or a summand; how an operation passes that on is in the op table (axes, linearity, in_parts). A base tensor is
-// there as this rank's part, everything else of an adapter is whole, being small, and a rank takes its part of it. Where an
-// operation needs all of a value, parts are put in their places among zeros and summed over the ranks; a summand travels
-// on through whatever is linear in it, and is summed as late as possible. Works for any graph: forward, backward, a block.
+// Tensor-parallel sharding: shard() turns a graph into the graph of one of several ranks that divide some of its sizes.
+// Every value is replicated, a shard of an axis, or a partial sum; how an operation passes that on is in the op table
+// (axes, sums, split). A base tensor is stored as this rank's shard. The other tensors of an adapter are small and
+// replicated, and a rank slices them. Where an operation needs all of a value, shards are padded with zeros and
+// all-reduced; a partial sum passes through operations that are linear in it and is all-reduced as late as possible. It
+// works for any graph: forward, backward, a block.
 #pragma once
-#include <graft/derive/shard_blocks.h>
 #include <graft/derive/shard_loss.h>
+#include <graft/derive/sharded_graph.h>
 
 #include <initializer_list>
 
@@ -14,117 +15,214 @@ namespace graft {
 
 struct sharded {
   builder g;
-  text why{};  // it cannot be shared so; empty: it can
+  text why{};  // the reason why the graph cannot be divided like this; empty: it can
 };
 
 namespace detail {
 
-struct sharder : rank_graph {
-  using rank_graph::rank_graph;
+// Operations on a shard that is not one range of an axis: reshapes, concatenated shards such as queries, keys and
+// values, heads, blocks of a rotation, rows of a table. Each function emits node i on a shard of its operand and
+// returns true, or returns false, and the operand is replicated first.
+
+// A reshape has its shard along the axis whose ranges begin where those of the operand do.
+constexpr bool reshape_shard(sharded_graph& r, id i) {
+  const id x = r.from[i].a;
+  const placement p = r.where[x];
+  long long outside = p.before;
+  for (int k = 0; k < p.axis; ++k) outside *= r.size(x, k);
+  long long outer = 1;
+  for (int k = 0; k < 4; outer *= r.size(i, k++)) {
+    if (outer <= 0 || outside % outer != 0 || !r.divides(i, k, outside / outer)) continue;
+    return r.emit_on_placement(i, 0, p, {placement::kind::shard, k, outside / outer});
+  }
+  return false;
+}
+// Shards that are concatenated along their divided axis stay concatenated shards.
+constexpr bool concat_shards(sharded_graph& r, id i) {
+  const int axis = r.from[i].k[0].v;
+  node v = r.copied(i);
+  for (int k = 0; k < 2; ++k) {
+    const id x = r.from[i].operand(k);
+    const bool fits = r.where[x].what == placement::kind::concatenated_shards ||
+                      (split_of(r.from, r.split_sizes, r.from[x].d[axis]) == size_split::part && r.divides(x, axis, 1));
+    if (!fits) return false;
+  }
+  for (int k = 0; k < 2; ++k) {
+    const id x = r.from[i].operand(k);
+    r.set_operand(v, k, r.where[x].what == placement::kind::concatenated_shards ? r.at[x] : r.to_shard(x, axis, 1));
+  }
+  r.emit(i, {placement::kind::concatenated_shards, axis}, v);
+  return true;
+}
+constexpr bool slice_shards(sharded_graph& r, id i) {
+  const node& v = r.from[i];
+  const placement p = r.where[v.a];
+  if (v.what != op::slice || v.k[0].v != p.axis || split_of(r.from, r.split_sizes, v.d[p.axis]) != size_split::part)
+    return false;
+  if (!(v.k[1] == dim{0}) && split_of(r.from, r.split_sizes, v.k[1]) != size_split::part) return false;
+  node made = r.copied(i);
+  made.a = r.at[v.a], made.k[1] = made.k[1] == dim{0} ? dim{0} : r.shard_of(made.k[1]);
+  const dim d = v.d[p.axis];  // a sum of sizes means that several shards remain
+  const bool several = !d.is_static() && r.from.sizes.e[d.entry()].what == size_entry::kind::sum;
+  r.emit(i, {several ? placement::kind::concatenated_shards : placement::kind::shard, p.axis}, made);
+  return true;
+}
+constexpr bool shard_by_heads(sharded_graph& r, id i) {
+  const node& v = r.from[i];
+  const dim queries = v.what == op::attention_grad ? r.from[v.c].d[3] : v.d[3];
+  if (r.where[v.a].what != placement::kind::concatenated_shards ||
+      split_of(r.from, r.split_sizes, queries) != size_split::part)
+    return false;
+  if (r.from.sizes.value(queries, r.s) % (r.ranks * r.from.sizes.value(v.k[0], r.s)) != 0) return false;
+  node made = r.copied(i);
+  made.a = r.at[v.a], made.b = r.to_replicated(v.b);
+  if (r.from[v.b].d[2] == dim{5})  // attention dropout draws by head number: this passes the rank's first head
+    made.k[1] = r.g.times(r.g.over(r.shard_of(r.tables.size(queries)), made.k[0]), r.rank);
+  if (v.c >= 0) made.c = v.what == op::attention_grad ? r.to_shard(v.c, 3, 1) : r.at[v.c];
+  r.emit(i, {v.what == op::attention_grad ? placement::kind::concatenated_shards : placement::kind::shard, 3}, made);
+  return true;
+}
+// Operations on blocks of the last axis: rotations, RoPE on heads, folds of a period. A shard must be whole blocks.
+constexpr bool shard_in_blocks(sharded_graph& r, id i, int k) {
+  const node& v = r.from[i];
+  const placement p = r.where[v.operand(k)];
+  const id blocks = v.what == op::rotate ? v.b : v.what == op::rotate_grad ? v.c : none_id;
+  if (v.operand(k) == blocks || p.before != 1 || (v.what == op::rope && k != 0)) return false;
+  const long long width = blocks >= 0 ? r.size(blocks, 3) : v.what == op::rope ? r.size(v.b, 3) : r.size(i, 3);
+  if (r.size(v.operand(k), 3) / r.ranks % width != 0 || (blocks >= 0 && r.size(blocks, 0) != 1)) return false;
+  node made = r.copied(i);
+  made.a = r.to_shard(v.a, 3, 1);
+  if (v.b >= 0)
+    made.b = v.what == op::rotate ? r.to_shard(v.b, 1, 1)
+             : v.what == op::rope ? r.to_replicated(v.b)
+                                  : r.to_shard(v.b, 3, 1);
+  if (v.c >= 0) made.c = r.to_shard(v.c, 1, 1);
+  if (row(v.what).split == axis_split::summands || (v.what == op::rotate_grad && r.size(v.c, 1) == 1))
+    return r.emit(i, {placement::kind::partial}, made), true;
+  r.emit(i, {placement::kind::shard, v.what == op::rotate_grad ? 1 : 3}, made);
+  return true;
+}
+constexpr bool shard_gather(sharded_graph& r, id i) {
+  const node& v = r.from[i];
+  const placement p = r.where[v.a];
+  if (r.replicable[v.a] || p.before != 1) return false;
+  node made = r.copied(i);
+  made.a = r.at[v.a], made.b = r.to_replicated(v.b);
+  if (p.axis != (v.ta ? 3 : 2)) return r.emit(i, {placement::kind::shard, 3}, made), true;
+  made.sum = true, made.k[0] = r.g.times(r.g.n[r.at[v.a]].d[p.axis], r.rank);
+  r.emit(i, {placement::kind::partial}, made);
+  return true;
+}
+
+struct sharder : sharded_graph {
+  using sharded_graph::sharded_graph;
 
   constexpr void leaf(id i) {
     const node& v = from[i];
-    const bool brought = v.what == op::base || v.what == op::input || v.what == op::state;
+    const bool bound_per_rank = v.what == op::base || v.what == op::input || v.what == op::state;
     int axis = -1, several = 0;
     for (int k = 0; k < 4; ++k)
-      if (share_of(from, among, v.d[k]) != share::all) axis = k, ++several;
-    const bool shared = several == 1 && share_of(from, among, v.d[axis]) == share::part && divides(i, axis, 1) &&
-                        is_named(v.what) && row(v.what).from != source::integers;
-    free[i] = !(brought && shared);
-    if (brought && shared) {
-      emit(i, {kind::part, axis}, copied(i));
+      if (split_of(from, split_sizes, v.d[k]) != size_split::all) axis = k, ++several;
+    const bool shared = several == 1 && split_of(from, split_sizes, v.d[axis]) == size_split::part &&
+                        divides(i, axis, 1) && is_named(v.what) && row(v.what).from != source::integers;
+    replicable[i] = !(bound_per_rank && shared);
+    if (bound_per_rank && shared) {
+      emit(i, {kind::shard, axis}, copied(i));
       return;
     }
     emit(i, {}, copied(i));
     if (!shared) return;
-    whole_at[i] = at[i];
-    at[i] = to_part(i, axis, 1), where[i] = {kind::part, axis};
+    replicated_at[i] = at[i];
+    at[i] = to_shard(i, axis, 1), where[i] = {kind::shard, axis};
   }
-  constexpr bool passes(id i, int k) {  // the part that operand k is, to a part or a summand
+  // Emits node i on the shard that operand k is, giving a shard or a partial sum; false: the operand is needed whole.
+  constexpr bool passes(id i, int k) {
     const node& v = from[i];
     const op_row& of = row(v.what);
     const placement p = where[v.operand(k)];
-    if (of.kind == op_class::attention) return p.what == kind::side_by_side && part_by_heads(*this, i);
-    if (p.what == kind::side_by_side) return part_cut_out(*this, i);
-    if (of.axes == flow::regroup) return regrouped_part(*this, i);
-    if (of.axes == flow::along && of.arity == 2 && v.k[0].v == p.axis) return parts_beside(*this, i);
-    if (of.axes == flow::look_up) return k == 0 && part_looked_up(*this, i);
-    if (of.axes == flow::add_places) return false;  // the places are those of all numbers
+    if (of.kind == op_class::attention) return p.what == kind::concatenated_shards && shard_by_heads(*this, i);
+    if (p.what == kind::concatenated_shards) return slice_shards(*this, i);
+    if (of.axes == flow::regroup) return reshape_shard(*this, i);
+    if (of.axes == flow::along && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
+    if (of.axes == flow::look_up) return k == 0 && shard_gather(*this, i);
+    if (of.axes == flow::scatter_values) return false;  // its index refers to the whole matrix
     if (of.axes == flow::labelled)
-      return k == 0 && (of.cut == in_parts::summands ? shared_loss(*this, i) : shared_loss_grad(*this, i));
-    const bool adds = of.cut == in_parts::sums && p.axis == 3;
-    if (of.cut != in_parts::no && p.axis == 3 && !adds) return part_in_blocks(*this, i, k);
-    const int after = adds ? is_summed : axis_after(from, v, k, p.axis);
-    if (after == mixes) return false;
-    return take(i, k, p, after == is_summed ? placement{kind::summand} : placement{kind::part, after, p.before});
+      return k == 0 && (of.split == axis_split::summands ? sharded_loss(*this, i) : sharded_loss_grad(*this, i));
+    const bool adds = of.split == axis_split::sums && p.axis == 3;
+    if (of.split != axis_split::no && p.axis == 3 && !adds) return shard_in_blocks(*this, i, k);
+    const int after = adds ? summed_axis : axis_after(from, v, k, p.axis);
+    if (after == mixed_axis) return false;
+    return emit_on_placement(i, k, p,
+                             after == summed_axis ? placement{kind::partial} : placement{kind::shard, after, p.before});
   }
-  // Summands that travel on, in the operands that the operation is linear in.
-  constexpr bool stays_summand(id i) {
+  // Emits node i on partial sums where the operation is linear in them, so that the all-reduce happens later.
+  constexpr bool emit_partial(id i) {
     const node& v = from[i];
     const linearity sums = row(v.what).sums;
     int summands = 0, wholes = 0;
     for (int k = 0; k < 3; ++k) {
       const id o = v.operand(k);
       if (o < 0) continue;
-      summands += where[o].what == kind::summand ? 1 : 0, wholes += where[o].what == kind::whole ? 1 : 0;
-      if (where[o].what == kind::part || where[o].what == kind::side_by_side) return false;
+      summands += where[o].what == kind::partial ? 1 : 0, wholes += where[o].what == kind::replicated ? 1 : 0;
+      if (where[o].what == kind::shard || where[o].what == kind::concatenated_shards) return false;
     }
     if (summands == 0 || sums == linearity::no) return false;
     if (sums == linearity::in_all && wholes > 0) return false;
     if (sums != linearity::in_all && summands > 1) return false;
-    if (sums == linearity::in_first && where[v.a].what != kind::summand) return false;
+    if (sums == linearity::in_first && where[v.a].what != kind::partial) return false;
     node made = copied(i);
     for (int k = 0; k < 3; ++k)
-      if (const id o = v.operand(k); o >= 0) give(made, k, at[o]);
-    emit(i, {kind::summand}, made);
+      if (const id o = v.operand(k); o >= 0) set_operand(made, k, at[o]);
+    emit(i, {kind::partial}, made);
     return true;
   }
   constexpr void visit(id i) {
     const node& v = from[i];
     if (is_leaf(v.what)) return leaf(i);
-    free[i] = true;
+    replicable[i] = true;
     for (int k = 0; k < 3; ++k)
-      if (const id o = v.operand(k); o >= 0) free[i] = free[i] && free[o];
-    if (stays_summand(i)) return;
-    for (const bool costly : {true, false})  // what can be had whole for nothing follows the others
+      if (const id o = v.operand(k); o >= 0) replicable[i] = replicable[i] && replicable[o];
+    if (emit_partial(i)) return;
+    for (const bool costly : {true, false})  // operands that only an all-reduce makes whole decide first
       for (int k = 0; k < 3; ++k)
-        if (const id o = v.operand(k); o >= 0 && free[o] != costly)
-          if ((where[o].what == kind::part || where[o].what == kind::side_by_side) && passes(i, k)) return;
-    all_whole(i);
+        if (const id o = v.operand(k); o >= 0 && replicable[o] != costly)
+          if ((where[o].what == kind::shard || where[o].what == kind::concatenated_shards) && passes(i, k)) return;
+    replicate_all(i);
   }
-  // Results that callers see: parts where their sizes are shared and nobody asks for all of it; gradients of parameters
-  // are whole, as the parameters are.
+  // Outputs are shards where their sizes are divided, unless `whole` is set. Gradients of parameters are replicated, as
+  // the parameters are.
   constexpr void outputs(bool whole) {
     for (int k = 0; k < from.outs; ++k) {
       const output& o = from.out[k];
       const bool gradient = !o.of_input && !same_text(o.name, "y");
       int axis = -1;
       for (int d = 0; d < 4; ++d)
-        if (share_of(from, among, from[o.at].d[d]) == share::part) axis = d;
+        if (split_of(from, split_sizes, from[o.at].d[d]) == size_split::part) axis = d;
       const bool part = !whole && !gradient && axis >= 0 && divides(o.at, axis, 1);
-      g.give(part ? to_part(o.at, axis, 1) : to_whole(o.at), o.name, tables.path(o.path), o.of_input);
+      g.add_output(part ? to_shard(o.at, axis, 1) : to_replicated(o.at), o.name, tables.path(o.path), o.of_input);
     }
   }
 };
 
 }  // namespace detail
 
-// `s`: the sizes of the whole, as far as they are known; rows of a call need not be. `whole`: every rank has all results.
-[[gnu::cold]] constexpr sharded shard(const graph& from, const shared_sizes& among, size_values s, long long ranks,
-                                      bool whole = false) {
-  from.sizes.set_tokens(s, 10007);  // a prime: no axis is mistaken for the rows
+// `s` holds the sizes of the whole graph as far as they are known; the rows of a call need not be. With `whole` every
+// rank has all of every output.
+[[gnu::cold]] constexpr sharded shard(const graph& from, const sharded_sizes& split_sizes, size_values s,
+                                      long long ranks, bool whole = false) {
+  from.sizes.set_tokens(s, 10007);  // a prime, so that no other size is mistaken for the number of rows
   sharded made;
   for (int k = 0; k < from.sizes.count; ++k) {
     const size_entry& e = from.sizes.e[k];
-    if (e.index < 0 || !among.has(from, e) || s.v[e.index] == unknown || s.v[e.index] % ranks == 0) continue;
+    if (e.index < 0 || !split_sizes.has(from, e) || s.v[e.index] == unknown || s.v[e.index] % ranks == 0) continue;
     made.why << e.name << " = " << s.v[e.index] << " cannot be divided among " << ranks
              << " ranks; use a number of ranks that divides it";
     return made;
   }
-  detail::sharder of(from, among, s, ranks);
+  detail::sharder of(from, split_sizes, s, ranks);
   for (id i = 0; i < from.size; ++i) of.visit(i);
   of.outputs(whole);
-  of.g.need.clear();  // those of the whole are checked where the whole is; parts were only made where they fit
+  of.g.need.clear();  // requirements are checked on the whole graph; shards exist only where sizes can be divided
   of.g.bad = from.bad, of.g.bad.at = none_id;
   made.g = canonical(of.g);
   return made;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// simplify: rebuilds the nodes that the outputs need, applying what makes them cheaper without changing the value:
-//     s (x Bᵀ) = (s x) Bᵀ = x (s B)ᵀ       a parameter-time scalar moves onto the parameter-time operand,
+// simplify: rebuilds the nodes that the outputs need, with rules that make them cheaper without changing their value:
+//     s (x Bᵀ) = (s x) Bᵀ = x (s B)ᵀ       a parameter-stage scalar moves onto the parameter-stage operand,
 //     (s x)ᵀ y = s (xᵀ y)                  or out of the product
-//     ||W + s B A||²_row = ||W||²_row + 2 s <W Aᵀ, B>_row + s² <B (A Aᵀ), B>_row       DoRA's norm without V
-//     x P + x Q = x (P + Q)                one product instead of two where both matrices are known before the data,
-//                                          or smaller than the products
-// so that the largest part, ||W||², is computed once per load and the rest from rank-r products.
+//     ||W + s B A||²_row = ||W||²_row + 2 s <W Aᵀ, B>_row + s² <B (A Aᵀ), B>_row       DoRA's norm, W + s B A not built
+//     x P + x Q = x (P + Q)                one product instead of two, where both matrices do not depend on the data,
+//                                          or are smaller than the products
+// The largest term of that norm, ||W||², is then computed once per load, and the rest from rank-r products.
 #pragma once
-#include <graft/derive/walk.h>
+#include <graft/derive/traversal.h>
 #include <graft/graph/canonical.h>
 #include <graft/graph/rules_algebra.h>
 
 namespace graft {
 
-// (a + b)' = a' + b',  (s a)' = s a',  (A B)' = B' A':  one step of moving a transposition inwards.
+// Moves a transposition one step inwards:  (a + b)' = a' + b',  (s a)' = s a',  (A B)' = B' A'.
 constexpr id pushed_transpose(builder& g, id i) {
   if (!g.is(i, op::transpose)) return i;
   const node v = g.n[g.n[i].a];
@@ -25,7 +25,8 @@ constexpr id pushed_transpose(builder& g, id i) {
   return i;
 }
 
-// <p, q> row by row, expanded bilinearly; a product B A is moved to the side where its inner size is smaller.
+// Expands the inner products <p, q> of rows bilinearly. The factor A of a product B A multiplies the other operand
+// where B is smaller than B A.
 [[gnu::cold]] constexpr id row_inner(builder& g, id p, id q, int budget = 12) {
   p = pushed_transpose(g, p);
   q = pushed_transpose(g, q);
@@ -67,31 +68,31 @@ constexpr id pushed_transpose(builder& g, id i) {
   return make::row_dot(g, p, q);
 }
 
-// Are the matrices of x P and x Q to be added instead of the products?
-[[gnu::cold]] constexpr bool adds_before(const builder& g, id first, const node& v, const sequence<bool>& data) {
+// Whether x P and x Q are better added as x (P + Q).
+[[gnu::cold]] constexpr bool can_add_matrices(const builder& g, id first, const node& v, const sequence<bool>& data) {
   const node& u = g.n[first];
   if (u.what != op::matmul || u.a != v.a || u.ta != v.ta || u.sum || v.sum) return false;
   const bool known = data[u.a] && !data[u.b] && !data[v.b] && u.tb == v.tb && same_shape(g.n[u.b], g.n[v.b]);
   return known || (data[u.b] && data[v.b] && nominal_count(g, u.b) < nominal_count(g, first));
 }
-// u + x Q where u has a term x P.
-constexpr id add_product(builder& g, op how, id sum, const node& product, const sequence<bool>& data) {
+// Adds the product x Q to `sum`, or subtracts it, within a term x P of `sum`; none_id where there is no such term.
+constexpr id add_product(builder& g, op sum_op, id sum, const node& product, const sequence<bool>& data) {
   const node u = g.n[sum];
-  if (adds_before(g, sum, product, data)) {
+  if (can_add_matrices(g, sum, product, data)) {
     const bool same = u.tb == product.tb;
     auto as_read = [&](const node& m) { return m.tb && !same ? make::transpose(g, m.b) : m.b; };
     const id left = as_read(u), right = as_read(product);
-    const id both = make::pointwise(g, how, left, right, product.line);
+    const id both = make::pointwise(g, sum_op, left, right, product.line);
     return make::matmul(g, u.a, both, u.ta, same && u.tb, product.line);
   }
   if (u.what != op::add) return none_id;
-  if (const id right = add_product(g, how, u.b, product, data); right >= 0) return make::add(g, u.a, right, u.line);
-  if (const id left = add_product(g, how, u.a, product, data); left >= 0) return make::add(g, left, u.b, u.line);
+  if (const id right = add_product(g, sum_op, u.b, product, data); right >= 0) return make::add(g, u.a, right, u.line);
+  if (const id left = add_product(g, sum_op, u.a, product, data); left >= 0) return make::add(g, left, u.b, u.line);
   return none_id;
 }
 
-// A product whose operand k is s · rest, with rest from the data and the number s known before.
-[[gnu::cold]] constexpr id without_scalar(builder& g, const node& v, int k, const sequence<bool>& data) {
+// Moves the scalar s out of a product's operand k = s · rest, where rest depends on the data and s does not.
+[[gnu::cold]] constexpr id move_scalar(builder& g, const node& v, int k, const sequence<bool>& data) {
   const id scaled = v.operand(k), other = v.operand(1 - k);
   if (!g.is(scaled, op::mul) || !data[scaled]) return none_id;
   const node m = g.n[scaled];
@@ -103,7 +104,7 @@ constexpr id add_product(builder& g, op how, id sum, const node& product, const 
   return takes_it ? product : make::mul(g, product, s);
 }
 
-// The rule of simplify for one node whose operands are already in g. `data`: which nodes of g depend on the call's data.
+// The rule of simplify() for one node whose operands are already in g. `data` marks nodes that depend on a call's data.
 [[gnu::cold]] constexpr id rebuild(builder& g, const node& v, const sequence<bool>& data) {
   switch (v.what) {
     case op::row_dot:
@@ -128,24 +129,24 @@ constexpr id add_product(builder& g, op how, id sum, const node& product, const 
     }
     case op::matmul:
       for (int k = 0; k < 2; ++k)
-        if (const id simpler = without_scalar(g, v, k, data); simpler >= 0) return simpler;
+        if (const id simpler = move_scalar(g, v, k, data); simpler >= 0) return simpler;
       break;
     default: break;
   }
   return g.emit(v);
 }
 
-// Copies the nodes that the outputs need into a new graph, each through `rule`. What is kept or looked at afterwards is put
-// into canonical order; a step between two others need not be.
+// Copies the nodes that the outputs need into a new graph, each through `rule`. The result is not in canonical order,
+// which an intermediate graph does not need.
 template <class Rule> [[gnu::cold]] constexpr builder rewrite(const builder& from, Rule rule) {
   builder g;
   g.size_list = from.size_list, g.path_list = from.path_list, g.names = from.names;
   g.bad = from.bad;
   const node_set live = reachable(from);
-  sequence<id> place(from.n.size(), none_id);
+  sequence<id> moved_to(from.n.size(), none_id);
   sequence<bool> data;
   g.reserve(from.n.size()), data.reserve(from.n.size());
-  id* const to = place.data();
+  id* const to = moved_to.data();
   const node* const nodes = from.n.data();
   for (id i = 0, end = from.n.size(); i < end; ++i) {
     if (!live.in[i]) continue;
@@ -158,11 +159,11 @@ template <class Rule> [[gnu::cold]] constexpr builder rewrite(const builder& fro
     const node* const made = g.n.data();
     for (id k = data.size(), size = g.n.size(); k < size; ++k) {
       const node& m = made[k];
-      data.push((m.a < 0 && row(m.what).known == stage::data) || (m.a >= 0 && data[m.a]) || (m.b >= 0 && data[m.b]) ||
-                (m.c >= 0 && data[m.c]));
+      data.push((m.a < 0 && row(m.what).known_at == stage::call) || (m.a >= 0 && data[m.a]) ||
+                (m.b >= 0 && data[m.b]) || (m.c >= 0 && data[m.c]));
     }
   }
-  for (const output& o : from.out) g.give(to[o.at], o.name, o.path, o.of_input);
+  for (const output& o : from.out) g.add_output(to[o.at], o.name, o.path, o.of_input);
   for (requirement r : from.need) {
     r.at = r.at >= 0 ? to[r.at] : none_id;
     g.need.push(r);
@@ -173,13 +174,13 @@ template <class Rule> [[gnu::cold]] constexpr builder rewrite(const builder& fro
 
 constexpr builder simplify(const builder& from) { return canonical(rewrite(from, rebuild)); }
 
-// Norms alone: what else the parameters could be multiplied out to stays with the rows.
+// Simplifies norms only. Other products of parameters are not multiplied out: their factors multiply the rows.
 [[gnu::cold]] constexpr id rebuild_norm(builder& g, const node& v, const sequence<bool>& data) {
   return v.what == op::row_dot ? rebuild(g, v, data) : g.emit(v);
 }
 constexpr builder simplify_norms(const builder& from) { return canonical(rewrite(from, rebuild_norm)); }
 
-// Once the gradient is taken, or where none will be, only values count:  const(a) = a,  a - a = 0,  a + (b - a) = b.
+// For graphs that are not differentiated any further only values count:  detach(a) = a,  a - a = 0,  a + (b - a) = b.
 constexpr id value_rule(builder& g, const node& v, const sequence<bool>&) {
   switch (v.what) {
     case op::detach: return v.a;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds a graph node by node: equal nodes are made once (hash-consing), every op states its shape rule, and the rules
-// that hold for any operands (x + 0, I x, (Aᵀ)ᵀ) are applied on the way in. What it makes does not depend on the order in
-// which a compiler evaluates the operands of an expression once it is put into canonical order (graph/canonical.h).
+// builder: creates a graph node by node. Equal nodes are created once (hash-consing), every op checks its shape rule,
+// and identities that hold for any operands (x + 0, I x, (Aᵀ)ᵀ) are applied at once. In canonical order
+// (graph/canonical.h) the graph does not depend on the order in which a compiler evaluates operands.
 #pragma once
 #include <graft/core/sequence.h>
 #include <graft/graph/graph.h>
@@ -15,13 +15,14 @@ struct builder {
   sequence<requirement> need;
   sequence<output> out;
   failure bad{};
-  int names = 0;  // of sizes
+  int names = 0;  // named sizes so far
   static constexpr int buckets = 64;
-  sequence<int> first{buckets};  // of the nodes with one hash, plus 1
-  sequence<int> next;            // the node before with the same hash, plus 1
+  sequence<int> first{buckets};  // head of each hash chain: node + 1, or 0
+  sequence<int> next;            // by node: the next node of its chain + 1, or 0
 
   [[gnu::cold, gnu::noinline]] constexpr builder() { path_list.push({}); }
-  [[gnu::cold, gnu::noinline]] constexpr builder(const builder&) = default;  // compiled once, as what ends one is
+  // Copies, moves and destruction are out of line, because every pass contains some of them.
+  [[gnu::cold, gnu::noinline]] constexpr builder(const builder&) = default;
   [[gnu::cold, gnu::noinline]] constexpr builder(builder&&) = default;
   [[gnu::cold, gnu::noinline]] constexpr builder& operator=(const builder&) = default;
   [[gnu::cold, gnu::noinline]] constexpr builder& operator=(builder&&) = default;
@@ -81,36 +82,38 @@ struct builder {
     size_entry t;
     t.name = name, t.path = path, t.nominal = nominal, t.tokens = tokens;
     const dim d = entry(t);
-    if (d.known()) return d;
-    // Of several places in a formula that state a nominal number the largest counts, whichever was evaluated first.
+    if (d.is_static()) return d;
+    // The largest nominal number that a formula states counts, so that evaluation order does not matter.
     size_entry& e = size_list[d.entry()];
     if (e.nominal < nominal) e.nominal = nominal;
     e.tokens = e.tokens || tokens;
     return d;
   }
-  constexpr bool is_size(dim d, size_entry::kind what) const { return !d.known() && size_list[d.entry()].what == what; }
+  constexpr bool is_size(dim d, size_entry::kind what) const {
+    return !d.is_static() && size_list[d.entry()].what == what;
+  }
   constexpr bool divided_by(dim q, dim divisor) const {
     return is_size(q, size_entry::kind::quotient) && size_list[q.entry()].b == divisor;
   }
-  constexpr void in_order(dim& a, dim& b) const {
+  constexpr void sort_operands(dim& a, dim& b) const {
     if (sizes().order(b, a) >= 0) return;
     const dim t = a;
     a = b, b = t;
   }
   [[gnu::cold, gnu::noinline]] constexpr dim times(dim a, dim b) {
-    if (a.known() && b.known()) return {a.v * b.v};
+    if (a.is_static() && b.is_static()) return {a.v * b.v};
     if (a == dim{1}) return b;
     if (b == dim{1}) return a;
     if (divided_by(a, b)) return size_list[a.entry()].a;
     if (divided_by(b, a)) return size_list[b.entry()].a;
-    in_order(a, b);
+    sort_operands(a, b);
     return derived_size(size_entry::kind::product, a, b);
   }
   constexpr dim over(dim a, dim b, int line = 0) {
     if (b == dim{1}) return a;
     if (a == b) return {1};
     require(requirement::kind::divides, a, b, none_id, line);
-    if (a.known() && b.known()) return {b.v > 0 ? a.v / b.v : 1};
+    if (a.is_static() && b.is_static()) return {b.v > 0 ? a.v / b.v : 1};
     if (is_size(a, size_entry::kind::product)) {
       const size_entry& t = size_list[a.entry()];
       if (t.a == b) return t.b;
@@ -119,21 +122,21 @@ struct builder {
     return derived_size(size_entry::kind::quotient, a, b);
   }
   constexpr dim plus(dim a, dim b) {
-    if (a.known() && b.known()) return {a.v + b.v};
+    if (a.is_static() && b.is_static()) return {a.v + b.v};
     if (a == dim{0}) return b;
     if (b == dim{0}) return a;
-    in_order(a, b);
+    sort_operands(a, b);
     return derived_size(size_entry::kind::sum, a, b);
   }
   constexpr dim minus(dim a, dim b, int line = 0) {
     if (b == dim{0}) return a;
     if (a == b) return {0};
     require(requirement::kind::at_most, b, a, none_id, line);
-    if (a.known() && b.known()) return {a.v > b.v ? a.v - b.v : 0};
+    if (a.is_static() && b.is_static()) return {a.v > b.v ? a.v - b.v : 0};
     return derived_size(size_entry::kind::difference, a, b);
   }
   constexpr dim triangle(dim a) {
-    return a.known() ? dim{a.v * (a.v - 1) / 2} : derived_size(size_entry::kind::triangle, a, {});
+    return a.is_static() ? dim{a.v * (a.v - 1) / 2} : derived_size(size_entry::kind::triangle, a, {});
   }
   constexpr dim butterfly(dim block, dim factors) {
     return factors == dim{1} ? block : derived_size(size_entry::kind::butterfly, block, factors);
@@ -146,10 +149,12 @@ struct builder {
   constexpr void stop(const failure& f) {
     if (bad.what == fault::none) bad = f;
   }
-  // The same requirement may come from several places: the first line of them counts, whichever was evaluated first.
+  // A requirement that several lines of the formula state is recorded once, with the smallest line, so that evaluation
+  // order does not matter.
   [[gnu::cold, gnu::noinline]] constexpr void require(requirement::kind k, dim lhs, dim rhs, id at, int line) {
     if (k != requirement::kind::divides && lhs == rhs) return;
-    if (k == requirement::kind::divides && lhs.known() && rhs.known() && rhs.v > 0 && lhs.v % rhs.v == 0) return;
+    if (k == requirement::kind::divides && lhs.is_static() && rhs.is_static() && rhs.v > 0 && lhs.v % rhs.v == 0)
+      return;
     for (requirement& r : need)
       if (r.what == k && r.lhs == lhs && r.rhs == rhs && r.at == at) {
         if (line > 0 && (r.line == 0 || line < r.line)) r.line = line;
@@ -175,14 +180,13 @@ struct builder {
     node* const nodes = n.data();
     for (int i = first[bucket_of(v)]; i > 0; i = next[i - 1])
       if (nodes[i - 1].what == v.what && same(nodes[i - 1], v)) {
-        node& old =
-            nodes[i - 1];  // of several places in the formula the first line counts, whichever was evaluated first
+        node& old = nodes[i - 1];  // the smallest line counts, so that evaluation order does not matter
         if (v.line > 0 && (old.line == 0 || v.line < old.line)) old.line = v.line;
         return i - 1;
       }
     return append(v);
   }
-  // A node that is known to be new.
+  // Appends a node without the search for an equal one.
   constexpr id append(const node& v) {
     int& bucket = first[bucket_of(v)];
     n.push(v), next.push(bucket);
@@ -192,10 +196,10 @@ struct builder {
     return bucket = n.size(), bucket - 1;
   }
   constexpr void reserve(int nodes) { n.reserve(nodes), next.reserve(nodes); }
-  constexpr void give(id i, const char* name, int path = 0, bool of_input = false) {
+  constexpr void add_output(id i, const char* name, int path = 0, bool of_input = false) {
     out.push({i, name, path, of_input});
   }
-  // A node that keeps the shape of `like`; the start of most rules below.
+  // A node with the shape of `like`, which most shape rules start from.
   [[gnu::cold, gnu::noinline]] constexpr node shaped(op o, id like, id a, id b = none_id, id c = none_id,
                                                      int line = 0) const {
     node v{};
@@ -208,7 +212,7 @@ struct builder {
     v.line = line;
     return v;
   }
-  // A named leaf. The same one may be asked for again; another one of its name is a mistake.
+  // A named leaf. A second declaration returns the first one if it is equal, and is an error if it differs.
   [[gnu::cold, gnu::noinline]] constexpr id leaf(op o, const char* name, int path, int rank, dim d0, dim d1, dim d2,
                                                  dim d3, int line = 0) {
     node v{};
@@ -234,9 +238,9 @@ struct builder {
     v.name = "constant";
     return emit(v);
   }
-  // A size as a number.
+  // A node whose value is the size d.
   constexpr id number(dim d, int line = 0) {
-    if (d.known()) return constant(d.v);
+    if (d.is_static()) return constant(d.v);
     node v{};
     v.what = op::number;
     v.k[0] = d;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph in the one order that follows from what it says: nodes as its outputs reach them, left operand first; sizes and
-// paths as the nodes name them; requirements by the node they are about. C++ leaves open which operand of an expression
-// is evaluated first, so without this the same formula would be numbered differently by different compilers. Nodes that
-// no output needs are dropped; inputs are the signature of a graph and stay.
+// canonical: renumbers a graph in an order that follows from its contents alone: nodes in depth-first order from the
+// outputs, left operand first; sizes and paths by first use; requirements by their node. C++ leaves the evaluation
+// order of operands open, so without this pass compilers would number one formula differently. Nodes that no output
+// needs are dropped, except for inputs, which are the signature of a graph.
 #pragma once
 #include <graft/graph/builder.h>
 
@@ -10,11 +10,11 @@ namespace graft {
 
 namespace detail {
 
-// Copies tables from one graph to another, each entry when it is first asked for.
+// Copies entries of the size and path tables to another graph at their first use.
 struct table_copier {
   const graph& from;
   builder& to;
-  sequence<int> size_at, path_at;  // where an entry is now, plus 1
+  sequence<int> size_at, path_at;  // index of an entry in `to`, plus 1; 0: not copied
 
   constexpr table_copier(const graph& f, builder& t)
       : from(f), to(t), size_at(f.sizes.count, 0), path_at(f.paths().count, 0) {}
@@ -29,7 +29,7 @@ struct table_copier {
     return path_at[p] - 1;
   }
   [[gnu::cold, gnu::noinline]] constexpr dim size(dim d) {
-    if (d.known()) return d;
+    if (d.is_static()) return d;
     int& at = size_at[d.entry()];
     if (at == 0) {
       size_entry e = from.sizes.e[d.entry()];
@@ -38,7 +38,7 @@ struct table_copier {
     }
     return entry_dim(at - 1);
   }
-  // The node in the new graph, whose operands are at these places.
+  // The node for the new graph; place[i] is the new id of node i.
   [[gnu::cold, gnu::noinline]] constexpr node moved(node v, const id* place) {
     if (v.a >= 0) v.a = place[v.a];
     if (v.b >= 0) v.b = place[v.b];
@@ -85,7 +85,7 @@ constexpr bool comes_before(const text& a, const text& b) {
     }
   };
   for (int k = 0; k < from.outs; ++k) visit(from.out[k].at);
-  for (;;) {  // inputs that nothing reads, by name
+  for (;;) {  // inputs that nothing reads are added in the order of their names
     id next = none_id;
     for (id i = 0; i < from.size; ++i)
       if (from[i].what == op::input && to[i] < 0)
@@ -95,9 +95,9 @@ constexpr bool comes_before(const text& a, const text& b) {
   }
   for (int k = 0; k < from.outs; ++k) {
     const output& o = from.out[k];
-    g.give(to[o.at], o.name, tables.path(o.path), o.of_input);
+    g.add_output(to[o.at], o.name, tables.path(o.path), o.of_input);
   }
-  // Requirements in the order of their nodes, those about sizes alone first; one that was noted twice keeps its first place.
+  // Requirements are sorted by node, those without a node first; of equal ones the first is copied.
   sequence<requirement> sorted;
   auto before = [&](const requirement& p, const requirement& q) {
     if (p.at != q.at) return p.at < q.at;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The surface syntax: a formula is written with operators and reads like the paper. Evaluating it captures the graph.
+// The formula language: ex, extent and scope. A formula is written with operators; evaluating it captures the graph.
 //     auto A = p.param("lora_A.weight", r, W.cols()), B = p.param("lora_B.weight", W.rows(), r);
 //     return W + p.scalar("scaling") * (B * A);
 // `*` is the matrix product; with a scalar or a number it scales, and with a column [n, 1] on the left it scales the n
-// rows. Elementwise products are mul(a, b). Every operator notes the line it stands on, for the error messages.
+// rows. Elementwise products are mul(a, b). Every operator records its source line for error messages.
 #pragma once
 #include <graft/graph/canonical.h>
 #include <graft/graph/rules_algebra.h>
 
 namespace graft {
 
-struct extent {  // a size inside a formula
+// A size in a formula: a number, or a name that gets its number from the layer type or from the tensors. Sizes can be
+// added, subtracted, multiplied and divided:  const extent blocks = W.cols() / 32;
+struct extent {
   builder* g = nullptr;
   dim d{};
   constexpr extent(int known) : d{known} {}
@@ -21,13 +23,14 @@ constexpr extent operator*(extent a, extent b) {
   builder* g = either(a.g, b.g);
   return g == nullptr ? extent(a.d.v * b.d.v) : extent(g, g->times(a.d, b.d));
 }
-struct divisor {  // a size on the right of / or -, with its line
+struct divisor {  // the right operand of / or -, with its source line
   extent e;
   int line;
   constexpr divisor(extent by, int where = __builtin_LINE()) : e(by), line(where) {}
   constexpr divisor(int by, int where = __builtin_LINE()) : e(by), line(where) {}
 };
-constexpr extent operator/(extent a, divisor b) {  // exact; the layer is rejected when b does not divide a
+// A quotient must be exact; a remainder is an error that names this line.
+constexpr extent operator/(extent a, divisor b) {
   builder* g = either(a.g, b.e.g);
   return g == nullptr ? extent(a.d.v / b.e.d.v) : extent(g, g->over(a.d, b.e.d, b.line));
 }
@@ -41,19 +44,27 @@ constexpr extent operator-(extent a, divisor b) {
   return g == nullptr ? extent(a.d.v - b.e.d.v) : extent(g, g->minus(a.d, b.e.d, b.line));
 }
 
+// A value in a formula: a copyable handle of a node of the graph that is being captured. It is a matrix [rows,
+// columns], or a stack of matrices with two leading sizes. A scope declares tensors, operators and functions combine
+// values, and the formula returns one:
+//     return W + p.scalar("scaling") * (B * A);
+// Nothing is computed here. Sizes that do not fit are errors of compile<> that name the expression and its line.
 struct ex {
   builder* g = nullptr;
   id i = none_id;
   constexpr const node& operator*() const { return g->n[i]; }
+  // The last two sizes, for declaring other tensors:  p.param("lora_B.weight", W.rows(), r)
   constexpr extent rows() const { return {g, g->n[i].d[2]}; }
   constexpr extent cols() const { return {g, g->n[i].d[3]}; }
 };
-struct at {  // an operand that remembers where it was written
+struct at {  // an operand with its source line
   ex e;
   int line;
   constexpr at(ex operand, int where = __builtin_LINE()) : e(operand), line(where) {}
 };
 
+// a * b is the matrix product of each pair of matrices. A scalar operand scales, and a column [n, 1] on the left of a
+// matrix with n rows scales its rows. mul(a, row) with a row [1, n] scales columns.
 constexpr ex operator*(ex a, at b) {
   builder& g = *a.g;
   const node &p = *a, &q = *b.e;
@@ -61,11 +72,12 @@ constexpr ex operator*(ex a, at b) {
   if (p.d[3] == dim{1} && p.d[2] == q.d[2] && q.d[3] != dim{1}) return {&g, make::mul(g, a.i, b.e.i, b.line)};
   return {&g, make::matmul(g, a.i, b.e.i, false, false, b.line)};
 }
+// Elementwise operators. A size of 1 is broadcast to the other operand's size; other sizes must be equal.
 constexpr ex operator+(ex a, at b) { return {a.g, make::add(*a.g, a.i, b.e.i, b.line)}; }
 constexpr ex operator-(ex a, at b) { return {a.g, make::sub(*a.g, a.i, b.e.i, b.line)}; }
 constexpr ex operator/(ex a, at b) { return {a.g, make::div(*a.g, a.i, b.e.i, b.line)}; }
 constexpr ex mul(ex a, at b) { return {a.g, make::mul(*a.g, a.i, b.e.i, b.line)}; }
-// Numbers.
+// A number as an operand acts on every element:  2.0 * sigmoid(g),  1.0 + w,  a / 3.0
 constexpr at same_as(at like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
 constexpr ex operator*(double s, at b) { return same_as(b, s).e * b; }
 constexpr ex operator+(double s, at b) { return same_as(b, s).e + b; }
@@ -80,10 +92,13 @@ constexpr ex& operator+=(ex& a, at b) { return a = a + b; }
 constexpr ex& operator-=(ex& a, at b) { return a = a - b; }
 constexpr ex& operator*=(ex& a, at b) { return a = a * b; }
 constexpr ex& operator/=(ex& a, at b) { return a = a / b; }
+// Elementwise maximum and minimum.
 constexpr ex max(ex a, at b) { return {a.g, make::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
 constexpr ex min(ex a, at b) { return {a.g, make::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
 
+// The transpose of each matrix.
 constexpr ex t(at a) { return {a.e.g, make::transpose(*a.e.g, a.e.i, a.line)}; }
+// Elementwise functions.
 constexpr ex sqrt(at a) { return {a.e.g, make::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
 constexpr ex exp(at a) { return {a.e.g, make::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
 constexpr ex log(at a) { return {a.e.g, make::unary(*a.e.g, op::log, a.e.i, a.line)}; }
@@ -96,34 +111,48 @@ constexpr ex gelu_tanh(at a) { return {a.e.g, make::unary(*a.e.g, op::gelu_tanh,
 constexpr ex tanh(at a) { return {a.e.g, make::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
 constexpr ex sigmoid(at a) { return {a.e.g, make::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
 constexpr ex relu(at a) { return {a.e.g, make::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
+// Returns its operand, which the backward pass treats as a constant: no gradient flows through it.
 constexpr ex detach(at a) { return {a.e.g, make::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
+// row_dot sums each row of a ⊙ b into a column [n, 1]; row_norm is the Euclidean norm of each row, √row_dot(a, a).
 constexpr ex row_dot(ex a, at b) { return {a.g, make::row_dot(*a.g, a.i, b.e.i, b.line)}; }
 constexpr ex row_norm(at a) { return sqrt({row_dot(a.e, a), a.line}); }
-constexpr ex col_norm(at a) {  // a row [1, n]
+// The Euclidean norm of each column, a row [1, n].
+constexpr ex col_norm(at a) {
   const ex column = row_norm({t(a), a.line});
   return t({column, a.line});
 }
+// Sets all entries on and below the diagonal to zero.
 constexpr ex strict_upper(at a) { return {a.e.g, make::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
+// The inverse of each square matrix.
 constexpr ex inverse(at a) { return {a.e.g, make::inverse(*a.e.g, a.e.i, a.line)}; }
-// An orthonormal basis of the columns of a, the Q of LAPACK's a = Q R: a has at least as many rows.
+// The Q of LAPACK's a = Q R, an orthonormal basis of the columns of a, which has at least as many rows as columns.
 constexpr ex orthonormal(at a) { return {a.e.g, make::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
+// Skew-symmetric matrices [1, rows, b, b]: row i of `packed` lists the entries of matrix i above its diagonal row by
+// row, b (b - 1) / 2 numbers (scope::triangle).
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
   return {packed.g, make::skew(*packed.g, packed.i, b.d, line)};
 }
+// Circulant matrices, concatenated along the columns: each row of b numbers becomes a b x b matrix whose row i is that
+// row shifted cyclically by i to the right, or to the left where mirrored.
 constexpr ex circulant(ex rows, bool mirrored = false, int line = __builtin_LINE()) {
   return {rows.g, make::circulant(*rows.g, rows.i, mirrored, line)};
 }
+// The truncated series of the Cayley transform of a skew-symmetric q:  I + 2 q + 2 q² + … + q^(terms-1).
 constexpr ex neumann(ex q, extent terms, int line = __builtin_LINE()) {
   return {q.g, make::neumann(*q.g, q.i, terms.d, line)};
 }
+// The Kronecker product a ⊗ b of two matrices.
 constexpr ex kron(ex a, at b) { return {a.g, make::kron(*a.g, a.i, b.e.i, b.line)}; }
+// Tiles the columns of a cyclically up to `cols` columns.
 constexpr ex repeat(ex a, extent cols, int line = __builtin_LINE()) {
   return {a.g, make::repeat(*a.g, a.i, cols.d, line)};
 }
-constexpr ex softmax(at a) { return {a.e.g, make::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }  // of each row
+// The softmax of each row; topk_softmax takes it over the k largest entries of the row and is zero elsewhere.
+constexpr ex softmax(at a) { return {a.e.g, make::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
 constexpr ex topk_softmax(ex a, extent k, int line = __builtin_LINE()) {
   return {a.g, make::topk_softmax(*a.g, a.i, k.d, line)};
 }
+// Reinterprets the elements in row-major order with other sizes of equal product.
 constexpr ex reshape(ex a, extent d0, extent d1, extent d2, extent d3, int line = __builtin_LINE()) {
   const node v = *a;
   const dim first = a.g->times(v.d[0], v.d[1]), second = a.g->times(v.d[2], v.d[3]);
@@ -138,37 +167,40 @@ constexpr ex reshape(ex a, extent rows, extent cols) { return reshape(a, 1, 1, r
 constexpr ex permute(ex a, int p0, int p1, int p2, int p3, int line = __builtin_LINE()) {
   return {a.g, make::permute(*a.g, a.i, p0, p1, p2, p3, line)};
 }
-// `size` entries of one axis (3: columns, 2: rows), from the one numbered `from` on.
+// Entries [from, from + size) of one axis (3: columns, 2: rows).
 constexpr ex slice(ex a, int axis, extent from, extent size, int line = __builtin_LINE()) {
   return {a.g, make::slice(*a.g, a.i, axis, from.d, size.d, line)};
 }
+// Concatenates a and b along one axis (3: columns, 2: rows); all other sizes must be equal.
 constexpr ex concat(ex a, ex b, int axis = 3, int line = __builtin_LINE()) {
   return {a.g, make::concat(*a.g, a.i, b.i, axis, line)};
 }
-// A matrix of zeros with the numbers of a column at the places that an index [2, n] of rows and columns lists.
+// Scatters a column of n values into a zero matrix; the index [2, n] lists the row and the column of each.
 constexpr ex place(ex values, ex index, extent rows, extent cols, int line = __builtin_LINE()) {
   return {values.g, make::place(*values.g, values.i, index.i, rows.d, cols.d, line)};
 }
-// The numbers of a matrix at such places, as a column.
+// Gathers the entries of a matrix that the index [2, n] lists into a column.
 constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
   return {from.g, make::pick_column(*from.g, from.i, index.i, line)};
 }
-// W Rᵀ, R the rotation that activations undergo as x R.
+// Rotations (OFT, BOFT): unrotate is W Rᵀ and rotate is W R, where activations are rotated as x R. The blocks are
+// [m, n, b, b]: m factors, each block-diagonal with n blocks b x b in butterfly order, or [m, 1, b, b] where the blocks
+// of a factor are equal.
 constexpr ex unrotate(ex w, at blocks) { return {w.g, make::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)}; }
 constexpr ex rotate(ex w, at blocks) { return {w.g, make::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)}; }
-// A fact the algebra may use: the inverse of this matrix is its transpose.
+// States that the inverse of this matrix is its transpose, which simplifications use.
 constexpr ex orthogonal(ex a) {
   a.g->n[a.i].orthogonal = true;
   return a;
 }
-// A callable outside the language: runs in eager mode, breaks the graph everywhere else.
+// A host function outside the language. It runs in eager mode and is a graph break otherwise.
 constexpr ex host(const char* name, at a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
   return {a.e.g, a.e.g->emit(v)};
 }
 
-// The same with a number of rows that is known only after it ran.
+// A host function whose number of rows depends on the data.
 constexpr ex host_rows(const char* name, extent rows, at a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
@@ -183,26 +215,34 @@ struct leaf_name {
   constexpr leaf_name(const char* name, int where = __builtin_LINE()) : s(name), line(where) {}
 };
 
-// Where a formula declares its leaves. Leaf names are the names of the tensors in PEFT's files. Inside in("q_proj") names
-// begin with that path, so that a graph holds many layers.
+// scope declares the tensors and sizes of a formula: trained tensors (param), constant tensors (frozen, index), numbers
+// (scalar) and sizes. Names are those of PEFT's files and of layer.set(name, …); two declarations with one name and
+// shape are one tensor. in("q_proj") prefixes names with that path, so that a graph can hold many layers.
+//     static constexpr ex weight(scope p, ex W) {
+//       const extent r = p.size("r", Rank);
+//       const ex A = p.param("lora_A.weight", r, W.cols()), B = p.param("lora_B.weight", W.rows(), r);
+//       return W + p.scalar("scaling") * (B * A);
+//     }
 struct scope {
   builder* g;
   int path = 0;
 
   constexpr scope in(const char* name) const { return {g, g->path(path, name)}; }
-  // A size by name: the number where the type gives one, else whatever the tensors turn out to have.
+  // A size by name: the number that the type states, else the size that the tensors have.
   constexpr extent size(const char* name, int known = dyn, int nominal = 0) const {
     if (known == dyn) return {g, g->size_named(name, path, nominal)};
     if (known < 0) g->stop({fault::size_is_negative, none_id, 0, name, known});
     return {g, dim{known < 0 ? 1 : known}};
   }
-  // How many rows a call brings: one number for the whole graph.
+  // The number of rows of a call, which is one size for the whole graph.
   constexpr extent tokens(int nominal = 4096) const { return {g, g->size_named("tokens", 0, nominal, true)}; }
+  // b (b - 1) / 2, the number of entries above the diagonal of a b x b matrix, which skew() reads as columns.
   constexpr extent triangle(extent b) const { return {g, g->triangle(b.d)}; }
   constexpr ex leaf(op o, leaf_name name, int rank, extent d0, extent d1, extent d2, extent d3) const {
     return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
   }
-  // One size makes a column; more are row-major, the last two being rows and columns.
+  // A trained tensor, whose gradient backward() computes. One size makes a column; several are row-major, and the last
+  // two are rows and columns.
   constexpr ex param(leaf_name name, extent n) const { return leaf(op::param, name, 1, 1, 1, n, 1); }
   constexpr ex param(leaf_name name, extent rows, extent cols) const {
     return leaf(op::param, name, 2, 1, 1, rows, cols);
@@ -213,6 +253,7 @@ struct scope {
   constexpr ex param(leaf_name name, extent d0, extent d1, extent d2, extent d3) const {
     return leaf(op::param, name, 4, d0, d1, d2, d3);
   }
+  // A tensor of the adapter that is not trained, such as VeRA's projections.
   constexpr ex frozen(leaf_name name, extent n) const { return leaf(op::frozen, name, 1, 1, 1, n, 1); }
   constexpr ex frozen(leaf_name name, extent rows, extent cols) const {
     return leaf(op::frozen, name, 2, 1, 1, rows, cols);
@@ -223,9 +264,11 @@ struct scope {
   constexpr ex frozen(leaf_name name, extent d0, extent d1, extent d2, extent d3) const {
     return leaf(op::frozen, name, 4, d0, d1, d2, d3);
   }
-  // Frozen whole numbers [2, n]: rows and columns of n places.
+  // Constant integers [2, n]: the rows and columns of n matrix entries.
   constexpr ex index(leaf_name name, extent n) const { return leaf(op::index, name, 2, 1, 1, 2, n); }
+  // A number that the user sets with layer.set(name, 2.0).
   constexpr ex scalar(leaf_name name) const { return leaf(op::scalar, name, 0, 1, 1, 1, 1); }
+  // A literal number, a size as a number, and the identity matrix.
   constexpr ex constant(double v) const { return {g, g->constant(v)}; }
   constexpr ex number(extent n, int line = __builtin_LINE()) const { return {g, g->number(n.d, line)}; }
   constexpr ex eye(extent n) const { return {g, g->leaf(op::eye, "I", 0, 2, {1}, {1}, n.d, n.d)}; }

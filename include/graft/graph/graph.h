@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The captured graph is a value: nodes in topological order, tables of sizes and paths, and the requirements that the
-// sizes must meet. Every pass is an ordinary constexpr function on it; a test or a debugger can run the same pass at run
-// time, and a program that learns its formula from a file does.
+// graph: a captured formula as a value. It has nodes in topological order, tables of sizes and paths, and requirements
+// that the sizes must meet. Every pass is an ordinary constexpr function on it, which also runs in a test, under a
+// debugger, and in a program that reads its formula from a file.
 #pragma once
+#include <graft/core/array_size.h>
 #include <graft/graph/op.h>
 #include <graft/graph/sizes.h>
 
@@ -13,17 +14,17 @@ inline constexpr id none_id = -1;
 
 struct node {
   op what = op::zero;
-  bool ta = false, tb = false;  // operand a, b is used transposed; gather, scatter: columns instead of rows
-  bool sum = false;             // matmul: the products of all matrices are summed into one; see is_part()
-  bool orthogonal = false;      // a fact stated by the formula: the inverse is the transpose
-  bool from_base = false;       // a base tensor, or computed from one: follows from the operands when a node is made
-  signed char rank = 4;         // leaves: number of sizes in a file
+  bool ta = false, tb = false;  // operand a, b is transposed; gather, scatter: columns instead of rows
+  bool sum = false;             // matmul: the products of all matrices are summed; others: see is_shard()
+  bool orthogonal = false;      // the formula states that the inverse is the transpose
+  bool from_base = false;       // is a base tensor, or is computed from one
+  signed char rank = 4;         // leaves: number of axes in a file
   id a = none_id, b = none_id, c = none_id;
   dim d[4]{};                    // sizes, right aligned
-  dim k[4]{{0}, {0}, {0}, {0}};  // whole-number arguments of an op: terms, top-k, axes, kernel, stride, padding
+  dim k[4]{{0}, {0}, {0}, {0}};  // integer arguments of an op: terms, top-k, axes, kernel, stride, padding
   double value = 0;              // constants
   const char* name = "";
-  int path = 0;  // leaves: where in a model
+  int path = 0;  // leaves: entry of the path table
   int line = 0;
 
   constexpr dim rows() const { return d[2]; }
@@ -31,18 +32,18 @@ struct node {
   constexpr id operand(int i) const { return i == 0 ? a : i == 1 ? b : c; }
 };
 
-// What a formula cannot do whatever the sizes are.
+// Errors of a formula that do not depend on the sizes.
 enum class fault : unsigned char { none, too_many_sizes, name_is_taken, size_is_negative, not_differentiable };
 
 struct failure {
   fault what = fault::none;
   id at = none_id;
   int line = 0;
-  const char* name = "";  // the leaf or size that it is about
+  const char* name = "";  // the leaf or size that the error names
   int number = 0;         // size_is_negative: the size
 };
 
-// What the sizes must satisfy; checked when numbers are bound, at compile time or at run time.
+// A relation between two sizes that is checked when numbers are bound, at compile time or at run time.
 struct requirement {
   enum class kind : unsigned char { inner, same, square, divides, at_most };
   kind what = kind::same;
@@ -51,8 +52,8 @@ struct requirement {
   int line = 0;
 };
 
-// A result, by the name of a leaf or by one of its own. The gradient of a parameter has the parameter's name, the one of
-// an input a "d" before it.
+// A named result of a graph. The gradient of a parameter has the parameter's name; the gradient of an input has the
+// input's name after a "d".
 struct output {
   id at = none_id;
   const char* name = "";
@@ -60,8 +61,8 @@ struct output {
   bool of_input = false;
 };
 
-// A view of a graph: what passes read and executors keep. The nodes lie in a builder while a graph is being made, and
-// in a stored_graph of just their number afterwards.
+// A non-owning view of a graph. A builder owns the nodes while the graph is built, and a stored_graph of the exact size
+// owns them afterwards.
 struct graph {
   const node* n = nullptr;
   int size = 0;
@@ -80,7 +81,7 @@ struct graph {
     paths().print(t, out[k].path), t << (out[k].of_input ? "d" : "") << out[k].name;
     return t;
   }
-  // A leaf, or a result, by its name with its path.
+  // find looks up a leaf, and result looks up an output, by path and name: "self_attn.q_proj.lora_A.weight".
   [[gnu::noinline]] constexpr id find(const char* full) const {
     for (id i = 0; i < size; ++i)
       if (is_leaf(n[i].what) && paths().is(n[i].path, n[i].name, full)) return i;
@@ -88,7 +89,7 @@ struct graph {
   }
   constexpr int find_output(const char* full) const {
     for (int k = 0; k < outs; ++k) {
-      const char* const rest = paths().behind(out[k].path, full);
+      const char* const rest = paths().strip_prefix(out[k].path, full);
       if (rest == nullptr || (out[k].of_input && *rest != 'd')) continue;
       if (same_text(out[k].of_input ? rest + 1 : rest, out[k].name)) return k;
     }
@@ -100,20 +101,20 @@ struct graph {
   }
 };
 
-// How many of each a graph has: what an exact copy of it needs.
+// The lengths of a graph's arrays, which an exact copy needs.
 struct graph_counts {
   int nodes = 0, sizes = 0, paths = 0, needs = 0, outs = 0;
 };
 constexpr graph_counts counts_of(const graph& g) { return {g.size, g.sizes.count, g.paths().count, g.needs, g.outs}; }
 
-// Room for a graph; it has one where all of its parts fit.
+// An owning graph with fixed capacities. fits() is false, and nothing is copied, where the source exceeds one of them.
 template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_graph {
   graph_counts of{};
-  node n[Nodes > 0 ? Nodes : 1]{};
-  size_entry sizes[Sizes > 0 ? Sizes : 1]{};
-  path_entry paths[Paths > 0 ? Paths : 1]{};
-  requirement need[Needs > 0 ? Needs : 1]{};
-  output out[Outs > 0 ? Outs : 1]{};
+  node n[array_size(Nodes)]{};
+  size_entry sizes[array_size(Sizes)]{};
+  path_entry paths[array_size(Paths)]{};
+  requirement need[array_size(Needs)]{};
+  output out[array_size(Outs)]{};
   failure bad{};
 
   constexpr bool fits() const {
@@ -137,9 +138,9 @@ constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from
   return g;
 }
 
-// A look-up, or a loss, on one rank's part of the table or of the vocabulary, which begins at k[0]: what lies outside of
-// it gives zeros, so that the ranks' results add up.
-constexpr bool is_part(const node& v) { return v.sum && v.what != op::matmul; }
+// True for a look-up or a loss on one rank's shard of the table or vocabulary, which begins at k[0]. Ids outside of the
+// shard give zeros, so that an all-reduce of the ranks' results is the whole result.
+constexpr bool is_shard(const node& v) { return v.sum && v.what != op::matmul; }
 
 constexpr bool same_shape(const node& p, const node& q) {
   for (int i = 0; i < 4; ++i)

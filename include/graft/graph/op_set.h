@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operations a program has. There are more than sixty, and compiling their arithmetic takes seconds: a layer type
-// knows its own and compiles no others.
+// op_set: which operations a program has. Their arithmetic takes seconds to compile for all of more than sixty ops, so
+// a layer type compiles only its own.
 #pragma once
 #include <graft/graph/graph.h>
 
@@ -9,7 +9,7 @@
 namespace graft {
 
 struct op_set {
-  std::uint64_t first = 0, further = 0;  // a bit for each operation, in the order of the enumeration
+  std::uint64_t first = 0, further = 0;  // one bit per operation from op::constant on
 
   friend constexpr bool operator==(op_set, op_set) = default;
   friend constexpr op_set operator|(op_set a, op_set b) { return {a.first | b.first, a.further | b.further}; }
@@ -17,11 +17,12 @@ struct op_set {
   friend constexpr op_set operator~(op_set a) { return {~a.first, ~a.further}; }
   constexpr bool any() const { return (first | further) != 0; }
 };
-// What a caller brings is not computed: the first leaves, state, and what it does outside the language, which come last.
+// The bit of an op that a kernel evaluates. Tensors that a caller binds (the leaves before constant, and state),
+// collectives and host functions have none.
 constexpr op_set op_bit(op what) {
   if (what < op::constant || what >= op::state) return {};
-  const unsigned place = static_cast<unsigned>(what) - static_cast<unsigned>(op::constant);
-  return place < 64 ? op_set{std::uint64_t{1} << place, 0} : op_set{0, std::uint64_t{1} << (place - 64)};
+  const unsigned bit = static_cast<unsigned>(what) - static_cast<unsigned>(op::constant);
+  return bit < 64 ? op_set{std::uint64_t{1} << bit, 0} : op_set{0, std::uint64_t{1} << (bit - 64)};
 }
 static_assert(static_cast<int>(op::state) - static_cast<int>(op::constant) <= 128, "the operations in between fit");
 inline constexpr op_set every_op = ~op_set{};
@@ -30,8 +31,8 @@ constexpr op_set ops_of(const graph& g) {
   for (int i = 0; i < g.size; ++i) ops = ops | op_bit(g.n[i].what);
   return ops;
 }
-// The first node whose operation is not among them.
-constexpr id first_without(const graph& g, op_set have) {
+// The first node whose operation is not in `have`.
+constexpr id first_missing_op(const graph& g, op_set have) {
   for (id i = 0; i < g.size; ++i)
     if ((op_bit(g.n[i].what) & ~have).any()) return i;
   return none_id;

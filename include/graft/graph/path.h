@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a leaf or a size stands in a model: "self_attn.q_proj". A path is an entry of the graph's table, made of the
-// path above it and one word, so that composing names copies no text. Entry 0 is the root, which has no name.
+// Paths of leaves and sizes in a model, such as "self_attn.q_proj". A path is an entry of the graph's table: its
+// parent's entry and one word, so that composing names copies no text. Entry 0 is the root, which has no name.
 #pragma once
 #include <graft/core/text.h>
 
@@ -16,16 +16,16 @@ struct path_table {
   const path_entry* e = nullptr;
   int count = 0;
 
-  // What is left of `full` behind this path and its dot; null where it does not begin with them.
-  [[gnu::noinline]] constexpr const char* behind(int path, const char* full) const {
+  // Returns the rest of `full` after this path and its dot, or null if `full` does not begin with them.
+  [[gnu::noinline]] constexpr const char* strip_prefix(int path, const char* full) const {
     if (path <= 0) return full;
-    full = behind(e[path].above, full);
+    full = strip_prefix(e[path].above, full);
     if (full == nullptr) return nullptr;
     for (int i = 0; i < e[path].length; ++i)
       if (full[i] != e[path].word[i]) return nullptr;
     return full[e[path].length] == '.' ? full + e[path].length + 1 : nullptr;
   }
-  // The same words as a path of another table?
+  // True where a path of another table has equal words.
   constexpr bool same(int path, const path_table& other, int there) const {
     if (path <= 0 || there <= 0) return path <= 0 && there <= 0;
     const path_entry &p = e[path], &q = other.e[there];
@@ -34,7 +34,7 @@ struct path_table {
     return equal && same(p.above, other, q.above);
   }
   constexpr bool is(int path, const char* name, const char* full) const {
-    const char* const rest = behind(path, full);
+    const char* const rest = strip_prefix(path, full);
     return rest != nullptr && same_text(rest, name);
   }
   [[gnu::cold]] constexpr void print(text& t, int path) const {
@@ -43,7 +43,7 @@ struct path_table {
     for (int i = 0; i < e[path].length; ++i) t << e[path].word[i];
     t << '.';
   }
-  // Which of two paths comes first, whenever they were made.
+  // Compares two paths word by word, not by entry; the result is -1, 0 or 1.
   constexpr int order(int p, int q) const {
     if (p == q) return 0;
     if (p <= 0 || q <= 0) return p <= 0 ? -1 : 1;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One printer for explain(), the documentation and the compile errors: expressions, sizes, requirements.
+// The printer of expressions, sizes and shapes, which explain(), the documentation and compile errors share.
 #pragma once
 #include <graft/graph/graph.h>
 
 namespace graft {
 
 [[gnu::cold]] constexpr void print(text& t, const size_table& z, dim d, bool nested = false) {
-  if (d.known()) {
+  if (d.is_static()) {
     t << d.v;
     return;
   }
@@ -26,7 +26,7 @@ namespace graft {
   }
   if (nested) t << ')';
 }
-// The sizes of node i as a file would list them; leading axes of size 1 are left out.
+// Prints the shape of node i as a file lists it, without leading axes of size 1.
 [[gnu::cold]] constexpr void print_shape(text& t, const graph& g, id i) {
   const node& v = g[i];
   int first = 0;
@@ -43,13 +43,13 @@ namespace graft {
   t << ']';
 }
 
-// How deep an expression is written out before a value gets a name of its own (t17), and which values have one anyway.
+// Values deeper than `depth` are printed as a name (t17) instead of an expression, and values in `named` always are.
 struct print_style {
   const bool* named = nullptr;
   int depth = 12;
 };
 
-// Does an operand need parentheses? Products of matrices and of elements are never left to precedence.
+// True where an operand needs parentheses. A mix of matrix and elementwise products always has them.
 constexpr bool needs_parentheses(op child, op parent, bool right) {
   auto sum = [](op o) { return o == op::add || o == op::sub; };
   auto factor = [](op o) { return o == op::mul || o == op::div; };
@@ -77,13 +77,13 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
   if (exponent < 0) t << 'e' << exponent;
 }
 
-// `parent` is the op around node i; a leaf stands for none.
+// `parent` is the op whose operand node i is; any leaf op means that there is none.
 [[gnu::cold]] constexpr void print(text& t, const graph& g, id i, print_style style = {}, op parent = op::zero,
                                    bool right = false, bool root = true) {
   const node& v = g[i];
   if (v.what == op::constant) return print_number(t, v.value);
   if (v.what == op::number) return print(t, g.sizes, v.k[0], true);
-  if (v.what == op::kept) return void(t << v.name << v.k[0].v);
+  if (v.what == op::saved) return void(t << v.name << v.k[0].v);
   if (is_leaf(v.what)) return g.paths().print(t, v.path), void(t << v.name);
   if (!root && (style.depth == 0 || (style.named != nullptr && style.named[i]))) {
     t << 't' << i;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape rules of the arithmetic ops: elementwise with repetition of size-1 axes, matrix products, row reductions.
+// Shape rules of the arithmetic ops: elementwise ops with broadcasting, matrix products, row reductions.
 #pragma once
 #include <graft/graph/builder.h>
 
@@ -20,14 +20,14 @@ namespace graft::make {
 }
 constexpr id unary(builder& g, op o, id a, int line = 0) { return g.emit(g.shaped(o, a, a, none_id, none_id, line)); }
 
-constexpr id zero_of(builder& g, id a, id b) {  // the zero of a broadcast shape
+constexpr id zero_of(builder& g, id a, id b) {  // zeros of the broadcast shape of a and b
   node v = g.shaped(op::zero, a, none_id);
   for (int i = 0; i < 4; ++i)
     if (g.n[a].d[i] == dim{1}) v.d[i] = g.n[b].d[i];
   v.name = "0";
   return g.emit(v);
 }
-constexpr bool covers(const builder& g, id a, id b) {  // a already has the shape that a and b have together
+constexpr bool broadcasts_to(const builder& g, id a, id b) {  // true where the broadcast shape of a and b is that of a
   const node &p = g.n[a], &q = g.n[b];
   for (int i = 0; i < 4; ++i)
     if (q.d[i].v != 1 && p.d[i].v != q.d[i].v) return false;
@@ -35,23 +35,23 @@ constexpr bool covers(const builder& g, id a, id b) {  // a already has the shap
 }
 
 [[gnu::cold, gnu::noinline]] constexpr id add(builder& g, id a, id b, int line = 0) {
-  if (g.is(a, op::zero) && covers(g, b, a)) return b;
-  if (g.is(b, op::zero) && covers(g, a, b)) return a;
+  if (g.is(a, op::zero) && broadcasts_to(g, b, a)) return b;
+  if (g.is(b, op::zero) && broadcasts_to(g, a, b)) return a;
   return pointwise(g, op::add, a, b, line);
 }
 [[gnu::cold, gnu::noinline]] constexpr id sub(builder& g, id a, id b, int line = 0) {
-  if (g.is(b, op::zero) && covers(g, a, b)) return a;
+  if (g.is(b, op::zero) && broadcasts_to(g, a, b)) return a;
   return pointwise(g, op::sub, a, b, line);
 }
 [[gnu::cold, gnu::noinline]] constexpr id mul(builder& g, id a, id b, int line = 0) {
-  if (g.is_value(a, 1) && covers(g, b, a)) return b;
-  if (g.is_value(b, 1) && covers(g, a, b)) return a;
+  if (g.is_value(a, 1) && broadcasts_to(g, b, a)) return b;
+  if (g.is_value(b, 1) && broadcasts_to(g, a, b)) return a;
   if (g.is(a, op::zero) || g.is(b, op::zero)) return zero_of(g, a, b);
   if (g.is(a, op::constant) && g.is(b, op::constant)) return g.constant(g.n[a].value * g.n[b].value);
   return pointwise(g, op::mul, a, b, line);
 }
 [[gnu::cold, gnu::noinline]] constexpr id div(builder& g, id a, id b, int line = 0) {
-  if (g.is_value(b, 1) && covers(g, a, b)) return a;
+  if (g.is_value(b, 1) && broadcasts_to(g, a, b)) return a;
   if (g.is(a, op::zero)) return zero_of(g, a, b);
   return pointwise(g, op::div, a, b, line);
 }
@@ -81,7 +81,7 @@ constexpr id negate(builder& g, id a) { return mul(g, g.constant(-1), a); }
   return made;
 }
 
-// The sum over each row of a ⊙ b: a column.
+// Sums each row of a ⊙ b into a column.
 constexpr id row_dot(builder& g, id a, id b, int line = 0) {
   node v = g.shaped(op::row_dot, a, a, b, none_id, line);
   v.d[3] = dim{1};
@@ -89,9 +89,9 @@ constexpr id row_dot(builder& g, id a, id b, int line = 0) {
   for (int i = 0; i < 4; ++i) g.require(requirement::kind::same, g.n[a].d[i], g.n[b].d[i], made, line);
   return made;
 }
-// Sums a over the axes along which `like` has size 1: the adjoint of repeating them.
+// Sums a over the axes along which `like` has size 1, which is the adjoint of broadcasting.
 constexpr id sum_to(builder& g, id a, id like) {
-  if (covers(g, like, a)) return a;
+  if (broadcasts_to(g, like, a)) return a;
   return g.emit(g.shaped(op::sum_to, like, a));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape rules of the ops on small square matrices, of rotations and of the row-wise functions.
+// Shape rules of inverses and series of square matrices, of rotations (OFT, BOFT), and of the row-wise functions.
 #pragma once
 #include <graft/graph/rules_layout.h>
 
@@ -12,13 +12,13 @@ constexpr id square(builder& g, op o, id a, id b, dim terms, int line) {
   return g.emit(v);
 }
 constexpr id inverse(builder& g, id a, int line = 0) { return square(g, op::inverse, a, none_id, {0}, line); }
-// PEFT's truncated Cayley series of `terms` terms: I + 2Q + 2Q² + … + Q^(terms-1).
+// PEFT's Cayley transform as a Neumann series of `terms` terms: I + 2Q + 2Q² + … + Q^(terms-1).
 constexpr id neumann(builder& g, id q, dim terms, int line = 0) {
   return square(g, op::neumann, q, none_id, terms, line);
 }
 constexpr id neumann_grad(builder& g, id q, id t, dim terms) { return square(g, op::neumann_grad, q, t, terms, 0); }
 
-// x R along the last axis, R = B[m-1] … B[0], each factor block-diagonal in a butterfly order; x Rᵀ when transposed.
+// x R along the last axis, or x Rᵀ if transposed, with R = B[m-1] … B[0] of block-diagonal factors in butterfly order.
 // The blocks are [m, n, b, b], or [m, 1, b, b] when all n blocks of a factor share one.
 constexpr id rotate(builder& g, id x, id blocks, bool transposed, int line = 0) {
   if (g.is(x, op::zero)) return x;
@@ -40,13 +40,13 @@ constexpr id rotate_grad(builder& g, id x, id t, id blocks, bool transposed) {
   return g.emit(v);
 }
 
-// Softmax over the k largest entries of each row, zero elsewhere.
+// Softmax over the k largest entries of each row; the other entries are zero.
 constexpr id topk_softmax(builder& g, id a, dim k, int line = 0) {
   node v = g.shaped(op::topk_softmax, a, a, none_id, none_id, line);
   v.k[0] = k;
   return g.emit(v);
 }
-// (x - mean) / sqrt(var + eps) row by row; without the mean when rms.
+// Layer norm without its affine factors, (x - mean) / sqrt(var + eps) per row; RMS norm if rms.
 constexpr id normalize(builder& g, id x, id eps, bool rms, int line = 0) {
   node v = g.shaped(op::normalize, x, x, eps, none_id, line);
   v.k[0] = {rms ? 1 : 0};

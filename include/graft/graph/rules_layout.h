@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape rules of the ops that rearrange: transpose, reshape, tiles, triangles, Kronecker products, look-ups, patches.
+// Shape rules of the ops that rearrange values: transpose, reshape, slice, repeat, triangles, circulants, Kronecker
+// products, look-ups, and the patches of a convolution.
 #pragma once
 #include <graft/graph/rules.h>
 
@@ -12,7 +13,7 @@ namespace graft::make {
   if (g.is(a, op::zero)) v.what = op::zero, v.a = none_id, v.name = "0";
   return g.emit(v);
 }
-// The same elements in the same order under other sizes. The caller states sizes of equal count.
+// Reinterprets the elements in row-major order with other sizes. The caller ensures that their product is equal.
 [[gnu::cold, gnu::noinline]] constexpr id reshape(builder& g, id a, dim d0, dim d1, dim d2, dim d3, int line = 0) {
   while (g.is(a, op::reshape)) a = g.n[a].a;
   node v = g.shaped(op::reshape, a, a, none_id, none_id, line);
@@ -26,7 +27,7 @@ constexpr id reshape_like(builder& g, id a, id like) {
   return reshape(g, a, s.d[0], s.d[1], s.d[2], s.d[3]);
 }
 constexpr id as_row(builder& g, id column) { return reshape(g, column, {1}, {1}, {1}, g.n[column].d[2]); }
-// The axes in another order: axis i of the result is axis p_i of a.
+// Permutes the axes: axis i of the result is axis p_i of a.
 constexpr id permute(builder& g, id a, int p0, int p1, int p2, int p3, int line = 0) {
   if (p0 == 0 && p1 == 1 && p2 == 2 && p3 == 3) return a;
   if (p0 == 0 && p1 == 1) return transpose(g, a, line);
@@ -40,10 +41,10 @@ constexpr id unpermute(builder& g, id a, const node& how) {
   for (int i = 0; i < 4; ++i) back[how.k[i].v] = i;
   return permute(g, a, back[0], back[1], back[2], back[3]);
 }
-// `size` entries of one axis, from the one numbered `from` on; pad is its adjoint: the same place in a zero tensor.
+// slice takes entries [from, from + size) of one axis; pad, its adjoint, puts them back into a tensor of zeros.
 constexpr id slice(builder& g, id a, int axis, dim from, dim size, int line = 0) {
   if (g.n[a].d[axis] == size) return a;
-  if (const node inner = g.n[a]; inner.what == op::slice && inner.k[0].v == axis)  // of a slice: one of what that is of
+  if (const node inner = g.n[a]; inner.what == op::slice && inner.k[0].v == axis)  // a slice of a slice is one slice
     return slice(g, inner.a, axis, g.plus(inner.k[1], from), size, line);
   node v = g.shaped(op::slice, a, a, none_id, none_id, line);
   v.k[0] = {axis}, v.k[1] = from, v.d[axis] = size;
@@ -56,7 +57,7 @@ constexpr id pad(builder& g, id a, id like, const node& how) {
   v.k[0] = how.k[0], v.k[1] = how.k[1];
   return g.emit(v);
 }
-// b behind a along one axis.
+// Concatenates a and b along one axis.
 constexpr id concat(builder& g, id a, id b, int axis, int line = 0) {
   node v = g.shaped(op::concat, a, a, b, none_id, line);
   v.k[0] = {axis}, v.d[axis] = g.plus(g.n[a].d[axis], g.n[b].d[axis]);
@@ -65,7 +66,7 @@ constexpr id concat(builder& g, id a, id b, int axis, int line = 0) {
     if (i != axis) g.require(requirement::kind::same, g.n[a].d[i], g.n[b].d[i], made, line);
   return made;
 }
-// repeat writes the columns of a until there are `cols` of them; fold, its adjoint, sums column i into i mod cols.
+// repeat tiles the columns of a cyclically up to `cols` columns; fold, its adjoint, sums column i into i mod cols.
 constexpr id repeat(builder& g, id a, dim cols, int line = 0) {
   if (g.n[a].d[3] == cols) return a;
   node v = g.shaped(op::repeat, a, a, none_id, none_id, line);
@@ -78,7 +79,7 @@ constexpr id fold(builder& g, id a, dim cols, int line = 0) {
   v.d[3] = cols;
   return g.emit(v);
 }
-// skew spreads row i of a packed strict upper triangle into the i-th skew-symmetric matrix; unskew is its adjoint.
+// skew expands row i, a packed strict upper triangle, to the i-th skew-symmetric matrix; unskew is its adjoint.
 constexpr id skew(builder& g, id packed, dim b, int line = 0) {
   const node& p = g.n[packed];
   node v = g.shaped(op::skew, packed, packed, none_id, none_id, line);
@@ -88,10 +89,9 @@ constexpr id skew(builder& g, id packed, dim b, int line = 0) {
   return made;
 }
 constexpr id unskew(builder& g, id full, id like) { return g.emit(g.shaped(op::unskew, like, full)); }
-// circulant lays each row of b numbers out as a square of b rows, each the row before it moved by one, one square beside
-// the other:
+// circulant expands each row of b numbers to a b x b circulant matrix; the matrices are concatenated along the columns:
 //     c[i, n b + j] = a[n, (j - i) mod b]      mirrored: a[n, (j + i) mod b]
-// `circulant_sum`, its adjoint, adds up what stands for the same number.
+// circulant_sum is its adjoint, which sums the entries that are copies of one number.
 constexpr id circulant(builder& g, id a, bool mirrored, int line = 0) {
   node v = g.shaped(op::circulant, a, a, none_id, none_id, line);
   v.d[2] = g.n[a].d[3], v.d[3] = g.times(g.n[a].d[2], g.n[a].d[3]), v.tb = mirrored;
@@ -103,7 +103,7 @@ constexpr id circulant_sum(builder& g, id squares, id like, bool mirrored) {
   return g.emit(v);
 }
 
-// These take one matrix each, no stacks of them.
+// Requires that the operand is one matrix and no stack.
 constexpr void require_one_matrix(builder& g, id a, id made, int line) {
   for (int i = 0; i < 2; ++i) g.require(requirement::kind::same, g.n[a].d[i], dim{1}, made, line);
 }
@@ -124,7 +124,7 @@ constexpr id kron(builder& g, id a, id b, int line = 0) {
   return made;
 }
 
-// Row ids[t] of w, or column ids[t] when by_column.
+// Row t of the result is row ids[t] of w, or column ids[t] if by_column.
 constexpr id gather(builder& g, id w, id ids, bool by_column) {
   node v = g.shaped(op::gather, w, w, ids);
   v.ta = by_column;
@@ -140,8 +140,8 @@ constexpr id scatter(builder& g, id rows, id ids, bool by_column, id like) {
   return g.emit(v);
 }
 
-// The numbers of a column put at the places (row, column) that an index [2, n] lists, zeros elsewhere; pick, its adjoint,
-// reads them there.
+// place scatters a column of n values into a zero matrix, where the index [2, n] lists the row and the column of each;
+// pick, its adjoint, gathers them.
 constexpr id place(builder& g, id values, id index, dim rows, dim cols, int line = 0) {
   node v = g.shaped(op::place, values, values, index, none_id, line);
   v.d[0] = v.d[1] = {1}, v.d[2] = rows, v.d[3] = cols;
@@ -165,7 +165,7 @@ constexpr id pick_column(builder& g, id from, id index, int line = 0) {
 struct patch_geometry {
   dim kernel_h{1}, kernel_w{1}, stride{1}, pad{0};
 };
-// Image [n, c, h, w] to rows of patches [1, n, oh ow, c kh kw], zero padded.
+// im2col: turns an image [n, c, h, w] with zero padding into rows of patches [1, n, oh ow, c kh kw].
 constexpr id patches(builder& g, id image, patch_geometry s) {
   const node& p = g.n[image];
   node v = g.shaped(op::patches, image, image);

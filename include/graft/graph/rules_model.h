@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape rules of the operations that models add: rotary positions, attention, dropout, and the loss over a vocabulary.
+// Shape rules of the ops that models add: RoPE, attention, dropout, and the cross entropy over a vocabulary.
 #pragma once
 #include <graft/graph/rules_algebra.h>
 
 namespace graft::make {
 
-// Each head of a row turned by the row's angles: the heads are as wide as `turn` [tokens, head], the cosines of the
-// first half of a head and then its sines; the two halves of a head turn together, as in Hugging Face's models.
-constexpr id rope(builder& g, id x, id turn, bool back, int line = 0) {
-  node v = g.shaped(op::rope, x, x, turn, none_id, line);
+// RoPE: rotates each head of a row by the angles of the row's position, or back. `turn` is [tokens, head], the cosines
+// of half a head followed by the sines; elements i and i + head / 2 form a pair, as in Hugging Face's models.
+constexpr id rope(builder& g, id x, id angles, bool back, int line = 0) {
+  node v = g.shaped(op::rope, x, x, angles, none_id, line);
   v.tb = back;
   const id made = g.emit(v);
-  const node p = g.n[x], q = g.n[turn];
+  const node p = g.n[x], q = g.n[angles];
   g.require(requirement::kind::divides, p.d[3], q.d[3], made, line);
   g.require(requirement::kind::divides, q.d[3], dim{2}, made, line);
   for (int i = 0; i < 3; ++i) g.require(requirement::kind::same, p.d[i], q.d[i], made, line);
   return made;
 }
 
-// softmax(Q Kᵀ / √head) V for every head, from rows of queries, keys and values side by side [tokens, q + 2 kv]; a group
-// of heads shares keys and values. `span` [3, tokens] says which rows a row looks at, from its first number up to its
-// second: who comes after whom, windows, batches and padding are all in it. The third is where its own keys and values
-// are: in `cache` [rows, 2 kv], where one is given, else in the same row. Empty spans give zeros. A span [5, tokens] also
-// drops probabilities: a key for each row, and how many of 2^53 draws are dropped (backend/attention_drops.h); k[1] is the
-// number of the first head.
-constexpr id attention(builder& g, id qkv, id span, id cache, dim queries, dim head, int line = 0) {
-  node v = g.shaped(cache < 0 ? op::attention : op::cached_attention, qkv, qkv, span, cache, line);
+// Attention: softmax(Q Kᵀ / √head) V for every head, with grouped queries (GQA). `qkv` is [tokens, q + 2 kv]: queries,
+// keys and values of a row, concatenated. `span` [3, tokens] is the attention range of each row: the first key it
+// attends to, the end of the keys, and the slot that its own key and value are written to. Causality, windows, ragged
+// batches and padding are all in these numbers, and an empty range gives zeros. Keys are rows of `cache` [slots, 2 kv]
+// if there is one, else of the call. A span [5, tokens] adds dropout of the probabilities: a random key per row, and
+// how many of 2^53 draws are dropped (backend/attention_dropout.h); k[1] is the number of this rank's first head.
+constexpr id attention(builder& g, id qkv, id range, id cache, dim queries, dim head, int line = 0) {
+  node v = g.shaped(cache < 0 ? op::attention : op::cached_attention, qkv, qkv, range, cache, line);
   v.k[0] = head, v.d[3] = queries;
   const id made = g.emit(v);
-  const node all = g.n[qkv], rows = g.n[span];
+  const node all = g.n[qkv], rows = g.n[range];
   if (cache >= 0 || !(rows.d[2] == dim{5})) g.require(requirement::kind::same, rows.d[2], dim{3}, made, line);
   g.require(requirement::kind::same, rows.d[3], all.d[2], made, line);
   require_one_matrix(g, qkv, made, line);
@@ -39,22 +39,22 @@ constexpr id attention(builder& g, id qkv, id span, id cache, dim queries, dim h
   if (cache >= 0) g.require(requirement::kind::same, g.n[cache].d[3], both, made, line);
   return made;
 }
-// The gradient of queries, keys and values, side by side as they were.
-constexpr id attention_grad(builder& g, id qkv, id span, id t, id forward) {
-  node v = g.shaped(op::attention_grad, qkv, qkv, span, t);
+// The gradient of `qkv`, in its layout.
+constexpr id attention_grad(builder& g, id qkv, id range, id t, id forward) {
+  node v = g.shaped(op::attention_grad, qkv, qkv, range, t);
   v.k[0] = g.n[forward].k[0], v.k[1] = g.n[forward].k[1];
   return g.emit(v);
 }
 
-// x / (1 - rate) where a counter-based generator keeps it, else 0: the numbers follow from `seed`, `salt` and the place of
-// an element, so that the backward pass drops the same ones and nothing is stored.
+// Dropout: x / (1 - rate) or 0, as a counter-based generator decides from `seed`, `salt` and the index of an element.
+// The backward pass recomputes the mask, so that none is stored.
 constexpr id dropout(builder& g, id x, id seed, id rate, dim salt, int line = 0) {
   node v = g.shaped(op::dropout, x, x, seed, rate, line);
   v.k[0] = salt;
   return g.emit(v);
 }
 
-// log Σ exp(row) - row[label], a column; 0 where the label is negative.
+// Cross entropy per row, log Σ exp(row) - row[label], as a column; it is 0 where the label is negative.
 constexpr id cross_entropy(builder& g, id logits, id labels, int line = 0) {
   node v = g.shaped(op::cross_entropy, logits, logits, labels, none_id, line);
   v.d[3] = dim{1};

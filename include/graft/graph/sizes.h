@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of a graph, as a small table of named and derived entries:
+// The size table of a graph: named sizes, and sizes derived from them,
 //     in (named)   r (named)   in / b   b (b - 1) / 2   (h + 2 pad - k) / stride + 1
-// A formula is captured once with names; a layer binds numbers to the names, at compile time or at run time. solve()
-// finds the names from the shapes of actual tensors, also through the derived entries (28 = b (b - 1) / 2 gives b = 8).
+// A formula is captured once with names, and a layer binds numbers to them at compile time or at run time. solve()
+// infers the names from the shapes of actual tensors, also through derived sizes (28 = b (b - 1) / 2 gives b = 8).
 #pragma once
 #include <graft/core/dim.h>
 #include <graft/core/saturate.h>
@@ -16,8 +16,8 @@ struct size_entry {
   dim a{}, b{}, c{}, d{};  // window: size, kernel, stride, padding
   const char* name = "";
   int path = 0;
-  int index = -1;       // names: which number of size_values
-  int nominal = 0;      // what cost comparisons assume while the size is only a name; 0: nobody said
+  int index = -1;       // names: index in size_values
+  int nominal = 0;      // assumed by cost comparisons while the number is unknown; 0: not stated
   bool tokens = false;  // counts the rows of a call
 
   constexpr int assumed() const { return nominal > 0 ? nominal : 16; }
@@ -26,7 +26,7 @@ struct size_entry {
 inline constexpr int max_names = 192;
 inline constexpr long long unknown = -1;
 
-// A number for every name.
+// The number of every named size, or `unknown`.
 struct size_values {
   long long v[max_names];
   constexpr size_values() : v{} {
@@ -39,17 +39,19 @@ struct size_table {
   int count = 0;
   path_table paths{};
 
-  constexpr long long value(dim d, const size_values& s) const { return value(d, &s); }
+  constexpr long long value(dim d, const size_values& s) const { return value(d, s, false); }
   // The nominal value, for comparing costs before the sizes are known.
   constexpr long long nominal(dim d) const {
-    const long long n = value(d, nullptr);
+    const long long n = value(d, {}, true);
     return n > 0 ? n : 1;
   }
-  [[gnu::noinline]] constexpr long long value(dim d, const size_values* named) const {  // null: nominal numbers
-    if (d.known()) return d.v;
+  // A flag in place of a null pointer: under -fsanitize=undefined g++ does not know while compiling that the address of a
+  // constant is not null.
+  [[gnu::noinline]] constexpr long long value(dim d, const size_values& named, bool nominal) const {
+    if (d.is_static()) return d.v;
     const size_entry& t = e[d.entry()];
-    if (t.what == size_entry::kind::name) return named == nullptr ? t.assumed() : named->v[t.index];
-    const long long a = value(t.a, named), b = value(t.b, named);
+    if (t.what == size_entry::kind::name) return nominal ? t.assumed() : named.v[t.index];
+    const long long a = value(t.a, named, nominal), b = value(t.b, named, nominal);
     if (a == unknown || b == unknown) return unknown;
     switch (t.what) {
       case size_entry::kind::name: break;
@@ -58,10 +60,10 @@ struct size_table {
       case size_entry::kind::product: return times(a, b);
       case size_entry::kind::quotient: return b == 0 ? unknown : a / b;
       case size_entry::kind::triangle: return a < 2 ? 0 : a % 2 == 0 ? times(a / 2, a - 1) : times(a, a / 2);
-      // What b factors of blocks of a mix: a 2^(b-1) entries. Blocks are split in halves, so an odd one mixes nothing.
+      // b butterfly factors with blocks of a mix a 2^(b-1) columns. Blocks are split in halves and must be even.
       case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : times(a, 1LL << (b - 1));
       case size_entry::kind::window: {
-        const long long stride = value(t.c, named), pad = value(t.d, named);
+        const long long stride = value(t.c, named, nominal), pad = value(t.d, named, nominal);
         const long long padded = pad == unknown ? unknown : plus(a, times(2, pad));
         return stride <= 0 || pad == unknown || padded < b ? unknown : (padded - b) / stride + 1;
       }
@@ -71,7 +73,7 @@ struct size_table {
 
   // Assigns the one name in d that is still unknown so that d equals n; false when no value does.
   constexpr bool solve(dim d, long long n, size_values& s) const {
-    if (d.known()) return d.v == n;
+    if (d.is_static()) return d.v == n;
     const size_entry& t = e[d.entry()];
     if (t.what == size_entry::kind::name) {
       if (s.v[t.index] == unknown) s.v[t.index] = n;
@@ -96,26 +98,26 @@ struct size_table {
     return now == unknown || now == n;
   }
 
-  // Which number a name with its path has, "self_attn.q_proj.r"; -1: there is none.
+  // The index in size_values of a name with its path, "self_attn.q_proj.r"; -1: there is none.
   [[gnu::noinline]] constexpr int find(const char* full) const {
     for (int i = 0; i < count; ++i)
       if (e[i].what == size_entry::kind::name && paths.is(e[i].path, e[i].name, full)) return e[i].index;
     return -1;
   }
-  // The same for the name of another table: nothing is written out.
+  // As find(), for a name of another graph's table, without composing its text.
   constexpr int find_like(const size_table& other, const size_entry& name) const {
     for (int i = 0; i < count; ++i)
       if (e[i].index >= 0 && same_text(e[i].name, name.name) && paths.same(e[i].path, other.paths, name.path))
         return e[i].index;
     return -1;
   }
-  // Does d count rows of the call, alone or as a factor?
-  [[gnu::noinline]] constexpr bool by_token(dim d) const {
-    if (d.known()) return false;
+  // True where d is the number of rows of a call, or has it as a factor.
+  [[gnu::noinline]] constexpr bool has_token_rows(dim d) const {
+    if (d.is_static()) return false;
     const size_entry& t = e[d.entry()];
-    return t.what == size_entry::kind::name ? t.tokens : by_token(t.a) || by_token(t.b);
+    return t.what == size_entry::kind::name ? t.tokens : has_token_rows(t.a) || has_token_rows(t.b);
   }
-  // The slots of the sizes that count rows get this number.
+  // Binds n to every size that counts the rows of a call.
   constexpr void set_tokens(size_values& s, long long n) const {
     for (int i = 0; i < count; ++i)
       if (e[i].tokens) s.v[e[i].index] = n;
@@ -125,11 +127,12 @@ struct size_table {
       if (e[i].tokens) return s.v[e[i].index];
     return unknown;
   }
-  // An order of sizes that depends on what they say, not on when they were made: numbers, names, then derived ones.
+  // Compares two sizes by content, not by entry: numbers come first, then names, then derived sizes.
   [[gnu::noinline]] constexpr int order(dim p, dim q) const {
     auto sign = [](long long n) { return n < 0 ? -1 : n > 0 ? 1 : 0; };
     if (p == q) return 0;
-    if (p.known() || q.known()) return p.known() && q.known() ? sign(p.v - q.v) : p.known() ? -1 : 1;
+    if (p.is_static() || q.is_static())
+      return p.is_static() && q.is_static() ? sign(p.v - q.v) : p.is_static() ? -1 : 1;
     const size_entry &s = e[p.entry()], &t = e[q.entry()];
     if (s.what != t.what) return sign(static_cast<int>(s.what) - static_cast<int>(t.what));
     if (s.what == size_entry::kind::name) {

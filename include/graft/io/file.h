@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole files in, whole files out. Reading takes regular files only: a FIFO would block and a device never ends.
-// Writing goes to a new file beside the target which is then renamed over it, so the target is at every moment either
-// the old file or the complete new one, also when the disk is full or another process has the old one mapped.
+// Reading and writing of whole files. Only regular files are read: a FIFO would block and a device never ends. A file
+// is written under a temporary name in the same folder, flushed (fsync) and renamed over the target, so that the target
+// is always either the old file or the complete new one, even if the disk is full or a process has the old file mapped.
 #pragma once
 #include <graft/core/library.h>
-#include <graft/io/wording.h>
+#include <graft/io/error_text.h>
 
 #include <cstddef>
 #include <cstdio>
@@ -24,17 +24,17 @@ using open_file = std::unique_ptr<std::FILE, file_closer>;
 
 GRAFT_LIBRARY text reason(int code);
 
-// A std::filesystem::path is one too.
+// Paths are std::string; a std::filesystem::path converts to one.
 GRAFT_LIBRARY bool is_directory(const std::string& path);
 GRAFT_LIBRARY bool exists(const std::string& path);
 GRAFT_LIBRARY result<std::uint64_t> regular_file_size(const std::string& name);
 GRAFT_LIBRARY result<std::vector<std::byte>> read_file(const std::string& name, std::uint64_t limit = largest_file);
 
-// What a file is to hold, piece after piece, so that a large tensor is written from where it lies.
-using file_parts = std::span<const std::span<const std::byte>>;
+// The content of a file as consecutive byte ranges, so that large tensors are written without being copied together.
+using byte_ranges = std::span<const std::span<const std::byte>>;
 
-// Called before each call that changes the disk: to show progress, or, in tests, to be killed there.
-struct save_watch {
+// A callback that runs before each call that changes the disk: for progress, and for tests that kill the process there.
+struct write_observer {
   void (*before_step)(void* state) = nullptr;
   void* state = nullptr;
   void step() const {
@@ -42,12 +42,12 @@ struct save_watch {
   }
 };
 
-// fclose can be the first call that sees a full disk, so its answer counts like that of fwrite.
-GRAFT_LIBRARY status write_and_close(open_file f, const std::string& name, file_parts parts,
-                                     const save_watch& watch = {});
-// A name beside this one that no other call and no other process uses.
-GRAFT_LIBRARY std::string name_beside(const std::string& name);
-GRAFT_LIBRARY status write_file(const std::string& name, file_parts parts);
+// Writes, flushes and closes. fclose may be the first call to report a full disk, so its result is checked too.
+GRAFT_LIBRARY status write_and_close(open_file f, const std::string& name, byte_ranges parts,
+                                     const write_observer& watch = {});
+// A temporary name in the same folder that no other call and no other process uses.
+GRAFT_LIBRARY std::string temporary_name(const std::string& name);
+GRAFT_LIBRARY status write_file(const std::string& name, byte_ranges parts);
 GRAFT_LIBRARY status write_file(const std::string& name, std::span<const std::byte> content);
 
 }  // namespace graft::io
@@ -101,7 +101,8 @@ GRAFT_LIBRARY result<std::vector<std::byte>> read_file(const std::string& name, 
   });
 }
 
-GRAFT_LIBRARY status write_and_close(open_file f, const std::string& name, file_parts parts, const save_watch& watch) {
+GRAFT_LIBRARY status write_and_close(open_file f, const std::string& name, byte_ranges parts,
+                                     const write_observer& watch) {
   bool good = true;
   for (const std::span<const std::byte> part : parts) {
     watch.step();
@@ -116,31 +117,31 @@ GRAFT_LIBRARY status write_and_close(open_file f, const std::string& name, file_
   return ok;
 }
 
-GRAFT_LIBRARY std::string name_beside(const std::string& name) {
+GRAFT_LIBRARY std::string temporary_name(const std::string& name) {
   static std::atomic<unsigned> serial{0};
   return name + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
 }
 
-GRAFT_LIBRARY status write_file(const std::string& name, file_parts parts) {
+GRAFT_LIBRARY status write_file(const std::string& name, byte_ranges parts) {
   return guarded(name, [&]() -> status {
-    std::string beside;
+    std::string temporary;
     open_file f;
     for (int attempt = 0; attempt < 16 && !f; ++attempt) {
-      beside = name_beside(name);
-      f.reset(std::fopen(beside.c_str(), "wbx"));
+      temporary = temporary_name(name);
+      f.reset(std::fopen(temporary.c_str(), "wbx"));
       if (!f && errno != EEXIST) break;
     }
     if (!f) return fail_in(name, "cannot create a file beside this one: ", reason(errno));
     status written = write_and_close(std::move(f), name, parts);
-    const int code = written && std::rename(beside.c_str(), name.c_str()) != 0 ? errno : 0;
-    if (!written || code != 0) std::remove(beside.c_str());
+    const int code = written && std::rename(temporary.c_str(), name.c_str()) != 0 ? errno : 0;
+    if (!written || code != 0) std::remove(temporary.c_str());
     if (code != 0) return fail_in(name, "cannot replace this file: ", reason(code));
     return written;
   });
 }
 
 GRAFT_LIBRARY status write_file(const std::string& name, std::span<const std::byte> content) {
-  return write_file(name, file_parts(&content, 1));
+  return write_file(name, byte_ranges(&content, 1));
 }
 
 }  // namespace graft::io

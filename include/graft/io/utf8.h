@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 (RFC 3629): one character takes
+// UTF-8 (RFC 3629) validation and encoding. A character has one of the forms
 //     0xxxxxxx   110xxxxx 10xxxxxx   1110xxxx 10xxxxxx 10xxxxxx   11110xxx 10xxxxxx 10xxxxxx 10xxxxxx
-// and is well formed when it takes no more bytes than it needs, is no surrogate and at most 0x10FFFF.
+// and is well formed if it uses the shortest form, is no surrogate and is at most 0x10FFFF.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace graft::io {
 
-// Bytes of the first character; 0 where it is ill-formed.
+// Length of the first character in bytes; 0 if it is ill-formed or the text is empty.
 constexpr std::size_t utf8_length(std::string_view s) {
   auto byte = [&](std::size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0U; };
   const unsigned first = byte(0);

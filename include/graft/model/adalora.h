@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AdaLoRA (Zhang et al. 2023, arXiv 2303.10512) does beside its formula W + s B diag(E) A, with PEFT's arithmetic
-// (tuners/adalora): ranks move to where they count, and A and B are kept near to orthogonal.
-//   importance   I = |w dw|, its mean Ī and its spread U over time; a triplet (row of A, entry of E, column of B) counts
-//                S(E) + mean S(A) + mean S(B), S = Ī U
-//   budget       falls from all ranks to the target along a cube; the triplets that count least lose their entry of E
+// AdaLoRA's rank allocation and orthogonal regularization (Zhang et al. 2023, arXiv 2303.10512), with PEFT's arithmetic
+// (tuners/adalora). The formula of its layers, W + s B diag(E) A, is in adapter/adalora.h.
+//   importance   I = |w dw|, its moving average Ī and deviation U; a triplet (row of A, entry of E, column of B)
+//                scores S(E) + mean S(A) + mean S(B), S = Ī U
+//   budget       falls from all ranks to the target along a cubic schedule; the lowest scoring triplets get E = 0
 //   term         weight / n Σ |A Aᵀ - I| + |Bᵀ B - I| over all n matrices (Frobenius norm, not squared)
 #pragma once
 #include <graft/core/result.h>
@@ -19,7 +19,7 @@ namespace graft {
 
 struct adalora_settings {
   int target_rank = 8;
-  long long warm_up = 0, last_steps = 0, every = 1, steps = 0;  // PEFT's tinit, tfinal, deltaT, total_step
+  long long warmup_steps = 0, final_steps = 0, every = 1, steps = 0;  // PEFT's tinit, tfinal, deltaT, total_step
   double beta1 = 0.85, beta2 = 0.85, orthogonality = 0.5;
 };
 
@@ -35,10 +35,10 @@ struct adalora_layer {
 
 class rank_allocator {
  public:
-  static result<rank_allocator> over(std::vector<adalora_layer> layers, const adalora_settings& s) {
+  static result<rank_allocator> make(std::vector<adalora_layer> layers, const adalora_settings& s) {
     if (s.steps <= 0) return fail("AdaLoRA needs the number of all steps, 'total_step', to spread its budget over");
-    if (s.warm_up >= s.steps - s.last_steps)
-      return fail("AdaLoRA warms up for ", s.warm_up, " steps, expected less than the ", s.steps - s.last_steps,
+    if (s.warmup_steps >= s.steps - s.final_steps)
+      return fail("AdaLoRA warms up for ", s.warmup_steps, " steps, expected less than the ", s.steps - s.final_steps,
                   " steps before its budget is final");
     if (s.every < 1) return fail("AdaLoRA allocates every ", s.every, " steps, expected at least 1");
     for (const adalora_layer& l : layers)
@@ -48,60 +48,60 @@ class rank_allocator {
     return rank_allocator(std::move(layers), s);
   }
 
-  // After step 0, 1, .. of the optimizer, before the gradients are cleared.
+  // Called after step 0, 1, … of the optimizer, before the gradients are cleared.
   void allocate(long long step) {
-    const long long final_step = settings_.steps - settings_.last_steps;
+    const long long final_step = settings_.steps - settings_.final_steps;
     if (step > final_step) return mask();
     if (step < final_step)
-      for (std::size_t i = 0; i < layers_.size(); ++i) observe(i);
+      for (std::size_t i = 0; i < layers_.size(); ++i) update_importance(i);
     const auto [budget, masks] = budget_at(step);
     if (!masks && step < final_step) return;
     prune(budget);
     if (step == final_step) forget();
   }
-  // Which triplets of a layer are left, 1 or 0; all of them before the first allocation.
-  std::span<const float> kept(std::size_t layer) const { return history_[layer].kept; }
+  // Returns 1 for the triplets of a layer that are left and 0 for pruned ones; all are 1 before the first allocation.
+  std::span<const float> rank_mask(std::size_t layer) const { return history_[layer].rank_mask; }
   std::span<const adalora_layer> layers() const { return layers_; }
 
-  // What a run that goes on needs, by name, to be written and read as it is.
+  // Returns the state of a checkpoint by name; it is saved from and loaded into these spans.
   std::vector<std::pair<std::string, std::span<float>>> state() {
     std::vector<std::pair<std::string, std::span<float>>> all;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      history& h = history_[i];
-      all.emplace_back(layers_[i].module + ".kept", h.kept);
+      importance_history& h = history_[i];
+      all.emplace_back(layers_[i].module + ".kept", h.rank_mask);
       for (const auto& [leaf, a] : {std::pair{".lora_A", &h.A}, std::pair{".lora_E", &h.E}, std::pair{".lora_B", &h.B}})
-        all.emplace_back(layers_[i].module + leaf + ".importance", a->mean),
-            all.emplace_back(layers_[i].module + leaf + ".uncertainty", a->spread);
+        all.emplace_back(layers_[i].module + leaf + ".importance", a->importance),
+            all.emplace_back(layers_[i].module + leaf + ".uncertainty", a->uncertainty);
     }
     return all;
   }
   long long ranks() const {
     long long n = 0;
-    for (const history& h : history_) n += std::count(h.kept.begin(), h.kept.end(), 1.0F);
+    for (const importance_history& h : history_) n += std::count(h.rank_mask.begin(), h.rank_mask.end(), 1.0F);
     return n;
   }
 
-  // The term of the loss; its gradient is added to dA and dB.
-  double keep_orthogonal() {
+  // Returns the regularization term of the loss and adds its gradient to dA and dB.
+  double orthogonal_regularization() {
     const double share = settings_.orthogonality / static_cast<double>(2 * layers_.size());
     double term = 0;
     for (adalora_layer& l : layers_) {
       const std::size_t r = l.rank();
-      term += push_apart(l.A, l.dA, r, l.in(), l.in(), 1, share);
-      term += push_apart(l.B, l.dB, r, l.out(), 1, r, share);
+      term += add_orthogonal_gradient(l.A, l.dA, r, l.in(), l.in(), 1, share);
+      term += add_orthogonal_gradient(l.B, l.dB, r, l.out(), 1, r, share);
     }
     return share * term;
   }
 
  private:
   struct averages {
-    std::vector<float> mean, spread;
+    std::vector<float> importance, uncertainty;
   };
-  struct history {
+  struct importance_history {
     averages A, E, B;
-    std::vector<float> kept;
+    std::vector<float> rank_mask;
   };
-  struct allowance {
+  struct rank_budget {
     long long ranks;
     bool masks;
   };
@@ -110,7 +110,7 @@ class rank_allocator {
       : layers_(std::move(layers)), settings_(s), history_(layers_.size()) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const adalora_layer& l = layers_[i];
-      history_[i].kept.assign(l.rank(), 1.0F), all_ += static_cast<long long>(l.rank());
+      history_[i].rank_mask.assign(l.rank(), 1.0F), all_ += static_cast<long long>(l.rank());
     }
     forget();
   }
@@ -119,45 +119,46 @@ class rank_allocator {
       for (const auto& [a, n] : {std::pair{&history_[i].A, layers_[i].A.size()},
                                  {&history_[i].E, layers_[i].E.size()},
                                  {&history_[i].B, layers_[i].B.size()}})
-        a->mean.assign(n, 0.0F), a->spread.assign(n, 0.0F);
+        a->importance.assign(n, 0.0F), a->uncertainty.assign(n, 0.0F);
   }
   long long target() const { return settings_.target_rank * static_cast<long long>(layers_.size()); }
-  allowance budget_at(long long step) const {
-    if (step <= settings_.warm_up) return {all_, false};
-    const auto falling = static_cast<double>(settings_.steps - settings_.last_steps - settings_.warm_up);
-    const double left = 1 - static_cast<double>(step - settings_.warm_up) / falling;
+  rank_budget budget_at(long long step) const {
+    if (step <= settings_.warmup_steps) return {all_, false};
+    const auto decay_steps = static_cast<double>(settings_.steps - settings_.final_steps - settings_.warmup_steps);
+    const double left = 1 - static_cast<double>(step - settings_.warmup_steps) / decay_steps;
     const double more = static_cast<double>(all_ - target()) * (left * left * left);
     return {static_cast<long long>(more + static_cast<double>(target())), step % settings_.every == 0};
   }
 
-  void observe(std::size_t i) {
+  void update_importance(std::size_t i) {
     const adalora_layer& l = layers_[i];
-    observe(l.A, l.dA, history_[i].A), observe(l.E, l.dE, history_[i].E), observe(l.B, l.dB, history_[i].B);
+    update_importance(l.A, l.dA, history_[i].A), update_importance(l.E, l.dE, history_[i].E),
+        update_importance(l.B, l.dB, history_[i].B);
   }
-  void observe(std::span<const float> w, std::span<const float> dw, averages& a) const {
+  void update_importance(std::span<const float> w, std::span<const float> dw, averages& a) const {
     const auto b1 = static_cast<float>(settings_.beta1), b2 = static_cast<float>(settings_.beta2);
     const auto c1 = static_cast<float>(1 - settings_.beta1), c2 = static_cast<float>(1 - settings_.beta2);
     for (std::size_t k = 0; k < w.size(); ++k) {
       const float now = std::abs(w[k] * dw[k]);
-      a.mean[k] = b1 * a.mean[k] + c1 * now;
-      a.spread[k] = b2 * a.spread[k] + c2 * std::abs(now - a.mean[k]);
+      a.importance[k] = b1 * a.importance[k] + c1 * now;
+      a.uncertainty[k] = b2 * a.uncertainty[k] + c2 * std::abs(now - a.importance[k]);
     }
   }
-  // How much each triplet of a layer counts.
+  // Returns the score of each triplet of a layer.
   std::vector<float> scores(std::size_t i) const {
-    const history& h = history_[i];
+    const importance_history& h = history_[i];
     const std::size_t r = layers_[i].rank(), in = layers_[i].in(), out = layers_[i].out();
     std::vector<float> all(r, 0.0F);
     for (std::size_t t = 0; t < r; ++t) {
       float of_a = 0, of_b = 0;
-      for (std::size_t k = 0; k < in; ++k) of_a += h.A.mean[t * in + k] * h.A.spread[t * in + k];
-      for (std::size_t k = 0; k < out; ++k) of_b += h.B.mean[k * r + t] * h.B.spread[k * r + t];
-      all[t] = h.E.mean[t] * h.E.spread[t] + of_a / static_cast<float>(in) + of_b / static_cast<float>(out);
+      for (std::size_t k = 0; k < in; ++k) of_a += h.A.importance[t * in + k] * h.A.uncertainty[t * in + k];
+      for (std::size_t k = 0; k < out; ++k) of_b += h.B.importance[k * r + t] * h.B.uncertainty[k * r + t];
+      all[t] = h.E.importance[t] * h.E.uncertainty[t] + of_a / static_cast<float>(in) + of_b / static_cast<float>(out);
     }
     return all;
   }
   void prune(long long budget) {
-    if (budget >= all_) return;  // PEFT asks for the zeroth smallest score here, which is an error
+    if (budget >= all_) return;  // PEFT calls kthvalue(0) here, which is an error
     std::vector<std::vector<float>> of_layer;
     std::vector<float> every;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -167,18 +168,20 @@ class rank_allocator {
     const auto nth = every.begin() + static_cast<std::ptrdiff_t>(all_ - budget - 1);
     std::nth_element(every.begin(), nth, every.end());
     for (std::size_t i = 0; i < layers_.size(); ++i)
-      for (std::size_t t = 0; t < of_layer[i].size(); ++t) history_[i].kept[t] = of_layer[i][t] > *nth ? 1.0F : 0.0F;
+      for (std::size_t t = 0; t < of_layer[i].size(); ++t)
+        history_[i].rank_mask[t] = of_layer[i][t] > *nth ? 1.0F : 0.0F;
     mask();
   }
   void mask() {
     for (std::size_t i = 0; i < layers_.size(); ++i)
       for (std::size_t t = 0; t < layers_[i].rank(); ++t)
-        if (history_[i].kept[t] == 0) layers_[i].E[t] = 0;
+        if (history_[i].rank_mask[t] == 0) layers_[i].E[t] = 0;
   }
 
-  // |V Vᵀ - I| of r vectors of n numbers, V[i][k] = v[i row + k step]: the rows of A, the columns of B. Adds share times its slope, 2 (V Vᵀ - I) V / norm.
-  double push_apart(std::span<const float> v, std::span<float> dv, std::size_t r, std::size_t n, std::size_t row,
-                    std::size_t step, double share) {
+  // Returns |V Vᵀ - I| of r vectors of length n, V[i][k] = v[i row + k step] (rows of A, columns of B), and adds
+  // `share` times its gradient, 2 (V Vᵀ - I) V / norm, to dv.
+  double add_orthogonal_gradient(std::span<const float> v, std::span<float> dv, std::size_t r, std::size_t n,
+                                 std::size_t row, std::size_t step, double share) {
     gram_.assign(r * r, 0.0);
     double square = 0;
     for (std::size_t i = 0; i < r; ++i)
@@ -200,7 +203,7 @@ class rank_allocator {
 
   std::vector<adalora_layer> layers_;
   adalora_settings settings_;
-  std::vector<history> history_;
+  std::vector<importance_history> history_;
   std::vector<double> gram_;
   long long all_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AdaLoRA layers among the parameters that are trained: those of one module that are called lora_A, lora_E, lora_B.
+// Finds the AdaLoRA layers among trained parameters: the lora_A, lora_E and lora_B of one module.
 #pragma once
 #include <graft/model/adalora.h>
 #include <graft/model/optimizer.h>

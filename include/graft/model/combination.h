@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tensors of several adapters become one, element by element, as PEFT does it (peft/utils/merge_utils.py):
+// Weighted combination of adapters (PEFT's add_weighted_adapter): tensors t_i with weights c_i become one, element by
+// element, as in peft/utils/merge_utils.py:
 //     linear             Σ c_i t_i
-//     magnitude_prune    of each t_i the largest elements stay, density · count of them; then Σ c_i t_i      (arXiv 2306.01708)
-//     dare_linear        of each t_i an element stays with the probability `density`, and is divided by it; then Σ c_i t_i
-//                                                                                                        (arXiv 2311.03099)
-//     ties, dare_ties    pruned in the one way or the other; the sign of Σ t_i, or of Σ sign(t_i), is elected, and Σ c_i t_i
-//                        of those that have it is divided by their number
-// Signs are elected before the weights: a negative weight does not vote.
+//     magnitude_prune    the density · count largest elements of each t_i stay; then Σ c_i t_i      (arXiv 2306.01708)
+//     dare_linear        an element of t_i stays with probability `density` and is divided by it; then Σ c_i t_i
+//                                                                                                   (arXiv 2311.03099)
+//     ties, dare_ties    t_i are pruned by magnitude or by DARE; the sign of Σ t_i, or of Σ sign(t_i), is elected, and
+//                        Σ c_i t_i over the elements of that sign is divided by their number
+// Signs are elected from the t_i without their weights, so a negative weight does not reverse a vote.
 #pragma once
 #include <graft/core/result.h>
 
@@ -44,11 +45,11 @@ inline constexpr const char* combination_names[] = {"linear",
                                                     "magnitude_prune",
                                                     "magnitude_prune_svd"};
 
-// Which sign wins: that of the sum, or the one that more of them have.
+// Which sign wins: that of the sum, or that of more adapters.
 enum class majority : unsigned char { total, frequency };
-// PEFT before 0.21 counts the scaling of an adapter twice in the forms that end in svd, and all releases keep use_rslora,
-// which multiplies the result by the root of its rank. `peft`: as the release that wrote the first adapter does; `exact`:
-// every update counts as often as its weight says.
+// PEFT before 0.21 counts the scaling of an adapter twice in the types that end in svd, and all releases leave
+// use_rslora on, which multiplies the result by the square root of its rank. `peft` does what the release that wrote
+// the first adapter does; with `exact` every update counts as its weight says.
 enum class scaling : unsigned char { peft, exact };
 
 struct combination_settings {
@@ -56,15 +57,18 @@ struct combination_settings {
   double density = 1;
   majority sign = majority::total;
   scaling scales = scaling::peft;
-  int rank = 0;            // of forms that end in svd; 0: the largest of the adapters
-  std::uint64_t seed = 0;  // of what dare_* drops
+  int rank = 0;            // of the types that end in svd; 0: the largest rank of the adapters
+  std::uint64_t seed = 0;  // of the elements that dare_* drops
 };
 
 inline bool by_svd(combination c) {
   return c == combination::svd || c == combination::ties_svd || c == combination::dare_linear_svd ||
          c == combination::dare_ties_svd || c == combination::magnitude_prune_svd;
 }
-inline bool elects(combination c) {
+
+namespace detail {
+
+inline bool elects_sign(combination c) {
   return c == combination::ties || c == combination::ties_svd || c == combination::dare_ties ||
          c == combination::dare_ties_svd;
 }
@@ -77,7 +81,7 @@ inline bool prunes(combination c) {
          c == combination::magnitude_prune_svd;
 }
 
-inline void keep_largest(std::vector<float>& t, double density) {
+inline void prune_to_largest(std::vector<float>& t, double density) {
   if (density >= 1) return;
   const auto keep = static_cast<std::ptrdiff_t>(density * static_cast<double>(t.size()));
   std::vector<std::size_t> order(t.size());
@@ -86,31 +90,33 @@ inline void keep_largest(std::vector<float>& t, double density) {
                    [&](std::size_t a, std::size_t b) { return std::abs(t[a]) > std::abs(t[b]); });
   for (auto at = order.begin() + keep; at != order.end(); ++at) t[*at] = 0;
 }
-// `unit` draws evenly from [0, 1).
-template <class Unit> void keep_some(std::vector<float>& t, double density, Unit unit) {
+// `unit` draws uniformly from [0, 1).
+template <class Unit> void drop_randomly(std::vector<float>& t, double density, Unit unit) {
   if (density >= 1) return;
   for (float& v : t) v = unit() < density ? v / static_cast<float>(density) : 0.0F;
 }
 
-// All tensors have one size.
+}  // namespace detail
+
+// Combines tensors of equal size.
 template <class Unit>
 std::vector<float> combined(std::vector<std::vector<float>> tensors, std::span<const double> weights,
-                            const combination_settings& how, Unit unit) {
+                            const combination_settings& settings, Unit unit) {
   for (std::vector<float>& t : tensors) {
-    if (prunes(how.type)) keep_largest(t, how.density);
-    if (drops(how.type)) keep_some(t, how.density, unit);
+    if (detail::prunes(settings.type)) detail::prune_to_largest(t, settings.density);
+    if (detail::drops(settings.type)) detail::drop_randomly(t, settings.density, unit);
   }
   std::vector<float> out(tensors.empty() ? 0 : tensors[0].size());
   for (std::size_t e = 0; e < out.size(); ++e) {
     float vote = 0, sum = 0;
     int count = 0;
     for (const std::vector<float>& t : tensors)
-      vote += how.sign == majority::total ? t[e] : static_cast<float>((t[e] > 0) - (t[e] < 0));
+      vote += settings.sign == majority::total ? t[e] : static_cast<float>((t[e] > 0) - (t[e] < 0));
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const bool counts = !elects(how.type) || (vote >= 0 ? tensors[i][e] > 0 : tensors[i][e] < 0);
+      const bool counts = !detail::elects_sign(settings.type) || (vote >= 0 ? tensors[i][e] > 0 : tensors[i][e] < 0);
       if (counts) sum += tensors[i][e] * static_cast<float>(weights[i]), ++count;
     }
-    out[e] = elects(how.type) ? sum / static_cast<float>(std::max(1, count)) : sum;
+    out[e] = detail::elects_sign(settings.type) ? sum / static_cast<float>(std::max(1, count)) : sum;
   }
   return out;
 }

@@ -1,21 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: a prompt goes through the model once, a long one in pieces, and leaves its keys and values in the cache;
-// then one token after the other, each sequence for itself. Sequences of one call may have any lengths: rows are not padded, so a batch gives the
-// tokens that its sequences would give one by one. The cache has the room it was made with; a sequence that fills it ends.
-// A step that is replayed leaves the rows of the next one where they are read, so that the next one is queued before the
-// tokens of this one are looked at: the device does not wait for the host. Where it turns out that something else should
-// have run, what it chose is not looked at.
-//     generator<engine> g(model, settings, 8, 512);
-//     g.run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
+// Text generation with a KV cache (contiguous slots, not paged): prefill of the prompts, long ones in chunks, then one
+// decode step per token. Sequences of a call may have any lengths; rows are not padded, so a batch gives the tokens
+// that its sequences would give one by one. The size of the cache is fixed, and a sequence that fills it ends.
+// Captured steps on a GPU run one step ahead: a replayed step writes the row numbers of the next one, which is queued
+// before the host has read the tokens of this one. If it turns out that something else should have run, its tokens are
+// ignored.
+//     auto g = generator<engine>::make(model, settings, 8, 512);
+//     g->run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
 #pragma once
-#include <graft/core/mixed_bits.h>
-#include <graft/model/captured_steps.h>
+#include <graft/core/splitmix64.h>
 #include <graft/model/causal_lm.h>
-#include <graft/model/next_tokens.h>
+#include <graft/model/step_sampler.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
 
 namespace graft {
 
-enum class stop_reason : unsigned char { running, end_token, new_tokens, no_room, caller };
+// LRU cache of a generator's captured steps (CUDA graphs), by number of rows and stack: switching back to earlier
+// adapters replays what was captured for them.
+template <class Engine> class captured_steps {
+ public:
+  typename Engine::captured& of(std::size_t rows, std::uint64_t stack) {
+    auto at = all_.begin();
+    while (at != all_.end() && (at->rows != rows || at->stack != stack)) ++at;
+    if (at == all_.end()) {
+      if (all_.size() == max_graphs) all_.pop_back();
+      all_.push_front({rows, stack, {}});
+    } else {
+      all_.splice(all_.begin(), all_, at);
+    }
+    return all_.front().work;
+  }
+  // Returns how many steps are captured and can be replayed.
+  int captured() const {
+    int n = 0;
+    for (const captured_step& k : all_) n += k.work.ready() ? 1 : 0;
+    return n;
+  }
+
+ private:
+  static constexpr std::size_t max_graphs = 128;
+  struct captured_step {
+    std::size_t rows;
+    std::uint64_t stack;
+    typename Engine::captured work;
+  };
+  std::list<captured_step> all_;  // most recently used first
+};
+
+enum class stop_reason : unsigned char { running, eos_token, max_new_tokens, cache_full, caller };
 
 struct generated_sequence {
   std::vector<std::int64_t> tokens;  // with the prompt
@@ -24,40 +59,44 @@ struct generated_sequence {
 
 template <class Engine> class generator {
  public:
-  // Room for so many sequences of so many tokens each, prompts included.
-  static result<generator> make(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length,
-                                step_mode steps = step_mode::standard) {
-    if (sequences < 1 || length < 1) return fail("there must be room for at least one sequence and one token");
-    if (length > model.context())
-      return fail("sequences of ", length, " tokens do not fit the ", model.context(), " positions of the model");
-    if (how.prefill_chunk_size && *how.prefill_chunk_size < 1)
-      return fail("prefill_chunk_size is ", *how.prefill_chunk_size, ", expected at least 1");
+  // Reserves a KV cache for `sequences` sequences of `length` tokens each, prompts included.
+  static result<generator> make(causal_lm<Engine>& model, const generation_settings& settings, int sequences,
+                                int length, step_mode steps = step_mode::standard) {
+    if (sequences < 1 || length < 1) return fail("expected a capacity of at least one sequence and one token");
+    if (length > model.context()) return does_not_fit(length, model);
+    if (status good = check_sampling(settings.sampling); !good) return good.failure();
+    if (settings.max_new_tokens && *settings.max_new_tokens < 0)
+      return fail("max_new_tokens is ", *settings.max_new_tokens, ", expected at least 0");
+    if (settings.max_length && *settings.max_length < 0)
+      return fail("max_length is ", *settings.max_length, ", expected at least 0");
+    if (settings.prefill_chunk_size && *settings.prefill_chunk_size < 1)
+      return fail("prefill_chunk_size is ", *settings.prefill_chunk_size, ", expected at least 1");
     if (steps == step_mode::max_autotune)
-      if (status s = model.time_choices(); !s) return s.failure();
-    generator made(model, how, sequences, length);
+      if (status s = model.enable_autotuning(); !s) return s.failure();
+    generator made(model, settings, sequences, length);
     made.steps_ = steps;
     return result<generator>(std::move(made));
   }
 
-  // `token` is called with the number of a sequence and its new token; where it gives false the sequence ends.
-  // `adapters`: those of each prompt; not given: those of the model, at every token those that are active then.
+  // Calls token(sequence, new token) for every token; a sequence ends when it returns false. `adapters`: those of each
+  // prompt; not given: the model's adapters that are active at each token.
   template <class OnToken>
   result<std::vector<generated_sequence>> run(std::span<const std::vector<std::int64_t>> prompts, OnToken token,
-                                              std::span<const named_adapters::names> adapters = {}) {
+                                              std::span<const adapter_registry::names> adapters = {}) {
     std::vector<generated_sequence> all(prompts.size());
     if (!adapters.empty() && adapters.size() != prompts.size())
       return fail("adapters are named for ", static_cast<long long>(adapters.size()), " prompts, and there are ",
                   static_cast<long long>(prompts.size()));
     adapters_ = adapters;
     if (status s = start(prompts, all); !s) return s.failure();
-    const nothing_queued at_the_end{*this};
-    for (bool more = !how_.new_tokens || *how_.new_tokens > 0; more;) {
-      if (status s = go_through_long_prompts(all); !s) return s.failure();
+    const drain_queue at_the_end{*this};
+    for (bool more = !settings_.max_new_tokens || *settings_.max_new_tokens > 0; more;) {
+      if (status s = prefill_chunked(all); !s) return s.failure();
       if (status s = step(all); !s) return s.failure();
       more = false;
       for (const std::size_t i : active_) {
-        const auto row = std::find(rows_of_.begin(), rows_of_.end(), i) - rows_of_.begin();
-        const result<int> next = choice_.token(static_cast<std::size_t>(row), all[i].tokens, i);
+        const auto row = std::find(step_sequences_.begin(), step_sequences_.end(), i) - step_sequences_.begin();
+        const result<int> next = sampler_.token(static_cast<std::size_t>(row), all[i].tokens, i);
         if (!next) return next.failure();
         all[i].tokens.push_back(*next);
         if (!token(i, static_cast<std::int64_t>(*next))) all[i].why = stop_reason::caller;
@@ -72,181 +111,199 @@ template <class Engine> class generator {
   result<std::vector<generated_sequence>> run(std::span<const std::vector<std::int64_t>> prompts) {
     return run(prompts, [](std::size_t, std::int64_t) { return true; });
   }
-  // How many steps are captured: one for each number of rows and each set of adapters that was active.
+  // Returns how many steps are captured, one for each number of rows and each stack that ran.
   int captured() const { return captured_.captured(); }
 
  private:
-  generator(causal_lm<Engine>& model, const generation_settings& how, int sequences, int length)
+  // A model with RoPE may be loaded with fewer positions than it was trained for.
+  static error does_not_fit(int length, const causal_lm<Engine>& model) {
+    if (model.config().positions < length)
+      return fail("sequences of ", length, " tokens do not fit the ", model.config().positions,
+                  " positions of the model");
+    return fail("sequences of ", length, " tokens do not fit the ", model.context(),
+                " positions that the model was loaded with; load it with model_options::context = ", length);
+  }
+  generator(causal_lm<Engine>& model, const generation_settings& settings, int sequences, int length)
       : model_(&model),
-        how_(how),
+        settings_(settings),
+        eos_tokens_(settings.eos_tokens ? *settings.eos_tokens : model.config().tokens.eos_tokens),
         sequences_(static_cast<std::size_t>(sequences)),
         length_(length),
-        cache_(std::make_unique<kept_rows<Engine>>()),
-        choice_(how.sampling, model.config().vocabulary, length) {
-    cache_->places = static_cast<long long>(sequences) * length;
+        kv_cache_(std::make_unique<kv_cache<Engine>>()),
+        sampler_(settings.sampling, model.config().vocabulary, length) {
+    kv_cache_->slots = static_cast<long long>(sequences) * length;
   }
 
   status start(std::span<const std::vector<std::int64_t>> prompts, std::vector<generated_sequence>& all) {
     if (prompts.empty() || prompts.size() > sequences_)
       return fail("there are ", static_cast<long long>(prompts.size()), " prompts, expected 1 to ",
                   static_cast<long long>(sequences_));
-    active_.clear(), done_.assign(prompts.size(), 0), runs_.clear(), runs_.reserve(prompts.size());
-    prompt_.clear();
+    active_.clear(), cached_tokens_.assign(prompts.size(), 0), chunks_.clear(), chunks_.reserve(prompts.size());
+    prompt_tokens_.clear();
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const auto n = static_cast<long long>(prompts[i].size());
       if (n < 1 || n > length_)
         return fail("prompt ", static_cast<long long>(i), " has ", n, " tokens, expected 1 to ", length_);
       all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
       all[i].tokens = prompts[i];
-      all[i].tokens.reserve(static_cast<std::size_t>(length_) + 1);
-      active_.push_back(i), prompt_.push_back(n);
+      active_.push_back(i), prompt_tokens_.push_back(n);
     }
-    if (status s = choice_.begin(queue(), prompts); !s) return s;
+    if (status s = sampler_.begin(queue(), prompts); !s) return s;
     return ok;
   }
-  // Where more tokens wait than a piece has, all but the last of each sequence go into the cache, piece by piece.
-  status go_through_long_prompts(const std::vector<generated_sequence>& all) {
-    const long long piece = how_.prefill_chunk_size.value_or(4096);
-    long long waiting = 0;
-    for (const std::size_t i : active_) waiting += static_cast<long long>(all[i].tokens.size()) - done_[i];
-    if (waiting <= std::max(piece, static_cast<long long>(active_.size()))) return ok;
+  // Does chunked prefill: if more tokens are pending than one chunk holds, all but the last token of each sequence go
+  // into the cache chunk by chunk.
+  status prefill_chunked(const std::vector<generated_sequence>& all) {
+    const long long chunk_size = settings_.prefill_chunk_size.value_or(4096);
+    long long pending = 0;
+    for (const std::size_t i : active_) pending += static_cast<long long>(all[i].tokens.size()) - cached_tokens_[i];
+    if (pending <= std::max(chunk_size, static_cast<long long>(active_.size()))) return ok;
     for (std::size_t k = 0; k < active_.size();) {
-      runs_.clear(), names_.clear();
-      for (long long room = piece; room > 0 && k < active_.size();) {
+      chunks_.clear(), names_.clear();
+      for (long long budget = chunk_size; budget > 0 && k < active_.size();) {
         const std::size_t i = active_[k];
-        const long long left = static_cast<long long>(all[i].tokens.size()) - 1 - done_[i], n = std::min(left, room);
+        const long long left = static_cast<long long>(all[i].tokens.size()) - 1 - cached_tokens_[i],
+                        n = std::min(left, budget);
         if (n > 0) {
-          const auto from = static_cast<std::size_t>(done_[i]);
-          runs_.push_back({std::span(all[i].tokens).subspan(from, static_cast<std::size_t>(n)), done_[i],
-                           static_cast<long long>(i) * length_});
+          const auto from = static_cast<std::size_t>(cached_tokens_[i]);
+          chunks_.push_back({std::span(all[i].tokens).subspan(from, static_cast<std::size_t>(n)), cached_tokens_[i],
+                             static_cast<long long>(i) * length_});
           if (!adapters_.empty()) names_.push_back(adapters_[i]);
-          done_[i] += n, room -= n;
+          cached_tokens_[i] += n, budget -= n;
         }
         if (n == left) ++k;
       }
-      if (runs_.empty()) continue;
-      const auto mine = model_->alone();
-      const result<mutable_view> logits = choice_.logits(queue(), static_cast<long long>(runs_.size()));
+      if (chunks_.empty()) continue;
+      const auto guard = model_->lock();
+      const result<mutable_view> logits = sampler_.logits(queue(), static_cast<long long>(chunks_.size()));
       if (!logits) return logits.failure();
-      if (status s = model_->run_rows(stacks_, cache_.get(), runs_, names_, *logits); !s) return s;
+      if (status s = model_->run_rows(stacks_, kv_cache_.get(), chunks_, names_, *logits); !s) return s;
     }
     return ok;
   }
-  // All tokens of the active sequences that are not in the cache yet: the prompts, or one each.
+  // Runs the tokens of the active sequences that are not in the cache yet: the prompts, or one token each.
   status step(const std::vector<generated_sequence>& all) {
-    runs_.clear(), names_.clear();
+    chunks_.clear(), names_.clear();
     for (const std::size_t i : active_) {
-      const auto done = static_cast<std::size_t>(done_[i]);
-      runs_.push_back({std::span(all[i].tokens).subspan(done), done_[i], static_cast<long long>(i) * length_});
+      const auto done = static_cast<std::size_t>(cached_tokens_[i]);
+      chunks_.push_back(
+          {std::span(all[i].tokens).subspan(done), cached_tokens_[i], static_cast<long long>(i) * length_});
       if (!adapters_.empty()) names_.push_back(adapters_[i]);
-      done_[i] = static_cast<long long>(all[i].tokens.size());
+      cached_tokens_[i] = static_cast<long long>(all[i].tokens.size());
     }
-    const auto mine = model_->alone();
-    const bool only_mine = model_->rows_set() == rows_set_;  // nobody else's rows lie where those of the next step do
+    const auto guard = model_->lock();
+    // True if no other call has set rows since this generator's last step; its queued step reads them from that memory.
+    const bool rows_unchanged = model_->rows_version() == rows_version_;
     const auto n = static_cast<long long>(active_.size());
-    const result<mutable_view> logits = choice_.logits(queue(), n);
+    const result<mutable_view> logits = sampler_.logits(queue(), n);
     if (!logits) return logits.failure();
-    const auto stack = names_.empty() ? model_->prepare(stacks_, cache_.get(), runs_)
-                                      : model_->prepare_mixed(stacks_, cache_.get(), runs_, names_);
+    const auto stack = names_.empty() ? model_->prepare(stacks_, kv_cache_.get(), chunks_)
+                                      : model_->prepare_multi_lora(stacks_, kv_cache_.get(), chunks_, names_);
     if (!stack) return stack.failure();
-    const bool was_queued = std::exchange(queued_ahead_, false);
+    const bool was_queued = std::exchange(next_queued_, false);
     if (*stack == nullptr) {
-      rows_of_ = active_;
-      if (status s = model_->run_rows(stacks_, cache_.get(), runs_, names_, *logits); !s) return s;
-      if (status s = model_->set_rows(runs_, true); !s) return s;
-      if (status s = model_->send_rows(); !s) return s;
-      if (status s = choice_.choose(queue(), model_->rows(), false); !s) return s;
-      if (status s = choice_.note(queue(), ++steps_queued_); !s) return s;
-      return choice_.wait(steps_queued_);
+      step_sequences_ = active_;
+      if (status s = model_->run_rows(stacks_, kv_cache_.get(), chunks_, names_, *logits); !s) return s;
+      if (status s = model_->set_rows(chunks_, true); !s) return s;
+      if (status s = model_->upload_rows(); !s) return s;
+      if (status s = sampler_.choose(queue(), model_->rows(), false); !s) return s;
+      if (status s = sampler_.record_step(queue(), ++steps_queued_); !s) return s;
+      return sampler_.wait(steps_queued_);
     }
     const bool replays = is_captured(steps_) && model_->rows().rows() == n;
     const auto work = [&]() -> status {
-      if (status s = model_->run_sent(**stack, way::cached, *logits); !s) return s;
-      return choice_.choose(queue(), model_->rows(), replays);
+      if (status s = model_->run_uploaded(**stack, pass_kind::decode, *logits); !s) return s;
+      return sampler_.choose(queue(), model_->rows(), replays);
     };
-    const std::uint64_t stamp_now = stamp(**stack, *logits);
+    const std::uint64_t graph_version = version_hash(**stack, *logits);
     const auto queue_step = [&]() -> status {
-      typename Engine::captured* const kept = replays ? &captured_.of(active_.size(), (*stack)->number()) : nullptr;
-      if (status s = replays ? kept->run(queue(), stamp_now, work) : work(); !s) return s;
-      return choice_.note(queue(), ++steps_queued_);
+      typename Engine::captured* const graph = replays ? &captured_.of(active_.size(), (*stack)->number()) : nullptr;
+      if (status s = replays ? graph->run(queue(), graph_version, work) : work(); !s) return s;
+      return sampler_.record_step(queue(), ++steps_queued_);
     };
-    const std::uint64_t acts_now = mixed_bits(stamp_now ^ acting());
-    const bool is_queued = was_queued && stamp_ahead_ == acts_now;
+    const std::uint64_t step_version = splitmix64(graph_version ^ adapters_hash());
+    const bool is_queued = was_queued && queued_version_ == step_version;
     if (!is_queued) {
-      rows_of_ = active_;
-      if (status s = model_->send_rows(); !s) return s;
+      step_sequences_ = active_;
+      if (status s = model_->upload_rows(); !s) return s;
       if (status s = queue_step(); !s) return s;
     }
     const int this_step = steps_queued_;
-    rows_set_ = model_->rows_set();
-    // Adapters that change between tokens would make a step that was queued ahead one in vain.
-    const bool steady = std::exchange(acted_before_, acts_now) == acts_now;
-    if (replays && steady && rows_of_ == active_ && (only_mine || !is_queued) && all_go_on(all)) {
+    rows_version_ = model_->rows_version();
+    // While adapters change from token to token no step is queued ahead, since it would run the wrong ones.
+    const bool adapters_unchanged = std::exchange(last_version_, step_version) == step_version;
+    if (replays && adapters_unchanged && step_sequences_ == active_ && (rows_unchanged || !is_queued) &&
+        can_queue_next(all)) {
       if (status s = queue_step(); !s) return s;
-      queued_ahead_ = true, stamp_ahead_ = acts_now;
+      next_queued_ = true, queued_version_ = step_version;
     }
-    return choice_.wait(this_step);
+    return sampler_.wait(this_step);
   }
-  // Will every sequence take the token of this step and one more, unless a token or the caller ends it?
-  bool all_go_on(const std::vector<generated_sequence>& all) const {
-    bool every = choice_.can_go_on(model_->rows());
+  // Returns whether every sequence takes the token of this step and one more, unless an end token or the caller ends
+  // it.
+  bool can_queue_next(const std::vector<generated_sequence>& all) const {
+    bool every = sampler_.can_run_ahead(model_->rows());
     for (const std::size_t i : active_) {
-      const auto length = static_cast<long long>(all[i].tokens.size()) + 1, made = length - prompt_[i];
-      every = every && length < length_ && (!how_.new_tokens || made < *how_.new_tokens) &&
-              (how_.new_tokens || !how_.length || length < *how_.length);
+      const auto length = static_cast<long long>(all[i].tokens.size()) + 1, made = length - prompt_tokens_[i];
+      every = every && length < length_ && (!settings_.max_new_tokens || made < *settings_.max_new_tokens) &&
+              (settings_.max_new_tokens || !settings_.max_length || length < *settings_.max_length);
     }
     return every;
   }
-  // A step that was queued and is not wanted any more has ended before its memory goes.
-  struct nothing_queued {
+  // Waits for a step that was queued ahead and is not needed, before run() returns and its memory may be released.
+  struct drain_queue {
     generator& of;
-    ~nothing_queued() {
-      if (std::exchange(of.queued_ahead_, false)) static_cast<void>(of.choice_.wait(of.steps_queued_));
+    ~drain_queue() {
+      if (std::exchange(of.next_queued_, false)) static_cast<void>(of.sampler_.wait(of.steps_queued_));
     }
   };
   typename Engine::queue& queue() { return model_->programs().queue; }
-  // Another number where anything lies elsewhere than before, or something else is run.
-  std::uint64_t stamp(const block_stack<Engine>& stack, const mutable_view& logits) {
-    std::uint64_t all = model_->place_of_rows();
+  // Hashes what a captured step depends on: addresses, stack and launches. A graph is valid only for an equal hash.
+  std::uint64_t version_hash(const block_stack<Engine>& stack, const mutable_view& logits) {
+    std::uint64_t all = model_->rows_address_hash();
     for (const std::uint64_t part :
          {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(logits.data)), stack.number(),
-          static_cast<std::uint64_t>(stack.moves(way::cached)), names_.empty() ? 0 : stacks_.mixed().number()})
-      all = mixed_bits(all ^ part);
+          static_cast<std::uint64_t>(stack.address_version(pass_kind::decode)),
+          names_.empty() ? 0 : stacks_.multi_lora().number()})
+      all = splitmix64(all ^ part);
     return all;
   }
-  // Which adapters act on the rows of a step that all of them share: what was captured reads them from memory.
-  std::uint64_t acting() {
+  // Hashes the adapter slots of a multi-LoRA batch. A captured step reads the slots from memory, so version_hash()
+  // does not cover them.
+  std::uint64_t adapters_hash() {
     if (names_.empty()) return 0;
-    std::uint64_t all = stacks_.mixed().changes();
-    for (const std::int64_t place : model_->rows().adapter_numbers())
-      all = mixed_bits(all ^ static_cast<std::uint64_t>(place));
+    std::uint64_t all = stacks_.multi_lora().changes();
+    for (const std::int64_t slot : model_->rows().host_adapters())
+      all = splitmix64(all ^ static_cast<std::uint64_t>(slot));
     return all;
   }
   stop_reason reason(int token, std::size_t made, std::size_t length) const {
-    if (std::find(how_.end.begin(), how_.end.end(), token) != how_.end.end()) return stop_reason::end_token;
-    if (how_.new_tokens && made >= static_cast<std::size_t>(*how_.new_tokens)) return stop_reason::new_tokens;
-    if (!how_.new_tokens && how_.length && length >= static_cast<std::size_t>(*how_.length))
-      return stop_reason::new_tokens;
-    return length >= static_cast<std::size_t>(length_) ? stop_reason::no_room : stop_reason::running;
+    if (std::find(eos_tokens_.begin(), eos_tokens_.end(), token) != eos_tokens_.end()) return stop_reason::eos_token;
+    if (settings_.max_new_tokens && made >= static_cast<std::size_t>(*settings_.max_new_tokens))
+      return stop_reason::max_new_tokens;
+    if (!settings_.max_new_tokens && settings_.max_length && length >= static_cast<std::size_t>(*settings_.max_length))
+      return stop_reason::max_new_tokens;
+    return length >= static_cast<std::size_t>(length_) ? stop_reason::cache_full : stop_reason::running;
   }
 
   causal_lm<Engine>* model_;
-  generation_settings how_;
+  generation_settings settings_;
+  std::vector<int> eos_tokens_;
   std::size_t sequences_;
   int length_;
-  std::unique_ptr<kept_rows<Engine>> cache_;
-  stack_cache<Engine> stacks_;
-  std::span<const named_adapters::names> adapters_;
-  next_tokens<Engine> choice_;
+  std::unique_ptr<kv_cache<Engine>> kv_cache_;
+  block_stack_cache<Engine> stacks_;
+  std::span<const adapter_registry::names> adapters_;
+  step_sampler<Engine> sampler_;
   step_mode steps_ = step_mode::standard;
   captured_steps<Engine> captured_;
-  std::vector<std::size_t> active_, rows_of_;  // rows_of_: the sequences of the step that is read next
-  std::vector<long long> done_, prompt_;       // tokens in the cache, and those of the prompt
+  std::vector<std::size_t> active_, step_sequences_;  // step_sequences_: sequence of each row of the step to be read
+  std::vector<long long> cached_tokens_, prompt_tokens_;  // per sequence: tokens in the KV cache, tokens of the prompt
   int steps_queued_ = 0;
-  bool queued_ahead_ = false;  // the last step that was queued is the one behind the one that was read last
-  std::uint64_t stamp_ahead_ = 0, acted_before_ = 0, rows_set_ = 0;
-  std::vector<row_run> runs_;
-  std::vector<named_adapters::names> names_;
+  bool next_queued_ = false;  // the step after the one that was read last is queued already
+  std::uint64_t queued_version_ = 0, last_version_ = 0, rows_version_ = 0;
+  std::vector<sequence_chunk> chunks_;
+  std::vector<adapter_registry::names> names_;
 };
 
 }  // namespace graft

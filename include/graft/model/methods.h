@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods by name, for programs that learn which one they need only when they open a file: a list of formulas, each
-// with the kinds of layer on which it exists. Every size is a name here, so one formula serves any shape and rank.
+// The built-in adapter methods by name, for programs that read the method from a file: formulas, each with the kinds of
+// layer on which it exists. Every size is symbolic here, so one formula serves any shape and rank.
 #pragma once
 #include <graft/adapter/all.h>
-#include <graft/derive/kinds.h>
+#include <graft/derive/layer_kinds.h>
 
 namespace graft {
 
 struct method {
   const char* name = "";
   formula of{};
-  const char* kinds = "";  // the names of the kinds it exists on, with spaces between them
+  const char* kinds = "";  // names of the kinds of layer on which it exists, separated by spaces
   with_bias bias = with_bias::either;
 };
 template <class Adapter>
@@ -34,6 +34,6 @@ template <class... Adapters> struct methods_of<adapter_list<Adapters...>> {
   static constexpr method all[sizeof...(Adapters)] = {
       method_of<Adapters>(Adapters::method, Adapters::kinds, bias_rule<Adapters>())...};
 };
-using method_list = methods_of<all_adapters>;
+using built_in_list = methods_of<all_adapters>;
 
 }  // namespace graft

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole models on the CPU: their engine. A program that links graft::cpu_compiled finds the models in that library instead
-// of compiling them itself.
+// The engine for whole models on the CPU. A program that links graft::cpu_compiled takes the model templates from that
+// library (extern template) instead of compiling them.
 #pragma once
-#include <graft/backend/cpu/engine_models.h>
+#include <graft/backend/cpu/runtime/engine_models.h>
 #if defined(GRAFT_CPU_COMPILED)
 #include <graft/model/generate.h>
-#include <graft/model/mixed_training.h>
+#include <graft/model/multi_lora_training.h>
 #include <graft/model/trainer.h>
-#include <graft/run/compiled.h>
+#include <graft/run/cpu_compiled.h>
 
 extern template class graft::block_programs<graft::cpu::engine<float>>;
 extern template class graft::bound_block<graft::cpu::engine<float>>;
@@ -15,6 +15,6 @@ extern template class graft::block_stack<graft::cpu::engine<float>>;
 extern template class graft::causal_lm<graft::cpu::engine<float>>;
 extern template class graft::generator<graft::cpu::engine<float>>;
 extern template class graft::training_run<graft::cpu::engine<float>>;
-extern template class graft::mixed_training_run<graft::cpu::engine<float>>;
+extern template class graft::multi_lora_training_run<graft::cpu::engine<float>>;
 extern template class graft::trainer<graft::cpu::engine<float>>;
 #endif

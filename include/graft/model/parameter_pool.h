@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and their gradients, each shared tensor once; the memory stays where it is, in the engine's memory and in the
-// host's. The gradients of a run lie in one tensor, in the order it wants. Runs of one batch whose rows have different
-// adapters share one pool.
+// Trained parameters and their gradients, each shared tensor once, in the engine's memory and in host memory; addresses
+// do not change. The gradients of a run are one tensor in the order that its buckets need. The runs of a multi-LoRA
+// training share one pool.
 #pragma once
+#include <graft/model/device_tensors.h>
 #include <graft/model/optimizer.h>
-#include <graft/model/placed.h>
 
 #include <algorithm>
 #include <deque>
@@ -19,7 +19,8 @@ template <class Engine> struct parameter_pool {
   std::deque<mirrored_floats<Engine>> gradients;
   std::map<const void*, std::size_t> by_memory;
 
-  // `original`: where the numbers came from. Gradients have no memory yet.
+  // Adds a parameter once. `original`: the host memory that the value was copied from. make_gradients() allocates the
+  // gradient.
   std::size_t add(const std::string& name, const view& value, const void* original) {
     const auto [at, made] = by_memory.emplace(value.data, parameters.size());
     if (!made) return at->second;
@@ -33,32 +34,32 @@ template <class Engine> struct parameter_pool {
     on_host.push_back({name, numbers, gradient});
     return parameters.size() - 1;
   }
-  // Those of these parameters that have none, one behind the other.
+  // Allocates the gradients of those of these parameters that have none, contiguously in this order.
   status make_gradients(typename Engine::queue& q, std::vector<std::size_t> of) {
     std::erase_if(of, [&](std::size_t p) { return parameters[p].gradient.data != nullptr; });
     long long all = 0;
-    for (const std::size_t p : of) all += room_of(p);
+    for (const std::size_t p : of) all += padded_count(p);
     mirrored_floats<Engine>& memory = gradients.emplace_back();
     if (status s = memory.reserve(q, all); !s) return s;
     all = 0;
     for (const std::size_t p : of) {
       parameters[p].gradient.data = memory.data() + all, on_host[p].gradient.data = memory.host().data() + all;
-      all += room_of(p);
+      all += padded_count(p);
     }
     return ok;
   }
-  // The gradients of these parameters as few tensors: neighbours are one.
-  std::vector<mutable_view> together(const std::vector<std::size_t>& of) const {
+  // Returns the gradients of these parameters as tensors in which adjacent gradients are merged.
+  std::vector<mutable_view> merge_neighbours(const std::vector<std::size_t>& of) const {
     std::vector<mutable_view> all;
     for (const std::size_t p : of) {
       float* const at = static_cast<float*>(parameters[p].gradient.data);
-      const bool behind = !all.empty() && static_cast<float*>(all.back().data) + all.back().size[0] == at;
-      if (!behind) all.push_back({at, dtype::f32, {0, 1, 1, 1}, 1});
-      all.back().size[0] += room_of(p);
+      const bool adjacent = !all.empty() && static_cast<float*>(all.back().data) + all.back().size[0] == at;
+      if (!adjacent) all.push_back({at, dtype::f32, {0, 1, 1, 1}, 1});
+      all.back().size[0] += padded_count(p);
     }
     return all;
   }
-  // From the engine's memory to the host's and back, where the two differ.
+  // fetch() copies from the engine's memory to the host, send() from the host to the engine, where the two differ.
   status fetch(typename Engine::queue& q) {
     if constexpr (!Engine::reads_host_memory) {
       for (std::size_t k = 0; k < parameters.size(); ++k) {
@@ -89,8 +90,8 @@ template <class Engine> struct parameter_pool {
   }
 
  private:
-  // Each begins where tensors of their own would: at a multiple of 256 bytes.
-  long long room_of(std::size_t p) const { return (parameters[p].gradient.count() + 63) / 64 * 64; }
+  // Each gradient begins at a multiple of 256 bytes, as if it had an allocation of its own.
+  long long padded_count(std::size_t p) const { return (parameters[p].gradient.count() + 63) / 64 * 64; }
 };
 
 }  // namespace graft

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary positions as numbers: position p turns pair i of a head by the angle p f_i, and cos and sin are multiplied by
-// one factor. Without scaling f_i = theta^(-2i/n), n the size of a head; the scaled kinds change f as transformers does
-// (modeling_rope_utils.py): linear interpolation, Llama 3's bands, and YaRN (arXiv:2309.00071).
+// RoPE (rotary position embedding) frequencies: position p rotates pair i of a head by the angle p f_i, and cos and sin
+// are multiplied by one factor. Without scaling f_i = theta^(-2i/n), n the size of a head; the scaled kinds change f as
+// transformers does (modeling_rope_utils.py): linear interpolation, Llama 3's bands, and YaRN (arXiv:2309.00071).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ enum class rope_kind : unsigned char { plain, linear, llama3, yarn };
 struct rope_settings {
   rope_kind kind = rope_kind::plain;
   double theta = 10000, factor = 1;
-  double original_positions = 0;                 // that the model was first trained for: llama3 and yarn
+  double original_positions = 0;                 // context length of the pre-training: llama3 and yarn
   double low_frequency = 1, high_frequency = 4;  // llama3
   double beta_fast = 32, beta_slow = 1, mscale = 0, mscale_all = 0;  // yarn
   std::optional<double> attention_factor{};
@@ -24,12 +24,12 @@ struct rope_settings {
   std::vector<float> divisors{};  // of the frequencies, where a file states them (rope_freqs of GGUF)
 };
 
-struct rope_numbers {
+struct rope_frequencies {
   std::vector<float> frequencies;  // one for each pair of a head
   float factor = 1;                // of cos and sin
 };
 
-// Long waves are stretched, short ones are left, and those in between are blended.
+// Long wavelengths are interpolated, short ones are unchanged, and those in between are blended.
 inline double llama3_frequency(const rope_settings& r, double f) {
   const double turns = r.original_positions * f / (2 * std::numbers::pi);
   if (turns < r.low_frequency) return f / r.factor;
@@ -38,9 +38,9 @@ inline double llama3_frequency(const rope_settings& r, double f) {
   return (1 - kept) * f / r.factor + kept * f;
 }
 
-// The pair whose wave turns this often within the original positions, as a fraction of pairs.
-inline double yarn_pair(const rope_settings& r, double turns, int head_size) {
-  return head_size * std::log(r.original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(r.theta));
+// Returns the (fractional) index of the pair that rotates by this many full turns over the original positions.
+inline double yarn_pair(const rope_settings& r, double turns, int head_dim) {
+  return head_dim * std::log(r.original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(r.theta));
 }
 
 inline double yarn_attention_factor(const rope_settings& r) {
@@ -49,18 +49,18 @@ inline double yarn_attention_factor(const rope_settings& r) {
   return r.mscale != 0 && r.mscale_all != 0 ? scale(r.mscale) / scale(r.mscale_all) : scale(1);
 }
 
-inline rope_numbers rope_for(const rope_settings& r, int head_size) {
-  rope_numbers out;
+inline rope_frequencies make_rope_frequencies(const rope_settings& r, int head_dim) {
+  rope_frequencies out;
   double low = 0, high = 0;
   if (r.kind == rope_kind::yarn) {
-    low = yarn_pair(r, r.beta_fast, head_size), high = yarn_pair(r, r.beta_slow, head_size);
+    low = yarn_pair(r, r.beta_fast, head_dim), high = yarn_pair(r, r.beta_slow, head_dim);
     if (r.truncate) low = std::floor(low), high = std::ceil(high);
-    low = std::max(low, 0.0), high = std::min(high, head_size - 1.0);
+    low = std::max(low, 0.0), high = std::min(high, head_dim - 1.0);
     if (low == high) high += 0.001;
     out.factor = static_cast<float>(yarn_attention_factor(r));
   }
-  for (int i = 0; i < head_size / 2; ++i) {
-    double f = std::pow(r.theta, -2.0 * i / head_size);
+  for (int i = 0; i < head_dim / 2; ++i) {
+    double f = std::pow(r.theta, -2.0 * i / head_dim);
     switch (r.kind) {
       case rope_kind::plain: break;
       case rope_kind::linear: f /= r.factor; break;

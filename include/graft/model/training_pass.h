@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of training through the blocks of a model: forward, the loss of each row and its slope, and back. What forward
-// computes and backward needs is kept per block, or computed again; the logits of a batch never exist as a whole. Gradients
-// leave a block as soon as it has run (block_gradients.h).
+// One training call through the blocks of a model: forward, the loss of each row, backward. Blocks save tensors for
+// backward or recompute them (activation checkpointing). The head runs on chunks of rows, so the logits of a batch
+// never exist as a whole. The gradients of a block are added and reduced as soon as it has run (gradient_buckets.h).
 #pragma once
-#include <graft/model/block_gradients.h>
 #include <graft/model/causal_lm.h>
+#include <graft/model/gradient_buckets.h>
 #include <graft/model/training_batch.h>
 
 namespace graft {
@@ -18,115 +18,124 @@ template <class Engine> class training_pass {
 
   block_stack<Engine>& stack() { return *stack_; }
   std::size_t blocks() const { return stack_->blocks().size(); }
-  // Room for so many rows. Blocks are bound again where there was less: `gradients` says where theirs go.
-  status ready(block_gradients<Engine>& gradients, const parameter_pool<Engine>& pool) {
+  // Reserves memory for the rows of the call, and binds the blocks and their gradients if the call is the largest so
+  // far.
+  status bind_for_call(gradient_buckets<Engine>& gradients, const parameter_pool<Engine>& pool) {
     const long long rows = model_->rows().rows();
-    const result<capacity> room = model_->reserve(rows);
-    if (!room) return room.failure();
+    const result<capacity> limits = model_->reserve(rows);
+    if (!limits) return limits.failure();
     hidden_.resize(static_cast<std::size_t>(stack_->layers()) + 1);
-    for (auto* all : {&hidden_, &slope_})
-      for (engine_rows<Engine>& h : *all)
-        if (status s = h.reserve(queue(), rows * model_->config().width); !s) return s;
-    if (status s = losses_at_.reserve(queue(), rows); !s) return s;
-    if (rows <= room_) return ok;
+    for (auto* all : {&hidden_, &gradient_})
+      for (device_rows<Engine>& h : *all)
+        if (status s = h.reserve(queue(), rows * model_->config().hidden_size); !s) return s;
+    if (status s = device_losses_.reserve(queue(), rows); !s) return s;
+    if (rows <= bound_rows_) return ok;
     for (std::size_t b = 0; b < blocks(); ++b) {
       bound_block<Engine>& block = stack_->blocks()[b];
       const bool last = b + 1 == blocks();
       if (!last)
-        if (status s = block.bind(there(), *room); !s) return s;
+        if (status s = block.bind(forward_kind(), *limits); !s) return s;
       if (b >= gradients.first_trained() || last)
-        if (status s = block.bind(last ? way::recomputing : back(), last ? capacity{head_rows(room->tokens)} : *room);
+        if (status s = block.bind(last ? pass_kind::backward_recompute : backward_kind(),
+                                  last ? capacity{head_rows(limits->tokens)} : *limits);
             !s)
           return s;
-      if (status s = gradients.want(block, b, pool); !s) return s;
+      if (status s = gradients.bind_gradient(block, b, pool); !s) return s;
     }
-    room_ = rows;
+    bound_rows_ = rows;
     return ok;
   }
-  status ready_to_look() {
+  status ensure_bound_for_evaluation() {
     const long long rows = model_->rows().rows();
-    if (rows <= room_to_look_) return ok;
-    const result<capacity> room = model_->reserve(rows);
-    if (!room) return room.failure();
+    if (rows <= evaluation_rows_) return ok;
+    const result<capacity> limits = model_->reserve(rows);
+    if (!limits) return limits.failure();
     for (std::size_t b = 0; b + 1 < blocks(); ++b)
-      if (status s = stack_->blocks()[b].bind(way::forward, *room); !s) return s;
-    room_to_look_ = rows;
+      if (status s = stack_->blocks()[b].bind(pass_kind::forward, *limits); !s) return s;
+    evaluation_rows_ = rows;
     return ok;
   }
-  long long room() const { return room_; }
-  // What calls with so many rows keep for the backward pass: the rows between the blocks, and what each block keeps.
-  result<long long> kept_bytes(long long rows) {
+  long long bound_rows() const { return bound_rows_; }
+  // Returns the bytes that a call with so many rows saves for backward: the outputs of the blocks, and the saved
+  // tensors of each block.
+  result<long long> saved_bytes(long long rows) {
     rows = std::max(rows, model_->reserved_rows());
-    long long bytes = (stack_->layers() + 1LL) * rows * model_->config().width * bits_of(Engine::keeps) / 8;
+    long long bytes =
+        (stack_->layers() + 1LL) * rows * model_->config().hidden_size * bits_of(Engine::storage_type) / 8;
     for (std::size_t b = 0; b + 1 < blocks() && !checkpoint_; ++b) {
-      const result<long long> own = stack_->blocks()[b].kept_bytes(rows);
+      const result<long long> own = stack_->blocks()[b].saved_bytes(rows);
       if (!own) return own.failure();
       bytes += *own;
     }
     return bytes;
   }
-  long long held_bytes() {
+  long long saved_allocation_bytes() {
     long long bytes = 0;
-    for (const engine_rows<Engine>& h : hidden_) bytes += h.bytes();
-    for (const bound_block<Engine>& b : stack_->blocks()) bytes += b.held_bytes();
+    for (const device_rows<Engine>& h : hidden_) bytes += h.bytes();
+    for (const bound_block<Engine>& b : stack_->blocks()) bytes += b.saved_allocation_bytes();
     return bytes;
   }
   bool drops_attention() const { return drops_ && model_->config().attention_dropout > 0; }
 
-  // The loss of each row.
-  status look(training_batch<Engine>& batch) {
-    if (status s = forward(batch, way::forward); !s) return s;
+  // Computes the loss of each row without gradients.
+  status evaluate_loss(training_batch<Engine>& batch) {
+    if (status s = forward(batch, pass_kind::forward); !s) return s;
     return head(batch, nullptr);
   }
-  // The same with gradients, summed over the ranks where some are given: finished when those are waited for.
-  status there_and_back(training_batch<Engine>& batch, block_gradients<Engine>& gradients, communicator* ranks) {
-    if (status s = forward(batch, there()); !s) return s;
+  // Computes the loss of each row and adds the gradients of all parameters. With `ranks`, each bucket is all-reduced as
+  // soon as it is complete, overlapping the backward pass of earlier blocks; the caller waits on `ranks` before it
+  // reads them.
+  status forward_backward(training_batch<Engine>& batch, gradient_buckets<Engine>& gradients, communicator* ranks) {
+    if (status s = forward(batch, forward_kind()); !s) return s;
     if (status s = head(batch, &gradients); !s) return s;
     std::size_t b = blocks() - 1;
-    if (status s = gradients.block_ran(queue(), b, ranks); !s) return s;
+    if (status s = gradients.block_done(queue(), b, ranks); !s) return s;
     for (std::size_t now = 0; b-- > gradients.first_trained(); now ^= 1) {
-      block_call c = call_of(batch, b, back());
-      c[call_input::dy] = rows_of(slope_[now]);
-      if (b > gradients.first_trained()) c.dx = into(slope_[now ^ 1]);
-      if (status s = stack_->blocks()[b].run(back(), c); !s) return s;
-      if (status s = gradients.block_ran(queue(), b, ranks); !s) return s;
+      block_call c = call_of(batch, b, backward_kind());
+      c[call_input::dy] = rows_of(gradient_[now]);
+      if (b > gradients.first_trained()) c.dx = into(gradient_[now ^ 1]);
+      if (status s = stack_->blocks()[b].run(backward_kind(), c); !s) return s;
+      if (status s = gradients.block_done(queue(), b, ranks); !s) return s;
     }
     return ok;
   }
   result<double> mean(const training_batch<Engine>& batch) {
     const long long rows = model_->rows().rows();
     if constexpr (Engine::reads_host_memory) {
-      return batch.mean(static_cast<const real*>(losses_at_.data()));
+      return batch.mean(static_cast<const real*>(device_losses_.data()));
     } else {
       losses_.resize(static_cast<std::size_t>(rows));
-      if (status s = Engine::fetch(queue(), losses_at_.rows(rows, 1), losses_.data()); !s) return s.failure();
+      if (status s = Engine::fetch(queue(), device_losses_.rows(rows, 1), losses_.data()); !s) return s.failure();
       return batch.mean(losses_.data());
     }
   }
 
  private:
   typename Engine::queue& queue() { return model_->programs().queue; }
-  way there() const { return checkpoint_ ? way::passing : way::keeping; }
-  way back() const { return checkpoint_ ? way::recomputing : way::backward; }
-  // Rows of one call of the head. Where elements are dropped there it is one call: their numbers count from its beginning.
+  pass_kind forward_kind() const { return checkpoint_ ? pass_kind::forward_checkpointed : pass_kind::forward_saved; }
+  pass_kind backward_kind() const { return checkpoint_ ? pass_kind::backward_recompute : pass_kind::backward; }
+  // Returns the rows of one call of the head: all rows with dropout, since dropout counts elements from the first row
+  // of the call.
   long long head_rows(long long rows) const {
     return Engine::loss_rows == 0 || drops_ ? rows : std::min(rows, Engine::loss_rows);
   }
-  view rows_of(engine_rows<Engine>& v) { return v.rows(model_->rows().rows(), model_->config().width); }
-  mutable_view into(engine_rows<Engine>& v) { return v.into(model_->rows().rows(), model_->config().width); }
-  // Of the embedding and the layers.
-  block_call call_of(const training_batch<Engine>& batch, std::size_t b, way w) {
+  view rows_of(device_rows<Engine>& v) { return v.rows(model_->rows().rows(), model_->config().hidden_size); }
+  mutable_view into(device_rows<Engine>& v) { return v.into(model_->rows().rows(), model_->config().hidden_size); }
+  // Returns the inputs of the embedding or a layer; y, dy and dx are set by the caller.
+  block_call call_of(const training_batch<Engine>& batch, std::size_t b, pass_kind w) {
     block_call c;
     const int layer = static_cast<int>(b) - 1;
     c[call_input::seed] = batch.seed(b);
     c[call_input::x] = b == 0 ? model_->rows().ids() : rows_of(hidden_[b - 1]);
     c[call_input::positions] = model_->rows().positions();
-    const bool drops = w != way::forward && drops_attention();
-    if (b > 0) c[call_input::span] = drops ? batch.dropping_span(layer) : model_->rows().span_of(layer);
+    const bool drops = w != pass_kind::forward && drops_attention();
+    if (b > 0)
+      c[call_input::attention_range] =
+          drops ? batch.dropout_attention_range(layer) : model_->rows().attention_range_of(layer);
     return c;
   }
-  status forward(training_batch<Engine>& batch, way w) {
-    if (status s = model_->send_rows(); !s) return s;
+  status forward(training_batch<Engine>& batch, pass_kind w) {
+    if (status s = model_->upload_rows(); !s) return s;
     if (status s = batch.send(queue()); !s) return s;
     for (std::size_t b = 0; b + 1 < blocks(); ++b) {
       block_call c = call_of(batch, b, w);
@@ -135,22 +144,22 @@ template <class Engine> class training_pass {
     }
     return ok;
   }
-  // The loss of each row, and with gradients the slope of its mean.
-  status head(const training_batch<Engine>& batch, block_gradients<Engine>* gradients) {
-    const long long rows = model_->rows().rows(), width = model_->config().width, step = head_rows(rows);
+  // Runs the head: the loss of each row and, with `gradients`, the gradient of its weighted sum.
+  status head(const training_batch<Engine>& batch, gradient_buckets<Engine>* gradients) {
+    const long long rows = model_->rows().rows(), width = model_->config().hidden_size, step = head_rows(rows);
     for (long long first = 0; first < rows; first += step) {
       const long long n = std::min(step, rows - first);
       block_call c;
       c[call_input::seed] = batch.seed(blocks() - 1);
-      c[call_input::x] = {hidden_.back().row(first, width), Engine::keeps, {n, width, 1, 1}, 2};
+      c[call_input::x] = {hidden_.back().row(first, width), Engine::storage_type, {n, width, 1, 1}, 2};
       c[call_input::positions] = view_of(static_cast<const std::int64_t*>(model_->rows().positions().data) + first, n);
       c[call_input::labels] = batch.labels(first, n);
       c[call_input::dy] = batch.weights(first, n);
-      c.y = {losses_at_.row(first, 1), Engine::computes, {n, 1, 1, 1}, 2};
-      if (gradients != nullptr) c.dx = {slope_[0].row(first, width), Engine::keeps, {n, width, 1, 1}, 2};
-      if (status s = stack_->head().run(way::recomputing, c); !s) return s;
+      c.y = {device_losses_.row(first, 1), Engine::compute_type, {n, 1, 1, 1}, 2};
+      if (gradients != nullptr) c.dx = {gradient_[0].row(first, width), Engine::storage_type, {n, width, 1, 1}, 2};
+      if (status s = stack_->head().run(pass_kind::backward_recompute, c); !s) return s;
       if (gradients != nullptr)
-        if (status s = gradients->head_ran(queue()); !s) return s;
+        if (status s = gradients->head_done(queue()); !s) return s;
     }
     return ok;
   }
@@ -158,11 +167,11 @@ template <class Engine> class training_pass {
   causal_lm<Engine>* model_;
   std::unique_ptr<block_stack<Engine>> stack_;
   bool checkpoint_, drops_;
-  std::vector<engine_rows<Engine>> hidden_,
-      slope_ = std::vector<engine_rows<Engine>>(2);  // behind each block, and back
-  engine_rows<Engine, Engine::computes> losses_at_;
+  // hidden_: the output of each block but the head; gradient_: gradients of outputs, double-buffered.
+  std::vector<device_rows<Engine>> hidden_, gradient_ = std::vector<device_rows<Engine>>(2);
+  device_rows<Engine, Engine::compute_type> device_losses_;
   std::vector<real> losses_;
-  long long room_ = 0, room_to_look_ = 0;
+  long long bound_rows_ = 0, evaluation_rows_ = 0;
 };
 
 }  // namespace graft

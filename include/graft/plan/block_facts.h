@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of a block once its type is named: kernels, graph breaks, flops, bytes, and what training keeps.
+// Facts of a transformer block type: kernels, graph breaks, flops, bytes, and bytes saved for backward.
 //     struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
 //     static_assert(compile<tuned, fullgraph, training>::kernels == 3);
-// of the block by itself: the norm it begins with may be part of the block before (plan/norm_between.h).
-// A type may state sizes of the model, its element type and facts of its configuration:
+// The facts are those of a block on its own; in a model its first norm may be fused into the previous block
+// (plan/fused_norm.h). A block type may state sizes of the model, its element type and facts of its configuration:
 //     static constexpr named_size sizes[] = {{"hidden", 4096}, {"heads", 32}};      using element = bf16;
-// Costs assume usual numbers for the sizes that it leaves open.
+// Costs assume nominal numbers for the sizes that it leaves open.
 #pragma once
 #include <graft/derive/block.h>
-#include <graft/derive/keep.h>
+#include <graft/derive/saved_tensors.h>
 #include <graft/plan/facts.h>
 
 namespace graft {
@@ -18,7 +18,7 @@ concept block_type = requires(block_scope m, ex h) {
   {T::run(m, h)};
 };
 
-// A block with its options, as a value.
+// A block formula with its adapters and configuration facts, as a value.
 struct block_value {
   block_formula formula{};
   block_options how{};
@@ -59,13 +59,13 @@ template <class Block> struct derived_block {
   static constexpr graph backward = detail::captured_block<detail::block_backward, derived_block>::stored;
 };
 
-// The sizes that the type states, and those of adapters that follow from them.
+// The sizes that the type states, and the sizes of adapters that follow from them.
 template <class Block> constexpr size_values block_sizes(const graph& g) {
   size_values s;
   if constexpr (requires { Block::sizes; })
     for (const named_size& n : Block::sizes)
       if (const int index = g.sizes.find(n.name); index >= 0 && n.value != dyn) s.v[index] = n.value;
-  size_adapters(g, derived_block<Block>::value.how.adapters, s);
+  infer_adapter_sizes(g, derived_block<Block>::value.how.adapters, s);
   return s;
 }
 template <class Block> constexpr size_values block_sizes_at(const graph& g, long long tokens) {
@@ -82,19 +82,24 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
   static constexpr detail::plan_facts facts = detail::facts_of(d::forward, To);
   static constexpr graph forward_graph() { return d::forward; }
   static constexpr int kernels_at(long long tokens) {
-    return kernels_of(d::forward, fuse(d::forward, To), block_sizes_at<Block>(d::forward, tokens),
-                      storage<element>::type);
+    return kernel_count(d::forward, fuse(d::forward, To), block_sizes_at<Block>(d::forward, tokens),
+                        storage<element>::type);
   }
   static constexpr int kernels = facts.launches;
+  // Explains in words, for messages, what each launch of a forward call computes and why it takes several kernels.
+  static constexpr text why_several_kernels(long long tokens = 4096) {
+    return graft::why_several_kernels(d::forward, fuse(d::forward, To), block_sizes_at<Block>(d::forward, tokens),
+                                      storage<element>::type, {});
+  }
   static constexpr int graph_breaks = facts.breaks;
   static constexpr unsigned long long key = facts.key;
   static constexpr cost forward_cost(long long tokens) { return price(d::forward, tokens); }
   static constexpr cost backward_cost(long long tokens) { return price(d::backward, tokens); }
   static constexpr long long flops(long long tokens) { return forward_cost(tokens).flops; }
   static constexpr long long bytes(long long tokens) { return forward_cost(tokens).bytes; }
-  // What a training step keeps from forward to backward, beside x.
-  static constexpr long long kept_bytes(long long tokens) {
-    const kept_pair pair = keep(d::forward, d::backward);
+  // Bytes that a training step saves for backward, without the block's input x.
+  static constexpr long long saved_bytes(long long tokens) {
+    const saved_pair pair = select_saved_tensors(d::forward, d::backward);
     const graph g = pair.forward;
     const size_values s = block_sizes_at<Block>(g, tokens);
     long long elements = 0;
@@ -105,7 +110,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
  private:
   static constexpr dtype computed = storage<typename storage<element>::compute>::type;
   static constexpr cost price(const graph& g, long long tokens) {
-    return cost_of(g, block_sizes_at<Block>(g, tokens), encoding_of<element>(), computed);
+    return cost_of(g, block_sizes_at<Block>(g, tokens), quant_format_of<element>(), computed);
   }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on a block: its facts, or the one diagnostic that says what is wrong with it. A mistake is named by the path
-// of the layer that it is in, the line of the block's formula and the sizes; the messages are those of layers, and list
-// the block where they list a layer and its formula where they list an adapter.
+// compile<Block, Options…>: the facts of a transformer block type, or the one diagnostic that says what is wrong with
+// it. Diagnostics are those of layers (plan/compile.h). They name the path of the layer, the line of the block's
+// formula and the sizes, and list the block in place of the layer and of the adapter.
 #pragma once
 #include <graft/plan/block_facts.h>
 #include <graft/plan/compile.h>
@@ -9,7 +9,7 @@
 namespace graft::detail {
 
 constexpr bool block_evaluates(const block_value& v) { return !capture(v.formula, v.how).n.empty(); }
-constexpr bool both_ways_evaluate(const block_value& v) {
+constexpr bool both_passes_evaluate(const block_value& v) {
   return !block_forward(v).n.empty() && !block_backward(v).n.empty();
 }
 template <class Block>
@@ -18,9 +18,9 @@ concept captures = requires {
 };
 template <class Block>
 concept derives = requires {
-  typename constant<both_ways_evaluate(value_of<Block>())>;
+  typename constant<both_passes_evaluate(value_of<Block>())>;
 };
-// Stands in for a block that has no graphs, so that its one error is not followed by others.
+// Replaces a block that has no graphs, so that no further errors follow the one message.
 struct nothing {
   static constexpr const char* name = "nothing";
   static constexpr ex run(block_scope, ex h) { return h; }
@@ -82,7 +82,8 @@ template <class Block> constexpr auto block_fault_verdict() {
 }
 
 template <class Block, class... Options> constexpr auto block_verdict() {
-  constexpr bool whole = asked<fullgraph, Options...>, trained = asked<training, Options...>;
+  constexpr bool requires_fullgraph = has_option<fullgraph, Options...>,
+                 requires_training = has_option<training, Options...>, one = has_option<one_kernel, Options...>;
   if constexpr (!captures<Block>) {
     return type_is<diagnostic::not_a_block<nothing, Block>>{};
   } else if constexpr (block_checks<Block>::g.bad.what != fault::none) {
@@ -91,19 +92,23 @@ template <class Block, class... Options> constexpr auto block_verdict() {
     return type_is<diagnostic::formula_is_too_large<nothing, Block>>{};
   } else if constexpr (block_checks<Block>::violated != nullptr) {
     return block_size_verdict<Block>();
-  } else if constexpr (whole && plan_of<Block>::graph_breaks > 0) {
+  } else if constexpr (requires_fullgraph && plan_of<Block>::graph_breaks > 0) {
     using m = block_break<Block>;
     return type_is<diagnostic::host_function_breaks_the_graph<Block, Block, typename m::words,
                                                               m::g[m::facts.first_break].line, m::facts.breaks>>{};
-  } else if constexpr (trained && derived_block<Block>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training && derived_block<Block>::backward.bad.what == fault::not_differentiable) {
     using m = block_no_gradient<Block>;
     return type_is<diagnostic::not_differentiable<Block, Block, typename m::words, m::at.line>>{};
+  } else if constexpr (one && plan_of<Block, chosen<Options...>::to>::kernels != 1) {
+    using planned = plan_of<Block, chosen<Options...>::to>;
+    using m = several_kernels<planned>;
+    return type_is<diagnostic::more_than_one_kernel<Block, Block, typename m::words, planned::kernels>>{};
   } else {
     return type_is<plan_of<Block, chosen<Options...>::to>>{};
   }
 }
 
-template <block_type Block, class... Options> struct judged<Block, Options...> {
+template <block_type Block, class... Options> struct checked_compile<Block, Options...> {
   using verdict = decltype(block_verdict<Block, Options...>());
 };
 

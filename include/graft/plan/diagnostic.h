@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages. One class per mistake; its static_assert is the sentence, its template arguments are the facts: the
-// layer, its adapter, the expression, the line of the formula, the sizes. The sentence says what to do and what the
-// arguments are, because not every compiler prints their names. docs/errors.md lists them with examples and cures.
+// The compile-time error messages, one class per mistake. Its static_assert is the sentence and its template arguments
+// are the facts: layer, adapter, expression, line of the formula, sizes. The sentence says what to do and names the
+// arguments, because not every compiler prints their names. docs/errors.md has an example of each.
 //
-// Where a layer is wrong, compile<Layer> is the message itself, so that the compiler shows few steps on the way to it.
-// A message still has the layer's facts, so that what uses them is no second error.
+// compile<Layer> of a wrong layer is the message class itself, so that the compiler prints few instantiation steps. A
+// message derives from the layer's facts, so that code which uses them raises no second error.
 #pragma once
+#include <graft/core/array_size.h>
 #include <graft/core/text.h>
 #include <graft/plan/target.h>
 
@@ -18,8 +19,9 @@ template <class Layer> struct without_adapter;
 
 namespace diagnostic {
 
-template <int N> struct str { char s[N]{}; };
-// The compiler prints the argument of the first form as a string; clang prints numbers, or cuts it short, and gets letters.
+template <std::size_t N> struct str { char s[N]{}; };
+// An expression as a template argument: g++ prints the first form as a string. clang would print numbers or shorten it,
+// so it uses single letters.
 template <str> struct expression {};
 template <char...> struct spelled {};
 
@@ -30,7 +32,7 @@ template <const text& T> constexpr auto quoted() { return letters<T>(__make_inte
 #else
 template <const text& T> constexpr auto quoted() {
   constexpr auto cut = [] {
-    str<T.n + 1> r{};
+    str<array_size(T.n + 1)> r{};
     for (int i = 0; i < T.n; ++i) r.s[i] = T.s[i];
     return r;
   }();
@@ -38,7 +40,7 @@ template <const text& T> constexpr auto quoted() {
 }
 #endif
 
-// False, for messages about a type instead of numbers.
+// Always false; the condition of messages about a type.
 template <class...> inline constexpr bool supported = false;
 
 // ---- sizes
@@ -111,6 +113,14 @@ struct data_dependent_size_breaks_the_graph : plan_of<Layer> {
                 "lists layer, adapter, expression, line of the formula, number of breaks)");
 };
 
+// ---- kernels
+template <class Layer, class Adapter, class Reason, int kernels> struct more_than_one_kernel : plan_of<Layer> {
+  static_assert(
+      kernels == 1,
+      "graft: one_kernel, but a forward call takes more kernels on this target: change what the reason names, "
+      "or drop one_kernel (more_than_one_kernel lists layer, adapter, reason, number of kernels)");
+};
+
 // ---- types
 template <class Layer, class Type> struct not_an_element_type : plan_of<Layer> {
   static_assert(supported<Type>,
@@ -129,7 +139,7 @@ template <class Layer, class Type> struct not_a_block : plan_of<Layer> {
                 "run(block_scope, ex) that the compiler can evaluate (not_a_block lists a stand-in, type)");
 };
 
-// ---- what a graph cannot do
+// ---- limits of a graph
 template <class Layer, class Adapter, class Expression, int formula_line> struct not_differentiable : plan_of<Layer> {
   static_assert(supported<Expression>,
                 "graft: training, but this has no gradient: write it with the operations of the language, or put "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan as a picture: Graphviz or Mermaid. One box per launch around its nodes; what is computed earlier stands
-// outside, leaves are rounded.
+// draw: a plan as a Graphviz or Mermaid graph. Each launch is a box around its nodes, precomputed values are outside of
+// the boxes, and leaves are rounded.
 #pragma once
 #include <graft/plan/explain.h>
 
@@ -8,12 +8,12 @@ namespace graft {
 
 enum class drawing : unsigned char { graphviz, mermaid };
 
-template <class Sink> constexpr void draw_node(const graph& g, id i, drawing how, Sink&& line) {
+template <class Sink> constexpr void draw_node(const graph& g, id i, drawing format, Sink&& line) {
   const node& v = g[i];
   text t;
   const bool leaf = is_leaf(v.what);
   t << "    n" << i;
-  if (how == drawing::graphviz)
+  if (format == drawing::graphviz)
     t << (leaf ? " [shape=ellipse, label=\"" : " [label=\"");
   else
     t << (leaf ? "([\"" : "[\"");
@@ -22,19 +22,19 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing how
   else
     leaf ? t << g.name(i) : t << row(v.what).name;
   t << ' ', print_shape(t, g, i);
-  if (how == drawing::graphviz)
+  if (format == drawing::graphviz)
     t << "\"];";
   else
     t << (leaf ? "\"])" : "\"]");
   line(t);
 }
 
-template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing how, Sink&& line) {
-  const bool graphviz = how == drawing::graphviz;
+template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing format, Sink&& line) {
+  const bool graphviz = format == drawing::graphviz;
   auto visible = [&](id i) { return i >= 0 && p.live[i] && g[i].what != op::reshape; };  // a reshape is not drawn
   line(text(graphviz ? "digraph plan {\n  rankdir=TB; node [shape=box, fontname=Helvetica];" : "flowchart TB"));
   for (id i = 0; i < g.size; ++i)
-    if (visible(i) && p.launch_of[i] < 0) draw_node(g, i, how, line);
+    if (visible(i) && p.launch_of[i] < 0) draw_node(g, i, format, line);
   for (int k = 0; k < p.launches.size(); ++k) {
     const launch& l = p.launches[k];
     text t;
@@ -43,7 +43,7 @@ template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing
     t << (graphviz ? "\";" : "\"]");
     line(t);
     for (int n = 0; n < l.count; ++n)
-      if (visible(p.nodes[l.first + n])) draw_node(g, p.nodes[l.first + n], how, line);
+      if (visible(p.nodes[l.first + n])) draw_node(g, p.nodes[l.first + n], format, line);
     line(text(graphviz ? "  }" : "  end"));
   }
   for (id i = 0; i < g.size; ++i)

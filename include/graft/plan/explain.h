@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// explain: the layer in words. Formula, what is derived from it, the launches of its plan with their slots, flops and
-// bytes, and the graph breaks if any. Lines go to a sink, any callable that takes a `const text&`; nothing here allocates.
+// explain: a layer or plan as text: the formula, the derived graphs, the launches with their GEMM slots, flops and
+// bytes, and graph breaks. Lines go to a sink, any callable that takes a `const text&`; nothing here allocates.
 #pragma once
 #include <graft/plan/compile.h>
 
@@ -8,7 +8,35 @@
 
 namespace graft {
 
-constexpr void print_big(text& t, long long n) {  // 33554432 as 33.6 M
+// Prints a launch by the slots of its kernel: "GEMM, low-rank branch, epilogue add, 2 fused wgrads". The matmuls that a
+// slot always consists of are not listed, and the operations of a standalone launch follow its kind.
+constexpr void describe_launch(text& t, const graph& g, const plan& p, const launch& l) {
+  t << name_of(l.what);
+  for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
+    sequence<id> ops;
+    for (int n = 0; n < l.count; ++n)
+      if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
+    const bool said =
+        s == slot::mainloop && ops.size() == 1 && (l.what != launch_kind::gemm || g[ops[0]].what == op::matmul);
+    if (ops.empty() || said) continue;
+    const bool multiplies = s == slot::branch || s == slot::reduce;
+    int products = 0, listed = 0;
+    for (const id i : ops) products += multiplies && g[i].what == op::matmul ? 1 : 0;
+    t << ", ";
+    if (s == slot::branch && products > 0)
+      t << name_of(s), ++listed;
+    else if (s == slot::branch)
+      t << "branch ";
+    else if (products > 0)
+      products == 1 ? t << "fused wgrad" : t << products << " fused wgrads", ++listed;
+    else if (s != slot::standalone)
+      t << name_of(s) << ' ';
+    for (const id i : ops)
+      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << row(g[i].what).name;
+  }
+}
+
+constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
   constexpr const char* units[] = {" ", " k", " M", " G", " T"};
   int u = 0;
   double v = static_cast<double>(n);
@@ -19,7 +47,7 @@ constexpr void print_big(text& t, long long n) {  // 33554432 as 33.6 M
   t << units[u];
 }
 
-// Values that are read twice, computed once and reused, or handed from one launch to another get a name.
+// The values that are printed with a name: those with several readers, precomputed ones, and inputs of other launches.
 constexpr node_set printed_by_name(const graph& g, const plan& p) {
   node_set named(g.size);
   sequence<int> readers(g.size, 0);
@@ -28,14 +56,14 @@ constexpr node_set printed_by_name(const graph& g, const plan& p) {
       const id a = unshaped(g, g[r].operand(o));
       if (a < 0 || is_leaf(g[a].what)) continue;
       const bool earlier = p.when.of[a] != p.when.of[r];
-      const bool elsewhere = p.when.of[a] == stage::data && p.launch_of[a] != p.launch_of[r];
+      const bool elsewhere = p.when.of[a] == stage::call && p.launch_of[a] != p.launch_of[r];
       const bool again = readers[a]++ > 0 && g[a].what != op::transpose;
       if (earlier || elsewhere || again) named.add(a);
     }
   return named;
 }
 
-constexpr node_set read_twice(const graph& g) {
+constexpr node_set shared_values(const graph& g) {
   const node_set live = reachable(g);
   sequence<int> readers(g.size, 0);
   node_set named(g.size);
@@ -47,9 +75,9 @@ constexpr node_set read_twice(const graph& g) {
     }
   return named;
 }
-// A graph as equations: what is read twice first, then the outputs.
+// Prints a graph as equations: first the values with several readers, then the outputs.
 template <class Sink> constexpr void explain_outputs(const graph& g, const char* title, Sink&& line) {
-  const node_set named = read_twice(g);
+  const node_set named = shared_values(g);
   const print_style style{named.in.data(), 16};
   auto equation = [&](id i, const char* name) {
     text t;
@@ -63,10 +91,10 @@ template <class Sink> constexpr void explain_outputs(const graph& g, const char*
   for (id i = 0; i < g.size; ++i)
     if (named[i]) equation(i, nullptr);
   for (int k = 0; k < g.outs; ++k)
-    if (!same_text(g.out[k].name, "kept")) equation(g.out[k].at, g.output_name(k).c_str());
+    if (!same_text(g.out[k].name, "saved")) equation(g.out[k].at, g.output_name(k).c_str());
 }
 
-// `more`: what else there is to say of a launch, written behind it.
+// `more(text, k)` appends to the line of launch k.
 template <class Sink, class More>
 constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line, More&& more) {
@@ -75,10 +103,10 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
   text head;
   head << "  " << title << " on " << p.to.name << ": " << kernels << (kernels == 1 ? " kernel" : " kernels");
   if (price != nullptr) {
-    head << ", ", print_big(head, price->flops), head << "flop, ", print_big(head, price->bytes), head << "B per call";
+    head << ", ", print_si(head, price->flops), head << "flop, ", print_si(head, price->bytes), head << "B per call";
     if (price->parameter_flops + price->load_flops > 0) {
-      head << "; once per change of the parameters ", print_big(head, price->parameter_flops), head << "flop";
-      head << ", kept ", print_big(head, price->cached_bytes), head << 'B';
+      head << "; once per change of the parameters ", print_si(head, price->parameter_flops), head << "flop";
+      head << ", precomputed ", print_si(head, price->precomputed_bytes), head << 'B';
     }
   }
   if (p.breaks > 0) head << ", " << p.breaks << " graph break" << (p.breaks == 1 ? "" : "s");
@@ -95,18 +123,8 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
   for (int k = 0; k < p.launches.size(); ++k) {
     const launch& l = p.launches[k];
     text t;
-    t << "    launch " << k << ' ' << name_of(l.what) << ':';
-    for (const slot s : {slot::pre, slot::product, slot::side, slot::post, slot::reduce, slot::alone}) {
-      bool first = true;
-      for (int n = 0; n < l.count; ++n) {
-        const id i = p.nodes[l.first + n];
-        if (p.place[i] != s || g[i].what == op::reshape) continue;
-        t << (first ? " " : ",");
-        if (first && s != slot::alone) t << name_of(s) << '=';
-        t << row(g[i].what).name;
-        first = false;
-      }
-    }
+    t << "    launch " << k << ": ";
+    describe_launch(t, g, p, l);
     more(t, k);
     line(t);
     for (id i = 0; i < g.size; ++i) {
@@ -123,7 +141,7 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
     }
   }
   for (id i = 0; i < g.size; ++i)
-    if (p.live[i] && p.to.breaks_at(g[i].what)) {
+    if (p.live[i] && p.to.is_graph_break(g[i].what)) {
       text t;
       t << "    graph break: " << located(g, i) << ", line " << g[i].line << " of the formula";
       line(t);
@@ -137,13 +155,13 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
 }
 
 namespace detail {
-// What explain says of a layer; block types have their own (plan/block_explain.h).
+// The text of a layer; block types have a specialization (plan/explain_block.h).
 template <class Layer, const target& To> struct explained {
-  // What a weight of codes takes, the least time in which it can be read, and what is not done because it is codes.
-  template <class Sink> static constexpr void explain_codes(Sink&& line) {
-    constexpr encoding how = real_of<typename Layer::element>::how;
+  // The size of a quantized weight, the least time to read it, and whether folding is given up because it is quantized.
+  template <class Sink> static constexpr void explain_quantized(Sink&& line) {
+    constexpr quant_format how = element_traits<typename Layer::element>::how;
     text t;
-    t << "  weight    " << name_of(how.codes);
+    t << "  weight    " << name_of(how.type);
     if (how.block > 0) t << " in blocks of " << how.block;
     const graph& g = derived_of<Layer>::forward;
     const size_values s = with_nominals(g, static_sizes<Layer>(g));
@@ -152,16 +170,17 @@ template <class Layer, const target& To> struct explained {
       const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(how, n / cols, cols);
       const long long hundredths = (bytes * 800 + n / 2) / n;
       t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
-        << " bits each with their scales: ";
-      print_big(t, bytes), t << 'B';
+        << " bits per weight with scales: ";
+      print_si(t, bytes), t << 'B';
       if (To.bytes_per_second <= 0) continue;
       const auto tenths = static_cast<long long>(static_cast<double>(bytes) / To.bytes_per_second * 1e7 + 0.5);
       t << ", which " << To.name << " cannot read in less than " << tenths / 10 << '.' << tenths % 10 << " us";
     }
     line(t);
-    if (plan_of<Layer, To>::worth_a_copy)
-      line(text(
-          "            the adapter would be folded into a copy of the weight; of codes it stays a branch beside it"));
+    if (plan_of<Layer, To>::prefers_folding)
+      line(
+          text("            the adapter would be folded into a copy of the weight; of a quantized weight it stays a "
+               "low-rank branch"));
   }
   template <class Sink> static constexpr void write(Sink&& line, long long tokens) {
     using d = derived_of<Layer>;
@@ -175,7 +194,7 @@ template <class Layer, const target& To> struct explained {
     if (tokens != dyn) head << ", " << tokens << " tokens";
     line(head);
     using facts = plan_of<Layer, To>;
-    if constexpr (facts::encoded) explain_codes(line);
+    if constexpr (facts::is_quantized) explain_quantized(line);
     explain_outputs(d::merge, "formula ", line);
     const bool priced = tokens != dyn && static_sizes_known<Layer>();
     constexpr bool folded = facts::folded;
@@ -183,9 +202,14 @@ template <class Layer, const target& To> struct explained {
       const plan p = fuse(g, To);
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
-      using numbers = real_of<typename Layer::element>;
-      const int kernels = kernels_of(g, p, s, numbers::stored, facts::encoded ? numbers::how : encoding{});
-      explain_graph(g, p, title, kernels, priced ? &price : nullptr, line);
+      using numbers = element_traits<typename Layer::element>;
+      const quant_format stored = facts::is_quantized ? numbers::how : quant_format{};
+      const int kernels = kernel_count(g, p, s, numbers::stored, stored);
+      explain_graph(g, p, title, kernels, priced ? &price : nullptr, line, [&](text& t, int k) {
+        const text why = why_several_kernels(g, p, p.launches[k], s, numbers::stored, stored);
+        if (!why.empty())
+          t << ", " << kernel_count(g, p, p.launches[k], s, numbers::stored, stored) << " kernels, because " << why;
+      });
     };
     pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",
          priced ? forward_cost<Layer, To>(tokens) : cost{});
@@ -196,10 +220,10 @@ template <class Layer, const target& To> struct explained {
     else
       line(text("  unmerge   the formula replaces the weight: keep the base"));
     for (int k = 0, kept = 0; k < d::merge.outs; ++k) {
-      if (!same_text(d::merge.out[k].name, "kept")) continue;
+      if (!same_text(d::merge.out[k].name, "saved")) continue;
       text t;
-      t << "            kept" << kept++ << " is the value at the merge of ";
-      const node_set named = read_twice(d::merge);
+      t << "            saved" << kept++ << " is the value at the merge of ";
+      const node_set named = shared_values(d::merge);
       print(t, d::merge, d::merge.out[k].at, {named.in.data(), 8});
       line(t);
     }

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of a layer once its type is named: what a user can assert. Plans hold no sizes, so all layers of a kind
-// with one adapter share them; whether the adapter is folded into the weight depends on the sizes of the layer.
+// plan_of: the facts of a layer type that a user can assert: kernels, graph breaks, folding, merging. Plans contain no
+// sizes, so that all layers of a kind with one adapter share them; whether the adapter is folded depends on the sizes.
 #pragma once
 #include <graft/derive/layers.h>
-#include <graft/plan/code.h>
-#include <graft/plan/kernels.h>
+#include <graft/plan/fingerprint.h>
+#include <graft/plan/kernel_reason.h>
 
 namespace graft {
 
 namespace detail {
-template <class Element> struct real_of {  // what is no element type is an error of its own
+template <class Element> struct element_traits {  // any other type raises not_an_element_type
   using type = float;
   static constexpr dtype stored = dtype::f32;
-  static constexpr encoding how{};
+  static constexpr quant_format how{};
 };
 template <class Element>
 requires requires { storage<Element>::type; }
-struct real_of<Element> {
+struct element_traits<Element> {
   using type = typename storage<Element>::compute;
-  static constexpr encoding how = encoding_of<Element>();
-  static constexpr dtype stored = how.plain() ? storage<Element>::type : dtype::bf16;  // or as products read it
+  static constexpr quant_format how = quant_format_of<Element>();
+  static constexpr dtype stored =
+      how.plain() ? storage<Element>::type : dtype::bf16;  // the type that GEMMs read dequantized values as
 };
 
-// The facts of one graph's plan, without the plan itself.
+// The facts of one graph's plan, which are evaluated without storing the plan.
 struct plan_facts {
   int launches = 0, breaks = 0;
   id first_break = none_id;
@@ -30,9 +31,9 @@ struct plan_facts {
 };
 constexpr plan_facts facts_of(const graph& g, const target& to) {
   const plan p = fuse(g, to);
-  return {p.launches.size(), p.breaks, p.first_break, encode(g, p).key};
+  return {p.launches.size(), p.breaks, p.first_break, fingerprint_of(g, p).key};
 }
-// Shared by all layers of a kind with one adapter.
+// Layers of one kind with one adapter share these.
 template <class Derived, const target& To> struct plans {
   static constexpr plan_facts forward = facts_of(Derived::forward, To);
   static constexpr plan_facts folded = facts_of(Derived::folded, To);
@@ -42,35 +43,69 @@ template <class Derived, const target& To> struct plans {
 
 template <class Layer, const target& To> struct plan_of {
   using layer = Layer;
-  using real = typename detail::real_of<typename Layer::element>::type;
+  using real = typename detail::element_traits<typename Layer::element>::type;
   using d = derived_of<Layer>;
   static constexpr const target& runs_on = To;
-  // The weight is codes, and stays codes.
-  static constexpr bool encoded = !detail::real_of<typename Layer::element>::how.plain();
-  // The adapter is cheaper as part of a copy of the weight than as a branch beside it; of codes there is no such copy.
-  static constexpr bool worth_a_copy = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward),
-                                             detail::real_of<typename Layer::element>::stored);
-  static constexpr bool folded = worth_a_copy && !encoded;
+  // The base weight is quantized and stays so.
+  static constexpr bool is_quantized = !detail::element_traits<typename Layer::element>::how.plain();
+  // True where folding the adapter into a copy of the weight would be cheaper than a low-rank branch. It says nothing
+  // about quantized weights, which have no such copy.
+  static constexpr bool prefers_folding = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward),
+                                                detail::element_traits<typename Layer::element>::stored);
+  // Whether a forward call multiplies with a copy of the weight into which the adapter is folded, recomputed after each
+  // change of the parameters, instead of running a low-rank branch. Training never folds this way.
+  //     static_assert(!compile<q_proj, on<sm_90>>::folded);
+  static constexpr bool folded = prefers_folding && !is_quantized;
+  // Bytes of that copy: 0 where there is none, `unknown` where the layer type leaves a size of the weight open. A CPU
+  // stores it in its compute type, a GPU in the storage type of the weight.
+  static constexpr long long folded_bytes = [] {
+    if (!folded) return 0LL;
+    constexpr dtype stored =
+        To.is_cpu() ? storage<real>::type : detail::element_traits<typename Layer::element>::stored;
+    const graph& g = d::folded;
+    const size_values s = static_sizes<Layer>(g);
+    for (id i = 0; i < g.size; ++i)
+      if (g[i].what == op::base && same_text(g[i].name, "weight")) {
+        for (const dim size : g[i].d)
+          if (g.sizes.value(size, s) == unknown) return static_cast<long long>(unknown);
+        return count(g, i, s) * bits_of(stored) / 8;
+      }
+    return static_cast<long long>(unknown);
+  }();
   static constexpr graph forward_graph() { return folded ? d::folded : d::forward; }
-  // What one forward call launches; a GPU may need more with some numbers of tokens: kernels_at(tokens).
+  // Kernels of one forward call with this many tokens; 0 means the nominal number.
   static constexpr int kernels_at(long long tokens) {
-    if (To.product_kernels == nullptr && To.node_kernels == nullptr)  // one kernel a launch, whatever the sizes
+    if (!To.gemm_kernels && !To.node_kernels)  // every launch is one kernel
       return folded ? detail::plans<d, To>::folded.launches : detail::plans<d, To>::forward.launches;
     const graph& g = folded ? d::folded : d::forward;
-    size_values s = with_nominals(g, static_sizes<Layer>(g));
-    if (tokens > 0) g.sizes.set_tokens(s, tokens);
-    using numbers = detail::real_of<typename Layer::element>;
-    return kernels_of(g, fuse(g, To), s, numbers::stored, encoded ? numbers::how : encoding{});
+    using numbers = detail::element_traits<typename Layer::element>;
+    return kernel_count(g, fuse(g, To), sizes_of_call(tokens), numbers::stored,
+                        is_quantized ? numbers::how : quant_format{});
+  }
+  // Explains in words, for messages, what each launch of a forward call computes and why it takes several kernels.
+  static constexpr text why_several_kernels(long long tokens = 0) {
+    const graph& g = folded ? d::folded : d::forward;
+    using numbers = detail::element_traits<typename Layer::element>;
+    return graft::why_several_kernels(g, fuse(g, To), sizes_of_call(tokens), numbers::stored,
+                                      is_quantized ? numbers::how : quant_format{});
   }
   static constexpr int kernels = kernels_at(0);
   static constexpr int graph_breaks = detail::plans<d, To>::forward.breaks;
   static constexpr unsigned long long key =
       folded ? detail::plans<d, To>::folded.key : detail::plans<d, To>::forward.key;
-  // Merging is evaluating W'; unmerging from W' alone is possible where W occurs once in the formula. Where it occurs
-  // again in a small factor (DoRA's norm) the merge keeps `kept` tensors for the way back.
+  // Merging evaluates W'. Unmerging needs W' alone where W occurs once in the formula; where it also occurs in a small
+  // factor (DoRA's norm), the merge saves `saved_for_unmerge` tensors for the unmerge.
   static constexpr bool mergeable = d::merge.bad.what == fault::none;
-  static constexpr bool unmergeable = d::unmerging.weight && d::unmerging.kept == 0;
-  static constexpr int kept = d::unmerging.kept;
+  static constexpr bool unmergeable = d::unmerging.weight && d::unmerging.saved == 0;
+  static constexpr int saved_for_unmerge = d::unmerging.saved;
+
+ private:
+  static constexpr size_values sizes_of_call(long long tokens) {
+    const graph& g = folded ? d::folded : d::forward;
+    size_values s = with_nominals(g, static_sizes<Layer>(g));
+    if (tokens > 0) g.sizes.set_tokens(s, tokens);
+    return s;
+  }
 };
 
 }  // namespace graft

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of a layer whose sizes are all in its type, as a number the compiler can compare:
+// The flops and bytes of a layer type whose sizes are all static, as constants to compare at compile time:
 //     static_assert(forward_cost<q_proj>(512).flops < 1.02 * forward_cost<bare>(512).flops);
 #pragma once
 #include <graft/plan/facts.h>
@@ -15,14 +15,13 @@ template <class Layer> constexpr bool static_sizes_known() {
     if (z.e[i].index >= 0 && s.v[z.e[i].index] == unknown && !z.e[i].tokens) return false;
   return true;
 }
-// The cost of a forward or backward call on `tokens` tokens of a layer whose sizes are all known.
 template <class Layer> constexpr size_values sizes_at(const graph& g, long long tokens) {
   size_values s = static_sizes<Layer>(g);
   g.sizes.set_tokens(s, tokens);
   return s;
 }
 template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
-  using numbers = detail::real_of<typename Layer::element>;
+  using numbers = detail::element_traits<typename Layer::element>;
   return cost_of(g, sizes_at<Layer>(g, tokens), numbers::how, numbers::stored);
 }
 template <class Layer> constexpr cost branch_cost(long long tokens) {
@@ -31,7 +30,7 @@ template <class Layer> constexpr cost branch_cost(long long tokens) {
 template <class Layer> constexpr cost folded_cost(long long tokens) {
   return cost_for<Layer>(derived_of<Layer>::folded, tokens);
 }
-// What runs: the branch, or the copy of the weight with the adapter in it.
+// The cost of the form that runs: with the low-rank branch, or folded.
 template <class Layer, const target& To = cpu_target> constexpr cost forward_cost(long long tokens) {
   return plan_of<Layer, To>::folded ? folded_cost<Layer>(tokens) : branch_cost<Layer>(tokens);
 }

@@ -1,61 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan: the data-time nodes of a graph as a list of launches for a target. Backends execute exactly this list;
-// explain, drawings, facts, costs and errors read the same one.
+// plan: the call-stage nodes of a graph as a list of launches for a target. Backends execute exactly this list;
+// explain(), drawings, facts, costs and errors read it too.
 #pragma once
-#include <graft/plan/chained.h>
-#include <graft/plan/dropped.h>
-#include <graft/plan/product.h>
-#include <graft/plan/row_launch.h>
-#include <graft/plan/rows.h>
-#include <graft/plan/small_stacks.h>
+#include <graft/plan/dropout_branch.h>
+#include <graft/plan/gemm.h>
+#include <graft/plan/kronecker_chain.h>
+#include <graft/plan/matrix_stack.h>
+#include <graft/plan/row_flow.h>
+#include <graft/plan/rowwise.h>
 
 namespace graft {
 
-// What a launch is: named after the work that it is built around.
-enum class family : unsigned char {
-  product,
+// The kind of a launch, after the operation that it is built around.
+enum class launch_kind : unsigned char {
+  gemm,
   attention,
-  lookup,
+  gather,
   rotate,
   rowwise,
-  pointwise,
+  elementwise,
   reduce,
   small,
-  exchange,
+  collective,
   host
 };
-// Where a node stands in its launch: around the product of  y = post ⊙ (pre(x) · decode(W)ᵀ + side(x)) + bias,  in a sum
-// over tokens, or alone.
-enum class slot : unsigned char { none, pre, product, side, post, reduce, alone };
+// The role of a node in its launch: a slot of  y = epilogue(prologue(x) · dequantize(W)ᵀ + branch(x)),  part of a wgrad
+// or another reduction, or an operation of its own.
+enum class slot : unsigned char { none, prologue, mainloop, branch, epilogue, reduce, standalone };
 
 constexpr const char* name_of(slot s) {
-  constexpr const char* names[] = {"", "pre", "product", "side", "post", "reduce", "alone"};
+  constexpr const char* names[] = {"", "prologue", "mainloop", "low-rank branch", "epilogue", "reduce", ""};
   return names[static_cast<int>(s)];
 }
-constexpr const char* name_of(family f) {
-  constexpr const char* names[] = {"product",   "attention", "lookup", "rotate",   "rowwise",
-                                   "pointwise", "reduce",    "small",  "exchange", "host"};
+constexpr const char* name_of(launch_kind f) {
+  constexpr const char* names[] = {"GEMM",        "attention", "gather",         "rotation",   "rowwise",
+                                   "elementwise", "reduce",    "small matrices", "collective", "host function"};
   return names[static_cast<int>(f)];
 }
 
 struct launch {
-  family what = family::small;
-  id anchor = none_id;       // the node it is built around
-  bool by_rows = false;      // a few rows at a time; else all nodes on all rows, one after the other
-  int first = 0, count = 0;  // its nodes: [first, first + count) of plan::nodes
-  int product = -1;          // its slots: one of plan::products
-  int together = 0;          // and so many of those behind it, which read the same input
-  id gated = none_id;        // the product of its two results, element by element: what the launch stores
-  int norm = -1;             // a norm of its result, which its kernel may have inside: one of plan::row_launches
-  int sum = -1;              // a product over the tokens: one of plan::sums
-  int beside[2] = {-1, -1};  // and those that may run beside its product
-  id also = none_id;         // of an expression: a second value that it computes, from the same operands
-  int summed[2] = {-1, -1};  // and what is read of the two: sums over the tokens, which may be made on the way
-  int dropped = -1;          // a narrow product with dropout in it: one of plan::dropped
-  int chained = -1;          // small products of every token: one of plan::chained
-  int stack = -1;            // products of stacks of small matrices: one of plan::stacks
-  int rows = -1;             // a norm with its factors, or heads side by side: one of plan::row_launches. Of attention:
-                             // the heads that it reads, which it may take as they are
+  launch_kind what = launch_kind::small;
+  id anchor = none_id;             // the node it is built around
+  bool by_rows = false;            // runs in chunks of rows; else every node runs on all rows
+  int first = 0, count = 0;        // its nodes are [first, first + count) of plan::nodes
+  int product = -1;                // GEMM: index in plan::products
+  int grouped = 0;                 // grouped GEMM: number of further products after `product`
+  id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
+  int norm = -1;                   // a norm of its result, possibly fused: index in plan::rowwise_launches
+  int sum = -1;                    // wgrad: index in plan::sums
+  int fused_wgrads[2] = {-1, -1};  // wgrads that run in the launch of its GEMM: indices in plan::sums
+  id paired_root = none_id;        // expression: the second value that it computes from the operands of the first
+  int gate_wgrads[2] = {-1, -1};   // column wgrads of these two values, possibly fused: indices in plan::sums
+  int dropout_gemms = -1;          // narrow GEMM with dropout: index in plan::dropout_gemms
+  int chains = -1;                 // products of small matrices per token: index in plan::chains
+  int stack = -1;                  // products of stacks of small matrices: index in plan::stacks
+  int rows = -1;                   // norm, or heads (of attention: its qkv): index in plan::rowwise_launches
 };
 
 struct plan {
@@ -64,29 +63,29 @@ struct plan {
   node_set live{};
   row_flow rows{};
   sequence<launch> launches;
-  sequence<id> nodes;  // of all launches, in the order in which they are computed
-  sequence<product_slots> products;
-  sequence<token_sum> sums;
-  sequence<row_launch> row_launches;
-  sequence<dropped_product> dropped;
-  sequence<chained_product> chained;
-  sequence<small_stack> stacks;
-  int norm_of_input = -1;   // the row launch that whoever wrote the input may have done
-  sequence<int> launch_of;  // by node; -1: computed before the data, or a leaf
-  sequence<slot> place;
+  sequence<id> nodes;  // the nodes of all launches, in order of computation
+  sequence<gemm_slots> products;
+  sequence<wgrad_sum> sums;
+  sequence<rowwise_launch> rowwise_launches;
+  sequence<dropout_gemm> dropout_gemms;
+  sequence<matrix_chain> chains;
+  sequence<matrix_stack> stacks;
+  int input_norm = -1;  // the norm of the graph's input, which the previous graph can fuse: index in rowwise_launches
+  sequence<int> launch_of;  // by node; -1: precomputed, or a leaf
+  sequence<slot> slot_of;
   int breaks = 0;  // nodes that no launch can hold
   id first_break = none_id;
 };
 
-constexpr bool reads_by_piece(const graph& g, const plan& p, id i, int k) {
-  return detail::read_by_piece(g, p.rows, i, k);
+constexpr bool reads_by_chunk(const graph& g, const plan& p, id i, int k) {
+  return detail::read_by_chunk(g, p.rows, i, k);
 }
-// A value that is read by a later launch, or as a whole: it is stored for all rows.
+// True for a value that is stored for all rows, because another launch reads it or a reader needs all rows.
 constexpr bool crosses_launches(const graph& g, const plan& p, id i) {
   for (id r = i + 1; r < g.size; ++r)
     for (int k = 0; p.live[r] && k < 3; ++k)
       if (g[r].operand(k) == i)
-        if (p.launch_of[r] != p.launch_of[i] || (p.launches[p.launch_of[i]].by_rows && !reads_by_piece(g, p, r, k)))
+        if (p.launch_of[r] != p.launch_of[i] || (p.launches[p.launch_of[i]].by_rows && !reads_by_chunk(g, p, r, k)))
           return true;
   return false;
 }

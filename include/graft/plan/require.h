@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checking the sizes of a graph against what its formula requires, at compile time and at run time alike.
+// Checks the requirements of a formula on its sizes and words their violations, at compile time and at run time alike.
 #pragma once
 #include <graft/graph/print.h>
 
 namespace graft {
 
-// A value with its sizes: B[out, r], (B @ A)[out, in].
+// Prints a value with its sizes: B[out, r], (B @ A)[out, in].
 [[gnu::cold]] constexpr void print_shaped(text& t, const graph& g, id i, int depth) {
   if (is_leaf(g[i].what))
     print(t, g, i);
@@ -18,7 +18,7 @@ namespace graft {
   if (i >= 0) print_shaped(t, g, i, 3);
   return t;
 }
-// An expression with the sizes of its operands: what an error points at.
+// The text of an expression with the sizes of its operands, by which errors locate it.
 [[gnu::cold]] constexpr text located(const graph& g, id i) {
   if (i < 0 || is_leaf(g[i].what)) return shaped(g, i);
   text t;
@@ -54,7 +54,7 @@ namespace graft {
 }
 constexpr bool holds(const graph& g, const requirement& r, const size_values& s) {
   const long long lhs = g.sizes.value(r.lhs, s), rhs = g.sizes.value(r.rhs, s);
-  if (lhs == unknown || rhs == unknown) return true;  // not decided yet
+  if (lhs == unknown || rhs == unknown) return true;  // cannot be decided before the size is bound
   if (r.what == requirement::kind::at_most) return lhs <= rhs;
   return r.what == requirement::kind::divides ? rhs > 0 && lhs % rhs == 0 : lhs == rhs;
 }
@@ -70,7 +70,7 @@ constexpr bool holds(const graph& g, const requirement& r, const size_values& s)
     if (const long long n = g.sizes.value(d, s); n != unknown && (least == unknown || n < least)) least = n;
   return least;
 }
-// A leaf that holds nothing, whatever the sizes that are still unknown.
+// The first leaf that has a bound size below 1.
 [[gnu::cold]] constexpr id first_empty(const graph& g, const size_values& s) {
   for (int i = 0; i < g.size; ++i) {
     if (!is_leaf(g.n[i].what)) continue;

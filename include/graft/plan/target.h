@@ -1,112 +1,138 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine can do, as a value: a plan is made for one. The CPU runs everything that acts row by row a few tokens at a
-// time in one launch; a GPU runs products with their slots as one launch each, and every other operation by a kernel of
-// its own. No backend's constant lives in this folder: the targets for GPUs are stated beside their kernels
-// (backend/cuda/targets.h).
+// target: a machine as a value, which plans are made for: what its launches can fuse, how many kernels they take, its
+// rates. The CPU runs row-wise work in chunks of rows, many ops per launch; a GPU runs GEMMs with prologue, branches
+// and epilogue, and each remaining op as a kernel of its own. Targets for GPUs are defined with their kernels
+// (backend/gpu/dispatch/targets.h); this folder contains no constants of a backend.
 #pragma once
-#include <graft/core/encoding.h>
+#include <graft/core/quant_format.h>
+#include <graft/core/text.h>
 #include <graft/graph/graph.h>
+
+#include <cstddef>
+#include <type_traits>
 
 namespace graft {
 
 namespace detail {
-struct planner;  // fuse.h
+struct planner;  // plan/fuse.h
 }
 
-// A sum over the tokens Zᵀ Q that may run beside a product, on processors that the product leaves idle; or Σ Z ⊙ Q.
-struct beside_shape {
-  int columns = 0, rank = 0;  // of Z, and of Q; no columns: there is none; no rank: a sum per column
-  bool waits = false;         // Q is S of the product
-  friend constexpr bool operator==(const beside_shape&, const beside_shape&) = default;
+// A wgrad Zᵀ Q, or Σ Z ⊙ Q per column, that runs in the launch of a GEMM on multiprocessors that its tiles leave idle.
+struct fused_wgrad_shape {
+  int columns = 0, rank = 0;      // columns of Z and of Q; columns 0: no wgrad; rank 0: a sum per column
+  bool waits_for_shrink = false;  // Q is the shrink result of the GEMM
+  friend constexpr bool operator==(const fused_wgrad_shape&, const fused_wgrad_shape&) = default;
 };
 
-// One product with its slots, as a backend is asked for it.
-struct product_shape {
+// One GEMM with its slots and sizes, for which a backend chooses a kernel. U = x Aᵀ is the shrink result.
+struct gemm_problem {
   dtype type = dtype::bf16;
   long long m = 0;
   int n = 0, k = 0;
-  int rank = 0;             // of the side branch; 0: none
-  bool aligned = true;      // all pointers are multiples of 16 bytes
-  bool plain = true;        // neither activation nor residual
-  bool posts = false;       // a factor or a summand for each output
-  bool pre = false;         // a factor for each column of x
-  bool across = false;      // W is stored [in, out], and read as it lies
-  bool keeps = false;       // more than y is stored: S of the side branch, or the sum before factor and summand
-  bool gives_side = false;  // S is an output of the layer, without padding
-  bool given_side = false;  // S was made before, without padding
-  long long turned = 0;     // columns that the rotation behind it keeps together; 0: there is none
-  beside_shape beside[2]{};
-  encoding stored{};  // of the weight, where it is codes
+  int rank = 0;                   // of the low-rank branches together; 0: none
+  bool aligned = true;            // all pointers are multiples of 16 bytes
+  bool plain = true;              // neither activation nor residual
+  bool epilogue_steps = false;    // there is a factor or a summand per output column
+  bool prologue = false;          // there is a factor per column of x
+  bool nn = false;                // W is stored [in, out] and read in that layout
+  bool stores_extra = false;      // U, or the accumulators before the epilogue, are stored besides y
+  bool outputs_shrink = false;    // U is an output of the graph, without padding
+  bool shrink_input = false;      // U comes from an earlier launch, without padding
+  long long output_rotation = 0;  // columns that the rotation of y mixes; 0: there is none
+  fused_wgrad_shape fused_wgrads[2]{};
+  quant_format stored{};  // format of a quantized weight
+};
+
+// A function that a target may have. A flag says whether it has one: under -fsanitize=undefined g++ does not know while
+// compiling that the address of a function is not null.
+template <class Function> class target_function {
+ public:
+  constexpr target_function() = default;
+  template <class F>
+  requires(std::is_convertible_v<F, Function*>) constexpr target_function(F f) : function_(f), has_(true) {}
+  constexpr explicit operator bool() const { return has_; }
+  template <class... Args> constexpr auto operator()(Args&&... args) const {
+    return function_(static_cast<Args&&>(args)...);
+  }
+
+ private:
+  Function* function_ = nullptr;
+  bool has_ = false;
 };
 
 struct target {
   enum class work : unsigned char { by_rows, by_products, by_nodes };  // how nodes are gathered into launches
   const char* name = "";
-  work gathers = work::by_rows;
-  // By products: how; null: a launch for each node. A pointer, so that a program without such a target does not compile it
-  // (fuse_products.h).
-  void (*gather_products)(const detail::planner&) = nullptr;
-  int capability = 0;              // of a CUDA device: 90 for compute capability 9.0
-  int processors = 0;              // multiprocessors
-  double bytes_per_second = 0;     // that its memory gives to a long copy; 0: not known
-  double flops_per_second = 0;     // of its products; 0: not known
-  double kernel_seconds = 0;       // what a kernel costs beside its work, one behind the other
-  int resident_pairs = 0;          // pairs of thread blocks of the gemm family that run at the same time
-  int largest_branch_rank = 0;     // of a side branch inside a product; one of a larger rank is folded into a copy of W
-  bool weight_either_way = false;  // a product reads a stored weight [out, in] and [in, out]
-  bool takes_pre = true;           // a product has room for a factor of its input,
-  bool pre_beside_side = false;    // and beside a side branch as well
-  bool sums_tokens = false;        // a product over the tokens is a launch of its own form,
-  bool sums_beside = false;        // or runs beside another product
-  bool takes_dropout = false;      // a narrow product has room for dropout in it (dropped.h)
-  int largest_chained_side = 0;    // a chain of small products of every token is a launch of its own form (chained.h)
-  int largest_stack_side = 0;      // stacks of small matrices are taken through several products (small_stacks.h)
-  bool joins_elements = false;     // operations on the elements of values without tokens are joined to expressions
-  bool joins_rows = false;         // a norm with its factors, and heads side by side, are a launch (row_launch.h)
-  int joins_products = 1;          // so many products that read the same input may be a launch,
-  bool joins_gates = false;        // and two of them with the multiplication of their results
-  bool carries_norms = false;      // a norm between products may be part of their kernels (norm_between.h)
-  bool turns_inputs = false;       // rotations of what products read are part of their launch, ahead of them,
-  bool turns_results = false;      // and of dx = dy W behind it
-  // What it has a kernel for; null: every operation of the language.
-  bool (*runs)(op) = nullptr;
-  // How many kernels one product takes, and one node on its own; null: one.
-  int (*product_kernels)(const product_shape&, const target&) = nullptr;
-  // How many kernels products of one launch take together with these sizes; 0: they run one after the other.
-  int (*run_together)(const product_shape*, int count, const target&) = nullptr;
-  // The same with that multiplication inside; 0: it is behind them.
-  int (*run_gated)(const product_shape*, const target&) = nullptr;
-  // Is a norm inside the kernel of the product before it and those of the products behind it, or between them?
-  bool (*run_normed)(const product_shape& before, const product_shape* behind, int count, const target&) = nullptr;
-  // Are the inputs of a launch turned by one kernel with these sizes, or one after the other?
-  bool (*run_turned)(const graph&, const id* turns, int count, const size_values&, dtype, const target&) = nullptr;
-  // Is the rotation of a result inside the kernel of its product with these sizes, or behind it?
-  bool (*run_turning)(const product_shape&, const target&) = nullptr;
-  // Is an operand of a sum over the tokens that comes with so many columns copied with padding first?
-  bool (*run_padded)(long long columns, dtype, const target&) = nullptr;
-  // Are the two sums over the tokens of a gate's gradients made by the kernel of the gradients, or a kernel each?
-  bool (*run_summed)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
-  // Does attention put heads side by side and turn them itself?
-  bool (*takes_heads)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
-  int (*node_kernels)(const graph&, id, const size_values&, dtype, const target&) = nullptr;
+  work granularity = work::by_rows;
+  // Groups nodes into GEMM launches (plan/fuse_gemms.h); null: one launch per node. It is a pointer so that programs
+  // without such a target do not compile it.
+  target_function<void(const detail::planner&)> fuse_gemms{};
+  int capability = 0;                  // CUDA compute capability, 90 for 9.0; 0: a CPU
+  int sm_count = 0;                    // multiprocessors
+  double bytes_per_second = 0;         // memory bandwidth of a long copy; 0: unknown
+  double flops_per_second = 0;         // of GEMMs; 0: unknown
+  double launch_overhead_seconds = 0;  // per kernel in a sequence of kernels
+  int resident_pairs = 0;              // clusters of two thread blocks of the GEMM kernel that are resident at once
+  int max_branch_rank = 0;             // of a branch in a GEMM; adapters of larger rank are folded
+  bool reads_nn_weight = false;        // GEMMs read stored weights [in, out] as well as [out, in]
+  bool fuses_prologue = true;          // GEMMs apply a factor per column of x
+  bool prologue_with_branch = false;   // they also do so with low-rank branches
+  bool has_wgrad = false;              // there is a wgrad kernel
+  bool wgrad_fusion = false;           // wgrads run in the launch of a dgrad (plan/fused_wgrad.h)
+  bool fuses_dropout = false;          // narrow GEMMs apply dropout (plan/dropout_branch.h)
+  int max_chain_size = 0;              // largest matrix of a chain per token (plan/kronecker_chain.h); 0: no kernel
+  int max_stack_size = 0;              // largest matrix of a stack (plan/matrix_stack.h); 0: no kernel
+  bool fuses_elementwise = false;      // pointwise ops are fused (plan/expression.h)
+  bool fuses_rowwise = false;          // norms with gain, and concatenated heads, are one launch (plan/rowwise.h)
+  int max_grouped_gemms = 1;           // most products of a grouped GEMM (plan/grouped.h)
+  bool fuses_gates = false;            // grouped GEMMs of two products multiply their results (SwiGLU)
+  bool fuses_norms = false;            // RMS norms between GEMMs are fused into them (plan/fused_norm.h)
+  bool fuses_input_rotation = false;   // the rotation of x belongs to the launch of the GEMM that reads it
+  bool fuses_output_rotation = false;  // the rotation of dx = dy W belongs to its launch
+  // True for the ops that the target has a kernel for; null: it has kernels for all of them.
+  target_function<bool(op)> runs{};
+  // The number of kernels of one GEMM, and at the end of a node that is a launch of its own; null: one.
+  target_function<int(const gemm_problem&, const target&)> gemm_kernels{};
+  // The reason why one GEMM takes several kernels, which names what to change; it may be null or return no text.
+  target_function<text(const gemm_problem&, const target&)> why_several{};
+  // The number of kernels of a grouped GEMM of these sizes; 0: its products run one after the other.
+  target_function<int(const gemm_problem*, int count, const target&)> grouped_kernels{};
+  // The number of kernels of a grouped GEMM with its gate; 0: the gate is a kernel of its own.
+  target_function<int(const gemm_problem*, const target&)> gated_kernels{};
+  // True where a norm is fused into the GEMM that computes its input and into the GEMMs that read it.
+  target_function<bool(const gemm_problem& before, const gemm_problem* norm_readers, int count, const target&)>
+      norm_is_fused{};
+  // True where one kernel rotates all inputs of a launch; otherwise each has its own.
+  target_function<bool(const graph&, const id* rotations, int count, const size_values&, dtype, const target&)>
+      rotations_share_kernel{};
+  // True where the kernel of the GEMM rotates its result; otherwise a kernel after it does.
+  target_function<bool(const gemm_problem&, const target&)> rotation_is_fused{};
+  // True where a wgrad operand with this many columns is copied with padding before the launch.
+  target_function<bool(long long columns, dtype, const target&)> operand_is_padded{};
+  // True where the kernel of a gate's gradients also computes their two column wgrads; otherwise each has its own.
+  target_function<bool(const graph&, id, const size_values&, dtype, const target&)> gate_wgrad_is_fused{};
+  // True where the attention kernel concatenates heads and applies RoPE itself.
+  target_function<bool(const graph&, id, const size_values&, dtype, const target&)> fuses_heads{};
+  target_function<int(const graph&, id, const size_values&, dtype, const target&)> node_kernels{};
 
-  constexpr bool breaks_at(op what) const { return what == op::host || (runs != nullptr && !runs(what)); }
+  constexpr bool is_graph_break(op what) const { return what == op::host || (runs && !runs(what)); }
   constexpr bool is_cpu() const { return capability == 0; }
 };
 
 inline constexpr target cpu_target{.name = "cpu"};
-// One launch per node: what the oracle runs, and what a formula costs without fusion.
-inline constexpr target eager_target{.name = "eager", .gathers = target::work::by_nodes};
+// Eager mode, one launch per node: the oracle of tests, and the cost of a formula without fusion.
+inline constexpr target eager_target{.name = "eager", .granularity = target::work::by_nodes};
 
-// On what: a target, or the layers of a block whose paths a pattern fits.
+// on<…> as an option names a target; as an adapter rule of a block it names the layers whose paths match a pattern.
 //     compile<q_proj, fullgraph, on<sm_90>>          adapted<llama, on<"*_proj", lora<16>>>
-template <int N> struct where {
+template <std::size_t N> struct where {
   char pattern[N]{};
   const target* to = nullptr;
+  bool is_target = false;
   constexpr where(const char (&text)[N]) {
-    for (int i = 0; i < N; ++i) pattern[i] = text[i];
+    for (std::size_t i = 0; i < N; ++i) pattern[i] = text[i];
   }
-  constexpr where(const target& t) : to(&t) {}
+  constexpr where(const target& t) : to(&t), is_target(true) {}
 };
 where(const target&)->where<1>;
 template <where Where, class Adapter = void> struct on {

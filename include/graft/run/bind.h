@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binding: tensors and numbers by name, checked against what a graph expects. The same printer that words the compile
-// errors words these.
+// Shape checks of binding: named sizes are solved from the shapes of tensors, and errors name what a graph expects in
+// the words of the compile errors.
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/view_checks.h>
 #include <graft/plan/require.h>
-#include <graft/run/given.h>
+#include <graft/run/named_tensors.h>
 
 #include <vector>
 
@@ -25,7 +25,7 @@ constexpr text expected_shape(const graph& g, id i, const size_values& s) {
   t << ']';
   return t;
 }
-// The axes of a leaf that a tensor of its rank lists; a column is listed as one number, ids as well.
+// The axes of a leaf that the shape of its tensor lists. A tensor of rank 1 is a column, or a row of ids.
 struct axes {
   int first, last;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole numbers of a call that kernels use as places: ids within their table, labels within the vocabulary or ignored,
-// spans within the rows that they speak of. Checked where they lie in host memory; a kernel takes them as they are.
+// Bounds checks of the integers of a call that kernels use as indices: ids within their table, labels within the
+// vocabulary or ignored, attention ranges within their rows or KV cache slots. They are checked in host memory; kernels
+// do not check them.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/core/result.h>
@@ -11,39 +12,41 @@ namespace graft {
 
 inline constexpr long long ignored_label = -100;  // as in Hugging Face's losses
 
-inline status check_spans(const std::int64_t* span, long long rows, long long places, bool cached) {
+inline status check_attention_ranges(const std::int64_t* attention_range, long long rows, long long slots,
+                                     bool cached) {
   for (long long r = 0; r < rows; ++r) {
-    const long long first = span[r], end = span[rows + r], own = span[2 * rows + r];
-    if (first < 0 || end > places || (first > end))
-      return fail("row ", r, " looks at rows ", first, " to ", end, ", there are ", places);
-    if (cached && (own < -1 || own >= places))
-      return fail("row ", r, " is kept at ", own, ", the cache has ", places, " places");
+    const long long first = attention_range[r], end = attention_range[rows + r], slot = attention_range[2 * rows + r];
+    if (first < 0 || end > slots || (first > end))
+      return fail("row ", r, " attends to rows ", first, " to ", end, ", there are ", slots);
+    if (cached && (slot < -1 || slot >= slots))
+      return fail("row ", r, " writes slot ", slot, ", the KV cache has ", slots, " slots");
   }
   return ok;
 }
 
-// Of all nodes of a graph that read integers of a call.
+// Checks the integers of a call for all nodes of a graph that read them.
 inline status check_ids(const graph& g, const call& c) {
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    const flow how = row(v.what).axes;
-    const bool spans = row(v.what).kind == op_class::attention;
-    if (how != flow::look_up && how != flow::add_rows && how != flow::labelled && !spans) continue;
+    const flow axis_flow = row(v.what).axes;
+    const bool is_attention = row(v.what).kind == op_class::attention;
+    if (axis_flow != flow::look_up && axis_flow != flow::add_rows && axis_flow != flow::labelled && !is_attention)
+      continue;
     const auto* const ids = static_cast<const std::int64_t*>(c.data[v.b].data);
-    if (ids == nullptr || is_part(v)) continue;  // known before the call; or looked up by the rank that has the row
+    if (ids == nullptr || is_shard(v)) continue;  // not from this call; or an id whose row another rank may have
     const long long n = g.sizes.value(g[v.b].d[3], c.sizes);
-    if (spans) {
+    if (is_attention) {
       const bool cached = v.what == op::cached_attention;
-      const long long places = cached ? g.sizes.value(g[v.c].d[2], c.sizes) : n;
-      if (status s = check_spans(ids, n, places, cached); !s) return s;
+      const long long slots = cached ? g.sizes.value(g[v.c].d[2], c.sizes) : n;
+      if (status s = check_attention_ranges(ids, n, slots, cached); !s) return s;
       continue;
     }
-    const node& table = how == flow::add_rows ? v : g[v.a];
-    const bool columns = how == flow::labelled || v.ta;
+    const node& table = axis_flow == flow::add_rows ? v : g[v.a];
+    const bool columns = axis_flow == flow::labelled || v.ta;
     const long long entries = g.sizes.value(table.d[columns ? 3 : 2], c.sizes);
     for (long long t = 0; t < n; ++t) {
       if (ids[t] >= 0 && ids[t] < entries) continue;
-      if (how != flow::labelled)
+      if (axis_flow != flow::labelled)
         return fail("id ", static_cast<long long>(ids[t]), " at position ", t, " is outside the table of ", entries,
                     " rows");
       if (ids[t] != ignored_label)
@@ -54,19 +57,19 @@ inline status check_ids(const graph& g, const call& c) {
   return ok;
 }
 
-// Of all nodes that put numbers at places or read them there, once: an index does not come with calls.
+// Checks the index of all nodes that write or read sparse entries (place, pick), once, because calls do not bring it.
 inline status check_index(const graph& g, const size_values& s, const leaf_views& leaves) {
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
     if (v.what != op::place && v.what != op::pick) continue;
     const node& matrix = v.what == op::place ? v : g[v.a];
-    const auto* const at = static_cast<const std::int64_t*>(leaves[v.b].data);
+    const auto* const index = static_cast<const std::int64_t*>(leaves[v.b].data);
     const long long n = g.sizes.value(g[v.b].d[3], s), rows = g.sizes.value(matrix.d[2], s),
                     cols = g.sizes.value(matrix.d[3], s);
-    for (long long k = 0; at != nullptr && k < n; ++k)
-      if (at[k] < 0 || at[k] >= rows || at[n + k] < 0 || at[n + k] >= cols)
-        return fail("tensor '", g.name(v.b), "' names the place [", static_cast<long long>(at[k]), ", ",
-                    static_cast<long long>(at[n + k]), "] of a matrix of [", rows, ", ", cols, "]");
+    for (long long k = 0; index != nullptr && k < n; ++k)
+      if (index[k] < 0 || index[k] >= rows || index[n + k] < 0 || index[n + k] >= cols)
+        return fail("tensor '", g.name(v.b), "' names the entry [", static_cast<long long>(index[k]), ", ",
+                    static_cast<long long>(index[n + k]), "] of a matrix of [", rows, ", ", cols, "]");
   }
   return ok;
 }

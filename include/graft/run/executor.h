@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one adapted layer, on any engine: tensors stay where their owner keeps them, everything a call needs is found when
-// the layer is bound, and a call only runs it.
+// executor: runs, trains and merges one adapted layer on any engine (CPU or GPU). Tensors stay where their owner keeps
+// them, binding finds everything that a call needs, and a call only runs it.
 //     executor<cpu::engine<float>> layer(graphs_of<linear_kind, lora<>, false>());
 //     layer.set("weight", view_of(w, out, in)); …; layer.set("scaling", 2.0);
 //     layer.bind({.tokens = 512});         // on the CPU it happens by itself at the first call
 //     layer.forward(view_of(x, tokens, in), view_into(y, tokens, out));
-// One call at a time: another thread needs a layer of its own. Outputs share no memory with what a call reads.
-// A layer has one base and any number of adapters, numbered from 0; one of them, several together, or none is active.
-// The members are defined in run/executor_adapters.h and run/executor_calls.h: a file that finds them in a library
-// compiles neither them nor the engine.
+// One call runs at a time: another thread needs a layer of its own. Outputs share no memory with what a call reads. Calls
+// on a layer that was moved from are refused; another layer may be assigned to it. A layer has one base and any number of adapters, numbered from 0; one of them, several in turn, or none is active. The
+// members are defined in run/executor_impl.h: a file that finds them in a library compiles neither them nor the engine.
 #pragma once
 #include <graft/backend/mode.h>
 #include <graft/core/result.h>
 #include <graft/core/view.h>
 #include <graft/plan/plan.h>
-#include <graft/run/given.h>
+#include <graft/run/call_guard.h>
 #include <graft/run/layer_graphs.h>
+#include <graft/run/named_tensors.h>
 
 #include <memory>
 #include <vector>
 
 namespace graft {
 
-template <class Engine> class pass;            // run/pass.h
-template <class Engine> class training_forms;  // run/training_forms.h
+template <class Engine> class pass;               // run/pass.h
+template <class Engine> class training_variants;  // run/training_variants.h
 
 template <class Engine> class executor {
  public:
   using queue = typename Engine::queue;
 
-  [[gnu::cold]] explicit executor(const layer_graphs& graphs, mode how = mode::fused, queue q = {});
+  [[gnu::cold]] explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused, queue q = {});
   [[gnu::cold]] executor(executor&&) noexcept;
   [[gnu::cold]] executor& operator=(executor&&) noexcept;
   [[gnu::cold]] ~executor();
-  // Where the work of the following calls is ordered.
+  // Sets the queue that the following calls put their work on.
   executor& on(queue q) {
     queue_ = std::move(q);
     return *this;
@@ -42,48 +42,60 @@ template <class Engine> class executor {
   const queue& queued() const { return queue_; }
 
   // ---- adapters
-  // A further adapter on the same base; its number. The tensors of the base are known to it already.
+  // Adds a further adapter on the same base and returns its number. It uses the tensors of the base; its own are set
+  // with that number, and it acts once activate() names it.
+  //     const result<int> second = layer.add(graphs_of<linear_kind, lora<>, false>());
+  //     layer.set("lora_A.weight", view_of(a, r, in), *second); …; layer.activate({*second});
   [[gnu::cold]] result<int> add(const layer_graphs& graphs);
+  // Removes an adapter that add() returned and that is not active. The numbers of other adapters do not change.
   [[gnu::cold]] status remove(int adapter);
-  // Other tensors, of another rank too, for an adapter of the same method: all of them or none.
+  // Replaces all tensors of an adapter by others of the same method, whose rank may differ. An error changes nothing.
   [[gnu::cold]] status replace(int adapter, const adapter_values& values);
-  // Which adapter a call uses, or which several: each works on what the ones before it made of the weight, so that side
-  // branches add up.
+  // Sets the adapter that calls use, or several. Several act in turn, each on the weight that the ones before it made,
+  // so that low-rank branches add up.
   [[gnu::cold]] status activate(const std::vector<int>& adapters);
-  // What several adapters together are made of; a layer type states it when it activates several.
-  [[gnu::cold]] void know_formula(int adapter, const layer_formula& f);
+  // States the formula of an adapter, which activating several adapters needs. A layer type calls it for adapter 0.
+  [[gnu::cold]] void set_formula(int adapter, const layer_formula& f);
   const std::vector<int>& active() const { return active_; }
-  bool has(int adapter) const { return bool(expect(adapter)); }
-  // A disabled adapter costs nothing: the base layer runs as if it were alone.
+  bool has(int adapter) const { return bool(check_adapter(adapter)); }
+  // With false the bare base layer runs, at no extra cost.
   [[gnu::cold]] status enable(bool adapter);
   bool enabled() const { return enabled_; }
 
   // ---- tensors
-  // Tensors of the base belong to all adapters.
-  status set(const char* name, const view& v, int adapter = 0) { return give({.name = name, .tensor = &v}, adapter); }
-  status set(const char* name, double v, int adapter = 0) { return give({.name = name, .scalar = &v}, adapter); }
-  status size(const char* name, long long v, int adapter = 0) { return give({.name = name, .size = v}, adapter); }
-  [[gnu::cold]] status give(const given_value& v, int adapter);
+  // Sets a tensor, a number or a size by its name in the formula. A tensor is not copied and has to live as long as the
+  // layer reads it. The base's ("weight", "bias") belong to all adapters.
+  status set(const char* name, const view& v, int adapter = 0) {
+    return set_value({.name = name, .tensor = &v}, adapter);
+  }
+  status set(const char* name, double v, int adapter = 0) { return set_value({.name = name, .scalar = &v}, adapter); }
+  status size(const char* name, long long v, int adapter = 0) { return set_value({.name = name, .size = v}, adapter); }
+  [[gnu::cold]] status set_value(const named_value& v, int adapter);
+  // Sets a size that the layer's type states: size() refuses another value for it.
+  status fix_size(const char* name, long long v) { return set_value({.name = name, .size = v, .is_fixed = true}, 0); }
 
   // ---- running
-  // Finds everything that calls with up to so many rows need, computes what does not depend on their data. Adapters that
-  // are not active are bound when they are activated.
-  [[gnu::cold]] status bind(const capacity& room = {});
-  // The memory behind a parameter was written: what follows from it is computed again, nothing else happens.
+  // Plans, allocates for calls of up to limits.tokens rows, and computes what does not depend on their data. Adapters
+  // that are not active are bound when they are activated.
+  [[gnu::cold]] status bind(const capacity& limits = {});
+  // Recomputes what follows from parameters, after the caller wrote their memory. A training program that never calls it
+  // is safe as well: until the first call, the layer assumes that an optimizer wrote the parameters after every
+  // backward(), and the next forward() recomputes what follows from them.
   [[gnu::cold]] status parameters_changed();
-  // The memory behind a tensor of the base was written: what follows from it (DoRA's norm, copies of the weight) is
-  // computed again as well. set() does it by itself, and so does a merge into the layer's own weight.
+  // Also recomputes what follows from tensors of the base (DoRA's norm, copies of the weight), after the caller wrote
+  // their memory. set() does this by itself, and so does a merge into the layer's own weight.
   [[gnu::cold]] status weight_changed();
+  // Computes y = x W'ᵀ + b' for the rows of x. The caller owns y, which overlaps neither x nor the layer's tensors.
   status forward(const view& x, const mutable_view& y);
-  // In training forward keeps what backward would compute a second time, in memory of the executor's, and backward()
-  // follows forward() with the same x. Eager mode keeps nothing.
+  // With true forward() saves what backward() would compute a second time, in memory of the executor, and backward()
+  // must follow a forward() with the same x. Eager mode saves nothing.
   [[gnu::cold]] void train(bool on);
-  // How much forward keeps for so many rows; 0 where it depends on more than the rows.
-  [[gnu::cold]] long long kept_bytes(long long tokens);
-  // dx and any of the parameters' gradients; those not asked for are not computed. A gradient may be added to what its
-  // memory holds.
+  // Bytes that forward() saves for so many rows; 0 where they depend on more than the rows.
+  [[gnu::cold]] long long saved_bytes(long long tokens);
+  // Computes dx and the listed gradients of parameters; gradients that are not listed are not computed. A gradient may
+  // be added to what its memory holds.
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients);
-  // W' and, where the adapter changes it, b', of what is active; and back. See run/merge.h.
+  // Writes W' and, where the active adapters change it, b'; unmerge() recovers the base tensor. See run/merge.h.
   [[gnu::cold]] status merge(const mutable_view& weight, const mutable_view& bias = {});
   [[gnu::cold]] status unmerge(const char* what, const view& merged, const mutable_view& original);
 
@@ -91,58 +103,64 @@ template <class Engine> class executor {
   // The plan that forward() runs, once the layer is bound.
   const plan* forward_plan() const;
   bool runs_folded() const;
-  // The next call finds its kernels anew.
+  // Unbinds everything, so that the next call chooses its kernels again.
   [[gnu::cold]] void kernels_changed();
   const typename Engine::bound* bound_forward() const;
   typename Engine::bound* bound_forward();
   const typename Engine::bound* bound_backward() const;
 
  private:
-  struct part;  // an adapter: its tensors and its passes
-  struct bare;  // the passes of the base alone, what merging keeps, and who is inside
+  struct adapter_state;  // an adapter: its tensors and its passes
+  struct base_state;     // passes of the bare base, values saved by a merge, the guard against concurrent calls
 
-  bool eager() const { return how_ == mode::eager; }
-  const target& aim() const { return eager() ? Engine::runs_eagerly_on(queue_) : Engine::runs_on(queue_); }
-  part& first() const { return *parts_[0]; }
-  part& at(int adapter) const { return *parts_[adapter]; }
-  part& shown() const { return together_ != nullptr ? *together_ : at(active_[0]); }
+  bool eager() const { return run_mode_ == mode::eager; }
+  const target& plan_target() const { return eager() ? Engine::runs_eagerly_on(queue_) : Engine::runs_on(queue_); }
+  adapter_state& first() const { return *adapters_[0]; }
+  adapter_state& at(int adapter) const { return *adapters_[adapter]; }
+  adapter_state& active_state() const { return combined_ != nullptr ? *combined_ : at(active_[0]); }
   bool is_active(int adapter) const;
-  [[gnu::cold]] status expect(int adapter) const;
+  [[gnu::cold]] status check_adapter(int adapter) const;
   [[gnu::cold]] status of(int adapter, const status& s) const;
-  [[gnu::cold]] status fill(part& fresh, const part& old, const adapter_values& values);
+  [[gnu::cold]] status fill(adapter_state& fresh, const adapter_state& old, const adapter_values& values);
   [[gnu::cold]] sequence<pass<Engine>*> passes();
   unsigned long long version() const;
-  [[gnu::cold]] status written_to(const mutable_view& a, const mutable_view& b);
-  [[gnu::cold]] status read_weight_again();
-  status ready();
-  [[gnu::cold]] status bind_all(const capacity& room);
+  [[gnu::cold]] status memory_written(const mutable_view& a, const mutable_view& b);
+  auto enter() const { return call_guard::scoped_call(base_ != nullptr ? &base_->guard : nullptr); }
+  bool is_moved_from() const { return base_ == nullptr; }
+  [[gnu::cold]] status refresh_parameters();
+  status check_not_read(const char* output, const mutable_view& to) const;
+  [[gnu::cold]] status refresh_weight();
+  status bind_if_needed();
+  [[gnu::cold]] status bind_all(const capacity& limits);
   [[gnu::cold]] status bind_base();
-  [[gnu::cold]] status bind_part(part& p);
+  [[gnu::cold]] status bind_adapter(adapter_state& p);
   status begin_forward(pass<Engine>& p, const view& x, const mutable_view& y);
-  status forward_keeping(const view& x, const mutable_view& y);
-  bool keeps() const;
-  bool only_trains() const;
+  status forward_saved(const view& x, const mutable_view& y);
+  bool saves() const;
+  bool trains_only() const;
   const pass<Engine>& forward_pass() const;
-  void forget_kept();
-  training_forms<Engine>& training_of(part& p);
-  [[gnu::cold]] void share();
+  void drop_saved();
+  training_variants<Engine>& training_of(adapter_state& p);
+  [[gnu::cold]] void reserve_shared();
   [[gnu::cold]] status publish();
-  [[gnu::cold]] result<std::unique_ptr<part>> combine(const std::vector<int>& adapters) const;
+  [[gnu::cold]] result<std::unique_ptr<adapter_state>> combine(const std::vector<int>& adapters) const;
 
-  sequence<std::unique_ptr<part>> parts_;
-  std::unique_ptr<part> together_;
-  // Set by activate(): a program that never activates several adapters does not compile what combines them.
-  result<std::unique_ptr<part>> (executor::*combine_)(const std::vector<int>&) const = nullptr;
-  // The same for train(), and what forward keeps.
-  status (executor::*forward_keeping_)(const view&, const mutable_view&) = nullptr;
-  std::unique_ptr<bare> base_;
+  sequence<std::unique_ptr<adapter_state>> adapters_;
+  std::unique_ptr<adapter_state> combined_;
+  // activate() sets it, so that a program that never activates several adapters does not compile combine().
+  result<std::unique_ptr<adapter_state>> (executor::*combine_)(const std::vector<int>&) const = nullptr;
+  // train() sets it, so that a program that never trains does not compile the passes of training.
+  status (executor::*forward_saved_)(const view&, const mutable_view&) = nullptr;
+  std::unique_ptr<base_state> base_;
   queue queue_;
   typename Engine::shared shared_{};
-  capacity room_{};
+  capacity limits_{};
   std::vector<int> active_{0};
-  mode how_;
+  mode run_mode_;
   bool enabled_ = true, bound_ = false;
-  unsigned long long versions_ = 0;  // of parameters, counted over all adapters
+  bool reports_changes_ = false;     // the program calls parameters_changed() itself
+  bool parameters_stale_ = false;    // a backward() in training has ended, and an optimizer may have written parameters
+  unsigned long long versions_ = 0;  // the last version given to an adapter's parameters; each change takes the next
 };
 
 }  // namespace graft

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graphs of a layer, by address: everything above works for any layer without being compiled again for each. They are
-// captured while compiling (graphs_of), or by the same functions at run time (capture_graphs) for a formula that a program
-// learns from a file; those are kept by their owner.
+// layer_graphs: all graphs of a layer as a value, so that executors are compiled once and not for each layer. The
+// graphs are captured while compiling (graphs_of), or at run time by the same functions (capture_graphs) for a formula
+// that a program reads from a file; then `owner` keeps them alive.
 #pragma once
 #include <graft/core/library.h>
 #include <graft/derive/derived.h>
@@ -13,7 +13,7 @@ namespace graft {
 struct layer_graphs {
   const char* kind = "";
   bool has_bias = false;
-  layer_formula from{};  // empty where nobody asked for it: naming a formula compiles every pass over it
+  layer_formula from{};  // empty unless it is needed, because naming a formula compiles every pass over it
   graph literal{}, literal_backward{};
   graph forward{}, folded{}, backward{};
   graph base_forward{}, base_backward{};  // without the adapter
@@ -43,7 +43,7 @@ template <class Kind, class Adapter, bool Bias> layer_graphs graphs_of() {
           .owner = nullptr};
 }
 
-// `with`: keeps alive what the formula itself points to.
+// `with` keeps alive what the formula points to.
 GRAFT_LIBRARY layer_graphs capture_graphs(const layer_formula& f, std::shared_ptr<const void> with = nullptr);
 
 #if GRAFT_BODIES

@@ -1,82 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels a layer type can want on the GPU, from its graphs and sizes alone: what a program that names it compiles.
+// The GPU kernels that a layer type needs, from its graphs and sizes alone: a program compiles only those of its types.
 #pragma once
-#include <graft/backend/cuda/code_choice.h>
-#include <graft/backend/cuda/kernels_for.h>
-#include <graft/backend/cuda/launch_set.h>
-#include <graft/backend/cuda/targets.h>
+#include <graft/backend/gpu/dispatch/gemms_of_layer.h>
+#include <graft/backend/gpu/dispatch/optional_launches.h>
+#include <graft/backend/gpu/dispatch/quantized.h>
+#include <graft/backend/gpu/dispatch/targets.h>
 #include <graft/plan/facts.h>
-#include <graft/run/static_sizes.h>
-#include <graft/run/type_operations.h>
+#include <graft/run/layer_type_ops.h>
 
-namespace graft::cuda {
+namespace graft::gpu {
 
-// What a layer of a type can launch, and so compiles: its operations, and the products that its sizes can want.
+// The operations of a layer type, and the GEMM kernels and other launches that dispatch may choose for its sizes.
 template <class Layer> struct type_kernels {
   using graphs = derived_of<Layer>;
   using plain = derived<typename Layer::kind, none, Layer::has_bias>;
-  using operations = type_operations<Layer>;
+  using operations = layer_type_ops<Layer>;
 
-  static constexpr int number(const graph& g, dim d) {
+  // A size that the type fixes, or 0 where only the tensors have it.
+  static constexpr int size_or_zero(const graph& g, dim d) {
     const long long v = g.sizes.value(d, static_sizes<Layer>(g));
     return v > 0 ? static_cast<int>(v) : 0;
   }
-  static constexpr kernel_list list_for(const graph& g) {
+  static constexpr gemm_kernel_mask gemm_kernels_for(const graph& g) {
     const plan p = fuse(g, sm_90);
-    kernel_list l;
-    for (const product_slots& s : p.products) {
+    gemm_kernel_mask l;
+    for (const gemm_slots& s : p.products) {
       int rank = 0;
-      for (const side_branch& b : s.sides) {
-        if (number(g, b.rank) == 0) return every_kernel();  // known only from the tensors
-        rank += number(g, b.rank);
+      for (const low_rank_branch& b : s.branches) {
+        if (size_or_zero(g, b.rank) == 0) return every_gemm_kernel();  // known only from the tensors
+        rank += size_or_zero(g, b.rank);
       }
-      const dim n = g[s.weight].d[s.weight_by_row ? 2 : 3], k = g[s.weight].d[s.weight_by_row ? 3 : 2];
-      const bool across = !s.weight_by_row && base_leaf(g, s.weight) >= 0;
-      if (s.turned >= 0) l.add_turn(s.pre >= 0);
-      if (!s.weight_by_row) l.add_across();
-      if (grown_at(g, s.weight).found) l.add_mma();  // it may read a factor that lies across
-      l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, across);
-      const bool as_it_lies = g[unshaped(g, s.weight)].what == op::frozen || grown_at(g, s.weight).found;
-      if (!s.weight_by_row && as_it_lies)
-        l = l | kernels_for(number(g, n), number(g, k), padded_rank(rank), s.pre >= 0, true);
+      const dim n = g[s.weight].d[s.weight_is_nt ? 2 : 3], k = g[s.weight].d[s.weight_is_nt ? 3 : 2];
+      const bool nn = !s.weight_is_nt && base_leaf(g, s.weight) >= 0;
+      if (s.output_rotation >= 0) l.add_fused_rotation(s.prologue >= 0);
+      if (!s.weight_is_nt) l.add_skinny_nn();
+      if (updated_weight_at(g, s.weight).found) l.add_mma();  // the update may read a transposed factor
+      l = l | gemm_kernels_for_layer(size_or_zero(g, n), size_or_zero(g, k), padded_rank(rank), s.prologue >= 0, nn);
+      const bool reads_as_stored = g[unshaped(g, s.weight)].what == op::frozen || updated_weight_at(g, s.weight).found;
+      if (!s.weight_is_nt && reads_as_stored)
+        l = l |
+            gemm_kernels_for_layer(size_or_zero(g, n), size_or_zero(g, k), padded_rank(rank), s.prologue >= 0, true);
     }
-    for (const token_sum& s : p.sums) {
-      const int left = number(g, g[s.left].d[3]), right = number(g, g[s.right].d[3]),
+    for (const wgrad_sum& s : p.sums) {
+      const int left = size_or_zero(g, g[s.left].d[3]), right = size_or_zero(g, g[s.right].d[3]),
                 least = left < right ? left : right;
       for (const int rank : {16, 32, 64})
-        if (least == 0 || padded_rank(least) == rank || (rank == 64 && least > 64)) l.add_sum(rank);
-      if (least == 0 || least > 64) l.add_sum(wide_rank);
+        if (least == 0 || padded_rank(least) == rank || (rank == 64 && least > 64)) l.add_wgrad(rank);
+      if (least == 0 || least > 64) l.add_wgrad(wide_tile_rank);
     }
     return l;
   }
-  static constexpr launch_set launches_for(const graph& g) {
-    target without_pre = sm_90;  // of an adapter with room for others
-    without_pre.takes_pre = false;
+  static constexpr launch_mask launches_for(const graph& g) {
+    target without_prologue = sm_90;  // for a layer with further adapters, whose GEMM has a branch and no prologue
+    without_prologue.fuses_prologue = false;
     const plan p = fuse(g, sm_90);
-    const auto size = [&](dim d) { return number(g, d); };
-    launch_set s = launches_of(g, p, size) | launches_before(g, p.when, size);
-    if (!graft::detail::real_of<typename Layer::element>::how.plain()) s |= launches::codes;
-    for (const product_slots& of : p.products)
-      if (of.pre >= 0) return s | launches_of(g, fuse(g, without_pre), size);
+    const auto size = [&](dim d) { return size_or_zero(g, d); };
+    launch_mask s = launches_of(g, p, size) | bind_launches(g, p.when, size);
+    if (!graft::detail::element_traits<typename Layer::element>::how.plain()) s |= launches::quantized;
+    for (const gemm_slots& of : p.products)
+      if (of.prologue >= 0) return s | launches_of(g, fuse(g, without_prologue), size);
     return s;
   }
-  // The graph that a forward call runs, and where a size that is not known decides that, both.
-  static constexpr launch_set forward_launches() {
+  // Launches of the graph that forward runs, folded or not, and of both where a size that the type leaves open decides.
+  static constexpr launch_mask forward_launches() {
     const bool folded = plan_of<Layer, sm_90>::folded;
     bool known = true;
     for (id i = 0; i < graphs::forward.size; ++i)
       for (int k = 0; graphs::forward[i].what == op::param && k < 4; ++k)
-        known = known && number(graphs::forward, graphs::forward[i].d[k]) > 0;
-    const launch_set own = launches_for(folded ? graphs::folded : graphs::forward);
+        known = known && size_or_zero(graphs::forward, graphs::forward[i].d[k]) > 0;
+    const launch_mask own = launches_for(folded ? graphs::folded : graphs::forward);
     return known ? own : own | launches_for(folded ? graphs::forward : graphs::folded);
   }
-  static constexpr code_form codes = form_of(graft::detail::real_of<typename Layer::element>::how, 64 * code_steps);
-  static constexpr kernel_list products = list_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
-  static constexpr kernel_list base_products = list_for(plain::forward);
-  static constexpr kernel_list backward_products = list_for(graphs::backward) | list_for(plain::backward);
-  static constexpr launch_set launches = forward_launches();
-  static constexpr launch_set base_launches = launches_for(plain::forward);
-  static constexpr launch_set backward_launches = launches_for(graphs::backward) | launches_for(plain::backward);
+  static constexpr quant_layout quantized =
+      quant_layout_of(graft::detail::element_traits<typename Layer::element>::how, 64 * quant_steps);
+  static constexpr gemm_kernel_mask products =
+      gemm_kernels_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
+  static constexpr gemm_kernel_mask base_products = gemm_kernels_for(plain::forward);
+  static constexpr gemm_kernel_mask backward_products =
+      gemm_kernels_for(graphs::backward) | gemm_kernels_for(plain::backward);
+  static constexpr launch_mask launches = forward_launches();
+  static constexpr launch_mask base_launches = launches_for(plain::forward);
+  static constexpr launch_mask backward_launches = launches_for(graphs::backward) | launches_for(plain::backward);
 };
 
-}  // namespace graft::cuda
+}  // namespace graft::gpu

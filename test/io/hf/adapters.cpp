@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several named adapters on one model: what holds whatever the adapters are. That the numbers are PEFT's is what `golden`
-// shows.
+// Several named adapters on one model: properties that hold for all adapters. `golden` compares the numbers with
+// PEFT's.
 #include <doctest/doctest.h>
-#include <graft/io/hf/combine.h>
+#include <graft/io/hf/combine_adapters.h>
 #include <graft/model/generate.h>
-#include <graft/model/mixed_training.h>
+#include <graft/model/multi_lora_training.h>
 #include <graft/model/on_cpu.h>
 
 #include "../support.h"
@@ -13,7 +13,7 @@ using namespace graft;
 using namespace graft::io;
 using namespace graft::io::test;
 using engine = cpu::engine<float>;
-using names = named_adapters::names;
+using names = adapter_registry::names;
 
 namespace {
 
@@ -27,7 +27,7 @@ struct sample {
     REQUIRE_MESSAGE(m, m.message());
     return std::move(*m);
   }
-  // Adapters by the names of their folders.
+  // Loads adapters by the names of their folders.
   static sample with(const names& adapters, const model_options& how = {}) {
     sample s{base(how)};
     for (const std::string& a : adapters) s.load(a);
@@ -37,13 +37,13 @@ struct sample {
     const status s = hf::load_adapter(model, name, golden / name / "adapter_init");
     REQUIRE_MESSAGE(s, s.message());
   }
-  std::vector<float> logits(const std::vector<names>& of_runs = {}) {
+  std::vector<float> logits(const std::vector<names>& chunk_adapters = {}) {
     static const std::vector<std::int64_t> ids[] = {{1, 5, 7, 90, 33}, {2, 3}, {9, 8, 7, 6}};
-    std::vector<row_run> runs;
+    std::vector<sequence_chunk> runs;
     std::size_t rows = 0;
     for (const auto& i : ids) runs.push_back({i}), rows += i.size();
     std::vector<float> out(rows * static_cast<std::size_t>(model.config().vocabulary));
-    const status s = model.logits(runs, out, false, of_runs);
+    const status s = model.logits(runs, out, false, chunk_adapters);
     REQUIRE_MESSAGE(s, s.message());
     return out;
   }
@@ -64,7 +64,7 @@ const names every_method{
 
 }  // namespace
 
-TEST_CASE("adapters: activate(a) after anything is a fresh model with a, to the bit") {
+TEST_CASE("adapters: activate(a) after any operations gives the bits of a fresh model with a") {
   sample many = sample::with(every_method);
   const std::vector<float> bare = many.logits();
   for (const std::string& a : every_method) {
@@ -81,14 +81,14 @@ TEST_CASE("adapters: activate(a) after anything is a fresh model with a, to the 
   CHECK(many.model.all_names() == every_method);
 }
 
-TEST_CASE("adapters: side branches add up in any order, factors and rotations act in the order of activation") {
+TEST_CASE("adapters: low-rank branches commute, factors and rotations are applied in the order of activation") {
   sample s = sample::with({"lora", "lora_qv", "ia3", "oft", "oft_default"});
   CHECK(apart(s.logits_with({"lora", "lora_qv"}), s.logits_with({"lora_qv", "lora"})) < 1e-5);
   CHECK(apart(s.logits_with({"lora", "ia3"}), s.logits_with({"ia3", "lora"})) > 1e-4);
   CHECK(apart(s.logits_with({"oft", "oft_default"}), s.logits_with({"oft_default", "oft"})) > 1e-4);
 }
 
-TEST_CASE("adapters: a token has one new row; two adapters that train it do not act together") {
+TEST_CASE("adapters: two adapters that train the same token cannot be active at once") {
   sample s = sample::with({"trainable_tokens", "lora_trainable_tokens_head", "lora"});
   REQUIRE(hf::load_adapter(s.model, "again", golden / "trainable_tokens" / "adapter_trained"));
   const status both = s.model.activate({"trainable_tokens", "again"});
@@ -99,20 +99,20 @@ TEST_CASE("adapters: a token has one new row; two adapters that train it do not 
   CHECK(s.model.activate({"again"}));
 }
 
-TEST_CASE("adapters: forward of several is the merged model where chain::exact asks for it") {
+TEST_CASE("adapters: with composition::exact forward of several adapters is the merged model") {
   const names all{"dora", "lora_qv", "oft", "ia3", "oft_default", "boft", "hra", "loha", "lokr"};
   model_options exact;
-  exact.several = chain::exact;
+  exact.several = composition::exact;
   sample s = sample::with(all, exact);
   const std::vector<float> now = s.logits_with(all);
   REQUIRE(s.model.merge(all));
   CHECK(apart(s.logits(), now) < 1e-4);
-  // As PEFT computes it, the forward pass of two rotations is another order than their merge.
+  // With PEFT's composition the forward pass applies two rotations in another order than their merge.
   sample peft = sample::with({"oft", "oft_default"});
   const std::vector<float> two = peft.logits_with({"oft", "oft_default"});
   REQUIRE(peft.model.merge({"oft", "oft_default"}));
   CHECK(apart(peft.logits(), two) > 1e-4);
-  // DoRA's norm is that of the base in both.
+  // In both compositions DoRA's norm is that of the base.
   REQUIRE(hf::load_adapter(peft.model, "dora", golden / "dora" / "adapter_init"));
   REQUIRE(hf::load_adapter(peft.model, "lora_qv", golden / "lora_qv" / "adapter_init"));
   const std::vector<float> after = peft.logits_with({"lora_qv", "dora"});
@@ -121,7 +121,7 @@ TEST_CASE("adapters: forward of several is the merged model where chain::exact a
   CHECK(apart(s.logits_with({"lora_qv", "dora"}), after) > 1e-4);
 }
 
-TEST_CASE("adapters: merge then unmerge gives the old bits; what is merged stays until then") {
+TEST_CASE("adapters: unmerge restores the bits, and merged adapters stay merged until then") {
   sample s = sample::with({"lora", "dora", "oft"});
   const std::vector<float> bare = s.logits(), lora = s.logits_with({"lora"});
   REQUIRE(s.model.merge({"lora"}));
@@ -144,13 +144,13 @@ TEST_CASE("adapters: merge then unmerge gives the old bits; what is merged stays
   CHECK(s.model.merged_bytes() == 0);
   CHECK(s.logits() == lora);
   REQUIRE(s.model.merge({"lora"}));
-  CHECK(s.logits_with({}) == bare);  // to activate ends the merge
+  CHECK(s.logits_with({}) == bare);  // activate() ends the merge
   REQUIRE(s.model.merge_and_unload({"lora"}));
   CHECK(s.logits() == one);
   CHECK(s.model.all_names().empty());
 }
 
-TEST_CASE("adapters: rows of one batch with different adapters are those rows one by one") {
+TEST_CASE("adapters: a multi-LoRA batch gives the results of its rows one by one") {
   sample s = sample::with(every_method);
   for (const std::string& a : every_method) {
     CAPTURE(a);
@@ -166,20 +166,20 @@ TEST_CASE("adapters: rows of one batch with different adapters are those rows on
   }
 }
 
-TEST_CASE("adapters: rows whose adapters fill slots of products pass over the weights once, others as a group") {
+TEST_CASE("adapters: rows whose adapters fit the GEMM slots share one pass over the weights, others run as groups") {
   const names slots{"lora", "dora", "adalora", "ia3", "hra", "vera", "vblora", "loha", "lora_qv"};
   names all = slots;
   all.insert(all.end(), {"oft", "boft", "ln_tuning"});
   sample s = sample::with(all);
-  const auto launched_by = [&](const std::vector<names>& of_runs) {
+  const auto launched_by = [&](const std::vector<names>& chunk_adapters) {
     const auto launched = [&] {
       long long n = 0;
       for (int k = 0; k < s.model.programs().count(); ++k) n += s.model.programs()[k].launched();
       return n;
     };
-    static_cast<void>(s.logits(of_runs));  // programs that are new come with it
+    static_cast<void>(s.logits(chunk_adapters));  // binds the programs of the batch
     const long long before = launched();
-    static_cast<void>(s.logits(of_runs));
+    static_cast<void>(s.logits(chunk_adapters));
     return launched() - before;
   };
   const long long once = launched_by({{}, {}, {}});
@@ -190,21 +190,21 @@ TEST_CASE("adapters: rows whose adapters fill slots of products pass over the we
   }
   CHECK(launched_by({{"lora"}, {"oft"}, {"dora"}}) > once);
   for (const std::string& a : all) {
-    const auto told = s.model.explain_rows(std::vector<names>{{a}});
+    const auto told = s.model.explain_multi_lora(std::vector<names>{{a}});
     REQUIRE_MESSAGE(told, told.message());
     const bool in_slots = std::find(slots.begin(), slots.end(), a) != slots.end();
     CAPTURE(*told);
-    CHECK((told->find("in the launches of the base") != std::string::npos) == in_slots);
-    CHECK((told->find("group") != std::string::npos) == !in_slots);
+    CHECK((told->find("fused into the base's launches (multi-LoRA batch)") != std::string::npos) == in_slots);
+    CHECK((told->find("a batch of their own") != std::string::npos) == !in_slots);
   }
 }
 
-TEST_CASE("adapters: prompts with different adapters generate what each generates alone") {
+TEST_CASE("adapters: prompts with different adapters in one batch generate what each generates alone") {
   sample s = sample::with({"lora", "dora", "oft", "ln_tuning"});
   const std::vector<std::vector<std::int64_t>> prompts{{1, 5, 7}, {1, 5, 7}, {1, 5, 7}, {2, 9}, {1, 5, 7}};
   const std::vector<names> of{{"lora"}, {}, {"oft"}, {"dora", "oft"}, {"ln_tuning"}};
   generation_settings how;
-  how.new_tokens = 12;
+  how.max_new_tokens = 12, how.eos_tokens = no_eos_tokens;
   auto g = generator<engine>::make(s.model, how, 5, 20);
   REQUIRE(g);
   const auto made = g->run(
@@ -219,7 +219,7 @@ TEST_CASE("adapters: prompts with different adapters generate what each generate
   }
 }
 
-TEST_CASE("adapters: what cannot be is refused with a sentence and changes nothing") {
+TEST_CASE("adapters: invalid operations are refused with a sentence and change nothing") {
   model_options how;
   how.adapters = {3, 40};
   sample s = sample::with({"lora", "dora"}, how);
@@ -247,7 +247,8 @@ TEST_CASE("adapters: what cannot be is refused with a sentence and changes nothi
   refused(s.model.replace("lora", wrong), "");
   adapter_set large = *s.model.find("lora");
   for (module_adapter& m : large.modules) m.sizes["r"] = 100;
-  refused(s.model.add("x", large), "model_options::rank");
+  refused(s.model.add("x", large), "larger adapter_capacity::rank");
+  static_assert(std::is_same_v<decltype(model_options::adapters), adapter_capacity>);
   adapter_set broken = *s.model.find("lora");
   auto& t = broken.modules[0].tensors.begin()->second;
   t.data = std::make_shared<std::vector<float>>(*t.data);
@@ -256,18 +257,19 @@ TEST_CASE("adapters: what cannot be is refused with a sentence and changes nothi
   CHECK(std::string(s.model.merge({"broken"}).message()).find("not finite; nothing was merged") != std::string::npos);
   CHECK(s.model.merged().empty());
   resident.emplace_back("broken");
-  refused(s.model.add("y", *s.model.find("lora")), "model_options::adapters");
+  refused(s.model.add("y", *s.model.find("lora")), "larger adapter_capacity::adapters");
 }
 
-TEST_CASE("adapters: two that bring the same module whole cannot act together") {
+TEST_CASE("adapters: two adapters that replace the same module cannot be active at once") {
   sample s = sample::with({"lora_modules_to_save", "ln_tuning", "lora"});
   REQUIRE(hf::load_adapter(s.model, "again", golden / "ln_tuning" / "adapter_init"));
-  CHECK(std::string(s.model.activate({"ln_tuning", "again"}).message()).find("brings it whole") != std::string::npos);
+  CHECK(std::string(s.model.activate({"ln_tuning", "again"}).message()).find("replaces it (modules_to_save)") !=
+        std::string::npos);
   CHECK(s.model.active().empty());
   CHECK(s.model.activate({"ln_tuning", "lora", "lora_modules_to_save"}));
 }
 
-TEST_CASE("adapters: replaced and saved under a name") {
+TEST_CASE("adapters: an adapter is replaced and saved by its name") {
   sample s = sample::with({"lora", "oft"});
   const temp_folder dir;
   const std::vector<float> first = s.logits_with({"lora"});
@@ -281,15 +283,15 @@ TEST_CASE("adapters: replaced and saved under a name") {
   CHECK(s.model.all_names() == names{"oft"});
 }
 
-TEST_CASE("adapters: several trained in one batch are those trained one by one, to the bit") {
+TEST_CASE("adapters: several adapters trained in one batch get the bits of training one by one") {
   const names all{"lora", "dora", "oft", "ia3"};
   const std::vector<std::vector<std::int64_t>> text{{1, 5, 7, 9}, {2, 4, 6}, {3, 3, 8, 1, 2},
                                                     {9, 7, 5},    {4, 4, 1}, {8, 2, 6, 6}};
   const std::vector<names> of{{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {"lora"}, {}};
-  std::vector<labelled_sequence> batch;
+  std::vector<labeled_sequence> batch;
   for (const auto& t : text) batch.push_back({t});
   sample together = sample::with(all);
-  auto mixed = mixed_training_run<engine>::make(together.model, {{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {}});
+  auto mixed = multi_lora_training_run<engine>::make(together.model, {{"lora"}, {"dora"}, {"oft"}, {"ia3"}, {}});
   REQUIRE_MESSAGE(mixed, mixed.message());
   auto optimizer = mixed->optimizer({5e-3, 0.9, 0.999, 1e-8, 0.01});
   REQUIRE(optimizer);
@@ -308,7 +310,7 @@ TEST_CASE("adapters: several trained in one batch are those trained one by one, 
     REQUIRE(alone.model.activate({name}));
     auto run = training_run<engine>::make(alone.model);
     auto own = run->optimizer({5e-3, 0.9, 0.999, 1e-8, 0.01});
-    std::vector<labelled_sequence> mine;
+    std::vector<labeled_sequence> mine;
     for (std::size_t i = 0; i < batch.size(); ++i)
       if (of[i] == names{name}) mine.push_back(batch[i]);
     for (int step = 0; step < 3; ++step) {
@@ -325,14 +327,14 @@ TEST_CASE("adapters: several trained in one batch are those trained one by one, 
 
 TEST_CASE("adapters: sequences with two adapters give gradients to both") {
   sample s = sample::with({"lora", "ia3"});
-  auto mixed = mixed_training_run<engine>::make(s.model, {{"lora"}, {"lora", "ia3"}});
+  auto mixed = multi_lora_training_run<engine>::make(s.model, {{"lora"}, {"lora", "ia3"}});
   REQUIRE_MESSAGE(mixed, mixed.message());
   std::size_t tensors = 0;
   for (const char* name : {"lora", "ia3"})
     for (const module_adapter& m : s.model.find(name)->modules) tensors += m.tensors.size();
   CHECK(mixed->parameters().size() == tensors);
   const std::vector<std::int64_t> ids{1, 2, 3, 4};
-  const std::vector<labelled_sequence> batch{{ids}, {ids}};
+  const std::vector<labeled_sequence> batch{{ids}, {ids}};
   const std::vector<names> of{{"lora"}, {"lora", "ia3"}};
   REQUIRE(mixed->add(batch, of));
   for (const trained_parameter& p : mixed->parameters()) {
@@ -378,7 +380,7 @@ TEST_CASE("combinations: updates of other methods are folded") {
   CHECK(s.logits_with({"again"}) == s.logits_with({"both"}));
 }
 
-TEST_CASE("combinations: what is dropped follows from the seed; what cannot be is refused") {
+TEST_CASE("combinations: the dropped elements follow from the seed; invalid combinations are refused") {
   sample s = sample::with({"lora", "lora_qv"});
   const auto logits_of = [&](const char* name, combination type, std::uint64_t seed) {
     combination_settings how{type, 0.7};

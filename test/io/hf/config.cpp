@@ -11,7 +11,7 @@ using namespace graft::io::test;
 
 namespace {
 
-// A small model of each family, as transformers writes it, with `more` at the end.
+// The config.json of a small model of each family, as transformers writes it, with `more` appended.
 std::string small(const std::string& family, const std::string& more = "") {
   if (family == "gpt2")
     return R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 32, "vocab_size": 99)" +
@@ -27,7 +27,7 @@ std::string message(const std::string& content) { return parsed(content).message
 
 }  // namespace
 
-TEST_CASE("config: every family has its names, its fixed choices and its defaults") {
+TEST_CASE("config: every family has its names, constants and defaults") {
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "gemma", "opt", "gpt2"}) {
     CAPTURE(family);
     const auto c = parsed(small(family, std::string(family) == "mistral"       ? ", \"num_key_value_heads\": 2"
@@ -36,16 +36,16 @@ TEST_CASE("config: every family has its names, its fixed choices and its default
     CAPTURE(std::string(c.message()));
     REQUIRE(c);
     CHECK(std::string(name_of(c->family)) == family);
-    CHECK(c->width == 64);
+    CHECK(c->hidden_size == 64);
     CHECK(c->embedding_width == 64);
     CHECK(c->heads == 4);
     CHECK(c->layers == 3);
     CHECK(c->positions == 32);
     CHECK(c->vocabulary == 99);
-    CHECK(c->inner == (c->family == model_family::gpt2 ? 256 : 160));
-    CHECK(c->key_heads == (c->family == model_family::mistral ? 2 : 4));
-    CHECK(c->head_size == (c->family == model_family::qwen3 ? 128 : c->family == model_family::gemma ? 256 : 16));
-    CHECK(c->attention_scale == 1 / std::sqrt(static_cast<double>(c->head_size)));
+    CHECK(c->intermediate_size == (c->family == model_family::gpt2 ? 256 : 160));
+    CHECK(c->kv_heads == (c->family == model_family::mistral ? 2 : 4));
+    CHECK(c->head_dim == (c->family == model_family::qwen3 ? 128 : c->family == model_family::gemma ? 256 : 16));
+    CHECK(c->attention_scale == 1 / std::sqrt(static_cast<double>(c->head_dim)));
     const bool learned = !has_rope(c->family);
     CHECK(c->attention_bias == (learned || c->family == model_family::qwen2));
     CHECK(c->output_bias == learned);
@@ -60,22 +60,22 @@ TEST_CASE("config: every family has its names, its fixed choices and its default
   }
 }
 
-TEST_CASE("config: fields that change what is computed are read") {
+TEST_CASE("config: fields that change the computation are read") {
   const auto llama = parsed(small("llama", R"(, "num_key_value_heads": 2, "head_dim": 32, "attention_bias": true,
       "mlp_bias": true, "hidden_act": "gelu", "tie_word_embeddings": true, "rms_norm_eps": 1e-05, "bos_token_id": 5,
       "eos_token_id": [6, 7], "pad_token_id": -1, "torch_dtype": "bfloat16", "rope_theta": 500000.0)"));
   REQUIRE(llama);
-  CHECK(llama->key_heads == 2);
-  CHECK(llama->head_size == 32);
+  CHECK(llama->kv_heads == 2);
+  CHECK(llama->head_dim == 32);
   CHECK(llama->attention_bias);
   CHECK(llama->output_bias);
   CHECK(llama->mlp_bias);
   CHECK(llama->tied);
   CHECK(llama->activation == activation_kind::gelu);
   CHECK(llama->norm_eps == 1e-5);
-  CHECK(*llama->tokens.begin == 5);
-  CHECK(llama->tokens.end == std::vector<int>{6, 7});
-  CHECK_FALSE(llama->tokens.pad);
+  CHECK(*llama->tokens.bos_token == 5);
+  CHECK(llama->tokens.eos_tokens == std::vector<int>{6, 7});
+  CHECK_FALSE(llama->tokens.pad_token);
   CHECK(*llama->stored == graft::dtype::bf16);
   CHECK(llama->rope.theta == 500000);
 
@@ -88,22 +88,22 @@ TEST_CASE("config: fields that change what is computed are read") {
   CHECK_FALSE(opt->attention_bias);
   CHECK_FALSE(opt->mlp_bias);
   CHECK_FALSE(opt->tied);
-  CHECK(opt->tokens.end.empty());
+  CHECK(opt->tokens.eos_tokens.empty());
   CHECK_FALSE(parsed(small("opt", R"(, "_remove_final_layer_norm": true)"))->final_norm);
 
   const auto gpt2 = parsed(small("gpt2", R"(, "n_inner": 100, "scale_attn_weights": false, "dtype": "float16")"));
   REQUIRE(gpt2);
-  CHECK(gpt2->inner == 100);
+  CHECK(gpt2->intermediate_size == 100);
   CHECK(gpt2->attention_scale == 1);
   CHECK(!gpt2->attention_scaled_by_layer);
   CHECK(parsed(small("gpt2", R"(, "scale_attn_by_inverse_layer_idx": true)"))->attention_scaled_by_layer);
   CHECK(*gpt2->stored == graft::dtype::f16);
-  CHECK(parsed(small("gpt2", R"(, "n_inner": null)"))->inner == 256);
+  CHECK(parsed(small("gpt2", R"(, "n_inner": null)"))->intermediate_size == 256);
   CHECK(parsed(small("gemma", R"(, "hidden_act": "gelu", "num_key_value_heads": 1)"))->activation ==
         activation_kind::gelu_tanh);
 }
 
-TEST_CASE("config: which layers see a limited way back") {
+TEST_CASE("config: which layers have a sliding window") {
   const auto window = [](const std::string& family, const std::string& more) {
     const auto c = parsed(small(family, ", \"num_key_value_heads\": 2" + more));
     CAPTURE(std::string(c.message()));
@@ -121,7 +121,7 @@ TEST_CASE("config: which layers see a limited way back") {
         std::vector<int>{6, 0, 6});
 }
 
-TEST_CASE("config: rotary positions are the numbers that transformers computes") {
+TEST_CASE("config: RoPE frequencies are those of transformers") {
   const struct {
     const char *name, *settings;
     int head, positions;
@@ -185,7 +185,7 @@ TEST_CASE("config: rotary positions are the numbers that transformers computes")
           "llama", std::string(", \"") + key + "\": " + c.settings + ", \"head_dim\": " + std::to_string(c.head)));
       CAPTURE(std::string(read.message()));
       REQUIRE(read);
-      const rope_numbers r = rope_for(read->rope, c.head);
+      const rope_frequencies r = make_rope_frequencies(read->rope, c.head);
       CHECK(r.factor == doctest::Approx(c.factor).epsilon(1e-6));
       REQUIRE(r.frequencies.size() == c.frequencies.size());
       for (std::size_t i = 0; i < c.frequencies.size(); ++i)
@@ -194,7 +194,7 @@ TEST_CASE("config: rotary positions are the numbers that transformers computes")
   }
 }
 
-TEST_CASE("config: rope's old names, and what a setting takes from the fields around it") {
+TEST_CASE("config: RoPE's old field names, and defaults from other fields") {
   const auto old =
       parsed(small("llama", R"(, "rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 2.0})"));
   REQUIRE(old);
@@ -212,7 +212,7 @@ TEST_CASE("config: rope's old names, and what a setting takes from the fields ar
   CHECK(outside->rope.original_positions == 16);
 }
 
-TEST_CASE("config: what is wrong or not supported is one sentence with the file and the field") {
+TEST_CASE("config: an invalid or unsupported field gives one sentence with the file and the field") {
   const struct {
     std::string content, message;
   } cases[] = {
@@ -277,7 +277,7 @@ TEST_CASE("config: what is wrong or not supported is one sentence with the file 
   CHECK(contains(hf::read_config(dir.path).message(), "config.json: there is no such file"));
 }
 
-TEST_CASE("generation_config: settings are read, tokens come from config.json where it names none") {
+TEST_CASE("generation_config: settings are read, and config.json gives the tokens that it does not name") {
   const special_tokens tokens{1, 0, {2}};
   const auto g = hf::parse_generation_config(
       R"({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.1,
@@ -291,22 +291,26 @@ TEST_CASE("generation_config: settings are read, tokens come from config.json wh
   CHECK(g->sampling.top_k == 0);
   CHECK(g->sampling.top_p == 0.9);
   CHECK(g->sampling.repetition_penalty == 1.1);
-  CHECK(*g->new_tokens == 64);
-  CHECK_FALSE(g->length);
+  CHECK(*g->max_new_tokens == 64);
+  CHECK_FALSE(g->max_length);
   CHECK(*g->prefill_chunk_size == 512);
-  CHECK(g->end == std::vector<int>{5, 6});
-  CHECK(*g->begin == 1);
+  CHECK(g->eos_tokens == std::vector<int>{5, 6});
+  CHECK(*g->bos_token == 1);
   temp_folder dir;
   const auto none = hf::read_generation_config(dir.path, tokens);
   REQUIRE(none);
-  CHECK(none->end == std::vector<int>{2});
+  CHECK(none->eos_tokens == std::vector<int>{2});
   CHECK_FALSE(none->sampling.sample);
-  for (const auto& [content, said] : {std::pair{R"({"num_beams": 4})", "'num_beams' is 4, expected 1"},
-                                      {R"({"bad_words_ids": [[1]]})", "'bad_words_ids' is a list"},
-                                      {R"({"temperature": 0})", "'temperature' is 0, expected a number above 0"},
-                                      {R"({"top_p": 1.5})", "'top_p' is 1.5"},
-                                      {R"({"top_k": -1})", "'top_k' is -1"},
-                                      {"[]", "the file holds a list"}}) {
+  const auto greedy = hf::parse_generation_config(R"({"do_sample": true, "temperature": 0})", "g.json", tokens);
+  REQUIRE(greedy);
+  CHECK_FALSE(greedy->sampling.draws());
+  for (const auto& [content, said] :
+       {std::pair{R"({"num_beams": 4})", "'num_beams' is 4, expected 1"},
+        {R"({"bad_words_ids": [[1]]})", "'bad_words_ids' is a list"},
+        {R"({"temperature": -1})", "'temperature' is -1, expected a number that is not negative"},
+        {R"({"top_p": 1.5})", "'top_p' is 1.5"},
+        {R"({"top_k": -1})", "'top_k' is -1"},
+        {"[]", "the file holds a list"}}) {
     CHECK(contains(hf::parse_generation_config(content, "g.json", tokens).message(), said));
   }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named adapters on a single layer: what changes and what does not, several at once, and combinations. Those have the bits
-// of the same combination of a whole model, which `golden` compares with PEFT's.
+// Named adapters of a single layer: changes of the list, several active adapters, and combinations. Combinations have
+// the bits of those of a whole model, which `golden` compares with PEFT's.
 #include <doctest/doctest.h>
-#include <graft/io/hf/combine.h>
+#include <graft/io/hf/combine_adapters.h>
 #include <graft/io/hf/layer_adapters.h>
 #include <graft/model/on_cpu.h>
-#include <graft/run/layer.h>
+#include <graft/run/cpu_layer.h>
 
 #include <cmath>
 #include <filesystem>
@@ -30,7 +30,7 @@ struct one_layer {
   std::vector<float> w = numbers(out * in, 3), x = numbers(rows * in, 5);
   io::base_layer base{};
   layer_type is;
-  explicit one_layer(const adapter_capacity& room = {}, chain several = chain::peft)
+  explicit one_layer(const adapter_capacity& room = {}, composition several = composition::peft)
       : is(rules_of<linear_kind>(), false, {module_name, room, several}) {
     base.out = out, base.in = in, base.shape = {out, in}, base.weight = view_of(w.data(), out, in);
     REQUIRE(bool(is.set("weight", base.weight)));
@@ -69,7 +69,7 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("named adapters of a layer come, act, are renamed, replaced and go") {
+TEST_CASE("layer adapters: add, activate, rename, replace and remove") {
   one_layer l;
   const std::vector<float> bare = l.y();
   l.load("sql", "multi/a"), l.load("chat", "multi/c");
@@ -96,7 +96,7 @@ TEST_CASE("named adapters of a layer come, act, are renamed, replaced and go") {
   CHECK(l.with({}) == bare);
 }
 
-TEST_CASE("a change that cannot be made leaves names and numbers of a layer as they were") {
+TEST_CASE("layer adapters: an invalid change leaves names and results unchanged") {
   one_layer l({.adapters = 2});
   l.load("a", "multi/a"), l.load("oft", "oft/adapter_init");
   const std::vector<float> before = l.with({"oft", "a"});
@@ -112,7 +112,7 @@ TEST_CASE("a change that cannot be made leaves names and numbers of a layer as t
   unchanged(l.is.activate({"a", "a"}), "is named twice");
   unchanged(l.is.rename("a", "oft"), "choose one that is free");
   unchanged(l.is.remove("b"), "there is no adapter 'b'");
-  unchanged(hf::load_adapter(l.is, l.base, "b", llama_folder + "/multi/b"), "there is room for 2");
+  unchanged(hf::load_adapter(l.is, l.base, "b", llama_folder + "/multi/b"), "the capacity is 2");
   unchanged(hf::load_adapter(l.is, l.base, "b", llama_folder + "/none"), "none");
   unchanged(hf::replace_adapter(l.is, l.base, "a", llama_folder + "/oft/adapter_init"), "is of type LORA");
   unchanged(hf::combine(l.is, l.base, "c", {"a", "b"}, {1, 1}), "there is no adapter 'b' to combine");
@@ -123,18 +123,18 @@ TEST_CASE("a change that cannot be made leaves names and numbers of a layer as t
   unchanged(l.is.replace("a", torn), "has one module");
 }
 
-TEST_CASE("several adapters of a layer act as PEFT computes them") {
+TEST_CASE("layer adapters: several active adapters give PEFT's results") {
   one_layer l;
   l.load("a", "multi/a"), l.load("c", "multi/c"), l.load("oft", "oft/adapter_init"), l.load("ia3", "ia3/adapter_init");
   const std::vector<float> bare = l.y(), a = l.with({"a"}), c = l.with({"c"}), both = l.with({"a", "c"});
   std::vector<float> sum(bare.size());
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + c[i] - bare[i];
   CHECK(apart(both, sum) < 1e-5);
-  // What comes behind acts on what the ones before it made of the weight.
+  // An IA3 after other adapters scales the weight that those have changed.
   adapter_set merged = *l.is.find("a");
   std::vector<float> w(l.w.size());
   REQUIRE(bool(l.is.activate({"a"})));
-  REQUIRE(bool(l.is.runs().merge(view_into(w.data(), out, in))));
+  REQUIRE(bool(l.is.layer_executor().merge(view_into(w.data(), out, in))));
   one_layer on;
   REQUIRE(bool(on.is.set("weight", view_of(w.data(), out, in))));
   on.load("oft", "oft/adapter_init"), on.load("ia3", "ia3/adapter_init");
@@ -143,9 +143,9 @@ TEST_CASE("several adapters of a layer act as PEFT computes them") {
   CHECK(apart(l.with({"a", "oft"}), l.with({"oft", "a"})) > 1e-4);
 }
 
-TEST_CASE("the first of two rotations of a layer turns x first, as in PEFT; exactly it is the last") {
+TEST_CASE("layer adapters: PEFT applies the first of two rotations to x first, the exact composition last") {
   std::vector<float> R;
-  for (const chain how : {chain::peft, chain::exact}) {
+  for (const composition how : {composition::peft, composition::exact}) {
     one_layer l({}, how);
     l.load("first", "oft/adapter_init");
     adapter_set other = *l.is.find("first");
@@ -154,24 +154,25 @@ TEST_CASE("the first of two rotations of a layer turns x first, as in PEFT; exac
       for (std::size_t i = 0; i < t.data->size(); ++i) (*t.data)[i] = 0.3F * std::cos(static_cast<float>(i));
     }
     REQUIRE(bool(l.is.add("second", other)));
-    const char *const inner = how == chain::peft ? "first" : "second", *const outer =
-                                                                           how == chain::peft ? "second" : "first";
-    // x turned: the layer of the identity.
-    adapted_layer<cpu::engine<float>> turns(rules_of<linear_kind>(), false, {module_name});
-    std::vector<float> eye(in * in, 0.0F), turned(rows * in);
+    const char *const inner = how == composition::peft ? "first" : "second", *const outer = how == composition::peft
+                                                                                                ? "second"
+                                                                                                : "first";
+    // Rotates x by a layer whose weight is the identity.
+    adapted_layer<cpu::engine<float>> rotation(rules_of<linear_kind>(), false, {module_name});
+    std::vector<float> eye(in * in, 0.0F), rotated(rows * in);
     for (std::size_t i = 0; i < static_cast<std::size_t>(in); ++i) eye[i * in + i] = 1;
-    REQUIRE(bool(turns.set("weight", view_of(eye.data(), in, in))));
-    REQUIRE(bool(turns.add("r", *l.is.find(inner))));
-    REQUIRE(bool(turns.activate({"r"})));
-    REQUIRE(bool(turns.forward(view_of(l.x.data(), rows, in), view_into(turned.data(), rows, in))));
+    REQUIRE(bool(rotation.set("weight", view_of(eye.data(), in, in))));
+    REQUIRE(bool(rotation.add("r", *l.is.find(inner))));
+    REQUIRE(bool(rotation.activate({"r"})));
+    REQUIRE(bool(rotation.forward(view_of(l.x.data(), rows, in), view_into(rotated.data(), rows, in))));
     REQUIRE(bool(l.is.activate({outer})));
-    const std::vector<float> expected = l.y_of(turned);
+    const std::vector<float> expected = l.y_of(rotated);
     CHECK(apart(l.with({"first", "second"}), expected) < 1e-5);
     CHECK(apart(l.with({"second", "first"}), expected) > 1e-4);
   }
 }
 
-TEST_CASE("combinations of a layer's adapters are those of a model's") {
+TEST_CASE("layer adapters: combinations equal those of a model") {
   const auto file = io::read_json(llama_folder + "/multi/case.json");
   REQUIRE(bool(file));
   auto model = hf::load_model<cpu::engine<float>>(llama_folder + "/base");
@@ -210,7 +211,7 @@ TEST_CASE("combinations of a layer's adapters are those of a model's") {
   CHECK(compared == 8);
 }
 
-TEST_CASE("laws of combinations on a layer") {
+TEST_CASE("layer adapters: laws of combinations") {
   one_layer l;
   l.load("a", "multi/a"), l.load("b", "multi/b"), l.load("dora", "dora/adapter_init"),
       l.load("ia3", "ia3/adapter_init");
@@ -226,7 +227,7 @@ TEST_CASE("laws of combinations on a layer") {
     CHECK(l.with({name}) == l.with({name + " again"}));
     CHECK(apart(l.y(), bare) > 1e-4);
   }
-  // Another method by its folded update: all of it, with a rank that has room for it.
+  // The folded update of another method, with a rank that is large enough for it.
   combination_settings all{combination::svd};
   all.rank = out, all.scales = scaling::exact;
   REQUIRE(bool(hf::combine(l.is, l.base, "folded", {"dora"}, {1}, all)));
@@ -237,13 +238,13 @@ TEST_CASE("laws of combinations on a layer") {
   CHECK(std::string(s.message()).find("only LoRA's factors") != std::string::npos);
 }
 
-TEST_CASE("a fresh adapter of a layer begins as PEFT begins one, and changes nothing yet") {
+TEST_CASE("layer adapters: a new adapter is initialized as by PEFT and changes no result") {
   one_layer l;
   const std::vector<float> bare = l.y();
   for (const char* type : {"LORA", "OFT", "IA3"}) {
     std::vector<std::pair<std::string, io::json>> keys;
     if (std::string(type) == "OFT") keys = {{"oft_block_size", io::json_number(16)}};
-    if (std::string(type) == "IA3") keys = {{"feedforward_modules", io::json_word("none")}};
+    if (std::string(type) == "IA3") keys = {{"feedforward_modules", io::json_string("none")}};
     const auto config = io::make_adapter_config(type, {"v_proj"}, keys);
     REQUIRE(bool(config));
     const status s = hf::add_adapter(l.is, l.base, type, *config, 7);
@@ -251,7 +252,7 @@ TEST_CASE("a fresh adapter of a layer begins as PEFT begins one, and changes not
     REQUIRE(bool(s));
     CHECK(apart(l.with({type}), bare) < 1e-6);
   }
-  const auto dora = io::make_adapter_config("LORA", {"v_proj"}, {{"use_dora", io::json_flag(true)}});
+  const auto dora = io::make_adapter_config("LORA", {"v_proj"}, {{"use_dora", io::json_bool(true)}});
   REQUIRE(bool(dora));
   REQUIRE(bool(hf::add_adapter(l.is, l.base, "dora", *dora)));
   CHECK(apart(l.with({"dora"}), bare) < 1e-5);
@@ -261,7 +262,7 @@ TEST_CASE("a fresh adapter of a layer begins as PEFT begins one, and changes not
   CHECK(l.is.all_names() == names{"LORA", "OFT", "IA3", "dora"});
 }
 
-TEST_CASE("an adapter of a layer is saved as it was read") {
+TEST_CASE("layer adapters: an adapter is saved as it was read") {
   one_layer l;
   l.load("a", "multi/a");
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "graft_layer_adapter";

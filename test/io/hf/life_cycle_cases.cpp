@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life-cycle cases of PEFT's own tests under torch.compile (tests/test_torch_compile.py), by their names there, on a
-// plain base. Nothing here is compiled again, whenever an adapter comes.
+// The life-cycle cases of PEFT's tests under torch.compile (tests/test_torch_compile.py), with PEFT's names, on a plain
+// base. Nothing is compiled at run time, whatever adapter is added.
 #include <doctest/doctest.h>
-#include <graft/io/hf/combine.h>
+#include <graft/io/hf/combine_adapters.h>
 #include <graft/model/on_cpu.h>
 
 using namespace graft;
@@ -25,15 +25,15 @@ struct tiny_opt {
     const status s = hf::load_adapter(model, name, models + "multi/" + folder);
     REQUIRE_MESSAGE(s, s.message());
   }
-  std::vector<float> logits(const std::vector<named_adapters::names>& of_runs = {}) {
+  std::vector<float> logits(const std::vector<adapter_registry::names>& chunk_adapters = {}) {
     const std::vector<std::int64_t> ids{1, 5, 7, 90, 33};
-    std::vector<row_run> runs(of_runs.empty() ? 1 : of_runs.size(), row_run{ids});
+    std::vector<sequence_chunk> runs(chunk_adapters.empty() ? 1 : chunk_adapters.size(), sequence_chunk{ids});
     std::vector<float> out(runs.size() * ids.size() * static_cast<std::size_t>(model.config().vocabulary));
-    const status s = model.logits(runs, out, false, of_runs);
+    const status s = model.logits(runs, out, false, chunk_adapters);
     REQUIRE_MESSAGE(s, s.message());
     return out;
   }
-  std::vector<float> with(const named_adapters::names& active) {
+  std::vector<float> with(const adapter_registry::names& active) {
     REQUIRE(model.activate(active));
     return logits();
   }
@@ -52,7 +52,7 @@ TEST_CASE("test_causal_lm_multiple_lora_adapter_compile: a second adapter, switc
   const std::vector<float> base = m.logits();
   m.load("default", "a");
   const std::vector<float> first = m.with({"default"});
-  m.load("other", "b");  // when the model has long been running
+  m.load("other", "b");  // while the model is in use
   const std::vector<float> second = m.with({"other"});
   CHECK(apart(base, first) > different);
   CHECK(apart(base, second) > different);
@@ -120,7 +120,7 @@ TEST_CASE("test_causal_lm_add_weighted_adapter_lora_adapter_compile: half and ha
   CHECK(apart(combined, first) > different);
   CHECK(apart(combined, second) > different);
 }
-TEST_CASE("hot swapping: the same rank, a smaller and a larger one, other modules, while the model stays") {
+TEST_CASE("hot swapping: the same rank, a smaller and a larger one, and other modules, in one model") {
   tiny_opt m;
   m.load("default", "a");
   m.load("larger", "c");

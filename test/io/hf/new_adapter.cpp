@@ -1,88 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fresh adapters: of every method, with PEFT's tensors and shapes, and a model that computes what it did before.
+// New adapters of every method have PEFT's tensors and shapes, and do not change the model's results.
 #include <doctest/doctest.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/model/on_cpu.h>
-#include <graft/model/training.h>
+#include <graft/model/training_run.h>
 
+#include "../../support/fresh_methods.h"
 #include "../support.h"
 
 using namespace graft;
 using namespace graft::io;
 using namespace graft::io::test;
+using graft::test::fresh_method;
 
 namespace {
 
 using engine = cpu::engine<float>;
 const std::string models = std::string(GRAFT_GOLDEN_DIR) + "/models/";
 
-struct fresh {
-  const char* type;
-  std::vector<std::pair<std::string, json>> keys;
-  bool neutral = true;  // computes what the base does
-};
-std::vector<fresh> every_method() {
-  const json r = json_number(4), yes = json_flag(true), no = json_flag(false), eight = json_number(8);
-  return {{"LORA", {{"r", r}}},
-          {"LORA", {{"r", r}, {"use_dora", yes}}},
-          {"LORA", {{"r", r}, {"use_rslora", yes}, {"bias", json_word("all")}}},
-          {"LORA", {{"r", r}, {"lora_bias", yes}}},
-          {"LORA", {{"r", r}, {"target_modules", json_word("all-linear")}}},
-          {"LORA",
-           {{"r", r},
-            {"modules_to_save",
-             [] {
-               json list;
-               list.what = json::kind::list, list.items = {json_word("lm_head")};
-               return list;
-             }()}}},
-          {"ADALORA", {{"init_r", r}, {"target_r", json_number(2)}, {"total_step", json_number(9)}}},
-          {"OFT", {{"oft_block_size", eight}}},
-          {"OFT", {{"oft_block_size", eight}, {"use_cayley_neumann", no}, {"block_share", yes}}},
-          {"BOFT", {{"boft_block_size", r}}},
-          {"HRA", {{"r", r}}},
-          {"IA3", {}},
-          {"LOHA", {{"r", r}}},
-          {"LOKR", {{"r", r}}},
-          {"LOKR", {{"r", json_number(1)}, {"decompose_both", yes}}},
-          {"VERA", {{"r", r}}},
-          {"VBLORA", {{"r", r}, {"num_vectors", json_number(20)}, {"vector_length", eight}}, false},
-          {"MISS", {{"r", r}}},
-          {"MISS", {{"r", r}, {"init_weights", json_word("bat")}}},
-          {"DELORA", {{"r", r}}},
-          {"GRALORA", {{"r", r}, {"alpha", eight}}},
-          {"GRALORA", {{"r", r}, {"alpha", eight}, {"hybrid_r", r}}},
-          {"RANDLORA", {{"r", r}}},
-          {"ROAD", {{"group_size", eight}}},
-          {"C3A", {{"block_size", eight}}, false},
-          {"HIRA", {{"r", r}}},
-          {"PSOFT", {{"r", r}}},
-          {"BEFT", {}},
-          {"DEFT", {{"r", r}}},
-          {"DEFT", {{"r", r}, {"alpha", eight}}},
-          {"DEFT", {{"r", r}, {"para", yes}}, false},
-          {"DEFT", {{"r", r}, {"alpha", eight}, {"decomposition_method", json_word("qr")}}},
-          {"PEANUT", {{"r", r}}},
-          {"PEANUT", {{"r", r}, {"depth", json_number(2)}, {"act_fn", json_word("gelu")}}},
-          {"SHIRA", {{"r", r}}},
-          {"SUPERTUNING", {}},
-          {"SUPERTUNING", {{"r", r}, {"lora_alpha", eight}, {"save_precomputed_indices", no}}},
-          {"FOURIERFT", {{"n_frequency", eight}}, false},
-          {"FOURIERFT", {{"n_frequency", eight}, {"init_weights", yes}}},
-          {"WAVEFT", {{"n_frequency", eight}, {"wavelet_family", json_word("sym3")}}},
-          {"WAVEFT", {{"n_frequency", eight}, {"proportional_parameters", yes}}},
-          {"UNILORA", {}, false},
-          {"PVERA", {{"r", r}}},
-          {"GLORA", {{"r", r}}},
-          {"GLORA", {{"config_A_B", json_word("vector")}}},
-          {"GLORA", {{"config_A_B", json_word("constant")}}},
-          {"OSF", {}},
-          {"OSF", {{"effective_rank", json_number(3)}}},
-          {"TINYLORA", {}},
-          {"TINYLORA", {{"r", r}, {"u", json_number(3)}, {"weight_tying", json_number(0.5)}}},
-          {"TINYLORA", {{"weight_tying", json_number(1)}, {"init_weights", json_word("uniform")}}, false},
-          {"ADAMSS", {{"r", eight}, {"num_subspaces", json_number(3)}, {"subspace_rank", json_number(2)}}}};
-}
 causal_lm<engine> base(const std::string& name) {
   auto m = hf::load_model<engine>(models + name + "/base");
   REQUIRE_MESSAGE(m, std::string(m.message()));
@@ -90,7 +25,7 @@ causal_lm<engine> base(const std::string& name) {
 }
 std::vector<float> logits(causal_lm<engine>& m) {
   const std::vector<std::int64_t> ids{1, 2, 3};
-  const row_run run{ids};
+  const sequence_chunk run{ids};
   std::vector<float> out(3 * static_cast<std::size_t>(m.config().vocabulary));
   const status s = m.logits(std::span(&run, 1), out);
   REQUIRE_MESSAGE(s, std::string(s.message()));
@@ -104,11 +39,11 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("fresh adapters: every method, written and read again, and trained") {
+TEST_CASE("new adapters: every method is written, read and trained") {
   causal_lm<engine> m = base("llama");
   const std::vector<float> before = logits(m);
   const temp_folder dir;
-  for (const fresh& f : every_method()) {
+  for (const fresh_method& f : graft::test::fresh_methods()) {
     CAPTURE(std::string(f.type));
     CAPTURE(f.keys.size());
     const auto config = make_adapter_config(f.type, {"q_proj", "v_proj", "up_proj"}, f.keys);
@@ -127,19 +62,19 @@ TEST_CASE("fresh adapters: every method, written and read again, and trained") {
     auto run = training_run<engine>::make(m);
     REQUIRE_MESSAGE(run, std::string(run.message()));
     const std::vector<std::int64_t> ids{1, 2, 3, 4, 5};
-    const labelled_sequence batch{ids};
+    const labeled_sequence batch{ids};
     REQUIRE(run->add(std::span(&batch, 1)));
-    bool moves = false;
+    bool any_gradient = false;
     for (const trained_parameter& p : run->parameters())
       for (long long i = 0; i < p.gradient.count(); ++i)
-        moves = moves || static_cast<const float*>(p.gradient.data)[i] != 0;
-    CHECK(moves);
+        any_gradient = any_gradient || static_cast<const float*>(p.gradient.data)[i] != 0;
+    CHECK(any_gradient);
     REQUIRE(m.remove("fresh"));
     REQUIRE(m.remove("again"));
   }
 }
 
-TEST_CASE("fresh adapters: factors that follow from a weight are those of each module") {
+TEST_CASE("new adapters: factors that follow from a weight differ between modules") {
   causal_lm<engine> m = base("llama");
   for (const auto& [type, rank, factor] :
        {std::tuple{"PSOFT", "r", "psoft_A"}, std::tuple{"OSF", "effective_rank", "osf_U_high"}}) {
@@ -154,15 +89,15 @@ TEST_CASE("fresh adapters: factors that follow from a weight are those of each m
   }
 }
 
-TEST_CASE("fresh adapters: what the configuration drops, where the method has such a part") {
+TEST_CASE("new adapters: the dropout that the configuration sets, for the methods that have it") {
   causal_lm<engine> m = base("llama");
-  const json third = json_number(0.3), r = json_number(4), yes = json_flag(true);
+  const json third = json_number(0.3), r = json_number(4), yes = json_bool(true);
   struct rates {
     double inputs = 0, ranks = 0, whole = 0, blocks = 0;
     bool scaled = false;
     bool operator==(const rates&) const = default;
   };
-  const std::pair<fresh, rates> all[] = {
+  const std::pair<fresh_method, rates> all[] = {
       {{"LORA", {{"r", r}, {"lora_dropout", third}}}, {.inputs = 0.3}},
       {{"ADALORA", {{"init_r", r}, {"total_step", json_number(100)}, {"lora_dropout", third}}}, {.inputs = 0.3}},
       {{"DELORA", {{"r", r}, {"module_dropout", third}}}, {.inputs = 0.3}},
@@ -172,7 +107,7 @@ TEST_CASE("fresh adapters: what the configuration drops, where the method has su
       {{"OFT", {{"r", r}, {"oft_block_size", json_number(0)}, {"module_dropout", third}}}, {}},
       {{"BOFT", {{"boft_n_butterfly_factor", json_number(2)}, {"boft_dropout", third}}}, {.blocks = 0.15}},
       {{"MISS", {{"r", r}, {"miss_dropout", third}}}, {.inputs = 0.3}},
-      {{"MISS", {{"r", r}, {"miss_dropout", third}, {"init_weights", json_word("bat")}}}, {}},
+      {{"MISS", {{"r", r}, {"miss_dropout", third}, {"init_weights", json_string("bat")}}}, {}},
       {{"DEFT", {{"r", r}, {"deft_dropout", third}}}, {.inputs = 0.3}},
       {{"DEFT", {{"r", r}, {"deft_dropout", third}, {"para", yes}}}, {}},
       {{"SUPERTUNING", {{"r", r}, {"lora_alpha", r}, {"lora_dropout", third}}}, {.inputs = 0.3}},
@@ -194,7 +129,7 @@ TEST_CASE("fresh adapters: what the configuration drops, where the method has su
   }
 }
 
-TEST_CASE("fresh adapters: rows of tokens, alone and beside others, begin as they are") {
+TEST_CASE("new adapters: trainable tokens, alone and with LoRA, begin with the base's rows") {
   for (const char* model : {"llama", "llama_tied_bias", "opt", "gpt2"}) {
     CAPTURE(std::string(model));
     causal_lm<engine> m = base(model);
@@ -215,7 +150,7 @@ TEST_CASE("fresh adapters: rows of tokens, alone and beside others, begin as the
   }
 }
 
-TEST_CASE("fresh adapters: a bias that the layer cannot hold is not merged, and nothing changes") {
+TEST_CASE("new adapters: a bias is not merged into a layer without one, and nothing changes") {
   causal_lm<engine> m = base("llama");
   const std::vector<float> before = logits(m);
   const auto config = make_adapter_config("BEFT", {"v_proj"});
@@ -226,7 +161,7 @@ TEST_CASE("fresh adapters: a bias that the layer cannot hold is not merged, and 
   CHECK(logits(m) == before);
 }
 
-TEST_CASE("fresh adapters: drawn from the seed; on norms, embeddings and weights that lie across") {
+TEST_CASE("new adapters: values follow from the seed, also on norms, embeddings and transposed weights") {
   causal_lm<engine> m = base("llama");
   const auto lora = make_adapter_config("LORA", {"q_proj"});
   REQUIRE(hf::add_adapter(m, "a", *lora, 1));
@@ -239,7 +174,7 @@ TEST_CASE("fresh adapters: drawn from the seed; on norms, embeddings and weights
   const std::vector<float> before = logits(m);
   for (const char* target : {"embed_tokens", "lm_head"})
     for (const bool dora : {false, true}) {
-      const auto config = make_adapter_config("LORA", {target}, {{"use_dora", json_flag(dora)}});
+      const auto config = make_adapter_config("LORA", {target}, {{"use_dora", json_bool(dora)}});
       const status added = hf::add_adapter(m, "x", *config);
       REQUIRE_MESSAGE(added, std::string(added.message()));
       REQUIRE(m.activate({"x"}));
@@ -253,7 +188,7 @@ TEST_CASE("fresh adapters: drawn from the seed; on norms, embeddings and weights
   CHECK(apart(logits(m), before) == 0);
   causal_lm<engine> gpt2 = base("gpt2");
   const std::vector<float> bare = logits(gpt2);
-  const auto across = make_adapter_config("LORA", {"c_attn"}, {{"use_dora", json_flag(true)}});
+  const auto across = make_adapter_config("LORA", {"c_attn"}, {{"use_dora", json_bool(true)}});
   REQUIRE(hf::add_adapter(gpt2, "a", *across));
   REQUIRE(gpt2.activate({"a"}));
   CHECK(apart(logits(gpt2), bare) < 1e-4);

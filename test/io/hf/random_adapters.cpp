@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on the adapters of a model in random order, on the CPU: see the header.
+// Operations on the adapters of a model in random order, on the CPU (see the header).
 #include "../../support/random_adapters.h"
 
-TEST_CASE("adapters: any order of operations gives what a model that is built anew gives") {
+TEST_CASE("adapters: any order of operations equals a model that is built anew") {
   const std::uint64_t operations = test::stated("GRAFT_OPERATIONS", 300), seed = test::stated("GRAFT_SEED", 1);
   CAPTURE(seed);
   test::random_adapters<test::on_cpu> d(seed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
-#include <graft/io/bitsandbytes.h>
-#include <graft/io/bitsandbytes_write.h>
+#include <graft/io/bitsandbytes/reader.h>
+#include <graft/io/bitsandbytes/writer.h>
 #include <graft/io/hf/save_model.h>
 #include <graft/model/on_cpu.h>
 
@@ -23,20 +23,20 @@ std::string base() { return std::string(GRAFT_GOLDEN_DIR) + "/quantized/models/l
 
 std::vector<float> logits(causal_lm<engine>& model) {
   const std::vector<std::int64_t> ids{1, 5, 7, 39, 33};
-  const std::vector<row_run> rows{{ids, 0, 0}};
+  const std::vector<sequence_chunk> rows{{ids, 0, 0}};
   std::vector<float> all(ids.size() * static_cast<std::size_t>(model.config().vocabulary));
   const status s = model.logits(rows, all);
   REQUIRE_MESSAGE(s, s.message());
   return all;
 }
 
-// The tensors of a model with some that are codes as numbers.
+// The tensors of a model, with the quantized ones whose names contain `part` dequantized.
 model_weights as_numbers(const model_weights& from, std::deque<std::vector<float>>& memory, std::string_view part) {
   model_weights out = from;
   for (auto& [name, v] : out.tensors) {
-    if (v.beside == nullptr || name.find(part) == name.npos) continue;
+    if (v.quant == nullptr || name.find(part) == name.npos) continue;
     std::vector<float>& numbers = memory.emplace_back(static_cast<std::size_t>(v.count()));
-    cpu::decode(v, numbers.data());
+    cpu::convert(v, numbers.data());
     v = view_of(numbers.data(), v.size[0], v.size[1]);
   }
   return out;
@@ -49,7 +49,7 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("save_model: weights that were codes and are numbers are read as numbers, all of them or some") {
+TEST_CASE("save_model: dequantized weights are read as plain numbers, all of them or some") {
   for (const char* family : {"llama_nf4_double", "gpt2_nf4"}) {
     for (const char* part : {"", "attn.c_proj", "layers.1.mlp.up_proj"}) {
       INFO(family << " " << part);
@@ -60,12 +60,12 @@ TEST_CASE("save_model: weights that were codes and are numbers are read as numbe
       REQUIRE_MESSAGE(model, model.message());
       std::deque<std::vector<float>> memory;
       const model_weights weights = as_numbers(model->weights(), memory, part);
-      if (memory.empty()) continue;  // another family's name
+      if (memory.empty()) continue;  // the name belongs to another family
       const status saved = io::hf::save_model(folder, weights, from);
       const auto config = io::read_json(folder + "/config.json");
-      if (family[0] == 'g' && part[0] != '\0') {  // [in, out] and [out, in] side by side are not read
+      if (family[0] == 'g' && part[0] != '\0') {  // a mixture of [in, out] and [out, in] is not read
         REQUIRE_FALSE(saved);
-        CHECK(contains(saved.message(), "is numbers beside others that are codes"));
+        CHECK(contains(saved.message(), "is not quantized while others are"));
         CHECK_FALSE(config);
         continue;
       }
@@ -86,7 +86,7 @@ TEST_CASE("save_model: weights that were codes and are numbers are read as numbe
     }
   }
 }
-TEST_CASE("save_model: a model of codes is written as it was read, tensor by tensor") {
+TEST_CASE("save_model: a quantized model is written as it was read, tensor by tensor") {
   const temp_folder to;
   auto model = io::hf::load_model<engine>(base());
   REQUIRE_MESSAGE(model, model.message());
@@ -111,21 +111,23 @@ TEST_CASE("save_model: a model of codes is written as it was read, tensor by ten
     CHECK(std::ranges::equal(same->data, t.data));
   }
 }
-TEST_CASE("save_model: codes of eight bits come back, and codes that a configuration does not know are refused") {
+TEST_CASE("save_model: 8-bit weights are read back, and formats that a configuration cannot state are refused") {
   const temp_folder to;
   auto model = io::hf::load_model<engine>(base());
   REQUIRE_MESSAGE(model, model.message());
   const std::vector<float> numbers(64 * 64, 0.25F);
-  for (const encoding& how : {encoding{dtype::int8, scaled_by::row}, encoding{dtype::f8_e4m3, scaled_by::row},
-                              encoding{dtype::f8_e4m3, scaled_by::tensor}, encoding{dtype::fp4, scaled_by::run, 64}}) {
-    INFO(name_of(how));
-    const auto codes = cpu::quantize(numbers.data(), 64, 64, how);
+  for (const quant_format& format :
+       {quant_format{dtype::int8, scale_granularity::row}, quant_format{dtype::f8_e4m3, scale_granularity::row},
+        quant_format{dtype::f8_e4m3, scale_granularity::tensor},
+        quant_format{dtype::fp4, scale_granularity::flat_block, 64}}) {
+    INFO(name_of(format));
+    const auto codes = cpu::quantize(numbers.data(), 64, 64, format);
     REQUIRE(codes);
     std::vector<io::tensor_view> tensors;
-    io::coded_writer writer("float32");
+    io::quantized_writer writer("float32");
     REQUIRE(writer.add("a.weight", codes->as_view(), tensors));
-    io::kept_planes kept;
-    io::coded_reader reader(
+    io::quant_state_pool kept;
+    io::quantized_reader reader(
         "file",
         [&](const std::string& name) -> const io::tensor_view* {
           const auto at = std::ranges::find(tensors, name, &io::tensor_view::name);
@@ -136,7 +138,7 @@ TEST_CASE("save_model: codes of eight bits come back, and codes that a configura
     REQUIRE_MESSAGE(read, read.message());
     REQUIRE(read->has_value());
     std::vector<float> found(numbers.size()), expected(numbers.size());
-    cpu::decode(**read, found.data()), cpu::decode(codes->as_view(), expected.data());
+    cpu::convert(**read, found.data()), cpu::convert(codes->as_view(), expected.data());
     CHECK(found == expected);
   }
   const std::string plain = std::string(GRAFT_GOLDEN_DIR) + "/models/llama/base";

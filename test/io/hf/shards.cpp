@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <graft/io/hf/shards.h>
-#include <graft/io/safetensors_write.h>
-#include <graft/io/tensor_bind.h>
+#include <graft/io/safetensors/bind.h>
+#include <graft/io/safetensors/writer.h>
 
 #include "../support.h"
 
@@ -28,7 +28,7 @@ struct folder : temp_folder {
 
 }  // namespace
 
-TEST_CASE("shards: one file, or several through the index, as one list in name order") {
+TEST_CASE("shards: one file, or several with an index, give one list in name order") {
   folder dir;
   dir.shard("model-1.safetensors", {"b", "d"});
   dir.shard("model-2.safetensors", {"c", "a"});
@@ -53,7 +53,7 @@ TEST_CASE("shards: one file, or several through the index, as one list in name o
   CHECK(whole->get("only") != nullptr);
 }
 
-TEST_CASE("shards: tensors at odd addresses are copied, so that every view can be computed from") {
+TEST_CASE("shards: tensors at unaligned addresses are copied, so that every view is usable") {
   folder dir;
   const std::string header = "{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
   for (std::size_t pad = 0; pad < 4; ++pad) {
@@ -74,7 +74,7 @@ TEST_CASE("shards: folders without weights") {
   CHECK(contains(dir.message().c_str(), "pytorch_model.bin: this is a pickle checkpoint"));
 }
 
-TEST_CASE("shards: an index is believed in nothing") {
+TEST_CASE("shards: every statement of an index is checked") {
   folder dir;
   dir.shard("one.safetensors", {"a", "b"});
   dir.shard("two.safetensors", {"c"});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters are replaced, switched and disabled by one thread while another one generates. A token is made with all of an
-// adapter or with all of the other one: each is checked against what the models alone say next. Under the thread
-// sanitizer this is also the test that nothing is read while it is written.
+// One thread replaces, switches and disables adapters while another one generates. A token is computed with one adapter
+// or with the other, never with a mixture: each is compared with the next token of a model that has one adapter only.
+// Under the thread sanitizer this test also shows that nothing is read while it is written.
 #include <doctest/doctest.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
@@ -26,10 +26,10 @@ causal_lm<engine> loaded(const char* folder) {
   REQUIRE(m->activate({"a"}));
   return std::move(*m);
 }
-// Logits at the first token behind a prompt, which depends on no other call.
+// The logits of the token after a prompt, which depend on no other call.
 std::vector<float> first(causal_lm<engine>& m) {
   const std::vector<std::int64_t> ids{1, 5, 7, 90, 33};
-  const row_run run{ids};
+  const sequence_chunk run{ids};
   std::vector<float> out(static_cast<std::size_t>(m.config().vocabulary));
   const status s = m.logits(std::span(&run, 1), out, true);
   REQUIRE_MESSAGE(s, s.message());
@@ -38,7 +38,7 @@ std::vector<float> first(causal_lm<engine>& m) {
 
 }  // namespace
 
-TEST_CASE("swap: seen between two calls, never half") {
+TEST_CASE("swap: takes effect between two calls, completely") {
   std::vector<std::vector<float>> whole;
   for (const char* folder : {"", "a", "b", "c"}) {
     causal_lm<engine> m = loaded(folder);
@@ -72,17 +72,17 @@ TEST_CASE("swap: seen between two calls, never half") {
   CHECK(std::count(seen.begin(), seen.end(), true) > 1);
 }
 
-TEST_CASE("swap: a generation goes on with the new adapter from the next token on") {
+TEST_CASE("swap: a running generation uses the new adapter from the next token on") {
   causal_lm<engine> m = loaded("a"), bare = loaded("");
-  generation_settings how;
-  how.new_tokens = 12;
-  auto g = generator<engine>::make(m, how, 1, 20);
+  generation_settings settings;
+  settings.max_new_tokens = 12, settings.eos_tokens = no_eos_tokens;
+  auto g = generator<engine>::make(m, settings, 1, 20);
   REQUIRE(g);
   const std::vector<std::vector<std::int64_t>> prompts{{1, 5, 7}};
   int tokens = 0;
   status swapped = ok;
   const auto made = g->run(prompts, [&](std::size_t, std::int64_t) {
-    if (++tokens == 4) {  // by another thread, which is done before the next token begins
+    if (++tokens == 4) {  // another thread swaps and ends before the next token begins
       std::thread other([&] { swapped = hf::replace_adapter(m, "a", models + "multi/c"); });
       other.join();
     }
@@ -90,9 +90,9 @@ TEST_CASE("swap: a generation goes on with the new adapter from the next token o
   });
   REQUIRE_MESSAGE(made, made.message());
   REQUIRE_MESSAGE(swapped, swapped.message());
-  // The same by hand: four tokens with the one, then the keys and values of those tokens stay, and the other goes on.
+  // Reference: four tokens with one adapter, then the other adapter continues with the KV cache of those tokens.
   causal_lm<engine> before = loaded("a");
-  auto alone = generator<engine>::make(before, how, 1, 20);
+  auto alone = generator<engine>::make(before, settings, 1, 20);
   const auto expected = alone->run(prompts, [n = 0, &before](std::size_t, std::int64_t) mutable {
     if (++n == 4) {
       REQUIRE(before.remove("a"));

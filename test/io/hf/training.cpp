@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training of whole models. That losses and gradients are PEFT's is what `golden` shows; here is what a run promises.
+// Training of whole models: the guarantees of a run. `golden` compares losses and gradients with PEFT's.
 #include <doctest/doctest.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/model/on_cpu.h>
@@ -57,7 +57,7 @@ const auto always = [](const step_report&) { return true; };
 
 }  // namespace
 
-TEST_CASE("training: the loss falls, and only what is trained changes") {
+TEST_CASE("training: the loss falls, and only trained parameters change") {
   tuned t = tuned::load("llama", "lora");
   const auto sequences = data();
   auto run = trainer<engine>::make(t.model, sequences, settings(30));
@@ -80,7 +80,7 @@ TEST_CASE("training: the loss falls, and only what is trained changes") {
   CHECK(std::equal(base.begin(), base.end(), static_cast<const float*>(weight.data)));
 }
 
-TEST_CASE("training: a run that is saved and goes on gives the bits of one that was not interrupted") {
+TEST_CASE("training: a saved and resumed run gives the bits of an uninterrupted one") {
   const auto sequences = data();
   for (const auto& [model, adapter, dropout] :
        {std::tuple{"llama", "dora", 0.0}, std::tuple{"llama", "lora", 0.2}, std::tuple{"opt", "adalora", 0.0},
@@ -101,7 +101,7 @@ TEST_CASE("training: a run that is saved and goes on gives the bits of one that 
       CAPTURE(std::string(saved.message()));
       REQUIRE(saved);
       std::ofstream(folder + "/notes.txt") << "mine";
-      REQUIRE(hf::save_checkpoint(folder, whole.adapters, *run));  // again, over it
+      REQUIRE(hf::save_checkpoint(folder, whole.adapters, *run));  // overwrites the checkpoint
       const std::string notes = folder + "/notes.txt";
       CHECK(std::filesystem::file_size(notes) == 4);
       CHECK(std::string(hf::save_checkpoint(notes, whole.adapters, *run).message()).find("this is a file") !=
@@ -121,7 +121,7 @@ TEST_CASE("training: a run that is saved and goes on gives the bits of one that 
   }
 }
 
-TEST_CASE("training: values kept and values computed again give the same gradients") {
+TEST_CASE("training: saved tensors and recomputation give the same gradients") {
   const auto sequences = data();
   for (const double dropout : {0.0, 0.2}) {
     const std::string method = dropout > 0 ? "lora" : "dora";
@@ -142,7 +142,7 @@ TEST_CASE("training: values kept and values computed again give the same gradien
   }
 }
 
-TEST_CASE("training: what a step keeps for its backward pass is known before the first one, and not exceeded") {
+TEST_CASE("training: the bytes saved for backward are known before the first step and not exceeded") {
   const auto sequences = data();
   long long planned[2] = {};
   for (const bool again : {false, true}) {
@@ -151,13 +151,13 @@ TEST_CASE("training: what a step keeps for its backward pass is known before the
     how.checkpoint = again;
     auto run = trainer<engine>::make(t.model, sequences, how);
     REQUIRE(run);
-    const auto bytes = run->kept_bytes();
+    const auto bytes = run->saved_bytes();
     REQUIRE(bytes);
     planned[again] = *bytes;
-    CHECK(run->held_bytes() == 0);
+    CHECK(run->saved_allocation_bytes() == 0);
     REQUIRE(run->run(always));
-    CHECK(run->held_bytes() > 0);
-    CHECK(run->held_bytes() <= *bytes);
+    CHECK(run->saved_allocation_bytes() > 0);
+    CHECK(run->saved_allocation_bytes() <= *bytes);
   }
   CHECK(planned[1] < planned[0]);
 }
@@ -178,18 +178,69 @@ TEST_CASE("training: dropout follows from the seed, and evaluation has none") {
   const auto none = losses(1, 0), some = losses(1, 0.3), other = losses(2, 0.3);
   CHECK(some == losses(1, 0.3));
   CHECK(some[0] != doctest::Approx(none[0]).epsilon(1e-6));
-  CHECK(some[0] != some[1]);  // another step drops other elements
+  CHECK(some[0] != some[1]);  // each step drops other elements
   CHECK(some[0] != other[0]);
   CHECK(some[2] == doctest::Approx(none[2]).epsilon(1e-6));
 }
 
-TEST_CASE("training: labels that do not count, and batches that cannot be trained on") {
+TEST_CASE("training: dropout of PiSSA and OLoRA does not apply to the factors that were subtracted from the base") {
+  const std::vector<std::int64_t> tokens{5, 9, 17, 3, 8, 30, 77};
+  for (const char* init : {"pissa", "olora"})
+    for (const bool with_dora : {false, true}) {
+      CAPTURE(std::string(init));
+      CAPTURE(with_dora);
+      auto m = hf::load_model<engine>(golden / "llama" / "base");
+      REQUIRE(m);
+      const auto config = make_adapter_config("LORA", {"q_proj", "down_proj"},
+                                              {{"r", json_number(4)},
+                                               {"lora_dropout", json_number(0.5)},
+                                               {"init_lora_weights", json_string(init)},
+                                               {"use_dora", json_bool(with_dora)}});
+      REQUIRE(config);
+      REQUIRE(hf::add_adapter(*m, "a", *config));
+      REQUIRE(m->activate({"a"}));
+      const auto loss = [&](bool dropout) {
+        training_settings how;
+        how.dropout = dropout;
+        auto run = training_run<engine>::make(*m, how);
+        REQUIRE_MESSAGE(run, std::string(run.message()));
+        const labeled_sequence batch{tokens};
+        const auto sum = run->add(std::span(&batch, 1));
+        REQUIRE(sum);
+        return *sum;
+      };
+      CHECK(loss(true) != doctest::Approx(loss(false)).epsilon(1e-4));
+      // With B = 0 the adapter adds nothing to the reduced base, and DoRA's magnitudes are its norms.
+      for (const module_adapter& a : m->find("a")->modules) {
+        std::fill(a.tensors.at("lora_B.weight").data->begin(), a.tensors.at("lora_B.weight").data->end(), 0.0F);
+        if (!with_dora) continue;
+        const std::vector<float>&A = *a.tensors.at("initial_A").data, &B = *a.tensors.at("initial_B").data;
+        const view w = m->weights().tensors.at(a.module + ".weight");
+        std::vector<float>& norms = *a.tensors.at("lora_magnitude_vector").data;
+        const auto in = static_cast<std::size_t>(w.size[1]);
+        for (std::size_t i = 0; i < norms.size(); ++i) {
+          double sum = 0;
+          for (std::size_t j = 0; j < in; ++j) {
+            double left = static_cast<const float*>(w.data)[i * in + j];
+            for (std::size_t k = 0; k < 4; ++k)
+              left -= a.scalars.at("scaling") * double(B[i * 4 + k]) * double(A[k * in + j]);
+            sum += left * left;
+          }
+          norms[i] = static_cast<float>(std::sqrt(sum));
+        }
+      }
+      REQUIRE(m->adapters_changed());
+      CHECK(loss(true) == doctest::Approx(loss(false)).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("training: ignored labels, and batches that cannot be trained on") {
   tuned t = tuned::load("llama", "lora");
   auto run = training_run<engine>::make(t.model);
   REQUIRE(run);
   const std::vector<std::int64_t> tokens{5, 9, 17, 3}, labels{-100, -100, 17, 3}, all{5, 9, 17, 3};
   const std::vector<std::int64_t> prefix{5, 9, 17}, last{-100, -100, 17};
-  const auto loss = [&](std::vector<labelled_sequence> batch) {
+  const auto loss = [&](std::vector<labeled_sequence> batch) {
     const auto r = run->loss(batch);
     CAPTURE(std::string(r.message()));
     REQUIRE(r);
@@ -199,21 +250,36 @@ TEST_CASE("training: labels that do not count, and batches that cannot be traine
   CHECK(loss({{tokens, labels}}) != loss({{tokens}}));
   CHECK(loss({{prefix, last}}) != loss({{tokens, labels}}));
   const std::vector<std::int64_t> nothing{-100, -100, -100, -100}, few{1, 2}, outside{5, 9999, 17, 3};
-  const auto message = [&](labelled_sequence s) { return std::string(run->add(std::span(&s, 1)).message()); };
+  const auto message = [&](labeled_sequence s) { return std::string(run->add(std::span(&s, 1)).message()); };
   CHECK(message({tokens, nothing}).find("no token of the batch has a label that counts") != std::string::npos);
   CHECK(message({tokens, few}).find("a sequence of 4 tokens has 2 labels") != std::string::npos);
   CHECK(message({outside}).find("9999") != std::string::npos);
   CHECK(message({}).find("a sequence has no tokens") != std::string::npos);
   auto bare = hf::load_model<engine>(golden / "llama" / "base");
   REQUIRE(bare);
-  CHECK(contains(training_run<engine>::make(*bare).message(), "there is nothing to train"));
+  const auto refused = [&] { return std::string(training_run<engine>::make(*bare).message()); };
+  CHECK(refused() ==
+        "the model has no adapters, so there is nothing to train; load_adapter() or add_adapter() one, and activate() "
+        "it");
+  REQUIRE(hf::load_adapter(*bare, "sql", golden / "llama" / "lora" / "adapter_init"));
+  REQUIRE(hf::load_adapter(*bare, "chat", golden / "llama" / "dora" / "adapter_init"));
+  CHECK(refused() ==
+        "none of the model's adapters is active, so there is nothing to train; activate() one of sql, chat");
+  REQUIRE(bare->activate({"sql"}));
+  bare->enable(false);
+  CHECK(refused() == "the model's adapters are disabled, so there is nothing to train; enable(true) them");
+  bare->enable(true);
+  REQUIRE(bare->merge({"sql"}));
+  CHECK(refused() == "adapter 'sql' is merged into the weights, so there is nothing to train; unmerge() it");
+  REQUIRE(bare->unmerge());
+  CHECK(bool(training_run<engine>::make(*bare)));
 }
 
-TEST_CASE("adapters: folders that are not for the model are refused, and the model stays as it was") {
+TEST_CASE("adapters: folders for another model are refused and change nothing") {
   tuned t = tuned::load("llama", "lora");
   const auto logits = [&] {
     const std::vector<std::int64_t> ids{1, 2, 3};
-    const row_run run{ids};
+    const sequence_chunk run{ids};
     std::vector<float> out(3 * 256);
     REQUIRE(t.model.logits(std::span(&run, 1), out));
     return out;

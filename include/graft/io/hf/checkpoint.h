@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training run in a folder: the adapter as PEFT has it, and optimizer.safetensors beside it, with AdaLoRA's state. A
-// checkpoint appears whole or not at all, and other files of its folder stay; a run that is read back goes on with the same
-// bits.
+// Training checkpoints: a PEFT folder with optimizer.safetensors, which holds AdamW's state and AdaLoRA's. A checkpoint
+// replaces the folder atomically and preserves other files in it; a resumed run continues with the same bits.
 #pragma once
-#include <graft/io/folder_write.h>
+#include <graft/io/atomic_folder.h>
 #include <graft/io/hf/load_adapters.h>
-#include <graft/io/optimizer_state.h>
+#include <graft/io/safetensors/optimizer_state.h>
 #include <graft/model/trainer.h>
 
 namespace graft::io::hf {
@@ -23,23 +22,26 @@ template <class Engine> std::vector<tensor_view> state_tensors(trainer<Engine>& 
 template <class Engine>
 status save_checkpoint(const std::string& folder, const loaded_adapters& adapters, trainer<Engine>& t) {
   return guarded(folder, [&]() -> status {
-    const result<std::string> target = place_of_folder(folder);
+    const result<std::string> target = parent_folder(folder);
     if (!target) return target.failure();
-    const save_watch none;
-    const folder_to_remove beside{name_beside(*target), none};
+    const write_observer none;
+    const folder_to_remove beside{temporary_name(*target), none};
     if (status s = t.fetch(); !s) return s;
     if (status s = save_adapters(beside.name, adapters); !s) return s;
     const std::int64_t step = t.optimizer().steps();
     const std::string file = beside.name + "/optimizer.safetensors";
     if (status s = write_safetensors(file, detail::state_tensors(t, step)); !s) return s;
-    return take_place(beside.name, *target, none);
+    return swap_into_place(beside.name, *target, none);
   });
 }
 
-// The trainer is one for the same model, adapters and settings; `adapters` are those that it trains.
-template <class Engine> status resume(const std::string& folder, causal_lm<Engine>& model, trainer<Engine>& t) {
+// Restores a checkpoint. `t` must have been made for the same model, adapters and settings; its adapters must be the
+// active adapters of `model`.
+template <class Engine>
+status resume(const std::string& folder, causal_lm<Engine>& model, trainer<Engine>& t,
+              const method_table& methods = built_in_methods()) {
   return guarded(folder, [&]() -> status {
-    const result<loaded_adapters> from = load_adapters(folder, model);
+    const result<loaded_adapters> from = load_adapters(folder, model, methods);
     if (!from) return from.failure();
     const result<safetensors> state = read_safetensors(folder + "/optimizer.safetensors");
     if (!state) return state.failure();
@@ -72,7 +74,7 @@ template <class Engine> status resume(const std::string& folder, causal_lm<Engin
       if (!to.empty()) std::memcpy(to.data(), state->find(name)->data.data(), to.size_bytes());
     for (const auto& [theirs, mine] : copies)
       std::copy(theirs->data->begin(), theirs->data->end(), mine->data->begin());
-    return t.resumed();
+    return t.restore_device_state();
   });
 }
 

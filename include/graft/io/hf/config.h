@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json of a causal language model. An absent field takes the default of its family in transformers
-// (models/*/configuration_*.py). A field that changes what is computed is read, or refused by its name where it says
-// something that is not supported; dropouts, cache settings and bookkeeping change no logits.
+// Reads config.json of a causal language model. An absent field has the default of its family in transformers
+// (models/*/configuration_*.py). Fields that change the computation are read, or refused by name if their value is not
+// supported; dropouts are read, and cache settings and bookkeeping are ignored.
 #pragma once
 #include <graft/core/library.h>
-#include <graft/io/wording.h>
-#include <graft/model/config.h>
+#include <graft/io/error_text.h>
+#include <graft/model/model_config.h>
 
 #include <string>
 
@@ -24,17 +24,18 @@ namespace graft::io::hf {
 
 inline void check_sizes(config_reader& in, model_config& c) {
   if (in.problem) return;
-  if (c.key_heads == 0) c.key_heads = c.heads;
-  if (c.head_size == 0 && c.width % c.heads != 0)
-    in.reject("the width ", c.width, " is not a multiple of the ", c.heads, " heads, and 'head_dim' is not given");
-  if (c.head_size == 0) c.head_size = c.width / c.heads;
-  if (c.heads % c.key_heads != 0)
-    in.reject("'num_attention_heads' ", c.heads, " is not a multiple of 'num_key_value_heads' ", c.key_heads);
-  if (has_rope(c.family) && c.head_size % 2 != 0)
-    in.reject("'head_dim' ", c.head_size, " is odd, and rotary positions turn pairs");
-  if (c.embedding_width == 0) c.embedding_width = c.width;
+  if (c.kv_heads == 0) c.kv_heads = c.heads;
+  if (c.head_dim == 0 && c.hidden_size % c.heads != 0)
+    in.reject("the width ", c.hidden_size, " is not a multiple of the ", c.heads,
+              " heads, and 'head_dim' is not given");
+  if (c.head_dim == 0) c.head_dim = c.hidden_size / c.heads;
+  if (c.heads % c.kv_heads != 0)
+    in.reject("'num_attention_heads' ", c.heads, " is not a multiple of 'num_key_value_heads' ", c.kv_heads);
+  if (has_rope(c.family) && c.head_dim % 2 != 0)
+    in.reject("'head_dim' ", c.head_dim, " is odd, and RoPE rotates pairs");
+  if (c.embedding_width == 0) c.embedding_width = c.hidden_size;
   if (c.window.empty()) c.window.assign(static_cast<std::size_t>(c.layers), 0);
-  if (c.attention_scale == 0) c.attention_scale = 1 / std::sqrt(static_cast<double>(c.head_size));
+  if (c.attention_scale == 0) c.attention_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
 }
 
 inline void read_family(config_reader& in, model_config& c) {
@@ -45,10 +46,10 @@ inline void read_family(config_reader& in, model_config& c) {
   for (const model_family f : model_families)
     if (v->says(name_of(f))) {
       c = defaults_of(f);
-      // The same family also names classifiers and models without a head.
+      // A model_type also stands for classifiers and headless models; `architectures` tells them apart.
       if (const json* a = in.set("architectures"); a != nullptr)
         for (const json& e : a->is_list() ? a->items : std::vector<json>{*a})
-          if (!e.is_word() || !(e.word.ends_with("ForCausalLM") || e.word.ends_with("LMHeadModel")))
+          if (!e.is_string() || !(e.word.ends_with("ForCausalLM") || e.word.ends_with("LMHeadModel")))
             in.reject("'architectures' names ", found(e), ", expected a causal language model");
       return;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What config.json of each family says, and its defaults in transformers (models/*/configuration_*.py).
+// Fields and defaults of config.json for each model family (transformers, models/*/configuration_*.py).
 #pragma once
 #include <graft/io/hf/config_fields.h>
 
@@ -8,9 +8,9 @@ namespace graft::io::hf {
 inline model_config defaults_of(model_family f) {
   model_config c;
   c.family = f;
-  const auto sizes = [&](int vocabulary, int width, int inner, int layers, int heads, int key_heads, int positions) {
-    c.vocabulary = vocabulary, c.width = width, c.inner = inner, c.layers = layers;
-    c.heads = heads, c.key_heads = key_heads, c.positions = positions;
+  const auto sizes = [&](int vocabulary, int width, int inner, int layers, int heads, int kv_heads, int positions) {
+    c.vocabulary = vocabulary, c.hidden_size = width, c.intermediate_size = inner, c.layers = layers;
+    c.heads = heads, c.kv_heads = kv_heads, c.positions = positions;
   };
   switch (f) {
     case model_family::llama:
@@ -24,11 +24,11 @@ inline model_config defaults_of(model_family f) {
     case model_family::qwen2: sizes(151936, 4096, 22016, 32, 32, 32, 32768); break;
     case model_family::qwen3:
       sizes(151936, 4096, 22016, 32, 32, 32, 32768);
-      c.head_size = 128;
+      c.head_dim = 128;
       break;
     case model_family::gemma:
       sizes(256000, 3072, 24576, 28, 16, 16, 8192);
-      c.head_size = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
+      c.head_dim = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
       c.tokens = {2, 0, {1}};
       break;
     case model_family::opt:
@@ -48,18 +48,19 @@ inline model_config defaults_of(model_family f) {
 }
 
 inline void read_llama_like(config_reader& in, model_config& c) {
-  in.integer("hidden_size", c.width, 1);
-  in.integer("intermediate_size", c.inner, 1);
+  in.integer("hidden_size", c.hidden_size, 1);
+  in.integer("intermediate_size", c.intermediate_size, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
   in.integer("num_attention_heads", c.heads, 1);
-  if (const json* v = in.at("num_key_value_heads"); v != nullptr && v->is_null()) c.key_heads = 0;
-  if (in.set("num_key_value_heads") != nullptr) in.integer("num_key_value_heads", c.key_heads, 1);
-  if (in.set("head_dim") != nullptr) in.integer("head_dim", c.head_size, 1);
+  if (const json* v = in.at("num_key_value_heads"); v != nullptr && v->is_null()) c.kv_heads = 0;
+  if (in.set("num_key_value_heads") != nullptr) in.integer("num_key_value_heads", c.kv_heads, 1);
+  if (in.set("head_dim") != nullptr) in.integer("head_dim", c.head_dim, 1);
   in.integer("max_position_embeddings", c.positions, 1);
   above_zero(in, "rms_norm_eps", c.norm_eps);
   read_activation(in, "hidden_act", c);
   if (c.family == model_family::gemma) {
-    if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;  // what Gemma's files mean
+    // Gemma's files write "gelu" for gelu_tanh.
+    if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;
     model_config named = c;
     read_activation(in, "hidden_activation", named);
     if (named.activation != c.activation)
@@ -84,8 +85,8 @@ inline void read_llama_like(config_reader& in, model_config& c) {
 }
 
 inline void read_opt(config_reader& in, model_config& c) {
-  in.integer("hidden_size", c.width, 1);
-  in.integer("ffn_dim", c.inner, 1);
+  in.integer("hidden_size", c.hidden_size, 1);
+  in.integer("ffn_dim", c.intermediate_size, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
   in.integer("num_attention_heads", c.heads, 1);
   in.integer("max_position_embeddings", c.positions, 1);
@@ -106,10 +107,11 @@ inline void read_opt(config_reader& in, model_config& c) {
 }
 
 inline void read_gpt2(config_reader& in, model_config& c) {
-  in.integer("n_embd", c.width, 1);
-  c.inner = 0;
-  if (in.set("n_inner") != nullptr) in.integer("n_inner", c.inner, 1);
-  if (c.inner == 0 && c.width <= std::numeric_limits<int>::max() / 4) c.inner = 4 * c.width;
+  in.integer("n_embd", c.hidden_size, 1);
+  c.intermediate_size = 0;
+  if (in.set("n_inner") != nullptr) in.integer("n_inner", c.intermediate_size, 1);
+  if (c.intermediate_size == 0 && c.hidden_size <= std::numeric_limits<int>::max() / 4)
+    c.intermediate_size = 4 * c.hidden_size;
   in.integer("n_layer", c.layers, 1, 10000);
   in.integer("n_head", c.heads, 1);
   in.integer("n_positions", c.positions, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of config.json that several families share: activation, special tokens, storage type, sliding windows.
+// Fields of config.json that several families share: activation, special tokens, dtype, sliding windows.
 #pragma once
 #include <graft/io/hf/rope.h>
 
@@ -23,20 +23,20 @@ inline void read_token(config_reader& in, const char* key, std::optional<int>& o
   const json* v = in.at(key);
   if (v == nullptr) return;
   out.reset();
-  if (v->is_null() || (fits_int(*v) && v->real == -1)) return;  // -1: none, in old files
+  if (v->is_null() || (fits_int(*v) && v->real == -1)) return;  // old files write -1 for none
   in.integer(key, out.emplace(), 0);
 }
 inline void read_tokens(config_reader& in, special_tokens& t) {
-  read_token(in, "bos_token_id", t.begin);
-  read_token(in, "pad_token_id", t.pad);
+  read_token(in, "bos_token_id", t.bos_token);
+  read_token(in, "pad_token_id", t.pad_token);
   const json* v = in.at("eos_token_id");
   if (v == nullptr) return;
-  t.end.clear();
+  t.eos_tokens.clear();
   const std::vector<json> one{*v};
   for (const json& e : v->is_list() ? v->items : one) {
     if (e.is_null() && !v->is_list()) continue;
     if (!fits_int(e) || e.real < 0) return in.expected("eos_token_id", e, "a token, a list of tokens or null");
-    t.end.push_back(static_cast<int>(e.real));
+    t.eos_tokens.push_back(static_cast<int>(e.real));
   }
 }
 
@@ -50,14 +50,15 @@ inline void read_stored(config_reader& in, model_config& c) {
   in.expected(key, *v, "\"float32\", \"float16\", \"bfloat16\" or \"float64\"");
 }
 
-// A flag that may only have one value here.
+// Refuses a flag unless it is absent, null or `wanted`.
 inline void must_be(config_reader& in, const char* key, bool wanted, const char* why) {
   const json* v = in.set(key);
   if (v != nullptr && !(v->is_boolean() && v->flag == wanted))
     in.reject('\'', key, "' is ", found(*v), ", expected ", wanted ? "true" : "false", ": ", why);
 }
 
-// Layers that see a limited way back: all of Mistral's; of Qwen's those that layer_types or max_window_layers name.
+// Reads sliding windows (0: full attention) per layer: all layers of Mistral; for Qwen the layers that layer_types
+// lists or those from max_window_layers on.
 inline void read_windows(config_reader& in, model_config& c) {
   const bool qwen = c.family == model_family::qwen2 || c.family == model_family::qwen3;
   bool used = c.family == model_family::mistral;

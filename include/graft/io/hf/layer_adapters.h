@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The named adapters of a single layer (model/adapted_layer.h) from PEFT folders and into folders, fresh ones, and weighted
-// combinations of them, as io/hf/adapters.h, new_adapter.h and combine.h have them for a model.
+// Named adapters of a single layer (model/adapted_layer.h): loading, saving, initializing and combining PEFT adapters,
+// as hf/adapters.h, hf/new_adapter.h and hf/combine_adapters.h do for a model.
 //     const base_layer base{.out = 4096, .in = 4096, .shape = {4096, 4096}, .weight = view_of(w, 4096, 4096)};
 //     load_adapter(layer, base, "sql", "adapters/sql");
 //     combine(layer, base, "half", {"sql", "chat"}, {0.5, 0.5});
-// The weight of the base is in host memory: methods whose update has to be folded read it there.
+// base.weight must be in host memory: initialization and combination read it there.
 #pragma once
 #include <graft/io/hf/combiner.h>
 #include <graft/io/hf/module_adapter.h>
@@ -18,7 +18,7 @@ template <class Engine> base_layer base_in(const adapted_layer<Engine>& layer, b
   base.kind = layer.kind().name, base.module = layer.module(), base.bias = layer.has_bias();
   return base;
 }
-// What a folder has for one layer, with what is needed to write it again.
+// Reads one layer's adapter from a PEFT folder, with its origin, so that it can be saved again.
 inline result<adapter_set> read_adapter(const peft_folder& folder, const base_layer& base) {
   result<peft_layer> layer = read_module(folder, base);
   if (!layer) return layer.failure();
@@ -32,39 +32,40 @@ inline result<adapter_set> read_adapter(const peft_folder& folder, const base_la
 }  // namespace detail
 
 template <class Engine>
-result<adapter_set> read_adapter(const adapted_layer<Engine>& layer, const base_layer& base,
-                                 const std::string& folder) {
-  const result<peft_folder> opened = open_peft_folder(folder);
+result<adapter_set> read_adapter(const adapted_layer<Engine>& layer, const base_layer& base, const std::string& folder,
+                                 const method_table& methods = built_in_methods()) {
+  const result<peft_folder> opened = open_peft_folder(folder, methods);
   if (!opened) return opened.failure();
   return detail::read_adapter(*opened, detail::base_in(layer, base));
 }
 template <class Engine>
 status load_adapter(adapted_layer<Engine>& layer, const base_layer& base, const std::string& name,
-                    const std::string& folder) {
-  result<adapter_set> read = read_adapter(layer, base, folder);
+                    const std::string& folder, const method_table& methods = built_in_methods()) {
+  result<adapter_set> read = read_adapter(layer, base, folder, methods);
   if (!read) return read.failure();
   return layer.add(name, std::move(*read));
 }
-// As PEFT begins one; the configuration targets the layer's module.
+// Adds a new adapter, initialized as PEFT does; `config` must target the layer's module.
 template <class Engine>
 status add_adapter(adapted_layer<Engine>& layer, const base_layer& base, const std::string& name,
-                   const adapter_config& config, std::uint64_t seed = 0) {
+                   const adapter_config& config, std::uint64_t seed = 0, const leaf_start& start = {}) {
   const base_layer here = detail::base_in(layer, base);
   const auto evaluate = [&](const graph& g, const size_values& sizes, const leaf_views& leaves, mutable_view to) {
-    return Engine::evaluate_in_host_memory(layer.runs().queued(), g, sizes, leaves, {to});
+    return Engine::evaluate_in_host_memory(layer.layer_executor().queued(), g, sizes, leaves, {to});
   };
   const model_weights weights{{{here.module + ".weight", here.weight}}, nullptr};
-  const result<peft_folder> begun = begin_adapter({{here}, weights, here.weight.apart[0] != 0, evaluate}, config, seed);
-  if (!begun) return begun.failure();
-  result<adapter_set> made = detail::read_adapter(*begun, here);
+  const result<peft_folder> initial_tensors =
+      initialize_adapter({{here}, weights, here.weight.strides[0] != 0, evaluate}, config, seed, start);
+  if (!initial_tensors) return initial_tensors.failure();
+  result<adapter_set> made = detail::read_adapter(*initial_tensors, here);
   if (!made) return made.failure();
   return layer.add(name, std::move(*made));
 }
-// Other weights, another rank and alpha; the same method.
+// Replaces an adapter by another of the same method; weights, rank and alpha may differ.
 template <class Engine>
 status replace_adapter(adapted_layer<Engine>& layer, const base_layer& base, const std::string& name,
-                       const std::string& folder) {
-  result<adapter_set> read = read_adapter(layer, base, folder);
+                       const std::string& folder, const method_table& methods = built_in_methods()) {
+  result<adapter_set> read = read_adapter(layer, base, folder, methods);
   if (!read) return read.failure();
   const shared_adapter fresh = std::make_shared<const adapter_set>(*read);
   if (status s = detail::same_method(name, layer.find(name), detail::origin_of(fresh)->config); !s) return s;
@@ -80,19 +81,19 @@ status save_adapter(const std::string& folder, const adapted_layer<Engine>& laye
   return save_adapter(folder, *adapter, from->config, from->modules);
 }
 
-// Adds it to the layer under the new name; it is not active yet.
+// Adds a weighted combination to the layer under a new name; it is not activated.
 template <class Engine>
 status combine(adapted_layer<Engine>& layer, const base_layer& base, const std::string& name,
                const std::vector<std::string>& names, const std::vector<double>& weights,
-               const combination_settings& how = {}) {
+               const combination_settings& settings = {}) {
   return guarded("a combination", [&]() -> status {
     std::vector<shared_adapter> of;
     for (const std::string& n : names) {
       of.push_back(layer.find(n));
       if (of.back() == nullptr) return fail("there is no adapter '", n.c_str(), "' to combine");
     }
-    detail::combiner all(std::move(of), weights, how, [&](const module_adapter& m, const view& weight) {
-      return update_of<Engine>(layer.runs().queued(), m, weight);
+    detail::combiner all(std::move(of), weights, settings, [&](const module_adapter& m, const view& weight) {
+      return weight_update_of<Engine>(layer.layer_executor().queued(), m, weight);
     });
     const base_layer here = detail::base_in(layer, base);
     if (status s = all.check(); !s) return s;

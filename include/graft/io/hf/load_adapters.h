@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A PEFT folder for a whole model: which modules it changes, what each of them gets, and the modules that it replaces
-// whole. Every tensor of the file must have been for one of them. The way back writes the same file with the values that
-// the tensors have now; PEFT reads it.
+// Loads a PEFT folder for a whole model: target modules, what each of them gets, and the modules it replaces
+// (modules_to_save). Every tensor of the file must belong to a module. Saving writes the same file with the present
+// values, and PEFT can read it.
 #pragma once
 #include <graft/io/hf/modules.h>
 #include <graft/model/adalora.h>
 
 namespace graft::io::hf {
 
-// What is needed to write an adapter again.
+// Configuration and layers of a PEFT folder, as needed to save an adapter again.
 struct peft_origin : adapter_origin {
+  static constexpr const char* name = "PEFT folder";
+  const char* kind() const override { return name; }
   adapter_config config;
   std::vector<adapted_module> modules;
 };
@@ -18,7 +20,7 @@ struct loaded_adapters {
   adapter_config config;
   std::vector<adapted_module> modules;
 
-  // To be handed to a model, with what is needed to write it again.
+  // Returns the set for a model, together with the origin that saving needs.
   adapter_set with_origin() && {
     auto from = std::make_shared<peft_origin>();
     from->config = std::move(config), from->modules = std::move(modules);
@@ -30,19 +32,20 @@ struct loaded_adapters {
 GRAFT_LIBRARY result<loaded_adapters> adapters_from(const peft_folder& folder, const model_config& c,
                                                     const model_weights& w);
 template <class Engine>
-result<loaded_adapters> load_adapters(const std::string& folder, const causal_lm<Engine>& model) {
-  const result<peft_folder> opened = open_peft_folder(folder);
+result<loaded_adapters> load_adapters(const std::string& folder, const causal_lm<Engine>& model,
+                                      const method_table& methods = built_in_methods()) {
+  const result<peft_folder> opened = open_peft_folder(folder, methods);
   if (!opened) return opened.failure();
   return adapters_from(*opened, model.config(), model.weights());
 }
 
-// What AdaLoRA's file says about its ranks.
+// AdaLoRA's rank schedule from its configuration.
 inline adalora_settings adalora_settings_of(const adapter_config& c) {
   return {c.whole("target_r"),   c.whole("tinit"),  c.whole("tfinal"), c.whole("deltaT"),
           c.whole("total_step"), c.number("beta1"), c.number("beta2"), c.number("orth_reg_weight")};
 }
 
-// The folder as it was read, with the values of now.
+// Writes the folder with the present values of the tensors.
 GRAFT_LIBRARY status save_adapter(const std::string& folder, const adapter_set& set, const adapter_config& config,
                                   std::vector<adapted_module> modules);
 GRAFT_LIBRARY status save_adapters(const std::string& folder, const loaded_adapters& a);
@@ -58,7 +61,7 @@ GRAFT_LIBRARY status save_adapter(const std::string& folder, const adapter_set& 
                                   std::vector<adapted_module> modules) {
   std::vector<tensor_view> more;
   for (const module_adapter& m : set.modules) {
-    if (!m.follows.empty()) continue;
+    if (!m.tied_to.empty()) continue;
     const auto at =
         std::find_if(modules.begin(), modules.end(), [&](const auto& e) { return e.base.module == m.module; });
     for (const auto& [name, t] : m.tensors) {
@@ -69,7 +72,7 @@ GRAFT_LIBRARY status save_adapter(const std::string& folder, const adapter_set& 
         continue;
       }
       loaded_tensor& to = at->layer.tensors.at(name);
-      if (!to.whole && to.stored && t.places == nullptr) to.data = *t.data;
+      if (!to.whole && to.stored && t.indices == nullptr) to.data = *t.data;
     }
     for (const auto& [name, t] : m.base) {
       if (at == modules.end())

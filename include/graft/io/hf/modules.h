@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The modules of a model by path, as PEFT sees them: their kind, their sizes, whether they have a bias. They follow from
-// the names and shapes of the weights.
+// The modules of a model as PEFT sees them: path, kind, sizes and bias, derived from names and shapes of the weights.
 #pragma once
 #include <graft/io/hf/load_model.h>
-#include <graft/io/peft_folder.h>
+#include <graft/io/peft/folder.h>
 
 namespace graft::io::hf {
 
@@ -13,7 +12,7 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
 
 #if GRAFT_BODIES
 #include <graft/io/hf/tensor_names.h>
-#include <graft/io/target.h>
+#include <graft/io/peft/target_modules.h>
 
 namespace graft::io::hf {
 
@@ -27,7 +26,8 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
   std::vector<base_layer> all;
   const auto tensor = [&](const std::string& name) -> const view* {
     auto at = w.tensors.find(name);
-    if (at == w.tensors.end() && name == "lm_head.weight" && c.tied) at = w.tensors.find(token_table(c.family));
+    if (at == w.tensors.end() && name == "lm_head.weight" && c.tied)
+      at = w.tensors.find(token_embedding_name(c.family));
     return at != w.tensors.end() ? &at->second : nullptr;
   };
   for (const std::string& name : names_of(c)) {
@@ -43,8 +43,8 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
     if (weight->rank == 1) {
       b.kind = b.bias ? "layer_norm" : "rms_norm", b.out = weight->size[0], b.in = 1;
     } else {
-      const bool turned = stored_in_out(c) && b.module.find(".h.") != b.module.npos;
-      if (turned) b.weight = weight->transposed();
+      const bool transposed_storage = stored_in_out(c) && b.module.find(".h.") != b.module.npos;
+      if (transposed_storage) b.weight = weight->transposed();
       b.kind = is_embedding_module(b.module) ? "embedding" : "linear";
       b.out = b.weight.size[0], b.in = b.weight.size[1];
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rope fields of config.json: `rope_parameters` of transformers 5, or `rope_scaling` and `rope_theta` of the
-// versions before, where `type` is the old name of `rope_type` (transformers, modeling_rope_utils.py).
+// RoPE fields of config.json: `rope_parameters` of transformers 5, or `rope_scaling` and `rope_theta` of earlier
+// versions, where `type` is the old name of `rope_type` (transformers, modeling_rope_utils.py).
 #pragma once
-#include <graft/io/config_reader.h>
-#include <graft/model/config.h>
+#include <graft/io/json/config_reader.h>
+#include <graft/model/model_config.h>
 
 namespace graft::io::hf {
 
@@ -20,7 +20,7 @@ inline void read_rope_type(config_reader& in, rope_settings& r) {
   in.expected(key, *v, "\"default\", \"linear\", \"llama3\" or \"yarn\"");
 }
 
-// Any other key may change the angles: sections of a head, factors by length, settings by type of layer.
+// Refuses unknown keys, since any of them may change the angles: sections of a head, factors by length, layer types.
 inline void refuse_unknown_rope(config_reader& in) {
   constexpr const char* known[] = {"rope_type",
                                    "type",
@@ -66,7 +66,7 @@ inline void read_scaling(config_reader& in, rope_settings& r, int positions) {
   above_zero(in, "low_freq_factor", r.low_frequency);
   above_zero(in, "high_freq_factor", r.high_frequency);
   if (bands && !(r.low_frequency < r.high_frequency)) in.reject("'low_freq_factor' is not below 'high_freq_factor'");
-  // 0 is the same as leaving it out, here as in transformers.
+  // As in transformers, 0 selects the default.
   for (const auto& [key, to] : {std::pair{"beta_fast", &r.beta_fast}, {"beta_slow", &r.beta_slow}})
     if (const json* v = in.set(key); v != nullptr && !(v->is_number() && v->real == 0)) above_zero(in, key, *to);
   for (const auto& [key, to] : {std::pair{"mscale", &r.mscale}, {"mscale_all_dim", &r.mscale_all}})
@@ -84,7 +84,7 @@ inline void read_rope(config_reader& top, model_config& c) {
   for (const json* holder : {&top.object, top.set(key)})
     if (const json* part = holder != nullptr ? holder->find("partial_rotary_factor") : nullptr;
         part != nullptr && !part->is_null() && !(part->is_number() && part->real == 1))
-      top.expected("partial_rotary_factor", *part, "1: heads are turned as a whole");
+      top.expected("partial_rotary_factor", *part, "1: RoPE rotates whole heads");
   const json* v = top.set(key);
   if (v == nullptr) return;
   if (!v->is_object()) return top.expected(key, *v, "an object or null");

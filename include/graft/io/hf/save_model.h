@@ -1,32 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as a Hugging Face folder, whole or not at all: model.safetensors with the weights as they are stored, codes as
-// bitsandbytes has them, and of the folder it was read from config.json, generation_config.json and the files of the
-// tokenizer.
+// Saves a model as a Hugging Face folder, atomically: model.safetensors with the weights as they are stored (quantized
+// ones in bitsandbytes' format), config.json adjusted to them, and generation_config.json and the tokenizer files of
+// the folder that the model was loaded from.
 #pragma once
 #include <graft/io/hf/load_model.h>
 
 namespace graft::io::hf {
 
-// `from`: the folder that the model was read from.
+// `from` is the folder that the model was loaded from.
 GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from);
 
 }  // namespace graft::io::hf
 
 #if GRAFT_BODIES
-#include <graft/io/bitsandbytes_write.h>
-#include <graft/io/folder_write.h>
-#include <graft/io/hf/saved_config.h>
-#include <graft/io/safetensors_write.h>
-#include <graft/io/tensor_bind.h>
+#include <graft/io/atomic_folder.h>
+#include <graft/io/bitsandbytes/writer.h>
+#include <graft/io/hf/modules.h>
+#include <graft/io/hf/quantization.h>
+#include <graft/io/json/writer.h>
+#include <graft/io/safetensors/bind.h>
+#include <graft/io/safetensors/writer.h>
 
+#include <algorithm>
 #include <deque>
 
 namespace graft::io::hf {
 
-inline std::optional<safetensors_type> stored_as(dtype type) {
+struct saved_config {
+  json said;
+  bool transposed_storage = false;  // GPT-2's projections, which are [out, in] if quantized and [in, out] if not
+};
+
+namespace detail {
+inline json& entry(json& of, std::string_view key) {
+  for (std::size_t i = 0; i < of.keys.size(); ++i)
+    if (of.keys[i] == key) return of.items[i];
+  of.keys.emplace_back(key);
+  return of.items.emplace_back();
+}
+inline void erase(json& of, std::string_view key) {
+  const auto at = std::find(of.keys.begin(), of.keys.end(), key);
+  if (at == of.keys.end()) return;
+  of.items.erase(of.items.begin() + (at - of.keys.begin()));
+  of.keys.erase(at);
+}
+inline const char* key_of_plain_modules(dtype codes) {
+  return codes == dtype::f8_e4m3 ? "modules_to_not_convert" : "llm_int8_skip_modules";
+}
+}  // namespace detail
+
+// config.json for weights that may differ from those it was read with: a head that is no longer tied is recorded,
+// weights that a merge dequantized join the list of modules that are not quantized (transformers, quantizers/base.py:
+// that list replaces the default, the head), and quantization_config is removed if no quantized weight is left.
+inline result<saved_config> config_for(json said, const model_config& c, const model_weights& weights,
+                                       std::string_view folder) {
+  saved_config out{std::move(said)};
+  if (weights.tensors.contains("lm_head.weight")) detail::entry(out.said, "tie_word_embeddings") = json_bool(false);
+  if (!c.quantized) return out;
+  std::vector<std::string> plain = c.quantized->unquantized_modules;
+  if (plain.empty()) plain.emplace_back("lm_head");
+  const std::size_t before = plain.size();
+  bool any = false;
+  for (const base_layer& b : modules_of(c, weights)) {
+    if (b.kind != "linear") continue;
+    if (b.weight.quant != nullptr)
+      any = true;
+    else if (named_in(plain, b.module + ".weight") == nullptr)
+      plain.push_back(b.module);
+  }
+  if (!any) {
+    detail::erase(out.said, "quantization_config");
+    out.transposed_storage = c.family == model_family::gpt2 && !stored_in_out(c);
+  } else if (plain.size() > before) {
+    if (c.family == model_family::gpt2)
+      return fail_in(
+          folder, "module ", in_quotes(plain[before]),
+          " is not quantized while others are, which GPT-2 stores transposed; merge to quantized weights, or "
+          "adapt all of "
+          "its projections");
+    json& list =
+        detail::entry(detail::entry(out.said, "quantization_config"), detail::key_of_plain_modules(c.quantized->type));
+    list = {};
+    list.what = json::kind::list;
+    for (const std::string& module : plain) list.items.push_back(json_string(module));
+  }
+  return out;
+}
+
+inline std::optional<safetensors_type> safetensors_type_of(dtype type) {
   for (const safetensors_type t : {safetensors_type::f32, safetensors_type::f64, safetensors_type::f16,
                                    safetensors_type::bf16, safetensors_type::i64})
-    if (computed_as(t) == type) return t;
+    if (dtype_of(t) == type) return t;
   return std::nullopt;
 }
 
@@ -35,39 +99,39 @@ inline std::vector<std::byte> bytes_of(std::string_view s) {
   return {all.begin(), all.end()};
 }
 
-// torch's name for the numbers of a model; transformers wrote it as torch_dtype before.
+// torch's name of the model's dtype; older versions of transformers write it as torch_dtype.
 inline std::string dtype_in(const json& config) {
   for (const char* key : {"dtype", "torch_dtype"})
-    if (const json* said = config.find(key); said != nullptr && said->is_word()) return said->word;
+    if (const json* said = config.find(key); said != nullptr && said->is_string()) return said->word;
   return "float32";
 }
 GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from) {
   return guarded(folder, [&]() -> status {
     std::vector<tensor_view> tensors;
-    std::deque<std::vector<std::byte>> turned;
+    std::deque<std::vector<std::byte>> transposed_storage;
     result<json> read = read_json(from + "/config.json");
     if (!read) return read.failure();
     const result<model_config> config = read_config(from);
     if (!config) return config.failure();
     result<saved_config> saved = config_for(std::move(*read), *config, weights, folder);
     if (!saved) return saved.failure();
-    coded_writer codes(dtype_in(saved->said));
+    quantized_writer codes(dtype_in(saved->said));
     for (const auto& [name, given] : weights.tensors) {
-      const bool turns = saved->turned && given.rank == 2 && name.find(".h.") != name.npos;
+      const bool turns = saved->transposed_storage && given.rank == 2 && name.find(".h.") != name.npos;
       const view v = turns ? given.transposed() : given;
-      if (v.beside != nullptr) {
-        if (!config->coded)
-          return fail_in(folder, "tensor ", in_quotes(name), " is codes, and ", in_quotes(from + "/config.json"),
-                         " has no quantization_config; merge the model to numbers first");
+      if (v.quant != nullptr) {
+        if (!config->quantized)
+          return fail_in(folder, "tensor ", in_quotes(name), " is quantized, and ", in_quotes(from + "/config.json"),
+                         " has no quantization_config; merge the model to bf16 or f32 first");
         if (status s = codes.add(name, v, tensors); !s) return s;
         continue;
       }
-      const std::optional<safetensors_type> type = stored_as(v.type);
+      const std::optional<safetensors_type> type = safetensors_type_of(v.type);
       if (!type) return fail_in(folder, "tensor ", in_quotes(name), " has a type that no file of this kind holds");
       const std::size_t each = static_cast<std::size_t>(bits_of(v.type)) / 8;
       auto bytes = std::span(static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count()) * each);
-      if (!v.contiguous()) {  // GPT-2's weights, merged or no codes any more: row after row again
-        std::vector<std::byte>& row = turned.emplace_back(bytes.size());
+      if (!v.contiguous()) {  // copies the transposed views of GPT-2's weights in row-major order
+        std::vector<std::byte>& row = transposed_storage.emplace_back(bytes.size());
         for (long long r = 0; r < v.size[0]; ++r)
           for (long long c = 0; c < v.size[1]; ++c)
             std::copy_n(bytes.begin() + (r * v.stride(0) + c * v.stride(1)) * static_cast<long long>(each), each,

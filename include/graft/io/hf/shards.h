@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a Hugging Face model folder: model.safetensors, or the shards that model.safetensors.index.json names
+// The weights of a Hugging Face model folder: model.safetensors, or the shards that model.safetensors.index.json lists
 //     {"metadata": {..}, "weight_map": {tensor: file, ..}}
-// All of them mapped, as one list of tensors in name order. The index comes from a download, so it is believed in
-// nothing: a file name is a name in this folder, each tensor is in the file the index says and in no other, and no file
-// holds a tensor that the index does not name (transformers, modeling_utils.py and utils/hub.py).
+// All files are mapped and form one list of tensors sorted by name. The index is downloaded and not trusted: file names
+// must be plain names in this folder, each tensor must be in the file that the index names and in no other, and no file
+// may hold a tensor that the index does not list (transformers, modeling_utils.py and utils/hub.py).
 #pragma once
 #include <graft/core/library.h>
-#include <graft/io/safetensors.h>
+#include <graft/io/safetensors/reader.h>
 
 namespace graft::io::hf {
 
@@ -17,7 +17,7 @@ struct model_tensors {
     std::size_t file, tensor;
   };
   std::vector<place> by_name;
-  std::vector<held_bytes> copies;  // of tensors that lie where no layer can read them: old files have no padding
+  std::vector<owned_bytes> copies;  // aligned copies of unaligned tensors (files written without padding)
 
   std::size_t size() const { return by_name.size(); }
   const tensor_view& operator[](std::size_t i) const { return files[by_name[i].file].tensors[by_name[i].tensor]; }
@@ -36,8 +36,8 @@ GRAFT_LIBRARY result<model_tensors> open_model_tensors(const std::string& folder
 }  // namespace graft::io::hf
 
 #if GRAFT_BODIES
-#include <graft/io/config_reader.h>
-#include <graft/io/tensor_bind.h>
+#include <graft/io/json/config_reader.h>
+#include <graft/io/safetensors/bind.h>
 
 #include <map>
 #include <set>
@@ -51,7 +51,7 @@ inline status add_file(model_tensors& out, const std::string& name) {
     out.by_name.push_back({out.files.size(), i});
     tensor_view& t = file->tensors[i];
     if (is_aligned(t)) continue;
-    out.copies.push_back(hold({t.data.begin(), t.data.end()}));
+    out.copies.push_back(make_owned_bytes({t.data.begin(), t.data.end()}));
     t.data = out.copies.back().all;
   }
   out.files.push_back(std::move(*file));
@@ -64,13 +64,13 @@ inline void sort_by_name(model_tensors& out) {
   });
 }
 
-// A plain file name: nothing in it leads out of the folder, or to the index itself.
+// True for a plain .safetensors file name, which cannot lead out of the folder or to the index.
 inline bool is_shard_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.size() > std::string_view(".safetensors").size() && name[0] != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
-using shard_map = std::map<std::string_view, std::string_view>;  // tensor to file
+using shard_map = std::map<std::string_view, std::string_view>;  // tensor name to file name
 
 inline result<shard_map> read_weight_map(const json& index, const std::string& file) {
   const json* map = index.find("weight_map");
@@ -80,7 +80,7 @@ inline result<shard_map> read_weight_map(const json& index, const std::string& f
   shard_map out;
   for (std::size_t i = 0; i < map->keys.size(); ++i) {
     const json& shard = map->items[i];
-    if (!shard.is_word() || !is_shard_name(shard.word))
+    if (!shard.is_string() || !is_shard_name(shard.word))
       return fail_in(file, "'weight_map' says ", found(shard), " for tensor ", in_quotes(map->keys[i]),
                      ", expected the name of a .safetensors file in the same folder");
     out[map->keys[i]] = shard.word;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of a model's tensors, from the formulas that read them; whether a file has just these.
+// The names of a model's tensors, collected from the formulas that read them; check_names requires exactly these.
 #pragma once
-#include <graft/io/wording.h>
+#include <graft/io/error_text.h>
+#include <graft/model/architectures.h>
 #include <graft/model/block_stack.h>
-#include <graft/model/families.h>
 
 #include <set>
 #include <string>
@@ -15,7 +15,7 @@ inline std::set<std::string> names_of(const model_config& c) {
   const architecture a = architecture_for(c.family);
   const auto collect = [&](const block_formula& f, const std::string& prefix) {
     const block_spec spec{f, {}, facts_of(c), false, operation_of(c.activation)};
-    const builder g = capture_forward(f, options_of(spec, way::forward));
+    const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
     for (id i = 0; i < g.n.size(); ++i)
       if (g.n[i].what == op::base) all.insert(prefix + graph(g).name(i).c_str());
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ADALORA in PEFT's files. The stored rank pattern is a list of kept triplets, init_r booleans for every
-// "<module>.lora_E"; the tensors are already cut to them.
+// AdaLoRA in PEFT's format (ADALORA). The saved rank_pattern is a mask of the triplets that are left: init_r booleans
+// for each "<module>.lora_E". The tensors in the file contain only these triplets.
 //     scaling = lora_alpha / (init_r + 1e-5), whatever rank is left
 #pragma once
 #include <graft/adapter/adalora.h>
@@ -9,7 +9,7 @@
 namespace graft::io::peft {
 
 inline void check_adalora(config_reader& in, const adapter_config& c) {
-  refuse_changed_base(in, c);
+  check_init_lora_weights(in, c);
   if (c.on("use_dora")) in.reject("'use_dora' is true, expected false for ADALORA, as in PEFT");
   if (c.on("lora_bias")) in.reject("'lora_bias' is true, expected false for ADALORA");
   const int total = c.whole("total_step"), tfinal = c.whole("tfinal"), init_r = c.whole("init_r");
@@ -24,7 +24,7 @@ inline void check_adalora(config_reader& in, const adapter_config& c) {
   });
 }
 
-inline status adalora_numbers(peft_source& s) {
+inline status adalora_numbers(peft_layer_state& s) {
   const int init_r = s.config.whole("init_r");
   long long kept = init_r;
   if (const json* pattern = s.config.set("rank_pattern"))
@@ -49,7 +49,7 @@ inline constexpr peft_key adalora_keys[] = {
     whole("tinit", 0, 0),
     whole("tfinal", 0, 0),
     whole("deltaT", 1),
-    or_null(whole("total_step", 0)),  // null in files of older releases: such an adapter can run but not train
+    or_null(whole("total_step", 0)),  // null in files of older releases; such an adapter can run but cannot be trained
     real("beta1", 0.85, 1),
     real("beta2", 0.85, 1),
     real("orth_reg_weight", 0.5),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods of PEFT whose files are read and written.
+// All PEFT methods whose folders can be read and written; io/peft/METHOD.h describes each.
 #pragma once
 #include <graft/io/peft/adalora.h>
 #include <graft/io/peft/adamss.h>

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The base weight as the matrix that a decomposition begins with.
+// The base weight as an svd::matrix, for methods that initialize or derive factors from its decomposition.
 #pragma once
-#include <graft/backend/cpu/storage.h>
-#include <graft/io/peft/source.h>
+#include <graft/backend/cpu/runtime/storage.h>
+#include <graft/io/peft/layer_source.h>
 #include <graft/io/svd/matrix.h>
 
 namespace graft::io::peft {
 
-// `what` follows from the weight.
-inline result<svd::matrix> base_matrix(const peft_source& s, const char* what) {
+// `what` names, in an error, the factors that are derived from the weight.
+inline result<svd::matrix> base_matrix(const peft_layer_state& s, const char* what) {
   const view& w = s.base.weight;
   const long long out = s.base.out, in = s.base.in;
-  if (w.data == nullptr || !computes_in(w.type) || w.rank != 2 || w.size[0] != out || w.size[1] != in)
+  if (w.data == nullptr || !is_floating(w.type) || w.rank != 2 || w.size[0] != out || w.size[1] != in)
     return fail_in(s.file.file, what,
                    " follow from the base weight: give it to read_peft_layer as base_layer::weight, [", out, ", ", in,
                    "]");

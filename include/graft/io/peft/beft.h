@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// BEFT in PEFT's files.
+// BEFT in PEFT's format; the formula is in adapter/beft.h.
 #pragma once
 #include <graft/adapter/beft.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/peft/layer_source.h>
 
 namespace graft::io::peft {
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// FOURIERFT in PEFT's files. Which coefficients are trained follows from random_loc_seed and the sizes of the layer.
+// FourierFT in PEFT's format (FOURIERFT). random_loc_seed and the sizes of the layer determine which coefficients are
+// trained; the frozen cosines and sines of adapter/fourierft.h follow from them.
 #pragma once
 #include <graft/adapter/fourierft.h>
-#include <graft/io/peft/spectrum_places.h>
+#include <graft/io/peft/spectral_index.h>
 
 namespace graft::io::peft {
 
-inline status fourierft_frozen(peft_source& s) {
-  const result<std::vector<std::int64_t>> drawn = spectrum_places(s, "fourierft_spectrum");
+inline status fourierft_frozen(peft_layer_state& s) {
+  const result<std::vector<std::int64_t>> drawn = spectral_indices(s);
   if (!drawn) return drawn.failure();
-  const std::vector<std::int64_t>& places = *drawn;
-  const std::size_t n = places.size() / 2;
+  const std::vector<std::int64_t>& indices = *drawn;
+  const std::size_t n = indices.size() / 2;
   const long long out = s.base.out, in = s.base.in;
-  // cos and sin of 2π t / size, for all t: every entry is one of these
+  // cos or sin of 2π t / size for every t; all entries of the factors are among these.
   const auto turns = [](long long size, bool sine) {
     std::vector<double> all;
     for (long long t = 0; t < size; ++t) {
@@ -21,7 +22,7 @@ inline status fourierft_frozen(peft_source& s) {
     }
     return all;
   };
-  const std::string of = spectrum_name(s, static_cast<long long>(n));
+  const std::string of = spectral_name(s, static_cast<long long>(n));
   const std::string rows = "fourierft_rows" + of;
   s.layer.tensors["fourierft_rows"] = s.once(rows, [&] {
     loaded_tensor t{rows, {}, {out, static_cast<long long>(2 * n)}, safetensors_type::f32, false};
@@ -29,7 +30,7 @@ inline status fourierft_frozen(peft_source& s) {
     for (long long i = 0; i < out; ++i)
       for (const std::vector<double>* table : {&cosine, &sine})
         for (std::size_t p = 0; p < n; ++p)
-          t.data.push_back(static_cast<float>((*table)[static_cast<std::size_t>(places[p] * i % out)]));
+          t.data.push_back(static_cast<float>((*table)[static_cast<std::size_t>(indices[p] * i % out)]));
     return t;
   });
   const std::string columns = "fourierft_columns" + of;
@@ -40,7 +41,7 @@ inline status fourierft_frozen(peft_source& s) {
     for (const bool second : {false, true})
       for (std::size_t p = 0; p < n; ++p)
         for (long long j = 0; j < in; ++j) {
-          const auto turn = static_cast<std::size_t>(places[n + p] * j % in);
+          const auto turn = static_cast<std::size_t>(indices[n + p] * j % in);
           t.data.push_back(static_cast<float>((second ? -sine[turn] : cosine[turn]) / size));
         }
     return t;
@@ -49,7 +50,7 @@ inline status fourierft_frozen(peft_source& s) {
 }
 
 inline constexpr peft_key fourierft_keys[] = {whole("n_frequency", 1000), real("scaling", 150),
-                                              seed("random_loc_seed", 777), wholes_by_module("n_frequency_pattern"),
+                                              seed("random_loc_seed", 777), integers_by_module("n_frequency_pattern"),
                                               flag("init_weights")};
 inline constexpr peft_variant fourierft_variants[] = {variant<fourierft<>>()};
 inline constexpr peft_method fourierft_files{.type = "FOURIERFT",
@@ -57,7 +58,7 @@ inline constexpr peft_method fourierft_files{.type = "FOURIERFT",
                                              .bias_also = "fourierft_only",
                                              .keys = fourierft_keys,
                                              .variants = fourierft_variants,
-                                             .numbers = spectrum_numbers,
+                                             .numbers = spectral_numbers,
                                              .frozen = fourierft_frozen};
 
 }  // namespace graft::io::peft

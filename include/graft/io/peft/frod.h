@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// FROD in PEFT's files. Layers of one kind share a basis and the places of the entries, which the file holds once under the
-// name of the kind; U follows from them and the base weight. Without save_projection the basis would have to be found
-// again, which rounding decides: PEFT itself finds the same one only on the same machine.
+// FRoD in PEFT's format (FROD). Layers of one kind share a basis V and the indices of the trained entries, which the
+// file holds once under the name of the kind; U follows from V and the base weight. A file saved without
+// save_projection has no basis. It cannot be recomputed because it depends on rounding: PEFT reproduces it only on the
+// same machine.
 #pragma once
 #include <graft/adapter/frod.h>
 #include <graft/io/peft/frod_factor.h>
-#include <graft/io/peft/places.h>
+#include <graft/io/peft/tensor_layout.h>
 
 namespace graft::io::peft {
 
-// The last two words of the path, or the last where a number stands before it.
+// PEFT's name of a layer's kind: the last two components of its path, or the last if a number precedes it.
 inline std::string frod_kind(const std::string& module) {
   std::vector<std::string> words{""};
   for (const char c : module) c == '.' ? static_cast<void>(words.emplace_back()) : words.back().push_back(c);
@@ -21,16 +22,16 @@ inline std::string frod_kind(const std::string& module) {
   return words[n - 2] + "_" + words[n - 1];
 }
 
-inline status frod_numbers(peft_source& s) {
+inline status frod_numbers(peft_layer_state& s) {
   if (s.on("save_projection")) return ok;
   return fail_in(s.file.file, "save_projection is false: such a file has no basis; save with it set to true");
 }
 
-inline status frod_frozen(peft_source& s) {
+inline status frod_frozen(peft_layer_state& s) {
   const std::string kind = frod_kind(s.base.module);
   const long long out = s.base.out, in = s.base.in;
   const view& w = s.base.weight;
-  if (w.data == nullptr || !computes_in(w.type) || w.rank != 2 || w.size[0] != out || w.size[1] != in)
+  if (w.data == nullptr || !is_floating(w.type) || w.rank != 2 || w.size[0] != out || w.size[1] != in)
     return fail_in(
         s.file.file,
         "FRoD's left factor follows from the base weight: give it to read_peft_layer as base_layer::weight, [", out,
@@ -41,15 +42,17 @@ inline status frod_frozen(peft_source& s) {
   const auto keep = [&](result<loaded_tensor> t, const std::vector<long long>& shape) -> status {
     if (!t) return t.failure();
     if (status good = check_shape(*t, shape, s.file.file); !good) return good;
-    s.layer.beside.push_back(std::move(*t));
+    s.layer.extra_tensors.push_back(std::move(*t));
     return ok;
   };
-  if (status got = keep(s.read_places("base_model.frod_s_size." + kind), {2}); !got) return got;
-  if (s.config.number("sparse_rate") == 0) {  // no entries, which PEFT stores as empty tensors
-    if (status got = keep(s.read_places("base_model.frod_s_indices." + kind), {2, 0}); !got) return got;
+  if (status got = keep(s.read_indices("base_model.frod_s_size." + kind), {2}); !got) return got;
+  if (s.config.number("sparse_rate") == 0) {  // PEFT stores no entries as empty tensors
+    if (status got = keep(s.read_indices("base_model.frod_s_indices." + kind), {2, 0}); !got) return got;
     if (status got = keep(s.read(s.prefix() + "frod_lambda_s_values"), {0}); !got) return got;
-  } else if (status got = s.take("frod_s_indices", "base_model.frod_s_indices." + kind, true); !got) {
-    return got;
+  } else {
+    if (status got = s.take("frod_s_indices", "base_model.frod_s_indices." + kind, true); !got) return got;
+    const long long entries = s.layer.tensors.at("frod_lambda_s_values").shape[0];
+    if (status good = check_shape(s.layer.tensors.at("frod_s_indices"), {2, entries}, s.file.file); !good) return good;
   }
   loaded_tensor U{s.prefix() + "frod_U", frod_left_factor(w, V.data), {out, in}, safetensors_type::f32, false};
   if (U.data.empty()) return fail_in(s.file.file, "tensor ", in_quotes(V.key), " has no inverse");
@@ -62,15 +65,15 @@ inline constexpr peft_key frod_keys[] = {
     real("sparse_rate", 0.01, 1),          real("regularization_alpha", 1e-3), unread("progressbar"),
     unread("runtime_offload_base_weight"), flag("init_weights", true)};
 inline constexpr peft_variant frod_variants[] = {
-    variant<frod<>>([](const peft_source& s) { return s.config.number("sparse_rate") != 0; }),
+    variant<frod<>>([](const peft_layer_state& s) { return s.config.number("sparse_rate") != 0; }),
     variant<frod_diagonal>()};
-inline constexpr peft_place frod_places[] = {{.leaf = "frod_V", .shared = true},
-                                             {.leaf = "frod_s_indices", .shared = true}};
+inline constexpr tensor_layout frod_layouts[] = {{.leaf = "frod_V", .shared = true},
+                                                 {.leaf = "frod_s_indices", .shared = true}};
 inline constexpr peft_method frod_files{.type = "FROD",
                                         .bias_only = "frod_only",
                                         .keys = frod_keys,
                                         .variants = frod_variants,
-                                        .places = frod_places,
+                                        .layouts = frod_layouts,
                                         .numbers = frod_numbers,
                                         .frozen = frod_frozen};
 

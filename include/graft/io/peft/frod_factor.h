@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// FRoD's left factor from the base weight and the basis of its kind of layer, in double as in PEFT.
-//     V B = Wᵀ by elimination with the largest pivot of each column;  U_j = B_jᵀ / ‖B_j‖, or zero where that is below 1e-12
+// FRoD's left factor U, from the base weight W [out, in] and the basis V [in, in] of its kind of layer. As in PEFT, the
+// arithmetic is double:
+//     V B = Wᵀ by Gaussian elimination with partial pivoting;  U_j = B_jᵀ / ‖B_j‖, or zero for a norm below 1e-12
 #pragma once
-#include <graft/backend/cpu/storage.h>
+#include <graft/backend/cpu/runtime/storage.h>
 #include <graft/core/result.h>
 #include <graft/core/view.h>
 
@@ -11,7 +12,7 @@
 
 namespace graft::io {
 
-// W is [out, in], V [in, in] row after row; so is U. Empty where V has no inverse.
+// Returns U [out, in] in row-major order; empty if V is singular.
 inline std::vector<float> frod_left_factor(const view& weight, const std::vector<float>& V) {
   const auto out = static_cast<std::size_t>(weight.size[0]), in = static_cast<std::size_t>(weight.size[1]);
   std::vector<double> a(V.begin(), V.end()), b(in * out), w(in);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// IA3 in PEFT's files. Feed-forward modules scale their inputs, all others their outputs. PEFT compares the plain end of
-// the path here, without a dot before the name: "proj" also names "down_proj".
+// IA3 in PEFT's format. Feed-forward modules scale their inputs, all others their outputs. As in PEFT, a name in
+// feedforward_modules may match the end of a path without a dot before it: "proj" also matches "down_proj".
 #pragma once
 #include <graft/adapter/ia3.h>
-#include <graft/io/config_reader.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/json/config_reader.h>
+#include <graft/io/peft/layer_source.h>
 
 namespace graft::io::peft {
 
 inline result<bool> is_feedforward(const adapter_config& c, std::string_view path) {
   const json* names = c.set("feedforward_modules");
   if (names == nullptr) return false;
-  if (names->is_word()) return full_match(names->word, path);
+  if (names->is_string()) return full_match(names->word, path);
   return std::any_of(names->items.begin(), names->items.end(), [&](const json& n) { return path.ends_with(n.word); });
 }
 
@@ -24,13 +24,13 @@ inline void check_ia3(config_reader& in, const adapter_config& c) {
       in.reject("'feedforward_modules' holds ", in_quotes(n.word), ", expected only names of 'target_modules'");
 }
 
-inline status ia3_numbers(peft_source& s) {  // a pattern that cannot be read is an error, before it chooses a formula
+inline status ia3_numbers(peft_layer_state& s) {  // reports an invalid pattern before it selects a formula
   const result<bool> known = is_feedforward(s.config, s.base.module);
   return known ? status(ok) : known.failure();
 }
 
 inline constexpr peft_key ia3_keys[] = {names("feedforward_modules"), unread("init_ia3_weights")};
-inline constexpr peft_variant ia3_variants[] = {variant<ia3_feedforward>([](const peft_source& s) {
+inline constexpr peft_variant ia3_variants[] = {variant<ia3_feedforward>([](const peft_layer_state& s) {
                                                   const result<bool> ff = is_feedforward(s.config, s.base.module);
                                                   return ff && *ff;
                                                 }),

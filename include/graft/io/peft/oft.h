@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// OFT in PEFT's files. oft_block_size has no default: files without it are of the first OFT, whose formula differs; PEFT
-// refuses them too. PEFT changes a block size, or a number of blocks, that does not divide the input to the nearest
-// divisor, the smaller of two.
+// OFT in PEFT's format. oft_block_size has no default: files without it belong to the first version of OFT, whose
+// formula differs, and PEFT refuses them too. A block size or number of blocks that does not divide the input is
+// changed to the nearest divisor, the smaller one of two, as in PEFT.
 #pragma once
 #include <graft/adapter/oft.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/peft/layer_source.h>
 
 #include <cmath>
 
@@ -18,7 +18,7 @@ inline long long nearest_divisor(long long size, long long wanted) {
   }
 }
 
-inline status oft_numbers(peft_source& s) {
+inline status oft_numbers(peft_layer_state& s) {
   const int size = s.config.whole("oft_block_size");
   const long long in = s.base.in,
                   b = size > 0 ? nearest_divisor(in, size) : in / nearest_divisor(in, s.config.whole("r"));
@@ -29,7 +29,7 @@ inline status oft_numbers(peft_source& s) {
   return ok;
 }
 
-template <oft_blocks Blocks, oft_constraint Constraint, bool Neumann> constexpr bool is_oft(const peft_source& s) {
+template <oft_blocks Blocks, oft_constraint Constraint, bool Neumann> constexpr bool is_oft(const peft_layer_state& s) {
   return s.on("use_cayley_neumann") == Neumann && s.on("block_share") == (Blocks == oft_blocks::shared) &&
          s.on("coft") == (Constraint == oft_constraint::projected);
 }
@@ -46,18 +46,18 @@ inline constexpr peft_key oft_keys[] = {
     flag("coft"),
     flag("block_share"),
     flag("use_cayley_neumann", true),
-    whole("num_cayley_neumann_terms", 5, 1, 1000),  // a file must not make a program count for hours
+    whole("num_cayley_neumann_terms", 5, 1, max_iterations),
     real("eps", 6e-5),
-    fraction("module_dropout"),  // has no effect in PEFT either
+    fraction("module_dropout"),  // has no effect in PEFT
     word("init_weights", "true", "true false")};
 inline constexpr peft_rule oft_rules[] = {{peft_rule::kind::one_is_zero, "r", "oft_block_size"}};
-inline constexpr peft_variant oft_variants[] = {oft_exact<oft_blocks::own, oft_constraint::free>(),
+inline constexpr peft_variant oft_variants[] = {oft_exact<oft_blocks::separate, oft_constraint::free>(),
                                                 oft_exact<oft_blocks::shared, oft_constraint::free>(),
-                                                oft_exact<oft_blocks::own, oft_constraint::projected>(),
+                                                oft_exact<oft_blocks::separate, oft_constraint::projected>(),
                                                 oft_exact<oft_blocks::shared, oft_constraint::projected>(),
-                                                oft_series<oft_blocks::own, oft_constraint::free>(),
+                                                oft_series<oft_blocks::separate, oft_constraint::free>(),
                                                 oft_series<oft_blocks::shared, oft_constraint::free>(),
-                                                oft_series<oft_blocks::own, oft_constraint::projected>(),
+                                                oft_series<oft_blocks::separate, oft_constraint::projected>(),
                                                 oft_series<oft_blocks::shared, oft_constraint::projected>()};
 inline constexpr peft_method oft_files{.type = "OFT",
                                        .bias_only = "oft_only",

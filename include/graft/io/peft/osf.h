@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// OSF in PEFT's files: the trained pairs alone. Those that stay follow from the base weight.
-//     effective_rank    how many stay: a whole number, a fraction of the smaller side of the layer, or half of it
+// OSF in PEFT's format: the file holds the trained singular triplets; the frozen ones follow from the base weight.
+//     effective_rank    number of frozen triplets: an integer, a fraction of min(out, in), or by default half of it
 #pragma once
 #include <graft/adapter/osf.h>
 #include <graft/io/peft/base_matrix.h>
-#include <graft/io/peft/places.h>
+#include <graft/io/peft/tensor_layout.h>
 #include <graft/io/svd/principal.h>
 
 namespace graft::io::peft {
@@ -15,7 +15,7 @@ inline long long osf_rank(const json* stated, long long smaller) {
   const double rank = fraction ? static_cast<double>(smaller) * stated->real : stated->real;
   return rank < static_cast<double>(smaller) ? static_cast<long long>(rank) : smaller;
 }
-inline status osf_numbers(peft_source& s) {
+inline status osf_numbers(peft_layer_state& s) {
   const long long smaller = std::min(s.base.out, s.base.in);
   long long kept = osf_rank(s.config.set("effective_rank"), smaller);
   if (const json* patterns = s.config.set("rank_pattern"))
@@ -29,15 +29,15 @@ inline status osf_numbers(peft_source& s) {
   if (kept < 1 || kept >= smaller)
     return fail_in(s.file.file, "of the ", smaller, " singular pairs of ", s.base.module.c_str(), " ", kept,
                    " stay as they are, expected at least one and one less than all: see effective_rank");
-  s.layer.sizes["kept_rank"] = kept, s.layer.sizes["trained_rank"] = smaller - kept;
+  s.layer.sizes["frozen_rank"] = kept, s.layer.sizes["trainable_rank"] = smaller - kept;
   return ok;
 }
 
 struct osf_factors {
   loaded_tensor left, values, right;
 };
-// The pairs from `first` to `last` as U [out, n], S [n] and Vᵀ [n, in].
-inline osf_factors osf_pairs(const svd::principal_pairs& p, std::size_t first, std::size_t last,
+// The triplets first … last − 1 as U [out, n], S [n] and Vᵀ [n, in].
+inline osf_factors osf_pairs(const svd::singular_triplets& p, std::size_t first, std::size_t last,
                              const base_layer& base) {
   const auto n = static_cast<long long>(last - first);
   osf_factors f{{"", {}, {base.out, n}}, {"", {}, {n}}, {"", {}, {n, base.in}}};
@@ -51,27 +51,27 @@ inline osf_factors osf_pairs(const svd::principal_pairs& p, std::size_t first, s
   return f;
 }
 
-inline status osf_frozen(peft_source& s) {
-  const auto kept = static_cast<std::size_t>(s.layer.sizes.at("kept_rank"));
+inline status osf_frozen(peft_layer_state& s) {
+  const auto kept = static_cast<std::size_t>(s.layer.sizes.at("frozen_rank"));
   result<svd::matrix> w = base_matrix(s, "OSF's frozen factors");
   if (!w) return w.failure();
-  osf_factors high = osf_pairs(svd::largest_pairs(std::move(*w), kept), 0, kept, s.base);
+  osf_factors high = osf_pairs(svd::largest_singular_triplets(std::move(*w), kept), 0, kept, s.base);
   for (const auto& [name, t] :
        {std::pair{"osf_U_high", &high.left}, {"osf_S_high", &high.values}, {"osf_V_high", &high.right}})
     t->key = s.prefix() + name, t->stored = false, s.layer.tensors[name] = std::move(*t);
   return ok;
 }
-inline result<std::vector<loaded_tensor>> begun_osf(const peft_source& s) {
-  const long long kept = s.layer.sizes.at("kept_rank"), all = kept + s.layer.sizes.at("trained_rank");
+inline result<std::vector<loaded_tensor>> osf_initial_tensors(const peft_layer_state& s) {
+  const long long kept = s.layer.sizes.at("frozen_rank"), all = kept + s.layer.sizes.at("trainable_rank");
   result<svd::matrix> w = base_matrix(s, "OSF's factors");
   if (!w) return w.failure();
-  osf_factors low = osf_pairs(svd::largest_pairs(std::move(*w), static_cast<std::size_t>(all)),
+  osf_factors low = osf_pairs(svd::largest_singular_triplets(std::move(*w), static_cast<std::size_t>(all)),
                               static_cast<std::size_t>(kept), static_cast<std::size_t>(all), s.base);
   const std::string under = s.prefix() + "osf_svd_params.";
   low.left.key = under + "U_low", low.values.key = under + "S_low", low.right.key = under + "V_low";
-  std::vector<loaded_tensor> begun;
-  for (loaded_tensor* t : {&low.left, &low.values, &low.right}) begun.push_back(std::move(*t));
-  return begun;
+  std::vector<loaded_tensor> initial_tensors;
+  for (loaded_tensor* t : {&low.left, &low.values, &low.right}) initial_tensors.push_back(std::move(*t));
+  return initial_tensors;
 }
 
 inline constexpr peft_key osf_keys[] = {or_null(real("effective_rank", 0)), reals_by_module("rank_pattern"),
@@ -82,6 +82,6 @@ inline constexpr peft_method osf_files{.type = "OSF",
                                        .variants = osf_variants,
                                        .numbers = osf_numbers,
                                        .frozen = osf_frozen,
-                                       .begun = begun_osf};
+                                       .initial_tensors = osf_initial_tensors};
 
 }  // namespace graft::io::peft

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PEANUT in PEFT's files. Of the activations those that a formula here has, each by all its names in transformers.
+// PEANuT in PEFT's format (PEANUT). The supported activations, under their names in transformers, are the formula's.
 #pragma once
 #include <graft/adapter/peanut.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/peft/layer_source.h>
 
 namespace graft::io::peft {
 
@@ -13,7 +13,7 @@ constexpr peanut_activation peanut_activation_named(std::string_view name) {
   return name == "relu" ? peanut_activation::relu : peanut_activation::gelu_tanh;
 }
 template <int Depth, peanut_activation Activation> constexpr peft_variant peanut_variant() {
-  return variant<peanut<dyn, Depth, Activation>>([](const peft_source& s) {
+  return variant<peanut<dyn, Depth, Activation>>([](const peft_layer_state& s) {
     return s.config.whole("depth") == Depth && peanut_activation_named(s.config.word("act_fn")) == Activation;
   });
 }

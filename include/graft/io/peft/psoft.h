@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// PSOFT in PEFT's files. A and B are in none of them: they follow from the base weight, by torch.linalg.svd, or by
-// torch.svd_lowrank with a seed.
+// PSOFT in PEFT's format. The frozen A and B are in no file: they follow from the base weight W = U S Vᵀ by
+// torch.linalg.svd, or by torch.svd_lowrank with a seed.
 //     psoft_init    A = Vᵀ, B = U S / s          pissa_init    A = sqrt(S / s) Vᵀ, B = U sqrt(S / s)
 //     scaling s = psoft_alpha / r
 #pragma once
 #include <graft/adapter/psoft.h>
-#include <graft/io/config_reader.h>
-#include <graft/io/peft/source.h>
+#include <graft/io/json/config_reader.h>
+#include <graft/io/peft/layer_source.h>
 #include <graft/io/svd/low_rank.h>
 
 namespace graft::io::peft {
 
-inline status psoft_numbers(peft_source& s) {
+inline status psoft_numbers(peft_layer_state& s) {
   s.layer.scalars["scaling"] = s.config.number("psoft_alpha") / s.config.number("r");
   return ok;
 }
@@ -21,7 +21,7 @@ inline void check_psoft(config_reader& in, const adapter_config& c) {
     in.reject("'cayley_neumann_eps' is ", found(*in.at("cayley_neumann_eps")), ", expected a number between 0 and 1");
 }
 
-inline status psoft_frozen(peft_source& s) {
+inline status psoft_frozen(peft_layer_state& s) {
   const long long r = s.config.whole("r"), out = s.base.out, in = s.base.in;
   const view& w = s.base.weight;
   if (w.data == nullptr || w.type != dtype::f32 || w.rank != 2 || w.size[0] != out || w.size[1] != in)
@@ -30,17 +30,18 @@ inline status psoft_frozen(peft_source& s) {
                    "base_layer::weight, float [",
                    out, ", ", in, "]");
   if (r > std::min(out, in))
-    return fail_in(s.file.file, "'r' is ", r, ", expected at most the smaller side of the layer, ", std::min(out, in));
+    return fail_in(s.file.file, "'r' is ", r, ", expected at most the smaller dimension of the layer, ",
+                   std::min(out, in));
   svd::matrix a(static_cast<std::size_t>(out), static_cast<std::size_t>(in));
   for (long long i = 0; i < out; ++i)
     for (long long j = 0; j < in; ++j)
       a(static_cast<std::size_t>(i), static_cast<std::size_t>(j)) =
           static_cast<const float*>(w.data)[i * w.stride(0) + j * w.stride(1)];
   const auto rank = static_cast<std::size_t>(r);
-  const svd::principal_pairs p =
+  const svd::singular_triplets p =
       s.config.word("psoft_svd") == "full"
-          ? svd::largest_pairs(std::move(a), rank)
-          : svd::low_rank_pairs(std::move(a), rank, s.config.whole("psoft_svd_lowrank_niter"),
+          ? svd::largest_singular_triplets(std::move(a), rank)
+          : svd::randomized_svd(std::move(a), rank, s.config.whole("psoft_svd_lowrank_niter"),
                                 s.config.seed("random_seed"));
   const bool pissa = s.config.word("ab_svd_init") == "pissa_init";
   loaded_tensor A{s.prefix() + "psoft_A", {}, {r, in}, safetensors_type::f32, false};
@@ -60,7 +61,7 @@ inline status psoft_frozen(peft_source& s) {
   return ok;
 }
 
-template <psoft_rotation Rotation, psoft_magnitudes Magnitudes> constexpr bool is_psoft(const peft_source& s) {
+template <psoft_rotation Rotation, psoft_magnitudes Magnitudes> constexpr bool is_psoft(const peft_layer_state& s) {
   const bool series = s.on("use_cayley_neumann"), bounded = s.config.set("cayley_neumann_eps") != nullptr;
   const psoft_rotation rotation = !s.on("psoft_orth") ? psoft_rotation::free
                                   : !series           ? psoft_rotation::cayley
@@ -79,13 +80,13 @@ inline constexpr peft_key psoft_keys[] = {whole("r", 32),
                                           dropout("psoft_dropout"),
                                           word("ab_svd_init", "psoft_init", "psoft_init pissa_init"),
                                           word("psoft_svd", "full", "full lowrank"),
-                                          whole("psoft_svd_lowrank_niter", 10, 0),
+                                          whole("psoft_svd_lowrank_niter", 10, 0, max_iterations),
                                           seed("random_seed"),
                                           flag("psoft_orth", true),
                                           flag("psoft_mag_a", true),
                                           flag("psoft_mag_b", true),
                                           flag("use_cayley_neumann"),
-                                          whole("num_cayley_neumann_terms", 5),
+                                          whole("num_cayley_neumann_terms", 5, 1, max_iterations),
                                           or_null(real("cayley_neumann_eps", 0)),
                                           word("init_weights", "true", "true false")};
 inline constexpr peft_variant psoft_variants[] = {psoft_variant<psoft_rotation::cayley, psoft_magnitudes::both>(),

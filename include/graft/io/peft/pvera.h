@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// PVERA in PEFT's files: VeRA's, with twice as many rows in A and in λ_d.
+// PVeRA in PEFT's format (PVERA), as VeRA's with twice as many rows in A and λ_d.
 #pragma once
 #include <graft/adapter/pvera.h>
-#include <graft/io/config_reader.h>
-#include <graft/io/peft/places.h>
-#include <graft/io/vera_projection.h>
+#include <graft/io/json/config_reader.h>
+#include <graft/io/peft/layer_source.h>
+#include <graft/io/peft/vera_projection.h>
 
 namespace graft::io::peft {
 
-inline status pvera_frozen(peft_source& s) {
+inline status pvera_frozen(peft_layer_state& s) {
   if (s.on("save_projection")) return ok;
   const long long r = s.config.whole("r"), in = std::max(s.base.in, s.base.largest_in),
                   out = std::max(s.base.out, s.base.largest_out);
-  // before memory is taken for a rank that is not there
-  if (status good = check_shape(s.layer.tensors.at("pvera_lambda_d"), {2 * r}, s.file.file); !good) return good;
   result<vera_projection> p = make_vera_projection(s.config.seed("projection_prng_key"), r, in, out, 2 * r);
   if (!p) return p.failure();
   s.layer.tensors["pvera_A"] = {
@@ -37,13 +35,13 @@ inline constexpr peft_key pvera_keys[] = {whole("r", 256),
                                           flag("sample_at_inference"),
                                           or_null(seed("generator_seed"))};
 inline constexpr peft_variant pvera_variants[] = {variant<pvera<>>()};
-inline constexpr peft_place pvera_places[] = {{"pvera_A", stored_as::corner, true},
-                                              {"pvera_B", stored_as::corner, true}};
+inline constexpr tensor_layout pvera_layouts[] = {{"pvera_A", tensor_shape_kind::corner, true},
+                                                  {"pvera_B", tensor_shape_kind::corner, true}};
 inline constexpr peft_method pvera_files{.type = "PVERA",
                                          .bias_only = "pvera_only",
                                          .keys = pvera_keys,
                                          .variants = pvera_variants,
-                                         .places = pvera_places,
+                                         .layouts = pvera_layouts,
                                          .frozen = pvera_frozen,
                                          .check = check_pvera};
 

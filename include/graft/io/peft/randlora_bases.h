@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// RandLoRA's frozen bases, drawn again from projection_prng_key as PEFT does when a checkpoint does not hold them
-// (peft/tuners/randlora/model.py). A [r, 1, shorter] and then B [longer, n, r], one slice n after the other, are drawn in
-// bfloat16 and divided by their standard deviation. Sparse bases are −1, 0 and 1 by thirds or by 1 / sqrt(shorter), in
-// float, and B is drawn in one piece.
+// RandLoRA's frozen bases, drawn from projection_prng_key as PEFT does if a checkpoint does not hold them
+// (peft/tuners/randlora/model.py): A [r, 1, shorter], then B [longer, n, r] slice after slice of n, in bfloat16, and
+// divided by their standard deviation. Sparse bases are drawn in float, B at once; their entries are −1 or 1, each with
+// probability 1/6 (sparse) or 1 / (2 sqrt(shorter)) (very sparse), and otherwise 0.
 #pragma once
-#include <graft/io/torch_random.h>
+#include <graft/io/random/torch.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHIRA in PEFT's files. The places are in the file; where they are not, they are drawn as PEFT draws a random mask.
+// SHiRA in PEFT's format (SHIRA). If the file lacks the indices of the trained entries, they are drawn like PEFT's
+// random mask.
 #pragma once
 #include <graft/adapter/shira.h>
-#include <graft/io/peft/places.h>
-#include <graft/io/torch_random.h>
+#include <graft/io/peft/tensor_layout.h>
+#include <graft/io/random/torch.h>
 
 namespace graft::io::peft {
 
-inline status shira_numbers(peft_source& s) {
+inline status shira_numbers(peft_layer_state& s) {
   const long long r = s.config.whole("r"), all = s.base.out * s.base.in, n = r * (s.base.out + s.base.in);
   if (n > all)
     return fail_in(s.file.file, "'r' is ", r, ", with which ", n, " entries of ", s.base.module.c_str(),
                    " would be trained, expected at most all ", all);
-  s.layer.sizes["places"] = n;
+  s.layer.sizes["num_indices"] = n;
   return ok;
 }
 
-inline status shira_frozen(peft_source& s) {
+inline status shira_frozen(peft_layer_state& s) {
   if (s.has("shira_indices")) return ok;
-  const long long n = s.layer.sizes.at("places"), all = s.base.out * s.base.in;
+  const long long n = s.layer.sizes.at("num_indices"), all = s.base.out * s.base.in;
   if (all >= largest_permutation)
     return fail_in(s.file.file, s.base.module.c_str(), " has ", all, " entries, expected fewer than ",
                    largest_permutation, " where the file has no 'shira_indices'");
-  constexpr std::uint64_t unseeded = 67280421310721;  // of a generator of PyTorch that was given none
+  constexpr std::uint64_t unseeded = 67280421310721;  // PyTorch's default seed of a generator
   const bool given = s.config.set("random_seed") != nullptr;
   mersenne_twister engine(static_cast<std::uint32_t>(given ? s.config.seed("random_seed") : unseeded));
   std::vector<std::int64_t> drawn = draw_permutation(engine, all, n);
   std::sort(drawn.begin(), drawn.end());
   loaded_tensor at{s.prefix() + "shira_indices", {}, {2, n}, safetensors_type::i32};
-  at.places = split_places(drawn, s.base.in);
+  at.indices = split_indices(drawn, s.base.in);
   s.layer.tensors["shira_indices"] = std::move(at);
   return ok;
 }

@@ -1,35 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// TINYLORA in PEFT's files. A and B are in them; P is too, or is drawn again from projection_seed and the number of the
-// layer. There is one vector v for each group of layers: weight_tying 0 makes every layer a group, 1 all of them one.
+// TinyLoRA in PEFT's format (TINYLORA). The file holds A and B, and P unless it is drawn from projection_seed and the
+// number of the layer. Each group of layers shares a vector v: weight_tying 0 makes every layer a group, 1 makes one.
 #pragma once
 #include <graft/adapter/tinylora.h>
 #include <graft/io/peft/base_matrix.h>
-#include <graft/io/peft/places.h>
+#include <graft/io/peft/tensor_layout.h>
+#include <graft/io/random/torch.h>
 #include <graft/io/svd/principal.h>
-#include <graft/io/torch_random.h>
 
 namespace graft::io::peft {
 
 inline long long tinylora_group(const adapter_config& c, const base_layer& base) {
-  const long long layers = base.among != nullptr ? static_cast<long long>(base.among->all.size()) : 1;
+  const long long layers = base.all_targets != nullptr ? static_cast<long long>(base.all_targets->all.size()) : 1;
   const double apart = static_cast<double>(layers) * (1 - c.number("weight_tying"));
-  const long long groups = std::max(1LL, std::llrint(apart));  // Python rounds halves to even too
+  const long long groups = std::max(1LL, std::llrint(apart));  // rounds halves to even, as Python does
   return std::min(static_cast<long long>(base.number) / std::max(1LL, layers / groups), groups - 1);
 }
 
-inline status tinylora_numbers(peft_source& s) {
+inline status tinylora_numbers(peft_layer_state& s) {
   s.layer.sizes["r"] = std::min({static_cast<long long>(s.config.whole("r")), s.base.out, s.base.in});
-  if (s.base.among == nullptr && s.file.find("base_model.tinylora_v.1"))
+  if (s.base.all_targets == nullptr && s.file.get("base_model.tinylora_v.1") != nullptr)
     return fail_in(s.file.file, "it holds a vector for each of several groups of layers, and which of them is that of ",
-                   s.base.module.c_str(), " depends on all targets: give them as base_layer::among");
+                   s.base.module.c_str(), " depends on all targets: give them as base_layer::all_targets");
   return ok;
 }
 
-inline status tinylora_frozen(peft_source& s) {
+inline status tinylora_frozen(peft_layer_state& s) {
   if (s.on("save_projection") && s.has("tinylora_P")) return ok;
   const long long r = s.layer.sizes.at("r"), u = s.config.whole("u");
-  // before memory is taken for sizes that are not there
-  if (status good = check_shape(s.layer.tensors.at("tinylora_v"), {u}, s.file.file); !good) return good;
+  // A's shape confirms r. It is checked before P, which has r² numbers for each of u, is drawn.
   if (status got = s.take("tinylora_A", s.prefix() + "tinylora_A"); !got) return got;
   if (status good = check_shape(s.layer.tensors.at("tinylora_A"), {r, s.base.in}, s.file.file); !good) return good;
   mersenne_twister engine(static_cast<std::uint32_t>(s.config.seed("projection_seed") + s.base.number));
@@ -42,12 +41,12 @@ inline status tinylora_frozen(peft_source& s) {
   return ok;
 }
 
-inline result<std::vector<loaded_tensor>> begun_tinylora(const peft_source& s) {
+inline result<std::vector<loaded_tensor>> tinylora_initial_tensors(const peft_layer_state& s) {
   const long long r = s.layer.sizes.at("r");
   const auto rank = static_cast<std::size_t>(r);
   result<svd::matrix> w = base_matrix(s, "TinyLoRA's frozen factors");
   if (!w) return w.failure();
-  const svd::principal_pairs p = svd::largest_pairs(std::move(*w), rank);
+  const svd::singular_triplets p = svd::largest_singular_triplets(std::move(*w), rank);
   loaded_tensor A{s.prefix() + "tinylora_A", {}, {r, s.base.in}};
   loaded_tensor B{
       s.prefix() + "tinylora_B", std::vector<float>(static_cast<std::size_t>(s.base.out * r)), {s.base.out, r}};
@@ -70,14 +69,14 @@ inline constexpr peft_key tinylora_keys[] = {whole("r", 2),
                                              dropout("tinylora_dropout"),
                                              word("init_weights", "true", "true false uniform")};
 inline constexpr peft_variant tinylora_variants[] = {variant<tinylora<>>()};
-inline constexpr peft_place tinylora_places[] = {{.leaf = "tinylora_v", .shared = true, .group = tinylora_group}};
+inline constexpr tensor_layout tinylora_layouts[] = {{.leaf = "tinylora_v", .shared = true, .group = tinylora_group}};
 inline constexpr peft_method tinylora_files{.type = "TINYLORA",
                                             .bias_only = "tinylora_only",
                                             .keys = tinylora_keys,
                                             .variants = tinylora_variants,
-                                            .places = tinylora_places,
+                                            .layouts = tinylora_layouts,
                                             .numbers = tinylora_numbers,
                                             .frozen = tinylora_frozen,
-                                            .begun = begun_tinylora};
+                                            .initial_tensors = tinylora_initial_tensors};
 
 }  // namespace graft::io::peft

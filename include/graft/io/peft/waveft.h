@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAVEFT in PEFT's files. Which coefficients are trained follows from random_loc_seed and the sizes of the layer. They stand
-// in the middle of a matrix that is larger by the length of the filter less 2, and made even; its four quarters are the
-// approximation, and the details of rows, of columns and of both.
+// WaveFT in PEFT's format (WAVEFT). random_loc_seed and the sizes of the layer determine which coefficients are
+// trained. They are the center of a matrix whose axes are longer by the filter length − 2 and made even; its quarters
+// are the approximation and the details of rows, of columns and of both.
 #pragma once
 #include <graft/adapter/waveft.h>
-#include <graft/io/peft/spectrum_places.h>
+#include <graft/io/peft/spectral_index.h>
 #include <graft/io/peft/wavelets.h>
 
 namespace graft::io::peft {
 
-// The entries of an axis of `size` that the coefficient at `at` reaches: the first one, and the filter.
+// The entries of an axis that the coefficient at index `at` affects: the first one, and which filter weights them.
 struct wavelet_reach {
   long long first;
   bool detail;
@@ -20,8 +20,8 @@ inline wavelet_reach reach_of(long long at, long long size, long long length) {
   return {2 * (place % half) - (length - 2), place >= half};
 }
 
-inline status waveft_frozen(peft_source& s) {
-  const result<std::vector<std::int64_t>> drawn = spectrum_places(s, "waveft_spectrum");
+inline status waveft_frozen(peft_layer_state& s) {
+  const result<std::vector<std::int64_t>> drawn = spectral_indices(s);
   if (!drawn) return drawn.failure();
   const std::size_t n = drawn->size() / 2;
   std::vector<float> low{1}, high{1};
@@ -33,13 +33,16 @@ inline status waveft_frozen(peft_source& s) {
   const auto length = static_cast<long long>(low.size());
   loaded_tensor taps{
       s.prefix() + "waveft_taps", {}, {static_cast<long long>(n), length * length}, safetensors_type::f32, false};
-  loaded_tensor places{
-      s.prefix() + "waveft_places", {}, {2, static_cast<long long>(n) * length * length}, safetensors_type::i64, false};
+  loaded_tensor indices{s.prefix() + "waveft_indices",
+                        {},
+                        {2, static_cast<long long>(n) * length * length},
+                        safetensors_type::i64,
+                        false};
   std::vector<std::int64_t> cols;
   for (std::size_t k = 0; k < n; ++k) {
     wavelet_reach row{(*drawn)[k], false}, col{(*drawn)[n + k], false};
     if (s.on("use_idwt")) row = reach_of(row.first, s.base.out, length), col = reach_of(col.first, s.base.in, length);
-    // PEFT pairs the quarter on the right with the details of rows, and the one below with those of columns
+    // PEFT uses the right quarter for the details of rows and the lower one for those of columns.
     const std::vector<float>&by_row = col.detail ? high : low, &by_col = row.detail ? high : low;
     for (long long i = 0; i < length; ++i)
       for (long long j = 0; j < length; ++j) {
@@ -47,26 +50,26 @@ inline status waveft_frozen(peft_source& s) {
         const bool inside = r >= 0 && r < s.base.out && c >= 0 && c < s.base.in;
         const float tap = by_row[static_cast<std::size_t>(i)] * by_col[static_cast<std::size_t>(j)];
         taps.data.push_back(inside ? tap : 0);
-        places.places.push_back(inside ? r : 0), cols.push_back(inside ? c : 0);
+        indices.indices.push_back(inside ? r : 0), cols.push_back(inside ? c : 0);
       }
   }
-  places.places.insert(places.places.end(), cols.begin(), cols.end());
+  indices.indices.insert(indices.indices.end(), cols.begin(), cols.end());
   s.layer.sizes["taps"] = length * length;
   s.layer.tensors["waveft_taps"] = std::move(taps);
-  s.layer.tensors["waveft_places"] = std::move(places);
+  s.layer.tensors["waveft_indices"] = std::move(indices);
   return ok;
 }
 
 inline constexpr peft_key waveft_keys[] = {
     whole("n_frequency", 2592),      real("scaling", 25),          word("wavelet_family", "db1", wavelet_names),
-    flag("use_idwt", true),          seed("random_loc_seed", 777), wholes_by_module("n_frequency_pattern"),
+    flag("use_idwt", true),          seed("random_loc_seed", 777), integers_by_module("n_frequency_pattern"),
     flag("proportional_parameters"), flag("init_weights", true)};
 inline constexpr peft_variant waveft_variants[] = {variant<waveft<>>()};
 inline constexpr peft_method waveft_files{.type = "WAVEFT",
                                           .bias_only = "waveft_only",
                                           .keys = waveft_keys,
                                           .variants = waveft_variants,
-                                          .numbers = spectrum_numbers,
+                                          .numbers = spectral_numbers,
                                           .frozen = waveft_frozen};
 
 }  // namespace graft::io::peft

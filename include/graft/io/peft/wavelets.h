@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters that put a signal together again from its approximation, by the names of PyWavelets: Daubechies' wavelets, symlets
-// and coiflets (Daubechies 1992, tables 6.1 to 8.1), with the digits that float keeps. coif4 is what PEFT has under that
-// name. The filter for details is the same one backwards with alternating signs.
+// Wavelet reconstruction filters (low-pass) under their names in PyWavelets: Daubechies wavelets, symlets and coiflets
+// (Daubechies 1992, tables 6.1 to 8.1), in the precision of float. coif4 is the filter that PEFT has under that name.
+// The high-pass filter is the reversed one with alternating signs.
 #pragma once
 #include <span>
 

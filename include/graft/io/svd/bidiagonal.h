@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// a = Q B Pᵀ with B upper bidiagonal, by the reflections and in the order of xGESDD as MKL has it, which is what torch calls
-// on x86-64: a QR factorisation first where there are at least 3/2 as many rows as columns; a matrix with fewer rows than
-// columns becomes lower bidiagonal, and is turned to the upper form by Givens rotations, unless it has so many more columns
-// that an LQ factorisation comes first: seen with 64 times as many, not with 16. (LAPACK's own begins with a factorisation
-// from 11/6 on, of wide matrices too: on other processors torch gives some of the vectors other signs.)
+// Bidiagonalization a = Q B Pᵀ, B upper bidiagonal, with the reflections and the order of MKL's xGESDD, which torch
+// calls on x86-64. The signs of singular vectors depend on both.
+//     rows >= 3/2 columns      a QR factorization comes first
+//     rows < columns           B is lower bidiagonal first and becomes upper bidiagonal by Givens rotations
+//     columns >= 32 rows       an LQ factorization comes first (observed at a ratio of 64, not at 16)
+// Reference LAPACK factorizes from a ratio of 11/6 on, for wide matrices too, so torch returns other signs for some
+// vectors on other processors.
 #pragma once
 #include <graft/io/svd/matrix.h>
 
@@ -15,7 +17,7 @@ namespace graft::io::svd {
 struct rotation {
   double c = 1, s = 0, r = 0;  // [c s; −s c] [f; g] = [r; 0]
 };
-inline rotation rotation_of(double f, double g) {  // xLARTG: c is never negative
+inline rotation rotation_of(double f, double g) {  // as xLARTG, with c >= 0
   if (g == 0) return {1, 0, f};
   if (f == 0) return {0, std::copysign(1.0, g), std::abs(g)};
   const double d = std::hypot(f, g), r = std::copysign(d, f);
@@ -23,10 +25,10 @@ inline rotation rotation_of(double f, double g) {  // xLARTG: c is never negativ
 }
 
 struct bidiagonal {
-  std::vector<double> d, e;  // the diagonal, and the one above it
+  std::vector<double> d, e;  // diagonal and superdiagonal
 };
 
-// How left and right singular vectors of B become those of the matrix.
+// The bidiagonal form of a matrix, and the maps from singular vectors of B to those of the matrix.
 class reduction {
  public:
   bidiagonal b;
@@ -46,11 +48,11 @@ class reduction {
       a = std::move(r);
     }
     reduce(a);
-    if (wide_) turn_upper();
+    if (wide_) make_upper();
   }
-  // u and v have as many entries as B; the results as many as the matrix has rows and columns.
+  // u and v have the size of B; the results have as many entries as the matrix has rows and columns.
   std::vector<double> left(std::vector<double> u) const {
-    if (wide_) return unturned(std::move(u));
+    if (wide_) return undo_rotations(std::move(u));
     return through(left_, tall_ ? outer_ : none_, std::move(u), rows_);
   }
   std::vector<double> right(std::vector<double> v) const {
@@ -72,17 +74,17 @@ class reduction {
       b.e.push_back(right_.back().becomes);
     }
   }
-  void turn_upper() {
+  void make_upper() {
     for (std::size_t i = 0; i + 1 < b.d.size(); ++i) {
       const rotation g = rotation_of(b.d[i], b.e[i]);
       b.d[i] = g.r, b.e[i] = g.s * b.d[i + 1], b.d[i + 1] *= g.c;
-      turned_.push_back(g);
+      rotated_.push_back(g);
     }
   }
-  std::vector<double> unturned(std::vector<double> u) const {
-    for (std::size_t i = turned_.size(); i-- > 0;) {
+  std::vector<double> undo_rotations(std::vector<double> u) const {
+    for (std::size_t i = rotated_.size(); i-- > 0;) {
       const double x = u[i], y = u[i + 1];
-      u[i] = turned_[i].c * x - turned_[i].s * y, u[i + 1] = turned_[i].s * x + turned_[i].c * y;
+      u[i] = rotated_[i].c * x - rotated_[i].s * y, u[i + 1] = rotated_[i].s * x + rotated_[i].c * y;
     }
     return through(right_, {}, std::move(u), rows_);
   }
@@ -97,9 +99,9 @@ class reduction {
     return x;
   }
   std::size_t rows_, cols_;
-  bool tall_, very_wide_, wide_;  // tall and very wide ones are factored first; wide ones are turned
+  bool tall_, very_wide_, wide_;  // tall and very wide matrices are factorized first, wide ones are transposed
   std::vector<reflection> outer_, left_, right_, none_;
-  std::vector<rotation> turned_;
+  std::vector<rotation> rotated_;
 };
 
 }  // namespace graft::io::svd

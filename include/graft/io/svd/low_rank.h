@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch.svd_lowrank: subspace iteration from a random start (Halko et al. 2009, algorithms 4.4 and 5.1), of the tall one of
-// the matrix and its transpose. The start is torch.randn after manual_seed.
+// Randomized SVD as torch.svd_lowrank computes it: subspace iteration (Halko et al. 2009, algorithms 4.4 and 5.1) on
+// the matrix or its transpose, whichever is tall. The start R is torch.randn after torch.manual_seed(seed).
 //     Q = qr(A R);  niter times Q = qr(Aᵀ Q), Q = qr(A Q);  Qᵀ A = U S Vᵀ;  A ≈ (Q U) S Vᵀ
 #pragma once
+#include <graft/io/random/torch.h>
 #include <graft/io/svd/principal.h>
-#include <graft/io/torch_random.h>
 
 namespace graft::io::svd {
 
+// Returns Q of the QR factorization a = Q R.
 inline matrix orthonormal(matrix a) {
   const std::vector<reflection> h = factor_qr(a);
   matrix q(a.rows, a.cols);
@@ -15,7 +16,7 @@ inline matrix orthonormal(matrix a) {
   return q;
 }
 
-inline principal_pairs low_rank_pairs(matrix a, std::size_t r, int rounds, std::uint64_t seed) {
+inline singular_triplets randomized_svd(matrix a, std::size_t r, int rounds, std::uint64_t seed) {
   const bool wide = a.rows < a.cols;
   if (wide) a = transposed(a);
   const matrix back = transposed(a);
@@ -29,7 +30,7 @@ inline principal_pairs low_rank_pairs(matrix a, std::size_t r, int rounds, std::
     q = orthonormal(product(back, q));
     q = orthonormal(product(a, q));
   }
-  principal_pairs p = largest_pairs(product(transposed(q), a), r);
+  singular_triplets p = largest_singular_triplets(product(transposed(q), a), r);
   for (std::vector<double>& u : p.left) {
     matrix column(r, 1);
     column.a = u;

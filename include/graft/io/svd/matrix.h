@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix of double by columns, and Householder's reflections with LAPACK's sign: the new first entry has the opposite
+// Column-major matrix of double, and Householder reflections with LAPACK's sign: the new first entry has the opposite
 // sign of the old one (xLARFG).
 //     H = I − τ v vᵀ,   v_0 = 1
 #pragma once
@@ -38,9 +38,9 @@ inline matrix product(const matrix& a, const matrix& b) {
 }
 
 struct reflection {
-  std::size_t first = 0;  // the row of v_0
+  std::size_t first = 0;  // row that v_0 acts on
   std::vector<double> v;
-  double tau = 0, becomes = 0;  // `becomes`: what x_0 turns into, all others being zero
+  double tau = 0, becomes = 0;  // `becomes` is the value of x_0 after the reflection, which zeroes all others
 
   reflection(std::size_t at, std::vector<double> x) : first(at), v(std::move(x)) {
     double tail = 0;
@@ -59,7 +59,7 @@ struct reflection {
   void apply_left(matrix& m, std::size_t from) const {
     for (std::size_t j = from; j < m.cols; ++j) apply(m.col(j));
   }
-  void apply_right(matrix& m, std::size_t from) const {  // columns first, first + 1, …
+  void apply_right(matrix& m, std::size_t from) const {  // acts on the columns first, first + 1, …
     std::vector<double> dot(m.rows, 0.0);
     for (std::size_t k = 0; k < v.size(); ++k)
       for (std::size_t i = from; i < m.rows; ++i) dot[i] += v[k] * m(i, first + k);
@@ -68,12 +68,12 @@ struct reflection {
   }
 };
 
-// H_0 H_1 … applied to a column.
+// Applies H_0 H_1 … to a column.
 inline void apply_all(const std::vector<reflection>& h, double* column) {
   for (std::size_t i = h.size(); i-- > 0;) h[i].apply(column);
 }
 
-// a = Q R: a becomes R in its upper triangle, and Q is the reflections.
+// QR factorization a = Q R: the upper triangle of `a` becomes R, and the returned reflections are Q.
 inline std::vector<reflection> factor_qr(matrix& a) {
   std::vector<reflection> q;
   for (std::size_t i = 0; i < a.cols && i < a.rows; ++i) {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The r largest singular pairs of a matrix, with the signs of LAPACK's xGESDD in float: that is what torch.linalg.svd
-// returns on a CPU, and what frozen factors that a file does not hold (PSOFT's) were made of. A pair (u, v) and (−u, −v) are
-// equally right, so the signs can only be had by following the algorithm. Divide and conquer (Gu & Eisenstat 1995) splits B
-// at its middle row and makes the middle entry of every merged left vector negative. A vector that the middle row does not
-// reach, to the accuracy of float, is one of the half that holds it, and has its sign from there (deflation). Parts of at
+// The r largest singular triplets of a matrix with the signs of LAPACK's xGESDD in float, which torch.linalg.svd
+// returns on a CPU. Frozen factors that PEFT derives from the base weight (PSOFT's) depend on these signs: (u, v) and
+// (−u, −v) are equally valid, so only following the algorithm gives PEFT's. Divide and conquer (Gu and Eisenstat 1995)
+// splits B at its middle row and makes the middle entry of every merged left vector negative. A vector whose coupling
+// to the middle row is below float accuracy is deflated: it belongs to one half and gets its sign there. Blocks of at
 // most 25 rows are solved by QR iteration.
 #pragma once
 #include <graft/io/svd/qr_iteration.h>
 
 namespace graft::io::svd {
 
-struct principal_pairs {
+struct singular_triplets {
   std::vector<double> values;
-  std::vector<std::vector<double>> left, right;  // one vector a pair
+  std::vector<std::vector<double>> left, right;  // one vector per singular value
 };
 
 namespace detail {
@@ -23,7 +23,7 @@ inline double dot(const double* a, const double* b, std::size_t n) {
   return s;
 }
 
-// 1 where u, a left vector of this part of B with the value sigma, has LAPACK's sign, −1 where −u has it.
+// Returns 1 if u, a left vector of block p of B with singular value sigma, has LAPACK's sign, and −1 if −u has it.
 inline double sign_of(const bidiagonal& b, const part& p, const std::vector<double>& u, double sigma) {
   constexpr std::size_t leaf = 25;
   if (p.n <= leaf) {
@@ -39,7 +39,7 @@ inline double sign_of(const bidiagonal& b, const part& p, const std::vector<doub
   const bool above = dot(u.data(), u.data(), middle) > 0.5;
   const part half = above ? part{p.first, middle, true} : part{row + 1, p.n - middle - 1, p.beyond};
   const std::vector<double> w = tridiagonal(b, half).eigenvector(sigma * sigma, {});
-  // z, the coupling of the half's vector to the middle row, through its right vector Bᵀ w / sigma
+  // The coupling z of the half's vector to the middle row, by way of its right vector Bᵀ w / sigma.
   const double edge = above ? b.e[row - 1] * w[middle - 1] : b.d[row + 1] * w[0];
   const double coupling = std::abs((above ? b.d[row] : b.e[row]) * edge / sigma);
   const double largest = std::max({std::sqrt(tridiagonal(b, p).eigenvalue(0)), std::abs(b.d[row]), std::abs(b.e[row])});
@@ -50,13 +50,13 @@ inline double sign_of(const bidiagonal& b, const part& p, const std::vector<doub
 
 }  // namespace detail
 
-// The matrix has at least r rows and columns.
-inline principal_pairs largest_pairs(matrix a, std::size_t r) {
+// Returns the r largest triplets; the matrix must have at least r rows and r columns.
+inline singular_triplets largest_singular_triplets(matrix a, std::size_t r) {
   const reduction q(std::move(a));
   const std::size_t n = q.b.d.size();
   const part whole{0, n, false};
   const tridiagonal t(q.b, whole);
-  principal_pairs found;
+  singular_triplets found;
   std::vector<std::vector<double>> us;
   for (std::size_t k = 0; k < r; ++k) {
     const double square = t.eigenvalue(k), sigma = std::sqrt(square);

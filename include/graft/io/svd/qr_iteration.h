@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The left singular vectors of a small bidiagonal matrix with the signs that LAPACK's QR iteration gives them (xLASDQ and
-// xBDSQR; Demmel & Kahan 1990): every rotation has c ≥ 0, so late ones are near the identity and the signs depend on the
-// first sweeps only, which are followed here with the tolerances of float. Values that come out negative turn right vectors.
+// Left singular vectors of a small bidiagonal matrix with the signs of LAPACK's QR iteration (xLASDQ and xBDSQR; Demmel
+// and Kahan 1990). Every rotation has c >= 0, so late rotations are close to the identity and the signs depend on the
+// first sweeps only; these are reproduced with the tolerances of float. LAPACK makes negative values positive by
+// negating right vectors, so left vectors are not affected.
 #pragma once
 #include <graft/io/svd/tridiagonal.h>
 
@@ -11,7 +12,7 @@ namespace graft::io::svd {
 
 class qr_iteration {
  public:
-  matrix u;  // one left vector a column, in no order
+  matrix u;  // one left vector per column, unsorted
 
   qr_iteration(const bidiagonal& b, const part& p) : u(p.n, p.n), n_(p.n) {
     for (std::size_t i = 0; i < n_; ++i) u(i, i) = 1, d_.push_back(b.d[p.first + i]);
@@ -23,13 +24,14 @@ class qr_iteration {
  private:
   static constexpr double eps = 0x1p-24;
 
-  void turn(std::size_t i, std::size_t k, double c, double s) {  // columns of u
+  void rotate_rows(std::size_t i, std::size_t k, double c, double s) {  // rotates columns i and k of u
     for (std::size_t r = 0; r < n_; ++r) {
       const double x = u(r, i), y = u(r, k);
       u(r, i) = c * x + s * y, u(r, k) = c * y - s * x;
     }
   }
-  // One column more than rows: rotations on the right make it lower bidiagonal and square, on the left upper again.
+  // Removes the additional column of B: rotations from the right make B square and lower bidiagonal, rotations from the
+  // left make it upper bidiagonal.
   void make_square() {
     const auto swap_diagonals = [&](auto each) {
       for (std::size_t i = 0; i + 1 < n_; ++i) {
@@ -41,10 +43,10 @@ class qr_iteration {
     swap_diagonals([](std::size_t, const rotation&) {});
     d_[n_ - 1] = rotation_of(d_[n_ - 1], e_[n_ - 1]).r;
     e_.pop_back();
-    swap_diagonals([&](std::size_t i, const rotation& g) { turn(i, i + 1, g.c, g.s); });
+    swap_diagonals([&](std::size_t i, const rotation& g) { rotate_rows(i, i + 1, g.c, g.s); });
   }
 
-  // The smaller singular value of [f g; 0 h].
+  // Returns the smaller singular value of [f g; 0 h] (xLAS2).
   static double smaller_value(double f, double g, double h) {
     const double fa = std::abs(f), ga = std::abs(g), ha = std::abs(h), low = std::min(fa, ha), high = std::max(fa, ha);
     if (low == 0) return 0;
@@ -57,8 +59,8 @@ class qr_iteration {
     const double c = 1 / (std::sqrt(1 + sum * q * sum * q) + std::sqrt(1 + gap * q * gap * q));
     return low * c * q * 2;
   }
-  // The left rotation that makes [f g; 0 h] diagonal (xLASV2).
-  static rotation diagonalise(double f, double g, double h) {
+  // Returns the left rotation that diagonalizes [f g; 0 h] (xLASV2).
+  static rotation diagonalize(double f, double g, double h) {
     const bool swapped = std::abs(h) > std::abs(f);
     const double ft = swapped ? h : f, ht = swapped ? f : h, fa = std::abs(ft), ha = std::abs(ht);
     double clt = 1, crt = 1, slt = 0, srt = 0;
@@ -91,7 +93,7 @@ class qr_iteration {
     std::size_t high = n_ - 1, low_before = n_, high_before = n_;
     bool down = true, first = true;
     for (std::size_t step = 0; high > 0 && step < 6 * n_ * n_; ++step) {
-      std::size_t low = high;  // rows low … high are one block
+      std::size_t low = high;  // rows low … high form an unreduced block
       double largest = std::abs(d_[high]);
       while (low > 0 && std::abs(e_[low - 1]) > thresh) {
         largest = std::max({largest, std::abs(d_[low - 1]), std::abs(e_[low - 1])});
@@ -103,8 +105,8 @@ class qr_iteration {
         continue;
       }
       if (low + 1 == high) {
-        const rotation left = diagonalise(d_[low], e_[low], d_[high]);
-        turn(low, high, left.c, left.s);
+        const rotation left = diagonalize(d_[low], e_[low], d_[high]);
+        rotate_rows(low, high, left.c, left.s);
         e_[low] = 0;
         if (low == 0) return;
         high = low - 1;
@@ -119,7 +121,7 @@ class qr_iteration {
       if (std::abs(last) <= thresh) last = 0;
     }
   }
-  // A lower bound of the block's smallest value; -1 where an entry could be set to zero.
+  // Returns a lower bound of the block's smallest singular value, or -1 if an off-diagonal entry was set to zero.
   double converged(std::size_t low, std::size_t high, bool down, double tol) {
     double& end = e_[down ? high - 1 : low];
     if (std::abs(end) <= tol * std::abs(d_[down ? high : low])) return end = 0, -1;
@@ -139,16 +141,17 @@ class qr_iteration {
     const double start = std::abs(d_[down ? low : high]);
     return start > 0 && (shift / start) * (shift / start) < eps ? 0 : shift;
   }
-  // One sweep, down or up; upwards left and right change places. The rotation of the right vectors is not kept.
+  // Chases the bulge down or up the block; upward, left and right rotations exchange roles. Right vectors are not
+  // updated.
   void sweep(std::size_t low, std::size_t high, bool down, double shift) {
     const std::size_t steps = high - low;
     const auto diagonal = [&](std::size_t k) -> double& { return d_[down ? low + k : high - k]; };
     const auto above = [&](std::size_t k) -> double& { return e_[down ? low + k : high - 1 - k]; };
     const auto keep = [&](std::size_t k, const rotation& right, const rotation& left) {
       if (down)
-        turn(low + k, low + k + 1, left.c, left.s);
+        rotate_rows(low + k, low + k + 1, left.c, left.s);
       else
-        turn(high - k - 1, high - k, right.c, -right.s);
+        rotate_rows(high - k - 1, high - k, right.c, -right.s);
     };
     if (shift == 0) {
       rotation right{}, left{};

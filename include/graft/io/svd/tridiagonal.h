@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Singular values and left vectors of a few rows of a bidiagonal matrix, one at a time: eigenvalues of the tridiagonal
-// B Bᵀ by bisection (Sturm's count), vectors by inverse iteration.
+// Single singular values and left singular vectors of a block of rows of a bidiagonal matrix B: eigenvalues of the
+// tridiagonal matrix B Bᵀ by bisection with Sturm counts, eigenvectors by inverse iteration.
 #pragma once
 #include <graft/io/svd/bidiagonal.h>
 
@@ -8,7 +8,7 @@
 
 namespace graft::io::svd {
 
-// Rows first … first + n − 1 of B; `beyond`: the last of them has an entry above the diagonal too.
+// Rows first … first + n − 1 of B. `beyond` says that the last of these rows has an entry above the diagonal.
 struct part {
   std::size_t first = 0, n = 0;
   bool beyond = false;
@@ -26,7 +26,7 @@ class tridiagonal {
     for (std::size_t i = 0; i < p.n; ++i)
       bound_ = std::max(bound_, a_[i] + (i > 0 ? std::abs(c_[i - 1]) : 0) + (i + 1 < p.n ? std::abs(c_[i]) : 0));
   }
-  // The k-th largest eigenvalue, counted from 0.
+  // Returns the k-th largest eigenvalue, counted from 0.
   double eigenvalue(std::size_t k) const {
     double low = 0, high = bound_;
     for (int step = 0; step < 200 && high - low > 4e-16 * high; ++step) {
@@ -35,7 +35,7 @@ class tridiagonal {
     }
     return 0.5 * (low + high);
   }
-  // The eigenvector of an eigenvalue, orthogonal to those found before it.
+  // Returns the eigenvector of an eigenvalue, orthogonalized against the vectors in `before`.
   std::vector<double> eigenvector(double value, const std::vector<std::vector<double>>& before) const {
     std::vector<double> x(a_.size());
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1 + 0.5 * std::sin(static_cast<double>(3 * i + 1));
@@ -64,11 +64,11 @@ class tridiagonal {
     }
     return n;
   }
-  // (T − value) x = x, by elimination with row exchanges.
+  // Solves (T − value) x_new = x in place by elimination with row exchanges, and scales the result.
   void solve(double value, std::vector<double>& x) const {
     const std::size_t n = a_.size();
     const double least = 1e-16 * bound_ + 1e-300;
-    std::vector<double> u(n), v(n), w(n);  // the row that is being eliminated has three entries
+    std::vector<double> u(n), v(n), w(n);  // the three diagonals of the upper factor
     double d = a_[0] - value, up = n > 1 ? c_[0] : 0, up2 = 0;
     for (std::size_t i = 0; i + 1 < n; ++i) {
       double low = c_[i], low_d = a_[i + 1] - value, low_up = i + 2 < n ? c_[i + 1] : 0;

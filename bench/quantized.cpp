@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GEMM y = x Wᵀ of quantized 4096 x 4096 weights and of floats, for 1 to 16 tokens, on all threads, which is the cost
+// of a token of a quantized model. Bytes are those of the weight.
+#include <benchmark/benchmark.h>
+#include <graft/backend/cpu/gemm/matmul.h>
+#include <graft/backend/cpu/quantized/quantize.h>
+
+#include <random>
+
+namespace {
+
+using namespace graft;
+constexpr long long size = 4096;
+
+std::vector<float> numbers(long long n) {
+  std::mt19937 engine(1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<float> v(static_cast<std::size_t>(n));
+  for (float& x : v) x = normal(engine);
+  return v;
+}
+void timed(benchmark::State& state, const view& weight, long long tokens, long long bytes) {
+  std::vector<float> x = numbers(tokens * size), y(x.size());
+  const weight_view w = weight_of(weight, size, size);
+  for (auto _ : state) {
+    cpu::weight_gemm<float>({y.data(), {1, 1, tokens, size}}, {x.data(), {1, 1, tokens, size}}, w, {false, true});
+    benchmark::DoNotOptimize(y.data());
+  }
+  state.SetBytesProcessed(state.iterations() * bytes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  const std::vector<float> w = numbers(size * size);
+  quant_format doubled{dtype::nf4, scale_granularity::flat_block, 64};
+  doubled.scales = dtype::u8, doubled.second_block = quant_formats::double_quant_block;
+  std::vector<cpu::quantized_weight> coded;
+  for (const quant_format& format :
+       {quant_format{dtype::nf4, scale_granularity::flat_block, 64}, doubled,
+        quant_format{dtype::int8, scale_granularity::row}, quant_formats::q4_0_format::format()})
+    coded.push_back(std::move(*cpu::quantize(w.data(), size, size, format)));
+  auto add = [](const std::string& name, const view& v, long long bytes) {
+    for (const long long tokens : {1LL, 4LL, 16LL})
+      benchmark::RegisterBenchmark((name + "/tokens:" + std::to_string(tokens)).c_str(),
+                                   [=](benchmark::State& state) { timed(state, v, tokens, bytes); })
+          ->Unit(benchmark::kMicrosecond)
+          ->UseRealTime();
+  };
+  add("float", view_of(w.data(), size, size), 4 * size * size);
+  for (const cpu::quantized_weight& c : coded)
+    add(std::string(name_of(c.quant->format)) + (c.quant->format.second_block > 0 ? " double" : ""), c.as_view(),
+        bytes_of(c.quant->format, size, size));
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Autotuning results on disk: the fastest candidates of one kind of device, in a text file (autotune_results.h). A file
+// of another device or version is neither used nor changed, a damaged one is written anew, and note() reports both. A
+// file that cannot be read or written is no error: candidates are timed again. Saving merges what other processes have
+// written meanwhile and replaces the file by renaming.
+#pragma once
+#include <graft/backend/autotune_results.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+namespace graft {
+
+// The default path of a device: a file below $XDG_CACHE_HOME or ~/.cache. It is empty if neither is an absolute path.
+inline std::string default_autotune_file(std::string_view device) {
+  const char *const cache = std::getenv("XDG_CACHE_HOME"), *const home = std::getenv("HOME");
+  std::string path;
+  if (cache != nullptr && cache[0] == '/')
+    path = cache;
+  else if (home != nullptr && home[0] == '/')
+    path = std::string(home) + "/.cache";
+  else
+    return path;
+  path += "/graft/autotune-";
+  for (const char c : device) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    path += plain ? c : '_';
+  }
+  return path + ".txt";
+}
+
+class autotune_file {
+ public:
+  // With an empty `path` nothing is read or saved.
+  autotune_file(std::string path, std::string device) : path_(std::move(path)), device_(std::move(device)) {
+    if (path_.empty()) {
+      note_ = "autotuning results are not saved: there is no file for them, and neither XDG_CACHE_HOME nor HOME is set";
+      return;
+    }
+    std::string text;
+    if (!read_file(text)) return;
+    result<autotune_results> read = autotune_results::read(text, device_);
+    if (read) {
+      all_ = std::move(*read);
+      return;
+    }
+    is_ours_ = is_damaged(text);
+    note_ = path_ + " is not used: " + read.message() +
+            (is_ours_ ? "; candidates are timed and the file is written again"
+                      : "; candidates are timed and not saved, name another file for them");
+  }
+  const std::string* find(const std::string& what, long long size) const { return all_.find(what, size); }
+  void put(const std::string& what, long long size, const std::string& candidate) {
+    all_.put(what, size, candidate);
+    if (!path_.empty() && is_ours_) save();
+  }
+  // A message for the user; it is empty if there is nothing to report.
+  const std::string& note() const { return note_; }
+  const std::string& path() const { return path_; }
+  std::size_t size() const { return all_.size(); }
+
+ private:
+  static constexpr std::size_t largest = 1 << 24;
+  struct closer {
+    void operator()(std::FILE* f) const { std::fclose(f); }
+  };
+  using open_file = std::unique_ptr<std::FILE, closer>;
+
+  // True if the text begins like a file of this version and device or is shorter than such a beginning: save() may then
+  // replace it.
+  bool is_damaged(const std::string& text) const {
+    const std::string own = autotune_results().written(device_);
+    const std::size_t head = own.rfind("end\t");
+    return text.size() < head || text.compare(0, head, own, 0, head) == 0;
+  }
+  // Returns false if there is no regular file that can be opened.
+  bool read_file(std::string& text) const {
+    struct stat found {};
+    if (::stat(path_.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return false;
+    const open_file f(std::fopen(path_.c_str(), "rb"));
+    if (!f) return false;
+    text.assign(largest + 1, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), f.get()));
+    return true;
+  }
+  static void make_folders(const std::string& path) {
+    for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
+      ::mkdir(path.substr(0, at).c_str(), 0777);  // a failure shows when the file is opened
+  }
+  void save() {
+    std::string text;
+    if (read_file(text))
+      if (const result<autotune_results> others = autotune_results::read(text, device_)) all_.add(*others);
+    make_folders(path_);
+    const std::string temporary = path_ + "." + std::to_string(::getpid());
+    text = all_.written(device_);
+    bool whole = false;
+    {
+      open_file f(std::fopen(temporary.c_str(), "wb"));
+      whole = f != nullptr && std::fwrite(text.data(), 1, text.size(), f.get()) == text.size();
+      if (f != nullptr) whole = std::fclose(f.release()) == 0 && whole;
+    }
+    if (whole && std::rename(temporary.c_str(), path_.c_str()) == 0) return;
+    std::remove(temporary.c_str());
+    note_ = "autotuning results cannot be saved in " + path_ + ": they are timed again by the next program";
+  }
+
+  std::string path_, device_, note_;
+  autotune_results all_;
+  bool is_ours_ = true;
+};
+
+}  // namespace graft

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dequantizes elements [first, first + n) of a quantized weight in row-major order. There is one function for each
+// layout of scales; what a stored value means is in core/quant.
+#pragma once
+#include <graft/backend/cpu/quantized/fp8_convert.h>
+#include <graft/backend/cpu/quantized/table16.h>
+#include <graft/core/bf16.h>
+#include <graft/core/quant_formats.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace graft::cpu {
+
+// at / block. Block sizes of real files are powers of two, and a division would take longer than the work on a block.
+inline long long block_index(long long at, long long block) {
+  const auto size = static_cast<unsigned long long>(block);
+  return std::has_single_bit(size) ? at >> std::countr_zero(size) : at / block;
+}
+// Scale k of a weight whose scales are stored separately from its values.
+inline float scale_at(const quant_state& p, long long k) {
+  switch (p.format.scales) {
+    case dtype::u8:
+      return quant_formats::double_quant_scale(p.second_codebook[static_cast<const unsigned char*>(p.scales)[k]],
+                                               p.second_scales[block_index(k, p.format.second_block)], p.offset);
+    case dtype::bf16: return widen(static_cast<const bf16*>(p.scales)[k]);
+    case dtype::f16: return widen(static_cast<const f16*>(p.scales)[k]);
+    default: return static_cast<const float*>(p.scales)[k];
+  }
+}
+
+// Scales [first, first + n) of a double-quantized weight; those with the same second-level scale are dequantized
+// together.
+inline void double_quant_scales(const quant_state& p, long long first, long long n, float* to) {
+  const auto* const quants = static_cast<const unsigned char*>(p.scales);
+  for (long long k = first, end = first + n; k < end;) {
+    const long long second = block_index(k, p.format.second_block),
+                    stop = std::min(end, (second + 1) * p.format.second_block);
+    const float scale = p.second_scales[second], offset = p.offset;
+    for (; k < stop; ++k) *to++ = quant_formats::double_quant_scale(p.second_codebook[quants[k]], scale, offset);
+  }
+}
+
+namespace detail {
+
+// The index of the scale of element `at`, and the end of the elements that share it.
+struct scale_span {
+  long long scale, end;
+};
+inline scale_span scale_span_at(const weight_view& w, long long at) {
+  const long long block = w.format.block;
+  if (w.format.scaled == scale_granularity::flat_block)
+    return {block_index(at, block), (block_index(at, block) + 1) * block};
+  const long long row = at / w.cols, in_row = (at - row * w.cols) / block;
+  return {row * (w.cols / block) + in_row, row * w.cols + std::min(w.cols, (in_row + 1) * block)};
+}
+
+[[gnu::noinline]] inline void dequantize_four_bit(const weight_view& w, const float* values, long long first,
+                                                  long long n, float* to) {
+  const auto* const quants = static_cast<const unsigned char*>(w.data);
+  const table16 table(values);
+  const long long end = first + n;
+  for (long long at = first; at < end;) {
+    const scale_span block_scale = scale_span_at(w, at);
+    const long long stop = std::min(end, block_scale.end);
+    const float scale = scale_at(*w.quant, block_scale.scale);
+    auto one = [&] { *to++ = values[quant_formats::nibble_at(quants, at++)] * scale; };
+    if (at % 2 != 0) one();
+    for (; at + 16 <= stop; at += 16, to += 16) table.dequantize(quants + at / 2, scale, to);
+    while (at < stop) one();
+  }
+}
+// f(value, scale) of each element, with one scale per row or for the whole weight.
+template <class Code, class F>
+[[gnu::noinline, gnu::hot]] void dequantize_rows(const weight_view& w, long long first, long long n, float* to, F f) {
+  constexpr int chunk = 32;
+  const auto* const quants = static_cast<const Code*>(w.data);
+  const long long end = first + n;
+  for (long long at = first; at < end;) {
+    const long long row = at / w.cols, stop = std::min(end, (row + 1) * w.cols);
+    const float scale = scale_at(*w.quant, w.format.scaled == scale_granularity::row ? row : 0);
+    for (Code block_quants[chunk]; at + chunk <= stop;
+         at += chunk, to += chunk) {  // a local copy, which cannot alias the output
+      std::copy_n(quants + at, chunk, block_quants);
+      if constexpr (requires { f.dequantize(block_quants, scale, to); })
+        f.dequantize(block_quants, scale, to);
+      else
+        for (int k = 0; k < chunk; ++k) to[k] = f(block_quants[k], scale);
+    }
+    for (; at < stop; ++at) *to++ = f(quants[at], scale);
+  }
+}
+template <class Format>
+[[gnu::noinline]] void dequantize_blocks(const weight_view& w, long long first, long long n, float* to) {
+  const auto* block = static_cast<const unsigned char*>(w.data) + first / Format::block * Format::bytes;
+  const auto dequantize_next = [&](float* to_block) {
+    quant_formats::dequantize_block<Format>(block, to_block);
+    block += Format::bytes;
+  };
+  float one[Format::block];
+  const auto dequantize_part = [&](long long inside, long long count) {
+    dequantize_next(one);
+    std::copy_n(one + inside, count, to);
+    to += count, n -= count;
+  };
+  if (const long long inside = first % Format::block; inside != 0 && n > 0)
+    dequantize_part(inside, std::min(n, Format::block - inside));
+  for (; n >= Format::block; n -= Format::block, to += Format::block) dequantize_next(to);
+  if (n > 0) dequantize_part(0, n);
+}
+
+}  // namespace detail
+
+inline void dequantize(const weight_view& w, long long first, long long n, float* to) {
+  using namespace quant_formats;
+  switch (w.format.type) {
+    case dtype::nf4: return detail::dequantize_four_bit(w, nf4_format::table, first, n, to);
+    case dtype::fp4: return detail::dequantize_four_bit(w, fp4_format::table, first, n, to);
+    case dtype::int8:
+      return detail::dequantize_rows<signed char>(
+          w, first, n, to, [](signed char c, float scale) { return int8_format::dequantize(c, scale); });
+    case dtype::f8_e4m3: return detail::dequantize_rows<unsigned char>(w, first, n, to, fp8_values());
+    case dtype::ggml:
+      if (!ggml_formats::visit(w.format, [&](auto f) { detail::dequantize_blocks<decltype(f)>(w, first, n, to); }))
+        std::fill_n(to, n, std::numeric_limits<float>::quiet_NaN());  // refused when a weight is set
+      return;
+    case dtype::f32:
+    case dtype::f64:
+    case dtype::bf16:
+    case dtype::f16:
+    case dtype::i64:
+    case dtype::u8:
+    case dtype::f8_e5m2:
+    case dtype::f8_e8m0: return;  // no quantization formats, or refused when a weight is set
+  }
+}
+
+}  // namespace graft::cpu

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluates one graph node on the GPU by a kernel of its own, as backend/cpu/ops/evaluate.h does on the CPU.
+//
+// sum_to, rotate_grad, scatter, place and unpatch add to the output; the other operations overwrite it, a matmul only
+// if `accumulate` is 0. Operands and results may each be stored as Real, bf16 or f16; arithmetic is in Real. Kernels
+// are queued on the stream, and nothing waits for them. A rowwise launch (plan/rowwise.h) is evaluated as its norm or
+// its last concat, with the additional operands of the launch.
+#pragma once
+#include <graft/backend/gpu/dispatch/compiled_ops.cuh>
+#include <graft/backend/gpu/kernels/elementwise/concat_heads.cuh>
+#include <graft/backend/gpu/kernels/elementwise/layout.cuh>
+#include <graft/backend/gpu/kernels/elementwise/pointwise.cuh>
+#include <graft/backend/gpu/kernels/elementwise/rope_dropout.cuh>
+#include <graft/backend/gpu/kernels/gather/gather_scatter.cuh>
+#include <graft/backend/gpu/kernels/linalg/dense.cuh>
+#include <graft/backend/gpu/kernels/rowwise/cross_entropy.cuh>
+#include <graft/backend/gpu/kernels/rowwise/rowwise.cuh>
+#include <graft/backend/gpu/runtime/library.h>
+
+namespace graft::gpu {
+
+template <class Real> struct evaluator {
+  const graph& g;
+  const size_values& s;
+
+  long long argument(const node& v, int k) const { return g.sizes.value(v.k[k], s); }
+  window patch_window(const node& v, id image) const {
+    const node& x = g[image];
+    const long long kw = argument(v, 1), stride = argument(v, 2), pad = argument(v, 3);
+    return {argument(v, 0), kw, stride, pad, (g.sizes.value(x.d[3], s) + 2 * pad - kw) / stride + 1};
+  }
+
+  // The shard of a table that this rank has (tensor parallel), for operations that read a table.
+  table_shard shard(const node& v) const { return is_shard(v) ? table_shard{true, argument(v, 0)} : table_shard{}; }
+
+  attention_dropout_mask drops(const node& v, const operands<Real>& x) const {
+    return attention_dropout_mask::of(x.ids, g.sizes.value(g[v.b].d[2], s), x.a.d[2], argument(v, 1));
+  }
+
+  // Elements of scratch memory that computing node i needs; it must be aligned to 8 bytes.
+  long long scratch(id i) const {
+    const node& v = g[i];
+    auto sizes = [&](id o) { return shaped<Real>(g, o, s, {}); };
+    if (v.what == op::inverse) return inverses<Real>::needs(sizes(v.a));
+    if (v.what == op::orthonormal) return orthonormals<Real>::needs(sizes(v.a));
+    if (v.what == op::neumann) return neumanns<Real>::needs(sizes(v.a));
+    if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
+    if (v.what == op::matmul) {
+      const long long parts = splits_of_product(g, i, s);
+      return parts > 1 ? parts * count(g, i, s) : 0;
+    }
+    if (v.what == op::scatter) return scatter_add<Real>::needs(sizes(v.a));
+    if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
+    if (v.what == op::rotate_grad) return rotation_traces<Real>::needs(sizes(v.a), sizes(v.c));
+    if (v.what == op::attention_grad) return 2 * sizes(v.a).d[2] * (sizes(v.c).d[3] / argument(v, 0));
+    return 0;
+  }
+
+  // The number of kernels that node i launches.
+  int launches(id i) const {
+    const node& v = g[i];
+    const bool made =
+        !is_leaf(v.what) || v.what == op::constant || v.what == op::number || v.what == op::zero || v.what == op::eye;
+    if (!made || count(g, i, s) == 0) return 0;
+    const bool composes =
+        v.what == op::rotate && rotation(shaped<Real>(g, v.b, s, {}), g.sizes.value(v.d[3], s), v.tb).composes();
+    return node_kernels(g, i, s, dtype_of<Real>, {}) + (composes ? 1 : 0);
+  }
+
+  status operator()(cudaStream_t stream, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
+                    int accumulate = 0) const;
+
+  // Evaluates node i on `on`, which runs functors: on_stream, or a loop on the host in a test.
+  template <op_set Ops = every_op, sixteen_bit_types Narrow = sixteen_bit_types::both, class On>
+  status run(const On& on, id i, tensor<Real> out, const operands<Real>& x, Real* scratch, int accumulate) const;
+};
+
+template <class Real>
+template <op_set Ops, sixteen_bit_types Narrow, class On>
+status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
+                            int accumulate) const {
+  const node& v = g[i];
+  const long long n = out.count();
+  const char* const name = row(v.what).name;
+  const int axis = v.k[0].v;  // meaningful for operations along an axis
+  auto* const doubles = reinterpret_cast<double*>(scratch);
+  auto* const links = reinterpret_cast<int*>(scratch);
+  const auto filling = with<Ops, op::constant, op::number, op::zero>(on);
+  const auto mapped = with<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu,
+                           op::silu, op::gelu, op::gelu_tanh, op::step, op::detach, op::reshape>(on);
+  for (const tensor<Real>* t : {static_cast<const tensor<Real>*>(&out), &x.a, &x.b, &x.c})
+    if (!element_ptr<Real>::is_supported(t->p.type))
+      return fail(name, " computes with ", name_of(dtype_of<Real>), ", bf16 and f16, not with ", name_of(t->p.type));
+  if (n == 0) return ok;
+  switch (v.what) {
+    case op::input:
+    case op::ids:
+    case op::state:
+    case op::base:
+    case op::frozen:
+    case op::index:
+    case op::param:
+    case op::scalar:
+    case op::saved: break;
+    case op::constant: return filling.elements(1, filled<Real>{out.p, static_cast<Real>(v.value)}, name);
+    case op::number: return filling.elements(1, filled<Real>{out.p, static_cast<Real>(argument(v, 0))}, name);
+    case op::zero: return filling.elements(n, filled<Real>{out.p, Real(0)}, name);
+    case op::eye: return with<Ops, op::eye>(on).elements(out.area(), identity<Real>{out}, name);
+    case op::add:
+    case op::sub:
+    case op::mul:
+    case op::div:
+    case op::minimum:
+    case op::maximum:
+      return combine(with<Ops, op::add, op::sub, op::mul, op::div, op::minimum, op::maximum>(on), v.what, out, x.a,
+                     x.b);
+    case op::sqrt:
+    case op::exp:
+    case op::log:
+    case op::sin:
+    case op::cos:
+    case op::tanh:
+    case op::erf:
+    case op::sigmoid:
+    case op::relu:
+    case op::silu:
+    case op::gelu:
+    case op::gelu_tanh:
+    case op::step:
+    case op::detach: return mapped.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
+    case op::matmul:
+      return with<Ops, op::matmul>(on).template product<Narrow>(
+          products_of(out, x.a, x.b, {v.ta, v.tb, v.sum, accumulate}), scratch);
+    case op::row_dot: {
+      const auto dots = with<Ops, op::row_dot>(on);
+      const row_dots<Real> f{out, x.a, x.b};
+      const bool few = x.a.rows() <= 128 && x.a.d[3] >= 512;  // a thread block per long row
+      return few ? dots.matrices(x.a.rows(), x.a.d[3], f, name) : dots.rows(x.a.rows(), f, name);
+    }
+    case op::sum_to: return sum_to(with<Ops, op::sum_to>(on), summed_to<Real>(out, x.a), name);
+    case op::transpose: return with<Ops, op::transpose>(on).elements(n, transposed<Real>{out, x.a}, name);
+    case op::reshape: return mapped.elements(n, unary<Real>{op::detach, out.p, x.a.p}, name);
+    case op::permute: return with<Ops, op::permute>(on).elements(n, permuted<Real>(out, x.a, v.k), name);
+    case op::slice:
+      return slice(with<Ops, op::slice>(on), sliced<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
+    case op::pad:
+      return with<Ops, op::pad>(on).elements(n, padded<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
+    case op::concat: {
+      if (x.concat_inputs_ptr != nullptr)
+        return run_concat_heads(with<Ops, op::concat>(on), concat_heads<Real>{out, *x.concat_inputs_ptr});
+      return with<Ops, op::concat>(on).elements(
+          n, concatenated<Real>{out, x.a, x.b, {out, axis}, {x.a, axis}, {x.b, axis}}, name);
+    }
+    case op::repeat: return with<Ops, op::repeat>(on).elements(n, repeated_columns<Real>{out, x.a}, name);
+    case op::fold: return with<Ops, op::fold>(on).elements(n, folded<Real>{out, x.a}, name);
+    case op::upper: return with<Ops, op::upper>(on).elements(n, upper_part<Real>{out, x.a}, name);
+    case op::skew: return with<Ops, op::skew>(on).elements(n, skewed<Real>{out, x.a}, name);
+    case op::unskew: return with<Ops, op::unskew>(on).elements(x.a.count(), unskewed<Real>{out, x.a}, name);
+    case op::circulant: {
+      const auto moved = with<Ops, op::circulant>(on);
+      return v.ta ? moved.elements(n, circulant_sums<Real>{out, x.a, v.tb}, name)
+                  : moved.elements(n, circulants<Real>{out, x.a, v.tb}, name);
+    }
+    case op::inverse: return invert(with<Ops, op::inverse>(on), inverses<Real>{out, x.a, doubles}, name);
+    case op::orthonormal:
+      return with<Ops, op::orthonormal>(on).matrices(x.a.matrices(), out.area(), orthonormals<Real>{out, x.a, doubles},
+                                                     name);
+    case op::neumann:
+      return run_neumann(with<Ops, op::neumann>(on), neumanns<Real>{out, x.a, neumann_series(argument(v, 0)), doubles});
+    case op::neumann_grad:
+      return run_neumann_backward(with<Ops, op::neumann_grad>(on),
+                                  neumann_grads<Real>{out, x.a, x.b, neumann_series(argument(v, 0)), doubles});
+    case op::rotate:
+      if (x.rotations != nullptr) return rotate_skinny(with<Ops, op::rotate>(on), *x.rotations);
+      if (x.composes)
+        return compose(with<Ops, op::rotate>(on), x.b.p, rotation(x.b, g.sizes.value(v.d[3], s), v.tb),
+                       static_cast<Real*>(out.p.at));
+      return rotate(with<Ops, op::rotate>(on), rotation_op<Real>{out, x.a, x.b, v.tb, scratch, x.composed});
+    case op::rotate_grad:
+      return run_rotation_wgrad(with<Ops, op::rotate_grad>(on),
+                                rotation_wgrad<Real>{out, x.a, x.b, x.c, v.tb, scratch, x.overwrites});
+    case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
+    case op::row_kron:
+      return with<Ops, op::row_kron>(on).elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);
+    case op::gather: return gather(with<Ops, op::gather>(on), gathered<Real>{out, x.a, x.ids, v.ta, shard(v)});
+    case op::scatter:
+      return scatter(with<Ops, op::scatter>(on), scatter_add<Real>{out, x.a, x.ids, links, v.ta}, links);
+    case op::place: return with<Ops, op::place>(on).rows(out.d[2], scatter_elements<Real>{out, x.a, x.ids}, name);
+    case op::pick: return with<Ops, op::pick>(on).elements(n, gather_elements<Real>{out, x.a, x.ids}, name);
+    case op::softmax: return with<Ops, op::softmax>(on).rows(x.a.rows(), softmaxes<Real>{out, x.a}, name);
+    case op::topk_softmax:
+      return with<Ops, op::topk_softmax>(on).rows(x.a.rows(), topk_softmaxes<Real>{out, x.a, argument(v, 0)}, name);
+    case op::softmax_grad:
+      return with<Ops, op::softmax_grad>(on).rows(x.a.rows(), softmax_grads<Real>{out, x.a, x.b}, name);
+    case op::normalize:
+      return normalize(with<Ops, op::normalize>(on), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}, x.c.p}, name);
+    case op::normalize_grad: {
+      const normalize_grads<Real> f{out, x.a, x.b.p, x.c, v.k[0] == dim{1}, x.factors, x.residual};
+      return normalize_backward(with<Ops, op::normalize_grad>(on), f, name);
+    }
+    case op::patches:
+      return with<Ops, op::patches>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
+    case op::unpatch:
+      return with<Ops, op::unpatch>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
+    case op::rope: return apply_rope(with<Ops, op::rope>(on), rope_heads<Real>{out, x.a, x.b, v.tb});
+    case op::dropout: {
+      const dropout_elements<Real> f{out, x.a, x.ids, argument(v, 0), x.c.p};
+      return with<Ops, op::dropout>(on).elements(n, f, name);
+    }
+    case op::cross_entropy: {
+      const cross_entropies<Real> f{out, x.a, x.ids, shard(v)};
+      return with<Ops, op::cross_entropy>(on).matrices(x.a.rows(), x.a.d[3], f, name);
+    }
+    case op::cross_entropy_grad: {
+      const cross_entropy_grads<Real> f{out, x.a, x.ids, x.c, shard(v)};
+      return with<Ops, op::cross_entropy_grad>(on).matrices(x.a.rows(), x.a.d[3], f, name);
+    }
+    case op::attention:
+      return attention_forward(with<Ops, op::attention>(on),
+                               attention_operands_of(x.a, out.d[3], x.ids, argument(v, 0), drops(v, x)), out.p,
+                               out.d[3]);
+    case op::attention_grad:
+      return attention_backward(with<Ops, op::attention_grad>(on),
+                                attention_operands_of(x.a, x.c.d[3], x.ids, argument(v, 0), drops(v, x)), x.c.p,
+                                x.c.d[3], out.p, scratch);
+    case op::cached_attention: {  // the first kernel writes keys and values to their cache slots
+      const auto here = with<Ops, op::cached_attention>(on);
+      const tensor<Real>& cache = x.c;
+      if (status s = here.elements(x.a.d[2] * cache.d[3], append_keys<Real>{cache, x.a, x.ids}, name); !s) return s;
+      attention_operands<Real> a = attention_operands_of(x.a, out.d[3], x.ids, argument(v, 0));
+      a.k = cache.p, a.v = cache.p + cache.d[3] / 2, a.k_row = cache.d[3];
+      return attention_forward(here, a, out.p, out.d[3]);
+    }
+    case op::rank_sum:
+    case op::rank_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
+    case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
+  }
+  return ok;
+}
+
+// Defined outside of the class, so that a program can compile it, with all its kernels, once (extern template).
+template <class Real>
+status evaluator<Real>::operator()(cudaStream_t stream, id i, tensor<Real> out, const operands<Real>& x, Real* scratch,
+                                   int accumulate) const {
+  return run(on_stream{stream}, i, out, x, scratch, accumulate);
+}
+
+// Evaluation as a function pointer, for a program that compiles the kernels of some operations only.
+using node_function = status (*)(cudaStream_t, const graph&, const size_values&, id, tensor<float>,
+                                 const operands<float>&, float*);
+template <op_set Ops, sixteen_bit_types Narrow = sixteen_bit_types::both>
+status evaluate_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
+                     const operands<float>& x, float* scratch) {
+  return evaluator<float>{g, s}.template run<Ops, Narrow>(on_stream{stream}, i, out, x, scratch, 0);
+}
+// Evaluation for a layer type: compiled for the operations of the type, or taken from graft::gpu_compiled.
+template <op_set Ops, sixteen_bit_types Narrow>
+status evaluate_layer_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
+                           const operands<float>& x, float* scratch) {
+  if constexpr (in_library) {
+    if ((op_bit(g[i].what) & ~Ops).any()) return not_compiled(row(g[i].what).name);
+    return evaluate_node<every_op>(stream, g, s, i, out, x, scratch);
+  } else {
+    return evaluate_node<Ops, Narrow>(stream, g, s, i, out, x, scratch);
+  }
+}
+
+}  // namespace graft::gpu

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatch of skinny GEMMs on quantized weights: whether few tokens are multiplied without dequantizing the weight
+// first, how many tokens a launch takes, and the layout of its shared memory. Needs no CUDA header. U = x Aᵀ is the
+// shrink result.
+#pragma once
+#include <graft/backend/gpu/dispatch/gemm.h>
+#include <graft/core/quant_formats.h>
+
+namespace graft::gpu {
+
+// The quantized layouts that the kernels read.
+enum class quant_layout : unsigned char {
+  none,
+  block_scales,         // 4 bits, a scale per block of 64 columns or more
+  nested_block_scales,  // the same with quantized scales (double quantization)
+  short_block_scales,   // 4 bits, a scale per block of 32 columns
+  int8,                 // a scale per row or per tensor
+  fp8,                  // a scale per row or per tensor
+  q8_0,                 // ggml blocks, which contain their scales
+  q4_0
+};
+inline constexpr int quant_layout_count = 8;
+constexpr bool has_block_scales(quant_layout f) {
+  return f == quant_layout::block_scales || f == quant_layout::nested_block_scales;
+}
+constexpr bool has_row_scales(quant_layout f) { return f == quant_layout::int8 || f == quant_layout::fp8; }
+
+// A thread block has 16 warps. A warp has up to four k steps of 64 columns and processes units of 16 rows of W.
+inline constexpr int quant_warps = 16, quant_steps = 4, unit_rows = 16;
+// A launch takes up to two groups of 16 tokens; for more tokens it is faster to dequantize the weight first.
+inline constexpr int max_quantized_tokens = 16, max_quantized_groups = 2, max_quantized_splits = 8;
+
+// Offsets count from the start of a block's shared memory, whose first kilobyte the system reserves. The pair table
+// maps a byte (two 4-bit values) to two numbers, one copy per lane: 256 rows of 256 bytes, of which 128 are read. It is
+// aligned to its size, so that an entry's address is assembled from bytes by one instruction. A partial sum is 16 rows
+// by 8 tokens of float; `sums_in_table` of them are stored in the unread halves of the table's rows.
+inline constexpr long long quant_smem_begin = 1024, pair_table_begin = 65536, pair_table_end = 131072,
+                           quant_smem_bytes = 227 * 1024, quant_smem_end = quant_smem_begin + quant_smem_bytes;
+inline constexpr int unit_sum_bytes = 512, sums_in_table = 64;
+
+constexpr bool has_pair_table(quant_layout f) {
+  return has_block_scales(f) || f == quant_layout::short_block_scales || f == quant_layout::q4_0;
+}
+// Bytes of the weight in one unit: 16 rows of a warp's 256 columns.
+constexpr int unit_weight_bytes(quant_layout f) {
+  switch (f) {
+    case quant_layout::none: return 0;
+    case quant_layout::block_scales:
+    case quant_layout::nested_block_scales:
+    case quant_layout::short_block_scales: return unit_rows * quant_steps * 32;
+    case quant_layout::int8:
+    case quant_layout::fp8: return unit_rows * quant_steps * 64;
+    case quant_layout::q8_0: return unit_rows * quant_steps * 2 * quant_formats::q8_0_format::bytes;
+    case quant_layout::q4_0: return unit_rows * quant_steps * 2 * quant_formats::q4_0_format::bytes;
+  }
+  return 0;
+}
+// Bytes of the separate scales of a unit; quantized scales come with scales of their own.
+constexpr int unit_scale_bytes(quant_layout f, bool nested) {
+  const int one = has_block_scales(f)                     ? unit_rows * quant_steps * 4
+                  : f == quant_layout::short_block_scales ? unit_rows * quant_steps * 8
+                                                          : 0;
+  return nested ? 2 * one : one;
+}
+
+// Pipeline stages: units in flight per warp. With three instead of two, NF4 with 14336 outputs took 12.6 instead of
+// 11.5 µs.
+inline constexpr int quant_stages = 2;
+
+// With more than eight tokens a separate launch computes U, because warps for it would take registers from the other
+// warps.
+constexpr bool shrinks_first(int tokens) { return tokens > 8; }
+inline constexpr int shrink_slices = 16;                 // slices of k, whose partial sums of U are added in order
+inline constexpr int b_rows_bytes = unit_rows * 16 * 2;  // bytes of B for one unit and 16 of the rank
+
+// Bytes of one layer in device memory: U, or its partial sums, which every block of the layer adds up.
+constexpr long long shrink_partial_bytes(int rank, int tokens) {
+  return static_cast<long long>(rank) * (shrinks_first(tokens) ? 1 : shrink_slices) * tokens * 4;
+}
+
+// A warp has space for the B rows of one unit and prefetches those of the unit quant_warps further while it multiplies
+// the unit quant_stages before that. This bounds the units per phase.
+inline constexpr int max_units_per_phase = quant_warps - quant_stages;
+
+struct quantized_layout {
+  int phase = 0;  // units whose partial sums fit at the same time
+  long long ring = 0, scales = 0, factors = 0, ready = 0, sums = 0, partials = 0;
+  long long nested = 0;             // table of dequantized scales
+  long long shrink_out = 0, b = 0;  // U, and rows of B
+};
+struct quantized_choice {
+  quant_layout form = quant_layout::none;
+  int tokens = 0, groups = 0;  // tokens per group; groups, each with its own thread blocks (0: dequantize first)
+  int splits = 0, own = 0;     // thread blocks that split the columns of a row; k steps per warp
+  bool gated = false;          // gated epilogue (SwiGLU): the launch stores the product of two layers
+  quantized_layout at{};
+};
+
+// True for the formats that the kernels dequantize. Of ggml's, these are Q8_0 and Q4_0.
+constexpr bool has_gpu_kernels(const quant_format& e) {
+  return can_dequantize(e) && (e.type != dtype::ggml || is_scaled_integer(e));
+}
+// Refuses a weight in a format that only the CPU reads. Every tensor is checked when it is placed on the GPU or bound.
+[[gnu::cold]] constexpr status check_gpu_format(const graft::detail::message_part& name, const view& v) {
+  if (v.quant == nullptr || has_gpu_kernels(v.quant->format)) return ok;
+  return fail("tensor '", name, "' is stored as ", name_of(v.quant->format),
+              ", which runs on the CPU; on the GPU use a file in Q8_0, Q4_0, F16 or BF16");
+}
+
+constexpr quant_layout quant_layout_of(const quant_format& e, long long k) {
+  if (k <= 0 || k % 64 != 0) return quant_layout::none;
+  if (is_four_bit(e)) {
+    const bool whole = e.scaled == scale_granularity::flat_block ||
+                       (e.scaled == scale_granularity::row_flat_block && k % e.block == 0);
+    if (!whole) return quant_layout::none;
+    if (e.block < 64) return quant_layout::short_block_scales;
+    return e.scales == dtype::u8 ? quant_layout::nested_block_scales : quant_layout::block_scales;
+  }
+  if (e.type == dtype::int8 || e.type == dtype::f8_e4m3) {
+    if (e.scaled != scale_granularity::row && e.scaled != scale_granularity::tensor) return quant_layout::none;
+    return e.type == dtype::int8 ? quant_layout::int8 : quant_layout::fp8;
+  }
+  if (k % (64 * quant_steps) != 0) return quant_layout::none;  // copies must be aligned to 16 bytes
+  if (e == quant_formats::q8_0_format::format()) return quant_layout::q8_0;
+  return e == quant_formats::q4_0_format::format() ? quant_layout::q4_0 : quant_layout::none;
+}
+// The two regions of shared memory after and before the pair table. take() allocates from the first one with enough
+// space, or returns -1.
+struct smem_regions {
+  long long at[2], end[2];
+  constexpr long long take(long long bytes) {
+    const long long whole = (bytes + 127) / 128 * 128;
+    for (int k = 0; k < 2; ++k)
+      if (at[k] + whole <= end[k]) return at[k] += whole, at[k] - whole;
+    return -1;
+  }
+};
+constexpr bool assign_smem(quantized_choice& c, int rank, bool nested) {
+  const bool table = has_pair_table(c.form);
+  smem_regions r{{pair_table_end, quant_smem_begin}, {quant_smem_end, pair_table_begin}};
+  if (!table) r = {{quant_smem_begin, 0}, {quant_smem_end, 0}};
+  const int token_tiles = c.tokens / 8, stages = quant_stages;
+  c.at.ring = r.take(static_cast<long long>(stages) * quant_warps * unit_weight_bytes(c.form));
+  c.at.scales = r.take(static_cast<long long>(stages) * quant_warps * unit_scale_bytes(c.form, nested));
+  c.at.nested = r.take(c.form == quant_layout::nested_block_scales ? 256 * 4 : 0);
+  c.at.factors = r.take(max_quantized_tokens * 4LL + 8);
+  c.at.ready = c.at.factors + max_quantized_tokens * 4LL;  // mbarrier that completes when U is ready
+  if (rank > 0) {
+    c.at.shrink_out = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));  // also used by four warps, 16 of the rank each
+    c.at.b = r.take(quant_warps * b_rows_bytes);
+  }
+  if (c.at.ring < 0 || c.at.scales < 0 || c.at.nested < 0 || c.at.factors < 0 || c.at.shrink_out < 0 || c.at.b < 0)
+    return false;
+  const int larger = r.end[0] - r.at[0] >= r.end[1] - r.at[1] ? 0 : 1;
+  const auto available =
+      static_cast<int>((r.end[larger] - r.at[larger]) / unit_sum_bytes) + (table ? sums_in_table : 0);
+  const int summands = quant_warps + (has_row_scales(c.form) ? 1 : 0);  // the low-rank branch has no row scale
+  c.at.phase = available / ((summands + (c.splits > 1 ? 1 : 0)) * token_tiles);
+  if (c.at.phase > max_units_per_phase) c.at.phase = max_units_per_phase;
+  c.at.partials = r.at[larger];
+  c.at.sums = c.at.partials + (c.splits > 1 ? static_cast<long long>(c.at.phase) * token_tiles * unit_sum_bytes : 0);
+  return c.at.phase > 0;
+}
+// The layout of a single layer with full units, which does not depend on the rank and is a compile-time constant.
+constexpr quantized_layout single_layer_layout(quant_layout form, int tokens, bool has_branch) {
+  quantized_choice c;
+  c.form = form, c.tokens = tokens, c.splits = 1;
+  assign_smem(c, has_branch ? 16 : 0, form == quant_layout::nested_block_scales);
+  return c.at;
+}
+// Chooses the launch of one layer; `groups` is 0 if the weight must be dequantized first. `rank` is padded.
+constexpr quantized_choice choose_quantized(const quant_format& e, dtype computes, long long m, int k, int rank,
+                                            const target& on) {
+  quantized_choice c;
+  if (!is_hopper(on) || !is_16_bit(computes) || rank > 64 || m > max_quantized_groups * max_quantized_tokens) return {};
+  c.form = quant_layout_of(e, k);
+  const int steps = k / 64, of_a_block = quant_warps * quant_steps;
+  c.splits = (steps + of_a_block - 1) / of_a_block;
+  if (c.form == quant_layout::none || c.splits > max_quantized_splits) return {};
+  while ((c.splits & (c.splits - 1)) != 0) ++c.splits;
+  const int warps = c.splits * quant_warps;
+  c.own = e.block_bytes > 0 ? quant_steps : (steps + warps - 1) / warps;
+  c.tokens = m <= 8 ? 8 : max_quantized_tokens;
+  c.groups = static_cast<int>((m + c.tokens - 1) / c.tokens);
+  return assign_smem(c, rank, e.scales == dtype::u8) ? c : quantized_choice{};
+}
+// Chooses one launch for layers with the same input; with `gated`, for gate and up, of which only the product is
+// stored. The ranks are padded.
+constexpr quantized_choice choose_quantized_grouped(const gemm_problem* all, int count, bool gated, const target& on) {
+  int rank = 0;
+  for (int i = 0; i < count; ++i) {
+    const gemm_problem& p = all[i];
+    if (p.stored.plain() || p.nn || p.stores_extra || p.prologue || !(p.stored == all[0].stored) || p.k != all[0].k ||
+        (gated && p.n != all[0].n))
+      return {};
+    rank = gated ? rank + p.rank : p.rank > rank ? p.rank : rank;
+  }
+  if (count > max_segments || (gated && count != 2)) return {};
+  quantized_choice c = choose_quantized(all[0].stored, all[0].type, all[0].m, all[0].k, rank, on);
+  if (c.groups != 1 || (gated && (c.splits > 1 || c.at.phase < 2))) return {};
+  if (gated) c.gated = true, c.at.phase -= c.at.phase % 2;
+  return c;
+}
+// The launches of a product or of a group; `rank` is the sum of the ranks.
+constexpr int launch_count_of(const quantized_choice& c, int rank) {
+  return rank > 0 && shrinks_first(c.tokens) ? 2 : 1;
+}
+// Can an RMS norm be fused into the kernel that reads quantized weights? See can_fuse_norm() in gemm.h.
+constexpr bool quantized_can_fuse_norm(const gemm_problem& p, const target& on) {
+  if (p.type != dtype::bf16 || p.m < 1 || p.m > max_fused_norm_tokens || p.nn || p.stores_extra || p.prologue ||
+      !p.aligned)
+    return false;
+  return choose_quantized(p.stored, p.type, p.m, p.k, p.rank, on).groups == 1;
+}
+// The workspace and counters that gemm.h reserves suffice for every layer of a launch.
+static_assert(max_segments * shrink_partial_bytes(16, max_quantized_tokens) <= workspace_bound(1, 16));
+static_assert(max_segments * 2 * 4 <= counter_bytes(1));
+
+// ---- A single layer with at most two units per thread block (kernels/quantized/skinny_two_unit.cuh)
+// Shared memory layout; a block uses half of a multiprocessor's shared memory.
+struct two_unit_layout {
+  static constexpr int table = quant_smem_begin, lower = table + 65536, scales = lower + 32768, nested = scales + 8192,
+                       b = nested + 1024, shrink_out = b + 2 * b_rows_bytes, shrink_set = shrink_out + 4096,
+                       end = shrink_set + 32, bytes = end - static_cast<int>(quant_smem_begin);
+};
+static_assert(2 * (two_unit_layout::bytes + quant_smem_begin) <= quant_smem_end);
+// Partial sums of U, `two_unit_slices` for each 16 of the rank, in two sets that launches alternate between, with use
+// counters. They are zero when allocated and stored before the counters of other kernels.
+inline constexpr int two_unit_slices = 8, shrink_set_floats = 64 / 16 * two_unit_slices * 8 * 16,
+                     shrink_set_shares = 4096;
+inline constexpr long long two_unit_persistent_bytes = 2 * shrink_set_floats * 4 + 256;
+// Does the two-unit kernel take this layer? Its blocks occupy half of a multiprocessor, so that blocks of the next
+// launch fit next to them. There must be a block for every slice of A, and `rows` must be a multiple of 16.
+constexpr bool fits_two_units(const quantized_choice& c, long long rows, int rank, const target& on) {
+  const long long units = rows / unit_rows, blocks = units < on.sm_count ? units : on.sm_count;
+  return has_block_scales(c.form) && c.tokens == 8 && c.groups == 1 && units <= 2LL * on.sm_count &&
+         on.sm_count <= shrink_set_shares && (units > on.sm_count || rank > 0) && rank / 16 * two_unit_slices <= blocks;
+}
+// The smallest number of units per cluster for which all layers, each with its own clusters, fit `clusters`.
+constexpr int units_per_cluster(const int* units, int count, int clusters) {
+  for (int rounds = 1;; ++rounds) {
+    int used = 0;
+    for (int i = 0; i < count; ++i) used += (units[i] + rounds - 1) / rounds;
+    if (used <= clusters) return rounds;
+  }
+}
+
+}  // namespace graft::gpu

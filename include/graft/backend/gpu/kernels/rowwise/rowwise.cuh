@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reductions along rows and functions of whole rows: dot products, sums over axes, softmax, top-k softmax, RMS norm and
+// layer norm. A team of threads shares a row: each thread accumulates its elements by Kahan summation (1965), and the
+// partial sums are added as a tree.
+#pragma once
+#include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
+#include <graft/backend/gpu/kernels/rowwise/block_per_row.cuh>
+
+#include <cmath>
+
+namespace graft::gpu {
+
+template <class Real> struct kahan_sum {
+  Real sum = 0, lost = 0;
+  __host__ __device__ void add(Real v) {
+    const Real y = v - lost, t = sum + y;
+    lost = t - t == Real(0) ? (t - sum) - y : Real(0);  // keeps an infinite sum infinite
+    sum = t;
+  }
+};
+
+template <class Real> struct row_dots {
+  tensor<Real> out, a, b;
+  template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
+    kahan_sum<Real> partial;
+    for_each_column<Real, 2>({a.p + row * a.d[3], b.p + row * a.d[3]}, a.d[3], t,
+                             [&](long long, const Real* v) { partial.add(v[0] * v[1]); });
+    const Real sum = t.sum(partial.sum);
+    if (t.is_leader()) out.p.put(row, sum);
+  }
+};
+
+// out += a summed over the axes along which out has size 1.
+template <class Real> struct summed_to {
+  tensor<Real> out, a;
+  long long terms = 1;  // elements of a per element of out
+
+  summed_to(const tensor<Real>& to, const tensor<Real>& from) : out(to), a(from) {
+    for (int k = 0; k < 4; ++k)
+      if (out.d[k] == 1) terms *= a.d[k];
+  }
+  // The offset in `a` of element i, counted along the summed axes or along the others.
+  __host__ __device__ long long element_offset(long long i, bool summed) const {
+    long long at = 0, stride = 1;
+    for (int k = 3; k >= 0; --k) {
+      if (a.d[k] != 1 && (out.d[k] == 1) == summed) {
+        at += i % a.d[k] * stride;
+        i /= a.d[k];
+      }
+      stride *= a.d[k];
+    }
+    return at;
+  }
+  template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
+    const element_ptr<Real> from = a.p + element_offset(i, false);
+    kahan_sum<Real> partial;
+    for (long long r = t.rank; r < terms; r += t.size) partial.add(from[element_offset(r, true)]);
+    const Real sum = t.sum(partial.sum);
+    if (t.is_leader()) out.p.add(i, sum);
+  }
+};
+// Chooses the team so that loads coalesce: neighboring threads read neighboring columns if out has columns, else
+// neighboring elements of the summed row.
+template <class On, class Real> status sum_to(const On& on, const summed_to<Real>& f, const char* name) {
+  const long long n = f.out.count();
+  if (f.out.d[3] > 1) return on.columns(n, f, name);
+  return n < 512 && f.terms > 2048 ? on.matrices(n, f.terms, f, name) : on.rows(n, f, name);
+}
+
+template <class Real> struct softmaxes {
+  tensor<Real> out, a;
+  template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
+    const long long n = a.d[3];
+    const element_ptr<Real> z = a.p + row * n, p = out.p + row * n;
+    Real most = z[0];
+    for_each_column<Real, 1>({z}, n, t, [&](long long, const Real* v) { most = *v > most ? *v : most; });
+    most = t.most(most);
+    kahan_sum<Real> partial;
+    for_each_column<Real, 1>({z}, n, t, [&](long long, const Real* v) { partial.add(std::exp(*v - most)); });
+    const Real total = t.sum(partial.sum);
+    for_each_column<Real, 1>({z}, n, t, [&](long long c, const Real* v) { p.put(c, std::exp(*v - most) / total); });
+  }
+};
+// Softmax over the k largest entries, 0 elsewhere (MoE routers). An entry is among them if fewer than k entries are
+// larger, or equal with a smaller index.
+template <class Real> struct topk_softmaxes {
+  tensor<Real> out, a;
+  long long k;
+  template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
+    const long long n = a.d[3];
+    const element_ptr<Real> z = a.p + row * n, p = out.p + row * n;
+    Real most = z[0], partial = 0;
+    for (long long c = 1; c < n; ++c) most = z[c] > most ? z[c] : most;
+    auto share = [&](long long c) {
+      const Real own = z[c];
+      long long before = 0;
+      for (long long o = 0; o < n && before < k; ++o) before += z[o] > own || (z[o] == own && o < c) ? 1 : 0;
+      return before < k ? std::exp(own - most) : Real(0);
+    };
+    for (long long c = t.rank; c < n; c += t.size) partial += share(c);
+    const Real total = t.sum(partial);
+    for (long long c = t.rank; c < n; c += t.size) p.put(c, share(c) / total);
+  }
+};
+template <class Real> struct softmax_grads {
+  tensor<Real> out, p, t;
+  template <class Team> __host__ __device__ void operator()(long long row, Team team) const {
+    const long long n = p.d[3];
+    const element_ptr<Real> q = p.p + row * n, d = t.p + row * n, to = out.p + row * n;
+    kahan_sum<Real> partial;
+    for_each_column<Real, 2>({q, d}, n, team, [&](long long, const Real* v) { partial.add(v[0] * v[1]); });
+    const Real mean = team.sum(partial.sum);
+    for_each_column<Real, 2>({q, d}, n, team, [&](long long c, const Real* v) { to.put(c, v[0] * (v[1] - mean)); });
+  }
+};
+
+template <class Real> struct row_moments {
+  Real mean = 0, scale;
+  template <class Team>
+  __host__ __device__ row_moments(const element_ptr<Real>& x, long long n, Real eps, bool rms, Team t) {
+    kahan_sum<Real> sum, squares;
+    if (!rms) {
+      for_each_column<Real, 1>({x}, n, t, [&](long long, const Real* v) { sum.add(*v); });
+      mean = t.sum(sum.sum) / static_cast<Real>(n);
+    }
+    for_each_column<Real, 1>({x}, n, t, [&](long long, const Real* v) { squares.add((*v - mean) * (*v - mean)); });
+    scale = Real(1) / std::sqrt(t.sum(squares.sum) / static_cast<Real>(n) + eps);
+  }
+};
+template <class Real> struct normalized {
+  tensor<Real> out, x;
+  element_ptr<Real> eps;
+  bool rms;
+  element_ptr<Real> factors{};  // optional gain per column
+  template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
+    const long long n = x.d[3];
+    const element_ptr<Real> in = x.p + row * n, to = out.p + row * n;
+    const row_moments<Real> m(in, n, eps[0], rms, t);
+    if (factors.at == nullptr)
+      return for_each_column<Real, 1>({in}, n, t,
+                                      [&](long long c, const Real* v) { to.put(c, (*v - m.mean) * m.scale); });
+    for_each_column<Real, 2>({in, factors}, n, t,
+                             [&](long long c, const Real* v) { to.put(c, (v[0] - m.mean) * m.scale * v[1]); });
+  }
+};
+// One thread block per long row. The kernel is chosen by the row length only, so a row gives the same bits in every
+// batch.
+template <dtype Type, int Vectors> struct normalized_by_blocks {
+  normalized<float> f;
+
+  __device__ void operator()(long long row, const block_team& t) const {
+    const long long n = f.x.d[3];
+    const row_vectors<Type, Vectors> vectors{n, t.rank, t.size};
+    const float share = 1 / static_cast<float>(n);
+    typename row_vectors<Type, Vectors>::row_registers x;
+    vectors.load(x, f.x.p, row * n);
+    float w[8];
+    if constexpr (Vectors == 1)  // few rows: x and the gains load together
+      vectors.each([&](int, long long c) { read_factors(w, f.factors, c); });
+    const float eps = f.eps[0];
+    auto sum_of = [&](const auto& term) {
+      return vectors.sums([&](int k, long long) {
+        float v[8], sum = 0;
+        x[k].read(v);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum += term(v[e]);
+        return make_float2(sum, 0);
+      });
+    };
+    const float mean = f.rms ? 0 : sum_of([](float v) { return v; }).x * share;
+    const float squares = sum_of([&](float v) { return (v - mean) * (v - mean); }).x;
+    const float scale = 1 / std::sqrt(squares * share + eps);
+    vectors.each([&](int k, long long c) {
+      float v[8];
+      x[k].read(v);
+      if constexpr (Vectors > 1) read_factors(w, f.factors, c);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) v[e] = (v[e] - mean) * scale * w[e];
+      store_vec8(v, f.out.p, row * n + c);
+    });
+  }
+};
+// RMS norm of few bf16 rows, as in decode: a short kernel with all types known at compile time, with the same bits as
+// the general kernel.
+template <dtype Factors> struct rms_norm_skinny {
+  const uint4* x;
+  uint4* out;
+  const void* factors;
+  const float* eps;
+  int vectors;  // vectors of eight columns per row, one per thread
+
+  __device__ void operator()(long long row, const block_team& t) const {
+    __shared__ float trees[max_block_row / 256];
+    const bool inside = t.rank < vectors;
+    const long long at = row * vectors + t.rank;
+    uint4 bits = make_uint4(0, 0, 0, 0);
+    float v[8], w[8];
+    if (inside) bits = x[at], load_vec8(w, {const_cast<void*>(factors), Factors}, 8LL * t.rank);
+    const float more = *eps;
+    widen_vec8<dtype::bf16>(v, bits);
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum += v[e] * v[e];
+    sum = warp_sum(sum);
+    if (t.rank % 32 == 0) trees[t.rank / 32] = sum;
+    __syncthreads();
+    float squares = 0;
+#pragma unroll 8
+    for (int k = 0; k < t.size / 32; ++k) squares += trees[k];
+    const float scale = 1 / std::sqrt(squares * (1 / static_cast<float>(8 * vectors)) + more);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) v[e] = v[e] * scale * w[e];
+    if (inside) out[at] = narrow_vec8<dtype::bf16>(v);
+  }
+};
+inline bool takes_skinny(const normalized<float>& f) {
+  const long long rows = f.x.rows();
+  return f.rms && !has_many_rows(rows) && takes_block_per_row(f.x.d[3]) && f.factors.at != nullptr &&
+         f.x.p.type == dtype::bf16 && f.out.p.type == dtype::bf16 && f.eps.type == dtype::f32 &&
+         (f.factors.type == dtype::f32 || f.factors.type == dtype::bf16);
+}
+template <dtype Factors, class On> status normalize_skinny(const On& on, const normalized<float>& f, const char* name) {
+  const long long n = f.x.d[3];
+  return on.blocks(f.x.rows(), threads_of_row<1>(n),
+                   rms_norm_skinny<Factors>{static_cast<const uint4*>(f.x.p.at), static_cast<uint4*>(f.out.p.at),
+                                            f.factors.at, static_cast<const float*>(f.eps.at), static_cast<int>(n / 8)},
+                   name);
+}
+template <class On, class Real> status normalize(const On& on, const normalized<Real>& f, const char* name) {
+  return on.rows(f.x.rows(), f, name);
+}
+template <runs_on_stream On> status normalize(const On& on, const normalized<float>& f, const char* name) {
+  bool aligned = true;
+  for (const element_ptr<float>& c : {f.x.p, f.out.p, f.factors}) aligned = aligned && is_aligned16(c);
+  if (aligned && takes_skinny(f))
+    return f.factors.type == dtype::f32 ? normalize_skinny<dtype::f32>(on, f, name)
+                                        : normalize_skinny<dtype::bf16>(on, f, name);
+  const result<bool> done = run_block_per_row<normalized_by_blocks>(on, f, aligned, name);
+  if (!done) return done.failure();
+  return *done ? status(ok) : on.rows(f.x.rows(), f, name);
+}
+
+}  // namespace graft::gpu

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// wgrad_binding: a wgrad of a plan (a sum over tokens) bound to device memory, with the tensor maps of the last call's
+// tensors. It runs on tensor cores where TMA can address both operands, otherwise by the batched GEMM.
+#pragma once
+#include <graft/backend/gpu/arch/tensor_map.h>
+#include <graft/backend/gpu/dispatch/gemm.h>
+#include <graft/backend/gpu/dispatch/launchers.cuh>
+#include <graft/backend/gpu/kernels/gemm/batched.cuh>
+#include <graft/backend/gpu/kernels/gemm/instances.cuh>
+#include <graft/backend/gpu/kernels/wgrad/operand.h>
+#include <graft/backend/gpu/runtime/library.h>
+#include <graft/core/algorithm.h>
+#include <graft/plan/wgrad.h>
+
+namespace graft::gpu {
+
+template <class T> class wgrad_binding {
+ public:
+  wgrad_binding() = default;
+  explicit wgrad_binding(const wgrad_sum& s) : sum_(s) {}
+  const wgrad_sum& sum() const { return sum_; }
+
+  // D = factor · leftᵀ right overwrites `to`, or is added to it where `adds`. A sum by column is d = Σ left ⊙ right.
+  status run(cudaStream_t stream, const gemm_kernel_set& kernels, const launchers& launches, const target& device,
+             long long m, const wgrad_operand& left, const wgrad_operand& right, const element_ptr<float>& factor,
+             const element_ptr<float>& to, bool adds, const element_ptr<float>& scaled = {},
+             const element_ptr<float>& scale = {}) {
+    if (left.columns == 0 || right.columns == 0) return ok;
+    if (sum_.by_column)
+      return launches.columns == nullptr
+                 ? launch_not_compiled("a column-wise wgrad")
+                 : launches.columns(stream, device,
+                                    {left.elements(), right.elements(), m, left.columns, adds, to, scaled, scale});
+    const bool by_column = left.columns >= right.columns;
+    const wgrad_operand &z = by_column ? left : right, &q = by_column ? right : left;
+    const wgrad_choice c =
+        choose_wgrad({dtype_of<T>, m, z.columns, q.columns, addressed(z) && addressed(q)}, device, kernels.have);
+    if (c.rank == 0) return on_any_device(stream, m, left, right, factor, to, adds);
+    if (m != m_ || z != z_ || q != q_ || c.rank != rank_) {
+      m_ = 0;  // invalid until both maps are made
+      if (status s = make_map(maps_.z, dtype_of<T>, {z.data, m, z.columns, z.pitch}, wgrad_step, 64); !s) return s;
+      if (status s = make_map(maps_.q, dtype_of<T>, {q.data, m, q.pitch, q.pitch}, wgrad_step, min_of(c.rank, 64)); !s)
+        return s;
+      m_ = m, z_ = z, q_ = q, rank_ = c.rank;
+    }
+    wgrad_args args{
+        static_cast<int>((m + wgrad_step - 1) / wgrad_step), z.columns, q.columns, by_column, adds, factor, to};
+    const kernel_entry& what = kernels.sum[wgrad_index(c.rank)];
+    if (c.one_block_per_sm) args.stages = wgrad_shape<wide_tile_rank>::stages_one_block;
+    const std::uint32_t shared =
+        c.rank == wide_tile_rank && !c.one_block_per_sm ? wgrad_shape<wide_tile_rank>::bytes : what.shared;
+    if (status s = check(cudaFuncSetAttribute(what.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(what.shared)),
+                         "wgrad");
+        !s)
+      return s;
+    cudaLaunchAttribute cluster;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(c.splits), 1, 1};
+    const auto tiles = [](int n, int tile) { return static_cast<unsigned>((n + tile - 1) / tile); };
+    const dim3 grid(static_cast<unsigned>(c.splits), tiles(z.columns, wgrad_tile_columns), tiles(q.columns, c.rank));
+    const cudaLaunchConfig_t config{grid, dim3(what.threads), shared, stream, &cluster, 1};
+    void* arguments[] = {&maps_, &args};
+    return launch(config, what.kernel, arguments, "wgrad");
+  }
+
+ private:
+  static bool addressed(const wgrad_operand& o) { return o.type == dtype_of<T> && o.aligned(); }
+  static status on_any_device(cudaStream_t stream, long long m, const wgrad_operand& left, const wgrad_operand& right,
+                              const element_ptr<float>& factor, const element_ptr<float>& to, bool adds) {
+    auto operand = [](const wgrad_operand& o) { return gpu::factor<float>{o.elements(), 1, o.pitch, {0, 0}}; };
+    constexpr sixteen_bit_types narrow = in_library ? sixteen_bit_types::both : sixteen_bit_types_of(dtype_of<T>);
+    const products<float> p{operand(left), operand(right), to,           left.columns, right.columns, m,
+                            {1, 1},        false,          adds ? 1 : 0, factor};
+    return multiply<float, narrow>(on_stream{stream}, p);
+  }
+
+  wgrad_sum sum_;
+  wgrad_maps maps_{};
+  long long m_ = 0;
+  wgrad_operand z_{}, q_{};
+  int rank_ = 0;
+};
+
+}  // namespace graft::gpu

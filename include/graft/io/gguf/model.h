@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads a model from a GGUF file, without its tokenizer: metadata become a model_config (config.h), and tensors get the
+// names that they have in Hugging Face files. Two things that convert_hf_to_gguf.py changes are copied back: it
+// permutes the rows of Llama's Q and K so that RoPE rotates neighboring pairs instead of halves of a head, and it adds
+// 1 to the weights of Gemma's norms. All other tensors are views into the mapped file.
+#pragma once
+#include <graft/io/gguf/config.h>
+#include <graft/io/hf/load_model.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c);
+GRAFT_LIBRARY result<hf::model_files> open_gguf_model(const std::string& file);
+
+template <class Engine>
+result<causal_lm<Engine>> load_gguf(const std::string& file, const model_options& options = {}) {
+  result<hf::model_files> opened = open_gguf_model(file);
+  if (!opened) return opened.failure();
+  return guarded(file, [&]() -> result<causal_lm<Engine>> {
+    result<causal_lm<Engine>> made = causal_lm<Engine>::make(opened->config, std::move(opened->weights), options);
+    if (!made) return fail_in(file, made.message());
+    return made;
+  });
+}
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/io/gguf/tensor_names.h>
+#include <graft/io/hf/tensor_names.h>
+
+namespace graft::io {
+
+namespace detail {
+// Undoes the RoPE permutation of Q or K: row 2 j + h of a head becomes row h * size / 2 + j, for h = 0 and 1.
+inline owned_bytes deinterleave_halves(const view& v, int heads) {
+  const long long rows = v.size[0], size = rows / heads;
+  const auto row_bytes = static_cast<std::size_t>(v.quant != nullptr ? quantized_bytes(v.quant->format, 1, v.size[1])
+                                                                     : v.count() / rows * bits_of(v.type) / 8);
+  std::vector<std::byte> to(static_cast<std::size_t>(rows) * row_bytes);
+  const auto* const from = static_cast<const std::byte*>(v.data);
+  for (long long r = 0; r < rows; ++r) {
+    const long long in_head = r % size, target = r - in_head + in_head % 2 * (size / 2) + in_head / 2;
+    std::copy_n(from + static_cast<std::size_t>(r) * row_bytes, row_bytes,
+                to.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(target) * row_bytes));
+  }
+  return make_owned_bytes(std::move(to));
+}
+// The weight of a norm less 1, as Gemma's Hugging Face files store it.
+inline owned_bytes less_one(const view& v) {
+  std::vector<std::byte> to(static_cast<std::size_t>(v.count()) * sizeof(float));
+  const auto* const from = static_cast<const std::byte*>(v.data);
+  for (std::size_t at = 0; at < to.size(); at += sizeof(float)) {
+    float w = 0;
+    std::memcpy(&w, from + at, sizeof w);
+    w -= 1;
+    std::memcpy(to.data() + at, &w, sizeof w);
+  }
+  return make_owned_bytes(std::move(to));
+}
+}  // namespace detail
+
+GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c) {
+  struct files {
+    gguf tensors;
+    std::vector<owned_bytes> copies;
+  };
+  auto kept = std::make_shared<files>(files{std::move(from), {}});
+  const gguf& in = kept->tensors;
+  model_weights out;
+  for (const auto& [name, stored] : in.tensors) {
+    if (name == "rope_freqs.weight") continue;  // read_gguf_rope has read it into the configuration
+    const std::string to = detail::name_in_folder(c.family, name);
+    if (to.empty())
+      return fail_in(in.file, "tensor ", in_quotes(name), " is not part of a ", name_of(c.family), " model");
+    view v = stored;
+    const bool query = to.find("self_attn.q_proj.") != to.npos, key = to.find("self_attn.k_proj.") != to.npos;
+    if (c.family == model_family::llama && (query || key)) {
+      const int heads = query ? c.heads : c.kv_heads;
+      if (v.size[0] != static_cast<long long>(heads) * c.head_dim)
+        return fail_in(in.file, "tensor ", in_quotes(name), " has ", v.size[0], " rows, expected ", heads, " heads of ",
+                       c.head_dim);
+      kept->copies.push_back(detail::deinterleave_halves(v, heads));
+      v.data = kept->copies.back().all.data();
+    }
+    if (c.family == model_family::gemma && to.ends_with("norm.weight")) {
+      if (v.type != dtype::f32)
+        return fail_in(in.file, "tensor ", in_quotes(name), " is stored as ", name_of(v.type), ", expected F32");
+      kept->copies.push_back(detail::less_one(v));
+      v.data = kept->copies.back().all.data();
+    }
+    out.tensors[to] = v;
+  }
+  out.owner = std::move(kept);
+  return out;
+}
+
+GRAFT_LIBRARY result<hf::model_files> open_gguf_model(const std::string& file) {
+  return guarded(file, [&]() -> result<hf::model_files> {
+    result<gguf> in = map_gguf(file);
+    if (!in) return in.failure();
+    result<model_config> config = config_of(*in);
+    if (!config) return config.failure();
+    result<model_weights> weights = weights_of(std::move(*in), *config);
+    if (!weights) return weights.failure();
+    if (status s = hf::check_names(*config, *weights, file); !s) return s.failure();
+    return hf::model_files{*config, std::move(*weights)};
+  });
+}
+
+}  // namespace graft::io
+#endif

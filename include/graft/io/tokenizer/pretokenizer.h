@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pretokenizers: split normalized text into the words that the model encodes one by one. Steps follow one another, and
+// each splits the pieces of the step before it: Split, Digits, Punctuation, Whitespace, WhitespaceSplit by a pattern or a
+// set of characters; Metaspace, which writes spaces as ▁; ByteLevel, which writes bytes as characters.
+#pragma once
+#include <graft/io/tokenizer/byte_alphabet.h>
+#include <graft/io/tokenizer/normalizer.h>
+
+namespace graft::io::hf {
+
+// What becomes of the matches that a text is split at, as tokenizer.json names it.
+enum class split_behavior : unsigned char { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+enum class prepend_scheme : unsigned char { always, first, never };
+
+struct pretokenizer_step {
+  enum class kind : unsigned char { split, metaspace, byte_level } what = kind::split;
+  split_behavior behavior = split_behavior::isolated;
+  bool invert = false, splits = true;      // whether matches are what lies between; whether Metaspace splits at ▁
+  search_pattern pattern{};                // of a split, and of ByteLevel with use_regex; not used if characters is set
+  std::optional<code_table> characters{};  // splits at each of these characters
+  prepend_scheme prefix = prepend_scheme::never;  // where Metaspace and ByteLevel (always or never) prepend a space
+  std::string replacement = "\xE2\x96\x81";       // what Metaspace writes for a space
+};
+
+// Regular expressions that tokenizer.json does not spell out.
+inline constexpr const char* byte_level_regex =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// Whitespace uses \w+|[^\w\s]+ with Rust's \w, which has the joiners U+200C and U+200D, and not the numbers of Latin-1.
+inline constexpr const char* whitespace_regex =
+    R"([\w\x{200C}\x{200D}&&[^\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}]]+|[[^\w\s\x{200C}\x{200D}]\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}]+)";
+
+class pretokenizer {
+ public:
+  explicit pretokenizer(const std::vector<pretokenizer_step>& steps) : steps_(steps), scratch_(steps.size()) {}
+
+  // Calls word(w) for every word, in order; false if a regular expression took too many steps. `at_start` says whether
+  // the piece is the begin of the whole text, for prepend_scheme::first.
+  template <class Word> bool split(std::string_view piece, bool at_start, Word word) {
+    return piece.empty() || from(0, piece, at_start, word);
+  }
+
+ private:
+  struct span {
+    std::size_t from, to;
+    bool match;
+  };
+  struct buffers {
+    std::string text, mapped;
+    std::vector<span> spans;
+  };
+
+  template <class Word> bool from(std::size_t k, std::string_view piece, bool at_start, Word& word) {
+    using kind = pretokenizer_step::kind;
+    if (k == steps_.size()) return word(piece), true;
+    const pretokenizer_step& step = steps_[k];
+    buffers& b = scratch_[k];
+    if (step.what == kind::metaspace) {
+      meta(step, piece, at_start, b);
+      piece = b.text;
+    } else if (step.what == kind::byte_level && step.prefix == prepend_scheme::always && !piece.starts_with(' ')) {
+      b.text.assign(" ").append(piece);
+      piece = b.text;
+    }
+    if (!cut(step, piece, b.spans)) return false;
+    for (std::size_t i = 0; i < b.spans.size(); ++i) {
+      const span s = b.spans[i];
+      if (s.from == s.to) continue;
+      std::string_view part = piece.substr(s.from, s.to - s.from);
+      if (step.what == kind::byte_level) part = mapped(part, b.mapped);
+      if (!from(k + 1, part, at_start && s.from == 0, word)) return false;
+    }
+    return true;
+  }
+  static void meta(const pretokenizer_step& step, std::string_view piece, bool at_start, buffers& b) {
+    b.text.clear();
+    const bool has_one = piece.starts_with(' ') || piece.starts_with(step.replacement);
+    if (!has_one && (step.prefix == prepend_scheme::always || (step.prefix == prepend_scheme::first && at_start)))
+      b.text = step.replacement;
+    for (const char c : piece)
+      if (c == ' ')
+        b.text += step.replacement;
+      else
+        b.text += c;
+  }
+  static std::string_view mapped(std::string_view bytes, std::string& out) {
+    const std::vector<std::uint32_t>& characters = byte_characters();
+    out.clear();
+    for (const char c : bytes) append_utf8(out, characters[static_cast<unsigned char>(c)]);
+    return out;
+  }
+
+  // Splits a piece: matches and what lies between them, joined or removed as the behavior says.
+  static bool cut(const pretokenizer_step& step, std::string_view s, std::vector<span>& out) {
+    out.clear();
+    if (!step.splits) return out.push_back({0, s.size(), false}), true;
+    std::size_t last = 0;
+    bool ready = false, before = false;  // joining goes on from what is there; the span before was a match
+    const auto put = [&](std::size_t from, std::size_t to, bool match) {
+      match = match != step.invert;
+      switch (step.behavior) {
+        case split_behavior::removed:
+          if (!match) out.push_back({from, to, match});
+          return;
+        case split_behavior::isolated: return out.push_back({from, to, match});
+        case split_behavior::contiguous:
+          if (ready && before == match)
+            out.back().to = to;
+          else
+            out.push_back({from, to, match});
+          break;
+        case split_behavior::merged_with_previous:
+          if (match && !before && ready)
+            out.back().to = to;
+          else
+            out.push_back({from, to, match});
+          break;
+        case split_behavior::merged_with_next: out.push_back({from, to, match}); break;
+      }
+      ready = true, before = match;
+    };
+    const auto found = [&](std::size_t from, std::size_t to) {
+      if (from > last) put(last, from, false);
+      put(from, to, true);
+      last = to;
+    };
+    bool finished = true;
+    if (step.characters) {
+      for (std::size_t i = 0; i < s.size();) {
+        const character c = first_character(s.substr(i));
+        if (step.characters->has(c.code)) found(i, i + c.bytes);
+        i += c.bytes;
+      }
+    } else {
+      finished = step.pattern.for_each(s, found);
+    }
+    if (last < s.size()) put(last, s.size(), false);
+    if (step.behavior == split_behavior::merged_with_next) join_with_next(out);
+    return finished;
+  }
+  // A match joins the span behind it, unless that is a match itself.
+  static void join_with_next(std::vector<span>& spans) {
+    std::size_t kept = spans.size();
+    bool before = false;
+    for (std::size_t i = spans.size(); i-- > 0;) {
+      const span s = spans[i];
+      if (s.match && !before && kept < spans.size())
+        spans[kept].from = s.from;
+      else
+        spans[--kept] = s;
+      before = s.match;
+    }
+    spans.erase(spans.begin(), spans.begin() + static_cast<std::ptrdiff_t>(kept));
+  }
+
+  const std::vector<pretokenizer_step>& steps_;
+  std::vector<buffers> scratch_;
+};
+
+}  // namespace graft::io::hf

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Maps a model_config to the formulas of its family: the architecture, its optional features, and the sizes and scalars
+// that the graphs refer to by name.
+#pragma once
+#include <graft/block/gemma.h>
+#include <graft/block/gpt2.h>
+#include <graft/block/opt.h>
+#include <graft/block/qwen2.h>
+#include <graft/block/qwen3.h>
+#include <graft/core/result.h>
+#include <graft/model/model_config.h>
+#include <graft/run/named_values.h>
+
+namespace graft {
+
+inline architecture architecture_for(model_family f) {
+  switch (f) {
+    case model_family::llama: return architecture_of<llama>();
+    case model_family::mistral: return architecture_of<mistral>();
+    case model_family::qwen2: return architecture_of<qwen2>();
+    case model_family::qwen3: return architecture_of<qwen3>();
+    case model_family::gemma: return architecture_of<gemma>();
+    case model_family::opt: return architecture_of<opt>();
+    case model_family::gpt2: return architecture_of<gpt2>();
+  }
+  return {};
+}
+
+// Returns the factor on the queries of a layer, in addition to the usual 1 / √head_dim.
+inline double attention_factor(const model_config& c, int layer) {
+  const double usual = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  return (c.attention_scale == usual ? 1 : c.attention_scale / usual) / (c.attention_scaled_by_layer ? layer + 1 : 1);
+}
+
+inline std::vector<const char*> facts_of(const model_config& c) {
+  std::vector<const char*> facts;
+  for (const auto& [holds, name] : {std::pair{c.attention_bias, "attention_bias"},
+                                    {c.output_bias, "output_bias"},
+                                    {c.mlp_bias, "mlp_bias"},
+                                    {c.norm_before, "norm_before"},
+                                    {c.final_norm, "final_norm"},
+                                    {c.embedding_width != c.hidden_size, "projected"},
+                                    {attention_factor(c, 1) != 1, "attention_factor"},
+                                    {c.attention_dropout > 0, "attention_dropout"},
+                                    {c.family == model_family::gpt2 && !stored_in_out(c), "stored_out_in"}})
+    if (holds) facts.push_back(name);
+  return facts;
+}
+
+constexpr op operation_of(activation_kind a) {
+  switch (a) {
+    case activation_kind::silu: return op::silu;
+    case activation_kind::gelu: return op::gelu;
+    case activation_kind::gelu_tanh: return op::gelu_tanh;
+    case activation_kind::relu: return op::relu;
+  }
+  return op::detach;
+}
+
+// Returns the name of the token embedding, which is also the head's weight where embeddings are tied.
+constexpr const char* token_embedding_name(model_family f) {
+  if (f == model_family::gpt2) return "transformer.wte.weight";
+  return f == model_family::opt ? "model.decoder.embed_tokens.weight" : "model.embed_tokens.weight";
+}
+
+// Fails for a configuration that the formulas of its family do not support.
+inline status check_supported(const model_config& c) {
+  if (const auto given = static_cast<long long>(c.rope.divisors.size()); given != 0 && given != c.head_dim / 2)
+    return fail("rope.divisors has ", given, " numbers, and heads of ", c.head_dim, " have ", c.head_dim / 2, " pairs");
+  if (c.embedding_width != c.hidden_size && c.family != model_family::opt)
+    return fail("embeddings of ", c.embedding_width, " columns in a model of ", c.hidden_size,
+                ": only OPT projects them");
+  if (c.family == model_family::opt && c.attention_bias != c.mlp_bias) return fail("OPT has all biases or none");
+  return ok;
+}
+
+// Returns the sizes and scalars of every graph of the model. `context`: rows of the position tables.
+inline named_values values_of(const model_config& c, int context) {
+  named_values v;
+  v.sizes = {{"hidden", c.hidden_size},
+             {"heads", c.heads},
+             {"kv_heads", c.kv_heads},
+             {"head_dim", c.head_dim},
+             {"intermediate", c.intermediate_size},
+             {"vocab", c.vocabulary},
+             {"context", context},
+             {"embedding", c.embedding_width}};
+  v.scalars = {{"eps", c.norm_eps}};
+  return v;
+}
+
+// Returns the RoPE table [context, head_dim]: row p has the cosines of position p for each pair of a head, then its
+// sines.
+inline std::vector<float> rope_table(const model_config& c, int context) {
+  const rope_frequencies r = make_rope_frequencies(c.rope, c.head_dim);
+  const std::size_t half = r.frequencies.size();
+  std::vector<float> table(static_cast<std::size_t>(context) * half * 2);
+  for (std::size_t p = 0; p < static_cast<std::size_t>(context); ++p)
+    for (std::size_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(p) * r.frequencies[i];
+      table[p * half * 2 + i] = std::cos(angle) * r.factor;
+      table[p * half * 2 + half + i] = std::sin(angle) * r.factor;
+    }
+  return table;
+}
+
+}  // namespace graft

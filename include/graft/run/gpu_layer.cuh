@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpu::layer: a layer type on the GPU, with its compile-time facts and its executor in one object. Instantiating it
+// captures the graph, and is an error where the layer is wrong.
+//     gpu::layer<q_proj> q;
+//     q.on(stream); q.set("weight", w); …                  tensors in device memory of their owner
+//     q.bind({.tokens = 4096});                            allocates; computes and packs what does not depend on x
+//     q.forward(x, y);                                     launches, and nothing else: it may be captured
+#pragma once
+#include <graft/backend/gpu/runtime/engine.cuh>
+#include <graft/plan/compile.h>
+#include <graft/plan/explain.h>
+#include <graft/run/executor_impl.h>
+#include <graft/run/type_kernels.h>
+
+namespace graft::gpu {
+
+// The CUDA type of activations for the element type of a layer; quantized weights have activations in bf16.
+template <class Element> struct device_type { using type = float; };
+template <> struct device_type<bf16> { using type = __nv_bfloat16; };
+template <> struct device_type<f16> { using type = __half; };
+template <int Block> struct device_type<nf4<Block>> { using type = __nv_bfloat16; };
+template <> struct device_type<int8> { using type = __nv_bfloat16; };
+
+template <class T> class executor : public graft::executor<engine<T>> {
+ public:
+  // Compiles all kernels, for sizes, ranks and adapters that are known only at run time.
+  explicit executor(const layer_graphs& graphs, mode how = mode::fused)
+      : executor(graphs, how, every_kernel_of_layers<T>()) {}
+  executor(const layer_graphs& graphs, mode how, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, how) {
+    this->queued().kernels = kernels;
+  }
+  // Sets the stream of the following calls. Its work must come after the earlier calls, because all share one
+  // workspace. `exclusive` promises that no other work runs on the device.
+  executor& on(cudaStream_t stream, bool exclusive = false) {
+    this->queued().stream = stream, this->queued().exclusive = exclusive;
+    return *this;
+  }
+  // Enables autotuning, before bind(): candidate launches are timed and the fastest one is used. `file` stores the
+  // results, the default file if it is empty. The first call of a size takes longer, allocates and synchronizes: make
+  // it before a capture.
+  status enable_autotuning(const std::string& file = {}) { return engine<T>::enable_autotuning(this->queued(), file); }
+  const autotuner* tuner() const { return this->queued().tuner.get(); }
+  // Adds kernels to choose from.
+  void add_kernels(const gemm_kernel_set& more, const launchers& others = {}) {
+    this->queued().kernels.launches.add(others);
+    if ((this->queued().kernels.gemm.have | more.have) == this->queued().kernels.gemm.have) return;
+    this->queued().kernels.gemm.add(more);
+    this->kernels_changed();
+  }
+  // Describes what forward() launches for so many tokens.
+  text describe(long long tokens) const {
+    text t;
+    const plan* p = this->forward_plan();
+    if (p == nullptr) return t << "not bound", t;
+    const auto& made = this->bound_forward()->made();
+    for (int k = 0; k < p->launches.size(); ++k) {
+      const graft::launch& l = p->launches[k];
+      t << (k > 0 ? "; " : "");
+      if (l.product < 0) {
+        t << row(made.value()[l.anchor].what).name << (l.sum >= 0 ? " wgrad" : " by itself");
+        continue;
+      }
+      if (const quantized_choice quantized = made.product(l.product).quantized_choice_for(tokens, p->to);
+          quantized.groups > 0) {
+        const int launches = launch_count_of(quantized, made.product(l.product).rank());
+        t << "quantized skinny GEMM, " << launches << (launches == 1 ? " launch" : " launches");
+        continue;
+      }
+      if (made.product(l.product).is_quantized()) t << "dequantize, ";
+      if (takes_skinny_nn(made.product(l.product).shape(tokens), p->to)) {
+        t << "skinny GEMM, NN weight";
+        continue;
+      }
+      const gemm_choice c = choose(made.product(l.product).shape(tokens), p->to, this->queued().kernels.gemm.have);
+      t << name_of(c.path) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
+    }
+    if (this->enabled() && this->runs_folded()) t << "; adapter folded into a copy of the weight";
+    return t;
+  }
+};
+
+// The kernels of a layer type, compiled here or found in the library graft::gpu_compiled.
+template <class Layer> struct kernels_of_type : type_kernels<Layer> {
+  using facts = type_kernels<Layer>;
+  template <class T, std::uint64_t Skinny, std::uint32_t Gemms> static gemm_kernel_set compiled() {
+    gemm_kernel_set k;
+    if constexpr (in_library)
+      k = all_kernels<T>(), k.have = {k.have.skinny & Skinny, k.have.gemms & Gemms};
+    else
+      k = compiled_kernels<T, Skinny, Gemms>(), k.quantized = quantized_kernels_of<T, facts::quantized>();
+    return k;
+  }
+  static constexpr sixteen_bit_types narrow =
+      sixteen_bit_types_of(graft::detail::element_traits<typename Layer::element>::stored);
+};
+
+template <class Layer, class... Options>
+class layer : public compile<Layer, Options...>,
+              public executor<typename device_type<typename compile<Layer, Options...>::layer::element>::type> {
+  using checked = typename compile<Layer, Options...>::layer;  // sound even where Layer is not: no second error
+  using element = typename device_type<typename checked::element>::type;
+  using base = executor<element>;
+  using layer_kernels = kernels_of_type<checked>;
+
+ public:
+  explicit layer(mode how = mode::fused)
+      : base(
+            graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
+            {layer_kernels::template compiled<element, layer_kernels::products.skinny, layer_kernels::products.gemms>(),
+             &evaluate_layer_node<layer_kernels::operations::forward, layer_kernels::narrow>,
+             launchers_for<element, layer_kernels::launches>()}) {
+    set_static_sizes<checked>(*this);
+  }
+  // The members below call those of executor, and add the kernels that only their callers need.
+  status enable(bool adapter) {
+    base::add_kernels(layer_kernels::template compiled<element, layer_kernels::base_products.skinny,
+                                                       layer_kernels::base_products.gemms>(),
+                      launchers_for<element, layer_kernels::base_launches>());
+    return base::enable(adapter);
+  }
+  result<int> add(const layer_graphs& another) {
+    base::add_kernels(all_kernels<element>(), all_launchers<element>());
+    this->queued().kernels.evaluate = &evaluate_node<every_op>;
+    return base::add(another);
+  }
+  status activate(const std::vector<int>& adapters) {
+    this->set_formula(0, derived_of<checked>::value);
+    return base::activate(adapters);
+  }
+  void train(bool on) {
+    // A value that is saved cannot stay inside the launch that computes it, so other kernels may be needed.
+    base::add_kernels(all_kernels<element>(), all_launchers<element>());
+    base::train(on);
+  }
+  status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
+    base::add_kernels(layer_kernels::template compiled<element, layer_kernels::backward_products.skinny,
+                                                       layer_kernels::backward_products.gemms>(),
+                      launchers_for<element, layer_kernels::backward_launches>());
+    this->queued().kernels.evaluate = &evaluate_layer_node<layer_kernels::operations::both, layer_kernels::narrow>;
+    return base::backward(x, dy, dx, gradients);
+  }
+  // Describes the layer, and what this GPU launches for it. Each line goes to a sink, any callable that takes a text.
+  template <class Sink> void explain(Sink&& line, long long tokens) const {
+    graft::explain<checked, sm_90>(line, tokens);
+    text t;
+    t << "  on this GPU: " << this->describe(tokens);
+    line(t);
+  }
+};
+
+}  // namespace graft::gpu

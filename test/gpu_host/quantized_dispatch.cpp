@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatch of GEMMs that dequantize in registers, and the layout of their shared memory.
+#include <doctest/doctest.h>
+#include <graft/backend/gpu/dispatch/quantized.h>
+#include <graft/targets.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace graft;
+using namespace graft::gpu;
+
+namespace {
+
+const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80, 108, 54);
+const quant_format nf4_64{dtype::nf4, scale_granularity::flat_block, 64},
+    int8_rows{dtype::int8, scale_granularity::row}, nf4_32{dtype::nf4, scale_granularity::flat_block, 32},
+    q8_0 = quant_formats::q8_0_format::format(), q4_0 = quant_formats::q4_0_format::format();
+const quant_format double_32{dtype::nf4, scale_granularity::flat_block,    32, 1,
+                             dtype::u8,  quant_formats::double_quant_block},
+    double_64{dtype::nf4, scale_granularity::flat_block, 64, 1, dtype::u8, quant_formats::double_quant_block},
+    fp8{dtype::f8_e4m3, scale_granularity::tensor};
+
+}  // namespace
+
+TEST_CASE("quantized dispatch: the sections of shared memory do not overlap") {
+  for (const quant_format& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0})
+    for (const int k : {64, 256, 1088, 4096, 8192, 14336, 32768})
+      for (const int rank : {0, 16, 32, 64})
+        for (const long long m : {1, 8, 9, 16, 17, 32, 33, 64}) {
+          INFO(name_of(e), ", inner size ", k, ", rank ", rank, ", ", m, " tokens");
+          const quantized_choice c = choose_quantized(e, dtype::bf16, m, k, rank, h200);
+          CHECK((c.groups == 0) == (m > 32 || (e.block_bytes > 0 && k % 256 != 0)));
+          if (c.groups == 0) continue;
+          CHECK(c.groups * c.tokens >= m);
+          CHECK(c.at.ready >= c.at.factors + c.tokens * 4LL);
+          CHECK(c.at.ready % 8 == 0);
+          CHECK(c.own <= quant_steps);
+          CHECK(c.own * c.splits * quant_warps >= k / 64);
+          if (c.splits == 1 && (e.scales != dtype::u8 || c.form == quant_layout::nested_block_scales)) {
+            const quantized_layout known =
+                single_layer_layout(c.form, c.tokens, rank > 0);  // the layout that kernels of whole units assume
+            CHECK(known.phase == c.at.phase);
+            CHECK(known.ring == c.at.ring);
+            CHECK(known.scales == c.at.scales);
+            CHECK(known.nested == c.at.nested);
+            CHECK(known.ready == c.at.ready);
+            CHECK(known.sums == c.at.sums);
+            CHECK(known.shrink_out == c.at.shrink_out);
+            CHECK(known.b == c.at.b);
+          }
+          const long long stages = quant_stages * quant_warps, eights = c.tokens / 8;
+          const long long summands = quant_warps + (has_row_scales(c.form) ? 1 : 0);
+          const long long in_table = has_pair_table(c.form) ? sums_in_table : 0;
+          std::vector<std::pair<long long, long long>> used{
+              {c.at.ring, stages * unit_weight_bytes(c.form)},
+              {c.at.scales, stages * unit_scale_bytes(c.form, e.scales == dtype::u8)},
+              {c.at.nested, c.form == quant_layout::nested_block_scales ? 256 * 4 : 0},
+              {c.at.factors, c.at.ready + 8 - c.at.factors},
+              {c.at.shrink_out, rank > 0 ? std::max(4 * 16, rank) * c.tokens * 4LL : 0},
+              {c.at.b, rank > 0 ? quant_warps * b_rows_bytes : 0},
+              {c.at.partials, c.splits > 1 ? c.at.phase * eights * unit_sum_bytes : 0},
+              {c.at.sums, std::max(0LL, c.at.phase * summands * eights - in_table) * unit_sum_bytes}};
+          if (in_table > 0) used.emplace_back(pair_table_begin, pair_table_end - pair_table_begin);
+          used.erase(std::remove_if(used.begin(), used.end(), [](const auto& u) { return u.second == 0; }), used.end());
+          std::sort(used.begin(), used.end());
+          for (std::size_t i = 0; i < used.size(); ++i) {
+            CHECK(used[i].first >= quant_smem_begin);
+            CHECK(used[i].first % 128 == 0);
+            CHECK(used[i].first + used[i].second <= (i + 1 < used.size() ? used[i + 1].first : quant_smem_end));
+          }
+        }
+}
+TEST_CASE("quantized dispatch: used for up to 32 tokens of supported formats and sizes only") {
+  auto groups = [](const quant_format& e, long long m, int k, const target& on, dtype type = dtype::bf16) {
+    return choose_quantized(e, type, m, k, 16, on).groups;
+  };
+  for (const quant_format& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0}) {
+    CHECK(groups(e, 1, 4096, h200) == 1);
+    CHECK(groups(e, 16, 14336, h200) == 1);
+    CHECK(groups(e, 32, 4096, h200) == 2);
+    CHECK(groups(e, 33, 4096, h200) == 0);
+    CHECK(groups(e, 1, 4100, h200) == 0);
+    CHECK(groups(e, 1, 4096, a100) == 0);
+    CHECK(groups(e, 1, 4096, h200, dtype::f32) == 0);
+  }
+  CHECK(groups({dtype::nf4, scale_granularity::flat_block, 4096}, 1, 4096, h200) == 1);
+  CHECK(groups(q4_0, 1, 4096 + 64, h200) == 0);
+  CHECK(groups({dtype::nf4, scale_granularity::row_flat_block, 128}, 1, 4096 + 64, h200) == 0);
+}
+TEST_CASE("quantized dispatch: blocks of at most two units leave shared memory for those of the next launch") {
+  const auto two_unit = [](const quant_format& e, long long m, int rows, int rank, const target& on) {
+    return fits_two_units(choose_quantized(e, dtype::bf16, m, 4096, rank, on), rows, rank, on);
+  };
+  const target few = device_target("", 90, 16, 8);
+  for (const quant_format& e : {nf4_64, double_64}) {
+    CHECK(two_unit(e, 1, 4096, 0, h200));
+    CHECK(two_unit(e, 8, 4096, 64, h200));
+    CHECK(!two_unit(e, 9, 4096, 16, h200));         // no memory for x
+    CHECK(two_unit(e, 1, 2 * 132 * 16, 16, h200));  // two units for each
+    CHECK(!two_unit(e, 1, 2 * 132 * 16 + 16, 16, h200));
+    CHECK(!two_unit(e, 1, 1024, 0, h200));  // one unit per block: nothing to overlap
+    CHECK(two_unit(e, 1, 1024, 64, h200));
+    CHECK(!two_unit(e, 1, 16 * 7, 16, h200));  // fewer blocks than slices of A
+    CHECK(!two_unit(e, 1, 512, 64, few));
+    CHECK(two_unit(e, 1, 512, 32, few));
+  }
+  CHECK(!two_unit(nf4_32, 1, 4096, 16, h200));
+  CHECK(!two_unit(int8_rows, 1, 4096, 16, h200));
+  static_assert(two_unit_layout::lower - two_unit_layout::table == pair_table_end - pair_table_begin);
+  static_assert(two_unit_layout::scales - two_unit_layout::lower ==
+                2 * quant_warps * unit_weight_bytes(quant_layout::block_scales) / 2);
+  static_assert(two_unit_layout::nested - two_unit_layout::scales ==
+                2 * quant_warps * unit_scale_bytes(quant_layout::block_scales, false));
+}
+TEST_CASE("quantized dispatch: layers with one input are one launch, also gate and up with their product") {
+  const auto layers = [](std::vector<int> n, int k, long long m, int rank) {
+    std::vector<gemm_problem> all;
+    for (const int one : n) all.push_back({dtype::bf16, m, one, k, rank}), all.back().stored = nf4_64;
+    return all;
+  };
+  const auto grouped = [](const std::vector<gemm_problem>& all, bool gated) {
+    return choose_quantized_grouped(all.data(), static_cast<int>(all.size()), gated, h200);
+  };
+  std::vector<gemm_problem> qkv = layers({4096, 1024, 1024}, 4096, 16, 16);
+  CHECK(grouped(qkv, false).groups == 1);
+  qkv[2].rank = 0;  // without adapter
+  CHECK(grouped(qkv, false).groups == 1);
+  qkv[2].stored = nf4_32;
+  CHECK(grouped(qkv, false).groups == 0);
+  qkv[2].stored = {};
+  CHECK(grouped(qkv, false).groups == 0);
+  CHECK(grouped(layers({4096, 1024}, 4096, 17, 16), false).groups == 0);
+  const quantized_choice gate = grouped(layers({14336, 14336}, 4096, 16, 16), true);
+  CHECK(gate.gated);
+  CHECK(gate.at.phase % 2 == 0);
+  CHECK(grouped(layers({14336, 14336}, 4096, 16, 64), true).groups == 0);  // no memory for both shrink results
+  CHECK(grouped(layers({14336, 14336}, 4096, 16, 64), false).groups == 1);
+  CHECK(grouped(layers({14336, 14336}, 8192, 16, 16), true).groups == 0);  // split-K
+  CHECK(grouped(layers({14336, 14336}, 8192, 16, 16), false).groups == 1);
+  CHECK(grouped(layers({14336, 4096}, 4096, 16, 16), true).groups == 0);
+}
+TEST_CASE("quantized dispatch: units are distributed over all thread blocks") {
+  const int qkv[] = {256, 64, 64}, gate[] = {896, 896}, small[] = {1, 1, 1};
+  CHECK(units_per_cluster(qkv, 3, 132) == 3);
+  CHECK(units_per_cluster(gate, 2, 132) == 14);
+  CHECK(units_per_cluster(gate, 1, 132) == 7);
+  CHECK(units_per_cluster(small, 3, 132) == 1);
+}
+TEST_CASE("quantized dispatch: a layer type states its kernels: one, two with a shrink, or dequantize first") {
+  using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, on<sm_90>>;
+  static_assert(plan::kernels_at(8) == 1 && plan::kernels_at(9) == 2 && plan::kernels_at(32) == 2);
+  using bare = compile<linear<4096, 4096, nf4<64>>, fullgraph, on<sm_90>>;
+  static_assert(bare::kernels_at(8) == 1 && bare::kernels_at(32) == 1);
+  static_assert(plan::kernels_at(4096) == 1 + compile<linear<4096, 4096, bf16, lora<16>>, on<sm_90>>::kernels_at(4096));
+  std::string all;
+  explain<linear<4096, 4096, nf4<64>, lora<16>>, sm_90>([&](const text& t) { all += t.c_str(); }, 1);
+  CHECK(all.find("cannot read in less than 2.2 us") != std::string::npos);
+}
+
+TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
+  for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0}) CHECK(has_gpu_kernels(e));
+  const auto said = [](const quant_format& e) {
+    const quant_state state{.format = e};
+    view v{nullptr, e.type};
+    v.quant = &state;
+    return std::string(check_gpu_format("blk.0.ffn_up.weight", v).message());
+  };
+  CHECK(said(q8_0).empty());
+  CHECK(std::string(check_gpu_format("x", view{}).message()).empty());
+  int refused = 0;
+  quant_formats::ggml_formats::for_each([&](auto f) {
+    const quant_format e = f.format();
+    if (e == q8_0 || e == q4_0) return;
+    ++refused;
+    CHECK(said(e) == std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + f.name +
+                         ", which runs on the CPU; on the GPU use a file in Q8_0, Q4_0, F16 or BF16");
+    for (const int k : {64, 256, 4096}) {
+      CHECK(quant_layout_of(e, k) == quant_layout::none);
+      CHECK(choose_quantized(e, dtype::bf16, 1, k, 16, h200).groups == 0);
+    }
+  });
+  CHECK(refused == 10);
+}

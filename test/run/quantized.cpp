@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every method on every encoding: an adapter on a weight that is codes computes what it computes on the numbers that they
+// mean, forward and backward, merged and disabled; and nothing is folded into a copy of the weight.
+#include "../support/quantized.h"
+
+#include <doctest/doctest.h>
+
+#include "../support/instances.h"
+#include "../support/random_layer.h"
+
+using namespace test;
+
+namespace {
+
+// The same layer twice: with codes, and with numbers.
+struct pair_of_layers {
+  quantized_and_plain w;
+  random_layer<float> coded, plain;
+
+  pair_of_layers(const combination& c, const sizes& s, const quant_format& format)
+      : w(random_layer<float>(c.graphs, s).data.at("weight"), s.at("out"), s.at("in"), format),
+        coded(c.graphs, s),
+        plain(c.graphs, s) {
+    coded.views["weight"] = w.codes.as_view();
+    plain.views["weight"].data = w.numbers.data();
+  }
+};
+// Rows of one block of 256, where the sizes of a method allow them.
+sizes wide_sizes() {
+  sizes s = usual_sizes();
+  s.at("in") = 256;
+  return s;
+}
+// LoRA and DoRA on all of them; the others take turns, so that every method meets some and every encoding most methods.
+template <class F> void on_every_quant_format(F f) {
+  int turn = 0;
+  for (const combination& c : every_combination()) {
+    if (c.kind != "linear" || c.what == "none") continue;
+    for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
+      if (c.what == "miss_bat" && s.at("out") % s.at("r") != 0) continue;
+      for (const named_quant_format& e : every_quant_format()) {
+        if (!exists_on(e.format, s.at("in")) || e.format.block == 64) continue;
+        if (const bool always = c.what == "lora" || c.what == "dora"; !always && turn++ % 7 != 0) continue;
+        INFO(c.name, ", in ", s.at("in"), ", ", e.name);
+        f(pair_of_layers(c, s, e.format), c);
+      }
+    }
+  }
+}
+std::map<std::string, std::vector<float>> numbers_of(cpu::executor<float>& e, const random_layer<float>& l,
+                                                     const layer_graphs& g) {
+  std::map<std::string, std::vector<float>> all;
+  all["y"] = l.room("y", g.literal), all["dx"] = l.room("dx", g.backward), all["W'"] = l.room("weight", g.merge);
+  std::vector<gradient> wanted;
+  for (const std::string& p : l.parameters()) all[p] = l.room(p.c_str(), g.backward);
+  for (const std::string& p : l.parameters()) wanted.push_back({p, into(all[p])});
+  REQUIRE(bool(e.forward(l.x(), into(all["y"]))));
+  REQUIRE(bool(e.backward(l.x(), l.dy(), into(all["dx"]), wanted)));
+  REQUIRE(bool(e.merge(into(all["W'"]))));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("an adapter on codes computes what it computes on the numbers that they mean") {
+  on_every_quant_format([](const pair_of_layers& p, const combination& c) {
+    cpu::executor<float> coded(c.graphs), plain(c.graphs);
+    const status bound = p.coded.bind(coded);
+    INFO(std::string(bound.message()));
+    REQUIRE(bool(bound));
+    REQUIRE(bool(p.plain.bind(plain)));
+    const auto ours = numbers_of(coded, p.coded, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
+    for (const auto& one : ours) {
+      INFO(one.first);
+      CHECK(difference(one.second, theirs.at(one.first)) < 2e-5);
+    }
+    CHECK_FALSE(coded.runs_folded());
+  });
+}
+
+TEST_CASE("an adapter on blocks of 256 computes what it computes on the numbers that they mean") {
+  std::size_t turn = 0;
+  for (const combination& c : every_combination()) {
+    if (c.kind != "linear" || c.what == "none") continue;
+    const bool always = c.what == "lora" || c.what == "dora";
+    for (std::size_t k = 0; k < every_wide_quant_format().size(); ++k) {
+      if (!always && k != turn % every_wide_quant_format().size()) continue;
+      const named_quant_format& e = every_wide_quant_format()[k];
+      INFO(c.name, ", ", e.name);
+      const pair_of_layers p(c, wide_sizes(), e.format);
+      cpu::executor<float> coded(c.graphs), plain(c.graphs);
+      const status bound = p.coded.bind(coded);
+      INFO(std::string(bound.message()));
+      CHECK(bool(bound));
+      if (!bound) continue;
+      REQUIRE(bool(p.plain.bind(plain)));
+      const auto ours = numbers_of(coded, p.coded, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
+      for (const auto& one : ours) {
+        INFO(one.first);
+        CHECK(difference(one.second, theirs.at(one.first)) < 2e-5);
+      }
+    }
+    ++turn;
+  }
+}
+
+TEST_CASE("codes: eager computes it too, in training forward keeps what backward reads, disabled is the base") {
+  const named_quant_format& e = every_quant_format()[1];
+  for (const combination& c : every_combination()) {
+    if (c.kind != "linear" || c.what == "none") continue;
+    INFO(c.name);
+    const pair_of_layers p(c, usual_sizes(), e.format);
+    cpu::executor<float> fused(c.graphs), eager(c.graphs, mode::eager), base(graphs_for("linear", "none", c.bias));
+    REQUIRE(bool(p.coded.bind(fused)));
+    REQUIRE(bool(p.coded.bind(eager)));
+    const auto ours = numbers_of(fused, p.coded, c.graphs);
+    for (const auto& one : numbers_of(eager, p.coded, c.graphs)) {
+      INFO(one.first);
+      CHECK(difference(ours.at(one.first), one.second) < 5e-5);
+    }
+    fused.train(true);
+    for (const auto& [name, v] : numbers_of(fused, p.coded, c.graphs)) CHECK(difference(v, ours.at(name)) < 2e-5);
+    REQUIRE(bool(fused.enable(false)));
+    REQUIRE(bool(base.set("weight", p.w.codes.as_view())));
+    if (c.bias) REQUIRE(bool(base.set("bias", p.coded.views.at("bias"))));
+    std::vector<float> y = p.coded.room("y", c.graphs.literal), expected = y;
+    REQUIRE(bool(fused.forward(p.coded.x(), into(y))));
+    REQUIRE(bool(base.forward(p.coded.x(), into(expected))));
+    CHECK(difference(y, expected) == 0);
+  }
+}
+
+TEST_CASE("codes: views that layers cannot read are refused by name") {
+  const combination* lora = nullptr;
+  for (const combination& c : every_combination())
+    if (c.kind == "linear" && c.what == "lora" && !c.bias) lora = &c;
+  const pair_of_layers p(*lora, usual_sizes(), {dtype::nf4, scale_granularity::flat_block, 64});
+  cpu::executor<float> e(lora->graphs);
+  auto said = [&](const view& v) { return std::string(e.set("weight", v).message()); };
+  view v = p.w.codes.as_view();
+  v.quant = nullptr;
+  CHECK(said(v) == "tensor 'weight' is a quantized weight of type nf4 without its quantization state; set view::quant");
+  quant_state wrong = *p.w.codes.quant;
+  v.quant = &wrong;
+  wrong.scales = nullptr;
+  CHECK(said(v) == "tensor 'weight' is quantized and has no scales");
+  wrong = *p.w.codes.quant, wrong.format.block = 48;
+  CHECK(said(v) == "tensor 'weight' is stored as nf4 with scales that this format does not have");
+  wrong = *p.w.codes.quant, wrong.format.scales = dtype::u8, wrong.format.second_block = 256,
+  wrong.second_codebook = nullptr;
+  CHECK(said(v) == "tensor 'weight' has quantized scales (double quantization) without their own scales and table");
+  wrong = *p.w.codes.quant;
+  CHECK(said(v.transposed()) == "tensor 'weight' is quantized, expected a row-major matrix");
+  view a = p.coded.views.at("lora_A.weight");
+  a.type = dtype::nf4, a.quant = &wrong;
+  CHECK(std::string(e.set("lora_A.weight", a).message()) ==
+        "tensor 'lora_A.weight' is stored as nf4, expected f32, f64, bf16 or f16");
+}
