@@ -3,11 +3,15 @@
 // follows from the type alone. The numbers of one model are in its model_config. How config.json and GGUF files state a
 // family are rows beside their readers: io/hf/config_families.h and io/gguf/families.h.
 #pragma once
-#include <graft/block/gemma.h>
+#include <graft/block/gemma3.h>
 #include <graft/block/gpt2.h>
+#include <graft/block/granite.h>
+#include <graft/block/olmo2.h>
 #include <graft/block/opt.h>
+#include <graft/block/phi3.h>
 #include <graft/block/qwen2.h>
 #include <graft/block/qwen3.h>
+#include <graft/block/smollm3.h>
 #include <graft/core/result.h>
 
 #include <span>
@@ -20,6 +24,7 @@ struct model_config;
 inline constexpr const char* usual_creation_order[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                        "gate_proj", "up_proj", "down_proj"};
 inline constexpr const char* opt_creation_order[] = {"k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2"};
+inline constexpr const char* phi3_creation_order[] = {"o_proj", "qkv_proj", "gate_up_proj", "down_proj"};
 inline constexpr const char* gpt2_creation_order[] = {"c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"};
 
 struct model_family {
@@ -45,6 +50,13 @@ inline constexpr model_family mistral{.name = "mistral", .formulas = architectur
 inline constexpr model_family qwen2{.name = "qwen2", .formulas = architecture_of<graft::qwen2>()};
 inline constexpr model_family qwen3{.name = "qwen3", .formulas = architecture_of<graft::qwen3>()};
 inline constexpr model_family gemma{.name = "gemma", .formulas = architecture_of<graft::gemma>()};
+inline constexpr model_family gemma2{.name = "gemma2", .formulas = architecture_of<graft::gemma2>()};
+inline constexpr model_family gemma3{.name = "gemma3_text", .formulas = architecture_of<graft::gemma3>()};
+inline constexpr model_family granite{.name = "granite", .formulas = architecture_of<graft::granite>()};
+inline constexpr model_family olmo2{.name = "olmo2", .formulas = architecture_of<graft::olmo2>()};
+inline constexpr model_family phi3{
+    .name = "phi3", .formulas = architecture_of<graft::phi3>(), .creation_order = phi3_creation_order};
+inline constexpr model_family smollm3{.name = "smollm3", .formulas = architecture_of<graft::smollm3>()};
 inline constexpr model_family opt{.name = "opt",
                                   .formulas = architecture_of<graft::opt>(),
                                   .token_embedding = "model.decoder.embed_tokens.weight",
