@@ -1,53 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields and defaults of config.json for each model family (transformers, models/*/configuration_*.py).
+// How config.json states each built-in family: the defaults of absent fields and the fields that are read, as in
+// transformers (models/*/configuration_*.py). One row per family, at the end.
 #pragma once
 #include <graft/io/hf/config_fields.h>
+#include <graft/io/hf/family_table.h>
 
 namespace graft::io::hf {
 
-inline model_config defaults_of(model_family f) {
-  model_config c;
-  c.family = f;
-  const auto sizes = [&](int vocabulary, int width, int inner, int layers, int heads, int kv_heads, int positions) {
-    c.vocabulary = vocabulary, c.hidden_size = width, c.intermediate_size = inner, c.layers = layers;
-    c.heads = heads, c.kv_heads = kv_heads, c.positions = positions;
-  };
-  switch (f) {
-    case model_family::llama:
-      sizes(32000, 4096, 11008, 32, 32, 0, 2048);
-      c.tokens = {1, {}, {2}};
-      break;
-    case model_family::mistral:
-      sizes(32000, 4096, 14336, 32, 32, 8, 131072);
-      c.tokens = {1, {}, {2}};
-      break;
-    case model_family::qwen2: sizes(151936, 4096, 22016, 32, 32, 32, 32768); break;
-    case model_family::qwen3:
-      sizes(151936, 4096, 22016, 32, 32, 32, 32768);
-      c.head_dim = 128;
-      break;
-    case model_family::gemma:
-      sizes(256000, 3072, 24576, 28, 16, 16, 8192);
-      c.head_dim = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
-      c.tokens = {2, 0, {1}};
-      break;
-    case model_family::opt:
-      sizes(50272, 768, 3072, 12, 12, 0, 2048);
-      c.activation = activation_kind::relu, c.tied = true, c.norm_eps = 1e-5;
-      c.residual_dropout = 0.1;
-      c.tokens = {2, 1, {2}};
-      break;
-    case model_family::gpt2:
-      sizes(50257, 768, 0, 12, 12, 0, 1024);
-      c.activation = activation_kind::gelu_tanh, c.tied = true, c.norm_eps = 1e-5;
-      c.residual_dropout = c.embedding_dropout = c.attention_dropout = 0.1;
-      c.tokens = {50256, {}, {50256}};
-      break;
-  }
-  return c;
+inline void set_sizes(model_config& c, int vocabulary, int width, int inner, int layers, int heads, int kv_heads,
+                      int positions) {
+  c.vocabulary = vocabulary, c.hidden_size = width, c.intermediate_size = inner, c.layers = layers;
+  c.heads = heads, c.kv_heads = kv_heads, c.positions = positions;
 }
 
-inline void read_llama_like(config_reader& in, model_config& c) {
+// Fields that most families share. Without 'head_dim' a head has hidden_size / num_attention_heads elements.
+inline void read_decoder(config_reader& in, model_config& c, const char* activation = "hidden_act") {
   in.integer("hidden_size", c.hidden_size, 1);
   in.integer("intermediate_size", c.intermediate_size, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
@@ -57,34 +24,98 @@ inline void read_llama_like(config_reader& in, model_config& c) {
   if (in.set("head_dim") != nullptr) in.integer("head_dim", c.head_dim, 1);
   in.integer("max_position_embeddings", c.positions, 1);
   above_zero(in, "rms_norm_eps", c.norm_eps);
-  read_activation(in, "hidden_act", c);
-  if (c.family == model_family::gemma) {
-    // Gemma's files write "gelu" for gelu_tanh.
-    if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;
-    model_config named = c;
-    read_activation(in, "hidden_activation", named);
-    if (named.activation != c.activation)
-      in.reject(
-          "'hidden_activation' and 'hidden_act' are not the same; versions of transformers disagree which counts");
-    must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
-  }
-  if (c.family == model_family::mistral || c.family == model_family::qwen2) {
-    must_be(in, "attention_bias", c.family == model_family::qwen2, "this family fixes it");
-    c.attention_bias = c.family == model_family::qwen2;
-  } else {
-    in.flag("attention_bias", c.attention_bias);
-    c.output_bias = c.attention_bias;
-  }
-  if (c.family == model_family::llama)
-    in.flag("mlp_bias", c.mlp_bias);
-  else
-    must_be(in, "mlp_bias", false, "this family has no such biases");
+  read_activation(in, activation, c);
   if (in.set("attention_dropout") != nullptr) in.real("attention_dropout", c.attention_dropout, 1);
-  read_windows(in, c);
-  read_rope(in, c);
 }
+// A soft cap: null is none.
+inline void read_soft_cap(config_reader& in, const char* key, double& to) {
+  if (const json* v = in.at(key); v != nullptr && v->is_null()) to = 0;
+  above_zero(in, key, to);
+}
+inline void read_attention_bias(config_reader& in, model_config& c) {
+  in.flag("attention_bias", c.attention_bias);
+  c.output_bias = c.attention_bias;
+}
+inline void fix_attention_bias(config_reader& in, model_config& c, bool value) {
+  must_be(in, "attention_bias", value, "this family fixes it");
+  c.attention_bias = value;
+}
+inline void has_no_mlp_bias(config_reader& in) { must_be(in, "mlp_bias", false, "this family has no such biases"); }
 
-inline void read_opt(config_reader& in, model_config& c) {
+namespace llama {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32000, 4096, 11008, 32, 32, 0, 2048);
+  c.tokens = {1, {}, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c);
+  in.flag("mlp_bias", c.mlp_bias);
+  read_no_windows(in, c);
+}
+}  // namespace llama
+
+namespace mistral {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32000, 4096, 14336, 32, 32, 8, 131072);
+  c.tokens = {1, {}, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  fix_attention_bias(in, c, false), has_no_mlp_bias(in);
+  read_window_of_every_layer(in, c, 4096);
+}
+}  // namespace mistral
+
+namespace qwen2 {
+inline void set_defaults(model_config& c) { set_sizes(c, 151936, 4096, 22016, 32, 32, 32, 32768); }
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  fix_attention_bias(in, c, true), has_no_mlp_bias(in);
+  read_windows_of_last_layers(in, c);
+}
+}  // namespace qwen2
+
+namespace qwen3 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 151936, 4096, 22016, 32, 32, 32, 32768);
+  c.head_dim = 128;
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_windows_of_last_layers(in, c);
+}
+}  // namespace qwen3
+
+namespace gemma {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 256000, 3072, 24576, 28, 16, 16, 8192);
+  c.head_dim = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
+  c.tokens = {2, 0, {1}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  // Gemma's files write "gelu" for gelu_tanh.
+  if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;
+  model_config named = c;
+  read_activation(in, "hidden_activation", named);
+  if (named.activation != c.activation)
+    in.reject("'hidden_activation' and 'hidden_act' are not the same; versions of transformers disagree which counts");
+  must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_no_windows(in, c);
+}
+}  // namespace gemma
+
+namespace opt {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 50272, 768, 3072, 12, 12, 0, 2048);
+  c.activation = activation_kind::relu, c.tied = true, c.norm_eps = 1e-5;
+  c.residual_dropout = 0.1;
+  c.tokens = {2, 1, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
   in.integer("hidden_size", c.hidden_size, 1);
   in.integer("ffn_dim", c.intermediate_size, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
@@ -105,8 +136,16 @@ inline void read_opt(config_reader& in, model_config& c) {
   if (const json* v = in.set("layerdrop"); v != nullptr && !(v->is_number() && v->real == 0))
     in.expected("layerdrop", *v, "0: layers are not left out while training");
 }
+}  // namespace opt
 
-inline void read_gpt2(config_reader& in, model_config& c) {
+namespace gpt2 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 50257, 768, 0, 12, 12, 0, 1024);
+  c.activation = activation_kind::gelu_tanh, c.tied = true, c.norm_eps = 1e-5;
+  c.residual_dropout = c.embedding_dropout = c.attention_dropout = 0.1;
+  c.tokens = {50256, {}, {50256}};
+}
+inline void read(config_reader& in, model_config& c) {
   in.integer("n_embd", c.hidden_size, 1);
   c.intermediate_size = 0;
   if (in.set("n_inner") != nullptr) in.integer("n_inner", c.intermediate_size, 1);
@@ -127,5 +166,156 @@ inline void read_gpt2(config_reader& in, model_config& c) {
   in.real("embd_pdrop", c.embedding_dropout, 1);
   in.real("attn_pdrop", c.attention_dropout, 1);
 }
+}  // namespace gpt2
+
+namespace gemma2 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 256000, 2304, 9216, 26, 8, 4, 8192);
+  c.head_dim = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
+  c.attention_soft_cap = 50, c.logit_soft_cap = 30;
+  c.tokens = {2, 0, {1}};
+}
+inline void read_scale(config_reader& in, model_config& c) {
+  double scaled_as = 256;
+  above_zero(in, "query_pre_attn_scalar", scaled_as);
+  c.attention_scale = 1 / std::sqrt(scaled_as);
+}
+// Every layer has a window except each one whose number, counted from 1, is a multiple of `pattern`.
+inline void read_windows_by_turns(config_reader& in, model_config& c, int pattern) {
+  int window = 4096;
+  if (!read_window_length(in, window)) window = 0;
+  read_windows(in, c, window, true, [&](int l) { return (l + 1) % pattern != 0; });
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c, "hidden_activation"), read_rope(in, c);
+  must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_scale(in, c);
+  read_soft_cap(in, "attn_logit_softcapping", c.attention_soft_cap);
+  read_soft_cap(in, "final_logit_softcapping", c.logit_soft_cap);
+  read_windows_by_turns(in, c, 2);
+}
+}  // namespace gemma2
+
+namespace gemma3 {
+inline void set_defaults(model_config& c) {
+  gemma2::set_defaults(c);
+  c.vocabulary = 262208, c.positions = 131072;
+  c.attention_soft_cap = c.logit_soft_cap = 0;
+  c.rope.theta = 1e6, c.sliding_rope.emplace();
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c, "hidden_activation"), read_rope_by_layer_type(in, c);
+  must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  gemma2::read_scale(in, c);
+  if (const json* v = in.set("attn_logit_softcapping"); v != nullptr)
+    in.expected("attn_logit_softcapping", *v, "null: transformers reads it in no layer of this family");
+  read_soft_cap(in, "final_logit_softcapping", c.logit_soft_cap);
+  int pattern = 6;
+  if (in.set("sliding_window_pattern") != nullptr) in.integer("sliding_window_pattern", pattern, 1);
+  gemma2::read_windows_by_turns(in, c, pattern);
+}
+}  // namespace gemma3
+
+namespace granite {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32000, 4096, 11008, 32, 32, 0, 2048);
+  c.attention_scale = 1;
+  c.tokens = {1, {}, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c);
+  in.flag("mlp_bias", c.mlp_bias);
+  above_zero(in, "attention_multiplier", c.attention_scale);
+  above_zero(in, "embedding_multiplier", c.embedding_multiplier);
+  above_zero(in, "residual_multiplier", c.residual_multiplier);
+  above_zero(in, "logits_scaling", c.logits_scaling);
+  read_no_windows(in, c);
+}
+}  // namespace granite
+
+namespace olmo2 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 50304, 4096, 11008, 32, 32, 0, 2048);
+  c.norm_eps = 1e-5;
+  c.tokens = {{}, 1, {50279}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_no_windows(in, c);
+}
+}  // namespace olmo2
+
+namespace phi3 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32064, 3072, 8192, 32, 32, 0, 4096);
+  c.norm_eps = 1e-5, c.rope.original_positions = 4096;
+  c.tokens = {1, 32000, {32000}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c, {.partial = true, .longrope_alone = true});
+  fix_attention_bias(in, c, false), has_no_mlp_bias(in);
+  in.real("resid_pdrop", c.residual_dropout, 1);  // transformers writes embd_pdrop too, and no layer reads it
+  read_window_of_every_layer(in, c, 0);
+}
+}  // namespace phi3
+
+namespace smollm3 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 128256, 2048, 11008, 36, 16, 4, 32768);
+  c.tied = true, c.rope.theta = 2e6;
+  c.tokens = {128000, 128004, {128001}};
+}
+// no_rope_layers has 1 for layers with RoPE and 0 for those without; it may be longer than the model.
+inline void read_no_rope(config_reader& in, model_config& c) {
+  int interval = 4;
+  in.integer("no_rope_layer_interval", interval, 1);
+  c.no_rope.clear();
+  for (int l = 0; l < c.layers; ++l) c.no_rope.push_back((l + 1) % interval == 0);
+  const json* v = in.set("no_rope_layers");
+  if (v == nullptr) return;
+  if (!v->is_list() || v->items.size() < c.no_rope.size())
+    return in.expected("no_rope_layers", *v, "a list with an entry for each of the ", c.layers, " layers");
+  for (std::size_t l = 0; l < v->items.size(); ++l) {
+    const json& e = v->items[l];
+    if (!fits_int(e) || (e.real != 0 && e.real != 1))
+      return in.reject("'no_rope_layers' holds ", found(e),
+                       ", expected 1 for layers with RoPE and 0 for those without");
+    if (l < c.no_rope.size()) c.no_rope[l] = e.real == 0;
+  }
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c);
+  in.flag("mlp_bias", c.mlp_bias);
+  read_no_rope(in, c);
+  bool slides = false;
+  int window = 0;
+  in.flag("use_sliding_window", slides);
+  if (!slides || !read_window_length(in, window)) window = 0;
+  read_windows(in, c, window, true, [&](int l) { return c.no_rope[static_cast<std::size_t>(l)]; });
+}
+}  // namespace smollm3
+
+// clang-format off
+inline constexpr config_family built_in_config_families[] = {
+    {&families::llama, llama::set_defaults, llama::read},
+    {&families::mistral, mistral::set_defaults, mistral::read},
+    {&families::qwen2, qwen2::set_defaults, qwen2::read},
+    {&families::qwen3, qwen3::set_defaults, qwen3::read},
+    {&families::gemma, gemma::set_defaults, gemma::read},
+    {&families::gemma2, gemma2::set_defaults, gemma2::read},
+    {&families::gemma3, gemma3::set_defaults, gemma3::read},
+    {&families::granite, granite::set_defaults, granite::read},
+    {&families::olmo2, olmo2::set_defaults, olmo2::read},
+    {&families::phi3, phi3::set_defaults, phi3::read},
+    {&families::smollm3, smollm3::set_defaults, smollm3::read},
+    {&families::opt, opt::set_defaults, opt::read},
+    {&families::gpt2, gpt2::set_defaults, gpt2::read},
+};
+// clang-format on
 
 }  // namespace graft::io::hf

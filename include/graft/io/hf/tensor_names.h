@@ -5,6 +5,7 @@
 #include <graft/model/architectures.h>
 #include <graft/model/block_stack.h>
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -12,21 +13,26 @@ namespace graft::io::hf {
 
 inline std::set<std::string> names_of(const model_config& c) {
   std::set<std::string> all;
-  const architecture a = architecture_for(c.family);
-  const auto collect = [&](const block_formula& f, const std::string& prefix) {
-    const block_spec spec{f, {}, facts_of(c), false, operation_of(c.activation)};
+  const architecture& a = c.family->formulas;
+  const auto collect = [&](const block_formula& f, const std::vector<const char*>& facts) {
+    std::vector<std::string> names;
+    const block_spec spec{f, {}, facts, false, operation_of(c.activation)};
     const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
     for (id i = 0; i < g.n.size(); ++i)
-      if (g.n[i].what == op::base) all.insert(prefix + graph(g).name(i).c_str());
+      if (g.n[i].what == op::base) names.emplace_back(graph(g).name(i).c_str());
+    return names;
   };
-  collect(a.embed, "");
-  collect(a.head, "");
-  std::set<std::string> ends;
-  ends.swap(all);
-  collect(a.block, "");
-  for (int l = 0; l < c.layers; ++l)
-    for (const std::string& name : all) ends.insert(std::string(a.layers) + "." + std::to_string(l) + "." + name);
-  return ends;
+  for (const block_formula& f : {a.embed, a.head})
+    for (std::string& name : collect(f, facts_of(c, ends_of_model))) all.insert(std::move(name));
+  std::map<std::vector<const char*>, std::vector<std::string>> by_kind;  // layers with equal facts have equal names
+  for (int l = 0; l < c.layers; ++l) {
+    const std::vector<const char*> facts = facts_of(c, l);
+    auto at = by_kind.find(facts);
+    if (at == by_kind.end()) at = by_kind.emplace(facts, collect(a.block, facts)).first;
+    const std::string path = std::string(a.layers) + "." + std::to_string(l) + ".";
+    for (const std::string& name : at->second) all.insert(path + name);
+  }
+  return all;
 }
 
 inline status check_names(const model_config& c, const model_weights& w, const std::string& folder) {
@@ -34,12 +40,12 @@ inline status check_names(const model_config& c, const model_weights& w, const s
   const bool tied = c.tied && !w.tensors.contains("lm_head.weight");
   for (const std::string& name : wanted)
     if (!w.tensors.contains(name) && !(tied && name == "lm_head.weight"))
-      return fail_in(folder, "there is no tensor ", in_quotes(name), ", which a ", name_of(c.family), " model of ",
+      return fail_in(folder, "there is no tensor ", in_quotes(name), ", which a ", c.family->name, " model of ",
                      c.layers, " layers needs");
   for (const auto& [name, v] : w.tensors)
     if (!wanted.contains(name))
-      return fail_in(folder, "tensor ", in_quotes(name), " is not part of a ", name_of(c.family), " model of ",
-                     c.layers, " layers");
+      return fail_in(folder, "tensor ", in_quotes(name), " is not part of a ", c.family->name, " model of ", c.layers,
+                     " layers");
   return ok;
 }
 
