@@ -214,7 +214,7 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   c.tied = !from.tensors.contains("output.weight");
   c.embedding_width = c.hidden_size;
   // Converters store GPT-2's projections [out, in], as they lie where they are quantized.
-  if (gpt2) c.quantized = quantized_weights{dtype::ggml, {}};
+  if (gpt2) c.quantized = quantized_weights{dtype::ggml, {}, quantized_storage::gguf};
   return c;
 }
 
