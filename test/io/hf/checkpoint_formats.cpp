@@ -2,7 +2,7 @@
 // Folders of GPTQ, AWQ, MXFP4 and NVFP4 (test/golden/checkpoints): what a configuration says of them, saved as they were
 // read, merged, and refused where tensors and configuration do not agree. Their numbers are compared by ./run golden.
 #include <doctest/doctest.h>
-#include <graft/io/hf/load_adapters.h>
+#include <graft/io/hf/adapters.h>
 #include <graft/io/hf/save_model.h>
 #include <graft/io/safetensors/writer.h>
 #include <graft/model/on_cpu.h>
