@@ -79,11 +79,13 @@ TEST_CASE("dtype: names and widths, all of them") {
     const char* name;
     int bits;
   };
-  for (const fact f : {fact{dtype::f32, "f32", 32}, fact{dtype::f64, "f64", 64}, fact{dtype::bf16, "bf16", 16},
-                       fact{dtype::f16, "f16", 16}, fact{dtype::i64, "i64", 64}, fact{dtype::nf4, "nf4", 4},
-                       fact{dtype::int8, "int8", 8}, fact{dtype::fp4, "fp4", 4}, fact{dtype::u8, "u8", 8},
-                       fact{dtype::f8_e4m3, "f8_e4m3", 8}, fact{dtype::f8_e5m2, "f8_e5m2", 8},
-                       fact{dtype::f8_e8m0, "f8_e8m0", 8}, fact{dtype::ggml, "ggml", 0}}) {
+  for (const fact f :
+       {fact{dtype::f32, "f32", 32}, fact{dtype::f64, "f64", 64}, fact{dtype::bf16, "bf16", 16},
+        fact{dtype::f16, "f16", 16}, fact{dtype::i64, "i64", 64}, fact{dtype::nf4, "nf4", 4},
+        fact{dtype::int8, "int8", 8}, fact{dtype::fp4, "fp4", 4}, fact{dtype::u8, "u8", 8}, fact{dtype::u2, "u2", 2},
+        fact{dtype::u3, "u3", 3}, fact{dtype::u4, "u4", 4}, fact{dtype::f4_e2m1, "f4_e2m1", 4},
+        fact{dtype::f8_e4m3, "f8_e4m3", 8}, fact{dtype::f8_e5m2, "f8_e5m2", 8}, fact{dtype::f8_e8m0, "f8_e8m0", 8},
+        fact{dtype::ggml, "ggml", 0}}) {
     CHECK(std::string(name_of(f.type)) == f.name);
     CHECK(bits_of(f.type) == f.bits);
   }

@@ -168,15 +168,24 @@ def make(root, name):
     if base in BASES:
         make_base(root, base)
     torch.manual_seed(seed_of(name))
-    folder = root / base / name
     model = transformers.AutoModelForCausalLM.from_pretrained(root / base / "base", dtype=torch.float32)
-    original = copy.deepcopy(model.eval())
-    model = peft.get_peft_model(model, config()).eval()
     vocabulary = model.config.vocab_size
-    ids = torch.randint(3, vocabulary, (3, 11))
-    ids[:, : len(tokens)] = torch.tensor(tokens)
-    train_ids = torch.randint(3, vocabulary, (6, 4, 13))
-    train_ids[:, :2, 2 : 2 + len(tokens)] = torch.tensor(tokens)
+
+    def draw():
+        ids = torch.randint(3, vocabulary, (3, 11))
+        ids[:, : len(tokens)] = torch.tensor(tokens)
+        train_ids = torch.randint(3, vocabulary, (6, 4, 13))
+        train_ids[:, :2, 2 : 2 + len(tokens)] = torch.tensor(tokens)
+        return ids, train_ids
+
+    write_case(root / base / name, model.eval(), config, draw)
+
+
+def write_case(folder, model, config, draw):
+    """An adapter on a model; draw() gives the prompts and the tokens to train on."""
+    original = copy.deepcopy(model)
+    model = peft.get_peft_model(model, config()).eval()
+    ids, train_ids = draw()
     with torch.no_grad():
         for p in model.parameters():
             if p.requires_grad:
@@ -209,7 +218,7 @@ def make(root, name):
     out["logits_merged_unloaded"] = logits(model.merge_and_unload(), ids)
     save_file({k: v.contiguous() for k, v in out.items()}, folder / "expected.safetensors")
     versions = {"peft": peft.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
-    case = {"case": name, "arch": base, **versions, "optimizer": OPTIMIZER,
+    case = {"case": folder.name, "arch": folder.parent.name, **versions, "optimizer": OPTIMIZER,
             "training": "loss on labels = input ids (shifted inside), one step per train_ids[s]"}
     (folder / "case.json").write_text(json.dumps(case, indent=1))
     for readme in folder.glob("*/README.md"):

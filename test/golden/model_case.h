@@ -281,7 +281,10 @@ template <class engine, class Reference = engine> class model_case {
     if (status s = written(*loaded, folder); !s) return s;
     if (file_.get("logits_merged_unloaded") == nullptr) return ok;  // PEFT cannot merge every method
     if (status s = use_adapter_of_peft(folder / "adapter_trained"); !s) return s;
-    result<model_weights> weights = model_.merged_weights();
+    const auto& quantized = model_.config().quantized;
+    const bool requantizes = quantized && quantized->stored_as == quantized_storage::bitsandbytes;
+    result<model_weights> weights =
+        model_.merged_weights(model_.active(), requantizes ? merged_format::quantized : merged_format::f32);
     if (!weights) return weights.failure();
     const result<double> differing = differing_values(*weights, folder / "merged_weights.safetensors");
     if (!differing) return differing.failure();

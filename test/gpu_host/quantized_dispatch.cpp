@@ -176,11 +176,18 @@ TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
     if (e == q8_0 || e == q4_0) return;
     ++refused;
     CHECK(said(e) == std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + f.name +
-                         ", which runs on the CPU; on the GPU use a file in Q8_0, Q4_0, F16 or BF16");
+                         ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
     for (const int k : {64, 256, 4096}) {
       CHECK(quant_layout_of(e, k) == quant_layout::none);
       CHECK(choose_quantized(e, dtype::bf16, 1, k, 16, h200).groups == 0);
     }
   });
   CHECK(refused == 10);
+  for (const quant_format& e :
+       {quant_formats::mxfp4_format::format(), quant_formats::nvfp4_format::format(),
+        quant_format{.type = dtype::u4, .scaled = scale_granularity::block, .block = 128, .scales = dtype::f16}}) {
+    CHECK(said(e) == std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + name_of(e) +
+                         ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
+    CHECK(choose_quantized(e, dtype::bf16, 1, 4096, 16, h200).groups == 0);
+  }
 }

@@ -104,6 +104,32 @@ TEST_CASE("an adapter on blocks of 256 computes what it computes on the numbers 
   }
 }
 
+TEST_CASE("an adapter on weights of GPTQ, AWQ, MXFP4 and NVFP4 computes what it computes on their numbers") {
+  std::size_t turn = 0;
+  const std::vector<named_quant_format>& all = every_checkpoint_format();
+  for (const combination& c : every_combination()) {
+    if (c.kind != "linear" || c.what == "none") continue;
+    const bool always = c.what == "lora" || c.what == "dora";
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (!always && k % 7 != turn % 7) continue;
+      INFO(c.name, ", ", all[k].name);
+      const pair_of_layers p(c, wide_sizes(), all[k].format);
+      cpu::executor<float> coded(c.graphs), plain(c.graphs);
+      const status bound = p.coded.bind(coded);
+      INFO(std::string(bound.message()));
+      CHECK(bool(bound));
+      if (!bound) continue;
+      REQUIRE(bool(p.plain.bind(plain)));
+      const auto ours = numbers_of(coded, p.coded, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
+      for (const auto& one : ours) {
+        INFO(one.first);
+        CHECK(difference(one.second, theirs.at(one.first)) < 2e-5);
+      }
+    }
+    ++turn;
+  }
+}
+
 TEST_CASE("codes: eager computes it too, in training forward keeps what backward reads, disabled is the base") {
   const named_quant_format& e = every_quant_format()[1];
   for (const combination& c : every_combination()) {
@@ -149,6 +175,19 @@ TEST_CASE("codes: views that layers cannot read are refused by name") {
   wrong = *p.w.codes.quant, wrong.format.scales = dtype::u8, wrong.format.second_block = 256,
   wrong.second_codebook = nullptr;
   CHECK(said(v) == "tensor 'weight' has quantized scales (double quantization) without their own scales and table");
+  const quantized_and_plain groups({}, p.w.codes.rows, p.w.codes.cols / 8 * 8,
+                                   {.type = dtype::u4, .scaled = scale_granularity::column_group, .block = 64});
+  view g = groups.codes.as_view();
+  g.quant = &wrong;
+  wrong = *groups.codes.quant, wrong.zeros = nullptr;
+  CHECK(said(g) == "tensor 'weight' is u4 and has no zero points");
+  wrong = *groups.codes.quant, wrong.column_group = nullptr;
+  CHECK(said(g) == "tensor 'weight' has scales per group of columns and does not say which group a column is in");
+  wrong = *groups.codes.quant, g.size[1] = 5;
+  CHECK(said(g) == "tensor 'weight' has rows of 5 elements of 4 bits, expected rows of whole bytes");
+  wrong = *groups.codes.quant, g.size[1] = 40, g.type = dtype::f4_e2m1;
+  wrong.format = quant_formats::mxfp4_format::format();
+  CHECK(said(g) == "tensor 'weight' has rows of 40 elements, expected a multiple of the block size 32");
   wrong = *p.w.codes.quant;
   CHECK(said(v.transposed()) == "tensor 'weight' is quantized, expected a row-major matrix");
   view a = p.coded.views.at("lora_A.weight");

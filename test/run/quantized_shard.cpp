@@ -42,6 +42,39 @@ TEST_CASE("quantized shard: a rank's shard dequantizes to its part of the weight
   CHECK(parts > 300);
 }
 
+TEST_CASE("quantized shard: integers with zero points and 4-bit floats, whose columns are cut between groups") {
+  int parts = 0;
+  for (const named_quant_format& e : every_checkpoint_format())
+    for (const int axis : {0, 1}) {
+      CAPTURE(e.name);
+      CAPTURE(axis);
+      const quantized_and_plain whole(normal_numbers(16 * 256, 5), 16, 256, e.format);
+      for (int rank = 0; rank < 2; ++rank) {
+        quantized_shard shard;
+        const status cut = shard.slice(whole.codes.as_view(), axis, rank, 2);
+        if (!cut) {
+          const std::string why = cut.message();
+          const bool any_order = e.format.scaled == scale_granularity::column_group;
+          CHECK(why.find(any_order ? "columns in groups in any order" : "whole number of blocks") != why.npos);
+          CHECK((axis == 1 && (any_order || e.format.block > 128)));
+          continue;
+        }
+        ++parts;
+        const long long n = axis == 0 ? 8 : 16, m = axis == 1 ? 128 : 256;
+        std::vector<float> numbers(static_cast<std::size_t>(n * m));
+        cpu::convert(shard.shard_view(), numbers.data());
+        bool same = true;
+        for (long long r = 0; r < n; ++r)
+          for (long long c = 0; c < m; ++c)
+            same = same && numbers[static_cast<std::size_t>(r * m + c)] ==
+                               whole.numbers[static_cast<std::size_t>((axis == 0 ? rank * n + r : r) * 256 +
+                                                                      (axis == 1 ? rank * m + c : c))];
+        CHECK(same);
+      }
+    }
+  CHECK(parts == 2 * (26 + 10));
+}
+
 TEST_CASE("quantized shard: a weight that the ranks do not divide is refused with a sentence") {
   const quantized_and_plain whole(normal_numbers(6 * 64, 5), 6, 64, {dtype::nf4, scale_granularity::flat_block, 64});
   quantized_shard shard;

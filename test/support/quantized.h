@@ -49,6 +49,51 @@ inline const std::vector<named_quant_format>& every_wide_quant_format() {
   }();
   return all;
 }
+// The formats of GPTQ, AWQ, MXFP4 and NVFP4, which run on the CPU. Rows are whole blocks of 32 elements.
+inline const std::vector<named_quant_format>& every_checkpoint_format() {
+  static const std::vector<named_quant_format> all = [] {
+    std::vector<named_quant_format> e{{"mxfp4", quant_formats::mxfp4_format::format()},
+                                      {"nvfp4", quant_formats::nvfp4_format::format()}};
+    for (const dtype type : {dtype::u2, dtype::u3, dtype::u4, dtype::u8})
+      for (const scale_granularity by : {scale_granularity::block, scale_granularity::column_group})
+        for (const int block : {16, 64, 1 << 20}) {
+          const dtype scales = block == 16 ? dtype::bf16 : block == 64 ? dtype::f16 : dtype::f32;
+          e.push_back({std::string(name_of(type)) + " " + std::to_string(block) +
+                           (by == scale_granularity::block ? "" : " in any order"),
+                       {.type = type, .scaled = by, .block = block, .scales = scales}});
+        }
+    return e;
+  }();
+  return all;
+}
+// Random integers with scales and zero points that make numbers of about one, and columns in any group.
+inline cpu::quantized_weight random_groups(long long rows, long long cols, const quant_format& format, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::uniform_int_distribution<int> byte(0, 255);
+  std::uniform_real_distribution<float> size(0.5F, 1.0F);
+  cpu::quantized_weight w;
+  const auto scales = static_cast<std::size_t>(scale_counts_of(format, rows, cols).scales);
+  const int codes = 1 << bits_of(format.type);
+  w.quant->format = format, w.rows = rows, w.cols = cols;
+  w.data.resize(static_cast<std::size_t>(quantized_bytes(format, rows, cols)));
+  for (unsigned char& b : w.data) b = static_cast<unsigned char>(byte(engine));
+  for (std::size_t k = 0; k < scales; ++k) {
+    const float scale = size(engine) / static_cast<float>(codes);
+    w.zeros.push_back(static_cast<unsigned char>(byte(engine) % codes));
+    if (format.scales == dtype::f32)
+      w.scales.push_back(scale);
+    else {
+      const std::uint16_t half = format.scales == dtype::f16 ? narrow_to_f16(scale).bits : narrow(scale).bits;
+      w.quantized_scales.push_back(static_cast<unsigned char>(half & 255U));
+      w.quantized_scales.push_back(static_cast<unsigned char>(half >> 8U));
+    }
+  }
+  const auto groups = static_cast<int>(scales / static_cast<std::size_t>(rows));
+  for (long long c = 0; c < cols; ++c) w.column_group.push_back(byte(engine) % groups);
+  w.quant->zeros = w.zeros.data(), w.quant->column_group = w.column_group.data();
+  w.quant->scales = format.scales == dtype::f32 ? static_cast<const void*>(w.scales.data()) : w.quantized_scales.data();
+  return w;
+}
 inline bool exists_on(const quant_format& e, long long cols) { return e.block_bytes == 0 || cols % e.block == 0; }
 
 // Where a block of a format that is only read has its numbers in half precision.
@@ -82,8 +127,9 @@ struct quantized_and_plain {
   std::vector<float> numbers;
 
   quantized_and_plain(const std::vector<float>& from, long long rows, long long cols, const quant_format& format) {
-    auto made = can_quantize(format) ? cpu::quantize(from.data(), rows, cols, format)
-                                     : random_blocks(rows, cols, format, static_cast<unsigned>(rows + cols));
+    auto made = can_quantize(format)      ? cpu::quantize(from.data(), rows, cols, format)
+                : has_zero_points(format) ? random_groups(rows, cols, format, static_cast<unsigned>(rows + cols))
+                                          : random_blocks(rows, cols, format, static_cast<unsigned>(rows + cols));
     INFO(std::string(made ? "" : made.message()));
     REQUIRE(bool(made));
     codes = std::move(*made);

@@ -7,9 +7,28 @@
 namespace graft {
 
 // f32, f64, bf16 and f16 are numbers that kernels compute with, and i64 are indices. All others are quantized values or
-// quantized scales (core/quant_format.h). Two nf4 or fp4 values share a byte, the first one in the upper half. ggml
-// blocks store scales and values in one layout of their own.
-enum class dtype : unsigned char { f32, f64, bf16, f16, i64, nf4, fp4, int8, u8, f8_e4m3, f8_e5m2, f8_e8m0, ggml };
+// quantized scales (core/quant_format.h). Two nf4 or fp4 values share a byte, the first one in the upper half; values
+// of u2, u3, u4 and f4_e2m1 begin with the lowest bits. fp4 is the type of bitsandbytes, f4_e2m1 that of MXFP4 and
+// NVFP4. ggml blocks store scales and values in one layout of their own.
+enum class dtype : unsigned char {
+  f32,
+  f64,
+  bf16,
+  f16,
+  i64,
+  nf4,
+  fp4,
+  int8,
+  u2,
+  u3,
+  u4,
+  u8,
+  f4_e2m1,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e8m0,
+  ggml
+};
 
 // bfloat16 is the upper half of a float; core/bf16.h converts it.
 struct bf16 {
@@ -61,7 +80,11 @@ constexpr const char* name_of(dtype t) {
     case dtype::nf4: return "nf4";
     case dtype::fp4: return "fp4";
     case dtype::int8: return "int8";
+    case dtype::u2: return "u2";
+    case dtype::u3: return "u3";
+    case dtype::u4: return "u4";
     case dtype::u8: return "u8";
+    case dtype::f4_e2m1: return "f4_e2m1";
     case dtype::f8_e4m3: return "f8_e4m3";
     case dtype::f8_e5m2: return "f8_e5m2";
     case dtype::f8_e8m0: return "f8_e8m0";
@@ -87,7 +110,11 @@ constexpr int bits_of(dtype t) {
     case dtype::f8_e5m2:
     case dtype::f8_e8m0: return 8;
     case dtype::nf4:
-    case dtype::fp4: return 4;
+    case dtype::fp4:
+    case dtype::u4:
+    case dtype::f4_e2m1: return 4;
+    case dtype::u3: return 3;
+    case dtype::u2: return 2;
     case dtype::ggml: break;  // a ggml type states its bytes per block instead
   }
   return 0;

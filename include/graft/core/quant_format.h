@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_format: how a weight is quantized, meaning its element type, block size and scales. A plain weight has none.
-//     w = value(q) · scale        value() is a table look-up (NF4, FP4) or the number that q stores (int8, FP8)
+//     w = value(q) · scale        value() is a table look-up (NF4, FP4) or the number that q stores (int8, FP8, E2M1)
+//     w = (q - zero) · scale      unsigned integers, each group with its own zero point (GPTQ, AWQ)
 //     scale = codebook[q_s] · second_scale + offset        with double quantization, per second_block scales
-// One scale covers the tensor, a row, a block within a row, or a flat block: `block` elements in row-major order that
-// may cross rows (bitsandbytes). ggml blocks (GGUF files) store scales between the values. The values and the rounding
+//     scale = value(q_s) · tensor_scale                    8-bit floats as scales (MXFP4, NVFP4)
+// One scale covers the tensor, a row, a block within a row, the columns of a group, or a flat block: `block` elements
+// in row-major order that may cross rows (bitsandbytes). ggml blocks (GGUF files) store scales between the values. The values and the rounding
 // of each format are in a file of core/quant.
 #pragma once
 #include <graft/core/view.h>
@@ -11,8 +13,9 @@
 namespace graft {
 
 // Element i of row r reads scale (r · cols + i) / block with flat_block, and r · (cols / block) + i / block with
-// row_flat_block, which is what bitsandbytes does on CPUs with AVX-512 where the block size does not divide a row.
-enum class scale_granularity : unsigned char { nothing, tensor, row, block, flat_block, row_flat_block };
+// row_flat_block, which is what bitsandbytes does on CPUs with AVX-512 where the block size does not divide a row. With
+// column_group it reads scale column_group[i] of its row: GPTQ with desc_act, whose g_idx puts columns into groups.
+enum class scale_granularity : unsigned char { nothing, tensor, row, block, flat_block, row_flat_block, column_group };
 
 struct quant_format {
   dtype type = dtype::f32;
@@ -52,6 +55,7 @@ constexpr scale_counts scale_counts_of(const quant_format& e, long long rows, lo
     case scale_granularity::tensor: n.scales = 1; break;
     case scale_granularity::row: n.scales = rows; break;
     case scale_granularity::block:
+    case scale_granularity::column_group:
       n.scales = e.block_bytes > 0 ? 0 : parts(rows, e.block_rows) * parts(cols, e.block);
       break;
     case scale_granularity::flat_block:
@@ -60,15 +64,19 @@ constexpr scale_counts scale_counts_of(const quant_format& e, long long rows, lo
   if (e.second_block > 0) n.second_scales = parts(n.scales, e.second_block);
   return n;
 }
+// True for integers whose groups have a zero point beside each scale, one byte each.
+constexpr bool has_zero_points(const quant_format& e) {
+  return e.type == dtype::u2 || e.type == dtype::u3 || e.type == dtype::u4 || e.type == dtype::u8;
+}
 constexpr long long quantized_bytes(const quant_format& e, long long rows, long long cols) {
   if (e.block_bytes > 0) return rows * ((cols + e.block - 1) / e.block) * e.block_bytes;
   return (rows * cols * bits_of(e.type) + 7) / 8;
 }
-// Bytes that one read of the weight moves: values and scales without the codebooks.
+// Bytes that one read of the weight moves: values, scales and zero points without the codebooks.
 constexpr long long bytes_of(const quant_format& e, long long rows, long long cols) {
   const scale_counts n = scale_counts_of(e, rows, cols);
   return quantized_bytes(e, rows, cols) + n.scales * bits_of(e.scales) / 8 +
-         n.second_scales * bits_of(e.second_scales) / 8;
+         n.second_scales * bits_of(e.second_scales) / 8 + (has_zero_points(e) ? n.scales : 0);
 }
 
 // The product of two floats, rounded to float. Compilers contract a product and a sum into an FMA, which rounds once
@@ -86,13 +94,16 @@ constexpr float abs_max(const float* from, long long n) {
   return most;
 }
 
-// Scales and codebook of a quantized weight; the caller owns the memory.
+// Scales, zero points and codebook of a quantized weight; the caller owns the memory.
 struct quant_state {
   quant_format format{};
   const void* scales = nullptr;
   const float* second_scales = nullptr;
-  const float* second_codebook = nullptr;  // value of each of the 256 quantized scales
-  float offset = 0;                        // added to each dequantized scale
+  const float* second_codebook = nullptr;      // value of each of the 256 quantized scales
+  float offset = 0;                            // added to each dequantized scale
+  float tensor_scale = 1;                      // multiplies each scale that is an 8-bit float (NVFP4)
+  const unsigned char* zeros = nullptr;        // one per scale, in the same order
+  const std::int32_t* column_group = nullptr;  // the group of each column (GPTQ's g_idx)
 };
 // A weight matrix in memory that the caller owns. Quantized values are stored row after row.
 struct weight_view {

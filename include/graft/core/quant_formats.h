@@ -4,9 +4,12 @@
 #include <graft/core/quant/double_quant.h>
 #include <graft/core/quant/fp4.h>
 #include <graft/core/quant/fp8.h>
+#include <graft/core/quant/grouped_uint.h>
 #include <graft/core/quant/int8.h>
 #include <graft/core/quant/iq4.h>
+#include <graft/core/quant/mxfp4.h>
 #include <graft/core/quant/nf4.h>
+#include <graft/core/quant/nvfp4.h>
 #include <graft/core/quant/q2_k.h>
 #include <graft/core/quant/q3_k.h>
 #include <graft/core/quant/q4_0.h>
@@ -45,14 +48,32 @@ constexpr bool is_four_bit(const quant_format& e) { return e.type == dtype::nf4 
 // True where the library dequantizes this combination of element type, block and scales.
 constexpr bool can_dequantize(const quant_format& e) {
   const bool single = e.scales == dtype::f32 || e.scales == dtype::bf16 || e.scales == dtype::f16;
-  if (is_four_bit(e))
-    return (e.scaled == scale_granularity::flat_block || e.scaled == scale_granularity::row_flat_block) &&
-           quant_formats::is_four_bit_block(e.block) &&
-           (e.second_block > 0 ? e.scales == dtype::u8 : e.scales == dtype::f32);
-  if (e.type == dtype::int8) return e.scaled == scale_granularity::row && single;
-  if (e.type == dtype::f8_e4m3)
-    return (e.scaled == scale_granularity::row || e.scaled == scale_granularity::tensor) && single;
-  return quant_formats::ggml_formats::visit(e, [](auto) {});
+  switch (e.type) {
+    case dtype::nf4:
+    case dtype::fp4:
+      return (e.scaled == scale_granularity::flat_block || e.scaled == scale_granularity::row_flat_block) &&
+             quant_formats::is_four_bit_block(e.block) &&
+             (e.second_block > 0 ? e.scales == dtype::u8 : e.scales == dtype::f32);
+    case dtype::int8: return e.scaled == scale_granularity::row && single;
+    case dtype::f8_e4m3: return (e.scaled == scale_granularity::row || e.scaled == scale_granularity::tensor) && single;
+    case dtype::u2:
+    case dtype::u3:
+    case dtype::u4:
+    case dtype::u8:
+      return (e.scaled == scale_granularity::block || e.scaled == scale_granularity::column_group) && e.block > 0 &&
+             e.block_rows == 1 && e.block_bytes == 0 && e.second_block == 0 && single;
+    case dtype::f4_e2m1:
+      return e == quant_formats::mxfp4_format::format() || e == quant_formats::nvfp4_format::format();
+    case dtype::ggml: return quant_formats::ggml_formats::visit(e, [](auto) {});
+    case dtype::f32:
+    case dtype::f64:
+    case dtype::bf16:
+    case dtype::f16:
+    case dtype::i64:
+    case dtype::f8_e5m2:
+    case dtype::f8_e8m0: return false;
+  }
+  return false;
 }
 // True for integers with one scale per row (int8) or per 32 columns (Q8_0, Q4_0), which kernels multiply as integers.
 constexpr bool is_scaled_integer(const quant_format& e) {
@@ -61,12 +82,15 @@ constexpr bool is_scaled_integer(const quant_format& e) {
 }
 // True where the library also quantizes numbers to this format (merging an adapter into a weight that stays quantized).
 constexpr bool can_quantize(const quant_format& e) {
+  if (has_zero_points(e)) return false;  // GPTQ and AWQ choose integers by a calibration, not by rounding
   if (e.type != dtype::ggml) return can_dequantize(e);
   bool can = false;
   quant_formats::ggml_formats::visit(e, [&](auto format) { can = quant_formats::quantizable<decltype(format)>; });
   return can;
 }
 constexpr const char* name_of(const quant_format& e) {
+  if (e == quant_formats::mxfp4_format::format()) return quant_formats::mxfp4_format::name;
+  if (e == quant_formats::nvfp4_format::format()) return quant_formats::nvfp4_format::name;
   const char* name = name_of(e.type);
   quant_formats::ggml_formats::visit(e, [&](auto format) { name = decltype(format)::name; });
   return name;
@@ -87,8 +111,18 @@ constexpr const char* name_of(const quant_format& e) {
   if (p.format.block_bytes > 0 && v.size[1] % p.format.block != 0)
     return fail("tensor '", name, "' has rows of ", v.size[1], " elements, expected a multiple of the block size ",
                 p.format.block);
+  if (p.format.type == dtype::f4_e2m1 && v.size[1] % p.format.block != 0)
+    return fail("tensor '", name, "' has rows of ", v.size[1], " elements, expected a multiple of the block size ",
+                p.format.block);
+  if (has_zero_points(p.format) && v.size[1] * bits_of(v.type) % 8 != 0)
+    return fail("tensor '", name, "' has rows of ", v.size[1], " elements of ", bits_of(v.type),
+                " bits, expected rows of whole bytes");
   if (p.format.block_bytes == 0 && p.scales == nullptr)
     return fail("tensor '", name, "' is quantized and has no scales");
+  if (has_zero_points(p.format) && p.zeros == nullptr)
+    return fail("tensor '", name, "' is ", name_of(p.format), " and has no zero points");
+  if (p.format.scaled == scale_granularity::column_group && p.column_group == nullptr)
+    return fail("tensor '", name, "' has scales per group of columns and does not say which group a column is in");
   if (p.format.second_block > 0 && (p.second_scales == nullptr || p.second_codebook == nullptr))
     return fail("tensor '", name, "' has quantized scales (double quantization) without their own scales and table");
   return ok;

@@ -19,10 +19,16 @@ struct special_tokens {
   std::vector<int> eos_tokens;
 };
 
+// In which tensors a file stores quantized weights: the library or format that quant_method names.
+enum class quantized_storage : unsigned char { bitsandbytes, fp8, gptq, awq, mxfp4, nvfp4, gguf };
 // The quantization of a model's weights as its configuration states it, and the modules that are not quantized.
 struct quantized_weights {
   dtype type = dtype::nf4;
-  std::vector<std::string> unquantized_modules;
+  std::vector<std::string> unquantized_modules{};
+  quantized_storage stored_as = quantized_storage::bitsandbytes;
+  int group_size = 0;           // GPTQ and AWQ: columns that share a scale; -1: all of a row
+  bool act_order = false;       // GPTQ: columns are in groups in any order (desc_act)
+  bool zeros_less_one = false;  // GPTQ: zero points are stored less one (checkpoint_format gptq)
 };
 
 struct model_config {

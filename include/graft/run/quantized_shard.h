@@ -25,6 +25,10 @@ class quantized_shard {
       return fail(shape_of(whole), " quantized weight cannot be divided among ", ranks, " ranks");
     const long long n[2] = {axis == 0 ? size[0] / ranks : size[0], axis == 1 ? size[1] / ranks : size[1]};
     const long long first[2] = {axis == 0 ? rank * n[0] : 0, axis == 1 ? rank * n[1] : 0};
+    if (axis == 1 && format.scaled == scale_granularity::column_group)
+      return fail(shape_of(whole),
+                  " quantized weight has its columns in groups in any order (GPTQ with desc_act), and "
+                  "ranks would divide them; use one rank, or a model quantized with desc_act false");
     if (!ends_on_blocks(format, axis, size[1], n))
       return fail(shape_of(whole), " quantized weight with a block size of ", format.block,
                   " is not a whole number of blocks for each of ", ranks,
@@ -53,7 +57,8 @@ class quantized_shard {
   // Whether shards end where bytes and blocks end.
   static bool ends_on_blocks(const quant_format& format, int axis, long long cols, const long long (&n)[2]) {
     const auto fits = [](long long size, long long block) { return block <= 1 || size % block == 0; };
-    const int values_per_byte = format.block_bytes > 0 ? 1 : 8 / bits_of(format.type);
+    // Three bits fill whole bytes eight at a time.
+    const int values_per_byte = format.block_bytes > 0 ? 1 : format.type == dtype::u3 ? 8 : 8 / bits_of(format.type);
     if (axis == 0)
       return fits(n[0] * cols, values_per_byte) && fits(spans_rows(format) ? n[0] * cols : n[0], row_block(format));
     return fits(n[1], values_per_byte) && fits(cols, values_per_byte) && fits(n[1], format.block) &&
@@ -78,7 +83,8 @@ class quantized_shard {
       blocks = {first[0] * cols / format.block, n[0] * cols / format.block};
     if (format.scaled == scale_granularity::row_flat_block && cols % format.block != 0)
       blocks = {first[0] * (cols / format.block), n[0] * (cols / format.block) + 1};
-    if (format.scaled == scale_granularity::block || (spans_rows(format) && cols % format.block == 0)) {
+    if (format.scaled == scale_granularity::block || format.scaled == scale_granularity::column_group ||
+        (spans_rows(format) && cols % format.block == 0)) {
       scales_per_row = (cols + format.block - 1) / format.block;
       rows = {first[0] / format.block_rows, (n[0] + format.block_rows - 1) / format.block_rows};
       blocks = {first[1] / format.block, (n[1] + format.block - 1) / format.block};
@@ -86,11 +92,14 @@ class quantized_shard {
     const bool double_quant = format.scales == dtype::u8;
     const auto bytes = static_cast<std::size_t>(bits_of(double_quant ? dtype::f32 : format.scales) / 8);
     scales_.resize(static_cast<std::size_t>(rows.count * blocks.count) * bytes);
+    zeros_.resize(whole.zeros != nullptr ? static_cast<std::size_t>(rows.count * blocks.count) : 0);
     std::byte* to = scales_.data();
+    unsigned char* zero = zeros_.data();
     for (long long r = rows.first; r < rows.first + rows.count; ++r)
       for (long long b = blocks.first; b < blocks.first + blocks.count; ++b, to += bytes) {
         const long long k = r * scales_per_row + b;
         const auto* const at = static_cast<const std::byte*>(whole.scales);
+        if (whole.zeros != nullptr) *zero++ = whole.zeros[k];
         if (!double_quant) {
           std::memcpy(to, at + k * static_cast<long long>(bytes), bytes);
           continue;
@@ -100,7 +109,7 @@ class quantized_shard {
                                               whole.second_scales[k / format.second_block], whole.offset);
         std::memcpy(to, &scale, bytes);
       }
-    quant_.scales = scales_.data();
+    quant_.scales = scales_.data(), quant_.zeros = zeros_.data();
     if (double_quant)
       quant_.format.scales = dtype::f32, quant_.format.second_block = 0,
       quant_.second_scales = quant_.second_codebook = nullptr, quant_.offset = 0;
@@ -109,6 +118,7 @@ class quantized_shard {
   view shard_;
   quant_state quant_;
   std::vector<std::byte> quants_, scales_;
+  std::vector<unsigned char> zeros_;
 };
 
 }  // namespace graft

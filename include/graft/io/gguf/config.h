@@ -174,7 +174,7 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   c.tied = !from.tensors.contains("output.weight");
   c.embedding_width = c.hidden_size;
   // Converters store all projections [out, in], as they lie where they are quantized.
-  if (c.family->stores_in_out) c.quantized = quantized_weights{dtype::ggml, {}};
+  if (c.family->stores_in_out) c.quantized = quantized_weights{dtype::ggml, {}, quantized_storage::gguf};
   return c;
 }
 

@@ -90,7 +90,15 @@ GRAFT_LIBRARY result<model_config> read_config(const std::string& folder, const 
   const std::string file = folder + "/config.json";
   const result<std::vector<std::byte>> bytes = read_file(file, std::uint64_t{16} << 20);
   if (!bytes) return bytes.failure();
-  return parse_config(as_chars(*bytes), file, families);
+  result<model_config> c = parse_config(as_chars(*bytes), file, families);
+  const std::string of_modelopt = folder + "/hf_quant_config.json";
+  if (!c || c->quantized || !exists(of_modelopt)) return c;
+  const result<std::vector<std::byte>> stated = read_file(of_modelopt, std::uint64_t{16} << 20);
+  if (!stated) return stated.failure();
+  result<quantized_weights> quantized = parse_quant_config(as_chars(*stated), of_modelopt);
+  if (!quantized) return quantized.failure();
+  c->quantized = std::move(*quantized);
+  return c;
 }
 
 }  // namespace graft::io::hf

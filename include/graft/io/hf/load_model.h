@@ -33,9 +33,11 @@ result<causal_lm<Engine>> load_model(const std::string& folder, const model_opti
 
 #if GRAFT_BODIES
 #include <graft/io/bitsandbytes/reader.h>
+#include <graft/io/gptq/reader.h>
 #include <graft/io/hf/generation_config.h>
 #include <graft/io/hf/quantization.h>
 #include <graft/io/hf/tensor_names.h>
+#include <graft/io/microscaling/reader.h>
 
 namespace graft::io::hf {
 
@@ -44,28 +46,84 @@ inline bool is_bookkeeping(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
 
-// Binds the tensors of the files. A quantized weight is several tensors in the files and one in the model.
-inline result<model_weights> bind_weights(model_tensors opened,
-                                          scale_granularity blocks = scale_granularity::flat_block) {
-  struct files {
-    model_tensors tensors;
-    quant_state_pool quant_state;
-  };
-  auto kept = std::make_shared<files>(files{std::move(opened), {}});
-  const model_tensors& from = kept->tensors;
-  quantized_reader codes(
-      from.folder, [&](const std::string& name) { return from.get(name); }, kept->quant_state, blocks);
-  model_weights out;
+namespace detail {
+
+struct opened_files {
+  model_tensors tensors;
+  quant_state_pool states;
+  gptq_pool rows;
+};
+// Adds the views of quantized weights that a reader finds; `used` are the tensors that they are made of.
+template <class Reader, class Name>
+status read_quantized(Reader& reader, Name weight_name, const model_tensors& from, model_weights& out,
+                      std::set<std::string>& used) {
   for (std::size_t i = 0; i < from.size(); ++i) {
-    const tensor_view& t = from[i];
-    if (!t.name.ends_with(".weight")) continue;
-    const result<std::optional<view>> quantized = codes.read(t);
-    if (!quantized) return quantized.failure();
-    if (*quantized) out.tensors[t.name] = **quantized;
+    const std::string name = weight_name(from[i].name);
+    if (name.empty()) continue;
+    const result<std::optional<view>> v = reader.read(from[i]);
+    if (!v) return v.failure();
+    if (*v && !out.tensors.emplace(name, **v).second)
+      return fail_in(from.folder, "tensor ", in_quotes(from[i].name), " and another one are both the weight ",
+                     in_quotes(name));
   }
+  used = reader.used();
+  return ok;
+}
+inline status read_quantized(const std::optional<quantized_weights>& how, scale_granularity blocks, opened_files& files,
+                             model_weights& out, std::set<std::string>& used) {
+  const model_tensors& from = files.tensors;
+  const auto find = [&from](const std::string& name) { return from.get(name); };
+  const auto same_name = [](const std::string& name) { return name.ends_with(".weight") ? name : std::string(); };
+  switch (how ? how->stored_as : quantized_storage::bitsandbytes) {
+    case quantized_storage::gguf:
+    case quantized_storage::bitsandbytes:
+    case quantized_storage::fp8: {
+      quantized_reader codes(from.folder, find, files.states, blocks);
+      return read_quantized(codes, same_name, from, out, used);
+    }
+    case quantized_storage::gptq:
+    case quantized_storage::awq: {
+      gptq_reader codes(from.folder, find, files.rows, *how);
+      return read_quantized(codes, gptq_reader::weight_name, from, out, used);
+    }
+    case quantized_storage::mxfp4:
+    case quantized_storage::nvfp4: {
+      microscaling_reader codes(from.folder, find, files.states, how->stored_as == quantized_storage::nvfp4);
+      return read_quantized(
+          codes, [&](const std::string& name) { return codes.weight_name(name); }, from, out, used);
+    }
+  }
+  return fail_in(from.folder, "the quantization of this folder is not known");
+}
+
+// AutoGPTQ writes a bias of zeros for every module of some models that have none.
+inline bool is_zero_bias(const tensor_view& t, const model_weights& weights, const std::set<std::string>& wanted) {
+  constexpr std::string_view bias = ".bias";
+  if (!t.name.ends_with(bias) || wanted.contains(t.name)) return false;
+  const auto weight = weights.tensors.find(t.name.substr(0, t.name.size() - bias.size()) + ".weight");
+  return weight != weights.tensors.end() && weight->second.quant != nullptr &&
+         has_zero_points(weight->second.quant->format) &&
+         std::ranges::all_of(t.data, [](std::byte b) { return b == std::byte{}; });
+}
+
+}  // namespace detail
+
+// Binds the tensors of the files. A quantized weight is several tensors in the files and one in the model.
+inline result<model_weights> bind_weights(model_tensors opened, const model_config& c, scale_granularity blocks) {
+  auto kept = std::make_shared<detail::opened_files>(detail::opened_files{std::move(opened), {}, {}});
+  const model_tensors& from = kept->tensors;
+  model_weights out;
+  std::set<std::string> used;
+  if (status s = detail::read_quantized(c.quantized, blocks, *kept, out, used); !s) return s.failure();
+  const std::set<std::string> wanted = names_of(c);
   for (std::size_t i = 0; i < from.size(); ++i) {
     const tensor_view& t = from[i];
-    if (is_bookkeeping(t.name) || codes.used().contains(t.name) || out.tensors.contains(t.name)) continue;
+    if (is_bookkeeping(t.name) || used.contains(t.name) || out.tensors.contains(t.name)) continue;
+    if (detail::is_zero_bias(t, out, wanted)) continue;
+    for (const auto& [end, method] : {std::pair{".qweight", "gptq or awq"}, std::pair{".weight_blocks", "mxfp4"}})
+      if (t.name.ends_with(end))
+        return fail_in(from.folder, "tensor ", in_quotes(t.name), " is quantized, and config.json has no ",
+                       "quantization_config with quant_method ", method);
     const result<view> v = bind_in_place(t, from.file_of(i).file);
     if (!v) return v.failure();
     out.tensors[t.name] = *v;
@@ -84,7 +142,7 @@ GRAFT_LIBRARY result<model_files> open_model_folder(const std::string& folder, s
     config->tokens.eos_tokens = *end;
     result<model_tensors> tensors = open_model_tensors(folder);
     if (!tensors) return tensors.failure();
-    result<model_weights> weights = bind_weights(std::move(*tensors), blocks);
+    result<model_weights> weights = bind_weights(std::move(*tensors), *config, blocks);
     if (!weights) return weights.failure();
     if (status s = check_quantization(*config, weights->tensors, folder); !s) return s.failure();
     if (config->tied) weights->tensors.erase("lm_head.weight");  // some files hold a copy of the tied head

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves a model as a Hugging Face folder, atomically: model.safetensors with the weights as they are stored (quantized
-// ones in bitsandbytes' format), config.json adjusted to them, and generation_config.json and the tokenizer files of
+// ones in the tensors that the folder had), config.json adjusted to them, and generation_config.json and the tokenizer files of
 // the folder that the model was loaded from.
 #pragma once
 #include <graft/io/hf/load_model.h>
@@ -16,9 +16,11 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 #if GRAFT_BODIES
 #include <graft/io/atomic_folder.h>
 #include <graft/io/bitsandbytes/writer.h>
+#include <graft/io/gptq/writer.h>
 #include <graft/io/hf/modules.h>
 #include <graft/io/hf/quantization.h>
 #include <graft/io/json/writer.h>
+#include <graft/io/microscaling/writer.h>
 #include <graft/io/safetensors/bind.h>
 #include <graft/io/safetensors/writer.h>
 
@@ -45,8 +47,32 @@ inline void erase(json& of, std::string_view key) {
   of.items.erase(of.items.begin() + (at - of.keys.begin()));
   of.keys.erase(at);
 }
-inline const char* key_of_plain_modules(dtype codes) {
-  return codes == dtype::f8_e4m3 ? "modules_to_not_convert" : "llm_int8_skip_modules";
+// The key of the list of modules that are not quantized; null where the configuration has none.
+inline const char* key_of_plain_modules(quantized_storage stored_as) {
+  switch (stored_as) {
+    case quantized_storage::bitsandbytes: return "llm_int8_skip_modules";
+    case quantized_storage::fp8:
+    case quantized_storage::awq:
+    case quantized_storage::mxfp4: return "modules_to_not_convert";
+    case quantized_storage::nvfp4: return "ignore";
+    case quantized_storage::gptq:
+    case quantized_storage::gguf: break;
+  }
+  return nullptr;
+}
+// Appends the tensors of a quantized weight as its folder stores them.
+inline status add_quantized(const quantized_weights& how, const std::string& name, const view& v,
+                            quantized_writer& codes, gptq_writer& rows, std::vector<tensor_view>& to) {
+  switch (how.stored_as) {
+    case quantized_storage::bitsandbytes:
+    case quantized_storage::fp8: return codes.add(name, v, to);
+    case quantized_storage::gptq:
+    case quantized_storage::awq: return rows.add(name, v, to);
+    case quantized_storage::mxfp4:
+    case quantized_storage::nvfp4: return add_microscaling(name, v, to);
+    case quantized_storage::gguf: break;
+  }
+  return fail_in(name, "weights of type ", graft::name_of(v.quant->format), " are in no file of this kind");
 }
 }  // namespace detail
 
@@ -76,8 +102,13 @@ inline result<saved_config> config_for(json said, const model_config& c, const m
     if (c.family->stores_in_out)
       return fail_in(folder, "module ", in_quotes(plain[before]), " is not quantized while others are, which ",
                      c.family->name, " stores transposed; merge to quantized weights, or adapt all of its projections");
-    json& list =
-        detail::entry(detail::entry(out.said, "quantization_config"), detail::key_of_plain_modules(c.quantized->type));
+    const char* const key = detail::key_of_plain_modules(c.quantized->stored_as);
+    if (key == nullptr || out.said.find("quantization_config") == nullptr)
+      return fail_in(
+          folder, "module ", in_quotes(plain[before]),
+          " is not quantized while others are, which the configuration of this model cannot state; adapt all "
+          "of its linear layers, so that all merged weights are numbers, or keep the adapter beside the model");
+    json& list = detail::entry(detail::entry(out.said, "quantization_config"), key);
     list = {};
     list.what = json::kind::list;
     for (const std::string& module : plain) list.items.push_back(json_string(module));
@@ -115,6 +146,8 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     result<saved_config> saved = config_for(std::move(*read), *config, weights, folder);
     if (!saved) return saved.failure();
     quantized_writer codes(dtype_in(saved->said));
+    gptq_writer rows(config->quantized.value_or(quantized_weights{}));
+    bool any_quantized = false;
     for (const auto& [name, given] : weights.tensors) {
       const bool turns = saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name);
       const view v = turns ? given.transposed() : given;
@@ -122,7 +155,8 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
         if (!config->quantized)
           return fail_in(folder, "tensor ", in_quotes(name), " is quantized, and ", in_quotes(from + "/config.json"),
                          " has no quantization_config; merge the model to bf16 or f32 first");
-        if (status s = codes.add(name, v, tensors); !s) return s;
+        if (status s = detail::add_quantized(*config->quantized, name, v, codes, rows, tensors); !s) return s;
+        any_quantized = true;
         continue;
       }
       const std::optional<safetensors_type> type = safetensors_type_of(v.type);
@@ -145,7 +179,8 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     std::vector<file_to_save> files{{"model.safetensors", layout->parts()}, {"config.json", {said}}};
     std::deque<std::vector<std::byte>> copies;
     for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
-                             "special_tokens_map.json", "chat_template.jinja"}) {
+                             "special_tokens_map.json", "chat_template.jinja", "hf_quant_config.json"}) {
+      if (std::string_view(name).starts_with("hf_quant") && !any_quantized) continue;
       if (!exists(from + "/" + name)) continue;
       result<std::vector<std::byte>> copy = read_file(from + "/" + name);
       if (!copy) return copy.failure();

@@ -26,8 +26,23 @@ inline float scale_at(const quant_state& p, long long k) {
                                                p.second_scales[block_index(k, p.format.second_block)], p.offset);
     case dtype::bf16: return widen(static_cast<const bf16*>(p.scales)[k]);
     case dtype::f16: return widen(static_cast<const f16*>(p.scales)[k]);
-    default: return static_cast<const float*>(p.scales)[k];
+    case dtype::f32: return static_cast<const float*>(p.scales)[k];
+    case dtype::f8_e4m3:
+      return quant_formats::nvfp4_format::scale(static_cast<const unsigned char*>(p.scales)[k], p.tensor_scale);
+    case dtype::f8_e8m0: return quant_formats::mxfp4_format::scale(static_cast<const unsigned char*>(p.scales)[k]);
+    case dtype::f64:
+    case dtype::i64:
+    case dtype::nf4:
+    case dtype::fp4:
+    case dtype::int8:
+    case dtype::u2:
+    case dtype::u3:
+    case dtype::u4:
+    case dtype::f4_e2m1:
+    case dtype::f8_e5m2:
+    case dtype::ggml: break;  // no scales are stored so, or refused when a weight is set
   }
+  return std::numeric_limits<float>::quiet_NaN();
 }
 
 // Scales [first, first + n) of a double-quantized weight; those with the same second-level scale are dequantized
@@ -110,6 +125,71 @@ template <class Format>
   if (n > 0) dequantize_part(0, n);
 }
 
+// Elements [k, k + n) of a row of integers, n <= 32, from their codes.
+inline void dequantize_groups(const weight_view& w, long long row, long long k, int n, const unsigned char* code,
+                              float* to) {
+  const long long groups = (w.cols + w.format.block - 1) / w.format.block, first = row * groups;
+  const quant_state& p = *w.quant;
+  if (w.format.scaled == scale_granularity::column_group) {
+    for (int i = 0; i < n; ++i) {
+      const long long g = first + p.column_group[k + i];
+      to[i] = quant_formats::grouped_uint::dequantize(code[i], p.zeros[g], scale_at(p, g));
+    }
+    return;
+  }
+  for (int i = 0; i < n;) {
+    const long long in_row = block_index(k + i, w.format.block), g = first + in_row;
+    const auto stop = static_cast<int>(std::min<long long>(n, (in_row + 1) * w.format.block - k));
+    const float scale = scale_at(p, g);
+    const int zero = p.zeros[g];
+    if (i == 0 && stop == quant_formats::grouped_uint::chunk) {
+      for (int c = 0; c < quant_formats::grouped_uint::chunk; ++c)
+        to[c] = quant_formats::grouped_uint::dequantize(code[c], zero, scale);
+      return;
+    }
+    for (; i < stop; ++i) to[i] = quant_formats::grouped_uint::dequantize(code[i], zero, scale);
+  }
+}
+// Integers with a scale and a zero point for each group of columns (GPTQ, AWQ).
+template <int Bits>
+[[gnu::noinline, gnu::hot]] void dequantize_grouped_uint(const weight_view& w, long long first, long long n,
+                                                         float* to) {
+  using quant_formats::grouped_uint;
+  const long long row_bytes = w.cols * Bits / 8, end = first + n;
+  unsigned char code[grouped_uint::chunk];
+  for (long long at = first; at < end;) {
+    const long long row = at / w.cols, stop = std::min(end, (row + 1) * w.cols);
+    const auto* const from = static_cast<const unsigned char*>(w.data) + row * row_bytes;
+    for (long long k = at - row * w.cols, last = stop - row * w.cols; k < last;) {
+      const auto count = static_cast<int>(std::min<long long>(grouped_uint::chunk, last - k));
+      if (count == grouped_uint::chunk && k % 8 == 0)
+        grouped_uint::codes<Bits>(from + k * Bits / 8, code);
+      else
+        for (int i = 0; i < count; ++i) code[i] = static_cast<unsigned char>(grouped_uint::code(from, k + i, Bits));
+      dequantize_groups(w, row, k, count, code, to);
+      k += count, to += count;
+    }
+    at = stop;
+  }
+}
+// E2M1 numbers with a scale per `Block` elements of a row; rows are whole blocks.
+template <int Block>
+[[gnu::noinline, gnu::hot]] void dequantize_e2m1(const weight_view& w, long long first, long long n, float* to) {
+  using quant_formats::e2m1;
+  const auto* const quants = static_cast<const unsigned char*>(w.data);
+  const long long end = first + n;
+  for (long long at = first; at < end;) {
+    const long long block = at / Block, stop = std::min(end, (block + 1) * Block);
+    const float scale = scale_at(*w.quant, block);
+    if (at == block * Block && stop == at + Block) {
+      e2m1::dequantize<Block>(quants + at / 2, scale, to);
+      at = stop, to += Block;
+      continue;
+    }
+    for (; at < stop; ++at) *to++ = e2m1::table[e2m1::code_at(quants, at)] * scale;
+  }
+}
+
 }  // namespace detail
 
 inline void dequantize(const weight_view& w, long long first, long long n, float* to) {
@@ -121,19 +201,27 @@ inline void dequantize(const weight_view& w, long long first, long long n, float
       return detail::dequantize_rows<signed char>(
           w, first, n, to, [](signed char c, float scale) { return int8_format::dequantize(c, scale); });
     case dtype::f8_e4m3: return detail::dequantize_rows<unsigned char>(w, first, n, to, fp8_values());
+    case dtype::u2: return detail::dequantize_grouped_uint<2>(w, first, n, to);
+    case dtype::u3: return detail::dequantize_grouped_uint<3>(w, first, n, to);
+    case dtype::u4: return detail::dequantize_grouped_uint<4>(w, first, n, to);
+    case dtype::u8: return detail::dequantize_grouped_uint<8>(w, first, n, to);
+    case dtype::f4_e2m1:
+      if (w.format == mxfp4_format::format()) return detail::dequantize_e2m1<mxfp4_format::block>(w, first, n, to);
+      if (w.format == nvfp4_format::format()) return detail::dequantize_e2m1<nvfp4_format::block>(w, first, n, to);
+      break;
     case dtype::ggml:
       if (!ggml_formats::visit(w.format, [&](auto f) { detail::dequantize_blocks<decltype(f)>(w, first, n, to); }))
-        std::fill_n(to, n, std::numeric_limits<float>::quiet_NaN());  // refused when a weight is set
+        break;
       return;
     case dtype::f32:
     case dtype::f64:
     case dtype::bf16:
     case dtype::f16:
     case dtype::i64:
-    case dtype::u8:
     case dtype::f8_e5m2:
-    case dtype::f8_e8m0: return;  // no quantization formats, or refused when a weight is set
+    case dtype::f8_e8m0: break;
   }
+  std::fill_n(to, n, std::numeric_limits<float>::quiet_NaN());  // no format, which is refused when a weight is set
 }
 
 }  // namespace graft::cpu

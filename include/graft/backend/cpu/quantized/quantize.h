@@ -13,8 +13,9 @@ namespace graft::cpu {
 
 // A quantized weight that owns its memory. It may be moved, because views point to heap memory, which does not move.
 struct quantized_weight {
-  std::vector<unsigned char> data, quantized_scales;
+  std::vector<unsigned char> data, quantized_scales, zeros;
   std::vector<float> scales, second_scales;
+  std::vector<std::int32_t> column_group;
   std::unique_ptr<quant_state> quant = std::make_unique<quant_state>();
   long long rows = 0, cols = 0;
 
@@ -57,14 +58,29 @@ template <class Format> void quantize_blocks(const float* from, quantized_weight
   for (long long b = 0; b < blocks; ++b) Format::quantize(from + b * Format::block, w.data.data() + b * Format::bytes);
 }
 
+inline void quantize_e2m1(const float* from, quantized_weight& w) {
+  using namespace quant_formats;
+  const quant_format& format = w.quant->format;
+  const long long n = w.rows * w.cols, blocks = n / format.block;
+  const bool is_mx = format == mxfp4_format::format();
+  w.data.resize(static_cast<std::size_t>(n / 2)), w.quantized_scales.resize(static_cast<std::size_t>(blocks));
+  if (!is_mx) w.quant->tensor_scale = nvfp4_format::tensor_scale(from, n);
+  for (long long b = 0; b < blocks; ++b) {
+    const float* const block = from + b * format.block;
+    unsigned char* const to = w.data.data() + b * format.block / 2;
+    w.quantized_scales[static_cast<std::size_t>(b)] =
+        is_mx ? mxfp4_format::quantize(block, to) : nvfp4_format::quantize(block, w.quant->tensor_scale, to);
+  }
+}
+
 }  // namespace detail
 
-// Scales are stored as floats, or quantized if the format has double quantization.
+// Scales are stored as floats, or quantized if the format has double quantization or scales of 8 bits.
 inline result<quantized_weight> quantize(const float* from, long long rows, long long cols, quant_format format) {
   using namespace quant_formats;
   if (format.second_block > 0)
     format.scales = dtype::u8, format.second_block = double_quant_block;
-  else if (format.block_bytes == 0)
+  else if (format.block_bytes == 0 && format.type != dtype::f4_e2m1)
     format.scales = dtype::f32;
   if (!can_dequantize(format)) return fail("there is no dequantization of ", name_of(format), " with these scales");
   if (!can_quantize(format))
@@ -74,16 +90,17 @@ inline result<quantized_weight> quantize(const float* from, long long rows, long
       return fail("element ", i, " of a weight to be quantized is not a finite number");
   quantized_weight w;
   w.quant->format = format, w.rows = rows, w.cols = cols;
-  if (format.block_bytes > 0 && cols % format.block != 0)
+  if ((format.block_bytes > 0 || format.type == dtype::f4_e2m1) && cols % format.block != 0)
     return fail("rows of ", cols, " elements are no multiple of the block size ", format.block, " of ",
                 name_of(format));
   if (is_four_bit(format)) detail::quantize_four_bit(from, w);
   if (format.type == dtype::int8) detail::quantize_rows<int8_format>(from, w);
+  if (format.type == dtype::f4_e2m1) detail::quantize_e2m1(from, w);
   if (format.type == dtype::f8_e4m3) detail::quantize_rows<fp8_format>(from, w);
   ggml_formats::visit(format, [&](auto f) {
     if constexpr (quantizable<decltype(f)>) detail::quantize_blocks<decltype(f)>(from, w);
   });
-  w.quant->scales = format.second_block > 0 ? static_cast<const void*>(w.quantized_scales.data()) : w.scales.data();
+  w.quant->scales = w.quantized_scales.empty() ? w.scales.data() : static_cast<const void*>(w.quantized_scales.data());
   w.quant->second_scales = w.second_scales.data();
   w.quant->second_codebook = dynamic_map_values();
   return result<quantized_weight>(std::move(w));  // nvcc would copy without the move

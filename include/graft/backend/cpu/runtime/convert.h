@@ -47,7 +47,11 @@ template <class F> void with_type(const void* data, dtype type, F f) {
     case dtype::nf4:
     case dtype::fp4:
     case dtype::int8:
+    case dtype::u2:
+    case dtype::u3:
+    case dtype::u4:
     case dtype::u8:
+    case dtype::f4_e2m1:
     case dtype::f8_e4m3:
     case dtype::f8_e5m2:
     case dtype::f8_e8m0:
@@ -133,7 +137,11 @@ template <class Real> void convert_to(const Real* from, long long n, void* data,
     case dtype::nf4:
     case dtype::fp4:
     case dtype::int8:
+    case dtype::u2:
+    case dtype::u3:
+    case dtype::u4:
     case dtype::u8:
+    case dtype::f4_e2m1:
     case dtype::f8_e4m3:
     case dtype::f8_e5m2:
     case dtype::f8_e8m0:

@@ -98,13 +98,13 @@ struct quantized_choice {
 
 // True for the formats that the kernels dequantize. Of ggml's, these are Q8_0 and Q4_0.
 constexpr bool has_gpu_kernels(const quant_format& e) {
-  return can_dequantize(e) && (e.type != dtype::ggml || is_scaled_integer(e));
+  return can_dequantize(e) && (is_four_bit(e) || e.type == dtype::f8_e4m3 || is_scaled_integer(e));
 }
 // Refuses a weight in a format that only the CPU reads. Every tensor is checked when it is placed on the GPU or bound.
 [[gnu::cold]] constexpr status check_gpu_format(const graft::detail::message_part& name, const view& v) {
   if (v.quant == nullptr || has_gpu_kernels(v.quant->format)) return ok;
   return fail("tensor '", name, "' is stored as ", name_of(v.quant->format),
-              ", which runs on the CPU; on the GPU use a file in Q8_0, Q4_0, F16 or BF16");
+              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
 }
 
 constexpr quant_layout quant_layout_of(const quant_format& e, long long k) {

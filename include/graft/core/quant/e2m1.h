@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// E2M1, the 4-bit float of MXFP4 and NVFP4: a sign, two exponent bits and one fraction bit (OCP Microscaling Formats
+// 1.0, section 5.3.3). Two values share a byte, the first one in the lower half.
+#pragma once
+#include <graft/core/quant_format.h>
+
+namespace graft::quant_formats {
+
+struct e2m1 {
+  static constexpr dtype type = dtype::f4_e2m1;
+  static constexpr float largest = 6;
+  static constexpr float table[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                      -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+  static constexpr unsigned code_at(const unsigned char* codes, long long i) {
+    return i % 2 == 0 ? codes[i / 2] & 15U : static_cast<unsigned>(codes[i / 2]) >> 4U;
+  }
+  // Twice the number of a code without its sign, 0 to 12, by arithmetic that is vectorized where a look-up is not.
+  static constexpr int doubled(int magnitude) {
+    return magnitude + (magnitude > 4 ? magnitude - 4 : 0) + (magnitude > 6 ? 2 : 0);
+  }
+  // Dequantizes `Count` numbers that share a scale.
+  template <int Count>
+  [[gnu::always_inline]] static constexpr void dequantize(const unsigned char* from, float scale, float* to) {
+    constexpr int bytes = Count / 2;
+    signed char number[static_cast<unsigned>(Count)] = {};
+    for (int i = 0; i < bytes; ++i) {
+      const int low = from[i] & 15, high = from[i] >> 4;
+      const int a = doubled(low & 7), b = doubled(high & 7);
+      number[2 * i] = static_cast<signed char>(low > 7 ? -a : a);
+      number[2 * i + 1] = static_cast<signed char>(high > 7 ? -b : b);
+    }
+    const float half = 0.5F * scale;
+    for (int i = 0; i < Count; ++i) to[i] = static_cast<float>(number[i]) * half;
+  }
+  // Rounds to nearest, ties to even, and saturates.
+  static constexpr unsigned nearest(float x) {
+    const float size = x < 0 ? -x : x;
+    constexpr float middle[7] = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F};
+    unsigned code = 0;
+    for (unsigned k = 0; k < 7; ++k) code += (k % 2 == 0 ? size > middle[k] : size >= middle[k]) ? 1U : 0U;
+    return code | (x < 0 ? 8U : 0U);
+  }
+  static constexpr void quantize(const float* from, int n, float scale, unsigned char* to) {
+    const float factor = scale > 0 ? scale : 1.0F;
+    for (int i = 0; i < n; i += 2)
+      to[i / 2] = static_cast<unsigned char>(nearest(from[i] / factor) | nearest(from[i + 1] / factor) << 4U);
+  }
+};
+
+}  // namespace graft::quant_formats
