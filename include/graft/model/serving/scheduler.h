@@ -28,6 +28,7 @@ struct request_state {
   std::vector<shared_version> versions{};  // since its first choice was admitted
   std::vector<std::string> ids{};          // of the versions in the model
   int open = 0;                            // choices that have not ended
+  int first_choice = 0;                    // its number among all choices of the response
   bool acquired = false;
 };
 

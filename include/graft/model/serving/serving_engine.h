@@ -24,6 +24,9 @@ struct serving_settings {
   step_mode steps = step_mode::standard;
 };
 
+// The message of requests that the end of the engine ended.
+inline constexpr const char* shutting_down = "the server is shutting down";
+
 // What submit() returns: a response, or why there is none.
 struct submission {
   enum class kind : std::uint8_t { accepted, bad_request, unknown_adapter, queue_full, stopping } what = kind::accepted;
@@ -48,16 +51,18 @@ class serving_base {
 
   adapter_store& adapters() { return store_; }
 
-  submission submit(request asked) {
+  // Several requests may share a response, in which the choices of this one begin with number `first_choice`.
+  submission submit(request asked, std::shared_ptr<response> to = nullptr, int first_choice = 0) {
     using kind = submission::kind;
     if (status s = check(asked); !s) return refuse(kind::bad_request, s.message());
     if (status s = store_.check(asked.adapters); !s) return refuse(kind::unknown_adapter, s.message());
     auto state = std::make_shared<request_state>();
-    state->to = std::make_shared<response>(), state->since = store_.now(), state->open = asked.choices;
+    state->to = to != nullptr ? std::move(to) : std::make_shared<response>(), state->first_choice = first_choice;
+    state->since = store_.now(), state->open = asked.choices;
     state->asked = std::move(asked);
     {
       const std::lock_guard guard(mutex_);
-      if (stopping_) return refuse(kind::stopping, "the server is shutting down");
+      if (stopping_) return refuse(kind::stopping, shutting_down);
       if (inbox_sequences_ + stats_.waiting + state->open > settings_.max_waiting)
         return refuse(kind::queue_full, "too many requests are waiting");
       inbox_sequences_ += state->open, state->number = ++requests_;
@@ -140,7 +145,7 @@ class serving_base {
     const auto now = clock::now();
     scheduler_.remove_if([&](sequence& s) {
       const request& asked = s.of->asked;
-      if (all) return end(s, finish_reason::failed, "the server is shutting down"), true;
+      if (all) return end(s, finish_reason::failed, shutting_down), true;
       if (s.of->to->cancelled()) return end(s, finish_reason::cancelled, ""), true;
       if (asked.deadline && now > *asked.deadline)
         return end(s, finish_reason::deadline, "the time for this request is over"), true;
@@ -173,7 +178,7 @@ class serving_base {
   bool sample(sequence& s, std::span<float> logits) {
     const request& asked = s.of->asked;
     event e;
-    e.choice = s.choice;
+    e.choice = s.of->first_choice + s.choice;
     const double log_sum = asked.logprobs ? log_sum_exp(logits) : 0;
     const std::vector<float> raw =
         asked.logprobs ? std::vector<float>(logits.begin(), logits.end()) : std::vector<float>();
@@ -209,7 +214,8 @@ class serving_base {
   void end(sequence& s, finish_reason why, const std::string& message) {
     request_state& r = *s.of;
     event e;
-    e.choice = s.choice, e.finished = true, e.why = why, e.message = message, e.text = s.stops.finish();
+    e.choice = r.first_choice + s.choice, e.finished = true, e.why = why, e.message = message,
+    e.text = s.stops.finish();
     count([&](serving_stats& all) { ++all.finished[static_cast<std::size_t>(why)]; });
     if (r.acquired) release(r);
     --r.open;
