@@ -4,7 +4,7 @@
 # on first use with its own compiler and flags, also if the library was installed, because a compiled library depends on
 # both: Eigen's memory layout follows from -march. Sets graft_compiled_sources.
 function(graft_add_cpu_compiled source_dir)
-  set(sources cpu_float.cpp cpu_double.cpp models.cpp io.cpp)
+  set(sources cpu_float.cpp cpu_double.cpp models.cpp serving.cpp io.cpp)
   list(TRANSFORM sources PREPEND ${source_dir}/)
   set(graft_compiled_sources ${sources} PARENT_SCOPE)
   if(TARGET graft_cpu_compiled)

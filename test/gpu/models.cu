@@ -188,7 +188,7 @@ TEST_CASE("gpu models: sampling equals the CPU's") {
         const auto history = std::span(made[i]).first(n);
         const sequence_chunk run[] = {{history, 0, 0}};
         REQUIRE(bool(model.logits(run, logits, true)));
-        const result<int> next = host.next(logits, history, i);
+        const result<int> next = host.next(logits, history, i, prompts[i].size());
         REQUIRE(bool(next));
         CHECK(*next == made[i][n]);
       }

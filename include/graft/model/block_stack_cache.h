@@ -21,7 +21,7 @@ template <class Engine> class block_stack_cache {
     status ensure_bound(pass_kind w, long long rows, const capacity& all) {
       if (rows <= bound_rows) return ok;
       if (status s = made->bind(w, all); !s) return s;
-      bound_rows = rows;
+      bound_rows = all.tokens;
       return ok;
     }
   };

@@ -64,7 +64,7 @@ template <class Engine> class generator {
                                 int length, step_mode steps = step_mode::standard) {
     if (sequences < 1 || length < 1) return fail("expected a capacity of at least one sequence and one token");
     if (length > model.context()) return does_not_fit(length, model);
-    if (status good = check_sampling(settings.sampling); !good) return good.failure();
+    if (status good = step_sampler<Engine>::check(settings.sampling); !good) return good.failure();
     if (settings.max_new_tokens && *settings.max_new_tokens < 0)
       return fail("max_new_tokens is ", *settings.max_new_tokens, ", expected at least 0");
     if (settings.max_length && *settings.max_length < 0)
@@ -96,7 +96,7 @@ template <class Engine> class generator {
       more = false;
       for (const std::size_t i : active_) {
         const auto row = std::find(step_sequences_.begin(), step_sequences_.end(), i) - step_sequences_.begin();
-        const result<int> next = sampler_.token(static_cast<std::size_t>(row), all[i].tokens, i);
+        const result<int> next = sampler_.token(static_cast<std::size_t>(row), all[i].tokens, i, prompts[i].size());
         if (!next) return next.failure();
         all[i].tokens.push_back(*next);
         if (!token(i, static_cast<std::int64_t>(*next))) all[i].why = stop_reason::caller;

@@ -14,6 +14,10 @@ struct sampling_settings {
   double top_p = 1;        // 0: the most likely token
   double repetition_penalty = 1;
   unsigned long long seed = 0;
+  double min_p = 0;  // excludes tokens less likely than min_p times the most likely one; 0: none
+  // Subtracted from the logits of tokens of the answer, not of the prompt: presence_penalty once, frequency_penalty for
+  // every time that the answer has the token (vllm/model_executor/layers/utils.py).
+  double presence_penalty = 0, frequency_penalty = 0;
 
   // Returns whether tokens are drawn at random; temperature 0 and top_p 0 leave only the token with the largest logit.
   bool draws() const { return sample && temperature != 0 && top_p != 0; }

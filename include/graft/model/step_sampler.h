@@ -10,6 +10,9 @@ namespace graft {
 
 template <class Engine, bool OnEngine = !Engine::reads_host_memory> class step_sampler {
  public:
+  // Returns an error that names the setting if this sampler cannot choose tokens by the settings.
+  static status check(const sampling_settings& s) { return check_sampling(s); }
+
   step_sampler(const sampling_settings& settings, int vocabulary, int)
       : sampler_(settings, vocabulary), vocabulary_(static_cast<std::size_t>(vocabulary)) {}
 
@@ -27,8 +30,9 @@ template <class Engine, bool OnEngine = !Engine::reads_host_memory> class step_s
   static bool can_run_ahead(const row_batch&) { return false; }
   status record_step(typename Engine::queue&, int) { return ok; }
   status wait(int) { return ok; }
-  result<int> token(std::size_t k, std::span<const std::int64_t> history, std::size_t sequence) {
-    return sampler_.next(std::span(logits_).subspan(k * vocabulary_, vocabulary_), history, sequence);
+  result<int> token(std::size_t k, std::span<const std::int64_t> history, std::size_t sequence,
+                    std::size_t prompt_tokens) {
+    return sampler_.next(std::span(logits_).subspan(k * vocabulary_, vocabulary_), history, sequence, prompt_tokens);
   }
 
  private:
@@ -39,6 +43,16 @@ template <class Engine, bool OnEngine = !Engine::reads_host_memory> class step_s
 
 template <class Engine> class step_sampler<Engine, true> {
  public:
+  static status check(const sampling_settings& s) {
+    for (const auto& [name, value] : {std::pair{"min_p", s.min_p},
+                                      {"presence_penalty", s.presence_penalty},
+                                      {"frequency_penalty", s.frequency_penalty}})
+      if (value != 0)
+        return fail(name, " is set, and the engine's sampling kernel does not have it; leave it at 0, or generate on ",
+                    "the CPU");
+    return check_sampling(s);
+  }
+
   // `length` is the number of KV cache slots of a sequence.
   step_sampler(const sampling_settings& settings, int vocabulary, int length)
       : settings_(settings), vocabulary_(vocabulary), length_(length) {}
@@ -65,7 +79,7 @@ template <class Engine> class step_sampler<Engine, true> {
   // Records an event behind the queued step, one for even and one for odd steps; wait() waits for the step's tokens.
   status record_step(typename Engine::queue& q, int which) { return queued_[which % 2].note(q); }
   status wait(int which) { return queued_[which % 2].wait(); }
-  result<int> token(std::size_t k, std::span<const std::int64_t> history, std::size_t) {
+  result<int> token(std::size_t k, std::span<const std::int64_t> history, std::size_t, std::size_t) {
     const std::int64_t chosen = sampler_.token(k, static_cast<long long>(history.size()) - 1);
     if (chosen < 0) return fail("the largest logit is not a finite number");
     return static_cast<int>(chosen);

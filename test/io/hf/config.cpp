@@ -312,7 +312,7 @@ TEST_CASE("config: an invalid or unsupported field gives one sentence with the f
 TEST_CASE("generation_config: settings are read, and config.json gives the tokens that it does not name") {
   const special_tokens tokens{1, 0, {2}};
   const auto g = hf::parse_generation_config(
-      R"({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.1,
+      R"({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1,
           "max_new_tokens": 64, "max_length": null, "prefill_chunk_size": 512, "eos_token_id": [5, 6], "num_beams": 1, "typical_p": 1.0,
           "suppress_tokens": [], "transformers_version": "5.17.0"})",
       "generation_config.json", tokens);
@@ -323,6 +323,7 @@ TEST_CASE("generation_config: settings are read, and config.json gives the token
   CHECK(g->sampling.top_k == 0);
   CHECK(g->sampling.top_p == 0.9);
   CHECK(g->sampling.repetition_penalty == 1.1);
+  CHECK(g->sampling.min_p == 0.05);
   CHECK(*g->max_new_tokens == 64);
   CHECK_FALSE(g->max_length);
   CHECK(*g->prefill_chunk_size == 512);
@@ -342,6 +343,7 @@ TEST_CASE("generation_config: settings are read, and config.json gives the token
         {R"({"temperature": -1})", "'temperature' is -1, expected a number that is not negative"},
         {R"({"top_p": 1.5})", "'top_p' is 1.5"},
         {R"({"top_k": -1})", "'top_k' is -1"},
+        {R"({"min_p": 1.5})", "'min_p' is 1.5"},
         {"[]", "the file holds a list"}}) {
     CHECK(contains(hf::parse_generation_config(content, "g.json", tokens).message(), said));
   }

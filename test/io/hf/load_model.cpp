@@ -200,6 +200,7 @@ TEST_CASE("generate: temperature 0 gives the tokens of the most likely ones, and
   CHECK(says(refused([](auto& s) { s.sampling.top_p = 7; }), "top_p is 7, expected"));
   CHECK(says(refused([](auto& s) { s.sampling.top_k = -3; }), "top_k is -3, expected"));
   CHECK(says(refused([](auto& s) { s.sampling.repetition_penalty = 0; }), "repetition_penalty is 0, expected"));
+  CHECK(says(refused([](auto& s) { s.sampling.min_p = 2; }), "min_p is 2, expected"));
   CHECK(says(refused([](auto& s) { s.max_new_tokens = -1; }), "max_new_tokens is -1, expected"));
   CHECK(says(refused([](auto& s) { s.max_length = -1; }), "max_length is -1, expected"));
 }

@@ -37,7 +37,6 @@ inline constexpr neutral_field neutral_fields[] = {{"num_beams", 1},
                                                    {"num_beam_groups", 1},
                                                    {"min_length", 0},
                                                    {"min_new_tokens", 0},
-                                                   {"min_p", 0},
                                                    {"typical_p", 1},
                                                    {"epsilon_cutoff", 0},
                                                    {"eta_cutoff", 0},
@@ -107,6 +106,7 @@ GRAFT_LIBRARY result<generation_settings> parse_generation_config(std::string_vi
     above_zero(in, "repetition_penalty", g.sampling.repetition_penalty);
     if (in.set("top_k") != nullptr) in.integer("top_k", g.sampling.top_k, 0);
     if (in.set("top_p") != nullptr) in.real("top_p", g.sampling.top_p, 1);
+    if (in.set("min_p") != nullptr) in.real("min_p", g.sampling.min_p, 1);
     if (in.set("max_new_tokens") != nullptr) in.integer("max_new_tokens", g.max_new_tokens.emplace(), 0);
     if (in.set("max_length") != nullptr) in.integer("max_length", g.max_length.emplace(), 0);
     if (in.set("prefill_chunk_size") != nullptr) in.integer("prefill_chunk_size", g.prefill_chunk_size.emplace(), 1);

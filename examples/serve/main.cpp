@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves a model and its adapters over OpenAI's API: every request names its adapter, and all share one batch
+// (docs/how-to/serve.md).
+//     serve MODEL sql=FOLDER chat=FOLDER
+//     curl localhost:8000/v1/chat/completions -d '{"model": "sql", "messages": [{"role": "user", "content": "Hello"}]}'
+// serve --help lists all options.
+#include <graft/io/hf/generation_config.h>
+#include <graft/io/hf/load_adapters.h>
+#include <graft/model/serving/on_cpu.h>
+
+#include <filesystem>
+
+#include "../arguments.h"
+#include "../engine_options.h"
+#include "../generation_options.h"
+#include "../mode_options.h"
+#include "server.h"
+
+namespace hf = graft::io::hf;
+namespace serving = graft::serving;
+
+struct options {
+  std::string model, on = "cpu", name, chat_template;
+  arguments::pairs adapters;
+  std::vector<std::string> pinned;
+  context_options context;
+  mode_options mode;
+  serve::server_options server;
+  int batch = 32, step_tokens = 512, cache = 0, resident = 16, waiting = 512, tokens = 256;
+  bool no_prefixes = false, no_check = false;
+};
+
+// The sampling of requests that set none: what generation_config.json says where it draws, else OpenAI's defaults.
+graft::result<graft::sampling_settings> usual_sampling(const std::string& folder, const graft::model_config& config) {
+  const auto read = hf::read_generation_config(folder, config.tokens);
+  if (!read) return read.failure();
+  graft::sampling_settings s = read->sampling;
+  if (!s.sample) s = {.sample = true, .top_k = 0};
+  return s;
+}
+graft::result<serve::model_facts> facts_of(const options& o, const graft::model_config& config, int context) {
+  serve::model_facts facts;
+  const std::filesystem::path folder = std::filesystem::absolute(o.model).lexically_normal();
+  facts.name = !o.name.empty() ? o.name : (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+  facts.vocabulary = config.vocabulary, facts.context = context, facts.default_tokens = o.tokens;
+  const auto sampling = usual_sampling(o.model, config);
+  if (!sampling) return sampling.failure();
+  facts.sampling = *sampling;
+  if (!std::filesystem::exists(folder / "tokenizer.json")) {
+    std::fprintf(stderr, "serve: %s has no tokenizer.json, so that prompts and answers are token ids\n",
+                 o.model.c_str());
+    return facts;
+  }
+  auto words = hf::read_tokenizer(o.model);
+  if (!words) return words.failure();
+  facts.words = std::move(*words);
+  if (!o.chat_template.empty()) {
+    const auto text = graft::io::read_file(o.chat_template, 1U << 20U);
+    if (!text) return text.failure();
+    auto chat = hf::chat_template::parse(graft::io::as_chars(*text), o.chat_template);
+    if (!chat) return chat.failure();
+    facts.chat = std::move(*chat);
+  } else if (auto chat = hf::read_chat_template(o.model); chat) {
+    facts.chat = std::move(*chat);
+  } else {
+    std::fprintf(stderr, "serve: /v1/chat/completions is off: %s\n", chat.message());
+  }
+  return facts;
+}
+
+template <class Engine> graft::status run(const options& o) {
+  auto loading = o.context.model(o.model);
+  if (!loading) return loading.failure();
+  loading->adapters = {std::numeric_limits<int>::max(), std::numeric_limits<long long>::max()};
+  std::printf("serve: loading %s\n", o.model.c_str());
+  std::fflush(stdout);
+  auto model = hf::load_model<Engine>(o.model, *loading);
+  if (!model) return model.failure();
+  auto facts = facts_of(o, model->config(), model->context());
+  if (!facts) return facts.failure();
+  const auto steps = mode_named(o.mode, graft::step_mode::reduce_overhead, *model);
+  if (!steps) return steps.failure();
+  serving::serving_settings settings;
+  settings.batch.sequences = o.batch, settings.batch.tokens_per_step = std::max(o.step_tokens, o.batch);
+  settings.batch.slots = o.cache > 0 ? o.cache : 8LL * model->context();
+  settings.batch.reuse_prefixes = !o.no_prefixes;
+  settings.resident_adapters = o.resident, settings.max_waiting = o.waiting, settings.steps = *steps;
+  serving::serving_base::token_bytes bytes;
+  if (facts->words) bytes = [&facts](std::int64_t token) { return facts->words->bytes(token); };
+  const auto load = [&model](const std::string& folder) -> graft::result<graft::adapter_set> {
+    auto read = hf::load_adapters(folder, *model);
+    if (!read) return read.failure();
+    return std::move(*read).with_origin();
+  };
+  auto engine = serving::serving_engine<Engine>::make(*model, settings, bytes, load);
+  if (!engine) return engine.failure();
+  serving::adapter_store& store = (*engine)->adapters();
+  for (const auto& [name, folder] : o.adapters) {
+    const bool pinned = std::find(o.pinned.begin(), o.pinned.end(), name) != o.pinned.end();
+    if (name == facts->name)
+      return graft::fail("'", name.c_str(), "' is the name of the model; --name gives it another one");
+    if (graft::status s = store.add(name, folder, pinned); !s) return s;
+  }
+  for (const std::string& name : o.pinned)
+    if (graft::status s = store.check({name}); !s) return graft::fail("--pin: ", s.message());
+  // Adapters are read once before the server is ready, so that one which cannot be is found out now.
+  const auto started = [&]() -> graft::status {
+    for (const auto& [name, folder] : o.adapters) {
+      if (o.no_check) break;
+      const auto begin = std::chrono::steady_clock::now();
+      if (graft::status s = store.load(name, "", std::chrono::hours(24)); !s)
+        return graft::fail("adapter '", name.c_str(), "': ", s.message());
+      std::printf("serve: adapter %s from %s in %.2f s\n", name.c_str(), folder.c_str(),
+                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      std::fflush(stdout);
+    }
+    std::printf("serve: ready, %d sequences of up to %d tokens and %lld tokens in the KV cache\n", o.batch,
+                model->context(), settings.batch.slots);
+    std::fflush(stdout);
+    return graft::ok;
+  };
+  return serve::serve(
+      **engine, [&] { (*engine)->run(); }, *facts, o.server, started);
+}
+
+int main(int argc, char** argv) {
+  options o;
+  std::string pinned;
+  arguments in("serve", "Serves a model and its adapters over OpenAI's API; every request names its adapter.");
+  in.word("MODEL", o.model, "folder of the model");
+  in.named_words("NAME=FOLDER", o.adapters, "adapters, and the names that requests call them by");
+  in.option("--host ADDRESS", o.server.host, "where to listen; 0.0.0.0 for every network of this machine");
+  in.option("--port N", o.server.port, "0 takes any that is free", 0);
+  in.option("--api-key KEY", o.server.key, "clients have to send it; the variable GRAFT_API_KEY is taken otherwise");
+  in.option("--name NAME", o.name, "what requests call the model; not given: the name of its folder");
+  in.option("--chat-template FILE", o.chat_template, "another one than the model's own");
+  in.option("--adapter-folder FOLDER", o.server.adapter_folder,
+            "adapters below it may be loaded and unloaded while the server runs; not given: none");
+  in.option("--adapters N", o.resident, "adapters in memory at a time; others are read when a request names them", 1);
+  in.option("--pin NAME,...", pinned, "adapters that stay in memory");
+  in.flag("--lazy", o.no_check, "reads adapters when they are asked for, not at the start");
+  in.option("--batch N", o.batch, "sequences that run at a time", 1);
+  in.option("--step-tokens N", o.step_tokens,
+            "tokens of a step: of answers, and of prompts, which go through in chunks", 1);
+  in.option("--cache N", o.cache, "tokens in the KV cache, prompts and answers together; 0: eight times the context",
+            0);
+  in.option("--waiting N", o.waiting, "sequences that wait; further requests are refused with 429", 1);
+  in.option("--tokens N", o.tokens, "new tokens of requests that set no max_tokens", 1);
+  in.flag("--no-prefix-reuse", o.no_prefixes, "computes every prompt from its begin");
+  in.option("--connections N", o.server.connections, "connections that are answered at a time", 1);
+  in.option("--body-megabytes N", o.server.body_megabytes, "of a request, at most", 1);
+  in.option("--request-seconds N", o.server.request_seconds, "from a request to the end of its answer, at most", 1);
+  in.option("--read-seconds N", o.server.read_seconds, "that a client may pause while it sends", 1);
+  in.option("--write-seconds N", o.server.write_seconds, "that a client may pause while it reads", 1);
+  in.option("--grace-seconds N", o.server.grace_seconds, "to finish accepted requests after SIGTERM", 0);
+  in.flag("--quiet", o.server.quiet, "no line on stderr for every request");
+  o.context.declare(in);
+  declare_engine(in, o.on);
+  o.mode.declare(in);
+  if (const auto code = in.read(argc, argv)) return *code;
+  if (o.server.port > 65535) return in.mistake("--port takes a number up to 65535");
+  if (const char* key = std::getenv("GRAFT_API_KEY"); key != nullptr && o.server.key.empty()) o.server.key = key;
+  o.pinned = split_commas(pinned), o.server.model_folder = o.model;
+  const graft::status s = on_engine(o.on, [&]<class Engine>() { return run<Engine>(o); });
+  if (!s) std::fprintf(stderr, "serve: %s\n", s.message());
+  return s ? 0 : 1;
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters of a serving engine: any number by name on disk, a bounded number in memory. A request that names an adapter
+// on disk has it loaded; the least recently used one that no sequence runs with leaves. A name may be given another
+// folder: sequences keep the version that they began with, and the old version leaves when the last of them ends.
+//
+// Files are read in a thread of the store. The step loop takes what was read between two steps (loaded(), installed())
+// and names what is to leave (leaving()), because only it may change the model.
+#pragma once
+#include <graft/core/name_suggestion.h>
+#include <graft/model/adapter_set.h>
+#include <graft/model/serving/request.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <thread>
+
+namespace graft::serving {
+
+// A version of an adapter that is in memory. `id` is its name in the model and no other version's.
+struct adapter_version {
+  std::string name, folder, id;
+  long long number = 0;
+  int sequences = 0;  // that run with it; guarded by the store
+  long long used = 0;
+};
+using shared_version = std::shared_ptr<adapter_version>;
+
+struct adapter_info {
+  std::string name, folder;
+  long long version = 0;  // of the one in memory; 0: none is
+  int sequences = 0;
+  bool pinned = false, loading = false;
+};
+
+class adapter_store {
+ public:
+  using load_function = std::function<result<adapter_set>(const std::string& folder)>;
+  // What a request's adapters are: all in memory, on their way, or one of them failed.
+  struct acquired {
+    enum class kind : std::uint8_t { ready, pending, failed } what = kind::pending;
+    std::vector<shared_version> versions{};
+    std::string message{};
+  };
+  struct loaded_files {
+    std::string name, folder;
+    long long number = 0;
+    result<adapter_set> adapter;
+  };
+
+  // `wake` is called when something was loaded.
+  adapter_store(int resident, load_function load, std::function<void()> wake)
+      : resident_(resident), load_(std::move(load)), wake_(std::move(wake)), loader_([this] { load_files(); }) {}
+  adapter_store(const adapter_store&) = delete;
+  adapter_store& operator=(const adapter_store&) = delete;
+  ~adapter_store() {
+    {
+      const std::lock_guard guard(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    loader_.join();
+  }
+
+  // Adds a name without reading its folder.
+  status add(const std::string& name, const std::string& folder, bool pinned = false) {
+    const std::lock_guard guard(mutex_);
+    if (name.empty() || name.find_first_of("+@") != std::string::npos)
+      return fail("an adapter's name is not empty and has no + and no @, which '", name.c_str(), "' is not");
+    if (all_.contains(name)) return fail("there is an adapter '", name.c_str(), "' already");
+    all_[name] = {folder, pinned};
+    order_.push_back(name);
+    return ok;
+  }
+  // Reads the folder of a name, and returns when the adapter is in memory. `folder`: another one than before; not
+  // given: the same one again. A version that cannot be loaded leaves the one before it.
+  status load(const std::string& name, const std::string& folder, std::chrono::milliseconds patience) {
+    std::unique_lock guard(mutex_);
+    const auto at = all_.find(name);
+    if (at == all_.end()) return unknown(name);
+    if (at->second.replacing || at->second.queued)
+      return fail("adapter '", name.c_str(), "' is being loaded; try again later");
+    if (!folder.empty()) at->second.next_folder = folder;
+    at->second.replacing = true;
+    const long long begun = ++clock_;
+    enqueue(name, at->second);
+    const auto over = [&] {
+      const auto now = all_.find(name);
+      return ending_ || now == all_.end() || !now->second.replacing;
+    };
+    if (!changed_.wait_for(guard, patience, over))
+      return fail("adapter '", name.c_str(), "' is still being loaded; it will be there when that ends");
+    const auto now = all_.find(name);
+    if (ending_ || now == all_.end()) return fail("adapter '", name.c_str(), "' was unloaded while it was loaded");
+    if (now->second.failed_at > begun) return fail(now->second.failure.c_str());
+    return ok;
+  }
+  // Removes a name. Sequences that run with it go on.
+  status remove(const std::string& name) {
+    {
+      const std::lock_guard guard(mutex_);
+      const auto at = all_.find(name);
+      if (at == all_.end()) return unknown(name);
+      if (at->second.now != nullptr) retired_.push_back(std::move(at->second.now));
+      all_.erase(at);
+      std::erase(order_, name);
+      std::erase(queue_, name);
+    }
+    changed_.notify_all();
+    wake_();
+    return ok;
+  }
+  status pin(const std::string& name, bool pinned) {
+    const std::lock_guard guard(mutex_);
+    const auto at = all_.find(name);
+    if (at == all_.end()) return unknown(name);
+    at->second.pinned = pinned;
+    return ok;
+  }
+  // Checks that the names can be in memory together.
+  status check(const std::vector<std::string>& names) const {
+    const std::lock_guard guard(mutex_);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (!all_.contains(names[i])) return unknown(names[i]);
+      if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=
+          names.begin() + static_cast<std::ptrdiff_t>(i))
+        return fail("adapter '", names[i].c_str(), "' is named twice");
+    }
+    if (names.size() > static_cast<std::size_t>(resident_))
+      return fail("the request names ", static_cast<long long>(names.size()), " adapters, and ", resident_,
+                  " are in memory at a time");
+    return ok;
+  }
+  std::vector<adapter_info> list() const {
+    const std::lock_guard guard(mutex_);
+    std::vector<adapter_info> out;
+    for (const std::string& name : order_) {
+      const entry& e = all_.at(name);
+      out.push_back({name, e.folder, e.now != nullptr ? e.now->number : 0, e.now != nullptr ? e.now->sequences : 0,
+                     e.pinned, e.queued});
+    }
+    return out;
+  }
+  long long now() {
+    const std::lock_guard guard(mutex_);
+    return ++clock_;
+  }
+
+  // ---- For the step loop.
+  // Takes the current versions of all names for `sequences` sequences, or none of them. `since`: the now() when the
+  // request came; older failures are forgotten, so that a folder that was mended is read again.
+  acquired acquire(const std::vector<std::string>& names, int sequences, long long since) {
+    const std::lock_guard guard(mutex_);
+    acquired out;
+    bool ready = true;
+    for (const std::string& name : names) {
+      const auto at = all_.find(name);
+      if (at == all_.end()) return {acquired::kind::failed, {}, unknown(name).what.c_str()};
+      entry& e = at->second;
+      if (e.now != nullptr) {
+        e.now->used = ++clock_;
+      } else if (e.failed_at > since) {
+        return {acquired::kind::failed, {}, e.failure};
+      } else {
+        ready = false;
+        if (!e.queued) enqueue(name, e);
+      }
+    }
+    if (!ready) return out;
+    out.what = acquired::kind::ready;
+    for (const std::string& name : names) {
+      out.versions.push_back(all_.at(name).now);
+      out.versions.back()->sequences += sequences;
+    }
+    return out;
+  }
+  void release(const std::vector<shared_version>& versions) {
+    const std::lock_guard guard(mutex_);
+    for (const shared_version& v : versions) --v->sequences;
+  }
+  // Returns versions that have to leave: replaced or removed ones that no sequence runs with, and the least recently
+  // used one if something was loaded and there is no room for it. The caller removes them from the model.
+  std::vector<shared_version> leaving() {
+    const std::lock_guard guard(mutex_);
+    std::vector<shared_version> out;
+    std::erase_if(retired_, [&](shared_version& v) {
+      if (v->sequences > 0) return false;
+      out.push_back(std::move(v));
+      --in_memory_;
+      return true;
+    });
+    if (files_ && files_->adapter && in_memory_ >= resident_) {
+      entry* oldest = nullptr;
+      for (auto& [name, e] : all_)
+        if (e.now != nullptr && e.now->sequences == 0 && !e.pinned &&
+            (oldest == nullptr || e.now->used < oldest->now->used))
+          oldest = &e;
+      // A replacement needs no room of its own where the version before it may leave.
+      if (oldest != nullptr) out.push_back(std::exchange(oldest->now, nullptr)), --in_memory_;
+    }
+    return out;
+  }
+  // Returns what was read, if there is room for it or the reading failed.
+  std::optional<loaded_files> loaded() {
+    std::optional<loaded_files> out;
+    {
+      const std::lock_guard guard(mutex_);
+      if (!files_) return out;
+      const auto at = all_.find(files_->name);
+      const bool is_wanted = at != all_.end() && at->second.number == files_->number;
+      if (is_wanted && files_->adapter && in_memory_ >= resident_) return out;
+      if (is_wanted) out.emplace(std::move(*files_));
+      files_.reset();
+    }
+    changed_.notify_all();
+    return out;
+  }
+  static std::string id_of(const loaded_files& f) { return f.name + "@" + std::to_string(f.number); }
+  // Reports that the model has the adapter, or why it has not.
+  void installed(const loaded_files& f, const status& done) {
+    {
+      const std::lock_guard guard(mutex_);
+      auto made = std::make_shared<adapter_version>(adapter_version{f.name, f.folder, id_of(f), f.number, 0, ++clock_});
+      const auto at = all_.find(f.name);
+      if (done) ++in_memory_;
+      if (at == all_.end() || at->second.number != f.number) {  // it was removed meanwhile
+        if (done) retired_.push_back(std::move(made));
+      } else {
+        entry& e = at->second;
+        e.queued = e.replacing = false, e.next_folder.clear();
+        if (done) {
+          if (e.now != nullptr) retired_.push_back(std::move(e.now));
+          e.folder = f.folder, e.failure.clear(), e.now = std::move(made);
+        } else {
+          e.failure = done.message(), e.failed_at = ++clock_;
+        }
+      }
+    }
+    changed_.notify_all();
+  }
+  int in_memory() const {
+    const std::lock_guard guard(mutex_);
+    return in_memory_;
+  }
+  bool loading() const {
+    const std::lock_guard guard(mutex_);
+    return files_.has_value() || reading_ || !queue_.empty();
+  }
+
+ private:
+  struct entry {
+    std::string folder;
+    bool pinned = false;
+    bool queued = false;     // waits for the loader, is read, or waits for room
+    bool replacing = false;  // load() waits
+    std::string next_folder{};
+    shared_version now{};
+    long long number = 0;  // of the last version that was asked for
+    std::string failure{};
+    long long failed_at = 0;
+  };
+  void enqueue(const std::string& name, entry& e) {
+    e.queued = true, e.number = ++versions_;
+    queue_.push_back(name);
+    changed_.notify_all();
+  }
+  error unknown(const std::string& name) const {
+    name_suggester meant(name.c_str());
+    for (const auto& [known, e] : all_) meant.offer(known.c_str());
+    return fail("there is no adapter '", name.c_str(), "'", meant.hint());
+  }
+  // The loader thread: reads one folder at a time, and the next one when the step loop took what was read.
+  void load_files() {
+    std::unique_lock guard(mutex_);
+    for (;;) {
+      changed_.wait(guard, [&] { return ending_ || (!queue_.empty() && !files_); });
+      if (ending_) return;
+      const std::string name = queue_.front();
+      queue_.pop_front();
+      const entry& e = all_.at(name);
+      const std::string folder = e.next_folder.empty() ? e.folder : e.next_folder;
+      const long long number = e.number;
+      reading_ = true;
+      guard.unlock();
+      result<adapter_set> made = load_(folder);
+      guard.lock();
+      reading_ = false;
+      files_.emplace(loaded_files{name, folder, number, std::move(made)});
+      guard.unlock();
+      wake_();
+      guard.lock();
+    }
+  }
+
+  const int resident_;
+  load_function load_;
+  std::function<void()> wake_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, entry> all_;
+  std::vector<std::string> order_;  // names as they were added
+  std::deque<std::string> queue_;   // names that wait for the loader
+  std::optional<loaded_files> files_;
+  std::vector<shared_version> retired_;
+  long long clock_ = 0, versions_ = 0;
+  int in_memory_ = 0;
+  bool ending_ = false, reading_ = false;
+  std::thread loader_;  // last, since it uses all members before it
+};
+
+}  // namespace graft::serving
