@@ -9,4 +9,5 @@
 #include <graft/io/hf/generation_config.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/io/hf/save_model.h>
+#include <graft/io/load_model.h>
 #include <graft/io/tokenizer/tokenizer_file.h>

@@ -9,11 +9,11 @@ generate=$2
 tokens() { "$generate" "$@" --ids 5,9,200 --tokens 6 | sed -n 1p; }
 
 greedy=$(tokens "$base")
-equal "$greedy" "$(tokens "$base" --sample 3 --temperature 0)" 'temperature 0'
-[ "$greedy" != "$(tokens "$base" --sample 3 --temperature 50 --top-k 0)" ] || wrong 'a high temperature changes nothing'
+equal "$greedy" "$(tokens "$base" --seed 3 --temperature 0)" 'temperature 0'
+[ "$greedy" != "$(tokens "$base" --seed 3 --temperature 50 --top-k 0)" ] || wrong 'a high temperature changes nothing'
 says 'temperature is -1, expected' "$generate" "$base" --ids 5 --temperature -1
 says '--temperature takes a number' "$generate" "$base" --ids 5 --temperature nan
-says 'top_p is 7, expected' "$generate" "$base" --ids 5 --sample 1 --top-p 7
+says 'top_p is 7, expected' "$generate" "$base" --ids 5 --seed 1 --top-p 7
 says 'there is no prompt' "$generate" "$base"
 says 'there are two prompts' "$generate" "$base" text --ids 1
 says '--ids takes token ids' "$generate" "$base" text

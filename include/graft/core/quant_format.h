@@ -10,6 +10,8 @@
 #pragma once
 #include <graft/core/view.h>
 
+#include <type_traits>
+
 namespace graft {
 
 // Element i of row r reads scale (r · cols + i) / block with flat_block, and r · (cols / block) + i / block with
@@ -79,11 +81,25 @@ constexpr long long bytes_of(const quant_format& e, long long rows, long long co
          n.second_scales * bits_of(e.second_scales) / 8 + (has_zero_points(e) ? n.scales : 0);
 }
 
-// The product of two floats, rounded to float. Compilers contract a product and a sum into an FMA, which rounds once
-// and would not reproduce the values of bitsandbytes and ggml; in double the product is exact, so this rounds it
-// before.
+// The product of two floats, rounded to float before it is added to anything. Compilers contract a product and a sum
+// into an FMA, which rounds once and would not reproduce the values of bitsandbytes and ggml. In double the product is
+// exact, which is enough for clang and nvcc; g++ computes it in float again and contracts even vectorized loops, unless
+// an empty instruction uses the product.
 constexpr float rounded_product(float a, float b) {
-  return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
+  const double exact = static_cast<double>(a) * static_cast<double>(b);
+  auto rounded = static_cast<float>(exact);
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDA_ARCH__)
+  if (!std::is_constant_evaluated()) {
+#if defined(__x86_64__)
+    asm("" : "+x"(rounded));
+#elif defined(__aarch64__)
+    asm("" : "+w"(rounded));
+#else
+    asm("" : "+m"(rounded));
+#endif
+  }
+#endif
+  return rounded;
 }
 constexpr float abs_max(const float* from, long long n) {
   float most = 0;

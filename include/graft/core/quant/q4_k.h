@@ -3,7 +3,7 @@
 // followed by 12 bytes with 6-bit scales and minimums of the 8 runs of 32 elements and by 128 bytes with the codes,
 //     w = (d · scale) · q - m · minimum
 #pragma once
-#include <graft/core/quant/k_quants.h>
+#include <graft/core/quant/k_search.h>
 
 namespace graft::quant_formats {
 
@@ -15,6 +15,14 @@ struct q4_k_format : ggml_layout<256, 144, 32, 12> {
     return scaled(first, six_bit_scale(from + 4, r), six_bit_minimum(from + 4, r));
   }
   static constexpr int code(const unsigned char* from, int r, int i) { return four_bits_at(from + 16, r, i); }
+  static void quantize(const float* from, unsigned char* to) {
+    unsigned char q[block];
+    quantize_six_bit_runs(from, 15, -1.0F, 20, to, q);
+    for (int i = 0; i < 128; ++i) {
+      const int first = i / 32 * 64 + i % 32;
+      to[16 + i] = static_cast<unsigned char>(q[first] | q[first + 32] << 4U);
+    }
+  }
 };
 
 }  // namespace graft::quant_formats

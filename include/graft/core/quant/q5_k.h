@@ -3,7 +3,7 @@
 // the fifth bit of element i of run r,
 //     w = (d · scale) · q - m · minimum
 #pragma once
-#include <graft/core/quant/k_quants.h>
+#include <graft/core/quant/k_search.h>
 
 namespace graft::quant_formats {
 
@@ -16,6 +16,19 @@ struct q5_k_format : ggml_layout<256, 176, 32, 13> {
   }
   static constexpr int code(const unsigned char* from, int r, int i) {
     return four_bits_at(from + 48, r, i) | bits_at(from[16 + i], r, 1) << 4;
+  }
+  static void quantize(const float* from, unsigned char* to) {
+    unsigned char q[block];
+    quantize_six_bit_runs(from, 31, -0.5F, 15, to, q);
+    for (int i = 0; i < 32; ++i) {
+      unsigned fifth = 0;
+      for (unsigned r = 0; r < 8; ++r) fifth |= (q[32 * r + static_cast<unsigned>(i)] >> 4U & 1U) << r;
+      to[16 + i] = static_cast<unsigned char>(fifth);
+    }
+    for (int i = 0; i < 128; ++i) {
+      const int first = i / 32 * 64 + i % 32;
+      to[48 + i] = static_cast<unsigned char>((q[first] & 15U) | (q[first + 32] & 15U) << 4U);
+    }
   }
 };
 

@@ -54,8 +54,10 @@ struct chat_template_source {
 };
 GRAFT_LIBRARY result<chat_template_source> read_chat_templates(const std::string& folder);
 
-// The template of a folder that transformers would take: `name` where it is given, else "tool_use" for calls with tools
-// where there is one, else "default".
+// The template that transformers would take: `name` where it is given, else "tool_use" for calls with tools where there
+// is one, else "default".
+GRAFT_LIBRARY result<chat_template> choose_chat_template(const chat_template_source& from, bool with_tools = false,
+                                                         std::string_view name = {});
 GRAFT_LIBRARY result<chat_template> read_chat_template(const std::string& folder, bool with_tools = false,
                                                        std::string_view name = {});
 
@@ -232,25 +234,30 @@ GRAFT_LIBRARY result<chat_template_source> read_chat_templates(const std::string
   });
 }
 
+GRAFT_LIBRARY result<chat_template> choose_chat_template(const chat_template_source& from, bool with_tools,
+                                                         std::string_view name) {
+  return guarded(from.file, [&]() -> result<chat_template> {
+    const auto find = [&](std::string_view wanted) {
+      return std::find_if(from.templates.begin(), from.templates.end(),
+                          [&](const auto& t) { return t.first == wanted; });
+    };
+    auto at = !name.empty() ? find(name) : with_tools ? find("tool_use") : from.templates.end();
+    if (name.empty() && at == from.templates.end()) at = find("default");
+    if (at == from.templates.end()) {
+      std::string names;
+      for (const auto& t : from.templates) names += (names.empty() ? "" : ", ") + t.first;
+      return fail_in(from.file, "there is no chat template named ", in_quotes(name.empty() ? "default" : name),
+                     ", expected one of: ", clipped(names));
+    }
+    return chat_template::parse(at->second, from.file, from.special_tokens);
+  });
+}
+
 GRAFT_LIBRARY result<chat_template> read_chat_template(const std::string& folder, bool with_tools,
                                                        std::string_view name) {
   const result<chat_template_source> all = read_chat_templates(folder);
   if (!all) return all.failure();
-  return guarded(folder, [&]() -> result<chat_template> {
-    const auto find = [&](std::string_view wanted) {
-      return std::find_if(all->templates.begin(), all->templates.end(),
-                          [&](const auto& t) { return t.first == wanted; });
-    };
-    auto at = !name.empty() ? find(name) : with_tools ? find("tool_use") : all->templates.end();
-    if (name.empty() && at == all->templates.end()) at = find("default");
-    if (at == all->templates.end()) {
-      std::string names;
-      for (const auto& t : all->templates) names += (names.empty() ? "" : ", ") + t.first;
-      return fail_in(all->file, "there is no chat template named ", in_quotes(name.empty() ? "default" : name),
-                     ", expected one of: ", clipped(names));
-    }
-    return chat_template::parse(at->second, all->file, all->special_tokens);
-  });
+  return choose_chat_template(*all, with_tools, name);
 }
 
 }  // namespace graft::io::hf

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model from wherever it lies: a Hugging Face folder or a GGUF file, with its tokenizer, chat template and generation
+// settings. A GGUF file is a path that ends in .gguf or names a regular file; everything else is a folder.
+//     auto model = io::load_model<engine>("SmolLM2-135M-Instruct.Q4_1.gguf");
+//     auto words = io::read_tokenizer("SmolLM2-135M-Instruct.Q4_1.gguf");
+#pragma once
+#include <graft/io/chat_template/chat_template.h>
+#include <graft/io/gguf/model.h>
+#include <graft/io/tokenizer/tokenizer.h>
+#include <graft/model/generation_settings.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY bool is_gguf_path(const std::string& path);
+
+GRAFT_LIBRARY result<model_config> read_model_config(const std::string& path);
+GRAFT_LIBRARY result<hf::model_files> open_model(const std::string& path,
+                                                 scale_granularity blocks = scale_granularity::flat_block);
+GRAFT_LIBRARY result<hf::tokenizer> read_tokenizer(const std::string& path);
+GRAFT_LIBRARY result<hf::chat_template> read_chat_template(const std::string& path, bool with_tools = false,
+                                                           std::string_view name = {});
+// Settings of generation_config.json. GGUF files have none: defaults, with the end tokens of `otherwise`.
+GRAFT_LIBRARY result<generation_settings> read_generation_settings(const std::string& path,
+                                                                   const special_tokens& otherwise);
+
+template <class Engine>
+result<causal_lm<Engine>> load_model(const std::string& path, const model_options& options = {}) {
+  return is_gguf_path(path) ? load_gguf<Engine>(path, options) : hf::load_model<Engine>(path, options);
+}
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/io/gguf/chat_template.h>
+#include <graft/io/gguf/tokenizer.h>
+#include <graft/io/hf/generation_config.h>
+#include <graft/io/tokenizer/tokenizer_file.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY bool is_gguf_path(const std::string& path) {
+  return path.ends_with(".gguf") || (exists(path) && !is_directory(path));
+}
+
+namespace detail {
+// Maps a GGUF file and passes it to `read`.
+template <class Read> auto from_gguf(const std::string& path, Read read) -> decltype(read(std::declval<const gguf&>())) {
+  const result<gguf> file = map_gguf(path);
+  if (!file) return file.failure();
+  return read(*file);
+}
+}  // namespace detail
+
+GRAFT_LIBRARY result<model_config> read_model_config(const std::string& path) {
+  return is_gguf_path(path) ? detail::from_gguf(path, config_of) : hf::read_config(path);
+}
+GRAFT_LIBRARY result<hf::model_files> open_model(const std::string& path, scale_granularity blocks) {
+  return is_gguf_path(path) ? open_gguf_model(path) : hf::open_model_folder(path, blocks);
+}
+GRAFT_LIBRARY result<hf::tokenizer> read_tokenizer(const std::string& path) {
+  return is_gguf_path(path) ? detail::from_gguf(path, tokenizer_of) : hf::read_tokenizer(path);
+}
+GRAFT_LIBRARY result<hf::chat_template> read_chat_template(const std::string& path, bool with_tools,
+                                                           std::string_view name) {
+  const result<hf::chat_template_source> all =
+      is_gguf_path(path) ? detail::from_gguf(path, chat_templates_of) : hf::read_chat_templates(path);
+  if (!all) return all.failure();
+  return hf::choose_chat_template(*all, with_tools, name);
+}
+GRAFT_LIBRARY result<generation_settings> read_generation_settings(const std::string& path,
+                                                                   const special_tokens& otherwise) {
+  if (!is_gguf_path(path)) return hf::read_generation_config(path, otherwise);
+  generation_settings g;
+  g.eos_tokens = otherwise.eos_tokens, g.bos_token = otherwise.bos_token, g.pad_token = otherwise.pad_token;
+  return g;
+}
+
+}  // namespace graft::io
+#endif
