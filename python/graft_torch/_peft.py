@@ -19,7 +19,7 @@ class Unsupported(Exception):
 
 # Keys that say how PEFT finds, initializes or saves a module, and not what it computes.
 _UNREAD = {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern",
-           "trainable_token_indices", "init_lora_weights", "init_weights", "loftq_config", "eva_config", "corda_config",
+           "trainable_token_indices", "init_lora_weights", "loftq_config", "eva_config", "corda_config",
            "lora_ga_config", "runtime_config", "base_model_name_or_path", "revision", "auto_mapping", "task_type",
            "peft_version", "inference_mode", "layer_replication", "megatron_core", "ensure_weight_tying"}
 
@@ -35,11 +35,18 @@ def _plain(value):
     raise TypeError(f"{type(value).__name__} is no value of a JSON file")
 
 
+def _type_name(config):
+    kind = config.peft_type
+    return getattr(kind, "value", str(kind))
+
+
 def config_text(config, module):
     """The configuration as the library reads it, for one module."""
     kept = {k: v for k, v in config.to_dict().items() if k not in _UNREAD and v is not None}
     kept["target_modules"] = [module]
-    if str(kept.get("peft_type", "")).endswith("IA3") and kept.get("feedforward_modules"):
+    if _type_name(config) != "MISS":  # where it names the form of the method
+        kept.pop("init_weights", None)
+    if _type_name(config) == "IA3" and kept.get("feedforward_modules"):
         names = kept["feedforward_modules"]
         if not isinstance(names, str):
             kept["feedforward_modules"] = [module] if any(module.endswith(n) for n in names) else []
@@ -111,9 +118,56 @@ def _turns(indices, size):
     return 2 * torch.pi * torch.outer(torch.arange(size, dtype=torch.float64), indices.double()) / size
 
 
-def _derived(method, layer, adapter, leaf, leaves, out, features):
-    """The frozen tensors that PEFT's module holds in another form than the formula reads; None: in the same form."""
-    if leaf == "unilora_indices_A" or leaf == "unilora_indices_B":
+def _fourier_factors(layer, adapter, leaf, out, features):
+    at = layer.indices[adapter].cpu()
+    if leaf == "fourierft_rows":
+        angle = _turns(at[0], out)
+        return torch.cat([angle.cos(), angle.sin()], 1).float()
+    angle = _turns(at[1], features).T
+    return torch.cat([angle.cos(), -angle.sin()], 0).float() / (out * features)
+
+
+def _wavelet_entries(layer, adapter, out, features):
+    """For each coefficient of WaveFT the entries of W that it reaches, and by how much: (taps, indices)."""
+    at = layer.waveft_indices[adapter].cpu()
+    low = torch.ones(1, dtype=torch.float64)
+    if layer.waveft_use_idwt[adapter]:
+        from peft.tuners.waveft.wavelet import Wavelet
+
+        low = torch.tensor(Wavelet(layer.waveft_wavelet_family[adapter]).rec_lo, dtype=torch.float64)
+    high = low.flip(0) * torch.tensor([(-1.0) ** k for k in range(low.numel())], dtype=torch.float64)
+
+    def reach(place, size):
+        if not layer.waveft_use_idwt[adapter]:
+            return place, torch.zeros_like(place, dtype=torch.bool)
+        padded = size + low.numel() - 2 + size % 2
+        half, place = padded // 2, place + (padded - size) // 2
+        return 2 * (place % half) - (low.numel() - 2), place >= half
+
+    (row, row_detail), (column, column_detail) = reach(at[0], out), reach(at[1], features)
+    steps = torch.arange(low.numel())
+    rows = (row[:, None, None] + steps[None, :, None]).expand(-1, -1, low.numel())
+    columns = (column[:, None, None] + steps[None, None, :]).expand(-1, low.numel(), -1)
+    # PEFT uses the right quarter for the details of rows and the lower one for those of columns.
+    by_row = torch.where(column_detail[:, None], high, low)
+    by_column = torch.where(row_detail[:, None], high, low)
+    inside = (rows >= 0) & (rows < out) & (columns >= 0) & (columns < features)
+    taps = by_row[:, :, None] * by_column[:, None, :] * inside
+    return taps.reshape(at.shape[1], -1).float(), _pairs(rows * inside, columns * inside)
+
+
+def _kept_factors(layer, adapter):
+    """The singular pairs that OSF does not train: the weight without those that it began with."""
+    U, S, V = (getattr(layer, f"_osf_{name}_low_init")[adapter] for name in ("U", "S", "V"))
+    rest = layer.get_base_layer().weight.detach().double() - (U.double() * S.double()) @ V.double()
+    n = min(rest.shape) - S.numel()
+    left, values, right = torch.linalg.svd(rest, full_matrices=False)
+    return {"osf_U_high": left[:, :n], "osf_S_high": values[:n], "osf_V_high": right[:n]}
+
+
+def _derived(layer, adapter, leaf, out, features):
+    """A frozen tensor that PEFT's module holds in another form than the formula reads; None: in the same form."""
+    if leaf in ("unilora_indices_A", "unilora_indices_B"):
         at = getattr(layer, leaf)[adapter]
         return _pairs(at, torch.zeros_like(at))
     if leaf == "supertuning_indices":
@@ -121,23 +175,32 @@ def _derived(method, layer, adapter, leaf, leaves, out, features):
         return _pairs(at // features, at % features)
     if leaf == "shira_indices":
         return layer.shira_indices[adapter].long()
-    if leaf.startswith("fourierft_"):
-        at = layer.indices[adapter].cpu()
-        angle = _turns(at[0], out) if leaf == "fourierft_rows" else _turns(at[1], features).T
-        if leaf == "fourierft_rows":
-            return torch.cat([angle.cos(), angle.sin()], 1).float()
-        return torch.cat([angle.cos(), -angle.sin()], 0).float() / (out * features)
+    if leaf in ("fourierft_rows", "fourierft_columns"):
+        return _fourier_factors(layer, adapter, leaf, out, features)
+    if leaf in ("waveft_taps", "waveft_indices"):
+        return _wavelet_entries(layer, adapter, out, features)[leaf == "waveft_indices"]
     if leaf == "delora_w_norm":
         return layer.delora_w_norm[adapter].detach().reshape(-1)
+    if leaf in ("osf_U_high", "osf_S_high", "osf_V_high"):
+        return _kept_factors(layer, adapter)[leaf].to(layer.get_base_layer().weight.dtype).contiguous()
     return None
 
 
-def place_of(description, leaf, layer, adapter, out, features):
+# Tensors that PEFT's modules hold under another name than its files.
+_NAMES = {"psoft_A": "_psoft_A_cache", "psoft_B": "_psoft_B_cache"}
+
+
+def place_of(leaf, layer, adapter, out, features):
     name = leaf["name"]
     if name == "base_layer.bias":
         return Place("base_layer", None, ("bias",))
-    made = _derived(description["method"], layer, adapter, name, description, out, features)
-    place = Place(constant=made) if made is not None else _entry(layer, adapter, name)
+    made = _derived(layer, adapter, name, out, features)
+    if made is not None:
+        place = Place(constant=made)
+    elif name == "tinylora_v":
+        place = Place(name, adapter, (layer._tinylora_v_key[adapter],))
+    else:
+        place = _entry(layer, adapter, _NAMES.get(name, name))
     found, expected = place.raw(layer), leaf["shape"]
     if not isinstance(found, torch.Tensor):
         raise Unsupported(f"'{name}' is a {type(found).__name__}, and the formula reads a tensor")
@@ -165,7 +228,10 @@ class Plan:
     def tensors(self, layer):
         base = layer.get_base_layer()
         weight = base.weight.t() if self.transposed else base.weight
-        return ([weight, base.bias] if self.has_bias else [weight]) + [p.tensor(layer) for p in self.places]
+        own = [weight]
+        if self.has_bias:  # a trained bias is a parameter of the adapter, and listed again there
+            own.append(base.bias.detach() if self.trains_bias else base.bias)
+        return own + [p.tensor(layer) for p in self.places]
 
 
 def base_of(layer):
@@ -211,11 +277,6 @@ def _numbers(description, layer, adapter):
     return scalars
 
 
-def _type_name(config):
-    kind = config.peft_type
-    return getattr(kind, "value", str(kind))
-
-
 def _refuse_variants(layer, adapter, config):
     name = _type_name(config)
     if name == "OFT" and getattr(config, "coft", False):
@@ -247,7 +308,7 @@ def plan_of(layer, adapters, configs, module):
             continue
         _refuse_variants(layer, adapter, config)
         d = _describe(layer, adapter, config, module, out, features, has_bias)
-        places = [place_of(d, leaf, layer, adapter, out, features) for leaf in d["leaves"]]
+        places = [place_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
         described.append({"method": d["method"], "trains_bias": d["trains_bias"],
                           "tensors": [leaf["name"] for leaf in d["leaves"]], "scalars": _numbers(d, layer, adapter),
                           "sizes": d["sizes"]})

@@ -65,7 +65,7 @@ view view_of_tensor(const Tensor& given, const char* name, std::vector<Tensor>& 
   view v{t.data_ptr(), dtype_of(t, name), {1, 1, 1, 1}, static_cast<int>(t.dim())};
   for (int k = 0; k < v.rank; ++k) v.size[k] = t.size(k), v.strides[k] = v.size[k] > 1 ? t.stride(k) : 0;
   // Axes of one element have any stride in torch; row-major ones are meant to be dense.
-  if (v.contiguous()) std::fill(std::begin(v.strides), std::end(v.strides), 0);
+  if (v.count() == 0 || v.contiguous()) std::fill(std::begin(v.strides), std::end(v.strides), 0);
   return v;
 }
 struct allocated {
