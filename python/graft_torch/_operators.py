@@ -54,8 +54,9 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, dy, _):
     tensor_grads = [None] * ctx.count
+    version_grads = None if ctx.versions else []  # torch takes an empty list for one of tensors
     if dy is None:
-        return None, tensor_grads, None, None, None, None
+        return None, tensor_grads, None, None, version_grads, None
     if not ctx.was_saved:
         raise RuntimeError("this call of graft::adapted_linear kept nothing for backward; call it with save=True")
     x, saved, *tensors = ctx.saved_tensors
@@ -65,7 +66,7 @@ def _backward(ctx, dy, _):
     dx = grads.pop(0) if ctx.needs_dx else None
     for k, g in zip(ctx.wanted, grads):
         tensor_grads[k] = g
-    return dx, tensor_grads, None, None, None, None
+    return dx, tensor_grads, None, None, version_grads, None
 
 
 torch.library.register_autograd("graft::adapted_linear", _backward, setup_context=_setup_context)
