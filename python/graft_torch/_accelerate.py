@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""accelerate(), restore() and report(): the forward of PEFT's layers becomes graft::adapted_linear.
+
+Modules, parameters and everything else that PEFT does stay as they are. A call goes to PEFT's own forward where adapters
+are merged or disabled, where rows have adapters of their own, and where the library has no formula for what is asked.
+"""
+
+import itertools
+import types
+import weakref
+
+import torch
+
+from . import _peft
+from ._operators import ops
+
+_numbers = itertools.count(1)
+
+
+class _State:
+    """What graft_torch keeps beside one of PEFT's layers; a copy of the layer starts with nothing kept."""
+
+    def __init__(self, module, configs):
+        self.module, self.configs = module, configs
+        self.number = next(_numbers)
+        self.plans = {}  # by active adapters: a plan, or the reason why there is none
+        self.why = None  # the reason of the last call that PEFT's forward took
+        weakref.finalize(self, ops.forget_layer, self.number)
+
+    def __deepcopy__(self, memo):
+        return _State(self.module, self.configs)
+
+    def __reduce__(self):
+        return _State, (self.module, self.configs)
+
+    def plan(self, layer, adapters):
+        """The plan for these adapters, made at the first call after they changed."""
+        plan = self.plans.get(adapters)
+        if plan is not None and self._is_current(plan, layer, adapters):
+            return plan
+        if torch.compiler.is_compiling():
+            return "these adapters were not active yet when torch.compile began; call the model once before"
+        try:
+            plan = _peft.plan_of(layer, adapters, self.configs, self.module)
+        except _peft.Unsupported as e:
+            plan = _Refusal(str(e), tuple(self.configs.get(a) for a in adapters))
+        if plan is None:
+            plan = _Refusal("no adapter of this layer is active", tuple(self.configs.get(a) for a in adapters))
+        self.plans[adapters] = plan
+        return plan
+
+    def _is_current(self, plan, layer, adapters):
+        for config, adapter in zip(plan.configs, adapters):
+            if self.configs.get(adapter) is not config:
+                return False
+        if isinstance(plan, _Refusal):
+            return True
+        return plan.scalings == _peft.scalings_of(layer, adapters)
+
+
+class _Refusal:
+    __slots__ = ("why", "configs")
+
+    def __init__(self, why, configs):
+        self.why, self.configs = why, configs
+
+
+def _has_hooks(layer):
+    """True where a module inside the layer has hooks, which a fused forward would not call."""
+    for module in layer.modules():
+        if module is layer:
+            continue
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            return True
+    return False
+
+
+def _versions(tensors):
+    if torch.compiler.is_compiling():
+        return []
+    try:
+        return [t._version for t in tensors]
+    except RuntimeError:  # tensors of inference mode count no versions
+        return []
+
+
+def _refusal_of_call(layer, plan, x):
+    """Why PEFT's forward takes this call; None: it does not."""
+    if isinstance(plan, (str, _Refusal)):
+        return plan if isinstance(plan, str) else plan.why
+    if layer.training and plan.dropout:
+        return "dropout in training draws PEFT's random numbers"
+    if layer.training and plan.eval_only:
+        return "the method samples in training"
+    base = layer.get_base_layer()
+    if base.weight.requires_grad:
+        return "the base weight is trained too"
+    if base.bias is not None and base.bias.requires_grad and not plan.trains_bias:
+        return "the bias of the base layer is trained too"
+    if base.weight.device.type != "cpu" or x.device.type != "cpu":
+        return f"x or the weight lies on {x.device}, {base.weight.device}, and this build has kernels for the CPU alone"
+    if not x.dtype.is_floating_point:
+        return f"x is {x.dtype}"
+    if x.dtype != base.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        return f"x is {x.dtype} and the weight is {base.weight.dtype}"
+    if _has_hooks(layer):
+        return "a module inside the layer has hooks"
+    return None
+
+
+def forward(self, x, *args, **kwargs):
+    """The forward of an accelerated layer."""
+    state = self._graft
+    original = type(self).forward
+    if args or kwargs or self.disable_adapters or self.merged:
+        return original(self, x, *args, **kwargs)
+    plan = state.plan(self, tuple(self.active_adapters))
+    why = _refusal_of_call(self, plan, x)
+    if why is not None:
+        if not torch.compiler.is_compiling():
+            state.why = why
+        return original(self, x, *args, **kwargs)
+    if torch.is_autocast_enabled(x.device.type):
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    tensors = plan.tensors(self)
+    save = torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
+    rows = x.reshape(-1, x.shape[-1])
+    y, _ = ops.adapted_linear(rows, tensors, plan.text, state.number, _versions(tensors), save)
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def _configs_of(model):
+    for at in (model, getattr(model, "base_model", None)):
+        configs = getattr(at, "peft_config", None)
+        if isinstance(configs, dict) and configs:
+            return configs
+    raise ValueError("the model has no adapters of PEFT: expected what peft.get_peft_model(), PeftModel.from_pretrained() "
+                     "or peft.inject_adapter_in_model() returned")
+
+
+def _layers_of(model):
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return [(name, m) for name, m in model.named_modules() if isinstance(m, BaseTunerLayer)]
+
+
+def accelerate(model):
+    """Replaces the forward of PEFT's layers by graft's kernels, where the library has their formula.
+
+    Returns the model. Call it after get_peft_model() or from_pretrained(), and before torch.compile; call it again after
+    adapters were added to layers that had none. report(model) says what was replaced, and why not where it was not.
+    """
+    configs = _configs_of(model)
+    for name, layer in _layers_of(model):
+        path = name.removeprefix("base_model.model.")
+        if "_graft" not in layer.__dict__:
+            if "forward" in layer.__dict__:
+                continue  # another tool has replaced it already
+            layer.__dict__["_graft"] = _State(path, configs)
+            layer.__dict__["forward"] = types.MethodType(forward, layer)
+        state = layer.__dict__["_graft"]
+        for adapters in {tuple(layer.active_adapters)} | {(a,) for a in configs}:
+            state.plan(layer, adapters)
+    return model
+
+
+def restore(model):
+    """Gives PEFT's layers their own forward back, and frees what was kept for them. Returns the model."""
+    for _, layer in _layers_of(model):
+        if layer.__dict__.pop("_graft", None) is not None:
+            layer.__dict__.pop("forward", None)
+    return model
+
+
+def report(model):
+    """Says for each of PEFT's layers who computes it: {path: "graft: lora" or "PEFT: and why"}."""
+    said = {}
+    for name, layer in _layers_of(model):
+        path = name.removeprefix("base_model.model.")
+        state = layer.__dict__.get("_graft")
+        if state is None:
+            other = "its forward was replaced by another tool" if "forward" in layer.__dict__ else "call accelerate()"
+            said[path] = f"PEFT: {other}"
+            continue
+        plan = state.plan(layer, tuple(layer.active_adapters))
+        if isinstance(plan, _Refusal):
+            said[path] = f"PEFT: {plan.why}"
+            continue
+        methods = ", ".join(_peft.methods_of(plan))
+        limits = []
+        if plan.dropout:
+            limits.append("PEFT in training, for its dropout")
+        if plan.eval_only:
+            limits.append("PEFT in training, where the method samples")
+        if state.why is not None:
+            limits.append(f"PEFT in the last call that graft did not take: {state.why}")
+        said[path] = f"graft: {methods}" + (f" ({'; '.join(limits)})" if limits else "")
+    return said

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators graft::adapted_linear and graft::adapted_linear_backward, as autograd and torch.compile see them."""
+
+import functools
+import json
+import pathlib
+
+import torch
+
+_library = pathlib.Path(__file__).with_name("_ops.so")
+if not _library.exists():
+    raise ImportError(f"{_library} is missing: graft_torch is built by `pip install ./python`, not run from its sources")
+torch.ops.load_library(str(_library))
+
+ops = torch.ops.graft
+
+
+@functools.lru_cache(maxsize=None)
+def _saved_width(layer):
+    return json.loads(layer)["saved"]
+
+
+def _compute_dtype(x, tensors):
+    wide = x.dtype == torch.float64 or tensors[0].dtype == torch.float64
+    return torch.float64 if wide else torch.float32
+
+
+@torch.library.register_fake("graft::adapted_linear")
+def _(x, tensors, layer, number, versions, save):
+    torch._check(x.dim() == 2, lambda: f"x has {x.dim()} dimensions, expected [tokens, in]")
+    torch._check(x.shape[1] == tensors[0].shape[1],
+                 lambda: f"x has shape {list(x.shape)}, expected [tokens, {tensors[0].shape[1]}]")
+    y = x.new_empty((x.shape[0], tensors[0].shape[0]))
+    saved = (x.shape[0], _saved_width(layer)) if save else (0, 0)
+    return y, x.new_empty(saved, dtype=_compute_dtype(x, tensors))
+
+
+@torch.library.register_fake("graft::adapted_linear_backward")
+def _(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted):
+    dx = [x.new_empty(x.shape)] if needs_dx else []
+    return dx + [tensors[k].new_empty(tensors[k].shape) for k in wanted]
+
+
+def _setup_context(ctx, inputs, output):
+    x, tensors, ctx.layer, ctx.number, ctx.versions, save = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.needs_dx = x.requires_grad
+    ctx.wanted = [k for k, t in enumerate(tensors) if t.requires_grad]
+    ctx.count = len(tensors)
+    ctx.was_saved = save
+    ctx.save_for_backward(x, output[1], *tensors)
+
+
+def _backward(ctx, dy, _):
+    tensor_grads = [None] * ctx.count
+    version_grads = None if ctx.versions else []  # torch takes an empty list for one of tensors
+    if dy is None:
+        return None, tensor_grads, None, None, version_grads, None
+    if not ctx.was_saved:
+        raise RuntimeError("this call of graft::adapted_linear kept nothing for backward; call it with save=True")
+    x, saved, *tensors = ctx.saved_tensors
+    grads = ops.adapted_linear_backward(dy, x, tensors, saved, ctx.layer, ctx.number, ctx.versions, ctx.needs_dx,
+                                        ctx.wanted)
+    grads = list(grads)
+    dx = grads.pop(0) if ctx.needs_dx else None
+    for k, g in zip(ctx.wanted, grads):
+        tensor_grads[k] = g
+    return dx, tensor_grads, None, None, version_grads, None
+
+
+torch.library.register_autograd("graft::adapted_linear", _backward, setup_context=_setup_context)
+
+
+def complete(layer, tensors):
+    """Adds to a layer's description how many numbers forward saves for each row of x, and returns it as text."""
+    text = json.dumps(layer)
+    return json.dumps({**layer, "saved": ops.saved_width(tensors, text)})

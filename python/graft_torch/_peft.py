@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one of PEFT's layers computes: the library's description of it, and where its tensors lie.
+
+The library reads the adapter's configuration, as it reads adapter_config.json, and answers with the formula, its numbers,
+and the names of its tensors. Here each name becomes a place in the PyTorch module.
+"""
+
+import enum
+import json
+
+import torch
+
+from ._operators import complete, ops
+
+
+class Unsupported(Exception):
+    """Why a layer, or a call of it, stays with PEFT's forward."""
+
+
+# Keys that say how PEFT finds, initializes or saves a module, and not what it computes.
+_UNREAD = {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern",
+           "trainable_token_indices", "init_lora_weights", "loftq_config", "eva_config", "corda_config",
+           "lora_ga_config", "runtime_config", "base_model_name_or_path", "revision", "auto_mapping", "task_type",
+           "peft_version", "inference_mode", "layer_replication", "megatron_core", "ensure_weight_tying"}
+
+# Methods whose update of W does not read W, so that several active ones add up, as in PEFT.
+_ADDITIVE = {"LORA", "LOHA", "LOKR", "VERA", "ADALORA"}
+
+
+def _plain(value):
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (set, frozenset, tuple)):
+        return sorted(value) if isinstance(value, (set, frozenset)) else list(value)
+    raise TypeError(f"{type(value).__name__} is no value of a JSON file")
+
+
+def _type_name(config):
+    kind = config.peft_type
+    return getattr(kind, "value", str(kind))
+
+
+def config_text(config, module):
+    """The configuration as the library reads it, for one module."""
+    kept = {k: v for k, v in config.to_dict().items() if k not in _UNREAD and v is not None}
+    kept["target_modules"] = [module]
+    if _type_name(config) != "MISS":  # where it names the form of the method
+        kept.pop("init_weights", None)
+    if _type_name(config) == "IA3" and kept.get("feedforward_modules"):
+        names = kept["feedforward_modules"]
+        if not isinstance(names, str):
+            kept["feedforward_modules"] = [module] if any(module.endswith(n) for n in names) else []
+    return json.dumps(kept, default=_plain)
+
+
+class Place:
+    """A tensor of an adapter in the module of its layer: an attribute, an entry of it, and attributes of the entry."""
+
+    __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "dims")
+
+    def __init__(self, attribute=None, key=None, rest=(), constant=None):
+        self.attribute, self.key, self.rest, self.constant = attribute, key, tuple(rest), constant
+        self.shape = self.corner = self.dims = None
+
+    def raw(self, layer):
+        if self.constant is not None:
+            return self.constant
+        at = getattr(layer, self.attribute)
+        if self.key is not None:
+            at = at[self.key]
+        for name in self.rest:
+            at = at[name] if isinstance(name, int) else getattr(at, name)
+        return at
+
+    def tensor(self, layer):
+        t = self.raw(layer)
+        if self.corner is not None:
+            return t[tuple(slice(0, n) for n in self.corner)]
+        return t if self.shape is None else t.reshape(self.shape)
+
+
+def _entry(layer, adapter, leaf):
+    """The place of a leaf that has the name of its tensor in the file, without the adapter's name."""
+    attribute, *rest = leaf.split(".")
+    holder = getattr(layer, attribute, None)
+    if holder is None:
+        raise Unsupported(f"the module has no '{attribute}'")
+    if isinstance(holder, torch.Tensor):
+        return Place(attribute)
+    try:
+        found = holder[adapter]
+    except (KeyError, TypeError):
+        raise Unsupported(f"'{attribute}' of the module has no adapter '{adapter}'") from None
+    steps = []
+    for name in rest:
+        if isinstance(found, (torch.nn.ModuleList, torch.nn.ParameterList, torch.nn.Sequential)) and name.isdigit():
+            name = int(name)
+            found = found[name]
+        elif isinstance(found, (torch.nn.ModuleDict, torch.nn.ParameterDict)):
+            found = found[name]
+        else:
+            found = getattr(found, name, None)
+        if found is None:
+            raise Unsupported(f"'{attribute}' of the module has no '{'.'.join(rest)}'")
+        steps.append(name)
+    if isinstance(found, torch.nn.Module):
+        if not isinstance(getattr(found, "weight", None), torch.Tensor):
+            raise Unsupported(f"'{attribute}' of the module holds no tensor")
+        steps.append("weight")
+    return Place(attribute, adapter, steps)
+
+
+def _pairs(rows, columns):
+    return torch.stack([rows.reshape(-1).long(), columns.reshape(-1).long()])
+
+
+def _turns(indices, size):
+    return 2 * torch.pi * torch.outer(torch.arange(size, dtype=torch.float64), indices.double()) / size
+
+
+def _fourier_factors(layer, adapter, leaf, out, features):
+    at = layer.indices[adapter].cpu()
+    if leaf == "fourierft_rows":
+        angle = _turns(at[0], out)
+        return torch.cat([angle.cos(), angle.sin()], 1).float()
+    angle = _turns(at[1], features).T
+    return torch.cat([angle.cos(), -angle.sin()], 0).float() / (out * features)
+
+
+def _wavelet_entries(layer, adapter, out, features):
+    """For each coefficient of WaveFT the entries of W that it reaches, and by how much: (taps, indices)."""
+    at = layer.waveft_indices[adapter].cpu()
+    low = torch.ones(1, dtype=torch.float64)
+    if layer.waveft_use_idwt[adapter]:
+        from peft.tuners.waveft.wavelet import Wavelet
+
+        low = torch.tensor(Wavelet(layer.waveft_wavelet_family[adapter]).rec_lo, dtype=torch.float64)
+    high = low.flip(0) * torch.tensor([(-1.0) ** k for k in range(low.numel())], dtype=torch.float64)
+
+    def reach(place, size):
+        if not layer.waveft_use_idwt[adapter]:
+            return place, torch.zeros_like(place, dtype=torch.bool)
+        padded = size + low.numel() - 2 + size % 2
+        half, place = padded // 2, place + (padded - size) // 2
+        return 2 * (place % half) - (low.numel() - 2), place >= half
+
+    (row, row_detail), (column, column_detail) = reach(at[0], out), reach(at[1], features)
+    steps = torch.arange(low.numel())
+    rows = (row[:, None, None] + steps[None, :, None]).expand(-1, -1, low.numel())
+    columns = (column[:, None, None] + steps[None, None, :]).expand(-1, low.numel(), -1)
+    # PEFT uses the right quarter for the details of rows and the lower one for those of columns.
+    by_row = torch.where(column_detail[:, None], high, low)
+    by_column = torch.where(row_detail[:, None], high, low)
+    inside = (rows >= 0) & (rows < out) & (columns >= 0) & (columns < features)
+    taps = by_row[:, :, None] * by_column[:, None, :] * inside
+    return taps.reshape(at.shape[1], -1).float(), _pairs(rows * inside, columns * inside)
+
+
+def _kept_factors(layer, adapter):
+    """The singular pairs that OSF does not train: the weight without those that it began with."""
+    U, S, V = (getattr(layer, f"_osf_{name}_low_init")[adapter] for name in ("U", "S", "V"))
+    rest = layer.get_base_layer().weight.detach().double() - (U.double() * S.double()) @ V.double()
+    n = min(rest.shape) - S.numel()
+    left, values, right = torch.linalg.svd(rest, full_matrices=False)
+    return {"osf_U_high": left[:, :n], "osf_S_high": values[:n], "osf_V_high": right[:n]}
+
+
+def _derived(layer, adapter, leaf, out, features):
+    """A frozen tensor that PEFT's module holds in another form than the formula reads; None: in the same form."""
+    if leaf in ("unilora_indices_A", "unilora_indices_B"):
+        at = getattr(layer, leaf)[adapter]
+        return _pairs(at, torch.zeros_like(at))
+    if leaf == "supertuning_indices":
+        at = layer.supertuning_indices[adapter].long()
+        return _pairs(at // features, at % features)
+    if leaf == "shira_indices":
+        return layer.shira_indices[adapter].long()
+    if leaf in ("fourierft_rows", "fourierft_columns"):
+        return _fourier_factors(layer, adapter, leaf, out, features)
+    if leaf in ("waveft_taps", "waveft_indices"):
+        return _wavelet_entries(layer, adapter, out, features)[leaf == "waveft_indices"]
+    if leaf == "delora_w_norm":
+        return layer.delora_w_norm[adapter].detach().reshape(-1)
+    if leaf in ("osf_U_high", "osf_S_high", "osf_V_high"):
+        return _kept_factors(layer, adapter)[leaf].to(layer.get_base_layer().weight.dtype).contiguous()
+    return None
+
+
+# Tensors that PEFT's modules hold under another name than its files.
+_NAMES = {"psoft_A": "_psoft_A_cache", "psoft_B": "_psoft_B_cache"}
+
+
+def place_of(leaf, layer, adapter, out, features):
+    name = leaf["name"]
+    if name == "base_layer.bias":
+        return Place("base_layer", None, ("bias",))
+    made = _derived(layer, adapter, name, out, features)
+    if made is not None:
+        place = Place(constant=made)
+    elif name == "tinylora_v":
+        place = Place(name, adapter, (layer._tinylora_v_key[adapter],))
+    else:
+        place = _entry(layer, adapter, _NAMES.get(name, name))
+    found, expected = place.raw(layer), leaf["shape"]
+    if not isinstance(found, torch.Tensor):
+        raise Unsupported(f"'{name}' is a {type(found).__name__}, and the formula reads a tensor")
+    if leaf["role"] == "index":
+        place = Place(constant=found.detach().long())
+        found = place.constant
+    fits = len(expected) == found.dim() and all(n in (-1, m) for n, m in zip(expected, found.shape))
+    if leaf["layout"] == "corner" and not fits:
+        place.corner = tuple(expected)
+    elif not fits:
+        shape = [found.numel()] if len(expected) == 1 else expected
+        if sum(n < 0 for n in shape) > 1 or leaf["layout"] not in ("itself", "column"):
+            raise Unsupported(f"'{name}' has shape {list(found.shape)}, and the formula reads {expected}")
+        place.shape = tuple(shape)
+    place.dims = tuple(found.shape)
+    return place
+
+
+class Plan:
+    """The formula of a layer with certain adapters, and the places of its tensors."""
+
+    __slots__ = ("text", "places", "has_bias", "trains_bias", "transposed", "dropout", "configs", "scalings",
+                 "eval_only")
+
+    def tensors(self, layer):
+        base = layer.get_base_layer()
+        weight = base.weight.t() if self.transposed else base.weight
+        own = [weight]
+        if self.has_bias:  # a trained bias is a parameter of the adapter, and listed again there
+            own.append(base.bias.detach() if self.trains_bias else base.bias)
+        return own + [p.tensor(layer) for p in self.places]
+
+
+def base_of(layer):
+    """The base layer with its sizes, or why it cannot be taken."""
+    base = layer.get_base_layer()
+    if type(base) is torch.nn.Linear:
+        return base, base.out_features, base.in_features, False
+    if type(base).__name__ == "Conv1D" and getattr(layer, "fan_in_fan_out", False):
+        return base, base.weight.shape[1], base.weight.shape[0], True
+    raise Unsupported(f"the base layer is {type(base).__module__}.{type(base).__name__}, and graft_torch takes "
+                      "torch.nn.Linear" + (" and Conv1D" if type(base).__name__ == "Conv1D" else ""))
+
+
+def scalings_of(layer, adapters):
+    """The numbers that set_scale(), scale_layer() and their like change."""
+    scaling = getattr(layer, "scaling", None)
+    return tuple(scaling.get(a) for a in adapters) if isinstance(scaling, dict) else ()
+
+
+def _describe(layer, adapter, config, module, out, features, has_bias):
+    shapes = {}
+    for name, t in list(layer.named_parameters()) + list(layer.named_buffers()):
+        if name.startswith("base_layer."):
+            continue
+        parts = name.split(".")
+        if adapter in parts[1:]:
+            parts.remove(adapter)
+            shapes[".".join(parts)] = list(t.shape)
+    try:
+        said = ops.describe_layer(config_text(config, module), module, out, features, has_bias, json.dumps(shapes))
+    except RuntimeError as e:
+        raise Unsupported(str(e).splitlines()[0]) from None
+    return json.loads(said)
+
+
+def _numbers(description, layer, adapter):
+    """The scalars of the formula, with the scaling that the layer has now."""
+    scalars = dict(description["scalars"])
+    live = getattr(layer, "scaling", None)
+    if "scaling" in scalars and isinstance(live, dict) and isinstance(live.get(adapter), (int, float)):
+        if description["method"] != "adalora":
+            scalars["scaling"] = float(live[adapter])
+    return scalars
+
+
+def _refuse_variants(layer, adapter, config):
+    name = _type_name(config)
+    if name == "OFT" and getattr(config, "coft", False):
+        raise Unsupported("constrained OFT writes its parameters in every forward")
+    if getattr(layer, "lora_variant", None):
+        variant = layer.lora_variant.get(adapter)
+        if variant is not None and type(variant).__name__ != "DoraLinearVariant":
+            raise Unsupported(f"LoRA's variant {type(variant).__name__} is no formula of the library")
+    for name in ("input_fns", "output_fns"):
+        if getattr(layer, name, None):
+            raise Unsupported(f"the layer has {name}")
+
+
+def plan_of(layer, adapters, configs, module):
+    """Makes the plan of a layer for its active adapters; raises Unsupported where PEFT's forward stays."""
+    base, out, features, transposed = base_of(layer)
+    has_bias = base.bias is not None
+    plan = Plan()
+    plan.has_bias, plan.transposed, plan.places = has_bias, transposed, []
+    plan.configs = tuple(configs.get(a) for a in adapters)
+    plan.scalings = scalings_of(layer, adapters)
+    plan.trains_bias = plan.dropout = plan.eval_only = False
+    described = []
+    for adapter in adapters:
+        config = configs.get(adapter)
+        if config is None:
+            raise Unsupported(f"the model has no configuration of adapter '{adapter}'")
+        if not any(adapter in getattr(layer, n, {}) for n in layer.adapter_layer_names):
+            continue
+        _refuse_variants(layer, adapter, config)
+        d = _describe(layer, adapter, config, module, out, features, has_bias)
+        places = [place_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
+        described.append({"method": d["method"], "trains_bias": d["trains_bias"],
+                          "tensors": [leaf["name"] for leaf in d["leaves"]], "scalars": _numbers(d, layer, adapter),
+                          "sizes": d["sizes"]})
+        plan.places += places
+        plan.trains_bias = plan.trains_bias or d["trains_bias"]
+        plan.eval_only = plan.eval_only or _type_name(config) == "PVERA"
+        plan.dropout = plan.dropout or any(isinstance(v, (int, float)) and v > 0 for k, v in vars(config).items()
+                                           if "dropout" in k)
+    if not described:
+        return None
+    if len(described) > 1:
+        kinds = {_type_name(c) for c in plan.configs if c is not None}
+        dora = any(getattr(c, "use_dora", False) for c in plan.configs)
+        if not kinds <= _ADDITIVE or dora or plan.trains_bias:
+            raise Unsupported("several active adapters add up for LoRA, AdaLoRA, LoHa, LoKr and VeRA alone")
+    try:
+        with torch.no_grad():
+            plan.text = complete({"bias": has_bias, "adapters": described}, plan.tensors(layer))
+    except RuntimeError as e:
+        raise Unsupported(str(e).splitlines()[0]) from None
+    return plan
+
+
+def methods_of(plan):
+    return [a["method"] for a in json.loads(plan.text)["adapters"]]

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer_spec.h"
+
+#include <graft/io/json/json.h>
+#include <graft/model/method_table.h>
+
+#include <map>
+#include <mutex>
+
+namespace graft::pytorch {
+namespace {
+
+// Keeps alive what the formula of several adapters points to.
+struct formula_parts {
+  std::vector<formula> extra;
+  std::vector<std::string> names;
+  std::vector<const char*> paths;
+  std::vector<std::shared_ptr<const void>> owners;
+};
+
+result<layer_graphs> graphs_of_adapter(const io::json& adapter, bool bias) {
+  const io::json *name = adapter.find("method"), *trains = adapter.find("trains_bias");
+  if (name == nullptr || !name->is_string()) return fail("an adapter of the layer's description has no method");
+  const method* const found = built_in_methods().find(name->word.c_str());
+  if (found == nullptr) return built_in_methods().graphs("linear", name->word.c_str(), bias);
+  method m = *found;
+  m.of.trains_bias = bias && trains != nullptr && trains->flag;
+  return built_in_methods().graphs("linear", m, bias);
+}
+
+// Several adapters are one formula: each works on the weight that the ones before it made. The tensors of the second and
+// later ones have a path, "1.lora_A.weight".
+result<layer_graphs> graphs_of_all(const std::vector<io::json>& adapters, bool bias) {
+  result<layer_graphs> first = graphs_of_adapter(adapters[0], bias);
+  if (!first || adapters.size() == 1) return first;
+  const auto parts = std::make_shared<formula_parts>();
+  layer_formula all = first->from;
+  parts->owners.push_back(first->owner);
+  for (std::size_t k = 1; k < adapters.size(); ++k) {
+    const result<layer_graphs> next = graphs_of_adapter(adapters[k], bias);
+    if (!next) return next;
+    parts->extra.push_back(next->from.adapter), parts->names.push_back(std::to_string(k));
+    parts->owners.push_back(next->owner);
+  }
+  for (const std::string& n : parts->names) parts->paths.push_back(n.c_str());
+  all.extra = parts->extra.data(), all.extra_paths = parts->paths.data();
+  all.extra_count = static_cast<int>(parts->extra.size());
+  return capture_graphs(all, parts);
+}
+
+result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
+  const result<io::json> parsed = io::parse_json(text, "the layer's description");
+  if (!parsed) return parsed.failure();
+  const io::json *bias = parsed->find("bias"), *adapters = parsed->find("adapters");
+  if (bias == nullptr || !bias->is_boolean() || adapters == nullptr || !adapters->is_list() || adapters->items.empty())
+    return fail("the layer's description has no bias or no adapters; make it with graft_torch.describe");
+  result<layer_graphs> graphs = graphs_of_all(adapters->items, bias->flag);
+  if (!graphs) return graphs.failure();
+  if (graphs->forward.bad.what != fault::none || graphs->backward.bad.what != fault::none)
+    return fail("this formula has no gradient, or does not exist on a linear layer");
+  const auto spec = std::make_shared<layer_spec>(
+      layer_spec{*graphs, select_saved_tensors(graphs->forward, graphs->backward), {}, {}, {}, {}});
+  spec->names.emplace_back("weight");
+  if (bias->flag) spec->names.emplace_back("bias");
+  for (std::size_t k = 0; k < adapters->items.size(); ++k) {
+    const std::string path = k == 0 ? "" : std::to_string(k) + ".";
+    const io::json& one = adapters->items[k];
+    if (const io::json* tensors = one.find("tensors"))
+      for (const io::json& t : tensors->items) spec->names.push_back(path + t.word);
+    if (const io::json* scalars = one.find("scalars"))
+      for (std::size_t i = 0; i < scalars->keys.size(); ++i)
+        spec->scalars.emplace_back(path + scalars->keys[i], scalars->items[i].real);
+    if (const io::json* sizes = one.find("sizes"))
+      for (std::size_t i = 0; i < sizes->keys.size(); ++i)
+        spec->sizes.emplace_back(path + sizes->keys[i], static_cast<long long>(sizes->items[i].real));
+  }
+  for (const std::string& name : spec->names) {
+    const graph& g = spec->graphs.literal;
+    const id at = g.find(name.c_str());
+    spec->trained.push_back(at >= 0 && g[at].what == op::param);
+  }
+  return std::shared_ptr<const layer_spec>(spec);
+}
+
+}  // namespace
+
+result<std::shared_ptr<const layer_spec>> layer_spec_of(const std::string& text) {
+  static std::mutex alone;
+  static std::map<std::string, std::shared_ptr<const layer_spec>> known;
+  const std::lock_guard<std::mutex> lock(alone);
+  if (const auto at = known.find(text); at != known.end()) return at->second;
+  result<std::shared_ptr<const layer_spec>> made = parse(text);
+  if (made) known.emplace(text, *made);
+  return made;
+}
+
+}  // namespace graft::pytorch

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// layer_spec: what an adapted linear layer computes, without its tensors. The operators receive it as JSON text, which
+// layers of one configuration share:
+//     {"bias": true, "adapters": [{"method": "lora", "trains_bias": false, "tensors": ["lora_A.weight", "lora_B.weight"],
+//                                  "scalars": {"scaling": 2.0}, "sizes": {"r": 8}}]}
+// The tensors of an operator call are the weight, the bias where there is one, and those of the adapters in this order.
+#pragma once
+#include <graft/core/result.h>
+#include <graft/derive/saved_tensors.h>
+#include <graft/run/layer_graphs.h>
+#include <graft/run/named_tensors.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace graft::pytorch {
+
+struct layer_spec {
+  layer_graphs graphs;
+  saved_pair training;             // forward with the values that backward reads, and the backward pass that reads them
+  std::vector<std::string> names;  // of the tensors, in the order of a call
+  std::vector<bool> trained;       // by tensor: a parameter of the adapter
+  std::vector<std::pair<std::string, double>> scalars;
+  std::vector<std::pair<std::string, long long>> sizes;
+
+  graph forward() const { return training.forward; }
+  int first_saved() const { return forward().outs - training.leaf.size(); }
+};
+
+// Parses a text, or returns what an earlier call made of it; thread-safe.
+result<std::shared_ptr<const layer_spec>> layer_spec_of(const std::string& text);
+
+// Describes a layer of PEFT to the caller, who then finds its tensors: the formula that the configuration selects, its
+// numbers, and the name, role and layout of every tensor, as JSON. `tensors` is a JSON object of the layer's tensors and
+// their shapes, because some methods choose their formula by them.
+result<std::string> describe_layer(const std::string& config, const std::string& module, long long out, long long in,
+                                   bool bias, const std::string& tensors);
+
+}  // namespace graft::pytorch
