@@ -100,7 +100,6 @@ TEST_CASE("e2m1: every code is the nearest to its number, ties go to the even co
   using quant_formats::e2m1;
   for (unsigned c = 0; c < 16; ++c) {
     if (c != 8) CHECK(e2m1::nearest(e2m1::table[c]) == c);  // -0 is stored as 0
-    CHECK(static_cast<float>(e2m1::doubled(static_cast<int>(c & 7U))) == 2 * e2m1::table[c & 7U]);
   }
   for (const auto& [x, code] :
        {std::pair{0.25F, 0U}, std::pair{0.75F, 2U}, std::pair{1.25F, 2U}, std::pair{1.75F, 4U}, std::pair{2.5F, 4U},

@@ -14,24 +14,6 @@ struct e2m1 {
   static constexpr unsigned code_at(const unsigned char* codes, long long i) {
     return i % 2 == 0 ? codes[i / 2] & 15U : static_cast<unsigned>(codes[i / 2]) >> 4U;
   }
-  // Twice the number of a code without its sign, 0 to 12, by arithmetic that is vectorized where a look-up is not.
-  static constexpr int doubled(int magnitude) {
-    return magnitude + (magnitude > 4 ? magnitude - 4 : 0) + (magnitude > 6 ? 2 : 0);
-  }
-  // Dequantizes `Count` numbers that share a scale.
-  template <int Count>
-  [[gnu::always_inline]] static constexpr void dequantize(const unsigned char* from, float scale, float* to) {
-    constexpr int bytes = Count / 2;
-    signed char number[static_cast<unsigned>(Count)] = {};
-    for (int i = 0; i < bytes; ++i) {
-      const int low = from[i] & 15, high = from[i] >> 4;
-      const int a = doubled(low & 7), b = doubled(high & 7);
-      number[2 * i] = static_cast<signed char>(low > 7 ? -a : a);
-      number[2 * i + 1] = static_cast<signed char>(high > 7 ? -b : b);
-    }
-    const float half = 0.5F * scale;
-    for (int i = 0; i < Count; ++i) to[i] = static_cast<float>(number[i]) * half;
-  }
   // Rounds to nearest, ties to even, and saturates.
   static constexpr unsigned nearest(float x) {
     const float size = x < 0 ? -x : x;

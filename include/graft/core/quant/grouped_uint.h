@@ -30,7 +30,7 @@ struct grouped_uint {
     if (static_cast<int>(shift) + bits > 8) to[byte + 1] = static_cast<unsigned char>(to[byte + 1] | placed >> 8U);
   }
 
-  // The 32 codes of 4 · Bits bytes. The loops have constant lengths, so that they are vectorized.
+  // The 32 codes of 4 · Bits bytes. The loops have constant lengths.
   static constexpr int chunk = 32;
   template <int Bits>
   [[gnu::always_inline]] static constexpr void codes(const unsigned char* from,

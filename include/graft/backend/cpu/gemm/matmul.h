@@ -80,17 +80,18 @@ template <class Real> void skinny_quantized(Real* c, long long m, const Real* a,
   });
 }
 
-// c = or ±= a wᵀ for few rows of a and a bf16 weight, which is widened in registers. Sums have the order of skinny.h.
-inline constexpr long long skinny_bf16_rows = skinny_cols;
-template <class Real>
-void skinny_bf16(Real* c, long long m, const Real* a, const weight_view& w, int accumulate,
+// c = or ±= a wᵀ for few rows of a and a bf16 or f16 weight, which is widened in registers. Sums have the order of
+// skinny.h.
+inline constexpr long long skinny_half_rows = skinny_cols;
+template <class Stored, class Real>
+void skinny_half(Real* c, long long m, const Real* a, const weight_view& w, int accumulate,
                  const gemm_epilogue<Real>& end) {
   if (accumulate == 0) std::fill_n(c, m * w.rows, Real(0));
-  const gemm_problem<Real, bf16> all{w.rows,         m, w.cols, {static_cast<const bf16*>(w.data), w.row_stride, 1},
-                                     {a, 1, w.cols}, c, w.rows, accumulate < 0 ? Real(-1) : Real(1)};
+  const gemm_problem<Real, Stored> all{w.rows,         m, w.cols, {static_cast<const Stored*>(w.data), w.row_stride, 1},
+                                       {a, 1, w.cols}, c, w.rows, accumulate < 0 ? Real(-1) : Real(1)};
   for_each_share_with_epilogue(
-      all, end, [](const gemm_problem<Real, bf16>&) {},
-      [](const gemm_problem<Real, bf16>& share) { skinny_nt_gemm(share); });
+      all, end, [](const gemm_problem<Real, Stored>&) {},
+      [](const gemm_problem<Real, Stored>& share) { skinny_nt_gemm(share); });
 }
 
 // c = or ±= a op(W) if a BLAS multiplies bf16. Only a dgrad multiplies with W itself (tb is false), so it uses one
@@ -172,9 +173,12 @@ void weight_gemm(tensor<Real> c, tensor<Real> a, const weight_view& w, matmul_mo
   }
   if constexpr (Of == weights::any) {
     if constexpr (sizeof(Real) == sizeof(float))
-      if (w.format == quant_format{dtype::bf16} && w.col_stride == 1 && mode.tb && m <= detail::skinny_bf16_rows &&
-          k > small_k_max)  // smaller depths use small_k, which sums in another order
-        return detail::skinny_bf16(c.p, m, a.p, w, mode.accumulate, end);
+      // Smaller depths use small_k, which sums in another order.
+      if (w.col_stride == 1 && mode.tb && m <= detail::skinny_half_rows && k > small_k_max) {
+        if (w.format == quant_format{dtype::bf16})
+          return detail::skinny_half<bf16>(c.p, m, a.p, w, mode.accumulate, end);
+        if (w.format == quant_format{dtype::f16}) return detail::skinny_half<f16>(c.p, m, a.p, w, mode.accumulate, end);
+      }
     detail::dequantized_gemm(c, a, w, mode);
     detail::run_epilogue(detail::column_major_problem<Real>(m, n, k, left, left, c.p, n, Real(1)), end);
   }

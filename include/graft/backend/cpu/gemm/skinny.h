@@ -33,7 +33,7 @@ template <class Real>
 template <class Real, class Stored> void copy_tail(const Stored* from, long long n, Real* to) {
   std::fill(to + n, to + packet_width<Real>, Real(0));
   for (long long k = 0; k < n; ++k)
-    if constexpr (std::is_same_v<Stored, bf16>)
+    if constexpr (requires { widen(*from); })
       to[k] = widen(from[k]);
     else
       to[k] = from[k];

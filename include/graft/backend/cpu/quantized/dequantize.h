@@ -18,6 +18,14 @@ inline long long block_index(long long at, long long block) {
   const auto size = static_cast<unsigned long long>(block);
   return std::has_single_bit(size) ? at >> std::countr_zero(size) : at / block;
 }
+// The numbers of FP8, for scales, which are read one by one.
+struct fp8_number_table {
+  float v[256] = {};
+  constexpr fp8_number_table() {
+    for (unsigned k = 0; k < 256; ++k) v[k] = quant_formats::fp8_format::value(static_cast<unsigned char>(k));
+  }
+};
+inline constexpr fp8_number_table fp8_numbers;
 // Scale k of a weight whose scales are stored separately from its values.
 inline float scale_at(const quant_state& p, long long k) {
   switch (p.format.scales) {
@@ -27,8 +35,7 @@ inline float scale_at(const quant_state& p, long long k) {
     case dtype::bf16: return widen(static_cast<const bf16*>(p.scales)[k]);
     case dtype::f16: return widen(static_cast<const f16*>(p.scales)[k]);
     case dtype::f32: return static_cast<const float*>(p.scales)[k];
-    case dtype::f8_e4m3:
-      return quant_formats::nvfp4_format::scale(static_cast<const unsigned char*>(p.scales)[k], p.tensor_scale);
+    case dtype::f8_e4m3: return fp8_numbers.v[static_cast<const unsigned char*>(p.scales)[k]] * p.tensor_scale;
     case dtype::f8_e8m0: return quant_formats::mxfp4_format::scale(static_cast<const unsigned char*>(p.scales)[k]);
     case dtype::f64:
     case dtype::i64:
@@ -74,7 +81,7 @@ inline scale_span scale_span_at(const weight_view& w, long long at) {
 [[gnu::noinline]] inline void dequantize_four_bit(const weight_view& w, const float* values, long long first,
                                                   long long n, float* to) {
   const auto* const quants = static_cast<const unsigned char*>(w.data);
-  const table16 table(values);
+  const table16<> table(values);
   const long long end = first + n;
   for (long long at = first; at < end;) {
     const scale_span block_scale = scale_span_at(w, at);
@@ -125,68 +132,104 @@ template <class Format>
   if (n > 0) dequantize_part(0, n);
 }
 
-// Elements [k, k + n) of a row of integers, n <= 32, from their codes.
-inline void dequantize_groups(const weight_view& w, long long row, long long k, int n, const unsigned char* code,
-                              float* to) {
-  const long long groups = (w.cols + w.format.block - 1) / w.format.block, first = row * groups;
-  const quant_state& p = *w.quant;
-  if (w.format.scaled == scale_granularity::column_group) {
-    for (int i = 0; i < n; ++i) {
-      const long long g = first + p.column_group[k + i];
-      to[i] = quant_formats::grouped_uint::dequantize(code[i], p.zeros[g], scale_at(p, g));
-    }
-    return;
+// Scales and zero points of the groups of a row of integers.
+class row_groups {
+ public:
+  row_groups(const weight_view& w, long long row)
+      : w_(w), groups_((w.cols + w.format.block - 1) / w.format.block), first_(row * groups_) {
+    if (in_order() || groups_ > table_size) return;
+    for (long long g = 0; g < groups_; ++g) scales_[g] = scale(g), zeros_[g] = zero(g);
   }
-  for (int i = 0; i < n;) {
-    const long long in_row = block_index(k + i, w.format.block), g = first + in_row;
-    const auto stop = static_cast<int>(std::min<long long>(n, (in_row + 1) * w.format.block - k));
-    const float scale = scale_at(p, g);
-    const int zero = p.zeros[g];
-    if (i == 0 && stop == quant_formats::grouped_uint::chunk) {
-      for (int c = 0; c < quant_formats::grouped_uint::chunk; ++c)
-        to[c] = quant_formats::grouped_uint::dequantize(code[c], zero, scale);
-      return;
-    }
-    for (; i < stop; ++i) to[i] = quant_formats::grouped_uint::dequantize(code[i], zero, scale);
+  bool in_order() const { return w_.format.scaled == scale_granularity::block; }
+  // Of groups in order: the one of column k, its scale and zero point, and the column behind it.
+  long long group_at(long long k) const { return block_index(k, w_.format.block); }
+  long long end_of(long long g) const { return std::min(w_.cols, (g + 1) * w_.format.block); }
+  float scale(long long g) const { return scale_at(*w_.quant, first_ + g); }
+  int zero(long long g) const { return w_.quant->zeros[first_ + g]; }
+
+  // Elements [k, k + n) from their codes, in groups in any order.
+  void dequantize(long long k, int n, const unsigned char* code, float* to) const {
+    using quant_formats::grouped_uint;
+    const std::int32_t* const group = w_.quant->column_group + k;
+    if (groups_ <= table_size)
+      for (int i = 0; i < n; ++i) to[i] = grouped_uint::dequantize(code[i], zeros_[group[i]], scales_[group[i]]);
+    else
+      for (int i = 0; i < n; ++i) to[i] = grouped_uint::dequantize(code[i], zero(group[i]), scale(group[i]));
   }
+
+ private:
+  static constexpr long long table_size = 256;
+  const weight_view& w_;
+  long long groups_, first_;
+  float scales_[table_size];
+  std::int32_t zeros_[table_size];
+};
+// Elements [k, end) of a row of integers in one group. 4 bits are looked up among the 16 numbers of their group.
+template <int Bits>
+void dequantize_group(const unsigned char* from, long long k, long long end, float scale, int zero, float* to) {
+  using quant_formats::grouped_uint;
+  const auto one = [&] { *to++ = grouped_uint::dequantize(grouped_uint::code(from, k++, Bits), zero, scale); };
+  while (k < end && k % 8 != 0) one();
+  if constexpr (Bits == 4) {
+    float numbers[16];
+    for (int c = 0; c < 16; ++c) numbers[c] = grouped_uint::dequantize(c, zero, scale);
+    const table16<true> table(numbers);
+    for (; k + 16 <= end; k += 16, to += 16) table.dequantize(from + k / 2, 1.0F, to);
+  } else {
+    constexpr int chunk = grouped_uint::chunk;
+    for (unsigned char code[chunk]; k + chunk <= end; k += chunk, to += chunk) {
+      grouped_uint::codes<Bits>(from + k * Bits / 8, code);
+      for (int i = 0; i < chunk; ++i) to[i] = grouped_uint::dequantize(code[i], zero, scale);
+    }
+  }
+  while (k < end) one();
 }
 // Integers with a scale and a zero point for each group of columns (GPTQ, AWQ).
 template <int Bits>
 [[gnu::noinline, gnu::hot]] void dequantize_grouped_uint(const weight_view& w, long long first, long long n,
                                                          float* to) {
   using quant_formats::grouped_uint;
+  constexpr int chunk = grouped_uint::chunk;
   const long long row_bytes = w.cols * Bits / 8, end = first + n;
-  unsigned char code[grouped_uint::chunk];
   for (long long at = first; at < end;) {
-    const long long row = at / w.cols, stop = std::min(end, (row + 1) * w.cols);
+    const long long row = at / w.cols, last = std::min(end, (row + 1) * w.cols) - row * w.cols;
     const auto* const from = static_cast<const unsigned char*>(w.data) + row * row_bytes;
-    for (long long k = at - row * w.cols, last = stop - row * w.cols; k < last;) {
-      const auto count = static_cast<int>(std::min<long long>(grouped_uint::chunk, last - k));
-      if (count == grouped_uint::chunk && k % 8 == 0)
-        grouped_uint::codes<Bits>(from + k * Bits / 8, code);
-      else
-        for (int i = 0; i < count; ++i) code[i] = static_cast<unsigned char>(grouped_uint::code(from, k + i, Bits));
-      dequantize_groups(w, row, k, count, code, to);
-      k += count, to += count;
+    const row_groups groups(w, row);
+    for (long long k = at - row * w.cols; k < last;) {
+      long long stop = 0;
+      if (groups.in_order()) {
+        const long long g = groups.group_at(k);
+        stop = std::min(last, groups.end_of(g));
+        dequantize_group<Bits>(from, k, stop, groups.scale(g), groups.zero(g), to);
+      } else {
+        unsigned char code[chunk];
+        stop = std::min<long long>(last, k + chunk);
+        if (stop == k + chunk && k % 8 == 0)
+          grouped_uint::codes<Bits>(from + k * Bits / 8, code);
+        else
+          for (long long i = k; i < stop; ++i)
+            code[i - k] = static_cast<unsigned char>(grouped_uint::code(from, i, Bits));
+        groups.dequantize(k, static_cast<int>(stop - k), code, to);
+      }
+      to += stop - k, k = stop;
     }
-    at = stop;
+    at = row * w.cols + last;
   }
 }
-// E2M1 numbers with a scale per `Block` elements of a row; rows are whole blocks.
+// E2M1 numbers with a scale per `Block` elements of a row, a multiple of 16; rows are whole blocks.
 template <int Block>
 [[gnu::noinline, gnu::hot]] void dequantize_e2m1(const weight_view& w, long long first, long long n, float* to) {
   using quant_formats::e2m1;
   const auto* const quants = static_cast<const unsigned char*>(w.data);
+  const table16<true> table(e2m1::table);
   const long long end = first + n;
   for (long long at = first; at < end;) {
     const long long block = at / Block, stop = std::min(end, (block + 1) * Block);
     const float scale = scale_at(*w.quant, block);
-    if (at == block * Block && stop == at + Block) {
-      e2m1::dequantize<Block>(quants + at / 2, scale, to);
-      at = stop, to += Block;
-      continue;
-    }
-    for (; at < stop; ++at) *to++ = e2m1::table[e2m1::code_at(quants, at)] * scale;
+    const auto one = [&] { *to++ = e2m1::table[e2m1::code_at(quants, at++)] * scale; };
+    if (at % 2 != 0) one();
+    for (; at + 16 <= stop; at += 16, to += 16) table.dequantize(quants + at / 2, scale, to);
+    while (at < stop) one();
   }
 }
 

@@ -19,8 +19,8 @@ template <class Real, class Stored> Real as_number(Stored v) {
   else
     return static_cast<Real>(v);
 }
-// Converts n numbers with a stride. Loops of constant length are vectorized; bf16 has explicit packets, because GEMMs
-// convert weights in every call. The attribute hot prevents a file that only binds tensors from compiling a slow copy,
+// Converts n numbers with a stride. Loops of constant length are vectorized; bf16 and f16 have explicit packets, because
+// GEMMs convert weights in every call. The attribute hot prevents a file that only binds tensors from compiling a slow copy,
 // which may be the one that is linked.
 template <class Real, class Stored>
 [[gnu::noinline, gnu::hot]] void convert_run(const Stored* from, long long element_stride, long long n, Real* to) {
@@ -28,7 +28,7 @@ template <class Real, class Stored>
   long long i = 0;
   if (element_stride == 1)
     for (; i + chunk <= n; i += chunk) {
-      if constexpr (std::is_same_v<Stored, bf16> && std::is_same_v<Real, float>)
+      if constexpr (requires { widen(*from); } && std::is_same_v<Real, float>)
         for (long long k = 0; k < chunk; k += packet_width<float>)
           Eigen::internal::pstoreu(to + i + k, load(from + i + k));
       else

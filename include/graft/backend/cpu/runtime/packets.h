@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/backend/cpu/runtime/eigen.h>
 #include <graft/core/bf16.h>
+#include <graft/core/f16.h>
 
 #include <cmath>
 #include <limits>
@@ -29,6 +30,20 @@ inline packet<float> load(const bf16* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 #elif defined(EIGEN_VECTORIZE_NEON)
   return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&p->bits), 16));
+#else
+  float wide[packet_width<float>];
+  for (float& v : wide) v = widen(*p++);
+  return load(wide);
+#endif
+}
+
+inline packet<float> load(const f16* p) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(EIGEN_VECTORIZE_AVX) && defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(EIGEN_VECTORIZE_NEON) && defined(__aarch64__)
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)));
 #else
   float wide[packet_width<float>];
   for (float& v : wide) v = widen(*p++);
