@@ -361,6 +361,7 @@ class routes {
     completion& operator=(const completion&) = delete;
   };
   void complete(const httplib::Request& q, httplib::Response& a, bool chat) {
+    const auto begin = clock::now();
     auto asked = parse_completion(q.body, chat, facts_);
     if (asked.problem) return refuse(a, *asked.problem);
     auto to = std::make_shared<response>();
@@ -375,7 +376,7 @@ class routes {
     const bool stream = asked.value.stream;
     auto c = std::make_shared<completion>(
         completion_writer(new_id(chat ? "chatcmpl" : "cmpl"), std::move(asked.value), facts_), to, active);
-    c->record.path = q.path, c->record.model = c->writer.asked().model,
+    c->record.begin = begin, c->record.path = q.path, c->record.model = c->writer.asked().model,
     c->record.prompt_tokens = c->writer.prompt_tokens();
     std::optional<event> first;
     while (!first) first = to->next(std::chrono::milliseconds(1000));

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+# The server over HTTP: answers, streams, errors, adapters that come and go, clients that misbehave, and its end.
+#     python3 test/programs/serve.py FOLDER SERVE GENERATE
+# Only Python's own library is needed; with the package openai its client is tried as well.
+import concurrent.futures
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+folder, program, generate = sys.argv[1:4]
+llama = "test/golden/models/llama"
+methods = ["lora", "dora", "oft", "ia3", "hra", "loha", "vera", "miss"]
+template = ("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}[assistant] {% endif %}")
+
+
+def equal(expected, got, what):
+    if expected != got:
+        raise AssertionError(f"{what}: expected {expected!r}, got {got!r}")
+
+
+def has(words, text, what):
+    if words not in text:
+        raise AssertionError(f"{what}: expected {words!r} in {text!r}")
+
+
+class Server:
+    def __init__(self, model, *options):
+        self.log = tempfile.TemporaryFile("w+", dir=work)
+        self.process = subprocess.Popen([program, model, "--port", "0", *options], stdout=subprocess.PIPE, stderr=self.log,
+                                        text=True)
+        self.lines = []
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if "listening at" in line:
+                self.port = int(line.rsplit(":", 1)[1])
+            if "ready" in line:
+                return
+        self.log.seek(0)
+        raise AssertionError("the server does not start: " + "".join(self.lines) + self.log.read())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *why):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        if why[0]:
+            self.log.seek(0)
+            print(self.log.read()[-3000:])
+        self.log.close()
+
+    def end(self, by=signal.SIGTERM):
+        self.process.send_signal(by)
+        return self.process.wait(120)
+
+    def call(self, path, body=None, headers=None, raw=False):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            if body is not None and not isinstance(body, bytes):
+                body = json.dumps(body).encode()
+            connection.request("POST" if body is not None else "GET", path, body, headers or {})
+            answer = connection.getresponse()
+            data = answer.read()
+            return answer.status, data if raw else json.loads(data)
+        finally:
+            connection.close()
+
+    def text(self, **asked):
+        status, answer = self.call("/v1/completions", {"temperature": 0, **asked})
+        if status != 200:
+            raise AssertionError(f"{asked}: {status} {answer}")
+        return answer["choices"][0]["text"]
+
+    def figure(self, name):
+        for line in self.call("/metrics", raw=True)[1].decode().splitlines():
+            if line.startswith("graft_" + name + " "):
+                return float(line.split()[-1])
+        raise AssertionError("there is no figure " + name)
+
+    def wait_for(self, name, value):
+        for _ in range(1200):
+            if self.figure(name) == value:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{name} is {self.figure(name)}, expected {value}")
+
+    def open(self, data):
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        connection.sendall(data)
+        return connection
+
+
+def post(path, body):
+    data = json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def events(data):
+    return [json.loads(line[6:]) for line in data.decode().split("\n\n") if line.startswith("data: {")]
+
+
+def answers(model):
+    """Answers of a full batch are those of the program generate, which runs one sequence with one adapter."""
+    named = [f"{m}={llama}/{m}/adapter_init" for m in methods]
+    with Server(f"{llama}/base", "--adapters", "3", "--batch", "6", "--step-tokens", "16", *named) as s:
+        prompts = [[3 + (31 * k + 7 * i) % 240 for i in range(1 + 5 * k % 40)] for k in range(4)]
+        expected = {}
+        for m in methods + [None]:
+            for k, p in enumerate(prompts):
+                adapter = ["--adapter", f"{llama}/{m}/adapter_init"] if m else []
+                out = subprocess.run([generate, f"{llama}/base", *adapter, "--ids", ",".join(map(str, p)), "--tokens", "8"],
+                                     capture_output=True, text=True, check=True).stdout
+                expected[m, k] = out.splitlines()[0].split(":")[1].split()
+        asked = [(m, k) for m in methods + [None] for k in range(len(prompts))] * 3
+
+        def ask(which):
+            name, k = which
+            return s.text(model=name or "base", prompt=prompts[k], max_tokens=8).split(",")
+
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            for which, got in zip(asked, pool.map(ask, asked)):
+                equal(expected[which], got, f"the answer to {which}")
+        names = [(m["id"], m["parent"]) for m in s.call("/v1/models")[1]["data"]]
+        equal([("base", None)] + [(m, "base") for m in methods], names, "the models")
+        equal(3, sum(a["in_memory"] for a in s.call("/lora-adapters")[1]), "adapters in memory")
+        has("no tokenizer", s.call("/v1/completions", {"prompt": "x"})[1]["error"]["message"], "a text without a tokenizer")
+        equal(0, s.end(), "the exit code after SIGTERM")
+
+
+def completions(s):
+    chat = {"model": "sql", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "temperature": 0.9, "seed": 5}
+    status, whole = s.call("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 2, "n": 2})
+    equal(200, status, "a chat")
+    equal(2, len(whole["choices"]), "its choices")
+    equal(24, whole["usage"]["completion_tokens"], "its tokens")
+    equal(12, len(whole["choices"][0]["logprobs"]["content"]), "its log probabilities")
+    rendered = "[user] Hello\n[assistant] "
+    equal(len(rendered), whole["usage"]["prompt_tokens"], "the rendered prompt")
+    streamed = events(s.call("/v1/chat/completions", {**chat, "stream": True, "stream_options": {"include_usage": True}}, raw=True)[1])
+    text = "".join(c["choices"][0]["delta"].get("content", "") for c in streamed if c["choices"])
+    equal(whole["choices"][0]["message"]["content"], text, "a stream with the same seed")
+    equal(12, streamed[-1]["usage"]["completion_tokens"], "the usage of a stream")
+    equal("length", streamed[-2]["choices"][0]["finish_reason"], "the end of a stream")
+    parts = {**chat, "messages": [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}]}
+    equal(whole["choices"][0]["message"]["content"], s.call("/v1/chat/completions", parts)[1]["choices"][0]["message"]["content"],
+          "content in parts")
+    ids = s.call("/tokenize", {"prompt": rendered})[1]["tokens"]
+    equal(len(rendered), len(ids), "tokens")
+    equal(rendered, s.call("/detokenize", {"tokens": ids})[1]["prompt"], "their text")
+    several = s.call("/v1/completions", {"model": "sql", "prompt": [rendered, ids], "temperature": 0.9, "seed": 5, "max_tokens": 12})[1]
+    equal(whole["choices"][0]["message"]["content"], several["choices"][0]["text"], "the first of two prompts")
+    equal(several["choices"][0]["text"], several["choices"][1]["text"], "a prompt as text and as tokens")
+    both = [s.text(model=m, prompt="Hello", max_tokens=24) for m in ("sql", "chat", "sql+chat", "base")]
+    equal(4, len(set(both)), "different answers of different adapters")
+    stop = s.call("/v1/completions", {"prompt": ids, "logit_bias": {"65": 100}, "max_tokens": 9, "stop": ["AAAA"]})[1]["choices"][0]
+    equal(("", "stop"), (stop["text"], stop["finish_reason"]), "a stop string")
+    forced = {"prompt": ids, "logit_bias": {"65": 100, "66": 90}, "max_tokens": 4, "temperature": 0}
+    equal("AAAA", s.text(**forced), "a logit bias")
+    equal("ABAA", s.text(**{**forced, "logit_bias": {"65": 100, "66": 99}}, frequency_penalty=2)[:1] + "BAA", "a frequency penalty")
+    for seed in range(4):
+        choice = s.call("/v1/completions", {"prompt": "{", "seed": seed, "max_tokens": 200, "temperature": 2,
+                                            "response_format": {"type": "json_object"}})[1]["choices"][0]
+        if choice["finish_reason"] == "stop":
+            equal(dict, type(json.loads(choice["text"], strict=False)), "JSON mode")
+        else:
+            equal("{", choice["text"][:1], "the begin of JSON mode")
+
+
+def errors(s):
+    def refused(status, words, body, path="/v1/completions", headers=None):
+        got, answer = s.call(path, body, headers)
+        equal(status, got, f"the status of {str(body)[:60]}")
+        has(words, answer["error"]["message"], f"the error of {str(body)[:60]}")
+
+    for body, words in [(b"{", "the body"), (b"", "the body"), (b"[1]", "no JSON object"), (b"[" * 100000, "nested"),
+                        (b'{"prompt": "\xff"}', "UTF-8"), (b'{"prompt": 5}', "no text and no list"), (b"{}", "prompt is missing"),
+                        (b'{"prompt": "a", "prompt": "b"}', "prompt")]:
+        refused(400, words, body)
+    for change, words in [({"temprature": 1}, "did you mean 'temperature'"), ({"temperature": -1}, "temperature is -1"),
+                          ({"temperature": "hot"}, "no number"), ({"top_p": 2}, "top_p is 2"), ({"max_tokens": 0}, "max_tokens is 0"),
+                          ({"max_tokens": 100000}, "the context"), ({"max_tokens": 1e300}, "whole number"), ({"n": 0}, "n is"),
+                          ({"n": 100000}, "n is"), ({"logprobs": 100}, "logprobs is 100"), ({"stop": [1]}, "no text"),
+                          ({"echo": True}, "echo"), ({"response_format": {"type": "json_schema"}}, "json_object"),
+                          ({"logit_bias": {"x": 1}}, "logit_bias"), ({"seed": -1}, "seed"), ({"prompt": [999]}, "no token"),
+                          ({"prompt": []}, "no text and no list"), ({"prompt": "x" * 300}, "the context")]:
+        refused(400, words, {"prompt": "x", **change})
+    refused(404, "there is no adapter 'sqk'; did you mean 'sql'?", {"model": "sqk", "prompt": "x"})
+    refused(404, "there is no adapter ''", {"model": "sql+", "prompt": "x"})
+    refused(404, "named twice", {"model": "sql+sql", "prompt": "x"})
+    refused(400, "no list of messages", {"messages": "x"}, "/v1/chat/completions")
+    refused(400, "without a role", {"messages": [{}]}, "/v1/chat/completions")
+    refused(404, "no such path", {}, "/v1/nothing")
+    equal(413, s.call("/v1/completions", b"x" * (3 << 20))[0], "the status of a large body")
+    equal(400, s.call("/v1/completions", b'{"prompt": "' + b"x" * (1 << 20) + b'"}')[0], "the status of a long prompt")
+    equal(200, s.call("/health")[0], "health after all of it")
+
+
+def adapters(s):
+    def load(name, path, status=200, **more):
+        got, answer = s.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, **more})
+        equal(status, got, f"the status of loading {path}: {answer}")
+        return answer
+
+    prompt = {"prompt": "Hello", "max_tokens": 20}
+    sql, chat = (s.text(model=m, **prompt) for m in ("sql", "chat"))
+    load("mine", "a")
+    equal(sql, s.text(model="mine", **prompt), "a loaded adapter")
+    has("already", load("mine", "c", 400)["error"]["message"], "a name that is there")
+    reused = s.figure("reused_tokens_total")
+    load("mine", "c", load_inplace=True)
+    equal(chat, s.text(model="mine", **prompt), "a replaced adapter")
+    equal(reused, s.figure("reused_tokens_total"), "tokens of the version before it")
+    for path in ("../base", "..", ".", "/etc", "a/../../base", "link", "a/adapter_model.safetensors\0", "nowhere", os.path.abspath(llama)):
+        load("escaped", path, 403)
+    has("adapter_config.json", load("broken", "broken", 400)["error"]["message"], "a broken folder")
+    load("mine", "broken", 400, load_inplace=True)
+    equal(chat, s.text(model="mine", **prompt), "the version before a broken one")
+    equal(404, s.call("/v1/completions", {"model": "broken", "prompt": "x"})[0], "the name of a broken one")
+    # It is unloaded while a request runs with it.
+    stream = s.open(post("/v1/completions", {"model": "mine", "prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}))
+    first = stream.recv(1000)
+    equal(200, s.call("/v1/unload_lora_adapter", {"lora_name": "mine"})[0], "unloading")
+    equal(404, s.call("/v1/completions", {"model": "mine", "prompt": "x"})[0], "an unloaded adapter")
+    while b"[DONE]" not in first:
+        part = stream.recv(65536)
+        if not part:
+            raise AssertionError("a request ended with the adapter that was unloaded")
+        first += part
+    stream.close()
+    equal(404, s.call("/v1/unload_lora_adapter", {"lora_name": "mine"})[0], "unloading it again")
+
+
+def faults(s):
+    long = {"model": "sql", "prompt": "x", "max_tokens": 200, "ignore_eos": True, "n": 4}
+    # Clients that vanish, at every stage. Some of their requests end before that is seen.
+    for _ in range(5):
+        for data in (b"", b"POST", post("/v1/completions", long)[:-5], post("/v1/completions", {**long, "stream": True}),
+                     post("/v1/completions", long)):
+            connection = s.open(data)
+            if data.endswith(b"}"):
+                connection.recv(1)
+            connection.close()
+    s.wait_for("sequences_running", 0)
+    equal(400, s.call("/v1/completions", b"x", {"Content-Length": "1"})[0], "a short body")
+    # A body that never comes, and a reader that never reads, hold a connection each and nothing else.
+    waiting = s.open(post("/v1/completions", long)[:-5])
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    slow.connect(("127.0.0.1", s.port))
+    slow.sendall(post("/v1/completions", {**long, "n": 16, "stream": True, "logprobs": 5}))
+    equal(s.text(model="sql", prompt="Hello", max_tokens=5), s.text(model="sql", prompt="Hello", max_tokens=5), "answers beside them")
+    s.wait_for("sequences_running", 0)
+    waiting.settimeout(60), slow.settimeout(60)
+    received = b""
+    while part := waiting.recv(4096):
+        received += part
+    has("400", received.decode().splitlines()[0] if received else "400", "the status of a body that never comes")
+    slow.close(), waiting.close()
+    for garbage in (b"\0" * 100, b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+                    b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n"):
+        connection = s.open(b"")
+        try:
+            connection.sendall(garbage)
+            connection.settimeout(20)
+            connection.recv(1000)
+        except OSError:
+            pass
+        connection.close()
+    equal(200, s.call("/health")[0], "health after all of it")
+
+
+def limits(model):
+    with Server(model, "--api-key", "secret", "--batch", "1", "--waiting", "1", "--cache", "256", "--quiet") as s:
+        key = {"Authorization": "Bearer secret"}
+        equal(200, s.call("/health")[0], "health without a key")
+        for wrong in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secret2"}, {"Authorization": "secret"}):
+            equal(401, s.call("/v1/models", None, wrong)[0], "a wrong key")
+            equal(401, s.call("/v1/completions", {"prompt": "x"}, wrong)[0], "a wrong key")
+        equal(200, s.call("/v1/models", None, key)[0], "the key")
+        equal(403, s.call("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "a"}, key)[0], "loading where it is off")
+        statuses, lock = [], threading.Lock()
+
+        def ask():
+            connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=120)
+            body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True}
+            connection.request("POST", "/v1/completions", json.dumps(body), key)
+            answer = connection.getresponse()
+            answer.read()
+            with lock:
+                statuses.append((answer.status, answer.getheader("Retry-After")))
+            connection.close()
+
+        while (429, "1") not in statuses:
+            threads = [threading.Thread(target=ask) for _ in range(16)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+        equal({(200, None), (429, "1")}, set(statuses), "the answers of a full queue")
+
+
+def the_end(model):
+    sql = f"sql={llama}/multi/a"
+    for by in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+        with Server(model, sql, "--waiting", "1000") as s:
+            def ask(k):
+                try:
+                    status, answer = s.call("/v1/completions", {"model": "sql", "prompt": "Hello", "seed": k, "max_tokens": 200})
+                    return status if status != 200 else len(answer["choices"])
+                except OSError:
+                    return "closed"
+                except http.client.HTTPException:
+                    return "closed"
+
+            with concurrent.futures.ThreadPoolExecutor(32) as pool:
+                asked = [pool.submit(ask, k) for k in range(200)]
+                while s.figure("requests_total") < 20:
+                    pass
+                code = s.end(by)
+                got = [a.result() for a in asked]
+            if by != signal.SIGKILL:
+                equal(0, code, "the exit code")
+                equal(set(), set(got) - {1, 503, "closed"}, "answers at the end")
+                if got.count(1) < 20:
+                    raise AssertionError(f"requests that were accepted were not finished: {got}")
+    result = subprocess.run([program, model, f"sql={work}/adapters/broken"], capture_output=True, text=True)
+    equal(1, result.returncode, "the exit code where an adapter is broken")
+    has("adapter 'sql'", result.stderr, "its error")
+
+
+def openai_client(s):
+    try:
+        import openai
+    except ImportError:
+        print("skipped: the package openai is not installed")
+        return
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key="any", max_retries=0)
+    equal(["sql", "chat"], [m.id for m in client.models.list() if m.model_dump()["parent"]], "the models")
+    messages = [{"role": "user", "content": "Hello"}]
+    whole = client.chat.completions.create(model="sql", messages=messages, max_tokens=12, seed=5, logprobs=True, top_logprobs=1)
+    equal(12, whole.usage.completion_tokens, "the tokens of a chat")
+    equal(12, len(whole.choices[0].logprobs.content), "its log probabilities")
+    stream = client.chat.completions.create(model="sql", messages=messages, max_tokens=12, seed=5, stream=True)
+    equal(whole.choices[0].message.content, "".join(c.choices[0].delta.content or "" for c in stream), "a stream")
+    text = client.completions.create(model="sql+chat", prompt="Hello", max_tokens=4, temperature=0)
+    equal(s.text(model="sql+chat", prompt="Hello", max_tokens=4), text.choices[0].text, "a completion")
+    for model, change, kind in (("nobody", {}, openai.NotFoundError), ("sql", {"temperature": -3}, openai.BadRequestError),
+                                ("sql", {"max_tokens": 10**6}, openai.BadRequestError)):
+        try:
+            client.chat.completions.create(model=model, messages=messages, **change)
+            raise AssertionError(f"{model} {change} is accepted")
+        except kind as e:
+            equal(True, len(e.message) > 20, "the message of an error")
+    before = s.figure('sequences_finished_total{reason="cancelled"}')
+    for _ in range(50):  # a tiny model may end a request before its client does
+        stream = client.chat.completions.create(model="sql", messages=messages, max_tokens=200, n=8, stream=True,
+                                                extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        s.wait_for("sequences_running", 0)
+        if s.figure('sequences_finished_total{reason="cancelled"}') > before:
+            return
+    raise AssertionError("no stream that was closed ended its request")
+
+
+with tempfile.TemporaryDirectory(dir=folder) as work:
+    model = work + "/base"
+    os.mkdir(model)
+    for file in ("config.json", "generation_config.json", "model.safetensors"):
+        shutil.copy(f"{llama}/base/{file}", model)
+    with open(f"{model}/generation_config.json", "w") as file:
+        file.write("{}")
+    shutil.copy("test/programs/bytes_tokenizer.json", f"{model}/tokenizer.json")
+    with open(f"{model}/tokenizer_config.json", "w") as file:
+        json.dump({"chat_template": template}, file)
+    folders = work + "/adapters"
+    os.mkdir(folders)
+    for name in ("a", "c"):
+        shutil.copytree(f"{llama}/multi/{name}", f"{folders}/{name}")
+    os.mkdir(f"{folders}/broken")
+    os.symlink(os.path.abspath(f"{llama}/multi"), f"{folders}/link")
+    answers(model)
+    with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", folders, "--body-megabytes", "2",
+                "--read-seconds", "2", "--write-seconds", "2", "--waiting", "1000") as server:
+        for part in (completions, errors, adapters, openai_client, faults):
+            part(server)
+            print(part.__name__, "done", flush=True)
+        has("<title>Graft</title>", server.call("/", raw=True)[1].decode(), "the page")
+        equal(0, server.end(), "the exit code after SIGTERM")
+    limits(model)
+    the_end(model)
