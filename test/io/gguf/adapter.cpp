@@ -60,11 +60,11 @@ io::hf::loaded_adapters random_adapter(const std::string& family, const std::vec
   REQUIRE_MESSAGE(config, config.message());
   auto made = io::hf::new_adapter(*model, *config, 3);
   REQUIRE_MESSAGE(made, made.message());
-  std::mt19937 engine(8);
+  std::mt19937 random(8);
   std::normal_distribution<float> normal;
   for (module_adapter& m : made->set.modules)
     for (auto& [name, t] : m.tensors)
-      for (float& v : *t.data) v = normal(engine);
+      for (float& v : *t.data) v = normal(random);
   return std::move(*made);
 }
 io::json by_module(const char* name, double n) {

@@ -71,11 +71,11 @@ class gguf_adapter_reader {
     const result<adapter_config> config = configuration();
     if (!config) return fail_in(from_.file, config.message());
     hf::owned_tensors tensors;
-    for (lora_pair& p : pairs_) {
+    for (const lora_pair& p : pairs_) {
       const std::string key = "base_model.model." + p.module + (p.table ? ".lora_embedding_" : ".lora_"),
                         end = p.table ? "" : ".weight";
-      tensors.put(key + "A" + end, {p.rank, p.in}) = std::move(p.a);
-      tensors.put(key + "B" + end, {p.out, p.rank}) = std::move(p.b);
+      std::copy(p.a.begin(), p.a.end(), tensors.put(key + "A" + end, {p.rank, p.in}).begin());
+      std::copy(p.b.begin(), p.b.end(), tensors.put(key + "B" + end, {p.out, p.rank}).begin());
     }
     return hf::load_from_tensors(*config, tensors, config_, weights_, from_.file.c_str());
   }
