@@ -170,7 +170,7 @@ TEST_CASE("gguf writer: what cannot be written is refused by name, and no file i
   model.weights.tensors[norm] = kept;
   view& query = model.weights.tensors.at("model.layers.0.self_attn.q_proj.weight");
   std::vector<float> numbers = floats_of(query);
-  numbers[70] = 1e7F;
+  numbers[70] = 1e9F;
   query = view_of(numbers.data(), query.size[0], query.size[1]);
   for (const char* as : {"f16", "q4_0", "q4_k", "q6_k"})
     CHECK(refused(from, as).find(std::string("'blk.0.attn_q.weight' has a number that ") + as + " cannot hold") !=
