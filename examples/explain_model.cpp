@@ -6,6 +6,7 @@
 //     explain_model MODEL ADAPTER --sequences 8 --context 1024
 // explain_model --help lists all options.
 // run: explain_model test/golden/models/llama/base test/golden/models/llama/lora/adapter_init
+#include <graft/io/load_model.h>
 #include <graft/model/explain_step.h>
 #include <graft/models.h>
 
@@ -14,11 +15,11 @@
 #include "arguments.h"
 #include "engine_options.h"
 
-namespace hf = graft::io::hf;
+namespace io = graft::io;
 
 template <class Engine>
 graft::status run(const std::string& folder, const std::string& adapter, const graft::step_shape& at) {
-  const auto config = hf::read_config(folder);
+  const auto config = io::read_model_config(folder);
   if (!config) return config.failure();
   constexpr int timed = graft::step_shape::timed_steps;
   if (at.context > config->positions - timed)
@@ -26,15 +27,17 @@ graft::status run(const std::string& folder, const std::string& adapter, const g
                        config->positions, " positions of the model; ask for ", config->positions - timed, " or fewer");
   graft::model_options loading;
   loading.context = at.context + timed;
-  auto model = hf::load_model<Engine>(folder, loading);
+  auto model = io::load_model<Engine>(folder, loading);
   if (!model) return model.failure();
   if (!adapter.empty()) {
-    auto loaded = hf::load_adapters(adapter, *model);
+    auto loaded = io::load_adapters(adapter, *model);
     if (!loaded) return loaded.failure();
     if (graft::status s = model->set_adapters(std::move(loaded->set)); !s) return s;
   }
   long long weights = 0, adapters = 0;
-  for (const auto& [name, v] : model->weights().tensors) weights += v.count() * graft::bits_of(v.type) / 8;
+  for (const auto& [name, v] : model->weights().tensors)
+    weights += v.quant != nullptr ? graft::bytes_of(v.quant->format, v.size[0], v.size[1])
+                                  : v.count() * graft::bits_of(v.type) / 8;
   for (const graft::module_adapter& m : model->adapters().modules)
     for (const auto& [name, t] : m.tensors) adapters += static_cast<long long>(t.data->size() * sizeof(float));
   std::printf("%s: %d layers, %zu adapted modules; %.2f MB of weights and %.2f MB of adapters\n",
@@ -53,7 +56,7 @@ int main(int argc, char** argv) {
   graft::step_shape at;
   arguments in("explain_model",
                "The launches of a generation step, each with what it reads, its floor and the time it took.");
-  in.word("MODEL", folder, "folder of the model");
+  in.word("MODEL", folder, "Hugging Face folder or GGUF file of the model");
   in.optional_word("ADAPTER", adapter, "folder of an adapter");
   in.option("--sequences N", at.sequences, "sequences of the step", 1);
   in.option("--context N", at.context, "tokens that each sequence has before it", 1);

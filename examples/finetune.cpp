@@ -5,17 +5,20 @@
 //     mpirun -n 4 finetune … --parallel data              data parallel, 4 processes; --batch is that of each
 //     mpirun -n 4 finetune … --parallel tensor            tensor parallel, 4 processes
 //     finetune … --parallel data --on cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
-// A model with quantized weights is trained like any other (QLoRA), and its weights stay quantized. DATA ending in .ids
-// holds token ids; anything else is text and needs the model's tokenizer.json. Everything is saved every --save-every
-// steps, at the end, and when SIGINT (control-C) or SIGTERM ends the run. finetune --help lists all options.
+// MODEL is a Hugging Face folder or a GGUF file. A model with quantized weights is trained like any other (QLoRA), and
+// its weights stay quantized. DATA ending in .ids holds token ids, in .jsonl a conversation {"messages": […]} on each
+// line, which the model's chat template writes; anything else is text. Text needs the model's tokenizer. Everything is
+// saved every --save-every steps, at the end, and when SIGINT (control-C) or SIGTERM ends the run. finetune --help lists
+// all options.
 // run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --overwrite --steps 12 --length 24
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
-#include <graft/io/tokenizer/tokenizer_file.h>
+#include <graft/io/load_model.h>
 
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 
 #include "arguments.h"
 #include "engine_options.h"
@@ -52,27 +55,66 @@ graft::result<std::vector<std::int64_t>> read_tokens(const options& o) {
     if (!ids) return io::fail_in(o.data, ids.message(), ", expected token ids with spaces between them");
     return ids;
   }
-  const auto words = hf::read_tokenizer(o.model);
+  const auto words = io::read_tokenizer(o.model);
   if (!words) return graft::fail(words.message(), "; token ids in a file that ends in .ids need none");
   return words->encode(io::as_chars(*file));
+}
+// One sequence for each line, of whatever the chat template makes of its messages.
+graft::result<sequences> read_conversations(const options& o, int length) {
+  const auto file = io::read_file(o.data);
+  if (!file) return file.failure();
+  const auto words = io::read_tokenizer(o.model);
+  if (!words) return words.failure();
+  const auto form = io::read_chat_template(o.model);
+  if (!form) return form.failure();
+  sequences all;
+  std::istringstream lines{std::string(io::as_chars(*file))};
+  std::string line;
+  for (long long n = 1; std::getline(lines, line); ++n) {
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    const std::string place = o.data + ", line " + std::to_string(n);
+    const auto parsed = io::parse_json(line, place);
+    if (!parsed) return parsed.failure();
+    const io::json* const messages = parsed->find("messages");
+    if (messages == nullptr)
+      return io::fail_in(place, "there is no key 'messages' with the messages of a conversation");
+    const auto text = form->render(*messages);
+    if (!text) return graft::fail(place.c_str(), ": ", text.message());
+    auto ids = words->encode(*text, false);
+    if (!ids) return io::fail_in(place, ids.message());
+    if (ids->size() > static_cast<std::size_t>(length))
+      return io::fail_in(place, "the conversation has ", static_cast<long long>(ids->size()),
+                         " tokens; ask for a --length of as many");
+    all.push_back(std::move(*ids));
+  }
+  return all;
 }
 struct split_data {
   sequences training, evaluation;
 };
-graft::result<split_data> read_data(const options& o, int length, int vocabulary) {
+// The text of a file in sequences of the given length.
+graft::result<sequences> read_text(const options& o, int length) {
   const auto ids = read_tokens(o);
   if (!ids) return ids.failure();
-  for (const std::int64_t id : *ids)
-    if (id < 0 || id >= vocabulary)
-      return io::fail_in(o.data, "token ", static_cast<long long>(id), " is none of this model, which has ",
-                         vocabulary);
-  split_data all;
+  sequences all;
   const auto n = static_cast<std::size_t>(length);
   for (std::size_t i = 0; i + 2 <= ids->size(); i += n)
-    all.training.emplace_back(ids->begin() + static_cast<std::ptrdiff_t>(i),
-                              ids->begin() + static_cast<std::ptrdiff_t>(std::min(ids->size(), i + n)));
-  if (all.training.empty())
+    all.emplace_back(ids->begin() + static_cast<std::ptrdiff_t>(i),
+                     ids->begin() + static_cast<std::ptrdiff_t>(std::min(ids->size(), i + n)));
+  if (all.empty())
     return io::fail_in(o.data, "there are ", static_cast<long long>(ids->size()), " tokens, expected 2 or more");
+  return all;
+}
+graft::result<split_data> read_data(const options& o, int length, int vocabulary) {
+  auto read = o.data.ends_with(".jsonl") ? read_conversations(o, length) : read_text(o, length);
+  if (!read) return read.failure();
+  for (const std::vector<std::int64_t>& sequence : *read)
+    for (const std::int64_t id : sequence)
+      if (id < 0 || id >= vocabulary)
+        return io::fail_in(o.data, "token ", static_cast<long long>(id), " is none of this model, which has ",
+                           vocabulary);
+  if (read->empty()) return io::fail_in(o.data, "there are no conversations");
+  split_data all{std::move(*read), {}};
   const auto held = static_cast<std::size_t>(std::ceil(o.evaluate * static_cast<double>(all.training.size())));
   if (held >= all.training.size())
     return io::fail_in(o.data, "there are ", static_cast<long long>(all.training.size()), " sequences of ", length,
@@ -145,6 +187,7 @@ void show_quantized(const graft::model_weights& w) {
   long long stored = 0, numbers = 0;
   for (const auto& [name, v] : w.tensors)
     if (v.quant != nullptr) stored += graft::bytes_of(v.quant->format, v.size[0], v.size[1]), numbers += v.count();
+  if (stored == 0) return;
   std::printf("%lld quantized weights in %lld bytes: %.2f bits each, %.1f times less than float\n", numbers, stored,
               8.0 * static_cast<double>(stored) / static_cast<double>(numbers),
               4.0 * static_cast<double>(numbers) / static_cast<double>(stored));
@@ -199,7 +242,7 @@ template <class Engine> graft::status run(const options& o) {
   auto ranks = ranks_for<Engine>(o.ranks);
   if (!ranks) return ranks.failure();
   const bool first = (*ranks)->rank() == 0;  // only this rank prints and saves
-  const auto config = hf::read_config(o.model);
+  const auto config = io::read_model_config(o.model);
   if (!config) return config.failure();
   const auto length = length_of(o, config->positions);
   if (!length) return length.failure();
@@ -208,9 +251,9 @@ template <class Engine> graft::status run(const options& o) {
   graft::model_options loading;
   loading.context = *length;
   if (o.ranks.parallel == "tensor") loading.ranks = *ranks;
-  auto model = hf::load_model<Engine>(o.model, loading);
+  auto model = io::load_model<Engine>(o.model, loading);
   if (!model) return model.failure();
-  if (first && model->config().quantized) show_quantized(model->weights());
+  if (first) show_quantized(model->weights());
   auto adapters = adapters_of(o, *model);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
@@ -280,8 +323,11 @@ int main(int argc, char** argv) {
       "finetune",
       "Fine-tunes a model with a new adapter and writes it as a PEFT folder, with loss.csv and loss.svg. A model with "
       "quantized\nweights is trained like any other. Control-C and SIGTERM end the run with everything saved.");
-  in.word("MODEL", o.model, "folder of the model");
-  in.word("DATA", o.data, "file with token ids, if its name ends in .ids, otherwise with text");
+  in.word("MODEL", o.model, "Hugging Face folder or GGUF file of the model");
+  in.word(
+      "DATA", o.data,
+      "file with token ids, if its name ends in .ids; with a conversation {\"messages\": [...]} on each line, if it "
+      "ends in .jsonl; otherwise with text");
   in.word("OUT", o.out, "folder that the adapter is written to");
   in.option("--method NAME", o.method,
             "PEFT's name of the method: lora, dora, rslora, oft, loha, ia3, ...; not given: lora");

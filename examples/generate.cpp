@@ -8,7 +8,6 @@
 //     generate … --parallel tensor --on cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
 // generate --help lists all options.
 // run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
-#include <graft/io/hf/load_adapters.h>
 #include <graft/io/load_model.h>
 #include <graft/io/tokenizer/stop_strings.h>
 #include <graft/io/tokenizer/text_stream.h>
@@ -63,10 +62,11 @@ using seconds = std::chrono::duration<double>;
 void print_statistics(std::size_t prompt, seconds first, std::size_t tokens, seconds rest) {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  std::fprintf(stderr,
-               "prompt: %zu tokens, %.2f s to the first new one; then %.1f tokens per second; at most %.0f MB of memory\n",
-               prompt, first.count(), rest.count() > 0 ? static_cast<double>(tokens - 1) / rest.count() : 0.0,
-               static_cast<double>(used.ru_maxrss) / 1e3);
+  std::fprintf(
+      stderr,
+      "prompt: %zu tokens, %.2f s to the first new one; then %.1f tokens per second; at most %.0f MB of memory\n",
+      prompt, first.count(), rest.count() > 0 ? static_cast<double>(tokens - 1) / rest.count() : 0.0,
+      static_cast<double>(used.ru_maxrss) / 1e3);
 }
 
 // Prints new tokens as they come, until an end token, a stop string, the limits, or control-C in a conversation.
@@ -95,7 +95,8 @@ graft::result<answer> speak(const speaker<Engine>& by, const std::vector<std::in
     }
     std::string_view bytes = by.words->bytes(token);
     // An answer begins a text of its own, whose first word some tokenizers write with a space.
-    if (by.asked.chat && count == 1 && bytes.starts_with(' ') && !by.words->decode(std::span(&token, 1)).starts_with(' '))
+    if (by.asked.chat && count == 1 && bytes.starts_with(' ') &&
+        !by.words->decode(std::span(&token, 1)).starts_with(' '))
       bytes.remove_prefix(1);
     show(stops.feed(characters.feed(bytes)));
     return !stops.found() && interrupted == 0;
@@ -164,9 +165,9 @@ template <class Engine>
 graft::status reply(const speaker<Engine>& by, conversation& talk, const std::string& question, const char* title) {
   talk.add("user", question);
   const auto prompt = talk.prompt();
-  graft::status good = prompt ? check_prompt(*prompt, by.model.config().vocabulary, by.model.context(),
-                                             by.model.config().positions)
-                              : graft::status(prompt.failure());
+  graft::status good =
+      prompt ? check_prompt(*prompt, by.model.config().vocabulary, by.model.context(), by.model.config().positions)
+             : graft::status(prompt.failure());
   if (!good) return talk.take_back(), good;
   const auto said = speak(by, *prompt, title);
   if (!said) return talk.take_back(), said.failure();
@@ -246,7 +247,7 @@ template <class Engine> graft::status run(const options& o) {
   if (o.compare || o.adapter.empty())
     if (graft::status s = say(o.chat ? "the model: " : "the model:"); !s) return s;
   if (o.adapter.empty()) return graft::ok;
-  auto adapters = hf::load_adapters(o.adapter, *model);
+  auto adapters = io::load_adapters(o.adapter, *model);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
   return say(o.chat ? "with the adapter: " : "with the adapter:");
@@ -254,15 +255,16 @@ template <class Engine> graft::status run(const options& o) {
 
 int main(int argc, char** argv) {
   options o;
-  arguments in("generate",
-               "Generates text with a model, with an adapter or without. With --chat it answers TEXT, or what is typed, "
-               "as the model's\nchat template asks for it.");
+  arguments in(
+      "generate",
+      "Generates text with a model, with an adapter or without. With --chat it answers TEXT, or what is typed, "
+      "as the model's\nchat template asks for it.");
   in.word("MODEL", o.model, "Hugging Face folder or GGUF file of the model");
   in.optional_word("TEXT", o.text, "the prompt, or with --chat the question; it needs the model's tokenizer");
   in.flag("--chat", o.chat, "a conversation; without TEXT its questions are lines of the input");
   in.option("--system TEXT", o.system, "system message of the conversation; not given: what the chat template says");
   in.option("--ids 1,2,3", o.ids, "token ids as the prompt instead of TEXT");
-  in.option("--adapter FOLDER", o.adapter, "adapter that PEFT, or finetune, wrote");
+  in.option("--adapter FOLDER", o.adapter, "adapter: a folder that PEFT, or finetune, wrote, or a GGUF file");
   in.flag("--compare-base", o.compare, "generates without the adapter first");
   in.option("--tokens N", o.tokens,
             "new tokens, at most: an end token of the model ends the text before; not given: 32, with --chat 512", 0);

@@ -3,6 +3,7 @@
 //     own_training_loop MODEL ADAPTER [OUT]
 // run: own_training_loop test/golden/models/llama/base test/golden/models/llama/lora/adapter_init
 #include <graft/io/hf/load_adapters.h>
+#include <graft/io/load_model.h>
 #include <graft/model/on_cpu.h>
 #include <graft/model/training_run.h>
 
@@ -12,12 +13,13 @@
 #include "arguments.h"
 
 using engine = graft::cpu::engine<float>;
+namespace io = graft::io;
 namespace hf = graft::io::hf;
 
 graft::status run(const std::string& base, const std::string& folder, const std::string& out) {
-  auto model = hf::load_model<engine>(base);
+  auto model = io::load_model<engine>(base);
   if (!model) return model.failure();
-  auto adapters = hf::load_adapters(folder, *model);
+  auto adapters = io::load_adapters(folder, *model);
   if (!adapters) return adapters.failure();
   if (graft::status s = model->set_adapters(adapters->set); !s) return s;
 
@@ -48,7 +50,7 @@ graft::status run(const std::string& base, const std::string& folder, const std:
 int main(int argc, char** argv) {
   std::string base, adapter, out;
   arguments in("own_training_loop", "Fine-tunes an adapter with a loop of one's own.");
-  in.word("MODEL", base, "folder of the model");
+  in.word("MODEL", base, "Hugging Face folder or GGUF file of the model");
   in.word("ADAPTER", adapter, "folder of the adapter that the training begins with");
   in.optional_word("OUT", out, "folder that the trained adapter is written to; not given: it is not saved");
   if (const auto code = in.read(argc, argv)) return *code;

@@ -4,6 +4,7 @@
 //     switch_adapters MODEL --ids 1,2,3 NAME=FOLDER [NAME=FOLDER …]
 // run: switch_adapters test/golden/models/llama/base --ids 5,9,200 a=test/golden/models/llama/multi/a c=test/golden/models/llama/multi/c oft=test/golden/models/llama/oft/adapter_init ia3=test/golden/models/llama/ia3/adapter_init
 #include <graft/io/hf/combine_adapters.h>
+#include <graft/io/load_model.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cpu.h>
 
@@ -14,6 +15,7 @@
 
 using engine = graft::cpu::engine<float>;
 using graft::status;
+namespace io = graft::io;
 namespace hf = graft::io::hf;
 using names = graft::adapter_registry::names;
 
@@ -39,7 +41,7 @@ struct session {
 
 status run(const std::string& folder, const std::vector<std::int64_t>& prompt,
            const std::vector<std::pair<std::string, std::string>>& adapters) {
-  auto model = hf::load_model<engine>(folder);
+  auto model = io::load_model<engine>(folder);
   if (!model) return model.failure();
   graft::generation_settings settings;
   settings.max_new_tokens = 8;
@@ -84,7 +86,7 @@ int main(int argc, char** argv) {
   arguments::pairs adapters;
   arguments in("switch_adapters",
                "Several adapters on one model: loaded, switched, disabled, combined, merged and replaced.");
-  in.word("MODEL", model, "folder of the model");
+  in.word("MODEL", model, "Hugging Face folder or GGUF file of the model");
   in.named_words("NAME=FOLDER", adapters, "adapters and their names, at least one");
   in.option("--ids 1,2,3", ids, "the prompt, as token ids");
   if (const auto code = in.read(argc, argv)) return *code;

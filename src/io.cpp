@@ -2,7 +2,7 @@
 // Compiles the bodies of all functions that headers declare with GRAFT_LIBRARY; part of graft::cpu_compiled.
 #define GRAFT_DEFINES_LIBRARY
 #include <graft/io/chat_template/chat_template.h>
-#include <graft/io/gguf/model.h>
+#include <graft/io/gguf/save_model.h>
 #include <graft/io/gguf/tokenizer.h>
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/combine_adapters.h>

@@ -121,13 +121,13 @@ inline cpu::quantized_weight random_blocks(long long rows, long long cols, const
   return w;
 }
 
-// `from` in a format, or random blocks where it is only read.
+// `from` in a format; random blocks where the format is only read or nothing is given.
 struct quantized_and_plain {
   cpu::quantized_weight codes;
   std::vector<float> numbers;
 
   quantized_and_plain(const std::vector<float>& from, long long rows, long long cols, const quant_format& format) {
-    auto made = can_quantize(format)      ? cpu::quantize(from.data(), rows, cols, format)
+    auto made = can_quantize(format) && !from.empty() ? cpu::quantize(from.data(), rows, cols, format)
                 : has_zero_points(format) ? random_groups(rows, cols, format, static_cast<unsigned>(rows + cols))
                                           : random_blocks(rows, cols, format, static_cast<unsigned>(rows + cols));
     INFO(std::string(made ? "" : made.message()));

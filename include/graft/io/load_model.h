@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model from wherever it lies: a Hugging Face folder or a GGUF file, with its tokenizer, chat template and generation
-// settings. A GGUF file is a path that ends in .gguf or names a regular file; everything else is a folder.
+// settings; and its adapters, from a PEFT folder or a GGUF file. A GGUF file is a path that ends in .gguf or names a
+// regular file; everything else is a folder.
 //     auto model = io::load_model<engine>("SmolLM2-135M-Instruct.Q4_1.gguf");
 //     auto words = io::read_tokenizer("SmolLM2-135M-Instruct.Q4_1.gguf");
 #pragma once
 #include <graft/io/chat_template/chat_template.h>
-#include <graft/io/gguf/model.h>
+#include <graft/io/gguf/adapter.h>
 #include <graft/io/tokenizer/tokenizer.h>
 #include <graft/model/generation_settings.h>
 
@@ -28,6 +29,15 @@ result<causal_lm<Engine>> load_model(const std::string& path, const model_option
   return is_gguf_path(path) ? load_gguf<Engine>(path, options) : hf::load_model<Engine>(path, options);
 }
 
+GRAFT_LIBRARY result<hf::loaded_adapters> read_adapters(const std::string& path, const model_config& c,
+                                                        const model_weights& w);
+// A path that ends in .gguf becomes a file, any other one a PEFT folder.
+GRAFT_LIBRARY status save_adapters(const std::string& path, const hf::loaded_adapters& a, const model_config& c);
+template <class Engine>
+result<hf::loaded_adapters> load_adapters(const std::string& path, const causal_lm<Engine>& model) {
+  return read_adapters(path, model.config(), model.weights());
+}
+
 }  // namespace graft::io
 
 #if GRAFT_BODIES
@@ -44,7 +54,8 @@ GRAFT_LIBRARY bool is_gguf_path(const std::string& path) {
 
 namespace detail {
 // Maps a GGUF file and passes it to `read`.
-template <class Read> auto from_gguf(const std::string& path, Read read) -> decltype(read(std::declval<const gguf&>())) {
+template <class Read>
+auto from_gguf(const std::string& path, Read read) -> decltype(read(std::declval<const gguf&>())) {
   const result<gguf> file = map_gguf(path);
   if (!file) return file.failure();
   return read(*file);
@@ -73,6 +84,17 @@ GRAFT_LIBRARY result<generation_settings> read_generation_settings(const std::st
   generation_settings g;
   g.eos_tokens = otherwise.eos_tokens, g.bos_token = otherwise.bos_token, g.pad_token = otherwise.pad_token;
   return g;
+}
+GRAFT_LIBRARY result<hf::loaded_adapters> read_adapters(const std::string& path, const model_config& c,
+                                                        const model_weights& w) {
+  if (is_gguf_path(path))
+    return detail::from_gguf(path, [&](const gguf& file) { return gguf_adapters_from(file, c, w); });
+  const result<peft_folder> opened = open_peft_folder(path);
+  if (!opened) return opened.failure();
+  return hf::adapters_from(*opened, c, w);
+}
+GRAFT_LIBRARY status save_adapters(const std::string& path, const hf::loaded_adapters& a, const model_config& c) {
+  return path.ends_with(".gguf") ? save_gguf_adapters(path, a, c) : hf::save_adapters(path, a);
 }
 
 }  // namespace graft::io

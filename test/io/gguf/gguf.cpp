@@ -261,7 +261,7 @@ void check_logits(const written& w) {
 std::vector<quant_format> formats_to_write() {
   std::vector<quant_format> all;
   quant_formats::ggml_formats::for_each([&](auto f) {
-    if (can_quantize(f.format())) all.push_back(f.format());
+    if (can_quantize(f.format()) && f.block == 32) all.push_back(f.format());
   });
   return all;
 }

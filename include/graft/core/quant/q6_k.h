@@ -44,8 +44,8 @@ struct q6_k_format : ggml_layout<256, 210, 16, 14> {
         const unsigned char* const c = q + 128 * half + i;
         to[64 * half + i] = static_cast<unsigned char>((c[0] & 15U) | (c[64] & 15U) << 4U);
         to[64 * half + 32 + i] = static_cast<unsigned char>((c[32] & 15U) | (c[96] & 15U) << 4U);
-        to[128 + 32 * half + i] = static_cast<unsigned char>(c[0] >> 4U | (c[32] >> 4U) << 2U | (c[64] >> 4U) << 4U |
-                                                             (c[96] >> 4U) << 6U);
+        to[128 + 32 * half + i] =
+            static_cast<unsigned char>(c[0] >> 4U | (c[32] >> 4U) << 2U | (c[64] >> 4U) << 4U | (c[96] >> 4U) << 6U);
       }
   }
 };

@@ -197,5 +197,24 @@ inline std::string name_in_folder(const gguf_family& f, std::string_view name) {
     }
   return {};
 }
+// Maps a name in a Hugging Face file to the one in a GGUF file; empty if there is none.
+inline std::string name_in_gguf(const gguf_family& f, std::string_view name) {
+  for (const auto& [to, from] : f.ends)
+    if (name == from) return std::string(to);
+  const std::string layers = std::string(f.family->formulas.layers) + ".";
+  if (!name.starts_with(layers)) return {};
+  const std::string_view rest = name.substr(layers.size());
+  const std::size_t module = rest.find('.'), kind = rest.rfind('.');
+  if (module == rest.npos || kind <= module) return {};
+  for (const auto& [to, from] : f.modules)
+    if (rest.substr(module + 1, kind - module - 1) == from) {
+      std::string path = "blk.";
+      path += rest.substr(0, module);
+      path += '.';
+      path += to;
+      return path += rest.substr(kind);
+    }
+  return {};
+}
 
 }  // namespace graft::io::detail

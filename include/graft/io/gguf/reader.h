@@ -20,6 +20,8 @@ struct gguf_value {
   double real = 0;
   std::string_view word{};    // a text; of a list the bytes of its elements, as the file has them
   std::uint32_t element = 0;  // of a list: the type of its elements, as GGUF numbers them; `whole` is their number
+  std::uint32_t type = 0;     // as GGUF numbers it
+  std::string_view stored{};  // the value's bytes in the file, which a copy of the file repeats
 };
 struct gguf {
   std::string file;
@@ -130,7 +132,10 @@ struct gguf_reader {
   }
   void read_metadata_value() {
     const std::string_view name = word();
-    const gguf_value v = value(number_of<std::uint32_t>());
+    const auto type = number_of<std::uint32_t>();
+    const std::size_t begin = at;
+    gguf_value v = value(type);
+    v.type = type, v.stored = {reinterpret_cast<const char*>(to.bytes.all.data()) + begin, at - begin};
     if (!problem && !to.metadata.emplace(name, v).second) reject("the fact ", in_quotes(name), " is there twice");
   }
   // Offsets are relative to the begin of the data section, which is known only after the last directory entry.

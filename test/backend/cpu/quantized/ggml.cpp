@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ggml's block formats against the numbers of llama.cpp's gguf package (golden/ggml/make.py), and products from blocks
-// of 256 elements against those of the numbers that they mean.
+// ggml's block formats against the numbers of llama.cpp's gguf package and the blocks of llama.cpp itself
+// (golden/ggml/make.py, make_k_quants.py), and products from blocks of 256 elements against those of the numbers that
+// they mean.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/gemm/matmul.h>
 #include <graft/backend/cpu/runtime/storage.h>
@@ -15,8 +16,8 @@ using namespace test;
 
 namespace {
 
-io::safetensors package_blocks() {
-  auto file = io::read_safetensors(GRAFT_GOLDEN_DIR "/ggml/blocks.safetensors");
+io::safetensors golden_blocks(const char* name) {
+  auto file = io::read_safetensors(std::string(GRAFT_GOLDEN_DIR "/ggml/") + name);
   REQUIRE_MESSAGE(file, file.message());
   return std::move(*file);
 }
@@ -50,7 +51,7 @@ template <class Real> double worst_difference(const std::vector<Real>& a, const 
 }  // namespace
 
 TEST_CASE("ggml: every format means the numbers that the gguf package reads") {
-  const io::safetensors file = package_blocks();
+  const io::safetensors file = golden_blocks("blocks.safetensors");
   int formats = 0;
   quant_formats::ggml_formats::for_each([&](auto format) {
     const std::string name = format.name;
@@ -66,22 +67,25 @@ TEST_CASE("ggml: every format means the numbers that the gguf package reads") {
   CHECK(formats == 12);
 }
 
-TEST_CASE("ggml: what can be quantized has the bytes of the gguf package") {
-  const io::safetensors file = package_blocks();
-  const std::vector<float> numbers = floats_of(file, "numbers");
+TEST_CASE("ggml: what can be quantized has the bytes of the gguf package, K-quants those of llama.cpp") {
+  const io::safetensors narrow = golden_blocks("blocks.safetensors"), wide = golden_blocks("k_quants.safetensors");
   int formats = 0;
   quant_formats::ggml_formats::for_each([&](auto format) {
     CHECK(can_quantize(format.format()) == quant_formats::quantizable<decltype(format)>);
     if (!can_quantize(format.format())) return;
     INFO(std::string(format.name));
-    const auto made = cpu::quantize(numbers.data(), 3, 96, format.format());
+    const io::safetensors& file = format.block == 32 ? narrow : wide;
+    const std::vector<float> numbers = floats_of(file, "numbers");
+    const long long rows = static_cast<long long>(tensor_of(file, "numbers").shape[0]);
+    const auto made =
+        cpu::quantize(numbers.data(), rows, static_cast<long long>(numbers.size()) / rows, format.format());
     REQUIRE_MESSAGE(made, made.message());
     const io::tensor_view expected = tensor_of(file, std::string(format.name) + ".quantized");
     REQUIRE(made->data.size() == expected.data.size());
     CHECK(std::memcmp(made->data.data(), expected.data.data(), made->data.size()) == 0);
     ++formats;
   });
-  CHECK(formats == 5);
+  CHECK(formats == 8);
 }
 
 TEST_CASE("ggml: any part of blocks of 256 is decoded as it is in the whole") {

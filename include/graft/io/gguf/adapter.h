@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// LoRA adapters as GGUF files, as llama.cpp's convert_lora_to_gguf.py writes and llama-adapter.cpp reads them:
+// general.type is "adapter", and each adapted matrix NAME has the tensors NAME.lora_a [r, in] and NAME.lora_b [out, r],
+//     w' = w + adapter.lora.alpha / r · lora_b lora_a        alpha 0: the factor is 1
+// Those of Llama's Q and K have the row order of the file's model; of the token embedding, lora_a is [vocabulary, r].
+// Reading gives what loading a PEFT folder of the same adapter gives, so either is saved as the other.
+#pragma once
+#include <graft/io/gguf/model.h>
+#include <graft/io/hf/load_adapters.h>
+
+namespace graft::io {
+
+GRAFT_LIBRARY result<hf::loaded_adapters> gguf_adapters_from(const gguf& file, const model_config& c,
+                                                             const model_weights& w);
+// A module that is adapted by anything but a plain LoRA is an error that names it.
+GRAFT_LIBRARY status save_gguf_adapters(const std::string& file, const hf::loaded_adapters& a, const model_config& c);
+
+}  // namespace graft::io
+
+#if GRAFT_BODIES
+#include <graft/io/gguf/families.h>
+#include <graft/io/gguf/save_model.h>
+#include <graft/io/hf/adapter_from_tensors.h>
+#include <graft/io/json/writer.h>
+
+#include <cmath>
+#include <set>
+
+namespace graft::io {
+
+namespace detail {
+
+// The row by which GGUF files state a family. Mistral is stored as Llama.
+inline result<const gguf_family*> gguf_family_with_adapters(const model_config& c) {
+  const gguf_family* const f = gguf_family_of(c.family == &families::mistral ? families::llama : *c.family);
+  if (f == nullptr) return fail("GGUF files have no ", c.family->name, " models, so none has an adapter for this one");
+  return f;
+}
+
+// Both matrices of one module in PEFT's layout.
+struct lora_pair {
+  std::string module;
+  bool table = false;  // the token embedding
+  std::vector<float> a, b;
+  long long rank = 0, in = 0, out = 0;  // of the factors: an embedding maps a token to a vector
+};
+
+class gguf_adapter_reader {
+ public:
+  gguf_adapter_reader(const gguf& from, const model_config& c, const model_weights& w)
+      : from_(from), config_(c), weights_(w), modules_(hf::modules_of(c, w)) {}
+
+  result<hf::loaded_adapters> read() {
+    if (status s = check_kind(); !s) return s.failure();
+    const result<const gguf_family*> family = gguf_family_with_adapters(config_);
+    if (!family) return fail_in(from_.file, family.message());
+    family_ = *family;
+    if (const gguf_value* said = from_.find_value("general.architecture");
+        said == nullptr || said->word != family_->name)
+      return fail_in(from_.file, "'general.architecture' is ",
+                     said == nullptr ? text("missing") : in_quotes(said->word), ", expected ", family_->name,
+                     ", as which the model is stored");
+    for (const auto& [name, v] : from_.tensors) {
+      if (name.ends_with(".lora_b") && from_.tensors.contains(name.substr(0, name.size() - 1) + "a")) continue;
+      if (!name.ends_with(".lora_a"))
+        return fail_in(from_.file, "tensor ", in_quotes(name), " is neither the lora_a nor the lora_b of a pair");
+      if (status s = read_pair(name.substr(0, name.size() - std::string_view(".lora_a").size())); !s)
+        return fail_in(from_.file, s.message());
+    }
+    if (pairs_.empty()) return fail_in(from_.file, "the adapter has no tensors");
+    const result<adapter_config> config = configuration();
+    if (!config) return fail_in(from_.file, config.message());
+    hf::owned_tensors tensors;
+    for (const lora_pair& p : pairs_) {
+      const std::string key = "base_model.model." + p.module + (p.table ? ".lora_embedding_" : ".lora_"),
+                        end = p.table ? "" : ".weight";
+      std::copy(p.a.begin(), p.a.end(), tensors.put(key + "A" + end, {p.rank, p.in}).begin());
+      std::copy(p.b.begin(), p.b.end(), tensors.put(key + "B" + end, {p.out, p.rank}).begin());
+    }
+    return hf::load_from_tensors(*config, tensors, config_, weights_, from_.file.c_str());
+  }
+
+ private:
+  status check_kind() {
+    const auto word = [&](const char* key) {
+      const gguf_value* v = from_.find_value(key);
+      return v != nullptr && v->what == gguf_value::kind::word ? v->word : std::string_view();
+    };
+    if (word("general.type") != "adapter")
+      return fail_in(from_.file, "'general.type' is ", in_quotes(word("general.type")), ", expected an adapter");
+    if (word("adapter.type") != "lora")
+      return fail_in(from_.file, "'adapter.type' is ", in_quotes(word("adapter.type")), ", expected lora");
+    for (const auto& [key, v] : from_.metadata)
+      if (key.starts_with("adapter.") && key != "adapter.type" && key != "adapter.lora.alpha")
+        return fail_in(from_.file, "the fact ", in_quotes(key), " is not a setting that is supported");
+    if (const gguf_value* v = from_.find_value("adapter.lora.alpha")) {
+      alpha_ = v->real;
+      if (v->what != gguf_value::kind::real || !(alpha_ >= 0 && alpha_ <= 1e30))
+        return fail_in(from_.file, "'adapter.lora.alpha' is no number from 0 on");
+    }
+    return ok;
+  }
+  status read_pair(const std::string& of) {
+    lora_pair p;
+    const std::string weight = name_in_folder(*family_, of);
+    const auto base = std::find_if(modules_.begin(), modules_.end(),
+                                   [&](const base_layer& m) { return m.module + ".weight" == weight; });
+    if (base == modules_.end() || base->shape.size() != 2)
+      return fail("tensor ", in_quotes(of + ".lora_a"), " belongs to no matrix of this ", family_->name, " model");
+    const auto b = from_.tensors.find(of + ".lora_b");
+    if (b == from_.tensors.end()) return fail("tensor ", in_quotes(of + ".lora_b"), " is missing");
+    const view &stored_a = from_.tensors.find(of + ".lora_a")->second, &stored_b = b->second;
+    if (stored_a.rank != 2 || stored_b.rank != 2) return fail("tensor ", in_quotes(of + ".lora_a"), " is no matrix");
+    p.module = base->module, p.table = base->kind == "embedding", p.in = base->in, p.out = base->out;
+    if (p.table) std::swap(p.in, p.out);  // its matrix has a row for every token
+    p.rank = stored_b.size[1];
+    const bool fits = stored_b.size[0] == p.out && (p.table ? stored_a.size[0] == p.in && stored_a.size[1] == p.rank
+                                                            : stored_a.size[0] == p.rank && stored_a.size[1] == p.in);
+    if (!fits)
+      return fail("tensors ", in_quotes(of + ".lora_a"), " and lora_b are ", stored_a.size[0], " x ", stored_a.size[1],
+                  " and ", stored_b.size[0], " x ", stored_b.size[1], ", which is no LoRA of ", p.out, " x ", p.in);
+    const view read_a = p.table ? stored_a.transposed() : stored_a;
+    if (p.table && stored_a.quant != nullptr)
+      return fail("tensor ", in_quotes(of + ".lora_a"), " is quantized, expected f32, f16 or bf16");
+    p.a.resize(static_cast<std::size_t>(p.rank * p.in)), p.b.resize(static_cast<std::size_t>(p.out * p.rank));
+    cpu::convert(read_a, p.a.data());
+    const int heads = family_->interleaves_heads ? heads_of(config_, weight) : 0;
+    const owned_bytes ordered = heads > 0 ? deinterleave_halves(stored_b, heads) : owned_bytes{};
+    view read_b = stored_b;
+    if (heads > 0) read_b.data = ordered.all.data();
+    cpu::convert(read_b, p.b.data());
+    pairs_.push_back(std::move(p));
+    return ok;
+  }
+  // Short names of modules where all modules with such a name are adapted, else full paths.
+  std::vector<std::string> targets() const {
+    const auto last = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
+    std::set<std::string> adapted, names;
+    for (const lora_pair& p : pairs_) adapted.insert(p.module), names.insert(last(p.module));
+    const bool all = std::all_of(modules_.begin(), modules_.end(), [&](const base_layer& m) {
+      return !names.contains(last(m.module)) || adapted.contains(m.module);
+    });
+    const std::set<std::string>& from = all ? names : adapted;
+    return {from.begin(), from.end()};
+  }
+  result<adapter_config> configuration() const {
+    const long long rank = pairs_.front().rank;
+    json ranks, alphas;
+    ranks.what = alphas.what = json::kind::object;
+    for (const lora_pair& p : pairs_) {
+      if (p.rank == rank) continue;
+      ranks.keys.push_back(p.module), ranks.items.push_back(json_number(static_cast<double>(p.rank)));
+      if (alpha_ == 0)
+        alphas.keys.push_back(p.module), alphas.items.push_back(json_number(static_cast<double>(p.rank)));
+    }
+    std::vector<std::pair<std::string, json>> keys{
+        {"r", json_number(static_cast<double>(rank))},
+        {"lora_alpha", json_number(alpha_ != 0 ? alpha_ : static_cast<double>(rank))},
+        {"task_type", json_string("CAUSAL_LM")}};
+    if (!ranks.keys.empty()) keys.emplace_back("rank_pattern", ranks);
+    if (!alphas.keys.empty()) keys.emplace_back("alpha_pattern", alphas);
+    return make_adapter_config("LORA", targets(), keys);
+  }
+
+  const gguf& from_;
+  const model_config& config_;
+  const model_weights& weights_;
+  const std::vector<base_layer> modules_;
+  const gguf_family* family_ = nullptr;
+  double alpha_ = 0;
+  std::vector<lora_pair> pairs_;
+};
+
+// The factors of a plain LoRA; an error says what else the module has.
+inline result<std::pair<const adapter_tensor*, const adapter_tensor*>> plain_factors(const module_adapter& m) {
+  const char* const names[2][2] = {{"lora_A.weight", "lora_B.weight"}, {"lora_embedding_A", "lora_embedding_B"}};
+  for (const auto& [a, b] : names) {
+    const auto first = m.tensors.find(a), second = m.tensors.find(b);
+    if (first != m.tensors.end() && second != m.tensors.end() && m.tensors.size() == 2 && m.base.empty() &&
+        m.scalars.contains("scaling"))
+      return std::pair{&first->second, &second->second};
+  }
+  return fail("module ", in_quotes(m.module),
+              " is not adapted by a plain LoRA, and GGUF adapters hold nothing else; merge the adapter into its model");
+}
+
+}  // namespace detail
+
+GRAFT_LIBRARY result<hf::loaded_adapters> gguf_adapters_from(const gguf& file, const model_config& c,
+                                                             const model_weights& w) {
+  return guarded(file.file, [&] { return detail::gguf_adapter_reader(file, c, w).read(); });
+}
+
+GRAFT_LIBRARY status save_gguf_adapters(const std::string& file, const hf::loaded_adapters& a, const model_config& c) {
+  return guarded(file, [&]() -> status {
+    const result<const detail::gguf_family*> family = detail::gguf_family_with_adapters(c);
+    if (!family) return fail_in(file, family.message());
+    gguf_writer to;
+    to.put("general.architecture", (*family)->name);
+    to.put("general.type", "adapter"), to.put("adapter.type", "lora");
+    // A file has one alpha. A module with another product of scaling and rank has the quotient in its B.
+    const std::vector<module_adapter>& modules = a.set.modules;
+    if (modules.empty()) return fail_in(file, "the adapter changes no module");
+    if (a.config.type != nullptr && std::string_view(a.config.type_name()) != "LORA")
+      return fail_in(file, "the adapter is of type ", a.config.type_name(),
+                     ", and GGUF adapters hold LoRA alone; merge it into its model");
+    double alpha = 0;
+    std::vector<owned_bytes> copies;
+    for (const module_adapter& m : modules) {
+      const auto factors = detail::plain_factors(m);
+      if (!factors) return fail_in(file, factors.message());
+      const auto [first, second] = *factors;
+      const std::string name = detail::name_in_gguf(**family, m.module + ".weight");
+      if (name.empty() || !m.tied_to.empty())
+        return fail_in(file, "module ", in_quotes(m.module), " has no name in GGUF files");
+      const double own = m.scalars.find("scaling")->second * static_cast<double>(first->shape[0]);
+      if (alpha == 0) alpha = own;
+      if (!(alpha > 0)) return fail_in(file, "module ", in_quotes(m.module), " is scaled by 0, which GGUF reads as 1");
+      view va = first->value(), vb = second->value();
+      std::vector<float> scaled(second->data->begin(), second->data->end());
+      if (own != alpha)
+        for (float& v : scaled) v = static_cast<float>(v * (own / alpha));
+      vb.data = scaled.data();
+      const int heads = (*family)->interleaves_heads ? detail::heads_of(c, m.module + ".weight") : 0;
+      const auto bytes = std::as_bytes(std::span(scaled));
+      vb.data = copies
+                    .emplace_back(heads > 0 ? detail::interleave_halves(vb, heads)
+                                            : make_owned_bytes({bytes.begin(), bytes.end()}))
+                    .all.data();
+      if (m.table) {
+        std::vector<float> turned(first->data->size());
+        cpu::convert(va.transposed(), turned.data());
+        const auto all = std::as_bytes(std::span(turned));
+        va = {copies.emplace_back(make_owned_bytes({all.begin(), all.end()})).all.data(),
+              dtype::f32,
+              {va.size[1], va.size[0], 1, 1},
+              2};
+      }
+      for (const auto& [end, v] : {std::pair{".lora_a", va}, {".lora_b", vb}})
+        if (status s = to.add(name + end, v); !s) return fail_in(file, s.message());
+    }
+    to.put("adapter.lora.alpha", static_cast<float>(alpha));
+    return to.save(file);
+  });
+}
+
+}  // namespace graft::io
+#endif

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models written as GGUF files: what is written is read back bit for bit, with all metadata; matrices become the types
+// that are named; and what cannot be written is refused by name.
+#include <doctest/doctest.h>
+#include <graft/io/gguf/save_model.h>
+#include <graft/io/gguf/writer.h>
+#include <graft/io/load_model.h>
+#include <graft/model/on_cpu.h>
+
+#include "../support.h"
+
+using namespace graft;
+using namespace graft::io::test;
+
+namespace {
+
+using engine = cpu::engine<float>;
+const std::string golden = GRAFT_GOLDEN_DIR;
+const char* const golden_files[] = {"/gguf/llama_mixed/model.gguf", "/gguf/qwen3_tied/model.gguf"};
+
+io::gguf mapped(const std::string& file) {
+  auto read = io::map_gguf(file);
+  REQUIRE_MESSAGE(read, read.message());
+  return std::move(*read);
+}
+io::hf::model_files opened(const std::string& file) {
+  auto read = io::open_gguf_model(file);
+  REQUIRE_MESSAGE(read, read.message());
+  return std::move(*read);
+}
+std::size_t bytes_of(const view& v) {
+  return static_cast<std::size_t>(v.quant != nullptr ? quantized_bytes(v.quant->format, v.size[0], v.size[1])
+                                                     : v.count() * bits_of(v.type) / 8);
+}
+std::vector<float> floats_of(const view& v) {
+  std::vector<float> all(static_cast<std::size_t>(v.count()));
+  cpu::convert(v, all.data());
+  return all;
+}
+std::string type_of(const view& v) { return v.quant != nullptr ? name_of(v.quant->format) : name_of(v.type); }
+
+}  // namespace
+
+TEST_CASE("gguf writer: a model that is written as it is stored has the same tensors and metadata") {
+  for (const char* name : golden_files) {
+    INFO(name);
+    const temp_folder folder;
+    const std::string from = golden + name, to = folder.path / "copy.gguf";
+    const io::hf::model_files model = opened(from);
+    const status saved = io::save_gguf(to, model.weights, from);
+    REQUIRE_MESSAGE(saved, saved.message());
+    const io::gguf before = mapped(from), after = mapped(to);
+    REQUIRE(after.tensors.size() == before.tensors.size());
+    for (const auto& [tensor, v] : before.tensors) {
+      INFO(tensor);
+      const auto at = after.tensors.find(tensor);
+      REQUIRE(at != after.tensors.end());
+      CHECK(type_of(at->second) == type_of(v));
+      REQUIRE(bytes_of(at->second) == bytes_of(v));
+      CHECK(std::memcmp(at->second.data, v.data, bytes_of(v)) == 0);
+    }
+    CHECK(after.metadata.size() == before.metadata.size());
+    for (const auto& [key, v] : before.metadata) {
+      INFO(key);
+      const io::gguf_value* const copy = after.find_value(key);
+      REQUIRE(copy != nullptr);
+      CHECK(copy->type == v.type);
+      CHECK(copy->stored == v.stored);
+    }
+  }
+}
+
+TEST_CASE("gguf writer: matrices become any type, rows that are no whole blocks one of smaller blocks") {
+  struct expectation {
+    const char *as, *wide, *narrow;  // of rows of 256 and of 32 elements
+    std::uint32_t file_type;
+    double error;  // of the largest number
+  };
+  const expectation all[] = {
+      {"f32", "f32", "f32", 0, 0},        {"f16", "f16", "f16", 1, 1e-3},    {"bf16", "bf16", "bf16", 32, 4e-3},
+      {"q8_0", "q8_0", "q8_0", 7, 5e-3},  {"q4_0", "q4_0", "q4_0", 2, 0.13}, {"q4_1", "q4_1", "q4_1", 3, 0.1},
+      {"q5_0", "q5_0", "q5_0", 8, 0.07},  {"q5_1", "q5_1", "q5_1", 9, 0.05}, {"q4_k", "q4_k", "q5_0", 14, 0.15},
+      {"q5_k", "q5_k", "q5_1", 16, 0.08}, {"q6_k", "q6_k", "q8_0", 18, 0.06}};
+  for (const char* name : golden_files)
+    for (const expectation& e : all) {
+      INFO(name, " as ", e.as);
+      const temp_folder folder;
+      const std::string from = golden + name, to = folder.path / "copy.gguf";
+      const io::hf::model_files model = opened(from);
+      const io::gguf_matrix_type* const type = io::find_gguf_matrix_type(e.as);
+      REQUIRE(type != nullptr);
+      const status saved = io::save_gguf(to, model.weights, from, type);
+      REQUIRE_MESSAGE(saved, saved.message());
+      const io::gguf file = mapped(to);
+      CHECK(file.find_value("general.file_type")->whole == e.file_type);
+      const io::hf::model_files copy = opened(to);
+      for (const auto& [tensor, v] : model.weights.tensors) {
+        INFO(tensor);
+        const view& w = copy.weights.tensors.at(tensor);
+        const bool four_to_six_bits = std::string(e.as).starts_with("q") && std::string(e.as) != "q8_0",
+                   head = tensor == "lm_head.weight" || (model.config.tied && tensor == "model.embed_tokens.weight");
+        const std::string expected = v.rank == 1                ? "f32"
+                                     : head && four_to_six_bits ? "q6_k"
+                                     : v.size[1] % 256 == 0     ? e.wide
+                                                                : e.narrow;
+        CHECK(type_of(w) == expected);
+        const std::vector<float> a = floats_of(v), b = floats_of(w);
+        float most = 0, off = 0;
+        for (std::size_t i = 0; i < a.size(); ++i)
+          most = std::max(most, std::abs(a[i])), off = std::max(off, std::abs(a[i] - b[i]));
+        CHECK(off <= e.error * most);
+      }
+    }
+  CHECK(io::find_gguf_matrix_type("q3_k") == nullptr);
+  CHECK(io::find_gguf_matrix_type("") == nullptr);
+}
+
+TEST_CASE("gguf writer: a merged model computes what the adapted one does") {
+  const temp_folder folder;
+  const std::string from = golden + "/gguf/llama_mixed/model.gguf", to = folder.path / "merged.gguf";
+  auto model = io::load_model<engine>(from);
+  REQUIRE_MESSAGE(model, model.message());
+  auto adapters = io::load_adapters(golden + "/gguf/llama_mixed/adapter", *model);
+  REQUIRE_MESSAGE(adapters, adapters.message());
+  REQUIRE(model->set_adapters(std::move(adapters->set)));
+  const auto merged = model->merged_weights(model->active(), merged_format::f32);
+  REQUIRE_MESSAGE(merged, merged.message());
+  const status saved = io::save_gguf(to, *merged, from, io::find_gguf_matrix_type("f32"));
+  REQUIRE_MESSAGE(saved, saved.message());
+  auto read = io::load_model<engine>(to);
+  REQUIRE_MESSAGE(read, read.message());
+  const std::vector<std::int64_t> ids{3, 9, 1, 40};
+  const sequence_chunk rows[] = {{ids, 0, 0}};
+  std::vector<float> a(ids.size() * static_cast<std::size_t>(model->config().vocabulary)), b = a, base = a;
+  REQUIRE(model->logits(rows, a));
+  REQUIRE(read->logits(rows, b));
+  REQUIRE(model->set_adapters({}));
+  REQUIRE(model->logits(rows, base));
+  float most = 0, off = 0, changed = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(a[i])), off = std::max(off, std::abs(a[i] - b[i]));
+    changed = std::max(changed, std::abs(a[i] - base[i]));
+  }
+  CHECK(off < 1e-4F * most);
+  CHECK(changed > 1e-3F * most);
+}
+
+TEST_CASE("gguf writer: what cannot be written is refused by name, and no file is left") {
+  const temp_folder folder;
+  const std::string from = golden + "/gguf/llama_mixed/model.gguf", to = folder.path / "copy.gguf";
+  io::hf::model_files model = opened(from);
+  const auto refused = [&](const std::string& source, const char* as) {
+    const status s = io::save_gguf(to, model.weights, source, as != nullptr ? io::find_gguf_matrix_type(as) : nullptr);
+    CHECK(!s);
+    CHECK(folder.files() == 0);
+    return std::string(s.message());
+  };
+  CHECK(refused(golden + "/models/llama/base", nullptr).find("this is a folder") != std::string::npos);
+  CHECK(refused(folder.path / "nothing.gguf", nullptr).find("there is no such file") != std::string::npos);
+  const std::string norm = "model.norm.weight";
+  const view kept = model.weights.tensors.at(norm);
+  model.weights.tensors["model.strange.weight"] = kept;
+  CHECK(refused(from, nullptr).find("'model.strange.weight' has no name in GGUF files of llama models") !=
+        std::string::npos);
+  model.weights.tensors.erase("model.strange.weight");
+  const std::vector<double> doubles(static_cast<std::size_t>(kept.count()), 1);
+  model.weights.tensors[norm] = view_of(doubles.data(), kept.count());
+  CHECK(refused(from, nullptr).find("'output_norm.weight' is stored as f64, which is no type of GGUF files") !=
+        std::string::npos);
+  model.weights.tensors[norm] = kept;
+  view& query = model.weights.tensors.at("model.layers.0.self_attn.q_proj.weight");
+  std::vector<float> numbers = floats_of(query);
+  numbers[70] = 1e9F;
+  query = view_of(numbers.data(), query.size[0], query.size[1]);
+  for (const char* as : {"f16", "q4_0", "q4_k", "q6_k"})
+    CHECK(refused(from, as).find(std::string("'blk.0.attn_q.weight' has a number that ") + as + " cannot hold") !=
+          std::string::npos);
+  numbers[70] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(refused(from, "q8_0").find("cannot hold") != std::string::npos);
+}
