@@ -59,6 +59,12 @@ configs = {
     "glora": peft.GloraConfig(target_modules=targets, r=4, init_weights=False),
     "osf": peft.OSFConfig(target_modules=targets, effective_rank=4),
 }
+try:  # PEFT groups the rows with it
+    import sklearn  # noqa: F401
+
+    configs["adamss"] = peft.AdamssConfig(target_modules=targets, r=8, num_subspaces=3, subspace_rank=2, init_weights=None)
+except ImportError:
+    pass
 
 
 class Net(torch.nn.Module):

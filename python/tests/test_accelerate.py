@@ -186,6 +186,24 @@ def test_weights_may_change(calls):
                 assert same(*models)
 
 
+def test_fused_optimizers(calls):
+    """They write parameters without counting it."""
+    models = pair("dora")
+    for m in models:
+        optimizer = torch.optim.AdamW([p for p in m.parameters() if p.requires_grad], lr=0.01, fused=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            m(x).square().sum().backward()
+            optimizer.step()
+    assert same(*models, 1e-3)
+    with torch.no_grad():
+        for m in models:
+            for n, p in m.named_parameters():
+                if "lora" in n:
+                    p.data.mul_(1.2)
+        assert same(*models, 1e-3)
+
+
 def test_dropout_in_training_stays_with_peft(calls):
     model = peft.get_peft_model(Net(), peft.LoraConfig(target_modules=["first"], lora_dropout=0.5,
                                                        init_lora_weights=False))
