@@ -56,11 +56,11 @@ def config_text(config, module):
 class Place:
     """A tensor of an adapter in the module of its layer: an attribute, an entry of it, and attributes of the entry."""
 
-    __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "dims")
+    __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "joins")
 
     def __init__(self, attribute=None, key=None, rest=(), constant=None):
         self.attribute, self.key, self.rest, self.constant = attribute, key, tuple(rest), constant
-        self.shape = self.corner = self.dims = None
+        self.shape = self.corner = self.joins = None
 
     def raw(self, layer):
         if self.constant is not None:
@@ -70,6 +70,8 @@ class Place:
             at = at[self.key]
         for name in self.rest:
             at = at[name] if isinstance(name, int) else getattr(at, name)
+        if self.joins is not None:  # a list of matrices: their rows, or all their numbers
+            return torch.cat([t if self.joins == 2 else t.reshape(-1) for t in at])
         return at
 
     def tensor(self, layer):
@@ -77,6 +79,12 @@ class Place:
         if self.corner is not None:
             return t[tuple(slice(0, n) for n in self.corner)]
         return t if self.shape is None else t.reshape(self.shape)
+
+
+def _parts(layer, adapter, leaf, rank):
+    place = Place(leaf, adapter)
+    place.joins = rank
+    return place
 
 
 def _entry(layer, adapter, leaf):
@@ -165,6 +173,18 @@ def _kept_factors(layer, adapter):
     return {"osf_U_high": left[:, :n], "osf_S_high": values[:n], "osf_V_high": right[:n]}
 
 
+def _group_entries(layer, adapter):
+    """Where AdaMSS' numbers stand: for each group its rows, and the columns that its rank takes."""
+    groups = [layer.seg_result[adapter][k] for k in layer.train_subspace_index[adapter]]
+    rows, columns, first = [], [], 0
+    for group, A in zip(groups, layer.adamss_A[adapter]):
+        n = A.shape[0]
+        rows.append(group[:, None].expand(-1, n).reshape(-1))
+        columns.append(torch.arange(first, first + n).repeat(len(group)))
+        first += n
+    return _pairs(torch.cat(rows), torch.cat(columns))
+
+
 def _derived(layer, adapter, leaf, out, features):
     """A frozen tensor that PEFT's module holds in another form than the formula reads; None: in the same form."""
     if leaf in ("unilora_indices_A", "unilora_indices_B"):
@@ -179,6 +199,12 @@ def _derived(layer, adapter, leaf, out, features):
         return _fourier_factors(layer, adapter, leaf, out, features)
     if leaf in ("waveft_taps", "waveft_indices"):
         return _wavelet_entries(layer, adapter, out, features)[leaf == "waveft_indices"]
+    if leaf == "adamss_indices":
+        return _group_entries(layer, adapter)
+    if leaf == "adamss_right":
+        return layer.adamss_newB[adapter][:, :features].detach().contiguous()
+    if leaf == "adamss_right_of_bias":
+        return layer.adamss_newB[adapter][:, features].detach().contiguous()
     if leaf == "delora_w_norm":
         return layer.delora_w_norm[adapter].detach().reshape(-1)
     if leaf in ("osf_U_high", "osf_S_high", "osf_V_high"):
@@ -197,6 +223,8 @@ def place_of(leaf, layer, adapter, out, features):
     made = _derived(layer, adapter, name, out, features)
     if made is not None:
         place = Place(constant=made)
+    elif leaf["layout"] == "parts":
+        place = _parts(layer, adapter, name, len(leaf["shape"]))
     elif name == "tinylora_v":
         place = Place(name, adapter, (layer._tinylora_v_key[adapter],))
     else:
@@ -215,7 +243,6 @@ def place_of(leaf, layer, adapter, out, features):
         if sum(n < 0 for n in shape) > 1 or leaf["layout"] not in ("itself", "column"):
             raise Unsupported(f"'{name}' has shape {list(found.shape)}, and the formula reads {expected}")
         place.shape = tuple(shape)
-    place.dims = tuple(found.shape)
     return place
 
 

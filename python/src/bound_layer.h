@@ -3,8 +3,9 @@
 // tensors again; while they lie where they lay, it only runs. Forward and backward are functions of their arguments:
 // what backward reads of forward is memory that the caller keeps, so calls of several steps may be interleaved.
 //
-// Values that follow from parameters alone (DoRA's norm, rotations) are kept between calls. They are computed again when
-// a version of a tensor changes, which PyTorch counts with every write; without versions, in every call.
+// Values that follow from tensors of the layer alone (DoRA's norm, rotations) are kept between calls. They are computed
+// again when parameters of the adapter hold other numbers than in the last call, or when the version of another tensor has
+// changed, which PyTorch counts with its writes; without versions, in every call.
 #pragma once
 #include <graft/plan/kernel_count.h>
 #include <graft/run/pass.h>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "fingerprint.h"
 #include "layer_spec.h"
 
 namespace graft::pytorch {
@@ -120,11 +122,19 @@ template <class Engine> class bound_layer {
   }
   // Marks as changed what follows from tensors that were written since the last call.
   status follow(queue& q, const versions& seen) {
+    static_assert(Engine::reads_host_memory, "parameters are compared in the memory of the host");
     bool base = seen.empty() || seen.size() != seen_.size(), parameters = base;
-    for (std::size_t k = 0; !base && k < seen.size(); ++k) {
-      if (seen[k] == seen_[k]) continue;
-      parameters = true, base = !spec_->trained[k];
+    std::uint64_t now = 0;
+    for (std::size_t k = 0; k < tensors_.size(); ++k) {
+      if (!spec_->trained[k])
+        base = base || seen[k] != seen_[k];
+      else if (tensors_[k].contiguous())
+        now = fingerprint(tensors_[k], now);
+      else
+        parameters = true;
     }
+    parameters = parameters || base || now != fingerprint_;
+    seen_ = seen, fingerprint_ = now;
     if (!parameters) return ok;
     sequence<pass<Engine>*> all;
     all.push(&inference_), all.push(&training_), backward_.list(all);
@@ -132,7 +142,6 @@ template <class Engine> class bound_layer {
       if (!p->bound()) continue;
       if (status s = base ? p->plan_binding().weight_changed(q) : p->plan_binding().parameters_changed(q); !s) return s;
     }
-    seen_ = seen;
     return ok;
   }
   status bind(queue& q, pass<Engine>& p, const graph& g, const size_values* known = nullptr) {
@@ -165,6 +174,7 @@ template <class Engine> class bound_layer {
   std::vector<view> tensors_;
   size_values sizes_;  // of the training graph, without the rows of a call
   versions seen_;
+  std::uint64_t fingerprint_ = 0;  // of the parameters
   pass<Engine> inference_, training_;
   backward_passes<Engine> backward_;
   typename Engine::shared shared_{};

@@ -53,7 +53,7 @@ result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
   if (!parsed) return parsed.failure();
   const io::json *bias = parsed->find("bias"), *adapters = parsed->find("adapters");
   if (bias == nullptr || !bias->is_boolean() || adapters == nullptr || !adapters->is_list() || adapters->items.empty())
-    return fail("the layer's description has no bias or no adapters; make it with graft_torch.describe");
+    return fail("the layer's description has no bias or no adapters; accelerate() makes descriptions");
   result<layer_graphs> graphs = graphs_of_all(adapters->items, bias->flag);
   if (!graphs) return graphs.failure();
   if (graphs->forward.bad.what != fault::none || graphs->backward.bad.what != fault::none)

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PEFT does with its layers works on after accelerate(): switching, merging, disabling, saving, hooks."""
+
+import copy
+import io
+
+import peft
+import pytest
+import torch
+from methods import Net, configs, make, relative, step
+
+import graft_torch
+from graft_torch import _accelerate
+
+
+class Calls:
+    def __init__(self, ops):
+        self.ops, self.count = ops, 0
+
+    def __getattr__(self, name):
+        self.count += name == "adapted_linear"
+        return getattr(self.ops, name)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Counts the layers that graft computes."""
+    counted = Calls(_accelerate.ops)
+    monkeypatch.setattr(_accelerate, "ops", counted)
+    return counted
+
+
+def pair(name="lora", **kw):
+    model = make(name, **kw)
+    other = copy.deepcopy(model)
+    return model, graft_torch.accelerate(other)
+
+
+x = torch.randn(4, 16)
+
+
+def same(a, b, bound=1e-5):
+    return relative(a(x).detach(), b(x).detach()) < bound
+
+
+def test_nothing_but_forward_changes(calls):
+    model, other = pair()
+    assert [n for n, _ in model.named_modules()] == [n for n, _ in other.named_modules()]
+    assert [type(m) for m in model.modules()] == [type(m) for m in other.modules()]
+    assert model.state_dict().keys() == other.state_dict().keys()
+    assert peft.get_peft_model_state_dict(model).keys() == peft.get_peft_model_state_dict(other).keys()
+    assert str(model) == str(other)
+    assert same(model, other) and calls.count == 2
+
+
+def test_restore_undoes_it(calls):
+    _, other = pair()
+    graft_torch.restore(other)
+    other(x)
+    assert calls.count == 0
+    assert not any({"_graft", "forward"} & m.__dict__.keys() for m in other.modules())
+    assert set(graft_torch.report(other).values()) == {"PEFT: call accelerate()"}
+
+
+def test_twice_is_once(calls):
+    _, other = pair()
+    graft_torch.accelerate(other)
+    other(x)
+    assert calls.count == 2
+
+
+def test_a_model_without_adapters_is_refused():
+    with pytest.raises(ValueError, match="no adapters of PEFT"):
+        graft_torch.accelerate(Net())
+
+
+def test_disabling(calls):
+    model, other = pair()
+    with model.disable_adapter(), other.disable_adapter():
+        assert same(model, other) and calls.count == 0
+    assert same(model, other) and calls.count == 2
+
+
+@pytest.mark.parametrize("name", ["lora", "dora", "oft", "ia3", "loha"])
+def test_merging_and_unmerging(calls, name):
+    model, other = pair(name)
+    y = other(x).detach()
+    n = calls.count
+    other.merge_adapter()
+    assert relative(other(x).detach(), y) < 1e-4 and calls.count == n
+    other.unmerge_adapter()
+    assert relative(other(x).detach(), y) < 1e-4 and calls.count == 2 * n
+    assert same(model, other, 1e-4)
+
+
+def test_switching_adapters(calls):
+    models = pair()
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["dora"]))
+    for name in ("other", "default", "other"):
+        for m in models:
+            m.set_adapter(name)
+        assert same(*models)
+    assert calls.count == 6
+
+
+def test_an_adapter_of_the_same_name_is_a_new_one(calls):
+    models = pair()
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["dora"]))
+        m.set_adapter("other")
+    assert same(*models)
+    for m in models:
+        m.set_adapter("default")
+        m.delete_adapter("other")
+        torch.manual_seed(2)
+        m.add_adapter("other", peft.LoraConfig(target_modules=["first", "second"], r=2, init_lora_weights=False))
+        m.set_adapter("other")
+    assert same(*models) and calls.count == 4
+
+
+@pytest.mark.parametrize("name", ["lora", "loha", "lokr", "vera"])
+def test_several_active_adapters(calls, name):
+    models = pair(name)
+    for m in models:
+        torch.manual_seed(1)
+        config = copy.deepcopy(configs[name])
+        m.add_adapter("other", config)
+        m.base_model.set_adapter(["default", "other"])
+    x, dy = torch.randn(5, 16), torch.randn(5, 16)
+    (y, dx, grads), (y2, dx2, grads2) = (step(m, x, dy) for m in models)
+    assert relative(y2, y) < 1e-5 and relative(dx2, dx) < 1e-5
+    assert grads.keys() == grads2.keys()
+    for n in grads:
+        assert relative(grads2[n], grads[n]) < 1e-4, n
+    assert calls.count == 2
+    for m in models:
+        m.base_model.set_adapter(["other"])
+    assert same(*models)
+
+
+def test_several_active_rotations_stay_with_peft(calls):
+    models = pair("oft")
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["oft"]))
+        m.base_model.set_adapter(["default", "other"])
+    assert same(*models) and calls.count == 0
+    assert "add up" in graft_torch.report(models[1])["first"]
+
+
+def test_mixed_batches(calls):
+    models = pair()
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["lora"]))
+        m.eval()
+    names = ["__base__", "default", "other", "default"]
+    a, b = (m(x, adapter_names=names) for m in models)
+    assert relative(b.detach(), a.detach()) < 1e-5 and calls.count == 0
+
+
+def test_scaling_may_change(calls):
+    models = pair()
+    for change in (lambda l: l.set_scale("default", 3.0), lambda l: l.scale_layer(0.5), lambda l: l.unscale_layer()):
+        for m in models:
+            change(m.base_model.model.first)
+        assert same(*models)
+    assert calls.count == 6
+
+
+def test_weights_may_change(calls):
+    """Writing and replacing parameters of the adapter and of the base, with and without gradients."""
+    models = pair("dora")
+    for change in (lambda p: p.mul_(1.1), lambda p: p.copy_(p * 0.9), lambda p: setattr(p, "data", p.data * 1.2)):
+        for part in ("lora_A", "lora_B", "lora_magnitude", "base_layer"):
+            for m in models:
+                with torch.no_grad():
+                    for n, p in m.named_parameters():
+                        if part in n:
+                            change(p)
+            assert same(*models)
+            with torch.no_grad():
+                assert same(*models)
+
+
+def test_fused_optimizers(calls):
+    """They write parameters without counting it."""
+    models = pair("dora")
+    for m in models:
+        optimizer = torch.optim.AdamW([p for p in m.parameters() if p.requires_grad], lr=0.01, fused=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            m(x).square().sum().backward()
+            optimizer.step()
+    assert same(*models, 1e-3)
+    with torch.no_grad():
+        for m in models:
+            for n, p in m.named_parameters():
+                if "lora" in n:
+                    p.data.mul_(1.2)
+        assert same(*models, 1e-3)
+
+
+def test_dropout_in_training_stays_with_peft(calls):
+    model = peft.get_peft_model(Net(), peft.LoraConfig(target_modules=["first"], lora_dropout=0.5,
+                                                       init_lora_weights=False))
+    other = graft_torch.accelerate(copy.deepcopy(model))
+    torch.manual_seed(3)
+    a = model(x)
+    torch.manual_seed(3)
+    assert relative(other(x).detach(), a.detach()) < 1e-6 and calls.count == 0
+    assert "PEFT in training, for its dropout" in graft_torch.report(other)["first"]
+    model.eval(), other.eval()
+    assert same(model, other) and calls.count == 1
+
+
+def test_hooks(calls):
+    model, other = pair()
+    seen = []
+    layer = other.base_model.model.first
+    handle = layer.register_forward_hook(lambda m, i, o: seen.append("layer"))
+    other(x)
+    assert seen == ["layer"] and calls.count == 2
+    inner = layer.lora_A["default"].register_forward_hook(lambda m, i, o: seen.append("inner"))
+    assert same(model, other)
+    assert seen == ["layer", "inner", "layer"] and calls.count == 3
+    assert "hooks" in graft_torch.report(other)["first"]
+    handle.remove(), inner.remove()
+    other(x)
+    assert calls.count == 5
+
+
+def test_a_trained_base_stays_with_peft(calls):
+    model, other = pair()
+    for m in (model, other):
+        m.base_model.model.first.base_layer.weight.requires_grad_()
+    x, dy = torch.randn(5, 16), torch.randn(5, 16)
+    (_, _, grads), (_, _, grads2) = (step(m, x, dy) for m in (model, other))
+    assert grads.keys() == grads2.keys()
+    assert calls.count == 1
+
+
+def test_other_devices_and_types_say_so():
+    _, other = pair()
+    with pytest.raises(RuntimeError):
+        other(x.double())  # as in PEFT
+    other.to("meta")
+    assert other(x.to("meta")).shape == (4, 16)
+
+
+def test_saving_and_loading(tmp_path, calls):
+    model, other = pair("dora")
+    other.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    base = Net()
+    base.load_state_dict({k.removeprefix("base_model.model.").replace(".base_layer", ""): v
+                          for k, v in model.state_dict().items() if "lora" not in k})
+    again = graft_torch.accelerate(peft.PeftModel.from_pretrained(base, tmp_path))
+    assert same(model, again)
+
+
+def test_copies(calls):
+    model, other = pair("dora")
+    other(x)
+    twin = copy.deepcopy(other)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.mul_(1.1)
+        for p in model.parameters():
+            p.mul_(1.1)
+    assert same(model, twin) and not same(model, other, 1e-3)
+    file = io.BytesIO()
+    torch.save(twin, file)
+    file.seek(0)
+    assert same(model, torch.load(file, weights_only=False))
+
+
+def test_autocast(calls):
+    model, other = pair()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a, b = model(x), other(x)
+        assert a.dtype == b.dtype == torch.bfloat16
+        b.float().sum().backward()
+    assert relative(b.detach(), a.detach()) < 0.05 and calls.count == 2
+    assert all(p.grad.dtype == torch.float32 for p in other.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(reentrant, calls):
+    from torch.utils.checkpoint import checkpoint
+
+    model, other = pair("dora")
+    grads = []
+    for m, run in ((model, lambda m, v: m(v)), (other, lambda m, v: checkpoint(m, v, use_reentrant=reentrant))):
+        v = x.clone().requires_grad_()
+        run(m, v).square().sum().backward()
+        grads.append([v.grad] + [p.grad for p in m.parameters() if p.grad is not None])
+    for a, b in zip(*grads):
+        assert relative(b, a) < 1e-4
+    assert calls.count == 4
+
+
+@pytest.mark.parametrize("name", ["lora", "dora", "oft", "boft", "hra", "ia3", "loha", "lokr", "vera", "miss", "hira"])
+def test_compile_without_a_graph_break(name):
+    torch._dynamo.reset()  # another model is a recompilation of the same code
+    model, other = pair(name)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    v = torch.randn(3, 5, 16, requires_grad=True)
+    a = model(v)
+    a.square().sum().backward()
+    dx, v.grad = v.grad.clone(), None
+    b = compiled(v)
+    b.square().sum().backward()
+    assert relative(b.detach(), a.detach()) < 1e-5 and relative(v.grad, dx) < 1e-4
+    for p, q in zip(model.parameters(), other.parameters()):
+        if p.grad is not None:
+            assert relative(q.grad, p.grad) < 1e-4
+    with torch.no_grad():
+        for m in (model, other):
+            for p in m.parameters():
+                p.mul_(1.05)
+        assert relative(compiled(v), model(v)) < 1e-5
+        w = torch.randn(7, 2, 16)
+        assert relative(compiled(w), model(w)) < 1e-5
+
+
+def test_inductor():
+    torch._dynamo.reset()
+    model, other = pair("dora")
+    try:
+        compiled = torch.compile(other, fullgraph=True)
+        b = compiled(x)
+    except Exception as e:
+        if "InvalidCxxCompiler" in type(e).__name__ or "compiler" in str(e).lower():
+            pytest.skip("inductor has no C++ compiler")
+        raise
+    assert relative(b.detach(), model(x).detach()) < 1e-5
+
+
+def test_injected_adapters(calls):
+    net = Net()
+    model = peft.inject_adapter_in_model(copy.deepcopy(configs["lora"]), net)
+    before = model(x).detach()
+    graft_torch.accelerate(model)
+    assert relative(model(x).detach(), before) < 1e-5 and calls.count == 2
+
+
+def test_reasons():
+    class Other(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(8, 16)
+            self.image = torch.nn.Conv2d(2, 4, 3)
+            self.first = torch.nn.Linear(16, 16)
+
+    model = peft.get_peft_model(Other(), peft.LoraConfig(target_modules=["table", "image", "first"],
+                                                         layers_pattern=None, init_lora_weights=False))
+    said = graft_torch.report(graft_torch.accelerate(model))
+    assert "torch.nn.modules.sparse.Embedding" in said["table"] and "Conv2d" in said["image"]
+    assert said["first"] == "graft: lora"
+    bounded = peft.get_peft_model(Net(), peft.OFTConfig(target_modules=["first"], r=0, oft_block_size=4, coft=True))
+    assert "constrained OFT" in graft_torch.report(graft_torch.accelerate(bounded))["first"]
+    sliced = peft.get_peft_model(Net(), peft.LoraConfig(target_modules=["first"], r=4, use_qalora=False,
+                                                        use_bdlora=peft.BdLoraConfig(nblocks=2, target_modules_bd_a=["first"])
+                                                        if hasattr(peft, "BdLoraConfig") else None))
+    said = graft_torch.report(graft_torch.accelerate(sliced))["first"]
+    assert said == "graft: lora" or "block-diagonal" in said or "variant" in said
