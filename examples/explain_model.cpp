@@ -38,7 +38,7 @@ graft::status run(const std::string& folder, const std::string& adapter, const g
   for (const graft::module_adapter& m : model->adapters().modules)
     for (const auto& [name, t] : m.tensors) adapters += static_cast<long long>(t.data->size() * sizeof(float));
   std::printf("%s: %d layers, %zu adapted modules; %.2f MB of weights and %.2f MB of adapters\n",
-              graft::name_of(model->config().family), model->config().layers, model->adapters().modules.size(),
+              model->config().family->name, model->config().layers, model->adapters().modules.size(),
               static_cast<double>(weights) / 1e6, static_cast<double>(adapters) / 1e6);
   std::printf("a token reads at least %.2f MB, a batch of tokens no more\n",
               static_cast<double>(weights + adapters) / 1e6);

@@ -28,7 +28,7 @@ using namespace graft;
 namespace {
 
 struct model_shape {
-  model_family family;
+  const model_family* family;
   int hidden, inner, heads, rank, sequences, length;
 };
 constexpr int vocabulary = 200;
@@ -48,12 +48,12 @@ model_config config_of(const model_shape& s) {
   c.intermediate_size = s.inner;
   c.layers = 2, c.heads = c.kv_heads = s.heads, c.head_dim = s.hidden / s.heads, c.positions = 160;
   c.window.assign(2, 0), c.attention_scale = 1 / std::sqrt(static_cast<double>(c.head_dim)), c.norm_eps = 1e-5;
-  c.tied = !has_rope(s.family);
-  c.attention_bias = c.output_bias = c.mlp_bias = s.family != model_family::llama;
-  if (s.family == model_family::mistral)  // Llama with biases; every family of this table has them
-    c.family = model_family::llama;
-  if (s.family == model_family::opt) c.activation = activation_kind::relu;
-  if (s.family == model_family::gpt2) c.activation = activation_kind::gelu_tanh;
+  c.tied = !s.family->has_rope;
+  c.attention_bias = c.output_bias = c.mlp_bias = s.family != &families::llama;
+  if (s.family == &families::mistral)  // Llama with biases; every family of this table has them
+    c.family = &families::llama;
+  if (s.family == &families::opt) c.activation = activation_kind::relu;
+  if (s.family == &families::gpt2) c.activation = activation_kind::gelu_tanh;
   return c;
 }
 
@@ -65,15 +65,15 @@ struct random_weights {
     wide.owner = narrow.owner = memory;
     const auto norm = [&](const std::string& at) {
       vector(at + ".weight", c.hidden_size, 1);
-      if (c.family != model_family::llama) vector(at + ".bias", c.hidden_size, 0);
+      if (c.family != &families::llama) vector(at + ".bias", c.hidden_size, 0);
     };
     const auto linear = [&](const std::string& at, int out, int in, bool bias) {
-      const bool turned = c.family == model_family::gpt2;
+      const bool turned = c.family == &families::gpt2;
       matrix(at + ".weight", turned ? in : out, turned ? out : in, 1.5F / std::sqrt(static_cast<float>(in)));
       if (bias) vector(at + ".bias", out, 0);
     };
     const int h = c.hidden_size, m = c.intermediate_size;
-    if (c.family == model_family::opt) {
+    if (c.family == &families::opt) {
       matrix("model.decoder.embed_tokens.weight", vocabulary, h, 1);
       matrix("model.decoder.embed_positions.weight", c.positions + 2, h, 1);
       norm("model.decoder.final_layer_norm");
@@ -84,7 +84,7 @@ struct random_weights {
           linear(at + "self_attn." + name, h, h, true);
         linear(at + "fc1", m, h, true), linear(at + "fc2", h, m, true);
       }
-    } else if (c.family == model_family::gpt2) {
+    } else if (c.family == &families::gpt2) {
       matrix("transformer.wte.weight", vocabulary, h, 1), matrix("transformer.wpe.weight", c.positions, h, 1);
       norm("transformer.ln_f");
       for (int l = 0; l < c.layers; ++l) {
@@ -219,7 +219,7 @@ double largest_of(const first_step& s) {
   return largest;
 }
 std::string described(const model_shape& s, const graft::test::fresh_method& m) {
-  std::string all = std::string(name_of(s.family)) + " " + std::to_string(s.hidden) + " x " + std::to_string(s.inner) +
+  std::string all = std::string(s.family->name) + " " + std::to_string(s.hidden) + " x " + std::to_string(s.inner) +
                     ", " + std::to_string(s.sequences) + " x " + std::to_string(s.length) + " tokens, rank " +
                     std::to_string(s.rank) + ", " + m.type;
   for (const auto& [name, value] : m.keys) all += " " + name;
@@ -303,17 +303,17 @@ void sweep(const model_shape& s, bool bf16_too) {
 
 }  // namespace
 
-TEST_CASE("gpu gradients: OPT 96 x 384, 52 tokens") { sweep({model_family::opt, 96, 384, 4, 4, 4, 13}, true); }
-TEST_CASE("gpu gradients: OPT 32 x 40, 2 tokens") { sweep({model_family::opt, 32, 40, 2, 1, 1, 2}, false); }
-TEST_CASE("gpu gradients: OPT 200 x 136, 270 tokens") { sweep({model_family::opt, 200, 136, 5, 16, 3, 90}, true); }
-TEST_CASE("gpu gradients: OPT 328 x 488, 600 tokens") { sweep({model_family::opt, 328, 488, 2, 33, 8, 75}, true); }
-TEST_CASE("gpu gradients: GPT-2 72 x 264, 35 tokens") { sweep({model_family::gpt2, 72, 264, 3, 5, 5, 7}, true); }
-TEST_CASE("gpu gradients: GPT-2 120 x 480, 128 tokens") { sweep({model_family::gpt2, 120, 480, 4, 8, 2, 64}, true); }
-TEST_CASE("gpu gradients: GPT-2 392 x 168, 130 tokens") { sweep({model_family::gpt2, 392, 168, 7, 64, 1, 130}, true); }
-TEST_CASE("gpu gradients: Llama 40 x 56, 66 tokens") { sweep({model_family::llama, 40, 56, 1, 2, 6, 11}, true); }
-TEST_CASE("gpu gradients: Llama 96 x 384, 52 tokens") { sweep({model_family::llama, 96, 384, 4, 4, 4, 13}, true); }
-TEST_CASE("gpu gradients: Llama 264 x 456, 164 tokens") { sweep({model_family::llama, 264, 456, 3, 20, 4, 41}, true); }
-TEST_CASE("gpu gradients: Llama 512 x 72, 17 tokens") { sweep({model_family::llama, 512, 72, 8, 12, 1, 17}, true); }
+TEST_CASE("gpu gradients: OPT 96 x 384, 52 tokens") { sweep({&families::opt, 96, 384, 4, 4, 4, 13}, true); }
+TEST_CASE("gpu gradients: OPT 32 x 40, 2 tokens") { sweep({&families::opt, 32, 40, 2, 1, 1, 2}, false); }
+TEST_CASE("gpu gradients: OPT 200 x 136, 270 tokens") { sweep({&families::opt, 200, 136, 5, 16, 3, 90}, true); }
+TEST_CASE("gpu gradients: OPT 328 x 488, 600 tokens") { sweep({&families::opt, 328, 488, 2, 33, 8, 75}, true); }
+TEST_CASE("gpu gradients: GPT-2 72 x 264, 35 tokens") { sweep({&families::gpt2, 72, 264, 3, 5, 5, 7}, true); }
+TEST_CASE("gpu gradients: GPT-2 120 x 480, 128 tokens") { sweep({&families::gpt2, 120, 480, 4, 8, 2, 64}, true); }
+TEST_CASE("gpu gradients: GPT-2 392 x 168, 130 tokens") { sweep({&families::gpt2, 392, 168, 7, 64, 1, 130}, true); }
+TEST_CASE("gpu gradients: Llama 40 x 56, 66 tokens") { sweep({&families::llama, 40, 56, 1, 2, 6, 11}, true); }
+TEST_CASE("gpu gradients: Llama 96 x 384, 52 tokens") { sweep({&families::llama, 96, 384, 4, 4, 4, 13}, true); }
+TEST_CASE("gpu gradients: Llama 264 x 456, 164 tokens") { sweep({&families::llama, 264, 456, 3, 20, 4, 41}, true); }
+TEST_CASE("gpu gradients: Llama 512 x 72, 17 tokens") { sweep({&families::llama, 512, 72, 8, 12, 1, 17}, true); }
 TEST_CASE("gpu gradients: Llama with biases 168 x 392, 600 tokens") {
-  sweep({model_family::mistral, 168, 392, 3, 7, 6, 100}, true);
+  sweep({&families::mistral, 168, 392, 3, 7, 6, 100}, true);
 }

@@ -1,30 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps a model_config to the formulas of its family: the architecture, its optional features, and the sizes and scalars
-// that the graphs refer to by name.
+// What the formulas of a family read of a model_config by name: facts, sizes and scalars, and the table of RoPE.
 #pragma once
-#include <graft/block/gemma.h>
-#include <graft/block/gpt2.h>
-#include <graft/block/opt.h>
-#include <graft/block/qwen2.h>
-#include <graft/block/qwen3.h>
-#include <graft/core/result.h>
 #include <graft/model/model_config.h>
 #include <graft/run/named_values.h>
 
 namespace graft {
-
-inline architecture architecture_for(model_family f) {
-  switch (f) {
-    case model_family::llama: return architecture_of<llama>();
-    case model_family::mistral: return architecture_of<mistral>();
-    case model_family::qwen2: return architecture_of<qwen2>();
-    case model_family::qwen3: return architecture_of<qwen3>();
-    case model_family::gemma: return architecture_of<gemma>();
-    case model_family::opt: return architecture_of<opt>();
-    case model_family::gpt2: return architecture_of<gpt2>();
-  }
-  return {};
-}
 
 // Returns the factor on the queries of a layer, in addition to the usual 1 / √head_dim.
 inline double attention_factor(const model_config& c, int layer) {
@@ -42,7 +22,7 @@ inline std::vector<const char*> facts_of(const model_config& c) {
                                     {c.embedding_width != c.hidden_size, "projected"},
                                     {attention_factor(c, 1) != 1, "attention_factor"},
                                     {c.attention_dropout > 0, "attention_dropout"},
-                                    {c.family == model_family::gpt2 && !stored_in_out(c), "stored_out_in"}})
+                                    {stored_out_in(c), "stored_out_in"}})
     if (holds) facts.push_back(name);
   return facts;
 }
@@ -57,21 +37,14 @@ constexpr op operation_of(activation_kind a) {
   return op::detach;
 }
 
-// Returns the name of the token embedding, which is also the head's weight where embeddings are tied.
-constexpr const char* token_embedding_name(model_family f) {
-  if (f == model_family::gpt2) return "transformer.wte.weight";
-  return f == model_family::opt ? "model.decoder.embed_tokens.weight" : "model.embed_tokens.weight";
-}
-
 // Fails for a configuration that the formulas of its family do not support.
 inline status check_supported(const model_config& c) {
   if (const auto given = static_cast<long long>(c.rope.divisors.size()); given != 0 && given != c.head_dim / 2)
     return fail("rope.divisors has ", given, " numbers, and heads of ", c.head_dim, " have ", c.head_dim / 2, " pairs");
-  if (c.embedding_width != c.hidden_size && c.family != model_family::opt)
-    return fail("embeddings of ", c.embedding_width, " columns in a model of ", c.hidden_size,
-                ": only OPT projects them");
-  if (c.family == model_family::opt && c.attention_bias != c.mlp_bias) return fail("OPT has all biases or none");
-  return ok;
+  if (c.embedding_width != c.hidden_size && !c.family->may_project_embedding)
+    return fail("embeddings of ", c.embedding_width, " columns in a model of ", c.hidden_size, ": ", c.family->name,
+                " does not project them");
+  return c.family->check != nullptr ? c.family->check(c) : ok;
 }
 
 // Returns the sizes and scalars of every graph of the model. `context`: rows of the position tables.

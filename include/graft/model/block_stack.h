@@ -95,7 +95,7 @@ template <class Engine> class block_stack {
 
   status build(block_programs<Engine>& programs, const settings& s) {
     if (s.adapters != nullptr) adapters_ = *s.adapters;
-    const architecture a = architecture_for(s.config.family);
+    const architecture& a = s.config.family->formulas;
     device_weights_ = s.device_weights, device_adapters_ = s.device_adapters, weights_ = s.weights.owner;
     if (status good = add(programs, s, a.embed, ""); !good) return good;
     for (int l = 0; l < s.config.layers; ++l)
@@ -161,15 +161,13 @@ template <class Engine> class block_stack {
   // full.
   static bool belongs(const block_formula& f, const std::string& path, const std::string& module,
                       const model_config& c) {
-    const architecture a = architecture_for(c.family);
-    const bool in_layers = module.starts_with(std::string(a.layers) + ".");
     if (!path.empty()) return module.starts_with(path + ".");
-    return !in_layers && f.takes_ids == is_embedding(module, c);
+    return !is_in_layers(c, module) && f.takes_ids == is_embedding(module, c);
   }
   static bool is_embedding(const std::string& module, const model_config& c) {
     for (const char* name : {"embed_tokens", "embed_positions", "project_in", "wte", "wpe"})
       if (module.ends_with(name)) return true;
-    return module + ".weight" == token_embedding_name(c.family);
+    return module + ".weight" == c.family->token_embedding;
   }
   static std::string inside(const std::string& path, const std::string& module) {
     return path.empty() ? module : module.substr(path.size() + 1);
@@ -192,7 +190,7 @@ template <class Engine> class block_stack {
     }
     auto at = s.weights.tensors.find(whole);
     if (at == s.weights.tensors.end() && whole == "lm_head.weight" && s.config.tied)
-      at = s.weights.tensors.find(token_embedding_name(s.config.family));
+      at = s.weights.tensors.find(s.config.family->token_embedding);
     if (at == s.weights.tensors.end()) return {};
     const view& t = at->second;
     const dtype as = t.rank > 1 ? Engine::storage_type : t.type == dtype::f64 ? dtype::f32 : t.type;

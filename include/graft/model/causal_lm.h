@@ -46,7 +46,7 @@ template <class Engine> class causal_lm {
 
   static result<causal_lm> make(const model_config& config, model_weights weights, const model_options& options = {}) {
     if (status good = check_supported(config); !good) return good.failure();
-    const bool has_rotary = has_rope(config.family);
+    const bool has_rotary = config.family->has_rope;
     const int context = options.context > 0 && has_rotary ? options.context
                         : has_rotary                      ? std::min(config.positions, 4096)
                                                           : config.positions;
@@ -284,7 +284,7 @@ template <class Engine> class causal_lm {
         context_(context),
         programs_(std::make_unique<block_programs<Engine>>()),
         interned_(std::make_unique<std::set<std::string>>()) {
-    if (has_rope(config.family)) rotary_ = rope_table(config, context);
+    if (config.family->has_rope) rotary_ = rope_table(config, context);
   }
   void check_not_moved() const {
     if (mutex_ == nullptr)

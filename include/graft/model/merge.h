@@ -109,7 +109,7 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
     if (of_experts && name[0] != 'w') return nullptr;
     auto at = out.tensors.find(full_name(name));
     if (at == out.tensors.end() && m.module == "lm_head" && config.tied && name[0] == 'w')
-      at = out.tensors.find(token_embedding_name(config.family));
+      at = out.tensors.find(config.family->token_embedding);
     return at != out.tensors.end() ? &at->second : nullptr;
   };
   for (const auto& [name, t] : m.base) out.tensors[m.module + "." + name] = t.value();
@@ -117,7 +117,7 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   const view *const weight = base("weight"), *const bias = base("bias");
   if (weight == nullptr) return fail(m.module.c_str(), ": the model has no such weight");
   // A tied embedding that was trained in full is untied: the head keeps the base's table.
-  if (config.tied && m.module + ".weight" == token_embedding_name(config.family) &&
+  if (config.tied && m.module + ".weight" == config.family->token_embedding &&
       m.tensors.contains("modules_to_save.weight"))
     out.tensors.try_emplace("lm_head.weight", *weight);
   if (as == merged_format::quantized && weight->quant != nullptr && !can_quantize(weight->quant->format))

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration of a decoder model, one record for every family, whatever its config.json calls a field.
+// The configuration of a decoder model, one record for every family (model/families.h), whatever its config.json calls a
+// field.
 #pragma once
 #include <graft/core/dtype.h>
+#include <graft/model/families.h>
 #include <graft/model/rope.h>
 
 #include <optional>
@@ -9,11 +11,6 @@
 #include <vector>
 
 namespace graft {
-
-enum class model_family : unsigned char { llama, mistral, qwen2, qwen3, gemma, opt, gpt2 };
-inline constexpr model_family model_families[] = {model_family::llama, model_family::mistral, model_family::qwen2,
-                                                  model_family::qwen3, model_family::gemma,   model_family::opt,
-                                                  model_family::gpt2};
 
 enum class activation_kind : unsigned char { silu, gelu, gelu_tanh, relu };
 
@@ -29,7 +26,7 @@ struct quantized_weights {
 };
 
 struct model_config {
-  model_family family = model_family::llama;
+  const model_family* family = &families::llama;
   int vocabulary = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
   int positions = 0;        // longest sequence the model was trained for (max_position_embeddings)
@@ -47,22 +44,19 @@ struct model_config {
   std::optional<quantized_weights> quantized{};
 };
 
-constexpr const char* name_of(model_family f) {
-  switch (f) {
-    case model_family::llama: return "llama";
-    case model_family::mistral: return "mistral";
-    case model_family::qwen2: return "qwen2";
-    case model_family::qwen3: return "qwen3";
-    case model_family::gemma: return "gemma";
-    case model_family::opt: return "opt";
-    case model_family::gpt2: return "gpt2";
-  }
-  return "?";
-}
-// GPT-2 stores its projections [in, out]; bitsandbytes turns them into linear layers [out, in] when it quantizes.
+// Projections that are stored [in, out] become linear layers [out, in] when bitsandbytes quantizes them.
 inline bool stored_in_out(const model_config& c) {
-  return c.family == model_family::gpt2 && (!c.quantized || c.quantized->type == dtype::f8_e4m3);
+  return c.family->stores_in_out && (!c.quantized || c.quantized->type == dtype::f8_e4m3);
 }
-constexpr bool has_rope(model_family f) { return f != model_family::opt && f != model_family::gpt2; }
+inline bool stored_out_in(const model_config& c) { return c.family->stores_in_out && !stored_in_out(c); }
+// Whether a tensor or module belongs to a block.
+inline bool is_in_layers(const model_config& c, std::string_view name) {
+  const std::string_view layers = c.family->formulas.layers;
+  return name.size() > layers.size() && name.starts_with(layers) && name[layers.size()] == '.';
+}
+
+inline status check_opt(const model_config& c) {
+  return c.attention_bias == c.mlp_bias ? ok : status(fail("OPT has all biases or none"));
+}
 
 }  // namespace graft

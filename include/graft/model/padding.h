@@ -7,9 +7,8 @@
 
 namespace graft {
 
-// GPT-2 has no padding_idx.
 inline std::optional<int> padding_token_of(const model_config& c) {
-  if (c.family == model_family::gpt2 || !c.tokens.pad_token || *c.tokens.pad_token >= c.vocabulary) return std::nullopt;
+  if (!c.family->has_padding_index || !c.tokens.pad_token || *c.tokens.pad_token >= c.vocabulary) return std::nullopt;
   return c.tokens.pad_token;
 }
 

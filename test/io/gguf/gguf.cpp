@@ -127,8 +127,8 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
   auto model = io::hf::load_model<engine>(golden / model_folder / "base");
   REQUIRE_MESSAGE(model, model.message());
   model_config c = model->config();
-  const bool gpt2 = c.family == model_family::gpt2;
-  const std::string family = c.family == model_family::mistral ? "llama" : name_of(c.family);  // as converters name it
+  const bool gpt2 = c.family == &families::gpt2;
+  const std::string family = c.family == &families::mistral ? "llama" : c.family->name;  // as converters name it
   const auto fact = [&](const char* name) { return family + "." + name; };
   gguf_writer to;
   to.fact("general.architecture", family).fact(fact("block_count"), 4, static_cast<std::uint32_t>(c.layers));
@@ -165,7 +165,7 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
     const bool query = name.find("q_proj") != name.npos, key = name.find("k_proj") != name.npos;
     std::vector<float> stored =
         family == "llama" && (query || key) ? interleaved(values, v.size[0], query ? c.heads : c.kv_heads) : values;
-    if (c.family == model_family::gemma && name.ends_with("norm.weight"))  // converters add 1
+    if (c.family == &families::gemma && name.ends_with("norm.weight"))  // converters add 1
       for (std::size_t i = 0; i < values.size(); ++i) stored[i] = values[i] + 1, values[i] = stored[i] - 1;
     if (coded) {
       const cpu::quantized_weight codes = encoded(stored);

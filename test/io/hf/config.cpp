@@ -35,28 +35,27 @@ TEST_CASE("config: every family has its names, constants and defaults") {
                                                                                : ""));
     CAPTURE(std::string(c.message()));
     REQUIRE(c);
-    CHECK(std::string(name_of(c->family)) == family);
+    CHECK(std::string(c->family->name) == family);
     CHECK(c->hidden_size == 64);
     CHECK(c->embedding_width == 64);
     CHECK(c->heads == 4);
     CHECK(c->layers == 3);
     CHECK(c->positions == 32);
     CHECK(c->vocabulary == 99);
-    CHECK(c->intermediate_size == (c->family == model_family::gpt2 ? 256 : 160));
-    CHECK(c->kv_heads == (c->family == model_family::mistral ? 2 : 4));
-    CHECK(c->head_dim == (c->family == model_family::qwen3 ? 128 : c->family == model_family::gemma ? 256 : 16));
+    CHECK(c->intermediate_size == (c->family == &families::gpt2 ? 256 : 160));
+    CHECK(c->kv_heads == (c->family == &families::mistral ? 2 : 4));
+    CHECK(c->head_dim == (c->family == &families::qwen3 ? 128 : c->family == &families::gemma ? 256 : 16));
     CHECK(c->attention_scale == 1 / std::sqrt(static_cast<double>(c->head_dim)));
-    const bool learned = !has_rope(c->family);
-    CHECK(c->attention_bias == (learned || c->family == model_family::qwen2));
+    const bool learned = !c->family->has_rope;
+    CHECK(c->attention_bias == (learned || c->family == &families::qwen2));
     CHECK(c->output_bias == learned);
     CHECK(c->mlp_bias == learned);
-    CHECK(c->tied == (learned || c->family == model_family::gemma));
+    CHECK(c->tied == (learned || c->family == &families::gemma));
     CHECK(c->norm_eps == (learned ? 1e-5 : 1e-6));
-    CHECK(c->activation == (c->family == model_family::opt ? activation_kind::relu
-                            : c->family == model_family::gpt2 || c->family == model_family::gemma
-                                ? activation_kind::gelu_tanh
-                                : activation_kind::silu));
-    CHECK(c->window == std::vector<int>(3, c->family == model_family::mistral ? 4096 : 0));
+    CHECK(c->activation == (c->family == &families::opt                                     ? activation_kind::relu
+                            : c->family == &families::gpt2 || c->family == &families::gemma ? activation_kind::gelu_tanh
+                                                                                            : activation_kind::silu));
+    CHECK(c->window == std::vector<int>(3, c->family == &families::mistral ? 4096 : 0));
   }
 }
 

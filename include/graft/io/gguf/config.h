@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metadata of a GGUF file as a model_config: sizes, RoPE settings and special tokens of llama (which is also how
-// Mistral is stored), qwen2, qwen3, gemma and gpt2. The keys are those of gguf-py/gguf/constants.py and of llama.cpp's
-// loader. A key of the architecture that is not listed here is refused by name, because it may change what the model
-// computes.
+// Metadata of a GGUF file as a model_config: sizes, RoPE settings and special tokens of the families in families.h. The
+// keys are those of gguf-py/gguf/constants.py and of llama.cpp's loader. A key of the architecture that is not listed
+// is refused by name, because it may change what the model computes.
 #pragma once
 #include <graft/io/gguf/reader.h>
 #include <graft/model/model_config.h>
@@ -14,7 +13,8 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from);
 }  // namespace graft::io
 
 #if GRAFT_BODIES
-#include <graft/io/hf/config_families.h>
+#include <graft/io/gguf/families.h>
+#include <graft/io/hf/family_table.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,55 +23,7 @@ namespace graft::io {
 
 namespace detail {
 
-inline constexpr model_family gguf_families[] = {model_family::llama, model_family::qwen2, model_family::qwen3,
-                                                 model_family::gemma, model_family::gpt2};
-
-struct gguf_metadata {
-  const gguf& in;
-  std::string family{};
-  std::optional<error> problem{};
-
-  template <class... Parts> void reject(const Parts&... parts) {
-    if (!problem) problem = fail_in(in.file, parts...);
-  }
-  const gguf_value* find(const char* name) const { return in.find_value(family + "." + name); }
-  template <class... Parts> void reject_key(const char* name, const Parts&... parts) {
-    reject("the fact '", family.c_str(), ".", name, "' is ", parts...);
-  }
-  void integer(const char* name, int& to, bool needed = true) {
-    const gguf_value* f = find(name);
-    if (f == nullptr && !needed) return;
-    if (f == nullptr || f->what != gguf_value::kind::whole || f->whole < 1 || f->whole > 1'000'000'000)
-      return reject_key(name, f == nullptr ? "missing" : "no whole number above 0");
-    to = static_cast<int>(f->whole);
-  }
-  void real(const char* name, double& to, bool needed = false) {
-    const gguf_value* f = find(name);
-    if (f == nullptr && !needed) return;
-    if (f == nullptr || f->what != gguf_value::kind::real || !(f->real > 0) || f->real > 1e30)
-      return reject_key(name, f == nullptr ? "missing" : "no number above 0");
-    to = f->real;
-  }
-  // Refuses a number other than the one that is computed with.
-  void must_be(const char* name, double wanted, const char* why) {
-    const gguf_value* f = find(name);
-    if (f == nullptr || (f->what == gguf_value::kind::real && f->real == wanted) ||
-        (f->what != gguf_value::kind::real && f->what != gguf_value::kind::word && f->what != gguf_value::kind::list &&
-         static_cast<double>(f->whole) == wanted))
-      return;
-    reject_key(name, "not ", static_cast<long long>(wanted), ": ", why);
-  }
-  // A token id; none where it is absent or -1.
-  std::optional<int> token(const char* name) {
-    const gguf_value* f = in.find_value(std::string("tokenizer.ggml.") + name);
-    if (f == nullptr || (f->what == gguf_value::kind::whole && (f->whole == -1 || f->whole == 0xffffffffLL))) return {};
-    if (f->what == gguf_value::kind::whole && f->whole >= 0 && f->whole <= 1'000'000'000)
-      return static_cast<int>(f->whole);
-    return reject("the fact 'tokenizer.ggml.", name, "' is no token"), std::nullopt;
-  }
-};
-
-inline void refuse_unknown_gguf_keys(gguf_metadata& f) {
+inline void refuse_unknown_gguf_keys(gguf_metadata& f, std::span<const std::string_view> of_family) {
   constexpr std::string_view known[] = {
       "block_count", "embedding_length", "feed_forward_length", "context_length", "vocab_size", "attention.head_count",
       "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.scale",
@@ -83,9 +35,12 @@ inline void refuse_unknown_gguf_keys(gguf_metadata& f) {
       // Not of what is computed here:
       "expert_count", "expert_used_count", "pooling_type", "tensor_data_layout"};
   const std::string prefix = f.family + ".";
+  const auto lists = [](const auto& keys, std::string_view key) {
+    return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+  };
   for (auto at = f.in.metadata.lower_bound(prefix); at != f.in.metadata.end() && at->first.starts_with(prefix); ++at)
-    if (std::find(std::begin(known), std::end(known), std::string_view(at->first).substr(prefix.size())) ==
-        std::end(known))
+    if (const std::string_view key = std::string_view(at->first).substr(prefix.size());
+        !lists(known, key) && !lists(of_family, key))
       f.reject("the fact ", in_quotes(at->first), " is not a setting that is supported");
 }
 
@@ -166,7 +121,7 @@ inline void read_gguf_tokens(gguf_metadata& f, special_tokens& t) {
         end && std::find(t.eos_tokens.begin(), t.eos_tokens.end(), *end) == t.eos_tokens.end())
       t.eos_tokens.push_back(*end);
 }
-inline result<model_family> gguf_family_of(const gguf& from) {
+inline result<const gguf_family*> gguf_family_of(const gguf& from) {
   if (const gguf_value* type = from.find_value("general.type"); type != nullptr && type->word != "model")
     return fail_in(from.file, "'general.type' is ", in_quotes(type->word), ", expected a model");
   if (const gguf_value* parts = from.find_value("split.count"); parts != nullptr && parts->whole > 1)
@@ -174,9 +129,9 @@ inline result<model_family> gguf_family_of(const gguf& from) {
                    " files of a model; join them with llama-gguf-split --merge");
   const gguf_value* said = from.find_value("general.architecture");
   text known;
-  for (const model_family f : gguf_families) {
-    if (said != nullptr && said->word == name_of(f)) return f;
-    known << (known.empty() ? "" : f == std::end(gguf_families)[-1] ? " or " : ", ") << name_of(f);
+  for (const gguf_family& f : gguf_families) {
+    if (said != nullptr && said->word == f.name) return &f;
+    known << (known.empty() ? "" : &f == &std::end(gguf_families)[-1] ? " or " : ", ") << f.name;
   }
   return fail_in(from.file, "'general.architecture' is ", said == nullptr ? text("missing") : in_quotes(said->word),
                  ", expected ", known);
@@ -185,36 +140,41 @@ inline result<model_family> gguf_family_of(const gguf& from) {
 }  // namespace detail
 
 GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
-  const result<model_family> family = detail::gguf_family_of(from);
-  if (!family) return family.failure();
-  const bool gpt2 = *family == model_family::gpt2;
+  const result<const detail::gguf_family*> found = detail::gguf_family_of(from);
+  if (!found) return found.failure();
+  const detail::gguf_family& family = **found;
   const auto table = from.tensors.find("token_embd.weight");
   if (table == from.tensors.end() || table->second.rank != 2 || table->second.size[0] > 1'000'000'000)
     return fail_in(from.file, "there is no tensor 'token_embd.weight' with a row for every token");
-  model_config c = hf::defaults_of(*family);
-  detail::gguf_metadata f{from, name_of(*family)};
-  detail::refuse_unknown_gguf_keys(f);
+  model_config c;
+  c.family = family.family;
+  hf::built_in_families().find(family.family->name)->set_defaults(c);
+  detail::gguf_metadata f{from, family.name};
+  detail::refuse_unknown_gguf_keys(f, family.keys);
   c.vocabulary = static_cast<int>(table->second.size[0]);
   f.integer("block_count", c.layers), f.integer("embedding_length", c.hidden_size);
   f.integer("feed_forward_length", c.intermediate_size), f.integer("attention.head_count", c.heads);
-  f.integer("context_length", c.positions, gpt2);  // the rows of GPT-2's table of positions
+  f.integer("context_length", c.positions, !c.family->has_rope);  // then the rows of the table of positions
   if (!f.problem && c.layers > 10000) f.reject("the model has ", c.layers, " layers");
   f.must_be("expert_count", 0, "experts are not supported");
-  f.real(gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", c.norm_eps, true);
+  f.real(family.has_layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", c.norm_eps,
+         true);
   if (!f.problem) detail::read_gguf_heads(f, c);
-  if (!f.problem && !gpt2) detail::read_gguf_rope(f, c);
+  if (!f.problem && c.family->has_rope) detail::read_gguf_rope(f, c);
   detail::read_gguf_tokens(f, c.tokens);
   int window = 0;
   f.integer("attention.sliding_window", window, false);
   if (f.problem) return *f.problem;
   c.window.assign(static_cast<std::size_t>(c.layers), window);
-  c.attention_bias = gpt2 || *family == model_family::qwen2 || from.tensors.contains("blk.0.attn_q.bias");
-  c.output_bias = gpt2 || from.tensors.contains("blk.0.attn_output.bias");
-  c.mlp_bias = gpt2 || from.tensors.contains("blk.0.ffn_up.bias");
+  if (family.read != nullptr) family.read(f, c);
+  if (f.problem) return *f.problem;
+  c.attention_bias = family.has_qkv_bias || from.tensors.contains("blk.0.attn_q.bias");
+  c.output_bias = family.has_layer_norms || from.tensors.contains("blk.0.attn_output.bias");
+  c.mlp_bias = family.has_layer_norms || from.tensors.contains("blk.0.ffn_up.bias");
   c.tied = !from.tensors.contains("output.weight");
   c.embedding_width = c.hidden_size;
-  // Converters store GPT-2's projections [out, in], as they lie where they are quantized.
-  if (gpt2) c.quantized = quantized_weights{dtype::ggml, {}};
+  // Converters store all projections [out, in], as they lie where they are quantized.
+  if (c.family->stores_in_out) c.quantized = quantized_weights{dtype::ggml, {}};
   return c;
 }
 

@@ -26,7 +26,6 @@ result<causal_lm<Engine>> load_gguf(const std::string& file, const model_options
 }  // namespace graft::io
 
 #if GRAFT_BODIES
-#include <graft/io/gguf/tensor_names.h>
 #include <graft/io/hf/tensor_names.h>
 
 namespace graft::io {
@@ -68,14 +67,15 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
   auto kept = std::make_shared<files>(files{std::move(from), {}});
   const gguf& in = kept->tensors;
   model_weights out;
+  const detail::gguf_family* const family = detail::gguf_family_of(*c.family);
+  if (family == nullptr) return fail_in(in.file, "no GGUF files of ", c.family->name, " models are read");
   for (const auto& [name, stored] : in.tensors) {
     if (name == "rope_freqs.weight") continue;  // read_gguf_rope has read it into the configuration
-    const std::string to = detail::name_in_folder(c.family, name);
-    if (to.empty())
-      return fail_in(in.file, "tensor ", in_quotes(name), " is not part of a ", name_of(c.family), " model");
+    const std::string to = detail::name_in_folder(*family, name);
+    if (to.empty()) return fail_in(in.file, "tensor ", in_quotes(name), " is not part of a ", c.family->name, " model");
     view v = stored;
     const bool query = to.find("self_attn.q_proj.") != to.npos, key = to.find("self_attn.k_proj.") != to.npos;
-    if (c.family == model_family::llama && (query || key)) {
+    if (family->interleaves_heads && (query || key)) {
       const int heads = query ? c.heads : c.kv_heads;
       if (v.size[0] != static_cast<long long>(heads) * c.head_dim)
         return fail_in(in.file, "tensor ", in_quotes(name), " has ", v.size[0], " rows, expected ", heads, " heads of ",
@@ -83,7 +83,7 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
       kept->copies.push_back(detail::deinterleave_halves(v, heads));
       v.data = kept->copies.back().all.data();
     }
-    if (c.family == model_family::gemma && to.ends_with("norm.weight")) {
+    if (family->adds_one_to_norms && to.ends_with("norm.weight")) {
       if (v.type != dtype::f32)
         return fail_in(in.file, "tensor ", in_quotes(name), " is stored as ", name_of(v.type), ", expected F32");
       kept->copies.push_back(detail::less_one(v));

@@ -14,7 +14,7 @@ namespace graft::io::hf {
 // Finds the module that PEFT would wrap for these rows; an empty module name means the input embedding.
 inline result<const base_layer*> module_of(const trainable_token_rows& rows, const std::vector<base_layer>& all,
                                            const model_config& c, std::string_view file) {
-  const std::string table = token_embedding_name(c.family);
+  const std::string table = c.family->token_embedding;
   for (const base_layer& b : all)
     if (rows.module.empty() ? table == b.module + ".weight" : b.module.ends_with(rows.module)) return &b;
   return fail_in(file, "'trainable_token_indices' of adapter_config.json beside it names module ",
@@ -112,7 +112,7 @@ class adapter_loader {
   }
   // A head tied to the embedding uses the embedding's trained rows too.
   status tie_head_rows() {
-    const std::string table = token_embedding_name(config_.family);
+    const std::string table = config_.family->token_embedding;
     const module_adapter* rows = nullptr;
     for (const module_adapter& m : out_.set.modules)
       if (table == m.module + ".weight" && m.tensors.contains("trainable_tokens_delta")) rows = &m;

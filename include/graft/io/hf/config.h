@@ -3,16 +3,17 @@
 // (models/*/configuration_*.py). Fields that change the computation are read, or refused by name if their value is not
 // supported; dropouts are read, and cache settings and bookkeeping are ignored.
 #pragma once
-#include <graft/core/library.h>
 #include <graft/io/error_text.h>
-#include <graft/model/model_config.h>
+#include <graft/io/hf/family_table.h>
 
 #include <string>
 
 namespace graft::io::hf {
 
-GRAFT_LIBRARY result<model_config> parse_config(std::string_view content, std::string_view file);
-GRAFT_LIBRARY result<model_config> read_config(const std::string& folder);
+GRAFT_LIBRARY result<model_config> parse_config(std::string_view content, std::string_view file,
+                                                const family_table& families = built_in_families());
+GRAFT_LIBRARY result<model_config> read_config(const std::string& folder,
+                                               const family_table& families = built_in_families());
 
 }  // namespace graft::io::hf
 
@@ -31,48 +32,43 @@ inline void check_sizes(config_reader& in, model_config& c) {
   if (c.head_dim == 0) c.head_dim = c.hidden_size / c.heads;
   if (c.heads % c.kv_heads != 0)
     in.reject("'num_attention_heads' ", c.heads, " is not a multiple of 'num_key_value_heads' ", c.kv_heads);
-  if (has_rope(c.family) && c.head_dim % 2 != 0)
+  if (c.family->has_rope && c.head_dim % 2 != 0)
     in.reject("'head_dim' ", c.head_dim, " is odd, and RoPE rotates pairs");
   if (c.embedding_width == 0) c.embedding_width = c.hidden_size;
   if (c.window.empty()) c.window.assign(static_cast<std::size_t>(c.layers), 0);
   if (c.attention_scale == 0) c.attention_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
 }
 
-inline void read_family(config_reader& in, model_config& c) {
+// Returns the row of the family that the file names; null after an error.
+inline const config_family* family_of(config_reader& in, const family_table& families) {
   const json* v = in.at("model_type");
-  text known;
-  for (const model_family f : model_families) known << (known.empty() ? "" : ", ") << name_of(f);
-  if (v == nullptr) return in.reject("the key 'model_type' is missing, expected one of ", known);
-  for (const model_family f : model_families)
-    if (v->says(name_of(f))) {
-      c = defaults_of(f);
-      // A model_type also stands for classifiers and headless models; `architectures` tells them apart.
-      if (const json* a = in.set("architectures"); a != nullptr)
-        for (const json& e : a->is_list() ? a->items : std::vector<json>{*a})
-          if (!e.is_string() || !(e.word.ends_with("ForCausalLM") || e.word.ends_with("LMHeadModel")))
-            in.reject("'architectures' names ", found(e), ", expected a causal language model");
-      return;
-    }
-  in.expected("model_type", *v, "one of ", known);
+  if (v == nullptr) return in.reject("the key 'model_type' is missing, expected one of ", families.names()), nullptr;
+  const config_family* const row = v->is_string() ? families.find(v->word) : nullptr;
+  if (row == nullptr) return in.expected("model_type", *v, "one of ", families.names()), nullptr;
+  // A model_type also stands for classifiers and headless models; `architectures` tells them apart.
+  if (const json* a = in.set("architectures"); a != nullptr)
+    for (const json& e : a->is_list() ? a->items : std::vector<json>{*a})
+      if (!e.is_string() || !(e.word.ends_with("ForCausalLM") || e.word.ends_with("LMHeadModel")))
+        in.reject("'architectures' names ", found(e), ", expected a causal language model");
+  return row;
 }
 
-GRAFT_LIBRARY result<model_config> parse_config(std::string_view content, std::string_view file) {
+GRAFT_LIBRARY result<model_config> parse_config(std::string_view content, std::string_view file,
+                                                const family_table& families) {
   const result<json> parsed = parse_json(content, file);
   if (!parsed) return parsed.failure();
   if (!parsed->is_object()) return fail_in(file, "the file holds ", found(*parsed), ", expected a JSON object");
   return guarded(file, [&]() -> result<model_config> {
     config_reader in{*parsed, std::string(file)};
-    model_config c;
-    read_family(in, c);
+    const config_family* const row = family_of(in, families);
     if (in.problem) return *in.problem;
+    model_config c;
+    c.family = row->family;
+    row->set_defaults(c);
     read_quantization(in, c);
     in.integer("vocab_size", c.vocabulary, 1);
     in.flag("tie_word_embeddings", c.tied);
-    switch (c.family) {
-      case model_family::opt: read_opt(in, c); break;
-      case model_family::gpt2: read_gpt2(in, c); break;
-      default: read_llama_like(in, c); break;
-    }
+    row->read(in, c);
     read_tokens(in, c.tokens);
     read_stored(in, c);
     check_sizes(in, c);
@@ -81,11 +77,11 @@ GRAFT_LIBRARY result<model_config> parse_config(std::string_view content, std::s
   });
 }
 
-GRAFT_LIBRARY result<model_config> read_config(const std::string& folder) {
+GRAFT_LIBRARY result<model_config> read_config(const std::string& folder, const family_table& families) {
   const std::string file = folder + "/config.json";
   const result<std::vector<std::byte>> bytes = read_file(file, std::uint64_t{16} << 20);
   if (!bytes) return bytes.failure();
-  return parse_config(as_chars(*bytes), file);
+  return parse_config(as_chars(*bytes), file, families);
 }
 
 }  // namespace graft::io::hf

@@ -1,53 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields and defaults of config.json for each model family (transformers, models/*/configuration_*.py).
+// How config.json states each built-in family: the defaults of absent fields and the fields that are read, as in
+// transformers (models/*/configuration_*.py). One row per family, at the end.
 #pragma once
 #include <graft/io/hf/config_fields.h>
+#include <graft/io/hf/family_table.h>
 
 namespace graft::io::hf {
 
-inline model_config defaults_of(model_family f) {
-  model_config c;
-  c.family = f;
-  const auto sizes = [&](int vocabulary, int width, int inner, int layers, int heads, int kv_heads, int positions) {
-    c.vocabulary = vocabulary, c.hidden_size = width, c.intermediate_size = inner, c.layers = layers;
-    c.heads = heads, c.kv_heads = kv_heads, c.positions = positions;
-  };
-  switch (f) {
-    case model_family::llama:
-      sizes(32000, 4096, 11008, 32, 32, 0, 2048);
-      c.tokens = {1, {}, {2}};
-      break;
-    case model_family::mistral:
-      sizes(32000, 4096, 14336, 32, 32, 8, 131072);
-      c.tokens = {1, {}, {2}};
-      break;
-    case model_family::qwen2: sizes(151936, 4096, 22016, 32, 32, 32, 32768); break;
-    case model_family::qwen3:
-      sizes(151936, 4096, 22016, 32, 32, 32, 32768);
-      c.head_dim = 128;
-      break;
-    case model_family::gemma:
-      sizes(256000, 3072, 24576, 28, 16, 16, 8192);
-      c.head_dim = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
-      c.tokens = {2, 0, {1}};
-      break;
-    case model_family::opt:
-      sizes(50272, 768, 3072, 12, 12, 0, 2048);
-      c.activation = activation_kind::relu, c.tied = true, c.norm_eps = 1e-5;
-      c.residual_dropout = 0.1;
-      c.tokens = {2, 1, {2}};
-      break;
-    case model_family::gpt2:
-      sizes(50257, 768, 0, 12, 12, 0, 1024);
-      c.activation = activation_kind::gelu_tanh, c.tied = true, c.norm_eps = 1e-5;
-      c.residual_dropout = c.embedding_dropout = c.attention_dropout = 0.1;
-      c.tokens = {50256, {}, {50256}};
-      break;
-  }
-  return c;
+inline void set_sizes(model_config& c, int vocabulary, int width, int inner, int layers, int heads, int kv_heads,
+                      int positions) {
+  c.vocabulary = vocabulary, c.hidden_size = width, c.intermediate_size = inner, c.layers = layers;
+  c.heads = heads, c.kv_heads = kv_heads, c.positions = positions;
 }
 
-inline void read_llama_like(config_reader& in, model_config& c) {
+// Fields that most families share. Without 'head_dim' a head has hidden_size / num_attention_heads elements.
+inline void read_decoder(config_reader& in, model_config& c, const char* activation = "hidden_act") {
   in.integer("hidden_size", c.hidden_size, 1);
   in.integer("intermediate_size", c.intermediate_size, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
@@ -57,34 +24,94 @@ inline void read_llama_like(config_reader& in, model_config& c) {
   if (in.set("head_dim") != nullptr) in.integer("head_dim", c.head_dim, 1);
   in.integer("max_position_embeddings", c.positions, 1);
   above_zero(in, "rms_norm_eps", c.norm_eps);
-  read_activation(in, "hidden_act", c);
-  if (c.family == model_family::gemma) {
-    // Gemma's files write "gelu" for gelu_tanh.
-    if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;
-    model_config named = c;
-    read_activation(in, "hidden_activation", named);
-    if (named.activation != c.activation)
-      in.reject(
-          "'hidden_activation' and 'hidden_act' are not the same; versions of transformers disagree which counts");
-    must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
-  }
-  if (c.family == model_family::mistral || c.family == model_family::qwen2) {
-    must_be(in, "attention_bias", c.family == model_family::qwen2, "this family fixes it");
-    c.attention_bias = c.family == model_family::qwen2;
-  } else {
-    in.flag("attention_bias", c.attention_bias);
-    c.output_bias = c.attention_bias;
-  }
-  if (c.family == model_family::llama)
-    in.flag("mlp_bias", c.mlp_bias);
-  else
-    must_be(in, "mlp_bias", false, "this family has no such biases");
+  read_activation(in, activation, c);
   if (in.set("attention_dropout") != nullptr) in.real("attention_dropout", c.attention_dropout, 1);
-  read_windows(in, c);
   read_rope(in, c);
 }
+inline void read_attention_bias(config_reader& in, model_config& c) {
+  in.flag("attention_bias", c.attention_bias);
+  c.output_bias = c.attention_bias;
+}
+inline void fix_attention_bias(config_reader& in, model_config& c, bool value) {
+  must_be(in, "attention_bias", value, "this family fixes it");
+  c.attention_bias = value;
+}
+inline void has_no_mlp_bias(config_reader& in) { must_be(in, "mlp_bias", false, "this family has no such biases"); }
 
-inline void read_opt(config_reader& in, model_config& c) {
+namespace llama {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32000, 4096, 11008, 32, 32, 0, 2048);
+  c.tokens = {1, {}, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c);
+  read_attention_bias(in, c);
+  in.flag("mlp_bias", c.mlp_bias);
+  read_no_windows(in, c);
+}
+}  // namespace llama
+
+namespace mistral {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32000, 4096, 14336, 32, 32, 8, 131072);
+  c.tokens = {1, {}, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c);
+  fix_attention_bias(in, c, false), has_no_mlp_bias(in);
+  read_window_of_every_layer(in, c, 4096);
+}
+}  // namespace mistral
+
+namespace qwen2 {
+inline void set_defaults(model_config& c) { set_sizes(c, 151936, 4096, 22016, 32, 32, 32, 32768); }
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c);
+  fix_attention_bias(in, c, true), has_no_mlp_bias(in);
+  read_windows_of_last_layers(in, c);
+}
+}  // namespace qwen2
+
+namespace qwen3 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 151936, 4096, 22016, 32, 32, 32, 32768);
+  c.head_dim = 128;
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c);
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_windows_of_last_layers(in, c);
+}
+}  // namespace qwen3
+
+namespace gemma {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 256000, 3072, 24576, 28, 16, 16, 8192);
+  c.head_dim = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
+  c.tokens = {2, 0, {1}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c);
+  // Gemma's files write "gelu" for gelu_tanh.
+  if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;
+  model_config named = c;
+  read_activation(in, "hidden_activation", named);
+  if (named.activation != c.activation)
+    in.reject("'hidden_activation' and 'hidden_act' are not the same; versions of transformers disagree which counts");
+  must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_no_windows(in, c);
+}
+}  // namespace gemma
+
+namespace opt {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 50272, 768, 3072, 12, 12, 0, 2048);
+  c.activation = activation_kind::relu, c.tied = true, c.norm_eps = 1e-5;
+  c.residual_dropout = 0.1;
+  c.tokens = {2, 1, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
   in.integer("hidden_size", c.hidden_size, 1);
   in.integer("ffn_dim", c.intermediate_size, 1);
   in.integer("num_hidden_layers", c.layers, 1, 10000);
@@ -105,8 +132,16 @@ inline void read_opt(config_reader& in, model_config& c) {
   if (const json* v = in.set("layerdrop"); v != nullptr && !(v->is_number() && v->real == 0))
     in.expected("layerdrop", *v, "0: layers are not left out while training");
 }
+}  // namespace opt
 
-inline void read_gpt2(config_reader& in, model_config& c) {
+namespace gpt2 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 50257, 768, 0, 12, 12, 0, 1024);
+  c.activation = activation_kind::gelu_tanh, c.tied = true, c.norm_eps = 1e-5;
+  c.residual_dropout = c.embedding_dropout = c.attention_dropout = 0.1;
+  c.tokens = {50256, {}, {50256}};
+}
+inline void read(config_reader& in, model_config& c) {
   in.integer("n_embd", c.hidden_size, 1);
   c.intermediate_size = 0;
   if (in.set("n_inner") != nullptr) in.integer("n_inner", c.intermediate_size, 1);
@@ -127,5 +162,13 @@ inline void read_gpt2(config_reader& in, model_config& c) {
   in.real("embd_pdrop", c.embedding_dropout, 1);
   in.real("attn_pdrop", c.attention_dropout, 1);
 }
+}  // namespace gpt2
+
+inline constexpr config_family built_in_config_families[] = {
+    {&families::llama, llama::set_defaults, llama::read}, {&families::mistral, mistral::set_defaults, mistral::read},
+    {&families::qwen2, qwen2::set_defaults, qwen2::read}, {&families::qwen3, qwen3::set_defaults, qwen3::read},
+    {&families::gemma, gemma::set_defaults, gemma::read}, {&families::opt, opt::set_defaults, opt::read},
+    {&families::gpt2, gpt2::set_defaults, gpt2::read},
+};
 
 }  // namespace graft::io::hf

@@ -57,31 +57,46 @@ inline void must_be(config_reader& in, const char* key, bool wanted, const char*
     in.reject('\'', key, "' is ", found(*v), ", expected ", wanted ? "true" : "false", ": ", why);
 }
 
-// Reads sliding windows (0: full attention) per layer: all layers of Mistral; for Qwen the layers that layer_types
-// lists or those from max_window_layers on.
-inline void read_windows(config_reader& in, model_config& c) {
-  const bool qwen = c.family == model_family::qwen2 || c.family == model_family::qwen3;
-  bool used = c.family == model_family::mistral;
-  int window = 4096, first = qwen ? 28 : 0;
-  if (qwen) in.flag("use_sliding_window", used), in.integer("max_window_layers", first, 0);
-  if (const json* v = in.at("sliding_window"); v != nullptr && v->is_null())
-    used = false;
-  else if (used)
-    in.integer("sliding_window", window, 1);
+// Reads the length of sliding windows; returns false where the file says that there are none.
+inline bool read_window_length(config_reader& in, int& window) {
+  if (const json* v = in.at("sliding_window"); v != nullptr && v->is_null()) return false;
+  in.integer("sliding_window", window, 1);
+  return true;
+}
+// Sets the window of each layer (0: full attention). Layers for which slides(layer) holds have one; where `may_differ`,
+// layer_types says it instead, as far as the model has windows.
+template <class Slides>
+void read_windows(config_reader& in, model_config& c, int window, bool may_differ, Slides slides) {
   c.window.assign(static_cast<std::size_t>(c.layers), 0);
-  for (int l = first; used && l < c.layers; ++l) c.window[static_cast<std::size_t>(l)] = window;
+  for (int l = 0; l < c.layers; ++l) c.window[static_cast<std::size_t>(l)] = window > 0 && slides(l) ? window : 0;
   const json* types = in.set("layer_types");
   if (types == nullptr) return;
   if (!types->is_list() || types->items.size() != c.window.size())
     return in.expected("layer_types", *types, "a list with one entry for each of the ", c.layers, " layers");
   for (std::size_t l = 0; l < c.window.size(); ++l) {
-    const bool slides = types->items[l].says("sliding_attention");
-    const bool possible = slides ? used : types->items[l].says("full_attention") && (qwen || !used);
-    if (!possible)
+    const bool listed = types->items[l].says("sliding_attention");
+    const bool possible = listed ? window > 0 : types->items[l].says("full_attention");
+    if (!possible || (!may_differ && listed != (c.window[l] > 0)))
       return in.reject("'layer_types' says ", found(types->items[l]), " for layer ", number(l), ", which ",
-                       name_of(c.family), " with this sliding_window does not have");
-    c.window[l] = slides ? window : 0;
+                       c.family->name, " with this sliding_window does not have");
+    c.window[l] = listed ? window : 0;
   }
+}
+inline void read_no_windows(config_reader& in, model_config& c) {
+  read_windows(in, c, 0, false, [](int) { return false; });
+}
+inline void read_window_of_every_layer(config_reader& in, model_config& c, int usual) {
+  int window = usual;
+  if (!read_window_length(in, window)) window = 0;
+  read_windows(in, c, window, false, [](int) { return true; });
+}
+// Qwen: the layers from max_window_layers on, or those that layer_types lists.
+inline void read_windows_of_last_layers(config_reader& in, model_config& c) {
+  bool used = false;
+  int window = 4096, first = 28;
+  in.flag("use_sliding_window", used), in.integer("max_window_layers", first, 0);
+  if (used && !read_window_length(in, window)) used = false;
+  read_windows(in, c, used ? window : 0, true, [&](int l) { return l >= first; });
 }
 
 }  // namespace graft::io::hf

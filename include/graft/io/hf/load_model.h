@@ -14,11 +14,13 @@ struct model_files {
   model_weights weights;
 };
 GRAFT_LIBRARY result<model_files> open_model_folder(const std::string& folder,
-                                                    scale_granularity blocks = scale_granularity::flat_block);
+                                                    scale_granularity blocks = scale_granularity::flat_block,
+                                                    const family_table& families = built_in_families());
 
 template <class Engine>
-result<causal_lm<Engine>> load_model(const std::string& folder, const model_options& options = {}) {
-  result<model_files> opened = open_model_folder(folder, options.blocks);
+result<causal_lm<Engine>> load_model(const std::string& folder, const model_options& options = {},
+                                     const family_table& families = built_in_families()) {
+  result<model_files> opened = open_model_folder(folder, options.blocks, families);
   if (!opened) return opened.failure();
   return guarded(folder, [&]() -> result<causal_lm<Engine>> {
     result<causal_lm<Engine>> made = causal_lm<Engine>::make(opened->config, std::move(opened->weights), options);
@@ -72,9 +74,10 @@ inline result<model_weights> bind_weights(model_tensors opened,
   return out;
 }
 
-GRAFT_LIBRARY result<model_files> open_model_folder(const std::string& folder, scale_granularity blocks) {
+GRAFT_LIBRARY result<model_files> open_model_folder(const std::string& folder, scale_granularity blocks,
+                                                    const family_table& families) {
   return guarded(folder, [&]() -> result<model_files> {
-    result<model_config> config = read_config(folder);
+    result<model_config> config = read_config(folder, families);
     if (!config) return config.failure();
     const result<std::vector<int>> end = read_eos_tokens(folder, config->tokens.eos_tokens);
     if (!end) return end.failure();

@@ -26,8 +26,7 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
   std::vector<base_layer> all;
   const auto tensor = [&](const std::string& name) -> const view* {
     auto at = w.tensors.find(name);
-    if (at == w.tensors.end() && name == "lm_head.weight" && c.tied)
-      at = w.tensors.find(token_embedding_name(c.family));
+    if (at == w.tensors.end() && name == "lm_head.weight" && c.tied) at = w.tensors.find(c.family->token_embedding);
     return at != w.tensors.end() ? &at->second : nullptr;
   };
   for (const std::string& name : names_of(c)) {
@@ -50,7 +49,7 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
     if (weight->rank == 1) {
       b.kind = b.bias ? "layer_norm" : "rms_norm", b.out = weight->size[0], b.in = 1;
     } else {
-      const bool transposed_storage = stored_in_out(c) && b.module.find(".h.") != b.module.npos;
+      const bool transposed_storage = stored_in_out(c) && is_in_layers(c, b.module);
       if (transposed_storage) b.weight = weight->transposed();
       b.kind = is_embedding_module(b.module) ? "embedding" : "linear";
       b.out = b.weight.size[0], b.in = b.weight.size[1];

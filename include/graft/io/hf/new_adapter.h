@@ -40,7 +40,7 @@ result<loaded_adapters> new_adapter(causal_lm<Engine>& model, const adapter_conf
   const bool transposed_storage = stored_in_out(model.config());
   const result<peft_folder> made =
       initialize_adapter({modules_of(model.config(), model.weights()), model.weights(), transposed_storage, evaluate,
-                          token_embedding_name(model.config().family)},
+                          model.config().family->token_embedding},
                          config, seed, start);
   if (!made) return made.failure();
   return adapters_from(*made, model.config(), model.weights());

@@ -57,10 +57,10 @@ inline status check_quantization(const model_config& c, const std::map<std::stri
   for (const auto& [name, v] : tensors) {
     if (v.quant == nullptr) {
       // Quantized projections are [out, in], and an unquantized one of the same model would be stored [in, out].
-      if (c.family == model_family::gpt2 && !stored_in_out(c) && v.rank == 2 && name.find(".h.") != name.npos)
-        return fail_in(folder, "tensor ", in_quotes(name),
-                       " is not quantized: GPT-2 is read with all of its projections "
-                       "quantized or none; quantize it again without naming them in llm_int8_skip_modules");
+      if (stored_out_in(c) && v.rank == 2 && is_in_layers(c, name))
+        return fail_in(folder, "tensor ", in_quotes(name), " is not quantized: ", c.family->name,
+                       " is read with all of its projections quantized or none; "
+                       "quantize it again without naming them in llm_int8_skip_modules");
       continue;
     }
     any = true;

@@ -8,7 +8,8 @@
 namespace graft::io::hf {
 
 // `from` is the folder that the model was loaded from.
-GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from);
+GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from,
+                                const family_table& families = built_in_families());
 
 }  // namespace graft::io::hf
 
@@ -70,14 +71,11 @@ inline result<saved_config> config_for(json said, const model_config& c, const m
   }
   if (!any) {
     detail::erase(out.said, "quantization_config");
-    out.transposed_storage = c.family == model_family::gpt2 && !stored_in_out(c);
+    out.transposed_storage = stored_out_in(c);
   } else if (plain.size() > before) {
-    if (c.family == model_family::gpt2)
-      return fail_in(
-          folder, "module ", in_quotes(plain[before]),
-          " is not quantized while others are, which GPT-2 stores transposed; merge to quantized weights, or "
-          "adapt all of "
-          "its projections");
+    if (c.family->stores_in_out)
+      return fail_in(folder, "module ", in_quotes(plain[before]), " is not quantized while others are, which ",
+                     c.family->name, " stores transposed; merge to quantized weights, or adapt all of its projections");
     json& list =
         detail::entry(detail::entry(out.said, "quantization_config"), detail::key_of_plain_modules(c.quantized->type));
     list = {};
@@ -105,19 +103,20 @@ inline std::string dtype_in(const json& config) {
     if (const json* said = config.find(key); said != nullptr && said->is_string()) return said->word;
   return "float32";
 }
-GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from) {
+GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from,
+                                const family_table& families) {
   return guarded(folder, [&]() -> status {
     std::vector<tensor_view> tensors;
     std::deque<std::vector<std::byte>> transposed_storage;
     result<json> read = read_json(from + "/config.json");
     if (!read) return read.failure();
-    const result<model_config> config = read_config(from);
+    const result<model_config> config = read_config(from, families);
     if (!config) return config.failure();
     result<saved_config> saved = config_for(std::move(*read), *config, weights, folder);
     if (!saved) return saved.failure();
     quantized_writer codes(dtype_in(saved->said));
     for (const auto& [name, given] : weights.tensors) {
-      const bool turns = saved->transposed_storage && given.rank == 2 && name.find(".h.") != name.npos;
+      const bool turns = saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name);
       const view v = turns ? given.transposed() : given;
       if (v.quant != nullptr) {
         if (!config->quantized)

@@ -13,11 +13,7 @@ namespace graft::io::hf {
 // The order in which transformers creates modules, as (block, position within the block). Modules before all blocks
 // have block -1. Random draws that span all targets follow this order.
 inline std::pair<int, std::size_t> module_order(const model_config& c, const std::string& module) {
-  static constexpr const char* opt[] = {"k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2"};
-  static constexpr const char* others[] = {"q_proj",    "k_proj", "v_proj",      "o_proj", "gate_proj", "up_proj",
-                                           "down_proj", "c_attn", "attn.c_proj", "c_fc",   "mlp.c_proj"};
-  const bool is_opt = c.family == model_family::opt;
-  const std::span<const char* const> order = is_opt ? std::span<const char* const>(opt) : others;
+  const std::span<const char* const> order = c.family->creation_order;
   std::size_t at = 0;
   while (at < order.size() && !ends_with_name(module, order[at])) ++at;
   if (module == "lm_head") return {c.layers, at};

@@ -12,7 +12,7 @@ namespace graft::io::hf {
 
 inline std::set<std::string> names_of(const model_config& c) {
   std::set<std::string> all;
-  const architecture a = architecture_for(c.family);
+  const architecture& a = c.family->formulas;
   const auto collect = [&](const block_formula& f, const std::string& prefix) {
     const block_spec spec{f, {}, facts_of(c), false, operation_of(c.activation)};
     const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
@@ -34,12 +34,12 @@ inline status check_names(const model_config& c, const model_weights& w, const s
   const bool tied = c.tied && !w.tensors.contains("lm_head.weight");
   for (const std::string& name : wanted)
     if (!w.tensors.contains(name) && !(tied && name == "lm_head.weight"))
-      return fail_in(folder, "there is no tensor ", in_quotes(name), ", which a ", name_of(c.family), " model of ",
+      return fail_in(folder, "there is no tensor ", in_quotes(name), ", which a ", c.family->name, " model of ",
                      c.layers, " layers needs");
   for (const auto& [name, v] : w.tensors)
     if (!wanted.contains(name))
-      return fail_in(folder, "tensor ", in_quotes(name), " is not part of a ", name_of(c.family), " model of ",
-                     c.layers, " layers");
+      return fail_in(folder, "tensor ", in_quotes(name), " is not part of a ", c.family->name, " model of ", c.layers,
+                     " layers");
   return ok;
 }
 

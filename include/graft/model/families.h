@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of families: one row for each model_type, with the formulas of its architecture (block/NAME.h) and what
+// follows from the type alone. The numbers of one model are in its model_config. How config.json and GGUF files state a
+// family are rows beside their readers: io/hf/config_families.h and io/gguf/families.h.
+#pragma once
+#include <graft/block/gemma.h>
+#include <graft/block/gpt2.h>
+#include <graft/block/opt.h>
+#include <graft/block/qwen2.h>
+#include <graft/block/qwen3.h>
+#include <graft/core/result.h>
+
+#include <span>
+
+namespace graft {
+
+struct model_config;
+
+// The linear layers of a block in the order in which most models of transformers create them.
+inline constexpr const char* usual_creation_order[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                                       "gate_proj", "up_proj", "down_proj"};
+inline constexpr const char* opt_creation_order[] = {"k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2"};
+inline constexpr const char* gpt2_creation_order[] = {"c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"};
+
+struct model_family {
+  const char* name = "";  // model_type of config.json
+  architecture formulas{};
+  const char* token_embedding = "model.embed_tokens.weight";  // also the head's weight where embeddings are tied
+  bool has_rope = true;                // else positions are learned, in tables with a row for each position
+  bool has_padding_index = true;       // the padding token's row of the embedding is not trained
+  bool stores_in_out = false;          // projections of blocks are stored [in, out]
+  bool may_project_embedding = false;  // embeddings may be narrower than `hidden`
+  // Random draws of an adapter that span all of its targets follow this order within a block.
+  std::span<const char* const> creation_order = usual_creation_order;
+  // Fails for a configuration that the formulas do not support; null: they support every configuration.
+  status (*check)(const model_config&) = nullptr;
+};
+
+status check_opt(const model_config& c);
+
+namespace families {
+
+inline constexpr model_family llama{.name = "llama", .formulas = architecture_of<graft::llama>()};
+inline constexpr model_family mistral{.name = "mistral", .formulas = architecture_of<graft::mistral>()};
+inline constexpr model_family qwen2{.name = "qwen2", .formulas = architecture_of<graft::qwen2>()};
+inline constexpr model_family qwen3{.name = "qwen3", .formulas = architecture_of<graft::qwen3>()};
+inline constexpr model_family gemma{.name = "gemma", .formulas = architecture_of<graft::gemma>()};
+inline constexpr model_family opt{.name = "opt",
+                                  .formulas = architecture_of<graft::opt>(),
+                                  .token_embedding = "model.decoder.embed_tokens.weight",
+                                  .has_rope = false,
+                                  .may_project_embedding = true,
+                                  .creation_order = opt_creation_order,
+                                  .check = check_opt};
+inline constexpr model_family gpt2{.name = "gpt2",
+                                   .formulas = architecture_of<graft::gpt2>(),
+                                   .token_embedding = "transformer.wte.weight",
+                                   .has_rope = false,
+                                   .has_padding_index = false,
+                                   .stores_in_out = true,
+                                   .creation_order = gpt2_creation_order};
+
+}  // namespace families
+
+}  // namespace graft
