@@ -27,8 +27,7 @@ struct qwen2_moe : llama {
     x = m.rms_norm("post_attention_layernorm", h);
     if (!m.has("sparse_layer"))
       return h + gated_layer(m, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", x, m.size("intermediate"));
-    auto chosen =
-        gated_experts(m, "mlp.experts", x, softmax_router(m, "mlp.gate", x, m.has("router_over_chosen")));
+    auto chosen = gated_experts(m, "mlp.experts", x, softmax_router(m, "mlp.gate", x, m.has("router_over_chosen")));
     auto shared = gated_layer(m, "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj",
                               "mlp.shared_expert.down_proj", x, m.size("shared_intermediate"));
     return h + (chosen + mul(sigmoid(m.linear("mlp.shared_expert_gate", x, 1)), shared));

@@ -60,11 +60,13 @@ struct block_scope {
     return false;
   }
   // A size of the model by its name: hidden, intermediate, heads, kv_heads, head_dim, vocab, context, embedding, or one
-  // that the formula introduces. The numbers below are nominal: costs are compared with them before sizes are known.
+  // that the formula introduces; of experts: experts, experts_per_token, moe_intermediate, shared_intermediate. The numbers below are nominal: costs are compared with them before sizes are known.
   constexpr extent size(const char* name) const {
-    constexpr named_number usual[] = {{"hidden", 4096},  {"intermediate", 11008}, {"heads", 32},
-                                      {"kv_heads", 8},   {"head_dim", 128},       {"vocab", 32000},
-                                      {"context", 4096}, {"embedding", 512}};
+    constexpr named_number usual[] = {
+        {"hidden", 4096},         {"intermediate", 11008},    {"heads", 32},
+        {"kv_heads", 8},          {"head_dim", 128},          {"vocab", 32000},
+        {"context", 4096},        {"embedding", 512},         {"experts", 64},
+        {"experts_per_token", 4}, {"moe_intermediate", 1408}, {"shared_intermediate", 5632}};
     for (const named_number& n : usual)
       if (same_text(n.name, name)) return root().size(name, dyn, n.value);
     return root().size(name);
@@ -307,9 +309,7 @@ struct block_scope {
   }
   static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
   // A column with a row for each row of x.
-  constexpr ex row_sum_shape(ex x) const {
-    return {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, x.rows().d, {1})};
-  }
+  constexpr ex row_sum_shape(ex x) const { return {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, x.rows().d, {1})}; }
   // Adds the adapted bias b' to y, one number per column.
   constexpr ex with_bias(const char* name, ex y, bias has_bias, int line, ex weight = {}) const {
     const layer l = layer_at(name);

@@ -244,7 +244,8 @@ struct scope {
   // b (b - 1) / 2, the number of entries above the diagonal of a b x b matrix, which skew() reads as columns.
   constexpr extent triangle(extent b) const { return {g, g->triangle(b.d)}; }
   constexpr ex leaf(op o, leaf_name name, int rank, extent d0, extent d1, extent d2, extent d3) const {
-    if (experts == dim{1} || o == op::scalar) return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
+    if (experts == dim{1} || o == op::scalar)
+      return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
     if (rank == 2) return {g, g->leaf(o, name.s, path, 3, {1}, experts, d2.d, d3.d, name.line)};
     if (rank != 1) g->stop({fault::not_on_experts, none_id, name.line, name.s});
     const id columns = g->leaf(o, name.s, path, 2, {1}, {1}, experts, d2.d, name.line);

@@ -47,7 +47,8 @@ constexpr id grouped_matmul(builder& g, id rows, id w, id routing, bool tb, int 
   if (q.d[1] == dim{1}) return matmul(g, rows, w, false, tb, line);
   node v = g.shaped(op::grouped_matmul, rows, rows, w, routing, line);
   v.tb = tb, v.d[3] = tb ? q.d[2] : q.d[3];
-  if (p.what == op::zero || q.what == op::zero) v.what = op::zero, v.a = v.b = v.c = none_id, v.tb = false, v.name = "0";
+  if (p.what == op::zero || q.what == op::zero)
+    v.what = op::zero, v.a = v.b = v.c = none_id, v.tb = false, v.name = "0";
   const id made = g.emit(v);
   g.require(requirement::kind::inner, p.d[3], tb ? q.d[3] : q.d[2], made, line);
   g.require(requirement::kind::same, p.d[2], g.n[routing].d[2], made, line);

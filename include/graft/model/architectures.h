@@ -12,7 +12,11 @@ inline double attention_factor(const model_config& c, int layer) {
   return (c.attention_scale == usual ? 1 : c.attention_scale / usual) / (c.attention_scaled_by_layer ? layer + 1 : 1);
 }
 
-inline std::vector<const char*> facts_of(const model_config& c) {
+inline bool has_experts(const model_config& c, int layer) {
+  return c.experts > 0 && layer >= 0 && (c.sparse.empty() || c.sparse[static_cast<std::size_t>(layer)]);
+}
+// Returns the switches that are on in a layer; -1: in the embedding and the head.
+inline std::vector<const char*> facts_of(const model_config& c, int layer) {
   std::vector<const char*> facts;
   for (const auto& [holds, name] : {std::pair{c.attention_bias, "attention_bias"},
                                     {c.output_bias, "output_bias"},
@@ -22,7 +26,9 @@ inline std::vector<const char*> facts_of(const model_config& c) {
                                     {c.embedding_width != c.hidden_size, "projected"},
                                     {attention_factor(c, 1) != 1, "attention_factor"},
                                     {c.attention_dropout > 0, "attention_dropout"},
-                                    {stored_out_in(c), "stored_out_in"}})
+                                    {stored_out_in(c), "stored_out_in"},
+                                    {has_experts(c, layer), "sparse_layer"},
+                                    {c.experts > 0 && c.router_over_chosen, "router_over_chosen"}})
     if (holds) facts.push_back(name);
   return facts;
 }
@@ -58,6 +64,12 @@ inline named_values values_of(const model_config& c, int context) {
              {"vocab", c.vocabulary},
              {"context", context},
              {"embedding", c.embedding_width}};
+  if (c.experts > 0)
+    for (const auto& [name, n] : {std::pair{"experts", c.experts},
+                                  {"experts_per_token", c.experts_per_token},
+                                  {"moe_intermediate", c.expert_intermediate_size},
+                                  {"shared_intermediate", c.shared_expert_intermediate_size}})
+      v.sizes[name] = n;
   v.scalars = {{"eps", c.norm_eps}};
   return v;
 }

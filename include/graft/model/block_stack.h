@@ -104,7 +104,8 @@ template <class Engine> class block_stack {
   }
 
   status add(block_programs<Engine>& programs, const settings& s, const block_formula& f, const std::string& path) {
-    block_spec spec{f, {}, facts_of(s.config), s.dropped, operation_of(s.config.activation)};
+    const int layer_number = path.empty() ? -1 : static_cast<int>(blocks_.size()) - 1;
+    block_spec spec{f, {}, facts_of(s.config, layer_number), s.dropped, operation_of(s.config.activation)};
     if (s.adapters != nullptr)
       for (const module_adapter& m : s.adapters->modules)
         if (belongs(f, path, m.module, s.config))

@@ -46,6 +46,8 @@ template <class Engine> class causal_lm {
 
   static result<causal_lm> make(const model_config& config, model_weights weights, const model_options& options = {}) {
     if (status good = check_supported(config); !good) return good.failure();
+    if constexpr (!Engine::reads_host_memory)
+      if (config.experts > 0) return fail("experts are not supported on the GPU yet; run this model on the CPU");
     const bool has_rotary = config.family->has_rope;
     const int context = options.context > 0 && has_rotary ? options.context
                         : has_rotary                      ? std::min(config.positions, 4096)

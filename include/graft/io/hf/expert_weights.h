@@ -39,10 +39,12 @@ inline expert_tensor expert_tensor_of(const std::string& name) {
   std::size_t k = at + before.size();
   const std::size_t digits = k;
   long long number = 0;
-  for (; k < name.size() && name[k] >= '0' && name[k] <= '9' && number < 1'000'000; ++k) number = number * 10 + (name[k] - '0');
+  for (; k < name.size() && name[k] >= '0' && name[k] <= '9' && number < 1'000'000; ++k)
+    number = number * 10 + (name[k] - '0');
   if (k == digits || k >= name.size() || name[k] != '.') return {};
-  constexpr std::pair<std::string_view, int> parts[] = {{".w1.weight", 0},        {".w3.weight", 1},      {".w2.weight", 2},
-                                                        {".gate_proj.weight", 0}, {".up_proj.weight", 1}, {".down_proj.weight", 2}};
+  constexpr std::pair<std::string_view, int> parts[] = {{".w1.weight", 0},      {".w3.weight", 1},
+                                                        {".w2.weight", 2},      {".gate_proj.weight", 0},
+                                                        {".up_proj.weight", 1}, {".down_proj.weight", 2}};
   for (const auto& [word, part] : parts)
     if (std::string_view(name).substr(k) == word) e.part = part, e.number = number;
   return e.part < 0 ? expert_tensor{} : e;
@@ -61,7 +63,8 @@ inline status stack_experts(model_weights& w, const std::string& folder) {
     const detail::expert_tensor e = detail::expert_tensor_of(usual);
     if (e.part >= 0) {
       if (at->second.quant != nullptr || !is_floating(at->second.type))
-        return fail_in(folder, "tensor ", in_quotes(at->first), " is quantized; experts are read in 16 and 32 bits only");
+        return fail_in(folder, "tensor ", in_quotes(at->first),
+                       " is quantized; experts are read in 16 and 32 bits only");
       layers[e.module].parts[e.part][e.number] = at->second;
     } else if (usual != at->first) {
       w.tensors[usual] = at->second;
@@ -85,19 +88,22 @@ inline status stack_experts(model_weights& w, const std::string& folder) {
     };
     for (const auto& part : l.parts)
       if (!complete(part))
-        return fail_in(folder, in_quotes(module), " does not have gate, up and down of every expert from 0 to ", count - 1);
+        return fail_in(folder, in_quotes(module), " does not have gate, up and down of every expert from 0 to ",
+                       count - 1);
     const view &gate = l.parts[0].begin()->second, &down = l.parts[2].begin()->second;
     for (const int part : {0, 1, 2})
       for (const auto& [number, v] : l.parts[part]) {
         const view& like = part == 2 ? down : gate;
-        if (v.rank == 2 && v.contiguous() && v.type == like.type && v.size[0] == like.size[0] && v.size[1] == like.size[1])
+        if (v.rank == 2 && v.contiguous() && v.type == like.type && v.size[0] == like.size[0] &&
+            v.size[1] == like.size[1])
           continue;
         return fail_in(folder, "the tensors of expert ", number, " of ", in_quotes(module),
                        " are not of the type and shape of those of expert 0");
       }
     const auto stack = [&](const char* name, std::initializer_list<int> parts, const view& like) {
       const auto each = static_cast<std::size_t>(like.count() * bits_of(like.type) / 8);
-      std::vector<std::byte>& bytes = memory->tensors.emplace_back(each * parts.size() * static_cast<std::size_t>(count));
+      std::vector<std::byte>& bytes =
+          memory->tensors.emplace_back(each * parts.size() * static_cast<std::size_t>(count));
       std::byte* to = bytes.data();
       for (long long e = 0; e < count; ++e)
         for (const int part : parts) std::memcpy(to, l.parts[part].at(e).data, each), to += each;
@@ -128,7 +134,8 @@ inline std::vector<stored_tensor> stored_tensors_of(const model_config& c, const
   const std::string rest = name.substr(at + detail::usual_part.size());
   if (v.rank != 3) return {{mixtral && rest == "gate.weight" ? named(rest) : name, v}};
   const bool gate_up = rest == "experts.gate_up_proj";
-  const char* const words[3] = {mixtral ? ".w1.weight" : ".gate_proj.weight", mixtral ? ".w3.weight" : ".up_proj.weight",
+  const char* const words[3] = {mixtral ? ".w1.weight" : ".gate_proj.weight",
+                                mixtral ? ".w3.weight" : ".up_proj.weight",
                                 mixtral ? ".w2.weight" : ".down_proj.weight"};
   const long long parts = gate_up ? 2 : 1, rows = v.size[1] / parts;
   const long long bytes = rows * v.size[2] * bits_of(v.type) / 8;
@@ -136,8 +143,10 @@ inline std::vector<stored_tensor> stored_tensors_of(const model_config& c, const
   for (long long e = 0; e < v.size[0]; ++e)
     for (long long part = 0; part < parts; ++part)
       all.push_back({named("experts." + std::to_string(e)) + words[gate_up ? part : 2],
-                     view{static_cast<const std::byte*>(v.data) + (e * parts + part) * bytes, v.type,
-                          {rows, v.size[2], 1, 1}, 2}});
+                     view{static_cast<const std::byte*>(v.data) + (e * parts + part) * bytes,
+                          v.type,
+                          {rows, v.size[2], 1, 1},
+                          2}});
   return all;
 }
 

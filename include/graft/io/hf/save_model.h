@@ -16,6 +16,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 #if GRAFT_BODIES
 #include <graft/io/atomic_folder.h>
 #include <graft/io/bitsandbytes/writer.h>
+#include <graft/io/hf/expert_weights.h>
 #include <graft/io/hf/modules.h>
 #include <graft/io/hf/quantization.h>
 #include <graft/io/json/writer.h>
@@ -115,7 +116,10 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     result<saved_config> saved = config_for(std::move(*read), *config, weights, folder);
     if (!saved) return saved.failure();
     quantized_writer codes(dtype_in(saved->said));
-    for (const auto& [name, given] : weights.tensors) {
+    std::vector<stored_tensor> stored;
+    for (const auto& [name, v] : weights.tensors)
+      for (stored_tensor& t : stored_tensors_of(*config, name, v)) stored.push_back(std::move(t));
+    for (const auto& [name, given] : stored) {
       const bool turns = saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name);
       const view v = turns ? given.transposed() : given;
       if (v.quant != nullptr) {

@@ -13,20 +13,23 @@ namespace graft::io::hf {
 inline std::set<std::string> names_of(const model_config& c) {
   std::set<std::string> all;
   const architecture& a = c.family->formulas;
-  const auto collect = [&](const block_formula& f, const std::string& prefix) {
-    const block_spec spec{f, {}, facts_of(c), false, operation_of(c.activation)};
+  const auto names_in = [&](const block_formula& f, const std::vector<const char*>& facts) {
+    const block_spec spec{f, {}, facts, false, operation_of(c.activation)};
     const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
+    std::set<std::string> names;
     for (id i = 0; i < g.n.size(); ++i)
-      if (g.n[i].what == op::base) all.insert(prefix + graph(g).name(i).c_str());
+      if (g.n[i].what == op::base) names.insert(graph(g).name(i).c_str());
+    return names;
   };
-  collect(a.embed, "");
-  collect(a.head, "");
-  std::set<std::string> ends;
-  ends.swap(all);
-  collect(a.block, "");
-  for (int l = 0; l < c.layers; ++l)
-    for (const std::string& name : all) ends.insert(std::string(a.layers) + "." + std::to_string(l) + "." + name);
-  return ends;
+  for (const block_formula& end : {a.embed, a.head}) all.merge(names_in(end, facts_of(c, -1)));
+  std::vector<const char*> facts;  // those of the last layer, which mostly has the tensors of the next one
+  std::set<std::string> names;
+  for (int l = 0; l < c.layers; ++l) {
+    if (std::vector<const char*> here = facts_of(c, l); l == 0 || here != facts)
+      facts = std::move(here), names = names_in(a.block, facts);
+    for (const std::string& name : names) all.insert(std::string(a.layers) + "." + std::to_string(l) + "." + name);
+  }
+  return all;
 }
 
 inline status check_names(const model_config& c, const model_weights& w, const std::string& folder) {

@@ -52,7 +52,8 @@ template <class Real> void largest_columns(const Real* scores, long long n, long
     chosen[3 * at] = static_cast<Real>(c), taken = std::min(taken + 1, k);
   }
   for (long long i = 1; i < k; ++i)  // by column
-    for (long long j = i; j > 0 && chosen[3 * j] < chosen[3 * (j - 1)]; --j) std::swap(chosen[3 * j], chosen[3 * (j - 1)]);
+    for (long long j = i; j > 0 && chosen[3 * j] < chosen[3 * (j - 1)]; --j)
+      std::swap(chosen[3 * j], chosen[3 * (j - 1)]);
 }
 
 }  // namespace detail
@@ -66,7 +67,9 @@ template <class Real> void route(tensor<Real> out, tensor<Real> scores, long lon
     for (long long t = from; t < to; ++t)
       detail::largest_columns(scores.p + t * experts, experts, k, out.p + 3 * t * k + 2);
   });
-  const auto counted = [&](long long pair) -> long long& { return next[static_cast<std::size_t>(out.p[3 * pair + 2])]; };
+  const auto counted = [&](long long pair) -> long long& {
+    return next[static_cast<std::size_t>(out.p[3 * pair + 2])];
+  };
   for (long long pair = 0; pair < tokens * k; ++pair) ++counted(pair);
   long long first = 0;
   for (long long& n : next) first += std::exchange(n, first);
