@@ -50,6 +50,6 @@ template <int Rank = dyn> struct lora_on_experts {
   }
 };
 
-using lora_forms = adapter_list<lora<>, lora_with_bias<>, lora_embedding<>>;
+using lora_forms = adapter_list<lora<>, lora_with_bias<>, lora_embedding<>, lora_on_experts<>>;
 
 }  // namespace graft
