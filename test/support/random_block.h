@@ -55,6 +55,9 @@ struct random_block {
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
     size("r", rank), size("num_indices", 19), size("tokens", tokens);
     infer_adapter_sizes(g, block_options_of(what, pass_kind::forward_saved).adapters, s);
+    for (const size_entry& e : g.size_list)  // sizes that an adapter's configuration states
+      if (e.index >= 0 && s.v[e.index] == unknown)
+        s.v[e.index] = block.values.sizes[g.paths().full(e.path, e.name).c_str()] = 4;
     for (id i = 0; i < g.n.size(); ++i) {
       const node& v = g.n[i];
       const std::string name = graph(g).name(i).c_str();
