@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/block/gemma.h>
 #include <graft/block/gpt2.h>
+#include <graft/block/gpt_oss.h>
 #include <graft/block/llama.h>
 #include <graft/block/mixtral.h>
 #include <graft/block/opt.h>

@@ -18,9 +18,10 @@ struct block_options {
   adapter_rules adapters{};
   const char* const* facts = nullptr;  // switches that are on in the model's configuration: "attention_bias"
   int fact_count = 0;
-  bool cached = false;         // attention reads and writes a KV cache (decode)
-  bool dropped = false;        // dropout is active (training)
-  op activation = op::detach;  // of the feed-forward layers; detach: the architecture's own
+  bool cached = false;            // attention reads and writes a KV cache (decode)
+  bool dropped = false;           // dropout is active (training)
+  op activation = op::detach;     // of the feed-forward layers; detach: the architecture's own
+  double attention_soft_cap = 0;  // of attention scores; 0: none
   lowering level = lowering::fast;
 };
 
@@ -62,11 +63,19 @@ struct block_scope {
   // A size of the model by its name: hidden, intermediate, heads, kv_heads, head_dim, vocab, context, embedding, or one
   // that the formula introduces; of experts: experts, experts_per_token, moe_intermediate, shared_intermediate. The numbers below are nominal: costs are compared with them before sizes are known.
   constexpr extent size(const char* name) const {
-    constexpr named_number usual[] = {
-        {"hidden", 4096},         {"intermediate", 11008},    {"heads", 32},
-        {"kv_heads", 8},          {"head_dim", 128},          {"vocab", 32000},
-        {"context", 4096},        {"embedding", 512},         {"experts", 64},
-        {"experts_per_token", 4}, {"moe_intermediate", 1408}, {"shared_intermediate", 5632}};
+    constexpr named_number usual[] = {{"hidden", 4096},
+                                      {"intermediate", 11008},
+                                      {"heads", 32},
+                                      {"kv_heads", 8},
+                                      {"head_dim", 128},
+                                      {"vocab", 32000},
+                                      {"context", 4096},
+                                      {"embedding", 512},
+                                      {"rotary_dim", 64},
+                                      {"experts", 64},
+                                      {"experts_per_token", 4},
+                                      {"moe_intermediate", 1408},
+                                      {"shared_intermediate", 5632}};
     for (const named_number& n : usual)
       if (same_text(n.name, name)) return root().size(name, dyn, n.value);
     return root().size(name);
@@ -107,9 +116,9 @@ struct block_scope {
     return with_bias(name, scaled, has_bias, line);
   }
   // Normalizes each head, which is `head` adjacent columns of a row, by RMSNorm.
-  constexpr ex head_norm(const char* name, ex x, extent head, int line = __builtin_LINE()) const {
+  constexpr ex head_norm(const char* name, ex x, extent head, double plus = 0, int line = __builtin_LINE()) const {
     const ex per_head = reshape(x, 1, x.rows(), x.cols() / divisor(head, line), head, line);
-    return reshape(rms_norm(name, per_head, 0, line), 1, 1, x.rows(), x.cols(), line);
+    return reshape(rms_norm(name, per_head, plus, line), 1, 1, x.rows(), x.cols(), line);
   }
 
   // ---- mixture of experts
@@ -141,20 +150,31 @@ struct block_scope {
 
   // ---- operations on rows
   // RoPE: rotates each head by the angles of the row's position. The table of cosines and sines is computed at load, so
-  // that every kind of RoPE scaling is in its numbers.
+  // that every kind of RoPE scaling is in its numbers. The model's configuration may say that a layer has none (the fact
+  // no_rope), or that only the first rotary_dim elements of each head are rotated (partial_rotary).
   constexpr ex rope(ex x, int line = __builtin_LINE()) const {
-    const ex table = root().frozen({"rotary", line}, size("context"), size("head_dim"));
+    if (has("no_rope")) return x;
+    const bool partial = has("partial_rotary");
+    const ex table = root().frozen({"rotary", line}, size("context"), size(partial ? "rotary_dim" : "head_dim"));
     const id turn = make::gather(*g, table.i, positions().i, false);
-    return {g, make::rope(*g, x.i, turn, false, line)};
+    if (!partial) return {g, make::rope(*g, x.i, turn, false, line)};
+    const extent head = size("head_dim"), turned = size("rotary_dim"), heads = x.cols() / divisor(head, line);
+    const ex per_head = reshape(x, 1, x.rows(), heads, head, line);
+    const ex first = reshape(slice(per_head, 3, 0, turned, line), 1, 1, x.rows(), heads * turned, line);
+    const ex rotated = reshape({g, make::rope(*g, first.i, turn, false, line)}, 1, x.rows(), heads, turned, line);
+    const ex rest = slice(per_head, 3, turned, head - divisor(turned, line), line);
+    return reshape(concat(rotated, rest, 3, line), 1, 1, x.rows(), x.cols(), line);
   }
   // softmax(q kᵀ / √head_dim) v of each head. Several query heads may share a head of keys and values (GQA). The call
   // brings the attention range of each row, in its own rows or in the KV cache.
-  constexpr ex attention(ex q, ex k, ex v, int line = __builtin_LINE()) const {
-    return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), line);
+  constexpr ex attention(ex q, ex k, ex v, ex sinks = {}, int line = __builtin_LINE()) const {
+    return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), sinks, line);
   }
   // Attention on a matrix [tokens, q + 2 kv] whose columns are queries, keys and values. A model whose scale is not
-  // 1 / √head_dim has the configuration's attention_factor, which multiplies the queries.
-  constexpr ex attention(ex qkv, extent queries, int line = __builtin_LINE()) const {
+  // 1 / √head_dim has the configuration's attention_factor, which multiplies the queries; scores s of a model with a
+  // soft cap c become c tanh(s / c). `sinks`, if given, is a column with a number for each query head, whose exponential
+  // joins the denominator of the softmax (attention_options).
+  constexpr ex attention(ex qkv, extent queries, ex sinks = {}, int line = __builtin_LINE()) const {
     if (has("attention_factor")) {
       const extent others = qkv.cols() - divisor(queries, line);
       const ex q = slice(qkv, 3, 0, queries, line), kv = slice(qkv, 3, queries, others, line);
@@ -168,7 +188,14 @@ struct block_scope {
                   .leaf(op::state, {"kv_cache", line}, 2, 1, 1, root().size("cache_slots", dyn, 4096),
                         qkv.cols() - divisor(queries, line))
                   .i;
-    return {g, make::attention(*g, qkv.i, span.i, cache, queries.d, size("head_dim").d, line)};
+    const bool has_sinks = sinks.g != nullptr;
+    if (has_sinks) {  // every row has the sinks as further columns, so that their gradient is a sum over rows
+      const dim width = (*qkv).cols(), whole = g->plus(width, (*sinks).rows());
+      const id right = make::pad(*g, make::as_row(*g, sinks.i), 3, width, whole, line);
+      qkv = {g, make::add(*g, make::pad(*g, qkv.i, 3, {0}, whole, line), right, line)};
+    }
+    return {g, make::attention(*g, qkv.i, span.i, cache, queries.d, size("head_dim").d, line,
+                               {options->attention_soft_cap, has_sinks})};
   }
   // In training each element of x is zero with the model's rate. `name` distinguishes this dropout from the block's
   // others, so that they draw different numbers.
@@ -180,6 +207,12 @@ struct block_scope {
   // Applies the activation that the model's configuration names, or else the architecture's:  m.activated(x, op::silu)
   constexpr ex activated(ex x, op usual, int line = __builtin_LINE()) const {
     return {g, make::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
+  }
+  // c tanh(x / c) with the configuration's number c, where the model has this soft cap; else x.
+  constexpr ex soft_capped(ex x, const char* cap, int line = __builtin_LINE()) const {
+    if (!has(cap)) return x;
+    const ex c = root().scalar({cap, line});
+    return mul(c, {tanh({x / graft::at{c, line}, line}), line});
   }
   // The call brings the position of each row in its sequence.
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }

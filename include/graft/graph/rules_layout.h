@@ -57,6 +57,13 @@ constexpr id pad(builder& g, id a, id like, const node& how) {
   v.k[0] = how.k[0], v.k[1] = how.k[1];
   return g.emit(v);
 }
+constexpr id pad(builder& g, id a, int axis, dim from, dim size, int line = 0) {
+  node v = g.shaped(op::pad, a, a, none_id, none_id, line);
+  v.k[0] = {axis}, v.k[1] = from, v.d[axis] = size;
+  const id made = g.emit(v);
+  g.require(requirement::kind::at_most, g.plus(from, g.n[a].d[axis]), size, made, line);
+  return made;
+}
 // Concatenates a and b along one axis.
 constexpr id concat(builder& g, id a, id b, int axis, int line = 0) {
   node v = g.shaped(op::concat, a, a, b, none_id, line);

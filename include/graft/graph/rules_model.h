@@ -3,6 +3,18 @@
 #pragma once
 #include <graft/graph/rules_algebra.h>
 
+namespace graft {
+
+// Options of attention. With a soft cap c, scores s become c tanh(s / c). With sinks, `qkv` has one more column for each
+// query head, whose exponential joins the softmax's denominator and has no value (gpt-oss); k[2] is then 1.
+struct attention_options {
+  double soft_cap = 0;  // 0: none
+  bool sinks = false;
+};
+constexpr attention_options attention_options_of(const node& v) { return {v.value, v.k[2] == dim{1}}; }
+
+}  // namespace graft
+
 namespace graft::make {
 
 // RoPE: rotates each head of a row by the angles of the row's position, or back. `turn` is [tokens, head], the cosines
@@ -24,15 +36,18 @@ constexpr id rope(builder& g, id x, id angles, bool back, int line = 0) {
 // batches and padding are all in these numbers, and an empty range gives zeros. Keys are rows of `cache` [slots, 2 kv]
 // if there is one, else of the call. A span [5, tokens] adds dropout of the probabilities: a random key per row, and
 // how many of 2^53 draws are dropped (backend/attention_dropout.h); k[1] is the number of this rank's first head.
-constexpr id attention(builder& g, id qkv, id range, id cache, dim queries, dim head, int line = 0) {
+constexpr id attention(builder& g, id qkv, id range, id cache, dim queries, dim head, int line = 0,
+                       const attention_options& with = {}) {
   node v = g.shaped(cache < 0 ? op::attention : op::cached_attention, qkv, qkv, range, cache, line);
   v.k[0] = head, v.d[3] = queries;
+  v.value = with.soft_cap, v.k[2] = {with.sinks ? 1 : 0};
   const id made = g.emit(v);
   const node all = g.n[qkv], rows = g.n[range];
   if (cache >= 0 || !(rows.d[2] == dim{5})) g.require(requirement::kind::same, rows.d[2], dim{3}, made, line);
   g.require(requirement::kind::same, rows.d[3], all.d[2], made, line);
   require_one_matrix(g, qkv, made, line);
-  const dim both = g.minus(all.d[3], queries, line);
+  const dim sinks = with.sinks ? g.over(queries, head, line) : dim{0};
+  const dim both = g.minus(g.minus(all.d[3], sinks, line), queries, line);
   g.require(requirement::kind::divides, queries, head, made, line);
   g.require(requirement::kind::divides, both, g.times(dim{2}, head), made, line);
   g.require(requirement::kind::divides, g.times(dim{2}, queries), both, made, line);
@@ -42,7 +57,7 @@ constexpr id attention(builder& g, id qkv, id range, id cache, dim queries, dim 
 // The gradient of `qkv`, in its layout.
 constexpr id attention_grad(builder& g, id qkv, id range, id t, id forward) {
   node v = g.shaped(op::attention_grad, qkv, qkv, range, t);
-  v.k[0] = g.n[forward].k[0], v.k[1] = g.n[forward].k[1];
+  v.k[0] = g.n[forward].k[0], v.k[1] = g.n[forward].k[1], v.k[2] = g.n[forward].k[2], v.value = g.n[forward].value;
   return g.emit(v);
 }
 

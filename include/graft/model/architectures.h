@@ -15,20 +15,23 @@ inline double attention_factor(const model_config& c, int layer) {
 inline bool has_experts(const model_config& c, int layer) {
   return c.experts > 0 && layer >= 0 && (c.sparse.empty() || c.sparse[static_cast<std::size_t>(layer)]);
 }
-// Returns the switches that are on in a layer; -1: in the embedding and the head.
+// Returns the switches that are on in the formulas of embedding and head (`layer` is ends_of_model) or of a layer.
+inline constexpr int ends_of_model = -1;
 inline std::vector<const char*> facts_of(const model_config& c, int layer) {
   std::vector<const char*> facts;
-  for (const auto& [holds, name] : {std::pair{c.attention_bias, "attention_bias"},
-                                    {c.output_bias, "output_bias"},
-                                    {c.mlp_bias, "mlp_bias"},
-                                    {c.norm_before, "norm_before"},
-                                    {c.final_norm, "final_norm"},
-                                    {c.embedding_width != c.hidden_size, "projected"},
-                                    {attention_factor(c, 1) != 1, "attention_factor"},
-                                    {c.attention_dropout > 0, "attention_dropout"},
-                                    {stored_out_in(c), "stored_out_in"},
-                                    {has_experts(c, layer), "sparse_layer"},
-                                    {c.experts > 0 && c.router_over_chosen, "router_over_chosen"}})
+  for (const auto& [holds, name] :
+       {std::pair{c.attention_bias, "attention_bias"},
+        {c.output_bias, "output_bias"},
+        {c.mlp_bias, "mlp_bias"},
+        {c.norm_before, "norm_before"},
+        {c.final_norm, "final_norm"},
+        {c.embedding_width != c.hidden_size, "projected"},
+        {attention_factor(c, 1) != 1, "attention_factor"},
+        {c.attention_dropout > 0, "attention_dropout"},
+        {c.logit_soft_cap > 0, "logit_soft_cap"},
+        {rotary_dim(c) != c.head_dim, "partial_rotary"},
+        {layer >= 0 && !c.no_rope.empty() && c.no_rope[static_cast<std::size_t>(layer)], "no_rope"},
+        {stored_out_in(c), "stored_out_in"}})
     if (holds) facts.push_back(name);
   return facts;
 }
@@ -45,8 +48,15 @@ constexpr op operation_of(activation_kind a) {
 
 // Fails for a configuration that the formulas of its family do not support.
 inline status check_supported(const model_config& c) {
-  if (const auto given = static_cast<long long>(c.rope.divisors.size()); given != 0 && given != c.head_dim / 2)
-    return fail("rope.divisors has ", given, " numbers, and heads of ", c.head_dim, " have ", c.head_dim / 2, " pairs");
+  const int pairs = rotary_dim(c) / 2;
+  for (const std::vector<float>* divisors : {&c.rope.divisors, &c.rope.long_divisors}) {
+    const auto given = static_cast<int>(divisors->size());
+    if (given == pairs || (given == 0 && c.rope.kind != rope_kind::longrope)) continue;
+    return fail("rope.", divisors == &c.rope.divisors ? "divisors" : "long_divisors", " has ", given, " numbers, and ",
+                pairs, " pairs of each head are rotated");
+  }
+  if (!c.no_rope.empty() && c.no_rope.size() != static_cast<std::size_t>(c.layers))
+    return fail("no_rope has ", static_cast<int>(c.no_rope.size()), " entries for ", c.layers, " layers");
   if (c.embedding_width != c.hidden_size && !c.family->may_project_embedding)
     return fail("embeddings of ", c.embedding_width, " columns in a model of ", c.hidden_size, ": ", c.family->name,
                 " does not project them");
@@ -63,21 +73,34 @@ inline named_values values_of(const model_config& c, int context) {
              {"intermediate", c.intermediate_size},
              {"vocab", c.vocabulary},
              {"context", context},
-             {"embedding", c.embedding_width}};
+             {"embedding", c.embedding_width},
+             {"rotary_dim", rotary_dim(c)}};
   if (c.experts > 0)
     for (const auto& [name, n] : {std::pair{"experts", c.experts},
                                   {"experts_per_token", c.experts_per_token},
                                   {"moe_intermediate", c.expert_intermediate_size},
                                   {"shared_intermediate", c.shared_expert_intermediate_size}})
       v.sizes[name] = n;
-  v.scalars = {{"eps", c.norm_eps}};
+  v.scalars = {{"eps", c.norm_eps},
+               {"logit_soft_cap", c.logit_soft_cap},
+               {"embedding_multiplier", c.embedding_multiplier},
+               {"residual_multiplier", c.residual_multiplier},
+               {"logits_scaling", c.logits_scaling}};
   return v;
 }
 
-// Returns the RoPE table [context, head_dim]: row p has the cosines of position p for each pair of a head, then its
-// sines.
-inline std::vector<float> rope_table(const model_config& c, int context) {
-  const rope_frequencies r = make_rope_frequencies(c.rope, c.head_dim);
+// Returns the longest sequence that a model is made for if none is asked for. Beyond the original positions LongRoPE has
+// other angles, which are then those of all sequences.
+inline int default_context(const model_config& c) {
+  if (!c.family->has_rope) return c.positions;
+  const int most = std::min(c.positions, 4096);
+  return c.rope.kind == rope_kind::longrope ? std::min(most, static_cast<int>(c.rope.original_positions)) : most;
+}
+
+// Returns the RoPE table [context, dim]: row p has the cosines of position p for each pair of the `dim` elements of a
+// head that are rotated, then its sines.
+inline std::vector<float> rope_table(const rope_settings& settings, int dim, int context) {
+  const rope_frequencies r = make_rope_frequencies(settings, dim, context);
   const std::size_t half = r.frequencies.size();
   std::vector<float> table(static_cast<std::size_t>(context) * half * 2);
   for (std::size_t p = 0; p < static_cast<std::size_t>(context); ++p)

@@ -36,7 +36,7 @@ template <class Engine> class block_stack {
     const adapter_set* adapters = nullptr;
     bool loss = false, dropped = false;
     int context = 0;
-    view rotary{};
+    view rotary{}, sliding_rotary{};  // tables of RoPE; the second for layers with a sliding window
     kv_cache<Engine>* cache = nullptr;
     std::shared_ptr<device_tensors<Engine>> device_weights{}, device_adapters{};
   };
@@ -97,15 +97,17 @@ template <class Engine> class block_stack {
     if (s.adapters != nullptr) adapters_ = *s.adapters;
     const architecture& a = s.config.family->formulas;
     device_weights_ = s.device_weights, device_adapters_ = s.device_adapters, weights_ = s.weights.owner;
-    if (status good = add(programs, s, a.embed, ""); !good) return good;
+    if (status good = add(programs, s, a.embed, "", ends_of_model); !good) return good;
     for (int l = 0; l < s.config.layers; ++l)
-      if (status good = add(programs, s, a.block, std::string(a.layers) + "." + std::to_string(l)); !good) return good;
-    return add(programs, s, s.loss ? with_loss(a.head) : a.head, "");
+      if (status good = add(programs, s, a.block, std::string(a.layers) + "." + std::to_string(l), l); !good)
+        return good;
+    return add(programs, s, s.loss ? with_loss(a.head) : a.head, "", ends_of_model);
   }
 
-  status add(block_programs<Engine>& programs, const settings& s, const block_formula& f, const std::string& path) {
-    const int layer_number = path.empty() ? -1 : static_cast<int>(blocks_.size()) - 1;
-    block_spec spec{f, {}, facts_of(s.config, layer_number), s.dropped, operation_of(s.config.activation)};
+  status add(block_programs<Engine>& programs, const settings& s, const block_formula& f, const std::string& path,
+             int layer) {
+    block_spec spec{
+        f, {}, facts_of(s.config, layer), s.dropped, operation_of(s.config.activation), s.config.attention_soft_cap};
     if (s.adapters != nullptr)
       for (const module_adapter& m : s.adapters->modules)
         if (belongs(f, path, m.module, s.config))
@@ -116,14 +118,13 @@ template <class Engine> class block_stack {
     bound_block<Engine>& b = blocks_.back();
     b.values = values_of(s.config, s.context);
     b.values.scalars["dropout"] = f.takes_ids ? s.config.embedding_dropout : s.config.residual_dropout;
-    if (!path.empty())
-      b.values.scalars["attention_factor"] = attention_factor(s.config, static_cast<int>(blocks_.size()) - 2);
+    if (!path.empty()) b.values.scalars["attention_factor"] = attention_factor(s.config, layer);
     const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
     std::map<std::string, source> cut;
     for (id i = 0; i < g.n.size(); ++i) {
       if (!is_named(g.n[i].what) || row(g.n[i].what).known_at == stage::call) continue;
       const std::string name = graph(g).name(i).c_str();
-      const source from = source_of(s, b, name);
+      const source from = source_of(s, b, name, layer);
       if (from.host.data == nullptr) continue;
       const bool is_sharded_base =
           !Engine::reads_host_memory && programs.sharding.is_sharded() && g.n[i].what == op::base;
@@ -140,8 +141,8 @@ template <class Engine> class block_stack {
     if (s.cache != nullptr && !path.empty()) {
       const long long heads = s.config.kv_heads / (programs.sharding.divides("kv_heads") ? programs.sharding.ranks : 1);
       const long long width = 2LL * heads * s.config.head_dim;
-      const std::size_t layer = blocks_.size() - 2;
-      if (s.cache->layers.size() == layer) {
+      const auto at = static_cast<std::size_t>(layer);
+      if (s.cache->layers.size() == at) {
         s.cache->layers.emplace_back();
         device_rows<Engine>& rows = s.cache->layers.back();
         if (status good = rows.reserve(programs.queue, s.cache->slots * width); !good) return good;
@@ -152,7 +153,7 @@ template <class Engine> class block_stack {
               !good)
             return good;
       }
-      b.values.tensors["kv_cache"] = s.cache->layers[layer].rows(s.cache->slots, width);
+      b.values.tensors["kv_cache"] = s.cache->layers[at].rows(s.cache->slots, width);
     }
     for (const adapter_rule& of : spec.adapters)
       if (status good = give(programs.queue, s, b, of); !good) return good;
@@ -181,8 +182,12 @@ template <class Engine> class block_stack {
   };
   // Returns the host tensor of a leaf: matrices are copied in the engine's storage type, RoPE tables and vectors in
   // their own type. No data: the model has no such tensor.
-  source source_of(const settings& s, const bound_block<Engine>& b, const std::string& name) const {
-    if (name == "rotary") return {s.rotary, s.rotary.type, device_weights_.get()};
+  source source_of(const settings& s, const bound_block<Engine>& b, const std::string& name, int layer) const {
+    if (name == "rotary") {
+      const bool slides = layer >= 0 && s.config.window[static_cast<std::size_t>(layer)] > 0;
+      const view& table = slides ? s.sliding_rotary : s.rotary;
+      return {table, table.type, device_weights_.get()};
+    }
     const std::string whole = full_name(b, name);
     if (s.adapters != nullptr) {
       const std::size_t dot = whole.rfind('.');

@@ -22,7 +22,9 @@
 namespace graft {
 
 struct model_options {
-  int context = 0;  // longest sequence of a model with RoPE; 0: the model's positions, at most 4096
+  // Longest sequence of a model with RoPE; 0: the model's positions, at most 4096, and with LongRoPE at most the original
+  // ones, beyond which it has other angles.
+  int context = 0;
   adapter_capacity adapters{};
   composition several = composition::peft;  // how several adapters act on one layer
   // How the scales of 4-bit weights are indexed; row_flat_block reproduces the numbers of bitsandbytes on a CPU with
@@ -48,10 +50,12 @@ template <class Engine> class causal_lm {
     if (status good = check_supported(config); !good) return good.failure();
     if constexpr (!Engine::reads_host_memory)
       if (config.experts > 0) return fail("experts are not supported on the GPU yet; run this model on the CPU");
-    const bool has_rotary = config.family->has_rope;
-    const int context = options.context > 0 && has_rotary ? options.context
-                        : has_rotary                      ? std::min(config.positions, 4096)
-                                                          : config.positions;
+    if constexpr (!Engine::reads_host_memory)
+      if (config.attention_soft_cap > 0)
+        return fail(config.family->name,
+                    ": attention with a soft cap on its scores has no kernel on the GPU; run this "
+                    "model on the CPU");
+    const int context = options.context > 0 && config.family->has_rope ? options.context : default_context(config);
     causal_lm m(config, std::move(weights), context);
     m.registry_.capacity = options.adapters, m.registry_.rule = options.several;
     if (status good = Engine::start(m.programs_->queue); !good) return good.failure();
@@ -286,7 +290,9 @@ template <class Engine> class causal_lm {
         context_(context),
         programs_(std::make_unique<block_programs<Engine>>()),
         interned_(std::make_unique<std::set<std::string>>()) {
-    if (config.family->has_rope) rotary_ = rope_table(config, context);
+    if (!config.family->has_rope) return;
+    rotary_ = rope_table(config.rope, rotary_dim(config), context);
+    if (config.sliding_rope) sliding_rotary_ = rope_table(*config.sliding_rope, rotary_dim(config), context);
   }
   void check_not_moved() const {
     if (mutex_ == nullptr)
@@ -327,7 +333,7 @@ template <class Engine> class causal_lm {
   int context_ = 0;
   std::unique_ptr<block_programs<Engine>> programs_;
   std::unique_ptr<std::set<std::string>> interned_;
-  std::vector<float> rotary_;
+  std::vector<float> rotary_, sliding_rotary_;
   adapter_registry registry_;
   std::vector<shared_adapter> active_;
   shared_adapter combined_ = std::make_shared<const adapter_set>();
@@ -530,10 +536,11 @@ result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(std::
                                                                            const stack_options& options) {
   const result<shared_adapter> all = compose_adapters(adapters, registry_.rule);
   if (!all) return all.failure();
+  const auto table = [&](const std::vector<float>& of) { return view_of(of.data(), context_, rotary_dim(*config_)); };
   return block_stack<Engine>::make(
-      *programs_,
-      {*config_, on.of, *interned_, adapters.empty() ? nullptr : all->get(), options.loss, options.dropped, context_,
-       view_of(rotary_.data(), context_, config_->head_dim), options.cache, device_weights_, device_adapters_});
+      *programs_, {*config_, on.of, *interned_, adapters.empty() ? nullptr : all->get(), options.loss, options.dropped,
+                   context_, table(rotary_), table(sliding_rotary_.empty() ? rotary_ : sliding_rotary_), options.cache,
+                   device_weights_, device_adapters_});
 }
 template <class Engine>
 result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(const names& which, bool loss,

@@ -3,14 +3,19 @@
 // follows from the type alone. The numbers of one model are in its model_config. How config.json and GGUF files state a
 // family are rows beside their readers: io/hf/config_families.h and io/gguf/families.h.
 #pragma once
-#include <graft/block/gemma.h>
+#include <graft/block/gemma3.h>
 #include <graft/block/gpt2.h>
+#include <graft/block/gpt_oss.h>
+#include <graft/block/granite.h>
 #include <graft/block/mixtral.h>
+#include <graft/block/olmo2.h>
 #include <graft/block/opt.h>
+#include <graft/block/phi3.h>
 #include <graft/block/qwen2.h>
 #include <graft/block/qwen2_moe.h>
 #include <graft/block/qwen3.h>
 #include <graft/block/qwen3_moe.h>
+#include <graft/block/smollm3.h>
 #include <graft/core/result.h>
 
 #include <span>
@@ -23,6 +28,7 @@ struct model_config;
 inline constexpr const char* usual_creation_order[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                        "gate_proj", "up_proj", "down_proj"};
 inline constexpr const char* opt_creation_order[] = {"k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2"};
+inline constexpr const char* phi3_creation_order[] = {"o_proj", "qkv_proj", "gate_up_proj", "down_proj"};
 inline constexpr const char* gpt2_creation_order[] = {"c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"};
 
 // How files have the weights of experts: stacked as the model has them, or one tensor per expert under Mixtral's or the
@@ -59,7 +65,18 @@ inline constexpr model_family qwen2_moe{
     .name = "qwen2_moe", .formulas = architecture_of<graft::qwen2_moe>(), .experts_in_files = expert_files::usual};
 inline constexpr model_family qwen3_moe{
     .name = "qwen3_moe", .formulas = architecture_of<graft::qwen3_moe>(), .experts_in_files = expert_files::usual};
+inline constexpr model_family gpt_oss{.name = "gpt_oss",
+                                      .formulas = architecture_of<graft::gpt_oss>(),
+                                      .experts_in_files = expert_files::stacked,
+                                      .experts_in_out = true};
 inline constexpr model_family gemma{.name = "gemma", .formulas = architecture_of<graft::gemma>()};
+inline constexpr model_family gemma2{.name = "gemma2", .formulas = architecture_of<graft::gemma2>()};
+inline constexpr model_family gemma3{.name = "gemma3_text", .formulas = architecture_of<graft::gemma3>()};
+inline constexpr model_family granite{.name = "granite", .formulas = architecture_of<graft::granite>()};
+inline constexpr model_family olmo2{.name = "olmo2", .formulas = architecture_of<graft::olmo2>()};
+inline constexpr model_family phi3{
+    .name = "phi3", .formulas = architecture_of<graft::phi3>(), .creation_order = phi3_creation_order};
+inline constexpr model_family smollm3{.name = "smollm3", .formulas = architecture_of<graft::smollm3>()};
 inline constexpr model_family opt{.name = "opt",
                                   .formulas = architecture_of<graft::opt>(),
                                   .token_embedding = "model.decoder.embed_tokens.weight",

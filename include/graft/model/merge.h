@@ -88,7 +88,8 @@ inline builder capture_on_base(const kind_rules& kind, const formula& of, bool b
   builder g;
   const scope p{&g};
   const extent out = p.size("out");
-  const ex W = kind.matrix(p, kind.weight(p)), base = kind.matrix(p.in("base_layer"), base_weight_like(p, kind.weight(p)));
+  const ex W = kind.matrix(p, kind.weight(p)),
+           base = kind.matrix(p.in("base_layer"), base_weight_like(p, kind.weight(p)));
   g.add_output(kind.stored(p, of.weight_on_base(p, W, base)).i, "weight");
   if (bias && of.bias != nullptr) {
     const ex b = p.leaf(op::base, "bias", 1, 1, 1, out, 1),

@@ -35,13 +35,18 @@ struct model_config {
   int experts = 0, experts_per_token = 0, expert_intermediate_size = 0, shared_expert_intermediate_size = 0;
   bool router_over_chosen = true;  // the router's softmax is over the chosen experts
   std::vector<bool> sparse{};
+  double swiglu_alpha = 1.702, swiglu_limit = 7;  // gpt-oss: of its experts
   std::vector<int> window;  // per layer, sliding window: how many keys a token attends to, its own included; 0: all
   activation_kind activation = activation_kind::silu;
   double norm_eps = 1e-6, attention_scale = 0;
   bool attention_bias = false, output_bias = false, mlp_bias = false, tied = false;
-  bool attention_scaled_by_layer = false;      // GPT-2: layer l also divides by l + 1
-  bool norm_before = true, final_norm = true;  // OPT: post-norm if false; the last norm may be missing
-  rope_settings rope{};                        // OPT and GPT-2 have learned positions instead
+  bool attention_scaled_by_layer = false;             // GPT-2: layer l also divides by l + 1
+  bool norm_before = true, final_norm = true;         // OPT: post-norm if false; the last norm may be missing
+  double attention_soft_cap = 0, logit_soft_cap = 0;  // c tanh(x / c) of scores and of logits; 0: none
+  double embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1;  // Granite; logits are divided
+  rope_settings rope{};                         // OPT and GPT-2 have learned positions instead
+  std::optional<rope_settings> sliding_rope{};  // of layers with a sliding window, where it is another
+  std::vector<bool> no_rope{};                  // per layer; empty: all layers have RoPE
   double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;
   special_tokens tokens{};
   std::optional<dtype> stored{};  // type of the weights as the file states it
@@ -53,6 +58,8 @@ inline bool stored_in_out(const model_config& c) {
   return c.family->stores_in_out && (!c.quantized || c.quantized->type == dtype::f8_e4m3);
 }
 inline bool stored_out_in(const model_config& c) { return c.family->stores_in_out && !stored_in_out(c); }
+// How many elements of each head RoPE rotates.
+inline int rotary_dim(const model_config& c) { return static_cast<int>(c.head_dim * c.rope.partial); }
 // Whether a tensor or module belongs to a block.
 inline bool is_in_layers(const model_config& c, std::string_view name) {
   const std::string_view layers = c.family->formulas.layers;

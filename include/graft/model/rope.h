@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RoPE (rotary position embedding) frequencies: position p rotates pair i of a head by the angle p f_i, and cos and sin
-// are multiplied by one factor. Without scaling f_i = theta^(-2i/n), n the size of a head; the scaled kinds change f as
-// transformers does (modeling_rope_utils.py): linear interpolation, Llama 3's bands, and YaRN (arXiv:2309.00071).
+// are multiplied by one factor. Without scaling f_i = theta^(-2i/n), n the number of elements that are rotated; the
+// scaled kinds change f as transformers does (modeling_rope_utils.py): linear interpolation, Llama 3's bands, YaRN
+// (arXiv:2309.00071), and LongRoPE (arXiv:2402.13753), which has a divisor for each frequency.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -11,21 +12,23 @@
 
 namespace graft {
 
-enum class rope_kind : unsigned char { plain, linear, llama3, yarn };
+enum class rope_kind : unsigned char { plain, linear, llama3, yarn, longrope };
 
 struct rope_settings {
   rope_kind kind = rope_kind::plain;
   double theta = 10000, factor = 1;
-  double original_positions = 0;                 // context length of the pre-training: llama3 and yarn
+  double partial = 1;                            // the part of each head that is rotated, its first elements
+  double original_positions = 0;                 // context length of the pre-training: llama3, yarn and longrope
   double low_frequency = 1, high_frequency = 4;  // llama3
   double beta_fast = 32, beta_slow = 1, mscale = 0, mscale_all = 0;  // yarn
   std::optional<double> attention_factor{};
   bool truncate = true;
-  std::vector<float> divisors{};  // of the frequencies, where a file states them (rope_freqs of GGUF)
+  std::vector<float> divisors{};  // of the frequencies: longrope's short_factor, or where a file states them (GGUF)
+  std::vector<float> long_divisors{};  // longrope, for contexts that are longer than the original positions
 };
 
 struct rope_frequencies {
-  std::vector<float> frequencies;  // one for each pair of a head
+  std::vector<float> frequencies;  // one for each pair of elements
   float factor = 1;                // of cos and sin
 };
 
@@ -49,7 +52,14 @@ inline double yarn_attention_factor(const rope_settings& r) {
   return r.mscale != 0 && r.mscale_all != 0 ? scale(r.mscale) / scale(r.mscale_all) : scale(1);
 }
 
-inline rope_frequencies make_rope_frequencies(const rope_settings& r, int head_dim) {
+inline double longrope_attention_factor(const rope_settings& r) {
+  if (r.attention_factor) return *r.attention_factor;
+  return r.factor <= 1 ? 1 : std::sqrt(1 + std::log(r.factor) / std::log(r.original_positions));
+}
+
+// `context` is the longest sequence that positions are computed for. LongRoPE has one table per model, so that cached
+// keys stay valid while a sequence grows beyond the original positions.
+inline rope_frequencies make_rope_frequencies(const rope_settings& r, int head_dim, int context) {
   rope_frequencies out;
   double low = 0, high = 0;
   if (r.kind == rope_kind::yarn) {
@@ -59,10 +69,14 @@ inline rope_frequencies make_rope_frequencies(const rope_settings& r, int head_d
     if (low == high) high += 0.001;
     out.factor = static_cast<float>(yarn_attention_factor(r));
   }
+  if (r.kind == rope_kind::longrope) out.factor = static_cast<float>(longrope_attention_factor(r));
+  const bool is_long = r.kind == rope_kind::longrope && context > r.original_positions;
+  const std::vector<float>& divisors = is_long ? r.long_divisors : r.divisors;
   for (int i = 0; i < head_dim / 2; ++i) {
     double f = std::pow(r.theta, -2.0 * i / head_dim);
     switch (r.kind) {
-      case rope_kind::plain: break;
+      case rope_kind::plain:
+      case rope_kind::longrope: break;
       case rope_kind::linear: f /= r.factor; break;
       case rope_kind::llama3: f = llama3_frequency(r, f); break;
       case rope_kind::yarn: {
@@ -71,7 +85,7 @@ inline rope_frequencies make_rope_frequencies(const rope_settings& r, int head_d
         break;
       }
     }
-    if (!r.divisors.empty()) f /= static_cast<double>(r.divisors[static_cast<std::size_t>(i)]);
+    if (!divisors.empty()) f /= static_cast<double>(divisors[static_cast<std::size_t>(i)]);
     out.frequencies.push_back(static_cast<float>(f));
   }
   return out;

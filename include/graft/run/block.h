@@ -26,6 +26,7 @@ struct block_spec {
   std::vector<const char*> facts;
   bool dropped = false;  // passes of training have dropout
   op activation = op::detach;
+  double attention_soft_cap = 0;
 
   friend bool operator==(const block_spec& a, const block_spec& b) {
     auto same_rule = [](const adapter_rule& p, const adapter_rule& q) {
@@ -36,6 +37,7 @@ struct block_spec {
     };
     return a.formula.run == b.formula.run && a.formula.takes_ids == b.formula.takes_ids &&
            a.formula.loss == b.formula.loss && a.dropped == b.dropped && a.activation == b.activation &&
+           a.attention_soft_cap == b.attention_soft_cap &&
            std::equal(a.adapters.begin(), a.adapters.end(), b.adapters.begin(), b.adapters.end(), same_rule) &&
            std::equal(a.facts.begin(), a.facts.end(), b.facts.begin(), b.facts.end(), same_text);
   }
@@ -58,7 +60,7 @@ inline block_options block_options_of(const block_spec& what, pass_kind w) {
   block_options o;
   o.adapters = {what.adapters.data(), static_cast<int>(what.adapters.size())};
   o.facts = what.facts.data(), o.fact_count = static_cast<int>(what.facts.size());
-  o.activation = what.activation, o.cached = w == pass_kind::decode;
+  o.activation = what.activation, o.attention_soft_cap = what.attention_soft_cap, o.cached = w == pass_kind::decode;
   o.dropped = what.dropped && w != pass_kind::forward && w != pass_kind::decode;
   return o;
 }

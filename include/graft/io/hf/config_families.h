@@ -26,7 +26,11 @@ inline void read_decoder(config_reader& in, model_config& c, const char* activat
   above_zero(in, "rms_norm_eps", c.norm_eps);
   read_activation(in, activation, c);
   if (in.set("attention_dropout") != nullptr) in.real("attention_dropout", c.attention_dropout, 1);
-  read_rope(in, c);
+}
+// A soft cap: null is none.
+inline void read_soft_cap(config_reader& in, const char* key, double& to) {
+  if (const json* v = in.at(key); v != nullptr && v->is_null()) to = 0;
+  above_zero(in, key, to);
 }
 inline void read_attention_bias(config_reader& in, model_config& c) {
   in.flag("attention_bias", c.attention_bias);
@@ -44,7 +48,7 @@ inline void set_defaults(model_config& c) {
   c.tokens = {1, {}, {2}};
 }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   read_attention_bias(in, c);
   in.flag("mlp_bias", c.mlp_bias);
   read_no_windows(in, c);
@@ -57,7 +61,7 @@ inline void set_defaults(model_config& c) {
   c.tokens = {1, {}, {2}};
 }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   fix_attention_bias(in, c, false), has_no_mlp_bias(in);
   read_window_of_every_layer(in, c, 4096);
 }
@@ -66,7 +70,7 @@ inline void read(config_reader& in, model_config& c) {
 namespace qwen2 {
 inline void set_defaults(model_config& c) { set_sizes(c, 151936, 4096, 22016, 32, 32, 32, 32768); }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   fix_attention_bias(in, c, true), has_no_mlp_bias(in);
   read_windows_of_last_layers(in, c);
 }
@@ -78,7 +82,7 @@ inline void set_defaults(model_config& c) {
   c.head_dim = 128;
 }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   read_attention_bias(in, c), has_no_mlp_bias(in);
   read_windows_of_last_layers(in, c);
 }
@@ -121,7 +125,7 @@ inline void set_defaults(model_config& c) {
   c.experts = 8, c.experts_per_token = 2, c.rope.theta = 1e6;
 }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   fix_attention_bias(in, c, false), has_no_mlp_bias(in);
   read_window_of_every_layer(in, c, 0);
   read_experts(in, c, {"num_local_experts", "num_experts"});
@@ -138,7 +142,7 @@ inline void set_defaults(model_config& c) {
   c.router_over_chosen = false, c.attention_bias = true;
 }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   in.flag("qkv_bias", c.attention_bias), has_no_mlp_bias(in);
   bool slides = false;
   int window = 4096, end = 28;
@@ -157,7 +161,7 @@ inline void set_defaults(model_config& c) {
   c.experts = 128, c.experts_per_token = 8, c.expert_intermediate_size = 768, c.router_over_chosen = false;
 }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   read_attention_bias(in, c), has_no_mlp_bias(in);
   bool slides = false;
   int window = 4096;
@@ -169,6 +173,28 @@ inline void read(config_reader& in, model_config& c) {
 }
 }  // namespace qwen3_moe
 
+namespace gpt_oss {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 201088, 2880, 2880, 36, 64, 8, 131072);
+  c.head_dim = 64, c.norm_eps = 1e-5, c.attention_bias = c.output_bias = true;
+  c.experts = 128, c.experts_per_token = 4, c.rope.theta = 150000;
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  if (in.set("rope_parameters") == nullptr && in.set("rope_scaling") == nullptr) {
+    c.rope.kind = rope_kind::yarn, c.rope.factor = 32, c.rope.original_positions = 4096;
+    c.rope.truncate = false;
+  }
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  int window = 128;
+  if (!read_window_length(in, window)) window = 0;
+  read_windows(in, c, window, true, [](int l) { return l % 2 == 0; });
+  read_experts(in, c, {"num_local_experts", "num_experts"});
+  c.expert_intermediate_size = c.intermediate_size;
+  in.real("swiglu_alpha", c.swiglu_alpha), above_zero(in, "swiglu_limit", c.swiglu_limit);
+}
+}  // namespace gpt_oss
+
 namespace gemma {
 inline void set_defaults(model_config& c) {
   set_sizes(c, 256000, 3072, 24576, 28, 16, 16, 8192);
@@ -176,7 +202,7 @@ inline void set_defaults(model_config& c) {
   c.tokens = {2, 0, {1}};
 }
 inline void read(config_reader& in, model_config& c) {
-  read_decoder(in, c);
+  read_decoder(in, c), read_rope(in, c);
   // Gemma's files write "gelu" for gelu_tanh.
   if (c.activation == activation_kind::gelu) c.activation = activation_kind::gelu_tanh;
   model_config named = c;
@@ -249,6 +275,139 @@ inline void read(config_reader& in, model_config& c) {
 }
 }  // namespace gpt2
 
+namespace gemma2 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 256000, 2304, 9216, 26, 8, 4, 8192);
+  c.head_dim = 256, c.activation = activation_kind::gelu_tanh, c.tied = true;
+  c.attention_soft_cap = 50, c.logit_soft_cap = 30;
+  c.tokens = {2, 0, {1}};
+}
+inline void read_scale(config_reader& in, model_config& c) {
+  double scaled_as = 256;
+  above_zero(in, "query_pre_attn_scalar", scaled_as);
+  c.attention_scale = 1 / std::sqrt(scaled_as);
+}
+// Every layer has a window except each one whose number, counted from 1, is a multiple of `pattern`.
+inline void read_windows_by_turns(config_reader& in, model_config& c, int pattern) {
+  int window = 4096;
+  if (!read_window_length(in, window)) window = 0;
+  read_windows(in, c, window, true, [&](int l) { return (l + 1) % pattern != 0; });
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c, "hidden_activation"), read_rope(in, c);
+  must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_scale(in, c);
+  read_soft_cap(in, "attn_logit_softcapping", c.attention_soft_cap);
+  read_soft_cap(in, "final_logit_softcapping", c.logit_soft_cap);
+  read_windows_by_turns(in, c, 2);
+}
+}  // namespace gemma2
+
+namespace gemma3 {
+inline void set_defaults(model_config& c) {
+  gemma2::set_defaults(c);
+  c.vocabulary = 262208, c.positions = 131072;
+  c.attention_soft_cap = c.logit_soft_cap = 0;
+  c.rope.theta = 1e6, c.sliding_rope.emplace();
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c, "hidden_activation"), read_rope_by_layer_type(in, c);
+  must_be(in, "use_bidirectional_attention", false, "tokens see those before them only");
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  gemma2::read_scale(in, c);
+  if (const json* v = in.set("attn_logit_softcapping"); v != nullptr)
+    in.expected("attn_logit_softcapping", *v, "null: transformers reads it in no layer of this family");
+  read_soft_cap(in, "final_logit_softcapping", c.logit_soft_cap);
+  int pattern = 6;
+  if (in.set("sliding_window_pattern") != nullptr) in.integer("sliding_window_pattern", pattern, 1);
+  gemma2::read_windows_by_turns(in, c, pattern);
+}
+}  // namespace gemma3
+
+namespace granite {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32000, 4096, 11008, 32, 32, 0, 2048);
+  c.attention_scale = 1;
+  c.tokens = {1, {}, {2}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c);
+  in.flag("mlp_bias", c.mlp_bias);
+  above_zero(in, "attention_multiplier", c.attention_scale);
+  above_zero(in, "embedding_multiplier", c.embedding_multiplier);
+  above_zero(in, "residual_multiplier", c.residual_multiplier);
+  above_zero(in, "logits_scaling", c.logits_scaling);
+  read_no_windows(in, c);
+}
+}  // namespace granite
+
+namespace olmo2 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 50304, 4096, 11008, 32, 32, 0, 2048);
+  c.norm_eps = 1e-5;
+  c.tokens = {{}, 1, {50279}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  read_no_windows(in, c);
+}
+}  // namespace olmo2
+
+namespace phi3 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32064, 3072, 8192, 32, 32, 0, 4096);
+  c.norm_eps = 1e-5, c.rope.original_positions = 4096;
+  c.tokens = {1, 32000, {32000}};
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c, {.partial = true, .longrope_alone = true});
+  fix_attention_bias(in, c, false), has_no_mlp_bias(in);
+  in.real("resid_pdrop", c.residual_dropout, 1);  // transformers writes embd_pdrop too, and no layer reads it
+  read_window_of_every_layer(in, c, 0);
+}
+}  // namespace phi3
+
+namespace smollm3 {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 128256, 2048, 11008, 36, 16, 4, 32768);
+  c.tied = true, c.rope.theta = 2e6;
+  c.tokens = {128000, 128004, {128001}};
+}
+// no_rope_layers has 1 for layers with RoPE and 0 for those without; it may be longer than the model.
+inline void read_no_rope(config_reader& in, model_config& c) {
+  int interval = 4;
+  in.integer("no_rope_layer_interval", interval, 1);
+  c.no_rope.clear();
+  for (int l = 0; l < c.layers; ++l) c.no_rope.push_back((l + 1) % interval == 0);
+  const json* v = in.set("no_rope_layers");
+  if (v == nullptr) return;
+  if (!v->is_list() || v->items.size() < c.no_rope.size())
+    return in.expected("no_rope_layers", *v, "a list with an entry for each of the ", c.layers, " layers");
+  for (std::size_t l = 0; l < v->items.size(); ++l) {
+    const json& e = v->items[l];
+    if (!fits_int(e) || (e.real != 0 && e.real != 1))
+      return in.reject("'no_rope_layers' holds ", found(e),
+                       ", expected 1 for layers with RoPE and 0 for those without");
+    if (l < c.no_rope.size()) c.no_rope[l] = e.real == 0;
+  }
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c);
+  in.flag("mlp_bias", c.mlp_bias);
+  read_no_rope(in, c);
+  bool slides = false;
+  int window = 0;
+  in.flag("use_sliding_window", slides);
+  if (!slides || !read_window_length(in, window)) window = 0;
+  read_windows(in, c, window, true, [&](int l) { return c.no_rope[static_cast<std::size_t>(l)]; });
+}
+}  // namespace smollm3
+
+// clang-format off
 inline constexpr config_family built_in_config_families[] = {
     {&families::llama, llama::set_defaults, llama::read},
     {&families::mistral, mistral::set_defaults, mistral::read},
@@ -257,9 +416,17 @@ inline constexpr config_family built_in_config_families[] = {
     {&families::mixtral, mixtral::set_defaults, mixtral::read},
     {&families::qwen2_moe, qwen2_moe::set_defaults, qwen2_moe::read},
     {&families::qwen3_moe, qwen3_moe::set_defaults, qwen3_moe::read},
+    {&families::gpt_oss, gpt_oss::set_defaults, gpt_oss::read},
     {&families::gemma, gemma::set_defaults, gemma::read},
+    {&families::gemma2, gemma2::set_defaults, gemma2::read},
+    {&families::gemma3, gemma3::set_defaults, gemma3::read},
+    {&families::granite, granite::set_defaults, granite::read},
+    {&families::olmo2, olmo2::set_defaults, olmo2::read},
+    {&families::phi3, phi3::set_defaults, phi3::read},
+    {&families::smollm3, smollm3::set_defaults, smollm3::read},
     {&families::opt, opt::set_defaults, opt::read},
     {&families::gpt2, gpt2::set_defaults, gpt2::read},
 };
+// clang-format on
 
 }  // namespace graft::io::hf

@@ -5,6 +5,7 @@
 #include <graft/model/architectures.h>
 #include <graft/model/block_stack.h>
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -13,21 +14,23 @@ namespace graft::io::hf {
 inline std::set<std::string> names_of(const model_config& c) {
   std::set<std::string> all;
   const architecture& a = c.family->formulas;
-  const auto names_in = [&](const block_formula& f, const std::vector<const char*>& facts) {
+  const auto collect = [&](const block_formula& f, const std::vector<const char*>& facts) {
+    std::vector<std::string> names;
     const block_spec spec{f, {}, facts, false, operation_of(c.activation)};
     const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
-    std::set<std::string> names;
     for (id i = 0; i < g.n.size(); ++i)
-      if (g.n[i].what == op::base) names.insert(graph(g).name(i).c_str());
+      if (g.n[i].what == op::base) names.emplace_back(graph(g).name(i).c_str());
     return names;
   };
-  for (const block_formula& end : {a.embed, a.head}) all.merge(names_in(end, facts_of(c, -1)));
-  std::vector<const char*> facts;  // those of the last layer, which mostly has the tensors of the next one
-  std::set<std::string> names;
+  for (const block_formula& f : {a.embed, a.head})
+    for (std::string& name : collect(f, facts_of(c, ends_of_model))) all.insert(std::move(name));
+  std::map<std::vector<const char*>, std::vector<std::string>> by_kind;  // layers with equal facts have equal names
   for (int l = 0; l < c.layers; ++l) {
-    if (std::vector<const char*> here = facts_of(c, l); l == 0 || here != facts)
-      facts = std::move(here), names = names_in(a.block, facts);
-    for (const std::string& name : names) all.insert(std::string(a.layers) + "." + std::to_string(l) + "." + name);
+    const std::vector<const char*> facts = facts_of(c, l);
+    auto at = by_kind.find(facts);
+    if (at == by_kind.end()) at = by_kind.emplace(facts, collect(a.block, facts)).first;
+    const std::string path = std::string(a.layers) + "." + std::to_string(l) + ".";
+    for (const std::string& name : at->second) all.insert(path + name);
   }
   return all;
 }

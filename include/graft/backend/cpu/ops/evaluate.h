@@ -225,13 +225,16 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::cross_entropy_grad>) cross_entropy_grad(out, x.a, x.ids, x.c, e.part(v));
       return;
     case op::attention:
-      if constexpr (has<Ops, op::attention>) attention(out, x.a, x.ids, e.argument(v, 0), e.drops(v, x));
+      if constexpr (has<Ops, op::attention>)
+        attention(out, x.a, x.ids, e.argument(v, 0), e.drops(v, x), attention_options_of(v));
       return;
     case op::attention_grad:
-      if constexpr (has<Ops, op::attention_grad>) attention_grad(out, x.a, x.ids, x.c, e.argument(v, 0), e.drops(v, x));
+      if constexpr (has<Ops, op::attention_grad>)
+        attention_grad(out, x.a, x.ids, x.c, e.argument(v, 0), e.drops(v, x), attention_options_of(v));
       return;
     case op::cached_attention:
-      if constexpr (has<Ops, op::cached_attention>) cached_attention(out, x.a, x.ids, x.c, e.argument(v, 0));
+      if constexpr (has<Ops, op::cached_attention>)
+        cached_attention(out, x.a, x.ids, x.c, e.argument(v, 0), attention_options_of(v));
       return;
     case op::route:
       if constexpr (has<Ops, op::route>) route(out, x.a, e.argument(v, 0));

@@ -92,6 +92,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     if (!element_ptr<Real>::is_supported(t->p.type))
       return fail(name, " computes with ", name_of(dtype_of<Real>), ", bf16 and f16, not with ", name_of(t->p.type));
   if (n == 0) return ok;
+  if (is_attention(v.what) && missing_attention_option(v) != nullptr)
+    return fail(missing_attention_option(v), " has no kernel on the GPU; run this model on the CPU");
   switch (v.what) {
     case op::input:
     case op::ids:
