@@ -4,9 +4,13 @@
 #pragma once
 #include <graft/block/gemma.h>
 #include <graft/block/gpt2.h>
+#include <graft/block/gpt_oss.h>
 #include <graft/block/llama.h>
+#include <graft/block/mixtral.h>
 #include <graft/block/opt.h>
 #include <graft/block/qwen2.h>
+#include <graft/block/qwen2_moe.h>
 #include <graft/block/qwen3.h>
+#include <graft/block/qwen3_moe.h>
 #include <graft/graft.h>
 #include <graft/plan/explain_block.h>

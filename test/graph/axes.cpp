@@ -2,6 +2,7 @@
 // Where each axis of each operand goes in the result, for every operation of the table.
 #include <graft/graph/axes.h>
 #include <graft/graph/formula.h>
+#include <graft/graph/rules_experts.h>
 #include <graft/graph/rules_model.h>
 
 #include <map>
@@ -30,6 +31,8 @@ id b(scope p) { return p.param("b", 2, 3, 4, 5).i; }
 id square(scope p) { return p.param("q", 2, 3, 4, 4).i; }
 id matrix(scope p) { return p.param("m", 4, 5).i; }
 id ids(scope p) { return p.leaf(op::ids, "ids", 1, 1, 1, 1, 6).i; }
+id routing(scope p) { return p.param("routing", 8, 3).i; }
+id stack(scope p) { return p.param("experts", 3, 7, 5).i; }
 id blocks(scope p) { return p.param("R", 1, 1, 5, 5).i; }
 template <op Op> id unary(builder& g, scope p) { return make::unary(g, Op, a(p)); }
 template <op Op> id binary(builder& g, scope p) { return make::pointwise(g, Op, a(p), b(p)); }
@@ -149,6 +152,25 @@ const std::map<op, example>& examples() {
           return make::unpatch(g, rows, image, g.n[rows]);
         },
         {{{M, 0, M, M}}}}},
+      {op::route, {[](builder& g, scope p) { return make::route(g, matrix(p), {2}); }, {all_mixed}}},
+      {op::dispatch,
+       {[](builder& g, scope p) { return make::dispatch(g, matrix(p), routing(p), routed_by::token); },
+        {all_mixed, all_mixed}}},
+      {op::combine,
+       {[](builder& g, scope p) {
+          return make::combine(g, p.param("rows", 8, 5).i, routing(p), routed_by::token, matrix(p));
+        },
+        {all_mixed, all_mixed}}},
+      {op::grouped_matmul,
+       {[](builder& g, scope p) {
+          return make::grouped_matmul(g, p.param("rows", 8, 5).i, stack(p), routing(p), true);
+        },
+        {all_mixed, all_mixed, all_mixed}}},
+      {op::grouped_wgrad,
+       {[](builder& g, scope p) {
+          return make::grouped_wgrad(g, p.param("t", 8, 7).i, p.param("rows", 8, 5).i, routing(p), stack(p));
+        },
+        {all_mixed, all_mixed, all_mixed}}},
       {op::rank_sum, {unary<op::rank_sum>, {all_mixed}}},
       {op::rank_max, {unary<op::rank_max>, {all_mixed}}},
       {op::host,

@@ -34,8 +34,18 @@ struct random_block {
     auto fill = [&](std::vector<double>& v, long long n) {
       for (long long i = 0; i < n; ++i) v.push_back(uniform(random));
     };
-    block.values.sizes = {{"hidden", 16},       {"heads", 4},  {"kv_heads", 2}, {"head_dim", 4},
-                          {"intermediate", 24}, {"vocab", 13}, {"context", 40}, {"rotary_dim", 2}};
+    block.values.sizes = {{"hidden", 16},
+                          {"heads", 4},
+                          {"kv_heads", 2},
+                          {"head_dim", 4},
+                          {"intermediate", 24},
+                          {"vocab", 13},
+                          {"context", 40},
+                          {"rotary_dim", 2},
+                          {"experts", 5},
+                          {"experts_per_token", 2},
+                          {"moe_intermediate", 6},
+                          {"shared_intermediate", 10}};
     block.values.scalars = {{"eps", 1e-5}};
     const builder g = capture_forward(what.formula, block_options_of(what, pass_kind::forward_saved));
     size_values s;
@@ -46,6 +56,9 @@ struct random_block {
     for (const auto& [name, n] : block.values.sizes) size(name.c_str(), n);
     size("r", rank), size("num_indices", 19), size("tokens", tokens);
     infer_adapter_sizes(g, block_options_of(what, pass_kind::forward_saved).adapters, s);
+    for (const size_entry& e : g.size_list)  // sizes that an adapter's configuration states
+      if (e.index >= 0 && s.v[e.index] == unknown)
+        s.v[e.index] = block.values.sizes[g.paths().full(e.path, e.name).c_str()] = 4;
     for (id i = 0; i < g.n.size(); ++i) {
       const node& v = g.n[i];
       const std::string name = graph(g).name(i).c_str();

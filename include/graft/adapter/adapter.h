@@ -16,6 +16,8 @@
 //     static constexpr dropout_weight_parts dropout_parts(scope p, ex W);
 // Where PEFT writes its backward pass by hand and uses another weight for the gradient of the input, that weight is
 //     static constexpr ex input_gradient_weight(scope p, ex W);
+// On the experts of a mixture W is [1, experts, out, in], the formula is that of one expert, and each has tensors of its
+// own; a formula that reads other tensors than matrices, or combines rows otherwise, does not exist there.
 // As a value (`formula`) an adapter is these functions, so that passes take it and a program can hold a list of them.
 // The adapters of the library (adapter/all.h) also state the `method` by which a program finds them, the `kinds` of
 // layer on which they exist, and a `sample` of sizes that tests, examples and benchmarks run them with.
@@ -88,18 +90,62 @@ struct formula {
 };
 
 namespace detail {
+// Operations that act on the matrix of each expert alone. A formula with others has no meaning for one expert.
+constexpr bool acts_per_expert(const builder& g, id i) {
+  const node& v = g.n[i];
+  switch (v.what) {
+    case op::matmul: return !v.sum;
+    case op::transpose:
+    case op::row_dot:
+    case op::repeat:
+    case op::fold:
+    case op::upper:
+    case op::inverse:
+    case op::neumann:
+    case op::orthonormal:
+    case op::softmax: return true;
+    case op::reshape: return is_leaf(g.n[v.a].what) && v.d[1] == g.n[v.a].d[2];  // a vector per expert
+    case op::slice:
+    case op::concat: return v.k[0].v >= 2;
+    default: return is_pointwise(v.what) && v.what != op::dropout;
+  }
+}
+// Captures one function of an adapter on W. Where W has an expert axis, the tensors that it declares have it too.
+template <class A, class Function> constexpr auto captured_on(scope p, ex W, Function f) {
+  const dim experts = (*W).d[1];
+  if (experts == dim{1}) return f(p);
+  p.experts = experts;
+  const int before = p.g->n.size();
+  const auto made = f(p);
+  if constexpr (requires { A::reads_all_experts; }) return made;
+  for (id i = before; i < p.g->n.size(); ++i) {
+    const node v = p.g->n[i];
+    bool of_expert = false;
+    for (int k = 0; k < 3; ++k) of_expert = of_expert || (v.operand(k) >= 0 && !is_scalar(p.g->n[v.operand(k)]));
+    if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({fault::not_on_experts, i, v.line, A::name});
+  }
+  return made;
+}
 // Each function runs once per program at most, so `cold` spares the compiler the time to optimize it.
 template <class A> struct formula_functions {
-  [[gnu::cold]] static constexpr ex weight(scope p, ex W) { return A::weight(p, W); }
-  [[gnu::cold]] static constexpr ex weight_on_base(scope p, ex W, ex base) { return A::weight_on_base(p, W, base); }
+  [[gnu::cold]] static constexpr ex weight(scope p, ex W) {
+    return captured_on<A>(p, W, [=](scope of) { return A::weight(of, W); });
+  }
+  [[gnu::cold]] static constexpr ex weight_on_base(scope p, ex W, ex base) {
+    return captured_on<A>(p, W, [=](scope of) { return A::weight_on_base(of, W, base); });
+  }
   [[gnu::cold]] static constexpr ex bias(scope p, ex b, base_tensors base) {
     if constexpr (requires { A::bias(p, b, base); })
       return A::bias(p, b, base);
     else
       return A::bias(p, b);
   }
-  [[gnu::cold]] static constexpr dropout_weight_parts dropout_parts(scope p, ex W) { return A::dropout_parts(p, W); }
-  [[gnu::cold]] static constexpr ex input_gradient_weight(scope p, ex W) { return A::input_gradient_weight(p, W); }
+  [[gnu::cold]] static constexpr dropout_weight_parts dropout_parts(scope p, ex W) {
+    return captured_on<A>(p, W, [=](scope of) { return A::dropout_parts(of, W); });
+  }
+  [[gnu::cold]] static constexpr ex input_gradient_weight(scope p, ex W) {
+    return captured_on<A>(p, W, [=](scope of) { return A::input_gradient_weight(of, W); });
+  }
 };
 }  // namespace detail
 

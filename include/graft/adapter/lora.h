@@ -35,6 +35,21 @@ template <int Rank = dyn> struct lora_embedding {
   }
 };
 
-using lora_forms = adapter_list<lora<>, lora_with_bias<>, lora_embedding<>>;
+// On the experts of a mixture as PEFT's target_parameters stores it: A [E r, in] is read as [E, r, in], and B [out, r E] as
+// [out, r, E], so that expert e has every E-th column from column e on.
+template <int Rank = dyn> struct lora_on_experts {
+  static constexpr const char *name = "LoRA", *method = "lora_on_experts", *kinds = "experts";
+  static constexpr bool reads_all_experts = true;
+  using sample = lora_on_experts<16>;
+  static constexpr ex weight(scope p, ex W) {
+    const extent r = p.size("r", Rank), E{p.g, (*W).d[1]}, out = W.rows(), in = W.cols();
+    const ex stored_A = p.shared().param("lora_A.weight", E * r, in),
+             stored_B = p.shared().param("lora_B.weight", out, r * E);
+    const ex A = reshape(stored_A, E, r, in), B = permute(reshape(stored_B, out, r, E), 0, 3, 1, 2);
+    return W + p.scalar("scaling") * (B * A);
+  }
+};
+
+using lora_forms = adapter_list<lora<>, lora_with_bias<>, lora_embedding<>, lora_on_experts<>>;
 
 }  // namespace graft

@@ -7,6 +7,7 @@
 // A call brings x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
 #pragma once
 #include <graft/derive/adapter_rules.h>
+#include <graft/derive/apply_experts.h>
 #include <graft/derive/layer_kinds.h>
 #include <graft/graph/rules_model.h>
 
@@ -24,6 +25,14 @@ struct block_options {
   lowering level = lowering::fast;
 };
 
+// How rows choose their experts: the k experts with the largest scores take a row, and the weights [rows, experts]
+// multiply what they give. Where `normalized`, the weights of a row's experts are divided by their sum.
+struct expert_choice {
+  ex scores, weights;
+  extent k;
+  bool normalized = false;
+};
+
 // The formula of a block declares its layers and calls operations through this scope. `name` is the path below the
 // block that the tensors have in Hugging Face's files ("self_attn.q_proj"); an adapter acts on the weight of a layer
 // where adapted<Block, on<"*_proj", lora<16>>> or an adapter's folder names that path. `x` has a row for every token.
@@ -38,6 +47,9 @@ struct block_scope {
   builder* g;
   const block_options* options;
   int path = 0;
+  // In the formula of an expert: which rows each expert has, and how many experts there are (graph/rules_experts.h).
+  id routing = none_id;
+  dim expert_count{};
 
   // Scopes in which a formula declares tensors of its own: those of the model, and those below a path of the block.
   constexpr scope root() const { return {g, 0}; }
@@ -49,11 +61,21 @@ struct block_scope {
     return false;
   }
   // A size of the model by its name: hidden, intermediate, heads, kv_heads, head_dim, vocab, context, embedding, or one
-  // that the formula introduces. The numbers below are nominal: costs are compared with them before sizes are known.
+  // that the formula introduces; of experts: experts, experts_per_token, moe_intermediate, shared_intermediate. The numbers below are nominal: costs are compared with them before sizes are known.
   constexpr extent size(const char* name) const {
-    constexpr named_number usual[] = {{"hidden", 4096},  {"intermediate", 11008}, {"heads", 32},
-                                      {"kv_heads", 8},   {"head_dim", 128},       {"vocab", 32000},
-                                      {"context", 4096}, {"embedding", 512},      {"rotary_dim", 64}};
+    constexpr named_number usual[] = {{"hidden", 4096},
+                                      {"intermediate", 11008},
+                                      {"heads", 32},
+                                      {"kv_heads", 8},
+                                      {"head_dim", 128},
+                                      {"vocab", 32000},
+                                      {"context", 4096},
+                                      {"embedding", 512},
+                                      {"rotary_dim", 64},
+                                      {"experts", 64},
+                                      {"experts_per_token", 4},
+                                      {"moe_intermediate", 1408},
+                                      {"shared_intermediate", 5632}};
     for (const named_number& n : usual)
       if (same_text(n.name, name)) return root().size(name, dyn, n.value);
     return root().size(name);
@@ -61,13 +83,16 @@ struct block_scope {
 
   // ---- layers
   // x Wᵀ + b with "NAME.weight" [out, in] and, where has_bias is yes, "NAME.bias" [out]. Adapters change both.
+  // In the formula of an expert the weight is "NAME" [experts, out, in], as transformers stores it.
   constexpr ex linear(const char* name, ex x, extent out, bias has_bias = bias::no, int line = __builtin_LINE()) const {
+    if (routing >= 0) return project(name, expert_weight({name, line}, out, x.cols()), x, has_bias, line);
     const ex W = at(name).leaf(op::base, {"weight", line}, 2, 1, 1, out, x.cols());
     return project(name, W, x, has_bias, line);
   }
   // A linear layer whose weight is stored [in, out], as in GPT-2's files; a quantizer may have transposed it.
   constexpr ex conv1d(const char* name, ex x, extent out, bias has_bias = bias::yes,
                       int line = __builtin_LINE()) const {
+    if (routing >= 0) return project(name, t({expert_weight({name, line}, x.cols(), out), line}), x, has_bias, line);
     if (has("stored_out_in")) return linear(name, x, out, has_bias, line);
     const ex W = at(name).leaf(op::base, {"weight", line}, 2, 1, 1, x.cols(), out);
     return project(name, t({W, line}), x, has_bias, line);
@@ -94,6 +119,33 @@ struct block_scope {
   constexpr ex head_norm(const char* name, ex x, extent head, double plus = 0, int line = __builtin_LINE()) const {
     const ex per_head = reshape(x, 1, x.rows(), x.cols() / divisor(head, line), head, line);
     return reshape(rms_norm(name, per_head, plus, line), 1, 1, x.rows(), x.cols(), line);
+  }
+
+  // ---- mixture of experts
+  // The sum over the experts that each row chooses of weight · one(rows). `one` is the formula of one expert, written with
+  // a scope below `name` and the expert's rows: its linears are adapted by name like any other, and each expert has a
+  // weight and an adapter of its own.
+  //     auto scores = m.linear("mlp.gate", x, m.size("experts"));
+  //     m.experts("mlp.experts", x, {scores, softmax(scores), m.size("experts_per_token")}, [&](block_scope e, ex x) {
+  //       return e.linear("down_proj", relu(e.linear("up_proj", x, m.size("intermediate"))), hidden);
+  //     });
+  template <class One>
+  constexpr ex experts(const char* name, ex x, const expert_choice& by, One one, int line = __builtin_LINE()) const {
+    const id table = make::route(*g, by.scores.i, by.k.d, line);
+    block_scope e{g, options, at(name).path, table, by.scores.cols().d};
+    const ex y = one(e, ex{g, make::dispatch(*g, x.i, table, routed_by::token, line)});
+    ex weight{g, make::dispatch(*g, by.weights.i, table, routed_by::both, line)};
+    if (by.normalized) {
+      const id sums = make::combine(*g, weight.i, table, routed_by::token, row_sum_shape(x).i, line);
+      weight = weight / at_line({g, make::dispatch(*g, sums, table, routed_by::token, line)}, line);
+    }
+    return {g, make::combine(*g, mul(weight, at_line(y, line)).i, table, routed_by::token, x.i, line)};
+  }
+  // In the formula of an expert: adds "NAME" [experts, columns of y] of the expert of each row.
+  constexpr ex expert_bias(const char* name, ex y, int line = __builtin_LINE()) const {
+    const ex b = scope{g, path}.leaf(op::base, {name, line}, 2, 1, 1, extent{g, expert_count}, y.cols());
+    const id each = make::reshape(*g, b.i, {1}, expert_count, {1}, y.cols().d, line);
+    return {g, make::add(*g, y.i, make::dispatch(*g, each, routing, routed_by::expert, line), line)};
   }
 
   // ---- operations on rows
@@ -184,7 +236,11 @@ struct block_scope {
   struct product {
     bool literal;
     int line;
+    id routing = none_id;
     constexpr ex operator()(ex w, ex x) const {
+      if (routing >= 0)
+        return {x.g, literal ? make::grouped_matmul(*x.g, x.i, w.i, routing, true, line)
+                             : apply_experts(*x.g, w.i, x.i, routing)};
       return {x.g, literal ? make::matmul(*x.g, x.i, w.i, false, true, line) : apply(*x.g, w.i, x.i)};
     }
   };
@@ -202,7 +258,7 @@ struct block_scope {
   }
   constexpr ex project(const char* name, ex base, ex x, bias has_bias, int line) const {
     const layer l = layer_at(name);
-    const product times{options->level == lowering::literal, line};
+    const product times{options->level == lowering::literal, line, routing};
     bool drops = false;
     for (const adapter_rule& a : l.by) drops = drops || (options->dropped && a.drops.any());
     if (!drops) return with_bias(name, apply_with_input_gradient_weight(l, base, x, times), has_bias, line, base);
@@ -281,9 +337,20 @@ struct block_scope {
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
     return {g, make::dropout(*g, x.i, seed.i, p.scalar("dropout").i, {salt(p.path, "dropout")}, line)};
   }
+  constexpr ex expert_weight(leaf_name name, extent rows, extent cols) const {
+    return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
+  }
+  static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
+  // A column with a row for each row of x.
+  constexpr ex row_sum_shape(ex x) const { return {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, x.rows().d, {1})}; }
   // Adds the adapted bias b' to y, one number per column.
   constexpr ex with_bias(const char* name, ex y, bias has_bias, int line, ex weight = {}) const {
     const layer l = layer_at(name);
+    if (routing >= 0) {  // its biases are not adapted (expert_bias)
+      for (const adapter_rule& a : l.by)
+        if (a.adapter.bias != nullptr || a.trains_bias) g->stop({fault::not_on_experts, none_id, line, a.adapter.name});
+      return y;
+    }
     const extent n = y.cols();
     bool trained = false;
     for (const adapter_rule& a : l.by) trained = trained || a.trains_bias;

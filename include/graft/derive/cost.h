@@ -36,6 +36,8 @@ struct cost {
     case op_class::lookup: return 0;
     case op_class::pointwise: return v.what == op::detach ? 0 : n;
     case op_class::product: {
+      if (v.what == op::grouped_matmul) return times(times(2, size(v.a, 3)), n);
+      if (v.what == op::grouped_wgrad) return times(times(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
       const long long inner = size(v.a, v.ta ? 2 : 3);
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
       return times(times(2 * inner, matrices), n);
@@ -112,6 +114,15 @@ struct cost {
     const long long f = flops_of(g, i, s);
     add(when.of[i] == stage::call ? c.flops : when.of[i] == stage::parameter ? c.parameter_flops : c.load_flops, f);
     if (when.of[i] != stage::call || v.what == op::reshape) continue;
+    if (v.what == op::grouped_matmul && when.of[v.b] != stage::call) {
+      // Only the matrices of the experts that have rows are read.
+      const long long experts = g.sizes.value(g[v.b].d[1], s), rows = g.sizes.value(g[v.a].d[2], s);
+      const id w = unshaped(g, v.b);
+      if (rows < experts && experts > 0 && !counted[w]) {
+        counted.add(w), add(c.bytes, times(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
+        if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
+      }
+    }
     const bool by_row = row(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));

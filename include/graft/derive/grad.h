@@ -4,6 +4,7 @@
 // stop it. The rule of an operation is its adjoint, written with other operations.
 #pragma once
 #include <graft/derive/traversal.h>
+#include <graft/graph/rules_experts.h>
 #include <graft/graph/rules_model.h>
 
 namespace graft {
@@ -125,6 +126,7 @@ struct adjoints {
       case op::zero:
       case op::saved:
       case op::detach:
+      case op::route:  // which experts are chosen has no gradient
       case op::step: return;
       case op::add: push(v.a, t), push(v.b, t); return;
       case op::sub: push(v.a, t), push(v.b, make::negate(g, t)); return;
@@ -193,6 +195,12 @@ struct adjoints {
       case op::dropout: push(v.a, make::dropout(g, t, v.b, v.c, v.k[0])); return;
       case op::cross_entropy: push(v.a, make::cross_entropy_grad(g, v.a, v.b, t)); return;
       case op::attention: push(v.a, make::attention_grad(g, v.a, v.b, t, i)); return;
+      case op::dispatch: push(v.a, make::combine(g, t, v.b, static_cast<routed_by>(v.k[0].v), v.a)); return;
+      case op::combine: push(v.a, make::dispatch(g, t, v.b, static_cast<routed_by>(v.k[0].v))); return;
+      case op::grouped_matmul:
+        if (wanted[v.a]) push(v.a, make::grouped_matmul(g, t, v.b, v.c, !v.tb));
+        if (wanted[v.b]) push(v.b, make::grouped_wgrad(g, v.tb ? t : v.a, v.tb ? v.a : t, v.c, v.b));
+        return;
       case op::patches: push(v.a, make::unpatch(g, t, v.a, v)); return;
       case op::sum_to:
       case op::unskew:
@@ -201,6 +209,7 @@ struct adjoints {
       case op::scatter:
       case op::softmax_grad:
       case op::normalize_grad:
+      case op::grouped_wgrad:
       case op::unpatch:
       case op::cross_entropy_grad:
       case op::attention_grad:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of base layer: linear, conv2d, embedding and norms. A kind declares its leaves and says how an adapted
+// The kinds of base layer: linear, conv2d, embedding, norms and experts. A kind declares its leaves and says how an adapted
 // weight and bias act on an input; the adapter says what the weight and bias become. As a value a kind is its
 // functions. A lowering says how W' is applied: `literal` builds W' as the formula says, `fast` uses apply() and
 // select(), `by_rows` applies every factor to the rows, for parameters that change before every call of few rows.
@@ -93,6 +93,22 @@ template <bool Rms> struct norm_kind {  // y = normalize(x) ⊙ w' + b'
     const id unit = make::normalize(g, x.i, p.scalar("eps").i, Rms);
     return {&g, make::add(g, make::mul(g, unit, make::as_row(g, w.i)), make::as_row(g, b.i))};
   }
+};
+
+// The experts of a mixture, each with a weight of its own: y = x W'ᵀ for each of them, where x [experts, tokens, in] has
+// as many rows for one as for the other. In a model rows choose their experts (block_scope::experts). The weight is
+// stored [experts, out, in], or [experts, in, out].
+template <bool StoredInOut> struct experts_kind {
+  static constexpr const char* name = "experts";
+  static constexpr extent outputs(scope p) { return p.size("out", dyn, 4096); }
+  static constexpr ex weight(scope p) {
+    const extent out = outputs(p), in = p.size("in", dyn, 4096), count = p.size("experts", dyn, 8);
+    return p.leaf(op::base, "weight", 3, 1, count, StoredInOut ? in : out, StoredInOut ? out : in);
+  }
+  static constexpr ex matrix(scope, ex W) { return StoredInOut ? t(W) : W; }
+  static constexpr ex stored(scope, ex M) { return StoredInOut ? t(M) : M; }
+  static constexpr ex input(scope p, ex M) { return p.leaf(op::input, "x", 3, 1, p.size("experts"), p.tokens(), M.cols()); }
+  static constexpr ex run(scope p, ex M, ex, ex x, lowering level) { return {p.g, product_with(*p.g, M.i, x.i, level)}; }
 };
 
 struct kind_rules {

@@ -65,6 +65,8 @@ constexpr bool cheap_to_recompute(const graph& g, const stages& when, id i) {
     return !v.sum && when.of[other] != stage::call && g[row].what == op::reshape && g.sizes.has_token_rows(v.d[1]) &&
            !g.sizes.has_token_rows(g[g[row].a].d[1]);
   }
+  // A backward pass that recomputed the routing from scores of a narrower type could choose other experts.
+  if (v.what == op::route) return false;
   const op_class kind = row(v.what).kind;
   return kind == op_class::pointwise || kind == op_class::layout || kind == op_class::rowwise ||
          kind == op_class::lookup;

@@ -223,11 +223,16 @@ struct leaf_name {
 //       const ex A = p.param("lora_A.weight", r, W.cols()), B = p.param("lora_B.weight", W.rows(), r);
 //       return W + p.scalar("scaling") * (B * A);
 //     }
+// On the weight [1, experts, out, in] of a mixture of experts a formula is written for one expert: every tensor that the
+// scope declares has the expert axis too, and operations keep it.
 struct scope {
   builder* g;
   int path = 0;
+  dim experts{};  // 1: not of experts
 
-  constexpr scope in(const char* name) const { return {g, g->path(path, name)}; }
+  constexpr scope in(const char* name) const { return {g, g->path(path, name), experts}; }
+  // The scope whose tensors all experts share.
+  constexpr scope shared() const { return {g, path}; }
   // A size by name: the number that the type states, else the size that the tensors have.
   constexpr extent size(const char* name, int known = dyn, int nominal = 0) const {
     if (known == dyn) return {g, g->size_named(name, path, nominal)};
@@ -239,7 +244,12 @@ struct scope {
   // b (b - 1) / 2, the number of entries above the diagonal of a b x b matrix, which skew() reads as columns.
   constexpr extent triangle(extent b) const { return {g, g->triangle(b.d)}; }
   constexpr ex leaf(op o, leaf_name name, int rank, extent d0, extent d1, extent d2, extent d3) const {
-    return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
+    if (experts == dim{1} || o == op::scalar)
+      return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
+    if (rank == 2) return {g, g->leaf(o, name.s, path, 3, {1}, experts, d2.d, d3.d, name.line)};
+    if (rank != 1) g->stop({fault::not_on_experts, none_id, name.line, name.s});
+    const id columns = g->leaf(o, name.s, path, 2, {1}, {1}, experts, d2.d, name.line);
+    return {g, make::reshape(*g, columns, {1}, experts, d2.d, d3.d, name.line)};
   }
   // A trained tensor, whose gradient backward() computes. One size makes a column; several are row-major, and the last
   // two are rows and columns.
@@ -265,7 +275,7 @@ struct scope {
     return leaf(op::frozen, name, 4, d0, d1, d2, d3);
   }
   // Constant integers [2, n]: the rows and columns of n matrix entries.
-  constexpr ex index(leaf_name name, extent n) const { return leaf(op::index, name, 2, 1, 1, 2, n); }
+  constexpr ex index(leaf_name name, extent n) const { return shared().leaf(op::index, name, 2, 1, 1, 2, n); }
   // A number that the user sets with layer.set(name, 2.0).
   constexpr ex scalar(leaf_name name) const { return leaf(op::scalar, name, 0, 1, 1, 1, 1); }
   // A literal number, a size as a number, and the identity matrix.

@@ -33,13 +33,20 @@ struct node {
 };
 
 // Errors of a formula that do not depend on the sizes.
-enum class fault : unsigned char { none, too_many_sizes, name_is_taken, size_is_negative, not_differentiable };
+enum class fault : unsigned char {
+  none,
+  too_many_sizes,
+  name_is_taken,
+  size_is_negative,
+  not_on_experts,
+  not_differentiable
+};
 
 struct failure {
   fault what = fault::none;
   id at = none_id;
   int line = 0;
-  const char* name = "";  // the leaf or size that the error names
+  const char* name = "";  // the leaf or size that the error names; not_on_experts: the method
   int number = 0;         // size_is_negative: the size
 };
 

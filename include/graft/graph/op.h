@@ -34,6 +34,9 @@ enum class op : unsigned char {
   // circulant matrices of rows, and their adjoint; an orthonormal basis of the columns of each matrix. New ops are
   // added here, because plan keys contain the numbers of the ops above
   circulant, orthonormal,
+  // mixture of experts: which rows each expert has; rows in that order, and their adjoint; products of each expert's rows
+  // with its own matrix, and the gradient of the matrices
+  route, dispatch, combine, grouped_matmul, grouped_wgrad,
   // a leaf that calls write to, such as the KV cache
   state,
   // all-reduce over the ranks
@@ -212,6 +215,11 @@ constexpr op_row row_of(op o) {
       return with_rules({"attention_grad", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
     case op::cached_attention:
       return with_rules({"cached_attention", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
+    case op::route: return {"route", "", lookup, 1, flow::all};
+    case op::dispatch: return {"dispatch", "", lookup, 2, flow::all};
+    case op::combine: return {"combine", "", lookup, 2, flow::all};
+    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, flow::all});
+    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, flow::all});
     case op::patches: return with_rules({"patches", "", layout, 1, flow::im2col}, linearity::in_all);
     case op::unpatch: return with_rules({"unpatch", "", layout, 1, flow::col2im}, linearity::in_all);
     case op::rank_sum: return {"sum_over_ranks", "", collective, 1, flow::all};

@@ -12,6 +12,9 @@ inline double attention_factor(const model_config& c, int layer) {
   return (c.attention_scale == usual ? 1 : c.attention_scale / usual) / (c.attention_scaled_by_layer ? layer + 1 : 1);
 }
 
+inline bool has_experts(const model_config& c, int layer) {
+  return c.experts > 0 && layer >= 0 && (c.sparse.empty() || c.sparse[static_cast<std::size_t>(layer)]);
+}
 // Returns the switches that are on in the formulas of embedding and head (`layer` is ends_of_model) or of a layer.
 inline constexpr int ends_of_model = -1;
 inline std::vector<const char*> facts_of(const model_config& c, int layer) {
@@ -28,7 +31,9 @@ inline std::vector<const char*> facts_of(const model_config& c, int layer) {
         {c.logit_soft_cap > 0, "logit_soft_cap"},
         {rotary_dim(c) != c.head_dim, "partial_rotary"},
         {layer >= 0 && !c.no_rope.empty() && c.no_rope[static_cast<std::size_t>(layer)], "no_rope"},
-        {stored_out_in(c), "stored_out_in"}})
+        {stored_out_in(c), "stored_out_in"},
+        {has_experts(c, layer), "sparse_layer"},
+        {c.experts > 0 && c.router_over_chosen, "router_over_chosen"}})
     if (holds) facts.push_back(name);
   return facts;
 }
@@ -73,11 +78,25 @@ inline named_values values_of(const model_config& c, int context) {
              {"context", context},
              {"embedding", c.embedding_width},
              {"rotary_dim", rotary_dim(c)}};
+  if (c.experts > 0)
+    for (const auto& [name, n] : {std::pair{"experts", c.experts},
+                                  {"experts_per_token", c.experts_per_token},
+                                  {"moe_intermediate", c.expert_intermediate_size},
+                                  {"shared_intermediate", c.shared_expert_intermediate_size}})
+      v.sizes[name] = n;
   v.scalars = {{"eps", c.norm_eps},
                {"logit_soft_cap", c.logit_soft_cap},
                {"embedding_multiplier", c.embedding_multiplier},
                {"residual_multiplier", c.residual_multiplier},
-               {"logits_scaling", c.logits_scaling}};
+               {"logits_scaling", c.logits_scaling},
+               {"swiglu_alpha", c.swiglu_alpha},
+               {"swiglu_limit", c.swiglu_limit}};
+  if (c.experts > 0)
+    for (const auto& [name, n] : {std::pair{"experts", c.experts},
+                                  {"experts_per_token", c.experts_per_token},
+                                  {"moe_intermediate", c.expert_intermediate_size},
+                                  {"shared_intermediate", c.shared_expert_intermediate_size}})
+      v.sizes[name] = n;
   return v;
 }
 

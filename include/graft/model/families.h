@@ -5,12 +5,16 @@
 #pragma once
 #include <graft/block/gemma3.h>
 #include <graft/block/gpt2.h>
+#include <graft/block/gpt_oss.h>
 #include <graft/block/granite.h>
+#include <graft/block/mixtral.h>
 #include <graft/block/olmo2.h>
 #include <graft/block/opt.h>
 #include <graft/block/phi3.h>
 #include <graft/block/qwen2.h>
+#include <graft/block/qwen2_moe.h>
 #include <graft/block/qwen3.h>
+#include <graft/block/qwen3_moe.h>
 #include <graft/block/smollm3.h>
 #include <graft/core/result.h>
 
@@ -27,6 +31,10 @@ inline constexpr const char* opt_creation_order[] = {"k_proj", "v_proj", "q_proj
 inline constexpr const char* phi3_creation_order[] = {"o_proj", "qkv_proj", "gate_up_proj", "down_proj"};
 inline constexpr const char* gpt2_creation_order[] = {"c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"};
 
+// How files have the weights of experts: stacked as the model has them, or one tensor per expert under Mixtral's or the
+// usual names (io/hf/expert_weights.h).
+enum class expert_files : unsigned char { none, stacked, mixtral, usual };
+
 struct model_family {
   const char* name = "";  // model_type of config.json
   architecture formulas{};
@@ -35,6 +43,8 @@ struct model_family {
   bool has_padding_index = true;       // the padding token's row of the embedding is not trained
   bool stores_in_out = false;          // projections of blocks are stored [in, out]
   bool may_project_embedding = false;  // embeddings may be narrower than `hidden`
+  expert_files experts_in_files = expert_files::none;
+  bool experts_in_out = false;  // the weights of experts are stored [experts, in, out]
   // Random draws of an adapter that span all of its targets follow this order within a block.
   std::span<const char* const> creation_order = usual_creation_order;
   // Fails for a configuration that the formulas do not support; null: they support every configuration.
@@ -49,6 +59,16 @@ inline constexpr model_family llama{.name = "llama", .formulas = architecture_of
 inline constexpr model_family mistral{.name = "mistral", .formulas = architecture_of<graft::mistral>()};
 inline constexpr model_family qwen2{.name = "qwen2", .formulas = architecture_of<graft::qwen2>()};
 inline constexpr model_family qwen3{.name = "qwen3", .formulas = architecture_of<graft::qwen3>()};
+inline constexpr model_family mixtral{
+    .name = "mixtral", .formulas = architecture_of<graft::mixtral>(), .experts_in_files = expert_files::mixtral};
+inline constexpr model_family qwen2_moe{
+    .name = "qwen2_moe", .formulas = architecture_of<graft::qwen2_moe>(), .experts_in_files = expert_files::usual};
+inline constexpr model_family qwen3_moe{
+    .name = "qwen3_moe", .formulas = architecture_of<graft::qwen3_moe>(), .experts_in_files = expert_files::usual};
+inline constexpr model_family gpt_oss{.name = "gpt_oss",
+                                      .formulas = architecture_of<graft::gpt_oss>(),
+                                      .experts_in_files = expert_files::stacked,
+                                      .experts_in_out = true};
 inline constexpr model_family gemma{.name = "gemma", .formulas = architecture_of<graft::gemma>()};
 inline constexpr model_family gemma2{.name = "gemma2", .formulas = architecture_of<graft::gemma2>()};
 inline constexpr model_family gemma3{.name = "gemma3_text", .formulas = architecture_of<graft::gemma3>()};

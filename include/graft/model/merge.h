@@ -72,19 +72,25 @@ inline bool all_finite(const std::vector<std::byte>& bytes, dtype type) {
 
 // Returns the kind of layer that a weight belongs to, as far as merging depends on it: norm, embedding or linear.
 inline kind_rules merge_rules(const module_adapter& m, const view& weight, bool bias) {
+  if (weight.rank == 3) return m.transposed_storage ? rules_of<experts_kind<true>>() : rules_of<experts_kind<false>>();
   if (weight.rank == 1) return bias ? rules_of<norm_kind<false>>() : rules_of<norm_kind<true>>();
   return m.table ? rules_of<embedding_kind>() : rules_of<linear_kind>();
 }
 
+// The leaf of the unmerged weight, with the shape of the weight that earlier adapters produced.
+inline ex base_weight_like(scope p, ex weight) {
+  const node v = *weight;
+  return {p.g, p.g->leaf(op::base, "base_layer.weight", 0, v.rank, v.d[0], v.d[1], v.d[2], v.d[3])};
+}
 // Captures W' and b' of a method that reads both the unmerged tensors of the base layer and those that earlier adapters
 // produced.
-inline builder capture_on_base(const formula& of, bool bias) {
+inline builder capture_on_base(const kind_rules& kind, const formula& of, bool bias) {
   builder g;
   const scope p{&g};
-  const extent out = p.size("out"), in = p.size("in");
-  const ex W = p.leaf(op::base, "weight", 2, 1, 1, out, in),
-           base = p.leaf(op::base, "base_layer.weight", 2, 1, 1, out, in);
-  g.add_output(of.weight_on_base(p, W, base).i, "weight");
+  const extent out = p.size("out");
+  const ex W = kind.matrix(p, kind.weight(p)),
+           base = kind.matrix(p.in("base_layer"), base_weight_like(p, kind.weight(p)));
+  g.add_output(kind.stored(p, of.weight_on_base(p, W, base)).i, "weight");
   if (bias && of.bias != nullptr) {
     const ex b = p.leaf(op::base, "bias", 1, 1, 1, out, 1),
              unmerged = p.leaf(op::base, "unmerged.bias", 1, 1, 1, out, 1);
@@ -97,8 +103,12 @@ template <class Engine>
 status merge_module(typename Engine::queue& queue, const model_config& config, const module_adapter& m,
                     merged_format as, const model_weights& unmerged, merged_model& merged, merged_memory& memory) {
   model_weights& out = merged.weights;
+  const auto experts = out.tensors.find(m.module);  // the weights of experts are parameters and no modules
+  const bool of_experts = experts != out.tensors.end() && experts->second.rank == 3;
+  const auto full_name = [&](const char* name) { return of_experts ? m.module : m.module + "." + name; };
   const auto base = [&](const char* name) -> const view* {
-    auto at = out.tensors.find(m.module + "." + name);
+    if (of_experts && name[0] != 'w') return nullptr;
+    auto at = out.tensors.find(full_name(name));
     if (at == out.tensors.end() && m.module == "lm_head" && config.tied && name[0] == 'w')
       at = out.tensors.find(config.family->token_embedding);
     return at != out.tensors.end() ? &at->second : nullptr;
@@ -116,16 +126,17 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
                 " are read and not written; take the merged weights as f32 or bf16");
   const layer_formula f{merge_rules(m, *weight, bias != nullptr), m.of, bias != nullptr};
   const builder g =
-      m.of.weight_on_base != nullptr ? capture_on_base(m.of, bias != nullptr) : canonical(capture_weight(f));
+      m.of.weight_on_base != nullptr ? capture_on_base(f.kind, m.of, bias != nullptr) : canonical(capture_weight(f));
+  const bool transposed_matrix = m.transposed_storage && !of_experts;
   named_values values{{}, m.scalars, m.sizes};
-  values.tensors["weight"] = m.transposed_storage ? weight->transposed() : *weight;
+  values.tensors["weight"] = transposed_matrix ? weight->transposed() : *weight;
   if (bias != nullptr) {
     const auto unmerged_bias = unmerged.tensors.find(m.module + ".bias");
     values.tensors["bias"] = *bias;
     values.tensors["unmerged.bias"] = unmerged_bias != unmerged.tensors.end() ? unmerged_bias->second : *bias;
   }
-  if (const auto at = unmerged.tensors.find(m.module + ".weight"); at != unmerged.tensors.end())
-    values.tensors["base_layer.weight"] = m.transposed_storage ? at->second.transposed() : at->second;
+  if (const auto at = unmerged.tensors.find(full_name("weight")); at != unmerged.tensors.end())
+    values.tensors["base_layer.weight"] = transposed_matrix ? at->second.transposed() : at->second;
   else
     values.tensors["base_layer.weight"] = values.tensors["weight"];
   for (const auto& [name, t] : m.tensors) values.tensors[name] = t.value();
@@ -149,13 +160,13 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
     view merged_view{to.data, to.type};
     merged_view.rank = to.rank;
     std::copy_n(to.size, 4, merged_view.size);
-    const bool transposed_storage = m.transposed_storage && name[0] == 'w';
+    const bool transposed_storage = transposed_matrix && name[0] == 'w';
     if (transposed_storage) to = to.transposed(), std::fill_n(to.strides, 4, 0LL);
     outputs[static_cast<std::size_t>(k)] = to;
     // A weight that is stored [in, out] is merged into that layout, by strides.
     if (transposed_storage)
       merged_view = basic_view<const void>{to.data, to.type, {to.size[0], to.size[1], 1, 1}, 2}.transposed();
-    out.tensors[m.module + "." + name] = merged_view;
+    out.tensors[full_name(name)] = merged_view;
   }
   const std::size_t before = memory.tensors.size() - made.size();
   if (status s = Engine::evaluate_in_host_memory(queue, g, bound->sizes, bound->leaf, outputs); !s) return s;
@@ -166,7 +177,7 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   const result<double> rounding_error = requantize(memory.tensors[before], unmerged_weight, memory);
   if (!rounding_error) return fail(m.module.c_str(), ": ", rounding_error.message());
   merged.rounding[m.module] = std::max(merged.rounding[m.module], *rounding_error);
-  out.tensors[m.module + ".weight"] = memory.quantized.back().as_view();
+  out.tensors[full_name("weight")] = memory.quantized.back().as_view();
   memory.tensors.erase(memory.tensors.begin() + static_cast<std::ptrdiff_t>(before));
   return ok;
 }

@@ -26,7 +26,7 @@ struct named_kind {
 inline constexpr named_kind layer_kinds[] = {
     {rules_of<linear_kind>()},     {rules_of<embedding_kind>(), with_bias::never},
     {rules_of<conv2d_kind>()},     {rules_of<norm_kind<false>>()},
-    {rules_of<norm_kind<true>>()},
+    {rules_of<norm_kind<true>>()}, {rules_of<experts_kind<false>>(), with_bias::never},
 };
 
 template <class List> struct methods_of;

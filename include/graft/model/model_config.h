@@ -37,6 +37,11 @@ struct model_config {
   int heads = 0, kv_heads = 0, head_dim = 0;
   int positions = 0;        // longest sequence the model was trained for (max_position_embeddings)
   int embedding_width = 0;  // OPT: less than hidden_size if the model has project_in and project_out
+  // Mixture of experts; 0 experts: none. `sparse` says per layer whether it has experts; empty: all layers have.
+  int experts = 0, experts_per_token = 0, expert_intermediate_size = 0, shared_expert_intermediate_size = 0;
+  bool router_over_chosen = true;  // the router's softmax is over the chosen experts
+  std::vector<bool> sparse{};
+  double swiglu_alpha = 1.702, swiglu_limit = 7;  // gpt-oss: of its experts
   std::vector<int> window;  // per layer, sliding window: how many keys a token attends to, its own included; 0: all
   activation_kind activation = activation_kind::silu;
   double norm_eps = 1e-6, attention_scale = 0;

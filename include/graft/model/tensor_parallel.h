@@ -16,6 +16,7 @@ namespace graft {
 
 inline result<shard_spec> sharding_for(const model_config& c, const communicator& ranks) {
   shard_spec s{ranks.rank(), ranks.size()};
+  if (c.experts > 0) return fail("the experts of a ", c.family->name, " model are not divided among ranks yet");
   if (c.heads % s.ranks == 0 && c.kv_heads % s.ranks == 0) s.sizes = {"heads", "kv_heads"};
   if (c.intermediate_size % s.ranks == 0) s.sizes.push_back("intermediate");
   if (c.vocabulary % s.ranks == 0) s.sizes.push_back("vocab");

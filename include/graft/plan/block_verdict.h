@@ -77,6 +77,8 @@ template <class Block> constexpr auto block_fault_verdict() {
     return type_is<diagnostic::formula_has_too_many_sizes<nothing, Block, max_names>>{};
   else if constexpr (m::bad.what == fault::name_is_taken)
     return type_is<diagnostic::name_is_taken<nothing, Block, typename m::words, m::bad.line>>{};
+  else if constexpr (m::bad.what == fault::not_on_experts)
+    return type_is<diagnostic::not_on_experts<nothing, Block, typename m::words, m::bad.line>>{};
   else
     return type_is<diagnostic::size_is_not_positive<nothing, Block, typename m::words, m::bad.line, m::bad.number>>{};
 }

@@ -146,6 +146,13 @@ template <class Layer, class Adapter, class Expression, int formula_line> struct
                 "detach() around it to make it a constant of the backward pass (not_differentiable lists layer, "
                 "adapter, expression, line of the formula)");
 };
+template <class Layer, class Block, class Method, int formula_line>
+struct not_on_experts : plan_of<detail::without_adapter<Layer>> {
+  static_assert(supported<Method>,
+                "graft: this method does not exist on the experts of a mixture: its formula has tensors that are no "
+                "matrices, or operations that are not those of one expert's matrix, or it changes the bias: use LoRA, "
+                "DoRA or another method there (not_on_experts lists a stand-in, block, method, line of the formula)");
+};
 template <class Layer, class Adapter> struct formula_is_too_large : plan_of<detail::without_adapter<Layer>> {
   static_assert(supported<Adapter>,
                 "graft: this formula, or what is derived from it, takes more steps than the compiler allows for a "

@@ -73,7 +73,7 @@ class adapter_loader {
     for (const loaded_tensor& t : layer->extra_tensors) used_.push_back(t.key);
     for (auto& [name, t] : layer->tensors)  // the module_adapter owns these values, and saving does not need them
       if (!t.stored) t.data = {}, t.indices = {}, t.whole = nullptr;
-    used_.push_back("base_model.model." + b.module + ".");
+    used_.push_back("base_model.model." + b.file_path() + ".");
     out_.set.modules.push_back(std::move(m));
     out_.modules.push_back({b, std::move(*layer)});
     out_.modules.back().base.all_targets = nullptr;

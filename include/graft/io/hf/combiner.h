@@ -166,6 +166,8 @@ class combiner {
     if (share.empty()) return ok;
     targets_.push_back(b.module);
     if (scales_) return combine_factors(b, share);
+    if (b.kind == "experts")
+      return fail(b.module.c_str(), ": adapters of experts cannot be combined by weights; activate several at once");
     if (b.kind != "linear" && b.kind != "embedding")
       return fail(b.module.c_str(), " is a norm; only layers with a matrix can be combined");
     return combine_module(b, share);

@@ -88,6 +88,113 @@ inline void read(config_reader& in, model_config& c) {
 }
 }  // namespace qwen3
 
+// Fields of mixtures of experts. `experts` are the keys that name their number; the first one that is set counts.
+inline void read_experts(config_reader& in, model_config& c, std::initializer_list<const char*> experts) {
+  for (const char* key : experts)
+    if (in.set(key) != nullptr) {
+      in.integer(key, c.experts, 1, 1 << 20);
+      break;
+    }
+  in.integer("num_experts_per_tok", c.experts_per_token, 1);
+  if (!in.problem && c.experts_per_token > c.experts)
+    in.reject("'num_experts_per_tok' is ", c.experts_per_token, ", and there are ", c.experts, " experts");
+  must_be(in, "output_router_logits", false, "the auxiliary loss of the router is not computed");
+}
+// Which layers have experts: every decoder_sparse_step-th, without those in mlp_only_layers.
+inline void read_sparse_layers(config_reader& in, model_config& c) {
+  int step = 1;
+  in.integer("decoder_sparse_step", step, 1);
+  in.integer("moe_intermediate_size", c.expert_intermediate_size, 1);
+  in.flag("norm_topk_prob", c.router_over_chosen);
+  if (in.problem) return;
+  c.sparse.resize(static_cast<std::size_t>(c.layers));
+  for (int l = 0; l < c.layers; ++l) c.sparse[static_cast<std::size_t>(l)] = (l + 1) % step == 0;
+  const json* v = in.set("mlp_only_layers");
+  if (v == nullptr) return;
+  if (!v->is_list()) return in.expected("mlp_only_layers", *v, "a list of layer numbers");
+  for (const json& e : v->items) {
+    if (!e.is_unsigned() || !fits_int(e)) return in.expected("mlp_only_layers", e, "layer numbers");
+    if (e.real < c.layers) c.sparse[static_cast<std::size_t>(e.real)] = false;
+  }
+}
+
+namespace mixtral {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 32000, 4096, 14336, 32, 32, 8, 131072);
+  c.norm_eps = 1e-5, c.tokens = {1, {}, {2}};
+  c.experts = 8, c.experts_per_token = 2, c.rope.theta = 1e6;
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  fix_attention_bias(in, c, false), has_no_mlp_bias(in);
+  read_window_of_every_layer(in, c, 0);
+  read_experts(in, c, {"num_local_experts", "num_experts"});
+  c.expert_intermediate_size = c.intermediate_size;
+  if (const json* v = in.set("router_jitter_noise"); v != nullptr && !(v->is_number() && v->real == 0))
+    in.expected("router_jitter_noise", *v, "0: the router sees no noise in training");
+}
+}  // namespace mixtral
+
+namespace qwen2_moe {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 151936, 2048, 5632, 24, 16, 16, 32768);
+  c.experts = 60, c.experts_per_token = 4, c.expert_intermediate_size = 1408, c.shared_expert_intermediate_size = 5632;
+  c.router_over_chosen = false, c.attention_bias = true;
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  in.flag("qkv_bias", c.attention_bias), has_no_mlp_bias(in);
+  bool slides = false;
+  int window = 4096, end = 28;
+  in.flag("use_sliding_window", slides), in.integer("max_window_layers", end, 0);
+  if (slides && !read_window_length(in, window)) slides = false;
+  read_windows(in, c, slides ? window : 0, true, [&](int l) { return l % 2 == 0 && l < end; });
+  read_experts(in, c, {"num_experts", "num_local_experts"});
+  read_sparse_layers(in, c);
+  in.integer("shared_expert_intermediate_size", c.shared_expert_intermediate_size, 1);
+}
+}  // namespace qwen2_moe
+
+namespace qwen3_moe {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 151936, 2048, 6144, 24, 32, 4, 32768);
+  c.experts = 128, c.experts_per_token = 8, c.expert_intermediate_size = 768, c.router_over_chosen = false;
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  bool slides = false;
+  int window = 4096;
+  in.flag("use_sliding_window", slides);
+  if (slides && !read_window_length(in, window)) slides = false;
+  read_windows(in, c, slides ? window : 0, false, [](int) { return true; });
+  read_experts(in, c, {"num_experts", "num_local_experts"});
+  read_sparse_layers(in, c);
+}
+}  // namespace qwen3_moe
+
+namespace gpt_oss {
+inline void set_defaults(model_config& c) {
+  set_sizes(c, 201088, 2880, 2880, 36, 64, 8, 131072);
+  c.head_dim = 64, c.norm_eps = 1e-5, c.attention_bias = c.output_bias = true;
+  c.experts = 128, c.experts_per_token = 4, c.rope.theta = 150000;
+}
+inline void read(config_reader& in, model_config& c) {
+  read_decoder(in, c), read_rope(in, c);
+  if (in.set("rope_parameters") == nullptr && in.set("rope_scaling") == nullptr) {
+    c.rope.kind = rope_kind::yarn, c.rope.factor = 32, c.rope.original_positions = 4096;
+    c.rope.truncate = false;
+  }
+  read_attention_bias(in, c), has_no_mlp_bias(in);
+  int window = 128;
+  if (!read_window_length(in, window)) window = 0;
+  read_windows(in, c, window, true, [](int l) { return l % 2 == 0; });
+  read_experts(in, c, {"num_local_experts", "num_experts"});
+  c.expert_intermediate_size = c.intermediate_size;
+  in.real("swiglu_alpha", c.swiglu_alpha), above_zero(in, "swiglu_limit", c.swiglu_limit);
+}
+}  // namespace gpt_oss
+
 namespace gemma {
 inline void set_defaults(model_config& c) {
   set_sizes(c, 256000, 3072, 24576, 28, 16, 16, 8192);
@@ -306,6 +413,10 @@ inline constexpr config_family built_in_config_families[] = {
     {&families::mistral, mistral::set_defaults, mistral::read},
     {&families::qwen2, qwen2::set_defaults, qwen2::read},
     {&families::qwen3, qwen3::set_defaults, qwen3::read},
+    {&families::mixtral, mixtral::set_defaults, mixtral::read},
+    {&families::qwen2_moe, qwen2_moe::set_defaults, qwen2_moe::read},
+    {&families::qwen3_moe, qwen3_moe::set_defaults, qwen3_moe::read},
+    {&families::gpt_oss, gpt_oss::set_defaults, gpt_oss::read},
     {&families::gemma, gemma::set_defaults, gemma::read},
     {&families::gemma2, gemma2::set_defaults, gemma2::read},
     {&families::gemma3, gemma3::set_defaults, gemma3::read},

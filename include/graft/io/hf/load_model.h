@@ -34,6 +34,7 @@ result<causal_lm<Engine>> load_model(const std::string& folder, const model_opti
 #if GRAFT_BODIES
 #include <graft/io/bitsandbytes/reader.h>
 #include <graft/io/gptq/reader.h>
+#include <graft/io/hf/expert_weights.h>
 #include <graft/io/hf/generation_config.h>
 #include <graft/io/hf/quantization.h>
 #include <graft/io/hf/tensor_names.h>
@@ -144,6 +145,8 @@ GRAFT_LIBRARY result<model_files> open_model_folder(const std::string& folder, s
     if (!tensors) return tensors.failure();
     result<model_weights> weights = bind_weights(std::move(*tensors), *config, blocks);
     if (!weights) return weights.failure();
+    if (config->experts > 0)
+      if (status s = stack_experts(*weights, folder); !s) return s.failure();
     if (status s = check_quantization(*config, weights->tensors, folder); !s) return s.failure();
     if (config->tied) weights->tensors.erase("lm_head.weight");  // some files hold a copy of the tied head
     if (status s = check_names(*config, *weights, folder); !s) return s.failure();

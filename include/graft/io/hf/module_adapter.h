@@ -18,7 +18,7 @@ template <class Tensor> module_adapter module_adapter_of(const base_layer& b, co
   if (layer.base_weight) m.base["weight"] = tensor(*layer.base_weight);
   if (layer.base_bias) m.base["bias"] = tensor(*layer.base_bias), m.trains_bias = true;
   m.table = b.kind == "embedding";
-  m.transposed_storage = b.shape.size() == 2 && b.weight.strides[0] != 0;
+  m.transposed_storage = b.stored_in_out || (b.shape.size() == 2 && b.weight.strides[0] != 0);
   return m;
 }
 

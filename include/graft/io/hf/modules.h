@@ -31,8 +31,15 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
   };
   for (const std::string& name : names_of(c)) {
     const view* const weight = tensor(name);
-    if (!name.ends_with(".weight") || weight == nullptr) continue;
+    if (weight == nullptr || (!name.ends_with(".weight") && weight->rank != 3)) continue;
     base_layer b;
+    if (weight->rank == 3) {
+      b.kind = "experts", b.module = name, b.weight = *weight, b.shape.assign(weight->size, weight->size + 3);
+      b.stored_in_out = c.family->experts_in_out;
+      b.out = weight->size[b.stored_in_out ? 2 : 1], b.in = weight->size[b.stored_in_out ? 1 : 2];
+      all.push_back(std::move(b));
+      continue;
+    }
     b.module = name.substr(0, name.size() - std::string_view(".weight").size());
     const view* const bias = tensor(b.module + ".bias");
     b.bias = bias != nullptr;

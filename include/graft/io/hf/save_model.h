@@ -17,6 +17,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 #include <graft/io/atomic_folder.h>
 #include <graft/io/bitsandbytes/writer.h>
 #include <graft/io/gptq/writer.h>
+#include <graft/io/hf/expert_weights.h>
 #include <graft/io/hf/modules.h>
 #include <graft/io/hf/quantization.h>
 #include <graft/io/json/writer.h>
@@ -148,7 +149,10 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     quantized_writer codes(dtype_in(saved->said));
     gptq_writer rows(config->quantized.value_or(quantized_weights{}));
     bool any_quantized = false;
-    for (const auto& [name, given] : weights.tensors) {
+    std::vector<stored_tensor> stored;
+    for (const auto& [name, v] : weights.tensors)
+      for (stored_tensor& t : stored_tensors_of(*config, name, v)) stored.push_back(std::move(t));
+    for (const auto& [name, given] : stored) {
       const bool turns = saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name);
       const view v = turns ? given.transposed() : given;
       if (v.quant != nullptr) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <graft/core/name_suggestion.h>
 #include <graft/io/hf/modules.h>
+#include <graft/io/hf/target_parameters.h>
 #include <graft/io/peft/target_modules.h>
 
 #include <span>
@@ -27,12 +28,14 @@ inline result<std::vector<base_layer*>> targets_of(const adapter_config& c, std:
   const auto all_targets = std::make_shared<target_layers>();
   long long out = 0, in = 0;
   for (base_layer& b : modules) {
-    const result<bool> hit = is_target(c, b.module, {b.kind == "linear", b.module == "lm_head"});
+    const module_role role{b.kind == "linear" && !is_router(b.module), b.module == "lm_head"};
+    const result<bool> hit = b.kind == "experts" ? is_target_parameter(c, b.module) : is_target(c, b.module, role);
     if (!hit) return hit.failure();
     if (!*hit) continue;
     targets.push_back(&b);
     out = std::max(out, b.out), in = std::max(in, b.in);
   }
+  if (status s = wrap_parameters(c, modules, targets); !s) return s.failure();
   std::vector<base_layer*> in_order = targets;
   if (model != nullptr)
     std::stable_sort(in_order.begin(), in_order.end(), [&](const base_layer* a, const base_layer* b) {

@@ -41,6 +41,7 @@ struct adapter_config {
   trained_bias bias = trained_bias::none;
   name_pattern target_modules{}, exclude_modules{};
   std::vector<std::string> modules_to_save{}, layers_pattern{};
+  std::vector<std::string> target_parameters{};  // LoRA on the experts of a mixture: "experts.down_proj"
   std::vector<int> layers_to_transform{};
   std::vector<trainable_token_rows> trainable_tokens{};
 

@@ -78,11 +78,26 @@ inline void read_trainable_tokens(config_reader& in, adapter_config& c) {
   });
 }
 
+// PEFT adapts parameters of modules by LoRA alone, and without the keys that it refuses there (peft/tuners/lora/layer.py,
+// ParamWrapper).
+inline void read_target_parameters(config_reader& in, adapter_config& c) {
+  in.words("target_parameters", c.target_parameters);
+  if (c.target_parameters.empty()) return;
+  if (!same_text(c.type_name(), "LORA"))
+    return in.reject("'target_parameters' is set, which PEFT has for LORA alone, and this adapter is ", c.type_name());
+  for (const char* key : {"use_dora", "lora_bias", "fan_in_fan_out"})
+    if (const json* v = in.set(key); v != nullptr && v->is_boolean() && v->flag)
+      in.reject('\'', key, "' is true and 'target_parameters' is set, expected at most one of them, as in PEFT");
+  if (const json* v = in.set("lora_dropout"); v != nullptr && v->is_number() && v->real != 0)
+    in.reject("'lora_dropout' is ", found(*v), " and 'target_parameters' is set, expected 0, as in PEFT");
+}
+
 inline void read_common(config_reader& in, adapter_config& c) {
   in.word("peft_version", c.peft_version);
   in.word("base_model_name_or_path", c.base_model);
   in.word("task_type", c.task_type);
-  if (in.set("target_modules") == nullptr)
+  read_target_parameters(in, c);
+  if (in.set("target_modules") == nullptr && c.target_parameters.empty())
     in.reject(
         "'target_modules' is missing or null, expected the list of module names or the regular expression that "
         "PEFT writes when it saves");
@@ -176,7 +191,7 @@ inline void check_rule(config_reader& in, const adapter_config& c, const peft_ru
 inline constexpr const char* shared_keys[] = {
     "peft_type",       "peft_version",        "base_model_name_or_path", "task_type",     "revision",
     "auto_mapping",    "inference_mode",      "target_modules",          "bias",          "exclude_modules",
-    "modules_to_save", "layers_to_transform", "layers_pattern",          "fan_in_fan_out"};
+    "modules_to_save", "layers_to_transform", "layers_pattern",          "fan_in_fan_out", "target_parameters"};
 
 // Returns the known key that `written` misspells; null if `written` is a known key or resembles none.
 inline const char* suggested_key(const adapter_config& c, std::string_view written) {

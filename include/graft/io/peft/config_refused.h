@@ -17,7 +17,6 @@ inline constexpr refused_key refused_keys[] = {
     {"alora_invocation_tokens", "activated LoRA applies from a token sequence on"},
     {"use_bdlora", "block-diagonal LoRA has other shapes"},
     {"layer_replication", "it builds a deeper base model"},
-    {"target_parameters", "parameters are adapted instead of modules"},
     {"megatron_config", "layers are those of Megatron"},
     {"arrow_config", "adapters are routed per token"},
     {"kasa_config", "KaSA changes the base weight and adds a diagonal"},

@@ -31,11 +31,11 @@ class peft_file_writer {
       const std::vector<long long> shape = shape_in_file(whole.shape, p.shape, m.base);
       if (status s = put(key, whole, shape); !s) return s;
       if (p.copied)
-        if (status s = put("base_model.model." + m.base.module + "." + leaf, whole, shape); !s) return s;
+        if (status s = put("base_model.model." + m.base.file_path() + "." + leaf, whole, shape); !s) return s;
     }
     for (const loaded_tensor& t : m.layer.extra_tensors)
       if (status s = put(t.key, t, t.shape); !s) return s;
-    const std::string prefix = "base_model.model." + m.base.module + ".";
+    const std::string prefix = "base_model.model." + m.base.file_path() + ".";
     if (m.layer.base_weight)
       if (status s = put(prefix + "base_layer.weight", *m.layer.base_weight, m.layer.base_weight->shape); !s) return s;
     if (!m.layer.base_bias) return ok;

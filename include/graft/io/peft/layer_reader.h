@@ -8,6 +8,7 @@
 namespace graft::io {
 
 inline status check_target(const peft_layer_state& s) {
+  if (s.base.kind == "experts") return ok;  // io/hf/target_parameters.h has found it
   const result<bool> hit = is_target(s.config, s.base.module, {s.base.kind == "linear", false});
   if (!hit) return fail_in(s.file.file, hit.message());
   if (*hit) return ok;

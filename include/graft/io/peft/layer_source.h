@@ -49,7 +49,7 @@ struct peft_layer_state {
   std::map<std::string, loaded_tensor, std::less<>> made{};  // cache of once() if base.all_targets is null
 
   bool on(const char* key) const { return config.on(key); }
-  std::string prefix() const { return "base_model.model." + base.module + "."; }
+  std::string prefix() const { return "base_model.model." + base.file_path() + "."; }
   bool has(const char* name) const { return file.get(prefix() + name) != nullptr; }
   result<int> rank() const { return rank_of(config, base.module); }
 
@@ -118,8 +118,9 @@ struct peft_layer_state {
     return at != all.end() ? at->second : all.emplace(what, make()).first->second;
   }
   status all_keys_used() const {
+    const std::string inner = prefix() + "base_layer.";  // another parameter of the same module
     for (const tensor_view& t : file.tensors)
-      if (t.name.rfind(prefix(), 0) == 0 && std::find(used.begin(), used.end(), t.name) == used.end())
+      if (t.name.rfind(prefix(), 0) == 0 && (base.wrapped_module.empty() || t.name.rfind(inner, 0) != 0) && std::find(used.begin(), used.end(), t.name) == used.end())
         return fail_in(file.file, "tensor ", in_quotes(t.name), " is not part of this adapter (", config.type_name(),
                        ")");
     return ok;

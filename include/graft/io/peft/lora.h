@@ -164,7 +164,8 @@ inline constexpr peft_variant lora_variants[] = {
     variant<dora_embedding<>>([](const peft_layer_state& s) { return s.on("use_dora"); }),
     variant<lora_with_bias<>>([](const peft_layer_state& s) { return s.on("lora_bias"); }),
     variant<lora<>>(),
-    variant<lora_embedding<>>()};
+    variant<lora_embedding<>>(),
+    variant<lora_on_experts<>>()};
 inline constexpr tensor_layout lora_layouts[] = {on_conv2d("lora_A.weight", tensor_shape_kind::kernel),
                                                  on_conv2d("lora_B.weight", tensor_shape_kind::point),
                                                  on_conv2d("lora_magnitude_vector", tensor_shape_kind::channel)};

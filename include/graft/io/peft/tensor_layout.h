@@ -19,7 +19,7 @@ inline tensor_layout layout_of(const adapter_config& c, const base_layer& base, 
 }
 inline std::string key_of(const adapter_config& c, const tensor_layout& p, const base_layer& base,
                           std::string_view leaf) {
-  std::string key = (p.shared ? std::string("base_model.") : "base_model.model." + base.module + ".").append(leaf);
+  std::string key = (p.shared ? std::string("base_model.") : "base_model.model." + base.file_path() + ".").append(leaf);
   if (p.group != nullptr) key += "." + std::to_string(p.group(c, base));
   return key;
 }
@@ -42,6 +42,7 @@ inline size_values known_sizes(const graph& g, const base_layer& base, const siz
     if (const int at = g.sizes.find(name); at >= 0) known.v[at] = n;
   };
   give("out", base.out), give("in", base.in);
+  if (base.kind == "experts") give("experts", base.shape[0]);
   for (const auto& [name, n] : sizes) give(name.c_str(), n);
   return known;
 }

@@ -9,6 +9,7 @@
 #include <graft/backend/cpu/ops/cross_entropy.h>
 #include <graft/backend/cpu/ops/dropout.h>
 #include <graft/backend/cpu/ops/elementwise.h>
+#include <graft/backend/cpu/ops/experts.h>
 #include <graft/backend/cpu/ops/gather.h>
 #include <graft/backend/cpu/ops/im2col.h>
 #include <graft/backend/cpu/ops/layout.h>
@@ -234,6 +235,21 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::cached_attention:
       if constexpr (has<Ops, op::cached_attention>)
         cached_attention(out, x.a, x.ids, x.c, e.argument(v, 0), attention_options_of(v));
+      return;
+    case op::route:
+      if constexpr (has<Ops, op::route>) route(out, x.a, e.argument(v, 0));
+      return;
+    case op::dispatch:
+      if constexpr (has<Ops, op::dispatch>) dispatch(out, x.a, x.b, static_cast<routed_by>(v.k[0].v));
+      return;
+    case op::combine:
+      if constexpr (has<Ops, op::combine>) combine(out, x.a, x.b, static_cast<routed_by>(v.k[0].v));
+      return;
+    case op::grouped_matmul:
+      if constexpr (has<Ops, op::grouped_matmul>) grouped_matmul<Real, Of>(out, x.a, x.b, x.c, v.tb);
+      return;
+    case op::grouped_wgrad:
+      if constexpr (has<Ops, op::grouped_wgrad>) grouped_wgrad(out, x.a, x.b, x.c);
       return;
     case op::patches:
       if constexpr (has<Ops, op::patches>) patches(out, x.a, e.conv_window(v, v.a));

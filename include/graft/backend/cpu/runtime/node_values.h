@@ -31,6 +31,7 @@ template <class Real> bool stays_stored(const view& v, weights of) {
   auto is_matrix = [&](id i) { return g[i].d[0] == dim{1} && g[i].d[1] == dim{1}; };
   if (v.what == op::matmul && !v.sum)
     return is_matrix(v.b) && (k == 1 ? !v.ta : is_matrix(v.a) && base_leaf(g, v.b) < 0);
+  if (v.what == op::grouped_matmul) return k == 1;
   if (v.what == op::row_dot) return v.a == v.b;
   return row(v.what).axes == flow::look_up && k == 0;
 }

@@ -233,6 +233,11 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       a.k = cache.p, a.v = cache.p + cache.d[3] / 2, a.k_row = cache.d[3];
       return attention_forward(here, a, out.p, out.d[3]);
     }
+    case op::route:
+    case op::dispatch:
+    case op::combine:
+    case op::grouped_matmul:
+    case op::grouped_wgrad: return fail(name, ": experts are not supported on the GPU yet; run them on the CPU");
     case op::rank_sum:
     case op::rank_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");

@@ -163,6 +163,11 @@ constexpr bool operand_is_padded(long long columns, dtype type, const target& t)
 constexpr bool gate_wgrad_is_fused(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   return t.capability >= 90 && type == dtype::bf16 && g.sizes.value(g[i].d[3], s) % 8 == 0;
 }
+// Experts have no kernels on the GPU yet.
+constexpr bool has_kernel(op what) {
+  return what != op::route && what != op::dispatch && what != op::combine && what != op::grouped_matmul &&
+         what != op::grouped_wgrad;
+}
 // The target of a device with this compute capability, number of multiprocessors and number of resident pairs of GEMM
 // blocks. GEMMs reach 5.7e12 flop/s per multiprocessor of an H200 when all are busy; a launch with programmatic
 // dependent launch costs 1.2 µs in addition to its work.
@@ -180,6 +185,7 @@ constexpr target device_target(const char* name, int capability, int sm_count, i
   t.max_stack_size = 64;
   t.max_grouped_gemms = max_segments,
   t.fuses_gates = t.fuses_norms = t.fuses_input_rotation = t.fuses_output_rotation = true;
+  t.runs = &has_kernel;
   t.gemm_kernels = &gemm_kernels, t.grouped_kernels = &grouped_kernels, t.node_kernels = &node_kernels;
   t.why_several = &why_several;
   t.gated_kernels = &gated_kernels, t.norm_is_fused = &norm_is_fused, t.gate_wgrad_is_fused = &gate_wgrad_is_fused,

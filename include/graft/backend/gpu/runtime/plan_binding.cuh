@@ -664,7 +664,11 @@ template <class T> void plan_binding<T>::update_pointers() {
 
 template <class T>
 status plan_binding<T>::run(cudaStream_t stream, const target& to, bool exclusive, launch_clock* clock) {
-  if (p_.breaks > 0) return fail("host function '", g_[p_.first_break].name, "' cannot run on the GPU");
+  if (p_.breaks > 0) {
+    const node& v = g_[p_.first_break];
+    if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
+    return fail(row(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
+  }
   if (status s = check_types(); !s) return s;
   if (status s = reserve_call_memory(); !s) return s;
   if (bound_version_ != address_version()) update_pointers();

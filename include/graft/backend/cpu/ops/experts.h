@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixture of experts: routing, rows sorted by expert and their sums, and products of each expert's rows with its own
+// matrix. An expert's rows are one GEMM without padding, and one row is a GEMV. Where there are many experts with rows
+// and none of them has most of the work, threads take whole experts, else they divide each product. All sums have a
+// fixed order.
+#pragma once
+#include <graft/backend/cpu/gemm/matmul.h>
+#include <graft/graph/rules_experts.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace graft::cpu {
+
+// The routing of a call (graph/rules_experts.h): whole numbers, which are exact in float below 2^24.
+template <class Real> struct routing_table {
+  const Real* p;
+  long long rows;
+  explicit routing_table(const tensor<Real>& t) : p(t.p), rows(t.d[2]) {}
+
+  long long token(long long row) const { return static_cast<long long>(p[3 * row]); }
+  long long expert(long long row) const { return static_cast<long long>(p[3 * row + 1]); }
+  long long row_of(long long pair) const { return static_cast<long long>(p[3 * pair + 2]); }
+  // The first sorted row of an expert.
+  long long begin(long long e) const {
+    long long first = 0, count = rows;
+    while (count > 0) {
+      const long long half = count / 2;
+      if (expert(first + half) < e)
+        first += half + 1, count -= half + 1;
+      else
+        count = half;
+    }
+    return first;
+  }
+};
+
+namespace detail {
+
+// Writes the k columns with the largest scores, in the order of the columns. NaN counts as the smallest score.
+template <class Real> void largest_columns(const Real* scores, long long n, long long k, Real* chosen) {
+  const auto before = [&](long long a, long long b) {  // a is taken before b
+    const Real p = scores[a], q = scores[b];
+    return q != q ? (p == p || a < b) : p > q || (p == q && a < b);
+  };
+  long long taken = 0;
+  for (long long c = 0; c < n; ++c) {
+    long long at = taken;
+    while (at > 0 && before(c, static_cast<long long>(chosen[3 * (at - 1)]))) --at;
+    if (at >= k) continue;
+    for (long long i = std::min(taken, k - 1); i > at; --i) chosen[3 * i] = chosen[3 * (i - 1)];
+    chosen[3 * at] = static_cast<Real>(c), taken = std::min(taken + 1, k);
+  }
+  for (long long i = 1; i < k; ++i)  // by column
+    for (long long j = i; j > 0 && chosen[3 * j] < chosen[3 * (j - 1)]; --j)
+      std::swap(chosen[3 * j], chosen[3 * (j - 1)]);
+}
+
+}  // namespace detail
+
+template <class Real> void route(tensor<Real> out, tensor<Real> scores, long long k) {
+  const long long tokens = scores.d[2], experts = scores.d[3];
+  thread_local std::vector<long long> next;  // the next sorted row of each expert
+  next.assign(static_cast<std::size_t>(experts) + 1, 0);
+  // The choices of a token are written to the third column, which its sorted rows then replace.
+  parallel_for(tokens, tokens * experts * k / 4, [&](long long from, long long to) {
+    for (long long t = from; t < to; ++t)
+      detail::largest_columns(scores.p + t * experts, experts, k, out.p + 3 * t * k + 2);
+  });
+  const auto counted = [&](long long pair) -> long long& {
+    return next[static_cast<std::size_t>(out.p[3 * pair + 2])];
+  };
+  for (long long pair = 0; pair < tokens * k; ++pair) ++counted(pair);
+  long long first = 0;
+  for (long long& n : next) first += std::exchange(n, first);
+  for (long long pair = 0; pair < tokens * k; ++pair) {
+    const Real expert = out.p[3 * pair + 2];
+    const long long row = counted(pair)++;
+    out.p[3 * row] = static_cast<Real>(pair / k), out.p[3 * row + 1] = expert;
+    out.p[3 * pair + 2] = static_cast<Real>(row);
+  }
+}
+
+template <class Real> void dispatch(tensor<Real> out, tensor<Real> from, tensor<Real> routing, routed_by how) {
+  const routing_table<Real> r(routing);
+  const long long n = out.d[3];
+  parallel_for(r.rows, out.count(), [&](long long first, long long end) {
+    for (long long p = first; p < end; ++p)
+      if (how == routed_by::both)
+        out.p[p] = from.p[r.token(p) * from.d[3] + r.expert(p)];
+      else
+        std::copy_n(from.p + (how == routed_by::token ? r.token(p) : r.expert(p)) * n, n, out.p + p * n);
+  });
+}
+template <class Real> void combine(tensor<Real> out, tensor<Real> rows, tensor<Real> routing, routed_by how) {
+  const routing_table<Real> r(routing);
+  const long long n = rows.d[3];
+  if (how == routed_by::both) {
+    std::fill_n(out.p, out.count(), Real(0));
+    for (long long p = 0; p < r.rows; ++p) out.p[r.token(p) * out.d[3] + r.expert(p)] = rows.p[p];
+    return;
+  }
+  const bool by_token = how == routed_by::token;
+  const long long groups = by_token ? out.d[2] : out.d[1], each = by_token && groups > 0 ? r.rows / groups : 0;
+  parallel_for(groups, rows.count(), [&](long long first, long long end) {
+    for (long long i = first; i < end; ++i) {
+      Real* const to = out.p + i * n;
+      std::fill_n(to, n, Real(0));
+      const long long begin = by_token ? i * each : r.begin(i), stop = by_token ? begin + each : r.begin(i + 1);
+      for (long long p = begin; p < stop; ++p) add(to, rows.p + (by_token ? r.row_of(p) : p) * n, n);
+    }
+  });
+}
+
+namespace detail {
+
+// Calls f(expert, first row, rows) for all experts with rows, or for all of them. `work` is the number of
+// multiplications per row.
+template <class Real, class F>
+void for_each_expert(const routing_table<Real>& r, long long experts, long long work, bool all, F f) {
+  thread_local std::vector<long long> with_rows, begins;
+  with_rows.clear(), begins.resize(static_cast<std::size_t>(experts) + 1);
+  long long most = 0;
+  for (long long e = 0, at = 0; e <= experts; ++e) {
+    while (at < r.rows && r.expert(at) < e) ++at;
+    begins[static_cast<std::size_t>(e)] = at;
+  }
+  const auto rows_of = [](const std::vector<long long>& all_begins, long long e) {
+    return all_begins[static_cast<std::size_t>(e) + 1] - all_begins[static_cast<std::size_t>(e)];
+  };
+  for (long long e = 0; e < experts; ++e)
+    if (all || rows_of(begins, e) > 0) with_rows.push_back(e), most = std::max(most, rows_of(begins, e));
+  const int parts = static_cast<int>(with_rows.size()), threads = threads_for(parts, r.rows * work);
+  const bool by_expert = threads > 1 && parts >= 2 * threads && most * threads <= 2 * r.rows;
+  const std::vector<long long>&list = with_rows, &first_rows = begins;  // the lists of this thread, for all threads
+  const auto run = [&](int i) {
+    const long long e = list[static_cast<std::size_t>(i)];
+    f(e, first_rows[static_cast<std::size_t>(e)], rows_of(first_rows, e));
+  };
+  parallel_dynamic(
+      by_expert ? threads : 1, [] {}, 0, [](int) {}, parts, run);
+}
+
+}  // namespace detail
+
+// Each expert's rows of x times its matrix, or the transpose.
+template <class Real, weights Of = weights::any>
+void grouped_matmul(tensor<Real> out, tensor<Real> x, tensor<Real> w, tensor<Real> routing, bool tb) {
+  const routing_table<Real> r(routing);
+  const long long rows = w.d[2], cols = w.d[3], k = x.d[3], n = out.d[3];
+  detail::for_each_expert(r, w.d[1], k * n, false, [&](long long e, long long first, long long count) {
+    const matmul_mode mode{false, tb};
+    if (w.stored == nullptr)
+      return product(out.p + first * n, count, n, x.p + first * k, w.p + e * rows * cols, k, mode);
+    if (w.stored->quant == nullptr) {
+      weight_view one = *w.stored;
+      one.rows = rows;
+      one.data = static_cast<const char*>(one.data) + e * rows * one.row_stride * bits_of(one.format.type) / 8;
+      tensor<Real> to, from;
+      to.p = out.p + first * n, to.d[2] = count, to.d[3] = n;
+      from.p = x.p + first * k, from.d[2] = count, from.d[3] = k;
+      return weight_gemm<Real, Of>(to, from, one, mode);
+    }
+    if constexpr (Of == weights::any) {
+      thread_local memory<Real> wide;
+      wide.reserve(rows * cols);
+      convert(*w.stored, e * rows, rows, wide.data());
+      product(out.p + first * n, count, n, x.p + first * k, wide.data(), k, mode);
+    }
+  });
+}
+// aᵀ b over the rows of each expert.
+template <class Real> void grouped_wgrad(tensor<Real> out, tensor<Real> a, tensor<Real> b, tensor<Real> routing) {
+  const routing_table<Real> r(routing);
+  const long long m = a.d[3], n = b.d[3];
+  detail::for_each_expert(r, out.d[1], m * n, true, [&](long long e, long long first, long long count) {
+    product(out.p + e * m * n, m, n, a.p + first * m, b.p + first * n, count, {true, false});
+  });
+}
+
+}  // namespace graft::cpu

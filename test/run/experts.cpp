@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixture of experts in blocks: the results are those of the formula for one expert, gradients agree with finite
+// differences for every method whose formula exists on experts, for any routing and number of rows.
+#include <doctest/doctest.h>
+#include <graft/adapter/all.h>
+#include <graft/backend/cpu/runtime/engine_plan.h>
+#include <graft/block/qwen3_moe.h>
+#include <graft/run/block.h>
+
+#include "../support/random_block.h"
+
+using namespace test;
+
+namespace {
+
+void equals_formula(random_block& b) {
+  const std::vector<double> y = b.forward(), written = b.literal();
+  REQUIRE(y.size() == written.size());
+  for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(written[i]).epsilon(1e-9).scale(1));
+}
+
+// A block that is a mixture alone, with a router of any kind, experts of one layer and a bias per expert.
+template <bool Sigmoid, bool Normalized, bool StoredInOut> struct mixture {
+  static constexpr const char* name = "mixture";
+  static constexpr ex run(block_scope m, ex h) {
+    const ex logits = m.linear("router", h, m.size("experts"), bias::yes);
+    const ex scores = Sigmoid ? sigmoid(logits) : softmax(logits);
+    const expert_choice by{logits, scores, m.size("experts_per_token"), Normalized};
+    return h + m.experts("mlp.experts", h, by, [&](block_scope e, ex rows) {
+      const ex y = StoredInOut ? e.conv1d("up_proj", rows, h.cols()) : e.linear("up_proj", rows, h.cols());
+      return silu(e.expert_bias("up_proj_bias", y));
+    });
+  }
+};
+
+void prefer_expert_3(random_block& b) {
+  std::vector<double>& bias = b.data.at("router.bias");
+  for (std::size_t e = 0; e < bias.size(); ++e) bias[e] = e == 3 ? 10 : -static_cast<double>(e);
+}
+
+}  // namespace
+
+TEST_CASE("experts: blocks of mixtures with LoRA and DoRA on experts, router and attention") {
+  struct example {
+    block_formula formula;
+    std::vector<const char*> facts;
+  };
+  const example all[] = {{block_of<mixtral>(), {}},
+                         {block_of<qwen2_moe>(), {"sparse_layer", "attention_bias"}},
+                         {block_of<qwen2_moe>(), {}},
+                         {block_of<qwen3_moe>(), {"sparse_layer", "router_over_chosen"}}};
+  for (const example& e : all) {
+    INFO(std::string(e.formula.name));
+    random_block b({e.formula,
+                    {{"*_proj", formula_of<lora<>>()},
+                     {"mlp.gate", formula_of<lora<>>()},
+                     {"experts.down_proj", formula_of<dora<>>()}},
+                    e.facts},
+                   11);
+    equals_formula(b);
+    b.check_slopes();
+  }
+}
+
+TEST_CASE("experts: PEFT's layout of LoRA on expert parameters") {
+  random_block b({block_of<mixtral>(), {{"experts.*_proj", formula_of<lora_on_experts<>>()}}, {}}, 9);
+  CHECK(b.block.values.tensors.at("mlp.experts.down_proj.lora_A.weight").size[0] == 15);  // 5 experts of rank 3
+  CHECK(b.block.values.tensors.at("mlp.experts.down_proj.lora_B.weight").size[1] == 15);
+  equals_formula(b);
+  b.check_slopes();
+}
+
+TEST_CASE("experts: routers with softmax or sigmoid, normalized or not, and weights that are stored [in, out]") {
+  for (const block_formula& f : {block_of<mixture<false, false, false>>(), block_of<mixture<false, true, true>>(),
+                                 block_of<mixture<true, false, true>>(), block_of<mixture<true, true, false>>()}) {
+    random_block b({f, {{"up_proj", formula_of<lora<>>()}, {"router", formula_of<lora<>>()}}, {}}, 7);
+    equals_formula(b);
+    b.check_slopes();
+  }
+}
+
+TEST_CASE("experts: one row, one hot expert, experts without rows, all experts") {
+  for (const long long tokens : {1, 2, 3, 40}) {
+    random_block b({block_of<mixtral>(), {{"*_proj", formula_of<lora<>>()}}, {}}, tokens);
+    equals_formula(b);
+  }
+  for (const long long k : {1, 5}) {  // of 5 experts
+    random_block b({block_of<mixture<false, false, false>>(), {{"up_proj", formula_of<lora<>>()}}, {}}, 12);
+    b.block.values.sizes["experts_per_token"] = k;
+    prefer_expert_3(b);
+    equals_formula(b);
+    b.check_slopes();
+  }
+  random_block b({block_of<mixture<false, false, false>>(), {{"up_proj", formula_of<lora<>>()}}, {}}, 12);
+  b.block.values.sizes["experts_per_token"] = 1;
+  prefer_expert_3(b);
+  const char* const parameter = "mlp.experts.up_proj.lora_B.weight";
+  std::vector<double> d(b.data.at(parameter).size(), 1.0);
+  for (const pass_kind w : {pass_kind::forward_saved, pass_kind::backward}) b.must(b.block.bind(w, {b.rows}));
+  b.must(b.block.bind_gradient(parameter, view_into(d.data(), static_cast<long long>(d.size()))));
+  b.must(b.block.run(pass_kind::forward_saved, b.call()));
+  b.must(b.block.run(pass_kind::backward, b.call()));
+  const std::size_t each = d.size() / 5;  // the experts without rows have the gradient zero
+  for (std::size_t i = 0; i < d.size(); ++i) CHECK((d[i] != 0) == (i / each == 3));
+}
+
+TEST_CASE("experts: every method exists on experts, with its gradients, or is refused by name") {
+  const char* const on_experts =
+      "none lora lora_on_experts dora adalora hra hra_gram_schmidt ia3_feedforward loha vera miss miss_mini delora "
+      "hira "
+      "psoft_free psoft_free_inputs psoft_free_outputs psoft_free_plain deft deft_removal deft_qr deft_qr_removal "
+      "peanut peanut_1 peanut_2 peanut_gelu peanut_gelu_1 peanut_gelu_2 peanut_gelu_tanh peanut_gelu_tanh_1 "
+      "peanut_gelu_tanh_2 peanut_silu peanut_silu_1 peanut_silu_2 peanut_tanh peanut_tanh_1 peanut_tanh_2 fourierft "
+      "frod_diagonal pvera glora_weight glora_numbers_weight osf trainable_tokens residual_lora residual_dora";
+  for_each_adapter([&]<class Adapter>(adapter_type<Adapter>) {
+    if (!lists(Adapter::kinds, "linear") && !lists(Adapter::kinds, "experts")) return;
+    INFO(std::string(Adapter::method));
+    const adapter_rule rule{"up_proj", formula_of<Adapter>()};
+    block_options o;
+    o.adapters = {&rule, 1};
+    const builder g = capture(block_of<mixture<false, true, false>>(), o);
+    const bool exists = g.bad.what == fault::none;
+    CHECK(exists == lists(on_experts, Adapter::method));
+    CHECK((exists || g.bad.what == fault::not_on_experts));
+    if (!exists) return;
+    random_block b({block_of<mixture<false, true, false>>(), {rule}, {}}, 6);
+    equals_formula(b);
+    bool has_constants = false;  // the gradient is not that of the numbers then
+    for (id i = 0; i < g.n.size(); ++i) has_constants = has_constants || g.n[i].what == op::detach;
+    if (!has_constants) b.check_slopes();
+  });
+}
+
+TEST_CASE("experts: a method that does not exist on them is refused by name") {
+  random_block b({block_of<mixture<false, true, false>>(), {{"up_proj", formula_of<oft<>>()}}, {}}, 5);
+  CHECK(std::string(b.block.bind(pass_kind::forward, {5}).message())
+            .starts_with("layer 0: method 'OFT (Cayley)' does not exist on the experts of a mixture"));
+  random_block biased({block_of<mixture<false, true, false>>(), {{"up_proj", formula_of<lora_with_bias<>>()}}, {}}, 5);
+  CHECK(std::string(biased.block.bind(pass_kind::forward, {5}).message())
+            .starts_with("layer 0: method 'LoRA with bias' does not exist on the experts of a mixture"));
+}
+
+TEST_CASE("experts: more experts per token than there are is refused") {
+  random_block b({block_of<mixtral>(), {}, {}}, 5);
+  b.block.values.sizes["experts_per_token"] = 6;
+  CHECK(std::string(b.block.bind(pass_kind::forward, {5}).message()).starts_with("layer 0: 6 is more than 5 in "));
+}
+
+TEST_CASE("experts: two calls give the same bits") {
+  random_block b({block_of<mixtral>(), {{"*_proj", formula_of<lora<>>()}}, {}}, 33);
+  const std::vector<double> first = b.forward();
+  CHECK(b.forward() == first);
+}
