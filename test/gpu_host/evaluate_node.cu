@@ -590,6 +590,23 @@ TEST_CASE("gpu node: a host function is refused") {
   CHECK(std::string(s.message()) == "host function 'clip' cannot run on the GPU");
 }
 
+TEST_CASE("gpu node: soft caps and sinks of attention are refused by name") {
+  for (const op what : {op::attention, op::cached_attention, op::attention_grad})
+    for (const bool capped : {true, false}) {
+      single_op<float> f(what, {{1, 1, 2, 8}}, {1, 1, 2, 4});
+      if (capped)
+        f.op_node().value = 30;
+      else
+        f.op_node().k[2] = {1};
+      const graph g{f.n, 2, f.sizes, nullptr, 0, nullptr, 0, {}};
+      const size_values none;
+      const status s = gpu::evaluator<float>{g, none}(nullptr, 1, {}, {}, nullptr);
+      CHECK(std::string(s.message()) ==
+            std::string(capped ? "attention with a soft cap on its scores" : "attention with sinks") +
+                " has no kernel on the GPU; run this model on the CPU");
+    }
+}
+
 namespace {
 
 // Compares two implementations of a conversion by the functor that copies.

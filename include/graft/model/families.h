@@ -45,6 +45,9 @@ struct model_family {
   bool may_project_embedding = false;  // embeddings may be narrower than `hidden`
   expert_files experts_in_files = expert_files::none;
   bool experts_in_out = false;  // the weights of experts are stored [experts, in, out]
+  // Tensor parallelism divides the heads of attention; not where the formulas make queries, keys and values in one layer,
+  // or do not count them in heads.
+  bool may_divide_heads = true;
   // Random draws of an adapter that span all of its targets follow this order within a block.
   std::span<const char* const> creation_order = usual_creation_order;
   // Fails for a configuration that the formulas do not support; null: they support every configuration.
@@ -75,13 +78,17 @@ inline constexpr model_family gemma3{.name = "gemma3_text", .formulas = architec
 inline constexpr model_family granite{.name = "granite", .formulas = architecture_of<graft::granite>()};
 inline constexpr model_family olmo2{.name = "olmo2", .formulas = architecture_of<graft::olmo2>()};
 inline constexpr model_family phi3{
-    .name = "phi3", .formulas = architecture_of<graft::phi3>(), .creation_order = phi3_creation_order};
+    .name = "phi3",
+    .formulas = architecture_of<graft::phi3>(),
+    .may_divide_heads = false,
+    .creation_order = phi3_creation_order};
 inline constexpr model_family smollm3{.name = "smollm3", .formulas = architecture_of<graft::smollm3>()};
 inline constexpr model_family opt{.name = "opt",
                                   .formulas = architecture_of<graft::opt>(),
                                   .token_embedding = "model.decoder.embed_tokens.weight",
                                   .has_rope = false,
                                   .may_project_embedding = true,
+                                  .may_divide_heads = false,
                                   .creation_order = opt_creation_order,
                                   .check = check_opt};
 inline constexpr model_family gpt2{.name = "gpt2",
@@ -90,6 +97,7 @@ inline constexpr model_family gpt2{.name = "gpt2",
                                    .has_rope = false,
                                    .has_padding_index = false,
                                    .stores_in_out = true,
+                                   .may_divide_heads = false,
                                    .creation_order = gpt2_creation_order};
 
 }  // namespace families
