@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes golden cases of whole models with the real PEFT: trainable tokens, with LoRA and alone, a tied table that is
-saved whole, C3A, and LoRA on variants of architectures whose base is made here as well, one of them in 4 bits.
+saved whole, C3A, and adapters on architectures and variants whose base is made here as well, one of them in 4 bits.
 
     pip install torch peft safetensors transformers bitsandbytes
     python3 test/golden/make_models.py test/golden/models [NAME...]
@@ -33,7 +33,37 @@ def lora(**more):
     return peft.LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS, task_type="CAUSAL_LM", **more)
 
 
+SMALL = {"vocab_size": 96, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+         "max_position_embeddings": 64, "initializer_range": 0.2}
+GEMMA = {**SMALL, "hidden_size": 40, "intermediate_size": 56, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 5, "initializer_range": 0.15}
 BASES = {  # name -> a model with random weights
+    "gemma2": lambda: transformers.Gemma2Config(
+        **GEMMA, num_hidden_layers=3, attn_logit_softcapping=2.5, final_logit_softcapping=4.0, attention_bias=True),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **GEMMA, num_hidden_layers=4, final_logit_softcapping=6.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 50000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}),
+    "granite": lambda: transformers.GraniteConfig(
+        **SMALL, hidden_size=36, intermediate_size=52, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, embedding_multiplier=1.7, attention_multiplier=0.21, residual_multiplier=0.6,
+        logits_scaling=1.3, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "olmo2": lambda: transformers.Olmo2Config(
+        **SMALL, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=1, rope_parameters={"rope_type": "default", "rope_theta": 700.0}),
+    "phi3": lambda: transformers.Phi3Config(
+        **SMALL, hidden_size=48, intermediate_size=60, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=1, resid_pdrop=0.0, embd_pdrop=0.0, sliding_window=7, rope_parameters={
+            "rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.75}),
+    "phi3_longrope": lambda: transformers.Phi3Config(
+        **SMALL, hidden_size=32, intermediate_size=36, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, resid_pdrop=0.0, embd_pdrop=0.0, original_max_position_embeddings=40,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 300.0, "partial_rotary_factor": 0.5,
+                         "short_factor": [1.0, 1.3, 1.9, 2.5], "long_factor": [1.5, 2.5, 5.0, 11.0]}),
+    "smollm3": lambda: transformers.SmolLM3Config(
+        **SMALL, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=6, mlp_bias=True),
     "opt_projected": lambda: transformers.OPTConfig(
         vocab_size=120, hidden_size=48, word_embed_proj_dim=24, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4,
         max_position_embeddings=64, do_layer_norm_before=False, dropout=0.0, attention_dropout=0.0, bos_token_id=1,
@@ -57,7 +87,23 @@ CODES = {  # bases that bitsandbytes stores; it transposes GPT-2's weights from 
     "gpt2_nf4": lambda: transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32),
 }
+GEMMA_NORMS = ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+               "post_feedforward_layernorm", "norm"]
 CASES = {  # name -> (base, tokens that the prompts contain, configuration)
+    "ln_tuning_gemma2": ("gemma2", [], lambda: peft.LNTuningConfig(target_modules=GEMMA_NORMS, task_type="CAUSAL_LM")),
+    "lora_gemma3": ("gemma3", [], lambda: peft.LoraConfig(r=3, lora_alpha=8, target_modules="all-linear",
+                                                         task_type="CAUSAL_LM")),
+    "oft_granite": ("granite", [], lambda: peft.OFTConfig(r=0, oft_block_size=4, target_modules=["q_proj", "down_proj"],
+                                                         bias="all", task_type="CAUSAL_LM")),
+    "dora_olmo2": ("olmo2", [], lambda: peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear", use_dora=True,
+                                                       task_type="CAUSAL_LM")),
+    "ia3_phi3": ("phi3", [], lambda: peft.IA3Config(target_modules=["qkv_proj", "gate_up_proj", "down_proj"],
+                                                   feedforward_modules=["down_proj"], task_type="CAUSAL_LM")),
+    "lora_phi3_longrope": ("phi3_longrope", [], lambda: peft.LoraConfig(
+        r=3, lora_alpha=6, target_modules=["qkv_proj", "gate_up_proj"], task_type="CAUSAL_LM")),
+    "dora_smollm3": ("smollm3", [3, 9], lambda: peft.LoraConfig(
+        r=2, lora_alpha=4, target_modules="all-linear", use_dora=True, trainable_token_indices=[3, 9],
+        task_type="CAUSAL_LM")),
     "lora_trainable_tokens_tied": (
         "llama_tied_bias", [3, 9, 41, 100], lambda: lora(trainable_token_indices=[3, 9, 41, 100])),
     "lora_trainable_tokens_head": (

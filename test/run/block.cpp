@@ -9,10 +9,14 @@
 #include <graft/adapter/lokr.h>
 #include <graft/adapter/supertuning.h>
 #include <graft/backend/cpu/runtime/engine_plan.h>
+#include <graft/block/gemma3.h>
 #include <graft/block/gpt2.h>
-#include <graft/block/llama.h>
+#include <graft/block/granite.h>
+#include <graft/block/olmo2.h>
 #include <graft/block/opt.h>
+#include <graft/block/phi3.h>
 #include <graft/block/qwen3.h>
+#include <graft/block/smollm3.h>
 #include <graft/run/block.h>
 
 #include "../support/random_block.h"
@@ -22,6 +26,17 @@ using namespace test;
 namespace {
 
 const adapter_rule lora_everywhere[] = {{"*_proj", formula_of<lora<>>()}};
+// Attention with a trained sink for each query head.
+struct with_sinks : llama {
+  static constexpr const char* name = "with sinks";
+  static constexpr ex run(block_scope m, ex h) {
+    const extent heads = m.size("heads"), d = m.size("head_dim"), kv = m.size("kv_heads") * d;
+    auto q = m.rope(m.linear("q_proj", h, heads * d)), k = m.rope(m.linear("k_proj", h, kv));
+    auto sinks = m.root().param("sinks", heads);
+    return h + m.linear("o_proj", m.attention(q, k, m.linear("v_proj", h, kv), sinks), h.cols());
+  }
+};
+
 const adapter_rule mixed[] = {{"*_proj", formula_of<lora<>>()}, {"v_proj", formula_of<dora<>>()}};
 
 }  // namespace
@@ -31,6 +46,7 @@ TEST_CASE("block: forward equals the eager formula, and backward its finite diff
     block_formula formula;
     std::vector<adapter_rule> adapters;
     std::vector<const char*> facts;
+    double soft_cap = 0;
   };
   const example all[] = {
       {block_of<llama>(), {mixed[0], mixed[1]}, {"attention_bias"}},
@@ -40,10 +56,22 @@ TEST_CASE("block: forward equals the eager formula, and backward its finite diff
       {block_of<gpt2>(), {{"c_attn", formula_of<dora<>>()}, {"c_fc", formula_of<lora<>>()}}, {}},
       {{"embed", &gpt2::embed, true}, {{"wte", formula_of<lora_embedding<>>()}}, {}},
       {with_loss({"head", &llama::head}), {{"lm_head", formula_of<lora<>>()}}, {}},
+      {block_of<gemma2>(), {lora_everywhere[0]}, {"attention_factor"}, 0.3},
+      {block_of<gemma3>(), {lora_everywhere[0]}, {}},
+      {with_loss({"head", &gemma2::head}), {{"lm_head", formula_of<lora<>>()}}, {"logit_soft_cap"}},
+      {block_of<granite>(), {lora_everywhere[0]}, {"mlp_bias"}},
+      {{"embed", &granite::embed, true}, {{"embed_tokens", formula_of<lora_embedding<>>()}}, {}},
+      {with_loss({"head", &granite::head}), {{"lm_head", formula_of<lora<>>()}}, {}},
+      {block_of<olmo2>(), {lora_everywhere[0]}, {}},
+      {block_of<phi3>(), {lora_everywhere[0]}, {}},
+      {block_of<phi3>(), {{"qkv_proj", formula_of<dora<>>()}}, {"partial_rotary"}},
+      {block_of<smollm3>(), {lora_everywhere[0]}, {"no_rope"}},
+      {block_of<with_sinks>(), {lora_everywhere[0]}, {}},
+      {block_of<with_sinks>(), {}, {"attention_factor"}, 0.4},
   };
   for (const example& e : all) {
     INFO(std::string(e.formula.name));
-    random_block b({e.formula, e.adapters, e.facts}, 11);
+    random_block b({e.formula, e.adapters, e.facts, false, op::detach, e.soft_cap}, 11);
     const std::vector<double> y = b.forward();
     const std::vector<double> written = b.literal();
     REQUIRE(y.size() == written.size());
@@ -142,8 +170,9 @@ TEST_CASE("block: many rows on several threads give the results of few rows") {
 }
 
 TEST_CASE("block: decoding row by row over a KV cache equals one call on all rows") {
-  for (const block_formula& f : {block_of<llama>(), block_of<gpt2>()}) {
-    random_block b({f, {lora_everywhere[0]}, {}}, 9);  // two sequences, of 4 and 5 rows
+  for (const block_formula& f : {block_of<llama>(), block_of<gpt2>(), block_of<phi3>(), block_of<with_sinks>()}) {
+    random_block b({f, {lora_everywhere[0]}, {"partial_rotary"}, false, op::detach, 0.5},
+                   9);  // two sequences, of 4 and 5 rows
     const std::vector<double> whole = b.forward();
     const long long places = 20, width = 2 * (same_text(f.name, "gpt2") ? 16 : 8);
     std::vector<double> cache(static_cast<std::size_t>(places * width));
@@ -246,6 +275,20 @@ TEST_CASE("block: blocks that share a program have separate tensors") {
   CHECK(std::string(b.block.run(pass_kind::forward, b.call()).message()) ==
         "layer 2: this call has 5 rows, the block was bound for 2; bind() it with a larger capacity");
   CHECK(a.forward() == first);
+}
+
+TEST_CASE("block: another soft cap is another program, another layer without RoPE too") {
+  block_programs<exact> programs;
+  std::vector<std::vector<double>> all;
+  const auto run = [&](std::vector<const char*> facts, double soft_cap) {
+    random_block b({block_of<llama>(), {}, std::move(facts), false, op::detach, soft_cap}, 5, &programs);
+    all.push_back(b.forward());
+  };
+  run({}, 0), run({}, 0.1), run({}, 0.2), run({"no_rope"}, 0), run({}, 0.1);
+  CHECK(programs.count() == 4);
+  CHECK(all[4] == all[1]);
+  for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t k = 0; k < i; ++k) CHECK(all[i] != all[k]);
 }
 
 TEST_CASE("block: another rank is another program") {

@@ -51,12 +51,13 @@ constexpr op operation_of(activation_kind a) {
 // Fails for a configuration that the formulas of its family do not support.
 inline status check_supported(const model_config& c) {
   const int pairs = rotary_dim(c) / 2;
-  for (const std::vector<float>* divisors : {&c.rope.divisors, &c.rope.long_divisors}) {
-    const auto given = static_cast<int>(divisors->size());
-    if (given == pairs || (given == 0 && c.rope.kind != rope_kind::longrope)) continue;
-    return fail("rope.", divisors == &c.rope.divisors ? "divisors" : "long_divisors", " has ", given, " numbers, and ",
-                pairs, " pairs of each head are rotated");
-  }
+  for (const rope_settings* r : {&c.rope, c.sliding_rope ? &*c.sliding_rope : &c.rope})
+    for (const std::vector<float>* divisors : {&r->divisors, &r->long_divisors}) {
+      const auto given = static_cast<int>(divisors->size());
+      if (given == pairs || (given == 0 && r->kind != rope_kind::longrope)) continue;
+      return fail("rope.", divisors == &r->divisors ? "divisors" : "long_divisors", " has ", given, " numbers, and ",
+                  pairs, " pairs of each head are rotated");
+    }
   if (!c.no_rope.empty() && c.no_rope.size() != static_cast<std::size_t>(c.layers))
     return fail("no_rope has ", static_cast<int>(c.no_rope.size()), " entries for ", c.layers, " layers");
   if (c.embedding_width != c.hidden_size && !c.family->may_project_embedding)
@@ -107,8 +108,8 @@ inline int default_context(const model_config& c) {
   return c.rope.kind == rope_kind::longrope ? std::min(most, static_cast<int>(c.rope.original_positions)) : most;
 }
 
-// Returns the RoPE table [context, dim]: row p has the cosines of position p for each pair of the `dim` elements of a
-// head that are rotated, then its sines.
+// Returns the RoPE table [context, rotary_dim]: row p has the cosines of position p for each pair of elements of a head
+// that are rotated, then its sines.
 inline std::vector<float> rope_table(const rope_settings& settings, int dim, int context) {
   const rope_frequencies r = make_rope_frequencies(settings, dim, context);
   const std::size_t half = r.frequencies.size();

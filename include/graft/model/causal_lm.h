@@ -291,8 +291,8 @@ template <class Engine> class causal_lm {
         programs_(std::make_unique<block_programs<Engine>>()),
         interned_(std::make_unique<std::set<std::string>>()) {
     if (!config.family->has_rope) return;
-    rotary_ = rope_table(config.rope, rotary_dim(config), context);
-    if (config.sliding_rope) sliding_rotary_ = rope_table(*config.sliding_rope, rotary_dim(config), context);
+    rotary_ = rope_table(config.rope, rope_dim(config), context);
+    if (config.sliding_rope) sliding_rotary_ = rope_table(*config.sliding_rope, rope_dim(config), context);
   }
   void check_not_moved() const {
     if (mutex_ == nullptr)

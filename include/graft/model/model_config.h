@@ -58,8 +58,10 @@ inline bool stored_in_out(const model_config& c) {
   return c.family->stores_in_out && (!c.quantized || c.quantized->type == dtype::f8_e4m3);
 }
 inline bool stored_out_in(const model_config& c) { return c.family->stores_in_out && !stored_in_out(c); }
-// How many elements of each head RoPE rotates.
-inline int rotary_dim(const model_config& c) { return static_cast<int>(c.head_dim * c.rope.partial); }
+// The number n of elements of each head that RoPE's frequencies theta^(-2i/n) are made for, and how many are rotated,
+// which are whole pairs (transformers' arange(0, n, 2)).
+inline int rope_dim(const model_config& c) { return static_cast<int>(c.head_dim * c.rope.partial); }
+inline int rotary_dim(const model_config& c) { return (rope_dim(c) + 1) / 2 * 2; }
 // Whether a tensor or module belongs to a block.
 inline bool is_in_layers(const model_config& c, std::string_view name) {
   const std::string_view layers = c.family->formulas.layers;

@@ -42,8 +42,8 @@ inline double llama3_frequency(const rope_settings& r, double f) {
 }
 
 // Returns the (fractional) index of the pair that rotates by this many full turns over the original positions.
-inline double yarn_pair(const rope_settings& r, double turns, int head_dim) {
-  return head_dim * std::log(r.original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(r.theta));
+inline double yarn_pair(const rope_settings& r, double turns, int dim) {
+  return dim * std::log(r.original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(r.theta));
 }
 
 inline double yarn_attention_factor(const rope_settings& r) {
@@ -59,21 +59,21 @@ inline double longrope_attention_factor(const rope_settings& r) {
 
 // `context` is the longest sequence that positions are computed for. LongRoPE has one table per model, so that cached
 // keys stay valid while a sequence grows beyond the original positions.
-inline rope_frequencies make_rope_frequencies(const rope_settings& r, int head_dim, int context) {
+inline rope_frequencies make_rope_frequencies(const rope_settings& r, int dim, int context) {
   rope_frequencies out;
   double low = 0, high = 0;
   if (r.kind == rope_kind::yarn) {
-    low = yarn_pair(r, r.beta_fast, head_dim), high = yarn_pair(r, r.beta_slow, head_dim);
+    low = yarn_pair(r, r.beta_fast, dim), high = yarn_pair(r, r.beta_slow, dim);
     if (r.truncate) low = std::floor(low), high = std::ceil(high);
-    low = std::max(low, 0.0), high = std::min(high, head_dim - 1.0);
+    low = std::max(low, 0.0), high = std::min(high, dim - 1.0);
     if (low == high) high += 0.001;
     out.factor = static_cast<float>(yarn_attention_factor(r));
   }
   if (r.kind == rope_kind::longrope) out.factor = static_cast<float>(longrope_attention_factor(r));
   const bool is_long = r.kind == rope_kind::longrope && context > r.original_positions;
   const std::vector<float>& divisors = is_long ? r.long_divisors : r.divisors;
-  for (int i = 0; i < head_dim / 2; ++i) {
-    double f = std::pow(r.theta, -2.0 * i / head_dim);
+  for (int i = 0; i < (dim + 1) / 2; ++i) {
+    double f = std::pow(r.theta, -2.0 * i / dim);
     switch (r.kind) {
       case rope_kind::plain:
       case rope_kind::longrope: break;

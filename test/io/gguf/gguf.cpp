@@ -62,7 +62,11 @@ std::vector<float> interleaved(const std::vector<float>& v, long long rows, int 
   }
   return out;
 }
-std::string gguf_name(std::string name) {
+// Families whose norms are beside other layers than those of Llama, and Phi-3, have other names.
+std::string gguf_name(std::string name, bool has_post_norms = false) {
+  static const std::pair<const char*, const char*> post_norms[] = {{"post_attention_layernorm", "post_attention_norm"},
+                                                                   {"pre_feedforward_layernorm", "ffn_norm"},
+                                                                   {"post_feedforward_layernorm", "post_ffw_norm"}};
   static const std::pair<const char*, const char*> parts[] = {{"model.embed_tokens", "token_embd"},
                                                               {"model.norm", "output_norm"},
                                                               {"lm_head", "output"},
@@ -75,6 +79,8 @@ std::string gguf_name(std::string name) {
                                                               {"self_attn.o_proj", "attn_output"},
                                                               {"self_attn.q_norm", "attn_q_norm"},
                                                               {"self_attn.k_norm", "attn_k_norm"},
+                                                              {"self_attn.qkv_proj", "attn_qkv"},
+                                                              {"mlp.gate_up_proj", "ffn_up"},
                                                               {"mlp.gate_proj", "ffn_gate"},
                                                               {"mlp.up_proj", "ffn_up"},
                                                               {"mlp.down_proj", "ffn_down"},
@@ -88,8 +94,12 @@ std::string gguf_name(std::string name) {
                                                               {"attn.c_proj", "attn_output"},
                                                               {"mlp.c_fc", "ffn_up"},
                                                               {"mlp.c_proj", "ffn_down"}};
-  for (const auto& [from, to] : parts)
+  const auto replace = [&](const char* from, const char* to) {
     if (const std::size_t at = name.find(from); at != name.npos) name.replace(at, std::strlen(from), to);
+  };
+  for (const auto& [from, to] : post_norms)
+    if (has_post_norms) replace(from, to);
+  for (const auto& [from, to] : parts) replace(from, to);
   return name;
 }
 
@@ -115,11 +125,44 @@ std::vector<float> transposed(const std::vector<float>& v, long long rows) {
 void write_rope(gguf_writer& to, const std::string& family, const rope_settings& r) {
   const std::string prefix = family + ".rope.";
   to.fact(prefix + "freq_base", 6, static_cast<float>(r.theta));
-  if (r.kind == rope_kind::plain) return;
+  if (r.kind == rope_kind::plain || r.kind == rope_kind::longrope) return;
   to.fact(prefix + "scaling.type", r.kind == rope_kind::yarn ? "yarn" : "linear");
   to.fact(prefix + "scaling.factor", 6, static_cast<float>(r.factor));
   if (r.kind == rope_kind::yarn)
     to.fact(prefix + "scaling.original_context_length", 4, static_cast<std::uint32_t>(r.original_positions));
+}
+// Changes a configuration to one that a file can state, as llama.cpp computes it, and writes the facts of its family.
+void write_facts_of_family(gguf_writer& to, const std::string& family, model_config& c) {
+  const auto real = [&](const char* name, double v) { to.fact(family + "." + name, 6, static_cast<float>(v)); };
+  const auto whole = [&](const char* name, int v) { to.fact(family + "." + name, 4, static_cast<std::uint32_t>(v)); };
+  if (family.starts_with("gemma") && family != "gemma") {
+    c.attention_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+    const int window = 5, period = family == "gemma2" ? 2 : 3;
+    for (int l = 0; l < c.layers; ++l) c.window[static_cast<std::size_t>(l)] = (l + 1) % period != 0 ? window : 0;
+    whole("attention.sliding_window", window);
+    if (family == "gemma2") real("attn_logit_softcapping", c.attention_soft_cap);
+    if (family == "gemma3") whole("attention.sliding_window_pattern", period);
+    if (family == "gemma3") real("rope.freq_base_swa", c.sliding_rope->theta);
+    real("final_logit_softcapping", c.logit_soft_cap);
+    return;
+  }
+  if (family == "granite") {
+    real("attention.scale", c.attention_scale), real("embedding_scale", c.embedding_multiplier);
+    real("residual_scale", c.residual_multiplier), real("logit_scale", c.logits_scaling);
+  }
+  if (family == "smollm3") {
+    c.window.assign(c.window.size(), 0);
+    for (std::size_t l = 0; l < c.no_rope.size(); ++l) c.no_rope[l] = (l + 1) % 4 == 0;
+  }
+  if (family == "phi3") {
+    c.rope.partial = 0.5;
+    whole("rope.dimension_count", c.head_dim / 2);
+    whole("rope.scaling.original_context_length", static_cast<int>(c.rope.original_positions));
+    if (c.rope.kind == rope_kind::longrope) real("rope.scaling.attn_factor", c.rope.attention_factor.emplace(1.5));
+    whole("attention.sliding_window", c.window[0]);
+    return;
+  }
+  if (c.window[0] > 0) whole("attention.sliding_window", c.window[0]);
 }
 // A golden model as a file whose matrices take turns among some types, and the logits of the numbers in it.
 written write_as(const std::string& model_folder, const std::vector<quant_format>& formats,
@@ -128,7 +171,10 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
   REQUIRE_MESSAGE(model, model.message());
   model_config c = model->config();
   const bool gpt2 = c.family == &families::gpt2;
-  const std::string family = c.family == &families::mistral ? "llama" : c.family->name;  // as converters name it
+  const std::string family = c.family == &families::mistral  ? "llama"  // as converters name them
+                             : c.family == &families::gemma3 ? "gemma3"
+                                                             : c.family->name;
+  const bool has_post_norms = family == "gemma2" || family == "gemma3" || family == "olmo2";
   const auto fact = [&](const char* name) { return family + "." + name; };
   gguf_writer to;
   to.fact("general.architecture", family).fact(fact("block_count"), 4, static_cast<std::uint32_t>(c.layers));
@@ -143,7 +189,7 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
     to.fact(fact("attention.key_length"), 4, static_cast<std::uint32_t>(c.head_dim));
     write_rope(to, family, c.rope);
   }
-  if (c.window[0] > 0) to.fact(fact("attention.sliding_window"), 4, static_cast<std::uint32_t>(c.window[0]));
+  write_facts_of_family(to, family, c);
   model_weights numbers = model->weights();
   std::vector<std::vector<float>> memory;
   memory.reserve(numbers.tensors.size());
@@ -155,7 +201,9 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
     view file_view = v;
     if (across) values = transposed(values, v.size[0]), std::swap(file_view.size[0], file_view.size[1]);
     const quant_format format = v.rank == 2 && !formats.empty() ? formats[turn++ % formats.size()] : quant_format{};
-    const bool coded = format.type == dtype::ggml;
+    // Rows that are no whole number of blocks stay floats.
+    const bool coded =
+        format.type == dtype::ggml && cpu::quantize(values.data(), file_view.size[0], file_view.size[1], format);
     auto encoded = [&](const std::vector<float>& from) {
       auto made = cpu::quantize(from.data(), file_view.size[0], file_view.size[1], format);
       REQUIRE_MESSAGE(made, made.message());
@@ -163,20 +211,25 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
     };
     if (coded) cpu::convert(encoded(values).as_view(), values.data());
     const bool query = name.find("q_proj") != name.npos, key = name.find("k_proj") != name.npos;
-    std::vector<float> stored =
-        family == "llama" && (query || key) ? interleaved(values, v.size[0], query ? c.heads : c.kv_heads) : values;
-    if (c.family == &families::gemma && name.ends_with("norm.weight"))  // converters add 1
+    std::vector<float> stored = (family == "llama" || family == "granite" || family == "smollm3") && (query || key)
+                                    ? interleaved(values, v.size[0], query ? c.heads : c.kv_heads)
+                                    : values;
+    if (family.starts_with("gemma") && name.ends_with("norm.weight"))  // converters add 1
       for (std::size_t i = 0; i < values.size(); ++i) stored[i] = values[i] + 1, values[i] = stored[i] - 1;
     if (coded) {
       const cpu::quantized_weight codes = encoded(stored);
-      to.tensor(gguf_name(name), file_view, static_cast<std::uint32_t>(format.block_type),
+      to.tensor(gguf_name(name, has_post_norms), file_view, static_cast<std::uint32_t>(format.block_type),
                 std::as_bytes(std::span(codes.data)));
     } else {
-      to.tensor(gguf_name(name), file_view, 0, std::as_bytes(std::span(stored)));
+      to.tensor(gguf_name(name, has_post_norms), file_view, 0, std::as_bytes(std::span(stored)));
     }
     memory.push_back(across ? transposed(values, file_view.size[0]) : std::move(values));
     v.data = memory.back().data(), v.type = dtype::f32;
   }
+  if (c.rope.kind == rope_kind::longrope)
+    for (const auto& [name, of] : {std::pair{"rope_factors_short.weight", &c.rope.divisors},
+                                   {"rope_factors_long.weight", &c.rope.long_divisors}})
+      to.tensor(name, view_of(of->data(), 1, static_cast<long long>(of->size())), 0, std::as_bytes(std::span(*of)));
   if (!divisors.empty()) {
     const view v = view_of(divisors.data(), 1, static_cast<long long>(divisors.size()));
     to.tensor("rope_freqs.weight", v, 0, std::as_bytes(std::span(divisors)));
@@ -234,8 +287,9 @@ TEST_CASE("gguf: a file gives the logits of the model it was made of") {
   }
 }
 TEST_CASE("gguf: every architecture, with matrices of different formats in one file") {
-  for (const std::string model : {"llama", "llama_tied_bias", "llama_rope_linear", "llama_rope_yarn", "mistral",
-                                  "qwen2", "qwen3", "gemma", "gpt2"}) {
+  for (const std::string model :
+       {"llama", "llama_tied_bias", "llama_rope_linear", "llama_rope_yarn", "mistral", "qwen2", "qwen3", "gemma",
+        "gpt2", "gemma2", "gemma3", "granite", "olmo2", "phi3", "phi3_longrope", "smollm3"}) {
     INFO(model);
     check_logits(write_as(model, {}));
     check_logits(write_as(model, formats_to_write()));
@@ -282,8 +336,8 @@ TEST_CASE("gguf: what is wrong with a file is said") {
   CHECK(refused(other).find("'llama.block_count'") == std::string::npos);
   CHECK(refused(other).find("'gemma.block_count' is missing") != std::string::npos);
   other.replace(good.find("llama"), 5, "phi3x");
-  CHECK(refused(other).find("'general.architecture' is 'phi3x', expected llama, qwen2, qwen3, gemma or gpt2") !=
-        std::string::npos);
+  CHECK(refused(other).find("'general.architecture' is 'phi3x', expected llama, qwen2, qwen3, gemma, gemma2, gemma3, "
+                            "granite, olmo2, phi3, smollm3 or gpt2") != std::string::npos);
   other = good;
   other.replace(good.find("ffn_up"), 6, "ffn_xx");
   CHECK(refused(other).find("ffn_xx") != std::string::npos);

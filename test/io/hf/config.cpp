@@ -184,13 +184,138 @@ TEST_CASE("config: RoPE frequencies are those of transformers") {
           "llama", std::string(", \"") + key + "\": " + c.settings + ", \"head_dim\": " + std::to_string(c.head)));
       CAPTURE(std::string(read.message()));
       REQUIRE(read);
-      const rope_frequencies r = make_rope_frequencies(read->rope, c.head);
+      const rope_frequencies r = make_rope_frequencies(read->rope, c.head, c.positions);
       CHECK(r.factor == doctest::Approx(c.factor).epsilon(1e-6));
       REQUIRE(r.frequencies.size() == c.frequencies.size());
       for (std::size_t i = 0; i < c.frequencies.size(); ++i)
         CHECK(r.frequencies[i] == doctest::Approx(c.frequencies[i]).epsilon(1e-6));
     }
   }
+}
+
+TEST_CASE("config: LongRoPE and RoPE on a part of each head are those of transformers") {
+  const std::string longrope = R"(, "head_dim": 16, "max_position_embeddings": 64, "rope_theta": 300.0,
+      "partial_rotary_factor": 0.5, "original_max_position_embeddings": 40, "rope_scaling": {"type": "NAME",
+      "short_factor": [1.0, 1.3, 1.9, 2.5], "long_factor": [1.5, 2.5, 5.0, 11.0]})";
+  const std::vector<float> few{1.0F, 0.1848316639661789F, 0.030386855825781822F, 0.005549055058509111F},
+      many{0.6666666865348816F, 0.096112459897995F, 0.01154700480401516F, 0.0012611488346010447F};
+  const auto small_phi3 = [](std::string more) {
+    const std::string positions = R"("max_position_embeddings": 32,)";
+    std::string all = small("phi3", more);
+    if (more.find("max_position_embeddings\": 64") != more.npos) all.erase(all.find(positions), positions.size());
+    return all;
+  };
+  for (const char* name : {"longrope", "su", "yarn"}) {  // the last two are old names
+    CAPTURE(name);
+    std::string settings = longrope;
+    const auto c = parsed(small_phi3(settings.replace(settings.find("NAME"), 4, name)));
+    CAPTURE(std::string(c.message()));
+    REQUIRE(c);
+    CHECK(rotary_dim(*c) == 8);
+    CHECK(default_context(*c) == 40);  // beyond these positions all angles are others
+    for (const int context : {40, 41}) {
+      const rope_frequencies r = make_rope_frequencies(c->rope, rope_dim(*c), context);
+      CHECK(r.factor == doctest::Approx(1.0617960954225842).epsilon(1e-6));
+      const std::vector<float>& expected = context == 40 ? few : many;
+      REQUIRE(r.frequencies.size() == expected.size());
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        CHECK(r.frequencies[i] == doctest::Approx(expected[i]).epsilon(1e-6));
+    }
+  }
+  const auto odd = parsed(small_phi3(R"(, "head_dim": 12, "rope_parameters": {"rope_type": "default",
+      "rope_theta": 300.0, "partial_rotary_factor": 0.75})"));
+  REQUIRE(odd);
+  CHECK(rope_dim(*odd) == 9);
+  CHECK(rotary_dim(*odd) == 10);
+  const rope_frequencies r = make_rope_frequencies(odd->rope, rope_dim(*odd), 32);
+  const std::vector<float> expected{1.0F, 0.2815F, 0.0793F, 0.0223F, 0.0063F};
+  REQUIRE(r.frequencies.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) CHECK(std::abs(r.frequencies[i] - expected[i]) < 1e-4F);
+}
+
+TEST_CASE("config: numbers and layers of Gemma 2 and 3, Granite, OLMo 2, Phi-3 and SmolLM3") {
+  const auto gemma2 = parsed(small("gemma2", R"(, "num_key_value_heads": 2)"));
+  REQUIRE(gemma2);
+  CHECK(gemma2->attention_soft_cap == 50);
+  CHECK(gemma2->logit_soft_cap == 30);
+  CHECK(gemma2->attention_scale == 1 / 16.0);
+  CHECK(gemma2->window == std::vector<int>{4096, 0, 4096});
+  CHECK(gemma2->tied);
+  const auto capless = parsed(small("gemma2", R"(, "num_key_value_heads": 2, "attn_logit_softcapping": null,
+      "final_logit_softcapping": null, "query_pre_attn_scalar": 144, "sliding_window": null)"));
+  REQUIRE(capless);
+  CHECK(capless->attention_soft_cap == 0);
+  CHECK(capless->logit_soft_cap == 0);
+  CHECK(capless->attention_scale == 1 / 12.0);
+  CHECK(capless->window == std::vector<int>(3, 0));
+
+  const auto gemma3 = parsed(small("gemma3_text", R"(, "num_key_value_heads": 2, "sliding_window": 7,
+      "sliding_window_pattern": 2, "rope_theta": 500.0, "rope_local_base_freq": 20.0,
+      "rope_scaling": {"rope_type": "linear", "factor": 8.0})"));
+  REQUIRE(gemma3);
+  CHECK(gemma3->attention_soft_cap == 0);
+  CHECK(gemma3->logit_soft_cap == 0);
+  CHECK(gemma3->window == std::vector<int>{7, 0, 7});
+  CHECK(gemma3->rope.theta == 500);
+  CHECK(gemma3->rope.kind == rope_kind::linear);
+  CHECK(gemma3->sliding_rope->theta == 20);
+  CHECK(gemma3->sliding_rope->kind == rope_kind::plain);
+  const auto usual = parsed(small("gemma3_text", R"(, "num_key_value_heads": 2, "rope_parameters":
+      {"full_attention": null, "sliding_attention": {"rope_type": "default"}})"));
+  REQUIRE(usual);
+  CHECK(usual->rope.theta == 1e6);
+  CHECK(usual->sliding_rope->theta == 1e4);
+  CHECK(usual->window == std::vector<int>(3, 4096));
+
+  const auto scaled = parsed(small("granite", R"(, "embedding_multiplier": 12.0, "attention_multiplier": 0.25,
+      "residual_multiplier": 0.5, "logits_scaling": 8)"));
+  REQUIRE(scaled);
+  CHECK(scaled->embedding_multiplier == 12);
+  CHECK(scaled->attention_scale == 0.25);
+  CHECK(scaled->residual_multiplier == 0.5);
+  CHECK(scaled->logits_scaling == 8);
+  CHECK(parsed(small("granite"))->attention_scale == 1);
+
+  const auto olmo2 = parsed(small("olmo2"));
+  REQUIRE(olmo2);
+  CHECK(olmo2->norm_eps == 1e-5);
+  CHECK(*olmo2->tokens.pad_token == 1);
+
+  const auto phi3 = parsed(small("phi3", R"(, "resid_pdrop": 0.25, "sliding_window": 9)"));
+  REQUIRE(phi3);
+  CHECK(phi3->residual_dropout == 0.25);
+  CHECK(phi3->window == std::vector<int>(3, 9));
+  CHECK(parsed(small("phi3"))->window == std::vector<int>(3, 0));
+
+  const std::string kv = R"(, "num_key_value_heads": 2)";
+  const auto smollm3 = parsed(small("smollm3", kv + R"(, "no_rope_layers": [1, 0, 1, 0, 0],
+      "use_sliding_window": true, "sliding_window": 5)"));
+  REQUIRE(smollm3);
+  CHECK(smollm3->no_rope == std::vector<bool>{false, true, false});
+  CHECK(smollm3->window == std::vector<int>{0, 5, 0});
+  CHECK(parsed(small("smollm3", kv + R"(, "no_rope_layer_interval": 3)"))->no_rope ==
+        std::vector<bool>{false, false, true});
+}
+
+TEST_CASE("config: a program's own family is read by its row of the table") {
+  static constexpr model_family mine{.name = "mine", .formulas = architecture_of<graft::llama>()};
+  const auto set_defaults = [](model_config& c) { c.hidden_size = 8, c.heads = 2, c.layers = 1, c.positions = 16; };
+  const auto read = [](config_reader& in, model_config& c) { in.integer("width", c.hidden_size, 1); };
+  hf::family_table families;
+  REQUIRE(families.add({&mine, set_defaults, read}));
+  const auto c = hf::parse_config(R"({"model_type": "mine", "width": 12, "vocab_size": 7})", "config.json", families);
+  REQUIRE_MESSAGE(c, c.message());
+  CHECK(c->family == &mine);
+  CHECK(c->hidden_size == 12);
+  CHECK(c->head_dim == 6);
+  CHECK(c->vocabulary == 7);
+  CHECK(std::string(families.add({&mine, set_defaults, read}).message()) ==
+        "there is a family 'mine' already; give yours another name");
+  CHECK(std::string(families.add({&families::gpt2, set_defaults, read}).message()) ==
+        "there is a family 'gpt2' already; give yours another name");
+  CHECK(contains(families.add({&mine, nullptr, read}).message(), "needs a family, its defaults and a function"));
+  CHECK(contains(message(R"({"model_type": "mine"})").c_str(), "'model_type' is \"mine\", expected one of llama"));
+  CHECK(contains(hf::parse_config(R"({"model_type": "none"})", "f", families).message(), "gpt2, mine"));
 }
 
 TEST_CASE("config: RoPE's old field names, and defaults from other fields") {
@@ -217,7 +342,9 @@ TEST_CASE("config: an invalid or unsupported field gives one sentence with the f
   } cases[] = {
       {"", "unexpected end of input"},
       {"[]", "the file holds a list, expected a JSON object"},
-      {"{}", "the key 'model_type' is missing, expected one of llama, mistral, qwen2, qwen3, gemma, opt, gpt2"},
+      {"{}",
+       "the key 'model_type' is missing, expected one of llama, mistral, qwen2, qwen3, gemma, gemma2, "
+       "gemma3_text, granite, olmo2, phi3, smollm3, opt, gpt2"},
       {R"({"model_type": "mamba"})", "'model_type' is \"mamba\", expected one of llama"},
       {small("llama", R"(, "architectures": ["LlamaForSequenceClassification"])"), "expected a causal language model"},
       {small("llama", R"(, "quantization_config": 4)"), "'quantization_config' is 4, expected an object"},
@@ -242,7 +369,36 @@ TEST_CASE("config: an invalid or unsupported field gives one sentence with the f
       {small("llama", R"(, "pad_token_id": -2)"), "'pad_token_id' is -2"},
       {small("llama", R"(, "dtype": "float8_e4m3fn")"), "'dtype' is \"float8_e4m3fn\""},
       {small("llama", R"(, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0})"), "'rope_type' is \"dynamic\""},
-      {small("llama", R"(, "rope_scaling": {"type": "longrope"})"), "(rope_scaling): 'type' is \"longrope\""},
+      {small("llama", R"(, "rope_scaling": {"type": "su"})"), "(rope_scaling): 'type' is \"su\""},
+      {small("llama", R"(, "rope_scaling": {"type": "longrope"})"), "'short_factor' is missing"},
+      {small("phi3", R"(, "rope_scaling": {"type": "linear", "factor": 2})"), "expected \"default\" or \"longrope\""},
+      {small("phi3", R"(, "rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [1, 0]})"),
+       "'long_factor' holds 0, expected only numbers from 1e-6"},
+      {small("phi3", R"(, "rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [1, 1, 1]})"),
+       "'short_factor' holds 2 numbers, expected 8, one for each pair"},
+      {small("phi3", R"(, "rope_scaling": {"type": "su", "short_factor": 2, "long_factor": [1, 1]})"),
+       "'short_factor' is 2, expected a list of numbers"},
+      {small("phi3", R"(, "partial_rotary_factor": 1.5)"), "'partial_rotary_factor' is 1.5, expected a number above 0"},
+      {small("phi3", R"(, "partial_rotary_factor": 0.01)"), "leaves no element of heads of 16 to rotate"},
+      {small("phi3", R"(, "attention_bias": true)"), "'attention_bias' is true, expected false"},
+      {small("phi3", R"(, "resid_pdrop": 2)"), "'resid_pdrop' is 2, expected a number from 0 to 1"},
+      {small("gemma2", R"(, "num_key_value_heads": 2, "attn_logit_softcapping": 0)"), "expected a number above 0"},
+      {small("gemma2", R"(, "num_key_value_heads": 2, "query_pre_attn_scalar": -1)"), "'query_pre_attn_scalar' is -1"},
+      {small("gemma2", R"(, "num_key_value_heads": 2, "layer_types": ["chunked", "full", "full"])"), "for layer 0"},
+      {small("gemma2", R"(, "num_key_value_heads": 2, "use_bidirectional_attention": true)"), "'use_bidirectional_att"},
+      {small("gemma3_text", R"(, "num_key_value_heads": 2, "attn_logit_softcapping": 50.0)"),
+       "'attn_logit_softcapping' is 50.0, expected null"},
+      {small("gemma3_text", R"(, "num_key_value_heads": 2, "rope_parameters": {"rope_theta": 3.0})"),
+       "'rope_parameters' has the key 'rope_theta', expected 'full_attention' and 'sliding_attention'"},
+      {small("gemma3_text", R"(, "num_key_value_heads": 2, "rope_parameters": {"sliding_attention":
+                              {"rope_type": "longrope", "short_factor": [1], "long_factor": [1], "factor": 2}})"),
+       "'short_factor' holds 1 numbers, expected 128"},
+      {small("granite", R"(, "residual_multiplier": 0)"), "'residual_multiplier' is 0, expected a number above 0"},
+      {small("granite", R"(, "logits_scaling": "8")"), "'logits_scaling' is \"8\""},
+      {small("smollm3", R"(, "num_key_value_heads": 2, "no_rope_layers": [1, 0])"),
+       "an entry for each of the 3 layers"},
+      {small("smollm3", R"(, "num_key_value_heads": 2, "no_rope_layers": [1, 0, 2])"), "'no_rope_layers' holds 2"},
+      {small("smollm3", R"(, "num_key_value_heads": 2, "no_rope_layer_interval": 0)"), "'no_rope_layer_interval' is 0"},
       {small("llama", R"(, "rope_scaling": {"rope_type": "linear"})"), "'factor' is missing"},
       {small("llama", R"(, "rope_scaling": {"rope_type": "linear", "factor": 0})"), "'factor' is 0, expected a number"},
       {small("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 8.0})"), "'low_freq_factor' is missing"},

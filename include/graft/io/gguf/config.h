@@ -49,8 +49,8 @@ inline void read_rope_divisors(gguf_metadata& f, model_config& c) {
   const auto divisors = f.in.tensors.find("rope_freqs.weight");
   if (divisors == f.in.tensors.end()) return;
   const view& v = divisors->second;
-  if (v.type != dtype::f32 || v.count() != c.head_dim / 2)
-    return f.reject("tensor 'rope_freqs.weight' has ", v.count(), " numbers, expected ", c.head_dim / 2, " of F32");
+  if (v.type != dtype::f32 || v.count() != rotary_dim(c) / 2)
+    return f.reject("tensor 'rope_freqs.weight' has ", v.count(), " numbers, expected ", rotary_dim(c) / 2, " of F32");
   c.rope.divisors.resize(static_cast<std::size_t>(v.count()));
   std::memcpy(c.rope.divisors.data(), v.data, c.rope.divisors.size() * sizeof(float));
   for (const float d : c.rope.divisors)
@@ -74,11 +74,13 @@ inline void read_gguf_yarn(gguf_metadata& f, model_config& c) {
     if (f.find(key) != nullptr) f.real(key, factor);
   if (factor != 1) r.attention_factor = factor * yarn_attention_factor(r);
 }
-inline void read_gguf_rope(gguf_metadata& f, model_config& c) {
+inline void read_gguf_rope(gguf_metadata& f, model_config& c, bool may_rotate_partly) {
   f.real("rope.freq_base", c.rope.theta);
   int turned = c.head_dim;
   f.integer("rope.dimension_count", turned, false);
-  if (turned != c.head_dim) f.reject("only ", turned, " of a head's ", c.head_dim, " elements are rotated (RoPE)");
+  if (turned != c.head_dim && (!may_rotate_partly || turned > c.head_dim || turned % 2 != 0))
+    f.reject("only ", turned, " of a head's ", c.head_dim, " elements are rotated (RoPE)");
+  if (turned < c.head_dim) c.rope.partial = (turned + 0.5) / c.head_dim;  // rope_dim() rounds down
   const gguf_value* kind = f.find("rope.scaling.type");
   const bool old = f.find("rope.scale_linear") != nullptr;  // in files from before rope.scaling.type
   const char* const factor = old ? "rope.scale_linear" : "rope.scaling.factor";
@@ -160,10 +162,10 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   f.real(family.has_layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", c.norm_eps,
          true);
   if (!f.problem) detail::read_gguf_heads(f, c);
-  if (!f.problem && c.family->has_rope) detail::read_gguf_rope(f, c);
+  if (!f.problem && c.family->has_rope) detail::read_gguf_rope(f, c, family.may_rotate_partly);
   detail::read_gguf_tokens(f, c.tokens);
   int window = 0;
-  f.integer("attention.sliding_window", window, false);
+  f.integer("attention.sliding_window", window, false, 0);
   if (f.problem) return *f.problem;
   c.window.assign(static_cast<std::size_t>(c.layers), window);
   if (family.read != nullptr) family.read(f, c);

@@ -6,6 +6,8 @@
 #include <graft/io/gguf/metadata.h>
 #include <graft/model/model_config.h>
 
+#include <cmath>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +36,93 @@ inline constexpr name_pair gguf_gpt2_modules[] = {{"attn_norm", "ln_1"},        
                                                   {"attn_output", "attn.c_proj"}, {"ffn_norm", "ln_2"},
                                                   {"ffn_up", "mlp.c_fc"},         {"ffn_down", "mlp.c_proj"}};
 
+inline constexpr name_pair gguf_post_norm_modules[] = {{"attn_norm", "input_layernorm"},
+                                                       {"attn_q", "self_attn.q_proj"},
+                                                       {"attn_k", "self_attn.k_proj"},
+                                                       {"attn_v", "self_attn.v_proj"},
+                                                       {"attn_output", "self_attn.o_proj"},
+                                                       {"attn_q_norm", "self_attn.q_norm"},
+                                                       {"attn_k_norm", "self_attn.k_norm"},
+                                                       {"post_attention_norm", "post_attention_layernorm"},
+                                                       {"ffn_norm", "pre_feedforward_layernorm"},
+                                                       {"ffn_gate", "mlp.gate_proj"},
+                                                       {"ffn_up", "mlp.up_proj"},
+                                                       {"ffn_down", "mlp.down_proj"},
+                                                       {"post_ffw_norm", "post_feedforward_layernorm"}};
+inline constexpr name_pair gguf_phi3_modules[] = {
+    {"attn_norm", "input_layernorm"},         {"attn_qkv", "self_attn.qkv_proj"}, {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"}, {"ffn_up", "mlp.gate_up_proj"},     {"ffn_down", "mlp.down_proj"}};
+
+// ---- What only one architecture has (llama.cpp, src/models/NAME.cpp)
+
+inline constexpr std::string_view gguf_gemma_keys[] = {"attn_logit_softcapping", "final_logit_softcapping",
+                                                       "attention.sliding_window_pattern", "rope.freq_base_swa"};
+// The layers that have a window, and the scale of attention, which llama.cpp knows by the number of layers: that of the
+// largest model is the width over the heads instead of the size of a head.
+inline void read_gguf_gemma(gguf_metadata& f, model_config& c, int usual_window, int usual_period, int largest) {
+  int window = usual_window, period = usual_period;
+  f.integer("attention.sliding_window", window, false, 0);
+  f.integer("attention.sliding_window_pattern", period, false);
+  if (f.problem) return;
+  for (int l = 0; l < c.layers; ++l) c.window[static_cast<std::size_t>(l)] = (l + 1) % period != 0 ? window : 0;
+  if (c.layers == largest) c.attention_scale = 1 / std::sqrt(static_cast<double>(c.hidden_size / c.heads));
+  f.real("final_logit_softcapping", c.logit_soft_cap);
+}
+inline void read_gguf_gemma2(gguf_metadata& f, model_config& c) {
+  read_gguf_gemma(f, c, 4096, 2, 46);
+  f.real("attn_logit_softcapping", c.attention_soft_cap);
+  f.must_be("rope.freq_base_swa", c.rope.theta, "all layers have the same angles");
+}
+inline void read_gguf_gemma3(gguf_metadata& f, model_config& c) {
+  read_gguf_gemma(f, c, 0, 6, 62);
+  if (f.find("attn_logit_softcapping") != nullptr)
+    f.reject_key("attn_logit_softcapping", "set, which has no meaning here");
+  f.real("rope.freq_base_swa", c.sliding_rope->theta);
+}
+inline constexpr std::string_view gguf_granite_keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
+inline void read_gguf_granite(gguf_metadata& f, model_config& c) {
+  f.real("logit_scale", c.logits_scaling, true);
+  f.real("embedding_scale", c.embedding_multiplier), f.real("residual_scale", c.residual_multiplier);
+  f.must_be("rope.scaling.finetuned", 1, "models without positions are not supported");
+}
+inline void read_gguf_olmo2(gguf_metadata& f, model_config&) {
+  int window = 0;
+  f.integer("attention.sliding_window", window, false, 0);
+  if (window > 0) f.reject_key("attention.sliding_window", "set, which is OLMo 3 and not supported");
+}
+inline void read_gguf_smollm3(gguf_metadata&, model_config& c) {
+  c.no_rope.clear();
+  for (int l = 0; l < c.layers; ++l) c.no_rope.push_back((l + 1) % 4 == 0);
+}
+// LongRoPE's divisors are tensors.
+inline void read_gguf_phi3(gguf_metadata& f, model_config& c) {
+  const auto divisors = [&](const char* name, std::vector<float>& to) {
+    const auto at = f.in.tensors.find(name);
+    if (at == f.in.tensors.end()) return false;
+    const view& v = at->second;
+    if (v.type != dtype::f32 || v.count() != rotary_dim(c) / 2)
+      return f.reject("tensor '", name, "' has ", v.count(), " numbers, expected ", rotary_dim(c) / 2, " of F32"),
+             false;
+    to.resize(static_cast<std::size_t>(v.count()));
+    std::memcpy(to.data(), v.data, to.size() * sizeof(float));
+    for (const float d : to)
+      if (!(d >= 1e-6F && d <= 1e6F)) f.reject("tensor '", name, "' has a number that divides no frequency");
+    return true;
+  };
+  const bool has_short = divisors("rope_factors_short.weight", c.rope.divisors),
+             has_long = divisors("rope_factors_long.weight", c.rope.long_divisors);
+  if (has_short != has_long)
+    f.reject("one of the tensors 'rope_factors_short.weight' and 'rope_factors_long.weight' is missing");
+  if (!has_short || !has_long) return;
+  c.rope.kind = rope_kind::longrope;
+  int original = 0;
+  f.integer("rope.scaling.original_context_length", original, true, 2);
+  if (f.problem) return;
+  c.rope.original_positions = original, c.rope.factor = c.positions / static_cast<double>(original);
+  if (f.find("rope.scaling.attn_factor") != nullptr)
+    f.real("rope.scaling.attn_factor", c.rope.attention_factor.emplace(1));
+}
+
 struct gguf_family {
   const model_family* family = nullptr;
   const char* name = "";  // general.architecture
@@ -42,6 +131,7 @@ struct gguf_family {
   bool adds_one_to_norms = false;
   bool has_layer_norms = false;  // with biases, as all projections then have
   bool has_qkv_bias = false;
+  bool may_rotate_partly = false;            // rope.dimension_count may be less than a head
   std::span<const std::string_view> keys{};  // that only this architecture has, and read() reads
   void (*read)(gguf_metadata&, model_config&) = nullptr;
 };
@@ -51,6 +141,30 @@ inline constexpr gguf_family gguf_families[] = {
     {.family = &families::qwen2, .name = "qwen2", .has_qkv_bias = true},
     {.family = &families::qwen3, .name = "qwen3"},
     {.family = &families::gemma, .name = "gemma", .adds_one_to_norms = true},
+    {.family = &families::gemma2,
+     .name = "gemma2",
+     .modules = gguf_post_norm_modules,
+     .adds_one_to_norms = true,
+     .keys = gguf_gemma_keys,
+     .read = read_gguf_gemma2},
+    {.family = &families::gemma3,
+     .name = "gemma3",
+     .modules = gguf_post_norm_modules,
+     .adds_one_to_norms = true,
+     .keys = gguf_gemma_keys,
+     .read = read_gguf_gemma3},
+    {.family = &families::granite,
+     .name = "granite",
+     .interleaves_heads = true,
+     .keys = gguf_granite_keys,
+     .read = read_gguf_granite},
+    {.family = &families::olmo2, .name = "olmo2", .modules = gguf_post_norm_modules, .read = read_gguf_olmo2},
+    {.family = &families::phi3,
+     .name = "phi3",
+     .modules = gguf_phi3_modules,
+     .may_rotate_partly = true,
+     .read = read_gguf_phi3},
+    {.family = &families::smollm3, .name = "smollm3", .interleaves_heads = true, .read = read_gguf_smollm3},
     {.family = &families::gpt2,
      .name = "gpt2",
      .ends = gguf_gpt2_ends,

@@ -20,11 +20,11 @@ struct gguf_metadata {
   template <class... Parts> void reject_key(const char* name, const Parts&... parts) {
     reject("the fact '", family.c_str(), ".", name, "' is ", parts...);
   }
-  void integer(const char* name, int& to, bool needed = true) {
+  void integer(const char* name, int& to, bool needed = true, int least = 1) {
     const gguf_value* f = find(name);
     if (f == nullptr && !needed) return;
-    if (f == nullptr || f->what != gguf_value::kind::whole || f->whole < 1 || f->whole > 1'000'000'000)
-      return reject_key(name, f == nullptr ? "missing" : "no whole number above 0");
+    if (f == nullptr || f->what != gguf_value::kind::whole || f->whole < least || f->whole > 1'000'000'000)
+      return reject_key(name, f == nullptr ? "missing" : least == 0 ? "no whole number" : "no whole number above 0");
     to = static_cast<int>(f->whole);
   }
   void real(const char* name, double& to, bool needed = false) {

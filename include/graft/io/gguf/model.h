@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads a model from a GGUF file, without its tokenizer: metadata become a model_config (config.h), and tensors get the
 // names that they have in Hugging Face files. Two things that convert_hf_to_gguf.py changes are copied back: it
-// permutes the rows of Llama's Q and K so that RoPE rotates neighboring pairs instead of halves of a head, and it adds
-// 1 to the weights of Gemma's norms. All other tensors are views into the mapped file.
+// permutes the rows of Q and K of some families so that RoPE rotates neighboring pairs instead of halves of a head, and
+// it adds 1 to the weights of Gemma's norms. All other tensors are views into the mapped file.
 #pragma once
 #include <graft/io/gguf/config.h>
 #include <graft/io/hf/load_model.h>
@@ -70,7 +70,9 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
   const detail::gguf_family* const family = detail::gguf_family_of(*c.family);
   if (family == nullptr) return fail_in(in.file, "no GGUF files of ", c.family->name, " models are read");
   for (const auto& [name, stored] : in.tensors) {
-    if (name == "rope_freqs.weight") continue;  // read_gguf_rope has read it into the configuration
+    // The configuration has the divisors of RoPE's frequencies.
+    const bool is_longrope = c.rope.kind == rope_kind::longrope && name.starts_with("rope_factors_");
+    if (name == "rope_freqs.weight" || is_longrope) continue;
     const std::string to = detail::name_in_folder(*family, name);
     if (to.empty()) return fail_in(in.file, "tensor ", in_quotes(name), " is not part of a ", c.family->name, " model");
     view v = stored;

@@ -34,13 +34,11 @@ inline void check_sizes(config_reader& in, model_config& c) {
     in.reject("'num_attention_heads' ", c.heads, " is not a multiple of 'num_key_value_heads' ", c.kv_heads);
   if (c.family->has_rope && c.head_dim % 2 != 0)
     in.reject("'head_dim' ", c.head_dim, " is odd, and RoPE rotates pairs");
-  else if (c.family->has_rope && (rotary_dim(c) < 2 || rotary_dim(c) % 2 != 0))
-    in.reject("'partial_rotary_factor' rotates ", rotary_dim(c), " of ", c.head_dim,
-              " elements, and RoPE rotates pairs");
-  if (c.rope.kind == rope_kind::longrope)
-    for (const auto& [key, numbers] :
-         {std::pair{"short_factor", &c.rope.divisors}, {"long_factor", &c.rope.long_divisors}})
-      if (static_cast<int>(numbers->size()) != rotary_dim(c) / 2)
+  else if (c.family->has_rope && rope_dim(c) < 1)
+    in.reject("'partial_rotary_factor' leaves no element of heads of ", c.head_dim, " to rotate");
+  for (const rope_settings* r : {&c.rope, c.sliding_rope ? &*c.sliding_rope : &c.rope})
+    for (const auto& [key, numbers] : {std::pair{"short_factor", &r->divisors}, {"long_factor", &r->long_divisors}})
+      if (r->kind == rope_kind::longrope && static_cast<int>(numbers->size()) != rotary_dim(c) / 2)
         in.reject("'", key, "' holds ", static_cast<int>(numbers->size()), " numbers, expected ", rotary_dim(c) / 2,
                   ", one for each pair of elements that RoPE rotates");
   if (c.embedding_width == 0) c.embedding_width = c.hidden_size;
