@@ -34,18 +34,12 @@ struct random_block {
     auto fill = [&](std::vector<double>& v, long long n) {
       for (long long i = 0; i < n; ++i) v.push_back(uniform(random));
     };
-    block.values.sizes = {{"hidden", 16},
-                          {"heads", 4},
-                          {"kv_heads", 2},
-                          {"head_dim", 4},
-                          {"intermediate", 24},
-                          {"vocab", 13},
-                          {"context", 40},
-                          {"rotary_dim", 2},
-                          {"experts", 5},
-                          {"experts_per_token", 2},
-                          {"moe_intermediate", 6},
-                          {"shared_intermediate", 10}};
+    block.values.sizes = {{"hidden", 16},          {"heads", 4},
+                          {"kv_heads", 2},         {"head_dim", 4},
+                          {"intermediate", 24},    {"vocab", 13},
+                          {"context", 40},         {"rotary_dim", 2},
+                          {"experts", 5},          {"experts_per_token", 2},
+                          {"moe_intermediate", 6}, {"shared_intermediate", 10}};
     block.values.scalars = {{"eps", 1e-5}};
     const builder g = capture_forward(what.formula, block_options_of(what, pass_kind::forward_saved));
     size_values s;

@@ -143,6 +143,9 @@ class adapter_loader {
     const bool target = std::find(targets_.begin(), targets_.end(), &b) != targets_.end();
     const bool bias_only = !target && !whole && from_.config.bias == trained_bias::all && b.bias;
     if (!whole && !bias_only) return ok;
+    if (b.kind == "experts")
+      return fail_in(from_.weights.file, "'modules_to_save' of adapter_config.json beside it names ",
+                     in_quotes(b.module), ": the weights of experts are adapted and not trained in full");
     module_adapter m = module_adapter_of(b, {}, [](const loaded_tensor&) { return adapter_tensor{}; });
     for (const char* name : {"weight", "bias"}) {
       const bool is_bias = name[0] == 'b';
