@@ -10,7 +10,6 @@
 // serve_multi_lora --help lists all options.
 // run: serve_multi_lora test/golden/models/llama/base --ids --tokens 8 --from examples/requests.txt sql=test/golden/models/llama/multi/a chat=test/golden/models/llama/multi/c turned=test/golden/models/llama/oft/adapter_init scaled=test/golden/models/llama/ia3/adapter_init
 #include <graft/io/hf/adapters.h>
-#include <graft/io/tokenizer/tokenizer_file.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cpu.h>
 #include <sys/socket.h>
@@ -31,6 +30,7 @@
 
 using engine = graft::cpu::engine<float>;
 using graft::status;
+namespace io = graft::io;
 namespace hf = graft::io::hf;
 using names = graft::adapter_registry::names;
 
@@ -270,7 +270,7 @@ int main(int argc, char** argv) {
   context_options context;
   arguments in("serve_multi_lora",
                "Serves requests that each name their adapter, many in one batch. A request is a line: NAME PROMPT.");
-  in.optional_word("MODEL", folder, "folder of the model");
+  in.optional_word("MODEL", folder, "Hugging Face folder or GGUF file of the model");
   in.named_words("NAME=FOLDER", adapters, "adapters and the names that requests call them by");
   in.flag("--ids", ids, "prompts and answers are token ids with commas between them; not given: text");
   in.option("--batch N", batch, "requests of one batch, at most", 1);
@@ -290,7 +290,7 @@ int main(int argc, char** argv) {
   if (folder.empty()) return in.mistake("MODEL is missing");
   const auto loading = context.model(folder);
   if (!loading) return wrong(loading.message());
-  auto model = hf::load_model<engine>(folder, *loading);
+  auto model = io::load_model<engine>(folder, *loading);
   if (!model) return wrong(model.message());
   auto settings = sampling.settings(folder, model->config());
   if (!settings) return wrong(settings.message());
@@ -298,7 +298,7 @@ int main(int argc, char** argv) {
   settings->max_new_tokens = tokens;
   std::optional<hf::tokenizer> words;
   if (!ids) {
-    auto read = hf::read_tokenizer(folder);
+    auto read = io::read_tokenizer(folder);
     if (!read)
       return wrong(graft::fail(read.message(), "; with --ids prompts are token ids and need none").what.c_str());
     words = std::move(*read);

@@ -17,15 +17,15 @@
 
 using namespace graft;
 using engine = cpu::engine<float>;
-using sequences = std::vector<std::vector<std::int64_t>>;
+using token_lines = std::vector<std::vector<std::int64_t>>;
 
 namespace {
 
-result<sequences> read_lines(const std::string& file) {
+result<token_lines> read_lines(const std::string& file) {
   const auto bytes = io::read_file(file);
   if (!bytes) return bytes.failure();
   std::istringstream in{std::string(io::as_chars(*bytes))};
-  sequences all;
+  token_lines all;
   for (std::string line; std::getline(in, line);) {
     auto ids = numbers_in(line, " ");
     if (!ids) return io::fail_in(file, ids.message());
@@ -33,7 +33,7 @@ result<sequences> read_lines(const std::string& file) {
   }
   return all;
 }
-status greedy(causal_lm<engine>& model, const sequences& prompts, int tokens) {
+status greedy(causal_lm<engine>& model, const token_lines& prompts, int tokens) {
   std::size_t longest = 0;
   for (const auto& p : prompts) longest = std::max(longest, p.size());
   generation_settings settings;
@@ -50,7 +50,7 @@ status greedy(causal_lm<engine>& model, const sequences& prompts, int tokens) {
   }
   return ok;
 }
-status losses(causal_lm<engine>& model, const sequences& data, const std::string& adapter, std::size_t batch,
+status losses(causal_lm<engine>& model, const token_lines& data, const std::string& adapter, std::size_t batch,
               double rate) {
   auto adapters = io::load_adapters(adapter, model);
   if (!adapters) return adapters.failure();
@@ -72,7 +72,7 @@ status losses(causal_lm<engine>& model, const sequences& data, const std::string
   }
   return ok;
 }
-status perplexity(causal_lm<engine>& model, const sequences& data) {
+status perplexity(causal_lm<engine>& model, const token_lines& data) {
   const auto words = static_cast<std::size_t>(model.config().vocabulary);
   double sum = 0;
   long long count = 0;

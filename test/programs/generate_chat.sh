@@ -76,7 +76,7 @@ echo '{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}' >"$work/
 turn='{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bcd"}]}'
 printf '%s\n\n%s\n' "$turn" "$turn" >"$work/two.jsonl"
 "$finetune" "$work/talk" "$work/two.jsonl" "$work/trained" --steps 2 --targets q_proj >/dev/null
-says 'two.jsonl, line 1: the conversation has 22 tokens; ask for a --length of as many' \
+says 'two.jsonl, line 1: the conversation has 21 tokens; ask for a --length of as many' \
   "$finetune" "$work/talk" "$work/two.jsonl" "$work/y" --length 8
 echo '{"prompt": "a"}' >"$work/bad.jsonl"
 says "bad.jsonl, line 1: there is no key 'messages'" "$finetune" "$work/talk" "$work/bad.jsonl" "$work/y"
