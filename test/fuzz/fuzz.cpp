@@ -60,13 +60,15 @@ std::vector<layer_case> cases_below(const std::filesystem::path& golden) {
   return all;
 }
 
-// Base layers that are codes, as bitsandbytes stored them.
+// Base layers that are codes, as bitsandbytes stored them, and models of GPTQ, AWQ, MXFP4 and NVFP4.
 std::vector<std::string> quantized_below(const std::filesystem::path& golden) {
   std::vector<std::filesystem::path> folders;
   for (const auto& e : std::filesystem::directory_iterator(golden / "quantized/layers")) folders.push_back(e.path());
   std::sort(folders.begin(), folders.end());
   std::vector<std::string> all;
   for (const auto& folder : folders) all.push_back(text_of(folder / "base.safetensors"));
+  for (const char* name : {"awq", "gptq_3", "gptq_4", "mxfp4", "nvfp4"})
+    all.push_back(text_of(golden / "checkpoints/models" / name / "base/model.safetensors"));
   return all;
 }
 

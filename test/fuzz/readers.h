@@ -5,6 +5,8 @@
 #include <graft/backend/cpu/runtime/storage.h>
 #include <graft/io/bitsandbytes/reader.h>
 #include <graft/io/gguf/config.h>
+#include <graft/io/gptq/reader.h>
+#include <graft/io/microscaling/reader.h>
 #include <graft/io/peft/adapter_config.h>
 #include <graft/io/peft/layer.h>
 #include <graft/io/peft/layer_source.h>
@@ -34,22 +36,36 @@ inline bool feed_safetensors(std::string_view s) {
   }
   return true;
 }
-// Reads quantized weights; an accepted one must dequantize to finite numbers.
+// An accepted weight must dequantize to finite numbers.
+template <class Reader> bool feed_weight(Reader& in, const io::tensor_view& t) {
+  const auto v = in.read(t);
+  if (!v && *v.message() == '\0') return false;
+  if (!v || !*v) return true;
+  std::vector<float> numbers(static_cast<std::size_t>((*v)->count()));
+  cpu::read(**v, 0, (*v)->count(), numbers.data());
+  return std::all_of(numbers.begin(), numbers.end(), [](float n) { return io::finite_bits(n); });
+}
+// Reads quantized weights, by every reader that takes a tensor of that name.
 inline bool feed_quantized(std::string_view s) {
   const auto f = io::parse_safetensors(as_bytes(s), "fuzz.safetensors");
   if (!f) return true;
-  io::quant_state_pool quant_state;
-  io::quantized_reader in(
-      "fuzz", [&](const std::string& name) { return f->get(name); }, quant_state);
+  const auto find = [&](const std::string& name) { return f->get(name); };
   for (const io::tensor_view& t : f->tensors) {
-    if (!t.name.ends_with(".weight")) continue;
-    const auto v = in.read(t);
-    if (!v && *v.message() == '\0') return false;
-    if (!v || !*v) continue;
-    std::vector<float> numbers(static_cast<std::size_t>((*v)->count()));
-    cpu::read(**v, 0, (*v)->count(), numbers.data());
-    for (const float n : numbers)
-      if (!io::finite_bits(n)) return false;
+    io::quant_state_pool states;
+    io::quantized_reader codes("fuzz", find, states);
+    if (t.name.ends_with(".weight") && !feed_weight(codes, t)) return false;
+    for (const bool nvfp4 : {false, true}) {
+      io::microscaling_reader floats("fuzz", find, states, nvfp4);
+      if (!floats.weight_name(t.name).empty() && !feed_weight(floats, t)) return false;
+    }
+    if (io::gptq_reader::weight_name(t.name).empty()) continue;
+    for (const quantized_weights& how : {quantized_weights{dtype::u4, {}, quantized_storage::awq, 32},
+                                         quantized_weights{dtype::u4, {}, quantized_storage::gptq, 32, true, true},
+                                         quantized_weights{dtype::u3, {}, quantized_storage::gptq, 64, true, true}}) {
+      io::gptq_pool rows;
+      io::gptq_reader integers("fuzz", find, rows, how);
+      if (!feed_weight(integers, t)) return false;
+    }
   }
   return true;
 }

@@ -19,7 +19,11 @@ inline float widen_by_instruction(f16 v) {
 }
 #define GRAFT_HAS_WIDEN_INSTRUCTION 1
 #elif defined(__aarch64__) && !defined(__CUDACC__)
-inline float widen_by_instruction(f16 v) { return static_cast<float>(std::bit_cast<__fp16>(v.bits)); }
+inline float widen_by_instruction(f16 v) {
+  __fp16 half;
+  __builtin_memcpy(&half, &v.bits, sizeof half);
+  return static_cast<float>(half);
+}
 #define GRAFT_HAS_WIDEN_INSTRUCTION 1
 #endif
 

@@ -14,8 +14,8 @@ using io::test::changed_tensors;
 
 namespace {
 
-// A weight [8, 32] whose code of row r and column c is (3 r + c) modulo the codes. Scales are r + 1, zero points r.
-constexpr std::uint64_t out = 8, in = 32;
+// A weight [32, 32] whose code of row r and column c is (3 r + c) modulo the codes. Scales are r + 1, zero points r.
+constexpr std::uint64_t out = 32, in = 32;
 
 struct weight_in_file {
   quantized_weights how{.type = dtype::u4, .stored_as = quantized_storage::gptq, .group_size = 16};
@@ -37,9 +37,10 @@ struct weight_in_file {
     constexpr std::uint64_t place[] = {0, 4, 1, 5, 2, 6, 3, 7};
     for (std::uint64_t r = 0; r < out; ++r) {
       for (std::uint64_t c = 0; c < in; ++c)
-        is_awq ? put(codes, c, 1, 4 * place[r], code_of(r, c)) : put(codes, r, out, c * wide, code_of(r, c));
+        is_awq ? put(codes, c * (out / 8) + r / 8, 1, 4 * place[r % 8], code_of(r, c))
+               : put(codes, r, out, c * wide, code_of(r, c));
       for (std::uint64_t g = 0; g < groups; ++g)
-        put(zeros, g * out * wide / 32, 1, (is_awq ? place[r] : r) * wide,
+        put(zeros, g * out * wide / 32, 1, (is_awq ? r / 8 * 8 + place[r % 8] : r) * wide,
             (zero_of(r) - (how.zeros_less_one ? 1 : 0)) & mask);
     }
     std::vector<float> scales;
@@ -90,12 +91,13 @@ std::vector<quantized_weights> every_setting() {
 
 TEST_CASE("gptq: codes, zero points and scales are those of the file, in every number of bits and both formats") {
   for (const quantized_weights& how : every_setting()) {
-    INFO(name_of(how.type), ", groups of ", how.group_size, ", desc_act ", how.act_order, ", v1 ", how.zeros_less_one);
+    INFO(std::string(name_of(how.type)), ", groups of ", how.group_size, ", desc_act ", how.act_order, ", v1 ",
+         how.zeros_less_one);
     weight_in_file w(how);
     const auto v = w.read();
-    REQUIRE_MESSAGE(v, v.message());
+    REQUIRE_MESSAGE(v, std::string(v.message()));
     REQUIRE(v->has_value());
-    CHECK(((*v)->size[0] == 8 && (*v)->size[1] == 32));
+    CHECK(((*v)->size[0] == 32 && (*v)->size[1] == 32));
     CHECK(((*v)->quant->format.scaled == scale_granularity::column_group) == (how.act_order && how.group_size == 16));
     std::vector<float> numbers(out * in);
     cpu::convert(**v, numbers.data());
@@ -145,20 +147,20 @@ TEST_CASE("gptq: tensors that do not fit are refused with the name of the weight
   CHECK(changed(gptq, [](auto& all, auto&) { all.erase("a.qzeros"); }) ==
         "file: tensor 'a.qweight' has no 'a.qzeros' beside it");
   CHECK(changed(gptq, [](auto& all, auto&) { all["a.qweight"].type = safetensors_type::f32; }) ==
-        "file: tensor 'a.qweight' is F32 [4, 8], expected a matrix of I32");
+        "file: tensor 'a.qweight' is F32 [4, 32], expected a matrix of I32");
   CHECK(changed(gptq, [](auto& all, auto&) { all["a.qweight"].shape = {32}; }) ==
         "file: tensor 'a.qweight' is I32 [32], expected a matrix of I32");
   CHECK(changed(gptq, [](auto& all, auto&) {
-          all["a.qweight"] = {safetensors_type::i32, {0, 8}, {}};
-        }) == "file: tensor 'a.qweight' has shape [0, 8], expected [in * bits / 32, out]");
+          all["a.qweight"] = {safetensors_type::i32, {0, 32}, {}};
+        }) == "file: tensor 'a.qweight' has shape [0, 32], expected [in * bits / 32, out]");
   CHECK(changed(gptq, [](auto& all, auto&) {
-          all["a.scales"] = {safetensors_type::f32, {1, 8}, {}};
-        }) == "file: tensor 'a.qweight' has 'a.scales' of shape [1, 8], expected [2, 8] for groups of 16 columns");
+          all["a.scales"] = {safetensors_type::f32, {1, 32}, {}};
+        }) == "file: tensor 'a.qweight' has 'a.scales' of shape [1, 32], expected [2, 32] for groups of 16 columns");
   CHECK(changed(gptq, [](auto& all, auto&) { all["a.scales"].type = safetensors_type::f64; }) ==
         "file: tensor 'a.qweight' has 'a.scales' of F64, expected F16, BF16 or F32");
   CHECK(changed(gptq, [](auto& all, auto&) {
           all["a.qzeros"].shape = {2, 2};
-        }) == "file: tensor 'a.qweight' has 'a.qzeros' of shape [2, 2], expected [2, 1] for groups of 16 columns");
+        }) == "file: tensor 'a.qweight' has 'a.qzeros' of shape [2, 2], expected [2, 4] for groups of 16 columns");
   CHECK(changed(gptq, [](auto& all, auto&) { all["a.qzeros"].type = safetensors_type::f32; }) ==
         "file: tensor 'a.qweight' has 'a.qzeros' of F32, expected I32");
   for (const float wrong : {NAN, INFINITY, -INFINITY, 3e38F})
@@ -169,7 +171,10 @@ TEST_CASE("gptq: tensors that do not fit are refused with the name of the weight
         "file: tensor 'a.qweight' has 4 words of 32 bits for a row, which are no whole number of codes of 3 bits; is "
         "'bits' of quantization_config right?");
   CHECK(changed(gptq, [](auto&, auto& w) { w.how.type = dtype::u8; }) ==
-        "file: tensor 'a.qweight' has 'a.scales' of shape [2, 8], expected [1, 8] for groups of 16 columns");
+        "file: tensor 'a.qweight' has 'a.scales' of shape [2, 32], expected [1, 32] for groups of 16 columns");
+  CHECK(changed(gptq, [](auto& all, auto&) {
+          all["a.qweight"].shape = {32, 4};
+        }) == "file: tensor 'a.qweight' has 4 rows, whose zero points of 4 bits do not fill words of 32 bits");
   for (const std::int32_t group : {-1, 2, 1 << 30})
     CHECK(changed(gptq, [&](auto&, auto& w) { w.file.set("a.g_idx", 5, group); }) ==
           "file: tensor 'a.qweight' has 'a.g_idx' with group " + std::to_string(group) +
@@ -188,6 +193,6 @@ TEST_CASE("gptq: tensors that do not fit are refused with the name of the weight
           all["a.g_idx"] = {safetensors_type::i32, {32}, {}};
         }) == "file: tensor 'a.qweight' has 'a.g_idx' beside it, which AWQ has not");
   CHECK(changed(awq, [](auto& all, auto&) {
-          all["a.qweight"].shape = {31, 1};
+          all["a.qweight"].shape = {31, 4};
         }) == "file: tensor 'a.qweight' has rows of 31 codes of 4 bits, expected an even number");
 }

@@ -61,14 +61,12 @@ template <int Elements, int Bytes, int Run, int Type> struct ggml_layout {
   static constexpr affine run_scale(const unsigned char*, affine first, int) { return first; }
 };
 
-// Codes are bytes of a local array before they are floats, and `r` is a constant of each call, so that both loops are
-// vectorized: the output, which bytes could alias, is not written while codes are read. g++ unrolls a loop of 16 steps
-// before it vectorizes, and then converts byte by byte, four times slower; the pragma keeps the loop. nvcc does not know
-// it.
+// The codes of run `r`, a constant of each call. Codes are bytes of a local array before they are floats, so that both
+// loops are vectorized: the output, which bytes could alias, is not written while codes are read. g++ unrolls a loop of
+// 16 steps before it vectorizes, and then converts byte by byte, four times slower; the pragma keeps the loop. nvcc does
+// not know it.
 template <class Format>
-[[gnu::always_inline]] constexpr void dequantize_run(const unsigned char* from, affine first, int r, float* to) {
-  const affine s = Format::run_scale(from, first, r);
-  signed char code[static_cast<unsigned>(Format::run)] = {};
+[[gnu::always_inline]] constexpr void read_codes(const unsigned char* from, int r, signed char* code) {
   if constexpr (requires { Format::codes(from, r, code); })
     Format::codes(from, r, code);
   else
@@ -76,6 +74,12 @@ template <class Format>
 #pragma GCC unroll 1
 #endif
     for (int i = 0; i < Format::run; ++i) code[i] = static_cast<signed char>(Format::code(from, r, i));
+}
+template <class Format>
+[[gnu::always_inline]] constexpr void dequantize_run(const unsigned char* from, affine first, int r, float* to) {
+  const affine s = Format::run_scale(from, first, r);
+  signed char code[static_cast<unsigned>(Format::run)] = {};
+  read_codes<Format>(from, r, code);
 #ifndef __CUDACC__
 #pragma GCC unroll 1
 #endif

@@ -44,7 +44,7 @@ class quantized_writer {
              state.data());
       return ok;
     }
-    if (p.format.scales != dtype::f32 || p.format.block_bytes > 0)
+    if (p.format.scales != dtype::f32 || (p.format.type != dtype::int8 && p.format.type != dtype::f8_e4m3))
       return fail_in(name, "quantized weights of type ", graft::name_of(p.format),
                      " with these scales are in no file of this kind");
     if (p.format.type == dtype::int8) {

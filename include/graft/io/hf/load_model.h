@@ -116,15 +116,16 @@ inline result<model_weights> bind_weights(model_tensors opened, const model_conf
   model_weights out;
   std::set<std::string> used;
   if (status s = detail::read_quantized(c.quantized, blocks, *kept, out, used); !s) return s.failure();
+  for (std::size_t i = 0; i < from.size(); ++i)
+    for (const auto& [end, method] : {std::pair{".qweight", "gptq or awq"}, std::pair{".weight_blocks", "mxfp4"}})
+      if (from[i].name.ends_with(end) && !used.contains(from[i].name))
+        return fail_in(from.folder, "tensor ", in_quotes(from[i].name), " is quantized, and config.json has no ",
+                       "quantization_config with quant_method ", method);
   const std::set<std::string> wanted = names_of(c);
   for (std::size_t i = 0; i < from.size(); ++i) {
     const tensor_view& t = from[i];
     if (is_bookkeeping(t.name) || used.contains(t.name) || out.tensors.contains(t.name)) continue;
     if (detail::is_zero_bias(t, out, wanted)) continue;
-    for (const auto& [end, method] : {std::pair{".qweight", "gptq or awq"}, std::pair{".weight_blocks", "mxfp4"}})
-      if (t.name.ends_with(end))
-        return fail_in(from.folder, "tensor ", in_quotes(t.name), " is quantized, and config.json has no ",
-                       "quantization_config with quant_method ", method);
     const result<view> v = bind_in_place(t, from.file_of(i).file);
     if (!v) return v.failure();
     out.tensors[t.name] = *v;

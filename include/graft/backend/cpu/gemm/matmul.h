@@ -6,6 +6,7 @@
 #include <graft/backend/cpu/gemm/bf16_split.h>
 #include <graft/backend/cpu/gemm/gemm.h>
 #include <graft/backend/cpu/ops/vector.h>
+#include <graft/backend/cpu/quantized/block_gemv.h>
 #include <graft/backend/cpu/quantized/four_bit_gemv.h>
 #include <graft/backend/cpu/quantized/fp8_skinny.h>
 #include <graft/backend/cpu/quantized/integer_gemv.h>
@@ -52,7 +53,7 @@ template <class Real> void dequantize_tile(const weight_view& w, long long row, 
 // True if the 4-bit GEMV kernels are fastest. Double-quantized scales are recomputed for every few tokens, so their
 // limit is lower.
 inline bool use_four_bit_gemv(const weight_view& w, long long tokens) {
-  if (!is_four_bit(w.format) || w.cols % w.format.block != 0) return false;
+  if (!has_four_bit_kernel(w.format) || w.cols % w.format.block != 0) return false;
   return tokens <= (w.quant->format.scales == dtype::u8 ? std::min<long long>(skinny_cols, max_four_bit_tokens)
                                                         : max_four_bit_tokens);
 }
@@ -71,10 +72,10 @@ template <class Real> void skinny_quantized(Real* c, long long m, const Real* a,
     if constexpr (sizeof(Real) == sizeof(float)) {
       const long long n = end - first;
       if (use_limb_gemm(w, m) && limb_gemm(w, first, n, a, m, share.sign, share.out, share.stride)) return;
-      if (has_four_bit_gemv && use_four_bit_gemv(w, m))
-        return four_bit_gemv(w, first, n, a, m, share.sign, share.out, share.stride);
+      if (use_four_bit_gemv(w, m)) return four_bit_gemv(w, first, n, a, m, share.sign, share.out, share.stride);
       if (fp8_skinny_gemm(w, first, n, a, m, share.sign, share.out, share.stride)) return;
       if (m == 1 && integer_gemv(w, first, n, a, share.sign, share.out)) return;
+      if (m == 1 && block_gemv(w, first, n, a, share.sign, share.out)) return;
     }
     skinny_dequantizing_gemm(share, w, first);
   });

@@ -54,6 +54,14 @@ using two_floats = float __attribute__((vector_size(8)));
 
 }  // namespace detail
 
+// True if four_bit_gemv multiplies this format.
+constexpr bool has_four_bit_kernel(const quant_format& e) {
+#if defined(__AVX2__) && defined(__FMA__)
+  return detail::has_four_bit_permute(e);
+#else
+  return has_four_bit_gemv && is_four_bit(e);
+#endif
+}
 // More tokens than this are faster with a tile of the weight that is dequantized once for all of them.
 #if defined(__AVX2__) && defined(__FMA__)
 inline constexpr long long max_four_bit_tokens = 16;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMV and skinny GEMM of a 4-bit weight with AVX: the table of 16 values is in registers, and the stored value is the
-// index of a permutation (AVX-512 permutes 16 floats, AVX2 eight). The values in the upper halves of some bytes are
-// looked up at once, then those in the lower halves, so x is deinterleaved once: of each 2 · lanes numbers first those
-// that belong to upper halves. The scale of a block is applied to its sum. Other processors have no kernel here.
+// GEMV and skinny GEMM of a 4-bit weight with AVX (NF4, FP4, MXFP4, NVFP4, and integers in groups): the table of 16
+// values is in registers, and the stored value is the index of a permutation (AVX-512 permutes 16 floats, AVX2 eight).
+// The values in the upper halves of some bytes are looked up at once, then those in the lower halves, so x is
+// deinterleaved once: of each 2 · lanes numbers first those that belong to upper halves. Integers have a table for each
+// zero point. The scale of a block is applied to its sum. Other processors have no kernel here.
 #pragma once
 #include <graft/backend/cpu/quantized/dequantize.h>
 #include <graft/backend/cpu/runtime/memory.h>
@@ -64,9 +65,25 @@ struct float_table {
 };
 #endif
 
+// The numbers that the codes of integers mean for each zero point, before they are scaled.
+struct zero_point_tables {
+  alignas(64) float v[16][16] = {};
+  constexpr zero_point_tables() {
+    for (int zero = 0; zero < 16; ++zero)
+      for (int code = 0; code < 16; ++code) v[zero][code] = static_cast<float>(code - zero);
+  }
+};
+inline constexpr zero_point_tables numbers_of_zero_point;
+// True if the kernels below multiply this format: rows are whole blocks, and a step is inside of one.
+constexpr bool has_four_bit_permute(const quant_format& e) {
+  const bool blocks = is_four_bit(e) || (e.type == dtype::f4_e2m1 && can_dequantize(e)) ||
+                      (e.type == dtype::u4 && e.scaled == scale_granularity::block);
+  return blocks && e.block % (2 * float_table::lanes) == 0;
+}
+
 // Some rows from `row` on times some tokens: a value is looked up once for all tokens. `deinterleaved` is x of the
 // first token in the order above, followed by the other tokens.
-template <int Rows, int Tokens>
+template <int Rows, int Tokens, bool HasZeros>
 void four_bit_permute_tile(const weight_view& w, const float_table& table, long long row, long long rows,
                            const float* deinterleaved, float sign, float* out, long long stride) {
   using floats = float_table::floats;
@@ -87,7 +104,9 @@ void four_bit_permute_tile(const weight_view& w, const float_table& table, long 
     for (long long k = b * block; k < (b + 1) * block; k += 2 * lanes)
       for (int r = 0; r < Rows; ++r) {
         const auto bytes = float_table::bytes(quants[r] + k / 2);
-        const floats upper = table.look_up_high_nibbles(bytes), lower = table.look_up_low_nibbles(bytes);
+        const float_table numbers =
+            HasZeros ? float_table(numbers_of_zero_point.v[w.quant->zeros[scales[r] + b]]) : table;
+        const floats upper = numbers.look_up_high_nibbles(bytes), lower = numbers.look_up_low_nibbles(bytes);
         for (int t = 0; t < Tokens; ++t) {
           const float* const x = deinterleaved + t * w.cols + k;
           in_block[r][t] = float_table::add_product(upper, float_table::load(x), in_block[r][t]);
@@ -103,24 +122,36 @@ void four_bit_permute_tile(const weight_view& w, const float_table& table, long 
     for (long long r = 0; r < rows; ++r) out[r + t * stride] += sign * float_table::total(sum[r][t]);
 }
 
+// The 16 numbers of a format; those of integers depend on the zero point.
+constexpr const float* four_bit_numbers(dtype type) {
+  if (type == dtype::nf4) return quant_formats::nf4_format::table;
+  if (type == dtype::fp4) return quant_formats::fp4_format::table;
+  if (type == dtype::f4_e2m1) return quant_formats::e2m1::table;
+  return numbers_of_zero_point.v[0];
+}
+
 // out[i + t stride] += sign · (row first + i of w) · x_t for `rows` rows, which are whole blocks. The register tile is
 // 2 rows by 4 or 2 tokens, or 4 rows by one token.
 inline void four_bit_permute_gemm(const weight_view& w, long long first, long long rows, const float* x,
                                   long long tokens, float sign, float* out, long long stride) {
   constexpr long long lanes = float_table::lanes;
-  const float_table table(w.format.type == dtype::nf4 ? quant_formats::nf4_format::table
-                                                      : quant_formats::fp4_format::table);
+  const float_table table(four_bit_numbers(w.format.type));
+  const bool lower_first = !is_four_bit(w.format), has_zeros = has_zero_points(w.format);
   thread_local memory<float> deinterleaved;
   deinterleaved.reserve(tokens * w.cols);
   for (long long t = 0; t < tokens; ++t, x += w.cols)
     for (long long k = 0; k < w.cols; ++k)
-      deinterleaved.data()[t * w.cols + k / (2 * lanes) * (2 * lanes) + k % 2 * lanes + k % (2 * lanes) / 2] = x[k];
+      deinterleaved.data()[t * w.cols + k / (2 * lanes) * (2 * lanes) + (k + (lower_first ? 1 : 0)) % 2 * lanes +
+                           k % (2 * lanes) / 2] = x[k];
   constexpr long long in_cache = 32;  // rows that stay in the cache for all tokens
   for (long long i = 0; i < rows; i += in_cache) {
     auto by = [&]<int Rows, int Tokens>(long long t) {
-      for (long long r = i, end = std::min(rows, i + in_cache); r < end; r += Rows)
-        four_bit_permute_tile<Rows, Tokens>(w, table, first + r, std::min<long long>(Rows, end - r),
-                                            deinterleaved.data() + t * w.cols, sign, out + r + t * stride, stride);
+      for (long long r = i, end = std::min(rows, i + in_cache); r < end; r += Rows) {
+        const auto tile =
+            has_zeros ? &four_bit_permute_tile<Rows, Tokens, true> : &four_bit_permute_tile<Rows, Tokens, false>;
+        tile(w, table, first + r, std::min<long long>(Rows, end - r), deinterleaved.data() + t * w.cols, sign,
+             out + r + t * stride, stride);
+      }
     };
     long long t = 0;
     if constexpr (lanes == 16)
