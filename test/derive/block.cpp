@@ -2,12 +2,15 @@
 // Blocks as formulas: their leaves have the paths of Hugging Face's files, and adapter rules select layers by pattern.
 #include <graft/adapter/c3a.h>
 #include <graft/adapter/dora.h>
-#include <graft/block/gemma.h>
+#include <graft/block/gemma3.h>
 #include <graft/block/gpt2.h>
-#include <graft/block/llama.h>
+#include <graft/block/granite.h>
+#include <graft/block/olmo2.h>
 #include <graft/block/opt.h>
+#include <graft/block/phi3.h>
 #include <graft/block/qwen2.h>
 #include <graft/block/qwen3.h>
+#include <graft/block/smollm3.h>
 
 #include "../support/same_graph.h"
 #include "../support/static_check.h"
@@ -104,6 +107,12 @@ TEST_CASE("block: the leaves of every architecture") {
       {architecture_of<qwen2>(), "model.embed_tokens.weight", "self_attn.k_proj.bias", "lm_head.weight"},
       {architecture_of<qwen3>(), "model.embed_tokens.weight", "self_attn.q_norm.weight", "lm_head.weight"},
       {architecture_of<gemma>(), "model.embed_tokens.weight", "post_attention_layernorm.weight", "model.norm.weight"},
+      {architecture_of<gemma2>(), "model.embed_tokens.weight", "pre_feedforward_layernorm.weight", "model.norm.weight"},
+      {architecture_of<gemma3>(), "model.embed_tokens.weight", "self_attn.k_norm.weight", "lm_head.weight"},
+      {architecture_of<granite>(), "embedding_multiplier", "residual_multiplier", "logits_scaling"},
+      {architecture_of<olmo2>(), "model.embed_tokens.weight", "post_feedforward_layernorm.weight", "lm_head.weight"},
+      {architecture_of<phi3>(), "model.embed_tokens.weight", "mlp.gate_up_proj.weight", "model.norm.weight"},
+      {architecture_of<smollm3>(), "model.embed_tokens.weight", "self_attn.o_proj.weight", "lm_head.weight"},
       {architecture_of<opt>(), "model.decoder.embed_positions.weight", "fc1.weight", "lm_head.weight"},
       {architecture_of<gpt2>(), "transformer.wpe.weight", "attn.c_attn.weight", "transformer.ln_f.bias"},
   };

@@ -105,7 +105,8 @@ inline named_values values_of(const model_config& c, int context) {
 inline int default_context(const model_config& c) {
   if (!c.family->has_rope) return c.positions;
   const int most = std::min(c.positions, 4096);
-  return c.rope.kind == rope_kind::longrope ? std::min(most, static_cast<int>(c.rope.original_positions)) : most;
+  const bool is_less = c.rope.kind == rope_kind::longrope && c.rope.original_positions < most;
+  return is_less ? static_cast<int>(c.rope.original_positions) : most;
 }
 
 // Returns the RoPE table [context, rotary_dim]: row p has the cosines of position p for each pair of elements of a head

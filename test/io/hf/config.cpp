@@ -415,7 +415,8 @@ TEST_CASE("config: an invalid or unsupported field gives one sentence with the f
       {small("phi3", R"(, "partial_rotary_factor": 0.01)"), "leaves no element of heads of 16 to rotate"},
       {small("phi3", R"(, "attention_bias": true)"), "'attention_bias' is true, expected false"},
       {small("phi3", R"(, "resid_pdrop": 2)"), "'resid_pdrop' is 2, expected a number from 0 to 1"},
-      {small("gemma2", R"(, "num_key_value_heads": 2, "attn_logit_softcapping": 0)"), "expected a number above 0"},
+      {small("gemma2", R"(, "num_key_value_heads": 2, "attn_logit_softcapping": 0)"),
+       "expected a number from 1e-6 to 1e6"},
       {small("gemma2", R"(, "num_key_value_heads": 2, "query_pre_attn_scalar": -1)"), "'query_pre_attn_scalar' is -1"},
       {small("gemma2", R"(, "num_key_value_heads": 2, "layer_types": ["chunked", "full", "full"])"), "for layer 0"},
       {small("gemma2", R"(, "num_key_value_heads": 2, "use_bidirectional_attention": true)"), "'use_bidirectional_att"},
@@ -426,7 +427,7 @@ TEST_CASE("config: an invalid or unsupported field gives one sentence with the f
       {small("gemma3_text", R"(, "num_key_value_heads": 2, "rope_parameters": {"sliding_attention":
                               {"rope_type": "longrope", "short_factor": [1], "long_factor": [1], "factor": 2}})"),
        "'short_factor' holds 1 numbers, expected 128"},
-      {small("granite", R"(, "residual_multiplier": 0)"), "'residual_multiplier' is 0, expected a number above 0"},
+      {small("granite", R"(, "residual_multiplier": 0)"), "'residual_multiplier' is 0, expected a number from 1e-6"},
       {small("granite", R"(, "logits_scaling": "8")"), "'logits_scaling' is \"8\""},
       {small("smollm3", R"(, "num_key_value_heads": 2, "no_rope_layers": [1, 0])"),
        "an entry for each of the 3 layers"},

@@ -27,10 +27,17 @@ inline void read_decoder(config_reader& in, model_config& c, const char* activat
   read_activation(in, activation, c);
   if (in.set("attention_dropout") != nullptr) in.real("attention_dropout", c.attention_dropout, 1);
 }
+// A number that values are multiplied with or divided by.
+inline void read_factor(config_reader& in, const char* key, double& to) {
+  const json* v = in.set(key);
+  if (v == nullptr) return;
+  if (!v->is_number() || !(v->real >= 1e-6 && v->real <= 1e6)) return in.expected(key, *v, "a number from 1e-6 to 1e6");
+  to = v->real;
+}
 // A soft cap: null is none.
 inline void read_soft_cap(config_reader& in, const char* key, double& to) {
   if (const json* v = in.at(key); v != nullptr && v->is_null()) to = 0;
-  above_zero(in, key, to);
+  read_factor(in, key, to);
 }
 inline void read_attention_bias(config_reader& in, model_config& c) {
   in.flag("attention_bias", c.attention_bias);
@@ -284,7 +291,7 @@ inline void set_defaults(model_config& c) {
 }
 inline void read_scale(config_reader& in, model_config& c) {
   double scaled_as = 256;
-  above_zero(in, "query_pre_attn_scalar", scaled_as);
+  read_factor(in, "query_pre_attn_scalar", scaled_as);
   c.attention_scale = 1 / std::sqrt(scaled_as);
 }
 // Every layer has a window except each one whose number, counted from 1, is a multiple of `pattern`.
@@ -335,10 +342,10 @@ inline void read(config_reader& in, model_config& c) {
   read_decoder(in, c), read_rope(in, c);
   read_attention_bias(in, c);
   in.flag("mlp_bias", c.mlp_bias);
-  above_zero(in, "attention_multiplier", c.attention_scale);
-  above_zero(in, "embedding_multiplier", c.embedding_multiplier);
-  above_zero(in, "residual_multiplier", c.residual_multiplier);
-  above_zero(in, "logits_scaling", c.logits_scaling);
+  read_factor(in, "attention_multiplier", c.attention_scale);
+  read_factor(in, "embedding_multiplier", c.embedding_multiplier);
+  read_factor(in, "residual_multiplier", c.residual_multiplier);
+  read_factor(in, "logits_scaling", c.logits_scaling);
   read_no_windows(in, c);
 }
 }  // namespace granite
