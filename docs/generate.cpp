@@ -551,7 +551,8 @@ const char* meaning(op o) {
     case op::route:
       return "which k of the experts each row chooses: of the rows sorted by expert the token, the expert, and the "
              "place of each choice";
-    case op::dispatch: return "rows in the order of the experts: each takes that of its token, of its expert, or of both";
+    case op::dispatch:
+      return "rows in the order of the experts: each takes that of its token, of its expert, or of both";
     case op::combine: return "the adjoint of dispatch: adds rows into the places they came from";
     case op::grouped_matmul: return "each expert's rows times its own matrix";
     case op::grouped_wgrad: return "the gradient of the experts' matrices";

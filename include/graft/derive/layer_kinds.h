@@ -107,8 +107,12 @@ template <bool StoredInOut> struct experts_kind {
   }
   static constexpr ex matrix(scope, ex W) { return StoredInOut ? t(W) : W; }
   static constexpr ex stored(scope, ex M) { return StoredInOut ? t(M) : M; }
-  static constexpr ex input(scope p, ex M) { return p.leaf(op::input, "x", 3, 1, p.size("experts"), p.tokens(), M.cols()); }
-  static constexpr ex run(scope p, ex M, ex, ex x, lowering level) { return {p.g, product_with(*p.g, M.i, x.i, level)}; }
+  static constexpr ex input(scope p, ex M) {
+    return p.leaf(op::input, "x", 3, 1, p.size("experts"), p.tokens(), M.cols());
+  }
+  static constexpr ex run(scope p, ex M, ex, ex x, lowering level) {
+    return {p.g, product_with(*p.g, M.i, x.i, level)};
+  }
 };
 
 struct kind_rules {

@@ -50,6 +50,13 @@ template <class Block> struct block_break {
   static constexpr text where = located(g, facts.first_break);
   using words = decltype(diagnostic::quoted<where>());
 };
+// The first operation that a target has no kernel for.
+template <class Block, const target& To> struct block_without_kernel {
+  static constexpr graph g = derived_block<Block>::forward;
+  static constexpr plan_facts facts = plan_of<Block, To>::facts;
+  static constexpr text where = located(g, facts.first_break);
+  using words = decltype(diagnostic::quoted<where>());
+};
 template <class Block> struct block_no_gradient {
   static constexpr failure at = grad(canonical(capture(value_of<Block>().formula, value_of<Block>().how))).bad;
   static constexpr text where = located(block_checks<Block>::g, at.at);
@@ -98,6 +105,10 @@ template <class Block, class... Options> constexpr auto block_verdict() {
     using m = block_break<Block>;
     return type_is<diagnostic::host_function_breaks_the_graph<Block, Block, typename m::words,
                                                               m::g[m::facts.first_break].line, m::facts.breaks>>{};
+  } else if constexpr (requires_fullgraph && plan_of<Block, chosen<Options...>::to>::graph_breaks > 0) {
+    using m = block_without_kernel<Block, chosen<Options...>::to>;
+    return type_is<diagnostic::no_kernel_on_this_target<Block, Block, typename m::words,
+                                                        m::g[m::facts.first_break].line, m::facts.breaks>>{};
   } else if constexpr (requires_training && derived_block<Block>::backward.bad.what == fault::not_differentiable) {
     using m = block_no_gradient<Block>;
     return type_is<diagnostic::not_differentiable<Block, Block, typename m::words, m::at.line>>{};

@@ -146,6 +146,14 @@ template <class Layer, class Adapter, class Expression, int formula_line> struct
                 "detach() around it to make it a constant of the backward pass (not_differentiable lists layer, "
                 "adapter, expression, line of the formula)");
 };
+template <class Layer, class Block, class Expression, int formula_line, int operations>
+struct no_kernel_on_this_target : plan_of<Layer> {
+  static_assert(
+      supported<Expression>,
+      "graft: fullgraph, but this target has no kernel for an operation of the block: choose a target that has "
+      "one, such as the CPU (no_kernel_on_this_target lists block, block, expression, line of the formula, "
+      "number of such operations)");
+};
 template <class Layer, class Block, class Method, int formula_line>
 struct not_on_experts : plan_of<detail::without_adapter<Layer>> {
   static_assert(supported<Method>,

@@ -142,7 +142,8 @@ template <class Engine> class block_program {
       case fault::name_is_taken: return fail("two tensors of the block are named '", g.bad.name, "' and differ");
       case fault::size_is_negative: return fail("size '", g.bad.name, "' is ", g.bad.number);
       case fault::not_on_experts:
-        return fail("method '", g.bad.name, "' does not exist on the experts of a mixture: its formula is not one of an ",
+        return fail("method '", g.bad.name,
+                    "' does not exist on the experts of a mixture: its formula is not one of an ",
                     "expert's matrix alone", g.bad.at >= 0 ? " " : "", located(g, g.bad.at));
       case fault::not_differentiable:  // its node may be missing here, since no gradient goes through it
         return fail("no gradient for what stands in line ", g.bad.line, " of the formula ", located(g, g.bad.at));

@@ -189,8 +189,8 @@ inline void check_rule(config_reader& in, const adapter_config& c, const peft_ru
 }
 
 inline constexpr const char* shared_keys[] = {
-    "peft_type",       "peft_version",        "base_model_name_or_path", "task_type",     "revision",
-    "auto_mapping",    "inference_mode",      "target_modules",          "bias",          "exclude_modules",
+    "peft_type",       "peft_version",        "base_model_name_or_path", "task_type",      "revision",
+    "auto_mapping",    "inference_mode",      "target_modules",          "bias",           "exclude_modules",
     "modules_to_save", "layers_to_transform", "layers_pattern",          "fan_in_fan_out", "target_parameters"};
 
 // Returns the known key that `written` misspells; null if `written` is a known key or resembles none.

@@ -120,7 +120,8 @@ struct peft_layer_state {
   status all_keys_used() const {
     const std::string inner = prefix() + "base_layer.";  // another parameter of the same module
     for (const tensor_view& t : file.tensors)
-      if (t.name.rfind(prefix(), 0) == 0 && (base.wrapped_module.empty() || t.name.rfind(inner, 0) != 0) && std::find(used.begin(), used.end(), t.name) == used.end())
+      if (t.name.rfind(prefix(), 0) == 0 && (base.wrapped_module.empty() || t.name.rfind(inner, 0) != 0) &&
+          std::find(used.begin(), used.end(), t.name) == used.end())
         return fail_in(file.file, "tensor ", in_quotes(t.name), " is not part of this adapter (", config.type_name(),
                        ")");
     return ok;

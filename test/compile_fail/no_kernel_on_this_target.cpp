@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block with experts, for a target that has no kernels of experts.
+// expected: graft: fullgraph, but this target has no kernel for an operation of the block
+// expected: no_kernel_on_this_target<
+// expected: route\(|'r', 'o', 'u', 't', 'e'
+// expected: tuned
+#include <graft/blocks.h>
+#include <graft/targets.h>
+using namespace graft;
+
+struct tuned : adapted<mixtral, on<"*_proj", lora<8>>> {};
+#ifdef GRAFT_SHOULD_FAIL
+using facts = compile<tuned, fullgraph, on<sm_90>>;
+#else
+using facts = compile<tuned, fullgraph>;
+#endif
+static_assert(facts::kernels > 0);
