@@ -4,6 +4,8 @@
 #pragma once
 #include <graft/backend/cpu/runtime/storage.h>
 #include <graft/io/bitsandbytes/reader.h>
+#include <graft/io/gguf/adapter.h>
+#include <graft/io/gguf/chat_template.h>
 #include <graft/io/gguf/config.h>
 #include <graft/io/gptq/reader.h>
 #include <graft/io/microscaling/reader.h>
@@ -77,6 +79,9 @@ inline bool feed_gguf(std::string_view s) {
     std::vector<float> numbers(static_cast<std::size_t>(v.count()));
     cpu::read(v, 0, v.count(), numbers.data());
   }
+  if (const auto chat = io::chat_templates_of(*f); !chat && *chat.message() == '\0') return false;
+  if (const auto adapters = io::gguf_adapters_from(*f, model_config(), {}); !adapters && *adapters.message() == '\0')
+    return false;
   const auto config = io::config_of(*f);
   return config || *config.message() != '\0';
 }

@@ -406,24 +406,32 @@ TEST_CASE("gguf: facts that change what is computed are read or refused by name"
   CHECK(said([](gguf_writer& w) { w.fact("tokenizer.ggml.eos_token_id", 6, 2.0F); }) ==
         "model.gguf: the fact 'tokenizer.ggml.eos_token_id' is no token");
 }
-TEST_CASE("gguf: merging into K-quants is refused before anything changes, and gives floats on request") {
+TEST_CASE("gguf: merging keeps K-quants that can be made, refuses others before anything changes, and gives floats") {
   const std::string folder = GRAFT_GOLDEN_DIR "/gguf/llama_mixed";
   auto model = io::load_gguf<engine>(folder + "/model.gguf");
   REQUIRE_MESSAGE(model, model.message());
   auto adapters = io::hf::load_adapters(folder + "/adapter", *model);
   REQUIRE_MESSAGE(adapters, adapters.message());
-  const status set = model->set_adapters(std::move(adapters->set));
+  const std::string made_of = "model.layers.0.self_attn.v_proj", only_read = "model.layers.1.self_attn.v_proj";
+  adapter_set other = adapters->set;
+  for (module_adapter& m : other.modules)
+    if (m.module == made_of) m.module = only_read;
+  status set = model->set_adapters(std::move(adapters->set));
+  REQUIRE_MESSAGE(set, set.message());
+  const auto kept = model->merged_weights();
+  REQUIRE_MESSAGE(kept, kept.message());
+  CHECK(std::string(name_of(kept->tensors.at(made_of + ".weight").quant->format)) == "q5_k");
+  set = model->set_adapters(std::move(other));
   REQUIRE_MESSAGE(set, set.message());
   const std::vector<float> before = logits_of(*model, {1, 5, 7});
   const auto quantized = model->merged_weights();
   CHECK(std::string(quantized.message()) ==
-        "model.layers.0.self_attn.v_proj: weights in q5_k are read and not written; take the merged weights as f32 or "
-        "bf16");
+        only_read + ": weights in q3_k are read and not written; take the merged weights as f32 or bf16");
   CHECK(logits_of(*model, {1, 5, 7}) == before);
   for (const auto& [as, type] : {std::pair{merged_format::f32, dtype::f32}, {merged_format::bf16, dtype::bf16}}) {
     auto merged = model->merged_weights(model->active(), as);
     REQUIRE_MESSAGE(merged, merged.message());
-    CHECK(merged->tensors.at("model.layers.0.self_attn.v_proj.weight").type == type);
+    CHECK(merged->tensors.at(only_read + ".weight").type == type);
     CHECK(merged->tensors.at("model.layers.0.self_attn.q_proj.weight").type == dtype::ggml);  // shared with the base
   }
 }
