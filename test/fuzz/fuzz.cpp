@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuzz GOLDEN [--inputs N | --seconds S] [--seed S] [--first N]: the readers and whole layers on changed files. Ends with 0
-// after N inputs (the tests) or S seconds (by hand). An input follows from the seed and its number: every seed is another
-// stream of inputs. The first one that is not handled is written to fuzz-failure.bin, with the options that find it again.
-// An input may take ten seconds of processor time and 64 MiB, no more.
+// fuzz GOLDEN [--inputs N | --seconds S] [--seed S] [--first N]: the readers and whole layers on changed files. Ends
+// with 0 after N inputs (the tests) or S seconds (by hand). An input follows from the seed and its number: every seed
+// is another stream of inputs. The first one that is not handled is written to fuzz-failure.bin, with the options that
+// find it again. An input may take ten seconds of processor time and 64 MiB, no more.
 #include <sys/time.h>
 
 #include <chrono>

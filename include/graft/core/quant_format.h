@@ -5,8 +5,8 @@
 //     scale = codebook[q_s] · second_scale + offset        with double quantization, per second_block scales
 //     scale = value(q_s) · tensor_scale                    8-bit floats as scales (MXFP4, NVFP4)
 // One scale covers the tensor, a row, a block within a row, the columns of a group, or a flat block: `block` elements
-// in row-major order that may cross rows (bitsandbytes). ggml blocks (GGUF files) store scales between the values. The values and the rounding
-// of each format are in a file of core/quant.
+// in row-major order that may cross rows (bitsandbytes). ggml blocks (GGUF files) store scales between the values. The
+// values and the rounding of each format are in a file of core/quant.
 #pragma once
 #include <graft/core/view.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders of GPTQ, AWQ, MXFP4 and NVFP4 (test/golden/checkpoints): what a configuration says of them, saved as they were
-// read, merged, and refused where tensors and configuration do not agree. Their numbers are compared by ./run golden.
+// Folders of GPTQ, AWQ, MXFP4 and NVFP4 (test/golden/checkpoints): what a configuration says of them, saved as they
+// were read, merged, and refused where tensors and configuration do not agree. Their numbers are compared by ./run
+// golden.
 #include <doctest/doctest.h>
 #include <graft/io/hf/adapters.h>
 #include <graft/io/hf/save_model.h>

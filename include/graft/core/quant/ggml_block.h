@@ -63,8 +63,8 @@ template <int Elements, int Bytes, int Run, int Type> struct ggml_layout {
 
 // The codes of run `r`, a constant of each call. Codes are bytes of a local array before they are floats, so that both
 // loops are vectorized: the output, which bytes could alias, is not written while codes are read. g++ unrolls a loop of
-// 16 steps before it vectorizes, and then converts byte by byte, four times slower; the pragma keeps the loop. nvcc does
-// not know it.
+// 16 steps before it vectorizes, and then converts byte by byte, four times slower; the pragma keeps the loop. nvcc
+// does not know it.
 template <class Format>
 [[gnu::always_inline]] constexpr void read_codes(const unsigned char* from, int r, signed char* code) {
   if constexpr (requires { Format::codes(from, r, code); })

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // quantization_config of config.json: which weights of a folder are quantized, and how (transformers,
 // utils/quantization_config.py; ModelOpt writes hf_quant_config.json as well or instead). Supported are bitsandbytes in
-// 4 and 8 bits, FP8 with a scale per tensor or row, GPTQ, AWQ, MXFP4, and NVFP4 of ModelOpt. Other methods, and settings
-// that would change what the tensors mean, are refused by name. check_quantization compares the tensors, which describe
-// their own format.
+// 4 and 8 bits, FP8 with a scale per tensor or row, GPTQ, AWQ, MXFP4, and NVFP4 of ModelOpt. Other methods, and
+// settings that would change what the tensors mean, are refused by name. check_quantization compares the tensors, which
+// describe their own format.
 #pragma once
 #include <graft/core/quant_formats.h>
 #include <graft/io/json/config_reader.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves a model as a Hugging Face folder, atomically: model.safetensors with the weights as they are stored (quantized
-// ones in the tensors that the folder had), config.json adjusted to them, and generation_config.json and the tokenizer files of
-// the folder that the model was loaded from.
+// ones in the tensors that the folder had), config.json adjusted to them, and generation_config.json and the tokenizer
+// files of the folder that the model was loaded from.
 #pragma once
 #include <graft/io/hf/load_model.h>
 

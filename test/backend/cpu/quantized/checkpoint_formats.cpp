@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formats of GPTQ, AWQ, MXFP4 and NVFP4 on the CPU: what their codes mean, element by element, any part of a weight,
-// products in both directions, and the rounding of the two that numbers are quantized to.
+// The formats of GPTQ, AWQ, MXFP4 and NVFP4 on the CPU: what their codes mean, element by element, any part of a
+// weight, products in both directions, and the rounding of the two that numbers are quantized to.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/gemm/matmul.h>
 #include <graft/backend/cpu/runtime/storage.h>

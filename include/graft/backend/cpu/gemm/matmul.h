@@ -106,9 +106,9 @@ inline bool amx_bf16_gemm(float* c, long long m, long long n, const float* a, co
       mode.accumulate == 0);
 }
 
-// How threads divide the rows of a weight that they dequantize one tile at a time. The tiles of all threads together hold at
-// most 1 / fraction of the weight, so that the workspace does not grow with the machine. A tile has a multiple of
-// share_granularity rows, two of them where the threads are few.
+// How threads divide the rows of a weight that they dequantize one tile at a time. The tiles of all threads together
+// hold at most 1 / fraction of the weight, so that the workspace does not grow with the machine. A tile has a multiple
+// of share_granularity rows, two of them where the threads are few.
 struct tile_split {
   long long tile;
   int threads;

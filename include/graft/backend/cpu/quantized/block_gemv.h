@@ -2,9 +2,9 @@
 // GEMV of a weight in a block format of ggml with AVX, the main work of generation,
 //     y = Σ_runs scale (Σ_k q_k x_k) + minimum (Σ_k x_k)
 // The codes of a run become floats in registers, its scale is applied to their sum, and the sums of x that minimums
-// multiply are computed once. Q8_0 and Q4_0 have kernels of their own (integer_gemv.h). Formats whose codes are looked up
-// or assembled from bits (IQ4, Q5_0, Q5_1), and other processors, have no kernel here: their rows are dequantized into a
-// cache (skinny.h).
+// multiply are computed once. Q8_0 and Q4_0 have kernels of their own (integer_gemv.h). Formats whose codes are looked
+// up or assembled from bits (IQ4, Q5_0, Q5_1), and other processors, have no kernel here: their rows are dequantized
+// into a cache (skinny.h).
 #pragma once
 #include <graft/backend/cpu/quantized/integer_gemv.h>
 

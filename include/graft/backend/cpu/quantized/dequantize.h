@@ -138,7 +138,7 @@ class row_groups {
   row_groups(const weight_view& w, long long row)
       : w_(w), groups_((w.cols + w.format.block - 1) / w.format.block), first_(row * groups_) {
     if (in_order() || groups_ > table_size) return;
-    for (long long g = 0; g < groups_; ++g) scales_[g] = scale(g), zeros_[g] = zero(g);
+    for (long long g = 0; g < groups_; ++g) scales_[g] = scale(g), zeros_[g] = static_cast<float>(zero(g));
   }
   bool in_order() const { return w_.format.scaled == scale_granularity::block; }
   // Of groups in order: the one of column k, its scale and zero point, and the column behind it.
@@ -147,14 +147,14 @@ class row_groups {
   float scale(long long g) const { return scale_at(*w_.quant, first_ + g); }
   int zero(long long g) const { return w_.quant->zeros[first_ + g]; }
 
-  // Elements [k, k + n) from their codes, in groups in any order.
-  void dequantize(long long k, int n, const unsigned char* code, float* to) const {
-    using quant_formats::grouped_uint;
+  // Of groups in any order: turns the codes of elements [k, k + n) into numbers.
+  void scale_codes(long long k, long long n, float* __restrict codes) const {
     const std::int32_t* const group = w_.quant->column_group + k;
+    const float *const scales = scales_, *const zeros = zeros_;
     if (groups_ <= table_size)
-      for (int i = 0; i < n; ++i) to[i] = grouped_uint::dequantize(code[i], zeros_[group[i]], scales_[group[i]]);
+      for (long long i = 0; i < n; ++i) codes[i] = (codes[i] - zeros[group[i]]) * scales[group[i]];
     else
-      for (int i = 0; i < n; ++i) to[i] = grouped_uint::dequantize(code[i], zero(group[i]), scale(group[i]));
+      for (long long i = 0; i < n; ++i) codes[i] = (codes[i] - static_cast<float>(zero(group[i]))) * scale(group[i]);
   }
 
  private:
@@ -162,9 +162,10 @@ class row_groups {
   const weight_view& w_;
   long long groups_, first_;
   float scales_[table_size];
-  std::int32_t zeros_[table_size];
+  float zeros_[table_size];
 };
-// Elements [k, end) of a row of integers in one group. 4 bits are looked up among the 16 numbers of their group.
+// Elements [k, end) of a row of integers in one group; with the scale 1 and the zero point 0 their codes. 4 bits are
+// looked up among the 16 numbers of their group.
 template <int Bits>
 void dequantize_group(const unsigned char* from, long long k, long long end, float scale, int zero, float* to) {
   using quant_formats::grouped_uint;
@@ -188,8 +189,6 @@ void dequantize_group(const unsigned char* from, long long k, long long end, flo
 template <int Bits>
 [[gnu::noinline, gnu::hot]] void dequantize_grouped_uint(const weight_view& w, long long first, long long n,
                                                          float* to) {
-  using quant_formats::grouped_uint;
-  constexpr int chunk = grouped_uint::chunk;
   const long long row_bytes = w.cols * Bits / 8, end = first + n;
   for (long long at = first; at < end;) {
     const long long row = at / w.cols, last = std::min(end, (row + 1) * w.cols) - row * w.cols;
@@ -202,14 +201,9 @@ template <int Bits>
         stop = std::min(last, groups.end_of(g));
         dequantize_group<Bits>(from, k, stop, groups.scale(g), groups.zero(g), to);
       } else {
-        unsigned char code[chunk];
-        stop = std::min<long long>(last, k + chunk);
-        if (stop == k + chunk && k % 8 == 0)
-          grouped_uint::codes<Bits>(from + k * Bits / 8, code);
-        else
-          for (long long i = k; i < stop; ++i)
-            code[i - k] = static_cast<unsigned char>(grouped_uint::code(from, i, Bits));
-        groups.dequantize(k, static_cast<int>(stop - k), code, to);
+        stop = last;
+        dequantize_group<Bits>(from, k, stop, 1.0F, 0, to);
+        groups.scale_codes(k, stop - k, to);
       }
       to += stop - k, k = stop;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dequantizes 4-bit weights (NF4, FP4, E2M1, integers): table[q] · scale, 16 values at a time. The table stays in registers if the
-// processor can look up there: AVX-512 and AVX2 permute floats; NEON permutes bytes, so its table is four byte planes.
-// All else uses plain C++, also nvcc on arm64, which cannot parse arm_neon.h; an inline namespace makes its class a
-// type of its own.
+// Dequantizes 4-bit weights (NF4, FP4, E2M1, integers): table[q] · scale, 16 values at a time. The table stays in
+// registers if the processor can look up there: AVX-512 and AVX2 permute floats; NEON permutes bytes, so its table is
+// four byte planes. All else uses plain C++, also nvcc on arm64, which cannot parse arm_neon.h; an inline namespace
+// makes its class a type of its own.
 #pragma once
 #if defined(__AVX2__)
 #include <immintrin.h>

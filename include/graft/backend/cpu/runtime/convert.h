@@ -19,9 +19,9 @@ template <class Real, class Stored> Real as_number(Stored v) {
   else
     return static_cast<Real>(v);
 }
-// Converts n numbers with a stride. Loops of constant length are vectorized; bf16 and f16 have explicit packets, because
-// GEMMs convert weights in every call. The attribute hot prevents a file that only binds tensors from compiling a slow copy,
-// which may be the one that is linked.
+// Converts n numbers with a stride. Loops of constant length are vectorized; bf16 and f16 have explicit packets,
+// because GEMMs convert weights in every call. The attribute hot prevents a file that only binds tensors from compiling
+// a slow copy, which may be the one that is linked.
 template <class Real, class Stored>
 [[gnu::noinline, gnu::hot]] void convert_run(const Stored* from, long long element_stride, long long n, Real* to) {
   constexpr int chunk = 32;
