@@ -72,7 +72,8 @@ template <class Engine> class bound_layer {
     if (dx.data != nullptr) requested.add(dx_at);
     for (const gradient& d : gradients) {
       const int k = made.find_output(d.name.c_str());
-      if (k < 0) return fail("the formula has no gradient of '", d.name.c_str(), "'; it is no parameter of the adapter");
+      if (k < 0)
+        return fail("the formula has no gradient of '", d.name.c_str(), "'; it is no parameter of the adapter");
       requested.add(k);
     }
     const result<pass<Engine>*> found = backward_.find(made, requested, [&](pass<Engine>& p, const graph& g) -> status {

@@ -43,7 +43,8 @@ dtype dtype_of(const Tensor& t, const char* name) {
     case ScalarType::Long: return dtype::i64;
     default: break;
   }
-  raise(fail("tensor '", name, "' is no float32, float64, bfloat16, float16 or int64 tensor; convert it to one of these"));
+  raise(fail("tensor '", name,
+             "' is no float32, float64, bfloat16, float16 or int64 tensor; convert it to one of these"));
 }
 bool on_cpu(const Tensor& t) {
   std::int32_t type = 0;
@@ -54,10 +55,12 @@ bool on_cpu(const Tensor& t) {
 // A view of a tensor that lives as long as `kept`. An expanded tensor, whose elements share memory, is copied.
 view view_of_tensor(const Tensor& given, const char* name, std::vector<Tensor>& kept) {
   if (!on_cpu(given))
-    raise(fail("tensor '", name, "' is not in the memory of the CPU, and this build of graft_torch has kernels for the "
+    raise(fail("tensor '", name,
+               "' is not in the memory of the CPU, and this build of graft_torch has kernels for the "
                "CPU alone; move the module and its input there, or restore() it"));
   Tensor t = given;
-  if (t.dim() > 4) raise(fail("tensor '", name, "' has ", static_cast<long long>(t.dim()), " dimensions, expected at most 4"));
+  if (t.dim() > 4)
+    raise(fail("tensor '", name, "' has ", static_cast<long long>(t.dim()), " dimensions, expected at most 4"));
   bool expanded = false;
   for (std::int64_t k = 0; k < t.dim(); ++k) expanded = expanded || (t.size(k) > 1 && t.stride(k) == 0);
   if (expanded) t = torch::stable::contiguous(t);
@@ -78,8 +81,8 @@ allocated allocate(const std::vector<std::int64_t>& sizes, ScalarType type) {
   AtenTensorHandle made = nullptr;
   const auto dim = static_cast<std::int64_t>(sizes.size());
   const std::int32_t number = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes.data(), strides.data(), number,
-                                                         aoti_torch_device_type_cpu(), 0, &made));
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(dim, sizes.data(), strides.data(), number, aoti_torch_device_type_cpu(), 0, &made));
   allocated a{Tensor(made), {}};
   a.memory = {a.tensor.data_ptr(), dtype_of(a.tensor, "output"), {1, 1, 1, 1}, static_cast<int>(dim)};
   for (std::size_t k = 0; k < sizes.size(); ++k) a.memory.size[k] = sizes[k];
@@ -136,8 +139,7 @@ call_tensors tensors_of(const Tensor* x, const std::vector<Tensor>& tensors, con
   if (x == nullptr) return c;
   c.x = view_of_tensor(*x, "x", c.kept);
   const long long in = c.all[0].rank == 2 ? c.all[0].size[1] : -1;
-  if (c.x.rank != 2 || c.x.size[1] != in)
-    raise(fail("x has shape ", shape_of(c.x), ", expected [tokens, ", in, "]"));
+  if (c.x.rank != 2 || c.x.size[1] != in) raise(fail("x has shape ", shape_of(c.x), ", expected [tokens, ", in, "]"));
   return c;
 }
 // A layer computes in double where x or its weight is stored so, otherwise in float.
@@ -159,7 +161,9 @@ std::tuple<Tensor, Tensor> forward_in(const Tensor& x, const std::vector<Tensor>
   static unsigned char nothing[1];
   if (rows > 0)
     check(layer->forward({}, c.x, c.all, versions, y.memory,
-                         !save ? nullptr : width > 0 ? saved.memory.data : nothing));
+                         !save       ? nullptr
+                         : width > 0 ? saved.memory.data
+                                     : nothing));
   return {y.tensor, saved.tensor};
 }
 std::tuple<Tensor, Tensor> adapted_linear(const Tensor& x, const std::vector<Tensor>& tensors, const std::string& layer,
@@ -179,7 +183,8 @@ std::vector<Tensor> backward_in(const Tensor& dy, const Tensor& x, const std::ve
   const view dy_view = view_of_tensor(dy, "dy", c.kept);
   const view saved_view = view_of_tensor(saved, "saved", c.kept);
   const long long width = take_value(layer->saved_width(c.all));
-  if (saved_view.count() != c.x.size[0] * width || saved_view.type != cpu::engine<Real>::storage_type || !saved_view.contiguous())
+  if (saved_view.count() != c.x.size[0] * width || saved_view.type != cpu::engine<Real>::storage_type ||
+      !saved_view.contiguous())
     raise(fail("'saved' has shape ", shape_of(saved_view), ", expected [", c.x.size[0], ", ", width,
                "] as adapted_linear returned it for the same x with save = True"));
   std::vector<Tensor> out;
@@ -209,9 +214,8 @@ std::vector<Tensor> adapted_linear_backward(const Tensor& dy, const Tensor& x, c
                                             const Tensor& saved, const std::string& layer, std::int64_t number,
                                             const std::vector<std::int64_t>& versions, bool needs_dx,
                                             const std::vector<std::int64_t>& wanted) {
-  return is_double(x, tensors)
-             ? backward_in<double>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted)
-             : backward_in<float>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted);
+  return is_double(x, tensors) ? backward_in<double>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted)
+                               : backward_in<float>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted);
 }
 
 std::int64_t saved_width(const std::vector<Tensor>& tensors, const std::string& text) {
@@ -232,9 +236,12 @@ void forget_layer(std::int64_t number) {
 }  // namespace graft::pytorch
 
 STABLE_TORCH_LIBRARY(graft, m) {
-  m.def("adapted_linear(Tensor x, Tensor[] tensors, str layer, int number, int[] versions, bool save) -> (Tensor, Tensor)");
-  m.def("adapted_linear_backward(Tensor dy, Tensor x, Tensor[] tensors, Tensor saved, str layer, int number, "
-        "int[] versions, bool needs_dx, int[] wanted) -> Tensor[]");
+  m.def(
+      "adapted_linear(Tensor x, Tensor[] tensors, str layer, int number, int[] versions, bool save) -> (Tensor, "
+      "Tensor)");
+  m.def(
+      "adapted_linear_backward(Tensor dy, Tensor x, Tensor[] tensors, Tensor saved, str layer, int number, "
+      "int[] versions, bool needs_dx, int[] wanted) -> Tensor[]");
   m.def("saved_width(Tensor[] tensors, str layer) -> int");
   m.def("describe_layer(str config, str module, int out, int features, bool bias, str tensors) -> str");
   m.def("forget_layer(int number) -> ()");
