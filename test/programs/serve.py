@@ -343,7 +343,7 @@ def the_end(model):
 
 def more_limits(model):
     broken = f"broken={work}/adapters/broken"
-    with Server(model, broken, f"sql={llama}/multi/a", "--lazy", "--batch", "1", "--request-seconds", "1", "--connections", "6",
+    with Server(model, broken, f"sql={llama}/multi/a", "--lazy", "--batch", "1", "--request-seconds", "3", "--connections", "6",
                 "--waiting", "100000") as s:
         status, answer = s.call("/v1/completions", {"model": "broken", "prompt": "x"})
         equal(500, status, "the status where an adapter cannot be read")
@@ -355,14 +355,17 @@ def more_limits(model):
             got = list(pool.map(lambda k: s.call("/v1/completions", {"prompt": "x", "max_tokens": 2})[0], range(48)))
         equal([200] * 48, got, "the answers of more clients than connections")
         # A request that is not over in its time, and one that waits behind it.
-        endless = {"prompt": "x", "max_tokens": 200, "n": 500, "ignore_eos": True}
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        endless = {"prompt": "x", "max_tokens": 200, "n": 5000, "ignore_eos": True}
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
             first = pool.submit(s.call, "/v1/completions", endless)
             s.wait_for("sequences_running", 1)
-            second = pool.submit(s.call, "/v1/completions", {"prompt": "x"})
+            asked = s.figure("requests_total")
+            late = pool.submit(s.call, "/v1/completions", {"prompt": "x", "priority": 5})
+            s.wait_for("requests_total", asked + 1)
+            pool.submit(s.call, "/v1/completions", endless)
             status, answer = first.result()
             equal((200, "timeout"), (status, answer["choices"][-1]["finish_reason"]), "a request that takes too long")
-            status, answer = second.result()
+            status, answer = late.result()
             equal(504, status, "the status of one that waits too long")
         # A client that closes its writing side is gone.
         before = s.figure('sequences_finished_total{reason="cancelled"}')
