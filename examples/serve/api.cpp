@@ -295,8 +295,8 @@ parsed<completion_request> parse_completion(const std::string& body, bool chat, 
     out.prompts.push_back(r);
   }
   out.choices = r.choices * static_cast<int>(std::min<std::size_t>(out.prompts.size(), 1024));
-  if (r.choices < 1 || r.choices > 1024)
-    return {{}, api_error{400, "n is no number from 1 to 1024", "invalid_request_error", "n", {}}};
+  if (r.choices < 1 || r.choices > 100000)
+    return {{}, api_error{400, "n is no number from 1 to 100000", "invalid_request_error", "n", {}}};
   return {std::move(out), {}};
 }
 

@@ -86,6 +86,8 @@ class Server:
         for line in self.call("/metrics", raw=True)[1].decode().splitlines():
             if line.startswith("graft_" + name + " "):
                 return float(line.split()[-1])
+        if "{" in name:
+            return 0.0
         raise AssertionError("there is no figure " + name)
 
     def wait_for(self, name, value):
@@ -339,6 +341,52 @@ def the_end(model):
     has("adapter 'sql'", result.stderr, "its error")
 
 
+def more_limits(model):
+    broken = f"broken={work}/adapters/broken"
+    with Server(model, broken, f"sql={llama}/multi/a", "--lazy", "--batch", "1", "--request-seconds", "3", "--connections", "6",
+                "--waiting", "100000") as s:
+        status, answer = s.call("/v1/completions", {"model": "broken", "prompt": "x"})
+        equal(500, status, "the status where an adapter cannot be read")
+        has("adapter_config.json", answer["error"]["message"], "its reason")
+        shutil.copytree(f"{llama}/multi/a", f"{work}/adapters/broken", dirs_exist_ok=True)
+        equal(s.text(model="sql", prompt="x"), s.text(model="broken", prompt="x"), "a folder that was mended")
+        # More requests than connections; none is lost.
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            got = list(pool.map(lambda k: s.call("/v1/completions", {"prompt": "x", "max_tokens": 2})[0], range(48)))
+        equal([200] * 48, got, "the answers of more clients than connections")
+        # A request that is not over in its time, and one that waits behind it.
+        endless = {"prompt": "x", "max_tokens": 200, "n": 5000, "ignore_eos": True}
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            first = pool.submit(s.call, "/v1/completions", endless)
+            s.wait_for("sequences_running", 1)
+            asked = s.figure("requests_total")
+            late = pool.submit(s.call, "/v1/completions", {"prompt": "x", "priority": 5})
+            s.wait_for("requests_total", asked + 1)
+            pool.submit(s.call, "/v1/completions", endless)
+            status, answer = first.result()
+            equal((200, "timeout"), (status, answer["choices"][-1]["finish_reason"]), "a request that takes too long")
+            status, answer = late.result()
+            equal(504, status, "the status of one that waits too long")
+        # A client that closes its writing side is gone.
+        before = s.figure('sequences_finished_total{reason="cancelled"}')
+        connection = s.open(post("/v1/completions", {**endless, "stream": True}))
+        connection.recv(10)
+        connection.shutdown(socket.SHUT_WR)
+        s.wait_for("sequences_running", 0)
+        if s.figure('sequences_finished_total{reason="cancelled"}') == before:
+            raise AssertionError("a client that is gone did not end its sequences")
+        connection.close()
+    with Server(model, "--grace-seconds", "1000", "--batch", "1", "--waiting", "100000") as s:
+        connection = s.open(post("/v1/completions", {**endless, "n": 20000, "stream": True}))
+        connection.recv(10)
+        s.process.send_signal(signal.SIGTERM)
+        while s.call("/health")[0] == 200:
+            pass
+        equal(503, s.call("/v1/completions", {"prompt": "x"})[0], "a request after SIGTERM")
+        equal(0, s.end(), "the exit code after a second signal")
+        connection.close()
+
+
 def openai_client(s):
     try:
         import openai
@@ -400,3 +448,4 @@ with tempfile.TemporaryDirectory(dir=folder) as work:
         equal(0, server.end(), "the exit code after SIGTERM")
     limits(model)
     the_end(model)
+    more_limits(model)

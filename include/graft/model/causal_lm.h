@@ -157,6 +157,9 @@ template <class Engine> class causal_lm {
   }
 
   // ---- For generation and training, which have their own stacks and hold lock().
+  // Adds an adapter for rows of multi-LoRA batches alone: the stack that they run is made in `stacks`, which also finds
+  // out whether the adapter fits, and none is made for calls of the model itself. Takes lock() by itself.
+  status add(const std::string& name, adapter_set adapter, block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache);
   // Writes logits to the engine's memory: of all rows, or of the last row of each chunk if `out` has one row per chunk.
   status run_rows(block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache, std::span<const sequence_chunk> chunks,
                   std::span<const names> chunk_adapters, const mutable_view& out);
@@ -300,7 +303,8 @@ template <class Engine> class causal_lm {
   }
   template <class Edit> status change(Edit edit);
   status apply_change(adapter_registry next);
-  status check_fits(const shared_adapter& adapter);
+  status check_fits(const shared_adapter& adapter, block_stack_cache<Engine>& stacks,
+                    kv_cache<Engine>* cache = nullptr);
   result<merged_model> merge_of(std::span<const shared_adapter> adapters, merged_format as = merged_format::quantized);
   void evict_unused();
   std::vector<shared_adapter> adapters_named(const adapter_registry& in, const names& which) const;
@@ -384,14 +388,18 @@ template <class Engine> status causal_lm<Engine>::apply_change(adapter_registry 
   return ok;
 }
 // Makes and binds the stack that would run with this adapter alone, so that add() reports what does not fit.
-template <class Engine> status causal_lm<Engine>::check_fits(const shared_adapter& adapter) {
+template <class Engine>
+status causal_lm<Engine>::check_fits(const shared_adapter& adapter, block_stack_cache<Engine>& stacks,
+                                     kv_cache<Engine>* cache) {
   const versioned_weights on = base_weights();
   const std::span<const shared_adapter> one(&adapter, 1);
-  const auto stack = stacks_.of(one, on.number, [&] { return make_stack(one, on, {}); });
+  const auto stack = stacks.of(one, on.number, [&] { return make_stack(one, on, {false, false, cache}); });
   if (!stack) return stack.failure();
   const result<capacity> limits = reserve(1);
   if (!limits) return limits.failure();
-  return (*stack)->ensure_bound(pass_kind::forward, 1, *limits);
+  status s = (*stack)->ensure_bound(cache != nullptr ? pass_kind::decode : pass_kind::forward, 1, *limits);
+  if (!s) stacks.retain([&](const auto& e) { return e.of.size() != 1 || e.of[0] != adapter; });
+  return s;
 }
 template <class Engine> void causal_lm<Engine>::evict_unused() {
   stacks_.retain([&](const typename block_stack_cache<Engine>::entry& e) {
@@ -421,7 +429,17 @@ template <class Engine> status causal_lm<Engine>::add(const std::string& name, a
     auto shared = std::make_shared<const adapter_set>(std::move(adapter));
     if (status s = next.add(name, shared); !s) return s;
     if (status s = upload(*shared); !s) return s;
-    return check_fits(shared);
+    return check_fits(shared, stacks_);
+  });
+}
+template <class Engine>
+status causal_lm<Engine>::add(const std::string& name, adapter_set adapter, block_stack_cache<Engine>& stacks,
+                              kv_cache<Engine>* cache) {
+  return change([&](adapter_registry& next) -> status {
+    auto shared = std::make_shared<const adapter_set>(std::move(adapter));
+    if (status s = next.add(name, shared); !s) return s;
+    if (status s = upload(*shared); !s) return s;
+    return check_fits(shared, stacks, cache);
   });
 }
 template <class Engine> status causal_lm<Engine>::replace(const std::string& name, adapter_set adapter) {
@@ -429,7 +447,7 @@ template <class Engine> status causal_lm<Engine>::replace(const std::string& nam
     auto shared = std::make_shared<const adapter_set>(std::move(adapter));
     if (status s = next.replace(name, shared); !s) return s;
     if (status s = upload(*shared); !s) return s;
-    return check_fits(shared);
+    return check_fits(shared, stacks_);
   });
 }
 template <class Engine> status causal_lm<Engine>::set_adapters(adapter_set adapter) {

@@ -371,7 +371,7 @@ template <class Engine> class serving_engine : public serving_base {
       status done = ok;
       if (!files->adapter)
         done = files->adapter.failure();
-      else if (status s = model_->add(adapter_store::id_of(*files), std::move(*files->adapter)); !s)
+      else if (status s = model_->add(adapter_store::id_of(*files), std::move(*files->adapter), stacks_, &cache_); !s)
         done = fail(files->folder.c_str(), ": ", s.message());
       store_.installed(*files, done);
       count([&](serving_stats& s) { ++(done ? s.adapters_loaded : s.adapters_failed); });
