@@ -47,7 +47,7 @@ struct gated_lora {
   }
 };
 
-using language_model = graft::causal_lm<engine>;
+using own_model = graft::causal_lm<engine>;
 
 // A Llama's folder as that of a model of the new type.
 void write_folder(const std::filesystem::path& llama, const std::filesystem::path& to) {
@@ -59,14 +59,14 @@ void write_folder(const std::filesystem::path& llama, const std::filesystem::pat
   text.replace(text.find("\"llama\""), 7, "\"two_branches\"");
   std::ofstream(to / "config.json") << text;
 }
-graft::result<std::vector<float>> logits(language_model& m) {
+graft::result<std::vector<float>> logits(own_model& m) {
   const std::vector<std::int64_t> ids{10, 11, 12, 13, 14};
   const std::vector<graft::sequence_chunk> chunks{{ids}};
   std::vector<float> out(ids.size() * static_cast<std::size_t>(m.config().vocabulary));
   if (graft::status s = m.logits(chunks, out); !s) return s.failure();
   return out;
 }
-graft::status train(language_model& m) {
+graft::status train(own_model& m) {
   auto training = graft::training_run<engine>::make(m);
   if (!training) return training.failure();
   auto optimizer = training->optimizer({.rate = 1e-2});
@@ -87,7 +87,7 @@ graft::status train(language_model& m) {
   return last < first ? training->fetch() : graft::status(graft::fail("the loss did not fall"));
 }
 // Compares the logits of two models up to rounding.
-graft::status same(const char* what, language_model& a, language_model& b) {
+graft::status same(const char* what, own_model& a, own_model& b) {
   const auto p = logits(a), q = logits(b);
   if (!p || !q) return p ? q.failure() : p.failure();
   float most = 0;

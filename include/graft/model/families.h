@@ -77,11 +77,10 @@ inline constexpr model_family gemma2{.name = "gemma2", .formulas = architecture_
 inline constexpr model_family gemma3{.name = "gemma3_text", .formulas = architecture_of<graft::gemma3>()};
 inline constexpr model_family granite{.name = "granite", .formulas = architecture_of<graft::granite>()};
 inline constexpr model_family olmo2{.name = "olmo2", .formulas = architecture_of<graft::olmo2>()};
-inline constexpr model_family phi3{
-    .name = "phi3",
-    .formulas = architecture_of<graft::phi3>(),
-    .may_divide_heads = false,
-    .creation_order = phi3_creation_order};
+inline constexpr model_family phi3{.name = "phi3",
+                                   .formulas = architecture_of<graft::phi3>(),
+                                   .may_divide_heads = false,
+                                   .creation_order = phi3_creation_order};
 inline constexpr model_family smollm3{.name = "smollm3", .formulas = architecture_of<graft::smollm3>()};
 inline constexpr model_family opt{.name = "opt",
                                   .formulas = architecture_of<graft::opt>(),

@@ -17,12 +17,13 @@ namespace graft {
 inline result<shard_spec> sharding_for(const model_config& c, const communicator& ranks) {
   shard_spec s{ranks.rank(), ranks.size()};
   if (c.experts > 0) return fail("the experts of a ", c.family->name, " model are not divided among ranks yet");
-  if (c.family->may_divide_heads && c.heads % s.ranks == 0 && c.kv_heads % s.ranks == 0) s.sizes = {"heads", "kv_heads"};
+  if (c.family->may_divide_heads && c.heads % s.ranks == 0 && c.kv_heads % s.ranks == 0)
+    s.sizes = {"heads", "kv_heads"};
   if (c.intermediate_size % s.ranks == 0) s.sizes.push_back("intermediate");
   if (c.vocabulary % s.ranks == 0) s.sizes.push_back("vocab");
   if (!s.sizes.empty()) return s;
-  return fail("neither ", c.family->may_divide_heads ? c.kv_heads : 0, " key/value heads nor ", c.intermediate_size, " columns of the MLP nor ",
-              c.vocabulary, " tokens can be divided among ", s.ranks,
+  return fail("neither ", c.family->may_divide_heads ? c.kv_heads : 0, " key/value heads nor ", c.intermediate_size,
+              " columns of the MLP nor ", c.vocabulary, " tokens can be divided among ", s.ranks,
               " ranks; use a number of ranks that divides one of them");
 }
 // Connects an engine to the ranks of a communicator.

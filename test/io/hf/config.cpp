@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <graft/io/hf/config.h>
 #include <graft/io/hf/generation_config.h>
+#include <graft/model/architectures.h>
 
 #include "../support.h"
 

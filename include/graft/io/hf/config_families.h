@@ -2,8 +2,8 @@
 // How config.json states each built-in family: the defaults of absent fields and the fields that are read, as in
 // transformers (models/*/configuration_*.py). One row per family, at the end.
 #pragma once
+#include <graft/io/hf/config_family.h>
 #include <graft/io/hf/config_fields.h>
-#include <graft/io/hf/family_table.h>
 
 namespace graft::io::hf {
 

@@ -6,21 +6,11 @@
 //     auto model = load_model<cpu::engine<float>>(folder, {}, families);
 #pragma once
 #include <graft/core/library.h>
-#include <graft/io/json/config_reader.h>
-#include <graft/model/model_config.h>
+#include <graft/io/hf/config_family.h>
 
 #include <vector>
 
 namespace graft::io::hf {
-
-struct config_family {
-  const model_family* family = nullptr;
-  // Sets what an absent field means.
-  void (*set_defaults)(model_config&) = nullptr;
-  // Reads all fields but those that every family has: vocab_size, tie_word_embeddings, special tokens, dtype and
-  // quantization_config.
-  void (*read)(config_reader&, model_config&) = nullptr;
-};
 
 class family_table {
  public:
