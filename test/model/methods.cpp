@@ -25,7 +25,7 @@ TEST_CASE("methods: which exist where") {
     const std::string name = m.name;
     const bool both = name == "none" || name == "trainable_tokens" || name == "tinylora",
                table = both || name.ends_with("_embedding");
-    const bool own = name == "loha_conv" || name.starts_with("ln_tuning");
+    const bool own = name == "loha_conv" || name == "lora_on_experts" || name.starts_with("ln_tuning");
     for (const bool bias : {false, true}) {
       const bool fits = name.starts_with("adamss")  ? bias == name.ends_with("with_bias")
                         : name.starts_with("glora") ? bias || name.ends_with("_weight")
@@ -38,6 +38,8 @@ TEST_CASE("methods: which exist where") {
       CHECK(graphs_for("layer_norm", m.name, bias).exists() == norm);
       CHECK(graphs_for("rms_norm", m.name, bias).exists() == norm);
     }
+    CHECK(graphs_for("experts", m.name, false).exists() == (name == "none" || name == "lora_on_experts"));
+    CHECK_FALSE(graphs_for("experts", m.name, true).exists());
     CHECK(graphs_for("embedding", m.name, false).exists() == table);
     CHECK_FALSE(graphs_for("embedding", m.name, true).exists());
     linear += exists_on(m, "linear") ? 1 : 0;
@@ -49,7 +51,7 @@ TEST_CASE("methods: what does not exist is named, with what does") {
   CHECK(
       said("linear", "lorra", false).starts_with("there is no method 'lorra'; there are none, lora, lora_with_bias, "));
   CHECK(said("lineer", "lora", false) ==
-        "there is no kind of layer 'lineer'; there are linear, embedding, conv2d, layer_norm, rms_norm");
+        "there is no kind of layer 'lineer'; there are linear, embedding, conv2d, layer_norm, rms_norm, experts");
   CHECK(said("embedding", "oft", false) ==
         "method 'oft' does not exist for this kind of layer (embedding); it exists on linear");
   CHECK(said("layer_norm", "ln_tuning", false) ==

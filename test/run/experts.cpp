@@ -79,6 +79,27 @@ TEST_CASE("experts: routers with softmax or sigmoid, normalized or not, and weig
   }
 }
 
+namespace {
+// Experts that give other columns than they read.
+struct narrow_experts {
+  static constexpr const char* name = "narrow experts";
+  static constexpr ex run(block_scope m, ex h) {
+    const ex scores = m.linear("router", h, m.size("experts"));
+    const expert_choice by{scores, softmax(scores), m.size("experts_per_token"), true};
+    const ex y = m.experts("mlp.experts", h, by, [&](block_scope e, ex rows) {
+      return silu(e.linear("down_proj", rows, m.size("intermediate")));
+    });
+    return h + m.linear("out", y, h.cols());
+  }
+};
+}  // namespace
+
+TEST_CASE("experts: what experts give may have another width than what they read") {
+  random_block b({block_of<narrow_experts>(), {{"down_proj", formula_of<lora<>>()}}, {}}, 8);
+  equals_formula(b);
+  b.check_slopes();
+}
+
 TEST_CASE("experts: one row, one hot expert, experts without rows, all experts") {
   for (const long long tokens : {1, 2, 3, 40}) {
     random_block b({block_of<mixtral>(), {{"*_proj", formula_of<lora<>>()}}, {}}, tokens);

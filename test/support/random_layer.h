@@ -57,7 +57,8 @@ inline const sizes& usual_sizes() {
                        {"glora_numbers", 1},
                        {"glora_bias_numbers", 1},
                        {"frozen_rank", 10},
-                       {"trainable_rank", 14}};
+                       {"trainable_rank", 14},
+                       {"experts", 3}};
   return s;
 }
 // Sizes that are no multiple of a vector, a tile or a thread count, where the formula allows it.
@@ -102,7 +103,8 @@ inline const sizes& ragged_sizes() {
                        {"glora_numbers", 70},
                        {"glora_bias_numbers", 70},
                        {"frozen_rank", 11},
-                       {"trainable_rank", 7}};
+                       {"trainable_rank", 7},
+                       {"experts", 5}};
   return s;
 }
 

@@ -6,7 +6,8 @@
 namespace graft {
 
 struct none {
-  static constexpr const char *name = "none", *method = "none", *kinds = "linear embedding conv2d layer_norm rms_norm";
+  static constexpr const char *name = "none", *method = "none",
+                              *kinds = "linear embedding conv2d layer_norm rms_norm experts";
   using sample = none;
   static constexpr ex weight(scope, ex W) { return W; }
 };

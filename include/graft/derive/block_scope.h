@@ -60,8 +60,9 @@ struct block_scope {
       if (same_text(options->facts[i], fact)) return true;
     return false;
   }
-  // A size of the model by its name: hidden, intermediate, heads, kv_heads, head_dim, vocab, context, embedding, or one
-  // that the formula introduces; of experts: experts, experts_per_token, moe_intermediate, shared_intermediate. The numbers below are nominal: costs are compared with them before sizes are known.
+  // A size of the model by its name: hidden, intermediate, heads, kv_heads, head_dim, vocab, context, embedding; of
+  // experts: experts, experts_per_token, moe_intermediate, shared_intermediate; or one that the formula introduces. The
+  // numbers below are nominal: costs are compared with them before sizes are known.
   constexpr extent size(const char* name) const {
     constexpr named_number usual[] = {{"hidden", 4096},
                                       {"intermediate", 11008},
@@ -122,9 +123,9 @@ struct block_scope {
   }
 
   // ---- mixture of experts
-  // The sum over the experts that each row chooses of weight · one(rows). `one` is the formula of one expert, written with
-  // a scope below `name` and the expert's rows: its linears are adapted by name like any other, and each expert has a
-  // weight and an adapter of its own.
+  // The sum over the experts that each row chooses of weight · one(rows). `one` is the formula of one expert, written
+  // with a scope below `name` and the expert's rows: its linears are adapted by name like any other, and each expert has
+  // a weight and an adapter of its own.
   //     auto scores = m.linear("mlp.gate", x, m.size("experts"));
   //     m.experts("mlp.experts", x, {scores, softmax(scores), m.size("experts_per_token")}, [&](block_scope e, ex x) {
   //       return e.linear("down_proj", relu(e.linear("up_proj", x, m.size("intermediate"))), hidden);
@@ -136,10 +137,11 @@ struct block_scope {
     const ex y = one(e, ex{g, make::dispatch(*g, x.i, table, routed_by::token, line)});
     ex weight{g, make::dispatch(*g, by.weights.i, table, routed_by::both, line)};
     if (by.normalized) {
-      const id sums = make::combine(*g, weight.i, table, routed_by::token, row_sum_shape(x).i, line);
+      const id sums = make::combine(*g, weight.i, table, routed_by::token, rows_of(x, 1).i, line);
       weight = weight / at_line({g, make::dispatch(*g, sums, table, routed_by::token, line)}, line);
     }
-    return {g, make::combine(*g, mul(weight, at_line(y, line)).i, table, routed_by::token, x.i, line)};
+    const ex like = rows_of(x, y.cols());
+    return {g, make::combine(*g, mul(weight, at_line(y, line)).i, table, routed_by::token, like.i, line)};
   }
   // In the formula of an expert: adds "NAME" [experts, columns of y] of the expert of each row.
   constexpr ex expert_bias(const char* name, ex y, int line = __builtin_LINE()) const {
@@ -341,8 +343,10 @@ struct block_scope {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
   }
   static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
-  // A column with a row for each row of x.
-  constexpr ex row_sum_shape(ex x) const { return {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, x.rows().d, {1})}; }
+  // Zeros, whose shape is a row for each row of x.
+  constexpr ex rows_of(ex x, extent cols) const {
+    return {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, x.rows().d, cols.d)};
+  }
   // Adds the adapted bias b' to y, one number per column.
   constexpr ex with_bias(const char* name, ex y, bias has_bias, int line, ex weight = {}) const {
     const layer l = layer_at(name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of base layer: linear, conv2d, embedding, norms and experts. A kind declares its leaves and says how an adapted
-// weight and bias act on an input; the adapter says what the weight and bias become. As a value a kind is its
+// The kinds of base layer: linear, conv2d, embedding, norms and experts. A kind declares its leaves and says how an
+// adapted weight and bias act on an input; the adapter says what the weight and bias become. As a value a kind is its
 // functions. A lowering says how W' is applied: `literal` builds W' as the formula says, `fast` uses apply() and
 // select(), `by_rows` applies every factor to the rows, for parameters that change before every call of few rows.
 #pragma once

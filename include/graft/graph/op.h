@@ -34,8 +34,8 @@ enum class op : unsigned char {
   // circulant matrices of rows, and their adjoint; an orthonormal basis of the columns of each matrix. New ops are
   // added here, because plan keys contain the numbers of the ops above
   circulant, orthonormal,
-  // mixture of experts: which rows each expert has; rows in that order, and their adjoint; products of each expert's rows
-  // with its own matrix, and the gradient of the matrices
+  // mixture of experts: which rows each expert has; rows in that order, and their adjoint; products of each expert's
+  // rows with its own matrix, and the gradient of the matrices
   route, dispatch, combine, grouped_matmul, grouped_wgrad,
   // a leaf that calls write to, such as the KV cache
   state,

@@ -247,6 +247,28 @@ TEST_CASE("experts: adapters are merged, disabled, switched, several at once, an
     }
 }
 
+TEST_CASE("experts: rows with adapters on attention alone share the launches of the base") {
+  causal_lm<engine> m = model_of(configs[2]);
+  const std::vector<float> base = logits_of(m);
+  adapter_set on_queries = adapter_on_experts(m.config(), m.weights(), 4);
+  std::erase_if(on_queries.modules,
+                [](const module_adapter& a) { return a.module.find("experts") != std::string::npos; });
+  must(m.add("queries", on_queries));
+  must(m.add("experts", adapter_on_experts(m.config(), m.weights(), 5)));
+  const causal_lm<engine>::names sets[] = {{"queries"}, {"experts"}};
+  const auto how = m.explain_multi_lora(sets);
+  REQUIRE(how);
+  CHECK(how->starts_with("queries: fused into the base's launches"));
+  CHECK(how->find("experts: an adapter needs other launches than the base") != std::string::npos);
+  must(m.activate({"queries"}));
+  const std::vector<float> alone = logits_of(m);
+  const causal_lm<engine>::names rows[] = {{}, {"queries"}};
+  const std::vector<float> each = logits_of(m, rows);
+  const auto half = each.begin() + static_cast<std::ptrdiff_t>(base.size());
+  close({each.begin(), half}, base);
+  close({half, each.end()}, alone);
+}
+
 TEST_CASE("experts: a model is saved and loaded, and a new adapter of parameters of experts") {
   for (const std::string& text : configs) {
     temp_folder from, to, adapter;
