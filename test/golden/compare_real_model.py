@@ -70,7 +70,8 @@ def greedy(program, file, model, tokenizer, folder):
 
 def losses(program, file, model, tokenizer, folder):
     from peft import LoraConfig, get_peft_model
-    ids = tokenizer((ROOT / "docs/concepts.md").read_text())["input_ids"]
+    pages = ("concepts", "glossary", "features", "measuring")
+    ids = tokenizer("\n".join((ROOT / f"docs/{p}.md").read_text() for p in pages))["input_ids"]
     rows = [ids[i * LENGTH:(i + 1) * LENGTH] for i in range(STEPS * BATCH)]
     assert all(len(r) == LENGTH for r in rows)
     write_ids(folder / "ids", rows)
