@@ -65,7 +65,7 @@ void print_statistics(std::size_t prompt, seconds first, std::size_t tokens, sec
   std::fprintf(
       stderr,
       "prompt: %zu tokens, %.2f s to the first new one; then %.1f tokens per second; at most %.0f MB of memory\n",
-      prompt, first.count(), rest.count() > 0 ? static_cast<double>(tokens - 1) / rest.count() : 0.0,
+      prompt, first.count(), tokens > 1 ? static_cast<double>(tokens - 1) / rest.count() : 0.0,
       static_cast<double>(used.ru_maxrss) / 1e3);
 }
 

@@ -70,7 +70,8 @@ def greedy(program, file, model, tokenizer, folder):
 
 def losses(program, file, model, tokenizer, folder):
     from peft import LoraConfig, get_peft_model
-    ids = tokenizer((ROOT / "docs/concepts.md").read_text())["input_ids"]
+    pages = ("concepts", "glossary", "features", "measuring")
+    ids = tokenizer("\n".join((ROOT / f"docs/{p}.md").read_text() for p in pages))["input_ids"]
     rows = [ids[i * LENGTH:(i + 1) * LENGTH] for i in range(STEPS * BATCH)]
     assert all(len(r) == LENGTH for r in rows)
     write_ids(folder / "ids", rows)
@@ -86,9 +87,9 @@ def losses(program, file, model, tokenizer, folder):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        worst = max(worst, abs(float(loss) - ours[step]))
+        worst = max(worst, abs(loss.item() - ours[step]))
         if step % 10 == 0 or step + 1 == STEPS:
-            print(f"step {step + 1}: {ours[step]:.6f}, PEFT {float(loss):.6f}", flush=True)
+            print(f"step {step + 1}: {ours[step]:.6f}, PEFT {loss.item():.6f}", flush=True)
     print(f"{STEPS} steps of LoRA r 8 on all linear layers: losses differ by at most {worst:.1e}")
     return worst < 1e-3
 

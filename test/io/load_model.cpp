@@ -29,16 +29,20 @@ io::gguf_value list_of(std::uint32_t element, std::uint64_t count, const std::st
 
 }  // namespace
 
-TEST_CASE("paths: a file and everything that ends in .gguf is a GGUF file") {
+TEST_CASE("paths: what ends in .gguf or begins as a GGUF file is one") {
   const temp_folder folder;
   CHECK(io::is_gguf_path("nowhere.gguf"));
   CHECK(!io::is_gguf_path("nowhere"));
   CHECK(!io::is_gguf_path(folder.path));
   CHECK(io::is_gguf_path(golden + "/gguf/llama_mixed/model.gguf"));
-  CHECK(io::is_gguf_path(golden + "/gguf/llama_mixed/case.json"));
+  CHECK(!io::is_gguf_path(golden + "/gguf/llama_mixed/case.json"));
+  std::filesystem::copy_file(golden + "/gguf/llama_mixed/model.gguf", folder.path / "blob");
+  CHECK(io::is_gguf_path(folder.path / "blob"));
+  CHECK(bool(io::open_model(folder.path / "blob")));
   CHECK(std::string(io::open_model("nowhere.gguf").message()).find("nowhere.gguf: there is no such file") == 0);
   CHECK(std::string(io::open_model("nowhere").message()).find("nowhere/config.json") == 0);
-  CHECK(std::string(io::open_model(golden + "/gguf/llama_mixed/case.json").message()).find("this is no GGUF file") !=
+  std::filesystem::copy_file(golden + "/gguf/llama_mixed/case.json", folder.path / "other.gguf");
+  CHECK(std::string(io::open_model(folder.path / "other.gguf").message()).find("this is no GGUF file") !=
         std::string::npos);
 }
 

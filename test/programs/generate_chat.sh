@@ -42,6 +42,8 @@ if [ -n "$stop" ]; then
 fi
 has "$(chat hi --stats 2>&1)" ' tokens per second; at most '
 
+has "$(chat hi --tokens 0 --stats 2>&1)" 'then 0.0 tokens per second'
+
 says '--chat takes text, not --ids' "$generate" "$work/chat" --chat --ids 5
 says '--system is a message of a conversation' "$generate" "$work/chat" hi --system x
 says '--stop ends a text, and --ids makes none' "$generate" "$work/chat" --ids 5 --stop x

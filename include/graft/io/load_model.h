@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model from wherever it lies: a Hugging Face folder or a GGUF file, with its tokenizer, chat template and generation
 // settings; and its adapters, from a PEFT folder or a GGUF file. A GGUF file is a path that ends in .gguf or names a
-// regular file; everything else is a folder.
+// file that begins as one; everything else is a folder.
 //     auto model = io::load_model<engine>("SmolLM2-135M-Instruct.Q4_1.gguf");
 //     auto words = io::read_tokenizer("SmolLM2-135M-Instruct.Q4_1.gguf");
 #pragma once
@@ -49,7 +49,11 @@ result<hf::loaded_adapters> load_adapters(const std::string& path, const causal_
 namespace graft::io {
 
 GRAFT_LIBRARY bool is_gguf_path(const std::string& path) {
-  return path.ends_with(".gguf") || (exists(path) && !is_directory(path));
+  if (path.ends_with(".gguf")) return true;
+  if (!regular_file_size(path)) return false;
+  const open_file f(std::fopen(path.c_str(), "rb"));
+  char begin[4]{};
+  return f && std::fread(begin, 1, sizeof begin, f.get()) == sizeof begin && std::string_view(begin, 4) == "GGUF";
 }
 
 namespace detail {

@@ -344,8 +344,8 @@ TEST_CASE("config: an invalid or unsupported field gives one sentence with the f
       {"", "unexpected end of input"},
       {"[]", "the file holds a list, expected a JSON object"},
       {"{}",
-       "the key 'model_type' is missing, expected one of llama, mistral, qwen2, qwen3, gemma, gemma2, "
-       "gemma3_text, granite, olmo2, phi3, smollm3, opt, gpt2"},
+       "the key 'model_type' is missing, expected one of llama, mistral, qwen2, qwen3, mixtral, "
+       "qwen2_moe, qwen3_moe, gpt_oss, gemma, gemma2, gemma3_text, granite, olmo2, phi3, smollm3, opt, gpt2"},
       {R"({"model_type": "mamba"})", "'model_type' is \"mamba\", expected one of llama"},
       {small("llama", R"(, "architectures": ["LlamaForSequenceClassification"])"), "expected a causal language model"},
       {small("llama", R"(, "quantization_config": 4)"), "'quantization_config' is 4, expected an object"},

@@ -6,11 +6,11 @@
 #pragma once
 #include <graft/core/quant/k_quants.h>
 
-#include <cmath>
 #include <cstdint>
 
 namespace graft::quant_formats {
 
+constexpr float magnitude_of(float v) { return v < 0 ? -v : v; }
 // Rounds to nearest even as ggml does: 1.5 · 2^23 leaves no bits for a fraction. Defined for every float.
 inline int nearest_even(float v) {
   const auto bits = std::bit_cast<std::uint32_t>(v + 12582912.0F);
@@ -33,9 +33,9 @@ inline run_of_codes search_run(const float* x, int largest, float first, int ste
   const auto product = [](float a, float b) { return rounded_product(a, b); };
   float squares = 0, weight[n], low = x[0], high = x[0], sum_w = 0, sum_x = 0;
   for (int i = 0; i < n; ++i) squares += product(x[i], x[i]);
-  const float typical = std::sqrt(squares / n);
+  const float typical = __builtin_sqrtf(squares / n);
   for (int i = 0; i < n; ++i) {
-    weight[i] = typical + std::fabs(x[i]);
+    weight[i] = typical + magnitude_of(x[i]);
     low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;
     sum_w += weight[i], sum_x += product(weight[i], x[i]);
   }
@@ -130,7 +130,7 @@ inline float search_symmetric_run(const float* x, unsigned char* code) {
   constexpr float smallest = 1e-15F;  // ggml's bound below which a run is zero
   float most = 0, size = 0;
   for (int i = 0; i < n; ++i)
-    if (std::fabs(x[i]) > size) size = std::fabs(x[i]), most = x[i];
+    if (magnitude_of(x[i]) > size) size = magnitude_of(x[i]), most = x[i];
   for (int i = 0; i < n; ++i) code[i] = 0;
   if (size < smallest) return 0;
   float sum_lx = 0, sum_l2 = 0;

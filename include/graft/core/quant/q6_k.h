@@ -24,10 +24,10 @@ struct q6_k_format : ggml_layout<256, 210, 16, 14> {
     float scales[runs], most = 0;
     for (int r = 0; r < runs; ++r) {
       scales[r] = search_symmetric_run(from + run * r, q + run * r);
-      if (std::fabs(scales[r]) > std::fabs(most)) most = scales[r];
+      if (magnitude_of(scales[r]) > magnitude_of(most)) most = scales[r];
     }
     for (int i = 0; i < bytes; ++i) to[i] = 0;
-    if (std::fabs(most) < 1e-15F) return;
+    if (magnitude_of(most) < 1e-15F) return;
     const float factor = -128.0F / most;
     store_half(1 / factor, to + 208);
     const float block_scale = load_half(to + 208);

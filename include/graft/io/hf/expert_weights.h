@@ -81,7 +81,9 @@ inline status stack_experts(model_weights& w, const std::string& folder) {
   };
   auto memory = std::make_shared<stacks>();
   memory->files = w.owner;
-  for (const auto& [module, l] : layers) {
+  for (const auto& layer : layers) {  // clang 14 captures no structured bindings
+    const std::string& module = layer.first;
+    const auto& l = layer.second;
     const auto count = static_cast<long long>(l.parts[0].size());
     const auto complete = [&](const std::map<long long, view>& part) {
       return !part.empty() && static_cast<long long>(part.size()) == count && part.rbegin()->first == count - 1;
