@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a weight of GPTQ or AWQ as the tensors that gptq/reader.h reads, with the bytes of the file it came from.
 #pragma once
+#include <graft/core/quant_formats.h>
 #include <graft/io/gptq/packing.h>
 #include <graft/io/safetensors/writer.h>
 #include <graft/model/model_config.h>
