@@ -50,9 +50,11 @@ def test_trainer_has_the_loss_curve_of_peft(name, tmp_path):
     model = peft.get_peft_model(tiny_llama(), of_a_model[name]())
     other = graft_torch.accelerate(copy.deepcopy(model))
     assert all(s.startswith("graft: ") for s in graft_torch.report(other).values())
+    before = [p.detach().clone() for p in other.parameters() if p.requires_grad]
     curve, curve2 = losses_of(model, tmp_path), losses_of(other, tmp_path)
-    assert len(curve) == 12 and curve[-1] < curve[0]
-    assert curve2 == pytest.approx(curve, abs=2e-3)
+    assert len(curve) == 12
+    assert not all(torch.equal(p, q) for p, q in zip((p for p in other.parameters() if p.requires_grad), before))
+    assert curve2 == pytest.approx(curve, abs=1e-3)
     model.eval(), other.eval()
     prompt = torch.randint(0, 64, (2, 5))
     with torch.no_grad():
@@ -127,7 +129,7 @@ def test_two_processes():
             w.start()
         results.append(queue.get(timeout=300))
         for w in workers:
-            w.join(timeout=60)
+            w.join(timeout=300)
             assert w.exitcode == 0
     for a, b in zip(*results):
         assert relative(torch.tensor(b), torch.tensor(a)) < 1e-4
