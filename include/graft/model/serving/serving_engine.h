@@ -7,8 +7,8 @@
 //     std::thread loop([&] { (*served)->run(); });
 //     auto sent = (*served)->submit({.prompt = ids, .adapters = {"sql"}, .max_tokens = 64});
 //     while (auto e = sent.to->next(1s)) if (e->finished) break;
-// A sequence's tokens do not depend on what else is in the batch. Tokens are sampled on the host, because requests have
-// settings of their own.
+// A sequence's tokens do not depend on what else is in the batch, up to the rounding of sums over another number of rows.
+// Tokens are sampled on the host, because requests have settings of their own.
 #pragma once
 #include <graft/model/generate.h>
 #include <graft/model/serving/scheduler.h>
