@@ -28,5 +28,5 @@ TEST_CASE("CCCL: layers, CUB, Thrust and libcu++ in one file") {
   CHECK(numbers[0] == 1);
   cuda::std::span<const int> all(numbers, 3);
   CHECK(all.size() == 3);
-  CHECK(&sum != nullptr);
+  static_cast<void>(&sum);  // that nvcc compiles the kernel is the test: without a device it cannot run
 }

@@ -2,6 +2,7 @@
 // Threads by OpenMP if the compiler has it; otherwise work runs serially.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -27,13 +28,19 @@ inline int thread_count() {
 inline int threads_for(long long parts, long long multiplications) {
   return static_cast<int>(std::clamp<long long>(std::min(parts, multiplications / 250000), 1, thread_count()));
 }
+#if defined(_OPENMP)
+// The size of the team that runs work of n > 1 threads: always all threads, of which those from n on wait at the end.
+// libgomp ends the threads that a smaller team leaves over and the next larger team creates them anew, which costs more
+// than to wake them and loses their thread_local buffers.
+inline int team_size(int n) { return std::max(n, thread_count()); }
+#endif
 // Runs f(thread) for every thread below n in parallel. For n = 1 there is no parallel region: inside one, even of a
 // single thread, GEMMs in f would create their threads anew each time.
 template <class F> void run_on_threads(int n, F f) {
 #if defined(_OPENMP)
   if (n > 1) {
-#pragma omp parallel for schedule(static, 1) num_threads(n)
-    for (int t = 0; t < n; ++t) f(t);
+#pragma omp parallel num_threads(team_size(n))
+    for (int t = omp_get_thread_num(); t < n; t += omp_get_num_threads()) f(t);
     return;
   }
 #endif
@@ -50,15 +57,19 @@ template <class Prepare, class First, class F>
 void parallel_dynamic(int n, Prepare prepare, int prologue_tasks, First first, int parts, F f) {
 #if defined(_OPENMP)
   if (n > 1) {
-#pragma omp parallel num_threads(n)
+    std::atomic<int> next_task{0}, next_part{0};
+#pragma omp parallel num_threads(team_size(n))
     {
-      prepare();
-      if (prologue_tasks > 0) {
-#pragma omp for schedule(dynamic, 1)
-        for (int p = 0; p < prologue_tasks; ++p) first(p);
+      const bool works = omp_get_thread_num() < n;
+      if (works) {
+        prepare();
+        for (int p = next_task++; p < prologue_tasks; p = next_task++) first(p);
       }
-#pragma omp for schedule(dynamic, 1)
-      for (int p = 0; p < parts; ++p) f(p);
+      if (prologue_tasks > 0) {
+#pragma omp barrier
+      }
+      if (works)
+        for (int p = next_part++; p < parts; p = next_part++) f(p);
     }
     return;
   }
