@@ -72,10 +72,15 @@ class gguf_adapter_reader {
     if (!config) return fail_in(from_.file, config.message());
     hf::owned_tensors tensors;
     for (const lora_pair& p : pairs_) {
-      const std::string key = "base_model.model." + p.module + (p.table ? ".lora_embedding_" : ".lora_"),
-                        end = p.table ? "" : ".weight";
-      std::copy(p.a.begin(), p.a.end(), tensors.put(key + "A" + end, {p.rank, p.in}).begin());
-      std::copy(p.b.begin(), p.b.end(), tensors.put(key + "B" + end, {p.out, p.rank}).begin());
+      const auto key = [&](const char* factor) {
+        return std::string("base_model.model.")
+            .append(p.module)
+            .append(p.table ? ".lora_embedding_" : ".lora_")
+            .append(factor)
+            .append(p.table ? "" : ".weight");
+      };
+      std::copy(p.a.begin(), p.a.end(), tensors.put(key("A"), {p.rank, p.in}).begin());
+      std::copy(p.b.begin(), p.b.end(), tensors.put(key("B"), {p.out, p.rank}).begin());
     }
     return hf::load_from_tensors(*config, tensors, config_, weights_, from_.file.c_str());
   }

@@ -65,7 +65,8 @@ inline void read_gguf_gemma(gguf_metadata& f, model_config& c, int usual_window,
   f.integer("attention.sliding_window_pattern", period, false);
   if (f.problem) return;
   for (int l = 0; l < c.layers; ++l) c.window[static_cast<std::size_t>(l)] = (l + 1) % period != 0 ? window : 0;
-  if (c.layers == largest) c.attention_scale = 1 / std::sqrt(static_cast<double>(c.hidden_size / c.heads));
+  const int width_per_head = c.hidden_size / c.heads;
+  if (c.layers == largest) c.attention_scale = 1 / std::sqrt(static_cast<double>(width_per_head));
   f.real("final_logit_softcapping", c.logit_soft_cap);
 }
 inline void read_gguf_gemma2(gguf_metadata& f, model_config& c) {

@@ -8,6 +8,7 @@
 #include <graft/graph/rules_experts.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace graft::cpu {
@@ -41,7 +42,7 @@ namespace detail {
 template <class Real> void largest_columns(const Real* scores, long long n, long long k, Real* chosen) {
   const auto before = [&](long long a, long long b) {  // a is taken before b
     const Real p = scores[a], q = scores[b];
-    return q != q ? (p == p || a < b) : p > q || (p == q && a < b);
+    return std::isnan(q) ? (!std::isnan(p) || a < b) : p > q || (p == q && a < b);
   };
   long long taken = 0;
   for (long long c = 0; c < n; ++c) {

@@ -90,7 +90,7 @@ inline scale_span scale_span_at(const weight_view& w, long long at) {
     auto one = [&] { *to++ = values[quant_formats::nibble_at(quants, at++)] * scale; };
     if (at % 2 != 0) one();
     for (; at + 16 <= stop; at += 16, to += 16) table.dequantize(quants + at / 2, scale, to);
-    while (at < stop) one();
+    for (; at < stop; ++at) *to++ = number(at);
   }
 }
 // f(value, scale) of each element, with one scale per row or for the whole weight.
@@ -169,8 +169,10 @@ class row_groups {
 template <int Bits>
 void dequantize_group(const unsigned char* from, long long k, long long end, float scale, int zero, float* to) {
   using quant_formats::grouped_uint;
-  const auto one = [&] { *to++ = grouped_uint::dequantize(grouped_uint::code(from, k++, Bits), zero, scale); };
-  while (k < end && k % 8 != 0) one();
+  const auto number = [&](long long i) {
+    return grouped_uint::dequantize(grouped_uint::code(from, i, Bits), zero, scale);
+  };
+  for (; k < end && k % 8 != 0; ++k) *to++ = number(k);
   if constexpr (Bits == 4) {
     float numbers[16];
     for (int c = 0; c < 16; ++c) numbers[c] = grouped_uint::dequantize(c, zero, scale);
@@ -183,7 +185,7 @@ void dequantize_group(const unsigned char* from, long long k, long long end, flo
       for (int i = 0; i < chunk; ++i) to[i] = grouped_uint::dequantize(code[i], zero, scale);
     }
   }
-  while (k < end) one();
+  for (; k < end; ++k) *to++ = number(k);
 }
 // Integers with a scale and a zero point for each group of columns (GPTQ, AWQ).
 template <int Bits>
@@ -220,10 +222,10 @@ template <int Block>
   for (long long at = first; at < end;) {
     const long long block = at / Block, stop = std::min(end, (block + 1) * Block);
     const float scale = scale_at(*w.quant, block);
-    const auto one = [&] { *to++ = e2m1::table[e2m1::code_at(quants, at++)] * scale; };
-    if (at % 2 != 0) one();
+    const auto number = [&](long long i) { return e2m1::table[e2m1::code_at(quants, i)] * scale; };
+    if (at % 2 != 0) *to++ = number(at++);
     for (; at + 16 <= stop; at += 16, to += 16) table.dequantize(quants + at / 2, scale, to);
-    while (at < stop) one();
+    for (; at < stop; ++at) *to++ = number(at);
   }
 }
 
