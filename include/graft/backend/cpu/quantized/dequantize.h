@@ -87,8 +87,8 @@ inline scale_span scale_span_at(const weight_view& w, long long at) {
     const scale_span block_scale = scale_span_at(w, at);
     const long long stop = std::min(end, block_scale.end);
     const float scale = scale_at(*w.quant, block_scale.scale);
-    auto one = [&] { *to++ = values[quant_formats::nibble_at(quants, at++)] * scale; };
-    if (at % 2 != 0) one();
+    const auto number = [&](long long i) { return values[quant_formats::nibble_at(quants, i)] * scale; };
+    if (at % 2 != 0) *to++ = number(at++);
     for (; at + 16 <= stop; at += 16, to += 16) table.dequantize(quants + at / 2, scale, to);
     for (; at < stop; ++at) *to++ = number(at);
   }
