@@ -4,6 +4,7 @@
 // no kernel here, and quantized/skinny.h dequantizes rows into a cache.
 #pragma once
 #include <graft/backend/cpu/quantized/dequantize.h>
+#include <graft/core/array_size.h>
 
 #include <limits>
 
@@ -15,9 +16,9 @@ namespace detail {
 template <int Rows, int Tokens>
 [[gnu::noinline, gnu::hot]] void fp8_tile(const weight_view& w, long long row, long long rows, const float* x,
                                           float sign, float* out, long long stride) {
-  const unsigned char* quants[Rows];
-  uint8x16_t is_nan[Rows];
-  float32x4_t sum[Rows][Tokens];
+  const unsigned char* quants[array_size(Rows)];
+  uint8x16_t is_nan[array_size(Rows)];
+  float32x4_t sum[array_size(Rows)][array_size(Tokens)];
   for (int r = 0; r < Rows; ++r) {
     quants[r] = static_cast<const unsigned char*>(w.data) + (row + std::min<long long>(r, rows - 1)) * w.cols;
     is_nan[r] = vdupq_n_u8(0);

@@ -9,6 +9,7 @@
 #pragma once
 #include <graft/backend/cpu/quantized/activation_limbs.h>
 #include <graft/backend/cpu/quantized/weight_limbs.h>
+#include <graft/core/array_size.h>
 
 #include <type_traits>
 #include <utility>
@@ -29,9 +30,9 @@ struct full_sums {
   float32x4_t sum = vdupq_n_f32(0);
 
   void begin() { s[0] = s[1] = s[2] = vdupq_n_s32(0); }
-  template <int Limbs> void add(int, const int8x16_t (&quants)[Limbs], const signed char* x) {
-    for (int i = 0; i < Limbs; ++i)
-      for (int j = 0; i + j < 3; ++j) s[i + j] = int8_mma(s[i + j], quants[i], vld1q_s8(x + 16 * j));
+  template <std::size_t Limbs> void add(int, const int8x16_t (&quants)[Limbs], const signed char* x) {
+    for (std::size_t i = 0; i < Limbs; ++i)
+      for (std::size_t j = 0; i + j < 3; ++j) s[i + j] = int8_mma(s[i + j], quants[i], vld1q_s8(x + 16 * j));
   }
   void end(float32x4_t scale) { sum = vfmaq_f32(sum, value_of(s[0], s[1], s[2]), scale); }
   // out[r + t stride] += sign · sum for at most `rows` rows and `tokens` tokens.
@@ -54,7 +55,7 @@ struct single_token_sums {
   float32x4_t sum = vdupq_n_f32(0);
 
   void begin() { first[0] = first[1] = rest[0] = rest[1] = vdupq_n_s32(0); }
-  template <int Limbs> void add(int group, const int8x16_t (&quants)[Limbs], const signed char* x) {
+  template <std::size_t Limbs> void add(int group, const int8x16_t (&quants)[Limbs], const signed char* x) {
     first[group] = int8_mma(first[group], quants[0], vld1q_s8(x + 8));
     rest[group] = int8_mma(rest[group], quants[0], vld1q_s8(x + 16));
     if constexpr (Limbs == 3) {
@@ -91,13 +92,13 @@ template <class Sums, int Tokens, class Format, std::size_t... Row>
   // An empty asm is a scheduling barrier, without which g++ starts so many steps at once that it spills sums.
   constexpr bool limit_unrolling = Sums::groups == 2 || (mma_rows == 2 && Tokens == 2 && Format::limbs == 1);
   auto rows_from = [&](std::size_t r) {
-    long long at[rows_per_sum];
+    long long at[array_size(rows_per_sum)];
     for (int i = 0; i < rows_per_sum; ++i)
       at[i] = row + std::min(static_cast<long long>(r) * rows_per_sum + i, rows - 1);
     return typename Format::template rows<rows_per_sum>(w, at);
   };
   const typename Format::template rows<rows_per_sum> quants[] = {rows_from(Row)...};
-  Sums sums[sizeof...(Row)][Tokens];
+  Sums sums[sizeof...(Row)][array_size(Tokens)];
   const long long chunk = w.chunk();
   long long k = 0, p = 0;
   do {  // do, not while: no loop is empty, and a compiler that does not know this copies all sums
@@ -105,7 +106,7 @@ template <class Sums, int Tokens, class Format, std::size_t... Row>
     for (auto& of_rows : sums)
       for (Sums& s : of_rows) s.begin();
     do {
-      uint8x16_t read[groups][Format::load_registers];
+      uint8x16_t read[array_size(groups)][array_size(Format::load_registers)];
 #pragma GCC unroll 8
       for (int g = 0; g < groups; ++g) quants[g / Sums::groups].read(g % Sums::groups, k, read[g]);
 #pragma GCC unroll 4
@@ -151,8 +152,8 @@ bool limb_gemm_of(Format w, const weight_view& all, long long first, long long r
       constexpr long long step = Rows * Sums::groups * mma_rows;
       const long long t = group * mma_rows;
       for (long long r = i; r < end; r += step)
-        limb_tile<Sums, Tokens>(std::make_index_sequence<Rows>(), w, x, all.cols, first + r, std::min(step, end - r),
-                                group, tokens - t, sign, out + r + t * stride, stride);
+        limb_tile<Sums, Tokens>(std::make_index_sequence<array_size(Rows)>(), w, x, all.cols, first + r,
+                                std::min(step, end - r), group, tokens - t, sign, out + r + t * stride, stride);
     };
     if (tokens == 1) {
       by.template operator()<one_token, one_token::groups == 2 ? 2 : 4, 1>(0);

@@ -52,9 +52,9 @@ inline float32x4_t broadcast_rows(const float* const (&at)[4], long long i) {
   return vld1q_lane_f32(at[3] + i, v, 3);
 }
 // Broadcasts half-precision numbers, which may be unaligned, in the order of broadcast_rows.
-template <int Rows> float32x4_t broadcast_half_rows(const unsigned char* const (&at)[Rows], long long byte) {
+template <std::size_t Rows> float32x4_t broadcast_half_rows(const unsigned char* const (&at)[Rows], long long byte) {
   std::uint16_t half[4];
-  for (int i = 0; i < 4; ++i) std::memcpy(half + i, at[i * Rows / 4] + byte, 2);
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(half + i, at[i * Rows / 4] + byte, 2);
   uint16x4_t v = vdup_n_u16(half[0]);
   v = vset_lane_u16(half[1], v, 1);
   v = vset_lane_u16(half[2], v, 2);

@@ -7,6 +7,7 @@
 #pragma once
 #include <graft/backend/cpu/quantized/activation_limbs.h>
 #include <graft/backend/cpu/quantized/dequantize.h>
+#include <graft/core/array_size.h>
 
 #if (defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)) && defined(__ARM_NEON) && \
     !defined(__CUDACC__)
@@ -17,9 +18,9 @@ inline constexpr int max_chunk(int limbs) { return limbs == 1 ? 256 : 128; }
 
 // The first byte of some rows. Rows are read in groups of mma_rows, as many as an instruction takes.
 template <int Rows> struct row_byte_pointers {
-  const unsigned char* at[Rows];
+  const unsigned char* at[array_size(Rows)];
 
-  row_byte_pointers(const weight_view& w, const long long (&row)[Rows], long long row_bytes) {
+  row_byte_pointers(const weight_view& w, const long long (&row)[array_size(Rows)], long long row_bytes) {
     for (int r = 0; r < Rows; ++r) at[r] = static_cast<const unsigned char*>(w.data) + row[r] * row_bytes;
   }
   // Loads 16 bytes of each row of a group.
@@ -62,9 +63,10 @@ struct four_bit_limbs {
   template <int Rows> struct rows {
     const four_bit_limbs& all;
     row_byte_pointers<Rows> bytes;
-    const float* scales[Rows];
+    const float* scales[array_size(Rows)];
 
-    rows(const four_bit_limbs& of, const long long (&row)[Rows]) : all(of), bytes(of.w, row, of.w.cols / 2) {
+    rows(const four_bit_limbs& of, const long long (&row)[array_size(Rows)])
+        : all(of), bytes(of.w, row, of.w.cols / 2) {
       for (int r = 0; r < Rows; ++r) scales[r] = of.scales + (row[r] - of.first) * of.blocks;
     }
     float32x4_t scale(long long column) const { return broadcast_rows(scales, column >> all.shift); }
@@ -99,9 +101,9 @@ struct int8_limbs {
     row_byte_pointers<Rows> bytes;
     float32x4_t all;
 
-    rows(const int8_limbs& of, const long long (&row)[Rows]) : bytes(of.w, row, of.w.cols) {
-      float by[Rows];
-      const float* at[Rows];
+    rows(const int8_limbs& of, const long long (&row)[array_size(Rows)]) : bytes(of.w, row, of.w.cols) {
+      float by[array_size(Rows)];
+      const float* at[array_size(Rows)];
       for (int r = 0; r < Rows; ++r)
         by[r] = quant_formats::int8_format::dequantize(1, scale_at(*of.w.quant, row[r])), at[r] = by + r;
       all = broadcast_rows(at, 0);
@@ -131,12 +133,12 @@ template <class Format> struct ggml_limbs {
   template <int Rows> struct rows {
     row_byte_pointers<Rows> bytes;
 
-    rows(const ggml_limbs& of, const long long (&row)[Rows])
+    rows(const ggml_limbs& of, const long long (&row)[array_size(Rows)])
         : bytes(of.w, row, of.w.cols / Format::block * Format::bytes) {}
     float32x4_t scale(long long column) const {
       return broadcast_half_rows(bytes.at, column / Format::block * Format::bytes);
     }
-    void read(int group, long long column, uint8x16_t (&to)[load_registers]) const {
+    void read(int group, long long column, uint8x16_t (&to)[array_size(load_registers)]) const {
       const long long from = column / Format::block * Format::bytes + 2;
       bytes.read(group, from, to);
       if constexpr (wide)
@@ -144,7 +146,8 @@ template <class Format> struct ggml_limbs {
       else
         for (uint8x16_t& both : to) both = veorq_u8(both, vdupq_n_u8(0x88));
     }
-    void limbs_of(const uint8x16_t (&from)[load_registers], int i, int8x16_t (&to)[limbs]) const {
+    void limbs_of(const uint8x16_t (&from)[array_size(load_registers)], int i,
+                  int8x16_t (&to)[array_size(limbs)]) const {
       if constexpr (wide)
         to[0] = vreinterpretq_s8_u8(from[i]);
       else  // Q4_0: the lower halves of 16 bytes are the first 16 columns
