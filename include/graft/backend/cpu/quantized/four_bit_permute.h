@@ -7,6 +7,7 @@
 #pragma once
 #include <graft/backend/cpu/quantized/dequantize.h>
 #include <graft/backend/cpu/runtime/memory.h>
+#include <graft/core/array_size.h>
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -89,16 +90,16 @@ void four_bit_permute_tile(const weight_view& w, const float_table& table, long 
   using floats = float_table::floats;
   constexpr long long lanes = float_table::lanes;
   const long long block = w.format.block, blocks = w.cols / block;
-  const unsigned char* quants[Rows];
-  long long scales[Rows];
-  floats sum[Rows][Tokens];
+  const unsigned char* quants[array_size(Rows)];
+  long long scales[array_size(Rows)];
+  floats sum[array_size(Rows)][array_size(Tokens)];
   for (int r = 0; r < Rows; ++r) {
     const long long at = row + std::min<long long>(r, rows - 1);
     quants[r] = static_cast<const unsigned char*>(w.data) + at * w.cols / 2, scales[r] = at * blocks;
     for (floats& s : sum[r]) s = float_table::zero();
   }
   for (long long b = 0; b < blocks; ++b) {
-    floats in_block[Rows][Tokens];
+    floats in_block[array_size(Rows)][array_size(Tokens)];
     for (auto& of_row : in_block)
       for (floats& s : of_row) s = float_table::zero();
     for (long long k = b * block; k < (b + 1) * block; k += 2 * lanes)
