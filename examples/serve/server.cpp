@@ -238,7 +238,7 @@ class routes {
     for (const adapter_info& i : engine_.adapters().list()) entry(i.name, i.folder, facts_.name);
     a.set_content(written({{"object", "list"}, {"data", all}}), "application/json");
   }
-  // As llama-server lists them. An adapter acts where a request names it, at its own scale.
+  // Lists adapters as llama-server does. An adapter acts where a request names it, at its own scale.
   void adapters(httplib::Response& a) const {
     ordered_json all = ordered_json::array();
     for (const adapter_info& i : engine_.adapters().list())

@@ -42,12 +42,13 @@ enum class finish_reason : std::uint8_t { stop, length, cancelled, deadline, fai
 struct event {
   int choice = 0;
   bool finished = false;
-  // Of a token: the token, the text that it releases (stop strings may hold text back), its log probability.
+  // An event of a token has the token, the text that it releases (stop strings may hold text back) and its log
+  // probability.
   std::int64_t token = -1;
   std::string text{};  // bytes; a character may be divided among tokens
   double logprob = 0;
   std::vector<token_logprob> top{};
-  // Of the end of a choice.
+  // The last event of a choice has these.
   finish_reason why = finish_reason::stop;
   std::string message{};
 };

@@ -141,13 +141,13 @@ class row_groups {
     for (long long g = 0; g < groups_; ++g) scales_[g] = scale(g), zeros_[g] = static_cast<float>(zero(g));
   }
   bool in_order() const { return w_.format.scaled == scale_granularity::block; }
-  // Of groups in order: the one of column k, its scale and zero point, and the column behind it.
+  // Where groups are in order, these return the group of column k and the first column after a group.
   long long group_at(long long k) const { return block_index(k, w_.format.block); }
   long long end_of(long long g) const { return std::min(w_.cols, (g + 1) * w_.format.block); }
   float scale(long long g) const { return scale_at(*w_.quant, first_ + g); }
   int zero(long long g) const { return w_.quant->zeros[first_ + g]; }
 
-  // Of groups in any order: turns the codes of elements [k, k + n) into numbers.
+  // Turns the codes of elements [k, k + n) into numbers, where groups are in any order.
   void scale_codes(long long k, long long n, float* __restrict codes) const {
     const std::int32_t* const group = w_.quant->column_group + k;
     const float *const scales = scales_, *const zeros = zeros_;
