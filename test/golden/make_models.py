@@ -80,6 +80,16 @@ BASES = {  # name -> a model with random weights
         vocab_size=40, n_embd=64, n_layer=1, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
         bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.15),
 }
+MOE = {**SMALL, "vocab_size": 64, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+       "num_key_value_heads": 1, "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.3}
+BASES |= {  # with the auxiliary loss of routers
+    "mixtral_balanced": lambda: transformers.MixtralConfig(**MOE, intermediate_size=20, num_local_experts=5),
+    "qwen2_moe_balanced": lambda: transformers.Qwen2MoeConfig(
+        **MOE, intermediate_size=28, moe_intermediate_size=12, shared_expert_intermediate_size=16, num_experts=6,
+        mlp_only_layers=[0]),
+    "gpt_oss_balanced": lambda: transformers.GptOssConfig(
+        **MOE, intermediate_size=16, head_dim=8, num_local_experts=4, sliding_window=6),
+}
 SEEDS = {  # with these an input of a ReLU is zero up to rounding in the fourth training step
     "opt_wide": 487, "dora_opt_wide": 717,
 }
@@ -89,6 +99,7 @@ CODES = {  # bases that bitsandbytes stores; it transposes GPT-2's weights from 
 }
 GEMMA_NORMS = ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
                "post_feedforward_layernorm", "norm"]
+BOTH = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]  # the parameters of experts
 CASES = {  # name -> (base, tokens that the prompts contain, configuration)
     "ln_tuning_gemma2": ("gemma2", [], lambda: peft.LNTuningConfig(target_modules=GEMMA_NORMS, task_type="CAUSAL_LM")),
     "lora_gemma3": ("gemma3", [], lambda: peft.LoraConfig(r=3, lora_alpha=8, target_modules="all-linear",
@@ -120,6 +131,13 @@ CASES = {  # name -> (base, tokens that the prompts contain, configuration)
         "opt_projected", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")),
     "dora_opt_wide": ("opt_wide", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules=OPT_LINEARS,
                                                               use_dora=True, task_type="CAUSAL_LM")),
+    "lora_mixtral_balanced": ("mixtral_balanced", [], lambda: peft.LoraConfig(
+        r=2, lora_alpha=4, target_modules=["q_proj"], target_parameters=BOTH, modules_to_save=["gate"],
+        task_type="CAUSAL_LM")),
+    "lora_qwen2_moe_balanced": ("qwen2_moe_balanced", [], lambda: peft.LoraConfig(
+        r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["gate"], task_type="CAUSAL_LM")),
+    "lora_gpt_oss_balanced": ("gpt_oss_balanced", [], lambda: peft.LoraConfig(
+        r=2, lora_alpha=4, target_modules=[], target_parameters=BOTH, task_type="CAUSAL_LM")),
     "lora_gpt2_scaled": (
         "gpt2_scaled", [], lambda: peft.LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
                                                    fan_in_fan_out=True, task_type="CAUSAL_LM")),

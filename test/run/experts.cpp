@@ -172,3 +172,88 @@ TEST_CASE("experts: two calls give the same bits") {
   const std::vector<double> first = b.forward();
   CHECK(b.forward() == first);
 }
+
+TEST_CASE("experts: counts and sums of the auxiliary loss of routers, and its gradient") {
+  const long long rows = 9, experts = 5, k = 2;
+  random_block b({block_of<mixture<false, true, false>>(),
+                  {{"router", formula_of<lora<>>()}, {"up_proj", formula_of<lora<>>()}},
+                  {"router_loss"}},
+                 rows);
+  const std::vector<double> weights{1, 1, 0, 1, 0.5, 1, 1, 1, 2}, factors{0.3, -1.2, 0.7, 2.1, -0.4};
+  std::vector<double> counts(experts), sums(experts);
+  const auto call = [&] {
+    block_call c = b.call();
+    c[call_input::row_weights] = view_of(weights.data(), rows, 1);
+    c[call_input::router_gradient] = view_of(factors.data(), 1, experts);
+    c.router_counts = view_into(counts.data(), 1, experts), c.router_sums = view_into(sums.data(), 1, experts);
+    return c;
+  };
+  for (const pass_kind w : {pass_kind::forward_saved, pass_kind::backward, pass_kind::backward_recompute})
+    b.must(b.block.bind(w, {rows}));
+  b.must(b.block.run(pass_kind::forward_saved, call()));
+
+  // The scores by plain loops: x (W + s B A)ᵀ + bias.
+  const std::vector<double>&W = b.data.at("router.weight"), &A = b.data.at("router.lora_A.weight"),
+        &B = b.data.at("router.lora_B.weight"), &bias = b.data.at("router.bias");
+  std::vector<double> expected_counts(experts), expected_sums(experts);
+  for (std::size_t t = 0; t < rows; ++t) {
+    std::vector<double> score(experts);
+    double all = 0;
+    for (std::size_t e = 0; e < experts; ++e) {
+      score[e] = bias[e];
+      for (std::size_t i = 0; i < 16; ++i) {
+        double w = W[e * 16 + i];
+        for (std::size_t r = 0; r < 3; ++r) w += 0.7 * B[e * 3 + r] * A[r * 16 + i];
+        score[e] += b.x[t * 16 + i] * w;
+      }
+      all += std::exp(score[e]);
+    }
+    for (std::size_t e = 0; e < experts; ++e) {
+      expected_sums[e] += weights[t] * std::exp(score[e]) / all;
+      const auto larger = std::count_if(score.begin(), score.end(), [&](double other) { return other > score[e]; });
+      expected_counts[e] += larger < k ? weights[t] : 0;
+    }
+  }
+  for (std::size_t e = 0; e < experts; ++e) {
+    CHECK(counts[e] == doctest::Approx(expected_counts[e]));
+    CHECK(sums[e] == doctest::Approx(expected_sums[e]));
+  }
+
+  // Σ y dy + Σ sums · factors changes with each number as both backward passes say.
+  const char* const names[] = {"router.lora_A.weight", "router.lora_B.weight", "mlp.experts.up_proj.lora_B.weight"};
+  std::map<std::string, std::vector<double>> gradients;
+  for (const char* name : names) {
+    std::vector<double>& d = gradients[name];
+    d.resize(b.data.at(name).size());
+    b.must(b.block.bind_gradient(name, view_into(d.data(), static_cast<long long>(d.size()))));
+  }
+  const auto value = [&] {
+    b.must(b.block.parameters_changed());
+    b.must(b.block.run(pass_kind::forward_saved, call()));
+    double all = 0;
+    for (std::size_t i = 0; i < b.y.size(); ++i) all += b.y[i] * b.dy[i];
+    for (std::size_t e = 0; e < experts; ++e) all += sums[e] * factors[e];
+    return all;
+  };
+  for (const pass_kind w : {pass_kind::backward, pass_kind::backward_recompute}) {
+    value();
+    b.must(b.block.run(w, call()));
+    const std::vector<double> dx = b.dx;
+    const auto compare = [&](std::vector<double>& of, const std::vector<double>& d) {
+      for (std::size_t i = 0; i < of.size(); i += 1 + of.size() / 6) {
+        const double before = of[i], step = 1e-5;
+        of[i] = before + step;
+        const double up = value();
+        of[i] = before - step;
+        const double slope = (up - value()) / (2 * step);
+        of[i] = before;
+        CHECK(d[i] == doctest::Approx(slope).epsilon(1e-5).scale(1));
+      }
+    };
+    for (const char* name : names) {
+      INFO(std::string(name));
+      compare(b.data.at(name), std::vector<double>(gradients.at(name)));
+    }
+    compare(b.x, dx);
+  }
+}

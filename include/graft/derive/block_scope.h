@@ -93,6 +93,7 @@ struct block_scope {
   // A linear layer whose weight is stored [in, out], as in GPT-2's files; a quantizer may have transposed it.
   constexpr ex conv1d(const char* name, ex x, extent out, bias has_bias = bias::yes,
                       int line = __builtin_LINE()) const {
+    if (routing >= 0 && has("experts_out_in")) return linear(name, x, out, has_bias, line);
     if (routing >= 0) return project(name, t({expert_weight({name, line}, x.cols(), out), line}), x, has_bias, line);
     if (has("stored_out_in")) return linear(name, x, out, has_bias, line);
     const ex W = at(name).leaf(op::base, {"weight", line}, 2, 1, 1, x.cols(), out);
@@ -133,6 +134,7 @@ struct block_scope {
   template <class One>
   constexpr ex experts(const char* name, ex x, const expert_choice& by, One one, int line = __builtin_LINE()) const {
     const id table = make::route(*g, by.scores.i, by.k.d, line);
+    if (has("router_loss")) measure_balance(by.scores, table, line);
     block_scope e{g, options, at(name).path, table, by.scores.cols().d};
     const ex y = one(e, ex{g, make::dispatch(*g, x.i, table, routed_by::token, line)});
     ex weight{g, make::dispatch(*g, by.weights.i, table, routed_by::both, line)};
@@ -343,6 +345,18 @@ struct block_scope {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
   }
   static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
+  // Adds what the auxiliary loss of routers is made of to the outputs (model/router_loss.h): of each expert the number of
+  // rows that chose it and the sum of its softmax over all rows. A row counts as often as the call says.
+  constexpr void measure_balance(ex scores, id table, int line) const {
+    const id weights = root().leaf(op::state, {router_loss_names::row_weights, line}, 2, 1, 1, root().tokens(), 1).i;
+    const dim experts = scores.cols().d;
+    const id chosen = make::dispatch(*g, weights, table, routed_by::token, line);
+    const id like = g->leaf(op::zero, "0", 0, 3, {1}, experts, {1}, {1});
+    const id counts = make::combine(*g, chosen, table, routed_by::expert, like, line);
+    const id sums = make::matmul(*g, weights, softmax(scores).i, true, false, line);
+    g->add_output(make::reshape(*g, counts, {1}, {1}, {1}, experts, line), router_loss_names::counts);
+    g->add_output(sums, router_loss_names::sums);
+  }
   // Zeros, whose shape is a row for each row of x.
   constexpr ex rows_of(ex x, extent cols) const {
     return {g, g->leaf(op::zero, "0", 0, 2, {1}, {1}, x.rows().d, cols.d)};

@@ -222,7 +222,8 @@ struct adjoints {
 };
 
 // Turns the forward graph `f` with output "y" into the backward graph, which has the input "dy" and one output per
-// input and parameter of `f`: its gradient, by path and name.
+// input and parameter of `f`: its gradient, by path and name. The sums of a router have a gradient of their own, an input
+// as "dy" is (model/router_loss.h).
 [[gnu::cold]] constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");
@@ -233,6 +234,9 @@ struct adjoints {
   const node shape = f.n[y];
   const int rank = shape.d[0] == dim{1} && shape.d[1] == dim{1} ? 2 : 4;
   a.d[y] = g.leaf(op::input, "dy", 0, rank, shape.d[0], shape.d[1], shape.d[2], shape.d[3]);
+  for (const output& o : f.out)
+    if (same_text(o.name, router_loss_names::sums))
+      a.push(o.at, g.leaf(op::input, router_loss_names::sums_gradient, 0, 2, {1}, {1}, {1}, f.n[o.at].d[3]));
   for (id i = before - 1; i >= 0; --i)
     if (a.d[i] >= 0) a.visit(i, a.d[i]);
   g.out.clear();

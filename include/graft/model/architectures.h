@@ -33,6 +33,7 @@ inline std::vector<const char*> facts_of(const model_config& c, int layer) {
         {layer >= 0 && !c.no_rope.empty() && c.no_rope[static_cast<std::size_t>(layer)], "no_rope"},
         {stored_out_in(c), "stored_out_in"},
         {has_experts(c, layer), "sparse_layer"},
+        {c.family->experts_in_out && !experts_in_out(c), "experts_out_in"},
         {c.experts > 0 && c.router_over_chosen, "router_over_chosen"}})
     if (holds) facts.push_back(name);
   return facts;
@@ -91,12 +92,6 @@ inline named_values values_of(const model_config& c, int context) {
                {"logits_scaling", c.logits_scaling},
                {"swiglu_alpha", c.swiglu_alpha},
                {"swiglu_limit", c.swiglu_limit}};
-  if (c.experts > 0)
-    for (const auto& [name, n] : {std::pair{"experts", c.experts},
-                                  {"experts_per_token", c.experts_per_token},
-                                  {"moe_intermediate", c.expert_intermediate_size},
-                                  {"shared_intermediate", c.shared_expert_intermediate_size}})
-      v.sizes[name] = n;
   return v;
 }
 

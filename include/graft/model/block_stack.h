@@ -108,6 +108,7 @@ template <class Engine> class block_stack {
              int layer) {
     block_spec spec{
         f, {}, facts_of(s.config, layer), s.dropped, operation_of(s.config.activation), s.config.attention_soft_cap};
+    if (s.loss && s.config.router_loss > 0 && has_experts(s.config, layer)) spec.facts.push_back("router_loss");
     if (s.adapters != nullptr)
       for (const module_adapter& m : s.adapters->modules)
         if (belongs(f, path, m.module, s.config))

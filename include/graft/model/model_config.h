@@ -41,6 +41,7 @@ struct model_config {
   int experts = 0, experts_per_token = 0, expert_intermediate_size = 0, shared_expert_intermediate_size = 0;
   bool router_over_chosen = true;  // the router's softmax is over the chosen experts
   std::vector<bool> sparse{};
+  double router_loss = 0;  // factor of the auxiliary loss of routers in the loss; 0: there is none
   double swiglu_alpha = 1.702, swiglu_limit = 7;  // gpt-oss: of its experts
   std::vector<int> window;  // per layer, sliding window: how many keys a token attends to, its own included; 0: all
   activation_kind activation = activation_kind::silu;
@@ -64,6 +65,10 @@ inline bool stored_in_out(const model_config& c) {
   return c.family->stores_in_out && (!c.quantized || c.quantized->type == dtype::f8_e4m3);
 }
 inline bool stored_out_in(const model_config& c) { return c.family->stores_in_out && !stored_in_out(c); }
+// transformers stores MXFP4 experts [experts, out, in] in blocks, and all other ones as the family has them.
+inline bool experts_in_out(const model_config& c) {
+  return c.family->experts_in_out && !(c.quantized && c.quantized->stored_as == quantized_storage::mxfp4);
+}
 // The number n of elements of each head that RoPE's frequencies theta^(-2i/n) are made for, and how many are rotated,
 // which are whole pairs (transformers' arange(0, n, 2)).
 inline int rope_dim(const model_config& c) { return static_cast<int>(c.head_dim * c.rope.partial); }

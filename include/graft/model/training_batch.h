@@ -47,6 +47,7 @@ template <class Engine> class training_batch {
   // elements.
   status set_seeds_and_weights(std::int64_t seed, std::int64_t call, std::size_t blocks, double weight) {
     if (counted_ == 0) return fail("no token of the batch has a label that counts");
+    weight_ = weight;
     const auto key = static_cast<std::uint64_t>(seed) ^ splitmix64(static_cast<std::uint64_t>(call));
     numbers_.resize(rows_);
     for (std::size_t b = 0; b < blocks; ++b) numbers_.push_back(static_cast<std::int64_t>(splitmix64(key + b) >> 1U));
@@ -85,6 +86,7 @@ template <class Engine> class training_batch {
     const auto* const all = static_cast<const std::int64_t*>(ranges_at_.data());
     return view_of(all + 5 * static_cast<std::size_t>(layer) * rows_, 5, static_cast<long long>(rows_));
   }
+  double weight() const { return weight_; }  // of this call's loss
   view seed(std::size_t block) const { return view_of(numbers() + rows_ + block, 1); }
   double mean(const real* losses) const {
     double sum = 0;
@@ -111,6 +113,7 @@ template <class Engine> class training_batch {
   std::vector<std::int64_t> ranges_;  // [layers, 5, rows]: attention range, dropout key, number of dropped draws
   typename Engine::numbers device_numbers_, device_weights_, ranges_at_;
   std::size_t rows_ = 0;
+  double weight_ = 1;
   long long counted_ = 0;
 };
 

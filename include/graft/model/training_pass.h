@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/model/causal_lm.h>
 #include <graft/model/gradient_buckets.h>
+#include <graft/model/router_loss.h>
 #include <graft/model/training_batch.h>
 
 namespace graft {
@@ -14,7 +15,11 @@ template <class Engine> class training_pass {
   using real = typename Engine::real;
 
   training_pass(causal_lm<Engine>& model, std::unique_ptr<block_stack<Engine>> stack, bool checkpoint, bool drops)
-      : model_(&model), stack_(std::move(stack)), checkpoint_(checkpoint), drops_(drops) {}
+      : model_(&model),
+        stack_(std::move(stack)),
+        checkpoint_(checkpoint),
+        drops_(drops),
+        router_(model.config(), stack_->blocks().size()) {}
 
   block_stack<Engine>& stack() { return *stack_; }
   std::size_t blocks() const { return stack_->blocks().size(); }
@@ -88,11 +93,13 @@ template <class Engine> class training_pass {
   status forward_backward(training_batch<Engine>& batch, gradient_buckets<Engine>& gradients, communicator* ranks) {
     if (status s = forward(batch, forward_kind()); !s) return s;
     if (status s = head(batch, &gradients); !s) return s;
+    router_.differentiate(batch.weight());
     std::size_t b = blocks() - 1;
     if (status s = gradients.block_done(queue(), b, ranks); !s) return s;
     for (std::size_t now = 0; b-- > gradients.first_trained(); now ^= 1) {
       block_call c = call_of(batch, b, backward_kind());
       c[call_input::dy] = rows_of(gradient_[now]);
+      router_.give_gradient(c);
       if (b > gradients.first_trained()) c.dx = into(gradient_[now ^ 1]);
       if (status s = stack_->blocks()[b].run(backward_kind(), c); !s) return s;
       if (status s = gradients.block_done(queue(), b, ranks); !s) return s;
@@ -102,7 +109,7 @@ template <class Engine> class training_pass {
   result<double> mean(const training_batch<Engine>& batch) {
     const long long rows = model_->rows().rows();
     if constexpr (Engine::reads_host_memory) {
-      return batch.mean(static_cast<const real*>(device_losses_.data()));
+      return batch.mean(static_cast<const real*>(device_losses_.data())) + router_.loss();
     } else {
       losses_.resize(static_cast<std::size_t>(rows));
       if (status s = Engine::fetch(queue(), device_losses_.rows(rows, 1), losses_.data()); !s) return s.failure();
@@ -137,9 +144,11 @@ template <class Engine> class training_pass {
   status forward(training_batch<Engine>& batch, pass_kind w) {
     if (status s = model_->upload_rows(); !s) return s;
     if (status s = batch.send(queue()); !s) return s;
+    router_.begin(model_->rows().rows());
     for (std::size_t b = 0; b + 1 < blocks(); ++b) {
       block_call c = call_of(batch, b, w);
       c.y = into(hidden_[b]);
+      router_.measure(c, b);
       if (status s = stack_->blocks()[b].run(w, c); !s) return s;
     }
     return ok;
@@ -171,6 +180,7 @@ template <class Engine> class training_pass {
   std::vector<device_rows<Engine>> hidden_, gradient_ = std::vector<device_rows<Engine>>(2);
   device_rows<Engine, Engine::compute_type> device_losses_;
   std::vector<real> losses_;
+  router_loss<real> router_;
   long long bound_rows_ = 0, evaluation_rows_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/mode.h>
 #include <graft/derive/saved_tensors.h>
+#include <graft/graph/rules_experts.h>
 #include <graft/plan/fingerprint.h>
 #include <graft/run/check_ids.h>
 #include <graft/run/named_values.h>
@@ -14,12 +15,20 @@
 namespace graft {
 
 // The tensors that a call brings.
-enum class call_input : unsigned char { x, dy, positions, attention_range, labels, seed };
-inline constexpr std::array<const char*, 6> call_inputs{"x", "dy", "positions", "attention_range", "labels", "seed"};
+enum class call_input : unsigned char { x, dy, positions, attention_range, labels, seed, row_weights, router_gradient };
+inline constexpr std::array<const char*, 8> call_inputs{"x",
+                                                        "dy",
+                                                        "positions",
+                                                        "attention_range",
+                                                        "labels",
+                                                        "seed",
+                                                        router_loss_names::row_weights,
+                                                        router_loss_names::sums_gradient};
 
 struct block_call {
   std::array<view, call_inputs.size()> in{};
   mutable_view y{}, dx{};
+  mutable_view router_counts{}, router_sums{};  // of a block with the auxiliary loss of routers
 
   view& operator[](call_input k) { return in[static_cast<std::size_t>(k)]; }
 };
@@ -46,6 +55,7 @@ template <class Engine> class block_program {
     const graph& g = bound_plan_.value();
     for (std::size_t k = 0; k < call_inputs.size(); ++k) at_[k] = g.find(call_inputs[k]);
     kv_cache_node_ = g.find("kv_cache"), y_ = g.find_output("y"), dx_ = g.find_output("dx");
+    router_counts_ = g.find_output(router_loss_names::counts), router_sums_ = g.find_output(router_loss_names::sums);
   }
   const graph& value() const { return bound_plan_.value(); }
   const typename Engine::bound& plan_binding() const { return bound_plan_; }
@@ -82,7 +92,8 @@ template <class Engine> class block_program {
   // Sets the memory that the gradient of a parameter is written to, from the next call on.
   status bind_gradient(binding& b, const char* name, const mutable_view& to) {
     const int k = value().find_output(name);
-    if (k < 0 || k == y_ || k == dx_ || (saved_.first >= 0 && k >= saved_.first))
+    if (k < 0 || k == y_ || k == dx_ || k == router_counts_ || k == router_sums_ ||
+        (saved_.first >= 0 && k >= saved_.first))
       return fail("this block has no parameter '", name, "'");
     b.outputs[k] = to;
     return ok;
@@ -171,7 +182,9 @@ template <class Engine> class block_program {
                   "; bind() it with a larger capacity");
     last_inputs_ = inputs.in, last_kv_cache_ = b.kv_cache;
     for (int k = 0; k < c.outputs.size(); ++k) c.outputs[k] = b.outputs[k];
-    for (const auto& [k, to] : {std::pair{y_, &inputs.y}, std::pair{dx_, &inputs.dx}})
+    for (const auto& [k, to] :
+         {std::pair{y_, &inputs.y}, std::pair{dx_, &inputs.dx}, std::pair{router_counts_, &inputs.router_counts},
+          std::pair{router_sums_, &inputs.router_sums}})
       if (k >= 0) c.outputs[k] = *to;
     for (int k = 0; k < saved_count(); ++k) {
       mutable_view v{saved[k], Engine::storage_type};
@@ -220,7 +233,7 @@ template <class Engine> class block_program {
   typename Engine::shared shared_{};
   std::array<id, call_inputs.size()> at_{};
   id kv_cache_node_ = none_id;
-  int y_ = -1, dx_ = -1;
+  int y_ = -1, dx_ = -1, router_counts_ = -1, router_sums_ = -1;
   std::array<view, call_inputs.size()> last_inputs_{};  // of the last valid call
   view last_kv_cache_{};
   capacity limits_{};

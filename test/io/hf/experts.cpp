@@ -2,12 +2,14 @@
 // Models with experts from files and as a whole: stacks of expert weights, configurations, PEFT's target_parameters, and
 // that generation, merging, switching and rows with adapters of their own give what the formulas give.
 #include <doctest/doctest.h>
+#include <graft/io/hf/combine_adapters.h>
 #include <graft/io/hf/expert_weights.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/io/hf/save_model.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cpu.h>
+#include <graft/model/training_run.h>
 
 #include <fstream>
 #include <random>
@@ -131,7 +133,11 @@ TEST_CASE("experts: configurations") {
   CHECK(config_of(configs[0]).expert_intermediate_size == 40);
   CHECK(config_of(configs[3]).window == std::vector<int>{3, 0, 3});
   CHECK(config_of(config_text("gpt_oss")).rope.kind == rope_kind::yarn);
-  CHECK(message(config_text("mixtral", R"(, "output_router_logits": true)")).find("auxiliary loss") !=
+  CHECK(config_of(config_text("mixtral", R"(, "output_router_logits": true)")).router_loss == 0.001);
+  CHECK(config_of(config_text("mixtral", R"(, "router_aux_loss_coef": 0.5)")).router_loss == 0);
+  CHECK(config_of(config_text("qwen2_moe", R"(, "output_router_logits": true, "router_aux_loss_coef": 0.5)"))
+            .router_loss == 0.5);
+  CHECK(message(config_text("mixtral", R"(, "router_aux_loss_coef": -1)")).find("router_aux_loss_coef") !=
         std::string::npos);
   CHECK(message(config_text("mixtral", R"(, "router_jitter_noise": 0.1)")).find("router_jitter_noise") !=
         std::string::npos);
@@ -236,7 +242,13 @@ TEST_CASE("experts: adapters are merged, disabled, switched, several at once, an
       }
       must(m.activate({"a"})), must(m.merge({"a"}));
       close(logits_of(m), a);
-      must(m.unmerge()), must(m.activate({}));
+      must(m.unmerge());
+      CHECK(logits_of(m) == a);
+      must(m.replace("a", adapter_on_experts(m.config(), m.weights(), 2)));  // hot swap: "a" stays active
+      close(logits_of(m), b);
+      must(m.replace("a", adapter_on_experts(m.config(), m.weights(), 1, with_norm)));
+      CHECK(logits_of(m) == a);
+      must(m.activate({}));
       CHECK(logits_of(m) == base);
       const causal_lm<engine>::names rows[] = {{"b"}, {}, {"a"}};
       const std::vector<float> each = logits_of(m, rows);
@@ -245,6 +257,44 @@ TEST_CASE("experts: adapters are merged, disabled, switched, several at once, an
       close({each.begin() + static_cast<std::ptrdiff_t>(n), each.begin() + static_cast<std::ptrdiff_t>(2 * n)}, base);
       close({each.begin() + static_cast<std::ptrdiff_t>(2 * n), each.end()}, a);
     }
+}
+
+TEST_CASE("experts: the auxiliary loss of routers is part of the loss, whatever backward saves") {
+  for (const std::string& text : configs) {
+    model_config c = config_of(text);
+    const model_weights w = random_weights(c);
+    const std::vector<labeled_sequence> batch{{prompt}, {prompt}};
+    const auto train = [&](double factor, bool checkpoint) {
+      c.router_loss = factor;
+      auto m = causal_lm<engine>::make(c, w);
+      REQUIRE(m);
+      must(m->set_adapters(adapter_on_experts(c, w, 1)));
+      auto t = training_run<engine>::make(*m, {.checkpoint = checkpoint});
+      REQUIRE(t);
+      const auto alone = t->loss(batch), loss = t->add(batch, 0.5);
+      REQUIRE(alone);
+      REQUIRE(loss);
+      CHECK(*alone == doctest::Approx(*loss).epsilon(1e-6));
+      std::vector<float> all{static_cast<float>(*loss)};
+      for (const trained_parameter& p : t->parameters())
+        all.insert(all.end(), static_cast<const float*>(p.gradient.data),
+                   static_cast<const float*>(p.gradient.data) + p.gradient.count());
+      return all;
+    };
+    const std::vector<float> without = train(0, false), with = train(0.4, false), twice = train(0.8, false);
+    CHECK(train(0.4, true)[0] == with[0]);
+    close(train(0.4, true), with);
+    const float balance = (with[0] - without[0]) / 0.4F;  // E Σ C S / T² is k where all experts have equal shares
+    CHECK(balance > 1);
+    REQUIRE(twice.size() == without.size());
+    bool differs = false;
+    for (std::size_t i = 0; i < without.size(); ++i) {
+      const auto step = static_cast<double>(with[i] - without[i]), both = static_cast<double>(twice[i] - without[i]);
+      CHECK(both == doctest::Approx(2 * step).epsilon(1e-3).scale(1e-2));
+      differs = differs || (i > 0 && std::abs(step) > 1e-5);
+    }
+    CHECK(differs);  // through the rows that earlier layers give the router
+  }
 }
 
 TEST_CASE("experts: rows with adapters on attention alone share the launches of the base") {
@@ -308,6 +358,17 @@ TEST_CASE("experts: a model is saved and loaded, and a new adapter of parameters
     REQUIRE(file->get(experts + "base_layer.lora_A.weight") != nullptr);
     CHECK(file->get(experts + "base_layer.lora_A.weight")->shape == std::vector<std::uint64_t>{15, 32});
     CHECK(file->get(experts + "lora_B.weight")->shape == std::vector<std::uint64_t>{32, 15});
+
+    // PEFT's add_weighted_adapter refuses parameters too.
+    for (const char* name : {"x", "y"}) {
+      auto one = hf::load_adapters(adapter.path / "a", *again);
+      REQUIRE(one);
+      must(again->add(name, std::move(*one).with_origin()));
+    }
+    const status combined = hf::combine(*again, "both", {"x", "y"}, {0.5, 0.5});
+    CHECK(std::string(combined.message()).find("adapters of experts cannot be combined by weights") !=
+          std::string::npos);
+    CHECK(again->find("both") == nullptr);
   }
 }
 

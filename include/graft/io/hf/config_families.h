@@ -105,7 +105,10 @@ inline void read_experts(config_reader& in, model_config& c, std::initializer_li
   in.integer("num_experts_per_tok", c.experts_per_token, 1);
   if (!in.problem && c.experts_per_token > c.experts)
     in.reject("'num_experts_per_tok' is ", c.experts_per_token, ", and there are ", c.experts, " experts");
-  must_be(in, "output_router_logits", false, "the auxiliary loss of the router is not computed");
+  bool adds_loss = false;
+  double factor = 0.001;
+  in.flag("output_router_logits", adds_loss), in.real("router_aux_loss_coef", factor);
+  c.router_loss = adds_loss ? factor : 0;
 }
 // Which layers have experts: every decoder_sparse_step-th, without those in mlp_only_layers.
 inline void read_sparse_layers(config_reader& in, model_config& c) {
