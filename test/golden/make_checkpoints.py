@@ -97,6 +97,16 @@ def mxfp4(name, weight, _):
     return stored, numbers[0].T.contiguous()
 
 
+def mxfp4_experts(name, weight):
+    """The weight of experts [experts, in, out], whose matrices are stored [out, in]."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    parts = [mxfp4(name, one.T.contiguous(), None)[0] for one in weight]
+    blocks, scales = (torch.stack([p[name + end] for p in parts]) for end in (".weight_blocks", ".weight_scales"))
+    numbers = convert_moe_packed_tensors(blocks.clone(), scales.clone(), dtype=torch.float32)
+    return {name + "_blocks": blocks, name + "_scales": scales}, numbers.contiguous()
+
+
 def nvfp4(name, weight, _):
     whole = weight.abs().max() / (6 * 448)
     blocks = weight.reshape(weight.shape[0], -1, 16)
@@ -133,6 +143,8 @@ BASES = {
     "awq": (awq, {"group_size": 32}, AWQ),
     "mxfp4": (mxfp4, {}, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}),
     "nvfp4": (nvfp4, {}, None),  # hf_quant_config.json says it
+    "gpt_oss_mxfp4": (None, {}, {"quant_method": "mxfp4", "modules_to_not_convert": [  # experts alone, as OpenAI writes it
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
 }
 
 
@@ -141,17 +153,35 @@ def lora(**more):
                                    task_type="CAUSAL_LM", **more)
 
 
-ADAPTERS = {"gptq_4": {"lora": lora()}, "awq": {"dora": lora(use_dora=True)}, "nvfp4": {"lora": lora()}}
+def lora_on_experts():
+    return peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], task_type="CAUSAL_LM",
+                           target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
+
+
+ADAPTERS = {"gptq_4": {"lora": lora()}, "awq": {"dora": lora(use_dora=True)}, "nvfp4": {"lora": lora()},
+            "gpt_oss_mxfp4": {"lora_experts": lora_on_experts}}
+
+
+def llama(name):
+    return transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96 if name == "gptq_3" else 64, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.2)
+
+
+def gpt_oss():
+    return transformers.GptOssConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=5,
+        max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.2)
 
 
 def make(root, name):
     store, settings, config = BASES[name]
     torch.manual_seed(seed_of(name))
     rng = np.random.default_rng(seed_of(name))
-    model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96 if name == "gptq_3" else 64, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
-        pad_token_id=0, initializer_range=0.2)).eval()
+    config_of_model = gpt_oss() if store is None else llama(name)
+    model = transformers.AutoModelForCausalLM.from_config(config_of_model).eval()
     with torch.no_grad():  # not model.half(), which would round RoPE's frequencies too
         for p in model.parameters():
             p.copy_(p.half())
@@ -160,7 +190,12 @@ def make(root, name):
     tensors = load_file(base / "model.safetensors")
     with torch.no_grad():
         for module, linear in model.named_modules():
-            if isinstance(linear, torch.nn.Linear) and module != "lm_head":
+            for parameter in ("gate_up_proj", "down_proj") if store is None and module.endswith(".experts") else ():
+                del tensors[f"{module}.{parameter}"]
+                stored, numbers = mxfp4_experts(f"{module}.{parameter}", getattr(linear, parameter))
+                tensors |= stored
+                getattr(linear, parameter).copy_(numbers)
+            if store is not None and isinstance(linear, torch.nn.Linear) and module != "lm_head":
                 del tensors[module + ".weight"]
                 stored, numbers = store(module, linear.weight, rng, **settings)
                 tensors |= stored

@@ -144,5 +144,15 @@ constexpr weight_view weight_of(const view& v, long long rows, long long cols) {
     w.row_stride = v.stride(v.rank - 2), w.col_stride = v.stride(v.rank - 1);
   return w;
 }
+// Views the matrices of a contiguous tensor as one, each below the one before: experts [experts, out, in] as
+// [experts out, in].
+constexpr weight_view weight_of(const view& v) {
+  const long long cols = v.size[v.rank - 1];
+  return weight_of(v, cols > 0 ? v.count() / cols : 0, cols);
+}
+constexpr long long quantized_bytes(const view& v) {
+  const weight_view w = weight_of(v);
+  return quantized_bytes(w.format, w.rows, w.cols);
+}
 
 }  // namespace graft

@@ -107,13 +107,14 @@ constexpr const char* name_of(const quant_format& e) {
                 " elements and ", p.format.block_bytes, " bytes, which is not supported");
   if (v.type != p.format.type || !can_dequantize(p.format))
     return fail("tensor '", name, "' is stored as ", name_of(v.type), " with scales that this format does not have");
-  if (v.rank != 2 || !v.contiguous()) return fail("tensor '", name, "' is quantized, expected a row-major matrix");
-  if (p.format.block_bytes > 0 && v.size[1] % p.format.block != 0)
-    return fail("tensor '", name, "' has rows of ", v.size[1], " elements, expected a multiple of the block size ",
-                p.format.block);
-  if (p.format.type == dtype::f4_e2m1 && v.size[1] % p.format.block != 0)
-    return fail("tensor '", name, "' has rows of ", v.size[1], " elements, expected a multiple of the block size ",
-                p.format.block);
+  // Blocks within rows are the same for matrices that lie one below the other.
+  const bool in_blocks = p.format.block_bytes > 0 || p.format.type == dtype::f4_e2m1;
+  if (!(v.rank == 2 || (v.rank == 3 && in_blocks)) || !v.contiguous())
+    return fail("tensor '", name, "' is quantized, expected a row-major matrix",
+                in_blocks ? " or a stack of matrices" : "");
+  if (in_blocks && v.size[v.rank - 1] % p.format.block != 0)
+    return fail("tensor '", name, "' has rows of ", v.size[v.rank - 1],
+                " elements, expected a multiple of the block size ", p.format.block);
   if (has_zero_points(p.format) && v.size[1] * bits_of(v.type) % 8 != 0)
     return fail("tensor '", name, "' has rows of ", v.size[1], " elements of ", bits_of(v.type),
                 " bits, expected rows of whole bytes");

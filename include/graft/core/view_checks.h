@@ -68,7 +68,7 @@ constexpr long long common_divisor(long long a, long long b) {
   if (v.quant != nullptr) {
     footprint f;
     f.from = f.first = reinterpret_cast<std::uintptr_t>(v.data);
-    f.run = quantized_bytes(v.quant->format, v.size[0], v.size[1]);
+    f.run = quantized_bytes(v);
     f.to = f.from + static_cast<std::uintptr_t>(f.run);
     return f;
   }

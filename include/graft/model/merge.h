@@ -34,14 +34,15 @@ struct merged_memory {
 // Quantizes a merged weight in the format of its base; returns the largest rounding error over the largest element.
 inline result<double> requantize(const std::vector<std::byte>& numbers, const view& base, merged_memory& memory) {
   const auto* const from = reinterpret_cast<const float*>(numbers.data());
-  result<cpu::quantized_weight> made = cpu::quantize(from, base.size[0], base.size[1], base.quant->format);
+  const weight_view matrix = weight_of(base);
+  result<cpu::quantized_weight> made = cpu::quantize(from, matrix.rows, matrix.cols, base.quant->format);
   if (!made) return made.failure();
   memory.quantized.push_back(std::move(*made));
   const view v = memory.quantized.back().as_view();
   std::vector<float> row(static_cast<std::size_t>(v.size[1]));
   double most = 0, step = 0;
   for (long long r = 0; r < v.size[0]; ++r) {
-    cpu::dequantize(weight_of(v, v.size[0], v.size[1]), r * v.size[1], v.size[1], row.data());
+    cpu::dequantize(weight_of(v), r * v.size[1], v.size[1], row.data());
     for (long long c = 0; c < v.size[1]; ++c) {
       const auto was = static_cast<double>(from[r * v.size[1] + c]);
       most = std::max(most, std::abs(was));
@@ -177,7 +178,10 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
   const result<double> rounding_error = requantize(memory.tensors[before], unmerged_weight, memory);
   if (!rounding_error) return fail(m.module.c_str(), ": ", rounding_error.message());
   merged.rounding[m.module] = std::max(merged.rounding[m.module], *rounding_error);
-  out.tensors[full_name("weight")] = memory.quantized.back().as_view();
+  view merged_weight = memory.quantized.back().as_view();
+  merged_weight.rank = unmerged_weight.rank;  // the matrices of experts were quantized as one
+  std::copy_n(unmerged_weight.size, 4, merged_weight.size);
+  out.tensors[full_name("weight")] = merged_weight;
   memory.tensors.erase(memory.tensors.begin() + static_cast<std::ptrdiff_t>(before));
   return ok;
 }

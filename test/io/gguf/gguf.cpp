@@ -381,7 +381,7 @@ TEST_CASE("gguf: facts that change what is computed are read or refused by name"
   CHECK(said([](gguf_writer&) {}) == "");
   CHECK(said([](gguf_writer& w) { w.fact("llama.expert_count", 4, std::uint32_t{0}); }) == "");
   CHECK(said([](gguf_writer& w) { w.fact("llama.expert_count", 4, std::uint32_t{8}); }) ==
-        "model.gguf: the fact 'llama.expert_count' is not 0: experts are not supported");
+        "model.gguf: the fact 'llama.expert_used_count' is missing");
   CHECK(said([](gguf_writer& w) { w.fact("llama.logit_scale", 6, 2.0F); }) ==
         "model.gguf: the fact 'llama.logit_scale' is not a setting that is supported");
   CHECK(said([](gguf_writer& w) { w.fact("general.type", "adapter"); }) ==

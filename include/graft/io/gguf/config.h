@@ -131,10 +131,19 @@ inline result<const gguf_family*> gguf_family_of(const gguf& from) {
                    " files of a model; join them with llama-gguf-split --merge");
   const gguf_value* said = from.find_value("general.architecture");
   text known;
+  const auto has_experts = [&](const char* name) {
+    const gguf_value* const count = from.find_value(std::string(name) + ".expert_count");
+    return count != nullptr && count->whole > 0;
+  };
   for (const gguf_family& f : gguf_families) {
-    if (said != nullptr && said->word == f.name) return &f;
+    const bool needs_experts = f.has_experts && f.family != &families::mixtral;  // which shares a name with Llama
+    if (said != nullptr && said->word == f.name && (needs_experts || f.has_experts == has_experts(f.name))) return &f;
+    if (f.family == &families::mixtral) continue;
     known << (known.empty() ? "" : &f == &std::end(gguf_families)[-1] ? " or " : ", ") << f.name;
   }
+  if (said != nullptr && has_experts(std::string(said->word).c_str()))
+    return fail_in(from.file, "'general.architecture' is ", in_quotes(said->word),
+                   " with experts; of models with experts llama (Mixtral), qwen2moe and qwen3moe are read");
   return fail_in(from.file, "'general.architecture' is ", said == nullptr ? text("missing") : in_quotes(said->word),
                  ", expected ", known);
 }
@@ -158,7 +167,6 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   f.integer("feed_forward_length", c.intermediate_size), f.integer("attention.head_count", c.heads);
   f.integer("context_length", c.positions, !c.family->has_rope);  // then the rows of the table of positions
   if (!f.problem && c.layers > 10000) f.reject("the model has ", c.layers, " layers");
-  f.must_be("expert_count", 0, "experts are not supported");
   f.real(family.has_layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", c.norm_eps,
          true);
   if (!f.problem) detail::read_gguf_heads(f, c);

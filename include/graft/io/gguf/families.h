@@ -27,6 +27,22 @@ inline constexpr name_pair gguf_llama_modules[] = {
     {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
     {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"}};
+inline constexpr name_pair gguf_moe_modules[] = {{"attn_norm", "input_layernorm"},
+                                                 {"attn_q", "self_attn.q_proj"},
+                                                 {"attn_k", "self_attn.k_proj"},
+                                                 {"attn_v", "self_attn.v_proj"},
+                                                 {"attn_output", "self_attn.o_proj"},
+                                                 {"attn_q_norm", "self_attn.q_norm"},
+                                                 {"attn_k_norm", "self_attn.k_norm"},
+                                                 {"ffn_norm", "post_attention_layernorm"},
+                                                 {"ffn_gate_inp", "mlp.gate"},
+                                                 {"ffn_gate_exps", "mlp.experts.gate_proj"},
+                                                 {"ffn_up_exps", "mlp.experts.up_proj"},
+                                                 {"ffn_down_exps", "mlp.experts.down_proj"},
+                                                 {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+                                                 {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                                 {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                                 {"ffn_down_shexp", "mlp.shared_expert.down_proj"}};
 inline constexpr name_pair gguf_gpt2_ends[] = {{"token_embd.weight", "transformer.wte.weight"},
                                                {"position_embd.weight", "transformer.wpe.weight"},
                                                {"output_norm.weight", "transformer.ln_f.weight"},
@@ -124,6 +140,27 @@ inline void read_gguf_phi3(gguf_metadata& f, model_config& c) {
     f.real("rope.scaling.attn_factor", c.rope.attention_factor.emplace(1));
 }
 
+// Every layer has experts, and llama.cpp knows by the architecture over which of them a router's softmax is taken.
+inline constexpr std::string_view gguf_moe_keys[] = {"expert_feed_forward_length", "expert_shared_feed_forward_length"};
+inline void read_gguf_experts(gguf_metadata& f, model_config& c) {
+  f.integer("expert_count", c.experts), f.integer("expert_used_count", c.experts_per_token);
+  if (!f.problem && (c.experts_per_token > c.experts || c.experts > 1 << 20))
+    f.reject_key("expert_used_count", "more than there are experts");
+}
+inline void read_gguf_mixtral(gguf_metadata& f, model_config& c) {
+  read_gguf_experts(f, c), c.expert_intermediate_size = c.intermediate_size;
+}
+inline void read_gguf_qwen2_moe(gguf_metadata& f, model_config& c) {
+  read_gguf_experts(f, c), c.router_over_chosen = false;
+  f.integer("expert_feed_forward_length", c.expert_intermediate_size);
+  c.shared_expert_intermediate_size = c.intermediate_size;
+  f.integer("expert_shared_feed_forward_length", c.shared_expert_intermediate_size, false);
+}
+inline void read_gguf_qwen3_moe(gguf_metadata& f, model_config& c) {
+  read_gguf_experts(f, c), c.router_over_chosen = true;
+  f.integer("expert_feed_forward_length", c.expert_intermediate_size);
+}
+
 struct gguf_family {
   const model_family* family = nullptr;
   const char* name = "";  // general.architecture
@@ -132,6 +169,7 @@ struct gguf_family {
   bool adds_one_to_norms = false;
   bool has_layer_norms = false;  // with biases, as all projections then have
   bool has_qkv_bias = false;
+  bool has_experts = false;                  // in files with expert_count above 0
   bool may_rotate_partly = false;            // rope.dimension_count may be less than a head
   std::span<const std::string_view> keys{};  // that only this architecture has, and read() reads
   void (*read)(gguf_metadata&, model_config&) = nullptr;
@@ -166,6 +204,26 @@ inline constexpr gguf_family gguf_families[] = {
      .may_rotate_partly = true,
      .read = read_gguf_phi3},
     {.family = &families::smollm3, .name = "smollm3", .interleaves_heads = true, .read = read_gguf_smollm3},
+    {.family = &families::mixtral,
+     .name = "llama",
+     .modules = gguf_moe_modules,
+     .interleaves_heads = true,
+     .has_experts = true,
+     .keys = gguf_moe_keys,
+     .read = read_gguf_mixtral},
+    {.family = &families::qwen2_moe,
+     .name = "qwen2moe",
+     .modules = gguf_moe_modules,
+     .has_qkv_bias = true,
+     .has_experts = true,
+     .keys = gguf_moe_keys,
+     .read = read_gguf_qwen2_moe},
+    {.family = &families::qwen3_moe,
+     .name = "qwen3moe",
+     .modules = gguf_moe_modules,
+     .has_experts = true,
+     .keys = gguf_moe_keys,
+     .read = read_gguf_qwen3_moe},
     {.family = &families::gpt2,
      .name = "gpt2",
      .ends = gguf_gpt2_ends,

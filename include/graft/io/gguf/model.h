@@ -57,6 +57,54 @@ inline owned_bytes less_one(const view& v) {
   }
   return make_owned_bytes(std::move(to));
 }
+// One matrix of every expert after another: of each expert the rows of `gates`, then those of `ups`.
+inline result<view> stack_gates_and_ups(const std::string& file, const std::string& module, const view& gates,
+                                        const view& ups, std::vector<owned_bytes>& copies) {
+  const bool fits = gates.rank == 3 && ups.rank == 3 && gates.type == ups.type && gates.quant == ups.quant &&
+                    std::equal(gates.size, gates.size + 3, ups.size);
+  if (!fits)
+    return fail_in(file, "the gates and the ups of ", in_quotes(module),
+                   " are not tensors of three axes with the same type and sizes, expected [experts, rows, columns]; "
+                   "quantize both to one type");
+  const auto bytes = static_cast<std::size_t>(
+      (gates.quant != nullptr ? quantized_bytes(gates) : gates.count() * bits_of(gates.type) / 8) / gates.size[0]);
+  std::vector<std::byte> to;
+  to.reserve(2 * bytes * static_cast<std::size_t>(gates.size[0]));
+  for (std::size_t e = 0; e < static_cast<std::size_t>(gates.size[0]); ++e)
+    for (const view* part : {&gates, &ups}) {
+      const auto* const from = static_cast<const std::byte*>(part->data) + e * bytes;
+      to.insert(to.end(), from, from + bytes);
+    }
+  copies.push_back(make_owned_bytes(std::move(to)));
+  view both = gates;
+  both.data = copies.back().all.data(), both.size[1] *= 2;
+  return both;
+}
+// Models have the weights of experts as parameters, gates and ups in one.
+inline status join_experts(const std::string& file, model_weights& w, std::vector<owned_bytes>& copies) {
+  constexpr std::string_view gate = ".experts.gate_proj.weight", up = ".experts.up_proj.weight",
+                             down = ".experts.down_proj.weight";
+  std::vector<std::string> names;
+  for (const auto& [name, v] : w.tensors) names.push_back(name);
+  for (const std::string& name : names) {
+    const auto module = [&](std::string_view end) { return name.substr(0, name.size() - end.size()) + ".experts"; };
+    if (name.ends_with(down)) {
+      w.tensors[module(down) + ".down_proj"] = w.tensors.at(name);
+      w.tensors.erase(name);
+    } else if (name.ends_with(gate)) {
+      const auto ups = w.tensors.find(module(gate) + ".up_proj.weight");
+      if (ups == w.tensors.end()) return fail_in(file, in_quotes(module(gate)), " has gates and no ups");
+      const result<view> both = stack_gates_and_ups(file, module(gate), w.tensors.at(name), ups->second, copies);
+      if (!both) return both.failure();
+      w.tensors[module(gate) + ".gate_up_proj"] = *both;
+      w.tensors.erase(ups), w.tensors.erase(name);
+    } else if (name.ends_with(up) && !w.tensors.contains(module(up) + ".gate_up_proj") &&
+               !w.tensors.contains(module(up) + ".gate_proj.weight")) {
+      return fail_in(file, in_quotes(module(up)), " has ups and no gates");
+    }
+  }
+  return ok;
+}
 }  // namespace detail
 
 GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c) {
@@ -91,8 +139,12 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
       kept->copies.push_back(detail::less_one(v));
       v.data = kept->copies.back().all.data();
     }
+    if (family->has_experts && to.ends_with("mlp.shared_expert_gate.weight") && v.rank == 1)
+      v.rank = 2, v.size[1] = v.size[0], v.size[0] = 1;  // ggml drops axes of one row
     out.tensors[to] = v;
   }
+  if (family->has_experts)
+    if (status s = detail::join_experts(in.file, out, kept->copies); !s) return s.failure();
   out.owner = std::move(kept);
   return out;
 }

@@ -159,9 +159,10 @@ struct gguf_reader {
       return reject("tensor ", in_quotes(name), " has ggml's type ", number(type), " (", name_of_unread_type(type),
                     "), expected one of ", names_of_read_types(), "; quantize the model to one of them");
     if (stored->quant != nullptr &&
-        (axes != 2 || size[0] % static_cast<std::uint64_t>(stored->quant->format.block) != 0))
+        (axes < 2 || axes > 3 || size[0] % static_cast<std::uint64_t>(stored->quant->format.block) != 0))
       return reject("tensor ", in_quotes(name), " is ", name_of(stored->quant->format), " with rows of ",
-                    number(size[0]), " elements, expected a matrix whose rows are whole blocks of ",
+                    number(size[0]),
+                    " elements, expected a matrix or those of experts, whose rows are whole blocks of ",
                     stored->quant->format.block);
     view v{nullptr, stored->type};
     v.rank = static_cast<int>(axes), v.quant = stored->quant;
@@ -180,8 +181,7 @@ struct gguf_reader {
     for (auto& [name, v] : to.tensors) {
       const std::uint64_t place = offsets.at(name);
       const auto bytes =
-          static_cast<std::uint64_t>(v.quant != nullptr ? quantized_bytes(v.quant->format, v.size[0], v.size[1])
-                                                        : v.count() * bits_of(v.type) / 8);
+          static_cast<std::uint64_t>(v.quant != nullptr ? quantized_bytes(v) : v.count() * bits_of(v.type) / 8);
       if (place % alignment != 0)
         return reject("tensor ", in_quotes(name), " begins at ", number(place), ", which is no multiple of ",
                       number(alignment));

@@ -55,16 +55,48 @@ struct gguf_tensor {
   view v;
   const void* place = nullptr;  // in the file that the model was loaded from; null where that has no such tensor
 };
+struct named_view {
+  std::string name;
+  view v;
+};
+// A tensor of the model as the tensors that files of a family with experts have: gates and ups apart, copied to `copies`.
+inline std::vector<named_view> apart(const gguf_family& family, const std::string& name, const view& v,
+                                     std::vector<owned_bytes>& copies) {
+  constexpr std::string_view both = "gate_up_proj";
+  if (!family.has_experts) return {{name, v}};
+  if (name.ends_with("mlp.shared_expert_gate.weight") && v.rank == 2 && v.size[0] == 1) {
+    view row = v;
+    row.rank = 1, row.size[0] = v.size[1], row.size[1] = 1;
+    return {{name, row}};
+  }
+  if (v.rank != 3) return {{name, v}};
+  if (!name.ends_with(both)) return {{name + ".weight", v}};
+  const long long bytes = (v.quant != nullptr ? quantized_bytes(v) : v.count() * bits_of(v.type) / 8) / (2 * v.size[0]);
+  std::vector<named_view> parts;
+  for (const char* part : {"gate_proj.weight", "up_proj.weight"}) {
+    std::vector<std::byte> to;
+    for (long long e = 0; e < v.size[0]; ++e) {
+      const auto* const from = static_cast<const std::byte*>(v.data) + (2 * e + (part[0] == 'u' ? 1 : 0)) * bytes;
+      to.insert(to.end(), from, from + bytes);
+    }
+    copies.push_back(make_owned_bytes(std::move(to)));
+    view half = v;
+    half.data = copies.back().all.data(), half.size[1] /= 2;
+    parts.push_back({name.substr(0, name.size() - both.size()) + part, half});
+  }
+  return parts;
+}
 // All tensors in the order of the file that the model was loaded from; new ones come last.
 inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weights, const gguf& from,
-                                                     const gguf_family& family) {
+                                                     const gguf_family& family, std::vector<owned_bytes>& copies) {
   std::vector<gguf_tensor> all;
-  for (const auto& [name, v] : weights.tensors) {
-    const std::string to = name_in_gguf(family, name);
-    if (to.empty()) return fail("tensor ", in_quotes(name), " has no name in GGUF files of ", family.name, " models");
-    const auto at = from.tensors.find(to);
-    all.push_back({to, name, v, at != from.tensors.end() ? at->second.data : nullptr});
-  }
+  for (const auto& [whole, tensor] : weights.tensors)
+    for (const auto& [name, v] : apart(family, whole, tensor, copies)) {
+      const std::string to = name_in_gguf(family, name);
+      if (to.empty()) return fail("tensor ", in_quotes(name), " has no name in GGUF files of ", family.name, " models");
+      const auto at = from.tensors.find(to);
+      all.push_back({to, name, v, at != from.tensors.end() ? at->second.data : nullptr});
+    }
   if (const auto divisors = from.tensors.find("rope_freqs.weight"); divisors != from.tensors.end())
     all.push_back({divisors->first, divisors->first, divisors->second, divisors->second.data});
   std::stable_sort(all.begin(), all.end(), [](const gguf_tensor& a, const gguf_tensor& b) {
@@ -87,7 +119,8 @@ GRAFT_LIBRARY status save_gguf(const std::string& file, const model_weights& wei
     const result<model_config> config = config_of(*read);
     if (!config) return config.failure();
     const detail::gguf_family* const family = detail::gguf_family_of(*config->family);
-    result<std::vector<detail::gguf_tensor>> tensors = detail::gguf_tensors(weights, *read, *family);
+    std::vector<owned_bytes> copies;
+    result<std::vector<detail::gguf_tensor>> tensors = detail::gguf_tensors(weights, *read, *family, copies);
     if (!tensors) return fail_in(file, tensors.message());
     gguf_writer to;
     for (const auto& [key, value] : read->metadata)
@@ -97,7 +130,6 @@ GRAFT_LIBRARY status save_gguf(const std::string& file, const model_weights& wei
       if (as->quant != nullptr && read->find_value("general.quantization_version") == nullptr)
         to.put("general.quantization_version", std::uint32_t{2});
     }
-    std::vector<owned_bytes> copies;
     for (detail::gguf_tensor& t : *tensors) {
       const auto replace = [&](owned_bytes with) { t.v.data = copies.emplace_back(std::move(with)).all.data(); };
       const bool tied = !weights.tensors.contains("lm_head.weight");

@@ -35,7 +35,7 @@ GRAFT_LIBRARY std::vector<base_layer> modules_of(const model_config& c, const mo
     base_layer b;
     if (weight->rank == 3) {
       b.kind = "experts", b.module = name, b.weight = *weight, b.shape.assign(weight->size, weight->size + 3);
-      b.stored_in_out = c.family->experts_in_out;
+      b.stored_in_out = experts_in_out(c);
       b.out = weight->size[b.stored_in_out ? 2 : 1], b.in = weight->size[b.stored_in_out ? 1 : 2];
       all.push_back(std::move(b));
       continue;

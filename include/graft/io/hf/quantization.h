@@ -161,10 +161,22 @@ inline result<quantized_weights> parse_quant_config(std::string_view content, co
   return w;
 }
 
+// Whether the first components of a path are those of `module`, where * stands for any component.
+inline bool begins_with_module(std::string_view path, std::string_view module) {
+  while (!module.empty()) {
+    const std::string_view wanted = module.substr(0, module.find('.')), has = path.substr(0, path.find('.'));
+    if ((wanted != "*" && wanted != has) || has.size() == path.size()) return false;
+    path.remove_prefix(has.size() + 1), module.remove_prefix(std::min(module.size(), wanted.size() + 1));
+  }
+  return true;
+}
 // Returns the entry of `modules`, a path or some components of one, that a tensor belongs to; null if none does.
 inline const std::string* named_in(const std::vector<std::string>& modules, const std::string& tensor) {
   for (const std::string& module : modules)
-    if (tensor.starts_with(module + ".") || tensor.find("." + module + ".") != tensor.npos) return &module;
+    for (std::string_view path = tensor; !module.empty(); path.remove_prefix(path.find('.') + 1)) {
+      if (begins_with_module(path, module)) return &module;
+      if (path.find('.') == path.npos) break;
+    }
   return nullptr;
 }
 
@@ -179,6 +191,10 @@ inline status check_quantization(const model_config& c, const std::map<std::stri
         return fail_in(folder, "tensor ", in_quotes(name), " is not quantized: ", c.family->name,
                        " is read with all of its projections quantized or none; "
                        "quantize it again without naming them in llm_int8_skip_modules");
+      // So are the experts of gpt-oss, in blocks.
+      if (c.family->experts_in_out && !experts_in_out(c) && v.rank == 3)
+        return fail_in(folder, "tensor ", in_quotes(name), " is not quantized: ", c.family->name,
+                       " is read with the experts of all layers in MXFP4 or none");
       continue;
     }
     any = true;

@@ -88,14 +88,18 @@ inline result<saved_config> config_for(json said, const model_config& c, const m
   std::vector<std::string> plain = c.quantized->unquantized_modules;
   if (plain.empty()) plain.emplace_back("lm_head");
   const std::size_t before = plain.size();
-  bool any = false;
+  bool any = false, plain_experts = false;
   for (const base_layer& b : modules_of(c, weights)) {
+    if (b.kind == "experts") any = any || b.weight.quant != nullptr, plain_experts |= b.weight.quant == nullptr;
     if (b.kind != "linear") continue;
     if (b.weight.quant != nullptr)
       any = true;
     else if (named_in(plain, b.module + ".weight") == nullptr)
       plain.push_back(b.module);
   }
+  if (any && plain_experts && c.family->experts_in_out)
+    return fail_in(folder, "some experts are quantized and others are not, which ", c.family->name,
+                   " stores transposed; merge to quantized weights, or adapt both parameters of all experts");
   if (!any) {
     detail::erase(out.said, "quantization_config");
     out.transposed_storage = stored_out_in(c);
@@ -153,7 +157,9 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     for (const auto& [name, v] : weights.tensors)
       for (stored_tensor& t : stored_tensors_of(*config, name, v)) stored.push_back(std::move(t));
     for (const auto& [name, given] : stored) {
-      const bool turns = saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name);
+      const bool experts_turn =
+          given.rank == 3 && given.quant == nullptr && config->family->experts_in_out && !experts_in_out(*config);
+      const bool turns = experts_turn || (saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name));
       const view v = turns ? given.transposed() : given;
       if (v.quant != nullptr) {
         if (!config->quantized)
@@ -167,12 +173,17 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
       if (!type) return fail_in(folder, "tensor ", in_quotes(name), " has a type that no file of this kind holds");
       const std::size_t each = static_cast<std::size_t>(bits_of(v.type)) / 8;
       auto bytes = std::span(static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count()) * each);
-      if (!v.contiguous()) {  // copies the transposed views of GPT-2's weights in row-major order
+      if (!v.contiguous()) {  // copies the transposed views of GPT-2's weights, or of experts, in row-major order
         std::vector<std::byte>& row = transposed_storage.emplace_back(bytes.size());
-        for (long long r = 0; r < v.size[0]; ++r)
-          for (long long c = 0; c < v.size[1]; ++c)
-            std::copy_n(bytes.begin() + (r * v.stride(0) + c * v.stride(1)) * static_cast<long long>(each), each,
-                        row.begin() + (r * v.size[1] + c) * static_cast<long long>(each));
+        const int last = v.rank - 1;
+        const long long height = v.size[last - 1], width = v.size[last];
+        for (long long e = 0; e < v.count() / (height * width); ++e)
+          for (long long r = 0; r < height; ++r)
+            for (long long c = 0; c < width; ++c) {
+              const long long at = e * height * width + r * v.stride(last - 1) + c * v.stride(last);
+              std::copy_n(bytes.begin() + at * static_cast<long long>(each), each,
+                          row.begin() + ((e * height + r) * width + c) * static_cast<long long>(each));
+            }
         bytes = row;
       }
       tensors.push_back({name, *type, {v.size, v.size + v.rank}, bytes});

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads weights of MXFP4 and NVFP4, 4-bit floats with an 8-bit float as the scale of a block, as transformers and
 // ModelOpt save them. Views refer to the file; nothing is copied.
-//     MXFP4    NAME_blocks (U8 [out, in / 32, 16]) and NAME_scales (U8 [out, in / 32], E8M0), for NAME = MODULE.weight
+//     MXFP4    NAME_blocks (U8 [out, in / 32, 16]) and NAME_scales (U8 [out, in / 32], E8M0), for NAME = MODULE.weight,
+//              both with a first axis for experts, for NAME = MODULE.gate_up_proj or MODULE.down_proj
 //     NVFP4    MODULE.weight (U8 [out, in / 2]), MODULE.weight_scale (F8_E4M3 [out, in / 16]), MODULE.weight_scale_2
 //              (F32, one number); MODULE.input_scale, k_scale and v_scale are of quantized activations and not used
 #pragma once
 #include <graft/core/quant_formats.h>
 #include <graft/io/safetensors/bind.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -48,11 +50,10 @@ class microscaling_reader {
     if (t != nullptr) used_.insert(name);
     return t;
   }
-  result<const tensor_view*> scales_of(const std::string& name, safetensors_type type, std::uint64_t rows,
-                                       std::uint64_t cols) {
+  result<const tensor_view*> scales_of(const std::string& name, safetensors_type type,
+                                       const std::vector<std::uint64_t>& expected) {
     const tensor_view* const t = find(name);
     if (t == nullptr) return bad("has no ", in_quotes(name), " beside it");
-    const std::uint64_t expected[] = {rows, cols};
     if (t->type != type || !std::ranges::equal(t->shape, expected))
       return bad("has ", in_quotes(name), " of ", name_of(t->type), " ", shape_text(t->shape), ", expected ",
                  name_of(type), " ", shape_text(expected));
@@ -67,26 +68,30 @@ class microscaling_reader {
                    nvfp4_ ? "negative" : "larger than a float can be");
     return ok;
   }
-  std::optional<view> store(const tensor_view& t, const quant_state& p, std::uint64_t rows, std::uint64_t cols) {
+  std::optional<view> store(const tensor_view& t, const quant_state& p, const std::vector<std::uint64_t>& shape) {
     states_.push_back(p);
-    return view{
-        t.data.data(),  p.format.type, {static_cast<long long>(rows), static_cast<long long>(cols), 1, 1}, 2, {},
-        &states_.back()};
+    view v{t.data.data(), p.format.type};
+    for (const std::uint64_t n : shape) v.size[v.rank++] = static_cast<long long>(n);
+    v.quant = &states_.back();
+    return v;
   }
 
   result<std::optional<view>> read_mxfp4(const tensor_view& t) {
     used_.insert(t.name);
-    if (t.type != safetensors_type::u8 || t.shape.size() != 3 || t.shape[0] == 0 || t.shape[1] == 0 ||
-        t.shape[2] != mxfp4::block / 2)
-      return bad("is ", name_of(t.type), " ", shape_text(t.shape), ", expected U8 [out, in / 32, 16]",
-                 t.shape.size() == 4 ? "; stacked experts are not read" : "");
+    const bool is_bad = t.type != safetensors_type::u8 || t.shape.size() < 3 || t.shape.size() > 4 ||
+                        t.shape.back() != mxfp4::block / 2 || std::ranges::count(t.shape, 0U) > 0;
+    if (is_bad)
+      return bad("is ", name_of(t.type), " ", shape_text(t.shape),
+                 ", expected U8 [out, in / 32, 16] or [experts, out, ", "in / 32, 16]");
     const std::string of = t.name.substr(0, t.name.size() - std::string_view("_blocks").size());
-    const auto scales = scales_of(of + "_scales", safetensors_type::u8, t.shape[0], t.shape[1]);
+    const auto scales = scales_of(of + "_scales", safetensors_type::u8, {t.shape.begin(), t.shape.end() - 1});
     if (!scales) return scales.failure();
     if (status s = check(**scales); !s) return s.failure();
     quant_state p;
     p.format = mxfp4::format(), p.scales = (*scales)->data.data();
-    return store(t, p, t.shape[0], t.shape[1] * static_cast<std::uint64_t>(mxfp4::block));
+    std::vector<std::uint64_t> shape(t.shape.begin(), t.shape.end() - 1);
+    shape.back() *= static_cast<std::uint64_t>(mxfp4::block);
+    return store(t, p, shape);
   }
   result<std::optional<view>> read_nvfp4(const tensor_view& t) {
     const std::string module = t.name.substr(0, t.name.size() - std::string_view("weight").size());
@@ -98,8 +103,8 @@ class microscaling_reader {
       return bad("has shape ", shape_text(t.shape), ", expected [out, in / 2] with rows of whole blocks of ",
                  nvfp4::block);
     const std::uint64_t cols = t.shape[1] * 2;
-    const auto scales = scales_of(module + "weight_scale", safetensors_type::f8_e4m3, t.shape[0],
-                                  cols / static_cast<std::uint64_t>(nvfp4::block));
+    const auto scales = scales_of(module + "weight_scale", safetensors_type::f8_e4m3,
+                                  {t.shape[0], cols / static_cast<std::uint64_t>(nvfp4::block)});
     if (!scales) return scales.failure();
     if (status s = check(**scales); !s) return s.failure();
     const tensor_view* const whole = find(module + "weight_scale_2");
@@ -113,7 +118,7 @@ class microscaling_reader {
     if (!(p.tensor_scale >= 0 && p.tensor_scale <= most))
       return bad("has ", in_quotes(whole->name), " that is negative, not finite or larger than a float can be");
     p.format = nvfp4::format(), p.scales = (*scales)->data.data();
-    return store(t, p, t.shape[0], cols);
+    return store(t, p, {t.shape[0], cols});
   }
 
   std::string_view file_;

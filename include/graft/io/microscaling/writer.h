@@ -14,15 +14,19 @@ inline status add_microscaling(const std::string& name, const view& v, std::vect
   const bool mx = p.format == mxfp4_format::format();
   if (!mx && p.format != nvfp4_format::format())
     return fail_in(name, "weights of type ", graft::name_of(p.format), " are in no file of this kind");
-  const auto rows = static_cast<std::uint64_t>(v.size[0]), cols = static_cast<std::uint64_t>(v.size[1]),
+  const weight_view all = weight_of(v);
+  const auto rows = static_cast<std::uint64_t>(all.rows), cols = static_cast<std::uint64_t>(all.cols),
              blocks = cols / static_cast<std::uint64_t>(p.format.block);
   const auto tensor = [&](const std::string& called, safetensors_type type, std::vector<std::uint64_t> shape,
                           const void* data, std::uint64_t bytes) {
     to.push_back({called, type, std::move(shape), {static_cast<const std::byte*>(data), bytes}});
   };
   if (mx) {
-    tensor(name + "_blocks", safetensors_type::u8, {rows, blocks, mxfp4_format::block / 2}, v.data, rows * cols / 2);
-    tensor(name + "_scales", safetensors_type::u8, {rows, blocks}, p.scales, rows * blocks);
+    std::vector<std::uint64_t> shape(v.size, v.size + v.rank);
+    shape.back() = blocks;
+    tensor(name + "_scales", safetensors_type::u8, shape, p.scales, rows * blocks);
+    shape.push_back(mxfp4_format::block / 2);
+    tensor(name + "_blocks", safetensors_type::u8, shape, v.data, rows * cols / 2);
     return ok;
   }
   tensor(name, safetensors_type::u8, {rows, cols / 2}, v.data, rows * cols / 2);

@@ -142,6 +142,30 @@ void for_each_expert(const routing_table<Real>& r, long long experts, long long 
       by_expert ? threads : 1, [] {}, 0, [](int) {}, parts, run);
 }
 
+// The matrix of expert e among those of all experts. The scales of a quantized one are in blocks within rows, beside the
+// codes or among them (check_quantized).
+struct expert_matrix {
+  quant_state scales{};
+  weight_view weight;
+
+  expert_matrix(const weight_view& all, long long e, long long rows) : weight(all) {
+    weight.rows = rows;
+    const auto moved = [](const void* from, long long bytes) { return static_cast<const char*>(from) + bytes; };
+    if (all.quant == nullptr) {
+      weight.data = moved(all.data, e * rows * all.row_stride * bits_of(all.format.type) / 8);
+      return;
+    }
+    weight.data = moved(all.data, quantized_bytes(all.format, e * rows, all.cols));
+    if (all.quant->scales == nullptr) return;
+    scales = *all.quant;
+    const long long before = scale_counts_of(all.format, e * rows, all.cols).scales;
+    scales.scales = moved(scales.scales, before * bits_of(all.format.scales) / 8);
+    weight.quant = &scales;
+  }
+  expert_matrix(const expert_matrix&) = delete;
+  expert_matrix& operator=(const expert_matrix&) = delete;
+};
+
 }  // namespace detail
 
 // Each expert's rows of x times its matrix, or the transpose.
@@ -153,21 +177,11 @@ void grouped_matmul(tensor<Real> out, tensor<Real> x, tensor<Real> w, tensor<Rea
     const matmul_mode mode{false, tb};
     if (w.stored == nullptr)
       return product(out.p + first * n, count, n, x.p + first * k, w.p + e * rows * cols, k, mode);
-    if (w.stored->quant == nullptr) {
-      weight_view one = *w.stored;
-      one.rows = rows;
-      one.data = static_cast<const char*>(one.data) + e * rows * one.row_stride * bits_of(one.format.type) / 8;
-      tensor<Real> to, from;
-      to.p = out.p + first * n, to.d[2] = count, to.d[3] = n;
-      from.p = x.p + first * k, from.d[2] = count, from.d[3] = k;
-      return weight_gemm<Real, Of>(to, from, one, mode);
-    }
-    if constexpr (Of == weights::any) {
-      thread_local memory<Real> wide;
-      wide.reserve(rows * cols);
-      convert(*w.stored, e * rows, rows, wide.data());
-      product(out.p + first * n, count, n, x.p + first * k, wide.data(), k, mode);
-    }
+    const detail::expert_matrix one(*w.stored, e, rows);
+    tensor<Real> to, from;
+    to.p = out.p + first * n, to.d[2] = count, to.d[3] = n;
+    from.p = x.p + first * k, from.d[2] = count, from.d[3] = k;
+    weight_gemm<Real, Of>(to, from, one.weight, mode);
   });
 }
 // aᵀ b over the rows of each expert.

@@ -101,7 +101,7 @@ template <class Real> void convert(const void* data, dtype type, long long from,
 }
 // Converts a whole tensor to row-major order.
 template <class Real> void convert(const view& v, Real* to) {
-  if (v.quant != nullptr) return dequantize_elements(weight_of(v, v.size[0], v.size[1]), 0, v.count(), to);
+  if (v.quant != nullptr) return dequantize_elements(weight_of(v), 0, v.count(), to);
   if (v.contiguous()) return convert(v.data, v.type, 0, v.count(), to);
   long long n[4], element_stride[4];
   for (int k = 0; k < 4; ++k) {

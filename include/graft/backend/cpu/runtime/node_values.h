@@ -146,8 +146,7 @@ template <class Real> class values {
     return t;
   }
   void read_all(const view& v, Real* to) const {
-    v.quant != nullptr ? dequantize_(weight_of(v, v.size[0], v.size[1]), 0, v.count(), to)
-                       : read_floats(v, 0, v.count(), to);
+    v.quant != nullptr ? dequantize_(weight_of(v), 0, v.count(), to) : read_floats(v, 0, v.count(), to);
   }
   tensor<Real> make(id i) {
     own_[i].reserve(std::max(1LL, count(g_, i, s_)));

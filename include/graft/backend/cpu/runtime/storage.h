@@ -29,7 +29,7 @@ template <class Real> void read_floats(const view& v, long long from, long long 
 }
 // Reads elements of a tensor that may be quantized.
 template <class Real> void read(const view& v, long long from, long long n, Real* to) {
-  if (v.quant != nullptr) return dequantize_elements(weight_of(v, v.size[0], v.size[1]), from, n, to);
+  if (v.quant != nullptr) return dequantize_elements(weight_of(v), from, n, to);
   read_floats(v, from, n, to);
 }
 template <class Real> void write(const Real* values, long long from, long long n, const mutable_view& v) {
