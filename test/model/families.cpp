@@ -98,7 +98,4 @@ TEST_CASE("families: ranks divide the heads where queries, keys and values are l
     CHECK(made->divides("kv_heads") == divides);
     CHECK(made->divides("intermediate"));
   }
-  model_config scaled = small(families::granite);
-  scaled.logits_scaling = 8;
-  CHECK(std::string(sharding_for(scaled, ranks).message()).starts_with("granite: a model whose residuals or logits"));
 }

@@ -18,9 +18,9 @@ struct model_numbers {
   std::vector<double> losses;
 };
 
-inline std::vector<std::int64_t> some_tokens(int from, int length) {
+inline std::vector<std::int64_t> some_tokens(int from, int length, int vocabulary) {
   std::vector<std::int64_t> ids;
-  for (int t = 0; t < length; ++t) ids.push_back(3 + (from * 37 + t * t * 5 + t) % 250);
+  for (int t = 0; t < length; ++t) ids.push_back(3 + (from * 37 + t * t * 5 + t) % std::min(250, vocabulary - 3));
   return ids;
 }
 inline void append(std::vector<float>& to, const graft::view& v) {
@@ -31,14 +31,14 @@ inline void append(std::vector<float>& to, const graft::view& v) {
 // Logits of a sequence with the adapter; on the CPU also of a batch of two sequences of which the first has the
 // adapter.
 template <class Engine> graft::result<std::vector<double>> logits_of(graft::causal_lm<Engine>& model) {
-  const std::vector<std::int64_t> ids = some_tokens(1, 12);
+  const std::vector<std::int64_t> ids = some_tokens(1, 12, model.config().vocabulary);
   const graft::sequence_chunk run{ids, 0, 0};
   const auto width = static_cast<std::size_t>(model.config().vocabulary);
   std::vector<typename Engine::real> one(ids.size() * width);
   if (graft::status s = model.logits(std::span(&run, 1), one); !s) return s.failure();
   std::vector<double> all(one.begin(), one.end());
   if constexpr (Engine::reads_host_memory) {
-    const std::vector<std::int64_t> others = some_tokens(2, 7);
+    const std::vector<std::int64_t> others = some_tokens(2, 7, model.config().vocabulary);
     const graft::sequence_chunk runs[] = {run, {others, 0, 0}};
     const graft::adapter_registry::names chunk_adapters[] = {{"default"}, {}};
     std::vector<typename Engine::real> mixed((ids.size() + others.size()) * width);
@@ -63,7 +63,8 @@ graft::result<model_numbers> numbers_of(const std::string& folder, const std::st
   if (!loaded) return loaded.failure();
   if (status s = model->set_adapters(loaded->set); !s) return s.failure();
   model_numbers out;
-  const std::vector<std::int64_t> ids = some_tokens(1, 12);
+  const int vocabulary = model->config().vocabulary;
+  const std::vector<std::int64_t> ids = some_tokens(1, 12, vocabulary);
   const auto logits = logits_of(*model);
   if (!logits) return logits.failure();
   out.logits = *logits;
@@ -80,7 +81,8 @@ graft::result<model_numbers> numbers_of(const std::string& folder, const std::st
   if (!weights) return weights.failure();
   for (const auto& [name, v] : weights->tensors) append(out.merged, v);
   std::vector<std::vector<std::int64_t>> data;
-  for (int s = 0; s < 8; ++s) data.push_back(some_tokens(s, mode == step_mode::standard ? 6 + 3 * (s % 4) : 9));
+  for (int s = 0; s < 8; ++s)
+    data.push_back(some_tokens(s, mode == step_mode::standard ? 6 + 3 * (s % 4) : 9, vocabulary));
   trainer_settings training;
   training.steps = 4, training.batch = 4, training.seed = 7, training.dropout = false, training.mode = mode;
   training.optimizer.rate = 1e-3, training.optimizer.eps = eps;

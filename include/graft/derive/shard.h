@@ -62,8 +62,10 @@ constexpr bool slice_shards(sharded_graph& r, id i) {
   if (!(v.k[1] == dim{0}) && split_of(r.from, r.split_sizes, v.k[1]) != size_split::part) return false;
   node made = r.copied(i);
   made.a = r.at[v.a], made.k[1] = made.k[1] == dim{0} ? dim{0} : r.shard_of(made.k[1]);
-  const dim d = v.d[p.axis];  // a sum of sizes means that several shards remain
-  const bool several = !d.is_static() && r.from.sizes.e[d.entry()].what == size_entry::kind::sum;
+  // Where the size is a sum, or what a sum has left, several shards may remain.
+  const dim d = v.d[p.axis];
+  const auto is = [&](size_entry::kind what) { return !d.is_static() && r.from.sizes.e[d.entry()].what == what; };
+  const bool several = is(size_entry::kind::sum) || is(size_entry::kind::difference);
   r.emit(i, {several ? placement::kind::concatenated_shards : placement::kind::shard, p.axis}, made);
   return true;
 }

@@ -16,11 +16,6 @@ namespace graft {
 
 inline result<shard_spec> sharding_for(const model_config& c, const communicator& ranks) {
   shard_spec s{ranks.rank(), ranks.size()};
-  if (c.experts > 0) return fail("the experts of a ", c.family->name, " model are not divided among ranks yet");
-  if (c.embedding_multiplier != 1 || c.residual_multiplier != 1 || c.logits_scaling != 1)
-    return fail(c.family->name,
-                ": a model whose residuals or logits are scaled is not divided among ranks, because the "
-                "gradients would differ; use data parallelism");
   if (c.family->may_divide_heads && c.heads % s.ranks == 0 && c.kv_heads % s.ranks == 0)
     s.sizes = {"heads", "kv_heads"};
   if (c.intermediate_size % s.ranks == 0) s.sizes.push_back("intermediate");
