@@ -60,7 +60,6 @@ TEST_CASE("adapter_config: every wrong value is an error with file, key, found a
       {"LORA", "\"use_dora\":true,\"lora_bias\":true", "'use_dora' and 'lora_bias' are both true"},
       {"LORA", "\"bias\":\"oft_only\"", "'bias' is \"oft_only\", expected \"none\", \"all\" or \"lora_only\""},
       {"LORA", "\"bias\":null", "'bias' is null, expected"},
-      {"LORA", "\"target_modules\":null", "'target_modules' is missing or null"},
       {"LORA", "\"target_modules\":5", "'target_modules' is 5, expected a list of strings"},
       {"LORA", "\"target_modules\":[\"q\",5]", "'target_modules' holds 5, expected only strings"},
       {"LORA", "\"target_modules\":[\"\"]", "'target_modules' holds \"\", expected only strings"},

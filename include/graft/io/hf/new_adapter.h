@@ -9,6 +9,7 @@
 // Frozen projections of VeRA and RandLoRA follow from their key; the configuration says that files do not hold them.
 #pragma once
 #include <graft/io/hf/adapters.h>
+#include <graft/io/hf/default_targets.h>
 
 #include <functional>
 
@@ -37,11 +38,13 @@ result<loaded_adapters> new_adapter(causal_lm<Engine>& model, const adapter_conf
     const auto guard = model.lock();
     return Engine::evaluate_in_host_memory(model.programs().queue, g, sizes, leaves, {to});
   };
+  const result<adapter_config> stated = with_default_targets(config, *model.config().family);
+  if (!stated) return stated.failure();
   const bool transposed_storage = stored_in_out(model.config());
   const result<peft_folder> made =
       initialize_adapter({modules_of(model.config(), model.weights()), model.weights(), transposed_storage, evaluate,
                           model.config().family->token_embedding},
-                         config, seed, start);
+                         *stated, seed, start);
   if (!made) return made.failure();
   return adapters_from(*made, model.config(), model.weights());
 }

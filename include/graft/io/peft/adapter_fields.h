@@ -40,6 +40,7 @@ struct adapter_config {
   bool fan_in_fan_out = false;
   trained_bias bias = trained_bias::none;
   name_pattern target_modules{}, exclude_modules{};
+  bool default_targets = false;  // target_modules is missing or null: io/hf/default_targets.h
   std::vector<std::string> modules_to_save{}, layers_pattern{};
   std::vector<std::string> target_parameters{};  // LoRA on the experts of a mixture: "experts.down_proj"
   std::vector<int> layers_to_transform{};

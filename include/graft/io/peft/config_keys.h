@@ -97,10 +97,7 @@ inline void read_common(config_reader& in, adapter_config& c) {
   in.word("base_model_name_or_path", c.base_model);
   in.word("task_type", c.task_type);
   read_target_parameters(in, c);
-  if (in.set("target_modules") == nullptr && c.target_parameters.empty())
-    in.reject(
-        "'target_modules' is missing or null, expected the list of module names or the regular expression that "
-        "PEFT writes when it saves");
+  c.default_targets = in.set("target_modules") == nullptr;
   read_names(in, "target_modules", c.target_modules);
   if (says_all_linear(c.target_modules.regex)) c.target_modules.kind = name_pattern::form::all_linear;
   read_names(in, "exclude_modules", c.exclude_modules);

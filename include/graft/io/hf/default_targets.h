@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The modules that PEFT 0.21 targets where 'target_modules' is missing or null, by method and type of model
+// (peft/utils/constants.py, TRANSFORMERS_MODELS_TO_*_TARGET_MODULES_MAPPING). PEFT has none for the types that are
+// missing here, and refuses them too. A method that needs more than names, as IA3 does, is refused.
+#pragma once
+#include <graft/io/error_text.h>
+#include <graft/io/peft/adapter_fields.h>
+#include <graft/model/families.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace graft::io::hf {
+
+namespace detail {
+
+inline bool is_one_of(std::string_view name, std::initializer_list<std::string_view> all) {
+  return std::find(all.begin(), all.end(), name) != all.end();
+}
+// An empty list: PEFT has no default.
+inline std::vector<std::string> default_target_names(std::string_view method, std::string_view model) {
+  const bool is_gpt2 = model == "gpt2", is_opt = model == "opt";
+  const bool known =
+      is_gpt2 || is_opt ||
+      is_one_of(model, {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"});
+  if (!known || is_one_of(method, {"IA3", "TRAINABLE_TOKENS"})) return {};
+  if (method == "LN_TUNING") {
+    if (is_gpt2) return {"ln_1", "ln_2", "ln_f"};
+    if (is_one_of(model, {"qwen2", "qwen3"})) return {"post_attention_layernorm"};
+    if (is_one_of(model, {"llama", "mistral", "gemma"})) return {"input_layernorm", "post_attention_layernorm", "norm"};
+    if (is_one_of(model, {"gemma2", "gemma3_text"}))
+      return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+              "norm"};
+    return {};
+  }
+  const std::vector<std::string> opt_linears{"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"};
+  if (method == "OSF") {
+    if (is_gpt2) return {"c_attn", "c_proj"};
+    if (is_opt) return opt_linears;
+    return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj", "up_proj"};
+  }
+  if (method == "BEFT") return is_gpt2 ? std::vector<std::string>{} : std::vector<std::string>{"v_proj"};
+  if (is_one_of(method, {"ADALORA", "VBLORA"})) {
+    if (is_one_of(model, {"mistral", "mixtral"})) return {};
+    if (is_opt) return opt_linears;
+  }
+  if (is_gpt2) return {is_one_of(method, {"C3A", "FOURIERFT", "WAVEFT"}) ? "mlp.c_proj" : "c_attn"};
+  return {"q_proj", "v_proj"};
+}
+
+}  // namespace detail
+
+// Returns the configuration with the modules that PEFT would target, also in the file that is saved from it.
+inline result<adapter_config> with_default_targets(adapter_config c, const model_family& family) {
+  if (!c.default_targets) return c;
+  const std::vector<std::string> names =
+      c.custom_name ? std::vector<std::string>{} : detail::default_target_names(c.type_name(), family.name);
+  if (names.empty() && c.target_parameters.empty())
+    return fail("'target_modules' of adapter_config.json is missing or null, and PEFT has no modules of its own for ",
+                c.type_name(), " on ", family.name, " models; list them there");
+  c.default_targets = false, c.target_modules.names = names;
+  json list;
+  list.what = json::kind::list;
+  for (const std::string& name : names) list.items.push_back(json_string(name));
+  const auto at = std::find(c.parsed.keys.begin(), c.parsed.keys.end(), "target_modules");
+  if (at == c.parsed.keys.end())
+    c.parsed.keys.emplace_back("target_modules"), c.parsed.items.push_back(std::move(list));
+  else
+    c.parsed.items[static_cast<std::size_t>(at - c.parsed.keys.begin())] = std::move(list);
+  return c;
+}
+
+}  // namespace graft::io::hf
