@@ -2,6 +2,7 @@
 // GGUF files of models with experts, under llama.cpp's names: what is read gives the logits of the same numbers as plain
 // tensors, in blocks and in floats; adapters run, train, merge and switch on it; and what is written is what was read.
 #include <doctest/doctest.h>
+#include <graft/io/gguf/adapter.h>
 #include <graft/io/gguf/save_model.h>
 #include <graft/io/gguf/writer.h>
 #include <graft/io/hf/config.h>
@@ -258,6 +259,14 @@ TEST_CASE("gguf: experts in floats and in blocks, with adapters") {
 TEST_CASE("gguf: experts that do not fit are refused") {
   temp_folder folder;
   const std::string file = (folder.path / "model.gguf").string();
+  write(file, architectures[0], random_tensors(architectures[0]), "q8_0", "q8_0", "q8_0");
+  const causal_lm<engine> m = load(file);
+  hf::loaded_adapters on_experts;
+  on_experts.set = lora_on_experts(m, 1);
+  std::erase_if(on_experts.set.modules, [](const module_adapter& a) { return !a.module.ends_with("down_proj"); });
+  const status written = save_gguf_adapters((folder.path / "adapter.gguf").string(), on_experts, m.config());
+  CHECK(std::string(written.message()).find("is of experts, whose adapters are not written as GGUF") !=
+        std::string::npos);
   const auto said = [&](const char* gates, const char* ups, auto change) {
     tensors all = random_tensors(architectures[0]);
     change(all);

@@ -212,6 +212,9 @@ GRAFT_LIBRARY status save_gguf_adapters(const std::string& file, const hf::loade
     double alpha = 0;
     std::vector<owned_bytes> copies;
     for (const module_adapter& m : modules) {
+      if (m.module.find(".mlp.experts.") != m.module.npos)
+        return fail_in(file, "module ", in_quotes(m.module),
+                       " is of experts, whose adapters are not written as GGUF; merge the adapter into its model");
       const auto factors = detail::plain_factors(m);
       if (!factors) return fail_in(file, factors.message());
       const auto [first, second] = *factors;
