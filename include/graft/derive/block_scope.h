@@ -345,8 +345,8 @@ struct block_scope {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
   }
   static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
-  // Adds what the auxiliary loss of routers is made of to the outputs (model/router_loss.h): of each expert the number of
-  // rows that chose it and the sum of its softmax over all rows. A row counts as often as the call says.
+  // Adds what the auxiliary loss of routers is made of to the outputs (model/router_loss.h): of each expert the number
+  // of rows that chose it and the sum of its softmax over all rows. A row counts as often as the call says.
   constexpr void measure_balance(ex scores, id table, int line) const {
     const id weights = root().leaf(op::state, {router_loss_names::row_weights, line}, 2, 1, 1, root().tokens(), 1).i;
     const dim experts = scores.cols().d;

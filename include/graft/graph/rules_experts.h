@@ -14,8 +14,8 @@ namespace graft {
 // [experts, 1, n], or the element of both of [tokens, experts].
 enum class routed_by : unsigned char { token, expert, both };
 
-// What a block of a model with the auxiliary loss of routers takes from a call and gives beside y; the gradient of `sums`
-// is an input of backward as dy is.
+// What a block of a model with the auxiliary loss of routers takes from a call and gives beside y. The gradient of
+// `sums` is an input of backward as dy is.
 namespace router_loss_names {
 inline constexpr const char *row_weights = "row_weights", *counts = "router_counts", *sums = "router_sums",
                             *sums_gradient = "drouter_sums";

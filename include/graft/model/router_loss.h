@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The auxiliary load-balancing loss of routers (Switch Transformer, arXiv 2101.03961, equations 4 to 6, as transformers'
-// load_balancing_loss_func computes it over the rows of all layers together):
+// The auxiliary load-balancing loss of routers (Switch Transformer, arXiv 2101.03961, equations 4 to 6), as
+// load_balancing_loss_func of transformers computes it over the rows of all layers together:
 //     factor · E · sum over experts e of (C_e / T) (S_e / T)
 // where C_e counts the rows of all layers that chose e, S_e sums the softmax of their scores, and T is the number of
 // rows. Only S has a gradient, which is factor · E · C_e / T² for every row, so backward begins when all layers have

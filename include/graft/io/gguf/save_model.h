@@ -59,7 +59,7 @@ struct named_view {
   std::string name;
   view v;
 };
-// A tensor of the model as the tensors that files of a family with experts have: gates and ups apart, copied to `copies`.
+// A tensor of the model as the tensors that files of a family with experts have: gates and ups apart, in `copies`.
 inline std::vector<named_view> apart(const gguf_family& family, const std::string& name, const view& v,
                                      std::vector<owned_bytes>& copies) {
   constexpr std::string_view both = "gate_up_proj";
