@@ -90,7 +90,7 @@ TEST_CASE("families: LongRoPE keeps to its original positions unless a longer co
 TEST_CASE("families: ranks divide the heads where queries, keys and values are layers of their own") {
   const silent_ranks ranks;
   for (const model_family* family : {&families::llama, &families::gemma2, &families::olmo2, &families::smollm3,
-                                     &families::phi3, &families::opt, &families::gpt2}) {
+                                     &families::granite, &families::phi3, &families::opt, &families::gpt2}) {
     CAPTURE(std::string(family->name));
     const auto made = sharding_for(small(*family), ranks);
     REQUIRE(made);

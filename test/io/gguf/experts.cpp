@@ -149,7 +149,7 @@ causal_lm<engine> in_floats(causal_lm<engine>& m) {
   REQUIRE(made);
   return std::move(*made);
 }
-adapter_set lora_on_experts(const causal_lm<engine>& m, unsigned seed) {
+adapter_set random_lora(const causal_lm<engine>& m, unsigned seed) {
   adapter_set set;
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 0.2F);
@@ -204,7 +204,7 @@ TEST_CASE("gguf: experts in floats and in blocks, with adapters") {
       std::vector<float> adapted[2];
       int k = 0;
       for (causal_lm<engine>* of : {&m, &floats}) {
-        must(of->add("a", lora_on_experts(*of, 1))), must(of->add("b", lora_on_experts(*of, 2)));
+        must(of->add("a", random_lora(*of, 1))), must(of->add("b", random_lora(*of, 2)));
         must(of->activate({"a", "b"}));
         adapted[k] = logits_of(*of);
         must(of->activate({"a"}));
@@ -262,7 +262,7 @@ TEST_CASE("gguf: experts that do not fit are refused") {
   write(file, architectures[0], random_tensors(architectures[0]), "q8_0", "q8_0", "q8_0");
   const causal_lm<engine> m = load(file);
   hf::loaded_adapters on_experts;
-  on_experts.set = lora_on_experts(m, 1);
+  on_experts.set = random_lora(m, 1);
   std::erase_if(on_experts.set.modules, [](const module_adapter& a) { return !a.module.ends_with("down_proj"); });
   const status written = save_gguf_adapters((folder.path / "adapter.gguf").string(), on_experts, m.config());
   CHECK(std::string(written.message()).find("is of experts, whose adapters are not written as GGUF") !=

@@ -4,6 +4,7 @@
 // missing here, and refuses them too. A method that needs more than names, as IA3 does, is refused.
 #pragma once
 #include <graft/io/error_text.h>
+#include <graft/io/json/writer.h>
 #include <graft/io/peft/adapter_fields.h>
 #include <graft/model/families.h>
 
