@@ -413,3 +413,63 @@ TEST_CASE("experts: methods that do not exist on them are refused by name") {
         std::string::npos);
   CHECK(m.all_names().empty());
 }
+
+TEST_CASE("experts: MXFP4 experts are saved as they were, and merged in full width as the family stores them") {
+  const std::string from = std::string(GRAFT_GOLDEN_DIR) + "/checkpoints/models/gpt_oss_mxfp4/base";
+  temp_folder to;
+  auto m = hf::load_model<engine>(from);
+  INFO(std::string(m.message()));
+  REQUIRE(m);
+  const std::string experts = "model.layers.1.mlp.experts.down_proj";
+  CHECK(m->weights().tensors.at(experts).quant != nullptr);
+  const auto logits = [&](causal_lm<engine>& of) {
+    const std::vector<std::int64_t> ids{3, 17, 9, 8, 5};
+    const sequence_chunk one[] = {{ids}};
+    std::vector<float> out(ids.size() * 32);
+    must(of.logits(one, out));
+    return out;
+  };
+  const std::vector<float> base = logits(*m);
+
+  must(hf::save_model(to.path / "same", m->weights(), from));
+  const auto was = read_safetensors(from + "/model.safetensors");
+  const auto is = read_safetensors((to.path / "same" / "model.safetensors").string());
+  REQUIRE(was);
+  REQUIRE(is);
+  REQUIRE(was->tensors.size() == is->tensors.size());
+  for (const tensor_view& t : *was) {
+    const tensor_view* const saved = is->get(t.name);
+    REQUIRE(saved != nullptr);
+    CHECK(saved->shape == t.shape);
+    CHECK(std::ranges::equal(saved->data, t.data));
+  }
+  auto same = hf::load_model<engine>(to.path / "same");
+  REQUIRE(same);
+  CHECK(logits(*same) == base);
+
+  adapter_set on_experts = adapter_on_experts(m->config(), m->weights(), 3);
+  std::erase_if(on_experts.modules, [](const module_adapter& a) { return a.module.ends_with("q_proj"); });
+  must(m->add("a", on_experts));
+  must(m->activate({"a"}));
+  const std::vector<float> adapted = logits(*m);
+  CHECK(adapted != base);
+  const auto wide = m->merged_weights({"a"}, merged_format::f32);
+  REQUIRE(wide);
+  must(hf::save_model(to.path / "wide", *wide, from));
+  auto merged = hf::load_model<engine>(to.path / "wide");
+  INFO(std::string(merged.message()));
+  REQUIRE(merged);
+  CHECK(!merged->config().quantized);
+  CHECK(merged->weights().tensors.at(experts).size[1] == 32);  // [experts, in, out]
+  close(logits(*merged), adapted);
+  must(m->merge({"a"}));  // in the blocks of the base, which are coarse
+  CHECK(m->merge_rounding().at(experts) > 0);
+  must(m->unmerge()), must(m->activate({}));
+  CHECK(logits(*m) == base);
+
+  // Experts of one layer in full width are no model that the family can store.
+  model_weights some = *wide;
+  some.tensors[experts] = m->weights().tensors.at(experts);
+  CHECK(std::string(hf::save_model(to.path / "some", some, from).message())
+            .find("some experts are quantized and others are not") != std::string::npos);
+}
