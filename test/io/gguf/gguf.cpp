@@ -337,7 +337,7 @@ TEST_CASE("gguf: what is wrong with a file is said") {
   CHECK(refused(other).find("'gemma.block_count' is missing") != std::string::npos);
   other.replace(good.find("llama"), 5, "phi3x");
   CHECK(refused(other).find("'general.architecture' is 'phi3x', expected llama, qwen2, qwen3, gemma, gemma2, gemma3, "
-                            "granite, olmo2, phi3, smollm3 or gpt2") != std::string::npos);
+                            "granite, olmo2, phi3, smollm3, qwen2moe, qwen3moe or gpt2") != std::string::npos);
   other = good;
   other.replace(good.find("ffn_up"), 6, "ffn_xx");
   CHECK(refused(other).find("ffn_xx") != std::string::npos);
@@ -466,9 +466,9 @@ TEST_CASE("gguf: tensors whose type is not read, whose rows are no whole blocks,
   CHECK(refused_tensor(12, 3, 512, 3 * 2 * 144) == "");
   CHECK(refused_tensor(12, 3, 512, 3 * 2 * 144 - 1) ==
         "model.gguf: tensor 'w' of 864 bytes reaches beyond the end of the file");
-  CHECK(
-      refused_tensor(12, 3, 288, 10000) ==
-      "model.gguf: tensor 'w' is q4_k with rows of 288 elements, expected a matrix whose rows are whole blocks of 256");
+  CHECK(refused_tensor(12, 3, 288, 10000) ==
+        "model.gguf: tensor 'w' is q4_k with rows of 288 elements, expected a matrix or those of experts, whose rows "
+        "are whole blocks of 256");
   for (const auto& [type, name] : {std::pair{16U, "IQ2_XXS"},
                                    {9U, "Q8_1"},
                                    {39U, "MXFP4"},
