@@ -110,8 +110,7 @@ constexpr const char* name_of(const quant_format& e) {
   // Blocks within rows are the same for matrices that lie one below the other.
   const bool in_blocks = p.format.block_bytes > 0 || p.format.type == dtype::f4_e2m1;
   if (!(v.rank == 2 || (v.rank == 3 && in_blocks)) || !v.contiguous())
-    return fail("tensor '", name, "' is quantized, expected a row-major matrix",
-                in_blocks ? " or a stack of matrices" : "");
+    return fail("tensor '", name, "' is quantized, expected a row-major matrix");
   if (in_blocks && v.size[v.rank - 1] % p.format.block != 0)
     return fail("tensor '", name, "' has rows of ", v.size[v.rank - 1],
                 " elements, expected a multiple of the block size ", p.format.block);
