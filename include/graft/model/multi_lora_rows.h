@@ -66,7 +66,7 @@ template <class Engine> class multi_lora_rows {
     table_blocks all;
     for (bound_block<Engine>& b : s.blocks()) {
       const pass_kind here = b.path().empty() ? pass_kind::forward : w;
-      all.push_back({&b.program(here)->plan_binding().made(), &b.binding(here)});
+      all.push_back({&b.program(here)->program(), &b.binding(here)});
     }
     return all;
   }

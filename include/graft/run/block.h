@@ -241,7 +241,7 @@ template <class Engine> class bound_block {
       block_program<Engine>::set_next(at(w).with, *next.at(its).in, next.at(its).with);
   }
   // The binding for one pass, which multi-LoRA batches need from several blocks.
-  typename Engine::bound::binding& binding(pass_kind w) { return at(w).with.values; }
+  typename Engine::binding& binding(pass_kind w) { return at(w).with.values; }
   // The names of the parameters inside the block; each of them has a gradient.
   std::vector<std::string> parameters() const {
     std::vector<std::string> all;

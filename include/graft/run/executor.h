@@ -105,9 +105,10 @@ template <class Engine> class executor {
   bool runs_folded() const;
   // Unbinds everything, so that the next call chooses its kernels again.
   [[gnu::cold]] void kernels_changed();
-  const typename Engine::bound* bound_forward() const;
-  typename Engine::bound* bound_forward();
-  const typename Engine::bound* bound_backward() const;
+  // The passes that calls run, with their programs; null before they are bound.
+  const pass<Engine>* bound_forward() const;
+  pass<Engine>* bound_forward();
+  const pass<Engine>* bound_backward() const;
 
  private:
   struct adapter_state;  // an adapter: its tensors and its passes

@@ -284,7 +284,7 @@ template <class Engine> status executor<Engine>::refresh_parameters() {
   drop_saved();
   for (pass<Engine>* p : passes())
     if (p->bound())
-      if (status s = p->plan_binding().parameters_changed(queue_); !s) return s;
+      if (status s = p->parameters_changed(queue_); !s) return s;
   return bound_ ? publish() : status(ok);
 }
 template <class Engine> status executor<Engine>::weight_changed() {
@@ -397,12 +397,13 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
             const result<bound_leaves> whole = current.state.bind(made);
             if (!whole) return whole.failure();
             const size_values known_sizes = sizes_for(g, made, whole->sizes);
-            return p.bind(queue_, current.state, g, plan_target(), limits_, shared_, &known_sizes);
+            if (status s = p.bind(queue_, current.state, g, plan_target(), limits_, shared_, &known_sizes); !s)
+              return s;
+            if (training != nullptr) p.share_precomputed(training->forward);
+            return ok;
           });
   if (!found) return found.failure();
   pass<Engine>& p = **found;
-  if (training != nullptr && training->forward.bound())
-    p.plan_binding().borrow_precomputed(training->forward.plan_binding());
   if (status s = p.begin(x, dy, **saved); !s) return s;
   if (dx_at >= 0)
     if (status s = p.request_output(p.g().find_output("dx"), dx); !s) return s;
@@ -414,7 +415,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
     if (status s = Engine::can_add(d.into); !s) return s;
     const result<mutable_view> accumulated = base_->accumulator.buffer_for(queue_, i, d.into);
     if (!accumulated) return accumulated.failure();
-    p.plan_binding().this_call().outputs[k] = *accumulated;
+    p.redirect_output(k, *accumulated);
   }
   if (status s = p.run(queue_); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i)
@@ -450,7 +451,7 @@ template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() con
 template <class Engine> const plan* executor<Engine>::forward_plan() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>& p = forward_pass();
-  return p.bound() ? &p.plan_binding().launches() : nullptr;
+  return p.bound() ? &p.program().launches() : nullptr;
 }
 template <class Engine> bool executor<Engine>::runs_folded() const { return !is_moved_from() && active_state().folded; }
 template <class Engine> void executor<Engine>::kernels_changed() {
@@ -458,24 +459,24 @@ template <class Engine> void executor<Engine>::kernels_changed() {
   for (pass<Engine>* p : passes()) p->unbind();
   bound_ = false;
 }
-template <class Engine> const typename Engine::bound* executor<Engine>::bound_forward() const {
+template <class Engine> const pass<Engine>* executor<Engine>::bound_forward() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>& p = forward_pass();
-  return p.bound() ? &p.plan_binding() : nullptr;
+  return p.bound() ? &p : nullptr;
 }
-template <class Engine> typename Engine::bound* executor<Engine>::bound_forward() {
+template <class Engine> pass<Engine>* executor<Engine>::bound_forward() {
   if (is_moved_from()) return nullptr;
   pass<Engine>& p = enabled_ ? active_state().forward : base_->forward;
-  return p.bound() ? &p.plan_binding() : nullptr;
+  return p.bound() ? &p : nullptr;
 }
-template <class Engine> const typename Engine::bound* executor<Engine>::bound_backward() const {
+template <class Engine> const pass<Engine>* executor<Engine>::bound_backward() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>* const p =
       (saves() && active_state().training != nullptr ? active_state().variants().current().backward
        : enabled_                                    ? active_state().backward
                                                      : base_->backward)
           .last();
-  return p != nullptr && p->bound() ? &p->plan_binding() : nullptr;
+  return p != nullptr && p->bound() ? p : nullptr;
 }
 
 template <class Engine> sequence<pass<Engine>*> executor<Engine>::passes() {
@@ -494,14 +495,14 @@ template <class Engine> sequence<pass<Engine>*> executor<Engine>::passes() {
 // Refreshes copies of tensors after memory was written that the layer may read.
 template <class Engine> status executor<Engine>::memory_written(const mutable_view& a, const mutable_view& b) {
   for (pass<Engine>* p : passes())
-    if (p->bound()) p->plan_binding().memory_changed();
+    if (p->bound()) Engine::memory_changed(p->binding());
   return active_state().state.reads(a) || active_state().state.reads(b) ? refresh_weight() : status(ok);
 }
 template <class Engine> status executor<Engine>::refresh_weight() {
   drop_saved();
   for (pass<Engine>* p : passes())
     if (p->bound())
-      if (status s = p->plan_binding().weight_changed(queue_); !s) return s;
+      if (status s = p->weight_changed(queue_); !s) return s;
   return bound_ ? publish() : status(ok);
 }
 template <class Engine> status executor<Engine>::bind_if_needed() {
@@ -551,12 +552,12 @@ template <class Engine> status executor<Engine>::publish() {
   if (!enabled_) {
     if (!base_->forward.bound())
       if (status s = bind_base(); !s) return s;
-    return base_->forward.plan_binding().publish(queue_);
+    return Engine::publish(queue_, base_->forward.binding());
   }
   if (trains_only()) return ok;
   if (!active_state().forward.bound())
     if (status s = bind_adapter(active_state()); !s) return s;
-  return active_state().forward.plan_binding().publish(queue_);
+  return Engine::publish(queue_, active_state().forward.binding());
 }
 
 }  // namespace graft

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU engine as an executor sees it: a queue in which work is ordered (here the caller's own thread), memory, a
-// plan bound to tensors, and the evaluation of a graph without a plan. The last two are in engine_plan.h, so that a
-// file that links them from a library needs no Eigen.
+// program with bindings, and the evaluation of a graph without a plan. The last two are in engine_plan.h, so that a file
+// that links them from a library needs no Eigen.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cpu/runtime/compiled_ops.h>
@@ -20,6 +20,8 @@
 namespace graft::cpu {
 
 class optimizer_step;
+template <class Real> class program;
+template <class Real> struct binding;
 
 template <class Real> struct engine {
   struct queue {
@@ -125,7 +127,21 @@ template <class Real> struct engine {
                                         const std::vector<mutable_view>& outputs) {
     return evaluate(q, g, s, leaves, outputs);
   }
-  class bound;
+  // A graph planned, with the workspace that all layers share which run it, and the tensors of one of them.
+  using program = cpu::program<Real>;
+  using binding = cpu::binding<Real>;
+  static status bind(queue& q, program& in, binding& with, const size_values& s, const leaf_views& leaves,
+                     const capacity& limits, shared&);
+  static status run(queue& q, program& in, binding& with, const call& c);
+  static status parameters_changed(queue&, program&, binding& with);
+  static status weight_changed(queue&, program&, binding& with);
+  // Lets `mine`, a binding of `in`, read parameter-stage values from a binding of another program of the same layer,
+  // whose calls come first, instead of computing them again.
+  static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from);
+  // States that one block reads another one's output; launches of two blocks are not joined on the CPU.
+  static void follows(binding&, const program&, const binding&) {}
+  static status publish(queue&, binding&) { return ok; }
+  static void memory_changed(binding&) {}
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                          const std::vector<mutable_view>& outputs);
 };
