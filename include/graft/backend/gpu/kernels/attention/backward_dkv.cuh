@@ -192,7 +192,7 @@ template <class T, int Head> struct key_grad_block {
         for (int j = 0; j < 8; ++j) {
           const float2 sum = ptx::load_shared_float2(numbers + j * 32);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) s[4 * j + e] = exp2_fast(fmaf(s[4 * j + e], c, e % 2 == 0 ? -sum.x : -sum.y));
+          for (int e = 0; e < 4; ++e) s[4 * j + e] = exp2_approx(fmaf(s[4 * j + e], c, e % 2 == 0 ? -sum.x : -sum.y));
         }
         pack_rows<T>(p, s);
         mma_over_rows<T, Head>(dv, p, d_out, next_rows, any);

@@ -96,7 +96,7 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
     // of the next kernel no longer delay it.
     if (g.no_pending_writes && warp == 0 && __any_sync(~0U, q[0][0] != 0x7fc17fc1U)) ptx::launch_dependents();
     typename mainloop::warp_sums sums;
-    pipeline_state now{0};
+    pipeline_state now;
     this->consume(q, s, call_slots, true, now, sums);
     this->combine_warps(sums, [&](int e, const float4& v, float most, float sum) {
       if (kv_splits == 1) return this->write(e, v, sum);
@@ -121,7 +121,7 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
 #pragma unroll 4
       for (int p = 0; p < kv_splits; ++p) {
         const float4 n = numbers(p), x = ptx::load_shared_float4(values_from(p) + (e - from) * 4);
-        const float factor = exp2_fast(n.x - most);
+        const float factor = exp2_approx(n.x - most);
         v.x += factor * x.x, v.y += factor * x.y, v.z += factor * x.z, v.w += factor * x.w;
         sum += factor * n.y;
       }
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(decode_shape<Head, Warps>::threads, (decode_sh
   if (threadIdx.x == 32 * shape::warps) ptx::prefetch(&maps.tile), ptx::prefetch(&maps.row_box);
   block.start();
   if (threadIdx.x < 32 * shape::warps) return block.read(range, call_slots, angles);
-  pipeline_state at_stage[2] = {{1}, {1}};
+  pipeline_state at_stage[2] = {pipeline_state::producer(), pipeline_state::producer()};
   if (threadIdx.x == 32 * shape::warps) block.produce(range, at_stage);
 #endif
 }

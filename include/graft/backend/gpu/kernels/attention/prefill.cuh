@@ -177,7 +177,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const float now = factor[h];
-            factor[h] = exp2_fast((largest[h] - now) * c);
+            factor[h] = exp2_approx((largest[h] - now) * c);
             largest[h] = now, sum[h] *= factor[h];
           }
         }

@@ -30,6 +30,7 @@
 #include <graft/backend/gpu/kernels/gemm/sm90_epilogue.cuh>
 #include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 #include <type_traits>
 
@@ -259,7 +260,7 @@ struct gemm_block {
       const tile_coord at = g.tile_at(t, rank);
       std::uint32_t* published = g.counters + at.m_block * 4;
       int thread = helper;
-      asm volatile("" : "+r"(thread));  // prevents hoisting of the addresses below, which would spill registers
+      ptx::keep(thread);  // prevents hoisting of the addresses below, which would spill registers
       const bool owner = at.n_tile < g.owners;
       if (owner) {
         ptx::barrier_wait(slice_stored(), slice_phase), slice_phase ^= 1;

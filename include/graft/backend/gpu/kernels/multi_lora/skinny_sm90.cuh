@@ -15,8 +15,9 @@
 // Measured       H200, 4096 x 4096, bf16, 64 rows, 8 LoRA r16: 11.2 µs, 0.95 of cuBLASLt's bare layer
 //                (docs/performance.md).
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/dispatch/multi_lora.h>
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
 #include <graft/backend/gpu/kernels/multi_lora/token_groups.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90.cuh>
 
@@ -118,7 +119,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
         expand(b, first, mine, bits, slices, at);
       }
     }
-    asm volatile("bar.arrive %0, %1;" ::"n"(branch_ready), "n"(128 + helpers) : "memory");
+    ptx::named_arrive<branch_ready, 128 + helpers>();
   }
   __device__ product product_of(int p, int bits) const {
     const int group = p >> bits, rank = (p & ((1 << bits) - 1)) * 16;
@@ -200,8 +201,8 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
         const std::uint32_t a0[4] = {a.low[i].x, a.high[i].x, a.low[i].y, a.high[i].y},
                             a1[4] = {a.low[i].z, a.high[i].z, a.low[i].w, a.high[i].w}, x0[2] = {in[i].x, in[i].y},
                             x1[2] = {in[i].z, in[i].w};
-        mma::multiply<T>(sum, a0, x0);
-        mma::multiply<T>(sum, a1, x1);
+        ptx::mma_m16n8k16<T>(sum, a0, x0);
+        ptx::mma_m16n8k16<T>(sum, a1, x1);
       }
     }
     if (!prefetched) ptx::named_barrier(helper_barrier, helpers);  // the sums of the previous task have been read
@@ -273,7 +274,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
 #pragma unroll
       for (int u = 0; u < owned; ++u) {
         float y[4] = {};
-        mma::multiply<T>(y, b[i][u], x);
+        ptx::mma_m16n8k16<T>(y, b[i][u], x);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           if (token[e & 1] < 0) continue;

@@ -6,6 +6,7 @@
 // are looked up two at a time in a table of 256 pairs with a copy per lane, so that an address is one byte permutation.
 #pragma once
 #include <cuda_fp8.h>
+#include <graft/backend/gpu/arch/mma_sync.cuh>
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/dispatch/quantized.h>
 #include <graft/backend/gpu/tile/epilogue.cuh>
@@ -16,49 +17,16 @@
 namespace graft::gpu {
 
 namespace quantized_detail {
-// d += A B by mma.sync m16n8k16. The asm is not volatile, so that the compiler may reorder the products.
-template <class T>
-__device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                         std::uint32_t b1) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// d = A B.
-template <class T>
-__device__ __forceinline__ void multiply_first(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                               std::uint32_t b1) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0F));
-  else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0F));
-}
-template <std::uint32_t Beyond> __device__ __forceinline__ std::uint32_t table_entry(std::uint32_t address) {
-  std::uint32_t v;
-  asm("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(Beyond));
-  return v;
-}
 // Converts two bytes of a word to 16-bit floats: under a suitable exponent an integer is the mantissa of a float. The
 // mantissa of bf16 has only seven bits, so the sign bit is subtracted separately: 128 + (c & 127) - (128 + (c & 128)).
 template <class T> __device__ __forceinline__ std::uint32_t two_integers(std::uint32_t word, std::uint32_t which) {
-  std::uint32_t v;
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     const std::uint32_t both = __byte_perm(word, 0x43434343U, which);
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(both & 0xFF7FFF7FU), "r"(both & 0xFF80FF80U));
+    return ptx::sub_bf16x2(both & 0xFF7FFF7FU, both & 0xFF80FF80U);
   } else {  // 1024 + 128 + c
     const std::uint32_t both = __byte_perm(word ^ 0x80808080U, 0x64646464U, which);
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(both), "r"(0x64806480U));
+    return ptx::sub_f16x2(both, 0x64806480U);
   }
-  return v;
 }
 }  // namespace quantized_detail
 
@@ -124,8 +92,7 @@ template <class T, quant_layout Form> struct dequantizer {
   template <std::uint32_t Beyond = 0> __device__ __forceinline__ void dequantize(pairs& to, const words& from) const {
     if constexpr (has_table) {
 #pragma unroll
-      for (int b = 0; b < 4; ++b)
-        to[b] = quantized_detail::table_entry<Beyond>(__byte_perm(from[0], table, 0x7604 | b << 4));
+      for (int b = 0; b < 4; ++b) to[b] = ptx::load_shared_beyond<Beyond>(__byte_perm(from[0], table, 0x7604 | b << 4));
     } else {
 #pragma unroll
       for (int w = 0; w < 2; ++w) four_bytes(from[w], to[2 * w], to[2 * w + 1]);

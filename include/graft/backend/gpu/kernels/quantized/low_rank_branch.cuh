@@ -49,7 +49,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   // ---- U of the previous launch, loaded by the consumer warps -------------------------------------------------------
   __device__ __forceinline__ void prefetch(int thread) const {
     if (thread < groups() * tokens * 4)
-      quantized_detail::copy16(in.shrink_out() + thread * 16, in.of.shrink_out + thread * 4, 16);
+      ptx::copy_async16(in.shrink_out() + thread * 16, in.of.shrink_out + thread * 4, 16);
   }
 
   // ---- expand -------------------------------------------------------------------------------------------------------
@@ -63,9 +63,9 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     const int row = in.row_of(i) + in.lane / 2;
     const bool inside = FullUnits || row < of.n;
     const T* const b = static_cast<const T*>(of.adapter.b);
-    quantized_detail::copy16(b_at() + in.lane * 16,
-                             inside ? b + static_cast<long long>(row) * of.adapter.rank + in.lane % 2 * 8 : b,
-                             inside ? 16 : 0);
+    ptx::copy_async16(b_at() + in.lane * 16,
+                      inside ? b + static_cast<long long>(row) * of.adapter.rank + in.lane % 2 * 8 : b,
+                      inside ? 16 : 0);
   }
   // to += B Uᵀ of unit i, as mma accumulators of 8 tokens each. The order of the rank within a product is free, so a
   // lane loads four adjacent elements.
@@ -91,7 +91,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
 #pragma unroll
       for (int n = 0; n < NTiles; ++n) {
         const float4 v = ptx::load_shared_float4(at(n * 8 + row, layer) + r * 4 + quad * 16);
-        quantized_detail::multiply<T>(to[n], rows, pack<T>(v.x, v.y), pack<T>(v.z, v.w));
+        ptx::mma_m16n8k16_unordered<T>(to[n], rows, pack<T>(v.x, v.y), pack<T>(v.z, v.w));
       }
     }
   }

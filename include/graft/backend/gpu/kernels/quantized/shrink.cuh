@@ -47,8 +47,8 @@ __device__ __forceinline__ void shrink(float (&sums)[NTiles][4], const adapter_a
                           a1[4] = {a[c][0].z, a[c][1].z, a[c][0].w, a[c][1].w};
 #pragma unroll
       for (int n = 0; n < NTiles; ++n) {
-        multiply<T>(sums[n], a0, v[c][n].x, v[c][n].y);
-        multiply<T>(sums[n], a1, v[c][n].z, v[c][n].w);
+        ptx::mma_m16n8k16_unordered<T>(sums[n], a0, v[c][n].x, v[c][n].y);
+        ptx::mma_m16n8k16_unordered<T>(sums[n], a1, v[c][n].z, v[c][n].w);
       }
     }
   }

@@ -196,9 +196,7 @@ struct skinny_block {
     wgmma_wait<0>();
     // Keeps the compiler from moving reads of accumulators above the wait, which would serialize the products.
 #pragma unroll
-    for (auto& block : acc)
-#pragma unroll
-      for (float& v : block) asm volatile("" : "+f"(v)::"memory");
+    for (auto& block : acc) ptx::pin(block);
   }
   // The accumulator rows after those of W are Uᵀ. They go to shared memory as U [token][rank], then acc += B Uᵀ.
   __device__ __forceinline__ void expand(accumulators& acc) const {
