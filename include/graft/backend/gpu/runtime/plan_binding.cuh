@@ -217,6 +217,7 @@ template <class T> class plan_binding {
                 name_of(dtype_of<T>));
   }
   status check_types() const;
+  status check_kernels() const;
   // GEMMs read and write T. An output of another type is converted by a copy.
   bool converts(int k) const {
     return launched(k) && stored_as_t_[unshaped(g_, g_.out[k].at)] && call_.outputs[k].type != dtype_of<T>;
@@ -361,6 +362,7 @@ template <class T>
 status plan_binding<T>::bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s,
                              const leaf_views& leaves, const capacity& limits, shared_adapter_args<T>& shared,
                              dequantized_buffer& dequantized_weight, model_workspace* model_memory) {
+  if (status st = check_kernels(); !st) return st;
   for (id i = 0; i < g_.size; ++i) {
     const view& v = leaves[i];
     if (v.data != nullptr && !v.contiguous())
@@ -660,15 +662,23 @@ template <class T> void plan_binding<T>::update_pointers() {
   bound_version_ = address_version();
 }
 
-// ---- Running: one call launches the kernels of the plan in order
-
-template <class T>
-status plan_binding<T>::run(cudaStream_t stream, const target& to, bool exclusive, launch_clock* clock) {
+// Names the first node that no kernel computes.
+template <class T> status plan_binding<T>::check_kernels() const {
   if (p_.breaks > 0) {
     const node& v = g_[p_.first_break];
     if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
     return fail(row(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
   }
+  for (id i = 0; i < g_.size; ++i)
+    if (p_.live[i] && is_attention(g_[i].what) && missing_attention_option(g_[i]) != nullptr)
+      return fail(missing_attention_option(g_[i]), " has no kernel on the GPU; run this model on the CPU");
+  return ok;
+}
+
+// ---- Running: one call launches the kernels of the plan in order
+
+template <class T>
+status plan_binding<T>::run(cudaStream_t stream, const target& to, bool exclusive, launch_clock* clock) {
   if (status s = check_types(); !s) return s;
   if (status s = reserve_call_memory(); !s) return s;
   if (bound_version_ != address_version()) update_pointers();
