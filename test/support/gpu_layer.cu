@@ -81,8 +81,8 @@ template <class T> class typed_layer : public gpu_layer::interface {
                   const std::vector<gradient>& gradients) override {
     view from, up;
     mutable_view down;
-    if (status s = bring_in(x, x_, from); !s) return s;
-    if (status s = bring_in(dy, dy_, up); !s) return s;
+    if (status s = bring_in(x, from); !s) return s;
+    if (status s = upload(dy, gpu::dtype_of<T>, dy_, up); !s) return s;
     if (dx.data != nullptr)
       if (status s = room(dx, gpu::dtype_of<T>, y_, down); !s) return s;
     std::vector<gradient> there;
@@ -180,15 +180,15 @@ template <class T> class typed_layer : public gpu_layer::interface {
     const id at = first_.base_forward.find(name);
     return at >= 0 && first_.base_forward[at].what == op::base ? gpu::dtype_of<T> : dtype::f32;
   }
-  status bring_in(const view& x, gpu::buffer& in, view& from) {
-    if (x.size[0] > bound_) {
-      room_.tokens = x.size[0];
+  status bring_in(const view& x, view& from) {
+    if (const long long tokens = tokens_of(first_, x); tokens > bound_) {
+      room_.tokens = tokens;
       if (status s = bind(room_); !s) return s;
     }
-    return upload(x, x.type == dtype::i64 ? x.type : gpu::dtype_of<T>, in, from);
+    return upload(x, x.type == dtype::i64 ? x.type : gpu::dtype_of<T>, x_, from);
   }
   status bring(const view& x, const mutable_view& y, view& from, mutable_view& to) {
-    if (status s = bring_in(x, x_, from); !s) return s;
+    if (status s = bring_in(x, from); !s) return s;
     return room(y, gpu::dtype_of<T>, y_, to);
   }
   status upload(const view& v, dtype as, gpu::buffer& to, view& on_device) {

@@ -158,11 +158,6 @@ template <class T> status execution<T>::reserve_call_memory() {
 // ---- Running: one call launches the kernels of the plan in order
 
 template <class T> status execution<T>::run(launch_clock* clock) {
-  if (p_.breaks > 0) {
-    const node& v = g_[p_.first_break];
-    if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
-    return fail(row(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
-  }
   if (status s = check_types(); !s) return s;
   if (status s = reserve_call_memory(); !s) return s;
   if (binding_.bound_version != program_.address_version()) program_.update_pointers(binding_);

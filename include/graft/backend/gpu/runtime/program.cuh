@@ -66,6 +66,7 @@ template <class T> class program {
  private:
   friend class execution<T>;  // a call
 
+  status check_kernels() const;
   void make_launches(binding<T>& with) const;
   // Pads the adapters of a grouped GEMM to one rank. Quantized weights keep their own ranks.
   void set_common_ranks(binding<T>& with) const;
@@ -198,10 +199,23 @@ template <class T> program<T>::program(const graph& g, const target& to) : g_(g)
   computed_ = node_set(g_.size);
   for (const graft::launch& l : p_.launches) each_computed(l, [&](id i) { computed_.add(i); });
 }
+// Names the first node that no kernel computes.
+template <class T> status program<T>::check_kernels() const {
+  if (p_.breaks > 0) {
+    const node& v = g_[p_.first_break];
+    if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
+    return fail(row(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
+  }
+  for (id i = 0; i < g_.size; ++i)
+    if (p_.live[i] && is_attention(g_[i].what) && missing_attention_option(g_[i]) != nullptr)
+      return fail(missing_attention_option(g_[i]), " has no kernel on the GPU; run this model on the CPU");
+  return ok;
+}
 template <class T>
 status program<T>::bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
                         const capacity& limits, shared_adapter_args<T>& shared, dequantized_buffer& dequantized_weight,
                         model_workspace* model_memory, binding<T>& with) {
+  if (status st = check_kernels(); !st) return st;
   for (id i = 0; i < g_.size; ++i) {
     const view& v = leaves[i];
     if (v.data != nullptr && !v.contiguous())

@@ -109,7 +109,7 @@ template <class T> class multi_lora_table {
       const gemm_binding<T>& found = with.with->products[at];
       if (found.rank() > max_multi_lora_rank)
         return fail("a low-rank branch of rank ", found.rank(), " is larger than ", max_multi_lora_rank,
-                    ", which rows may have one by one; they run as a group");
+                    ", which rows may have one by one; rows with it run as a batch of their own");
       records.push_back(is_base_gemm(one, one.p.products[k], other, found.slots())
                             ? table_[records.size() * records_per_product_]
                             : found.record_for_rows());
