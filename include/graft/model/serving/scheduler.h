@@ -5,7 +5,7 @@
 // adapters are in memory and a segment of the KV cache is free for prompt and answer; one that has to wait for memory
 // lets nobody past, so that long requests do not starve.
 //
-// Prefixes are reused: a sequence that begins with tokens which another one with the same versions of the same adapters
+// Prefix cache: a sequence that begins with tokens which another one with the same versions of the same adapters
 // has computed, running or ended, copies its keys and values. A sequence whose prompt another one is computing waits for
 // it. Ended sequences keep their segments until the memory is needed, the least recently used leaves first.
 #pragma once

@@ -59,9 +59,11 @@ __host__ __device__ inline int lowest_bit(unsigned bits) {
 }
 // Links the tokens that have the same id into chains in token order. links[t] is the next token with the id of t, or the number
 // of tokens at the end of a chain; it is stored as -1 - next for every token that does not begin its chain. One team (a warp)
-// per token compares it with its neighbors: tokens² / 32 warp steps at most, less than the columns of the added rows cost.
-// A cub::DeviceRadixSort of (id, token) would need tokens steps alone, but adds eight seconds of nvcc to every file with an
-// embedding layer.
+// per token compares it with its neighbors, tokens² / 32 warp steps at most. The links are our own although a stable
+// cub::DeviceRadixSort of (id, token) takes fewer steps: a plan states the kernels and the scratch memory of every node
+// while it compiles, without a device (dispatch/targets.h), and the sort has one to six kernels, by the number of tokens,
+// and asks the device for the size of its storage. cub::BlockRadixSort is one kernel, but sorts no more than the registers
+// of a block hold.
 struct equal_id_links {
   const std::int64_t* ids;
   long long tokens;
