@@ -9,7 +9,7 @@
 //
 // The multiples are what bf16 costs PEFT itself, whose modules round after every operation: in the cases of
 // test/golden/models its logits in bf16 differ from its own in float by 1.0 to 2.0 of these changes (0.6 % to 2.1 % of
-// the norm), after training by 0.6 to 2.4 of them, while their largest elements differ by 0.4 to 2.8 changes
+// the norm), after training by 0.6 to 2.4 of them, while their largest elements differ by 0.4 to 2.9 changes
 // (bench/compare_bf16.py, bench/results/cpu-bf16.txt). An adapter that is scaled by 1.1 has first
 // gradients whose lengths are off by 7 % to 26 %, more than the bound, and in most cases logits that are off by 2 to 16
 // changes.
