@@ -103,7 +103,7 @@ struct block_scope {
     const layer l = layer_at(name);
     const ex W = adapted(l, at(name).leaf(op::base, {"weight", line}, 2, 1, 1, rows, dim));
     const bool literal = options->level == lowering::literal;
-    return {g, literal ? make::gather(*g, W.i, ids.i, false) : select(*g, W.i, ids.i)};
+    return {g, literal ? make_node::gather(*g, W.i, ids.i, false) : select(*g, W.i, ids.i)};
   }
   // RMSNorm: x / √(mean(x²) + eps) ⊙ w of each row, with "NAME.weight". `plus` is added to w, as Gemma stores w - 1.
   constexpr ex rms_norm(const char* name, ex x, double plus = 0, int line = __builtin_LINE()) const {
@@ -132,22 +132,22 @@ struct block_scope {
   //     });
   template <class One>
   constexpr ex experts(const char* name, ex x, const expert_choice& by, One one, int line = __builtin_LINE()) const {
-    const id table = make::route(*g, by.scores.i, by.k.d, line);
+    const id table = make_node::route(*g, by.scores.i, by.k.d, line);
     block_scope e{g, options, at(name).path, table, by.scores.cols().d};
-    const ex y = one(e, ex{g, make::dispatch(*g, x.i, table, routed_by::token, line)});
-    ex weight{g, make::dispatch(*g, by.weights.i, table, routed_by::both, line)};
+    const ex y = one(e, ex{g, make_node::dispatch(*g, x.i, table, routed_by::token, line)});
+    ex weight{g, make_node::dispatch(*g, by.weights.i, table, routed_by::both, line)};
     if (by.normalized) {
-      const id sums = make::combine(*g, weight.i, table, routed_by::token, rows_of(x, 1).i, line);
-      weight = weight / at_line({g, make::dispatch(*g, sums, table, routed_by::token, line)}, line);
+      const id sums = make_node::combine(*g, weight.i, table, routed_by::token, rows_of(x, 1).i, line);
+      weight = weight / at_line({g, make_node::dispatch(*g, sums, table, routed_by::token, line)}, line);
     }
     const ex like = rows_of(x, y.cols());
-    return {g, make::combine(*g, mul(weight, at_line(y, line)).i, table, routed_by::token, like.i, line)};
+    return {g, make_node::combine(*g, mul(weight, at_line(y, line)).i, table, routed_by::token, like.i, line)};
   }
   // In the formula of an expert: adds "NAME" [experts, columns of y] of the expert of each row.
   constexpr ex expert_bias(const char* name, ex y, int line = __builtin_LINE()) const {
     const ex b = scope{g, path}.leaf(op::base, {name, line}, 2, 1, 1, extent{g, expert_count}, y.cols());
-    const id each = make::reshape(*g, b.i, {1}, expert_count, {1}, y.cols().d, line);
-    return {g, make::add(*g, y.i, make::dispatch(*g, each, routing, routed_by::expert, line), line)};
+    const id each = make_node::reshape(*g, b.i, {1}, expert_count, {1}, y.cols().d, line);
+    return {g, make_node::add(*g, y.i, make_node::dispatch(*g, each, routing, routed_by::expert, line), line)};
   }
 
   // ---- operations on rows
@@ -158,12 +158,12 @@ struct block_scope {
     if (has("no_rope")) return x;
     const bool partial = has("partial_rotary");
     const ex table = root().frozen({"rotary", line}, size("context"), size(partial ? "rotary_dim" : "head_dim"));
-    const id turn = make::gather(*g, table.i, positions().i, false);
-    if (!partial) return {g, make::rope(*g, x.i, turn, false, line)};
+    const id turn = make_node::gather(*g, table.i, positions().i, false);
+    if (!partial) return {g, make_node::rope(*g, x.i, turn, false, line)};
     const extent head = size("head_dim"), turned = size("rotary_dim"), heads = x.cols() / divisor(head, line);
     const ex per_head = reshape(x, 1, x.rows(), heads, head, line);
     const ex first = reshape(slice(per_head, 3, 0, turned, line), 1, 1, x.rows(), heads * turned, line);
-    const ex rotated = reshape({g, make::rope(*g, first.i, turn, false, line)}, 1, x.rows(), heads, turned, line);
+    const ex rotated = reshape({g, make_node::rope(*g, first.i, turn, false, line)}, 1, x.rows(), heads, turned, line);
     const ex rest = slice(per_head, 3, turned, head - divisor(turned, line), line);
     return reshape(concat(rotated, rest, 3, line), 1, 1, x.rows(), x.cols(), line);
   }
@@ -193,22 +193,22 @@ struct block_scope {
     const bool has_sinks = sinks.g != nullptr;
     if (has_sinks) {  // every row has the sinks as further columns, so that their gradient is a sum over rows
       const dim width = (*qkv).cols(), whole = g->plus(width, (*sinks).rows());
-      const id right = make::pad(*g, make::as_row(*g, sinks.i), 3, width, whole, line);
-      qkv = {g, make::add(*g, make::pad(*g, qkv.i, 3, {0}, whole, line), right, line)};
+      const id right = make_node::pad(*g, make_node::as_row(*g, sinks.i), 3, width, whole, line);
+      qkv = {g, make_node::add(*g, make_node::pad(*g, qkv.i, 3, {0}, whole, line), right, line)};
     }
-    return {g, make::attention(*g, qkv.i, span.i, cache, queries.d, size("head_dim").d, line,
-                               {options->attention_soft_cap, has_sinks})};
+    return {g, make_node::attention(*g, qkv.i, span.i, cache, queries.d, size("head_dim").d, line,
+                                    {options->attention_soft_cap, has_sinks})};
   }
   // In training each element of x is zero with the model's rate. `name` distinguishes this dropout from the block's
   // others, so that they draw different numbers.
   constexpr ex dropout(const char* name, ex x, int line = __builtin_LINE()) const {
     if (!options->dropped) return x;
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
-    return {g, make::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(path, name)}, line)};
+    return {g, make_node::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(path, name)}, line)};
   }
   // Applies the activation that the model's configuration names, or else the architecture's:  m.activated(x, op::silu)
   constexpr ex activated(ex x, op usual, int line = __builtin_LINE()) const {
-    return {g, make::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
+    return {g, make_node::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
   }
   // c tanh(x / c) with the configuration's number c, where the model has this soft cap; else x.
   constexpr ex soft_capped(ex x, const char* cap, int line = __builtin_LINE()) const {
@@ -221,7 +221,7 @@ struct block_scope {
   // The loss of each row is log Σ exp(logits) - logits[label], and zero where the label is negative.
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
     const ex labels = root().leaf(op::ids, {"labels", line}, 1, 1, 1, 1, root().tokens());
-    return {g, make::cross_entropy(*g, logits.i, labels.i, line)};
+    return {g, make_node::cross_entropy(*g, logits.i, labels.i, line)};
   }
 
  private:
@@ -241,9 +241,9 @@ struct block_scope {
     id routing = none_id;
     constexpr ex operator()(ex w, ex x) const {
       if (routing >= 0)
-        return {x.g, literal ? make::grouped_matmul(*x.g, x.i, w.i, routing, true, line)
+        return {x.g, literal ? make_node::grouped_matmul(*x.g, x.i, w.i, routing, true, line)
                              : apply_experts(*x.g, w.i, x.i, routing)};
-      return {x.g, literal ? make::matmul(*x.g, x.i, w.i, false, true, line) : apply(*x.g, w.i, x.i)};
+      return {x.g, literal ? make_node::matmul(*x.g, x.i, w.i, false, true, line) : apply(*x.g, w.i, x.i)};
     }
   };
   constexpr layer layer_at(const char* name) const {
@@ -337,7 +337,7 @@ struct block_scope {
   }
   constexpr ex dropped(scope p, ex x, int line) const {
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
-    return {g, make::dropout(*g, x.i, seed.i, p.scalar("dropout").i, {salt(p.path, "dropout")}, line)};
+    return {g, make_node::dropout(*g, x.i, seed.i, p.scalar("dropout").i, {salt(p.path, "dropout")}, line)};
   }
   constexpr ex expert_weight(leaf_name name, extent rows, extent cols) const {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
@@ -362,13 +362,13 @@ struct block_scope {
     if (has_bias == bias::yes) b = l.here.leaf(trained ? op::param : op::base, {"bias", line}, 1, 1, 1, n, 1);
     const base_tensors base{weight, b};
     for (const adapter_rule& a : l.by) b = a.adapter.adapted_bias(l.of(a), b, base);
-    return {g, make::add(*g, y.i, make::as_row(*g, b.i), line)};
+    return {g, make_node::add(*g, y.i, make_node::as_row(*g, b.i), line)};
   }
   constexpr ex norm_weight(const char* name, extent n, int line) const {
     return adapted(layer_at(name), at(name).leaf(op::base, {"weight", line}, 1, 1, 1, n, 1));
   }
   constexpr ex unit(ex x, bool rms, int line) const {
-    return {g, make::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
+    return {g, make_node::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
   }
   // Hashes the path of a dropout (FNV-1a), so that each dropout of a block draws different numbers.
   constexpr int salt(int where, const char* name) const {

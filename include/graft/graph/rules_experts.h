@@ -14,7 +14,7 @@ namespace graft {
 // [experts, 1, n], or the element of both of [tokens, experts].
 enum class routed_by : unsigned char { token, expert, both };
 
-namespace make {
+namespace make_node {
 
 // The k experts with the largest scores of each row of [tokens, experts]; of equal ones the first are taken.
 constexpr id route(builder& g, id scores, dim k, int line = 0) {
@@ -59,5 +59,5 @@ constexpr id grouped_wgrad(builder& g, id a, id b, id routing, id like) {
   return g.emit(g.shaped(op::grouped_wgrad, like, a, b, routing));
 }
 
-}  // namespace make
+}  // namespace make_node
 }  // namespace graft

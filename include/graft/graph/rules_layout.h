@@ -4,7 +4,7 @@
 #pragma once
 #include <graft/graph/rules.h>
 
-namespace graft::make {
+namespace graft::make_node {
 
 [[gnu::cold, gnu::noinline]] constexpr id transpose(builder& g, id a, int line = 0) {
   if (g.is(a, op::transpose)) return g.n[a].a;
@@ -188,4 +188,4 @@ constexpr id unpatch(builder& g, id rows, id image, const node& from) {
   return g.emit(v);
 }
 
-}  // namespace graft::make
+}  // namespace graft::make_node
