@@ -33,11 +33,11 @@ struct layer {
   const char* kind;
   graft::layer_graphs graphs;
 };
-struct place {
+struct described_target {
   const graft::target& to;
   const char* name;
 };
-constexpr place places[] = {{graft::cpu_target, "the CPU"}, {graft::sm_90, "sm_90"}};
+constexpr described_target described_targets[] = {{graft::cpu_target, "the CPU"}, {graft::sm_90, "sm_90"}};
 constexpr graft::dtype stored_as = graft::dtype::bf16;
 
 struct base_shape {
@@ -345,7 +345,7 @@ std::string forward(const layer& l) {
   const base_shape& shape = k.shapes.back();
   std::string s = "## Forward\n\nOn " + shape.label + ", bf16, " + std::to_string(k.explained) + " " + k.token +
                   "s. One call runs, on each target, the launches of its plan:\n\n";
-  for (const place& on : places) {
+  for (const described_target& on : described_targets) {
     const bool folded = folds(l, on.to, shape);
     if (folded)
       s += "On " + std::string(on.name) +
@@ -360,7 +360,7 @@ std::string forward(const layer& l) {
   for (const base_shape& b : k.shapes)
     for (const long long n : k.tokens) {
       s += "| " + b.label + " | " + std::to_string(n);
-      for (const place& on : places)
+      for (const described_target& on : described_targets)
         s += " | " + std::to_string(kernels(l, on.to, forward_of(l, on.to, b), b, n)) +
              (folds(l, on.to, b) ? ", folded" : "");
       s += " | " + product_family(l, graft::sm_90, b, n) + " |\n";
@@ -402,7 +402,7 @@ std::string once(const layer& l) {
   const kind_facts& k = facts_of(l);
   const base_shape& shape = k.shapes.back();
   std::vector<std::pair<std::string, cost>> rows;
-  for (const place& on : places) {
+  for (const described_target& on : described_targets) {
     const bool folded = folds(l, on.to, shape), differs = folded != folds(l, graft::cpu_target, shape);
     if (on.to.is_cpu() || differs)
       rows.emplace_back(std::string(folded ? "forward (folded)" : "forward") + (differs ? " on sm_90" : ""),
@@ -434,7 +434,7 @@ std::string costs(const layer& l) {
       "s | forward | extra | moved | extra | backward | extra | moved | extra "
       "|\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
   for (const base_shape& b : k.shapes)
-    for (const place& on : places) {
+    for (const described_target& on : described_targets) {
       const bool folded = folds(l, on.to, b), differs = folded != folds(l, graft::cpu_target, b);
       if (!on.to.is_cpu() && !differs) continue;
       for (const long long n : k.tokens) {
@@ -589,7 +589,7 @@ std::string extra_per_token(const layer& l) {
   const base_shape& shape = k.shapes.back();
   const long long without = price(l, l.graphs.base_forward, shape, k.explained).flops;
   std::string all;
-  for (const place& on : places) {
+  for (const described_target& on : described_targets) {
     const long long with = price(l, forward_of(l, on.to, shape), shape, k.explained).flops;
     const bool differs = folds(l, on.to, shape) != folds(l, graft::cpu_target, shape);
     if (!on.to.is_cpu() && !differs) continue;
@@ -623,7 +623,7 @@ std::string index(const std::vector<layer>& layers) {
       if (n.value > 0)
         settings += (settings.empty() ? "" : ", ") + std::string(n.name) + " = " + std::to_string(n.value);
     s += "| [" + std::string(l.note.title) + "](" + l.note.file + ".md) | " + code(l.note.letters) + " | ";
-    for (const place& on : places)
+    for (const described_target& on : described_targets)
       s += std::to_string(kernels(l, on.to, forward_of(l, on.to, shape), shape, k.explained)) + " + " +
            std::to_string(kernels(l, on.to, l.graphs.backward, shape, k.explained)) +
            (folds(l, on.to, shape) ? ", folded" : "") + " | ";

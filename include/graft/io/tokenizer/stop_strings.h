@@ -17,9 +17,9 @@ class stop_strings {
   explicit stop_strings(std::vector<std::string> all) : all_(std::move(all)) { std::erase(all_, std::string()); }
 
   // Appends a piece and returns the text that is certainly before any stop string.
-  std::string feed(std::string_view piece) {
+  std::string feed(std::string_view text) {
     if (found_) return {};
-    waiting_ += piece;
+    waiting_ += text;
     std::size_t first = waiting_.npos, held = 0;
     for (const std::string& s : all_) first = std::min(first, waiting_.find(s));
     found_ = first != waiting_.npos;
