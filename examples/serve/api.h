@@ -29,7 +29,7 @@ template <class T> struct parsed {
   std::optional<api_error> problem{};
 };
 
-// What the server knows of its model.
+// The facts of the model that requests are checked against.
 struct model_facts {
   std::string name;  // that requests call the base by
   int vocabulary = 0, context = 0, default_tokens = 256;

@@ -103,7 +103,7 @@ std::string time_now() {
   static_cast<void>(std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc));
   return text;
 }
-// What the log says of a completion, filled in when it is over.
+// One line of the log for a completion, filled in when it has ended.
 struct completion_record {
   std::string id, path, model, finish;
   int status = 200;
@@ -529,7 +529,7 @@ graft::status serve(serving_base& engine, const std::function<void()>& run_engin
     // A second signal ends them at once.
     while (!over() && clock::now() < patience && signals::wait(20) != 's') continue;
     engine.stop();
-    // What was made is sent, as far as its clients read it.
+    // Sends the text that was generated, as far as clients read it.
     const auto sent = clock::now() + std::chrono::seconds(options.write_seconds);
     while (!over() && clock::now() < sent) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     http.stop();

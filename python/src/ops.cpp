@@ -251,7 +251,7 @@ STABLE_TORCH_LIBRARY_IMPL(graft, CPU, m) {
   m.impl("adapted_linear_backward", TORCH_BOX(&graft::pytorch::adapted_linear_backward));
   m.impl("saved_width", TORCH_BOX(&graft::pytorch::saved_width));
 }
-// The same functions say that they need tensors of the CPU.
+// On other devices these functions fail and say that they need tensors of the CPU.
 STABLE_TORCH_LIBRARY_IMPL(graft, CUDA, m) {
   m.impl("adapted_linear", TORCH_BOX(&graft::pytorch::adapted_linear));
   m.impl("adapted_linear_backward", TORCH_BOX(&graft::pytorch::adapted_linear_backward));

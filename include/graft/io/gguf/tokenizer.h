@@ -200,7 +200,7 @@ struct gguf_tokenizer_reader {
     return split->adds_bos;
   }
   // SentencePiece merges the neighbors that make the token with the highest score. So each way to make a token of two
-  // others is a merge, whose rank is the place of its score.
+  // others is a merge, whose rank is the position of its score.
   void sentencepiece(hf::bpe_model& model) {
     const std::vector<float> scores = numbers<float>("scores", 6, true);
     if (problem) return;

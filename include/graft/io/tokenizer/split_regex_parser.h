@@ -29,7 +29,7 @@ struct regex_parser {
   std::size_t at = 0;
   int depth = 0;
   bool ignore_case = false, dot_matches_newline = false;
-  std::uint32_t last_letter = 0;  // the literal letter before this place, where case is ignored
+  std::uint32_t last_letter = 0;  // the literal letter before this position, where case is ignored
   std::vector<regex_node> nodes{};
   text problem{};
 
@@ -325,7 +325,7 @@ struct regex_parser {
       if (const auto found = unicode::property(name); name == known && found) return inverted ? ~*found : *found;
     return bad("the class ", in_quotes(name), " is not supported"), code_set{};
   }
-  // Reads a set behind its '['. Parts that && separates are intersected.
+  // Reads a set after its '['. Parts that && separates are intersected.
   code_set set() {
     if (++depth > deepest_regex_group) return bad("sets are nested deeper than ", deepest_regex_group), code_set{};
     last_letter = 0;

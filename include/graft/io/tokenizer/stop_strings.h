@@ -29,12 +29,12 @@ class stop_strings {
     waiting_.erase(0, found_ ? waiting_.size() : out.size());
     return out;
   }
-  // What was held back, at the end of a text without a stop string.
+  // Returns the text that was held back, at the end of a text without a stop string.
   std::string finish() { return std::exchange(waiting_, std::string()); }
   bool found() const { return found_; }
 
  private:
-  // How many characters at the end are the begin of a stop string.
+  // Returns how many characters at the end are the beginning of a stop string.
   std::size_t begun(const std::string& stop) const {
     for (std::size_t n = std::min(stop.size() - 1, waiting_.size()); n > 0; --n)
       if (waiting_.ends_with(std::string_view(stop).substr(0, n))) return n;
