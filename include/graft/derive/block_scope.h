@@ -158,13 +158,13 @@ struct block_scope {
     if (has("no_rope")) return x;
     const bool partial = has("partial_rotary");
     const ex table = root().frozen({"rotary", line}, size("context"), size(partial ? "rotary_dim" : "head_dim"));
-    const id turn = make_node::gather(*g, table.i, positions().i, false);
-    if (!partial) return {g, make_node::rope(*g, x.i, turn, false, line)};
-    const extent head = size("head_dim"), turned = size("rotary_dim"), heads = x.cols() / divisor(head, line);
+    const id angles = make_node::gather(*g, table.i, positions().i, false);
+    if (!partial) return {g, make_node::rope(*g, x.i, angles, false, line)};
+    const extent head = size("head_dim"), rotary = size("rotary_dim"), heads = x.cols() / divisor(head, line);
     const ex per_head = reshape(x, 1, x.rows(), heads, head, line);
-    const ex first = reshape(slice(per_head, 3, 0, turned, line), 1, 1, x.rows(), heads * turned, line);
-    const ex rotated = reshape({g, make_node::rope(*g, first.i, turn, false, line)}, 1, x.rows(), heads, turned, line);
-    const ex rest = slice(per_head, 3, turned, head - divisor(turned, line), line);
+    const ex first = reshape(slice(per_head, 3, 0, rotary, line), 1, 1, x.rows(), heads * rotary, line);
+    const ex rotated = reshape({g, make_node::rope(*g, first.i, angles, false, line)}, 1, x.rows(), heads, rotary, line);
+    const ex rest = slice(per_head, 3, rotary, head - divisor(rotary, line), line);
     return reshape(concat(rotated, rest, 3, line), 1, 1, x.rows(), x.cols(), line);
   }
   // softmax(q kᵀ / √head_dim) v of each head. Several query heads may share a head of keys and values (GQA). The call
@@ -183,7 +183,7 @@ struct block_scope {
       qkv = concat(mul(root().scalar("attention_factor"), {q, line}), kv, 3, line);
     }
     const bool drops = options->dropped && has("attention_dropout");
-    const ex span = root().leaf(op::ids, {"attention_range", line}, 2, 1, 1, drops ? 5 : 3, qkv.rows());
+    const ex ranges = root().leaf(op::ids, {"attention_range", line}, 2, 1, 1, drops ? 5 : 3, qkv.rows());
     id cache = none_id;
     if (options->cached)
       cache = root()
@@ -196,8 +196,8 @@ struct block_scope {
       const id right = make_node::pad(*g, make_node::as_row(*g, sinks.i), 3, width, whole, line);
       qkv = {g, make_node::add(*g, make_node::pad(*g, qkv.i, 3, {0}, whole, line), right, line)};
     }
-    return {g, make_node::attention(*g, qkv.i, span.i, cache, queries.d, size("head_dim").d, line,
-                                    {options->attention_soft_cap, has_sinks})};
+    return {g, make_node::attention(*g, qkv.i, ranges.i, cache, queries.d, size("head_dim").d, line,
+                               {options->attention_soft_cap, has_sinks})};
   }
   // In training each element of x is zero with the model's rate. `name` distinguishes this dropout from the block's
   // others, so that they draw different numbers.

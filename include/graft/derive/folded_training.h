@@ -101,9 +101,9 @@ constexpr id pull_out_scalar(builder& g, const node& v, const sequence<bool>& da
   return none_id;
 }
 [[gnu::cold]] constexpr id rebuild_folded(builder& g, const node& v, const sequence<bool>& data) {
-  auto known = [&](id i) { return i < 0 || !data[i]; };
+  auto is_parameter = [&](id i) { return i < 0 || !data[i]; };
   id made = none_id;
-  if (known(v.a) && known(v.b) && v.a >= 0) made = as_single_matmul(g, v);
+  if (is_parameter(v.a) && is_parameter(v.b) && v.a >= 0) made = as_single_matmul(g, v);
   if (v.what == op::sum_to) made = as_single_reduction(g, v, data);
   if (v.what == op::matmul) made = pull_out_column_factor(g, v, data);
   if (v.what == op::matmul && made < 0) made = pull_out_scalar(g, v, data);

@@ -15,7 +15,7 @@ namespace graft {
 struct extent {
   builder* g = nullptr;
   dim d{};
-  constexpr extent(int known) : d{known} {}
+  constexpr extent(int value) : d{value} {}
   constexpr extent(builder* b, dim size) : g(b), d(size) {}
 };
 constexpr builder* either(builder* a, builder* b) { return a != nullptr ? a : b; }
@@ -234,10 +234,10 @@ struct scope {
   // The scope whose tensors all experts share.
   constexpr scope shared() const { return {g, path}; }
   // A size by name: the number that the type states, else the size that the tensors have.
-  constexpr extent size(const char* name, int known = dyn, int nominal = 0) const {
-    if (known == dyn) return {g, g->size_named(name, path, nominal)};
-    if (known < 0) g->stop({fault::size_is_negative, none_id, 0, name, known});
-    return {g, dim{known < 0 ? 1 : known}};
+  constexpr extent size(const char* name, int value = dyn, int nominal = 0) const {
+    if (value == dyn) return {g, g->size_named(name, path, nominal)};
+    if (value < 0) g->stop({fault::size_is_negative, none_id, 0, name, value});
+    return {g, dim{value < 0 ? 1 : value}};
   }
   // The number of rows of a call, which is one size for the whole graph.
   constexpr extent tokens(int nominal = 4096) const { return {g, g->size_named("tokens", 0, nominal, true)}; }

@@ -64,8 +64,8 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
     gguf tensors;
     std::vector<owned_bytes> copies;
   };
-  auto kept = std::make_shared<files>(files{std::move(from), {}});
-  const gguf& in = kept->tensors;
+  auto shared_files = std::make_shared<files>(files{std::move(from), {}});
+  const gguf& in = shared_files->tensors;
   model_weights out;
   const detail::gguf_family* const family = detail::gguf_family_of(*c.family);
   if (family == nullptr) return fail_in(in.file, "no GGUF files of ", c.family->name, " models are read");
@@ -82,18 +82,18 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
       if (v.size[0] != static_cast<long long>(heads) * c.head_dim)
         return fail_in(in.file, "tensor ", in_quotes(name), " has ", v.size[0], " rows, expected ", heads, " heads of ",
                        c.head_dim);
-      kept->copies.push_back(detail::deinterleave_halves(v, heads));
-      v.data = kept->copies.back().all.data();
+      shared_files->copies.push_back(detail::deinterleave_halves(v, heads));
+      v.data = shared_files->copies.back().all.data();
     }
     if (family->adds_one_to_norms && to.ends_with("norm.weight")) {
       if (v.type != dtype::f32)
         return fail_in(in.file, "tensor ", in_quotes(name), " is stored as ", name_of(v.type), ", expected F32");
-      kept->copies.push_back(detail::less_one(v));
-      v.data = kept->copies.back().all.data();
+      shared_files->copies.push_back(detail::less_one(v));
+      v.data = shared_files->copies.back().all.data();
     }
     out.tensors[to] = v;
   }
-  out.owner = std::move(kept);
+  out.owner = std::move(shared_files);
   return out;
 }
 

@@ -152,7 +152,7 @@ struct gguf_reader {
         count *= size[k];
     }
     const auto type = number_of<std::uint32_t>();
-    const auto place = number_of<std::uint64_t>();
+    const auto offset = number_of<std::uint64_t>();
     if (problem) return;
     const std::optional<gguf_type> stored = gguf_type_of(type);
     if (!stored)
@@ -167,7 +167,7 @@ struct gguf_reader {
     v.rank = static_cast<int>(axes), v.quant = stored->quant;
     for (int k = 0; k < v.rank; ++k) v.size[k] = static_cast<long long>(size[v.rank - 1 - k]);
     if (!to.tensors.emplace(name, v).second) reject("the tensor ", in_quotes(name), " is there twice");
-    offsets[std::string(name)] = place;
+    offsets[std::string(name)] = offset;
   }
   void locate_tensors(const std::map<std::string, std::uint64_t>& offsets) {
     std::uint64_t alignment = 32;
@@ -178,16 +178,16 @@ struct gguf_reader {
     }
     const std::uint64_t data_begin = (at + alignment - 1) / alignment * alignment, size = to.bytes.all.size();
     for (auto& [name, v] : to.tensors) {
-      const std::uint64_t place = offsets.at(name);
+      const std::uint64_t offset = offsets.at(name);
       const auto bytes =
           static_cast<std::uint64_t>(v.quant != nullptr ? quantized_bytes(v.quant->format, v.size[0], v.size[1])
                                                         : v.count() * bits_of(v.type) / 8);
-      if (place % alignment != 0)
-        return reject("tensor ", in_quotes(name), " begins at ", number(place), ", which is no multiple of ",
+      if (offset % alignment != 0)
+        return reject("tensor ", in_quotes(name), " begins at ", number(offset), ", which is no multiple of ",
                       number(alignment));
-      if (data_begin > size || place > size - data_begin || bytes > size - data_begin - place)
+      if (data_begin > size || offset > size - data_begin || bytes > size - data_begin - offset)
         return reject("tensor ", in_quotes(name), " of ", number(bytes), " bytes reaches beyond the end of the file");
-      v.data = to.bytes.all.data() + data_begin + place;
+      v.data = to.bytes.all.data() + data_begin + offset;
     }
   }
 };

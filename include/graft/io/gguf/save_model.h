@@ -53,7 +53,7 @@ inline int heads_of(const model_config& c, std::string_view name) {
 struct gguf_tensor {
   std::string name, name_in_folder;
   view v;
-  const void* place = nullptr;  // in the file that the model was loaded from; null where that has no such tensor
+  const void* position = nullptr;  // in the file that the model was loaded from; null where that has no such tensor
 };
 // All tensors in the order of the file that the model was loaded from; new ones come last.
 inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weights, const gguf& from,
@@ -68,7 +68,8 @@ inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weight
   if (const auto divisors = from.tensors.find("rope_freqs.weight"); divisors != from.tensors.end())
     all.push_back({divisors->first, divisors->first, divisors->second, divisors->second.data});
   std::stable_sort(all.begin(), all.end(), [](const gguf_tensor& a, const gguf_tensor& b) {
-    return (a.place == nullptr) != (b.place == nullptr) ? b.place == nullptr : std::less<>()(a.place, b.place);
+    return (a.position == nullptr) != (b.position == nullptr) ? b.position == nullptr
+                                                              : std::less<>()(a.position, b.position);
   });
   return all;
 }

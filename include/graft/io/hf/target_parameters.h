@@ -39,13 +39,13 @@ inline status wrap_parameters(const adapter_config& c, const std::vector<base_la
   for (base_layer* b : targets) {
     if (b->kind != "experts") continue;
     const std::string module = b->module.substr(0, b->module.rfind('.'));
-    const auto place = [](const base_layer& p) {
+    const auto position = [](const base_layer& p) {
       return std::find(std::begin(expert_parameters), std::end(expert_parameters),
                        std::string_view(p.module).substr(p.module.rfind('.') + 1));
     };
     b->wrapped_module = module;
     for (const base_layer* other : targets)
-      if (other->kind == "experts" && other->module.starts_with(module + ".") && place(*other) > place(*b))
+      if (other->kind == "experts" && other->module.starts_with(module + ".") && position(*other) > position(*b))
         b->wrapped_module += ".base_layer";
   }
   return ok;

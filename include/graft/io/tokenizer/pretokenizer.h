@@ -137,7 +137,7 @@ class pretokenizer {
     if (step.behavior == split_behavior::merged_with_next) join_with_next(out);
     return finished;
   }
-  // A match joins the span behind it, unless that is a match itself.
+  // A match joins the span after it, unless that is a match itself.
   static void join_with_next(std::vector<span>& spans) {
     std::size_t kept = spans.size();
     bool before = false;

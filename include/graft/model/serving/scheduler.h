@@ -22,7 +22,7 @@ namespace graft::serving {
 
 // A request on its way, shared by its choices.
 struct request_state {
-  request asked;
+  request submitted;
   std::shared_ptr<response> to;
   long long number = 0, since = 0;         // the order of requests; adapter_store::now() at its arrival
   std::vector<shared_version> versions{};  // since its first choice was admitted
@@ -44,7 +44,7 @@ struct sequence {
 
   long long pending() const { return static_cast<long long>(tokens.size()) - cached; }
   bool before(const sequence& o) const {
-    const auto rank = [](const sequence& s) { return std::tuple(s.of->asked.priority, s.of->number, s.choice); };
+    const auto rank = [](const sequence& s) { return std::tuple(s.of->submitted.priority, s.of->number, s.choice); };
     return rank(*this) < rank(o);
   }
 };
@@ -101,9 +101,9 @@ class scheduler {
       }
       if (!admit(**at)) break;
       budget -= plan_chunk(**at, budget);
-      const auto place = std::upper_bound(running_.begin(), running_.end(), *at,
-                                          [](const auto& a, const auto& b) { return a->before(*b); });
-      running_.insert(place, std::move(*at));
+      const auto position = std::upper_bound(running_.begin(), running_.end(), *at,
+                                             [](const auto& a, const auto& b) { return a->before(*b); });
+      running_.insert(position, std::move(*at));
       at = waiting_.erase(at);
     }
     return plan_;
@@ -193,17 +193,17 @@ class scheduler {
       std::rotate(at, at + 1, prefixes_.end());
       reused.ended = &prefixes_.back();
     }
-    const long long slots = static_cast<long long>(s.prompt_tokens) + s.of->asked.max_tokens;
-    auto place = segments_.take(slots);
-    while (!place && !prefixes_.empty()) {
+    const long long slots = static_cast<long long>(s.prompt_tokens) + s.of->submitted.max_tokens;
+    auto first_slot = segments_.take(slots);
+    while (!first_slot && !prefixes_.empty()) {
       if (reused.ended != nullptr && prefixes_.size() == 1) reused = {};
       drop_oldest();
       if (reused.ended != nullptr) reused.ended = &prefixes_.back();
-      place = segments_.take(slots);
+      first_slot = segments_.take(slots);
     }
-    if (!place) return false;
-    s.segment = *place, s.slots = slots, s.cached = reused.tokens;
-    if (reused.tokens > 0) plan_.copies.push_back({reused.segment, *place, reused.tokens});
+    if (!first_slot) return false;
+    s.segment = *first_slot, s.slots = slots, s.cached = reused.tokens;
+    if (reused.tokens > 0) plan_.copies.push_back({reused.segment, *first_slot, reused.tokens});
     return true;
   }
   void drop_oldest() {
@@ -213,10 +213,10 @@ class scheduler {
   // Keeps what an ended sequence has computed, and gives the rest of its segment back.
   void keep_prefix(sequence& s) {
     const bool keeps = limits_.reuse_prefixes && s.cached > 0;
-    const long long kept = keeps ? s.cached : 0;
-    segments_.release(s.segment + kept, s.slots - kept);
+    const long long retained = keeps ? s.cached : 0;
+    segments_.release(s.segment + retained, s.slots - retained);
     if (!keeps) return;
-    s.tokens.resize(static_cast<std::size_t>(kept));
+    s.tokens.resize(static_cast<std::size_t>(retained));
     std::erase_if(prefixes_, [&](const prefix& p) {
       const bool covered = p.ids == s.of->ids && p.tokens.size() <= s.tokens.size() &&
                            common(p.tokens, s.tokens) == static_cast<long long>(p.tokens.size());
