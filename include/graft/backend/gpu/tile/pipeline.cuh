@@ -20,7 +20,8 @@
 //                              loaded, and thus in front of their arrival (observed in attention: sixteen columns of
 //                              another tile). register_reads makes the address of the barrier depend on the words.
 //                a barrier     when all readers have used their words and then passed bar.sync: barrier_done().
-//              reads_done is what these three return, and there is no release without it. A kernel that releases a stage
+//                TMA stores    read shared memory asynchronously too: stores_done().
+//              reads_done is what they return, and there is no release without it. A kernel that releases a stage
 //              in another way does not compile. test/gpu_host/pipeline_order.sh checks the machine code of each form.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
@@ -45,6 +46,7 @@ class reads_done {
   constexpr __device__ reads_done() = default;
   template <int Pending> friend __device__ reads_done products_done();
   friend __device__ reads_done barrier_done(int id, int threads);
+  friend __device__ reads_done stores_done();
   friend __device__ reads_done nothing_read();
 };
 // All groups of products but the latest Pending have read their operands; the caller may read their accumulators.
@@ -55,6 +57,11 @@ template <int Pending> __device__ __forceinline__ reads_done products_done() {
 // Waits for the other warps, which have used what they read as operands before they come here.
 __device__ __forceinline__ reads_done barrier_done(int id, int threads) {
   ptx::named_barrier(id, threads);
+  return {};
+}
+// The TMA stores of this thread have read the stage.
+__device__ __forceinline__ reads_done stores_done() {
+  ptx::wait_for_store_reads<0>();
   return {};
 }
 // The caller has read nothing of the stage.
@@ -114,11 +121,13 @@ class register_reads {
 struct wgmma_pipeline_state : pipeline_state {
   int in_flight = -1;  // stage of the group in flight, or -1
 
-  // Closes the group of products on the current stage, waits for the one before and calls release(stage, done) for it.
-  template <class Release> __device__ __forceinline__ reads_done commit(int stages, const Release& release) {
+  // Closes the group of products on the current stage, waits for the one before and, in elected threads, calls
+  // release(stage, done) for its stage.
+  template <class Release>
+  __device__ __forceinline__ reads_done commit(int stages, bool elected, const Release& release) {
     wgmma_commit();
     const reads_done done = products_done<1>();
-    if (in_flight >= 0) release(in_flight, done);
+    if (in_flight >= 0 && elected) release(in_flight, done);
     in_flight = stage;
     advance(stages);
     return done;

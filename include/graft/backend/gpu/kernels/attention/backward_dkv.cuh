@@ -18,6 +18,7 @@
 #pragma once
 #include <graft/backend/gpu/kernels/attention/row_statistics.cuh>
 #include <graft/backend/gpu/kernels/attention/tile_scheduler.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
 
@@ -44,23 +45,19 @@ template <class T, int Head> struct key_grad_block {
   tile_scheduler scheduler;
   int rank, blocks;
 
-  __device__ std::uint32_t kv_full(int i) const { return base + shape::barriers + 8 * i; }
-  __device__ std::uint32_t kv_empty(int i) const { return kv_full(2 + i); }
-  __device__ std::uint32_t arrived(int w) const { return kv_full(4 + w); }
-  __device__ std::uint32_t ready() const { return kv_full(6); }
-  __device__ std::uint32_t full(int i) const { return kv_full(7 + i); }
-  __device__ std::uint32_t empty(int i) const { return full(shape::stages + i); }
+  __device__ pipeline kv_ring() const { return {base + shape::barriers, 2}; }
+  __device__ std::uint32_t arrived(int w) const { return base + shape::barriers + 8 * (4 + w); }
+  __device__ std::uint32_t ready() const { return arrived(2); }
+  __device__ pipeline ring() const { return {base + shape::barriers + 7 * 8, shape::stages}; }
   __device__ std::uint32_t stage(int i) const { return base + shape::ring + i * shape::stage; }
   __device__ std::uint32_t vectors(int i) const { return base + shape::vectors + i * shape::numbers; }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < 2; ++i)
-        ptx::barrier_init(kv_full(i), 1), ptx::barrier_init(kv_empty(i), 2), ptx::barrier_init(arrived(i), 1);
+      for (int i = 0; i < 2; ++i) kv_ring().init(i, 1, 2), ptx::barrier_init(arrived(i), 1);
       ptx::barrier_init(ready(), 2);
       for (int i = 0; i < shape::stages; ++i)
-        ptx::barrier_init(full(i), 1),
-            ptx::barrier_init(empty(i), 256);  // every consumer thread reads lse and delta of the stage
+        ring().init(i, 1, 256);  // every consumer thread reads lse and delta of the stage
       ptx::barrier_init_fence();
     }
     ptx::cluster_sync();
@@ -78,8 +75,8 @@ template <class T, int Head> struct key_grad_block {
   }
   __device__ void produce() const {
     const int lane = static_cast<int>(threadIdx.x);
-    int at = 0, tile, column;
-    std::uint32_t phase = 1;
+    int tile, column;
+    pipeline_state at = pipeline_state::producer();
     int4 key_bounds;
 #pragma unroll 1
     for (int i = 0; take(i, tile, column); ++i) {
@@ -88,14 +85,14 @@ template <class T, int Head> struct key_grad_block {
       for (int b = 0; b < blocks; b += 32) steps += __popc(attending(tile, b + lane, key_bounds));
       if (lane == 0) {
         const int which = i & 1;
-        ptx::barrier_wait(kv_empty(which), (i >> 1 & 1) ^ 1);
+        kv_ring().producer_acquire({which, static_cast<std::uint32_t>(i >> 1 & 1) ^ 1});
         const int firsts = (g.group + 1 - rank) / 2;  // heads whose first step this CTA takes
         stage_info[which] = firsts * ((steps + 1) / 2) + (g.group - firsts) * (steps / 2);
-        ptx::barrier_arrive_expect_tx(kv_full(which), 2 * shape::tile);
+        const std::uint32_t full = kv_ring().producer_commit(which, 2 * shape::tile);
 #pragma unroll 1
         for (int w = 0; w < 4; ++w)
           ptx::load_box(base + which * 2 * shape::tile + w * shape::rows_bytes, w < 2 ? &maps.k : &maps.v,
-                        tile * keys + w % 2 * 64, (g.slab.column + column) * shape::chunks, kv_full(which));
+                        tile * keys + w % 2 * 64, (g.slab.column + column) * shape::chunks, full);
       }
 #pragma unroll 1
       for (int in_group = 0; in_group < g.group; ++in_group) {
@@ -113,18 +110,20 @@ template <class T, int Head> struct key_grad_block {
             const int bit = __ffs(static_cast<int>(wanted)) - 1, block = b + bit;
             if ((whole >> bit & 1) == 0) ptx::prefetch(g.statistics.ranges + block * 64 + 2 * lane);  // for the mask
             if (lane == 0) {
-              ptx::barrier_wait(empty(at), phase);
-              stage_info[4 + 2 * at] =
+              ring().producer_acquire(at);
+              stage_info[4 + 2 * at.stage] =
                   ((column * g.group + in_group) * blocks + block) * g.slab.tiles + tile - g.slab.tile;
-              stage_info[5 + 2 * at] = 8 * block + static_cast<int>(whole >> bit & 1) +
-                                       static_cast<int>(lower >> bit & 1) * 2 + static_cast<int>(upper >> bit & 1) * 4;
-              ptx::barrier_arrive_expect_tx(full(at), shape::stage + shape::numbers);
-              ptx::load_box(stage(at), &maps.q, block * 64, head * shape::chunks, full(at));
-              ptx::load_box(stage(at) + shape::rows_bytes, &maps.d_out, block * 64, head * shape::chunks, full(at));
-              ptx::load_bulk(vectors(at), g.statistics.numbers + (static_cast<long long>(head) * blocks + block) * 128,
-                             shape::numbers, full(at));
+              stage_info[5 + 2 * at.stage] = 8 * block + static_cast<int>(whole >> bit & 1) +
+                                             static_cast<int>(lower >> bit & 1) * 2 +
+                                             static_cast<int>(upper >> bit & 1) * 4;
+              const std::uint32_t full = ring().producer_commit(at.stage, shape::stage + shape::numbers);
+              ptx::load_box(stage(at.stage), &maps.q, block * 64, head * shape::chunks, full);
+              ptx::load_box(stage(at.stage) + shape::rows_bytes, &maps.d_out, block * 64, head * shape::chunks, full);
+              ptx::load_bulk(vectors(at.stage),
+                             g.statistics.numbers + (static_cast<long long>(head) * blocks + block) * 128,
+                             shape::numbers, full);
             }
-            if (++at == shape::stages) at = 0, phase ^= 1;
+            at.advance(shape::stages);
           }
         }
       }
@@ -158,33 +157,34 @@ template <class T, int Head> struct key_grad_block {
     const int own_score = (group * 4 + warp) * 128 + lane;
     const float c = g.scale * log2_e;
     constexpr std::uint32_t next_rows = 64 * shape::pitch;
-    int at = 0, tile, column;
-    std::uint32_t phase = 0;
+    int tile, column;
+    wgmma_pipeline_state at;
     float s[32], dp[32], dk[Head / 2], dv[Head / 2];
     std::uint32_t p[4][4], ds[4][4];
 #pragma unroll 1
     for (int i = 0; take(i, tile, column); ++i) {
       const int which = i & 1;
       const std::uint32_t k = base + which * 2 * shape::tile + group * shape::rows_bytes, v = k + shape::tile;
-      ptx::barrier_wait(kv_full(which), i >> 1 & 1);
+      kv_ring().consumer_wait({which, static_cast<std::uint32_t>(i >> 1 & 1)});
       const int steps = stage_info[which];
-      int before = -1;
+      at.in_flight = -1;
       bool any = false;
 #pragma unroll 1
       for (int n = 0; n < steps; ++n) {
-        const std::uint32_t q = stage(at), d_out = q + shape::rows_bytes, numbers = vectors(at) + own_column * 4;
-        ptx::barrier_wait(full(at), phase);
-        const int info = stage_info[5 + 2 * at];
+        const std::uint32_t q = stage(at.stage), d_out = q + shape::rows_bytes,
+                            numbers = vectors(at.stage) + own_column * 4;
+        ring().consumer_wait(at);
+        const int info = stage_info[5 + 2 * at.stage];
         if ((info >> (1 + group) & 1) == 0) {  // no row of the block attends to these 64 keys
-          if (before >= 0) wgmma_wait<0>(), ptx::barrier_arrive(empty(before));
-          before = -1;
-          ptx::barrier_arrive(empty(at));
-          if (++at == shape::stages) at = 0, phase ^= 1;
+          if (at.in_flight >= 0) ring().consumer_release(at.in_flight, products_done<0>());
+          at.in_flight = -1;
+          ring().consumer_release(at.stage, nothing_read());
+          at.advance(shape::stages);
           continue;
         }
         mma_along_head<T, Head, 64>(s, k, next_rows, q, next_rows);  // Sᵀ
-        wgmma_wait<1>();  // the previous step's dV and dK products are done: P, dS and its stage are free
-        if (before >= 0) ptx::barrier_arrive(empty(before));
+        const reads_done done = products_done<1>();  // the previous step's dV and dK: P, dS and its stage are free
+        if (at.in_flight >= 0) ring().consumer_release(at.in_flight, done);
         mma_along_head<T, Head, 64>(dp, v, next_rows, d_out, next_rows);  // dPᵀ
         wgmma_wait<1>(), pin(s);
         if ((info & 1) == 0) mask(s, tile * keys + new_key, info / 8 * 64 + own_column);
@@ -204,17 +204,18 @@ template <class T, int Head> struct key_grad_block {
           for (int e = 0; e < 4; ++e) s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? d.x : d.y);
         }
         pack_rows<T>(ds, s);
-        store_ds(ds, stage_info[4 + 2 * at], own_score);
+        store_ds(ds, stage_info[4 + 2 * at.stage], own_score);
         mma_over_rows<T, Head>(dk, ds, q, next_rows, any);
-        before = at, any = true;
-        if (++at == shape::stages) at = 0, phase ^= 1;
+        at.in_flight = at.stage, any = true;
+        at.advance(shape::stages);
       }
-      wgmma_wait<0>(), pin(dk), pin(dv);
+      const reads_done done = products_done<0>();
+      pin(dk), pin(dv);
       if (!any) {
 #pragma unroll
         for (int e = 0; e < Head / 2; ++e) dk[e] = dv[e] = 0;
       }
-      if (before >= 0) ptx::barrier_arrive(empty(before));
+      if (at.in_flight >= 0) ring().consumer_release(at.in_flight, done);
       // When both warpgroups of the other CTA have read K and V of this tile, this CTA's sums may overwrite them there.
       ptx::named_barrier(1 + group, 128);
       if (leader)
@@ -238,7 +239,7 @@ template <class T, int Head> struct key_grad_block {
       const float factor = rank == 0 ? g.scale : 1;
       store_rows<T, Head>(rank == 0 ? &maps.dk : &maps.dv, dk, factor, factor, box, tile * keys + group * 64,
                           g.slab.column + column, 1 + group);
-      if (leader) ptx::wait_for_store_reads<0>(), ptx::barrier_arrive(kv_empty(which));
+      if (leader) kv_ring().consumer_release(which, stores_done());
     }
     if (leader) ptx::wait_for_stores();
   }

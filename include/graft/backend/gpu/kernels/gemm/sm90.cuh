@@ -109,19 +109,15 @@ struct gemm_block {
   int k_steps, tiles, first, stride;
   BranchLoader branch_loader;
 
-  __device__ std::uint32_t full(int q) const { return base + shape::barriers + 8 * q; }
-  __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
-  __device__ std::uint32_t slice_stored() const { return full(2 * shape::stages); }
+  __device__ pipeline ring() const { return {base + shape::barriers, shape::stages}; }
+  __device__ std::uint32_t slice_stored() const { return base + shape::barriers + pipeline::bytes(shape::stages); }
   __device__ std::uint32_t u_ready() const { return slice_stored() + 8; }
   __device__ std::uint32_t u_consumed() const { return slice_stored() + 16; }
   __device__ std::uint32_t stage(int q) const { return base + q * shape::stage; }
 
   __device__ void start() {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < shape::stages; ++i) {
-        ptx::barrier_init(full(i), 1);
-        ptx::barrier_init(empty(i), 4);  // two warpgroups of two blocks
-      }
+      for (int i = 0; i < shape::stages; ++i) ring().init(i, 1, 4);  // released by two warpgroups of two blocks
       ptx::barrier_init(slice_stored(), 256);
       ptx::barrier_init(u_ready(), helpers);
       ptx::barrier_init(u_consumed(), 256);
@@ -143,11 +139,7 @@ struct gemm_block {
 
   // ---- producer: one thread -----------------------------------------------------------------------------------------
   __device__ void produce() {
-    int q = 0;
-    std::uint32_t phase = 1;
-    auto advance = [&] {
-      if (++q == shape::stages) q = 0, phase ^= 1;
-    };
+    pipeline_state to = pipeline_state::producer();
     for (int t = first; t < tiles; t += stride) {
       const tile_coord at = g.tile_at(t, rank);
       const k_slice mine = g.slice(at.n_tile, k_steps);
@@ -155,17 +147,17 @@ struct gemm_block {
       const typename BranchLoader::loads branch = branch_loader.of(g, at.m_block);
       const int begin = owner ? mine.start : 0;
       auto with_a = [&](int s) { return owner && s >= mine.from && s < mine.to; };
-      auto load_w = [&](int s, int to) {
+      auto load_w = [&](int s, int q) {
         const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
-        ptx::barrier_arrive_expect_tx(full(to), shape::x + shape::w + (with_a(s) ? branch.a_bytes() : 0));
-        const std::uint32_t half = stage(to) + shape::x + rank * (shape::w / 2);
+        const std::uint32_t full = ring().producer_commit(q, shape::x + shape::w + (with_a(s) ? branch.a_bytes() : 0));
+        const std::uint32_t half = stage(q) + shape::x + rank * (shape::w / 2);
         const int column = at.n_tile * TileN + rank * (TileN / 2);
         if constexpr (WeightNN) {
 #pragma unroll
           for (int i = 0; i < TileN / 128; ++i)
-            ptx::load_tile_multicast(half + i * nn_box_bytes, &maps.w, column + i * 64, k * 64, full(to), 3);
+            ptx::load_tile_multicast(half + i * nn_box_bytes, &maps.w, column + i * 64, k * 64, full, 3);
         } else {
-          ptx::load_tile_multicast(half, &maps.w, k * 64, column, full(to), 3);
+          ptx::load_tile_multicast(half, &maps.w, k * 64, column, full, 3);
         }
       };
       int early = 0;  // weights are not written by the preceding kernel, so they may be read before the wait
@@ -175,29 +167,30 @@ struct gemm_block {
       }
       for (int s = 0; s < k_steps; ++s) {
         const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
-        if (s >= early) ptx::barrier_wait(empty(q), phase), load_w(s, q);
-        ptx::load_tile(stage(q), &maps.x, k * 64, at.m_block * 128, full(q));
-        if (with_a(s)) branch.load_a(stage(q) + shape::x + shape::w, k, full(q));
-        advance();
+        if (s >= early) ring().producer_acquire(to), load_w(s, to.stage);
+        ptx::load_tile(stage(to.stage), &maps.x, k * 64, at.m_block * 128, ring().full(to.stage));
+        if (with_a(s)) branch.load_a(stage(to.stage) + shape::x + shape::w, k, ring().full(to.stage));
+        to.advance(shape::stages);
       }
       constexpr bool b_alone = Rank > 0 || BranchLoader::rotates;
       const int branch_steps = b_alone ? 1 : g.branch_steps;
       for (int s = 0; s < branch_steps; ++s) {
-        ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_arrive_expect_tx(full(q), branch.b_bytes() + (b_alone ? 0 : 128 * g.branch_pitch()));
-        if (!b_alone) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
-        branch.load_b(stage(q) + shape::x, s, at.n_tile, rank, full(q));
-        advance();
+        ring().producer_acquire(to);
+        const std::uint32_t full =
+            ring().producer_commit(to.stage, branch.b_bytes() + (b_alone ? 0 : 128 * g.branch_pitch()));
+        if (!b_alone) ptx::load_tile(stage(to.stage), &maps.s, s * 64, at.m_block * 128, full);
+        branch.load_b(stage(to.stage) + shape::x, s, at.n_tile, rank, full);
+        to.advance(shape::stages);
       }
       for (int chunk = 0; g.residual != nullptr && chunk < TileN / 64; chunk += shape::residual_chunks_per_stage) {
         const int left = TileN / 64 - chunk,
                   count = left < shape::residual_chunks_per_stage ? left : shape::residual_chunks_per_stage;
-        ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_arrive_expect_tx(full(q), count * shape::residual_chunk);
+        ring().producer_acquire(to);
+        const std::uint32_t full = ring().producer_commit(to.stage, count * shape::residual_chunk);
         for (int i = 0; i < count; ++i)
-          ptx::load_tile(stage(q) + i * shape::residual_chunk, &maps.residual, at.n_tile * TileN + (chunk + i) * 64,
-                         at.m_block * 128, full(q));
-        advance();
+          ptx::load_tile(stage(to.stage) + i * shape::residual_chunk, &maps.residual,
+                         at.n_tile * TileN + (chunk + i) * 64, at.m_block * 128, full);
+        to.advance(shape::stages);
       }
     }
   }
@@ -293,21 +286,17 @@ struct gemm_block {
   template <bool Rotates>
   using epilogue_stage =
       std::conditional_t<Rotates, tile_rotation<T, TileN, gemm_block>, tile_residual<T, TileN, gemm_block>>;
-  __device__ __forceinline__ void release(const consumer& c, int q) const {
-    if (c.thread < 2) ptx::barrier_arrive_cluster(empty(q), c.thread);
+  // Both blocks of the cluster multicast into a stage, so that it is released to both.
+  __device__ __forceinline__ void release(const consumer& c, int q, reads_done done) const {
+    if (c.thread < 2) ring().consumer_release(q, c.thread, done);
   }
   __device__ __forceinline__ std::uint32_t next_stage(const consumer& c) const {
-    ptx::barrier_wait(full(c.q), c.phase);
-    return stage(c.q);
+    ring().consumer_wait(c.at);
+    return stage(c.at.stage);
   }
-  // Keeps one group of products in flight and releases the stage that the preceding group read.
   __device__ __forceinline__ void finish_step(consumer& c) const {
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (c.before >= 0) release(c, c.before);
-    c.before = c.q;
+    c.at.commit(shape::stages, true, [&](int before, reads_done done) { release(c, before, done); });
     ++c.step;
-    if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
   }
   template <bool Shrink>
   __device__ __forceinline__ void k_step(consumer& c, float (&acc)[TileN / 2], float (&s)[shrink_columns / 2],
@@ -327,7 +316,7 @@ struct gemm_block {
   // products of this step run.
   __device__ __forceinline__ void prologue_step(consumer& c, float (&acc)[TileN / 2], const scaled_x<T>& now,
                                                 scaled_x<T>& next) const {
-    const int q = c.q;
+    const int q = c.at.stage;
     const std::uint64_t w = w_descriptor(stage(q) + shape::x);
     wgmma_fence();
 #pragma unroll
@@ -335,10 +324,9 @@ struct gemm_block {
       wgmma<T, TileN>::template registers<WeightNN>(acc, now.x[kk], w + next_k * kk, c.step > 0 || kk > 0);
     wgmma_commit();
     ++c.step;
-    if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
+    c.at.advance(shape::stages);
     if (c.step < k_steps) next.load(next_stage(c), c), next.load_factors(g.adapter.prologue, c, c.step + 2);
-    wgmma_wait<0>();
-    release(c, q);
+    release(c, q, products_done<0>());  // the products have used x, which they have in registers
   }
   __device__ __forceinline__ void prologue_steps(consumer& c, float (&acc)[TileN / 2]) const {
     scaled_x<T> even, odd;
@@ -387,7 +375,7 @@ struct gemm_block {
   }
   // Rank > 0: the last step of a tile, U Bᵀ, with U from shared memory as the A operand in registers.
   __device__ __forceinline__ void expand(consumer& c, float (&acc)[TileN / 2]) const {
-    ptx::barrier_wait(u_ready(), c.s_phase), c.s_phase ^= 1;
+    ptx::barrier_wait(u_ready(), c.u_phase), c.u_phase ^= 1;
     const std::uint32_t from =
         base + shape::s_at + (c.group * 64 + c.warp * 16 + c.lane / 4) * shape::s_pitch + (c.lane % 4) * 4;
     std::uint32_t s[shrink_columns / 16][4], branch_offset[shrink_columns / 16];
@@ -416,7 +404,7 @@ struct gemm_block {
     for (int t = first; t < tiles; t += stride) {
       const tile_coord at = g.tile_at(t, rank);
       float acc[TileN / 2], none[shrink_columns / 2];
-      c.step = 0, c.before = -1;
+      c.step = 0, c.at.in_flight = -1;
       if constexpr (Rank > 0)
         if (at.n_tile < g.owners) shrink(c, acc, at);
       if constexpr (Prologue) prologue_steps(c, acc);
@@ -429,8 +417,8 @@ struct gemm_block {
           maps.y, maps.before, g.stores_pre_epilogue, epilogue, base + shape::out, c, at};
       column_values<shape::round> scale;  // loaded early to hide the latency
       if (epilogue.scale != nullptr) write.load(scale, epilogue.scale, 0);
-      wgmma_wait<0>();
-      if (!Prologue) release(c, c.before);
+      const reads_done done = products_done<0>();
+      if (!Prologue) release(c, c.at.in_flight, done);
       branch_loader.finish(acc, c, at);
       write(acc, scale, epilogue_stage<BranchLoader::rotates>{*this, c});
     }

@@ -81,11 +81,4 @@ struct gemm_args {
   }
 };
 
-// State of a consumer thread: its position in the block and in the pipeline.
-struct gemm_consumer {
-  int group, thread, warp, lane;     // warpgroup 0 or 1; thread, warp and lane inside it
-  int q = 0, step = 0, before = -1;  // current stage; k step of the tile; stage to release next, or -1
-  std::uint32_t phase = 0, s_phase = 0;
-};
-
 }  // namespace graft::gpu
