@@ -3,6 +3,7 @@
 // memory is device memory; run() launches the kernels of a program with a binding; evaluate() runs a graph node by node. T is the element type of x, y and the weight. Functions that query the device or evaluate a graph are defined
 // after the class.
 #pragma once
+#include <graft/backend/engine.h>
 #include <graft/backend/gpu/dispatch/targets.h>
 #include <graft/backend/gpu/kernels/gemm/autotune.cuh>
 #include <graft/backend/gpu/runtime/engine_memory.cuh>
@@ -356,5 +357,6 @@ status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_v
   return ok;
 }
 
+static_assert(Engine<engine<float>> && Engine<engine<__nv_bfloat16>> && Engine<engine<__half>>);
 
 }  // namespace graft::gpu
