@@ -121,7 +121,7 @@ struct ran {
 };
 ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   static const gpu::kernel_set kernels = gpu::every_kernel_of<bf>();
-  gpu::program<bf> program(g, to);
+  gpu::program<bf> program(g, fuse(g, to));
   gpu::binding<bf> with;
   leaf_views known = t.leaves;
   for (id i = 0; i < g.size; ++i)

@@ -172,7 +172,7 @@ TEST_CASE("gpu: activation and residual are fused into the GEMM, in every family
       q.kernels = gpu::every_kernel_of<bf>();
       gpu::engine<bf>::shared none;
       REQUIRE(bool(gpu::engine<bf>::open(q)));
-      gpu::program<bf> made(graphs.forward, q.where);
+      gpu::program<bf> made(graphs.forward, fuse(graphs.forward, q.where));
       gpu::binding<bf> with;
       CHECK(made.launches().launches.size() == 1);
       layer_state state(graphs);

@@ -5,6 +5,7 @@
 #include <graft/backend/mode.h>
 #include <graft/derive/saved_tensors.h>
 #include <graft/plan/fingerprint.h>
+#include <graft/plan/fuse.h>
 #include <graft/run/check_ids.h>
 #include <graft/run/named_values.h>
 
@@ -43,7 +44,7 @@ template <class Engine> class block_program {
   };
 
   block_program(builder made, const target& to, saved_slots saved = {})
-      : made_(std::move(made)), saved_(std::move(saved)), program_(made_, to), call_(program_.value()) {
+      : made_(std::move(made)), saved_(std::move(saved)), program_(made_, fuse(made_, to)), call_(program_.value()) {
     const graph& g = program_.value();
     for (std::size_t k = 0; k < call_inputs.size(); ++k) at_[k] = g.find(call_inputs[k]);
     kv_cache_node_ = g.find("kv_cache"), y_ = g.find_output("y"), dx_ = g.find_output("dx");

@@ -22,6 +22,7 @@
 
 namespace graft {
 
+struct bound_leaves;                              // run/layer_state.h
 template <class Engine> class pass;               // run/pass.h
 template <class Engine> class training_variants;  // run/training_variants.h
 
@@ -134,6 +135,8 @@ template <class Engine> class executor {
   status bind_if_needed();
   [[gnu::cold]] status bind_all(const capacity& limits);
   [[gnu::cold]] status bind_base();
+  [[gnu::cold]] void plan_adapter(adapter_state& p, const bound_leaves& b);
+  [[gnu::cold]] void drop_plans();
   [[gnu::cold]] status bind_adapter(adapter_state& p);
   status begin_forward(pass<Engine>& p, const view& x, const mutable_view& y);
   status forward_saved(const view& x, const mutable_view& y);

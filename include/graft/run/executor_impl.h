@@ -56,7 +56,9 @@ template <class Engine> struct executor<Engine>::adapter_state {
   backward_passes<Engine> backward;
   std::unique_ptr<saved_passes<Engine>> training;  // a training_variants, made by training_of()
   training_variants<Engine>& variants() const { return static_cast<training_variants<Engine>&>(*training); }
-  bool folded = false;
+  bool folded = false;  // the adapter is in a copy of the weight
+  // The plan of forward for these tensors, from when it is chosen until a pass takes it.
+  std::unique_ptr<plan> planned;
 };
 template <class Engine> struct executor<Engine>::base_state {
   [[gnu::cold, gnu::noinline]] ~base_state() = default;  // compiled once, as ~adapter_state() is
@@ -187,6 +189,7 @@ template <class Engine> status executor<Engine>::set_value(const named_value& v,
   if (base.find(v.name) < 0 && base.sizes.find(v.name) < 0) {
     if (status s = at(adapter).state.set_value(v); !s) return of(adapter, s);
     at(adapter).forward.unbind(), at(adapter).backward.unbind(), at(adapter).training = nullptr;
+    at(adapter).planned = nullptr;
     at(adapter).version = ++versions_;
   } else {
     for (auto& p : adapters_)
@@ -260,8 +263,9 @@ template <class Engine> status executor<Engine>::bind_all(const capacity& limits
   for (auto& p : adapters_)
     if (p != nullptr) p->training = nullptr;  // the variant depends on the capacity
   limits_ = limits, bound_ = false;
+  drop_plans();
   if (status s = Engine::open(queue_); !s) return s;
-  reserve_shared();
+  if constexpr (Engine::adapters_share_launches) reserve_shared();
   if (status s = bind_base(); !s && !enabled_) return s;  // an adapter that replaces the weight needs none of the base
   if (!trains_only()) {
     if (status s = bind_adapter(active_state()); !s) return s;
@@ -515,20 +519,41 @@ template <class Engine> status executor<Engine>::bind_base() {
   return base_->forward.bind(queue_, first().state, first().state.graphs().base_forward, plan_target(), limits_,
                              shared_);
 }
-// Binds an adapter as a low-rank branch, or folded into a copy of the weight, whichever is faster on the target. A
+template <class Engine> void executor<Engine>::drop_plans() {
+  for (auto& p : adapters_)
+    if (p != nullptr) p->planned = nullptr;
+  if (combined_ != nullptr) combined_->planned = nullptr;
+}
+// Plans an adapter as a low-rank branch, or folded into a copy of the weight, whichever is faster on the target. A
 // quantized weight is never copied.
+template <class Engine> void executor<Engine>::plan_adapter(adapter_state& p, const bound_leaves& b) {
+  const graph &branch = p.state.graphs().forward, &folded = p.state.graphs().folded;
+  const target& to = plan_target();
+  plan made;
+  if (has_quantized(b.leaf)) {
+    p.folded = false, made = fuse(branch, to);
+  } else if (to.granularity == target::work::by_products) {
+    plan branched = fuse(branch, to), plain = fuse(folded, to);
+    p.folded = folds(branch, branched, plain, b.sizes), made = std::move(p.folded ? plain : branched);
+  } else {
+    p.folded = folds(to, branch, folded, b.sizes, weight_type(branch, b.leaf)),
+    made = fuse(p.folded ? folded : branch, to);
+  }
+  p.planned = std::make_unique<plan>(std::move(made));
+}
 template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) {
   const layer_graphs& graphs = p.state.graphs();
   const graph& branch = eager() ? graphs.literal : graphs.forward;
-  p.folded = false;
-  if (result<bound_leaves> b = p.state.bind(branch); b && !eager())
-    p.folded =
-        !has_quantized(b->leaf) && folds(plan_target(), branch, graphs.folded, b->sizes, weight_type(branch, b->leaf));
+  if (p.planned == nullptr) p.folded = false;
+  if (p.planned == nullptr && !eager())
+    if (const result<bound_leaves> b = p.state.bind(branch)) plan_adapter(p, *b);
   p.backward.unbind();
   if (p.folded && !Engine::can_hold_folded(shared_, true))
     return fail(
         "this adapter is folded into a copy of the weight, and the layer was bound without one; bind() it again");
-  return p.forward.bind(queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_);
+  const std::unique_ptr<plan> planned = std::move(p.planned);
+  return p.forward.bind(queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_, nullptr,
+                        planned.get());
 }
 // Sizes the adapter arguments that launches share, for all adapters whose tensors are complete.
 template <class Engine> void executor<Engine>::reserve_shared() {
@@ -540,13 +565,12 @@ template <class Engine> void executor<Engine>::reserve_shared() {
     const layer_graphs& graphs = p->state.graphs();
     const result<bound_leaves> b = p->state.bind(graphs.forward);
     if (!b) continue;  // binding this adapter will report the error
-    const bool folded = !has_quantized(b->leaf) && folds(plan_target(), graphs.forward, graphs.folded, b->sizes,
-                                                         weight_type(graphs.forward, b->leaf));
-    const graph& g = folded ? graphs.folded : graphs.forward;
-    Engine::account_for(shared_, plan_target(), g, folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes, folded,
-                        limits_);
+    plan_adapter(*p, *b);
+    const graph& g = p->folded ? graphs.folded : graphs.forward;
+    Engine::account_for(shared_, g, *p->planned, p->folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes,
+                        p->folded, limits_);
   }
-  Engine::complete(shared_, queue_);
+  if (Engine::complete(shared_, queue_)) drop_plans();
 }
 template <class Engine> status executor<Engine>::publish() {
   if (!enabled_) {

@@ -5,7 +5,7 @@
 #include <graft/backend/call.h>
 #include <graft/backend/mode.h>
 #include <graft/derive/saved_tensors.h>
-#include <graft/plan/target.h>
+#include <graft/plan/fuse.h>
 #include <graft/run/check_ids.h>
 #include <graft/run/layer_state.h>
 
@@ -26,10 +26,11 @@ template <class Engine> class pass {
   const call& this_call() const { return runs_->now; }
   const graph& g() const { return runs_->program.value(); }
 
-  // `known_sizes` are sizes of a larger graph, from tensors that this graph may not have.
+  // `known_sizes` are sizes of a larger graph, from tensors that this graph may not have. `planned` is the plan of the
+  // graph for this target where the caller has made it already, which is moved from.
   [[gnu::cold]] status bind(queue& q, const layer_state& state, const graph& made, const target& to,
                             const capacity& limits, typename Engine::shared& shared,
-                            const size_values* known_sizes = nullptr) {
+                            const size_values* known_sizes = nullptr, plan* planned = nullptr) {
     if (made.size == 0) return fail("this method does not exist for this kind of layer");
     for (id i = 0; i < made.size; ++i)
       if (const text name = made.name(i); layer_state::is_call_input(made[i]))
@@ -47,7 +48,7 @@ template <class Engine> class pass {
     }
     if constexpr (Engine::reads_host_memory)
       if (status s = check_index(made, b->sizes, b->leaf); !s) return s;
-    auto fresh = std::make_unique<bound_program>(made, to);
+    auto fresh = std::make_unique<bound_program>(made, planned != nullptr ? std::move(*planned) : fuse(made, to));
     if (status s = Engine::bind(q, fresh->program, fresh->binding, b->sizes, b->leaf, limits, shared); !s) return s;
     fresh->sizes = b->sizes;
     runs_ = std::move(fresh);
@@ -183,7 +184,7 @@ template <class Engine> class pass {
   }
 
   struct bound_program {
-    bound_program(const graph& g, const target& to) : program(g, to), now(g) {}
+    bound_program(const graph& g, plan p) : program(g, std::move(p)), now(g) {}
     [[gnu::cold, gnu::noinline]] ~bound_program() = default;  // compiled once, not at every point of destruction
     typename Engine::program program;
     typename Engine::binding binding{};

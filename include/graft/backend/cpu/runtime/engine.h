@@ -43,7 +43,7 @@ template <class Real> struct engine {
   using real = Real;
   using launch_clock = cpu::launch_clock;
   static constexpr dtype compute_type = storage<Real>::type, storage_type = compute_type;
-  static constexpr bool reads_host_memory = true, binds_itself = true;
+  static constexpr bool reads_host_memory = true, binds_itself = true, adapters_share_launches = false;
   static const target& runs_on(const queue&) { return cpu_target; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
 
@@ -56,12 +56,11 @@ template <class Real> struct engine {
    private:
     std::vector<std::byte> bytes_;
   };
-  // Adapters share no launches on the CPU.
   struct shared {};
   static status open(queue&) { return ok; }
   static void begin(shared&, const capacity&, int) {}
-  static void account_for(shared&, const target&, const graph&, const size_values&, bool, const capacity&) {}
-  static void complete(shared&, queue&) {}
+  static void account_for(shared&, const graph&, const plan&, const size_values&, bool, const capacity&) {}
+  static bool complete(shared&, queue&) { return false; }
   static bool can_hold_folded(const shared&, bool) { return true; }
 
   // Every launch has one candidate, so there is nothing to time.

@@ -3,6 +3,7 @@
 #pragma once
 #include <graft/backend/cpu/runtime/engine.h>
 #include <graft/backend/cpu/runtime/program.h>
+#include <graft/backend/engine.h>
 
 #include <utility>
 
@@ -67,6 +68,7 @@ status engine<Real>::evaluate(queue& q, const graph& g, const size_values& s, co
       write(v[g.out[k].at].p, 0, to.count(), to);
   return ok;
 }
+static_assert(Engine<engine<float>> && Engine<engine<double>>);
 
 }  // namespace graft::cpu
 

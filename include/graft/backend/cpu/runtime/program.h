@@ -32,7 +32,7 @@ template <class Real> struct binding {
 
 template <class Real> class program {
  public:
-  program(const graph& g, const target& to) : g_(g), p_(fuse(g, to)), where_(assign_buffers(g_, p_)) {
+  program(const graph& g, plan p) : g_(g), p_(std::move(p)), where_(assign_buffers(g_, p_)) {
     for (id i = 0; i < g_.size; ++i) read_whole_.push(is_read_whole(i));
   }
   const graph& value() const { return g_; }

@@ -3,6 +3,7 @@
 // memory is device memory; run() launches the kernels of a program with a binding; evaluate() runs a graph node by node. T is the element type of x, y and the weight. Functions that query the device or evaluate a graph are defined
 // after the class.
 #pragma once
+#include <graft/backend/engine.h>
 #include <graft/backend/gpu/dispatch/targets.h>
 #include <graft/backend/gpu/kernels/gemm/autotune.cuh>
 #include <graft/backend/gpu/runtime/engine_memory.cuh>
@@ -52,7 +53,7 @@ template <class T> struct engine {
   using shared = shared_adapter_args<T>;
   using launch_clock = gpu::launch_clock;
   static constexpr dtype compute_type = dtype::f32, storage_type = dtype_of<T>;
-  static constexpr bool reads_host_memory = false, binds_itself = false;
+  static constexpr bool reads_host_memory = false, binds_itself = false, adapters_share_launches = true;
   static const target& runs_on(const queue& q) { return q.where; }
   static const target& runs_eagerly_on(const queue& q) { return q.eager; }
 
@@ -74,18 +75,19 @@ template <class T> struct engine {
     s.rank = padded_rank(limits.rank), s.prologue = s.weight = false;
     s.shared_workspace = std::make_unique<model_workspace>(growing_buffer::growth::by_chunks);
   }
-  static void account_for(shared& s, const target& to, const graph& g, const size_values& sizes, bool folded,
+  static void account_for(shared& s, const graph& g, const plan& p, const size_values& sizes, bool folded,
                           const capacity& limits) {
-    const plan p = fuse(g, to);
     s.weight = s.weight || folded;
     if (p.launches.size() != 1 || p.products.size() != 1 || p.products[0].input_rotation >= 0) return;
     if (limits.rank == 0) s.rank = max_of(s.rank, padded_rank(static_cast<int>(branch_rank(g, p.products[0], sizes))));
     s.prologue = s.prologue || p.products[0].prologue >= 0;
   }
   // A GEMM fuses either a prologue or a low-rank branch. If a layer's adapters need both, a separate kernel scales x.
-  static void complete(shared& s, queue& q) {
-    q.where.fuses_prologue = !s.used || s.rank == 0;
+  // Returns whether that changed the target.
+  static bool complete(shared& s, queue& q) {
+    const bool before = std::exchange(q.where.fuses_prologue, !s.used || s.rank == 0);
     s.prologue = s.prologue && q.where.fuses_prologue;
+    return q.where.fuses_prologue != before;
   }
   // Enables autotuning. `file` stores the choices; if it is empty, the default file of the device does.
   static status enable_autotuning(queue& q, const std::string& file) {
@@ -354,5 +356,7 @@ status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_v
   }
   return ok;
 }
+
+static_assert(Engine<engine<float>> && Engine<engine<__nv_bfloat16>> && Engine<engine<__half>>);
 
 }  // namespace graft::gpu

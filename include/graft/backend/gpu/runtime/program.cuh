@@ -27,7 +27,7 @@ template <class T> class execution;
 
 template <class T> class program {
  public:
-  program(const graph& g, const target& to);
+  program(const graph& g, plan p);
   program(const program&) = delete;  // bindings point to its graph
   program& operator=(const program&) = delete;
 
@@ -183,7 +183,7 @@ template <class T> class program {
 
 // ---- Binding: which values are precomputed, and what is packed for the kernels
 
-template <class T> program<T>::program(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
+template <class T> program<T>::program(const graph& g, plan p) : g_(g), p_(std::move(p)) {
   readers_ = graft::detail::count_readers(g_, p_.live);
   for (const wgrad_sum& s : p_.sums)
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
@@ -192,7 +192,7 @@ template <class T> program<T>::program(const graph& g, const target& to) : g_(g)
   for (const matrix_chain& c : p_.chains) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call) inputs_.push(i);
-  if (to.granularity == target::work::by_products)
+  if (p_.to.granularity == target::work::by_products)
     for (const graft::launch& l : p_.launches)
       if (is_attention(g_[l.anchor].what))
         attentions_.extend() = {g_, l.anchor, l.rows >= 0 ? &p_.rowwise_launches[l.rows] : nullptr};
