@@ -29,7 +29,7 @@ struct runs {
   sequence* add(const tokens& prompt, int max_tokens, int priority = 0, const std::string& adapter = "",
                 int choices = 1) {
     auto state = std::make_shared<request_state>();
-    state->asked.prompt = prompt, state->asked.max_tokens = max_tokens, state->asked.priority = priority;
+    state->submitted.prompt = prompt, state->submitted.max_tokens = max_tokens, state->submitted.priority = priority;
     state->number = ++requests, state->open = choices;
     if (!adapter.empty()) state->ids = {adapter};
     sequence* last = nullptr;
@@ -50,7 +50,7 @@ struct runs {
       if (c.of->pending() == 0) c.of->tokens.push_back(7);
     }
     all.remove_if([](const sequence& s) {
-      return static_cast<int>(s.tokens.size() - s.prompt_tokens) >= s.of->asked.max_tokens;
+      return static_cast<int>(s.tokens.size() - s.prompt_tokens) >= s.of->submitted.max_tokens;
     });
     return made;
   }
