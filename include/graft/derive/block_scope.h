@@ -108,12 +108,12 @@ struct block_scope {
   // RMSNorm: x / √(mean(x²) + eps) ⊙ w of each row, with "NAME.weight". `plus` is added to w, as Gemma stores w - 1.
   constexpr ex rms_norm(const char* name, ex x, double plus = 0, int line = __builtin_LINE()) const {
     const ex w = norm_weight(name, x.cols(), line);
-    return mul(unit(x, true, line), {t({plus == 0 ? w : plus + w, line}), line});
+    return mul(normalized_rows(x, true, line), {t({plus == 0 ? w : plus + w, line}), line});
   }
   // LayerNorm: (x - mean) / √(variance + eps) ⊙ w + b of each row, with "NAME.weight" and "NAME.bias".
   constexpr ex layer_norm(const char* name, ex x, bias has_bias = bias::yes, int line = __builtin_LINE()) const {
     const ex w = norm_weight(name, x.cols(), line);
-    const ex scaled = mul(unit(x, false, line), {t({w, line}), line});
+    const ex scaled = mul(normalized_rows(x, false, line), {t({w, line}), line});
     return with_bias(name, scaled, has_bias, line);
   }
   // Normalizes each head, which is `head` adjacent columns of a row, by RMSNorm.
@@ -367,7 +367,7 @@ struct block_scope {
   constexpr ex norm_weight(const char* name, extent n, int line) const {
     return adapted(layer_at(name), at(name).leaf(op::base, {"weight", line}, 1, 1, 1, n, 1));
   }
-  constexpr ex unit(ex x, bool rms, int line) const {
+  constexpr ex normalized_rows(ex x, bool rms, int line) const {
     return {g, make::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
   }
   // Hashes the path of a dropout (FNV-1a), so that each dropout of a block draws different numbers.

@@ -27,10 +27,10 @@ struct adjoints {
     if (v.what == op::dropout) return make::add(g, more, sum);
     return v.what == op::add && g.is(v.b, op::dropout) ? make::add(g, added(v.a, more), v.b) : make::add(g, sum, more);
   }
-  constexpr id half_over(id t, id v) { return make::div(g, make::mul(g, g.constant(0.5), t), v); }
+  constexpr id half_quotient(id t, id v) { return make::div(g, make::mul(g, g.constant(0.5), t), v); }
 
   // c exp(-k x²)
-  constexpr id bell(id x, double k, double c) {
+  constexpr id gaussian(id x, double k, double c) {
     const id square = make::mul(g, g.constant(-k), make::mul(g, x, x));
     return make::mul(g, g.constant(c), make::unary(g, op::exp, square));
   }
@@ -43,7 +43,7 @@ struct adjoints {
   constexpr id gelu_slope(id x) {
     const id inner = make::unary(g, op::erf, make::mul(g, g.constant(0.70710678118654752440), x));
     const id cumulative = make::add(g, g.constant(0.5), make::mul(g, g.constant(0.5), inner));
-    return make::add(g, cumulative, make::mul(g, x, bell(x, 0.5, 0.39894228040143267794)));
+    return make::add(g, cumulative, make::mul(g, x, gaussian(x, 0.5, 0.39894228040143267794)));
   }
   // The derivative of x (1 + tanh u) / 2 with u = c (x + k x³) is (1 + tanh u) / 2 + x (1 - tanh² u) u' / 2.
   constexpr id gelu_tanh_slope(id x) {
@@ -146,12 +146,12 @@ struct adjoints {
         push(v.a, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.a, v.b))));
         push(v.b, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.b, v.a))));
         return;
-      case op::sqrt: push(v.a, half_over(t, i)); return;
+      case op::sqrt: push(v.a, half_quotient(t, i)); return;
       case op::exp: push(v.a, make::mul(g, t, i)); return;
       case op::log: push(v.a, make::div(g, t, v.a)); return;
       case op::sin: push(v.a, make::mul(g, t, make::unary(g, op::cos, v.a))); return;
       case op::cos: push(v.a, make::negate(g, make::mul(g, t, make::unary(g, op::sin, v.a)))); return;
-      case op::erf: push(v.a, make::mul(g, t, bell(v.a, 1.0, 2 * 0.56418958354775628695))); return;
+      case op::erf: push(v.a, make::mul(g, t, gaussian(v.a, 1.0, 2 * 0.56418958354775628695))); return;
       case op::tanh: push(v.a, make::mul(g, t, make::sub(g, g.constant(1), make::mul(g, i, i)))); return;
       case op::sigmoid: push(v.a, make::mul(g, t, make::mul(g, i, make::sub(g, g.constant(1), i)))); return;
       case op::relu: push(v.a, make::mul(g, t, make::unary(g, op::step, v.a))); return;
