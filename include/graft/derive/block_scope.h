@@ -4,7 +4,7 @@
 // cache, dropout, cross entropy. Paths and names are those of Hugging Face's files.
 //     auto x = m.rms_norm("input_layernorm", h);
 //     auto q = m.rope(m.linear("self_attn.q_proj", x, heads * d));
-// A call brings x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
+// A call supplies x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
 #pragma once
 #include <graft/derive/adapter_rules.h>
 #include <graft/derive/apply_experts.h>
@@ -168,7 +168,7 @@ struct block_scope {
     return reshape(concat(rotated, rest, 3, line), 1, 1, x.rows(), x.cols(), line);
   }
   // softmax(q kᵀ / √head_dim) v of each head. Several query heads may share a head of keys and values (GQA). The call
-  // brings the attention range of each row, in its own rows or in the KV cache.
+  // supplies the attention range of each row, in its own rows or in the KV cache.
   constexpr ex attention(ex q, ex k, ex v, ex sinks = {}, int line = __builtin_LINE()) const {
     return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), sinks, line);
   }
@@ -216,7 +216,7 @@ struct block_scope {
     const ex c = root().scalar({cap, line});
     return mul(c, {tanh({x / graft::at{c, line}, line}), line});
   }
-  // The call brings the position of each row in its sequence.
+  // The call supplies the position of each row in its sequence.
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
   // The loss of each row is log Σ exp(logits) - logits[label], and zero where the label is negative.
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
