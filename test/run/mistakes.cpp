@@ -188,7 +188,7 @@ TEST_CASE("mistakes: room for more than there is") {
         "bind() was given a rank of -1, expected a number that is not negative");
   CHECK(message_of(t.e.bind({.tokens = 1LL << 60})) ==
         "a capacity of 1152921504606846976 tokens is more than any memory holds");
-  CHECK(bool(t.e.forward(t.l.x(), into(t.y))));  // the room there was before
+  CHECK(bool(t.e.forward(t.l.x(), into(t.y))));  // the capacity is what it was before
   CHECK(message_of(t.e.bind({.tokens = 7})) == "");
   CHECK(bool(t.e.forward(t.l.x(), into(t.y))));
 }

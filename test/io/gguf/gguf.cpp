@@ -51,7 +51,7 @@ class gguf_writer {
   std::uint64_t fact_count_ = 0, tensor_count_ = 0;
 };
 
-// Neighbours of a pair beside each other, as ggml has the rows of Q and K of a Llama.
+// Puts the two rows of a RoPE pair next to each other, as ggml has the rows of Q and K of a Llama.
 std::vector<float> interleaved(const std::vector<float>& v, long long rows, int heads) {
   const auto width = v.size() / static_cast<std::size_t>(rows), size = static_cast<std::size_t>(rows / heads);
   std::vector<float> out(v.size());
@@ -62,7 +62,7 @@ std::vector<float> interleaved(const std::vector<float>& v, long long rows, int 
   }
   return out;
 }
-// Families whose norms are beside other layers than those of Llama, and Phi-3, have other names.
+// Families whose norms are next to other layers than in Llama, and Phi-3, have other names.
 std::string gguf_name(std::string name, bool has_post_norms = false) {
   static const std::pair<const char*, const char*> post_norms[] = {{"post_attention_layernorm", "post_attention_norm"},
                                                                    {"pre_feedforward_layernorm", "ffn_norm"},
