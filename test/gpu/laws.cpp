@@ -15,10 +15,10 @@ void differentiates(const combination& c, const random_layer<float>& l, gpu_laye
   REQUIRE(bool(l.bind(cpu)));
   const bool has_dx = c.graphs.backward.result("dx") >= 0;
   std::vector<float> dx, theirs_dx;
-  if (has_dx) dx = theirs_dx = l.room("dx", c.graphs.backward);
+  if (has_dx) dx = theirs_dx = l.buffer_for("dx", c.graphs.backward);
   std::vector<std::vector<float>> ours, theirs;
   std::vector<gradient> into_ours, into_theirs;
-  for (const std::string& name : l.parameters()) ours.push_back(l.room(name.c_str(), c.graphs.backward));
+  for (const std::string& name : l.parameters()) ours.push_back(l.buffer_for(name.c_str(), c.graphs.backward));
   theirs = ours;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     into_ours.push_back({l.parameters()[i], into(ours[i])});
@@ -42,7 +42,7 @@ void obeys(const combination& c, const sizes& shape, mode how) {
   const random_layer<float> l = representable(c.graphs, shape, dtype::f32);
   gpu_layer g(c.graphs, dtype::f32, how);
   REQUIRE(bool(l.bind(g)));
-  std::vector<float> y = l.room("y", c.graphs.forward);
+  std::vector<float> y = l.buffer_for("y", c.graphs.forward);
   status s = g.forward(l.x(), into(y));
   INFO(std::string(s.message()));
   REQUIRE(bool(s));

@@ -248,7 +248,7 @@ std::vector<float> logits(causal_lm<Engine>& model, const sequences& of, const s
   REQUIRE(bool(s));
   return out;
 }
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double d = 0, n = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
     const double v = static_cast<double>(a[i]) - static_cast<double>(b[i]);
@@ -341,15 +341,16 @@ TEST_CASE("gpu multi-LoRA: a NaN in a residual stays in its row") {
   c.assign_adapters(3, 128);
   REQUIRE(c.tiles_of_rows().rank > 0);
   auto* const rows = c.residual.memory.as<__nv_bfloat16>();
-  constexpr std::size_t apart = 50;
-  for (std::size_t t = 7; t < 4096; t += apart) REQUIRE(cudaMemset(rows + t * 2048, 0xff, 2048 * 2) == cudaSuccess);
+  constexpr std::size_t largest_difference = 50;
+  for (std::size_t t = 7; t < 4096; t += largest_difference)
+    REQUIRE(cudaMemset(rows + t * 2048, 0xff, 2048 * 2) == cudaSuccess);
   gpu::multi_lora_gemm<__nv_bfloat16> product;
   c.run(product, true, false);
   for (std::size_t t = 0; t < 4096; ++t) {
     std::size_t numbers = 0;
     for (std::size_t o = 0; o < 2048; ++o) numbers += std::isfinite(static_cast<float>(c.got[t * 2048 + o])) ? 1 : 0;
     INFO("token " << t);
-    CHECK(numbers == (t % apart == 7 ? 0U : 2048U));
+    CHECK(numbers == (t % largest_difference == 7 ? 0U : 2048U));
   }
 }
 
@@ -410,8 +411,8 @@ TEST_CASE_TEMPLATE("gpu multi-LoRA: rows of a batch have the results of single r
       const std::vector<float> mine(at, at + static_cast<std::ptrdiff_t>(alone[i].size()));
       at += static_cast<std::ptrdiff_t>(alone[i].size());
       INFO(sets.size() << " sequences, " << i << ": " << (sets[i].empty() ? "none" : sets[i][0]));
-      CHECK(apart(alone[i], alone[i]) == 0);  // no NaN
-      CHECK(apart(mine, alone[i]) < bound<Engine>);
+      CHECK(largest_difference(alone[i], alone[i]) == 0);  // no NaN
+      CHECK(largest_difference(mine, alone[i]) < bound<Engine>);
     }
   };
   std::vector<names> sets{{}};
@@ -474,9 +475,9 @@ TEST_CASE(
     const std::vector<float> mine(at, at + static_cast<std::ptrdiff_t>(alone.size()));
     at += static_cast<std::ptrdiff_t>(alone.size());
     INFO("sequence " << i);
-    CHECK(apart(mine, alone) < bound<narrow_type>);
+    CHECK(largest_difference(mine, alone) < bound<narrow_type>);
     REQUIRE(bool(model->activate(sets[(i + 1) % sets.size()])));
-    if (sets[(i + 1) % sets.size()] != sets[i]) CHECK(apart(logits(*model, {rows[i]}, {}), mine) > 0.1);
+    if (sets[(i + 1) % sets.size()] != sets[i]) CHECK(largest_difference(logits(*model, {rows[i]}, {}), mine) > 0.1);
   }
 }
 

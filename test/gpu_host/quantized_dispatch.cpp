@@ -162,21 +162,22 @@ TEST_CASE("quantized dispatch: a layer type states its kernels: one, two with a 
 
 TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
   for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0}) CHECK(has_gpu_kernels(e));
-  const auto said = [](const quant_format& e) {
+  const auto message_of = [](const quant_format& e) {
     const quant_state state{.format = e};
     view v{nullptr, e.type};
     v.quant = &state;
     return std::string(check_gpu_format("blk.0.ffn_up.weight", v).message());
   };
-  CHECK(said(q8_0).empty());
+  CHECK(message_of(q8_0).empty());
   CHECK(std::string(check_gpu_format("x", view{}).message()).empty());
   int refused = 0;
   quant_formats::ggml_formats::for_each([&](auto f) {
     const quant_format e = f.format();
     if (e == q8_0 || e == q4_0) return;
     ++refused;
-    CHECK(said(e) == std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + f.name +
-                         ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
+    CHECK(message_of(e) ==
+          std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + f.name +
+              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
     for (const int k : {64, 256, 4096}) {
       CHECK(quant_layout_of(e, k) == quant_layout::none);
       CHECK(choose_quantized(e, dtype::bf16, 1, k, 16, h200).groups == 0);
@@ -186,8 +187,9 @@ TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
   for (const quant_format& e :
        {quant_formats::mxfp4_format::format(), quant_formats::nvfp4_format::format(),
         quant_format{.type = dtype::u4, .scaled = scale_granularity::block, .block = 128, .scales = dtype::f16}}) {
-    CHECK(said(e) == std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + name_of(e) +
-                         ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
+    CHECK(message_of(e) ==
+          std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + name_of(e) +
+              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
     CHECK(choose_quantized(e, dtype::bf16, 1, 4096, 16, h200).groups == 0);
   }
 }

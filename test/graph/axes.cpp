@@ -17,14 +17,14 @@ namespace {
 constexpr int M = mixed_axis, S = summed_axis;
 
 // What becomes of the four axes of one operand.
-struct ways {
+struct axis_maps {
   int to[4];
 };
 struct example {
   id (*make)(builder&, scope);
-  std::vector<ways> operands;
+  std::vector<axis_maps> operands;
 };
-constexpr ways all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mixed{{M, M, M, M}};
+constexpr axis_maps all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mixed{{M, M, M, M}};
 
 id a(scope p) { return p.param("a", 2, 3, 4, 5).i; }
 id b(scope p) { return p.param("b", 2, 3, 4, 5).i; }
@@ -212,15 +212,15 @@ TEST_CASE("axes: every operand of every operation") {
 TEST_CASE("axes: products with other transpositions, and products that sum over a stack") {
   builder g;
   const scope p{&g};
-  const id plain = make_node::matmul(g, square(p), b(p)), turned = make_node::matmul(g, a(p), b(p), false, true);
+  const id plain = make_node::matmul(g, square(p), b(p)), transposed = make_node::matmul(g, a(p), b(p), false, true);
   const id summed = make_node::matmul(g, a(p), b(p), true, false, 0, true);
   auto after = [&](id i, int k, int axis) { return axis_after(g, g.n[i], k, axis); };
   CHECK(after(plain, 0, 2) == 2);
   CHECK(after(plain, 0, 3) == S);
   CHECK(after(plain, 1, 2) == S);
   CHECK(after(plain, 1, 3) == 3);
-  CHECK(after(turned, 1, 2) == 3);
-  CHECK(after(turned, 1, 3) == S);
+  CHECK(after(transposed, 1, 2) == 3);
+  CHECK(after(transposed, 1, 3) == S);
   for (int axis = 0; axis < 2; ++axis) CHECK(after(summed, 0, axis) == S);
   CHECK(after(summed, 0, 3) == 2);
 }

@@ -107,8 +107,8 @@ TEST_CASE("shapes: permuted axes, slices of an axis, concatenated tensors") {
     return s.g.n[make_node::permute(s.g, s.matrix({3}, {4}), 0, 1, 3, 2)].what == op::transpose;
   }));
   BOTH(in_sample([](sample& s) {
-    const id a = s.tensor({2}, {5}, {3}, {4}), turned = make_node::permute(s.g, a, 3, 0, 2, 1);
-    return same_shape(s.g.n[make_node::unpermute(s.g, turned, s.g.n[turned])], s.g.n[a]);
+    const id a = s.tensor({2}, {5}, {3}, {4}), permuted = make_node::permute(s.g, a, 3, 0, 2, 1);
+    return same_shape(s.g.n[make_node::unpermute(s.g, permuted, s.g.n[permuted])], s.g.n[a]);
   }));
   BOTH(made([](sample& s) { return make_node::slice(s.g, s.matrix({3}, {9}), 3, {2}, {4}); }) == shape{{1, 1, 3, 4}});
   BOTH(made([](sample& s) { return make_node::slice(s.g, s.tensor({7}, {5}, {3}, {4}), 0, {2}, {4}); }) ==

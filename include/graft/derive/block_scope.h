@@ -4,7 +4,7 @@
 // cache, dropout, cross entropy. Paths and names are those of Hugging Face's files.
 //     auto x = m.rms_norm("input_layernorm", h);
 //     auto q = m.rope(m.linear("self_attn.q_proj", x, heads * d));
-// A call brings x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
+// A call supplies x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
 #pragma once
 #include <graft/derive/adapter_rules.h>
 #include <graft/derive/apply_experts.h>
@@ -108,12 +108,12 @@ struct block_scope {
   // RMSNorm: x / √(mean(x²) + eps) ⊙ w of each row, with "NAME.weight". `plus` is added to w, as Gemma stores w - 1.
   constexpr ex rms_norm(const char* name, ex x, double plus = 0, int line = __builtin_LINE()) const {
     const ex w = norm_weight(name, x.cols(), line);
-    return mul(unit(x, true, line), {t({plus == 0 ? w : plus + w, line}), line});
+    return mul(normalized_rows(x, true, line), {t({plus == 0 ? w : plus + w, line}), line});
   }
   // LayerNorm: (x - mean) / √(variance + eps) ⊙ w + b of each row, with "NAME.weight" and "NAME.bias".
   constexpr ex layer_norm(const char* name, ex x, bias has_bias = bias::yes, int line = __builtin_LINE()) const {
     const ex w = norm_weight(name, x.cols(), line);
-    const ex scaled = mul(unit(x, false, line), {t({w, line}), line});
+    const ex scaled = mul(normalized_rows(x, false, line), {t({w, line}), line});
     return with_bias(name, scaled, has_bias, line);
   }
   // Normalizes each head, which is `head` adjacent columns of a row, by RMSNorm.
@@ -163,12 +163,13 @@ struct block_scope {
     const extent head = size("head_dim"), rotary = size("rotary_dim"), heads = x.cols() / divisor(head, line);
     const ex per_head = reshape(x, 1, x.rows(), heads, head, line);
     const ex first = reshape(slice(per_head, 3, 0, rotary, line), 1, 1, x.rows(), heads * rotary, line);
-    const ex rotated = reshape({g, make_node::rope(*g, first.i, angles, false, line)}, 1, x.rows(), heads, rotary, line);
+    const ex rotated =
+        reshape({g, make_node::rope(*g, first.i, angles, false, line)}, 1, x.rows(), heads, rotary, line);
     const ex rest = slice(per_head, 3, rotary, head - divisor(rotary, line), line);
     return reshape(concat(rotated, rest, 3, line), 1, 1, x.rows(), x.cols(), line);
   }
   // softmax(q kᵀ / √head_dim) v of each head. Several query heads may share a head of keys and values (GQA). The call
-  // brings the attention range of each row, in its own rows or in the KV cache.
+  // supplies the attention range of each row, in its own rows or in the KV cache.
   constexpr ex attention(ex q, ex k, ex v, ex sinks = {}, int line = __builtin_LINE()) const {
     return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), sinks, line);
   }
@@ -197,7 +198,7 @@ struct block_scope {
       qkv = {g, make_node::add(*g, make_node::pad(*g, qkv.i, 3, {0}, whole, line), right, line)};
     }
     return {g, make_node::attention(*g, qkv.i, ranges.i, cache, queries.d, size("head_dim").d, line,
-                               {options->attention_soft_cap, has_sinks})};
+                                    {options->attention_soft_cap, has_sinks})};
   }
   // In training each element of x is zero with the model's rate. `name` distinguishes this dropout from the block's
   // others, so that they draw different numbers.
@@ -216,7 +217,7 @@ struct block_scope {
     const ex c = root().scalar({cap, line});
     return mul(c, {tanh({x / graft::at{c, line}, line}), line});
   }
-  // The call brings the position of each row in its sequence.
+  // The call supplies the position of each row in its sequence.
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
   // The loss of each row is log Σ exp(logits) - logits[label], and zero where the label is negative.
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
@@ -367,7 +368,7 @@ struct block_scope {
   constexpr ex norm_weight(const char* name, extent n, int line) const {
     return adapted(layer_at(name), at(name).leaf(op::base, {"weight", line}, 1, 1, 1, n, 1));
   }
-  constexpr ex unit(ex x, bool rms, int line) const {
+  constexpr ex normalized_rows(ex x, bool rms, int line) const {
     return {g, make_node::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
   }
   // Hashes the path of a dropout (FNV-1a), so that each dropout of a block draws different numbers.

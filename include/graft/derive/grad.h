@@ -28,10 +28,10 @@ struct adjoints {
     return v.what == op::add && g.is(v.b, op::dropout) ? make_node::add(g, added(v.a, more), v.b)
                                                        : make_node::add(g, sum, more);
   }
-  constexpr id half_over(id t, id v) { return make_node::div(g, make_node::mul(g, g.constant(0.5), t), v); }
+  constexpr id half_quotient(id t, id v) { return make_node::div(g, make_node::mul(g, g.constant(0.5), t), v); }
 
   // c exp(-k x²)
-  constexpr id bell(id x, double k, double c) {
+  constexpr id gaussian(id x, double k, double c) {
     const id square = make_node::mul(g, g.constant(-k), make_node::mul(g, x, x));
     return make_node::mul(g, g.constant(c), make_node::unary(g, op::exp, square));
   }
@@ -44,7 +44,7 @@ struct adjoints {
   constexpr id gelu_slope(id x) {
     const id inner = make_node::unary(g, op::erf, make_node::mul(g, g.constant(0.70710678118654752440), x));
     const id cumulative = make_node::add(g, g.constant(0.5), make_node::mul(g, g.constant(0.5), inner));
-    return make_node::add(g, cumulative, make_node::mul(g, x, bell(x, 0.5, 0.39894228040143267794)));
+    return make_node::add(g, cumulative, make_node::mul(g, x, gaussian(x, 0.5, 0.39894228040143267794)));
   }
   // The derivative of x (1 + tanh u) / 2 with u = c (x + k x³) is (1 + tanh u) / 2 + x (1 - tanh² u) u' / 2.
   constexpr id gelu_tanh_slope(id x) {
@@ -149,12 +149,12 @@ struct adjoints {
         push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.a, v.b))));
         push(v.b, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.b, v.a))));
         return;
-      case op::sqrt: push(v.a, half_over(t, i)); return;
+      case op::sqrt: push(v.a, half_quotient(t, i)); return;
       case op::exp: push(v.a, make_node::mul(g, t, i)); return;
       case op::log: push(v.a, make_node::div(g, t, v.a)); return;
       case op::sin: push(v.a, make_node::mul(g, t, make_node::unary(g, op::cos, v.a))); return;
       case op::cos: push(v.a, make_node::negate(g, make_node::mul(g, t, make_node::unary(g, op::sin, v.a)))); return;
-      case op::erf: push(v.a, make_node::mul(g, t, bell(v.a, 1.0, 2 * 0.56418958354775628695))); return;
+      case op::erf: push(v.a, make_node::mul(g, t, gaussian(v.a, 1.0, 2 * 0.56418958354775628695))); return;
       case op::tanh: push(v.a, make_node::mul(g, t, make_node::sub(g, g.constant(1), make_node::mul(g, i, i)))); return;
       case op::sigmoid:
         push(v.a, make_node::mul(g, t, make_node::mul(g, i, make_node::sub(g, g.constant(1), i))));

@@ -121,7 +121,7 @@ struct kind_rules {
   ex (*weight)(scope) = nullptr;      // the weight as it is stored
   ex (*matrix)(scope, ex) = nullptr;  // the stored weight in the shape that formulas see
   ex (*stored)(scope, ex) = nullptr;  // a weight of that shape in the stored one
-  ex (*input)(scope, ex) = nullptr;   // the leaf that a call brings
+  ex (*input)(scope, ex) = nullptr;   // the leaf that a call supplies
   ex (*run)(scope, ex matrix, ex bias, ex x, lowering) = nullptr;
 };
 template <class Kind> constexpr kind_rules rules_of() {

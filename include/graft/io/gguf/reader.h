@@ -120,7 +120,7 @@ struct gguf_reader {
       default: return reject("a metadata value has the type ", number(type), ", expected one of 0 to 12"), gguf_value{};
     }
   }
-  gguf_value list() {  // checks a list (tokenizer vocabularies, merges) and keeps where it lies
+  gguf_value list() {  // checks a list (tokenizer vocabularies, merges) and stores its offset
     const auto type = number_of<std::uint32_t>();
     const auto count = number_of<std::uint64_t>();
     if (type == 9) reject("a list holds lists, which is not supported");

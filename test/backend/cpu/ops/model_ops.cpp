@@ -74,8 +74,8 @@ ex ids(scope p, const char* name, int n) { return p.leaf(op::ids, name, 1, 1, 1,
 
 TEST_CASE("rope: pairs are the halves of a head, and the gradient is the transpose") {
   trial t([](scope p) {
-    const ex turn = p.frozen("turn", 3, 6);
-    return ex{p.g, make_node::rope(*p.g, input(p, 3, 12).i, turn.i, false)};
+    const ex angles = p.frozen("turn", 3, 6);
+    return ex{p.g, make_node::rope(*p.g, input(p, 3, 12).i, angles.i, false)};
   });
   t.reals = {{"x", random(36, 1)}, {"turn", random(18, 2)}};
   t.check("x");
@@ -89,8 +89,8 @@ TEST_CASE("rope: pairs are the halves of a head, and the gradient is the transpo
 
 TEST_CASE("attention: its gradient inside a graph") {
   trial t([](scope p) {
-    const ex span = p.leaf(op::ids, "attention_range", 2, 1, 1, 3, 4);
-    return ex{p.g, make_node::attention(*p.g, (2.0 * input(p, 4, 8)).i, span.i, none_id, {4}, {2})};
+    const ex ranges = p.leaf(op::ids, "attention_range", 2, 1, 1, 3, 4);
+    return ex{p.g, make_node::attention(*p.g, (2.0 * input(p, 4, 8)).i, ranges.i, none_id, {4}, {2})};
   });
   t.reals = {{"x", random(32, 3)}};
   t.integers = {{"attention_range", {0, 0, 0, 3, 1, 2, 3, 4, 0, 1, 2, 3}}};

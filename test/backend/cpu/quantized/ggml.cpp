@@ -180,14 +180,16 @@ TEST_CASE("ggml: blocks that no format describes are refused by their number") {
   quant_state other = *w.codes.quant;
   view v = w.codes.as_view();
   v.quant = &other;
-  const auto said = [&] { return std::string(check_quantized("weight", v).message()); };
-  CHECK(said().empty());
+  const auto error_text = [&] { return std::string(check_quantized("weight", v).message()); };
+  CHECK(error_text().empty());
   other.format.block_type = 16;
-  CHECK(said() == "tensor 'weight' has ggml's type 16 in blocks of 256 elements and 144 bytes, which is not supported");
+  CHECK(error_text() ==
+        "tensor 'weight' has ggml's type 16 in blocks of 256 elements and 144 bytes, which is not supported");
   other.format = w.codes.quant->format, other.format.block_bytes = 143;
-  CHECK(said() == "tensor 'weight' has ggml's type 12 in blocks of 256 elements and 143 bytes, which is not supported");
+  CHECK(error_text() ==
+        "tensor 'weight' has ggml's type 12 in blocks of 256 elements and 143 bytes, which is not supported");
   other.format = w.codes.quant->format, v.size[1] = 250;
-  CHECK(said() == "tensor 'weight' has rows of 250 elements, expected a multiple of the block size 256");
+  CHECK(error_text() == "tensor 'weight' has rows of 250 elements, expected a multiple of the block size 256");
   CHECK_FALSE(can_dequantize(quant_formats::ggml_block(256, 144, 16)));
   CHECK(std::string(name_of(quant_formats::ggml_block(256, 144, 16))) == "ggml");
 }
