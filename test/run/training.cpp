@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/runtime/engine_plan.h>
 #include <graft/derive/reassociate_wgrads.h>
-#include <graft/run/pass.h>
+#include <graft/run/program.h>
 
 #include <utility>
 
@@ -168,7 +168,7 @@ TEST_CASE("training: for few rows the factors are applied to the rows, for many 
     long long most = 0;
     for (id i = 0; i < g.size; ++i)
       if (when.of[i] == stage::parameter && !is_leaf(g[i].what))
-        most = std::max(most, count(g, i, runs->this_call().sizes));
+        most = std::max(most, count(g, i, runs->in->this_call().sizes));
     return most;
   };
   CHECK(largest_precomputed(1) < 256 * 256);
@@ -201,7 +201,7 @@ TEST_CASE("training: gradients that were not requested are not computed") {
   gradients_of r = forward_backward(l, e);
   const auto products = [&] {
     int n = 0;
-    for (const id i : e.bound_backward()->program().launches().nodes)
+    for (const id i : e.bound_backward()->in->launches().nodes)
       n += e.bound_backward()->g()[i].what == op::matmul;
     return n;
   };

@@ -167,9 +167,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
   int planned(bool backward, long long tokens) const override {
     const auto* bound = backward ? layer_.bound_backward() : layer_.bound_forward();
     if (bound == nullptr) return -1;
-    size_values s = bound->binding().sizes;
+    size_values s = bound->with.sizes;
     bound->g().sizes.set_tokens(s, tokens);
-    return kernel_count(bound->g(), bound->program().launches(), s, gpu::dtype_of<T>);
+    return kernel_count(bound->g(), bound->in->launches(), s, gpu::dtype_of<T>);
   }
 
  private:

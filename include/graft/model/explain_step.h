@@ -75,14 +75,14 @@ template <class Engine, class Sink> status explain_step(causal_lm<Engine>& model
   const result<detail::launch_times> times = detail::time_steps(model, at);
   if (!times) return times.failure();
   for (int k = 0; k < model.programs().count(); ++k) {
-    const block_program<Engine>& p = model.programs()[k];
+    const program<Engine>& p = model.programs()[k];
     const graph& g = p.value();
     const plan& launches = p.launches();
     const size_values& sizes = p.this_call().sizes;
     const quant_format stored = detail::weight_format_of(model.weights(), g);
     bool first_norm_fused = false;
     for (int before = 0; before < model.programs().count(); ++before) {
-      const block_program<Engine>& b = model.programs()[before];
+      const program<Engine>& b = model.programs()[before];
       first_norm_fused =
           first_norm_fused ||
           fuses_input_norm(b.value(), b.launches(), b.this_call().sizes, g, launches, sizes, Engine::storage_type,

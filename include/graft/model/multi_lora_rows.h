@@ -64,7 +64,7 @@ template <class Engine> class multi_lora_rows {
     table_blocks all;
     for (bound_block<Engine>& b : s.blocks()) {
       const pass_kind here = b.path().empty() ? pass_kind::forward : w;
-      all.push_back({&b.program(here)->program(), &b.binding(here)});
+      all.push_back({&b.program(here)->engine_program(), &b.binding(here)});
     }
     return all;
   }

@@ -23,7 +23,7 @@
 namespace graft {
 
 struct bound_leaves;                              // run/layer_state.h
-template <class Engine> class pass;               // run/pass.h
+template <class Engine> struct pass;              // run/program.h
 template <class Engine> class training_variants;  // run/training_variants.h
 
 template <class Engine> class executor {

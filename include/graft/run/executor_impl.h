@@ -309,9 +309,12 @@ template <class Engine> status executor<Engine>::forward(const view& x, const mu
   return p.run(queue_);
 }
 template <class Engine> status executor<Engine>::begin_forward(pass<Engine>& p, const view& x, const mutable_view& y) {
-  if (status s = p.begin(x); !s) return s;
-  if (y.data == nullptr && p.elements(0) != 0) return p.no_memory_error(0);
-  return p.request_output(0, y);
+  call_tensors with;
+  with[call_input::x] = x;
+  if (status s = p.in->begin(p.with, with); !s) return s;
+  if (const long long n = p.in->elements(0); y.data == nullptr && n != 0)
+    return fail("output '", p.g().output_name(0), "' has no data; give it memory for ", n, " elements");
+  return p.in->request_output(0, y);
 }
 // An output would overwrite a tensor that the layer reads.
 template <class Engine> status executor<Engine>::check_not_read(const char* output, const mutable_view& to) const {
@@ -323,7 +326,9 @@ template <class Engine> status executor<Engine>::forward_saved(const view& x, co
   const long long rows = x.rank > 1 ? x.size[0] : 1;
   training_passes<Engine>& t = training_of(active_state()).begin(active_state().state, rows);
   if (!t.forward.bound())
-    if (status s = t.forward.bind(queue_, active_state().state, t.forward_graph(), plan_target(), limits_, shared_); !s)
+    if (status s =
+            bind_pass(t.forward, queue_, active_state().state, t.forward_graph(), plan_target(), limits_, shared_);
+        !s)
       return s;
   if (status s = begin_forward(t.forward, x, y); !s) return s;
   return t.run_and_save(queue_, x, limits_.tokens);
@@ -401,25 +406,27 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
             const result<bound_leaves> whole = current.state.bind(made);
             if (!whole) return whole.failure();
             const size_values known_sizes = sizes_for(g, made, whole->sizes);
-            if (status s = p.bind(queue_, current.state, g, plan_target(), limits_, shared_, &known_sizes); !s)
+            if (status s = bind_pass(p, queue_, current.state, g, plan_target(), limits_, shared_, &known_sizes); !s)
               return s;
-            if (training != nullptr) p.share_precomputed(training->forward);
+            if (training != nullptr) p.in->share_precomputed(p.with, *training->forward.in, training->forward.with);
             return ok;
           });
   if (!found) return found.failure();
   pass<Engine>& p = **found;
-  if (status s = p.begin(x, dy, **saved); !s) return s;
+  call_tensors with;
+  with[call_input::x] = x, with[call_input::dy] = dy;
+  if (status s = p.in->begin(p.with, with, **saved); !s) return s;
   if (dx_at >= 0)
-    if (status s = p.request_output(p.g().find_output("dx"), dx); !s) return s;
+    if (status s = p.in->request_output(p.g().find_output("dx"), dx); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const gradient& d = gradients[i];
     const int k = p.g().find_output(d.name.c_str());
-    if (status s = p.request_output(k, d.into); !s) return s;
+    if (status s = p.in->request_output(k, d.into); !s) return s;
     if (!adds(d)) continue;
     if (status s = Engine::can_add(d.into); !s) return s;
     const result<mutable_view> accumulated = base_->accumulator.buffer_for(queue_, i, d.into);
     if (!accumulated) return accumulated.failure();
-    p.redirect_output(k, *accumulated);
+    p.in->redirect_output(k, *accumulated);
   }
   if (status s = p.run(queue_); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i)
@@ -455,7 +462,7 @@ template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() con
 template <class Engine> const plan* executor<Engine>::forward_plan() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>& p = forward_pass();
-  return p.bound() ? &p.program().launches() : nullptr;
+  return p.bound() ? &p.in->launches() : nullptr;
 }
 template <class Engine> bool executor<Engine>::runs_folded() const { return !is_moved_from() && active_state().folded; }
 template <class Engine> void executor<Engine>::kernels_changed() {
@@ -499,7 +506,7 @@ template <class Engine> sequence<pass<Engine>*> executor<Engine>::passes() {
 // Refreshes copies of tensors after memory was written that the layer may read.
 template <class Engine> status executor<Engine>::memory_written(const mutable_view& a, const mutable_view& b) {
   for (pass<Engine>* p : passes())
-    if (p->bound()) Engine::memory_changed(p->binding());
+    if (p->bound()) Engine::memory_changed(p->with.values);
   return active_state().state.reads(a) || active_state().state.reads(b) ? refresh_weight() : status(ok);
 }
 template <class Engine> status executor<Engine>::refresh_weight() {
@@ -516,8 +523,8 @@ template <class Engine> status executor<Engine>::bind_if_needed() {
   return bind_all(limits_);
 }
 template <class Engine> status executor<Engine>::bind_base() {
-  return base_->forward.bind(queue_, first().state, first().state.graphs().base_forward, plan_target(), limits_,
-                             shared_);
+  return bind_pass(base_->forward, queue_, first().state, first().state.graphs().base_forward, plan_target(), limits_,
+                   shared_);
 }
 template <class Engine> void executor<Engine>::drop_plans() {
   for (auto& p : adapters_)
@@ -552,8 +559,8 @@ template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) 
     return fail(
         "this adapter is folded into a copy of the weight, and the layer was bound without one; bind() it again");
   const std::unique_ptr<plan> planned = std::move(p.planned);
-  return p.forward.bind(queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_, nullptr,
-                        planned.get());
+  return bind_pass(p.forward, queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_,
+                   nullptr, planned.get());
 }
 // Sizes the adapter arguments that launches share, for all adapters whose tensors are complete.
 template <class Engine> void executor<Engine>::reserve_shared() {
@@ -576,12 +583,12 @@ template <class Engine> status executor<Engine>::publish() {
   if (!enabled_) {
     if (!base_->forward.bound())
       if (status s = bind_base(); !s) return s;
-    return Engine::publish(queue_, base_->forward.binding());
+    return Engine::publish(queue_, base_->forward.with.values);
   }
   if (trains_only()) return ok;
   if (!active_state().forward.bound())
     if (status s = bind_adapter(active_state()); !s) return s;
-  return Engine::publish(queue_, active_state().forward.binding());
+  return Engine::publish(queue_, active_state().forward.with.values);
 }
 
 }  // namespace graft

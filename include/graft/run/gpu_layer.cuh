@@ -53,7 +53,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
     const plan* p = this->forward_plan();
     if (p == nullptr) return t << "not bound", t;
     const graph& g = this->bound_forward()->g();
-    const auto& products = this->bound_forward()->binding().products;
+    const auto& products = this->bound_forward()->with.values.products;
     for (int k = 0; k < p->launches.size(); ++k) {
       const graft::launch& l = p->launches[k];
       t << (k > 0 ? "; " : "");
