@@ -97,7 +97,7 @@ template <class Real> class plan_binding {
       const launch& l = p_.launches[k];
       ++launched_;
       if (clock != nullptr) clock->record_launch(p_, k);
-      if (l.by_rows) {
+      if (l.is<rows_launch>()) {
         row_executor_.run(f, l, chunk_rows_);
         continue;
       }

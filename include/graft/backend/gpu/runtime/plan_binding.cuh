@@ -79,7 +79,7 @@ template <class T> class plan_binding {
   void follows(binding& before, const binding& mine) const {
     const int r = p_.input_norm;
     before.next_gain =
-        r < 0 ? element_ptr<float>{} : mine.precomputed.location(unshaped(g_, p_.rowwise_launches[r].scale));
+        r < 0 ? element_ptr<float>{} : mine.precomputed.location(unshaped(g_, p_.all<rowwise_launch>()[r].scale));
   }
   // Makes `mine` read parameter-stage values from another plan of the same layer, whose parameters_changed() must run
   // first. `equal` has the node of that plan for each node of this one, or none_id.
@@ -164,19 +164,42 @@ template <class T> class plan_binding {
   }
   // Calls f for the nodes that a launch may have to compute by kernels of their own.
   template <class F> void each_computed(const graft::launch& l, F f) const {
-    for (const int sum : {l.sum, l.fused_wgrads[0], l.fused_wgrads[1], l.gate_wgrads[0], l.gate_wgrads[1]})
-      if (sum >= 0) f(p_.sums[sum].result);
-    if (l.norm >= 0) f(p_.rowwise_launches[l.norm].norm);
-    for (int k = l.product; l.product >= 0 && k <= l.product + l.grouped; ++k) {
+    p_.each_wgrad(l, [&](int sum) { f(p_.all<wgrad_sum>()[sum].result); });
+    p_.visit(l, [&](const auto& one) { each_own_node(one, f); });
+  }
+  template <class F> void each_own_node(const gemm_launch& l, F f) const {
+    if (l.norm >= 0) f(p_.all<rowwise_launch>()[l.norm].norm);
+    l.each_product([&](int k) {
       if (p_.products[k].input_rotation >= 0) f(p_.products[k].input_rotation);
       if (p_.products[k].output_rotation >= 0) f(p_.products[k].result);
-    }
-    if (l.product >= 0 || l.sum >= 0) return;
-    f(l.anchor);
-    if (l.chains >= 0 || l.stack >= 0)
-      for (int n = l.first; n < l.first + l.count; ++n) f(p_.nodes[n]);
+    });
   }
+  template <class F> void each_own_node(const wgrad_sum&, F) const {}
+  template <class F> void each_own_node(const matrix_chain& c, F f) const {
+    for (const id i : c.inside()) f(i);
+  }
+  template <class F> void each_own_node(const matrix_stack& s, F f) const {
+    for (const id i : s.inside) f(i);
+  }
+  template <class Kind, class F> void each_own_node(const Kind& l, F f) const { f(l.anchor()); }
   long long scratch_of(const graft::launch& l, const size_values& s) const;
+  struct stored_values {
+    const size_values& sizes;
+    int launch;
+    sequence<workspace_layout::value>& written;
+  };
+  void write_value(id i, const stored_values& to) const;
+  void write_value(id i, long long n, const stored_values& to) const;
+  void write_values(const gemm_launch& l, const stored_values& to) const;
+  void write_values(const wgrad_sum&, const stored_values&) const {}
+  void write_values(const dropout_gemm& d, const stored_values& to) const;
+  void write_values(const matrix_chain& c, const stored_values& to) const;
+  void write_values(const matrix_stack& s, const stored_values& to) const;
+  void write_values(const attention_launch& l, const stored_values& to) const;
+  void write_values(const rowwise_launch& r, const stored_values& to) const;
+  void write_values(const expression_launch& l, const stored_values& to) const;
+  void write_values(const nodes_launch& l, const stored_values& to) const;
+  void write_values(const rows_launch&, const stored_values&) const {}  // a GPU has none
   status reserve_call_memory();
   void update_pointers();
   void* workspace() const { return adapter_workspace_ != nullptr ? adapter_workspace_->data() : memory_.workspace(); }
@@ -238,21 +261,42 @@ template <class T> class plan_binding {
   }
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
-  bool is_multi_lora(const graft::launch& l) const;
-  result<bool> run_multi_lora_grouped(cudaStream_t stream, const target& to, const graft::launch& l, bool exclusive);
+  bool is_multi_lora(const gemm_launch& l) const;
+  result<bool> run_multi_lora_grouped(cudaStream_t stream, const target& to, const gemm_launch& l, bool exclusive);
   // ---- RMS norms fused into GEMMs (plan_binding_fused_norm.cuh)
   long long bytes_of_squares(id x) const {
     return max_fused_norm_tokens * g_.sizes.value(g_[x].d[3], sizes_) / 16 * static_cast<long long>(sizeof(float));
   }
   bool fuses_norm(id x, long long m, const target& to) const;
-  epilogue_norm epilogue_norm_of(const graft::launch& l, long long m, const target& to);
+  epilogue_norm epilogue_norm_of(const gemm_launch& l, long long m, const target& to);
   prologue_norm prologue_norm_of(id x, long long m) const;
   bool use_normed_input(const rowwise_launch& r);
   result<bool> gather_for_norm(cudaStream_t stream, id i);
-  status run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool exclusive);
-  status run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index, bool exclusive);
+  // A launch in a call; `index` is its index among those of its kind.
+  struct launch_in_call {
+    cudaStream_t stream;
+    const target& to;
+    int index;
+    bool exclusive;
+  };
+  status run_launch(const launch_in_call& at, const gemm_launch& l) {
+    return run_products(at.stream, at.to, l, at.exclusive);
+  }
+  status run_launch(const launch_in_call& at, const wgrad_sum&) { return run_wgrad(at.stream, at.to, at.index); }
+  status run_launch(const launch_in_call& at, const dropout_gemm& d) { return run_dropout_gemm(at.stream, d); }
+  status run_launch(const launch_in_call& at, const matrix_chain& c) { return run_kronecker_chain(at.stream, c); }
+  status run_launch(const launch_in_call& at, const matrix_stack& s) { return run_matrix_stack(at.stream, s); }
+  status run_launch(const launch_in_call& at, const attention_launch& l) { return run_attention(at.stream, at.to, l); }
+  status run_launch(const launch_in_call& at, const rowwise_launch& r) { return run_rows(at.stream, r); }
+  status run_launch(const launch_in_call& at, const expression_launch& l) {
+    return run_expression(at.stream, at.to, l, p_.launches[p_.launch_of[l.root]]);
+  }
+  status run_launch(const launch_in_call& at, const nodes_launch& l) { return run_node(at.stream, l.first); }
+  status run_launch(const launch_in_call&, const rows_launch&) { return fail("a GPU runs no chunks of rows"); }
+  status run_products(cudaStream_t stream, const target& to, const gemm_launch& l, bool exclusive);
+  status run_product(cudaStream_t stream, const target& to, const gemm_launch& l, int index, bool exclusive);
   void* output_ptr(id i);
-  status rotate_inputs(cudaStream_t stream, const graft::launch& l);
+  status rotate_inputs(cudaStream_t stream, const gemm_launch& l);
   // Is the rotation of the GEMM's result fused into its kernel in this call?
   bool rotation_inside(const gemm_binding<T>& b, long long m, const target& to) const {
     const gemm_slots& s = b.slots();
@@ -297,8 +341,8 @@ template <class T> class plan_binding {
   status run_node(cudaStream_t stream, id i);
   status pad(cudaStream_t stream, const padded_rows_of& rows);
   status pad_operands(cudaStream_t stream, int launch);
-  status run_attention(cudaStream_t stream, const target& to, const graft::launch& l);
-  status run_expression(cudaStream_t stream, const target& to, const graft::launch& l);
+  status run_attention(cudaStream_t stream, const target& to, const attention_launch& l);
+  status run_expression(cudaStream_t stream, const target& to, const expression_launch& l, const graft::launch& of);
 
   graph g_;
   plan p_;
@@ -344,17 +388,16 @@ template <class T> class plan_binding {
 
 template <class T> plan_binding<T>::plan_binding(const graph& g, const target& to) : g_(g), p_(fuse(g, to)) {
   readers_ = graft::detail::count_readers(g_, p_.live);
-  for (const wgrad_sum& s : p_.sums)
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
   for (const gemm_slots& s : p_.products)
     for (const id i : {s.x, s.other, s.gate, s.input_rotation, s.residual}) gemm_operands_.push(i);
-  for (const matrix_chain& c : p_.chains) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
+  for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call) inputs_.push(i);
   if (to.granularity == target::work::by_products)
-    for (const graft::launch& l : p_.launches)
-      if (is_attention(g_[l.anchor].what))
-        attentions_.extend() = {g_, l.anchor, l.rows >= 0 ? &p_.rowwise_launches[l.rows] : nullptr};
+    for (const attention_launch& l : p_.all<attention_launch>())
+      attentions_.extend() = {g_, l.node, l.heads >= 0 ? &p_.all<rowwise_launch>()[l.heads] : nullptr};
   make_launches();
 }
 template <class T>
@@ -409,7 +452,7 @@ status plan_binding<T>::bind(cudaStream_t stream, const kernel_set& kernels, con
   if (status st = pack(stream); !st) return st;
   if (products_.empty()) return update_pointers(), status(ok);
   if (p_.input_norm >= 0) {
-    const id x = p_.rowwise_launches[p_.input_norm].result;
+    const id x = p_.all<rowwise_launch>()[p_.input_norm].result;
     const long long row = g_.sizes.value(g_[x].d[3], s) * static_cast<long long>(sizeof(T));
     if (status st = shared_workspace_->norm_scaled_rows.reserve(max_fused_norm_tokens * row + bytes_of_squares(x)); !st)
       return st;
@@ -455,23 +498,23 @@ template <class T> status plan_binding<T>::publish(cudaStream_t stream) {
 }
 template <class T> void plan_binding<T>::make_launches() {
   // The elements are large and must not move, so exactly as many as needed are reserved.
-  sums_.reserve(p_.sums.size()), products_.reserve(p_.products.size());
+  sums_.reserve(p_.all<wgrad_sum>().size()), products_.reserve(p_.products.size());
   int joint = 0;
-  for (const graft::launch& l : p_.launches) joint += l.grouped > 0 ? 1 : 0;
+  for (const gemm_launch& l : p_.all<gemm_launch>()) joint += l.grouped > 0 ? 1 : 0;
   grouped_.reserve(joint);
   sequence<int> by_sums(g_.size, 0);
-  for (const wgrad_sum& s : p_.sums) {
+  for (const wgrad_sum& s : p_.all<wgrad_sum>()) {
     sums_.extend() = wgrad_binding<T>(s);
     if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
   }
   for (const gemm_slots& s : p_.products)
     products_.extend() = {g_, s,
                           s.pre_epilogue < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]};
-  for (const graft::launch& l : p_.launches)
+  for (const gemm_launch& l : p_.all<gemm_launch>())
     if (l.grouped > 0) grouped_.extend() = {l.product, l.grouped + 1};
 }
 template <class T> void plan_binding<T>::set_common_ranks(const size_values& s) {
-  for (const graft::launch& l : p_.launches) {
+  for (const gemm_launch& l : p_.all<gemm_launch>()) {
     if (l.grouped == 0) continue;
     int own[max_segments] = {};
     bool is_quantized = false;
@@ -489,20 +532,21 @@ template <class T> void plan_binding<T>::set_common_ranks(const size_values& s) 
 template <class T> void plan_binding<T>::collect() {
   precomputed_ = changing_ = computed_ = node_set(g_.size);
   for (gemm_binding<T>& b : products_) b.each_source([&](id i) { need(i); });
-  for (const wgrad_sum& s : p_.sums) need(s.factor), need(s.scale), need_precomputed(s.left), need_precomputed(s.right);
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())
+    need(s.factor), need(s.scale), need_precomputed(s.left), need_precomputed(s.right);
   for (const graft::launch& l : p_.launches) {
     each_computed(l, [&](id i) { computed_.add(i); });
-    if (l.norm >= 0)
-      for (const id n : p_.rowwise_launches[l.norm].inside)
-        for (int k = 0; k < 3; ++k) need_precomputed(g_[n].operand(k));
-    for (int k = l.product; l.product >= 0 && k <= l.product + l.grouped; ++k)
-      for (const id input_rotation :
-           {p_.products[k].input_rotation, p_.products[k].output_rotation >= 0 ? p_.products[k].result : none_id})
-        if (input_rotation >= 0) need(g_[input_rotation].b);
-    if (l.product < 0 && l.sum < 0)
+    if (!l.is<gemm_launch>() && !l.is<wgrad_sum>())
       for (int n = l.first; n < l.first + l.count; ++n)
         for (int k = 0; k < 3; ++k) need_precomputed(g_[p_.nodes[n]].operand(k));
   }
+  for (const gemm_launch& l : p_.all<gemm_launch>())
+    if (l.norm >= 0)
+      for (const id n : p_.all<rowwise_launch>()[l.norm].inside)
+        for (int k = 0; k < 3; ++k) need_precomputed(g_[n].operand(k));
+  for (const gemm_slots& s : p_.products)
+    for (const id rotation : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
+      if (rotation >= 0) need(g_[rotation].b);
   for (int k = 0; k < g_.outs; ++k) need_precomputed(g_.out[k].at);
   for (id i = 0; i < g_.size; ++i) changing_.in[i] = precomputed_[i] && p_.when.of[i] == stage::parameter;
   is_single_gemm_ = one_product() && p_.products[0].residual < 0;
@@ -536,30 +580,30 @@ template <class T> status plan_binding<T>::reserve_values(const size_values& lar
   }
   for (const id i : gemm_operands_)
     if (const id at = unshaped(g_, i); at >= 0) stored_as_t_.add(at);
-  for (const graft::launch& l : p_.launches)
+  for (const gemm_launch& l : p_.all<gemm_launch>())
     if (l.gated >= 0) stored_as_t_.add(l.gated);
-  for (const graft::launch& l : p_.launches)  // batched GEMMs and rotations have 16-bit kernels
-    if (const op what = g_[l.anchor].what; l.product < 0 && l.sum < 0 && l.count == 1 &&
-                                           (what == op::matmul || what == op::rotate || what == op::rotate_grad)) {
-      for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.anchor].operand(k)));
-      store_as_t(l.anchor);
+  for (const nodes_launch& l : p_.all<nodes_launch>())  // batched GEMMs and rotations have 16-bit kernels
+    if (const op what = g_[l.first].what; what == op::matmul || what == op::rotate || what == op::rotate_grad) {
+      for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.first].operand(k)));
+      store_as_t(l.first);
     }
-  for (const graft::launch& l : p_.launches)  // an all-reduce keeps the element type of its operand
-    if (l.what == launch_kind::collective && stored_as_t_[unshaped(g_, g_[l.anchor].a)]) stored_as_t_.add(l.anchor);
-  for (const wgrad_sum& s : p_.sums)  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
+  for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
+    if (row(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
+      stored_as_t_.add(l.first);
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
     if (!s.by_column && is_large_matrix(s.result)) stored_as_t_.add(s.result);
-  for (const graft::launch& l : p_.launches)
-    if (l.count == 1 && l.product < 0 && l.sum < 0 && is_pointwise(g_[l.anchor].what) && is_large_matrix(l.anchor))
+  for (const nodes_launch& l : p_.all<nodes_launch>())
+    if (is_pointwise(g_[l.first].what) && is_large_matrix(l.first))
       for (int k = 0; k < 2; ++k)
-        if (const id o = unshaped(g_, g_[l.anchor].operand(k)); o >= 0 && stored_as_t_[o]) stored_as_t_.add(l.anchor);
-  for (const dropout_gemm& d : p_.dropout_gemms) {
+        if (const id o = unshaped(g_, g_[l.first].operand(k)); o >= 0 && stored_as_t_[o]) stored_as_t_.add(l.first);
+  for (const dropout_gemm& d : p_.all<dropout_gemm>()) {
     store_as_t(unshaped(g_, d.wide));
     for (const dropout_term& t : d.terms) store_as_t(unshaped(g_, t.narrow));
     if (d.form_kind != dropout_gemm::form::sum) store_as_t(d.result);
   }
-  for (const matrix_chain& c : p_.chains)
+  for (const matrix_chain& c : p_.all<matrix_chain>())
     for (const id i : {c.z, c.x, c.between, c.other, c.result}) store_as_t(unshaped(g_, i));
-  for (const rowwise_launch& r : p_.rowwise_launches)  // norm kernels for long rows need operands of one type
+  for (const rowwise_launch& r : p_.all<rowwise_launch>())  // norm kernels for long rows need operands of one type
     if (r.norm >= 0)
       for (const id i : {g_[r.norm].a, r.grad_output, r.residual}) store_as_t(unshaped(g_, i));
   for (const attention_binding<T>& a : attentions_)
@@ -578,61 +622,75 @@ template <class T> status plan_binding<T>::reserve_values(const size_values& lar
       pads_.push({k, i});
       written.push({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(i) * size});
     }
-    auto write = [&](id i, long long n) {
-      if (!is_caller_memory(i)) written.push({k, i, n * (stored_as_t_[i] ? size : 4)});
-    };
-    auto write_sum = [&](int sum) {
-      if (sum < 0) return;
-      write(p_.sums[sum].result, count(g_, p_.sums[sum].result, largest));
-      if (const id scaled = p_.sums[sum].scaled; scaled >= 0) write(scaled, count(g_, scaled, largest));
-    };
-    if (l.product >= 0) {
-      for (int n = l.product; n <= l.product + l.grouped; ++n) {
-        for (const id before_gemm : {p_.products[n].gate, p_.products[n].input_rotation})
-          if (before_gemm >= 0) write(before_gemm, count(g_, before_gemm, largest));
-        if (const id sum = p_.products[n].output_rotation; sum >= 0) write(sum, count(g_, sum, largest));
-        const id i = p_.products[n].result;
-        write(i, g_.sizes.value(g_[i].d[2], largest) * products_[n].out_size());
-      }
-      if (l.gated >= 0) write(l.gated, count(g_, l.gated, largest));
-      if (l.norm >= 0) {  // the sums of squares follow the rows
-        const id x = p_.rowwise_launches[l.norm].result;
-        written.push({k, x, count(g_, x, largest) * static_cast<long long>(sizeof(T)) + bytes_of_squares(x)});
-      }
-      if (const id z = p_.products[l.product].pre_epilogue;
-          is_saved_for_later(z) && z != p_.products[l.product].output_rotation)
-        write(z, count(g_, z, largest));
-      for (const int sum : l.fused_wgrads) write_sum(sum);
-    } else if (l.sum >= 0) {
-      write_sum(l.sum);
-    } else if (l.dropout_gemms >= 0) {
-      write(p_.dropout_gemms[l.dropout_gemms].result, count(g_, p_.dropout_gemms[l.dropout_gemms].result, largest));
-    } else if (l.chains >= 0) {
-      const matrix_chain& c = p_.chains[l.chains];
-      const bool whole = fuses_chain(g_, c, largest, dtype_of<T>, p_.to);
-      for (const id i : c.inside())
-        if (!whole || (i != c.between && i != c.other)) write(i, count(g_, i, largest));
-    } else if (l.stack >= 0) {
-      const matrix_stack& s = p_.stacks[l.stack];
-      const bool whole = fuses_stack(g_, s, largest, p_.to);
-      for (const id i : s.inside)
-        if (!whole || is_read_outside(s, i)) write(i, count(g_, i, largest));
-    } else {
-      if (l.rows >= 0)
-        write(p_.rowwise_launches[l.rows].result, count(g_, p_.rowwise_launches[l.rows].result, largest));
-      if (l.rows < 0 || l.what == launch_kind::attention) write(l.anchor, count(g_, l.anchor, largest));
-      if (l.paired_root >= 0) write(l.paired_root, count(g_, l.paired_root, largest));
-      for (const int sum : l.gate_wgrads) write_sum(sum);
-    }
+    const stored_values store{largest, k, written};
+    p_.visit(l, [&](const auto& one) { write_values(one, store); });
+    p_.each_wgrad(l, [&](int sum) {
+      const wgrad_sum& w = p_.all<wgrad_sum>()[sum];
+      write_value(w.result, store);
+      if (w.scaled >= 0) write_value(w.scaled, store);
+    });
   }
   return memory_.reserve(g_, p_, written, workspace_bytes_);
+}
+// The values that a launch stores, besides those of its wgrads.
+template <class T> void plan_binding<T>::write_value(id i, const stored_values& to) const {
+  write_value(i, count(g_, i, to.sizes), to);
+}
+template <class T> void plan_binding<T>::write_value(id i, long long n, const stored_values& to) const {
+  if (!is_caller_memory(i))
+    to.written.push({to.launch, i, n * (stored_as_t_[i] ? static_cast<long long>(sizeof(T)) : 4)});
+}
+template <class T> void plan_binding<T>::write_values(const gemm_launch& l, const stored_values& to) const {
+  l.each_product([&](int n) {
+    const gemm_slots& s = p_.products[n];
+    for (const id i : {s.gate, s.input_rotation, s.output_rotation})
+      if (i >= 0) write_value(i, to);
+    write_value(s.result, g_.sizes.value(g_[s.result].d[2], to.sizes) * products_[n].out_size(), to);
+  });
+  if (l.gated >= 0) write_value(l.gated, to);
+  if (l.norm >= 0) {  // the sums of squares follow the rows
+    const id x = p_.all<rowwise_launch>()[l.norm].result;
+    const long long bytes = count(g_, x, to.sizes) * static_cast<long long>(sizeof(T));
+    to.written.push({to.launch, x, bytes + bytes_of_squares(x)});
+  }
+  const gemm_slots& first = p_.products[l.product];
+  if (is_saved_for_later(first.pre_epilogue) && first.pre_epilogue != first.output_rotation)
+    write_value(first.pre_epilogue, to);
+}
+template <class T> void plan_binding<T>::write_values(const dropout_gemm& d, const stored_values& to) const {
+  write_value(d.result, to);
+}
+template <class T> void plan_binding<T>::write_values(const matrix_chain& c, const stored_values& to) const {
+  const bool whole = fuses_chain(g_, c, to.sizes, dtype_of<T>, p_.to.can<matrix_chain>());
+  for (const id i : c.inside())
+    if (!whole || (i != c.between && i != c.other)) write_value(i, to);
+}
+template <class T> void plan_binding<T>::write_values(const matrix_stack& s, const stored_values& to) const {
+  const bool whole = fuses_stack(g_, s, to.sizes, p_.to.can<matrix_stack>());
+  for (const id i : s.inside)
+    if (!whole || is_read_outside(s, i)) write_value(i, to);
+}
+template <class T> void plan_binding<T>::write_values(const attention_launch& l, const stored_values& to) const {
+  if (l.heads >= 0) write_value(p_.all<rowwise_launch>()[l.heads].result, to);
+  write_value(l.node, to);
+}
+template <class T> void plan_binding<T>::write_values(const rowwise_launch& r, const stored_values& to) const {
+  write_value(r.result, to);
+}
+template <class T> void plan_binding<T>::write_values(const expression_launch& l, const stored_values& to) const {
+  write_value(l.root, to);
+  if (l.paired_root >= 0) write_value(l.paired_root, to);
+}
+template <class T> void plan_binding<T>::write_values(const nodes_launch& l, const stored_values& to) const {
+  write_value(l.first, to);
 }
 template <class T> long long plan_binding<T>::scratch_of(const graft::launch& l, const size_values& s) const {
   long long bytes = 0;
   each_computed(l, [&](id i) { bytes = max_of(bytes, values_.scratch(i)); });
   for (const attention_binding<T>& a : attentions_)
-    if (a.runs() && a.node() == l.anchor) bytes = max_of(bytes, a.workspace());
-  if (l.chains >= 0 && p_.chains[l.chains].sums()) bytes = max_of(bytes, chain_partial_bytes(p_.chains[l.chains], s));
+    if (a.runs() && a.node() == p_.anchor_of(l)) bytes = max_of(bytes, a.workspace());
+  if (const matrix_chain* const c = p_.as<matrix_chain>(l); c != nullptr && c->sums())
+    bytes = max_of(bytes, chain_partial_bytes(*c, s));
   return bytes;
 }
 // Lays out the workspace again if the call has larger sizes than bind() knew (image sizes come with the call), or if
@@ -677,22 +735,15 @@ status plan_binding<T>::run(cudaStream_t stream, const target& to, bool exclusiv
     for (const id i : inputs_) values_.give(i, call_.data[i]);
   }
   normed_input_ = std::exchange(shared_workspace_->normed, {});
-  for (const rowwise_launch& r : p_.rowwise_launches) normed_.in[r.result] = false;
+  for (const rowwise_launch& r : p_.all<rowwise_launch>()) normed_.in[r.result] = false;
   for (int k = 0; k < p_.launches.size(); ++k) {
     const graft::launch& l = p_.launches[k];
     values_.scratch_at(memory_.scratch(k));
     if (clock != nullptr)
       if (status s = clock->note(stream, p_, k); !s) return s;
     if (status s = pad_operands(stream, k); !s) return s;
-    const status s = l.product >= 0                    ? run_products(stream, to, l, exclusive)
-                     : l.sum >= 0                      ? run_wgrad(stream, to, l.sum)
-                     : l.dropout_gemms >= 0            ? run_dropout_gemm(stream, p_.dropout_gemms[l.dropout_gemms])
-                     : l.chains >= 0                   ? run_kronecker_chain(stream, p_.chains[l.chains])
-                     : l.stack >= 0                    ? run_matrix_stack(stream, p_.stacks[l.stack])
-                     : is_attention(g_[l.anchor].what) ? run_attention(stream, to, l)
-                     : l.rows >= 0                     ? run_rows(stream, p_.rowwise_launches[l.rows])
-                     : l.count > 1                     ? run_expression(stream, to, l)
-                                                       : run_node(stream, l.anchor);
+    status s = ok;
+    p_.visit(l, [&](const auto& one) { s = run_launch({stream, to, l.index, exclusive}, one); });
     if (!s) return s;
   }
   if (clock != nullptr)
@@ -735,7 +786,7 @@ template <class T> void* plan_binding<T>::output_ptr(id i) {
   return y;
 }
 // Does a GEMM of this launch have a multi-LoRA batch?
-template <class T> bool plan_binding<T>::is_multi_lora(const graft::launch& l) const {
+template <class T> bool plan_binding<T>::is_multi_lora(const gemm_launch& l) const {
   bool any = false;
   for (int k = l.product; k <= l.product + l.grouped; ++k)
     any = any || (static_cast<std::size_t>(k) < multi_lora_.products.size() &&
@@ -745,7 +796,7 @@ template <class T> bool plan_binding<T>::is_multi_lora(const graft::launch& l) c
 // Runs a grouped GEMM with a multi-LoRA batch as segments of one skinny GEMM launch. Returns false, and launches
 // nothing, if no kernel takes all of them.
 template <class T>
-result<bool> plan_binding<T>::run_multi_lora_grouped(cudaStream_t stream, const target& to, const graft::launch& l,
+result<bool> plan_binding<T>::run_multi_lora_grouped(cudaStream_t stream, const target& to, const gemm_launch& l,
                                                      bool exclusive) {
   const int count = l.grouped + 1;
   if (count > max_segments) return false;
@@ -774,7 +825,7 @@ result<bool> plan_binding<T>::run_multi_lora_grouped(cudaStream_t stream, const 
 }
 // Computes the rotations x R that the GEMMs of a launch read: by one kernel for up to 64 rows, else one after the
 // other.
-template <class T> status plan_binding<T>::rotate_inputs(cudaStream_t stream, const graft::launch& l) {
+template <class T> status plan_binding<T>::rotate_inputs(cudaStream_t stream, const gemm_launch& l) {
   id rotations[max_segments] = {};
   element_ptr<float> to[max_segments];
   int count = 0;
@@ -791,8 +842,8 @@ template <class T> status plan_binding<T>::rotate_inputs(cudaStream_t stream, co
   if (count == 0) return ok;
   aligned16(tensor_at(first.x));
   if (first.other >= 0) aligned16(tensor_at(first.other));
-  if (aligned && p_.to.rotations_share_kernel &&
-      p_.to.rotations_share_kernel(g_, rotations, count, call_.sizes, dtype_of<T>, p_.to))
+  const auto& share_kernel = p_.to.can<gemm_launch>().rotations_share_kernel;
+  if (aligned && share_kernel && share_kernel(g_, rotations, count, call_.sizes, dtype_of<T>, p_.to))
     return values_.compute_rotations(stream, rotations, count, first.x, first.other, to, early);
   if (first.gate >= 0)
     if (status s = run_node(stream, first.gate); !s) return s;
@@ -801,7 +852,7 @@ template <class T> status plan_binding<T>::rotate_inputs(cudaStream_t stream, co
   return ok;
 }
 template <class T>
-status plan_binding<T>::run_products(cudaStream_t stream, const target& to, const graft::launch& l, bool exclusive) {
+status plan_binding<T>::run_products(cudaStream_t stream, const target& to, const gemm_launch& l, bool exclusive) {
   if (status s = rotate_inputs(stream, l); !s) return s;
   if (l.grouped > 0 && is_multi_lora(l)) {
     const auto ran = run_multi_lora_grouped(stream, to, l, exclusive);
@@ -826,12 +877,12 @@ status plan_binding<T>::run_products(cudaStream_t stream, const target& to, cons
   }
   for (int k = 0; k <= l.grouped; ++k)
     if (status s = run_product(stream, to, l, l.product + k, exclusive); !s) return s;
-  if (l.norm >= 0 && !normed_[p_.rowwise_launches[l.norm].result])
-    if (status s = run_rows(stream, p_.rowwise_launches[l.norm]); !s) return s;
+  if (l.norm >= 0 && !normed_[p_.all<rowwise_launch>()[l.norm].result])
+    if (status s = run_rows(stream, p_.all<rowwise_launch>()[l.norm]); !s) return s;
   return l.gated >= 0 ? run_node(stream, l.gated) : status(ok);
 }
 template <class T>
-status plan_binding<T>::run_product(cudaStream_t stream, const target& to, const graft::launch& l, int index,
+status plan_binding<T>::run_product(cudaStream_t stream, const target& to, const gemm_launch& l, int index,
                                     bool exclusive) {
   gemm_binding<T>& b = products_[index];
   const gemm_slots& s = b.slots();
@@ -901,7 +952,7 @@ template <class T> element_ptr<float> plan_binding<T>::output_ptr(const wgrad_su
 }
 template <class T>
 fused_wgrad plan_binding<T>::fused_wgrad_of(int index, const gemm_binding<T>& product, void* shrink) {
-  const wgrad_sum& s = p_.sums[index];
+  const wgrad_sum& s = p_.all<wgrad_sum>()[index];
   if (!is_requested(s.result)) return {};
   fused_wgrad b;
   const id of_product = product.shrink_output();
@@ -940,17 +991,18 @@ template <class T> status plan_binding<T>::run_rows(cudaStream_t stream, const r
 // Runs attention by a fused kernel if there is one, else node by node. The launch that concatenates heads and applies
 // RoPE runs first, unless the kernel reads q, k and v separately.
 template <class T>
-status plan_binding<T>::run_attention(cudaStream_t stream, const target& to, const graft::launch& l) {
-  const id i = l.anchor;
+status plan_binding<T>::run_attention(cudaStream_t stream, const target& to, const attention_launch& l) {
+  const id i = l.node;
   const auto at = [&](id o) { return tensor_at(o); };
   const attention_binding<T>* by = nullptr;
   for (const attention_binding<T>& a : attentions_)
     if (a.node() == i) by = &a;
   separate_qkv separate;
   bool takes = by != nullptr && by->fuses_heads(to, call_.sizes, at, separate);
-  if (separate.angles != nullptr) takes = takes && values_[p_.rowwise_launches[l.rows].table].p.type == dtype::f32;
-  if (l.rows >= 0 && !takes)
-    if (status s = run_rows(stream, p_.rowwise_launches[l.rows]); !s) return s;
+  if (separate.angles != nullptr)
+    takes = takes && values_[p_.all<rowwise_launch>()[l.heads].table].p.type == dtype::f32;
+  if (l.heads >= 0 && !takes)
+    if (status s = run_rows(stream, p_.all<rowwise_launch>()[l.heads]); !s) return s;
   if (by == nullptr || !by->runs()) return run_node(stream, i);
   const int k = written_output(i);
   void* const y = k >= 0 ? call_.outputs[k].data : values_.storage(i).at;
@@ -968,8 +1020,9 @@ template <class T> status plan_binding<T>::run_node(cudaStream_t stream, id i) {
 }
 
 template <class T>
-status plan_binding<T>::run_expression(cudaStream_t stream, const target& to, const graft::launch& l) {
-  const id* const nodes = &p_.nodes[l.first];
+status plan_binding<T>::run_expression(cudaStream_t stream, const target& to, const expression_launch& l,
+                                       const graft::launch& of) {
+  const id* const nodes = &p_.nodes[of.first];
   status found = ok;
   // Builds the elementwise expression of a root and sets the address that its result is stored to.
   auto written = [&](id root) {
@@ -978,7 +1031,7 @@ status plan_binding<T>::run_expression(cudaStream_t stream, const target& to, co
     if (k >= 0) at = {call_.outputs[k].data, call_.outputs[k].type};
     values_.put(root, at);
     expression_writer writer(
-        g_, [&](id i) { return is_one_of(nodes, nodes + l.count, i); },
+        g_, [&](id i) { return is_one_of(nodes, nodes + of.count, i); },
         [&](id i) {
           const result<tensor<float>> read = values_.numbers(stream, i);
           if (!read) found = read.failure();
@@ -986,33 +1039,33 @@ status plan_binding<T>::run_expression(cudaStream_t stream, const target& to, co
         });
     return writer.write(g_[root].what == op::sum_to ? g_[root].a : root);
   };
-  const expression first = written(l.anchor);
+  const expression first = written(l.root);
   if (l.paired_root < 0) {
-    const id root = g_[l.anchor].what == op::sum_to ? g_[l.anchor].a : l.anchor;
+    const id value = g_[l.root].what == op::sum_to ? g_[l.root].a : l.root;
     if (!found) return found;
     const auto evaluate = kernels_->launches.expression;
     if (evaluate == nullptr) return launch_not_compiled("an expression");
-    return evaluate(stream, kernels_->launches.sums, first, shaped(g_, root, call_.sizes, element_ptr<float>{}),
-                    values_[l.anchor]);
+    return evaluate(stream, kernels_->launches.sums, first, shaped(g_, value, call_.sizes, element_ptr<float>{}),
+                    values_[l.root]);
   }
   const expression second = written(l.paired_root);
   if (!found) return found;
   bool sums = l.gate_wgrads[0] >= 0 && kernels_->launches.gates != nullptr;
-  for (const int k : l.gate_wgrads) sums = sums && is_requested(p_.sums[k].result);
+  for (const int k : l.gate_wgrads) sums = sums && is_requested(p_.all<wgrad_sum>()[k].result);
   if (sums) {
     gate_wgrad with[2];
     for (int k = 0; k < 2; ++k) {
-      const wgrad_sum& s = p_.sums[l.gate_wgrads[k]];
+      const wgrad_sum& s = p_.all<wgrad_sum>()[l.gate_wgrads[k]];
       with[k] = {output_ptr(s), {output_ptr(s.scaled), dtype_of<T>}, tensor_at(s.right), values_[s.scale].p.at};
     }
-    const result<bool> made = kernels_->launches.gates(stream, to, first, second, values_[l.anchor],
-                                                       values_[l.paired_root], with[0], with[1]);
+    const result<bool> made =
+        kernels_->launches.gates(stream, to, first, second, values_[l.root], values_[l.paired_root], with[0], with[1]);
     if (!made) return made.failure();
     if (*made) return ok;
   }
   const auto evaluate = kernels_->launches.two_expressions;
   if (evaluate == nullptr) return launch_not_compiled("two expressions");
-  if (status s = evaluate(stream, first, second, values_[l.anchor], values_[l.paired_root]); !s) return s;
+  if (status s = evaluate(stream, first, second, values_[l.root], values_[l.paired_root]); !s) return s;
   for (const int k : l.gate_wgrads)
     if (k >= 0)
       if (status s = run_wgrad(stream, to, k); !s) return s;
@@ -1053,7 +1106,7 @@ template <class T> status plan_binding<T>::run_dropout_gemm(cudaStream_t stream,
   return multiply != nullptr ? multiply(stream, d.form_kind, with) : launch_not_compiled("a GEMM with dropout");
 }
 template <class T> status plan_binding<T>::run_kronecker_chain(cudaStream_t stream, const matrix_chain& c) {
-  if (!fuses_chain(g_, c, call_.sizes, dtype_of<T>, p_.to)) {
+  if (!fuses_chain(g_, c, call_.sizes, dtype_of<T>, p_.to.can<matrix_chain>())) {
     for (const id i : c.inside())
       if (status s = run_node(stream, i); !s) return s;
     return ok;
@@ -1079,7 +1132,7 @@ template <class T> status plan_binding<T>::run_kronecker_chain(cudaStream_t stre
   return kernels_->launches.chain(stream, with);
 }
 template <class T> status plan_binding<T>::run_matrix_stack(cudaStream_t stream, const matrix_stack& s) {
-  if (!fuses_stack(g_, s, call_.sizes, p_.to)) {
+  if (!fuses_stack(g_, s, call_.sizes, p_.to.can<matrix_stack>())) {
     for (const id i : s.inside)
       if (status done = run_node(stream, i); !done) return done;
     return ok;
