@@ -121,17 +121,20 @@ struct ran {
 };
 ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   static const gpu::kernel_set kernels = gpu::every_kernel_of<bf>();
-  gpu::plan_binding<bf> plan(g, to);
+  gpu::program<bf> program(g, fuse(g, to));
+  gpu::binding<bf> with;
   leaf_views known = t.leaves;
   for (id i = 0; i < g.size; ++i)
     if (is_leaf(g[i].what) && row(g[i].what).known_at == stage::call) known[static_cast<std::size_t>(i)] = {};
   t.reset_cache();
   gpu::dequantized_buffer dequantized_weight;
   gpu::shared_adapter_args<bf> shared;
-  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, dequantized_weight, nullptr);
+  const status bound =
+      program.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, dequantized_weight, nullptr, with);
   INFO(std::string(bound.message()));
   REQUIRE(bool(bound));
-  call& c = plan.next_call();
+  call c(g);
+  c.begin(t.sizes);
   c.data = t.leaves;
   std::deque<gpu::buffer> out;
   for (int k = 0; k < g.outs; ++k) {
@@ -140,7 +143,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
     c.outputs[k] = {out.back().data(), dtype::f32, {n}, 1};
   }
   const long long before = gpu::launch_count();
-  const status done = plan.run(nullptr, to, true);
+  const status done = gpu::execution<bf>(program, with, c, nullptr, to, true).run();
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
   ran r;

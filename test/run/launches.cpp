@@ -2,6 +2,8 @@
 // The CPU runs exactly the launches of the plan, for every method on every kind of layer, forward and backward, fused
 // and eager; and the number of kernels that a type states is the number of the run.
 #include <doctest/doctest.h>
+#include <graft/backend/cpu/runtime/engine_plan.h>
+#include <graft/run/pass.h>
 
 #include "../support/all_layers.h"
 #include "../support/instances.h"
@@ -21,7 +23,7 @@ counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
     INFO(std::string(s.message()));
     REQUIRE(bool(s));
   }
-  counts n{e.bound_forward()->launched()};
+  counts n{e.bound_forward()->program().launched()};
   if (l.graphs.backward.outs == 0) return n;
   std::map<std::string, std::vector<float>> d;
   std::vector<gradient> wanted;
@@ -33,7 +35,7 @@ counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
   if (has_dx) d["dx"] = l.room("dx", l.graphs.backward);
   const mutable_view dx = has_dx ? into(d["dx"]) : mutable_view{};
   for (int call = 0; call < 2; ++call) REQUIRE(bool(e.backward(l.x(), l.dy(), dx, wanted)));
-  n.backward = e.bound_backward()->launched();
+  n.backward = e.bound_backward()->program().launched();
   return n;
 }
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/runtime/engine_plan.h>
 #include <graft/derive/reassociate_wgrads.h>
+#include <graft/run/pass.h>
 
 #include <utility>
 
@@ -139,7 +140,7 @@ TEST_CASE("training: wgrads are reassociated for fewer rows than the weight has,
     r.y = x.room("y", l.graphs.literal);
     REQUIRE(bool(e.forward(x.x(), into(r.y))));
     REQUIRE(bool(e.backward(x.x(), x.dy(), {}, wanted(x, r))));
-    const graph& g = e.bound_backward()->value();
+    const graph& g = e.bound_backward()->g();
     bool sums_whole = false;  // dyᵀ x, as large as the weight
     for (id i = 0; i < g.size; ++i)
       if (g[i].what == op::matmul && g[i].ta)
@@ -162,7 +163,7 @@ TEST_CASE("training: for few rows the factors are applied to the rows, for many 
     std::vector<float> y = x.room("y", l.graphs.literal);
     REQUIRE(bool(e.forward(x.x(), into(y))));
     const auto* const runs = std::as_const(e).bound_forward();
-    const graph& g = runs->value();
+    const graph& g = runs->g();
     const stages when = schedule(g);
     long long most = 0;
     for (id i = 0; i < g.size; ++i)
@@ -200,7 +201,8 @@ TEST_CASE("training: gradients that were not requested are not computed") {
   gradients_of r = forward_backward(l, e);
   const auto products = [&] {
     int n = 0;
-    for (const id i : e.bound_backward()->launches().nodes) n += e.bound_backward()->value()[i].what == op::matmul;
+    for (const id i : e.bound_backward()->program().launches().nodes)
+      n += e.bound_backward()->g()[i].what == op::matmul;
     return n;
   };
   CHECK(products() == 6);  // two of them are dx: dy W and (dy B) A

@@ -167,9 +167,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
   int planned(bool backward, long long tokens) const override {
     const auto* bound = backward ? layer_.bound_backward() : layer_.bound_forward();
     if (bound == nullptr) return -1;
-    size_values s = bound->made().sizes();
-    bound->value().sizes.set_tokens(s, tokens);
-    return kernel_count(bound->value(), bound->launches(), s, gpu::dtype_of<T>);
+    size_values s = bound->binding().sizes;
+    bound->g().sizes.set_tokens(s, tokens);
+    return kernel_count(bound->g(), bound->program().launches(), s, gpu::dtype_of<T>);
   }
 
  private:

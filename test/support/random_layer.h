@@ -164,16 +164,16 @@ template <class Real> struct random_layer {
       views[name] = w;
     }
   }
-  template <class Executor> status bind(Executor& e) const {
+  template <class Executor> status bind(Executor& e, int adapter = 0) const {
     for (const auto& [name, n] : shape)
       if (graphs.literal.sizes.find(name.c_str()) >= 0 && name != "tokens" && name != "height" && name != "width")
-        if (status s = e.size(name.c_str(), n); !s) return s;
+        if (status s = e.size(name.c_str(), n, adapter); !s) return s;
     for (const auto& [name, v] : scalars)
       if (graphs.literal.find(name.c_str()) >= 0)
-        if (status s = e.set(name.c_str(), v); !s) return s;
+        if (status s = e.set(name.c_str(), v, adapter); !s) return s;
     for (const auto& [name, v] : views)
       if (name != "x" && name != "dy")
-        if (status s = e.set(name.c_str(), v); !s) return s;
+        if (status s = e.set(name.c_str(), v, adapter); !s) return s;
     return ok;
   }
   view x() const { return views.at("x"); }

@@ -78,15 +78,15 @@ template <class Engine, class Sink> status explain_step(causal_lm<Engine>& model
     const block_program<Engine>& p = model.programs()[k];
     const graph& g = p.value();
     const plan& launches = p.launches();
-    const size_values& sizes = p.plan_binding().this_call().sizes;
+    const size_values& sizes = p.this_call().sizes;
     const quant_format stored = detail::weight_format_of(model.weights(), g);
     bool first_norm_fused = false;
     for (int before = 0; before < model.programs().count(); ++before) {
       const block_program<Engine>& b = model.programs()[before];
       first_norm_fused =
           first_norm_fused ||
-          fuses_input_norm(b.value(), b.launches(), b.plan_binding().this_call().sizes, g, launches, sizes,
-                           Engine::storage_type, detail::weight_format_of(model.weights(), b.value()), stored);
+          fuses_input_norm(b.value(), b.launches(), b.this_call().sizes, g, launches, sizes, Engine::storage_type,
+                           detail::weight_format_of(model.weights(), b.value()), stored);
     }
     char key[32];
     static_cast<void>(std::snprintf(key, sizeof key, "%016llx", p.key()));

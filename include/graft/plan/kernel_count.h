@@ -68,8 +68,24 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
   return n;
 }
 
-// Whether inference folds the adapter into a copy of the weight, because that is cheaper than the low-rank branch or
-// the only form that the target can fuse. `stored` is the element type of the weight.
+// Whether inference folds the adapter into a copy of the weight, given the plans of both forms for a target whose
+// launches are GEMMs: because the low-rank branch does not fit into the one GEMM.
+[[gnu::cold]] constexpr bool folds(const graph& branch, const plan& branched, const plan& folded,
+                                   const size_values& s) {
+  auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
+  if (!one_product(folded)) return false;
+  // A rotation of x (OFT, BOFT) is a pass over x in every call; folded, it is one pass over W per parameter change.
+  for (const launch& l : branched.launches)
+    if (branch[branched.anchor_of(l)].what == op::rotate) return true;
+  for (const gemm_slots& product : branched.products)
+    if (product.input_rotation >= 0) return true;
+  // A branch that is not inside the one GEMM takes further launches in every call (LoKr).
+  const bool inside = branched.products.size() == 1 && branched.products[0].residual < 0;
+  return !inside || branch_rank(branch, branched.products[0], with_nominals(branch, s)) >
+                        branched.to.can<gemm_launch>().max_branch_rank;
+}
+// The same on any target, because it is cheaper than the low-rank branch or the only form that the target can fuse.
+// `stored` is the element type of the weight.
 [[gnu::cold]] constexpr bool folds(const target& to, const graph& branch, const graph& folded, const size_values& s,
                                    dtype stored = dtype::bf16) {
   const size_values of_branch = with_nominals(branch, s),
@@ -85,17 +101,7 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
       if (branch[i].what == op::rotate && branch.sizes.value(branch[branch[i].b].d[0], of_branch) > 1) return true;
     return worth_folding(call_flops(branch, of_branch), plain, widens, elements);
   }
-  const plan branched = fuse(branch, to), plain = fuse(folded, to);
-  auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
-  if (!one_product(plain)) return false;
-  // A rotation of x (OFT, BOFT) is a pass over x in every call; folded, it is one pass over W per parameter change.
-  for (const launch& l : branched.launches)
-    if (branch[branched.anchor_of(l)].what == op::rotate) return true;
-  for (const gemm_slots& product : branched.products)
-    if (product.input_rotation >= 0) return true;
-  // A branch that is not inside the one GEMM takes further launches in every call (LoKr).
-  const bool inside = branched.products.size() == 1 && branched.products[0].residual < 0;
-  return !inside || branch_rank(branch, branched.products[0], of_branch) > to.can<gemm_launch>().max_branch_rank;
+  return folds(branch, fuse(branch, to), fuse(folded, to), s);
 }
 // The flops of a call in units of the flops of GEMMs over rows and wgrads. Other products of large matrices may be
 // slower on the target.
@@ -133,11 +139,11 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
   if (!computed &&
       in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
     return false;
-  auto flops = [&](const training_graphs& t) {
-    return plus(weighted_flops(t.forward, fuse(t.forward, to), sizes_for(t.forward, usual.forward, s)),
+  auto flops = [&](const training_graphs& t, const plan& forward) {
+    return plus(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
                 weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
   };
-  return flops(in_weight) < flops(usual);
+  return flops(in_weight, plain) < flops(usual, branched);
 }
 
 }  // namespace graft

@@ -6,13 +6,13 @@
 //     b.values.tensors["self_attn.q_proj.weight"] = …;
 //     b.bind(pass_kind::forward, {.tokens = 512});      b.run(pass_kind::forward, call);
 #pragma once
+#include <graft/backend/lru_cache.h>
 #include <graft/derive/block.h>
 #include <graft/derive/saved_tensors.h>
 #include <graft/run/block_program.h>
 #include <graft/run/sharding.h>
 
 #include <algorithm>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -74,16 +74,14 @@ template <class Engine> class block_programs {
   shard_spec sharding{};  // set before the first program is made
 
   std::shared_ptr<program> of(const block_spec& what, pass_kind w, const named_values& from) {
-    for (entry& e : all_)
-      if (e.kind == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes) {
-        e.used = ++uses_;
-        return e.made;
-      }
+    const auto same = [&](const entry& e) {
+      return e.kind == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes;
+    };
+    if (const entry* const e = all_.find(same)) return e->made;
     evict_unused();
-    entry e{what, w, from.sizes, {}, make(what, w, from), ++uses_};
+    entry e{what, w, from.sizes, {}, make(what, w, from), ++made_};
     e.shapes = shapes(e.made->value(), from);
-    all_.push_back(std::move(e));
-    return all_.back().made;
+    return all_.add(std::move(e)).made;
   }
   int count() const { return static_cast<int>(all_.size()); }
   long long address_version() const {
@@ -91,7 +89,13 @@ template <class Engine> class block_programs {
     for (const entry& e : all_) n += e.made->address_version();
     return n;
   }
-  const program& operator[](int k) const { return *all_[static_cast<std::size_t>(k)].made; }
+  // Programs are numbered in the order in which they were made.
+  const program& operator[](int k) const {
+    std::vector<const entry*> by_age;
+    for (const entry& e : all_) by_age.push_back(&e);
+    std::sort(by_age.begin(), by_age.end(), [](const entry* a, const entry* b) { return a->number < b->number; });
+    return *by_age[static_cast<std::size_t>(k)]->made;
+  }
 
  private:
   struct entry {
@@ -100,17 +104,15 @@ template <class Engine> class block_programs {
     size_map sizes;
     std::vector<long long> shapes;
     std::shared_ptr<program> made;
-    long long used = 0;
+    long long number = 0;
   };
   void evict_unused() {
     const auto free = [](const entry& e) { return e.made.use_count() == 1; };
-    while (std::count_if(all_.begin(), all_.end(), free) > max_unused) {
-      auto oldest = all_.end();
-      for (auto e = all_.begin(); e != all_.end(); ++e)
-        if (free(*e) && (oldest == all_.end() || e->used < oldest->used)) oldest = e;
-      evicted_versions_ += oldest->made->address_version() + 1;
-      all_.erase(oldest);
-    }
+    while (std::count_if(all_.begin(), all_.end(), free) > max_unused)
+      all_.evict([&](const entry& e) {
+        if (free(e)) evicted_versions_ += e.made->address_version() + 1;
+        return free(e);
+      });
   }
   std::shared_ptr<program> make(const block_spec& what, pass_kind w, const named_values& from) const {
     const block_options options = block_options_of(what, w);
@@ -137,8 +139,8 @@ template <class Engine> class block_programs {
     return all;
   }
   static constexpr std::ptrdiff_t max_unused = 16;
-  std::deque<entry> all_;
-  long long uses_ = 0, evicted_versions_ = 0;
+  lru_cache<entry> all_;
+  long long made_ = 0, evicted_versions_ = 0;
 };
 
 template <class Engine> class bound_block {
@@ -241,7 +243,7 @@ template <class Engine> class bound_block {
       block_program<Engine>::set_next(at(w).with, *next.at(its).in, next.at(its).with);
   }
   // The binding for one pass, which multi-LoRA batches need from several blocks.
-  typename Engine::bound::binding& binding(pass_kind w) { return at(w).with.values; }
+  typename Engine::binding& binding(pass_kind w) { return at(w).with.values; }
   // The names of the parameters inside the block; each of them has a gradient.
   std::vector<std::string> parameters() const {
     std::vector<std::string> all;

@@ -5,6 +5,7 @@
 #include <graft/backend/mode.h>
 #include <graft/derive/saved_tensors.h>
 #include <graft/plan/fingerprint.h>
+#include <graft/plan/fuse.h>
 #include <graft/run/check_ids.h>
 #include <graft/run/named_values.h>
 
@@ -28,7 +29,8 @@ template <class Engine> class block_program {
  public:
   using queue = typename Engine::queue;
   struct binding {
-    typename Engine::bound::binding values;
+    typename Engine::binding values;
+    size_values sizes;               // of the tensors, without those that calls bring
     view kv_cache{};                 // [slots, 2 kv]: keys and values
     long long tokens = 0;            // capacity in rows of a call; 0: any number
     sequence<mutable_view> outputs;  // gradients of parameters, by output; those without memory are not computed
@@ -42,18 +44,19 @@ template <class Engine> class block_program {
   };
 
   block_program(builder made, const target& to, saved_slots saved = {})
-      : made_(std::move(made)), saved_(std::move(saved)), bound_plan_(made_, to) {
-    const graph& g = bound_plan_.value();
+      : made_(std::move(made)), saved_(std::move(saved)), program_(made_, fuse(made_, to)), call_(program_.value()) {
+    const graph& g = program_.value();
     for (std::size_t k = 0; k < call_inputs.size(); ++k) at_[k] = g.find(call_inputs[k]);
     kv_cache_node_ = g.find("kv_cache"), y_ = g.find_output("y"), dx_ = g.find_output("dx");
   }
-  const graph& value() const { return bound_plan_.value(); }
-  const typename Engine::bound& plan_binding() const { return bound_plan_; }
-  const plan& launches() const { return bound_plan_.launches(); }
+  const graph& value() const { return program_.value(); }
+  const typename Engine::program& program() const { return program_; }
+  const call& this_call() const { return call_; }
+  const plan& launches() const { return program_.launches(); }
   unsigned long long key() const { return fingerprint_of(value(), launches()).key; }
-  long long launched() const { return bound_plan_.launched(); }
+  long long launched() const { return program_.launched(); }
   // Counts how often addresses that launches use have changed.
-  long long address_version() const { return bound_plan_.address_version(); }
+  long long address_version() const { return program_.address_version(); }
 
   // Binds the tensors of a block. All blocks of a program have equal sizes and share its workspace.
   status bind(queue& q, const named_values& from, const adapter_rules& rules, const capacity& limits, binding& b) {
@@ -73,8 +76,8 @@ template <class Engine> class block_program {
       b.kv_cache = found->second;
     }
     limits_.tokens = std::max(limits_.tokens, limits.tokens);  // the largest of all blocks that share this program
-    if (status s = bound_plan_.bind(q, leaves->sizes, leaves->leaf, limits_, shared_); !s) return s;
-    bound_plan_.swap_binding(b.values);
+    if (status s = Engine::bind(q, program_, b.values, leaves->sizes, leaves->leaf, limits_, shared_); !s) return s;
+    b.sizes = leaves->sizes;
     b.outputs = sequence<mutable_view>(g.outs);
     last_inputs_ = {}, b.tokens = limits.tokens;
     return ok;
@@ -87,24 +90,17 @@ template <class Engine> class block_program {
     b.outputs[k] = to;
     return ok;
   }
-  status parameters_changed(queue& q, binding& b) {
-    bound_plan_.swap_binding(b.values);
-    status s = bound_plan_.parameters_changed(q);
-    bound_plan_.swap_binding(b.values);
-    return s;
-  }
+  status parameters_changed(queue& q, binding& b) { return Engine::parameters_changed(q, program_, b.values); }
 
   // Makes `mine` read values that follow from parameters alone from another program of the block, where that computes
   // them too. It must be called after each bind().
   void share_precomputed(binding& mine, const block_program& other, const binding& from) const {
-    if constexpr (requires { Engine::bound::share_precomputed(mine.values, from.values, sequence<id>{}); })
-      Engine::bound::share_precomputed(mine.values, from.values, same_nodes(other.value(), value()));
+    Engine::share_precomputed(program_, mine.values, other.program_, from.values);
   }
 
   // States that the block of `next` reads this block's output. It must be called after each bind() of either.
   static void set_next(binding& mine, const block_program& next, const binding& with) {
-    if constexpr (requires { next.bound_plan_.made().follows(mine.values, with.values); })
-      next.bound_plan_.made().follows(mine.values, with.values);
+    Engine::follows(mine.values, next.program_, with.values);
   }
   // Gives the elements of each value that a call with so many rows saves for backward.
   std::vector<long long> saved_elements(const named_values& from, const adapter_rules& rules, long long tokens) const {
@@ -125,11 +121,8 @@ template <class Engine> class block_program {
 
   // `saved` is the memory of the saved values, in the order of saved_elements().
   status run(queue& q, binding& b, const block_call& inputs, void* const* saved = nullptr) {
-    bound_plan_.swap_binding(b.values);
-    status s = bind_call(b, inputs, saved);
-    if (s) s = bound_plan_.run(q);
-    bound_plan_.swap_binding(b.values);
-    return s;
+    if (status s = bind_call(b, inputs, saved); !s) return s;
+    return Engine::run(q, program_, b.values, call_);
   }
 
  private:
@@ -157,7 +150,8 @@ template <class Engine> class block_program {
     for (std::size_t k = 0; k < inputs.in.size() && same; ++k)
       same = at_[k] < 0 || same_layout(inputs.in[k], last_inputs_[k]);
     last_inputs_ = {};  // stays empty if this call is invalid
-    call& c = same ? bound_plan_.this_call() : bound_plan_.next_call();
+    call& c = call_;
+    if (!same) c.begin(b.sizes);
     if (kv_cache_node_ >= 0) c.data[kv_cache_node_] = b.kv_cache;
     for (std::size_t k = 0; k < inputs.in.size(); ++k) {
       if (at_[k] < 0) continue;
@@ -216,7 +210,8 @@ template <class Engine> class block_program {
 
   builder made_;
   saved_slots saved_;
-  typename Engine::bound bound_plan_;
+  typename Engine::program program_;
+  call call_;
   typename Engine::shared shared_{};
   std::array<id, call_inputs.size()> at_{};
   id kv_cache_node_ = none_id;

@@ -22,6 +22,7 @@
 
 namespace graft {
 
+struct bound_leaves;                              // run/layer_state.h
 template <class Engine> class pass;               // run/pass.h
 template <class Engine> class training_variants;  // run/training_variants.h
 
@@ -105,9 +106,10 @@ template <class Engine> class executor {
   bool runs_folded() const;
   // Unbinds everything, so that the next call chooses its kernels again.
   [[gnu::cold]] void kernels_changed();
-  const typename Engine::bound* bound_forward() const;
-  typename Engine::bound* bound_forward();
-  const typename Engine::bound* bound_backward() const;
+  // The passes that calls run, with their programs; null before they are bound.
+  const pass<Engine>* bound_forward() const;
+  pass<Engine>* bound_forward();
+  const pass<Engine>* bound_backward() const;
 
  private:
   struct adapter_state;  // an adapter: its tensors and its passes
@@ -133,6 +135,8 @@ template <class Engine> class executor {
   status bind_if_needed();
   [[gnu::cold]] status bind_all(const capacity& limits);
   [[gnu::cold]] status bind_base();
+  [[gnu::cold]] void plan_adapter(adapter_state& p, const bound_leaves& b);
+  [[gnu::cold]] void drop_plans();
   [[gnu::cold]] status bind_adapter(adapter_state& p);
   status begin_forward(pass<Engine>& p, const view& x, const mutable_view& y);
   status forward_saved(const view& x, const mutable_view& y);

@@ -52,16 +52,17 @@ template <class T> class executor : public graft::executor<engine<T>> {
     text t;
     const plan* p = this->forward_plan();
     if (p == nullptr) return t << "not bound", t;
-    const auto& made = this->bound_forward()->made();
+    const graph& g = this->bound_forward()->g();
+    const auto& products = this->bound_forward()->binding().products;
     for (int k = 0; k < p->launches.size(); ++k) {
       const graft::launch& l = p->launches[k];
       t << (k > 0 ? "; " : "");
       const gemm_launch* const gemm = p->as<gemm_launch>(l);
       if (gemm == nullptr) {
-        t << row(made.value()[p->anchor_of(l)].what).name << (l.is<wgrad_sum>() ? " wgrad" : " by itself");
+        t << row(g[p->anchor_of(l)].what).name << (l.is<wgrad_sum>() ? " wgrad" : " by itself");
         continue;
       }
-      const auto& product = made.product(gemm->product);
+      const auto& product = products[gemm->product];
       if (const quantized_choice quantized = product.quantized_choice_for(tokens, p->to); quantized.groups > 0) {
         const int launches = launch_count_of(quantized, product.rank());
         t << "quantized skinny GEMM, " << launches << (launches == 1 ? " launch" : " launches");

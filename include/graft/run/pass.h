@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// pass: a graph of a layer, planned and bound to the layer's tensors; calls fill in their own tensors and run it. It is
-// bound once after a change. backward_passes holds the backward passes of one graph, one per set of requested outputs.
+// pass: a graph of a layer as a program, bound to the layer's tensors, with its call; the caller fills in the call's
+// tensors and runs it. It is bound once after a change. backward_passes holds the backward passes of one graph, one per set of requested outputs.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/mode.h>
 #include <graft/derive/saved_tensors.h>
-#include <graft/plan/target.h>
+#include <graft/plan/fuse.h>
 #include <graft/run/check_ids.h>
 #include <graft/run/layer_state.h>
 
@@ -18,16 +18,19 @@ template <class Engine> class pass {
  public:
   using queue = typename Engine::queue;
 
-  bool bound() const { return plan_ != nullptr; }
-  void unbind() { plan_ = nullptr; }
-  typename Engine::bound& plan_binding() { return *plan_; }
-  const typename Engine::bound& plan_binding() const { return *plan_; }
-  const graph& g() const { return plan_->value(); }
+  bool bound() const { return runs_ != nullptr; }
+  void unbind() { runs_ = nullptr; }
+  const typename Engine::program& program() const { return runs_->program; }
+  typename Engine::binding& binding() { return runs_->binding; }
+  const typename Engine::binding& binding() const { return runs_->binding; }
+  const call& this_call() const { return runs_->now; }
+  const graph& g() const { return runs_->program.value(); }
 
-  // `known_sizes` are sizes of a larger graph, from tensors that this graph may not have.
+  // `known_sizes` are sizes of a larger graph, from tensors that this graph may not have. `planned` is the plan of the
+  // graph for this target where the caller has made it already, which is moved from.
   [[gnu::cold]] status bind(queue& q, const layer_state& state, const graph& made, const target& to,
                             const capacity& limits, typename Engine::shared& shared,
-                            const size_values* known_sizes = nullptr) {
+                            const size_values* known_sizes = nullptr, plan* planned = nullptr) {
     if (made.size == 0) return fail("this method does not exist for this kind of layer");
     for (id i = 0; i < made.size; ++i)
       if (const text name = made.name(i); layer_state::is_call_input(made[i]))
@@ -45,9 +48,10 @@ template <class Engine> class pass {
     }
     if constexpr (Engine::reads_host_memory)
       if (status s = check_index(made, b->sizes, b->leaf); !s) return s;
-    auto fresh = std::make_unique<typename Engine::bound>(made, to);
-    if (status s = fresh->bind(q, b->sizes, b->leaf, limits, shared); !s) return s;
-    plan_ = std::move(fresh);
+    auto fresh = std::make_unique<bound_program>(made, planned != nullptr ? std::move(*planned) : fuse(made, to));
+    if (status s = Engine::bind(q, fresh->program, fresh->binding, b->sizes, b->leaf, limits, shared); !s) return s;
+    fresh->sizes = b->sizes;
+    runs_ = std::move(fresh);
     x_ = made.find("x"), dy_ = made.find("dy");
     saved_.clear();
     for (id at; (at = made.find(saved_name(saved_.size()).c_str())) >= 0;) saved_.push(at);
@@ -60,7 +64,7 @@ template <class Engine> class pass {
   // reads. A call whose shapes are those of the last one only sets addresses.
   status begin(const view& x, const view& dy = {}, const leaf_views& saved = {}) {
     if (has_layout_ && same_layout(x, last_x_) && same_layout(dy, last_dy_)) {
-      call& c = plan_->this_call();
+      call& c = runs_->now;
       for (mutable_view& v : c.outputs) v = {};
       for (int k = 0; k < saved_.size(); ++k) c.data[saved_[k]] = saved[k];
       if (x_ >= 0) c.data[x_] = x;
@@ -68,7 +72,8 @@ template <class Engine> class pass {
       return check_indices(c);
     }
     has_layout_ = false;
-    call& c = plan_->next_call();
+    call& c = runs_->now;
+    c.begin(runs_->sizes);
     for (const auto& [at, v] : {std::pair{x_, &x}, std::pair{dy_, &dy}}) {
       if (at < 0) continue;
       if (status s = layer_state::bind_leaf(g(), at, *v, c.sizes); !s) return s;
@@ -88,7 +93,7 @@ template <class Engine> class pass {
     return check_indices(c);
   }
   // Counts the elements of an output of this call.
-  long long elements(int output) const { return count(g(), g().out[output].at, plan_->this_call().sizes); }
+  long long elements(int output) const { return count(g(), g().out[output].at, runs_->now.sizes); }
   status request_output(int output, const mutable_view& to) {
     if (to.data == nullptr) return ok;
     if (!is_valid(to)) return invalid_view("output ", g().output_name(output), to);
@@ -96,7 +101,7 @@ template <class Engine> class pass {
       return fail("output '", g().output_name(output), "' is ", name_of(to.type), ", expected f32, f64, bf16 or f16");
     if (const long long n = elements(output); to.count() != n)
       return fail("output '", g().output_name(output), "' has ", to.count(), " elements, expected ", n);
-    call& c = plan_->this_call();
+    call& c = runs_->now;
     if (const output_axes expected = axes_of(output, c.sizes); !expected.may_be_listed_as(to))
       return fail("output '", g().output_name(output), "' has shape ", shape_of(to), ", expected ", expected.words());
     if (c.outputs[output].data != nullptr)
@@ -109,7 +114,15 @@ template <class Engine> class pass {
     return fail("output '", g().output_name(output), "' has no data; give it memory for ", elements(output),
                 " elements");
   }
-  status run(queue& q) { return plan_->run(q); }
+  // Computes a requested output into other memory instead.
+  void redirect_output(int output, const mutable_view& to) { runs_->now.outputs[output] = to; }
+  // Reads values that follow from parameters from `from`, a pass of the same layer that runs before.
+  void share_precomputed(const pass& from) {
+    Engine::share_precomputed(runs_->program, runs_->binding, from.program(), from.binding());
+  }
+  status parameters_changed(queue& q) { return Engine::parameters_changed(q, runs_->program, runs_->binding); }
+  status weight_changed(queue& q) { return Engine::weight_changed(q, runs_->program, runs_->binding); }
+  status run(queue& q) { return Engine::run(q, runs_->program, runs_->binding, runs_->now); }
 
  private:
   // The axes of an output that have more than one element.
@@ -170,7 +183,16 @@ template <class Engine> class pass {
     return ok;  // indices in device memory are not checked, as in other kernel libraries
   }
 
-  std::unique_ptr<typename Engine::bound> plan_;
+  struct bound_program {
+    bound_program(const graph& g, plan p) : program(g, std::move(p)), now(g) {}
+    [[gnu::cold, gnu::noinline]] ~bound_program() = default;  // compiled once, not at every point of destruction
+    typename Engine::program program;
+    typename Engine::binding binding{};
+    call now;
+    size_values sizes{};  // without those that calls bring
+  };
+
+  std::unique_ptr<bound_program> runs_;
   id x_ = none_id, dy_ = none_id;
   sequence<id> saved_;
   view last_x_{}, last_dy_{};  // of the last call, if it was valid

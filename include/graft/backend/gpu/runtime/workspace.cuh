@@ -23,7 +23,7 @@ struct model_workspace {
   explicit model_workspace(growing_buffer::growth growth_mode) : values(growth_mode) {}
   growing_buffer values;
   // Written by the last launch of a plan for the RMS norm that the next block begins with: h ⊙ gain, followed by sums
-  // of squares (plan_binding_fused_norm.cuh). Every run of a plan consumes `normed`.
+  // of squares (execution_fused_norm.cuh). Every run of a plan consumes `normed`.
   growing_buffer norm_scaled_rows;
   scaled_result normed{};
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan bound to tensors on the CPU. Values of the load and parameter stages are computed once per change (prepare); a
-// call runs the launches of the plan in order. It allocates nothing, unless it has more rows than any call before it. A
-// plan runs one call at a time; plans of different layers are independent.
+// program: a graph planned for the CPU with the workspace of its calls, which all layers that run it share; binding: the
+// tensors of one of them. Values of the load and parameter stages are computed once per change (prepare); a call runs
+// the launches of the plan in order. It allocates nothing, unless it has more rows than any call before it. A program
+// runs one call at a time.
 #pragma once
 #include <graft/backend/cpu/runtime/launch_clock.h>
 #include <graft/backend/cpu/runtime/row_executor.h>
@@ -15,78 +16,54 @@ namespace graft::cpu {
 // a GEMM, which is faster with 512 rows than with 128 and hardly faster with more (bench/results/cpu-products.json).
 inline constexpr long long chunk_rows = 512, min_chunk_rows = 16, chunk_elements = 1LL << 23;
 
-template <class Real> class plan_binding {
+template <class Real> class program;
+
+// Sizes, tensors and precomputed values of one layer, and where it reads values that another binding computes.
+template <class Real> struct binding {
+  size_values sizes;
+  values<Real> precomputed;
+  bool loaded = false, ready = false;           // whether values of the load stage, and all of them, are computed
+  long long made = 0;                           // version of the values: their addresses may change with it
+  multi_lora_rows<Real>* multi_lora = nullptr;  // not null: rows of its calls have adapters of their own
+  const program<Real>* lender = nullptr;        // the program of `lends`
+  const binding* lends = nullptr;               // not null: has parameter-stage values that this binding reads
+  sequence<id> matching;                        // by node: the equal node of the lender
+};
+
+template <class Real> class program {
  public:
-  plan_binding(const graph& g, const target& to) : g_(g), p_(fuse(g, to)), where_(assign_buffers(g_, p_)) {
+  program(const graph& g, plan p) : g_(g), p_(std::move(p)), where_(assign_buffers(g_, p_)) {
     for (id i = 0; i < g_.size; ++i) read_whole_.push(is_read_whole(i));
   }
   const graph& value() const { return g_; }
   const plan& launches() const { return p_; }
-  bool bound() const { return bound_; }
-  void unbind() { bound_ = false; }
-
-  // Binds sizes and leaves and drops all precomputed values. The workspace is reserved for `tokens` rows if it is
+  // Binds a layer to sizes and leaves, without precomputed values. The workspace is reserved for `tokens` rows if it is
   // positive.
-  [[gnu::cold]] void bind(const size_values& s, const leaf_views& leaves, long long tokens,
+  [[gnu::cold]] void bind(binding<Real>& with, const size_values& s, const leaf_views& leaves, long long tokens,
                           dequantize_function<Real> dequantize) {
-    sizes_ = call_.sizes = s;
-    precomputed_ = values<Real>(g_, sizes_, leaves, dequantize);
-    call_.data = leaf_views(g_.size), call_.outputs = sequence<mutable_view>(g_.outs);
-    // No designated initializer: nvcc 13 drops the designator where the type is nested in a class template.
-    has_.loaded = has_.ready = false;
-    bound_ = true, reserved_tokens_ = -1, multi_lora_ = nullptr;
-    if (tokens > 0) reserve(tokens);
+    const long long made = with.made;
+    with = {};
+    with.made = made, with.sizes = s, with.precomputed = values<Real>(g_, s, leaves, dequantize);
+    reserved_tokens_ = -1;
+    if (tokens > 0) reserve(s, tokens);
   }
-  void parameters_changed() { has_.ready = false; }
-  // Shares parameter-stage values with `from`, a plan that has just run with the same tensors, instead of computing
-  // them again. It has to be called before every run, because the values remain in the memory of `from`.
-  [[gnu::cold]] void borrow_precomputed(const plan_binding& from) {
-    if (matching_.size() != g_.size) matching_ = same_nodes(from.g_, g_);
-    precomputed_from_ = from.has_.ready ? &from : nullptr;
-    for (id i = 0; i < g_.size && has_.ready; ++i)
-      if (is_borrowed(i) && precomputed_.has(i))
-        has_.ready = precomputed_.shares_memory(i, from.precomputed_, matching_[i]);
-  }
-  void weight_changed() { has_.loaded = has_.ready = false; }
-
-  // Layers of equal sizes share a plan and its workspace. A binding is what belongs to one of them: sizes, tensors and
-  // precomputed values.
-  struct prepared_state {
-    bool loaded = false, ready = false;
-    long long made = 0;  // version of the values: their addresses may change with it
-  };
-  struct binding {
-    size_values sizes;
-    values<Real> precomputed;
-    prepared_state has;
-    multi_lora_rows<Real>* multi_lora = nullptr;  // not null: rows of its calls have adapters of their own
-  };
-  // Exchanges the bound tensors for those of another layer.
-  void swap_binding(binding& other) {
-    std::swap(sizes_, other.sizes), std::swap(precomputed_, other.precomputed);
-    std::swap(has_, other.has), std::swap(multi_lora_, other.multi_lora);
+  // Lets a binding read parameter-stage values from that of another program with the same tensors, whose calls come
+  // first, instead of computing them again.
+  [[gnu::cold]] void share_precomputed(binding<Real>& mine, const program& other, const binding<Real>& from) const {
+    mine.matching = same_nodes(other.g_, g_), mine.lender = &other, mine.lends = &from;
   }
   // Computes the precomputed values of a binding without running it, for a reader such as the multi-LoRA table.
-  void precompute(binding& b, node_function<Real> by, const host_function<Real>* host) const {
-    prepare(b.precomputed, b.has, {g_, b.sizes, by, rotations::blockwise, host});
+  void precompute(binding<Real>& with, node_function<Real> by, const host_function<Real>* host) const {
+    prepare(with, {g_, with.sizes, by, rotations::blockwise, host});
   }
-  // The next call, for the caller to fill in.
-  call& next_call() {
-    call_.sizes = sizes_;
-    for (mutable_view& v : call_.outputs) v = {};
-    return call_;
-  }
-
-  call& this_call() { return call_; }
-  const call& this_call() const { return call_; }
 
   // Runs the call. The eager oracle passes dense rotations; `host` runs host functions and all-reduces.
-  void run(node_function<Real> by, rotations rotation_form = rotations::blockwise,
+  void run(binding<Real>& with, const call& c, node_function<Real> by, rotations rotation_form = rotations::blockwise,
            const host_function<Real>* host = nullptr, launch_clock* clock = nullptr) {
-    prepare(precomputed_, has_, {g_, sizes_, by, rotation_form, host});
-    const long long tokens = std::max(0LL, g_.sizes.tokens(call_.sizes));
-    if (tokens > reserved_tokens_) reserve(tokens);
-    const call_frame<Real> f{g_, p_, where_, precomputed_, call_, stored_, tokens, by, multi_lora_};
+    prepare(with, {g_, with.sizes, by, rotation_form, host});
+    const long long tokens = std::max(0LL, g_.sizes.tokens(c.sizes));
+    if (tokens > reserved_tokens_) reserve(c.sizes, tokens);
+    const call_frame<Real> f{g_, p_, where_, with.precomputed, c, stored_, tokens, by, with.multi_lora};
     for (id i = 0; i < g_.size; ++i) {  // converts inputs that a launch reads whole and cannot read in place
       if (g_[i].what != op::input || !read_whole_[i]) continue;
       const view& v = f.data(i);
@@ -101,7 +78,7 @@ template <class Real> class plan_binding {
         row_executor_.run(f, l, chunk_rows_);
         continue;
       }
-      const evaluator<Real> evaluate{g_, call_.sizes, by, rotation_form, host};
+      const evaluator<Real> evaluate{g_, c.sizes, by, rotation_form, host};
       for (int n = 0; n < l.count; ++n) f.compute_whole(p_.nodes[l.first + n], evaluate);
     }
     if (clock != nullptr) clock->record_launch(p_, p_.launches.size());
@@ -111,13 +88,10 @@ template <class Real> class plan_binding {
         write(v.p, 0, v.count(), f.output(k));
       }
   }
-  // The number of launches that have run since the plan was made, which tests compare with the plan.
+  // The number of launches that have run since the program was made, which tests compare with the plan.
   long long launched() const { return launched_; }
-  // The workspace in bytes for calls with this many rows; it is reserved.
-  long long workspace_bytes(long long tokens) {
-    reserve(tokens);
-    return (arena_.size() + row_executor_.elements()) * static_cast<long long>(sizeof(Real));
-  }
+  // Counts how often addresses have changed that a captured call would use; nothing is captured on the CPU.
+  static constexpr long long address_version() { return 0; }
 
  private:
   // True if a node reads all rows of the input at once.
@@ -136,9 +110,8 @@ template <class Real> class plan_binding {
       if (where_.cell[i] >= 0) most = std::max(most, count(g_, i, s) / std::max(1LL, tokens));
     return most;
   }
-  [[gnu::cold]] void reserve(long long tokens) {
+  [[gnu::cold]] void reserve(size_values s, long long tokens) {
     reserved_tokens_ = tokens;
-    size_values s = call_.sizes;
     g_.sizes.set_tokens(s, tokens);
     chunk_rows_ = std::clamp(chunk_elements / widest_row(s, tokens), min_chunk_rows, chunk_rows);
     row_executor_.reserve(g_, p_, where_, s, tokens, std::min(tokens, chunk_rows_));
@@ -161,14 +134,26 @@ template <class Real> class plan_binding {
   }
 
   // Computes the values of the load and parameter stages and drops those that no call reads.
-  [[gnu::cold]] void prepare(values<Real>& precomputed, prepared_state& has, const evaluator<Real>& evaluate) const {
-    if (has.ready) return;
-    const node_set needed = needed_precomputed();
+  void prepare(binding<Real>& with, const evaluator<Real>& evaluate) const {
+    if (with.lends != nullptr && with.ready) with.ready = reads_lender(with);
+    if (!with.ready) compute_precomputed(with, evaluate);
+  }
+  // True if the lender's values are still where this binding reads them.
+  [[gnu::cold]] bool reads_lender(const binding<Real>& with) const {
+    for (id i = 0; i < g_.size; ++i)
+      if (is_borrowed(with, i) && with.precomputed.has(i) &&
+          !with.precomputed.shares_memory(i, with.lends->precomputed, with.matching[i]))
+        return false;
+    return true;
+  }
+  [[gnu::cold]] void compute_precomputed(binding<Real>& with, const evaluator<Real>& evaluate) const {
+    values<Real>& precomputed = with.precomputed;
+    const node_set needed = needed_precomputed(with);
     for (id i = 0; i < g_.size; ++i) {
       if (!needed[i] || p_.when.of[i] == stage::call) continue;
-      if (p_.when.of[i] == stage::load && has.loaded) continue;
-      if (is_borrowed(i)) {
-        precomputed.alias_value(i, precomputed_from_->precomputed_, matching_[i]);
+      if (p_.when.of[i] == stage::load && with.loaded) continue;
+      if (is_borrowed(with, i)) {
+        precomputed.alias_value(i, with.lends->precomputed, with.matching[i]);
         continue;
       }
       if (is_leaf(g_[i].what)) precomputed.forget(i);  // the memory of the tensor may have changed
@@ -181,25 +166,25 @@ template <class Real> class plan_binding {
         precomputed.keep_stored(i, leaf);
       else if (!is_kept(i) && !is_leaf(g_[i].what) && !is_read_per_update(i))
         precomputed.forget(i);
-      else if (precomputed.has(i) && prefers_column_major(i))
+      else if (precomputed.has(i) && prefers_column_major(with.sizes, i))
         precomputed.make_column_major(i);
       else if (is_kept(i))
         static_cast<void>(precomputed[i]);  // converts it here, so that no two threads do so in a call
     }
-    has.ready = has.loaded = true, ++has.made;
+    with.ready = with.loaded = true, ++with.made;
   }
-  [[gnu::cold]] bool is_borrowed(id i) const {
-    return precomputed_from_ != nullptr && p_.when.of[i] == stage::parameter && !is_leaf(g_[i].what) &&
-           matching_[i] >= 0 && precomputed_from_->p_.when.of[matching_[i]] == stage::parameter &&
-           precomputed_from_->precomputed_.has(matching_[i]);
+  [[gnu::cold]] bool is_borrowed(const binding<Real>& with, id i) const {
+    return with.lends != nullptr && with.lends->ready && p_.when.of[i] == stage::parameter && !is_leaf(g_[i].what) &&
+           with.matching[i] >= 0 && with.lender->p_.when.of[with.matching[i]] == stage::parameter &&
+           with.lends->precomputed.has(with.matching[i]);
   }
   // The precomputed values that the call stage needs, without those that lead only to borrowed values.
-  [[gnu::cold]] node_set needed_precomputed() const {
+  [[gnu::cold]] node_set needed_precomputed(const binding<Real>& with) const {
     node_set needed(g_.size);
     for (int k = 0; k < g_.outs; ++k) needed.add(g_.out[k].at);
     for (id i = g_.size - 1; i >= 0; --i) {
       if (p_.when.of[i] == stage::load && p_.live[i]) needed.add(i);
-      if (!p_.live[i] || (p_.when.of[i] != stage::call && (!needed[i] || is_borrowed(i)))) continue;
+      if (!p_.live[i] || (p_.when.of[i] != stage::call && (!needed[i] || is_borrowed(with, i)))) continue;
       for (int k = 0; k < 3; ++k)
         if (const id o = g_[i].operand(k); o >= 0) needed.add(o);
     }
@@ -229,7 +214,7 @@ template <class Real> class plan_binding {
   // True for a large precomputed W'ᵀ of a forward pass (RoAd rotates the outputs), which is stored column-major so that
   // GEMMs read it in NT layout: in NN layout 16 tokens take 1.06 to 1.25 of the bare layer's time. A backward pass
   // would have to transpose its copy after every parameter change.
-  [[gnu::cold]] bool prefers_column_major(id i) const {
+  [[gnu::cold]] bool prefers_column_major(const size_values& s, id i) const {
     if (g_.outs != 1 || p_.to.granularity != target::work::by_rows || is_leaf(g_[i].what) || is_output(g_, i))
       return false;
     if (g_[i].d[3] != g_[g_.out[0].at].d[3]) return false;  // a factor of a low-rank branch
@@ -242,7 +227,7 @@ template <class Real> class plan_binding {
           return false;
         read = true;
       }
-    return read && count(g_, i, sizes_) >= large_weight;
+    return read && count(g_, i, s) >= large_weight;
   }
   // True if a value of the load stage is read after every parameter change, directly or reshaped.
   [[gnu::cold]] bool is_read_per_update(id i) const {
@@ -258,19 +243,11 @@ template <class Real> class plan_binding {
   plan p_;
   buffers where_;
   sequence<bool> read_whole_;
-  sequence<id> matching_;  // by node: the equal node of the plan that values are borrowed from
-  const plan_binding* precomputed_from_ = nullptr;
-  size_values sizes_;
-  values<Real> precomputed_;
-  call call_;
   memory<Real> arena_;          // values that are stored for all rows
   sequence<Real*> stored_;      // by node: all rows of its value; null: not stored
   sequence<long long> offset_;  // by node: element offset in the arena; -1: none
   row_executor<Real> row_executor_;
   long long chunk_rows_ = chunk_rows, reserved_tokens_ = -1, launched_ = 0;
-  prepared_state has_;
-  bool bound_ = false;
-  multi_lora_rows<Real>* multi_lora_ = nullptr;
 };
 
 }  // namespace graft::cpu
