@@ -181,7 +181,7 @@ row_batch batch(const std::vector<sequence_rows>& runs, int window, bool cached)
 void check(const graph& g, int head, row_batch rows, double tolerance, const quant_format& how = {}) {
   const tensors t(g, head, rows, how);
   target eager = sm_90;
-  eager.granularity = target::work::by_nodes, eager.fuses_dropout = false;
+  eager.granularity = target::work::by_nodes, eager.can<dropout_gemm>().has_kernel = false;
   const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
   INFO("heads of ", head, ", ", rows.rows(), " rows");
   int copies = 0;  // outputs are requested in float, so results of GEMMs are copied

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 #include <graft/adapter/lora.h>
 #include <graft/block/llama.h>
-#include <graft/plan/fuse_gemms.h>
+#include <graft/plan/fuse_products.h>
 #include <graft/run/executor_impl.h>
 
 #include <deque>
@@ -22,7 +22,7 @@ namespace {
 int plans = 0;
 target counts_plans(const target& like) {
   target to = like;
-  to.fuse_gemms = [](const graft::detail::planner& m) { ++plans, fuse_gemms(m); };
+  to.fuse_products = [](const graft::detail::planner& m) { ++plans, fuse_products(m); };
   return to;
 }
 counting_engine::queue queue_of(engine_counts& n, const target& to) {

@@ -20,7 +20,7 @@ struct adjoints {
     d[to] = d[to] < 0 ? fitted : added(d[to], fitted);
   }
   // Adds two gradients. A term with dropout comes last, because the launch of the product that begins the sum also
-  // computes what such a term reads (plan/dropout_branch.h).
+  // computes what such a term reads (plan/launch/dropout_gemm.h).
   constexpr id added(id sum, id more) {
     const node v = g.n[sum];
     if (g.is(more, op::dropout)) return make_node::add(g, sum, more);

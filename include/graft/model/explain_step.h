@@ -95,7 +95,8 @@ template <class Engine, class Sink> status explain_step(causal_lm<Engine>& model
     line(head);
     const int kernels = kernel_count(g, launches, sizes, Engine::storage_type, stored) - (first_norm_fused ? 1 : 0);
     explain_graph(g, launches, "forward", kernels, nullptr, line, [&](text& t, int launch) {
-      if (first_norm_fused && launches.launches[launch].rows == launches.input_norm)
+      if (const graft::launch& l = launches.launches[launch];
+          first_norm_fused && l.is<rowwise_launch>() && l.index == launches.input_norm)
         t << "   fused into the previous launch";
       const auto took = times->find({&launches, launch});
       detail::append_times(t, estimate_launch(g, launches, launch, sizes, Engine::storage_type, at.context, stored),

@@ -5,7 +5,7 @@
 #pragma once
 #include <graft/backend/cpu/runtime/program.h>
 #include <graft/backend/multi_lora_plan.h>
-#include <graft/plan/fuse_gemms.h>
+#include <graft/plan/fuse_products.h>
 
 #include <map>
 #include <memory>
@@ -15,12 +15,12 @@
 namespace graft::cpu {
 
 // A target whose plans are cut by GEMMs, for comparison; they are not run.
-inline constexpr target gemm_target{.name = "cpu, multi-LoRA",
-                                    .granularity = target::work::by_products,
-                                    .fuse_gemms = &fuse_gemms,
-                                    .reads_nn_weight = true,
-                                    .prologue_with_branch = true,
-                                    .fuses_rowwise = true};
+inline constexpr target gemm_target = [] {
+  target to{.name = "cpu, multi-LoRA", .granularity = target::work::by_products, .fuse_products = &fuse_products};
+  to.can<gemm_launch>().reads_nn_weight = to.can<gemm_launch>().prologue_with_branch = true;
+  to.can<rowwise_launch>().fused = true;
+  return to;
+}();
 
 template <class Real> class multi_lora_table {
  public:

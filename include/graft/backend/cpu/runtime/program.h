@@ -5,7 +5,7 @@
 // runs one call at a time.
 #pragma once
 #include <graft/backend/cpu/runtime/launch_clock.h>
-#include <graft/backend/cpu/runtime/row_executor.h>
+#include <graft/backend/cpu/runtime/launches.h>
 #include <graft/derive/cost.h>
 #include <graft/derive/saved_tensors.h>
 #include <graft/plan/fuse.h>
@@ -70,16 +70,13 @@ template <class Real> class program {
       stored_[i] = in_place<Real>(v) ? nullptr : arena_.data() + offset_[i];
       if (stored_[i] != nullptr) read_floats(v, 0, v.count(), stored_[i]);
     }
+    const evaluator<Real> evaluate{g_, c.sizes, by, rotation_form, host};
+    const launch_context<Real> context{f, evaluate, row_executor_, chunk_rows_};
     for (int k = 0; k < p_.launches.size(); ++k) {
       const launch& l = p_.launches[k];
       ++launched_;
       if (clock != nullptr) clock->record_launch(p_, k);
-      if (l.by_rows) {
-        row_executor_.run(f, l, chunk_rows_);
-        continue;
-      }
-      const evaluator<Real> evaluate{g_, c.sizes, by, rotation_form, host};
-      for (int n = 0; n < l.count; ++n) f.compute_whole(p_.nodes[l.first + n], evaluate);
+      p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_cpu<Kind>::run(context, one, l); });
     }
     if (clock != nullptr) clock->record_launch(p_, p_.launches.size());
     for (int k = 0; k < g_.outs; ++k)

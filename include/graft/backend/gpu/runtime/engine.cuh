@@ -85,9 +85,10 @@ template <class T> struct engine {
   // A GEMM fuses either a prologue or a low-rank branch. If a layer's adapters need both, a separate kernel scales x.
   // Returns whether that changed the target.
   static bool complete(shared& s, queue& q) {
-    const bool before = std::exchange(q.where.fuses_prologue, !s.used || s.rank == 0);
-    s.prologue = s.prologue && q.where.fuses_prologue;
-    return q.where.fuses_prologue != before;
+    bool& fuses_prologue = q.where.template can<gemm_launch>().fuses_prologue;
+    const bool before = std::exchange(fuses_prologue, !s.used || s.rank == 0);
+    s.prologue = s.prologue && fuses_prologue;
+    return fuses_prologue != before;
   }
   // Enables autotuning. `file` stores the choices; if it is empty, the default file of the device does.
   static status enable_autotuning(queue& q, const std::string& file) {
@@ -295,8 +296,9 @@ template <class T> status engine<T>::query_residency(queue& q) {
       return s;
     const cudaLaunchConfig_t config{
         dim3(static_cast<unsigned>(2 * q.where.sm_count)), dim3(gemm.threads), gemm.shared, nullptr, &cluster, 1};
-    return check(cudaOccupancyMaxActiveClusters(&q.where.resident_pairs, gemm.kernel, &config),
-                 "asking how many blocks fit");
+    return check(
+        cudaOccupancyMaxActiveClusters(&q.where.template can<gemm_launch>().resident_pairs, gemm.kernel, &config),
+        "asking how many blocks fit");
   }
   return ok;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMS norm fused into the GEMMs around it (plan/fused_norm.h), members of execution: the GEMM before the norm stores
+// RMS norm fused into the GEMMs around it (plan/launch/fused_norm.h), members of execution: the GEMM before the norm stores
 // h ⊙ gain and sums of squares of h in its epilogue, and the GEMMs after it scale their accumulators by 1 / rms(h):
 //     norm(h) Wᵀ = ((h ⊙ gain) Wᵀ) / rms(h)         h [tokens, columns], up to 16 tokens, bf16
 // The functions decide per call whether the kernels of all these GEMMs support it, and where h ⊙ gain [tokens, columns]
@@ -21,20 +21,20 @@ inline float* squares_after(const void* rows, long long bytes) {
 // Can all GEMMs that read x, a norm's result, read h ⊙ gain instead?
 template <class T> bool execution<T>::fuses_norm(id x, long long m) const {
   bool all = true;
-  for (const graft::launch& l : p_.launches)
-    for (int k = l.product; l.product >= 0 && k <= l.product + l.grouped; ++k) {
-      if (p_.products[k].x != x) continue;
+  for (const gemm_launch& l : p_.all<gemm_launch>())
+    l.each_product([&](int k) {
+      if (p_.products[k].x != x) return;
       const int written = written_output(p_.products[k].result);
       const id residual = p_.products[k].residual;
       all = all && !is_multi_lora(l) && (residual < 0 || detail::aligned16(tensor_at(residual))) &&
             (written < 0 || detail::aligned16(call_.outputs[written].data)) &&
             binding_.products[k].can_fuse_norm(m, kernels_.gemm, to_);
-    }
+    });
   return all;
 }
 // What the epilogue of a GEMM stores for the norm of its result: a norm of this plan, or the first one of the next
 // block.
-template <class T> epilogue_norm execution<T>::epilogue_norm_of(const graft::launch& l, long long m) {
+template <class T> epilogue_norm execution<T>::epilogue_norm_of(const gemm_launch& l, long long m) {
   const id h = p_.products[l.product].result;
   const bool last = binding_.next_gain.at != nullptr && program_.shared_workspace_->norm_scaled_rows.bytes() > 0 &&
                     l.norm < 0 && written_output(h) == 0;
@@ -42,7 +42,7 @@ template <class T> epilogue_norm execution<T>::epilogue_norm_of(const graft::lau
   const long long columns = g_.sizes.value(g_[h].d[3], call_.sizes);
   const gemm_binding<T>& before = binding_.products[l.product];
   if (!can_norm_columns(columns) || !before.can_fuse_norm(m, kernels_.gemm, to_)) return {};
-  const element_ptr<float> gain = last ? binding_.next_gain : values_[p_.rowwise_launches[l.norm].scale].p;
+  const element_ptr<float> gain = last ? binding_.next_gain : values_[p_.all<rowwise_launch>()[l.norm].scale].p;
   const id residual = p_.products[l.product].residual;
   if ((gain.type != dtype::f32 && gain.type != dtype_of<T>) || !detail::aligned16(gain.at) ||
       !detail::aligned16(tensor_at(h)) || !detail::aligned16(tensor_at(p_.products[l.product].x)) ||
@@ -54,7 +54,7 @@ template <class T> epilogue_norm execution<T>::epilogue_norm_of(const graft::lau
     void* const rows = program_.shared_workspace_->norm_scaled_rows.data();
     return {gain.at, rows, detail::squares_after(rows, bytes), gain.type == dtype::f32};
   }
-  const rowwise_launch& r = p_.rowwise_launches[l.norm];
+  const rowwise_launch& r = p_.all<rowwise_launch>()[l.norm];
   if (!fuses_norm(r.result, m) || values_[g_[r.norm].b].p.type != dtype::f32) return {};
   void* const rows = output_ptr(r.result);
   binding_.normed.add(r.result);
@@ -64,7 +64,7 @@ template <class T> epilogue_norm execution<T>::epilogue_norm_of(const graft::lau
 template <class T> prologue_norm execution<T>::prologue_norm_of(id x, long long m) const {
   if (!binding_.normed[x]) return {};
   const long long columns = g_.sizes.value(g_[x].d[3], call_.sizes);
-  for (const rowwise_launch& r : p_.rowwise_launches)
+  for (const rowwise_launch& r : p_.all<rowwise_launch>())
     if (r.result == x)
       return {detail::squares_after(tensor_at(x), m * columns * static_cast<long long>(sizeof(T))),
               static_cast<const float*>(values_[g_[r.norm].b].p.at)};
@@ -72,7 +72,7 @@ template <class T> prologue_norm execution<T>::prologue_norm_of(id x, long long 
 }
 // Makes norm r read what the previous block stored for it, if that is valid for this call. Then r needs no launch.
 template <class T> bool execution<T>::use_normed_input(const rowwise_launch& r) {
-  if (p_.input_norm < 0 || r.result != p_.rowwise_launches[p_.input_norm].result) return false;
+  if (p_.input_norm < 0 || r.result != p_.all<rowwise_launch>()[p_.input_norm].result) return false;
   const scaled_result& from = normed_input_;
   const long long m = g_.sizes.value(g_[r.result].d[2], call_.sizes);
   const bool same = from.result != nullptr && from.result == tensor_at(g_[r.norm].a) && from.rows == m &&

@@ -24,6 +24,31 @@ struct kernel_set {
 };
 
 template <class T> class execution;
+template <class T> class program;
+
+// What launches of a kind need on the GPU and how they run: the table of the backend, by kind. The folder of the kernels
+// of a kind defines it (kernels/*/launches.cuh), with these members:
+//     each_own_node(program, l, f)  calls f for the nodes that may run as kernels of their own
+//     each_stored(program, l, to)   tells the workspace what the launch stores besides its wgrads
+//     scratch(program, l, sizes)    bytes of scratch memory besides that of those nodes
+//     run(execution, l, launch)     one launch in a call
+template <class Kind> struct launch_on_gpu;
+
+// The values that a launch stores in the workspace.
+template <class T> struct stored_values {
+  const program<T>& in;
+  const binding<T>& with;
+  const size_values& sizes;
+  int launch;
+  sequence<workspace_layout::value>& written;
+
+  void add(id i) const { add(i, count(in.value(), i, sizes)); }
+  void add(id i, long long elements) const {
+    if (!in.is_caller_memory(i))
+      add_bytes(i, elements * (in.is_stored_as_t(i) ? static_cast<long long>(sizeof(T)) : 4));
+  }
+  void add_bytes(id i, long long bytes) const { written.push({launch, i, bytes}); }
+};
 
 template <class T> class program {
  public:
@@ -47,7 +72,8 @@ template <class T> class program {
   // read, the last launch of `before` may compute it.
   void follows(binding<T>& before, const binding<T>& mine) const {
     const int r = p_.input_norm;
-    before.next_gain = r < 0 ? element_ptr<float>{} : mine.values.location(unshaped(g_, p_.rowwise_launches[r].scale));
+    before.next_gain =
+        r < 0 ? element_ptr<float>{} : mine.values.location(unshaped(g_, p_.all<rowwise_launch>()[r].scale));
   }
   // Counts how often addresses that launches use have changed; a graph captured with an older version is invalid.
   long long address_version() const {
@@ -65,6 +91,8 @@ template <class T> class program {
 
  private:
   friend class execution<T>;  // a call
+  template <class Kind> friend struct launch_on_gpu;
+  friend struct stored_values<T>;
 
   status check_kernels() const;
   void make_launches(binding<T>& with) const;
@@ -87,6 +115,7 @@ template <class T> class program {
   }
   status pack(cudaStream_t stream, binding<T>& with);
   status reserve_values(binding<T>& with, const size_values& largest);
+  bool is_stored_as_t(id i) const { return stored_as_t_[i]; }
   void store_as_t(id i) {
     if (i >= 0 && p_.when.has_token_rows[i] && !is_leaf(g_[i].what)) stored_as_t_.add(i);
   }
@@ -100,17 +129,8 @@ template <class T> class program {
   }
   // Calls f for the nodes that a launch may have to compute by kernels of their own.
   template <class F> void each_computed(const graft::launch& l, F f) const {
-    for (const int sum : {l.sum, l.fused_wgrads[0], l.fused_wgrads[1], l.gate_wgrads[0], l.gate_wgrads[1]})
-      if (sum >= 0) f(p_.sums[sum].result);
-    if (l.norm >= 0) f(p_.rowwise_launches[l.norm].norm);
-    for (int k = l.product; l.product >= 0 && k <= l.product + l.grouped; ++k) {
-      if (p_.products[k].input_rotation >= 0) f(p_.products[k].input_rotation);
-      if (p_.products[k].output_rotation >= 0) f(p_.products[k].result);
-    }
-    if (l.product >= 0 || l.sum >= 0) return;
-    f(l.anchor);
-    if (l.chains >= 0 || l.stack >= 0)
-      for (int n = l.first; n < l.first + l.count; ++n) f(p_.nodes[n]);
+    p_.each_wgrad(l, [&](int sum) { f(p_.all<wgrad_sum>()[sum].result); });
+    p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_gpu<Kind>::each_own_node(*this, one, f); });
   }
   long long scratch_of(const binding<T>& with, const graft::launch& l, const size_values& s) const;
   void update_pointers(binding<T>& with);
@@ -138,19 +158,6 @@ template <class T> class program {
     int outputs = 0;
     for (int k = 0; k < g_.outs; ++k) outputs += g_.out[k].at == i ? 1 : 0;
     return i >= 0 && readers_[i] > outputs + 1;
-  }
-  // Is the value of node i read outside of the stack?
-  bool is_read_outside(const matrix_stack& s, id i) const {
-    int inside = 0;
-    for (const id reader : s.inside)
-      for (int k = 0; k < 3; ++k) inside += g_[reader].operand(k) == i ? 1 : 0;
-    return readers_[i] > inside;
-  }
-  // Bytes of the partial gradients E and F that the blocks of the chain kernel write.
-  long long chain_partial_bytes(const matrix_chain& c, const size_values& s) const {
-    const long long tokens = g_.sizes.value(g_[c.z].d[1], s),
-                    each = count(g_, c.left_sum, s) + count(g_, c.right_sum, s);
-    return chain_blocks(tokens) * each * static_cast<long long>(sizeof(float));
   }
 
   graph g_;
@@ -185,17 +192,15 @@ template <class T> class program {
 
 template <class T> program<T>::program(const graph& g, plan p) : g_(g), p_(std::move(p)) {
   readers_ = graft::detail::count_readers(g_, p_.live);
-  for (const wgrad_sum& s : p_.sums)
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
   for (const gemm_slots& s : p_.products)
     for (const id i : {s.x, s.other, s.gate, s.input_rotation, s.residual}) gemm_operands_.push(i);
-  for (const matrix_chain& c : p_.chains) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
+  for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call) inputs_.push(i);
-  if (p_.to.granularity == target::work::by_products)
-    for (const graft::launch& l : p_.launches)
-      if (is_attention(g_[l.anchor].what))
-        attentions_.extend() = {g_, l.anchor, l.rows >= 0 ? &p_.rowwise_launches[l.rows] : nullptr};
+  for (const attention_launch& l : p_.all<attention_launch>())
+    attentions_.extend() = {g_, l.node, l.heads >= 0 ? &p_.all<rowwise_launch>()[l.heads] : nullptr};
   computed_ = node_set(g_.size);
   for (const graft::launch& l : p_.launches) each_computed(l, [&](id i) { computed_.add(i); });
 }
@@ -262,7 +267,7 @@ status program<T>::bind(cudaStream_t stream, const kernel_set& kernels, const si
   if (status st = pack(stream, with); !st) return st;
   if (with.products.empty()) return update_pointers(with), status(ok);
   if (p_.input_norm >= 0) {
-    const id x = p_.rowwise_launches[p_.input_norm].result;
+    const id x = p_.all<rowwise_launch>()[p_.input_norm].result;
     const long long row = g_.sizes.value(g_[x].d[3], s) * static_cast<long long>(sizeof(T));
     if (status st =
             shared_workspace_->norm_scaled_rows.reserve(max_fused_norm_tokens * row + bytes_of_squares(with, x));
@@ -307,23 +312,23 @@ template <class T> status program<T>::weight_changed(cudaStream_t stream, bindin
 }
 template <class T> void program<T>::make_launches(binding<T>& with) const {
   // The elements are large and must not move, so exactly as many as needed are reserved.
-  with.sums.reserve(p_.sums.size()), with.products.reserve(p_.products.size());
+  with.sums.reserve(p_.all<wgrad_sum>().size()), with.products.reserve(p_.products.size());
   int joint = 0;
-  for (const graft::launch& l : p_.launches) joint += l.grouped > 0 ? 1 : 0;
+  for (const gemm_launch& l : p_.all<gemm_launch>()) joint += l.grouped > 0 ? 1 : 0;
   with.grouped.reserve(joint);
   sequence<int> by_sums(g_.size, 0);
-  for (const wgrad_sum& s : p_.sums) {
+  for (const wgrad_sum& s : p_.all<wgrad_sum>()) {
     with.sums.extend() = wgrad_binding<T>(s);
     if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
   }
   for (const gemm_slots& s : p_.products)
     with.products.extend() = {g_, s,
                               s.pre_epilogue < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]};
-  for (const graft::launch& l : p_.launches)
+  for (const gemm_launch& l : p_.all<gemm_launch>())
     if (l.grouped > 0) with.grouped.extend() = {l.product, l.grouped + 1};
 }
 template <class T> void program<T>::set_common_ranks(binding<T>& with) const {
-  for (const graft::launch& l : p_.launches) {
+  for (const gemm_launch& l : p_.all<gemm_launch>()) {
     if (l.grouped == 0) continue;
     int own[max_segments] = {};
     bool is_quantized = false;
@@ -341,20 +346,19 @@ template <class T> void program<T>::set_common_ranks(binding<T>& with) const {
 template <class T> void program<T>::collect(binding<T>& with) {
   with.precomputed = with.changing = node_set(g_.size);
   for (gemm_binding<T>& b : with.products) b.each_source([&](id i) { need(with, i); });
-  for (const wgrad_sum& s : p_.sums)
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())
     need(with, s.factor), need(with, s.scale), need_precomputed(with, s.left), need_precomputed(with, s.right);
-  for (const graft::launch& l : p_.launches) {
+  for (const gemm_launch& l : p_.all<gemm_launch>())
     if (l.norm >= 0)
-      for (const id n : p_.rowwise_launches[l.norm].inside)
+      for (const id n : p_.all<rowwise_launch>()[l.norm].inside)
         for (int k = 0; k < 3; ++k) need_precomputed(with, g_[n].operand(k));
-    for (int k = l.product; l.product >= 0 && k <= l.product + l.grouped; ++k)
-      for (const id input_rotation :
-           {p_.products[k].input_rotation, p_.products[k].output_rotation >= 0 ? p_.products[k].result : none_id})
-        if (input_rotation >= 0) need(with, g_[input_rotation].b);
-    if (l.product < 0 && l.sum < 0)
+  for (const gemm_slots& s : p_.products)
+    for (const id rotation : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
+      if (rotation >= 0) need(with, g_[rotation].b);
+  for (const graft::launch& l : p_.launches)
+    if (!l.is<gemm_launch>() && !l.is<wgrad_sum>())  // what these read is packed for them
       for (int n = l.first; n < l.first + l.count; ++n)
         for (int k = 0; k < 3; ++k) need_precomputed(with, g_[p_.nodes[n]].operand(k));
-  }
   for (int k = 0; k < g_.outs; ++k) need_precomputed(with, g_.out[k].at);
   for (id i = 0; i < g_.size; ++i) with.changing.in[i] = with.precomputed[i] && p_.when.of[i] == stage::parameter;
   sequence<int> readers = readers_;  // packing counts as a reader
@@ -387,31 +391,30 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
   }
   for (const id i : gemm_operands_)
     if (const id at = unshaped(g_, i); at >= 0) stored_as_t_.add(at);
-  for (const graft::launch& l : p_.launches)
+  for (const gemm_launch& l : p_.all<gemm_launch>())
     if (l.gated >= 0) stored_as_t_.add(l.gated);
-  for (const graft::launch& l : p_.launches)  // batched GEMMs and rotations have 16-bit kernels
-    if (const op what = g_[l.anchor].what; l.product < 0 && l.sum < 0 && l.count == 1 &&
-                                           (what == op::matmul || what == op::rotate || what == op::rotate_grad)) {
-      for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.anchor].operand(k)));
-      store_as_t(l.anchor);
+  for (const nodes_launch& l : p_.all<nodes_launch>())  // batched GEMMs and rotations have 16-bit kernels
+    if (const op what = g_[l.first].what; what == op::matmul || what == op::rotate || what == op::rotate_grad) {
+      for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.first].operand(k)));
+      store_as_t(l.first);
     }
-  for (const graft::launch& l : p_.launches)  // an all-reduce keeps the element type of its operand
-    if (l.what == launch_kind::collective && stored_as_t_[unshaped(g_, g_[l.anchor].a)]) stored_as_t_.add(l.anchor);
-  for (const wgrad_sum& s : p_.sums)  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
+  for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
+    if (row(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
+      stored_as_t_.add(l.first);
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
     if (!s.by_column && is_large_matrix(with, s.result)) stored_as_t_.add(s.result);
-  for (const graft::launch& l : p_.launches)
-    if (l.count == 1 && l.product < 0 && l.sum < 0 && is_pointwise(g_[l.anchor].what) &&
-        is_large_matrix(with, l.anchor))
+  for (const nodes_launch& l : p_.all<nodes_launch>())
+    if (is_pointwise(g_[l.first].what) && is_large_matrix(with, l.first))
       for (int k = 0; k < 2; ++k)
-        if (const id o = unshaped(g_, g_[l.anchor].operand(k)); o >= 0 && stored_as_t_[o]) stored_as_t_.add(l.anchor);
-  for (const dropout_gemm& d : p_.dropout_gemms) {
+        if (const id o = unshaped(g_, g_[l.first].operand(k)); o >= 0 && stored_as_t_[o]) stored_as_t_.add(l.first);
+  for (const dropout_gemm& d : p_.all<dropout_gemm>()) {
     store_as_t(unshaped(g_, d.wide));
     for (const dropout_term& t : d.terms) store_as_t(unshaped(g_, t.narrow));
     if (d.form_kind != dropout_gemm::form::sum) store_as_t(d.result);
   }
-  for (const matrix_chain& c : p_.chains)
+  for (const matrix_chain& c : p_.all<matrix_chain>())
     for (const id i : {c.z, c.x, c.between, c.other, c.result}) store_as_t(unshaped(g_, i));
-  for (const rowwise_launch& r : p_.rowwise_launches)  // norm kernels for long rows need operands of one type
+  for (const rowwise_launch& r : p_.all<rowwise_launch>())  // norm kernels for long rows need operands of one type
     if (r.norm >= 0)
       for (const id i : {g_[r.norm].a, r.grad_output, r.residual}) store_as_t(unshaped(g_, i));
   for (const attention_binding<T>& a : attentions_)
@@ -430,52 +433,13 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
       pads_.push({k, i});
       written.push({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(with, i) * size});
     }
-    auto write = [&](id i, long long n) {
-      if (!is_caller_memory(i)) written.push({k, i, n * (stored_as_t_[i] ? size : 4)});
-    };
-    auto write_sum = [&](int sum) {
-      if (sum < 0) return;
-      write(p_.sums[sum].result, count(g_, p_.sums[sum].result, largest));
-      if (const id scaled = p_.sums[sum].scaled; scaled >= 0) write(scaled, count(g_, scaled, largest));
-    };
-    if (l.product >= 0) {
-      for (int n = l.product; n <= l.product + l.grouped; ++n) {
-        for (const id before_gemm : {p_.products[n].gate, p_.products[n].input_rotation})
-          if (before_gemm >= 0) write(before_gemm, count(g_, before_gemm, largest));
-        if (const id sum = p_.products[n].output_rotation; sum >= 0) write(sum, count(g_, sum, largest));
-        const id i = p_.products[n].result;
-        write(i, g_.sizes.value(g_[i].d[2], largest) * with.products[n].out_size());
-      }
-      if (l.gated >= 0) write(l.gated, count(g_, l.gated, largest));
-      if (l.norm >= 0) {  // the sums of squares follow the rows
-        const id x = p_.rowwise_launches[l.norm].result;
-        written.push({k, x, count(g_, x, largest) * static_cast<long long>(sizeof(T)) + bytes_of_squares(with, x)});
-      }
-      if (const id z = p_.products[l.product].pre_epilogue;
-          is_saved_for_later(z) && z != p_.products[l.product].output_rotation)
-        write(z, count(g_, z, largest));
-      for (const int sum : l.fused_wgrads) write_sum(sum);
-    } else if (l.sum >= 0) {
-      write_sum(l.sum);
-    } else if (l.dropout_gemms >= 0) {
-      write(p_.dropout_gemms[l.dropout_gemms].result, count(g_, p_.dropout_gemms[l.dropout_gemms].result, largest));
-    } else if (l.chains >= 0) {
-      const matrix_chain& c = p_.chains[l.chains];
-      const bool whole = fuses_chain(g_, c, largest, dtype_of<T>, p_.to);
-      for (const id i : c.inside())
-        if (!whole || (i != c.between && i != c.other)) write(i, count(g_, i, largest));
-    } else if (l.stack >= 0) {
-      const matrix_stack& s = p_.stacks[l.stack];
-      const bool whole = fuses_stack(g_, s, largest, p_.to);
-      for (const id i : s.inside)
-        if (!whole || is_read_outside(s, i)) write(i, count(g_, i, largest));
-    } else {
-      if (l.rows >= 0)
-        write(p_.rowwise_launches[l.rows].result, count(g_, p_.rowwise_launches[l.rows].result, largest));
-      if (l.rows < 0 || l.what == launch_kind::attention) write(l.anchor, count(g_, l.anchor, largest));
-      if (l.paired_root >= 0) write(l.paired_root, count(g_, l.paired_root, largest));
-      for (const int sum : l.gate_wgrads) write_sum(sum);
-    }
+    const stored_values<T> store{*this, with, largest, k, written};
+    p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_gpu<Kind>::each_stored(*this, one, store); });
+    p_.each_wgrad(l, [&](int sum) {
+      const wgrad_sum& w = p_.all<wgrad_sum>()[sum];
+      store.add(w.result);
+      if (w.scaled >= 0) store.add(w.scaled);
+    });
   }
   return memory_.reserve(g_, p_, written, workspace_bytes_);
 }
@@ -483,9 +447,10 @@ template <class T>
 long long program<T>::scratch_of(const binding<T>& with, const graft::launch& l, const size_values& s) const {
   long long bytes = 0;
   each_computed(l, [&](id i) { bytes = max_of(bytes, with.values.scratch(i)); });
-  for (const attention_binding<T>& a : attentions_)
-    if (a.runs() && a.node() == l.anchor) bytes = max_of(bytes, a.workspace());
-  if (l.chains >= 0 && p_.chains[l.chains].sums()) bytes = max_of(bytes, chain_partial_bytes(p_.chains[l.chains], s));
+  p_.visit(l, [&]<class Kind>(const Kind& one) {
+    if constexpr (requires { launch_on_gpu<Kind>::scratch(*this, one, s); })
+      bytes = max_of(bytes, launch_on_gpu<Kind>::scratch(*this, one, s));
+  });
   return bytes;
 }
 // Sets the addresses of all values after the workspace has changed.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank branch with dropout in training (plan/dropout_branch.h), sm_80 and later, by mma.sync on 16-bit data:
+// Low-rank branch with dropout in training (plan/launch/dropout_gemm.h), sm_80 and later, by mma.sync on 16-bit data:
 //
 //   shrink        U = drop(x) Aᵀ
 //   sum (wgrad)   D = Tᵀ drop(x)
@@ -20,7 +20,7 @@
 #include <graft/backend/gpu/tile/epilogue.cuh>
 #include <graft/backend/gpu/tile/tensor.cuh>
 #include <graft/core/algorithm.h>
-#include <graft/plan/dropout_branch.h>
+#include <graft/plan/launch/dropout_gemm.h>
 
 namespace graft::gpu {
 

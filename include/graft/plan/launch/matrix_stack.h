@@ -7,16 +7,27 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
-#include <graft/plan/target.h>
+#include <graft/plan/launch/nodes.h>
 
 namespace graft {
 
 inline constexpr int max_stack_steps = 16, max_stack_operands = 8, max_stack_slots = 12;
 
 struct matrix_stack {
+  struct capabilities {
+    int max_size = 0;  // largest matrix; 0: there is no kernel
+  };
+  struct work {};
+
   sequence<id> inside, operands;     // nodes in order of computation; what they read, without scalars
   sequence<int> slot, operand_slot;  // the matrix slot of each node and operand; a slot is reused after its last reader
   int slots = 0;
+
+  constexpr id anchor() const { return inside[inside.size() - 1]; }
+  constexpr const char* name(const graph&) const { return "GEMM"; }
+  template <class Facts> constexpr int kernels(const Facts& in) const;
+  template <class Planner> static constexpr void match(Planner& by);
+  template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
 
 namespace detail {
@@ -112,10 +123,32 @@ struct stack_matcher {
 }
 
 // True where the target's kernel supports these sizes; otherwise each node is a kernel of its own.
-constexpr bool fuses_stack(const graph& g, const matrix_stack& s, const size_values& sizes, const target& to) {
+constexpr bool fuses_stack(const graph& g, const matrix_stack& s, const size_values& sizes,
+                           const matrix_stack::capabilities& can) {
   for (const id i : s.inside)
-    if (g[i].what == op::matmul) return g.sizes.value(g[i].d[3], sizes) <= to.max_stack_size;
+    if (g[i].what == op::matmul) return g.sizes.value(g[i].d[3], sizes) <= can.max_size;
   return false;
+}
+
+template <class Facts> constexpr int matrix_stack::kernels(const Facts& in) const {
+  if (fuses_stack(in.g, *this, in.s, in.p.to.template can<matrix_stack>()))
+    return count(in.g, anchor(), in.s) == 0 ? 0 : 1;
+  int n = 0;
+  for (const id i : inside) n += nodes_launch::kernels_of(in, i);
+  return n;
+}
+template <class Planner> [[gnu::cold]] constexpr void matrix_stack::match(Planner& by) {
+  if (by.template can<matrix_stack>().max_size == 0) return;
+  sequence<int> of(by.g.size, -1);
+  by.p.template all<matrix_stack>() = find_matrix_stacks(by.g, by.p.when, by.free_nodes(), of);
+  for (id i = 0; i < by.g.size; ++i)
+    if (of[i] >= 0) by.template claim<matrix_stack>(i, of[i]);
+}
+template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner& by, int index, id) {
+  const matrix_stack& s = by.p.template all<matrix_stack>()[index];
+  if (!by.template computed<matrix_stack>(s.inside, index)) return;
+  by.template open<matrix_stack>(index);
+  for (const id n : s.inside) by.add(n, slot::standalone);
 }
 
 }  // namespace graft

@@ -5,9 +5,9 @@
 //     expand   dx = other + drop(T A), or several such terms for branches that share one input
 // A target with kernels of these forms runs each as one launch. The base layer's GEMM then computes
 //     forward  y = x Wᵀ + U Bᵀ with U from shrink   backward  dy W, and T, which it stores for the others
-// and dB = dyᵀ U is a fused wgrad of the launch of dy W, as without dropout (plan/fused_wgrad.h).
+// and dB = dyᵀ U is a fused wgrad of the launch of dy W, as without dropout (plan/launch/fused_wgrad.h).
 #pragma once
-#include <graft/plan/gemm.h>
+#include <graft/plan/launch/gemm_slots.h>
 
 namespace graft {
 
@@ -20,6 +20,12 @@ struct dropout_term {
 inline constexpr int max_dropout_terms = 3;  // Q, K and V
 
 struct dropout_gemm {
+  struct capabilities {
+    bool has_kernel = false;  // narrow GEMMs apply dropout
+  };
+  struct work {};
+  static constexpr bool by_nodes = true;
+
   enum class form : unsigned char { none, shrink, sum, expand };
   form form_kind = form::none;
   id result = none_id, wide = none_id;  // wide: x, or `other` of an expand
@@ -27,6 +33,12 @@ struct dropout_gemm {
   sequence<id> inside;                  // every node of the launch
 
   constexpr bool found() const { return form_kind != form::none; }
+
+  constexpr id anchor() const { return terms[0].product; }
+  constexpr const char* name(const graph&) const { return "GEMM"; }
+  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Planner> static constexpr void match(Planner& by);
+  template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
 
 namespace detail {
@@ -146,6 +158,24 @@ constexpr bool is_bare(const gemm_slots& p) {
   for (int k = 0; k < products.size(); ++k)
     if (!gone[k]) left.push(products[k]);
   return left;
+}
+
+// The nodes of a dropout GEMM get an extra reader, which keeps other launches from taking them.
+template <class Planner> [[gnu::cold]] constexpr void dropout_gemm::match(Planner& by) {
+  if (!by.template can<dropout_gemm>().has_kernel) return;
+  sequence<int> of(by.g.size, -1);
+  by.p.template all<dropout_gemm>() = find_dropout_gemms(by.g, by.p.when, by.readers, of);
+  for (id i = 0; i < by.g.size; ++i)
+    if (of[i] >= 0) by.template claim<dropout_gemm>(i, of[i]), ++by.readers[i];
+}
+template <class Planner> [[gnu::cold]] constexpr void dropout_gemm::add(Planner& by, int index, id i) {
+  const dropout_gemm& d = by.p.template all<dropout_gemm>()[index];
+  if (d.result != i || !by.template computed<dropout_gemm>(d.inside, index)) return;
+  by.template open<dropout_gemm>(index);
+  for (const id n : d.inside)
+    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? slot::reduce : slot::mainloop)
+              : d.form_kind == form::expand ? slot::epilogue
+                                            : slot::prologue);
 }
 
 }  // namespace graft

@@ -7,6 +7,8 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
+#include <graft/plan/launch/slot.h>
+#include <graft/plan/target_function.h>
 
 namespace graft {
 
@@ -15,12 +17,35 @@ constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == 
 }  // namespace detail
 
 struct wgrad_sum {
+  struct capabilities {
+    bool has_kernel = false;        // there is a wgrad kernel
+    bool runs_beside_gemm = false;  // wgrads run in the launch of a dgrad (fused_wgrad.h)
+    // True where an operand with this many columns is copied with padding before the launch.
+    target_function<bool(long long columns, dtype, const target&)> operand_is_padded{};
+  };
+  struct work {
+    sequence<int> host;  // by wgrad: the product whose launch it runs in; -1: none
+  };
+
   bool found = false;
   id result = none_id, product = none_id;  // the product is the result or its operand
   id left = none_id, right = none_id;      // Z and Q: D = leftᵀ right, or by_column d = Σ left ⊙ right
   bool by_column = false;
   id factor = none_id;                   // one number, or none
   id scaled = none_id, scale = none_id;  // left ⊙ scale, which the launch stores too; scale is precomputed
+
+  constexpr id anchor() const { return product; }
+  constexpr const char* name(const graph&) const { return "GEMM"; }
+  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class F> constexpr void each_wgrad(int index, F f) const { f(index); }
+  // Adds the nodes of a wgrad to a launch that runs it.
+  template <class Planner> constexpr void add_nodes(Planner& by) const {
+    by.add(product, slot::reduce);
+    if (result != product) by.add(result, slot::epilogue);
+    if (scaled >= 0) by.add(scaled, slot::prologue);
+  }
+  template <class Planner> static constexpr void match(Planner& by);
+  template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
 
 [[gnu::cold]] constexpr wgrad_sum wgrad_at(const graph& g, const stages& when, const sequence<int>& readers, id i) {
@@ -80,5 +105,24 @@ struct wgrad_readers {
     product_of.add(s.product);
   }
 };
+
+template <class Planner> [[gnu::cold]] constexpr void wgrad_sum::match(Planner& by) {
+  auto& all = by.p.template all<wgrad_sum>();
+  for (id i = by.g.size - 1; by.template can<wgrad_sum>().has_kernel && i >= 0; --i) {
+    if (!by.is_free(i)) continue;
+    const wgrad_sum s = wgrad_at(by.g, by.p.when, by.readers, i);
+    if (!s.found) continue;
+    for (const id n : {s.result, s.product}) by.template claim<wgrad_sum>(n, all.size());
+    all.push(s);
+  }
+  by.template work<wgrad_sum>().host = sequence<int>(all.size(), -1);
+}
+template <class Planner> [[gnu::cold]] constexpr void wgrad_sum::add(Planner& by, int index, id i) {
+  const wgrad_sum s = by.p.template all<wgrad_sum>()[index];
+  if ((s.result != i && s.scaled != i) || by.template work<wgrad_sum>().host[index] >= 0) return;
+  if (!by.computed(s.product)) return;
+  by.template open<wgrad_sum>(index);
+  s.add_nodes(by);
+}
 
 }  // namespace graft

@@ -4,12 +4,18 @@
 //     E = Σ Z (X Rᵀ)ᵀ,  F = Σ (L Z)ᵀ X     are sums over the tokens; Z is dy, and X has the shape of D
 // A target with a kernel for it stores nothing between Z and D.
 #pragma once
-#include <graft/plan/target.h>
-#include <graft/plan/wgrad.h>
+#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/wgrad.h>
 
 namespace graft {
 
 struct matrix_chain {
+  struct capabilities {
+    int max_size = 0;  // largest matrix; 0: there is no kernel
+  };
+  struct work {};
+  static constexpr bool by_nodes = true;
+
   id result = none_id, between = none_id;  // D, and L Z or Z R
   id z = none_id, left = none_id, right = none_id;
   bool left_transposed = false, right_transposed = false;  // stored as Lᵀ, as Rᵀ
@@ -24,6 +30,12 @@ struct matrix_chain {
     if (sums()) all.push(other), all.push(left_sum), all.push(right_sum);
     return all;
   }
+
+  constexpr id anchor() const { return result; }
+  constexpr const char* name(const graph&) const { return "GEMM"; }
+  template <class Facts> constexpr int kernels(const Facts& in) const;
+  template <class Planner> static constexpr void match(Planner& by);
+  template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
 
 namespace detail {
@@ -101,11 +113,34 @@ constexpr chain_sizes chain_sizes_of(const graph& g, const matrix_chain& c, cons
   return {size(c.result, 2), size(c.z, 2), size(c.z, 3), size(c.result, 3)};
 }
 // True where the target's kernel supports these sizes; otherwise each product is a kernel of its own.
-constexpr bool fuses_chain(const graph& g, const matrix_chain& c, const size_values& s, dtype type, const target& to) {
+constexpr bool fuses_chain(const graph& g, const matrix_chain& c, const size_values& s, dtype type,
+                           const matrix_chain::capabilities& can) {
   const chain_sizes n = chain_sizes_of(g, c, s);
-  const long long most = to.max_chain_size;
+  const long long most = can.max_size;
   return (type == dtype::bf16 || type == dtype::f16) && n.left_rows <= most && n.rows <= most && n.columns <= most &&
          n.right_columns <= most && n.columns % 8 == 0 && n.right_columns % 8 == 0;
+}
+
+template <class Facts> constexpr int matrix_chain::kernels(const Facts& in) const {
+  if (fuses_chain(in.g, *this, in.s, in.type, in.p.to.template can<matrix_chain>()))
+    return count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
+  int n = 0;
+  for (const id i : inside()) n += nodes_launch::kernels_of(in, i);
+  return n;
+}
+template <class Planner> [[gnu::cold]] constexpr void matrix_chain::match(Planner& by) {
+  if (by.template can<matrix_chain>().max_size == 0) return;
+  sequence<int> of(by.g.size, -1);
+  by.p.template all<matrix_chain>() = find_matrix_chains(by.g, by.p.when, by.readers, of);
+  for (id i = 0; i < by.g.size; ++i)
+    if (of[i] >= 0) by.template claim<matrix_chain>(i, of[i]);
+}
+template <class Planner> [[gnu::cold]] constexpr void matrix_chain::add(Planner& by, int index, id i) {
+  const matrix_chain& c = by.p.template all<matrix_chain>()[index];
+  if (c.result != i || !by.template computed<matrix_chain>(c.inside(), index)) return;
+  by.template open<matrix_chain>(index);
+  for (const id n : c.inside())
+    by.add(n, n == c.result ? slot::mainloop : n == c.left_sum || n == c.right_sum ? slot::reduce : slot::prologue);
 }
 
 }  // namespace graft

@@ -4,7 +4,7 @@
 // one that adds a residual, or stores or reads more than x and its result, cannot be grouped. Where the results of two
 // products are read only by their elementwise product (the gate of SwiGLU or GeGLU), that gate is part of the launch.
 #pragma once
-#include <graft/plan/gemm.h>
+#include <graft/plan/launch/gemm_slots.h>
 
 namespace graft {
 

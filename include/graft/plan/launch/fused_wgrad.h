@@ -4,7 +4,7 @@
 // for T within the launch, and dB = dyᵀ U, where U = x Aᵀ is the shrink result of forward. With a factor l per column
 // of dy it is dx = (dy ⊙ l) W, and the wgrad is the gradient of l, Σ dy ⊙ u per column.
 #pragma once
-#include <graft/plan/gemm.h>
+#include <graft/plan/launch/gemm_slots.h>
 
 #include <initializer_list>
 

@@ -9,8 +9,7 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
-#include <graft/plan/target.h>
-#include <graft/plan/wgrad.h>
+#include <graft/plan/launch/wgrad.h>
 
 #include <initializer_list>
 
@@ -31,6 +30,15 @@ struct low_rank_branch {
 struct epilogue_step {
   op what = op::mul;
   id operand = none_id;  // one value per output column, or one number
+};
+
+// What a target can do with the slots of one GEMM.
+struct gemm_slot_capabilities {
+  bool reads_nn_weight = false;        // GEMMs read stored weights [in, out] as well as [out, in]
+  bool fuses_prologue = true;          // they apply a factor per column of x
+  bool prologue_with_branch = false;   // they also do so with low-rank branches
+  bool fuses_input_rotation = false;   // the rotation of x belongs to the launch of the GEMM that reads it
+  bool fuses_output_rotation = false;  // the rotation of dx = dy W belongs to its launch
 };
 
 struct gemm_slots {
@@ -259,19 +267,21 @@ struct gemm_matcher {
 }  // namespace detail
 
 // The GEMM whose result is node i. x Aᵀ Bᵀ without a base product is matched as two products, in the second iteration.
+// `norms` says whether norms with a gain are launches, which keep the gain.
 [[gnu::cold]] constexpr gemm_slots gemm_at(const graph& g, const stages& when, const sequence<int>& readers,
-                                           const wgrad_readers& sums, const node_set& shrinks, id i, const target& to) {
+                                           const wgrad_readers& sums, const node_set& shrinks, id i,
+                                           const gemm_slot_capabilities& can, bool norms) {
   if (!when.has_token_rows[i] || !detail::one_matrix(g[i])) return {};
   for (const bool with_branches : {true, false}) {
     detail::gemm_matcher r{g, when, readers, sums, shrinks, i, with_branches};
-    const bool rotates = g[i].what == op::rotate && to.fuses_output_rotation;
+    const bool rotates = g[i].what == op::rotate && can.fuses_output_rotation;
     if (rotates ? !r.rotated_result(i) : !r.with_residual(i)) continue;
     if (exposes_shrink(r.out) && r.out.branches.size() > 1) continue;  // U of several branches is one matrix
     const bool weight_is_nn = !r.out.weight_is_nt && base_leaf(g, r.out.weight) >= 0;  // the launch reads it as stored
-    if (weight_is_nn && !to.reads_nn_weight) return {};
+    if (weight_is_nn && !can.reads_nn_weight) return {};
     r.out.found = true, r.out.result = i;
-    if (to.fuses_prologue) r.read_prologue(to.prologue_with_branch, to.fuses_rowwise);
-    if (to.fuses_input_rotation) r.read_rotation();
+    if (can.fuses_prologue) r.read_prologue(can.prologue_with_branch, norms);
+    if (can.fuses_input_rotation) r.read_rotation();
     return static_cast<gemm_slots&&>(r.out);
   }
   return {};

@@ -7,6 +7,8 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
+#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/wgrad.h>
 
 namespace graft {
 
@@ -126,6 +128,116 @@ struct expression_finder {
       for (int k = 0; inside[r] && k < 3; ++k) times += g[r].operand(k) == n ? 1 : 0;
     if (times == 0 || recomputed[n]) return times > 0;
     return times == readers[n] && !from_memory[n] && !read_again(n);
+  }
+};
+
+// An expression, or a pair of them, as one launch.
+struct expression_launch {
+  struct capabilities {
+    bool fused = false;  // pointwise operations are fused
+    // True where the kernel of a gate's gradients also computes their two column wgrads; otherwise each has its own.
+    target_function<bool(const graph&, id, const size_values&, dtype, const target&)> gate_wgrad_is_fused{};
+  };
+  struct work {
+    sequence<sequence<id>> expressions;
+    sequence<int> second;  // by expression: the other expression of its launch; -1: none
+  };
+
+  id root = none_id;
+  id paired_root = none_id;       // the second value that it computes from the operands of the first
+  int gate_wgrads[2] = {-1, -1};  // column wgrads of these two values, possibly fused: indices of wgrad_sum
+
+  constexpr id anchor() const { return root; }
+  constexpr const char* name(const graph& g) const { return launch_name_of(g[root]); }
+  template <class F> constexpr void each_wgrad(int, F f) const {
+    for (const int k : gate_wgrads)
+      if (k >= 0) f(k);
+  }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    const auto& fused = in.p.to.template can<expression_launch>().gate_wgrad_is_fused;
+    const bool separate = gate_wgrads[0] >= 0 && (!fused || !fused(in.g, root, in.s, in.type, in.p.to));
+    return nodes_launch::kernels_of(in, root) + (separate ? 2 : 0);
+  }
+
+  template <class Planner> [[gnu::cold]] static constexpr void match(Planner& by) {
+    if (!by.template can<expression_launch>().fused) return;
+    auto& all = by.template work<expression_launch>().expressions;
+    expression_finder finder(by.g, by.p.when, by.readers, by.free_nodes());
+    for (id i = by.g.size - 1; i >= 0; --i) {
+      if (!finder.free[i] || finder.recomputed[i]) continue;
+      sequence<id> nodes = finder.at(i);
+      if (nodes.empty()) continue;
+      for (const id n : nodes)
+        if (n == i || by.is_free(n)) by.template claim<expression_launch>(n, all.size());
+      all.push(static_cast<sequence<id>&&>(nodes));
+    }
+    find_pairs(by);
+  }
+  template <class Planner> [[gnu::cold]] static constexpr void add(Planner& by, int index, id i) {
+    const auto& w = by.template work<expression_launch>();
+    if (w.expressions[index][0] != i || !by.computed(w.expressions[index])) return;
+    auto& all = by.p.template all<expression_launch>();
+    by.template open<expression_launch>(all.size());
+    all.push({i});
+    add_nodes(by, index);
+    const int second = w.second[index];
+    if (second < 0 || by.p.launch_of[w.expressions[second][0]] >= 0) return;
+    all.back().paired_root = w.expressions[second][0];
+    add_nodes(by, second);
+    all.back().add_gate_wgrads(by);
+  }
+
+ private:
+  // Pairs expressions with rows into one launch: the second reads all that the first reads, and otherwise only call
+  // inputs and precomputed values. The two gradients of a gate (SwiGLU, GeGLU) are such a pair.
+  template <class Planner> [[gnu::cold]] static constexpr void find_pairs(Planner& by) {
+    const graph& g = by.g;
+    const sequence<sequence<id>>& all = by.template work<expression_launch>().expressions;
+    sequence<int>& second = by.template work<expression_launch>().second;
+    second = sequence<int>(all.size(), -1);
+    sequence<bool> taken(all.size(), false);
+    sequence<node_set> reads;
+    for (const sequence<id>& nodes : all) {
+      node_set inside(g.size), from(g.size);
+      for (const id n : nodes) inside.add(n);
+      for (const id n : nodes)
+        for (int k = 0; k < 3; ++k)
+          if (const id o = g[n].operand(k); o >= 0 && !inside[o]) from.add(o);
+      reads.push(static_cast<node_set&&>(from));
+    }
+    for (int e = 0; e < all.size(); ++e)
+      for (int other = 0; other < all.size() && !taken[e] && second[e] < 0; ++other) {
+        if (other == e || taken[other] || second[other] >= 0 || !by.p.when.has_token_rows[all[e][0]]) continue;
+        bool fits = by.p.when.has_token_rows[all[other][0]] && same_shape(g[all[e][0]], g[all[other][0]]), made = false;
+        for (id i = 0; i < g.size; ++i) {
+          if (reads[e][i]) fits = fits && reads[other][i], made = made || by.member(i);
+          if (reads[other][i] && !reads[e][i]) fits = fits && !by.member(i);
+        }
+        if (fits && made) second[e] = other, taken[other] = true;
+      }
+  }
+  // A node that every reader recomputes belongs to the first expression.
+  template <class Planner> [[gnu::cold]] static constexpr void add_nodes(Planner& by, int e) {
+    const sequence<id>& nodes = by.template work<expression_launch>().expressions[e];
+    for (int k = nodes.size() - 1; k >= 0; --k)
+      by.add(nodes[k], slot::standalone, by.template claimed<expression_launch>(nodes[k]) == e);
+  }
+  // The column wgrads of both gradients of a SiLU gate (DoRA), where these gradients have no readers but the wgrad and
+  // the product with its factor. The kernel of the pair can compute them.
+  template <class Planner> [[gnu::cold]] constexpr void add_gate_wgrads(Planner& by) {
+    const graph& g = by.g;
+    const auto& sums = by.p.template all<wgrad_sum>();
+    const id both[2] = {root, paired_root};
+    int found[2] = {-1, -1};
+    for (int b = 0; b < 2; ++b)
+      for (int k = 0; k < sums.size(); ++k)
+        if (const wgrad_sum& s = sums[k];
+            s.by_column && s.scaled >= 0 && s.left == both[b] && by.readers[both[b]] == 2 && is_leaf(g[s.right].what))
+          found[b] = k;
+    bool by_silu = false;
+    by.each_node([&](id n) { by_silu = by_silu || g[n].what == op::silu; });
+    if (found[0] < 0 || found[1] < 0 || !by_silu) return;
+    for (int b = 0; b < 2; ++b) sums[gate_wgrads[b] = found[b]].add_nodes(by);
   }
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
+#include <graft/plan/launch/slot.h>
 
 namespace graft {
 
@@ -16,6 +17,13 @@ struct concat_part {
   bool has_rope = false;  // RoPE by the row's position is applied
 };
 struct rowwise_launch {
+  struct capabilities {
+    bool fused = false;  // norms with gain, and concatenated heads, are one launch
+  };
+  struct work {
+    sequence<id> host;  // by launch: the node in whose launch it runs; none: its own
+  };
+
   id result = none_id;
   id norm = none_id, scale = none_id;            // a norm or its gradient, and w
   id grad_output = none_id, residual = none_id;  // of a gradient: t, and h
@@ -23,6 +31,12 @@ struct rowwise_launch {
   id table = none_id, positions = none_id;       // cosines and sines by position, and the positions of the rows
   sequence<id> inside;                           // nodes in order of computation; the result is the last one
   constexpr bool found() const { return inside.size() > 1; }
+
+  constexpr id anchor() const { return norm >= 0 ? norm : result; }
+  constexpr const char* name(const graph&) const { return norm >= 0 ? "rowwise" : "elementwise"; }
+  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Planner> static constexpr void match(Planner& by);
+  template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
 
 namespace detail {
@@ -116,6 +130,27 @@ struct rowwise_matcher {
     return static_cast<rowwise_launch&&>(r.out);
   }
   return {};
+}
+
+template <class Planner> [[gnu::cold]] constexpr void rowwise_launch::match(Planner& by) {
+  node_set free = by.free_nodes();
+  auto& all = by.p.template all<rowwise_launch>();
+  for (id i = by.g.size - 1; by.template can<rowwise_launch>().fused && i >= 0; --i) {
+    if (!free[i]) continue;
+    rowwise_launch r = rowwise_launch_at(by.g, by.p.when, by.readers, free, i);
+    if (!r.found()) continue;
+    for (const id n : r.inside) by.template claim<rowwise_launch>(n, all.size()), free.in[n] = false;
+    all.push(static_cast<rowwise_launch&&>(r));
+  }
+  by.template work<rowwise_launch>().host = sequence<id>(all.size(), none_id);
+}
+template <class Planner> [[gnu::cold]] constexpr void rowwise_launch::add(Planner& by, int index, id i) {
+  const rowwise_launch& r = by.p.template all<rowwise_launch>()[index];
+  if (r.result != i || by.template work<rowwise_launch>().host[index] >= 0) return;
+  if (!by.template computed<rowwise_launch>(r.inside, index)) return;
+  by.template open<rowwise_launch>(index);
+  for (const id n : r.inside)
+    by.add(n, n == r.anchor() ? slot::standalone : r.norm >= 0 ? slot::epilogue : slot::prologue);
 }
 
 }  // namespace graft
