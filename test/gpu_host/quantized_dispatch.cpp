@@ -183,7 +183,7 @@ TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
       CHECK(choose_quantized(e, dtype::bf16, 1, k, 16, h200).groups == 0);
     }
   });
-  CHECK(refused == 10);
+  CHECK(refused == 11);
   for (const quant_format& e :
        {quant_formats::mxfp4_format::format(), quant_formats::nvfp4_format::format(),
         quant_format{.type = dtype::u4, .scaled = scale_granularity::block, .block = 128, .scales = dtype::f16}}) {

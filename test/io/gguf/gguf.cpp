@@ -471,17 +471,17 @@ TEST_CASE("gguf: tensors whose type is not read, whose rows are no whole blocks,
       "model.gguf: tensor 'w' is q4_k with rows of 288 elements, expected a matrix whose rows are whole blocks of 256");
   for (const auto& [type, name] : {std::pair{16U, "IQ2_XXS"},
                                    {9U, "Q8_1"},
-                                   {39U, "MXFP4"},
+                                   {40U, "NVFP4"},
                                    {28U, "F64"},
                                    {4U, "unknown"},
                                    {0xffffffffU, "unknown"}}) {
-    const std::string message_of = refused_tensor(type, 3, 512, 10000);
-    INFO(message_of);
-    CHECK(message_of.find(
+    const std::string message = refused_tensor(type, 3, 512, 10000);
+    INFO(message);
+    CHECK(message.find(
               "has ggml's type " + std::to_string(type) + " (" + name +
               "), expected one of f32, f16, bf16, q4_0, "
-              "q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs; quantize the model to one of "
-              "them") != std::string::npos);
+              "q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4; quantize the model to "
+              "one of them") != std::string::npos);
   }
   CHECK(refused_tensor(12, 1LL << 40, 1LL << 40, 10000).find("has an axis of") != std::string::npos);
 }

@@ -64,7 +64,7 @@ TEST_CASE("ggml: every format means the numbers that the gguf package reads") {
     CHECK(std::string(name_of(format.format())) == name);
     ++formats;
   });
-  CHECK(formats == 12);
+  CHECK(formats == 13);
 }
 
 TEST_CASE("ggml: what can be quantized has the bytes of the gguf package, K-quants those of llama.cpp") {

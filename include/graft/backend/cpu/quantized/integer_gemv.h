@@ -5,6 +5,8 @@
 #pragma once
 #include <graft/backend/cpu/quantized/four_bit_permute.h>
 
+#include <type_traits>
+
 namespace graft::cpu {
 
 namespace detail {
@@ -57,12 +59,13 @@ struct integer_activations {
 };
 #endif
 
-// out[i] += sign · (row first + i of w) · x for `rows` rows.
-template <class X>
+// out[i] += sign · (row first + i of w) · x for `rows` rows. Format is int8_format, q8_0_format or q4_0_format.
+template <class Format, class X>
 void integer_gemv_rows(const weight_view& w, long long first, long long rows, const X& x, float sign, float* out) {
+  using namespace quant_formats;
+  constexpr bool wide = !std::is_same_v<Format, q4_0_format>, in_blocks = !std::is_same_v<Format, int8_format>;
+  static_assert(!wide || !in_blocks || std::is_same_v<Format, q8_0_format>);
   const auto* const quants = static_cast<const unsigned char*>(w.data);
-  const bool in_blocks = w.format.type == dtype::ggml;
-  const bool wide = !in_blocks || w.format.block_type == quant_formats::q8_0_format::ggml_type_id;
   const long long bytes = in_blocks ? w.format.block_bytes : integer_chunk, pieces = w.cols / integer_chunk;
   for (long long i = 0; i < rows; ++i) {
     const unsigned char* block = quants + (first + i) * pieces * bytes;
@@ -87,7 +90,15 @@ bool integer_gemv(const weight_view& w, long long first, long long rows, const f
     thread_local X of_x;
     if (w.cols % detail::integer_chunk != 0 || !is_scaled_integer(w.format)) return false;
     if (!of_x.make(x, w.cols)) return false;
-    detail::integer_gemv_rows(w, first, rows, of_x, sign, out);
+    using namespace quant_formats;
+    if (w.format.type == dtype::int8)
+      detail::integer_gemv_rows<int8_format>(w, first, rows, of_x, sign, out);
+    else if (w.format == q8_0_format::format())
+      detail::integer_gemv_rows<q8_0_format>(w, first, rows, of_x, sign, out);
+    else if (w.format == q4_0_format::format())
+      detail::integer_gemv_rows<q4_0_format>(w, first, rows, of_x, sign, out);
+    else
+      return false;
     return true;
   }
   return false;
