@@ -233,7 +233,7 @@ template <class T>
 __global__ void __launch_bounds__(sample_threads)
     sample_row(sampled_rows of, sampling_numbers settings, next_rows next) {
   __shared__ sample_memory m;
-  // Positions, slots and row numbers are inputs of the u64 call, so they may be read before the preceding kernel ends.
+  // Positions, slots and row numbers are inputs of the whole call, so they may be read before the preceding kernel ends.
   const int thread = static_cast<int>(threadIdx.x);
   const long long n = of.vocabulary, row = of.last[blockIdx.x], sequence = of.slots[row] / of.length,
                   position = of.positions[row];
