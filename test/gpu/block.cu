@@ -241,7 +241,7 @@ TEST_CASE("gpu block: gate, up and their elementwise product, in one kernel and 
   }
   inner = 512;
   const gemm_problem one{dtype::bf16, 1, 14336, 4096, 16}, both[] = {one, one};
-  CHECK(sm_90.gated_kernels(both, sm_90) == 1);
+  CHECK(sm_90.can<gemm_launch>().gated_kernels(both, sm_90) == 1);
 }
 TEST_CASE("gpu block: quantized weights, grouped GEMMs with the norms fused") {
   if (no_gpu()) return;
@@ -268,8 +268,8 @@ TEST_CASE("gpu block: quantized weights, grouped GEMMs with the norms fused") {
   gemm_problem one{dtype::bf16, 1, 14336, 4096, 16};
   one.stored = nf4_64;
   const gemm_problem both[] = {one, one};
-  CHECK(sm_90.gated_kernels(both, sm_90) == 1);
-  CHECK(sm_90.norm_is_fused(one, both, 2, sm_90));
+  CHECK(sm_90.can<gemm_launch>().gated_kernels(both, sm_90) == 1);
+  CHECK(sm_90.can<gemm_launch>().norm_is_fused(one, both, 2, sm_90));
 }
 TEST_CASE("gpu block: gradients") {
   if (no_gpu()) return;

@@ -3,7 +3,7 @@
 #include <graft/run/gpu_compiled.cuh>
 
 namespace graft::gpu {
-static_assert(launch_kinds::index_of<multiply_add>() == 0);
+static_assert(launch_kinds::index_of<multiply_add> == 0);
 template class program<float>;
 template class execution<float>;
 }  // namespace graft::gpu

@@ -17,7 +17,7 @@ struct planner {
   constexpr bool member(id i) const { return p.live[i] && p.when.of[i] == stage::call && !is_leaf(g[i].what); }
   // Opens launch `index` of a kind, to which the next nodes are added.
   template <class Kind> constexpr void open(int index) {
-    p.launches.push({launch_kinds::index_of<Kind>(), index, p.nodes.size()});
+    p.launches.push({launch_kinds::index_of<Kind>, index, p.nodes.size()});
   }
   template <class Kind> constexpr void open(const Kind& one) {
     open<Kind>(p.all<Kind>().size());

@@ -26,10 +26,10 @@ struct product_planner : planner {
   template <class Kind> constexpr const typename Kind::work& work() const {
     return static_cast<const work_of<Kind>&>(works).work;
   }
-  template <class Kind> constexpr void claim(id i, int index) { claims[i] = {launch_kinds::index_of<Kind>(), index}; }
+  template <class Kind> constexpr void claim(id i, int index) { claims[i] = {launch_kinds::index_of<Kind>, index}; }
   // The match of a kind that node i belongs to, or -1.
   template <class Kind> constexpr int claimed(id i) const {
-    return claims[i].kind == launch_kinds::index_of<Kind>() ? claims[i].index : -1;
+    return claims[i].kind == launch_kinds::index_of<Kind> ? claims[i].index : -1;
   }
   constexpr bool is_free(id i) const { return member(i) && claims[i].kind < 0; }
   constexpr node_set free_nodes() const {
@@ -65,13 +65,14 @@ struct product_planner : planner {
   // launch computes has to wait for it.
   [[gnu::cold]] constexpr void gather() {
     mark_nodes_whole();
+    auto& self = *this;  // nvcc cannot compile *this in a requires-expression of a lambda
     launch_kinds::each([&]<class Kind>(Kind*) {
       const bool by_node = p.to.granularity != target::work::by_products;
-      if constexpr (requires { Kind::match(*this); })
-        if (!by_node || requires { Kind::by_nodes; }) Kind::match(*this);
+      if constexpr (requires { Kind::match(self); })
+        if (!by_node || requires { Kind::by_nodes; }) Kind::match(self);
     });
     launch_kinds::each([&]<class Kind>(Kind*) {
-      if constexpr (requires { Kind::take(*this); }) Kind::take(*this);
+      if constexpr (requires { Kind::take(self); }) Kind::take(self);
     });
     for (int before = -1; before != p.launches.size();) {
       before = p.launches.size();
@@ -83,8 +84,9 @@ struct product_planner : planner {
  private:
   // Adds the launch whose result is node i if its inputs are computed.
   [[gnu::cold]] constexpr void add_launch(id i) {
+    auto& self = *this;
     launch_kinds::only(claims[i].kind, [&]<class Kind>(Kind*) {
-      if constexpr (requires { Kind::add(*this, 0, i); }) Kind::add(*this, claims[i].index, i);
+      if constexpr (requires { Kind::add(self, 0, i); }) Kind::add(self, claims[i].index, i);
     });
     if (claims[i].kind >= 0 || !computed(i)) return;
     open(nodes_launch{i});

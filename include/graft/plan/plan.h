@@ -12,7 +12,7 @@ struct launch {
   int kind = 0, index = 0;
   int first = 0, count = 0;  // its nodes are [first, first + count) of plan::nodes
 
-  template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>(); }
+  template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>; }
 };
 
 struct plan {

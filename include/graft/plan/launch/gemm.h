@@ -114,7 +114,8 @@ struct gemm_launch {
     const auto& dropouts = by.p.template all<dropout_gemm>();
     const auto claim_all = [&](int k) {
       for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
-      for (const id before_gemm : {w.products[k].input_rotation, w.products[k].gate})
+      const id before[] = {w.products[k].input_rotation, w.products[k].gate};
+      for (const id before_gemm : before)
         if (before_gemm >= 0) by.template claim<gemm_launch>(before_gemm, k);
     };
     wgrad_readers by_sums(g.size);

@@ -20,16 +20,17 @@ template <class... Kinds> struct kind_list {
   static constexpr int count = sizeof...(Kinds);
 
   // The index of a kind, which launches store.
-  template <class Kind> static constexpr int index_of() {
+  template <class Kind>
+  static constexpr int index_of = [] {
     int k = 0, found = -1;
     ((found = std::is_same_v<Kind, Kinds> ? k : found, ++k), ...);
     return found;
-  }
+  }();
   // Calls f with a null pointer to each kind.
   template <class F> static constexpr void each(F f) { (f(static_cast<Kinds*>(nullptr)), ...); }
   // Calls f for kind k only.
   template <class F> static constexpr void only(int k, F f) {
-    ((k == index_of<Kinds>() ? f(static_cast<Kinds*>(nullptr)) : void()), ...);
+    ((k == index_of<Kinds> ? f(static_cast<Kinds*>(nullptr)) : void()), ...);
   }
   // One value per kind: For<Kind>.
   template <template <class> class For> struct values : For<Kinds>... {};

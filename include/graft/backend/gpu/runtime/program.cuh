@@ -447,9 +447,10 @@ template <class T>
 long long program<T>::scratch_of(const binding<T>& with, const graft::launch& l, const size_values& s) const {
   long long bytes = 0;
   each_computed(l, [&](id i) { bytes = max_of(bytes, with.values.scratch(i)); });
+  auto& self = *this;  // nvcc cannot compile *this in a requires-expression of a lambda
   p_.visit(l, [&]<class Kind>(const Kind& one) {
-    if constexpr (requires { launch_on_gpu<Kind>::scratch(*this, one, s); })
-      bytes = max_of(bytes, launch_on_gpu<Kind>::scratch(*this, one, s));
+    if constexpr (requires { launch_on_gpu<Kind>::scratch(self, one, s); })
+      bytes = max_of(bytes, launch_on_gpu<Kind>::scratch(self, one, s));
   });
   return bytes;
 }
