@@ -31,7 +31,7 @@ inline void quantize_four_bit(const float* from, quantized_weight& w) {
   w.scales.resize(static_cast<std::size_t>(scale_counts_of(format, w.rows, w.cols).scales));
   if (format.type == dtype::nf4)
     quant_formats::quantize_four_bit<quant_formats::nf4_format>(from, n, format.block, w.data.data(), w.scales.data());
-  else
+  else if (format.type == dtype::fp4)
     quant_formats::quantize_four_bit<quant_formats::fp4_format>(from, n, format.block, w.data.data(), w.scales.data());
   if (format.second_block == 0) return;
   w.quantized_scales.resize(w.scales.size());
