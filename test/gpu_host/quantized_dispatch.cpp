@@ -160,6 +160,27 @@ TEST_CASE("quantized dispatch: a layer type states its kernels: one, two with a 
   CHECK(all.find("cannot read in less than 2.2 us") != std::string::npos);
 }
 
+TEST_CASE("quantized dispatch: every layout says what it stores and where its scales are") {
+  CHECK(facts_of(quant_layout::none).chunk_bytes == 0);
+  CHECK(facts_of(quant_layout::none).scales == scale_place::nowhere);
+  for (int i = 1; i < quant_layout_count; ++i) {
+    const auto f = static_cast<quant_layout>(i);
+    INFO("layout ", i);
+    CHECK(unit_weight_bytes(f) == unit_rows * quant_steps * 2 * facts_of(f).chunk_bytes);
+    CHECK(unit_weight_bytes(f) > 0);
+    CHECK(has_block_scales(f) + has_short_block_scales(f) + has_row_scales(f) + has_scales_inside(f) == 1);
+    CHECK((unit_scale_bytes(f, false) > 0) == (has_block_scales(f) || has_short_block_scales(f)));
+  }
+  const std::pair<quant_format, quant_layout> known[] = {{nf4_64, quant_layout::block_scales},
+                                                         {double_64, quant_layout::nested_block_scales},
+                                                         {nf4_32, quant_layout::short_block_scales},
+                                                         {int8_rows, quant_layout::int8},
+                                                         {fp8, quant_layout::fp8},
+                                                         {q8_0, quant_layout::q8_0},
+                                                         {q4_0, quant_layout::q4_0}};
+  for (const auto& [format, layout] : known) CHECK(quant_layout_of(format, 4096) == layout);
+}
+
 TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
   for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0}) CHECK(has_gpu_kernels(e));
   const auto message_of = [](const quant_format& e) {

@@ -122,6 +122,8 @@ struct int8_limbs {
 // ggml's Q8_0 and Q4_0 with a scale per 32 columns. The values of Q4_0 stay in the upper halves of bytes, where they
 // are 16 times as large; flipping their top bit makes them signed.
 template <class Format> struct ggml_limbs {
+  static_assert(Format::ggml_type_id == quant_formats::q8_0_format::ggml_type_id ||
+                Format::ggml_type_id == quant_formats::q4_0_format::ggml_type_id);
   static constexpr bool deinterleaved = false, whole_chunks = true,
                         wide = std::is_same_v<Format, quant_formats::q8_0_format>;
   static_assert(wide || std::is_same_v<Format, quant_formats::q4_0_format>);

@@ -88,6 +88,8 @@ struct pipeline {
     ptx::barrier_arrive_expect_tx(full(stage), bytes);
     return full(stage);
   }
+  // By each of the threads that filled the stage with ordinary stores.
+  __device__ __forceinline__ void producer_commit(int stage) const { ptx::barrier_arrive(full(stage)); }
   __device__ __forceinline__ void consumer_wait(const pipeline_state& at) const {
     ptx::barrier_wait(full(at.stage), at.phase);
   }

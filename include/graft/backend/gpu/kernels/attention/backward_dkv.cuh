@@ -8,7 +8,7 @@
 // Four products here and one in backward_dq.cuh; a second half that recomputed S and dP would need seven in all.
 //
 // Tile         128 keys of one KV head per cluster of two CTAs; a step is 64 rows of one query head. The two CTAs take
-//              the steps alternately, and each begins every other query head. tile_scheduler.cuh deals out the tiles.
+//              the steps alternately, and each begins every other query head. tile/tile_scheduler.cuh deals out the tiles.
 // Warp roles   Warpgroup 0: one warp loads by TMA. Warpgroups 1 and 2: 64 keys each, as rows of Sᵀ and dPᵀ.
 // Phases       Per step: Sᵀ, dPᵀ, P, dV += Pᵀ dO, dS, store dS (16 bits), dK += dSᵀ Q. P and dS stay in registers.
 // Reduction    At the end of a tile CTA 0 adds the dK and CTA 1 the dV of both, exchanged by st.async; no atomics, so
@@ -16,8 +16,9 @@
 // Measured     H200, causal, 32 heads over 8 of 128, bf16, 2048 tokens: forward and backward 249 µs, 0.72 of cuDNN's
 //              time; 3270 µs and 0.95 for 8192 (docs/performance.md).
 #pragma once
+#include <graft/backend/gpu/kernels/attention/key_blocks.cuh>
 #include <graft/backend/gpu/kernels/attention/row_statistics.cuh>
-#include <graft/backend/gpu/kernels/attention/tile_scheduler.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 #include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
@@ -42,19 +43,19 @@ template <class T, int Head> struct key_grad_block {
   // [0], [1]: number of steps of the two tiles in flight. From [4] on, per stage: index of its dS tile; 8 x row block +
   // flags (1: all rows attend to the whole key tile; 2, 4: any row attends to its first, to its last 64 keys).
   int* stage_info;
-  tile_scheduler scheduler;
+  sorted_tiles scheduler;
   int rank, blocks;
 
   __device__ pipeline kv_ring() const { return {base + shape::barriers, 2}; }
-  __device__ std::uint32_t arrived(int w) const { return base + shape::barriers + 8 * (4 + w); }
-  __device__ std::uint32_t ready() const { return arrived(2); }
+  __device__ cluster_mailbox sums(int w) const { return {base + shape::barriers + 8 * (4 + w)}; }
+  __device__ std::uint32_t ready() const { return base + shape::barriers + 6 * 8; }
   __device__ pipeline ring() const { return {base + shape::barriers + 7 * 8, shape::stages}; }
   __device__ std::uint32_t stage(int i) const { return base + shape::ring + i * shape::stage; }
   __device__ std::uint32_t vectors(int i) const { return base + shape::vectors + i * shape::numbers; }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < 2; ++i) kv_ring().init(i, 1, 2), ptx::barrier_init(arrived(i), 1);
+      for (int i = 0; i < 2; ++i) kv_ring().init(i, 1, 2), sums(i).init();
       ptx::barrier_init(ready(), 2);
       for (int i = 0; i < shape::stages; ++i)
         ring().init(i, 1, 256);  // every consumer thread reads lse and delta of the stage
@@ -218,17 +219,16 @@ template <class T, int Head> struct key_grad_block {
       if (at.in_flight >= 0) ring().consumer_release(at.in_flight, done);
       // When both warpgroups of the other CTA have read K and V of this tile, this CTA's sums may overwrite them there.
       ptx::named_barrier(1 + group, 128);
-      if (leader)
-        ptx::barrier_arrive_cluster(ready(), rank ^ 1), ptx::barrier_arrive_expect_tx(arrived(group), shape::tile);
+      if (leader) ptx::barrier_arrive_cluster(ready(), rank ^ 1), sums(group).expect(shape::tile);
       ptx::barrier_wait(ready(), i & 1);
       const std::uint32_t box = base + which * 2 * shape::tile + group * shape::tile, mine = box + thread * 16;
 #pragma unroll
       for (int e = 0; e < Head / 8; ++e) {
         const float4 v4 = make_float4(dv[4 * e], dv[4 * e + 1], dv[4 * e + 2], dv[4 * e + 3]),
                      k4 = make_float4(dk[4 * e], dk[4 * e + 1], dk[4 * e + 2], dk[4 * e + 3]);
-        ptx::store_dsmem_async(mine + e * 2048, arrived(group), rank ^ 1, rank == 0 ? v4 : k4);
+        sums(group).send(mine + e * 2048, rank ^ 1, rank == 0 ? v4 : k4);
       }
-      ptx::barrier_wait(arrived(group), i & 1);
+      sums(group).wait(i & 1);
 #pragma unroll
       for (int e = 0; e < Head / 8; ++e) {
         const float4 other = ptx::load_shared_float4(mine + e * 2048);
@@ -254,9 +254,9 @@ __global__ void __launch_bounds__(384, 1)
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
   const int blocks = 2 * ((g.rows + attention_tile_rows - 1) / attention_tile_rows);
-  const tile_scheduler scheduler{g.slab.tiles, g.slab.columns, static_cast<int>(gridDim.x) / 2,
-                                 static_cast<int>(blockIdx.x) / 2,
-                                 reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const sorted_tiles scheduler{g.slab.tiles, g.slab.columns, static_cast<int>(gridDim.x) / 2,
+                               static_cast<int>(blockIdx.x) / 2,
+                               reinterpret_cast<std::uint16_t*>(memory + shape::order)};
   const key_grad_block<T, Head> block{
       maps,  g, base, reinterpret_cast<int*>(memory + shape::stage_info), scheduler, static_cast<int>(blockIdx.x) % 2,
       blocks};

@@ -10,8 +10,8 @@
 // Reduction    Steps are added in order of the keys. Where dS of all keys does not fit in memory, one launch per
 //              ds_slab adds to partial sums in the workspace, in slab order: the same call gives the same bits.
 #pragma once
+#include <graft/backend/gpu/kernels/attention/key_blocks.cuh>
 #include <graft/backend/gpu/kernels/attention/row_statistics.cuh>
-#include <graft/backend/gpu/kernels/attention/tile_scheduler.cuh>
 #include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
@@ -36,7 +36,7 @@ template <class T, int Head> struct query_grad_block {
   const query_grad_args& g;
   std::uint32_t base;
   int* stage_info;  // per stage: one bit for each of four row blocks that attends to its keys; 16: another step follows
-  tile_scheduler scheduler;
+  sorted_tiles scheduler;
   int blocks;
 
   __device__ pipeline ring() const { return {base + shape::barriers, shape::stages}; }
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(384, 1)
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
   const int blocks = 2 * ((g.rows + attention_tile_rows - 1) / attention_tile_rows), tiles = (blocks + 3) / 4;
-  const tile_scheduler scheduler{tiles, g.slab.columns * g.group, static_cast<int>(gridDim.x),
-                                 static_cast<int>(blockIdx.x), reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const sorted_tiles scheduler{tiles, g.slab.columns * g.group, static_cast<int>(gridDim.x),
+                               static_cast<int>(blockIdx.x), reinterpret_cast<std::uint16_t*>(memory + shape::order)};
   const query_grad_block<T, Head> block{maps,      g,     base, reinterpret_cast<int*>(memory + shape::stage_info),
                                         scheduler, blocks};
   scheduler.sort(reinterpret_cast<int*>(memory), [&](int t) {

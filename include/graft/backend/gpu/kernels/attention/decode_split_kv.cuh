@@ -20,6 +20,7 @@
 #pragma once
 #include <graft/backend/gpu/kernels/attention/decode_mainloop.cuh>
 #include <graft/backend/gpu/kernels/attention/split_kv_scheduler.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -96,7 +97,7 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
   __device__ float* partial_of(int kv_chunk) const {
     return g.workspace + static_cast<long long>(kv_chunk) * group_size() * (Head + 4);
   }
-  __device__ std::uint32_t* counter() const { return g.counters + row * g.kv_heads + group; }
+  __device__ arrival_counter counter() const { return {g.counters + row * g.kv_heads + group}; }
   __device__ void store_partial(int kv_chunk, int e, const float4& v, float most, float sum) const {
     float* const to = partial_of(kv_chunk);
     __stcg(reinterpret_cast<float4*>(to + e), v);
@@ -106,13 +107,13 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
     __syncwarp();
     if (threadIdx.x >= 32) return ptx::named_arrive(2, 32 * shape::warps);
     ptx::named_barrier(2, 32 * shape::warps);
-    if (threadIdx.x == 0) ptx::add_release(counter(), 1);
+    if (threadIdx.x == 0) counter().arrive();
   }
   // One thread of the CTA that has the end of a pair waits until `splits` other CTAs have stored their partial results.
   // It resets the counter to zero for the next launch.
   __device__ void wait_for_partials(int splits) const {
-    while (ptx::load_acquire(counter()) < static_cast<std::uint32_t>(splits)) __nanosleep(32);
-    *counter() = 0;
+    counter().wait_for<32>(splits);
+    *counter().count = 0;
     ptx::barrier_arrive(partials_barrier());
   }
   __device__ void combine_splits(int from, int to, int e, float4 own, float own_most, float own_sum) const {

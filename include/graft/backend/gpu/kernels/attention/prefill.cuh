@@ -6,7 +6,7 @@
 // The softmax is taken block by block over the keys (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022,
 // arXiv 2205.14135). A warp rescales its rows only where a maximum grew by more than 8 in log2 units.
 //
-// Tile         128 query rows x 128 keys (64 keys for d > 128). Persistent CTAs; tile_scheduler.cuh deals out tiles.
+// Tile         128 query rows x 128 keys (64 keys for d > 128). Persistent CTAs; tile/tile_scheduler.cuh deals out tiles.
 // Warp roles   Warpgroup 0: one warp loads by TMA. Warpgroups 1 and 2: 64 query rows each.
 // Cluster      2: two query heads that share a KV head; each CTA loads half of every K and V tile and multicasts it.
 // Pipeline     K and V in the order of their use, K0 K1 V0 K2 V1 …, so that Q Kᵀ of a block overlaps P V of the
@@ -16,8 +16,8 @@
 // Measured     H200, causal, 32 heads over 8 of 128, bf16: 57.7 µs for 2048 tokens (595 TFLOP/s), 0.71 of cuDNN's time;
 //              757.8 µs for 8192 (726 TFLOP/s), 0.86 (docs/performance.md).
 #pragma once
+#include <graft/backend/gpu/kernels/attention/key_blocks.cuh>
 #include <graft/backend/gpu/kernels/attention/softmax_rows.cuh>
-#include <graft/backend/gpu/kernels/attention/tile_scheduler.cuh>
 #include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
@@ -41,7 +41,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
   const prefill_args& g;
   std::uint32_t base;
   int2* stage_info;  // per stage with K: first key; bit 0: no mask needed, bit 1: another key block follows
-  tile_scheduler scheduler;
+  sorted_tiles scheduler;
   int rank;
 
   __device__ pipeline q_ring() const { return {base + shape::barriers, shape::q_buffers}; }
@@ -222,9 +222,9 @@ __global__ void __launch_bounds__(384, 1)
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
-  const tile_scheduler scheduler{(g.ranges.rows + attention_tile_rows - 1) / attention_tile_rows, g.heads / Cluster,
-                                 static_cast<int>(gridDim.x) / Cluster, static_cast<int>(blockIdx.x) / Cluster,
-                                 reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const sorted_tiles scheduler{(g.ranges.rows + attention_tile_rows - 1) / attention_tile_rows, g.heads / Cluster,
+                               static_cast<int>(gridDim.x) / Cluster, static_cast<int>(blockIdx.x) / Cluster,
+                               reinterpret_cast<std::uint16_t*>(memory + shape::order)};
   const prefill_block<T, Head, Cluster> block{maps,      g,
                                               base,      reinterpret_cast<int2*>(memory + shape::stage_info),
                                               scheduler, static_cast<int>(blockIdx.x) % Cluster};

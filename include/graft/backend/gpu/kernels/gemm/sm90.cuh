@@ -30,6 +30,7 @@
 #include <graft/backend/gpu/kernels/gemm/sm90_epilogue.cuh>
 #include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 #include <graft/backend/gpu/tile/pipeline.cuh>
 
 #include <type_traits>
@@ -111,16 +112,14 @@ struct gemm_block {
 
   __device__ pipeline ring() const { return {base + shape::barriers, shape::stages}; }
   __device__ std::uint32_t slice_stored() const { return base + shape::barriers + pipeline::bytes(shape::stages); }
-  __device__ std::uint32_t u_ready() const { return slice_stored() + 8; }
-  __device__ std::uint32_t u_consumed() const { return slice_stored() + 16; }
+  __device__ pipeline u_ring() const { return {slice_stored() + 8, 1}; }  // U of a tile, from the helpers
   __device__ std::uint32_t stage(int q) const { return base + q * shape::stage; }
 
   __device__ void start() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < shape::stages; ++i) ring().init(i, 1, 4);  // released by two warpgroups of two blocks
       ptx::barrier_init(slice_stored(), 256);
-      ptx::barrier_init(u_ready(), helpers);
-      ptx::barrier_init(u_consumed(), 256);
+      u_ring().init(0, helpers, 256);
       ptx::barrier_init_fence();
     }
     ptx::cluster_sync();
@@ -247,11 +246,13 @@ struct gemm_block {
   }
   __device__ void help() {
     const int helper = threadIdx.x - 32;
-    std::uint32_t slice_phase = 0, s_phase = 1;
+    std::uint32_t slice_phase = 0;
+    pipeline_state u = pipeline_state::producer();
     ptx::wait_for_dependency();  // the preceding kernel may use the same counters until it ends
     for (int t = first; t < tiles; t += stride) {
       const tile_coord at = g.tile_at(t, rank);
       std::uint32_t* published = g.counters + at.m_block * 4;
+      const arrival_counter stored{published}, reduced{published + 1};
       int thread = helper;
       ptx::keep(thread);  // prevents hoisting of the addresses below, which would spill registers
       const bool owner = at.n_tile < g.owners;
@@ -259,24 +260,24 @@ struct gemm_block {
         ptx::barrier_wait(slice_stored(), slice_phase), slice_phase ^= 1;
         if (helper == 0) branch_loader.set_branches(at.m_block);  // consumers have finished the preceding tile
         if (helper == 0) {
-          ptx::add_acquire_release(published, 1);  // release is cumulative: it covers the consumers' stores too
-          while (ptx::load_acquire(published) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
+          stored.arrive_acquire();
+          stored.wait_for<20>(g.owners);
         }
         ptx::named_barrier(1, helpers);
         reduce(at, thread);
         ptx::named_barrier(1, helpers);
-        if (helper == 0) ptx::add_acquire_release(published + 1, 1);
+        if (helper == 0) reduced.arrive_acquire();
       }
-      if (helper == 0)
-        while (ptx::load_acquire(published + 1) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
+      if (helper == 0) reduced.wait_for<20>(g.owners);
       ptx::named_barrier(1, helpers);
-      ptx::barrier_wait(u_consumed(), s_phase), s_phase ^= 1;
+      u_ring().producer_acquire(u);
       if (helper == 0 && !owner) branch_loader.set_branches(at.m_block);
       fetch(at, thread);
-      ptx::barrier_arrive(u_ready());
+      u_ring().producer_commit(0);
+      u.advance(1);
       // The last user of the counters resets them to zero for the next launch or graph replay.
       const int users = g.n_tiles() + (at.m_block * 128 < g.m ? g.waiting_wgrad_blocks : 0);
-      if (helper == 0 && ptx::add_acquire_release(published + 2, 1) == static_cast<std::uint32_t>(users) - 1)
+      if (helper == 0 && arrival_counter{published + 2}.arrive_last(users))
         published[0] = published[1] = published[2] = 0;
     }
   }
@@ -375,18 +376,23 @@ struct gemm_block {
   }
   // Rank > 0: the last step of a tile, U Bᵀ, with U from shared memory as the A operand in registers.
   __device__ __forceinline__ void expand(consumer& c, float (&acc)[TileN / 2]) const {
-    ptx::barrier_wait(u_ready(), c.u_phase), c.u_phase ^= 1;
+    u_ring().consumer_wait(c.u);
+    c.u.advance(1);
     const std::uint32_t from =
         base + shape::s_at + (c.group * 64 + c.warp * 16 + c.lane / 4) * shape::s_pitch + (c.lane % 4) * 4;
     std::uint32_t s[shrink_columns / 16][4], branch_offset[shrink_columns / 16];
+    register_reads reads(g.owners);
 #pragma unroll
     for (int kk = 0; kk < shrink_columns / 16; ++kk) {
       branch_offset[kk] = branch_loader.branch_offset(kk);
       s[kk][0] = ptx::load_shared(from + kk * 32), s[kk][1] = ptx::load_shared(from + kk * 32 + 8 * shape::s_pitch);
       s[kk][2] = ptx::load_shared(from + kk * 32 + 16);
       s[kk][3] = ptx::load_shared(from + kk * 32 + 16 + 8 * shape::s_pitch);
+#pragma unroll
+      for (const std::uint32_t word : s[kk]) reads.add(word);
+      reads.add(branch_offset[kk]);
     }
-    ptx::barrier_arrive(u_consumed());
+    reads.release(u_ring(), 0);
     const std::uint32_t b = next_stage(c) + shape::x;
     if (branch_loader.has_branch(branch_offset[0])) {
       wgmma_fence();

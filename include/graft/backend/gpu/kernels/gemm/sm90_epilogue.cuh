@@ -15,8 +15,8 @@ namespace graft::gpu {
 struct gemm_consumer {
   int group, thread, warp, lane;  // warpgroup 0 or 1; thread, warp and lane inside it
   wgmma_pipeline_state at;
-  int step = 0;  // k step of the tile
-  std::uint32_t u_phase = 0;
+  int step = 0;      // k step of the tile
+  pipeline_state u;  // of the shrink result
 };
 
 // The residual of a tile. The producer loads it through the pipeline after the last k step, so that its latency

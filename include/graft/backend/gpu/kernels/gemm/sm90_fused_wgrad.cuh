@@ -98,9 +98,9 @@ template <class T, int Rank> struct fused_wgrad_block {
   // Waits until the tiles have stored U for 128 tokens. The last user of the counters resets them to zero.
   __device__ void wait_for_shrink(int b, bool last) const {
     std::uint32_t* const published = g.counters + b * 4;
-    while (ptx::load_acquire(published + 1) != static_cast<std::uint32_t>(g.owners)) __nanosleep(40);
+    arrival_counter{published + 1}.wait_for<40>(g.owners);
     const auto users = static_cast<std::uint32_t>(g.n_tiles() + g.waiting_wgrad_blocks);
-    if (last && ptx::add_acquire_release(published + 2, 1) == users - 1) published[0] = published[1] = published[2] = 0;
+    if (last && arrival_counter{published + 2}.arrive_last(users)) published[0] = published[1] = published[2] = 0;
     ptx::fence_async();
   }
   __device__ void fetch() const {

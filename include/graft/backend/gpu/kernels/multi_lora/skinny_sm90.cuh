@@ -20,6 +20,7 @@
 #include <graft/backend/gpu/dispatch/multi_lora.h>
 #include <graft/backend/gpu/kernels/multi_lora/token_groups.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -222,8 +223,9 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
   __device__ void wait_for_partials(std::uint32_t begun, int block, int blocks, int h) const {
     ptx::named_barrier(helper_barrier, helpers);  // also for the initialized tiles
     if (h == 0) {
-      ptx::add_release(g.sums.counters, 1);
-      while (ptx::load_acquire(g.sums.counters) - begun < static_cast<std::uint32_t>(blocks)) {}
+      const arrival_counter done{g.sums.counters};
+      done.arrive();
+      done.wait_for(blocks, begun);
       if (block == 0) g.sums.counters[1] = begun + static_cast<std::uint32_t>(blocks);
     }
     ptx::named_barrier(helper_barrier, helpers);

@@ -60,7 +60,7 @@ using quantized_args_of = std::conditional_t<Grouped, quantized_args<max_segment
 // starts and ends sooner. Grouped: several layers, or fused norms; both cost registers.
 template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, bool Grouped> struct weight_loader {
   using dequant = dequantizer<T, Form>;
-  static constexpr bool has_scales = has_block_scales(Form) || Form == quant_layout::short_block_scales;
+  static constexpr bool has_scales = has_block_scales(Form) || has_short_block_scales(Form);
   static constexpr int scale_block = has_block_scales(Form) ? 64 : 32;
   static constexpr int block_scales = quant_steps * 64 / scale_block;  // scales per row of a unit
   static constexpr std::uint32_t unit_bytes = unit_weight_bytes(Form);
@@ -88,7 +88,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
                   : with.steps - first_step < with.own ? with.steps - first_step
                                                        : with.own),
         nested(Form == quant_layout::nested_block_scales ||
-               (Form == quant_layout::short_block_scales && !FullUnits && layer.from.format.scales == dtype::u8)) {}
+               (has_short_block_scales(Form) && !FullUnits && layer.from.format.scales == dtype::u8)) {}
 
   __device__ bool gated() const { return Grouped && g.gated; }
   __device__ const quantized_segment& second() const { return g.segment[Grouped ? 1 : 0]; }
@@ -205,7 +205,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       p.extra = lane < unit_rows
                     ? scales_at + at
                     : reinterpret_cast<const unsigned char*>(of.from.second_scales + (at >> of.from.second_shift));
-    } else if constexpr (Form == quant_layout::short_block_scales) {
+    } else if constexpr (has_short_block_scales(Form)) {
       p.extra = scales_at + scale_of_row(lane / 2) * 4 + lane % 2 * 16;
     } else if constexpr (has_extra_vector) {
       p.extra = weight_row(lane % unit_rows) + even_vectors * 16;
@@ -220,7 +220,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
                         next.qweight + j * rows_at_once * whole_row, 16);
     if constexpr (Form == quant_layout::nested_block_scales)
       ptx::copy_async4(raw_scales_at(stage, lane % unit_rows) + lane / unit_rows * 4, next.extra, 4);
-    else if constexpr (Form == quant_layout::short_block_scales)
+    else if constexpr (has_short_block_scales(Form))
       ptx::copy_async16(scale_at(stage) + lane * 16, next.extra, 16);
     else if (has_scales && lane < unit_rows)
       ptx::copy_async16(scale_at(stage) + lane * 16, next.extra, 16);
@@ -370,10 +370,11 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     const int row = lane / 4;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      if constexpr (Form == quant_layout::short_block_scales) {
+      if constexpr (has_short_block_scales(Form)) {
         const float2 v = ptx::load_shared_float2(scale_at(stage) + ((row + 8 * h) * block_scales + 2 * b) * 4);
         to[h][0] = v.x, to[h][1] = v.y;
       } else {
+        static_assert(has_scales_inside(Form));
         to[h][0] = dequant::scale(at(stage), row + 8 * h, 2 * b),
         to[h][1] = dequant::scale(at(stage), row + 8 * h, 2 * b + 1);
       }

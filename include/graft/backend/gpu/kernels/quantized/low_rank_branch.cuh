@@ -11,6 +11,7 @@
 #pragma once
 #include <graft/backend/gpu/kernels/quantized/dequantizing_loader.cuh>
 #include <graft/backend/gpu/kernels/quantized/shrink.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -130,16 +131,16 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     ptx::named_barrier(own_barrier, threads);
     if (thread == 0) {
       ptx::wait_for_dependency();
-      if (made > 0) ptx::add_release(in.of.counters, static_cast<std::uint32_t>(made));
-      while (ptx::load_acquire(in.of.counters) < static_cast<std::uint32_t>(tasks)) {}
+      const arrival_counter done{in.of.counters};
+      if (made > 0) done.arrive(made);
+      done.wait_for(tasks);
     }
     ptx::named_barrier(own_barrier, threads);
   }
   // The last CTA to pass the wait resets the counters to zero for the next launch.
   __device__ void reset_counters() const {
     std::uint32_t* const counters = in.of.counters;
-    if (ptx::add_acquire_release(counters + 1, 1) + 1 == static_cast<std::uint32_t>(blocks()))
-      counters[0] = counters[1] = 0;
+    if (arrival_counter{counters + 1}.arrive_last(blocks())) counters[0] = counters[1] = 0;
   }
   __device__ void gather(int thread) const {
     for (int i = thread; i < groups() * tokens * 4; i += threads) {  // four of 16 ranks of a token

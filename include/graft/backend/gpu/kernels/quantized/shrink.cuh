@@ -2,6 +2,7 @@
 // Shrink of a low-rank branch on the tensor cores, per warp: partial sums of U = x Aᵀ over a range of columns, for 16
 // rows of A. Used by the quantized skinny GEMM (low_rank_branch.cuh) and the shrink launch (skinny/shrink.cuh).
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/gemm/adapter_args.h>
 #include <graft/backend/gpu/kernels/quantized/dequantize_registers.cuh>

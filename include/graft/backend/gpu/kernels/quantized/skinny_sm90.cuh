@@ -147,14 +147,14 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       if constexpr (has_row_scales(Form)) {
         multiply<false>(acc, now.half[0], x[2 * b]);
         multiply<false>(acc, now.half[1], x[2 * b + 1]);
-        continue;
+      } else {
+        sums partial;
+        if constexpr (!block_scales) in.load_scales(scale, stage, b);
+        multiply<true>(partial, now.half[0], x[2 * b]);
+        if constexpr (!block_scales) add(acc, partial, scale, 0);
+        multiply<!block_scales>(partial, now.half[1], x[2 * b + 1]);
+        add(acc, partial, scale, block_scales ? b : 1);
       }
-      sums partial;
-      if constexpr (!block_scales) in.load_scales(scale, stage, b);
-      multiply<true>(partial, now.half[0], x[2 * b]);
-      if constexpr (!block_scales) add(acc, partial, scale, 0);
-      multiply<!block_scales>(partial, now.half[1], x[2 * b + 1]);
-      add(acc, partial, scale, block_scales ? b : 1);
     }
   }
 
@@ -358,7 +358,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   // Scale of a row, or of the tensor.
   __device__ static float scale_of_row(const quantized_segment& of, int row) {
     const float s = of.from.scale(of.from.format.scaled == scale_granularity::row ? row : 0);
-    return Form == quant_layout::int8 ? quant_formats::int8_format::dequantize(1, s) : s;
+    return stored_values<T, Form>::row_scale(s);
   }
   // x Wᵀ + U Bᵀ of an element, over the columns of this CTA.
   __device__ __forceinline__ float number(const element& e, int i) const {

@@ -65,8 +65,8 @@ struct skinny_block {
   // Stages in use. Kernels with ExtraBytes let the launch choose fewer.
   __device__ int stages() const { return shape::adjustable_stages && g.ring < shape::stages ? g.ring : shape::stages; }
   __device__ std::uint32_t b_ready() const { return base + shape::barriers + pipeline::bytes(shape::stages); }
-  __device__ std::uint32_t partials_full() const { return b_ready() + 8; }
-  __device__ std::uint32_t x_full(int q) const { return partials_full() + 8 + 8 * q; }
+  __device__ cluster_mailbox partials() const { return {b_ready() + 8}; }
+  __device__ std::uint32_t x_full(int q) const { return b_ready() + 16 + 8 * q; }
   // Groups of eight tokens in this call.
   __device__ int token_tiles() const { return Tokens <= 16 ? Tokens / 8 : (g.m + 7) / 8; }
   __device__ bool gated() const { return can_gate && g.gated; }
@@ -85,8 +85,8 @@ struct skinny_block {
         ptx::barrier_init(ring().full(i), scales && i < shape::stages && prologue() != nullptr ? 2 : 1);
       ptx::barrier_init_fence();
       if (Splits > 1)
-        ptx::barrier_arrive_expect_tx(partials_full(), shape::receive_buffer_bytes / (Tokens / 8) *
-                                                           (shape::split_by_tokens ? Tokens / 8 : token_tiles()));
+        partials().expect(shape::receive_buffer_bytes / (Tokens / 8) *
+                          (shape::split_by_tokens ? Tokens / 8 : token_tiles()));
     }
     if (Splits > 1)
       ptx::cluster_sync_relaxed();
@@ -430,7 +430,7 @@ template <class T, int Tokens, class Block> __device__ void scale_x(const Block&
       }
       ptx::fence_async_shared();
       __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(block.ring().full(q));
+      if (lane == 0) block.ring().producer_commit(q);
       prefetch(i, k + 4 * in_flight);
     }
 }

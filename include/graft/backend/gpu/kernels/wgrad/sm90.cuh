@@ -23,10 +23,10 @@
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/arch/wgmma.cuh>
-#include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
 #include <graft/backend/gpu/tile/elements.cuh>
 #include <graft/backend/gpu/tile/epilogue.cuh>
 #include <graft/backend/gpu/tile/pipeline.cuh>
+#include <graft/backend/gpu/tile/tile_order.h>
 
 namespace graft::gpu {
 
