@@ -148,6 +148,8 @@ template <class Engine> class bound_block {
  public:
   bound_block(block_programs<Engine>& programs, block_spec what, std::string path)
       : programs_(&programs), what_(std::move(what)), path_(std::move(path)) {}
+  bound_block(const bound_block&) = delete;  // the bindings of its passes may point to each other
+  bound_block& operator=(const bound_block&) = delete;
 
   named_values values;  // by name inside the block; complete when bind() is called, and kept alive by the caller
   // With tensor parallelism: copies the rank's shard of a base tensor along `axis`, or all of it if `axis` is negative,

@@ -51,6 +51,7 @@ template <class Real> class program {
   // first, instead of computing them again.
   [[gnu::cold]] void share_precomputed(binding<Real>& mine, const program& other, const binding<Real>& from) const {
     mine.matching = same_nodes(other.g_, g_), mine.lender = &other, mine.lends = &from;
+    mine.ready = false;  // values of an earlier binding of the lender may be gone
   }
   // Computes the precomputed values of a binding without running it, for a reader such as the multi-LoRA table.
   void precompute(binding<Real>& with, node_function<Real> by, const host_function<Real>* host) const {

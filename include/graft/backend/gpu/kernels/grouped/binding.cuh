@@ -38,7 +38,9 @@ template <class T> class grouped_gemm_binding {
     cached_launch* to =
         cached_launches_.find([&](const cached_launch& k) { return k.m == m && k.aligned == is_aligned; });
     if (to == nullptr) {
-      to = &cached_launches_.add({m, is_aligned}, 4);
+      cached_launch fresh;
+      fresh.m = m, fresh.aligned = is_aligned;
+      to = &cached_launches_.add(std::move(fresh), 4);
       if (status s = bind(*to, kernels, device, m, products, x, y, gated); !s)
         return cached_launches_.drop_newest(), s.failure();
     } else if (to->does != ran::nothing) {
