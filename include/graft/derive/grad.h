@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grad: reverse-mode differentiation of a graph, in one loop over the forward graph from its end. Given dy, the graph
+// grad: reverse-mode differentiation (autograd) of a graph, in one loop over the forward graph from its end. Given dy, the graph
 // gains dx (dgrad) and the gradient of every parameter that the output depends on (wgrad); detach and frozen leaves
 // stop it. The rule of an operation is its adjoint, written with other operations.
 #pragma once
