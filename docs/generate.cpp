@@ -578,7 +578,8 @@ std::string notation(const std::set<op>& used) {
          "the n columns of an activation.\n\n"
          "A launch is named after the work it is built around. On the CPU everything that follows row by row is one "
          "launch, which goes through the tokens a few at a time. On a GPU a GEMM takes in what its kernels can fuse: a "
-         "`prologue` on its input, a `low-rank branch` that is added to its product, an `epilogue` on the accumulators, "
+         "`prologue` on its input, a `low-rank branch` that is added to its product, an `epilogue` on the "
+         "accumulators, "
          "and `fused wgrads`; every other operation is a launch of its own. A `reduce` sums over tokens (a wgrad), and "
          "`small matrices` are stacks of small products and inverses.\n";
 }

@@ -39,8 +39,8 @@ struct results {
   std::vector<float> y, dx;
   std::map<std::string, std::vector<float>> d;
 };
-results run(const random_layer<float>& l, mode form) {
-  cpu::executor<float> e(l.graphs, form);
+results run(const random_layer<float>& l, mode run_mode) {
+  cpu::executor<float> e(l.graphs, run_mode);
   REQUIRE(bool(l.bind(e)));
   results r{l.buffer_for("y", l.graphs.literal), l.buffer_for("dx", l.graphs.backward), {}};
   std::vector<gradient> wanted;
@@ -96,9 +96,9 @@ TEST_CASE("own kinds: one whose rows depend on each other") {
     random_layer<float> l(g, {{"tokens", s.rows}, {"n", s.n}});
     INFO(s.rows, " rows");
     const plain_attention plain(l.data.at("x"), l.data.at("dy"), s.rows, s.n);
-    for (const mode form : {mode::fused, mode::eager}) {
-      const results r = run(l, form);
-      INFO((form == mode::fused ? "fused" : "eager"));
+    for (const mode run_mode : {mode::fused, mode::eager}) {
+      const results r = run(l, run_mode);
+      INFO((run_mode == mode::fused ? "fused" : "eager"));
       CHECK(difference(r.y, plain.y) < 2e-5);
       CHECK(difference(r.dx, plain.dx) < 5e-5);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are threads of one program and share its GPU, for tests of tensor and data parallelism where there is only
-// one GPU. One thread computes at a time: it passes the lock on at every collective, which completes when all ranks have
-// contributed. Sums are computed on the host in the order of the ranks. A missing rank is an error for the others.
+// one GPU. One thread computes at a time: it passes the lock on at every collective, which completes when all ranks
+// have contributed. Sums are computed on the host in the order of the ranks. A missing rank is an error for the others.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <graft/core/bf16.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// grad: reverse-mode differentiation of a graph, in one loop over the forward graph from its end. Given dy, the graph
-// gains dx (dgrad) and the gradient of every parameter that the output depends on (wgrad); detach and frozen leaves
-// stop it. The rule of an operation is its adjoint, written with other operations.
+// grad: reverse-mode differentiation (autograd) of a graph, in one loop over the forward graph from its end. Given dy,
+// the graph gains dx (dgrad) and the gradient of every parameter that the output depends on (wgrad); detach and frozen
+// leaves stop it. The rule of an operation is its adjoint, written with other operations.
 #pragma once
 #include <graft/derive/traversal.h>
 #include <graft/graph/rules_experts.h>

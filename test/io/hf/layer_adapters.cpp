@@ -190,14 +190,14 @@ TEST_CASE("layer adapters: combinations equal those of a model") {
     std::vector<double> weights;
     for (const io::json& a : one.find("adapters")->items) of.push_back(a.word);
     for (const io::json& w : one.find("weights")->items) weights.push_back(w.real);
-    combination_settings rule;
+    combination_settings settings;
     for (std::size_t k = 0; k < std::size(combination_names); ++k)
-      if (type == combination_names[k]) rule.type = static_cast<combination>(k);
-    if (const io::json* d = one.find("density")) rule.density = d->real;
-    const status made = hf::combine(l.is, l.base, name, of, weights, rule);
+      if (type == combination_names[k]) settings.type = static_cast<combination>(k);
+    if (const io::json* d = one.find("density")) settings.density = d->real;
+    const status made = hf::combine(l.is, l.base, name, of, weights, settings);
     INFO(std::string(made.message()));
     REQUIRE(bool(made));
-    REQUIRE(bool(hf::combine(*model, name, of, weights, rule)));
+    REQUIRE(bool(hf::combine(*model, name, of, weights, settings)));
     const module_adapter& mine = l.is.find(name)->modules[0];
     const module_adapter* const whole = model->find(name)->find(module_name);
     REQUIRE(whole != nullptr);
@@ -219,11 +219,11 @@ TEST_CASE("layer adapters: laws of combinations") {
   REQUIRE(bool(hf::combine(l.is, l.base, "first", {"a", "b"}, {1, 0}, {combination::linear})));
   CHECK(largest_difference(l.with({"first"}), a) < 1e-5);
   for (const combination type : {combination::dare_linear, combination::dare_ties}) {
-    combination_settings rule{type};
-    rule.density = 0.5, rule.seed = 7;
+    combination_settings settings{type};
+    settings.density = 0.5, settings.seed = 7;
     const std::string name = combination_names[static_cast<int>(type)];
-    REQUIRE(bool(hf::combine(l.is, l.base, name, {"a", "b"}, {0.5, 0.5}, rule)));
-    REQUIRE(bool(hf::combine(l.is, l.base, name + " again", {"a", "b"}, {0.5, 0.5}, rule)));
+    REQUIRE(bool(hf::combine(l.is, l.base, name, {"a", "b"}, {0.5, 0.5}, settings)));
+    REQUIRE(bool(hf::combine(l.is, l.base, name + " again", {"a", "b"}, {0.5, 0.5}, settings)));
     CHECK(l.with({name}) == l.with({name + " again"}));
     CHECK(largest_difference(l.y(), bare) > 1e-4);
   }

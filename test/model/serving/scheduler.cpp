@@ -118,7 +118,8 @@ TEST_CASE("scheduler: prompts go through in chunks beside sequences that decode"
 TEST_CASE("scheduler: priorities first, then the order of arrival; memory is waited for in that order") {
   runs r({.sequences = 2, .slots = 40, .tokens_per_step = 64, .reuse_prefixes = false});
   r.add(counted(0, 10), 2), r.add(counted(0, 20), 10), r.add(counted(0, 5), 5), r.add(counted(0, 6), 4, -1);
-  // The urgent one and the first one run. The second one does not fit into the cache with them, and the third one does not pass it.
+  // The urgent one and the first one run. The second one does not fit into the cache with them, and the third one does
+  // not pass it.
   CHECK(sizes(r.step()) == tokens{6, 10});
   CHECK(sizes(r.step()) == tokens{1, 1});
   CHECK(sizes(r.step()) == tokens{1, 20});

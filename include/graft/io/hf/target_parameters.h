@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PEFT's target_parameters: adapters on the parameters of a module, here those of the experts of a mixture. A name stands
-// for the parameters whose path is the name or ends with "." + name. PEFT wraps the module once for each of them in the
-// order in which the module has them, so that the path of the first one in a file has `base_layer` once for each further
-// one (peft/tuners/tuners_utils.py, _inject_parameters).
+// PEFT's target_parameters: adapters on the parameters of a module, here those of the experts of a mixture. A name
+// stands for the parameters whose path is the name or ends with "." + name. PEFT wraps the module once for each of them
+// in the order in which the module has them, so that the path of the first one in a file has `base_layer` once for each
+// further one (peft/tuners/tuners_utils.py, _inject_parameters).
 #pragma once
 #include <graft/io/peft/layer_values.h>
 #include <graft/io/peft/target_modules.h>

@@ -15,8 +15,8 @@
 
 namespace graft::io::peft {
 
-// The left factor U [out, in], row-major, from the base weight W [out, in] and the basis V [in, in] of its kind of layer;
-// empty if V is singular. As in PEFT, the arithmetic is double:
+// The left factor U [out, in], row-major, from the base weight W [out, in] and the basis V [in, in] of its kind of
+// layer; empty if V is singular. As in PEFT, the arithmetic is double:
 //     V B = Wᵀ by Gaussian elimination with partial pivoting;  U_j = B_jᵀ / ‖B_j‖, or zero for a norm below 1e-12
 inline std::vector<float> frod_left_factor(const view& weight, const std::vector<float>& V) {
   const auto out = static_cast<std::size_t>(weight.size[0]), in = static_cast<std::size_t>(weight.size[1]);

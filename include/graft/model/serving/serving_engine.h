@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serving engine: requests of many clients, each with its own adapters and sampling settings, in one batch on a model.
-// Sequences join and leave between steps (scheduler.h); adapters are loaded and removed meanwhile (adapter_store.h). Any thread
-// submits requests; one thread runs the steps.
+// Sequences join and leave between steps (scheduler.h); adapters are loaded and removed meanwhile (adapter_store.h).
+// Any thread submits requests; one thread runs the steps.
 //     auto served = serving_engine<engine>::make(model, {}, bytes_of_token, load_folder);
 //     (*served)->adapters().add("sql", "adapters/sql");
 //     std::thread loop([&] { (*served)->run(); });

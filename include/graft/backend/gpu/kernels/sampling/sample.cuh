@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling: chooses the next token of each row on the device, as model/sampler.h defines it: repetition penalty, temperature,
-// top-k, top-p, and one draw from a counter-based random number.
+// Sampling: chooses the next token of each row on the device, as model/sampler.h defines it: repetition penalty,
+// temperature, top-k, top-p, and one draw from a counter-based random number.
 //
-// One thread block samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2) Top-k: a
-// radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select weighted by
-// probability finds the key at which the smallest scores reach a mass of 1 - p. (4) A block-wide prefix sum of the remaining
-// masses finds the token at which the drawn fraction of the total is reached; tokens count in their order.
+// One thread block samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2)
+// Top-k: a radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select
+// weighted by probability finds the key at which the smallest scores reach a mass of 1 - p. (4) A block-wide prefix sum
+// of the remaining masses finds the token at which the drawn fraction of the total is reached; tokens count in their
+// order.
 //
-// Deterministic: probabilities are integers in units of 2^-40 of the largest one, so that sums do not depend on their order.
-// Scans and reductions are CUB's. The radix select and its histogram are our own: CUB has no block-wide select, its
-// histograms count keys and add no weights, and DeviceTopK and DeviceRadixSort would be several launches per row instead
-// of one for all rows.
+// Deterministic: probabilities are integers in units of 2^-40 of the largest one, so that sums do not depend on their
+// order. Scans and reductions are CUB's. The radix select and its histogram are our own: CUB has no block-wide select,
+// its histograms count keys and add no weights, and DeviceTopK and DeviceRadixSort would be several launches per row
+// instead of one for all rows.
 #pragma once
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
@@ -134,8 +135,8 @@ __device__ inline u64 exclusive_scan(u64 mine, u64& all, sample_memory& m) {
   block_scan(m.scan).ExclusiveSum(mine, before, all);
   return before;
 }
-// Radix select: the key at which the sum of the weights, taken from the largest or from the smallest key, reaches `wanted`.
-// On return `wanted` is the rest that elements of that key contribute.
+// Radix select: the key at which the sum of the weights, taken from the largest or from the smallest key, reaches
+// `wanted`. On return `wanted` is the rest that elements of that key contribute.
 template <class Weight>
 __device__ std::uint32_t radix_select(long long n, u64& wanted, bool from_above, const Weight& weight,
                                       sample_memory& m) {
@@ -149,7 +150,8 @@ __device__ std::uint32_t radix_select(long long n, u64& wanted, bool from_above,
       const u64 w = weight(i, key);
       if (w != 0 && (key & mask) == prefix) atomicAdd(&m.bins[key >> shift & 255U], w);
     }
-    // A thread per bin, in the order of the selection: the bin in which the running sum reaches `wanted`, or the last one.
+    // A thread per bin, in the order of the selection: the bin in which the running sum reaches `wanted`, or the last
+    // one.
     const int order = static_cast<int>(threadIdx.x), bin = from_above ? radix_bins - 1 - order : order;
     __syncthreads();
     const u64 mine = order < radix_bins ? m.bins[bin] : 0;
