@@ -36,6 +36,7 @@ except (ImportError, FileNotFoundError, AttributeError, OSError) as missing:
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMPTS, TOKENS, RANK, ALPHA = 6, 24, 16, 32
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 TYPES = ("f16", "q8_0", "q4_0", "q4_k", "q6_k")
 WINDOW, WINDOWS = 512, 6
 FTYPES = {"q4_k_m": 15, "q4_k_s": 14, "q5_k_m": 17, "q5_k": 16, "q6_k": 18, "q4_0": 2, "q5_1": 9, "q8_0": 7}
@@ -51,7 +52,7 @@ class Model:
             raise SystemExit(f"llama.cpp does not load {file}")
         how = lib.llama_context_default_params()
         how.n_ctx = how.n_batch = how.n_ubatch = length
-        how.n_threads = how.n_threads_batch = 2
+        how.n_threads = how.n_threads_batch = THREADS
         how.type_k = how.type_v = 0
         how.flash_attn_type = 0
         self.context = lib.llama_init_from_model(self.model, how)

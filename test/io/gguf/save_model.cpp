@@ -175,7 +175,7 @@ void make_folder(const std::filesystem::path& to, const std::string& model, std:
       << R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},)"
       << R"( "post_processor": null, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {)" << shorter
       << R"(}, "merges": []}})";
-  std::ofstream(to / "tokenizer_config.json") << R"({"eos_token": "\"", "chat_template": "{{ messages[0].content }}"})";
+  std::ofstream(to / "tokenizer_config.json") << R"({"eos_token": "A", "chat_template": "{{ messages[0].content }}"})";
 }
 }  // namespace
 
@@ -194,7 +194,7 @@ TEST_CASE("gguf writer: a model of a folder becomes a file that means the same")
     REQUIRE_MESSAGE(model, model.message());
     const status saved = io::save_gguf(to, model->weights, from, io::find_gguf_matrix_type("f32"));
     if (!saved) {
-      MESSAGE(saved.message());
+      MESSAGE(std::string(saved.message()));
       CHECK(std::string(saved.message()).find("convert_hf_to_gguf.py") != std::string::npos);
       CHECK(folder.files() == 1);
       continue;
@@ -227,7 +227,7 @@ TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused
   const std::string text(io::as_chars(*page));
   auto config = io::hf::read_config(golden + "/models/llama/base");
   REQUIRE(config);
-  config->vocabulary = 600;
+  config->vocabulary = 600, config->tokens = {};  // those of the model are other tokens here
   const std::vector<float> rows(600 * 2);
   for (const char* name : {"gpt2", "llama3", "qwen2", "gpt4o", "absent_bytes", "llama2", "mistral", "gemma", "deepseek",
                            "gpt2_space", "whitespace", "splits", "inverted", "metaspace_unk", "t5", "unigram_bytes"}) {
@@ -253,8 +253,9 @@ TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused
     const auto a = original->encode(text), b = written->encode(text);
     REQUIRE_MESSAGE(a, a.message());
     REQUIRE_MESSAGE(b, b.message());
+    const bool same_text = written->decode(*b) == original->decode(*a);  // not printed where it differs
     CHECK(*a == *b);
-    CHECK(written->decode(*b) == original->decode(*a));
+    CHECK(same_text);
   }
 }
 

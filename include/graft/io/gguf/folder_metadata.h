@@ -295,7 +295,8 @@ struct gguf_tokenizer_writer {
     const auto bos = named.find("bos_token");
     const bool adds_bos = before.size() == 1 && bos != named.end() && before[0] == bos->second,
                adds_eos = after.size() == 1 && !ends.empty() && after[0] == ends[0];
-    if (at == whole->end() || (!before.empty() && !adds_bos) || (!after.empty() && !adds_eos))
+    const bool found = at != whole->end() || plain->empty();
+    if (!found || (!before.empty() && !adds_bos) || (!after.empty() && !adds_eos))
       return reject("its post-processor adds other tokens than the first and the last one of a text");
     to.put(key("add_bos_token"), adds_bos), to.put(key("add_eos_token"), adds_eos);
   }

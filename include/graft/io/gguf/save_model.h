@@ -103,7 +103,7 @@ inline status add_gguf_tensors(gguf_writer& to, std::vector<gguf_tensor>& tensor
   for (gguf_tensor& t : tensors) {
     const gguf_matrix_type* type = as != nullptr ? gguf_type_for(*as, t.name, t.v, facts) : nullptr;
     // llama.cpp adds and multiplies with vectors as floats; a file of its own has them so.
-    if (type == nullptr && t.position == nullptr && t.v.rank < 2 && t.v.type != dtype::f64) type = &plain;
+    if (type == nullptr && t.position == nullptr && t.v.rank < 2) type = &plain;
     if (type != nullptr)
       if (status s = copies.convert(t, *type); !s) return s;
     const int heads = heads_of(c, t.name_in_folder);

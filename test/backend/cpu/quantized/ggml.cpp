@@ -146,7 +146,7 @@ TEST_CASE("ggml: a product in double is that of the numbers in double") {
 TEST_CASE("ggml: a scale that is not finite makes its own block not finite, and the outputs of its row") {
   for (const std::vector<named_quant_format>* list : {&every_quant_format(), &every_wide_quant_format()})
     for (const named_quant_format& e : *list) {
-      if (e.format.block_bytes == 0) continue;
+      if (e.format.block_bytes == 0 || halves_of(e.format).empty()) continue;  // MXFP4's scales are powers of two
       INFO(e.name);
       for (const unsigned bits : {0x7e00U, 0x7c00U, 0xfc00U}) {
         quantized_and_plain w(normal_numbers(5 * 512, 6), 5, 512, e.format);
