@@ -37,7 +37,7 @@ TEST_CASE("expression: an elementwise product and the sum over it are one launch
   const launch& e = p.launches[p.launch_of[pair.backward.result("lora_E")]];
   REQUIRE(e.count == 2);
   CHECK(graph(pair.backward)[p.nodes[e.first]].what == op::mul);
-  CHECK(graph(pair.backward)[e.anchor].what == op::sum_to);
+  CHECK(graph(pair.backward)[p.anchor_of(e)].what == op::sum_to);
 }
 TEST_CASE("expression: transposes and broadcasts are computed inside their readers") {
   const saved_pair pair = pair_of<hra<8>>();

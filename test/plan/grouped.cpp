@@ -145,11 +145,12 @@ TEST_CASE("grouped: the rotation of a dgrad is part of its launch, and of its ke
     v.v[butterfly.sizes.e[butterfly.sizes.find("m")].index] = factors;
     butterfly.sizes.set_tokens(v, 4096);
     int n = 0;
-    for (const gemm_launch& l : of_factors.all<gemm_launch>())
-      if (of_factors.products[l.product].output_rotation >= 0) {
-        CHECK(of_factors.products[l.product].pre_epilogue >=
-              0);                       // the rotation by several factors reads the accumulators
-        CHECK(l.fused_wgrads[0] >= 0);  // the gradient of the scale
+    for (const launch& l : of_factors.launches)
+      if (const gemm_launch* const gemm = of_factors.as<gemm_launch>(l);
+          gemm != nullptr && of_factors.products[gemm->product].output_rotation >= 0) {
+        CHECK(of_factors.products[gemm->product].pre_epilogue >=
+              0);                           // the rotation by several factors reads the accumulators
+        CHECK(gemm->fused_wgrads[0] >= 0);  // the gradient of the scale
         n += kernel_count(butterfly, of_factors, l, v, dtype::bf16, {});
       }
     return n;
@@ -163,12 +164,14 @@ TEST_CASE("grouped: a GEMM that saves its shrink result is not grouped") {
   const block_value v = value_of<tuned>();
   const builder forward = capture_forward(v.formula, v.how), backward = capture_backward(v.formula, v.how);
   const saved_pair kept = select_saved_tensors(forward, backward);
-  for (const gemm_launch& l : fuse(kept.forward, sm_90).all<gemm_launch>())
+  const plan p = fuse(kept.forward, sm_90);
+  for (const gemm_launch& l : p.all<gemm_launch>())
     for (int k = 0; l.grouped > 0 && k <= l.grouped; ++k) FAIL("a product that keeps S runs with others");
 }
 TEST_CASE("grouped: a target without grouping gets a launch per GEMM") {
   const block_value v = value_of<tuned>();
   target single = sm_90;
   single.can<gemm_launch>().max_grouped_gemms = 1;
-  for (const gemm_launch& l : fuse(capture_forward(v.formula, v.how), single).all<gemm_launch>()) CHECK(l.grouped == 0);
+  const plan p = fuse(capture_forward(v.formula, v.how), single);
+  for (const gemm_launch& l : p.all<gemm_launch>()) CHECK(l.grouped == 0);
 }

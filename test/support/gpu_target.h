@@ -12,6 +12,7 @@ constexpr graft::target gpu_target_that(const char* name, bool reads_nn_weight) 
                    .capability = 90};
   to.can<graft::gemm_launch>().max_branch_rank = 64;
   to.can<graft::gemm_launch>().reads_nn_weight = reads_nn_weight;
+  to.can<graft::nodes_launch>().flop_factor = 64;
   return to;
 }
 inline constexpr graft::target gpu_target = gpu_target_that("gpu", false);
