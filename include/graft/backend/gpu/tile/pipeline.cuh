@@ -21,8 +21,8 @@
 //                              another tile). register_reads makes the address of the barrier depend on the words.
 //                a barrier     when all readers have used their words and then passed bar.sync: barrier_done().
 //                TMA stores    read shared memory asynchronously too: stores_done().
-//              reads_done is what they return, and a release without it does not compile; nothing_read() says that there
-//              was no read. test/gpu_host/pipeline_order.sh checks the machine code of each form.
+//              reads_done is what they return, and a release without it does not compile; nothing_read() says that
+//              there was no read. test/gpu_host/pipeline_order.sh checks the machine code of each form.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/arch/wgmma.cuh>
