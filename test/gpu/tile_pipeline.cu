@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tile pipeline (backend/gpu/tile/pipeline.cuh): kernels that do nothing but pass tiles through a short ring and sum
-// their rows, once with words that ldmatrix loads and once with wgmma operands in shared memory. A stage that is
+// The tile pipeline (backend/gpu/tile/pipeline.cuh): kernels that do nothing but pass tiles through a short ring and
+// sum their rows, once with words that ldmatrix loads and once with wgmma operands in shared memory. A stage that is
 // released before it has been read shows as a wrong sum: numbers are small integers, so that every sum is exact.
 //
 // The kernels *_too_early break the rule on purpose. They are never launched; test/gpu_host/pipeline_order.sh reads the

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PTX wrappers: mbarrier, TMA (cp.async.bulk), cp.async, thread block clusters and distributed shared memory, setmaxnreg,
-// ldmatrix and stmatrix, programmatic dependent launch, and acquire/release flags in global memory. They are what
-// cuda::ptx of CUDA 13.0 lacks or has in another form. Shared memory is addressed by its 32-bit window address.
-// mma.sync is in mma_sync.cuh, wgmma in wgmma.cuh. Kernels use mbarriers through tile/pipeline.cuh.
+// PTX wrappers: mbarrier, TMA (cp.async.bulk), cp.async, thread block clusters and distributed shared memory,
+// setmaxnreg, ldmatrix and stmatrix, programmatic dependent launch, and acquire/release flags in global memory. They
+// are what cuda::ptx of CUDA 13.0 lacks or has in another form. Shared memory is addressed by its 32-bit window
+// address. mma.sync is in mma_sync.cuh, wgmma in wgmma.cuh. Kernels use mbarriers through tile/pipeline.cuh.
 #pragma once
 #include <cuda.h>
 
@@ -152,7 +152,7 @@ __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy
 // readable by TMA copies.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-// ---- cp.async, loads from global memory ------------------------------------------------------------------------------
+// ---- cp.async, loads from global memory -----------------------------------------------------------------------------
 // Copies 16 bytes, of which those from `bytes` on are zeros, past the L1 cache.
 __device__ __forceinline__ void copy_async16(std::uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -351,7 +351,7 @@ __device__ __forceinline__ void store_matrix_trans(std::uint32_t address, std::u
                : "memory");
 }
 
-// ---- arithmetic of packed 16-bit pairs, fast exponential -------------------------------------------------------------
+// ---- arithmetic of packed 16-bit pairs, fast exponential ------------------------------------------------------------
 __device__ __forceinline__ std::uint32_t sub_bf16x2(std::uint32_t a, std::uint32_t b) {
   std::uint32_t v;
   asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));

@@ -22,8 +22,8 @@ enum class quant_layout : unsigned char {
 };
 inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q4_0) + 1;
 
-// Where the scales of a layout are: for every block of 64 or 32 columns of a row apart from the values, one for a row or
-// the tensor, or inside ggml's blocks.
+// Where the scales of a layout are: for every block of 64 or 32 columns of a row apart from the values, one for a row
+// or the tensor, or inside ggml's blocks.
 enum class scale_place : unsigned char { nowhere, per_64_columns, per_32_columns, per_row, inside };
 struct quant_layout_facts {
   int chunk_bytes = 0;  // stored bytes of 32 columns, with scales that are inside

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange of partial sums between the thread blocks that share a result (split-K, split-KV, the shrink of a GEMM), sm_90.
-// Every sum is added in the order of its parts by the block that finishes it, so that the same call gives the same bits;
-// there are no float atomics.
+// Exchange of partial sums between the thread blocks that share a result (split-K, split-KV, the shrink of a GEMM),
+// sm_90. Every sum is added in the order of its parts by the block that finishes it, so that the same call gives the
+// same bits; there are no float atomics.
 //
 //   arrival_counter    through global memory: ordinary stores, then one arrival per block, which releases them
-//   cluster_mailbox    within a cluster: st.async into the shared memory of the block that finishes a share, which counts
-//                      the bytes on an mbarrier. No barrier of the cluster is needed, and no load crosses the network.
+//   cluster_mailbox    within a cluster: st.async into the shared memory of the block that finishes a share, which
+//                      counts the bytes on an mbarrier. No barrier of the cluster is needed, and no load crosses the
+//                      network.
 //
 // Where all blocks of a cluster finish shares of equal size from sums in shared memory (wgrad), they read each other's
 // shared memory between two cluster barriers instead: ptx::load_mapped4, ptx::load_dsmem.
 //
-// Deadlock     Blocks that wait for each other must be resident at the same time: a cluster is, a grid needs a cooperative
-//              launch or a grid that fits the device.
+// Deadlock     Blocks that wait for each other must be resident at the same time: a cluster is, a grid needs a
+//              cooperative launch or a grid that fits the device.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 
@@ -23,8 +24,8 @@ __device__ __forceinline__ void add_to(float4& sum, const float4& v) {
   sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
 }
 
-// A counter in global memory, zero before and after a launch unless `before` says otherwise. One thread of a block calls
-// the members, after a barrier of the threads whose stores it publishes: release is cumulative and covers them.
+// A counter in global memory, zero before and after a launch unless `before` says otherwise. One thread of a block
+// calls the members, after a barrier of the threads whose stores it publishes: release is cumulative and covers them.
 struct arrival_counter {
   std::uint32_t* count;
 

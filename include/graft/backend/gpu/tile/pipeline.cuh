@@ -4,16 +4,16 @@
 // released. CUTLASS's words:
 //
 //   producer_acquire(at)             waits until all consumers have released the stage
-//   producer_commit(stage, bytes)    expects `bytes` on the returned barrier; the stage is full when the copies that the
-//                                    producer issues on that barrier have arrived
+//   producer_commit(stage, bytes)    expects `bytes` on the returned barrier; the stage is full when the copies that
+//                                    the producer issues on that barrier have arrived
 //   consumer_wait(at)                waits until the stage is full
 //   consumer_release(stage, done)    gives the stage back; `done` is evidence that its reads are complete
 //
 // Position     pipeline_state is a stage with the parity of its barriers, which flips when the ring wraps around
 //              (cutlass::PipelineState). Consumers begin with parity 0; a producer begins with parity 1, so that its
 //              first acquire of each stage returns at once, or leaves out the acquire in the first round.
-// Order of     A released stage is overwritten by the next copy, and an arrival on a barrier waits for nothing by itself.
-// release      So every read of the stage must be complete before it:
+// Release      A released stage is overwritten by the next copy, and an arrival on a barrier waits for nothing by
+//              itself, so every read of the stage must be complete before it:
 //                products      wgmma reads shared memory asynchronously. products_done<Pending>() waits for the groups,
 //                              and wgmma_pipeline_state does this with one group in flight.
 //                registers     ptxas moves the arrival in front of the first use of words that ld.shared or ldmatrix
@@ -21,8 +21,8 @@
 //                              another tile). register_reads makes the address of the barrier depend on the words.
 //                a barrier     when all readers have used their words and then passed bar.sync: barrier_done().
 //                TMA stores    read shared memory asynchronously too: stores_done().
-//              reads_done is what they return, and there is no release without it. A kernel that releases a stage
-//              in another way does not compile. test/gpu_host/pipeline_order.sh checks the machine code of each form.
+//              reads_done is what they return, and a release without it does not compile; nothing_read() says that
+//              there was no read. test/gpu_host/pipeline_order.sh checks the machine code of each form.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/arch/wgmma.cuh>
@@ -101,8 +101,8 @@ struct pipeline {
   }
 };
 
-// Words of a stage that were loaded to registers, or sums that they entered. The address of the barrier depends on all of
-// them through a term that is always zero: `count` is never negative, which the compiler cannot know.
+// Words of a stage that were loaded to registers, or sums that they entered. The address of the barrier depends on all
+// of them through a term that is always zero: `count` is never negative, which the compiler cannot know.
 class register_reads {
  public:
   __device__ explicit register_reads(int count) : none_(static_cast<std::uint32_t>(count >> 31)) {}

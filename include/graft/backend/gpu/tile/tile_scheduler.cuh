@@ -5,8 +5,8 @@
 //   grouped_tiles     (tile_order.h) tiles of equal cost, ordered for reuse of both operands in the L2 cache (GEMM)
 //   sorted_tiles      tiles whose cost is known on the device only: sorted by cost and dealt out in snake order, the
 //                     largest first (attention)
-//   stream_k_tiles    one list of all tiles, cut into chunks of equal cost that may begin and end within a row (split-KV
-//                     decode; stream-K of Osama et al. 2023, arXiv 2301.03598)
+//   stream_k_tiles    one list of all tiles, cut into chunks of equal cost that may begin and end within a row
+//                     (split-KV decode; stream-K of Osama et al. 2023, arXiv 2301.03598)
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/tile/tile_order.h>
@@ -49,8 +49,8 @@ struct sorted_tiles {
 
 // Up to 64 rows with `columns` equal columns each; a column of row r costs cost(r). List order: row by row, column by
 // column within a row. A whole warp calls every member: each lane holds two rows. Chunk costs differ by at most one,
-// except that a cut at most snap_distance after the beginning of a column moves to that beginning, so that no chunk ends
-// with so small a part of a column.
+// except that a cut at most snap_distance after the beginning of a column moves to that beginning, so that no chunk
+// ends with so small a part of a column.
 class stream_k_tiles {
  public:
   static constexpr int snap_distance = 2;

@@ -8,8 +8,11 @@
 // Four products here and one in backward_dq.cuh; a second half that recomputed S and dP would need seven in all.
 //
 // Tile         128 keys of one KV head per cluster of two CTAs; a step is 64 rows of one query head. The two CTAs take
-//              the steps alternately, and each begins every other query head. tile/tile_scheduler.cuh deals out the tiles.
+//              the steps alternately, and each begins every other query head. tile/tile_scheduler.cuh deals out the
+//              tiles.
 // Warp roles   Warpgroup 0: one warp loads by TMA. Warpgroups 1 and 2: 64 keys each, as rows of Sᵀ and dPᵀ.
+// Pipeline     Two rings: K and V of two tiles, and steps of Q, dO and row statistics. Every consumer thread releases a
+//              step one step later, when the products that read it are complete.
 // Phases       Per step: Sᵀ, dPᵀ, P, dV += Pᵀ dO, dS, store dS (16 bits), dK += dSᵀ Q. P and dS stay in registers.
 // Reduction    At the end of a tile CTA 0 adds the dK and CTA 1 the dV of both, exchanged by st.async; no atomics, so
 //              the same call gives the same bits.

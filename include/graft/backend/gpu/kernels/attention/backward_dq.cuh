@@ -6,9 +6,12 @@
 // Tile         256 rows of one query head per persistent CTA, so that K is read once for 256 rows; a step is 64 keys.
 //              The kernel is bound by reading dS from memory.
 // Warp roles   Warpgroup 0: one thread loads K and dS by TMA. Warpgroups 1 and 2: two blocks of 64 rows each.
+// Pipeline     A stage is 64 keys of K and dS of those of the four row blocks that attend to them; every consumer
+//              thread releases it when its products are complete.
 // Layout       dS is stored in the register order of backward_dkv.cuh, with keys as rows; movmatrix transposes it.
 // Reduction    Steps are added in order of the keys. Where dS of all keys does not fit in memory, one launch per
 //              ds_slab adds to partial sums in the workspace, in slab order: the same call gives the same bits.
+// Measured     In the figures of backward_dkv.cuh: forward and backward take 0.72 to 0.95 of cuDNN's time.
 #pragma once
 #include <graft/backend/gpu/kernels/attention/key_blocks.cuh>
 #include <graft/backend/gpu/kernels/attention/row_statistics.cuh>

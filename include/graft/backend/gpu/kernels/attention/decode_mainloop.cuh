@@ -6,6 +6,8 @@
 //
 // Tiles        64 keys or 64 values of the head, loaded by TMA. A tile is divided among four warps, 16 keys each; with
 //              eight warps, warps 0 to 3 take the even tiles and 4 to 7 the odd ones, each group from its own pipeline.
+// Pipeline     A ring per group of four warps, K and V tiles in turn. Every lane releases a tile with its sums as
+//              register reads, because ldmatrix loads it.
 // New keys     The call's own keys and values are written to the cache here and also patched into the loaded tiles, so
 //              that rows of one call may attend to each other. Masked values are multiplied by 0, so every slot of the
 //              cache must hold finite numbers.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which key blocks a tile of query rows attends to, and how much work that is. Attention ranges are in device memory, so
-// both are determined on the device. Key blocks are visited from the last one down, without those that no row attends
-// to. tile/tile_scheduler.cuh deals out the tiles.
+// Which key blocks a tile of query rows attends to, and how much work that is. Attention ranges are in device memory,
+// so both are determined on the device. Key blocks are visited from the last one down, without those that no row
+// attends to. tile/tile_scheduler.cuh deals out the tiles.
 #pragma once
 #include <graft/backend/gpu/kernels/attention/shared_layout.h>
 #include <graft/backend/gpu/tile/tile_scheduler.cuh>

@@ -9,6 +9,7 @@
 #include <graft/backend/gpu/arch/mma_sync.cuh>
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/attention/softmax_rows.cuh>
+#include <graft/backend/gpu/tile/loaders.cuh>
 
 #include <climits>
 
@@ -36,12 +37,15 @@ template <class T, int Head, int Rows>
 __device__ __forceinline__ void copy_rows(std::uint32_t to, const head_rows<T>& from, int head, int first) {
   constexpr int vectors = Head / 8;
   const T* const at = from.template head<Head>(head);
-  for (int e = static_cast<int>(threadIdx.x); e < Rows * vectors; e += 128) {
-    const int row = e / vectors, vec = e % vectors;
-    const bool inside = first + row < from.rows;
-    ptx::copy_async16(to + static_cast<std::uint32_t>(row) * mma_attention_shape<Head>::pitch + vec * 16,
-                      inside ? at + (first + row) * from.pitch + vec * 8 : at, inside ? 16 : 0);
-  }
+  copy_tile_async<Rows, vectors, 128>(
+      static_cast<int>(threadIdx.x),
+      [&](int row, int vec) {
+        return to + static_cast<std::uint32_t>(row) * mma_attention_shape<Head>::pitch + vec * 16;
+      },
+      [&](int row, int vec) -> vector_source {
+        const bool inside = first + row < from.rows;
+        return {inside ? at + (first + row) * from.pitch + vec * 8 : at, inside};
+      });
 }
 // Waits for all copies of the CTA and for all its threads.
 __device__ __forceinline__ void wait_for_copies() {

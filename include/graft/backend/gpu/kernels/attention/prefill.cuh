@@ -6,11 +6,13 @@
 // The softmax is taken block by block over the keys (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022,
 // arXiv 2205.14135). A warp rescales its rows only where a maximum grew by more than 8 in log2 units.
 //
-// Tile         128 query rows x 128 keys (64 keys for d > 128). Persistent CTAs; tile/tile_scheduler.cuh deals out tiles.
+// Tile         128 query rows x 128 keys (64 keys for d > 128). Persistent CTAs; tile/tile_scheduler.cuh deals out
+//              tiles.
 // Warp roles   Warpgroup 0: one warp loads by TMA. Warpgroups 1 and 2: 64 query rows each.
 // Cluster      2: two query heads that share a KV head; each CTA loads half of every K and V tile and multicasts it.
 // Pipeline     K and V in the order of their use, K0 K1 V0 K2 V1 …, so that Q Kᵀ of a block overlaps P V of the
-//              previous one. Key blocks go from the last one down; blocks that all rows attend to need no mask.
+//              previous one. Q has a ring of its own. Key blocks go from the last one down; blocks that all rows attend
+//              to need no mask.
 // Phases       Attention ranges must be written before the previous kernel starts: tiles are sorted while it ends.
 //              Masked keys are multiplied by 0, so their memory must hold finite numbers (a new cache is zeroed).
 // Measured     H200, causal, 32 heads over 8 of 128, bf16: 57.7 µs for 2048 tokens (595 TFLOP/s), 0.71 of cuDNN's time;

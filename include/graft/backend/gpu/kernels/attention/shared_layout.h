@@ -78,9 +78,9 @@ template <int Head> struct key_grad_shape : head_shape<Head> {
 };
 
 // Decode (decode.cuh): a pipeline of tiles of 64 keys or 64 values. Two CTAs share an SM, so that one loads while the
-// other finishes. With few CTAs and long ranges a CTA has the SM to itself and twice the stages (long_pipeline); with more
-// CTAs than fit at once, Warps is 4, the stages are half, four CTAs share an SM and none splits a row. Each group of
-// four warps has a pipeline of its own. The partial sums of the warps reuse the stages.
+// other finishes. With few CTAs and long ranges a CTA has the SM to itself and twice the stages (long_pipeline); with
+// more CTAs than fit at once, Warps is 4, the stages are half, four CTAs share an SM and none splits a row. Each group
+// of four warps has a pipeline of its own. The partial sums of the warps reuse the stages.
 inline constexpr int max_decode_group = 8, max_kv_splits = 8;
 constexpr int decode_stages(int head, bool long_pipeline = false) {
   if (head > 128) return 6;  // one CTA per SM in any case

@@ -15,6 +15,7 @@
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/gemm/tile_args.h>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/loaders.cuh>
 
 namespace graft::gpu {
 
@@ -30,12 +31,13 @@ __device__ __forceinline__ std::uint32_t vec_offset(int row, int vec) {
 template <class T>
 __device__ __forceinline__ void copy_tile(std::uint32_t to, const T* from, long long rows, int cols, long long row0,
                                           int col0) {
-#pragma unroll
-  for (int e = threadIdx.x; e < tile * 4; e += threads) {
-    const int row = e / 4, vec = e % 4, col = col0 + vec * 8;
-    const bool inside = row0 + row < rows && col < cols;
-    ptx::copy_async16(to + vec_offset(row, vec), inside ? from + (row0 + row) * cols + col : from, inside ? 16 : 0);
-  }
+  copy_tile_async<tile, 4, threads>(
+      static_cast<int>(threadIdx.x), [&](int row, int vec) { return to + vec_offset(row, vec); },
+      [&](int row, int vec) -> vector_source {
+        const int col = col0 + vec * 8;
+        const bool inside = row0 + row < rows && col < cols;
+        return {inside ? from + (row0 + row) * cols + col : from, inside};
+      });
 }
 // MN-major tile of an NN weight, stored [cols, rows]: one row of 256 bytes per element of K.
 __device__ __forceinline__ std::uint32_t mn_major_offset(int inner, int vec) {
@@ -43,13 +45,13 @@ __device__ __forceinline__ std::uint32_t mn_major_offset(int inner, int vec) {
 }
 template <class T>
 __device__ __forceinline__ void copy_tile_nn(std::uint32_t to, const T* from, int rows, int cols, int row0, int col0) {
-#pragma unroll
-  for (int e = threadIdx.x; e < tile * 4; e += threads) {
-    const int inner = e / 16, vec = e % 16, row = row0 + vec * 8;
-    const bool inside = col0 + inner < cols && row < rows;
-    ptx::copy_async16(to + mn_major_offset(inner, vec),
-                      inside ? from + (col0 + inner) * static_cast<long long>(rows) + row : from, inside ? 16 : 0);
-  }
+  copy_tile_async<deep, 16, threads>(
+      static_cast<int>(threadIdx.x), [&](int inner, int vec) { return to + mn_major_offset(inner, vec); },
+      [&](int inner, int vec) -> vector_source {
+        const int row = row0 + vec * 8;
+        const bool inside = col0 + inner < cols && row < rows;
+        return {inside ? from + (col0 + inner) * static_cast<long long>(rows) + row : from, inside};
+      });
 }
 }  // namespace mma
 

@@ -6,7 +6,10 @@
 //
 // Tiles        A cluster of two thread blocks computes 256 x TileN of y (TileN is 128 or 256), 64 of k per stage. Each
 //              block has 128 rows; it loads its own x tile and half of the W tile, which it multicasts to both blocks.
-// Work split   Cluster i takes tiles i, i + clusters, …; tile_at() in sm90_layout.h orders the tiles for reuse in L2.
+// Work split   Cluster i takes tiles i, i + clusters, …; grouped_tiles in tile_order.h orders the tiles for reuse in
+//              L2.
+// Pipeline     Stages of x, W and A; after the mainloop the same stages bring B or R, and the residual. A stage is
+//              released to both blocks of the cluster, one group of products after it was read.
 // Warp roles   Warp 0: one producer thread issues all TMA loads. Warps 1 to 3, where Rank > 0: helpers that reduce and
 //              fetch U. Warpgroups 1 and 2: consumers of 64 rows each, wgmma m64nTileNk16 and the epilogue.
 // Branch       U Bᵀ extends the K loop, [x | U] · [W | B]ᵀ. With Rank = 0 an earlier launch computed U, and `extra`

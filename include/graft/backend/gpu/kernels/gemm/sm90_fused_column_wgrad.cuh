@@ -8,6 +8,8 @@
 //              others run the GEMM tiles of sm90.cuh.
 // Warp roles   Thread 0: producer, 6 stages of 128 tokens x 64 columns of Z and Q. Warps 4 to 11: each thread
 //              multiplies 8 neighbouring columns of every 32nd token.
+// Pipeline     A stage is released by one lane of each warp, with its words as register reads, before they are
+//              multiplied.
 // Reduction    After a unit: over lanes, then over the 8 warps in their order. No atomics: bitwise deterministic.
 // Measured     62 bytes per clock, which is what one multiprocessor can load: 67 MB take as many clocks as the tiles of
 //              a 4096 x 4096 x 4096 product.

@@ -10,6 +10,8 @@
 // Warp roles   Thread 0: producer of Z, 6 stages of 128 tokens x 128 columns. Thread 32: producer of Q, buffers of 128
 //              tokens x Rank. Warpgroups 1 and 2: consumers of 64 columns each, wgmma m64nRank with both operands
 //              MN-major, as they are stored.
+// Pipeline     Two rings: Z, a stage per unit of 128 columns, and Q, a stage per 128 tokens. Both are released by one
+//              thread of each warpgroup when the next group of products is in flight.
 // Phases       A job passes over all tokens once per `held` units, whose accumulators stay in registers. Where Q is U,
 //              the Q producer waits per 128 tokens until all owner tiles have stored U (gemm_args::counters).
 // Reduction    Nothing is added between blocks and no atomics are used: results are bitwise deterministic.

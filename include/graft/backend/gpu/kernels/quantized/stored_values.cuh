@@ -2,8 +2,8 @@
 // What a quantized layout (quant_layout) stores, as the registers of the skinny GEMM need it. A layout is a
 // specialization of stored_values in a file of its own; without one it does not compile. It has
 //
-//   vec_at(row, vec)         where 16-byte vector `vec` of a row is in shared memory, so that eight rows are in different
-//                            banks
+//   vec_at(row, vec)         where 16-byte vector `vec` of a row is in shared memory, so that eight rows are in
+//                            different banks
 //   words, load(…)           the stored values of a lane in a step of 64 columns, two chunks of 32
 //   convert(…), or pair(…)   four stored bytes as two pairs of numbers; or, with a pair table, the pair of a byte
 //   x_begins(t), x_of(…)     the columns of x in the same order

@@ -10,6 +10,8 @@
 // Work split   Block (split, tile): a tile of Rows outputs of one layer of the group, and one of Splits parts of k. The
 //              splits of a tile are a cluster. A gated tile has half of its rows from each of two layers
 //              (sm90_gated_epilogue.cuh).
+// Pipeline     Stages of W, A and x, filled by three producers: full when the bytes of all have arrived. The first
+//              round has no acquire, and only stages that will be refilled are released.
 // Warp roles   Warps 0 to 3: consumer, products and epilogue. One producer warp each for W, x and (Rank > 0) the
 //              adapter. Further warps: prologue (Fallback, Rank = 0), 1 / rms of a fused norm (sm90_fused_norm.cuh).
 // Phases       W and A are requested at once, x after griddepcontrol.wait. Mainloop. Expand: each block multiplies its

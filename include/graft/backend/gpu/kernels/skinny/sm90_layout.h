@@ -8,6 +8,8 @@
 #include <graft/backend/gpu/kernels/gemm/adapter_args.h>
 #include <graft/backend/gpu/tile/tile_order.h>
 
+#include <cstdint>
+
 namespace graft::gpu {
 
 // Shared memory of a block that multiplies Rows rows of W and Rank rows of A with up to Tokens tokens, on one of Splits

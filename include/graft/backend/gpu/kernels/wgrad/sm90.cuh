@@ -9,6 +9,7 @@
 //              have the same tile and divide the tokens.
 // Warp roles   Warpgroups 0 and 1: consumers of 64 columns of Z each, wgmma m64nRank, both operands MN-major as they
 //              are stored. Thread 256: producer.
+// Pipeline     As many stages as let two blocks share a multiprocessor, or as the launch asks for.
 // Phases       Mainloop; the partial sums overwrite the stages in shared memory; cluster barrier; each block reduces a
 //              share of the sums through distributed shared memory and writes it.
 // Forms        columns: as above. diagonal: Q is as wide as Z, and only the square blocks on the diagonal of Zᵀ Q are
