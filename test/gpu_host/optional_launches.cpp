@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launches of plans, determined from graphs as backend/gpu/runtime/program.cuh does, are in the set that a layer type compiles:
-// for every adapter, forward and backward, on devices with different numbers of SMs.
+// The launches of plans, determined from graphs as backend/gpu/runtime/program.cuh does, are in the set that a layer
+// type compiles: for every adapter, forward and backward, on devices with different numbers of SMs.
 #include <doctest/doctest.h>
 #include <graft/run/type_kernels.h>
 

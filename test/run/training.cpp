@@ -201,8 +201,7 @@ TEST_CASE("training: gradients that were not requested are not computed") {
   gradients_of r = forward_backward(l, e);
   const auto products = [&] {
     int n = 0;
-    for (const id i : e.bound_backward()->in->launches().nodes)
-      n += e.bound_backward()->g()[i].what == op::matmul;
+    for (const id i : e.bound_backward()->in->launches().nodes) n += e.bound_backward()->g()[i].what == op::matmul;
     return n;
   };
   CHECK(products() == 6);  // two of them are dx: dy W and (dy B) A

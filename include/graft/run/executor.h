@@ -6,8 +6,9 @@
 //     layer.bind({.tokens = 512});         // on the CPU it happens by itself at the first call
 //     layer.forward(view_of(x, tokens, in), view_into(y, tokens, out));
 // One call runs at a time: another thread needs a layer of its own. Outputs share no memory with what a call reads. Calls
-// on a layer that was moved from are refused; another layer may be assigned to it. A layer has one base and any number of adapters, numbered from 0; one of them, several in turn, or none is active. The
-// members are defined in run/executor_impl.h: a file that finds them in a library compiles neither them nor the engine.
+// on a layer that was moved from are refused; another layer may be assigned to it. A layer has one base and any number of
+// adapters, numbered from 0; one of them, several in turn, or none is active. The members are defined in
+// run/executor_impl.h: a file that finds them in a library compiles neither them nor the engine.
 #pragma once
 #include <graft/backend/mode.h>
 #include <graft/core/result.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU engine: the interface through which executors and models use one device. A queue orders work on a stream;
-// memory is device memory; run() launches the kernels of a program with a binding; evaluate() runs a graph node by node. T is the element type of x, y and the weight. Functions that query the device or evaluate a graph are defined
+// memory is device memory; run() launches the kernels of a program with a binding; evaluate() runs a graph node by
+// node. T is the element type of x, y and the weight. Functions that query the device or evaluate a graph are defined
 // after the class.
 #pragma once
 #include <graft/backend/engine.h>
