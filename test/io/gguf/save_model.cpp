@@ -157,10 +157,20 @@ TEST_CASE("gguf writer: mixtures store the layers in more bits that llama.cpp do
 
 namespace {
 // A folder with a model of golden/models, and a tokenizer that has a token for each of its rows, which are bytes.
-void make_folder(const std::filesystem::path& to, const std::string& model, std::uint64_t rows) {
+// Its sliding window is taken away unless it is kept.
+void make_folder(const std::filesystem::path& to, const std::string& model, std::uint64_t rows, bool keeps_window) {
   std::filesystem::create_directories(to);
-  for (const char* file : {"config.json", "model.safetensors"})
-    std::filesystem::copy_file(golden + "/models/" + model + "/base/" + file, to / file);
+  const std::string base = golden + "/models/" + model + "/base/";
+  std::filesystem::copy_file(base + "model.safetensors", to / "model.safetensors");
+  const auto stated = io::read_file(base + "config.json");
+  REQUIRE(stated);
+  std::string config(io::as_chars(*stated));
+  const std::string window = "\"sliding_window\": ";
+  if (const std::size_t at = config.find(window); !keeps_window && at != config.npos) {
+    const std::size_t begin = at + window.size();
+    config.replace(begin, config.find_first_of(",\n}", begin) - begin, "null");
+  }
+  std::ofstream(to / "config.json") << config;
   const auto bytes = io::read_file(GRAFT_GOLDEN_DIR "/../programs/bytes_tokenizer.json");
   REQUIRE(bytes);
   const auto top = io::parse_json(io::as_chars(*bytes), "tokenizer.json");
@@ -189,7 +199,8 @@ TEST_CASE("gguf writer: a model of a folder becomes a file that means the same")
     const std::string from = folder.path / name, to = folder.path / "model.gguf";
     const auto config = io::hf::read_config(golden + "/models/" + name + "/base");
     REQUIRE_MESSAGE(config, config.message());
-    make_folder(from, name, static_cast<std::uint64_t>(config->vocabulary));
+    const bool keeps_window = std::string(name).starts_with("gemma");
+    make_folder(from, name, static_cast<std::uint64_t>(config->vocabulary), keeps_window);
     const auto model = io::open_model(from);
     REQUIRE_MESSAGE(model, model.message());
     const status saved = io::save_gguf(to, model->weights, from, io::find_gguf_matrix_type("f32"));
@@ -219,6 +230,17 @@ TEST_CASE("gguf writer: a model of a folder becomes a file that means the same")
     CHECK(file.find_value("tokenizer.ggml.tokens")->whole == config->vocabulary);
   }
   CHECK(written >= 12);
+  // llama.cpp computes no window for these, so a file would mean another model there.
+  for (const char* name : {"mistral", "phi3"}) {
+    const temp_folder folder;
+    const std::string from = folder.path / name, to = folder.path / "model.gguf";
+    make_folder(from, name, 96, true);
+    const auto model = io::open_model(from);
+    REQUIRE_MESSAGE(model, model.message());
+    const std::string said = io::save_gguf(to, model->weights, from).message();
+    CHECK(said.find("which llama.cpp computes for Gemma 2 and 3 alone") != std::string::npos);
+    CHECK(folder.files() == 1);
+  }
 }
 
 TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused") {
@@ -239,10 +261,16 @@ TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused
     const std::string from = golden + "/tokenizers/" + name, to = folder.path / "tokenizer.gguf";
     io::gguf_writer writer;
     std::vector<float> divisors;
+    const auto tokenizer = io::hf::read_tokenizer(from);
+    REQUIRE_MESSAGE(tokenizer, tokenizer.message());
+    const auto plain = tokenizer->encode("a", false), whole = tokenizer->encode("a", true);
+    REQUIRE((plain && whole));
+    config->tokens.bos_token.reset();
+    if (whole->size() > plain->size()) config->tokens.bos_token = static_cast<int>(whole->front());
     const status s = io::put_folder_metadata(writer, from, *config, divisors);
     if (!s) {
       CHECK(std::string(s.message()).find("convert_hf_to_gguf.py") != std::string::npos);
-      if (expected) FAIL_CHECK(s.message());
+      if (expected) FAIL_CHECK(std::string(s.message()));
       continue;
     }
     REQUIRE(writer.add("token_embd.weight", view_of(rows.data(), 600, 2)));

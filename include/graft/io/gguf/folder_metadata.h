@@ -41,6 +41,11 @@ inline const gguf_family* gguf_family_for(const model_config& c) {
   return gguf_family_of(c.family == &families::mistral ? families::llama : *c.family);
 }
 
+// The sliding window of the layers that have one; 0 where there is none, or it is as long as the longest sequence.
+inline int widest_window(const model_config& c) {
+  const int widest = c.window.empty() ? 0 : *std::max_element(c.window.begin(), c.window.end());
+  return widest < c.positions ? widest : 0;
+}
 inline status put_gguf_rope(gguf_writer& to, const std::string& prefix, const model_config& c,
                             std::vector<float>& divisors) {
   const rope_settings& r = c.rope;
@@ -87,7 +92,10 @@ inline status put_gguf_sizes(gguf_writer& to, const gguf_family& family, const m
   whole("attention.head_count", c.heads), whole("attention.head_count_kv", c.kv_heads);
   whole("attention.key_length", c.head_dim), whole("attention.value_length", c.head_dim);
   real("attention.layer_norm_rms_epsilon", c.norm_eps);
-  const int window = c.window.empty() ? 0 : *std::max_element(c.window.begin(), c.window.end());
+  const int window = widest_window(c);
+  if (window > 0 && c.family != &families::gemma2 && c.family != &families::gemma3)
+    return fail("tokens attend to the last ", window, " only, which llama.cpp computes for Gemma 2 and 3 alone; use ",
+                "transformers, or convert the folder with llama.cpp's convert_hf_to_gguf.py");
   if (window > 0) whole("attention.sliding_window", window);
   if (c.attention_soft_cap > 0) real("attn_logit_softcapping", c.attention_soft_cap);
   if (c.logit_soft_cap > 0) real("final_logit_softcapping", c.logit_soft_cap);
@@ -343,6 +351,7 @@ inline const char* first_difference(const model_config& a, const model_config& b
   const auto windows = [](const model_config& c) {
     std::vector<int> all = c.window;
     all.resize(static_cast<std::size_t>(c.layers), 0);
+    if (widest_window(c) == 0) std::fill(all.begin(), all.end(), 0);
     return all;
   };
   const auto has_rope = [](const model_config& c) {
