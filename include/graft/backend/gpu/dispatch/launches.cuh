@@ -16,7 +16,7 @@ template <> struct launch_on_gpu<nodes_launch> {
   template <class T, class F> static void each_own_node(const program<T>&, const nodes_launch& l, F f) {
     f(l.anchor());
   }
-  template <class T> static void each_stored(const program<T>&, const nodes_launch& l, const stored_values<T>& to) {
+  template <class T> static void each_stored(const program<T>&, const nodes_launch& l, const stored_nodes<T>& to) {
     to.add(l.first);
   }
   template <class T> static status run(execution<T>& e, const nodes_launch& l, const graft::launch&) {
@@ -26,7 +26,7 @@ template <> struct launch_on_gpu<nodes_launch> {
 // Chunks of rows are launches of the CPU.
 template <> struct launch_on_gpu<rows_launch> {
   template <class T, class F> static void each_own_node(const program<T>&, const rows_launch&, F) {}
-  template <class T> static void each_stored(const program<T>&, const rows_launch&, const stored_values<T>&) {}
+  template <class T> static void each_stored(const program<T>&, const rows_launch&, const stored_nodes<T>&) {}
   template <class T> static status run(execution<T>&, const rows_launch&, const graft::launch&) {
     return fail("this plan is for a CPU");
   }

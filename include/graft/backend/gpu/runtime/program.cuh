@@ -35,7 +35,7 @@ template <class T> class program;
 template <class Kind> struct launch_on_gpu;
 
 // The values that a launch stores in the workspace.
-template <class T> struct stored_values {
+template <class T> struct stored_nodes {
   const program<T>& in;
   const binding<T>& with;
   const size_values& sizes;
@@ -92,7 +92,7 @@ template <class T> class program {
  private:
   friend class execution<T>;  // a call
   template <class Kind> friend struct launch_on_gpu;
-  friend struct stored_values<T>;
+  friend struct stored_nodes<T>;
 
   status check_kernels() const;
   void make_launches(binding<T>& with) const;
@@ -433,7 +433,7 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
       pads_.push({k, i});
       written.push({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(with, i) * size});
     }
-    const stored_values<T> store{*this, with, largest, k, written};
+    const stored_nodes<T> store{*this, with, largest, k, written};
     p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_gpu<Kind>::each_stored(*this, one, store); });
     p_.each_wgrad(l, [&](int sum) {
       const wgrad_sum& w = p_.all<wgrad_sum>()[sum];

@@ -11,7 +11,7 @@ template <> struct launch_on_gpu<attention_launch> {
     f(l.anchor());
   }
   template <class T>
-  static void each_stored(const program<T>& in, const attention_launch& l, const stored_values<T>& to) {
+  static void each_stored(const program<T>& in, const attention_launch& l, const stored_nodes<T>& to) {
     if (l.heads >= 0) to.add(in.p_.template all<rowwise_launch>()[l.heads].result);
     to.add(l.node);
   }

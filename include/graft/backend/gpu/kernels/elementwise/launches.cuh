@@ -12,7 +12,7 @@ template <> struct launch_on_gpu<expression_launch> {
     f(l.anchor());
   }
   template <class T>
-  static void each_stored(const program<T>&, const expression_launch& l, const stored_values<T>& to) {
+  static void each_stored(const program<T>&, const expression_launch& l, const stored_nodes<T>& to) {
     to.add(l.root);
     if (l.paired_root >= 0) to.add(l.paired_root);
   }

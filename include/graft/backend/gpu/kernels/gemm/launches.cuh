@@ -16,7 +16,7 @@ template <> struct launch_on_gpu<gemm_launch> {
       if (s.output_rotation >= 0) f(s.result);
     });
   }
-  template <class T> static void each_stored(const program<T>& in, const gemm_launch& l, const stored_values<T>& to) {
+  template <class T> static void each_stored(const program<T>& in, const gemm_launch& l, const stored_nodes<T>& to) {
     l.each_product([&](int k) {
       const gemm_slots& s = in.p_.products[k];
       for (const id i : {s.gate, s.input_rotation, s.output_rotation})

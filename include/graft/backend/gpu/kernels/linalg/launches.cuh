@@ -12,7 +12,7 @@ template <> struct launch_on_gpu<matrix_chain> {
   template <class T, class F> static void each_own_node(const program<T>&, const matrix_chain& c, F f) {
     for (const id i : c.inside()) f(i);
   }
-  template <class T> static void each_stored(const program<T>& in, const matrix_chain& c, const stored_values<T>& to) {
+  template <class T> static void each_stored(const program<T>& in, const matrix_chain& c, const stored_nodes<T>& to) {
     const bool whole = fuses_chain(in.g_, c, to.sizes, dtype_of<T>, in.p_.to.template can<matrix_chain>());
     for (const id i : c.inside())
       if (!whole || (i != c.between && i != c.other)) to.add(i);
@@ -56,7 +56,7 @@ template <> struct launch_on_gpu<matrix_stack> {
   template <class T, class F> static void each_own_node(const program<T>&, const matrix_stack& s, F f) {
     for (const id i : s.inside) f(i);
   }
-  template <class T> static void each_stored(const program<T>& in, const matrix_stack& s, const stored_values<T>& to) {
+  template <class T> static void each_stored(const program<T>& in, const matrix_stack& s, const stored_nodes<T>& to) {
     const bool whole = fuses_stack(in.g_, s, to.sizes, in.p_.to.template can<matrix_stack>());
     for (const id i : s.inside)
       if (!whole || is_read_outside(in, s, i)) to.add(i);

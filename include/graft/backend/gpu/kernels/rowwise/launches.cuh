@@ -10,7 +10,7 @@ template <> struct launch_on_gpu<rowwise_launch> {
   template <class T, class F> static void each_own_node(const program<T>&, const rowwise_launch& l, F f) {
     f(l.anchor());
   }
-  template <class T> static void each_stored(const program<T>&, const rowwise_launch& r, const stored_values<T>& to) {
+  template <class T> static void each_stored(const program<T>&, const rowwise_launch& r, const stored_nodes<T>& to) {
     to.add(r.result);
   }
   template <class T> static status run(execution<T>& e, const rowwise_launch& r, const graft::launch&) {

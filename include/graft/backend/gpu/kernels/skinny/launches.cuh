@@ -10,7 +10,7 @@ template <> struct launch_on_gpu<dropout_gemm> {
   template <class T, class F> static void each_own_node(const program<T>&, const dropout_gemm& l, F f) {
     f(l.anchor());
   }
-  template <class T> static void each_stored(const program<T>&, const dropout_gemm& d, const stored_values<T>& to) {
+  template <class T> static void each_stored(const program<T>&, const dropout_gemm& d, const stored_nodes<T>& to) {
     to.add(d.result);
   }
   template <class T> static status run(execution<T>& e, const dropout_gemm& d, const graft::launch&) {
