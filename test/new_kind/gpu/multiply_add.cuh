@@ -11,7 +11,7 @@ template <class T> __global__ void multiply_add_kernel(T* out, const T* x, const
 
 template <> struct launch_on_gpu<multiply_add> {
   template <class T, class F> static void each_own_node(const program<T>&, const multiply_add& a, F f) { f(a.result); }
-  template <class T> static void each_stored(const program<T>&, const multiply_add& a, const stored_values<T>& to) {
+  template <class T> static void each_stored(const program<T>&, const multiply_add& a, const stored_nodes<T>& to) {
     to.add(a.result);
   }
   template <class T> static status run(execution<T>& e, const multiply_add& a, const graft::launch&) {
