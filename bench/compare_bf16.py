@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bf16 costs PEFT on the golden models, on the CPU: its results in bf16 against its own in float on the same matrices,
-rounded to bf16. Each is compared with what float itself changes when every element of every matrix moves up or down by
-2^-9, the size of a rounding error of bf16 (the larger change of two draws), which is how `golden --on cuda-bf16` finds its
-bounds (test/golden/bf16_model.h). Distances of logits are norms; "largest" is the largest element, as a ratio only.
+"""What bf16 costs PEFT on the golden models, on the CPU: its results in bf16 against its own in float on the same
+matrices, rounded to bf16. Each is compared with what float itself changes when every element of every matrix moves up
+or down by 2^-9, the size of a rounding error of bf16 (the larger change of two draws). `golden --on cuda-bf16` finds
+its bounds like that (test/golden/bf16_model.h). Distances of logits are norms, "largest" a ratio of largest elements.
 
     pip install torch peft safetensors transformers
     python3 bench/compare_bf16.py test/golden/models [MODEL/CASE...]
@@ -45,7 +45,7 @@ def results(case, narrow=False, draw=0):
     ids, model = stored["ids"].long(), base(case.parent / "base", narrow, draw)
     if case.name == "base":
         return {"logits": logits(model, ids)}
-    model = peft.PeftModel.from_pretrained(model, case / "adapter_init", is_trainable=True).eval()  # adapters stay float
+    model = peft.PeftModel.from_pretrained(model, case / "adapter_init", is_trainable=True).eval()  # in float
     out = {"logits": logits(model, ids), "losses": []}
     with model.disable_adapter():
         out["logits_disabled"] = logits(model, ids)
